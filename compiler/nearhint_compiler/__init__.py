@@ -1,0 +1,4 @@
+"""The loop compiler: from a Program to Kernels, Schedules and source.
+
+No I/O, no gRPC, no SQL, no device. May import: nearhint_rules, sympy.
+"""

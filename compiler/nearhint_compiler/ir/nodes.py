@@ -1,0 +1,271 @@
+"""The loop IR. A Kernel is one fused loop nest over a pointwise and a reduction space.
+
+Grammar, as `ir.text` prints and parses it:
+
+    kernel := (kernel (symbols k0 k1 ...)
+                      (pointwise extent ...)          extents of p0, p1, ...; the last is innermost
+                      (reduction extent ...)          extents of r0, r1, ...; may be empty
+                      (params (in DTYPE) ... (scalar DTYPE) ... (out DTYPE) ...)
+                      (body node ...))
+    node   := (load PARAM index)                      element `index` of an input, its dtype
+            | (scalar PARAM)                          the value of a 0-d parameter
+            | (const DTYPE BITS)                      a constant, by its bits in hex
+            | (iota index)                            an i64 equal to an index expression
+            | (OP DTYPE operand ...)                  elementwise, OP from `OPS`
+            | (reduce KIND DTYPE operand)             over the whole reduction space
+            | (store PARAM index operand)             into an output
+    extent, index := size expressions; extents over k*, indices over k*, p*, r*
+    operand := the position of an earlier body node
+
+Loops: for every point of the pointwise space, and within it of the reduction space. A node lives
+*per row* if it depends on no reduction variable other than through a `reduce`, else *per element*.
+A store whose index mentions no r* must store a per-row value and runs once a row. Nodes after a
+`reduce` may use its result per element again (softmax: max, exp, sum, divide), so an emitter
+walks the reduction space once for each level of nested reduces.
+
+Every symbol k_i is at least 1, and nothing else is known about it: the same Kernel serves every
+Program whose loops it fits. Index expressions are in elements, from the first element of the
+parameter as the launch hands it over; they never leave the parameter's storage.
+
+Low precision floats are computed in f32: a load is cast up before its first use and cast down
+before a store, explicitly, as `cast` nodes; elementwise ops and reduces never see f16 or bf16.
+Constants are keyed by dtype and bits, since in Python 1 == True == 1.0 and 0.0 == -0.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from nearhint_rules.expr import Expr, symbols_of
+
+FLOATS = ("f64", "f32")
+LOW_PRECISION = ("f16", "bf16")
+INTEGERS = ("i64", "i32", "i16", "i8", "u8")
+BOOL = "bool"
+
+
+@dataclass(frozen=True, slots=True)
+class OpRule:
+    """An elementwise op: number of operands, dtypes that it computes in, and its result.
+
+    `result` is "same" (as the operands), "bool", or "any" (cast: the node's own dtype).
+    """
+
+    arity: int
+    operands: tuple[str, ...]
+    result: str = "same"
+
+
+_FLOAT = FLOATS
+_NUMBER = (*FLOATS, *INTEGERS)
+_ANY = (*FLOATS, *INTEGERS, BOOL)
+_BITS = (*INTEGERS, BOOL)
+
+OPS: Mapping[str, OpRule] = {
+    # arithmetic
+    "add": OpRule(2, _NUMBER),
+    "sub": OpRule(2, _NUMBER),
+    "mul": OpRule(2, _NUMBER),
+    "div": OpRule(2, _FLOAT),
+    "floordiv": OpRule(2, _NUMBER),  # torch's floor rounding; integers: divisor 0 is undefined
+    "truncdiv": OpRule(2, _NUMBER),
+    "mod": OpRule(2, _NUMBER),  # torch.remainder: the sign of the divisor
+    "fmod": OpRule(2, _NUMBER),  # C's fmod: the sign of the dividend
+    "pow": OpRule(2, _FLOAT),
+    "neg": OpRule(1, _NUMBER),
+    "abs": OpRule(1, _NUMBER),
+    "sign": OpRule(1, _NUMBER),
+    "reciprocal": OpRule(1, _FLOAT),
+    "fma": OpRule(3, _FLOAT),
+    # extrema: NaN if an operand is NaN
+    "max": OpRule(2, _ANY),
+    "min": OpRule(2, _ANY),
+    # rounding
+    "floor": OpRule(1, _FLOAT),
+    "ceil": OpRule(1, _FLOAT),
+    "trunc": OpRule(1, _FLOAT),
+    "round": OpRule(1, _FLOAT),  # half to even
+    # transcendental
+    "exp": OpRule(1, _FLOAT),
+    "exp2": OpRule(1, _FLOAT),
+    "expm1": OpRule(1, _FLOAT),
+    "log": OpRule(1, _FLOAT),
+    "log2": OpRule(1, _FLOAT),
+    "log1p": OpRule(1, _FLOAT),
+    "sqrt": OpRule(1, _FLOAT),
+    "rsqrt": OpRule(1, _FLOAT),
+    "sin": OpRule(1, _FLOAT),
+    "cos": OpRule(1, _FLOAT),
+    "tanh": OpRule(1, _FLOAT),
+    "erf": OpRule(1, _FLOAT),
+    "sigmoid": OpRule(1, _FLOAT),
+    # comparison; NaN compares as in IEEE 754
+    "eq": OpRule(2, _ANY, "bool"),
+    "ne": OpRule(2, _ANY, "bool"),
+    "lt": OpRule(2, _ANY, "bool"),
+    "le": OpRule(2, _ANY, "bool"),
+    "gt": OpRule(2, _ANY, "bool"),
+    "ge": OpRule(2, _ANY, "bool"),
+    "isnan": OpRule(1, _FLOAT, "bool"),
+    "isinf": OpRule(1, _FLOAT, "bool"),
+    # logic and bits
+    "and": OpRule(2, _BITS),
+    "or": OpRule(2, _BITS),
+    "xor": OpRule(2, _BITS),
+    "not": OpRule(1, _BITS),
+    "shl": OpRule(2, INTEGERS),
+    "shr": OpRule(2, INTEGERS),
+    # (where DTYPE condition then else): the condition is bool, the rest the node's dtype
+    "where": OpRule(3, _ANY),
+    # (cast DTYPE x): the only op that low precision takes part in
+    "cast": OpRule(1, (*_ANY, *LOW_PRECISION), "any"),
+}
+
+REDUCTIONS: Mapping[str, tuple[str, ...]] = {
+    "sum": _NUMBER,
+    "prod": _NUMBER,
+    "max": _ANY,  # NaN if any element is NaN
+    "min": _ANY,
+    "any": (BOOL,),
+    "all": (BOOL,),
+}
+"""Reductions and the dtypes that they accumulate in. Integer sums wrap."""
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A Kernel parameter; `role` is "in", "scalar" or "out". Inputs come first, outputs last."""
+
+    role: str
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Element `index` of input `param`."""
+
+    param: int
+    index: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """The value of 0-d parameter `param`."""
+
+    param: int
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    """A constant: `bits` is its value's bit pattern, zero-extended to 64 bits."""
+
+    dtype: str
+    bits: int
+
+
+@dataclass(frozen=True, slots=True)
+class Iota:
+    """An index expression as an i64 value."""
+
+    index: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """An elementwise op of `OPS` on earlier nodes."""
+
+    name: str
+    dtype: str
+    operands: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """A reduction of `REDUCTIONS` over the whole reduction space."""
+
+    kind: str
+    dtype: str
+    operand: int
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Writes node `value` to element `index` of output `param`."""
+
+    param: int
+    index: Expr
+    value: int
+
+
+BodyNode: TypeAlias = Load | Scalar | Const | Iota | Op | Reduce | Store
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One fused loop nest; see the grammar at the top. Canonical: equal loops, equal values."""
+
+    symbols: tuple[str, ...]
+    pointwise: tuple[Expr, ...]
+    reduction: tuple[Expr, ...]
+    params: tuple[Param, ...]
+    body: tuple[BodyNode, ...]
+
+
+def operands_of(node: BodyNode) -> tuple[int, ...]:
+    """The positions of the nodes that `node` uses."""
+    match node:
+        case Op(_, _, operands):
+            return operands
+        case Reduce(_, _, operand):
+            return (operand,)
+        case Store(_, _, value):
+            return (value,)
+        case _:
+            return ()
+
+
+def dtypes_of(kernel: Kernel) -> tuple[str, ...]:
+    """The dtype of each body node; a store has its parameter's."""
+    found: list[str] = []
+    for node in kernel.body:
+        match node:
+            case Load(param, _) | Scalar(param) | Store(param, _, _):
+                found.append(kernel.params[param].dtype)
+            case Const(dtype, _) | Op(_, dtype, _) | Reduce(_, dtype, _):
+                found.append(dtype)
+            case Iota():
+                found.append("i64")
+    return tuple(found)
+
+
+def is_reduction_variable(name: str) -> bool:
+    """Whether a symbol in an index expression is r0, r1, ..."""
+    return name[0] == "r"
+
+
+def per_element(kernel: Kernel) -> tuple[bool, ...]:
+    """For each body node, whether it varies along the reduction space."""
+    found: list[bool] = []
+    for node in kernel.body:
+        match node:
+            case Load(_, index) | Iota(index):
+                found.append(any(map(is_reduction_variable, symbols_of(index))))
+            case Store(_, index, value):
+                in_index = any(map(is_reduction_variable, symbols_of(index)))
+                found.append(in_index or found[value])
+            case Op(_, _, operands):
+                found.append(any(found[operand] for operand in operands))
+            case _:
+                found.append(False)
+    return tuple(found)
+
+
+def levels(kernel: Kernel) -> tuple[int, ...]:
+    """For each body node, how many nested reduces must be complete before it can be computed."""
+    found: list[int] = []
+    for node in kernel.body:
+        below = max((found[operand] for operand in operands_of(node)), default=0)
+        found.append(below + 1 if isinstance(node, Reduce) else below)
+    return tuple(found)

@@ -1,0 +1,46 @@
+"""A Schedule: how a Kernel is laid out on a Target. A frozen tuple of values, replayable as text.
+
+Text: `FAMILY key=value key=value ...`, e.g. `cpu.rows vector=16 unroll=2` or
+`cuda.persistent x=1 r0=1024 warps=4 stages=1`. A family belongs to one kind of target.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from nearhint_compiler.errors import InvalidSchedule
+
+_TEXT = re.compile(r"[a-z]+\.[a-z0-9_]+(?: [a-z0-9_]+=-?\d{1,9}){0,16}")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Schedule:
+    """A family, e.g. "cuda.persistent", and its options in the family's own order."""
+
+    family: str
+    options: tuple[tuple[str, int], ...] = ()
+
+    def __getitem__(self, key: str) -> int:
+        """The option `key`; raises `InvalidSchedule` if the family has none of that name."""
+        for name, value in self.options:
+            if name == key:
+                return value
+        raise InvalidSchedule(f"{self.family} has no option {key}")
+
+    @property
+    def target_kind(self) -> str:
+        """`"cpu"` or `"cuda"`: the family's first half."""
+        return self.family.partition(".")[0]
+
+    def __str__(self) -> str:
+        return " ".join((self.family, *(f"{key}={value}" for key, value in self.options)))
+
+
+def parse_schedule(text: str) -> Schedule:
+    """The Schedule that `str` printed; raises `InvalidSchedule` for anything else."""
+    if not _TEXT.fullmatch(text):
+        raise InvalidSchedule(f"not a schedule: {text[:80]!r}")
+    family, *options = text.split(" ")
+    pairs = (option.partition("=") for option in options)
+    return Schedule(family, tuple((key, int(value)) for key, _, value in pairs))
