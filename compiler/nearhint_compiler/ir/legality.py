@@ -1,4 +1,4 @@
-"""The loop IR's legality, as a table of rules; run before and after each pass and on every parse."""
+"""The loop IR's legality as a table of rules, run before and after each pass and on every parse."""
 
 from __future__ import annotations
 

@@ -1,0 +1,334 @@
+"""A float64 interpreter of the loop IR: the reference that every Variant is compared with.
+
+It shares no code with the emitters. Every float is computed in f64 and rounded nowhere, so a
+Variant's error is its distance from the mathematically faithful answer, not from another
+approximation; casts between floats are therefore the identity. Integers and booleans are exact,
+in their own dtype, with wrap-around.
+
+It materialises the whole iteration space, so it is for small sizes (`POINT_LIMIT`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from nearhint_compiler.ir import nodes as ir
+from nearhint_rules import expr as ex
+from nearhint_rules.program import DTYPES
+
+Array: TypeAlias = npt.NDArray[Any]
+POINT_LIMIT = 1 << 24
+NUMPY_DTYPES: Mapping[str, Any] = {
+    "f64": np.float64, "f32": np.float64, "f16": np.float64, "bf16": np.float64,
+    "i64": np.int64, "i32": np.int32, "i16": np.int16, "i8": np.int8, "u8": np.uint8,
+    "bool": np.bool_,
+}  # fmt: skip
+"""What each IR dtype is computed in here: every float in f64."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One output parameter: where it was written (flat element indices) and what.
+
+    `magnitudes` bounds the terms that went into each value (the sum of |term| over every sum on
+    the way): the scale against which a rounding error is judged.
+    """
+
+    indices: npt.NDArray[np.int64]
+    values: Array
+    magnitudes: npt.NDArray[np.float64]
+
+
+class SpaceTooLargeError(ValueError):
+    """The iteration space exceeds `POINT_LIMIT` points."""
+
+
+def interpret(
+    kernel: ir.Kernel, dims: Mapping[str, int], inputs: Sequence[Array | float | int | bool]
+) -> tuple[Output, ...]:
+    """Runs `kernel` at `dims` on flat input storages; one `Output` for each output parameter.
+
+    `inputs[i]` is parameter i: a flat array of the storage that it points at (floats of any
+    width), or a scalar. Raises `IndexError` if an index leaves its storage, and `SpaceTooLargeError`.
+    """
+    with np.errstate(all="ignore"):
+        return _Run(kernel, dims, inputs).outputs()
+
+
+class _Run:
+    def __init__(
+        self, kernel: ir.Kernel, dims: Mapping[str, int], inputs: Sequence[Array | float]
+    ) -> None:
+        self.kernel = kernel
+        self.dtypes = ir.dtypes_of(kernel)
+        pointwise = [ex.evaluate(extent, dims) for extent in kernel.pointwise]
+        reduction = [ex.evaluate(extent, dims) for extent in kernel.reduction]
+        if math.prod(pointwise) * math.prod(reduction) > POINT_LIMIT:
+            raise SpaceTooLargeError(f"{pointwise} x {reduction} points")
+        self.rank = len(pointwise) + len(reduction)
+        self.reduction_axes = tuple(range(len(pointwise), self.rank))
+        self.extents = (*pointwise, *reduction)
+        self.variables: dict[str, Array | int] = dict(dims)
+        names = [f"p{i}" for i in range(len(pointwise))] + [f"r{i}" for i in range(len(reduction))]
+        for axis, (name, extent) in enumerate(zip(names, self.extents, strict=True)):
+            shape = [1] * self.rank
+            shape[axis] = extent
+            self.variables[name] = np.arange(extent, dtype=np.int64).reshape(shape)
+        self.inputs = inputs
+
+    def outputs(self) -> tuple[Output, ...]:
+        values: list[Array] = []
+        scales: list[Array] = []
+        written: dict[int, list[tuple[Array, Array, Array]]] = {}
+        for position, node in enumerate(self.kernel.body):
+            if isinstance(node, ir.Store):
+                value, scale = values[node.value], scales[node.value]
+                index = np.asarray(evaluate_index(node.index, self.variables))
+                shape = np.broadcast_shapes(index.shape, self._store_shape(node))
+                parts = (index, value, scale)
+                index, value, scale = (np.broadcast_to(part, shape).ravel() for part in parts)
+                written.setdefault(node.param, []).append((index, value, scale))
+            else:
+                value = self._value(position, node, values)
+                scale = _magnitude(node, value, values, scales, self.reduction_axes, self.extents)
+                values.append(value)
+                scales.append(scale)
+                continue
+            values.append(np.zeros(()))
+            scales.append(np.zeros(()))
+        return tuple(
+            Output(*(np.concatenate(parts) for parts in zip(*written[place], strict=True)))
+            for place, param in enumerate(self.kernel.params)
+            if param.role == "out"
+        )
+
+    def _store_shape(self, node: ir.Store) -> tuple[int, ...]:
+        """Every pointwise point; and every reduction point if the index names one."""
+        along = any(map(ir.is_reduction_variable, ex.symbols_of(node.index)))
+        first_reduction = self.rank - len(self.reduction_axes)
+        return tuple(
+            extent if axis < first_reduction or along else 1
+            for axis, extent in enumerate(self.extents)
+        )
+
+    def _value(self, position: int, node: ir.BodyNode, values: list[Array]) -> Array:
+        dtype = NUMPY_DTYPES[self.dtypes[position]]
+        match node:
+            case ir.Load(param, index):
+                storage = np.asarray(self.inputs[param])
+                where = np.asarray(evaluate_index(index, self.variables))
+                if where.size and (where.min() < 0 or where.max() >= storage.size):
+                    raise IndexError(f"node {position} loads outside parameter {param}")
+                return np.asarray(storage[where], dtype)
+            case ir.Scalar(param):
+                return np.asarray(self.inputs[param]).astype(dtype).reshape((1,) * self.rank)
+            case ir.Const(const_dtype, bits):
+                return np.asarray(constant_value(const_dtype, bits), dtype)
+            case ir.Iota(index):
+                return np.asarray(evaluate_index(index, self.variables), np.int64)
+            case ir.Op(name, _, operands):
+                args = [values[operand] for operand in operands]
+                if name == "cast":
+                    return cast(args[0], self.dtypes[operands[0]], self.dtypes[position])
+                return np.asarray(OPERATIONS[name](*args)).astype(dtype)
+            case ir.Reduce(kind, _, operand):
+                shape = tuple(
+                    extent
+                    if axis in self.reduction_axes
+                    else (values[operand].shape or (1,) * self.rank)[axis]
+                    for axis, extent in enumerate(self.extents)
+                )
+                whole = np.broadcast_to(values[operand], shape)
+                return _reduce(kind, whole, self.reduction_axes).astype(dtype)
+            case _:
+                raise AssertionError(node)
+
+
+def evaluate_index(index: ex.Expr, variables: Mapping[str, Array | int]) -> Array | int:
+    """An index expression over integer arrays, with Python's floor division and modulus."""
+    match index:
+        case ex.Int(value):
+            return value
+        case ex.Sym(name):
+            return variables[name]
+        case ex.Add(terms):
+            total: Array | int = 0
+            for term in terms:
+                total = total + evaluate_index(term, variables)
+            return total
+        case ex.Mul(factors):
+            product: Array | int = 1
+            for factor in factors:
+                product = product * evaluate_index(factor, variables)
+            return product
+        case ex.Pow(base, exponent):
+            return evaluate_index(base, variables) ** exponent
+        case ex.FloorDiv(top, bottom):
+            return evaluate_index(top, variables) // evaluate_index(bottom, variables)
+        case ex.Mod(top, bottom):
+            return evaluate_index(top, variables) % evaluate_index(bottom, variables)
+        case ex.Min(args):
+            return _fold(np.minimum, [evaluate_index(arg, variables) for arg in args])
+        case ex.Max(args):
+            return _fold(np.maximum, [evaluate_index(arg, variables) for arg in args])
+
+
+def _fold(function: Callable[[Any, Any], Any], items: list[Array | int]) -> Array | int:
+    result: Array | int = items[0]
+    for item in items[1:]:
+        result = function(result, item)
+    return result
+
+
+def constant_value(dtype: str, bits: int) -> float | int | bool:
+    """The value whose bit pattern is `bits`."""
+    if dtype == "bool":
+        return bool(bits)
+    if dtype == "bf16":
+        return float(np.uint32(bits << 16).view(np.float32))
+    width = DTYPES[dtype]
+    unsigned = np.dtype(f"u{width}").type(bits)
+    kind = "u" if dtype == "u8" else dtype[0]
+    value = unsigned.view(np.dtype(f"{kind}{width}"))
+    return float(value) if kind == "f" else int(value)
+
+
+def cast(value: Array, source: str, target: str) -> Array:
+    """A cast as torch does it: floats to integers truncate, to bool compare with zero."""
+    if target == "bool":
+        return np.asarray(value != 0)
+    if source[0] in "fb" and source != "bool" and target[0] in "iu":
+        wide = np.trunc(np.nan_to_num(value, nan=0.0, posinf=0.0, neginf=0.0))
+        return np.asarray(wide.astype(np.int64), NUMPY_DTYPES[target])
+    return np.asarray(value, NUMPY_DTYPES[target])
+
+
+_erf = np.frompyfunc(math.erf, 1, 1)
+
+
+def _truncdiv(left: Array, right: Array) -> Array:
+    if left.dtype.kind == "f":
+        return np.trunc(left / right)
+    quotient = np.abs(left.astype(np.int64)) // np.maximum(np.abs(right.astype(np.int64)), 1)
+    return np.where((left < 0) != (right < 0), -quotient, quotient)
+
+
+def _floordiv(left: Array, right: Array) -> Array:
+    """torch's floor division: floor(a / b) corrected as in C's fmod for floats."""
+    if left.dtype.kind != "f":
+        return np.floor_divide(left, np.where(right == 0, 1, right))
+    return np.floor_divide(left, right)
+
+
+OPERATIONS: Mapping[str, Callable[..., Any]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "floordiv": _floordiv,
+    "truncdiv": _truncdiv,
+    "mod": np.remainder,
+    "fmod": np.fmod,
+    "pow": np.power,
+    "neg": np.negative,
+    "abs": np.abs,
+    "sign": lambda x: np.where(np.isnan(x), 0, np.sign(x)) if x.dtype.kind == "f" else np.sign(x),
+    "reciprocal": lambda x: 1.0 / x,
+    "fma": lambda a, b, c: a * b + c,
+    "max": np.maximum,
+    "min": np.minimum,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "trunc": np.trunc,
+    "round": np.rint,
+    "exp": np.exp,
+    "exp2": np.exp2,
+    "expm1": np.expm1,
+    "log": np.log,
+    "log2": np.log2,
+    "log1p": np.log1p,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1.0 / np.sqrt(x),
+    "sin": np.sin,
+    "cos": np.cos,
+    "tanh": np.tanh,
+    "erf": lambda x: np.asarray(_erf(x), np.float64),
+    "sigmoid": lambda x: np.where(x >= 0, 1 / (1 + np.exp(-x)), np.exp(x) / (1 + np.exp(x))),
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "isnan": np.isnan,
+    "isinf": np.isinf,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "not": np.invert,
+    "shl": np.left_shift,
+    "shr": np.right_shift,
+    "where": np.where,
+}
+"""One row an op of `ir.OPS` but `cast`; a test checks that none is missing."""
+
+
+def _reduce(kind: str, value: Array, axes: tuple[int, ...]) -> Array:
+    if not axes:
+        return value
+    match kind:
+        case "sum":
+            return np.asarray(value.sum(axis=axes, keepdims=True, dtype=value.dtype))
+        case "prod":
+            return np.asarray(value.prod(axis=axes, keepdims=True, dtype=value.dtype))
+        case "max":
+            return np.asarray(value.max(axis=axes, keepdims=True))
+        case "min":
+            return np.asarray(value.min(axis=axes, keepdims=True))
+        case "any":
+            return np.asarray(value.any(axis=axes, keepdims=True))
+        case "all":
+            return np.asarray(value.all(axis=axes, keepdims=True))
+        case _:
+            raise AssertionError(kind)
+
+
+def _magnitude(
+    node: ir.BodyNode,
+    value: Array,
+    values: list[Array],
+    scales: list[Array],
+    axes: tuple[int, ...],
+    extents: tuple[int, ...],
+) -> Array:
+    """The size of the terms behind `value`: what rounding errors are relative to."""
+    own = np.abs(value).astype(np.float64)
+    match node:
+        case ir.Op("add" | "sub" | "fma" | "max" | "min", _, operands):
+            total: Array = own
+            for operand in operands:
+                total = np.maximum(total, scales[operand])
+            return total
+        case ir.Op("mul", _, (left, right)):
+            return np.maximum(own, scales[left] * scales[right])
+        case ir.Op("div", _, (left, right)):
+            relative = scales[left] / np.abs(values[right])
+            return np.maximum(own, np.where(np.isfinite(relative), relative, own))
+        case ir.Op("where", _, (_, left, right)):
+            return np.maximum(own, np.maximum(scales[left], scales[right]))
+        case ir.Op("neg" | "abs" | "cast", _, operands):
+            return np.maximum(own, scales[operands[0]])
+        case ir.Reduce("sum", _, operand):
+            shape = tuple(extent if axis in axes else 1 for axis, extent in enumerate(extents))
+            wide = np.broadcast_to(
+                scales[operand], np.broadcast_shapes(scales[operand].shape, shape)
+            )
+            return np.maximum(own, _reduce("sum", wide, axes))
+        case _:
+            return own
