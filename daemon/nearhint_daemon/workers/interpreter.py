@@ -55,7 +55,8 @@ def interpret(
     """Runs `kernel` at `dims` on flat input storages; one `Output` for each output parameter.
 
     `inputs[i]` is parameter i: a flat array of the storage that it points at (floats of any
-    width), or a scalar. Raises `IndexError` if an index leaves its storage, and `SpaceTooLargeError`.
+    width), or a scalar. Raises `IndexError` if an index leaves its storage, and
+    `SpaceTooLargeError`.
     """
     with np.errstate(all="ignore"):
         return _Run(kernel, dims, inputs).outputs()
@@ -226,6 +227,13 @@ def _floordiv(left: Array, right: Array) -> Array:
     return np.floor_divide(left, right)
 
 
+def _fold_arrays(items: list[Array]) -> Array:
+    largest = items[0]
+    for item in items[1:]:
+        largest = np.asarray(np.maximum(largest, item))
+    return largest
+
+
 OPERATIONS: Mapping[str, Callable[..., Any]] = {
     "add": np.add,
     "sub": np.subtract,
@@ -311,10 +319,7 @@ def _magnitude(
     own = np.abs(value).astype(np.float64)
     match node:
         case ir.Op("add" | "sub" | "fma" | "max" | "min", _, operands):
-            total: Array = own
-            for operand in operands:
-                total = np.maximum(total, scales[operand])
-            return total
+            return _fold_arrays([own, *(scales[operand] for operand in operands)])
         case ir.Op("mul", _, (left, right)):
             return np.maximum(own, scales[left] * scales[right])
         case ir.Op("div", _, (left, right)):

@@ -1,0 +1,121 @@
+"""The float64 interpreter against torch and against hand-computed answers."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from nearhint_compiler.ir import nodes as ir
+from nearhint_daemon.workers.interpreter import (
+    OPERATIONS,
+    SpaceTooLargeError,
+    constant_value,
+    interpret,
+)
+from nearhint_rules import expr as ex
+
+P0, R0, K0 = ex.symbol("p0"), ex.symbol("r0"), ex.symbol("k0")
+ROW = ex.add(ex.mul(38, P0), R0)
+
+
+def softmax_kernel() -> ir.Kernel:
+    return ir.Kernel(
+        symbols=("k0",),
+        pointwise=(K0,),
+        reduction=(ex.Int(38),),
+        params=(ir.Param("in", "f32"), ir.Param("out", "f32"), ir.Param("out", "f32")),
+        body=(
+            ir.Load(0, ROW),
+            ir.Reduce("max", "f32", 0),
+            ir.Op("sub", "f32", (0, 1)),
+            ir.Op("exp", "f32", (2,)),
+            ir.Reduce("sum", "f32", 3),
+            ir.Op("div", "f32", (3, 4)),
+            ir.Store(1, ROW, 5),
+            ir.Store(2, P0, 1),
+        ),
+    )
+
+
+def test_every_op_of_the_ir_has_a_row() -> None:
+    assert set(OPERATIONS) | {"cast"} == set(ir.OPS)
+
+
+def test_softmax_with_a_per_row_output_matches_numpy() -> None:
+    x = np.random.default_rng(0).normal(size=5 * 38).astype(np.float32)
+    probabilities, maxima = interpret(softmax_kernel(), {"k0": 5}, [x])
+    rows = x.reshape(5, 38).astype(np.float64)
+    wanted = np.exp(rows - rows.max(1, keepdims=True))
+    wanted /= wanted.sum(1, keepdims=True)
+    written = np.full(x.size, np.nan)
+    written[probabilities.indices] = probabilities.values
+    np.testing.assert_allclose(written, wanted.ravel(), rtol=1e-14)
+    assert maxima.indices.tolist() == [0, 1, 2, 3, 4]
+    np.testing.assert_array_equal(maxima.values, rows.max(1))
+
+
+def test_a_nan_reaches_its_own_row_and_no_other() -> None:
+    x = np.zeros(2 * 38, np.float32)
+    x[3] = np.nan
+    probabilities, maxima = interpret(softmax_kernel(), {"k0": 2}, [x])
+    assert np.isnan(probabilities.values[:38]).all()
+    assert not np.isnan(probabilities.values[38:]).any()
+    assert np.isnan(maxima.values).tolist() == [True, False]
+
+
+def test_a_sum_is_judged_against_the_magnitude_of_its_terms() -> None:
+    kernel = ir.Kernel(
+        ("k0",),
+        (),
+        (K0,),
+        (ir.Param("in", "f32"), ir.Param("out", "f32")),
+        (ir.Load(0, R0), ir.Reduce("sum", "f32", 0), ir.Store(1, ex.ZERO, 1)),
+    )
+    (total,) = interpret(kernel, {"k0": 4}, [np.array([1e8, -1e8, 1.0, -1.0], np.float32)])
+    assert total.values.tolist() == [0.0]
+    assert total.magnitudes.tolist() == [2e8 + 2]
+
+
+def test_a_load_outside_its_storage_is_an_error() -> None:
+    with pytest.raises(IndexError, match="parameter 0"):
+        interpret(softmax_kernel(), {"k0": 5}, [np.zeros(5 * 38 - 1, np.float32)])
+
+
+def test_a_space_past_the_limit_is_refused_before_it_is_allocated() -> None:
+    with pytest.raises(SpaceTooLargeError):
+        interpret(softmax_kernel(), {"k0": 1 << 40}, [np.zeros(1, np.float32)])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bits", "value"),
+    [
+        ("f32", 0x3F800000, 1.0),
+        ("f64", 0x8000000000000000, -0.0),
+        ("bf16", 0x3FC0, 1.5),
+        ("f16", 0x3E00, 1.5),
+        ("i8", 0xFF, -1),
+        ("i64", 0xFFFFFFFFFFFFFFFE, -2),
+        ("u8", 0xFF, 255),
+        ("bool", 1, True),
+    ],
+)
+def test_constants_are_read_from_their_bits(dtype: str, bits: int, value: float) -> None:
+    found = constant_value(dtype, bits)
+    assert found == value
+    assert math.copysign(1.0, found) == math.copysign(1.0, value)
+
+
+def test_floor_modulus_and_truncated_division_follow_torch() -> None:
+    torch = pytest.importorskip("torch")
+    left = np.array([7, -7, 7, -7, 0], np.int64)
+    right = np.array([2, 2, -2, -2, 3], np.int64)
+    a, b = torch.from_numpy(left), torch.from_numpy(right)
+    pairs = {
+        "floordiv": torch.div(a, b, rounding_mode="floor"),
+        "truncdiv": torch.div(a, b, rounding_mode="trunc"),
+        "mod": torch.remainder(a, b),
+        "fmod": torch.fmod(a, b),
+    }
+    for name, wanted in pairs.items():
+        np.testing.assert_array_equal(OPERATIONS[name](left, right), wanted.numpy(), name)
