@@ -1,0 +1,59 @@
+# Every target sets up what it needs: a virtual environment in .venv, installed under constraints.txt.
+# To use another one: VENV=/path make test
+
+VENV   ?= .venv
+PYTHON ?= python3
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.nearhint-installed
+# The virtual environment's tools find each other (protoc its plugins, pyright its interpreter).
+RUN    := PATH="$(abspath $(BIN)):$$PATH"
+ARGS   ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check proto format clean
+
+help:
+	@echo 'make demo     the main job: a daemon, a real model, sentences of every length  (ARGS=…)'
+	@echo 'make test     the tests                                                         (ARGS=…)'
+	@echo 'make check    format, lint, types, import rules, spelling, protocol, layout'
+	@echo 'make proto    write the generated code of the protocol'
+	@echo 'make format   format and fix what can be fixed'
+	@echo 'make clean    remove the virtual environment and what tools left behind'
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet \
+	    -c constraints.txt -e '.[daemon,torch,demo,dev]'
+	@touch $@
+
+setup: $(STAMP)
+
+demo: $(STAMP)
+	$(RUN) nearhint demo $(ARGS)
+
+test: $(STAMP)
+	$(RUN) python -m pytest $(ARGS)
+
+# One line a tool, cheapest first; the first that fails ends it.
+check: $(STAMP)
+	$(RUN) ruff format --check .
+	$(RUN) ruff check .
+	$(RUN) codespell
+	$(RUN) python -m pytest -q tests/unit/test_layout.py
+	$(RUN) lint-imports
+	$(RUN) python proto/generate.py --check
+	$(RUN) python proto/generate.py --descriptors $(VENV)/.nearhint-descriptors.binpb
+	$(RUN) buf lint $(VENV)/.nearhint-descriptors.binpb --config proto/buf.yaml --exclude-path google
+	$(RUN) mypy
+	$(RUN) pyright --pythonpath $(BIN)/python
+
+proto: $(STAMP)
+	$(RUN) python proto/generate.py
+
+format: $(STAMP)
+	$(RUN) ruff format .
+	$(RUN) ruff check --fix .
+
+clean:
+	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
