@@ -321,7 +321,7 @@ def _magnitude(
         case ir.Op("add" | "sub" | "fma" | "max" | "min", _, operands):
             return _fold_arrays([own, *(scales[operand] for operand in operands)])
         case ir.Op("mul", _, (left, right)):
-            return np.maximum(own, scales[left] * scales[right])
+            return np.asarray(np.maximum(own, scales[left] * scales[right]))
         case ir.Op("div", _, (left, right)):
             relative = scales[left] / np.abs(values[right])
             return np.maximum(own, np.where(np.isfinite(relative), relative, own))
