@@ -1,0 +1,100 @@
+"""Settings of the client, read once from the environment.
+
+    NEARHINT_ADDRESS      unix:PATH; unset: the socket under /run/nearhint if it is there
+    NEARHINT_CACHE_DIR    artifacts; unset: nearhint under $XDG_CACHE_HOME or ~/.cache
+    NEARHINT_DISABLE      1: every call runs the original ops
+    NEARHINT_TRUSTED_UID  user ids, with commas, that may own the daemon's socket besides root and us
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from nearhint.errors import InvalidSetting
+
+DEFAULT_SOCKET = Path("/run/nearhint/nearhint.sock")
+MAX_SOCKET_PATH_BYTES = 107
+"""What fits into `sockaddr_un.sun_path` on Linux, unix(7)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """How this process uses nearhint; `address` None means that there is no daemon to ask."""
+
+    address: str | None
+    cache_dir: Path
+    cache_limit_bytes: int = 1 << 30
+    trusted_uids: frozenset[int] = frozenset()
+    is_disabled: bool = False
+
+
+def socket_path(address: str) -> Path:
+    """The path in `unix:PATH`; raises `InvalidSetting` for any other kind of address.
+
+    >>> socket_path("unix:/run/nearhint/nearhint.sock")
+    PosixPath('/run/nearhint/nearhint.sock')
+    """
+    scheme, _, rest = address.partition(":")
+    if rest.startswith("//"):
+        rest = rest[2:]
+    path = Path(rest)
+    if scheme != "unix" or "\0" in rest or not path.is_absolute():
+        raise InvalidSetting(
+            name="the address", expected="unix:PATH with an absolute path", value=address
+        )
+    if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
+        raise InvalidSetting(
+            name="the address",
+            expected=f"a socket path of at most {MAX_SOCKET_PATH_BYTES} bytes",
+            value=address,
+        )
+    return path
+
+
+def from_environment(environment: Mapping[str, str] | None = None) -> Config:
+    """The settings in `environment` (default: the process's); raises `InvalidSetting`."""
+    variables = os.environ if environment is None else environment
+    address = variables.get("NEARHINT_ADDRESS") or None
+    if address is not None:
+        socket_path(address)
+    elif DEFAULT_SOCKET.exists():
+        address = f"unix:{DEFAULT_SOCKET}"
+    return Config(
+        address=address,
+        cache_dir=_cache_dir(variables),
+        trusted_uids=_trusted_uids(variables.get("NEARHINT_TRUSTED_UID", "")),
+        is_disabled=_switch("NEARHINT_DISABLE", variables.get("NEARHINT_DISABLE", "")),
+    )
+
+
+def _cache_dir(variables: Mapping[str, str]) -> Path:
+    given = variables.get("NEARHINT_CACHE_DIR")
+    if given:
+        if not Path(given).is_absolute():
+            raise InvalidSetting(
+                name="NEARHINT_CACHE_DIR", expected="an absolute path", value=given
+            )
+        return Path(given)
+    base = variables.get("XDG_CACHE_HOME", "")
+    root = Path(base) if os.path.isabs(base) else Path(os.path.expanduser("~")) / ".cache"
+    return root / "nearhint"
+
+
+def _trusted_uids(text: str) -> frozenset[int]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not all(part.isascii() and part.isdigit() for part in parts):
+        raise InvalidSetting(
+            name="NEARHINT_TRUSTED_UID", expected="user ids with commas", value=text
+        )
+    return frozenset(int(part) for part in parts)
+
+
+def _switch(name: str, text: str) -> bool:
+    if text in {"", "0"}:
+        return False
+    if text == "1":
+        return True
+    raise InvalidSetting(name=name, expected="0 or 1", value=text)

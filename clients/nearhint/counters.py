@@ -1,0 +1,46 @@
+"""Counters that tests and readiness probes read: what the client did, and on which thread.
+
+Plain integers in plain dictionaries, written without locks: a count may be read one late, and
+each name is written by one thread, or is one of the few that a test compares after joining.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Counters:
+    """`rpcs` and `waits` map a thread's id to how often it did one; `events` counts the rest."""
+
+    rpcs: dict[int, int] = field(default_factory=dict[int, int])
+    waits: dict[int, int] = field(default_factory=dict[int, int])
+    events: dict[str, int] = field(default_factory=dict[str, int])
+
+    def rpc(self) -> None:
+        """The current thread starts an RPC."""
+        me = threading.get_ident()
+        self.rpcs[me] = self.rpcs.get(me, 0) + 1
+
+    def wait(self) -> None:
+        """The current thread waits for the engine."""
+        me = threading.get_ident()
+        self.waits[me] = self.waits.get(me, 0) + 1
+
+    def event(self, name: str, *, times: int = 1) -> None:
+        """Something named happened, e.g. `"reconnects"` or `"answer_invalid"`."""
+        self.events[name] = self.events.get(name, 0) + times
+
+    def rpcs_on(self, thread_id: int) -> int:
+        """RPCs that this thread made itself; 0 for every thread that runs a model."""
+        return self.rpcs.get(thread_id, 0)
+
+    def waits_on(self, thread_id: int) -> int:
+        """Waits of this thread: `wait_ready` inside capture, and `settle`."""
+        return self.waits.get(thread_id, 0)
+
+    def seen(self) -> Mapping[str, int]:
+        """A copy of `events`."""
+        return dict(self.events)

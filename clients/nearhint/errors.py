@@ -1,0 +1,136 @@
+"""Errors of the client: one class per cause, each with a stable code and a hint what to do.
+
+None of them reaches a model: the session catches them, counts `reason` and stays at T0. They are
+raised by `nearhint.connection` and `nearhint.artifacts` and reported by the command line.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class NearhintError(Exception):
+    """Base of all errors of the client; `code` is stable across releases."""
+
+    code: ClassVar[str] = "CLIENT"
+    template: ClassVar[str] = "{problem}"
+    hint: ClassVar[str] = ""
+
+    def __init__(self, **fields: object) -> None:
+        self.fields = fields
+        super().__init__(self.template.format(**fields))
+
+    @property
+    def reason(self) -> str:
+        """The code in lower case: how counters name this cause."""
+        return self.code.lower()
+
+    def report(self) -> str:
+        """One line for people: code, message, and what to do about it."""
+        tail = f" {self.hint}" if self.hint else ""
+        return f"{self.code}: {self}{tail}"
+
+
+class InvalidSetting(NearhintError):
+    """An environment variable or option has a value that means nothing."""
+
+    code = "SETTING_INVALID"
+    template = "{name} must be {expected}, got {value!r}"
+
+
+class Disabled(NearhintError):
+    """The user switched nearhint off."""
+
+    code = "DISABLED"
+    template = "switched off by {name}"
+
+
+class UntrustedPath(NearhintError):
+    """A socket or directory belongs to someone else, or others may write to it."""
+
+    code = "PATH_UNTRUSTED"
+    template = "{path}: {problem}"
+    hint = (
+        "It must belong to root, to you, or to a user in NEARHINT_TRUSTED_UID, "
+        "and nobody else may write there."
+    )
+
+
+class DaemonUnreachable(NearhintError):
+    """Nobody answers at the address."""
+
+    code = "DAEMON_UNREACHABLE"
+    template = "no daemon answers at {address}: {problem}"
+    hint = "Start one with `nearhintd serve`, or set NEARHINT_ADDRESS."
+
+
+class DeadlineMissed(NearhintError):
+    """The daemon did not answer in time: it is stopped, or has too much to do."""
+
+    code = "DEADLINE_MISSED"
+    template = "{rpc} took longer than {timeout_s:g} s"
+
+
+class Rejected(NearhintError):
+    """The daemon refused the request; `reason_code` is its own code for why."""
+
+    code = "REJECTED"
+    template = "{rpc} was refused ({status}, {reason_code}): {problem}"
+
+
+class NotFound(NearhintError):
+    """The daemon does not know what was asked for."""
+
+    code = "NOT_FOUND"
+    template = "{rpc} found nothing ({reason_code}): {problem}"
+
+
+class DaemonFailed(NearhintError):
+    """The daemon broke while answering."""
+
+    code = "DAEMON_FAILED"
+    template = "{rpc} failed in the daemon ({status}): {problem}"
+
+
+class ProtocolSkew(NearhintError):
+    """Client and daemon are too far apart in version."""
+
+    code = "PROTOCOL_SKEW"
+    template = "the daemon speaks protocol {low} to {high}, this client {own}"
+    hint = "Bring both within one minor version of each other."
+
+
+class InvalidAnswer(NearhintError):
+    """The daemon's answer cannot be right; it is thrown away."""
+
+    code = "ANSWER_INVALID"
+    template = "{what}: {problem}"
+
+
+class ArtifactCorrupt(NearhintError):
+    """Bytes do not have the hash that they are named by."""
+
+    code = "ARTIFACT_CORRUPT"
+    template = "artifact {sha256}: {problem}"
+
+
+class CacheUnusable(NearhintError):
+    """The artifact cache cannot be read or written."""
+
+    code = "CACHE_UNUSABLE"
+    template = "{path}: {problem}"
+
+
+class MissingExtra(NearhintError, ImportError):
+    """A part of nearhint that is installed as an extra is not there."""
+
+    code = "EXTRA_MISSING"
+    template = "{what} needs {module}, which is not installed"
+
+    def __init__(self, *, what: str, module: str, extra: str) -> None:
+        super().__init__(what=what, module=module, extra=extra)
+        self.install = f"pip install 'nearhint[{extra}]'"
+
+    def report(self) -> str:
+        """One line for people, with the command that installs the extra."""
+        return f"{self.code}: {self}: {self.install}"
