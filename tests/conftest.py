@@ -59,7 +59,7 @@ def golden(request: pytest.FixtureRequest) -> Golden:
     With --update-golden the file is written instead. A file that is missing is an error: a test
     that compares with nothing would pass on anything.
     """
-    update: bool = request.config.getoption("--update-golden")
+    update = bool(request.config.getoption("--update-golden"))
 
     def check(name: str, text: str) -> None:
         path = (GOLDEN / name).resolve()
