@@ -1,0 +1,36 @@
+"""Errors of the launchers; `ArtifactCorrupt` is shared with the artifact cache."""
+
+from __future__ import annotations
+
+from nearhint.errors import ArtifactCorrupt, NearhintError
+
+__all__ = ["ArtifactCorrupt", "FeaturesMissing", "LoadFailed", "OpenMPMissing", "WrongSizes"]
+
+
+class FeaturesMissing(NearhintError):
+    """The Artifact uses instructions that this CPU lacks."""
+
+    code = "CPU_FEATURES_MISSING"
+    template = "artifact {sha256} needs {missing}, which this CPU lacks"
+
+
+class OpenMPMissing(NearhintError):
+    """No OpenMP runtime is in the process, and none is installed."""
+
+    code = "OPENMP_MISSING"
+    template = "no OpenMP runtime: {problem}"
+    hint = "Import torch first, or install the system's libgomp1."
+
+
+class LoadFailed(NearhintError):
+    """The system's loader refused an Artifact whose hash is right."""
+
+    code = "ARTIFACT_LOAD_FAILED"
+    template = "artifact {sha256}: {problem}"
+
+
+class WrongSizes(NearhintError):
+    """A kernel was bound to another number of sizes than it has symbols for."""
+
+    code = "SIZES_WRONG"
+    template = "{given} sizes for a work estimate that uses {wanted}"
