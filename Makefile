@@ -8,6 +8,7 @@ STAMP  := $(VENV)/.nearhint-installed
 # The virtual environment's tools find each other (protoc its plugins, pyright its interpreter).
 RUN    := PATH="$(abspath $(BIN)):$$PATH"
 ARGS   ?=
+DESCRIPTORS := $(VENV)/.nearhint-descriptors.binpb
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check proto format clean
@@ -34,17 +35,37 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(RUN) python -m pytest $(ARGS)
 
-# One line a tool, cheapest first; the first that fails ends it.
-check: $(STAMP)
-	$(RUN) ruff format --check .
-	$(RUN) ruff check .
+# One target a tool, cheapest first. `make -k check` goes on after one that fails.
+CHECKS := check-format check-lint check-spelling check-layout check-imports check-generated check-protocol check-mypy check-pyright
+.PHONY: $(CHECKS)
+check: $(CHECKS)
+
+check-format: $(STAMP)
+	$(RUN) ruff format --check --quiet .
+
+check-lint: $(STAMP)
+	$(RUN) ruff check --output-format concise .
+
+check-spelling: $(STAMP)
 	$(RUN) codespell
+
+check-layout: $(STAMP)
 	$(RUN) python -m pytest -q tests/unit/test_layout.py
+
+check-imports: $(STAMP)
 	$(RUN) lint-imports
+
+check-generated: $(STAMP)
 	$(RUN) python proto/generate.py --check
-	$(RUN) python proto/generate.py --descriptors $(VENV)/.nearhint-descriptors.binpb
-	$(RUN) buf lint $(VENV)/.nearhint-descriptors.binpb --config proto/buf.yaml --exclude-path google
+
+check-protocol: $(STAMP)
+	$(RUN) python proto/generate.py --descriptors $(DESCRIPTORS)
+	$(RUN) buf lint $(DESCRIPTORS) --config proto/buf.yaml --exclude-path google
+
+check-mypy: $(STAMP)
 	$(RUN) mypy
+
+check-pyright: $(STAMP)
 	$(RUN) pyright --pythonpath $(BIN)/python
 
 proto: $(STAMP)
