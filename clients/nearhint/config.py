@@ -1,9 +1,9 @@
 """Settings of the client, read once from the environment.
 
-    NEARHINT_ADDRESS      unix:PATH; unset: the socket under /run/nearhint if it is there
-    NEARHINT_CACHE_DIR    artifacts; unset: nearhint under $XDG_CACHE_HOME or ~/.cache
-    NEARHINT_DISABLE      1: every call runs the original ops
-    NEARHINT_TRUSTED_UID  user ids, with commas, that may own the daemon's socket besides root and us
+NEARHINT_ADDRESS      unix:PATH; unset: the socket under /run/nearhint if it is there
+NEARHINT_CACHE_DIR    artifacts; unset: nearhint under $XDG_CACHE_HOME or ~/.cache
+NEARHINT_DISABLE      1: every call runs the original ops
+NEARHINT_TRUSTED_UID  user ids, with commas: they too may own the daemon's socket
 """
 
 from __future__ import annotations

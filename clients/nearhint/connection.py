@@ -1,0 +1,288 @@
+"""The connection to the daemon: the only module of the client that imports gRPC.
+
+Unix sockets only. Before each connect the socket and its folders are checked (`nearhint.trust`).
+Every call has a deadline; calls that may be repeated are retried by gRPC itself; every failure
+becomes one of `nearhint.errors`.
+
+A `Connection` belongs to one process and is used by one thread; `close` may come from any thread
+and ends what is in flight. gRPC survives a fork only if nothing of it is in use at that moment, so
+the engine closes its Connection before a fork (`nearhint._engine`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar, cast
+from urllib.parse import quote
+
+import grpc
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2, status_pb2
+
+from nearhint.config import socket_path
+from nearhint.counters import Counters
+from nearhint.errors import (
+    DaemonFailed,
+    DaemonUnreachable,
+    DeadlineMissed,
+    NearhintError,
+    NotFound,
+    ProtocolSkew,
+    Rejected,
+)
+from nearhint.trust import trusted_socket
+from nearhint_proto.v1 import (
+    admin_service_pb2,
+    admin_service_pb2_grpc,
+    artifact_service_pb2,
+    artifact_service_pb2_grpc,
+    kernel_service_pb2,
+    kernel_service_pb2_grpc,
+    operation_service_pb2,
+    operation_service_pb2_grpc,
+    table_service_pb2,
+    table_service_pb2_grpc,
+)
+
+PROTOCOL_VERSION = 1
+MAX_ANSWER_BYTES = 32 << 20
+ARTIFACT_BYTES_PER_S = 10_000_000
+
+DEADLINES_S: Mapping[str, float] = {
+    "GetServerInfo": 2,
+    "GetStatus": 5,
+    "SetDevicePolicy": 5,
+    "ListKernels": 5,
+    "ExplainKernel": 5,
+    "RegisterProgram": 10,
+    "EnsureKernels": 5,
+    "ReportUsage": 5,
+    "GetOperation": 2,
+    "GetTables": 5,
+    "WatchTables": 900,
+    "FetchArtifact": 30,
+}
+"""How long each call may take; an Artifact gets more by its size."""
+
+REPEATABLE: Mapping[str, tuple[str, ...]] = {
+    "AdminService": ("GetStatus", "ListKernels", "ExplainKernel"),
+    "ArtifactService": ("FetchArtifact",),
+    "KernelService": ("RegisterProgram", "EnsureKernels"),
+    "OperationService": ("GetOperation",),
+    "TableService": ("GetTables",),
+}
+"""Calls that change nothing, or nothing the second time: gRPC may send them again."""
+
+_SERVICE_CONFIG = json.dumps(
+    {
+        "methodConfig": [
+            {
+                "name": [
+                    {"service": f"nearhint.v1.{service}", "method": method}
+                    for service, methods in REPEATABLE.items()
+                    for method in methods
+                ],
+                "retryPolicy": {
+                    "maxAttempts": 4,
+                    "initialBackoff": "0.05s",
+                    "maxBackoff": "1s",
+                    "backoffMultiplier": 2,
+                    "retryableStatusCodes": ["UNAVAILABLE"],
+                },
+            }
+        ],
+        "retryThrottling": {"maxTokens": 10, "tokenRatio": 0.1},
+    }
+)
+
+_OPTIONS: tuple[tuple[str, Any], ...] = (
+    ("grpc.service_config", _SERVICE_CONFIG),
+    ("grpc.enable_retries", 1),
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 15_000),
+    ("grpc.keepalive_permit_without_calls", 0),
+    ("grpc.max_receive_message_length", MAX_ANSWER_BYTES),
+    # A channel that is made anew must not inherit the backoff of the one before it.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+)
+
+_Request = TypeVar("_Request")
+_Response = TypeVar("_Response")
+
+
+class Connection:
+    """One channel to the daemon at `address`, connected on the first call."""
+
+    def __init__(
+        self, address: str, *, trusted_uids: frozenset[int], counters: Counters, version: str
+    ) -> None:
+        self.address = address
+        self._counters = counters
+        self._metadata = (("nearhint-client", f"py/{version}"),)
+        path = socket_path(address)
+        try:
+            real = trusted_socket(path, trusted_uids=trusted_uids)
+        except OSError as error:
+            raise DaemonUnreachable(address=address, problem=error.strerror) from error
+        self._channel = grpc.insecure_channel(f"unix:{quote(str(real))}", options=_OPTIONS)
+        self._admin = admin_service_pb2_grpc.AdminServiceStub(self._channel)
+        self._artifacts = artifact_service_pb2_grpc.ArtifactServiceStub(self._channel)
+        self._kernels = kernel_service_pb2_grpc.KernelServiceStub(self._channel)
+        self._operations = operation_service_pb2_grpc.OperationServiceStub(self._channel)
+        self._tables = table_service_pb2_grpc.TableServiceStub(self._channel)
+
+    def close(self) -> None:
+        """Ends the channel and every call in flight; they raise `DaemonUnreachable`."""
+        self._channel.close()
+
+    def hello(self) -> admin_service_pb2.GetServerInfoResponse:
+        """Connects and compares versions; raises `ProtocolSkew` if they are too far apart."""
+        info = self._unary(
+            "GetServerInfo", self._admin.GetServerInfo, admin_service_pb2.GetServerInfoRequest()
+        )
+        if not info.protocol_min <= PROTOCOL_VERSION <= info.protocol_max:
+            raise ProtocolSkew(low=info.protocol_min, high=info.protocol_max, own=PROTOCOL_VERSION)
+        return info
+
+    def register_program(
+        self, request: kernel_service_pb2.RegisterProgramRequest
+    ) -> kernel_service_pb2.RegisterProgramResponse:
+        """The Program's Plan, or the operation that makes it."""
+        return self._unary("RegisterProgram", self._kernels.RegisterProgram, request)
+
+    def ensure_kernels(
+        self, request: kernel_service_pb2.EnsureKernelsRequest
+    ) -> kernel_service_pb2.EnsureKernelsResponse:
+        """Asks for Kernels to be tuned at sizes."""
+        return self._unary("EnsureKernels", self._kernels.EnsureKernels, request)
+
+    def report_usage(
+        self, request: kernel_service_pb2.ReportUsageRequest
+    ) -> kernel_service_pb2.ReportUsageResponse:
+        """Reports counts."""
+        return self._unary("ReportUsage", self._kernels.ReportUsage, request)
+
+    def get_operation(self, operation_id: str) -> operation_service_pb2.Operation:
+        """The operation as it is now."""
+        request = operation_service_pb2.GetOperationRequest(id=operation_id)
+        return self._unary("GetOperation", self._operations.GetOperation, request).operation
+
+    def get_tables(
+        self, request: table_service_pb2.GetTablesRequest
+    ) -> table_service_pb2.GetTablesResponse:
+        """The Tables that exist, and the cursor to watch from."""
+        return self._unary("GetTables", self._tables.GetTables, request)
+
+    def watch_tables(
+        self, request: table_service_pb2.WatchTablesRequest
+    ) -> Iterator[table_service_pb2.WatchTablesResponse]:
+        """New Tables as they are written; raises `DeadlineMissed` when it is time to ask again."""
+        return self._stream("WatchTables", self._tables.WatchTables, request)
+
+    def fetch_artifact(self, sha256: str, offset: int, *, size_bytes: int) -> Iterator[bytes]:
+        """The Artifact's bytes from `offset` on."""
+        request = artifact_service_pb2.FetchArtifactRequest(sha256=sha256, offset=offset)
+        more_s = size_bytes / ARTIFACT_BYTES_PER_S
+        stream = self._stream(
+            "FetchArtifact", self._artifacts.FetchArtifact, request, more_s=more_s
+        )
+        return (answer.chunk for answer in stream)
+
+    def get_status(self) -> admin_service_pb2.GetStatusResponse:
+        """Counts, devices, queue."""
+        return self._unary("GetStatus", self._admin.GetStatus, admin_service_pb2.GetStatusRequest())
+
+    def set_device_policy(
+        self, request: admin_service_pb2.SetDevicePolicyRequest
+    ) -> admin_service_pb2.SetDevicePolicyResponse:
+        """Says whether a device may be used for verifying and measuring."""
+        return self._unary("SetDevicePolicy", self._admin.SetDevicePolicy, request)
+
+    def list_kernels(
+        self, request: admin_service_pb2.ListKernelsRequest
+    ) -> admin_service_pb2.ListKernelsResponse:
+        """One page of Kernels."""
+        return self._unary("ListKernels", self._admin.ListKernels, request)
+
+    def explain_kernel(
+        self, request: admin_service_pb2.ExplainKernelRequest
+    ) -> admin_service_pb2.ExplainKernelResponse:
+        """One Kernel, with reasons."""
+        return self._unary("ExplainKernel", self._admin.ExplainKernel, request)
+
+    def _unary(
+        self,
+        rpc: str,
+        method: grpc.UnaryUnaryMultiCallable[_Request, _Response],
+        request: _Request,
+    ) -> _Response:
+        self._counters.rpc()
+        try:
+            return method(request, timeout=DEADLINES_S[rpc], metadata=self._metadata)
+        except grpc.RpcError as error:
+            raise self._typed(rpc, error) from error
+        except ValueError as error:  # the channel was closed from another thread
+            raise DaemonUnreachable(address=self.address, problem=str(error)) from error
+
+    def _stream(
+        self,
+        rpc: str,
+        method: grpc.UnaryStreamMultiCallable[_Request, _Response],
+        request: _Request,
+        *,
+        more_s: float = 0,
+    ) -> Iterator[_Response]:
+        self._counters.rpc()
+        try:
+            yield from method(request, timeout=DEADLINES_S[rpc] + more_s, metadata=self._metadata)
+        except grpc.RpcError as error:
+            raise self._typed(rpc, error) from error
+        except ValueError as error:
+            raise DaemonUnreachable(address=self.address, problem=str(error)) from error
+
+    def _typed(self, rpc: str, error: grpc.RpcError) -> NearhintError:
+        call = cast("grpc.Call", error)  # every RpcError of a call is one as well
+        status, problem = call.code(), call.details() or ""
+        if status in _LOST:
+            return DaemonUnreachable(address=self.address, problem=problem or status.name)
+        if status == grpc.StatusCode.DEADLINE_EXCEEDED:
+            return DeadlineMissed(rpc=rpc, timeout_s=DEADLINES_S[rpc])
+        reason_code = _reason_code(call)
+        if status == grpc.StatusCode.NOT_FOUND:
+            return NotFound(rpc=rpc, reason_code=reason_code, problem=problem)
+        if status in _REFUSED:
+            return Rejected(rpc=rpc, status=status.name, reason_code=reason_code, problem=problem)
+        return DaemonFailed(rpc=rpc, status=status.name, problem=problem)
+
+
+_LOST = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED})
+_REFUSED = frozenset(
+    {
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.OUT_OF_RANGE,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.UNAUTHENTICATED,
+        grpc.StatusCode.UNIMPLEMENTED,
+        grpc.StatusCode.ALREADY_EXISTS,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+    }
+)
+
+
+def _reason_code(error: grpc.Call) -> str:
+    """The `google.rpc.ErrorInfo.reason` that the daemon attached, or "UNKNOWN"."""
+    for key, value in error.trailing_metadata() or ():
+        if key != "grpc-status-details-bin" or not isinstance(value, bytes):
+            continue
+        try:
+            status = status_pb2.Status.FromString(value)
+            for detail in status.details:
+                info = error_details_pb2.ErrorInfo()
+                if detail.Unpack(info):
+                    return str(info.reason)
+        except DecodeError:
+            break
+    return "UNKNOWN"
