@@ -1,5 +1,8 @@
-"""The daemon's children: they lower, compile, verify and measure, and may crash or hang.
+"""Worker processes: what lowers, compiles, verifies and measures, and what supervises them.
 
-They speak framed protobuf with the parent. May import: nearhint_compiler, nearhint_rules,
-nearhint_proto, the client's launchers, torch, Triton, numpy; the parent never loads those.
+`pool` is the face for the daemon's process and imports none of torch, numpy, Triton or the
+compiler. `compile_worker` and `bench_worker` are the programs that run in the children.
+
+May import: nearhint_compiler, nearhint_rules, nearhint_proto, nearhint.launchers, torch, numpy,
+Triton; the last five in the children only.
 """

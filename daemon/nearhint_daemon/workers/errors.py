@@ -1,0 +1,117 @@
+"""Errors of the workers: one class per cause, each with a stable code.
+
+`WorkerLost` and its kin are raised in the daemon by the pools. A `JobFailed` is raised in a worker,
+which answers with its code, message and reproducer and lives on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+
+class WorkersError(Exception):
+    """Base of all errors of the workers; `code` is stable across releases."""
+
+    code: ClassVar[str] = "WORKERS"
+
+
+class FrameInvalid(WorkersError):
+    """What came over the socket is no frame: too long, cut short, or not the awaited message."""
+
+    code = "FRAME_INVALID"
+
+
+class PoolStopped(WorkersError):
+    """The pool was stopped before the job was done."""
+
+    code = "WORKER_POOL_STOPPED"
+
+
+class WorkerLost(WorkersError):
+    """A worker is gone. `reproducer` maps file names to contents that reproduce its last job.
+
+    `reason` is one of a small set, for metrics; `detail` is for people.
+    """
+
+    code = "WORKER_LOST"
+    reason: ClassVar[str] = "lost"
+
+    def __init__(self, *, kind: str, detail: str, reproducer: Mapping[str, str]) -> None:
+        super().__init__(f"{kind} worker {self.reason}: {detail}")
+        self.kind = kind
+        self.detail = detail
+        self.reproducer = dict(reproducer)
+
+
+class WorkerDied(WorkerLost):
+    """The worker's process ended while it ran this job."""
+
+    code = "WORKER_DIED"
+    reason = "died"
+
+
+class WorkerHung(WorkerLost):
+    """The job was not done by its deadline; its worker was killed."""
+
+    code = "WORKER_HUNG"
+    reason = "hung"
+
+
+class WorkerStartFailed(WorkerLost):
+    """A worker's process could not be brought to answer; the next attempt waits a while."""
+
+    code = "WORKER_START_FAILED"
+    reason = "start_failed"
+
+
+class JobFailed(WorkersError):
+    """Base of what a job can fail with while its worker lives on."""
+
+    code = "JOB_FAILED"
+
+    def __init__(self, message: str, *, reproducer: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.reproducer = dict(reproducer or {})
+
+
+class CcMissing(JobFailed):
+    """There is no C compiler on the path: CPU Kernels stay at their Fallbacks."""
+
+    code = "CC_MISSING"
+
+
+class CompileFailed(JobFailed):
+    """The toolchain refused generated source, or took too long."""
+
+    code = "COMPILE_FAILED"
+
+
+class ToolchainChanged(JobFailed):
+    """The Target names a toolchain that this worker does not have."""
+
+    code = "TOOLCHAIN_CHANGED"
+
+
+class MemoryLimitExceeded(JobFailed):
+    """Inputs and outputs at these sizes would take more bytes than allowed."""
+
+    code = "MEMORY_LIMIT"
+
+
+class OpNotAllowed(JobFailed):
+    """A Fallback holds an op that is not in the table of pure functional ops."""
+
+    code = "OP_NOT_ALLOWED"
+
+
+class FallbackInvalid(JobFailed):
+    """A Fallback cannot be run: its arguments or sizes do not fit its ops."""
+
+    code = "FALLBACK_INVALID"
+
+
+class RequestInvalid(JobFailed):
+    """A request contradicts itself or names what this worker does not do."""
+
+    code = "REQUEST_INVALID"

@@ -1,0 +1,220 @@
+"""One worker's process, seen from the daemon: spawned, talked to, watched, killed.
+
+Spawned, never forked (SQLite and gRPC do not survive a fork), in a session of its own so that it
+can be killed with its children; it inherits one end of a socket pair and nothing else. Its death
+is noticed through a pidfd, whoever else holds the socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nearhint_daemon.workers import wire
+from nearhint_daemon.workers.errors import FrameInvalid, WorkerDied, WorkerHung
+from nearhint_daemon.workers.reproducer import for_lost_worker
+from nearhint_proto.v1 import worker_pb2 as pb
+
+KEPT_VARIABLES = (
+    "CUDA_VISIBLE_DEVICES",
+    "LD_LIBRARY_PATH",
+    "NVIDIA_DRIVER_CAPABILITIES",
+    "NVIDIA_VISIBLE_DEVICES",
+    "PATH",
+    "PYTHONHASHSEED",
+    "PYTHONPATH",
+    "TZ",
+)
+"""What a worker sees of the daemon's environment."""
+_LOG_NAME = "worker.log"
+_LOG_TAIL_BYTES = 8192
+_REAP_S = 5.0
+_LAST_WORDS_S = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerCommand:
+    """How a kind of worker is started. `module` is run with `--fd N --parent PID` and `arguments`.
+
+    `scratch_root` is where its private folder is made (None: the system's temporary folder);
+    never the state directory.
+    """
+
+    kind: str
+    module: str
+    arguments: tuple[str, ...] = ()
+    start_timeout_s: float = 60.0
+    scratch_root: Path | None = None
+    variables: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+
+
+class WorkerProcess:
+    """A running worker. It serves one request at a time; the caller sees to that."""
+
+    def __init__(self, command: WorkerCommand) -> None:
+        """Spawns the process, on the running event loop; it may not be ready yet."""
+        self.kind = command.kind
+        self._scratch = Path(
+            tempfile.mkdtemp(prefix=f"nearhint-{command.kind}-", dir=command.scratch_root)
+        )
+        ours, theirs = socket.socketpair()
+        try:
+            self._log = os.open(
+                self._scratch / _LOG_NAME, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            )
+            self._popen = subprocess.Popen(
+                _arguments(command, theirs.fileno()),
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+                cwd=self._scratch,
+                env=_environment(command.variables, self._scratch),
+            )
+        finally:
+            theirs.close()
+        ours.setblocking(False)
+        self.spawned_at = time.monotonic()
+        self._socket = ours
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        loop = asyncio.get_running_loop()
+        self._pidfd = os.pidfd_open(self._popen.pid)
+        self.ended: asyncio.Future[int] = loop.create_future()
+        """Done, with the exit status, as soon as the process has ended."""
+        loop.add_reader(self._pidfd, self._on_end)
+
+    @property
+    def pid(self) -> int:
+        """The process's id, which is also its group's and session's."""
+        return self._popen.pid
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process runs, asked of the kernel now."""
+        return not self.ended.done() and self._popen.poll() is None
+
+    async def exchange(self, request: pb.WorkerRequest, *, timeout_s: float) -> pb.WorkerResponse:
+        """Sends `request` and returns its answer.
+
+        Raises `WorkerDied` or `WorkerHung`; the process is gone then, with all its group.
+        """
+        talk = asyncio.ensure_future(self._talk(request))
+        try:
+            either: set[asyncio.Future[Any]] = {talk, self.ended}
+            await asyncio.wait(either, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if not talk.done() and self.ended.done():
+                # It may have answered and ended; what it wrote is still in the socket.
+                await asyncio.wait({talk}, timeout=_LAST_WORDS_S)
+            if talk.done() and talk.exception() is None:
+                os.ftruncate(self._log, 0)
+                return talk.result()
+            if talk.done() and not self.ended.done():
+                await asyncio.wait({self.ended}, timeout=_LAST_WORDS_S)
+            hung = not talk.done() and not self.ended.done()
+            problem = str(talk.exception()) if talk.done() else f"no answer within {timeout_s:g} s"
+            detail = _status_text(self.ended.result()) if self.ended.done() else problem
+        finally:
+            talk.cancel()
+        await self.kill()
+        error = WorkerHung if hung else WorkerDied
+        log = self.log_tail()
+        raise error(
+            kind=self.kind,
+            detail=detail,
+            reproducer=for_lost_worker(request, detail=detail, log=log),
+        )
+
+    async def _talk(self, request: pb.WorkerRequest) -> pb.WorkerResponse:
+        if self._streams is None:
+            self._streams = await asyncio.open_unix_connection(sock=self._socket)
+        reader, writer = self._streams
+        writer.write(wire.frame(request.SerializeToString()))
+        await writer.drain()
+        payload = await wire.read_frame(reader)
+        try:
+            response = pb.WorkerResponse.FromString(payload)
+        except ValueError as error:  # protobuf's DecodeError is one
+            raise FrameInvalid("not a WorkerResponse") from error
+        if response.id != request.id or response.WhichOneof("result") is None:
+            raise FrameInvalid("answers another request")
+        return response
+
+    def log_tail(self) -> str:
+        """The end of what the process wrote to stdout and stderr since its last answer."""
+        size = os.fstat(self._log).st_size
+        start = max(0, size - _LOG_TAIL_BYTES)
+        return os.pread(self._log, _LOG_TAIL_BYTES, start).decode(errors="replace")
+
+    async def kill(self) -> None:
+        """Kills the process and its group, and waits until it is reaped. May be called twice."""
+        self._kill_group()
+        if not self.ended.done():
+            await asyncio.wait({self.ended}, timeout=_REAP_S)
+
+    async def close(self) -> None:
+        """Kills the process if need be and frees all that belonged to it."""
+        await self.kill()
+        asyncio.get_running_loop().remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        if self._streams is not None:
+            self._streams[1].close()
+        else:
+            self._socket.close()
+        os.close(self._log)
+        await asyncio.to_thread(shutil.rmtree, self._scratch, ignore_errors=True)
+
+    def _kill_group(self) -> None:
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+
+    def _on_end(self) -> None:
+        """The pidfd is readable: reap, and take the worker's own children along."""
+        asyncio.get_running_loop().remove_reader(self._pidfd)
+        self._kill_group()
+        status = self._popen.wait()
+        if not self.ended.done():
+            self.ended.set_result(status)
+
+
+def _arguments(command: WorkerCommand, descriptor: int) -> Sequence[str]:
+    # -P: the scratch folder is the current one, and must not be a place to import from.
+    interpreter = (sys.executable, "-P", "-m", command.module)
+    return (
+        *interpreter,
+        *("--fd", str(descriptor), "--parent", str(os.getpid())),
+        *command.arguments,
+    )
+
+
+def _environment(variables: Mapping[str, str], scratch: Path) -> dict[str, str]:
+    kept = {name: variables[name] for name in KEPT_VARIABLES if name in variables}
+    return {
+        **kept,
+        "HOME": str(scratch),
+        "LC_ALL": "C.UTF-8",
+        "TMPDIR": str(scratch),
+        "TRITON_CACHE_DIR": str(scratch / "triton"),
+    }
+
+
+def _status_text(status: int) -> str:
+    if status >= 0:
+        return f"exited with status {status}"
+    try:
+        return f"killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"killed by signal {-status}"
