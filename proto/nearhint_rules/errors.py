@@ -15,10 +15,10 @@ class InvalidExpression(RulesError):
     code = "EXPRESSION_INVALID"
 
 
-class InvalidProgram(RulesError):
-    """A Program breaks a structural rule; `field` names the offending place, e.g. `nodes[3].inputs`."""
+class InvalidMessage(RulesError):
+    """A value or message breaks a rule; `field` names the place, e.g. `nodes[3].inputs`."""
 
-    code = "PROGRAM_INVALID"
+    code = "MESSAGE_INVALID"
 
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"{field}: {problem}")
@@ -26,7 +26,19 @@ class InvalidProgram(RulesError):
         self.problem = problem
 
 
-class InvalidTable(RulesError):
+class InvalidProgram(InvalidMessage):
+    """A Program, or a Fallback, breaks a structural rule."""
+
+    code = "PROGRAM_INVALID"
+
+
+class InvalidPlan(InvalidMessage):
+    """A Plan breaks a structural rule."""
+
+    code = "PLAN_INVALID"
+
+
+class InvalidTable(InvalidMessage):
     """A Table contradicts itself: a ranked Variant that is not listed, hints of the wrong rank."""
 
     code = "TABLE_INVALID"

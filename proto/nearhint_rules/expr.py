@@ -14,6 +14,9 @@ The constructors `add`, `mul`, `floordiv`, `mod`, `minimum`, `maximum` and `powe
 expanded, as polynomials with integer coefficients whose atoms are symbols and non-polynomial
 terms; so two polynomials are equal if and only if they are structurally equal. No rule here uses
 the range of a symbol; what does lives in the compiler.
+
+Expanding can explode, so every constructor is bounded by the `*_LIMIT`s below and raises
+`InvalidExpression` beyond them, before the work is done.
 """
 
 from __future__ import annotations
@@ -21,11 +24,26 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from math import prod
+from operator import itemgetter
+from typing import TypeAlias, TypeVar
 
 from nearhint_rules.errors import InvalidExpression
 
 SYMBOL_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+
+INT_LIMIT = 2**63
+"""Constants and coefficients lie in -INT_LIMIT .. INT_LIMIT - 1: they travel as sint64."""
+DEPTH_LIMIT = 64
+"""Levels of nesting."""
+SIZE_LIMIT = 1024
+"""Constants, symbols and operators in one expression, each occurrence counted."""
+MONOMIAL_LIMIT = 256
+"""Terms of one polynomial."""
+DEGREE_LIMIT = 64
+"""Exponents, and the degree of a monomial."""
+PRODUCT_LIMIT = 4096
+"""Pairs of terms that one multiplication may expand into."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,15 +174,40 @@ def _to_polynomial(expr: Expr) -> _Polynomial:
                 product = _multiply(product, _to_polynomial(factor))
             return product
         case Pow(base, exponent):
-            result: _Polynomial = {(): 1}
-            for _ in range(exponent):
-                result = _multiply(result, _to_polynomial(base))
-            return result
+            return _to_power(_to_polynomial(base), exponent)
         case _:
             return {((expr, 1),): 1}
 
 
+def _to_power(base: _Polynomial, exponent: int) -> _Polynomial:
+    if exponent > DEGREE_LIMIT:
+        raise InvalidExpression(f"exponent {exponent}, at most {DEGREE_LIMIT}")
+    if len(base) == 1:
+        ((monomial, coefficient),) = base.items()
+        if exponent == 0:
+            return {(): 1}
+        if abs(coefficient) > 1 and exponent >= INT_LIMIT.bit_length():
+            raise InvalidExpression(f"a coefficient to the power {exponent}")
+        raised = {
+            tuple((atom, count * exponent) for atom, count in monomial): coefficient**exponent
+        }
+        _check_degree(raised)
+        return raised
+    result: _Polynomial = {(): 1}
+    for _ in range(exponent):
+        result = _multiply(result, base)
+    return result
+
+
+def _check_degree(polynomial: _Polynomial) -> None:
+    for monomial in polynomial:
+        if sum(count for _, count in monomial) > DEGREE_LIMIT:
+            raise InvalidExpression(f"a degree above {DEGREE_LIMIT}")
+
+
 def _multiply(left: _Polynomial, right: _Polynomial) -> _Polynomial:
+    if len(left) * len(right) > PRODUCT_LIMIT:
+        raise InvalidExpression(f"a product of {len(left)} by {len(right)} terms")
     product: _Polynomial = {}
     for left_monomial, left_coefficient in left.items():
         for right_monomial, right_coefficient in right.items():
@@ -173,22 +216,49 @@ def _multiply(left: _Polynomial, right: _Polynomial) -> _Polynomial:
                 powers[atom] = powers.get(atom, 0) + power
             monomial = tuple(sorted(powers.items(), key=lambda item: sort_key(item[0])))
             product[monomial] = product.get(monomial, 0) + left_coefficient * right_coefficient
+    _check_degree(product)
     return {m: c for m, c in product.items() if c}
 
 
 def _from_polynomial(polynomial: _Polynomial) -> Expr:
+    if len(polynomial) > MONOMIAL_LIMIT:
+        raise InvalidExpression(f"{len(polynomial)} terms, at most {MONOMIAL_LIMIT}")
     terms: list[Expr] = []
     for monomial in sorted(polynomial, key=_monomial_key):
-        factors: list[Expr] = [
-            atom if power == 1 else Pow(atom, power) for atom, power in monomial
-        ]
+        factors: list[Expr] = [atom if power == 1 else Pow(atom, power) for atom, power in monomial]
         coefficient = polynomial[monomial]
         if coefficient != 1 or not factors:
             factors.insert(0, Int(coefficient))
         terms.append(factors[0] if len(factors) == 1 else Mul(tuple(factors)))
     if not terms:
         return ZERO
-    return terms[0] if len(terms) == 1 else Add(tuple(terms))
+    return bounded(terms[0] if len(terms) == 1 else Add(tuple(terms)))
+
+
+def bounded(expr: Expr) -> Expr:
+    """`expr` itself; raises `InvalidExpression` if it is too large or nested too deep."""
+    _count(expr, DEPTH_LIMIT, SIZE_LIMIT)
+    return expr
+
+
+def _count(expr: Expr, depth_left: int, size_left: int) -> int:
+    """What is left of `size_left` after `expr`; shared subtrees count each time they occur."""
+    if size_left <= 0:
+        raise InvalidExpression(f"more than {SIZE_LIMIT} operators, symbols and constants")
+    match expr:
+        case Sym():
+            return size_left - 1
+        case Int(value):
+            if not -INT_LIMIT <= value < INT_LIMIT:
+                raise InvalidExpression("a constant outside 64 bits")
+            return size_left - 1
+        case _:
+            if depth_left <= 1:
+                raise InvalidExpression(f"nested more than {DEPTH_LIMIT} levels deep")
+            size_left -= 1
+            for child in children(expr):
+                size_left = _count(child, depth_left - 1, size_left)
+            return size_left
 
 
 def symbol(name: str) -> Sym:
@@ -200,7 +270,7 @@ def symbol(name: str) -> Sym:
 
 def as_expr(value: Expr | int) -> Expr:
     """An `int` as a constant, an expression as it is."""
-    return Int(value) if isinstance(value, int) else value
+    return Int(int(value)) if isinstance(value, int) else value
 
 
 def add(*terms: Expr | int) -> Expr:
@@ -268,7 +338,7 @@ def floordiv(numerator: Expr | int, denominator: Expr | int) -> Expr:
         return quotient
     if isinstance(rest, Int) and isinstance(bottom, Int):
         return add(quotient, rest.value // bottom.value)
-    return add(quotient, FloorDiv(rest, bottom))
+    return add(quotient, bounded(FloorDiv(rest, bottom)))
 
 
 def mod(numerator: Expr | int, denominator: Expr | int) -> Expr:
@@ -283,7 +353,7 @@ def mod(numerator: Expr | int, denominator: Expr | int) -> Expr:
         return ZERO
     if isinstance(rest, Int) and isinstance(bottom, Int):
         return Int(rest.value % bottom.value)
-    return Mod(rest, bottom)
+    return bounded(Mod(rest, bottom))
 
 
 def _extremum(args: Iterable[Expr | int], kind: type[Min] | type[Max]) -> Expr:
@@ -301,7 +371,7 @@ def _extremum(args: Iterable[Expr | int], kind: type[Min] | type[Max]) -> Expr:
         kept.insert(0, Int(pick(constants)))
     if not kept:
         raise InvalidExpression("min and max need an argument")
-    return kept[0] if len(kept) == 1 else kind(tuple(kept))
+    return kept[0] if len(kept) == 1 else bounded(kind(tuple(kept)))
 
 
 def minimum(*args: Expr | int) -> Expr:
@@ -330,6 +400,11 @@ def children(expr: Expr) -> tuple[Expr, ...]:
             return (base,)
         case FloorDiv(numerator, denominator) | Mod(numerator, denominator):
             return (numerator, denominator)
+
+
+def size_of(expr: Expr) -> int:
+    """The number of constants, symbols and operators in `expr`, each occurrence counted."""
+    return 1 + sum(map(size_of, children(expr)))
 
 
 def _symbols(expr: Expr) -> Iterator[str]:
@@ -375,7 +450,7 @@ def canonical(expr: Expr) -> Expr:
 
 
 def evaluate(expr: Expr, sizes: Mapping[str, int]) -> int:
-    """The value of `expr` at `sizes`; raises `InvalidExpression` for an unknown symbol or x // 0."""
+    """The value of `expr`; raises `InvalidExpression` for an unknown symbol or a division by 0."""
     try:
         return _evaluate(expr, sizes)
     except KeyError as missing:
@@ -410,21 +485,71 @@ def _evaluate(expr: Expr, sizes: Mapping[str, int]) -> int:
 
 
 def compiled(expr: Expr) -> Callable[[Mapping[str, int]], int]:
-    """`expr` as a closure over a mapping of sizes: several times faster than `evaluate`."""
+    """`expr` as a closure over a mapping of sizes: several times faster than `evaluate`.
+
+    It raises `KeyError` for a symbol without a value and `ZeroDivisionError` for x // 0.
+    """
+    return _compiled(expr, itemgetter)
+
+
+def compiled_by_position(expr: Expr, symbols: Sequence[str]) -> Callable[[tuple[int, ...]], int]:
+    """As `compiled`, over a tuple of sizes in the order of `symbols`.
+
+    Raises `InvalidExpression` here and now for a symbol that is not among them.
+    """
+    unknown = set(symbols_of(expr)).difference(symbols)
+    if unknown:
+        raise InvalidExpression(f"no value for symbol {min(unknown)!r}")
+    positions = {name: position for position, name in enumerate(symbols)}
+    return _compiled(expr, lambda name: itemgetter(positions[name]))
+
+
+_Sizes = TypeVar("_Sizes")
+
+
+def _compiled(
+    expr: Expr, load: Callable[[str], Callable[[_Sizes], int]]
+) -> Callable[[_Sizes], int]:
     match expr:
         case Int(value):
             return lambda sizes: value
         case Sym(name):
-            return lambda sizes: sizes[name]
-        case Mul((Int(coefficient), Sym(name))):
-            return lambda sizes: coefficient * sizes[name]
-        case Mul((Sym(first), Sym(second))):
-            return lambda sizes: sizes[first] * sizes[second]
-        case _:
-            return lambda sizes: _evaluate(expr, sizes)
+            return load(name)
+        case Add((first, Int(constant))):
+            get = _compiled(first, load)
+            return lambda sizes: get(sizes) + constant
+        case Mul((Int(constant), second)):
+            get = _compiled(second, load)
+            return lambda sizes: constant * get(sizes)
+        case Mul((first, second)):
+            left, right = _compiled(first, load), _compiled(second, load)
+            return lambda sizes: left(sizes) * right(sizes)
+        case FloorDiv(numerator, denominator):
+            left, right = _compiled(numerator, load), _compiled(denominator, load)
+            return lambda sizes: left(sizes) // right(sizes)
+        case Mod(numerator, denominator):
+            left, right = _compiled(numerator, load), _compiled(denominator, load)
+            return lambda sizes: left(sizes) % right(sizes)
+        case Pow(base, exponent):
+            get = _compiled(base, load)
+            return lambda sizes: int(get(sizes) ** exponent)
+        case Add() | Mul() | Min() | Max():
+            combine = _COMBINE[type(expr)]
+            parts = [_compiled(child, load) for child in children(expr)]
+            return lambda sizes: combine([part(sizes) for part in parts])
 
 
-def bounds(expr: Expr, ranges: Mapping[str, tuple[int, int | None]]) -> tuple[int | None, int | None]:
+_COMBINE: dict[type[Expr], Callable[[list[int]], int]] = {
+    Add: sum,
+    Mul: prod,
+    Min: min,
+    Max: max,
+}
+
+
+def bounds(
+    expr: Expr, ranges: Mapping[str, tuple[int, int | None]]
+) -> tuple[int | None, int | None]:
     """Interval bounds (inclusive, `None` = unbounded) of `expr` for symbols within `ranges`.
 
     Sound, not tight: a term that occurs twice is treated as if it varied independently. A symbol
@@ -535,8 +660,8 @@ def to_text(expr: Expr) -> str:
             return f"(max {' '.join(map(to_text, items))})"
 
 
-_TOKEN = re.compile(r"\s*(\(|\)|[^\s()]+)")
-_INTEGER = re.compile(r"-?\d{1,40}")
+_TOKEN = re.compile(r"[()]|[^\s()]+")
+_INTEGER = re.compile(r"-?\d{1,20}")
 _VARIADIC: dict[str, Callable[..., Expr]] = {
     "+": add,
     "*": mul,
@@ -549,36 +674,35 @@ _BINARY: dict[str, Callable[[Expr, Expr], Expr]] = {"//": floordiv, "%": mod}
 def parse(text: str) -> Expr:
     """The expression that `to_text` printed; raises `InvalidExpression` for anything else."""
     tokens = _TOKEN.findall(text)
-    if "".join(tokens) != re.sub(r"\s+", "", text):
-        raise InvalidExpression(f"cannot read {text!r}")
-    expr, rest = _parse(tokens, depth=0)
-    if rest:
+    tokens.reverse()
+    expr = _parse(tokens, depth_left=DEPTH_LIMIT)
+    if tokens:
         raise InvalidExpression(f"trailing text in {text!r}")
     return expr
 
 
-def _parse(tokens: Sequence[str], *, depth: int) -> tuple[Expr, Sequence[str]]:
-    if not tokens or depth > 64:
-        raise InvalidExpression("unexpected end of expression" if not tokens else "nested too deep")
-    head, rest = tokens[0], tokens[1:]
-    if head != "(":
-        if _INTEGER.fullmatch(head):
-            return Int(int(head)), rest
-        return symbol(head), rest
-    if not rest:
+def _parse(tokens: list[str], *, depth_left: int) -> Expr:
+    """Takes one expression off the end of `tokens`, which are in reverse order."""
+    if not tokens:
         raise InvalidExpression("unexpected end of expression")
-    operator, rest = rest[0], rest[1:]
+    if depth_left == 0:
+        raise InvalidExpression(f"nested more than {DEPTH_LIMIT} levels deep")
+    head = tokens.pop()
+    if head != "(":
+        return bounded(Int(int(head))) if _INTEGER.fullmatch(head) else symbol(head)
+    if not tokens:
+        raise InvalidExpression("unexpected end of expression")
+    operator = tokens.pop()
     args: list[Expr] = []
-    while rest and rest[0] != ")":
-        arg, rest = _parse(rest, depth=depth + 1)
-        args.append(arg)
-    if not rest:
+    while tokens and tokens[-1] != ")":
+        args.append(_parse(tokens, depth_left=depth_left - 1))
+    if not tokens:
         raise InvalidExpression("missing )")
-    rest = rest[1:]
+    tokens.pop()
     if operator in _VARIADIC and len(args) >= 2:
-        return _VARIADIC[operator](*args), rest
+        return _VARIADIC[operator](*args)
     if operator in _BINARY and len(args) == 2:
-        return _BINARY[operator](args[0], args[1]), rest
+        return _BINARY[operator](args[0], args[1])
     if operator == "^" and len(args) == 2 and isinstance(args[1], Int):
-        return power(args[0], args[1].value), rest
+        return power(args[0], args[1].value)
     raise InvalidExpression(f"no operator {operator!r} with {len(args)} arguments")

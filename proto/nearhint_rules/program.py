@@ -98,10 +98,11 @@ Arg: TypeAlias = "Ref | Expr | float | bool | None | str | DType | Keyword | tup
 class Node:
     """One call of the captured graph.
 
-    `inputs` are all tensor and integer values it reads (derived from the arguments where they are
-    given). `aliases` pairs an output position with the value whose storage it may share; `mutates`
-    are the values it writes in place; `has_randomness` marks a random or otherwise effectful step,
-    which stays in order and runs once. `source` is where it came from (module path, file, line).
+    `inputs` are all tensor and integer values it reads: every value that an argument refers to, or
+    that it mutates, is among them. `aliases` pairs an output position with the value whose storage
+    it may share; `mutates` are the values it writes in place; `has_randomness` marks a random or
+    otherwise effectful step, which stays in order and runs once. `source` is where it came from
+    (module path, file, line).
     """
 
     op: str
@@ -219,9 +220,7 @@ def program_exprs(program: Program) -> Iterator[Expr]:
 
 def canonical_names(program: Program) -> dict[str, str]:
     """Old symbol name -> `s0`, `s1`, ... by first appearance; unused symbols are left out."""
-    found = dict.fromkeys(
-        name for expr in program_exprs(program) for name in ex.symbols_of(expr)
-    )
+    found = dict.fromkeys(name for expr in program_exprs(program) for name in ex.symbols_of(expr))
     return {name: f"s{number}" for number, name in enumerate(found)}
 
 
@@ -269,10 +268,7 @@ def slice_program(
         for offset in range(len(program.nodes[index].outputs))
     }
     read = dict.fromkeys(
-        value
-        for index in chosen
-        for value in program.nodes[index].inputs
-        if value not in made
+        value for index in chosen for value in program.nodes[index].inputs if value not in made
     )
     numbers = {value: number for number, value in enumerate(read)}
     next_value = len(numbers)
@@ -363,15 +359,24 @@ def _check_node(node: Node, available: int, known: set[str], place: str) -> None
     if not node.op and (node.args or node.kwargs):
         raise InvalidProgram(f"{place}.args", "an opaque node has no arguments")
     arguments = (*node.args, *(value for _, value in node.kwargs))
-    for value in (*node.inputs, *node.mutates, *(refs for arg in arguments for refs in refs_in(arg))):
+    inputs = set(node.inputs)
+    for value in node.inputs:
         if not 0 <= value < available:
             raise InvalidProgram(f"{place}.inputs", f"refers to value {value}, not made before it")
+    for value in (value for arg in arguments for value in refs_in(arg)):
+        if value not in inputs:
+            raise InvalidProgram(f"{place}.args", f"value {value} is not among the inputs")
+    for value in node.mutates:
+        if value not in inputs:
+            raise InvalidProgram(f"{place}.mutates", f"value {value} is not among the inputs")
     for arg in arguments:
         for expr in exprs_in(arg):
             _check_expr(expr, known, f"{place}.args")
     for key, _ in node.kwargs:
         if not ex.SYMBOL_PATTERN.fullmatch(key):
             raise InvalidProgram(f"{place}.kwargs", "not an identifier")
+    if len({key for key, _ in node.kwargs}) != len(node.kwargs):
+        raise InvalidProgram(f"{place}.kwargs", "named twice")
     for position, value in node.aliases:
         if not 0 <= position < len(node.outputs) or not 0 <= value < available:
             raise InvalidProgram(f"{place}.aliases", "refers to no output or no earlier value")

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nearhint_rules.artifact import ArtifactRef
+from nearhint_rules.artifact import (
+    ArtifactRef,
+    CpuLaunch,
+    CudaLaunch,
+    LaunchMetadata,
+    SizeArgument,
+)
 from nearhint_rules.errors import InvalidTable
-from nearhint_rules.guard import Guard
+from nearhint_rules.expr import Expr, symbols_of
+from nearhint_rules.guard import Aligned, Divisible, Guard
 
 DEFAULT_CUTOFF = 4
 HINT_LIMIT = 32
@@ -35,8 +42,8 @@ class Variant:
 class HintRow:
     """One hint: `dims` in the Kernel's symbol order.
 
-    `ranked` lists (position in `Table.variants`, timing) in serving order: the winner first
-    (which inside the tie band is the incumbent), the rest by median. `fallbacks` lists
+    `ranked` lists (position in `Table.variants`, timing) in serving order, as `ranking.rank` makes
+    it: the winner first (which inside the tie band is the incumbent). `fallbacks` lists
     (Fallback identity, timing) for every Fallback measured here. `tier` is 1 while only the
     default Variant was timed, 2 once the search at this hint has ended, 3 when refined.
     """
@@ -69,15 +76,62 @@ class Table:
     key_id: str = ""
 
 
+def is_complete(row: HintRow, default: int, fallback: str) -> bool:
+    """Whether the default Variant and this Fallback are both measured at a hint.
+
+    Only such a hint counts for a step whose Fallback it is.
+    """
+    return any(position == default for position, _ in row.ranked) and any(
+        name == fallback for name, _ in row.fallbacks
+    )
+
+
 def check(table: Table) -> None:
-    """Raises `InvalidTable` if a row refers to nothing, or a hint has the wrong rank."""
+    """Raises `InvalidTable` naming the first field that contradicts the rest."""
     count = len(table.variants)
     if not -1 <= table.default < count:
-        raise InvalidTable(f"default {table.default} of {count} variants")
+        raise InvalidTable("default_variant", f"{table.default} of {count} variants")
+    if table.cutoff < 1:
+        raise InvalidTable("cutoff", f"{table.cutoff} is no ratio of 1 or more")
+    if len(set(table.symbols)) != len(table.symbols):
+        raise InvalidTable("symbols", "named twice")
     if len(table.hints) > HINT_LIMIT:
-        raise InvalidTable(f"{len(table.hints)} hints, at most {HINT_LIMIT}")
-    for row in table.hints:
+        raise InvalidTable("hints", f"{len(table.hints)} hints, at most {HINT_LIMIT}")
+    for position, variant in enumerate(table.variants):
+        _check_variant(variant, frozenset(table.symbols), f"variants[{position}]")
+    seen: set[tuple[int, ...]] = set()
+    for number, row in enumerate(table.hints):
+        place = f"hints[{number}]"
         if len(row.dims) != len(table.symbols) or any(dim < 1 for dim in row.dims):
-            raise InvalidTable(f"hint {row.dims} for symbols {table.symbols}")
-        if any(not 0 <= position < count for position, _ in row.ranked):
-            raise InvalidTable(f"hint {row.dims} ranks an unknown variant")
+            raise InvalidTable(f"{place}.dims", f"{row.dims} for symbols {table.symbols}")
+        if row.dims in seen:
+            raise InvalidTable(f"{place}.dims", f"{row.dims} twice")
+        seen.add(row.dims)
+        ranked = [position for position, _ in row.ranked]
+        if any(not 0 <= position < count for position in ranked):
+            raise InvalidTable(f"{place}.ranked", "ranks an unknown variant")
+        if len(set(ranked)) != len(ranked):
+            raise InvalidTable(f"{place}.ranked", "ranks a variant twice")
+
+
+def _check_variant(variant: Variant, symbols: frozenset[str], place: str) -> None:
+    for number, fact in enumerate(variant.guard.facts):
+        if isinstance(fact, Aligned):
+            if fact.parameter < 0 or fact.to_bytes < 1:
+                raise InvalidTable(f"{place}.guard.facts[{number}]", "no alignment of a parameter")
+            continue
+        if isinstance(fact, Divisible) and fact.by < 1:
+            raise InvalidTable(f"{place}.guard.facts[{number}].by", "not positive")
+        if not symbols.issuperset(symbols_of(fact.expr)):
+            raise InvalidTable(f"{place}.guard.facts[{number}].expr", "uses an unknown symbol")
+    if not symbols.issuperset(symbols_of(*_launch_exprs(variant.artifact.launch))):
+        raise InvalidTable(f"{place}.artifact.launch", "uses an unknown symbol")
+
+
+def _launch_exprs(launch: LaunchMetadata) -> tuple[Expr, ...]:
+    match launch:
+        case CpuLaunch(_, work, _, _):
+            return (work,)
+        case CudaLaunch(_, arguments, grid, _, _, _):
+            sizes = (argument.expr for argument in arguments if isinstance(argument, SizeArgument))
+            return (*grid, *sizes)

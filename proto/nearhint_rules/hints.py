@@ -1,0 +1,191 @@
+"""Hints: the bucket of sizes, sizes that stand for a bucket, and which hints to drop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice, product
+
+from nearhint_rules import expr as ex
+from nearhint_rules.expr import Expr
+from nearhint_rules.program import SIZE_LIMIT
+from nearhint_rules.table import HINT_LIMIT, Table, is_complete
+
+WITNESS_POINTS = 512
+"""Points of the grid around the given sizes that `witness` looks at."""
+WITNESS_SOLVED = 24
+"""Points of that grid from which `witness` solves for one symbol at a time."""
+
+
+def bucket_size(size: int) -> int:
+    """2^round(log2 size), exactly; 0 below 1, where nothing is tuned.
+
+    The boundary between 2^k and 2^(k+1) is 2^k * sqrt(2), which is never an integer: there is no
+    tie to break.
+
+    >>> [bucket_size(size) for size in (1, 2, 3, 5, 6, 11, 12, 181, 182)]
+    [1, 2, 4, 4, 8, 8, 16, 128, 256]
+    """
+    if size < 1:
+        return 0
+    exponent = size.bit_length() - 1
+    if size * size > 1 << (2 * exponent + 1):
+        exponent += 1
+    return 1 << exponent
+
+
+def bucket(dims: Sequence[int]) -> tuple[int, ...]:
+    """The bucket of sizes, which is also its hint: one power of two for each."""
+    return tuple(map(bucket_size, dims))
+
+
+def covered(table: Table | None, dims: Sequence[int], fallback: str) -> bool:
+    """Whether nothing is left to ask for: the sizes' bucket is tuned for this step's Fallback.
+
+    True as well where the Table says that the Kernel will have no Variant, and for zero elements.
+    """
+    wanted = bucket(dims)
+    if 0 in wanted:
+        return True
+    if table is None:
+        return False
+    if not table.variants and table.reason:
+        return True
+    return any(
+        bucket(row.dims) == wanted and is_complete(row, table.default, fallback)
+        for row in table.hints
+    )
+
+
+def to_evict(
+    uses: Mapping[tuple[int, ...], int],
+    *,
+    keep: Collection[tuple[int, ...]] = (),
+    limit: int = HINT_LIMIT,
+) -> tuple[tuple[int, ...], ...]:
+    """The hints to drop so that at most `limit` are left: the least used, first to go first.
+
+    `uses` counts the calls of every hint, new ones included; those in `keep` (asked for just now)
+    go only if nothing else is left. Equal counts: fewer elements, then lexicographically smaller.
+    """
+    surplus = len(uses) - limit
+    if surplus <= 0:
+        return ()
+    order = sorted(uses, key=lambda dims: (dims in keep, uses[dims], math.prod(dims), dims))
+    return tuple(order[:surplus])
+
+
+def witness(
+    exprs: Sequence[Expr],
+    near: Mapping[str, int],
+    ranges: Mapping[str, tuple[int, int | None]],
+    target: Sequence[int],
+) -> dict[str, int]:
+    """Sizes of symbols at which `exprs` have the values `target`, or nearly.
+
+    Found, in this order of preference: a point where they are equal; one where they fall into the
+    same bucket; one where their ratios to `target` are least. Powers of two near `near` are tried
+    first, nearest first; then one symbol at a time is solved for. Symbols that no expression uses
+    keep their value. The result lies within `ranges` and is the same on every call.
+    """
+    base = {name: _clamp(size, ranges.get(name)) for name, size in near.items()}
+    names = ex.symbols_of(*exprs)
+    for name in names:
+        base.setdefault(name, _clamp(1, ranges.get(name)))
+    search = _Search(exprs, target)
+    grid = list(_grid(names, base, ranges))
+    for point in grid:
+        if search.offer({**base, **point}):
+            return search.best
+    for point in islice(grid, WITNESS_SOLVED):
+        for name in names:
+            for solved in search.solutions({**base, **point}, name, ranges.get(name)):
+                if search.offer(solved):
+                    return search.best
+    return search.best or base
+
+
+def _clamp(size: int, bounds: tuple[int, int | None] | None) -> int:
+    low, high = bounds or (1, None)
+    low, high = max(low, 1), SIZE_LIMIT - 1 if high is None else high
+    return max(min(size, high), min(low, high))
+
+
+def _grid(
+    names: Sequence[str],
+    base: Mapping[str, int],
+    ranges: Mapping[str, tuple[int, int | None]],
+) -> Iterator[dict[str, int]]:
+    """Points of powers of two around `base`, nearest first, then `base` itself."""
+    if not names:
+        yield {}
+        return
+    reach = 1
+    while (2 * reach + 3) ** len(names) <= WITNESS_POINTS:
+        reach += 1
+    used = names if 3 ** len(names) <= WITNESS_POINTS else names[:5]
+    axes: list[list[tuple[int, int]]] = []
+    for name in used:
+        centre = bucket_size(base[name]).bit_length() - 1
+        steps = sorted(range(-reach, reach + 1), key=lambda step: (abs(step), -step))
+        axis = {_clamp(1 << max(centre + step, 0), ranges.get(name)): step for step in steps[::-1]}
+        axes.append(
+            sorted(((abs(step), size) for size, step in axis.items()), key=lambda at: at[0])
+        )
+    points = sorted(product(*axes), key=lambda point: sum(cost for cost, _ in point))
+    for point in points:
+        yield {name: size for name, (_, size) in zip(used, point, strict=True)}
+    yield {name: base[name] for name in names}
+
+
+class _Search:
+    """The best point met so far; `offer` says whether it meets the target exactly."""
+
+    __slots__ = ("_cost", "_functions", "_target", "_wanted", "best")
+
+    def __init__(self, exprs: Sequence[Expr], target: Sequence[int]) -> None:
+        self._functions = [ex.compiled(expr) for expr in exprs]
+        self._target = tuple(target)
+        self._wanted = bucket(target)
+        self._cost: tuple[bool, float] | None = None
+        self.best: dict[str, int] = {}
+
+    def offer(self, point: dict[str, int]) -> bool:
+        try:
+            values = tuple(function(point) for function in self._functions)
+        except ZeroDivisionError:
+            return False
+        if values == self._target:
+            self.best = point
+            return True
+        cost = (bucket(values) != self._wanted, self._distance(values))
+        if self._cost is None or cost < self._cost:
+            self._cost = cost
+            self.best = point
+        return False
+
+    def _distance(self, values: tuple[int, ...]) -> float:
+        if any(value < 1 for value in values):
+            return math.inf
+        return sum(
+            abs(math.log2(value) - math.log2(wanted))
+            for value, wanted in zip(values, self._target, strict=True)
+        )
+
+    def solutions(
+        self, point: dict[str, int], name: str, bounds: tuple[int, int | None] | None
+    ) -> Iterator[dict[str, int]]:
+        """Points that differ in `name` and meet one expression's target, if it rises with it."""
+        low, high = _clamp(0, bounds), _clamp(SIZE_LIMIT, bounds)
+        for function, wanted in zip(self._functions, self._target, strict=True):
+            least, greatest = low, high
+            try:
+                while least < greatest:
+                    middle = (least + greatest) // 2
+                    if function({**point, name: middle}) < wanted:
+                        least = middle + 1
+                    else:
+                        greatest = middle
+            except ZeroDivisionError:
+                continue
+            yield {**point, name: least}

@@ -1,0 +1,407 @@
+"""Selection: what runs at given sizes, a Variant or the Fallback, and why.
+
+    select(table, dims, fallback=...)     one question, answered from nothing but the Table
+    Selector(table).step(fallback)        the hot path: remembers, and settles sizes once
+    StepSelector.choice(dims) -> Choice   what the sizes decide; `Choice.pick(addresses)` the rest
+
+The rules, in their order: no elements, no launch. Only hints where the default Variant and this
+step's Fallback are measured count. The nearest such hint that has a Variant whose Guard holds
+answers, with its best-ranked such Variant; unless it is beyond the cut-off, or the Variant does
+not beat the Fallback there beyond noise. The same Table gives the same answer in every process.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from nearhint_rules import expr as ex
+from nearhint_rules.guard import Aligned, AtMost, Divisible, Equals
+from nearhint_rules.hints import bucket
+from nearhint_rules.metrics import SIZE_RATIO, Dims, Metric
+from nearhint_rules.ranking import beats
+from nearhint_rules.table import Table, Timing, is_complete
+
+FALLBACK = -1
+"""`Selection.variant` where the Fallback is the answer."""
+ASSUMED_ALIGNMENT = 16
+"""Bytes that every parameter is taken to be aligned to where its address is not given."""
+REMEMBERED_LIMIT = 1024
+"""Sizes that a `StepSelector` remembers, at least; at most twice as many."""
+
+REASONS: Mapping[str, str] = {
+    "winner": "the best-ranked eligible Variant at the nearest hint",
+    "fallback_wins": "the best-ranked eligible Variant does not beat the Fallback beyond noise",
+    "beyond_cutoff_default": "no hint is near enough; the default Variant won at the nearest",
+    "beyond_cutoff_fallback": "no hint is near enough; the default Variant did not win there",
+    "no_eligible_variant": "no Variant's Guard holds for these sizes and addresses",
+    "no_complete_hint": "the default Variant and this Fallback are measured at no hint yet",
+    "no_variant": "the Table has no verified default Variant",
+    "no_table": "there is no Table for this Kernel yet",
+    "zero_elements": "a size is zero: there is nothing to launch",
+}
+"""Every reason that a Selection may give, and what it means. Stable across releases."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The answer to "what runs at these sizes".
+
+    `variant` is a position in `Table.variants`, or `FALLBACK`. `hint` is where the answer came
+    from, empty if from none; `distance` is the log2 distance to it. `expected_regret` is the
+    relative loss against the fastest that may run, known where the search has ended at these very
+    sizes. `tier` is the tier that serves: 0 for a Fallback by lack of anything better.
+    """
+
+    variant: int
+    hint: Dims
+    distance: float
+    expected_regret: float | None
+    reason: str
+    generation: int
+    tier: int
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What sizes alone decide: Selections in order, each with the pointer facts that it needs.
+
+    The last one needs none. `is_covered` says whether the sizes' bucket is tuned for this step;
+    where it is not, ask for it.
+    """
+
+    alternatives: tuple[tuple[tuple[Aligned, ...], Selection], ...]
+    is_covered: bool
+
+    def pick(self, addresses: Sequence[int]) -> Selection:
+        """The first Selection whose pointer facts hold for the parameters' addresses.
+
+        An alignment may stand for an address. An address that is missing meets no fact.
+        """
+        for facts, selection in self.alternatives:
+            for fact in facts:
+                if fact.parameter >= len(addresses) or addresses[fact.parameter] % fact.to_bytes:
+                    break
+            else:
+                return selection
+        return self.alternatives[-1][1]
+
+
+def select(
+    table: Table | None,
+    dims: Sequence[int],
+    *,
+    fallback: str,
+    alignments: Sequence[int] | None = None,
+    metric: Metric = SIZE_RATIO,
+) -> Selection:
+    """What runs at `dims` (the Kernel's sizes, in symbol order) for the step with this Fallback.
+
+    `alignments` are the parameters' addresses, or their alignments in bytes (powers of two); where
+    it is None, every parameter is taken to be aligned to `ASSUMED_ALIGNMENT`.
+    """
+    choice = StepSelector(table, fallback, metric=metric).prepare(tuple(dims))
+    if alignments is not None:
+        return choice.pick(alignments)
+    last = max((fact.parameter for facts, _ in choice.alternatives for fact in facts), default=-1)
+    return choice.pick([ASSUMED_ALIGNMENT] * (last + 1))
+
+
+def prepare(table: Table | None, dims: Sequence[int], fallback: str) -> Choice:
+    """What the sizes decide; a one-off `StepSelector(table, fallback).prepare(dims)`."""
+    return StepSelector(table, fallback).prepare(tuple(dims))
+
+
+class Selector:
+    """Selection from one Table, for all steps that launch its Kernel. Safe under threads."""
+
+    __slots__ = ("_steps", "table")
+
+    def __init__(self, table: Table | None) -> None:
+        self.table = table
+        self._steps: dict[str, StepSelector] = {}
+
+    def step(self, fallback: str) -> StepSelector:
+        """The selector of the steps with this Fallback, always the same one."""
+        found = self._steps.get(fallback)
+        return found or self._steps.setdefault(fallback, StepSelector(self.table, fallback))
+
+
+class StepSelector:
+    """Selection for the steps that launch a Table's Kernel and have one Fallback.
+
+    Everything that does not depend on the sizes is worked out here, once. Answers are remembered,
+    the longest unused forgotten first; no lock is taken, and two threads that ask at once for new
+    sizes both work out the same answer.
+    """
+
+    __slots__ = (
+        "_buckets",
+        "_cutoff",
+        "_distances",
+        "_facts",
+        "_generation",
+        "_memory",
+        "_remembered",
+        "_rows",
+        "_settled",
+    )
+
+    def __init__(
+        self,
+        table: Table | None,
+        fallback: str,
+        *,
+        metric: Metric = SIZE_RATIO,
+        remembered: int = REMEMBERED_LIMIT,
+    ) -> None:
+        self._remembered = remembered
+        # The young and the old half of the memory: replaced together, so that a reader sees both.
+        self._memory: tuple[dict[Dims, Choice], dict[Dims, Choice]] = ({}, {})
+        self._generation = 0 if table is None else table.generation
+        self._settled = _settled_reason(table, fallback)
+        if table is None or self._settled:
+            self._buckets: frozenset[Dims] | None = (
+                None if table is not None and table.reason and not table.variants else frozenset()
+            )
+            return
+        self._cutoff = table.cutoff
+        self._facts = _SizeFacts(table.symbols)
+        candidates = _Candidates(table, self._facts)
+        rows = [row for row in table.hints if is_complete(row, table.default, fallback)]
+        hints = [row.dims for row in rows]
+        self._rows = [
+            _Row(
+                dims=rows[at].dims,
+                candidates=candidates.of(rows[at].ranked, dict(rows[at].fallbacks)[fallback]),
+                default=table.default,
+                fallback=dict(rows[at].fallbacks)[fallback],
+                tier=rows[at].tier,
+            )
+            for at in metric.order(hints)
+        ]
+        self._distances = metric.bind(table.symbols, [row.dims for row in self._rows])
+        self._buckets = frozenset(bucket(hint) for hint in hints)
+
+    def choice(self, dims: Dims) -> Choice:
+        """As `prepare`, from memory where it is known."""
+        young, old = self._memory
+        known = young.get(dims)
+        if known is not None:
+            return known
+        known = old.get(dims) or self.prepare(dims)
+        if len(young) >= self._remembered:
+            self._memory = ({dims: known}, young)
+        else:
+            young[dims] = known
+        return known
+
+    def prepare(self, dims: Dims) -> Choice:
+        """What the sizes decide, worked out from the Table."""
+        if dims and min(dims) < 1:
+            return self._by_fallback("zero_elements", is_covered=True)
+        if self._settled:
+            return self._by_fallback(self._settled, is_covered=self._buckets is None)
+        alternatives = list(self._alternatives(dims))
+        return Choice(tuple(alternatives), self._buckets is None or bucket(dims) in self._buckets)
+
+    def _by_fallback(self, reason: str, *, is_covered: bool) -> Choice:
+        selection = Selection(FALLBACK, (), 0.0, None, reason, self._generation, 0)
+        return Choice((((), selection),), is_covered)
+
+    def _alternatives(self, dims: Dims) -> Iterator[tuple[tuple[Aligned, ...], Selection]]:
+        """What serves under which pointer facts, up to the first that needs none."""
+        held = self._facts.held(dims)
+        tried: list[tuple[Aligned, ...]] = []
+        for row in self._nearest_first(dims):
+            eligible = [each for each in row.candidates if not each.needs & ~held]
+            if not eligible:
+                continue
+            distance = _log2_distance(dims, row.dims)
+            beyond = any(
+                max(size, near) > self._cutoff * min(size, near)
+                for size, near in zip(dims, row.dims, strict=True)
+            )
+            if beyond:
+                # The default Variant is asked first: whoever else is eligible only says that this
+                # hint has an eligible Variant.
+                eligible.sort(key=lambda each: each.variant != row.default)
+            for at, candidate in enumerate(eligible):
+                facts = candidate.pointer_facts
+                if any(_implies(facts, before) for before in tried):
+                    continue
+                tried.append(facts)
+                if beyond:
+                    yield facts, self._beyond(row, candidate, distance)
+                else:
+                    yield (
+                        facts,
+                        self._at(row, eligible[at:], distance, is_measured=dims == row.dims),
+                    )
+                if not facts:
+                    return
+        yield (), Selection(FALLBACK, (), 0.0, None, "no_eligible_variant", self._generation, 0)
+
+    def _nearest_first(self, dims: Dims) -> Iterator[_Row]:
+        distances = self._distances(dims)
+        yield self._rows[distances.index(min(distances))]
+        order = sorted(range(len(distances)), key=distances.__getitem__)
+        for at in order[1:]:
+            yield self._rows[at]
+
+    def _at(
+        self, row: _Row, eligible: Sequence[_Candidate], distance: float, *, is_measured: bool
+    ) -> Selection:
+        best = eligible[0]
+        regret = _regret(row, eligible) if is_measured and row.tier >= 2 else None
+        return Selection(
+            variant=best.variant if best.is_faster else FALLBACK,
+            hint=row.dims,
+            distance=distance,
+            expected_regret=regret,
+            reason="winner" if best.is_faster else "fallback_wins",
+            generation=self._generation,
+            tier=row.tier,
+        )
+
+    def _beyond(self, row: _Row, candidate: _Candidate, distance: float) -> Selection:
+        if candidate.variant == row.default and candidate.is_faster:
+            reason, variant, tier = "beyond_cutoff_default", candidate.variant, 1
+        else:
+            reason, variant, tier = "beyond_cutoff_fallback", FALLBACK, 0
+        return Selection(variant, row.dims, distance, None, reason, self._generation, tier)
+
+
+def _settled_reason(table: Table | None, fallback: str) -> str:
+    if table is None:
+        return "no_table"
+    if table.default < 0 or not table.variants:
+        return "no_variant"
+    if not any(is_complete(row, table.default, fallback) for row in table.hints):
+        return "no_complete_hint"
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A Variant at a hint: the size facts that it needs, as bits; does it beat the Fallback?"""
+
+    variant: int
+    median_ns: int
+    needs: int
+    pointer_facts: tuple[Aligned, ...]
+    is_faster: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A complete hint as one step sees it; `candidates` are in serving order."""
+
+    dims: Dims
+    candidates: tuple[_Candidate, ...]
+    default: int
+    fallback: Timing
+    tier: int
+
+
+class _SizeFacts:
+    """The size facts of a Table's Variants, each once, as tests on sizes by position."""
+
+    __slots__ = ("_bits", "_symbols", "_tests")
+
+    def __init__(self, symbols: tuple[str, ...]) -> None:
+        self._symbols = symbols
+        self._bits: dict[Divisible | AtMost | Equals, int] = {}
+        self._tests: list[tuple[int, Callable[[Dims], bool]]] = []
+
+    def bit(self, fact: Divisible | AtMost | Equals) -> int:
+        """The bit that stands for `fact`; raises `InvalidExpression` for an unknown symbol."""
+        known = self._bits.get(fact)
+        if known is not None:
+            return known
+        bit = 1 << len(self._tests)
+        self._tests.append((bit, _test(fact, self._symbols)))
+        self._bits[fact] = bit
+        return bit
+
+    def held(self, dims: Dims) -> int:
+        """The bits of all facts that hold at `dims`; one that cannot be worked out does not."""
+        held = 0
+        for bit, test in self._tests:
+            try:
+                if test(dims):
+                    held |= bit
+            except ZeroDivisionError:
+                continue
+        return held
+
+
+def _test(fact: Divisible | AtMost | Equals, symbols: tuple[str, ...]) -> Callable[[Dims], bool]:
+    size = ex.compiled_by_position(fact.expr, symbols)
+    match fact:
+        case Divisible(_, by):
+            return lambda dims: size(dims) % by == 0
+        case AtMost(_, bound):
+            return lambda dims: size(dims) <= bound
+        case Equals(_, value):
+            return lambda dims: size(dims) == value
+
+
+class _Candidates:
+    """A Table's Variants, their Guards split into size facts as bits and pointer facts."""
+
+    __slots__ = ("_guards",)
+
+    def __init__(self, table: Table, facts: _SizeFacts) -> None:
+        self._guards: list[tuple[int, tuple[Aligned, ...]]] = []
+        for variant in table.variants:
+            needs = 0
+            pointers: list[Aligned] = []
+            for fact in variant.guard.facts:
+                if isinstance(fact, Aligned):
+                    pointers.append(fact)
+                else:
+                    needs |= facts.bit(fact)
+            self._guards.append((needs, tuple(pointers)))
+
+    def of(self, ranked: Sequence[tuple[int, Timing]], fallback: Timing) -> tuple[_Candidate, ...]:
+        return tuple(
+            _Candidate(
+                variant=position,
+                median_ns=timing.median_ns,
+                needs=self._guards[position][0],
+                pointer_facts=self._guards[position][1],
+                is_faster=beats(timing, fallback),
+            )
+            for position, timing in ranked
+        )
+
+
+def _implies(facts: Sequence[Aligned], others: Sequence[Aligned]) -> bool:
+    """Whether `others` hold wherever `facts` do."""
+    return all(
+        any(
+            fact.parameter == other.parameter and fact.to_bytes % other.to_bytes == 0
+            for fact in facts
+        )
+        for other in others
+    )
+
+
+def _log2_distance(dims: Dims, hint: Dims) -> float:
+    larger = math.prod(map(max, dims, hint))
+    smaller = math.prod(map(min, dims, hint))
+    return math.log2(larger) - math.log2(smaller)
+
+
+def _regret(row: _Row, eligible: Sequence[_Candidate]) -> float | None:
+    """The first candidate's, or the Fallback's, relative loss; None if it hangs on alignments."""
+    served = eligible[0].median_ns if eligible[0].is_faster else row.fallback.median_ns
+    fastest = min(eligible, key=lambda each: each.median_ns)
+    least = min(fastest.median_ns, row.fallback.median_ns)
+    if least == fastest.median_ns and not _implies(
+        eligible[0].pointer_facts, fastest.pointer_facts
+    ):
+        return None
+    return (served - least) / least
