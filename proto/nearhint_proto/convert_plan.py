@@ -57,8 +57,10 @@ def _step_to_proto(step: Step) -> pb.Step:
                     nodes=nodes,
                 )
             )
-        case RunNodes(nodes):
-            return pb.Step(run_nodes=pb.Step.RunNodes(nodes=nodes))
+        case RunNodes(nodes, outputs):
+            return pb.Step(
+                run_nodes=pb.Step.RunNodes(nodes=nodes, outputs=map(_output_to_proto, outputs))
+            )
         case MakeView(slot, base, shape, stride, offset, node):
             return pb.Step(
                 make_view=pb.Step.MakeView(
@@ -99,13 +101,23 @@ class _PlanReader:
             case "launch":
                 return self._launch(message.launch, field)
             case "run_nodes":
-                return RunNodes(_numbers(message.run_nodes.nodes, NODE_LIMIT, f"{field}.nodes"))
+                return self._run_nodes(message.run_nodes, field)
             case "make_view":
                 return self._make_view(message.make_view, field)
             case "free":
                 return Free(_numbers(message.free.slots, VALUE_LIMIT, f"{field}.slots"))
             case None:
                 raise InvalidMessage(field, "no step")
+
+    def _run_nodes(self, message: pb.Step.RunNodes, field: str) -> RunNodes:
+        check_count(message.outputs, NODE_LIMIT, f"{field}.outputs")
+        return RunNodes(
+            nodes=_numbers(message.nodes, NODE_LIMIT, f"{field}.nodes"),
+            outputs=tuple(
+                self._output(output, f"{field}.outputs[{position}]")
+                for position, output in enumerate(message.outputs)
+            ),
+        )
 
     def _launch(self, message: pb.Step.Launch, field: str) -> Launch:
         check_count(message.dims, SYMBOL_LIMIT, f"{field}.dims")

@@ -57,9 +57,14 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class RunNodes:
-    """Runs nodes of the client's own graph, in order."""
+    """Runs nodes of the client's own graph, in order.
+
+    `outputs` are offers: a node that makes one of these slots may write it into the given storage
+    (where the client knows how), instead of memory of its own.
+    """
 
     nodes: tuple[int, ...]
+    outputs: tuple[Output, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -541,18 +541,24 @@ class Step(_message.Message):
         DESCRIPTOR: _descriptor.Descriptor
 
         NODES_FIELD_NUMBER: _builtins.int
+        OUTPUTS_FIELD_NUMBER: _builtins.int
         @_builtins.property
         def nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
             """The nodes in order."""
+
+        @_builtins.property
+        def outputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlanOutput]:
+            """Storages that nodes may write slots into."""
 
         def __init__(
             self,
             *,
             nodes: _abc.Iterable[_builtins.int] | None = ...,
+            outputs: _abc.Iterable[Global___PlanOutput] | None = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["nodes", b"nodes"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["nodes", b"nodes", "outputs", b"outputs"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
