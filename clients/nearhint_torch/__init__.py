@@ -1,4 +1,13 @@
-"""The `torch.compile` backend: captures a Program, hands it over, and runs the Plan it gets.
+"""The torch.compile backend: capture a Program, run a Plan.
 
-May import: nearhint, nearhint_rules, torch. Private names of torch are used in one adapter file.
+    torch.compile(model, backend="nearhint", dynamic=True)
+
+Any model runs: what has no kernel runs as the model's own nodes. Inference only; with gradients
+required the original graph runs. May import: torch, nearhint, nearhint_rules, the standard library.
 """
+
+from __future__ import annotations
+
+from nearhint_torch.backend import nearhint
+
+__all__ = ["nearhint"]

@@ -1,0 +1,213 @@
+"""The one file with names that torch does not promise to keep.
+
+Everything else in this package uses torch's public interface, or the types defined here. Each name
+has a test in tests/unit/torch/test_adapter.py; where 2.11 and 2.13 differ, both spellings are here.
+May import: torch.
+"""
+
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import torch
+from functorch.compile import make_boxed_func  # type: ignore[import-untyped]
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.exc import RestartAnalysis
+from torch._guards import TracingContext, detect_fake_mode
+from torch._subclasses.fake_tensor import FakeTensor
+
+Runnable: TypeAlias = Callable[..., Any]
+GraphCompiler: TypeAlias = Callable[[torch.fx.GraphModule, Sequence[Any]], Runnable]
+
+ControlFlow = RestartAnalysis
+"""Raised through a backend by Dynamo to start over; never to be caught."""
+
+
+class SymbolicExpr(Protocol):
+    """What this package uses of a sympy expression."""
+
+    @property
+    def args(self) -> tuple[SymbolicExpr, ...]:
+        """The operands."""
+        ...
+
+    @property
+    def free_symbols(self) -> set[Any]:
+        """The symbols in it."""
+        ...
+
+    def subs(self, values: Any) -> SymbolicExpr:
+        """The expression with symbols replaced by values."""
+        ...
+
+    def __int__(self) -> int: ...
+
+
+def size_expression(value: torch.SymInt) -> SymbolicExpr:
+    """The sympy expression of a symbolic size. Reads only: no guard is added."""
+    expression: SymbolicExpr = value.node.expr
+    return expression
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolFacts:
+    """What the capture assumes of a symbol: an inclusive range (None: unbounded), and its sources.
+
+    `sources` are torch's names for where it comes from, e.g. `"L['x'].size()[0]"`.
+    """
+
+    low: int | None
+    high: int | None
+    sources: tuple[str, ...]
+
+
+class ShapeFacts:
+    """The shape environment of one capture."""
+
+    def __init__(self, example_inputs: Sequence[Any]) -> None:
+        mode = detect_fake_mode(example_inputs)
+        self._environment: Any = None if mode is None else mode.shape_env
+
+    def symbol(self, symbol: Any) -> SymbolFacts:
+        """Range and sources of a sympy symbol."""
+        if self._environment is None:
+            return SymbolFacts(None, None, ())
+        bounds = self._environment.var_to_range.get(symbol)
+        return SymbolFacts(
+            _finite(None if bounds is None else bounds.lower),
+            _finite(None if bounds is None else bounds.upper),
+            tuple(source_name(source) for source in self._sources().get(symbol, ())),
+        )
+
+    def bounds(self, expression: SymbolicExpr) -> tuple[int | None, int | None]:
+        """The range of an expression, inclusive; None where it is unbounded or unknown."""
+        if self._environment is None:
+            return None, None
+        bounds = self._environment.bound_sympy(expression)
+        return _finite(bounds.lower), _finite(bounds.upper)
+
+    def is_backed(self, symbol: Any) -> bool:
+        """Whether the symbol had a value at capture: it stands for a size of an argument."""
+        environment = self._environment
+        if environment is None:
+            return False
+        # 2.13 renamed the mapping; reading the old name there warns.
+        name = "backed_var_to_val" if hasattr(environment, "backed_var_to_val") else "var_to_val"
+        return symbol in getattr(environment, name)
+
+    def _sources(self) -> dict[Any, Any]:
+        sources: dict[Any, Any] = getattr(self._environment, "var_to_sources", {})
+        return sources
+
+
+def source_name(source: Any) -> str:
+    """Dynamo's text for a source: a method in 2.11, a property in 2.13."""
+    name = source.name
+    return str(name() if callable(name) else name)
+
+
+def _finite(bound: Any) -> int | None:
+    if bound is None or not getattr(bound, "is_Integer", isinstance(bound, int)):
+        return None
+    return int(bound)
+
+
+def is_fake(value: object) -> bool:
+    """Whether a tensor has no memory: one that capture made."""
+    return isinstance(value, FakeTensor)
+
+
+def static_inputs() -> frozenset[int]:
+    """Positions of the graph's inputs that are parameters and buffers; inside a compiler only."""
+    context = TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    found = None if metadata is None else getattr(metadata, "static_input_indices", None)
+    return frozenset(found or ())
+
+
+def aot_inference(
+    module: torch.fx.GraphModule, example_inputs: Sequence[Any], *, compiler: GraphCompiler
+) -> Runnable:
+    """Captures `module` as an ATen graph without autograd and hands it to `compiler`.
+
+    No decompositions are asked for, so that an op with a library kernel stays one node; mutations
+    of inputs stay mutations. What `compiler` returns takes one list of arguments.
+    """
+
+    def boxed(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Runnable:
+        run: Runnable = make_boxed_func(compiler(graph, inputs))
+        return run
+
+    backend = aot_autograd(
+        fw_compiler=boxed,
+        inference_compiler=boxed,
+        decompositions={},
+        keep_inference_input_mutations=True,
+    )
+    compiled: Runnable = backend(module, example_inputs)
+    return compiled
+
+
+def op_name(target: object) -> str:
+    """`"aten.add.Tensor"` for an operator of torch's registry, `""` for anything else."""
+    return str(target) if isinstance(target, torch._ops.OpOverload) else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One argument of an operator's schema."""
+
+    name: str
+    is_written: bool
+    alias_sets: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """What an operator says about itself.
+
+    `returns[i]` are the alias sets of output i: None if it is new, empty if it may be any input's.
+    """
+
+    parameters: tuple[Parameter, ...]
+    returns: tuple[frozenset[str] | None, ...]
+    is_random: bool
+
+
+def schema_of(target: object) -> Schema | None:
+    """The schema of an operator of torch's registry; None for anything else."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return None
+    schema = target._schema
+    return Schema(
+        parameters=tuple(
+            Parameter(
+                argument.name,
+                argument.alias_info is not None and argument.alias_info.is_write,
+                _alias_sets(argument.alias_info),
+            )
+            for argument in schema.arguments
+        ),
+        returns=tuple(
+            None if returned.alias_info is None else _alias_sets(returned.alias_info)
+            for returned in schema.returns
+        ),
+        is_random=torch.Tag.nondeterministic_seeded in target.tags,
+    )
+
+
+def _alias_sets(info: Any) -> frozenset[str]:
+    if info is None:
+        return frozenset()
+    names: Iterable[str] = (*info.before_set, *info.after_set)
+    return frozenset(name.rpartition("::")[2] for name in names)
+
+
+def current_stream(device_index: int) -> int:
+    """The raw handle of the current CUDA stream of a device."""
+    stream: int = torch._C._cuda_getCurrentRawStream(device_index)
+    return stream

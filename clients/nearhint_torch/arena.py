@@ -1,0 +1,135 @@
+"""Arenas: memory for what lives inside a Plan run, kept from call to call.
+
+On a CPU, fresh pages cost more than most kernels. An arena holds one buffer for each storage of a
+Plan and the tensors that were laid over them; a call takes one from a free list and gives it back,
+so that concurrent calls never share one. On CUDA there is a free list for each stream, because a
+stream orders the uses of its own memory only, and under graph capture memory is always fresh: the
+graph keeps it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from nearhint_torch.adapter import current_stream
+
+POOLED_LIMIT = 16
+"""Arenas kept per graph and stream; more concurrent calls than that allocate."""
+LAYOUT_LIMIT = 64
+"""Sizes whose tensors an arena remembers."""
+ALIGNMENT_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A tensor over storage `storage`; stride and offset in elements."""
+
+    slot: int
+    storage: int
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """What a run at given sizes needs: bytes by storage, and the tensors over them.
+
+    `template` is what the slots start from. `addresses[i]` lists, for a launch, its parameters'
+    slots: their addresses are written into slot `address_slots[i]`, 0 for those not placed.
+    """
+
+    storage_bytes: Mapping[int, int]
+    placed: tuple[Placed, ...]
+    template: tuple[Any, ...]
+    addresses: tuple[tuple[int, ...], ...]
+    address_slots: tuple[int, ...]
+
+
+class Arena:
+    """Buffers by storage number; grows, and never shrinks."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._buffers: dict[int, torch.Tensor] = {}
+        self._laid_out: dict[Layout, list[Any]] = {}
+
+    def slots(self, layout: Layout) -> list[Any]:
+        """Fresh slots for one call, with the placed tensors and their addresses filled in."""
+        known = self._laid_out.get(layout)
+        if known is None:
+            known = self._lay_out(layout)
+        return known.copy()
+
+    @property
+    def size_bytes(self) -> int:
+        """How much memory it holds."""
+        return sum(buffer.numel() for buffer in self._buffers.values())
+
+    def _lay_out(self, layout: Layout) -> list[Any]:
+        self._grow(layout.storage_bytes)
+        slots = list(layout.template)
+        addresses: dict[int, int] = {}
+        for item in layout.placed:
+            typed = self._buffers[item.storage].view(item.dtype)
+            tensor = typed.as_strided(item.shape, item.stride, item.offset)
+            slots[item.slot] = tensor
+            addresses[item.slot] = tensor.data_ptr()
+        for parameters, slot in zip(layout.addresses, layout.address_slots, strict=True):
+            slots[slot] = [addresses.get(parameter, 0) for parameter in parameters]
+        if len(self._laid_out) >= LAYOUT_LIMIT:
+            self._laid_out.clear()
+        self._laid_out[layout] = slots
+        return slots
+
+    def _grow(self, storage_bytes: Mapping[int, int]) -> None:
+        for storage, wanted in storage_bytes.items():
+            held = self._buffers.get(storage)
+            if held is None or held.numel() < wanted:
+                # Tensors over the old buffer would keep it alive.
+                self._laid_out.clear()
+                size = -(-max(wanted, 1) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+                self._buffers[storage] = torch.empty(size, dtype=torch.uint8, device=self._device)
+
+
+class ArenaPool:
+    """Free arenas of one graph."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._is_cuda = device.type == "cuda"
+        self._free: deque[Arena] = deque(maxlen=POOLED_LIMIT)
+        self._free_by_stream: dict[int, deque[Arena]] = {}
+
+    def take(self) -> Arena:
+        """An arena that nobody else uses until it is given back."""
+        try:
+            return self._queue().pop()
+        except IndexError:
+            return Arena(self._device)
+
+    def give(self, arena: Arena) -> None:
+        """Gives an arena back; on the stream that it was taken on."""
+        if not self._is_capturing():
+            self._queue().append(arena)
+
+    def held(self) -> Sequence[Arena]:
+        """The free arenas, for tests and reports."""
+        return [*self._free, *(arena for queue in self._free_by_stream.values() for arena in queue)]
+
+    def _queue(self) -> deque[Arena]:
+        if not self._is_cuda:
+            return self._free
+        if self._is_capturing():
+            return deque()
+        stream = current_stream(self._device.index or 0)
+        return self._free_by_stream.setdefault(stream, deque(maxlen=POOLED_LIMIT))
+
+    def _is_capturing(self) -> bool:
+        return self._is_cuda and torch.cuda.is_current_stream_capturing()

@@ -1,0 +1,73 @@
+"""The backend that `torch.compile(model, backend="nearhint")` finds by its entry point.
+
+It never raises into a model: what goes wrong is counted, and the graph runs as Dynamo made it.
+Options, by `torch.compile(options={...})`: `address` (as NEARHINT_ADDRESS), `names` (torch's names
+of sizes to the user's).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import fx
+
+from nearhint.config import from_environment
+from nearhint.session import counters, session_for
+from nearhint_torch.adapter import ControlFlow, aot_inference
+from nearhint_torch.capture import capture
+from nearhint_torch.devices import device_half
+from nearhint_torch.runner import CompiledGraph
+
+READY_TIMEOUT_S = 0.5
+"""How long capture, never a call, waits for a Plan and Tables that the daemon has already."""
+
+
+def nearhint(
+    module: fx.GraphModule, example_inputs: Sequence[Any], **settings: Any
+) -> Callable[..., Any]:
+    """Compiles a graph of Dynamo's; see `torch.compile`."""
+    options: Mapping[str, Any] = settings.get("options") or {}
+    try:
+        reason = _reason_for_original(example_inputs)
+        if reason:
+            counters.event(f"original_{reason}")
+            return module.forward
+        compiled = aot_inference(
+            module, example_inputs, compiler=partial(_compile, options=options)
+        )
+    except ControlFlow:
+        raise
+    except Exception:
+        counters.event("original_capture_failed")
+        return module.forward
+    counters.event("captures")
+    return compiled
+
+
+def _reason_for_original(example_inputs: Sequence[Any]) -> str:
+    if from_environment().is_disabled:
+        return "disabled"
+    needs_gradients = torch.is_grad_enabled() and any(
+        isinstance(value, torch.Tensor) and value.requires_grad for value in example_inputs
+    )
+    return "gradients" if needs_gradients else ""
+
+
+def _compile(
+    graph: fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any]
+) -> Callable[..., Any]:
+    try:
+        captured = capture(graph, example_inputs, user_names=options.get("names"))
+        device = device_half(captured.device)
+        session = session_for(options.get("address"), device)
+        handle = session.register(captured.program, threads=torch.get_num_threads())
+        compiled = CompiledGraph(graph, captured, session=session, handle=handle)
+        handle.wait_ready(READY_TIMEOUT_S)
+    except Exception:
+        counters.event("original_program_failed")
+        forward: Callable[..., Any] = graph.forward
+        return forward
+    return compiled

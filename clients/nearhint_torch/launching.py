@@ -1,0 +1,178 @@
+"""Launch steps: from a Choice to a closure that packs addresses and calls the binary.
+
+Whatever goes wrong in a launch (a fact about addresses that does not hold, strides that capture
+did not foresee, an error of the launcher) is answered by running the step's Fallback, the nodes
+that it replaces; these are pure, so that is always right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+
+from nearhint.session import Choice
+from nearhint_rules.artifact import CudaLaunch, ScalarArgument
+from nearhint_torch.adapter import current_stream
+from nearhint_torch.nodes import Slots, Step
+
+Call: TypeAlias = Callable[[Slots, list[int]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor at resolved sizes."""
+
+    slot: int
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    is_placed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPlan:
+    """One launch step at resolved sizes.
+
+    `dims` are the Kernel's symbols. `address_slot` holds the parameters' addresses as far as they
+    are known before the call. `unsure` are inputs whose strides ATen chose. `fallback` are the
+    steps of the nodes that the launch replaces.
+    """
+
+    dims: tuple[int, ...]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    unsure: tuple[Tensor, ...]
+    address_slot: int
+    fallback: tuple[Step, ...]
+    device: torch.device
+    threads: int
+
+
+def launch_step(plan: LaunchPlan, choice: Choice, *, count_fallback: Callable[[str], None]) -> Step:
+    """The step that launches what `choice` names, which must not be the Fallback."""
+    parameters = (*plan.inputs, *plan.outputs)
+    variants = _variants(plan, choice)
+    read = [
+        (position, tensor.slot)
+        for position, tensor in enumerate(plan.inputs)
+        if not tensor.is_placed
+    ]
+    made = [
+        (position, tensor.slot, tensor.shape, tensor.stride, tensor.dtype)
+        for position, tensor in enumerate(parameters)
+        if position >= len(plan.inputs) and not tensor.is_placed
+    ]
+    checks = [(tensor.slot, tensor.stride, tensor.shape) for tensor in plan.unsure]
+    address_slot, device = plan.address_slot, plan.device
+    first_facts, first_call = variants[0]
+    empty_strided = torch.empty_strided
+
+    def run(slots: Slots) -> None:
+        for slot, stride, shape in checks:
+            if slots[slot].stride() != stride and not is_laid_out(slots[slot], shape, stride):
+                count_fallback("strides_differ")
+                _run_fallback(slots, plan)
+                return
+        try:
+            addresses = slots[address_slot].copy()
+            for position, slot in read:
+                addresses[position] = slots[slot].data_ptr()
+            for position, slot, shape, stride, dtype in made:
+                tensor = empty_strided(shape, stride, dtype=dtype, device=device)
+                slots[slot] = tensor
+                addresses[position] = tensor.data_ptr()
+            call: Call | None = first_call
+            if first_facts and not _hold(first_facts, addresses):
+                call = _first_that_holds(variants, addresses)
+            if call is not None:
+                call(slots, addresses)
+                return
+            reason = "unaligned"
+        except Exception:
+            reason = "launch_failed"
+        count_fallback(reason)
+        _run_fallback(slots, plan)
+
+    return run
+
+
+_Facts: TypeAlias = tuple[tuple[int, int], ...]
+
+
+def _variants(plan: LaunchPlan, choice: Choice) -> list[tuple[_Facts, Call]]:
+    """What may run, best first, with the (parameter, bytes) alignments that each needs."""
+    variants: list[tuple[_Facts, Call]] = []
+    current: Choice | None = choice
+    while current is not None and current.kernel is not None:
+        facts = tuple((fact.parameter, fact.to_bytes) for fact in current.facts)
+        variants.append((facts, _bound(plan, current.kernel)))
+        current = current.otherwise
+    return variants
+
+
+def _hold(facts: _Facts, addresses: Sequence[int]) -> bool:
+    return all(not addresses[parameter] % to_bytes for parameter, to_bytes in facts)
+
+
+def _first_that_holds(
+    variants: Sequence[tuple[_Facts, Call]], addresses: Sequence[int]
+) -> Call | None:
+    return next((call for facts, call in variants if _hold(facts, addresses)), None)
+
+
+def _bound(plan: LaunchPlan, kernel: Any) -> Call:
+    if isinstance(kernel.launch, CudaLaunch):
+        return _bound_cuda(plan, kernel, kernel.launch)
+    call: Callable[[Sequence[int]], None] = kernel.bind(plan.dims, threads=plan.threads)
+    return lambda _, addresses: call(addresses)
+
+
+def _bound_cuda(plan: LaunchPlan, kernel: Any, launch: CudaLaunch) -> Call:
+    index = plan.device.index or 0
+    call: Callable[[Sequence[int], Sequence[Any], int], None] = kernel.bind(plan.dims, threads=0)
+    scalars = [
+        plan.inputs[argument.parameter].slot
+        for argument in launch.arguments
+        if isinstance(argument, ScalarArgument)
+    ]
+
+    def run(slots: Slots, addresses: list[int]) -> None:
+        # 0-d CPU tensors: reading them waits for no device.
+        values = [slots[slot].item() for slot in scalars]
+        if torch.cuda.current_device() == index:
+            call(addresses, values, current_stream(index))
+            return
+        with torch.cuda.device(index):
+            call(addresses, values, current_stream(index))
+
+    return run
+
+
+def is_laid_out(tensor: torch.Tensor, shape: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether strides agree wherever there is more than one element to step over."""
+    return all(
+        size <= 1 or real == expected
+        for size, real, expected in zip(shape, tensor.stride(), stride, strict=True)
+    )
+
+
+def _run_fallback(slots: Slots, plan: LaunchPlan) -> None:
+    placed = [(output, slots[output.slot]) for output in plan.outputs if output.is_placed]
+    for step in plan.fallback:
+        step(slots)
+    for output, tensor in placed:
+        result = slots[output.slot]
+        if result.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr():
+            result = result.clone()
+        tensor.copy_(result)
+        slots[output.slot] = tensor
+    for output in plan.outputs:
+        result = slots[output.slot]
+        if not output.is_placed and not is_laid_out(result, output.shape, output.stride):
+            tensor = torch.empty_strided(
+                output.shape, output.stride, dtype=output.dtype, device=plan.device
+            )
+            slots[output.slot] = tensor.copy_(result)

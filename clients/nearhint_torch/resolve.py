@@ -1,0 +1,372 @@
+"""Resolving: a Snapshot's Plan at given sizes becomes a list of closures.
+
+Everything that sizes determine is worked out here, once: which binary each launch runs, shapes,
+strides, where in the arena each tensor lies. What is left for a call is in the closures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
+
+import torch
+from torch import fx
+
+from nearhint.session import Choice, Session, Snapshot
+from nearhint_rules import expr as ex
+from nearhint_rules.expr import Expr
+from nearhint_rules.plan import Free, Launch, MakeView, Output, RunNodes
+from nearhint_rules.program import IntType, TensorType, value_types
+from nearhint_torch.arena import Arena, Layout, Placed
+from nearhint_torch.arguments import DTYPES_BY_NAME
+from nearhint_torch.capture import Captured
+from nearhint_torch.errors import InvalidPlan
+from nearhint_torch.launching import LaunchPlan, Tensor, is_laid_out, launch_step
+from nearhint_torch.nodes import NodeCalls, Slots, Step
+from nearhint_torch.report import Report, Served
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Resolved:
+    """A Plan at given sizes, on one Snapshot."""
+
+    steps: tuple[Step, ...]
+    layout: Layout
+    results: Callable[[Slots], tuple[Any, ...]]
+    arguments: int
+    sizes: tuple[int, ...]
+    report: Report
+    is_covered: bool
+    """Whether every launch's bucket is tuned; where not, the daemon is asked."""
+
+    def run(self, args: Sequence[Any], arena: Arena) -> tuple[Any, ...]:
+        """One call. What the model's own nodes raise passes through."""
+        slots = arena.slots(self.layout)
+        slots[: self.arguments] = args
+        for step in self.steps:
+            step(slots)
+        return self.results(slots)
+
+
+class Resolver:
+    """Resolves Plans of one captured graph."""
+
+    def __init__(self, captured: Captured, session: Session) -> None:
+        self.captured = captured
+        self.calls = NodeCalls(captured)
+        self.session = session
+        self.types = value_types(captured.program)
+        self.results = _result_reader(captured)
+
+    def sizes(self, bound: Sequence[int]) -> dict[str, int]:
+        """The Program's symbols, from the values of the capture's bindings."""
+        by_symbol = {
+            binding.symbol: value
+            for binding, value in zip(self.captured.bindings, bound, strict=True)
+        }
+        found = {
+            binding.name: by_symbol[binding.symbol]
+            for binding in self.captured.bindings
+            if binding.name
+        }
+        for computed in self.captured.computed:
+            found[computed.name] = computed.value(by_symbol)
+        return {symbol.name: found[symbol.name] for symbol in self.captured.program.symbols}
+
+    def resolve(self, snapshot: Snapshot, bound: Sequence[int], *, threads: int) -> Resolved:
+        """The Plan of `snapshot` at the bound sizes."""
+        sizes = self.sizes(bound)
+        return _Resolution(self, snapshot, sizes, threads=threads).run()
+
+
+class _Resolution:
+    """One pass over the steps of a Plan."""
+
+    def __init__(
+        self, resolver: Resolver, snapshot: Snapshot, sizes: Mapping[str, int], *, threads: int
+    ) -> None:
+        self._resolver = resolver
+        self._captured = resolver.captured
+        self._snapshot = snapshot
+        self._sizes = sizes
+        self._threads = threads
+        self._template = resolver.calls.template(sizes)
+        self._steps: list[Step] = []
+        self._placed: dict[int, Placed] = {}
+        self._storage_bytes: dict[int, int] = {}
+        self._unsure: set[int] = set()
+        self._addresses: list[tuple[int, ...]] = []
+        self._address_slots: list[int] = []
+        self._served: list[Served] = []
+        self._values: dict[Expr, int] = {}
+        self._is_covered = True
+
+    def run(self) -> Resolved:
+        for number, step in enumerate(self._snapshot.plan.steps):
+            match step:
+                case Launch():
+                    self._launch(number, step)
+                case RunNodes(nodes, _):
+                    self._run_nodes(nodes)
+                case MakeView():
+                    self._view(step)
+                case Free(slots):
+                    self._free(slots)
+        tiers = [min(served.tier, 2) for served in self._served]
+        return Resolved(
+            steps=tuple(self._steps),
+            layout=Layout(
+                storage_bytes=self._storage_bytes,
+                placed=tuple(self._placed.values()),
+                template=tuple(self._template),
+                addresses=tuple(self._addresses),
+                address_slots=tuple(self._address_slots),
+            ),
+            results=self._resolver.results,
+            arguments=self._captured.arguments,
+            sizes=tuple(self._sizes.values()),
+            report=Report(
+                sizes=self._sizes,
+                tiers=(tiers.count(0), tiers.count(1), tiers.count(2)),
+                launches=tuple(self._served),
+            ),
+            is_covered=self._is_covered,
+        )
+
+    def _value(self, expr: Expr) -> int:
+        if isinstance(expr, ex.Int):
+            return expr.value
+        known = self._values.get(expr)
+        if known is None:
+            known = self._values[expr] = ex.evaluate(expr, self._sizes)
+        return known
+
+    def _evaluate(self, exprs: Iterable[Expr]) -> tuple[int, ...]:
+        return tuple([self._value(expr) for expr in exprs])
+
+    def _launch(self, number: int, launch: Launch) -> None:
+        dims = self._evaluate(launch.dims)
+        outputs = [self._output(output) for output in launch.outputs]
+        if all(0 in output.shape for output in outputs):
+            self._allocate(launch, outputs)
+            return
+        # An empty reduction has outputs all the same: ATen makes them.
+        choice = None if 0 in dims else self._snapshot.choose(number, dims)
+        self._tell(launch, choice)
+        if choice is None or choice.kernel is None:
+            self._run_nodes(launch.nodes)
+            self._drop_internals(launch)
+            return
+        self._place(launch.outputs, outputs)
+        inputs = tuple(self._input(slot) for slot in launch.inputs)
+        planned = tuple(self._tensor(output) for output in outputs)
+        step = launch_step(
+            LaunchPlan(
+                dims=dims,
+                inputs=inputs,
+                outputs=planned,
+                unsure=tuple(tensor for tensor in inputs if tensor.slot in self._unsure),
+                address_slot=self._address_slot((*inputs, *planned)),
+                fallback=self._node_steps(launch.nodes),
+                device=self._captured.device,
+                threads=self._threads,
+            ),
+            choice,
+            count_fallback=self._resolver.session.count_fallback,
+        )
+        self._steps.append(step)
+
+    def _tell(self, launch: Launch, choice: Choice | None) -> None:
+        if choice is None:
+            self._served.append(Served(launch.kernel, 0, (), "zero_size"))
+            return
+        selection = choice.selection
+        self._served.append(
+            Served(launch.kernel, choice.tier, selection.hint or (), selection.reason)
+        )
+        self._is_covered = self._is_covered and choice.is_covered
+
+    def _output(self, output: Output) -> Placed:
+        shape, stride = self._evaluate(output.shape), self._evaluate(output.stride)
+        return Placed(output.slot, output.storage, DTYPES_BY_NAME[output.dtype], shape, stride)
+
+    def _allocate(self, launch: Launch, outputs: Sequence[Placed]) -> None:
+        """Zero elements: nothing is launched, the tensors are there all the same."""
+        device = self._captured.device
+
+        def run(slots: Slots) -> None:
+            for output in outputs:
+                slots[output.slot] = torch.empty_strided(
+                    output.shape, output.stride, dtype=output.dtype, device=device
+                )
+
+        self._steps.append(run)
+
+    def _place(self, planned: Sequence[Output], outputs: Sequence[Placed]) -> None:
+        for output, placed in zip(planned, outputs, strict=True):
+            if output.storage >= 0:
+                self._placed[placed.slot] = placed
+                size = extent(placed.shape, placed.stride) * placed.dtype.itemsize
+                held = self._storage_bytes.get(placed.storage, 0)
+                self._storage_bytes[placed.storage] = max(size, held)
+
+    def _input(self, slot: int) -> Tensor:
+        kind = self._resolver.types[slot]
+        if not isinstance(kind, TensorType):
+            raise InvalidPlan(step="launch", problem=f"slot {slot} is no tensor of a known layout")
+        return Tensor(
+            slot,
+            DTYPES_BY_NAME[kind.dtype],
+            self._evaluate(kind.shape),
+            self._evaluate(kind.stride),
+            is_placed=slot in self._placed,
+        )
+
+    def _tensor(self, output: Placed) -> Tensor:
+        is_placed = output.slot in self._placed
+        return Tensor(output.slot, output.dtype, output.shape, output.stride, is_placed=is_placed)
+
+    def _address_slot(self, parameters: Sequence[Tensor]) -> int:
+        self._template.append(None)
+        self._addresses.append(tuple(parameter.slot for parameter in parameters))
+        self._address_slots.append(len(self._template) - 1)
+        return len(self._template) - 1
+
+    def _node_steps(self, nodes: Iterable[int]) -> tuple[Step, ...]:
+        steps = self._resolver.calls.steps
+        return tuple(step for index in nodes if (step := steps[index]) is not None)
+
+    def _run_nodes(self, nodes: Sequence[int]) -> None:
+        self._steps.extend(self._node_steps(nodes))
+        for index in nodes:
+            self._unsure.update(self._made_by(index))
+
+    def _made_by(self, index: int) -> range:
+        first = self._captured.first[index]
+        return range(first, first + len(self._captured.program.nodes[index].outputs))
+
+    def _drop_internals(self, launch: Launch) -> None:
+        kept = {output.slot for output in launch.outputs}
+        made = [slot for index in launch.nodes for slot in self._made_by(index)]
+        self._free([slot for slot in made if slot not in kept])
+
+    def _view(self, view: MakeView) -> None:
+        shape, stride = self._evaluate(view.shape), self._evaluate(view.stride)
+        offset = self._value(view.offset)
+        base = self._placed.get(view.base)
+        if base is not None:
+            self._placed[view.slot] = self._view_of_placed(view, base, shape, stride, offset)
+            return
+        if view.base in self._unsure:
+            self._unsure.add(view.slot)
+        kind = self._resolver.types[view.base]
+        if not isinstance(kind, TensorType):
+            raise InvalidPlan(step="view", problem=f"slot {view.base} is no tensor")
+        make = view_step(view.base, view.slot, shape, stride, offset)
+        if view.base in self._captured.static:
+            self._steps.append(remembered_view(view.base, view.slot, make))
+        elif view.base in self._unsure:
+            (otherwise,) = self._node_steps([view.node])
+            expected = (self._evaluate(kind.shape), self._evaluate(kind.stride))
+            self._steps.append(checked_view(view.base, expected, make, otherwise))
+        else:
+            self._steps.append(make)
+
+    def _view_of_placed(
+        self,
+        view: MakeView,
+        base: Placed,
+        shape: tuple[int, ...],
+        stride: tuple[int, ...],
+        offset: int,
+    ) -> Placed:
+        start = base.offset + offset
+        end = (start + extent(shape, stride)) * base.dtype.itemsize
+        if start < 0 or min(stride, default=0) < 0 or end > self._storage_bytes[base.storage]:
+            raise InvalidPlan(step="view", problem=f"slot {view.slot} leaves its base's storage")
+        return Placed(view.slot, base.storage, base.dtype, shape, stride, start)
+
+    def _free(self, slots: Sequence[int]) -> None:
+        # What lies in the arena stays there: its slots are laid out once for many calls.
+        dropped = [
+            slot
+            for slot in slots
+            if slot not in self._placed and not isinstance(self._resolver.types[slot], IntType)
+        ]
+        if not dropped:
+            return
+
+        def run(slots: Slots) -> None:
+            for slot in dropped:
+                slots[slot] = None
+
+        self._steps.append(run)
+
+
+def extent(shape: Sequence[int], stride: Sequence[int]) -> int:
+    """How many elements a strided tensor spans; 0 if it has none.
+
+    >>> extent((2, 3), (8, 1))
+    11
+    """
+    if 0 in shape:
+        return 0
+    return 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
+
+
+def view_step(
+    base: int, slot: int, shape: tuple[int, ...], stride: tuple[int, ...], offset: int
+) -> Step:
+    """Makes a strided view; `offset` counts from the first element of the base."""
+
+    def run(slots: Slots) -> None:
+        tensor = slots[base]
+        slots[slot] = tensor.as_strided(shape, stride, tensor.storage_offset() + offset)
+
+    return run
+
+
+def checked_view(
+    base: int, expected: tuple[tuple[int, ...], tuple[int, ...]], make: Step, otherwise: Step
+) -> Step:
+    """Makes a view of a tensor whose strides ATen chose; runs the node if they are others."""
+    shape, stride = expected
+
+    def run(slots: Slots) -> None:
+        tensor = slots[base]
+        if tensor.stride() == stride or is_laid_out(tensor, shape, stride):
+            make(slots)
+        else:
+            otherwise(slots)
+
+    return run
+
+
+def remembered_view(base: int, slot: int, make: Step) -> Step:
+    """Makes a view of a parameter, once for as long as it stays where it is."""
+    known: list[tuple[Any, int, Any]] = [(None, 0, None)]
+
+    def run(slots: Slots) -> None:
+        tensor = slots[base]
+        seen, address, view = known[0]
+        if seen is tensor and address == tensor.data_ptr():
+            slots[slot] = view
+            return
+        make(slots)
+        known[0] = (tensor, tensor.data_ptr(), slots[slot])
+
+    return run
+
+
+def _result_reader(captured: Captured) -> Callable[[Slots], tuple[Any, ...]]:
+    """Reads what the graph returns: slots, or constants such as None."""
+    readers = [_result(result, captured) for result in captured.results]
+    return lambda slots: tuple([read(slots) for read in readers])
+
+
+def _result(result: object, captured: Captured) -> Callable[[Slots], Any]:
+    if isinstance(result, fx.Node):
+        return itemgetter(captured.numbers[result])
+    return lambda _: result

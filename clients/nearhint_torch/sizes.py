@@ -1,0 +1,175 @@
+"""Sizes: torch's symbolic sizes as expressions of `nearhint_rules`, without ever asking a value.
+
+Asking one (`int(s)`, `if s > 3`) would tie the capture to it. Expressions are read as trees and
+converted by a table. What the table lacks becomes a symbol of its own, which the client computes
+from the sizes of each call; what has no sizes behind it (`x.item()`), or may be negative, has no
+expression at all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from nearhint_rules import expr as ex
+from nearhint_rules.errors import InvalidExpression
+from nearhint_rules.expr import Expr
+from nearhint_rules.program import SIZE_LIMIT, Symbol
+from nearhint_torch.adapter import ShapeFacts, SymbolicExpr, size_expression
+
+CONVERSIONS: Mapping[str, Callable[..., Expr]] = {
+    "Add": ex.add,
+    "Mul": ex.mul,
+    "FloorDiv": ex.floordiv,
+    "CleanDiv": ex.floordiv,
+    "Mod": ex.mod,
+    "PythonMod": ex.mod,
+    "ModularIndexing": lambda base, divisor, modulus: ex.mod(ex.floordiv(base, divisor), modulus),
+    "Max": ex.maximum,
+    "Min": ex.minimum,
+    "Identity": lambda inner: inner,
+}
+"""Class of a sympy expression -> constructor over its converted operands."""
+
+_DIMENSION = re.compile(r"\.size\(\)\[(\d+)\]$")
+_NAMES_IN_SOURCE = re.compile(r"\['(\w+)'\]|\.(\w+)(?!\w*\()")
+
+
+class _OutsideGrammarError(Exception):
+    """No row of the table converts this expression."""
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """A symbol that is a function of argument sizes outside the grammar."""
+
+    name: str
+    expression: SymbolicExpr
+
+    def value(self, sizes: Mapping[Any, int]) -> int:
+        """The value at given sizes, by sympy symbol."""
+        return int(self.expression.subs(dict(sizes)))
+
+
+class SizeTable:
+    """The symbols of one capture, named as they are met."""
+
+    def __init__(self, facts: ShapeFacts, *, user_names: Mapping[str, str]) -> None:
+        self._facts = facts
+        self._user_names = user_names
+        self._names: dict[Any, Symbol | None] = {}
+        self._computed: dict[Any, Symbol | None] = {}
+
+    def read(self, value: int | torch.SymInt) -> Expr | None:
+        """The expression of a size; None if no call's sizes determine it."""
+        if isinstance(value, int):
+            return ex.Int(value)
+        return self.convert(size_expression(value))
+
+    def convert(self, expression: SymbolicExpr) -> Expr | None:
+        """The expression as one of ours; None if no call's sizes determine it."""
+        try:
+            return self._convert(expression)
+        except (_OutsideGrammarError, InvalidExpression):
+            return self._as_computed(expression)
+
+    def symbols(self) -> tuple[Symbol, ...]:
+        """All symbols that were given out."""
+        given = (*self._names.values(), *self._computed.values())
+        return tuple(symbol for symbol in given if symbol is not None)
+
+    def base(self) -> dict[Any, str]:
+        """Each sympy symbol that sizes depend on, with its name (empty: only in computed ones)."""
+        found = {symbol: known.name for symbol, known in self._names.items() if known is not None}
+        for expression in self._computed:
+            for symbol in sorted(expression.free_symbols, key=str):
+                found.setdefault(symbol, "")
+        return found
+
+    def computed(self) -> tuple[Computed, ...]:
+        """The symbols that the client computes."""
+        return tuple(
+            Computed(symbol.name, expression)
+            for expression, symbol in self._computed.items()
+            if symbol is not None
+        )
+
+    def _convert(self, expression: SymbolicExpr) -> Expr:
+        kind = type(expression).__name__
+        if getattr(expression, "is_Integer", False):
+            return ex.Int(int(expression))
+        if getattr(expression, "is_Symbol", False):
+            symbol = self._symbol(expression)
+            if symbol is None:
+                raise _OutsideGrammarError
+            return ex.Sym(symbol.name)
+        if kind == "Pow":
+            base, exponent = expression.args
+            if not getattr(exponent, "is_Integer", False) or not 0 <= int(exponent) <= 16:
+                raise _OutsideGrammarError
+            return ex.power(self._convert(base), int(exponent))
+        build = CONVERSIONS.get(kind)
+        if build is None:
+            raise _OutsideGrammarError
+        return build(*map(self._convert, expression.args))
+
+    def _symbol(self, symbol: Any) -> Symbol | None:
+        if symbol not in self._names:
+            self._names[symbol] = self._declare(symbol)
+        return self._names[symbol]
+
+    def _declare(self, symbol: Any) -> Symbol | None:
+        facts = self._facts.symbol(symbol)
+        if not self._facts.is_backed(symbol) or facts.low is None or facts.low < 0:
+            return None
+        return Symbol(
+            name=f"s{len(self._names)}",
+            low=facts.low,
+            high=_bound(facts.high),
+            user_name=self._user_name(facts.sources),
+        )
+
+    def _as_computed(self, expression: SymbolicExpr) -> Expr | None:
+        if expression not in self._computed:
+            self._computed[expression] = self._declare_computed(expression)
+        symbol = self._computed[expression]
+        return None if symbol is None else ex.Sym(symbol.name)
+
+    def _declare_computed(self, expression: SymbolicExpr) -> Symbol | None:
+        if not all(map(self._facts.is_backed, expression.free_symbols)):
+            return None
+        if not getattr(expression, "is_integer", False):
+            return None
+        low, high = self._facts.bounds(expression)
+        if low is None or low < 0:
+            return None
+        return Symbol(name=f"c{len(self._computed)}", low=low, high=_bound(high))
+
+    def _user_name(self, sources: Sequence[str]) -> str:
+        for source in sources:
+            if source in self._user_names:
+                return self._user_names[source]
+        return readable(sources[0]) if sources else ""
+
+
+def _bound(high: int | None) -> int | None:
+    return None if high is None or high >= SIZE_LIMIT else high
+
+
+def readable(source: str) -> str:
+    """A name for people from torch's text for a source; an identifier, or nothing.
+
+    >>> readable("L['input_ids'].size()[1]")
+    'input_ids_1'
+    """
+    dimension = _DIMENSION.search(source)
+    names = [first or second for first, second in _NAMES_IN_SOURCE.findall(source)]
+    if not names:
+        return ""
+    suffix = "" if dimension is None else f"_{dimension.group(1)}"
+    name = names[-1] + suffix
+    return name if ex.SYMBOL_PATTERN.fullmatch(name) else ""

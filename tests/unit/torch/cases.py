@@ -1,0 +1,157 @@
+"""Small functions with everything that real graphs do to a backend: M1 to M15 of the pitfalls.
+
+Each case is a function, and a maker of arguments for a pair of sizes. Results must equal eager's in
+value, strides and shared storage, and inputs must be left as eager leaves them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as nn
+
+Tensor = torch.Tensor
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    function: Callable[..., Any]
+    arguments: Callable[[int, int], tuple[Any, ...]]
+
+
+def _pair(rows: int, columns: int) -> tuple[Tensor, Tensor]:
+    return torch.randn(rows, columns), torch.randn(rows, columns)
+
+
+def _one(rows: int, columns: int) -> tuple[Tensor]:
+    return (torch.randn(rows, columns),)
+
+
+def _aliased_outputs(x: Tensor) -> Any:
+    y = x + 1
+    return y, y.view(-1), y[1:]
+
+
+def _mixed_outputs(x: Tensor) -> Any:
+    return x.shape[0], None, x * 2, x, x.t(), x.shape[0] * x.shape[1] + 1
+
+
+def _in_place(x: Tensor, y: Tensor) -> Any:
+    x.add_(1)
+    y[0].mul_(2)
+    return x * y
+
+
+def _cache_update(cache: Tensor, new: Tensor, position: Tensor) -> Any:
+    cache.index_copy_(0, position, new)
+    return cache.sum(), cache[: new.shape[0]] + new
+
+
+def _mutates_and_returns_a_view(x: Tensor) -> Any:
+    x.mul_(2)
+    return x.view(-1), x
+
+
+def _random(x: Tensor) -> Any:
+    first = torch.rand_like(x)
+    return nn.dropout(x, 0.5) + first, torch.rand_like(x)
+
+
+def _complex(x: Tensor) -> Any:
+    spectrum = torch.fft.rfft(x)
+    return torch.fft.irfft(spectrum * 2, n=x.shape[-1]), spectrum.real
+
+
+def _promotion(x: Tensor) -> Any:
+    half, whole = x.half(), (x * 10).to(torch.int64)
+    return half * 2.5 + whole, whole // 3, half > 1, (whole > 2) + half
+
+
+def _tuple_ops(x: Tensor) -> Any:
+    values, indices = x.max(dim=1)
+    parts = torch.split(x, [1, x.shape[0] - 1], dim=0)
+    return values, indices, parts[1] + 1, torch.cat([parts[1], parts[0]], dim=0)
+
+
+def _attention(x: Tensor) -> Any:
+    heads = x.view(x.shape[0], -1, 4).unsqueeze(0)
+    return nn.scaled_dot_product_attention(heads, heads, heads)
+
+
+def _interpolated(x: Tensor) -> Any:
+    return nn.interpolate(x[None, None], scale_factor=1.5, mode="nearest")
+
+
+def _sizes_as_operands(x: Tensor) -> Any:
+    return x * x.shape[0], x + x.shape[0] / x.shape[1], torch.full((x.shape[0],), x.shape[1])
+
+
+def _constants(x: Tensor) -> Any:
+    return x + torch.tensor([1.5]), x * torch.tensor(2.0), torch.empty(0).sum()
+
+
+def _list_indices(x: Tensor, y: Tensor) -> Any:
+    rows = torch.arange(y.shape[0])
+    z = x.clone()
+    z[:, rows[:2]] = 0
+    return z, x[rows, rows % x.shape[1]]
+
+
+def _shared_storage(x: Tensor) -> Any:
+    y = nn.gelu(x)
+    left, right = y.chunk(2, dim=1)
+    return left, right, y
+
+
+def _reductions(x: Tensor) -> Any:
+    return x.sum(), x.mean(0), x.softmax(-1), nn.layer_norm(x, x.shape[-1:]), x.var(1), x.amax(0)
+
+
+def _min_max_sizes(x: Tensor, y: Tensor) -> Any:
+    return x[:3] + 1, y[:, : max(1, y.shape[1] // 2)].contiguous() * 2
+
+
+CASES = (
+    Case("chain", lambda x, y: nn.gelu(x * 2 + y).sum(-1), _pair),
+    Case("aliased outputs", _aliased_outputs, _one),
+    Case("none, integers and inputs as outputs", _mixed_outputs, _one),
+    Case("in-place on inputs", _in_place, _pair),
+    Case(
+        "cache update",
+        _cache_update,
+        lambda rows, columns: (
+            torch.zeros(rows + 8, columns),
+            torch.randn(rows, columns),
+            torch.arange(rows) + 1,
+        ),
+    ),
+    Case("mutated input and its view returned", _mutates_and_returns_a_view, _one),
+    Case("random steps", _random, _one),
+    Case("complex intermediates", _complex, _one),
+    Case("complex inputs", lambda x: x * 2j, lambda r, c: (torch.randn(r, c) + 0j,)),
+    Case("dtype promotion", _promotion, _one),
+    Case("tuple ops", _tuple_ops, _one),
+    Case("attention", _attention, lambda r, c: (torch.randn(r, c * 4),)),
+    Case("sizes through floats", _interpolated, _one),
+    Case("sizes as operands", _sizes_as_operands, _one),
+    Case("constants", _constants, _one),
+    Case("list indices", _list_indices, lambda r, c: (torch.randn(r, r + c), torch.randn(r))),
+    Case("outputs sharing storage", _shared_storage, lambda r, c: (torch.randn(r, 2 * c),)),
+    Case("reductions", _reductions, _one),
+    Case("min and max of sizes", _min_max_sizes, _pair),
+    Case("transposed input", lambda x: x + 1, lambda r, c: (torch.randn(c, r).t(),)),
+    Case("expanded input", lambda x: x * 2, lambda r, c: (torch.randn(r, 1).expand(r, c),)),
+    Case(
+        "unaligned offset",
+        lambda x: x.softmax(-1),
+        lambda r, c: (torch.randn(r * c + 1)[1:].view(r, c),),
+    ),
+    Case("0-d scalar", lambda x, s: x * s + 1, lambda r, c: (torch.randn(r, c), torch.tensor(2.0))),
+    Case("python scalars", lambda x, n, f: x * n + f, lambda r, c: (torch.randn(r, c), c, 0.5)),
+    Case("bfloat16", lambda x: nn.silu(x) * x, lambda r, c: (torch.randn(r, c).bfloat16(),)),
+    Case("one input twice", lambda x, y: (x + y, x.add_(1)), lambda r, c: (torch.ones(r, c),) * 2),
+)

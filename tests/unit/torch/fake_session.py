@@ -1,0 +1,86 @@
+"""A session without a daemon: hands out Snapshots that a test makes, and records what is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nearhint.session import Choice, Snapshot
+from nearhint_rules.plan import Plan, RunNodes, Step
+from nearhint_rules.program import Program
+from nearhint_rules.selection import Selection
+
+MakeSnapshot = Callable[[Program], Snapshot | None]
+
+
+@dataclass
+class FakeHandle:
+    program: Program
+    snapshot: Snapshot | None
+    wanted: list[dict[str, int]] = field(default_factory=list)
+    counted: list[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
+    waits_s: list[float] = field(default_factory=list)
+
+    def want(self, sizes: Mapping[str, int]) -> None:
+        self.wanted.append(dict(sizes))
+
+    def count(self, sizes_key: tuple[int, ...], tiers: tuple[int, ...]) -> None:
+        self.counted.append((sizes_key, tiers))
+
+    def wait_ready(self, timeout_s: float) -> bool:
+        self.waits_s.append(timeout_s)
+        return self.snapshot is not None
+
+
+@dataclass
+class FakeSession:
+    make_snapshot: MakeSnapshot
+    handles: list[FakeHandle] = field(default_factory=list)
+    fallbacks: list[str] = field(default_factory=list)
+
+    def register(self, program: Program, *, threads: int = 0) -> FakeHandle:
+        handle = FakeHandle(program, self.make_snapshot(program))
+        self.handles.append(handle)
+        return handle
+
+    def count_fallback(self, reason: str) -> None:
+        self.fallbacks.append(reason)
+
+
+def plan_of(program: Program, *steps: Step, storages: int = 0) -> Plan:
+    return Plan(program.id, "cpu", "test", steps, storages)
+
+
+def all_nodes(program: Program) -> Plan:
+    """A Plan that runs every node of the client's graph, one step each."""
+    return plan_of(program, *(RunNodes((index,)) for index in range(len(program.nodes))))
+
+
+class FakeSnapshot:
+    """Serves `plan`; `choices` gives what a launch step runs (missing: the Fallback)."""
+
+    def __init__(self, plan: Plan, choices: Mapping[int, Any] | None = None) -> None:
+        self.plan = plan
+        self.generation = 1
+        self.choices = choices or {}
+        self.asked: list[tuple[int, tuple[int, ...]]] = []
+
+    def choose(self, step: int, dims: tuple[int, ...]) -> Choice:
+        self.asked.append((step, dims))
+        choice = self.choices.get(step)
+        return choice(dims) if choice is not None else chosen(None, dims, tier=0)
+
+
+def chosen(kernel: Any, dims: tuple[int, ...], *, tier: int = 2, **more: Any) -> Choice:
+    """A Choice of `kernel` (None: the Fallback) at the hint that the sizes are themselves."""
+    selection = Selection(
+        variant=-1 if kernel is None else 0,
+        hint=dims,
+        distance=0.0,
+        expected_regret=None,
+        reason="winner",
+        generation=1,
+        tier=tier,
+    )
+    return Choice(kernel, selection, True, **more)
