@@ -2,3 +2,30 @@
 
 May import: nearhint_rules, nearhint_compiler.ir, nearhint_compiler.analysis.
 """
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nearhint_compiler.ir.nodes import Kernel
+from nearhint_compiler.schedule.schedule import Schedule, parse_schedule
+from nearhint_rules.target import Target
+
+__all__ = ["Schedule", "candidates", "parse_schedule"]
+
+
+def candidates(
+    kernel: Kernel, target: Target, dims: Mapping[str, int] | None = None
+) -> tuple[Schedule, ...]:
+    """The schedules worth trying for `kernel` on `target`, the default first.
+
+    `dims` are the sizes at hand, by the Kernel's symbols; without them the order is for sizes in
+    general. The default never depends on a Guard.
+    """
+    if target.kind == "cpu":
+        from nearhint_compiler.schedule import cpu
+
+        return cpu.candidates(kernel, target, dims)
+    from nearhint_compiler.schedule import cuda
+
+    return cuda.candidates(kernel, target, dims)

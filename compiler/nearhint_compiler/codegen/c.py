@@ -1,0 +1,136 @@
+"""The CPU emitter: a Kernel and a Schedule to standalone C.
+
+The source holds our own generated names and numbers alone; it includes stdint.h, string.h and
+immintrin.h, and what it calls is memcpy, the OpenMP runtime's GOMP_parallel (with more than one
+thread) and, for f64 functions and `pow`, libm. Compile and link it in one step with `cc -shared
+-fPIC` and the flags returned. -ffp-contract=off: a multiplication and an addition of the IR round
+twice, as eager's do; polynomials and the IR's `fma` fuse explicitly. -fwrapv: integers wrap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from nearhint_compiler.codegen.c_body import Body
+from nearhint_compiler.codegen.c_convert import CONVERSION_ROWS
+from nearhint_compiler.codegen.c_entry import ENTRY, THREADS, write_entry
+from nearhint_compiler.codegen.c_index import INDEX_FUNCTIONS, to_c
+from nearhint_compiler.codegen.c_math import LIBRARY_ROWS, MATH_ROWS
+from nearhint_compiler.codegen.c_ops import OP_ROWS
+from nearhint_compiler.codegen.c_pointwise import write_pointwise
+from nearhint_compiler.codegen.c_primitive import FEATURES, Prelude, Row, Shape, level_of
+from nearhint_compiler.codegen.c_rows import RowOptions, write_rows
+from nearhint_compiler.codegen.c_text import Writer
+from nearhint_compiler.codegen.c_vector import VECTOR_ROWS
+from nearhint_compiler.codegen.generated import Generated
+from nearhint_compiler.errors import InvalidSchedule
+from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.schedule.schedule import Schedule
+from nearhint_rules import expr as ex
+from nearhint_rules.artifact import CpuLaunch
+from nearhint_rules.expr import Expr
+from nearhint_rules.target import CpuDevice, Target
+
+LANES = (1, 4, 8, 16)
+FLAGS = ("-O3", "-std=gnu11", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off",
+         "-fwrapv")  # fmt: skip
+
+
+def _by_name(rows: Sequence[Row]) -> Mapping[str, Sequence[Row]]:
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.name, []).append(row)
+    return found
+
+
+ROWS = _by_name((*VECTOR_ROWS, *CONVERSION_ROWS, *OP_ROWS, *MATH_ROWS))
+_LIBRARY_NAMES = frozenset((row.name, dtype) for row in LIBRARY_ROWS for dtype in row.dtypes)
+
+
+def _pointwise(writer: Writer, body: Body, schedule: Schedule) -> Expr:
+    return write_pointwise(writer, body, copies=schedule["unroll"], block=schedule["block"])
+
+
+def _rows(writer: Writer, body: Body, schedule: Schedule) -> Expr:
+    options = RowOptions(schedule["unroll"], schedule["short"], schedule["stash"])
+    return write_rows(writer, body, options)
+
+
+_FAMILIES: Mapping[str, Callable[[Writer, Body, Schedule], Expr]] = {
+    "cpu.pointwise": _pointwise,
+    "cpu.rows": _rows,
+}
+
+
+def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated:
+    """C for `kernel` laid out as `schedule` says, for the instruction sets of `target`.
+
+    Raises `InvalidSchedule` for a schedule of another target or one that does not fit the kernel,
+    and `Unsupported` for a kernel that C cannot express.
+    """
+    family = _FAMILIES.get(schedule.family)
+    if family is None or not isinstance(target.device, CpuDevice):
+        raise InvalidSchedule(f"{schedule.family} is no schedule for a CPU")
+    kernel = _with_a_loop(kernel)
+    lane = lane_variable(kernel, schedule)
+    if schedule["lanes"] not in LANES:
+        raise InvalidSchedule(f"{schedule['lanes']} lanes")
+    level = level_of(target.device.features)
+    prelude = Prelude(Shape(schedule["lanes"], level), ROWS)
+    loops = Writer()
+    total = family(loops, Body(kernel, prelude, lane), schedule)
+    entry = Writer()
+    write_entry(entry, kernel.symbols, to_c(total))
+    source = prelude.text() + "\n" + INDEX_FUNCTIONS + loops.text() + THREADS + entry.text()
+    return Generated(
+        language="c",
+        source=source,
+        launch=CpuLaunch(ENTRY, _work(kernel), _grain(kernel), FEATURES[level]),
+        flags=(*FLAGS, *(f"-m{feature}" for feature in FEATURES[level]), *_libraries(prelude)),
+    )
+
+
+def _libraries(prelude: Prelude) -> tuple[str, ...]:
+    return ("-lm",) if prelude.used() & _LIBRARY_NAMES else ()
+
+
+def _with_a_loop(kernel: ir.Kernel) -> ir.Kernel:
+    """A kernel of a single element gets a loop of one, so that there is something to walk."""
+    if kernel.pointwise or kernel.reduction:
+        return kernel
+    return replace(kernel, pointwise=(ex.ONE,))
+
+
+def lane_variable(kernel: ir.Kernel, schedule: Schedule) -> str:
+    """The loop variable that `schedule` vectorises; raises `InvalidSchedule` if there is none."""
+    is_row = schedule.family == "cpu.rows"
+    space = kernel.reduction if is_row else kernel.pointwise
+    axis = schedule["axis"]
+    if not 0 <= axis < len(space):
+        raise InvalidSchedule(f"axis {axis} of {len(space)}")
+    return f"{'r' if is_row else 'p'}{axis}"
+
+
+_WEIGHTS: Mapping[str, int] = {
+    **dict.fromkeys(("exp", "exp2", "expm1", "log", "log2", "log1p", "sigmoid"), 4),
+    **dict.fromkeys(("tanh", "erf", "sin", "cos"), 8),
+    **dict.fromkeys(("pow", "fmod", "mod", "floordiv"), 16),
+    **dict.fromkeys(("div", "sqrt", "rsqrt", "reciprocal"), 2),
+}
+_THREAD_WORK = 1 << 15
+
+
+def _work(kernel: ir.Kernel) -> Expr:
+    return ex.product((*kernel.pointwise, *kernel.reduction))
+
+
+def _grain(kernel: ir.Kernel) -> int:
+    """Elements that pay for one more thread: fewer, the more is done with each."""
+    weight = 1
+    for node in kernel.body:
+        if isinstance(node, ir.Op):
+            weight += _WEIGHTS.get(node.name, 0)
+        elif isinstance(node, ir.Load | ir.Store):
+            weight += 1
+    return max(1024, _THREAD_WORK // weight)
