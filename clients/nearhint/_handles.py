@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import TypeAlias
 
@@ -20,43 +21,33 @@ ASKED_LIMIT = 4_096
 """Sizes that a handle remembers as asked for; past it, it forgets and asks again."""
 
 Sizes: TypeAlias = tuple[int, ...]
+"""Program sizes in the order of its symbols, or Kernel sizes in the order of its own."""
 
 
-class Want:
-    """A size that was met and that no tuned bucket covers, as far as the caller can see."""
+@dataclass(slots=True, eq=False)
+class Used:
+    """Sizes that were met; `tiers` counts one call's launches by tier, if the call is known."""
 
-    __slots__ = ("handle", "sizes")
-
-    def __init__(self, handle: ProgramHandle, sizes: Sizes) -> None:
-        self.handle = handle
-        self.sizes = sizes
-
-
-class Count:
-    """One call: the launches by tier at these sizes."""
-
-    __slots__ = ("handle", "sizes", "tiers")
-
-    def __init__(self, handle: ProgramHandle, sizes: Sizes, tiers: Sizes) -> None:
-        self.handle = handle
-        self.sizes = sizes
-        self.tiers = tiers
+    handle: ProgramHandle
+    sizes: Sizes
+    tiers: Sizes | None = None
 
 
+@dataclass(slots=True, eq=False)
 class FallbackReason:
     """One call or launch that ran the original ops, and why."""
 
-    __slots__ = ("reason",)
-
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
+    reason: str
 
 
-Note: TypeAlias = Want | Count | FallbackReason
+Note: TypeAlias = Used | FallbackReason
 
 
 class Outbox:
-    """Notes from any thread to the engine: never blocks, never grows past `OUTBOX_LIMIT`."""
+    """Notes from any thread to the engine: never blocks, never grows past `OUTBOX_LIMIT`.
+
+    `wake` is called for a note that should not wait, and when half of the room is taken.
+    """
 
     __slots__ = ("_counters", "_notes", "_wake")
 
@@ -67,10 +58,13 @@ class Outbox:
 
     def put(self, note: Note) -> None:
         """Leaves a note; the engine sees it at its next turn."""
-        if self._notes.qsize() >= OUTBOX_LIMIT:
+        size = self._notes.qsize()
+        if size >= OUTBOX_LIMIT:
             self._counters.event("notes_dropped")
             return
         self._notes.put(note)
+        if size == OUTBOX_LIMIT // 2:
+            self._wake()
 
     def put_now(self, note: Note) -> None:
         """Leaves a note and wakes the engine for it."""
@@ -78,8 +72,12 @@ class Outbox:
         self._wake()
 
     def take(self) -> list[Note]:
-        """All notes that are there now, the oldest first."""
+        """All notes that are there now, the oldest first; for the engine alone."""
         return [self._notes.get() for _ in range(self._notes.qsize())]
+
+    def empty(self) -> None:
+        """For a forked child: a queue of its own."""
+        self._notes = SimpleQueue()
 
 
 class ProgramHandle:
@@ -103,10 +101,16 @@ class ProgramHandle:
     )
 
     def __init__(
-        self, program: Program, *, threads: int, outbox: Outbox, counters: Counters
+        self,
+        program: Program,
+        *,
+        program_id: str,
+        threads: int,
+        outbox: Outbox,
+        counters: Counters,
     ) -> None:
         self.program = program
-        self.program_id = program.id
+        self.program_id = program_id
         self.threads = threads
         self.snapshot: Snapshot | None = None
         self.is_loaded = False
@@ -124,11 +128,11 @@ class ProgramHandle:
         if len(self._asked) >= ASKED_LIMIT:
             self._asked.clear()
         self._asked.add(key)
-        self._outbox.put_now(Want(self, key))
+        self._outbox.put_now(Used(self, key))
 
     def count(self, sizes_key: Sizes, tiers: Sizes) -> None:
         """Counts one call: sizes in symbol order, launches by tier (T0, T1, T2[, T3])."""
-        self._outbox.put(Count(self, sizes_key, tiers))
+        self._outbox.put(Used(self, sizes_key, tiers))
 
     def wait_ready(self, timeout_s: float) -> bool:
         """Waits, inside capture only, until Plan, Tables and binaries that exist are loaded.
@@ -139,11 +143,19 @@ class ProgramHandle:
         self._counters.wait()
         return self._ready.wait(timeout_s) and self.is_loaded
 
+    @property
+    def is_answered(self) -> bool:
+        """Whether `wait_ready` would return at once."""
+        return self._ready.is_set()
+
     def answer(self, *, is_loaded: bool) -> None:
-        """Ends every `wait_ready`: the engine knows by now."""
+        """For the engine: ends every `wait_ready`."""
         self.is_loaded = is_loaded
         self._ready.set()
 
-    def forget_asked(self) -> None:
-        """Sizes may be asked for again: the daemon that was asked is gone."""
-        self._asked = set()
+    def after_fork(self) -> None:
+        """For a forked child: a thread that held the event's lock is not there to release it."""
+        was_set = self._ready.is_set()
+        self._ready = threading.Event()
+        if was_set:
+            self._ready.set()

@@ -22,12 +22,17 @@ MAX_SOCKET_PATH_BYTES = 107
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """How this process uses nearhint; `address` None means that there is no daemon to ask."""
+    """How this process uses nearhint; `address` None means that there is no daemon to ask.
+
+    `retry_spread_s` is the longest first pause before a lost daemon is asked again: processes
+    spread over it.
+    """
 
     address: str | None
     cache_dir: Path
     cache_limit_bytes: int = 1 << 30
     trusted_uids: frozenset[int] = frozenset()
+    retry_spread_s: float = 6.0
     is_disabled: bool = False
 
 
@@ -68,6 +73,11 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Config:
         trusted_uids=_trusted_uids(variables.get("NEARHINT_TRUSTED_UID", "")),
         is_disabled=_switch("NEARHINT_DISABLE", variables.get("NEARHINT_DISABLE", "")),
     )
+
+
+def without_daemon() -> Config:
+    """Settings under which nobody is asked: what is left when the environment makes no sense."""
+    return Config(address=None, cache_dir=_cache_dir({}), is_disabled=True)
 
 
 def _cache_dir(variables: Mapping[str, str]) -> Path:

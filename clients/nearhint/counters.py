@@ -13,11 +13,15 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Counters:
-    """`rpcs` and `waits` map a thread's id to how often it did one; `events` counts the rest."""
+    """`rpcs` and `waits` map a thread's id to how often it did one.
+
+    `fallbacks` counts calls and launches that ran the original ops, by reason; `events` the rest.
+    """
 
     rpcs: dict[int, int] = field(default_factory=dict[int, int])
     waits: dict[int, int] = field(default_factory=dict[int, int])
     events: dict[str, int] = field(default_factory=dict[str, int])
+    fallbacks: dict[str, int] = field(default_factory=dict[str, int])
 
     def rpc(self) -> None:
         """The current thread starts an RPC."""
@@ -32,6 +36,10 @@ class Counters:
     def event(self, name: str, *, times: int = 1) -> None:
         """Something named happened, e.g. `"reconnects"` or `"answer_invalid"`."""
         self.events[name] = self.events.get(name, 0) + times
+
+    def fallback(self, reason: str) -> None:
+        """A call or launch ran the original ops."""
+        self.fallbacks[reason] = self.fallbacks.get(reason, 0) + 1
 
     def rpcs_on(self, thread_id: int) -> int:
         """RPCs that this thread made itself; 0 for every thread that runs a model."""

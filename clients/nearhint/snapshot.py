@@ -8,11 +8,14 @@ keeps its loaded binaries, for as long as someone holds it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from nearhint.launchers import LoadedKernel
+from nearhint_rules.artifact import ArtifactRef
 from nearhint_rules.guard import Aligned
 from nearhint_rules.plan import Launch, Plan
+from nearhint_rules.selection import FALLBACK, Selection, StepSelector
 from nearhint_rules.table import Table
 
 CHOICE_LIMIT = 4096
@@ -23,35 +26,39 @@ CHOICE_LIMIT = 4096
 class Choice:
     """What runs for one launch step at given Kernel sizes.
 
-    `kernel` is the loaded binary (None: run the Fallback), `tier` 0 to 3, `reason` a stable word.
-    `facts` must hold for the call's addresses (`guard.pointer_facts_hold`), else `unaligned` is
-    the answer; it is there whenever `facts` is not empty.
+    `kernel` is the loaded binary (None: run the Fallback); `selection` says why, from which hint
+    and at which tier. A Fallback that was measured and won is served at the tier of its hint.
+    `facts` must hold for the call's addresses (`guard.pointer_facts_hold`), else `otherwise` is
+    the answer; it is there whenever `facts` is not empty. Where the sizes' bucket is not tuned for
+    this step (`is_covered` False), `ProgramHandle.want` asks for it.
     """
 
-    kernel: Any
-    tier: int
-    reason: str
-    artifact: str = ""
+    kernel: LoadedKernel | None
+    selection: Selection
+    is_covered: bool
     facts: tuple[Aligned, ...] = ()
-    unaligned: Choice | None = None
-    hint: tuple[int, ...] = ()
-    distance: float = 0.0
-    expected_regret: float | None = None
-    generation: int = 0
+    otherwise: Choice | None = None
+
+    @property
+    def tier(self) -> int:
+        """The tier that serves, 0 to 3."""
+        return self.selection.tier
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
     """A checked Plan, with the Tables and binaries of its Kernels that are there by now.
 
-    `tables` maps a Kernel's identity to its Table, `loaded` an Artifact's sha256 to the loaded
-    binary. `memo` belongs to the runner.
+    `tables` maps a Kernel's identity to its Table as far as its binaries are here, `loaded` an
+    Artifact to the loaded binary (by its launch metadata too: two Kernels can share the bytes),
+    `selectors` a launch step's number to its selection. `memo` belongs to the runner.
     """
 
     plan: Plan
     generation: int
     tables: Mapping[str, Table]
-    loaded: Mapping[str, Any]
+    loaded: Mapping[ArtifactRef, LoadedKernel]
+    selectors: Mapping[int, StepSelector]
     memo: dict[Any, Any] = field(default_factory=dict[Any, Any])
     _choices: dict[tuple[int, tuple[int, ...]], Choice] = field(
         default_factory=dict[tuple[int, tuple[int, ...]], Choice]
@@ -68,6 +75,44 @@ class Snapshot:
         return choice
 
     def _decide(self, step: int, dims: tuple[int, ...]) -> Choice:
+        decided = self.selectors[step].choice(dims)
         launch = self.plan.steps[step]
-        assert isinstance(launch, Launch)
-        return Choice(kernel=None, tier=0, reason="no_table", generation=self.generation)
+        assert isinstance(launch, Launch)  # no other step has a selector
+        choice: Choice | None = None
+        for facts, selection in reversed(decided.alternatives):
+            kernel = None
+            if selection.variant != FALLBACK:
+                served = self.tables[launch.kernel].variants[selection.variant]
+                kernel = self.loaded[served.artifact]
+            choice = Choice(kernel, selection, decided.is_covered, facts, choice)
+        assert choice is not None  # a decision has at least the Fallback
+        return choice
+
+
+def servable(table: Table, loaded: Mapping[ArtifactRef, LoadedKernel]) -> Table:
+    """`table` with only those Variants ranked whose binaries are loaded; positions stay."""
+    here = {
+        position for position, variant in enumerate(table.variants) if variant.artifact in loaded
+    }
+    return replace(
+        table,
+        default=table.default if table.default in here else -1,
+        hints=tuple(
+            replace(row, ranked=tuple(each for each in row.ranked if each[0] in here))
+            for row in table.hints
+        ),
+    )
+
+
+def needed(table: Table) -> tuple[int, ...]:
+    """The Variants that selection can answer with, by position.
+
+    That is the default, and at each hint the ranked ones up to the first without a Guard.
+    """
+    found = dict.fromkeys([table.default] if table.default >= 0 else [])
+    for row in table.hints:
+        for position, _ in row.ranked:
+            found[position] = None
+            if not table.variants[position].guard.facts:
+                break
+    return tuple(found)

@@ -1,0 +1,266 @@
+"""What is said to the daemon for one session, over one connection.
+
+    register -> (operation -> register again) -> Plan, checked
+    its Kernels' Tables -> their Artifacts, loaded -> a new Snapshot, swapped in
+    watch the Target's Tables from there on
+    ask for the buckets that calls have met (`nearhint._tuning`); report usage
+
+A lost daemon is the engine's business (`DaemonUnreachable` and `DeadlineMissed` pass through);
+everything else that can go wrong is settled here, counted, and costs a Fallback at most.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from nearhint._handles import ProgramHandle
+from nearhint._registration import Phase, Registration
+from nearhint._state import SessionState
+from nearhint._tuning import POLL_S, RETRY_S, Tuning, failure
+from nearhint._watch import TableBatch, Watch, WatchEnded
+from nearhint.connection import Connection
+from nearhint.counters import Counters
+from nearhint.errors import DaemonUnreachable, DeadlineMissed, InvalidAnswer, NearhintError
+from nearhint.plan_check import check_plan
+from nearhint_proto import convert
+from nearhint_proto.v1 import (
+    kernel_service_pb2,
+    operation_service_pb2,
+    table_service_pb2,
+    types_pb2,
+)
+from nearhint_rules.artifact import ArtifactRef
+from nearhint_rules.errors import RulesError
+
+TABLES_A_CALL = 64
+USAGE_EVERY_S = 5.0
+LOST = (DaemonUnreachable, DeadlineMissed)
+
+_RUNNING = operation_service_pb2.OPERATION_STATE_RUNNING
+_DONE = operation_service_pb2.OPERATION_STATE_DONE
+
+
+class Dialogue:
+    """One session's side of a connection; lives as long as the connection does."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        state: SessionState,
+        *,
+        client_id: str,
+        counters: Counters,
+        clock: Callable[[], float],
+        post: Callable[[TableBatch | WatchEnded], None],
+    ) -> None:
+        self._connection = connection
+        self._state = state
+        self._client_id = client_id
+        self._counters = counters
+        self._clock = clock
+        self._post = post
+        self._tuning = Tuning(
+            connection,
+            state,
+            client_id=client_id,
+            counters=counters,
+            clock=clock,
+            get_tables=self._get_tables,
+        )
+
+    def turn(self) -> None:
+        """Says whatever is due now."""
+        state = self._state
+        planned = [
+            registration
+            for registration, handle in state.alive()
+            if self._advance(registration, handle)
+        ]
+        if planned:
+            self._get_tables({kernel for each in planned for kernel in each.kernels()})
+        elif state.change_seq is None:
+            self._get_tables(set(state.kernels()))
+        state.refresh()
+        state.answer_waiters()
+        self._watch()
+        self._tuning.ask()
+        self._tuning.poll()
+        self._report()
+
+    def next_due_s(self) -> float:
+        """When the next turn has something to say, if nothing happens before."""
+        state = self._state
+        dues = [
+            registration.due_s
+            for registration in state.registrations.values()
+            if registration.phase in {Phase.NEW, Phase.LOWERING}
+        ]
+        dues.append(self._tuning.next_due_s())
+        if state.watch is None and state.change_seq is not None:
+            dues.append(state.watch_due_s)
+        if state.usage:
+            dues.append(state.report_due_s)
+        return min(dues, default=float("inf"))
+
+    def take_batch(self, batch: TableBatch) -> None:
+        """Takes new Tables from the watch."""
+        state = self._state
+        if batch.watch is state.watch:
+            state.change_seq = batch.change_seq
+            self._accept(batch.tables)
+            state.refresh()
+        batch.taken.set()
+
+    def watch_ended(self, ended: WatchEnded) -> None:
+        """A stream that reached its deadline is opened again; a lost daemon is the engine's."""
+        if ended.watch is not self._state.watch:
+            return
+        self._state.watch = None
+        if isinstance(ended.error, DaemonUnreachable):
+            raise ended.error
+        if isinstance(ended.error, NearhintError) and not isinstance(ended.error, DeadlineMissed):
+            # The cursor may be what the daemon minds: the next GetTables brings another.
+            self._counters.event(ended.error.reason)
+            self._state.change_seq = None
+            self._state.watch_due_s = self._clock() + random.uniform(*RETRY_S)
+
+    # ------------------------------------------------------------------ Programs and Plans
+
+    def _advance(self, registration: Registration, handle: ProgramHandle) -> bool:
+        """Takes a registration as far as it goes; whether it has a Plan that is new here."""
+        if registration.due_s > self._clock():
+            return False
+        try:
+            if registration.phase is Phase.LOWERING and not self._is_lowered(registration):
+                return False
+            if registration.phase is Phase.NEW:
+                return self._register(registration, handle)
+        except LOST:
+            raise
+        except (NearhintError, RulesError) as error:
+            reason = (
+                error.reason if isinstance(error, NearhintError) else InvalidAnswer.code.lower()
+            )
+            self._counters.event(reason)
+            registration.reason = reason
+            registration.phase = Phase.REFUSED
+        return False
+
+    def _register(self, registration: Registration, handle: ProgramHandle) -> bool:
+        state = self._state
+        answer = self._connection.register_program(
+            kernel_service_pb2.RegisterProgramRequest(
+                program=convert.program_to_proto(handle.program),
+                device=convert.device_to_proto(state.device),
+                threads=handle.threads,
+                client_id=self._client_id,
+            )
+        )
+        if answer.program_id != registration.program_id:
+            raise InvalidAnswer(what="RegisterProgram", problem="another Program's identity")
+        if state.target_id != answer.target_id:
+            state.target_id = answer.target_id
+            state.copies.clear()
+        if answer.HasField("plan"):
+            plan = convert.plan_from_proto(answer.plan)
+            check_plan(
+                plan,
+                handle.program,
+                program_id=registration.program_id,
+                target_kind=state.target_kind,
+            )
+            registration.adopt(plan)
+            return True
+        if answer.HasField("operation"):
+            registration.phase = Phase.LOWERING
+            registration.operation = answer.operation.id
+            registration.delay(self._clock(), *POLL_S)
+            return False
+        registration.phase = Phase.REFUSED
+        registration.reason = answer.reason[:200] or "no_plan"
+        return False
+
+    def _is_lowered(self, registration: Registration) -> bool:
+        operation = self._connection.get_operation(registration.operation)
+        if operation.state == _RUNNING:
+            registration.delay(self._clock(), *POLL_S)
+            return False
+        if operation.state == _DONE:
+            registration.phase = Phase.NEW
+            return True
+        registration.phase = Phase.REFUSED
+        registration.reason = failure(operation)
+        return False
+
+    # ------------------------------------------------------------------ Tables and Artifacts
+
+    def _get_tables(self, kernels: set[str]) -> None:
+        names = sorted(kernels)
+        for start in range(0, len(names), TABLES_A_CALL):
+            answer = self._connection.get_tables(
+                table_service_pb2.GetTablesRequest(
+                    target_id=self._state.target_id, kernels=names[start : start + TABLES_A_CALL]
+                )
+            )
+            self._accept(answer.tables)
+            if self._state.change_seq is None:
+                self._state.change_seq = answer.change_seq
+
+    def _accept(self, tables: Sequence[types_pb2.Table]) -> None:
+        state = self._state
+        known = state.kernels()
+        changed: list[str] = []
+        for message in tables:
+            kernel = state.copies.accept(message, target_id=state.target_id, kernels=known)
+            if kernel is not None:
+                changed.append(kernel)
+            time.sleep(0)  # lets the model's threads have the interpreter
+        for ref in list(state.copies.missing(changed)):
+            state.copies.load(ref, self._fetch)
+            time.sleep(0)
+        state.mark_stale(changed)
+
+    def _fetch(self, ref: ArtifactRef, offset: int) -> Iterator[bytes]:
+        return self._connection.fetch_artifact(ref.sha256, offset, size_bytes=ref.size_bytes)
+
+    def _watch(self) -> None:
+        state = self._state
+        if state.watch is not None or state.change_seq is None or state.watch_due_s > self._clock():
+            return
+        request = table_service_pb2.WatchTablesRequest(
+            target_id=state.target_id, since_change_seq=state.change_seq
+        )
+        state.watch = Watch(self._connection, request, self._post)
+
+    def _report(self) -> None:
+        state = self._state
+        if not state.usage or state.report_due_s > self._clock():
+            return
+        state.report_due_s = self._clock() + USAGE_EVERY_S * random.uniform(0.8, 1.2)
+        symbols = {key: each.symbols for key, each in state.registrations.items()}
+        usages = [
+            kernel_service_pb2.Usage(
+                program_id=program_id,
+                sizes=convert.size_hint_to_proto(
+                    dict(zip(symbols[program_id], sizes, strict=True))
+                ),
+                calls=calls,
+                launches=launches,
+            )
+            for program_id, sizes, calls, launches in state.usage.take()
+            if len(symbols.get(program_id, ())) == len(sizes) and program_id in symbols
+        ]
+        try:
+            self._connection.report_usage(
+                kernel_service_pb2.ReportUsageRequest(
+                    client_id=self._client_id,
+                    usages=usages,
+                    fallback_reasons=state.usage.take_reasons(),
+                )
+            )
+        except LOST:
+            raise
+        except NearhintError as error:
+            self._counters.event(error.reason)

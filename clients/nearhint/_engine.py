@@ -1,0 +1,333 @@
+"""The engine: one background thread a process and address, which alone talks to the daemon.
+
+    model threads ── notes (bounded, no lock) ──►  engine ── RPCs ──►  daemon
+                  ◄── handle.snapshot = ... ────          ◄── watch thread, one batch at a time
+
+It connects on the first work there is, and again with growing, jittered pauses when the daemon is
+lost; the first pause after a loss is spread so that many processes do not come back at once. Every
+new connection checks the socket again and says everything anew. Nothing that goes wrong here
+leaves the thread: it is counted, and the handles stay as they are.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import queue
+import random
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from nearhint._dialogue import Dialogue
+from nearhint._registration import Registration
+from nearhint._state import SessionState
+from nearhint._watch import TableBatch, WatchEnded
+from nearhint.config import Config
+from nearhint.connection import Connection
+from nearhint.counters import Counters
+from nearhint.errors import NearhintError
+
+IDLE_TURN_S = 1.0
+"""The engine looks at the outboxes at least this often."""
+LONGEST_PAUSE_S = 30.0
+INBOX_LIMIT = 1_024
+STOP_S = 2.0
+"""How long a fork, and the end of the process, wait for the thread to let go of gRPC."""
+
+log = logging.getLogger("nearhint")
+
+
+@dataclass(slots=True, eq=False)
+class Register:
+    """A Program to register."""
+
+    state: SessionState
+    registration: Registration
+
+
+@dataclass(slots=True, eq=False)
+class Inquiry:
+    """Somebody wants to know, after this turn and after each that changes something."""
+
+    answer: Callable[[], None]
+    is_open: bool = True
+
+
+Command: TypeAlias = Register | Inquiry | TableBatch | WatchEnded | None
+
+
+class Engine:
+    """Sessions with one daemon. Made cheaply; the thread starts with the first work."""
+
+    def __init__(self, address: str, config: Config, *, version: str, counters: Counters) -> None:
+        self.address = address
+        self.states: list[SessionState] = []
+        self.problem = ""
+        self._config = config
+        self._version = version
+        self._counters = counters
+        self._client_id = _client_id()
+        self._lock = threading.Lock()
+        self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._parked = threading.Event()
+        self._unpark = threading.Event()
+        self._must_park = False
+        self._is_over = False
+        self._connection: Connection | None = None
+        self._dialogues: list[tuple[SessionState, Dialogue]] = []
+        self._inquiries: list[Inquiry] = []
+        self._connect_due_s = 0.0
+        self._failures = 0
+        _engines.add(self)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the daemon answered last time."""
+        return self._connection is not None
+
+    @property
+    def thread_id(self) -> int | None:
+        """The identifier of the thread that makes the RPCs."""
+        return self._thread.ident if self._thread is not None else None
+
+    def post(self, command: Command) -> None:
+        """Gives the engine something to do; returns at once."""
+        self._inbox.put(command)
+        if self._thread is None:
+            self._start()
+
+    def wake(self) -> None:
+        """There are notes to read; returns at once."""
+        if self._inbox.qsize() < INBOX_LIMIT:
+            self.post(None)
+
+    def stop(self, *, timeout_s: float = STOP_S) -> None:
+        """Ends the thread; handles keep what they have."""
+        self._is_over = True
+        self._pause(timeout_s=timeout_s)
+        self._unpark.set()
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread is None and not self._is_over:
+                self._thread = threading.Thread(
+                    target=self._run, name="nearhint-engine", daemon=True
+                )
+                self._thread.start()
+
+    # --------------------------------------------------------------------------- the thread
+
+    def _run(self) -> None:
+        while not self._is_over:
+            if self._must_park:
+                self._park()
+                continue
+            command = self._next_command()
+            try:
+                self._turn(command)
+            except NearhintError as error:
+                self._lose(error.reason, str(error))
+            except Exception as error:
+                # A fault of ours: the model must not notice, whoever reads the log should.
+                log.exception("engine_failed")
+                self._lose("engine_failed", repr(error))
+            self._answer_inquiries()
+        self._disconnect()
+        self._parked.set()
+
+    def _next_command(self) -> Command:
+        due_s = min(
+            (dialogue.next_due_s() for _, dialogue in self._dialogues),
+            default=self._connect_due_s if self._has_work() else float("inf"),
+        )
+        wait_s = min(IDLE_TURN_S, max(0.0, due_s - time.monotonic()))
+        try:
+            return self._inbox.get(timeout=wait_s) if wait_s else self._inbox.get_nowait()
+        except queue.Empty:
+            return None
+
+    def _turn(self, command: Command) -> None:
+        while True:
+            self._apply(command)
+            try:
+                command = self._inbox.get_nowait()
+            except queue.Empty:
+                break
+        for state in self.states:
+            state.take_notes()
+        if self._connection is None and not self._connect():
+            return
+        for state in self.states:
+            if all(state is not known for known, _ in self._dialogues):
+                self._dialogues.append((state, self._dialogue(state)))
+        for _, dialogue in self._dialogues:
+            dialogue.turn()
+
+    def _apply(self, command: Command) -> None:
+        match command:
+            case Register(state, registration):
+                state.registrations[registration.program_id] = registration
+            case Inquiry():
+                self._inquiries.append(command)
+            case TableBatch(watch=watch):
+                for state, dialogue in self._dialogues:
+                    if state.watch is watch:
+                        dialogue.take_batch(command)
+                command.taken.set()
+            case WatchEnded():
+                for _, dialogue in self._dialogues:
+                    dialogue.watch_ended(command)
+            case None:
+                return
+
+    def _dialogue(self, state: SessionState) -> Dialogue:
+        assert self._connection is not None
+        return Dialogue(
+            self._connection,
+            state,
+            client_id=self._client_id,
+            counters=self._counters,
+            clock=time.monotonic,
+            post=self.post,
+        )
+
+    def _answer_inquiries(self) -> None:
+        self._inquiries = [inquiry for inquiry in self._inquiries if inquiry.is_open]
+        for inquiry in self._inquiries:
+            inquiry.answer()
+
+    # ------------------------------------------------------------------ connecting, losing
+
+    def _has_work(self) -> bool:
+        return any(state.registrations or state.usage for state in self.states)
+
+    def _connect(self) -> bool:
+        if not self._has_work():
+            return False
+        if time.monotonic() < self._connect_due_s:
+            for state in self.states:
+                state.give_up_waiters()
+            return False
+        connection = Connection(
+            self.address,
+            trusted_uids=self._config.trusted_uids,
+            counters=self._counters,
+            version=self._version,
+        )
+        # From here on a fork can end what is in flight.
+        self._connection = connection
+        connection.hello()
+        self._counters.event("connects")
+        self._failures = 0
+        self.problem = ""
+        return True
+
+    def _lose(self, reason: str, problem: str) -> None:
+        """No daemon for now: everybody who waits goes on without, and we come back later."""
+        self._counters.event(reason)
+        self.problem = problem
+        self._disconnect()
+        for state in self.states:
+            state.give_up_waiters()
+        if self._must_park:
+            return
+        longest_s = min(LONGEST_PAUSE_S, self._config.retry_spread_s * 2.0**self._failures)
+        self._failures = min(self._failures + 1, 16)
+        self._connect_due_s = time.monotonic() + random.uniform(0.0, longest_s)
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+        for state in self.states:
+            if state.watch is not None:
+                state.watch.stop(timeout_s=STOP_S)
+            state.disconnect()
+        self._dialogues = []
+
+    # ---------------------------------------------------------------------------- fork, end
+
+    def _pause(self, *, timeout_s: float) -> bool:
+        """Has the thread let go of gRPC and wait; whether it did in time."""
+        thread = self._thread
+        if thread is None or thread is threading.current_thread():
+            return True
+        self._unpark.clear()
+        self._parked.clear()
+        self._must_park = True
+        connection = self._connection
+        if connection is not None:
+            connection.close()
+        self._inbox.put(None)
+        return self._parked.wait(timeout_s)
+
+    def _park(self) -> None:
+        self._disconnect()
+        self._parked.set()
+        self._unpark.wait()
+
+    def _resume(self) -> None:
+        self._must_park = False
+        self._connect_due_s = 0.0
+        self._unpark.set()
+
+    def _begin_again(self) -> None:
+        """In a forked child: no thread, no locks held, what is loaded stays."""
+        self._client_id = _client_id()
+        self._lock = threading.Lock()
+        self._inbox = queue.SimpleQueue()
+        self._parked = threading.Event()
+        self._unpark = threading.Event()
+        self._must_park = False
+        self._thread = None
+        self._connection = None
+        self._dialogues = []
+        self._inquiries = []
+        self._connect_due_s = 0.0
+        self._failures = 0
+        for state in self.states:
+            state.after_fork()
+            for _, handle in state.alive():
+                handle.after_fork()
+
+
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+def _client_id() -> str:
+    return f"pid-{os.getpid()}-{random.getrandbits(32):08x}"
+
+
+def _before_fork() -> None:
+    for engine in list(_engines):
+        if not engine._pause(timeout_s=STOP_S):
+            log.warning("engine_busy_at_fork address=%s", engine.address)
+
+
+def _after_fork_in_parent() -> None:
+    for engine in list(_engines):
+        engine._resume()
+
+
+def _after_fork_in_child() -> None:
+    for engine in list(_engines):
+        engine._begin_again()
+
+
+def _at_exit() -> None:
+    for engine in list(_engines):
+        engine.stop(timeout_s=0.5)
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=_after_fork_in_parent,
+    after_in_child=_after_fork_in_child,
+)
+atexit.register(_at_exit)

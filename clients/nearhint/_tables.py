@@ -1,0 +1,210 @@
+"""A session's copy of the Tables, and the binaries that they name, loaded.
+
+Only the engine's thread touches it. What it hands out (Tables, loaded binaries, selectors) is
+immutable or safe under threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from google.protobuf.message import Message
+
+from nearhint import launchers
+from nearhint._registration import Demand, Registration, tuned_buckets
+from nearhint.artifacts import ArtifactCache
+from nearhint.counters import Counters
+from nearhint.errors import DaemonUnreachable, DeadlineMissed, InvalidAnswer, NearhintError
+from nearhint.launchers import LoadedKernel
+from nearhint.snapshot import Snapshot, needed, servable
+from nearhint_proto.convert import table_from_proto
+from nearhint_proto.v1 import types_pb2
+from nearhint_rules import expr as ex
+from nearhint_rules.artifact import ArtifactRef, CpuLaunch, SizeArgument
+from nearhint_rules.errors import RulesError
+from nearhint_rules.expr import Expr
+from nearhint_rules.guard import Aligned
+from nearhint_rules.selection import Selector
+from nearhint_rules.table import Table, Variant
+
+FETCH_ATTEMPTS = 3
+
+Fetch = Callable[[ArtifactRef, int], Iterator[bytes]]
+"""The bytes of an Artifact from an offset on."""
+
+
+class TableCopies:
+    """Tables by Kernel, the newest of each, and the Artifacts that they can answer with."""
+
+    def __init__(
+        self, *, target_kind: str, device_index: int, cache: ArtifactCache, counters: Counters
+    ) -> None:
+        self.tables: dict[str, Table] = {}
+        self.loaded: dict[ArtifactRef, LoadedKernel] = {}
+        self._tuned: dict[str, frozenset[tuple[str, tuple[int, ...]]]] = {}
+        self.unloadable: dict[ArtifactRef, str] = {}
+        self._failures: dict[ArtifactRef, int] = {}
+        self._selectors: dict[str, tuple[Table, Selector]] = {}
+        self._target_kind = target_kind
+        self._device_index = device_index
+        self._cache = cache
+        self._counters = counters
+
+    def accept(self, message: Message, *, target_id: str, kernels: Mapping[str, int]) -> str | None:
+        """Takes a Table if it is right, newer and wanted; the Kernel whose Table changed, or None.
+
+        `kernels` are those of the registered Programs, with the number of their symbols.
+        """
+        if not isinstance(message, types_pb2.Table) or message.kernel not in kernels:
+            return None
+        try:
+            table = table_from_proto(message)
+            _check_table(table, target_id, self._target_kind, kernels[table.kernel])
+        except (RulesError, NearhintError):
+            self._counters.event("table_invalid")
+            return None
+        known = self.tables.get(table.kernel)
+        if known is not None and (table.generation < known.generation or table == known):
+            return None
+        self.tables[table.kernel] = table
+        self._tuned[table.kernel] = tuned_buckets(table)
+        return table.kernel
+
+    def missing(self, kernels: Iterable[str]) -> Iterator[ArtifactRef]:
+        """The Artifacts that the Kernels' Tables can answer with and that are not loaded."""
+        for kernel in kernels:
+            table = self.tables.get(kernel)
+            for ref in _artifacts(table):
+                if ref not in self.loaded and ref not in self.unloadable:
+                    yield ref
+
+    def load(self, ref: ArtifactRef, fetch: Fetch) -> bool:
+        """Brings one Artifact here and loads it; False if that failed, which is counted.
+
+        Raises `DaemonUnreachable` or `DeadlineMissed`: the daemon is lost, the rest can wait.
+        """
+        try:
+            binary = self._cache.obtain(
+                ref.sha256, ref.size_bytes, lambda offset: fetch(ref, offset)
+            )
+            self.loaded[ref] = launchers.load(
+                binary, ref.launch, sha256=ref.sha256, device_index=self._device_index
+            )
+        except (DaemonUnreachable, DeadlineMissed):
+            raise
+        except Exception as error:  # a launcher may fail in ways of its own
+            reason = error.reason if isinstance(error, NearhintError) else "artifact_load_failed"
+            self._counters.event(reason)
+            failures = self._failures[ref] = self._failures.get(ref, 0) + 1
+            if failures >= FETCH_ATTEMPTS or not _may_pass(reason):
+                self.unloadable[ref] = reason
+            return False
+        return True
+
+    def is_met(self, demand: Demand) -> bool:
+        """Whether the search at the demand's bucket has ended, with its Fallback measured."""
+        site = demand.site
+        return (site.fallback, demand.bucket) in self._tuned.get(site.kernel, ())
+
+    def clear(self) -> None:
+        """Forgets all Tables: the Target has changed."""
+        self.tables.clear()
+        self._tuned.clear()
+
+    def forgive(self) -> None:
+        """Another daemon may have right what this one had wrong."""
+        self.unloadable.clear()
+        self._failures.clear()
+
+    def prune(self, kernels: Iterable[str]) -> None:
+        """Lets go of CPU binaries that no Table answers with; a Snapshot may still hold them.
+
+        What was loaded on a GPU stays: a captured graph may refer to it without our knowing.
+        """
+        if self._target_kind == "cuda":
+            return
+        wanted = set(kernels)
+        for kernel in self.tables.keys() - wanted:
+            del self.tables[kernel]
+            del self._tuned[kernel]
+            self._selectors.pop(kernel, None)
+        keep = {ref for table in self.tables.values() for ref in _artifacts(table)}
+        for ref in self.loaded.keys() - keep:
+            del self.loaded[ref]
+
+    def snapshot(self, registration: Registration) -> Snapshot | None:
+        """A new Snapshot of a registration's Plan, or None before there is one."""
+        plan = registration.plan
+        if plan is None:
+            return None
+        kernels = registration.kernels()
+        selectors = {kernel: self._selector(kernel) for kernel in kernels}
+        tables = {
+            kernel: selector.table
+            for kernel, selector in selectors.items()
+            if selector.table is not None
+        }
+        artifacts = {ref for table in tables.values() for ref in _artifacts(table)}
+        return Snapshot(
+            plan=plan,
+            generation=max((table.generation for table in tables.values()), default=0),
+            tables=tables,
+            loaded={ref: self.loaded[ref] for ref in artifacts if ref in self.loaded},
+            selectors={
+                site.step: selectors[site.kernel].step(site.fallback) for site in registration.sites
+            },
+        )
+
+    def _selector(self, kernel: str) -> Selector:
+        """The Selector of what can be served now; the same one until that changes."""
+        table = self.tables.get(kernel)
+        if table is None:
+            return _NO_TABLE
+        now = servable(table, self.loaded)
+        known = self._selectors.get(kernel)
+        if known is None or known[0] != now:
+            known = self._selectors[kernel] = (now, Selector(now))
+        return known[1]
+
+
+_NO_TABLE = Selector(None)
+
+
+def _artifacts(table: Table | None) -> tuple[ArtifactRef, ...]:
+    if table is None:
+        return ()
+    return tuple(table.variants[position].artifact for position in needed(table))
+
+
+def _may_pass(reason: str) -> bool:
+    return reason in {"artifact_corrupt", "daemon_failed", "not_found", "rejected"}
+
+
+def _check_table(table: Table, target_id: str, target_kind: str, symbols: int) -> None:
+    """Raises `InvalidAnswer` for a Table that does not fit the Kernel and device it is for."""
+    what = f"table of kernel {table.kernel[:12]}"
+    if table.target != target_id:
+        raise InvalidAnswer(what=what, problem="it is for another Target")
+    if len(table.symbols) != symbols:
+        raise InvalidAnswer(what=what, problem=f"{len(table.symbols)} symbols, not {symbols}")
+    known = set(table.symbols)
+    for variant in table.variants:
+        kind = "cpu" if isinstance(variant.artifact.launch, CpuLaunch) else "cuda"
+        if kind != target_kind:
+            raise InvalidAnswer(what=what, problem=f"an artifact for {kind}")
+        if not known.issuperset(ex.symbols_of(*_exprs(variant))):
+            raise InvalidAnswer(what=what, problem="a size that is none of its symbols")
+
+
+def _exprs(variant: Variant) -> Iterator[Expr]:
+    for fact in variant.guard.facts:
+        if not isinstance(fact, Aligned):
+            yield fact.expr
+    launch = variant.artifact.launch
+    if isinstance(launch, CpuLaunch):
+        yield launch.work
+        return
+    yield from launch.grid
+    for argument in launch.arguments:
+        if isinstance(argument, SizeArgument):
+            yield argument.expr

@@ -1,0 +1,187 @@
+"""Tuning: asking for the buckets that calls have met, once each, and what became of it.
+
+A bucket is asked for when no Table has it at tier 2. The operation that the daemon answers with is
+looked at now and then; when it has ended and the bucket is still not there, that is final.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+
+from nearhint._handles import ProgramHandle
+from nearhint._registration import Demand, Phase, Registration
+from nearhint._state import SessionState
+from nearhint.connection import Connection
+from nearhint.counters import Counters
+from nearhint.errors import DaemonUnreachable, DeadlineMissed, NearhintError, NotFound
+from nearhint_proto import convert
+from nearhint_proto.v1 import kernel_service_pb2, operation_service_pb2
+
+HINTS_A_CALL = 32
+POLL_S = (0.05, 2.0)
+"""The first and the longest pause between two looks at an operation."""
+RETRY_S = (1.0, 30.0)
+"""The first and the longest pause before something that the daemon refused is tried again."""
+ASK_ATTEMPTS = 3
+
+_LOST = (DaemonUnreachable, DeadlineMissed)
+
+
+class Tuning:
+    """The demands of one session, over one connection."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        state: SessionState,
+        *,
+        client_id: str,
+        counters: Counters,
+        clock: Callable[[], float],
+        get_tables: Callable[[set[str]], None],
+    ) -> None:
+        self._connection = connection
+        self._state = state
+        self._client_id = client_id
+        self._counters = counters
+        self._clock = clock
+        self._get_tables = get_tables
+        self._polls: dict[str, tuple[float, float]] = {}
+        self._ask_due_s = 0.0
+
+    def next_due_s(self) -> float:
+        """When there is something to ask or to look at."""
+        dues = [due for due, _ in self._polls.values()]
+        if any(self._open_demands(each) for each in self._state.registrations.values()):
+            dues.append(self._ask_due_s)
+        return min(dues, default=float("inf"))
+
+    def _open_demands(self, registration: Registration) -> list[Demand]:
+        if registration.phase is not Phase.PLANNED:
+            return []
+        copies = self._state.copies
+        return [
+            demand
+            for demand in registration.demands.values()
+            if demand.is_open and not copies.is_met(demand)
+        ]
+
+    def ask(self) -> None:
+        """Asks for every open demand."""
+        if self._ask_due_s > self._clock():
+            return
+        for registration, handle in self._state.alive():
+            wanted = self._askable(registration)
+            sizes = list(dict.fromkeys(demand.sizes for demand in wanted))
+            for start in range(0, len(sizes), HINTS_A_CALL):
+                some = set(sizes[start : start + HINTS_A_CALL])
+                together = [demand for demand in wanted if demand.sizes in some]
+                try:
+                    self._ensure(registration, handle, together)
+                except _LOST:
+                    raise
+                except NotFound:
+                    registration.restart()
+                    registration.delay(self._clock(), *RETRY_S)
+                    return
+                except NearhintError as error:
+                    self._counters.event(error.reason)
+                    self._ask_due_s = self._clock() + random.uniform(*RETRY_S)
+                    for demand in together:
+                        demand.attempts += 1
+                    return
+
+    def _askable(self, registration: Registration) -> list[Demand]:
+        wanted: list[Demand] = []
+        for demand in self._open_demands(registration):
+            table = self._state.copies.tables.get(demand.site.kernel)
+            if table is not None and table.reason and not table.variants:
+                demand.final = table.reason
+            elif demand.attempts >= ASK_ATTEMPTS:
+                demand.final = "refused_repeatedly"
+            else:
+                wanted.append(demand)
+        return wanted
+
+    def _ensure(
+        self, registration: Registration, handle: ProgramHandle, demands: list[Demand]
+    ) -> None:
+        hints = dict.fromkeys(demand.sizes for demand in demands)
+        answer = self._connection.ensure_kernels(
+            kernel_service_pb2.EnsureKernelsRequest(
+                program_id=registration.program_id,
+                kernels=sorted({demand.site.kernel for demand in demands}),
+                hints=[
+                    convert.size_hint_to_proto(dict(zip(registration.symbols, sizes, strict=True)))
+                    for sizes in hints
+                ],
+                target_id=self._state.target_id,
+                priority=kernel_service_pb2.PRIORITY_LIVE_MISS,
+                threads=handle.threads,
+                client_id=self._client_id,
+            )
+        )
+        for demand in demands:
+            demand.operation = answer.operation.id
+            demand.attempts += 1
+        self._polls[answer.operation.id] = (self._clock() + POLL_S[0], POLL_S[0])
+
+    def poll(self) -> None:
+        """Looks at the operations that are due."""
+        now = self._clock()
+        for name, (due_s, pause_s) in list(self._polls.items()):
+            if due_s > now:
+                continue
+            unmet = [demand for demand in self._unmet() if demand.operation == name]
+            if not unmet:
+                del self._polls[name]
+                continue
+            try:
+                operation = self._connection.get_operation(name)
+            except NotFound:
+                del self._polls[name]
+                for demand in unmet:
+                    demand.operation = ""  # asked again at the next turn
+                continue
+            except _LOST:
+                raise
+            except NearhintError as error:
+                self._counters.event(error.reason)
+                self._polls[name] = (now + RETRY_S[0], POLL_S[1])
+                continue
+            if operation.state == operation_service_pb2.OPERATION_STATE_RUNNING:
+                self._polls[name] = (now + pause_s, min(POLL_S[1], pause_s * 2))
+                continue
+            del self._polls[name]
+            self._conclude(operation, unmet)
+
+    def _unmet(self) -> Iterator[Demand]:
+        copies = self._state.copies
+        for registration in self._state.registrations.values():
+            for demand in registration.demands.values():
+                if not demand.final and not copies.is_met(demand):
+                    yield demand
+
+    def _conclude(self, operation: operation_service_pb2.Operation, demands: list[Demand]) -> None:
+        """An operation has ended: what it did not bring will not come."""
+        self._get_tables({demand.site.kernel for demand in demands})
+        self._state.refresh()
+        copies = self._state.copies
+        for demand in demands:
+            if copies.is_met(demand):
+                continue
+            table = copies.tables.get(demand.site.kernel)
+            reason = table.reason if table is not None else ""
+            demand.final = reason or (
+                "not_tuned"
+                if operation.state == operation_service_pb2.OPERATION_STATE_DONE
+                else failure(operation)
+            )
+
+
+def failure(operation: operation_service_pb2.Operation) -> str:
+    """Why an operation did not end well, in one line."""
+    name = operation_service_pb2.OperationState.Name(operation.state)
+    text = operation.error.message.split("\n")[0][:200]
+    return text or name.removeprefix("OPERATION_STATE_").lower()

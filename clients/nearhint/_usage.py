@@ -1,0 +1,52 @@
+"""Usage: what ran how often, added up between two reports. Counts, never data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nearhint._handles import Sizes
+
+SIZES_LIMIT = 2_048
+"""Distinct (Program, sizes) between two reports; what is over is dropped."""
+REPORT_LIMIT = 256
+"""Usages in one report."""
+TIERS = 4
+
+
+class Usage:
+    """Counts since the last report; only the engine's thread touches it."""
+
+    def __init__(self) -> None:
+        self.calls: dict[tuple[str, Sizes], list[int]] = {}
+        self.reasons: dict[str, int] = {}
+        self.dropped = 0
+
+    def call(self, program_id: str, sizes: Sizes, tiers: Sizes) -> None:
+        """One call of a Program, with its launches by tier."""
+        row = self.calls.get((program_id, sizes))
+        if row is None:
+            if len(self.calls) >= SIZES_LIMIT:
+                self.dropped += 1
+                return
+            row = self.calls[(program_id, sizes)] = [0] * (1 + TIERS)
+        row[0] += 1
+        for tier, launches in enumerate(tiers[:TIERS]):
+            row[1 + tier] += launches
+
+    def reason(self, name: str) -> None:
+        """One Fallback, by reason."""
+        self.reasons[name] = self.reasons.get(name, 0) + 1
+
+    def __bool__(self) -> bool:
+        return bool(self.calls or self.reasons)
+
+    def take(self) -> Iterator[tuple[str, Sizes, int, list[int]]]:
+        """Up to `REPORT_LIMIT` usages: Program, sizes, calls, launches by tier. Taken is gone."""
+        for program_id, sizes in list(self.calls)[:REPORT_LIMIT]:
+            calls, *launches = self.calls.pop((program_id, sizes))
+            yield program_id, sizes, calls, launches
+
+    def take_reasons(self) -> dict[str, int]:
+        """The reasons; taken is gone."""
+        reasons, self.reasons = self.reasons, {}
+        return reasons

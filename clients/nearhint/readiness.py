@@ -1,0 +1,169 @@
+"""Settling and status: how far this process's Kernels are, over all its sessions."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from nearhint import session as sessions_of_process
+from nearhint._engine import Inquiry
+from nearhint._registration import SEARCHED_TIER, Demand, Phase
+from nearhint._state import SessionState
+from nearhint.session import Session, counters
+
+
+@dataclass(frozen=True, slots=True)
+class SettleReport:
+    """How far the Kernels are that this process has used, at the sizes it used them with.
+
+    `at_t2`: measured there, and the winner serves (it may be the original ops). `at_t0`: the
+    original ops serve, for the final reason given. `pending`: neither yet. Kernels are named by
+    identity; a Program without a Plan by its label.
+    """
+
+    settled: bool
+    at_t2: tuple[str, ...] = ()
+    at_t0: Mapping[str, str] = field(default_factory=dict[str, str])
+    pending: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What a readiness probe wants to know.
+
+    `ready` once nothing is on its way that a first call would miss: each Program that was
+    registered has its Plan, Tables and binaries, or will not get them for now.
+    """
+
+    ready: bool
+    connected: bool
+    addresses: tuple[str, ...]
+    programs: int
+    planned: int
+    kernels: int
+    tables: int
+    artifacts: int
+    fallbacks: Mapping[str, int]
+    events: Mapping[str, int]
+    problems: tuple[str, ...]
+
+
+def settle(*, timeout_s: float = 60.0) -> SettleReport:
+    """Waits until every Kernel that this process has used is at T2 at the sizes it was used with.
+
+    For benchmarks, tests and warm-up; never for serving. It never raises; when the time is up, the
+    report says what is still pending. A Kernel with a final reason for T0 is not waited for.
+
+    >>> settle(timeout_s=0.1).settled  # nothing was used
+    True
+    """
+    deadline = time.monotonic() + timeout_s
+    counters.wait()
+    reports: list[SettleReport] = []
+    for session in sessions_of_process.sessions():
+        if session.engine is None:
+            names = {handle.program.label or handle.program_id[:12] for handle in session.handles()}
+            reports.append(SettleReport(True, at_t0=dict.fromkeys(sorted(names), session.reason)))
+        else:
+            reports.append(_settle_session(session, deadline))
+    return _merged(reports)
+
+
+def _settle_session(session: Session, deadline: float) -> SettleReport:
+    """Asks the engine to report after each of its turns until it is settled or time is up."""
+    engine = session.engine
+    assert engine is not None
+    answers: queue.SimpleQueue[SettleReport] = queue.SimpleQueue()
+    inquiry = Inquiry(lambda: answers.put(progress(session.state)))
+    engine.post(inquiry)
+    report = SettleReport(settled=False, pending=("not yet known",))
+    try:
+        while not report.settled:
+            left_s = deadline - time.monotonic()
+            report = answers.get(timeout=max(0.0, left_s)) if left_s > 0 else answers.get_nowait()
+    except queue.Empty:
+        pass
+    finally:
+        inquiry.is_open = False
+    return report
+
+
+def progress(state: SessionState) -> SettleReport:
+    """How far one session is; for the engine's thread."""
+    at_t2: set[str] = set()
+    at_t0: dict[str, str] = {}
+    pending: set[str] = set()
+    for registration, handle in state.alive():
+        if registration.phase is Phase.REFUSED and registration.plan is None:
+            at_t0[registration.name] = registration.reason
+            continue
+        if registration.plan is None:
+            pending.add(registration.name)
+            continue
+        snapshot = handle.snapshot
+        for demand in list(registration.demands.values()):
+            kernel = demand.site.kernel
+            if demand.final:
+                at_t0[kernel] = demand.final
+            elif not state.copies.is_met(demand) or snapshot is None or registration.is_stale:
+                pending.add(kernel)
+            else:
+                selection = snapshot.choose(demand.site.step, demand.dims).selection
+                if selection.tier >= SEARCHED_TIER:
+                    at_t2.add(kernel)
+                else:
+                    at_t0[kernel] = _why_not(state, demand, selection.reason)
+    return SettleReport(
+        settled=not pending,
+        at_t2=tuple(sorted(at_t2 - at_t0.keys() - pending)),
+        at_t0={kernel: at_t0[kernel] for kernel in sorted(at_t0.keys() - pending)},
+        pending=tuple(sorted(pending)),
+    )
+
+
+def _why_not(state: SessionState, demand: Demand, reason: str) -> str:
+    """Why a tuned bucket is not served at T2: a binary that cannot be loaded explains it best."""
+    table = state.copies.tables.get(demand.site.kernel)
+    for variant in table.variants if table is not None else ():
+        problem = state.copies.unloadable.get(variant.artifact)
+        if problem:
+            return problem
+    return reason
+
+
+def _merged(reports: list[SettleReport]) -> SettleReport:
+    pending = {kernel for report in reports for kernel in report.pending}
+    at_t0 = {kernel: reason for report in reports for kernel, reason in report.at_t0.items()}
+    at_t2 = {kernel for report in reports for kernel in report.at_t2}
+    return SettleReport(
+        settled=all(report.settled for report in reports),
+        at_t2=tuple(sorted(at_t2 - at_t0.keys() - pending)),
+        at_t0={kernel: reason for kernel, reason in at_t0.items() if kernel not in pending},
+        pending=tuple(sorted(pending)),
+    )
+
+
+def status() -> Status:
+    """How far this process is; answers at once, from what is known here."""
+    every = sessions_of_process.sessions()
+    states = [session.state for session in every]
+    registrations = [each for state in states for each in list(state.registrations.values())]
+    engines = {session.engine for session in every if session.engine is not None}
+    handles = [handle for session in every for handle in session.handles()]
+    problems = [session.reason for session in every if session.reason]
+    problems += [engine.problem for engine in engines if engine.problem]
+    return Status(
+        ready=all(handle.is_answered for handle in handles),
+        connected=bool(engines) and all(engine.is_connected for engine in engines),
+        addresses=tuple(sorted({engine.address for engine in engines})),
+        programs=len(handles),
+        planned=sum(each.plan is not None for each in registrations),
+        kernels=sum(len(state.kernels()) for state in states),
+        tables=sum(len(state.copies.tables) for state in states),
+        artifacts=sum(len(state.copies.loaded) for state in states),
+        fallbacks=dict(counters.fallbacks),
+        events=counters.seen(),
+        problems=tuple(dict.fromkeys(problems)),
+    )
