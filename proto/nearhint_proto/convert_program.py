@@ -16,6 +16,7 @@ from nearhint_proto.convert_expr import (
 )
 from nearhint_proto.v1 import program_pb2 as pb
 from nearhint_proto.v1 import types_pb2
+from nearhint_rules import expr as ex
 from nearhint_rules.errors import InvalidMessage, InvalidProgram
 from nearhint_rules.program import (
     Arg,
@@ -134,6 +135,8 @@ def arg_to_proto(arg: Arg) -> pb.Arg:
             return pb.Arg(keyword=pb.Arg.Keyword(kind=kind, name=name))
         case tuple():
             return pb.Arg(items=pb.Arg.Items(args=map(arg_to_proto, arg)))
+        case int():  # a type checker takes it for a float
+            return pb.Arg(expr=expr_to_proto(ex.Int(arg)))
         case _:
             return pb.Arg(expr=expr_to_proto(arg))
 

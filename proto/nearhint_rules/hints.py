@@ -21,22 +21,17 @@ def bucket_size(size: int) -> int:
     """2^round(log2 size), exactly; 0 below 1, where nothing is tuned.
 
     The boundary between 2^k and 2^(k+1) is 2^k * sqrt(2), which is never an integer: there is no
-    tie to break.
+    tie to break. Below it size^2 < 2^(2k+1), above it size^2 > 2^(2k+1).
 
     >>> [bucket_size(size) for size in (1, 2, 3, 5, 6, 11, 12, 181, 182)]
     [1, 2, 4, 4, 8, 8, 16, 128, 256]
     """
-    if size < 1:
-        return 0
-    exponent = size.bit_length() - 1
-    if size * size > 1 << (2 * exponent + 1):
-        exponent += 1
-    return 1 << exponent
+    return 1 << ((size * size).bit_length() >> 1) if size > 0 else 0
 
 
 def bucket(dims: Sequence[int]) -> tuple[int, ...]:
     """The bucket of sizes, which is also its hint: one power of two for each."""
-    return tuple(map(bucket_size, dims))
+    return tuple([1 << ((dim * dim).bit_length() >> 1) if dim > 0 else 0 for dim in dims])
 
 
 def covered(table: Table | None, dims: Sequence[int], fallback: str) -> bool:

@@ -1,7 +1,8 @@
 """Distances between a call's sizes and hints: which hint is nearest.
 
-A metric is bound to the hints of one Table once, and then gives, for any sizes, one comparable
-value for each hint; the least is nearest. Among equals the first in `order` wins.
+A metric is bound to the hints of one Table once, and then says for any sizes which of them is
+nearest, and their order. The hints are bound in the order that `Metric.preferred` puts them in:
+among equally distant ones the earlier is nearer.
 
 `SizeRatio` is the rule of this project: the product over the symbols of max(d, h) / min(d, h),
 compared exactly. `ArgumentShapes` is the rule it started from, kept bit for bit.
@@ -11,8 +12,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from struct import Struct
 from typing import Protocol, TypeAlias
 
 from nearhint_rules import expr as ex
@@ -22,85 +25,119 @@ Dims: TypeAlias = tuple[int, ...]
 Shapes: TypeAlias = Sequence[Sequence[int]]
 
 
-class Metric(Protocol):
-    """How far sizes are from hints."""
+class BoundMetric(Protocol):
+    """Distances to the hints of one Table."""
 
-    def order(self, hints: Sequence[Dims]) -> tuple[int, ...]:
-        """The hints' positions, those that win a tie first."""
+    def nearest(self, dims: Dims) -> int:
+        """The position of the nearest hint."""
+        ...
+
+    def order(self, dims: Dims) -> list[int]:
+        """The hints' positions, nearest first."""
+        ...
+
+
+class Metric(Protocol):
+    """A rule for how far sizes are from hints."""
+
+    def preferred(self, hints: Sequence[Dims]) -> list[int]:
+        """The positions of `hints`, those that win a tie first."""
         ...
 
     def bind(self, symbols: tuple[str, ...], hints: Sequence[Dims]) -> BoundMetric:
-        """The distances to `hints`, one value for each, in their order."""
+        """The distances to `hints`, of which there is at least one."""
         ...
-
-
-BoundMetric: TypeAlias = Callable[[Dims], Sequence[int] | Sequence[float]]
 
 
 @dataclass(frozen=True, slots=True)
 class SizeRatio:
-    """The product over the Kernel's symbols of max(d, h) / min(d, h), as exact integers.
+    """The product over the Kernel's symbols of max(d, h) / min(d, h), compared exactly.
 
     Its log2 is the L1 distance in log2 space. Ties go to the hint with more elements, then to the
-    lexicographically larger one.
+    lexicographically larger one. Sizes and hints are positive.
     """
 
-    def order(self, hints: Sequence[Dims]) -> tuple[int, ...]:
+    def preferred(self, hints: Sequence[Dims]) -> list[int]:
         """The hints with most elements first, then the lexicographically larger."""
-        return tuple(
-            sorted(
-                range(len(hints)),
-                key=lambda position: (math.prod(hints[position]), hints[position]),
-                reverse=True,
-            )
+        return sorted(
+            range(len(hints)),
+            key=lambda position: (math.prod(hints[position]), hints[position]),
+            reverse=True,
         )
 
     def bind(self, symbols: tuple[str, ...], hints: Sequence[Dims]) -> BoundMetric:
-        """Distances for positive sizes and hints.
-
-        All ratios of a symbol are scaled to integers by d * L, where L is the least common
-        multiple of its hints' sizes h: d * L * (h / d) = h * L above d, d * d * (L / h) below.
-        """
-        axes = [_RatioAxis.of([hint[axis] for hint in hints]) for axis in range(len(symbols))]
-        count = len(hints)
-
-        def distances(dims: Dims) -> list[int]:
-            if not axes:
-                return [1] * count
-            total: list[int] = []
-            for axis, size in zip(axes, dims, strict=True):
-                split = bisect_left(axis.sizes, size)
-                square = size * size
-                terms = [square * factor for factor in axis.below[:split]]
-                terms += axis.above[split:]
-                if total:
-                    total = [value * terms[at] for value, at in zip(total, axis.at, strict=True)]
-                else:
-                    total = [terms[at] for at in axis.at]
-            return total
-
-        return distances
+        """The distances to `hints`."""
+        return _BoundRatio(hints)
 
 
-@dataclass(frozen=True, slots=True)
-class _RatioAxis:
-    """One symbol: its distinct hint sizes h, ascending; h * L; L / h; and each hint's place."""
+SIZE_RATIO = SizeRatio()
 
-    sizes: list[int]
-    above: list[int]
-    below: list[int]
-    at: list[int]
+_UNIT = 1 << 16
+_LANE = 32
 
-    @classmethod
-    def of(cls, values: Sequence[int]) -> _RatioAxis:
-        sizes = sorted(set(values))
-        scale = math.lcm(*sizes)
-        return cls(
-            sizes=sizes,
-            above=[size * scale for size in sizes],
-            below=[scale // size for size in sizes],
-            at=[sizes.index(value) for value in values],
-        )
+
+class _BoundRatio:
+    """Finds the nearest hint with one big integer, and decides between close ones exactly.
+
+    The integer has a lane of 32 bits for each hint, which holds its log2 distance in units of
+    2^-16, rounded. Between two neighbouring sizes of a symbol's hints the lanes are linear in
+    log2 of the call's size: one product and one sum a symbol give the distances to all hints.
+    Hints that rounding cannot tell apart are compared as fractions.
+    """
+
+    __slots__ = ("_axes", "_bias", "_hints", "_lanes", "_slack")
+
+    def __init__(self, hints: Sequence[Dims]) -> None:
+        self._hints = list(hints)
+        self._axes = [_axis(sizes) for sizes in zip(*hints, strict=True)]
+        # Each symbol rounds the call's log2 and the hint's; the bias keeps every lane positive.
+        self._slack = 4 * len(self._axes)
+        self._bias = sum(2 * len(self._axes) << (_LANE * lane) for lane in range(len(hints)))
+        self._lanes = Struct(f"<{len(hints)}I")
+
+    def nearest(self, dims: Dims) -> int:
+        total = self._bias
+        for (sizes, cells), size in zip(self._axes, dims, strict=True):
+            constant, slope = cells[bisect_left(sizes, size)]
+            total += constant + slope * round(math.log2(size) * _UNIT)
+        lanes = self._lanes.unpack(total.to_bytes(self._lanes.size, "little"))
+        bound = min(lanes) + self._slack
+        close = [at for at, lane in enumerate(lanes) if lane <= bound]
+        best = close[0]
+        if len(close) > 1:
+            high, low = _ratio(dims, self._hints[best])
+            for at in close[1:]:
+                other_high, other_low = _ratio(dims, self._hints[at])
+                if other_high * low < high * other_low:
+                    best, high, low = at, other_high, other_low
+        return best
+
+    def order(self, dims: Dims) -> list[int]:
+        ratios = [Fraction(*_ratio(dims, hint)) for hint in self._hints]
+        return sorted(range(len(ratios)), key=ratios.__getitem__)
+
+
+def _axis(hints: Sequence[int]) -> tuple[list[int], list[tuple[int, int]]]:
+    """One symbol: its hints' distinct sizes, and for each cell between them, constant and slope.
+
+    In the cell of the sizes d above `sizes[:cell]`, a lane is log2 d - log2 h for the hints below
+    and log2 h - log2 d for those above.
+    """
+    sizes = sorted(set(hints))
+    cells: list[tuple[int, int]] = []
+    for cell in range(len(sizes) + 1):
+        constant = slope = 0
+        for lane, hint in enumerate(hints):
+            sign = 1 if sizes.index(hint) < cell else -1
+            constant -= sign * round(math.log2(hint) * _UNIT) << (_LANE * lane)
+            slope += sign << (_LANE * lane)
+        cells.append((constant, slope))
+    return sizes, cells
+
+
+def _ratio(dims: Dims, hint: Dims) -> tuple[int, int]:
+    """The product of max(d, h) / min(d, h), as numerator and denominator."""
+    return math.prod(map(max, dims, hint)), math.prod(map(min, dims, hint))
 
 
 def argument_shapes_distance(first: Shapes, second: Shapes) -> float:
@@ -132,19 +169,36 @@ class ArgumentShapes:
     call: tuple[tuple[Expr, ...], ...]
     key: tuple[tuple[Expr, ...], ...]
 
-    def order(self, hints: Sequence[Dims]) -> tuple[int, ...]:
+    def preferred(self, hints: Sequence[Dims]) -> list[int]:
         """The hints as listed."""
-        return tuple(range(len(hints)))
+        return list(range(len(hints)))
 
     def bind(self, symbols: tuple[str, ...], hints: Sequence[Dims]) -> BoundMetric:
-        """Distances between the tensors' shapes."""
-        keys = [_shapes(self.key, symbols, hint) for hint in hints]
+        """The distances between the tensors' shapes."""
+        return _BoundShapes(self, symbols, hints)
 
-        def distances(dims: Dims) -> list[float]:
-            shapes = _shapes(self.call, symbols, dims)
-            return [argument_shapes_distance(shapes, key) for key in keys]
 
-        return distances
+class _BoundShapes:
+    __slots__ = ("_call", "_keys", "_symbols")
+
+    def __init__(
+        self, metric: ArgumentShapes, symbols: tuple[str, ...], hints: Sequence[Dims]
+    ) -> None:
+        self._call = metric.call
+        self._symbols = symbols
+        self._keys = [_shapes(metric.key, symbols, hint) for hint in hints]
+
+    def nearest(self, dims: Dims) -> int:
+        distances = self._distances(dims)
+        return distances.index(min(distances))
+
+    def order(self, dims: Dims) -> list[int]:
+        distances = self._distances(dims)
+        return sorted(range(len(distances)), key=distances.__getitem__)
+
+    def _distances(self, dims: Dims) -> list[float]:
+        shapes = _shapes(self._call, self._symbols, dims)
+        return [argument_shapes_distance(shapes, key) for key in self._keys]
 
 
 def _shapes(
@@ -152,6 +206,3 @@ def _shapes(
 ) -> tuple[tuple[int, ...], ...]:
     sizes = dict(zip(symbols, dims, strict=True))
     return tuple(tuple(ex.evaluate(size, sizes) for size in tensor) for tensor in tensors)
-
-
-SIZE_RATIO = SizeRatio()

@@ -13,10 +13,12 @@ not beat the Fallback there beyond noise. The same Table gives the same answer i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
 from nearhint_rules import expr as ex
+from nearhint_rules.errors import InvalidMessage
 from nearhint_rules.guard import Aligned, AtMost, Divisible, Equals
 from nearhint_rules.hints import bucket
 from nearhint_rules.metrics import SIZE_RATIO, Dims, Metric
@@ -44,9 +46,8 @@ REASONS: Mapping[str, str] = {
 """Every reason that a Selection may give, and what it means. Stable across releases."""
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """The answer to "what runs at these sizes".
+class Selection(NamedTuple):
+    """The answer to "what runs at these sizes". A tuple, since calls make it: a third of the time.
 
     `variant` is a position in `Table.variants`, or `FALLBACK`. `hint` is where the answer came
     from, empty if from none; `distance` is the log2 distance to it. `expected_regret` is the
@@ -63,15 +64,18 @@ class Selection:
     tier: int
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+Alternative: TypeAlias = tuple[tuple[Aligned, ...], Selection]
+Alternatives: TypeAlias = tuple[Alternative, ...]
+
+
+class Choice(NamedTuple):
     """What sizes alone decide: Selections in order, each with the pointer facts that it needs.
 
     The last one needs none. `is_covered` says whether the sizes' bucket is tuned for this step;
     where it is not, ask for it.
     """
 
-    alternatives: tuple[tuple[tuple[Aligned, ...], Selection], ...]
+    alternatives: Alternatives
     is_covered: bool
 
     def pick(self, addresses: Sequence[int]) -> Selection:
@@ -99,8 +103,11 @@ def select(
     """What runs at `dims` (the Kernel's sizes, in symbol order) for the step with this Fallback.
 
     `alignments` are the parameters' addresses, or their alignments in bytes (powers of two); where
-    it is None, every parameter is taken to be aligned to `ASSUMED_ALIGNMENT`.
+    it is None, every parameter is taken to be aligned to `ASSUMED_ALIGNMENT`. Raises
+    `InvalidMessage` for the wrong number of sizes.
     """
+    if table is not None and len(dims) != len(table.symbols):
+        raise InvalidMessage("dims", f"{len(dims)} sizes for {len(table.symbols)} symbols")
     choice = StepSelector(table, fallback, metric=metric).prepare(tuple(dims))
     if alignments is not None:
         return choice.pick(alignments)
@@ -139,9 +146,10 @@ class StepSelector:
     __slots__ = (
         "_buckets",
         "_cutoff",
-        "_distances",
+        "_empty",
         "_facts",
         "_generation",
+        "_hints",
         "_memory",
         "_remembered",
         "_rows",
@@ -160,11 +168,12 @@ class StepSelector:
         # The young and the old half of the memory: replaced together, so that a reader sees both.
         self._memory: tuple[dict[Dims, Choice], dict[Dims, Choice]] = ({}, {})
         self._generation = 0 if table is None else table.generation
-        self._settled = _settled_reason(table, fallback)
-        if table is None or self._settled:
-            self._buckets: frozenset[Dims] | None = (
-                None if table is not None and table.reason and not table.variants else frozenset()
-            )
+        self._empty = self._by_fallback("zero_elements", is_covered=True)
+        self._settled: Choice | None = None
+        reason = _settled_reason(table, fallback)
+        if table is None or reason:
+            is_final = table is not None and bool(table.reason) and not table.variants
+            self._settled = self._by_fallback(reason, is_covered=is_final)
             return
         self._cutoff = table.cutoff
         self._facts = _SizeFacts(table.symbols)
@@ -179,9 +188,9 @@ class StepSelector:
                 fallback=dict(rows[at].fallbacks)[fallback],
                 tier=rows[at].tier,
             )
-            for at in metric.order(hints)
+            for at in metric.preferred(hints)
         ]
-        self._distances = metric.bind(table.symbols, [row.dims for row in self._rows])
+        self._hints = metric.bind(table.symbols, [row.dims for row in self._rows])
         self._buckets = frozenset(bucket(hint) for hint in hints)
 
     def choice(self, dims: Dims) -> Choice:
@@ -200,70 +209,59 @@ class StepSelector:
     def prepare(self, dims: Dims) -> Choice:
         """What the sizes decide, worked out from the Table."""
         if dims and min(dims) < 1:
-            return self._by_fallback("zero_elements", is_covered=True)
-        if self._settled:
-            return self._by_fallback(self._settled, is_covered=self._buckets is None)
-        alternatives = list(self._alternatives(dims))
-        return Choice(tuple(alternatives), self._buckets is None or bucket(dims) in self._buckets)
+            return self._empty
+        if self._settled is not None:
+            return self._settled
+        return Choice(self._alternatives(dims), bucket(dims) in self._buckets)
 
     def _by_fallback(self, reason: str, *, is_covered: bool) -> Choice:
         selection = Selection(FALLBACK, (), 0.0, None, reason, self._generation, 0)
         return Choice((((), selection),), is_covered)
 
-    def _alternatives(self, dims: Dims) -> Iterator[tuple[tuple[Aligned, ...], Selection]]:
+    def _alternatives(self, dims: Dims) -> Alternatives:
         """What serves under which pointer facts, up to the first that needs none."""
         held = self._facts.held(dims)
-        tried: list[tuple[Aligned, ...]] = []
-        for row in self._nearest_first(dims):
-            eligible = [each for each in row.candidates if not each.needs & ~held]
-            if not eligible:
-                continue
-            distance = _log2_distance(dims, row.dims)
-            beyond = any(
-                max(size, near) > self._cutoff * min(size, near)
-                for size, near in zip(dims, row.dims, strict=True)
-            )
-            if beyond:
-                # The default Variant is asked first: whoever else is eligible only says that this
-                # hint has an eligible Variant.
-                eligible.sort(key=lambda each: each.variant != row.default)
-            for at, candidate in enumerate(eligible):
-                facts = candidate.pointer_facts
-                if any(_implies(facts, before) for before in tried):
-                    continue
-                tried.append(facts)
-                if beyond:
-                    yield facts, self._beyond(row, candidate, distance)
-                else:
-                    yield (
-                        facts,
-                        self._at(row, eligible[at:], distance, is_measured=dims == row.dims),
-                    )
-                if not facts:
-                    return
-        yield (), Selection(FALLBACK, (), 0.0, None, "no_eligible_variant", self._generation, 0)
+        found: list[Alternative] = []
+        if self._serve(self._rows[self._hints.nearest(dims)], dims, held, found):
+            return tuple(found)
+        for at in self._hints.order(dims)[1:]:
+            if self._serve(self._rows[at], dims, held, found):
+                return tuple(found)
+        nothing = Selection(FALLBACK, (), 0.0, None, "no_eligible_variant", self._generation, 0)
+        return (*found, ((), nothing))
 
-    def _nearest_first(self, dims: Dims) -> Iterator[_Row]:
-        distances = self._distances(dims)
-        yield self._rows[distances.index(min(distances))]
-        order = sorted(range(len(distances)), key=distances.__getitem__)
-        for at in order[1:]:
-            yield self._rows[at]
+    def _serve(self, row: _Row, dims: Dims, held: int, found: list[Alternative]) -> bool:
+        """Adds what serves if this hint answers; returns whether one of them needs no address."""
+        missing = ~held
+        eligible = [each for each in row.candidates if not each.needs & missing]
+        if not eligible:
+            return False
+        distance, is_beyond = _log2_distance(dims, row.dims, self._cutoff)
+        if is_beyond:
+            # The default Variant first: whoever else is eligible only makes this hint the one
+            # that answers.
+            eligible.sort(key=lambda each: each.variant != row.default)
+        for at, candidate in enumerate(eligible):
+            facts = candidate.pointer_facts
+            if found and any(_implies(facts, before) for before, _ in found):
+                continue
+            if is_beyond:
+                found.append((facts, self._beyond(row, candidate, distance)))
+            else:
+                found.append((facts, self._at(row, eligible[at:], dims, distance)))
+            if not facts:
+                return True
+        return False
 
     def _at(
-        self, row: _Row, eligible: Sequence[_Candidate], distance: float, *, is_measured: bool
+        self, row: _Row, eligible: Sequence[_Candidate], dims: Dims, distance: float
     ) -> Selection:
         best = eligible[0]
-        regret = _regret(row, eligible) if is_measured and row.tier >= 2 else None
-        return Selection(
-            variant=best.variant if best.is_faster else FALLBACK,
-            hint=row.dims,
-            distance=distance,
-            expected_regret=regret,
-            reason="winner" if best.is_faster else "fallback_wins",
-            generation=self._generation,
-            tier=row.tier,
+        variant, reason = (
+            (best.variant, "winner") if best.is_faster else (FALLBACK, "fallback_wins")
         )
+        regret = _regret(row, eligible) if row.tier >= 2 and dims == row.dims else None
+        return Selection(variant, row.dims, distance, regret, reason, self._generation, row.tier)
 
     def _beyond(self, row: _Row, candidate: _Candidate, distance: float) -> Selection:
         if candidate.variant == row.default and candidate.is_faster:
@@ -389,10 +387,18 @@ def _implies(facts: Sequence[Aligned], others: Sequence[Aligned]) -> bool:
     )
 
 
-def _log2_distance(dims: Dims, hint: Dims) -> float:
-    larger = math.prod(map(max, dims, hint))
-    smaller = math.prod(map(min, dims, hint))
-    return math.log2(larger) - math.log2(smaller)
+def _log2_distance(dims: Dims, hint: Dims, cutoff: int) -> tuple[float, bool]:
+    """The log2 distance, and whether a ratio is above `cutoff` in any symbol."""
+    larger = smaller = 1
+    is_beyond = False
+    for high, low in zip(dims, hint, strict=True):
+        if high < low:
+            high, low = low, high
+        if high > cutoff * low:
+            is_beyond = True
+        larger *= high
+        smaller *= low
+    return math.log2(larger) - math.log2(smaller), is_beyond
 
 
 def _regret(row: _Row, eligible: Sequence[_Candidate]) -> float | None:
