@@ -135,10 +135,8 @@ def arg_to_proto(arg: Arg) -> pb.Arg:
             return pb.Arg(keyword=pb.Arg.Keyword(kind=kind, name=name))
         case tuple():
             return pb.Arg(items=pb.Arg.Items(args=map(arg_to_proto, arg)))
-        case int():  # a type checker takes it for a float
-            return pb.Arg(expr=expr_to_proto(ex.Int(arg)))
         case _:
-            return pb.Arg(expr=expr_to_proto(arg))
+            return pb.Arg(expr=expr_to_proto(ex.as_expr(arg)))
 
 
 def arg_from_proto(message: pb.Arg, reader: ExprReader, field: str, *, depth: int = 0) -> Arg:
