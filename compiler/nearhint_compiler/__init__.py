@@ -2,3 +2,5 @@
 
 No I/O, no gRPC, no SQL, no device. May import: nearhint_rules, sympy.
 """
+
+COMPILER_VERSION = "0.1.0"

@@ -25,3 +25,9 @@ class Unsupported(CompilerError):
     """This Kernel cannot be generated for this Target; the Fallback serves."""
 
     code = "UNSUPPORTED"
+
+
+class Unlowerable(CompilerError):
+    """A node, or this form of its arguments, is in no lowering table: it stays opaque."""
+
+    code = "UNLOWERABLE"

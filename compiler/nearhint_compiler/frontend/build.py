@@ -1,0 +1,129 @@
+"""From a fusion group to a Kernel: bodies in one nest, then the canonical form of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from nearhint_compiler.errors import InvalidKernel
+from nearhint_compiler.frontend.call import is_host_scalar
+from nearhint_compiler.frontend.canon import Nest, canonical_nest
+from nearhint_compiler.frontend.emitter import Emitter, Value
+from nearhint_compiler.frontend.fuse import Fused, Group, output_index, read_index
+from nearhint_compiler.frontend.loops import Loops
+from nearhint_compiler.frontend.lower import Graph
+from nearhint_compiler.frontend.space import loop_index
+from nearhint_compiler.ir import index as ix
+from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.ir.legality import check_kernel
+from nearhint_rules.expr import Expr
+
+INLINE_DEPTH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltKernel:
+    """A Kernel with its parameters' slots and its symbols over the Program's."""
+
+    kernel: ir.Kernel
+    dims: tuple[Expr, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Here:
+    """A point at which one member's body is built."""
+
+    builder: _Builder
+    loops: Loops
+    index: tuple[Expr, ...]
+    depth: int
+
+    @property
+    def emit(self) -> Emitter:
+        return self.builder.emit
+
+    def read(self, operand: int) -> Value:
+        read = self.loops.reads[operand]
+        return self.builder.element(read.value, read_index(read, self.index), self.depth)
+
+
+@dataclass(slots=True)
+class _Builder:
+    graph: Graph
+    group: Group
+    inlined: frozenset[int]
+    emit: Emitter = field(default_factory=Emitter)
+    slots: list[int] = field(default_factory=list)
+    _results: dict[tuple[int, tuple[Expr, ...]], Sequence[Value]] = field(default_factory=dict)
+
+    def element(self, value: int, index: tuple[Expr, ...], depth: int) -> Value:
+        """The element `index` of `value`: computed here, or loaded."""
+        ranges = self.group.space.ranges(self.graph.ranges)
+        root, index = self.graph.root_index(value, index, ranges)
+        node = self.graph.producers[root]
+        if node in self.group.nodes:
+            return self.result(root)
+        if node in self.inlined:
+            return self._compute(node, index, depth + 1)[root - self.graph.starts[node]]
+        return self._loaded(root, ix.linear(index, self.graph.tensor(root).stride))
+
+    def result(self, value: int) -> Value:
+        """A member's output at the current point."""
+        node = self.graph.producers[value]
+        place = loop_index(self.graph.loops[node], self.group.space, self.graph.ranges)
+        if place is None:
+            raise InvalidKernel("a member that does not fit its group's space")
+        return self._compute(node, place, 0)[value - self.graph.starts[node]]
+
+    def _compute(self, node: int, index: tuple[Expr, ...], depth: int) -> Sequence[Value]:
+        if depth > INLINE_DEPTH:
+            raise InvalidKernel("too deep")
+        if (node, index) not in self._results:
+            loops = self.graph.loops[node]
+            self._results[node, index] = loops.build(_Here(self, loops, index, depth))
+        return self._results[node, index]
+
+    def _loaded(self, slot: int, index: Expr) -> Value:
+        found = self.graph.tensor(slot)
+        scalar = is_host_scalar(found)
+        if slot not in self.slots:
+            self.slots.append(slot)
+            self.emit.param("scalar" if scalar else "in", found.dtype)
+        place = self.slots.index(slot)
+        return self.emit.scalar(place) if scalar else self.emit.load(place, index)
+
+
+def build_kernel(graph: Graph, fused: Fused, group: Group, *, stored: Sequence[int]) -> BuiltKernel:
+    """The Kernel of `group` that writes the values `stored`.
+
+    Raises `InvalidKernel` or `Unlowerable` where the group cannot be one after all.
+    """
+    builder = _Builder(graph, group, fused.inlined)
+    for node in group.nodes:
+        place = loop_index(graph.loops[node], group.space, graph.ranges)
+        if place is not None:
+            builder._compute(node, place, 0)
+    results = [builder.result(value) for value in stored]
+    for value, result in zip(stored, results, strict=True):
+        node = graph.producers[value]
+        place = loop_index(graph.loops[node], group.space, graph.ranges)
+        index = output_index(graph, value, group.space, place)
+        if index is None:
+            raise InvalidKernel("an output that does not fit its group's space")
+        found = graph.tensor(value)
+        param = builder.emit.param("out", found.dtype)
+        builder.emit.store(param, ix.linear(index, found.stride), result)
+    slots = (*builder.slots, *stored)
+    nest = Nest(
+        tuple(builder.emit.body), tuple(builder.emit.params), slots, group.space, graph.ranges
+    )
+    canonical = canonical_nest(nest)
+    inputs = sum(param.role != "out" for param in canonical.kernel.params)
+    return BuiltKernel(
+        check_kernel(canonical.kernel),
+        canonical.dims,
+        canonical.slots[:inputs],
+        canonical.slots[inputs:],
+    )

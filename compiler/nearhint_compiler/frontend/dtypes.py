@@ -1,0 +1,65 @@
+"""torch's type promotion, over the dtypes that kernels may touch.
+
+Three kinds of operands, strongest first: tensors with dims, 0-d tensors, Python numbers. A weaker
+kind takes part only if its category (bool < integer < float) is higher, as in
+https://docs.pytorch.org/docs/stable/tensor_attributes.html#type-promotion-doc
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+FLOATS = ("f64", "f32", "f16", "bf16")
+INTEGERS = ("i64", "i32", "i16", "i8", "u8")
+DEFAULT_FLOAT = "f32"
+CATEGORY: Mapping[str, int] = {
+    "bool": 0,
+    **dict.fromkeys(INTEGERS, 1),
+    **dict.fromkeys(FLOATS, 2),
+}
+_WIDTH: Mapping[str, int] = {"i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1}
+
+
+def promote(left: str, right: str) -> str:
+    """The dtype of two tensors of the same kind: `torch.promote_types`."""
+    if left == right:
+        return left
+    if CATEGORY[left] != CATEGORY[right]:
+        return left if CATEGORY[left] > CATEGORY[right] else right
+    if CATEGORY[left] == 2:
+        if {left, right} == {"f16", "bf16"}:
+            return "f32"
+        return min(left, right, key=FLOATS.index)
+    if {left, right} == {"u8", "i8"}:
+        return "i16"
+    return max(left, right, key=lambda dtype: (_WIDTH[dtype], dtype != "u8"))
+
+
+def result_type(
+    *, tensors: Iterable[str] = (), zero_dim: Iterable[str] = (), numbers: Iterable[str] = ()
+) -> str | None:
+    """`torch.result_type` of operands given by kind; None without operands."""
+    result: str | None = None
+    for kind in (tensors, zero_dim, numbers):
+        combined: str | None = None
+        for dtype in kind:
+            combined = dtype if combined is None else promote(combined, dtype)
+        if combined is None:
+            continue
+        if result is None:
+            result = combined
+        elif CATEGORY[combined] > CATEGORY[result]:
+            result = promote(result, combined)
+    return result
+
+
+def number_dtype(value: bool | int | float) -> str:
+    """The dtype that a Python number takes part in promotion with."""
+    if isinstance(value, bool):
+        return "bool"
+    return "i64" if isinstance(value, int) else DEFAULT_FLOAT
+
+
+def compute_dtype(dtype: str) -> str:
+    """What values of `dtype` are computed in: f32 for low precision, else `dtype` itself."""
+    return "f32" if dtype in ("f16", "bf16") else dtype

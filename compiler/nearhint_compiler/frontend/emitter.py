@@ -1,0 +1,158 @@
+"""Building a Kernel's body: hash-consed nodes behind an arithmetic that knows dtypes.
+
+A `Value` is a body node with the dtype that the Program gives it. Low precision lives in f32 in
+the body; only loads, stores and the Program's own casts round to it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from nearhint_compiler.frontend.dtypes import CATEGORY, INTEGERS, compute_dtype
+from nearhint_compiler.errors import Unlowerable
+from nearhint_compiler.ir import nodes as ir
+from nearhint_rules import expr as ex
+from nearhint_rules.expr import Expr
+from nearhint_rules.program import DTYPES
+
+_PACK: Mapping[str, tuple[str, str]] = {
+    "f64": ("<d", "<Q"), "f32": ("<f", "<I"), "f16": ("<e", "<H"),
+    "i64": ("<q", "<Q"), "i32": ("<i", "<I"), "i16": ("<h", "<H"), "i8": ("<b", "<B"),
+    "u8": ("<B", "<B"), "bool": ("<?", "<B"),
+}  # fmt: skip
+_INTEGER_DIVISIONS = frozenset({"floordiv", "truncdiv", "mod", "fmod"})
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """Body node `node`, of logical dtype `dtype`."""
+
+    node: int
+    dtype: str
+
+
+def constant_bits(dtype: str, value: float) -> int:
+    """The bit pattern of a number in `dtype`; raises `Unlowerable` if it is out of range."""
+    pattern, unsigned = _PACK[dtype]
+    try:
+        if dtype == "bool":
+            return int(bool(value))
+        number = float(value) if CATEGORY[dtype] == 2 else int(value)
+        if isinstance(number, float) and number != number:
+            number = float("nan")
+        packed = struct.pack(pattern, number)
+    except OverflowError:
+        if CATEGORY[dtype] == 2 and not isinstance(value, int):
+            packed = struct.pack(pattern, float("inf") if value > 0 else float("-inf"))
+        else:
+            raise Unlowerable("a constant out of its dtype's range") from None
+    except (struct.error, ValueError):
+        raise Unlowerable("a constant out of its dtype's range") from None
+    return int(struct.unpack(unsigned, packed)[0])
+
+
+@dataclass(slots=True)
+class Emitter:
+    """Collects body nodes; equal nodes are one node."""
+
+    body: list[ir.BodyNode] = field(default_factory=list)
+    params: list[ir.Param] = field(default_factory=list)
+    _numbers: dict[ir.BodyNode, int] = field(default_factory=dict)
+
+    def emit(self, node: ir.BodyNode, dtype: str) -> Value:
+        """`node`, or the equal node that is there already, as a value of logical `dtype`."""
+        number = self._numbers.get(node)
+        if number is None:
+            number = self._numbers[node] = len(self.body)
+            self.body.append(node)
+        return Value(number, dtype)
+
+    def param(self, role: str, dtype: str) -> int:
+        """Adds a parameter; returns its position."""
+        self.params.append(ir.Param(role, dtype))
+        return len(self.params) - 1
+
+    def load(self, param: int, index: Expr) -> Value:
+        """Element `index` of an input, raised to the dtype that it is computed in."""
+        dtype = self.params[param].dtype
+        return self._raised(self.emit(ir.Load(param, index), dtype))
+
+    def scalar(self, param: int) -> Value:
+        """The value of a 0-d parameter."""
+        return self._raised(self.emit(ir.Scalar(param), self.params[param].dtype))
+
+    def _raised(self, value: Value) -> Value:
+        wide = compute_dtype(value.dtype)
+        if wide == value.dtype:
+            return value
+        return Value(self.emit(ir.Op("cast", wide, (value.node,)), wide).node, value.dtype)
+
+    def store(self, param: int, index: Expr, value: Value) -> None:
+        """Writes `value` to element `index` of an output, in the output's dtype."""
+        narrow = self.params[param].dtype
+        node = self.cast(value, narrow).node
+        if compute_dtype(narrow) != narrow:
+            node = self.emit(ir.Op("cast", narrow, (node,)), narrow).node
+        self.emit(ir.Store(param, index, node), narrow)
+
+    def const(self, dtype: str, value: float) -> Value:
+        """A number in the dtype that `dtype` is computed in."""
+        wide = compute_dtype(dtype)
+        return self.emit(ir.Const(wide, constant_bits(wide, value)), dtype)
+
+    def iota(self, index: Expr) -> Value:
+        """An integer expression as an i64 value."""
+        if isinstance(index, ex.Int):
+            return self.const("i64", index.value)
+        return self.emit(ir.Iota(index), "i64")
+
+    def cast(self, value: Value, dtype: str) -> Value:
+        """`value` in another dtype, without rounding to a low precision."""
+        source, wide = compute_dtype(value.dtype), compute_dtype(dtype)
+        if source == wide:
+            return Value(value.node, dtype)
+        return Value(self.emit(ir.Op("cast", wide, (value.node,)), wide).node, dtype)
+
+    def rounded(self, value: Value, dtype: str) -> Value:
+        """`value` in another dtype, rounded to it as a cast in the Program is."""
+        cast = self.cast(value, dtype)
+        if compute_dtype(dtype) == dtype or value.dtype == dtype:
+            return cast
+        narrow = self.emit(ir.Op("cast", dtype, (cast.node,)), dtype)
+        return self._raised(narrow)
+
+    def op(self, name: str, *operands: Value) -> Value:
+        """An elementwise op; raises `Unlowerable` if `ir.OPS` does not allow its dtypes."""
+        rule = ir.OPS[name]
+        dtype = operands[-1].dtype
+        kinds = [compute_dtype(operand.dtype) for operand in operands]
+        checked = kinds[1:] if name == "where" else kinds
+        if len(operands) != rule.arity or any(
+            kind != checked[0] or kind not in rule.operands for kind in checked
+        ):
+            raise Unlowerable(f"{name} of {kinds}")
+        if name in _INTEGER_DIVISIONS and kinds[0] in INTEGERS:
+            self._check_divisor(operands[1])
+        result = "bool" if rule.result == "bool" else dtype
+        node = ir.Op(name, compute_dtype(result), tuple(operand.node for operand in operands))
+        return self.emit(node, result)
+
+    def _check_divisor(self, divisor: Value) -> None:
+        """An integer division by 0 or -1 may trap: only a constant is known not to."""
+        node = self.body[divisor.node]
+        allones = (1 << 8 * DTYPES[divisor.dtype]) - 1
+        if not isinstance(node, ir.Const) or node.bits in (0, allones):
+            raise Unlowerable("an integer division by a divisor that is not known")
+
+    def reduce(self, kind: str, operand: Value) -> Value:
+        """A reduction over the whole reduction space."""
+        dtype = compute_dtype(operand.dtype)
+        if dtype not in ir.REDUCTIONS[kind]:
+            raise Unlowerable(f"{kind} of {dtype}")
+        return self.emit(ir.Reduce(kind, dtype, operand.node), operand.dtype)
+
+    def is_integer(self, value: Value) -> bool:
+        """Whether a value is an integer other than a bool."""
+        return value.dtype in INTEGERS

@@ -1,0 +1,269 @@
+"""Fusion: which loops share a Kernel.
+
+A *unit* is a group of loops, or a node that stays opaque. Two groups are joined if
+
+    one space fits both                                     (`space.unify`)
+    whatever one reads of the other, it reads at the very   (`Fusion._fits`)
+    point at which it is computed, so it stays in a register
+    no unit outside depends on one and feeds the other      (`Units.can_join`)
+
+First producers join their consumers, then siblings that share an input join each other. Then
+pointwise groups that nothing needs in memory are inlined where they are read, if recomputing is
+cheap; and groups that are not worth a launch go back to being opaque.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from nearhint_compiler.frontend.loops import BROADCAST, Loops, Read
+from nearhint_compiler.frontend.lower import Graph
+from nearhint_compiler.frontend.space import Space, loop_index, space_of, unify
+from nearhint_compiler.frontend.worth import is_cheap, is_worth_a_launch
+from nearhint_rules import expr as ex
+from nearhint_rules.expr import Expr
+
+MEMBER_LIMIT = 64
+INPUT_LIMIT = 24
+READER_LIMIT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Loops that become one Kernel: members in order, and what is recomputed inside."""
+
+    nodes: tuple[int, ...]
+    space: Space
+    inlined: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """The groups by their first node, and the loops that exist only where they are read.
+
+    Loops in neither are opaque after all, or nothing reads them.
+    """
+
+    groups: tuple[Group, ...]
+    inlined: frozenset[int]
+
+
+class Units:
+    """Which unit a node is in, and the units' transitive dependencies as bit sets of nodes."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.unit_of = list(range(len(graph.before)))
+        self.members: dict[int, list[int]] = {}
+        self._own: dict[int, int] = {}
+        self._above: dict[int, int] = {}
+        self._direct: dict[int, set[int]] = {}
+        for node, before in enumerate(graph.before):
+            if node in graph.views:
+                continue
+            self.members[node] = [node]
+            self._own[node] = 1 << node
+            above = 0
+            for earlier in before:
+                above |= self._own[earlier] | self._above[earlier]
+            self._above[node] = above
+            self._direct[node] = set(before)
+
+    def direct(self, unit: int) -> set[int]:
+        """The units that `unit` depends on directly."""
+        return {self.unit_of[node] for node in self._direct[unit]} - {unit}
+
+    def in_order(self, units: Iterable[int]) -> list[int]:
+        """`units` so that each comes after all that it depends on."""
+        return sorted(units, key=lambda unit: (self._above[unit].bit_count(), unit))
+
+    def can_join(self, left: int, right: int) -> bool:
+        """Whether no third unit lies between the two."""
+        return not any(
+            self._above[between] & self._own[other]
+            for unit, other in ((left, right), (right, left))
+            for between in self.direct(unit)
+            if between != other
+        )
+
+    def join(self, left: int, right: int) -> None:
+        """Makes `right` part of `left`."""
+        for node in self.members[right]:
+            self.unit_of[node] = left
+        self.members[left] = sorted(self.members[left] + self.members.pop(right))
+        both = self._own[left] | self._own.pop(right)
+        above = (self._above[left] | self._above.pop(right)) & ~both
+        self._own[left], self._above[left] = both, above
+        self._direct[left] |= self._direct.pop(right)
+        for unit in self._above:
+            if self._above[unit] & both:
+                self._above[unit] |= both | above
+
+
+@dataclass
+class Fusion:
+    """The state of fusing one graph."""
+
+    graph: Graph
+    units: Units = field(init=False)
+    spaces: dict[int, Space] = field(init=False)
+    _places: dict[tuple[int, Space], tuple[Expr, ...] | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.units = Units(self.graph)
+        self.spaces = {node: space_of(loops) for node, loops in self.graph.loops.items()}
+
+    def run(self) -> Fused:
+        """Joins, inlines and drops, in this order."""
+        self._join_producers()
+        self._join_siblings()
+        return self._finished()
+
+    def _join_producers(self) -> None:
+        for node in sorted(self.graph.loops):
+            for producer in self._producers(node):
+                self._try_join(self.units.unit_of[producer], self.units.unit_of[node])
+
+    def _join_siblings(self) -> None:
+        readers: dict[int, list[int]] = {}
+        for node, loops in sorted(self.graph.loops.items()):
+            for read in loops.reads:
+                root = self.graph.root(read.value)
+                if self.graph.producers[root] not in self.graph.loops:
+                    readers.setdefault(root, []).append(node)
+        for root, nodes in readers.items():
+            if not self.graph.tensor(root).shape:
+                continue
+            for left, right in zip(nodes, nodes[1:], strict=False):
+                units = self.units.unit_of[left], self.units.unit_of[right]
+                if self.spaces[units[0]].numel == self.spaces[units[1]].numel:
+                    self._try_join(*units)
+
+    def _producers(self, node: int) -> Iterator[int]:
+        """The loops that a node reads from, the latest first."""
+        found = {
+            self.graph.producers[self.graph.root(read.value)]
+            for read in self.graph.loops[node].reads
+        }
+        yield from sorted(found & self.graph.loops.keys(), reverse=True)
+
+    def _try_join(self, left: int, right: int) -> bool:
+        if left == right:
+            return False
+        members = self.units.members
+        if len(members[left]) + len(members[right]) > MEMBER_LIMIT:
+            return False
+        space = unify(self.spaces[left], self.spaces[right])
+        if space is None or not self.units.can_join(left, right):
+            return False
+        if not self._fits(left, right, space):
+            return False
+        self.units.join(left, right)
+        del self.spaces[right]
+        self.spaces[left] = space
+        return True
+
+    def _fits(self, left: int, right: int, space: Space) -> bool:
+        """Whether all that the members read of each other is at hand at the same point."""
+        left_nodes, right_nodes = self.units.members[left], self.units.members[right]
+        nodes = {*left_nodes, *right_nodes}
+        if len(self._inputs(nodes)) > INPUT_LIMIT:
+            return False
+        same = self.spaces[left] == self.spaces[right] == space
+        for node in sorted(nodes):
+            if self.place(node, space) is None:
+                return False
+            for read in self.graph.loops[node].reads:
+                producer = self.graph.producers[self.graph.root(read.value)]
+                inside = producer in nodes
+                crossing = (producer in left_nodes) != (node in left_nodes)
+                if inside and (crossing or not same) and not self._reads_here(node, read, space):
+                    return False
+        return True
+
+    def _inputs(self, nodes: set[int]) -> set[int]:
+        roots = {
+            self.graph.root(read.value) for node in nodes for read in self.graph.loops[node].reads
+        }
+        return {root for root in roots if self.graph.producers[root] not in nodes}
+
+    def place(self, node: int, space: Space) -> tuple[Expr, ...] | None:
+        """`space.loop_index` of a node, remembered."""
+        key = (node, space)
+        if key not in self._places:
+            self._places[key] = loop_index(self.graph.loops[node], space, self.graph.ranges)
+        return self._places[key]
+
+    def _reads_here(self, node: int, read: Read, space: Space) -> bool:
+        """Whether a member reads another member at the point at which that is computed."""
+        graph, ranges = self.graph, space.ranges(self.graph.ranges)
+        index = read_index(read, self.place(node, space) or ())
+        root, found = graph.root_index(read.value, index, ranges)
+        wanted = output_index(graph, root, space, self.place(graph.producers[root], space))
+        return found == wanted
+
+    def _finished(self) -> Fused:
+        """Inlines, drops what is not worth a launch, and freezes the rest."""
+        graph, units = self.graph, self.units
+        readers, needed = self._readers(), self._needed()
+        inlined: dict[int, set[int]] = {unit: set() for unit in self.spaces}
+        gone: set[int] = set()
+        for unit in units.in_order(self.spaces):
+            into = readers.get(unit, set())
+            nodes = [*units.members[unit], *sorted(inlined[unit])]
+            if needed.intersection(units.members[unit]) or not 0 < len(into) <= READER_LIMIT:
+                continue
+            if not into <= self.spaces.keys() or unit in into:
+                continue
+            larger = any(self.spaces[reader].numel != self.spaces[unit].numel for reader in into)
+            if is_cheap(graph, nodes, copies=len(into), broadcast=larger):
+                gone.add(unit)
+                for reader in into:
+                    inlined[reader].update(nodes)
+        groups = tuple(
+            Group(tuple(units.members[unit]), self.spaces[unit], frozenset(inlined[unit]))
+            for unit in sorted(self.spaces, key=lambda unit: units.members[unit][0])
+            if unit not in gone and is_worth_a_launch(graph, units.members[unit], inlined[unit])
+        )
+        return Fused(groups, frozenset(node for unit in gone for node in units.members[unit]))
+
+    def _readers(self) -> dict[int, set[int]]:
+        """For each group the other groups that read from it."""
+        found: dict[int, set[int]] = {}
+        for node in self.graph.loops:
+            for producer in self._producers(node):
+                source, reader = self.units.unit_of[producer], self.units.unit_of[node]
+                if source != reader:
+                    found.setdefault(source, set()).add(reader)
+        return found
+
+    def _needed(self) -> set[int]:
+        """Loops that something other than a loop reads, or whose storage orders matter."""
+        graph = self.graph
+        values: list[int] = [value for value in graph.program.outputs if value is not None]
+        for index, node in enumerate(graph.program.nodes):
+            if index not in graph.loops and index not in graph.views:
+                values.extend(node.inputs)
+        found = {graph.producers[graph.root(value)] for value in values}
+        return found | graph.unmovable
+
+
+def read_index(read: Read, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """The index into a read value at a point of the reading loop."""
+    return tuple(ex.ZERO if dim == BROADCAST else index[dim] for dim in read.dims)
+
+
+def output_index(
+    graph: Graph, value: int, space: Space, place: tuple[Expr, ...] | None
+) -> tuple[Expr, ...] | None:
+    """The index into an output of the element that a member computes at the current point."""
+    node = graph.producers[value]
+    loops: Loops = graph.loops[node]
+    if value - graph.starts[node] not in loops.per_row:
+        return place
+    return space.at(space.kept_dims, graph.tensor(value).shape, graph.ranges)
+
+
+def fuse(graph: Graph) -> Fused:
+    """The loops of `graph` in groups."""
+    return Fusion(graph).run()

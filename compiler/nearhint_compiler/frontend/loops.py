@@ -1,0 +1,78 @@
+"""What one node of a Program lowers to: a loop over its shape, or a view.
+
+A `Loops` says which values a node reads, over which shape and reduced axes, and builds its body
+at one point of that shape. A `View` is an index map from an output to a base value. Neither knows
+what it will be fused with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from nearhint_compiler.frontend.emitter import Emitter, Value
+from nearhint_compiler.ir.index import Ranges
+from nearhint_rules.expr import Expr
+
+BROADCAST = -1
+
+
+class Point(Protocol):
+    """Where a body is being built: the emitter, the coordinates, and the operands there."""
+
+    emit: Emitter
+    index: tuple[Expr, ...]
+
+    def read(self, operand: int) -> Value:
+        """The element of operand number `operand` (of `Loops.reads`) at this point."""
+        ...
+
+
+Build: TypeAlias = Callable[[Point], Sequence[Value]]
+Remap: TypeAlias = Callable[[tuple[Expr, ...], Ranges], tuple[Expr, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A value that a loop reads: its dim d is indexed by dim `dims[d]` of the loop's shape.
+
+    `BROADCAST` stands for index 0.
+    """
+
+    value: int
+    dims: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Loops:
+    """A node as loops over `shape`, of which the dims in `axes` are reduced.
+
+    `build` makes one value for each output of the node. An output in `per_row` varies along the
+    kept dims alone; any other has one element for each point of `shape`.
+    """
+
+    node: int
+    shape: tuple[Expr, ...]
+    axes: frozenset[int]
+    reads: tuple[Read, ...]
+    build: Build
+    per_row: frozenset[int] = frozenset()
+    outputs: int = 1
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether nothing is reduced, so that it can be computed again at any index."""
+        return not self.axes
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A node's outputs as views of `base`: `remaps[i]` maps output i's indices to base's."""
+
+    node: int
+    base: int
+    remaps: tuple[Remap, ...]
+
+
+Lowered: TypeAlias = Loops | View

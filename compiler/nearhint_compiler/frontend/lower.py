@@ -1,0 +1,299 @@
+"""Reading a Program: which nodes are loops, which are views, and what must come before what.
+
+Dependencies are those of the data, and of the storage: a node that writes a value in place comes
+after everything that read its storage before, and before everything that reads it later. Random
+and other effectful steps keep their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from nearhint_compiler.errors import Unlowerable
+from nearhint_compiler.frontend.call import Call
+from nearhint_compiler.frontend.creation import CREATION
+from nearhint_compiler.frontend.emitter import Emitter, Value
+from nearhint_compiler.frontend.loops import Loops, Lowered, View
+from nearhint_compiler.frontend.normalisation import NORMALISATION
+from nearhint_compiler.frontend.pointwise import POINTWISE
+from nearhint_compiler.frontend.reductions import REDUCTIONS
+from nearhint_compiler.frontend.views import VIEWS
+from nearhint_compiler.ir import index as ix
+from nearhint_rules import expr as ex
+from nearhint_rules.errors import InvalidExpression
+from nearhint_rules.expr import Expr
+from nearhint_rules.program import (
+    Program,
+    TensorType,
+    ValueType,
+    first_outputs,
+    value_types,
+)
+
+Rule = Callable[[Call], Lowered]
+TABLE: Mapping[str, Rule] = {**POINTWISE, **CREATION, **REDUCTIONS, **NORMALISATION, **VIEWS}
+"""Every op that is lowered; any other is opaque. Attention and matrix products are never here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A Program with its loops, views and order.
+
+    `producers[v]` is the node that makes value v, -1 for an input. `before[n]` are the nodes that
+    must run before node n. `storage[v]` names the set of values that may share v's storage.
+    `unmovable` are the loops that read storage which some node writes in place.
+    """
+
+    program: Program
+    types: tuple[ValueType, ...]
+    original: tuple[ValueType, ...]
+    starts: tuple[int, ...]
+    producers: tuple[int, ...]
+    loops: Mapping[int, Loops]
+    views: Mapping[int, View]
+    before: tuple[frozenset[int], ...]
+    storage: tuple[int, ...]
+    unmovable: frozenset[int]
+    ranges: ix.Ranges
+
+    def tensor(self, value: int) -> TensorType:
+        """The type of a value that is known to be a tensor."""
+        found = self.types[value]
+        assert isinstance(found, TensorType)
+        return found
+
+    def program_type(self, value: int) -> TensorType:
+        """The type of a tensor as the Program gives it, with its traced strides."""
+        found = self.original[value]
+        assert isinstance(found, TensorType)
+        return found
+
+    def values_of(self, node: int) -> range:
+        """The values that a node makes."""
+        start = self.starts[node]
+        return range(start, start + len(self.program.nodes[node].outputs))
+
+    def root(self, value: int) -> int:
+        """The value that `value` is a view of, through all views; itself if it is none."""
+        while self.producers[value] in self.views:
+            value = self.views[self.producers[value]].base
+        return value
+
+    def root_index(
+        self, value: int, index: tuple[Expr, ...], ranges: ix.Ranges
+    ) -> tuple[int, tuple[Expr, ...]]:
+        """The root of `value` and the indices into it of the element that `index` names."""
+        while (view := self.views.get(self.producers[value])) is not None:
+            position = value - self.starts[view.node]
+            index = view.remaps[position](index, ranges)
+            value = view.base
+        return value, index
+
+
+def read_program(program: Program, *, target_kind: str) -> Graph:
+    """Lowers every node that the table knows; what does not fit stays opaque."""
+    original = value_types(program)
+    types = tuple(_simplified(found) for found in original)
+    starts = first_outputs(program)
+    producers = [-1] * len(program.inputs)
+    for index, node in enumerate(program.nodes):
+        producers.extend([index] * len(node.outputs))
+    storage = _storages(program, starts, len(types))
+    written = {storage[value] for node in program.nodes for value in node.mutates}
+    ranges = ix.Ranges(program.ranges())
+    loops: dict[int, Loops] = {}
+    views: dict[int, View] = {}
+    for index in range(len(program.nodes)):
+        lowered = _lower_node(program, index, types, starts[index], target_kind, ranges)
+        if isinstance(lowered, View):
+            views[index] = lowered
+        elif isinstance(lowered, Loops):
+            outputs = range(starts[index], starts[index] + len(program.nodes[index].outputs))
+            if not any(storage[value] in written for value in outputs):
+                loops[index] = lowered
+    before = _order(program, producers, storage, views)
+    _drop_partial(program, starts, loops)
+    unmovable = frozenset(
+        index
+        for index in loops
+        if any(storage[value] in written for value in program.nodes[index].inputs)
+    )
+    return Graph(
+        program,
+        types,
+        original,
+        starts,
+        tuple(producers),
+        loops,
+        views,
+        before,
+        tuple(storage),
+        unmovable,
+        ranges,
+    )
+
+
+def without(graph: Graph, nodes: Iterable[int]) -> Graph:
+    """`graph` with some loops opaque after all."""
+    gone = set(nodes)
+    return replace(graph, loops={k: v for k, v in graph.loops.items() if k not in gone})
+
+
+def _simplified(found: ValueType) -> ValueType:
+    """A type whose strides are plain products: the 1 in `max(1, size)` only serves no elements."""
+    if not isinstance(found, TensorType):
+        return found
+    strides = tuple(map(_without_max_one, found.stride))
+    return TensorType(found.dtype, found.shape, strides, found.device)
+
+
+def _without_max_one(expr: Expr) -> Expr:
+    match expr:
+        case ex.Max((ex.Int(1), other)):
+            return other
+        case ex.Mul(factors):
+            return ex.mul(*map(_without_max_one, factors))
+        case _:
+            return expr
+
+
+def _storages(program: Program, starts: Sequence[int], count: int) -> list[int]:
+    """For each value the first value that it may share storage with."""
+    parent = list(range(count))
+
+    def find(value: int) -> int:
+        while parent[value] != value:
+            parent[value] = parent[parent[value]]
+            value = parent[value]
+        return value
+
+    for index, node in enumerate(program.nodes):
+        for position, value in node.aliases:
+            left, right = find(starts[index] + position), find(value)
+            parent[max(left, right)] = min(left, right)
+        if node.op in VIEWS and node.inputs:
+            for position in range(len(node.outputs)):
+                left, right = find(starts[index] + position), find(node.inputs[0])
+                parent[max(left, right)] = min(left, right)
+    return [find(value) for value in range(count)]
+
+
+def _lower_node(
+    program: Program,
+    index: int,
+    types: Sequence[ValueType],
+    start: int,
+    target_kind: str,
+    ranges: ix.Ranges,
+) -> Lowered | None:
+    node = program.nodes[index]
+    rule = TABLE.get(node.op)
+    if rule is None or node.mutates or node.has_randomness:
+        return None
+    if node.aliases and node.op not in VIEWS:
+        return None
+    outputs = types[start : start + len(node.outputs)]
+    try:
+        lowered = rule(Call(node, index, types, outputs, ranges, target_kind))
+        if isinstance(lowered, Loops):
+            _check_loops(lowered, outputs, types)
+    except (Unlowerable, InvalidExpression):
+        return None
+    return lowered
+
+
+@dataclass(slots=True)
+class _Trial:
+    """A point of no kernel, at which a body is built once to see whether its dtypes fit."""
+
+    emit: Emitter
+    index: tuple[Expr, ...]
+    params: tuple[int, ...]
+
+    def read(self, operand: int) -> Value:
+        return self.emit.load(self.params[operand], ex.ZERO)
+
+
+def _check_loops(loops: Loops, outputs: Sequence[ValueType], types: Sequence[ValueType]) -> None:
+    """Raises `Unlowerable` unless the body can be built and its outputs can be written."""
+    emit = Emitter()
+    params: list[int] = []
+    for read in loops.reads:
+        found = types[read.value]
+        assert isinstance(found, TensorType)
+        params.append(emit.param("in", found.dtype))
+    index = tuple(ex.Sym(f"d{place}") for place in range(len(loops.shape)))
+    if len(loops.build(_Trial(emit, index, tuple(params)))) != loops.outputs:
+        raise Unlowerable("a body with another number of outputs")
+    for position in range(loops.outputs):
+        found = outputs[position]
+        if not isinstance(found, TensorType) or not is_dense(found.shape, found.stride):
+            raise Unlowerable("an output whose elements do not lie densely")
+        if position not in loops.per_row and found.shape != loops.shape:
+            raise Unlowerable("an output of another shape than its loop")
+
+
+def is_dense(shape: Sequence[Expr], stride: Sequence[Expr]) -> bool:
+    """Whether the strides provably are those of a permuted contiguous tensor."""
+    left = {(size, step): 0 for size, step in zip(shape, stride, strict=True) if size != ex.ONE}
+    dims = [(size, step) for size, step in zip(shape, stride, strict=True) if size != ex.ONE]
+    if len(left) != len(dims):
+        return False
+    step: Expr = ex.ONE
+    while dims:
+        for dim in reversed(dims):
+            if dim[1] == step:
+                dims.remove(dim)
+                step = ex.mul(step, dim[0])
+                break
+        else:
+            return False
+    return True
+
+
+def _order(
+    program: Program,
+    producers: Sequence[int],
+    storage: Sequence[int],
+    views: Mapping[int, View],
+) -> tuple[frozenset[int], ...]:
+    """For each node those that must run before it. A view is no step: its base's producer is."""
+
+    def producer(value: int) -> int:
+        while (node := producers[value]) in views:
+            value = views[node].base
+        return node
+
+    written = {storage[value] for node in program.nodes for value in node.mutates}
+    writers: dict[int, int] = {}
+    readers: dict[int, list[int]] = {}
+    last_effect = -1
+    found: list[frozenset[int]] = []
+    for index, node in enumerate(program.nodes):
+        before = {producer(value) for value in (*node.inputs, *node.mutates)}
+        if index not in views:
+            touched = {storage[value] for value in node.inputs} & written
+            mutated = {storage[value] for value in node.mutates}
+            for name in touched | mutated:
+                before.add(writers.get(name, -1))
+            for name in mutated:
+                before.update(readers.pop(name, ()))
+                writers[name] = index
+            for name in touched - mutated:
+                readers.setdefault(name, []).append(index)
+            if node.has_randomness:
+                before.add(last_effect)
+                last_effect = index
+        found.append(frozenset(before - {-1, index}))
+    return tuple(found)
+
+
+def _drop_partial(program: Program, starts: Sequence[int], loops: dict[int, Loops]) -> None:
+    """Nodes with an output that is read and that no loop makes stay opaque."""
+    read = {value for node in program.nodes for value in node.inputs}
+    read.update(value for value in program.outputs if value is not None)
+    for index in list(loops):
+        end = starts[index] + len(program.nodes[index].outputs)
+        if read.intersection(range(starts[index] + loops[index].outputs, end)):
+            del loops[index]

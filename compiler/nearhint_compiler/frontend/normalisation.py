@@ -1,0 +1,188 @@
+"""The lowering table of normalisations: softmax, LayerNorm, RMSNorm, batch norm.
+
+Each is one loop with nested reduces, so it never becomes more than one Kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from nearhint_compiler.errors import Unlowerable
+from nearhint_compiler.frontend import dtypes
+from nearhint_compiler.frontend.call import Call, Operand, per_row
+from nearhint_compiler.frontend.emitter import Value
+from nearhint_compiler.frontend.loops import Loops, Point
+from nearhint_compiler.frontend.reductions import mean_of, reduced, variance_of
+from nearhint_rules import expr as ex
+from nearhint_rules.expr import Expr
+
+Rule: TypeAlias = Callable[[Call], Loops]
+
+
+def _softmax(logarithm: str) -> Rule:
+    """softmax(self, dim, half_to_float): the maximum is subtracted, as eager does."""
+
+    def rule(call: Call) -> Loops:
+        call.bind(("self", "dim", "half_to_float"), {"half_to_float": False})
+        shape, dtype = call.out.shape, call.out.dtype
+        if call.tensor("self").shape != shape or not shape:
+            raise Unlowerable("a softmax whose traced shape is not its input's")
+        if call.tensor("self").dtype not in dtypes.FLOATS:
+            raise Unlowerable("a softmax of integers")
+        x = call.operand("self", shape)
+
+        def build(point: Point) -> tuple[Value]:
+            e = point.emit
+            value = x.at(point, dtype)
+            shifted = e.op("sub", value, e.reduce("max", value))
+            exponential = e.op("exp", shifted)
+            total = e.reduce("sum", exponential)
+            if logarithm:
+                return (e.op("sub", shifted, e.op("log", total)),)
+            return (e.op("div", exponential, total),)
+
+        return reduced(call, shape, frozenset({call.axis(call["dim"], len(shape))}), build)
+
+    return rule
+
+
+def _trailing(call: Call, shape: tuple[Expr, ...]) -> frozenset[int]:
+    """The dims that `normalized_shape` names: they must be the last ones."""
+    normalized = call.sizes("normalized_shape")
+    rank = len(normalized)
+    if not 0 < rank <= len(shape) or shape[-rank:] != normalized:
+        raise Unlowerable("a normalised shape that is not the end of the input's")
+    return frozenset(range(len(shape) - rank, len(shape)))
+
+
+def _optional(call: Call, name: str, shape: tuple[Expr, ...]) -> Operand | None:
+    return None if call[name] is None else call.operand(name, shape)
+
+
+def _affine(point: Point, value: Value, weight: Operand | None, bias: Operand | None) -> Value:
+    if weight is not None:
+        value = point.emit.op("mul", value, weight.at(point, value.dtype))
+    if bias is not None:
+        value = point.emit.op("add", value, bias.at(point, value.dtype))
+    return value
+
+
+def _statistic_dtype(call: Call) -> str:
+    """What statistics are computed in: torch's accumulation type."""
+    dtype = call.tensor("input").dtype
+    if dtype not in dtypes.FLOATS:
+        raise Unlowerable("a norm of integers")
+    return dtypes.compute_dtype(dtype)
+
+
+def _layer_norm(call: Call) -> Loops:
+    """native_layer_norm(input, normalized_shape, weight, bias, eps) -> (out, mean, rstd)."""
+    call.bind(("input", "normalized_shape", "weight", "bias", "eps"), {})
+    shape = call.tensor("input").shape
+    axes = _trailing(call, shape)
+    dtype, eps = _statistic_dtype(call), float(call.number("eps"))
+    x = call.operand("input", shape)
+    weight, bias = _optional(call, "weight", shape), _optional(call, "bias", shape)
+    _check_outputs(call, shape, axes)
+    count = ex.product(shape[axis] for axis in sorted(axes))
+    out_dtypes = [call.output(position).dtype for position in range(3)]
+
+    def build(point: Point) -> tuple[Value, ...]:
+        e = point.emit
+        value = x.at(point, dtype)
+        variance, mean = variance_of(e, value, count, 0)
+        rstd = e.op("rsqrt", e.op("add", variance, e.const(dtype, eps)))
+        normal = e.op("mul", e.op("sub", value, mean), rstd)
+        results = (_affine(point, normal, weight, bias), mean, rstd)
+        return tuple(e.cast(result, out) for result, out in zip(results, out_dtypes, strict=True))
+
+    return per_row(reduced(call, shape, axes, build), 1, 2, outputs=3)
+
+
+def _check_outputs(call: Call, shape: tuple[Expr, ...], axes: frozenset[int]) -> None:
+    """The output has the input's shape; statistics have it with 1 at the reduced dims."""
+    statistics = tuple(ex.ONE if dim in axes else size for dim, size in enumerate(shape))
+    expected = (shape, *(statistics,) * (len(call.node.outputs) - 1))
+    for position, wanted in enumerate(expected):
+        if call.output(position).shape != wanted:
+            raise Unlowerable("a norm whose traced shape is not the one it should have")
+
+
+def _rms_norm(outputs: int) -> Rule:
+    """rms_norm(input, normalized_shape, weight, eps) -> out, or (out, rstd)."""
+
+    def rule(call: Call) -> Loops:
+        call.bind(("input", "normalized_shape", "weight", "eps"), {"weight": None, "eps": None})
+        shape = call.tensor("input").shape
+        axes = _trailing(call, shape)
+        own, dtype = call.tensor("input").dtype, _statistic_dtype(call)
+        if call["eps"] is None and own not in EPSILON:
+            raise Unlowerable("a default epsilon that depends on the device")
+        eps = EPSILON[own] if call["eps"] is None else float(call.number("eps"))
+        x, weight = call.operand("input", shape), _optional(call, "weight", shape)
+        if len(call.node.outputs) != outputs:
+            raise Unlowerable("another number of outputs")
+        _check_outputs(call, shape, axes)
+        count = ex.product(shape[axis] for axis in sorted(axes))
+        out_dtypes = [call.output(position).dtype for position in range(outputs)]
+
+        def build(point: Point) -> tuple[Value, ...]:
+            e = point.emit
+            value = x.at(point, dtype)
+            mean = mean_of(e, e.op("mul", value, value), count)
+            rstd = e.op("rsqrt", e.op("add", mean, e.const(dtype, eps)))
+            results = (_affine(point, e.op("mul", value, rstd), weight, None), rstd)
+            return tuple(
+                e.cast(result, out) for result, out in zip(results, out_dtypes, strict=False)
+            )
+
+        return per_row(reduced(call, shape, axes, build), *range(1, outputs), outputs=outputs)
+
+    return rule
+
+
+EPSILON: Mapping[str, float] = {"f64": 2.0**-52, "f32": 2.0**-23}
+"""torch.finfo(dtype).eps: rms_norm's default."""
+
+
+def _batch_norm(call: Call) -> Loops:
+    """Batch norm with given statistics, a pointwise op; the saved statistics are empty."""
+    names = ("input", "weight", "bias", "running_mean", "running_var", "momentum", "eps")
+    call.bind(names, {})
+    shape, dtype = call.out.shape, call.out.dtype
+    if call.tensor("input").shape != shape or len(shape) < 2:
+        raise Unlowerable("a batch norm whose traced shape is not its input's")
+    eps = float(call.number("eps"))
+    work = _statistic_dtype(call)
+    x = call.operand("input", shape)
+    places: dict[str, int] = {}
+    for name in ("running_mean", "running_var", "weight", "bias"):
+        if call[name] is None and name in ("weight", "bias"):
+            continue
+        if call.tensor(name).shape != (shape[1],):
+            raise Unlowerable("statistics of another shape")
+        places[name] = call.read(name, (1,))
+
+    def build(point: Point) -> tuple[Value]:
+        e = point.emit
+        given = {name: e.cast(point.read(place), work) for name, place in places.items()}
+        rstd = e.op("rsqrt", e.op("add", given["running_var"], e.const(work, eps)))
+        value = e.op("mul", e.op("sub", x.at(point, work), given["running_mean"]), rstd)
+        if "weight" in given:
+            value = e.op("mul", value, given["weight"])
+        if "bias" in given:
+            value = e.op("add", value, given["bias"])
+        return (e.cast(value, dtype),)
+
+    return call.pointwise(build)
+
+
+NORMALISATION: Mapping[str, Rule] = {
+    "aten._softmax.default": _softmax(""),
+    "aten._log_softmax.default": _softmax("log"),
+    "aten.native_layer_norm.default": _layer_norm,
+    "aten.rms_norm.default": _rms_norm(1),
+    "aten._fused_rms_norm.default": _rms_norm(2),
+    "aten._native_batch_norm_legit_no_training.default": _batch_norm,
+}

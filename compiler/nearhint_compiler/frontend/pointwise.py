@@ -1,0 +1,401 @@
+"""The lowering table of elementwise ops: one row an op.
+
+A row is `elementwise(build, "argument names", computed_in, defaults)`. `computed_in` is "output"
+(every operand is cast to the output's dtype), "operands" (to torch's result type: comparisons) or
+"own" (each operand keeps its dtype).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from nearhint_compiler.errors import Unlowerable
+from nearhint_compiler.frontend import dtypes
+from nearhint_compiler.frontend.call import Call, Operand
+from nearhint_compiler.frontend.emitter import Emitter, Value
+from nearhint_compiler.frontend.loops import Loops, Point
+from nearhint_rules.expr import Int
+from nearhint_rules.program import Arg
+
+Rule: TypeAlias = Callable[[Call], Loops]
+Body: TypeAlias = Callable[..., Value]
+
+
+def elementwise(body: Body, names: str, computed_in: str = "output", **defaults: Arg) -> Rule:
+    """The rule of an op whose leading arguments, up to a bar, are operands.
+
+    `names` lists the op's arguments; those after `|` reach `body` as keyword arguments, raw.
+    """
+    operand_text, _, option_text = names.partition("|")
+    operand_names, option_names = operand_text.split(), option_text.split()
+
+    def rule(call: Call) -> Loops:
+        call.bind([*operand_names, *option_names], defaults)
+        shape = call.out.shape
+        operands = [call.operand(name, shape) for name in operand_names]
+        options = {name: call[name] for name in option_names}
+        wanted = [_wanted(computed_in, operand, operands, call.out.dtype) for operand in operands]
+
+        def build(point: Point) -> tuple[Value]:
+            values = [
+                operand.at(point, dtype) for operand, dtype in zip(operands, wanted, strict=True)
+            ]
+            result = body(point.emit, *values, **options)
+            return (point.emit.cast(result, call.out.dtype),)
+
+        return call.pointwise(build)
+
+    return rule
+
+
+def _wanted(computed_in: str, operand: Operand, operands: list[Operand], output: str) -> str:
+    if computed_in == "own":
+        return operand.dtype
+    return output if computed_in == "output" else common_dtype(operands)
+
+
+def common_dtype(operands: list[Operand]) -> str:
+    """torch's result type of these operands."""
+    found = dtypes.result_type(
+        tensors=[operand.dtype for operand in operands if operand.kind == "tensor"],
+        zero_dim=[operand.dtype for operand in operands if operand.kind == "zero_dim"],
+        numbers=[operand.dtype for operand in operands if operand.kind == "number"],
+    )
+    if found is None:
+        raise Unlowerable("no operands")
+    return found
+
+
+def _op(name: str) -> Body:
+    return lambda e, *operands: e.op(name, *operands)
+
+
+def _float_op(name: str) -> Body:
+    """An op that integers pass through unchanged: floor, ceil, round, trunc."""
+    return lambda e, x: x if e.is_integer(x) else e.op(name, x)
+
+
+def _add(e: Emitter, x: Value, y: Value, *, alpha: Arg) -> Value:
+    if x.dtype == "bool":
+        return e.op("or", x, _scaled(e, y, alpha))
+    return e.op("add", x, _scaled(e, y, alpha))
+
+
+def _sub(e: Emitter, x: Value, y: Value, *, alpha: Arg) -> Value:
+    return e.op("sub", x, _scaled(e, y, alpha))
+
+
+def _rsub(e: Emitter, x: Value, y: Value, *, alpha: Arg) -> Value:
+    return e.op("sub", y, _scaled(e, x, alpha))
+
+
+def _scaled(e: Emitter, value: Value, factor: Arg) -> Value:
+    if factor == Int(1) or (isinstance(factor, float) and factor == 1.0):
+        return value
+    return e.op("mul", _number(e, value.dtype, factor), value)
+
+
+def _number(e: Emitter, dtype: str, arg: Arg) -> Value:
+    if isinstance(arg, Int):
+        return e.const(dtype, arg.value)
+    if isinstance(arg, float) and dtypes.CATEGORY[dtype] == 2:
+        return e.const(dtype, arg)
+    raise Unlowerable("a number is wanted")
+
+
+def _mul(e: Emitter, x: Value, y: Value) -> Value:
+    return e.op("and" if x.dtype == "bool" else "mul", x, y)
+
+
+def _divide(e: Emitter, x: Value, y: Value, *, rounding_mode: Arg = None) -> Value:
+    names = {None: "div", "floor": "floordiv", "trunc": "truncdiv"}
+    if rounding_mode is not None and not isinstance(rounding_mode, str):
+        raise Unlowerable("a rounding mode is wanted")
+    if rounding_mode not in names:
+        raise Unlowerable("an unknown rounding mode")
+    return e.op(names[rounding_mode], x, y)
+
+
+def _compare(name: str) -> Body:
+    return lambda e, x, y: e.op(name, x, y)
+
+
+def _logical(name: str) -> Body:
+    return lambda e, *operands: e.op(name, *(e.cast(operand, "bool") for operand in operands))
+
+
+def _relu(e: Emitter, x: Value) -> Value:
+    return e.op("max", x, e.const(x.dtype, 0))
+
+
+def _silu(e: Emitter, x: Value) -> Value:
+    return e.op("mul", x, e.op("sigmoid", x))
+
+
+def _gelu(e: Emitter, x: Value, *, approximate: Arg) -> Value:
+    half = e.op("mul", e.const(x.dtype, 0.5), x)
+    one = e.const(x.dtype, 1.0)
+    if approximate == "none":
+        inner = e.op("erf", e.op("mul", x, e.const(x.dtype, math.sqrt(0.5))))
+    elif approximate == "tanh":
+        cube = e.op("mul", e.op("mul", x, x), x)
+        sum_ = e.op("add", x, e.op("mul", e.const(x.dtype, 0.044715), cube))
+        inner = e.op("tanh", e.op("mul", e.const(x.dtype, math.sqrt(2 / math.pi)), sum_))
+    else:
+        raise Unlowerable("an unknown approximation")
+    return e.op("mul", half, e.op("add", one, inner))
+
+
+def _pow_scalar(e: Emitter, x: Value, *, exponent: Arg) -> Value:
+    if isinstance(exponent, Int):
+        number: float = exponent.value
+    elif isinstance(exponent, float) and not e.is_integer(x):
+        number = exponent
+    else:
+        raise Unlowerable("an exponent is wanted")
+    if number in _POWERS and (number >= 0 and number == int(number) or not e.is_integer(x)):
+        return _POWERS[number](e, x)
+    if x.dtype not in dtypes.FLOATS:
+        raise Unlowerable("an integer power")
+    return e.op("pow", x, e.const(x.dtype, number))
+
+
+def _square(e: Emitter, x: Value) -> Value:
+    return e.op("mul", x, x)
+
+
+_POWERS: Mapping[float, Body] = {
+    0.0: lambda e, x: e.const(x.dtype, 1),
+    1.0: lambda e, x: x,
+    2.0: _square,
+    3.0: lambda e, x: e.op("mul", _square(e, x), x),
+    4.0: lambda e, x: _square(e, _square(e, x)),
+    0.5: lambda e, x: e.op("sqrt", x),
+    -0.5: lambda e, x: e.op("rsqrt", x),
+    -1.0: lambda e, x: e.op("reciprocal", x),
+    -2.0: lambda e, x: e.op("reciprocal", _square(e, x)),
+}
+"""Exponents that eager computes exactly as well, and the chains that give the same."""
+
+
+def _where(call: Call) -> Loops:
+    call.bind(("condition", "self", "other"), {})
+    shape, dtype = call.out.shape, call.out.dtype
+    condition, left, right = (call.operand(name, shape) for name in ("condition", "self", "other"))
+
+    def build(point: Point) -> tuple[Value]:
+        chosen = condition.at(point, "bool")
+        return (point.emit.op("where", chosen, left.at(point, dtype), right.at(point, dtype)),)
+
+    return call.pointwise(build)
+
+
+def _masked_fill(call: Call) -> Loops:
+    call.bind(("self", "mask", "value"), {})
+    shape, dtype = call.out.shape, call.out.dtype
+    x, mask, fill = (call.operand(name, shape) for name in ("self", "mask", "value"))
+
+    def build(point: Point) -> tuple[Value]:
+        filled = point.emit.rounded(fill.at(point, dtypes.compute_dtype(dtype)), dtype)
+        return (point.emit.op("where", mask.at(point, "bool"), filled, x.at(point, dtype)),)
+
+    return call.pointwise(build)
+
+
+def _clamp(low_name: str, high_name: str) -> Rule:
+    def rule(call: Call) -> Loops:
+        names = [name for name in ("self", low_name, high_name) if name]
+        call.bind(names, dict.fromkeys(names[1:]))
+        shape, dtype = call.out.shape, call.out.dtype
+        x = call.operand("self", shape)
+        bounds = [
+            (op, call.operand(name, shape))
+            for op, name in (("max", low_name), ("min", high_name))
+            if name and call[name] is not None
+        ]
+
+        def build(point: Point) -> tuple[Value]:
+            value = x.at(point, dtype)
+            for op, bound in bounds:
+                value = point.emit.op(op, value, bound.at(point, dtype))
+            return (value,)
+
+        return call.pointwise(build)
+
+    return rule
+
+
+def _copy(names: str) -> Rule:
+    """Copies and casts: an explicit cast to low precision does round."""
+
+    def rule(call: Call) -> Loops:
+        call.bind(names.split(), dict.fromkeys(names.split()[1:]))
+        x = call.operand("self", call.out.shape)
+        dtype = call.out.dtype
+
+        def build(point: Point) -> tuple[Value]:
+            return (point.emit.rounded(x.at(point, x.dtype), dtype),)
+
+        return call.pointwise(build)
+
+    return rule
+
+
+def _leaky_relu(e: Emitter, x: Value, *, negative_slope: Arg) -> Value:
+    below = e.op("mul", x, _number(e, x.dtype, negative_slope))
+    return e.op("where", e.op("gt", x, e.const(x.dtype, 0)), x, below)
+
+
+def _elu(e: Emitter, x: Value, *, alpha: Arg, scale: Arg, input_scale: Arg) -> Value:
+    negative = e.op("expm1", _scaled(e, x, input_scale))
+    below = _scaled(e, _scaled(e, negative, alpha), scale)
+    return e.op("where", e.op("gt", x, e.const(x.dtype, 0)), _scaled(e, x, scale), below)
+
+
+def _hardtanh(e: Emitter, x: Value, *, min_val: Arg, max_val: Arg) -> Value:
+    low, high = _number(e, x.dtype, min_val), _number(e, x.dtype, max_val)
+    return e.op("min", e.op("max", x, low), high)
+
+
+def _hardsigmoid(e: Emitter, x: Value) -> Value:
+    three, six = e.const(x.dtype, 3.0), e.const(x.dtype, 6.0)
+    shifted = e.op("max", e.op("add", x, three), e.const(x.dtype, 0.0))
+    return e.op("div", e.op("min", shifted, six), six)
+
+
+def _softplus(e: Emitter, x: Value, *, beta: Arg, threshold: Arg) -> Value:
+    scaled = e.op("mul", x, _number(e, x.dtype, beta))
+    soft = e.op("div", e.op("log1p", e.op("exp", scaled)), _number(e, x.dtype, beta))
+    return e.op("where", e.op("gt", scaled, _number(e, x.dtype, threshold)), x, soft)
+
+
+def _addcmul(e: Emitter, x: Value, y: Value, z: Value, *, value: Arg) -> Value:
+    return e.op("add", x, _scaled(e, e.op("mul", y, z), value))
+
+
+def _addcdiv(e: Emitter, x: Value, y: Value, z: Value, *, value: Arg) -> Value:
+    return e.op("add", x, _scaled(e, e.op("div", y, z), value))
+
+
+def _lerp(e: Emitter, x: Value, y: Value, weight: Value) -> Value:
+    half, one = e.const(x.dtype, 0.5), e.const(x.dtype, 1.0)
+    step = e.op("sub", y, x)
+    near = e.op("add", x, e.op("mul", weight, step))
+    far = e.op("sub", y, e.op("mul", step, e.op("sub", one, weight)))
+    return e.op("where", e.op("lt", e.op("abs", weight), half), near, far)
+
+
+def _isnan(e: Emitter, x: Value) -> Value:
+    return e.const("bool", 0) if x.dtype not in dtypes.FLOATS else e.op("isnan", x)
+
+
+def _isinf(e: Emitter, x: Value) -> Value:
+    return e.const("bool", 0) if x.dtype not in dtypes.FLOATS else e.op("isinf", x)
+
+
+def _binary_rows(op: str, body: Body, computed_in: str = "output") -> dict[str, Rule]:
+    rule = elementwise(body, "self other", computed_in)
+    return {f"aten.{op}.Tensor": rule, f"aten.{op}.Scalar": rule}
+
+
+_MATH = (
+    "exp", "exp2", "expm1", "log", "log2", "log1p", "sqrt", "rsqrt", "sin", "cos", "tanh", "erf",
+    "sigmoid", "reciprocal",
+)  # fmt: skip
+
+POINTWISE: Mapping[str, Rule] = {
+    # arithmetic
+    "aten.add.Tensor": elementwise(_add, "self other | alpha", alpha=Int(1)),
+    "aten.add.Scalar": elementwise(_add, "self other | alpha", alpha=Int(1)),
+    "aten.sub.Tensor": elementwise(_sub, "self other | alpha", alpha=Int(1)),
+    "aten.sub.Scalar": elementwise(_sub, "self other | alpha", alpha=Int(1)),
+    "aten.rsub.Tensor": elementwise(_rsub, "self other | alpha", alpha=Int(1)),
+    "aten.rsub.Scalar": elementwise(_rsub, "self other | alpha", alpha=Int(1)),
+    **_binary_rows("mul", _mul),
+    **_binary_rows("div", _divide),
+    "aten.true_divide.Tensor": elementwise(_divide, "self other"),
+    "aten.div.Tensor_mode": elementwise(_divide, "self other | rounding_mode", rounding_mode=None),
+    "aten.div.Scalar_mode": elementwise(_divide, "self other | rounding_mode", rounding_mode=None),
+    "aten.floor_divide.default": elementwise(_op("floordiv"), "self other"),
+    **_binary_rows("remainder", _op("mod")),
+    **_binary_rows("fmod", _op("fmod")),
+    "aten.pow.Tensor_Scalar": elementwise(_pow_scalar, "self | exponent"),
+    "aten.pow.Tensor_Tensor": elementwise(_op("pow"), "self exponent"),
+    "aten.pow.Scalar": elementwise(_op("pow"), "self exponent"),
+    "aten.square.default": elementwise(_square, "self"),
+    "aten.neg.default": elementwise(_op("neg"), "self"),
+    "aten.abs.default": elementwise(_op("abs"), "self"),
+    "aten.sign.default": elementwise(_op("sign"), "self"),
+    "aten.addcmul.default": elementwise(_addcmul, "self tensor1 tensor2 | value", value=Int(1)),
+    "aten.addcdiv.default": elementwise(_addcdiv, "self tensor1 tensor2 | value", value=Int(1)),
+    "aten.lerp.Scalar": elementwise(_lerp, "self end weight"),
+    "aten.lerp.Tensor": elementwise(_lerp, "self end weight"),
+    # extrema
+    "aten.maximum.default": elementwise(_op("max"), "self other"),
+    "aten.minimum.default": elementwise(_op("min"), "self other"),
+    "aten.clamp.default": _clamp("min", "max"),
+    "aten.clamp.Tensor": _clamp("min", "max"),
+    "aten.clamp_min.default": _clamp("min", ""),
+    "aten.clamp_min.Tensor": _clamp("min", ""),
+    "aten.clamp_max.default": _clamp("", "max"),
+    "aten.clamp_max.Tensor": _clamp("", "max"),
+    # rounding
+    **{
+        f"aten.{name}.default": elementwise(_float_op(name), "self")
+        for name in ("floor", "ceil", "trunc", "round")
+    },
+    # transcendental
+    **{f"aten.{name}.default": elementwise(_op(name), "self") for name in _MATH},
+    # activations
+    "aten.relu.default": elementwise(_relu, "self"),
+    "aten.silu.default": elementwise(_silu, "self"),
+    "aten.gelu.default": elementwise(_gelu, "self | approximate", approximate="none"),
+    "aten.leaky_relu.default": elementwise(
+        _leaky_relu, "self | negative_slope", negative_slope=0.01
+    ),
+    "aten.elu.default": elementwise(
+        _elu, "self | alpha scale input_scale", alpha=Int(1), scale=Int(1), input_scale=Int(1)
+    ),
+    "aten.hardtanh.default": elementwise(
+        _hardtanh, "self | min_val max_val", min_val=Int(-1), max_val=Int(1)
+    ),
+    "aten.hardsigmoid.default": elementwise(_hardsigmoid, "self"),
+    "aten.hardswish.default": elementwise(lambda e, x: e.op("mul", x, _hardsigmoid(e, x)), "self"),
+    "aten.softplus.default": elementwise(
+        _softplus, "self | beta threshold", beta=Int(1), threshold=Int(20)
+    ),
+    # comparison
+    **{
+        key: rule
+        for name in ("eq", "ne", "lt", "le", "gt", "ge")
+        for key, rule in _binary_rows(name, _compare(name), "operands").items()
+    },
+    "aten.isnan.default": elementwise(_isnan, "self", "own"),
+    "aten.isinf.default": elementwise(_isinf, "self", "own"),
+    # logic and bits
+    "aten.logical_and.default": elementwise(_logical("and"), "self other", "own"),
+    "aten.logical_or.default": elementwise(_logical("or"), "self other", "own"),
+    "aten.logical_xor.default": elementwise(_logical("xor"), "self other", "own"),
+    "aten.logical_not.default": elementwise(_logical("not"), "self", "own"),
+    "aten.bitwise_not.default": elementwise(_op("not"), "self"),
+    **{
+        f"aten.bitwise_{name}.{overload}": elementwise(_op(name), "self other")
+        for name in ("and", "or", "xor")
+        for overload in ("Tensor", "Scalar")
+    },
+    # selection
+    "aten.where.self": _where,
+    "aten.where.ScalarSelf": _where,
+    "aten.where.ScalarOther": _where,
+    "aten.where.Scalar": _where,
+    "aten.masked_fill.Scalar": _masked_fill,
+    "aten.masked_fill.Tensor": _masked_fill,
+    # copies and casts
+    "aten.clone.default": _copy("self memory_format"),
+    "aten._to_copy.default": _copy(
+        "self dtype layout device pin_memory non_blocking memory_format"
+    ),
+    "aten.contiguous.default": _copy("self memory_format"),
+}

@@ -1,0 +1,172 @@
+"""The lowering table of reductions, over any axes: one row an op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+from nearhint_compiler.errors import Unlowerable
+from nearhint_compiler.frontend import dtypes
+from nearhint_compiler.frontend.call import Call, per_row
+from nearhint_compiler.frontend.emitter import Emitter, Value
+from nearhint_compiler.frontend.loops import Loops, Point
+from nearhint_rules import expr as ex
+from nearhint_rules.expr import Expr, Int
+from nearhint_rules.program import Arg
+
+Rule: TypeAlias = Callable[[Call], Loops]
+Body: TypeAlias = Callable[..., Sequence[Value]]
+
+
+def reduction(
+    body: Body, names: str, computed_in: str = "output", outputs: int = 1, **defaults: Arg
+) -> Rule:
+    """The rule of a reduction of `self` over `dim`.
+
+    `body(emitter, x, count, **options)` gets the element, in the dtype `computed_in` ("output",
+    "own" or a dtype), and the number of reduced elements.
+    """
+    names_list = [name for name in names.split() if name != "|"]
+    option_names = names.partition("|")[2].split()
+
+    def rule(call: Call) -> Loops:
+        call.bind(names_list, {"dim": None, "keepdim": False, "dtype": None, **defaults})
+        shape = call.tensor("self").shape
+        axes = call.axes("dim", len(shape)) if "dim" in names_list else all_axes(shape)
+        for position in range(outputs):
+            check_reduced(call, position, shape, axes, keepdim=call.flag("keepdim"))
+        options = {name: call[name] for name in option_names}
+        out_dtype = call.out.dtype
+        own_dtype = call.tensor("self").dtype
+        dtype = {"output": out_dtype, "own": own_dtype}.get(computed_in, computed_in)
+        x = call.operand("self", shape)
+        count = ex.product(shape[axis] for axis in sorted(axes))
+
+        def build(point: Point) -> tuple[Value, ...]:
+            results = body(point.emit, x.at(point, dtype), count, **options)
+            return tuple(point.emit.cast(result, out_dtype) for result in results)
+
+        loops = reduced(call, shape, axes, build)
+        return per_row(loops, *range(outputs), outputs=outputs)
+
+    return rule
+
+
+def all_axes(shape: Sequence[Expr]) -> frozenset[int]:
+    """Every dim."""
+    return frozenset(range(len(shape)))
+
+
+def reduced(
+    call: Call, shape: tuple[Expr, ...], axes: frozenset[int], build: Callable[[Point], object]
+) -> Loops:
+    """A loop that reduces `axes`; raises `Unlowerable` if they hold a single element."""
+    if ex.product(shape[axis] for axis in sorted(axes)) == ex.ONE:
+        raise Unlowerable("a reduction of single elements")
+    return call.loops(shape, axes, build)  # type: ignore[arg-type]
+
+
+def check_reduced(
+    call: Call, position: int, shape: tuple[Expr, ...], axes: frozenset[int], *, keepdim: bool
+) -> None:
+    """The traced shape of an output must be `shape` without, or with 1 at, `axes`."""
+    expected = tuple(
+        ex.ONE if dim in axes else size
+        for dim, size in enumerate(shape)
+        if keepdim or dim not in axes
+    )
+    if call.output(position).shape != expected:
+        raise Unlowerable("a reduction whose traced shape is not the one it should have")
+
+
+def count_value(e: Emitter, dtype: str, count: Expr) -> Value:
+    """The number of reduced elements as a value."""
+    if isinstance(count, Int):
+        return e.const(dtype, count.value)
+    return e.cast(e.iota(count), dtype)
+
+
+def mean_of(e: Emitter, x: Value, count: Expr) -> Value:
+    """The mean over the reduction space."""
+    return e.op("div", e.reduce("sum", x), count_value(e, x.dtype, count))
+
+
+def variance_of(e: Emitter, x: Value, count: Expr, correction: int) -> tuple[Value, Value]:
+    """Variance and mean, in two passes: the mean, then the sum of squared deviations."""
+    mean = mean_of(e, x, count)
+    deviation = e.op("sub", x, mean)
+    squares = e.reduce("sum", e.op("mul", deviation, deviation))
+    freedom = ex.maximum(0, ex.sub(count, correction)) if correction else count
+    return e.op("div", squares, count_value(e, x.dtype, freedom)), mean
+
+
+def _simple(kind: str) -> Body:
+    return lambda e, x, count: (e.reduce(kind, x),)
+
+
+def _mean(e: Emitter, x: Value, count: Expr) -> Sequence[Value]:
+    if x.dtype not in dtypes.FLOATS:
+        raise Unlowerable("a mean of integers")
+    return (mean_of(e, x, count),)
+
+
+def _correction(options: Mapping[str, Arg]) -> int:
+    if "unbiased" in options:
+        return 1 if options["unbiased"] is True else 0
+    arg = options["correction"]
+    if arg is None:
+        return 1
+    if isinstance(arg, Int):
+        return arg.value
+    if isinstance(arg, float) and arg == int(arg):
+        return int(arg)
+    raise Unlowerable("a correction that is no integer")
+
+
+def _var(e: Emitter, x: Value, count: Expr, **options: Arg) -> Sequence[Value]:
+    return variance_of(e, x, count, _correction(options))[:1]
+
+
+def _std(e: Emitter, x: Value, count: Expr, **options: Arg) -> Sequence[Value]:
+    return (e.op("sqrt", variance_of(e, x, count, _correction(options))[0]),)
+
+
+def _var_mean(e: Emitter, x: Value, count: Expr, **options: Arg) -> Sequence[Value]:
+    return variance_of(e, x, count, _correction(options))
+
+
+def _any(e: Emitter, x: Value, count: Expr) -> Sequence[Value]:
+    return (e.reduce("any", e.cast(x, "bool")),)
+
+
+def _all(e: Emitter, x: Value, count: Expr) -> Sequence[Value]:
+    return (e.reduce("all", e.cast(x, "bool")),)
+
+
+_DIMS = "self dim keepdim"
+
+REDUCTIONS: Mapping[str, Rule] = {
+    "aten.sum.default": reduction(_simple("sum"), "self dtype"),
+    "aten.sum.dim_IntList": reduction(_simple("sum"), "self dim keepdim dtype"),
+    "aten.mean.default": reduction(_mean, "self dtype"),
+    "aten.mean.dim": reduction(_mean, "self dim keepdim dtype"),
+    "aten.prod.default": reduction(_simple("prod"), "self dtype"),
+    "aten.prod.dim_int": reduction(_simple("prod"), "self dim keepdim dtype"),
+    "aten.amax.default": reduction(_simple("max"), _DIMS, dim=()),
+    "aten.amin.default": reduction(_simple("min"), _DIMS, dim=()),
+    "aten.max.default": reduction(_simple("max"), "self"),
+    "aten.min.default": reduction(_simple("min"), "self"),
+    "aten.any.default": reduction(_any, "self", "own"),
+    "aten.any.dim": reduction(_any, _DIMS, "own"),
+    "aten.any.dims": reduction(_any, _DIMS, "own"),
+    "aten.all.default": reduction(_all, "self", "own"),
+    "aten.all.dim": reduction(_all, _DIMS, "own"),
+    "aten.all.dims": reduction(_all, _DIMS, "own"),
+    "aten.var.correction": reduction(_var, "self dim keepdim | correction", correction=None),
+    "aten.var.dim": reduction(_var, "self dim | unbiased keepdim", unbiased=True),
+    "aten.std.correction": reduction(_std, "self dim keepdim | correction", correction=None),
+    "aten.std.dim": reduction(_std, "self dim | unbiased keepdim", unbiased=True),
+    "aten.var_mean.correction": reduction(
+        _var_mean, "self dim keepdim | correction", outputs=2, correction=None
+    ),
+}

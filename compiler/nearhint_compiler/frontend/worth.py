@@ -1,0 +1,54 @@
+"""What a Kernel is worth: which loops are cheap to compute twice, which deserve a launch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from nearhint_compiler.frontend.creation import CREATION
+from nearhint_compiler.frontend.lower import Graph
+from nearhint_rules import expr as ex
+
+CHEAP_NODES = 6
+TINY_POINTS = 64
+
+HEAVY = frozenset(
+    f"aten.{name}"
+    for name in (
+        "exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "tanh", "erf", "sigmoid",
+        "gelu", "silu", "elu", "softplus", "pow", "rsqrt", "sqrt",
+    )
+)  # fmt: skip
+"""Ops that cost more than the memory traffic that recomputing them saves."""
+
+COPIES = frozenset({"aten.clone.default", "aten.contiguous.default", *CREATION})
+"""Ops that eager runs as fast as any Kernel when they stand alone."""
+
+
+def is_cheap(graph: Graph, nodes: Sequence[int], *, copies: int, broadcast: bool) -> bool:
+    """Whether recomputing `nodes` in `copies` places is no worse than storing their result.
+
+    `broadcast` says that a place has another number of points, so that an element is computed
+    more than once there.
+    """
+    if not all(graph.loops[node].is_pointwise for node in nodes):
+        return False
+    if all(not graph.loops[node].shape for node in nodes):
+        return True
+    heavy = any(_family(graph, node) in HEAVY for node in nodes)
+    if copies == 1 and not broadcast:
+        return True
+    return not heavy and len(nodes) <= CHEAP_NODES
+
+
+def _family(graph: Graph, node: int) -> str:
+    return graph.program.nodes[node].op.rpartition(".")[0]
+
+
+def is_worth_a_launch(graph: Graph, nodes: Sequence[int], inlined: Collection[int]) -> bool:
+    """Whether a group gains anything over running its nodes: not a lone copy, not a tiny one."""
+    if inlined:
+        return True
+    points = [ex.product(graph.loops[node].shape) for node in nodes]
+    if all(isinstance(count, ex.Int) and count.value <= TINY_POINTS for count in points):
+        return False
+    return len(nodes) > 1 or graph.program.nodes[nodes[0]].op not in COPIES

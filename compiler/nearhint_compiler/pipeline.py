@@ -1,0 +1,91 @@
+"""The middle of the compiler: from a Program to Kernels and a Plan.
+
+read       nodes become loops, views, or stay opaque            frontend.lower
+fuse       loops that share a space become groups               frontend.fuse
+build      each group becomes one canonical Kernel              frontend.build, .canon
+assemble   steps in an order that data and storages allow       frontend.assemble
+bind       each launch gets its Fallback                        frontend.bind
+reuse      storages are shared, slots dropped early             frontend.lifetimes
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nearhint_compiler import COMPILER_VERSION
+from nearhint_compiler.errors import CompilerError
+from nearhint_compiler.frontend.assemble import RawStep, assemble, opaque_nodes, stored_values
+from nearhint_compiler.frontend.bind import bind
+from nearhint_compiler.frontend.build import BuiltKernel, build_kernel
+from nearhint_compiler.frontend.fuse import Fused, fuse
+from nearhint_compiler.frontend.lifetimes import last_uses, share_storage, with_frees
+from nearhint_compiler.frontend.lower import Graph, read_program, without
+from nearhint_compiler.ir import nodes as ir
+from nearhint_rules.expr import Expr
+from nearhint_rules.plan import Fallback, Plan, Provenance
+from nearhint_rules.program import Program, check
+
+ATTEMPTS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class LoweredKernel:
+    """A Kernel of a Plan, what it is called among people, and the bytes that it moves."""
+
+    id: str
+    kernel: ir.Kernel
+    title: str
+    bytes_moved: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """What a Program becomes. `fallbacks` and `sources` have one entry a launch, in step order."""
+
+    plan: Plan
+    kernels: tuple[LoweredKernel, ...]
+    fallbacks: tuple[Fallback, ...]
+    sources: tuple[Provenance, ...]
+
+
+def lower(program: Program, *, target_kind: str) -> Lowered:
+    """The Plan, Kernels and Fallbacks of `program` for targets of a kind ("cpu" or "cuda").
+
+    Deterministic. Raises `InvalidProgram` for a Program that breaks a structural rule; whatever
+    else cannot be lowered stays opaque.
+    """
+    check(program)
+    graph = read_program(program, target_kind=target_kind)
+    fused, opaque, kernels, steps = _kernels_and_steps(graph)
+    bound = bind(graph, fused, opaque, kernels, steps)
+    last = last_uses(graph, bound.steps, bound.reads)
+    shared, storages = share_storage(graph, bound.steps, last)
+    plan = Plan(
+        program.id, target_kind, COMPILER_VERSION, with_frees(graph, shared, last), storages
+    )
+    lowered = tuple(
+        LoweredKernel(found.id, found.kernel, found.title, found.bytes_moved)
+        for found in bound.kernels
+    )
+    return Lowered(plan, lowered, bound.fallbacks, bound.provenance(plan))
+
+
+def _kernels_and_steps(
+    graph: Graph,
+) -> tuple[Fused, frozenset[int], tuple[BuiltKernel, ...], tuple[RawStep, ...]]:
+    """Fuses and builds; what cannot be built after all goes back to being opaque."""
+    for _ in range(ATTEMPTS):
+        fused = fuse(graph)
+        opaque = opaque_nodes(graph, fused)
+        stored = stored_values(graph, fused, opaque)
+        kernels: list[BuiltKernel] = []
+        failed: set[int] = set()
+        for group, values in zip(fused.groups, stored, strict=True):
+            try:
+                kernels.append(build_kernel(graph, fused, group, stored=values))
+            except CompilerError:
+                failed.update(group.nodes)
+        if not failed:
+            return fused, opaque, tuple(kernels), assemble(graph, fused, kernels, opaque)
+        graph = without(graph, failed)
+    return _kernels_and_steps(without(graph, graph.loops.keys()))
