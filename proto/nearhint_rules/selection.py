@@ -13,17 +13,15 @@ not beat the Fallback there beyond noise. The same Table gives the same answer i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from nearhint_rules import expr as ex
+from nearhint_rules.candidates import Candidate, Candidates, Row, implies
 from nearhint_rules.errors import InvalidMessage
-from nearhint_rules.guard import Aligned, AtMost, Divisible, Equals
+from nearhint_rules.guard import Aligned
 from nearhint_rules.hints import bucket
 from nearhint_rules.metrics import SIZE_RATIO, Dims, Metric
-from nearhint_rules.ranking import beats
-from nearhint_rules.table import Table, Timing, is_complete
+from nearhint_rules.table import Table, is_complete
 
 FALLBACK = -1
 """`Selection.variant` where the Fallback is the answer."""
@@ -176,20 +174,11 @@ class StepSelector:
             self._settled = self._by_fallback(reason, is_covered=is_final)
             return
         self._cutoff = table.cutoff
-        self._facts = _SizeFacts(table.symbols)
-        candidates = _Candidates(table, self._facts)
-        rows = [row for row in table.hints if is_complete(row, table.default, fallback)]
-        hints = [row.dims for row in rows]
-        self._rows = [
-            _Row(
-                dims=rows[at].dims,
-                candidates=candidates.of(rows[at].ranked, dict(rows[at].fallbacks)[fallback]),
-                default=table.default,
-                fallback=dict(rows[at].fallbacks)[fallback],
-                tier=rows[at].tier,
-            )
-            for at in metric.preferred(hints)
-        ]
+        candidates = Candidates(table)
+        self._facts = candidates.size_facts
+        complete = [row for row in table.hints if is_complete(row, table.default, fallback)]
+        hints = [row.dims for row in complete]
+        self._rows = [candidates.row(complete[at], fallback) for at in metric.preferred(hints)]
         self._hints = metric.bind(table.symbols, [row.dims for row in self._rows])
         self._buckets = frozenset(bucket(hint) for hint in hints)
 
@@ -230,7 +219,7 @@ class StepSelector:
         nothing = Selection(FALLBACK, (), 0.0, None, "no_eligible_variant", self._generation, 0)
         return (*found, ((), nothing))
 
-    def _serve(self, row: _Row, dims: Dims, held: int, found: list[Alternative]) -> bool:
+    def _serve(self, row: Row, dims: Dims, held: int, found: list[Alternative]) -> bool:
         """Adds what serves if this hint answers; returns whether one of them needs no address."""
         missing = ~held
         eligible = [each for each in row.candidates if not each.needs & missing]
@@ -243,7 +232,7 @@ class StepSelector:
             eligible.sort(key=lambda each: each.variant != row.default)
         for at, candidate in enumerate(eligible):
             facts = candidate.pointer_facts
-            if found and any(_implies(facts, before) for before, _ in found):
+            if found and any(implies(facts, before) for before, _ in found):
                 continue
             if is_beyond:
                 found.append((facts, self._beyond(row, candidate, distance)))
@@ -254,7 +243,7 @@ class StepSelector:
         return False
 
     def _at(
-        self, row: _Row, eligible: Sequence[_Candidate], dims: Dims, distance: float
+        self, row: Row, eligible: Sequence[Candidate], dims: Dims, distance: float
     ) -> Selection:
         best = eligible[0]
         variant, reason = (
@@ -263,7 +252,7 @@ class StepSelector:
         regret = _regret(row, eligible) if row.tier >= 2 and dims == row.dims else None
         return Selection(variant, row.dims, distance, regret, reason, self._generation, row.tier)
 
-    def _beyond(self, row: _Row, candidate: _Candidate, distance: float) -> Selection:
+    def _beyond(self, row: Row, candidate: Candidate, distance: float) -> Selection:
         if candidate.variant == row.default and candidate.is_faster:
             reason, variant, tier = "beyond_cutoff_default", candidate.variant, 1
         else:
@@ -281,112 +270,6 @@ def _settled_reason(table: Table | None, fallback: str) -> str:
     return ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    """A Variant at a hint: the size facts that it needs, as bits; does it beat the Fallback?"""
-
-    variant: int
-    median_ns: int
-    needs: int
-    pointer_facts: tuple[Aligned, ...]
-    is_faster: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A complete hint as one step sees it; `candidates` are in serving order."""
-
-    dims: Dims
-    candidates: tuple[_Candidate, ...]
-    default: int
-    fallback: Timing
-    tier: int
-
-
-class _SizeFacts:
-    """The size facts of a Table's Variants, each once, as tests on sizes by position."""
-
-    __slots__ = ("_bits", "_symbols", "_tests")
-
-    def __init__(self, symbols: tuple[str, ...]) -> None:
-        self._symbols = symbols
-        self._bits: dict[Divisible | AtMost | Equals, int] = {}
-        self._tests: list[tuple[int, Callable[[Dims], bool]]] = []
-
-    def bit(self, fact: Divisible | AtMost | Equals) -> int:
-        """The bit that stands for `fact`; raises `InvalidExpression` for an unknown symbol."""
-        known = self._bits.get(fact)
-        if known is not None:
-            return known
-        bit = 1 << len(self._tests)
-        self._tests.append((bit, _test(fact, self._symbols)))
-        self._bits[fact] = bit
-        return bit
-
-    def held(self, dims: Dims) -> int:
-        """The bits of all facts that hold at `dims`; one that cannot be worked out does not."""
-        held = 0
-        for bit, test in self._tests:
-            try:
-                if test(dims):
-                    held |= bit
-            except ZeroDivisionError:
-                continue
-        return held
-
-
-def _test(fact: Divisible | AtMost | Equals, symbols: tuple[str, ...]) -> Callable[[Dims], bool]:
-    size = ex.compiled_by_position(fact.expr, symbols)
-    match fact:
-        case Divisible(_, by):
-            return lambda dims: size(dims) % by == 0
-        case AtMost(_, bound):
-            return lambda dims: size(dims) <= bound
-        case Equals(_, value):
-            return lambda dims: size(dims) == value
-
-
-class _Candidates:
-    """A Table's Variants, their Guards split into size facts as bits and pointer facts."""
-
-    __slots__ = ("_guards",)
-
-    def __init__(self, table: Table, facts: _SizeFacts) -> None:
-        self._guards: list[tuple[int, tuple[Aligned, ...]]] = []
-        for variant in table.variants:
-            needs = 0
-            pointers: list[Aligned] = []
-            for fact in variant.guard.facts:
-                if isinstance(fact, Aligned):
-                    pointers.append(fact)
-                else:
-                    needs |= facts.bit(fact)
-            self._guards.append((needs, tuple(pointers)))
-
-    def of(self, ranked: Sequence[tuple[int, Timing]], fallback: Timing) -> tuple[_Candidate, ...]:
-        return tuple(
-            _Candidate(
-                variant=position,
-                median_ns=timing.median_ns,
-                needs=self._guards[position][0],
-                pointer_facts=self._guards[position][1],
-                is_faster=beats(timing, fallback),
-            )
-            for position, timing in ranked
-        )
-
-
-def _implies(facts: Sequence[Aligned], others: Sequence[Aligned]) -> bool:
-    """Whether `others` hold wherever `facts` do."""
-    return all(
-        any(
-            fact.parameter == other.parameter and fact.to_bytes % other.to_bytes == 0
-            for fact in facts
-        )
-        for other in others
-    )
-
-
 def _log2_distance(dims: Dims, hint: Dims, cutoff: int) -> tuple[float, bool]:
     """The log2 distance, and whether a ratio is above `cutoff` in any symbol."""
     larger = smaller = 1
@@ -401,13 +284,11 @@ def _log2_distance(dims: Dims, hint: Dims, cutoff: int) -> tuple[float, bool]:
     return math.log2(larger) - math.log2(smaller), is_beyond
 
 
-def _regret(row: _Row, eligible: Sequence[_Candidate]) -> float | None:
+def _regret(row: Row, eligible: Sequence[Candidate]) -> float | None:
     """The first candidate's, or the Fallback's, relative loss; None if it hangs on alignments."""
     served = eligible[0].median_ns if eligible[0].is_faster else row.fallback.median_ns
     fastest = min(eligible, key=lambda each: each.median_ns)
     least = min(fastest.median_ns, row.fallback.median_ns)
-    if least == fastest.median_ns and not _implies(
-        eligible[0].pointer_facts, fastest.pointer_facts
-    ):
+    if least == fastest.median_ns and not implies(eligible[0].pointer_facts, fastest.pointer_facts):
         return None
     return (served - least) / least

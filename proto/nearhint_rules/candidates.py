@@ -1,0 +1,135 @@
+"""Candidates: the Variants of one complete hint as one step sees them, their Guards compiled.
+
+A Guard's size facts become bits: each fact of a Table is tested once for a call's sizes, however
+many Variants need it. Its pointer facts are left for each call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from nearhint_rules import expr as ex
+from nearhint_rules.guard import Aligned, AtMost, Divisible, Equals
+from nearhint_rules.metrics import Dims
+from nearhint_rules.ranking import beats
+from nearhint_rules.table import HintRow, Table, Timing
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A Variant at a hint: the size facts that it needs, as bits; does it beat the Fallback?"""
+
+    variant: int
+    median_ns: int
+    needs: int
+    pointer_facts: tuple[Aligned, ...]
+    is_faster: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A complete hint as one step sees it; `candidates` are in serving order."""
+
+    dims: Dims
+    candidates: tuple[Candidate, ...]
+    default: int
+    fallback: Timing
+    tier: int
+
+
+class SizeFacts:
+    """The size facts of a Table's Variants, each once, as tests on sizes by position."""
+
+    __slots__ = ("_bits", "_symbols", "_tests")
+
+    def __init__(self, symbols: tuple[str, ...]) -> None:
+        self._symbols = symbols
+        self._bits: dict[Divisible | AtMost | Equals, int] = {}
+        self._tests: list[tuple[int, Callable[[Dims], bool]]] = []
+
+    def bit(self, fact: Divisible | AtMost | Equals) -> int:
+        """The bit that stands for `fact`; raises `InvalidExpression` for an unknown symbol."""
+        known = self._bits.get(fact)
+        if known is not None:
+            return known
+        bit = 1 << len(self._tests)
+        self._tests.append((bit, _test(fact, self._symbols)))
+        self._bits[fact] = bit
+        return bit
+
+    def held(self, dims: Dims) -> int:
+        """The bits of all facts that hold at `dims`; one that cannot be worked out does not."""
+        held = 0
+        for bit, test in self._tests:
+            try:
+                if test(dims):
+                    held |= bit
+            except ZeroDivisionError:
+                continue
+        return held
+
+
+def _test(fact: Divisible | AtMost | Equals, symbols: tuple[str, ...]) -> Callable[[Dims], bool]:
+    size = ex.compiled_by_position(fact.expr, symbols)
+    match fact:
+        case Divisible(_, by):
+            return lambda dims: size(dims) % by == 0
+        case AtMost(_, bound):
+            return lambda dims: size(dims) <= bound
+        case Equals(_, value):
+            return lambda dims: size(dims) == value
+
+
+class Candidates:
+    """A Table's Variants, ready to be looked up by position at any hint."""
+
+    __slots__ = ("_default", "_guards", "size_facts")
+
+    def __init__(self, table: Table) -> None:
+        self.size_facts = SizeFacts(table.symbols)
+        self._default = table.default
+        self._guards: list[tuple[int, tuple[Aligned, ...]]] = []
+        for variant in table.variants:
+            needs = 0
+            pointers: list[Aligned] = []
+            for fact in variant.guard.facts:
+                if isinstance(fact, Aligned):
+                    pointers.append(fact)
+                else:
+                    needs |= self.size_facts.bit(fact)
+            self._guards.append((needs, tuple(pointers)))
+
+    def row(self, hint: HintRow, fallback: str) -> Row:
+        """A hint that is complete for this Fallback."""
+        timing = dict(hint.fallbacks)[fallback]
+        return Row(
+            dims=hint.dims,
+            candidates=tuple(
+                self._candidate(position, timed, timing) for position, timed in hint.ranked
+            ),
+            default=self._default,
+            fallback=timing,
+            tier=hint.tier,
+        )
+
+    def _candidate(self, position: int, timing: Timing, fallback: Timing) -> Candidate:
+        needs, pointer_facts = self._guards[position]
+        return Candidate(
+            variant=position,
+            median_ns=timing.median_ns,
+            needs=needs,
+            pointer_facts=pointer_facts,
+            is_faster=beats(timing, fallback),
+        )
+
+
+def implies(facts: Sequence[Aligned], others: Sequence[Aligned]) -> bool:
+    """Whether `others` hold wherever `facts` do."""
+    return all(
+        any(
+            fact.parameter == other.parameter and fact.to_bytes % other.to_bytes == 0
+            for fact in facts
+        )
+        for other in others
+    )
