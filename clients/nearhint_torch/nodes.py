@@ -41,6 +41,27 @@ SAME_OP: Mapping[str, Callable[..., Any]] = {
 }
 """The same operator through torch's generated bindings, which unpack arguments faster."""
 
+WRITES_INTO: Mapping[str, Callable[..., Any]] = {
+    "aten._softmax.default": torch.ops.aten._softmax.out,
+    "aten.add.Tensor": torch.add,
+    "aten.addmm.default": torch.addmm,
+    "aten.bmm.default": torch.bmm,
+    "aten.div.Tensor": torch.div,
+    "aten.embedding.default": torch.ops.aten.embedding.out,
+    "aten.exp.default": torch.exp,
+    "aten.gelu.default": torch.ops.aten.gelu.out,
+    "aten.mm.default": torch.mm,
+    "aten.mul.Tensor": torch.mul,
+    "aten.neg.default": torch.neg,
+    "aten.relu.default": torch.ops.aten.relu.out,
+    "aten.rsqrt.default": torch.rsqrt,
+    "aten.sigmoid.default": torch.sigmoid,
+    "aten.silu.default": torch.ops.aten.silu.out,
+    "aten.sub.Tensor": torch.sub,
+    "aten.tanh.default": torch.tanh,
+}
+"""Operators that can write into memory that is there already, by `out=`: fresh pages are dear."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
@@ -73,7 +94,11 @@ class _Store:
 
 
 class NodeCalls:
-    """The steps of one capture's nodes. `steps[i]` is None where sizes determine all results."""
+    """The steps of one capture's nodes. `steps[i]` is None where sizes determine all results.
+
+    `writing[i]` is the step that writes node i's result into the tensor that is in its slot before;
+    None for an operator that cannot.
+    """
 
     def __init__(self, captured: Captured) -> None:
         self._numbers = captured.numbers
@@ -89,6 +114,12 @@ class NodeCalls:
         self._lists: list[tuple[int, Callable[[Sizes], Any]]] = []
         self.steps: tuple[Step | None, ...] = tuple(
             self._step(node, first, len(described.outputs))
+            for node, first, described in zip(
+                captured.calls, captured.first, captured.program.nodes, strict=True
+            )
+        )
+        self.writing: tuple[Step | None, ...] = tuple(
+            self._writing_step(node, first, len(described.outputs))
             for node, first, described in zip(
                 captured.calls, captured.first, captured.program.nodes, strict=True
             )
@@ -120,6 +151,17 @@ class NodeCalls:
         if named:
             function = functools.partial(function, **constants)
         return _simple(function, [self._position(argument) for argument in args], store)
+
+    def _writing_step(self, node: fx.Node, first: int, count: int) -> Step | None:
+        function = WRITES_INTO.get(op_name(node.target))
+        if function is None or count != 1:
+            return None
+        args = [self._argument(argument) for argument in node.args]
+        if any(isinstance(argument, _Nested) for argument in args):
+            return None
+        if any(isinstance(value, fx.Node) for value in node.kwargs.values()):
+            return None
+        return _writing(function, [self._position(arg) for arg in args], node.kwargs, first)
 
     def _argument(self, value: object) -> _Argument:
         if isinstance(value, fx.Node):
@@ -186,6 +228,23 @@ def _simple(function: Callable[..., Any], positions: Sequence[int], store: _Stor
         slots[first] = function(*pick(slots))
 
     return run
+
+
+def _writing(
+    function: Callable[..., Any], positions: Sequence[int], named: Mapping[str, Any], slot: int
+) -> Step:
+    pick = _picker(positions)
+    if not named:
+
+        def run(slots: Slots) -> None:
+            function(*pick(slots), out=slots[slot])
+
+        return run
+
+    def run_named(slots: Slots) -> None:
+        function(*pick(slots), **named, out=slots[slot])
+
+    return run_named
 
 
 def _picker(positions: Sequence[int]) -> Callable[[Slots], Sequence[Any]]:

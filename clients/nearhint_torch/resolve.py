@@ -108,8 +108,8 @@ class _Resolution:
             match step:
                 case Launch():
                     self._launch(number, step)
-                case RunNodes(nodes, _):
-                    self._run_nodes(nodes)
+                case RunNodes(nodes, outputs):
+                    self._run_nodes(nodes, outputs)
                 case MakeView():
                     self._view(step)
                 case Free(slots):
@@ -156,7 +156,7 @@ class _Resolution:
         choice = None if 0 in dims else self._snapshot.choose(number, dims)
         self._tell(launch, choice)
         if choice is None or choice.kernel is None:
-            self._run_nodes(launch.nodes)
+            self._run_nodes(launch.nodes, launch.outputs)
             self._drop_internals(launch)
             return
         self._place(launch.outputs, outputs)
@@ -238,10 +238,19 @@ class _Resolution:
         steps = self._resolver.calls.steps
         return tuple(step for index in nodes if (step := steps[index]) is not None)
 
-    def _run_nodes(self, nodes: Sequence[int]) -> None:
-        self._steps.extend(self._node_steps(nodes))
+    def _run_nodes(self, nodes: Sequence[int], offers: Sequence[Output]) -> None:
+        """Runs nodes; those that can write into memory that the Plan offers do."""
+        offered = {output.slot: output for output in offers if output.storage >= 0}
         for index in nodes:
-            self._unsure.update(self._made_by(index))
+            made = self._made_by(index)
+            writing = self._resolver.calls.writing[index]
+            offer = offered.get(made.start) if writing is not None else None
+            if writing is not None and offer is not None:
+                self._place([offer], [self._output(offer)])
+                self._steps.append(writing)
+            else:
+                self._steps.extend(self._node_steps([index]))
+                self._unsure.update(made)
 
     def _made_by(self, index: int) -> range:
         first = self._captured.first[index]

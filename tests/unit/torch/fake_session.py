@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from nearhint.session import Choice, Snapshot
+from nearhint_rules.artifact import CpuLaunch
+from nearhint_rules.expr import Sym
 from nearhint_rules.plan import Plan, RunNodes, Step
 from nearhint_rules.program import Program
 from nearhint_rules.selection import Selection
@@ -84,3 +89,29 @@ def chosen(kernel: Any, dims: tuple[int, ...], *, tier: int = 2, **more: Any) ->
         tier=tier,
     )
     return Choice(kernel, selection, True, **more)
+
+
+class FakeKernel:
+    """Computes `2 * x + 1` over k0 floats with NumPy, on the addresses that it is given."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self.launch = CpuLaunch(entry="twice_plus_one", work=Sym("k0"), grain=1)
+        self.fails = fails
+        self.calls: list[tuple[int, ...]] = []
+        self.bound: list[tuple[tuple[int, ...], int]] = []
+
+    def bind(self, dims: tuple[int, ...], *, threads: int) -> Callable[[Sequence[int]], None]:
+        self.bound.append((dims, threads))
+
+        def call(addresses: Sequence[int]) -> None:
+            self.calls.append(tuple(addresses))
+            if self.fails:
+                raise RuntimeError("the launcher failed")
+            source, target = (_floats(address, dims[0]) for address in addresses)
+            target[:] = source * 2 + 1
+
+        return call
+
+
+def _floats(address: int, count: int) -> Any:
+    return np.ctypeslib.as_array((ctypes.c_float * count).from_address(address))
