@@ -23,6 +23,7 @@ from nearhint_rules import expr as ex
 from nearhint_rules.canonical import identity
 from nearhint_rules.errors import InvalidProgram
 from nearhint_rules.expr import Expr
+from nearhint_rules.naming import number_symbols
 
 OP_PATTERN = re.compile(r"[a-z_][a-z0-9_]{0,63}\.[A-Za-z0-9_]{1,96}\.[A-Za-z0-9_]{1,64}")
 DTYPES: Mapping[str, int] = {
@@ -220,8 +221,8 @@ def program_exprs(program: Program) -> Iterator[Expr]:
 
 def canonical_names(program: Program) -> dict[str, str]:
     """Old symbol name -> `s0`, `s1`, ... by first appearance; unused symbols are left out."""
-    found = dict.fromkeys(name for expr in program_exprs(program) for name in ex.symbols_of(expr))
-    return {name: f"s{number}" for number, name in enumerate(found)}
+    order = number_symbols(program_exprs(program), program.ranges())
+    return {name: f"s{number}" for number, name in enumerate(order)}
 
 
 def canonicalise(program: Program) -> Program:
