@@ -23,7 +23,7 @@ __version__ = version.VERSION
 
 __all__ = ["SettleReport", "Status", "__version__", "kernel", "settle", "status"]
 
-_HOMES = dict.fromkeys(("SettleReport", "Status", "settle", "status"), "nearhint.settle")
+_HOMES = dict.fromkeys(("SettleReport", "Status", "settle", "status"), "nearhint.readiness")
 
 
 def kernel(fn: Any, **options: Any) -> Any:

@@ -256,7 +256,7 @@ class Engine:
     def _pause(self, *, timeout_s: float) -> bool:
         """Has the thread let go of gRPC and wait; whether it did in time."""
         thread = self._thread
-        if thread is None or thread is threading.current_thread():
+        if thread is None or not thread.is_alive() or thread is threading.current_thread():
             return True
         self._unpark.clear()
         self._parked.clear()

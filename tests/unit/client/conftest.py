@@ -1,0 +1,72 @@
+"""A fake daemon, a cache and an environment for each test; and no thread left over."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from nearhint import session
+from nearhint.testing import FakeDaemon
+
+DEADLINE_S = 10.0
+
+Eventually = Callable[[Callable[[], object]], None]
+
+
+@pytest.fixture(autouse=True)
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in ("NEARHINT_ADDRESS", "NEARHINT_DISABLE", "NEARHINT_TRUSTED_UID"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NEARHINT_CACHE_DIR", str(tmp_path / "cache"))
+    session.counters.__init__()  # type: ignore[misc]
+    yield
+    session.shutdown()
+    left = [thread.name for thread in threading.enumerate() if thread.name.startswith("nearhint")]
+    assert left == []
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[FakeDaemon]:
+    with FakeDaemon(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def eventually() -> Eventually:
+    """Waits until a condition holds, looking each 5 ms; for what has no event to wait on."""
+    pause = threading.Event()
+
+    def wait(condition: Callable[[], object]) -> None:
+        for _ in range(int(DEADLINE_S / 0.005)):
+            if condition():
+                return
+            pause.wait(0.005)
+        raise AssertionError("did not happen in time")
+
+    return wait
+
+
+class LoadedBytes:
+    """What the fake loader makes of an Artifact."""
+
+    def __init__(self, binary: bytes) -> None:
+        self.binary = binary
+
+
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Loads nothing for real; the binaries that would have been, in order."""
+    from nearhint import launchers
+
+    seen: list[bytes] = []
+
+    def load(binary: bytes, launch: object, *, sha256: str, device_index: int = 0) -> LoadedBytes:
+        del launch, sha256, device_index
+        seen.append(binary)
+        return LoadedBytes(binary)
+
+    monkeypatch.setattr(launchers, "load", load)
+    return seen

@@ -1,0 +1,219 @@
+"""The daemon is killed, stopped, restarted, or the process forks: inference goes on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from nearhint import config, session
+from nearhint._engine import Engine
+from nearhint.counters import Counters
+from nearhint.session import session_for
+from nearhint.testing import FakeDaemon
+from tests.unit.client import doubling
+from tests.unit.client.conftest import Eventually
+from tests.unit.client.test_session import serve
+
+
+@pytest.fixture(autouse=True)
+def comes_back_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reconnects within 50 ms instead of seconds."""
+    read = config.from_environment
+
+    def impatient() -> config.Config:
+        from dataclasses import replace
+
+        return replace(read(), retry_spread_s=0.05)
+
+    monkeypatch.setattr(config, "from_environment", impatient)
+
+
+def test_a_killed_daemon_leaves_what_is_loaded_in_service(
+    daemon: FakeDaemon, loaded: list[bytes], eventually: Eventually
+) -> None:
+    serve(daemon, 64)
+    handle = session_for(daemon.address, doubling.DEVICE).register(doubling.program())
+    assert handle.wait_ready(5)
+    daemon.wait_asked("WatchTables")
+    daemon.stop()
+    eventually(lambda: "daemon_unreachable" in session.counters.seen())
+    handle.want({"s0": 5000})
+    assert handle.snapshot is not None
+    assert handle.snapshot.choose(0, (64,)).tier == 2
+
+
+def test_a_restarted_daemon_is_told_and_asked_again(
+    daemon: FakeDaemon, loaded: list[bytes], tmp_path: Path, eventually: Eventually
+) -> None:
+    serve(daemon, 64)
+    handle = session_for(daemon.address, doubling.DEVICE).register(doubling.program())
+    assert handle.wait_ready(5)
+    handle.want({"s0": 5000})
+    daemon.wait_asked("EnsureKernels")
+    daemon.stop()
+
+    with FakeDaemon(tmp_path, store=daemon.store) as again:
+        again.wait_asked("RegisterProgram", times=2)
+        again.wait_asked("EnsureKernels", times=2)
+        again.wait_asked("WatchTables", times=2)
+        again.publish(doubling.table(64, 4096, generation=9))
+        eventually(lambda: handle.snapshot is not None and handle.snapshot.generation == 9)
+    assert loaded == [doubling.BINARY]
+
+
+def test_a_stopped_daemon_holds_up_nobody_but_the_engine(
+    daemon: FakeDaemon, loaded: list[bytes]
+) -> None:
+    serve(daemon, 64)
+    handle = session_for(daemon.address, doubling.DEVICE).register(doubling.program())
+    assert handle.wait_ready(5)
+    gate = daemon.hold("EnsureKernels")
+    handle.want({"s0": 5000})
+    daemon.wait_asked("EnsureKernels")
+    started = time.perf_counter()
+    for size in range(2, 3000):
+        handle.want({"s0": size})
+        handle.count((size,), (0, 0, 1))
+        assert handle.snapshot is not None
+        handle.snapshot.choose(0, (size,))
+    assert time.perf_counter() - started < 2
+    gate.set()
+
+
+def test_a_full_outbox_drops_and_counts(daemon: FakeDaemon, loaded: list[bytes]) -> None:
+    serve(daemon, 64)
+    gate = daemon.hold("RegisterProgram")
+    handle = session_for(daemon.address, doubling.DEVICE).register(doubling.program())
+    daemon.wait_asked("RegisterProgram")
+    for _ in range(20_000):
+        handle.count((64,), (1, 0, 0))
+    assert session.counters.seen()["notes_dropped"] == 20_000 - 16_384
+    gate.set()
+
+
+def test_a_thousand_clients_come_back_over_at_least_five_seconds(tmp_path: Path) -> None:
+    settings = config.Config(address=None, cache_dir=tmp_path)
+    delays: list[float] = []
+    for _ in range(1000):
+        engine = Engine(f"unix:{tmp_path}/s", settings, version="0", counters=Counters())
+        before = time.monotonic()
+        engine._lose("daemon_unreachable", "gone")
+        delays.append(engine._connect_due_s - before)
+    assert max(delays) - min(delays) >= 5
+    per_tenth = [sum(0.6 * i <= delay < 0.6 * (i + 1) for delay in delays) for i in range(10)]
+    assert max(per_tenth) < 200
+
+
+FORKING = """
+import os, sys, time
+from nearhint import launchers
+from nearhint.session import session_for
+from tests.unit.client import doubling
+
+launchers.load = lambda binary, launch, **options: binary
+opened = session_for(sys.argv[1], doubling.DEVICE)
+handle = opened.register(doubling.program())
+if sys.argv[2] == "ready":
+    assert handle.wait_ready(5)
+else:
+    sys.stdin.readline()  # the parent says when the call is held
+started = time.monotonic()
+child = os.fork()
+if child == 0:
+    code = 1
+    try:
+        if sys.argv[2] == "ready":
+            assert handle.snapshot.choose(0, (64,)).tier == 2
+            other = opened.register(doubling.program("other", high=100))
+            assert not other.wait_ready(5) and other.is_answered
+        code = 0
+    finally:
+        os._exit(code)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert time.monotonic() - started < 4
+if sys.argv[2] == "ready":
+    assert sys.stdin.readline()  # the parent has published another Table
+    while handle.snapshot.generation != 9:
+        time.sleep(0.005)
+"""
+
+
+def start_forking(daemon: FakeDaemon, mode: str) -> subprocess.Popen[str]:
+    """A process of its own: gRPC's server here would not survive a fork."""
+    return subprocess.Popen(
+        [sys.executable, "-c", FORKING, daemon.address, mode],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([".", *sys.path])},
+    )
+
+
+def test_a_forked_child_has_a_channel_of_its_own_and_the_parent_goes_on(
+    daemon: FakeDaemon,
+) -> None:
+    serve(daemon, 64)
+    with start_forking(daemon, "ready") as process:
+        # The parent, the child, and the parent again after the fork.
+        daemon.wait_asked("RegisterProgram", times=3)
+        daemon.publish(doubling.table(64, generation=9))
+        _, errors = process.communicate("published\n", timeout=20)
+    assert process.returncode == 0, errors
+    assert len({request.client_id for request in daemon.asked("RegisterProgram")}) == 2
+
+
+def test_a_fork_during_a_held_call_does_not_hang(daemon: FakeDaemon) -> None:
+    serve(daemon, 64)
+    gate = daemon.hold("RegisterProgram")
+    with start_forking(daemon, "held") as process:
+        daemon.wait_asked("RegisterProgram")
+        _, errors = process.communicate("held\n", timeout=20)
+    gate.set()
+    assert process.returncode == 0, errors
+
+
+def test_a_handle_that_nobody_holds_is_forgotten(
+    daemon: FakeDaemon, loaded: list[bytes], eventually: Eventually
+) -> None:
+    serve(daemon, 64)
+    opened = session_for(daemon.address, doubling.DEVICE)
+    handle = opened.register(doubling.program())
+    assert handle.wait_ready(5)
+    del handle
+    kept = opened.register(doubling.program("other", high=100))
+    kept.wait_ready(5)
+    eventually(lambda: len(opened.state.registrations) == 1)
+
+
+def test_many_threads_share_one_handle(daemon: FakeDaemon, loaded: list[bytes]) -> None:
+    serve(daemon, 64)
+    opened = session_for(daemon.address, doubling.DEVICE)
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            handle = opened.register(doubling.program())
+            assert handle.wait_ready(10)
+            for size in range(2, 300):
+                handle.want({"s0": size})
+                handle.count((size,), (0, 0, 1))
+                assert handle.snapshot is not None
+                handle.snapshot.choose(0, (size,))
+        except BaseException as error:
+            failures.append(error)
+
+    keep = opened.register(doubling.program())
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert failures == []
+    assert len(daemon.asked("RegisterProgram")) == 1
+    del keep

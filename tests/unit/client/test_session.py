@@ -1,0 +1,300 @@
+"""The session: T2 on the first call where everything is known, T0 and no exception elsewhere."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import grpc
+import pytest
+
+import nearhint
+from nearhint import session
+from nearhint.session import Session, session_for
+from nearhint.testing import FakeDaemon
+from tests.unit.client import doubling
+from tests.unit.client.conftest import Eventually
+
+
+def open_session(daemon: FakeDaemon) -> Session:
+    return session_for(daemon.address, doubling.DEVICE)
+
+
+def serve(daemon: FakeDaemon, *hints: int, **options: object) -> None:
+    daemon.plan(doubling.program(), doubling.plan())
+    daemon.artifact(doubling.BINARY)
+    daemon.publish(doubling.table(*hints, **options))  # type: ignore[arg-type]
+
+
+def test_a_second_process_is_at_t2_before_its_first_call(
+    daemon: FakeDaemon, loaded: list[bytes]
+) -> None:
+    serve(daemon, 64)
+    handle = open_session(daemon).register(doubling.program())
+
+    assert handle.wait_ready(5)
+    snapshot = handle.snapshot
+    assert snapshot is not None
+    choice = snapshot.choose(0, (64,))
+    assert (choice.tier, choice.selection.reason, choice.is_covered) == (2, "winner", True)
+    assert choice.kernel is snapshot.loaded[doubling.variant().artifact]
+    assert loaded == [doubling.BINARY]
+
+
+def test_the_calling_thread_makes_no_rpc_and_waits_only_in_capture(
+    daemon: FakeDaemon, loaded: list[bytes]
+) -> None:
+    serve(daemon, 64)
+    handle = open_session(daemon).register(doubling.program())
+    handle.wait_ready(5)
+    me = threading.get_ident()
+    waits_in_capture = session.counters.waits_on(me)
+    for size in range(2, 200):
+        handle.want({"s0": size})
+        handle.count((size,), (0, 0, 1))
+    daemon.wait_asked("EnsureKernels")
+
+    assert session.counters.rpcs_on(me) == 0
+    assert session.counters.waits_on(me) == waits_in_capture == 1
+    assert sum(session.counters.rpcs.values()) > 0
+
+
+def test_a_plan_that_is_still_being_made_is_not_waited_for(
+    daemon: FakeDaemon, loaded: list[bytes]
+) -> None:
+    daemon.lowering(doubling.program(), "lower-1")
+    handle = open_session(daemon).register(doubling.program())
+    started = time.monotonic()
+    assert not handle.wait_ready(30)
+    assert time.monotonic() - started < 5
+    assert handle.snapshot is None
+
+
+def test_a_plan_arrives_when_its_operation_ends(
+    daemon: FakeDaemon, loaded: list[bytes], eventually: Eventually
+) -> None:
+    daemon.lowering(doubling.program(), "lower-1")
+    handle = open_session(daemon).register(doubling.program())
+    assert not handle.wait_ready(5)
+    serve(daemon, 64)
+    daemon.finish("lower-1")
+    eventually(lambda: handle.snapshot is not None)
+    assert handle.wait_ready(5)
+
+
+def test_a_failed_operation_is_a_final_reason(daemon: FakeDaemon, loaded: list[bytes]) -> None:
+    daemon.lowering(doubling.program(), "lower-1")
+    handle = open_session(daemon).register(doubling.program())
+    assert not handle.wait_ready(5)
+    daemon.finish("lower-1", error="the lowering worker died")
+    report = nearhint.settle(timeout_s=10)
+    assert report.settled
+    assert report.at_t0 == {"doubling": "the lowering worker died"}
+
+
+def test_a_bucket_is_asked_for_once_however_often_it_is_met(
+    daemon: FakeDaemon, loaded: list[bytes]
+) -> None:
+    serve(daemon, 64)
+    handle = open_session(daemon).register(doubling.program())
+    handle.wait_ready(5)
+    for size in (500, 510, 520, 500):
+        handle.want({"s0": size})
+    (request,) = daemon.wait_asked("EnsureKernels")
+    assert list(request.kernels) == [doubling.KERNEL]
+    assert [(dim.symbol, dim.value) for dim in request.hints[0].dims] == [("s0", 500)]
+    # Another bucket: had the others been asked for again, they would have come before it.
+    handle.want({"s0": 4000})
+    requests = daemon.wait_asked("EnsureKernels", times=2)
+    assert [request.hints[0].dims[0].value for request in requests] == [500, 4000]
+
+
+def test_a_pushed_table_becomes_a_new_snapshot_and_the_old_one_stays(
+    daemon: FakeDaemon, loaded: list[bytes], eventually: Eventually
+) -> None:
+    daemon.plan(doubling.program(), doubling.plan())
+    handle = open_session(daemon).register(doubling.program())
+    assert handle.wait_ready(5)
+    before = handle.snapshot
+    assert before is not None
+    assert before.choose(0, (64,)).selection.reason == "no_table"
+    before.memo["runner"] = "mine"
+
+    daemon.wait_asked("WatchTables")
+    serve(daemon, 64, generation=7)
+    eventually(lambda: handle.snapshot is not before)
+    after = handle.snapshot
+    assert after is not None
+    assert after.generation == 7
+    assert after.choose(0, (64,)).tier == 2
+    assert after.memo == {}
+    assert before.choose(0, (64,)).kernel is None
+    assert before.memo == {"runner": "mine"}
+
+
+def test_settle_waits_for_the_buckets_that_were_used(
+    daemon: FakeDaemon, loaded: list[bytes]
+) -> None:
+    serve(daemon, 64, tier=1)
+    handle = open_session(daemon).register(doubling.program())
+    handle.wait_ready(5)
+    handle.want({"s0": 64})
+    daemon.wait_asked("EnsureKernels")
+    early = nearhint.settle(timeout_s=0.05)
+    assert (early.settled, early.pending) == (False, (doubling.KERNEL,))
+
+    daemon.publish(doubling.table(64, generation=2, tier=2))
+    late = nearhint.settle(timeout_s=10)
+    assert (late.settled, late.at_t2, late.at_t0) == (True, (doubling.KERNEL,), {})
+
+
+def test_settle_gives_the_final_reason_of_a_kernel_without_variants(
+    daemon: FakeDaemon, loaded: list[bytes]
+) -> None:
+    daemon.plan(doubling.program(), doubling.plan())
+    daemon.publish(doubling.table(variants=(), reason="no C compiler"))
+    handle = open_session(daemon).register(doubling.program())
+    handle.wait_ready(5)
+    handle.count((64,), (1, 0, 0))
+    report = nearhint.settle(timeout_s=10)
+    assert report.settled
+    assert report.at_t0 == {doubling.KERNEL: "no C compiler"}
+    assert daemon.asked("EnsureKernels") == []
+
+
+def test_settle_gives_up_on_a_bucket_whose_operation_failed(
+    daemon: FakeDaemon, loaded: list[bytes]
+) -> None:
+    serve(daemon, 64)
+    handle = open_session(daemon).register(doubling.program())
+    handle.wait_ready(5)
+    handle.want({"s0": 1 << 40})
+    daemon.wait_asked("EnsureKernels")
+    (operation,) = daemon.store.operations
+    daemon.finish(operation, error="a hint of 8 TiB")
+    report = nearhint.settle(timeout_s=10)
+    assert report.at_t0 == {doubling.KERNEL: "a hint of 8 TiB"}
+
+
+def test_settle_without_a_daemon_neither_waits_nor_raises() -> None:
+    handle = session_for(None, doubling.DEVICE).register(doubling.program())
+    assert not handle.wait_ready(5)
+    report = nearhint.settle(timeout_s=60)
+    assert report.settled
+    assert report.at_t0 == {"doubling": "no_address"}
+
+
+def test_disable_switches_everything_off(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NEARHINT_ADDRESS", daemon.address)
+    monkeypatch.setenv("NEARHINT_DISABLE", "1")
+    handle = session_for(None, doubling.DEVICE).register(doubling.program())
+    assert not handle.wait_ready(5)
+    assert nearhint.settle(timeout_s=60).at_t0 == {"doubling": "disabled"}
+    assert daemon.store.asked == []
+
+
+def test_usage_travels_as_counts(daemon: FakeDaemon, loaded: list[bytes]) -> None:
+    serve(daemon, 64)
+    opened = open_session(daemon)
+    handle = opened.register(doubling.program())
+    handle.wait_ready(5)
+    for _ in range(3):
+        handle.count((64,), (0, 0, 1))
+    opened.count_fallback("guard")
+    handle.want({"s0": 9999})  # wakes the engine
+    (report,) = daemon.wait_asked("ReportUsage")
+    (usage,) = report.usages
+    assert (usage.calls, list(usage.launches)) == (3, [0, 0, 3, 0])
+    assert dict(report.fallback_reasons) == {"guard": 1}
+
+
+def test_a_flipped_byte_in_the_cache_is_fetched_again_and_never_loaded(
+    daemon: FakeDaemon, loaded: list[bytes], tmp_path: Path
+) -> None:
+    serve(daemon, 64)
+    assert open_session(daemon).register(doubling.program()).wait_ready(5)
+    session.shutdown()
+    (cached,) = (tmp_path / "cache").glob("??/*")
+    cached.write_bytes(b"X" + doubling.BINARY[1:])
+
+    assert open_session(daemon).register(doubling.program()).wait_ready(5)
+    assert len(daemon.asked("FetchArtifact")) == 2
+    assert loaded == [doubling.BINARY, doubling.BINARY]
+
+
+def test_an_artifact_with_another_hash_is_never_loaded(
+    daemon: FakeDaemon, loaded: list[bytes]
+) -> None:
+    serve(daemon, 64)
+    daemon.corrupt(daemon.artifact(doubling.BINARY))
+    handle = open_session(daemon).register(doubling.program())
+    assert handle.wait_ready(5)
+    assert loaded == []
+    assert handle.snapshot is not None
+    assert handle.snapshot.choose(0, (64,)).kernel is None
+    assert session.counters.seen()["artifact_corrupt"] >= 1
+
+
+def test_a_plan_that_contradicts_the_program_is_refused(
+    daemon: FakeDaemon, loaded: list[bytes]
+) -> None:
+    program = doubling.program()
+    bad = doubling.plan()
+    daemon.plan(program, type(bad)(bad.program, "cpu", "x", (doubling.launch(nodes=(7,)),)))
+    handle = open_session(daemon).register(program)
+    assert not handle.wait_ready(5)
+    assert handle.snapshot is None
+    assert nearhint.settle(timeout_s=5).at_t0 == {"doubling": "answer_invalid"}
+
+
+@pytest.mark.parametrize("rpc", ["RegisterProgram", "GetTables", "FetchArtifact", "WatchTables"])
+@pytest.mark.parametrize("status", [grpc.StatusCode.INTERNAL, grpc.StatusCode.INVALID_ARGUMENT])
+def test_a_daemon_that_refuses_costs_a_fallback_and_no_exception(
+    daemon: FakeDaemon, loaded: list[bytes], rpc: str, status: grpc.StatusCode
+) -> None:
+    serve(daemon, 64)
+    daemon.fail(rpc, status)
+    handle = open_session(daemon).register(doubling.program())
+    handle.wait_ready(5)
+    handle.want({"s0": 77})
+    daemon.wait_asked(rpc)
+    if rpc != "WatchTables":
+        snapshot = handle.snapshot
+        assert snapshot is None or snapshot.choose(0, (64,)).kernel is None
+
+
+def test_an_absent_daemon_is_noticed_at_once(tmp_path: Path) -> None:
+    handle = session_for(f"unix:{tmp_path}/none.sock", doubling.DEVICE).register(doubling.program())
+    started = time.monotonic()
+    assert not handle.wait_ready(30)
+    assert time.monotonic() - started < 2
+    assert nearhint.status().problems != ()
+    assert session.counters.seen()["daemon_unreachable"] >= 1
+
+
+def test_a_socket_that_others_may_write_to_is_refused(
+    daemon: FakeDaemon, loaded: list[bytes]
+) -> None:
+    serve(daemon, 64)
+    daemon.socket.chmod(0o666)
+    handle = open_session(daemon).register(doubling.program())
+    assert not handle.wait_ready(5)
+    assert daemon.store.asked == []
+    assert session.counters.seen()["path_untrusted"] >= 1
+
+
+def test_status_tells_a_readiness_probe(daemon: FakeDaemon, loaded: list[bytes]) -> None:
+    serve(daemon, 64)
+    gate = daemon.hold("RegisterProgram")
+    handle = open_session(daemon).register(doubling.program())
+    assert not nearhint.status().ready
+    gate.set()
+    assert handle.wait_ready(5)
+    status = nearhint.status()
+    assert (status.ready, status.connected) == (True, True)
+    assert (status.programs, status.planned, status.kernels, status.tables, status.artifacts) == (
+        1, 1, 1, 1, 1,
+    )  # fmt: skip
