@@ -13,14 +13,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from nearhint_compiler.codegen.c_body import Body
+from nearhint_compiler.codegen.c_columns import write_columns
 from nearhint_compiler.codegen.c_convert import CONVERSION_ROWS
-from nearhint_compiler.codegen.c_entry import ENTRY, THREADS, write_entry
+from nearhint_compiler.codegen.c_entry import ENTRY, OPENMP, write_entry
 from nearhint_compiler.codegen.c_index import INDEX_FUNCTIONS, to_c
 from nearhint_compiler.codegen.c_math import LIBRARY_ROWS, MATH_ROWS
 from nearhint_compiler.codegen.c_ops import OP_ROWS
 from nearhint_compiler.codegen.c_pointwise import write_pointwise
 from nearhint_compiler.codegen.c_primitive import FEATURES, Prelude, Row, Shape, level_of
 from nearhint_compiler.codegen.c_rows import RowOptions, write_rows
+from nearhint_compiler.codegen.c_split import write_split
 from nearhint_compiler.codegen.c_text import Writer
 from nearhint_compiler.codegen.c_vector import VECTOR_ROWS
 from nearhint_compiler.codegen.generated import Generated
@@ -57,7 +59,12 @@ def _rows(writer: Writer, body: Body, schedule: Schedule) -> Expr:
     return write_rows(writer, body, options)
 
 
+def _columns(writer: Writer, body: Body, schedule: Schedule) -> Expr:
+    return write_columns(writer, body, copies=schedule["unroll"])
+
+
 _FAMILIES: Mapping[str, Callable[[Writer, Body, Schedule], Expr]] = {
+    "cpu.columns": _columns,
     "cpu.pointwise": _pointwise,
     "cpu.rows": _rows,
 }
@@ -79,10 +86,13 @@ def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated
     level = level_of(target.device.features)
     prelude = Prelude(Shape(schedule["lanes"], level), ROWS)
     loops = Writer()
-    total = family(loops, Body(kernel, prelude, lane), schedule)
-    entry = Writer()
-    write_entry(entry, kernel.symbols, to_c(total))
-    source = prelude.text() + "\n" + INDEX_FUNCTIONS + loops.text() + THREADS + entry.text()
+    body = Body(kernel, prelude, lane)
+    total = family(loops, body, schedule)
+    split = bool(kernel.reduction) and schedule["split"] == 1
+    if split:
+        write_split(loops, body, copies=schedule["unroll"])
+    write_entry(loops, kernel.symbols, to_c(total), split=split)
+    source = f"{prelude.text()}\n{INDEX_FUNCTIONS}{OPENMP}{loops.text()}"
     return Generated(
         language="c",
         source=source,
@@ -105,6 +115,8 @@ def _with_a_loop(kernel: ir.Kernel) -> ir.Kernel:
 def lane_variable(kernel: ir.Kernel, schedule: Schedule) -> str:
     """The loop variable that `schedule` vectorises; raises `InvalidSchedule` if there is none."""
     is_row = schedule.family == "cpu.rows"
+    if bool(kernel.reduction) == (schedule.family == "cpu.pointwise"):
+        raise InvalidSchedule(f"{schedule.family} for a reduction of {len(kernel.reduction)} dims")
     space = kernel.reduction if is_row else kernel.pointwise
     axis = schedule["axis"]
     if not 0 <= axis < len(space):

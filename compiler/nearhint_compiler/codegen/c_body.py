@@ -8,7 +8,7 @@ lanes are equal. A tail is a `Part` whose `count` names the C variable with its 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from nearhint_compiler.codegen import c_ops
@@ -279,16 +279,18 @@ def _extreme_bits(dtype: str, *, largest: bool) -> int:
     return (1 << (width - 1)) - 1 if largest else 1 << (width - 1)
 
 
-def parameter_declarations(kernel: ir.Kernel) -> Sequence[str]:
-    """C declarations of the parameters' typed pointers and the symbols' values."""
-    lines: list[str] = []
+def write_declarations(writer: Writer, body: Body) -> None:
+    """Typed pointers to the parameters, the symbols' values and the loops' extents."""
+    kernel = body.kernel
     for place, param in enumerate(kernel.params):
         element = ELEMENTS[param.dtype]
         if param.role == "out":
-            lines.append(f"{element} *const out{place} = ({element} *)parameters[{place}];")
+            writer.line(f"{element} *const out{place} = ({element} *)parameters[{place}];")
         else:
-            lines.append(
-                f"const {element} *const in{place} = (const {element} *)parameters[{place}];"
-            )
-    lines += [f"const int64_t {name} = dims[{place}];" for place, name in enumerate(kernel.symbols)]
-    return lines
+            element = f"const {element}"
+            writer.line(f"{element} *const in{place} = ({element} *)parameters[{place}];")
+    for place, name in enumerate(kernel.symbols):
+        writer.line(f"const int64_t {name} = dims[{place}];")
+    for prefix, extents in (("p", kernel.pointwise), ("r", kernel.reduction)):
+        for number, extent in enumerate(extents):
+            writer.line(f"const int64_t n{prefix}{number} = {to_c(extent)};")

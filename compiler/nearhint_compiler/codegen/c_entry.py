@@ -15,11 +15,13 @@ from nearhint_compiler.codegen.c_text import Writer
 
 ENTRY = "nearhint_kernel"
 
-THREADS = """
+OPENMP = """
 extern void GOMP_parallel(void (*function)(void *), void *data, unsigned threads, unsigned flags);
 extern int omp_get_thread_num(void);
 extern int omp_get_num_threads(void);
+"""
 
+_SHARE = """
 struct call {
     void *const *parameters;
     const int64_t *dims;
@@ -37,16 +39,22 @@ static void share(void *data)
 RUN = "(void *const *parameters, const int64_t *dims, int64_t from, int64_t to)"
 
 
-def write_entry(writer: Writer, symbols: Sequence[str], total: str) -> None:
-    """The entry, for a `run` that does the tasks in [from, to) of `total`."""
-    writer.line()
+def write_entry(writer: Writer, symbols: Sequence[str], total: str, *, split: bool) -> None:
+    """The entry, for a `run` that does the tasks in [from, to) of `total`.
+
+    With `split` there is a `cooperate` for fewer tasks than threads.
+    """
+    writer.line(_SHARE)
     writer.line(f"void {ENTRY}(void *const *parameters, const int64_t *dims, int32_t threads)")
     with writer.block():
         for place, name in enumerate(symbols):
             if name in total:
                 writer.line(f"const int64_t {name} = dims[{place}];")
         writer.line(f"struct call call = {{parameters, dims, {total}}};")
-        writer.line("if (threads > 1 && call.total > 1)")
+        if split:
+            writer.line("if (threads > 1 && call.total < threads)")
+            writer.line("    cooperate(parameters, dims, threads);")
+        writer.line(f"{'else ' if split else ''}if (threads > 1 && call.total > 1)")
         writer.line("    GOMP_parallel(share, &call, (unsigned)threads, 0);")
         writer.line("else")
         writer.line("    run(parameters, dims, 0, call.total);")

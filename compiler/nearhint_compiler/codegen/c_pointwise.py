@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nearhint_compiler.codegen.c_body import UNIFORM, Body, parameter_declarations
+from nearhint_compiler.codegen.c_body import UNIFORM, Body, write_declarations
 from nearhint_compiler.codegen.c_entry import RUN, tasks
 from nearhint_compiler.codegen.c_index import to_c
 from nearhint_compiler.codegen.c_lanes import lane_loop
@@ -21,19 +21,13 @@ def write_pointwise(writer: Writer, body: Body, *, copies: int, block: int) -> E
     writer.line()
     writer.line(f"static void run{RUN}")
     with writer.block():
-        for line in parameter_declarations(kernel):
-            writer.line(line)
-        for name, extent in zip(names, kernel.pointwise, strict=True):
-            writer.line(f"const int64_t n{name} = {to_c(extent)};")
+        write_declarations(writer, body)
         writer.line(f"const int64_t blocks = {to_c(blocks)};")
         body.write(writer, body.invariants(), UNIFORM)
         counters = [*((name, f"n{name}") for name in outer), ("block", "blocks")]
         with tasks(writer, counters):
             writer.line(f"int64_t {body.lane} = block * {block};")
-            writer.line(
-                f"const int64_t end = n{body.lane} - {body.lane} < {block} ?"
-                f" n{body.lane} : {body.lane} + {block};"
-            )
+            writer.line(f"const int64_t end = least(n{body.lane}, {body.lane} + {block});")
             invariant = set(body.invariants())
             rest = [place for place in range(len(kernel.body)) if place not in invariant]
             once = [place for place in rest if not body.in_lanes(place)]

@@ -1,4 +1,15 @@
-"""CPU schedules: which loop the lanes run along, how wide, and a few alternatives."""
+"""CPU schedules: which loop the lanes run along, how wide, and a few alternatives.
+
+Options of the families:
+
+    cpu.pointwise  axis lanes unroll block          lanes along p{axis}; threads share blocks
+    cpu.rows       axis lanes unroll short stash split     lanes along r{axis}
+    cpu.columns    axis lanes unroll split          lanes along p{axis}, the reduction is walked
+
+`lanes` elements a vector, whatever the dtype; `unroll` vectors a step; rows of at most `short`
+vectors are kept in registers; a row of at most `stash` elements keeps costly values in memory;
+`split` 1 lets all threads share one row where there are fewer rows than threads.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +21,19 @@ from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
 from nearhint_rules.target import CpuDevice, Target
 
+CANDIDATE_LIMIT = 8
 _WIDE_DTYPES = ("f64", "i64")
+_CONTIGUOUS, _UNIFORM, _STRIDED, _IRREGULAR = 2, 0, -3, -5
 
 
 def candidates(
     kernel: ir.Kernel, target: Target, dims: Mapping[str, int] | None = None
 ) -> tuple[Schedule, ...]:
     """See `nearhint_compiler.schedule.candidates`."""
-    found = dict.fromkeys(_space(kernel, _lanes(kernel, target)))
-    return tuple(found)
+    lanes = _lanes(kernel, target)
+    ranked = sorted(_axes(kernel), key=lambda name: -_score(kernel, name, lanes, dims or {}))
+    found = dict.fromkeys(_space(kernel, ranked, lanes))
+    return tuple(found)[:CANDIDATE_LIMIT]
 
 
 def _lanes(kernel: ir.Kernel, target: Target) -> int:
@@ -29,39 +44,79 @@ def _lanes(kernel: ir.Kernel, target: Target) -> int:
     return max(4, bits // (64 if is_wide else 32))
 
 
-def _space(kernel: ir.Kernel, lanes: int) -> Iterator[Schedule]:
-    widths = [lanes, *([lanes // 2] if lanes > 4 else [])]
+def _axes(kernel: ir.Kernel) -> list[str]:
+    """Loop variables that lanes may run along, the likeliest of equals first."""
+    reduction = [f"r{number}" for number in reversed(range(len(kernel.reduction)))]
+    return reduction + [f"p{number}" for number in reversed(range(len(kernel.pointwise)))]
+
+
+def _space(kernel: ir.Kernel, ranked: list[str], lanes: int) -> Iterator[Schedule]:
+    best, *others = ranked or ["p0"]
+    half = max(4, lanes // 2)
     if not kernel.reduction:
-        axis = _axis(kernel, "p", len(kernel.pointwise))
-        for width in widths:
-            for unroll in (2, 1):
-                yield _schedule("cpu.pointwise", axis=axis, lanes=width, unroll=unroll, block=1024)
+        for width, unroll in ((lanes, 2), (lanes, 1), (half, 2), (lanes, 4), (half, 4)):
+            yield _pointwise(best, lanes=width, unroll=unroll)
+        yield from (_pointwise(other, lanes=lanes, unroll=2) for other in others[:1])
         return
-    axis = _axis(kernel, "r", len(kernel.reduction))
-    for width in widths:
-        for unroll, stash in ((4, 8192), (2, 8192), (4, 0)):
-            yield _schedule("cpu.rows", axis=axis, lanes=width, unroll=unroll, short=4, stash=stash)
+    if best.startswith("p"):
+        for width, unroll in ((lanes, 4), (lanes, 2), (half, 4), (lanes, 8)):
+            yield _columns(best, lanes=width, unroll=unroll)
+        yield from (_rows(other, lanes=lanes, unroll=4) for other in others if other[0] == "r")
+        return
+    for width, unroll, stash in (
+        (lanes, 4, 8192), (lanes, 2, 8192), (half, 4, 8192), (lanes, 4, 0), (half, 2, 0),
+    ):  # fmt: skip
+        yield _rows(best, lanes=width, unroll=unroll, stash=stash)
 
 
 def _schedule(family: str, **options: int) -> Schedule:
     return Schedule(family, tuple(options.items()))
 
 
-def _axis(kernel: ir.Kernel, prefix: str, rank: int) -> int:
-    """The loop along which most accesses are contiguous; the innermost of equals."""
-    return max(
-        range(max(rank, 1)), key=lambda number: (_score(kernel, f"{prefix}{number}"), number)
+def _pointwise(variable: str, *, lanes: int, unroll: int) -> Schedule:
+    axis = int(variable[1:])
+    return _schedule("cpu.pointwise", axis=axis, lanes=lanes, unroll=unroll, block=1024)
+
+
+def _rows(variable: str, *, lanes: int, unroll: int, stash: int = 8192) -> Schedule:
+    axis = int(variable[1:])
+    return _schedule(
+        "cpu.rows", axis=axis, lanes=lanes, unroll=unroll, short=4, stash=stash, split=1
     )
 
 
-def _score(kernel: ir.Kernel, variable: str) -> int:
-    score = 0
-    for node in kernel.body:
-        if isinstance(node, ir.Load | ir.Store) and variable in ex.symbols_of(node.index):
-            score += 1 if _stride(node.index, variable) == ex.ONE else -2
+def _columns(variable: str, *, lanes: int, unroll: int) -> Schedule:
+    axis = int(variable[1:])
+    return _schedule("cpu.columns", axis=axis, lanes=lanes, unroll=unroll, split=1)
+
+
+def _score(kernel: ir.Kernel, variable: str, lanes: int, dims: Mapping[str, int]) -> float:
+    """How well lanes along `variable` would be used: accesses, and full vectors."""
+    elements = ir.per_element(kernel)
+    score = 0.0
+    for position, node in enumerate(kernel.body):
+        if isinstance(node, ir.Load | ir.Store):
+            value = _access_score(node.index, variable)
+            score += value if elements[position] or not kernel.reduction else value / 64
+    extent = _extent(kernel, variable, dims)
+    if extent is not None and score > 0:
+        score *= extent / (lanes * -(-extent // lanes))
     return score
 
 
-def _stride(index: Expr, variable: str) -> Expr:
+def _access_score(index: Expr, variable: str) -> int:
+    if variable not in ex.symbols_of(index):
+        return _UNIFORM
     stepped = ex.substitute(index, {variable: ex.add(ex.symbol(variable), 1)})
-    return ex.sub(stepped, index)
+    stride = ex.sub(stepped, index)
+    if variable in ex.symbols_of(stride):
+        return _IRREGULAR
+    return _CONTIGUOUS if stride == ex.ONE else _STRIDED
+
+
+def _extent(kernel: ir.Kernel, variable: str, dims: Mapping[str, int]) -> int | None:
+    space = kernel.reduction if variable[0] == "r" else kernel.pointwise
+    extent = space[int(variable[1:])]
+    if all(name in dims for name in ex.symbols_of(extent)):
+        return ex.evaluate(extent, dims)
+    return None

@@ -1,0 +1,153 @@
+"""One walk over the reduction space, with lanes along a reduction loop or along a pointwise one.
+
+A walk opens the reduction's loops and computes each node in the outermost of them that it can. The
+first loop that it opens covers a `Range`, so that several threads may share a walk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from nearhint_compiler.codegen.c_body import UNIFORM, Body, Part
+from nearhint_compiler.codegen.c_lanes import (
+    SUM_CHAIN,
+    accumulate,
+    declare_totals,
+    has_float_sum,
+    lane_loop,
+    merge,
+)
+from nearhint_compiler.codegen.c_passes import Passes
+from nearhint_compiler.codegen.c_text import Writer
+from nearhint_compiler.ir import nodes as ir
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """C expressions of where the first loop starts and ends."""
+
+    start: str
+    end: str
+
+
+def reduction_loops(body: Body) -> list[str]:
+    """The reduction's loop variables, outermost first; a lane variable is the innermost."""
+    names = [f"r{number}" for number in range(len(body.kernel.reduction))]
+    return sorted(names, key=lambda name: name == body.lane)
+
+
+def whole(body: Body) -> Range:
+    """All of the first loop."""
+    return Range("0", f"n{reduction_loops(body)[0]}")
+
+
+def walk_rows(
+    writer: Writer, body: Body, passes: Passes, walk: int, *, copies: int, span: Range
+) -> None:
+    """Walk number `walk`, lanes along the innermost reduction loop; leaves totals `t`."""
+    reduces = passes.reduces[walk]
+    declare_totals(writer, body, reduces, copies)
+    *outer, lane = reduction_loops(body)
+    with _opened(writer, body, outer, span, passes.elements[walk]) as rest, writer.block():
+        writer.line(f"int64_t {lane} = {'0' if outer else span.start};")
+        lane_loop(
+            writer,
+            body,
+            rest,
+            reduces,
+            copies=copies,
+            end=f"n{lane}" if outer else span.end,
+            taken=[(position, _place(body, position)) for position in passes.taken[walk]],
+            kept=[(position, _place(body, position)) for position in passes.kept[walk]],
+        )
+
+
+def walk_columns(
+    writer: Writer, body: Body, passes: Passes, walk: int, *, part: Part, span: Range
+) -> None:
+    """Walk number `walk`, lanes along a pointwise loop; leaves totals `t`, one a lane."""
+    reduces = passes.reduces[walk]
+    _declare(writer, body, reduces, part, "t")
+    *outer, inner = reduction_loops(body)
+    with _opened(writer, body, outer, span, passes.elements[walk]) as rest:
+        here = Range("0", f"n{inner}") if outer else span
+        if not has_float_sum(body, reduces):
+            _column_loop(writer, body, rest, reduces, part, here, "t")
+            return
+        head = f"for (int64_t begin = {here.start}; begin < {here.end}; begin += {SUM_CHAIN})"
+        with writer.block(head):
+            writer.line(f"const int64_t stop = least({here.end}, begin + {SUM_CHAIN});")
+            _declare(writer, body, reduces, part, "s")
+            _column_loop(writer, body, rest, reduces, part, Range("begin", "stop"), "s")
+            for position in reduces:
+                copies = copies_of(body, position, part)
+                merge(writer, body, [position], copies, into="t", source="s")
+
+
+def _declare(writer: Writer, body: Body, reduces: Sequence[int], part: Part, prefix: str) -> None:
+    for position in reduces:
+        declare_totals(writer, body, [position], copies_of(body, position, part), prefix=prefix)
+
+
+def _column_loop(
+    writer: Writer,
+    body: Body,
+    positions: Sequence[int],
+    reduces: Sequence[int],
+    part: Part,
+    span: Range,
+    prefix: str,
+) -> None:
+    inner = reduction_loops(body)[-1]
+    with writer.block(f"for (int64_t {inner} = {span.start}; {inner} < {span.end}; {inner}++)"):
+        body.write(writer, positions, part)
+        for position in reduces:
+            valid = Part.full(copies_of(body, position, part))
+            accumulate(writer, body, [position], valid, prefix=prefix)
+
+
+def finish_columns(writer: Writer, body: Body, reduces: Sequence[int], part: Part) -> None:
+    """From totals to the reduces' values, one a lane."""
+    for position in reduces:
+        for copy in range(copies_of(body, position, part)):
+            vector = f"v{body.dtypes[position]}"
+            writer.line(f"const {vector} {body.name(position, copy)} = t{position}_{copy};")
+
+
+def copies_of(body: Body, position: int, part: Part) -> int:
+    """How many vectors the node has in `part`."""
+    return part.copies if body.in_lanes(position) else 1
+
+
+@contextmanager
+def _opened(
+    writer: Writer, body: Body, loops: Sequence[str], span: Range, nodes: Sequence[int]
+) -> Iterator[list[int]]:
+    """Opens `loops`, computes in each the nodes that need no inner one, yields the others."""
+    rest = list(nodes)
+    order = reduction_loops(body)
+    with ExitStack() as stack:
+        for place, name in enumerate(loops):
+            here = span if place == 0 else Range("0", f"n{name}")
+            head = f"for (int64_t {name} = {here.start}; {name} < {here.end}; {name}++)"
+            stack.enter_context(writer.block(head))
+            inner = {*order[place + 1 :], body.lane}
+            now = [
+                position
+                for position in rest
+                if not body.variables[position] & inner
+                and not isinstance(body.kernel.body[position], ir.Store)
+            ]
+            body.write(writer, now, UNIFORM)
+            rest = [position for position in rest if position not in now]
+        yield rest
+
+
+def _place(body: Body, position: int) -> str:
+    order = reduction_loops(body)
+    place = order[0]
+    for name in order[1:]:
+        place = f"({place}) * n{name} + {name}"
+    return f"stash{position} + {place}"
