@@ -87,6 +87,12 @@ class CompileFailed(JobFailed):
     code = "COMPILE_FAILED"
 
 
+class KernelOversized(CompileFailed):
+    """A cubin needs more registers or shared memory than a block has, or spills too much."""
+
+    code = "KERNEL_OVERSIZED"
+
+
 class ToolchainChanged(JobFailed):
     """The Target names a toolchain that this worker does not have."""
 

@@ -1,0 +1,178 @@
+"""Triton source to a cubin, ahead of time: no GPU is needed. Equal source, equal bytes.
+
+Triton compiles for an explicit target in a private folder, with a cache of its own and without
+line information, which would put the folder's name into the binary. What no device could launch,
+or what keeps its values in memory instead of registers, is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import linecache
+import re
+import tempfile
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from nearhint_compiler.codegen.generated import Generated
+from nearhint_daemon.workers.built import Built
+from nearhint_daemon.workers.errors import CompileFailed, KernelOversized, RequestInvalid
+from nearhint_rules.artifact import CudaLaunch, NullArgument
+from nearhint_rules.target import CudaDevice, Target
+
+SPILL_LIMIT_BYTES = 64
+"""Register spills, a thread, beyond which a kernel is refused: the next Schedule is better."""
+REGISTERS = 65_536
+"""Registers of a block, on every capability that Triton compiles for."""
+SHARED_LIMIT_BYTES: Mapping[int, int] = {
+    75: 64 << 10,
+    80: 163 << 10,
+    86: 99 << 10,
+    87: 163 << 10,
+    89: 99 << 10,
+    90: 227 << 10,
+    100: 227 << 10,
+    103: 227 << 10,
+    120: 99 << 10,
+    121: 99 << 10,
+}
+"""Shared memory of a block by capability (CUDA C++ Programming Guide, compute capabilities)."""
+SHARED_LIMIT_DEFAULT_BYTES = 48 << 10
+
+_PTX_PARAMETERS = re.compile(r"\.visible \.entry \w+\(([^)]*)\)")
+_SPILLED = re.compile(r"(\d+) bytes spill stores")
+_REGISTERS = re.compile(r"Used (\d+) registers")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What an emitter's flags say: see `Generated.flags`."""
+
+    signature: Mapping[str, str]
+    constants: Mapping[str, int]
+    divisible: tuple[int, ...]
+    options: Mapping[str, int]
+
+
+def read_flags(flags: Sequence[str]) -> Options:
+    """Reads `signature:NAME=TYPE`, `constexpr:NAME=VALUE`, `divisible:POSITION` and `KEY=VALUE`.
+
+    >>> read_flags(["signature:a0=*fp32", "constexpr:X=8", "divisible:0", "num_warps=4"]).constants
+    {'X': 8}
+    """
+    signature: dict[str, str] = {}
+    constants: dict[str, int] = {}
+    divisible: list[int] = []
+    options: dict[str, int] = {}
+    for flag in flags:
+        key, _, value = flag.rpartition("=")
+        match flag.partition(":")[0]:
+            case "signature":
+                signature[key.partition(":")[2]] = value
+            case "constexpr":
+                constants[key.partition(":")[2]] = int(value)
+            case "divisible":
+                divisible.append(int(flag.partition(":")[2]))
+            case _:
+                options[key] = int(value)
+    return Options(signature, constants, tuple(divisible), options)
+
+
+def compile_cubin(generated: Generated, target: Target, *, scratch: Path) -> Built:
+    """Compiles Triton source in a fresh folder under `scratch`.
+
+    Raises `CompileFailed` with what Triton said, and `KernelOversized`.
+    """
+    if not isinstance(target.device, CudaDevice) or not isinstance(generated.launch, CudaLaunch):
+        raise RequestInvalid("Triton source for a Target that is no CUDA device")
+    capability = target.device.capability
+    log = io.StringIO()
+    with tempfile.TemporaryDirectory(dir=scratch) as name, contextlib.redirect_stdout(log):
+        try:
+            compiled = _compile(generated, capability, Path(name))
+        except Exception as error:  # Triton's errors have no common base
+            raise CompileFailed(f"{type(error).__name__}: {error}") from error
+    binary, ptx, metadata = compiled.asm["cubin"], compiled.asm["ptx"], compiled.metadata
+    launch = replace(
+        generated.launch,
+        arguments=(*generated.launch.arguments, *_hidden(ptx, metadata, generated.launch)),
+        warps=metadata.num_warps,
+        shared_bytes=metadata.shared,
+    )
+    _check_resources(launch, log.getvalue())
+    return Built(binary, launch, log.getvalue())
+
+
+def _compile(generated: Generated, capability: int, folder: Path) -> Any:
+    import triton
+    from triton import knobs
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    flags = read_flags(generated.flags)
+    path = folder / "kernel.py"
+    path.write_text(generated.source, encoding="utf-8")
+    with _private(knobs, folder):
+        source = ASTSource(
+            fn=_import(path, generated.launch.entry),
+            signature={**flags.signature, **dict.fromkeys(flags.constants, "constexpr")},
+            constexprs=dict(flags.constants),
+            attrs={(place,): [["tt.divisibility", 16]] for place in flags.divisible},
+        )
+        try:
+            target = GPUTarget("cuda", capability, 32)
+            return triton.compile(source, target=target, options=dict(flags.options))
+        finally:
+            linecache.cache.pop(str(path), None)
+
+
+def _import(path: Path, entry: str) -> Any:
+    spec = importlib.util.spec_from_file_location("nearhint_generated_kernel", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, entry)
+
+
+@contextlib.contextmanager
+def _private(knobs: Any, folder: Path) -> Generator[None, None, None]:
+    """Triton's settings for the time of one compilation, whatever the environment says."""
+    with contextlib.ExitStack() as stack:
+        for group in (knobs.cache, knobs.compilation, knobs.nvidia, knobs.runtime):
+            stack.enter_context(group.scope())
+        knobs.cache.dir = str(folder / "cache")
+        knobs.compilation.always_compile = True
+        knobs.compilation.disable_line_info = True
+        knobs.nvidia.dump_ptxas_log = True
+        knobs.runtime.interpret = False
+        yield
+
+
+def _hidden(ptx: str, metadata: Any, launch: CudaLaunch) -> tuple[NullArgument, ...]:
+    """The pointers that Triton adds behind our arguments, for scratch memory that we never give."""
+    if metadata.global_scratch_size or getattr(metadata, "profile_scratch_size", 0):
+        raise CompileFailed("the kernel wants scratch memory")
+    found = _PTX_PARAMETERS.search(ptx)
+    count = found[1].count(".param") if found else 0
+    if count < len(launch.arguments):
+        raise CompileFailed(f"{count} parameters in the PTX for {len(launch.arguments)} arguments")
+    return (NullArgument(),) * (count - len(launch.arguments))
+
+
+def _check_resources(launch: CudaLaunch, log: str) -> None:
+    shared_limit = SHARED_LIMIT_BYTES.get(launch.capability, SHARED_LIMIT_DEFAULT_BYTES)
+    if launch.shared_bytes > shared_limit:
+        raise KernelOversized(
+            f"{launch.shared_bytes} bytes of shared memory, at most {shared_limit}"
+        )
+    registers = max(map(int, _REGISTERS.findall(log)), default=0) * 32 * launch.warps
+    if registers > REGISTERS:
+        raise KernelOversized(f"{registers} registers a block, at most {REGISTERS}")
+    spilled = max(map(int, _SPILLED.findall(log)), default=0)
+    if spilled > SPILL_LIMIT_BYTES:
+        raise KernelOversized(f"{spilled} bytes of registers spill, at most {SPILL_LIMIT_BYTES}")
