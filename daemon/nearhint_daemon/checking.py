@@ -1,0 +1,58 @@
+"""`nearhintd db check`: the database's structure, each row's hash, each artifact's bytes."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import TypedDict
+
+from nearhint_daemon import directories
+from nearhint_daemon.errors import ArtifactCorrupt, ArtifactUnknown, KernelUnknown
+from nearhint_daemon.store import Reading, database
+from nearhint_daemon.store.artifacts import ArtifactFiles
+from nearhint_daemon.store.rows import SHAPES, ArtifactRow
+
+
+class Report(TypedDict):
+    """What was found: problems in words, and rows by table."""
+
+    problems: list[str]
+    rows: dict[str, int]
+
+
+def check(state_dir: Path) -> Report:
+    """Checks a stopped daemon's state; changes nothing but to move a corrupt artifact aside.
+
+    Raises `StateDirectoryLocked` where a daemon runs, `KernelUnknown` where there is no database.
+    """
+    path = state_dir / database.FILE_NAME
+    if not path.exists():
+        raise KernelUnknown(f"no database in {state_dir}")
+    lock = directories.StateLock(state_dir)
+    lock.acquire()
+    try:
+        return _check(state_dir, path)
+    finally:
+        lock.release()
+
+
+def _check(state_dir: Path, path: Path) -> Report:
+    problems: list[str] = []
+
+    def corrupt(table: str, key: str) -> None:
+        problems.append(f"{table} {key}: the row does not have its hash")
+
+    rows: dict[str, int] = {}
+    with closing(database.open_reader(path)) as connection:
+        problems += database.integrity_check(connection)
+        reading = Reading(connection, on_corrupt=corrupt)
+        for row_type, shape in SHAPES.items():
+            rows[shape.table] = sum(1 for _ in reading.select(row_type))
+        artifacts = [row.sha256 for row in reading.select(ArtifactRow)]
+    files = ArtifactFiles(state_dir / "artifacts")
+    for sha256 in artifacts:
+        try:
+            files.get(sha256)
+        except (ArtifactCorrupt, ArtifactUnknown) as error:
+            problems.append(f"artifact {sha256}: {error}")
+    return {"problems": problems, "rows": rows}

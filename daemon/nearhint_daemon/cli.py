@@ -1,0 +1,152 @@
+"""`nearhintd` on the command line: stdout is data, stderr is talk."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import sys
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import ParamSpec
+
+import click
+
+from nearhint_daemon import config as settings
+from nearhint_daemon import logs
+from nearhint_daemon.errors import DaemonError
+from nearhint_daemon.exit_codes import ExitCode
+
+SCHEMA_VERSION = 1
+Arguments = ParamSpec("Arguments")
+
+EPILOG = """\b
+Examples:
+  nearhintd serve --state-dir /var/lib/nearhint --address unix:/run/nearhint/nearhint.sock
+  nearhintd config show --origin
+  nearhintd db check --state-dir /var/lib/nearhint --json
+"""
+
+
+def _exits(command: Callable[Arguments, ExitCode]) -> Callable[Arguments, None]:
+    """Turns errors into a message on stderr and an exit code."""
+
+    @wraps(command)
+    def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
+        try:
+            code = command(*args, **kwargs)
+        except DaemonError as error:
+            click.echo(f"nearhintd: {error}", err=True)
+            if error.hint:
+                click.echo(f"  {error.hint}", err=True)
+            code = error.exit_code
+        sys.exit(int(code))
+
+    return run
+
+
+_file_option = click.option(
+    "--config",
+    "file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="TOML file with settings; also NEARHINT_CONFIG.",
+)
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
+
+
+@click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="nearhint", prog_name="nearhintd")
+def main() -> None:
+    """The nearhint daemon: tunes kernels, keeps the results, serves tables."""
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _setting_options(command: Callable[..., None]) -> Callable[..., None]:
+    for name, setting in reversed(settings.SETTINGS.items()):
+        text = f"{setting.metadata['help']} [default: {_plain(setting.default) or 'empty'}]"
+        command = click.option(_flag(name), name, default=None, help=text)(command)
+    return command
+
+
+@main.command(epilog=EPILOG)
+@_file_option
+@_setting_options
+@_exits
+def serve(file: Path | None, **flags: str | None) -> ExitCode:
+    """Serve until SIGTERM; a second SIGTERM ends it at once."""
+    loaded = settings.load(flags, file=file)
+    logs.configure(log_format=loaded.config.log_format, level=loaded.config.log_level)
+    for warning in loaded.warnings:
+        logs.warning("setting_ignored", problem=warning)
+    # gRPC and the rest are loaded only by the command that needs them.
+    from nearhint_daemon.lifecycle import serve as live
+
+    return live(loaded.config)
+
+
+@main.group()
+def db() -> None:
+    """Look after the database of a stopped daemon."""
+
+
+@db.command("check")
+@click.option("--state-dir", default=None, help="The daemon's state directory.")
+@_file_option
+@_json_option
+@_exits
+def db_check(state_dir: str | None, file: Path | None, as_json: bool) -> ExitCode:
+    """Check the database, every row's hash and every artifact's."""
+    from nearhint_daemon.checking import check
+
+    loaded = settings.load({"state_dir": state_dir}, file=file)
+    try:
+        report = check(loaded.config.state_dir)
+    except sqlite3.DatabaseError as error:
+        report = {"problems": [f"the database cannot be read: {error}"], "rows": {}}
+    problems = report["problems"]
+    if as_json:
+        click.echo(json.dumps({"schema_version": SCHEMA_VERSION, **report}))
+    else:
+        for name, count in report["rows"].items():
+            click.echo(f"{name:14} {count}")
+        for problem in problems:
+            click.echo(f"problem: {problem}")
+        click.echo("no problem found" if not problems else f"{len(problems)} problems")
+    return ExitCode.INTEGRITY if problems else ExitCode.OK
+
+
+@main.group("config")
+def config_group() -> None:
+    """Look at the settings."""
+
+
+@config_group.command("show")
+@click.option("--origin", is_flag=True, help="Say where each value comes from.")
+@_file_option
+@_json_option
+@_exits
+def config_show(origin: bool, file: Path | None, as_json: bool) -> ExitCode:
+    """Print every setting as `serve` would see it."""
+    loaded = settings.load({}, file=file)
+    for warning in loaded.warnings:
+        click.echo(f"nearhintd: {warning}", err=True)
+    values = {name: _plain(getattr(loaded.config, name)) for name in settings.SETTINGS}
+    if as_json:
+        shown: dict[str, object] = {"schema_version": SCHEMA_VERSION, "settings": values}
+        if origin:
+            shown["origins"] = dict(loaded.origins)
+        click.echo(json.dumps(shown))
+        return ExitCode.OK
+    for name, value in values.items():
+        where = f"  # {loaded.origins[name]}" if origin else ""
+        click.echo(f"{name} = {json.dumps(value)}{where}")
+    return ExitCode.OK
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Path):
+        return str(value)
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,205 @@
+"""Settings: flags > `NEARHINT_*` environment > TOML file > defaults, each with its origin.
+
+A setting is a field of `Config`; its row in the field's metadata says how text becomes a value.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from nearhint_daemon.errors import InvalidConfiguration
+
+ENVIRONMENT_PREFIX = "NEARHINT_"
+FILE_VARIABLE = "NEARHINT_CONFIG"
+UNIX_SCHEME = "unix:"
+
+
+def _count(low: int, high: int) -> Callable[[object], int]:
+    def parse(value: object) -> int:
+        if isinstance(value, str) and value.strip().lstrip("-").isdigit():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise ValueError(f"must be an integer from {low} to {high}")
+        return value
+
+    return parse
+
+
+def _seconds(value: object) -> float:
+    try:
+        parsed = float(value) if isinstance(value, int | float | str) else -1.0
+    except ValueError:
+        parsed = -1.0
+    if isinstance(value, bool) or not 0.0 <= parsed <= 86_400.0:
+        raise ValueError("must be a number of seconds from 0 to 86400")
+    return parsed
+
+
+def _one_of(*names: str) -> Callable[[object], str]:
+    def parse(value: object) -> str:
+        if value not in names:
+            raise ValueError(f"must be one of {', '.join(names)}")
+        return str(value)
+
+    return parse
+
+
+def _path(value: object) -> Path:
+    if isinstance(value, Path):
+        return value
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise ValueError("must be a path")
+    return Path(value)
+
+
+def _address(value: object) -> str:
+    if not isinstance(value, str) or not value.startswith(UNIX_SCHEME) or "\0" in value:
+        raise ValueError("must be unix:PATH: the daemon listens on a unix socket only")
+    if not value.removeprefix(UNIX_SCHEME).removeprefix("//").startswith("/"):
+        raise ValueError("must be unix: and an absolute path")
+    return UNIX_SCHEME + value.removeprefix(UNIX_SCHEME).removeprefix("//")
+
+
+def _devices(value: object) -> tuple[str, ...]:
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, list | tuple):
+        raise ValueError("must be device names: cpu, cuda:0, …")
+    parsed = tuple(str(name).strip() for name in names if str(name).strip())
+    for name in parsed:
+        if name != "cpu" and not (name.startswith("cuda:") and name[5:].isdigit()):
+            raise ValueError("must be device names: cpu, cuda:0, …")
+    return parsed
+
+
+def _setting(default: object, parse: Callable[[object], object], text: str) -> Any:
+    """A field of `Config`; each call makes a field of its own, nothing is shared."""
+    return field(default=default, metadata={"parse": parse, "help": text})
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Every setting of the daemon."""
+
+    state_dir: Path = _setting(
+        Path("/var/lib/nearhint"), _path, "Where everything durable is kept."
+    )
+    address: str = _setting(
+        "unix:/run/nearhint/nearhint.sock", _address, "The socket to listen on, as unix:PATH."
+    )
+    metrics_port: int = _setting(
+        -1, _count(-1, 65535), "Port of /metrics on 127.0.0.1; 0 picks a free one, -1 is off."
+    )
+    max_store_bytes: int = _setting(
+        4 * 2**30, _count(2**20, 2**62), "Bytes that database and artifacts may take."
+    )
+    devices: tuple[str, ...] = _setting(
+        (), _devices, "Devices to verify and measure on; empty: those that are found."
+    )
+    compile_workers: int = _setting(
+        0, _count(0, 256), "Compile workers; 0: one for each CPU, at most 8."
+    )
+    threads: int = _setting(
+        0, _count(0, 1024), "CPU threads to measure with where a client does not say; 0: all CPUs."
+    )
+    device_policy: str = _setting(
+        "always", _one_of("always", "idle", "never"), "Policy of a device that has none stored."
+    )
+    measure_budget_s: float = _setting(2.0, _seconds, "Seconds that timing one hint may take.")
+    measure_memory_bytes: int = _setting(
+        2 * 2**30, _count(2**20, 2**50), "Bytes that the tensors of one hint may take."
+    )
+    queue_limit: int = _setting(
+        20_000, _count(16, 1_000_000), "Jobs that may wait before more are refused."
+    )
+    drain_delay_s: float = _setting(
+        0.0, _seconds, "Seconds between NOT_SERVING and refusing new calls, on SIGTERM."
+    )
+    drain_timeout_s: float = _setting(10.0, _seconds, "Seconds that calls in flight may take then.")
+    log_format: str = _setting("console", _one_of("console", "json"), "How logs are written.")
+    log_level: str = _setting(
+        "info", _one_of("debug", "info", "warning", "error"), "Which logs are written."
+    )
+
+    @property
+    def socket_path(self) -> Path:
+        """The path of the socket."""
+        return Path(self.address.removeprefix(UNIX_SCHEME))
+
+
+SETTINGS = {setting.name: setting for setting in fields(Config)}
+CLIENT_VARIABLES = frozenset({"NEARHINT_CACHE_DIR", "NEARHINT_DISABLE", FILE_VARIABLE})
+"""Variables with the daemon's prefix that belong to the client, or name the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A configuration, where each value comes from, and what was not understood but is harmless."""
+
+    config: Config
+    origins: Mapping[str, str]
+    warnings: tuple[str, ...]
+
+
+def load(
+    flags: Mapping[str, object],
+    *,
+    environment: Mapping[str, str] = os.environ,
+    file: Path | None = None,
+) -> Loaded:
+    """Merges all sources; a flag that is None was not given.
+
+    Raises `InvalidConfiguration` naming the setting, its value and its origin.
+    """
+    values: dict[str, object] = {}
+    origins = dict.fromkeys(SETTINGS, "default")
+    warnings: list[str] = []
+    path = file or (Path(environment[FILE_VARIABLE]) if FILE_VARIABLE in environment else None)
+    if path is not None:
+        for name, value in _read_file(path).items():
+            _take(values, origins, name, value, f"file {path}")
+    for variable, value in sorted(environment.items()):
+        name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
+        if not variable.startswith(ENVIRONMENT_PREFIX) or variable in CLIENT_VARIABLES:
+            continue
+        if name not in SETTINGS and not _similar(name):
+            warnings.append(f"{variable} is no setting of nearhintd")
+            continue
+        _take(values, origins, name, value, f"environment {variable}")
+    for name, value in flags.items():
+        if value is not None:
+            _take(values, origins, name, value, f"flag --{name.replace('_', '-')}")
+    return Loaded(Config(**values), origins, tuple(warnings))  # type: ignore[arg-type]
+
+
+def _read_file(path: Path) -> dict[str, object]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidConfiguration(f"{path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidConfiguration(f"{path}: {error}") from None
+
+
+def _similar(name: str) -> str:
+    return next(iter(difflib.get_close_matches(name, SETTINGS, n=1, cutoff=0.75)), "")
+
+
+def _take(
+    values: dict[str, object], origins: dict[str, str], name: str, value: object, origin: str
+) -> None:
+    setting = SETTINGS.get(name)
+    if setting is None:
+        similar = _similar(name)
+        meant = f"; did you mean {similar}?" if similar else ""
+        raise InvalidConfiguration(f"{origin}: unknown setting {name}{meant}", field=name)
+    try:
+        values[name] = setting.metadata["parse"](value)
+    except ValueError as error:
+        raise InvalidConfiguration(f"{origin}: {name} = {value!r} {error}", field=name) from None
+    origins[name] = origin

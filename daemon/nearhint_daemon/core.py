@@ -1,0 +1,239 @@
+"""The core: every part of the daemon but its socket, put together, started and stopped in order."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+import uuid
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from nearhint_compiler import COMPILER_VERSION
+from nearhint_daemon import logs
+from nearhint_daemon.config import Config
+from nearhint_daemon.devices import Bench, Devices
+from nearhint_daemon.errors import DaemonError, StoreReadOnly
+from nearhint_daemon.jobs import JobQueue, Priority
+from nearhint_daemon.metrics import Metrics
+from nearhint_daemon.operations import Operations
+from nearhint_daemon.programs import LOWER, Programs
+from nearhint_daemon.publishing import Publisher
+from nearhint_daemon.quarantine import Quarantine
+from nearhint_daemon.restoring import RESTORE, Restorer
+from nearhint_daemon.store import Store
+from nearhint_daemon.tables import TableIndex
+from nearhint_daemon.tuner import TUNE, Tuner
+from nearhint_daemon.usage import Usage
+from nearhint_daemon.variants import Variants
+from nearhint_daemon.workers.errors import WorkersError
+from nearhint_daemon.workshop import Compilers, Limits, Workshop
+from nearhint_rules.target import Device, Target
+
+VERSION = "0.1.0"
+COMPILE_WORKERS_LIMIT = 8
+USAGE_FLUSH_S = 5.0
+GAUGES_S = 5.0
+LAG_S = 0.25
+
+
+class CompilePool(Compilers, Protocol):
+    """The compile workers with their life."""
+
+    def start(self) -> None:
+        """Starts in the background."""
+        ...
+
+    async def stop(self) -> None:
+        """Kills all workers."""
+        ...
+
+
+class BenchPool(Bench, Protocol):
+    """The bench workers with their life."""
+
+    def start(self) -> None:
+        """Starts in the background."""
+        ...
+
+    async def stop(self) -> None:
+        """Kills all workers."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """The worker processes; tests bring pools of their own."""
+
+    compile: CompilePool
+    bench: BenchPool
+
+
+MakePools = Callable[[Config, Metrics], Pools]
+
+
+def compile_workers(config: Config) -> int:
+    """How many compile workers there are."""
+    cpus = len(os.sched_getaffinity(0))
+    return config.compile_workers or min(cpus, COMPILE_WORKERS_LIMIT)
+
+
+class Core:
+    """Everything that the services speak to."""
+
+    def __init__(self, config: Config, *, make_pools: MakePools) -> None:
+        self.config = config
+        self.state = "starting"
+        self.metrics_address = ""
+        self.metrics = Metrics(version=VERSION, compiler_version=COMPILER_VERSION)
+        self.store = Store(config.state_dir, observer=self.metrics, clock=time.time)
+        self.pools = make_pools(config, self.metrics)
+        self.devices = Devices(
+            self.pools.bench, self.store, default_policy=config.device_policy, clock=time.time
+        )
+        self.workshop = Workshop(
+            self.pools.compile,
+            self.devices,
+            compile_workers=compile_workers(config),
+            limits=Limits(config.measure_budget_s, config.measure_memory_bytes),
+            observer=self.metrics,
+            seeds=random.SystemRandom(),
+            monotonic=time.monotonic,
+        )
+        self.quarantine = Quarantine(self.store, config.state_dir / "quarantine", clock=time.time)
+        self.jobs = JobQueue(
+            self.store,
+            owner=str(uuid.uuid4()),
+            clock=time.time,
+            observer=self.metrics,
+            limit=config.queue_limit,
+        )
+        self.operations = Operations(self.jobs, clock=time.time)
+        self.tables = TableIndex(
+            self.store, clock=time.time, on_publish=self.metrics.table_published
+        )
+        self.programs = Programs(
+            self.store,
+            self.workshop,
+            self.quarantine,
+            compiler_version=COMPILER_VERSION,
+            clock=time.time,
+        )
+        self.variants = Variants(
+            self.store,
+            self.workshop,
+            self.quarantine,
+            compiler_version=COMPILER_VERSION,
+            clock=time.time,
+        )
+        self.publisher = Publisher(self.store, self.tables, self.programs, clock=time.time)
+        self.tuner = Tuner(
+            self.store,
+            self.programs,
+            self.variants,
+            self.tables,
+            self.publisher,
+            self.workshop,
+            self.quarantine,
+            compiler_version=COMPILER_VERSION,
+            default_threads=config.threads or len(os.sched_getaffinity(0)),
+        )
+        self.restorer = Restorer(
+            self.store, self.programs, self.variants, self.tables, self.publisher, self.jobs
+        )
+        self.usage = Usage(self.store, self.programs, clock=time.time, monotonic=time.monotonic)
+        self._problems: dict[str, str] = {}
+        self._toolchains: dict[str, tuple[str, ...]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Loads the Tables and takes up jobs; workers may still be starting afterwards."""
+        await self.store.start()
+        await self.tables.load()
+        if self.store.moved_aside is not None:
+            name = self.store.moved_aside.name
+            self._problems["store"] = f"the database was damaged; it was moved to {name}"
+        self.pools.compile.start()
+        self.pools.bench.start()
+        self.devices.start()
+        self.jobs.handle(LOWER, self.programs.lower)
+        self.jobs.handle(TUNE[1], self.tuner.reach_t1)
+        self.jobs.handle(TUNE[2], self.tuner.reach_t2)
+        self.jobs.handle(RESTORE, self.restorer.restore)
+        await self.jobs.start()
+        self._spawn("usage", self._flush_usage())
+        self._spawn("gauges", self._set_gauges())
+        self._spawn("lag", self._watch_lag())
+        self._spawn("toolchain", self._check_toolchain())
+
+    async def stop(self) -> None:
+        """Stops work, keeps what was gathered, ends the workers, closes the store."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.devices.stop()
+        with suppress(StoreReadOnly):
+            await self.jobs.stop()
+        await asyncio.gather(self.pools.compile.stop(), self.pools.bench.stop())
+        with suppress(StoreReadOnly):
+            await self.usage.flush()
+        await self.store.close()
+
+    def problems(self) -> tuple[str, ...]:
+        """What an operator should know."""
+        found = [*self._problems.values()]
+        found += [
+            f"{device.name}: {device.problem}" for device in self.devices.states() if device.problem
+        ]
+        if self.store.is_read_only:
+            found.append("the disk takes no writes: results are served, none are made")
+        return tuple(found)
+
+    def target_id(self, device: Device) -> str:
+        """The Target of a device with the toolchain here; empty until that is known."""
+        toolchain = self._toolchains.get(Target(device, ()).kind)
+        return Target(device, toolchain).id if toolchain else ""
+
+    def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.append(asyncio.create_task(work, name=f"core-{name}"))
+
+    async def _check_toolchain(self) -> None:
+        for kind, words in (("cpu", "C compiler"), ("cuda", "Triton")):
+            is_needed = kind == "cpu" or any(
+                name.startswith(kind) for name in self.pools.bench.devices
+            )
+            try:
+                self._toolchains[kind] = await self.workshop.toolchain(kind)
+            except (DaemonError, WorkersError) as error:
+                if is_needed:
+                    self._problems[kind] = f"no {words}: {kind} Kernels stay at T0 ({error})"
+                    logs.warning("toolchain_missing", kind=kind, problem=str(error))
+
+    async def _flush_usage(self) -> None:
+        while True:
+            await asyncio.sleep(USAGE_FLUSH_S)
+            with suppress(StoreReadOnly):
+                await self.usage.flush()
+            await self.restorer.make_room(self.config.max_store_bytes)
+
+    async def _set_gauges(self) -> None:
+        while True:
+            for priority, count in self.jobs.depth().items():
+                self.metrics.queue_depth.labels(Priority(priority).name.lower()).set(count)
+            for part, size in (await asyncio.to_thread(self.store.size_bytes)).items():
+                self.metrics.store_bytes.labels(part).set(size)
+            self.metrics.quarantined.set(self.quarantine.count())
+            self.metrics.watchers.set(self.tables.watchers)
+            self.metrics.generation.set(self.tables.change_seq)
+            self.metrics.table_age_seconds.set(time.monotonic() - self.tables.published_at)
+            await asyncio.sleep(GAUGES_S)
+
+    async def _watch_lag(self) -> None:
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(LAG_S)
+            lag = time.monotonic() - before - LAG_S
+            self.metrics.loop_lag_seconds.observe(max(0.0, lag))

@@ -1,0 +1,263 @@
+"""Devices that this daemon verifies and measures on, and whether it may now.
+
+A device may be serving models: its policy, `always`, `idle` or `never`, is asked before each job.
+`idle` means, for the CPU, a load average below `IDLE_LOAD` of the CPUs; for a GPU, a utilisation of
+at most `IDLE_UTILISATION_PERCENT` by its driver's tool (unknown counts as busy).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from nearhint_daemon import logs
+from nearhint_daemon.errors import InvalidRequest, NoDevice
+from nearhint_daemon.store import Store, Writing
+from nearhint_daemon.store.rows import DevicePolicyRow, EventRow
+from nearhint_daemon.turns import Order, Turns
+from nearhint_daemon.workers.errors import WorkersError
+from nearhint_proto import convert
+from nearhint_proto.v1 import worker_pb2
+from nearhint_rules.target import CudaDevice, Device
+
+POLICIES = ("always", "idle", "never")
+IDLE_LOAD = 0.5
+IDLE_UTILISATION_PERCENT = 5
+IDLE_POLL_S = 1.0
+HELLO_RETRY_S = 15.0
+CUDA = "cuda"
+
+IsIdle = Callable[[str], Awaitable[bool]]
+
+
+class Bench(Protocol):
+    """The bench workers, one a device."""
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The devices' names."""
+        ...
+
+    async def hello(self, device: str | None = None) -> worker_pb2.Pong:
+        """What a worker runs on."""
+        ...
+
+    async def run(
+        self,
+        request: worker_pb2.WorkerRequest,
+        *,
+        timeout_s: float,
+        device: str | None = None,
+    ) -> worker_pb2.WorkerResponse:
+        """Runs one job."""
+        ...
+
+
+@dataclass
+class _Slot:
+    name: str
+    turns: Turns
+    policy: str
+    device: Device | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceState:
+    """A device as it is now; `device` is None until its worker has answered."""
+
+    name: str
+    device: Device | None
+    policy: str
+    problem: str
+
+
+class Devices:
+    """All devices of this daemon."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        store: Store,
+        *,
+        default_policy: str,
+        clock: Callable[[], float],
+        is_idle: IsIdle | None = None,
+    ) -> None:
+        self._bench = bench
+        self._store = store
+        self._clock = clock
+        self._is_idle = is_idle or _is_idle
+        self._slots = {name: _Slot(name, Turns(1), default_policy) for name in bench.devices}
+        self._changed = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Reads the kept policies, and asks each worker what it runs on."""
+        for slot in self._slots.values():
+            row = self._store.read_now(
+                lambda reading, name=slot.name: reading.get(DevicePolicyRow, name)  # type: ignore[misc]
+            )
+            if row is not None:
+                slot.policy = row.policy
+            self._tasks.append(
+                asyncio.create_task(self._meet(slot), name=f"devices-meet {slot.name}")
+            )
+
+    async def stop(self) -> None:
+        """Stops asking."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def states(self) -> tuple[DeviceState, ...]:
+        """Every device as it is now."""
+        return tuple(
+            DeviceState(slot.name, slot.device, slot.policy, slot.problem)
+            for slot in self._slots.values()
+        )
+
+    async def set_policy(self, device: str, policy: str, *, actor: str) -> None:
+        """Sets and keeps the policy of a device; "cuda" means every CUDA device.
+
+        Raises `InvalidRequest` for an unknown device or policy.
+        """
+        if policy not in POLICIES:
+            raise InvalidRequest(f"must be one of {', '.join(POLICIES)}", field="policy")
+        chosen = [
+            slot
+            for name, slot in self._slots.items()
+            if name == device or (device == CUDA and name.startswith("cuda:"))
+        ]
+        if not chosen:
+            known = ", ".join(self._slots) or "none"
+            raise InvalidRequest(f"no device of that name here (known: {known})", field="device")
+        now = self._clock()
+
+        def keep(tx: Writing) -> None:
+            for slot in chosen:
+                tx.put(DevicePolicyRow(slot.name, policy, actor, now))
+                tx.append(EventRow(0, "device_policy", slot.name, policy, actor, now))
+
+        await self._store.write(keep)
+        for slot in chosen:
+            slot.policy = policy
+            logs.info("device_policy", device=slot.name, policy=policy, actor=actor)
+        self._announce()
+
+    def require(self, device: Device) -> None:
+        """Raises `NoDevice` if no device here is, or may turn out to be, of this kind."""
+        slots = self._slots.values()
+        if not any(slot.device == device or self._may_match(slot, device) for slot in slots):
+            raise NoDevice("no device of this daemon matches the Target")
+
+    async def names_for(self, device: Device) -> tuple[str, ...]:
+        """Devices of exactly this kind; waits for workers that have not answered yet.
+
+        Raises `NoDevice` if there is none.
+        """
+        while True:
+            changed = self._changed
+            names = tuple(s.name for s in self._slots.values() if s.device == device)
+            if names:
+                return names
+            self.require(device)
+            await changed.wait()
+
+    @asynccontextmanager
+    async def turn(self, names: Sequence[str], order: Order) -> AsyncIterator[str]:
+        """Holds the first of these devices (by waiting line) as soon as its policy allows."""
+        name = min(names, key=lambda name: self._slots[name].turns.waiting())
+        slot = self._slots[name]
+        while True:
+            await self._allowed(slot)
+            async with slot.turns.take(order):
+                # The policy may have changed while this was waiting.
+                if await self._may_run(slot):
+                    yield name
+                    return
+
+    async def run(
+        self, name: str, request: worker_pb2.WorkerRequest, *, timeout_s: float
+    ) -> worker_pb2.WorkerResponse:
+        """Runs one job on a device whose turn is held."""
+        return await self._bench.run(request, timeout_s=timeout_s, device=name)
+
+    def _announce(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def _allowed(self, slot: _Slot) -> None:
+        while not await self._may_run(slot):
+            changed = self._changed
+            if slot.policy == "never":
+                await changed.wait()
+                continue
+            try:
+                async with asyncio.timeout(IDLE_POLL_S):
+                    await changed.wait()
+            except TimeoutError:
+                continue
+
+    async def _may_run(self, slot: _Slot) -> bool:
+        if slot.policy == "idle":
+            return await self._is_idle(slot.name)
+        return slot.policy == "always"
+
+    @staticmethod
+    def _may_match(slot: _Slot, device: Device) -> bool:
+        is_cuda = isinstance(device, CudaDevice)
+        return slot.device is None and not slot.problem and slot.name.startswith(CUDA) == is_cuda
+
+    async def _meet(self, slot: _Slot) -> None:
+        while slot.device is None:
+            try:
+                pong = await self._bench.hello(slot.name)
+            except WorkersError as error:
+                slot.problem = f"its worker does not start: {error}"
+                logs.warning("device_unusable", device=slot.name, problem=slot.problem)
+                self._announce()
+                await asyncio.sleep(HELLO_RETRY_S)
+                continue
+            slot.device = convert.device_from_proto(pong.device)
+            slot.problem = ""
+            logs.info("device_ready", device=slot.name, ready_s=round(pong.ready_s, 2))
+            self._announce()
+
+
+async def _is_idle(name: str) -> bool:
+    if not name.startswith("cuda:"):
+        return os.getloadavg()[0] <= IDLE_LOAD * len(os.sched_getaffinity(0))
+    utilisation = await _gpu_utilisation(name.removeprefix("cuda:"))
+    return utilisation is not None and utilisation <= IDLE_UTILISATION_PERCENT
+
+
+async def _gpu_utilisation(index: str) -> int | None:
+    command = ("nvidia-smi", f"--id={index}", "--query-gpu=utilization.gpu")
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            "--format=csv,noheader,nounits",
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+    except OSError:
+        return None
+    output, _ = await process.communicate()
+    text = output.decode("ascii", "replace").strip()
+    return int(text) if text.isdigit() else None
+
+
+def default_names(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """The CPU, and each CUDA device that the kernel's driver shows."""
+    if environment.get("CUDA_VISIBLE_DEVICES") == "":
+        return ("cpu",)
+    try:
+        count = len([n for n in os.listdir("/dev") if n.startswith("nvidia") and n[6:].isdigit()])
+    except OSError:
+        count = 0
+    return ("cpu", *(f"cuda:{index}" for index in range(count)))

@@ -1,0 +1,102 @@
+"""The state directory and the socket's directory: made, checked, locked.
+
+The lock is taken before the socket or the database are touched: two gRPC servers on one `unix:`
+path steal it from each other silently, and SQLite alone would let two daemons interleave.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import stat
+from pathlib import Path
+
+from nearhint_daemon.errors import DirectoryUnsafe, SocketInUse, StateDirectoryLocked
+
+STATE_MODE = 0o700
+SOCKET_DIRECTORY_MODE = 0o750
+SOCKET_MODE = 0o660
+LOCK_NAME = "LOCK"
+# The longest path that fits sockaddr_un.
+SOCKET_PATH_LIMIT_BYTES = 107
+
+
+def prepare(path: Path, *, mode: int) -> None:
+    """Makes `path` with `mode`, or checks the one that is there.
+
+    Raises `DirectoryUnsafe` if it belongs to somebody else, if others may write to it, or if it is
+    no directory. A state directory (mode 0700) is tightened to its mode.
+    """
+    try:
+        path.mkdir(mode=mode, parents=True)
+        path.chmod(mode)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise DirectoryUnsafe(f"{path} cannot be made: {error.strerror}") from None
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        raise DirectoryUnsafe(f"{path} is not a directory")
+    if found.st_uid != os.geteuid():
+        raise DirectoryUnsafe(f"{path} belongs to uid {found.st_uid}, not to {os.geteuid()}")
+    forbidden = stat.S_IWOTH if mode != STATE_MODE else stat.S_IWOTH | stat.S_IWGRP
+    if found.st_mode & forbidden:
+        raise DirectoryUnsafe(f"{path} may be written by others: chmod {mode:o} {path}")
+    if mode == STATE_MODE:
+        path.chmod(mode)
+
+
+class StateLock:
+    """The exclusive lock on a state directory, held as long as the process lives."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._path = state_dir / LOCK_NAME
+        self._descriptor = -1
+
+    def acquire(self) -> None:
+        """Takes the lock; raises `StateDirectoryLocked` naming the holder's pid."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(self._path, flags, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(descriptor, 32).decode("ascii", "replace").strip() or "unknown"
+            os.close(descriptor)
+            raise StateDirectoryLocked(
+                f"{self._path.parent} is in use by the nearhintd with pid {holder}"
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        """Gives the lock back; the file stays."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def clear_stale_socket(path: Path) -> None:
+    """Removes the socket that a dead daemon left; call only with the lock held.
+
+    Raises `SocketInUse` if something else is at `path`, or if somebody answers there.
+    """
+    if len(os.fsencode(path)) > SOCKET_PATH_LIMIT_BYTES:
+        raise SocketInUse(f"{path} is longer than {SOCKET_PATH_LIMIT_BYTES} bytes")
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(found.st_mode):
+        raise SocketInUse(f"{path} is there and is not a socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(os.fspath(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            path.unlink(missing_ok=True)
+            return
+        except OSError as error:
+            raise SocketInUse(f"{path}: {error.strerror or error}") from None
+    raise SocketInUse(f"another process answers at {path}")

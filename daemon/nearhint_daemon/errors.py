@@ -1,0 +1,245 @@
+"""Errors of the daemon: one class per cause, each with a stable code and a gRPC status.
+
+`STATUS_OF_CODE` is the one table from code to gRPC status name; codes of `nearhint_rules` are in it
+as well, because whatever breaks a rule on the wire is the caller's mistake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nearhint_daemon.exit_codes import ExitCode
+
+DOMAIN = "nearhint"
+
+
+class DaemonError(Exception):
+    """Base of all errors of the daemon; `code` is stable across releases.
+
+    `field` names the offending part of a request, `hint` says what to do, `retry_after_s` above
+    zero invites a retry. Messages never contain paths of the state directory or source text.
+    """
+
+    code = "INTERNAL"
+    hint = ""
+    retry_after_s = 0.0
+    exit_code = ExitCode.FAILED
+
+    def __init__(self, message: str, *, field: str = "") -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class InvalidRequest(DaemonError):
+    """A request breaks a rule; `field` says where."""
+
+    code = "SPEC_INVALID"
+
+
+class KernelUnknown(DaemonError):
+    """No Kernel, Program or Target of that name is stored."""
+
+    code = "KERNEL_UNKNOWN"
+    hint = "register the Program first"
+    exit_code = ExitCode.NOT_FOUND
+
+
+class OperationUnknown(DaemonError):
+    """No operation of that name; operations do not outlive the daemon."""
+
+    code = "OPERATION_UNKNOWN"
+    hint = "ask for the work again: what is done is not done twice"
+    exit_code = ExitCode.NOT_FOUND
+
+
+class ArtifactUnknown(DaemonError):
+    """No Artifact of that hash is stored."""
+
+    code = "ARTIFACT_UNKNOWN"
+    exit_code = ExitCode.NOT_FOUND
+
+
+class ArtifactCorrupt(DaemonError):
+    """An Artifact's bytes do not have its hash; the file was moved aside."""
+
+    code = "ARTIFACT_CORRUPT"
+    hint = "it is compiled again; ask for it later"
+    exit_code = ExitCode.INTEGRITY
+
+
+class GenerationGone(DaemonError):
+    """The wanted generation of a Table is no longer kept, or not yet written."""
+
+    code = "GENERATION_GONE"
+    hint = "ask for the newest generation"
+
+
+class QueueFull(DaemonError):
+    """More work is waiting than the daemon takes on."""
+
+    code = "QUEUE_FULL"
+    hint = "ask again later"
+    retry_after_s = 5.0
+
+
+class KeyQuarantined(DaemonError):
+    """The key failed repeatedly and is not tried again."""
+
+    code = "KEY_QUARANTINED"
+    hint = "see the reproducer in the daemon's state directory"
+
+
+class NoDevice(DaemonError):
+    """No device of this daemon matches the Target."""
+
+    code = "NO_DEVICE"
+    hint = "run a daemon on a machine with this device"
+
+
+class ToolchainMissing(DaemonError):
+    """Nothing here compiles for this kind of target."""
+
+    code = "TOOLCHAIN_MISSING"
+    hint = "install a C compiler (cpu) or Triton (cuda) where the daemon runs"
+
+
+class NotReady(DaemonError):
+    """The daemon is still starting, or is about to stop."""
+
+    code = "NOT_READY"
+    retry_after_s = 1.0
+
+
+class NoVariant(DaemonError):
+    """Every candidate of a Kernel failed; the Fallback serves."""
+
+    code = "NO_VARIANT"
+
+
+class LoweringWrong(DaemonError):
+    """A Kernel's IR and its Fallback give different results."""
+
+    code = "LOWERING_WRONG"
+
+
+class HintTooLarge(DaemonError):
+    """The tensors of a hint would take more memory than measuring may use."""
+
+    code = "HINT_TOO_LARGE"
+
+
+class HintUnreachable(DaemonError):
+    """No sizes of the Fallback give the wanted hint."""
+
+    code = "HINT_UNREACHABLE"
+
+
+class WorkerRefused(DaemonError):
+    """A worker answered a job with an error of its own: `worker_code` and a reproducer."""
+
+    code = "JOB_FAILED"
+
+    def __init__(
+        self, message: str, *, worker_code: str, reproducer: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.worker_code = worker_code
+        self.reproducer = dict(reproducer or {})
+
+
+class JobCancelled(DaemonError):
+    """The job was cancelled."""
+
+    code = "CANCELLED"
+
+
+class StoreError(DaemonError):
+    """The store cannot do what was asked."""
+
+    code = "STORE_FAILED"
+
+
+class StoreReadOnly(StoreError):
+    """The disk is full or failing: reads go on, writes do not; heals by itself."""
+
+    code = "STORE_READ_ONLY"
+    hint = "free disk space where the state directory is"
+    retry_after_s = 5.0
+
+
+class SchemaTooNew(StoreError):
+    """The database was written by a newer version."""
+
+    code = "SCHEMA_TOO_NEW"
+    hint = "run the version that wrote it, or a newer one"
+    exit_code = ExitCode.REFUSED
+
+
+class StateDirectoryLocked(StoreError):
+    """Another daemon holds the state directory."""
+
+    code = "STATE_LOCKED"
+    exit_code = ExitCode.REFUSED
+
+
+class DirectoryUnsafe(DaemonError):
+    """A directory belongs to somebody else, or others may write to it."""
+
+    code = "DIRECTORY_UNSAFE"
+    exit_code = ExitCode.REFUSED
+
+
+class SocketInUse(DaemonError):
+    """What is at the socket's path is no stale socket."""
+
+    code = "SOCKET_IN_USE"
+    exit_code = ExitCode.REFUSED
+
+
+class InvalidConfiguration(DaemonError):
+    """A setting is unknown or has a value that cannot be used."""
+
+    code = "CONFIG_INVALID"
+    exit_code = ExitCode.USAGE
+
+
+STATUS_OF_CODE: Mapping[str, str] = {
+    "SPEC_INVALID": "INVALID_ARGUMENT",
+    "RULES": "INVALID_ARGUMENT",
+    "EXPRESSION_INVALID": "INVALID_ARGUMENT",
+    "PROGRAM_INVALID": "INVALID_ARGUMENT",
+    "TABLE_INVALID": "INVALID_ARGUMENT",
+    "MESSAGE_INVALID": "INVALID_ARGUMENT",
+    "PLAN_INVALID": "INVALID_ARGUMENT",
+    "KERNEL_UNKNOWN": "NOT_FOUND",
+    "OPERATION_UNKNOWN": "NOT_FOUND",
+    "ARTIFACT_UNKNOWN": "NOT_FOUND",
+    "GENERATION_GONE": "OUT_OF_RANGE",
+    "ARTIFACT_CORRUPT": "DATA_LOSS",
+    "QUEUE_FULL": "RESOURCE_EXHAUSTED",
+    "KEY_QUARANTINED": "FAILED_PRECONDITION",
+    "NO_DEVICE": "FAILED_PRECONDITION",
+    "TOOLCHAIN_MISSING": "FAILED_PRECONDITION",
+    "NO_VARIANT": "FAILED_PRECONDITION",
+    "LOWERING_WRONG": "FAILED_PRECONDITION",
+    "HINT_TOO_LARGE": "FAILED_PRECONDITION",
+    "HINT_UNREACHABLE": "FAILED_PRECONDITION",
+    "JOB_FAILED": "FAILED_PRECONDITION",
+    "WORKERS": "INTERNAL",
+    "WORKER_LOST": "ABORTED",
+    "WORKER_DIED": "ABORTED",
+    "WORKER_START_FAILED": "UNAVAILABLE",
+    "WORKER_POOL_STOPPED": "UNAVAILABLE",
+    "WORKER_HUNG": "DEADLINE_EXCEEDED",
+    "CANCELLED": "CANCELLED",
+    "NOT_READY": "UNAVAILABLE",
+    "STORE_READ_ONLY": "UNAVAILABLE",
+    "STORE_FAILED": "INTERNAL",
+    "SCHEMA_TOO_NEW": "FAILED_PRECONDITION",
+    "STATE_LOCKED": "FAILED_PRECONDITION",
+    "DIRECTORY_UNSAFE": "FAILED_PRECONDITION",
+    "SOCKET_IN_USE": "FAILED_PRECONDITION",
+    "CONFIG_INVALID": "INVALID_ARGUMENT",
+    "INTERNAL": "INTERNAL",
+}
+"""Stable code -> name of the gRPC status."""

@@ -1,0 +1,418 @@
+"""Jobs: durable work, one of a key at a time however many ask, by priority, with leases.
+
+A job is acknowledged once its row is committed. Its handler keeps each result as it comes, so that
+a job that is run again, after a crash or a lost worker, goes on where the last attempt ended.
+Within a lane jobs run by (priority, stage, arrival); a job whose `requires` is open waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from typing import Any, Protocol
+
+from nearhint_daemon import logs
+from nearhint_daemon.errors import DaemonError, JobCancelled, QueueFull, StoreReadOnly
+from nearhint_daemon.store import Store, Writing, queries
+from nearhint_daemon.store.rows import JobRow
+from nearhint_daemon.workers.errors import WorkerLost
+
+LEASE_S = 300.0
+ATTEMPTS = 2
+RESTARTS = 5
+HEAL_S = 1.0
+RETRY_S = 30.0
+PASSING_CODES = frozenset(
+    {
+        "INTERNAL",
+        "NO_DEVICE",
+        "STORE_FAILED",
+        "TOOLCHAIN_MISSING",
+        "WORKER_LOST",
+        "WORKER_POOL_STOPPED",
+        "WORKER_START_FAILED",
+    }
+)
+"""Codes of failures that say nothing about the work itself."""
+OPEN_STATES = ("queued", "running")
+
+
+class Priority(IntEnum):
+    """Whose work goes first; the numbers are the protocol's."""
+
+    LIVE_MISS = 1
+    WARM_UP = 2
+    REFINEMENT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """Work that is wanted. `payload` is JSON data that the handler understands."""
+
+    key: str
+    kind: str
+    lane: str
+    payload: Mapping[str, Any]
+    namespace: str = ""
+    requires: str = ""
+    priority: int = Priority.LIVE_MISS
+    stage: int = 0
+
+
+Handler = Callable[[JobRow, Mapping[str, Any]], Awaitable[None]]
+Listener = Callable[[JobRow], None]
+
+
+class Observer(Protocol):
+    """What the queue tells about itself."""
+
+    def job_ended(self, row: JobRow, seconds: float) -> None:
+        """A job ended, `seconds` after it was first taken up."""
+        ...
+
+    def job_started(self, row: JobRow, waited_s: float) -> None:
+        """A job was taken up after waiting."""
+        ...
+
+
+@dataclass
+class _Open:
+    row: JobRow
+    stored: asyncio.Future[None]
+    listeners: list[Listener] = field(default_factory=list)
+    task: asyncio.Task[None] | None = None
+    is_cancelled: bool = False
+
+
+@dataclass
+class _Lane:
+    limit: int
+    heap: list[tuple[int, int, int, str]] = field(default_factory=list)
+    active: int = 0
+
+
+class JobQueue:
+    """All jobs that are not ended, and the way back to those that are."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        owner: str,
+        clock: Callable[[], float],
+        observer: Observer,
+        limit: int,
+        lane_limit: int = 16,
+    ) -> None:
+        self._store = store
+        self._owner = owner
+        self._clock = clock
+        self._observer = observer
+        self._limit = limit
+        self._lane_limit = lane_limit
+        self._handlers: dict[str, Handler] = {}
+        self._open: dict[str, _Open] = {}
+        self._blocked: dict[str, list[str]] = {}
+        self._lanes: dict[str, _Lane] = {}
+        self._arrival = itertools.count()
+        self._is_running = False
+        self._keeper: asyncio.Task[None] | None = None
+
+    def handle(self, kind: str, handler: Handler) -> None:
+        """Says who does jobs of `kind`."""
+        self._handlers[kind] = handler
+
+    async def start(self) -> None:
+        """Takes up what an earlier daemon left, and starts."""
+        left = await self._store.read(lambda reading: tuple(queries.open_jobs(reading)))
+        for row in left:
+            await self._take_over(row)
+        self._is_running = True
+        self._keeper = asyncio.create_task(self._keep(), name="jobs-keeper")
+        for lane in self._lanes:
+            self._pump(lane)
+
+    async def stop(self) -> None:
+        """Stops running jobs; they stay durable and are taken up by the next start."""
+        self._is_running = False
+        tasks = [job.task for job in self._open.values() if job.task is not None]
+        if self._keeper is not None:
+            tasks.append(self._keeper)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        running = [job.row for job in self._open.values() if job.row.state == "running"]
+
+        def give_back(tx: Writing) -> None:
+            for row in running:
+                tx.put(replace(row, state="queued", lease_owner="", attempts=row.attempts - 1))
+
+        await self._store.write(give_back)
+
+    async def ensure(self, specs: Sequence[JobSpec]) -> tuple[JobRow, ...]:
+        """The jobs of these keys, made durable where there are none yet.
+
+        A job that was cancelled, or failed for a reason that may have passed, is queued again; one
+        that is done or has failed for good is left as it is. Raises `QueueFull`, `StoreReadOnly`.
+        """
+        specs = tuple({spec.key: spec for spec in specs}.values())
+        unknown = [spec.key for spec in specs if spec.key not in self._open]
+        ended = self._store.read_now(lambda reading: queries.jobs_by_key(reading, unknown))
+        fresh = [
+            spec
+            for spec in specs
+            if spec.key not in self._open
+            and (spec.key not in ended or self._may_retry(ended[spec.key]))
+        ]
+        if len(self._open) + len(fresh) > self._limit:
+            raise QueueFull(f"{len(self._open)} jobs are waiting")
+        if fresh:
+            await self._create(fresh)
+        waiting = [self._open[spec.key].stored for spec in specs if spec.key in self._open]
+        for stored in waiting:
+            await asyncio.shield(stored)
+        for spec in specs:
+            self._raise_priority(spec)
+        missing = [spec.key for spec in specs if spec.key not in self._open]
+        ended = self._store.read_now(lambda reading: queries.jobs_by_key(reading, missing))
+        return tuple(
+            self._open[spec.key].row if spec.key in self._open else ended[spec.key]
+            for spec in specs
+        )
+
+    def listen(self, key: str, listener: Listener) -> bool:
+        """Calls `listener` once when the job has ended; False: it has ended or is unknown."""
+        job = self._open.get(key)
+        if job is None:
+            return False
+        job.listeners.append(listener)
+        return True
+
+    async def cancel(self, key: str, listener: Listener) -> None:
+        """`listener` no longer waits; a job that nobody waits for is cancelled."""
+        job = self._open.get(key)
+        if job is None or listener not in job.listeners:
+            return
+        job.listeners.remove(listener)
+        if job.listeners:
+            return
+        job.is_cancelled = True
+        if job.task is not None:
+            job.task.cancel()
+        else:
+            await self._end(job, JobCancelled("nobody waits for it any more"))
+
+    def depth(self) -> dict[int, int]:
+        """Queued jobs by priority."""
+        counts = dict.fromkeys(Priority, 0)
+        for job in self._open.values():
+            if job.row.state == "queued":
+                counts[Priority(job.row.priority)] += 1
+        return {int(priority): count for priority, count in counts.items()}
+
+    def running(self) -> int:
+        """Jobs that are being worked on."""
+        return sum(lane.active for lane in self._lanes.values())
+
+    def _may_retry(self, row: JobRow) -> bool:
+        if row.state != "failed":
+            return row.state == "cancelled"
+        return row.code in PASSING_CODES and self._clock() - row.finished_at_s >= RETRY_S
+
+    async def _take_over(self, row: JobRow) -> None:
+        job = self._admit(replace(row, state="queued", lease_owner=""))
+        job.stored.set_result(None)
+        if row.attempts >= RESTARTS:
+            await self._end(job, DaemonError("the daemon ended during it, again and again"))
+            return
+        self._enqueue(job)
+
+    async def _create(self, specs: Sequence[JobSpec]) -> None:
+        now = self._clock()
+        made = [
+            self._admit(
+                JobRow(
+                    key=spec.key,
+                    kind=spec.kind,
+                    namespace=spec.namespace,
+                    lane=spec.lane,
+                    payload=json.dumps(spec.payload, sort_keys=True),
+                    requires=spec.requires,
+                    priority=spec.priority,
+                    stage=spec.stage,
+                    state="queued",
+                    lease_owner="",
+                    lease_expires_s=0.0,
+                    attempts=0,
+                    code="",
+                    message="",
+                    created_at_s=now,
+                    finished_at_s=0.0,
+                )
+            )
+            for spec in specs
+        ]
+        # The commit goes on if whoever asked first goes away: others wait for the same rows.
+        await asyncio.shield(asyncio.ensure_future(self._store_new(made)))
+
+    async def _store_new(self, made: Sequence[_Open]) -> None:
+        rows = [job.row for job in made]
+        try:
+            await self._store.write(lambda tx: tx.put_all(rows))
+        except Exception as error:
+            for job in made:
+                del self._open[job.row.key]
+                job.stored.set_exception(error)
+                job.stored.exception()  # whoever waits gets it; nobody may be waiting
+            raise
+        for job in made:
+            job.stored.set_result(None)
+            self._enqueue(job)
+        for lane in {job.row.lane for job in made}:
+            self._pump(lane)
+
+    def _admit(self, row: JobRow) -> _Open:
+        job = _Open(row, asyncio.get_running_loop().create_future())
+        self._open[row.key] = job
+        return job
+
+    def _enqueue(self, job: _Open) -> None:
+        row = job.row
+        if row.requires in self._open:
+            self._blocked.setdefault(row.requires, []).append(row.key)
+            return
+        lane = self._lanes.setdefault(row.lane, _Lane(self._lane_limit))
+        heapq.heappush(lane.heap, (row.priority, row.stage, next(self._arrival), row.key))
+
+    def _raise_priority(self, spec: JobSpec) -> None:
+        job = self._open.get(spec.key)
+        if job is None or spec.priority >= job.row.priority:
+            return
+        job.row = replace(job.row, priority=spec.priority)
+        if job.row.state == "queued" and job.row.requires not in self._open:
+            self._enqueue(job)
+
+    def _pump(self, name: str) -> None:
+        lane = self._lanes.get(name)
+        if lane is None or not self._is_running or self._store.is_read_only:
+            return
+        while lane.heap and lane.active < lane.limit:
+            priority, _, _, key = heapq.heappop(lane.heap)
+            job = self._open.get(key)
+            # An entry from before the priority was raised, or of a job that has been taken up.
+            if job is None or job.row.state != "queued" or job.row.priority != priority:
+                continue
+            lane.active += 1
+            job.row = replace(
+                job.row,
+                state="running",
+                lease_owner=self._owner,
+                lease_expires_s=self._clock() + LEASE_S,
+                attempts=job.row.attempts + 1,
+            )
+            job.task = asyncio.create_task(self._run(job, lane), name=f"job {key[:40]}")
+
+    async def _run(self, job: _Open, lane: _Lane) -> None:
+        started = self._clock()
+        self._observer.job_started(job.row, max(0.0, started - job.row.created_at_s))
+        failure: BaseException | None = None
+        try:
+            row = job.row
+            await self._store.write(lambda tx: tx.put(row))
+            await self._handlers[row.kind](row, json.loads(row.payload))
+        except asyncio.CancelledError:
+            if not self._is_running:
+                raise
+            failure = JobCancelled("nobody waits for it any more")
+        except Exception as error:
+            failure = error
+        finally:
+            lane.active -= 1
+            job.task = None
+        await self._settle(job, failure, self._clock() - started)
+        self._pump(job.row.lane)
+
+    async def _settle(self, job: _Open, failure: BaseException | None, seconds: float) -> None:
+        row = job.row
+        is_transient = isinstance(failure, WorkerLost) or not isinstance(
+            failure, DaemonError | None
+        )
+        if isinstance(failure, StoreReadOnly) or self._store.is_read_only:
+            job.row = replace(row, state="queued", attempts=row.attempts - 1)
+            self._enqueue(job)
+            return
+        if is_transient and row.attempts < ATTEMPTS:
+            logs.warning("job_retried", kind=row.kind, key=row.key, problem=str(failure))
+            job.row = replace(row, state="queued", lease_owner="")
+            self._enqueue(job)
+            return
+        try:
+            await self._end(job, failure)
+        except StoreReadOnly:
+            job.row = replace(row, state="queued", attempts=row.attempts - 1)
+            self._enqueue(job)
+            return
+        self._observer.job_ended(job.row, seconds)
+
+    async def _end(self, job: _Open, failure: BaseException | None) -> None:
+        """Keeps the outcome, then tells whoever waits, then lets go what was blocked."""
+        state, code, message = "done", "", ""
+        if failure is not None:
+            state = "cancelled" if isinstance(failure, JobCancelled) else "failed"
+            code = getattr(failure, "code", "INTERNAL")
+            message = str(failure) if isinstance(failure, DaemonError | WorkerLost) else "see logs"
+            if code == "INTERNAL":
+                logs.warning("job_failed", kind=job.row.kind, problem=repr(failure))
+        ended = replace(
+            job.row,
+            state=state,
+            code=code,
+            message=message[:1000],
+            lease_owner="",
+            finished_at_s=self._clock(),
+        )
+        await self._store.write(lambda tx: tx.put(ended))
+        job.row = ended
+        self._open.pop(ended.key, None)
+        for listener in job.listeners:
+            listener(ended)
+        for key in self._blocked.pop(ended.key, ()):
+            waiting = self._open.get(key)
+            if waiting is None:
+                continue
+            if state == "done":
+                self._enqueue(waiting)
+                self._pump(waiting.row.lane)
+            else:
+                await self._end(waiting, failure)
+
+    async def _keep(self) -> None:
+        """Renews the leases of running jobs, and tries whether a full disk takes writes again."""
+        renewed = self._clock()
+        while True:
+            await asyncio.sleep(HEAL_S)
+            if self._store.is_read_only:
+                if await self._store.heal():
+                    for lane in self._lanes:
+                        self._pump(lane)
+                continue
+            if self._clock() - renewed < LEASE_S / 3:
+                continue
+            renewed = self._clock()
+            await self._renew(renewed + LEASE_S)
+
+    async def _renew(self, expires_s: float) -> None:
+        rows: list[JobRow] = []
+        for job in self._open.values():
+            if job.row.state == "running":
+                job.row = replace(job.row, lease_expires_s=expires_s)
+                rows.append(job.row)
+        try:
+            await self._store.write(lambda tx: tx.put_all(rows))
+        except StoreReadOnly:
+            logs.warning("leases_not_renewed", jobs=len(rows))

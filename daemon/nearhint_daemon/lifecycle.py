@@ -1,0 +1,122 @@
+"""A daemon's life: directories, lock, store, workers, socket; then the way back, in order.
+
+SIGTERM or SIGINT drains: health says NOT_SERVING, calls in flight end, running jobs are given back
+to the durable queue. A second one ends the process at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from http import HTTPStatus
+from pathlib import Path
+
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from nearhint_daemon import directories, logs
+from nearhint_daemon.config import Config
+from nearhint_daemon.core import VERSION, Core, MakePools, Pools, compile_workers
+from nearhint_daemon.devices import default_names
+from nearhint_daemon.endpoint import Answer, Endpoint, as_json, text
+from nearhint_daemon.errors import InvalidConfiguration
+from nearhint_daemon.exit_codes import ExitCode
+from nearhint_daemon.metrics import Metrics
+from nearhint_daemon.server import Server
+from nearhint_daemon.workers.pool import BenchPool, CompilePool
+
+METRICS_OFF = -1
+METRICS_ADDRESS_NAME = "metrics_address"
+
+
+def make_pools(config: Config, metrics: Metrics) -> Pools:
+    """The real workers: spawned processes."""
+    return Pools(
+        CompilePool(compile_workers(config), on_restart=metrics.worker_restarted),
+        BenchPool(config.devices or default_names(), on_restart=metrics.worker_restarted),
+    )
+
+
+def serve(config: Config, *, make_pools: MakePools = make_pools) -> ExitCode:
+    """Runs a daemon until it is told to stop; raises `DaemonError` where it cannot start."""
+    socket_path = config.socket_path
+    directories.prepare(config.state_dir, mode=directories.STATE_MODE)
+    directories.prepare(socket_path.parent, mode=directories.SOCKET_DIRECTORY_MODE)
+    lock = directories.StateLock(config.state_dir)
+    lock.acquire()
+    try:
+        directories.clear_stale_socket(socket_path)
+        asyncio.run(_live(config, make_pools))
+    finally:
+        socket_path.unlink(missing_ok=True)
+        lock.release()
+    return ExitCode.OK
+
+
+async def _live(config: Config, make_pools: MakePools) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _on_signal, stopping)
+    core = Core(config, make_pools=make_pools)
+    server = Server(core, config.socket_path)
+    endpoint = Endpoint(_routes(core))
+    metrics_file = config.state_dir / METRICS_ADDRESS_NAME
+    await core.start()
+    try:
+        metrics_file.unlink(missing_ok=True)
+        if config.metrics_port != METRICS_OFF:
+            core.metrics_address = await _listen(endpoint, config.metrics_port)
+            _write(metrics_file, core.metrics_address)
+        await server.start()
+        core.state = "serving"
+        logs.info("serving", address=config.address, metrics=core.metrics_address, pid=os.getpid())
+        await stopping.wait()
+        core.state = "draining"
+        logs.info("draining", in_flight_limit_s=config.drain_timeout_s)
+        await server.announce_shutdown()
+        await asyncio.sleep(config.drain_delay_s)
+        await server.stop(config.drain_timeout_s)
+    finally:
+        await endpoint.stop()
+        metrics_file.unlink(missing_ok=True)
+        await core.stop()
+    logs.info("stopped")
+
+
+def _on_signal(stopping: asyncio.Event) -> None:
+    if stopping.is_set():
+        logs.warning("stopped_at_once")
+        # Workers die with this process; what was acknowledged is on disk.
+        os._exit(ExitCode.INTERRUPTED)
+    stopping.set()
+
+
+async def _listen(endpoint: Endpoint, port: int) -> str:
+    try:
+        return await endpoint.start(port)
+    except OSError as error:
+        raise InvalidConfiguration(
+            f"metrics_port {port}: {error.strerror or error}", field="metrics_port"
+        ) from None
+
+
+def _write(path: Path, line: str) -> None:
+    temporary = path.with_suffix(".part")
+    temporary.write_text(f"{line}\n", encoding="ascii")
+    temporary.rename(path)
+
+
+def _routes(core: Core) -> dict[str, Callable[[], Answer]]:
+    def ready() -> Answer:
+        is_ready = core.state == "serving"
+        status = HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE
+        return text(status, core.state)
+
+    return {
+        "/metrics": lambda: Answer(HTTPStatus.OK, core.metrics.render(), CONTENT_TYPE_LATEST),
+        "/livez": lambda: text(HTTPStatus.OK, "alive"),
+        "/readyz": ready,
+        "/version": lambda: as_json({"version": VERSION, "daemon_id": core.store.daemon_id}),
+    }

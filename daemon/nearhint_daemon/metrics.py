@@ -1,0 +1,267 @@
+"""Every metric of the daemon, in one place: name, labels, buckets, help.
+
+Labels come from closed sets and every combination is made at start, so that rates see zeros and
+the number of series does not grow with Kernels, sizes or clients.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
+
+from nearhint_daemon.errors import STATUS_OF_CODE
+from nearhint_daemon.jobs import Priority
+from nearhint_daemon.store import Batch
+from nearhint_daemon.store.rows import JobRow
+from nearhint_rules.table import Table
+
+RPC_BUCKETS = tuple(0.0005 * 2**n for n in range(15))
+COMPILE_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+SPREAD_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+SPEEDUP_BUCKETS = (0.5, 0.8, 0.95, 1.0, 1.05, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
+PHASES = ("lower", "schedule", "compile", "check", "verify", "bench")
+WORK_OUTCOMES = ("ok", "error", "timeout", "crash")
+JOB_KINDS = ("lower", "tune1", "tune2", "restore")
+JOB_OUTCOMES = ("done", "failed", "cancelled")
+WORKER_KINDS = ("compile", "bench")
+RESTART_REASONS = ("died", "hung", "start_failed", "cancelled", "recycled")
+STORE_PARTS = ("db", "wal", "artifacts")
+CORRUPT = ("artifact", "row", "database")
+DISPATCH_TIERS = ("t0", "t1", "t2", "t3")
+FALLBACK_REASONS = (
+    "no_table",
+    "no_variant",
+    "no_eligible_variant",
+    "no_complete_hint",
+    "fallback_wins",
+    "beyond_cutoff_fallback",
+    "guard",
+    "artifact_missing",
+    "daemon_away",
+    "zero_elements",
+    "other",
+)
+STATUSES = ("OK", *sorted({*STATUS_OF_CODE.values(), "UNKNOWN"}))
+
+
+class Metrics:
+    """The daemon's metrics, and the observer that the parts of the daemon report to."""
+
+    def __init__(self, *, version: str, compiler_version: str) -> None:
+        self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        PlatformCollector(registry=registry)
+        GCCollector(registry=registry)
+        self.build = Gauge(
+            "nearhint_build_info",
+            "What runs; always 1.",
+            ("version", "compiler", "python"),
+            registry=registry,
+        )
+        self.build.labels(version, compiler_version, platform.python_version()).set(1)
+        self.rpc_seconds = Histogram(
+            "nearhint_rpc_server_handling_seconds",
+            "Seconds from a call's arrival to its answer; of a stream, to its end.",
+            ("service", "method"),
+            buckets=RPC_BUCKETS,
+            registry=registry,
+        )
+        self.rpcs = Counter(
+            "nearhint_rpc_server_handled",
+            "Calls answered, by status code.",
+            ("service", "method", "code"),
+            registry=registry,
+        )
+        self.rpcs_in_flight = Gauge(
+            "nearhint_rpc_in_flight", "Calls being served.", ("method",), registry=registry
+        )
+        self.launches = Counter(
+            "nearhint_dispatch_launches",
+            "Launches that clients reported, by the tier that served.",
+            ("tier",),
+            registry=registry,
+        )
+        self.fallback_reasons = Counter(
+            "nearhint_dispatch_fallbacks",
+            "Fallbacks that clients reported, by reason.",
+            ("reason",),
+            registry=registry,
+        )
+        self.jobs = Counter(
+            "nearhint_jobs", "Jobs that ended.", ("kind", "outcome"), registry=registry
+        )
+        self.job_wait_seconds = Histogram(
+            "nearhint_job_queue_wait_seconds",
+            "Seconds from a job's request to its start.",
+            buckets=COMPILE_BUCKETS,
+            registry=registry,
+        )
+        self.queue_depth = Gauge(
+            "nearhint_job_queue_depth", "Jobs that wait.", ("priority",), registry=registry
+        )
+        self.work = Counter(
+            "nearhint_worker_jobs",
+            "Jobs that workers ended, by phase.",
+            ("phase", "outcome"),
+            registry=registry,
+        )
+        self.work_seconds = Histogram(
+            "nearhint_worker_job_seconds",
+            "Seconds a worker took for a job, by phase.",
+            ("phase",),
+            buckets=COMPILE_BUCKETS,
+            registry=registry,
+        )
+        self.worker_restarts = Counter(
+            "nearhint_worker_restarts", "Workers lost.", ("kind", "reason"), registry=registry
+        )
+        self.spread = Histogram(
+            "nearhint_bench_relative_spread",
+            "Relative spread of published timings.",
+            buckets=SPREAD_BUCKETS,
+            registry=registry,
+        )
+        self.speedup = Histogram(
+            "nearhint_speedup_vs_baseline",
+            "The Fallback's time over the first-ranked Variant's, at each published hint.",
+            buckets=SPEEDUP_BUCKETS,
+            registry=registry,
+        )
+        self.quarantined = Gauge(
+            "nearhint_quarantined_keys", "Keys that are not tried again.", registry=registry
+        )
+        self.store_bytes = Gauge(
+            "nearhint_store_size_bytes", "Bytes on disk.", ("what",), registry=registry
+        )
+        self.store_write_seconds = Histogram(
+            "nearhint_store_write_seconds",
+            "Seconds a commit took.",
+            buckets=RPC_BUCKETS,
+            registry=registry,
+        )
+        self.store_errors = Counter(
+            "nearhint_store_errors", "Commits that failed.", registry=registry
+        )
+        self.store_is_read_only = Gauge(
+            "nearhint_store_read_only", "1 while the disk takes no writes.", registry=registry
+        )
+        self.corrupt = Counter(
+            "nearhint_artifact_verify_failures",
+            "Stored bytes that did not have their hash.",
+            ("where",),
+            registry=registry,
+        )
+        self.generation = Gauge(
+            "nearhint_dispatch_table_version", "The newest generation.", registry=registry
+        )
+        self.table_age_seconds = Gauge(
+            "nearhint_dispatch_table_age_seconds",
+            "Seconds since the last Table was published, or the daemon started.",
+            registry=registry,
+        )
+        self.watchers = Gauge(
+            "nearhint_clients_connected", "Streams that watch Tables.", registry=registry
+        )
+        self.loop_lag_seconds = Histogram(
+            "nearhint_event_loop_lag_seconds",
+            "How late the event loop wakes.",
+            buckets=RPC_BUCKETS,
+            registry=registry,
+        )
+        self._initialise()
+
+    def render(self) -> bytes:
+        """The text that Prometheus scrapes."""
+        return generate_latest(self.registry)
+
+    def add_methods(self, methods: Sequence[tuple[str, str]]) -> None:
+        """Makes the series of these (service, method)."""
+        for service, method in methods:
+            self.rpc_seconds.labels(service, method)
+            self.rpcs_in_flight.labels(method)
+            for code in STATUSES:
+                self.rpcs.labels(service, method, code)
+
+    def store_wrote(self, batch: Batch) -> None:
+        """A commit ended."""
+        self.store_write_seconds.observe(batch.seconds)
+        if batch.error:
+            self.store_errors.inc()
+
+    def store_read_only(self, is_read_only: bool, /) -> None:
+        """Writes stopped working, or work again."""
+        self.store_is_read_only.set(int(is_read_only))
+
+    def store_found_corrupt(self, what: str, key: str) -> None:
+        """A row or a file does not have its hash."""
+        del key
+        self.corrupt.labels(what if what in CORRUPT else "row").inc()
+
+    def job_started(self, row: JobRow, waited_s: float) -> None:
+        """A job was taken up."""
+        del row
+        self.job_wait_seconds.observe(waited_s)
+
+    def job_ended(self, row: JobRow, seconds: float) -> None:
+        """A job ended."""
+        del seconds
+        self.jobs.labels(row.kind, row.state).inc()
+
+    def work_ended(self, phase: str, outcome: str, seconds: float) -> None:
+        """A worker's job ended."""
+        self.work.labels(phase, outcome).inc()
+        self.work_seconds.labels(phase).observe(seconds)
+
+    def worker_restarted(self, kind: str, reason: str) -> None:
+        """A worker was lost."""
+        self.worker_restarts.labels(kind, reason if reason in RESTART_REASONS else "died").inc()
+
+    def table_published(self, table: Table) -> None:
+        """A Table was written."""
+        self.generation.set(table.generation)
+        for row in table.hints:
+            if row.ranked and row.fallbacks:
+                best = row.ranked[0][1]
+                self.spread.observe(best.spread)
+                self.speedup.observe(row.fallbacks[0][1].median_ns / best.median_ns)
+
+    def usage_reported(self, launches: Sequence[int], reasons: dict[str, int]) -> None:
+        """A client reported launches by tier, and why Fallbacks ran."""
+        for tier, count in zip(DISPATCH_TIERS, launches, strict=False):
+            self.launches.labels(tier).inc(count)
+        for reason, count in reasons.items():
+            known = reason if reason in FALLBACK_REASONS else "other"
+            self.fallback_reasons.labels(known).inc(count)
+
+    def _initialise(self) -> None:
+        for tier in DISPATCH_TIERS:
+            self.launches.labels(tier)
+        for reason in FALLBACK_REASONS:
+            self.fallback_reasons.labels(reason)
+        for kind in JOB_KINDS:
+            for outcome in JOB_OUTCOMES:
+                self.jobs.labels(kind, outcome)
+        for priority in Priority:
+            self.queue_depth.labels(priority.name.lower())
+        for phase in PHASES:
+            self.work_seconds.labels(phase)
+            for outcome in WORK_OUTCOMES:
+                self.work.labels(phase, outcome)
+        for kind in WORKER_KINDS:
+            for reason in RESTART_REASONS:
+                self.worker_restarts.labels(kind, reason)
+        for part in STORE_PARTS:
+            self.store_bytes.labels(part)
+        for where in CORRUPT:
+            self.corrupt.labels(where)

@@ -1,0 +1,126 @@
+"""Operations: what one caller asked for, as a number of jobs, until they have ended.
+
+They live in memory: the jobs are what is durable. A caller whose operation is gone asks again, and
+what is done is not done twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from nearhint_daemon.errors import OperationUnknown, QueueFull
+from nearhint_daemon.jobs import OPEN_STATES, JobQueue
+from nearhint_daemon.store.rows import JobRow
+
+OPERATIONS_LIMIT = 10_000
+
+
+class OperationState(Enum):
+    """Where an operation stands."""
+
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+@dataclass
+class Operation:
+    """One caller's work; `code` and `message` are of the first part that failed."""
+
+    id: str
+    created_at_s: float
+    total: int
+    done: int = 0
+    failed: int = 0
+    state: OperationState = OperationState.RUNNING
+    code: str = ""
+    message: str = ""
+    open_keys: set[str] = field(default_factory=set)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def job_ended(self, row: JobRow) -> None:
+        """Counts one part; the operation has failed only if all of it has."""
+        self.open_keys.discard(row.key)
+        self.done += 1
+        if row.state != "done":
+            self.failed += 1
+            if not self.code:
+                self.code, self.message = row.code, row.message
+        if self.done >= self.total and self.state is OperationState.RUNNING:
+            is_failed = self.total > 0 and self.failed == self.total
+            self.state = OperationState.FAILED if is_failed else OperationState.DONE
+        self.announce()
+
+    def announce(self) -> None:
+        """Wakes whoever watches."""
+        changed, self.changed = self.changed, asyncio.Event()
+        changed.set()
+
+
+class Operations:
+    """All operations of this daemon's life, the oldest ended ones forgotten."""
+
+    def __init__(self, jobs: JobQueue, *, clock: Callable[[], float]) -> None:
+        self._jobs = jobs
+        self._clock = clock
+        self._all: dict[str, Operation] = {}
+
+    def create(self, rows: Sequence[JobRow]) -> Operation:
+        """An operation over these jobs; done at once where all have ended. Raises `QueueFull`."""
+        self._forget()
+        operation = Operation(str(uuid.uuid4()), self._clock(), total=len(rows))
+        if not rows:
+            operation.state = OperationState.DONE
+        for row in rows:
+            # A job may have ended between its row's reading and now; its row is then stale.
+            if row.state in OPEN_STATES and self._jobs.listen(row.key, operation.job_ended):
+                operation.open_keys.add(row.key)
+            else:
+                operation.job_ended(row)
+        self._all[operation.id] = operation
+        return operation
+
+    def get(self, operation_id: str) -> Operation:
+        """The operation; raises `OperationUnknown`."""
+        operation = self._all.get(operation_id)
+        if operation is None:
+            raise OperationUnknown("no operation of that name", field="id")
+        return operation
+
+    async def watch(self, operation_id: str) -> AsyncIterator[Operation]:
+        """The operation now and at each change, until it has ended."""
+        operation = self.get(operation_id)
+        while True:
+            changed = operation.changed
+            yield operation
+            if operation.state is not OperationState.RUNNING:
+                return
+            await changed.wait()
+
+    async def cancel(self, operation_id: str) -> Operation:
+        """Stops waiting; work that nobody else waits for is cancelled."""
+        operation = self.get(operation_id)
+        if operation.state is OperationState.RUNNING:
+            operation.state = OperationState.CANCELLED
+            for key in tuple(operation.open_keys):
+                await self._jobs.cancel(key, operation.job_ended)
+            operation.announce()
+        return operation
+
+    def running(self) -> int:
+        """Operations that have not ended."""
+        return sum(op.state is OperationState.RUNNING for op in self._all.values())
+
+    def _forget(self) -> None:
+        if len(self._all) < OPERATIONS_LIMIT:
+            return
+        ended = (op.id for op in self._all.values() if op.state is not OperationState.RUNNING)
+        oldest = next(ended, None)
+        if oldest is None:
+            raise QueueFull(f"{len(self._all)} operations are under way")
+        del self._all[oldest]

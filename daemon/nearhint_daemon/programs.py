@@ -1,0 +1,390 @@
+"""Programs as the daemon works with them: registered, lowered, and evaluated at sizes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from nearhint_daemon.errors import InvalidRequest, KernelUnknown, WorkerRefused
+from nearhint_daemon.jobs import JobSpec, Priority
+from nearhint_daemon.quarantine import Quarantine
+from nearhint_daemon.store import Reading, Store, Writing
+from nearhint_daemon.store.rows import (
+    FallbackRow,
+    JobRow,
+    KernelRow,
+    LaunchRow,
+    PlanRow,
+    ProgramRow,
+    Row,
+    TargetRow,
+)
+from nearhint_daemon.workers.errors import WorkerLost
+from nearhint_daemon.workshop import Workshop
+from nearhint_proto import convert
+from nearhint_proto.v1 import program_pb2, types_pb2
+from nearhint_proto.v1 import worker_pb2 as pb
+from nearhint_rules import expr as ex
+from nearhint_rules.errors import RulesError
+from nearhint_rules.expr import Expr
+from nearhint_rules.plan import Fallback, Launch
+from nearhint_rules.program import Program, canonical_names, canonicalise, slice_program
+from nearhint_rules.target import Device, Target
+
+LOWER = "lower"
+KEPT_LIMIT = 64
+RANGES_LIMIT = 1024
+
+ProgramKey = tuple[str, str, str]
+"""Namespace, Program, target kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A launch step: its Kernel's symbols over the Program's, and whose symbols the Fallback has.
+
+    `renamed` maps each symbol of the Fallback to the Program's.
+    """
+
+    kernel: str
+    fallback: str
+    dims: tuple[Expr, ...]
+    renamed: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """What tuning needs of a Program: its ranges and its launch steps."""
+
+    ranges: Mapping[str, tuple[int, int | None]]
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A Program that is stored, and its Plan if it is ready."""
+
+    program: str
+    target: Target
+    plan: PlanRow | None
+    launches: tuple[LaunchRow, ...]
+
+
+class Programs:
+    """All Programs of the store."""
+
+    def __init__(
+        self,
+        store: Store,
+        workshop: Workshop,
+        quarantine: Quarantine,
+        *,
+        compiler_version: str,
+        clock: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._workshop = workshop
+        self._quarantine = quarantine
+        self._compiler_version = compiler_version
+        self._clock = clock
+        self._kept: OrderedDict[ProgramKey, Lowered] = OrderedDict()
+        self._ranges: OrderedDict[tuple[str, str], Mapping[str, tuple[int, int | None]]] = (
+            OrderedDict()
+        )
+
+    async def register(
+        self, program: Program, device: Device, *, namespace: str, client_id: str
+    ) -> Registered:
+        """Keeps a Program that `check_names` took, and its Target."""
+        target = Target(device, await self._workshop.toolchain(_kind(device)))
+        program_id, message_bytes = await asyncio.to_thread(_canonical, program)
+        row = ProgramRow(
+            namespace=namespace,
+            id=program_id,
+            message=message_bytes,
+            label=program.label,
+            client_id=client_id,
+            created_at_s=self._clock(),
+        )
+        message = convert.target_to_proto(target).SerializeToString()
+
+        def is_kept(reading: Reading) -> bool:
+            return (
+                reading.get(ProgramRow, namespace, row.id) is not None
+                and reading.get(TargetRow, target.id) is not None
+            )
+
+        def keep(tx: Writing) -> None:
+            if tx.get(ProgramRow, namespace, row.id) is None:
+                tx.put(row)
+            if tx.get(TargetRow, target.id) is None:
+                tx.put(TargetRow(target.id, message))
+
+        if not self._store.read_now(is_kept):
+            await self._store.write(keep)
+        plan = self.plan((namespace, row.id, target.kind))
+        launches: tuple[LaunchRow, ...] = ()
+        if plan is not None:
+            launches = tuple(self._launches((namespace, row.id, target.kind)))
+        return Registered(row.id, target, plan, launches)
+
+    @staticmethod
+    def check_names(program: Program) -> None:
+        """Raises `InvalidRequest` where the symbols are not numbered by first appearance.
+
+        A Plan, and every hint, speaks of that numbering.
+        """
+        for name, canonical in canonical_names(program).items():
+            if name != canonical:
+                raise InvalidRequest(
+                    f"{name} must be named {canonical}: symbols are numbered by first appearance",
+                    field="program.symbols",
+                )
+
+    def lower_job(self, key: ProgramKey) -> JobSpec:
+        """The job that makes a Program's Plan."""
+        namespace, program, target_kind = key
+        return JobSpec(
+            key=f"{LOWER}/{namespace}/{program}/{target_kind}/{self._compiler_version}",
+            kind=LOWER,
+            lane=LOWER,
+            payload={"program": program, "target_kind": target_kind},
+            namespace=namespace,
+            priority=Priority.LIVE_MISS,
+        )
+
+    def plan(self, key: ProgramKey) -> PlanRow | None:
+        """The Plan by this compiler, if it is made."""
+        return self._store.read_now(
+            lambda reading: reading.get(PlanRow, *key, self._compiler_version)
+        )
+
+    def target(self, target_id: str) -> Target:
+        """A Target that a Program was registered for; raises `KernelUnknown`."""
+        row = self._store.read_now(lambda reading: reading.get(TargetRow, target_id))
+        if row is None:
+            raise KernelUnknown("no Program was registered for this target", field="target_id")
+        return convert.target_from_proto(types_pb2.Target.FromString(row.message))
+
+    def kernel(self, namespace: str, kernel: str) -> KernelRow:
+        """A Kernel; raises `KernelUnknown`."""
+        row = self._store.read_now(lambda reading: reading.get(KernelRow, namespace, kernel))
+        if row is None:
+            raise KernelUnknown("no Kernel of that name", field="kernel")
+        return row
+
+    def fallback(self, namespace: str, fallback: str) -> FallbackRow:
+        """A Fallback; raises `KernelUnknown`."""
+        row = self._store.read_now(lambda reading: reading.get(FallbackRow, namespace, fallback))
+        if row is None:
+            raise KernelUnknown("no Fallback of that name", field="fallback")
+        return row
+
+    def ranges(self, namespace: str, program: str) -> Mapping[str, tuple[int, int | None]]:
+        """A Program's symbols and their ranges; raises `KernelUnknown`."""
+        found = self._ranges.get((namespace, program))
+        if found is not None:
+            return found
+        row = self._store.read_now(lambda reading: reading.get(ProgramRow, namespace, program))
+        if row is None:
+            raise KernelUnknown("no Program of that name", field="program_id")
+        message = program_pb2.Program.FromString(row.message)
+        symbols = (convert.symbol_from_proto(symbol) for symbol in message.symbols)
+        made = {symbol.name: (symbol.low, symbol.high) for symbol in symbols}
+        self._ranges[namespace, program] = made
+        if len(self._ranges) > RANGES_LIMIT:
+            self._ranges.popitem(last=False)
+        return made
+
+    async def lowered(self, key: ProgramKey) -> Lowered:
+        """A Program's ranges and launch steps; raises `KernelUnknown` without a Plan."""
+        found = self._kept.get(key)
+        if found is not None:
+            self._kept.move_to_end(key)
+            return found
+        plan = self.plan(key)
+        program = self._store.read_now(lambda reading: reading.get(ProgramRow, *key[:2]))
+        if plan is None or program is None:
+            raise KernelUnknown("no Program of that name has a Plan here", field="program_id")
+        fallbacks = {
+            row.fallback: self.fallback(key[0], row.fallback).message for row in self._launches(key)
+        }
+        made = await asyncio.to_thread(_decode, program.message, plan.message, fallbacks)
+        self._kept[key] = made
+        if len(self._kept) > KEPT_LIMIT:
+            self._kept.popitem(last=False)
+        return made
+
+    async def lower(self, row: JobRow, payload: Mapping[str, str]) -> None:
+        """Does a `lower` job: Program -> Plan, Kernels and Fallbacks, kept together."""
+        key: ProgramKey = (row.namespace, payload["program"], payload["target_kind"])
+        if self.plan(key) is not None:
+            return
+        stored = self._store.read_now(lambda reading: reading.get(ProgramRow, *key[:2]))
+        if stored is None:
+            raise KernelUnknown("the Program is no longer stored")
+        try:
+            lowered = await self._workshop.lower(
+                program_pb2.Program.FromString(stored.message),
+                key[2],
+                order=(row.priority, row.stage),
+            )
+        except WorkerLost as loss:
+            await self._quarantine.lost(row.key, kind=LOWER, loss=loss)
+            raise
+        except WorkerRefused as refusal:
+            self._quarantine.keep(row.key, refusal.reproducer)
+            raise
+        rows = self._rows(key, lowered)
+
+        def keep(tx: Writing) -> None:
+            for made in rows:
+                # A Fallback that was checked already keeps its verdict.
+                if isinstance(made, FallbackRow | KernelRow):
+                    known: object = tx.get(type(made), made.namespace, made.id)
+                    if known is not None:
+                        continue
+                tx.put(made)
+
+        await self._store.write(keep)
+
+    def _launches(self, key: ProgramKey) -> Sequence[LaunchRow]:
+        namespace, program, target_kind = key
+        rows = self._store.read_now(
+            lambda reading: tuple(
+                reading.where(
+                    LaunchRow,
+                    namespace=namespace,
+                    program=program,
+                    target_kind=target_kind,
+                    compiler_version=self._compiler_version,
+                )
+            )
+        )
+        return sorted(rows, key=lambda row: row.step)
+
+    def _rows(self, key: ProgramKey, lowered: pb.Lowered) -> list[Row]:
+        """A lowered Program's rows; raises `WorkerRefused` where they contradict each other."""
+        namespace, program, target_kind = key
+        now = self._clock()
+        try:
+            plan = convert.plan_from_proto(lowered.plan)
+            fallbacks: list[Fallback] = [
+                convert.fallback_from_proto(message) for message in lowered.fallbacks
+            ]
+        except RulesError as error:
+            raise WorkerRefused(str(error), worker_code="LOWERING_INVALID") from None
+        launches = [
+            (number, step) for number, step in enumerate(plan.steps) if isinstance(step, Launch)
+        ]
+        kernels = {kernel.id for kernel in lowered.kernels}
+        is_whole = (
+            plan.program == program
+            and [step.fallback for _, step in launches] == [each.id for each in fallbacks]
+            and all(step.kernel in kernels for _, step in launches)
+        )
+        if not is_whole:
+            raise WorkerRefused(
+                "the lowered Program contradicts itself", worker_code="LOWERING_INVALID"
+            )
+        sources = {entry.step: "\n".join(entry.sources) for entry in lowered.sources}
+        rows: list[Row] = [
+            KernelRow(
+                namespace=namespace,
+                id=kernel.id,
+                ir=kernel.ir,
+                title=kernel.title,
+                symbols=" ".join(kernel.symbols),
+                bytes_moved=kernel.bytes_moved.SerializeToString(),
+                created_at_s=now,
+            )
+            for kernel in lowered.kernels
+        ]
+        rows += [
+            FallbackRow(
+                namespace=namespace,
+                id=fallback.id,
+                kernel=fallback.kernel,
+                message=message.SerializeToString(),
+                verdict="",
+                problem="",
+            )
+            for fallback, message in zip(fallbacks, lowered.fallbacks, strict=True)
+        ]
+        rows += [
+            LaunchRow(
+                namespace=namespace,
+                program=program,
+                target_kind=target_kind,
+                compiler_version=self._compiler_version,
+                step=number,
+                kernel=step.kernel,
+                fallback=step.fallback,
+                nodes=" ".join(map(str, step.nodes)),
+                sources=sources.get(number, ""),
+            )
+            for number, step in launches
+        ]
+        rows.append(
+            PlanRow(
+                namespace=namespace,
+                program=program,
+                target_kind=target_kind,
+                compiler_version=self._compiler_version,
+                message=lowered.plan.SerializeToString(),
+                reason="" if launches else "no part of the Program can be lowered",
+                created_at_s=now,
+            )
+        )
+        return rows
+
+
+def _canonical(program: Program) -> tuple[str, bytes]:
+    program = canonicalise(program)
+    return program.id, convert.program_to_proto(program).SerializeToString()
+
+
+def _decode(program: bytes, plan: bytes, fallbacks: Mapping[str, bytes]) -> Lowered:
+    graph = convert.program_from_proto(program_pb2.Program.FromString(program))
+    steps = convert.plan_from_proto(program_pb2.Plan.FromString(plan)).steps
+    return Lowered(
+        graph.ranges(),
+        tuple(
+            Step(step.kernel, step.fallback, step.dims, _renamed(graph, step, fallbacks))
+            for step in steps
+            if isinstance(step, Launch)
+        ),
+    )
+
+
+def _renamed(program: Program, step: Launch, fallbacks: Mapping[str, bytes]) -> Mapping[str, str]:
+    """The Program's symbols by the Fallback's; {} if it is not that slice of the Program."""
+    part, _, names = slice_program(program, step.nodes, [out.slot for out in step.outputs])
+    message = program_pb2.Fallback.FromString(fallbacks[step.fallback])
+    if convert.fallback_from_proto(message).program.id != part.id:
+        return {}
+    return {new: old for old, new in names.items()}
+
+
+def sizes_within(
+    sizes: Mapping[str, int], ranges: Mapping[str, tuple[int, int | None]], *, field: str
+) -> None:
+    """Raises `InvalidRequest` where sizes leave a Program's ranges, or one is missing."""
+    for name, (low, high) in ranges.items():
+        size = sizes.get(name)
+        if size is None:
+            raise InvalidRequest(f"no size for symbol {name}", field=field)
+        if size < low or (high is not None and size > high):
+            bound = "" if high is None else f" .. {high}"
+            raise InvalidRequest(f"{name} = {size} is outside {low}{bound}", field=field)
+
+
+def dims_at(step: Step, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """A launch step's Kernel sizes at the Program's sizes."""
+    return tuple(ex.evaluate(expr, sizes) for expr in step.dims)
+
+
+def _kind(device: Device) -> str:
+    return Target(device, ()).kind

@@ -1,0 +1,78 @@
+"""Quarantine: keys that failed repeatedly, each with the files that reproduce the failure.
+
+A lost worker counts against the key it worked on; at the second loss the key is not tried again.
+Reproducers are folders under `<state>/quarantine`, at most `FOLDERS_LIMIT` of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from nearhint_daemon import logs
+from nearhint_daemon.store import Store
+from nearhint_daemon.store.rows import QuarantineRow
+from nearhint_daemon.workers.errors import WorkerLost, WorkerStartFailed
+
+FAILURES = 2
+FOLDERS_LIMIT = 256
+FILE_LIMIT_BYTES = 4 * 2**20
+_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,100}")
+
+
+class Quarantine:
+    """Counts failures by key, and keeps what is given up."""
+
+    def __init__(self, store: Store, root: Path, *, clock: Callable[[], float]) -> None:
+        self._store = store
+        self._root = root
+        self._clock = clock
+        self._failures: Counter[str] = Counter()
+        root.mkdir(mode=0o700, exist_ok=True)
+
+    def find(self, key: str) -> QuarantineRow | None:
+        """Why `key` is not tried again, if it is not."""
+        return self._store.read_now(lambda reading: reading.get(QuarantineRow, key))
+
+    async def lost(self, key: str, *, kind: str, loss: WorkerLost) -> QuarantineRow | None:
+        """Counts a lost worker against `key`; the row once it is given up.
+
+        Raises the loss where it says nothing about the key: the worker did not even start.
+        """
+        if isinstance(loss, WorkerStartFailed):
+            raise loss
+        self._failures[key] += 1
+        failures = self._failures[key]
+        logs.warning("worker_lost", kind=kind, key=key, failures=failures, problem=str(loss))
+        if failures < FAILURES:
+            return None
+        del self._failures[key]
+        folder = self.keep(key, loss.reproducer)
+        row = QuarantineRow(key, kind, str(loss)[:1000], folder, failures, self._clock())
+        await self._store.write(lambda tx: tx.put(row))
+        logs.warning("quarantined", kind=kind, key=key, reproducer=folder)
+        return row
+
+    def keep(self, key: str, files: Mapping[str, str]) -> str:
+        """Writes a reproducer; returns its folder, relative to the state directory."""
+        folder = self._root / hashlib.sha256(key.encode()).hexdigest()[:16]
+        folder.mkdir(mode=0o700, exist_ok=True)
+        (folder / "key.txt").write_text(key + "\n", encoding="utf-8")
+        for name, content in files.items():
+            if _FILE_NAME.fullmatch(name):
+                (folder / name).write_text(content[:FILE_LIMIT_BYTES], encoding="utf-8")
+        self._drop_oldest()
+        return f"{self._root.name}/{folder.name}"
+
+    def count(self) -> int:
+        """How many keys are quarantined."""
+        return self._store.read_now(lambda reading: reading.count(QuarantineRow))
+
+    def _drop_oldest(self) -> None:
+        folders = sorted(self._root.iterdir(), key=lambda path: path.stat().st_mtime_ns)
+        for folder in folders[: max(0, len(folders) - FOLDERS_LIMIT)]:
+            shutil.rmtree(folder, ignore_errors=True)

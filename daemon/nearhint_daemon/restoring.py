@@ -1,0 +1,126 @@
+"""Restoring binaries that were lost or damaged, and making room where the store is full."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nearhint_daemon import logs
+from nearhint_daemon.errors import ArtifactCorrupt, ArtifactUnknown, StoreReadOnly
+from nearhint_daemon.jobs import JobQueue, JobSpec, Priority
+from nearhint_daemon.programs import Programs
+from nearhint_daemon.publishing import Publisher
+from nearhint_daemon.store import Store, Writing, queries
+from nearhint_daemon.store.rows import ArtifactRow, JobRow, VariantRow
+from nearhint_daemon.store.store import DAEMON
+from nearhint_daemon.tables import TableIndex
+from nearhint_daemon.variants import Variants
+
+RESTORE = "restore"
+ROOM_SHARE = 0.9
+"""How full the store is after room was made."""
+
+
+class Restorer:
+    """Serves binaries, and sees to those that cannot be served."""
+
+    def __init__(
+        self,
+        store: Store,
+        programs: Programs,
+        variants: Variants,
+        tables: TableIndex,
+        publisher: Publisher,
+        jobs: JobQueue,
+    ) -> None:
+        self._store = store
+        self._programs = programs
+        self._variants = variants
+        self._tables = tables
+        self._publisher = publisher
+        self._jobs = jobs
+        self._used: dict[str, int] = {}
+
+    async def fetch(self, sha256: str) -> bytes:
+        """A binary whose hash was checked just now.
+
+        Raises `ArtifactUnknown` or `ArtifactCorrupt`; the binary is then made again, if it can be.
+        """
+        try:
+            data = await self._store.get_artifact(sha256)
+        except (ArtifactCorrupt, ArtifactUnknown):
+            await self._ask_for(sha256)
+            raise
+        self._used[sha256] = self._used.get(sha256, 0) + 1
+        return data
+
+    async def restore(self, row: JobRow, payload: Mapping[str, str]) -> None:
+        """Does a `restore` job: the same bytes again, or the Variant leaves its Table."""
+        sha256 = payload["artifact"]
+        rows = self._store.read_now(lambda reading: queries.variants_using(reading, sha256))
+        for variant in rows:
+            if variant.state != "verified":
+                continue
+            kernel = self._programs.kernel(variant.namespace, variant.kernel)
+            target = self._programs.target(variant.target)
+            if await self._variants.restored(variant, kernel, target):
+                logs.info("artifact_restored", sha256=sha256)
+                return
+            await self._variants.reject(variant, "its binary was lost and cannot be restored")
+            await self._publisher.drop_variant(
+                (variant.namespace, variant.kernel, variant.target), variant.id
+            )
+
+    async def make_room(self, limit_bytes: int) -> None:
+        """Drops the least recently used binaries that no Table ranks, if the store is too big."""
+        size = sum(self._store.size_bytes().values())
+        used, self._used = self._used, {}
+        try:
+            if used:
+                await self._store.write(
+                    lambda tx: queries.count_uses(tx, used, at_s=self._store.now())
+                )
+            if size > limit_bytes:
+                await self._evict(size - int(limit_bytes * ROOM_SHARE))
+        except StoreReadOnly:
+            return
+
+    async def _ask_for(self, sha256: str) -> None:
+        rows: tuple[VariantRow, ...] = self._store.read_now(
+            lambda reading: queries.variants_using(reading, sha256)
+        )
+        if not any(row.state == "verified" for row in rows):
+            return
+        await self._jobs.ensure(
+            [
+                JobSpec(
+                    key=f"{RESTORE}/{sha256}/{self._store.now():.0f}",
+                    kind=RESTORE,
+                    lane=RESTORE,
+                    payload={"artifact": sha256},
+                    priority=Priority.LIVE_MISS,
+                )
+            ]
+        )
+
+    async def _evict(self, wanted_bytes: int) -> None:
+        ranked = self._tables.artifacts()
+        rows = await self._store.read(queries.artifacts_by_use)
+        gone: list[ArtifactRow] = []
+        for row in rows:
+            if wanted_bytes <= 0:
+                break
+            if row.sha256 not in ranked:
+                gone.append(row)
+                wanted_bytes -= row.size_bytes
+        at_s = self._store.now()
+
+        def delete(tx: Writing) -> None:
+            for row in gone:
+                queries.forget_variants_of(tx, row.sha256)
+                tx.delete(ArtifactRow, row.sha256, actor=DAEMON, reason="evicted", at_s=at_s)
+
+        await self._store.write(delete)
+        for row in gone:
+            self._store.files.remove(row.sha256)
+        if gone:
+            logs.info("artifacts_evicted", count=len(gone))

@@ -1,0 +1,155 @@
+"""KernelService: Programs in, Kernels and Selections out."""
+
+from __future__ import annotations
+
+import asyncio
+
+from nearhint_daemon.core import Core
+from nearhint_daemon.errors import InvalidRequest
+from nearhint_daemon.jobs import Priority
+from nearhint_daemon.programs import Programs, sizes_within
+from nearhint_daemon.services.boundary import Context, below
+from nearhint_daemon.services.messages import (
+    operation_message,
+    provenance_messages,
+    read_namespace,
+    read_sizes,
+    read_text,
+)
+from nearhint_daemon.usage import Used
+from nearhint_proto import convert
+from nearhint_proto.v1 import kernel_service_pb2 as pb
+from nearhint_proto.v1 import kernel_service_pb2_grpc, program_pb2
+from nearhint_rules.errors import RulesError
+from nearhint_rules.program import Program
+from nearhint_rules.selection import select
+
+HINTS_LIMIT = 256
+KERNELS_LIMIT = 1024
+QUESTIONS_LIMIT = 1024
+REASONS_LIMIT = 64
+THREADS_LIMIT = 1024
+
+
+class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
+    """Serves `nearhint.v1.KernelService`."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def RegisterProgram(  # noqa: N802 - the protocol's name
+        self, request: pb.RegisterProgramRequest, context: Context
+    ) -> pb.RegisterProgramResponse:
+        """Keeps a Program; answers with its Plan, or with the operation that makes it."""
+        namespace = read_namespace(request.namespace)
+        client_id = read_text(request.client_id, field="client_id")
+        device = convert.device_from_proto(request.device, field="device")
+        # Large Programs take long to read and hash: not on the event loop.
+        program = await asyncio.to_thread(_read_program, request.program)
+        registered = await self._core.programs.register(
+            program, device, namespace=namespace, client_id=client_id
+        )
+        response = pb.RegisterProgramResponse(
+            program_id=registered.program, target_id=registered.target.id
+        )
+        if registered.plan is not None:
+            response.plan.CopyFrom(program_pb2.Plan.FromString(registered.plan.message))
+            response.provenance.extend(provenance_messages(registered.launches))
+            response.reason = registered.plan.reason
+            return response
+        spec = self._core.programs.lower_job(
+            (namespace, registered.program, registered.target.kind)
+        )
+        rows = await self._core.jobs.ensure([spec])
+        response.operation.CopyFrom(operation_message(self._core.operations.create(rows)))
+        return response
+
+    async def EnsureKernels(  # noqa: N802 - the protocol's name
+        self, request: pb.EnsureKernelsRequest, context: Context
+    ) -> pb.EnsureKernelsResponse:
+        """Asks for a Program's Kernels to be brought to T2 at sizes."""
+        namespace = read_namespace(request.namespace)
+        read_text(request.client_id, field="client_id")
+        if len(request.hints) > HINTS_LIMIT:
+            raise InvalidRequest(f"at most {HINTS_LIMIT} hints a call", field="hints")
+        if len(request.kernels) > KERNELS_LIMIT:
+            raise InvalidRequest(f"at most {KERNELS_LIMIT} kernels a call", field="kernels")
+        if request.threads > THREADS_LIMIT:
+            raise InvalidRequest(f"at most {THREADS_LIMIT} threads", field="threads")
+        ranges = self._core.programs.ranges(namespace, request.program_id)
+        hints = [
+            read_sizes(hint, field=f"hints[{position}]")
+            for position, hint in enumerate(request.hints)
+        ]
+        for position, sizes in enumerate(hints):
+            sizes_within(sizes, ranges, field=f"hints[{position}]")
+        if not ranges and not hints:
+            hints = [{}]  # a Program without symbols has one hint
+        target = self._core.programs.target(request.target_id)
+        self._core.devices.require(target.device)
+        specs = await self._core.tuner.jobs_for(
+            (namespace, request.program_id, target.kind),
+            target,
+            hints,
+            kernels=frozenset(request.kernels),
+            threads=request.threads,
+            priority=Priority(request.priority) if request.priority else Priority.LIVE_MISS,
+        )
+        rows = await self._core.jobs.ensure(specs)
+        return pb.EnsureKernelsResponse(
+            operation=operation_message(self._core.operations.create(rows))
+        )
+
+    async def Select(  # noqa: N802 - the protocol's name
+        self, request: pb.SelectRequest, context: Context
+    ) -> pb.SelectResponse:
+        """Says what runs at sizes, as a client's own Tables would."""
+        namespace = read_namespace(request.namespace)
+        if len(request.questions) > QUESTIONS_LIMIT:
+            raise InvalidRequest(f"at most {QUESTIONS_LIMIT} questions a call", field="questions")
+        response = pb.SelectResponse()
+        for position, question in enumerate(request.questions):
+            key = (namespace, question.kernel, request.target_id)
+            if request.generation:
+                table = self._core.tables.at(key, request.generation)
+            else:
+                table = self._core.tables.newest(key)
+            try:
+                selection = select(
+                    table,
+                    tuple(question.dims),
+                    fallback=question.fallback,
+                    alignments=tuple(question.alignments) or None,
+                )
+            except RulesError as error:
+                raise below(f"questions[{position}]", error) from None
+            response.selections.append(convert.selection_to_proto(selection, table))
+        return response
+
+    async def ReportUsage(  # noqa: N802 - the protocol's name
+        self, request: pb.ReportUsageRequest, context: Context
+    ) -> pb.ReportUsageResponse:
+        """Counts what clients ran."""
+        namespace = read_namespace(request.namespace)
+        client_id = read_text(request.client_id, field="client_id")
+        if len(request.fallback_reasons) > REASONS_LIMIT:
+            raise InvalidRequest(f"at most {REASONS_LIMIT}", field="fallback_reasons")
+        used = [
+            Used(
+                program=usage.program_id,
+                sizes=read_sizes(usage.sizes, field=f"usages[{position}].sizes"),
+                calls=usage.calls,
+                launches=tuple(usage.launches),
+            )
+            for position, usage in enumerate(request.usages)
+        ]
+        accepted = await self._core.usage.report(client_id, used, namespace=namespace)
+        launches = [sum(counts) for counts in zip(*(each.launches[:4] for each in used))]  # noqa: B905
+        self._core.metrics.usage_reported(launches, dict(request.fallback_reasons))
+        return pb.ReportUsageResponse(accepted=accepted)
+
+
+def _read_program(message: program_pb2.Program) -> Program:
+    program = convert.program_from_proto(message, field="program")
+    Programs.check_names(program)
+    return program

@@ -1,0 +1,96 @@
+"""Messages of the daemon's own values: operations, devices, Plans, Selections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from google.protobuf import timestamp_pb2
+
+from nearhint_daemon.devices import DeviceState
+from nearhint_daemon.errors import InvalidRequest
+from nearhint_daemon.operations import Operation, OperationState
+from nearhint_daemon.services.boundary import below, status_of
+from nearhint_daemon.store.rows import LaunchRow
+from nearhint_proto import convert
+from nearhint_proto.v1 import (
+    admin_service_pb2,
+    kernel_service_pb2,
+    operation_service_pb2,
+    types_pb2,
+)
+from nearhint_rules.errors import RulesError
+
+NAMESPACE_LIMIT = 128
+TEXT_LIMIT = 256
+
+STATES: Mapping[OperationState, operation_service_pb2.OperationState.ValueType] = {
+    OperationState.RUNNING: operation_service_pb2.OPERATION_STATE_RUNNING,
+    OperationState.DONE: operation_service_pb2.OPERATION_STATE_DONE,
+    OperationState.FAILED: operation_service_pb2.OPERATION_STATE_FAILED,
+    OperationState.CANCELLED: operation_service_pb2.OPERATION_STATE_CANCELLED,
+}
+POLICIES: Mapping[str, admin_service_pb2.DevicePolicy.ValueType] = {
+    "always": admin_service_pb2.DEVICE_POLICY_ALWAYS,
+    "idle": admin_service_pb2.DEVICE_POLICY_IDLE,
+    "never": admin_service_pb2.DEVICE_POLICY_NEVER,
+}
+
+
+def operation_message(operation: Operation) -> operation_service_pb2.Operation:
+    """The operation as it is now."""
+    created = timestamp_pb2.Timestamp()
+    created.FromMilliseconds(int(operation.created_at_s * 1000))
+    failed = operation.state in (OperationState.FAILED, OperationState.CANCELLED)
+    return operation_service_pb2.Operation(
+        id=operation.id,
+        state=STATES[operation.state],
+        done=operation.done,
+        total=operation.total,
+        failed=operation.failed,
+        error=status_of(operation.code, operation.message) if failed and operation.code else None,
+        create_time=created,
+    )
+
+
+def provenance_messages(rows: Iterable[LaunchRow]) -> list[kernel_service_pb2.StepProvenance]:
+    """Where launch steps came from."""
+    return [
+        kernel_service_pb2.StepProvenance(
+            step=row.step,
+            nodes=map(int, row.nodes.split()),
+            sources=row.sources.splitlines(),
+        )
+        for row in rows
+    ]
+
+
+def device_message(state: DeviceState, *, target_id: str = "") -> admin_service_pb2.DeviceStatus:
+    """A device as it is now."""
+    return admin_service_pb2.DeviceStatus(
+        name=state.name,
+        device=None if state.device is None else convert.device_to_proto(state.device),
+        target_id=target_id,
+        policy=POLICIES[state.policy],
+        is_worker_ready=state.device is not None,
+        problem=state.problem,
+    )
+
+
+def read_sizes(message: types_pb2.SizeHint, *, field: str) -> dict[str, int]:
+    """Sizes by symbol; raises `InvalidRequest` naming the field."""
+    try:
+        return convert.size_hint_from_proto(message, field=field)
+    except RulesError as error:
+        raise below("", error) from None
+
+
+def read_text(text: str, *, field: str, limit: int = TEXT_LIMIT) -> str:
+    """Short printable text; raises `InvalidRequest` naming the field."""
+    if len(text) > limit or not (text.isprintable() or not text):
+        raise InvalidRequest(f"must be at most {limit} printable characters", field=field)
+    return text
+
+
+def read_namespace(text: str) -> str:
+    """A namespace; raises `InvalidRequest`."""
+    return read_text(text, field="namespace", limit=NAMESPACE_LIMIT)

@@ -1,0 +1,127 @@
+"""Artifact files: content-addressed, written once, their hash checked at each read.
+
+Order of a write: temporary file in the same folder, fsync, rename, fsync of the folder; the row
+that makes it visible comes after. A file is opened relative to its folder's descriptor, by a name
+of 64 hex digits, without following links. One whose bytes do not have its name's hash is moved aside.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from nearhint_daemon.errors import ArtifactCorrupt, ArtifactUnknown, StoreReadOnly
+from nearhint_rules.canonical import content_hash
+
+ARTIFACT_LIMIT_BYTES = 64 * 2**20
+_NAME = re.compile(r"[0-9a-f]{64}")
+_TEMPORARY = ".part"
+_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS})
+
+
+class ArtifactFiles:
+    """The folder `artifacts/` of a state directory."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._corrupt = root / "corrupt"
+        root.mkdir(mode=0o700, exist_ok=True)
+        self._corrupt.mkdir(mode=0o700, exist_ok=True)
+        for left in root.glob(f"??/*{_TEMPORARY}"):
+            left.unlink()
+
+    def put(self, data: bytes) -> str:
+        """Writes `data` durably and returns its sha256; raises `StoreReadOnly` on a full disk."""
+        sha256 = content_hash(data)
+        try:
+            self._put(sha256, data)
+        except OSError as error:
+            if error.errno in _DISK_FULL:
+                raise StoreReadOnly("the disk takes no writes now") from error
+            raise
+        return sha256
+
+    def get(self, sha256: str) -> bytes:
+        """The bytes of that hash; raises `ArtifactUnknown` or `ArtifactCorrupt`."""
+        if not _NAME.fullmatch(sha256):
+            raise ArtifactUnknown("not a sha256", field="sha256")
+        try:
+            with self._folder(sha256) as folder:
+                descriptor = os.open(
+                    sha256, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder
+                )
+                with os.fdopen(descriptor, "rb") as file:
+                    data = file.read(ARTIFACT_LIMIT_BYTES + 1)
+        except FileNotFoundError:
+            raise ArtifactUnknown("no artifact of that hash") from None
+        except OSError as error:
+            # A link or a folder where a file should be is as bad as a wrong byte.
+            if error.errno not in (errno.ELOOP, errno.EISDIR, errno.EIO):
+                raise
+            data = b""
+        if len(data) > ARTIFACT_LIMIT_BYTES or content_hash(data) != sha256:
+            self._move_aside(sha256)
+            raise ArtifactCorrupt("an artifact's bytes do not have its hash")
+        return data
+
+    def remove(self, sha256: str) -> None:
+        """Removes a file whose row is gone."""
+        if _NAME.fullmatch(sha256):
+            (self._root / sha256[:2] / sha256).unlink(missing_ok=True)
+
+    def names(self) -> Iterator[str]:
+        """The hashes of all files."""
+        for path in self._root.glob("??/*"):
+            if _NAME.fullmatch(path.name):
+                yield path.name
+
+    def size_bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(path.lstat().st_size for path in self._root.glob("??/*"))
+
+    @contextmanager
+    def _folder(self, sha256: str) -> Iterator[int]:
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(self._root / sha256[:2], flags)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _put(self, sha256: str, data: bytes) -> None:
+        path = self._root / sha256[:2]
+        if not path.exists():
+            path.mkdir(mode=0o700, exist_ok=True)
+            _fsync_folder(self._root)
+        temporary = f"{sha256}.{os.getpid()}.{time.monotonic_ns()}{_TEMPORARY}"
+        with self._folder(sha256) as folder:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            descriptor = os.open(temporary, flags, 0o600, dir_fd=folder)
+            try:
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.rename(temporary, sha256, src_dir_fd=folder, dst_dir_fd=folder)
+            except BaseException:
+                with suppress(OSError):
+                    os.unlink(temporary, dir_fd=folder)
+                raise
+            os.fsync(folder)
+
+    def _move_aside(self, sha256: str) -> None:
+        with suppress(FileNotFoundError):
+            (self._root / sha256[:2] / sha256).rename(self._corrupt / f"{sha256}.{time.time_ns()}")
+
+
+def _fsync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

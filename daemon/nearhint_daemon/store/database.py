@@ -1,0 +1,111 @@
+"""Connections to the database: one that writes, and read-only ones, with asserted settings.
+
+SQLite is not fork-safe, and closing any descriptor of the file drops the process's locks on it: the
+daemon never forks, and nothing else opens the file.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from nearhint_daemon.errors import StoreError
+from nearhint_daemon.store import schema
+
+FILE_NAME = "nearhint.db"
+
+WRITER_PRAGMAS: Mapping[str, int | str] = {
+    "journal_mode": "wal",
+    "synchronous": 2,  # FULL: an acknowledged commit survives power loss
+    "busy_timeout": 5000,
+    "foreign_keys": 1,
+    "trusted_schema": 0,
+    "cell_size_check": 1,
+    "journal_size_limit": 64 * 2**20,
+    "wal_autocheckpoint": 1000,
+    "mmap_size": 0,  # a failing disk gives an error, not SIGBUS
+}
+READER_PRAGMAS: Mapping[str, int | str] = {
+    "query_only": 1,
+    "busy_timeout": 5000,
+    "trusted_schema": 0,
+    "cell_size_check": 1,
+    "mmap_size": 0,
+}
+
+
+def _set_pragmas(connection: sqlite3.Connection, pragmas: Mapping[str, int | str]) -> None:
+    for name, wanted in pragmas.items():
+        connection.execute(f"PRAGMA {name} = {wanted}")
+        row = connection.execute(f"PRAGMA {name}").fetchone()
+        # SQLite built without memory mapping answers mmap_size with no row: it is off.
+        if row is not None and row[0] != wanted:
+            raise StoreError(f"SQLite refuses {name} = {wanted}: it stays {row[0]}")
+
+
+def open_writer(path: Path) -> sqlite3.Connection:
+    """The writing connection, migrated; transactions are begun by `immediate` alone.
+
+    Raises `SchemaTooNew`, `StoreError`, or `sqlite3.DatabaseError` if the file is damaged.
+    """
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    try:
+        schema.check_version(connection)
+        _set_pragmas(connection, WRITER_PRAGMAS)
+        with immediate(connection):
+            schema.migrate(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def open_reader(path: Path) -> sqlite3.Connection:
+    """A read-only connection."""
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode=ro",
+        uri=True,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    _set_pragmas(connection, READER_PRAGMAS)
+    return connection
+
+
+@contextmanager
+def immediate(connection: sqlite3.Connection) -> Iterator[None]:
+    """BEGIN IMMEDIATE … COMMIT; a deferred BEGIN fails at once beside another writer."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def quick_check(connection: sqlite3.Connection) -> tuple[str, ...]:
+    """What `PRAGMA quick_check` finds wrong; empty: nothing."""
+    found = tuple(row[0] for row in connection.execute("PRAGMA quick_check(16)"))
+    return () if found == ("ok",) else found
+
+
+def integrity_check(connection: sqlite3.Connection) -> tuple[str, ...]:
+    """What `PRAGMA integrity_check` finds wrong; empty: nothing."""
+    found = tuple(row[0] for row in connection.execute("PRAGMA integrity_check(100)"))
+    return () if found == ("ok",) else found
+
+
+def move_aside(path: Path) -> Path:
+    """Moves a damaged database and its side files into `corrupt-<time>` beside it."""
+    aside = path.parent / f"corrupt-{time.time_ns()}"
+    aside.mkdir(mode=0o700)
+    for suffix in ("", "-wal", "-shm"):
+        source = path.with_name(path.name + suffix)
+        if source.exists():
+            source.rename(aside / source.name)
+    return aside

@@ -1,0 +1,167 @@
+"""Reads and writes that need more than a row by its key."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from nearhint_daemon.store.rows import (
+    ArtifactRow,
+    JobRow,
+    KernelRow,
+    LaunchRow,
+    MeasurementRow,
+    TableRow,
+    UsageRow,
+    VariantRow,
+)
+from nearhint_daemon.store.transactions import Reading, Writing
+
+GENERATIONS_KEPT = 16
+_NEWEST = (
+    " AS t WHERE generation = (SELECT max(generation) FROM tables AS n WHERE"
+    " n.namespace = t.namespace AND n.kernel = t.kernel AND n.target = t.target)"
+)
+
+
+def newest_tables(reading: Reading) -> Iterator[TableRow]:
+    """The newest Table of every Kernel and Target."""
+    return reading.select(TableRow, _NEWEST)
+
+
+def table_at(
+    reading: Reading, namespace: str, kernel: str, target: str, generation: int
+) -> TableRow | None:
+    """The Table that was the newest at `generation`, if it is still kept."""
+    clause = (
+        " WHERE namespace = ? AND kernel = ? AND target = ? AND generation <= ?"
+        " ORDER BY generation DESC LIMIT 1"
+    )
+    rows = reading.select(TableRow, clause, (namespace, kernel, target, generation))
+    return next(rows, None)
+
+
+def prune_tables(tx: Writing, namespace: str, kernel: str, target: str) -> None:
+    """Drops all but the newest `GENERATIONS_KEPT` generations of a Table."""
+    tx.connection.execute(
+        "DELETE FROM tables WHERE namespace = ?1 AND kernel = ?2 AND target = ?3 AND generation <= ("
+        "SELECT generation FROM tables WHERE namespace = ?1 AND kernel = ?2 AND target = ?3"
+        " ORDER BY generation DESC LIMIT 1 OFFSET ?4)",
+        (namespace, kernel, target, GENERATIONS_KEPT),
+    )
+
+
+def append_measurement(tx: Writing, row: MeasurementRow) -> int:
+    """Adds a Measurement; the older ones of its subject at its hint and threads are superseded."""
+    made = tx.append(row)
+    tx.connection.execute(
+        "UPDATE measurements SET superseded_by = ?, change_seq = ? WHERE namespace = ?"
+        " AND kernel = ? AND target = ? AND dims = ? AND subject = ? AND threads = ?"
+        " AND superseded_by = 0 AND id <> ?",
+        (
+            made,
+            tx.next_seq(),
+            row.namespace,
+            row.kernel,
+            row.target,
+            row.dims,
+            row.subject,
+            row.threads,
+            made,
+        ),
+    )
+    return made
+
+
+def newest_measurements(
+    reading: Reading, namespace: str, kernel: str, *, limit: int
+) -> tuple[MeasurementRow, ...]:
+    """The Measurements of a Kernel that nothing superseded, newest first."""
+    clause = " WHERE namespace = ? AND kernel = ? AND superseded_by = 0 ORDER BY id DESC LIMIT ?"
+    return tuple(reading.select(MeasurementRow, clause, (namespace, kernel, limit)))
+
+
+def jobs_by_key(reading: Reading, keys: Sequence[str]) -> dict[str, JobRow]:
+    """The jobs of these keys that exist."""
+    clause = " WHERE key IN (SELECT value FROM json_each(?))"
+    return {row.key: row for row in reading.select(JobRow, clause, (json.dumps(list(keys)),))}
+
+
+def open_jobs(reading: Reading) -> Iterator[JobRow]:
+    """Jobs that are queued or running, in the order in which they came."""
+    return reading.select(
+        JobRow, " WHERE state IN ('queued', 'running') ORDER BY created_at_s, key"
+    )
+
+
+def delete_jobs_under(tx: Writing, prefixes: Iterable[str]) -> None:
+    """Forgets ended jobs whose keys start so, so that their work may be asked for again."""
+    for prefix in prefixes:
+        tx.connection.execute(
+            "DELETE FROM jobs WHERE key >= ? AND key < ? AND state NOT IN ('queued', 'running')",
+            (prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1)),
+        )
+
+
+def kernels_after(
+    reading: Reading, namespace: str, after: str, *, limit: int
+) -> tuple[KernelRow, ...]:
+    """A page of Kernels, by identity."""
+    clause = " WHERE namespace = ? AND id > ? ORDER BY id LIMIT ?"
+    return tuple(reading.select(KernelRow, clause, (namespace, after, limit)))
+
+
+def kernels_with_prefix(reading: Reading, namespace: str, prefix: str) -> tuple[KernelRow, ...]:
+    """At most two Kernels whose identity starts with `prefix` (hex digits)."""
+    clause = " WHERE namespace = ? AND id >= ? AND id < ? ORDER BY id LIMIT 2"
+    return tuple(reading.select(KernelRow, clause, (namespace, prefix, prefix + "g")))
+
+
+def programs_using(reading: Reading, namespace: str, kernel: str) -> int:
+    """How many Programs launch a Kernel."""
+    return int(
+        reading.scalar(
+            "SELECT count(DISTINCT program) FROM launches WHERE namespace = ? AND kernel = ?",
+            (namespace, kernel),
+        )
+    )
+
+
+def launches_of_kernel(
+    reading: Reading, namespace: str, kernel: str, *, limit: int
+) -> tuple[LaunchRow, ...]:
+    """Launch steps that run a Kernel."""
+    clause = " WHERE namespace = ? AND kernel = ? LIMIT ?"
+    return tuple(reading.select(LaunchRow, clause, (namespace, kernel, limit)))
+
+
+def usage_of_kernel(reading: Reading, namespace: str, kernel: str) -> tuple[UsageRow, ...]:
+    """What clients reported for the Programs that launch a Kernel."""
+    clause = (
+        " WHERE namespace = ?1 AND program IN"
+        " (SELECT program FROM launches WHERE namespace = ?1 AND kernel = ?2)"
+    )
+    return tuple(reading.select(UsageRow, clause, (namespace, kernel)))
+
+
+def variants_using(reading: Reading, sha256: str) -> tuple[VariantRow, ...]:
+    """The Variants whose binary this is."""
+    return tuple(reading.where(VariantRow, artifact=sha256))
+
+
+def artifacts_by_use(reading: Reading) -> tuple[ArtifactRow, ...]:
+    """Artifacts, the least recently used first."""
+    return tuple(reading.select(ArtifactRow, " ORDER BY last_used_at_s, sha256"))
+
+
+def count_uses(tx: Writing, uses: Mapping[str, int], *, at_s: float) -> None:
+    """Adds to the uses of Artifacts."""
+    tx.connection.executemany(
+        "UPDATE artifacts SET uses = uses + ?, last_used_at_s = ? WHERE sha256 = ?",
+        [(count, at_s, sha256) for sha256, count in uses.items()],
+    )
+
+
+def forget_variants_of(tx: Writing, sha256: str) -> None:
+    """Forgets the Variants of a binary that goes: they are built again if they are wanted again."""
+    tx.connection.execute("DELETE FROM variants WHERE artifact = ?", (sha256,))

@@ -1,0 +1,332 @@
+"""The store's rows: one frozen dataclass a table, its fields the columns in order.
+
+`SHAPES` says where each is kept and by which key, and whether it carries a hash of its own: rows
+that steer what runs do, because SQLite's integrity check does not see a flipped bit in a value.
+Messages are serialised `nearhint.v1` protobufs. `change_seq` is set by the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramRow:
+    """A registered Program."""
+
+    namespace: str
+    id: str
+    message: bytes
+    label: str
+    client_id: str
+    created_at_s: float
+    change_seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRow:
+    """A Plan; `reason` says why it launches nothing, if it does not."""
+
+    namespace: str
+    program: str
+    target_kind: str
+    compiler_version: str
+    message: bytes
+    reason: str
+    created_at_s: float
+    change_seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRow:
+    """A launch step of a Plan; `nodes` are the Program's, `sources` lines on their origin."""
+
+    namespace: str
+    program: str
+    target_kind: str
+    compiler_version: str
+    step: int
+    kernel: str
+    fallback: str
+    nodes: str
+    sources: str
+    change_seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRow:
+    """A Kernel: its printed IR; `symbols` are separated by spaces, `bytes_moved` is an Expr."""
+
+    namespace: str
+    id: str
+    ir: str
+    title: str
+    symbols: str
+    bytes_moved: bytes
+    created_at_s: float
+    change_seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FallbackRow:
+    """A Fallback; `verdict` is "", "ok" or "wrong": whether the Kernel's IR computes the same."""
+
+    namespace: str
+    id: str
+    kernel: str
+    message: bytes
+    verdict: str
+    problem: str
+    change_seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TargetRow:
+    """A Target by its identity."""
+
+    id: str
+    message: bytes
+    change_seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class VariantRow:
+    """A Schedule of a Kernel as one compiler version built it for one Target.
+
+    `state` is "compiled", "verified" or "rejected"; `message` is a Variant, empty where nothing
+    was built; `problem` says why it was rejected.
+    """
+
+    namespace: str
+    kernel: str
+    target: str
+    schedule: str
+    compiler_version: str
+    id: str
+    artifact: str
+    message: bytes
+    state: str
+    problem: str
+    created_at_s: float
+    change_seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactRow:
+    """A binary by content; the bytes are in a file of that name."""
+
+    sha256: str
+    size_bytes: int
+    created_at_s: float
+    last_used_at_s: float
+    uses: int
+    change_seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MeasurementRow:
+    """A timing of a Variant or a Fallback; append-only, `superseded_by` names the newer row."""
+
+    id: int
+    namespace: str
+    kernel: str
+    target: str
+    subject_kind: str
+    subject: str
+    artifact: str
+    schedule: str
+    dims: str
+    conditions: str
+    threads: int
+    median_ns: int
+    spread: float
+    samples: int
+    discarded: int
+    measured_at_s: float
+    daemon_id: str
+    device: str
+    origin: str
+    superseded_by: int = 0
+    change_seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """A Table at one generation; the newest few of each Kernel and Target are kept."""
+
+    namespace: str
+    kernel: str
+    target: str
+    generation: int
+    message: bytes
+    tier: int
+    hints: int
+    created_at_s: float
+    change_seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """Durable work: `key` is its identity, `requires` the key of a job that must be done first.
+
+    `state` is "queued", "running", "done", "failed" or "cancelled"; `payload` is JSON.
+    """
+
+    key: str
+    kind: str
+    namespace: str
+    lane: str
+    payload: str
+    requires: str
+    priority: int
+    stage: int
+    state: str
+    lease_owner: str
+    lease_expires_s: float
+    attempts: int
+    code: str
+    message: str
+    created_at_s: float
+    finished_at_s: float
+    change_seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineRow:
+    """A key that is not tried again; `reproducer` names a folder under the state directory."""
+
+    key: str
+    kind: str
+    reason: str
+    reproducer: str
+    failures: int
+    created_at_s: float
+    change_seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRow:
+    """How often a client ran a Program at sizes; `sizes` is `s0=8,s1=16`."""
+
+    namespace: str
+    client_id: str
+    program: str
+    sizes: str
+    calls: int
+    launches_t0: int
+    launches_t1: int
+    launches_t2: int
+    launches_t3: int
+    last_at_s: float
+    change_seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePolicyRow:
+    """Whether a device may be used for verifying and measuring; who said so, and when."""
+
+    device: str
+    policy: str
+    actor: str
+    changed_at_s: float
+    change_seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    """Something worth knowing later: a tombstone, a policy change, a corrupt row."""
+
+    id: int
+    kind: str
+    subject: str
+    detail: str
+    actor: str
+    at_s: float
+    change_seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MetaRow:
+    """A fact about the store itself."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Where a row type is kept: table, key columns, whether it is hashed."""
+
+    row: type
+    table: str
+    key: tuple[str, ...]
+    is_hashed: bool = False
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """The row's columns in order, the hash left out."""
+        return tuple(field.name for field in fields(self.row))
+
+    @cached_property
+    def hashed_columns(self) -> tuple[str, ...]:
+        """What the hash covers: everything but the cursor."""
+        return tuple(name for name in self.columns if name != "change_seq")
+
+
+_ALL = (
+    Shape(ProgramRow, "programs", ("namespace", "id"), is_hashed=True),
+    Shape(
+        PlanRow,
+        "plans",
+        ("namespace", "program", "target_kind", "compiler_version"),
+        is_hashed=True,
+    ),
+    Shape(
+        LaunchRow,
+        "launches",
+        ("namespace", "program", "target_kind", "compiler_version", "step"),
+    ),
+    Shape(KernelRow, "kernels", ("namespace", "id"), is_hashed=True),
+    Shape(FallbackRow, "fallbacks", ("namespace", "id"), is_hashed=True),
+    Shape(TargetRow, "targets", ("id",), is_hashed=True),
+    Shape(
+        VariantRow,
+        "variants",
+        ("namespace", "kernel", "target", "schedule", "compiler_version"),
+        is_hashed=True,
+    ),
+    Shape(ArtifactRow, "artifacts", ("sha256",)),
+    Shape(MeasurementRow, "measurements", ("id",)),
+    Shape(TableRow, "tables", ("namespace", "kernel", "target", "generation"), is_hashed=True),
+    Shape(JobRow, "jobs", ("key",)),
+    Shape(QuarantineRow, "quarantine", ("key",)),
+    Shape(UsageRow, "usage", ("namespace", "client_id", "program", "sizes")),
+    Shape(DevicePolicyRow, "device_policy", ("device",)),
+    Shape(EventRow, "events", ("id",)),
+    Shape(MetaRow, "meta", ("name",)),
+)
+
+Row = (
+    ProgramRow
+    | PlanRow
+    | LaunchRow
+    | KernelRow
+    | FallbackRow
+    | TargetRow
+    | VariantRow
+    | ArtifactRow
+    | MeasurementRow
+    | TableRow
+    | JobRow
+    | QuarantineRow
+    | UsageRow
+    | DevicePolicyRow
+    | EventRow
+    | MetaRow
+)
+"""Any row."""
+
+SHAPES: Mapping[type, Shape] = {shape.row: shape for shape in _ALL}
+"""Row type -> where it is kept."""

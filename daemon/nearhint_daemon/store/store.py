@@ -1,0 +1,201 @@
+"""The store: one SQLite database, one folder of artifacts, one writer, any number of readers."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from nearhint_daemon.errors import ArtifactCorrupt, StoreReadOnly
+from nearhint_daemon.store import database
+from nearhint_daemon.store.artifacts import ArtifactFiles
+from nearhint_daemon.store.rows import ArtifactRow, EventRow, MetaRow
+from nearhint_daemon.store.transactions import Reading, Writing
+from nearhint_daemon.store.writer import Batch, Writer
+
+ResultT = TypeVar("ResultT")
+
+READERS = 2
+DAEMON = "nearhintd"
+
+
+class Observer(Protocol):
+    """What the store tells about itself; every method may be called from any of its threads."""
+
+    def store_wrote(self, batch: Batch) -> None:
+        """A commit ended, well or not."""
+        ...
+
+    def store_read_only(self, is_read_only: bool, /) -> None:
+        """Writes stopped working, or work again."""
+        ...
+
+    def store_found_corrupt(self, what: str, key: str) -> None:
+        """A row or a file does not have its hash."""
+        ...
+
+
+class Store:
+    """Everything durable. Open it only while the state directory's lock is held."""
+
+    def __init__(self, state_dir: Path, *, observer: Observer, clock: Callable[[], float]) -> None:
+        self._observer = observer
+        self._clock = clock
+        self._path = state_dir / database.FILE_NAME
+        self.moved_aside: Path | None = None
+        connection = self._open()
+        self.files = ArtifactFiles(state_dir / "artifacts")
+        self._writer = Writer(
+            connection, on_batch=observer.store_wrote, on_corrupt=observer.store_found_corrupt
+        )
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="store-reader")
+        self._inline = Reading(
+            database.open_reader(self._path), on_corrupt=observer.store_found_corrupt
+        )
+        self._free = [self._new_reading() for _ in range(READERS)]
+        self._is_read_only = False
+        self.daemon_id = ""
+
+    async def start(self) -> None:
+        """Starts the writer and reads who this daemon is."""
+        self._writer.start()
+        self.daemon_id = await self.write(_daemon_id)
+
+    async def close(self) -> None:
+        """Finishes what is queued and closes every connection."""
+        await asyncio.to_thread(self._writer.close)
+        self._readers.shutdown()
+        for reading in (self._inline, *self._free):
+            reading.connection.close()
+
+    def now(self) -> float:
+        """Seconds since the epoch, by the store's clock."""
+        return self._clock()
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether the disk took no writes when last tried."""
+        return self._is_read_only
+
+    async def write(self, work: Callable[[Writing], ResultT]) -> ResultT:
+        """Runs `work` in a transaction; returns once its commit is durable.
+
+        Raises `StoreReadOnly` on a full or failing disk, and whatever `work` raises.
+        """
+        try:
+            result = await self._writer.run(work)
+        except StoreReadOnly:
+            self._set_read_only(value=True)
+            raise
+        self._set_read_only(value=False)
+        return result
+
+    async def heal(self) -> bool:
+        """Tries a small write; whether the disk takes writes."""
+        try:
+            await self.write(lambda tx: tx.put(MetaRow("probed_at_s", str(self._clock()))))
+        except StoreReadOnly:
+            return False
+        return True
+
+    def read_now(self, work: Callable[[Reading], ResultT]) -> ResultT:
+        """Runs a read of a few rows here and now (some microseconds each)."""
+        return work(self._inline)
+
+    async def read(self, work: Callable[[Reading], ResultT]) -> ResultT:
+        """Runs a longer read in another thread."""
+        return await asyncio.get_running_loop().run_in_executor(
+            self._readers, self._read_pooled, work
+        )
+
+    async def put_artifact(self, data: bytes) -> str:
+        """Keeps `data` durably, file first, then row; returns its sha256."""
+        try:
+            sha256 = await asyncio.get_running_loop().run_in_executor(
+                self._readers, self.files.put, data
+            )
+        except StoreReadOnly:
+            self._set_read_only(value=True)
+            raise
+        now = self._clock()
+        row = ArtifactRow(sha256, len(data), now, now, 0)
+
+        def insert(tx: Writing) -> None:
+            if tx.get(ArtifactRow, sha256) is None:
+                tx.put(row)
+
+        await self.write(insert)
+        return sha256
+
+    async def get_artifact(self, sha256: str) -> bytes:
+        """The bytes of that hash; raises `ArtifactUnknown` or `ArtifactCorrupt`."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(
+                self._readers, self.files.get, sha256
+            )
+        except ArtifactCorrupt:
+            self._observer.store_found_corrupt("artifact", sha256)
+            at_s = self._clock()
+            await self.write(
+                lambda tx: tx.append(
+                    EventRow(0, "artifact_corrupt", sha256, "moved aside", DAEMON, at_s)
+                )
+            )
+            raise
+
+    def size_bytes(self) -> dict[str, int]:
+        """Bytes by what they are for: "db", "wal" and "artifacts"."""
+        wal = self._path.with_name(f"{self._path.name}-wal")
+        return {
+            "db": self._path.stat().st_size,
+            "wal": wal.stat().st_size if wal.exists() else 0,
+            "artifacts": self.files.size_bytes(),
+        }
+
+    def _open(self) -> sqlite3.Connection:
+        """The writing connection; a damaged database is moved aside: results can be made again."""
+        try:
+            connection = database.open_writer(self._path)
+            problems = database.quick_check(connection)
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError):
+                raise
+            problems = (str(error),)
+            connection = None
+        if not problems and connection is not None:
+            return connection
+        if connection is not None:
+            connection.close()
+        self._observer.store_found_corrupt("database", problems[0])
+        self.moved_aside = database.move_aside(self._path)
+        return database.open_writer(self._path)
+
+    def _new_reading(self) -> Reading:
+        return Reading(
+            database.open_reader(self._path), on_corrupt=self._observer.store_found_corrupt
+        )
+
+    def _read_pooled(self, work: Callable[[Reading], ResultT]) -> ResultT:
+        reading = self._free.pop()
+        try:
+            return work(reading)
+        finally:
+            self._free.append(reading)
+
+    def _set_read_only(self, *, value: bool) -> None:
+        if value != self._is_read_only:
+            self._is_read_only = value
+            self._observer.store_read_only(value)
+
+
+def _daemon_id(tx: Writing) -> str:
+    row = tx.get(MetaRow, "daemon_id")
+    if row is not None:
+        return row.value
+    made = str(uuid.uuid4())
+    tx.put(MetaRow("daemon_id", made))
+    return made

@@ -1,0 +1,164 @@
+"""The one thread that writes: a queue of transactions, committed together, answered after commit.
+
+Whatever is waiting goes into one BEGIN IMMEDIATE … COMMIT, for at most `BATCH_S`; each piece in a
+savepoint, so that one that fails takes no other with it. Nothing is answered before the commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from nearhint_daemon.errors import StoreError, StoreReadOnly
+from nearhint_daemon.store.transactions import OnCorrupt, Writing
+
+ResultT = TypeVar("ResultT")
+
+BATCH_S = 0.020
+BATCH_LIMIT = 256
+DISK_ERRORS = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY})
+"""Primary result codes that say: this disk takes no writes now."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    work: Callable[[Writing], Any]
+    future: Future[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one commit took: pieces of work, seconds, and the error if it failed."""
+
+    size: int
+    seconds: float
+    error: str
+
+
+def is_disk_error(error: BaseException) -> bool:
+    """Whether a disk that is full or failing is the cause."""
+    if isinstance(error, sqlite3.Error):
+        return (getattr(error, "sqlite_errorcode", 0) & 0xFF) in DISK_ERRORS
+    return False
+
+
+class Writer:
+    """Owns the writing connection and its thread."""
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        *,
+        on_batch: Callable[[Batch], None],
+        on_corrupt: OnCorrupt,
+    ) -> None:
+        self._connection = connection
+        self._writing = Writing(connection, on_corrupt=on_corrupt)
+        self._on_batch = on_batch
+        self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
+        self._is_closed = False
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Finishes what is queued, then closes the connection."""
+        self._is_closed = True
+        self._queue.put(None)
+        self._thread.join()
+        self._connection.close()
+
+    async def run(self, work: Callable[[Writing], ResultT]) -> ResultT:
+        """Runs `work` in a transaction and returns its result once that is committed.
+
+        Raises `StoreReadOnly` if the disk takes no writes, and whatever `work` raises.
+        """
+        if self._is_closed:
+            raise StoreError("the store is closed")
+        item = _Item(work, Future())
+        self._queue.put(item)
+        result: ResultT = await asyncio.wrap_future(item.future)
+        return result
+
+    def _run(self) -> None:
+        is_last = False
+        while not is_last:
+            batch: list[_Item] = []
+            item = self._queue.get()
+            if item is None:
+                return
+            batch.append(item)
+            deadline = time.monotonic() + BATCH_S
+            is_last = self._commit(batch, deadline)
+
+    def _commit(self, batch: list[_Item], deadline: float) -> bool:
+        """Runs and commits `batch` and what else is queued by `deadline`; True: close next."""
+        started = time.monotonic()
+        answers: list[tuple[_Item, Any, BaseException | None]] = []
+        is_last = False
+        failure: BaseException | None = None
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            while True:
+                self._run_item(batch[-1], answers)
+                if len(batch) >= BATCH_LIMIT or time.monotonic() >= deadline:
+                    break
+                try:
+                    item = self._queue.get_nowait()
+                except queue.Empty:
+                    break
+                if item is None:
+                    is_last = True
+                    break
+                batch.append(item)
+            self._connection.execute("COMMIT")
+        except Exception as error:
+            failure = error
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+        self._on_batch(
+            Batch(len(batch), time.monotonic() - started, type(failure).__name__ if failure else "")
+        )
+        if failure is not None:
+            refusal: StoreError = (
+                StoreReadOnly("the disk takes no writes now")
+                if is_disk_error(failure)
+                else StoreError(f"SQLite failed: {failure}")
+            )
+            for item in batch:
+                if not item.future.done():
+                    item.future.set_exception(refusal)
+            return is_last
+        for item, result, problem in answers:
+            if problem is None:
+                item.future.set_result(result)
+            else:
+                item.future.set_exception(problem)
+        return is_last
+
+    def _run_item(
+        self, item: _Item, answers: list[tuple[_Item, Any, BaseException | None]]
+    ) -> None:
+        if not item.future.set_running_or_notify_cancel():
+            return
+        self._connection.execute("SAVEPOINT item")
+        try:
+            result = item.work(self._writing)
+        except Exception as error:
+            if is_disk_error(error) or not self._connection.in_transaction:
+                raise
+            self._connection.execute("ROLLBACK TO item")
+            self._connection.execute("RELEASE item")
+            answers.append((item, None, error))
+        else:
+            self._connection.execute("RELEASE item")
+            answers.append((item, result, None))

@@ -1,0 +1,223 @@
+"""Tables in memory as they were written, the watchers of them, and selection for thin clients.
+
+Only the newest message of each Table is held; what is selected from is decoded when asked for and
+kept for the most recent ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, replace
+
+from nearhint_daemon.errors import GenerationGone
+from nearhint_daemon.store import Reading, Store, Writing, queries
+from nearhint_daemon.store.rows import MeasurementRow, TableRow
+from nearhint_proto import convert
+from nearhint_proto.v1 import types_pb2
+from nearhint_rules.table import Table
+
+DECODED_LIMIT = 256
+WATCHERS_LIMIT = 1024
+BATCH_BYTES = 1 << 20
+
+TableKey = tuple[str, str, str]
+"""Namespace, Kernel, Target."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The newest Table of a Kernel on a Target."""
+
+    message: bytes
+    generation: int
+    tier: int
+    hints: int
+
+
+class Watcher:
+    """What one watcher has not been sent yet: the newest Table of each Kernel, no more."""
+
+    def __init__(self, namespace: str, target: str) -> None:
+        self.namespace = namespace
+        self.target = target
+        self.pending: OrderedDict[TableKey, None] = OrderedDict()
+        self.wake = asyncio.Event()
+
+    def offer(self, key: TableKey) -> None:
+        """A Table changed."""
+        if (key[0], key[2]) != (self.namespace, self.target):
+            return
+        self.pending[key] = None
+        self.pending.move_to_end(key)
+        self.wake.set()
+
+
+class TableIndex:
+    """All Tables."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Callable[[], float],
+        on_publish: Callable[[Table], None] = lambda table: None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._on_publish = on_publish
+        self._entries: dict[TableKey, Entry] = {}
+        self._targets: dict[tuple[str, str], tuple[str, ...]] = {}
+        self._decoded: OrderedDict[tuple[TableKey, int], Table] = OrderedDict()
+        self._watchers: set[Watcher] = set()
+        self.change_seq = 0
+        self.published_at = time.monotonic()
+
+    async def load(self) -> None:
+        """Reads the newest Table of each Kernel."""
+
+        def newest(reading: Reading) -> tuple[list[TableRow], int]:
+            return list(queries.newest_tables(reading)), reading.change_seq()
+
+        rows, self.change_seq = await self._store.read(newest)
+        for row in rows:
+            self._keep(row)
+
+    def entry(self, key: TableKey) -> Entry | None:
+        """The newest Table as it was written."""
+        return self._entries.get(key)
+
+    def of_kernel(self, namespace: str, kernel: str) -> tuple[TableKey, ...]:
+        """The keys of a Kernel's Tables, one a Target."""
+        targets = self._targets.get((namespace, kernel), ())
+        return tuple((namespace, kernel, target) for target in targets)
+
+    def artifacts(self) -> frozenset[str]:
+        """The hashes of all binaries that some Table ranks."""
+        return frozenset(
+            variant.artifact.sha256
+            for entry in self._entries.values()
+            for variant in types_pb2.Table.FromString(entry.message).variants
+        )
+
+    def newest(self, key: TableKey) -> Table | None:
+        """The newest Table."""
+        entry = self._entries.get(key)
+        return None if entry is None else self._decode(key, entry.generation, entry.message)
+
+    def at(self, key: TableKey, generation: int) -> Table | None:
+        """The Table that was the newest at `generation` of the store.
+
+        Raises `GenerationGone` if it is no longer kept, or `generation` is yet to come.
+        """
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        if generation > self.change_seq:
+            raise GenerationGone(f"generation {generation} is yet to come", field="generation")
+        if entry.generation <= generation:
+            return self._decode(key, entry.generation, entry.message)
+        row = self._store.read_now(lambda reading: queries.table_at(reading, *key, generation))
+        if row is None:
+            raise GenerationGone(f"generation {generation} is no longer kept", field="generation")
+        return self._decode(key, row.generation, row.message)
+
+    async def publish(self, table: Table, measurements: Sequence[MeasurementRow] = ()) -> Table:
+        """Writes a Table and the Measurements behind it, at the next generation; tells watchers."""
+        key = (table.namespace, table.kernel, table.target)
+        now = self._clock()
+        tier = min((row.tier for row in table.hints), default=0)
+
+        def write(tx: Writing) -> tuple[TableRow, Table]:
+            for measurement in measurements:
+                queries.append_measurement(tx, measurement)
+            written = replace(table, generation=tx.next_seq())
+            row = TableRow(
+                namespace=table.namespace,
+                kernel=table.kernel,
+                target=table.target,
+                generation=written.generation,
+                message=convert.table_to_proto(written).SerializeToString(),
+                tier=tier,
+                hints=len(table.hints),
+                created_at_s=now,
+            )
+            tx.put(row, seq=written.generation)
+            queries.prune_tables(tx, *key)
+            return row, written
+
+        row, written = await self._store.write(write)
+        self._keep(row)
+        self.change_seq = max(self.change_seq, row.generation)
+        self.published_at = time.monotonic()
+        for watcher in self._watchers:
+            watcher.offer(key)
+        self._on_publish(written)
+        return written
+
+    async def watch(
+        self, namespace: str, target: str, since: int
+    ) -> AsyncIterator[tuple[list[types_pb2.Table], int]]:
+        """Tables written after `since`, then each new one; batches with the cursor after them."""
+        watcher = Watcher(namespace, target)
+        if since > self.change_seq:
+            since = 0  # a cursor of a store that is no more
+        waiting = sorted(
+            (entry.generation, key)
+            for key, entry in self._entries.items()
+            if key[0] == namespace and key[2] == target and entry.generation > since
+        )
+        for _, key in waiting:
+            watcher.offer(key)
+        self._watchers.add(watcher)
+        try:
+            # The first answer comes even if there is nothing new: it says where the watch is.
+            yield self._drain(watcher)
+            while True:
+                await watcher.wake.wait()
+                while watcher.pending:
+                    yield self._drain(watcher)
+                watcher.wake.clear()
+        finally:
+            self._watchers.discard(watcher)
+
+    @property
+    def watchers(self) -> int:
+        """How many watch."""
+        return len(self._watchers)
+
+    def _keep(self, row: TableRow) -> None:
+        key = (row.namespace, row.kernel, row.target)
+        if key not in self._entries:
+            known = self._targets.get(key[:2], ())
+            self._targets[key[:2]] = (*known, row.target)
+        self._entries[key] = Entry(row.message, row.generation, row.tier, row.hints)
+
+    def _drain(self, watcher: Watcher) -> tuple[list[types_pb2.Table], int]:
+        batch: list[types_pb2.Table] = []
+        size = 0
+        cursor = 0
+        while watcher.pending and size < BATCH_BYTES:
+            key, _ = watcher.pending.popitem(last=False)
+            entry = self._entries[key]
+            batch.append(types_pb2.Table.FromString(entry.message))
+            size += len(entry.message)
+            cursor = max(cursor, entry.generation)
+        # With more to come the cursor stays behind what is still to be sent.
+        if watcher.pending:
+            behind = min(self._entries[key].generation for key in watcher.pending) - 1
+            return batch, min(cursor, behind) if batch else behind
+        return batch, self.change_seq
+
+    def _decode(self, key: TableKey, generation: int, message: bytes) -> Table:
+        found = self._decoded.get((key, generation))
+        if found is not None:
+            self._decoded.move_to_end((key, generation))
+            return found
+        table = convert.table_from_proto(types_pb2.Table.FromString(message))
+        self._decoded[key, generation] = table
+        if len(self._decoded) > DECODED_LIMIT:
+            self._decoded.popitem(last=False)
+        return table

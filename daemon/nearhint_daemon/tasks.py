@@ -1,0 +1,60 @@
+"""Tasks: one hint of one Kernel to be tuned, with sizes at which the Fallback gives that hint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from nearhint_daemon.errors import HintUnreachable
+from nearhint_daemon.store.rows import FallbackRow, KernelRow
+from nearhint_daemon.tables import TableKey
+from nearhint_daemon.turns import Order
+from nearhint_rules import expr as ex
+from nearhint_rules.errors import InvalidExpression
+from nearhint_rules.hints import witness
+from nearhint_rules.plan import Fallback
+from nearhint_rules.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One hint of a Kernel on a Target, beside a Fallback whose symbols have `sizes`."""
+
+    kernel: KernelRow
+    target: Target
+    fallback: FallbackRow
+    sizes: Mapping[str, int]
+    dims: tuple[int, ...]
+    threads: int
+    devices: tuple[str, ...]
+    order: Order
+
+    @property
+    def table_key(self) -> TableKey:
+        """The Table that it is for."""
+        return (self.kernel.namespace, self.kernel.id, self.target.id)
+
+    @property
+    def named_dims(self) -> dict[str, int]:
+        """The hint by the Kernel's symbols."""
+        return dict(zip(self.kernel.symbols.split(), self.dims, strict=True))
+
+
+def reach(
+    fallback: Fallback, near: Mapping[str, int], wanted: Sequence[int]
+) -> tuple[dict[str, int], tuple[int, ...]]:
+    """Sizes of the Fallback's symbols that give a hint, and the hint that they really give.
+
+    Raises `HintUnreachable`.
+    """
+    ranges = fallback.program.ranges()
+    sizes = witness(fallback.dims, near, ranges, tuple(wanted))
+    for name, (low, _) in ranges.items():
+        sizes.setdefault(name, max(1, low))
+    try:
+        dims = tuple(ex.evaluate(expr, sizes) for expr in fallback.dims)
+    except InvalidExpression as error:
+        raise HintUnreachable(str(error)) from None
+    if any(size < 1 for size in dims):
+        raise HintUnreachable("no sizes of the Fallback give this hint")
+    return sizes, dims

@@ -1,0 +1,253 @@
+"""The workshop: what the daemon asks of its workers, in turn, the most urgent first.
+
+One method a job of the worker protocol. A worker's own error is raised as `WorkerRefused`, or as
+the error of ours that its code stands for; a lost worker as `WorkerLost`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from nearhint_daemon.devices import Devices
+from nearhint_daemon.errors import DaemonError, HintTooLarge, ToolchainMissing, WorkerRefused
+from nearhint_daemon.turns import Order, Turns
+from nearhint_daemon.workers.toolchain import for_kind
+from nearhint_proto import convert
+from nearhint_proto.v1 import program_pb2
+from nearhint_proto.v1 import worker_pb2 as pb
+from nearhint_rules.target import Target
+
+LOWER_TIMEOUT_S = 120.0
+COMPILE_TIMEOUT_S = 120.0
+CHECK_TIMEOUT_S = 120.0
+VERIFY_TIMEOUT_S = 120.0
+MEASURE_GRACE_S = 60.0
+CACHE = "warm"
+
+WORKER_CODES: Mapping[str, type[DaemonError]] = {
+    "MEMORY_LIMIT": HintTooLarge,
+    "CC_MISSING": ToolchainMissing,
+}
+
+
+class Compilers(Protocol):
+    """The compile workers."""
+
+    async def toolchain(self) -> tuple[str, ...]:
+        """What they compile with."""
+        ...
+
+    async def run(self, request: pb.WorkerRequest, *, timeout_s: float) -> pb.WorkerResponse:
+        """Runs one job."""
+        ...
+
+
+class Observer(Protocol):
+    """What the workshop tells about itself."""
+
+    def work_ended(self, phase: str, outcome: str, seconds: float) -> None:
+        """A job of a worker ended."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What measuring may take: seconds and bytes a hint."""
+
+    measure_budget_s: float
+    measure_memory_bytes: int
+
+
+class Workshop:
+    """All workers of this daemon."""
+
+    def __init__(
+        self,
+        compilers: Compilers,
+        devices: Devices,
+        *,
+        compile_workers: int,
+        limits: Limits,
+        observer: Observer,
+        seeds: random.Random,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self.devices = devices
+        self.limits = limits
+        self.compiles_run = 0
+        self._compilers = compilers
+        self._turns = Turns(compile_workers)
+        self._observer = observer
+        self._seeds = seeds
+        self._monotonic = monotonic
+        self._numbers = itertools.count(1)
+
+    async def toolchain(self, target_kind: str) -> tuple[str, ...]:
+        """What compiles for this kind of target; raises `ToolchainMissing`."""
+        chosen = for_kind(target_kind, await self._compilers.toolchain())
+        if not chosen:
+            raise ToolchainMissing(f"nothing here compiles for {target_kind}")
+        return chosen
+
+    async def lower(
+        self, program: program_pb2.Program, target_kind: str, *, order: Order
+    ) -> pb.Lowered:
+        """Program -> Plan, Kernels and Fallbacks."""
+        request = pb.WorkerRequest(
+            lower_program=pb.LowerProgram(program=program, target_kind=target_kind)
+        )
+        return (await self._compile("lower", request, LOWER_TIMEOUT_S, order)).lowered
+
+    async def schedules(
+        self, kernel_ir: str, target: Target, sizes: Mapping[str, int], *, order: Order
+    ) -> tuple[str, ...]:
+        """A Kernel's Schedules at a hint, the default first."""
+        request = pb.WorkerRequest(
+            list_schedules=pb.ListSchedules(
+                kernel_ir=kernel_ir,
+                target=convert.target_to_proto(target),
+                hint=convert.size_hint_to_proto(sizes),
+            )
+        )
+        response = await self._compile("schedule", request, COMPILE_TIMEOUT_S, order)
+        return tuple(response.schedules.schedules)
+
+    async def compile(
+        self, kernel_ir: str, schedule: str, target: Target, *, order: Order
+    ) -> pb.Compiled:
+        """Kernel and Schedule -> binary."""
+        request = pb.WorkerRequest(
+            compile_variant=pb.CompileVariant(
+                kernel_ir=kernel_ir, schedule=schedule, target=convert.target_to_proto(target)
+            )
+        )
+        self.compiles_run += 1
+        return (await self._compile("compile", request, COMPILE_TIMEOUT_S, order)).compiled
+
+    async def check_lowering(
+        self,
+        kernel_ir: str,
+        fallback: program_pb2.Fallback,
+        *,
+        devices: Sequence[str],
+        order: Order,
+    ) -> pb.Verdict:
+        """Whether a Kernel's IR computes what its Fallback does."""
+        request = pb.WorkerRequest(
+            check_lowering=pb.CheckLowering(
+                kernel_ir=kernel_ir, fallback=fallback, seed=self._seed()
+            )
+        )
+        return (await self._bench("check", request, CHECK_TIMEOUT_S, devices, order)).verdict
+
+    async def verify(
+        self,
+        kernel_ir: str,
+        candidate: pb.Candidate,
+        sizes: Mapping[str, int],
+        *,
+        threads: int,
+        devices: Sequence[str],
+        order: Order,
+    ) -> pb.Verdict:
+        """Whether a binary computes what its IR says."""
+        request = pb.WorkerRequest(
+            verify_variant=pb.VerifyVariant(
+                kernel_ir=kernel_ir,
+                candidate=candidate,
+                sizes=[convert.size_hint_to_proto(sizes)],
+                threads=threads,
+                seed=self._seed(),
+            )
+        )
+        return (await self._bench("verify", request, VERIFY_TIMEOUT_S, devices, order)).verdict
+
+    async def measure(
+        self,
+        kernel_ir: str,
+        fallback: program_pb2.Fallback,
+        sizes: Mapping[str, int],
+        candidates: Sequence[pb.Candidate],
+        *,
+        threads: int,
+        devices: Sequence[str],
+        order: Order,
+    ) -> pb.Measured:
+        """Times candidates at sizes of the Fallback's symbols, interleaved."""
+        request = pb.WorkerRequest(
+            measure_hint=pb.MeasureHint(
+                kernel_ir=kernel_ir,
+                fallback=fallback,
+                sizes=convert.size_hint_to_proto(sizes),
+                candidates=candidates,
+                threads=threads,
+                cache=CACHE,
+                budget_s=self.limits.measure_budget_s,
+                memory_limit_bytes=self.limits.measure_memory_bytes,
+                seed=self._seed(),
+            )
+        )
+        timeout_s = self.limits.measure_budget_s + MEASURE_GRACE_S
+        return (await self._bench("bench", request, timeout_s, devices, order)).measured
+
+    def _seed(self) -> int:
+        return self._seeds.getrandbits(63)
+
+    async def _compile(
+        self, phase: str, request: pb.WorkerRequest, timeout_s: float, order: Order
+    ) -> pb.WorkerResponse:
+        request.id = next(self._numbers)
+        async with self._turns.take(order):
+            started = self._monotonic()
+            try:
+                response = await self._compilers.run(request, timeout_s=timeout_s)
+            except Exception as error:
+                self._ended(phase, started, error)
+                raise
+            return self._answer(phase, started, response)
+
+    async def _bench(
+        self,
+        phase: str,
+        request: pb.WorkerRequest,
+        timeout_s: float,
+        devices: Sequence[str],
+        order: Order,
+    ) -> pb.WorkerResponse:
+        request.id = next(self._numbers)
+        async with self.devices.turn(devices, order) as device:
+            started = self._monotonic()
+            try:
+                response = await self.devices.run(device, request, timeout_s=timeout_s)
+            except Exception as error:
+                self._ended(phase, started, error)
+                raise
+            return self._answer(phase, started, response)
+
+    def _answer(self, phase: str, started: float, response: pb.WorkerResponse) -> pb.WorkerResponse:
+        if response.WhichOneof("result") != "error":
+            self._observer.work_ended(phase, "ok", self._monotonic() - started)
+            return response
+        found = response.error
+        known = WORKER_CODES.get(found.code)
+        refusal: DaemonError = (
+            WorkerRefused(
+                f"{found.code}: {found.message}",
+                worker_code=found.code,
+                reproducer=dict(found.reproducer),
+            )
+            if known is None
+            else known(found.message)
+        )
+        self._ended(phase, started, refusal)
+        raise refusal
+
+    def _ended(self, phase: str, started: float, error: Exception) -> None:
+        outcome = {"WORKER_HUNG": "timeout", "WORKER_DIED": "crash"}.get(
+            getattr(error, "code", ""), "error"
+        )
+        self._observer.work_ended(phase, outcome, self._monotonic() - started)

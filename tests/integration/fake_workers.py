@@ -1,0 +1,203 @@
+"""Workers that answer at once and count what they were asked: the daemon's logic, no compiler.
+
+Each node of a Program becomes a launch of a Kernel of its own. Binaries are the Schedule's text.
+What a job does can be changed by `faults`, a function from the job's name and its request to an
+answer, or None for the usual one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from nearhint_compiler import COMPILER_VERSION
+from nearhint_daemon.config import Config
+from nearhint_daemon.core import Pools
+from nearhint_daemon.metrics import Metrics
+from nearhint_daemon.workers.errors import WorkerDied
+from nearhint_proto import convert
+from nearhint_proto.v1 import worker_pb2 as pb
+from nearhint_rules.artifact import ArtifactRef, CpuLaunch
+from nearhint_rules.canonical import content_hash
+from nearhint_rules.expr import ONE, Sym
+from nearhint_rules.plan import Fallback, Launch, Output, Plan
+from nearhint_rules.program import (
+    Node,
+    Program,
+    Ref,
+    Symbol,
+    TensorType,
+    canonicalise,
+    first_outputs,
+    slice_program,
+)
+from nearhint_rules.table import Timing
+from nearhint_rules.target import CpuDevice
+
+CPU = CpuDevice("Test CPU", ("avx2",), "glibc 2.36")
+SCHEDULES = ("cpu.rows vector=8", "cpu.rows vector=16", "cpu.rows vector=32")
+MEDIAN_NS = {"fallback": 2000, SCHEDULES[0]: 1500, SCHEDULES[1]: 1000, SCHEDULES[2]: 1800}
+
+Faults = Callable[[str, pb.WorkerRequest], pb.WorkerResponse | None]
+
+
+def no_faults(job: str, request: pb.WorkerRequest) -> pb.WorkerResponse | None:
+    return None
+
+
+def chain(length: int, *, label: str = "", high: int | None = 4096) -> Program:
+    """`length` pointwise nodes, one after the other, over one symbolic size."""
+    tensor = TensorType("f32", (Sym("s0"),), (ONE,))
+    nodes = tuple(
+        Node(
+            op="aten.relu.default",
+            args=(Ref(position),),
+            kwargs=(),
+            inputs=(position,),
+            outputs=(tensor,),
+            source=f"model.layer{position}",
+        )
+        for position in range(length)
+    )
+    return canonicalise(
+        Program((Symbol("s0", 2, high),), (tensor,), nodes, (length,), label=label)
+    )
+
+
+def kernel_of(program: Program, node: int) -> str:
+    return content_hash(f"{program.id} {node}".encode())
+
+
+def lowered(program: Program, target_kind: str) -> pb.Lowered:
+    steps: list[Launch] = []
+    fallbacks: list[Fallback] = []
+    starts = first_outputs(program)
+    for index, node in enumerate(program.nodes):
+        part, _, _ = slice_program(program, (index,), (starts[index],))
+        kernel = kernel_of(program, index)
+        fallback = Fallback(part, kernel, (Sym("s0"),), (0,), (1,))
+        output = node.outputs[0]
+        assert isinstance(output, TensorType)
+        fallbacks.append(fallback)
+        steps.append(
+            Launch(
+                kernel,
+                fallback.id,
+                (Sym("s0"),),
+                node.inputs,
+                (Output(starts[index], output.dtype, output.shape, output.stride),),
+                (index,),
+            )
+        )
+    plan = Plan(program.id, target_kind, COMPILER_VERSION, tuple(steps))
+    return pb.Lowered(
+        plan=convert.plan_to_proto(plan),
+        kernels=[
+            pb.KernelText(
+                id=step.kernel,
+                ir=f"kernel {step.kernel}",
+                title="relu",
+                bytes_moved=convert.expr_to_proto(Sym("k0")),
+                symbols=["k0"],
+            )
+            for step in steps
+        ],
+        fallbacks=[convert.fallback_to_proto(fallback) for fallback in fallbacks],
+        sources=[
+            pb.LaunchSources(step=number, sources=[program.nodes[number].source])
+            for number in range(len(steps))
+        ],
+    )
+
+
+def compiled(job: pb.CompileVariant) -> pb.Compiled:
+    binary = f"{job.kernel_ir}\n{job.schedule}".encode() * 64
+    artifact = ArtifactRef(content_hash(binary), len(binary), CpuLaunch("entry", Sym("k0"), 1024))
+    return pb.Compiled(artifact=convert.artifact_to_proto(artifact), binary=binary, source="// c")
+
+
+def measured(job: pb.MeasureHint) -> pb.Measured:
+    answers: list[pb.MeasuredCandidate] = []
+    for candidate in job.candidates:
+        name = "fallback"
+        if candidate.WhichOneof("subject") == "binary":
+            name = candidate.binary.binary.decode().split("\n")[1].split("kernel ")[0]
+        timing = Timing(MEDIAN_NS[name], 0.001, 21)
+        answers.append(
+            pb.MeasuredCandidate(id=candidate.id, timing=convert.timing_to_proto(timing))
+        )
+    return pb.Measured(candidates=answers, conditions="warm, 1 thread")
+
+
+def answer(request: pb.WorkerRequest) -> pb.WorkerResponse:
+    job = request.WhichOneof("job")
+    response = pb.WorkerResponse(id=request.id)
+    match job:
+        case "lower_program":
+            program = convert.program_from_proto(request.lower_program.program)
+            response.lowered.CopyFrom(lowered(program, request.lower_program.target_kind))
+        case "list_schedules":
+            response.schedules.CopyFrom(pb.Schedules(schedules=SCHEDULES))
+        case "compile_variant":
+            response.compiled.CopyFrom(compiled(request.compile_variant))
+        case "check_lowering" | "verify_variant":
+            response.verdict.CopyFrom(pb.Verdict(is_ok=True, cases=5))
+        case "measure_hint":
+            response.measured.CopyFrom(measured(request.measure_hint))
+        case _:
+            raise AssertionError(job)
+    return response
+
+
+def died(kind: str = "bench") -> WorkerDied:
+    return WorkerDied(kind=kind, detail="signal 11", reproducer={"repro.py": "print('boom')\n"})
+
+
+@dataclass
+class FakeCompilePool:
+    faults: Faults = no_faults
+    tools: tuple[str, ...] = ("cc 12.2.0",)
+    delay_s: float = 0.0
+    asked: Counter[str] = field(default_factory=Counter)
+
+    def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    async def toolchain(self) -> tuple[str, ...]:
+        return self.tools
+
+    async def run(self, request: pb.WorkerRequest, *, timeout_s: float) -> pb.WorkerResponse:
+        job = str(request.WhichOneof("job"))
+        self.asked[job] += 1
+        await asyncio.sleep(self.delay_s)
+        return self.faults(job, request) or answer(request)
+
+
+@dataclass
+class FakeBenchPool:
+    faults: Faults = no_faults
+    devices: tuple[str, ...] = ("cpu",)
+    delay_s: float = 0.0
+    asked: Counter[str] = field(default_factory=Counter)
+
+    def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    async def hello(self, device: str | None = None) -> pb.Pong:
+        return pb.Pong(device=convert.device_to_proto(CPU))
+
+    async def run(
+        self, request: pb.WorkerRequest, *, timeout_s: float, device: str | None = None
+    ) -> pb.WorkerResponse:
+        job = str(request.WhichOneof("job"))
+        self.asked[job] += 1
+        await asyncio.sleep(self.delay_s)
+        return self.faults(job, request) or answer(request)
+
+
+def make_pools(config: Config, metrics: Metrics) -> Pools:
+    return Pools(FakeCompilePool(), FakeBenchPool())
