@@ -63,8 +63,12 @@ class CpuKernel:
         fresh bytes object for each call: that costs less than a thread-local buffer, and no call
         can see another's.
         """
+        return self.bind_exactly(dims, threads=self.threads_for(dims, threads=threads))
+
+    def bind_exactly(self, dims: Sequence[int], *, threads: int) -> BoundCall:
+        """As `bind`, with exactly `threads`, whatever the work: for tests of the Artifact."""
         sizes = struct.pack(f"{len(dims)}q", *dims)
-        count = self.threads_for(dims, threads=threads)
+        count = threads
         entry = self._entry
         packers: dict[int, Callable[..., bytes]] = {}
         owner = self  # keeps the library loaded for as long as the call can be made

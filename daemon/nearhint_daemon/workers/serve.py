@@ -94,7 +94,7 @@ def _failure(code: str, message: str, reproducer: Mapping[str, str]) -> pb.Worke
     )
 
 
-def monotonic_since_spawn() -> float:
+def seconds_since_spawn() -> float:
     """Seconds since this process was started: now, less its start time in /proc/self/stat."""
     with open("/proc/self/stat", encoding="ascii", errors="replace") as stat:
         fields = stat.read().rpartition(")")[2].split()

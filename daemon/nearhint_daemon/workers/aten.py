@@ -1,0 +1,215 @@
+"""Runs a Fallback's Program with ATen, on inputs of its own: the original ops as captured.
+
+In `native` precision for measuring, with as little as possible between two ops; in `f64`, where
+every float dtype is replaced, for checking a lowering.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, TypeAlias
+
+import torch
+
+from nearhint_daemon.workers.aten_ops import ALLOWED, HALF_TO_FLOAT
+from nearhint_daemon.workers.errors import FallbackInvalid, OpNotAllowed
+from nearhint_rules import expr as ex
+from nearhint_rules import program as pr
+
+Value: TypeAlias = "torch.Tensor | int"
+
+DTYPES: Mapping[str, torch.dtype] = {
+    "f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,
+    "i64": torch.int64, "i32": torch.int32, "i16": torch.int16, "i8": torch.int8,
+    "u8": torch.uint8, "bool": torch.bool,
+}  # fmt: skip
+FLOATS = frozenset({"f64", "f32", "f16", "bf16"})
+_KEYWORDS: Mapping[tuple[str, str], object] = {
+    ("layout", "strided"): torch.strided,
+    ("memory_format", "preserve"): torch.preserve_format,
+    ("memory_format", "contiguous"): torch.contiguous_format,
+    ("memory_format", "channels_last"): torch.channels_last,
+    ("memory_format", "channels_last_3d"): torch.channels_last_3d,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One op: where its arguments lie in the environment, where its results go, what is free."""
+
+    call: Callable[..., Any]
+    arguments: Callable[[list[Any]], tuple[Any, ...]]
+    first: int
+    count: int
+    free: tuple[int, ...]
+
+
+def torch_dtype(name: str, precision: str) -> torch.dtype:
+    """The torch dtype of a name; in "f64" precision every float is f64."""
+    return torch.float64 if precision == "f64" and name in FLOATS else DTYPES[name]
+
+
+class AtenProgram:
+    """A Program at fixed sizes, checked against the table of allowed ops and ready to run."""
+
+    def __init__(
+        self, program: pr.Program, sizes: Mapping[str, int], *, precision: str, device: str
+    ) -> None:
+        """Raises `OpNotAllowed` or `FallbackInvalid`."""
+        self._sizes = sizes
+        self._precision = precision
+        self._device = torch.device(device)
+        self._program = program
+        self._constants: list[Any] = []
+        self._values = len(pr.value_types(program))
+        last_use = self._last_uses()
+        starts = pr.first_outputs(program)
+        self._steps = tuple(
+            self._step(index, node, starts[index], last_use)
+            for index, node in enumerate(program.nodes)
+        )
+
+    def values(self, inputs: Sequence[Value]) -> list[Any]:
+        """Every value of the Program, by number."""
+        with torch.no_grad():
+            environment = self._environment(inputs)
+            for step in self._steps:
+                self._run(step, environment)
+        return environment[: self._values]
+
+    def caller(self, inputs: Sequence[Value]) -> Callable[[], tuple[Any, ...]]:
+        """A callable that runs the Program and returns its outputs; values are freed early."""
+        template = self._environment(inputs)
+        steps = tuple(
+            (step.call, step.arguments, step.first, step.count, step.free) for step in self._steps
+        )
+        outputs = tuple(value for value in self._program.outputs if value is not None)
+
+        def call() -> tuple[Any, ...]:
+            environment = template.copy()
+            for function, arguments, first, count, free in steps:
+                result = function(*arguments(environment))
+                if count == 1 and not isinstance(result, tuple | list):
+                    environment[first] = result
+                else:
+                    environment[first : first + count] = result
+                for value in free:
+                    environment[value] = None
+            return tuple(environment[value] for value in outputs)
+
+        return call
+
+    def _environment(self, inputs: Sequence[Value]) -> list[Any]:
+        return [*inputs, *([None] * (self._values - len(inputs))), *self._constants]
+
+    def _run(self, step: _Step, environment: list[Any]) -> None:
+        try:
+            result = step.call(*step.arguments(environment))
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            raise FallbackInvalid(f"{step.call}: {error}") from error
+        if step.count == 1 and not isinstance(result, tuple | list):
+            environment[step.first] = result
+        elif len(result) == step.count:
+            environment[step.first : step.first + step.count] = result
+        else:
+            raise FallbackInvalid(f"{step.call}: {len(result)} results, {step.count} declared")
+
+    def _last_uses(self) -> dict[int, int]:
+        last: dict[int, int] = {}
+        for index, node in enumerate(self._program.nodes):
+            for value in node.inputs:
+                last[value] = index
+        kept = {value for value in self._program.outputs if value is not None}
+        first_made = len(self._program.inputs)
+        return {
+            value: index
+            for value, index in last.items()
+            if value not in kept and value >= first_made
+        }
+
+    def _step(self, index: int, node: pr.Node, first: int, last_use: Mapping[int, int]) -> _Step:
+        place = ALLOWED.get(node.op)
+        if place is None:
+            raise OpNotAllowed(f"nodes[{index}].op is not in the table of pure ops")
+        if node.mutates or node.has_randomness:
+            raise OpNotAllowed(f"nodes[{index}] mutates or is random")
+        namespace, name, overload = place
+        call = getattr(getattr(getattr(torch.ops, namespace), name), overload)
+        keywords = {key: self._constant(arg, f"nodes[{index}].{key}") for key, arg in node.kwargs}
+        args = list(node.args)
+        if self._precision == "f64" and len(args) > HALF_TO_FLOAT.get(node.op, len(args)):
+            args[HALF_TO_FLOAT[node.op]] = False
+        return _Step(
+            call=_with_keywords(call, keywords) if keywords else call,
+            arguments=self._arguments(args, index),
+            first=first,
+            count=len(node.outputs),
+            free=tuple(sorted(value for value, end in last_use.items() if end == index)),
+        )
+
+    def _arguments(
+        self, args: Sequence[pr.Arg], index: int
+    ) -> Callable[[list[Any]], tuple[Any, ...]]:
+        """Takes the arguments out of an environment, where constants have places of their own."""
+        places: list[int] = []
+        for position, arg in enumerate(args):
+            if isinstance(arg, pr.Ref):
+                places.append(arg.value)
+            elif next(pr.refs_in(arg), None) is not None:
+                return self._nested_arguments(args, index)
+            else:
+                places.append(self._values + len(self._constants))
+                self._constants.append(self._constant(arg, f"nodes[{index}].args[{position}]"))
+        if not places:
+            return lambda _: ()
+        if len(places) == 1:
+            (only,) = places
+            return lambda environment: (environment[only],)
+        return itemgetter(*places)
+
+    def _nested_arguments(
+        self, args: Sequence[pr.Arg], index: int
+    ) -> Callable[[list[Any]], tuple[Any, ...]]:
+        """As `_arguments`, for ops that take lists of tensors."""
+
+        def reader(arg: pr.Arg) -> Callable[[list[Any]], Any]:
+            if isinstance(arg, pr.Ref):
+                number = arg.value
+                return lambda environment: environment[number]
+            if isinstance(arg, tuple):
+                readers = [reader(inner) for inner in arg]
+                return lambda environment: [read(environment) for read in readers]
+            constant = self._constant(arg, f"nodes[{index}].args")
+            return lambda _: constant
+
+        readers = [reader(arg) for arg in args]
+        return lambda environment: tuple(read(environment) for read in readers)
+
+    def _constant(self, arg: pr.Arg, place: str) -> Any:
+        match arg:
+            case bool() | float() | str() | None:
+                return arg
+            case pr.DType(name):
+                return torch_dtype(name, self._precision)
+            case pr.Keyword("device", _):
+                return self._device
+            case pr.Keyword(kind, name):
+                try:
+                    return _KEYWORDS[kind, name]
+                except KeyError:
+                    raise FallbackInvalid(f"{place}: no {kind} {name!r} here") from None
+            case tuple():
+                return [self._constant(inner, place) for inner in arg]
+            case pr.Ref():
+                raise FallbackInvalid(f"{place}: a value where a constant is wanted")
+            case _:
+                return ex.evaluate(arg, self._sizes)
+
+
+def _with_keywords(call: Callable[..., Any], keywords: Mapping[str, Any]) -> Callable[..., Any]:
+    def call_with_keywords(*args: Any) -> Any:
+        return call(*args, **keywords)
+
+    return call_with_keywords

@@ -1,0 +1,191 @@
+"""The ATen ops that a worker may run: pure, functional, deterministic, and touching tensors alone.
+
+An op that is not here is refused by name; nothing is looked up in torch that is not written below.
+A test checks each against its schema: nothing mutable, no path, no randomness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_TABLE = """
+_adaptive_avg_pool2d default
+_fused_rms_norm default
+_log_softmax default
+_native_batch_norm_legit_no_training default
+_reshape_alias default
+_softmax default
+_to_copy default
+_unsafe_view default
+abs default
+acos default
+acosh default
+add Tensor Scalar
+addcdiv default
+addcmul default
+alias default
+all default dim dims
+amax default
+amin default
+any default dim dims
+arange default start start_step
+argmax default
+argmin default
+as_strided default
+asin default
+asinh default
+atan default
+atan2 default
+atanh default
+bitwise_and Tensor Scalar
+bitwise_left_shift Tensor Tensor_Scalar
+bitwise_not default
+bitwise_or Tensor Scalar
+bitwise_right_shift Tensor Tensor_Scalar
+bitwise_xor Tensor Scalar
+cat default
+ceil default
+chunk default
+clamp default Tensor
+clamp_max default Tensor
+clamp_min default Tensor
+clone default
+constant_pad_nd default
+contiguous default
+cos default
+cosh default
+cumsum default
+detach default
+diagonal default
+div Tensor Scalar Tensor_mode Scalar_mode
+elu default
+eq Tensor Scalar
+erf default
+erfc default
+exp default
+exp2 default
+expand default
+expm1 default
+fill Scalar Tensor
+flatten using_ints
+flip default
+floor default
+floor_divide default Scalar
+fmax default
+fmin default
+fmod Tensor Scalar
+full default
+full_like default
+ge Tensor Scalar
+gelu default
+glu default
+gt Tensor Scalar
+hardsigmoid default
+hardswish default
+hardtanh default
+isfinite default
+isinf default
+isnan default
+le Tensor Scalar
+leaky_relu default
+lerp Scalar Tensor
+lift_fresh default
+lift_fresh_copy default
+linalg_vector_norm default
+log default
+log10 default
+log1p default
+log2 default
+log_sigmoid_forward default
+logical_and default
+logical_not default
+logical_or default
+logical_xor default
+logsumexp default
+lt Tensor Scalar
+masked_fill Scalar Tensor
+max default dim other
+maximum default
+mean default dim
+min default dim other
+minimum default
+mish default
+mul Tensor Scalar
+narrow default
+native_group_norm default
+native_layer_norm default
+ne Tensor Scalar
+neg default
+new_empty default
+new_full default
+new_ones default
+new_zeros default
+ones default
+ones_like default
+permute default
+positive default
+pow Scalar Tensor_Scalar Tensor_Tensor
+prod default dim_int
+reciprocal default
+relu default
+relu6 default
+remainder Tensor Scalar Scalar_Tensor
+repeat default
+reshape default
+rms_norm default
+roll default
+round default decimals
+rsqrt default
+rsub Tensor Scalar
+scalar_tensor default
+select int
+sigmoid default
+sign default
+silu default
+sin default
+sinh default
+slice Tensor
+softmax int
+softplus default
+softshrink default
+split Tensor
+split_with_sizes default
+sqrt default
+square default
+squeeze default dim dims
+stack default
+std correction dim
+sub Tensor Scalar
+sum default dim_IntList
+t default
+tan default
+tanh default
+threshold default
+to dtype
+transpose int
+tril default
+triu default
+true_divide Tensor
+trunc default
+unbind int
+unflatten int
+unfold default
+unsqueeze default
+var correction dim
+var_mean correction dim
+view default
+where self Scalar ScalarSelf ScalarOther
+xlogy Tensor Scalar_Self Scalar_Other
+zeros default
+zeros_like default
+"""
+
+ALLOWED: Mapping[str, tuple[str, str, str]] = {
+    f"aten.{name}.{overload}": ("aten", name, overload)
+    for name, *overloads in (row.split() for row in _TABLE.strip().splitlines())
+    for overload in overloads
+} | {"prims.convert_element_type.default": ("prims", "convert_element_type", "default")}
+"""The op as a Program names it, and where torch has it: namespace, name, overload."""
+
+HALF_TO_FLOAT: Mapping[str, int] = {"aten._softmax.default": 2, "aten._log_softmax.default": 2}
+"""Ops with an argument that is refused in f64 unless it is False, and its position."""

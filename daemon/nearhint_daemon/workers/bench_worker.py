@@ -1,0 +1,186 @@
+"""The bench worker of one device: checks lowerings, verifies Variants, measures.
+
+    python -m nearhint_daemon.workers.bench_worker --fd N --parent PID --device cpu|cuda:0
+
+It runs what was compiled, so it is the process that may crash: nothing here outlives a job but
+what can be computed again. Once ready it runs at idle priority, for the machine may be serving.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from nearhint.errors import NearhintError
+from nearhint.launchers.detect import cpu_device
+from nearhint_compiler.ir.legality import check_kernel
+from nearhint_compiler.ir.nodes import Kernel
+from nearhint_compiler.ir.text import kernel_id, parse_kernel
+from nearhint_daemon.workers.clock import CpuClock
+from nearhint_daemon.workers.errors import RequestInvalid
+from nearhint_daemon.workers.limits import BENCH_CPU_LIMITS, BENCH_CUDA_LIMITS, be_idle, enter
+from nearhint_daemon.workers.lowering_check import check_lowering
+from nearhint_daemon.workers.measure import Entry, measure
+from nearhint_daemon.workers.serve import (
+    Handler,
+    WorkerState,
+    parse_arguments,
+    seconds_since_spawn,
+    serve,
+)
+from nearhint_daemon.workers.subjects import CpuSubject
+from nearhint_daemon.workers.verify import References, verify
+from nearhint_proto.convert import (
+    artifact_from_proto,
+    device_to_proto,
+    fallback_from_proto,
+    guard_from_proto,
+    size_hint_from_proto,
+    timing_to_proto,
+)
+from nearhint_proto.v1 import program_pb2 as pb_program
+from nearhint_proto.v1 import worker_pb2 as pb
+from nearhint_rules.guard import ALWAYS
+from nearhint_rules.plan import Fallback
+
+CACHES = ("warm", "cold")
+
+
+class Bench:
+    """The jobs of one device."""
+
+    def __init__(self, device: str, state: WorkerState, priority: str) -> None:
+        self._device = device
+        self._state = state
+        self._priority = priority
+        self._references = References()
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """The jobs by the names of their fields."""
+        return {
+            "check_lowering": lambda request: pb.WorkerResponse(
+                verdict=self.check_lowering(request.check_lowering)
+            ),
+            "verify_variant": lambda request: pb.WorkerResponse(
+                verdict=self.verify_variant(request.verify_variant)
+            ),
+            "measure_hint": lambda request: pb.WorkerResponse(
+                measured=self.measure_hint(request.measure_hint)
+            ),
+        }
+
+    def check_lowering(self, request: pb.CheckLowering) -> pb.Verdict:
+        """A Kernel's IR against its Fallback, in f64."""
+        kernel = _read_kernel(request.kernel_ir)
+        fallback = _read_fallback(request.fallback, kernel)
+        found = check_lowering(kernel, fallback, seed=_seed(request.seed), device=self._device)
+        return _verdict(found.problem, found.worst_error, found.cases)
+
+    def verify_variant(self, request: pb.VerifyVariant) -> pb.Verdict:
+        """A binary against its Kernel's IR. A binary that cannot be loaded has failed."""
+        kernel = _read_kernel(request.kernel_ir)
+        if not request.candidate.HasField("binary"):
+            raise RequestInvalid("only a binary can be verified")
+        try:
+            subject = self._load(request.candidate.binary)
+        except NearhintError as error:
+            return _verdict(error.report(), 0.0, 0)
+        found = verify(
+            kernel,
+            subject,
+            guard_from_proto(request.candidate.binary.guard),
+            [size_hint_from_proto(hint) for hint in request.sizes],
+            threads=max(1, request.threads),
+            seed=_seed(request.seed),
+            references=self._references,
+        )
+        self._state.is_damaged |= found.is_damaging
+        return _verdict(found.problem, found.worst_error, found.cases)
+
+    def measure_hint(self, request: pb.MeasureHint) -> pb.Measured:
+        """Binaries and Fallback at one hint."""
+        if request.cache not in CACHES:
+            raise RequestInvalid(f"cache is one of {', '.join(CACHES)}")
+        kernel = _read_kernel(request.kernel_ir)
+        threads = max(1, request.threads)
+        torch.set_num_threads(threads)
+        clock = CpuClock(cache=request.cache, threads=threads, priority=self._priority)
+        results = measure(
+            kernel,
+            _read_fallback(request.fallback, kernel),
+            size_hint_from_proto(request.sizes),
+            [self._entry(candidate) for candidate in request.candidates],
+            clock,
+            threads=threads,
+            device=self._device,
+            budget_s=request.budget_s,
+            memory_limit_bytes=request.memory_limit_bytes,
+            seed=_seed(request.seed),
+        )
+        return pb.Measured(
+            candidates=[
+                pb.MeasuredCandidate(
+                    id=result.id,
+                    timing=None if result.timing is None else timing_to_proto(result.timing),
+                    discarded=result.discarded,
+                    problem=result.problem,
+                )
+                for result in results
+            ],
+            conditions=clock.conditions,
+        )
+
+    def _entry(self, candidate: pb.Candidate) -> Entry:
+        if not candidate.HasField("binary"):
+            return Entry(candidate.id, None, ALWAYS)
+        guard = guard_from_proto(candidate.binary.guard)
+        try:
+            return Entry(candidate.id, self._load(candidate.binary), guard)
+        except NearhintError as error:
+            return Entry(candidate.id, None, guard, problem=error.report())
+
+    def _load(self, candidate: pb.BinaryCandidate) -> CpuSubject:
+        return CpuSubject(candidate.binary, artifact_from_proto(candidate.artifact))
+
+
+def _read_kernel(text: str) -> Kernel:
+    return check_kernel(parse_kernel(text))
+
+
+def _read_fallback(message: pb_program.Fallback, kernel: Kernel) -> Fallback:
+    fallback = fallback_from_proto(message)
+    if fallback.kernel != kernel_id(kernel):
+        raise RequestInvalid("the Fallback is of another Kernel")
+    return fallback
+
+
+def _seed(seed: int) -> int:
+    """Within what both numpy and torch take."""
+    return seed % 2**63
+
+
+def _verdict(problem: str, worst_error: float, cases: int) -> pb.Verdict:
+    return pb.Verdict(is_ok=not problem, problem=problem, worst_error=worst_error, cases=cases)
+
+
+def main() -> None:
+    """Serves the daemon until it closes the socket."""
+    arguments = parse_arguments()
+    is_cpu = arguments.device == "cpu"
+    enter(BENCH_CPU_LIMITS if is_cpu else BENCH_CUDA_LIMITS, parent=arguments.parent)
+    # Only now: imports at idle priority could take minutes beside a busy model, and a worker that
+    # died must be replaced within seconds.
+    priority = be_idle()
+    state = WorkerState()
+    pong = pb.Pong(device=device_to_proto(cpu_device()), ready_s=seconds_since_spawn())
+    serve(
+        arguments.descriptor,
+        Bench(arguments.device, state, priority).handlers(),
+        state,
+        ready=lambda _: pb.WorkerResponse(pong=pong),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""At which sizes a Variant is verified, and how much memory each parameter has there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nearhint_compiler.ir import nodes as ir
+from nearhint_daemon.workers.interpreter import evaluate_index
+from nearhint_rules import expr as ex
+from nearhint_rules.errors import InvalidExpression
+from nearhint_rules.guard import AtMost, Divisible, Equals, Guard, size_facts_hold
+from nearhint_rules.program import DTYPES
+
+CASE_POINTS = 1 << 17
+"""Points of the iteration space that an awkward size may have."""
+EXACT_POINTS = 1 << 22
+"""Points up to which an index that is not monotone is evaluated everywhere."""
+
+AWKWARD: tuple[tuple[tuple[int, ...], ...], ...] = (
+    # For each row: the largest that fits CASE_POINTS; symbol i takes entry i, cyclically.
+    ((1,),),
+    ((257, 65, 33), (129, 17, 9), (65, 9, 5), (17, 5, 3), (9, 3, 2)),  # just above a block
+    ((241, 61, 31), (61, 31, 13), (31, 13, 7), (13, 7, 5), (5, 3, 7)),  # primes
+    ((7, 9, 15), (3, 5, 1)),  # odd and small
+    ((1, 131, 1, 67), (1, 29, 1, 13), (1, 5)),  # 1 beside more
+    ((131, 1, 67, 1), (29, 1, 13, 1), (5, 1)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """A Kernel at fixed sizes: extents, and the elements of each parameter's storage."""
+
+    dims: Mapping[str, int]
+    pointwise: tuple[int, ...]
+    reduction: tuple[int, ...]
+    elements: tuple[int, ...]
+
+    @property
+    def points(self) -> int:
+        """Points of the iteration space."""
+        return math.prod(self.pointwise) * math.prod(self.reduction)
+
+    def size_bytes(self, kernel: ir.Kernel) -> int:
+        """Bytes of all parameters together."""
+        return sum(
+            count * DTYPES[param.dtype]
+            for count, param in zip(self.elements, kernel.params, strict=True)
+        )
+
+
+def sizes_at(kernel: ir.Kernel, dims: Mapping[str, int]) -> Sizes:
+    """The Kernel at `dims`; raises `InvalidExpression` if it has no meaning there."""
+    pointwise = tuple(ex.evaluate(extent, dims) for extent in kernel.pointwise)
+    reduction = tuple(ex.evaluate(extent, dims) for extent in kernel.reduction)
+    if min((*pointwise, *reduction, *dims.values(), 1)) < 1:
+        raise InvalidExpression(f"an extent below 1 at {dict(dims)}")
+    elements = [1] * len(kernel.params)
+    for node in kernel.body:
+        if isinstance(node, ir.Load | ir.Store):
+            low, high = index_range(node.index, dims, pointwise, reduction)
+            if low < 0:
+                raise InvalidExpression(f"index {low} of parameter {node.param} at {dict(dims)}")
+            elements[node.param] = max(elements[node.param], high + 1)
+    return Sizes(dict(dims), pointwise, reduction, tuple(elements))
+
+
+def index_range(
+    index: ex.Expr, dims: Mapping[str, int], pointwise: Sequence[int], reduction: Sequence[int]
+) -> tuple[int, int]:
+    """The least and the greatest value of an index over the whole space.
+
+    Exact for polynomials with coefficients >= 0, which nearly all are, and for small spaces; else
+    sound and perhaps too wide.
+    """
+    ranges: dict[str, tuple[int, int | None]] = {name: (size, size) for name, size in dims.items()}
+    for prefix, extents in (("p", pointwise), ("r", reduction)):
+        for number, extent in enumerate(extents):
+            ranges[f"{prefix}{number}"] = (0, extent - 1)
+    low, high = ex.bounds(index, ranges)
+    if _is_monotone(index):
+        assert low is not None
+        assert high is not None
+        return low, high
+    used = [name for name in ex.symbols_of(index) if name not in dims]
+    counts = {name: (ranges[name][1] or 0) + 1 for name in used}
+    if low is None or high is None or math.prod(counts.values()) <= EXACT_POINTS:
+        variables: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.int64]] | int] = dict(dims)
+        for axis, name in enumerate(used):
+            shape = [1] * len(used)
+            shape[axis] = counts[name]
+            variables[name] = np.arange(counts[name], dtype=np.int64).reshape(shape)
+        values = np.asarray(evaluate_index(index, variables))
+        return int(values.min()), int(values.max())
+    return low, high
+
+
+def _is_monotone(index: ex.Expr) -> bool:
+    """Whether interval bounds are met: sums and products of symbols, no negative coefficient."""
+    match index:
+        case ex.Int(value):
+            return value >= 0
+        case ex.Sym():
+            return True
+        case ex.Add(items) | ex.Mul(items):
+            return all(map(_is_monotone, items))
+        case ex.Pow(base, _):
+            return _is_monotone(base)
+        case _:
+            return False
+
+
+def awkward_sizes(kernel: ir.Kernel, guard: Guard) -> Iterator[Sizes]:
+    """Sizes that break careless code: 1, odd, prime, just above a block; where the Guard holds.
+
+    A size at which two stores meet is left out: strides are symbols too, and outputs never overlap
+    where the Kernel is used.
+    """
+    seen: set[tuple[int, ...]] = set()
+    for row in AWKWARD:
+        for pattern in row:
+            found = _fit(kernel, guard, pattern)
+            if found is None:
+                continue
+            key = tuple(found.dims.values())
+            if key not in seen and not stores_overlap(kernel, found):
+                seen.add(key)
+                yield found
+            break
+
+
+def _fit(kernel: ir.Kernel, guard: Guard, pattern: Sequence[int]) -> Sizes | None:
+    dims = {name: pattern[number % len(pattern)] for number, name in enumerate(kernel.symbols)}
+    for fact in guard.facts:
+        match fact:
+            case Divisible(ex.Sym(name), by):
+                dims[name] = -(-dims[name] // by) * by
+            case Equals(ex.Sym(name), value):
+                dims[name] = value
+            case AtMost(ex.Sym(name), bound):
+                dims[name] = min(dims[name], bound)
+            case _:
+                continue
+    try:
+        if not size_facts_hold(guard, dims):
+            return None
+        found = sizes_at(kernel, dims)
+    except InvalidExpression:
+        return None
+    return found if found.points <= CASE_POINTS else None
+
+
+def stores_overlap(kernel: ir.Kernel, sizes: Sizes) -> bool:
+    """Whether two points of the space store to the same element of one output."""
+    written: dict[int, int] = {}
+    distinct: dict[int, set[int]] = {}
+    for node in kernel.body:
+        if isinstance(node, ir.Store):
+            indices = stored_indices(kernel, sizes, node)
+            written[node.param] = written.get(node.param, 0) + indices.size
+            distinct.setdefault(node.param, set()).update(np.unique(indices).tolist())
+    return any(len(distinct[param]) < count for param, count in written.items())
+
+
+def stored_indices(
+    kernel: ir.Kernel, sizes: Sizes, node: ir.Store
+) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    """The elements that a store writes, one for each point at which it runs."""
+    along = any(map(ir.is_reduction_variable, ex.symbols_of(node.index)))
+    axes = [(f"p{number}", extent) for number, extent in enumerate(sizes.pointwise)]
+    if along:
+        axes += [(f"r{number}", extent) for number, extent in enumerate(sizes.reduction)]
+    variables: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.int64]] | int] = dict(sizes.dims)
+    for axis, (name, extent) in enumerate(axes):
+        shape = [1] * len(axes)
+        shape[axis] = extent
+        variables[name] = np.arange(extent, dtype=np.int64).reshape(shape)
+    indices = np.asarray(evaluate_index(node.index, variables), np.int64)
+    return np.broadcast_to(indices, tuple(extent for _, extent in axes)).ravel()

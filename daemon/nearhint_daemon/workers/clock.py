@@ -1,0 +1,91 @@
+"""Timing calls: a sample is the mean of some calls in a row, and whether it was disturbed."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import repeat
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+SAMPLE_NS = 60_000
+"""A sample is at least this long: kernels that take less are called several times in it."""
+MAX_CALLS = 2000
+WARM_UP_CALLS = 3
+_LAST_LEVEL_CACHE = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")
+_DEFAULT_CACHE_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Nanoseconds a call; `is_disturbed`: another process took the CPU meanwhile."""
+
+    ns: float
+    is_disturbed: bool
+
+
+class Clock(Protocol):
+    """Times calls on a device."""
+
+    @property
+    def conditions(self) -> str:
+        """What a measurement under this clock depends on, in words."""
+        ...
+
+    def calls_for(self, call: Callable[[], object]) -> int:
+        """Warms up; how many calls make a sample."""
+        ...
+
+    def sample(self, call: Callable[[], object], calls: int) -> Sample:
+        """One sample."""
+        ...
+
+
+class CpuClock:
+    """Wall time. A sample is disturbed if the scheduler took the CPU away during it.
+
+    `cache` "warm": each sample begins after an untimed call; "cold": after memory of twice the
+    last-level cache was written, and it is a single call.
+    """
+
+    def __init__(self, *, cache: str, threads: int, priority: str) -> None:
+        self._is_cold = cache == "cold"
+        self._sweep = np.zeros(2 * _cache_bytes() if self._is_cold else 0, np.uint8)
+        self.conditions = f"cpu, {threads} threads, {cache} cache, outputs allocated, {priority}"
+
+    def calls_for(self, call: Callable[[], object]) -> int:
+        """Warms up; how many calls make a sample."""
+        fastest = min(self._time(call, 1) for _ in range(WARM_UP_CALLS))
+        if self._is_cold:
+            return 1
+        return int(max(1, min(MAX_CALLS, SAMPLE_NS // max(1, fastest))))
+
+    def sample(self, call: Callable[[], object], calls: int) -> Sample:
+        """One sample."""
+        if self._is_cold:
+            self._sweep += 1
+        else:
+            call()
+        switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+        elapsed = self._time(call, calls)
+        disturbed = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw != switches
+        return Sample(elapsed / calls, disturbed)
+
+    @staticmethod
+    def _time(call: Callable[[], object], calls: int) -> int:
+        started = time.perf_counter_ns()
+        for _ in repeat(None, calls):
+            call()
+        return time.perf_counter_ns() - started
+
+
+def _cache_bytes() -> int:
+    try:
+        text = _LAST_LEVEL_CACHE.read_text(encoding="ascii").strip()
+        return int(text.removesuffix("K")) << 10
+    except (OSError, ValueError):
+        return _DEFAULT_CACHE_BYTES

@@ -1,0 +1,184 @@
+"""The compile worker: Programs to Plans and Kernels, Kernels to Schedules, Schedules to binaries.
+
+    python -m nearhint_daemon.workers.compile_worker --fd N --parent PID
+
+It runs at idle priority and never runs what it compiles.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from nearhint_compiler.codegen import generate
+from nearhint_compiler.codegen.generated import Generated
+from nearhint_compiler.ir.legality import check_kernel
+from nearhint_compiler.ir.nodes import Kernel
+from nearhint_compiler.ir.text import parse_kernel, print_kernel
+from nearhint_compiler.schedule import candidates
+from nearhint_compiler.schedule.schedule import parse_schedule
+from nearhint_daemon.workers import toolchain as tools
+from nearhint_daemon.workers.built import Built
+from nearhint_daemon.workers.cc import CcTimedOut, commands, compile_c
+from nearhint_daemon.workers.errors import CompileFailed, RequestInvalid, ToolchainChanged
+from nearhint_daemon.workers.limits import COMPILE_LIMITS, be_idle, enter
+from nearhint_daemon.workers.reproducer import for_compile
+from nearhint_daemon.workers.serve import (
+    Handler,
+    WorkerState,
+    parse_arguments,
+    seconds_since_spawn,
+    serve,
+)
+from nearhint_proto.convert import (
+    artifact_to_proto,
+    expr_to_proto,
+    fallback_to_proto,
+    guard_to_proto,
+    plan_to_proto,
+    program_from_proto,
+    size_hint_from_proto,
+    target_from_proto,
+)
+from nearhint_proto.v1 import worker_pb2 as pb
+from nearhint_rules.artifact import ArtifactRef
+from nearhint_rules.canonical import content_hash
+from nearhint_rules.target import Target
+
+
+def read_kernel(text: str) -> Kernel:
+    """The Kernel of a printed IR; raises `InvalidKernel` for text or loops that are not legal."""
+    return check_kernel(parse_kernel(text))
+
+
+def lower_program(request: pb.LowerProgram) -> pb.Lowered:
+    """Program -> Plan, Kernels (each once) and one Fallback a launch."""
+    from nearhint_compiler.pipeline import lower  # sympy: only where it is needed
+
+    lowered = lower(program_from_proto(request.program), target_kind=request.target_kind)
+    return pb.Lowered(
+        plan=plan_to_proto(lowered.plan),
+        kernels=[
+            pb.KernelText(
+                id=kernel.id,
+                ir=print_kernel(kernel.kernel),
+                title=kernel.title,
+                bytes_moved=expr_to_proto(kernel.bytes_moved),
+                symbols=kernel.kernel.symbols,
+            )
+            for kernel in lowered.kernels
+        ],
+        fallbacks=map(fallback_to_proto, lowered.fallbacks),
+        sources=[
+            pb.LaunchSources(step=source.step, sources=source.sources) for source in lowered.sources
+        ],
+    )
+
+
+def list_schedules(request: pb.ListSchedules) -> pb.Schedules:
+    """Kernel -> Schedules worth trying at the hint, the default first."""
+    dims = size_hint_from_proto(request.hint) if request.HasField("hint") else None
+    found = candidates(
+        read_kernel(request.kernel_ir), target_from_proto(request.target), dims or None
+    )
+    return pb.Schedules(schedules=map(str, found))
+
+
+def compile_variant(
+    request: pb.CompileVariant, *, scratch: Path, toolchain: tuple[str, ...]
+) -> pb.Compiled:
+    """Kernel + Schedule -> binary and launch metadata.
+
+    Raises `CompileFailed` and `CcMissing`, with a reproducer, and `ToolchainChanged`.
+    """
+    target = target_from_proto(request.target)
+    missing = set(target.toolchain) - set(toolchain)
+    if missing:
+        raise ToolchainChanged(
+            f"the Target needs {', '.join(sorted(missing))}; here is {', '.join(toolchain)}"
+        )
+    started = time.perf_counter()
+    kernel = read_kernel(request.kernel_ir)
+    generated = generate(kernel, parse_schedule(request.schedule), target)
+    emitted = time.perf_counter()
+    try:
+        built = build(generated, target, scratch=scratch)
+    except CompileFailed as error:
+        error.reproducer = for_compile(
+            request,
+            target=repr(target),
+            source=generated.source,
+            commands="\n".join(map(" ".join, commands(generated.flags))),
+            log=str(error),
+        )
+        raise
+    ended = time.perf_counter()
+    artifact = ArtifactRef(content_hash(built.binary), len(built.binary), built.launch)
+    return pb.Compiled(
+        artifact=artifact_to_proto(artifact),
+        binary=built.binary,
+        guard=guard_to_proto(generated.guard),
+        source=generated.source,
+        log=built.log,
+        phase_s={"generate": emitted - started, "toolchain": ended - emitted},
+    )
+
+
+def build(generated: Generated, target: Target, *, scratch: Path) -> Built:
+    """Runs the toolchain that the generated source is for."""
+    match generated.language:
+        case "c":
+            return compile_c(generated, scratch=scratch)
+        case "triton":
+            from nearhint_daemon.workers.cubin import compile_cubin
+
+            return compile_cubin(generated, target, scratch=scratch)
+        case other:
+            raise RequestInvalid(f"no toolchain for {other!r}")
+
+
+def handlers(
+    state: WorkerState, scratch: Path, toolchain: tuple[str, ...]
+) -> Mapping[str, Handler]:
+    """The jobs of this worker, by the names of their fields."""
+
+    def compile_or_leave(request: pb.WorkerRequest) -> pb.WorkerResponse:
+        try:
+            compiled = compile_variant(
+                request.compile_variant, scratch=scratch, toolchain=toolchain
+            )
+        except CcTimedOut:
+            state.is_damaged = True
+            raise
+        return pb.WorkerResponse(compiled=compiled)
+
+    return {
+        "lower_program": lambda request: pb.WorkerResponse(
+            lowered=lower_program(request.lower_program)
+        ),
+        "list_schedules": lambda request: pb.WorkerResponse(
+            schedules=list_schedules(request.list_schedules)
+        ),
+        "compile_variant": compile_or_leave,
+    }
+
+
+def main() -> None:
+    """Serves the daemon until it closes the socket."""
+    arguments = parse_arguments()
+    enter(COMPILE_LIMITS, parent=arguments.parent)
+    be_idle()
+    toolchain = tools.detect()
+    pong = pb.Pong(toolchain=toolchain, ready_s=seconds_since_spawn())
+    state = WorkerState()
+    serve(
+        arguments.descriptor,
+        handlers(state, Path.cwd(), toolchain),
+        state,
+        ready=lambda _: pb.WorkerResponse(pong=pong),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""How each dtype lies in memory here, and its conversion to and from the reference's f64.
+
+numpy has no bfloat16: its bits are kept in u16, and rounded by hand (nearest, ties to even).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Array: TypeAlias = npt.NDArray[Any]
+
+STORAGE: Mapping[str, Any] = {
+    "f64": np.float64, "f32": np.float32, "f16": np.float16, "bf16": np.uint16,
+    "i64": np.int64, "i32": np.int32, "i16": np.int16, "i8": np.int8, "u8": np.uint8,
+    "bool": np.bool_,
+}  # fmt: skip
+FLOATS = frozenset({"f64", "f32", "f16", "bf16"})
+
+
+def decode(dtype: str, stored: Array) -> Array:
+    """Stored elements as the reference computes with them: floats in f64, the rest as they are."""
+    if dtype == "bf16":
+        return np.asarray((stored.astype(np.uint32) << 16).view(np.float32), np.float64)
+    if dtype in FLOATS:
+        return stored.astype(np.float64)
+    return stored
+
+
+def encode(dtype: str, values: Array) -> Array:
+    """`values` as elements of `dtype`, floats rounded to nearest."""
+    if dtype != "bf16":
+        with np.errstate(over="ignore"):
+            return np.asarray(values).astype(STORAGE[dtype])
+    with np.errstate(over="ignore"):
+        bits = np.asarray(values, np.float32).view(np.uint32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return np.where(np.isnan(values), 0x7FC0, rounded).astype(np.uint16)
+
+
+def random_elements(dtype: str, count: int, random: np.random.Generator, *, whole: str) -> Array:
+    """`count` random elements: normal floats; integers as a row of `WHOLE_RANGES` says."""
+    if dtype == "bool":
+        return random.integers(0, 2, count).astype(np.bool_)
+    if dtype in FLOATS:
+        return encode(dtype, random.standard_normal(count))
+    low, high = WHOLE_RANGES[whole]
+    values = random.integers(low, high + 1, count)
+    if whole == "divisor":
+        values[values == 0] = high
+    return np.abs(values).astype(STORAGE[dtype]) if dtype == "u8" else values.astype(STORAGE[dtype])
+
+
+WHOLE_RANGES: Mapping[str, tuple[int, int]] = {
+    "any": (-9, 9),
+    "divisor": (-9, 9),
+    "shift": (1, 6),
+}
+"""Integers drawn: `divisor` leaves out 0, and `shift` is within every width."""
+
+SPECIAL_FLOATS = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-40, 80.0, -80.0, 1.0)
+"""Strewn into float inputs, rounded to their dtype: eager's answers to them must be ours."""

@@ -1,0 +1,124 @@
+"""Random inputs for a Fallback at given sizes, with exactly its shapes, strides and dtypes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from nearhint_daemon.workers.aten import FLOATS, Value, torch_dtype
+from nearhint_daemon.workers.errors import FallbackInvalid, MemoryLimitExceeded
+from nearhint_rules import expr as ex
+from nearhint_rules import program as pr
+
+WHOLE_LIMIT = 6
+"""Integers are drawn from 1 to this: harmless as divisors, shifts and steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """A tensor at fixed sizes; `elements` is the extent of its storage."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    device: str
+
+    @property
+    def elements(self) -> int:
+        """From the first element to the last, inclusive; 0 for an empty tensor."""
+        if 0 in self.shape:
+            return 0
+        spans = zip(self.shape, self.stride, strict=True)
+        return 1 + sum((size - 1) * stride for size, stride in spans)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its storage."""
+        return self.elements * pr.DTYPES[self.dtype]
+
+
+def tensor_spec(value_type: pr.TensorType, sizes: Mapping[str, int]) -> TensorSpec:
+    """A tensor type at `sizes`; raises `FallbackInvalid` for what no tensor can be."""
+    shape = tuple(ex.evaluate(size, sizes) for size in value_type.shape)
+    stride = tuple(ex.evaluate(step, sizes) for step in value_type.stride)
+    if min((*shape, *stride, 0)) < 0:
+        raise FallbackInvalid(f"shape {shape}, stride {stride}")
+    if value_type.dtype not in pr.DTYPES:
+        raise FallbackInvalid(f"a tensor of dtype {value_type.dtype}")
+    return TensorSpec(value_type.dtype, shape, stride, value_type.device)
+
+
+def size_bytes(program: pr.Program, sizes: Mapping[str, int]) -> int:
+    """Bytes of all values of a Program together, views counted as if they were copies."""
+    return sum(
+        tensor_spec(value_type, sizes).size_bytes
+        for value_type in pr.value_types(program)
+        if isinstance(value_type, pr.TensorType)
+    )
+
+
+def check_memory(program: pr.Program, sizes: Mapping[str, int], *, limit_bytes: int) -> None:
+    """Raises `MemoryLimitExceeded` before anything is allocated."""
+    needed = size_bytes(program, sizes)
+    if needed > limit_bytes:
+        raise MemoryLimitExceeded(
+            f"{needed} bytes at {dict(sizes)}, at most {limit_bytes}",
+        )
+
+
+def random_values(
+    program: pr.Program,
+    sizes: Mapping[str, int],
+    *,
+    precision: str,
+    device: str,
+    generator: torch.Generator,
+    scale: float = 1.0,
+) -> list[Value]:
+    """A value for each input. 0-d tensors that were captured on the CPU stay there."""
+    made: list[Value] = []
+    for place, value_type in enumerate(program.inputs):
+        match value_type:
+            case pr.TensorType():
+                spec = tensor_spec(value_type, sizes)
+                where = device if value_type.device != "cpu" else "cpu"
+                made.append(random_tensor(spec, precision, where, generator, scale=scale))
+            case pr.IntType(expr) if expr is not None:
+                made.append(ex.evaluate(expr, sizes))
+            case _:
+                raise FallbackInvalid(f"inputs[{place}]: nothing is known about it")
+    return made
+
+
+def random_tensor(
+    spec: TensorSpec, precision: str, device: str, generator: torch.Generator, *, scale: float
+) -> torch.Tensor:
+    """A tensor with exactly these strides over a random storage."""
+    dtype = torch_dtype(spec.dtype, precision)
+    count = max(1, spec.elements)
+    if spec.dtype in FLOATS:
+        storage = torch.randn(count, generator=generator, dtype=torch.float32) * scale
+        # Rounded to its own dtype first, so that f64 and native runs see the same numbers.
+        storage = storage.to(torch_dtype(spec.dtype, "native"))
+    elif spec.dtype == "bool":
+        storage = torch.randint(0, 2, (count,), generator=generator)
+    else:
+        storage = torch.randint(1, WHOLE_LIMIT + 1, (count,), generator=generator)
+    return storage.to(dtype).to(device).as_strided(spec.shape, spec.stride)
+
+
+def flat_storage(tensor: torch.Tensor) -> torch.Tensor:
+    """The storage of a tensor from its first element on, as a 1-d view."""
+    whole = tensor.untyped_storage().nbytes() // tensor.element_size()
+    return tensor.as_strided((whole - tensor.storage_offset(),), (1,), tensor.storage_offset())
+
+
+def within_ranges(program: pr.Program, wanted: Sequence[int]) -> dict[str, int]:
+    """Sizes for a Program's symbols: symbol i gets entry i, moved into its assumed range."""
+    sizes: dict[str, int] = {}
+    for number, symbol in enumerate(program.symbols):
+        size = max(symbol.low, wanted[number % len(wanted)])
+        sizes[symbol.name] = size if symbol.high is None else min(size, symbol.high)
+    return sizes

@@ -1,0 +1,198 @@
+"""Checks a lowering: a Kernel's IR against the ATen ops that it replaces, both in f64.
+
+Verification compares a binary with the IR; without this check an error in lowering would verify
+itself. It runs at small sizes within the Program's assumed ranges, 1 and primes among them (each
+symbol another prime, so that exchanged dimensions show), once with small inputs, where an epsilon
+that was left out is large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from nearhint_compiler.ir import nodes as ir
+from nearhint_daemon.workers.aten import FLOATS, AtenProgram
+from nearhint_daemon.workers.cases import sizes_at
+from nearhint_daemon.workers.elements import Array
+from nearhint_daemon.workers.errors import FallbackInvalid
+from nearhint_daemon.workers.inputs import (
+    flat_storage,
+    random_values,
+    size_bytes,
+    tensor_spec,
+    within_ranges,
+)
+from nearhint_daemon.workers.interpreter import Output, SpaceTooLargeError, interpret
+from nearhint_daemon.workers.tolerance import (
+    EXACT,
+    LOWERING,
+    errors_in_tolerances,
+    tolerances,
+)
+from nearhint_rules import expr as ex
+from nearhint_rules.errors import InvalidExpression
+from nearhint_rules.plan import Fallback
+from nearhint_rules.program import TensorType, value_types
+
+PATTERNS: tuple[tuple[tuple[int, ...], ...], ...] = (
+    # For each row: the largest that fits.
+    ((1,),),
+    ((2, 3, 5, 7), (2, 3)),
+    ((13, 11, 7, 5), (5, 3, 2, 7), (3, 2)),
+    ((1, 17, 1, 13), (1, 5)),
+    ((17, 1, 13, 1), (5, 1)),
+    ((16, 32, 8), (8, 4, 2), (4, 2)),
+)
+CASE_BYTES = 256 << 20
+CASE_POINTS = 1 << 20
+SMALL_SCALE = 2.0**-7
+
+
+@dataclass(frozen=True, slots=True)
+class LoweringVerdict:
+    """`problem` is empty if Kernel and Fallback agree."""
+
+    problem: str
+    worst_error: float
+    cases: int
+
+
+def check_lowering(
+    kernel: ir.Kernel, fallback: Fallback, *, seed: int, device: str = "cpu"
+) -> LoweringVerdict:
+    """Compares at several sizes, up to the first that differs.
+
+    Sizes at which the ops themselves refuse to run are left out: a Program's ranges do not hold all
+    that was assumed. If none is left, that is a problem. Raises `OpNotAllowed`.
+    """
+    worst, count = 0.0, 0
+    refusal = "no sizes are small enough"
+    generator = torch.Generator().manual_seed(seed)
+    for sizes, scale in _cases(fallback):
+        try:
+            outcome = _compare(kernel, fallback, sizes, generator, scale=scale, device=device)
+        except (FallbackInvalid, InvalidExpression, SpaceTooLargeError) as error:
+            refusal = f"{error} at {sizes}"
+            continue
+        worst, count = max(worst, outcome.worst_error), count + 1
+        if outcome.problem:
+            return LoweringVerdict(f"{outcome.problem}, at {sizes}", worst, count)
+    return LoweringVerdict("" if count else f"it could not be run: {refusal}", worst, count)
+
+
+def _cases(fallback: Fallback) -> Iterator[tuple[dict[str, int], float]]:
+    seen: set[tuple[int, ...]] = set()
+    for row in PATTERNS:
+        for pattern in row:
+            sizes = within_ranges(fallback.program, pattern)
+            if not _is_small(fallback, sizes):
+                continue
+            if tuple(sizes.values()) not in seen:
+                yield sizes, 1.0 if len(seen) != 1 else SMALL_SCALE
+            seen.add(tuple(sizes.values()))
+            break
+    if len(seen) == 1:  # no symbols: the one case again, on small inputs
+        yield within_ranges(fallback.program, (1,)), SMALL_SCALE
+
+
+def _is_small(fallback: Fallback, sizes: Mapping[str, int]) -> bool:
+    try:
+        return size_bytes(fallback.program, sizes) * 4 <= CASE_BYTES
+    except (FallbackInvalid, InvalidExpression):
+        return False
+
+
+def kernel_dims(kernel: ir.Kernel, fallback: Fallback, sizes: Mapping[str, int]) -> dict[str, int]:
+    """The Kernel's symbols at the Fallback's sizes; raises `FallbackInvalid` if they do not fit."""
+    if len(fallback.dims) != len(kernel.symbols):
+        raise FallbackInvalid(f"{len(fallback.dims)} dims for {len(kernel.symbols)} symbols")
+    return {
+        name: ex.evaluate(expr, sizes)
+        for name, expr in zip(kernel.symbols, fallback.dims, strict=True)
+    }
+
+
+def _compare(
+    kernel: ir.Kernel,
+    fallback: Fallback,
+    sizes: Mapping[str, int],
+    generator: torch.Generator,
+    *,
+    scale: float,
+    device: str,
+) -> LoweringVerdict:
+    dims = kernel_dims(kernel, fallback, sizes)
+    if sizes_at(kernel, dims).points > CASE_POINTS:
+        raise FallbackInvalid("the iteration space is too large")
+    program = AtenProgram(fallback.program, sizes, precision="f64", device=device)
+    inputs = random_values(
+        fallback.program, sizes, precision="f64", device=device, generator=generator, scale=scale
+    )
+    values = program.values(inputs)
+    arguments = [
+        flat_storage(values[number])[: 1 if param.role == "scalar" else None].cpu().numpy()
+        for number, param in zip(fallback.inputs, kernel.params, strict=False)
+    ]
+    try:
+        outputs = interpret(kernel, dims, arguments)
+    except IndexError as error:
+        return LoweringVerdict(str(error), np.inf, 1)
+    types = value_types(fallback.program)
+    worst = 0.0
+    for place, (number, output) in enumerate(zip(fallback.outputs, outputs, strict=True)):
+        value_type = types[number]
+        if not isinstance(value_type, TensorType):
+            raise FallbackInvalid(f"output {place} is no tensor")
+        outcome = _compare_output(value_type, sizes, output, values[number])
+        worst = max(worst, outcome.worst_error)
+        if outcome.problem:
+            return LoweringVerdict(f"output {place}: {outcome.problem}", worst, 1)
+    return LoweringVerdict("", worst, 1)
+
+
+def _compare_output(
+    value_type: TensorType, sizes: Mapping[str, int], output: Output, wanted: torch.Tensor
+) -> LoweringVerdict:
+    """One output, laid out as the Plan declares it, element by element."""
+    spec = tensor_spec(value_type, sizes)
+    if tuple(wanted.shape) != spec.shape:
+        return LoweringVerdict(f"ATen makes {tuple(wanted.shape)}, not {spec.shape}", np.inf, 1)
+    if output.indices.size and not 0 <= output.indices.min() <= output.indices.max() < max(
+        1, spec.elements
+    ):
+        return LoweringVerdict("stores outside its storage", np.inf, 1)
+    found = _laid_out(output.values.astype(np.float64), output, spec.elements, np.nan)
+    found = np.lib.stride_tricks.as_strided(
+        found, spec.shape, [8 * stride for stride in spec.stride]
+    )
+    reference = wanted.to(torch.float64).cpu().numpy()
+    magnitudes = np.lib.stride_tricks.as_strided(
+        _laid_out(output.magnitudes, output, spec.elements, 0.0),
+        spec.shape,
+        [8 * stride for stride in spec.stride],
+    )
+    if value_type.dtype in FLOATS:
+        allowed = tolerances(reference, magnitudes, output=EXACT, arithmetic=LOWERING)
+        errors = errors_in_tolerances(found, reference, allowed, largest=EXACT.largest)
+    else:
+        errors = np.where(found == reference, 0.0, np.inf)
+    if errors.size and errors.max() > 1:
+        at = np.unravel_index(int(errors.argmax()), errors.shape)
+        where = [int(position) for position in at]
+        return LoweringVerdict(
+            f"element {where} is {found[at]:.12g}, ATen says {reference[at]:.12g} "
+            f"({np.count_nonzero(errors > 1)} of {errors.size} differ)",
+            float(errors.max()),
+            1,
+        )
+    return LoweringVerdict("", float(errors.max(initial=0.0)), 1)
+
+
+def _laid_out(values: Array, output: Output, elements: int, filler: float) -> Array:
+    storage = np.full(max(1, elements), filler)
+    storage[output.indices] = values
+    return storage

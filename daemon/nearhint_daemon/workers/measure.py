@@ -1,0 +1,170 @@
+"""Measuring at one hint: a Kernel's binaries and the ops that it replaces, on the same tensors.
+
+Both sides allocate their outputs in every call, as they do where they are used.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from nearhint_compiler.ir import nodes as ir
+from nearhint_daemon.workers.aten import AtenProgram, torch_dtype
+from nearhint_daemon.workers.clock import Clock
+from nearhint_daemon.workers.contest import Contestant, run_contest
+from nearhint_daemon.workers.errors import FallbackInvalid
+from nearhint_daemon.workers.inputs import TensorSpec, check_memory, random_values, tensor_spec
+from nearhint_daemon.workers.lowering_check import kernel_dims
+from nearhint_rules.guard import Guard, pointer_facts, pointer_facts_hold, size_facts_hold
+from nearhint_rules.plan import Fallback
+from nearhint_rules.program import TensorType, value_types
+from nearhint_rules.table import Timing
+
+Allocate = Callable[[], torch.Tensor]
+
+
+class Measurable(Protocol):
+    """A loaded binary that can be called on tensors."""
+
+    def caller(
+        self,
+        dims: Sequence[int],
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[Allocate],
+        *,
+        threads: int,
+    ) -> Callable[[], object]:
+        """A callable that allocates the outputs and runs the binary on fixed inputs."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What is to be timed. `subject` None: the original ops."""
+
+    id: str
+    subject: Measurable | None
+    guard: Guard
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One entry's timing, or why it has none."""
+
+    id: str
+    timing: Timing | None
+    discarded: int
+    problem: str
+
+
+def measure(
+    kernel: ir.Kernel,
+    fallback: Fallback,
+    sizes: Mapping[str, int],
+    entries: Sequence[Entry],
+    clock: Clock,
+    *,
+    threads: int,
+    device: str,
+    budget_s: float,
+    memory_limit_bytes: int,
+    seed: int,
+) -> tuple[Result, ...]:
+    """Times all entries, interleaved. The first binary is the default and stays to the end.
+
+    Raises `MemoryLimitExceeded` before anything is allocated, `OpNotAllowed`, `FallbackInvalid`.
+    """
+    check_memory(fallback.program, sizes, limit_bytes=memory_limit_bytes)
+    dims = kernel_dims(kernel, fallback, sizes)
+    program = AtenProgram(fallback.program, sizes, precision="native", device=device)
+    values = random_values(
+        fallback.program,
+        sizes,
+        precision="native",
+        device=device,
+        generator=torch.Generator().manual_seed(seed),
+    )
+    computed = program.values(values)
+    inputs: list[torch.Tensor] = [computed[number] for number in fallback.inputs]
+    allocators = output_allocators(fallback, sizes, device=device)
+    contestants: dict[str, Contestant] = {}
+    problems = {entry.id: entry.problem for entry in entries if entry.problem}
+    default = next((entry.id for entry in entries if entry.subject is not None), "")
+    for entry in entries:
+        if entry.id in problems:
+            continue
+        if entry.subject is None:
+            call: Callable[[], object] = program.caller(values)
+        elif not guard_holds(entry.guard, dims, inputs, allocators):
+            problems[entry.id] = "its Guard does not hold here"
+            continue
+        else:
+            call = entry.subject.caller(tuple(dims.values()), inputs, allocators, threads=threads)
+        protected = entry.subject is None or entry.id == default
+        contestants[entry.id] = Contestant(entry.id, call, is_protected=protected)
+    del computed
+    with torch.no_grad(), _without_collector():
+        run_contest(tuple(contestants.values()), clock, now=time.monotonic, budget_s=budget_s)
+    return tuple(
+        Result(
+            entry.id,
+            contestants[entry.id].timing if entry.id in contestants else None,
+            contestants[entry.id].discarded if entry.id in contestants else 0,
+            problems.get(entry.id, ""),
+        )
+        for entry in entries
+    )
+
+
+def output_allocators(
+    fallback: Fallback, sizes: Mapping[str, int], *, device: str
+) -> tuple[Allocate, ...]:
+    """What makes each tensor that the Kernel writes, laid out as the Plan declares it."""
+    types = value_types(fallback.program)
+    made: list[Allocate] = []
+    for number in fallback.outputs:
+        value_type = types[number]
+        if not isinstance(value_type, TensorType):
+            raise FallbackInvalid(f"value {number} is no tensor")
+        made.append(_allocator(tensor_spec(value_type, sizes), device))
+    return tuple(made)
+
+
+def _allocator(spec: TensorSpec, device: str) -> Allocate:
+    empty, shape, stride = torch.empty_strided, spec.shape, spec.stride
+    dtype = torch_dtype(spec.dtype, "native")
+
+    def allocate() -> torch.Tensor:
+        return empty(shape, stride, dtype=dtype, device=device)
+
+    return allocate
+
+
+def guard_holds(
+    guard: Guard,
+    dims: Mapping[str, int],
+    inputs: Sequence[torch.Tensor],
+    outputs: Sequence[Allocate],
+) -> bool:
+    """Whether a binary may run on these sizes and tensors."""
+    tensors = (*inputs, *(allocate() for allocate in outputs))
+    addresses = [tensor.data_ptr() for tensor in tensors]
+    return size_facts_hold(guard, dims) and pointer_facts_hold(pointer_facts(guard), addresses)
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Keeps the garbage collector out of the samples."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

@@ -1,0 +1,131 @@
+"""Memory that notices what a kernel does beyond its parameters.
+
+On the CPU a parameter lies between two pages that cannot be touched, so that a stray access far
+out is a fault; inputs cannot be written. What is left of its own pages, and on CUDA a band on
+either side, is filled with a pattern that must be there afterwards.
+
+    aligned   starts at a multiple of 256 bytes
+    flush     ends where the untouchable page begins: reading one element too far is a fault
+    shifted   starts one element past a multiple of 256 bytes
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from nearhint_daemon.workers.elements import STORAGE, Array
+
+LAYOUTS = ("aligned", "flush", "shifted")
+ALIGNMENT_BYTES = 256
+PAGE_BYTES = mmap.PAGESIZE
+PATTERN = 0xA5
+FLOAT_POISON = 0xFF
+"""Every byte of an output before the run: a NaN in each float dtype, with a payload of its own."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (
+    ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long,
+)  # fmt: skip
+_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_PROT_NONE = 0
+_MAP_FAILED = ctypes.c_void_p(-1).value
+
+
+class Buffer(Protocol):
+    """One parameter's memory: its address, its content, and whether its surroundings are intact."""
+
+    @property
+    def address(self) -> int:
+        """Where the parameter begins."""
+        ...
+
+    def read(self) -> Array:
+        """The elements, as stored."""
+        ...
+
+    def is_intact(self) -> bool:
+        """Whether the bytes around the parameter are as they were."""
+        ...
+
+    def close(self) -> None:
+        """Gives the memory back."""
+        ...
+
+
+class GuardedBuffer:
+    """A parameter in CPU memory; inputs (`content` given) are read-only once they are filled."""
+
+    def __init__(self, dtype: str, count: int, *, layout: str, content: Array | None) -> None:
+        storage = np.dtype(STORAGE[dtype])
+        size = count * storage.itemsize
+        # Room for either end: a line before, and a page of pattern behind what is not flush.
+        inner = -(-(size + 2 * ALIGNMENT_BYTES) // PAGE_BYTES) * PAGE_BYTES
+        self._total = inner + 2 * PAGE_BYTES
+        self._base = _map(self._total)
+        self.close_needed = True
+        first = self._base + PAGE_BYTES
+        start = {
+            "aligned": ALIGNMENT_BYTES,
+            "flush": inner - size,
+            "shifted": ALIGNMENT_BYTES + storage.itemsize,
+        }[layout]
+        self.address = first + start
+        whole = np.frombuffer((ctypes.c_ubyte * inner).from_address(first), np.uint8)
+        whole[:] = PATTERN
+        self._before = whole[:start]
+        self._behind = whole[start + size :]
+        self._bytes = whole[start : start + size]
+        self._dtype = storage
+        for guard in (self._base, first + inner):
+            _protect(guard, PAGE_BYTES, _PROT_NONE)
+        if content is None:
+            self._bytes[:] = poison_byte(dtype)
+        else:
+            self._bytes[:] = content.view(np.uint8)
+            _protect(first, inner, mmap.PROT_READ)
+
+    def read(self) -> Array:
+        """The elements, as stored."""
+        return np.asarray(self._bytes.view(self._dtype)).copy()
+
+    def is_intact(self) -> bool:
+        """Whether the pattern around the parameter is whole."""
+        return bool((self._before == PATTERN).all() and (self._behind == PATTERN).all())
+
+    def close(self) -> None:
+        """Unmaps the memory; views of it must be gone."""
+        if self.close_needed:
+            self.close_needed = False
+            del self._before, self._behind, self._bytes
+            _libc.munmap(self._base, self._total)
+
+
+def poison_byte(dtype: str) -> int:
+    """What an output is filled with before a run."""
+    return FLOAT_POISON if np.dtype(STORAGE[dtype]).kind == "f" or dtype == "bf16" else PATTERN
+
+
+def close_all(buffers: Sequence[Buffer]) -> None:
+    """Gives all of them back."""
+    for buffer in buffers:
+        buffer.close()
+
+
+def _map(size: int) -> int:
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    base = _libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
+    if base is None or base == _MAP_FAILED:
+        raise MemoryError(f"mmap of {size} bytes")
+    return int(base)
+
+
+def _protect(address: int, size: int, protection: int) -> None:
+    if _libc.mprotect(address, size, protection) != 0:
+        raise OSError(ctypes.get_errno(), "mprotect")

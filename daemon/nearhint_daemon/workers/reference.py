@@ -1,0 +1,173 @@
+"""The f64 reference of one verification case: random inputs, and what the Kernel must make of them.
+
+The interpreter holds the whole iteration space in memory, so at large sizes it runs on *slabs*: the
+same Kernel with its pointwise space cut to a window. The first, the last and a random window are
+compared; that every other element was written at all is checked without a reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+
+from nearhint_compiler.ir import nodes as ir
+from nearhint_daemon.workers.cases import Sizes
+from nearhint_daemon.workers.elements import (
+    FLOATS,
+    SPECIAL_FLOATS,
+    Array,
+    decode,
+    encode,
+    random_elements,
+)
+from nearhint_daemon.workers.interpreter import Output, interpret
+from nearhint_daemon.workers.tolerance import SHIFT
+from nearhint_rules import expr as ex
+
+Window: TypeAlias = tuple[tuple[int, int], ...]
+"""For each pointwise dim the start and the length of a slab."""
+SLAB_POINTS = 1 << 18
+SPECIAL_SHARE = 0.02
+SHIFTS = 4
+
+_DIVISIONS = frozenset({"floordiv", "truncdiv", "mod", "fmod"})
+_SHIFT_OPS = frozenset({"shl", "shr"})
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Inputs as stored (None for an output), and for each slab the outputs in order."""
+
+    inputs: tuple[Array | None, ...]
+    windows: tuple[Window, ...]
+    slabs: tuple[tuple[Output, ...], ...]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every element of the outputs has a reference."""
+        return len(self.windows) == 1
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes to keep it."""
+        kept = [array.nbytes for array in self.inputs if array is not None]
+        for output in (output for slab in self.slabs for output in slab):
+            kept += [output.indices.nbytes, output.values.nbytes, output.magnitudes.nbytes]
+        return sum(kept)
+
+
+def random_inputs(
+    kernel: ir.Kernel, sizes: Sizes, random: np.random.Generator, *, specials: float
+) -> tuple[Array | None, ...]:
+    """Random elements for each input and scalar; `specials` is the share of NaN, infinities, ..."""
+    names = {node.name for node in kernel.body if isinstance(node, ir.Op)}
+    whole = "shift" if names & _SHIFT_OPS else "divisor" if names & _DIVISIONS else "any"
+    made: list[Array | None] = []
+    for param, count in zip(kernel.params, sizes.elements, strict=True):
+        if param.role == "out":
+            made.append(None)
+            continue
+        stored = random_elements(param.dtype, count, random, whole=whole)
+        if specials and param.dtype in FLOATS and param.role == "in":
+            places = np.flatnonzero(random.random(count) < specials)
+            stored[places] = encode(param.dtype, random.choice(SPECIAL_FLOATS, places.size))
+        made.append(stored)
+    return tuple(made)
+
+
+def make_reference(
+    kernel: ir.Kernel, sizes: Sizes, *, seed: Sequence[int], specials: float = 0.0
+) -> Reference:
+    """Draws inputs and interprets the Kernel on them."""
+    random = np.random.default_rng(seed)
+    inputs = random_inputs(kernel, sizes, random, specials=specials)
+    windows = slab_windows(sizes, random)
+    slabs = tuple(_interpret(kernel, sizes, inputs, window) for window in windows)
+    return Reference(inputs, windows, slabs)
+
+
+def slab_windows(sizes: Sizes, random: np.random.Generator) -> tuple[Window, ...]:
+    """One window that is all of the pointwise space, or the first, the last and a random one."""
+    lengths = list(sizes.pointwise)
+    points = sizes.points
+    for axis in sorted(range(len(lengths)), key=lambda axis: -lengths[axis]):
+        if points <= SLAB_POINTS:
+            break
+        others = points // lengths[axis]
+        lengths[axis] = max(1, SLAB_POINTS // others)
+        points = others * lengths[axis]
+    rooms = [extent - length for extent, length in zip(sizes.pointwise, lengths, strict=True)]
+    if not any(rooms):
+        return (tuple((0, length) for length in lengths),)
+    starts = (
+        [0] * len(rooms),
+        rooms,
+        [int(random.integers(0, room + 1)) for room in rooms],
+    )
+    return tuple(tuple(zip(start, lengths, strict=True)) for start in starts)
+
+
+def slab(kernel: ir.Kernel, window: Window) -> ir.Kernel:
+    """The Kernel on a window of its pointwise space: p_i runs over start .. start + length - 1."""
+    moved: Mapping[str, ex.Expr] = {
+        f"p{axis}": ex.add(ex.symbol(f"p{axis}"), start)
+        for axis, (start, _) in enumerate(window)
+        if start
+    }
+    return replace(
+        kernel,
+        pointwise=tuple(ex.Int(length) for _, length in window),
+        body=tuple(
+            replace(node, index=ex.substitute(node.index, moved))
+            if isinstance(node, ir.Load | ir.Store | ir.Iota)
+            else node
+            for node in kernel.body
+        ),
+    )
+
+
+def _interpret(
+    kernel: ir.Kernel,
+    sizes: Sizes,
+    inputs: Sequence[Array | None],
+    window: Window,
+) -> tuple[Output, ...]:
+    return interpret(slab(kernel, window), sizes.dims, decoded(kernel, inputs))
+
+
+def decoded(kernel: ir.Kernel, inputs: Sequence[Array | None]) -> list[Array]:
+    """Stored inputs as the interpreter takes them; an output's place is empty."""
+    return [
+        np.zeros(0) if stored is None else decode(param.dtype, stored)
+        for param, stored in zip(kernel.params, inputs, strict=True)
+    ]
+
+
+def sensitivity(
+    kernel: ir.Kernel,
+    sizes: Sizes,
+    reference: Reference,
+    number: int,
+    random: np.random.Generator,
+) -> tuple[Array, ...]:
+    """For slab `number`, how far each output moves when the float inputs shift by up to `SHIFT`."""
+    window, outputs = reference.windows[number], reference.slabs[number]
+    exact = decoded(kernel, reference.inputs)
+    moves: list[Array] = [np.zeros(output.values.shape) for output in outputs]
+    for _ in range(SHIFTS):
+        shifted = [
+            values * (1 + SHIFT * random.choice((-1.0, 1.0), values.shape))
+            if param.dtype in FLOATS
+            else values
+            for param, values in zip(kernel.params, exact, strict=True)
+        ]
+        for place, output in enumerate(interpret(slab(kernel, window), sizes.dims, shifted)):
+            before, after = (np.asarray(o.values, np.float64) for o in (outputs[place], output))
+            with np.errstate(invalid="ignore"):
+                moved = np.nan_to_num(np.abs(after - before), nan=np.inf)
+            same = (after == before) | (np.isnan(after) & np.isnan(before))
+            moves[place] = np.maximum(moves[place], np.where(same, 0.0, moved))
+    return tuple(moves)

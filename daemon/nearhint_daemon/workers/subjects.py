@@ -1,0 +1,65 @@
+"""Loaded binaries as verification and measurement see them, one class a kind of device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from nearhint.launchers import cpu
+from nearhint.launchers.errors import ArtifactCorrupt
+from nearhint_daemon.workers.elements import Array
+from nearhint_daemon.workers.errors import RequestInvalid
+from nearhint_daemon.workers.measure import Allocate
+from nearhint_daemon.workers.memory import Buffer, GuardedBuffer
+from nearhint_rules.artifact import ArtifactRef, CpuLaunch
+
+
+class CpuSubject:
+    """A CPU binary."""
+
+    def __init__(self, binary: bytes, artifact: ArtifactRef) -> None:
+        if not isinstance(artifact.launch, CpuLaunch):
+            raise RequestInvalid("a CUDA binary for a CPU")
+        if len(binary) != artifact.size_bytes:
+            raise ArtifactCorrupt(sha256=artifact.sha256, problem=f"{len(binary)} bytes")
+        self._kernel = cpu.load(binary, artifact.launch, sha256=artifact.sha256)
+
+    def allocate(self, dtype: str, count: int, *, layout: str, content: Array | None) -> Buffer:
+        """Memory between pages that cannot be touched."""
+        return GuardedBuffer(dtype, count, layout=layout, content=content)
+
+    def run(self, dims: Sequence[int], buffers: Sequence[Buffer], *, threads: int) -> None:
+        """Runs once, with exactly `threads`, however small the work."""
+        call = self._kernel.bind_exactly(dims, threads=threads)
+        call([buffer.address for buffer in buffers])
+
+    def caller(
+        self,
+        dims: Sequence[int],
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[Allocate],
+        *,
+        threads: int,
+    ) -> Callable[[], object]:
+        """A callable that allocates the outputs and runs the binary on fixed inputs."""
+        call = self._kernel.bind(dims, threads=threads)
+        addresses = [tensor.data_ptr() for tensor in inputs]
+        kept = tuple(inputs)  # an address does not keep its tensor
+
+        if len(outputs) == 1:
+            (allocate,) = outputs
+
+            def call_one() -> object:
+                output = allocate()
+                call((*addresses, output.data_ptr()))
+                return output, kept
+
+            return call_one
+
+        def call_all() -> object:
+            made = [allocate() for allocate in outputs]
+            call((*addresses, *(tensor.data_ptr() for tensor in made)))
+            return made, kept
+
+        return call_all

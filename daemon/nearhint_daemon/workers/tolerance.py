@@ -1,0 +1,120 @@
+"""How close is close enough: the one policy by which results are compared with the f64 reference.
+
+For an element with reference r, magnitude m (the sum of |term| over every sum behind it, as the
+interpreter reports it) and n terms in each reduction,
+
+    tolerance = unit(output) * |r| + least(output)
+              + ((FACTOR + sqrt(n)) * unit(arithmetic) + ROUNDINGS * unit(between)) * m
+
+`unit` is the distance from 1 to the next number (table below), `least` the smallest normal number:
+results below it may be flushed. Arithmetic is in f32, or in f64 if all of it is. FACTOR covers some
+tens of operations of at most 4 ulp each; sqrt(n) is how rounding errors of a sum grow. `between` is
+the coarsest dtype that a value was rounded to on its way to another operation, if there is one.
+
+Beyond the tolerance an element is still excused if the reference itself is that sensitive there:
+if shifting every float input by at most `SHIFT` of its size moves the reference by a `1/GAIN` of
+the error or more (as next to a jump of floor or a comparison). At most `EXCUSED_SHARE` of an
+output's elements may be excused.
+
+NaN must meet NaN, an infinity the same infinity. Integers and booleans must be equal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from nearhint_compiler.ir import nodes as ir
+from nearhint_daemon.workers.elements import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """A float dtype: the distance from 1 to the next, the smallest normal and the largest."""
+
+    unit: float
+    least: float
+    largest: float
+
+
+PRECISIONS: Mapping[str, Precision] = {
+    "f64": Precision(2.0**-52, 2.0**-1022, 1.7976931348623157e308),
+    "f32": Precision(2.0**-23, 2.0**-126, 3.4028234663852886e38),
+    "f16": Precision(2.0**-10, 2.0**-14, 65504.0),
+    "bf16": Precision(2.0**-7, 2.0**-126, 3.3895313892515355e38),
+}
+FACTOR = 48.0
+ROUNDINGS = 4.0
+SHIFT = 2.0**-19
+GAIN = 8.0
+EXCUSED_SHARE = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """How a Kernel computes: units of operations and of roundings between, terms of a sum."""
+
+    unit: float
+    between: float
+    terms: int
+
+    @property
+    def relative(self) -> float:
+        """The tolerance relative to the magnitude."""
+        return (FACTOR + math.sqrt(self.terms)) * self.unit + ROUNDINGS * self.between
+
+
+EXACT = Precision(0.0, 0.0, math.inf)
+LOWERING = Arithmetic(unit=2.0**-26, between=0.0, terms=1)
+"""Lowering against ATen, both in f64, output `EXACT`: constants of a Kernel may be in f32."""
+
+
+def arithmetic_of(kernel: ir.Kernel, *, terms: int) -> Arithmetic:
+    """What the Kernel's dtypes say of its rounding errors; `terms` is its reduction's extent."""
+    dtypes = ir.dtypes_of(kernel)
+    used = {
+        operand
+        for node in kernel.body
+        if not isinstance(node, ir.Store)
+        for operand in ir.operands_of(node)
+    }
+    computed = {
+        dtypes[position]
+        for position, node in enumerate(kernel.body)
+        if isinstance(node, ir.Op | ir.Reduce) and dtypes[position] in ir.FLOATS
+    }
+    between = [
+        PRECISIONS[dtypes[position]].unit
+        for position, node in enumerate(kernel.body)
+        if isinstance(node, ir.Op) and position in used and dtypes[position] in ir.LOW_PRECISION
+    ]
+    unit = PRECISIONS["f64" if computed == {"f64"} else "f32"].unit
+    return Arithmetic(unit=unit, between=max(between, default=0.0), terms=terms)
+
+
+def tolerances(
+    reference: Array, magnitudes: Array, *, output: Precision, arithmetic: Arithmetic
+) -> Array:
+    """The tolerance of each element; see the module's text."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        allowed = output.unit * np.abs(reference) + output.least + arithmetic.relative * magnitudes
+    return np.asarray(np.nan_to_num(allowed, nan=0.0, posinf=math.inf))
+
+
+def errors_in_tolerances(
+    actual: Array, reference: Array, allowed: Array, *, largest: float
+) -> Array:
+    """Each element's error in units of its tolerance; infinite where NaN or infinity is wrong."""
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        error = np.abs(actual - reference)
+        relative = np.where(error == 0, 0.0, error / np.maximum(allowed, np.finfo(float).tiny))
+    overflows = np.abs(reference) + allowed >= largest
+    same = (
+        (np.isnan(actual) & np.isnan(reference))
+        | (actual == reference)
+        | (np.isinf(actual) & overflows & (np.sign(actual) == np.sign(reference)))
+    )
+    return np.where(same, 0.0, np.where(np.isfinite(relative), relative, math.inf))

@@ -1,0 +1,290 @@
+"""Verifying a Variant: its binary against the f64 interpreter of its Kernel's IR.
+
+Each case draws fresh random inputs, runs the binary into outputs full of NaN (or a pattern) in
+memory that notices strays (`memory`), and compares every element that has a reference within the
+policy of `tolerance`; elements that no store covers must be untouched. Cases differ in sizes (the
+hints, and awkward ones), in layout, in threads, and one strews NaN and infinities into the inputs.
+
+References are kept: the Variants of one Kernel come one after the other, with the same seed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from nearhint_compiler.ir import nodes as ir
+from nearhint_daemon.workers.cases import Sizes, awkward_sizes, sizes_at, stored_indices
+from nearhint_daemon.workers.elements import FLOATS, Array, decode
+from nearhint_daemon.workers.errors import MemoryLimitExceeded
+from nearhint_daemon.workers.interpreter import Output
+from nearhint_daemon.workers.memory import Buffer, close_all, poison_byte
+from nearhint_daemon.workers.reference import (
+    SPECIAL_SHARE,
+    Reference,
+    make_reference,
+    sensitivity,
+)
+from nearhint_daemon.workers.tolerance import (
+    EXCUSED_SHARE,
+    GAIN,
+    PRECISIONS,
+    Arithmetic,
+    arithmetic_of,
+    errors_in_tolerances,
+    tolerances,
+)
+from nearhint_rules.guard import Guard, pointer_facts, size_facts_hold
+
+COVERAGE_POINTS = 1 << 24
+"""Points up to which all stored elements are enumerated, when slabs do not show them all."""
+BYTES_LIMIT = 2 << 30
+"""Bytes that the parameters of one case may take."""
+CACHE_BYTES = 192 << 20
+POISON_SHARE = 0.01
+"""Elements outside the slabs that may, by chance, be equal to an integer's pattern."""
+
+
+class Subject(Protocol):
+    """A loaded binary on its device."""
+
+    def allocate(self, dtype: str, count: int, *, layout: str, content: Array | None) -> Buffer:
+        """Memory for one parameter."""
+        ...
+
+    def run(self, dims: Sequence[int], buffers: Sequence[Buffer], *, threads: int) -> None:
+        """Runs once, to the end."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One run."""
+
+    sizes: Sizes
+    layout: str
+    threads: int
+    specials: float = 0.0
+
+    def __str__(self) -> str:
+        dims = ", ".join(f"{name}={size}" for name, size in self.sizes.dims.items())
+        special = ", NaN and infinities" if self.specials else ""
+        return f"at {dims or 'no sizes'} ({self.layout}, {self.threads} threads{special})"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`problem` is empty if all went well; `worst_error` is in units of its tolerance.
+
+    `is_damaging`: the binary wrote where it must not, so nothing in this process can be trusted.
+    """
+
+    problem: str
+    worst_error: float
+    cases: int
+    is_damaging: bool
+
+
+class References:
+    """References by (Kernel, sizes, seed, specials), the least recently used dropped first."""
+
+    def __init__(self, limit_bytes: int = CACHE_BYTES) -> None:
+        self._limit_bytes = limit_bytes
+        self._kept: OrderedDict[tuple[object, ...], Reference] = OrderedDict()
+
+    def get(self, kernel: ir.Kernel, sizes: Sizes, *, seed: int, specials: float) -> Reference:
+        """The reference of a case, computed if it is not kept."""
+        key = (kernel, tuple(sizes.dims.items()), seed, specials)
+        found = self._kept.pop(key, None)
+        if found is None:
+            found = make_reference(
+                kernel, sizes, seed=(seed, *sizes.dims.values()), specials=specials
+            )
+        self._kept[key] = found
+        while len(self._kept) > 1 and self._used() > self._limit_bytes:
+            self._kept.popitem(last=False)
+        return found
+
+    def _used(self) -> int:
+        return sum(reference.size_bytes for reference in self._kept.values())
+
+
+def cases(
+    kernel: ir.Kernel,
+    guard: Guard,
+    hints: Sequence[Mapping[str, int]],
+    *,
+    threads: int,
+    can_shift: bool,
+) -> Iterator[Case]:
+    """The runs that a Variant must pass, the cheapest first."""
+    small = sorted(awkward_sizes(kernel, guard), key=lambda found: found.points)
+    for turn, sizes in enumerate(small):
+        yield Case(sizes, "aligned", threads)
+        if can_shift:
+            # After "aligned", whose pattern tells of a stray that a guard page makes a fault.
+            yield Case(sizes, ("shifted", "flush")[turn % 2], 1)
+    for sizes in small[-1:]:
+        yield Case(sizes, "aligned", 1, SPECIAL_SHARE)
+    for number, hint in enumerate(hints):
+        if not size_facts_hold(guard, hint):
+            continue
+        sizes = sizes_at(kernel, hint)
+        if sizes.size_bytes(kernel) > BYTES_LIMIT:
+            raise MemoryLimitExceeded(
+                f"{sizes.size_bytes(kernel)} bytes at {dict(hint)}, at most {BYTES_LIMIT}"
+            )
+        yield Case(sizes, "aligned", threads)
+        if can_shift and number == 0:
+            yield Case(sizes, "flush", 1)
+
+
+def verify(
+    kernel: ir.Kernel,
+    subject: Subject,
+    guard: Guard,
+    hints: Sequence[Mapping[str, int]],
+    *,
+    threads: int,
+    seed: int,
+    references: References,
+) -> Verdict:
+    """Runs all cases, up to the first that fails."""
+    worst, count = 0.0, 0
+    can_shift = not pointer_facts(guard)
+    for case in cases(kernel, guard, hints, threads=threads, can_shift=can_shift):
+        outcome = run_case(kernel, subject, case, seed=seed, references=references)
+        worst, count = max(worst, outcome.worst_error), count + 1
+        if outcome.problem:
+            problem = f"{outcome.problem}, {case}"
+            return Verdict(problem, worst, count, outcome.is_damaging)
+    if count == 0:
+        return Verdict("the Guard allows none of the sizes to run at", worst, count, False)
+    return Verdict("", worst, count, False)
+
+
+def run_case(
+    kernel: ir.Kernel, subject: Subject, case: Case, *, seed: int, references: References
+) -> Verdict:
+    """One run and its comparison."""
+    reference = references.get(kernel, case.sizes, seed=seed, specials=case.specials)
+    buffers: list[Buffer] = []
+    try:
+        for param, count, content in zip(
+            kernel.params, case.sizes.elements, reference.inputs, strict=True
+        ):
+            buffers.append(
+                subject.allocate(param.dtype, count, layout=case.layout, content=content)
+            )
+        subject.run(tuple(case.sizes.dims.values()), buffers, threads=case.threads)
+        strays = [place for place, buffer in enumerate(buffers) if not buffer.is_intact()]
+        if strays:
+            return Verdict(f"writes beside parameter {strays[0]}", math.inf, 1, True)
+        outputs = {
+            place: buffers[place].read()
+            for place, param in enumerate(kernel.params)
+            if param.role == "out"
+        }
+    finally:
+        close_all(buffers)
+    worst = 0.0
+    for number in range(len(reference.slabs)):
+        outcome = _compare(kernel, case.sizes, reference, number, outputs, seed=seed)
+        worst = max(worst, outcome.worst_error)
+        if outcome.problem:
+            return outcome
+    return Verdict(_coverage(kernel, case.sizes, reference, outputs), worst, 1, False)
+
+
+def _compare(
+    kernel: ir.Kernel,
+    sizes: Sizes,
+    reference: Reference,
+    number: int,
+    outputs: Mapping[int, Array],
+    *,
+    seed: int,
+) -> Verdict:
+    """All outputs against slab `number` of the reference."""
+    arithmetic = arithmetic_of(kernel, terms=math.prod(sizes.reduction))
+    worst = 0.0
+    for position, (place, actual) in enumerate(outputs.items()):
+        expected = reference.slabs[number][position]
+        dtype = kernel.params[place].dtype
+        found = actual[expected.indices]
+        errors = element_errors(dtype, found, expected, arithmetic)
+        bad = np.flatnonzero(errors > 1)
+        if bad.size:
+            moves = sensitivity(kernel, sizes, reference, number, np.random.default_rng(seed))
+            distance = np.abs(_as_float(dtype, found) - np.asarray(expected.values, np.float64))
+            with np.errstate(invalid="ignore"):
+                excused = bad[
+                    (GAIN * moves[position] >= distance)[bad] & (moves[position][bad] > 0)
+                ]
+            if excused.size > max(1, EXCUSED_SHARE * errors.size) or excused.size < bad.size:
+                guilty = np.setdiff1d(bad, excused)
+                first = int(guilty[0] if guilty.size else bad[0])
+                return Verdict(
+                    f"output {place}, element {expected.indices[first]} is "
+                    f"{_as_float(dtype, found)[first]:.9g}, not {expected.values[first]:.9g} "
+                    f"({bad.size} of {errors.size} elements are wrong)",
+                    float(errors.max()),
+                    1,
+                    False,
+                )
+            errors[bad] = 0.0
+        worst = max(worst, float(errors.max(initial=0.0)))
+    return Verdict("", worst, 1, False)
+
+
+def element_errors(dtype: str, found: Array, expected: Output, arithmetic: Arithmetic) -> Array:
+    """Errors in units of the tolerance; integers and booleans are right (0) or wrong."""
+    if dtype not in FLOATS:
+        same = _raw(found) == _raw(np.asarray(expected.values, found.dtype))
+        return np.where(same, 0.0, math.inf)
+    precision = PRECISIONS[dtype]
+    allowed = tolerances(
+        expected.values, expected.magnitudes, output=precision, arithmetic=arithmetic
+    )
+    return errors_in_tolerances(
+        decode(dtype, found), expected.values, allowed, largest=precision.largest
+    )
+
+
+def _raw(values: Array) -> Array:
+    """Booleans as bytes: a byte that is neither 0 nor 1 is not True."""
+    return values.view(np.uint8) if values.dtype == np.bool_ else values
+
+
+def _as_float(dtype: str, values: Array) -> Array:
+    return np.asarray(_raw(decode(dtype, values)), np.float64)
+
+
+def _coverage(
+    kernel: ir.Kernel, sizes: Sizes, reference: Reference, outputs: Mapping[int, Array]
+) -> str:
+    """What is wrong with the elements that were not compared: unwritten, or wrongly written."""
+    if not reference.is_whole and sizes.points > COVERAGE_POINTS:
+        return ""
+    for position, (place, actual) in enumerate(outputs.items()):
+        dtype = kernel.params[place].dtype
+        covered = np.zeros(actual.size, np.bool_)
+        if reference.is_whole:
+            covered[reference.slabs[0][position].indices] = True
+        else:
+            for node in kernel.body:
+                if isinstance(node, ir.Store) and node.param == place:
+                    covered[stored_indices(kernel, sizes, node)] = True
+        width = actual.dtype.itemsize
+        is_poison = (actual.view(np.uint8).reshape(-1, width) == poison_byte(dtype)).all(axis=1)
+        if not is_poison[~covered].all():
+            return f"output {place} is written where no store is"
+        limit = 0 if dtype in FLOATS else POISON_SHARE * actual.size
+        if not reference.is_whole and np.count_nonzero(is_poison & covered) > limit:
+            return f"output {place} is not written everywhere"
+    return ""
