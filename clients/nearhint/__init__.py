@@ -23,7 +23,7 @@ __version__ = version.VERSION
 
 __all__ = ["SettleReport", "Status", "__version__", "kernel", "settle", "status"]
 
-_HOMES = dict.fromkeys(("SettleReport", "Status", "settle", "status"), "nearhint.readiness")
+_READINESS = frozenset({"SettleReport", "Status", "settle", "status"})
 
 
 def kernel(fn: Any, **options: Any) -> Any:
@@ -47,9 +47,8 @@ def load_torch(what: str) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
+    if name not in _READINESS:
         raise AttributeError(f"module 'nearhint' has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
+    value = getattr(importlib.import_module("nearhint.readiness"), name)
     globals()[name] = value
     return value

@@ -110,7 +110,7 @@ class Engine:
     def stop(self, *, timeout_s: float = STOP_S) -> None:
         """Ends the thread; handles keep what they have."""
         self._is_over = True
-        self._pause(timeout_s=timeout_s)
+        self.pause(timeout_s=timeout_s)
         self._unpark.set()
 
     def _start(self) -> None:
@@ -253,7 +253,7 @@ class Engine:
 
     # ---------------------------------------------------------------------------- fork, end
 
-    def _pause(self, *, timeout_s: float) -> bool:
+    def pause(self, *, timeout_s: float) -> bool:
         """Has the thread let go of gRPC and wait; whether it did in time."""
         thread = self._thread
         if thread is None or not thread.is_alive() or thread is threading.current_thread():
@@ -272,12 +272,13 @@ class Engine:
         self._parked.set()
         self._unpark.wait()
 
-    def _resume(self) -> None:
+    def resume(self) -> None:
+        """Ends a pause."""
         self._must_park = False
         self._connect_due_s = 0.0
         self._unpark.set()
 
-    def _begin_again(self) -> None:
+    def begin_again(self) -> None:
         """In a forked child: no thread, no locks held, what is loaded stays."""
         self._client_id = _client_id()
         self._lock = threading.Lock()
@@ -306,18 +307,18 @@ def _client_id() -> str:
 
 def _before_fork() -> None:
     for engine in list(_engines):
-        if not engine._pause(timeout_s=STOP_S):
+        if not engine.pause(timeout_s=STOP_S):
             log.warning("engine_busy_at_fork address=%s", engine.address)
 
 
 def _after_fork_in_parent() -> None:
     for engine in list(_engines):
-        engine._resume()
+        engine.resume()
 
 
 def _after_fork_in_child() -> None:
     for engine in list(_engines):
-        engine._begin_again()
+        engine.begin_again()
 
 
 def _at_exit() -> None:

@@ -10,15 +10,15 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.unit.client import doubling
+from tests.unit.client.conftest import Eventually
+from tests.unit.client.test_session import serve
 
 from nearhint import config, session
 from nearhint._engine import Engine
 from nearhint.counters import Counters
 from nearhint.session import session_for
 from nearhint.testing import FakeDaemon
-from tests.unit.client import doubling
-from tests.unit.client.conftest import Eventually
-from tests.unit.client.test_session import serve
 
 
 @pytest.fixture(autouse=True)

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import grpc
 import pytest
+from tests.unit.client import doubling
+from tests.unit.client.conftest import Eventually
 
 import nearhint
 from nearhint import session
 from nearhint.session import Session, session_for
 from nearhint.testing import FakeDaemon
-from tests.unit.client import doubling
-from tests.unit.client.conftest import Eventually
 
 
 def open_session(daemon: FakeDaemon) -> Session:

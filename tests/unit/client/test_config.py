@@ -1,0 +1,59 @@
+"""Settings come from the environment, typed, and a value that means nothing says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nearhint.config import from_environment, socket_path
+from nearhint.errors import InvalidSetting
+
+
+def test_nothing_set_means_the_cache_under_home_and_no_switches() -> None:
+    settings = from_environment({"HOME": "/home/someone"})
+    assert settings.cache_dir.parts[-2:] == (".cache", "nearhint")
+    assert (settings.is_disabled, settings.trusted_uids) == (False, frozenset())
+
+
+def test_everything_set() -> None:
+    settings = from_environment(
+        {
+            "NEARHINT_ADDRESS": "unix:/run/x/n.sock",
+            "NEARHINT_CACHE_DIR": "/var/cache/mine",
+            "NEARHINT_DISABLE": "1",
+            "NEARHINT_TRUSTED_UID": "7, 1000",
+        }
+    )
+    assert settings.address == "unix:/run/x/n.sock"
+    assert settings.cache_dir == Path("/var/cache/mine")
+    assert settings.is_disabled
+    assert settings.trusted_uids == frozenset({7, 1000})
+
+
+def test_the_cache_follows_xdg() -> None:
+    assert from_environment({"XDG_CACHE_HOME": "/x"}).cache_dir == Path("/x/nearhint")
+    assert from_environment({"XDG_CACHE_HOME": "relative"}).cache_dir.is_absolute()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("NEARHINT_ADDRESS", "localhost:1234"),
+        ("NEARHINT_ADDRESS", "unix:relative/path"),
+        ("NEARHINT_ADDRESS", "unix-abstract:name"),
+        ("NEARHINT_ADDRESS", "unix:/" + "long/" * 30),
+        ("NEARHINT_CACHE_DIR", "relative"),
+        ("NEARHINT_DISABLE", "yes"),
+        ("NEARHINT_TRUSTED_UID", "root"),
+    ],
+)
+def test_a_value_that_means_nothing_is_an_error_with_its_name(name: str, value: str) -> None:
+    with pytest.raises(InvalidSetting) as caught:
+        from_environment({name: value})
+    assert caught.value.fields["value"] == value
+
+
+@pytest.mark.parametrize("address", ["unix:/a/b.sock", "unix:///a/b.sock"])
+def test_both_spellings_of_a_unix_address(address: str) -> None:
+    assert socket_path(address) == Path("/a/b.sock")
