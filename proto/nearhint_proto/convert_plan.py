@@ -165,7 +165,8 @@ class _PlanReader:
 
 
 def _numbers(values: Sequence[int], limit: int, field: str) -> tuple[int, ...]:
-    check_count(values, limit, field)
+    """Slots, values or nodes, each below `limit`."""
+    check_count(values, VALUE_LIMIT, field)
     for position, value in enumerate(values):
         if not 0 <= value < limit:
             raise InvalidMessage(f"{field}[{position}]", f"{value} is outside 0 .. {limit}")

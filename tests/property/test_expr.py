@@ -1,0 +1,163 @@
+"""Size expressions against Python's own arithmetic."""
+
+from __future__ import annotations
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from nearhint_rules import expr as ex
+from nearhint_rules.canonical import encode
+from nearhint_rules.errors import InvalidExpression
+from nearhint_rules.expr import Expr
+from tests.property.strategies import NAMES, exprs, trees, value_of
+
+SIZES = st.fixed_dictionaries({name: st.integers(-9, 40) for name in NAMES})
+POSITIVE = st.fixed_dictionaries({name: st.integers(1, 40) for name in NAMES})
+# Trees of sums, products and powers alone: polynomials.
+EVERYWHERE = [dict.fromkeys(NAMES, 1), {name: at * 7 + 3 for at, name in enumerate(NAMES)}]
+
+
+def canonical(tree: Expr) -> Expr:
+    try:
+        return ex.canonical(tree)
+    except InvalidExpression:
+        assert value_of(tree, EVERYWHERE[0]) is None or ex.size_of(tree) > 20
+        assume(False)
+        raise
+
+
+@given(trees(), SIZES)
+def test_canonical_form_keeps_the_value(tree: Expr, sizes: dict[str, int]) -> None:
+    wanted = value_of(tree, sizes)
+    assume(wanted is not None)
+    assert ex.evaluate(canonical(tree), sizes) == wanted
+
+
+@given(trees())
+def test_canonical_form_is_a_fixed_point(tree: Expr) -> None:
+    once = canonical(tree)
+    assert ex.canonical(once) == once
+    assert encode(ex.canonical(once)) == encode(once)
+
+
+@given(trees(), trees(), trees())
+def test_equal_polynomials_are_structurally_equal(a: Expr, b: Expr, c: Expr) -> None:
+    a, b, c = canonical(a), canonical(b), canonical(c)
+    try:
+        assert ex.mul(a, ex.add(b, c)) == ex.add(ex.mul(c, a), ex.mul(b, a))
+        assert ex.sub(ex.add(a, b), b) == a
+    except InvalidExpression:
+        assume(False)
+
+
+@given(trees(), SIZES)
+def test_compiled_expressions_agree_with_evaluation(tree: Expr, sizes: dict[str, int]) -> None:
+    expr = canonical(tree)
+    wanted = value_of(expr, sizes)
+    assume(wanted is not None)
+    assert ex.compiled(expr)(sizes) == wanted
+    assert ex.compiled_by_position(expr, NAMES)(tuple(sizes[name] for name in NAMES)) == wanted
+
+
+@given(exprs(), exprs(), SIZES)
+def test_floor_division_and_modulus_agree_with_python(
+    top: Expr, bottom: Expr, sizes: dict[str, int]
+) -> None:
+    high, low = value_of(top, sizes), value_of(bottom, sizes)
+    assume(high is not None and low)
+    assert high is not None
+    assert low is not None
+    try:
+        quotient, rest = ex.floordiv(top, bottom), ex.mod(top, bottom)
+    except InvalidExpression:
+        assume(False)
+        raise
+    assert ex.evaluate(quotient, sizes) == high // low
+    assert ex.evaluate(rest, sizes) == high % low
+
+
+@given(exprs(), exprs(), SIZES)
+def test_substitution_commutes_with_evaluation(
+    expr: Expr, replacement: Expr, sizes: dict[str, int]
+) -> None:
+    inner = value_of(replacement, sizes)
+    assume(inner is not None)
+    assert inner is not None
+    wanted = value_of(expr, {**sizes, "s0": inner})
+    assume(wanted is not None)
+    try:
+        replaced = ex.substitute(expr, {"s0": replacement})
+    except InvalidExpression:
+        assume(False)
+        raise
+    assert ex.evaluate(replaced, sizes) == wanted
+
+
+@given(exprs(), st.permutations(NAMES))
+def test_substitution_is_simultaneous(expr: Expr, order: list[str]) -> None:
+    there: dict[str, Expr] = {old: ex.Sym(new) for old, new in zip(NAMES, order, strict=True)}
+    back: dict[str, Expr] = {new: ex.Sym(old) for old, new in zip(NAMES, order, strict=True)}
+    assert ex.substitute(ex.substitute(expr, there), back) == expr
+
+
+RANGES = st.fixed_dictionaries(
+    {
+        name: st.tuples(st.integers(-5, 12), st.none() | st.integers(0, 9)).map(
+            lambda pair: (pair[0], None if pair[1] is None else pair[0] + pair[1])
+        )
+        for name in NAMES
+    }
+)
+
+
+@settings(max_examples=200)
+@given(trees(), RANGES, st.data())
+def test_bounds_hold_at_every_point_of_the_ranges(
+    tree: Expr, ranges: dict[str, tuple[int, int | None]], data: st.DataObject
+) -> None:
+    expr = canonical(tree)
+    sizes = {
+        name: data.draw(st.integers(low, low + 50 if high is None else high))
+        for name, (low, high) in ranges.items()
+    }
+    value = value_of(expr, sizes)
+    assume(value is not None)
+    assert value is not None
+    low, high = ex.bounds(expr, ranges)
+    assert low is None or low <= value
+    assert high is None or value <= high
+
+
+@given(exprs(leaves=10))
+def test_text_round_trips(expr: Expr) -> None:
+    assert ex.parse(ex.to_text(expr)) == expr
+
+
+@given(st.text(st.sampled_from("()+*/%^ minax0129s-"), max_size=40))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    try:
+        expr = ex.parse(text)
+    except InvalidExpression:
+        return
+    assert ex.parse(ex.to_text(expr)) == expr
+
+
+@given(exprs(), exprs())
+def test_the_order_of_expressions_is_total(a: Expr, b: Expr) -> None:
+    assert (ex.sort_key(a) == ex.sort_key(b)) == (a == b)
+    assert (ex.sort_key(a) < ex.sort_key(b)) != (ex.sort_key(b) < ex.sort_key(a)) or a == b
+
+
+@given(exprs(), exprs())
+def test_canonical_bytes_are_equal_only_for_equal_expressions(a: Expr, b: Expr) -> None:
+    assert (encode(a) == encode(b)) == (a == b)
+
+
+@given(exprs(), POSITIVE)
+def test_divide_monomials_splits_exactly(expr: Expr, sizes: dict[str, int]) -> None:
+    divisor = ex.mul(2, ex.Sym("s0"))
+    quotient, rest = ex.divide_monomials(expr, divisor)
+    total = ex.add(ex.mul(quotient, divisor), rest)
+    wanted = value_of(expr, sizes)
+    assume(wanted is not None)
+    assert ex.evaluate(total, sizes) == wanted
