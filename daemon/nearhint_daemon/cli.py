@@ -60,6 +60,12 @@ def main() -> None:
     """The nearhint daemon: tunes kernels, keeps the results, serves tables."""
 
 
+def _plain(value: object) -> object:
+    if isinstance(value, Path):
+        return str(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
 def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
@@ -144,9 +150,3 @@ def config_show(origin: bool, file: Path | None, as_json: bool) -> ExitCode:
         where = f"  # {loaded.origins[name]}" if origin else ""
         click.echo(f"{name} = {json.dumps(value)}{where}")
     return ExitCode.OK
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, Path):
-        return str(value)
-    return list(value) if isinstance(value, tuple) else value

@@ -77,53 +77,74 @@ def _devices(value: object) -> tuple[str, ...]:
     return parsed
 
 
-def _setting(default: object, parse: Callable[[object], object], text: str) -> Any:
-    """A field of `Config`; each call makes a field of its own, nothing is shared."""
-    return field(default=default, metadata={"parse": parse, "help": text})
+def _row(parse: Callable[[object], object], text: str) -> Mapping[str, Any]:
+    return {"parse": parse, "help": text}
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
     """Every setting of the daemon."""
 
-    state_dir: Path = _setting(
-        Path("/var/lib/nearhint"), _path, "Where everything durable is kept."
+    state_dir: Path = field(
+        default=Path("/var/lib/nearhint"), metadata=_row(_path, "Where everything durable is kept.")
     )
-    address: str = _setting(
-        "unix:/run/nearhint/nearhint.sock", _address, "The socket to listen on, as unix:PATH."
+    address: str = field(
+        default="unix:/run/nearhint/nearhint.sock",
+        metadata=_row(_address, "The socket to listen on, as unix:PATH."),
     )
-    metrics_port: int = _setting(
-        -1, _count(-1, 65535), "Port of /metrics on 127.0.0.1; 0 picks a free one, -1 is off."
+    metrics_port: int = field(
+        default=-1,
+        metadata=_row(
+            _count(-1, 65535), "Port of /metrics on 127.0.0.1; 0 picks a free one, -1 is off."
+        ),
     )
-    max_store_bytes: int = _setting(
-        4 * 2**30, _count(2**20, 2**62), "Bytes that database and artifacts may take."
+    max_store_bytes: int = field(
+        default=4 * 2**30,
+        metadata=_row(_count(2**20, 2**62), "Bytes that database and artifacts may take."),
     )
-    devices: tuple[str, ...] = _setting(
-        (), _devices, "Devices to verify and measure on; empty: those that are found."
+    devices: tuple[str, ...] = field(
+        default=(),
+        metadata=_row(_devices, "Devices to verify and measure on; empty: those that are found."),
     )
-    compile_workers: int = _setting(
-        0, _count(0, 256), "Compile workers; 0: one for each CPU, at most 8."
+    compile_workers: int = field(
+        default=0, metadata=_row(_count(0, 256), "Compile workers; 0: one for each CPU, at most 8.")
     )
-    threads: int = _setting(
-        0, _count(0, 1024), "CPU threads to measure with where a client does not say; 0: all CPUs."
+    threads: int = field(
+        default=0,
+        metadata=_row(
+            _count(0, 1024), "CPU threads to measure with where a client does not say; 0: all CPUs."
+        ),
     )
-    device_policy: str = _setting(
-        "always", _one_of("always", "idle", "never"), "Policy of a device that has none stored."
+    device_policy: str = field(
+        default="always",
+        metadata=_row(
+            _one_of("always", "idle", "never"), "Policy of a device that has none stored."
+        ),
     )
-    measure_budget_s: float = _setting(2.0, _seconds, "Seconds that timing one hint may take.")
-    measure_memory_bytes: int = _setting(
-        2 * 2**30, _count(2**20, 2**50), "Bytes that the tensors of one hint may take."
+    measure_budget_s: float = field(
+        default=2.0, metadata=_row(_seconds, "Seconds that timing one hint may take.")
     )
-    queue_limit: int = _setting(
-        20_000, _count(16, 1_000_000), "Jobs that may wait before more are refused."
+    measure_memory_bytes: int = field(
+        default=2 * 2**30,
+        metadata=_row(_count(2**20, 2**50), "Bytes that the tensors of one hint may take."),
     )
-    drain_delay_s: float = _setting(
-        0.0, _seconds, "Seconds between NOT_SERVING and refusing new calls, on SIGTERM."
+    queue_limit: int = field(
+        default=20_000,
+        metadata=_row(_count(16, 1_000_000), "Jobs that may wait before more are refused."),
     )
-    drain_timeout_s: float = _setting(10.0, _seconds, "Seconds that calls in flight may take then.")
-    log_format: str = _setting("console", _one_of("console", "json"), "How logs are written.")
-    log_level: str = _setting(
-        "info", _one_of("debug", "info", "warning", "error"), "Which logs are written."
+    drain_delay_s: float = field(
+        default=0.0,
+        metadata=_row(_seconds, "Seconds between NOT_SERVING and refusing new calls, on SIGTERM."),
+    )
+    drain_timeout_s: float = field(
+        default=10.0, metadata=_row(_seconds, "Seconds that calls in flight may take then.")
+    )
+    log_format: str = field(
+        default="console", metadata=_row(_one_of("console", "json"), "How logs are written.")
+    )
+    log_level: str = field(
+        default="info",
+        metadata=_row(_one_of("debug", "info", "warning", "error"), "Which logs are written."),
     )
 
     @property

@@ -82,6 +82,14 @@ class QueueFull(DaemonError):
     retry_after_s = 5.0
 
 
+class StoreFull(DaemonError):
+    """The store is as big as it may get: nothing new is registered until there is room."""
+
+    code = "STORE_FULL"
+    hint = "raise max_store_bytes where the daemon runs"
+    retry_after_s = 60.0
+
+
 class KeyQuarantined(DaemonError):
     """The key failed repeatedly and is not tried again."""
 
@@ -217,6 +225,7 @@ STATUS_OF_CODE: Mapping[str, str] = {
     "GENERATION_GONE": "OUT_OF_RANGE",
     "ARTIFACT_CORRUPT": "DATA_LOSS",
     "QUEUE_FULL": "RESOURCE_EXHAUSTED",
+    "STORE_FULL": "RESOURCE_EXHAUSTED",
     "KEY_QUARANTINED": "FAILED_PRECONDITION",
     "NO_DEVICE": "FAILED_PRECONDITION",
     "TOOLCHAIN_MISSING": "FAILED_PRECONDITION",

@@ -52,7 +52,11 @@ class Priority(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """Work that is wanted. `payload` is JSON data that the handler understands."""
+    """Work that is wanted. `payload` is JSON data that the handler understands.
+
+    `client` is who asks: none may fill more than half the queue. Repeatable work is done again
+    when it is asked for again.
+    """
 
     key: str
     kind: str
@@ -62,6 +66,8 @@ class JobSpec:
     requires: str = ""
     priority: int = Priority.LIVE_MISS
     stage: int = 0
+    client: str = ""
+    is_repeatable: bool = False
 
 
 Handler = Callable[[JobRow, Mapping[str, Any]], Awaitable[None]]
@@ -84,6 +90,7 @@ class Observer(Protocol):
 class _Open:
     row: JobRow
     stored: asyncio.Future[None]
+    client: str = ""
     listeners: list[Listener] = field(default_factory=list)
     task: asyncio.Task[None] | None = None
     is_cancelled: bool = False
@@ -167,10 +174,9 @@ class JobQueue:
             spec
             for spec in specs
             if spec.key not in self._open
-            and (spec.key not in ended or self._may_retry(ended[spec.key]))
+            and (spec.key not in ended or spec.is_repeatable or self._may_retry(ended[spec.key]))
         ]
-        if len(self._open) + len(fresh) > self._limit:
-            raise QueueFull(f"{len(self._open)} jobs are waiting")
+        self._check_room(fresh)
         if fresh:
             await self._create(fresh)
         waiting = [self._open[spec.key].stored for spec in specs if spec.key in self._open]
@@ -219,6 +225,16 @@ class JobQueue:
         """Jobs that are being worked on."""
         return sum(lane.active for lane in self._lanes.values())
 
+    def _check_room(self, fresh: Sequence[JobSpec]) -> None:
+        if len(self._open) + len(fresh) > self._limit:
+            raise QueueFull(f"{len(self._open)} jobs are waiting")
+        client = fresh[0].client if fresh else ""
+        if not client:
+            return
+        mine = sum(job.client == client for job in self._open.values())
+        if mine + len(fresh) > self._limit // 2:
+            raise QueueFull(f"{mine} jobs of this client are waiting", field="client_id")
+
     def _may_retry(self, row: JobRow) -> bool:
         if row.state != "failed":
             return row.state == "cancelled"
@@ -253,7 +269,8 @@ class JobQueue:
                     message="",
                     created_at_s=now,
                     finished_at_s=0.0,
-                )
+                ),
+                client=spec.client,
             )
             for spec in specs
         ]
@@ -276,8 +293,8 @@ class JobQueue:
         for lane in {job.row.lane for job in made}:
             self._pump(lane)
 
-    def _admit(self, row: JobRow) -> _Open:
-        job = _Open(row, asyncio.get_running_loop().create_future())
+    def _admit(self, row: JobRow, *, client: str = "") -> _Open:
+        job = _Open(row, asyncio.get_running_loop().create_future(), client)
         self._open[row.key] = job
         return job
 

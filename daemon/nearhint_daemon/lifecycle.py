@@ -49,7 +49,6 @@ def serve(config: Config, *, make_pools: MakePools = make_pools) -> ExitCode:
         directories.clear_stale_socket(socket_path)
         asyncio.run(_live(config, make_pools))
     finally:
-        socket_path.unlink(missing_ok=True)
         lock.release()
     return ExitCode.OK
 
@@ -79,6 +78,7 @@ async def _live(config: Config, make_pools: MakePools) -> None:
         await asyncio.sleep(config.drain_delay_s)
         await server.stop(config.drain_timeout_s)
     finally:
+        server.remove_socket()
         await endpoint.stop()
         metrics_file.unlink(missing_ok=True)
         await core.stop()

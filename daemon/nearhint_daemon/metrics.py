@@ -227,11 +227,11 @@ class Metrics:
         """A worker was lost."""
         self.worker_restarts.labels(kind, reason if reason in RESTART_REASONS else "died").inc()
 
-    def table_published(self, table: Table) -> None:
-        """A Table was written."""
+    def table_published(self, table: Table, hint: tuple[int, ...] | None) -> None:
+        """A Table was written; `hint` is its new row."""
         self.generation.set(table.generation)
         for row in table.hints:
-            if row.ranked and row.fallbacks:
+            if row.dims == hint and row.ranked and row.fallbacks:
                 best = row.ranked[0][1]
                 self.spread.observe(best.spread)
                 self.speedup.observe(row.fallbacks[0][1].median_ns / best.median_ns)

@@ -7,7 +7,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from nearhint_daemon.errors import InvalidRequest, KernelUnknown, WorkerRefused
+from nearhint_daemon.errors import (
+    InvalidRequest,
+    KernelUnknown,
+    KeyQuarantined,
+    StoreFull,
+    WorkerRefused,
+)
 from nearhint_daemon.jobs import JobSpec, Priority
 from nearhint_daemon.quarantine import Quarantine
 from nearhint_daemon.store import Reading, Store, Writing
@@ -95,9 +101,12 @@ class Programs:
         )
 
     async def register(
-        self, program: Program, device: Device, *, namespace: str, client_id: str
+        self, program: Program, device: Device, *, namespace: str, client_id: str, is_full: bool
     ) -> Registered:
-        """Keeps a Program that `check_names` took, and its Target."""
+        """Keeps a Program that `check_names` took, and its Target.
+
+        Raises `ToolchainMissing`, or `StoreFull` for a new Program while `is_full`.
+        """
         target = Target(device, await self._workshop.toolchain(_kind(device)))
         program_id, message_bytes = await asyncio.to_thread(_canonical, program)
         row = ProgramRow(
@@ -123,6 +132,8 @@ class Programs:
                 tx.put(TargetRow(target.id, message))
 
         if not self._store.read_now(is_kept):
+            if is_full:
+                raise StoreFull("the store is full")
             await self._store.write(keep)
         plan = self.plan((namespace, row.id, target.kind))
         launches: tuple[LaunchRow, ...] = ()
@@ -232,8 +243,10 @@ class Programs:
                 order=(row.priority, row.stage),
             )
         except WorkerLost as loss:
-            await self._quarantine.lost(row.key, kind=LOWER, loss=loss)
-            raise
+            given_up = await self._quarantine.lost(row.key, kind=LOWER, loss=loss)
+            if given_up is None:
+                raise
+            raise KeyQuarantined(f"{loss}; reproducer: {given_up.reproducer}") from None
         except WorkerRefused as refusal:
             self._quarantine.keep(row.key, refusal.reproducer)
             raise

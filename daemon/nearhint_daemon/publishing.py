@@ -86,7 +86,8 @@ class Publisher:
             table = _compacted(replace(table, hints=kept, reason=""))
             if evicted:
                 await self._forget(key, evicted)
-            return await self._tables.publish(table, self._measurements(task, timed))
+            measurements = self._measurements(task, timed)
+            return await self._tables.publish(table, measurements, hint=task.dims)
 
     async def drop_variant(self, key: TableKey, variant: str) -> None:
         """Takes a Variant whose binary is gone out of a Table; hints that lose their default go."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
 from nearhint_daemon import logs
@@ -39,6 +40,7 @@ class Restorer:
         self._publisher = publisher
         self._jobs = jobs
         self._used: dict[str, int] = {}
+        self.is_full = False
 
     async def fetch(self, sha256: str) -> bytes:
         """A binary whose hash was checked just now.
@@ -71,8 +73,12 @@ class Restorer:
             )
 
     async def make_room(self, limit_bytes: int) -> None:
-        """Drops the least recently used binaries that no Table ranks, if the store is too big."""
-        size = sum(self._store.size_bytes().values())
+        """Drops the least recently used binaries that no Table ranks, if the store is too big.
+
+        `is_full` says whether it was: nothing new is then registered until there is room.
+        """
+        size = sum((await asyncio.to_thread(self._store.size_bytes)).values())
+        self.is_full = size > limit_bytes
         used, self._used = self._used, {}
         try:
             if used:
@@ -93,11 +99,12 @@ class Restorer:
         await self._jobs.ensure(
             [
                 JobSpec(
-                    key=f"{RESTORE}/{sha256}/{self._store.now():.0f}",
+                    key=f"{RESTORE}/{sha256}",
                     kind=RESTORE,
                     lane=RESTORE,
                     payload={"artifact": sha256},
                     priority=Priority.LIVE_MISS,
+                    is_repeatable=True,
                 )
             ]
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
@@ -65,6 +66,7 @@ class Server:
 
     def __init__(self, core: Core, socket_path: Path) -> None:
         self._socket_path = socket_path
+        self._inode = 0
         core.metrics.add_methods(service_methods())
         self._server = grpc.aio.server(
             interceptors=[Boundary(core.metrics)],
@@ -93,9 +95,16 @@ class Server:
         except RuntimeError as error:
             raise SocketInUse(f"cannot listen on {self._socket_path}: {error}") from None
         self._socket_path.chmod(SOCKET_MODE)
+        self._inode = self._socket_path.stat().st_ino
         names = {service for service, _ in service_methods()}
         for name in ("", *sorted(f"nearhint.v1.{name}" for name in names)):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+
+    def remove_socket(self) -> None:
+        """Removes the socket, if what is at its path is still ours."""
+        with suppress(FileNotFoundError):
+            if self._socket_path.lstat().st_ino == self._inode:
+                self._socket_path.unlink()
 
     async def announce_shutdown(self) -> None:
         """Reports NOT_SERVING for everything, for good."""

@@ -23,6 +23,7 @@ DECODED_LIMIT = 256
 WATCHERS_LIMIT = 1024
 BATCH_BYTES = 1 << 20
 
+OnPublish = Callable[[Table, tuple[int, ...] | None], None]
 TableKey = tuple[str, str, str]
 """Namespace, Kernel, Target."""
 
@@ -63,7 +64,7 @@ class TableIndex:
         store: Store,
         *,
         clock: Callable[[], float],
-        on_publish: Callable[[Table], None] = lambda table: None,
+        on_publish: OnPublish = lambda table, hint: None,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -124,8 +125,17 @@ class TableIndex:
             raise GenerationGone(f"generation {generation} is no longer kept", field="generation")
         return self._decode(key, row.generation, row.message)
 
-    async def publish(self, table: Table, measurements: Sequence[MeasurementRow] = ()) -> Table:
-        """Writes a Table and the Measurements behind it, at the next generation; tells watchers."""
+    async def publish(
+        self,
+        table: Table,
+        measurements: Sequence[MeasurementRow] = (),
+        *,
+        hint: tuple[int, ...] | None = None,
+    ) -> Table:
+        """Writes a Table and the Measurements behind it, at the next generation; tells watchers.
+
+        `hint` is the row that is new, if one is.
+        """
         key = (table.namespace, table.kernel, table.target)
         now = self._clock()
         tier = min((row.tier for row in table.hints), default=0)
@@ -154,7 +164,7 @@ class TableIndex:
         self.published_at = time.monotonic()
         for watcher in self._watchers:
             watcher.offer(key)
-        self._on_publish(written)
+        self._on_publish(written, hint)
         return written
 
     async def watch(

@@ -81,6 +81,7 @@ class Tuner:
         kernels: frozenset[str],
         threads: int,
         priority: int,
+        client: str,
     ) -> list[JobSpec]:
         """The jobs that bring a Program's Kernels (empty: all) to T2 at sizes within its ranges."""
         specs: dict[str, JobSpec] = {}
@@ -114,6 +115,7 @@ class Tuner:
                         requires=first if stage == 2 else "",
                         priority=priority,
                         stage=stage,
+                        client=client,
                     )
         return list(specs.values())
 
@@ -307,9 +309,9 @@ class Tuner:
                 await self._time_once(task, [candidate])
             except WorkerLost as error:
                 folder = self._quarantine.keep(f"measure/{candidate.id}", error.reproducer)
-                await self._variants.reject(
-                    by_id[candidate.id], f"{error} while timed; reproducer: {folder}"
-                )
+                problem = f"{error} while timed; reproducer: {folder}"
+                await self._variants.reject(by_id[candidate.id], problem)
+                await self._publisher.drop_variant(task.table_key, candidate.id)
             else:
                 sound.append(candidate)
         if not sound:

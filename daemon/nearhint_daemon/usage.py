@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from nearhint_daemon.errors import KernelUnknown, QueueFull
 from nearhint_daemon.hint_uses import print_sizes
 from nearhint_daemon.programs import Programs, sizes_within
-from nearhint_daemon.store import Store, Writing
+from nearhint_daemon.store import Store, Writing, queries
 from nearhint_daemon.store.rows import UsageRow
 
 CLIENTS_LIMIT = 1024
@@ -24,6 +24,8 @@ USAGES_LIMIT = 1024
 REPORTS_BURST = 20.0
 REPORTS_PER_S = 2.0
 TIERS = 4
+USAGE_ROWS = 50_000
+EVENT_ROWS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +113,10 @@ class Usage:
                         before.launches_t3,
                     )
                 added = (calls, t0, t1, t2, t3)
-                sums = tuple(
-                    min(old + new, 2**62) for old, new in zip(known, added, strict=True)
-                )
+                sums = tuple(min(old + new, 2**62) for old, new in zip(known, added, strict=True))
                 tx.put(UsageRow(*key, sums[0], sums[1], sums[2], sums[3], sums[4], now))
+
+            queries.prune_log(tx, usage_rows=USAGE_ROWS, event_rows=EVENT_ROWS)
 
         try:
             await self._store.write(add)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
+from tests.integration.fake_workers import CPU, FakeBenchPool, FakeCompilePool
 
 from nearhint_daemon import config as settings
 from nearhint_daemon.config import Config
@@ -28,7 +29,6 @@ from nearhint_proto.v1 import (
     types_pb2,
 )
 from nearhint_rules.program import Program
-from tests.integration.fake_workers import CPU, FakeBenchPool, FakeCompilePool
 
 
 @dataclass(frozen=True)

@@ -61,9 +61,7 @@ def chain(length: int, *, label: str = "", high: int | None = 4096) -> Program:
         )
         for position in range(length)
     )
-    return canonicalise(
-        Program((Symbol("s0", 2, high),), (tensor,), nodes, (length,), label=label)
-    )
+    return canonicalise(Program((Symbol("s0", 2, high),), (tensor,), nodes, (length,), label=label))
 
 
 def kernel_of(program: Program, node: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping
 
@@ -67,13 +68,14 @@ class AdminService(admin_service_pb2_grpc.AdminServiceServicer):
         core = self._core
         counts = await core.store.read(_counts)
         depth = core.jobs.depth()
+        sizes = await asyncio.to_thread(core.store.size_bytes)
         return pb.GetStatusResponse(
             state=core.state,
             devices=self._devices(),
             queued_jobs={Priority(number).name.lower(): n for number, n in depth.items()},
             running_jobs=core.jobs.running(),
             compiles_run=core.workshop.compiles_run,
-            store_size_bytes=sum(core.store.size_bytes().values()),
+            store_size_bytes=sum(sizes.values()),
             metrics_address=core.metrics_address,
             problems=core.problems(),
             **counts,

@@ -47,7 +47,11 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
         # Large Programs take long to read and hash: not on the event loop.
         program = await asyncio.to_thread(_read_program, request.program)
         registered = await self._core.programs.register(
-            program, device, namespace=namespace, client_id=client_id
+            program,
+            device,
+            namespace=namespace,
+            client_id=client_id,
+            is_full=self._core.restorer.is_full,
         )
         response = pb.RegisterProgramResponse(
             program_id=registered.program, target_id=registered.target.id
@@ -69,7 +73,7 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
     ) -> pb.EnsureKernelsResponse:
         """Asks for a Program's Kernels to be brought to T2 at sizes."""
         namespace = read_namespace(request.namespace)
-        read_text(request.client_id, field="client_id")
+        client_id = read_text(request.client_id, field="client_id")
         if len(request.hints) > HINTS_LIMIT:
             raise InvalidRequest(f"at most {HINTS_LIMIT} hints a call", field="hints")
         if len(request.kernels) > KERNELS_LIMIT:
@@ -93,7 +97,8 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
             hints,
             kernels=frozenset(request.kernels),
             threads=request.threads,
-            priority=Priority(request.priority) if request.priority else Priority.LIVE_MISS,
+            priority=_priority(request.priority),
+            client=client_id,
         )
         rows = await self._core.jobs.ensure(specs)
         return pb.EnsureKernelsResponse(
@@ -147,6 +152,14 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
         launches = [sum(counts) for counts in zip(*(each.launches[:4] for each in used))]  # noqa: B905
         self._core.metrics.usage_reported(launches, dict(request.fallback_reasons))
         return pb.ReportUsageResponse(accepted=accepted)
+
+
+def _priority(value: int) -> Priority:
+    try:
+        return Priority(value or Priority.LIVE_MISS)
+    except ValueError:
+        # A newer client's: the least that is known.
+        return Priority.REFINEMENT
 
 
 def _read_program(message: program_pb2.Program) -> Program:

@@ -2,7 +2,7 @@
 
 Order of a write: temporary file in the same folder, fsync, rename, fsync of the folder; the row
 that makes it visible comes after. A file is opened relative to its folder's descriptor, by a name
-of 64 hex digits, without following links. One whose bytes do not have its name's hash is moved aside.
+of 64 hex digits, without following links. One whose bytes do not have that hash is moved aside.
 """
 
 from __future__ import annotations

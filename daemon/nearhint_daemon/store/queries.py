@@ -44,8 +44,8 @@ def table_at(
 def prune_tables(tx: Writing, namespace: str, kernel: str, target: str) -> None:
     """Drops all but the newest `GENERATIONS_KEPT` generations of a Table."""
     tx.connection.execute(
-        "DELETE FROM tables WHERE namespace = ?1 AND kernel = ?2 AND target = ?3 AND generation <= ("
-        "SELECT generation FROM tables WHERE namespace = ?1 AND kernel = ?2 AND target = ?3"
+        "DELETE FROM tables WHERE namespace = ?1 AND kernel = ?2 AND target = ?3 AND generation <="
+        " (SELECT generation FROM tables WHERE namespace = ?1 AND kernel = ?2 AND target = ?3"
         " ORDER BY generation DESC LIMIT 1 OFFSET ?4)",
         (namespace, kernel, target, GENERATIONS_KEPT),
     )
@@ -159,6 +159,18 @@ def count_uses(tx: Writing, uses: Mapping[str, int], *, at_s: float) -> None:
     tx.connection.executemany(
         "UPDATE artifacts SET uses = uses + ?, last_used_at_s = ? WHERE sha256 = ?",
         [(count, at_s, sha256) for sha256, count in uses.items()],
+    )
+
+
+def prune_log(tx: Writing, *, usage_rows: int, event_rows: int) -> None:
+    """Drops the oldest usage and events beyond these numbers."""
+    tx.connection.execute(
+        "DELETE FROM usage WHERE rowid IN"
+        " (SELECT rowid FROM usage ORDER BY last_at_s DESC LIMIT -1 OFFSET ?)",
+        (usage_rows,),
+    )
+    tx.connection.execute(
+        "DELETE FROM events WHERE id <= (SELECT max(id) FROM events) - ?", (event_rows,)
     )
 
 
