@@ -15,9 +15,10 @@ from nearhint_compiler.errors import InvalidKernel
 from nearhint_compiler.frontend.build import BuiltKernel
 from nearhint_compiler.frontend.fuse import Fused
 from nearhint_compiler.frontend.lower import Graph
+from nearhint_compiler.frontend.offers import takes_offer
 from nearhint_compiler.ir import index as ix
 from nearhint_rules import expr as ex
-from nearhint_rules.expr import Sym
+from nearhint_rules.expr import Expr, Sym
 from nearhint_rules.plan import MakeView
 from nearhint_rules.program import IntType, TensorType
 
@@ -48,7 +49,7 @@ def opaque_nodes(graph: Graph, fused: Fused) -> frozenset[int]:
     nodes = graph.program.nodes
     found: set[int] = set()
     read = {graph.root(value) for value in graph.program.outputs if value is not None}
-    for place, group in enumerate(fused.groups):
+    for _place, group in enumerate(fused.groups):
         for node in group.nodes:
             read.update(_all_roots(graph, node))
     for node in fused.inlined:
@@ -125,32 +126,43 @@ class _Assembly:
         node = graph.producers[value]
         if node not in graph.views or value in self.made:
             return
-        view = graph.views[node]
-        root = graph.root(value)
-        if graph.producers[root] in self.group_of:
+        base, root = graph.views[node].base, graph.root(value)
+        maker = graph.producers[root]
+        made: MakeView | None = None
+        if maker < 0 or maker in self.group_of:
             made = make_view(graph, value, root)
-            if made is not None:
-                self.made.add(value)
-                self.steps.append(made)
-                return
-        self.need(view.base)
-        self.made.update(graph.values_of(node))
-        self.steps.append(RunNode(node))
+        elif takes_offer(graph, maker):
+            made = make_view(graph, value, base)
+        if made is None or made.base == base:
+            self.need(base)
+        if made is None:
+            self.made.update(graph.values_of(node))
+            self.steps.append(RunNode(node))
+        else:
+            self.made.add(value)
+            self.steps.append(made)
 
 
 def make_view(graph: Graph, value: int, root: int) -> MakeView | None:
-    """`value` as a strided view of `root`; None unless its traced strides are just that."""
+    """`value` as a strided view of `root`, a value that it is a view of.
+
+    None unless its traced strides are just that.
+    """
     found, base = graph.types[value], graph.types[root]
     if not isinstance(found, TensorType) or not isinstance(base, TensorType):
         return None
     names = [f"f{place}" for place in range(len(found.shape))]
     extents = dict(zip(names, found.shape, strict=True))
     ranges = ix.Ranges(graph.ranges.symbols, extents)
-    index = tuple(
+    where: tuple[Expr, ...] = tuple(
         ex.ZERO if size == ex.ONE else Sym(name)
         for name, size in zip(names, found.shape, strict=True)
     )
-    _, where = graph.root_index(value, index, ranges)
+    place = value
+    while place != root:
+        view = graph.views[graph.producers[place]]
+        where = view.remaps[place - graph.starts[view.node]](where, ranges)
+        place = view.base
     offset = ix.simplify(ix.linear(where, base.stride), ranges)
     for name, size, step in zip(names, found.shape, found.stride, strict=True):
         if size == ex.ONE:
@@ -193,9 +205,9 @@ def assemble(
         for value in graph.program.nodes[unit[0]].inputs:
             assembly.need(value)
         assembly.steps.append(RunNode(unit[0]))
-    for value in graph.program.outputs:
-        if value is not None:
-            assembly.need(value)
+    for result in graph.program.outputs:
+        if result is not None:
+            assembly.need(result)
     return tuple(assembly.steps)
 
 

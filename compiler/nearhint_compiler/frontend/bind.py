@@ -9,12 +9,13 @@ from nearhint_compiler.analysis.traffic import bytes_moved
 from nearhint_compiler.frontend.assemble import LaunchGroup, RawStep, RunNode
 from nearhint_compiler.frontend.build import BuiltKernel
 from nearhint_compiler.frontend.fuse import Fused
+from nearhint_compiler.frontend.lifetimes import output_of
 from nearhint_compiler.frontend.lower import Graph
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import kernel_id
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr, Sym
-from nearhint_rules.plan import Fallback, Launch, Output, Plan, Provenance, RunNodes, Step
+from nearhint_rules.plan import Fallback, Launch, Plan, Provenance, RunNodes, Step
 from nearhint_rules.program import slice_program
 
 TITLE_PARTS = 6
@@ -79,7 +80,7 @@ def bind(
             identity = kernel_id(built.kernel)
             nodes = fallback_nodes(graph, opaque, made, built)
             fallback, read = _fallback(graph, built, identity, nodes)
-            outputs = _outputs(graph, built)
+            outputs = tuple(output_of(graph, slot) for slot in built.outputs)
             bound.append(Launch(identity, fallback.id, built.dims, built.inputs, outputs, nodes))
             fallbacks.append(fallback)
             reads[built.outputs[0]] = read
@@ -93,14 +94,6 @@ def bind(
         else:
             bound.append(step)
     return Bound(tuple(bound), tuple(named.values()), tuple(fallbacks), reads, tuple(sources))
-
-
-def _outputs(graph: Graph, built: BuiltKernel) -> tuple[Output, ...]:
-    outputs: list[Output] = []
-    for slot in built.outputs:
-        found = graph.program_type(slot)
-        outputs.append(Output(slot, found.dtype, found.shape, found.stride, found.device))
-    return tuple(outputs)
 
 
 def fallback_nodes(

@@ -66,7 +66,7 @@ class _Builder:
         if node in self.group.nodes:
             return self.result(root)
         if node in self.inlined:
-            return self._compute(node, index, depth + 1)[root - self.graph.starts[node]]
+            return self.compute(node, index, depth + 1)[root - self.graph.starts[node]]
         return self._loaded(root, ix.linear(index, self.graph.tensor(root).stride))
 
     def result(self, value: int) -> Value:
@@ -75,9 +75,10 @@ class _Builder:
         place = loop_index(self.graph.loops[node], self.group.space, self.graph.ranges)
         if place is None:
             raise InvalidKernel("a member that does not fit its group's space")
-        return self._compute(node, place, 0)[value - self.graph.starts[node]]
+        return self.compute(node, place, 0)[value - self.graph.starts[node]]
 
-    def _compute(self, node: int, index: tuple[Expr, ...], depth: int) -> Sequence[Value]:
+    def compute(self, node: int, index: tuple[Expr, ...], depth: int) -> Sequence[Value]:
+        """The outputs of a loop at `index` into its shape."""
         if depth > INLINE_DEPTH:
             raise InvalidKernel("too deep")
         if (node, index) not in self._results:
@@ -104,7 +105,7 @@ def build_kernel(graph: Graph, fused: Fused, group: Group, *, stored: Sequence[i
     for node in group.nodes:
         place = loop_index(graph.loops[node], group.space, graph.ranges)
         if place is not None:
-            builder._compute(node, place, 0)
+            builder.compute(node, place, 0)
     results = [builder.result(value) for value in stored]
     for value, result in zip(stored, results, strict=True):
         node = graph.producers[value]

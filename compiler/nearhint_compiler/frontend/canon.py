@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from nearhint_compiler.errors import InvalidKernel
 from nearhint_compiler.frontend.space import Space
@@ -139,9 +140,7 @@ def _merged(
             outer, outer_extent = done[-1]
             if not all(_walks_as_one(index, outer, name, extent) for index in _indices(body)):
                 break
-            body = _with_indices(
-                body, lambda index, gone=outer: ex.substitute(index, {gone: ex.ZERO})
-            )
+            body = _with_indices(body, partial(ex.substitute, replacements={outer: ex.ZERO}))
             extent = ex.mul(outer_extent, extent)
             done.pop()
         done.append((name, extent))
@@ -196,7 +195,7 @@ class _Symbols:
         for term in ix.terms_of(index):
             number, powers = ix.factors_of(term)
             walked: list[Expr] = []
-            size = ex.Int(number)
+            size: Expr = ex.Int(number)
             for atom, count in powers.items():
                 inner = self._atom(atom)
                 if inner is None:

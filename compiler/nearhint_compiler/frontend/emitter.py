@@ -10,8 +10,8 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from nearhint_compiler.frontend.dtypes import CATEGORY, INTEGERS, compute_dtype
 from nearhint_compiler.errors import Unlowerable
+from nearhint_compiler.frontend.dtypes import CATEGORY, INTEGERS, compute_dtype
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr

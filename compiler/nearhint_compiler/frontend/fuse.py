@@ -14,6 +14,7 @@ cheap; and groups that are not worth a launch go back to being opaque.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -134,7 +135,7 @@ class Fusion:
         for root, nodes in readers.items():
             if not self.graph.tensor(root).shape:
                 continue
-            for left, right in zip(nodes, nodes[1:], strict=False):
+            for left, right in itertools.pairwise(nodes):
                 units = self.units.unit_of[left], self.units.unit_of[right]
                 if self.spaces[units[0]].numel == self.spaces[units[1]].numel:
                     self._try_join(*units)

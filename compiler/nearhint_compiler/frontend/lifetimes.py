@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from nearhint_compiler.frontend.lower import Graph
+from nearhint_compiler.frontend.offers import takes_offer
 from nearhint_compiler.ir import index as ix
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
@@ -69,7 +70,6 @@ def share_storage(
 
     An output that may share memory with something that leaves the Plan keeps a tensor of its own.
     """
-    escaping = {graph.storage[value] for value in graph.program.outputs if value is not None}
     ends: dict[int, int] = {}
     for slot, place in last.items():
         name = graph.storage[slot]
@@ -79,26 +79,45 @@ def share_storage(
     count = 0
     numbered: list[Step] = []
     for place, step in enumerate(steps):
-        if isinstance(step, Launch):
-            outputs: list[Output] = []
-            for output in step.outputs:
-                name = graph.storage[output.slot]
-                if name in escaping:
-                    outputs.append(output)
-                    continue
-                size = size_bytes(output)
-                chosen = _fitting(free, size, output.device, graph.ranges)
-                if chosen is None:
-                    chosen = _Free(count, size, output.device)
-                    count += 1
-                else:
-                    free.remove(chosen)
-                ending.setdefault(ends[name], []).append(chosen)
-                outputs.append(replace(output, storage=chosen.number))
+        outputs: list[Output] = []
+        for output in _asked(graph, step):
+            name = graph.storage[output.slot]
+            if name in graph.shared:
+                outputs.append(output)
+                continue
+            size = size_bytes(output)
+            chosen = _fitting(free, size, output.device, graph.ranges)
+            if chosen is None:
+                chosen = _Free(count, size, output.device)
+                count += 1
+            else:
+                free.remove(chosen)
+            ending.setdefault(ends[name], []).append(chosen)
+            outputs.append(replace(output, storage=chosen.number))
+        if isinstance(step, Launch | RunNodes):
             step = replace(step, outputs=tuple(outputs))
         free.extend(ending.pop(place, ()))
         numbered.append(step)
     return tuple(numbered), count
+
+
+def _asked(graph: Graph, step: Step) -> tuple[Output, ...]:
+    """The outputs of a step that want memory: all of a launch, of nodes those that can take it."""
+    match step:
+        case Launch():
+            return step.outputs
+        case RunNodes(nodes):
+            return tuple(
+                output_of(graph, graph.starts[node]) for node in nodes if takes_offer(graph, node)
+            )
+        case _:
+            return ()
+
+
+def output_of(graph: Graph, slot: int) -> Output:
+    """A slot as an output with its traced sizes and strides, and no storage yet."""
+    found = graph.program_type(slot)
+    return Output(slot, found.dtype, found.shape, found.stride, found.device)
 
 
 def _fitting(free: Sequence[_Free], size: Expr, device: str, ranges: ix.Ranges) -> _Free | None:
@@ -119,15 +138,21 @@ def size_bytes(output: Output) -> Expr:
 
 
 def with_frees(graph: Graph, steps: Sequence[Step], last: Mapping[int, int]) -> tuple[Step, ...]:
-    """The steps with slots dropped after their last use. Outputs and inputs are never dropped."""
+    """The steps with slots dropped after their last use, before the next step that computes.
+
+    Outputs and inputs are never dropped, nor what only the end of the run follows.
+    """
     kept = {value for value in graph.program.outputs if value is not None}
     dying: dict[int, list[int]] = {}
     for slot, place in last.items():
         if slot not in kept and isinstance(graph.types[slot], TensorType):
             dying.setdefault(place, []).append(slot)
     result: list[Step] = []
+    dead: list[int] = []
     for place, step in enumerate(steps):
+        if dead and not isinstance(step, MakeView):
+            result.append(Free(tuple(sorted(dead))))
+            dead = []
         result.append(step)
-        if place in dying:
-            result.append(Free(tuple(sorted(dying[place]))))
+        dead.extend(dying.get(place, ()))
     return tuple(result)

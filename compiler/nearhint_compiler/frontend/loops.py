@@ -21,8 +21,12 @@ BROADCAST = -1
 class Point(Protocol):
     """Where a body is being built: the emitter, the coordinates, and the operands there."""
 
-    emit: Emitter
     index: tuple[Expr, ...]
+
+    @property
+    def emit(self) -> Emitter:
+        """What the body is built with."""
+        ...
 
     def read(self, operand: int) -> Value:
         """The element of operand number `operand` (of `Loops.reads`) at this point."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from nearhint_compiler.errors import Unlowerable
 from nearhint_compiler.frontend.call import Call
 from nearhint_compiler.frontend.creation import CREATION
+from nearhint_compiler.frontend.duplicates import duplicates
 from nearhint_compiler.frontend.emitter import Emitter, Value
 from nearhint_compiler.frontend.loops import Loops, Lowered, View
 from nearhint_compiler.frontend.normalisation import NORMALISATION
@@ -42,7 +43,8 @@ class Graph:
 
     `producers[v]` is the node that makes value v, -1 for an input. `before[n]` are the nodes that
     must run before node n. `storage[v]` names the set of values that may share v's storage.
-    `unmovable` are the loops that read storage which some node writes in place.
+    `unmovable` are the loops that read storage which some node writes in place. `shared` are the
+    storages that leave the Program, or that some node writes in place.
     """
 
     program: Program
@@ -55,6 +57,7 @@ class Graph:
     before: tuple[frozenset[int], ...]
     storage: tuple[int, ...]
     unmovable: frozenset[int]
+    shared: frozenset[int]
     ranges: ix.Ranges
 
     def tensor(self, value: int) -> TensorType:
@@ -112,8 +115,15 @@ def read_program(program: Program, *, target_kind: str) -> Graph:
             outputs = range(starts[index], starts[index] + len(program.nodes[index].outputs))
             if not any(storage[value] in written for value in outputs):
                 loops[index] = lowered
-    before = _order(program, producers, storage, views)
     _drop_partial(program, starts, loops)
+    same = duplicates(program, starts, producers, {*loops, *views}, storage, written)
+    for index, earlier in same.items():
+        if index not in loops:
+            continue
+        del loops[index]
+        views[index] = View(index, starts[earlier], (_unchanged,))
+        storage = _merged(storage, storage[starts[index]], storage[starts[earlier]])
+    before = _order(program, producers, storage, views)
     unmovable = frozenset(
         index
         for index in loops
@@ -130,6 +140,7 @@ def read_program(program: Program, *, target_kind: str) -> Graph:
         before,
         tuple(storage),
         unmovable,
+        frozenset(written) | {storage[value] for value in program.outputs if value is not None},
         ranges,
     )
 
@@ -138,6 +149,15 @@ def without(graph: Graph, nodes: Iterable[int]) -> Graph:
     """`graph` with some loops opaque after all."""
     gone = set(nodes)
     return replace(graph, loops={k: v for k, v in graph.loops.items() if k not in gone})
+
+
+def _unchanged(index: tuple[Expr, ...], ranges: ix.Ranges) -> tuple[Expr, ...]:
+    return index
+
+
+def _merged(storage: Sequence[int], left: int, right: int) -> list[int]:
+    low, high = min(left, right), max(left, right)
+    return [low if name == high else name for name in storage]
 
 
 def _simplified(found: ValueType) -> ValueType:

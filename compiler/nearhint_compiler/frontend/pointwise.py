@@ -155,7 +155,7 @@ def _pow_scalar(e: Emitter, x: Value, *, exponent: Arg) -> Value:
         number = exponent
     else:
         raise Unlowerable("an exponent is wanted")
-    if number in _POWERS and (number >= 0 and number == int(number) or not e.is_integer(x)):
+    if number in _POWERS and ((number >= 0 and number == int(number)) or not e.is_integer(x)):
         return _POWERS[number](e, x)
     if x.dtype not in dtypes.FLOATS:
         raise Unlowerable("an integer power")

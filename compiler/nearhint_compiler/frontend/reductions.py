@@ -118,7 +118,7 @@ def _correction(options: Mapping[str, Arg]) -> int:
         return 1
     if isinstance(arg, Int):
         return arg.value
-    if isinstance(arg, float) and arg == int(arg):
+    if isinstance(arg, float) and arg.is_integer():
         return int(arg)
     raise Unlowerable("a correction that is no integer")
 
@@ -143,6 +143,14 @@ def _all(e: Emitter, x: Value, count: Expr) -> Sequence[Value]:
     return (e.reduce("all", e.cast(x, "bool")),)
 
 
+def _logsumexp(e: Emitter, x: Value, count: Expr) -> Sequence[Value]:
+    """The maximum is subtracted unless it is infinite, as eager does."""
+    largest, zero = e.reduce("max", x), e.const(x.dtype, 0)
+    shift = e.op("where", e.op("isinf", largest), zero, largest)
+    total = e.reduce("sum", e.op("exp", e.op("sub", x, shift)))
+    return (e.op("add", e.op("log", total), shift),)
+
+
 _DIMS = "self dim keepdim"
 
 REDUCTIONS: Mapping[str, Rule] = {
@@ -162,6 +170,7 @@ REDUCTIONS: Mapping[str, Rule] = {
     "aten.all.default": reduction(_all, "self", "own"),
     "aten.all.dim": reduction(_all, _DIMS, "own"),
     "aten.all.dims": reduction(_all, _DIMS, "own"),
+    "aten.logsumexp.default": reduction(_logsumexp, _DIMS),
     "aten.var.correction": reduction(_var, "self dim keepdim | correction", correction=None),
     "aten.var.dim": reduction(_var, "self dim | unbiased keepdim", unbiased=True),
     "aten.std.correction": reduction(_std, "self dim keepdim | correction", correction=None),

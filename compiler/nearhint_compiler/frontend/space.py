@@ -76,7 +76,7 @@ def space_of(loops: Loops) -> Space:
 
 
 def unify(left: Space, right: Space) -> Space | None:
-    """A space that both sides' members fit, with dims as fine as either needs; None if none does."""
+    """A space that both sides' members fit, with dims as fine as either needs, if there is one."""
     if left == right:
         return left
     if right.reduced_dims and not left.reduced_dims:

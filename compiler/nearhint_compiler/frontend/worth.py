@@ -15,7 +15,7 @@ HEAVY = frozenset(
     f"aten.{name}"
     for name in (
         "exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "tanh", "erf", "sigmoid",
-        "gelu", "silu", "elu", "softplus", "pow", "rsqrt", "sqrt",
+        "gelu", "silu", "elu", "softplus", "pow",
     )
 )  # fmt: skip
 """Ops that cost more than the memory traffic that recomputing them saves."""
