@@ -8,6 +8,8 @@ required the original graph runs. May import: torch, nearhint, nearhint_rules, t
 
 from __future__ import annotations
 
-from nearhint_torch.backend import nearhint
+from nearhint_torch.backend import capture_only, nearhint
+from nearhint_torch.report import Report
+from nearhint_torch.runner import watch
 
-__all__ = ["nearhint"]
+__all__ = ["Report", "capture_only", "nearhint", "watch"]

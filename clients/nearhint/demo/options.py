@@ -1,0 +1,35 @@
+"""What the demo can be asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PAIRS: tuple[tuple[int, int], ...] = (
+    (1, 12), (1, 23), (1, 40), (1, 64), (1, 110),
+    (2, 17), (2, 60), (3, 28), (4, 14), (4, 44), (4, 96), (5, 21), (6, 52),
+    (8, 11), (8, 33), (8, 72), (12, 25), (13, 18), (16, 16), (16, 36), (16, 58),
+    (20, 30), (24, 13), (24, 41), (32, 10), (32, 26), (32, 38),
+)  # fmt: skip
+"""(batch, tokens) to encode; tokens are brought to the nearest length that real sentences have."""
+GPU_PAIRS: tuple[tuple[int, int], ...] = (
+    *PAIRS, (32, 100), (64, 26), (64, 58), (64, 110), (128, 40), (128, 96),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoOptions:
+    """`device` is "cpu" or "cuda"; `compare` is "" or "inductor".
+
+    `repetitions` are interleaved timings of each pair; `settle_timeout_s` bounds the tuning, for
+    each of the two waits for it.
+    """
+
+    device: str = "cpu"
+    compare: str = ""
+    repetitions: int = 21
+    settle_timeout_s: float = 600.0
+
+    @property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """The (batch, tokens) that the device is shown at."""
+        return PAIRS if self.device == "cpu" else GPU_PAIRS
