@@ -1,0 +1,68 @@
+"""What the commands share: options, the connection they open, and how errors end them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from functools import wraps
+from typing import ParamSpec
+
+import click
+
+from nearhint import config, version
+from nearhint.cli_output import talk
+from nearhint.connection import Connection
+from nearhint.counters import Counters
+from nearhint.errors import DaemonUnreachable, NearhintError
+from nearhint.exit_codes import ExitCode, exit_code
+from nearhint_rules.errors import RulesError
+
+Arguments = ParamSpec("Arguments")
+
+address_option = click.option(
+    "--address", metavar="unix:PATH", help="The daemon's socket; also NEARHINT_ADDRESS."
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
+
+
+def exits(command: Callable[Arguments, ExitCode | None]) -> Callable[Arguments, None]:
+    """Ends a command with an exit code; an error of ours becomes a line on stderr."""
+
+    @wraps(command)
+    def run(*args: Arguments.args, **options: Arguments.kwargs) -> None:
+        try:
+            code = command(*args, **options) or ExitCode.OK
+        except NearhintError as error:
+            talk(f"nearhint: {error.report()}")
+            code = exit_code(error)
+        except RulesError as error:
+            talk(f"nearhint: the daemon's answer makes no sense: {error.code}: {error}")
+            code = ExitCode.INTEGRITY
+        click.get_current_context().exit(int(code))
+
+    return run
+
+
+@contextmanager
+def connected(address: str | None) -> Generator[Connection]:
+    """A connection to the daemon at `address`, or at the configured one, versions compared."""
+    settings = config.from_environment()
+    chosen = address or settings.address
+    if chosen is None:
+        raise DaemonUnreachable(address="no address", problem="NEARHINT_ADDRESS is not set")
+    connection = Connection(
+        chosen,
+        trusted_uids=settings.trusted_uids,
+        counters=Counters(),
+        version=version.VERSION,
+    )
+    try:
+        connection.hello()
+        yield connection
+    finally:
+        connection.close()
+
+
+def examples(*lines: str) -> str:
+    r"""The end of a command's help, as click wants it: `\b` keeps the lines as they are."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)

@@ -1,0 +1,38 @@
+"""`nearhint` on the command line: data on stdout, talk on stderr, exit codes with a meaning.
+
+0 ok   1 failed   2 usage   3 daemon unreachable   4 not found   5 integrity   6 refused
+7 partial (a warm-up that left something)   130 interrupted
+"""
+
+from __future__ import annotations
+
+import click
+
+from nearhint._cli_explain import explain
+from nearhint._cli_options import examples
+from nearhint._cli_run import demo, warmup
+from nearhint._cli_status import kernels, policy, status
+from nearhint.version import VERSION
+
+
+@click.group(
+    epilog=examples(
+        "nearhint status",
+        "nearhint kernels --json",
+        "nearhint explain 3fa9 --dims k0=4096,k1=384",
+        "nearhint policy cuda:0 never",
+        "nearhint demo",
+    ),
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.version_option(VERSION, prog_name="nearhint")
+def main() -> None:
+    """Kernels tuned per shape, for models that are already deployed.
+
+    Exit codes: 0 ok, 1 failed, 2 usage, 3 daemon unreachable, 4 not found, 5 integrity problem,
+    6 refused, 7 partial, 130 interrupted.
+    """
+
+
+for _command in (status, kernels, explain, policy, demo, warmup):
+    main.add_command(_command)

@@ -1,0 +1,68 @@
+"""How commands speak: tables and JSON on stdout, talk and progress bars on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+SCHEMA_VERSION = 1
+"""Of every `--json` output. Fields are added without a new number; unknown ones are ignored."""
+PIPE_WIDTH = 200
+"""Columns where stdout is no terminal: nothing is cut off for a file."""
+
+
+def print_json(content: Mapping[str, object]) -> None:
+    """One JSON object on stdout, with `schema_version`."""
+    click.echo(json.dumps({"schema_version": SCHEMA_VERSION, **content}, indent=2))
+
+
+def stdout() -> Console:
+    """The console for data."""
+    return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)
+
+
+def stderr() -> Console:
+    """The console for talk."""
+    return Console(stderr=True, highlight=False)
+
+
+def talk(line: str) -> None:
+    """One line for people, on stderr."""
+    click.echo(line, err=True)
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
+    """A table on stdout; a column whose name ends in a unit or a number sign is right-aligned."""
+    drawn = Table(title=title or None, title_justify="left", title_style="bold")
+    for column in columns:
+        is_number = column.endswith(("#", "%", "µs", "ms", "log2"))
+        drawn.add_column(column, justify="right" if is_number else "left", overflow="fold")
+    for row in rows:
+        drawn.add_row(*(escape(str(cell)) for cell in row))
+    stdout().print(drawn)
+
+
+@contextmanager
+def progress(title: str) -> Generator[Callable[[int, int], None]]:
+    """A progress bar on stderr; call what it gives with (done, total)."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=stderr(), transient=True) as bar:
+        task = bar.add_task(title, total=None)
+
+        def advance(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        yield advance

@@ -1,0 +1,263 @@
+"""The command line: what it prints, what it exits with, and that all of it is documented."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+import grpc
+import pytest
+from click.testing import CliRunner, Result
+from tests.unit.client import doubling
+
+from nearhint._cli_explain import read_dims
+from nearhint._cli_run import read_sizes, read_sizes_file
+from nearhint.cli import main
+from nearhint.errors import InvalidSetting
+from nearhint.exit_codes import BY_ERROR, ExitCode
+from nearhint.testing import TARGET_ID, FakeDaemon
+from nearhint_proto import convert
+from nearhint_proto.v1 import admin_service_pb2, kernel_service_pb2
+from nearhint_rules import expr as ex
+from nearhint_rules.guard import Aligned, Divisible, Guard
+from nearhint_rules.selection import select
+
+COMMANDS = [command for _, command in sorted(main.commands.items())]
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments))
+
+
+@pytest.fixture
+def explained(daemon: FakeDaemon) -> FakeDaemon:
+    guarded = doubling.variant(
+        guard=Guard((Divisible(ex.symbol("k0"), 16), Aligned(1, 32))), name="2"
+    )
+    table = doubling.table(64, 4096, generation=12, variants=(doubling.variant(), guarded))
+    selection = select(table, (100,), fallback=doubling.FALLBACK)
+    message = admin_service_pb2.ExplainKernelResponse(
+        kernel=admin_service_pb2.KernelSummary(
+            id=doubling.KERNEL,
+            title="add",
+            symbols=["k0"],
+            tiers={TARGET_ID: 2},
+            hints=2,
+            programs=3,
+        ),
+        ir="kernel (k0)\n  [not markup] y[i] = x[i] + x[i]",
+        bytes_moved=convert.expr_to_proto(ex.mul(8, ex.symbol("k0"))),
+        tables=[convert.table_to_proto(table)],
+        selections={TARGET_ID: convert.selection_to_proto(selection, table)},
+        measurements=[
+            admin_service_pb2.MeasurementRecord(
+                kind="variant",
+                subject="1" * 64,
+                dims=[64],
+                timing=convert.timing_to_proto(table.hints[0].ranked[0][1]),
+                conditions="warm cache, 2 threads",
+                measured_at_s=1_700_000_000,
+                daemon_id="d" * 32,
+                origin="measured",
+            )
+        ],
+        rejected=["looped 8: wrong at k0=7"],
+        provenance=["model.layer.0 (model.py:12)"],
+    )
+    daemon.store.explained[doubling.KERNEL] = message
+    daemon.store.status.devices.add(
+        name="cpu",
+        device=convert.device_to_proto(doubling.DEVICE),
+        policy=admin_service_pb2.DEVICE_POLICY_ALWAYS,
+        is_worker_ready=True,
+    )
+    daemon.store.status.kernels = 1
+    daemon.store.status.problems.append("no C compiler")
+    return daemon
+
+
+def test_status_prints_a_table_and_talks_on_stderr(explained: FakeDaemon) -> None:
+    result = run("status", "--address", explained.address)
+    assert result.exit_code == ExitCode.OK
+    assert "serving" in result.stdout
+    assert "test cpu" in result.stdout
+    assert "no C compiler" in result.stderr
+    assert "no C compiler" not in result.stdout
+
+
+def test_status_as_json(explained: FakeDaemon) -> None:
+    result = run("status", "--json", "--address", explained.address)
+    content = json.loads(result.stdout)
+    assert content["schema_version"] == 1
+    assert content["kernels"] == 1
+    assert content["devices"][0]["policy"] == "always"
+    assert content["problems"] == ["no C compiler"]
+
+
+def test_the_address_comes_from_the_environment_too(
+    explained: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NEARHINT_ADDRESS", explained.address)
+    assert run("status").exit_code == ExitCode.OK
+
+
+def test_kernels_reads_every_page(explained: FakeDaemon) -> None:
+    for number in range(2500):
+        name = f"{number:064x}"
+        explained.store.explained[name] = admin_service_pb2.ExplainKernelResponse(
+            kernel=admin_service_pb2.KernelSummary(id=name)
+        )
+    result = run("kernels", "--json", "--limit", "9999", "--address", explained.address)
+    assert len(json.loads(result.stdout)["kernels"]) == 2501
+    few = run("kernels", "--json", "--limit", "3", "--address", explained.address)
+    assert len(json.loads(few.stdout)["kernels"]) == 3
+
+
+def test_explain_says_why(explained: FakeDaemon) -> None:
+    result = run("explain", "abab", "--dims", "k0=100", "--address", explained.address)
+    assert result.exit_code == ExitCode.OK
+    for text in (
+        doubling.KERNEL,
+        "(* 8 k0) = 800",
+        "schedule 1 (default)",
+        "k0 % 16 == 0 and argument 1 aligned to 32 bytes",
+        "0.10",  # 100 ns in µs
+        "generation 12",
+        "because",
+        "[winner]",
+        "away in log2",
+        "original ops cdcd",
+        "warm cache, 2 threads",
+        "measured by",
+        "wrong at k0=7",
+        "model.py:12",
+        "[not markup] y[i] = x[i] + x[i]",
+    ):
+        assert text in result.stdout, text
+    (request,) = explained.asked("ExplainKernel")
+    assert convert.size_hint_from_proto(request.dims) == {"k0": 100}
+
+
+def test_explain_as_json(explained: FakeDaemon) -> None:
+    result = run("explain", "abab", "--json", "--address", explained.address)
+    content = json.loads(result.stdout)
+    assert content["bytes_moved"] == "(* 8 k0)"
+    assert content["selections"][TARGET_ID]["reason"] == "winner"
+    first = content["tables"][0]["hints"][0]
+    assert first["dims"] == {"k0": 64}
+    assert [each["median_ns"] for each in first["ranked"]] == [100, 101]
+    assert content["rejected"] == ["looped 8: wrong at k0=7"]
+
+
+def test_policy_is_shown_and_set(explained: FakeDaemon) -> None:
+    shown = run("policy", "cpu", "--json", "--address", explained.address)
+    assert json.loads(shown.stdout)["devices"][0]["policy"] == "always"
+    changed = run("policy", "cpu", "never", "--json", "--address", explained.address)
+    assert json.loads(changed.stdout)["devices"][0]["policy"] == "never"
+    (request,) = explained.asked("SetDevicePolicy")
+    assert request.actor
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["explain", "ffff"], ExitCode.NOT_FOUND),
+        (["policy", "cuda:7"], ExitCode.NOT_FOUND),
+        (["policy", "cuda:7", "never"], ExitCode.NOT_FOUND),
+        (["policy", "cpu", "sometimes"], ExitCode.USAGE),
+        (["explain", "abab", "--dims", "k0"], ExitCode.USAGE),
+        (["status", "--address", "tcp:1"], ExitCode.USAGE),
+        (["status", "--address", "unix:/nowhere/at/all.sock"], ExitCode.UNREACHABLE),
+        (["nonsense"], ExitCode.USAGE),
+        (["warmup", "m:f"], ExitCode.USAGE),
+        (["warmup", "m:f", "--sizes", "batch"], ExitCode.USAGE),
+    ],
+)
+def test_what_is_wrong_decides_the_exit_code(
+    explained: FakeDaemon,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    code: ExitCode,
+) -> None:
+    monkeypatch.setenv("NEARHINT_ADDRESS", explained.address)
+    result = run(*arguments)
+    assert result.exit_code == code
+    assert result.stdout == ""
+    assert result.stderr != ""
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (grpc.StatusCode.INVALID_ARGUMENT, ExitCode.USAGE),
+        (grpc.StatusCode.FAILED_PRECONDITION, ExitCode.REFUSED),
+        (grpc.StatusCode.UNAVAILABLE, ExitCode.UNREACHABLE),
+        (grpc.StatusCode.INTERNAL, ExitCode.FAILED),
+    ],
+)
+def test_a_refusal_decides_the_exit_code(
+    explained: FakeDaemon, status: grpc.StatusCode, code: ExitCode
+) -> None:
+    explained.fail("GetStatus", status)
+    assert run("status", "--address", explained.address).exit_code == code
+
+
+def test_another_protocol_is_refused(explained: FakeDaemon) -> None:
+    explained.store.info.protocol_min = 7
+    explained.store.info.protocol_max = 9
+    result = run("status", "--address", explained.address)
+    assert result.exit_code == ExitCode.REFUSED
+    assert "protocol 7 to 9" in result.stderr
+
+
+def test_a_selection_reason_of_a_newer_daemon_is_printed_as_it_is(explained: FakeDaemon) -> None:
+    message = explained.store.explained[doubling.KERNEL]
+    message.selections[TARGET_ID].CopyFrom(
+        kernel_service_pb2.Selection(reason="refined_tomorrow", generation=1)
+    )
+    result = run("explain", "abab", "--dims", "k0=1", "--address", explained.address)
+    assert "refined_tomorrow" in result.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: str(command.name))
+def test_every_command_is_documented_and_ends_with_examples(command: click.Command) -> None:
+    assert command.help
+    shown = run(str(command.name), "--help").stdout
+    assert shown.count("\n    nearhint " + str(command.name)) >= 2
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help, parameter.name
+
+
+def test_every_exit_code_is_in_the_help() -> None:
+    shown = " ".join(run("--help").stdout.split())
+    for code in ExitCode:
+        assert f"{int(code)} " in shown
+    assert set(BY_ERROR.values()) <= set(ExitCode)
+
+
+def test_sizes_are_all_combinations(tmp_path: Path) -> None:
+    assert read_sizes("batch=1,8; tokens=16") == [
+        {"batch": 1, "tokens": 16},
+        {"batch": 8, "tokens": 16},
+    ]
+    listed = tmp_path / "sizes.txt"
+    listed.write_text("# of last week\nbatch=1;tokens=7\n\nbatch=2;tokens=9,10\n")
+    assert read_sizes_file(listed) == [
+        {"batch": 1, "tokens": 7},
+        {"batch": 2, "tokens": 9},
+        {"batch": 2, "tokens": 10},
+    ]
+
+
+@pytest.mark.parametrize("text", ["batch", "batch=", "batch=0", "batch=-1", "=1", "a=1;a=2", "a=x"])
+def test_sizes_that_make_no_sense_are_refused(text: str) -> None:
+    with pytest.raises(InvalidSetting):
+        read_sizes(text)
+
+
+@pytest.mark.parametrize("text", ["k0", "k0=", "k0=-1", "k0=1,k0=2", "k0=1e3"])
+def test_dims_that_make_no_sense_are_refused(text: str) -> None:
+    with pytest.raises(InvalidSetting):
+        read_dims(text)
