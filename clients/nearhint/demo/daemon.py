@@ -86,19 +86,17 @@ class DemoDaemon:
         finally:
             connection.close()
 
-    def set_policy(self, device: str, policy: admin.DevicePolicy) -> None:
-        """Whether it may use the device; waits until what was running there has ended."""
+    def leave_alone(self, device: str) -> None:
+        """Sets the device's policy to `never` and waits until what was running has ended."""
         connection = self.connect()
         try:
             connection.set_device_policy(
-                admin.SetDevicePolicyRequest(device=device, policy=policy, actor="nearhint demo")
+                admin.SetDevicePolicyRequest(
+                    device=device, policy=admin.DEVICE_POLICY_NEVER, actor="nearhint demo"
+                )
             )
             deadline = time.monotonic() + IDLE_TIMEOUT_S
-            while (
-                policy == admin.DEVICE_POLICY_NEVER
-                and connection.get_status().running_jobs
-                and time.monotonic() < deadline
-            ):
+            while connection.get_status().running_jobs and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
         finally:
             connection.close()

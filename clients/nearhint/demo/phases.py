@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -27,7 +28,6 @@ from nearhint.demo.tiers import Served, served
 from nearhint.demo.timing import interleaved_ms
 from nearhint.readiness import settle, status
 from nearhint.session import counters, shutdown
-from nearhint_proto.v1 import admin_service_pb2 as admin
 
 RECONNECT_TIMEOUT_S = 60.0
 _POLL_S = 0.1
@@ -90,7 +90,7 @@ class _Demo:
         self._cold(compiled, pairs, start)
         is_settled = self._settle(compiled, pairs, start)
 
-        self._daemon.set_policy(self._device, admin.DEVICE_POLICY_NEVER)
+        self._daemon.leave_alone(self._device)
         rows = self._time(eager, compiled, inductor, pairs)
         captures = _captures() - before
 
@@ -207,10 +207,7 @@ class _Demo:
         if inductor is not None:
             encoders["inductor"] = inductor
         times_ms = interleaved_ms(
-            {
-                name: lambda encoder=encoder: encoder.forward(pair.features)
-                for name, encoder in encoders.items()
-            },
+            {name: partial(encoder.forward, pair.features) for name, encoder in encoders.items()},
             repetitions=self._options.repetitions,
             synchronise=torch.cuda.synchronize if self._device != "cpu" else lambda: None,
         )
@@ -243,9 +240,7 @@ class _Demo:
         deadline = time.perf_counter() + RECONNECT_TIMEOUT_S
         while not status().connected and time.perf_counter() < deadline:
             time.sleep(_POLL_S)
-        answers = [
-            self._call(lambda pair=pair: compiled.encode(pair.batch.sentences)) for pair in pairs
-        ]
+        answers = [self._call(partial(compiled.encode, pair.batch.sentences)) for pair in pairs]
         settle(timeout_s=RECONNECT_TIMEOUT_S)
         connection = self._daemon.connect()
         try:

@@ -105,23 +105,26 @@ def as_table(report: DemoReport) -> str:
 
 def _lines(report: DemoReport) -> list[str]:
     first_t2 = "never" if report.first_t2_s is None else f"after {report.first_t2_s:.1f} s"
+    speed = f"geometric mean: {report.geomean_vs_eager:.3f} x eager"
+    if report.geomean_vs_inductor is not None:
+        speed += f", {report.geomean_vs_inductor:.3f} x Inductor (dynamic)"
+    first = f"{report.first_call_s:.2f} s (capture alone: {report.capture_s:.2f} s)"
+    other = f"{report.second_process_first_call_s:.2f} s"
+    alone = f"(capture alone: {report.second_process_capture_s:.2f} s)"
     lines = [
-        f"geometric mean: {report.geomean_vs_eager:.3f} x eager",
-        f"captures: {report.captures}; recompiles: {report.recompiles}; "
-        + f"exceptions: {report.exceptions}",
-        f"first call: {report.first_call_s:.2f} s (capture alone: {report.capture_s:.2f} s); "
-        + f"first launch at T2: {first_t2}",
-        f"second process: first call {report.second_process_first_call_s:.2f} s (capture alone: "
-        + f"{report.second_process_capture_s:.2f} s), {_tiers(report.second_process_tiers)}; "
-        + f"compiles: {report.second_process_compiles}",
-        f"after kill -9 and restart: {_tiers(report.restart_tiers)}; "
-        + f"compiles: {report.restart_compiles}; lost results: {report.lost_results}",
+        speed,
+        f"captures: {report.captures}, recompiles: {report.recompiles}",
+        f"exceptions: {report.exceptions}",
+        f"first call: {first}; first launch at T2: {first_t2}",
+        f"second process, first call: {other} {alone}; {_tiers(report.second_process_tiers)}",
+        f"second process, compiles: {report.second_process_compiles}",
+        f"after kill -9 and restart: {_tiers(report.restart_tiers)}",
+        f"after kill -9 and restart, compiles: {report.restart_compiles}",
+        f"after kill -9 and restart, lost results: {report.lost_results}",
         f"metrics: {report.metrics_address}",
         "",
         report.explain,
     ]
-    if report.geomean_vs_inductor is not None:
-        lines[0] += f", {report.geomean_vs_inductor:.3f} x Inductor (dynamic)"
     if not report.settled:
         lines.insert(0, "NOT SETTLED: some Kernels were still being tuned when time was up")
     return lines

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import click
 
@@ -70,7 +71,7 @@ def main(role: str, device: str, precision: str) -> Answer:
     first_call_s = time.perf_counter() - start
     every = [answer]
     if role == "serve":
-        every += [served(lambda batch=batch: encoder.encode(batch.sentences)) for batch in batches]
+        every += [served(partial(encoder.encode, batch.sentences)) for batch in batches]
     return Answer(
         first_call_s=first_call_s,
         first_tiers=answer.tiers,
