@@ -1,0 +1,137 @@
+"""Index expressions: every simplification and every proof holds at every point, by brute force."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from nearhint_compiler.errors import InvalidKernel
+from nearhint_compiler.ir import index as ix
+from nearhint_rules import expr as ex
+from nearhint_rules.errors import InvalidExpression
+from nearhint_rules.expr import Expr, Int, Sym
+
+S0, S1 = Sym("s0"), Sym("s1")
+RANGES = ix.Ranges(
+    {"s0": (1, None), "s1": (2, 7)},
+    {"f0": S0, "f1": S1, "f2": Int(4), "f3": ex.mul(2, S1)},
+)
+ATOMS: list[Expr] = [S0, S1, *(Sym(name) for name in RANGES.extents), *map(Int, (1, 2, 3, 4, 8))]
+SIZES: list[Expr] = [S0, S1, Int(2), Int(3), Int(4), ex.mul(S0, S1), ex.mul(4, S1), ex.mul(2, S1)]
+
+
+def points() -> Iterator[dict[str, int]]:
+    for s0, s1 in itertools.product((1, 2, 5), (2, 3, 7)):
+        sizes = {"s0": s0, "s1": s1}
+        extents = [ex.evaluate(extent, sizes) for extent in RANGES.extents.values()]
+        for values in itertools.product(*map(range, extents)):
+            yield sizes | dict(zip(RANGES.extents, values, strict=True))
+
+
+POINTS = list(points())[::3]
+
+
+def sums(children: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
+    return st.one_of(
+        st.lists(children, min_size=2, max_size=3).map(lambda items: ex.add(*items)),
+        st.tuples(children, st.sampled_from(SIZES)).map(lambda pair: ex.mul(*pair)),
+        st.tuples(children, st.sampled_from(SIZES)).map(lambda pair: ex.floordiv(*pair)),
+        st.tuples(children, st.sampled_from(SIZES)).map(lambda pair: ex.mod(*pair)),
+        st.tuples(children, children).map(lambda pair: ex.sub(*pair)),
+        st.lists(children, min_size=2, max_size=2).map(lambda items: ex.minimum(*items)),
+        st.lists(children, min_size=2, max_size=2).map(lambda items: ex.maximum(*items)),
+    )
+
+
+EXPRESSIONS = st.recursive(st.sampled_from(ATOMS), sums, max_leaves=8)
+
+
+@given(EXPRESSIONS)
+def test_simplifying_changes_no_value(expr: Expr) -> None:
+    simple = ix.simplify(expr, RANGES)
+    for point in POINTS:
+        assert ex.evaluate(simple, point) == ex.evaluate(expr, point)
+
+
+@given(EXPRESSIONS)
+def test_what_is_proved_holds_everywhere(expr: Expr) -> None:
+    if ix.is_nonnegative(expr, RANGES):
+        assert all(ex.evaluate(expr, point) >= 0 for point in POINTS)
+    for size in SIZES:
+        if ix.is_within(expr, size, RANGES):
+            assert all(0 <= ex.evaluate(expr, point) < ex.evaluate(size, point) for point in POINTS)
+
+
+SHAPES = st.lists(st.sampled_from([S0, S1, Int(1), Int(2), Int(6), ex.mul(2, S1)]), max_size=4)
+
+
+@given(SHAPES, st.data())
+def test_reindexing_walks_the_target_in_row_major_order(
+    shape: list[Expr], data: st.DataObject
+) -> None:
+    target = data.draw(regrouped(shape))
+    extents = {f"f{place}": size for place, size in enumerate(shape)}
+    ranges = ix.Ranges(RANGES.symbols, extents)
+    index = tuple(Sym(name) for name in extents)
+    found = ix.reindex(index, shape, target, ranges)
+    for sizes in ({"s0": 1, "s1": 2}, {"s0": 3, "s1": 2}, {"s0": 2, "s1": 7}):
+        assume(math.prod(ex.evaluate(size, sizes) for size in shape) < 500)
+        places = itertools.product(*(range(ex.evaluate(size, sizes)) for size in target))
+        walk = itertools.product(*(range(ex.evaluate(size, sizes)) for size in shape))
+        for here, there in zip(walk, places, strict=True):
+            point = sizes | dict(zip(extents, here, strict=True))
+            assert tuple(ex.evaluate(item, point) for item in found) == there
+
+
+@st.composite
+def regrouped(draw: st.DrawFn, shape: list[Expr]) -> list[Expr]:
+    """Another shape of as many elements: runs of dims multiplied, a constant split."""
+    target: list[Expr] = []
+    for size in shape:
+        if target and draw(st.booleans()):
+            target[-1] = ex.mul(target[-1], size)
+        elif size == Int(6) and draw(st.booleans()):
+            target += [Int(2), Int(3)]
+        else:
+            target.append(size)
+    return target
+
+
+@pytest.mark.parametrize(
+    ("text", "simple"),
+    [
+        ("(// (+ (* f0 s1) f1) s1)", "f0"),
+        ("(% (+ (* f0 s1) f1) s1)", "f1"),
+        ("(// (+ (* 384 f0) f2) 384)", "f0"),
+        ("(// (+ (* 4 f1) f2) (* 4 s1))", "0"),
+        ("(% (+ (* 4 f0) f2) (* 4 s1))", "(+ f2 (* 4 (% f0 s1)))"),
+        ("(+ (* s1 (// f0 s1)) (% f0 s1))", "f0"),
+        ("(// (// f0 2) 3)", "(// f0 6)"),
+        ("(max 1 s1)", "s1"),
+        ("(min f1 s1)", "f1"),
+        ("(// (+ f3 s0) s1)", "(// (+ f3 s0) s1)"),
+    ],
+)
+def test_rules(text: str, simple: str) -> None:
+    assert ex.to_text(ix.simplify(ex.parse(text), RANGES)) == simple
+
+
+def test_a_reshape_of_other_sizes_is_refused() -> None:
+    with pytest.raises(InvalidKernel):
+        ix.reindex((Sym("f0"),), (S0,), (S1,), RANGES)
+
+
+def test_a_hint_is_no_proof() -> None:
+    sizes: Mapping[str, tuple[int, int | None]] = {"s0": (0, None)}
+    assert not ix.is_positive(S0, ix.Ranges(sizes))
+    assert not ix.is_within(Sym("f0"), S0, ix.Ranges(sizes, {"f0": S1}))
+
+
+def test_division_by_zero_is_an_error() -> None:
+    with pytest.raises(InvalidExpression):
+        ix.floordiv(S0, Int(0), RANGES)
