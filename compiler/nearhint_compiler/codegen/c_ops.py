@@ -157,11 +157,12 @@ OP_ROWS: tuple[Row, ...] = (
     ),
     Row(
         "shr",
-        "/* A shift by a negative number or by all bits and more leaves the sign. */\n"
+        "/* A shift by a negative number or by all bits and more leaves the sign, or 0. */\n"
         "static inline $V shr_$T($V x, $V y)\n"
         "{\n    $V bits = (y - y) + ($E)(8 * sizeof($E) - 1);\n"
         "    $V inside = ($V)((y >= 0) & (y <= bits));\n"
-        "    return x >> ((inside & y) | (~inside & bits));\n}\n",
+        "    $V sign = ($V)(x < 0);\n"
+        "    return (inside & (x >> (y & bits))) | (~inside & sign);\n}\n",
         ir.INTEGERS,
     ),
 )

@@ -1,0 +1,175 @@
+"""Compiles generated C with the machine's compiler, runs it, and compares with the interpreter.
+
+The OpenMP runtime is a stand-in that runs the threads one after another and counts its calls.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from nearhint_compiler.codegen import Generated, generate
+from nearhint_compiler.codegen.c_primitive import FEATURES
+from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.ir.legality import check_kernel
+from nearhint_compiler.schedule import Schedule
+from nearhint_daemon.workers.interpreter import interpret
+from nearhint_rules.artifact import CpuLaunch
+from nearhint_rules.target import CpuDevice, Target
+
+Array: TypeAlias = npt.NDArray[Any]
+GUARD = 64
+STORAGE: Mapping[str, Any] = {
+    "f64": np.float64, "f32": np.float32, "f16": np.float16, "bf16": np.uint16,
+    "i64": np.int64, "i32": np.int32, "i16": np.int16, "i8": np.int8, "u8": np.uint8,
+    "bool": np.uint8,
+}  # fmt: skip
+RELATIVE: Mapping[str, float] = {"f64": 1e-12, "f32": 4e-6, "f16": 2e-3, "bf16": 1.6e-2}
+
+_STAND_IN = """
+int stand_in_calls, stand_in_thread, stand_in_threads = 1;
+int omp_get_thread_num(void) { return stand_in_thread; }
+int omp_get_num_threads(void) { return stand_in_threads; }
+void GOMP_parallel(void (*function)(void *), void *data, unsigned threads, unsigned flags)
+{
+    stand_in_calls++;
+    stand_in_threads = (int)threads;
+    for (stand_in_thread = stand_in_threads - 1; stand_in_thread > 0; stand_in_thread--)
+        function(data);
+    function(data);
+    stand_in_threads = 1;
+}
+"""
+
+
+def machine_features() -> tuple[str, ...]:
+    """The instruction sets of this machine that the emitter has a use for."""
+    known = {feature for features in FEATURES.values() for feature in features}
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("flags"):
+            return tuple(sorted(known & set(line.split())))
+    return ()
+
+
+def target(features: Sequence[str]) -> Target:
+    """A CPU with these instruction sets."""
+    return Target(CpuDevice("test", tuple(features), "glibc"), ("cc",))
+
+
+MACHINE = target(machine_features())
+PORTABLE = target(())
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """A compiled kernel. `calls` counts the calls of the OpenMP runtime so far."""
+
+    kernel: ir.Kernel
+    generated: Generated
+    entry: Callable[..., None]
+    library: ctypes.CDLL
+
+    @property
+    def calls(self) -> int:
+        """Calls of GOMP_parallel."""
+        return ctypes.c_int.in_dll(self.library, "stand_in_calls").value
+
+    def run(self, dims: Sequence[int], arrays: Sequence[Array], *, threads: int = 1) -> None:
+        """Calls the entry on the addresses of `arrays`."""
+        pointers = (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
+        sizes = (ctypes.c_int64 * max(1, len(dims)))(*dims)
+        self.entry(pointers, sizes, threads)
+
+
+def compile_kernel(
+    kernel: ir.Kernel, schedule: Schedule, directory: Path, *, at: Target = MACHINE
+) -> Native:
+    """Generates, compiles with all warnings as errors but "unused", and loads."""
+    generated = generate(check_kernel(kernel), schedule, at)
+    assert isinstance(generated.launch, CpuLaunch)
+    number = len(list(directory.iterdir()))
+    source, shared = directory / f"k{number}.c", directory / f"k{number}.so"
+    source.write_text(generated.source)
+    stand_in = directory / f"omp{number}.c"
+    stand_in.write_text(_STAND_IN)
+    compiler = shutil.which("cc")
+    assert compiler, "these tests need a C compiler"
+    command = [
+        compiler, "-shared", "-fPIC", "-Wall", "-Werror", "-Wno-unused", str(source),
+        str(stand_in), "-o", str(shared), *generated.flags,
+    ]  # fmt: skip
+    subprocess.run(command, check=True, timeout=100)
+    library = ctypes.CDLL(str(shared))
+    return Native(kernel, generated, library[generated.launch.entry], library)
+
+
+def encode(dtype: str, values: Array) -> Array:
+    """`values` as the storage of an input of `dtype`."""
+    if dtype == "bf16":
+        bits = values.astype(np.float32).view(np.uint32)
+        return np.ascontiguousarray((bits >> 16).astype(np.uint16))
+    with np.errstate(all="ignore"):
+        return np.ascontiguousarray(values.astype(STORAGE[dtype]))
+
+
+def decode(dtype: str, storage: Array) -> Array:
+    """The values of a storage of `dtype`, as the interpreter takes them."""
+    if dtype == "bf16":
+        return (storage.astype(np.uint32) << 16).view(np.float32)
+    return storage.astype(np.bool_) if dtype == "bool" else storage
+
+
+def check(
+    native: Native,
+    dims: Sequence[int],
+    inputs: Sequence[Array],
+    *,
+    threads: int = 1,
+    relative: Mapping[str, float] = RELATIVE,
+) -> None:
+    """Runs `native` on storages `inputs` into poisoned, guarded outputs, and compares."""
+    kernel = native.kernel
+    roles = [param for param in kernel.params if param.role != "out"]
+    readable = [decode(param.dtype, array) for param, array in zip(roles, inputs, strict=True)]
+    expected = interpret(kernel, dict(zip(kernel.symbols, dims, strict=True)), readable)
+    outputs = [param.dtype for param in kernel.params if param.role == "out"]
+    buffers: list[Array] = []
+    for dtype, want in zip(outputs, expected, strict=True):
+        size = int(want.indices.max()) + 1
+        raw = np.full((size + 2 * GUARD) * np.dtype(STORAGE[dtype]).itemsize, 0xFF, np.uint8)
+        buffers.append(raw.view(STORAGE[dtype]))
+    native.run(dims, [*inputs, *(buffer[GUARD:-GUARD] for buffer in buffers)], threads=threads)
+    for dtype, want, buffer in zip(outputs, expected, buffers, strict=True):
+        untouched = np.ones(buffer.size, np.bool_)
+        untouched[want.indices + GUARD] = False
+        assert (buffer.view(np.uint8).reshape(buffer.size, -1)[untouched] == 0xFF).all()
+        got = decode(dtype, buffer[GUARD:-GUARD][want.indices])
+        compare(dtype, got, want.values, want.magnitudes, relative)
+
+
+def compare(
+    dtype: str, got: Array, want: Array, magnitudes: Array, relative: Mapping[str, float]
+) -> None:
+    """Integers are equal; floats are near, and special where they have to be."""
+    if dtype not in relative:
+        assert (got == want).all(), (got[got != want][:5], want[got != want][:5])
+        return
+    limit = {"f32": 3.4028235e38, "f16": 65504.0, "bf16": 3.39e38}.get(dtype, np.inf)
+    wide = got.astype(np.float64)
+    with np.errstate(all="ignore"):
+        rounded = np.where(np.abs(want) > limit, np.sign(want) * np.inf, want)
+        error = np.abs(wide - rounded)
+        allowed = relative[dtype] * np.maximum(np.abs(want), magnitudes) + 1e-40
+        special = ~np.isfinite(rounded)
+        same = np.where(special, (wide == rounded) | (np.isnan(wide) & np.isnan(rounded)), True)
+        near = special | (error <= allowed) | (np.abs(want) > limit * (1 - relative[dtype]))
+    wrong = ~(same & near)
+    assert not wrong.any(), (wide[wrong][:5], want[wrong][:5], np.flatnonzero(wrong)[:5])
