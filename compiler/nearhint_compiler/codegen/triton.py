@@ -30,6 +30,7 @@ from nearhint_compiler.codegen.triton_text import TRITON_TYPES, index_text
 from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import kernel_id
+from nearhint_compiler.schedule.cuda import GRID_YZ_LIMIT
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
 from nearhint_rules.artifact import (
@@ -42,7 +43,6 @@ from nearhint_rules.artifact import (
 from nearhint_rules.guard import AtMost, Fact, Guard
 from nearhint_rules.target import CudaDevice, Target
 
-GRID_YZ_LIMIT = 65_535
 BLOCK_LIMIT = 1 << 20
 """Triton's largest block, in elements."""
 WARPS = (1, 2, 4, 8, 16, 32)

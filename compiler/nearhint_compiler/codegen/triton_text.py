@@ -7,6 +7,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from nearhint_compiler.analysis.index_width import variable_ranges
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
 from nearhint_rules.program import DTYPES
@@ -71,11 +72,6 @@ def needs_floor(division: ex.FloorDiv | ex.Mod) -> bool:
     top = ex.bounds(division.numerator, variable_ranges(division))[0]
     bottom = ex.bounds(division.denominator, variable_ranges(division))[0]
     return top is None or top < 0 or bottom is None or bottom < 1
-
-
-def variable_ranges(*exprs: ex.Expr) -> dict[str, tuple[int, int | None]]:
-    """What is known of each symbol: sizes are at least 1, loop variables at least 0."""
-    return {name: (1 if name[0] == "k" else 0, None) for name in ex.symbols_of(*exprs)}
 
 
 def _nested(function: str, args: tuple[ex.Expr, ...]) -> str:

@@ -20,7 +20,7 @@ def candidates(
     """The schedules worth trying for `kernel` on `target`, the default first.
 
     `dims` are the sizes at hand, by the Kernel's symbols; without them the order is for sizes in
-    general. The default never depends on a Guard.
+    general. The default is the same at all sizes, and the last candidate needs no Guard.
     """
     if target.kind == "cpu":
         from nearhint_compiler.schedule import cpu

@@ -1,0 +1,58 @@
+"""How far apart neighbouring points of the iteration space lie in memory: what coalescing needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from nearhint_compiler.ir import nodes as ir
+from nearhint_rules import expr as ex
+from nearhint_rules.program import DTYPES
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One load or store: bytes an element, bytes in all, and strides along the loop variables.
+
+    Strides are in elements.
+    """
+
+    itemsize: int
+    size_bytes: int
+    strides: Mapping[str, int]
+
+    def is_contiguous(self, variable: str) -> bool:
+        """Whether neighbours along `variable` are neighbours in memory."""
+        return self.strides.get(variable, 0) == 1
+
+
+def accesses(kernel: ir.Kernel, sizes: Mapping[str, int]) -> tuple[Access, ...]:
+    """Every load and store of `kernel` at `sizes`; strides are taken at the space's first point.
+
+    Behind floor divisions and moduli strides change along the way, so they are for ranking only.
+    """
+    extents = {
+        f"{prefix}{number}": ex.evaluate(extent, sizes)
+        for prefix, space in (("p", kernel.pointwise), ("r", kernel.reduction))
+        for number, extent in enumerate(space)
+    }
+    origin = {**sizes, **dict.fromkeys(extents, 0)}
+    found: list[Access] = []
+    for node in kernel.body:
+        if isinstance(node, ir.Load | ir.Store):
+            start = ex.evaluate(node.index, origin)
+            strides = {
+                name: ex.evaluate(node.index, {**origin, name: 1}) - start
+                for name in ex.symbols_of(node.index)
+                if name in extents
+            }
+            itemsize = DTYPES[kernel.params[node.param].dtype]
+            points = prod(extents[name] for name in strides)
+            found.append(Access(itemsize, itemsize * points, strides))
+    return tuple(found)
+
+
+def contiguous_bytes(found: Sequence[Access], variable: str) -> int:
+    """How many bytes, summed over the accesses, lie next to each other along `variable`."""
+    return sum(access.size_bytes for access in found if access.is_contiguous(variable))

@@ -1,0 +1,28 @@
+# cuda.tiled y=32 x=32 dim=0 warps=4 index=32 aligned=1 divisible=3
+# signature:a0=*fp32
+# signature:a1=*fp32
+# signature:a2=*fp32
+# signature:k0=i32
+# signature:k1=i32
+# constexpr:X=32
+# constexpr:Y=32
+# divisible:0
+# divisible:1
+# divisible:2
+# divisible:3
+# divisible:4
+# num_warps=4
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def nearhint_9148ee3a8e90(a0, a1, a2, k0, k1, X: tl.constexpr, Y: tl.constexpr):
+    p1 = (tl.program_id(0) * X + tl.arange(0, X))[None, :]
+    p0 = (tl.program_id(1) * Y + tl.arange(0, Y))[:, None]
+    p1mask = p1 < k1
+    p0mask = p0 < k0
+    v0 = tl.load(a0 + ((k0 * p1) + p0), p1mask & p0mask, other=0)
+    v1 = tl.load(a1 + ((k1 * p0) + p1), p1mask & p0mask, other=0)
+    v2 = v0 + v1
+    tl.store(a2 + (tl.broadcast_to(((k1 * p0) + p1), [Y, X])), tl.broadcast_to(v2, [Y, X]), p1mask & p0mask)

@@ -1,0 +1,145 @@
+"""Every op and reduction compiles to a cubin, on a machine without a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nearhint_compiler.codegen import generate
+from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.ir.legality import check_kernel
+from nearhint_compiler.ir.text import parse_kernel
+from nearhint_compiler.schedule.schedule import parse_schedule
+from nearhint_daemon.workers.cubin import compile_cubin, read_flags
+from nearhint_daemon.workers.errors import CompileFailed, KernelOversized
+from nearhint_rules import expr as ex
+from nearhint_rules.artifact import CudaLaunch, NullArgument
+from nearhint_rules.target import CudaDevice, Target
+
+pytest.importorskip("triton")
+
+KERNELS = Path(__file__).parents[2] / "kernels"
+POINTWISE = "cuda.pointwise x=128 warps=2 index=32 aligned=1 divisible=0"
+LOOPED = "cuda.looped x=1 r=1024 warps=4 index=64 aligned=0 divisible=0"
+ELF = b"\x7fELF"
+DTYPES = (*ir.FLOATS, *ir.INTEGERS, ir.BOOL)
+
+
+def target(capability: int) -> Target:
+    return Target(CudaDevice("a GPU", capability, 132, 80 << 30, "580", 700), ("triton 3.7.1",))
+
+
+def all_ops(dtype: str) -> ir.Kernel:
+    """One pointwise kernel with every op that takes `dtype`, and every cast from it."""
+    p0 = ex.symbol("p0")
+    names = [name for name, rule in ir.OPS.items() if dtype in rule.operands and name != "cast"]
+    casts = [*DTYPES, *ir.LOW_PRECISION]
+    params = [ir.Param("in", dtype)] * 3 + [ir.Param("in", "bool"), ir.Param("scalar", dtype)]
+    body: list[ir.BodyNode] = [ir.Load(place, p0) for place in range(4)]
+    body += [ir.Scalar(4), ir.Const(dtype, 1)]
+    results: list[tuple[int, str]] = [(4, dtype), (5, dtype)]
+    for name in names:
+        rule = ir.OPS[name]
+        result = "bool" if rule.result == "bool" else dtype
+        operands = (3, 0, 1) if name == "where" else (0, 1, 2)[: rule.arity]
+        results.append((len(body), result))
+        body.append(ir.Op(name, result, operands))
+    for kind in casts:
+        results.append((len(body), kind))
+        body.append(ir.Op("cast", kind, (0,)))
+    for value, kind in results:
+        body.append(ir.Store(len(params), p0, value))
+        params.append(ir.Param("out", kind))
+    k0 = ex.symbol("k0")
+    return check_kernel(ir.Kernel(("k0",), (k0,), (), tuple(params), tuple(body)))
+
+
+def all_reductions(dtype: str) -> ir.Kernel:
+    """One row kernel with every reduction in `dtype`."""
+    k0, k1, p0, r0 = map(ex.symbol, ("k0", "k1", "p0", "r0"))
+    params = [ir.Param("in", dtype)]
+    body: list[ir.BodyNode] = [ir.Load(0, ex.add(ex.mul(p0, k1), r0))]
+    kinds = [kind for kind, allowed in ir.REDUCTIONS.items() if dtype in allowed]
+    body += [ir.Reduce(kind, dtype, 0) for kind in kinds]
+    for place in range(1, len(kinds) + 1):
+        body.append(ir.Store(place, p0, place))
+        params.append(ir.Param("out", dtype))
+    return check_kernel(ir.Kernel(("k0", "k1"), (k0,), (k1,), tuple(params), tuple(body)))
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_op_compiles(dtype: str, capability: int, tmp_path: Path) -> None:
+    generated = generate(all_ops(dtype), parse_schedule(POINTWISE), target(capability))
+    built = compile_cubin(generated, target(capability), scratch=tmp_path)
+    assert built.binary.startswith(ELF)
+    assert isinstance(built.launch, CudaLaunch)
+    assert built.launch.capability == capability
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_reduction_compiles(dtype: str, capability: int, tmp_path: Path) -> None:
+    generated = generate(all_reductions(dtype), parse_schedule(LOOPED), target(capability))
+    assert compile_cubin(generated, target(capability), scratch=tmp_path).binary.startswith(ELF)
+
+
+def softmax() -> ir.Kernel:
+    return parse_kernel((KERNELS / "softmax_f16.ir").read_text())
+
+
+def test_equal_source_gives_equal_bytes_wherever_it_is_compiled(tmp_path: Path) -> None:
+    generated = generate(softmax(), parse_schedule(LOOPED), target(90))
+    folders = [tmp_path / "one", tmp_path / "a_longer_name"]
+    for folder in folders:
+        folder.mkdir()
+    first, second = (compile_cubin(generated, target(90), scratch=folder) for folder in folders)
+    assert first.binary == second.binary
+    assert str(tmp_path).encode() not in first.binary
+    assert [list(folder.iterdir()) for folder in folders] == [[], []]
+
+
+def test_the_launch_is_completed_by_what_the_toolchain_decided(tmp_path: Path) -> None:
+    generated = generate(softmax(), parse_schedule(LOOPED), target(90))
+    launch = compile_cubin(generated, target(90), scratch=tmp_path).launch
+    assert isinstance(launch, CudaLaunch)
+    assert isinstance(generated.launch, CudaLaunch)
+    own = generated.launch.arguments
+    assert launch.arguments[: len(own)] == own
+    hidden = launch.arguments[len(own) :]
+    assert hidden
+    assert set(hidden) == {NullArgument()}
+    assert launch.shared_bytes > 0
+    assert launch.entry.encode() in compile_cubin(generated, target(90), scratch=tmp_path).binary
+
+
+def test_a_kernel_that_spills_is_refused(tmp_path: Path) -> None:
+    crowded = "cuda.pointwise x=2048 warps=1 index=32 aligned=1 divisible=0"
+    kernel = parse_kernel((KERNELS / "int_division.ir").read_text())
+    generated = generate(kernel, parse_schedule(crowded), target(90))
+    with pytest.raises(KernelOversized, match="spill"):
+        compile_cubin(generated, target(90), scratch=tmp_path)
+
+
+def test_source_that_triton_refuses_is_a_typed_error(tmp_path: Path) -> None:
+    generated = generate(softmax(), parse_schedule(LOOPED), target(90))
+    broken = type(generated)(
+        generated.language,
+        generated.source.replace("tl.exp", "tl.no_such_function"),
+        generated.launch,
+        generated.guard,
+        generated.flags,
+    )
+    with pytest.raises(CompileFailed, match="no_such_function"):
+        compile_cubin(broken, target(90), scratch=tmp_path)
+
+
+def test_flags_are_read_back() -> None:
+    generated = generate(softmax(), parse_schedule(LOOPED), target(90))
+    flags = read_flags(generated.flags)
+    assert list(flags.signature) == ["a0", "a1", "k0", "k1"]
+    assert flags.signature["a0"] == "*fp16"
+    assert flags.constants == {"X": 1, "R": 1024}
+    assert flags.divisible == ()
+    assert flags.options == {"num_warps": 4}

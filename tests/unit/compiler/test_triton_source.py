@@ -1,0 +1,181 @@
+"""Generated Triton source, the Guards it brings, and the schedules that lead to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nearhint_compiler.analysis.index_width import INDEX_LIMIT, index_bounds
+from nearhint_compiler.codegen import generate
+from nearhint_compiler.codegen.triton_text import constant_text, index_text
+from nearhint_compiler.errors import InvalidSchedule
+from nearhint_compiler.ir.nodes import Kernel
+from nearhint_compiler.ir.text import parse_kernel
+from nearhint_compiler.schedule import candidates
+from nearhint_compiler.schedule.schedule import Schedule, parse_schedule
+from nearhint_rules import expr as ex
+from nearhint_rules.artifact import CudaLaunch
+from nearhint_rules.guard import ALWAYS, Aligned, AtMost, Divisible, size_facts_hold
+from nearhint_rules.target import CudaDevice, Target
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+KERNELS = Path(__file__).parents[2] / "kernels"
+TARGET = Target(CudaDevice("NVIDIA H100", 90, 132, 80 << 30, "580", 700), ("triton 3.7.1",))
+NAMES = sorted(path.stem for path in KERNELS.glob("*.ir"))
+HINTS = ((2048, 512, 64), (1, 1, 1), (37, 53, 3), (4, 16384, 2), (16, 131072, 16))
+
+
+def kernel_of(name: str) -> Kernel:
+    return parse_kernel((KERNELS / f"{name}.ir").read_text())
+
+
+@pytest.mark.parametrize(
+    ("name", "schedule"),
+    [
+        ("bias_gelu_f16", "cuda.pointwise x=1024 warps=4 index=32 aligned=1 divisible=0"),
+        ("transpose_add_f32", "cuda.tiled y=32 x=32 dim=0 warps=4 index=32 aligned=1 divisible=3"),
+        ("softmax_mask_f16", "cuda.persistent x=2 r=512 warps=4 index=32 aligned=1 divisible=2"),
+        (
+            "residual_rms_norm_bf16",
+            "cuda.looped x=1 r=1024 warps=4 index=64 aligned=0 divisible=0",
+        ),
+        ("masked_mean_pool_f16", "cuda.looped x=64 r=32 warps=8 index=32 aligned=1 divisible=0"),
+        ("float_division", "cuda.pointwise x=256 warps=2 index=64 aligned=0 divisible=0"),
+    ],
+)
+def test_source_is_golden(name: str, schedule: str, golden: Callable[[str, str], None]) -> None:
+    generated = generate(kernel_of(name), parse_schedule(schedule), TARGET)
+    flags = "".join(f"# {flag}\n" for flag in generated.flags)
+    golden(f"triton/{name}.py", f"# {schedule}\n{flags}{generated.source}")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_all_candidates_generate_and_the_last_promises_nothing(name: str) -> None:
+    kernel = kernel_of(name)
+    default = candidates(kernel, TARGET)[0]
+    for hint in HINTS:
+        dims = dict(zip(kernel.symbols, hint, strict=False))
+        found = candidates(kernel, TARGET, dims)
+        assert 2 <= len(found) == len(set(found)) <= 12
+        assert found[0] == default
+        guards = [generate(kernel, schedule, TARGET).guard for schedule in found]
+        assert guards[-1] == ALWAYS
+        assert all(size_facts_hold(guard, dims) for guard in guards[1:])
+
+
+def test_transposed_loads_get_tiles_and_contiguous_ones_do_not() -> None:
+    dims = {"k0": 512, "k1": 512, "k2": 512}
+    batched = candidates(kernel_of("transpose_batched_bf16"), TARGET, dims)[0]
+    assert batched.family == "cuda.tiled"
+    assert batched["dim"] == 1
+    assert candidates(kernel_of("add_f32"), TARGET, dims)[0].family == "cuda.pointwise"
+
+
+def test_the_reduction_that_is_not_contiguous_keeps_columns_along_threads() -> None:
+    for name in ("column_sum_f32", "masked_mean_pool_f16"):
+        assert candidates(kernel_of(name), TARGET)[0]["x"] == 64
+    assert candidates(kernel_of("row_sum_f32"), TARGET)[0]["x"] == 1
+
+
+def test_only_symbols_that_matter_are_promised_to_be_multiples_of_16() -> None:
+    dims = {"k0": 64, "k1": 64}
+    softmax = candidates(kernel_of("softmax_f32"), TARGET, dims)
+    assert {schedule["divisible"] for schedule in softmax} == {0, 2}
+    static_rows = candidates(kernel_of("layer_norm_f32"), TARGET, {"k0": 64})
+    assert {schedule["divisible"] for schedule in static_rows} == {0}
+    odd = candidates(kernel_of("softmax_f32"), TARGET, {"k0": 64, "k1": 63})
+    assert {schedule["divisible"] for schedule in odd} == {0}
+
+
+def test_promises_to_triton_are_guards() -> None:
+    schedule = parse_schedule("cuda.persistent x=1 r=1024 warps=4 index=32 aligned=1 divisible=2")
+    generated = generate(kernel_of("softmax_f32"), schedule, TARGET)
+    facts = generated.guard.facts
+    assert AtMost(ex.symbol("k1"), 1024) in facts
+    assert Divisible(ex.symbol("k1"), 16) in facts
+    assert {fact for fact in facts if isinstance(fact, Aligned)} == {Aligned(0, 16), Aligned(1, 16)}
+    assert {flag for flag in generated.flags if flag.startswith("divisible")} == {
+        "divisible:0",
+        "divisible:1",
+        "divisible:3",
+    }
+
+
+def test_32_bit_guards_hold_just_below_the_limit_and_fail_above() -> None:
+    bounds = index_bounds(kernel_of("add_f32"))
+    assert bounds is not None
+    for size, fits in ((2**30 - 1, True), (2**30, False)):
+        assert all(ex.evaluate(bound, {"k0": size}) <= INDEX_LIMIT for bound in bounds) == fits
+
+
+def test_a_static_space_that_needs_64_bits_is_refused_and_never_proposed() -> None:
+    text = (KERNELS / "layer_norm_f32.ir").read_text()
+    kernel = parse_kernel(text.replace("384", str(2**31)))
+    narrow = Schedule(
+        "cuda.looped",
+        (("x", 1), ("r", 1024), ("warps", 4), ("index", 32), ("aligned", 1), ("divisible", 0)),
+    )
+    with pytest.raises(InvalidSchedule, match="64 bits"):
+        generate(kernel, narrow, TARGET)
+    assert all(schedule["index"] == 64 for schedule in candidates(kernel, TARGET))
+
+
+@pytest.mark.parametrize(
+    ("name", "schedule", "problem"),
+    [
+        ("add_f32", "cuda.looped x=1 r=64 warps=4 index=32 aligned=0 divisible=0", "pointwise"),
+        ("softmax_f32", "cuda.pointwise x=64 warps=4 index=32 aligned=0 divisible=0", "reduction"),
+        ("add_f32", "cuda.tiled y=8 x=8 dim=0 warps=4 index=32 aligned=0 divisible=0", "two"),
+        ("layer_norm_f32", "cuda.persistent x=1 r=256 warps=4 index=32 aligned=0 divisible=0",
+         "longer"),
+        ("add_f32", "cuda.pointwise x=96 warps=4 index=32 aligned=0 divisible=0", "block size"),
+        ("add_f32", "cuda.pointwise x=64 warps=3 index=32 aligned=0 divisible=0", "warps"),
+        ("add_f32", "cuda.pointwise x=64 warps=4 index=32 aligned=0 divisible=2", "symbols"),
+        ("add_f32", "cuda.spiral x=64 warps=4 index=32 aligned=0 divisible=0", "family"),
+        ("add_f32", "cpu.rows x=64", "no schedule for cuda"),
+    ],
+)  # fmt: skip
+def test_schedules_that_do_not_fit_are_refused(name: str, schedule: str, problem: str) -> None:
+    with pytest.raises(InvalidSchedule, match=problem):
+        generate(kernel_of(name), parse_schedule(schedule), TARGET)
+
+
+def test_divisions_that_may_meet_negatives_floor() -> None:
+    p0, k0 = ex.symbol("p0"), ex.symbol("k0")
+    assert index_text(ex.floordiv(p0, 4)) == "(p0 // 4)"
+    assert index_text(ex.mod(p0, k0)) == "(p0 % k0)"
+    assert index_text(ex.floordiv(ex.sub(p0, 5), 4)) == "_floordiv((p0 + (-5)), 4)"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bits", "text"),
+    [
+        ("f32", 0x7F800000, 'float("inf")'),
+        ("f32", 0x7FC00000, 'float("nan")'),
+        ("f16", 0x3C00, "1.0"),
+        ("bf16", 0x3F80, "1.0"),
+        ("f64", 0x3FB999999999999A, "0.1"),
+        ("i64", 1 << 63, str(-(2**63))),
+        ("u8", 0xFF, "255"),
+        ("bool", 1, "True"),
+    ],
+)
+def test_constants_are_spelled_by_their_bits(dtype: str, bits: int, text: str) -> None:
+    assert constant_text(dtype, bits) == text
+
+
+def test_hidden_loop_stores_wait_for_the_last_loop() -> None:
+    """A store may share memory with an input that a later loop reads again."""
+    schedule = parse_schedule("cuda.looped x=1 r=1024 warps=4 index=64 aligned=0 divisible=0")
+    generated = generate(kernel_of("residual_rms_norm_bf16"), schedule, TARGET)
+    lines = generated.source.splitlines()
+    loops = [place for place, line in enumerate(lines) if "for roffset" in line]
+    stores = [place for place, line in enumerate(lines) if "tl.store" in line]
+    assert len(loops) == 2
+    assert len(stores) == 2
+    assert min(stores) > loops[-1]
+    assert isinstance(generated.launch, CudaLaunch)
