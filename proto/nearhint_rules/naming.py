@@ -16,7 +16,13 @@ from nearhint_rules.expr import Expr
 
 Range: TypeAlias = tuple[int, int | None]
 TRIALS = 64
-"""Symbols that may be tried in each other's place. Beyond, equal graphs may get two identities."""
+"""Symbols that may be tried in each other's place."""
+WORK_LIMIT = 500_000
+"""Operators that may be looked at to tell symbols apart: about half a second.
+
+Beyond either bound names decide, and equal graphs may get two identities: work is done twice, and
+nothing is wrong.
+"""
 
 
 def number_symbols(exprs: Iterable[Expr], ranges: Mapping[str, Range]) -> tuple[str, ...]:
@@ -36,7 +42,9 @@ class _Numbering:
         self._ranges = {
             name: ranges.get(name, (0, None)) for names in self._symbols for name in names
         }
+        self._sizes = [ex.size_of(expr) for expr in exprs]
         self._trials_left = TRIALS
+        self._work_left = WORK_LIMIT
 
     def complete(self, order: tuple[str, ...]) -> tuple[str, ...]:
         """`order` continued to all symbols."""
@@ -54,6 +62,8 @@ class _Numbering:
 
     def _least(self, new: Sequence[str], order: tuple[str, ...]) -> list[str]:
         """Those of `new` that come first, more than one if nothing tells them apart."""
+        if self._work_left <= 0:
+            return [min(new)]
         colours = self._colours(order)
         least = min(colours[name] for name in new)
         return [name for name in new if colours[name] == least]
@@ -71,21 +81,37 @@ class _Numbering:
             refined = _ranks(
                 {name: (colour, *self._uses(name, colours)) for name, colour in colours.items()}
             )
-            if refined == colours:
+            if refined == colours or self._work_left <= 0:
                 return colours
             colours = refined
 
     def _uses(self, name: str, colours: Mapping[str, int]) -> Iterator[tuple[int, str]]:
         for position, (expr, names) in enumerate(zip(self._exprs, self._symbols, strict=True)):
-            if name in names:
-                painted: dict[str, Expr] = {other: ex.Sym(f"c{colours[other]}") for other in names}
-                painted[name] = ex.Sym("x")
-                yield position, ex.to_text(ex.substitute(expr, painted))
+            if name in names and self._work_left > 0:
+                self._work_left -= self._sizes[position]
+                painted = {other: f"c{colours[other]}" for other in names}
+                yield position, _painted(expr, {**painted, name: "x"})
 
     def _result(self, order: tuple[str, ...]) -> tuple[object, ...]:
         names: dict[str, Expr] = {name: ex.Sym(f"s{at}") for at, name in enumerate(order)}
         texts = [ex.to_text(ex.substitute(expr, names)) for expr in self._exprs]
         return (*texts, *(_range_key(self._ranges[name]) for name in order))
+
+
+def _painted(expr: Expr, colours: Mapping[str, str]) -> str:
+    """The expression as text with colours for symbols; where order means nothing, sorted."""
+    match expr:
+        case ex.Sym(name):
+            return colours[name]
+        case ex.Int(value):
+            return str(value)
+        case _:
+            parts = [_painted(child, colours) for child in ex.children(expr)]
+    if isinstance(expr, ex.Pow):
+        parts.append(str(expr.exponent))
+    elif not isinstance(expr, ex.FloorDiv | ex.Mod):
+        parts.sort()
+    return f"({type(expr).__name__} {' '.join(parts)})"
 
 
 def _range_key(limits: Range) -> tuple[int, bool, int]:

@@ -177,21 +177,22 @@ def _refs(arg: Arg) -> list[int]:
 @st.composite
 def nodes(draw: st.DrawFn, names: tuple[str, ...], values: int) -> Node:
     """A lowerable or opaque node when `values` values exist."""
-    any_value = st.lists(st.integers(0, values - 1), max_size=3) if values else st.just([])
+    some = draw(st.lists(st.integers(0, values - 1), max_size=3)) if values else []
     is_opaque = draw(st.booleans())
     given = [] if is_opaque else draw(st.lists(args(names, values), max_size=3))
     named = {} if is_opaque else draw(st.dictionaries(WORDS, args(names, values), max_size=2))
     read = [value for arg in (*given, *named.values()) for value in _refs(arg)]
-    inputs = tuple(dict.fromkeys(read + draw(any_value)))
+    inputs = tuple(dict.fromkeys(read + some))
     outputs = tuple(draw(st.lists(value_types(names), min_size=1, max_size=2)))
+    is_aliased, is_mutated = draw(st.booleans()), draw(st.booleans())
     return Node(
         op="" if is_opaque else draw(st.sampled_from(("aten.add.Tensor", "aten.mul.Scalar"))),
         args=tuple(given),
         kwargs=tuple(named.items()),
         inputs=inputs,
         outputs=outputs,
-        aliases=((0, inputs[0]),) if inputs and draw(st.booleans()) else (),
-        mutates=inputs[:1] if draw(st.booleans()) else (),
+        aliases=((0, inputs[0]),) if inputs and is_aliased else (),
+        mutates=inputs[:1] if is_mutated else (),
         has_randomness=draw(st.booleans()),
         source=draw(TEXTS),
     )
@@ -415,4 +416,45 @@ def tables(draw: st.DrawFn) -> Table:
         namespace=draw(TEXTS),
         signature=draw(st.binary(max_size=8)),
         key_id=draw(TEXTS),
+    )
+
+
+SLOWER = st.builds(
+    Timing,
+    median_ns=st.sampled_from((980, 1010, 1500, 3000, 9000)),
+    spread=st.sampled_from((0.0, 0.01, 0.2)),
+)
+
+
+@st.composite
+def tuned_tables(draw: st.DrawFn) -> Table:
+    """Tables in use: 1 to 3 symbols, most hints complete, the Fallback mostly slower."""
+    names = ("k0", "k1", "k2")[: draw(st.integers(1, 3))]
+    artifact = ArtifactRef("a" * 64, 1, CpuLaunch("f", ex.Sym(names[0]), 1))
+    count = draw(st.integers(1, 4))
+    some_guards = st.just(Guard()) | guards(names)
+    size = st.sampled_from((1, 2, 3, 4, 6, 8, 16, 64, 100))
+    rows: list[HintRow] = []
+    for hint in draw(st.lists(st.tuples(*(size for _ in names)), unique=True, min_size=1)):
+        ranked = draw(st.permutations(range(count)))
+        timed = draw(st.sampled_from((FALLBACKS, FALLBACKS, FALLBACKS[:1], FALLBACKS[1:])))
+        rows.append(
+            HintRow(
+                dims=hint,
+                ranked=tuple((position, draw(TIMINGS)) for position in ranked),
+                fallbacks=tuple((name, draw(SLOWER)) for name in timed),
+                tier=draw(st.integers(1, 3)),
+            )
+        )
+    return Table(
+        kernel="1" * 64,
+        target="2" * 64,
+        symbols=names,
+        variants=tuple(
+            Variant(f"{number:064x}", "", draw(some_guards), artifact) for number in range(count)
+        ),
+        default=draw(st.integers(0, count - 1)),
+        hints=tuple(rows),
+        generation=draw(st.integers(0, 9)),
+        cutoff=draw(st.sampled_from((2, 4, 16))),
     )
