@@ -105,18 +105,19 @@ def db() -> None:
 @_exits
 def db_check(state_dir: str | None, file: Path | None, as_json: bool) -> ExitCode:
     """Check the database, every row's hash and every artifact's."""
-    from nearhint_daemon.checking import check
+    from nearhint_daemon.checking import Report, check
 
     loaded = settings.load({"state_dir": state_dir}, file=file)
+    report: Report
     try:
         report = check(loaded.config.state_dir)
     except sqlite3.DatabaseError as error:
         report = {"problems": [f"the database cannot be read: {error}"], "rows": {}}
-    problems = report["problems"]
+    problems, rows = report["problems"], report["rows"]
     if as_json:
         click.echo(json.dumps({"schema_version": SCHEMA_VERSION, **report}))
     else:
-        for name, count in report["rows"].items():
+        for name, count in rows.items():
             click.echo(f"{name:14} {count}")
         for problem in problems:
             click.echo(f"problem: {problem}")

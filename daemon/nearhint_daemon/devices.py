@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -169,7 +169,7 @@ class Devices:
             await changed.wait()
 
     @asynccontextmanager
-    async def turn(self, names: Sequence[str], order: Order) -> AsyncIterator[str]:
+    async def turn(self, names: Sequence[str], order: Order) -> AsyncGenerator[str, None]:
         """Holds the first of these devices (by waiting line) as soon as its policy allows."""
         name = min(names, key=lambda name: self._slots[name].turns.waiting())
         slot = self._slots[name]

@@ -96,9 +96,10 @@ class Operations:
         """The operation now and at each change, until it has ended."""
         operation = self.get(operation_id)
         while True:
-            changed = operation.changed
+            # Taken before it is handed out: what changes meanwhile is one more answer.
+            changed, state = operation.changed, operation.state
             yield operation
-            if operation.state is not OperationState.RUNNING:
+            if state is not OperationState.RUNNING:
                 return
             await changed.wait()
 

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nearhint_daemon import logs
 from nearhint_daemon.errors import (
     ArtifactCorrupt,
     ArtifactUnknown,
@@ -297,11 +298,14 @@ class Tuner:
         self, task: Task, rows: Sequence[VariantRow], candidates: Sequence[pb.Candidate]
     ) -> pb.Measured:
         """Times all together; where the worker is lost twice, one by one, to find the culprit."""
-        for _ in range(2):
-            try:
-                return await self._time_once(task, candidates)
-            except WorkerLost as error:
-                loss = error
+        try:
+            return await self._time_once(task, candidates)
+        except WorkerLost as loss:
+            logs.warning("timing_lost", kernel=task.kernel.id, problem=str(loss))
+        try:
+            return await self._time_once(task, candidates)
+        except WorkerLost as loss:
+            logs.warning("timing_lost_again", kernel=task.kernel.id, problem=str(loss))
         sound: list[pb.Candidate] = []
         by_id = {row.id: row for row in rows}
         for candidate in candidates:
@@ -315,7 +319,7 @@ class Tuner:
             else:
                 sound.append(candidate)
         if not sound:
-            raise loss
+            raise NoVariant("every candidate ended its worker while it was timed")
         return await self._time_once(task, sound)
 
     async def _time_once(self, task: Task, candidates: Sequence[pb.Candidate]) -> pb.Measured:

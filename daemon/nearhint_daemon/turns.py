@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -28,7 +28,7 @@ class Turns:
         self._heap: list[tuple[_Waiting, asyncio.Future[None]]] = []
 
     @asynccontextmanager
-    async def take(self, order: Order) -> AsyncIterator[None]:
+    async def take(self, order: Order) -> AsyncGenerator[None, None]:
         """Waits for a place and gives it back afterwards."""
         await self._acquire(order)
         try:

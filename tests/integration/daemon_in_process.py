@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,7 +160,7 @@ async def running(
     compile: FakeCompilePool | None = None,  # noqa: A002 - the pool's name
     bench: FakeBenchPool | None = None,
     **flags: object,
-) -> AsyncIterator[Running]:
+) -> AsyncGenerator[Running, None]:
     """Starts a daemon, and stops it cleanly."""
     config = config_in(folder, **flags)
     config.state_dir.mkdir(mode=0o700, exist_ok=True)

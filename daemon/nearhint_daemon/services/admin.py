@@ -177,11 +177,13 @@ class AdminService(admin_service_pb2_grpc.AdminServiceServicer):
         rows = await self._core.store.read(
             lambda reading: queries.kernels_with_prefix(reading, namespace, prefix)
         )
-        if not rows:
-            raise KernelUnknown("no Kernel of that name", field="kernel")
-        if len(rows) > 1:
-            raise InvalidRequest("several Kernels start so; give more digits", field="kernel")
-        return rows[0]
+        match rows:
+            case []:
+                raise KernelUnknown("no Kernel of that name", field="kernel")
+            case [row]:
+                return row
+            case _:
+                raise InvalidRequest("several Kernels start so; give more digits", field="kernel")
 
     def _summary(self, row: KernelRow, programs: int) -> pb.KernelSummary:
         tables = [

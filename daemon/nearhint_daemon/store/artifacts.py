@@ -11,7 +11,7 @@ import errno
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -85,7 +85,7 @@ class ArtifactFiles:
         return sum(path.lstat().st_size for path in self._root.glob("??/*"))
 
     @contextmanager
-    def _folder(self, sha256: str) -> Iterator[int]:
+    def _folder(self, sha256: str) -> Generator[int, None, None]:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(self._root / sha256[:2], flags)
         try:

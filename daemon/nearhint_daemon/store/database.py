@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -53,14 +53,22 @@ def open_writer(path: Path) -> sqlite3.Connection:
     """
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     try:
-        schema.check_version(connection)
+        version = schema.version_of(connection)
         _set_pragmas(connection, WRITER_PRAGMAS)
-        with immediate(connection):
-            schema.migrate(connection)
+        if version < schema.VERSION:
+            _migrate(connection)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _migrate(connection: sqlite3.Connection) -> None:
+    # sqlite-utils loads numpy where that is installed: not at every start.
+    from nearhint_daemon.store import migrations
+
+    with immediate(connection):
+        migrations.apply(connection)
 
 
 def open_reader(path: Path) -> sqlite3.Connection:
@@ -76,7 +84,7 @@ def open_reader(path: Path) -> sqlite3.Connection:
 
 
 @contextmanager
-def immediate(connection: sqlite3.Connection) -> Iterator[None]:
+def immediate(connection: sqlite3.Connection) -> Generator[None, None, None]:
     """BEGIN IMMEDIATE … COMMIT; a deferred BEGIN fails at once beside another writer."""
     connection.execute("BEGIN IMMEDIATE")
     try:

@@ -1,0 +1,202 @@
+"""A daemon as a process: its lock, its socket, its end, and what is left after SIGKILL."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from contextlib import suppress
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tests.integration.daemon_in_process import Client
+from tests.integration.daemon_process import ROOT, SOURCES, DaemonProcess, daemon_in
+from tests.integration.fake_workers import chain
+
+from nearhint_daemon.exit_codes import ExitCode
+from nearhint_proto.v1 import operation_service_pb2
+
+DONE = operation_service_pb2.OPERATION_STATE_DONE
+
+
+def test_second_daemon_leaves_and_names_the_first(tmp_path: Path) -> None:
+    with daemon_in(tmp_path) as first:
+        first.start()
+        inode = (tmp_path / "run" / "s").stat().st_ino
+        second = subprocess.run(
+            [*first.command()],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(str(ROOT / s) for s in SOURCES)},
+            capture_output=True,
+            timeout=30,
+            check=False,
+        )
+        assert second.returncode == ExitCode.REFUSED
+        assert f"pid {first.pid}" in second.stderr.decode()
+        assert (tmp_path / "run" / "s").stat().st_ino == inode
+        assert first.status().state == "serving"
+
+
+def test_the_lock_and_the_socket_of_a_killed_daemon_are_taken_over(tmp_path: Path) -> None:
+    with daemon_in(tmp_path) as daemon:
+        daemon.start()
+        daemon.kill()
+        assert (tmp_path / "run" / "s").exists()
+        daemon.start()
+        assert daemon.terminate() == ExitCode.OK
+        assert not (tmp_path / "run" / "s").exists()
+
+
+def test_directories_and_socket_have_tight_modes(tmp_path: Path) -> None:
+    with daemon_in(tmp_path) as daemon:
+        daemon.start()
+        assert stat.S_IMODE(daemon.state_dir.stat().st_mode) == 0o700
+        assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == 0o750
+        assert stat.S_IMODE((tmp_path / "run" / "s").stat().st_mode) == 0o660
+
+
+def test_what_was_acknowledged_survives_sigkill_and_is_not_done_again(tmp_path: Path) -> None:
+    async def tune(daemon: DaemonProcess) -> None:
+        async with grpc.aio.insecure_channel(daemon.address) as channel:
+            client = Client(channel)
+            registered = await client.register(chain(3))
+            operation = await client.tuned(registered, 16, 64, 256)
+            assert operation.state == DONE
+
+    with daemon_in(tmp_path) as daemon:
+        daemon.start()
+        asyncio.run(tune(daemon))
+        before = daemon.status()
+        daemon.kill()
+        daemon.start()
+        after = daemon.status()
+        for name in ("programs", "kernels", "variants", "measurements", "artifacts"):
+            assert getattr(after, name) == getattr(before, name) > 0
+        asyncio.run(tune(daemon))
+        assert daemon.status().compiles_run == 0
+
+
+def test_sigkill_at_any_time_loses_nothing_acknowledged(tmp_path: Path) -> None:
+    """P1: what a client was told is there after the kill, and work goes on where it was."""
+    seed = 20261121
+    chance = random.Random(seed)
+    program = chain(4)
+
+    async def watch(daemon: DaemonProcess, generations: dict[str, int]) -> None:
+        async with grpc.aio.insecure_channel(daemon.address) as channel:
+            client = Client(channel)
+            registered = await client.register(program)
+            operation = await client.ensure(registered, 16, 64, 256, 1024)
+            killer = threading.Timer(chance.uniform(0.02, 0.2), daemon.kill)
+            killer.start()
+            try:
+                while operation.state != DONE:
+                    for table in await client.tables_of(registered):
+                        generations[table.kernel] = table.generation
+                    operation = await client.ensure(registered, 16, 64, 256, 1024)
+            finally:
+                killer.join()
+
+    with daemon_in(tmp_path, environment={"FAKE_DELAY_S": "0.002"}) as daemon:
+        for _ in range(4):
+            daemon.start()
+            seen: dict[str, int] = {}
+            with suppress(grpc.aio.AioRpcError):  # it was killed in the middle of a call
+                asyncio.run(watch(daemon, seen))
+            daemon.start()
+            after = asyncio.run(_generations(daemon, program))
+            for kernel, generation in seen.items():
+                assert after[kernel] >= generation, f"seed {seed}: {kernel}"
+            daemon.kill()
+
+
+async def _generations(daemon: DaemonProcess, program: object) -> dict[str, int]:
+    async with grpc.aio.insecure_channel(daemon.address) as channel:
+        client = Client(channel)
+        registered = await client.register(program)  # type: ignore[arg-type]
+        return {table.kernel: table.generation for table in await client.tables_of(registered)}
+
+
+def test_sigterm_ends_calls_in_flight_and_gives_jobs_back(tmp_path: Path) -> None:
+    async def scenario(daemon: DaemonProcess) -> str:
+        async with grpc.aio.insecure_channel(daemon.address) as channel:
+            client = Client(channel)
+            registered = await client.register(chain(2))
+            await client.ensure(registered, 64)
+            os.kill(daemon.pid, signal.SIGTERM)
+            health = health_pb2_grpc.HealthStub(channel)
+            answers: list[int] = []
+            async for answer in health.Watch(health_pb2.HealthCheckRequest(), timeout=10):
+                answers.append(answer.status)
+                if answer.status == health_pb2.HealthCheckResponse.NOT_SERVING:
+                    break
+            assert answers[-1] == health_pb2.HealthCheckResponse.NOT_SERVING
+            return registered.program_id
+
+    with daemon_in(
+        tmp_path, flags=("--drain-delay-s", "1"), environment={"FAKE_DELAY_S": "0.3"}
+    ) as daemon:
+        daemon.start()
+        asyncio.run(scenario(daemon))
+        assert daemon.process is not None
+        assert daemon.process.wait(timeout=20) == ExitCode.OK
+        daemon.environment = {}
+        daemon.start()
+
+        async def finish() -> None:
+            async with grpc.aio.insecure_channel(daemon.address) as channel:
+                client = Client(channel)
+                registered = await client.register(chain(2))
+                assert (await client.tuned(registered, 64)).state == DONE
+
+        asyncio.run(finish())
+
+
+def test_a_second_sigterm_ends_it_at_once(tmp_path: Path) -> None:
+    with daemon_in(tmp_path, flags=("--drain-delay-s", "60")) as daemon:
+        daemon.start()
+        os.kill(daemon.pid, signal.SIGTERM)
+        while daemon.status().state != "draining":
+            pass
+        assert daemon.terminate() == ExitCode.INTERRUPTED
+
+
+def test_metrics_and_probes_answer_on_a_free_port(tmp_path: Path) -> None:
+    with daemon_in(tmp_path, flags=("--metrics-port", "0")) as daemon:
+        daemon.start()
+        address = (daemon.state_dir / "metrics_address").read_text().strip()
+        assert daemon.status().metrics_address == address
+        found = {
+            path: urllib.request.urlopen(f"http://{address}{path}", timeout=10).read().decode()
+            for path in ("/metrics", "/livez", "/readyz", "/version")
+        }
+        assert "nearhint_build_info{" in found["/metrics"]
+        assert found["/readyz"] == "serving\n"
+        assert '"daemon_id"' in found["/version"]
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(f"http://{address}/../state", timeout=10)
+        assert caught.value.code == 404
+
+
+def test_the_daemon_never_loads_torch_triton_numpy_or_sympy() -> None:
+    script = (
+        "import sys, nearhint_daemon.lifecycle, nearhint_daemon.cli\n"
+        "print([n for n in ('torch', 'triton', 'numpy', 'sympy') if n in sys.modules])"
+    )
+    path = os.pathsep.join(str(ROOT / source) for source in SOURCES)
+    answer = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        timeout=60,
+        check=True,
+    )
+    assert answer.stdout.decode().strip() == "[]"

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nearhint_daemon import config as settings
+from nearhint_daemon.errors import InvalidConfiguration
+
+
+def test_flags_win_over_environment_over_file_over_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "nearhint.toml"
+    file.write_text('threads = 1\nqueue_limit = 100\nlog_level = "debug"\n')
+    environment = {"NEARHINT_THREADS": "2", "NEARHINT_QUEUE_LIMIT": "200", "PATH": "/bin"}
+    loaded = settings.load({"threads": "3"}, environment=environment, file=file)
+    config = loaded.config
+    assert (config.threads, config.queue_limit, config.log_level) == (3, 200, "debug")
+    assert config.device_policy == "always"
+    assert loaded.origins["threads"] == "flag --threads"
+    assert loaded.origins["queue_limit"] == "environment NEARHINT_QUEUE_LIMIT"
+    assert loaded.origins["log_level"] == f"file {file}"
+    assert loaded.origins["device_policy"] == "default"
+
+
+def test_an_unknown_setting_is_an_error_that_names_the_likely_one(tmp_path: Path) -> None:
+    file = tmp_path / "nearhint.toml"
+    file.write_text("treads = 1\n")
+    with pytest.raises(InvalidConfiguration, match="did you mean threads"):
+        settings.load({}, environment={}, file=file)
+    with pytest.raises(InvalidConfiguration, match="did you mean metrics_port"):
+        settings.load({}, environment={"NEARHINT_METRIC_PORT": "1"})
+
+
+def test_variables_of_the_client_are_let_pass() -> None:
+    loaded = settings.load({}, environment={"NEARHINT_CACHE_DIR": "/x", "NEARHINT_DISABLE": "1"})
+    assert loaded.warnings == ()
+    assert settings.load({}, environment={"NEARHINT_OTHER": "1"}).warnings != ()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("metrics_port", "70000"),
+        ("metrics_port", "http"),
+        ("address", "localhost:50051"),
+        ("address", "unix:relative"),
+        ("devices", "gpu"),
+        ("measure_budget_s", "-1"),
+        ("measure_budget_s", "nan"),
+        ("device_policy", "sometimes"),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_named_with_its_origin(name: str, value: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=name):
+        settings.load({name: value}, environment={})
+
+
+def test_a_unix_address_may_have_slashes() -> None:
+    config = settings.load({"address": "unix:///run/x.sock"}, environment={}).config
+    assert config.socket_path == Path("/run/x.sock")

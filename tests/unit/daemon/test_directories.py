@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from nearhint_daemon import directories
+from nearhint_daemon.errors import DirectoryUnsafe, SocketInUse, StateDirectoryLocked
+
+
+def test_a_state_directory_is_made_private(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "state"
+    directories.prepare(path, mode=directories.STATE_MODE)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o702, 0o770])
+def test_a_state_directory_that_others_may_write_is_refused(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "state"
+    path.mkdir()
+    path.chmod(mode)
+    with pytest.raises(DirectoryUnsafe, match="may be written by others"):
+        directories.prepare(path, mode=directories.STATE_MODE)
+
+
+def test_a_socket_directory_that_others_may_write_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    path.mkdir()
+    path.chmod(0o757)
+    with pytest.raises(DirectoryUnsafe):
+        directories.prepare(path, mode=directories.SOCKET_DIRECTORY_MODE)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_a_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    path.mkdir(mode=0o700)
+    os.chown(path, 12345, 12345)
+    with pytest.raises(DirectoryUnsafe, match="belongs to uid 12345"):
+        directories.prepare(path, mode=directories.STATE_MODE)
+
+
+def test_a_link_in_place_of_a_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir(mode=0o700)
+    (tmp_path / "state").symlink_to(tmp_path / "real")
+    with pytest.raises(DirectoryUnsafe, match="not a directory"):
+        directories.prepare(tmp_path / "state", mode=directories.STATE_MODE)
+
+
+def test_the_lock_names_its_holder(tmp_path: Path) -> None:
+    first, second = directories.StateLock(tmp_path), directories.StateLock(tmp_path)
+    first.acquire()
+    with pytest.raises(StateDirectoryLocked, match=f"pid {os.getpid()}"):
+        second.acquire()
+    first.release()
+    second.acquire()
+    second.release()
+
+
+def test_a_stale_socket_is_cleared_and_a_living_one_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen()
+        with pytest.raises(SocketInUse, match="answers"):
+            directories.clear_stale_socket(path)
+    directories.clear_stale_socket(path)
+    assert not path.exists()
+
+
+def test_a_file_in_place_of_the_socket_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    path.write_text("precious")
+    with pytest.raises(SocketInUse):
+        directories.clear_stale_socket(path)
+    assert path.read_text() == "precious"
+
+
+def test_a_socket_path_that_is_too_long_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SocketInUse, match="longer than"):
+        directories.clear_stale_socket(tmp_path / ("x" * 120))

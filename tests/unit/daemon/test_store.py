@@ -1,0 +1,327 @@
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from nearhint_daemon.errors import (
+    ArtifactCorrupt,
+    ArtifactUnknown,
+    SchemaTooNew,
+    StoreError,
+    StoreReadOnly,
+)
+from nearhint_daemon.store import Batch, Reading, Store, Writing, database, migrations, queries
+from nearhint_daemon.store.artifacts import ArtifactFiles
+from nearhint_daemon.store.rows import (
+    SHAPES,
+    ArtifactRow,
+    EventRow,
+    KernelRow,
+    MeasurementRow,
+    MetaRow,
+    TableRow,
+)
+from nearhint_daemon.store.schema import VERSION
+from nearhint_rules.canonical import content_hash
+
+KERNEL = KernelRow("", "a" * 64, "(kernel)", "add", "k0 k1", b"", 1.0)
+MEASUREMENT = MeasurementRow(
+    0, "", "k", "t", "variant", "v", "a", "s", "8", "warm", 1, 100, 0.1, 21, 0, 1.0, "d", "cpu",
+    "measured",
+)  # fmt: skip
+
+
+@dataclass
+class Seen:
+    batches: list[Batch] = field(default_factory=list)
+    read_only: list[bool] = field(default_factory=list)
+    corrupt: list[tuple[str, str]] = field(default_factory=list)
+
+    def store_wrote(self, batch: Batch) -> None:
+        self.batches.append(batch)
+
+    def store_read_only(self, is_read_only: bool, /) -> None:
+        self.read_only.append(is_read_only)
+
+    def store_found_corrupt(self, what: str, key: str) -> None:
+        self.corrupt.append((what, key))
+
+
+def with_store(folder: Path, scenario: Callable[[Store, Seen], Awaitable[None]]) -> Seen:
+    """Runs `scenario` on a store in `folder`."""
+
+    async def run() -> Seen:
+        seen = Seen()
+        store = Store(folder, observer=seen, clock=time.time)
+        await store.start()
+        try:
+            await scenario(store, seen)
+        finally:
+            await store.close()
+        return seen
+
+    return asyncio.run(run())
+
+
+def direct(folder: Path) -> sqlite3.Connection:
+    return sqlite3.connect(folder / database.FILE_NAME)
+
+
+def test_columns_of_every_table_are_the_fields_of_its_row(tmp_path: Path) -> None:
+    connection = database.open_writer(tmp_path / "db")
+    for shape in SHAPES.values():
+        described = connection.execute(f"PRAGMA table_info({shape.table})").fetchall()
+        names = [row[1] for row in described]
+        hashed = ["row_hash"] if shape.is_hashed else []
+        assert names == [*shape.columns, *hashed]
+    connection.close()
+
+
+def test_every_table_is_strict(tmp_path: Path) -> None:
+    connection = database.open_writer(tmp_path / "db")
+    listed = connection.execute("PRAGMA table_list").fetchall()
+    ours = {shape.table for shape in SHAPES.values()}
+    assert {row[1] for row in listed if row[1] in ours and row[5] == 1} == ours
+    connection.close()
+
+
+def test_the_version_counts_the_migrations() -> None:
+    from sqlite_utils import Database
+
+    assert len(migrations.migrations.pending(Database(memory=True))) == VERSION
+
+
+def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "db"
+    connection = database.open_writer(path)
+    connection.execute(f"PRAGMA user_version = {VERSION + 1}")
+    connection.close()
+    with pytest.raises(SchemaTooNew):
+        database.open_writer(path)
+
+
+def test_a_database_of_another_application_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA application_id = 7")
+    with pytest.raises(StoreError, match="another application"):
+        database.open_writer(path)
+
+
+def test_a_transaction_is_immediate(tmp_path: Path) -> None:
+    first = database.open_writer(tmp_path / "db")
+    second = sqlite3.connect(tmp_path / "db", isolation_level=None, timeout=0)
+    with database.immediate(first), pytest.raises(sqlite3.OperationalError, match="locked"):
+        second.execute("BEGIN IMMEDIATE")
+    first.close()
+    second.close()
+
+
+def test_writes_that_wait_are_committed_together_and_answered_afterwards(tmp_path: Path) -> None:
+    async def scenario(store: Store, seen: Seen) -> None:
+        def slow(tx: Writing) -> int:
+            time.sleep(0.005)
+            return tx.put(MetaRow("slow", "1"))
+
+        before = len(seen.batches)
+        await asyncio.gather(
+            store.write(slow),
+            *(store.write(lambda tx, n=n: tx.put(MetaRow(f"m{n}", "1"))) for n in range(50)),  # type: ignore[misc]
+        )
+        assert len(seen.batches) - before <= 5
+        assert await store.read(lambda reading: reading.count(MetaRow)) >= 51
+
+    with_store(tmp_path, scenario)
+
+
+def test_a_piece_of_work_that_fails_takes_no_other_with_it(tmp_path: Path) -> None:
+    async def scenario(store: Store, seen: Seen) -> None:
+        def fail(tx: Writing) -> None:
+            tx.put(MetaRow("bad", "1"))
+            raise ValueError("no")
+
+        results = await asyncio.gather(
+            store.write(lambda tx: tx.put(MetaRow("good", "1"))),
+            store.write(fail),
+            store.write(lambda tx: tx.put(MetaRow("good too", "1"))),
+            return_exceptions=True,
+        )
+        assert [isinstance(result, ValueError) for result in results] == [False, True, False]
+        names = {row.name for row in store.read_now(lambda r: list(r.where(MetaRow)))}
+        assert {"good", "good too"} <= names
+        assert "bad" not in names
+
+    with_store(tmp_path, scenario)
+
+
+def test_every_row_gets_the_next_change(tmp_path: Path) -> None:
+    async def scenario(store: Store, seen: Seen) -> None:
+        first = await store.write(lambda tx: tx.put(KERNEL))
+        second = await store.write(lambda tx: tx.put(replace(KERNEL, id="b" * 64)))
+        assert second > first
+        row = store.read_now(lambda reading: reading.get(KernelRow, "", "b" * 64))
+        assert row is not None
+        assert row.change_seq == second == store.read_now(Reading.change_seq)
+
+    with_store(tmp_path, scenario)
+
+
+def test_a_row_with_a_flipped_bit_is_reported_and_not_returned(tmp_path: Path) -> None:
+    async def scenario(store: Store, seen: Seen) -> None:
+        await store.write(lambda tx: tx.put(KERNEL))
+
+    async def damaged(store: Store, seen: Seen) -> None:
+        assert store.read_now(lambda reading: reading.get(KernelRow, "", KERNEL.id)) is None
+        assert seen.corrupt == [("kernels", f" {KERNEL.id}")]
+
+    with_store(tmp_path, scenario)
+    with direct(tmp_path) as connection:
+        connection.execute("UPDATE kernels SET ir = '(kernem)'")
+    connection.close()
+    with_store(tmp_path, damaged)
+
+
+def test_a_damaged_database_is_moved_aside_loudly(tmp_path: Path) -> None:
+    async def scenario(store: Store, seen: Seen) -> None:
+        await store.write(lambda tx: tx.put(KERNEL))
+
+    async def again(store: Store, seen: Seen) -> None:
+        assert store.moved_aside is not None
+        assert (store.moved_aside / database.FILE_NAME).exists()
+        assert seen.corrupt[0][0] == "database"
+        await store.write(lambda tx: tx.put(KERNEL))
+
+    with_store(tmp_path, scenario)
+    path = tmp_path / database.FILE_NAME
+    data = bytearray(path.read_bytes())
+    data[:4096] = b"x" * 4096
+    path.write_bytes(data)
+    with_store(tmp_path, again)
+
+
+def test_measurements_are_superseded_never_overwritten(tmp_path: Path) -> None:
+    async def scenario(store: Store, seen: Seen) -> None:
+        first = await store.write(lambda tx: queries.append_measurement(tx, MEASUREMENT))
+        faster = replace(MEASUREMENT, median_ns=90)
+        second = await store.write(lambda tx: queries.append_measurement(tx, faster))
+        rows = store.read_now(lambda reading: {r.id: r for r in reading.where(MeasurementRow)})
+        assert (rows[first].median_ns, rows[first].superseded_by) == (100, second)
+        newest = store.read_now(lambda r: queries.newest_measurements(r, "", "k", limit=9))
+        assert [row.id for row in newest] == [second]
+
+    with_store(tmp_path, scenario)
+
+
+def test_a_deleted_row_leaves_a_tombstone(tmp_path: Path) -> None:
+    async def scenario(store: Store, seen: Seen) -> None:
+        await store.write(lambda tx: tx.put(KERNEL))
+        await store.write(
+            lambda tx: tx.delete(KernelRow, "", KERNEL.id, actor="ann", reason="old", at_s=5.0)
+        )
+        (event,) = store.read_now(lambda reading: list(reading.where(EventRow)))
+        assert (event.kind, event.actor, event.at_s) == ("tombstone", "ann", 5.0)
+        assert KERNEL.id in event.subject
+
+    with_store(tmp_path, scenario)
+
+
+def test_old_generations_of_a_table_are_found_and_pruned(tmp_path: Path) -> None:
+    async def scenario(store: Store, seen: Seen) -> None:
+        def write(tx: Writing) -> int:
+            seq = tx.next_seq()
+            tx.put(TableRow("", "k", "t", seq, b"x", 2, 1, 1.0), seq=seq)
+            queries.prune_tables(tx, "", "k", "t")
+            return seq
+
+        written = [await store.write(write) for _ in range(queries.GENERATIONS_KEPT + 5)]
+        assert store.read_now(lambda r: r.count(TableRow)) == queries.GENERATIONS_KEPT
+        (newest,) = store.read_now(lambda r: list(queries.newest_tables(r)))
+        assert newest.generation == written[-1]
+        between = store.read_now(lambda r: queries.table_at(r, "", "k", "t", written[-2]))
+        assert between is not None
+        assert between.generation == written[-2]
+        assert store.read_now(lambda r: queries.table_at(r, "", "k", "t", written[0])) is None
+
+    with_store(tmp_path, scenario)
+
+
+def test_a_full_database_refuses_writes_serves_reads_and_heals(tmp_path: Path) -> None:
+    async def scenario(store: Store, seen: Seen) -> None:
+        await store.write(lambda tx: tx.put(KERNEL))
+
+        def limit(tx: Writing) -> None:
+            pages = tx.scalar("PRAGMA page_count")
+            tx.connection.execute(f"PRAGMA max_page_count = {pages}")
+
+        await store.write(limit)
+        big = replace(KERNEL, id="b" * 64, ir="x" * 1_000_000)
+        with pytest.raises(StoreReadOnly):
+            await store.write(lambda tx: tx.put(big))
+        assert store.is_read_only
+        assert store.read_now(lambda reading: reading.get(KernelRow, "", KERNEL.id)) is not None
+        # The limit is the connection's: lift it as freed space would.
+        store._writer._connection.execute("PRAGMA max_page_count = 1000000")
+        assert await store.heal()
+        await store.write(lambda tx: tx.put(big))
+        assert seen.read_only == [True, False]
+
+    with_store(tmp_path, scenario)
+
+
+def test_an_artifact_is_kept_by_content_and_checked_at_every_read(tmp_path: Path) -> None:
+    files = ArtifactFiles(tmp_path / "artifacts")
+    sha256 = files.put(b"binary")
+    assert sha256 == content_hash(b"binary")
+    assert files.get(sha256) == b"binary"
+    path = tmp_path / "artifacts" / sha256[:2] / sha256
+    path.write_bytes(b"binarz")
+    with pytest.raises(ArtifactCorrupt):
+        files.get(sha256)
+    with pytest.raises(ArtifactUnknown):
+        files.get(sha256)
+    assert len(list((tmp_path / "artifacts" / "corrupt").iterdir())) == 1
+
+
+@pytest.mark.parametrize("name", ["", "x" * 64, "../" * 10, "0" * 63, "A" * 64, "0" * 64 + "\n"])
+def test_only_a_hash_names_an_artifact(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ArtifactUnknown):
+        ArtifactFiles(tmp_path / "artifacts").get(name)
+
+
+def test_what_a_crash_left_of_a_write_is_swept(tmp_path: Path) -> None:
+    files = ArtifactFiles(tmp_path / "artifacts")
+    sha256 = files.put(b"binary")
+    left = tmp_path / "artifacts" / sha256[:2] / f"{sha256}.1.2.part"
+    left.write_bytes(b"bin")
+    ArtifactFiles(tmp_path / "artifacts")
+    assert not left.exists()
+    assert files.get(sha256) == b"binary"
+
+
+def test_a_row_of_an_artifact_comes_after_its_file(tmp_path: Path) -> None:
+    async def scenario(store: Store, seen: Seen) -> None:
+        sha256 = await store.put_artifact(b"binary")
+        assert await store.put_artifact(b"binary") == sha256
+        row = store.read_now(lambda reading: reading.get(ArtifactRow, sha256))
+        assert row is not None
+        assert row.size_bytes == 6
+        assert await store.get_artifact(sha256) == b"binary"
+
+    with_store(tmp_path, scenario)
+
+
+def test_the_daemon_keeps_its_identity(tmp_path: Path) -> None:
+    found: list[str] = []
+
+    async def scenario(store: Store, seen: Seen) -> None:
+        found.append(store.daemon_id)
+
+    with_store(tmp_path, scenario)
+    with_store(tmp_path, scenario)
+    assert found[0] == found[1] != ""
