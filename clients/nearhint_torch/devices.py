@@ -12,6 +12,6 @@ def device_half(device: torch.device) -> Device:
     """Describes `device`; what torch does not know of a GPU is asked of its driver."""
     if device.type == "cpu":
         return cpu_device()
-    from nearhint.launchers.cuda import cuda_device
+    from nearhint.launchers.detect_cuda import cuda_device
 
     return cuda_device(device.index or 0)

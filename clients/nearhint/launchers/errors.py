@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from nearhint.errors import ArtifactCorrupt, NearhintError
 
-__all__ = ["ArtifactCorrupt", "FeaturesMissing", "LoadFailed", "OpenMPMissing", "WrongSizes"]
+__all__ = [
+    "ArtifactCorrupt",
+    "CapabilityMismatch",
+    "CudaUnavailable",
+    "FeaturesMissing",
+    "GridTooLarge",
+    "LaunchFailed",
+    "LoadFailed",
+    "OpenMPMissing",
+    "WrongSizes",
+]
 
 
 class FeaturesMissing(NearhintError):
@@ -34,3 +44,32 @@ class WrongSizes(NearhintError):
 
     code = "SIZES_WRONG"
     template = "{given} sizes for a work estimate that uses {wanted}"
+
+
+class CudaUnavailable(NearhintError):
+    """There is no CUDA driver, no such device, or cuda.bindings is not installed."""
+
+    code = "CUDA_UNAVAILABLE"
+    template = "CUDA cannot be used: {problem}"
+    hint = "It needs NVIDIA's driver and `pip install 'nearhint[cuda]'`."
+
+
+class CapabilityMismatch(NearhintError):
+    """A cubin is for another compute capability than the device has."""
+
+    code = "CUDA_CAPABILITY_MISMATCH"
+    template = "artifact {sha256} is for compute capability {wanted}, the device has {given}"
+
+
+class GridTooLarge(NearhintError):
+    """A launch at these sizes would need more blocks than CUDA allows."""
+
+    code = "GRID_TOO_LARGE"
+    template = "{entry} would need a grid of {grid}"
+
+
+class LaunchFailed(NearhintError):
+    """The driver refused a launch, or an earlier kernel left the device in error."""
+
+    code = "LAUNCH_FAILED"
+    template = "{entry}: {problem}"
