@@ -7,7 +7,6 @@ from pathlib import Path
 
 import grpc
 import pytest
-from google.rpc import error_details_pb2, status_pb2
 from tests.integration.daemon_in_process import Running, kernels_in, running
 from tests.integration.fake_workers import (
     CPU,
@@ -17,8 +16,8 @@ from tests.integration.fake_workers import (
     chain,
     died,
 )
+from tests.integration.statuses import details
 
-from nearhint_daemon.services.boundary import DETAILS_KEY
 from nearhint_daemon.usage import Used
 from nearhint_proto import convert
 from nearhint_proto.v1 import (
@@ -29,23 +28,6 @@ from nearhint_proto.v1 import (
     worker_pb2,
 )
 from nearhint_rules.table import HINT_LIMIT
-
-
-def details(error: grpc.aio.AioRpcError) -> dict[str, object]:
-    """The reason and the fields that a status names."""
-    metadata = error.trailing_metadata()
-    assert metadata is not None
-    message = next(value for key, value in metadata if key == DETAILS_KEY)
-    assert isinstance(message, bytes)
-    found: dict[str, object] = {}
-    for detail in status_pb2.Status.FromString(message).details:
-        info, request = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
-        if detail.Unpack(info):
-            found["reason"] = info.reason
-            assert info.domain == "nearhint"
-        elif detail.Unpack(request):
-            found["field"] = request.field_violations[0].field
-    return found
 
 
 def test_a_program_becomes_a_plan_and_its_kernels_reach_t2(tmp_path: Path) -> None:

@@ -1,0 +1,183 @@
+"""Device policy, cancelling, and selecting for thin clients."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import grpc
+import pytest
+from tests.integration.daemon_in_process import Running, running
+from tests.integration.fake_workers import SCHEDULES, FakeCompilePool, chain
+from tests.integration.statuses import details
+
+from nearhint_daemon.store.rows import EventRow
+from nearhint_proto.v1 import (
+    admin_service_pb2,
+    kernel_service_pb2,
+    operation_service_pb2,
+)
+
+NEVER = admin_service_pb2.DEVICE_POLICY_NEVER
+ALWAYS = admin_service_pb2.DEVICE_POLICY_ALWAYS
+
+
+async def set_policy(
+    daemon: Running, policy: admin_service_pb2.DevicePolicy.ValueType
+) -> admin_service_pb2.SetDevicePolicyResponse:
+    return await daemon.client.admin.SetDevicePolicy(
+        admin_service_pb2.SetDevicePolicyRequest(device="cpu", policy=policy, actor="ann"),
+        timeout=20,
+    )
+
+
+def test_under_never_nothing_runs_on_the_device_until_it_is_allowed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            registered = await daemon.client.register(chain(1))
+            await set_policy(daemon, NEVER)
+            operation = await daemon.client.ensure(registered, 64)
+            async with asyncio.timeout(10):
+                while daemon.compile.asked["lower_program"] == 0 or not daemon.core.jobs.running():
+                    await asyncio.sleep(0.01)
+            assert sum(daemon.bench.asked.values()) == 0
+            await set_policy(daemon, ALWAYS)
+            assert (await daemon.client.finished(operation.id)).failed == 0
+            events = daemon.core.store.read_now(
+                lambda reading: list(reading.where(EventRow, kind="device_policy"))
+            )
+            assert [(event.detail, event.actor) for event in events] == [
+                ("never", "ann"),
+                ("always", "ann"),
+            ]
+
+    asyncio.run(scenario())
+
+
+def test_a_policy_outlives_the_daemon(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            await set_policy(daemon, NEVER)
+        async with running(tmp_path) as daemon:
+            (device,) = daemon.core.devices.states()
+            assert device.policy == "never"
+
+    asyncio.run(scenario())
+
+
+def test_a_policy_for_an_unknown_device_is_refused(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await daemon.client.admin.SetDevicePolicy(
+                    admin_service_pb2.SetDevicePolicyRequest(device="tpu", policy=NEVER),
+                    timeout=20,
+                )
+            assert details(caught.value)["field"] == "device"
+
+    asyncio.run(scenario())
+
+
+def test_cancelling_stops_what_nobody_else_waits_for(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path, compile=FakeCompilePool(delay_s=0.05)) as daemon:
+            registered = await daemon.client.register(chain(1))
+            await set_policy(daemon, NEVER)
+            mine = await daemon.client.ensure(registered, 16, 64)
+            others = await daemon.client.ensure(registered, 64)
+            cancelled = await daemon.client.operations.CancelOperation(
+                operation_service_pb2.CancelOperationRequest(id=mine.id), timeout=20
+            )
+            assert cancelled.operation.state == operation_service_pb2.OPERATION_STATE_CANCELLED
+            await set_policy(daemon, ALWAYS)
+            assert (await daemon.client.finished(others.id)).failed == 0
+            (table,) = await daemon.client.tables_of(registered)
+            assert [list(row.dims) for row in table.hints] == [[64]]
+            # What was cancelled may be asked for again.
+            assert (await daemon.client.tuned(registered, 16)).failed == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_thin_client_is_told_what_runs_and_why(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            registered = await daemon.client.register(chain(1))
+            await daemon.client.tuned(registered, 64)
+            launch = registered.plan.steps[0].launch
+
+            def ask(size: int, *, generation: int = 0) -> kernel_service_pb2.SelectRequest:
+                question = kernel_service_pb2.SelectQuestion(
+                    kernel=launch.kernel, fallback=launch.fallback, dims=[size]
+                )
+                return kernel_service_pb2.SelectRequest(
+                    target_id=registered.target_id, questions=[question], generation=generation
+                )
+
+            answer = await daemon.client.kernels.Select(ask(70), timeout=20)
+            (selection,) = answer.selections
+            assert (selection.variant.schedule, selection.reason) == (SCHEDULES[1], "winner")
+            assert list(selection.hint) == [64]
+            # All ranks may ask for one generation, whatever is published meanwhile.
+            await daemon.client.tuned(registered, 1024)
+            old = await daemon.client.kernels.Select(
+                ask(1000, generation=selection.generation), timeout=20
+            )
+            assert old.selections[0].generation == selection.generation
+            assert list(old.selections[0].hint) != [1024]
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await daemon.client.kernels.Select(ask(70, generation=10**9), timeout=20)
+            assert details(caught.value)["reason"] == "GENERATION_GONE"
+
+    asyncio.run(scenario())
+
+
+def test_explain_tells_tables_measurements_and_what_runs(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            registered = await daemon.client.register(chain(2))
+            await daemon.client.tuned(registered, 64)
+            kernel = registered.plan.steps[1].launch.kernel
+            request = admin_service_pb2.ExplainKernelRequest(kernel=kernel[:12])
+            dim = request.dims.dims.add()
+            dim.symbol, dim.value = "k0", 60
+            answer = await daemon.client.admin.ExplainKernel(request, timeout=20)
+            assert answer.kernel.id == kernel
+            assert answer.kernel.tiers[registered.target_id] == 2
+            assert list(answer.provenance) == ["model.layer1"]
+            assert {record.kind for record in answer.measurements} == {"variant", "fallback"}
+            assert answer.selections[registered.target_id].reason == "winner"
+
+    asyncio.run(scenario())
+
+
+def test_kernels_are_listed_in_pages(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            registered = await daemon.client.register(chain(5))
+            found: list[str] = []
+            token = ""
+            while True:
+                page = await daemon.client.admin.ListKernels(
+                    admin_service_pb2.ListKernelsRequest(page_size=2, page_token=token), timeout=20
+                )
+                found += [kernel.id for kernel in page.kernels]
+                token = page.next_page_token
+                if not token:
+                    break
+            assert found == sorted(step.launch.kernel for step in registered.plan.steps)
+
+    asyncio.run(scenario())
+
+
+def test_a_program_of_two_namespaces_shares_nothing_but_binaries(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            registered = await daemon.client.register(chain(1))
+            page = await daemon.client.admin.ListKernels(
+                admin_service_pb2.ListKernelsRequest(namespace="other"), timeout=20
+            )
+            assert len(page.kernels) == 0
+            assert registered.program_id
+
+    asyncio.run(scenario())

@@ -1,0 +1,141 @@
+"""The whole daemon, real: `nearhintd serve`, its compiler, its bench worker, SIGKILL and all."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import psutil
+import pytest
+from tests.integration.daemon_in_process import Client
+from tests.integration.daemon_process import DaemonProcess, daemon_in
+from tests.integration.fake_workers import chain
+
+from nearhint_proto import convert
+from nearhint_proto.v1 import admin_service_pb2, kernel_service_pb2, operation_service_pb2
+from nearhint_rules.canonical import content_hash
+from nearhint_rules.program import Program
+
+DONE = operation_service_pb2.OPERATION_STATE_DONE
+DEVICE_LIMIT_S = 60.0
+
+Scenario = Callable[[Client, admin_service_pb2.DeviceStatus], Coroutine[Any, Any, None]]
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Any:
+    with daemon_in(
+        tmp_path,
+        module="nearhint_daemon",
+        verb=("serve",),
+        flags=("--devices", "cpu", "--measure-budget-s", "0.3", "--threads", "1"),
+    ) as process:
+        process.start()
+        yield process
+
+
+@asynccontextmanager
+async def connected(daemon: DaemonProcess) -> AsyncIterator[Client]:
+    async with grpc.aio.insecure_channel(daemon.address) as channel:
+        yield Client(channel)
+
+
+async def device_of(client: Client) -> admin_service_pb2.DeviceStatus:
+    async with asyncio.timeout(DEVICE_LIMIT_S):
+        while True:
+            status = await client.admin.GetStatus(admin_service_pb2.GetStatusRequest())
+            if status.devices[0].is_worker_ready and status.devices[0].target_id:
+                return status.devices[0]
+            await asyncio.sleep(0.1)
+
+
+async def register(
+    client: Client, program: Program, device: admin_service_pb2.DeviceStatus
+) -> kernel_service_pb2.RegisterProgramResponse:
+    request = kernel_service_pb2.RegisterProgramRequest(
+        program=convert.program_to_proto(program), device=device.device, threads=1
+    )
+    response = await client.kernels.RegisterProgram(request, timeout=60)
+    if response.HasField("operation"):
+        await client.finished(response.operation.id)
+        response = await client.kernels.RegisterProgram(request, timeout=60)
+    assert response.HasField("plan"), response
+    return response
+
+
+def run(daemon: DaemonProcess, scenario: Scenario) -> None:
+    async def main() -> None:
+        async with connected(daemon) as client:
+            await scenario(client, await device_of(client))
+
+    asyncio.run(main())
+
+
+def test_a_real_kernel_reaches_t2_and_outlives_sigkill(daemon: DaemonProcess) -> None:
+    tables: list[bytes] = []
+
+    async def tune(client: Client, device: admin_service_pb2.DeviceStatus) -> None:
+        registered = await register(client, chain(2), device)
+        operation = await client.tuned(registered, 64, 4000)
+        assert operation.state == DONE
+        assert operation.failed == 0
+        (table,) = await client.tables_of(registered)
+        assert [list(row.dims) for row in table.hints] == [[64], [4096]]
+        assert all(row.tier == 2 for row in table.hints)
+        for variant in table.variants:
+            binary = await client.fetch(variant.artifact.sha256)
+            assert binary.startswith(b"\x7fELF")
+            assert content_hash(binary) == variant.artifact.sha256
+        tables.append(table.SerializeToString(deterministic=True))
+
+    run(daemon, tune)
+    before = daemon.status()
+    daemon.kill()
+    daemon.start()
+    run(daemon, tune)
+    after = daemon.status()
+    assert tables[0] == tables[1]
+    assert after.compiles_run == 0
+    assert after.measurements == before.measurements > 0
+    assert after.artifacts == before.artifacts > 0
+
+
+def test_workers_die_with_a_killed_daemon(daemon: DaemonProcess) -> None:
+    async def ready(client: Client, device: admin_service_pb2.DeviceStatus) -> None: ...
+
+    run(daemon, ready)
+    children = psutil.Process(daemon.pid).children(recursive=True)
+    assert children
+    daemon.kill()
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert alive == []
+
+
+def test_a_killed_bench_worker_costs_no_job(daemon: DaemonProcess) -> None:
+    async def scenario(client: Client, device: admin_service_pb2.DeviceStatus) -> None:
+        registered = await register(client, chain(2), device)
+        operation = await client.ensure(registered, 64, 1024)
+        for child in psutil.Process(daemon.pid).children():
+            if "bench_worker" in " ".join(child.cmdline()):
+                os.kill(child.pid, signal.SIGKILL)
+        finished = await client.finished(operation.id)
+        assert (finished.state, finished.failed) == (DONE, 0)
+
+    run(daemon, scenario)
+
+
+def test_the_daemon_has_no_torch_or_triton_mapped(daemon: DaemonProcess) -> None:
+    async def scenario(client: Client, device: admin_service_pb2.DeviceStatus) -> None:
+        registered = await register(client, chain(2), device)
+        await client.tuned(registered, 64)
+
+    run(daemon, scenario)
+    maps = Path(f"/proc/{daemon.pid}/maps").read_text()
+    assert "/torch/" not in maps
+    assert "/triton/" not in maps

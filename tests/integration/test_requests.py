@@ -1,0 +1,272 @@
+"""Requests that are wrong, too big or hostile: a typed error that names the field."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+import pytest
+from tests.integration.daemon_in_process import Running, running
+from tests.integration.fake_workers import CPU, chain
+from tests.integration.statuses import details
+
+from nearhint_proto import convert
+from nearhint_proto.v1 import (
+    admin_service_pb2,
+    kernel_service_pb2,
+    operation_service_pb2,
+    program_pb2,
+    types_pb2,
+)
+from nearhint_rules.program import Program
+
+Spoil = Callable[[program_pb2.Program], None]
+
+
+def _cycle(program: program_pb2.Program) -> None:
+    program.nodes[0].inputs[0] = 2
+    program.nodes[0].args[0].ref = 2
+
+
+def _deep(program: program_pb2.Program) -> None:
+    expr = types_pb2.Expr(symbol="s0")
+    for _ in range(44):
+        expr = types_pb2.Expr(mod=types_pb2.Expr.Pair(left=expr, right=types_pb2.Expr(constant=7)))
+    program.inputs[0].tensor.shape[0].CopyFrom(expr)
+
+
+def _rename(name: str) -> Spoil:
+    def spoil(program: program_pb2.Program) -> None:
+        program.symbols[0].name = name
+
+    return spoil
+
+
+def _op(name: str) -> Spoil:
+    def spoil(program: program_pb2.Program) -> None:
+        program.nodes[0].op = name
+
+    return spoil
+
+
+def _swap(program: program_pb2.Program) -> None:
+    for expr in (
+        program.inputs[0].tensor.shape[0],
+        *(out.tensor.shape[0] for node in program.nodes for out in node.outputs),
+    ):
+        expr.symbol = "s7"
+    program.symbols[0].name = "s7"
+
+
+def _huge(program: program_pb2.Program) -> None:
+    program.symbols[0].high = 2**62
+
+
+def _missing_output(program: program_pb2.Program) -> None:
+    program.outputs[0].value = 99
+
+
+@pytest.mark.parametrize(
+    ("spoil", "field"),
+    [
+        (_cycle, "program.nodes[0]"),
+        (_deep, "program.inputs[0]"),
+        (_rename('s0"; system("x'), "program.symbols[0].name"),
+        (_rename("s0\n"), "program.symbols[0].name"),
+        (_op("__import__('os').system"), "program.nodes[0].op"),
+        (_op("aten.relu.default\n"), "program.nodes[0].op"),
+        (_swap, "program.symbols"),
+        (_huge, "program.symbols[0].high"),
+        (_missing_output, "program.outputs[0]"),
+    ],
+)
+def test_a_malformed_program_is_refused_with_the_field(
+    tmp_path: Path, spoil: Spoil, field: str
+) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            message = convert.program_to_proto(chain(2))
+            spoil(message)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await daemon.client.kernels.RegisterProgram(
+                    kernel_service_pb2.RegisterProgramRequest(
+                        program=message, device=convert.device_to_proto(CPU)
+                    ),
+                    timeout=20,
+                )
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert str(details(caught.value)["field"]).startswith(field)
+            assert daemon.compile.asked["lower_program"] == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_request_over_the_size_limit_is_refused(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            message = convert.program_to_proto(chain(1))
+            message.label = "x" * (17 * 2**20)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await daemon.client.kernels.RegisterProgram(
+                    kernel_service_pb2.RegisterProgramRequest(program=message), timeout=20
+                )
+            assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            await daemon.client.register(chain(1))
+
+    asyncio.run(scenario())
+
+
+async def refused(daemon: Running, program: Program, hint: dict[str, int]) -> grpc.aio.AioRpcError:
+    registered = await daemon.client.register(program)
+    message = types_pb2.SizeHint(
+        dims=[types_pb2.Dim(symbol=name, value=size) for name, size in hint.items()]
+    )
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await daemon.client.kernels.EnsureKernels(
+            kernel_service_pb2.EnsureKernelsRequest(
+                program_id=registered.program_id,
+                target_id=registered.target_id,
+                hints=[message],
+            ),
+            timeout=20,
+        )
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "hint", [{}, {"s0": 1}, {"s0": 5000}, {"s0": 2**62}, {"s0": 2**64 - 1}, {"other": 5}]
+)
+def test_sizes_outside_the_programs_ranges_are_refused(
+    tmp_path: Path, hint: dict[str, int]
+) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            error = await refused(daemon, chain(1), hint)
+            assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert str(details(error)["field"]).startswith("hints[0]")
+            assert daemon.core.jobs.running() == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_hint_whose_tensors_are_too_large_fails_before_anything_is_allocated(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path, measure_memory_bytes=2**20) as daemon:
+            registered = await daemon.client.register(chain(1, high=None))
+            operation = await daemon.client.tuned(registered, 2**40)
+            assert operation.state == operation_service_pb2.OPERATION_STATE_FAILED
+            assert "HINT_TOO_LARGE" in str(operation.error)
+            assert sum(daemon.bench.asked.values()) == 0
+            # Other hints of the same Kernel are not held back by it.
+            assert (await daemon.client.tuned(registered, 64)).failed == 0
+
+    asyncio.run(scenario())
+
+
+def test_what_is_unknown_is_not_found(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await daemon.client.kernels.EnsureKernels(
+                    kernel_service_pb2.EnsureKernelsRequest(program_id="0" * 64), timeout=20
+                )
+            assert details(caught.value) == {"reason": "KERNEL_UNKNOWN", "field": "program_id"}
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await daemon.client.finished("nothing")
+            assert details(caught.value)["reason"] == "OPERATION_UNKNOWN"
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await daemon.client.admin.ExplainKernel(
+                    admin_service_pb2.ExplainKernelRequest(kernel="abcdef"), timeout=20
+                )
+            assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+    asyncio.run(scenario())
+
+
+def test_a_device_that_is_not_here_is_said_at_once(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            device = convert.device_to_proto(CPU)
+            device.cpu.model = "Another CPU"
+            request = kernel_service_pb2.RegisterProgramRequest(
+                program=convert.program_to_proto(chain(1)), device=device
+            )
+            answer = await daemon.client.kernels.RegisterProgram(request, timeout=20)
+            await daemon.client.finished(answer.operation.id)
+            answer = await daemon.client.kernels.RegisterProgram(request, timeout=20)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await daemon.client.ensure(answer, 64)
+            assert details(caught.value)["reason"] == "NO_DEVICE"
+
+    asyncio.run(scenario())
+
+
+def test_without_a_compiler_the_daemon_says_so_and_refuses_the_target(tmp_path: Path) -> None:
+    from tests.integration.fake_workers import FakeCompilePool
+
+    async def scenario() -> None:
+        async with running(tmp_path, compile=FakeCompilePool(tools=())) as daemon:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await daemon.client.register(chain(1))
+            assert details(caught.value)["reason"] == "TOOLCHAIN_MISSING"
+            status = await daemon.client.admin.GetStatus(admin_service_pb2.GetStatusRequest())
+            assert any("no C compiler" in problem for problem in status.problems)
+
+    asyncio.run(scenario())
+
+
+def test_usage_outside_the_ranges_is_refused_and_each_client_is_capped(tmp_path: Path) -> None:
+    def report(program: str, size: int, client_id: str) -> kernel_service_pb2.ReportUsageRequest:
+        usage = kernel_service_pb2.Usage(
+            program_id=program,
+            sizes=convert.size_hint_to_proto({"s0": size}),
+            calls=2**60,
+            launches=[0, 0, 2**60, 0],
+        )
+        return kernel_service_pb2.ReportUsageRequest(client_id=client_id, usages=[usage])
+
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            registered = await daemon.client.register(chain(1))
+            call = daemon.client.kernels.ReportUsage
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call(report(registered.program_id, 1, "a"), timeout=20)
+            assert details(caught.value)["field"] == "usages[0].sizes"
+            codes = set[grpc.StatusCode]()
+            for size in range(2, 60):
+                try:
+                    await call(report(registered.program_id, size, "a"), timeout=20)
+                except grpc.aio.AioRpcError as error:
+                    codes.add(error.code())
+            assert codes == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+            # Another client is not held back.
+            answer = await call(report(registered.program_id, 16, "b"), timeout=20)
+            assert answer.accepted == 1
+
+    asyncio.run(scenario())
+
+
+def test_no_rpc_takes_results_from_a_client() -> None:
+    """Nothing that a client sends holds a Measurement, Variant, Artifact or Table."""
+    from nearhint_daemon.server import MODULES
+
+    results = {"Table", "Variant", "ArtifactRef", "HintRow", "Timing", "MeasurementRecord"}
+
+    def reachable(descriptor: object, seen: set[str]) -> set[str]:
+        name = str(descriptor.name)  # type: ignore[attr-defined]
+        if name in seen:
+            return seen
+        seen.add(name)
+        for field in descriptor.fields:  # type: ignore[attr-defined]
+            if field.message_type is not None:
+                reachable(field.message_type, seen)
+        return seen
+
+    for module in MODULES:
+        for service in module.DESCRIPTOR.services_by_name.values():
+            for method in service.methods:
+                assert not reachable(method.input_type, set()) & results, method.full_name
