@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+from tests.unit.daemon.test_store import KERNEL, Seen
+
+from nearhint_daemon.cli import main
+from nearhint_daemon.config import SETTINGS
+from nearhint_daemon.directories import StateLock
+from nearhint_daemon.exit_codes import ExitCode
+from nearhint_daemon.store import Store
+
+
+@pytest.fixture
+def state_dir(tmp_path: Path) -> Path:
+    async def fill() -> None:
+        store = Store(tmp_path, observer=Seen(), clock=time.time)
+        await store.start()
+        await store.put_artifact(b"binary")
+        await store.write(lambda tx: tx.put(KERNEL))
+        await store.close()
+
+    asyncio.run(fill())
+    return tmp_path
+
+
+def commands(group: click.Group, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    found: list[tuple[str, ...]] = []
+    for name, command in group.commands.items():
+        found.append((*path, name))
+        if isinstance(command, click.Group):
+            found += commands(command, (*path, name))
+    return found
+
+
+@pytest.mark.parametrize("path", commands(main), ids=" ".join)
+def test_every_command_has_help(path: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(main, [*path, "--help"])
+    assert result.exit_code == ExitCode.OK
+    assert len(result.output.splitlines()) > 3
+
+
+def test_every_setting_is_a_flag_of_serve() -> None:
+    output = CliRunner().invoke(main, ["serve", "--help"]).output
+    assert all(f"--{name.replace('_', '-')}" in output for name in SETTINGS)
+
+
+def test_a_sound_database_passes_the_check(state_dir: Path) -> None:
+    result = CliRunner().invoke(main, ["db", "check", "--state-dir", str(state_dir), "--json"])
+    assert result.exit_code == ExitCode.OK
+    report = json.loads(result.stdout)
+    assert report["schema_version"] == 1
+    assert report["problems"] == []
+    assert report["rows"]["kernels"] == 1
+
+
+def test_a_changed_artifact_fails_the_check(state_dir: Path) -> None:
+    (path,) = (state_dir / "artifacts").glob("??/*")
+    path.write_bytes(b"binarz")
+    result = CliRunner().invoke(main, ["db", "check", "--state-dir", str(state_dir)])
+    assert result.exit_code == ExitCode.INTEGRITY
+    assert path.name in result.stdout
+
+
+def test_the_check_refuses_a_running_daemons_database(state_dir: Path) -> None:
+    lock = StateLock(state_dir)
+    lock.acquire()
+    result = CliRunner().invoke(main, ["db", "check", "--state-dir", str(state_dir)])
+    lock.release()
+    assert result.exit_code == ExitCode.REFUSED
+    assert "in use" in result.stderr
+
+
+def test_a_state_directory_without_database_is_not_found(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["db", "check", "--state-dir", str(tmp_path)])
+    assert result.exit_code == ExitCode.NOT_FOUND
+
+
+def test_config_show_says_where_values_come_from() -> None:
+    result = CliRunner(env={"NEARHINT_THREADS": "3"}).invoke(main, ["config", "show", "--origin"])
+    assert result.exit_code == ExitCode.OK
+    assert "threads = 3  # environment NEARHINT_THREADS" in result.stdout.splitlines()
+
+
+def test_a_bad_setting_is_a_usage_error() -> None:
+    result = CliRunner().invoke(main, ["serve", "--address", "0.0.0.0:50051"])
+    assert result.exit_code == ExitCode.USAGE
+    assert "unix socket only" in result.stderr

@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nearhint_daemon.errors import NoVariant, QueueFull
+from nearhint_daemon.jobs import JobQueue, JobSpec, Priority
+from nearhint_daemon.metrics import Metrics
+from nearhint_daemon.store import Store
+from nearhint_daemon.store.rows import JobRow
+from nearhint_daemon.workers.errors import WorkerDied
+
+Handler = Callable[[JobRow, Mapping[str, Any]], Awaitable[None]]
+LOST = WorkerDied(kind="bench", detail="signal 11", reproducer={})
+
+
+async def nothing(row: JobRow, payload: Mapping[str, Any]) -> None: ...
+
+
+def spec(key: str, **fields: Any) -> JobSpec:
+    return JobSpec(**({"key": key, "kind": "lower", "lane": "lane", "payload": {}} | fields))
+
+
+def with_queue(
+    folder: Path,
+    scenario: Callable[[JobQueue, Store], Awaitable[None]],
+    *,
+    handler: Handler = nothing,
+    limit: int = 100,
+    lane_limit: int = 1,
+    clock: Callable[[], float] = time.time,
+    is_started: bool = True,
+) -> None:
+    async def run() -> None:
+        metrics = Metrics(version="test", compiler_version="test")
+        store = Store(folder, observer=metrics, clock=clock)
+        await store.start()
+        queue = JobQueue(
+            store,
+            owner="test",
+            clock=clock,
+            observer=metrics,
+            limit=limit,
+            lane_limit=lane_limit,
+        )
+        queue.handle("lower", handler)
+        if is_started:
+            await queue.start()
+        try:
+            await scenario(queue, store)
+        finally:
+            if is_started:
+                await queue.stop()
+            await store.close()
+
+    asyncio.run(run())
+
+
+async def ended(queue: JobQueue, *keys: str) -> dict[str, JobRow]:
+    """Waits for jobs that are open."""
+    rows: dict[str, JobRow] = {}
+    done = asyncio.Event()
+
+    def note(row: JobRow) -> None:
+        rows[row.key] = row
+        if len(rows) == len(keys):
+            done.set()
+
+    for key in keys:
+        assert queue.listen(key, note), key
+    async with asyncio.timeout(10):
+        await done.wait()
+    return rows
+
+
+class Gate:
+    """A handler that holds the job "gate" until it is opened, and notes the order of the rest."""
+
+    def __init__(self) -> None:
+        self.order: list[str] = []
+        self.opened = asyncio.Event()
+
+    async def __call__(self, row: JobRow, payload: Mapping[str, Any]) -> None:
+        if row.key == "gate":
+            await self.opened.wait()
+        else:
+            self.order.append(row.key)
+
+
+def test_jobs_run_by_priority_then_stage_then_arrival(tmp_path: Path) -> None:
+    gate = Gate()
+
+    async def scenario(queue: JobQueue, store: Store) -> None:
+        await queue.ensure([spec("gate")])
+        await queue.ensure(
+            [
+                spec("warm", priority=Priority.WARM_UP, stage=1),
+                spec("live 2", stage=2),
+                spec("live 1", stage=1),
+                spec("live 1 later", stage=1),
+                spec("refine", priority=Priority.REFINEMENT),
+            ]
+        )
+        gate.opened.set()
+        await ended(queue, "refine")
+        assert gate.order == ["live 1", "live 1 later", "live 2", "warm", "refine"]
+
+    with_queue(tmp_path, scenario, handler=gate)
+
+
+def test_asking_more_urgently_moves_a_job_forward(tmp_path: Path) -> None:
+    gate = Gate()
+
+    async def scenario(queue: JobQueue, store: Store) -> None:
+        await queue.ensure([spec("gate")])
+        await queue.ensure([spec(key, priority=Priority.WARM_UP) for key in ("a", "b", "c")])
+        await queue.ensure([spec("c", priority=Priority.LIVE_MISS)])
+        gate.opened.set()
+        await ended(queue, "b")
+        assert gate.order == ["c", "a", "b"]
+
+    with_queue(tmp_path, scenario, handler=gate)
+
+
+def test_a_job_waits_for_what_it_requires_and_shares_its_failure(tmp_path: Path) -> None:
+    async def fail(row: JobRow, payload: Mapping[str, Any]) -> None:
+        if row.key == "bad 1":
+            raise NoVariant("nothing passed")
+
+    async def scenario(queue: JobQueue, store: Store) -> None:
+        await queue.ensure([spec("bad 2", requires="bad 1"), spec("bad 1")])
+        rows = await ended(queue, "bad 1", "bad 2")
+        assert {row.code for row in rows.values()} == {"NO_VARIANT"}
+
+    with_queue(tmp_path, scenario, handler=fail)
+
+
+def test_a_lost_worker_costs_one_more_attempt_and_no_more(tmp_path: Path) -> None:
+    attempts: list[str] = []
+
+    async def crash(row: JobRow, payload: Mapping[str, Any]) -> None:
+        attempts.append(row.key)
+        raise LOST
+
+    async def scenario(queue: JobQueue, store: Store) -> None:
+        await queue.ensure([spec("a")])
+        rows = await ended(queue, "a")
+        assert (rows["a"].state, rows["a"].code) == ("failed", "WORKER_DIED")
+        assert attempts == ["a", "a"]
+        # It has failed for good: asking again starts nothing.
+        (row,) = await queue.ensure([spec("a")])
+        assert row.state == "failed"
+        assert attempts == ["a", "a"]
+
+    with_queue(tmp_path, scenario, handler=crash)
+
+
+def test_a_failure_that_may_pass_is_tried_again_after_a_while(tmp_path: Path) -> None:
+    now = [1000.0]
+    runs: list[str] = []
+
+    async def bug(row: JobRow, payload: Mapping[str, Any]) -> None:
+        runs.append(row.key)
+        if len(runs) <= 2:
+            raise RuntimeError("a bug")
+
+    async def scenario(queue: JobQueue, store: Store) -> None:
+        await queue.ensure([spec("a")])
+        assert (await ended(queue, "a"))["a"].code == "INTERNAL"
+        (row,) = await queue.ensure([spec("a")])
+        assert row.state == "failed"
+        now[0] += 60
+        await queue.ensure([spec("a")])
+        assert (await ended(queue, "a"))["a"].state == "done"
+
+    with_queue(tmp_path, scenario, handler=bug, clock=lambda: now[0])
+
+
+def test_jobs_that_ran_when_the_daemon_died_are_taken_up(tmp_path: Path) -> None:
+    async def forever(row: JobRow, payload: Mapping[str, Any]) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    started = asyncio.Event()
+
+    async def die(queue: JobQueue, store: Store) -> None:
+        queue.handle("lower", forever)
+        await queue.start()
+        await queue.ensure([spec("a", payload={"n": 1}), spec("b", payload={"n": 2})])
+        await started.wait()
+        # No stop: the rows are left as a crash leaves them.
+
+    seen: list[int] = []
+
+    async def note(row: JobRow, payload: Mapping[str, Any]) -> None:
+        seen.append(payload["n"])
+
+    async def resume(queue: JobQueue, store: Store) -> None:
+        queue.handle("lower", note)
+        await queue.start()
+        await ended(queue, "b")
+        assert seen == [1, 2]
+        await queue.stop()
+
+    with_queue(tmp_path, die, is_started=False)
+    with_queue(tmp_path, resume, is_started=False)
+
+
+def test_a_job_that_ends_the_daemon_again_and_again_is_given_up(tmp_path: Path) -> None:
+    async def scenario(queue: JobQueue, store: Store) -> None:
+        row = JobRow(
+            "a", "lower", "", "lane", "{}", "", 1, 0, "running", "x", 0.0, 5, "", "", 0.0, 0.0
+        )
+        await store.write(lambda tx: tx.put(row))
+        await queue.start()
+        (after,) = await queue.ensure([spec("a")])
+        assert after.state == "failed"
+        await queue.stop()
+
+    with_queue(tmp_path, scenario, is_started=False)
+
+
+def test_a_full_queue_refuses_and_one_client_cannot_fill_it(tmp_path: Path) -> None:
+    async def scenario(queue: JobQueue, store: Store) -> None:
+        await queue.ensure([spec(f"a{n}", client="a") for n in range(5)])
+        with pytest.raises(QueueFull, match="of this client"):
+            await queue.ensure([spec("a5", client="a")])
+        await queue.ensure([spec(f"b{n}", client="b") for n in range(5)])
+        with pytest.raises(QueueFull):
+            await queue.ensure([spec("c", client="c")])
+        # What is there already costs nothing.
+        await queue.ensure([spec("a0", client="c")])
+
+    with_queue(tmp_path, scenario, limit=10, is_started=False)
+
+
+def test_many_who_ask_at_once_share_one_run(tmp_path: Path) -> None:
+    runs: list[str] = []
+
+    async def note(row: JobRow, payload: Mapping[str, Any]) -> None:
+        runs.append(row.key)
+
+    async def scenario(queue: JobQueue, store: Store) -> None:
+        rows = await asyncio.gather(*(queue.ensure([spec("a")]) for _ in range(200)))
+        assert all(row.key == "a" for (row,) in rows)
+        (row,) = await queue.ensure([spec("a")])
+        if row.state != "done":
+            await ended(queue, "a")
+        assert runs == ["a"]
+
+    with_queue(tmp_path, scenario, handler=note)
