@@ -76,7 +76,9 @@ def demo(device: str, compare: str | None, as_json: bool) -> ExitCode:
     again. Needs nearhint[daemon,torch,demo].
     """
     module = _load("nearhint.demo", what="nearhint demo", extra="daemon,torch,demo")
-    return ExitCode(module.run(device=device, compare=compare, as_json=as_json))
+    report = module.run(module.DemoOptions(device=device, compare=compare or ""))
+    click.echo(module.as_json(report) if as_json else module.as_table(report))
+    return ExitCode.OK
 
 
 @click.command(

@@ -96,9 +96,10 @@ class _PlanWalk:
             match step:
                 case Launch():
                     self._launch(step)
-                case RunNodes(nodes, _):
+                case RunNodes(nodes, offers):
                     for node in nodes:
                         self._run_node(node, is_fallback=False)
+                    self._check_offers(nodes, offers)
                 case MakeView():
                     self._view(step)
                 case Free(slots):
@@ -182,11 +183,7 @@ class _PlanWalk:
         written = [output.slot for output in step.outputs]
         self._need(written)
         produced = {slot for index in step.nodes for slot in self._outputs_of(index)}
-        aliased = {
-            self.starts[index] + position
-            for index in step.nodes
-            for position, _ in self.program.nodes[index].aliases
-        }
+        aliased = self._aliased(step.nodes)
         self.made, self.defined = before_made, before_defined
         for output in step.outputs:
             if output.slot not in produced:
@@ -195,6 +192,22 @@ class _PlanWalk:
                 self._refuse(f"slot {output.slot} must share storage, and would be a copy")
             self._check_output(output)
             self._define(output.slot)
+
+    def _check_offers(self, nodes: Sequence[int], offers: Sequence[Output]) -> None:
+        """Memory offered to a node for a result of its own: never for an alias of something."""
+        produced = {slot for index in nodes for slot in self._outputs_of(index)}
+        aliased = self._aliased(nodes)
+        for output in offers:
+            if output.slot not in produced or output.slot in aliased:
+                self._refuse(f"slot {output.slot} is no new tensor of these nodes")
+            self._check_output(output)
+
+    def _aliased(self, nodes: Sequence[int]) -> set[int]:
+        return {
+            self.starts[index] + position
+            for index in nodes
+            for position, _ in self.program.nodes[index].aliases
+        }
 
     def _view(self, step: MakeView) -> None:
         self._need([step.base])
@@ -244,23 +257,25 @@ class _PlanWalk:
                 self._refuse(f"the Program has no symbol {name}")
 
     def _check_storages(self) -> None:
-        """Two tensors of one storage: the first is last read no later than the second is made."""
+        """Two tensors of one storage: the first is last read before the second is made.
+
+        Not by the step that makes the second either: its Fallback may write before it has read.
+        """
         ends = self._last_reads()
-        busy: dict[int, tuple[int, int]] = {}
+        free_after: dict[int, int] = {}
         for number, step in enumerate(self.plan.steps):
-            if not isinstance(step, Launch):
+            if not isinstance(step, Launch | RunNodes):
                 continue
             self.place = f"plan.steps[{number}]"
             for output in step.outputs:
                 if output.storage < 0:
                     continue
                 end = ends.get(self.actual.root(output.slot), number)
-                begun, until = busy.get(output.storage, (-1, -1))
-                if until > number or begun == number:
+                if free_after.get(output.storage, -1) >= number:
                     self._refuse(f"storage {output.storage} is still in use")
                 if end > len(self.plan.steps):
                     self._refuse(f"slot {output.slot} leaves the Plan in a shared storage")
-                busy[output.storage] = (number, end)
+                free_after[output.storage] = end
 
     def _last_reads(self) -> Mapping[int, int]:
         """Alias root -> the last step that reads it; one past the end + 1 for what leaves."""

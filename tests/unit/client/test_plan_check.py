@@ -63,12 +63,13 @@ def test_a_fused_plan_passes() -> None:
 
 def test_storages_may_be_shared_once_a_tensor_was_last_read() -> None:
     check(
-        CHAIN,
+        program(pure(0), pure(1), pure(2), pure(3), outputs=(4,)),
         launch((0,), (output(1, storage=0),), (0,)),
-        launch((1,), (output(2, storage=0),), (1,)),
+        RunNodes((1,), (output(2, storage=1),)),
         Free((1,)),
-        launch((2,), (output(3),), (2,)),
-        storages=1,
+        launch((2,), (output(3, storage=0),), (2,)),
+        launch((3,), (output(4),), (3,)),
+        storages=2,
     )
 
 
@@ -159,6 +160,34 @@ WRONG: dict[str, tuple[Program, tuple[Step, ...], str]] = {
             launch((1, 2), (output(3),), (2,)),
         ),
         "still in use",
+    ),
+    "a storage that the same step reads": (
+        CHAIN,
+        (
+            launch((0,), (output(1, storage=0),), (0,)),
+            RunNodes((1,), (output(2, storage=0),)),
+            RunNodes((2,)),
+        ),
+        "still in use",
+    ),
+    "an offer of a storage in use": (
+        CHAIN,
+        (RunNodes((0, 1), (output(1, storage=0), output(2, storage=0))), RunNodes((2,))),
+        "still in use",
+    ),
+    "an offer for another node's slot": (
+        CHAIN,
+        (RunNodes((0,)), RunNodes((1,), (output(1, storage=0),)), RunNodes((2,))),
+        "slot 1 is no new tensor",
+    ),
+    "an offer for a view": (
+        TAIL,
+        (
+            RunNodes((0,)),
+            RunNodes((1,), (Output(2, "f32", (S0, ex.ONE), (ex.ONE, ex.ONE), storage=0),)),
+            RunNodes((2,)),
+        ),
+        "slot 2 is no new tensor",
     ),
     "a shared storage that leaves": (
         CHAIN,
