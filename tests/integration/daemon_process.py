@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -103,7 +103,7 @@ class DaemonProcess:
 
 
 @contextmanager
-def daemon_in(folder: Path, **options: object) -> Iterator[DaemonProcess]:
+def daemon_in(folder: Path, **options: object) -> Generator[DaemonProcess, None, None]:
     """A daemon that is killed at the end if it still runs."""
     daemon = DaemonProcess(folder, **options)  # type: ignore[arg-type]
     try:

@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -132,7 +133,8 @@ def test_sigterm_ends_calls_in_flight_and_gives_jobs_back(tmp_path: Path) -> Non
             registered = await client.register(chain(2))
             await client.ensure(registered, 64)
             os.kill(daemon.pid, signal.SIGTERM)
-            health = health_pb2_grpc.HealthStub(channel)
+            # The stubs for types know Check alone.
+            health: Any = health_pb2_grpc.HealthStub(channel)
             answers: list[int] = []
             async for answer in health.Watch(health_pb2.HealthCheckRequest(), timeout=10):
                 answers.append(answer.status)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ def daemon(tmp_path: Path) -> Any:
 
 
 @asynccontextmanager
-async def connected(daemon: DaemonProcess) -> AsyncIterator[Client]:
+async def connected(daemon: DaemonProcess) -> AsyncGenerator[Client, None]:
     async with grpc.aio.insecure_channel(daemon.address) as channel:
         yield Client(channel)
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ async def nothing(row: JobRow, payload: Mapping[str, Any]) -> None: ...
 
 
 def spec(key: str, **fields: Any) -> JobSpec:
-    return JobSpec(**({"key": key, "kind": "lower", "lane": "lane", "payload": {}} | fields))
+    return replace(JobSpec(key=key, kind="lower", lane="lane", payload={}), **fields)
 
 
 def with_queue(

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 from prometheus_client.parser import text_string_to_metric_families
 
 from nearhint_daemon.errors import STATUS_OF_CODE, DaemonError
@@ -64,11 +66,12 @@ def test_every_priority_has_a_series() -> None:
     assert all(f'priority="{priority.name.lower()}"' in text for priority in Priority)
 
 
-def subclasses(base: type) -> set[type]:
-    return {base} | {each for sub in base.__subclasses__() for each in subclasses(sub)}
+def subclasses(base: type[Any]) -> set[type[Any]]:
+    below: set[type[Any]] = {each for sub in base.__subclasses__() for each in subclasses(sub)}
+    return {base} | below
 
 
 def test_every_code_has_a_status() -> None:
-    bases = (DaemonError, rule_errors.RulesError, worker_errors.WorkerLost)
+    bases: tuple[type[Any], ...] = (DaemonError, rule_errors.RulesError, worker_errors.WorkerLost)
     codes = {each.code for base in bases for each in subclasses(base)}
     assert codes - STATUS_OF_CODE.keys() == set()
