@@ -19,8 +19,8 @@ from nearhint_rules.program import DTYPES, OTHER_DTYPE, SIZE_LIMIT
 
 WIRE_DEPTH_LIMIT = 40
 """Levels of one expression in a message: protobuf's own limit is 100 messages in each other."""
-WORK_LIMIT = 2_000_000
-"""Operators that the expressions of one message may expand to: about two seconds at worst."""
+WORK_LIMIT = 500_000
+"""Terms that the distinct expressions of one message may expand to: a second of work at worst."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -135,8 +135,10 @@ class ExprReader:
     def read(self, message: pb.Expr, field: str) -> Expr:
         """The expression; raises `InvalidMessage`."""
         kind = message.WhichOneof("kind")
-        if kind == "constant" or kind == "symbol":
-            return self._read(message, field, WIRE_DEPTH_LIMIT)
+        if kind == "constant":
+            return ex.Int(message.constant)
+        if kind == "symbol":
+            return ex.Sym(check_identifier(message.symbol, field))
         try:
             key = message.SerializeToString(deterministic=True)
         except EncodeError:

@@ -11,9 +11,9 @@ from nearhint_rules.expr import Expr
 from nearhint_rules.program import SIZE_LIMIT
 from nearhint_rules.table import HINT_LIMIT, Table, is_complete
 
-WITNESS_POINTS = 512
+WITNESS_POINTS = 256
 """Points of the grid around the given sizes that `witness` looks at."""
-WITNESS_SOLVED = 24
+WITNESS_SOLVED = 8
 """Points of that grid from which `witness` solves for one symbol at a time."""
 
 
@@ -170,8 +170,11 @@ class _Search:
     def solutions(
         self, point: dict[str, int], name: str, bounds: tuple[int, int | None] | None
     ) -> Iterator[dict[str, int]]:
-        """Points that differ in `name` and meet one expression's target, if it rises with it."""
-        low, high = _clamp(0, bounds), _clamp(SIZE_LIMIT, bounds)
+        """Points that differ in `name` and meet one expression's target, if it rises with it.
+
+        Looked for within a factor of 16 of the size at `point`.
+        """
+        low, high = _clamp(point[name] >> 4, bounds), _clamp(point[name] << 4, bounds)
         for function, wanted in zip(self._functions, self._target, strict=True):
             least, greatest = low, high
             try:
@@ -184,3 +187,4 @@ class _Search:
             except ZeroDivisionError:
                 continue
             yield {**point, name: least}
+            yield {**point, name: max(least - 1, low)}

@@ -21,7 +21,7 @@ MONOMIAL_LIMIT = 256
 """Terms of one polynomial."""
 DEGREE_LIMIT = 64
 """Exponents, and the degree of a monomial."""
-PRODUCT_LIMIT = 4096
+PRODUCT_LIMIT = 1024
 """Pairs of terms that one multiplication may expand into."""
 
 

@@ -1,0 +1,143 @@
+"""Buckets, sizes that stand for them, and eviction."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.rules.tables import OTHER_STEP, STEP, row, table
+
+from nearhint_rules import expr as ex
+from nearhint_rules.expr import Expr
+from nearhint_rules.hints import bucket, bucket_size, covered, to_evict, witness
+
+S0, S1, S2 = ex.Sym("s0"), ex.Sym("s1"), ex.Sym("s2")
+
+
+@given(st.integers(1, 2**80))
+def test_a_bucket_is_the_nearest_power_of_two_in_ratio(size: int) -> None:
+    near = bucket_size(size)
+    assert near.bit_count() == 1
+    # Within a factor of the square root of two, exactly.
+    assert near * near < 2 * size * size
+    assert size * size < 2 * near * near
+
+
+@given(st.integers(0, 62))
+def test_powers_of_two_are_their_own_bucket(exponent: int) -> None:
+    assert bucket_size(1 << exponent) == 1 << exponent
+
+
+def test_sizes_below_one_have_the_bucket_zero() -> None:
+    assert bucket((0, -3, 1)) == (0, 0, 1)
+
+
+def test_a_bucket_is_covered_by_any_complete_hint_in_it() -> None:
+    found = table(row((91,), {0: 1000}), row((16,), {1: 900}))
+    assert covered(found, (128,), STEP)
+    assert covered(found, (100,), STEP)
+    assert not covered(found, (100,), OTHER_STEP)
+    assert not covered(found, (64,), STEP)
+    assert not covered(found, (16,), STEP)
+    assert not covered(None, (16,), STEP)
+
+
+def test_the_least_used_hints_are_evicted() -> None:
+    uses: dict[tuple[int, ...], int] = {(1,): 5, (2,): 1, (4,): 1, (8,): 9}
+    assert to_evict(uses, limit=4) == ()
+    assert to_evict(uses, limit=2) == ((2,), (4,))
+    assert to_evict(uses, limit=3, keep=[(2,)]) == ((4,),)
+    assert to_evict({(2, 8): 1, (8, 2): 1, (3, 3): 1}, limit=1) == ((3, 3), (2, 8))
+
+
+def test_eviction_leaves_32_hints_by_default() -> None:
+    uses: dict[tuple[int, ...], int] = {(size,): size for size in range(1, 41)}
+    assert to_evict(uses) == tuple((size,) for size in range(1, 9))
+
+
+def test_a_hint_that_was_just_asked_for_goes_last() -> None:
+    assert to_evict({(1,): 100, (2,): 0}, keep=[(2,)], limit=1) == ((1,),)
+    assert to_evict({(1,): 1, (2,): 2}, keep=[(1,), (2,)], limit=1) == ((1,),)
+
+
+ANY: dict[str, tuple[int, int | None]] = {"s0": (2, None), "s1": (2, None), "s2": (2, None)}
+
+
+@pytest.mark.parametrize(
+    ("exprs", "near", "target", "expected"),
+    [
+        ((ex.mul(S0, S1),), {"s0": 7, "s1": 63}, (512,), {"s0": 8, "s1": 64}),
+        ((S0, S1), {"s0": 100, "s1": 3}, (128, 4), {"s0": 128, "s1": 4}),
+        ((ex.add(S0, 1),), {"s0": 500}, (512,), {"s0": 511}),
+        ((ex.mul(3, S0),), {"s0": 340}, (1024,), {"s0": 341}),
+        (
+            (ex.mul(S0, S1), S1, S2),
+            {"s0": 7, "s1": 63, "s2": 9},
+            (512, 64, 8),
+            {"s0": 8, "s1": 64, "s2": 8},
+        ),
+        ((ex.add(S0, S1), S1), {"s0": 30, "s1": 100}, (128, 128), None),
+    ],
+)
+def test_a_witness_meets_the_target_or_its_bucket(
+    exprs: tuple[Expr, ...],
+    near: dict[str, int],
+    target: tuple[int, ...],
+    expected: dict[str, int] | None,
+) -> None:
+    found = witness(exprs, near, ANY, target)
+    if expected is not None:
+        assert found == expected
+    assert bucket([ex.evaluate(expr, found) for expr in exprs]) == bucket(target)
+
+
+def test_a_witness_stays_within_the_ranges() -> None:
+    assert witness((S0,), {"s0": 100}, {"s0": (2, 100)}, (128,)) == {"s0": 100}
+    assert witness((S0,), {"s0": 3}, {"s0": (6, None)}, (4,)) == {"s0": 6}
+
+
+def test_symbols_that_no_expression_uses_keep_their_size() -> None:
+    assert witness((S0,), {"s0": 5, "s1": 77}, {}, (4,)) == {"s0": 4, "s1": 77}
+
+
+def test_a_witness_without_symbols_is_what_was_given() -> None:
+    assert witness((), {"s0": 5}, {}, ()) == {"s0": 5}
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                S0,
+                S1,
+                ex.mul(S0, S1),
+                ex.mul(12, S0, S1),
+                ex.add(S0, S1),
+                ex.floordiv(S0, 7),
+                ex.mul(S0, S1, S2),
+                ex.maximum(S1, 8),
+                ex.mul(S0, S0),
+            ]
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+    st.fixed_dictionaries({name: st.integers(8, 5000) for name in ("s0", "s1", "s2")}),
+)
+def test_a_witness_of_met_sizes_is_always_in_their_bucket(
+    exprs: list[Expr], near: dict[str, int]
+) -> None:
+    target = bucket([ex.evaluate(expr, near) for expr in exprs])
+    found = witness(exprs, near, ANY, target)
+    assert bucket([ex.evaluate(expr, found) for expr in exprs]) == target
+    assert witness(exprs, near, ANY, target) == found
+    assert all(size >= 2 for size in found.values())
+
+
+def test_a_witness_is_found_quickly_even_where_there_is_none() -> None:
+    exprs = (ex.mul(2, S0, S1), ex.add(S1, S2), ex.mod(S2, 7))
+    started = time.process_time()
+    witness(exprs, {"s0": 300, "s1": 41, "s2": 1000}, ANY, (16384, 1024, 512))
+    assert time.process_time() - started < 0.2
