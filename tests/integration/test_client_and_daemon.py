@@ -37,7 +37,8 @@ DOUBLE = Program(
     "doubling",
 )
 START_S = 30.0
-TUNE_S = 100.0
+TUNE_S = 240.0
+"""Seconds when nothing else runs; workers give way to everybody else."""
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler"),
@@ -179,7 +180,8 @@ def test_a_killed_and_restarted_daemon_has_lost_nothing(
     assert not absent.wait_ready(5)
     tuned.start()
     after = tuned.status()
-    assert (after.measurements, after.artifacts) >= (before.measurements, before.artifacts)
+    assert after.measurements >= before.measurements
+    assert after.artifacts >= before.artifacts
     # The handle that met nobody is served without anyone asking again.
     report = nearhint.settle(timeout_s=30)
     assert report.settled
