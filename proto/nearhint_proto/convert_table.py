@@ -29,7 +29,7 @@ from nearhint_rules.errors import InvalidMessage, InvalidTable
 from nearhint_rules.selection import FALLBACK, Selection
 from nearhint_rules.table import HINT_LIMIT, HintRow, Table, Timing, Variant, check
 
-VARIANT_LIMIT = 1024
+VARIANT_LIMIT = 256
 FALLBACK_LIMIT = 4096
 SCHEDULE_LIMIT = 4096
 REASON_LIMIT = 1024

@@ -8,22 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from nearhint_rules import expr as ex
 from nearhint_rules.guard import Aligned, AtMost, Divisible, Equals
 from nearhint_rules.metrics import Dims
 from nearhint_rules.ranking import beats
-from nearhint_rules.table import HintRow, Table, Timing
+from nearhint_rules.table import HintRow, Table, Timing, Variant
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A Variant at a hint: the size facts that it needs, as bits; does it beat the Fallback?"""
+class Candidate(NamedTuple):
+    """A Variant at a hint. `is_faster`: it beats the Fallback beyond noise.
+
+    `needs` are the size facts that must hold, as bits. `bit` stands for its set of pointer facts,
+    `implied` for all sets of the Table's that hold wherever that one does.
+    """
 
     variant: int
     median_ns: int
     needs: int
     pointer_facts: tuple[Aligned, ...]
+    bit: int
+    implied: int
     is_faster: bool
 
 
@@ -82,23 +88,30 @@ def _test(fact: Divisible | AtMost | Equals, symbols: tuple[str, ...]) -> Callab
 
 
 class Candidates:
-    """A Table's Variants, ready to be looked up by position at any hint."""
+    """A Table's Variants, ready to be looked up by position at any hint.
 
-    __slots__ = ("_default", "_guards", "size_facts")
+    `implied` has one entry for each distinct set of pointer facts: the sets, as bits, that hold
+    wherever it does.
+    """
+
+    __slots__ = ("_default", "_needs", "_sets", "_variants", "implied", "size_facts")
 
     def __init__(self, table: Table) -> None:
         self.size_facts = SizeFacts(table.symbols)
         self._default = table.default
-        self._guards: list[tuple[int, tuple[Aligned, ...]]] = []
+        self._needs: list[int] = []
+        self._variants = [_pointer_facts(variant) for variant in table.variants]
+        self._sets = {facts: at for at, facts in enumerate(dict.fromkeys(self._variants))}
+        self.implied = [
+            sum(1 << at for other, at in self._sets.items() if _implies(facts, other))
+            for facts in self._sets
+        ]
         for variant in table.variants:
             needs = 0
-            pointers: list[Aligned] = []
             for fact in variant.guard.facts:
-                if isinstance(fact, Aligned):
-                    pointers.append(fact)
-                else:
+                if not isinstance(fact, Aligned):
                     needs |= self.size_facts.bit(fact)
-            self._guards.append((needs, tuple(pointers)))
+            self._needs.append(needs)
 
     def row(self, hint: HintRow, fallback: str) -> Row:
         """A hint that is complete for this Fallback."""
@@ -106,7 +119,7 @@ class Candidates:
         return Row(
             dims=hint.dims,
             candidates=tuple(
-                self._candidate(position, timed, timing) for position, timed in hint.ranked
+                [self._candidate(position, timed, timing) for position, timed in hint.ranked]
             ),
             default=self._default,
             fallback=timing,
@@ -114,17 +127,24 @@ class Candidates:
         )
 
     def _candidate(self, position: int, timing: Timing, fallback: Timing) -> Candidate:
-        needs, pointer_facts = self._guards[position]
+        pointer_facts = self._variants[position]
+        at = self._sets[pointer_facts]
         return Candidate(
-            variant=position,
-            median_ns=timing.median_ns,
-            needs=needs,
-            pointer_facts=pointer_facts,
-            is_faster=beats(timing, fallback),
+            position,
+            timing.median_ns,
+            self._needs[position],
+            pointer_facts,
+            1 << at,
+            self.implied[at],
+            beats(timing, fallback),
         )
 
 
-def implies(facts: Sequence[Aligned], others: Sequence[Aligned]) -> bool:
+def _pointer_facts(variant: Variant) -> tuple[Aligned, ...]:
+    return tuple(fact for fact in variant.guard.facts if isinstance(fact, Aligned))
+
+
+def _implies(facts: Sequence[Aligned], others: Sequence[Aligned]) -> bool:
     """Whether `others` hold wherever `facts` do."""
     return all(
         any(

@@ -124,13 +124,15 @@ def _axis(hints: Sequence[int]) -> tuple[list[int], list[tuple[int, int]]]:
     and log2 h - log2 d for those above.
     """
     sizes = sorted(set(hints))
-    cells: list[tuple[int, int]] = []
-    for cell in range(len(sizes) + 1):
-        constant = slope = 0
+    logs = [round(math.log2(hint) * _UNIT) for hint in hints]
+    constant = sum(log << (_LANE * lane) for lane, log in enumerate(logs))
+    slope = -sum(1 << (_LANE * lane) for lane in range(len(hints)))
+    cells = [(constant, slope)]
+    for size in sizes:
         for lane, hint in enumerate(hints):
-            sign = 1 if sizes.index(hint) < cell else -1
-            constant -= sign * round(math.log2(hint) * _UNIT) << (_LANE * lane)
-            slope += sign << (_LANE * lane)
+            if hint == size:
+                constant -= 2 * logs[lane] << (_LANE * lane)
+                slope += 2 << (_LANE * lane)
         cells.append((constant, slope))
     return sizes, cells
 

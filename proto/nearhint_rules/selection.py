@@ -13,10 +13,10 @@ not beat the Fallback there beyond noise. The same Table gives the same answer i
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from nearhint_rules.candidates import Candidate, Candidates, Row, implies
+from nearhint_rules.candidates import Candidate, Candidates, Row
 from nearhint_rules.errors import InvalidMessage
 from nearhint_rules.guard import Aligned
 from nearhint_rules.hints import bucket
@@ -148,7 +148,9 @@ class StepSelector:
         "_facts",
         "_generation",
         "_hints",
+        "_implied",
         "_memory",
+        "_nothing",
         "_remembered",
         "_rows",
         "_settled",
@@ -167,6 +169,7 @@ class StepSelector:
         self._memory: tuple[dict[Dims, Choice], dict[Dims, Choice]] = ({}, {})
         self._generation = 0 if table is None else table.generation
         self._empty = self._by_fallback("zero_elements", is_covered=True)
+        (self._nothing,) = self._by_fallback("no_eligible_variant", is_covered=False).alternatives
         self._settled: Choice | None = None
         reason = _settled_reason(table, fallback)
         if table is None or reason:
@@ -176,6 +179,7 @@ class StepSelector:
         self._cutoff = table.cutoff
         candidates = Candidates(table)
         self._facts = candidates.size_facts
+        self._implied = candidates.implied
         complete = [row for row in table.hints if is_complete(row, table.default, fallback)]
         hints = [row.dims for row in complete]
         self._rows = [candidates.row(complete[at], fallback) for at in metric.preferred(hints)]
@@ -209,47 +213,52 @@ class StepSelector:
 
     def _alternatives(self, dims: Dims) -> Alternatives:
         """What serves under which pointer facts, up to the first that needs none."""
-        held = self._facts.held(dims)
+        missing = ~self._facts.held(dims)
         found: list[Alternative] = []
-        if self._serve(self._rows[self._hints.nearest(dims)], dims, held, found):
-            return tuple(found)
-        for at in self._hints.order(dims)[1:]:
-            if self._serve(self._rows[at], dims, held, found):
-                return tuple(found)
-        nothing = Selection(FALLBACK, (), 0.0, None, "no_eligible_variant", self._generation, 0)
-        return (*found, ((), nothing))
-
-    def _serve(self, row: Row, dims: Dims, held: int, found: list[Alternative]) -> bool:
-        """Adds what serves if this hint answers; returns whether one of them needs no address."""
-        missing = ~held
-        eligible = [each for each in row.candidates if not each.needs & missing]
-        if not eligible:
-            return False
-        distance, is_beyond = _log2_distance(dims, row.dims, self._cutoff)
-        if is_beyond:
-            # The default Variant first: whoever else is eligible only makes this hint the one
-            # that answers.
-            eligible.sort(key=lambda each: each.variant != row.default)
-        for at, candidate in enumerate(eligible):
-            facts = candidate.pointer_facts
-            if found and any(implies(facts, before) for before, _ in found):
+        tried = 0
+        for row in self._nearest_first(dims):
+            eligible = [each for each in row.candidates if not each.needs & missing]
+            if not eligible:
                 continue
+            distance, is_beyond = _log2_distance(dims, row.dims, self._cutoff)
             if is_beyond:
-                found.append((facts, self._beyond(row, candidate, distance)))
-            else:
-                found.append((facts, self._at(row, eligible[at:], dims, distance)))
-            if not facts:
-                return True
-        return False
+                # The default Variant first: whoever else is eligible only makes this hint the
+                # one that answers.
+                eligible.sort(key=lambda each: each.variant != row.default)
+            for candidate in eligible:
+                if candidate.implied & tried:
+                    continue
+                tried |= candidate.bit
+                if is_beyond:
+                    selection = self._beyond(row, candidate, distance)
+                else:
+                    selection = self._at(row, candidate, eligible, dims, distance)
+                found.append((candidate.pointer_facts, selection))
+                if not candidate.pointer_facts:
+                    return tuple(found)
+            if all(implied & tried for implied in self._implied):
+                break
+        return (*found, self._nothing)
+
+    def _nearest_first(self, dims: Dims) -> Iterator[Row]:
+        yield self._rows[self._hints.nearest(dims)]
+        for at in self._hints.order(dims)[1:]:
+            yield self._rows[at]
 
     def _at(
-        self, row: Row, eligible: Sequence[Candidate], dims: Dims, distance: float
+        self,
+        row: Row,
+        candidate: Candidate,
+        eligible: Sequence[Candidate],
+        dims: Dims,
+        distance: float,
     ) -> Selection:
-        best = eligible[0]
-        variant, reason = (
-            (best.variant, "winner") if best.is_faster else (FALLBACK, "fallback_wins")
-        )
-        regret = _regret(row, eligible) if row.tier >= 2 and dims == row.dims else None
+        variant, reason = FALLBACK, "fallback_wins"
+        if candidate.is_faster:
+            variant, reason = candidate.variant, "winner"
+        regret = None
+        if row.tier >= 2 and dims == row.dims:
+            regret = _regret(row, eligible[eligible.index(candidate) :])
         return Selection(variant, row.dims, distance, regret, reason, self._generation, row.tier)
 
     def _beyond(self, row: Row, candidate: Candidate, distance: float) -> Selection:
@@ -289,6 +298,6 @@ def _regret(row: Row, eligible: Sequence[Candidate]) -> float | None:
     served = eligible[0].median_ns if eligible[0].is_faster else row.fallback.median_ns
     fastest = min(eligible, key=lambda each: each.median_ns)
     least = min(fastest.median_ns, row.fallback.median_ns)
-    if least == fastest.median_ns and not implies(eligible[0].pointer_facts, fastest.pointer_facts):
+    if least == fastest.median_ns and not eligible[0].implied & fastest.bit:
         return None
     return (served - least) / least
