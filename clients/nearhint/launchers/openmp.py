@@ -23,6 +23,15 @@ _lock = threading.Lock()
 _promoted: ctypes.CDLL | None = None
 
 
+def is_runtime(name: str) -> bool:
+    """Whether a library of this file name is an OpenMP runtime.
+
+    >>> is_runtime("libgomp-a34b3233.so.1"), is_runtime("libcomp.so")
+    (True, False)
+    """
+    return _RUNTIME.fullmatch(name) is not None
+
+
 def runtimes_in(maps: str) -> tuple[str, ...]:
     """The paths of the OpenMP runtimes in the text of a /proc/PID/maps, torch's own first.
 
@@ -32,7 +41,7 @@ def runtimes_in(maps: str) -> tuple[str, ...]:
     paths = dict.fromkeys(
         fields[5] for line in maps.splitlines() if len(fields := line.split(maxsplit=5)) == 6
     )
-    found = [path for path in paths if _RUNTIME.fullmatch(os.path.basename(path))]
+    found = [path for path in paths if is_runtime(os.path.basename(path))]
     return tuple(sorted(found, key=lambda path: "/torch/lib/" not in path))
 
 

@@ -4,24 +4,30 @@
 
 It runs what was compiled, so it is the process that may crash: nothing here outlives a job but
 what can be computed again. Once ready it runs at idle priority, for the machine may be serving.
+
+torch takes a second to import, and a Variant is verified without it. So it is imported beside the
+first jobs: a worker that a Variant killed is replaced in a third of the time.
 """
 
 from __future__ import annotations
 
+import ctypes
+import threading
 from collections.abc import Mapping
-
-import torch
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
 from nearhint.errors import NearhintError
+from nearhint.launchers import openmp
 from nearhint.launchers.detect import cpu_device
 from nearhint_compiler.ir.legality import check_kernel
 from nearhint_compiler.ir.nodes import Kernel
 from nearhint_compiler.ir.text import kernel_id, parse_kernel
-from nearhint_daemon.workers.clock import CpuClock
-from nearhint_daemon.workers.errors import RequestInvalid
+from nearhint_daemon.workers.clock import Clock, CpuClock
+from nearhint_daemon.workers.errors import DeviceBroken, RequestInvalid
 from nearhint_daemon.workers.limits import BENCH_CPU_LIMITS, BENCH_CUDA_LIMITS, be_idle, enter
-from nearhint_daemon.workers.lowering_check import check_lowering
-from nearhint_daemon.workers.measure import Entry, measure
 from nearhint_daemon.workers.serve import (
     Handler,
     WorkerState,
@@ -43,6 +49,13 @@ from nearhint_proto.v1 import program_pb2 as pb_program
 from nearhint_proto.v1 import worker_pb2 as pb
 from nearhint_rules.guard import ALWAYS
 from nearhint_rules.plan import Fallback
+from nearhint_rules.target import Device
+
+if TYPE_CHECKING:
+    from nearhint_daemon.workers.cuda_subject import CudaSubject
+    from nearhint_daemon.workers.measure import Entry
+
+Subject: TypeAlias = "CpuSubject | CudaSubject"
 
 CACHES = ("warm", "cold")
 
@@ -59,19 +72,44 @@ class Bench:
     def handlers(self) -> Mapping[str, Handler]:
         """The jobs by the names of their fields."""
         return {
-            "check_lowering": lambda request: pb.WorkerResponse(
-                verdict=self.check_lowering(request.check_lowering)
+            "check_lowering": self._watched(
+                lambda request: pb.WorkerResponse(
+                    verdict=self.check_lowering(request.check_lowering)
+                )
             ),
-            "verify_variant": lambda request: pb.WorkerResponse(
-                verdict=self.verify_variant(request.verify_variant)
+            "verify_variant": self._watched(
+                lambda request: pb.WorkerResponse(
+                    verdict=self.verify_variant(request.verify_variant)
+                )
             ),
-            "measure_hint": lambda request: pb.WorkerResponse(
-                measured=self.measure_hint(request.measure_hint)
+            "measure_hint": self._watched(
+                lambda request: pb.WorkerResponse(measured=self.measure_hint(request.measure_hint))
             ),
         }
 
+    def _watched(self, handler: Handler) -> Handler:
+        """On CUDA: gives memory back after each job, and leaves if the device broke under it."""
+        if self._device == "cpu":
+            return handler
+
+        def watched(request: pb.WorkerRequest) -> pb.WorkerResponse:
+            from nearhint_daemon.workers.cuda_subject import device_errors, release_memory
+
+            try:
+                with device_errors():
+                    response = handler(request)
+                    release_memory()
+                    return response
+            except DeviceBroken:
+                self._state.is_damaged = True
+                raise
+
+        return watched
+
     def check_lowering(self, request: pb.CheckLowering) -> pb.Verdict:
         """A Kernel's IR against its Fallback, in f64."""
+        from nearhint_daemon.workers.lowering_check import check_lowering
+
         kernel = _read_kernel(request.kernel_ir)
         fallback = _read_fallback(request.fallback, kernel)
         found = check_lowering(kernel, fallback, seed=_seed(request.seed), device=self._device)
@@ -86,26 +124,34 @@ class Bench:
             subject = self._load(request.candidate.binary)
         except NearhintError as error:
             return _verdict(error.report(), 0.0, 0)
-        found = verify(
-            kernel,
-            subject,
-            guard_from_proto(request.candidate.binary.guard),
-            [size_hint_from_proto(hint) for hint in request.sizes],
-            threads=max(1, request.threads),
-            seed=_seed(request.seed),
-            references=self._references,
-        )
+        try:
+            found = verify(
+                kernel,
+                subject,
+                guard_from_proto(request.candidate.binary.guard),
+                [size_hint_from_proto(hint) for hint in request.sizes],
+                threads=max(1, request.threads),
+                seed=_seed(request.seed),
+                references=self._references,
+            )
+        except DeviceBroken as error:  # by this binary: nothing else runs here
+            self._state.is_damaged = True
+            return _verdict(str(error), 0.0, 0)
         self._state.is_damaged |= found.is_damaging
         return _verdict(found.problem, found.worst_error, found.cases)
 
     def measure_hint(self, request: pb.MeasureHint) -> pb.Measured:
         """Binaries and Fallback at one hint."""
+        import torch
+
+        from nearhint_daemon.workers.measure import measure
+
         if request.cache not in CACHES:
             raise RequestInvalid(f"cache is one of {', '.join(CACHES)}")
         kernel = _read_kernel(request.kernel_ir)
         threads = max(1, request.threads)
         torch.set_num_threads(threads)
-        clock = CpuClock(cache=request.cache, threads=threads, priority=self._priority)
+        clock = self._clock(request.cache, threads)
         results = measure(
             kernel,
             _read_fallback(request.fallback, kernel),
@@ -132,6 +178,8 @@ class Bench:
         )
 
     def _entry(self, candidate: pb.Candidate) -> Entry:
+        from nearhint_daemon.workers.measure import Entry
+
         if not candidate.HasField("binary"):
             return Entry(candidate.id, None, ALWAYS)
         guard = guard_from_proto(candidate.binary.guard)
@@ -140,8 +188,34 @@ class Bench:
         except NearhintError as error:
             return Entry(candidate.id, None, guard, problem=error.report())
 
-    def _load(self, candidate: pb.BinaryCandidate) -> CpuSubject:
-        return CpuSubject(candidate.binary, artifact_from_proto(candidate.artifact))
+    def _load(self, candidate: pb.BinaryCandidate) -> Subject:
+        artifact = artifact_from_proto(candidate.artifact)
+        if self._device == "cpu":
+            return CpuSubject(candidate.binary, artifact)
+        from nearhint_daemon.workers.cuda_subject import CudaSubject
+
+        return CudaSubject(candidate.binary, artifact, device_index=cuda_index(self._device))
+
+    def _clock(self, cache: str, threads: int) -> Clock:
+        if self._device == "cpu":
+            return CpuClock(cache=cache, threads=threads, priority=self._priority)
+        from nearhint_daemon.workers.cuda_clock import CudaClock
+
+        return CudaClock(cache=cache, device_index=cuda_index(self._device))
+
+
+def cuda_index(device: str) -> int:
+    """The number of a device that is named as torch names it: "cuda:1" is 1."""
+    return int(device.partition(":")[2] or 0)
+
+
+def describe(device: str) -> Device:
+    """The device half of a Target."""
+    if device == "cpu":
+        return cpu_device()
+    from nearhint.launchers.detect_cuda import cuda_device
+
+    return cuda_device(cuda_index(device))
 
 
 def _read_kernel(text: str) -> Kernel:
@@ -164,16 +238,28 @@ def _verdict(problem: str, worst_error: float, cases: int) -> pb.Verdict:
     return pb.Verdict(is_ok=not problem, problem=problem, worst_error=worst_error, cases=cases)
 
 
+def preload_openmp() -> None:
+    """Loads the OpenMP runtime that torch brings, so that an Artifact that comes first uses it."""
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
+        return
+    for path in sorted((Path(spec.origin).parent / "lib").glob("lib*omp*.so*")):
+        if openmp.is_runtime(path.name):
+            ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+
+
 def main() -> None:
     """Serves the daemon until it closes the socket."""
     arguments = parse_arguments()
     is_cpu = arguments.device == "cpu"
     enter(BENCH_CPU_LIMITS if is_cpu else BENCH_CUDA_LIMITS, parent=arguments.parent)
-    # Only now: imports at idle priority could take minutes beside a busy model, and a worker that
-    # died must be replaced within seconds.
+    preload_openmp()
+    threading.Thread(target=import_module, args=("torch",), daemon=True).start()
     priority = be_idle()
     state = WorkerState()
-    pong = pb.Pong(device=device_to_proto(cpu_device()), ready_s=seconds_since_spawn())
+    pong = pb.Pong(
+        device=device_to_proto(describe(arguments.device)), ready_s=seconds_since_spawn()
+    )
     serve(
         arguments.descriptor,
         Bench(arguments.device, state, priority).handlers(),

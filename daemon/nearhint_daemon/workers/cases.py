@@ -20,15 +20,20 @@ CASE_POINTS = 1 << 17
 EXACT_POINTS = 1 << 22
 """Points up to which an index that is not monotone is evaluated everywhere."""
 
-AWKWARD: tuple[tuple[tuple[int, ...], ...], ...] = (
-    # For each row: the largest that fits CASE_POINTS; symbol i takes entry i, cyclically.
-    ((1,),),
+TOGETHER: tuple[tuple[tuple[int, ...], ...], ...] = (
+    # For each row: the first that fits CASE_POINTS; symbol i takes entry i, cyclically.
     ((257, 65, 33), (129, 17, 9), (65, 9, 5), (17, 5, 3), (9, 3, 2)),  # just above a block
     ((241, 61, 31), (61, 31, 13), (31, 13, 7), (13, 7, 5), (5, 3, 7)),  # primes
     ((7, 9, 15), (3, 5, 1)),  # odd and small
-    ((1, 131, 1, 67), (1, 29, 1, 13), (1, 5)),  # 1 beside more
-    ((131, 1, 67, 1), (29, 1, 13, 1), (5, 1)),
+    ((3, 67, 3, 67), (3, 5)),  # fewer rows than threads
+    ((1,),),
 )
+ALONE: tuple[tuple[int, ...], ...] = (
+    # For each row and symbol: that size, with all others the second number.
+    (3, 2), (19, 2), (37, 2), (53, 2), (64, 2),  # rows of one, two, three, four vectors
+    (331, 2),  # whole steps and a tail
+    (20_011, 1),  # longer than what is kept of a row
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +126,13 @@ def awkward_sizes(kernel: ir.Kernel, guard: Guard) -> Iterator[Sizes]:
     where the Kernel is used.
     """
     seen: set[tuple[int, ...]] = set()
-    for row in AWKWARD:
+    count = len(kernel.symbols)
+    alone = (
+        (((others,) * place + (size,) + (others,) * (count - place - 1)),)
+        for size, others in ALONE
+        for place in range(count)
+    )
+    for row in (*TOGETHER, *alone):
         for pattern in row:
             found = _fit(kernel, guard, pattern)
             if found is None:

@@ -105,6 +105,12 @@ class MemoryLimitExceeded(JobFailed):
     code = "MEMORY_LIMIT"
 
 
+class DeviceBroken(JobFailed):
+    """The device failed under this process, and fails every call from now on; the worker leaves."""
+
+    code = "DEVICE_BROKEN"
+
+
 class OpNotAllowed(JobFailed):
     """A Fallback holds an op that is not in the table of pure functional ops."""
 

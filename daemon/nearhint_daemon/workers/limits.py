@@ -14,12 +14,11 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
+from nearhint_daemon.workers.exits import ORPHANED
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NO_NEW_PRIVS = 38
 _LOADAVG = Path("/proc/loadavg")
-
-ORPHANED = 3
-"""Exit status of a worker whose parent was gone before it had started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +58,13 @@ def enter(limits: Limits, *, parent: int) -> None:
 
 def be_idle() -> str:
     """Gives way to all other processes; returns how: "SCHED_IDLE", or "nice 19" where refused."""
+    how = "SCHED_IDLE"
     try:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     except OSError:
         os.setpriority(os.PRIO_PROCESS, 0, 19)
-        return "nice 19"
-    return "SCHED_IDLE"
+        how = "nice 19"
+    return how
 
 
 def limit_child_cpu(pid: int, *, seconds: int) -> None:

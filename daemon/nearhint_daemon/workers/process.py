@@ -23,6 +23,7 @@ from typing import Any
 
 from nearhint_daemon.workers import wire
 from nearhint_daemon.workers.errors import FrameInvalid, WorkerDied, WorkerHung
+from nearhint_daemon.workers.exits import RECYCLED
 from nearhint_daemon.workers.reproducer import for_lost_worker
 from nearhint_proto.v1 import worker_pb2 as pb
 
@@ -104,6 +105,11 @@ class WorkerProcess:
     def is_alive(self) -> bool:
         """Whether the process runs, asked of the kernel now."""
         return not self.ended.done() and self._popen.poll() is None
+
+    @property
+    def has_left(self) -> bool:
+        """Whether it ended of its own accord, after an answer, because it may be damaged."""
+        return self.ended.done() and self.ended.result() == RECYCLED
 
     async def exchange(self, request: pb.WorkerRequest, *, timeout_s: float) -> pb.WorkerResponse:
         """Sends `request` and returns its answer.

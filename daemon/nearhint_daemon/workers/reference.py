@@ -30,7 +30,8 @@ from nearhint_rules import expr as ex
 Window: TypeAlias = tuple[tuple[int, int], ...]
 """For each pointwise dim the start and the length of a slab."""
 SLAB_POINTS = 1 << 18
-SPECIAL_SHARE = 0.02
+SPECIAL_EVERY = 8
+"""Elements that an input must have for each special value in it."""
 SHIFTS = 4
 
 _DIVISIONS = frozenset({"floordiv", "truncdiv", "mod", "fmod"})
@@ -60,9 +61,9 @@ class Reference:
 
 
 def random_inputs(
-    kernel: ir.Kernel, sizes: Sizes, random: np.random.Generator, *, specials: float
+    kernel: ir.Kernel, sizes: Sizes, random: np.random.Generator, *, with_specials: bool
 ) -> tuple[Array | None, ...]:
-    """Random elements for each input and scalar; `specials` is the share of NaN, infinities, ..."""
+    """Random elements for each input and scalar; with one of each of `SPECIAL_FLOATS`."""
     names = {node.name for node in kernel.body if isinstance(node, ir.Op)}
     whole = "shift" if names & _SHIFT_OPS else "divisor" if names & _DIVISIONS else "any"
     made: list[Array | None] = []
@@ -71,19 +72,20 @@ def random_inputs(
             made.append(None)
             continue
         stored = random_elements(param.dtype, count, random, whole=whole)
-        if specials and param.dtype in FLOATS and param.role == "in":
-            places = np.flatnonzero(random.random(count) < specials)
-            stored[places] = encode(param.dtype, random.choice(SPECIAL_FLOATS, places.size))
+        if with_specials and param.dtype in FLOATS and param.role == "in":
+            chosen = random.permutation(SPECIAL_FLOATS)[: count // SPECIAL_EVERY]
+            places = random.choice(count, chosen.size, replace=False)
+            stored[places] = encode(param.dtype, chosen)
         made.append(stored)
     return tuple(made)
 
 
 def make_reference(
-    kernel: ir.Kernel, sizes: Sizes, *, seed: Sequence[int], specials: float = 0.0
+    kernel: ir.Kernel, sizes: Sizes, *, seed: Sequence[int], with_specials: bool = False
 ) -> Reference:
     """Draws inputs and interprets the Kernel on them."""
     random = np.random.default_rng(seed)
-    inputs = random_inputs(kernel, sizes, random, specials=specials)
+    inputs = random_inputs(kernel, sizes, random, with_specials=with_specials)
     windows = slab_windows(sizes, random)
     slabs = tuple(_interpret(kernel, sizes, inputs, window) for window in windows)
     return Reference(inputs, windows, slabs)

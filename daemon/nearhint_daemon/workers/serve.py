@@ -15,12 +15,10 @@ from typing import TypeAlias
 
 from nearhint_daemon.workers import wire
 from nearhint_daemon.workers.errors import JobFailed, RequestInvalid
+from nearhint_daemon.workers.exits import RECYCLED
 from nearhint_proto.v1 import worker_pb2 as pb
 
 Handler: TypeAlias = Callable[[pb.WorkerRequest], pb.WorkerResponse]
-
-RECYCLED = 4
-"""Exit status of a worker that answered, and left because its memory may be damaged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

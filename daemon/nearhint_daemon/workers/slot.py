@@ -42,6 +42,14 @@ class Restarts:
         )
 
 
+class _LeftBefore(Exception):
+    """A worker that left after its last answer, before it could see this job."""
+
+    def __init__(self, loss: WorkerLost) -> None:
+        super().__init__()
+        self.loss = loss
+
+
 class Slot:
     """Runs one job at a time on its worker."""
 
@@ -95,25 +103,35 @@ class Slot:
         Raises `WorkerDied`, `WorkerHung`, `WorkerStartFailed` or `PoolStopped`.
         """
         async with self._lock:
-            process = await self._ready()
             try:
-                response = await process.exchange(request, timeout_s=timeout_s)
-            except WorkerLost as loss:
-                if self._is_stopped:
-                    raise PoolStopped("the pool was stopped during the job") from loss
-                self._losses += 1
-                await self._discard(process, loss.reason)
-                raise
-            except asyncio.CancelledError:
-                # The job may run on for long, and its answer would be taken for the next one's.
-                await asyncio.shield(self._discard(process, "cancelled"))
-                raise
+                try:
+                    response = await self._attempt(request, timeout_s)
+                except _LeftBefore:
+                    response = await self._attempt(request, timeout_s)
+            except _LeftBefore as left:  # twice: it is the job that makes them leave
+                raise left.loss from None
             finally:
                 self._arm_idle_timer()
                 if self._process is None:
                     self.warm_up()
             self._losses = 0
             return response
+
+    async def _attempt(self, request: pb.WorkerRequest, timeout_s: float) -> pb.WorkerResponse:
+        process = await self._ready()
+        try:
+            return await process.exchange(request, timeout_s=timeout_s)
+        except WorkerLost as loss:
+            self._raise_if_stopped()
+            self._losses += 1
+            await self._discard(process, "recycled" if process.has_left else loss.reason)
+            if process.has_left:
+                raise _LeftBefore(loss) from None
+            raise
+        except asyncio.CancelledError:
+            # The job may run on for long, and its answer would be taken for the next one's.
+            await asyncio.shield(self._discard(process, "cancelled"))
+            raise
 
     async def stop(self) -> None:
         """Kills the worker, whatever it does, and frees everything."""
@@ -179,14 +197,15 @@ class Slot:
             raise PoolStopped("the pool is stopped")
 
     def _on_end(self, process: WorkerProcess) -> None:
-        """The worker ended; between jobs nobody else would notice until the next one."""
-        if process is self._process and not self.is_busy:
+        """The worker ended. If no job loses it, nobody else would notice until the next one."""
+        if process is self._process and not self._is_stopped:
             self._spawn_task(self._replace(process))
 
     async def _replace(self, process: WorkerProcess) -> None:
         async with self._lock:
-            if process is self._process:
-                await self._discard(process, "recycled")
+            if process is not self._process:
+                return
+            await self._discard(process, "recycled")
         await self._warm_up()
 
     async def _discard(self, process: WorkerProcess, reason: str) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-
-import torch
+from typing import TYPE_CHECKING
 
 from nearhint.launchers import cpu
 from nearhint.launchers.errors import ArtifactCorrupt
 from nearhint_daemon.workers.elements import Array
 from nearhint_daemon.workers.errors import RequestInvalid
-from nearhint_daemon.workers.measure import Allocate
 from nearhint_daemon.workers.memory import Buffer, GuardedBuffer
 from nearhint_rules.artifact import ArtifactRef, CpuLaunch
+
+if TYPE_CHECKING:
+    import torch
+
+    from nearhint_daemon.workers.measure import Allocate
 
 
 class CpuSubject:

@@ -73,8 +73,9 @@ async def pool(
     try:
         yield watched
     finally:
-        pids = watched.pool.pids()
+        pids, losses = watched.pool.pids(), watched.lost.qsize()
         await watched.pool.stop()
+        assert watched.lost.qsize() == losses
         assert [pid for pid in pids if psutil.pid_exists(pid)] == []
         assert list(folder.iterdir()) == []
 

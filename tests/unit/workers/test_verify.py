@@ -1,0 +1,170 @@
+"""Verification accepts what computes the Kernel, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.unit.workers.building import (
+    activation,
+    attention_weights,
+    column_sums,
+    compiled,
+    default_source,
+    doubled,
+    hand_written,
+    lowered,
+    norm,
+)
+
+from nearhint_compiler.ir import nodes as ir
+from nearhint_daemon.workers.errors import MemoryLimitExceeded
+from nearhint_daemon.workers.subjects import CpuSubject
+from nearhint_daemon.workers.verify import References, Verdict, cases, verify
+from nearhint_rules import expr as ex
+from nearhint_rules import program as pr
+from nearhint_rules.guard import ALWAYS, Aligned, AtMost, Divisible, Equals, Guard
+
+K0, P0 = ex.symbol("k0"), ex.symbol("p0")
+
+
+def verdict_on(
+    kernel: ir.Kernel, subject: CpuSubject, guard: Guard = ALWAYS, hint: int = 1000
+) -> Verdict:
+    hints = [dict.fromkeys(kernel.symbols, hint)]
+    return verify(kernel, subject, guard, hints, threads=2, seed=1, references=References())
+
+
+def by_hand(body: str, folder: Path) -> CpuSubject:
+    return CpuSubject(*compiled(hand_written(body), folder))
+
+
+@pytest.mark.parametrize(
+    "program", [norm(), activation(), attention_weights(), column_sums()], ids=lambda p: p.id[:6]
+)
+def test_generated_kernels_pass(program: pr.Program, tmp_path: Path) -> None:
+    kernel, _ = lowered(program)
+    subject = CpuSubject(*compiled(default_source(kernel), tmp_path))
+    found = verdict_on(kernel, subject, hint=24)
+    assert found.problem == ""
+    assert found.cases >= 6
+    assert found.worst_error < 0.5
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ("for (int64_t i = 0; i < n; i++) y[i] = x[i] * 2;", ""),
+        ("for (int64_t i = 0; i < n; i++) y[i] = x[i] * 2.001f;", "is"),
+        ("for (int64_t i = 0; i < n - 1; i++) y[i] = x[i] * 2;", "is nan"),
+        ("for (int64_t i = 0; i < n / 8 * 8; i++) y[i] = x[i] * 2;", "is nan"),
+        ("for (int64_t i = 0; i < n; i++) y[i] = x[n - 1 - i] * 2;", "is"),
+        ("for (int64_t i = 0; i <= n; i++) y[i] = i < n ? x[i] * 2 : 7;", "writes beside"),
+        ("for (int64_t i = 0; i < n; i++) y[i] = x[i] * 2; y[-1] = 0;", "writes beside"),
+        ("for (int64_t i = 0; i < n; i++) y[i] = isnan(x[i]) ? 0 : x[i] * 2;", "nan"),
+        ("for (int64_t i = 0; i < n; i++) y[i] = isinf(x[i]) ? 3e38f : x[i] * 2;", "inf"),
+        ("if (threads > 1) return; for (int64_t i = 0; i < n; i++) y[i] = x[i] * 2;", "is nan"),
+        ("for (int64_t i = 0; i < n; i++) y[i] = n > 900 && i == 899 ? 0 : x[i] * 2;", "is 0"),
+        (
+            "for (int64_t i = 0; i < n; i++) y[i] = x[i] * ((uintptr_t)y % 64 ? 3 : 2);",
+            "shifted",
+        ),
+    ],
+)
+def test_each_kind_of_mistake_is_found(body: str, problem: str, tmp_path: Path) -> None:
+    found = verdict_on(doubled(), by_hand(body, tmp_path))
+    assert bool(found.problem) == bool(problem)
+    assert problem in found.problem
+    assert found.is_damaging == (problem == "writes beside")
+
+
+def test_elements_between_the_stores_must_stay_untouched(tmp_path: Path) -> None:
+    kernel = doubled()
+    spread = ir.Kernel(
+        kernel.symbols,
+        kernel.pointwise,
+        (),
+        kernel.params,
+        (*kernel.body[:2], ir.Store(1, ex.mul(3, P0), 1)),
+    )
+    tidy = by_hand("for (int64_t i = 0; i < n; i++) y[3 * i] = x[i] * 2;", tmp_path)
+    assert verdict_on(spread, tidy).problem == ""
+    untidy = by_hand(
+        "for (int64_t i = 0; i < n; i++) { y[3 * i] = x[i] * 2; if (i) y[3 * i - 1] = 0; }",
+        tmp_path,
+    )
+    assert "where no store is" in verdict_on(spread, untidy).problem
+
+
+def test_large_sizes_are_compared_in_slabs_and_must_be_written_everywhere(tmp_path: Path) -> None:
+    hint = (1 << 20) + 3
+    right = by_hand("for (int64_t i = 0; i < n; i++) y[i] = x[i] * 2;", tmp_path)
+    assert verdict_on(doubled(), right, hint=hint).problem == ""
+    last = by_hand(
+        f"for (int64_t i = 0; i < n; i++) y[i] = i == {hint - 1} ? 0 : x[i] * 2;", tmp_path
+    )
+    assert "not" in verdict_on(doubled(), last, hint=hint).problem
+    hole = by_hand(
+        "for (int64_t i = 0; i < n; i++) if (i % 300000 != 299999) y[i] = x[i] * 2;", tmp_path
+    )
+    assert verdict_on(doubled(), hole, hint=hint).problem != ""
+
+
+def test_sizes_and_layouts_follow_the_guard() -> None:
+    guard = Guard((Divisible(K0, 16), AtMost(K0, 256), Aligned(0, 64)))
+    found = list(cases(doubled(), guard, [{"k0": 64}, {"k0": 65}], threads=2, can_shift=False))
+    sizes = [case.sizes.dims["k0"] for case in found]
+    assert set(sizes) >= {16, 64, 256}
+    assert all(size % 16 == 0 and size <= 256 for size in sizes)
+    assert {case.layout for case in found} == {"aligned"}
+    (only,) = {
+        case.sizes.dims["k0"]
+        for case in cases(doubled(), Guard((Equals(K0, 7),)), [], threads=1, can_shift=True)
+    }
+    assert only == 7
+
+
+def test_a_guard_that_no_size_meets_is_a_failure(tmp_path: Path) -> None:
+    guard = Guard((Equals(ex.mul(K0, K0), 3),))
+    subject = by_hand("for (int64_t i = 0; i < n; i++) y[i] = x[i] * 2;", tmp_path)
+    assert "none of the sizes" in verdict_on(doubled(), subject, guard).problem
+
+
+def test_a_hint_is_capped_before_anything_is_allocated(tmp_path: Path) -> None:
+    subject = by_hand("for (int64_t i = 0; i < n; i++) y[i] = x[i] * 2;", tmp_path)
+    with pytest.raises(MemoryLimitExceeded):
+        verdict_on(doubled(), subject, hint=1 << 40)
+
+
+def test_a_jump_that_rounding_moves_is_excused_but_not_a_wrong_one(tmp_path: Path) -> None:
+    """floor(x * 3): where x * 3 is a rounding error away from an integer, either side is right."""
+    kernel = ir.Kernel(
+        ("k0",),
+        (K0,),
+        (),
+        (ir.Param("in", "f32"), ir.Param("out", "f32")),
+        (
+            ir.Load(0, P0),
+            ir.Const("f32", int(np.float32(1 / 3).view(np.uint32))),
+            ir.Op("div", "f32", (0, 1)),
+            ir.Op("floor", "f32", (2,)),
+            ir.Store(1, P0, 3),
+        ),
+    )
+    loop = "for (int64_t i = 0; i < n; i++) y[i] = floorf(x[i] {});"
+    right = by_hand(loop.format("/ (1.0f / 3.0f)"), tmp_path)
+    assert verdict_on(kernel, right, hint=20_000).problem == ""
+    wrong = by_hand(loop.format("* 3.01f"), tmp_path)
+    assert verdict_on(kernel, wrong, hint=20_000).problem != ""
+
+
+def test_references_are_kept_within_their_limit() -> None:
+    references = References(limit_bytes=4096)
+    kernel = doubled()
+    found = list(cases(kernel, ALWAYS, [], threads=1, can_shift=True))
+    first = references.get(kernel, found[0].sizes, seed=1, with_specials=False)
+    assert references.get(kernel, found[0].sizes, seed=1, with_specials=False) is first
+    for case in found:
+        references.get(kernel, case.sizes, seed=1, with_specials=case.with_specials)
+    assert references._used() <= 4096 or len(references._kept) == 1
