@@ -8,13 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from nearhint_rules import expr as ex
+from nearhint_rules.expr import Expr
 from nearhint_rules.guard import Aligned, AtMost, Divisible, Equals
 from nearhint_rules.metrics import Dims
 from nearhint_rules.ranking import beats
 from nearhint_rules.table import HintRow, Table, Timing, Variant
+
+
+SizeFact: TypeAlias = Divisible | AtMost | Equals
+Test: TypeAlias = tuple[int, Callable[[int], bool]]
 
 
 class Candidate(NamedTuple):
@@ -51,40 +56,44 @@ class SizeFacts:
 
     def __init__(self, symbols: tuple[str, ...]) -> None:
         self._symbols = symbols
-        self._bits: dict[Divisible | AtMost | Equals, int] = {}
-        self._tests: list[tuple[int, Callable[[Dims], bool]]] = []
+        self._bits: dict[SizeFact, int] = {}
+        # Each distinct size is worked out once, and then put to its tests.
+        self._tests: dict[Expr, tuple[Callable[[Dims], int], list[Test]]] = {}
 
-    def bit(self, fact: Divisible | AtMost | Equals) -> int:
+    def bit(self, fact: SizeFact) -> int:
         """The bit that stands for `fact`; raises `InvalidExpression` for an unknown symbol."""
         known = self._bits.get(fact)
         if known is not None:
             return known
-        bit = 1 << len(self._tests)
-        self._tests.append((bit, _test(fact, self._symbols)))
-        self._bits[fact] = bit
+        if fact.expr not in self._tests:
+            size = ex.compiled_by_position(fact.expr, self._symbols)
+            self._tests[fact.expr] = (size, [])
+        bit = self._bits[fact] = 1 << len(self._bits)
+        self._tests[fact.expr][1].append((bit, _test(fact)))
         return bit
 
     def held(self, dims: Dims) -> int:
         """The bits of all facts that hold at `dims`; one that cannot be worked out does not."""
         held = 0
-        for bit, test in self._tests:
+        for size, tests in self._tests.values():
             try:
-                if test(dims):
-                    held |= bit
+                value = size(dims)
             except ZeroDivisionError:
                 continue
+            for bit, test in tests:
+                if test(value):
+                    held |= bit
         return held
 
 
-def _test(fact: Divisible | AtMost | Equals, symbols: tuple[str, ...]) -> Callable[[Dims], bool]:
-    size = ex.compiled_by_position(fact.expr, symbols)
+def _test(fact: SizeFact) -> Callable[[int], bool]:
     match fact:
         case Divisible(_, by):
-            return lambda dims: size(dims) % by == 0
+            return lambda size: size % by == 0
         case AtMost(_, bound):
-            return lambda dims: size(dims) <= bound
+            return bound.__ge__
         case Equals(_, value):
-            return lambda dims: size(dims) == value
+            return value.__eq__
 
 
 class Candidates:
