@@ -17,7 +17,6 @@ from nearhint_rules.metrics import Dims
 from nearhint_rules.ranking import beats
 from nearhint_rules.table import HintRow, Table, Timing, Variant
 
-
 SizeFact: TypeAlias = Divisible | AtMost | Equals
 Test: TypeAlias = tuple[int, Callable[[int], bool]]
 
