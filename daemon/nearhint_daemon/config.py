@@ -122,7 +122,7 @@ class Config:
         ),
     )
     measure_budget_s: float = field(
-        default=2.0, metadata=_row(_seconds, "Seconds that timing one hint may take.")
+        default=1.0, metadata=_row(_seconds, "Seconds that timing one hint may take.")
     )
     measure_memory_bytes: int = field(
         default=2 * 2**30,

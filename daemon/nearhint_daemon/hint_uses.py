@@ -9,6 +9,8 @@ from nearhint_daemon.store import Store, queries
 from nearhint_rules.errors import RulesError
 from nearhint_rules.hints import bucket
 
+CLIENT_WEIGHT = 1_000_000
+
 
 def parse_sizes(text: str) -> dict[str, int]:
     """`s0=8,s1=16` as a mapping."""
@@ -24,8 +26,14 @@ def print_sizes(sizes: dict[str, int]) -> str:
 async def calls_by_bucket(
     store: Store, programs: Programs, *, namespace: str, kernel: str, target_kind: str
 ) -> Counter[tuple[int, ...]]:
-    """Calls of a Kernel by the bucket of its sizes."""
+    """How much each bucket of a Kernel's sizes is used: calls, in shares of each client's.
+
+    Each client has `CLIENT_WEIGHT` to give, however many calls it reports.
+    """
     rows = await store.read(lambda reading: queries.usage_of_kernel(reading, namespace, kernel))
+    by_client: Counter[str] = Counter()
+    for row in rows:
+        by_client[row.client_id] += row.calls
     calls: Counter[tuple[int, ...]] = Counter()
     for row in rows:
         key = (namespace, row.program, target_kind)
@@ -36,7 +44,8 @@ async def calls_by_bucket(
             if step.kernel != kernel:
                 continue
             try:
-                calls[bucket(dims_at(step, sizes))] += row.calls
+                share = CLIENT_WEIGHT * row.calls // max(1, by_client[row.client_id])
+                calls[bucket(dims_at(step, sizes))] += share
             except RulesError:
                 continue
     return calls

@@ -17,7 +17,7 @@ from enum import IntEnum
 from typing import Any, Protocol
 
 from nearhint_daemon import logs
-from nearhint_daemon.errors import DaemonError, JobCancelled, QueueFull, StoreReadOnly
+from nearhint_daemon.errors import DaemonError, JobCancelled, QueueFull, StoreError, StoreReadOnly
 from nearhint_daemon.store import Store, Writing, queries
 from nearhint_daemon.store.rows import JobRow
 from nearhint_daemon.workers.errors import WorkerLost
@@ -26,6 +26,7 @@ LEASE_S = 300.0
 ATTEMPTS = 2
 RESTARTS = 5
 HEAL_S = 1.0
+PUT_OFF_S = 3.0
 RETRY_S = 30.0
 PASSING_CODES = frozenset(
     {
@@ -356,25 +357,33 @@ class JobQueue:
 
     async def _settle(self, job: _Open, failure: BaseException | None, seconds: float) -> None:
         row = job.row
+        if isinstance(failure, StoreError):
+            self._put_off(job)
+            return
         is_transient = isinstance(failure, WorkerLost) or not isinstance(
             failure, DaemonError | None
         )
-        if isinstance(failure, StoreReadOnly) or self._store.is_read_only:
-            job.row = replace(row, state="queued", attempts=row.attempts - 1)
-            self._enqueue(job)
-            return
         if is_transient and row.attempts < ATTEMPTS:
-            logs.warning("job_retried", kind=row.kind, key=row.key, problem=str(failure))
+            logs.warning("job_retried", kind=row.kind, key=row.key, problem=repr(failure))
             job.row = replace(row, state="queued", lease_owner="")
             self._enqueue(job)
             return
         try:
             await self._end(job, failure)
-        except StoreReadOnly:
-            job.row = replace(row, state="queued", attempts=row.attempts - 1)
-            self._enqueue(job)
+        except StoreError:
+            self._put_off(job)
             return
         self._observer.job_ended(job.row, seconds)
+
+    def _put_off(self, job: _Open) -> None:
+        """The store took nothing: the job is tried again after a while, at no attempt's cost."""
+        job.row = replace(job.row, state="queued", attempts=job.row.attempts - 1)
+        asyncio.get_running_loop().call_later(PUT_OFF_S, self._take_up, job)
+
+    def _take_up(self, job: _Open) -> None:
+        if self._is_running and self._open.get(job.row.key) is job:
+            self._enqueue(job)
+            self._pump(job.row.lane)
 
     async def _end(self, job: _Open, failure: BaseException | None) -> None:
         """Keeps the outcome, then tells whoever waits, then lets go what was blocked."""

@@ -28,6 +28,7 @@ class Task:
     threads: int
     devices: tuple[str, ...]
     order: Order
+    stage: int
 
     @property
     def table_key(self) -> TableKey:

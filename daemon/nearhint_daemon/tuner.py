@@ -44,6 +44,8 @@ from nearhint_rules.target import Target
 TUNE = {1: "tune1", 2: "tune2"}
 DEFAULTS_TRIED = 4
 CANDIDATES_LIMIT = 32
+BUDGET_SHARES = {1: 0.25, 2: 1.0}
+"""What part of a hint's budget each stage may use: T1 is to come soon, T2 to be right."""
 
 
 class Tuner:
@@ -183,6 +185,7 @@ class Tuner:
             threads=payload["threads"],
             devices=await self._workshop.devices.names_for(target.device),
             order=(row.priority, row.stage),
+            stage=row.stage,
         )
         expr = convert.expr_from_proto(types_pb2.Expr.FromString(kernel.bytes_moved))
         if ex.evaluate(expr, task.named_dims) > self._workshop.limits.measure_memory_bytes:
@@ -330,6 +333,7 @@ class Tuner:
             task.sizes,
             [*candidates, pb.Candidate(id=task.fallback.id, fallback=True)],
             threads=task.threads,
+            budget_s=self._workshop.limits.measure_budget_s * BUDGET_SHARES[task.stage],
             devices=task.devices,
             order=task.order,
         )

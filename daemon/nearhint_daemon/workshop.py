@@ -174,6 +174,7 @@ class Workshop:
         candidates: Sequence[pb.Candidate],
         *,
         threads: int,
+        budget_s: float,
         devices: Sequence[str],
         order: Order,
     ) -> pb.Measured:
@@ -186,12 +187,12 @@ class Workshop:
                 candidates=candidates,
                 threads=threads,
                 cache=CACHE,
-                budget_s=self.limits.measure_budget_s,
+                budget_s=budget_s,
                 memory_limit_bytes=self.limits.measure_memory_bytes,
                 seed=self._seed(),
             )
         )
-        timeout_s = self.limits.measure_budget_s + MEASURE_GRACE_S
+        timeout_s = budget_s + MEASURE_GRACE_S
         return (await self._bench("bench", request, timeout_s, devices, order)).measured
 
     def _seed(self) -> int:

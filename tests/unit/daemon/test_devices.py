@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from tests.integration.fake_workers import CPU, FakeBenchPool
+from tests.unit.daemon.test_store import Seen
+
+from nearhint_daemon.devices import Devices, default_names
+from nearhint_daemon.errors import InvalidRequest, NoDevice
+from nearhint_daemon.store import Store
+from nearhint_daemon.turns import Turns
+from nearhint_rules.target import CpuDevice, CudaDevice
+
+
+def with_devices(
+    folder: Path,
+    scenario: Callable[[Devices], Awaitable[None]],
+    *,
+    is_idle: Callable[[str], Awaitable[bool]] | None = None,
+) -> None:
+    async def run() -> None:
+        store = Store(folder, observer=Seen(), clock=time.time)
+        await store.start()
+        devices = Devices(
+            FakeBenchPool(), store, default_policy="always", clock=time.time, is_idle=is_idle
+        )
+        devices.start()
+        try:
+            await scenario(devices)
+        finally:
+            await devices.stop()
+            await store.close()
+
+    asyncio.run(run())
+
+
+def test_under_idle_a_device_is_used_only_while_it_is_idle(tmp_path: Path) -> None:
+    asked = asyncio.Event()
+    answers = [False, True, True]
+
+    async def is_idle(name: str) -> bool:
+        asked.set()
+        return answers.pop(0)
+
+    async def scenario(devices: Devices) -> None:
+        await devices.set_policy("cpu", "idle", actor="ann")
+
+        async def use() -> None:
+            async with devices.turn(("cpu",), (1,)):
+                pass
+
+        using = asyncio.create_task(use())
+        await asked.wait()
+        assert not using.done()
+        async with asyncio.timeout(10):
+            await using
+        assert answers == []
+
+    with_devices(tmp_path, scenario, is_idle=is_idle)
+
+
+def test_a_policy_that_changes_while_a_job_waits_its_turn_holds_it_back(tmp_path: Path) -> None:
+    async def scenario(devices: Devices) -> None:
+        held = asyncio.Event()
+        release = asyncio.Event()
+        ran = asyncio.Event()
+
+        async def first() -> None:
+            async with devices.turn(("cpu",), (1,)):
+                held.set()
+                await release.wait()
+
+        async def second() -> None:
+            async with devices.turn(("cpu",), (1,)):
+                ran.set()
+
+        tasks = [asyncio.create_task(first()), asyncio.create_task(second())]
+        await held.wait()
+        await devices.set_policy("cpu", "never", actor="ann")
+        release.set()
+        await tasks[0]
+        await asyncio.sleep(0)
+        assert not ran.is_set()
+        await devices.set_policy("cpu", "always", actor="ann")
+        async with asyncio.timeout(10):
+            await tasks[1]
+
+    with_devices(tmp_path, scenario)
+
+
+def test_only_a_device_of_exactly_this_kind_is_used(tmp_path: Path) -> None:
+    async def scenario(devices: Devices) -> None:
+        assert await devices.names_for(CPU) == ("cpu",)
+        with pytest.raises(NoDevice):
+            await devices.names_for(CpuDevice(CPU.model, (), CPU.libc))
+        with pytest.raises(NoDevice):
+            devices.require(CudaDevice("H100", 90, 132, 80 * 2**30, "550", 700))
+
+    with_devices(tmp_path, scenario)
+
+
+def test_an_unknown_policy_is_refused(tmp_path: Path) -> None:
+    async def scenario(devices: Devices) -> None:
+        with pytest.raises(InvalidRequest):
+            await devices.set_policy("cpu", "sometimes", actor="ann")
+        with pytest.raises(InvalidRequest):
+            await devices.set_policy("cuda", "never", actor="ann")
+
+    with_devices(tmp_path, scenario)
+
+
+def test_a_process_that_hides_its_gpus_has_none() -> None:
+    assert default_names({"CUDA_VISIBLE_DEVICES": ""}) == ("cpu",)
+
+
+def test_turns_are_given_by_order_then_arrival() -> None:
+    served: list[str] = []
+
+    async def scenario() -> None:
+        turns = Turns(1)
+        release = asyncio.Event()
+
+        async def hold() -> None:
+            async with turns.take((0,)):
+                await release.wait()
+
+        async def serve(name: str, order: tuple[int, ...]) -> None:
+            async with turns.take(order):
+                served.append(name)
+
+        tasks = [asyncio.create_task(hold())]
+        await asyncio.sleep(0)
+        for name, order in (("b", (2,)), ("a", (1,)), ("b later", (2,)), ("gone", (0,))):
+            tasks.append(asyncio.create_task(serve(name, order)))
+        await asyncio.sleep(0)
+        tasks[-1].cancel()
+        release.set()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(scenario())
+    assert served == ["a", "b", "b later"]
