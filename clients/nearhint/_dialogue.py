@@ -114,13 +114,15 @@ class Dialogue:
         batch.taken.set()
 
     def watch_ended(self, ended: WatchEnded) -> None:
-        """A stream that reached its deadline is opened again; a lost daemon is the engine's."""
+        """A stream at its deadline is opened again; one that the daemon ended is a loss."""
         if ended.watch is not self._state.watch:
             return
         self._state.watch = None
+        if ended.error is None:
+            raise DaemonUnreachable(address=self._connection.address, problem="it is leaving")
         if isinstance(ended.error, DaemonUnreachable):
             raise ended.error
-        if isinstance(ended.error, NearhintError) and not isinstance(ended.error, DeadlineMissed):
+        if not isinstance(ended.error, DeadlineMissed):
             # The cursor may be what the daemon minds: the next GetTables brings another.
             self._counters.event(ended.error.reason)
             self._state.change_seq = None
@@ -217,9 +219,7 @@ class Dialogue:
             if kernel is not None:
                 changed.append(kernel)
             time.sleep(0)  # lets the model's threads have the interpreter
-        for ref in list(state.copies.missing(changed)):
-            state.copies.load(ref, self._fetch)
-            time.sleep(0)
+        state.copies.load_missing(changed, self._fetch)
         state.mark_stale(changed)
 
     def _fetch(self, ref: ArtifactRef, offset: int) -> Iterator[bytes]:

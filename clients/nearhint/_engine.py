@@ -161,7 +161,9 @@ class Engine:
                 break
         for state in self.states:
             state.take_notes()
-        if self._connection is None and not self._connect():
+        if self._connection is not None:
+            self._connection.check_socket()
+        elif not self._connect():
             return
         for state in self.states:
             if all(state is not known for known, _ in self._dialogues):

@@ -6,7 +6,9 @@ immutable or safe under threads.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 
 from google.protobuf.message import Message
 
@@ -28,9 +30,10 @@ from nearhint_rules.selection import Selector
 from nearhint_rules.table import Table, Variant
 
 FETCH_ATTEMPTS = 3
+TRANSFERS_AHEAD = 8
 
 Fetch = Callable[[ArtifactRef, int], Iterator[bytes]]
-"""The bytes of an Artifact from an offset on."""
+"""Starts a transfer: the bytes of an Artifact from an offset on."""
 
 
 class TableCopies:
@@ -78,11 +81,28 @@ class TableCopies:
                 if ref not in self.loaded and ref not in self.unloadable:
                     yield ref
 
-    def load(self, ref: ArtifactRef, fetch: Fetch) -> bool:
-        """Brings one Artifact here and loads it; False if that failed, which is counted.
+    def load_missing(self, kernels: Iterable[str], fetch: Fetch) -> None:
+        """Brings the Artifacts here that the Kernels' Tables can answer with, and loads them.
 
-        Raises `DaemonUnreachable` or `DeadlineMissed`: the daemon is lost, the rest can wait.
+        A few transfers are on their way ahead of the one that is read. Raises `DaemonUnreachable`
+        or `DeadlineMissed`: the daemon is lost, the rest can wait.
         """
+        refs = list(self.missing(kernels))
+        absent = iter([ref for ref in refs if not self._cache.seems_to_have(ref.sha256)])
+        started: dict[ArtifactRef, Iterator[bytes]] = {}
+
+        def fetch_ahead(ref: ArtifactRef, offset: int) -> Iterator[bytes]:
+            for ahead in islice(absent, TRANSFERS_AHEAD - len(started)):
+                started[ahead] = fetch(ahead, 0)
+            stream = started.pop(ref, None)
+            return fetch(ref, offset) if stream is None or offset else stream
+
+        for ref in refs:
+            self._load(ref, fetch_ahead)
+            time.sleep(0)  # lets the model's threads have the interpreter
+
+    def _load(self, ref: ArtifactRef, fetch: Fetch) -> None:
+        """Brings one Artifact here and loads it; a failure is counted."""
         try:
             binary = self._cache.obtain(
                 ref.sha256, ref.size_bytes, lambda offset: fetch(ref, offset)
@@ -98,8 +118,6 @@ class TableCopies:
             failures = self._failures[ref] = self._failures.get(ref, 0) + 1
             if failures >= FETCH_ATTEMPTS or not _may_pass(reason):
                 self.unloadable[ref] = reason
-            return False
-        return True
 
     def is_met(self, demand: Demand) -> bool:
         """Whether the search at the demand's bucket has ended, with its Fallback measured."""

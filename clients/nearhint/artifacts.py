@@ -57,6 +57,13 @@ class ArtifactCache:
             os.utime(path)
         return data
 
+    def seems_to_have(self, sha256: str) -> bool:
+        """Whether there is a file, or a part of one, by that name; what is in it may be wrong."""
+        try:
+            return self._path(sha256).exists() or self._path(f"{sha256}.part").exists()
+        except NearhintError:
+            return False
+
     def obtain(self, sha256: str, size_bytes: int, fetch: Fetch) -> bytes:
         """The Artifact's bytes, from the cache or else from `fetch`, and then cached.
 

@@ -1,8 +1,10 @@
 """The connection to the daemon: the only module of the client that imports gRPC.
 
 Unix sockets only. Before each connect the socket and its folders are checked (`nearhint.trust`).
-Every call has a deadline; calls that may be repeated are retried by gRPC itself; every failure
-becomes one of `nearhint.errors`.
+A channel that reconnects by itself would skip that check, so gRPC retries nothing: who lost a
+Connection closes it and makes another, and repeats what is safe to repeat, which is every call but
+ReportUsage. `check_socket` finds out that the socket was replaced. Every call has a deadline, and
+every failure becomes one of `nearhint.errors`.
 
 A `Connection` belongs to one process and is used by one thread; `close` may come from any thread
 and ends what is in flight. gRPC survives a fork only if nothing of it is in use at that moment, so
@@ -11,8 +13,8 @@ the engine closes its Connection before a fork (`nearhint._engine`).
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from pathlib import Path
 from typing import Any, TypeVar, cast
 from urllib.parse import quote
 
@@ -65,40 +67,8 @@ DEADLINES_S: Mapping[str, float] = {
 }
 """How long each call may take; an Artifact gets more by its size."""
 
-REPEATABLE: Mapping[str, tuple[str, ...]] = {
-    "AdminService": ("GetStatus", "ListKernels", "ExplainKernel"),
-    "ArtifactService": ("FetchArtifact",),
-    "KernelService": ("RegisterProgram", "EnsureKernels"),
-    "OperationService": ("GetOperation",),
-    "TableService": ("GetTables",),
-}
-"""Calls that change nothing, or nothing the second time: gRPC may send them again."""
-
-_SERVICE_CONFIG = json.dumps(
-    {
-        "methodConfig": [
-            {
-                "name": [
-                    {"service": f"nearhint.v1.{service}", "method": method}
-                    for service, methods in REPEATABLE.items()
-                    for method in methods
-                ],
-                "retryPolicy": {
-                    "maxAttempts": 4,
-                    "initialBackoff": "0.05s",
-                    "maxBackoff": "1s",
-                    "backoffMultiplier": 2,
-                    "retryableStatusCodes": ["UNAVAILABLE"],
-                },
-            }
-        ],
-        "retryThrottling": {"maxTokens": 10, "tokenRatio": 0.1},
-    }
-)
-
 _OPTIONS: tuple[tuple[str, Any], ...] = (
-    ("grpc.service_config", _SERVICE_CONFIG),
-    ("grpc.enable_retries", 1),
+    ("grpc.enable_retries", 0),
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 15_000),
     ("grpc.keepalive_permit_without_calls", 0),
@@ -124,6 +94,8 @@ class Connection:
         path = socket_path(address)
         try:
             real = trusted_socket(path, trusted_uids=trusted_uids)
+            self._socket = real
+            self._identity = _identity(real)
         except OSError as error:
             raise DaemonUnreachable(address=address, problem=error.strerror) from error
         self._channel = grpc.insecure_channel(f"unix:{quote(str(real))}", options=_OPTIONS)
@@ -136,6 +108,15 @@ class Connection:
     def close(self) -> None:
         """Ends the channel and every call in flight; they raise `DaemonUnreachable`."""
         self._channel.close()
+
+    def check_socket(self) -> None:
+        """Raises `DaemonUnreachable` if the socket is not the one that was checked any more."""
+        try:
+            is_same = _identity(self._socket) == self._identity
+        except OSError as error:
+            raise DaemonUnreachable(address=self.address, problem=error.strerror) from error
+        if not is_same:
+            raise DaemonUnreachable(address=self.address, problem="the socket was replaced")
 
     def hello(self) -> admin_service_pb2.GetServerInfoResponse:
         """Connects and compares versions; raises `ProtocolSkew` if they are too far apart."""
@@ -182,7 +163,7 @@ class Connection:
         return self._stream("WatchTables", self._tables.WatchTables, request)
 
     def fetch_artifact(self, sha256: str, offset: int, *, size_bytes: int) -> Iterator[bytes]:
-        """The Artifact's bytes from `offset` on."""
+        """The Artifact's bytes from `offset` on; they are on their way when this returns."""
         request = artifact_service_pb2.FetchArtifactRequest(sha256=sha256, offset=offset)
         more_s = size_bytes / ARTIFACT_BYTES_PER_S
         stream = self._stream(
@@ -234,13 +215,21 @@ class Connection:
         *,
         more_s: float = 0,
     ) -> Iterator[_Response]:
+        """The call is sent now; its answers are read when they are asked for."""
         self._counters.rpc()
         try:
-            yield from method(request, timeout=DEADLINES_S[rpc] + more_s, metadata=self._metadata)
+            call = method(request, timeout=DEADLINES_S[rpc] + more_s, metadata=self._metadata)
+        except ValueError as error:  # the channel was closed from another thread
+            raise DaemonUnreachable(address=self.address, problem=str(error)) from error
+        return self._answers(rpc, call)
+
+    def _answers(self, rpc: str, call: Iterator[_Response]) -> Generator[_Response, None, None]:
+        try:
+            yield from call
         except grpc.RpcError as error:
             raise self._typed(rpc, error) from error
-        except ValueError as error:
-            raise DaemonUnreachable(address=self.address, problem=str(error)) from error
+        finally:
+            cast("grpc.Call", call).cancel()
 
     def _typed(self, rpc: str, error: grpc.RpcError) -> NearhintError:
         call = cast("grpc.Call", error)  # every RpcError of a call is one as well
@@ -255,6 +244,11 @@ class Connection:
         if status in _REFUSED:
             return Rejected(rpc=rpc, status=status.name, reason_code=reason_code, problem=problem)
         return DaemonFailed(rpc=rpc, status=status.name, problem=problem)
+
+
+def _identity(socket: Path) -> tuple[int, int, int]:
+    info = socket.lstat()
+    return info.st_dev, info.st_ino, info.st_ctime_ns
 
 
 _LOST = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED})

@@ -67,6 +67,19 @@ def test_a_restarted_daemon_is_told_and_asked_again(
     assert loaded == [doubling.BINARY]
 
 
+def test_a_socket_that_was_replaced_is_checked_before_it_is_used(
+    daemon: FakeDaemon, loaded: list[bytes], eventually: Eventually
+) -> None:
+    serve(daemon, 64)
+    handle = session_for(daemon.address, doubling.DEVICE).register(doubling.program())
+    assert handle.wait_ready(5)
+    daemon.wait_asked("WatchTables")
+    daemon.socket.chmod(0o666)
+    handle.want({"s0": 5000})
+    eventually(lambda: "path_untrusted" in session.counters.seen())
+    assert daemon.asked("EnsureKernels") == []
+
+
 def test_a_stopped_daemon_holds_up_nobody_but_the_engine(
     daemon: FakeDaemon, loaded: list[bytes]
 ) -> None:
