@@ -93,9 +93,10 @@ def regrouped(draw: st.DrawFn, shape: list[Expr]) -> list[Expr]:
     """Another shape of as many elements: runs of dims multiplied, a constant split."""
     target: list[Expr] = []
     for size in shape:
-        if target and draw(st.booleans()):
+        flip: bool = draw(st.booleans())
+        if target and flip:
             target[-1] = ex.mul(target[-1], size)
-        elif size == Int(6) and draw(st.booleans()):
+        elif size == Int(6) and not flip:
             target += [Int(2), Int(3)]
         else:
             target.append(size)

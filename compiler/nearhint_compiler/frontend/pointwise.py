@@ -228,11 +228,12 @@ def _clamp(low_name: str, high_name: str) -> Rule:
 
 
 def _copy(names: str) -> Rule:
-    """Copies and casts: an explicit cast to low precision does round."""
+    """Copies and casts of the first argument: an explicit cast to low precision does round."""
+    source, *others = names.split()
 
     def rule(call: Call) -> Loops:
-        call.bind(names.split(), dict.fromkeys(names.split()[1:]))
-        x = call.operand("self", call.out.shape)
+        call.bind((source, *others), dict.fromkeys(others))
+        x = call.operand(source, call.out.shape)
         dtype = call.out.dtype
 
         def build(point: Point) -> tuple[Value]:
@@ -397,5 +398,6 @@ POINTWISE: Mapping[str, Rule] = {
     "aten._to_copy.default": _copy(
         "self dtype layout device pin_memory non_blocking memory_format"
     ),
+    "prims.convert_element_type.default": _copy("a dtype"),
     "aten.contiguous.default": _copy("self memory_format"),
 }

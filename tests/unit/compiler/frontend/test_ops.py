@@ -1,0 +1,308 @@
+"""Every lowered op against eager: the Plan runs with the float64 interpreter as its binaries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from tests.unit.compiler.frontend.running import check, launched_nodes
+from torch import Tensor
+from torch.nn import functional
+
+INF = float("inf")
+NAN = float("nan")
+
+
+@pytest.fixture(autouse=True)
+def plain_gelu() -> Iterator[None]:
+    """oneDNN's gelu makes NaN of infinity; torch's own does not."""
+    with torch.backends.mkldnn.flags(enabled=False):  # type: ignore[no-untyped-call]  # torch's
+        yield
+
+
+def drawn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    if dtype == torch.bool:
+        return torch.rand(shape, generator=generator) > 0.5
+    if not dtype.is_floating_point:
+        low = 0 if dtype == torch.uint8 else -9
+        return torch.randint(low, 9, shape, generator=generator).to(dtype)
+    return torch.randn(shape, generator=generator).to(dtype)
+
+
+def awkward(*shape: int) -> Tensor:
+    """Normal numbers with NaN, infinities and zeros among them."""
+    x = drawn(*shape).flatten()
+    x[::7], x[1::11], x[2::13], x[3::5] = NAN, INF, -INF, 0.0
+    return x.reshape(shape)
+
+
+F16, BF16, F64 = torch.float16, torch.bfloat16, torch.float64
+I64, I32, I8, U8, BOOL = torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool
+
+Function = Callable[..., Any]
+UNARY: dict[str, Function] = {
+    "neg": torch.neg,
+    "abs": torch.abs,
+    "sign": torch.sign,
+    "exp": torch.exp,
+    "exp2": torch.exp2,
+    "expm1": torch.expm1,
+    "log": torch.log,
+    "log2": torch.log2,
+    "log1p": torch.log1p,
+    "sqrt": torch.sqrt,
+    "rsqrt": torch.rsqrt,
+    "sin": torch.sin,
+    "cos": torch.cos,
+    "tanh": torch.tanh,
+    "erf": torch.erf,
+    "sigmoid": torch.sigmoid,
+    "reciprocal": torch.reciprocal,
+    "floor": torch.floor,
+    "ceil": torch.ceil,
+    "trunc": torch.trunc,
+    "round": torch.round,
+    "relu": torch.relu,
+    "silu": functional.silu,
+    "gelu": functional.gelu,
+    "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+    "leaky_relu": lambda x: functional.leaky_relu(x, 0.2),
+    "elu": functional.elu,
+    "hardtanh": functional.hardtanh,
+    "hardsigmoid": functional.hardsigmoid,
+    "hardswish": functional.hardswish,
+    "softplus": functional.softplus,
+    "isnan": torch.isnan,
+    "isinf": torch.isinf,
+    "logical_not": torch.logical_not,
+    "square": torch.square,
+    "pow2": lambda x: x**2,
+    "pow3": lambda x: x**3,
+    "pow0.5": lambda x: x.relu() ** 0.5,
+    "pow-1": lambda x: x**-1,
+    "pow1.7": lambda x: x**1.7,
+    "clamp": lambda x: x.clamp(-0.5, 0.7),
+    "clamp_min": lambda x: x.clamp(min=0.1),
+    "rsub": lambda x: 1 - x,
+    "to_bf16": lambda x: x.to(BF16) * 2,
+    "to_int": lambda x: x.nan_to_num(0, 0, 0).to(I32) + 1,
+    "zeros_like": lambda x: x + torch.zeros_like(x),
+    "masked": lambda x: x.masked_fill(x > 0, -INF),
+    "full_like": lambda x: torch.where(x > 0, x, torch.full_like(x, 3)),
+}
+
+
+@pytest.mark.parametrize("name", UNARY)
+@pytest.mark.parametrize("dtype", [torch.float32, F64, F16])
+def test_elementwise_ops_of_one_tensor(name: str, dtype: torch.dtype) -> None:
+    lowered = check(UNARY[name], awkward(5, 7, 3).to(dtype))
+    assert launched_nodes(lowered) or name == "to_int"
+
+
+BINARY: dict[str, tuple[Function, Tensor, Tensor]] = {
+    "add": (torch.add, drawn(3, 5), drawn(5)),
+    "add alpha": (lambda x, y: torch.add(x, y, alpha=2.5), drawn(3, 5), drawn(3, 1)),
+    "sub": (torch.sub, drawn(3, 5), drawn(3, 1)),
+    "mul": (torch.mul, awkward(30, 5), awkward(30, 5)),
+    "div": (torch.div, awkward(30, 5), drawn(5)),
+    "div floor": (lambda x, y: torch.div(x, y, rounding_mode="floor"), drawn(30, 5), drawn(5)),
+    "div trunc": (lambda x, y: torch.div(x, y, rounding_mode="trunc"), drawn(30, 5), drawn(5)),
+    "int div": (lambda x, y: torch.div(x, 3) + y, drawn(30, 5, dtype=I64), drawn(5, dtype=I64)),
+    "int floor": (lambda x, y: x // 3 + y, drawn(30, 5, dtype=I64), drawn(5, dtype=I64)),
+    "int trunc": (
+        lambda x, y: torch.div(x, -3, rounding_mode="trunc") + y,
+        drawn(30, 5, dtype=I32),
+        drawn(5, dtype=I32),
+    ),
+    "int remainder": (lambda x, y: x % 4 + y % -4, drawn(30, 5, dtype=I64), drawn(5, dtype=I64)),
+    "remainder": (torch.remainder, drawn(30, 5), drawn(5)),
+    "fmod": (torch.fmod, drawn(30, 5), drawn(5)),
+    "pow": (torch.pow, drawn(30, 5).abs(), drawn(5)),
+    "maximum": (torch.maximum, awkward(30, 5), awkward(30, 5).flip(0)),
+    "minimum": (torch.minimum, awkward(30, 5), awkward(30, 5).flip(0)),
+    "clamp tensor": (lambda x, y: torch.clamp(x, y, y + 1), awkward(30, 5), drawn(5)),
+    "compare": (lambda x, y: (x < y) | (x >= 1) & (y != 0.5), awkward(30, 5), drawn(5)),
+    "compare mixed": (lambda x, y: (x < y) ^ (x == 2), drawn(30, 5, dtype=I32), drawn(5)),
+    "logical": (
+        lambda x, y: torch.logical_and(x, y) | torch.logical_xor(x, y),
+        awkward(30, 5),
+        drawn(5),
+    ),
+    "bits": (
+        lambda x, y: (x & y) | ~(x ^ 3),
+        drawn(30, 5, dtype=U8),
+        drawn(5, dtype=U8),
+    ),
+    "bool arithmetic": (lambda x, y: (x + y) * x, drawn(30, 5, dtype=BOOL), drawn(5, dtype=BOOL)),
+    "where": (lambda x, y: torch.where(x > y, x, 0.25), drawn(30, 5), drawn(5)),
+    "where int": (lambda x, y: torch.where(x > 0, x, y), drawn(30, 5, dtype=I64), drawn(5)),
+    "masked fill tensor": (lambda x, y: x.masked_fill(x > 0, y), drawn(30, 5), torch.tensor(2.0)),
+    "half and int": (lambda x, y: x * 2.5 + y, drawn(30, 5, dtype=F16), torch.tensor(3)),
+    "half and ints": (lambda x, y: x * 2.5 + y, drawn(30, 5, dtype=F16), drawn(5, dtype=I64)),
+    "half and float": (lambda x, y: x * y - 0.1, drawn(30, 5, dtype=F16), drawn(5)),
+    "half and bfloat": (torch.add, drawn(30, 5, dtype=F16), drawn(5, dtype=BF16)),
+    "half compare": (
+        lambda x, y: (x > 0.1) & (y < x),
+        drawn(99, 5, dtype=F16),
+        drawn(5, dtype=F16),
+    ),
+    "bool and int": (lambda x, y: x + y * 2, drawn(30, 5, dtype=BOOL), drawn(5, dtype=I8)),
+    "bytes": (torch.add, drawn(30, 5, dtype=U8), drawn(5, dtype=I8)),
+    "int and float": (lambda x, y: x * 0.5 + y, drawn(30, 5, dtype=I64), drawn(5, dtype=I8)),
+    "scalar tensor": (lambda x, y: x * y, drawn(30, 5), torch.tensor(2.0, dtype=F64)),
+    "addcmul": (lambda x, y: torch.addcmul(x, y, y, value=0.5), drawn(30, 5), drawn(5)),
+    "addcdiv": (lambda x, y: torch.addcdiv(x, y, y.exp(), value=0.5), drawn(30, 5), drawn(5)),
+    "lerp": (lambda x, y: torch.lerp(x, y, 0.3), drawn(30, 5), drawn(30, 5)),
+}
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_elementwise_ops_of_two_tensors(name: str) -> None:
+    function, left, right = BINARY[name]
+    assert launched_nodes(check(function, left, right))
+
+
+REDUCTIONS: dict[str, Function] = {
+    "sum": lambda x: x.sum(1),
+    "sum all": torch.sum,
+    "sum first": lambda x: x.sum(0),
+    "sum outer and inner": lambda x: x.sum((0, 2), keepdim=True),
+    "mean": lambda x: x.mean(-1),
+    "mean keepdim": lambda x: x.mean((1, 2), keepdim=True),
+    "amax": lambda x: x.amax(1),
+    "amin": lambda x: x.amin((0, 1)),
+    "max all": torch.max,
+    "prod": lambda x: x.prod(2),
+    "any": lambda x: (x > 1).any(1),
+    "all": lambda x: (x > -1).all(-1, keepdim=True),
+    "any of floats": lambda x: x.any(2),
+    "var": lambda x: x.var(1),
+    "var 0": lambda x: x.var(-1, correction=0),
+    "std": lambda x: x.std((0, 2)),
+    "var_mean": lambda x: torch.var_mean(x, 1),
+    "logsumexp": lambda x: torch.logsumexp(x, -1),
+    "softmax": lambda x: x.softmax(-1),
+    "softmax middle": lambda x: x.softmax(1),
+    "log_softmax": lambda x: x.log_softmax(-1),
+    "sum f64": lambda x: x.sum(1, dtype=F64),
+    "count": lambda x: (x > 0).sum(1),
+    "norm": lambda x: (x * x).sum(-1).sqrt(),
+    "centre": lambda x: x - x.mean(1, keepdim=True),
+    "layer_norm": lambda x: functional.layer_norm(x, x.shape[-1:]),
+    "layer_norm 2": lambda x: functional.layer_norm(x, x.shape[-2:]),
+    "rms_norm": lambda x: functional.rms_norm(x, x.shape[-1:], eps=1e-6),
+    "reduced rows": lambda x: x.exp().sum(-1, keepdim=True) * x,
+    "sums": lambda x: (x.sum(-1), (x * x).sum(-1)),
+}
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+@pytest.mark.parametrize("kind", ["plain", "awkward", "transposed", "half", "one row"])
+def test_reductions(name: str, kind: str) -> None:
+    x = {
+        "plain": drawn(5, 7, 12),
+        "awkward": awkward(5, 7, 12),
+        "half": drawn(5, 7, 12, dtype=F16),
+        "transposed": drawn(12, 7, 5).transpose(0, 2),
+        "one row": drawn(1, 7, 12),
+    }[kind]
+    if kind == "awkward" and name.startswith(("std", "var")):
+        x = x.nan_to_num(1.0, 2.0, -2.0)
+    lowered = check(REDUCTIONS[name], x)
+    # A sum over one element is no loop.
+    assert launched_nodes(lowered) or (name, kind) == ("sum first", "one row")
+
+
+def test_integer_reductions() -> None:
+    check(lambda x: (x.sum(1), x.amax(0), x.prod(1), (x > 2).sum()), drawn(9, 8, dtype=I32))
+
+
+def test_softmax_of_a_row_without_a_finite_score_is_nan() -> None:
+    x = drawn(6, 9)
+    x[2] = -INF
+    x[3, 1] = INF
+    check(lambda x: torch.softmax(x, -1), x)
+
+
+def test_layer_norm_makes_the_outputs_that_are_used() -> None:
+    def both(x: Tensor, w: Tensor, b: Tensor) -> Any:
+        return torch.native_layer_norm(x, (12,), w, b, 1e-5)
+
+    lowered = check(both, drawn(5, 7, 12), drawn(12), drawn(12))
+    assert [len(outputs) for outputs in launched_nodes(lowered).values()] == [3]
+    lowered = check(lambda *args: both(*args)[0], drawn(5, 7, 12), drawn(12), drawn(12))
+    assert [len(outputs) for outputs in launched_nodes(lowered).values()] == [1]
+
+
+VIEWS: dict[str, Function] = {
+    "transpose": lambda x: x.transpose(0, 2) + 1,
+    "permute": lambda x: x.permute(2, 0, 1) * 2,
+    "reshape": lambda x: (x * 2).reshape(x.shape[0], -1) + 1,
+    "split dim": lambda x: (x + 1).view(x.shape[0], x.shape[1], 3, 4).transpose(1, 2).exp(),
+    "unsqueeze": lambda x: x.unsqueeze(1) + x.unsqueeze(2),
+    "expand": lambda x: x[:, :1].expand(x.shape) + x,
+    "slice": lambda x: x[:, 1:] + x[:, :-1],
+    "select": lambda x: x[:, 0] * x[:, -1],
+    "step": lambda x: x[..., ::2] * x[..., 1::2],
+    "chunk": lambda x: torch.mul(*x.chunk(2, -1)),
+    "split": lambda x: torch.add(*x.split(6, -1)),
+    "unbind": lambda x: torch.add(*x[..., :2].unbind(-1)),
+    "squeeze": lambda x: x[:, :1].squeeze(1) + 1,
+    "broadcast": lambda x: x + x.sum(0) + x[0, 0],
+    "flatten": lambda x: x.flatten() + 1,
+    "transposed contiguous": lambda x: x.transpose(1, 2).contiguous() + 1,
+    "viewed output": lambda x: (x + 1).reshape(-1),
+    "two layouts": lambda x: (x + 1, x.transpose(0, 1) + 2),
+    "arange": lambda x: x + torch.arange(x.shape[-1]),
+    "tril": lambda x: x.tril() + 1,
+    "triu": lambda x: x.triu(1) * 2,
+    "size": lambda x: x * x.shape[0] + x.shape[1],
+    "causal": lambda x: torch.where(
+        torch.arange(x.shape[1])[:, None] >= torch.arange(x.shape[2]), x, -INF
+    ).softmax(-1),
+    "gated": lambda x: functional.glu(x, -1),
+    "heads": lambda x: (x * 2).view(x.shape[0], x.shape[1], 3, 4).transpose(1, 2).contiguous(),
+    "rotate": lambda x: x[..., :6] * 2 - x[..., 6:],
+    "column mean": lambda x: x - x.mean((0, 1)),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("kind", ["plain", "transposed", "sliced", "batch of one"])
+def test_views(name: str, kind: str) -> None:
+    x = {
+        "plain": drawn(5, 7, 12),
+        "transposed": drawn(7, 5, 12).transpose(0, 1),
+        "sliced": drawn(6, 9, 13)[1:, 1:8, :12],
+        "batch of one": drawn(1, 7, 12),
+    }[kind]
+    check(VIEWS[name], x)
+
+
+def test_static_shapes_are_lowered_as_well() -> None:
+    lowered = check(lambda x: functional.gelu(x + 1).sum(-1), drawn(33, 17), dynamic=False)
+    assert not lowered.kernels[0].kernel.symbols
+
+
+@pytest.mark.parametrize("shape", [(0, 7), (4, 0), (1, 1)])
+def test_empty_and_single_sizes(shape: tuple[int, ...]) -> None:
+    check(lambda x: (x * 2).softmax(-1) + 1, drawn(*shape))
+    check(lambda x: (x + 1).sum(0), drawn(*shape))
+
+
+def test_channels_last_stays_channels_last_and_is_walked_in_one_loop() -> None:
+    x = drawn(3, 8, 5, 5).to(memory_format=torch.channels_last)
+    lowered = check(lambda x: torch.relu(x * 2), x)
+    assert [len(kernel.kernel.pointwise) for kernel in lowered.kernels] == [1]
+
+
+def test_batch_norm_in_inference() -> None:
+    def norm(x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return functional.relu(functional.batch_norm(x, mean, variance, weight, bias))
+
+    channels = [drawn(8, seed=seed).abs() for seed in range(4)]
+    lowered = check(norm, drawn(3, 8, 5, 5), *channels)
+    assert len(lowered.kernels) == 1
