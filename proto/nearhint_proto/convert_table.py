@@ -21,6 +21,7 @@ from nearhint_proto.convert_expr import (
     check_sha256,
     check_size,
     check_text,
+    printable,
 )
 from nearhint_proto.convert_program import SYMBOL_LIMIT
 from nearhint_proto.v1 import kernel_service_pb2
@@ -150,7 +151,7 @@ def table_to_proto(table: Table) -> pb.Table:
         hints=map(hint_row_to_proto, table.hints),
         generation=table.generation,
         cutoff=table.cutoff,
-        reason=table.reason,
+        reason=printable(table.reason, REASON_LIMIT),
         namespace=table.namespace,
         signature=table.signature,
         key_id=table.key_id,

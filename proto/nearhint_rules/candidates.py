@@ -96,15 +96,16 @@ def _test(fact: SizeFact) -> Callable[[int], bool]:
 
 
 class Candidates:
-    """A Table's Variants, ready to be looked up by position at any hint.
+    """A Table's Variants, ready to be looked up by position at any hint, for one Fallback.
 
     `implied` has one entry for each distinct set of pointer facts: the sets, as bits, that hold
     wherever it does.
     """
 
-    __slots__ = ("_default", "_needs", "_sets", "_variants", "implied", "size_facts")
+    __slots__ = ("_default", "_fallback", "_needs", "_sets", "_variants", "implied", "size_facts")
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, fallback: str) -> None:
+        self._fallback = fallback
         self.size_facts = SizeFacts(table.symbols)
         self._default = table.default
         self._needs: list[int] = []
@@ -121,9 +122,9 @@ class Candidates:
                     needs |= self.size_facts.bit(fact)
             self._needs.append(needs)
 
-    def row(self, hint: HintRow, fallback: str) -> Row:
-        """A hint that is complete for this Fallback."""
-        timing = dict(hint.fallbacks)[fallback]
+    def row(self, hint: HintRow) -> Row:
+        """A hint that is complete for the Fallback."""
+        timing = dict(hint.fallbacks)[self._fallback]
         return Row(
             dims=hint.dims,
             candidates=tuple(

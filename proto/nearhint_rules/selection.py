@@ -143,6 +143,8 @@ class StepSelector:
 
     __slots__ = (
         "_buckets",
+        "_candidates",
+        "_complete",
         "_cutoff",
         "_empty",
         "_facts",
@@ -177,13 +179,14 @@ class StepSelector:
             self._settled = self._by_fallback(reason, is_covered=is_final)
             return
         self._cutoff = table.cutoff
-        candidates = Candidates(table)
-        self._facts = candidates.size_facts
-        self._implied = candidates.implied
+        self._candidates = Candidates(table, fallback)
+        self._facts = self._candidates.size_facts
+        self._implied = self._candidates.implied
         complete = [row for row in table.hints if is_complete(row, table.default, fallback)]
         hints = [row.dims for row in complete]
-        self._rows = [candidates.row(complete[at], fallback) for at in metric.preferred(hints)]
-        self._hints = metric.bind(table.symbols, [row.dims for row in self._rows])
+        self._complete = [complete[at] for at in metric.preferred(hints)]
+        self._rows: list[Row | None] = [None] * len(complete)
+        self._hints = metric.bind(table.symbols, [row.dims for row in self._complete])
         self._buckets = frozenset(bucket(hint) for hint in hints)
 
     def choice(self, dims: Dims) -> Choice:
@@ -241,9 +244,16 @@ class StepSelector:
         return (*found, self._nothing)
 
     def _nearest_first(self, dims: Dims) -> Iterator[Row]:
-        yield self._rows[self._hints.nearest(dims)]
+        yield self._row(self._hints.nearest(dims))
         for at in self._hints.order(dims)[1:]:
-            yield self._rows[at]
+            yield self._row(at)
+
+    def _row(self, at: int) -> Row:
+        """A hint, made ready the first time that it is the nearest."""
+        row = self._rows[at]
+        if row is None:
+            row = self._rows[at] = self._candidates.row(self._complete[at])
+        return row
 
     def _at(
         self,
