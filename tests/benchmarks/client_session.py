@@ -121,7 +121,7 @@ def measure(address: str, kernels: int, directory: Path) -> Figures:
             start_ms(address, of, directory / f"cold{number}") for number in range(ROUNDS)
         ),
         wait_ready_full_cache_ms=statistics.median(
-            start_ms(address, of, directory / "first") for number in range(ROUNDS)
+            start_ms(address, of, cache) for cache in [directory / "first"] * ROUNDS
         ),
     )
     session.shutdown()

@@ -56,6 +56,7 @@ def test_a_restarted_daemon_is_told_and_asked_again(
     assert handle.wait_ready(5)
     handle.want({"s0": 5000})
     daemon.wait_asked("EnsureKernels")
+    daemon.wait_asked("WatchTables")
     daemon.stop()
 
     with FakeDaemon(tmp_path, store=daemon.store) as again:
