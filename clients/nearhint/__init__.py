@@ -12,6 +12,7 @@ daemon's workers can use `nearhint.launchers` without gRPC.
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 from nearhint import version
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from nearhint.readiness import SettleReport, Status, settle, status
 
 __version__ = version.VERSION
+
+# gRPC's core writes a line to stderr whenever a daemon goes away. It reads this when it is
+# imported; who has set it, or has imported gRPC before, keeps what they have.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 __all__ = ["SettleReport", "Status", "__version__", "kernel", "settle", "status"]
 

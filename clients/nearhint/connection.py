@@ -13,7 +13,6 @@ the engine closes its Connection before a fork (`nearhint._engine`).
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -47,9 +46,6 @@ from nearhint_proto.v1 import (
     table_service_pb2,
     table_service_pb2_grpc,
 )
-
-# gRPC's core writes a line to stderr whenever a daemon goes away; read at the first channel.
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 PROTOCOL_VERSION = 1
 MAX_ANSWER_BYTES = 32 << 20
