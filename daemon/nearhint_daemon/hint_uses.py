@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from nearhint_daemon.programs import Programs, dims_at
+from nearhint_daemon.lowered import dims_at
+from nearhint_daemon.programs import Programs
 from nearhint_daemon.store import Store, queries
 from nearhint_rules.errors import RulesError
 from nearhint_rules.hints import bucket

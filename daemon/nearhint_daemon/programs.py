@@ -7,14 +7,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from nearhint_daemon.arrivals import Arrivals
 from nearhint_daemon.errors import (
-    InvalidRequest,
     KernelUnknown,
     KeyQuarantined,
     StoreFull,
     WorkerRefused,
 )
 from nearhint_daemon.jobs import JobSpec, Priority
+from nearhint_daemon.lowered import Lowered, decode
 from nearhint_daemon.quarantine import Quarantine
 from nearhint_daemon.store import Reading, Store, Writing
 from nearhint_daemon.store.rows import (
@@ -32,11 +33,8 @@ from nearhint_daemon.workshop import Workshop
 from nearhint_proto import convert
 from nearhint_proto.v1 import program_pb2, types_pb2
 from nearhint_proto.v1 import worker_pb2 as pb
-from nearhint_rules import expr as ex
 from nearhint_rules.errors import RulesError
-from nearhint_rules.expr import Expr
 from nearhint_rules.plan import Fallback, Launch
-from nearhint_rules.program import Program, canonical_names, canonicalise, slice_program
 from nearhint_rules.target import Device, Target
 
 LOWER = "lower"
@@ -45,27 +43,6 @@ RANGES_LIMIT = 1024
 
 ProgramKey = tuple[str, str, str]
 """Namespace, Program, target kind."""
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A launch step: its Kernel's symbols over the Program's, and whose symbols the Fallback has.
-
-    `renamed` maps each symbol of the Fallback to the Program's.
-    """
-
-    kernel: str
-    fallback: str
-    dims: tuple[Expr, ...]
-    renamed: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Lowered:
-    """What tuning needs of a Program: its ranges and its launch steps."""
-
-    ranges: Mapping[str, tuple[int, int | None]]
-    steps: tuple[Step, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,25 +72,32 @@ class Programs:
         self._quarantine = quarantine
         self._compiler_version = compiler_version
         self._clock = clock
+        self._arrivals = Arrivals()
         self._kept: OrderedDict[ProgramKey, Lowered] = OrderedDict()
         self._ranges: OrderedDict[tuple[str, str], Mapping[str, tuple[int, int | None]]] = (
             OrderedDict()
         )
 
     async def register(
-        self, program: Program, device: Device, *, namespace: str, client_id: str, is_full: bool
+        self,
+        program: program_pb2.Program,
+        device: Device,
+        *,
+        namespace: str,
+        client_id: str,
+        is_full: bool,
     ) -> Registered:
-        """Keeps a Program that `check_names` took, and its Target.
+        """Reads and keeps a Program and its Target.
 
-        Raises `ToolchainMissing`, or `StoreFull` for a new Program while `is_full`.
+        Raises `InvalidProgram`, `ToolchainMissing`, or `StoreFull` for a new one while `is_full`.
         """
+        arrived = await self._arrivals.read(program)
         target = Target(device, await self._workshop.toolchain(_kind(device)))
-        program_id, message_bytes = await asyncio.to_thread(_canonical, program)
         row = ProgramRow(
             namespace=namespace,
-            id=program_id,
-            message=message_bytes,
-            label=program.label,
+            id=arrived.id,
+            message=arrived.message,
+            label=arrived.label,
             client_id=client_id,
             created_at_s=self._clock(),
         )
@@ -140,19 +124,6 @@ class Programs:
         if plan is not None:
             launches = tuple(self._launches((namespace, row.id, target.kind)))
         return Registered(row.id, target, plan, launches)
-
-    @staticmethod
-    def check_names(program: Program) -> None:
-        """Raises `InvalidRequest` where the symbols are not numbered by first appearance.
-
-        A Plan, and every hint, speaks of that numbering.
-        """
-        for name, canonical in canonical_names(program).items():
-            if name != canonical:
-                raise InvalidRequest(
-                    f"{name} must be named {canonical}: symbols are numbered by first appearance",
-                    field="program.symbols",
-                )
 
     def lower_job(self, key: ProgramKey) -> JobSpec:
         """The job that makes a Program's Plan."""
@@ -222,7 +193,7 @@ class Programs:
         fallbacks = {
             row.fallback: self.fallback(key[0], row.fallback).message for row in self._launches(key)
         }
-        made = await asyncio.to_thread(_decode, program.message, plan.message, fallbacks)
+        made = await asyncio.to_thread(decode, program.message, plan.message, fallbacks)
         self._kept[key] = made
         if len(self._kept) > KEPT_LIMIT:
             self._kept.popitem(last=False)
@@ -352,51 +323,6 @@ class Programs:
             )
         )
         return rows
-
-
-def _canonical(program: Program) -> tuple[str, bytes]:
-    program = canonicalise(program)
-    return program.id, convert.program_to_proto(program).SerializeToString()
-
-
-def _decode(program: bytes, plan: bytes, fallbacks: Mapping[str, bytes]) -> Lowered:
-    graph = convert.program_from_proto(program_pb2.Program.FromString(program))
-    steps = convert.plan_from_proto(program_pb2.Plan.FromString(plan)).steps
-    return Lowered(
-        graph.ranges(),
-        tuple(
-            Step(step.kernel, step.fallback, step.dims, _renamed(graph, step, fallbacks))
-            for step in steps
-            if isinstance(step, Launch)
-        ),
-    )
-
-
-def _renamed(program: Program, step: Launch, fallbacks: Mapping[str, bytes]) -> Mapping[str, str]:
-    """The Program's symbols by the Fallback's; {} if it is not that slice of the Program."""
-    part, _, names = slice_program(program, step.nodes, [out.slot for out in step.outputs])
-    message = program_pb2.Fallback.FromString(fallbacks[step.fallback])
-    if convert.fallback_from_proto(message).program.id != part.id:
-        return {}
-    return {new: old for old, new in names.items()}
-
-
-def sizes_within(
-    sizes: Mapping[str, int], ranges: Mapping[str, tuple[int, int | None]], *, field: str
-) -> None:
-    """Raises `InvalidRequest` where sizes leave a Program's ranges, or one is missing."""
-    for name, (low, high) in ranges.items():
-        size = sizes.get(name)
-        if size is None:
-            raise InvalidRequest(f"no size for symbol {name}", field=field)
-        if size < low or (high is not None and size > high):
-            bound = "" if high is None else f" .. {high}"
-            raise InvalidRequest(f"{name} = {size} is outside {low}{bound}", field=field)
-
-
-def dims_at(step: Step, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """A launch step's Kernel sizes at the Program's sizes."""
-    return tuple(ex.evaluate(expr, sizes) for expr in step.dims)
 
 
 def _kind(device: Device) -> str:

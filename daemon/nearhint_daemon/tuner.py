@@ -22,7 +22,8 @@ from nearhint_daemon.errors import (
     WorkerRefused,
 )
 from nearhint_daemon.jobs import JobSpec
-from nearhint_daemon.programs import ProgramKey, Programs, dims_at
+from nearhint_daemon.lowered import dims_at
+from nearhint_daemon.programs import ProgramKey, Programs
 from nearhint_daemon.publishing import Publisher, Timed
 from nearhint_daemon.quarantine import Quarantine
 from nearhint_daemon.store import Store

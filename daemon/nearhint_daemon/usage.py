@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 from nearhint_daemon.errors import KernelUnknown, QueueFull
 from nearhint_daemon.hint_uses import print_sizes
-from nearhint_daemon.programs import Programs, sizes_within
+from nearhint_daemon.lowered import sizes_within
+from nearhint_daemon.programs import Programs
 from nearhint_daemon.store import Store, Writing, queries
 from nearhint_daemon.store.rows import UsageRow
 

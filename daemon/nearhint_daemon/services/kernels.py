@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from nearhint_daemon.core import Core
 from nearhint_daemon.errors import InvalidRequest
 from nearhint_daemon.jobs import Priority
-from nearhint_daemon.programs import Programs, sizes_within
+from nearhint_daemon.lowered import sizes_within
 from nearhint_daemon.services.boundary import Context, below
 from nearhint_daemon.services.messages import (
     operation_message,
@@ -21,7 +19,6 @@ from nearhint_proto import convert
 from nearhint_proto.v1 import kernel_service_pb2 as pb
 from nearhint_proto.v1 import kernel_service_pb2_grpc, program_pb2
 from nearhint_rules.errors import RulesError
-from nearhint_rules.program import Program
 from nearhint_rules.selection import select
 
 HINTS_LIMIT = 256
@@ -44,10 +41,8 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
         namespace = read_namespace(request.namespace)
         client_id = read_text(request.client_id, field="client_id")
         device = convert.device_from_proto(request.device, field="device")
-        # Large Programs take long to read and hash: not on the event loop.
-        program = await asyncio.to_thread(_read_program, request.program)
         registered = await self._core.programs.register(
-            program,
+            request.program,
             device,
             namespace=namespace,
             client_id=client_id,
@@ -160,9 +155,3 @@ def _priority(value: int) -> Priority:
     except ValueError:
         # A newer client's: the least that is known.
         return Priority.REFINEMENT
-
-
-def _read_program(message: program_pb2.Program) -> Program:
-    program = convert.program_from_proto(message, field="program")
-    Programs.check_names(program)
-    return program
