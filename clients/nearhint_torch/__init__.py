@@ -9,7 +9,9 @@ required the original graph runs. May import: torch, nearhint, nearhint_rules, t
 from __future__ import annotations
 
 from nearhint_torch.backend import capture_only, nearhint
+from nearhint_torch.kernel import kernel
 from nearhint_torch.report import Report
 from nearhint_torch.runner import watch
+from nearhint_torch.workload import WarmUp
 
-__all__ = ["Report", "capture_only", "nearhint", "watch"]
+__all__ = ["Report", "WarmUp", "capture_only", "kernel", "nearhint", "watch"]

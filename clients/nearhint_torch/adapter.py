@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import torch
+import torch._dynamo
 from functorch.compile import make_boxed_func  # type: ignore[import-untyped]
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import RestartAnalysis
@@ -150,6 +151,12 @@ def aot_inference(
     )
     compiled: Runnable = backend(module, example_inputs)
     return compiled
+
+
+def mark_dynamic(tensor: torch.Tensor, dimension: int) -> None:
+    """Tells capture that a dimension varies; a size of 0 or 1 is captured on its own."""
+    if tensor.shape[dimension] > 1:
+        torch._dynamo.mark_dynamic(tensor, dimension)
 
 
 def op_name(target: object) -> str:

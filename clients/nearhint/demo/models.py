@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -52,12 +52,16 @@ class Encoder:
         return batches(pairs, count_tokens=self._count_tokens)
 
     def tokenise(self, batch: Batch) -> Features:
-        """The batch as the transformer takes it, on the device."""
-        features = self.model.preprocess(list(batch.sentences))
-        return {
-            name: value.to(self.device) if isinstance(value, torch.Tensor) else value
-            for name, value in features.items()
-        }
+        """The batch as the transformer takes it, on the device, made as `encode` makes it.
+
+        Tensors made outside inference mode would be another kind, and captured again.
+        """
+        with torch.inference_mode():
+            features = self.model.preprocess(list(batch.sentences))
+            return {
+                name: value.to(self.device) if isinstance(value, torch.Tensor) else value
+                for name, value in features.items()
+            }
 
     def forward(self, features: Features) -> torch.Tensor:
         """The transformer's forward: the token embeddings, (batch, tokens, 384)."""
@@ -95,7 +99,7 @@ def _import(module: str) -> Any:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def _quiet() -> Generator[None]:
     """transformers draws a bar while it loads weights, wherever it is told not to."""
     logging = importlib.import_module("transformers.utils.logging")
     logging.disable_progress_bar()

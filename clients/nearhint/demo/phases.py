@@ -262,12 +262,17 @@ class _Demo:
             return ""
         chosen = max(known, key=lambda kernel: (kernel.hints, kernel.id))
         done = subprocess.run(
-            [sys.executable, "-m", "nearhint", "explain", chosen.id[:12]],
+            [_command("nearhint"), "explain", chosen.id[:12]],
             capture_output=True,
             text=True,
             check=False,
         )
         return done.stdout or done.stderr
+
+
+def _command(name: str) -> str:
+    beside = Path(sys.executable).with_name(name)
+    return str(beside) if beside.exists() else name
 
 
 def _captures() -> int:

@@ -1,0 +1,92 @@
+"""One function instead of a model: for servers that bring their own loop and want its kernels.
+
+norm = nearhint.kernel(rms_norm, dynamic={"x": {0: "rows"}})
+norm(x, weight)
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+
+from nearhint_torch.adapter import mark_dynamic
+from nearhint_torch.errors import InvalidDynamic
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+Dimensions = Mapping[str, Mapping[int, str]]
+"""Argument name -> dimension -> the user's name for its size."""
+
+
+def kernel(
+    function: Callable[Arguments, Result],
+    *,
+    dynamic: Dimensions,
+    address: str | None = None,
+) -> Callable[Arguments, Result]:
+    """`function`, compiled with the dimensions in `dynamic` symbolic and all others fixed.
+
+    `dynamic` names them: `{"x": {0: "rows"}}` makes the first size of argument `x` a symbol that
+    explanations and metrics call `rows`. `address` is that of the daemon, as NEARHINT_ADDRESS.
+    Gradients are not computed: the call runs without grad mode.
+
+    Raises `InvalidDynamic` if `function` has no such argument, or, in a call, if the argument is
+    no tensor or lacks the dimension.
+
+    >>> import torch
+    >>> twice = kernel(lambda x: x * 2, dynamic={"x": {0: "rows"}})
+    >>> twice(torch.ones(3)).tolist()
+    [2.0, 2.0, 2.0]
+    """
+    signature = inspect.signature(function)
+    for argument in dynamic:
+        if argument not in signature.parameters:
+            raise InvalidDynamic(argument=argument, problem="the function has no such argument")
+    options: dict[str, Any] = {"names": source_names(dynamic)}
+    if address is not None:
+        options["address"] = address
+    compiled = torch.compile(function, backend="nearhint", dynamic=False, options=options)
+    names = list(signature.parameters)
+    places = [(names.index(argument), argument, dynamic[argument]) for argument in dynamic]
+
+    @functools.wraps(function)
+    def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        for position, argument, dimensions in places:
+            if position < len(args):
+                mark(argument, args[position], dimensions)
+            elif argument in kwargs:
+                mark(argument, kwargs[argument], dimensions)
+        with torch.no_grad():
+            result: Result = compiled(*args, **kwargs)
+        return result
+
+    return call
+
+
+def mark(argument: str, value: object, dimensions: Mapping[int, str]) -> None:
+    """Marks a tensor's dimensions as dynamic; raises `InvalidDynamic`."""
+    if not isinstance(value, torch.Tensor):
+        raise InvalidDynamic(argument=argument, problem=f"it is a {type(value).__name__}")
+    for dimension in dimensions:
+        if not 0 <= dimension < value.dim():
+            raise InvalidDynamic(
+                argument=argument, problem=f"it has {value.dim()} dimensions, not {dimension + 1}"
+            )
+        mark_dynamic(value, dimension)
+
+
+def source_names(dynamic: Dimensions) -> dict[str, str]:
+    """What torch calls the sizes of arguments -> the user's names.
+
+    >>> source_names({"x": {0: "rows"}})
+    {"L['x'].size()[0]": 'rows'}
+    """
+    return {
+        f"L['{argument}'].size()[{dimension}]": name
+        for argument, dimensions in dynamic.items()
+        for dimension, name in dimensions.items()
+    }
