@@ -11,10 +11,10 @@ everything else that can go wrong is settled here, counted, and costs a Fallback
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from nearhint._chance import Chance
 from nearhint._handles import ProgramHandle
 from nearhint._registration import Phase, Registration
 from nearhint._state import SessionState
@@ -52,21 +52,22 @@ class Dialogue:
         *,
         client_id: str,
         counters: Counters,
-        clock: Callable[[], float],
+        chance: Chance,
         post: Callable[[TableBatch | WatchEnded], None],
     ) -> None:
         self._connection = connection
         self._state = state
         self._client_id = client_id
         self._counters = counters
-        self._clock = clock
+        self._clock = chance.clock
+        self._uniform = chance.uniform
         self._post = post
         self._tuning = Tuning(
             connection,
             state,
             client_id=client_id,
             counters=counters,
-            clock=clock,
+            chance=chance,
             get_tables=self._get_tables,
         )
 
@@ -126,7 +127,7 @@ class Dialogue:
             # The cursor may be what the daemon minds: the next GetTables brings another.
             self._counters.event(ended.error.reason)
             self._state.change_seq = None
-            self._state.watch_due_s = self._clock() + random.uniform(*RETRY_S)
+            self._state.watch_due_s = self._clock() + self._uniform(*RETRY_S)
 
     # ------------------------------------------------------------------ Programs and Plans
 
@@ -164,6 +165,7 @@ class Dialogue:
             raise InvalidAnswer(what="RegisterProgram", problem="another Program's identity")
         if state.target_id != answer.target_id:
             state.target_id = answer.target_id
+            state.mark_stale(state.copies.tables)
             state.copies.clear()
         if answer.HasField("plan"):
             plan = convert.plan_from_proto(answer.plan)
@@ -221,6 +223,8 @@ class Dialogue:
             time.sleep(0)  # lets the model's threads have the interpreter
         state.copies.load_missing(changed, self._fetch)
         state.mark_stale(changed)
+        if changed:
+            state.copies.prune(state.kernels())
 
     def _fetch(self, ref: ArtifactRef, offset: int) -> Iterator[bytes]:
         return self._connection.fetch_artifact(ref.sha256, offset, size_bytes=ref.size_bytes)
@@ -238,7 +242,7 @@ class Dialogue:
         state = self._state
         if not state.usage or state.report_due_s > self._clock():
             return
-        state.report_due_s = self._clock() + USAGE_EVERY_S * random.uniform(0.8, 1.2)
+        state.report_due_s = self._clock() + USAGE_EVERY_S * self._uniform(0.8, 1.2)
         symbols = {key: each.symbols for key, each in state.registrations.items()}
         usages = [
             kernel_service_pb2.Usage(

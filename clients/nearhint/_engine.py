@@ -17,12 +17,12 @@ import os
 import queue
 import random
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from nearhint._chance import REAL, Chance
 from nearhint._dialogue import Dialogue
 from nearhint._registration import Registration
 from nearhint._state import SessionState
@@ -64,13 +64,22 @@ Command: TypeAlias = Register | Inquiry | TableBatch | WatchEnded | None
 class Engine:
     """Sessions with one daemon. Made cheaply; the thread starts with the first work."""
 
-    def __init__(self, address: str, config: Config, *, version: str, counters: Counters) -> None:
+    def __init__(
+        self,
+        address: str,
+        config: Config,
+        *,
+        version: str,
+        counters: Counters,
+        chance: Chance = REAL,
+    ) -> None:
         self.address = address
         self.states: list[SessionState] = []
         self.problem = ""
         self._config = config
         self._version = version
         self._counters = counters
+        self._chance = chance
         self._client_id = _client_id()
         self._lock = threading.Lock()
         self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
@@ -146,7 +155,7 @@ class Engine:
             (dialogue.next_due_s() for _, dialogue in self._dialogues),
             default=self._connect_due_s if self._has_work() else float("inf"),
         )
-        wait_s = min(IDLE_TURN_S, max(0.0, due_s - time.monotonic()))
+        wait_s = min(IDLE_TURN_S, max(0.0, due_s - self._chance.clock()))
         try:
             return self._inbox.get(timeout=wait_s) if wait_s else self._inbox.get_nowait()
         except queue.Empty:
@@ -195,7 +204,7 @@ class Engine:
             state,
             client_id=self._client_id,
             counters=self._counters,
-            clock=time.monotonic,
+            chance=self._chance,
             post=self.post,
         )
 
@@ -212,7 +221,7 @@ class Engine:
     def _connect(self) -> bool:
         if not self._has_work():
             return False
-        if time.monotonic() < self._connect_due_s:
+        if self._chance.clock() < self._connect_due_s:
             for state in self.states:
                 state.give_up_waiters()
             return False
@@ -241,7 +250,7 @@ class Engine:
             return
         longest_s = min(LONGEST_PAUSE_S, self._config.retry_spread_s * 2.0**self._failures)
         self._failures = min(self._failures + 1, 16)
-        self._connect_due_s = time.monotonic() + random.uniform(0.0, longest_s)
+        self._connect_due_s = self._chance.clock() + self._chance.uniform(0.0, longest_s)
 
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None

@@ -110,7 +110,7 @@ class Registration:
             self.demands.clear()
             for sizes in self.used:
                 self._demand(sizes)
-        self.is_stale = True
+            self.is_stale = True
 
     def restart(self) -> None:
         """Another daemon, or the same one started again: register anew, ask anew."""

@@ -6,9 +6,9 @@ looked at now and then; when it has ended and the bucket is still not there, tha
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
 
+from nearhint._chance import Chance
 from nearhint._handles import ProgramHandle
 from nearhint._registration import Demand, Phase, Registration
 from nearhint._state import SessionState
@@ -38,14 +38,15 @@ class Tuning:
         *,
         client_id: str,
         counters: Counters,
-        clock: Callable[[], float],
+        chance: Chance,
         get_tables: Callable[[set[str]], None],
     ) -> None:
         self._connection = connection
         self._state = state
         self._client_id = client_id
         self._counters = counters
-        self._clock = clock
+        self._clock = chance.clock
+        self._uniform = chance.uniform
         self._get_tables = get_tables
         self._polls: dict[str, tuple[float, float]] = {}
         self._ask_due_s = 0.0
@@ -87,7 +88,7 @@ class Tuning:
                     return
                 except NearhintError as error:
                     self._counters.event(error.reason)
-                    self._ask_due_s = self._clock() + random.uniform(*RETRY_S)
+                    self._ask_due_s = self._clock() + self._uniform(*RETRY_S)
                     for demand in together:
                         demand.attempts += 1
                     return

@@ -10,6 +10,7 @@ SIZES_LIMIT = 2_048
 """Distinct (Program, sizes) between two reports; what is over is dropped."""
 REPORT_LIMIT = 256
 """Usages in one report."""
+REASONS_LIMIT = 64
 TIERS = 4
 
 
@@ -35,7 +36,8 @@ class Usage:
 
     def reason(self, name: str) -> None:
         """One Fallback, by reason."""
-        self.reasons[name] = self.reasons.get(name, 0) + 1
+        if name in self.reasons or len(self.reasons) < REASONS_LIMIT:
+            self.reasons[name] = self.reasons.get(name, 0) + 1
 
     def __bool__(self) -> bool:
         return bool(self.calls or self.reasons)
