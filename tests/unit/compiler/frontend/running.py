@@ -39,9 +39,7 @@ def record(function: Callable[..., Any], *args: Any, dynamic: bool | None = True
 
             def run(*arguments: Any) -> Any:
                 recorded.arguments = [
-                    value.clone()
-                    if isinstance(value, torch.Tensor) and not overlaps(value)
-                    else value
+                    value.clone() if isinstance(value, torch.Tensor) and is_dense(value) else value
                     for value in arguments
                 ]
                 return graph.forward(*arguments)
@@ -56,9 +54,9 @@ def record(function: Callable[..., Any], *args: Any, dynamic: bool | None = True
     return found[0]
 
 
-def overlaps(tensor: torch.Tensor) -> bool:
-    """Whether a clone would lie otherwise."""
-    return not torch._prims_common.is_non_overlapping_and_dense_or_false(tensor)
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether a clone lies as the tensor does."""
+    return tensor.clone().stride() == tensor.stride()
 
 
 @dataclass
@@ -139,17 +137,17 @@ def run_plan(lowered: Lowered, captured: Captured, args: Sequence[Any]) -> Ran:
                 ]
                 if all(value >= 1 for value in dims.values()):
                     done = interpret(kernel, dims, params)
-                    for output, result in zip(outputs, done, strict=True):
-                        storage = output.as_strided((output.numel(),), (1,))
-                        assert sorted(result.indices.tolist()) == list(range(output.numel()))
+                    for tensor, result in zip(outputs, done, strict=True):
+                        storage = tensor.as_strided((tensor.numel(),), (1,))
+                        assert sorted(result.indices.tolist()) == list(range(tensor.numel()))
                         values = torch.from_numpy(np.ascontiguousarray(result.values))
                         storage[torch.from_numpy(result.indices)] = values.to(storage.dtype)
                 else:
                     for index in step.nodes:
                         run_node(captured, index, slots)
                     outputs = [slots[o.slot] for o in step.outputs]
-                for output, result in zip(step.outputs, outputs, strict=True):
-                    slots[output.slot] = result
+                for output, tensor in zip(step.outputs, outputs, strict=True):
+                    slots[output.slot] = tensor
     results = [None if value is None else slots[value] for value in program.outputs]
     expected = [None if value is None else reference[value] for value in program.outputs]
     return Ran(results, expected, launches)
@@ -163,6 +161,7 @@ def run_node(captured: Captured, index: int, slots: dict[int, Any]) -> None:
         return slots[captured.numbers[arg]]
 
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), value_of)
+    assert callable(node.target)
     result = node.target(*args, **kwargs)
     first = captured.first[index]
     if isinstance(result, (tuple, list)):

@@ -18,7 +18,7 @@ NAN = float("nan")
 @pytest.fixture(autouse=True)
 def plain_gelu() -> Iterator[None]:
     """oneDNN's gelu makes NaN of infinity; torch's own does not."""
-    with torch.backends.mkldnn.flags(enabled=False):  # type: ignore[no-untyped-call]  # torch's
+    with torch.backends.mkldnn.flags(enabled=False):
         yield
 
 

@@ -1,0 +1,227 @@
+"""What shares a Kernel, what does not, and that equal loops are equal Kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tests.unit.compiler.frontend.building import S0, S1, S2, Builder, tensor
+from tests.unit.compiler.frontend.running import check, launched_nodes, record
+from torch import Tensor
+from torch.nn import functional
+
+from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.pipeline import Lowered, lower
+from nearhint_rules import expr as ex
+from nearhint_rules.plan import Launch, RunNodes
+from nearhint_rules.program import Program, Symbol
+
+
+def drawn(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1))
+
+
+def residual_layer_norm(x: Tensor, y: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return functional.layer_norm(x + y, w.shape, w, b)
+
+
+def residual_rms_norm(x: Tensor, y: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    total = x + y
+    return total, total * torch.rsqrt(total.pow(2).mean(-1, keepdim=True) + 1e-6) * w
+
+
+def scaled_masked_softmax(x: Tensor, mask: Tensor) -> Tensor:
+    return torch.softmax(x * 0.125 + mask, -1)
+
+
+def shared_input(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    return functional.silu(x) * y, x * 2
+
+
+CHAINS: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
+    "residual and LayerNorm": (
+        residual_layer_norm,
+        (drawn(3, 5, 16), drawn(3, 5, 16), drawn(16), drawn(16)),
+    ),
+    "residual and RMSNorm, both written": (
+        residual_rms_norm,
+        (drawn(3, 5, 16), drawn(3, 5, 16), drawn(16)),
+    ),
+    "scale, mask and softmax": (
+        scaled_masked_softmax,
+        (drawn(2, 4, 5, 7), drawn(2, 1, 5, 7)),
+    ),
+    "bias and gelu": (lambda x, b: functional.gelu(x + b), (drawn(3, 5, 16), drawn(16))),
+    "siblings of one input": (shared_input, (drawn(3, 5, 16), drawn(3, 5, 16))),
+    "sibling reductions": (lambda x: (x.sum(-1), x.amax(-1), (x * x).mean(-1)), (drawn(9, 7),)),
+    "through a reshape": (
+        lambda x, y: (x * 2).reshape(-1, 16) + y,
+        (drawn(3, 5, 16), drawn(15, 16)),
+    ),
+    "two producers": (
+        lambda x, y: functional.relu(x) * functional.gelu(y),
+        (drawn(3, 16), drawn(3, 16)),
+    ),
+    "transposed producer": (lambda x, y: (x + 1).t() * y, (drawn(5, 9), drawn(9, 5))),
+    "broadcast producer": (lambda x, y: x * (1 - y) * -3.0, (drawn(5, 9), drawn(9))),
+    "standardised columns": (lambda x: (x - x.mean(0)) / x.std(0), (drawn(9, 7),)),
+    "epilogue of a softmax": (lambda x: (x.softmax(-1) * 2).to(torch.float16), (drawn(9, 7),)),
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_a_chain_becomes_one_kernel(name: str) -> None:
+    function, args = CHAINS[name]
+    lowered = check(function, *args)
+    assert len(launched_nodes(lowered)) == 1
+    assert not any(isinstance(step, RunNodes) for step in lowered.plan.steps)
+
+
+def test_a_transposed_read_of_a_stored_value_reads_memory() -> None:
+    lowered = check(lambda x, y: (z := x.exp(), z.t() * y), drawn(5, 9), drawn(9, 5))
+    assert len(launched_nodes(lowered)) == 2
+
+
+def test_rows_and_columns_are_not_one_space() -> None:
+    lowered = check(lambda x: (x.sum(0), x.sum(1)), drawn(9, 7))
+    assert len(launched_nodes(lowered)) == 2
+
+
+def test_a_heavy_producer_is_not_computed_again_for_each_row() -> None:
+    lowered = check(lambda x, y: x * torch.exp(torch.sin(y)), drawn(90, 80), drawn(80))
+    assert len(launched_nodes(lowered)) == 2
+
+
+def test_attention_is_never_split() -> None:
+    def attend(x: Tensor, w: Tensor) -> Tensor:
+        q, k, v = (x @ w).view(2, 5, 3, 4, 8).permute(2, 0, 3, 1, 4).unbind(0)
+        return functional.scaled_dot_product_attention(q, k, v) + 1
+
+    captured = record(attend, drawn(2, 5, 32), drawn(32, 96), dynamic=False).captured
+    lowered = lower(captured.program, target_kind="cpu")
+    ops = [
+        captured.program.nodes[node].op
+        for step in lowered.plan.steps
+        if isinstance(step, RunNodes)
+        for node in step.nodes
+    ]
+    assert sum("scaled_dot_product" in op for op in ops) == 1
+    assert not any("softmax" in kernel.title for kernel in lowered.kernels)
+
+
+def layer(symbols: tuple[Symbol, ...], *batch: ex.Expr | int) -> Program:
+    """A residual LayerNorm, a bias and GELU over rows of 384, as torch traces them."""
+    b = Builder(symbols)
+    hidden = tensor(*batch, 384)
+    rows = tensor(ex.product(batch), 1536)
+    statistics = tensor(*batch, 1)
+    x, y = b.input(*batch, 384), b.input(*batch, 384)
+    w, bias = b.input(384), b.input(384)
+    wide = b.input(ex.product(batch), 1536)
+    total = b.call("aten.add.Tensor", x, y, out=hidden)
+    norm = b.call(
+        "aten.native_layer_norm.default", total, [384], w, bias, 1e-12,
+        out=(hidden, statistics, statistics),
+    )  # fmt: skip
+    gelu = b.call("aten.gelu.default", wide, out=rows)
+    return b.program(norm, gelu)
+
+
+def ids(lowered: Lowered) -> set[str]:
+    return {kernel.id for kernel in lowered.kernels}
+
+
+def test_a_batch_of_one_has_the_same_kernels() -> None:
+    one = lower(layer((Symbol("s0", 2),), 1, S0), target_kind="cpu")
+    many = lower(layer((Symbol("s0", 2), Symbol("s1", 2)), S0, S1), target_kind="cpu")
+    assert ids(one) == ids(many)
+    assert len(ids(one)) == 2
+    assert all(kernel.kernel.symbols == ("k0",) for kernel in one.kernels)
+
+
+def test_kernels_do_not_depend_on_the_names_and_numbers_of_symbols() -> None:
+    plain = lower(layer((Symbol("s0", 2), Symbol("s1", 2)), S0, S1), target_kind="cpu")
+    other = lower(layer((Symbol("s1", 2), Symbol("s2", 2)), S2, S1), target_kind="cpu")
+    assert ids(plain) == ids(other)
+    assert [fallback.id for fallback in plain.fallbacks] == [
+        fallback.id for fallback in other.fallbacks
+    ]
+
+
+def test_siblings_give_one_kernel_in_either_order() -> None:
+    def program(first: str, second: str) -> Program:
+        b = Builder()
+        x = b.input(S0, 64)
+        left = b.call(f"aten.{first}.default", x, out=tensor(S0, 64))
+        right = b.call(f"aten.{second}.default", x, out=tensor(S0, 64))
+        return b.program(left, right)
+
+    left = lower(program("exp", "tanh"), target_kind="cpu")
+    right = lower(program("tanh", "exp"), target_kind="cpu")
+    assert ids(left) == ids(right)
+
+
+def test_steps_never_wait_for_one_another() -> None:
+    """x feeds an opaque node whose result meets x again: all three cannot be one launch."""
+    b = Builder()
+    x = b.input(S0, 64)
+    kind = tensor(S0, 64)
+    doubled = b.call("aten.exp.default", x, out=kind)
+    product = b.opaque(doubled, out=kind)
+    total = b.call("aten.add.Tensor", product, doubled, out=kind)
+    lowered = lower(b.program(total), target_kind="cpu")
+    assert [type(step) for step in lowered.plan.steps if isinstance(step, (Launch, RunNodes))] == [
+        Launch,
+        RunNodes,
+        Launch,
+    ]
+
+
+def test_strides_and_extents_that_coincide_share_a_symbol() -> None:
+    """(s0, s1, 64) transposed: the stride 64*s1 is an extent times a constant."""
+    b = Builder()
+    x, y = b.input(S0, S1, 64), b.input(S1, S0, 64)
+    turned = b.call("aten.transpose.int", x, 0, 1, out=_turned(S0, S1))
+    total = b.call("aten.add.Tensor", turned, y, out=tensor(S1, S0, 64))
+    (kernel,) = lower(b.program(total), target_kind="cpu").kernels
+    assert kernel.kernel.symbols == ("k0", "k1")
+
+
+def _turned(left: ex.Expr, right: ex.Expr) -> Any:
+    kind = tensor(left, right, 64)
+    shape, stride = kind.shape, kind.stride
+    return type(kind)(
+        "f32", (shape[1], shape[0], shape[2]), (stride[1], stride[0], stride[2]), "cpu"
+    )
+
+
+def test_low_precision_is_computed_in_single_precision() -> None:
+    b = Builder()
+    x = b.input(S0, 64, dtype="bf16")
+    kind = tensor(S0, 64, dtype="bf16")
+    total = b.call("aten.add.Tensor", b.call("aten.exp.default", x, out=kind), x, out=kind)
+    (kernel,) = lower(b.program(total), target_kind="cpu").kernels
+    ops = [node for node in kernel.kernel.body if isinstance(node, ir.Op) and node.name != "cast"]
+    assert {node.dtype for node in ops} == {"f32"}
+
+
+def test_zero_dim_cpu_tensors_are_scalars_of_a_cuda_kernel() -> None:
+    b = Builder()
+    x = b.input(S0, 64, device="cuda")
+    eps = b.input(dtype="f64")
+    narrow = b.call("aten._to_copy.default", eps, out=tensor())
+    total = b.call("aten.add.Tensor", x, narrow, out=tensor(S0, 64, device="cuda"))
+    (kernel,) = lower(b.program(total), target_kind="cuda").kernels
+    assert ir.Param("scalar", "f32") in kernel.kernel.params or (
+        ir.Param("scalar", "f64") in kernel.kernel.params
+    )
+
+
+def test_tensors_of_another_device_stay_opaque() -> None:
+    b = Builder()
+    x = b.input(S0, 64)
+    total = b.call("aten.exp.default", x, out=tensor(S0, 64))
+    lowered = lower(b.program(total), target_kind="cuda")
+    assert lowered.plan.steps == (RunNodes((0,)),)
