@@ -1,6 +1,8 @@
 """A kernel that crashes, hangs or writes where it must not takes down its worker and nothing else.
 
 The bars: the death is noticed within 0.2 s, the next job is served within 3 s, no job is lost.
+They are for a machine with nothing else to do; on a busy one the same is asserted with ten times
+the time.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ from nearhint_daemon.workers.pool import BenchPool
 from nearhint_proto.convert import artifact_to_proto, guard_to_proto, size_hint_to_proto
 from nearhint_proto.v1 import worker_pb2 as pb
 
-NOTICED_S = 0.2
-NEXT_JOB_S = 3.0
+SLACK = 1 if os.getloadavg()[0] <= (os.cpu_count() or 1) else 10
+NOTICED_S = 0.2 * SLACK
+NEXT_JOB_S = 3.0 * SLACK
 START_S = 60.0
 
 RIGHT = "for (int64_t i = 0; i < n; i++) y[i] = x[i] * 2;"

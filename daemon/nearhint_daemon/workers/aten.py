@@ -189,7 +189,7 @@ class AtenProgram:
 
     def _constant(self, arg: pr.Arg, place: str) -> Any:
         match arg:
-            case bool() | float() | str() | None:
+            case bool() | int() | float() | str() | None:
                 return arg
             case pr.DType(name):
                 return torch_dtype(name, self._precision)

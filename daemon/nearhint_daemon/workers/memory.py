@@ -77,7 +77,7 @@ class GuardedBuffer:
             "shifted": ALIGNMENT_BYTES + storage.itemsize,
         }[layout]
         self.address = first + start
-        whole = np.frombuffer((ctypes.c_ubyte * inner).from_address(first), np.uint8)
+        whole: Array = np.ctypeslib.as_array((ctypes.c_ubyte * inner).from_address(first))
         whole[:] = PATTERN
         self._before = whole[:start]
         self._behind = whole[start + size :]

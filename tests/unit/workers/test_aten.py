@@ -1,0 +1,187 @@
+"""Fallbacks run from a table of pure ops, and nothing else runs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.unit.workers.building import S0, S1, attention_weights, node, norm, tensor
+
+from nearhint_daemon.workers.aten import AtenProgram
+from nearhint_daemon.workers.aten_ops import ALLOWED, HALF_TO_FLOAT
+from nearhint_daemon.workers.errors import FallbackInvalid, MemoryLimitExceeded, OpNotAllowed
+from nearhint_daemon.workers.inputs import (
+    TensorSpec,
+    check_memory,
+    flat_storage,
+    random_tensor,
+    random_values,
+    tensor_spec,
+    within_ranges,
+)
+from nearhint_rules import expr as ex
+from nearhint_rules import program as pr
+
+SIZES = {"s0": 2, "s1": 5}
+
+
+def schema_of(op: str) -> torch.FunctionSchema:
+    namespace, name, overload = ALLOWED[op]
+    found = getattr(getattr(getattr(torch.ops, namespace), name), overload)._schema
+    assert isinstance(found, torch.FunctionSchema)
+    return found
+
+
+@pytest.mark.parametrize("op", sorted(ALLOWED))
+def test_every_allowed_op_exists_and_is_pure(op: str) -> None:
+    schema = schema_of(op)
+    assert not schema.is_mutable
+    assert not schema.name.endswith("_")
+    for argument in schema.arguments:
+        assert argument.name not in {"generator", "filename", "path", "out"}
+    tags = getattr(getattr(torch.ops, ALLOWED[op][0]), ALLOWED[op][1])
+    assert torch.Tag.nondeterministic_seeded not in getattr(tags, ALLOWED[op][2]).tags
+
+
+@pytest.mark.parametrize("op", HALF_TO_FLOAT)
+def test_the_argument_that_f64_refuses_is_where_the_table_says(op: str) -> None:
+    assert schema_of(op).arguments[HALF_TO_FLOAT[op]].name == "half_to_float"
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        "aten.from_file.default",
+        "aten.add_.Tensor",
+        "aten.add.out",
+        "aten.bernoulli.default",
+        "aten.rand.default",
+        "prims.device_put.default",
+        "os.system.default",
+        "",
+    ],
+)
+def test_any_other_op_is_refused_before_anything_runs(op: str) -> None:
+    program = pr.Program((), (tensor(2),), (pr.Node(op, (), (), (0,), (tensor(2),)),), (1,))
+    with pytest.raises(OpNotAllowed, match=r"nodes\[0\]"):
+        AtenProgram(program, {}, precision="native", device="cpu")
+
+
+@pytest.mark.parametrize("facts", [{"mutates": (0,)}, {"has_randomness": True}])
+def test_a_node_that_says_it_has_effects_is_refused(facts: dict[str, object]) -> None:
+    step = pr.Node("aten.abs.default", (pr.Ref(0),), (), (0,), (tensor(2),), **facts)  # type: ignore[arg-type]
+    program = pr.Program((), (tensor(2),), (step,), (1,))
+    with pytest.raises(OpNotAllowed):
+        AtenProgram(program, {}, precision="native", device="cpu")
+
+
+def values_of(program: pr.Program, precision: str) -> tuple[AtenProgram, list[torch.Tensor | int]]:
+    generator = torch.Generator().manual_seed(1)
+    ready = AtenProgram(program, SIZES, precision=precision, device="cpu")
+    inputs = random_values(program, SIZES, precision=precision, device="cpu", generator=generator)
+    return ready, inputs
+
+
+def test_a_program_gives_what_eager_gives() -> None:
+    ready, inputs = values_of(norm(), "native")
+    x, y, weight, bias = (value for value in inputs if isinstance(value, torch.Tensor))
+    wanted = torch.nn.functional.layer_norm(x + y, (48,), weight, bias, 1e-5)
+    torch.testing.assert_close(ready.values(inputs)[5], wanted, rtol=0, atol=0)
+    (found,) = ready.caller(inputs)()
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+
+
+def test_f64_replaces_every_float() -> None:
+    ready, inputs = values_of(attention_weights(), "f64")
+    found = ready.values(inputs)[4]
+    native, same = values_of(attention_weights(), "native")
+    assert found.dtype == torch.float64
+    torch.testing.assert_close(found.float(), native.values(same)[4], rtol=1e-5, atol=1e-6)
+
+
+def test_keywords_lists_of_tensors_and_split_results_run() -> None:
+    x, half = tensor(S0, 4), tensor(S0, 2)
+    program = pr.Program(
+        (pr.Symbol("s0", 1, 9),),
+        (x,),
+        (
+            node("split.Tensor", pr.Ref(0), ex.Int(2), ex.Int(1), makes=(half, half)),
+            node("cat.default", (pr.Ref(2), pr.Ref(1)), ex.Int(1), makes=(x,)),
+            pr.Node(
+                "aten._to_copy.default",
+                (pr.Ref(3),),
+                (("dtype", pr.DType("f16")), ("device", pr.Keyword("device", "cpu"))),
+                (3,),
+                (tensor(S0, 4, dtype="f16"),),
+            ),
+        ),
+        (4,),
+    )
+    inputs = [torch.arange(12.0).reshape(3, 4)]
+    ready = AtenProgram(program, {"s0": 3}, precision="native", device="cpu")
+    found = ready.values(inputs)[4]
+    assert found.dtype == torch.float16
+    assert found[0].tolist() == [2.0, 3.0, 0.0, 1.0]
+    assert ready.caller(inputs)()[0].equal(found)
+
+
+def test_arguments_that_do_not_fit_are_a_typed_error() -> None:
+    program = pr.Program(
+        (), (tensor(2),), (node("view.default", pr.Ref(0), (ex.Int(3),), makes=(tensor(3),)),), (1,)
+    )
+    ready = AtenProgram(program, {}, precision="native", device="cpu")
+    with pytest.raises(FallbackInvalid, match="view"):
+        ready.values([torch.zeros(2)])
+
+
+def test_inputs_have_exact_shapes_strides_and_dtypes() -> None:
+    strided = pr.TensorType("bf16", (S0, S1), (ex.ONE, ex.mul(3, S0)))
+    expanded = pr.TensorType("bool", (S0, S1), (ex.ZERO, ex.ONE))
+    program = pr.Program(
+        (), (strided, expanded, pr.IntType(ex.mul(S0, S1)), tensor(dtype="i64")), (), ()
+    )
+    made = random_values(
+        program, SIZES, precision="native", device="cpu", generator=torch.Generator()
+    )
+    first, second, third, fourth = made
+    assert isinstance(first, torch.Tensor)
+    assert isinstance(second, torch.Tensor)
+    assert isinstance(fourth, torch.Tensor)
+    assert (first.shape, first.stride(), first.dtype) == ((2, 5), (1, 6), torch.bfloat16)
+    assert (second.shape, second.stride(), second.dtype) == ((2, 5), (0, 1), torch.bool)
+    assert third == 10
+    assert fourth.shape == ()
+    assert fourth.item() > 0
+
+
+def test_f64_inputs_are_the_native_ones() -> None:
+    spec = TensorSpec("bf16", (40,), (1,), "cpu")
+    pair = [
+        random_tensor(spec, precision, "cpu", torch.Generator().manual_seed(3), scale=1.0)
+        for precision in ("native", "f64")
+    ]
+    assert pair[0].double().equal(pair[1])
+
+
+def test_bytes_are_counted_before_anything_is_allocated() -> None:
+    huge = {"s0": 1 << 40, "s1": 1 << 20}
+    with pytest.raises(MemoryLimitExceeded):
+        check_memory(norm(), huge, limit_bytes=1 << 40)
+    check_memory(norm(), SIZES, limit_bytes=1 << 20)
+    assert tensor_spec(tensor(S0, 3), {"s0": 0}).size_bytes == 0
+
+
+def test_a_flat_storage_begins_at_the_first_element() -> None:
+    base = torch.arange(20.0)
+    assert flat_storage(base[4:10:2])[:3].tolist() == [4.0, 5.0, 6.0]
+
+
+def test_sizes_stay_within_the_assumed_ranges() -> None:
+    program = pr.Program((pr.Symbol("s0", 2, 4), pr.Symbol("s1", 5)), (), (), ())
+    assert within_ranges(program, (1,)) == {"s0": 2, "s1": 5}
+    assert within_ranges(program, (100, 7)) == {"s0": 4, "s1": 7}
+
+
+def test_nothing_is_known_about_an_opaque_input() -> None:
+    program = pr.Program((), (pr.OtherType(),), (), ())
+    with pytest.raises(FallbackInvalid):
+        random_values(program, {}, precision="native", device="cpu", generator=torch.Generator())

@@ -1,0 +1,187 @@
+"""The compile worker: toolchains, reproducible binaries, and failures that can be reproduced."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.unit.workers.building import (
+    activation,
+    default_source,
+    hand_written,
+    lowered,
+    norm,
+    target,
+)
+
+from nearhint_compiler.codegen.generated import Generated
+from nearhint_compiler.ir.text import print_kernel
+from nearhint_daemon.workers import cc, compile_worker, toolchain
+from nearhint_daemon.workers.cc import CcTimedOut, commands, compile_c
+from nearhint_daemon.workers.compile_worker import compile_variant, handlers
+from nearhint_daemon.workers.errors import CcMissing, CompileFailed, ToolchainChanged
+from nearhint_daemon.workers.reproducer import for_compile
+from nearhint_daemon.workers.serve import WorkerState
+from nearhint_proto.convert import program_to_proto, size_hint_to_proto, target_to_proto
+from nearhint_proto.v1 import worker_pb2 as pb
+from nearhint_rules.target import Target
+
+LOOP = "for (int64_t i = 0; i < n; i++) y[i] = sqrtf(x[i]) * 2;"
+
+
+def request(schedule: str = "", on: Target | None = None) -> pb.CompileVariant:
+    kernel, _ = lowered(activation())
+    asked = pb.ListSchedules(
+        kernel_ir=print_kernel(kernel),
+        target=target_to_proto(target()),
+        hint=size_hint_to_proto({"k0": 64}),
+    )
+    first = compile_worker.list_schedules(asked).schedules[0]
+    return pb.CompileVariant(
+        kernel_ir=asked.kernel_ir,
+        schedule=schedule or first,
+        target=target_to_proto(on or target()),
+    )
+
+
+def test_equal_source_gives_equal_bytes_wherever_it_is_compiled(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+    binaries = {compile_c(hand_written(LOOP), scratch=folder).binary for folder in (first, second)}
+    assert len(binaries) == 1
+    assert str(tmp_path).encode() not in binaries.pop()
+    assert list(first.iterdir()) == []
+
+
+def test_a_binary_needs_libc_and_openmp_alone(tmp_path: Path) -> None:
+    compiled = compile_variant(request(), scratch=tmp_path, toolchain=target().toolchain)
+    library = tmp_path / "kernel.so"
+    library.write_bytes(compiled.binary)
+    listed = subprocess.run(
+        ["readelf", "--dynamic", "--wide", library], check=True, capture_output=True, text=True
+    ).stdout
+    needed = {
+        line.rpartition("[")[2].rstrip("]") for line in listed.splitlines() if "NEEDED" in line
+    }
+    assert needed <= {"libc.so.6", "libm.so.6"}
+
+
+def test_a_variant_comes_with_what_is_needed_to_launch_it(tmp_path: Path) -> None:
+    compiled = compile_variant(request(), scratch=tmp_path, toolchain=target().toolchain)
+    assert compiled.artifact.size_bytes == len(compiled.binary)
+    assert compiled.artifact.cpu.entry in compiled.source
+    assert set(compiled.phase_s) == {"generate", "toolchain"}
+
+
+def test_what_the_compiler_says_becomes_a_reproducer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> Generated:
+        return replace(hand_written("this is no C;"), flags=("-O1",))
+
+    monkeypatch.setattr(compile_worker, "generate", broken)
+    with pytest.raises(CompileFailed, match="error") as caught:
+        compile_variant(request(), scratch=tmp_path, toolchain=target().toolchain)
+    files = caught.value.reproducer
+    assert set(files) == {
+        "kernel.ir", "schedule.txt", "source.txt", "command.txt", "stderr.txt", "versions.txt",
+        "repro.py",
+    }  # fmt: skip
+    assert "this is no C" in files["source.txt"]
+    assert files["command.txt"].splitlines()[0].startswith("cc ")
+    assert "-O1" in files["command.txt"]
+
+
+def test_the_reproducer_runs_with_the_compiler_package_alone(tmp_path: Path) -> None:
+    kernel, _ = lowered(activation())
+    files = for_compile(
+        request(),
+        target=repr(target()),
+        source="",
+        commands="\n".join(map(" ".join, commands(default_source(kernel).flags))),
+        log="",
+    )
+    for name, content in files.items():
+        (tmp_path / name).write_text(content, encoding="utf-8")
+    subprocess.run([sys.executable, "repro.py"], cwd=tmp_path, check=True)
+    assert (tmp_path / "kernel.so").exists()
+
+
+def test_a_missing_compiler_is_a_typed_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(CcMissing):
+        compile_c(hand_written(LOOP), scratch=tmp_path)
+    assert not [entry for entry in toolchain.detect() if entry.startswith("cc")]
+
+
+def test_a_compiler_that_is_not_gcc_is_not_detected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clang = tmp_path / "cc"
+    clang.write_text("#!/bin/sh\necho 'error: unknown argument' >&2\nexit 1\n", encoding="utf-8")
+    clang.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert toolchain._cc() == ""
+
+
+def test_a_target_of_another_toolchain_is_refused(tmp_path: Path) -> None:
+    other = replace(target(), toolchain=("cc 99.0.0",))
+    with pytest.raises(ToolchainChanged, match=r"cc 99\.0\.0"):
+        compile_variant(request(on=other), scratch=tmp_path, toolchain=target().toolchain)
+
+
+def test_a_compiler_that_hangs_is_given_up_and_its_worker_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = tmp_path / "cc"
+    slow.write_text("#!/bin/sh\nexec /bin/sleep 100\n", encoding="utf-8")
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(CcTimedOut):
+        compile_c(hand_written(LOOP), scratch=tmp_path, timeout_s=0.1)
+
+    def late(*_: object, **__: object) -> None:
+        raise CcTimedOut("cc took more than 1 s")
+
+    monkeypatch.setattr(compile_worker, "compile_c", late)
+    state = WorkerState()
+    jobs = handlers(state, tmp_path, target().toolchain)
+    with pytest.raises(CcTimedOut):
+        jobs["compile_variant"](pb.WorkerRequest(compile_variant=request()))
+    assert state.is_damaged
+
+
+def test_a_program_is_lowered_to_kernels_and_fallbacks() -> None:
+    found = compile_worker.lower_program(
+        pb.LowerProgram(program=program_to_proto(norm()), target_kind="cpu")
+    )
+    (kernel,) = found.kernels
+    assert kernel.symbols == ["k0"]
+    assert kernel.ir == print_kernel(lowered(norm())[0])
+    assert [fallback.kernel for fallback in found.fallbacks] == [kernel.id]
+
+
+@pytest.mark.parametrize(
+    ("kind", "found", "wanted"),
+    [
+        ("cpu", ("cc 12.2.0", "triton 3.7.1", "ptxas 12.8.93"), ("cc 12.2.0",)),
+        ("cuda", ("cc 12.2.0", "triton 3.7.1", "ptxas 12.8.93"), ("triton 3.7.1", "ptxas 12.8.93")),
+        ("cuda", ("cc 12.2.0",), ()),
+        ("cpu", (), ()),
+    ],
+)
+def test_a_target_takes_the_tools_of_its_kind(
+    kind: str, found: tuple[str, ...], wanted: tuple[str, ...]
+) -> None:
+    assert toolchain.for_kind(kind, found) == wanted
+
+
+def test_the_flags_never_trade_correctness_for_speed() -> None:
+    assert not {"-ffast-math", "-Ofast", "-ffinite-math-only"} & set(cc.COMPILE_FLAGS)
+    assert "-fopenmp" not in cc.LINK_FLAGS

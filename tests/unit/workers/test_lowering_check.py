@@ -1,0 +1,162 @@
+"""An error in lowering is found by comparing IR and original ops, not verified by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from tests.unit.workers.building import (
+    S0,
+    activation,
+    attention_weights,
+    column_sums,
+    lowered,
+    node,
+    norm,
+    tensor,
+)
+
+from nearhint_compiler.ir import nodes as ir
+from nearhint_daemon.workers.lowering_check import check_lowering
+from nearhint_rules import expr as ex
+from nearhint_rules import program as pr
+from nearhint_rules.plan import Fallback
+
+PROGRAMS = {
+    "norm": norm(),
+    "activation": activation(),
+    "attention": attention_weights(),
+    "columns": column_sums(),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_right_lowering_passes(name: str) -> None:
+    kernel, fallback = lowered(PROGRAMS[name])
+    found = check_lowering(kernel, fallback, seed=1)
+    assert found.problem == ""
+    assert found.cases >= 4
+
+
+def edited(kernel: ir.Kernel, edit: Callable[[ir.BodyNode], ir.BodyNode]) -> ir.Kernel:
+    body = tuple(map(edit, kernel.body))
+    assert body != kernel.body, "the edit changed nothing"
+    return replace(kernel, body=body)
+
+
+def scaled_constants(body_node: ir.BodyNode) -> ir.BodyNode:
+    match body_node:
+        case ir.Const("f32", bits) if bits:
+            return ir.Const("f32", bits + 64)
+        case _:
+            return body_node
+
+
+def without_epsilon(body_node: ir.BodyNode) -> ir.BodyNode:
+    match body_node:
+        case ir.Const("f32", 0x3727C5AC):  # 1e-5
+            return ir.Const("f32", 0)
+        case _:
+            return body_node
+
+
+def minimum_for_maximum(body_node: ir.BodyNode) -> ir.BodyNode:
+    match body_node:
+        case ir.Reduce("max", dtype, operand):
+            return ir.Reduce("min", dtype, operand)
+        case ir.Reduce("sum", dtype, operand):
+            return ir.Reduce("max", dtype, operand)
+        case _:
+            return body_node
+
+
+def another_index(body_node: ir.BodyNode) -> ir.BodyNode:
+    match body_node:
+        case ir.Load(1, _):
+            return ir.Load(1, ex.ZERO)
+        case _:
+            return body_node
+
+
+@pytest.mark.parametrize(
+    ("name", "edit"),
+    [
+        ("norm", scaled_constants),
+        ("norm", without_epsilon),
+        ("norm", another_index),
+        ("activation", scaled_constants),
+        ("activation", another_index),
+        ("attention", minimum_for_maximum),
+        ("attention", another_index),
+        ("columns", minimum_for_maximum),
+    ],
+)
+def test_a_wrong_lowering_is_found(name: str, edit: Callable[[ir.BodyNode], ir.BodyNode]) -> None:
+    kernel, fallback = lowered(PROGRAMS[name])
+    found = check_lowering(edited(kernel, edit), fallback, seed=1)
+    if name == "attention" and edit is minimum_for_maximum:
+        # Softmax is the same whatever is subtracted, but the sum became a maximum as well.
+        assert "ATen says" in found.problem
+    assert found.problem
+    assert found.worst_error > 1
+
+
+def test_exchanged_dimensions_are_found() -> None:
+    kernel, fallback = lowered(attention_weights())
+    assert len(kernel.symbols) >= 2
+    swapped = replace(fallback, dims=(*fallback.dims[1::-1], *fallback.dims[2:]))
+    assert check_lowering(kernel, swapped, seed=1).problem
+
+
+def test_a_load_that_leaves_its_storage_is_found() -> None:
+    kernel, fallback = lowered(activation())
+
+    def beyond(body_node: ir.BodyNode) -> ir.BodyNode:
+        match body_node:
+            case ir.Load(param, index):
+                return ir.Load(param, ex.add(index, 1))
+            case _:
+                return body_node
+
+    found = check_lowering(edited(kernel, beyond), fallback, seed=1)
+    assert "outside" in found.problem
+
+
+def test_sizes_that_the_ops_refuse_are_left_out() -> None:
+    """view(s0 // 4, 4) needs a multiple of 4, which the ranges do not say."""
+    quarter = ex.floordiv(S0, 4)
+    x, square = tensor(S0), tensor(quarter, 4)
+    program = pr.Program(
+        (pr.Symbol("s0", 4, 64),),
+        (x,),
+        (
+            node("view.default", pr.Ref(0), (quarter, ex.Int(4)), makes=(square,)),
+            node("exp.default", pr.Ref(1), makes=(square,)),
+        ),
+        (2,),
+    )
+    k0, p0 = ex.symbol("k0"), ex.symbol("p0")
+    kernel = ir.Kernel(
+        ("k0",),
+        (k0,),
+        (),
+        (ir.Param("in", "f32"), ir.Param("out", "f32")),
+        (ir.Load(0, p0), ir.Op("exp", "f32", (0,)), ir.Store(1, p0, 1)),
+    )
+    fallback = Fallback(program, "k" * 64, (ex.mul(4, quarter),), (0,), (2,))
+    assert check_lowering(kernel, fallback, seed=1).problem == ""
+
+
+def test_a_fallback_that_never_runs_is_a_problem() -> None:
+    program = pr.Program(
+        (),
+        (tensor(2),),
+        (node("view.default", pr.Ref(0), (ex.Int(3),), makes=(tensor(3),)),),
+        (1,),
+    )
+    kernel, _ = lowered(activation())
+    fallback = Fallback(program, "k" * 64, (ex.ONE,), (0, 0), (1,))
+    found = check_lowering(kernel, fallback, seed=1)
+    assert "could not be run" in found.problem
+    assert found.cases == 0

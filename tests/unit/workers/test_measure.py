@@ -1,0 +1,83 @@
+"""Measuring runs binaries and original ops on the same tensors, both allocating their outputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tests.unit.workers.building import compiled, default_source, lowered, norm
+
+from nearhint_daemon.workers.clock import CpuClock
+from nearhint_daemon.workers.contest import MIN_SAMPLES
+from nearhint_daemon.workers.errors import MemoryLimitExceeded
+from nearhint_daemon.workers.measure import Entry, Result, measure, output_allocators
+from nearhint_daemon.workers.subjects import CpuSubject
+from nearhint_rules import expr as ex
+from nearhint_rules.guard import ALWAYS, Aligned, Divisible, Guard
+
+SIZES = {"s0": 3, "s1": 7}
+
+
+def run(entries: list[Entry], limit_bytes: int = 1 << 30) -> dict[str, Result]:
+    kernel, fallback = lowered(norm())
+    results = measure(
+        kernel,
+        fallback,
+        SIZES,
+        entries,
+        CpuClock(cache="warm", threads=1, priority=""),
+        threads=1,
+        device="cpu",
+        budget_s=0.05,
+        memory_limit_bytes=limit_bytes,
+        seed=1,
+    )
+    return {result.id: result for result in results}
+
+
+@pytest.fixture(scope="module")
+def subject(tmp_path_factory: pytest.TempPathFactory) -> CpuSubject:
+    return CpuSubject(
+        *compiled(default_source(lowered(norm())[0]), tmp_path_factory.mktemp("binary"))
+    )
+
+
+def test_binaries_and_ops_are_timed(subject: CpuSubject) -> None:
+    found = run([Entry("default", subject, ALWAYS), Entry("ops", None, ALWAYS)])
+    for result in found.values():
+        assert result.problem == ""
+        assert result.timing is not None
+        assert result.timing.median_ns > 100
+        assert result.timing.samples >= MIN_SAMPLES
+
+
+def test_an_entry_whose_guard_does_not_hold_has_no_timing(subject: CpuSubject) -> None:
+    found = run(
+        [
+            Entry("sizes", subject, Guard((Divisible(ex.symbol("k0"), 2),))),
+            Entry("pointers", subject, Guard((Aligned(0, 1 << 30),))),
+            Entry("broken", None, ALWAYS, problem="ARTIFACT_CORRUPT"),
+            Entry("ops", None, ALWAYS),
+        ]
+    )
+    assert "Guard" in found["sizes"].problem
+    assert "Guard" in found["pointers"].problem
+    assert found["broken"].problem == "ARTIFACT_CORRUPT"
+    assert [name for name, result in found.items() if result.timing] == ["ops"]
+
+
+def test_a_hint_over_its_memory_is_refused(subject: CpuSubject) -> None:
+    with pytest.raises(MemoryLimitExceeded):
+        run([Entry("default", subject, ALWAYS)], limit_bytes=1000)
+
+
+def test_what_is_timed_computes(subject: CpuSubject, tmp_path: Path) -> None:
+    _, fallback = lowered(norm())
+    x, y, weight, bias = torch.randn(21, 48), torch.randn(21, 48), torch.rand(48), torch.rand(48)
+    allocators = output_allocators(fallback, SIZES, device="cpu")
+    call = subject.caller((21,), [x, y, weight, bias], allocators, threads=2)
+    made = call()
+    assert isinstance(made, tuple)
+    wanted = torch.nn.functional.layer_norm(x + y, (48,), weight, bias, 1e-5)
+    torch.testing.assert_close(made[0].reshape(21, 48), wanted, rtol=1e-5, atol=1e-5)

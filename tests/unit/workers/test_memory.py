@@ -1,0 +1,111 @@
+"""Guarded memory: layouts, poison, patterns and pages that cannot be touched."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from nearhint_daemon.workers.elements import STORAGE, decode, encode
+from nearhint_daemon.workers.memory import (
+    ALIGNMENT_BYTES,
+    LAYOUTS,
+    PAGE_BYTES,
+    GuardedBuffer,
+    poison_byte,
+)
+
+
+def poke(address: int) -> None:
+    ctypes.c_ubyte.from_address(address).value = 1
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", list(STORAGE))
+@pytest.mark.parametrize("count", [1, 3, 1000, 5000])
+def test_an_output_starts_as_poison_and_its_surroundings_are_watched(
+    layout: str, dtype: str, count: int
+) -> None:
+    buffer = GuardedBuffer(dtype, count, layout=layout, content=None)
+    size = count * np.dtype(STORAGE[dtype]).itemsize
+    try:
+        found = buffer.read()
+        assert found.size == count
+        assert (found.view(np.uint8) == poison_byte(dtype)).all()
+        if np.dtype(STORAGE[dtype]).kind == "f" or dtype == "bf16":
+            assert np.isnan(decode(dtype, found)).all()
+        offset = buffer.address % ALIGNMENT_BYTES
+        match layout:
+            case "aligned":
+                assert offset == 0
+            case "shifted":
+                assert offset == np.dtype(STORAGE[dtype]).itemsize
+            case _:
+                assert (buffer.address + size) % PAGE_BYTES == 0
+        assert buffer.is_intact()
+        poke(buffer.address)
+        assert buffer.is_intact()
+        poke(buffer.address - 1)
+        assert not buffer.is_intact()
+    finally:
+        buffer.close()
+        buffer.close()
+
+
+@pytest.mark.parametrize("layout", ["aligned", "shifted"])
+def test_one_byte_behind_the_end_is_noticed(layout: str) -> None:
+    buffer = GuardedBuffer("f32", 10, layout=layout, content=None)
+    poke(buffer.address + 40)
+    assert not buffer.is_intact()
+    buffer.close()
+
+
+FAULT = """
+import ctypes, numpy as np
+from nearhint_daemon.workers.memory import GuardedBuffer
+buffer = GuardedBuffer("f32", 10, layout="{layout}", content={content})
+cell = ctypes.c_ubyte.from_address(buffer.address + {offset})
+print("reached", flush=True)
+{action}
+"""
+
+
+@pytest.mark.parametrize(
+    ("layout", "content", "offset", "action"),
+    [
+        ("flush", "None", 40, "cell.value"),
+        ("aligned", "None", PAGE_BYTES, "cell.value"),
+        ("aligned", "None", -PAGE_BYTES, "cell.value = 1"),
+        ("aligned", "np.zeros(10, np.float32)", 0, "cell.value = 1"),
+    ],
+)
+def test_what_must_not_be_touched_is_a_fault(
+    layout: str, content: str, offset: int, action: str
+) -> None:
+    script = FAULT.format(layout=layout, content=content, offset=offset, action=action)
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, check=False, text=True)
+    assert done.stdout == "reached\n"
+    assert done.returncode == -11
+
+
+def test_an_input_holds_its_content() -> None:
+    content = np.arange(7, dtype=np.int16)
+    buffer = GuardedBuffer("i16", 7, layout="shifted", content=content)
+    assert buffer.read().tolist() == content.tolist()
+    buffer.close()
+
+
+def test_bfloat16_rounds_to_nearest_even_and_keeps_nan() -> None:
+    torch = pytest.importorskip("torch")
+    values = np.random.default_rng(0).standard_normal(10_000) * np.exp2(
+        np.random.default_rng(1).integers(-130, 120, 10_000)
+    )
+    values = np.concatenate([values, [0.0, -0.0, np.inf, -np.inf, 1.00390625, 1.01171875, 3.4e38]])
+    found = decode("bf16", encode("bf16", values))
+    wanted = torch.from_numpy(values.astype(np.float32)).to(torch.bfloat16).double().numpy()
+    np.testing.assert_array_equal(found, wanted)
+    assert np.isnan(decode("bf16", encode("bf16", np.array([np.nan])))).all()
