@@ -2,9 +2,9 @@
 
 The source holds our own generated names and numbers alone; it includes stdint.h, string.h and
 immintrin.h, and what it calls is memcpy, the OpenMP runtime's GOMP_parallel (with more than one
-thread) and, for f64 functions and `pow`, libm. Compile and link it in one step with `cc -shared
--fPIC` and the flags returned. -ffp-contract=off: a multiplication and an addition of the IR round
-twice, as eager's do; polynomials and the IR's `fma` fuse explicitly. -fwrapv: integers wrap.
+thread) and, for f64 functions and `pow`, libm. -ffp-contract=off: a multiplication and an addition
+of the IR round twice, as eager's do; polynomials and the IR's `fma` fuse explicitly. -fwrapv:
+integers wrap.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from nearhint_compiler.codegen.c_columns import write_columns
 from nearhint_compiler.codegen.c_convert import CONVERSION_ROWS
 from nearhint_compiler.codegen.c_entry import ENTRY, OPENMP, write_entry
 from nearhint_compiler.codegen.c_index import INDEX_FUNCTIONS, to_c
-from nearhint_compiler.codegen.c_math import LIBRARY_ROWS, MATH_ROWS
+from nearhint_compiler.codegen.c_math import MATH_ROWS
 from nearhint_compiler.codegen.c_ops import OP_ROWS
 from nearhint_compiler.codegen.c_pointwise import write_pointwise
 from nearhint_compiler.codegen.c_primitive import FEATURES, Prelude, Row, Shape, level_of
 from nearhint_compiler.codegen.c_rows import RowOptions, write_rows
 from nearhint_compiler.codegen.c_split import write_split
 from nearhint_compiler.codegen.c_text import Writer
+from nearhint_compiler.codegen.c_tiles import write_tiles
 from nearhint_compiler.codegen.c_vector import VECTOR_ROWS
 from nearhint_compiler.codegen.generated import Generated
 from nearhint_compiler.errors import InvalidSchedule
@@ -49,7 +50,6 @@ def _by_name(rows: Sequence[Row]) -> Mapping[str, Sequence[Row]]:
 
 
 ROWS = _by_name((*VECTOR_ROWS, *CONVERSION_ROWS, *OP_ROWS, *MATH_ROWS))
-_LIBRARY_NAMES = frozenset((row.name, dtype) for row in LIBRARY_ROWS for dtype in row.dtypes)
 
 
 def _pointwise(writer: Writer, body: Body, schedule: Schedule) -> Expr:
@@ -65,10 +65,21 @@ def _columns(writer: Writer, body: Body, schedule: Schedule) -> Expr:
     return write_columns(writer, body, copies=schedule["unroll"])
 
 
+def _tiles(writer: Writer, body: Body, schedule: Schedule) -> Expr:
+    across, tile = f"p{schedule['across']}", schedule["tile"]
+    if across == body.lane or not 0 <= schedule["across"] < len(body.kernel.pointwise):
+        raise InvalidSchedule(f"across {across}, lanes along {body.lane}")
+    if tile < 1 or tile % body.lanes or tile > 128:
+        raise InvalidSchedule(f"tile {tile} for {body.lanes} lanes")
+    return write_tiles(writer, body, copies=schedule["unroll"], across=across, tile=tile)
+
+
+_POINTWISE = ("cpu.pointwise", "cpu.tiles")
 _FAMILIES: Mapping[str, Callable[[Writer, Body, Schedule], Expr]] = {
     "cpu.columns": _columns,
     "cpu.pointwise": _pointwise,
     "cpu.rows": _rows,
+    "cpu.tiles": _tiles,
 }
 
 
@@ -99,12 +110,8 @@ def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated
         language="c",
         source=source,
         launch=CpuLaunch(ENTRY, _work(kernel), _grain(kernel), FEATURES[level]),
-        flags=(*FLAGS, *(f"-m{feature}" for feature in FEATURES[level]), *_libraries(prelude)),
+        flags=(*FLAGS, *(f"-m{feature}" for feature in FEATURES[level])),
     )
-
-
-def _libraries(prelude: Prelude) -> tuple[str, ...]:
-    return ("-lm",) if prelude.used() & _LIBRARY_NAMES else ()
 
 
 def _with_a_loop(kernel: ir.Kernel) -> ir.Kernel:
@@ -117,7 +124,7 @@ def _with_a_loop(kernel: ir.Kernel) -> ir.Kernel:
 def lane_variable(kernel: ir.Kernel, schedule: Schedule) -> str:
     """The loop variable that `schedule` vectorises; raises `InvalidSchedule` if there is none."""
     is_row = schedule.family == "cpu.rows"
-    if bool(kernel.reduction) == (schedule.family == "cpu.pointwise"):
+    if bool(kernel.reduction) == (schedule.family in _POINTWISE):
         raise InvalidSchedule(f"{schedule.family} for a reduction of {len(kernel.reduction)} dims")
     space = kernel.reduction if is_row else kernel.pointwise
     axis = schedule["axis"]

@@ -8,7 +8,7 @@ lanes are equal. A tail is a `Part` whose `count` names the C variable with its 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nearhint_compiler.codegen import c_ops
@@ -52,12 +52,14 @@ UNIFORM = Part.full(1)
 class Body:
     """The nodes of one kernel, and how to write each in C.
 
-    `lane` is the loop variable that lanes run along.
+    `lane` is the loop variable that lanes run along. `places` has, for a load whose data were
+    copied to where lanes are contiguous, the C expression of the place of the lane variable.
     """
 
     kernel: ir.Kernel
     prelude: Prelude
     lane: str
+    places: dict[int, str] = field(default_factory=dict[int, str])
     dtypes: tuple[str, ...] = field(init=False)
     levels: tuple[int, ...] = field(init=False)
     variables: tuple[frozenset[str], ...] = field(init=False)
@@ -107,6 +109,10 @@ class Body:
     def _value(self, position: int, node: ir.BodyNode, copy: int, count: str) -> str:
         dtype = self.dtypes[position]
         match node:
+            case ir.Load() if position in self.places:
+                offset = copy * self.lanes
+                place = f"{self.places[position]} + {offset}" if offset else self.places[position]
+                return self._contiguous(place, dtype, count)
             case ir.Load(param, index):
                 return self._load(param, index, dtype, copy, count)
             case ir.Scalar(param):
@@ -116,21 +122,29 @@ class Body:
             case ir.Iota(index):
                 return self._iota(index, copy)
             case ir.Op(_, _, operands):
-                simple = self._simple_power(node, copy)
                 names = [self.name(operand, copy) for operand in operands]
                 given = [self.dtypes[operand] for operand in operands]
-                return simple or c_ops.expression(node, names, given, self.prelude)
+                return self._shortcut(node, names) or c_ops.expression(
+                    node, names, given, self.prelude
+                )
             case _:
                 raise AssertionError(node)
 
-    def _simple_power(self, node: ir.Op, copy: int) -> str:
-        if node.name != "pow":
-            return ""
-        exponent = self.kernel.body[node.operands[1]]
-        if not isinstance(exponent, ir.Const):
-            return ""
-        text = _REPEATED.get(_float_of(exponent.dtype, exponent.bits), "")
-        return text.replace("$x", self.name(node.operands[0], copy))
+    def _shortcut(self, node: ir.Op, names: Sequence[str]) -> str:
+        """Small powers, and divisions of many lanes by one number; else "".
+
+        The number is a power's constant exponent, or a divisor that is equal in all lanes.
+        """
+        if node.name == "pow":
+            exponent = self.kernel.body[node.operands[1]]
+            if isinstance(exponent, ir.Const):
+                text = _REPEATED.get(_float_of(exponent.dtype, exponent.bits), "")
+                return text.replace("$x", names[0])
+        if node.name == "div" and node.dtype == "f32":
+            top, bottom = node.operands
+            if self.in_lanes(top) and not self.in_lanes(bottom):
+                return f"{self.prelude.use('quotient', 'f32')}({names[0]}, {names[1]})"
+        return ""
 
     def _load(self, param: int, index: Expr, dtype: str, copy: int, count: str) -> str:
         moves = access(index, self.lane)
@@ -143,11 +157,14 @@ class Body:
             )
         place = f"in{param} + {to_c(here)}"
         if moves.is_contiguous:
-            if count:
-                return f"{self.prelude.use('load_n', dtype)}({place}, {count})"
-            return f"{self.prelude.use('load', dtype)}({place})"
+            return self._contiguous(place, dtype, count)
         gather = self.prelude.use("gather_n", dtype)
         return f"{gather}({place}, {to_c(moves.stride)}, {count or self.lanes})"
+
+    def _contiguous(self, place: str, dtype: str, count: str) -> str:
+        if count:
+            return f"{self.prelude.use('load_n', dtype)}({place}, {count})"
+        return f"{self.prelude.use('load', dtype)}({place})"
 
     def _lane_index(self, index: Expr, copy: int) -> Expr:
         lane = ex.add(ex.symbol(self.lane), copy * self.lanes, ex.symbol("l"))

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from nearhint_compiler.analysis.passes import plan_passes
 from nearhint_compiler.codegen.c_body import UNIFORM, Body, Part, write_declarations
 from nearhint_compiler.codegen.c_entry import RUN, tasks
 from nearhint_compiler.codegen.c_index import to_c
-from nearhint_compiler.codegen.c_passes import plan_passes
 from nearhint_compiler.codegen.c_text import Writer
 from nearhint_compiler.codegen.c_walks import finish_columns, walk_columns, whole
 from nearhint_rules import expr as ex

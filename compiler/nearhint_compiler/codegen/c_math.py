@@ -9,8 +9,9 @@ finite f32 arguments (the test of this module samples them):
     sigmoid 2.6 (but 0 where it is below 2^-126, as eager's), sin 1.6, cos 1.6
 
 The methods: Cody and Waite's two-part reduction (exp, log), a reduction in f64 with Payne and
-Hanek's for the largest arguments (sin, cos), and for erf the pair x + x P(x^2), 1 - exp(-Q(|x|))
-(N. Juffa). f64 functions, and `pow`, call the C library lane by lane: they are rare in inference.
+Hanek's for the largest arguments (sin, cos), for erf 32 pieces looked up in registers where a
+vector has 16 lanes, elsewhere the pair x + x P(x^2), 1 - exp(-Q(|x|)) (N. Juffa). f64
+functions, and `pow`, call the C library lane by lane: they are rare in inference.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nearhint_compiler.codegen.c_primitive import AVX2, AVX512, Row
+from nearhint_compiler.codegen.c_tables import ERF_OVER_X
 from nearhint_compiler.ir.nodes import FLOATS
 
 _F32 = ("f32",)
@@ -149,6 +151,28 @@ _EXPONENTIALS = (
     ),
     Row(
         "erf",
+        "".join(
+            f"static const float erf_table_{power}[32] = {{\n    "
+            + ", ".join(f"{value!r}f" for value in table)
+            + "};\n"
+            for power, table in enumerate(ERF_OVER_X)
+        )
+        + "static inline vf32 erf_f32(vf32 x)\n{\n"
+        "    vf32 a = clamp_f32(abs_f32(x), 0.0f, 3.937f);\n"
+        "    vf32 place = a + 1572864.0f, t = a - (place - 1572864.0f);\n"
+        "    vf32 p = lookup_f32(erf_table_4, (vi32)place);\n"
+        + "".join(
+            f"    p = mad_f32(p, t, lookup_f32(erf_table_{power}, (vi32)place));\n"
+            for power in (3, 2, 1, 0)
+        )
+        + "    return p * (vf32)((vi32)a | ((vi32)x & (vi32) - (vf32){0}));\n}\n",
+        _F32,
+        AVX512,
+        needs=("mad f32", "abs f32", "clamp f32", "lookup f32"),
+        bits=(512,),
+    ),
+    Row(
+        "erf",
         "static inline vf32 erf_f32(vf32 x)\n{\n"
         "    vf32 a = abs_f32(x), u = x * x, p, q;\n"
         + _horner("p", "u", _ERF_SMALL)
@@ -160,6 +184,19 @@ _EXPONENTIALS = (
         "    return sel_f32(a < 1.12f, p, large);\n}\n",
         _F32,
         needs=("splat f32", "mad f32", "abs f32", "exp f32", "sel f32", "clamp f32"),
+    ),
+)
+
+_LOOKUP = (
+    Row(
+        "lookup",
+        "/* table[index modulo 32] */\n"
+        "static inline vf32 lookup_f32(const float *table, vi32 index)\n"
+        "{\n    return _mm512_permutex2var_ps(*(const uf32 *)table, (__m512i)index,"
+        " *(const uf32 *)(table + 16));\n}\n",
+        _F32,
+        AVX512,
+        bits=(512,),
     ),
 )
 
@@ -388,5 +425,5 @@ _DIVISION = (
     ),
 )
 MATH_ROWS: tuple[Row, ...] = (
-    *_SCALE, *_EXPONENTIALS, *_LOGARITHMS, *_TRIGONOMETRY, *_DIVISION, *LIBRARY_ROWS,
+    *_SCALE, *_LOOKUP, *_EXPONENTIALS, *_LOGARITHMS, *_TRIGONOMETRY, *_DIVISION, *LIBRARY_ROWS,
 )  # fmt: skip

@@ -170,7 +170,9 @@ class Prelude:
 SHUFFLE = """
 #ifdef __clang__
 #define SHUFFLE(type, v, ...) __builtin_shufflevector(v, v, __VA_ARGS__)
+#define SHUFFLE2(type, v, w, ...) __builtin_shufflevector(v, w, __VA_ARGS__)
 #else
 #define SHUFFLE(type, v, ...) __builtin_shuffle(v, (type){__VA_ARGS__})
+#define SHUFFLE2(type, v, w, ...) __builtin_shuffle(v, w, (type){__VA_ARGS__})
 #endif
 """

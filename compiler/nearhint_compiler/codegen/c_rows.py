@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from nearhint_compiler.analysis.passes import plan_passes
 from nearhint_compiler.codegen.c_body import UNIFORM, Body, Part, write_declarations
 from nearhint_compiler.codegen.c_entry import RUN, tasks
 from nearhint_compiler.codegen.c_index import to_c
 from nearhint_compiler.codegen.c_lanes import accumulate, across, declare_totals
-from nearhint_compiler.codegen.c_passes import plan_passes
 from nearhint_compiler.codegen.c_primitive import ELEMENTS
 from nearhint_compiler.codegen.c_text import Writer
 from nearhint_compiler.codegen.c_walks import walk_rows, whole

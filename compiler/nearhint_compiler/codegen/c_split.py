@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from nearhint_compiler.analysis.passes import Passes, plan_passes
 from nearhint_compiler.codegen.c_body import UNIFORM, Body, Part, write_declarations
 from nearhint_compiler.codegen.c_columns import (
     column_blocks,
@@ -21,7 +22,6 @@ from nearhint_compiler.codegen.c_columns import (
 from nearhint_compiler.codegen.c_entry import tasks
 from nearhint_compiler.codegen.c_index import to_c
 from nearhint_compiler.codegen.c_lanes import across, reduce_nodes
-from nearhint_compiler.codegen.c_passes import Passes, plan_passes
 from nearhint_compiler.codegen.c_rows import row_counters
 from nearhint_compiler.codegen.c_text import Writer
 from nearhint_compiler.codegen.c_walks import (

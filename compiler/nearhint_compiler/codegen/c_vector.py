@@ -291,6 +291,14 @@ _ARITHMETIC = (
     ),
     Row("mad", "static inline $V mad_$T($V a, $V b, $V c) { return a * b + c; }\n", FLOATS),
     Row(
+        "quotient",
+        "/* x / d for a d that is the same in all lanes: within one more half ulp. */\n"
+        "static inline vf32 quotient_f32(vf32 x, vf32 d)\n{\n"
+        "    float size = d[0] < 0.0f ? -d[0] : d[0];\n"
+        "    return size > 0x1p-100f && size < 0x1p100f ? x * (1.0f / d) : x / d;\n}\n",
+        ("f32",),
+    ),
+    Row(
         "abs",
         "static inline $V abs_$T($V x) { return ($V)(($I)x & ~($I) - ($V){0}); }\n",
         FLOATS,
@@ -339,7 +347,34 @@ _ACROSS = (
     _across("all", ("bool",)),
 )
 
+
+def _turn(shape: Shape) -> str:
+    """Stage by stage, lanes that differ in one bit change places with vectors that do."""
+    lines: list[str] = []
+    for bit in (bit for bit in (1, 2, 4, 8) if bit < shape.lanes):
+        first = ", ".join(
+            str((lane ^ bit) + shape.lanes if lane & bit else lane) for lane in range(shape.lanes)
+        )
+        second = ", ".join(
+            str(lane + shape.lanes if lane & bit else lane ^ bit) for lane in range(shape.lanes)
+        )
+        lines += [
+            f"    for (int l = 0; l < {shape.lanes}; l++)",
+            f"        if (!(l & {bit})) {{",
+            f"            const $V a = v[l], b = v[l | {bit}];",
+            f"            v[l] = SHUFFLE2($I, a, b, {first});",
+            f"            v[l | {bit}] = SHUFFLE2($I, a, b, {second});",
+            "        }",
+        ]
+    body = "".join(f"{line}\n" for line in lines)
+    return (
+        f"/* Transposes $W vectors of $W lanes. */\n"
+        f"static inline void turn_$T($V *v)\n{{\n{body}}}\n"
+    )
+
+
 VECTOR_ROWS: tuple[Row, ...] = (
+    Row("turn", _turn, _PLAIN),
     *_MEMORY,
     *_CHOICE,
     *_extremum("max", ">"),

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
+from nearhint_compiler.analysis.passes import Passes
 from nearhint_compiler.codegen.c_body import UNIFORM, Body, Part
 from nearhint_compiler.codegen.c_lanes import (
     SUM_CHAIN,
@@ -19,7 +20,6 @@ from nearhint_compiler.codegen.c_lanes import (
     lane_loop,
     merge,
 )
-from nearhint_compiler.codegen.c_passes import Passes
 from nearhint_compiler.codegen.c_text import Writer
 from nearhint_compiler.ir import nodes as ir
 

@@ -2,19 +2,25 @@
 
 Options of the families:
 
-    cpu.pointwise  axis lanes unroll block          lanes along p{axis}; threads share blocks
-    cpu.rows       axis lanes unroll short stash split     lanes along r{axis}
-    cpu.columns    axis lanes unroll split          lanes along p{axis}, the reduction is walked
+    cpu.pointwise  axis lanes unroll block                lanes along p{axis}; threads share blocks
+    cpu.tiles      axis lanes unroll across tile          the same, for inputs along p{across}
+    cpu.rows       axis lanes unroll short stash split    lanes along r{axis}, threads share rows
+    cpu.columns    axis lanes unroll split                lanes along p{axis}, threads share blocks
 
-`lanes` elements a vector, whatever the dtype; `unroll` vectors a step; rows of at most `short`
-vectors are kept in registers; a row of at most `stash` elements keeps costly values in memory;
-`split` 1 lets all threads share one row where there are fewer rows than threads.
+`lanes` elements a vector, whatever the dtype; `unroll` vectors a step; `tile` elements a side; rows
+of at most `short` vectors are kept in registers; a row of at most `stash` elements keeps costly
+values in memory; `split` 1 lets all threads share one row where there are fewer rows than threads.
+
+The defaults were found on a Zen 4 (tests/benchmarks/cpu_kernels.py): vectors of the full width pay
+for functions such as exp; what only moves and adds is faster with half of it, since every second
+unaligned access then stays within a cache line.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from nearhint_compiler.analysis.passes import plan_passes
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
@@ -22,7 +28,11 @@ from nearhint_rules.expr import Expr
 from nearhint_rules.target import CpuDevice, Target
 
 CANDIDATE_LIMIT = 8
+STASH = 8192
 _WIDE_DTYPES = ("f64", "i64")
+_COSTLY = frozenset(
+    ("exp", "exp2", "expm1", "log", "log2", "log1p", "sigmoid", "tanh", "erf", "sin", "cos", "pow")
+)
 _CONTIGUOUS, _UNIFORM, _STRIDED, _IRREGULAR = 2, 0, -3, -5
 
 
@@ -53,20 +63,43 @@ def _axes(kernel: ir.Kernel) -> list[str]:
 def _space(kernel: ir.Kernel, ranked: list[str], lanes: int) -> Iterator[Schedule]:
     best, *others = ranked or ["p0"]
     half = max(4, lanes // 2)
+    is_costly = any(isinstance(node, ir.Op) and node.name in _COSTLY for node in kernel.body)
     if not kernel.reduction:
-        for width, unroll in ((lanes, 2), (lanes, 1), (half, 2), (lanes, 4), (half, 4)):
+        across = _across(kernel, best, others)
+        if across:
+            yield _tiles(best, across, lanes=lanes)
+            yield _tiles(best, across, lanes=half)
+        narrow = all(dtype not in ir.LOW_PRECISION for dtype in ir.dtypes_of(kernel))
+        first, second = (half, lanes) if narrow and not is_costly else (lanes, half)
+        for width, unroll in ((first, 4), (second, 2), (first, 2), (second, 4), (first, 1)):
             yield _pointwise(best, lanes=width, unroll=unroll)
         yield from (_pointwise(other, lanes=lanes, unroll=2) for other in others[:1])
-        return
-    if best.startswith("p"):
-        for width, unroll in ((lanes, 4), (lanes, 2), (half, 4), (lanes, 8)):
+    elif best.startswith("p"):
+        for width, unroll in ((half, 8), (lanes, 4), (lanes, 8), (half, 4), (lanes, 2)):
             yield _columns(best, lanes=width, unroll=unroll)
-        yield from (_rows(other, lanes=lanes, unroll=4) for other in others if other[0] == "r")
-        return
-    for width, unroll, stash in (
-        (lanes, 4, 8192), (lanes, 2, 8192), (half, 4, 8192), (lanes, 4, 0), (half, 2, 0),
-    ):  # fmt: skip
-        yield _rows(best, lanes=width, unroll=unroll, stash=stash)
+        yield from (_rows(other, lanes=lanes, unroll=2) for other in others if other[0] == "r")
+    else:
+        stash = STASH if plan_passes(kernel, stash=True).stashed else 0
+        plain = [(half, 4), (lanes, 2), (lanes, 4), (half, 2)]
+        costly = [(lanes, 2), (half, 4), (lanes, 4), (half, 2)]
+        for width, unroll in costly if is_costly else plain:
+            yield _rows(best, lanes=width, unroll=unroll, stash=stash)
+        yield _rows(best, lanes=lanes, unroll=4)
+        yield _rows(best, lanes=half, unroll=2)
+        yield from (_columns(other, lanes=half, unroll=4) for other in others if other[0] == "p")
+
+
+def _across(kernel: ir.Kernel, lane: str, others: list[str]) -> str:
+    """The loop along which an input is contiguous that strides along the lanes; "" for none."""
+    for other in others:
+        for node in kernel.body:
+            if (
+                isinstance(node, ir.Load)
+                and _access_score(node.index, other) == _CONTIGUOUS
+                and _access_score(node.index, lane) in (_STRIDED, _IRREGULAR)
+            ):
+                return other
+    return ""
 
 
 def _schedule(family: str, **options: int) -> Schedule:
@@ -78,7 +111,18 @@ def _pointwise(variable: str, *, lanes: int, unroll: int) -> Schedule:
     return _schedule("cpu.pointwise", axis=axis, lanes=lanes, unroll=unroll, block=1024)
 
 
-def _rows(variable: str, *, lanes: int, unroll: int, stash: int = 8192) -> Schedule:
+def _tiles(variable: str, across: str, *, lanes: int) -> Schedule:
+    return _schedule(
+        "cpu.tiles",
+        axis=int(variable[1:]),
+        lanes=lanes,
+        unroll=2,
+        across=int(across[1:]),
+        tile=64,
+    )
+
+
+def _rows(variable: str, *, lanes: int, unroll: int, stash: int = 0) -> Schedule:
     axis = int(variable[1:])
     return _schedule(
         "cpu.rows", axis=axis, lanes=lanes, unroll=unroll, short=4, stash=stash, split=1
