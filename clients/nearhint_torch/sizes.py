@@ -74,8 +74,8 @@ class SizeTable:
         """The expression as one of ours; None if no call's sizes determine it."""
         try:
             return self._convert(expression)
-        except (_OutsideGrammarError, InvalidExpression):
-            return self._as_computed(expression)
+        except _OutsideGrammarError:
+            return None
 
     def symbols(self) -> tuple[Symbol, ...]:
         """All symbols that were given out."""
@@ -85,8 +85,8 @@ class SizeTable:
     def base(self) -> dict[Any, str]:
         """Each sympy symbol that sizes depend on, with its name (empty: only in computed ones)."""
         found = {symbol: known.name for symbol, known in self._names.items() if known is not None}
-        for expression in self._computed:
-            for symbol in sorted(expression.free_symbols, key=str):
+        for computed in self.computed():
+            for symbol in sorted(computed.expression.free_symbols, key=str):
                 found.setdefault(symbol, "")
         return found
 
@@ -99,6 +99,16 @@ class SizeTable:
         )
 
     def _convert(self, expression: SymbolicExpr) -> Expr:
+        """Converts by the table; the least part that has no row becomes a computed symbol."""
+        try:
+            return self._by_table(expression)
+        except (_OutsideGrammarError, InvalidExpression):
+            computed = self._as_computed(expression)
+            if computed is None:
+                raise _OutsideGrammarError from None
+            return computed
+
+    def _by_table(self, expression: SymbolicExpr) -> Expr:
         kind = type(expression).__name__
         if getattr(expression, "is_Integer", False):
             return ex.Int(int(expression))

@@ -1,0 +1,151 @@
+"""Every private name of torch that the package uses, on whatever torch is installed."""
+
+from __future__ import annotations
+
+import importlib
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from nearhint_torch import adapter
+from nearhint_torch.sizes import CONVERSIONS
+
+seen: dict[str, Any] = {}
+
+
+@pytest.fixture
+def graph() -> dict[str, Any]:
+    """What a compiler sees of `x.view(-1) * w` with two symbolic sizes."""
+    seen.clear()
+
+    def compiler(module: torch.fx.GraphModule, inputs: Any) -> Any:
+        seen.update(
+            inputs=inputs,
+            static=adapter.static_inputs(),
+            facts=adapter.ShapeFacts(inputs),
+            nodes=list(module.graph.nodes),
+        )
+        return module.forward
+
+    def backend(module: torch.fx.GraphModule, inputs: Any) -> Any:
+        return adapter.aot_inference(module, inputs, compiler=compiler)
+
+    layer = torch.nn.Linear(6, 3)
+    torch.compile(layer, backend=backend, dynamic=True)(torch.randn(4, 6).requires_grad_(False))
+    with torch.no_grad():
+        torch.compile(layer, backend=backend, dynamic=True)(torch.randn(4, 6))
+    return dict(seen)
+
+
+def _symbol(graph: dict[str, Any]) -> Any:
+    (size,) = (value for value in graph["inputs"] if isinstance(value, torch.SymInt))
+    return adapter.size_expression(size)
+
+
+def test_a_symbolic_size_is_read_without_adding_a_guard(graph: dict[str, Any]) -> None:
+    assert getattr(_symbol(graph), "is_Symbol", False)
+
+
+def test_a_symbols_range_and_source_are_known(graph: dict[str, Any]) -> None:
+    facts = graph["facts"].symbol(_symbol(graph))
+    assert facts.low == 2
+    assert facts.high is None
+    assert facts.sources
+    assert facts.sources[0].endswith(".size()[0]")
+    assert graph["facts"].is_backed(_symbol(graph))
+    assert graph["facts"].bounds(_symbol(graph)) == (2, None)
+
+
+@pytest.mark.filterwarnings("error::FutureWarning")
+@pytest.mark.parametrize("name", ["backed_var_to_val", "var_to_val"])
+def test_backed_symbols_are_found_under_the_old_and_the_new_name(name: str) -> None:
+    facts = adapter.ShapeFacts([])
+    facts._environment = SimpleNamespace(**{name: {"s0": 8}})
+    assert facts.is_backed("s0")
+    assert not facts.is_backed("u0")
+
+
+@pytest.mark.parametrize("name", ["x", lambda: "x"], ids=["property", "method"])
+def test_a_sources_name_is_read_as_a_property_and_as_a_method(name: Any) -> None:
+    assert adapter.source_name(SimpleNamespace(name=name)) == "x"
+
+
+def test_without_fake_tensors_nothing_is_known() -> None:
+    facts = adapter.ShapeFacts([torch.ones(2)])
+    assert facts.symbol("s0") == adapter.SymbolFacts(None, None, ())
+    assert not facts.is_backed("s0")
+
+
+def test_parameters_are_static_inputs(graph: dict[str, Any]) -> None:
+    parameters = [
+        position
+        for position, value in enumerate(graph["inputs"])
+        if isinstance(value, torch.Tensor)
+        and not any(isinstance(size, torch.SymInt) for size in value.shape)
+    ]
+    assert sorted(graph["static"]) == parameters
+    assert adapter.static_inputs() == frozenset()
+
+
+def test_capture_hands_out_fake_tensors_and_whole_ops(graph: dict[str, Any]) -> None:
+    tensors = [value for value in graph["inputs"] if isinstance(value, torch.Tensor)]
+    assert all(map(adapter.is_fake, tensors))
+    assert not adapter.is_fake(torch.ones(1))
+    names = {adapter.op_name(node.target) for node in graph["nodes"]}
+    assert {"aten.t.default", "aten.addmm.default"} <= names
+
+
+def test_an_operators_name_and_schema_are_read() -> None:
+    add = torch.ops.aten.add_.Tensor
+    assert adapter.op_name(add) == "aten.add_.Tensor"
+    assert adapter.op_name(len) == ""
+    schema = adapter.schema_of(add)
+    assert schema is not None
+    written = [parameter.name for parameter in schema.parameters if parameter.is_written]
+    assert written == ["self"]
+    assert schema.returns == (frozenset({"a"}),)
+    assert adapter.schema_of(len) is None
+
+
+@pytest.mark.parametrize(
+    ("operator", "is_random"),
+    [(torch.ops.aten.rand_like.default, True), (torch.ops.aten.add.Tensor, False)],
+)
+def test_randomness_is_read_from_the_tags(operator: Any, is_random: bool) -> None:
+    schema = adapter.schema_of(operator)
+    assert schema is not None
+    assert schema.is_random is is_random
+
+
+def test_the_conversion_table_names_classes_that_torch_has() -> None:
+    ours = set(CONVERSIONS) - {"Add", "Mul", "Max", "Min"}
+    functions = importlib.import_module("torch.utils._sympy.functions")
+    assert {name for name in ours if not hasattr(functions, name)} == set()
+
+
+def test_marking_a_dimension_keeps_it_symbolic_and_leaves_one_alone() -> None:
+    captured: list[Any] = []
+
+    def backend(module: torch.fx.GraphModule, inputs: Any) -> Any:
+        captured.append([value for value in inputs if isinstance(value, torch.SymInt)])
+        return module.forward
+
+    compiled = torch.compile(lambda x: x + 1, backend=backend, dynamic=False)
+    for rows in (1, 3, 4, 5):
+        x = torch.ones(rows, 2)
+        adapter.mark_dynamic(x, 0)
+        compiled(x)
+    assert [len(symbols) for symbols in captured] == [0, 1]
+
+
+def test_dynamo_may_start_over_through_the_backend() -> None:
+    from torch._dynamo.exc import TensorifyScalarRestartAnalysis
+
+    assert issubclass(TensorifyScalarRestartAnalysis, adapter.ControlFlow)
+
+
+@pytest.mark.gpu
+def test_the_current_stream_has_a_handle() -> None:
+    assert adapter.current_stream(0) == torch.cuda.current_stream(0).cuda_stream

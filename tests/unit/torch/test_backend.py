@@ -1,0 +1,178 @@
+"""The backend as torch.compile finds it: options, refusals, errors, one function as a kernel."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tests.unit.torch.conftest import Install
+from tests.unit.torch.fake_session import FakeSnapshot, all_nodes
+
+import nearhint
+import nearhint_torch.backend as backend
+from nearhint.session import counters
+from nearhint_torch.adapter import ControlFlow
+from nearhint_torch.errors import InvalidDynamic
+
+Tensor = torch.Tensor
+
+
+def counted(name: str, act: Callable[[], Any]) -> int:
+    before = counters.seen().get(name, 0)
+    act()
+    return counters.seen().get(name, 0) - before
+
+
+def test_torch_finds_the_backend_by_its_name() -> None:
+    assert "nearhint" in torch.compiler.list_backends()
+
+
+def test_without_a_daemon_a_model_runs_as_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NEARHINT_ADDRESS", raising=False)
+    layer = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.GELU())
+    compiled = torch.compile(layer, backend="nearhint", dynamic=True)
+    with torch.no_grad():
+        for rows in (2, 3, 9):
+            x = torch.randn(rows, 6)
+            assert torch.equal(compiled(x), layer(x))
+
+
+def test_with_gradients_required_the_original_graph_trains(session: Install) -> None:
+    fake = session(lambda program: None)
+    layer = torch.nn.Linear(6, 4)
+    compiled = torch.compile(layer, backend="nearhint", dynamic=True)
+    x = torch.randn(3, 6)
+    assert counted("original_gradients", lambda: compiled(x).sum().backward()) == 1
+    assert layer.weight.grad is not None
+    assert not fake.handles
+
+
+def test_the_switch_leaves_everything_to_torch(
+    session: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = session(lambda program: None)
+    monkeypatch.setenv("NEARHINT_DISABLE", "1")
+    compiled = torch.compile(lambda x: x + 1, backend="nearhint")
+    assert counted("original_disabled", lambda: compiled(torch.ones(3))) == 1
+    assert not fake.handles
+
+
+@pytest.mark.parametrize("broken", ["capture", "session_for", "CompiledGraph", "aot_inference"])
+def test_no_error_of_ours_reaches_the_model(
+    session: Install, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    session(lambda program: None)
+
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError("ours")
+
+    monkeypatch.setattr(backend, broken, fail)
+    compiled = torch.compile(lambda x: x.sin() + 1, backend="nearhint", dynamic=True)
+    x = torch.randn(3, 4)
+    with torch.no_grad():
+        assert torch.equal(compiled(x), x.sin() + 1)
+
+
+def test_what_dynamo_throws_to_start_over_passes_through(
+    session: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session(lambda program: None)
+
+    def restart(*args: Any, **kwargs: Any) -> Any:
+        raise ControlFlow
+
+    monkeypatch.setattr(backend, "aot_inference", restart)
+    with pytest.raises(ControlFlow):
+        backend.nearhint(torch.fx.symbolic_trace(torch.nn.Identity()), [torch.ones(2)])
+
+
+def test_capture_waits_for_what_the_daemon_has_and_calls_never_wait(session: Install) -> None:
+    fake = session(lambda program: FakeSnapshot(all_nodes(program)))
+    compiled = torch.compile(lambda x: x.sin() + 1, backend="nearhint", dynamic=True)
+    with torch.no_grad():
+        for rows in (3, 4, 5):
+            compiled(torch.randn(rows, 4))
+    assert fake.handles[0].waits_s == [backend.READY_TIMEOUT_S]
+    assert backend.READY_TIMEOUT_S <= 0.5
+
+
+def test_a_calling_thread_makes_no_rpc_and_does_not_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("NEARHINT_ADDRESS", raising=False)
+    compiled = torch.compile(lambda x: x.sin() + 1, backend="nearhint", dynamic=True)
+    seen: list[tuple[int, int]] = []
+
+    def serve() -> None:
+        with torch.no_grad():
+            compiled(torch.randn(7, 4))
+        me = threading.get_ident()
+        seen.append((counters.rpcs_on(me), counters.waits_on(me)))
+
+    with torch.no_grad():
+        compiled(torch.randn(3, 4))
+    thread = threading.Thread(target=serve)
+    thread.start()
+    thread.join()
+    assert seen == [(0, 0)]
+
+
+def test_a_name_given_by_option_reaches_the_program(session: Install) -> None:
+    fake = session(lambda program: None)
+    options: dict[str, Any] = {"names": {"L['x'].size()[1]": "width"}}
+
+    def function(x: Tensor) -> Tensor:
+        return x * 2
+
+    compiled = torch.compile(function, backend="nearhint", dynamic=True, options=options)
+    compiled(torch.ones(3, 4))
+    (handle,) = fake.handles
+    assert [symbol.user_name for symbol in handle.program.symbols] == ["x_0", "width"]
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight
+
+
+def test_one_function_becomes_a_kernel_with_its_sizes_named(session: Install) -> None:
+    fake = session(lambda program: None)
+    norm = nearhint.kernel(rms_norm, dynamic={"x": {0: "rows"}})
+    weight = torch.randn(8, requires_grad=True)
+    for rows in (5, 6, 9):
+        x = torch.randn(rows, 8)
+        assert torch.equal(norm(x, weight), rms_norm(x, weight))
+    assert torch.equal(norm(weight=weight, x=x), rms_norm(x, weight))
+    symbols = [[symbol.user_name for symbol in each.program.symbols] for each in fake.handles]
+    assert symbols[0] == ["rows"]
+    assert not norm(x, weight).requires_grad
+
+
+def test_sizes_of_one_are_captured_on_their_own_and_stay_right(session: Install) -> None:
+    fake = session(lambda program: None)
+    norm = nearhint.kernel(rms_norm, dynamic={"x": {0: "rows"}})
+    weight = torch.randn(8)
+    for rows in (1, 5, 1, 7):
+        x = torch.randn(rows, 8)
+        assert torch.equal(norm(x, weight), rms_norm(x, weight))
+    assert len(fake.handles) == 2
+
+
+def test_a_kernel_refuses_dimensions_that_are_not_there() -> None:
+    with pytest.raises(InvalidDynamic, match="no such argument"):
+        nearhint.kernel(rms_norm, dynamic={"y": {0: "rows"}})
+    norm = nearhint.kernel(rms_norm, dynamic={"x": {2: "depth"}})
+    with pytest.raises(InvalidDynamic, match="2 dimensions"):
+        norm(torch.ones(3, 4), torch.ones(4))
+    norm = nearhint.kernel(rms_norm, dynamic={"eps": {0: "rows"}})
+    with pytest.raises(InvalidDynamic, match="float"):
+        norm(torch.ones(3, 4), torch.ones(4), 1e-5)
+
+
+def test_capture_only_returns_the_graph_unchanged() -> None:
+    compiled = torch.compile(rms_norm, backend=backend.capture_only, dynamic=True)
+    x, weight = torch.randn(3, 4), torch.randn(4)
+    with torch.no_grad():
+        assert torch.equal(compiled(x, weight), rms_norm(x, weight))
