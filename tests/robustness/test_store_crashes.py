@@ -70,16 +70,26 @@ def check(state_dir: Path, acknowledged: list[str], point: int) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_nothing_acknowledged_is_lost_wherever_the_store_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("is_migrated", "stride"),
+    [pytest.param(True, 1, id="writing"), pytest.param(False, 6, id="migrating")],
+)
+def test_nothing_acknowledged_is_lost_wherever_the_store_is_killed(
+    tmp_path: Path, is_migrated: bool, stride: int
+) -> None:
     if not can_trace():
         pytest.skip("not run: strace cannot trace here")
-    for point in range(1, POINTS_LIMIT):
+    ends = 0
+    for point in range(1, POINTS_LIMIT, stride):
         state_dir = tmp_path / str(point)
         state_dir.mkdir(mode=0o700)
+        if is_migrated:
+            database.open_writer(state_dir / database.FILE_NAME).close()
         result = run_until(point, state_dir)
         check(state_dir, result.stdout.splitlines(), point)
         if result.returncode == 0:
             assert len(result.stdout.splitlines()) == 2
-            assert point > 20, "too few points: the injection does not work"
+            assert ends >= 8, "too few points: the injection does not work"
             return
+        ends += 1
     pytest.fail(f"more than {POINTS_LIMIT} points")
