@@ -32,8 +32,9 @@ from nearhint_rules.program import Node, Program, Ref, Symbol, TensorType
 ROWS = ex.symbol("s0")
 ROUNDS = 21
 CALLS = 20_000
-HINTS = (64, 1024)
+HINTS = (64,)
 """Rows that are tuned; more make the tuning longer, and what is timed here hardly slower."""
+TUNE_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +102,13 @@ def measure(address: str, kernels: int, directory: Path) -> Figures:
     handle = session_for(address, cpu_device()).register(of)
     for rows in HINTS:
         handle.want({"s0": rows})
-    report = nearhint.settle(timeout_s=500)
-    if not report.settled:
-        raise SystemExit(f"not settled: {report}")
+    # One verified Variant of each Kernel is enough: what is timed here does not know its tier.
+    deadline = time.monotonic() + TUNE_S
+    while nearhint.status().artifacts < kernels and time.monotonic() < deadline:
+        nearhint.settle(timeout_s=1)
     snapshot = handle.snapshot
-    assert snapshot is not None
+    if snapshot is None or len(snapshot.loaded) < kernels:
+        raise SystemExit(f"not tuned in {TUNE_S:g} s: {nearhint.status()}")
     step = min(snapshot.selectors)
     snapshot.choose(step, (64 * 384,))
     sizes = {"s0": 64}
