@@ -25,6 +25,7 @@ from nearhint_daemon.workers import wire
 from nearhint_daemon.workers.errors import FrameInvalid, WorkerDied, WorkerHung
 from nearhint_daemon.workers.exits import RECYCLED
 from nearhint_daemon.workers.reproducer import for_lost_worker
+from nearhint_daemon.workers.starvation import Starvation
 from nearhint_proto.v1 import worker_pb2 as pb
 
 KEPT_VARIABLES = (
@@ -38,6 +39,9 @@ KEPT_VARIABLES = (
     "TZ",
 )
 """What a worker sees of the daemon's environment."""
+STEP_S = 0.5
+STARVED_FACTOR = 10.0
+"""How many times its deadline a job may take on a machine that does not let its worker run."""
 _LOG_NAME = "worker.log"
 _LOG_TAIL_BYTES = 8192
 _REAP_S = 5.0
@@ -114,12 +118,13 @@ class WorkerProcess:
     async def exchange(self, request: pb.WorkerRequest, *, timeout_s: float) -> pb.WorkerResponse:
         """Sends `request` and returns its answer.
 
-        Raises `WorkerDied` or `WorkerHung`; the process is gone then, with all its group.
+        Raises `WorkerDied` or `WorkerHung`; the process is gone then, with all its group. Time in
+        which it was ready to run and other processes ran does not count towards `timeout_s`.
         """
         talk = asyncio.ensure_future(self._talk(request))
         try:
             either: set[asyncio.Future[Any]] = {talk, self.ended}
-            await asyncio.wait(either, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            await self._wait(either, timeout_s)
             if not talk.done() and self.ended.done():
                 # It may have answered and ended; what it wrote is still in the socket.
                 await asyncio.wait({talk}, timeout=_LAST_WORDS_S)
@@ -141,6 +146,21 @@ class WorkerProcess:
             detail=detail,
             reproducer=for_lost_worker(request, detail=detail, log=log),
         )
+
+    async def _wait(self, either: set[asyncio.Future[Any]], timeout_s: float) -> None:
+        """Waits for the first, or until the worker had `timeout_s` in which it could run."""
+        starvation = Starvation(self.pid)
+        end = time.monotonic() + timeout_s * STARVED_FACTOR
+        left_s = timeout_s
+        while left_s > 0 and time.monotonic() < end:
+            started = time.monotonic()
+            step_s = min(left_s, STEP_S)
+            done, _ = await asyncio.wait(
+                either, timeout=step_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if done:
+                return
+            left_s -= max(0.0, time.monotonic() - started - starvation.since_last_s())
 
     async def _talk(self, request: pb.WorkerRequest) -> pb.WorkerResponse:
         if self._streams is None:
