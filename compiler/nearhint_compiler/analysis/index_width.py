@@ -25,16 +25,12 @@ def index_bounds(kernel: ir.Kernel) -> tuple[ex.Expr, ...] | None:
         **{f"p{i}": ex.sub(extent, 1) for i, extent in enumerate(kernel.pointwise)},
         **{f"r{i}": ex.sub(extent, 1) for i, extent in enumerate(kernel.reduction)},
     }
-    extents = [_largest(extent, {}) for extent in (*kernel.pointwise, *kernel.reduction)]
-    found = [
-        ex.mul(2, ex.product(extents)),
-        *map(ex.symbol, kernel.symbols),
-        *(
-            ex.mul(2, _largest(node.index, last))
-            for node in kernel.body
-            if isinstance(node, ir.Load | ir.Store | ir.Iota)
-        ),
-    ]
+    found: list[ex.Expr] = [*map(ex.symbol, kernel.symbols)]
+    extents = [_largest(size, {}, found) for size in (*kernel.pointwise, *kernel.reduction)]
+    found.append(ex.mul(2, ex.product(extents)))
+    for node in kernel.body:
+        if isinstance(node, ir.Load | ir.Store | ir.Iota):
+            found.append(ex.mul(2, _largest(node.index, last, found)))
     kept: list[ex.Expr] = []
     for bound in dict.fromkeys(found):
         if not any(_at_most(bound, other) for other in kept):
@@ -52,20 +48,30 @@ def _at_most(left: ex.Expr, right: ex.Expr) -> bool:
     return high is not None and high <= 0
 
 
-def _largest(index: ex.Expr, last: Mapping[str, ex.Expr]) -> ex.Expr:
-    """An upper bound of every partial result of `index`: all terms at their largest, added up."""
+def _largest(index: ex.Expr, last: Mapping[str, ex.Expr], inner: list[ex.Expr]) -> ex.Expr:
+    """A bound of |index| and of every partial sum and product in it.
+
+    Bounds of what is divided, which the result does not cover, are appended to `inner`.
+    """
     match index:
         case ex.Int(value):
             return ex.Int(abs(value))
         case ex.Sym(name):
             return last.get(name, index)
         case ex.Add(terms):
-            return ex.add(*(_largest(term, last) for term in terms))
+            return ex.add(*(_largest(term, last, inner) for term in terms))
         case ex.Mul(factors):
-            return ex.mul(*(_largest(factor, last) for factor in factors))
+            return ex.mul(*(_largest(factor, last, inner) for factor in factors))
         case ex.Pow(base, exponent):
-            return ex.power(_largest(base, last), exponent)
+            return ex.power(_largest(base, last, inner), exponent)
         case ex.FloorDiv(numerator, denominator) | ex.Mod(numerator, denominator):
-            return ex.add(_largest(numerator, last), _largest(denominator, last))
+            top, bottom = (_largest(part, last, inner) for part in (numerator, denominator))
+            inner += [ex.mul(2, top), ex.mul(2, bottom)]
+            if isinstance(index, ex.Mod):
+                return bottom
+            is_size = not any(name in last for name in ex.symbols_of(denominator))
+            low = ex.bounds(denominator, variable_ranges(denominator))[0]
+            is_positive = is_size and low is not None and low >= 1
+            return ex.add(ex.floordiv(top, denominator), 1) if is_positive else top
         case ex.Min(args) | ex.Max(args):
-            return ex.add(*(_largest(arg, last) for arg in args))
+            return ex.add(*(_largest(arg, last, inner) for arg in args))

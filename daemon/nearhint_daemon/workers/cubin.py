@@ -24,6 +24,8 @@ from nearhint_daemon.workers.errors import CompileFailed, KernelOversized, Reque
 from nearhint_rules.artifact import CudaLaunch, NullArgument
 from nearhint_rules.target import CudaDevice, Target
 
+OPTIONS: Mapping[str, int] = {"enable_reflect_ftz": False}
+"""libdevice keeps denormal numbers, as eager does."""
 SPILL_LIMIT_BYTES = 64
 """Register spills, a thread, beyond which a kernel is refused: the next Schedule is better."""
 REGISTERS = 65_536
@@ -125,7 +127,7 @@ def _compile(generated: Generated, capability: int, folder: Path) -> Any:
         )
         try:
             target = GPUTarget("cuda", capability, 32)
-            return triton.compile(source, target=target, options=dict(flags.options))
+            return triton.compile(source, target=target, options={**OPTIONS, **flags.options})
         finally:
             linecache.cache.pop(str(path), None)
 

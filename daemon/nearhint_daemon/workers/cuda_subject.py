@@ -1,0 +1,160 @@
+"""CUDA binaries as verification and measurement see them.
+
+A kernel that writes far out of bounds makes the device's context unusable for good, for this
+process: that is a `DeviceBroken`, after which the worker must leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+from nearhint.launchers import cuda
+from nearhint.launchers.errors import ArtifactCorrupt, LaunchFailed
+from nearhint_daemon.workers.elements import STORAGE, Array, decode
+from nearhint_daemon.workers.errors import DeviceBroken, RequestInvalid
+from nearhint_daemon.workers.measure import Allocate
+from nearhint_daemon.workers.memory import ALIGNMENT_BYTES, PATTERN, Buffer, poison_byte
+from nearhint_rules.artifact import ArtifactRef, CudaLaunch, ScalarArgument
+
+BAND_BYTES = 16 * ALIGNMENT_BYTES
+"""Pattern on either side of a parameter."""
+
+
+class CudaBuffer:
+    """A parameter in device memory between two bands of a pattern; inputs must stay as they are."""
+
+    def __init__(
+        self, dtype: str, count: int, *, device: str, layout: str, content: Array | None
+    ) -> None:
+        self.dtype = dtype
+        storage = np.dtype(STORAGE[dtype])
+        size = count * storage.itemsize
+        start = (
+            BAND_BYTES
+            + {
+                "aligned": 0,
+                "flush": -size % ALIGNMENT_BYTES,
+                "shifted": storage.itemsize,
+            }[layout]
+        )
+        self._whole = torch.full(
+            (size + 2 * BAND_BYTES + ALIGNMENT_BYTES,), PATTERN, dtype=torch.uint8, device=device
+        )
+        self._start, self._end = start, start + size
+        inside = self._whole[self._start : self._end]
+        self._content: torch.Tensor | None = None
+        if content is None:
+            inside.fill_(poison_byte(dtype))
+        else:
+            self._content = torch.from_numpy(content.view(np.uint8).copy()).to(device)
+            inside.copy_(self._content)
+
+    @property
+    def address(self) -> int:
+        """Where the parameter begins."""
+        start: int = self._whole.data_ptr() + self._start
+        return start
+
+    def read(self) -> Array:
+        """The elements, as stored."""
+        raw: Array = self._whole[self._start : self._end].cpu().numpy()
+        return np.asarray(raw.view(np.dtype(STORAGE[self.dtype])))
+
+    def value(self) -> float:
+        """The first element, as a Python number."""
+        number: float = decode(self.dtype, self.read())[0].item()
+        return number
+
+    def is_intact(self) -> bool:
+        """Whether the pattern around the parameter is whole, and an input as it was."""
+        around = (self._whole[: self._start], self._whole[self._end :])
+        inside = self._whole[self._start : self._end]
+        return all(bool((band == PATTERN).all()) for band in around) and (
+            self._content is None or torch.equal(inside, self._content)
+        )
+
+    def close(self) -> None:
+        """Gives the memory back to torch's allocator."""
+        self._whole = torch.empty(0, dtype=torch.uint8)
+        self._content = None
+
+
+class CudaSubject:
+    """A CUDA binary, loaded on one device."""
+
+    def __init__(self, binary: bytes, artifact: ArtifactRef, *, device_index: int) -> None:
+        if not isinstance(artifact.launch, CudaLaunch):
+            raise RequestInvalid("a CPU binary for a CUDA device")
+        if len(binary) != artifact.size_bytes:
+            raise ArtifactCorrupt(sha256=artifact.sha256, problem=f"{len(binary)} bytes")
+        self._index = device_index
+        self._kernel = cuda.load(
+            binary, artifact.launch, sha256=artifact.sha256, device_index=device_index
+        )
+        self._scalars = [
+            argument.parameter
+            for argument in artifact.launch.arguments
+            if isinstance(argument, ScalarArgument)
+        ]
+
+    def allocate(self, dtype: str, count: int, *, layout: str, content: Array | None) -> Buffer:
+        """Memory between bands of a pattern."""
+        with device_errors():
+            device = f"cuda:{self._index}"
+            return CudaBuffer(dtype, count, device=device, layout=layout, content=content)
+
+    def run(self, dims: Sequence[int], buffers: Sequence[Buffer], *, threads: int) -> None:
+        """Runs once, to the end. Threads are a matter of CPUs."""
+        del threads
+        call = self._kernel.bind(dims)
+        with device_errors():
+            scalars = [
+                buffer.value()
+                for buffer in (buffers[place] for place in self._scalars)
+                if isinstance(buffer, CudaBuffer)
+            ]
+            stream = torch.cuda.current_stream(self._index).cuda_stream
+            call([buffer.address for buffer in buffers], scalars, stream)
+            torch.cuda.synchronize(self._index)
+
+    def caller(
+        self,
+        dims: Sequence[int],
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[Allocate],
+        *,
+        threads: int,
+    ) -> Callable[[], object]:
+        """A callable that allocates the outputs and launches the binary on fixed inputs."""
+        del threads
+        call, index = self._kernel.bind(dims), self._index
+        addresses = [tensor.data_ptr() for tensor in inputs]
+        scalars = [inputs[place].item() for place in self._scalars]
+        kept = tuple(inputs)  # an address does not keep its tensor
+
+        def launch() -> object:
+            made = [allocate() for allocate in outputs]
+            # Under capture the current stream is another one than before.
+            stream = torch.cuda.current_stream(index).cuda_stream
+            call((*addresses, *(tensor.data_ptr() for tensor in made)), scalars, stream)
+            return made, kept
+
+        return launch
+
+
+def release_memory() -> None:
+    """Gives what torch keeps for later back to the device, which may be serving."""
+    torch.cuda.empty_cache()
+
+
+@contextmanager
+def device_errors() -> Generator[None, None, None]:
+    """Turns what torch and the driver say of a broken device into `DeviceBroken`."""
+    try:
+        yield
+    except (LaunchFailed, torch.AcceleratorError) as error:
+        raise DeviceBroken(str(error)) from error
