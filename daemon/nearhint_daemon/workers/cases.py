@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from nearhint_compiler.ir import nodes as ir
+from nearhint_daemon.workers.elements import Array
 from nearhint_daemon.workers.interpreter import evaluate_index
 from nearhint_rules import expr as ex
 from nearhint_rules.errors import InvalidExpression
@@ -94,7 +96,7 @@ def index_range(
     used = [name for name in ex.symbols_of(index) if name not in dims]
     counts = {name: (ranges[name][1] or 0) + 1 for name in used}
     if low is None or high is None or math.prod(counts.values()) <= EXACT_POINTS:
-        variables: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.int64]] | int] = dict(dims)
+        variables: dict[str, Array | int] = dict(dims)
         for axis, name in enumerate(used):
             shape = [1] * len(used)
             shape[axis] = counts[name]
@@ -119,12 +121,17 @@ def _is_monotone(index: ex.Expr) -> bool:
             return False
 
 
-def awkward_sizes(kernel: ir.Kernel, guard: Guard) -> Iterator[Sizes]:
+@lru_cache(maxsize=64)
+def awkward_sizes(kernel: ir.Kernel, guard: Guard) -> tuple[Sizes, ...]:
     """Sizes that break careless code: 1, odd, prime, just above a block; where the Guard holds.
 
     A size at which two stores meet is left out: strides are symbols too, and outputs never overlap
     where the Kernel is used.
     """
+    return tuple(_awkward_sizes(kernel, guard))
+
+
+def _awkward_sizes(kernel: ir.Kernel, guard: Guard) -> Iterator[Sizes]:
     seen: set[tuple[int, ...]] = set()
     count = len(kernel.symbols)
     alone = (
@@ -167,25 +174,20 @@ def _fit(kernel: ir.Kernel, guard: Guard, pattern: Sequence[int]) -> Sizes | Non
 
 def stores_overlap(kernel: ir.Kernel, sizes: Sizes) -> bool:
     """Whether two points of the space store to the same element of one output."""
-    written: dict[int, int] = {}
-    distinct: dict[int, set[int]] = {}
+    stored: dict[int, list[Array]] = {}
     for node in kernel.body:
         if isinstance(node, ir.Store):
-            indices = stored_indices(kernel, sizes, node)
-            written[node.param] = written.get(node.param, 0) + indices.size
-            distinct.setdefault(node.param, set()).update(np.unique(indices).tolist())
-    return any(len(distinct[param]) < count for param, count in written.items())
+            stored.setdefault(node.param, []).append(stored_indices(kernel, sizes, node))
+    return any(np.bincount(np.concatenate(parts)).max() > 1 for parts in stored.values())
 
 
-def stored_indices(
-    kernel: ir.Kernel, sizes: Sizes, node: ir.Store
-) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+def stored_indices(kernel: ir.Kernel, sizes: Sizes, node: ir.Store) -> Array:
     """The elements that a store writes, one for each point at which it runs."""
     along = any(map(ir.is_reduction_variable, ex.symbols_of(node.index)))
     axes = [(f"p{number}", extent) for number, extent in enumerate(sizes.pointwise)]
     if along:
         axes += [(f"r{number}", extent) for number, extent in enumerate(sizes.reduction)]
-    variables: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.int64]] | int] = dict(sizes.dims)
+    variables: dict[str, Array | int] = dict(sizes.dims)
     for axis, (name, extent) in enumerate(axes):
         shape = [1] * len(axes)
         shape[axis] = extent

@@ -7,6 +7,7 @@ compared; that every other element was written at all is checked without a refer
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -30,6 +31,8 @@ from nearhint_rules import expr as ex
 Window: TypeAlias = tuple[tuple[int, int], ...]
 """For each pointwise dim the start and the length of a slab."""
 SLAB_POINTS = 1 << 18
+ROW_LIMIT = 1 << 21
+"""Elements of a reduction up to which it can be interpreted."""
 SPECIAL_EVERY = 8
 """Elements that an input must have for each special value in it."""
 SHIFTS = 4
@@ -92,7 +95,12 @@ def make_reference(
 
 
 def slab_windows(sizes: Sizes, random: np.random.Generator) -> tuple[Window, ...]:
-    """One window that is all of the pointwise space, or the first, the last and a random one."""
+    """One window that is all of the pointwise space, or the first, the last and a random one.
+
+    None where a single row is too long to be held: such sizes are run, but have no reference.
+    """
+    if math.prod(sizes.reduction) > ROW_LIMIT:
+        return ()
     lengths = list(sizes.pointwise)
     points = sizes.points
     for axis in sorted(range(len(lengths)), key=lambda axis: -lengths[axis]):

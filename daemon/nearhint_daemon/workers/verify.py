@@ -124,7 +124,7 @@ def cases(
     can_shift: bool,
 ) -> Iterator[Case]:
     """The runs that a Variant must pass, the cheapest first."""
-    awkward = list(awkward_sizes(kernel, guard))
+    awkward = awkward_sizes(kernel, guard)
     many = max(threads, MANY_THREADS)
     for turn, sizes in enumerate(sorted(awkward, key=lambda found: found.points)):
         yield Case(sizes, "aligned", threads)
