@@ -8,7 +8,7 @@ library: the launcher loads it beside the runtime that the process already has.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 from nearhint_compiler.codegen.c_text import Writer
@@ -61,7 +61,7 @@ def write_entry(writer: Writer, symbols: Sequence[str], total: str, *, split: bo
 
 
 @contextmanager
-def tasks(writer: Writer, counters: Sequence[tuple[str, str]]) -> Iterator[None]:
+def tasks(writer: Writer, counters: Sequence[tuple[str, str]]) -> Generator[None]:
     """A loop over tasks [from, to); `counters` are (C variable, its extent), slowest first."""
     rest = "from"
     declared: list[str] = []

@@ -146,9 +146,9 @@ def _write_row_nodes(writer: Writer, split: _Split, after: int, *, stores: bool)
 
 def _write_cooperate(writer: Writer, split: _Split) -> None:
     body, passes = split.body, split.passes
+    blocks = None if split.part is None else column_blocks(body, split.copies)
     total = ex.product(body.kernel.pointwise)
-    if split.part is not None:
-        blocks = column_blocks(body, split.copies)
+    if blocks is not None:
         total = ex.mul(blocks, *outer_extents(body))
     head = "static void cooperate(void *const *parameters, const int64_t *dims, int32_t threads)"
     writer.line()
@@ -161,7 +161,7 @@ def _write_cooperate(writer: Writer, split: _Split) -> None:
         writer.line(f"work.chunks = least(threads, {CHUNKS});")
         writer.line(f"const int64_t from = 0, to = {to_c(total)};")
         counters = row_counters(body)
-        if split.part is not None:
+        if blocks is not None:
             writer.line(f"const int64_t blocks = {to_c(blocks)};")
             counters = column_counters(body)
         body.write(writer, body.invariants(), UNIFORM)

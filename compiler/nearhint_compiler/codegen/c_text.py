@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 _INDENT = "    "
@@ -20,7 +20,7 @@ class Writer:
         self._lines.append(f"{_INDENT * self._depth}{text}" if text else "")
 
     @contextmanager
-    def block(self, head: str = "", *, tail: str = "") -> Iterator[None]:
+    def block(self, head: str = "", *, tail: str = "") -> Generator[None]:
         """`head {` ... `}tail` around what the `with` body writes."""
         self.line(f"{head} {{" if head else "{")
         self._depth += 1

@@ -6,7 +6,7 @@ first loop that it opens covers a `Range`, so that several threads may share a w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -124,7 +124,7 @@ def copies_of(body: Body, position: int, part: Part) -> int:
 @contextmanager
 def _opened(
     writer: Writer, body: Body, loops: Sequence[str], span: Range, nodes: Sequence[int]
-) -> Iterator[list[int]]:
+) -> Generator[list[int]]:
     """Opens `loops`, computes in each the nodes that need no inner one, yields the others."""
     rest = list(nodes)
     order = reduction_loops(body)

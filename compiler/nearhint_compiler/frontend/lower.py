@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from nearhint_compiler.errors import Unlowerable
+from nearhint_compiler.errors import CompilerError, Unlowerable
 from nearhint_compiler.frontend.call import Call
 from nearhint_compiler.frontend.creation import CREATION
 from nearhint_compiler.frontend.duplicates import duplicates
@@ -22,13 +22,14 @@ from nearhint_compiler.frontend.reductions import REDUCTIONS
 from nearhint_compiler.frontend.views import VIEWS
 from nearhint_compiler.ir import index as ix
 from nearhint_rules import expr as ex
-from nearhint_rules.errors import InvalidExpression
+from nearhint_rules.errors import InvalidExpression, InvalidProgram
 from nearhint_rules.expr import Expr
 from nearhint_rules.program import (
     Program,
     TensorType,
     ValueType,
     first_outputs,
+    refs_in,
     value_types,
 )
 
@@ -95,8 +96,12 @@ class Graph:
 
 
 def read_program(program: Program, *, target_kind: str) -> Graph:
-    """Lowers every node that the table knows; what does not fit stays opaque."""
+    """Lowers every node that the table knows; what does not fit stays opaque.
+
+    Raises `InvalidProgram` if an argument refers to a value that the node does not list.
+    """
     original = value_types(program)
+    _check_inputs(program)
     types = tuple(_simplified(found) for found in original)
     starts = first_outputs(program)
     producers = [-1] * len(program.inputs)
@@ -149,6 +154,13 @@ def without(graph: Graph, nodes: Iterable[int]) -> Graph:
     """`graph` with some loops opaque after all."""
     gone = set(nodes)
     return replace(graph, loops={k: v for k, v in graph.loops.items() if k not in gone})
+
+
+def _check_inputs(program: Program) -> None:
+    for index, node in enumerate(program.nodes):
+        given = (*node.args, *(value for _, value in node.kwargs))
+        if not {value for arg in given for value in refs_in(arg)} <= {*node.inputs}:
+            raise InvalidProgram(f"nodes[{index}].inputs", "an argument is not among them")
 
 
 def _unchanged(index: tuple[Expr, ...], ranges: ix.Ranges) -> tuple[Expr, ...]:
@@ -218,7 +230,7 @@ def _lower_node(
         lowered = rule(Call(node, index, types, outputs, ranges, target_kind))
         if isinstance(lowered, Loops):
             _check_loops(lowered, outputs, types)
-    except (Unlowerable, InvalidExpression):
+    except (CompilerError, InvalidExpression, OverflowError):
         return None
     return lowered
 

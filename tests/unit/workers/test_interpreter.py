@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+
 from nearhint_compiler.ir import nodes as ir
 from nearhint_daemon.workers.interpreter import (
     OPERATIONS,

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import fx
+from torch.fx.node import map_arg
 
 from nearhint_compiler.pipeline import Lowered, lower
 from nearhint_daemon.workers.interpreter import interpret
 from nearhint_rules import expr as ex
-from nearhint_rules.plan import Free, Launch, MakeView, RunNodes
-from nearhint_rules.program import IntType, value_types
+from nearhint_rules.expr import Expr
+from nearhint_rules.plan import Free, Launch, MakeView, Output, RunNodes, Step
+from nearhint_rules.program import (
+    Arg,
+    DType,
+    IntType,
+    Keyword,
+    Program,
+    Ref,
+    first_outputs,
+    value_types,
+)
 from nearhint_torch.adapter import aot_inference
 from nearhint_torch.arguments import DTYPES_BY_NAME
 from nearhint_torch.capture import Captured, capture
@@ -65,7 +77,107 @@ class Ran:
 
     results: list[Any]
     expected: list[Any]
-    launches: int
+
+
+RunNode = Callable[[int, dict[int, Any]], None]
+
+
+def run_plan(
+    lowered: Lowered,
+    program: Program,
+    inputs: Sequence[Any],
+    sizes: Mapping[str, int],
+    run_node: RunNode,
+) -> Ran:
+    """Runs the nodes, and the Plan: launches by the interpreter, on what the steps before left.
+
+    Storages that the Plan numbers are shared for real, and filled with NaN before each use.
+    """
+    slots: dict[int, Any] = dict(enumerate(inputs))
+    for value, kind in enumerate(value_types(program)):
+        if isinstance(kind, IntType) and kind.expr is not None:
+            slots[value] = ex.evaluate(kind.expr, sizes)
+    reference = {
+        value: found.clone() if isinstance(found, torch.Tensor) and is_dense(found) else found
+        for value, found in slots.items()
+    }
+    for index in range(len(program.nodes)):
+        run_node(index, reference)
+    run = _PlanRun(lowered, sizes, run_node, slots)
+    for step in lowered.plan.steps:
+        run.step(step)
+    return Ran(
+        [None if value is None else slots[value] for value in program.outputs],
+        [None if value is None else reference[value] for value in program.outputs],
+    )
+
+
+class _PlanRun:
+    def __init__(
+        self, lowered: Lowered, sizes: Mapping[str, int], run_node: RunNode, slots: dict[int, Any]
+    ) -> None:
+        self.kernels = {kernel.id: kernel.kernel for kernel in lowered.kernels}
+        self.sizes = sizes
+        self.run_node = run_node
+        self.slots = slots
+        self.storages: dict[int, torch.Tensor] = {}
+
+    def values(self, exprs: Iterable[Expr]) -> list[int]:
+        return [ex.evaluate(expr, self.sizes) for expr in exprs]
+
+    def step(self, step: Step) -> None:
+        match step:
+            case RunNodes(nodes, outputs):
+                for index in nodes:
+                    self.run_node(index, self.slots)
+                for output in outputs:
+                    made = self.slots[output.slot]
+                    self.slots[output.slot] = self.allocated(output).copy_(made)
+            case MakeView():
+                base = self.slots[step.base]
+                (offset,) = self.values([step.offset])
+                self.slots[step.slot] = base.as_strided(
+                    self.values(step.shape),
+                    self.values(step.stride),
+                    base.storage_offset() + offset,
+                )
+            case Free(dead):
+                for slot in dead:
+                    del self.slots[slot]
+            case Launch():
+                self.launch(step)
+
+    def allocated(self, output: Output) -> torch.Tensor:
+        shape, stride = self.values(output.shape), self.values(output.stride)
+        dtype = DTYPES_BY_NAME[output.dtype]
+        if output.storage < 0:
+            return torch.empty_strided(shape, stride, dtype=dtype)
+        needed = math.prod(shape) * dtype.itemsize
+        held = self.storages.get(output.storage)
+        if held is None or held.numel() < needed:
+            held = self.storages[output.storage] = torch.empty(max(needed, 1), dtype=torch.uint8)
+        held.fill_(255)
+        return held[:needed].view(dtype).as_strided(shape, stride)
+
+    def launch(self, step: Launch) -> None:
+        kernel = self.kernels[step.kernel]
+        dims = {f"k{place}": value for place, value in enumerate(self.values(step.dims))}
+        if any(value < 1 for value in dims.values()):
+            for index in step.nodes:
+                self.run_node(index, self.slots)
+            return
+        params = [
+            self.slots[slot].item() if param.role == "scalar" else flat(self.slots[slot])
+            for slot, param in zip(step.inputs, kernel.params, strict=False)
+        ]
+        done = interpret(kernel, dims, params)
+        for output, result in zip(step.outputs, done, strict=True):
+            tensor = self.allocated(output)
+            whole = tensor.as_strided((tensor.numel(),), (1,))
+            assert sorted(result.indices.tolist()) == list(range(tensor.numel()))
+            values = torch.from_numpy(np.ascontiguousarray(result.values))
+            whole[torch.from_numpy(result.indices)] = values.to(whole.dtype)
+            self.slots[output.slot] = tensor
 
 
 def flat(tensor: torch.Tensor) -> Any:
@@ -76,13 +188,12 @@ def flat(tensor: torch.Tensor) -> Any:
     return (whole.double() if whole.is_floating_point() else whole).numpy()
 
 
-def run_plan(lowered: Lowered, captured: Captured, args: Sequence[Any]) -> Ran:
-    """Runs the Plan: launches by the interpreter, on what the steps before left."""
-    program = captured.program
-    inputs = [*args, *captured.constants]
+def run_captured(lowered: Lowered, recorded: Recorded) -> Ran:
+    """Runs a captured graph's Plan on the arguments that it was called with."""
+    captured = recorded.captured
     sizes: dict[str, int] = {}
     for binding in captured.bindings:
-        value = args[binding.position]
+        value = recorded.arguments[binding.position]
         if binding.kind == "size":
             value = value.shape[binding.dimension]
         elif binding.kind == "stride":
@@ -90,88 +201,56 @@ def run_plan(lowered: Lowered, captured: Captured, args: Sequence[Any]) -> Ran:
         if binding.name:
             sizes[binding.name] = int(value)
     assert not captured.computed
-    slots: dict[int, Any] = dict(enumerate(inputs))
-    reference: dict[int, Any] = {
-        place: value.clone() if isinstance(value, torch.Tensor) else value
-        for place, value in enumerate(inputs)
-    }
-    for value, kind in enumerate(value_types(program)):
-        if isinstance(kind, IntType) and kind.expr is not None:
-            slots[value] = ex.evaluate(kind.expr, sizes)
-            reference[value] = slots[value]
-    for index in range(len(program.nodes)):
-        run_node(captured, index, reference)
-    kernels = {kernel.id: kernel.kernel for kernel in lowered.kernels}
-    launches = 0
-    for step in lowered.plan.steps:
-        match step:
-            case RunNodes(nodes):
-                for index in nodes:
-                    run_node(captured, index, slots)
-            case MakeView():
-                base = slots[step.base]
-                slots[step.slot] = base.as_strided(
-                    [ex.evaluate(e, sizes) for e in step.shape],
-                    [ex.evaluate(e, sizes) for e in step.stride],
-                    base.storage_offset() + ex.evaluate(step.offset, sizes),
-                )
-            case Free(dead):
-                for slot in dead:
-                    del slots[slot]
-            case Launch():
-                launches += 1
-                kernel = kernels[step.kernel]
-                dims = {f"k{i}": ex.evaluate(e, sizes) for i, e in enumerate(step.dims)}
-                params = [
-                    slots[slot].item() if param.role == "scalar" else flat(slots[slot])
-                    for slot, param in zip(step.inputs, kernel.params, strict=False)
-                ]
-                shapes = [[ex.evaluate(e, sizes) for e in o.shape] for o in step.outputs]
-                outputs = [
-                    torch.empty_strided(
-                        shape,
-                        [ex.evaluate(e, sizes) for e in o.stride],
-                        dtype=DTYPES_BY_NAME[o.dtype],
-                    )
-                    for o, shape in zip(step.outputs, shapes, strict=True)
-                ]
-                if all(value >= 1 for value in dims.values()):
-                    done = interpret(kernel, dims, params)
-                    for tensor, result in zip(outputs, done, strict=True):
-                        storage = tensor.as_strided((tensor.numel(),), (1,))
-                        assert sorted(result.indices.tolist()) == list(range(tensor.numel()))
-                        values = torch.from_numpy(np.ascontiguousarray(result.values))
-                        storage[torch.from_numpy(result.indices)] = values.to(storage.dtype)
-                else:
-                    for index in step.nodes:
-                        run_node(captured, index, slots)
-                    outputs = [slots[o.slot] for o in step.outputs]
-                for output, tensor in zip(step.outputs, outputs, strict=True):
-                    slots[output.slot] = tensor
-    results = [None if value is None else slots[value] for value in program.outputs]
-    expected = [None if value is None else reference[value] for value in program.outputs]
-    return Ran(results, expected, launches)
+
+    def run_node(index: int, slots: dict[int, Any]) -> None:
+        node = captured.calls[index]
+
+        def value_of(arg: fx.Node) -> Any:
+            return slots[captured.numbers[arg]]
+
+        args, kwargs = map_arg((node.args, node.kwargs), value_of)
+        assert callable(node.target)
+        _keep(node.target(*args, **kwargs), captured.first[index], slots)
+
+    inputs = [*recorded.arguments, *captured.constants]
+    return run_plan(lowered, captured.program, inputs, sizes, run_node)
 
 
-def run_node(captured: Captured, index: int, slots: dict[int, Any]) -> None:
-    """Runs one node of the graph on slots."""
-    node = captured.calls[index]
+def run_built(
+    lowered: Lowered, program: Program, inputs: Sequence[Any], sizes: Mapping[str, int]
+) -> Ran:
+    """Runs the Plan of a Program that was built by hand: its ops are torch's."""
+    starts = first_outputs(program)
 
-    def value_of(arg: fx.Node) -> Any:
-        return slots[captured.numbers[arg]]
+    def value_of(arg: Arg, slots: Mapping[int, Any]) -> Any:
+        match arg:
+            case Ref(value):
+                return slots[value]
+            case DType(name):
+                return DTYPES_BY_NAME[name]
+            case tuple():
+                return [value_of(item, slots) for item in arg]
+            case None | bool() | int() | float() | str() | Keyword():
+                return arg
+            case _:
+                return ex.evaluate(arg, sizes)
 
-    args, kwargs = fx.node.map_arg((node.args, node.kwargs), value_of)
-    assert callable(node.target)
-    result = node.target(*args, **kwargs)
-    first = captured.first[index]
-    if isinstance(result, (tuple, list)):
-        for place, item in enumerate(result):
-            slots[first + place] = item
-    elif result is not None or captured.program.nodes[index].outputs:
-        slots[first] = result
+    def run_node(index: int, slots: dict[int, Any]) -> None:
+        node = program.nodes[index]
+        namespace, name, overload = node.op.split(".")
+        op = getattr(getattr(getattr(torch.ops, namespace), name), overload)
+        kwargs = {key: value_of(arg, slots) for key, arg in node.kwargs}
+        _keep(op(*(value_of(arg, slots) for arg in node.args), **kwargs), starts[index], slots)
+
+    return run_plan(lowered, program, inputs, sizes, run_node)
 
 
-def close(left: Any, right: Any) -> None:
+def _keep(result: Any, first: int, slots: dict[int, Any]) -> None:
+    for place, item in enumerate(result if isinstance(result, (tuple, list)) else [result]):
+        slots[first + place] = item
+
+
+def close(left: Any, right: Any, *, at_least: float = 0.0) -> None:
     """Asserts that a Plan's result is eager's: type, layout and values."""
     if not isinstance(right, torch.Tensor):
         assert left == right
@@ -181,7 +260,7 @@ def close(left: Any, right: Any) -> None:
     wide = [dim for dim, size in enumerate(right.shape) if size > 1]
     assert [left.stride(dim) for dim in wide] == [right.stride(dim) for dim in wide]
     tolerance = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float32: 2e-5}
-    limit = tolerance.get(right.dtype, 1e-9)
+    limit = max(tolerance.get(right.dtype, 1e-9), at_least)
     torch.testing.assert_close(left, right, rtol=limit, atol=limit, equal_nan=True)
 
 
@@ -189,7 +268,7 @@ def check(function: Callable[..., Any], *args: Any, dynamic: bool | None = True)
     """Captures, lowers, runs and compares; returns what was lowered."""
     recorded = record(function, *args, dynamic=dynamic)
     lowered = lower(recorded.captured.program, target_kind="cpu")
-    ran = run_plan(lowered, recorded.captured, recorded.arguments)
+    ran = run_captured(lowered, recorded)
     for result, expected in zip(ran.results, ran.expected, strict=True):
         close(result, expected)
     return lowered

@@ -1,0 +1,246 @@
+"""The Plan around the Kernels: order, views, storage, and what is dropped when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import torch
+from tests.unit.compiler.frontend.building import S0, S1, Builder, tensor
+from tests.unit.compiler.frontend.running import check, launched_nodes
+from torch import Tensor
+
+from nearhint_compiler.pipeline import Lowered, lower
+from nearhint_rules import expr as ex
+from nearhint_rules.plan import Free, Launch, MakeView, RunNodes, Step
+from nearhint_rules.program import TensorType
+
+KIND = tensor(S0, 64)
+Kind = TypeVar("Kind")
+
+
+def drawn(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1))
+
+
+def steps_of(lowered: Lowered, kind: type[Kind]) -> list[Kind]:
+    return [step for step in lowered.plan.steps if isinstance(step, kind)]
+
+
+def order_of(lowered: Lowered) -> list[tuple[int, ...]]:
+    """The nodes of each step that computes, in order."""
+    return [step.nodes for step in lowered.plan.steps if isinstance(step, (Launch, RunNodes))]
+
+
+def test_a_read_before_a_write_in_place_stays_before_it() -> None:
+    b = Builder()
+    x = b.input(S0, 64)
+    before = b.call("aten.exp.default", x, out=KIND)
+    b.call("aten.copy_.default", x, before, out=KIND, alias=x, mutates=(x,))
+    after = b.call("aten.tanh.default", x, out=KIND)
+    lowered = lower(b.program(before, after), target_kind="cpu")
+    assert order_of(lowered) == [(0,), (1,), (2,)]
+
+
+def test_a_read_through_a_view_sees_the_write() -> None:
+    b = Builder()
+    x, y = b.input(S0, 64), b.input(S0, 64)
+    view = b.call("aten.view.default", x, [S0, 64], out=KIND, alias=x)
+    before = b.call("aten.exp.default", view, out=KIND)
+    b.call("aten.copy_.default", x, y, out=KIND, alias=x, mutates=(x,))
+    after = b.call("aten.exp.default", view, out=KIND)
+    lowered = lower(b.program(before, after), target_kind="cpu")
+    # The view is no step: it is the same memory before and after.
+    assert order_of(lowered) == [(0, 1), (2,), (0, 3)]
+
+
+def test_a_value_that_is_written_in_place_is_not_computed_again() -> None:
+    b = Builder()
+    x = b.input(S0, 64)
+    value = b.call("aten.exp.default", x, out=KIND)
+    b.call("aten.add_.Tensor", value, x, out=KIND, alias=value, mutates=(value,))
+    result = b.call("aten.tanh.default", value, out=KIND)
+    lowered = lower(b.program(result), target_kind="cpu")
+    assert order_of(lowered)[0] == (0, 1)
+
+
+def test_random_steps_stay_in_order_and_run_once() -> None:
+    b = Builder()
+    x = b.input(S0, 64)
+    first = b.call("aten.rand_like.default", x, out=KIND, is_random=True)
+    slow = b.opaque(x, out=KIND)
+    second = b.call("aten.native_dropout.default", slow, 0.5, True, out=KIND, is_random=True)
+    third = b.call("aten.rand_like.default", x, out=KIND, is_random=True)
+    total = b.call("aten.add.Tensor", b.call("aten.mul.Tensor", second, third, out=KIND), first,
+                   out=KIND)  # fmt: skip
+    lowered = lower(b.program(total), target_kind="cpu")
+    ran = [node for nodes in steps_of(lowered, RunNodes) for node in nodes.nodes]
+    assert [node for node in ran if node in (0, 2, 3)] == [0, 2, 3]
+    assert len(ran) == len(set(ran))
+
+
+def test_outputs_that_leave_the_plan_have_memory_of_their_own() -> None:
+    b = Builder()
+    x = b.input(S0, 64)
+    kept = b.call("aten.exp.default", x, out=KIND)
+    viewed = b.call("aten.tanh.default", kept, out=KIND)
+    hidden = b.opaque(viewed, out=KIND)
+    flat = b.call("aten.view.default", viewed, [ex.mul(64, S0)], out=tensor(ex.mul(64, S0)),
+                  alias=viewed)  # fmt: skip
+    inner = b.call("aten.neg.default", hidden, out=KIND)
+    result = b.opaque(inner, out=KIND)
+    lowered = lower(b.program(kept, flat, result), target_kind="cpu")
+    storages = {
+        output.slot: output.storage
+        for launch in steps_of(lowered, Launch)
+        for output in launch.outputs
+    }
+    assert storages[kept.value] == storages[viewed.value] == -1
+    assert storages[inner.value] >= 0
+
+
+def test_an_opaque_alias_that_leaves_the_plan_keeps_its_base() -> None:
+    b = Builder()
+    x = b.input(S0, 64)
+    base = b.call("aten.exp.default", x, out=KIND)
+    alias = b.call("aten.something.default", base, out=KIND, alias=base)
+    lowered = lower(b.program(alias), target_kind="cpu")
+    (launch,) = steps_of(lowered, Launch)
+    assert launch.outputs[0].storage == -1
+
+
+def test_storage_is_shared_by_what_does_not_live_together() -> None:
+    b = Builder()
+    value = b.input(S0, 64)
+    for _ in range(6):
+        value = b.call("aten.exp.default", value, out=KIND)
+        value = b.call("aten.mm.default", value, value, out=KIND)
+    lowered = lower(b.program(value), target_kind="cpu")
+    # A launch's input and output live together; the last product leaves.
+    assert lowered.plan.storages == 2
+    offered = [output for step in steps_of(lowered, RunNodes) for output in step.outputs]
+    assert len(offered) == 5
+
+
+def test_a_smaller_tensor_may_use_a_larger_storage_only_if_that_is_provable() -> None:
+    def storages(first: TensorType, second: TensorType) -> int:
+        b = Builder()
+        x = b.typed(first)
+        large = b.opaque(b.call("aten.exp.default", x, out=first), out=second)
+        small = b.opaque(b.call("aten.exp.default", large, out=second), out=second)
+        return lower(b.program(small), target_kind="cpu").plan.storages
+
+    assert storages(tensor(S0, 128), tensor(S0, 64)) == 1
+    assert storages(tensor(S0, 64), tensor(S1, 64)) == 2
+
+
+def test_slots_are_dropped_after_their_last_use() -> None:
+    b = Builder()
+    x = b.input(S0, 64)
+    first = b.call("aten.exp.default", x, out=KIND)
+    second = b.opaque(first, out=KIND)
+    third = b.opaque(second, out=KIND)
+    lowered = lower(b.program(third), target_kind="cpu")
+    steps: Sequence[Step] = lowered.plan.steps
+    assert steps[2:] == () or isinstance(steps[-1], RunNodes)
+    freed = {slot for step in steps_of(lowered, Free) for slot in step.slots}
+    assert x.value not in freed
+    assert third.value not in freed
+
+
+def test_what_a_fallback_reads_is_alive_when_it_may_run() -> None:
+    """zeros_like reads nothing of x as a kernel, but everything of it as ATen."""
+    b = Builder()
+    x, y = b.input(S0, 64), b.input(S0, 64)
+    hidden = b.opaque(x, out=KIND)
+    zeros = b.call("aten.zeros_like.default", hidden, out=KIND)
+    total = b.call("aten.add.Tensor", b.call("aten.exp.default", y, out=KIND), zeros, out=KIND)
+    lowered = lower(b.program(total), target_kind="cpu")
+    places = {type(step): place for place, step in enumerate(lowered.plan.steps)}
+    assert places[RunNodes] < places[Launch]
+    assert hidden.value not in steps_of(lowered, Launch)[0].inputs
+    assert lowered.fallbacks[0].program.inputs == (KIND, KIND)
+
+
+def test_views_of_a_launch_are_made_from_its_output() -> None:
+    b = Builder()
+    x = b.input(S0, 64)
+    value = b.call("aten.exp.default", x, out=KIND)
+    part = TensorType("f32", (S0, ex.Int(32)), KIND.stride)
+    right = b.call("aten.slice.Tensor", value, 1, 32, 2**63 - 1, out=part, alias=value)
+    turned = TensorType("f32", part.shape[::-1], part.stride[::-1])
+    view = b.call("aten.t.default", right, out=turned, alias=right)
+    result = b.opaque(view, out=KIND)
+    lowered = lower(b.program(result), target_kind="cpu")
+    (made,) = steps_of(lowered, MakeView)
+    assert (made.base, made.offset, made.stride) == (value.value, ex.Int(32), turned.stride)
+
+
+def test_a_view_with_strides_that_it_cannot_have_is_left_to_the_client() -> None:
+    b = Builder()
+    x = b.input(S0, 64)
+    value = b.call("aten.exp.default", x, out=KIND)
+    wrong = TensorType("f32", KIND.shape, (ex.Int(999), ex.ONE))
+    view = b.call("aten.alias.default", value, out=wrong, alias=value)
+    lowered = lower(b.program(b.opaque(view, out=KIND)), target_kind="cpu")
+    assert not steps_of(lowered, MakeView)
+
+
+def test_equal_loops_are_computed_once() -> None:
+    b = Builder()
+    x = b.input(S0, 64)
+    first = b.opaque(b.call("aten.exp.default", x, out=KIND), out=KIND)
+    second = b.opaque(b.call("aten.exp.default", x, out=KIND), first, out=KIND)
+    lowered = lower(b.program(second), target_kind="cpu")
+    (launch,) = steps_of(lowered, Launch)
+    assert len(launch.outputs) == 1
+
+
+def test_equal_outputs_do_not_share_memory() -> None:
+    def both(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x.exp(), x.exp()
+
+    b = Builder()
+    x = b.input(S0, 64)
+    results = [b.call("aten.exp.default", x, out=KIND) for _ in range(2)]
+    lowered = lower(b.program(*results), target_kind="cpu")
+    assert not steps_of(lowered, MakeView)
+    check(both, drawn(5, 7))
+
+
+def test_layouts_that_torch_chose_are_kept() -> None:
+    def chosen(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x.transpose(0, 1).exp(), x.transpose(0, 1).sum(-1)
+
+    check(chosen, drawn(5, 7, 9))
+
+
+def test_inputs_and_their_views_can_be_outputs() -> None:
+    def mixed(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        z = x + y
+        return x, x[1:], z, z.view(-1), z[1:]
+
+    lowered = check(mixed, drawn(5, 7), drawn(5, 7))
+    assert len(launched_nodes(lowered)) == 1
+
+
+def test_input_mutations_stay_mutations() -> None:
+    def step(cache: Tensor, x: Tensor) -> Tensor:
+        cache[:, 1:3].copy_(x * 2)
+        return cache.sum(-1) + 1
+
+    check(step, drawn(5, 7), drawn(5, 2))
+
+
+def test_sources_name_the_nodes_of_each_launch() -> None:
+    lowered = check(lambda x: torch.softmax(x * 2, -1), drawn(5, 7))
+    (source,) = lowered.sources
+    launch = lowered.plan.steps[source.step]
+    assert isinstance(launch, Launch)
+    assert launch.nodes == source.nodes
+
+
+def test_an_empty_program_is_an_empty_plan() -> None:
+    b = Builder()
+    x = b.input(S0, 64)
+    assert lower(b.program(x, None), target_kind="cpu").plan.steps == ()
