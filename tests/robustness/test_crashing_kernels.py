@@ -79,7 +79,7 @@ def with_bench(test: Callable[[BenchPool], Coroutine[Any, Any, None]]) -> list[t
         ("abort();", "SIGABRT"),
         ("exit(0);", "status 0"),
         ("_Exit(7);", "status 7"),
-        ("y[1 << 20] = 1;", "SIGSEGV"),
+        ("y[-(1LL << 40)] = 1;", "SIGSEGV"),
         ("((float *)x)[0] = 1;", "SIGSEGV"),
         ("for (volatile char *p = (char *)&p; ; p -= 4096) *p = 1;", "SIGSEGV"),
     ],

@@ -6,35 +6,63 @@ and must not be taken for a kernel that hangs, killed, and blamed.
 
 from __future__ import annotations
 
+import time
+from dataclasses import dataclass
 from pathlib import Path
 
 _PROC = Path("/proc")
 
 
+@dataclass(frozen=True, slots=True)
+class _Count:
+    """Of a process's first thread: seconds on a CPU, seconds of waiting for one, and now."""
+
+    ran_s: float
+    waited_s: float
+    is_ready: bool
+
+
 class Starvation:
-    """Of a process and its children, by the kernel's count of time spent waiting for a CPU."""
+    """Of a process and its children, by the kernel's counts.
+
+    The kernel adds a wait to its count when it ends; one that goes on shows as a process that is
+    ready to run and does not.
+    """
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        self._waited_ns = self._read()
+        self._asked = time.monotonic()
+        self._counts = self._read()
 
     def since_last_s(self) -> float:
         """Seconds that the worst-off of them waited since this was last asked."""
-        before, self._waited_ns = self._waited_ns, self._read()
-        grown = (waited - before.get(pid, 0) for pid, waited in self._waited_ns.items())
-        return max(0, *grown, 0) / 1e9
+        before, self._counts = self._counts, self._read()
+        asked, self._asked = self._asked, time.monotonic()
+        elapsed_s = self._asked - asked
+        waits = [0.0]
+        for pid, count in self._counts.items():
+            last = before.get(pid)
+            if last is None:
+                continue  # younger than that
+            waits.append(count.waited_s - last.waited_s)
+            if count.is_ready and last.is_ready:
+                waits.append(elapsed_s - (count.ran_s - last.ran_s))
+        return min(max(waits), elapsed_s)
 
-    def _read(self) -> dict[int, int]:
-        found: dict[int, int] = {}
+    def _read(self) -> dict[int, _Count]:
+        found: dict[int, _Count] = {}
         left = [self._pid]
         while left:
             pid = left.pop()
+            folder = _PROC / str(pid)
             try:
-                # Three numbers: time on a CPU, time waiting for one, time slices.
-                fields = (_PROC / str(pid) / "schedstat").read_text("ascii").split()
-                children = (_PROC / str(pid) / "task" / str(pid) / "children").read_text("ascii")
+                # Three numbers: ns on a CPU, ns of waiting for one, time slices.
+                ran_ns, waited_ns, _ = (folder / "schedstat").read_text("ascii").split()
+                # The state follows the name, which stands in parentheses and may hold any.
+                state = (folder / "stat").read_bytes().rpartition(b")")[2].split()[0]
+                children = (folder / "task" / str(pid) / "children").read_text("ascii")
             except OSError:
                 continue  # it ended meanwhile, or this kernel does not count
-            found[pid] = int(fields[1])
+            found[pid] = _Count(int(ran_ns) / 1e9, int(waited_ns) / 1e9, state == b"R")
             left += [int(child) for child in children.split()]
         return found
