@@ -8,20 +8,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from nearhint.errors import NearhintError
+from nearhint.errors import InvalidSetting, NearhintError
 
 
 class TorchClientError(NearhintError):
     """Base of what this package raises."""
 
     code: ClassVar[str] = "TORCH_CLIENT"
-
-
-class CaptureFailed(TorchClientError):
-    """The graph cannot be written down as a Program."""
-
-    code = "CAPTURE_FAILED"
-    template = "capture: {problem}"
 
 
 class UnboundSymbol(TorchClientError):
@@ -38,15 +31,7 @@ class InvalidPlan(TorchClientError):
     template = "{step}: {problem}"
 
 
-class InvalidSizes(TorchClientError):
-    """A warm-up was asked for sizes that cannot be read, or that name no dynamic dimension."""
-
-    code = "SIZES_INVALID"
-    template = "{text!r}: {problem}"
-    hint = "Write them as 'batch=1,8;tokens=16,64'."
-
-
-class InvalidEntry(TorchClientError):
+class InvalidEntry(TorchClientError, InvalidSetting):
     """A warm-up's MODULE:ENTRY does not lead to a function that returns a WarmUp."""
 
     code = "ENTRY_INVALID"
@@ -54,7 +39,7 @@ class InvalidEntry(TorchClientError):
     hint = "Write MODULE:ENTRY, where ENTRY() returns nearhint_torch.WarmUp(...)."
 
 
-class InvalidDynamic(TorchClientError):
+class InvalidDynamic(TorchClientError, InvalidSetting):
     """A dynamic dimension is named that the function's arguments do not have."""
 
     code = "DYNAMIC_INVALID"

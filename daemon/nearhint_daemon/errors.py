@@ -111,13 +111,6 @@ class ToolchainMissing(DaemonError):
     hint = "install a C compiler (cpu) or Triton (cuda) where the daemon runs"
 
 
-class NotReady(DaemonError):
-    """The daemon is still starting, or is about to stop."""
-
-    code = "NOT_READY"
-    retry_after_s = 1.0
-
-
 class NoVariant(DaemonError):
     """Every candidate of a Kernel failed; the Fallback serves."""
 
@@ -241,7 +234,6 @@ STATUS_OF_CODE: Mapping[str, str] = {
     "WORKER_POOL_STOPPED": "UNAVAILABLE",
     "WORKER_HUNG": "DEADLINE_EXCEEDED",
     "CANCELLED": "CANCELLED",
-    "NOT_READY": "UNAVAILABLE",
     "STORE_READ_ONLY": "UNAVAILABLE",
     "STORE_FAILED": "INTERNAL",
     "SCHEMA_TOO_NEW": "FAILED_PRECONDITION",

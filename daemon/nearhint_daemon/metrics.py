@@ -40,16 +40,11 @@ STORE_PARTS = ("db", "wal", "artifacts")
 CORRUPT = ("artifact", "row", "database")
 DISPATCH_TIERS = ("t0", "t1", "t2", "t3")
 FALLBACK_REASONS = (
-    "no_table",
-    "no_variant",
-    "no_eligible_variant",
-    "no_complete_hint",
-    "fallback_wins",
-    "beyond_cutoff_fallback",
-    "guard",
-    "artifact_missing",
-    "daemon_away",
-    "zero_elements",
+    "no_plan",
+    "plan_unusable",
+    "strides_differ",
+    "unaligned",
+    "launch_failed",
     "other",
 )
 STATUSES = ("OK", *sorted({*STATUS_OF_CODE.values(), "UNKNOWN"}))

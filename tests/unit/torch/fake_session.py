@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from nearhint.session import Choice, Snapshot
+from nearhint_daemon.metrics import FALLBACK_REASONS
 from nearhint_rules.artifact import CpuLaunch
 from nearhint_rules.expr import Sym
 from nearhint_rules.plan import Plan, RunNodes, Step
@@ -50,6 +51,7 @@ class FakeSession:
         return handle
 
     def count_fallback(self, reason: str) -> None:
+        assert reason in FALLBACK_REASONS, "the daemon's metrics would count it as other"
         self.fallbacks.append(reason)
 
 
