@@ -1,0 +1,100 @@
+"""The elementary functions of the generated C, in units in the last place of the exact value.
+
+Samples every 1021st of all f32 bit patterns, and each pattern around the places where the methods
+change. The bars: exp within 2 ulp, tanh and erf within 4.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.unit.compiler.native import MACHINE, PORTABLE, Array, Native, compile_kernel
+
+from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.schedule import parse_schedule
+from nearhint_rules import expr as ex
+
+LEVELS = {"machine": MACHINE, "portable": PORTABLE}
+STEP = 1021
+AROUND = (2**-126, 1e-4, 0.0625, 0.3, 0.5, 0.625, 0.92, 1.0, 2.0, 3.8325066, 4.0, 9.0, 10.0, 17.3,
+          64.0, 87.33, 88.72, 88.8, 103.9, 104.0)  # fmt: skip
+
+Exact = Callable[[Array], Array]
+_erf: Any = np.frompyfunc(math.erf, 1, 1)
+
+
+def erf(x: Array) -> Array:
+    found: Array = _erf(x).astype(np.float64)
+    return found
+
+
+FUNCTIONS: Mapping[str, tuple[Exact, float]] = {
+    "exp": (np.exp, 2.0),
+    "tanh": (np.tanh, 4.0),
+    "erf": (erf, 4.0),
+}
+"""By op: the function in f64, and the greatest error allowed in ulp."""
+
+
+def arguments() -> Array:
+    spread = np.arange(0, 1 << 32, STEP, dtype=np.uint64).astype(np.uint32)
+    places = np.array(AROUND, np.float32).view(np.uint32)
+    near = (places[:, None] + np.arange(-300, 300, dtype=np.int64)).astype(np.uint32).ravel()
+    bits = np.concatenate([spread, near, near | np.uint32(1 << 31)])
+    values = bits.view(np.float32)
+    return np.ascontiguousarray(values[np.isfinite(values)])
+
+
+def errors_in_ulp(got: Array, exact: Array) -> Array:
+    """|got - exact| over the distance of the f32 numbers at `exact`; denormals have the least."""
+    with np.errstate(all="ignore"):
+        rounded = exact.astype(np.float32)
+        _, exponent = np.frexp(np.where(np.isfinite(exact), exact, 1.0))
+        unit = np.ldexp(1.0, np.maximum(exponent - 24, -149))
+        error = np.abs(got.astype(np.float64) - exact) / unit
+    # Where the exact value rounds to infinity, infinity is right.
+    return np.where(np.isinf(rounded) & (got == rounded), 0.0, error)
+
+
+def compiled(op: str, level: str, lanes: int, folder: Path) -> Native:
+    index = ex.symbol("p0")
+    kernel = ir.Kernel(
+        ("k0",), (ex.symbol("k0"),), (), (ir.Param("in", "f32"), ir.Param("out", "f32")),
+        (ir.Load(0, index), ir.Op(op, "f32", (0,)), ir.Store(1, index, 1)),
+    )  # fmt: skip
+    schedule = parse_schedule(f"cpu.pointwise axis=0 lanes={lanes} unroll=1 block=64")
+    return compile_kernel(kernel, schedule, folder, at=LEVELS[level])
+
+
+@pytest.mark.parametrize("lanes", [1, 8, 16])
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("op", FUNCTIONS)
+def test_elementary_functions_are_accurate(op: str, level: str, lanes: int, tmp_path: Path) -> None:
+    exact_of, bar = FUNCTIONS[op]
+    x = arguments()
+    got = np.zeros_like(x)
+    compiled(op, level, lanes, tmp_path).run((x.size,), [x, got])
+    with np.errstate(all="ignore"):
+        exact = exact_of(x.astype(np.float64))
+    errors = errors_in_ulp(got, exact)
+    worst = int(np.argmax(errors))
+    assert not np.isnan(got).any()
+    assert errors[worst] <= bar, f"{op}({x[worst]!r}) = {got[worst]!r}, off by {errors[worst]:.2f}"
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("op", FUNCTIONS)
+def test_infinities_nan_and_the_sign_of_zero_are_as_in_the_library(
+    op: str, level: str, tmp_path: Path
+) -> None:
+    x = np.array([np.inf, -np.inf, np.nan, 0.0, -0.0], np.float32)
+    got = np.zeros_like(x)
+    compiled(op, level, 8, tmp_path).run((x.size,), [x, got])
+    expected = FUNCTIONS[op][0](x.astype(np.float64)).astype(np.float32)
+    assert np.array_equal(got, expected, equal_nan=True)
+    assert (np.signbit(got) == np.signbit(expected))[[0, 1, 3, 4]].all()
