@@ -38,6 +38,9 @@ def exits(command: Callable[Arguments, ExitCode | None]) -> Callable[Arguments, 
         except RulesError as error:
             talk(f"nearhint: the daemon's answer makes no sense: {error.code}: {error}")
             code = ExitCode.INTEGRITY
+        except KeyboardInterrupt:
+            talk("nearhint: interrupted")
+            code = ExitCode.INTERRUPTED
         click.get_current_context().exit(int(code))
 
     return run

@@ -40,6 +40,9 @@ def _exits(command: Callable[Arguments, ExitCode]) -> Callable[Arguments, None]:
             if error.hint:
                 click.echo(f"  {error.hint}", err=True)
             code = error.exit_code
+        except KeyboardInterrupt:
+            click.echo("nearhintd: interrupted", err=True)
+            code = ExitCode.INTERRUPTED
         sys.exit(int(code))
 
     return run

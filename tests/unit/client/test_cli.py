@@ -14,6 +14,8 @@ from tests.unit.client import doubling
 from nearhint._cli_explain import read_dims
 from nearhint._cli_run import read_sizes, read_sizes_file
 from nearhint.cli import main
+from nearhint.cli_output import SCHEMA_VERSION
+from nearhint.connection import Connection
 from nearhint.errors import InvalidSetting
 from nearhint.exit_codes import BY_ERROR, ExitCode
 from nearhint.testing import TARGET_ID, FakeDaemon
@@ -148,6 +150,28 @@ def test_explain_as_json(explained: FakeDaemon) -> None:
     assert first["dims"] == {"k0": 64}
     assert [each["median_ns"] for each in first["ranked"]] == [100, 101]
     assert content["rejected"] == ["looped 8: wrong at k0=7"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["status"], ["kernels"], ["explain", "abab"], ["policy", "cpu"]], ids=" ".join
+)
+def test_every_table_has_a_json_form_with_a_schema_version(
+    explained: FakeDaemon, arguments: list[str]
+) -> None:
+    result = run(*arguments, "--json", "--address", explained.address)
+    assert json.loads(result.stdout)["schema_version"] == SCHEMA_VERSION
+
+
+def test_what_is_interrupted_says_so(
+    explained: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(connection: Connection) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Connection, "get_status", interrupt)
+    result = run("status", "--address", explained.address)
+    assert result.exit_code == ExitCode.INTERRUPTED
+    assert "interrupted" in result.stderr
 
 
 def test_policy_is_shown_and_set(explained: FakeDaemon) -> None:

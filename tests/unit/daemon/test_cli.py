@@ -88,6 +88,25 @@ def test_config_show_says_where_values_come_from() -> None:
     assert "threads = 3  # environment NEARHINT_THREADS" in result.stdout.splitlines()
 
 
+def test_config_show_as_json() -> None:
+    runner = CliRunner(env={"NEARHINT_THREADS": "3"})
+    content = json.loads(runner.invoke(main, ["config", "show", "--origin", "--json"]).stdout)
+    assert content["schema_version"] == 1
+    assert content["settings"].keys() == content["origins"].keys() == SETTINGS.keys()
+    assert content["settings"]["threads"] == 3
+    assert content["origins"]["threads"] == "environment NEARHINT_THREADS"
+
+
+def test_what_is_interrupted_says_so(state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(directory: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("nearhint_daemon.checking.check", interrupt)
+    result = CliRunner().invoke(main, ["db", "check", "--state-dir", str(state_dir)])
+    assert result.exit_code == ExitCode.INTERRUPTED
+    assert "interrupted" in result.stderr
+
+
 def test_a_bad_setting_is_a_usage_error() -> None:
     result = CliRunner().invoke(main, ["serve", "--address", "0.0.0.0:50051"])
     assert result.exit_code == ExitCode.USAGE
