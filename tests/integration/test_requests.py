@@ -8,10 +8,12 @@ from pathlib import Path
 
 import grpc
 import pytest
-from tests.integration.daemon_in_process import Running, running
+from tests.integration.daemon_in_process import Running, kernels_in, running
 from tests.integration.fake_workers import CPU, chain
 from tests.integration.statuses import details
 
+from nearhint_daemon.hint_uses import CLIENT_WEIGHT, calls_by_bucket
+from nearhint_daemon.usage import SIZES_LIMIT
 from nearhint_proto import convert
 from nearhint_proto.v1 import (
     admin_service_pb2,
@@ -20,6 +22,7 @@ from nearhint_proto.v1 import (
     program_pb2,
     types_pb2,
 )
+from nearhint_rules.hints import bucket
 from nearhint_rules.program import Program
 
 Spoil = Callable[[program_pb2.Program], None]
@@ -64,6 +67,13 @@ def _huge(program: program_pb2.Program) -> None:
     program.symbols[0].high = 2**62
 
 
+def _size(value: int) -> Spoil:
+    def spoil(program: program_pb2.Program) -> None:
+        program.inputs[0].tensor.shape[0].CopyFrom(types_pb2.Expr(constant=value))
+
+    return spoil
+
+
 def _missing_output(program: program_pb2.Program) -> None:
     program.outputs[0].value = 99
 
@@ -80,6 +90,8 @@ def _missing_output(program: program_pb2.Program) -> None:
         (_swap, "program.symbols"),
         (_huge, "program.symbols[0].high"),
         (_missing_output, "program.outputs[0]"),
+        (_size(-1), "program.inputs[0].shape"),
+        (_size(2**62), "program.inputs[0].shape"),
     ],
 )
 def test_a_malformed_program_is_refused_with_the_field(
@@ -167,6 +179,56 @@ def test_a_hint_whose_tensors_are_too_large_fails_before_anything_is_allocated(
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize(
+    ("field", "request_"),
+    [
+        ("hints", kernel_service_pb2.EnsureKernelsRequest(hints=[types_pb2.SizeHint()] * 257)),
+        ("kernels", kernel_service_pb2.EnsureKernelsRequest(kernels=["k"] * 1025)),
+        ("threads", kernel_service_pb2.EnsureKernelsRequest(threads=1025)),
+        ("namespace", kernel_service_pb2.EnsureKernelsRequest(namespace="a\nb")),
+        ("client_id", kernel_service_pb2.EnsureKernelsRequest(client_id="c" * 257)),
+    ],
+)
+def test_too_much_or_unprintable_is_refused_with_the_field(
+    tmp_path: Path, field: str, request_: kernel_service_pb2.EnsureKernelsRequest
+) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await daemon.client.kernels.EnsureKernels(request_, timeout=20)
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert details(caught.value)["field"] == field
+
+    asyncio.run(scenario())
+
+
+def test_a_question_that_makes_no_sense_is_refused_with_the_field(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            registered = await daemon.client.register(chain(1))
+            await daemon.client.tuned(registered, 64)
+            launch = registered.plan.steps[0].launch
+
+            async def field_of(*dims: int, times: int = 1) -> object:
+                question = kernel_service_pb2.SelectQuestion(
+                    kernel=launch.kernel, fallback=launch.fallback, dims=dims
+                )
+                request = kernel_service_pb2.SelectRequest(
+                    target_id=registered.target_id, questions=[question] * times
+                )
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await daemon.client.kernels.Select(request, timeout=20)
+                assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+                return details(caught.value)["field"]
+
+            assert await field_of(2**62) == "questions[0].dims[0]"
+            assert await field_of(2**64 - 1) == "questions[0].dims[0]"
+            assert str(await field_of(64, 64)).startswith("questions[0]")
+            assert await field_of(64, times=1025) == "questions"
+
+    asyncio.run(scenario())
+
+
 def test_what_is_unknown_is_not_found(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as daemon:
@@ -246,6 +308,67 @@ def test_usage_outside_the_ranges_is_refused_and_each_client_is_capped(tmp_path:
             # Another client is not held back.
             answer = await call(report(registered.program_id, 16, "b"), timeout=20)
             assert answer.accepted == 1
+
+    asyncio.run(scenario())
+
+
+def test_one_client_cannot_outweigh_another_or_report_endless_sizes(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            registered = await daemon.client.register(chain(1))
+            await daemon.client.tuned(registered, 64)
+
+            async def report(client_id: str, sizes: range, calls: int) -> int:
+                usages = [
+                    kernel_service_pb2.Usage(
+                        program_id=registered.program_id,
+                        sizes=convert.size_hint_to_proto({"s0": size}),
+                        calls=calls,
+                        launches=[0, 0, calls, 0],
+                    )
+                    for size in sizes
+                ]
+                request = kernel_service_pb2.ReportUsageRequest(client_id=client_id, usages=usages)
+                return (await daemon.client.kernels.ReportUsage(request, timeout=20)).accepted
+
+            assert await report("loud", range(64, 65), 2**60) == 1
+            assert await report("quiet", range(1024, 1025), 3) == 1
+            assert await report("endless", range(2, 902), 1) == SIZES_LIMIT
+            assert await report("endless", range(902, 1802), 1) == 0
+            await daemon.core.usage.flush()
+            (kernel,) = kernels_in(registered.plan)
+            calls = await calls_by_bucket(
+                daemon.core.store,
+                daemon.core.programs,
+                namespace="",
+                kernel=kernel,
+                target_kind="cpu",
+            )
+            # The third client's weight is spread; that of the other two is the same.
+            assert 0 <= calls[bucket((64,))] - CLIENT_WEIGHT <= CLIENT_WEIGHT
+            assert 0 <= calls[bucket((1024,))] - CLIENT_WEIGHT <= CLIENT_WEIGHT
+            assert sum(calls.values()) <= 3 * CLIENT_WEIGHT
+
+    asyncio.run(scenario())
+
+
+def test_the_server_says_what_it_speaks_and_how_an_operation_fares(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            info = await daemon.client.admin.GetServerInfo(
+                admin_service_pb2.GetServerInfoRequest(), timeout=20
+            )
+            assert info.protocol_min <= info.protocol_max
+            assert info.version
+            assert info.compiler_version
+            assert info.daemon_id == daemon.core.store.daemon_id
+            assert set(info.features) >= {"operations", "select", "tables.watch", "usage"}
+            registered = await daemon.client.register(chain(1))
+            finished = await daemon.client.tuned(registered, 64)
+            answer = await daemon.client.operations.GetOperation(
+                operation_service_pb2.GetOperationRequest(id=finished.id), timeout=20
+            )
+            assert answer.operation == finished
 
     asyncio.run(scenario())
 

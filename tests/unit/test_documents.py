@@ -84,7 +84,7 @@ def test_every_exit_code_on_the_page_is_the_one_that_commands_end_with() -> None
                 shown = documented_errors(name)[cause, each.code]
                 # Which code an error has depends on its class; its fields are not looked at.
                 assert shown == str(int(exit_code(_without_fields(each)))), cause
-    listed = [int(cells[0]) for heading, cells in tables("ERRORS.md") if cells[0].isdecimal()]
+    listed = [int(cells[0]) for _, cells in tables("ERRORS.md") if cells[0].isdecimal()]
     assert listed == [int(code) for code in ExitCode]
 
 

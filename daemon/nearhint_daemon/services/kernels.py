@@ -10,6 +10,7 @@ from nearhint_daemon.services.boundary import Context, below
 from nearhint_daemon.services.messages import (
     operation_message,
     provenance_messages,
+    read_dims,
     read_namespace,
     read_sizes,
     read_text,
@@ -110,6 +111,7 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
         response = pb.SelectResponse()
         for position, question in enumerate(request.questions):
             key = (namespace, question.kernel, request.target_id)
+            dims = read_dims(question.dims, field=f"questions[{position}].dims")
             if request.generation:
                 table = self._core.tables.at(key, request.generation)
             else:
@@ -117,7 +119,7 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
             try:
                 selection = select(
                     table,
-                    tuple(question.dims),
+                    dims,
                     fallback=question.fallback,
                     alignments=tuple(question.alignments) or None,
                 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from google.protobuf import timestamp_pb2
 
@@ -19,6 +19,7 @@ from nearhint_proto.v1 import (
     types_pb2,
 )
 from nearhint_rules.errors import RulesError
+from nearhint_rules.program import SIZE_LIMIT
 
 NAMESPACE_LIMIT = 128
 TEXT_LIMIT = 256
@@ -82,6 +83,14 @@ def read_sizes(message: types_pb2.SizeHint, *, field: str) -> dict[str, int]:
         return convert.size_hint_from_proto(message, field=field)
     except RulesError as error:
         raise below("", error) from None
+
+
+def read_dims(dims: Sequence[int], *, field: str) -> tuple[int, ...]:
+    """A Kernel's sizes; raises `InvalidRequest` naming the one that is none."""
+    for position, size in enumerate(dims):
+        if size >= SIZE_LIMIT:
+            raise InvalidRequest(f"{size} is not below 2^62", field=f"{field}[{position}]")
+    return tuple(dims)
 
 
 def read_text(text: str, *, field: str, limit: int = TEXT_LIMIT) -> str:

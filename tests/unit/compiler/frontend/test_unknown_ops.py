@@ -1,0 +1,35 @@
+"""An op that no table knows is no error: it stays opaque, and the rest is lowered around it."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.compiler.frontend.building import S0, Builder, tensor
+
+from nearhint_compiler.pipeline import lower
+from nearhint_rules.plan import Launch, RunNodes
+from nearhint_rules.program import Symbol
+
+
+@pytest.mark.parametrize("target_kind", ["cpu", "cuda"])
+@pytest.mark.parametrize(
+    "op", ["acme.frobnicate.default", "aten.not_yet_invented.Tensor", "aten.add.out_of_this_world"]
+)
+def test_an_unknown_op_runs_as_a_node_between_kernels(op: str, target_kind: str) -> None:
+    builder = Builder((Symbol("s0", 2),))
+    kind = tensor(S0, device=target_kind)
+    x = builder.typed(kind)
+    before = builder.call("aten.tanh.default", x, out=kind)
+    between = builder.call(op, before, "text", None, 2.5, out=kind)
+    after = builder.call("aten.tanh.default", between, out=kind)
+    steps = lower(builder.program(after), target_kind=target_kind).plan.steps
+    assert [step.nodes for step in steps if isinstance(step, RunNodes)] == [(1,)]
+    assert [step.nodes for step in steps if isinstance(step, Launch)] == [(0,), (2,)]
+
+
+def test_a_program_of_nothing_but_unknown_ops_has_no_kernels() -> None:
+    builder = Builder((Symbol("s0", 2),))
+    kind = tensor(S0)
+    made = builder.call("acme.frobnicate.default", builder.typed(kind), out=kind)
+    lowered = lower(builder.program(made), target_kind="cpu")
+    assert lowered.kernels == ()
+    assert [step for step in lowered.plan.steps if isinstance(step, Launch)] == []
