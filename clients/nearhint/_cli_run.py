@@ -37,6 +37,18 @@ def read_sizes(text: str) -> list[Sizes]:
     return [dict(zip(axes, point, strict=True)) for point in itertools.product(*axes.values())]
 
 
+def read_pairs(text: str) -> tuple[tuple[int, int], ...]:
+    """The (batch, tokens) of `batch=1,8;tokens=16,64`; raises `InvalidSetting`.
+
+    >>> read_pairs("batch=1,8;tokens=16")
+    ((1, 16), (8, 16))
+    """
+    points = read_sizes(text)
+    if any(point.keys() != {"batch", "tokens"} for point in points):
+        raise _bad_sizes(text)
+    return tuple((point["batch"], point["tokens"]) for point in points)
+
+
 def read_sizes_file(path: Path) -> list[Sizes]:
     """The combinations of each line of a file; empty lines and lines that start with # are none."""
     lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
@@ -58,7 +70,9 @@ def _load(module: str, *, what: str, extra: str) -> ModuleType:
 
 @click.command(
     epilog=examples(
-        "nearhint demo", "nearhint demo --compare inductor --json", "nearhint demo --device cuda"
+        "nearhint demo",
+        "nearhint demo --compare inductor --json",
+        "nearhint demo --device cuda --model ./my-model --sizes 'batch=1,16;tokens=12,60'",
     )
 )
 @click.option(
@@ -67,16 +81,46 @@ def _load(module: str, *, what: str, extra: str) -> ModuleType:
 @click.option(
     "--compare", type=click.Choice(["inductor"]), help="Also time torch.compile(dynamic=True)."
 )
+@click.option(
+    "--model",
+    type=click.Path(exists=True, file_okay=False),
+    help="A directory as sentence-transformers saves one; else all-MiniLM-L6-v2 from its package.",
+)
+@click.option(
+    "--sizes",
+    help="What to encode, all combinations: 'batch=1,8;tokens=16,64'; else a pinned list.",
+)
+@click.option(
+    "--settle-timeout-s",
+    type=click.FloatRange(min=0, min_open=True),
+    default=600.0,
+    show_default=True,
+    help="Go on with what is tuned after so many seconds.",
+)
 @json_option
 @exits
-def demo(device: str, compare: str | None, as_json: bool) -> ExitCode:
+def demo(
+    device: str,
+    compare: str | None,
+    model: str | None,
+    sizes: str | None,
+    settle_timeout_s: float,
+    as_json: bool,
+) -> ExitCode:
     """Encode real sentences of every length with a real model, through a daemon of its own.
 
     Cold, then warm, then from a second process, then after the daemon was killed and started
     again. Needs nearhint[daemon,torch,demo].
     """
     module = _load("nearhint.demo", what="nearhint demo", extra="daemon,torch,demo")
-    report = module.run(module.DemoOptions(device=device, compare=compare or ""))
+    options = module.DemoOptions(
+        device=device,
+        compare=compare or "",
+        model=model or "",
+        sizes=read_pairs(sizes) if sizes else (),
+        settle_timeout_s=settle_timeout_s,
+    )
+    report = module.run(options)
     click.echo(module.as_json(report) if as_json else module.as_table(report))
     return ExitCode.OK
 

@@ -189,6 +189,26 @@ def _is_whole(connection: Connection, sha256: str, size_bytes: int) -> bool:
     return hashlib.sha256(binary).hexdigest() == sha256
 
 
+def explained(daemon: DemoDaemon) -> str:
+    """What `nearhint explain` says of the Kernel with the most hints."""
+    connection = daemon.connect()
+    try:
+        known = list(kernels(connection))
+    finally:
+        connection.close()
+    if not known:
+        return ""
+    chosen = max(known, key=lambda kernel: (kernel.hints, kernel.id))
+    done = subprocess.run(
+        [sys.executable, "-m", "nearhint", "explain", chosen.id[:12]],
+        env={**os.environ, "NEARHINT_ADDRESS": daemon.address},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout or done.stderr
+
+
 def environment(daemon: DemoDaemon, directory: Path) -> dict[str, str]:
     """The environment of a process that uses this daemon."""
     return {

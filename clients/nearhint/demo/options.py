@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
 
 PAIRS: tuple[tuple[int, int], ...] = (
     (1, 12), (1, 23), (1, 40), (1, 64), (1, 110),
@@ -20,16 +22,39 @@ GPU_PAIRS: tuple[tuple[int, int], ...] = (
 class DemoOptions:
     """`device` is "cpu" or "cuda"; `compare` is "" or "inductor".
 
-    `repetitions` are interleaved timings of each pair; `settle_timeout_s` bounds the tuning, for
-    each of the two waits for it.
+    `model` is a directory as sentence-transformers saves one; empty: all-MiniLM-L6-v2 from its
+    package. `sizes` are the (batch, tokens) to encode; empty: those of the device. `repetitions`
+    are interleaved timings of each pair; `settle_timeout_s` bounds the tuning.
     """
 
     device: str = "cpu"
     compare: str = ""
+    model: str = ""
+    sizes: tuple[tuple[int, int], ...] = ()
     repetitions: int = 21
     settle_timeout_s: float = 600.0
 
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:
         """The (batch, tokens) that the device is shown at."""
-        return PAIRS if self.device == "cpu" else GPU_PAIRS
+        return self.sizes or (PAIRS if self.device == "cpu" else GPU_PAIRS)
+
+    @property
+    def precision(self) -> str:
+        """What the model computes in: torch's name of a dtype."""
+        return "float32" if self.device == "cpu" else "float16"
+
+    def as_text(self) -> str:
+        """For another process.
+
+        >>> DemoOptions.from_text(DemoOptions(sizes=((4, 16),)).as_text()).pairs
+        ((4, 16),)
+        """
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> DemoOptions:
+        """The inverse of `as_text`."""
+        fields: dict[str, Any] = json.loads(text)
+        sizes = tuple((batch, tokens) for batch, tokens in fields.pop("sizes"))
+        return cls(sizes=sizes, **fields)

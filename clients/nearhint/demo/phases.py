@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
+import datetime as dt
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,14 +18,16 @@ from rich.console import Console
 from rich.progress import Progress
 
 from nearhint.demo import second
-from nearhint.demo.daemon import DemoDaemon, environment, kernels, lost, results
-from nearhint.demo.models import Encoder, Features, warm_up_capture
+from nearhint.demo.closeness import NOTHING, closeness
+from nearhint.demo.conditions import conditions
+from nearhint.demo.daemon import DemoDaemon, environment, explained, lost, results
+from nearhint.demo.models import Embeddings, Encoder, Features, warm_up_capture
 from nearhint.demo.options import DemoOptions
 from nearhint.demo.report import DemoReport, Row, geometric_mean
 from nearhint.demo.text import Batch
 from nearhint.demo.tiers import Served, served
 from nearhint.demo.timing import interleaved_ms
-from nearhint.readiness import settle, status
+from nearhint.readiness import SettleReport, settle, status
 from nearhint.session import counters, shutdown
 
 RECONNECT_TIMEOUT_S = 60.0
@@ -55,7 +56,7 @@ def run(options: DemoOptions) -> DemoReport:
 class _Pair:
     batch: Batch
     features: Features
-    reference: torch.Tensor
+    reference: Embeddings
 
 
 class _Demo:
@@ -66,7 +67,6 @@ class _Demo:
         self._daemon = daemon
         self._directory = directory
         self._progress = progress
-        self._precision = "float32" if options.device == "cpu" else "float16"
         self._device = "cpu" if options.device == "cpu" else "cuda:0"
         self._exceptions = 0
         self._first_t2_s: float | None = None
@@ -74,8 +74,7 @@ class _Demo:
     def run(self) -> DemoReport:
         options = self._options
         capture_s = self._ask("capture").first_call_s
-        eager = Encoder(device=options.device, precision=self._precision)
-        compiled = Encoder(device=options.device, precision=self._precision)
+        eager, compiled = self._encoder(), self._encoder()
         compiled.compile("nearhint")
         inductor = self._inductor()
         pairs = self._pairs(eager)
@@ -88,7 +87,9 @@ class _Demo:
         self._call(lambda: compiled.forward(features))
         first_call_s = time.perf_counter() - start
         self._cold(compiled, pairs, start)
-        is_settled = self._settle(compiled, pairs, start)
+        settled = self._settle(compiled, pairs, start)
+        settle_s = time.perf_counter() - start
+        tuned = self._daemon.status()
 
         self._daemon.leave_alone(self._device)
         rows = self._time(eager, compiled, inductor, pairs)
@@ -100,6 +101,8 @@ class _Demo:
         second_compiles = self._daemon.status().compiles_run - compiles
         restart_tiers, restart_compiles, lost_results = self._restart(compiled, pairs)
         return DemoReport(
+            conditions=conditions(sys.argv[1:], device=options.device, now=dt.datetime.now(dt.UTC)),
+            precision=options.precision,
             rows=tuple(rows),
             captures=captures,
             recompiles=max(0, captures - 2),
@@ -107,7 +110,12 @@ class _Demo:
             capture_s=capture_s,
             first_call_s=first_call_s,
             first_t2_s=self._first_t2_s,
-            settled=is_settled,
+            settled=settled.settled,
+            settle_s=settle_s,
+            at_t0=settled.at_t0,
+            kernels=tuned.kernels,
+            variants=tuned.variants,
+            measurements=tuned.measurements,
             second_process_capture_s=second_capture_s,
             second_process_first_call_s=other.first_call_s,
             second_process_compiles=second_compiles,
@@ -122,33 +130,32 @@ class _Demo:
             if inductor is not None
             else None,
             metrics_address=self._daemon.status().metrics_address,
-            explain=self._explain(),
+            explain=explained(self._daemon),
         )
 
     def _ask(self, role: str) -> second.Answer:
-        return second.ask(
-            role,
+        where = environment(self._daemon, self._directory)
+        return second.ask(role, self._options, environment=where)
+
+    def _encoder(self, precision: str = "") -> Encoder:
+        return Encoder(
             device=self._options.device,
-            precision=self._precision,
-            environment=environment(self._daemon, self._directory),
+            precision=precision or self._options.precision,
+            directory=self._options.model,
         )
 
     def _inductor(self) -> Encoder | None:
         if self._options.compare != "inductor":
             return None
-        encoder = Encoder(device=self._options.device, precision=self._precision)
+        encoder = self._encoder()
         encoder.compile("inductor")
         return encoder
 
     def _pairs(self, eager: Encoder) -> list[_Pair]:
         """The batches, with what eager makes of them in float32."""
-        exact = (
-            eager
-            if self._precision == "float32"
-            else Encoder(device=self._options.device, precision="float32")
-        )
+        exact = eager if self._options.precision == "float32" else self._encoder("float32")
         return [
-            _Pair(batch, eager.tokenise(batch), exact.forward(exact.tokenise(batch)).float())
+            _Pair(batch, eager.tokenise(batch), exact.embed(exact.tokenise(batch)))
             for batch in eager.batches(self._options.pairs)
         ]
 
@@ -171,7 +178,7 @@ class _Demo:
         for pair in self._progress.track(pairs, description="cold"):
             self._encode(compiled, pair, start)
 
-    def _settle(self, compiled: Encoder, pairs: Sequence[_Pair], start: float) -> bool:
+    def _settle(self, compiled: Encoder, pairs: Sequence[_Pair], start: float) -> SettleReport:
         """Waits for the tuning; encodes now and then, to see the first launch at T2."""
         deadline = time.perf_counter() + self._options.settle_timeout_s
         task = self._progress.add_task("tuning", total=None)
@@ -185,7 +192,7 @@ class _Demo:
         self._progress.remove_task(task)
         for pair in pairs:
             self._encode(compiled, pair, start)
-        return report.settled
+        return report
 
     def _time(
         self,
@@ -211,16 +218,25 @@ class _Demo:
             repetitions=self._options.repetitions,
             synchronise=torch.cuda.synchronize if self._device != "cpu" else lambda: None,
         )
-        outputs: list[torch.Tensor] = []
-        answer = self._call(lambda: outputs.append(compiled.forward(pair.features).float()))
+        found: list[Embeddings] = []
+        answer = self._call(lambda: found.append(compiled.embed(pair.features)))
+        alone = eager.embed(pair.features)
+        by_sentence, by_token = NOTHING, NOTHING
+        if found:
+            by_sentence = closeness(found[0].sentences, pair.reference.sentences)
+            by_token = closeness(found[0].tokens, pair.reference.tokens)
         return Row(
             batch=pair.batch.batch,
             tokens=pair.batch.tokens,
             eager_ms=times_ms["eager"],
             nearhint_ms=times_ms["nearhint"],
             inductor_ms=times_ms.get("inductor"),
-            max_abs_diff=_difference(outputs, pair.reference),
-            cosine=_cosine(outputs, pair.reference),
+            max_abs_diff=by_sentence.max_abs_diff,
+            cosine=by_sentence.cosine,
+            token_max_abs_diff=by_token.max_abs_diff,
+            token_cosine=by_token.cosine,
+            eager_max_abs_diff=closeness(alone.sentences, pair.reference.sentences).max_abs_diff,
+            eager_token_max_abs_diff=closeness(alone.tokens, pair.reference.tokens).max_abs_diff,
             tiers=answer.tiers,
             hints=answer.hints,
         )
@@ -251,29 +267,6 @@ class _Demo:
         tiers = {name: sum(each.tiers[name] for each in answers) for name in answers[0].tiers}
         return tiers, compiles, lost_results
 
-    def _explain(self) -> str:
-        """What `nearhint explain` says of the Kernel with the most hints."""
-        connection = self._daemon.connect()
-        try:
-            known = list(kernels(connection))
-        finally:
-            connection.close()
-        if not known:
-            return ""
-        chosen = max(known, key=lambda kernel: (kernel.hints, kernel.id))
-        done = subprocess.run(
-            [_command("nearhint"), "explain", chosen.id[:12]],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        return done.stdout or done.stderr
-
-
-def _command(name: str) -> str:
-    beside = Path(sys.executable).with_name(name)
-    return str(beside) if beside.exists() else name
-
 
 def _captures() -> int:
     """Graphs that the backend was given in this process, whatever became of them."""
@@ -282,17 +275,3 @@ def _captures() -> int:
         for name, count in counters.seen().items()
         if name == "captures" or name.startswith("original_")
     )
-
-
-def _difference(outputs: Sequence[torch.Tensor], reference: torch.Tensor) -> float:
-    if not outputs:
-        return math.inf
-    return float((outputs[0] - reference).abs().max())
-
-
-def _cosine(outputs: Sequence[torch.Tensor], reference: torch.Tensor) -> float:
-    """The least cosine between a sentence's token embeddings and eager's."""
-    if not outputs:
-        return -1.0
-    got, wanted = outputs[0].flatten(1).double(), reference.flatten(1).double()
-    return float(torch.nn.functional.cosine_similarity(got, wanted).min())

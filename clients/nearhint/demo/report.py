@@ -11,12 +11,17 @@ from dataclasses import asdict, dataclass
 from rich.console import Console
 from rich.table import Table
 
+from nearhint.demo.conditions import Conditions
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One (batch, tokens) pair; times of the transformer's forward on the tokenised batch.
 
-    `tiers` counts launches of one call; `cosine` is the least over the sentences, to eager.
+    Differences are to eager in float32, and cosines the least over the sentences: of the sentences'
+    embeddings, which are of length 1; with `token_`, of all tokens' embeddings, whose elements are
+    up to about 6; with `eager_`, of eager in the precision of the demo. `tiers` counts launches of
+    one call.
     """
 
     batch: int
@@ -26,6 +31,10 @@ class Row:
     inductor_ms: float | None
     max_abs_diff: float
     cosine: float
+    token_max_abs_diff: float
+    token_cosine: float
+    eager_max_abs_diff: float
+    eager_token_max_abs_diff: float
     tiers: Mapping[str, int]
     hints: int
 
@@ -36,9 +45,13 @@ class DemoReport:
 
     `recompiles` are captures beyond one for batch >= 2 and one for batch 1. `capture_s` is the
     first call with a backend that captures and returns the graph unchanged. `lost_results` are
-    acknowledged Measurements and Artifacts that are missing after the restart.
+    acknowledged Measurements and Artifacts that are missing after the restart. `kernels`,
+    `variants` and `measurements` are what the daemon had when the tuning had ended, `settle_s`
+    after the first call; `at_t0` are the Kernels that the original ops serve for good, and why.
     """
 
+    conditions: Conditions
+    precision: str
     rows: tuple[Row, ...]
     captures: int
     recompiles: int
@@ -47,6 +60,11 @@ class DemoReport:
     first_call_s: float
     first_t2_s: float | None
     settled: bool
+    settle_s: float
+    at_t0: Mapping[str, str]
+    kernels: int
+    variants: int
+    measurements: int
     second_process_capture_s: float
     second_process_first_call_s: float
     second_process_compiles: int
@@ -111,10 +129,14 @@ def _lines(report: DemoReport) -> list[str]:
     first = f"{report.first_call_s:.2f} s (capture alone: {report.capture_s:.2f} s)"
     other = f"{report.second_process_first_call_s:.2f} s"
     alone = f"(capture alone: {report.second_process_capture_s:.2f} s)"
+    known = f"{report.kernels} Kernels, {report.variants} Variants"
+    known += f", {report.measurements} Measurements"
     lines = [
         speed,
         f"captures: {report.captures}, recompiles: {report.recompiles}",
         f"exceptions: {report.exceptions}",
+        f"tuned after {report.settle_s:.0f} s: {known}",
+        f"Kernels that the original ops serve: {len(report.at_t0)}",
         f"first call: {first}; first launch at T2: {first_t2}",
         f"second process, first call: {other} {alone}; {_tiers(report.second_process_tiers)}",
         f"second process, compiles: {report.second_process_compiles}",

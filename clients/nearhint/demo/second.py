@@ -1,4 +1,4 @@
-"""A process of its own: `python -m nearhint.demo.second ROLE DEVICE PRECISION`, JSON on stdout.
+"""A process of its own: `python -m nearhint.demo.second ROLE OPTIONS`, JSON on stdout.
 
 ROLE is `capture`, which times the first call with a backend that only captures, or `serve`, which
 times it with nearhint and then encodes every pair once.
@@ -17,6 +17,7 @@ from functools import partial
 
 import click
 
+from nearhint.demo.options import DemoOptions
 from nearhint.demo.text import Batch
 from nearhint.errors import NearhintError
 
@@ -41,10 +42,10 @@ class Answer:
     without_plan: int
 
 
-def ask(role: str, *, device: str, precision: str, environment: Mapping[str, str]) -> Answer:
+def ask(role: str, options: DemoOptions, *, environment: Mapping[str, str]) -> Answer:
     """Runs this module in a new process and returns what it found."""
     done = subprocess.run(
-        [sys.executable, "-m", "nearhint.demo.second", role, device, precision],
+        [sys.executable, "-m", "nearhint.demo.second", role, options.as_text()],
         env=dict(environment),
         capture_output=True,
         text=True,
@@ -55,14 +56,15 @@ def ask(role: str, *, device: str, precision: str, environment: Mapping[str, str
     return Answer(**json.loads(done.stdout.splitlines()[-1]))
 
 
-def main(role: str, device: str, precision: str) -> Answer:
+def main(role: str, options: DemoOptions) -> Answer:
     """What a new process sees."""
     from nearhint.demo import models
-    from nearhint.demo.options import DemoOptions
     from nearhint.demo.tiers import served
 
-    encoder = models.Encoder(device=device, precision=precision)
-    batches = encoder.batches(DemoOptions(device=device).pairs)
+    encoder = models.Encoder(
+        device=options.device, precision=options.precision, directory=options.model
+    )
+    batches = encoder.batches(options.pairs)
     first = encoder.tokenise(first_batch(batches))
     models.warm_up_capture()
     encoder.compile("nearhint" if role == "serve" else models.capture_only())
@@ -81,12 +83,17 @@ def main(role: str, device: str, precision: str) -> Answer:
 
 
 def first_batch(batches: Sequence[Batch]) -> Batch:
-    """The batch of the first call: of several sentences, and with more tokens than sentences."""
-    return next(batch for batch in batches if batch.batch >= 4 and batch.tokens > batch.batch)
+    """The batch of the first call: of several sentences, and with more tokens than sentences.
+
+    The last one where none is such.
+    """
+    good = (batch for batch in batches if batch.batch >= 4 and batch.tokens > batch.batch)
+    return next(good, batches[-1])
 
 
 if __name__ == "__main__":
-    result = json.dumps(asdict(main(*sys.argv[1:])))
+    _, chosen, text = sys.argv
+    result = json.dumps(asdict(main(chosen, DemoOptions.from_text(text))))
     click.echo(result)
     sys.stdout.flush()
     # No thread of torch's or gRPC's has anything left to do that is worth waiting for.
