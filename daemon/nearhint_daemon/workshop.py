@@ -6,6 +6,7 @@ the error of ours that its code stands for; a lost worker as `WorkerLost`.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -84,6 +85,7 @@ class Workshop:
         self._observer = observer
         self._seeds = seeds
         self._monotonic = monotonic
+        self._secret = seeds.randbytes(32)
         self._numbers = itertools.count(1)
 
     async def toolchain(self, target_kind: str) -> tuple[str, ...]:
@@ -161,7 +163,7 @@ class Workshop:
                 candidate=candidate,
                 sizes=[convert.size_hint_to_proto(sizes)],
                 threads=threads,
-                seed=self._seed(),
+                seed=self._seed_of(kernel_ir),
             )
         )
         return (await self._bench("verify", request, VERIFY_TIMEOUT_S, devices, order)).verdict
@@ -197,6 +199,11 @@ class Workshop:
 
     def _seed(self) -> int:
         return self._seeds.getrandbits(63)
+
+    def _seed_of(self, kernel_ir: str) -> int:
+        """One seed for all Variants of a Kernel: the worker draws and interprets once for them."""
+        digest = hashlib.blake2b(kernel_ir.encode(), key=self._secret, digest_size=8).digest()
+        return int.from_bytes(digest, "little")
 
     async def _compile(
         self, phase: str, request: pb.WorkerRequest, timeout_s: float, order: Order
