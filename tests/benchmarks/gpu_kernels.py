@@ -1,13 +1,15 @@
 """CUDA kernels: verified against the f64 interpreter, and timed against eager.
 
-    python -m tests.benchmarks.gpu_kernels [--json FILE] [--only TEXT] [--compile-only]
+    python -m tests.benchmarks.gpu_kernels [--json FILE] [--list chains|singles|hand-built]
+                                           [--only TEXT] [--budget-s S] [--compile-only]
 
-Two lists. *Hand-built* kernels (tests/kernels) have up to six candidate schedules compiled on this
-machine and verified as the daemon does it. *Chains* (those of `cpu_cases`, in fp16 where they are
-in f32, eight times as many rows) are captured, lowered, and verified in the same way; then each
-kernel's candidates and the ops that it replaces are measured as the daemon does it, and the whole
-case is timed through the runner against eager. All times are device times of CUDA graph replays,
-except those of "host", which are of the calling thread. Ratios are eager's time over ours.
+Three lists. *Hand-built* kernels (tests/kernels) have up to six candidate schedules compiled by the
+daemon's compile workers and verified as the daemon does it. *Chains* and *singles* (those of
+`cpu_cases`, in fp16 where they are in f32, eight times as many rows) are captured, lowered, and
+verified in the same way; then each kernel's candidates and the ops that it replaces are measured as
+the daemon does it, and the whole case is timed through the runner against eager. All times are
+device times of CUDA graph replays, except those of "host", which are of the calling thread. Ratios
+are eager's time over ours.
 
 With --compile-only nothing is run: every candidate is compiled for compute capability 9.0.
 """
@@ -17,19 +19,20 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import datetime as dt
-import hashlib
 import json
+import math
+import os
 import platform
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from tests.benchmarks.cpu_cases import CHAINS, Case
+from tests.benchmarks.cpu_cases import CHAINS, SINGLES, Case
 from tests.benchmarks.cpu_kernels import (
     Captured,
     FixedSnapshot,
@@ -37,26 +40,23 @@ from tests.benchmarks.cpu_kernels import (
     geometric_mean,
     largest_error,
 )
+from tests.benchmarks.gpu_variants import Compilers, Variant
 
 from nearhint.launchers import load
-from nearhint_compiler.codegen import generate
 from nearhint_compiler.ir.nodes import Kernel
 from nearhint_compiler.ir.text import parse_kernel
-from nearhint_compiler.schedule import Schedule, candidates
+from nearhint_compiler.schedule import candidates
 from nearhint_daemon.workers import toolchain
-from nearhint_daemon.workers.built import Built
-from nearhint_daemon.workers.cubin import compile_cubin
-from nearhint_daemon.workers.errors import KernelOversized
 from nearhint_daemon.workers.measure import Entry
 from nearhint_daemon.workers.measure import measure as measure_hint
 from nearhint_daemon.workers.verify import References, verify
 from nearhint_rules import expr as ex
-from nearhint_rules.artifact import ArtifactRef
 from nearhint_rules.guard import Guard, size_facts_hold
 from nearhint_rules.hints import witness
 from nearhint_rules.plan import Fallback, Launch, RunNodes
 from nearhint_rules.target import CudaDevice, Target
 
+LISTS = ("chains", "singles", "hand-built")
 KERNELS = Path(__file__).parents[1] / "kernels"
 HINTS = ((2048, 512, 16), (37, 53, 3))
 HAND_BUILT_CANDIDATES = 6
@@ -65,60 +65,38 @@ PAIRS = 21
 MEASURE_S = 0.3
 
 
-@dataclasses.dataclass(frozen=True)
-class Variant:
-    """A compiled schedule."""
-
-    schedule: Schedule
-    guard: Guard
-    built: Built
-
-    @property
-    def sha256(self) -> str:
-        """The name of its bytes."""
-        return hashlib.sha256(self.built.binary).hexdigest()
-
-
 @dataclasses.dataclass
 class Bench:
     """Compiles, verifies and times on one device; counts what it did."""
 
     target: Target
-    scratch: Path
-    compile_s: float = 0.0
-    compiled: int = 0
+    compilers: Compilers
+    end: float
+    left_out: list[str] = dataclasses.field(default_factory=list[str])
     verified: int = 0
     cases: int = 0
-    refused: list[str] = dataclasses.field(default_factory=list[str])
     references: References = dataclasses.field(default_factory=References)
 
     def variants(
         self, kernel: Kernel, dims: Mapping[str, int], *, at_most: int = 99
     ) -> list[Variant]:
         """The candidates of `kernel` at `dims` that compile, default first and plainest last."""
-        found: list[Variant] = []
         *first, last = candidates(kernel, self.target, dims)
-        for schedule in (*first[: at_most - 1], last):
-            generated = generate(kernel, schedule, self.target)
-            started = time.perf_counter()
-            try:
-                built = compile_cubin(generated, self.target, scratch=self.scratch)
-            except KernelOversized as error:
-                self.refused.append(f"{schedule}: {error}")
-                continue
-            self.compile_s += time.perf_counter() - started
-            self.compiled += 1
-            found.append(Variant(schedule, generated.guard, built))
-        return found
+        return self.compilers.variants(kernel, (*first[: at_most - 1], last))
+
+    def is_over(self, name: str) -> bool:
+        """Whether the time is up; what is left out for that is listed."""
+        if time.monotonic() > self.end:
+            self.left_out.append(name)
+        return time.monotonic() > self.end
 
     def verify(self, kernel: Kernel, variant: Variant, hints: Sequence[Mapping[str, int]]) -> str:
         """What is wrong with a Variant, or nothing."""
         from nearhint_daemon.workers.cuda_subject import CudaSubject
 
-        artifact = ArtifactRef(variant.sha256, len(variant.built.binary), variant.built.launch)
         verdict = verify(
             kernel,
-            CudaSubject(variant.built.binary, artifact, device_index=0),
+            CudaSubject(variant.binary, variant.artifact, device_index=0),
             variant.guard,
             hints,
             threads=1,
@@ -134,7 +112,7 @@ def run_hand_built(bench: Bench, *, only: str, compile_only: bool) -> list[dict[
     """Compiles and verifies the kernels of tests/kernels."""
     rows: list[dict[str, Any]] = []
     for path in sorted(KERNELS.glob("*.ir")):
-        if only not in path.stem:
+        if only not in path.stem or bench.is_over(path.stem):
             continue
         kernel = parse_kernel(path.read_text(encoding="utf-8"))
         hints = [dict(zip(kernel.symbols, hint, strict=False)) for hint in HINTS]
@@ -149,14 +127,16 @@ def run_hand_built(bench: Bench, *, only: str, compile_only: bool) -> list[dict[
     return rows
 
 
-def run_chains(bench: Bench, *, only: str, compile_only: bool) -> list[dict[str, Any]]:
-    """Captures, compiles, verifies and times the chains."""
+def run_cases(
+    bench: Bench, cases: Sequence[Case], *, only: str, compile_only: bool
+) -> list[dict[str, Any]]:
+    """Captures, compiles, verifies and times chains or singles."""
     rows: list[dict[str, Any]] = []
-    for pinned in CHAINS:
-        if only not in pinned.name:
+    for pinned in cases:
+        if only not in pinned.name or bench.is_over(pinned.name):
             continue
         try:
-            row = run_chain(bench, pinned, compile_only=compile_only)
+            row = run_case(bench, pinned, compile_only=compile_only)
         except Exception as error:  # the rest of the report is worth having
             traceback.print_exc()
             row = {"name": pinned.name, "error": f"{type(error).__name__}: {error}"[:500]}
@@ -165,8 +145,8 @@ def run_chains(bench: Bench, *, only: str, compile_only: bool) -> list[dict[str,
     return rows
 
 
-def run_chain(bench: Bench, pinned: Case, *, compile_only: bool) -> dict[str, Any]:
-    """One chain."""
+def run_case(bench: Bench, pinned: Case, *, compile_only: bool) -> dict[str, Any]:
+    """One chain or single."""
     device = "cpu" if compile_only else "cuda"
     case, arguments = enlarged(pinned, device)
     captured = capture_case(case, arguments, target_kind="cpu" if compile_only else "cuda")
@@ -240,8 +220,7 @@ def search(
     sizes = witness(fallback.dims, near, ranges, tuple(dims.values()))
     entries = [Entry("fallback", None, Guard())]
     for variant in right:
-        artifact = ArtifactRef(variant.sha256, len(variant.built.binary), variant.built.launch)
-        subject = CudaSubject(variant.built.binary, artifact, device_index=0)
+        subject = CudaSubject(variant.binary, variant.artifact, device_index=0)
         entries.append(Entry(str(variant.schedule), subject, variant.guard))
     results = measure_hint(
         kernel,
@@ -258,6 +237,7 @@ def search(
     times = {r.id: r.timing.median_ns / 1e3 for r in results if r.timing is not None}
     winner = min(right, key=lambda variant: times.get(str(variant.schedule), float("inf")))
     facts = {
+        "kernel": fallback.kernel,
         "dims": [ex.evaluate(dim, sizes) for dim in fallback.dims],
         "fallback_us": round(times.get("fallback", float("nan")), 2),
         "default_us": round(times.get(str(variants[0].schedule), float("nan")), 2),
@@ -280,10 +260,7 @@ def time_case(
     from nearhint_daemon.workers.cuda_clock import CudaClock
 
     def served(variants: Mapping[int, Variant]) -> Callable[[], Any]:
-        loaded = {
-            place: load(variant.built.binary, variant.built.launch, sha256=variant.sha256)
-            for place, variant in variants.items()
-        }
+        loaded = {place: load_variant(variant) for place, variant in variants.items()}
         snapshot = FixedSnapshot(captured.lowered.plan, loaded)
 
         def call() -> Any:
@@ -319,6 +296,11 @@ def time_case(
     }
 
 
+def load_variant(variant: Variant) -> Any:
+    """As a client loads it."""
+    return load(variant.binary, variant.artifact.launch, sha256=variant.artifact.sha256)
+
+
 def host_us(call: Callable[[], Any], *, calls: int = 100, rounds: int = 7) -> float:
     """What a call costs its thread, the device idle at the start: the median of some rounds."""
     found: list[float] = []
@@ -336,7 +318,7 @@ def launch_cost_us(bench: Bench) -> dict[str, float]:
     """The calling thread's cost of one bound launch, and of torch's own addition."""
     kernel = parse_kernel((KERNELS / "add_f32.ir").read_text(encoding="utf-8"))
     variant = bench.variants(kernel, {"k0": 4096})[0]
-    loaded: Any = load(variant.built.binary, variant.built.launch, sha256=variant.sha256)
+    loaded = load_variant(variant)
     tensors = [torch.zeros(4096, device="cuda") for _ in range(3)]
     addresses = [tensor.data_ptr() for tensor in tensors]
     stream = torch.cuda.current_stream().cuda_stream
@@ -364,8 +346,9 @@ def report_of(options: argparse.Namespace) -> dict[str, Any]:
 
         device = cuda_device(0)
     started = time.monotonic()
-    with tempfile.TemporaryDirectory() as scratch:
-        bench = Bench(Target(device, tools), Path(scratch))
+    target = Target(device, tools)
+    with Compilers(target, count=len(os.sched_getaffinity(0))) as compilers:
+        bench = Bench(target, compilers, end=started + options.budget_s)
         report: dict[str, Any] = {
             "command": " ".join(["python -m tests.benchmarks.gpu_kernels", *sys.argv[1:]]),
             "date": dt.datetime.now(tz=dt.UTC).date().isoformat(),
@@ -379,37 +362,54 @@ def report_of(options: argparse.Namespace) -> dict[str, Any]:
         if not options.compile_only:
             report["launch"] = launch_cost_us(bench)
             say(json.dumps(report["launch"]))
-        arguments = {"only": options.only, "compile_only": options.compile_only}
-        report["chains"] = run_chains(bench, **arguments)
-        if options.json:
-            options.json.write_text(json.dumps(report), encoding="utf-8")  # should the rest fail
-        report["hand_built"] = run_hand_built(bench, **arguments)
-    timed = [row for row in report["chains"] if "best_ratio" in row]
-    report["summary"] = {
-        "variants_compiled": bench.compiled,
-        "compile_s": round(bench.compile_s, 1),
+        run = {
+            "chains": partial(run_cases, bench, CHAINS),
+            "singles": partial(run_cases, bench, SINGLES),
+            "hand-built": partial(run_hand_built, bench),
+        }
+        for name in options.list or LISTS:
+            rows = run[name](only=options.only, compile_only=options.compile_only)
+            report[name.replace("-", "_")] = rows
+    report["summary"] = summary_of(bench, report, seconds=time.monotonic() - started)
+    return report
+
+
+def summary_of(bench: Bench, report: Mapping[str, Any], *, seconds: float) -> dict[str, Any]:
+    """The headline figures."""
+    cases = (*report.get("chains", ()), *report.get("singles", ()))
+    hand_built = report.get("hand_built", ())
+    timed = [row for row in cases if "best_ratio" in row]
+    steps = [step for row in timed for step in row["steps"]]
+    summary: dict[str, Any] = {
+        "hand_built_kernels_verified": len(hand_built),
+        "kernels_verified_and_measured": len({step["kernel"] for step in steps}),
+        "variants_compiled": bench.compilers.compiled,
+        "compile_s": round(bench.compilers.compile_s, 1),
         "variants_verified": bench.verified,
         "verification_runs": bench.cases,
-        "refused": bench.refused,
-        "kernels": len(report["hand_built"])
-        + sum(row.get("kernels", 0) for row in report["chains"]),
-        "problems": sum(len(row["problems"]) for row in report["hand_built"])
-        + sum(len(step["problems"]) for row in timed for step in row["steps"]),
-        "failed_chains": [row["name"] for row in report["chains"] if "error" in row],
-        "seconds": round(time.monotonic() - started, 1),
+        "variants_measured": sum(len(step["measured"]) - 1 for step in steps),
+        "refused": bench.compilers.refused,
+        "problems": sum(len(row["problems"]) for row in (*hand_built, *steps)),
+        "failed_cases": [row["name"] for row in cases if "error" in row],
+        "left_out": bench.left_out,
+        "seconds": round(seconds, 1),
     }
-    for name in ("default_ratio", "best_ratio") if timed else ():
-        report["summary"][f"{name}_geomean"] = round(
-            geometric_mean([row[name] for row in timed]), 3
-        )
-    return report
+    for name in ("chains", "singles"):
+        ratios = [row["best_ratio"] for row in report.get(name, ()) if "best_ratio" in row]
+        if ratios:
+            summary[f"{name}_best_ratio_geomean"] = round(geometric_mean(ratios), 3)
+    return summary
 
 
 def main() -> None:
     """Command line; see the module's docstring."""
     parser = argparse.ArgumentParser(description="CUDA kernels: verified, and against eager")
     parser.add_argument("--json", type=Path, help="write the report to this file")
+    parser.add_argument("--list", action="append", choices=LISTS, help="this list alone")
     parser.add_argument("--only", default="", help="kernels and chains whose name contains this")
+    parser.add_argument(
+        "--budget-s", type=float, default=math.inf, help="begin nothing after so many seconds"
+    )
     parser.add_argument("--compile-only", action="store_true", help="run nothing")
     options = parser.parse_args()
     report = report_of(options)
