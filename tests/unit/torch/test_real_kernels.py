@@ -1,0 +1,100 @@
+"""Models on generated, compiled kernels: awkward inputs give what eager gives."""
+
+from __future__ import annotations
+
+import copy
+import mmap
+import shutil
+from typing import Any
+
+import pytest
+import torch
+from tests.unit.torch.cases import CASES, Case
+from tests.unit.torch.compiled_session import Compiled
+from tests.unit.torch.conftest import Install
+from torch.utils import _pytree as pytree
+
+from nearhint_torch.backend import nearhint
+from nearhint_torch.runner import watch
+
+Tensor = torch.Tensor
+
+SIZES = ((3, 5), (33, 65), (1, 5), (5, 1), (1, 1), (0, 5), (5, 0))
+TOLERANCE = {torch.bfloat16: 3e-2, torch.float16: 4e-3, torch.float32: 2e-5}
+REFUSALS = (RuntimeError, IndexError, ValueError, ZeroDivisionError)
+MAP_NORESERVE = 0x4000  # Linux's; the module mmap has no name for it
+ATEN_ALONE = frozenset({"complex intermediates", "complex inputs", "attention", "list indices"})
+"""Cases that have nothing to lower; every other must be served by kernels."""
+
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
+    return Compiled(tmp_path_factory.mktemp("kernels"))
+
+
+def assert_close(left: Any, right: Any) -> None:
+    if not isinstance(right, Tensor):
+        assert left == right
+        assert type(left) is type(right)
+        return
+    assert (left.dtype, left.shape) == (right.dtype, right.shape)
+    wide = [dim for dim, size in enumerate(right.shape) if size > 1 and right.numel()]
+    assert [left.stride(dim) for dim in wide] == [right.stride(dim) for dim in wide]
+    limit = TOLERANCE.get(right.dtype, 0.0)
+    torch.testing.assert_close(left, right, rtol=limit, atol=limit, equal_nan=True)
+
+
+def shared(leaves: list[Any]) -> list[int]:
+    """For each tensor the first that lies in the same storage."""
+    tensors = [each for each in leaves if isinstance(each, Tensor) and each.numel()]
+    places = [each.untyped_storage().data_ptr() for each in tensors]
+    return [places.index(place) for place in places]
+
+
+@pytest.mark.filterwarnings("ignore:var")  # eager's, of a single element
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_kernels_give_what_eager_gives(case: Case, session: Install, compiled: Compiled) -> None:
+    fake = session(compiled.snapshot)
+    run = torch.compile(case.function, backend=nearhint, dynamic=True)
+    launches = 0
+    for sizes in SIZES:
+        torch.manual_seed(sum(sizes))
+        try:
+            arguments = case.arguments(*sizes)
+            twin = copy.deepcopy(arguments)
+            torch.manual_seed(1)
+            expected = case.function(*arguments)
+        except REFUSALS:
+            continue  # eager has no answer at these sizes
+        torch.manual_seed(1)
+        with torch.no_grad(), watch() as reports:
+            got = run(*twin)
+        left, right = pytree.tree_leaves((got, twin)), pytree.tree_leaves((expected, arguments))
+        for one, other in zip(left, right, strict=True):
+            assert_close(one, other)
+        assert shared(left) == shared(right)
+        assert all(report.tiers[0] == 0 for report in reports)
+        launches += sum(report.tiers[2] for report in reports)
+    assert not fake.fallbacks
+    assert bool(launches) == (case.name not in ATEN_ALONE)
+
+
+def test_elements_beyond_32_bits_are_found(session: Install, compiled: Compiled) -> None:
+    """Three rows, 2^31 elements apart from first to last, in memory that is never filled."""
+    row = 2**30
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
+    storage = torch.frombuffer(mmap.mmap(-1, (2 * row + 64) * 4, flags), dtype=torch.float32)
+    x = storage.as_strided((3, 64), (row, 1))
+    x.copy_(torch.randn(3, 64))
+    fake = session(compiled.snapshot)
+
+    def function(x: Tensor) -> Tensor:
+        return (x * 2 + 1).softmax(-1)
+
+    run = torch.compile(function, backend=nearhint, dynamic=True)
+    with torch.no_grad(), watch() as reports:
+        assert_close(run(x), function(x))
+    assert [report.tiers for report in reports] == [(0, 0, 1)]
+    assert not fake.fallbacks
