@@ -69,7 +69,7 @@ def run(
             except Exception as error:
                 failed[number] = f"{type(error).__name__}: {error}"
             step(number + 1, len(sizes))
-    if not status().connected:
+    if len(failed) < len(sizes) and not status().connected:
         raise DaemonUnreachable(
             address=", ".join(status().addresses) or "no address", problem="nobody answers"
         )
