@@ -22,7 +22,13 @@ from nearhint._tuning import POLL_S, RETRY_S, Tuning, failure
 from nearhint._watch import TableBatch, Watch, WatchEnded
 from nearhint.connection import Connection
 from nearhint.counters import Counters
-from nearhint.errors import DaemonUnreachable, DeadlineMissed, InvalidAnswer, NearhintError
+from nearhint.errors import (
+    DaemonUnreachable,
+    DeadlineMissed,
+    InvalidAnswer,
+    NearhintError,
+    Rejected,
+)
 from nearhint.plan_check import check_plan
 from nearhint_proto import convert
 from nearhint_proto.v1 import (
@@ -148,6 +154,12 @@ class Dialogue:
             )
             self._counters.event(reason)
             registration.reason = reason
+            if isinstance(error, Rejected):
+                registration.reason = str(error.fields["reason_code"])[:64].lower()
+                if error.fields["status"] == "RESOURCE_EXHAUSTED":  # there will be room again
+                    registration.delay(self._clock(), *RETRY_S)
+                    handle.answer(is_loaded=False)
+                    return False
             registration.phase = Phase.REFUSED
         return False
 

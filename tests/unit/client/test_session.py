@@ -266,6 +266,23 @@ def test_a_daemon_that_refuses_costs_a_fallback_and_no_exception(
         assert snapshot is None or snapshot.choose(0, (64,)).kernel is None
 
 
+def test_a_daemon_without_room_is_asked_again(
+    daemon: FakeDaemon,
+    loaded: list[bytes],
+    eventually: Eventually,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("nearhint._dialogue.RETRY_S", (0.01, 0.05))
+    serve(daemon, 64)
+    daemon.fail("RegisterProgram", grpc.StatusCode.RESOURCE_EXHAUSTED)
+    handle = open_session(daemon).register(doubling.program())
+    assert not handle.wait_ready(5)
+    assert handle.is_answered
+    daemon.wait_asked("RegisterProgram", times=3)
+    daemon.fail("RegisterProgram", None)
+    eventually(lambda: handle.snapshot is not None)
+
+
 def test_an_absent_daemon_is_noticed_at_once(tmp_path: Path) -> None:
     handle = session_for(f"unix:{tmp_path}/none.sock", doubling.DEVICE).register(doubling.program())
     started = time.monotonic()
