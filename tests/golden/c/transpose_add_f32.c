@@ -1,0 +1,172 @@
+// cpu.tiles axis=1 lanes=8 unroll=2 across=0 tile=64
+// -O3 -std=gnu11 -fno-math-errno -fno-trapping-math -ffp-contract=off -fwrapv -Wno-psabi -mavx2 -mf16c -mfma
+#include <stdint.h>
+#include <string.h>
+#include <immintrin.h>
+
+typedef double vf64 __attribute__((vector_size(64)));
+typedef double uf64 __attribute__((vector_size(64), aligned(8), may_alias));
+typedef float vf32 __attribute__((vector_size(32)));
+typedef float uf32 __attribute__((vector_size(32), aligned(4), may_alias));
+typedef uint16_t vf16 __attribute__((vector_size(16)));
+typedef uint16_t uf16 __attribute__((vector_size(16), aligned(2), may_alias));
+typedef uint16_t vbf16 __attribute__((vector_size(16)));
+typedef uint16_t ubf16 __attribute__((vector_size(16), aligned(2), may_alias));
+typedef int64_t vi64 __attribute__((vector_size(64)));
+typedef int64_t ui64 __attribute__((vector_size(64), aligned(8), may_alias));
+typedef uint64_t vu64 __attribute__((vector_size(64)));
+typedef int32_t vi32 __attribute__((vector_size(32)));
+typedef int32_t ui32 __attribute__((vector_size(32), aligned(4), may_alias));
+typedef uint32_t vu32 __attribute__((vector_size(32)));
+typedef int16_t vi16 __attribute__((vector_size(16)));
+typedef int16_t ui16 __attribute__((vector_size(16), aligned(2), may_alias));
+typedef int8_t vi8 __attribute__((vector_size(8)));
+typedef int8_t ui8 __attribute__((vector_size(8), aligned(1), may_alias));
+typedef uint8_t vu8 __attribute__((vector_size(8)));
+typedef uint8_t uu8 __attribute__((vector_size(8), aligned(1), may_alias));
+typedef vi32 vbool;
+
+#ifdef __clang__
+#define SHUFFLE(type, v, ...) __builtin_shufflevector(v, v, __VA_ARGS__)
+#define SHUFFLE2(type, v, w, ...) __builtin_shufflevector(v, w, __VA_ARGS__)
+#else
+#define SHUFFLE(type, v, ...) __builtin_shuffle(v, (type){__VA_ARGS__})
+#define SHUFFLE2(type, v, w, ...) __builtin_shuffle(v, w, (type){__VA_ARGS__})
+#endif
+
+static inline vf32 load_n_f32(const float *p, int n)
+{
+    return _mm256_maskload_ps(p, (__m256i)((vi32){0, 1, 2, 3, 4, 5, 6, 7} < n));
+}
+
+/* Transposes 8 vectors of 8 lanes. */
+static inline void turn_f32(vf32 *v)
+{
+    for (int l = 0; l < 8; l++)
+        if (!(l & 1)) {
+            const vf32 a = v[l], b = v[l | 1];
+            v[l] = SHUFFLE2(vi32, a, b, 0, 8, 2, 10, 4, 12, 6, 14);
+            v[l | 1] = SHUFFLE2(vi32, a, b, 1, 9, 3, 11, 5, 13, 7, 15);
+        }
+    for (int l = 0; l < 8; l++)
+        if (!(l & 2)) {
+            const vf32 a = v[l], b = v[l | 2];
+            v[l] = SHUFFLE2(vi32, a, b, 0, 1, 8, 9, 4, 5, 12, 13);
+            v[l | 2] = SHUFFLE2(vi32, a, b, 2, 3, 10, 11, 6, 7, 14, 15);
+        }
+    for (int l = 0; l < 8; l++)
+        if (!(l & 4)) {
+            const vf32 a = v[l], b = v[l | 4];
+            v[l] = SHUFFLE2(vi32, a, b, 0, 1, 2, 3, 8, 9, 10, 11);
+            v[l | 4] = SHUFFLE2(vi32, a, b, 4, 5, 6, 7, 12, 13, 14, 15);
+        }
+}
+
+static inline void store_f32(float *p, vf32 v) { *(uf32 *)p = v; }
+
+static inline vf32 load_f32(const float *p) { return *(const uf32 *)p; }
+
+static inline void store_n_f32(float *p, vf32 v, int n)
+{
+    _mm256_maskstore_ps(p, (__m256i)((vi32){0, 1, 2, 3, 4, 5, 6, 7} < n), v);
+}
+
+static inline int64_t floor_div(int64_t a, int64_t b)
+{
+    return a / b - (a % b != 0 && (a < 0) != (b < 0));
+}
+
+static inline int64_t floor_mod(int64_t a, int64_t b)
+{
+    return a - b * floor_div(a, b);
+}
+
+static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t greatest(int64_t a, int64_t b) { return a > b ? a : b; }
+
+extern void GOMP_parallel(void (*function)(void *), void *data, unsigned threads, unsigned flags);
+extern int omp_get_thread_num(void);
+extern int omp_get_num_threads(void);
+
+static void run(void *const *parameters, const int64_t *dims, int64_t from, int64_t to)
+{
+    const float *const in0 = (const float *)parameters[0];
+    const float *const in1 = (const float *)parameters[1];
+    float *const out2 = (float *)parameters[2];
+    const int64_t k0 = dims[0];
+    const int64_t k1 = dims[1];
+    const int64_t np0 = k0;
+    const int64_t np1 = k1;
+    const int64_t rows = ((k0 + 63) / 64);
+    const int64_t blocks = ((k1 + 63) / 64);
+    float tile0[4096] __attribute__((aligned(64)));
+    int64_t row = from / blocks;
+    int64_t block = from % blocks;
+    for (int64_t task = from; task < to; task++) {
+        const int64_t begin_p0 = row * 64;
+        const int64_t end_p0 = least(np0, begin_p0 + 64);
+        const int64_t begin_p1 = block * 64;
+        const int64_t end_p1 = least(np1, begin_p1 + 64);
+        for (int64_t i0 = 0; begin_p1 + i0 < end_p1; i0 += 8) {
+            for (int64_t j = 0; begin_p0 + j < end_p0; j += 8) {
+                const int n = (int)least(8, end_p0 - begin_p0 - j);
+                vf32 square[8];
+                for (int l = 0; l < 8; l++) {
+                    const int64_t i = least(i0 + l, end_p1 - begin_p1 - 1);
+                    square[l] = load_n_f32(in0 + (begin_p1 * k0) + (i * k0) + begin_p0 + j, n);
+                }
+                turn_f32(square);
+                for (int l = 0; l < 8; l++)
+                    store_f32(tile0 + (j + l) * 64 + i0, square[l]);
+            }
+        }
+        for (int64_t p0 = begin_p0; p0 < end_p0; p0++) {
+            int64_t p1 = begin_p1;
+            for (; p1 + 16 <= end_p1; p1 += 16) {
+                const vf32 v0_0 = load_f32(tile0 + (p0 - begin_p0) * 64 + p1 - begin_p1);
+                const vf32 v0_1 = load_f32(tile0 + (p0 - begin_p0) * 64 + p1 - begin_p1 + 8);
+                const vf32 v1_0 = load_f32(in1 + (k1 * p0) + p1);
+                const vf32 v1_1 = load_f32(in1 + (k1 * p0) + p1 + 8);
+                const vf32 v2_0 = v0_0 + v1_0;
+                const vf32 v2_1 = v0_1 + v1_1;
+                store_f32(out2 + (k1 * p0) + p1, v2_0);
+                store_f32(out2 + (k1 * p0) + p1 + 8, v2_1);
+            }
+            for (; p1 < end_p1; p1 += 8) {
+                const int count = (int)least(8, end_p1 - p1);
+                const vf32 v0_0 = load_n_f32(tile0 + (p0 - begin_p0) * 64 + p1 - begin_p1, count);
+                const vf32 v1_0 = load_n_f32(in1 + (k1 * p0) + p1, count);
+                const vf32 v2_0 = v0_0 + v1_0;
+                store_n_f32(out2 + (k1 * p0) + p1, v2_0, count);
+            }
+        }
+        if (++block == blocks) {
+            block = 0;
+            row++;
+        }
+    }
+}
+
+struct call {
+    void *const *parameters;
+    const int64_t *dims;
+    int64_t total;
+};
+
+static void share(void *data)
+{
+    const struct call *call = data;
+    const int64_t me = omp_get_thread_num(), threads = omp_get_num_threads();
+    run(call->parameters, call->dims, call->total * me / threads, call->total * (me + 1) / threads);
+}
+
+void nearhint_kernel(void *const *parameters, const int64_t *dims, int32_t threads)
+{
+    const int64_t k0 = dims[0];
+    const int64_t k1 = dims[1];
+    struct call call = {parameters, dims, ((k0 + 63) / 64) * ((k1 + 63) / 64)};
+    if (threads > 1 && call.total > 1)
+        GOMP_parallel(share, &call, (unsigned)threads, 0);
+    else
+        run(parameters, dims, 0, call.total);
+}

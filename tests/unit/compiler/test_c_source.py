@@ -1,0 +1,34 @@
+"""Generated C source, one golden file for each way to lay a Kernel out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.unit.compiler.native import target
+
+from nearhint_compiler.codegen import generate
+from nearhint_compiler.ir.text import parse_kernel
+from nearhint_compiler.schedule import parse_schedule
+
+KERNELS = Path(__file__).parents[2] / "kernels"
+AVX2 = target(("avx", "avx2", "f16c", "fma"))
+
+
+@pytest.mark.parametrize(
+    ("name", "schedule"),
+    [
+        ("bias_gelu_f16", "cpu.pointwise axis=1 lanes=8 unroll=2 block=1024"),
+        ("transpose_add_f32", "cpu.tiles axis=1 lanes=8 unroll=2 across=0 tile=64"),
+        (
+            "residual_rms_norm_bf16",
+            "cpu.rows axis=0 lanes=8 unroll=2 short=4 stash=8192 split=1",
+        ),
+        ("column_sum_f32", "cpu.columns axis=0 lanes=8 unroll=4 split=1"),
+    ],
+)
+def test_source_is_golden(name: str, schedule: str, golden: Callable[[str, str], None]) -> None:
+    kernel = parse_kernel((KERNELS / f"{name}.ir").read_text())
+    generated = generate(kernel, parse_schedule(schedule), AVX2)
+    golden(f"c/{name}.c", f"// {schedule}\n// {' '.join(generated.flags)}\n{generated.source}")
