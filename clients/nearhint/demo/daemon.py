@@ -86,15 +86,21 @@ class DemoDaemon:
         finally:
             connection.close()
 
-    def leave_alone(self, device: str) -> None:
-        """Sets the device's policy to `never` and waits until what was running has ended."""
+    def set_policy(self, device: str, policy: admin.DevicePolicy.ValueType) -> None:
+        """When the device may be measured on."""
         connection = self.connect()
         try:
             connection.set_device_policy(
-                admin.SetDevicePolicyRequest(
-                    device=device, policy=admin.DEVICE_POLICY_NEVER, actor="nearhint demo"
-                )
+                admin.SetDevicePolicyRequest(device=device, policy=policy, actor="nearhint demo")
             )
+        finally:
+            connection.close()
+
+    def leave_alone(self, device: str) -> None:
+        """Sets the device's policy to `never` and waits until what was running has ended."""
+        self.set_policy(device, admin.DEVICE_POLICY_NEVER)
+        connection = self.connect()
+        try:
             deadline = time.monotonic() + IDLE_TIMEOUT_S
             while connection.get_status().running_jobs and time.monotonic() < deadline:
                 time.sleep(_POLL_S)

@@ -1,0 +1,80 @@
+"""A daemon of the benchmark's own: what it has a process serve at sizes that are no hints."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from nearhint.demo.daemon import DemoDaemon, environment
+from nearhint.launchers.detect import cpu_device
+from nearhint.readiness import settle
+from nearhint.session import Choice, session_for, shutdown
+from nearhint_proto.v1 import admin_service_pb2 as admin
+from nearhint_rules.plan import Launch
+from nearhint_rules.program import Program
+
+HINT_FACTORS = (0.6, 1.7)
+"""Where the hints lie: each size times this."""
+SETTLE_S = 120.0
+
+
+class Serving:
+    """A daemon in a temporary directory, for as long as the context lasts."""
+
+    def __enter__(self) -> Serving:
+        self._folder = tempfile.TemporaryDirectory(prefix="nearhint-bench-")
+        folder = Path(self._folder.name)
+        self._daemon = DemoDaemon(folder)
+        os.environ.update(environment(self._daemon, folder))
+        self._daemon.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        stack: TracebackType | None,
+    ) -> None:
+        shutdown()
+        self._daemon.stop()
+        self._folder.cleanup()
+
+    def choices(
+        self,
+        program: Program,
+        sizes: Mapping[str, int],
+        dims: Mapping[int, tuple[int, ...]],
+        *,
+        threads: int,
+    ) -> dict[int, Choice]:
+        """What serves each launch at `dims` (by step), once the neighbours of `sizes` are tuned.
+
+        The device is left alone afterwards, so that what follows can be timed.
+        """
+        self._daemon.set_policy("cpu", admin.DEVICE_POLICY_ALWAYS)
+        handle = session_for(None, cpu_device()).register(program, threads=threads)
+        ranges = {symbol.name: (symbol.low, symbol.high) for symbol in program.symbols}
+        for factor in HINT_FACTORS:
+            handle.want({name: _near(size, factor, ranges[name]) for name, size in sizes.items()})
+        deadline = time.monotonic() + SETTLE_S
+        while not settle(timeout_s=5).settled:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"not settled in {SETTLE_S:g} s")
+        self._daemon.leave_alone("cpu")
+        snapshot = handle.snapshot
+        assert snapshot is not None
+        return {
+            place: snapshot.choose(place, dims[place])
+            for place, step in enumerate(snapshot.plan.steps)
+            if isinstance(step, Launch)
+        }
+
+
+def _near(size: int, factor: float, limits: tuple[int, int | None]) -> int:
+    low, high = limits
+    wanted = max(low, round(size * factor))
+    return wanted if high is None else min(wanted, high)
