@@ -1,0 +1,126 @@
+"""A daemon whose compiler brings forth kernels that crash, hang and overrun: none is ever served.
+
+The bench worker, the verification and the launchers are real; the compile worker is a stand-in that
+answers with C written by hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from tests.integration.daemon_in_process import Client, running
+from tests.integration.fake_workers import FakeCompilePool
+from tests.unit.workers.building import SYMBOLS, compiled, hand_written, node, tensor
+
+from nearhint.launchers.detect import cpu_device
+from nearhint_daemon.workers.compile_worker import lower_program
+from nearhint_daemon.workers.pool import BenchPool
+from nearhint_proto import convert
+from nearhint_proto.v1 import kernel_service_pb2, operation_service_pb2
+from nearhint_proto.v1 import worker_pb2 as pb
+from nearhint_rules import expr as ex
+from nearhint_rules.program import Program, Ref
+
+RIGHT = "for (int64_t i = 0; i < n; i++) y[i] = x[i] + x[i];"
+BODIES: Mapping[str, str] = {
+    "right": RIGHT,
+    "crashes": "raise(SIGSEGV);",
+    "hangs": "for (volatile int forever = 1; forever;) {}",
+    "overruns": f"{RIGHT} y[n] = 0;",
+    "is_wrong": "for (int64_t i = 0; i < n; i++) y[i] = x[i];",
+    "right_too": "for (int64_t i = n; i-- > 0;) y[i] = 2 * x[i];",
+}
+"""By Schedule; the first is the default."""
+VERIFY_TIMEOUT_S = 3.0
+TUNE_S = 90.0
+
+X = tensor(ex.symbol("s0"))
+DOUBLE = Program(SYMBOLS[:1], (X,), (node("add.Tensor", Ref(0), Ref(0), makes=(X,)),), (1,))
+
+pytestmark = [
+    pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler"),
+    pytest.mark.timeout(180),
+]
+
+
+def hostile(folder: Path) -> FakeCompilePool:
+    def answer(job: str, request: pb.WorkerRequest) -> pb.WorkerResponse:
+        response = pb.WorkerResponse(id=request.id)
+        match job:
+            case "lower_program":
+                response.lowered.CopyFrom(lower_program(request.lower_program))
+            case "list_schedules":
+                response.schedules.CopyFrom(pb.Schedules(schedules=BODIES))
+            case _:
+                generated = hand_written(BODIES[request.compile_variant.schedule])
+                binary, artifact = compiled(generated, folder)
+                message = convert.artifact_to_proto(artifact)
+                response.compiled.CopyFrom(
+                    pb.Compiled(artifact=message, binary=binary, source=generated.source)
+                )
+        return response
+
+    return FakeCompilePool(faults=answer)
+
+
+async def ended(client: Client, name: str) -> operation_service_pb2.Operation:
+    watch = operation_service_pb2.WatchOperationRequest(id=name)
+    last = operation_service_pb2.Operation()
+    async for response in client.operations.WatchOperation(watch, timeout=TUNE_S):
+        last = response.operation
+    return last
+
+
+def test_hostile_kernels_are_quarantined_with_a_reproducer_and_never_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nearhint_daemon.workshop.VERIFY_TIMEOUT_S", VERIFY_TIMEOUT_S)
+    lost: list[str] = []
+
+    async def scenario() -> None:
+        bench = BenchPool(("cpu",), on_restart=lambda kind, reason: lost.append(reason))
+        compile_pool = hostile(tmp_path)
+        async with running(
+            tmp_path, compile=compile_pool, bench=bench, measure_budget_s=0.3, threads=1
+        ) as daemon:
+            async with asyncio.timeout(TUNE_S):
+                while daemon.core.devices.states()[0].device is None:
+                    await asyncio.sleep(0.05)
+            request = kernel_service_pb2.RegisterProgramRequest(
+                program=convert.program_to_proto(DOUBLE),
+                device=convert.device_to_proto(cpu_device()),
+                threads=1,
+            )
+            first = await daemon.client.kernels.RegisterProgram(request, timeout=TUNE_S)
+            await daemon.client.finished(first.operation.id)
+            registered = await daemon.client.kernels.RegisterProgram(request, timeout=TUNE_S)
+            # No job is lost: both hints reach T2, and the Variants behind a crash are verified.
+            operation = await daemon.client.ensure(registered, 64, 2048)
+            operation = await ended(daemon.client, operation.id)
+            assert (operation.state, operation.failed) == (
+                operation_service_pb2.OPERATION_STATE_DONE,
+                0,
+            )
+            (table,) = await daemon.client.tables_of(registered)
+            assert {variant.schedule for variant in table.variants} == {"right", "right_too"}
+            assert [hint.tier for hint in table.hints] == [2, 2]
+            assert daemon.core.state == "serving"
+            assert lost.count("died") == 2
+            assert lost.count("hung") == 2
+            assert daemon.core.quarantine.count() == 2
+            folders = list((daemon.core.config.state_dir / "quarantine").iterdir())
+            keys = [(folder / "key.txt").read_text().strip() for folder in folders]
+            reproduced = {key.rpartition("/")[2] for key in keys}
+            assert reproduced == {"crashes", "hangs", "overruns", "is_wrong"}
+            assert sum((folder / "repro.py").exists() for folder in folders) == 2
+            # What was given up is neither compiled nor run again.
+            compiles, restarts = compile_pool.asked["compile_variant"], len(lost)
+            again = await daemon.client.ensure(registered, 512)
+            assert (await ended(daemon.client, again.id)).failed == 0
+            assert (compile_pool.asked["compile_variant"], len(lost)) == (compiles, restarts)
+
+    asyncio.run(scenario())
