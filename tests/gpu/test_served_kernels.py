@@ -1,0 +1,173 @@
+"""A real daemon serves functions on a real device: graphs, streams, threads, scalars, mutations."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import nearhint
+from nearhint import session
+from nearhint.demo.daemon import DemoDaemon
+from nearhint.session import counters
+from nearhint_torch.runner import watch
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(240)]
+
+WIDTH = 96
+ROWS = (5, 40, 300)
+OTHER_ROWS = 33
+"""Of a bucket that was tuned, and not itself a hint."""
+SETTLE_S = 120.0
+JOIN_S = 60.0
+
+Tensor = torch.Tensor
+Function = Callable[..., Tensor]
+
+
+def block(x: Tensor, bias: Tensor, weight: Tensor) -> Tensor:
+    """Two launches with a matrix product between them."""
+    hidden = torch.nn.functional.gelu(x + bias) @ weight
+    return torch.nn.functional.layer_norm(hidden + x, (WIDTH,))
+
+
+def scaled(x: Tensor, bias: Tensor, scale: Tensor) -> Tensor:
+    """One launch; `scale` is a number that lives on the host."""
+    return torch.nn.functional.gelu(x + bias) * scale
+
+
+def step(cache: Tensor, x: Tensor) -> Tensor:
+    """Writes into what it was given, as a key-value cache is written."""
+    cache.mul_(0.5)
+    cache.add_(x)
+    return torch.nn.functional.gelu(cache)
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoDaemon]:
+    found = DemoDaemon(tmp_path_factory.mktemp("served"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NEARHINT_MEASURE_BUDGET_S", "0.2")
+        found.start()
+    yield found
+    found.stop()
+
+
+@pytest.fixture(autouse=True)
+def environment(
+    daemon: DemoDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """This process is a client of the daemon."""
+    monkeypatch.setenv("NEARHINT_ADDRESS", daemon.address)
+    monkeypatch.setenv("NEARHINT_CACHE_DIR", str(tmp_path / "cache"))
+    torch.compiler.reset()
+    yield
+    session.shutdown()
+    torch.compiler.reset()
+
+
+def random(*sizes: int) -> Tensor:
+    return torch.randn(*sizes, device="cuda")
+
+
+def tuned(function: Function, *others: Tensor, dynamic: tuple[str, ...] = ("x",)) -> Function:
+    """`function` as a kernel, at T2 at all of `ROWS`; `others` are its fixed arguments."""
+    kernel: Function = nearhint.kernel(function, dynamic={name: {0: "rows"} for name in dynamic})
+    for rows in ROWS:
+        kernel(*(random(rows, WIDTH) for _ in dynamic), *others)
+    report = nearhint.settle(timeout_s=SETTLE_S)
+    assert report.settled, report
+    assert report.at_t0 == {}
+    return kernel
+
+
+def close(got: Tensor, expected: Tensor) -> bool:
+    return torch.allclose(got, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_function_is_served_at_t2_without_a_word_to_the_daemon() -> None:
+    others = random(WIDTH), random(WIDTH, WIDTH)
+    kernel = tuned(block, *others)
+    me = threading.get_ident()
+    before = counters.rpcs_on(me)
+    with watch() as reports:
+        for rows in (*ROWS, OTHER_ROWS):
+            x = random(rows, WIDTH)
+            assert close(kernel(x, *others), block(x, *others))
+    assert [report.tiers for report in reports] == [(0, 0, 2)] * 4
+    assert counters.rpcs_on(me) == before
+
+
+@pytest.mark.parametrize("rows", [ROWS[1], OTHER_ROWS])
+def test_a_captured_graph_replays_on_new_inputs(rows: int) -> None:
+    others = random(WIDTH), random(WIDTH, WIDTH)
+    kernel = tuned(block, *others)
+    x = random(rows, WIDTH)
+    graph = torch.cuda.CUDAGraph()
+    # Libraries such as cuBLAS make their workspaces before capture, on the stream of the capture.
+    stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    with torch.cuda.stream(stream):
+        block(x, *others)
+    torch.cuda.synchronize()
+    with watch() as reports, torch.cuda.graph(graph, stream=stream):
+        out = kernel(x, *others)
+    assert [report.tiers for report in reports] == [(0, 0, 2)]
+    for _ in range(3):
+        fresh = random(rows, WIDTH)
+        x.copy_(fresh)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert close(out, block(fresh, *others))
+
+
+def test_threads_on_streams_of_their_own_do_not_disturb_each_other() -> None:
+    others = random(WIDTH), random(WIDTH, WIDTH)
+    kernel = tuned(block, *others)
+    wrong: list[Any] = []
+
+    def work() -> None:
+        stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        try:
+            with torch.cuda.stream(stream):
+                for turn in range(60):
+                    rows = (*ROWS, OTHER_ROWS)[turn % 4]
+                    x = random(rows, WIDTH)
+                    if not close(kernel(x, *others), block(x, *others)):
+                        wrong.append(rows)
+        except Exception as error:
+            wrong.append(error)
+
+    torch.cuda.synchronize()
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(JOIN_S)
+    assert wrong == []
+
+
+def test_numbers_on_the_host_reach_the_kernel_in_each_call() -> None:
+    bias = random(WIDTH)
+    kernel = tuned(scaled, bias, torch.tensor(1.5))
+    x = random(OTHER_ROWS, WIDTH)
+    for value in (1.5, -2.0, 0.0):
+        scale = torch.tensor(value)
+        with watch() as reports:
+            got = kernel(x, bias, scale)
+        assert close(got, scaled(x, bias, scale))
+        assert [report.tiers[0] for report in reports] == [0]
+
+
+def test_what_is_written_in_place_is_not_copied() -> None:
+    kernel = tuned(step, dynamic=("cache", "x"))
+    cache, x = random(OTHER_ROWS, WIDTH), random(OTHER_ROWS, WIDTH)
+    expected_cache, address = cache.clone(), cache.data_ptr()
+    for _ in range(3):
+        expected = step(expected_cache, x)
+        assert close(kernel(cache, x), expected)
+        assert close(cache, expected_cache)
+    assert cache.data_ptr() == address
