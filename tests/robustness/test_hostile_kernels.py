@@ -10,6 +10,7 @@ import asyncio
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.integration.daemon_in_process import Client, running
@@ -82,7 +83,8 @@ def test_hostile_kernels_are_quarantined_with_a_reproducer_and_never_served(
     lost: list[str] = []
 
     async def scenario() -> None:
-        bench = BenchPool(("cpu",), on_restart=lambda kind, reason: lost.append(reason))
+        # Typed as the stand-in that `running` is made for.
+        bench: Any = BenchPool(("cpu",), on_restart=lambda kind, reason: lost.append(reason))
         compile_pool = hostile(tmp_path)
         async with running(
             tmp_path, compile=compile_pool, bench=bench, measure_budget_s=0.3, threads=1
