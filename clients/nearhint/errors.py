@@ -27,7 +27,7 @@ class NearhintError(Exception):
 
     def report(self) -> str:
         """One line for people: code, message, and what to do about it."""
-        tail = f" {self.hint}" if self.hint else ""
+        tail = f". {self.hint}" if self.hint else ""
         return f"{self.code}: {self}{tail}"
 
 
