@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.integration.daemon_in_process import Running, kernels_in, running
 from tests.integration.fake_workers import CPU, chain
 from tests.integration.statuses import details
 
 from nearhint_daemon.hint_uses import CLIENT_WEIGHT, calls_by_bucket
+from nearhint_daemon.server import MODULES
+from nearhint_daemon.services import boundary
+from nearhint_daemon.services.admin import AdminService
 from nearhint_daemon.usage import SIZES_LIMIT
 from nearhint_proto import convert
 from nearhint_proto.v1 import (
@@ -373,10 +378,44 @@ def test_the_server_says_what_it_speaks_and_how_an_operation_fares(tmp_path: Pat
     asyncio.run(scenario())
 
 
+def test_a_call_that_takes_too_long_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(*args: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(boundary, "UNARY_LIMIT_S", 0.05)
+    monkeypatch.setattr(AdminService, "GetServerInfo", never)
+
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await daemon.client.admin.GetServerInfo(admin_service_pb2.GetServerInfoRequest())
+            assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            assert (await daemon.client.register(chain(1))).program_id
+
+    asyncio.run(scenario())
+
+
+def test_every_service_is_healthy_while_it_serves(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            # The stubs for types do not know asyncio channels.
+            health: Any = health_pb2_grpc.HealthStub(daemon.client.channel)
+            names = [
+                service.full_name
+                for module in MODULES
+                for service in module.DESCRIPTOR.services_by_name.values()
+            ]
+            for name in ("", *names):
+                answer = await health.Check(health_pb2.HealthCheckRequest(service=name), timeout=20)
+                assert answer.status == health_pb2.HealthCheckResponse.SERVING, name
+
+    asyncio.run(scenario())
+
+
 def test_no_rpc_takes_results_from_a_client() -> None:
     """Nothing that a client sends holds a Measurement, Variant, Artifact or Table."""
-    from nearhint_daemon.server import MODULES
-
     results = {"Table", "Variant", "ArtifactRef", "HintRow", "Timing", "MeasurementRecord"}
 
     def reachable(descriptor: object, seen: set[str]) -> set[str]:
