@@ -23,6 +23,7 @@ import json
 import math
 import os
 import platform
+import shlex
 import sys
 import time
 import traceback
@@ -336,6 +337,16 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
+def command_of(arguments: Sequence[str], file: Path | None) -> str:
+    """The command without the folder of the report, which is of no interest elsewhere.
+
+    >>> command_of(["--only", "add", "--json", "/some/where/r.json"], Path("/some/where/r.json"))
+    'python -m tests.benchmarks.gpu_kernels --only add --json r.json'
+    """
+    shown = [file.name if file and Path(each) == file else each for each in arguments]
+    return shlex.join(["python", "-m", "tests.benchmarks.gpu_kernels", *shown])
+
+
 def report_of(options: argparse.Namespace) -> dict[str, Any]:
     """Runs what was asked for."""
     tools = toolchain.for_kind("cuda", toolchain.detect())
@@ -350,7 +361,7 @@ def report_of(options: argparse.Namespace) -> dict[str, Any]:
     with Compilers(target, count=len(os.sched_getaffinity(0))) as compilers:
         bench = Bench(target, compilers, end=started + options.budget_s)
         report: dict[str, Any] = {
-            "command": " ".join(["python -m tests.benchmarks.gpu_kernels", *sys.argv[1:]]),
+            "command": command_of(sys.argv[1:], options.json),
             "date": dt.datetime.now(tz=dt.UTC).date().isoformat(),
             "device": dataclasses.asdict(device),
             "versions": [

@@ -1,0 +1,51 @@
+"""Reports that are checked in say where they come from, and meet the bars that they are for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
+REPORTS = sorted(RESULTS.glob("*-h100-*.json"))
+
+
+def read(name: str) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads((RESULTS / name).read_text(encoding="utf-8"))
+    return report
+
+
+@pytest.mark.parametrize("path", REPORTS, ids=lambda path: path.name)
+def test_a_report_names_command_date_device_and_versions(path: Path) -> None:
+    report = read(path.name)
+    origin = report.get("conditions", report)
+    assert origin["command"]
+    assert len(origin["date"].split("-")) == 3
+    assert origin["device"]["model"]
+    assert any(version.startswith("torch ") for version in origin["versions"])
+    assert path.name in (RESULTS / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", REPORTS, ids=lambda path: path.name)
+def test_a_report_named_for_an_h100_is_of_one(path: Path) -> None:
+    report = read(path.name)
+    assert "H100" in report.get("conditions", report)["device"]["model"]
+
+
+def test_the_demo_in_half_precision_is_as_close_to_eager_as_it_must_be() -> None:
+    report = read("2026-11-h100-demo.json")
+    assert report["precision"] == "float16"
+    assert len(report["rows"]) >= 6
+    assert all(row["cosine"] >= 0.9999 for row in report["rows"])
+    assert all(row["max_abs_diff"] <= 1e-3 for row in report["rows"])
+    assert (report["exceptions"], report["recompiles"], report["lost_results"]) == (0, 0, 0)
+
+
+def test_at_least_thirty_kernels_were_verified_and_measured() -> None:
+    report = read("2026-11-h100-kernels.json")
+    steps = [step for case in report["chains"] + report["singles"] for step in case["steps"]]
+    assert not any(step["problems"] for step in steps)
+    measured = {step["kernel"] for step in steps if step["best_us"] > 0}
+    assert len(measured) >= 30
