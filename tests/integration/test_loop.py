@@ -84,6 +84,29 @@ def test_a_variant_is_compiled_and_verified_once_for_all_hints(tmp_path: Path) -
     asyncio.run(scenario())
 
 
+def test_variants_of_a_kernel_are_verified_on_the_same_inputs_and_no_other_daemon_uses_them(
+    tmp_path: Path,
+) -> None:
+    async def seeds(folder: Path) -> dict[str, set[int]]:
+        found: dict[str, set[int]] = {}
+
+        def note(job: str, request: worker_pb2.WorkerRequest) -> None:
+            if job == "verify_variant":
+                verify = request.verify_variant
+                found.setdefault(verify.kernel_ir, set()).add(verify.seed)
+
+        async with running(folder, bench=FakeBenchPool(faults=note)) as daemon:
+            await daemon.client.tuned(await daemon.client.register(chain(2)), 16, 64)
+        return found
+
+    folders = tmp_path / "first", tmp_path / "second"
+    for folder in folders:
+        folder.mkdir()
+    first, second = (asyncio.run(seeds(folder)) for folder in folders)
+    assert [len(used) for used in first.values()] == [1, 1]
+    assert len(set.union(*first.values(), *second.values())) == 4
+
+
 def test_work_that_is_done_is_not_done_again(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as daemon:
