@@ -214,6 +214,24 @@ def _alias_sets(info: Any) -> frozenset[str]:
     return frozenset(name.rpartition("::")[2] for name in names)
 
 
+EmptyMaker: TypeAlias = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
+
+
+def empty_maker(device: torch.device) -> EmptyMaker:
+    """`torch.empty_strided` on `device`.
+
+    On a CPU by the entry that torch made for Inductor's wrappers, where this torch has it: parsing
+    the public function's arguments costs more than the memory.
+    """
+    guards = getattr(torch._C._dynamo, "guards", None)
+    direct: EmptyMaker | None = getattr(guards, "_empty_strided_cpu", None)
+    if device.type == "cpu" and direct is not None:
+        return direct
+    return lambda shape, stride, dtype: torch.empty_strided(
+        shape, stride, dtype=dtype, device=device
+    )
+
+
 def current_stream(device_index: int) -> int:
     """The raw handle of the current CUDA stream of a device."""
     stream: int = torch._C._cuda_getCurrentRawStream(device_index)

@@ -99,16 +99,37 @@ class Arena:
 
 
 class ArenaPool:
-    """Free arenas of one graph."""
+    """Free arenas of one graph on a CPU."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._is_cuda = device.type == "cuda"
         self._free: deque[Arena] = deque(maxlen=POOLED_LIMIT)
-        self._free_by_stream: dict[int, deque[Arena]] = {}
 
     def take(self) -> Arena:
         """An arena that nobody else uses until it is given back."""
+        try:
+            return self._free.pop()
+        except IndexError:
+            return Arena(self._device)
+
+    def give(self, arena: Arena) -> None:
+        """Gives an arena back."""
+        self._free.append(arena)
+
+    def held(self) -> Sequence[Arena]:
+        """The free arenas, for tests and reports."""
+        return [*self._free]
+
+
+class StreamArenaPool(ArenaPool):
+    """Free arenas of one graph on a CUDA device, by stream."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        self._free_by_stream: dict[int, deque[Arena]] = {}
+
+    def take(self) -> Arena:
+        """An arena for the current stream; under graph capture a new one, which the graph keeps."""
         try:
             return self._queue().pop()
         except IndexError:
@@ -116,20 +137,20 @@ class ArenaPool:
 
     def give(self, arena: Arena) -> None:
         """Gives an arena back; on the stream that it was taken on."""
-        if not self._is_capturing():
+        if not torch.cuda.is_current_stream_capturing():
             self._queue().append(arena)
 
     def held(self) -> Sequence[Arena]:
-        """The free arenas, for tests and reports."""
-        return [*self._free, *(arena for queue in self._free_by_stream.values() for arena in queue)]
+        """The free arenas of all streams."""
+        return [arena for queue in self._free_by_stream.values() for arena in queue]
 
     def _queue(self) -> deque[Arena]:
-        if not self._is_cuda:
-            return self._free
-        if self._is_capturing():
+        if torch.cuda.is_current_stream_capturing():
             return deque()
         stream = current_stream(self._device.index or 0)
         return self._free_by_stream.setdefault(stream, deque(maxlen=POOLED_LIMIT))
 
-    def _is_capturing(self) -> bool:
-        return self._is_cuda and torch.cuda.is_current_stream_capturing()
+
+def arena_pool(device: torch.device) -> ArenaPool:
+    """The kind of pool that a device needs."""
+    return StreamArenaPool(device) if device.type == "cuda" else ArenaPool(device)

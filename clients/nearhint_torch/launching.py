@@ -15,7 +15,7 @@ import torch
 
 from nearhint.session import Choice
 from nearhint_rules.artifact import CudaLaunch, ScalarArgument
-from nearhint_torch.adapter import current_stream
+from nearhint_torch.adapter import current_stream, empty_maker
 from nearhint_torch.nodes import Slots, Step
 
 Call: TypeAlias = Callable[[Slots, list[int]], None]
@@ -66,9 +66,9 @@ def launch_step(plan: LaunchPlan, choice: Choice, *, count_fallback: Callable[[s
         if position >= len(plan.inputs) and not tensor.is_placed
     ]
     checks = [(tensor.slot, tensor.stride, tensor.shape) for tensor in plan.unsure]
-    address_slot, device = plan.address_slot, plan.device
+    address_slot = plan.address_slot
     first_facts, first_call = variants[0]
-    empty_strided = torch.empty_strided
+    empty = empty_maker(plan.device)
 
     def run(slots: Slots) -> None:
         for slot, stride, shape in checks:
@@ -81,7 +81,7 @@ def launch_step(plan: LaunchPlan, choice: Choice, *, count_fallback: Callable[[s
             for position, slot in read:
                 addresses[position] = slots[slot].data_ptr()
             for position, slot, shape, stride, dtype in made:
-                tensor = empty_strided(shape, stride, dtype=dtype, device=device)
+                tensor = empty(shape, stride, dtype)
                 slots[slot] = tensor
                 addresses[position] = tensor.data_ptr()
             call: Call | None = first_call

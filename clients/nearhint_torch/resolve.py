@@ -371,6 +371,11 @@ def remembered_view(base: int, slot: int, make: Step) -> Step:
 
 def _result_reader(captured: Captured) -> Callable[[Slots], tuple[Any, ...]]:
     """Reads what the graph returns: slots, or constants such as None."""
+    positions = [captured.numbers[node] for node in captured.results if isinstance(node, fx.Node)]
+    if len(positions) == len(captured.results) == 1:
+        return lambda slots: (slots[positions[0]],)
+    if len(positions) == len(captured.results) > 1:
+        return itemgetter(*positions)
     readers = [_result(result, captured) for result in captured.results]
     return lambda slots: tuple([read(slots) for read in readers])
 

@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from nearhint.session import ProgramHandle, Session, Snapshot
-from nearhint_torch.arena import ArenaPool
+from nearhint_torch.arena import arena_pool
 from nearhint_torch.capture import Binding, Captured
 from nearhint_torch.report import Report
 from nearhint_torch.resolve import Resolved, Resolver
@@ -54,7 +54,7 @@ class CompiledGraph:
         self._handle = handle
         self._session = session
         self._resolver = Resolver(captured, session)
-        self._pool = ArenaPool(captured.device)
+        self._pool = arena_pool(captured.device)
         self._read_sizes = size_reader(captured.bindings)
         self._memory: tuple[Snapshot | None, dict[Key, Resolved]] = (None, {})
         self._threads: Callable[[], int] = (

@@ -17,8 +17,6 @@ from nearhint_proto.v1 import admin_service_pb2 as admin
 from nearhint_rules.plan import Launch
 from nearhint_rules.program import Program
 
-HINT_FACTORS = (0.6, 1.7)
-"""Where the hints lie: each size times this."""
 SETTLE_S = 120.0
 
 
@@ -43,6 +41,14 @@ class Serving:
         self._daemon.stop()
         self._folder.cleanup()
 
+    def tune(self) -> None:
+        """From now on the device is measured on."""
+        self._daemon.set_policy("cpu", admin.DEVICE_POLICY_ALWAYS)
+
+    def leave_alone(self) -> None:
+        """Waits until what was measured has ended; nothing is from now on."""
+        self._daemon.leave_alone("cpu")
+
     def choices(
         self,
         program: Program,
@@ -51,20 +57,19 @@ class Serving:
         *,
         threads: int,
     ) -> dict[int, Choice]:
-        """What serves each launch at `dims` (by step), once the neighbours of `sizes` are tuned.
+        """What serves each launch at `dims` (by step), once a call at `sizes` was asked for.
 
-        The device is left alone afterwards, so that what follows can be timed.
+        The daemon tunes the hints of their buckets, powers of two. The device is left alone
+        afterwards, so that what follows can be timed.
         """
-        self._daemon.set_policy("cpu", admin.DEVICE_POLICY_ALWAYS)
+        self.tune()
         handle = session_for(None, cpu_device()).register(program, threads=threads)
-        ranges = {symbol.name: (symbol.low, symbol.high) for symbol in program.symbols}
-        for factor in HINT_FACTORS:
-            handle.want({name: _near(size, factor, ranges[name]) for name, size in sizes.items()})
+        handle.want(sizes)
         deadline = time.monotonic() + SETTLE_S
         while not settle(timeout_s=5).settled:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"not settled in {SETTLE_S:g} s")
-        self._daemon.leave_alone("cpu")
+        self.leave_alone()
         snapshot = handle.snapshot
         assert snapshot is not None
         return {
@@ -72,9 +77,3 @@ class Serving:
             for place, step in enumerate(snapshot.plan.steps)
             if isinstance(step, Launch)
         }
-
-
-def _near(size: int, factor: float, limits: tuple[int, int | None]) -> int:
-    low, high = limits
-    wanted = max(low, round(size * factor))
-    return wanted if high is None else min(wanted, high)

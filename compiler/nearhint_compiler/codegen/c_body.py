@@ -94,10 +94,11 @@ class Body:
         """Statements for the nodes at `positions`, all copies; not for reduces."""
         ordered = sorted(positions)
         values = [place for place in ordered if not isinstance(self.kernel.body[place], ir.Store)]
+        here = frozenset(values)
         for position in values:
             node = self.kernel.body[position]
             for copy in range(part.copies if self.in_lanes(position) else 1):
-                text = self._value(position, node, copy, part.counts[copy])
+                text = self._value(position, node, copy, part.counts[copy], here)
                 vector = f"v{self.dtypes[position]}"
                 writer.line(f"const {vector} {self.name(position, copy)} = {text};")
         for position in ordered:
@@ -106,7 +107,9 @@ class Body:
                 for copy in range(part.copies if self.in_lanes(position) else 1):
                     self._store(writer, node, copy, part.counts[copy])
 
-    def _value(self, position: int, node: ir.BodyNode, copy: int, count: str) -> str:
+    def _value(
+        self, position: int, node: ir.BodyNode, copy: int, count: str, here: frozenset[int]
+    ) -> str:
         dtype = self.dtypes[position]
         match node:
             case ir.Load() if position in self.places:
@@ -124,8 +127,10 @@ class Body:
             case ir.Op(_, _, operands):
                 names = [self.name(operand, copy) for operand in operands]
                 given = [self.dtypes[operand] for operand in operands]
-                return self._shortcut(node, names) or c_ops.expression(
-                    node, names, given, self.prelude
+                return (
+                    self._shortcut(node, names)
+                    or self._rounding(node, copy, here)
+                    or c_ops.expression(node, names, given, self.prelude)
                 )
             case _:
                 raise AssertionError(node)
@@ -144,6 +149,19 @@ class Body:
             top, bottom = node.operands
             if self.in_lanes(top) and not self.in_lanes(bottom):
                 return f"{self.prelude.use('quotient', 'f32')}({names[0]}, {names[1]})"
+        return ""
+
+    def _rounding(self, node: ir.Op, copy: int, here: frozenset[int]) -> str:
+        """A cast from f32 to bf16 and back without packing, where its operand is computed here."""
+        inner = self.kernel.body[node.operands[0]]
+        if (
+            (node.name, node.dtype, self.dtypes[node.operands[0]]) == ("cast", "f32", "bf16")
+            and isinstance(inner, ir.Op)
+            and inner.name == "cast"
+            and self.dtypes[inner.operands[0]] == "f32"
+            and inner.operands[0] in here
+        ):
+            return f"{self.prelude.use('round_bf16', 'f32')}({self.name(inner.operands[0], copy)})"
         return ""
 
     def _load(self, param: int, index: Expr, dtype: str, copy: int, count: str) -> str:

@@ -6,7 +6,7 @@ and anything but f32 goes through f32, as eager's does.
 
 from __future__ import annotations
 
-from nearhint_compiler.codegen.c_primitive import AVX2, Prelude, Row
+from nearhint_compiler.codegen.c_primitive import AVX2, AVX512, Prelude, Row
 from nearhint_compiler.ir.nodes import FLOATS, LOW_PRECISION
 
 _F32 = ("f32",)
@@ -22,9 +22,45 @@ CONVERSION_ROWS: tuple[Row, ...] = (
     Row(
         "to_bf16",
         "static inline vbf16 to_bf16_f32(vf32 x)\n{\n"
+        "    vu32 bits = (vu32)x;\n"
+        "    vu32 rounded = (bits + (0x7fff + (bits >> 16 & 1))) >> 16;\n"
+        "    __mmask16 nan = _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q);\n"
+        "    __m512i whole = _mm512_mask_set1_epi32((__m512i)rounded, nan, 0x7fc0);\n"
+        "    return (vbf16)_mm512_cvtepi32_epi16(whole);\n"
+        "}\n",
+        _F32,
+        AVX512,
+        bits=(512,),
+    ),
+    Row(
+        "to_bf16",
+        "static inline vbf16 to_bf16_f32(vf32 x)\n{\n"
         "    vu32 bits = (vu32)x, ordered = (vu32)(x == x);\n"
         "    vu32 rounded = (bits + (0x7fff + (bits >> 16 & 1))) >> 16;\n"
         "    return __builtin_convertvector((ordered & rounded) | (~ordered & 0x7fc0), vbf16);\n"
+        "}\n",
+        _F32,
+    ),
+    Row(
+        "round_bf16",
+        "/* x as bf16, in f32. */\n"
+        "static inline vf32 round_bf16_f32(vf32 x)\n{\n"
+        "    vu32 bits = (vu32)x;\n"
+        "    bits = (bits + (0x7fff + (bits >> 16 & 1))) & 0xffff0000;\n"
+        "    __mmask16 nan = _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q);\n"
+        "    return (vf32)_mm512_mask_set1_epi32((__m512i)bits, nan, 0x7fc00000);\n"
+        "}\n",
+        _F32,
+        AVX512,
+        bits=(512,),
+    ),
+    Row(
+        "round_bf16",
+        "/* x as bf16, in f32. */\n"
+        "static inline vf32 round_bf16_f32(vf32 x)\n{\n"
+        "    vu32 bits = (vu32)x, ordered = (vu32)(x == x);\n"
+        "    bits = (bits + (0x7fff + (bits >> 16 & 1))) & 0xffff0000;\n"
+        "    return (vf32)((ordered & bits) | (~ordered & 0x7fc00000));\n"
         "}\n",
         _F32,
     ),

@@ -1,6 +1,6 @@
 """The canonical form of a loop nest: the same loops give the same Kernel, wherever they come from.
 
-drop what no store needs
+drop casts that undo a cast, and what no store needs
 order the kept loops by the strides of the first store, the reduced ones likewise
 merge adjacent loops that every index walks as one
 name loops p*, r*, and each extent that is no constant k*; strides are put in terms of k*
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from nearhint_compiler.errors import InvalidKernel
+from nearhint_compiler.frontend.round_trips import without_round_trips
 from nearhint_compiler.frontend.space import Space
 from nearhint_compiler.ir import index as ix
 from nearhint_compiler.ir import nodes as ir
@@ -45,7 +46,8 @@ class CanonicalKernel:
 def canonical_nest(nest: Nest) -> CanonicalKernel:
     """The Kernel of a nest. Raises `InvalidKernel` where an index needs a symbol below 1."""
     ranges = nest.space.ranges(nest.symbols)
-    body = _with_indices(_live(nest.body), lambda index: ix.simplify(index, ranges))
+    live = _live(without_round_trips(nest.body, nest.params))
+    body = _with_indices(live, lambda index: ix.simplify(index, ranges))
     kept = _ordered(body, nest.space, nest.space.kept_dims, ranges)
     reduced = _ordered(body, nest.space, nest.space.reduced_dims, ranges)
     extents = {f"f{place}": extent for place, extent in enumerate(nest.space.extents)}
@@ -68,19 +70,7 @@ def _live(body: Sequence[ir.BodyNode]) -> tuple[ir.BodyNode, ...]:
 
 def _renumbered(body: Sequence[ir.BodyNode], order: Sequence[int]) -> tuple[ir.BodyNode, ...]:
     places = {old: new for new, old in enumerate(order)}
-    return tuple(_with_operands(body[old], places) for old in order)
-
-
-def _with_operands(node: ir.BodyNode, places: Mapping[int, int]) -> ir.BodyNode:
-    match node:
-        case ir.Op(name, dtype, operands):
-            return ir.Op(name, dtype, tuple(places[operand] for operand in operands))
-        case ir.Reduce(kind, dtype, operand):
-            return ir.Reduce(kind, dtype, places[operand])
-        case ir.Store(param, index, value):
-            return ir.Store(param, index, places[value])
-        case _:
-            return node
+    return tuple(ir.with_operands(body[old], places) for old in order)
 
 
 def _with_indices(

@@ -34,7 +34,7 @@ Constants are keyed by dtype and bits, since in Python 1 == True == 1.0 and 0.0 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -226,6 +226,19 @@ def operands_of(node: BodyNode) -> tuple[int, ...]:
             return ()
 
 
+def with_operands(node: BodyNode, places: Mapping[int, int]) -> BodyNode:
+    """The node with its operands replaced."""
+    match node:
+        case Op(name, dtype, operands):
+            return Op(name, dtype, tuple(places[operand] for operand in operands))
+        case Reduce(kind, dtype, operand):
+            return Reduce(kind, dtype, places[operand])
+        case Store(param, index, value):
+            return Store(param, index, places[value])
+        case _:
+            return node
+
+
 def dtypes_of(kernel: Kernel) -> tuple[str, ...]:
     """The dtype of each body node; a store has its parameter's."""
     found: list[str] = []
@@ -247,16 +260,29 @@ def is_reduction_variable(name: str) -> bool:
 
 def per_element(kernel: Kernel) -> tuple[bool, ...]:
     """For each body node, whether it varies along the reduction space."""
+    return _varying(kernel, is_reduction_variable)
+
+
+def varying(kernel: Kernel) -> tuple[bool, ...]:
+    """For each body node, whether it varies along any loop; a reduce does if its operand does."""
+    symbols = frozenset(kernel.symbols)
+    return _varying(kernel, lambda name: name not in symbols, through_reduces=True)
+
+
+def _varying(
+    kernel: Kernel, is_loop: Callable[[str], bool], *, through_reduces: bool = False
+) -> tuple[bool, ...]:
     found: list[bool] = []
     for node in kernel.body:
         match node:
             case Load(_, index) | Iota(index):
-                found.append(any(map(is_reduction_variable, symbols_of(index))))
+                found.append(any(map(is_loop, symbols_of(index))))
             case Store(_, index, value):
-                in_index = any(map(is_reduction_variable, symbols_of(index)))
-                found.append(in_index or found[value])
+                found.append(any(map(is_loop, symbols_of(index))) or found[value])
             case Op(_, _, operands):
                 found.append(any(found[operand] for operand in operands))
+            case Reduce(_, _, operand):
+                found.append(through_reduces and found[operand])
             case _:
                 found.append(False)
     return tuple(found)

@@ -12,8 +12,8 @@ of at most `short` vectors are kept in registers; a row of at most `stash` eleme
 values in memory; `split` 1 lets all threads share one row where there are fewer rows than threads.
 
 The defaults were found on a Zen 4 (tests/benchmarks/cpu_kernels.py): vectors of the full width pay
-for functions such as exp; what only moves and adds is faster with half of it, since every second
-unaligned access then stays within a cache line.
+for rows and for functions such as exp; element by element, what only moves and adds is faster with
+half of it, since every second unaligned access then stays within a cache line.
 """
 
 from __future__ import annotations
@@ -47,10 +47,11 @@ def candidates(
 
 
 def _lanes(kernel: ir.Kernel, target: Target) -> int:
-    """As many lanes as the widest dtype that is computed in leaves of a register."""
+    """As many lanes as the widest dtype leaves of a register, of what varies along loops."""
     features = target.device.features if isinstance(target.device, CpuDevice) else ()
     bits = 512 if "avx512f" in features else 256 if "avx2" in features else 128
-    is_wide = any(dtype in _WIDE_DTYPES for dtype in ir.dtypes_of(kernel))
+    typed = zip(ir.dtypes_of(kernel), ir.varying(kernel), strict=True)
+    is_wide = any(varies and dtype in _WIDE_DTYPES for dtype, varies in typed)
     return max(4, bits // (64 if is_wide else 32))
 
 
@@ -80,7 +81,7 @@ def _space(kernel: ir.Kernel, ranked: list[str], lanes: int) -> Iterator[Schedul
         yield from (_rows(other, lanes=lanes, unroll=2) for other in others if other[0] == "r")
     else:
         stash = STASH if plan_passes(kernel, stash=True).stashed else 0
-        plain = [(half, 4), (lanes, 2), (lanes, 4), (half, 2)]
+        plain = [(lanes, 4), (half, 4), (lanes, 2), (half, 2)]
         costly = [(lanes, 2), (half, 4), (lanes, 4), (half, 2)]
         for width, unroll in costly if is_costly else plain:
             yield _rows(best, lanes=width, unroll=unroll, stash=stash)

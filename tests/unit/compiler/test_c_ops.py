@@ -88,10 +88,15 @@ def test_half_floats_round_to_nearest_even_and_keep_nan(
     dtype: str, level: str, tmp_path: Path
 ) -> None:
     index = ex.symbol("p0")
-    kernel = ir.Kernel(
-        ("k0",), (ex.symbol("k0"),), (), (ir.Param("in", "f32"), ir.Param("out", dtype)),
-        (ir.Load(0, index), ir.Op("cast", dtype, (0,)), ir.Store(1, index, 1)),
-    )  # fmt: skip
+    params = (ir.Param("in", "f32"), ir.Param("out", dtype), ir.Param("out", "f32"))
+    body = (
+        ir.Load(0, index),
+        ir.Op("cast", dtype, (0,)),
+        ir.Op("cast", "f32", (1,)),
+        ir.Store(1, index, 1),
+        ir.Store(2, index, 2),
+    )
+    kernel = ir.Kernel(("k0",), (ex.symbol("k0"),), (), params, body)
     at = LEVELS[level]
     native = compile_kernel(kernel, candidates(kernel, at)[0], tmp_path, at=at)
     random = np.random.default_rng(0)
@@ -101,7 +106,8 @@ def test_half_floats_round_to_nearest_even_and_keep_nan(
     given = np.concatenate([bits, near_half.astype(np.uint32), ties, ties | 0x80000000])
     values = np.concatenate([given.view(np.float32), np.array(SPECIAL, np.float32)])
     got = np.zeros(values.size, np.uint16)
-    native.run((values.size,), [values, got])
+    rounded = np.zeros(values.size, np.float32)
+    native.run((values.size,), [values, got, rounded])
     with np.errstate(all="ignore"):
         if dtype == "f16":
             want = values.astype(np.float16).view(np.uint16)
@@ -110,6 +116,10 @@ def test_half_floats_round_to_nearest_even_and_keep_nan(
             wide = values.view(np.uint32).astype(np.uint64)
             want = ((wide + 0x7FFF + (wide >> 16 & 1)) >> 16).astype(np.uint16)
             nan = (got & 0x7FFF) > 0x7F80
+    same = (
+        got.view(np.float16) if dtype == "f16" else (got.astype(np.uint32) << 16).view(np.float32)
+    )
+    assert np.array_equal(rounded, same.astype(np.float32), equal_nan=True)
     assert (nan == np.isnan(values)).all()
     assert (got == want)[~nan].all()
 

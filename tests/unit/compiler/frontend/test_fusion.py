@@ -207,6 +207,17 @@ def test_low_precision_is_computed_in_single_precision() -> None:
     assert {node.dtype for node in ops} == {"f32"}
 
 
+def test_a_cast_that_undoes_an_exact_one_is_no_operation() -> None:
+    x = drawn(3, 5).to(torch.bfloat16)
+    (lowered,) = check(lambda x, y: x.float().bfloat16() * y, x, x + 1).kernels
+    casts = [
+        node.dtype
+        for node in lowered.kernel.body
+        if isinstance(node, ir.Op) and node.name == "cast"
+    ]
+    assert sorted(casts) == ["bf16", "f32", "f32"]
+
+
 def test_zero_dim_cpu_tensors_are_scalars_of_a_cuda_kernel() -> None:
     b = Builder()
     x = b.input(S0, 64, device="cuda")

@@ -1,0 +1,52 @@
+"""Round trips: a cast back to the type that an exact cast came from is no operation.
+
+Ops on half floats compute in f32 and round their result, so a chain of them is full of such pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nearhint_compiler.ir import nodes as ir
+
+_EXACT = frozenset(
+    {("bf16", "f32"), ("f16", "f32"), ("bf16", "f64"), ("f16", "f64"), ("f32", "f64")}
+)
+"""(from, to): every value of the first is one of the second."""
+
+
+def without_round_trips(
+    body: Sequence[ir.BodyNode], params: Sequence[ir.Param]
+) -> tuple[ir.BodyNode, ...]:
+    """The body with such casts passed by; they stay in it, used by nobody."""
+    same = {position: position for position in range(len(body))}
+    rewritten: list[ir.BodyNode] = []
+    for position, node in enumerate(body):
+        node = ir.with_operands(node, same)
+        rewritten.append(node)
+        if isinstance(node, ir.Op) and node.name == "cast":
+            same[position] = _origin(rewritten, position, params)
+    return tuple(rewritten)
+
+
+def _origin(body: Sequence[ir.BodyNode], position: int, params: Sequence[ir.Param]) -> int:
+    """Where the value of this cast was first; the cast itself if it changes anything."""
+    outer = body[position]
+    (operand,) = ir.operands_of(outer)
+    inner = body[operand]
+    if not isinstance(inner, ir.Op) or inner.name != "cast" or not isinstance(outer, ir.Op):
+        return position
+    (source,) = inner.operands
+    dtype = _dtype(body[source], params)
+    is_back = dtype == outer.dtype and (dtype, inner.dtype) in _EXACT
+    return source if is_back else position
+
+
+def _dtype(node: ir.BodyNode, params: Sequence[ir.Param]) -> str:
+    match node:
+        case ir.Load() | ir.Scalar():
+            return params[node.param].dtype
+        case ir.Op() | ir.Reduce() | ir.Const():
+            return node.dtype
+        case _:
+            return ""
