@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 from tests.benchmarks.cpu_cases import CHAINS, Case
-from tests.benchmarks.cpu_kernels import geometric_mean, interleaved
+from tests.benchmarks.cpu_kernels import bare_launch, geometric_mean, interleaved
 from tests.benchmarks.serving import Serving
 from torch import fx
 
@@ -87,20 +87,7 @@ class Call:
         kernel = snapshot.choose(place, dims).kernel
         if kernel is None:
             raise SystemExit("the original ops serve: there is no launch to look at")
-        bound: Any = kernel.bind(dims, threads=torch.get_num_threads())
-        inputs = [self.arguments[slot] for slot in step.inputs]
-        results = self.graph(*self.arguments)
-        addresses = [tensor.data_ptr() for tensor in inputs]
-        made = [(tuple(out.shape), out.stride(), out.dtype) for out in results]
-
-        def call(_kept: object = inputs) -> object:
-            outputs = [
-                torch.empty_strided(shape, stride, dtype=dtype) for shape, stride, dtype in made
-            ]
-            bound([*addresses, *(output.data_ptr() for output in outputs)])
-            return outputs
-
-        return call
+        return bare_launch(step, kernel, sizes, self.arguments)
 
 
 def captured(case: Case, arguments: Sequence[torch.Tensor]) -> tuple[Call, Callable[..., Any]]:

@@ -3,11 +3,12 @@
     python -m tests.benchmarks.cpu_kernels [--json] [--only TEXT] [--pairs N] [--threads N]
 
 Each case is captured with symbolic sizes, lowered, compiled and launched by the parts that serve a
-model. Timed against eager in interleaved pairs are the default schedule, the best candidate at the
+model. Timed against eager in interleaved rounds are the default schedule, the best candidate at the
 case's sizes (found in a run of its own), and what is *served*: the selection from the Table of a
 real daemon that was tuned at other sizes. Outputs are allocated on both sides. Ratios are eager's
-median over ours. Where the selection is the original ops (T0), served is the case's function
-itself: what the runner adds to a call is measured by `compiled_call`, not here.
+median over ours. A Plan that is one launch is timed as that launch, and where the selection is the
+original ops (T0), served is the case's function itself: what the runner adds to a call is measured
+by `compiled_call`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -41,12 +43,14 @@ from nearhint_compiler.pipeline import Lowered, lower
 from nearhint_compiler.schedule import Schedule, candidates
 from nearhint_daemon.workers.built import Built
 from nearhint_daemon.workers.cc import compile_c
+from nearhint_rules import expr as ex
 from nearhint_rules.artifact import CpuLaunch
 from nearhint_rules.plan import Launch, Plan, RunNodes
 from nearhint_rules.program import Program
 from nearhint_rules.selection import Selection
 from nearhint_rules.target import Target
-from nearhint_torch.adapter import aot_inference
+from nearhint_torch.adapter import aot_inference, empty_maker
+from nearhint_torch.arguments import DTYPES_BY_NAME
 from nearhint_torch.capture import capture
 from nearhint_torch.runner import CompiledGraph
 
@@ -202,9 +206,11 @@ def interleaved(calls: Sequence[Call], pairs: int) -> list[float]:
         call()
         repeats.append(max(1, int(SAMPLE_NS / max(1.0, time_once(call, 3)))))
     samples: list[list[float]] = [[] for _ in calls]
-    for _ in range(pairs):
-        for place, call in enumerate(calls):
-            samples[place].append(time_once(call, repeats[place]))
+    for turn in range(pairs):
+        # Who goes first changes, and who comes before whom: each inherits the other's memory.
+        order = [(turn + step) % len(calls) for step in range(len(calls))]
+        for place in order if turn // len(calls) % 2 == 0 else reversed(order):
+            samples[place].append(time_once(calls[place], repeats[place]))
     return [statistics.median(taken) for taken in samples]
 
 
@@ -285,13 +291,46 @@ def measure(case: Case, bench: Bench, serving: Serving, pairs: int) -> Row:
 
 
 def _served(captured: Captured, chosen: Mapping[int, LoadedKernel | None]) -> Call:
-    """A call that uses `chosen`; it resolves once for all its repeats."""
-    snapshot = FixedSnapshot(captured.lowered.plan, chosen)
+    """A call that uses `chosen`; it resolves once for all its repeats.
+
+    A Plan that is one launch is the binary on fresh outputs; others go through the runner.
+    """
+    plan = captured.lowered.plan
+    if len(plan.steps) == 1 and isinstance(plan.steps[0], Launch) and chosen[0] is not None:
+        return bare_launch(plan.steps[0], chosen[0], captured.sizes(), captured.arguments)
+    snapshot = FixedSnapshot(plan, chosen)
     graph, handle, arguments = captured.graph, captured.handle, captured.arguments
 
     def call() -> Any:
         handle.snapshot = snapshot
         return graph(*arguments)
+
+    return call
+
+
+def bare_launch(
+    step: Launch, kernel: LoadedKernel, sizes: Mapping[str, int], arguments: Sequence[Any]
+) -> Call:
+    """The binary on a graph's arguments: it gets fresh outputs, and nothing else is around it."""
+    dims = [ex.evaluate(dim, sizes) for dim in step.dims]
+    bound: Any = kernel.bind(dims, threads=torch.get_num_threads())
+    inputs = [arguments[slot] for slot in step.inputs]
+    addresses = [tensor.data_ptr() for tensor in inputs]
+    empty = empty_maker(torch.device("cpu"))
+    makers = [
+        partial(
+            empty,
+            tuple(ex.evaluate(size, sizes) for size in output.shape),
+            tuple(ex.evaluate(size, sizes) for size in output.stride),
+            DTYPES_BY_NAME[output.dtype],
+        )
+        for output in step.outputs
+    ]
+
+    def call(_kept: object = inputs) -> Any:
+        outputs = [make() for make in makers]
+        bound([*addresses, *[output.data_ptr() for output in outputs]])
+        return outputs
 
     return call
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import itemgetter
 from typing import Any, TypeAlias
 
@@ -79,15 +80,19 @@ class AtenProgram:
                 self._run(step, environment)
         return environment[: self._values]
 
-    def caller(self, inputs: Sequence[Value]) -> Callable[[], tuple[Any, ...]]:
-        """A callable that runs the Program and returns its outputs; values are freed early."""
+    def caller(self, inputs: Sequence[Value]) -> Callable[[], object]:
+        """A callable that runs the Program and returns its results; values are freed early."""
         template = self._environment(inputs)
         steps = tuple(
             (step.call, step.arguments, step.first, step.count, step.free) for step in self._steps
         )
         outputs = tuple(value for value in self._program.outputs if value is not None)
+        if len(steps) == 1:
+            # As it is called where it serves: nothing is looked up on the way.
+            function, arguments, *_ = steps[0]
+            return partial(function, *arguments(template))
 
-        def call() -> tuple[Any, ...]:
+        def call() -> object:
             environment = template.copy()
             for function, arguments, first, count, free in steps:
                 result = function(*arguments(environment))

@@ -16,6 +16,9 @@ SAMPLE_NS = 60_000
 """A sample is at least this long: kernels that take less are called several times in it."""
 MAX_CALLS = 2000
 WARM_UP_CALLS = 3
+SETTLING_CALLS = 3
+"""Untimed calls before a warm sample. After one, what another's call displaced from the last-level
+cache is not back yet: the same ops took twice their time."""
 _LAST_LEVEL_CACHE = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")
 _DEFAULT_CACHE_BYTES = 64 << 20
 
@@ -48,7 +51,7 @@ class Clock(Protocol):
 class CpuClock:
     """Wall time. A sample is disturbed if the scheduler took the CPU away during it.
 
-    `cache` "warm": each sample begins after an untimed call; "cold": after memory of twice the
+    `cache` "warm": each sample begins after untimed calls; "cold": after memory of twice the
     last-level cache was written, and it is a single call.
     """
 
@@ -69,7 +72,7 @@ class CpuClock:
         if self._is_cold:
             self._sweep += 1
         else:
-            call()
+            self._time(call, SETTLING_CALLS)
         switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
         elapsed = self._time(call, calls)
         disturbed = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw != switches

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from tests.unit.workers.building import S0, S1, attention_weights, node, norm, tensor
 
-from nearhint_daemon.workers.aten import AtenProgram
+from nearhint_daemon.workers.aten import AtenProgram, Value
 from nearhint_daemon.workers.aten_ops import ALLOWED, HALF_TO_FLOAT
 from nearhint_daemon.workers.errors import FallbackInvalid, MemoryLimitExceeded, OpNotAllowed
 from nearhint_daemon.workers.inputs import (
@@ -81,12 +83,30 @@ def values_of(program: pr.Program, precision: str) -> tuple[AtenProgram, list[to
     return ready, inputs
 
 
+def outputs_of(program: AtenProgram, inputs: Sequence[Value]) -> tuple[torch.Tensor, ...]:
+    outputs = program.caller(inputs)()
+    assert isinstance(outputs, tuple)
+    return outputs
+
+
+def test_a_program_of_one_op_is_called_as_that_op() -> None:
+    x = tensor(S0, 4)
+    program = pr.Program(
+        (pr.Symbol("s0", 1, 9),), (x,), (node("exp.default", pr.Ref(0), makes=(x,)),), (1,)
+    )
+    ready = AtenProgram(program, {"s0": 3}, precision="native", device="cpu")
+    given = torch.ones(3, 4)
+    found = ready.caller([given])()
+    assert isinstance(found, torch.Tensor)
+    assert found.equal(given.exp())
+
+
 def test_a_program_gives_what_eager_gives() -> None:
     ready, inputs = values_of(norm(), "native")
     x, y, weight, bias = (value for value in inputs if isinstance(value, torch.Tensor))
     wanted = torch.nn.functional.layer_norm(x + y, (48,), weight, bias, 1e-5)
     torch.testing.assert_close(ready.values(inputs)[5], wanted, rtol=0, atol=0)
-    (found,) = ready.caller(inputs)()
+    (found,) = outputs_of(ready, inputs)
     torch.testing.assert_close(found, wanted, rtol=0, atol=0)
 
 
@@ -121,7 +141,7 @@ def test_keywords_lists_of_tensors_and_split_results_run() -> None:
     found = ready.values(inputs)[4]
     assert found.dtype == torch.float16
     assert found[0].tolist() == [2.0, 3.0, 0.0, 1.0]
-    assert ready.caller(inputs)()[0].equal(found)
+    assert outputs_of(ready, inputs)[0].equal(found)
 
 
 def test_arguments_that_do_not_fit_are_a_typed_error() -> None:
