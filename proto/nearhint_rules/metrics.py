@@ -101,15 +101,20 @@ class _BoundRatio:
             constant, slope = cells[bisect_left(sizes, size)]
             total += constant + slope * round(math.log2(size) * _UNIT)
         lanes = self._lanes.unpack(total.to_bytes(self._lanes.size, "little"))
-        bound = min(lanes) + self._slack
-        close = [at for at, lane in enumerate(lanes) if lane <= bound]
+        least = min(lanes)
+        best = lanes.index(least)
+        bound = least + self._slack
+        if min(lanes[:best], default=bound + 1) > bound < min(lanes[best + 1 :], default=bound + 1):
+            return best
+        return self._nearest_of([at for at, lane in enumerate(lanes) if lane <= bound], dims)
+
+    def _nearest_of(self, close: Sequence[int], dims: Dims) -> int:
         best = close[0]
-        if len(close) > 1:
-            high, low = _ratio(dims, self._hints[best])
-            for at in close[1:]:
-                other_high, other_low = _ratio(dims, self._hints[at])
-                if other_high * low < high * other_low:
-                    best, high, low = at, other_high, other_low
+        high, low = _ratio(dims, self._hints[best])
+        for at in close[1:]:
+            other_high, other_low = _ratio(dims, self._hints[at])
+            if other_high * low < high * other_low:
+                best, high, low = at, other_high, other_low
         return best
 
     def order(self, dims: Dims) -> list[int]:

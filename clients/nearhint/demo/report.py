@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from rich.console import Console
 from rich.table import Table
 
+from nearhint.cli_output import SCHEMA_VERSION
 from nearhint.demo.conditions import Conditions
 
 
@@ -90,7 +91,7 @@ def geometric_mean(ratios: Iterable[float]) -> float:
 
 def as_json(report: DemoReport) -> str:
     """The report as one JSON object."""
-    return json.dumps(asdict(report), indent=2)
+    return json.dumps({"schema_version": SCHEMA_VERSION, **asdict(report)}, indent=2)
 
 
 def as_table(report: DemoReport) -> str:

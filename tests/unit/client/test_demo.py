@@ -112,7 +112,9 @@ def test_sizes_of_other_axes_are_refused() -> None:
 
 
 def test_a_report_says_what_it_was_made_with() -> None:
-    made = json.loads(as_json(report()))["conditions"]
+    written = json.loads(as_json(report()))
+    assert written["schema_version"] == 1
+    made = written["conditions"]
     assert made["command"] == "nearhint demo"
     assert made["date"] == "2026-11-21"
     assert made["device"]["model"]
