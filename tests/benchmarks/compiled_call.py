@@ -12,10 +12,7 @@ Inductor's dynamic mode, in interleaved pairs.
 from __future__ import annotations
 
 import argparse
-import datetime as dt
 import json
-import os
-import platform
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -27,10 +24,9 @@ from typing import Any
 import torch
 from tests.benchmarks.cpu_cases import CHAINS, Case
 from tests.benchmarks.cpu_kernels import bare_launch, geometric_mean, interleaved
-from tests.benchmarks.serving import Serving
+from tests.benchmarks.serving import Serving, cpu_conditions
 from torch import fx
 
-from nearhint.launchers.detect import cpu_device
 from nearhint.readiness import settle
 from nearhint.session import ProgramHandle
 from nearhint_rules import expr as ex
@@ -185,10 +181,7 @@ def main() -> None:
                 )
                 say.flush()
     result = {
-        "command": "python -m tests.benchmarks.compiled_call",
-        "machine": f"{cpu_device().model}, {os.cpu_count()} cores",
-        "date": dt.datetime.now(dt.UTC).date().isoformat(),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "conditions": cpu_conditions("python -m tests.benchmarks.compiled_call"),
         "threads": torch.get_num_threads(),
         "ours_us_largest": max(row.ours_us for row in rows),
         "ratio_geomean": geometric_mean([row.ratio for row in rows]),

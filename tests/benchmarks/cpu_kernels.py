@@ -14,12 +14,9 @@ by `compiled_call`.
 from __future__ import annotations
 
 import argparse
-import datetime as dt
 import hashlib
 import json
 import math
-import os
-import platform
 import statistics
 import sys
 import tempfile
@@ -32,7 +29,7 @@ from typing import Any, TypeAlias, cast
 
 import torch
 from tests.benchmarks.cpu_cases import CHAINS, SINGLES, Case
-from tests.benchmarks.serving import Serving
+from tests.benchmarks.serving import Serving, cpu_conditions
 from torch import fx
 
 from nearhint.launchers import LoadedKernel, load
@@ -367,10 +364,7 @@ def main() -> None:
         bench = Bench(folder)
         with Serving() as serving:
             result = {
-                "command": "python -m tests.benchmarks.cpu_kernels",
-                "machine": f"{cpu_device().model}, {os.cpu_count()} cores",
-                "date": dt.datetime.now(dt.UTC).date().isoformat(),
-                "versions": {"python": platform.python_version(), "torch": torch.__version__},
+                "conditions": cpu_conditions("python -m tests.benchmarks.cpu_kernels"),
                 "threads": options.threads,
                 "chains": run_list(CHAINS, bench, serving, options),
                 "singles": run_list(SINGLES, bench, serving, options),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import tempfile
 import time
 from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
+from nearhint.demo.conditions import conditions
 from nearhint.demo.daemon import DemoDaemon, environment
 from nearhint.launchers.detect import cpu_device
 from nearhint.readiness import settle
@@ -18,6 +22,12 @@ from nearhint_rules.plan import Launch
 from nearhint_rules.program import Program
 
 SETTLE_S = 120.0
+
+
+def cpu_conditions(command: str) -> dict[str, Any]:
+    """What a report was made with: command, date, device, versions."""
+    here = conditions([], device="cpu", now=dt.datetime.now(dt.UTC))
+    return asdict(replace(here, command=command))
 
 
 class Serving:
