@@ -223,7 +223,7 @@ def empty_maker(device: torch.device) -> EmptyMaker:
     On a CPU by the entry that torch made for Inductor's wrappers, where this torch has it: parsing
     the public function's arguments costs more than the memory.
     """
-    guards = getattr(torch._C._dynamo, "guards", None)
+    guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
     direct: EmptyMaker | None = getattr(guards, "_empty_strided_cpu", None)
     if device.type == "cpu" and direct is not None:
         return direct
