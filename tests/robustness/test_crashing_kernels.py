@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.bars import NEXT_JOB_S, NOTICED_S
 from tests.unit.workers.building import compiled, doubled, hand_written
 
 from nearhint_compiler.ir.text import print_kernel
@@ -25,9 +26,6 @@ from nearhint_daemon.workers.pool import BenchPool
 from nearhint_proto.convert import artifact_to_proto, guard_to_proto, size_hint_to_proto
 from nearhint_proto.v1 import worker_pb2 as pb
 
-SLACK = 1 if os.getloadavg()[0] <= (os.cpu_count() or 1) else 10
-NOTICED_S = 0.2 * SLACK
-NEXT_JOB_S = 3.0 * SLACK
 START_S = 60.0
 
 RIGHT = "for (int64_t i = 0; i < n; i++) y[i] = x[i] * 2;"
