@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from nearhint.launchers import LoadedKernel
 from nearhint_rules.artifact import ArtifactRef
@@ -22,9 +22,8 @@ CHOICE_LIMIT = 4096
 """Remembered answers a Snapshot; past it they are forgotten and made again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """What runs for one launch step at given Kernel sizes.
+class Choice(NamedTuple):
+    """What runs for one launch step at given Kernel sizes. A tuple, since calls make it.
 
     `kernel` is the loaded binary (None: run the Fallback); `selection` says why, from which hint
     and at which tier. A Fallback that was measured and won is served at the tier of its hint.
@@ -60,6 +59,9 @@ class Snapshot:
     loaded: Mapping[ArtifactRef, LoadedKernel]
     selectors: Mapping[int, StepSelector]
     memo: dict[Any, Any] = field(default_factory=dict[Any, Any])
+    _kernels: dict[tuple[str, int], LoadedKernel] = field(
+        default_factory=dict[tuple[str, int], LoadedKernel]
+    )
     _choices: dict[tuple[int, tuple[int, ...]], Choice] = field(
         default_factory=dict[tuple[int, tuple[int, ...]], Choice]
     )
@@ -75,18 +77,25 @@ class Snapshot:
         return choice
 
     def _decide(self, step: int, dims: tuple[int, ...]) -> Choice:
-        decided = self.selectors[step].choice(dims)
+        decided = self.selectors[step].prepare(dims)
         launch = self.plan.steps[step]
         assert isinstance(launch, Launch)  # no other step has a selector
         choice: Choice | None = None
         for facts, selection in reversed(decided.alternatives):
             kernel = None
             if selection.variant != FALLBACK:
-                served = self.tables[launch.kernel].variants[selection.variant]
-                kernel = self.loaded[served.artifact]
+                kernel = self._kernel(launch.kernel, selection.variant)
             choice = Choice(kernel, selection, decided.is_covered, facts, choice)
         assert choice is not None  # a decision has at least the Fallback
         return choice
+
+    def _kernel(self, kernel: str, variant: int) -> LoadedKernel:
+        """A Variant's binary, remembered: an Artifact's launch metadata are long to hash."""
+        found = self._kernels.get((kernel, variant))
+        if found is None:
+            found = self.loaded[self.tables[kernel].variants[variant].artifact]
+            self._kernels[kernel, variant] = found
+        return found
 
 
 def servable(table: Table, loaded: Mapping[ArtifactRef, LoadedKernel]) -> Table:

@@ -454,7 +454,7 @@ def test_sizes_that_no_bucket_covers_are_asked_for(plans: Fixture) -> None:
     compiled = plans.compile(
         twice_plus_one,
         lambda program: (launch_of(program),),
-        choice=lambda dims: replace(chosen(None, dims, tier=0), is_covered=dims[0] > 15),
+        choice=lambda dims: chosen(None, dims, tier=0)._replace(is_covered=dims[0] > 15),
     )
     for rows in (3, 4, 3):
         compiled(torch.randn(rows, 5))
