@@ -68,12 +68,13 @@ class Snapshot:
 
     def choose(self, step: int, dims: tuple[int, ...]) -> Choice:
         """The answer for launch step `step` at the Kernel's sizes `dims`; remembered."""
-        choice = self._choices.get((step, dims))
+        key = (step, dims)
+        choice = self._choices.get(key)
         if choice is None:
             choice = self._decide(step, dims)
             if len(self._choices) >= CHOICE_LIMIT:
                 self._choices.clear()
-            self._choices[(step, dims)] = choice
+            self._choices[key] = choice
         return choice
 
     def _decide(self, step: int, dims: tuple[int, ...]) -> Choice:

@@ -56,8 +56,10 @@ class SizeFacts:
     def __init__(self, symbols: tuple[str, ...]) -> None:
         self._symbols = symbols
         self._bits: dict[SizeFact, int] = {}
-        # Each distinct size is worked out once, and then put to its tests.
-        self._tests: dict[Expr, tuple[Callable[[Dims], int], list[Test]]] = {}
+        # Each distinct size is worked out once, and then put to its divisors and other tests.
+        self._tests: dict[
+            Expr, tuple[Callable[[Dims], int], list[tuple[int, int]], list[Test]]
+        ] = {}
 
     def bit(self, fact: SizeFact) -> int:
         """The bit that stands for `fact`; raises `InvalidExpression` for an unknown symbol."""
@@ -66,33 +68,33 @@ class SizeFacts:
             return known
         if fact.expr not in self._tests:
             size = ex.compiled_by_position(fact.expr, self._symbols)
-            self._tests[fact.expr] = (size, [])
+            self._tests[fact.expr] = (size, [], [])
         bit = self._bits[fact] = 1 << len(self._bits)
-        self._tests[fact.expr][1].append((bit, _test(fact)))
+        _, divisors, tests = self._tests[fact.expr]
+        match fact:
+            case Divisible(_, by):
+                divisors.append((bit, by))
+            case AtMost(_, bound):
+                tests.append((bit, bound.__ge__))
+            case Equals(_, value):
+                tests.append((bit, value.__eq__))
         return bit
 
     def held(self, dims: Dims) -> int:
         """The bits of all facts that hold at `dims`; one that cannot be worked out does not."""
         held = 0
-        for size, tests in self._tests.values():
+        for size, divisors, tests in self._tests.values():
             try:
                 value = size(dims)
             except ZeroDivisionError:
                 continue
+            for bit, by in divisors:
+                if not value % by:
+                    held |= bit
             for bit, test in tests:
                 if test(value):
                     held |= bit
         return held
-
-
-def _test(fact: SizeFact) -> Callable[[int], bool]:
-    match fact:
-        case Divisible(_, by):
-            return lambda size: size % by == 0
-        case AtMost(_, bound):
-            return bound.__ge__
-        case Equals(_, value):
-            return value.__eq__
 
 
 class Candidates:
