@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from nearhint_compiler import COMPILER_VERSION
 from nearhint_compiler.errors import CompilerError
 from nearhint_compiler.frontend.assemble import RawStep, assemble, opaque_nodes, stored_values
-from nearhint_compiler.frontend.bind import bind
+from nearhint_compiler.frontend.bind import Bound, RepeatInFallbackError, bind
 from nearhint_compiler.frontend.build import BuiltKernel, build_kernel
 from nearhint_compiler.frontend.fuse import Fused, fuse
 from nearhint_compiler.frontend.lifetimes import last_uses, share_storage, with_frees
@@ -55,9 +55,7 @@ def lower(program: Program, *, target_kind: str) -> Lowered:
     else cannot be lowered stays opaque.
     """
     check(program)
-    graph = read_program(program, target_kind=target_kind)
-    fused, opaque, kernels, steps = _kernels_and_steps(graph)
-    bound = bind(graph, fused, opaque, kernels, steps)
+    graph, bound = _bound(program, target_kind)
     last = last_uses(graph, bound.steps, bound.reads)
     shared, storages = share_storage(graph, bound.steps, last)
     plan = Plan(
@@ -68,6 +66,20 @@ def lower(program: Program, *, target_kind: str) -> Lowered:
         for found in bound.kernels
     )
     return Lowered(plan, lowered, bound.fallbacks, bound.provenance(plan))
+
+
+def _bound(program: Program, target_kind: str) -> tuple[Graph, Bound]:
+    """Reads, fuses, builds and binds, with fewer repeats merged until every launch is bound."""
+    apart: frozenset[int] = frozenset()
+    while True:
+        graph = read_program(program, target_kind=target_kind, apart=apart)
+        fused, opaque, kernels, steps = _kernels_and_steps(graph)
+        try:
+            return graph, bind(graph, fused, opaque, kernels, steps)
+        except RepeatInFallbackError as error:
+            if error.nodes <= apart:
+                raise
+            apart |= error.nodes
 
 
 def _kernels_and_steps(

@@ -208,12 +208,17 @@ def _type_exprs(value_type: ValueType) -> Iterator[Expr]:
             return
 
 
+def _sorted_kwargs(node: Node) -> list[tuple[str, Arg]]:
+    """Keyword arguments in the order that identity takes them in."""
+    return sorted(node.kwargs, key=lambda item: item[0])
+
+
 def program_exprs(program: Program) -> Iterator[Expr]:
     """Every size expression of a Program, in canonical order of appearance."""
     for value_type in program.inputs:
         yield from _type_exprs(value_type)
     for node in program.nodes:
-        for arg in (*node.args, *(value for _, value in node.kwargs)):
+        for arg in (*node.args, *(value for _, value in _sorted_kwargs(node))):
             yield from exprs_in(arg)
         for value_type in node.outputs:
             yield from _type_exprs(value_type)
@@ -237,7 +242,7 @@ def canonicalise(program: Program) -> Program:
             args=tuple(map_arg(arg, values=identical, symbols=symbols) for arg in node.args),
             kwargs=tuple(
                 (key, map_arg(value, values=identical, symbols=symbols))
-                for key, value in sorted(node.kwargs, key=lambda item: item[0])
+                for key, value in _sorted_kwargs(node)
             ),
             outputs=tuple(map_type(out, symbols) for out in node.outputs),
         )

@@ -1,12 +1,9 @@
-"""How property tests run: no deadline an example, since the machines that test are busy."""
+"""How property tests run: see `tests.property.examples`."""
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
+from tests.property.examples import examples
 
-settings.register_profile(
-    "nearhint",
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+settings.register_profile("nearhint", examples(100))
 settings.load_profile("nearhint")

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from google.protobuf.message import DecodeError, Message
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.property.examples import examples
 from tests.property.strategies import (
     PLANS,
     TARGETS,
@@ -59,7 +60,7 @@ def test_programs_round_trip(program: Program) -> None:
     assert encode(back) == encode(program)
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(fallbacks())
 def test_fallbacks_round_trip(fallback: Fallback) -> None:
     back = convert.fallback_from_proto(over_the_wire(convert.fallback_to_proto(fallback)))

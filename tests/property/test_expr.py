@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from tests.property.examples import examples
 from tests.property.strategies import NAMES, exprs, trees, value_of
 
 from nearhint_rules import expr as ex
@@ -109,7 +110,7 @@ RANGES = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(trees(), RANGES, st.data())
 def test_bounds_hold_at_every_point_of_the_ranges(
     tree: Expr, ranges: dict[str, tuple[int, int | None]], data: st.DataObject

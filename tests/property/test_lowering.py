@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.property.examples import examples
 from tests.unit.compiler.frontend.building import S0, S1, Builder
 from tests.unit.compiler.frontend.running import close, run_built
 
@@ -259,7 +260,7 @@ def inputs_of(kinds: Sequence[TensorType], sizes: dict[str, int], seed: int) -> 
     return found
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(programs(), st.integers(1, 5), st.integers(1, 4), st.integers(0, 2**20))
 def test_a_plan_computes_what_its_program_says(
     drawn: tuple[Program, list[TensorType]], s0: int, s1: int, seed: int
@@ -276,7 +277,7 @@ def test_a_plan_computes_what_its_program_says(
         close(result, expected, at_least=coarsest)
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(programs())
 def test_kernels_are_legal_canonical_and_repeatable(
     drawn: tuple[Program, list[TensorType]],
@@ -289,7 +290,7 @@ def test_kernels_are_legal_canonical_and_repeatable(
         assert kernel_id(kernel.kernel) == kernel.id
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(programs())
 def test_every_launch_has_the_fallback_that_fits_it(
     drawn: tuple[Program, list[TensorType]],
@@ -306,7 +307,7 @@ def test_every_launch_has_the_fallback_that_fits_it(
         assert len(launch.nodes) == len(fallback.program.nodes)
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(programs())
 def test_nothing_is_read_before_it_is_there_or_after_it_is_gone(
     drawn: tuple[Program, list[TensorType]],

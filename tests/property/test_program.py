@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
+from tests.property.examples import examples
 from tests.property.strategies import NAMES, exprs, programs
 
 from nearhint_rules import expr as ex
@@ -107,7 +108,7 @@ def test_identity_knows_ranges(program: Program) -> None:
     assert changed.id != program.id
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.lists(exprs(leaves=4), max_size=4), st.permutations(NAMES))
 @example([ex.floordiv(7, ex.mod(ex.Sym("s1"), ex.Sym("s2")))], list(NAMES))
 @example([ex.sub(ex.Sym("s1"), ex.Sym("s2"))], list(NAMES))
@@ -123,7 +124,7 @@ def test_symbols_are_numbered_alike_under_any_names(found: list[Expr], names: li
     assert numbered(found) == numbered(other)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(programs(), st.data())
 def test_a_slice_is_a_legal_program_over_the_same_nodes(
     program: Program, data: st.DataObject

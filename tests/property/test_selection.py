@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from tests.property.examples import examples
 from tests.property.strategies import FALLBACKS, TIMINGS, tables, tuned_tables
 
 from nearhint_rules import expr as ex
@@ -119,7 +120,7 @@ def answer(selection: Selection) -> tuple[int, str, object]:
     return selection.variant, selection.reason, selection.hint
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(ANY_TABLE, st.data())
 def test_selection_follows_the_rules(table: Table, data: st.DataObject) -> None:
     dims = tuple(data.draw(SIZES) for _ in table.symbols)
@@ -191,7 +192,7 @@ def test_regret_is_known_at_measured_sizes_only_and_is_never_negative(
         assert regret == (served - min(medians)) / min(medians)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(
     st.lists(
         st.tuples(*[st.integers(1, 300) | st.sampled_from((2**40, 2**61, 2**62 - 1))] * 3),
@@ -233,7 +234,7 @@ def test_beating_is_exact_and_one_sided(first: Timing, second: Timing) -> None:
     assert not (beats(first, second) and beats(second, first))
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.dictionaries(st.integers(0, 5), TIMINGS, min_size=1), st.data())
 def test_the_leader_of_a_ranking_displaced_the_incumbent_or_is_it(
     timings: dict[int, Timing], data: st.DataObject

@@ -21,6 +21,14 @@ from nearhint_rules.program import slice_program
 TITLE_PARTS = 6
 
 
+class RepeatInFallbackError(Exception):
+    """A Fallback would compute again what its Kernel reads; `nodes` are the repeats in it."""
+
+    def __init__(self, nodes: frozenset[int]) -> None:
+        super().__init__(f"nodes {sorted(nodes)}")
+        self.nodes = nodes
+
+
 @dataclass(frozen=True, slots=True)
 class NamedKernel:
     """A Kernel with its identity, its title and its traffic."""
@@ -62,7 +70,10 @@ def bind(
     kernels: Sequence[BuiltKernel],
     steps: Sequence[RawStep],
 ) -> Bound:
-    """Turns raw steps into a Plan's, and makes the Fallback of each launch."""
+    """Turns raw steps into a Plan's, and makes the Fallback of each launch.
+
+    Raises `RepeatInFallbackError` where a Kernel reads what its Fallback does not.
+    """
     made = frozenset(slot for kernel in kernels for slot in kernel.outputs)
     bound: list[Step] = []
     named: dict[str, NamedKernel] = {}
@@ -119,6 +130,8 @@ def _fallback(
 ) -> tuple[Fallback, tuple[int, ...]]:
     part, read, names = slice_program(graph.program, nodes, built.outputs)
     places = {value: place for place, value in enumerate(read)}
+    if not places.keys() >= {*built.inputs}:
+        raise RepeatInFallbackError(graph.repeats.intersection(nodes))
     symbols = {old: Sym(new) for old, new in names.items()}
     outputs = tuple(value for value in part.outputs if value is not None)
     fallback = Fallback(

@@ -7,7 +7,7 @@ and other effectful steps keep their order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from nearhint_compiler.errors import CompilerError, Unlowerable
@@ -45,7 +45,8 @@ class Graph:
     `producers[v]` is the node that makes value v, -1 for an input. `before[n]` are the nodes that
     must run before node n. `storage[v]` names the set of values that may share v's storage.
     `unmovable` are the loops that read storage which some node writes in place. `shared` are the
-    storages that leave the Program, or that some node writes in place.
+    storages that leave the Program, or that some node writes in place. `repeats` are the nodes that
+    compute what an earlier one has, and are views of its value.
     """
 
     program: Program
@@ -60,6 +61,7 @@ class Graph:
     unmovable: frozenset[int]
     shared: frozenset[int]
     ranges: ix.Ranges
+    repeats: frozenset[int]
 
     def tensor(self, value: int) -> TensorType:
         """The type of a value that is known to be a tensor."""
@@ -95,9 +97,12 @@ class Graph:
         return value, index
 
 
-def read_program(program: Program, *, target_kind: str) -> Graph:
+def read_program(
+    program: Program, *, target_kind: str, apart: Collection[int] = frozenset()
+) -> Graph:
     """Lowers every node that the table knows; what does not fit stays opaque.
 
+    A node that repeats an earlier one becomes a view of its value, unless it is in `apart`.
     Raises `InvalidProgram` if an argument refers to a value that the node does not list.
     """
     original = value_types(program)
@@ -122,8 +127,9 @@ def read_program(program: Program, *, target_kind: str) -> Graph:
                 loops[index] = lowered
     _drop_partial(program, starts, loops)
     same = duplicates(program, starts, producers, {*loops, *views}, storage, written)
+    repeats = {index for index in same if index in loops and index not in apart}
     for index, earlier in same.items():
-        if index not in loops:
+        if index not in repeats:
             continue
         del loops[index]
         views[index] = View(index, starts[earlier], (_unchanged,))
@@ -147,6 +153,7 @@ def read_program(program: Program, *, target_kind: str) -> Graph:
         unmovable,
         frozenset(written) | {storage[value] for value in program.outputs if value is not None},
         ranges,
+        frozenset(repeats),
     )
 
 

@@ -244,3 +244,23 @@ def test_an_empty_program_is_an_empty_plan() -> None:
     b = Builder()
     x = b.input(S0, 64)
     assert lower(b.program(x, None), target_kind="cpu").plan.steps == ()
+
+
+def test_a_fallback_reads_what_its_kernel_reads_though_a_node_repeats_another() -> None:
+    """The row sum and the layer norm want different loops; both read an equal tanh."""
+    square, row = tensor(S0, S0), tensor(S0)
+    b = Builder()
+    x = b.input(S0, S0)
+    first = b.call("aten.tanh.default", x, out=square)
+    again = b.call("aten.tanh.default", x, out=square)
+    total = b.call("aten.sum.dim_IntList", first, [0], False, out=row)
+    stats = tensor(S0, 1)
+    norm = b.call(
+        "aten.native_layer_norm.default", again, [S0], None, None, 1e-3, out=(square, stats, stats)
+    )
+    program = b.program(first, total, norm)
+    lowered = lower(program, target_kind="cpu")
+    made = {value for step in steps_of(lowered, Launch) for value in step.inputs}
+    assert again.value not in made
+    for fallback in lowered.fallbacks:
+        assert all(0 <= place < len(fallback.program.inputs) for place in fallback.inputs)
