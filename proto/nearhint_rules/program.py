@@ -27,7 +27,7 @@ from nearhint_rules.naming import number_symbols
 
 OP_PATTERN = re.compile(r"[a-z_][a-z0-9_]{0,63}\.[A-Za-z0-9_]{1,96}\.[A-Za-z0-9_]{1,64}")
 DTYPES: Mapping[str, int] = {
-    "f64": 8, "f32": 4, "f16": 2, "bf16": 2,
+    "f64": 8, "f32": 4, "f16": 2, "bf16": 2, "f8e4m3fn": 1, "f8e5m2": 1,
     "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "bool": 1,
 }  # fmt: skip
 """Bytes per element of each dtype that kernels may touch; any other is `OTHER_DTYPE`."""

@@ -46,13 +46,13 @@ def plan_passes(kernel: ir.Kernel, *, stash: bool) -> Passes:
     """The walks of `kernel`, with what is costly and used twice stashed if `stash`."""
     elements, levels = ir.per_element(kernel), ir.levels(kernel)
     stores = [p for p, n in enumerate(kernel.body) if isinstance(n, ir.Store) and elements[p]]
-    reduces = [p for p, n in enumerate(kernel.body) if isinstance(n, ir.Reduce)]
+    reduces = [p for p, n in enumerate(kernel.body) if isinstance(n, ir.Reducing)]
     count = max([*(levels[p] for p in reduces), *(levels[p] + 1 for p in stores)], default=0)
     invariant = [not elements[p] and levels[p] == 0 for p in range(len(kernel.body))]
     roots: list[list[int]] = []
     for walk in range(1, count + 1):
         wanted = [p for p in reduces if levels[p] == walk]
-        found = [node.operand for p in wanted if isinstance(node := kernel.body[p], ir.Reduce)]
+        found = [node.operand for p in wanted if isinstance(node := kernel.body[p], ir.Reducing)]
         roots.append(found + (stores if walk == count else []))
     plain = [_closure(kernel, elements, walk_roots, frozenset()) for walk_roots in roots]
     shared = _worth_stashing(kernel, elements, roots, plain) if stash else frozenset[int]()
@@ -72,7 +72,7 @@ def plan_passes(kernel: ir.Kernel, *, stash: bool) -> Passes:
             p
             for p in range(len(kernel.body))
             if not elements[p]
-            and not isinstance(kernel.body[p], ir.Reduce)
+            and not isinstance(kernel.body[p], ir.Reducing)
             and (levels[p] == walk or (walk == count and levels[p] > count))
             and not isinstance(kernel.body[p], ir.Store)
             and (levels[p] > 0 or not invariant[p] or walk == 0)

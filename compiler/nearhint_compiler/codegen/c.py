@@ -27,7 +27,7 @@ from nearhint_compiler.codegen.c_text import Writer
 from nearhint_compiler.codegen.c_tiles import write_tiles
 from nearhint_compiler.codegen.c_vector import VECTOR_ROWS
 from nearhint_compiler.codegen.generated import Generated
-from nearhint_compiler.errors import InvalidSchedule
+from nearhint_compiler.errors import InvalidSchedule, Unsupported
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
@@ -92,6 +92,8 @@ def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated
     family = _FAMILIES.get(schedule.family)
     if family is None or not isinstance(target.device, CpuDevice):
         raise InvalidSchedule(f"{schedule.family} is no schedule for a CPU")
+    if any(isinstance(node, ir.Arg | ir.Scan) for node in kernel.body):
+        raise Unsupported("an arg or a scan in C")
     kernel = _with_a_loop(kernel)
     lane = lane_variable(kernel, schedule)
     if schedule["lanes"] not in LANES:

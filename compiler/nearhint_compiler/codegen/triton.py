@@ -27,7 +27,7 @@ from nearhint_compiler.codegen.triton_body import Block, BodyEmitter
 from nearhint_compiler.codegen.triton_guard import index_facts, promised_facts
 from nearhint_compiler.codegen.triton_ops import prelude
 from nearhint_compiler.codegen.triton_text import TRITON_TYPES, index_text
-from nearhint_compiler.errors import InvalidSchedule
+from nearhint_compiler.errors import InvalidSchedule, Unsupported
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import kernel_id
 from nearhint_compiler.schedule.cuda import GRID_YZ_LIMIT
@@ -63,6 +63,8 @@ def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated
     """Source, launch metadata and Guard; raises `InvalidSchedule` if the family does not fit."""
     if schedule.family not in _FAMILIES or not isinstance(target.device, CudaDevice):
         raise InvalidSchedule(f"{schedule.family} is no CUDA family")
+    if any(isinstance(node, ir.Arg | ir.Scan) for node in kernel.body):
+        raise Unsupported("an arg or a scan in Triton")
     _check(schedule)
     layout = _FAMILIES[schedule.family](kernel, schedule)
     entry = f"nearhint_{kernel_id(kernel)[:12]}"

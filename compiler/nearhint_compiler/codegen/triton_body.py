@@ -186,7 +186,7 @@ class BodyEmitter:
                 return f"{name} = {op_text(op, self._dtypes[operands[-1]], texts)}"
             case ir.Store():
                 return self._store(node, self._shape(position), self._varies[position])
-            case ir.Reduce():
+            case ir.Reduce() | ir.Arg() | ir.Scan():
                 raise AssertionError("reduces are emitted where their operands are complete")
 
     def _shape(self, position: int) -> str:

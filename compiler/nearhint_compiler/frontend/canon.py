@@ -13,6 +13,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeAlias
 
 from nearhint_compiler.errors import InvalidKernel
 from nearhint_compiler.frontend.round_trips import without_round_trips
@@ -21,6 +22,8 @@ from nearhint_compiler.ir import index as ix
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr, Sym
+
+_Indexed: TypeAlias = ir.Load | ir.Iota | ir.Arg | ir.Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +80,13 @@ def _with_indices(
     body: Sequence[ir.BodyNode], rewrite: Callable[[Expr], Expr]
 ) -> tuple[ir.BodyNode, ...]:
     return tuple(
-        replace(node, index=rewrite(node.index))
-        if isinstance(node, ir.Load | ir.Iota | ir.Store)
-        else node
+        replace(node, index=rewrite(node.index)) if isinstance(node, _Indexed) else node
         for node in body
     )
 
 
 def _indices(body: Sequence[ir.BodyNode]) -> list[Expr]:
-    return [node.index for node in body if isinstance(node, ir.Load | ir.Iota | ir.Store)]
+    return [node.index for node in body if isinstance(node, _Indexed)]
 
 
 def _ordered(
@@ -310,8 +311,10 @@ def _shapes(body: Sequence[ir.BodyNode], params: Sequence[ir.Param]) -> list[tup
         match node:
             case ir.Load(param, _) | ir.Scalar(param) | ir.Store(param, _, _):
                 label = f"{type(node).__name__} {params[param].dtype}"
-            case ir.Op(name, dtype, _) | ir.Reduce(name, dtype, _):
+            case ir.Op(name, dtype, _) | ir.Reduce(name, dtype, _) | ir.Scan(name, dtype, _):
                 label = f"{type(node).__name__} {name} {dtype}"
+            case ir.Arg(name, dtype, _, _):
+                label = f"Arg {name} {dtype}"
             case ir.Const(dtype, bits):
                 label = f"const {dtype} {bits}"
             case _:

@@ -153,6 +153,20 @@ class Emitter:
             raise Unlowerable(f"{kind} of {dtype}")
         return self.emit(ir.Reduce(kind, dtype, operand.node), operand.dtype)
 
+    def arg(self, kind: str, operand: Value, index: Expr) -> Value:
+        """`index` of the extremal element over the reduction space, an i64."""
+        dtype = compute_dtype(operand.dtype)
+        if dtype not in ir.REDUCTIONS[kind]:
+            raise Unlowerable(f"arg{kind} of {dtype}")
+        return self.emit(ir.Arg(kind, dtype, operand.node, index), "i64")
+
+    def scan(self, kind: str, operand: Value) -> Value:
+        """A running reduction along the one reduction loop."""
+        dtype = compute_dtype(operand.dtype)
+        if dtype not in ir.REDUCTIONS[kind]:
+            raise Unlowerable(f"scan {kind} of {dtype}")
+        return self.emit(ir.Scan(kind, dtype, operand.node), operand.dtype)
+
     def is_integer(self, value: Value) -> bool:
         """Whether a value is an integer other than a bool."""
         return value.dtype in INTEGERS

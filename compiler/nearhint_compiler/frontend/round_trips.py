@@ -46,7 +46,7 @@ def _dtype(node: ir.BodyNode, params: Sequence[ir.Param]) -> str:
     match node:
         case ir.Load() | ir.Scalar():
             return params[node.param].dtype
-        case ir.Op() | ir.Reduce() | ir.Const():
+        case ir.Op() | ir.Reduce() | ir.Scan() | ir.Const():
             return node.dtype
         case _:
             return ""

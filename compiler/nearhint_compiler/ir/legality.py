@@ -67,7 +67,7 @@ def _indices_use_loop_variables(kernel: ir.Kernel) -> Iterator[str]:
         *(f"r{number}" for number in range(len(kernel.reduction))),
     }
     for position, node in enumerate(kernel.body):
-        if isinstance(node, ir.Load | ir.Iota | ir.Store):
+        if isinstance(node, ir.Load | ir.Iota | ir.Arg | ir.Store):
             for name in ex.symbols_of(node.index):
                 if name not in known:
                     yield f"node {position} indexes with {name}"
@@ -96,14 +96,38 @@ def _dtypes_fit(kernel: ir.Kernel) -> Iterator[str]:
             case ir.Reduce(kind, dtype, operand):
                 if dtype not in ir.REDUCTIONS.get(kind, ()) or dtypes[operand] != dtype:
                     yield f"node {position}: reduce {kind} {dtype} of {dtypes[operand]}"
-                if not kernel.reduction:
-                    yield f"node {position}: reduce without a reduction space"
+            case ir.Arg(kind, dtype, operand, _):
+                allowed = ir.REDUCTIONS[kind] if kind in ir.ARGS else ()
+                if dtype not in allowed or dtypes[operand] != dtype:
+                    yield f"node {position}: arg {kind} {dtype} of {dtypes[operand]}"
+            case ir.Scan(kind, dtype, operand):
+                allowed = ir.REDUCTIONS[kind] if kind in ir.SCANS else ()
+                if dtype not in allowed or dtypes[operand] != dtype:
+                    yield f"node {position}: scan {kind} {dtype} of {dtypes[operand]}"
             case ir.Store(param, _, value):
                 if dtypes[value] != kernel.params[param].dtype:
                     yield f"node {position}: stores {dtypes[value]}"
             case ir.Const(dtype, bits):
                 if dtype not in DTYPES or bits >= 1 << (8 * DTYPES[dtype]):
                     yield f"node {position}: {bits:#x} is no {dtype}"
+            case _:
+                continue
+
+
+def _reductions_have_loops(kernel: ir.Kernel) -> Iterator[str]:
+    for position, node in enumerate(kernel.body):
+        match node:
+            case ir.Arg(_, _, _, index):
+                if not kernel.reduction:
+                    yield f"node {position}: arg without a reduction space"
+                if any(name[0] == "p" for name in ex.symbols_of(index)):
+                    yield f"node {position}: an arg's index is the same in all rows"
+            case ir.Reduce():
+                if not kernel.reduction:
+                    yield f"node {position}: reduce without a reduction space"
+            case ir.Scan():
+                if len(kernel.reduction) != 1:
+                    yield f"node {position}: scan over {len(kernel.reduction)} loops"
             case _:
                 continue
 
@@ -133,5 +157,6 @@ RULES: tuple[tuple[str, _Rule], ...] = (
     ("parameters are used by their role", _params_are_used_by_role),
     ("indices use loop variables and symbols", _indices_use_loop_variables),
     ("dtypes fit the op table", _dtypes_fit),
+    ("reductions have loops", _reductions_have_loops),
     ("stores match their space", _stores_match_their_space),
 )

@@ -13,6 +13,8 @@ Grammar, as `ir.text` prints and parses it:
             | (iota index)                            an i64 equal to an index expression
             | (OP DTYPE operand ...)                  elementwise, OP from `OPS`
             | (reduce KIND DTYPE operand)             over the whole reduction space
+            | (arg KIND DTYPE operand index)          i64: `index` where `operand` is extremal
+            | (scan KIND DTYPE operand)               over the reduction loop up to this point
             | (store PARAM index operand)             into an output
     extent, index := size expressions; extents over k*, indices over k*, p*, r*
     operand := the position of an earlier body node
@@ -21,14 +23,18 @@ Loops: for every point of the pointwise space, and within it of the reduction sp
 *per row* if it depends on no reduction variable other than through a `reduce`, else *per element*.
 A store whose index mentions no r* must store a per-row value and runs once a row. Nodes after a
 `reduce` may use its result per element again (softmax: max, exp, sum, divide), so an emitter
-walks the reduction space once for each level of nested reduces.
+walks the reduction space once for each level of nested reduces. An `arg` reduces like a `reduce`
+does: NaN is more extreme than any number, and of equals the one with the least index counts. A
+`scan` varies per element, is known in the walk that computes its operand, and wants a single
+reduction loop, walked in order.
 
 Every symbol k_i is at least 1, and nothing else is known about it: the same Kernel serves every
 Program whose loops it fits. Index expressions are in elements, from the first element of the
 parameter as the launch hands it over; they never leave the parameter's storage.
 
 Low precision floats are computed in f32: a load is cast up before its first use and cast down
-before a store, explicitly, as `cast` nodes; elementwise ops and reduces never see f16 or bf16.
+before a store, explicitly, as `cast` nodes; elementwise ops and reduces never see them. What is
+too large for f8e4m3fn becomes NaN, as in torch, not its largest number.
 Constants are keyed by dtype and bits, since in Python 1 == True == 1.0 and 0.0 == -0.0.
 """
 
@@ -41,7 +47,7 @@ from typing import TypeAlias
 from nearhint_rules.expr import Expr, symbols_of
 
 FLOATS = ("f64", "f32")
-LOW_PRECISION = ("f16", "bf16")
+LOW_PRECISION = ("f16", "bf16", "f8e4m3fn", "f8e5m2")
 INTEGERS = ("i64", "i32", "i16", "i8", "u8")
 BOOL = "bool"
 
@@ -133,6 +139,11 @@ REDUCTIONS: Mapping[str, tuple[str, ...]] = {
 }
 """Reductions and the dtypes that they accumulate in. Integer sums wrap."""
 
+ARGS = ("max", "min")
+"""Kinds of `arg`; they compare in the dtypes of the reduction of that name."""
+SCANS = ("sum", "prod")
+"""Kinds of `scan`; they accumulate in the dtypes of the reduction of that name."""
+
 
 @dataclass(frozen=True, slots=True)
 class Param:
@@ -191,6 +202,25 @@ class Reduce:
 
 
 @dataclass(frozen=True, slots=True)
+class Arg:
+    """`index` (over r* and sizes) where `operand` is the largest or smallest, as an i64."""
+
+    kind: str
+    dtype: str
+    operand: int
+    index: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """The reduction of `SCANS` over the elements up to this one along the reduction loop."""
+
+    kind: str
+    dtype: str
+    operand: int
+
+
+@dataclass(frozen=True, slots=True)
 class Store:
     """Writes node `value` to element `index` of output `param`."""
 
@@ -199,7 +229,9 @@ class Store:
     value: int
 
 
-BodyNode: TypeAlias = Load | Scalar | Const | Iota | Op | Reduce | Store
+BodyNode: TypeAlias = Load | Scalar | Const | Iota | Op | Reduce | Arg | Scan | Store
+Reducing: TypeAlias = Reduce | Arg
+"""Nodes that have one value a row, made of all its elements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +250,7 @@ def operands_of(node: BodyNode) -> tuple[int, ...]:
     match node:
         case Op(_, _, operands):
             return operands
-        case Reduce(_, _, operand):
+        case Reduce(_, _, operand) | Arg(_, _, operand, _) | Scan(_, _, operand):
             return (operand,)
         case Store(_, _, value):
             return (value,)
@@ -233,6 +265,10 @@ def with_operands(node: BodyNode, places: Mapping[int, int]) -> BodyNode:
             return Op(name, dtype, tuple(places[operand] for operand in operands))
         case Reduce(kind, dtype, operand):
             return Reduce(kind, dtype, places[operand])
+        case Arg(kind, dtype, operand, index):
+            return Arg(kind, dtype, places[operand], index)
+        case Scan(kind, dtype, operand):
+            return Scan(kind, dtype, places[operand])
         case Store(param, index, value):
             return Store(param, index, places[value])
         case _:
@@ -246,9 +282,9 @@ def dtypes_of(kernel: Kernel) -> tuple[str, ...]:
         match node:
             case Load(param, _) | Scalar(param) | Store(param, _, _):
                 found.append(kernel.params[param].dtype)
-            case Const(dtype, _) | Op(_, dtype, _) | Reduce(_, dtype, _):
+            case Const(dtype, _) | Op(_, dtype, _) | Reduce(_, dtype, _) | Scan(_, dtype, _):
                 found.append(dtype)
-            case Iota():
+            case Iota() | Arg():
                 found.append("i64")
     return tuple(found)
 
@@ -281,8 +317,10 @@ def _varying(
                 found.append(any(map(is_loop, symbols_of(index))) or found[value])
             case Op(_, _, operands):
                 found.append(any(found[operand] for operand in operands))
-            case Reduce(_, _, operand):
+            case Reduce(_, _, operand) | Arg(_, _, operand, _):
                 found.append(through_reduces and found[operand])
+            case Scan():
+                found.append(True)
             case _:
                 found.append(False)
     return tuple(found)
@@ -293,5 +331,5 @@ def levels(kernel: Kernel) -> tuple[int, ...]:
     found: list[int] = []
     for node in kernel.body:
         below = max((found[operand] for operand in operands_of(node)), default=0)
-        found.append(below + 1 if isinstance(node, Reduce) else below)
+        found.append(below + 1 if isinstance(node, Reducing) else below)
     return tuple(found)

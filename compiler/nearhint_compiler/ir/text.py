@@ -56,6 +56,10 @@ def _print_node(node: ir.BodyNode) -> str:
             return f"({name} {dtype}{_spaced(tuple(map(str, operands)))})"
         case ir.Reduce(kind, dtype, operand):
             return f"(reduce {kind} {dtype} {operand})"
+        case ir.Arg(kind, dtype, operand, index):
+            return f"(arg {kind} {dtype} {operand} {ex.to_text(index)})"
+        case ir.Scan(kind, dtype, operand):
+            return f"(scan {kind} {dtype} {operand})"
         case ir.Store(param, index, value):
             return f"(store {param} {ex.to_text(index)} {value})"
 
@@ -148,6 +152,10 @@ def _node(tree: _Tree) -> ir.BodyNode:
             return ir.Iota(_expr(index))
         case ["reduce", str() as kind, str() as dtype, operand]:
             return ir.Reduce(kind, dtype, _number(operand))
+        case ["arg", str() as kind, str() as dtype, operand, index]:
+            return ir.Arg(kind, dtype, _number(operand), _expr(index))
+        case ["scan", str() as kind, str() as dtype, operand]:
+            return ir.Scan(kind, dtype, _number(operand))
         case ["store", param, index, value]:
             return ir.Store(_number(param), _expr(index), _number(value))
         case [str() as name, str() as dtype, *operands] if name in ir.OPS:

@@ -139,16 +139,35 @@ class _Run:
                     return cast(args[0], self.dtypes[operands[0]], self.dtypes[position])
                 return np.asarray(OPERATIONS[name](*args)).astype(dtype)
             case ir.Reduce(kind, _, operand):
-                shape = tuple(
-                    extent
-                    if axis in self.reduction_axes
-                    else (values[operand].shape or (1,) * self.rank)[axis]
-                    for axis, extent in enumerate(self.extents)
-                )
-                whole = np.broadcast_to(values[operand], shape)
+                whole = self._along_reduction(values[operand])
                 return _reduce(kind, whole, self.reduction_axes).astype(dtype)
+            case ir.Arg(kind, _, operand, index):
+                where = np.asarray(evaluate_index(index, self.variables))
+                return self._extremal(kind, self._along_reduction(values[operand]), where)
+            case ir.Scan(kind, _, operand):
+                whole = self._along_reduction(values[operand])
+                (axis,) = self.reduction_axes
+                running = np.cumsum if kind == "sum" else np.cumprod
+                return np.asarray(running(whole, axis=axis, dtype=dtype))
             case _:
                 raise AssertionError(node)
+
+    def _along_reduction(self, value: Array) -> Array:
+        """`value` with all its elements along the reduction axes."""
+        shape = tuple(
+            extent if axis in self.reduction_axes else (value.shape or (1,) * self.rank)[axis]
+            for axis, extent in enumerate(self.extents)
+        )
+        return np.broadcast_to(value, shape)
+
+    def _extremal(self, kind: str, value: Array, index: Array) -> Array:
+        """The least `index` among the extremal elements; NaN is the most extreme."""
+        is_best = value == _reduce(kind, value, self.reduction_axes)
+        if value.dtype.kind == "f":
+            is_nan = np.isnan(value)
+            is_best = np.where(_reduce("any", is_nan, self.reduction_axes), is_nan, is_best)
+        places = np.where(is_best, index, np.iinfo(np.int64).max)
+        return _reduce("min", places, self.reduction_axes)
 
 
 def evaluate_index(index: ex.Expr, variables: Mapping[str, Array | int]) -> Array | int:
@@ -329,6 +348,12 @@ def _magnitude(
             return np.maximum(own, np.maximum(scales[left], scales[right]))
         case ir.Op("neg" | "abs" | "cast", _, operands):
             return np.maximum(own, scales[operands[0]])
+        case ir.Scan("sum", _, operand):
+            (axis,) = axes
+            wide = np.broadcast_to(
+                scales[operand], np.broadcast_shapes(scales[operand].shape, own.shape)
+            )
+            return np.asarray(np.maximum(own, np.cumsum(wide, axis=axis)))
         case ir.Reduce("sum", _, operand):
             shape = tuple(extent if axis in axes else 1 for axis, extent in enumerate(extents))
             wide = np.broadcast_to(

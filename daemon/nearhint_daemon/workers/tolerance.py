@@ -84,7 +84,7 @@ def arithmetic_of(kernel: ir.Kernel, *, terms: int) -> Arithmetic:
     computed = {
         dtypes[position]
         for position, node in enumerate(kernel.body)
-        if isinstance(node, ir.Op | ir.Reduce) and dtypes[position] in ir.FLOATS
+        if isinstance(node, ir.Op | ir.Reduce | ir.Scan) and dtypes[position] in ir.FLOATS
     }
     between = [
         PRECISIONS[dtypes[position]].unit

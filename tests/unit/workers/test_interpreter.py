@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.ir.text import parse_kernel
 from nearhint_daemon.workers.interpreter import (
     OPERATIONS,
     SpaceTooLargeError,
@@ -120,3 +121,27 @@ def test_floor_modulus_and_truncated_division_follow_torch() -> None:
     }
     for name, wanted in pairs.items():
         np.testing.assert_array_equal(OPERATIONS[name](left, right), wanted.numpy(), name)
+
+
+ROWS_AND_PLACES = parse_kernel("""
+    (kernel (symbols k0 k1) (pointwise k0) (reduction k1)
+      (params (in f32) (out i64) (out f32))
+      (body (load 0 (+ (* k1 p0) r0))
+            (arg max f32 0 r0)
+            (scan sum f32 0)
+            (store 1 p0 1)
+            (store 2 (+ (* k1 p0) r0) 2)))
+""")
+
+
+def test_an_arg_is_the_first_nan_or_the_first_of_equals() -> None:
+    rows = [[1, 5, math.inf, math.nan, math.nan], [1, 7, 2, 7, 0]]
+    places, _ = interpret(ROWS_AND_PLACES, {"k0": 2, "k1": 5}, [np.array(rows).ravel()])
+    assert places.values.tolist() == [3, 1]
+
+
+def test_a_scan_has_a_value_for_each_element_and_the_magnitude_of_what_it_has_added() -> None:
+    rows = np.array([[1.0, -2.0, 3.0], [4.0, 5.0, 6.0]])
+    _, sums = interpret(ROWS_AND_PLACES, {"k0": 2, "k1": 3}, [rows.ravel()])
+    assert sums.values.tolist() == [1, -1, 2, 4, 9, 15]
+    assert sums.magnitudes.tolist() == [1, 3, 6, 4, 9, 15]
