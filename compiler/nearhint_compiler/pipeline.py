@@ -19,7 +19,7 @@ from nearhint_compiler.frontend.bind import Bound, RepeatInFallbackError, bind
 from nearhint_compiler.frontend.build import BuiltKernel, build_kernel
 from nearhint_compiler.frontend.fuse import Fused, fuse
 from nearhint_compiler.frontend.lifetimes import last_uses, share_storage, with_frees
-from nearhint_compiler.frontend.lower import Graph, read_program, without
+from nearhint_compiler.frontend.lower import Graph, read_program, repeats_of, without
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules.expr import Expr
 from nearhint_rules.plan import Fallback, Plan, Provenance
@@ -69,17 +69,19 @@ def lower(program: Program, *, target_kind: str) -> Lowered:
 
 
 def _bound(program: Program, target_kind: str) -> tuple[Graph, Bound]:
-    """Reads, fuses, builds and binds, with fewer repeats merged until every launch is bound."""
+    """Reads, fuses, builds and binds; a repeat stays apart where it cannot be a view after all."""
     apart: frozenset[int] = frozenset()
     while True:
         graph = read_program(program, target_kind=target_kind, apart=apart)
         fused, opaque, kernels, steps = _kernels_and_steps(graph)
         try:
-            return graph, bind(graph, fused, opaque, kernels, steps)
+            bound = bind(graph, fused, opaque, kernels, steps)
+            wrong = repeats_of(graph, opaque)
         except RepeatInFallbackError as error:
-            if error.nodes <= apart:
-                raise
-            apart |= error.nodes
+            wrong = error.nodes
+        if not wrong:
+            return graph, bound
+        apart |= wrong
 
 
 def _kernels_and_steps(

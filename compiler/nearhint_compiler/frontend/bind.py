@@ -131,7 +131,9 @@ def _fallback(
     part, read, names = slice_program(graph.program, nodes, built.outputs)
     places = {value: place for place, value in enumerate(read)}
     if not places.keys() >= {*built.inputs}:
-        raise RepeatInFallbackError(graph.repeats.intersection(nodes))
+        repeats = graph.repeats.intersection(nodes)
+        assert repeats  # nothing else reads other values than its loops do
+        raise RepeatInFallbackError(repeats)
     symbols = {old: Sym(new) for old, new in names.items()}
     outputs = tuple(value for value in part.outputs if value is not None)
     fallback = Fallback(

@@ -157,6 +157,15 @@ def read_program(
     )
 
 
+def repeats_of(graph: Graph, nodes: Collection[int]) -> frozenset[int]:
+    """The repeats of `nodes`."""
+    return frozenset(
+        repeat
+        for repeat in graph.repeats
+        if graph.producers[graph.root(graph.starts[repeat])] in nodes
+    )
+
+
 def without(graph: Graph, nodes: Iterable[int]) -> Graph:
     """`graph` with some loops opaque after all."""
     gone = set(nodes)

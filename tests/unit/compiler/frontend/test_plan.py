@@ -264,3 +264,20 @@ def test_a_fallback_reads_what_its_kernel_reads_though_a_node_repeats_another() 
     assert again.value not in made
     for fallback in lowered.fallbacks:
         assert all(0 <= place < len(fallback.program.inputs) for place in fallback.inputs)
+
+
+def test_what_repeats_a_node_that_stays_opaque_runs_by_itself() -> None:
+    """Nothing here is worth a launch, so nothing is fused and every node runs as it is."""
+    number, truth = tensor(), tensor(dtype="bool")
+    b = Builder()
+    x = b.input()
+    for _ in range(2):
+        is_positive = b.call("aten.gt.Scalar", x, 0, out=truth)
+        chosen = b.call("aten.where.self", is_positive, x, x, out=number)
+    lowered = lower(
+        b.program(b.call("aten.mul.Tensor", chosen, 0.5, out=number)), target_kind="cpu"
+    )
+    made = {step.slot for step in steps_of(lowered, MakeView)}
+    ran = [node for step in steps_of(lowered, RunNodes) for node in step.nodes]
+    assert not made
+    assert ran == [2, 3, 4]
