@@ -139,9 +139,15 @@ def _bound_cuda(plan: LaunchPlan, kernel: Any, launch: CudaLaunch) -> Call:
         if isinstance(argument, ScalarArgument)
     ]
 
+    workspace_bytes = kernel.workspace_bytes(plan.dims)
+
     def run(slots: Slots, addresses: list[int]) -> None:
         # 0-d CPU tensors: reading them waits for no device.
         values = [slots[slot].item() for slot in scalars]
+        if workspace_bytes:
+            # The allocator gives memory back to later work of this stream alone.
+            scratch = torch.empty(workspace_bytes, dtype=torch.uint8, device=plan.device)
+            addresses.append(scratch.data_ptr())
         if torch.cuda.current_device() == index:
             call(addresses, values, current_stream(index))
             return

@@ -24,8 +24,11 @@ from nearhint_rules.artifact import (
     PointerArgument,
     ScalarArgument,
     SizeArgument,
+    StageArgument,
+    WorkspaceArgument,
 )
 from nearhint_rules.errors import InvalidMessage
+from nearhint_rules.expr import ZERO, Expr
 from nearhint_rules.guard import Aligned, AtMost, Divisible, Equals, Fact, Guard
 from nearhint_rules.program import SIZE_LIMIT
 
@@ -34,6 +37,7 @@ ARGUMENT_LIMIT = 2048
 PARAMETER_LIMIT = 2048
 ALIGNMENT_LIMIT = 1 << 20
 WARP_LIMIT = 32
+STAGE_LIMIT = 16
 SIGNATURE_LIMIT = 4096
 KEY_ID_LIMIT = 256
 ARTIFACT_BYTES_LIMIT = 1 << 30
@@ -115,6 +119,10 @@ def _argument_to_proto(argument: Argument) -> pb.LaunchArgument:
             )
         case NullArgument():
             return pb.LaunchArgument(null=True)
+        case WorkspaceArgument(offset):
+            return pb.LaunchArgument(workspace=expr_to_proto(offset))
+        case StageArgument():
+            return pb.LaunchArgument(stage=True)
 
 
 def _argument_from_proto(message: pb.LaunchArgument, reader: ExprReader, field: str) -> Argument:
@@ -135,6 +143,10 @@ def _argument_from_proto(message: pb.LaunchArgument, reader: ExprReader, field: 
             return SizeArgument(reader.read(message.size.expr, f"{field}.expr"), message.size.dtype)
         case "null":
             return NullArgument()
+        case "workspace":
+            return WorkspaceArgument(reader.read(message.workspace, f"{field}.workspace"))
+        case "stage":
+            return StageArgument()
         case None:
             raise InvalidMessage(field, "no argument")
 
@@ -152,15 +164,17 @@ def artifact_to_proto(artifact: ArtifactRef) -> pb.ArtifactRef:
             message.cpu.CopyFrom(
                 pb.CpuLaunch(entry=entry, work=expr_to_proto(work), grain=grain, features=features)
             )
-        case CudaLaunch(entry, arguments, grid, warps, shared_bytes, capability):
+        case CudaLaunch() as launch:
             message.cuda.CopyFrom(
                 pb.CudaLaunch(
-                    entry=entry,
-                    arguments=map(_argument_to_proto, arguments),
-                    grid=map(expr_to_proto, grid),
-                    warps=warps,
-                    shared_bytes=shared_bytes,
-                    capability=capability,
+                    entry=launch.entry,
+                    arguments=map(_argument_to_proto, launch.arguments),
+                    grid=map(expr_to_proto, launch.grid),
+                    warps=launch.warps,
+                    shared_bytes=launch.shared_bytes,
+                    capability=launch.capability,
+                    stages=launch.stages,
+                    workspace_bytes=expr_to_proto(launch.workspace_bytes),
                 )
             )
     return message
@@ -199,6 +213,9 @@ def _launch_from_proto(message: pb.ArtifactRef, reader: ExprReader, field: str) 
                 reader.read(axis, f"{field}.cuda.grid[{position}]")
                 for position, axis in enumerate(cuda.grid)
             ]
+            workspace_bytes: Expr = ZERO
+            if cuda.HasField("workspace_bytes"):
+                workspace_bytes = reader.read(cuda.workspace_bytes, f"{field}.cuda.workspace_bytes")
             return CudaLaunch(
                 entry=check_identifier(cuda.entry, f"{field}.cuda.entry"),
                 arguments=tuple(
@@ -209,6 +226,8 @@ def _launch_from_proto(message: pb.ArtifactRef, reader: ExprReader, field: str) 
                 warps=check_range(cuda.warps, 1, WARP_LIMIT, f"{field}.cuda.warps"),
                 shared_bytes=cuda.shared_bytes,
                 capability=cuda.capability,
+                stages=check_range(max(1, cuda.stages), 1, STAGE_LIMIT, f"{field}.cuda.stages"),
+                workspace_bytes=workspace_bytes,
             )
         case None:
             raise InvalidMessage(f"{field}.launch", "no launch metadata")

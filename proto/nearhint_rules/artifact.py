@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from nearhint_rules.expr import Expr
+from nearhint_rules.expr import ZERO, Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,26 @@ class NullArgument:
     """A pointer that the toolchain asks for and this Kernel does not use (Triton's scratch)."""
 
 
-Argument: TypeAlias = PointerArgument | ScalarArgument | SizeArgument | NullArgument
+@dataclass(frozen=True, slots=True)
+class WorkspaceArgument:
+    """The address of the workspace plus `offset` bytes, over the Kernel's symbols."""
+
+    offset: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class StageArgument:
+    """The number of the launch, from 0, as an i32."""
+
+
+Argument: TypeAlias = (
+    PointerArgument
+    | ScalarArgument
+    | SizeArgument
+    | NullArgument
+    | WorkspaceArgument
+    | StageArgument
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +82,11 @@ class CpuLaunch:
 
 @dataclass(frozen=True, slots=True)
 class CudaLaunch:
-    """How to launch a CUDA Artifact: grid over the Kernel's symbols, 32 x `warps` threads."""
+    """How to launch a CUDA Artifact: grid over the Kernel's symbols, 32 x `warps` threads.
+
+    It is launched `stages` times in a row, with `workspace_bytes` (over the Kernel's symbols) of
+    scratch memory, aligned to 16 bytes, that keeps what one launch leaves for the next.
+    """
 
     entry: str
     arguments: tuple[Argument, ...]
@@ -71,6 +94,8 @@ class CudaLaunch:
     warps: int
     shared_bytes: int
     capability: int
+    stages: int = 1
+    workspace_bytes: Expr = ZERO
 
 
 LaunchMetadata: TypeAlias = CpuLaunch | CudaLaunch

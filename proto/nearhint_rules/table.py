@@ -10,6 +10,7 @@ from nearhint_rules.artifact import (
     CudaLaunch,
     LaunchMetadata,
     SizeArgument,
+    WorkspaceArgument,
 )
 from nearhint_rules.errors import InvalidTable
 from nearhint_rules.expr import Expr, symbols_of
@@ -132,6 +133,7 @@ def _launch_exprs(launch: LaunchMetadata) -> tuple[Expr, ...]:
     match launch:
         case CpuLaunch(_, work, _, _):
             return (work,)
-        case CudaLaunch(_, arguments, grid, _, _, _):
-            sizes = (argument.expr for argument in arguments if isinstance(argument, SizeArgument))
-            return (*grid, *sizes)
+        case CudaLaunch(arguments=arguments, grid=grid):
+            sizes = [argument.expr for argument in arguments if isinstance(argument, SizeArgument)]
+            offsets = [each.offset for each in arguments if isinstance(each, WorkspaceArgument)]
+            return (*grid, *sizes, *offsets, launch.workspace_bytes)

@@ -35,22 +35,26 @@ from nearhint.launchers.errors import (
 )
 from nearhint_rules import expr as ex
 from nearhint_rules.artifact import (
+    Argument,
     CudaLaunch,
     NullArgument,
     PointerArgument,
     ScalarArgument,
     SizeArgument,
+    StageArgument,
+    WorkspaceArgument,
 )
 from nearhint_rules.errors import InvalidExpression
 
 BoundLaunch: TypeAlias = Callable[[Sequence[int], Sequence[float], int], None]
-"""Takes the parameters' addresses by position, the scalars' values in the order of the launch's
-scalar arguments, and a stream's handle."""
+"""Takes the parameters' addresses by position, followed by that of the workspace if there is one,
+the scalars' values in the order of the launch's scalar arguments, and a stream's handle."""
 
 GRID_LIMIT = (2**31 - 1, 65_535, 65_535)
 STATIC_SHARED_BYTES = 48 << 10
 """Shared memory that a block gets without asking."""
 STREAMS_KEPT = 256
+_STAGE = struct.Struct("=i4x")
 _CELLS = {"f64": "d", "f32": "f4x", "i64": "q", "i32": "i4x"}
 """Every argument is packed into 8 bytes."""
 _NOT_CURRENT = frozenset(
@@ -69,7 +73,11 @@ _functions: dict[tuple[int, str, str], Any] = {}
 
 @dataclass(frozen=True, slots=True)
 class _Packing:
-    """How a launch's arguments lie in its buffer: pointers, then scalars, then what is fixed."""
+    """How a launch's arguments lie in its buffer: pointers, then scalars, then what is fixed.
+
+    Pointers into the workspace come last among the pointers; the stage is the first of what is
+    fixed, and written before each launch.
+    """
 
     pointers: struct.Struct
     pick: Callable[[Sequence[int]], Sequence[int]]
@@ -85,7 +93,17 @@ class _Packing:
 class CudaKernel:
     """A CUDA Artifact that is loaded on one device."""
 
-    __slots__ = ("_context", "_function", "_grid", "_packing", "_sizes", "launch", "sha256")
+    __slots__ = (
+        "_context",
+        "_function",
+        "_grid",
+        "_offsets",
+        "_packing",
+        "_sizes",
+        "_workspace",
+        "launch",
+        "sha256",
+    )
 
     def __init__(self, function: Any, context: Any, launch: CudaLaunch, sha256: str) -> None:
         self.launch = launch
@@ -99,6 +117,16 @@ class CudaKernel:
             for argument in launch.arguments
             if isinstance(argument, SizeArgument)
         ]
+        self._offsets = [
+            ex.compiled(argument.offset)
+            for argument in launch.arguments
+            if isinstance(argument, WorkspaceArgument)
+        ]
+        self._workspace = ex.compiled(launch.workspace_bytes)
+
+    def workspace_bytes(self, dims: Sequence[int]) -> int:
+        """How much scratch memory a launch at these sizes wants, from its stream's own memory."""
+        return self._workspace(_named(dims))
 
     def bind(self, dims: Sequence[int], *, threads: int = 0) -> BoundLaunch:
         """A launch at fixed sizes; safe to call from several threads at once.
@@ -112,6 +140,9 @@ class CudaKernel:
         free: list[_Slot] = []
         packing, launch, function = self._packing, self.launch, self._function
         pack_pointers, pick = packing.pointers.pack_into, packing.pick
+        if self._offsets:
+            pick = _with_workspace(pick, [offset(_named(dims)) for offset in self._offsets])
+        stages, stage_at = launch.stages, packing.fixed_offset
         pack_scalars, scalars_at = packing.scalars.pack_into, packing.pointers.size
         has_scalars = packing.scalars.size > 0
         launch_kernel, block = driver().cuLaunchKernel, 32 * launch.warps
@@ -134,22 +165,25 @@ class CudaKernel:
                 function, columns, rows, layers, block, 1, 1, shared,
                 _streams.get(stream) or _stream(stream), slot.table_address, 0,
             )  # fmt: skip
-            (code,) = launch_kernel(*arguments)
-            if code:
-                retry(code, arguments)
+            for stage in range(stages):
+                if stages > 1:
+                    _STAGE.pack_into(buffer, stage_at, stage)
+                (code,) = launch_kernel(*arguments)
+                if code:
+                    retry(code, arguments)
             free.append(slot)
 
         return call
 
     def _at(self, dims: Sequence[int]) -> tuple[tuple[int, int, int], bytes]:
         """The grid, and the fixed arguments packed."""
-        sizes = {f"k{number}": size for number, size in enumerate(dims)}
+        sizes = _named(dims)
         try:
             columns, rows, layers = (extent(sizes) for extent in self._grid)
             values = iter([(size(sizes), dtype) for size, dtype in self._sizes])
-            packed = b"".join(struct.pack(_CELLS[dtype], value) for value, dtype in values) + bytes(
-                8 * sum(isinstance(a, NullArgument) for a in self.launch.arguments)
-            )
+            packed = bytes(8 * _count(self.launch, StageArgument))
+            packed += b"".join(struct.pack(_CELLS[dtype], value) for value, dtype in values)
+            packed += bytes(8 * _count(self.launch, NullArgument))
         except (KeyError, InvalidExpression):
             raise WrongSizes(given=len(dims), wanted=self.launch.entry) from None
         except struct.error as error:
@@ -194,21 +228,49 @@ def _stream(handle: int) -> Any:
     return found
 
 
+def _named(dims: Sequence[int]) -> dict[str, int]:
+    return {f"k{number}": size for number, size in enumerate(dims)}
+
+
+def _count(launch: CudaLaunch, kind: type[Argument]) -> int:
+    return sum(isinstance(argument, kind) for argument in launch.arguments)
+
+
+def _with_workspace(
+    pick: Callable[[Sequence[int]], Sequence[int]], offsets: Sequence[int]
+) -> Callable[[Sequence[int]], Sequence[int]]:
+    """Picks pointers as `pick` does, and those into the workspace, the last of the addresses."""
+    return lambda addresses: (
+        *pick(addresses),
+        *(addresses[-1] + offset for offset in offsets),
+    )
+
+
+_IN_BUFFER: tuple[type[Argument], ...] = (
+    PointerArgument,
+    WorkspaceArgument,
+    ScalarArgument,
+    StageArgument,
+    SizeArgument,
+    NullArgument,
+)
+"""The kinds of arguments in the order in which they lie in a launch's buffer."""
+
+
 def _packing(launch: CudaLaunch) -> _Packing:
     pointers = [a.parameter for a in launch.arguments if isinstance(a, PointerArgument)]
     scalars = [a for a in launch.arguments if isinstance(a, ScalarArgument)]
-    next_place = {
-        PointerArgument: 0,
-        ScalarArgument: 8 * len(pointers),
-        SizeArgument: 8 * (len(pointers) + len(scalars)),
-        NullArgument: 8 * sum(not isinstance(a, NullArgument) for a in launch.arguments),
-    }
+    next_place: dict[type[Argument], int] = {}
+    start = 0
+    for kind in _IN_BUFFER:
+        next_place[kind] = start
+        start += 8 * _count(launch, kind)
     places: list[int] = []
     for argument in launch.arguments:
         places.append(next_place[type(argument)])
         next_place[type(argument)] += 8
     return _Packing(
-        pointers=struct.Struct(f"={len(pointers)}Q"),
+        pointers=struct.Struct(f"={len(pointers) + _count(launch, WorkspaceArgument)}Q"),
         pick=_picker(pointers),
         scalars=struct.Struct("=" + "".join(_CELLS[scalar.dtype] for scalar in scalars)),
         places=tuple(places),

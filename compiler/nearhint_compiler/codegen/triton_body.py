@@ -1,9 +1,10 @@
-"""The body of a Triton kernel: IR nodes to lines, in registers or in loops over the row."""
+"""Body nodes in Triton: one line for each value, the same in registers and in a walk."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
+from nearhint_compiler.codegen.triton_block import Block
 from nearhint_compiler.codegen.triton_ops import combine_name, op_text
 from nearhint_compiler.codegen.triton_text import (
     TRITON_TYPES,
@@ -16,184 +17,109 @@ from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """How a program's values are shaped and masked, per row and per element.
-
-    An empty mask is always true. `element_header` are the lines that make the reduction variables
-    and masks from `rbase` and, in a loop, `roffset`; `step` is the loop's step, empty without one.
-    """
-
-    row_shape: str
-    element_shape: str
-    row_mask: str
-    column_mask: str = ""
-    element_header: tuple[str, ...] = ()
-    step: str = ""
-
-    @property
-    def element_mask(self) -> str:
-        """The mask of a value that varies along both spaces."""
-        return " & ".join(mask for mask in (self.row_mask, self.column_mask) if mask)
-
-    def mask_of(self, index: ex.Expr) -> str:
-        """The mask under which a load of `index` stays in its storage."""
-        names = ex.symbols_of(index)
-        masks = (
-            self.row_mask if any(name[0] == "p" for name in names) else "",
-            self.column_mask if any(name[0] == "r" for name in names) else "",
-        )
-        return " & ".join(mask for mask in masks if mask)
-
-
-class BodyEmitter:
-    """Emits one Kernel's body for one Block; `lines()` is the whole of it, not indented."""
+class Body:
+    """A kernel's nodes as lines, for one `Block`; node n is the variable `v{n}`."""
 
     def __init__(self, kernel: ir.Kernel, block: Block) -> None:
-        self._kernel = kernel
-        self._block = block
+        self.kernel = kernel
+        self.block = block
+        self.varies = ir.per_element(kernel)
         self._dtypes = ir.dtypes_of(kernel)
-        self._varies = ir.per_element(kernel)
-        self._levels = ir.levels(kernel)
 
-    def lines(self) -> list[str]:
-        """Statements in order."""
-        if self._block.step:
-            return self._looped()
-        return [*self._block.element_header, *self._straight()]
+    @property
+    def element_stores(self) -> list[int]:
+        """Stores that run along the reduction."""
+        return [p for p in self._stores() if self.varies[p]]
 
-    def _straight(self) -> list[str]:
-        lines: list[str] = []
-        stores: list[str] = []
-        for position, node in enumerate(self._kernel.body):
-            match node:
-                case ir.Reduce():
-                    lines.append(f"v{position} = {self._reduced(node)}")
-                case ir.Store():
-                    stores.append(self._line(position))
-                case _:
-                    lines.append(self._line(position))
-        return [*lines, *stores]
+    @property
+    def row_stores(self) -> list[int]:
+        """Stores that run once a row."""
+        return [p for p in self._stores() if not self.varies[p]]
 
-    def _looped(self) -> list[str]:
-        """One loop over the row for each level of reduces, and a last one for the stores.
+    def _stores(self) -> list[int]:
+        return [p for p, node in enumerate(self.kernel.body) if isinstance(node, ir.Store)]
 
-        Stores along the row wait for the last loop, because their memory may be that of an input
-        which the loops in between read again.
-        """
-        body, depth = self._kernel.body, max(self._levels)
-        stores = [
-            place
-            for place, node in enumerate(body)
-            if isinstance(node, ir.Store) and self._varies[place]
-        ]
-        lines: list[str] = []
-        late: list[str] = []
-        reduces_at = [
-            [
-                place
-                for place, node in enumerate(body)
-                if isinstance(node, ir.Reduce) and self._levels[place] == level + 1
-            ]
-            for level in range(depth + 1)
-        ]
-        last = max(
-            [level for level, reduces in enumerate(reduces_at) if reduces]
-            + [self._levels[place] for place in stores],
-            default=0,
-        )
-        for level, reduces in enumerate(reduces_at):
-            for place in self._row_nodes(level):
-                is_store = isinstance(body[place], ir.Store)
-                (late if is_store else lines).append(self._line(place))
-            if level == last:
-                lines += self._loop(reduces, stores, is_last=True)
-            elif reduces:
-                lines += self._loop(reduces, [], is_last=False)
-        return [*lines, *late]
-
-    def _row_nodes(self, level: int) -> list[int]:
-        """Per-row nodes that need exactly `level` reduces, the finished reduces aside."""
-        return [
-            place
-            for place, node in enumerate(self._kernel.body)
-            if self._levels[place] == level
-            and not self._varies[place]
-            and not isinstance(node, ir.Reduce)
-        ]
-
-    def _loop(self, reduces: list[int], stores: list[int], *, is_last: bool) -> list[str]:
-        body = self._kernel.body
-        needed: set[int] = set()
-        pending = [used for place in (*reduces, *stores) for used in ir.operands_of(body[place])]
+    def needed(self, roots: Iterable[int]) -> list[int]:
+        """What varies along the reduction among `roots` and what they are computed from."""
+        found: set[int] = set()
+        pending = list(roots)
         while pending:
             place = pending.pop()
-            if self._varies[place] and place not in needed:
-                needed.add(place)
-                pending += ir.operands_of(body[place])
-        before: list[str] = []
-        after: list[str] = []
-        policy = "evict_first" if is_last else "evict_last"
-        inside = [
-            *self._block.element_header,
-            *(self._line(place, policy=policy) for place in sorted(needed)),
-        ]
-        for place in reduces:
-            node = body[place]
-            assert isinstance(node, ir.Reduce)
-            combine = combine_name(node.kind, node.dtype)
-            neutral, dtype = neutral_text(node.kind, node.dtype), TRITON_TYPES[node.dtype].name
-            before.append(f"acc{place} = tl.full({self._block.element_shape}, {neutral}, {dtype})")
-            combined = f"{combine}(acc{place}, {self._full(node)})"
-            if self._block.column_mask:
-                combined = f"tl.where({self._block.column_mask}, {combined}, acc{place})"
-            inside.append(f"acc{place} = {combined}")
-            after.append(f"v{place} = tl.reduce(acc{place}, 1, {combine})[:, None]")
-        inside += [self._line(place) for place in stores]
-        header = f"for roffset in range(0, rlength, {self._block.step}):"
-        return [*before, header, *(f"    {line}" for line in inside), *after]
+            if self.varies[place] and place not in found:
+                found.add(place)
+                pending += ir.operands_of(self.kernel.body[place])
+        return sorted(found)
 
-    def _full(self, node: ir.Reduce) -> str:
-        """A reduce's operand with the element shape."""
-        return f"tl.broadcast_to(v{node.operand}, {self._block.element_shape})"
+    def full(self, position: int) -> str:
+        """A node's value with the shape of the elements."""
+        return f"tl.broadcast_to(v{position}, {self.block.element_shape})"
 
-    def _reduced(self, node: ir.Reduce) -> str:
-        operand = self._full(node)
-        if self._block.column_mask:
-            neutral = neutral_text(node.kind, node.dtype)
-            dtype = TRITON_TYPES[node.dtype].name
-            rest = f"tl.full({self._block.element_shape}, {neutral}, {dtype})"
-            operand = f"tl.where({self._block.column_mask}, {operand}, {rest})"
-        return f"tl.reduce({operand}, 1, {combine_name(node.kind, node.dtype)})[:, None]"
+    def masked(self, value: str, neutral: str, dtype: str) -> str:
+        """`value` where there are elements, the neutral value beyond the row."""
+        if not self.block.column_mask:
+            return value
+        rest = f"tl.full({self.block.element_shape}, {neutral}, {TRITON_TYPES[dtype].name})"
+        return f"tl.where({self.block.column_mask}, {value}, {rest})"
 
-    def _line(self, position: int, *, policy: str = "") -> str:
-        node, name = self._kernel.body[position], f"v{position}"
+    def lines(self, position: int, *, policy: str = "") -> Sequence[str]:
+        """The statements of a node that is no reduce and no arg; `policy` is for its loads."""
+        node, name = self.kernel.body[position], f"v{position}"
         match node:
             case ir.Load(param, index):
-                return f"{name} = {self._load(param, index, policy)}"
+                return [f"{name} = {self._load(param, index, policy)}"]
             case ir.Scalar(param):
-                return f"{name} = {self._scalar(param)}"
+                return [f"{name} = {self._scalar(param)}"]
             case ir.Const(dtype, bits):
-                shape = "[1]" if self._block.row_shape == "[X]" else "[1, 1]"
-                return f"{name} = {full_text(shape, dtype, bits)}"
+                return [f"{name} = {full_text(self.block.unit_shape, dtype, bits)}"]
             case ir.Iota(index):
                 shape = self._shape(position)
-                return f"{name} = tl.full({shape}, 0, tl.int64) + {index_text(index)}"
+                return [f"{name} = tl.full({shape}, 0, tl.int64) + {index_text(index)}"]
             case ir.Op("cast", dtype, (operand,)):
-                return f"{name} = {cast_text(f'v{operand}', self._dtypes[operand], dtype)}"
+                return [f"{name} = {cast_text(f'v{operand}', self._dtypes[operand], dtype)}"]
             case ir.Op(op, _, operands):
                 texts = [f"v{operand}" for operand in operands]
-                return f"{name} = {op_text(op, self._dtypes[operands[-1]], texts)}"
+                return [f"{name} = {op_text(op, self._dtypes[operands[-1]], texts)}"]
+            case ir.Scan():
+                return self._scan(position, node)
             case ir.Store():
-                return self._store(node, self._shape(position), self._varies[position])
-            case ir.Reduce() | ir.Arg() | ir.Scan():
+                return [self._store(node, self._shape(position), varies=self.varies[position])]
+            case ir.Reduce() | ir.Arg():
                 raise AssertionError("reduces are emitted where their operands are complete")
 
+    def carries(self, positions: Iterable[int]) -> list[str]:
+        """The lines before a walk that start the scans among `positions`."""
+        found: list[str] = []
+        for position in positions:
+            node = self.kernel.body[position]
+            if isinstance(node, ir.Scan):
+                neutral, dtype = neutral_text(node.kind, node.dtype), TRITON_TYPES[node.dtype].name
+                found.append(
+                    f"carry{position} = tl.full({self.block.row_shape}, {neutral}, {dtype})"
+                )
+        return found
+
+    def _scan(self, position: int, node: ir.Scan) -> Sequence[str]:
+        combine, axis = combine_name(node.kind, node.dtype), self.block.reduced_axis
+        name = f"v{position}"
+        neutral = neutral_text(node.kind, node.dtype)
+        lines = [
+            f"{name} = {self.masked(self.full(node.operand), neutral, node.dtype)}",
+            f"last{position} = tl.reduce({name}, {axis}, {combine}, keep_dims=True)",
+            f"{name} = tl.associative_scan({name}, {axis}, {combine})",
+        ]
+        if not self.block.end:
+            return [lines[0], lines[2]]
+        return [
+            *lines,
+            f"{name} = {combine}(carry{position}, {name})",
+            f"carry{position} = {combine}(carry{position}, last{position})",
+        ]
+
     def _shape(self, position: int) -> str:
-        return self._block.element_shape if self._varies[position] else self._block.row_shape
+        return self.block.element_shape if self.varies[position] else self.block.row_shape
 
     def _scalar(self, param: int) -> str:
-        dtype = self._kernel.params[param].dtype
+        dtype = self.kernel.params[param].dtype
         if dtype == "bool":
             return f"(a{param} != 0)"
         kind = TRITON_TYPES[dtype]
@@ -201,16 +127,16 @@ class BodyEmitter:
 
     def _load(self, param: int, index: ex.Expr, policy: str) -> str:
         options = ""
-        if mask := self._block.mask_of(index):
+        if mask := self.block.mask_of(index):
             options += f", {mask}, other=0"
         if policy and any(map(ir.is_reduction_variable, ex.symbols_of(index))):
             options += f', eviction_policy="{policy}"'
         return f"tl.load(a{param} + {index_text(index)}{options})"
 
-    def _store(self, node: ir.Store, shape: str, varies: bool) -> str:
+    def _store(self, node: ir.Store, shape: str, *, varies: bool) -> str:
         where = f"tl.full({shape}, 0, tl.int32) + {index_text(node.index)}"
-        if any(name[0] in "pr" for name in ex.symbols_of(node.index)):
+        if any(name in self.block.axis_of for name in ex.symbols_of(node.index)):
             where = f"tl.broadcast_to({index_text(node.index)}, {shape})"
         stored = f"tl.broadcast_to(v{node.value}, {shape})"
-        mask = self._block.element_mask if varies else self._block.row_mask
+        mask = self.block.element_mask if varies else self.block.row_mask
         return f"tl.store(a{node.param} + ({where}), {stored}{f', {mask}' if mask else ''})"

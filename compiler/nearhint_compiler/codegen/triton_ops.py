@@ -122,6 +122,24 @@ def combine_name(kind: str, dtype: str) -> str:
     return COMBINE[kind]
 
 
+def arg_name(kind: str, dtype: str) -> str:
+    """The combine function of an arg: (value, place) pairs, of equals the least place."""
+    return f"_arg_{kind}{'_nan' if dtype in ir.FLOATS else ''}"
+
+
+def _arg_helper(kind: str, *, has_nan: bool) -> tuple[str, ...]:
+    comparison = {"max": ">", "min": "<"}[kind]
+    before = f"a {comparison} b"
+    equal = "a == b"
+    if has_nan:
+        before, equal = f"({before}) | ((a != a) & (b == b))", f"({equal}) | ((a != a) & (b != b))"
+    return (
+        f"def _arg_{kind}{'_nan' if has_nan else ''}(a, i, b, j):",
+        f"    first = ({before}) | (({equal}) & (i < j))",
+        "    return tl.where(first, a, b), tl.where(first, i, j)",
+    )
+
+
 HELPERS: Mapping[str, tuple[str, ...]] = {
     "_tanh": (
         "def _tanh(x):",
@@ -168,6 +186,49 @@ HELPERS: Mapping[str, tuple[str, ...]] = {
     "_combine_min_nan": ("def _combine_min_nan(a, b):", f"    return tl.minimum(a, b, {_NAN})"),
     "_combine_any": ("def _combine_any(a, b):", "    return a | b"),
     "_combine_all": ("def _combine_all(a, b):", "    return a & b"),
+    "_to_f8e4m3fn": (
+        "def _to_f8e4m3fn(x):",
+        "    # The hardware's cast saturates; beyond 464 the nearest number would not be finite.",
+        '    return tl.where(tl.abs(x) > 464.0, float("nan"), x).to(tl.float8e4nv)',
+    ),
+    "_to_f8e5m2": (
+        "def _to_f8e5m2(x):",
+        "    # The hardware's cast saturates; from 61440 on the nearest number is infinite.",
+        "    bits = x.to(tl.float8e5).to(tl.uint8, bitcast=True)",
+        "    infinite = tl.where(x < 0, 0xFC, 0x7C).to(tl.uint8)",
+        "    bits = tl.where(tl.abs(x) >= 61440.0, infinite, bits)",
+        "    return bits.to(tl.float8e5, bitcast=True)",
+    ),
+    "_arg_max": _arg_helper("max", has_nan=False),
+    "_arg_min": _arg_helper("min", has_nan=False),
+    "_arg_max_nan": _arg_helper("max", has_nan=True),
+    "_arg_min_nan": _arg_helper("min", has_nan=True),
+    "_exp_below": (
+        "def _exp_below(a, b):",
+        "    # exp(a - b) for a <= b, 1 where both are the same infinity.",
+        "    return tl.where(a == b, 1.0, tl.exp(a - b))",
+    ),
+    "_online_softmax": (
+        "def _online_softmax(m, s, x):",
+        "    # One exponential: either the sum or the new term keeps its scale.",
+        "    e = tl.where(m == x, 1.0, tl.exp(tl.abs(x - m) * -1.0))",
+        f"    return tl.maximum(m, x, {_NAN}), tl.where(x > m, s * e + 1.0, s + e)",
+    ),
+    "_welford_step": (
+        "def _welford_step(mean, square, count, x):",
+        "    count = count + 1.0",
+        "    delta = x - mean",
+        "    mean = mean + delta / count",
+        "    return mean, square + delta * (x - mean), count",
+    ),
+    "_welford": (
+        "def _welford(mean, square, count, other, square_2, count_2):",
+        "    both = count + count_2",
+        "    share = tl.where(both == 0.0, 0.0, count_2 / both)",
+        "    delta = other - mean",
+        "    square = square + square_2 + delta * delta * (count * share)",
+        "    return mean + delta * share, square, both",
+    ),
 }
 """Functions that a kernel may call, without their decorator."""
 

@@ -30,6 +30,8 @@ TRITON_TYPES: Mapping[str, TritonType] = {
     "f32": TritonType("fp32", "tl.float32", "f32"),
     "f16": TritonType("fp16", "tl.float16", "f32"),
     "bf16": TritonType("bf16", "tl.bfloat16", "f32"),
+    "f8e4m3fn": TritonType("fp8e4nv", "tl.float8e4nv", "f32"),
+    "f8e5m2": TritonType("fp8e5", "tl.float8e5", "f32"),
     "i64": TritonType("i64", "tl.int64", "i64"),
     "i32": TritonType("i32", "tl.int32", "i32"),
     "i16": TritonType("i16", "tl.int16", "i32"),
@@ -120,6 +122,9 @@ def cast_text(value: str, source: str, target: str) -> str:
     """
     if target == "bool":
         return f"({value} != 0)"
+    if target in ("f8e4m3fn", "f8e5m2"):
+        single = value if source == "f32" else f"{value}.to(tl.float32)"
+        return f"_to_{target}({single})"
     is_float = source in (*ir.FLOATS, *ir.LOW_PRECISION)
     through = ".to(tl.int32)" if is_float and target in ("i16", "i8", "u8") else ""
     return f"{value}{through}.to({TRITON_TYPES[target].name})"

@@ -28,6 +28,10 @@ class Schedule:
                 return value
         raise InvalidSchedule(f"{self.family} has no option {key}")
 
+    def get(self, key: str, default: int) -> int:
+        """The option `key`, or `default` where the Schedule does not have it."""
+        return dict(self.options).get(key, default)
+
     @property
     def target_kind(self) -> str:
         """`"cpu"` or `"cuda"`: the family's first half."""

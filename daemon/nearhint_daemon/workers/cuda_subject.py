@@ -22,6 +22,8 @@ from nearhint_rules.artifact import ArtifactRef, CudaLaunch, ScalarArgument
 
 BAND_BYTES = 16 * ALIGNMENT_BYTES
 """Pattern on either side of a parameter."""
+SCRATCH_BAND_BYTES = 4096
+"""Pattern behind a workspace."""
 
 
 class CudaBuffer:
@@ -92,6 +94,7 @@ class CudaSubject:
         if len(binary) != artifact.size_bytes:
             raise ArtifactCorrupt(sha256=artifact.sha256, problem=f"{len(binary)} bytes")
         self._index = device_index
+        self._device = f"cuda:{device_index}"
         self._kernel = cuda.load(
             binary, artifact.launch, sha256=artifact.sha256, device_index=device_index
         )
@@ -104,8 +107,7 @@ class CudaSubject:
     def allocate(self, dtype: str, count: int, *, layout: str, content: Array | None) -> Buffer:
         """Memory between bands of a pattern."""
         with device_errors():
-            device = f"cuda:{self._index}"
-            return CudaBuffer(dtype, count, device=device, layout=layout, content=content)
+            return CudaBuffer(dtype, count, device=self._device, layout=layout, content=content)
 
     def run(self, dims: Sequence[int], buffers: Sequence[Buffer], *, threads: int) -> None:
         """Runs once, to the end. Threads are a matter of CPUs."""
@@ -118,8 +120,16 @@ class CudaSubject:
                 if isinstance(buffer, CudaBuffer)
             ]
             stream = torch.cuda.current_stream(self._index).cuda_stream
-            call([buffer.address for buffer in buffers], scalars, stream)
+            size = self._kernel.workspace_bytes(dims)
+            # All bits set is NaN: what is read before it was written shows.
+            scratch = torch.full(
+                (size + SCRATCH_BAND_BYTES,), 0xFF, dtype=torch.uint8, device=self._device
+            )
+            addresses = [buffer.address for buffer in buffers]
+            call([*addresses, scratch.data_ptr()] if size else addresses, scalars, stream)
             torch.cuda.synchronize(self._index)
+            if not bool((scratch[size:] == 0xFF).all()):
+                raise DeviceBroken("a kernel wrote behind its workspace")
 
     def caller(
         self,
@@ -132,16 +142,21 @@ class CudaSubject:
         """A callable that allocates the outputs and launches the binary on fixed inputs."""
         del threads
         call, index = self._kernel.bind(dims), self._index
+        size, device = self._kernel.workspace_bytes(dims), self._device
         addresses = [tensor.data_ptr() for tensor in inputs]
         scalars = [inputs[place].item() for place in self._scalars]
         kept = tuple(inputs)  # an address does not keep its tensor
 
         def launch() -> object:
             made = [allocate() for allocate in outputs]
+            scratch = torch.empty(size, dtype=torch.uint8, device=device) if size else None
             # Under capture the current stream is another one than before.
             stream = torch.cuda.current_stream(index).cuda_stream
-            call((*addresses, *(tensor.data_ptr() for tensor in made)), scalars, stream)
-            return made, kept
+            placed = [*addresses, *(tensor.data_ptr() for tensor in made)]
+            if scratch is not None:
+                placed.append(scratch.data_ptr())
+            call(placed, scalars, stream)
+            return made, scratch, kept
 
         return launch
 

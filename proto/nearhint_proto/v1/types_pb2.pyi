@@ -620,10 +620,14 @@ class LaunchArgument(_message.Message):
     SCALAR_FIELD_NUMBER: _builtins.int
     SIZE_FIELD_NUMBER: _builtins.int
     NULL_FIELD_NUMBER: _builtins.int
+    WORKSPACE_FIELD_NUMBER: _builtins.int
+    STAGE_FIELD_NUMBER: _builtins.int
     pointer: _builtins.int
     """The address of a Kernel parameter."""
     null: _builtins.bool
     """A null pointer."""
+    stage: _builtins.bool
+    """The number of the launch, from 0, as an i32."""
     @_builtins.property
     def scalar(self) -> Global___LaunchArgument.Scalar:
         """A scalar parameter's value."""
@@ -632,6 +636,10 @@ class LaunchArgument(_message.Message):
     def size(self) -> Global___LaunchArgument.Size:
         """A size."""
 
+    @_builtins.property
+    def workspace(self) -> Global___Expr:
+        """The address of the workspace plus so many bytes, over the Kernel's symbols."""
+
     def __init__(
         self,
         *,
@@ -639,12 +647,14 @@ class LaunchArgument(_message.Message):
         scalar: Global___LaunchArgument.Scalar | None = ...,
         size: Global___LaunchArgument.Size | None = ...,
         null: _builtins.bool = ...,
+        workspace: Global___Expr | None = ...,
+        stage: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "null", b"null", "pointer", b"pointer", "scalar", b"scalar", "size", b"size"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "null", b"null", "pointer", b"pointer", "scalar", b"scalar", "size", b"size", "stage", b"stage", "workspace", b"workspace"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "null", b"null", "pointer", b"pointer", "scalar", b"scalar", "size", b"size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "null", b"null", "pointer", b"pointer", "scalar", b"scalar", "size", b"size", "stage", b"stage", "workspace", b"workspace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pointer", "scalar", "size", "null"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pointer", "scalar", "size", "null", "workspace", "stage"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -700,6 +710,8 @@ class CudaLaunch(_message.Message):
     WARPS_FIELD_NUMBER: _builtins.int
     SHARED_BYTES_FIELD_NUMBER: _builtins.int
     CAPABILITY_FIELD_NUMBER: _builtins.int
+    STAGES_FIELD_NUMBER: _builtins.int
+    WORKSPACE_BYTES_FIELD_NUMBER: _builtins.int
     entry: _builtins.str
     """The entry's name."""
     warps: _builtins.int
@@ -708,6 +720,8 @@ class CudaLaunch(_message.Message):
     """Dynamic shared memory a block, in bytes."""
     capability: _builtins.int
     """The compute capability that the cubin is for."""
+    stages: _builtins.int
+    """How often it is launched, in a row; 0 is 1."""
     @_builtins.property
     def arguments(self) -> _containers.RepeatedCompositeFieldContainer[Global___LaunchArgument]:
         """Its arguments, in order."""
@@ -715,6 +729,10 @@ class CudaLaunch(_message.Message):
     @_builtins.property
     def grid(self) -> _containers.RepeatedCompositeFieldContainer[Global___Expr]:
         """Blocks along x, y and z: exactly three expressions."""
+
+    @_builtins.property
+    def workspace_bytes(self) -> Global___Expr:
+        """Bytes of scratch memory that its launches share, over the Kernel's symbols; absent: none."""
 
     def __init__(
         self,
@@ -725,10 +743,12 @@ class CudaLaunch(_message.Message):
         warps: _builtins.int = ...,
         shared_bytes: _builtins.int = ...,
         capability: _builtins.int = ...,
+        stages: _builtins.int = ...,
+        workspace_bytes: Global___Expr | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["workspace_bytes", b"workspace_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "capability", b"capability", "entry", b"entry", "grid", b"grid", "shared_bytes", b"shared_bytes", "warps", b"warps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "capability", b"capability", "entry", b"entry", "grid", b"grid", "shared_bytes", b"shared_bytes", "stages", b"stages", "warps", b"warps", "workspace_bytes", b"workspace_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

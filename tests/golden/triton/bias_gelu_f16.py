@@ -14,11 +14,12 @@ import triton.language as tl
 
 @triton.jit
 def nearhint_b0f199b1103b(a0, a1, a2, k0, X: tl.constexpr):
-    x = tl.program_id(0) * X + tl.arange(0, X)
+    pid = tl.program_id(0)
+    x = pid * X + tl.arange(0, X)
+    xmask = x < (1536 * k0)
     p1 = x % 1536
     x_1 = x // 1536
     p0 = x_1
-    xmask = x < (1536 * k0)
     v0 = tl.load(a0 + ((1536 * p0) + p1), xmask, other=0)
     v1 = v0.to(tl.float32)
     v2 = tl.load(a1 + p1, xmask, other=0)

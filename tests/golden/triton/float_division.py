@@ -28,9 +28,10 @@ def _float_floordiv(a, b):
 
 @triton.jit
 def nearhint_ee1e653e9474(a0, a1, a2, k0, X: tl.constexpr):
-    x = tl.program_id(0).to(tl.int64) * X + tl.arange(0, X)
-    p0 = x
+    pid = tl.program_id(0).to(tl.int64)
+    x = pid * X + tl.arange(0, X)
     xmask = x < k0
+    p0 = x
     v0 = tl.load(a0 + p0, xmask, other=0)
     v1 = tl.load(a1 + p0, xmask, other=0)
     v2 = _float_mod(v0, v1)

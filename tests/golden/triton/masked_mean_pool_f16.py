@@ -21,13 +21,14 @@ def _combine_sum(a, b):
 
 @triton.jit
 def nearhint_a9dfcd697a59(a0, a1, a2, k0, k1, X: tl.constexpr, R: tl.constexpr):
-    x = (tl.program_id(0) * X + tl.arange(0, X))[:, None]
+    pid = tl.program_id(0)
+    x = pid * X + tl.arange(0, X)[:, None]
+    xmask = x < (384 * k0)
     p1 = x % 384
     x_1 = x // 384
     p0 = x_1
-    xmask = x < (384 * k0)
-    rbase = tl.arange(0, R)[None, :]
     rlength = k1
+    rbase = tl.arange(0, R)[None, :]
     v7 = tl.full([1, 1], 9.999999717180685e-10, tl.float32)
     acc5 = tl.full([X, R], 0.0, tl.float32)
     acc6 = tl.full([X, R], 0.0, tl.float32)
@@ -40,10 +41,14 @@ def nearhint_a9dfcd697a59(a0, a1, a2, k0, k1, X: tl.constexpr, R: tl.constexpr):
         v2 = tl.load(a0 + ((384 * k1 * p0) + p1 + (384 * r0)), xmask & rmask, other=0, eviction_policy="evict_first")
         v3 = v2.to(tl.float32)
         v4 = v3 * v1
-        acc5 = tl.where(rmask, _combine_sum(acc5, tl.broadcast_to(v4, [X, R])), acc5)
-        acc6 = tl.where(rmask, _combine_sum(acc6, tl.broadcast_to(v1, [X, R])), acc6)
-    v5 = tl.reduce(acc5, 1, _combine_sum)[:, None]
-    v6 = tl.reduce(acc6, 1, _combine_sum)[:, None]
+        acc5_ = _combine_sum(acc5, tl.broadcast_to(v4, [X, R]))
+        acc5 = tl.where(rmask, acc5_, acc5)
+        acc6_ = _combine_sum(acc6, tl.broadcast_to(v1, [X, R]))
+        acc6 = tl.where(rmask, acc6_, acc6)
+    acc5 = tl.reduce(acc5, 1, _combine_sum, keep_dims=True)
+    v5 = acc5
+    acc6 = tl.reduce(acc6, 1, _combine_sum, keep_dims=True)
+    v6 = acc6
     v8 = tl.maximum(v6, v7, propagate_nan=tl.PropagateNan.ALL)
     v9 = v5 / v8
     v10 = v9.to(tl.float16)

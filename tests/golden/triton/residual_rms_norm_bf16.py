@@ -19,10 +19,11 @@ def _combine_sum(a, b):
 
 @triton.jit
 def nearhint_e6a219cec68d(a0, a1, a2, a3, a4, k0, X: tl.constexpr, R: tl.constexpr):
-    x = (tl.program_id(0).to(tl.int64) * X + tl.arange(0, X))[:, None]
+    pid = tl.program_id(0).to(tl.int64)
+    x = pid * X + tl.arange(0, X)[:, None]
     p0 = x
-    rbase = tl.arange(0, R)[None, :].to(tl.int64)
     rlength = 4096
+    rbase = tl.arange(0, R)[None, :].to(tl.int64)
     v8 = tl.full([1, 1], 4096.0, tl.float32)
     v11 = tl.full([1, 1], 9.999999974752427e-07, tl.float32)
     acc9 = tl.full([X, R], 0.0, tl.float32)
@@ -36,7 +37,8 @@ def nearhint_e6a219cec68d(a0, a1, a2, a3, a4, k0, X: tl.constexpr, R: tl.constex
         v4 = v1 + v3
         v7 = v4 * v4
         acc9 = _combine_sum(acc9, tl.broadcast_to(v7, [X, R]))
-    v9 = tl.reduce(acc9, 1, _combine_sum)[:, None]
+    acc9 = tl.reduce(acc9, 1, _combine_sum, keep_dims=True)
+    v9 = acc9
     v10 = v9 / v8
     v12 = v10 + v11
     v13 = tl.rsqrt(v12)

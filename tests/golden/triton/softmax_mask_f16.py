@@ -27,9 +27,10 @@ def _combine_max_nan(a, b):
 
 @triton.jit
 def nearhint_538eedab8e7e(a0, a1, a2, k0, k1, X: tl.constexpr, R: tl.constexpr):
-    x = (tl.program_id(0) * X + tl.arange(0, X))[:, None]
-    p0 = x
+    pid = tl.program_id(0)
+    x = pid * X + tl.arange(0, X)[:, None]
     xmask = x < k0
+    p0 = x
     rbase = tl.arange(0, R)[None, :]
     r = rbase
     r0 = r
@@ -41,10 +42,10 @@ def nearhint_538eedab8e7e(a0, a1, a2, k0, k1, X: tl.constexpr, R: tl.constexpr):
     v4 = tl.load(a1 + r0, rmask, other=0)
     v5 = tl.full([1, 1], float("-inf"), tl.float32)
     v6 = tl.where(v4, v3, v5)
-    v7 = tl.reduce(tl.where(rmask, tl.broadcast_to(v6, [X, R]), tl.full([X, R], float("-inf"), tl.float32)), 1, _combine_max_nan)[:, None]
+    v7 = tl.reduce(tl.where(rmask, tl.broadcast_to(v6, [X, R]), tl.full([X, R], float("-inf"), tl.float32)), 1, _combine_max_nan, keep_dims=True)
     v8 = v6 - v7
     v9 = tl.exp(v8)
-    v10 = tl.reduce(tl.where(rmask, tl.broadcast_to(v9, [X, R]), tl.full([X, R], 0.0, tl.float32)), 1, _combine_sum)[:, None]
+    v10 = tl.reduce(tl.where(rmask, tl.broadcast_to(v9, [X, R]), tl.full([X, R], 0.0, tl.float32)), 1, _combine_sum, keep_dims=True)
     v11 = v9 / v10
     v12 = v11.to(tl.float16)
     tl.store(a2 + (tl.broadcast_to(((k1 * p0) + r0), [X, R])), tl.broadcast_to(v12, [X, R]), xmask & rmask)

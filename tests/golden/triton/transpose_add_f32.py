@@ -4,8 +4,8 @@
 # signature:a2=*fp32
 # signature:k0=i32
 # signature:k1=i32
-# constexpr:X=32
 # constexpr:Y=32
+# constexpr:X=32
 # divisible:0
 # divisible:1
 # divisible:2
@@ -17,12 +17,17 @@ import triton.language as tl
 
 
 @triton.jit
-def nearhint_9148ee3a8e90(a0, a1, a2, k0, k1, X: tl.constexpr, Y: tl.constexpr):
-    p1 = (tl.program_id(0) * X + tl.arange(0, X))[None, :]
-    p0 = (tl.program_id(1) * Y + tl.arange(0, Y))[:, None]
+def nearhint_9148ee3a8e90(a0, a1, a2, k0, k1, Y: tl.constexpr, X: tl.constexpr):
+    pid = tl.program_id(0)
+    block1 = pid % ((k1 + 31) // 32)
+    pid = pid // ((k1 + 31) // 32)
+    p1 = block1 * X + tl.arange(0, X)[None, :]
     p1mask = p1 < k1
+    block0 = pid % ((k0 + 31) // 32)
+    pid = pid // ((k0 + 31) // 32)
+    p0 = block0 * Y + tl.arange(0, Y)[:, None]
     p0mask = p0 < k0
-    v0 = tl.load(a0 + ((k0 * p1) + p0), p1mask & p0mask, other=0)
-    v1 = tl.load(a1 + ((k1 * p0) + p1), p1mask & p0mask, other=0)
+    v0 = tl.load(a0 + ((k0 * p1) + p0), p0mask & p1mask, other=0)
+    v1 = tl.load(a1 + ((k1 * p0) + p1), p0mask & p1mask, other=0)
     v2 = v0 + v1
-    tl.store(a2 + (tl.broadcast_to(((k1 * p0) + p1), [Y, X])), tl.broadcast_to(v2, [Y, X]), p1mask & p0mask)
+    tl.store(a2 + (tl.broadcast_to(((k1 * p0) + p1), [Y, X])), tl.broadcast_to(v2, [Y, X]), p0mask & p1mask)

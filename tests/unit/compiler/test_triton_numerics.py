@@ -15,13 +15,22 @@ import pytest
 import torch
 
 from nearhint_compiler.codegen.triton import generate
+from nearhint_compiler.codegen.triton_text import TRITON_TYPES
 from nearhint_compiler.ir.nodes import Kernel, Load, Param, Store
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule.schedule import parse_schedule
 from nearhint_daemon.workers.cubin import read_flags
 from nearhint_daemon.workers.interpreter import interpret
 from nearhint_rules import expr as ex
-from nearhint_rules.artifact import CudaLaunch, PointerArgument, ScalarArgument, SizeArgument
+from nearhint_rules.artifact import (
+    CudaLaunch,
+    NullArgument,
+    PointerArgument,
+    ScalarArgument,
+    SizeArgument,
+    StageArgument,
+    WorkspaceArgument,
+)
 from nearhint_rules.target import CudaDevice, Target
 
 pytest.importorskip("triton")
@@ -44,6 +53,7 @@ TORCH_DTYPES = {
 }
 TOLERANCES = {"f64": 1e-12, "f32": 3e-6, "f16": 1.2e-3, "bf16": 9e-3}
 POISON = 0x5A
+SIGNATURES = {f"*{kind.signature}": dtype for dtype, kind in TRITON_TYPES.items()}
 
 
 @dataclass(frozen=True)
@@ -77,6 +87,23 @@ def rows(kernel: str, dims: tuple[int, ...], *, r: int = 64, special: bool = Fal
     looped = "cuda.looped x=4 r=16 warps=4 index=64 aligned=0 divisible=0"
     single = "cuda.looped x=1 r=32 warps=4 index=32 aligned=0 divisible=0"
     return [Case(kernel, schedule, dims, special) for schedule in (persistent, looped, single)]
+
+
+def split(kernel: str, dims: tuple[int, ...], *, special: bool = False) -> list[Case]:
+    few = "cuda.split x=2 r=8 splits=3 warps=4 index=32 aligned=0 divisible=0"
+    many = "cuda.split x=1 r=16 splits=8 warps=1 index=64 aligned=0 divisible=0"
+    return [Case(kernel, schedule, dims, special) for schedule in (few, many)]
+
+
+def tiled_rows(kernel: str, dims: tuple[int, ...], *, dim: int = 0, r: int = 64) -> list[Case]:
+    whole = f"cuda.tiled_persistent y=4 x=2 r={r} dim={dim} warps=4 index=32 aligned=0 divisible=0"
+    steps = f"cuda.tiled_looped y=2 x=4 r=16 dim={dim} warps=4 index=64 aligned=0 divisible=0"
+    return [Case(kernel, schedule, dims) for schedule in (whole, steps)]
+
+
+def cubed(kernel: str, dims: tuple[int, ...]) -> list[Case]:
+    text = "cuda.cubed z=2 y=4 x=8 far=0 dim=1 warps=4 index=32 aligned=0 divisible=0"
+    return [Case(kernel, text, dims)]
 
 
 CASES = [
@@ -130,6 +157,24 @@ CASES = [
     *rows("masked_mean_pool_f16", (1, 5)),
     *rows("abs_max_all_f32", (55,)),
     *rows("sum_outer_inner_f32", (3, 4, 7)),
+    *rows("row_argmax_f32", (5, 37)),
+    *rows("row_argmax_f32", (5, 61), special=True),
+    *rows("column_argmin_bf16", (6, 35)),
+    *rows("arg_over_two_loops_i32", (3, 4, 9)),
+    *rows("row_cumsum_f32", (5, 61)),
+    *rows("column_cumprod_i64", (5, 33)),
+    *split("softmax_f32", (5, 37)),
+    *split("softmax_f32", (3, 64), special=True),
+    *split("softmax_f32", (1, 1)),
+    *split("log_softmax_f32", (2, 261)),
+    *split("layer_norm_dynamic_f32", (3, 153)),
+    *split("mean_variance_f32", (3, 341)),
+    *split("column_sum_f32", (6, 135)),
+    *split("row_argmax_f32", (5, 137), special=True),
+    *split("row_sum_i64", (5, 31)),
+    *split("abs_max_all_f32", (555,)),
+    *split("masked_mean_pool_f16", (1, 5)),
+    *cubed("transpose_batched_bf16", (3, 5, 17)),
 ]
 
 
@@ -188,6 +233,7 @@ def prepare(case: Case, folder: Path) -> dict[str, Any]:
             poisoned = torch.full((length,), POISON, dtype=torch.uint8)
             storages[names[place]] = poisoned
     arguments: list[str | float] = []
+    workspace: dict[str, torch.Tensor] = {}
     for argument in launch.arguments:
         match argument:
             case PointerArgument(place):
@@ -197,8 +243,16 @@ def prepare(case: Case, folder: Path) -> dict[str, Any]:
                 arguments.append(value if dtype[0] == "f" else int(value))
             case SizeArgument(expr, _):
                 arguments.append(ex.evaluate(expr, dims))
-            case _:
+            case WorkspaceArgument():
+                arguments.append(f"w{len(workspace)}")
+                workspace[f"w{len(workspace)}"] = torch.full(
+                    (ex.evaluate(launch.workspace_bytes, dims),), POISON, dtype=torch.uint8
+                )
+            case StageArgument():
+                arguments.append("stage")
+            case NullArgument():
                 raise AssertionError(argument)
+    signature = dict(read_flags(generated.flags).signature)
     (folder / f"{case.name}.py").write_text(generated.source)
     (folder / f"{case.name}.json").write_text(
         json.dumps(
@@ -207,10 +261,15 @@ def prepare(case: Case, folder: Path) -> dict[str, Any]:
                 "grid": [ex.evaluate(size, dims) for size in launch.grid],
                 "constants": dict(read_flags(generated.flags).constants),
                 "arguments": arguments,
-                "storages": {name: kernel.params[place].dtype for place, name in names.items()},
+                "stages": launch.stages,
+                "storages": {
+                    **{name: kernel.params[place].dtype for place, name in names.items()},
+                    **{name: SIGNATURES[signature[name]] for name in workspace},
+                },
             }
         )
     )
+    storages |= workspace
     raw = {name: tensor.view(torch.uint8).numpy() for name, tensor in storages.items()}
     np.savez(folder / f"{case.name}.npz", allow_pickle=False, **raw)
     return {"kernel": kernel, "dims": dims, "inputs": inputs, "names": names}

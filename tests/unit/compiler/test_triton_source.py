@@ -154,7 +154,7 @@ def test_a_static_space_that_needs_64_bits_is_refused_and_never_proposed() -> No
     [
         ("add_f32", "cuda.looped x=1 r=64 warps=4 index=32 aligned=0 divisible=0", "pointwise"),
         ("softmax_f32", "cuda.pointwise x=64 warps=4 index=32 aligned=0 divisible=0", "reduction"),
-        ("add_f32", "cuda.tiled y=8 x=8 dim=0 warps=4 index=32 aligned=0 divisible=0", "two"),
+        ("add_f32", "cuda.tiled y=8 x=8 dim=0 warps=4 index=32 aligned=0 divisible=0", "pointwise dims"),
         ("layer_norm_f32", "cuda.persistent x=1 r=256 warps=4 index=32 aligned=0 divisible=0",
          "longer"),
         ("add_f32", "cuda.pointwise x=96 warps=4 index=32 aligned=0 divisible=0", "block size"),

@@ -34,6 +34,8 @@ TORCH_DTYPES = {
     "i8": torch.int8,
     "u8": torch.uint8,
     "bool": torch.bool,
+    "f8e4m3fn": torch.float8_e4m3fn,
+    "f8e5m2": torch.float8_e5m2,
 }
 
 
@@ -70,8 +72,10 @@ def run(folder: Path, name: str) -> None:
         key: torch.frombuffer(bytearray(stored[key].tobytes()), dtype=TORCH_DTYPES[dtype])
         for key, dtype in case["storages"].items()
     }
-    arguments = [tensors[value] if isinstance(value, str) else value for value in case["arguments"]]
-    getattr(module, case["entry"])[tuple(case["grid"])](*arguments, **case["constants"])
+    arguments = [tensors.get(value, value) for value in case["arguments"]]
+    for stage in range(case["stages"]):
+        given = [stage if argument == "stage" else argument for argument in arguments]
+        getattr(module, case["entry"])[tuple(case["grid"])](*given, **case["constants"])
     written = {
         key: tensor.view(torch.uint8).numpy() for key, tensor in tensors.items() if key[0] == "o"
     }

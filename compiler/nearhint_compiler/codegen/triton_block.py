@@ -1,0 +1,76 @@
+"""How the values of one Triton program are shaped and masked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from nearhint_rules import expr as ex
+
+REDUCED = "R"
+"""The axis of the reduction, always the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A tile: its tensor axes from the outermost, each named as its block size is.
+
+    `axis_of` has the axis of each loop variable that varies inside the tile, `masks` the mask of
+    each axis that the tile may overhang. `element_header` are the lines that make the reduction
+    variables and their mask from `rbase` and, in a walk, `roffset`. A walk goes from `start` to
+    `end`; without `end` there is none, and the tile holds whole rows.
+    """
+
+    axes: tuple[str, ...]
+    axis_of: Mapping[str, str]
+    masks: Mapping[str, str]
+    element_header: tuple[str, ...] = ()
+    start: str = "0"
+    end: str = ""
+
+    @property
+    def reduced_axis(self) -> int:
+        """The position of the reduction's axis."""
+        return len(self.axes) - 1
+
+    @property
+    def row_shape(self) -> str:
+        """The shape of what is there once a row."""
+        return _shape([("1" if axis == REDUCED else axis) for axis in self.axes])
+
+    @property
+    def element_shape(self) -> str:
+        """The shape of what varies along the reduction; the row's where there is none."""
+        return _shape(self.axes)
+
+    @property
+    def unit_shape(self) -> str:
+        """One element, with the tile's rank."""
+        return _shape(["1"] * len(self.axes))
+
+    @property
+    def column_mask(self) -> str:
+        """The mask along the reduction, empty if always true."""
+        return self.masks.get(REDUCED, "")
+
+    @property
+    def row_mask(self) -> str:
+        """The mask of what is there once a row."""
+        return self._all(axis for axis in self.axes if axis != REDUCED)
+
+    @property
+    def element_mask(self) -> str:
+        """The mask of what varies along all axes."""
+        return self._all(self.axes)
+
+    def mask_of(self, index: ex.Expr) -> str:
+        """The mask under which a load of `index` stays in its storage."""
+        used = {self.axis_of[name] for name in ex.symbols_of(index) if name in self.axis_of}
+        return self._all(axis for axis in self.axes if axis in used)
+
+    def _all(self, axes: Iterable[str]) -> str:
+        return " & ".join(self.masks[axis] for axis in axes if axis in self.masks)
+
+
+def _shape(sizes: Iterable[str]) -> str:
+    return f"[{', '.join(sizes)}]"

@@ -1,0 +1,273 @@
+"""The families of CUDA schedules: how each lays the loops of a kernel out over programs and tiles.
+
+Programs are counted along the grid's first axis, the innermost tile axis fastest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from nearhint_compiler.analysis.index_width import INDEX_LIMIT
+from nearhint_compiler.codegen.triton_block import REDUCED, Block
+from nearhint_compiler.codegen.triton_text import index_text
+from nearhint_compiler.codegen.triton_walks import staged, straight, walked
+from nearhint_compiler.errors import InvalidSchedule
+from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.schedule.schedule import Schedule
+from nearhint_rules import expr as ex
+from nearhint_rules.guard import AtMost, Fact
+
+BLOCK_LIMIT = 1 << 20
+"""Triton's largest block, in elements."""
+SPLIT_LIMIT = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A kernel laid out: its lines, the number of programs, constants, size Guards, workspace.
+
+    `arrays` are the dtypes of the workspace's arrays, each of `array_length` elements, for a kernel
+    of `stages` launches.
+    """
+
+    lines: Sequence[str]
+    programs: ex.Expr
+    constants: tuple[tuple[str, int], ...]
+    facts: tuple[Fact, ...] = ()
+    arrays: tuple[str, ...] = ()
+    array_length: ex.Expr = ex.ZERO
+    stages: int = 1
+
+
+def ceil_div(size: ex.Expr, block: int) -> ex.Expr:
+    """How many blocks cover `size`."""
+    return ex.floordiv(ex.add(size, block - 1), block)
+
+
+@dataclass(slots=True)
+class _Header:
+    """The lines before a body, as they are made."""
+
+    wide: bool
+    axes: tuple[str, ...]
+    lines: list[str] = field(default_factory=list)
+    axis_of: dict[str, str] = field(default_factory=dict)
+    masks: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def widened(self) -> str:
+        """What makes an index 64 bits wide, where it must be."""
+        return ".to(tl.int64)" if self.wide else ""
+
+    def program(self) -> None:
+        """Declares `pid`."""
+        self.lines.append(f"pid = tl.program_id(0){self.widened}")
+
+    def next_of(self, name: str, count: ex.Expr) -> None:
+        """Splits the fastest of `count` parts off `pid`."""
+        if count == ex.ONE:
+            self.lines.append(f"{name} = pid * 0")
+            return
+        self.lines.append(f"{name} = pid % {index_text(count)}")
+        self.lines.append(f"pid = pid // {index_text(count)}")
+
+    def axis(self, name: str, axis: str, program: str, size: ex.Expr, block: int) -> None:
+        """Declares `name`, the positions along `axis` of program `program`, and their mask."""
+        spread = ", ".join(":" if other == axis else "None" for other in self.axes)
+        lanes = f"tl.arange(0, {axis})" + (f"[{spread}]" if len(self.axes) > 1 else "")
+        self.lines.append(f"{name} = {program} * {axis} + {lanes}")
+        mask = mask_of(name, size, block, self.lines)
+        if mask:
+            self.masks[axis] = mask
+
+    def loops(self, flat: str, axis: str, loops: Mapping[str, ex.Expr]) -> None:
+        """Declares the loop variables whose flat index is `flat`, the last one innermost."""
+        self.lines += unflatten(flat, loops)
+        if axis:
+            self.axis_of.update(dict.fromkeys(loops, axis))
+
+
+def mask_of(name: str, size: ex.Expr, block: int, lines: list[str]) -> str:
+    """The mask of a flat index against `size`: none if the blocks fill it exactly."""
+    if block == 1 or (isinstance(size, ex.Int) and size.value % block == 0):
+        return ""
+    lines.append(f"{name}mask = {name} < {index_text(size)}")
+    return f"{name}mask"
+
+
+def unflatten(flat: str, loops: Mapping[str, ex.Expr]) -> list[str]:
+    """Lines that split a flat index into loop variables, the last one innermost."""
+    names, lines, rest = list(loops), list[str](), flat
+    for position in range(len(names) - 1, 0, -1):
+        extent = index_text(loops[names[position]])
+        lines.append(f"{names[position]} = {rest} % {extent}")
+        lines.append(f"{flat}_{position} = {rest} // {extent}")
+        rest = f"{flat}_{position}"
+    return [*lines, *(f"{name} = {rest}" for name in names[:1] if name != rest)]
+
+
+def _pointwise_loops(kernel: ir.Kernel) -> dict[str, ex.Expr]:
+    return {f"p{number}": extent for number, extent in enumerate(kernel.pointwise)}
+
+
+def _header(schedule: Schedule, axes: tuple[str, ...]) -> _Header:
+    header = _Header(schedule["index"] == 64, axes)
+    header.program()
+    return header
+
+
+def _pointwise(kernel: ir.Kernel, schedule: Schedule) -> Layout:
+    if kernel.reduction:
+        raise InvalidSchedule("cuda.pointwise of a reduction")
+    total, x = ex.product(kernel.pointwise), schedule["x"]
+    header = _header(schedule, ("X",))
+    header.axis("x", "X", "pid", total, x)
+    header.loops("x", "X", _pointwise_loops(kernel))
+    block = Block(("X",), header.axis_of, header.masks)
+    lines = [*header.lines, *straight(kernel, block)]
+    return Layout(lines, ceil_div(total, x), (("X", x),))
+
+
+def _tile(kernel: ir.Kernel, schedule: Schedule, header: _Header) -> ex.Expr:
+    """Declares a tile's pointwise loops; returns the number of programs.
+
+    The innermost loop runs along X, loop `dim` along Y and loop `far` along Z, where the tile has
+    that axis; the rest are one element a program.
+    """
+    rank = len(kernel.pointwise)
+    along = {"X": rank - 1, "Y": schedule["dim"], "Z": schedule.get("far", -1)}
+    dims = [along[axis] for axis in reversed(header.axes) if axis != REDUCED]
+    if len(set(dims)) != len(dims) or not all(0 <= dim < rank for dim in dims):
+        raise InvalidSchedule(f"{schedule.family} along {dims} of {rank} pointwise dims")
+    programs: ex.Expr = ex.ONE
+    for axis, dim in zip([a for a in reversed(header.axes) if a != REDUCED], dims, strict=True):
+        size, block = kernel.pointwise[dim], schedule[axis.lower()]
+        count = ceil_div(size, block)
+        header.next_of(f"block{dim}", count)
+        header.axis(f"p{dim}", axis, f"block{dim}", size, block)
+        header.axis_of[f"p{dim}"] = axis
+        programs = ex.mul(programs, count)
+    rest = {f"p{dim}": kernel.pointwise[dim] for dim in range(rank) if dim not in dims}
+    header.loops("pid", "", rest)
+    return ex.mul(programs, *rest.values())
+
+
+def _blocks(schedule: Schedule, axes: Sequence[str]) -> tuple[tuple[str, int], ...]:
+    return tuple((axis, schedule[axis.lower()]) for axis in axes)
+
+
+def _tiled(kernel: ir.Kernel, schedule: Schedule) -> Layout:
+    if kernel.reduction:
+        raise InvalidSchedule(f"{schedule.family} of a reduction")
+    axes = ("Y", "X") if schedule.family == "cuda.tiled" else ("Z", "Y", "X")
+    header = _header(schedule, axes)
+    programs = _tile(kernel, schedule, header)
+    block = Block(axes, header.axis_of, header.masks)
+    lines = [*header.lines, *straight(kernel, block)]
+    return Layout(lines, programs, _blocks(schedule, axes))
+
+
+def _reduced(
+    kernel: ir.Kernel, schedule: Schedule, header: _Header, *, span: tuple[str, str] = ("0", "")
+) -> Block:
+    """The block of rows whose pointwise loops are declared; `span` is that of a walk."""
+    length, r = ex.product(kernel.reduction), schedule["r"]
+    lanes = f"tl.arange(0, R)[{', '.join('None' for _ in header.axes[1:])}, :]"
+    start, end = span
+    header.lines.append(f"rbase = {lanes}{header.widened}")
+    element = [f"r = {'rbase + roffset' if end else 'rbase'}"]
+    loops = {f"r{number}": extent for number, extent in enumerate(kernel.reduction)}
+    element += unflatten("r", loops)
+    header.axis_of.update(dict.fromkeys(loops, REDUCED))
+    if not isinstance(length, ex.Int) or length.value % r:
+        element.append(f"rmask = r < {index_text(length)}")
+        header.masks[REDUCED] = "rmask"
+    return Block(header.axes, header.axis_of, header.masks, tuple(element), start, end)
+
+
+def _rows(kernel: ir.Kernel, schedule: Schedule) -> Layout:
+    """cuda.persistent and cuda.looped, flat or in a tile."""
+    if not kernel.reduction:
+        raise InvalidSchedule(f"{schedule.family} of a pointwise kernel")
+    is_tiled = schedule.family.startswith("cuda.tiled")
+    axes = ("Y", "X", REDUCED) if is_tiled else ("X", REDUCED)
+    blocks = _blocks(schedule, axes)
+    if math.prod(size for _, size in blocks) > BLOCK_LIMIT:
+        raise InvalidSchedule(f"a block too large: {schedule}")
+    header = _header(schedule, axes)
+    if is_tiled:
+        programs = _tile(kernel, schedule, header)
+    else:
+        programs = _flat_rows(kernel, schedule["x"], header)
+    length = ex.product(kernel.reduction)
+    if schedule.family.endswith("persistent"):
+        block = _reduced(kernel, schedule, header)
+        facts = _row_fits(length, schedule["r"])
+        return Layout([*header.lines, *straight(kernel, block)], programs, blocks, facts)
+    header.lines.append(f"rlength = {index_text(length)}")
+    block = _reduced(kernel, schedule, header, span=("0", "rlength"))
+    return Layout([*header.lines, *walked(kernel, block)], programs, blocks)
+
+
+def _flat_rows(kernel: ir.Kernel, x: int, header: _Header) -> ex.Expr:
+    rows = ex.product(kernel.pointwise)
+    header.axis("x", "X", "pid", rows, x)
+    header.loops("x", "X", _pointwise_loops(kernel))
+    return ceil_div(rows, x)
+
+
+def _row_fits(length: ex.Expr, r: int) -> tuple[Fact, ...]:
+    if not isinstance(length, ex.Int):
+        return (AtMost(length, r),)
+    if length.value > r:
+        raise InvalidSchedule("the row is longer than the block")
+    return ()
+
+
+def _split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
+    """Rows in chunks, a whole number of steps each; only the last one may be shorter, or empty."""
+    if not kernel.reduction or any(isinstance(node, ir.Scan) for node in kernel.body):
+        raise InvalidSchedule("cuda.split of a kernel without reductions, or with a scan")
+    splits, r = schedule["splits"], schedule["r"]
+    if not 2 <= splits <= SPLIT_LIMIT:
+        raise InvalidSchedule(f"{splits} programs a row")
+    header = _header(schedule, ("X", REDUCED))
+    header.next_of("chunk", ex.Int(splits))
+    blocks = _flat_rows(kernel, schedule["x"], header)
+    rows, length = ex.product(kernel.pointwise), ex.product(kernel.reduction)
+    step = ceil_div(length, splits * r)
+    header.lines += [
+        f"rows = {index_text(rows)}",
+        f"rstart = chunk * ({index_text(ex.mul(step, r))})",
+        f"rend = tl.minimum(rstart + {index_text(ex.mul(step, r))}, {index_text(length)})",
+    ]
+    block = _reduced(kernel, schedule, header, span=("rstart", "rend"))
+    body = staged(kernel, block, rows="rows", splits=str(splits), lanes="LANES")
+    lanes = 1 << (splits - 1).bit_length()
+    array_length = ex.mul(rows, splits)
+    facts = () if header.wide else (AtMost(array_length, INDEX_LIMIT),)
+    return Layout(
+        [*header.lines, *body.lines],
+        ex.mul(blocks, splits),
+        (*_blocks(schedule, ("X", REDUCED)), ("LANES", lanes)),
+        facts,
+        body.arrays,
+        array_length,
+        body.stages,
+    )
+
+
+Family: TypeAlias = Callable[[ir.Kernel, Schedule], Layout]
+FAMILIES: Mapping[str, Family] = {
+    "cuda.pointwise": _pointwise,
+    "cuda.tiled": _tiled,
+    "cuda.cubed": _tiled,
+    "cuda.persistent": _rows,
+    "cuda.looped": _rows,
+    "cuda.tiled_persistent": _rows,
+    "cuda.tiled_looped": _rows,
+    "cuda.split": _split,
+}

@@ -1,0 +1,246 @@
+"""Whole bodies of Triton kernels: in registers, in walks over the row, and in stages.
+
+In registers a row is read once. A walk reads it in blocks, once for each level of nested reduces
+that one walk does not compute (`analysis.online`), and once more for stores along the row; what a
+later walk needs is computed again. In stages several programs share a row: each walks its chunk,
+and leaves its totals in a workspace for the next launch of the same kernel, where every program
+brings together those of its row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nearhint_compiler.analysis.online import online_pairs, walk_levels
+from nearhint_compiler.codegen.triton_block import Block
+from nearhint_compiler.codegen.triton_body import Body
+from nearhint_compiler.codegen.triton_ops import arg_name, combine_name
+from nearhint_compiler.codegen.triton_text import TRITON_TYPES, index_text, neutral_text
+from nearhint_compiler.codegen.triton_totals import (
+    LAST_PLACE,
+    Part,
+    Total,
+    online_total,
+    total_of,
+)
+from nearhint_compiler.ir import nodes as ir
+
+
+def straight(kernel: ir.Kernel, block: Block) -> list[str]:
+    """The body of a pointwise kernel, or of one whose rows are whole in registers."""
+    body = Body(kernel, block)
+    lines: list[str] = [*block.element_header]
+    stores: list[str] = []
+    for position, node in enumerate(kernel.body):
+        match node:
+            case ir.Reduce() | ir.Arg():
+                lines += _reduced(body, position, node)
+            case ir.Store():
+                stores += body.lines(position)
+            case _:
+                lines += body.lines(position)
+    return [*lines, *stores]
+
+
+def _reduced(body: Body, position: int, node: ir.Reducing) -> list[str]:
+    axis = body.block.reduced_axis
+    operand = body.masked(body.full(node.operand), neutral_text(node.kind, node.dtype), node.dtype)
+    if isinstance(node, ir.Reduce):
+        combine = combine_name(node.kind, node.dtype)
+        return [f"v{position} = tl.reduce({operand}, {axis}, {combine}, keep_dims=True)"]
+    place = f"tl.full({body.block.element_shape}, 0, tl.int64) + {index_text(node.index)}"
+    place = body.masked(place, LAST_PLACE, "i64")
+    combine = arg_name(node.kind, node.dtype)
+    reduced = f"tl.reduce(({operand}, {place}), {axis}, {combine}, keep_dims=True)"
+    return [f"acc{position}, v{position} = {reduced}"]
+
+
+def walked(kernel: ir.Kernel, block: Block) -> list[str]:
+    """The body of a kernel that walks its rows.
+
+    Stores along the row wait for the last walk, because their memory may be that of an input which
+    the walks before it read again.
+    """
+    plan = WalkPlan(kernel, block)
+    lines: list[str] = []
+    for level in range(plan.depth + 1):
+        lines += plan.row_lines(level)
+        if level < plan.depth:
+            totals = plan.totals(level)
+            lines += plan.walk(level, totals)
+            for total in totals:
+                lines += [*total.across(str(block.reduced_axis)), *total.results]
+        elif plan.last_walk == level:
+            lines += plan.walk(level, [])
+    return [*lines, *plan.row_stores()]
+
+
+class WalkPlan:
+    """Which reductions each walk completes, and what is computed between walks.
+
+    Walk number i (from 0) completes the reduces of level i + 1; `last_walk` is the one that stores
+    along the row, `depth` the number of walks that complete reduces.
+    """
+
+    def __init__(self, kernel: ir.Kernel, block: Block) -> None:
+        self.body = Body(kernel, block)
+        self._kernel = kernel
+        self._block = block
+        self._pairs = online_pairs(kernel)
+        self._levels = walk_levels(kernel, self._pairs)
+        reduces = [p for p, node in enumerate(kernel.body) if isinstance(node, ir.Reducing)]
+        self.depth = max((self._levels[p] for p in reduces), default=0)
+        wanted = [self._levels[p] for p in self.body.element_stores]
+        self.last_walk = max([self.depth - 1, *wanted]) if wanted else self.depth - 1
+
+    def totals(self, walk: int) -> list[Total]:
+        """What walk number `walk` accumulates."""
+        found: list[Total] = []
+        pairs = {pair.first: pair for pair in self._pairs}
+        seconds = {pair.second for pair in self._pairs}
+        for position, node in enumerate(self._kernel.body):
+            if not isinstance(node, ir.Reducing) or self._levels[position] != walk + 1:
+                continue
+            if position in pairs:
+                found.append(online_total(self._kernel, pairs[position]))
+            elif position not in seconds:
+                found.append(total_of(self._kernel, position))
+        return found
+
+    def row_lines(self, level: int) -> list[str]:
+        """What is there once a row and needs exactly `level` completed walks, stores aside."""
+        return [
+            line
+            for position, node in enumerate(self._kernel.body)
+            if self._levels[position] == level
+            and not self.body.varies[position]
+            and not isinstance(node, ir.Reduce | ir.Arg | ir.Store)
+            for line in self.body.lines(position)
+        ]
+
+    def row_stores(self) -> list[str]:
+        """The stores that run once a row."""
+        return [line for position in self.body.row_stores for line in self.body.lines(position)]
+
+    def walk(self, number: int, totals: Sequence[Total]) -> list[str]:
+        """One walk over the row, up to where the parts have one accumulator a lane."""
+        body, block = self.body, self._block
+        is_last = number == self.last_walk
+        stores = body.element_stores if is_last else []
+        operands = [total.operand for total in totals]
+        needed = [
+            place
+            for place in body.needed([*operands, *stores])
+            if not isinstance(self._kernel.body[place], ir.Store)
+        ]
+        policy = "evict_first" if is_last else "evict_last"
+        inside = [
+            *block.element_header,
+            *(line for place in needed for line in body.lines(place, policy=policy)),
+        ]
+        before = body.carries(needed)
+        for total in totals:
+            before += [started(part, block.element_shape) for part in total.parts]
+            inside += self._stepped(total)
+        inside += [line for place in stores for line in body.lines(place)]
+        header = f"for roffset in range({block.start}, {block.end}, R):"
+        return [*before, header, *(f"    {line}" for line in inside)]
+
+    def _stepped(self, total: Total) -> list[str]:
+        names = [part.name for part in total.parts]
+        call = total.step(self.body.full(total.operand))
+        mask = self._block.column_mask
+        if not mask:
+            return [f"{', '.join(names)} = {call}"]
+        fresh = [f"{name}_" for name in names]
+        kept = [
+            f"{name} = tl.where({mask}, {new}, {name})"
+            for name, new in zip(names, fresh, strict=True)
+        ]
+        return [f"{', '.join(fresh)} = {call}", *kept]
+
+
+def started(part: Part, shape: str) -> str:
+    """The line that starts an accumulator."""
+    return f"{part.name} = tl.full({shape}, {part.neutral}, {TRITON_TYPES[part.dtype].name})"
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """The lines of a kernel in stages, the dtypes of its workspace's arrays, and the stages."""
+
+    lines: tuple[str, ...]
+    arrays: tuple[str, ...]
+    stages: int
+
+
+def staged(kernel: ir.Kernel, block: Block, *, rows: str, splits: str, lanes: str) -> Staged:
+    """The body of a kernel whose rows several programs share.
+
+    `rows` is the text of the number of rows, whose flat index is the variable `x`; `chunk` is this
+    program's part of the row, one of `splits`; `lanes` is a power of two that holds as many. Array
+    number n of the workspace is the argument `w{n}`, with `rows` elements for each part.
+    """
+    plan = WalkPlan(kernel, block)
+    arrays: list[str] = []
+    places: dict[str, int] = {}
+    for level in range(plan.depth):
+        for total in plan.totals(level):
+            for part in total.parts:
+                places[part.name] = len(arrays)
+                arrays.append(part.dtype)
+    stages = plan.depth + 1
+    lines: list[str] = []
+    for stage in range(stages):
+        inside: list[str] = [*plan.row_lines(0)]
+        for level in range(stage):
+            inside += _gathered(plan, block, level, places, rows=rows, splits=splits, lanes=lanes)
+            inside += plan.row_lines(level + 1)
+        if stage < plan.depth:
+            inside += _left(plan, block, stage, places, rows=rows)
+        else:
+            if plan.last_walk == stage:
+                inside += plan.walk(stage, [])
+            row_stores = plan.row_stores()
+            if row_stores:
+                inside += ["if chunk == 0:", *(f"    {line}" for line in row_stores)]
+        lines += [f"if stage == {stage}:", *(f"    {line}" for line in inside or ["pass"])]
+    return Staged(tuple(lines), tuple(arrays), stages)
+
+
+def _left(
+    plan: WalkPlan, block: Block, level: int, places: dict[str, int], *, rows: str
+) -> list[str]:
+    """A walk over the chunk, and its totals into the workspace."""
+    totals = plan.totals(level)
+    lines = plan.walk(level, totals)
+    mask = f", {block.row_mask}" if block.row_mask else ""
+    for total in totals:
+        lines += total.across(str(block.reduced_axis))
+        for part in total.parts:
+            where = f"w{places[part.name]} + (chunk * {rows} + x)"
+            value = f"tl.broadcast_to({part.name}, {block.row_shape})"
+            lines.append(f"tl.store({where}, {value}{mask})")
+    return lines
+
+
+def _gathered(
+    plan: WalkPlan,
+    block: Block,
+    level: int,
+    places: dict[str, int],
+    *,
+    rows: str,
+    splits: str,
+    lanes: str,
+) -> list[str]:
+    """The totals of all chunks of this program's rows, brought together."""
+    lines = [f"part = tl.arange(0, {lanes})[None, :]"]
+    mask = " & ".join(text for text in (block.row_mask, f"(part < {splits})") if text)
+    for total in plan.totals(level):
+        for part in total.parts:
+            where = f"w{places[part.name]} + (part * {rows} + x)"
+            lines.append(f"{part.name} = tl.load({where}, {mask}, other={part.neutral})")
+        lines += [*total.across(str(block.reduced_axis)), *total.results]
+    return lines
