@@ -31,3 +31,9 @@ class Unlowerable(CompilerError):
     """A node, or this form of its arguments, is in no lowering table: it stays opaque."""
 
     code = "UNLOWERABLE"
+
+
+class CannotSplit(CompilerError):
+    """Loops cannot provably be cut so that others fit them; the loops stay as they are."""
+
+    code = "SPLIT_UNPROVED"

@@ -221,7 +221,7 @@ class _Symbols:
         if isinstance(size, ex.Int):
             return size
         for place, known in enumerate(self.found):
-            quotient = _exact_quotient(size, known)
+            quotient = ix.exact_quotient(size, known)
             if quotient is not None:
                 return ex.mul(Sym(f"k{place}"), self.size(quotient))
         terms = ix.terms_of(size)
@@ -229,24 +229,6 @@ class _Symbols:
             return ex.add(*map(self.size, terms))
         number, powers = ix.factors_of(size)
         return ex.mul(number, self._symbol(ix.monomial(1, powers)))
-
-
-def _exact_quotient(size: Expr, divisor: Expr) -> Expr | None:
-    """`size / divisor` if that is a polynomial with integer coefficients."""
-    if len(ix.terms_of(divisor)) == 1:
-        quotient, rest = ex.divide_monomials(size, divisor)
-        return quotient if rest == ex.ZERO else None
-    lead = ix.terms_of(divisor)[0]
-    quotient, left = ex.ZERO, size
-    for _ in range(len(ix.terms_of(size)) + 1):
-        if left == ex.ZERO:
-            return quotient
-        step, _ = ex.divide_monomials(ix.terms_of(left)[0], lead)
-        if step == ex.ZERO:
-            return None
-        quotient = ex.add(quotient, step)
-        left = ex.sub(left, ex.mul(step, divisor))
-    return None
 
 
 def _named(

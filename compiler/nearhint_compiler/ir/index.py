@@ -79,6 +79,26 @@ def coefficient_of(expr: Expr, name: str) -> tuple[Expr, Expr] | None:
     return ex.add(*inside), ex.add(*outside)
 
 
+def exact_quotient(size: Expr, divisor: Expr) -> Expr | None:
+    """`size / divisor` if that is a polynomial with integer coefficients."""
+    if divisor == ex.ZERO:
+        return None
+    if len(terms_of(divisor)) == 1:
+        quotient, rest = ex.divide_monomials(size, divisor)
+        return quotient if rest == ex.ZERO else None
+    lead = terms_of(divisor)[0]
+    quotient, left = ex.ZERO, size
+    for _ in range(len(terms_of(size)) + 1):
+        if left == ex.ZERO:
+            return quotient
+        step, _ = ex.divide_monomials(terms_of(left)[0], lead)
+        if step == ex.ZERO:
+            return None
+        quotient = ex.add(quotient, step)
+        left = ex.sub(left, ex.mul(step, divisor))
+    return None
+
+
 def mentions(expr: Expr, name: str) -> bool:
     """Whether the symbol `name` occurs in `expr`."""
     if isinstance(expr, ex.Sym):
