@@ -13,10 +13,11 @@ for the ranking by strides, which came before it, of `SIMDScheduling.candidate_t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import prod
+from types import MappingProxyType
 from typing import TypeAlias
 
 from nearhint_compiler.analysis.coalescing import (
@@ -81,10 +82,12 @@ def choose(
     *,
     ranking: str = "coalescing",
     limit: int = AXES_LIMIT,
+    multiples: Mapping[str, int] = MappingProxyType({}),
 ) -> Tiling:
     """The best tiling of `kernel` at `sizes` with at most `limit` axes, the reduction included.
 
-    `ranking` is one of `RANKINGS`.
+    `ranking` is one of `RANKINGS`. By `multiples` a symbol is a multiple of a number: what a Guard
+    of the caller's holds, and what it takes to cut a loop whose extent is a symbol.
     """
     reasons: list[str] = []
     ranked = RANKINGS[ranking](kernel, sizes)
@@ -94,7 +97,7 @@ def choose(
             reasons.append(f"{_described(axes)}: {len(axes)} axes, at most {limit}")
             continue
         try:
-            return Tiling(axes, _loops(kernel, axes), "; ".join(reasons))
+            return Tiling(axes, _loops(kernel, axes, multiples), "; ".join(reasons))
         except CannotSplit as refused:
             reasons.append(f"{_described(axes)}: {refused}")
     return Tiling(flat, _flat_loops(kernel, flat), "; ".join(reasons))
@@ -108,28 +111,32 @@ def _described(axes: Axes) -> str:
     return " ".join(f"{axis.name}={brief(axis.extent)}" for axis in axes)
 
 
-def _ranges(kernel: ir.Kernel, axes: Axes) -> ix.Ranges:
-    symbols: Mapping[str, tuple[int, int | None]] = dict.fromkeys(kernel.symbols, (1, None))
-    return ix.Ranges(symbols, {axis.name: axis.extent for axis in axes})
-
-
-def _over(found: Split, kernel: ir.Kernel, axes: Axes) -> dict[str, Expr]:
-    getters = found.over([axis.name for axis in axes], _ranges(kernel, axes))
-    return dict(zip(_loop_names(kernel), getters, strict=True))
-
-
-def _loops(kernel: ir.Kernel, axes: Axes) -> dict[str, Expr]:
+def _loops(kernel: ir.Kernel, axes: Axes, multiples: Mapping[str, int]) -> dict[str, Expr]:
     """Each loop over the axes; raises `CannotSplit` where the axes do not provably give it."""
-    groups = [axis.extent for axis in axes]
-    lengths = (*kernel.pointwise, *kernel.reduction)
-    return _over(split(groups, lengths, _ranges(kernel, axes)), kernel, axes)
+    parts = {name: f"{name}_part" for name in kernel.symbols if name in multiples}
+    whole = {name: ex.mul(multiples[name], Sym(part)) for name, part in parts.items()}
+    back = {part: ex.floordiv(Sym(name), multiples[name]) for name, part in parts.items()}
+    groups = [ex.substitute(axis.extent, whole) for axis in axes]
+    lengths = [ex.substitute(each, whole) for each in (*kernel.pointwise, *kernel.reduction)]
+    ranges = _ranges((*kernel.symbols, *parts.values()), axes, groups)
+    getters = split(groups, lengths, ranges).over([axis.name for axis in axes], ranges)
+    restored = (ex.substitute(getter, back) for getter in getters)
+    return dict(zip(_loop_names(kernel), restored, strict=True))
 
 
 def _flat_loops(kernel: ir.Kernel, axes: Axes) -> dict[str, Expr]:
     """Each loop as a digit of one axis a space: what needs no proof."""
     spaces = (kernel.pointwise, kernel.reduction)[: len(axes)]
     pieces = tuple(Sym(f"v{place}") for place in range(sum(map(len, spaces))))
-    return _over(Split(spaces, pieces), kernel, axes)
+    ranges = _ranges(kernel.symbols, axes, [axis.extent for axis in axes])
+    getters = Split(spaces, pieces).over([axis.name for axis in axes], ranges)
+    return dict(zip(_loop_names(kernel), getters, strict=True))
+
+
+def _ranges(symbols: Iterable[str], axes: Axes, extents: Sequence[Expr]) -> ix.Ranges:
+    """What may be assumed inside the tiles: every size of a Kernel is at least 1."""
+    least: dict[str, tuple[int, int | None]] = dict.fromkeys(symbols, (1, None))
+    return ix.Ranges(least, dict(zip((axis.name for axis in axes), extents, strict=True)))
 
 
 def _loop_names(kernel: ir.Kernel) -> tuple[str, ...]:

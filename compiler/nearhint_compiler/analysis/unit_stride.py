@@ -1,12 +1,12 @@
 """By which factor a loop must be cut so that its outer part walks neighbours in memory.
 
 With v replaced by t*v an index is to grow by one for each step of v: x // 64 needs t = 64. The
-terms of the index each say something about t. A product with a modulus must not move at all: its
-argument is to be a multiple of the modulus. What remains is to have slope 1, where divisions are
-taken for exact ones and moduli left out. That is an approximation, so the factor on which all
-terms agree is then put into the index.
+slope of the index says which t that can be, with divisions taken for exact ones and moduli left
+out; products with a modulus, which a good t holds at zero, are left out altogether. That is an
+approximation, so t is then put into the index.
 
-The method is that of PyTorch's `tiling_utils.solve_for_tiling` (pull request #153748).
+The method is that of PyTorch's `tiling_utils.solve_for_tiling` (pull request #153748), but for the
+factors that hold moduli at zero: that they do is seen where t is put in.
 """
 
 from __future__ import annotations
@@ -26,33 +26,16 @@ def unit_stride_factor(index: Expr, variable: str) -> int | None:
     2048
     """
     slope = Fraction(0)
-    needed: set[Fraction | None] = set()
     for term in ix.terms_of(index):
-        if not ix.mentions(term, variable):
-            continue
         if isinstance(term, ex.Mul) and any(isinstance(part, ex.Mod) for part in term.factors):
-            needed |= {
-                _standstill(part, variable)
-                for part in term.factors
-                if isinstance(part, ex.Mod) and ix.mentions(part, variable)
-            }
-        elif (more := _slope(term, variable)) is not None:
-            slope += more
-        else:
+            continue
+        more = _slope(term, variable)
+        if more is None:
             return None
-    needed.add(1 / slope if slope else None)
-    factor = needed.pop()
-    if needed or factor is None or factor.denominator != 1 or factor < 1:
+        slope += more
+    if slope <= 0 or slope.numerator != 1:
         return None
-    return int(factor) if _has_unit_stride(index, variable, int(factor)) else None
-
-
-def _standstill(part: ex.Mod, variable: str) -> Fraction | None:
-    """The factor that makes the argument of a modulus a multiple of it at every step."""
-    slope = _slope(part.numerator, variable)
-    if not slope or not isinstance(part.denominator, ex.Int):
-        return None
-    return part.denominator.value / slope
+    return slope.denominator if _has_unit_stride(index, variable, slope.denominator) else None
 
 
 def _slope(expr: Expr, variable: str) -> Fraction | None:

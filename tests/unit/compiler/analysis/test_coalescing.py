@@ -101,6 +101,15 @@ def test_a_buffer_counts_once_however_often_its_elements_are_read() -> None:
     assert found.by_variable == {"p1": 4 * 4 + 2 * 4 * 6400}
 
 
+def test_a_buffer_is_as_large_as_its_largest_index_says() -> None:
+    kernel = parse_kernel("""
+    (kernel (symbols k0) (pointwise k0) (reduction) (params (in f32) (out f32))
+      (body (load 0 p0) (load 0 (// p0 2)) (add f32 0 1) (store 1 p0 2)))
+    """)
+    found = coalescing(kernel, {"k0": 100})
+    assert found.by_variable == {"p0": 4 * 100 + 4 * 100 + 2 * 4 * 100}
+
+
 def test_two_buffers_at_one_index_both_count() -> None:
     each = Touch(ex.parse("n0"), (Buffer(1000, 2), Buffer(10, 8)))
     assert coalescing_of([each], {"n0": 100}, {}).by_variable == {"n0": 200 + 80}

@@ -137,6 +137,12 @@ def test_a_pointwise_member_is_split_at_the_suffix_that_is_reduced() -> None:
     assert loops(space) == (["s0"], ["2", "s1"])  # fmt: skip
 
 
+def test_members_over_both_spaces_offer_their_loops_beside_the_reduced_suffix() -> None:
+    # one loop a space is too little, their own loops are too many
+    space = space_of(member([2, 3, 2, 12]), member([3, 2, 2, 12]), numel=6, length=24)
+    assert loops(space) == (["6"], ["2", "12"])
+
+
 def test_an_epilogue_beside_the_reduction_needs_no_loop_of_it() -> None:
     space = space_of(member(["s0", 4], ["s1"]), member(["(* 4 s0)"]), numel="(* 4 s0)", length="s1")
     assert loops(space) == (["s0", "4"], ["s1"])

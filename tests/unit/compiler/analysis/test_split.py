@@ -12,7 +12,7 @@ from nearhint_compiler.ir.index import Ranges
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
 
-SIZES = Ranges({"s0": (1, None), "s1": (2, None), "one": (1, 1), "four": (4, 4)})
+SIZES = Ranges({"s0": (1, None), "s1": (2, None), "one": (1, 1), "four": (4, 4), "few": (4, 5)})
 
 
 def exprs(texts: Sequence[str | int]) -> list[Expr]:
@@ -48,6 +48,7 @@ def texts(found: Sequence[Expr]) -> list[str]:
         # a symbol that can have one value only is that value
         (["one", 8], ["four", 2], [[], ["4", "2"]], ["v0", "v1"]),
         (["(* one s0)"], ["s0"], [["s0"]], ["v0"]),
+        (["(// few 2)"], [2], [["2"]], ["v0"]),
         ([2, "one"], [2], [["2"], []], ["v0"]),
     ],
 )  # fmt: skip

@@ -20,8 +20,10 @@ from nearhint_rules import expr as ex
         ("(+ (* 4096 (% (* 32 x) 2048)) (// x 64))", 64),
         ("(+ (* 4096 (% x 2048)) (// x 2048))", 2048),
         ("(// (* 32 x) 2048)", 64),
-        # the terms do not agree
+        # 64 does not hold the modulus at zero
         ("(+ (* 4096 (% x 2048)) (// x 64))", None),
+        # a modulus may be held at zero by more than it needs
+        ("(+ (* 4096 (% x 16)) (// x 64))", 64),
         # nothing is left to move by one
         ("(* 64 (% x 16))", None),
         # 3/2 is no step
