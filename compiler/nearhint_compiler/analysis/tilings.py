@@ -33,6 +33,7 @@ from nearhint_compiler.errors import CannotSplit
 from nearhint_compiler.ir import index as ix
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
+from nearhint_rules.errors import InvalidExpression
 from nearhint_rules.expr import Expr, Sym
 
 POINTWISE_AXES = ("z", "y", "x")
@@ -98,7 +99,7 @@ def choose(
             continue
         try:
             return Tiling(axes, _loops(kernel, axes, multiples), "; ".join(reasons))
-        except CannotSplit as refused:
+        except (CannotSplit, InvalidExpression) as refused:
             reasons.append(f"{_described(axes)}: {refused}")
     return Tiling(flat, _flat_loops(kernel, flat), "; ".join(reasons))
 
