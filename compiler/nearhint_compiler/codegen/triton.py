@@ -3,17 +3,18 @@
 Families (options in order; every block size is a power of two):
 
     cuda.pointwise   x            a flat block of x points
-    cuda.tiled       y x dim      a tile: x along the innermost pointwise dim, y along dim `dim`
-    cuda.cubed       z y x far dim     the same with z along dim `far`
+    cuda.tiled       z y x cuts   a tile of two or three axes (z 1 with two), each a run of loops
     cuda.persistent  x r          x rows a program, whole in registers
     cuda.looped      x r          x rows a program, r elements a step
     cuda.split       x r splits   the same, `splits` programs sharing a row, in stages
     cuda.tiled_persistent, cuda.tiled_looped
-                     y x r dim    rows in a tile as cuda.tiled has it
+                     z y x r cuts the rows in a tile as cuda.tiled has it
 
-and each: warps index aligned divisible. `index` is 32 or 64, the width of index arithmetic; 32
-brings Guards. `aligned` 1 promises 16-byte pointers, and bit i of `divisible` promises that symbol
-i is a multiple of 16: both bring Guards, and make Triton load vectors.
+Bit i of `cuts` is set where an axis ends with loop p{i}. All have warps, index, aligned, divisible
+and, as they may, spaced: 1 for the kernel as `analysis.respace` cuts its loops, under the Guard
+that this needs. `index` is 32 or 64, the width of index arithmetic; 32 brings Guards. `aligned` 1
+promises 16-byte pointers, and bit i of `divisible` promises that symbol i is a multiple of 16: both
+bring Guards, and make Triton load vectors.
 
 Programs are counted along the grid's first axis alone, x fastest, so that no axis overflows; tensor
 axes are z, y, x, r. Low precision is computed in f32, as the IR says.
@@ -24,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from nearhint_compiler.codegen.generated import Generated
+from nearhint_compiler.codegen.spacing import spaced
 from nearhint_compiler.codegen.triton_guard import index_facts, promised_facts
 from nearhint_compiler.codegen.triton_layout import BLOCK_LIMIT, FAMILIES, Layout, ceil_div
 from nearhint_compiler.codegen.triton_ops import prelude
@@ -57,15 +59,21 @@ def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated
     if schedule.family not in FAMILIES or not isinstance(target.device, CudaDevice):
         raise InvalidSchedule(f"{schedule.family} is no CUDA family")
     _check(schedule)
-    layout = FAMILIES[schedule.family](kernel, schedule)
     entry = f"nearhint_{kernel_id(kernel)[:12]}"
+    laid_out, spaced_facts = spaced(kernel, schedule)
+    layout = FAMILIES[schedule.family](laid_out, schedule)
     width = f"i{schedule['index']}"
     workspace, workspace_bytes = _workspace(layout)
     parameters = {**_parameters(kernel, width), **workspace}
     promised, divisible = promised_facts(
         kernel, aligned=schedule["aligned"] == 1, divisible=schedule["divisible"]
     )
-    facts = (*layout.facts, *(index_facts(kernel) if width == "i32" else ()), *promised)
+    facts = (
+        *spaced_facts,
+        *layout.facts,
+        *(index_facts(kernel) if width == "i32" else ()),
+        *promised,
+    )
     constants = dict(layout.constants)
     names = [*parameters, *(f"{name}: tl.constexpr" for name in constants)]
     source = [*prelude(layout.lines), "@triton.jit", f"def {entry}({', '.join(names)}):"]

@@ -132,27 +132,33 @@ def _pointwise(kernel: ir.Kernel, schedule: Schedule) -> Layout:
 
 
 def _tile(kernel: ir.Kernel, schedule: Schedule, header: _Header) -> ex.Expr:
-    """Declares a tile's pointwise loops; returns the number of programs.
+    """Declares the pointwise loops of a tile; returns the number of programs.
 
-    The innermost loop runs along X, loop `dim` along Y and loop `far` along Z, where the tile has
-    that axis; the rest are one element a program.
+    A bit of `cuts` is set for each loop that ends an axis; the innermost always does.
     """
-    rank = len(kernel.pointwise)
-    along = {"X": rank - 1, "Y": schedule["dim"], "Z": schedule.get("far", -1)}
-    dims = [along[axis] for axis in reversed(header.axes) if axis != REDUCED]
-    if len(set(dims)) != len(dims) or not all(0 <= dim < rank for dim in dims):
-        raise InvalidSchedule(f"{schedule.family} along {dims} of {rank} pointwise dims")
+    cuts, rank = schedule["cuts"], len(kernel.pointwise)
+    if not 0 < cuts < 1 << max(0, rank - 1):
+        raise InvalidSchedule(f"{schedule.family} with cuts={cuts} of {rank} pointwise loops")
+    loops = list(_pointwise_loops(kernel).items())
+    starts = [0, *(place + 1 for place in range(rank) if cuts >> place & 1)]
+    runs = [dict(loops[start:end]) for start, end in zip(starts, [*starts[1:], rank], strict=True)]
+    axes = [axis for axis in header.axes if axis != REDUCED]
+    if len(runs) != len(axes):
+        raise InvalidSchedule(f"{schedule.family}: {len(runs)} axes, not {len(axes)}")
     programs: ex.Expr = ex.ONE
-    for axis, dim in zip([a for a in reversed(header.axes) if a != REDUCED], dims, strict=True):
-        size, block = kernel.pointwise[dim], schedule[axis.lower()]
+    for axis, run in reversed(list(zip(axes, runs, strict=True))):
+        name, size, block = axis.lower(), ex.product(run.values()), schedule[axis.lower()]
         count = ceil_div(size, block)
-        header.next_of(f"block{dim}", count)
-        header.axis(f"p{dim}", axis, f"block{dim}", size, block)
-        header.axis_of[f"p{dim}"] = axis
+        header.next_of(f"{name}block", count)
+        header.axis(name, axis, f"{name}block", size, block)
+        header.loops(name, axis, run)
         programs = ex.mul(programs, count)
-    rest = {f"p{dim}": kernel.pointwise[dim] for dim in range(rank) if dim not in dims}
-    header.loops("pid", "", rest)
-    return ex.mul(programs, *rest.values())
+    return programs
+
+
+def tile_axes(schedule: Schedule) -> tuple[str, ...]:
+    """The pointwise axes of a tiled schedule: one more than it has cuts."""
+    return ("Z", "Y", "X")[2 - min(2, schedule["cuts"].bit_count()) :]
 
 
 def _blocks(schedule: Schedule, axes: Sequence[str]) -> tuple[tuple[str, int], ...]:
@@ -162,7 +168,7 @@ def _blocks(schedule: Schedule, axes: Sequence[str]) -> tuple[tuple[str, int], .
 def _tiled(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     if kernel.reduction:
         raise InvalidSchedule(f"{schedule.family} of a reduction")
-    axes = ("Y", "X") if schedule.family == "cuda.tiled" else ("Z", "Y", "X")
+    axes = tile_axes(schedule)
     header = _header(schedule, axes)
     programs = _tile(kernel, schedule, header)
     block = Block(axes, header.axis_of, header.masks)
@@ -193,7 +199,7 @@ def _rows(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     if not kernel.reduction:
         raise InvalidSchedule(f"{schedule.family} of a pointwise kernel")
     is_tiled = schedule.family.startswith("cuda.tiled")
-    axes = ("Y", "X", REDUCED) if is_tiled else ("X", REDUCED)
+    axes = (*tile_axes(schedule), REDUCED) if is_tiled else ("X", REDUCED)
     blocks = _blocks(schedule, axes)
     if math.prod(size for _, size in blocks) > BLOCK_LIMIT:
         raise InvalidSchedule(f"a block too large: {schedule}")
@@ -264,7 +270,6 @@ Family: TypeAlias = Callable[[ir.Kernel, Schedule], Layout]
 FAMILIES: Mapping[str, Family] = {
     "cuda.pointwise": _pointwise,
     "cuda.tiled": _tiled,
-    "cuda.cubed": _tiled,
     "cuda.persistent": _rows,
     "cuda.looped": _rows,
     "cuda.tiled_persistent": _rows,

@@ -13,7 +13,6 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeAlias
 
 from nearhint_compiler.errors import InvalidKernel
 from nearhint_compiler.frontend.round_trips import without_round_trips
@@ -22,8 +21,6 @@ from nearhint_compiler.ir import index as ix
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr, Sym
-
-_Indexed: TypeAlias = ir.Load | ir.Iota | ir.Arg | ir.Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +77,13 @@ def _with_indices(
     body: Sequence[ir.BodyNode], rewrite: Callable[[Expr], Expr]
 ) -> tuple[ir.BodyNode, ...]:
     return tuple(
-        replace(node, index=rewrite(node.index)) if isinstance(node, _Indexed) else node
+        replace(node, index=rewrite(node.index)) if isinstance(node, ir.Indexed) else node
         for node in body
     )
 
 
 def _indices(body: Sequence[ir.BodyNode]) -> list[Expr]:
-    return [node.index for node in body if isinstance(node, _Indexed)]
+    return [node.index for node in body if isinstance(node, ir.Indexed)]
 
 
 def _ordered(

@@ -67,7 +67,7 @@ def _indices_use_loop_variables(kernel: ir.Kernel) -> Iterator[str]:
         *(f"r{number}" for number in range(len(kernel.reduction))),
     }
     for position, node in enumerate(kernel.body):
-        if isinstance(node, ir.Load | ir.Iota | ir.Arg | ir.Store):
+        if isinstance(node, ir.Indexed):
             for name in ex.symbols_of(node.index):
                 if name not in known:
                     yield f"node {position} indexes with {name}"

@@ -230,6 +230,8 @@ class Store:
 
 
 BodyNode: TypeAlias = Load | Scalar | Const | Iota | Op | Reduce | Arg | Scan | Store
+Indexed: TypeAlias = Load | Iota | Arg | Store
+"""Nodes with an index expression."""
 Reducing: TypeAlias = Reduce | Arg
 """Nodes that have one value a row, made of all its elements."""
 

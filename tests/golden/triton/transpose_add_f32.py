@@ -1,4 +1,4 @@
-# cuda.tiled y=32 x=32 dim=0 warps=4 index=32 aligned=1 divisible=3
+# cuda.tiled z=1 y=32 x=32 cuts=1 warps=4 index=32 aligned=1 divisible=3
 # signature:a0=*fp32
 # signature:a1=*fp32
 # signature:a2=*fp32
@@ -19,15 +19,17 @@ import triton.language as tl
 @triton.jit
 def nearhint_9148ee3a8e90(a0, a1, a2, k0, k1, Y: tl.constexpr, X: tl.constexpr):
     pid = tl.program_id(0)
-    block1 = pid % ((k1 + 31) // 32)
+    xblock = pid % ((k1 + 31) // 32)
     pid = pid // ((k1 + 31) // 32)
-    p1 = block1 * X + tl.arange(0, X)[None, :]
-    p1mask = p1 < k1
-    block0 = pid % ((k0 + 31) // 32)
+    x = xblock * X + tl.arange(0, X)[None, :]
+    xmask = x < k1
+    p1 = x
+    yblock = pid % ((k0 + 31) // 32)
     pid = pid // ((k0 + 31) // 32)
-    p0 = block0 * Y + tl.arange(0, Y)[:, None]
-    p0mask = p0 < k0
-    v0 = tl.load(a0 + ((k0 * p1) + p0), p0mask & p1mask, other=0)
-    v1 = tl.load(a1 + ((k1 * p0) + p1), p0mask & p1mask, other=0)
+    y = yblock * Y + tl.arange(0, Y)[:, None]
+    ymask = y < k0
+    p0 = y
+    v0 = tl.load(a0 + ((k0 * p1) + p0), ymask & xmask, other=0)
+    v1 = tl.load(a1 + ((k1 * p0) + p1), ymask & xmask, other=0)
     v2 = v0 + v1
-    tl.store(a2 + (tl.broadcast_to(((k1 * p0) + p1), [Y, X])), tl.broadcast_to(v2, [Y, X]), p0mask & p1mask)
+    tl.store(a2 + (tl.broadcast_to(((k1 * p0) + p1), [Y, X])), tl.broadcast_to(v2, [Y, X]), ymask & xmask)

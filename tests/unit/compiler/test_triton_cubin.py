@@ -102,7 +102,7 @@ PROMISES = "index=32 aligned=0 divisible=0"
         ("softmax_f32", f"cuda.split x=1 r=1024 splits=16 warps=4 {PROMISES}"),
         ("layer_norm_dynamic_f32", f"cuda.split x=2 r=512 splits=7 warps=4 {PROMISES}"),
         ("layer_norm_dynamic_f32", f"cuda.looped x=2 r=512 warps=4 {PROMISES}"),
-        ("transpose_batched_bf16", f"cuda.cubed z=2 y=32 x=32 far=0 dim=1 warps=4 {PROMISES}"),
+        ("transpose_batched_bf16", f"cuda.tiled z=2 y=32 x=32 cuts=3 warps=4 {PROMISES}"),
         ("sum_outer_inner_f32", f"cuda.looped x=16 r=64 warps=4 {PROMISES}"),
     ],
 )

@@ -77,8 +77,8 @@ def pointwise(kernel: str, dims: tuple[int, ...], *, special: bool = False) -> l
     return [Case(kernel, schedule, dims, special) for schedule in (narrow, wide)]
 
 
-def tiled(kernel: str, dims: tuple[int, ...], *, dim: int = 0) -> list[Case]:
-    text = f"cuda.tiled y=8 x=16 dim={dim} warps=4 index=32 aligned=1 divisible=0"
+def tiled(kernel: str, dims: tuple[int, ...], *, cuts: int = 1) -> list[Case]:
+    text = f"cuda.tiled z=1 y=8 x=16 cuts={cuts} warps=4 index=32 aligned=1 divisible=0"
     return [Case(kernel, text, dims)]
 
 
@@ -95,14 +95,17 @@ def split(kernel: str, dims: tuple[int, ...], *, special: bool = False) -> list[
     return [Case(kernel, schedule, dims, special) for schedule in (few, many)]
 
 
-def tiled_rows(kernel: str, dims: tuple[int, ...], *, dim: int = 0, r: int = 64) -> list[Case]:
-    whole = f"cuda.tiled_persistent y=4 x=2 r={r} dim={dim} warps=4 index=32 aligned=0 divisible=0"
-    steps = f"cuda.tiled_looped y=2 x=4 r=16 dim={dim} warps=4 index=64 aligned=0 divisible=0"
+def tiled_rows(
+    kernel: str, dims: tuple[int, ...], *, r: int = 64, cuts: int = 1, spaced: int = 0
+) -> list[Case]:
+    rest = f"cuts={cuts} warps=4 index=32 aligned=0 divisible=0{' spaced=1' * spaced}"
+    whole = f"cuda.tiled_persistent z=1 y=4 x=2 r={r} {rest}"
+    steps = f"cuda.tiled_looped z=1 y=2 x=4 r=16 {rest}"
     return [Case(kernel, schedule, dims) for schedule in (whole, steps)]
 
 
-def cubed(kernel: str, dims: tuple[int, ...]) -> list[Case]:
-    text = "cuda.cubed z=2 y=4 x=8 far=0 dim=1 warps=4 index=32 aligned=0 divisible=0"
+def cubed(kernel: str, dims: tuple[int, ...], *, z: int = 2) -> list[Case]:
+    text = f"cuda.tiled z={z} y=4 x=8 cuts=3 warps=4 index=32 aligned=0 divisible=0"
     return [Case(kernel, text, dims)]
 
 
@@ -130,8 +133,8 @@ CASES = [
     *pointwise("transpose_add_f32", (11, 17)),
     *tiled("transpose_add_f32", (11, 17)),
     *pointwise("transpose_batched_bf16", (3, 5, 7)),
-    *tiled("transpose_batched_bf16", (3, 5, 17), dim=1),
-    *tiled("transpose_batched_bf16", (9, 2, 3), dim=0),
+    *tiled("transpose_batched_bf16", (3, 5, 17), cuts=2),
+    *tiled("transpose_batched_bf16", (9, 2, 3), cuts=1),
     *pointwise("clamped_flip_f32", (23,)),
     *pointwise("rotary_f16", (2, 3)),
     *rows("softmax_f32", (5, 37)),
@@ -157,6 +160,9 @@ CASES = [
     *rows("masked_mean_pool_f16", (1, 5)),
     *rows("abs_max_all_f32", (55,)),
     *rows("sum_outer_inner_f32", (3, 4, 7)),
+    *rows("logsumexp_f32", (4, 37)),
+    *rows("logsumexp_f32", (3, 64), special=True),
+    *split("logsumexp_f32", (3, 64), special=True),
     *rows("row_argmax_f32", (5, 37)),
     *rows("row_argmax_f32", (5, 61), special=True),
     *rows("column_argmin_bf16", (6, 35)),
@@ -175,6 +181,9 @@ CASES = [
     *split("abs_max_all_f32", (555,)),
     *split("masked_mean_pool_f16", (1, 5)),
     *cubed("transpose_batched_bf16", (3, 5, 17)),
+    *cubed("transpose_batched_bf16", (9, 2, 3), z=1),
+    *tiled_rows("blocks_of_transposed_bf16", (6, 64, 3), r=32, spaced=1),
+    *rows("blocks_of_transposed_bf16", (6, 64, 3), r=32),
 ]
 
 

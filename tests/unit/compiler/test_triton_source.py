@@ -14,6 +14,7 @@ from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir.nodes import Kernel
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import candidates
+from nearhint_compiler.schedule.cuda import CANDIDATE_LIMIT
 from nearhint_compiler.schedule.schedule import Schedule, parse_schedule
 from nearhint_rules import expr as ex
 from nearhint_rules.artifact import CudaLaunch
@@ -37,7 +38,10 @@ def kernel_of(name: str) -> Kernel:
     ("name", "schedule"),
     [
         ("bias_gelu_f16", "cuda.pointwise x=1024 warps=4 index=32 aligned=1 divisible=0"),
-        ("transpose_add_f32", "cuda.tiled y=32 x=32 dim=0 warps=4 index=32 aligned=1 divisible=3"),
+        (
+            "transpose_add_f32",
+            "cuda.tiled z=1 y=32 x=32 cuts=1 warps=4 index=32 aligned=1 divisible=3",
+        ),
         ("softmax_mask_f16", "cuda.persistent x=2 r=512 warps=4 index=32 aligned=1 divisible=2"),
         (
             "residual_rms_norm_bf16",
@@ -59,7 +63,7 @@ def test_all_candidates_generate_and_one_promises_nothing(name: str) -> None:
     for hint in HINTS:
         dims = dict(zip(kernel.symbols, hint, strict=False))
         found = candidates(kernel, TARGET, dims)
-        assert 2 <= len(found) == len(set(found)) <= 12
+        assert 2 <= len(found) == len(set(found)) <= CANDIDATE_LIMIT
         guards = [generate(kernel, schedule, TARGET).guard for schedule in found]
         assert ALWAYS in (guards[0], guards[-1])
         assert all(size_facts_hold(guard, dims) for guard in guards[1:])
@@ -80,7 +84,7 @@ def test_transposed_loads_get_tiles_and_contiguous_ones_do_not() -> None:
     dims = {"k0": 512, "k1": 512, "k2": 512}
     batched = candidates(kernel_of("transpose_batched_bf16"), TARGET, dims)[0]
     assert batched.family == "cuda.tiled"
-    assert batched["dim"] == 1
+    assert batched["cuts"] == 2
     assert candidates(kernel_of("add_f32"), TARGET, dims)[0].family == "cuda.pointwise"
 
 
@@ -154,7 +158,7 @@ def test_a_static_space_that_needs_64_bits_is_refused_and_never_proposed() -> No
     [
         ("add_f32", "cuda.looped x=1 r=64 warps=4 index=32 aligned=0 divisible=0", "pointwise"),
         ("softmax_f32", "cuda.pointwise x=64 warps=4 index=32 aligned=0 divisible=0", "reduction"),
-        ("add_f32", "cuda.tiled y=8 x=8 dim=0 warps=4 index=32 aligned=0 divisible=0", "pointwise dims"),
+        ("add_f32", "cuda.tiled z=1 y=8 x=8 cuts=1 warps=4 index=32 aligned=0 divisible=0", "cuts"),
         ("layer_norm_f32", "cuda.persistent x=1 r=256 warps=4 index=32 aligned=0 divisible=0",
          "longer"),
         ("add_f32", "cuda.pointwise x=96 warps=4 index=32 aligned=0 divisible=0", "block size"),

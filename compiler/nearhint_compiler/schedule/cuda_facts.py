@@ -1,0 +1,143 @@
+"""What the heuristics of CUDA schedules look at: a kernel's space at a hint, and its accesses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from nearhint_compiler.analysis.index_width import INDEX_LIMIT, index_bounds
+from nearhint_compiler.analysis.strides import Access, accesses, contiguous_bytes
+from nearhint_compiler.analysis.tilings import REDUCTION_AXIS, choose
+from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.schedule.schedule import Schedule
+from nearhint_rules import expr as ex
+from nearhint_rules.target import CudaDevice, Target
+
+GENERIC_SIZE = 97
+"""What a size is taken for where none is given."""
+SIZE_MULTIPLE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """The pointwise axes of a tiling: where they end, their extents at the hint, their scores."""
+
+    cuts: int
+    extents: tuple[int, ...]
+    scores: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The extents of the pointwise loops and the length of a row at a hint, and what follows."""
+
+    extents: tuple[int, ...]
+    length: int
+    has_static_length: bool
+    accesses: tuple[Access, ...]
+    divisible: int
+    is_dividing_useful: bool
+    index: int
+    processors: int
+    is_columns: bool
+    has_scan: bool
+    tile: Tile | None
+    spaced: bool
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of the widest element."""
+        return max((access.itemsize for access in self.accesses), default=4)
+
+    def schedule(self, family: str, *, divisible: int = 0, **options: int) -> Schedule:
+        """A schedule with these blocks, with 16-byte pointers where they are all that is needed."""
+        aligned = 1 if divisible or not self.is_dividing_useful else 0
+        options |= {"index": self.index, "aligned": aligned, "divisible": divisible}
+        if self.spaced:
+            options["spaced"] = 1
+        return Schedule(f"cuda.{family}", tuple(options.items()))
+
+
+def facts_of(
+    kernel: ir.Kernel,
+    target: Target,
+    dims: Mapping[str, int] | None,
+    *,
+    cut_from: ir.Kernel | None = None,
+) -> Facts:
+    """The facts of `kernel` at `dims`; `cut_from` is the kernel whose loops were cut for it."""
+    sizes = dims or dict.fromkeys(kernel.symbols, GENERIC_SIZE)
+    found = accesses(kernel, sizes)
+    is_columns = bool(kernel.reduction) and _is_columns(kernel, found)
+    useful = _worth_dividing(kernel, is_rows=bool(kernel.reduction) and not is_columns)
+    device = target.device
+    divisible = sum(
+        1 << number
+        for number, name in enumerate(kernel.symbols)
+        if dims is not None and name in useful and dims[name] % SIZE_MULTIPLE == 0
+    )
+    return Facts(
+        extents=tuple(ex.evaluate(extent, sizes) for extent in kernel.pointwise),
+        length=ex.evaluate(ex.product(kernel.reduction), sizes),
+        has_static_length=not ex.symbols_of(ex.product(kernel.reduction)),
+        accesses=found,
+        divisible=divisible,
+        is_dividing_useful=bool(useful),
+        index=32 if _fits_32_bits(cut_from or kernel, sizes) else 64,
+        processors=device.multiprocessors if isinstance(device, CudaDevice) else 1,
+        is_columns=is_columns,
+        has_scan=any(isinstance(node, ir.Scan) for node in kernel.body),
+        tile=_tile(kernel, sizes),
+        spaced=cut_from is not None,
+    )
+
+
+def _tile(kernel: ir.Kernel, sizes: Mapping[str, int]) -> Tile | None:
+    """The best tiling with more than one pointwise axis, where that is the best of all."""
+    axes = [axis for axis in choose(kernel, sizes, limit=4).axes if axis.name != REDUCTION_AXIS]
+    if not 2 <= len(axes) <= 3:
+        return None
+    cuts, place = 0, 0
+    for axis in axes[:-1]:
+        size: ex.Expr = ex.ONE
+        while size != axis.extent:
+            if place == len(kernel.pointwise):
+                return None  # an axis that ends within a loop
+            size = ex.mul(size, kernel.pointwise[place])
+            place += 1
+        cuts |= 1 << (place - 1)
+    extents = tuple(ex.evaluate(axis.extent, sizes) for axis in axes)
+    return Tile(cuts, extents, tuple(axis.score for axis in axes))
+
+
+def _fits_32_bits(kernel: ir.Kernel, sizes: Mapping[str, int]) -> bool:
+    bounds = index_bounds(kernel)
+    return bounds is not None and all(ex.evaluate(b, sizes) <= INDEX_LIMIT for b in bounds)
+
+
+def _is_columns(kernel: ir.Kernel, found: Sequence[Access]) -> bool:
+    """Whether most bytes lie along the pointwise space, and the reduction steps over them."""
+    rows, columns = (
+        max((contiguous_bytes(found, f"{prefix}{n}") for n in range(len(space))), default=0)
+        for prefix, space in (("r", kernel.reduction), ("p", kernel.pointwise))
+    )
+    return columns > rows
+
+
+def _worth_dividing(kernel: ir.Kernel, *, is_rows: bool) -> set[str]:
+    """Symbols in strides and limits that are not multiples of 16 whatever the symbols are."""
+    along = kernel.reduction if is_rows else kernel.pointwise
+    found = [ex.product(along), *along[-1:]]
+    for node in kernel.body:
+        if isinstance(node, ir.Load | ir.Store):
+            for name in ex.symbols_of(node.index):
+                if name[0] in "pr":
+                    following = {name: ex.add(ex.symbol(name), 1)}
+                    found.append(ex.sub(ex.substitute(node.index, following), node.index))
+    return {
+        name
+        for size in found
+        if ex.mod(size, SIZE_MULTIPLE) != ex.ZERO
+        for name in ex.symbols_of(size)
+        if name in kernel.symbols
+    }

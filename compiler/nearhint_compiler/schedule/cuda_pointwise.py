@@ -1,0 +1,47 @@
+"""Schedules of pointwise kernels on CUDA: tiles where accesses want them, else flat blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nearhint_compiler.schedule.blocks import block_sizes, warps_for
+from nearhint_compiler.schedule.cuda_facts import Facts, Tile
+from nearhint_compiler.schedule.schedule import Schedule
+
+AXES = ("z", "y", "x")
+SQUARES = ((32, 32, 4), (64, 32, 8), (32, 64, 8), (16, 64, 4), (64, 64, 8))
+"""(y, x, warps) of tiles where both axes matter."""
+TARGETS = (1024, 2048, 4096)
+
+
+def schedules(facts: Facts) -> Iterator[Schedule]:
+    """The default first."""
+    if facts.tile is not None:
+        yield from _tiles(facts, facts.tile)
+    lanes = max(1, 16 // facts.itemsize)
+    for warps, vectors in ((4, 1), (4, 2), (8, 2), (2, 1)):
+        yield from both(facts, "pointwise", x=32 * warps * lanes * vectors, warps=warps)
+    rank = len(facts.extents)
+    if rank > 1 and facts.tile is None:
+        # Without tiles to gain, a row a program saves the division of its index.
+        for y, x, warps in ((4, 256, 4), (1, 1024, 4)):
+            yield from both(facts, "tiled", z=1, y=y, x=x, cuts=1 << (rank - 2), warps=warps)
+
+
+def _tiles(facts: Facts, tile: Tile) -> Iterator[Schedule]:
+    names = AXES[-len(tile.extents) :]
+    if len(names) == 2:
+        for y, x, warps in SQUARES:
+            yield from both(facts, "tiled", z=1, y=y, x=x, cuts=tile.cuts, warps=warps)
+    scores = dict(zip(names, tile.scores, strict=True))
+    hints = dict(zip(names, tile.extents, strict=True))
+    for target in TARGETS:
+        blocks = {"z": 1, **block_sizes(scores, hints=hints, target=target)}
+        yield from both(facts, "tiled", **blocks, cuts=tile.cuts, warps=warps_for(blocks))
+
+
+def both(facts: Facts, family: str, **options: int) -> Iterator[Schedule]:
+    """With what the hint's sizes are divisible by, and without."""
+    yield facts.schedule(family, **options)
+    if facts.divisible:
+        yield facts.schedule(family, divisible=facts.divisible, **options)

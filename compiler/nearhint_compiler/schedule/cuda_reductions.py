@@ -1,0 +1,122 @@
+"""Schedules of reductions on CUDA: by columns, by rows, in tiles, and rows that programs share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from nearhint_compiler.schedule.cuda_facts import Facts, Tile
+from nearhint_compiler.schedule.cuda_pointwise import AXES, both
+from nearhint_compiler.schedule.schedule import Schedule
+
+PERSISTENT_LIMIT = 16_384
+"""Elements of the longest row that is kept in registers."""
+ELEMENTS_PER_THREAD = 64
+"""Beyond this, a block's values no longer fit in a thread's registers."""
+SHARED_LENGTH = 4096
+"""Rows at least so long are shared by programs, where there are too few for all processors."""
+SPLIT_LIMIT = 256
+CHUNK = 512
+"""Elements of a row that are worth a program."""
+TILES = ((128, 2, 2), (64, 2, 2), (128, 2, 4), (64, 4, 4), (64, 1, 2), (32, 4, 4), (32, 1, 4))
+"""(along the axis that is contiguous somewhere, along the other, warps) of short rows in tiles."""
+SHORT_ROW = 256
+
+
+def schedules(facts: Facts) -> Iterator[Schedule]:
+    """The default first, but where loops were cut: for the tiles that this allows."""
+    found = _columns(facts) if facts.is_columns else _rows(facts)
+    if not facts.spaced:
+        yield next(found)
+    if facts.tile is not None:
+        yield from _tiles(facts, facts.tile)
+    if not facts.has_scan:
+        yield from _shared(facts)
+    yield from found
+
+
+def _columns(facts: Facts) -> Iterator[Schedule]:
+    """As many columns a program as leave every processor one, and the rest of a block in rows."""
+    share = prod(facts.extents) // facts.processors
+    x = min(64, max(2, _power_of_two(share + 1) // 2))
+    for columns, elements, warps in (
+        (x, 2048, 8), (x, 4096, 8), (2 * x, 2048, 8), (max(1, x // 2), 4096, 8), (4 * x, 2048, 8),
+    ):  # fmt: skip
+        yield from both(facts, "looped", x=columns, r=elements // columns, warps=warps)
+    r = _power_of_two(facts.length)
+    if r <= 128:
+        yield from both(facts, "persistent", x=max(16, 2048 // r), r=r, warps=8)
+
+
+def _rows(facts: Facts) -> Iterator[Schedule]:
+    """About 16 elements a thread in registers first, then longer and shorter; loops for the rest.
+
+    A dynamic row may outgrow the block of its hint, so the default loops.
+    """
+    r, rows = _power_of_two(facts.length), prod(facts.extents)
+    together = max(1, min(2048 // r, _power_of_two(rows // facts.processors + 1) // 2))
+    few = min(4, together)
+    shapes = [
+        (together, _warps(together * r, 512)),
+        (1, _warps(r, 256)),
+        (1, _warps(r, 512)),
+        (few, _warps(few * r, 256)),
+        (1, _warps(r, 128)),
+    ]
+    block = min(r, 2048)
+    looped = facts.schedule("looped", x=together, r=block, warps=_warps(together * block, 512))
+    if not facts.has_static_length:
+        yield looped
+    if r <= PERSISTENT_LIMIT:
+        for x, count in dict.fromkeys(shapes):
+            if x * r <= ELEMENTS_PER_THREAD * 32 * count:
+                yield from _persistent(facts, x=x, r=r, warps=count)
+    yield from both(facts, "looped", x=1, r=min(r, 4096), warps=_warps(r, 256))
+    yield looped
+
+
+def _persistent(facts: Facts, *, x: int, r: int, warps: int) -> Iterator[Schedule]:
+    """Rows up to the block of the hint, and where they are dynamic up to twice that."""
+    yield from both(facts, "persistent", x=x, r=r, warps=warps)
+    if not facts.has_static_length and 2 * x * r <= ELEMENTS_PER_THREAD * 32 * warps:
+        yield facts.schedule("persistent", x=x, r=2 * r, warps=warps)
+
+
+def _shared(facts: Facts) -> Iterator[Schedule]:
+    """Several programs a row, where a program a row would leave processors idle."""
+    rows = prod(facts.extents)
+    x = min(64, _power_of_two(rows)) if facts.is_columns else 1
+    programs = -(-rows // x)
+    if facts.length < SHARED_LENGTH or 2 * programs > facts.processors:
+        return
+    chunk = max(1, CHUNK // x)
+    most = min(SPLIT_LIMIT, facts.length // chunk)
+    wanted = _power_of_two(-(-2 * facts.processors // programs))
+    r = max(1, (1024 if facts.is_columns else 2048) // x)
+    for splits in dict.fromkeys(min(most, each) for each in (wanted, wanted // 2, 2 * wanted)):
+        if splits >= 2:
+            yield from both(facts, "split", x=x, r=r, splits=splits, warps=4)
+
+
+def _tiles(facts: Facts, tile: Tile) -> Iterator[Schedule]:
+    """Tiles of rows, where other accesses are contiguous along a pointwise axis."""
+    names = AXES[-len(tile.extents) :]
+    ranked = sorted(names, key=lambda name: -tile.scores[names.index(name)])
+    r = _power_of_two(facts.length)
+    for long, short, warps in TILES:
+        blocks = dict.fromkeys(AXES, 1) | {ranked[0]: long, ranked[1]: short}
+        if r <= SHORT_ROW:
+            if long * short * r <= 2 * ELEMENTS_PER_THREAD * 32 * warps:
+                yield from both(
+                    facts, "tiled_persistent", **blocks, r=r, cuts=tile.cuts, warps=warps
+                )
+        elif short <= 2:
+            yield from both(facts, "tiled_looped", **blocks, r=32, cuts=tile.cuts, warps=2 * warps)
+
+
+def _warps(elements: int, share: int) -> int:
+    return min(16, max(1, elements // share))
+
+
+def _power_of_two(size: int) -> int:
+    return 1 << (size - 1).bit_length()

@@ -1,0 +1,74 @@
+"""Pairs of reduces that one walk computes, and how often generated code reads a long row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nearhint_compiler.analysis.online import Online, online_pairs, walk_levels
+from nearhint_compiler.codegen import generate
+from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.ir.text import parse_kernel
+from nearhint_compiler.schedule.schedule import parse_schedule
+from nearhint_rules.target import CudaDevice, Target
+
+KERNELS = Path(__file__).parents[2] / "kernels"
+TARGET = Target(CudaDevice("NVIDIA H100", 90, 132, 80 << 30, "580", 700), ("triton 3.7.1",))
+LOOPED = "cuda.looped x=1 r=1024 warps=4 index=32 aligned=0 divisible=0"
+PERSISTENT = "cuda.persistent x=1 r=1024 warps=4 index=32 aligned=0 divisible=0"
+
+
+def kernel_of(name: str) -> ir.Kernel:
+    return parse_kernel((KERNELS / f"{name}.ir").read_text())
+
+
+@pytest.mark.parametrize(
+    ("name", "pairs"),
+    [
+        ("softmax_f32", (Online("softmax", 1, 4, 0),)),
+        ("logsumexp_f32", (Online("shifted_softmax", 1, 7, 0),)),
+        ("layer_norm_dynamic_f32", (Online("variance", 3, 9, 0),)),
+        ("rms_norm_bf16", ()),
+        ("row_sum_f32", ()),
+    ],
+)
+def test_softmax_and_variance_are_found(name: str, pairs: tuple[Online, ...]) -> None:
+    assert online_pairs(kernel_of(name)) == pairs
+
+
+def test_a_pair_is_complete_after_one_walk() -> None:
+    kernel = kernel_of("softmax_f32")
+    assert max(ir.levels(kernel)) == 2
+    assert max(walk_levels(kernel, online_pairs(kernel))) == 1
+
+
+def test_a_sum_of_squares_about_another_number_than_the_mean_is_no_variance() -> None:
+    """The mean of twice as many elements."""
+    text = (KERNELS / "layer_norm_dynamic_f32.ir").read_text()
+    assert online_pairs(parse_kernel(text.replace("(iota k1)", "(iota (* 2 k1))"))) == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "walks"),
+    [
+        ("softmax_f32", 2),
+        ("log_softmax_f32", 2),
+        ("logsumexp_f32", 1),
+        ("layer_norm_dynamic_f32", 2),
+        ("mean_variance_f32", 1),
+        ("residual_rms_norm_bf16", 2),
+        ("row_argmax_f32", 1),
+        ("row_cumsum_f32", 1),
+    ],
+)
+def test_a_long_row_is_read_no_more_often_than_it_must(name: str, walks: int) -> None:
+    source = generate(kernel_of(name), parse_schedule(LOOPED), TARGET).source
+    assert source.count("for roffset in") == walks
+
+
+@pytest.mark.parametrize("name", ["softmax_f32", "layer_norm_dynamic_f32", "row_cumsum_f32"])
+def test_a_row_in_registers_is_read_once(name: str) -> None:
+    source = generate(kernel_of(name), parse_schedule(PERSISTENT), TARGET).source
+    assert "for roffset in" not in source
+    assert source.count("tl.load(a0") == 1
