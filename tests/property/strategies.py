@@ -17,6 +17,8 @@ from nearhint_rules.artifact import (
     PointerArgument,
     ScalarArgument,
     SizeArgument,
+    StageArgument,
+    WorkspaceArgument,
 )
 from nearhint_rules.errors import InvalidExpression
 from nearhint_rules.expr import Expr
@@ -344,6 +346,8 @@ def artifacts(names: tuple[str, ...]) -> st.SearchStrategy[ArtifactRef]:
         st.builds(ScalarArgument, parameters, st.sampled_from(("f32", "f64", "i32", "i64"))),
         st.builds(SizeArgument, extents(names), st.sampled_from(("i32", "i64"))),
         st.just(NullArgument()),
+        st.builds(WorkspaceArgument, extents(names)),
+        st.just(StageArgument()),
     )
     return st.builds(
         ArtifactRef,
@@ -364,6 +368,8 @@ def artifacts(names: tuple[str, ...]) -> st.SearchStrategy[ArtifactRef]:
             warps=st.sampled_from((1, 2, 4, 8, 16, 32)),
             shared_bytes=st.integers(0, 2**18),
             capability=st.integers(50, 120),
+            stages=st.integers(1, 4),
+            workspace_bytes=extents(names),
         ),
         signature=st.binary(max_size=8),
         key_id=TEXTS,

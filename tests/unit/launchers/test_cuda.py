@@ -8,7 +8,7 @@ import ctypes
 import enum
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,6 +32,8 @@ from nearhint_rules.artifact import (
     PointerArgument,
     ScalarArgument,
     SizeArgument,
+    StageArgument,
+    WorkspaceArgument,
 )
 
 BINARY = b"\x7fELF a cubin"
@@ -89,6 +91,7 @@ class FakeDriver:
     capture_mode: str = "global"
     load_code: Code = Code.CUDA_SUCCESS
     launch_code: Code = Code.CUDA_SUCCESS
+    cells: tuple[Any, ...] = CELLS
 
     CUfunction_attribute = SimpleNamespace(
         CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES="shared",
@@ -163,10 +166,10 @@ class FakeDriver:
             return (self.launch_code,)
         *shape, shared, stream, table, extra = arguments
         assert extra == 0
-        pointers = (ctypes.c_void_p * len(CELLS)).from_address(table)
+        pointers = (ctypes.c_void_p * len(self.cells)).from_address(table)
         values = tuple(
             cell.from_address(pointer or 0).value
-            for cell, pointer in zip(CELLS, pointers, strict=True)
+            for cell, pointer in zip(self.cells, pointers, strict=True)
         )
         grid, block = tuple(shape[:3]), tuple(shape[3:])
         self.launched.append(Launched(grid, block, shared, stream, values))
@@ -197,6 +200,40 @@ def test_arguments_are_packed_in_the_order_of_the_launch(fake: FakeDriver) -> No
     )
     assert second.values == (0x2000, 2.5, 4, 0x3000, 70, 7, 0)
     assert second.stream == "stream 0"
+
+
+def test_a_kernel_in_stages_is_launched_for_each_with_its_workspace(fake: FakeDriver) -> None:
+    launch = replace(
+        LAUNCH,
+        arguments=(
+            PointerArgument(1),
+            SizeArgument(K1, "i64"),
+            WorkspaceArgument(ex.ZERO),
+            WorkspaceArgument(ex.mul(16, K0)),
+            StageArgument(),
+            NullArgument(),
+        ),
+        stages=3,
+        workspace_bytes=ex.mul(32, K0),
+    )
+    fake.cells = (
+        ctypes.c_uint64, ctypes.c_int64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int32,
+        ctypes.c_uint64,
+    )  # fmt: skip
+    kernel = load(BINARY, launch, sha256=SHA256)
+    assert kernel.workspace_bytes((10, 7)) == 320
+    call = kernel.bind((10, 7), threads=0)
+    call([0x1000, 0x2000, 0x9000], [], 5)
+    call([0x1000, 0x3000, 0xA000], [], 5)
+    assert [each.values for each in fake.launched] == [
+        (pointer, 7, workspace, workspace + 160, stage, 0)
+        for pointer, workspace in ((0x2000, 0x9000), (0x3000, 0xA000))
+        for stage in range(3)
+    ]
+
+
+def test_a_kernel_without_stages_wants_no_workspace(fake: FakeDriver) -> None:
+    assert load(BINARY, LAUNCH, sha256=SHA256).workspace_bytes((10, 7)) == 0
 
 
 def test_a_module_is_loaded_once_a_device_in_that_devices_context(fake: FakeDriver) -> None:
