@@ -9,12 +9,21 @@ import click
 
 from nearhint._cli_options import address_option, connected, examples, exits, json_option
 from nearhint._cli_status import kernel_json
+from nearhint._cli_traffic import (
+    Traffic,
+    bytes_at,
+    copy_json,
+    expr_json,
+    hints,
+    print_traffic,
+    rate_json,
+    text_at,
+)
 from nearhint.cli_output import print_json, stdout, table, talk
 from nearhint.errors import InvalidSetting
 from nearhint_proto import convert
-from nearhint_proto.v1 import admin_service_pb2, kernel_service_pb2, types_pb2
+from nearhint_proto.v1 import admin_service_pb2, kernel_service_pb2
 from nearhint_rules import expr as ex
-from nearhint_rules.errors import InvalidExpression
 from nearhint_rules.guard import Aligned, AtMost, Divisible, Equals, Fact, Guard
 from nearhint_rules.selection import REASONS
 from nearhint_rules.table import HintRow, Table, Timing
@@ -51,7 +60,8 @@ def explain(kernel: str, dims: str | None, address: str | None, as_json: bool) -
     """Say why KERNEL (its identity, or the first digits of it) runs what it runs.
 
     Candidates with their times at each hint, what is selected at --dims and from which hint, how
-    far that is, the bytes moved, what was rejected and why, where the Kernel came from, its IR.
+    far that is, the bytes read and written, the bandwidths reached at each hint beside that of a
+    copy on the device, what was rejected and why, where the Kernel came from, its IR.
     """
     sizes = read_dims(dims)
     request = admin_service_pb2.ExplainKernelRequest(kernel=kernel)
@@ -79,14 +89,16 @@ def _print(
     out.print(f"used by  {kernel.programs} programs", markup=False)
     if kernel.reason:
         out.print(f"no variant: {kernel.reason}", markup=False)
-    moved, moved_bytes = _bytes_moved(answer, sizes)
-    out.print(f"bytes    {moved}" + (f" = {moved_bytes:,}" if moved_bytes else ""), markup=False)
+    traffic = Traffic.of(answer)
+    out.print(f"reads    {text_at(traffic.read, sizes)} bytes", markup=False)
+    out.print(f"writes   {text_at(traffic.written, sizes)} bytes", markup=False)
     for target, selection in answer.selections.items():
         out.print(f"\nat {_sizes(sizes)} on target {target[:12]}:", markup=False)
         for line in _selection_lines(selection):
             out.print(f"  {line}", markup=False)
     for each in tables:
         _print_table(each)
+        print_traffic(each, traffic)
     if answer.measurements:
         table(
             ["measured", "what", "at", "median µs", "spread %", "conditions", "origin"],
@@ -179,18 +191,6 @@ def _fact_text(fact: Fact) -> str:
             return f"argument {parameter} aligned to {to_bytes} bytes"
 
 
-def _bytes_moved(
-    answer: admin_service_pb2.ExplainKernelResponse, sizes: Sizes
-) -> tuple[str, int | None]:
-    if not answer.HasField("bytes_moved") or answer.bytes_moved == types_pb2.Expr():
-        return "not known", None
-    moved = convert.expr_from_proto(answer.bytes_moved)
-    try:
-        return ex.to_text(moved), ex.evaluate(moved, sizes) if sizes else None
-    except InvalidExpression:
-        return ex.to_text(moved), None
-
-
 def _best_ns(row: HintRow) -> int:
     return min(timing.median_ns for _, timing in (*row.ranked, *row.fallbacks)) if row.ranked else 0
 
@@ -222,12 +222,16 @@ def _when(seconds: float) -> str:
 def _as_json(
     answer: admin_service_pb2.ExplainKernelResponse, tables: Sequence[Table], sizes: Sizes
 ) -> dict[str, object]:
-    moved, moved_bytes = _bytes_moved(answer, sizes)
+    traffic = Traffic.of(answer)
     return {
         "kernel": kernel_json(answer.kernel),
         "dims": dict(sizes),
-        "bytes_moved": moved,
-        "bytes_moved_at_dims": moved_bytes,
+        "bytes_moved": expr_json(traffic.moved),
+        "bytes_read": expr_json(traffic.read),
+        "bytes_written": expr_json(traffic.written),
+        "bytes_moved_at_dims": bytes_at(traffic.moved, sizes) if sizes else None,
+        "bytes_read_at_dims": bytes_at(traffic.read, sizes) if sizes else None,
+        "bytes_written_at_dims": bytes_at(traffic.written, sizes) if sizes else None,
         "selections": {
             target: {
                 "variant": selection.variant.id or None,
@@ -243,7 +247,10 @@ def _as_json(
             }
             for target, selection in answer.selections.items()
         },
-        "tables": [_table_json(each) for each in tables],
+        "tables": [
+            _table_json(each, traffic) | {"copy_bandwidth": copy_json(answer, traffic, each.target)}
+            for each in tables
+        ],
         "measurements": [
             {
                 "kind": record.kind,
@@ -263,7 +270,7 @@ def _as_json(
     }
 
 
-def _table_json(each: Table) -> dict[str, object]:
+def _table_json(each: Table, traffic: Traffic) -> dict[str, object]:
     return {
         "target": each.target,
         "generation": each.generation,
@@ -272,8 +279,10 @@ def _table_json(each: Table) -> dict[str, object]:
         "reason": each.reason,
         "hints": [
             {
-                "dims": dict(zip(each.symbols, row.dims, strict=True)),
+                "dims": sizes,
                 "tier": row.tier,
+                "bytes_read": bytes_at(traffic.read, sizes),
+                "bytes_written": bytes_at(traffic.written, sizes),
                 "ranked": [
                     {
                         "variant": each.variants[position].id,
@@ -281,15 +290,20 @@ def _table_json(each: Table) -> dict[str, object]:
                         "guard": guard_text(each.variants[position].guard),
                         "artifact": each.variants[position].artifact.sha256,
                         **_timing_json(timing),
+                        **rate_json(traffic, each.target, sizes, timing),
                     }
                     for position, timing in row.ranked
                 ],
                 "fallbacks": [
-                    {"fallback": fallback, **_timing_json(timing)}
+                    {
+                        "fallback": fallback,
+                        **_timing_json(timing),
+                        **rate_json(traffic, each.target, sizes, timing),
+                    }
                     for fallback, timing in row.fallbacks
                 ],
             }
-            for row in each.hints
+            for sizes, row in hints(each)
         ],
     }
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nearhint_compiler import COMPILER_VERSION
+from nearhint_compiler.analysis.traffic import Traffic
 from nearhint_compiler.errors import CompilerError
 from nearhint_compiler.frontend.assemble import RawStep, assemble, opaque_nodes, stored_values
 from nearhint_compiler.frontend.bind import Bound, RepeatInFallbackError, bind
@@ -21,7 +22,6 @@ from nearhint_compiler.frontend.fuse import Fused, fuse
 from nearhint_compiler.frontend.lifetimes import last_uses, share_storage, with_frees
 from nearhint_compiler.frontend.lower import Graph, read_program, repeats_of, without
 from nearhint_compiler.ir import nodes as ir
-from nearhint_rules.expr import Expr
 from nearhint_rules.plan import Fallback, Plan, Provenance
 from nearhint_rules.program import Program, check
 
@@ -30,12 +30,12 @@ ATTEMPTS = 8
 
 @dataclass(frozen=True, slots=True)
 class LoweredKernel:
-    """A Kernel of a Plan, what it is called among people, and the bytes that it moves."""
+    """A Kernel of a Plan, what it is called among people, and what it reads and writes."""
 
     id: str
     kernel: ir.Kernel
     title: str
-    bytes_moved: Expr
+    traffic: Traffic
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +62,7 @@ def lower(program: Program, *, target_kind: str) -> Lowered:
         program.id, target_kind, COMPILER_VERSION, with_frees(graph, shared, last), storages
     )
     lowered = tuple(
-        LoweredKernel(found.id, found.kernel, found.title, found.bytes_moved)
-        for found in bound.kernels
+        LoweredKernel(found.id, found.kernel, found.title, found.traffic) for found in bound.kernels
     )
     return Lowered(plan, lowered, bound.fallbacks, bound.provenance(plan))
 

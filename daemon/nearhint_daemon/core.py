@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from nearhint_compiler import COMPILER_VERSION
 from nearhint_daemon import logs
+from nearhint_daemon.bandwidths import BANDWIDTH, Bandwidths
 from nearhint_daemon.config import Config
 from nearhint_daemon.devices import Bench, Devices
 from nearhint_daemon.errors import DaemonError, StoreReadOnly
@@ -130,6 +131,15 @@ class Core:
             clock=time.time,
         )
         self.publisher = Publisher(self.store, self.tables, self.programs, clock=time.time)
+        threads = config.threads or len(os.sched_getaffinity(0))
+        self.bandwidths = Bandwidths(
+            self.store,
+            self.programs,
+            self.workshop,
+            self.jobs,
+            clock=time.time,
+            threads=threads,
+        )
         self.tuner = Tuner(
             self.store,
             self.programs,
@@ -138,8 +148,9 @@ class Core:
             self.publisher,
             self.workshop,
             self.quarantine,
+            self.bandwidths,
             compiler_version=COMPILER_VERSION,
-            default_threads=config.threads or len(os.sched_getaffinity(0)),
+            default_threads=threads,
         )
         self.restorer = Restorer(
             self.store, self.programs, self.variants, self.tables, self.publisher, self.jobs
@@ -163,6 +174,7 @@ class Core:
         self.jobs.handle(TUNE[1], self.tuner.reach_t1)
         self.jobs.handle(TUNE[2], self.tuner.reach_t2)
         self.jobs.handle(RESTORE, self.restorer.restore)
+        self.jobs.handle(BANDWIDTH, self.bandwidths.measure)
         await self.jobs.start()
         self._spawn("usage", self._flush_usage())
         self._spawn("gauges", self._set_gauges())

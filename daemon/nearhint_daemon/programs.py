@@ -281,7 +281,8 @@ class Programs:
                 ir=kernel.ir,
                 title=kernel.title,
                 symbols=" ".join(kernel.symbols),
-                bytes_moved=kernel.bytes_moved.SerializeToString(),
+                bytes_read=kernel.bytes_read.SerializeToString(),
+                bytes_written=kernel.bytes_written.SerializeToString(),
                 created_at_s=now,
             )
             for kernel in lowered.kernels

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nearhint_daemon import logs
+from nearhint_daemon.bandwidths import Bandwidths
 from nearhint_daemon.errors import (
     ArtifactCorrupt,
     ArtifactUnknown,
@@ -61,6 +62,7 @@ class Tuner:
         publisher: Publisher,
         workshop: Workshop,
         quarantine: Quarantine,
+        bandwidths: Bandwidths,
         *,
         compiler_version: str,
         default_threads: int,
@@ -72,6 +74,7 @@ class Tuner:
         self._publisher = publisher
         self._workshop = workshop
         self._quarantine = quarantine
+        self._bandwidths = bandwidths
         self._compiler_version = compiler_version
         self._default_threads = default_threads
         self._checks: dict[str, asyncio.Task[FallbackRow]] = {}
@@ -160,6 +163,7 @@ class Tuner:
         wanted = dict.fromkeys((table.variants[table.default].schedule, *listed, *winners))
         ready = await self._ready(task, tuple(wanted)[:CANDIDATES_LIMIT])
         await self._measure(task, ready, tier=2)
+        await self._bandwidths.want(task.target)
 
     def _job_keys(self, namespace: str, payload: Mapping[str, Any]) -> tuple[str, str]:
         dims = "x".join(map(str, payload["dims"]))
@@ -188,8 +192,11 @@ class Tuner:
             order=(row.priority, row.stage),
             stage=row.stage,
         )
-        expr = convert.expr_from_proto(types_pb2.Expr.FromString(kernel.bytes_moved))
-        if ex.evaluate(expr, task.named_dims) > self._workshop.limits.measure_memory_bytes:
+        moved = (
+            types_pb2.Expr.FromString(each) for each in (kernel.bytes_read, kernel.bytes_written)
+        )
+        needed = sum(ex.evaluate(convert.expr_from_proto(each), task.named_dims) for each in moved)
+        if needed > self._workshop.limits.measure_memory_bytes:
             raise HintTooLarge("the hint's tensors would take more memory than measuring may use")
         return task
 

@@ -197,6 +197,20 @@ class Workshop:
         timeout_s = budget_s + MEASURE_GRACE_S
         return (await self._bench("bench", request, timeout_s, devices, order)).measured
 
+    async def measure_copy(
+        self, *, threads: int, devices: Sequence[str], order: Order
+    ) -> pb.MeasuredCopy:
+        """Times the copy of a buffer much larger than the last cache of a device."""
+        request = pb.WorkerRequest(
+            measure_copy=pb.MeasureCopy(
+                threads=threads,
+                budget_s=self.limits.measure_budget_s,
+                memory_limit_bytes=self.limits.measure_memory_bytes,
+            )
+        )
+        timeout_s = self.limits.measure_budget_s + MEASURE_GRACE_S
+        return (await self._bench("copy", request, timeout_s, devices, order)).measured_copy
+
     def _seed(self) -> int:
         return self._seeds.getrandbits(63)
 

@@ -127,7 +127,7 @@ async def fill(state_dir: Path, *, kernels: int, count: int) -> None:
         size = convert.expr_to_proto(Int(4096)).SerializeToString()
         for number in range(kernels):
             made = replace(table(number), generation=tx.next_seq())
-            tx.put(KernelRow("", made.kernel, "(kernel)", "relu", "k0", size, now))
+            tx.put(KernelRow("", made.kernel, "(kernel)", "relu", "k0", size, size, now))
             message = convert.table_to_proto(made).SerializeToString()
             tx.put(
                 TableRow("", made.kernel, TARGET, made.generation, message, 2, HINTS, now),

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from nearhint.launchers.detect_cuda import cuda_device
 from nearhint_compiler.codegen import generate
@@ -76,6 +77,15 @@ def test_a_right_binary_passes(tmp_path: Path) -> None:
     (answer,) = asyncio.run(verdicts([request(tmp_path)]))
     assert answer.verdict.is_ok, answer
     assert answer.verdict.cases > 3
+
+
+def test_a_device_copies_from_memory_not_from_its_cache() -> None:
+    copy = pb.MeasureCopy(threads=1, budget_s=0.5, memory_limit_bytes=2 << 30)
+    (answer,) = asyncio.run(verdicts([pb.WorkerRequest(measure_copy=copy)]))
+    copied = answer.measured_copy
+    assert copied.bytes_moved > 4 * torch.cuda.get_device_properties(0).L2_cache_size
+    assert copied.bytes_moved / copied.timing.median_ns > 10  # GB/s: any device has more
+    assert "cold cache, two buffers of" in copied.conditions
 
 
 @pytest.mark.parametrize(

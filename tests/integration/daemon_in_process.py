@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -141,6 +142,12 @@ class Running:
     bench: FakeBenchPool
     client: Client
     address: str
+
+    async def at_rest(self) -> None:
+        """Waits until no job is open."""
+        async with asyncio.timeout(20):
+            while self.core.jobs.running() or any(self.core.jobs.depth().values()):
+                await asyncio.sleep(0.01)
 
 
 def config_in(folder: Path, **flags: object) -> Config:

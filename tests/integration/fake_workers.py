@@ -19,6 +19,7 @@ from nearhint_daemon.metrics import Metrics
 from nearhint_daemon.workers.errors import WorkerDied
 from nearhint_proto import convert
 from nearhint_proto.v1 import worker_pb2 as pb
+from nearhint_rules import expr as ex
 from nearhint_rules.artifact import ArtifactRef, CpuLaunch
 from nearhint_rules.canonical import content_hash
 from nearhint_rules.expr import ONE, Sym
@@ -39,6 +40,8 @@ from nearhint_rules.target import CpuDevice
 CPU = CpuDevice("Test CPU", ("avx2",), "glibc 2.36")
 SCHEDULES = ("cpu.rows vector=8", "cpu.rows vector=16", "cpu.rows vector=32")
 MEDIAN_NS = {"fallback": 2000, SCHEDULES[0]: 1500, SCHEDULES[1]: 1000, SCHEDULES[2]: 1800}
+COPY_BYTES = 1 << 20
+COPY_TIMING = Timing(100_000, 0.002, 42)
 
 Faults = Callable[[str, pb.WorkerRequest], pb.WorkerResponse | None]
 
@@ -97,7 +100,8 @@ def lowered(program: Program, target_kind: str) -> pb.Lowered:
                 id=step.kernel,
                 ir=f"kernel {step.kernel}",
                 title="relu",
-                bytes_moved=convert.expr_to_proto(Sym("k0")),
+                bytes_read=convert.expr_to_proto(Sym("k0")),
+                bytes_written=convert.expr_to_proto(ex.mul(2, Sym("k0"))),
                 symbols=["k0"],
             )
             for step in steps
@@ -144,6 +148,11 @@ def answer(request: pb.WorkerRequest) -> pb.WorkerResponse:
             response.verdict.CopyFrom(pb.Verdict(is_ok=True, cases=5))
         case "measure_hint":
             response.measured.CopyFrom(measured(request.measure_hint))
+        case "measure_copy":
+            timing = convert.timing_to_proto(COPY_TIMING)
+            response.measured_copy.CopyFrom(
+                pb.MeasuredCopy(timing=timing, bytes_moved=COPY_BYTES, conditions="buffers")
+            )
         case _:
             raise AssertionError(job)
     return response

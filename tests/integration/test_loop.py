@@ -112,6 +112,7 @@ def test_work_that_is_done_is_not_done_again(tmp_path: Path) -> None:
         async with running(tmp_path) as daemon:
             registered = await daemon.client.register(chain(2))
             await daemon.client.tuned(registered, 16)
+            await daemon.at_rest()
             asked = daemon.compile.asked.copy(), daemon.bench.asked.copy()
             operation = await daemon.client.ensure(registered, 15, 16, 17)
             assert operation.state == operation_service_pb2.OPERATION_STATE_DONE

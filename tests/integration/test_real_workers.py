@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import AsyncGenerator, Callable, Coroutine
@@ -13,10 +14,12 @@ from typing import Any
 import grpc
 import psutil
 import pytest
+from click.testing import CliRunner
 from tests.integration.daemon_in_process import Client
 from tests.integration.daemon_process import DaemonProcess, daemon_in
 from tests.integration.fake_workers import chain
 
+from nearhint.cli import main
 from nearhint_proto import convert
 from nearhint_proto.v1 import admin_service_pb2, kernel_service_pb2, operation_service_pb2
 from nearhint_rules.canonical import content_hash
@@ -104,6 +107,37 @@ def test_a_real_kernel_reaches_t2_and_outlives_sigkill(daemon: DaemonProcess) ->
     assert after.compiles_run == 0
     assert after.measurements == before.measurements > 0
     assert after.artifacts == before.artifacts > 0
+
+
+def test_explain_prints_what_share_of_a_copys_bandwidth_is_reached(daemon: DaemonProcess) -> None:
+    kernels: list[str] = []
+
+    async def tune(client: Client, device: admin_service_pb2.DeviceStatus) -> None:
+        registered = await register(client, chain(1), device)
+        await client.tuned(registered, 4096)
+        kernels.append(registered.plan.steps[0].launch.kernel)
+        request = admin_service_pb2.ExplainKernelRequest(kernel=kernels[0])
+        async with asyncio.timeout(DEVICE_LIMIT_S):
+            while not (await client.admin.ExplainKernel(request)).copy_bandwidths:
+                await asyncio.sleep(0.1)
+
+    run(daemon, tune)
+    arguments = ["explain", kernels[0], "--dims", "k0=4096", "--address", daemon.address]
+    answer = CliRunner().invoke(main, [*arguments, "--json"])
+    (table,) = json.loads(answer.stdout)["tables"]
+    copied = table["copy_bandwidth"]["bytes_per_s"]
+    assert copied > 1e8
+    assert "1 threads, cold cache, two buffers of" in table["copy_bandwidth"]["conditions"]
+    (hint,) = table["hints"]
+    assert (hint["bytes_read"], hint["bytes_written"]) == (4 * 4096, 4 * 4096)
+    for timed in (hint["ranked"][0], hint["fallbacks"][0]):
+        reached = 8 * 4096 * 1e9 / timed["median_ns"]
+        assert timed["achieved_bytes_per_s"] == pytest.approx(reached)
+        assert timed["share_of_copy_bandwidth"] == pytest.approx(reached / copied)
+    printed = CliRunner().invoke(main, arguments).stdout
+    assert "reads    (* 4 k0) = 16,384 bytes" in printed
+    assert f"{100 * hint['ranked'][0]['share_of_copy_bandwidth']:.1f}" in printed
+    assert "not known" not in printed
 
 
 def test_workers_die_with_a_killed_daemon(daemon: DaemonProcess) -> None:

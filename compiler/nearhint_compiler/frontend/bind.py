@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from nearhint_compiler.analysis.traffic import bytes_moved
+from nearhint_compiler.analysis.traffic import Traffic, traffic
 from nearhint_compiler.frontend.assemble import LaunchGroup, RawStep, RunNode
 from nearhint_compiler.frontend.build import BuiltKernel
 from nearhint_compiler.frontend.fuse import Fused
@@ -14,7 +14,7 @@ from nearhint_compiler.frontend.lower import Graph
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import kernel_id
 from nearhint_rules import expr as ex
-from nearhint_rules.expr import Expr, Sym
+from nearhint_rules.expr import Sym
 from nearhint_rules.plan import Fallback, Launch, Plan, Provenance, RunNodes, Step
 from nearhint_rules.program import slice_program
 
@@ -36,7 +36,7 @@ class NamedKernel:
     id: str
     kernel: ir.Kernel
     title: str
-    bytes_moved: Expr
+    traffic: Traffic
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +99,7 @@ def bind(
             sources.append(tuple(dict.fromkeys(source for source in found if source)))
             if identity not in named:
                 name = title(graph, fused.groups[step.group].nodes)
-                named[identity] = NamedKernel(
-                    identity, built.kernel, name, bytes_moved(built.kernel)
-                )
+                named[identity] = NamedKernel(identity, built.kernel, name, traffic(built.kernel))
         else:
             bound.append(step)
     return Bound(tuple(bound), tuple(named.values()), tuple(fallbacks), reads, tuple(sources))

@@ -21,6 +21,7 @@ from nearhint_daemon.services.messages import (
 from nearhint_daemon.store import Reading, queries
 from nearhint_daemon.store.rows import (
     ArtifactRow,
+    CopyBandwidthRow,
     KernelRow,
     MeasurementRow,
     ProgramRow,
@@ -30,6 +31,7 @@ from nearhint_daemon.store.rows import (
 from nearhint_proto import convert
 from nearhint_proto.v1 import admin_service_pb2 as pb
 from nearhint_proto.v1 import admin_service_pb2_grpc, kernel_service_pb2, types_pb2
+from nearhint_rules import expr as ex
 from nearhint_rules.selection import select
 from nearhint_rules.table import Table
 
@@ -149,10 +151,15 @@ class AdminService(admin_service_pb2_grpc.AdminServiceServicer):
             selections = {
                 table.target: _select(table, sizes, fallback=fallback) for table in tables
             }
+        moved = [
+            types_pb2.Expr.FromString(each) for each in (kernel.bytes_read, kernel.bytes_written)
+        ]
         return pb.ExplainKernelResponse(
             kernel=self._summary(kernel, programs),
             ir=kernel.ir,
-            bytes_moved=types_pb2.Expr.FromString(kernel.bytes_moved),
+            bytes_moved=convert.expr_to_proto(ex.add(*map(convert.expr_from_proto, moved))),
+            bytes_read=moved[0],
+            bytes_written=moved[1],
             tables=[convert.table_to_proto(table) for table in tables],
             measurements=map(_measurement_message, measurements),
             selections=selections,
@@ -160,6 +167,11 @@ class AdminService(admin_service_pb2_grpc.AdminServiceServicer):
             provenance=list(
                 dict.fromkeys(line for row in launches for line in row.sources.splitlines())
             )[:SOURCES_LIMIT],
+            copy_bandwidths={
+                row.target: _bandwidth_message(row)
+                for table in tables
+                if (row := self._core.bandwidths.of(table.target)) is not None
+            },
         )
 
     def _devices(self) -> list[pb.DeviceStatus]:
@@ -237,4 +249,14 @@ def _measurement_message(row: MeasurementRow) -> pb.MeasurementRecord:
         measured_at_s=row.measured_at_s,
         daemon_id=row.daemon_id,
         origin=row.origin,
+    )
+
+
+def _bandwidth_message(row: CopyBandwidthRow) -> pb.CopyBandwidth:
+    return pb.CopyBandwidth(
+        timing=types_pb2.Timing(median_ns=row.median_ns, spread=row.spread, samples=row.samples),
+        bytes_moved=row.bytes_moved,
+        conditions=row.conditions,
+        measured_at_s=row.measured_at_s,
+        daemon_id=row.daemon_id,
     )

@@ -7,9 +7,17 @@ import sqlite3
 from sqlite_utils import Database
 from sqlite_utils.migrations import Migrations
 
+from nearhint_compiler.analysis.traffic import traffic
+from nearhint_compiler.errors import CompilerError
+from nearhint_compiler.ir.text import parse_kernel
 from nearhint_daemon.store.schema import APPLICATION_ID, VERSION
+from nearhint_proto.convert import expr_to_proto
+from nearhint_rules.canonical import identity
 
 migrations = Migrations("nearhint")
+
+KERNELS_DOMAIN = "nearhint.row.kernels.v1"
+"""What the hash of a Kernel's row is over, beside its values: see `transactions.row_hash`."""
 
 _FIRST = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
@@ -114,7 +122,54 @@ CREATE TABLE events (
 @migrations()
 def m001_first(db: Database) -> None:
     """The tables of version 0.1."""
-    for statement in _FIRST.split(";\n"):
+    _run(db, _FIRST)
+
+
+_SECOND = """
+CREATE TABLE kernels (
+  namespace TEXT NOT NULL DEFAULT '', id TEXT NOT NULL CHECK (length(id) = 64), ir TEXT NOT NULL,
+  title TEXT NOT NULL, symbols TEXT NOT NULL, bytes_read BLOB NOT NULL, bytes_written BLOB NOT NULL,
+  created_at_s REAL NOT NULL, change_seq INTEGER NOT NULL, row_hash TEXT NOT NULL,
+  PRIMARY KEY (namespace, id)
+) STRICT;
+CREATE TABLE copy_bandwidths (
+  target TEXT PRIMARY KEY CHECK (length(target) = 64), bytes_moved INTEGER NOT NULL,
+  conditions TEXT NOT NULL, threads INTEGER NOT NULL, median_ns INTEGER NOT NULL,
+  spread REAL NOT NULL, samples INTEGER NOT NULL, discarded INTEGER NOT NULL,
+  measured_at_s REAL NOT NULL, daemon_id TEXT NOT NULL, device TEXT NOT NULL,
+  origin TEXT NOT NULL CHECK (origin IN ('measured', 'imported')), change_seq INTEGER NOT NULL
+) STRICT;
+"""
+
+
+@migrations()
+def m002_bytes_read_and_written(db: Database) -> None:
+    """The bytes of a Kernel, once one sum, apart; and how fast devices copy.
+
+    The two are computed from the IR that the row holds. A row that does not have its hash was
+    as good as lost before, and stays behind; so does one whose IR can no longer be read.
+    """
+    before = "namespace, id, ir, title, symbols, bytes_moved, created_at_s"
+    rows = db.conn.execute(f"SELECT {before}, change_seq, row_hash FROM kernels").fetchall()
+    db.conn.execute("DROP TABLE kernels")
+    _run(db, _SECOND)
+    for *kept, change_seq, row_hash in rows:
+        if identity(KERNELS_DOMAIN, tuple(kept)) != row_hash:
+            continue
+        try:
+            moved = traffic(parse_kernel(kept[2]))
+        except CompilerError:
+            continue
+        parts = (expr_to_proto(part).SerializeToString() for part in (moved.read, moved.written))
+        values = (*kept[:5], *parts, kept[6])
+        db.conn.execute(
+            "INSERT INTO kernels VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (*values, change_seq, identity(KERNELS_DOMAIN, values)),
+        )
+
+
+def _run(db: Database, script: str) -> None:
+    for statement in script.split(";\n"):
         if statement.strip():
             db.conn.execute(statement)
 

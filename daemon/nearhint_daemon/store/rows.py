@@ -57,14 +57,15 @@ class LaunchRow:
 
 @dataclass(frozen=True, slots=True)
 class KernelRow:
-    """A Kernel: its printed IR; `symbols` are separated by spaces, `bytes_moved` is an Expr."""
+    """A Kernel: its printed IR; `symbols` are separated by spaces, the bytes are Exprs of them."""
 
     namespace: str
     id: str
     ir: str
     title: str
     symbols: str
-    bytes_moved: bytes
+    bytes_read: bytes
+    bytes_written: bytes
     created_at_s: float
     change_seq: int = 0
 
@@ -149,6 +150,25 @@ class MeasurementRow:
     device: str
     origin: str
     superseded_by: int = 0
+    change_seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CopyBandwidthRow:
+    """How long the device of a Target takes to copy; `bytes_moved` are read and written by it."""
+
+    target: str
+    bytes_moved: int
+    conditions: str
+    threads: int
+    median_ns: int
+    spread: float
+    samples: int
+    discarded: int
+    measured_at_s: float
+    daemon_id: str
+    device: str
+    origin: str
     change_seq: int = 0
 
 
@@ -299,6 +319,7 @@ _ALL = (
     ),
     Shape(ArtifactRow, "artifacts", ("sha256",)),
     Shape(MeasurementRow, "measurements", ("id",)),
+    Shape(CopyBandwidthRow, "copy_bandwidths", ("target",)),
     Shape(TableRow, "tables", ("namespace", "kernel", "target", "generation"), is_hashed=True),
     Shape(JobRow, "jobs", ("key",)),
     Shape(QuarantineRow, "quarantine", ("key",)),
@@ -318,6 +339,7 @@ Row = (
     | VariantRow
     | ArtifactRow
     | MeasurementRow
+    | CopyBandwidthRow
     | TableRow
     | JobRow
     | QuarantineRow

@@ -25,7 +25,12 @@ from nearhint.launchers.detect import cpu_device
 from nearhint_compiler.ir.legality import check_kernel
 from nearhint_compiler.ir.nodes import Kernel
 from nearhint_compiler.ir.text import kernel_id, parse_kernel
-from nearhint_daemon.workers.clock import Clock, CpuClock
+from nearhint_daemon.workers.clock import (
+    OUTPUTS_ALLOCATED,
+    Clock,
+    CpuClock,
+    last_cache_bytes,
+)
 from nearhint_daemon.workers.errors import DeviceBroken, RequestInvalid
 from nearhint_daemon.workers.limits import BENCH_CPU_LIMITS, BENCH_CUDA_LIMITS, be_idle, enter
 from nearhint_daemon.workers.serve import (
@@ -85,6 +90,11 @@ class Bench:
             ),
             "measure_hint": self._watched(
                 lambda request: pb.WorkerResponse(measured=self.measure_hint(request.measure_hint))
+            ),
+            "measure_copy": self._watched(
+                lambda request: pb.WorkerResponse(
+                    measured_copy=self.measure_copy(request.measure_copy)
+                )
             ),
         }
 
@@ -178,6 +188,24 @@ class Bench:
             conditions=clock.conditions,
         )
 
+    def measure_copy(self, request: pb.MeasureCopy) -> pb.MeasuredCopy:
+        """How long the device takes to copy more than its caches hold."""
+        import torch
+
+        from nearhint_daemon.workers.copying import buffer_bytes, measure_copy
+
+        size = buffer_bytes(self._cache_bytes(), memory_limit_bytes=request.memory_limit_bytes)
+        threads = max(1, request.threads)
+        torch.set_num_threads(threads)
+        clock = self._clock("cold", threads, memory=f"two buffers of {size} bytes")
+        found = measure_copy(clock, size_bytes=size, device=self._device, budget_s=request.budget_s)
+        return pb.MeasuredCopy(
+            timing=timing_to_proto(found.timing),
+            bytes_moved=2 * size,
+            discarded=found.discarded,
+            conditions=clock.conditions,
+        )
+
     def _entry(self, candidate: pb.Candidate) -> Entry:
         from nearhint_daemon.workers.measure import Entry
 
@@ -197,12 +225,19 @@ class Bench:
 
         return CudaSubject(candidate.binary, artifact, device_index=cuda_index(self._device))
 
-    def _clock(self, cache: str, threads: int) -> Clock:
+    def _clock(self, cache: str, threads: int, *, memory: str = OUTPUTS_ALLOCATED) -> Clock:
         if self._device == "cpu":
-            return CpuClock(cache=cache, threads=threads, priority=self._priority)
+            return CpuClock(cache=cache, threads=threads, priority=self._priority, memory=memory)
         from nearhint_daemon.workers.cuda_clock import CudaClock
 
-        return CudaClock(cache=cache, device_index=cuda_index(self._device))
+        return CudaClock(cache=cache, device_index=cuda_index(self._device), memory=memory)
+
+    def _cache_bytes(self) -> int:
+        if self._device == "cpu":
+            return last_cache_bytes()
+        from nearhint_daemon.workers.cuda_clock import l2_bytes
+
+        return l2_bytes(cuda_index(self._device))
 
 
 def cuda_index(device: str) -> int:

@@ -19,6 +19,8 @@ WARM_UP_CALLS = 3
 SETTLING_CALLS = 3
 """Untimed calls before a warm sample. After one, what another's call displaced from the last-level
 cache is not back yet: the same ops took twice their time."""
+OUTPUTS_ALLOCATED = "outputs allocated"
+"""The memory that calls use where nothing else is said: inputs stay, outputs are theirs."""
 _LAST_LEVEL_CACHE = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")
 _DEFAULT_CACHE_BYTES = 64 << 20
 
@@ -52,13 +54,15 @@ class CpuClock:
     """Wall time. A sample is disturbed if the scheduler took the CPU away during it.
 
     `cache` "warm": each sample begins after untimed calls; "cold": after memory of twice the
-    last-level cache was written, and it is a single call.
+    last-level cache was written, and it is a single call. `memory` says in words what is called on.
     """
 
-    def __init__(self, *, cache: str, threads: int, priority: str) -> None:
+    def __init__(
+        self, *, cache: str, threads: int, priority: str, memory: str = OUTPUTS_ALLOCATED
+    ) -> None:
         self._is_cold = cache == "cold"
-        self._sweep = np.zeros(2 * _cache_bytes() if self._is_cold else 0, np.uint8)
-        self.conditions = f"cpu, {threads} threads, {cache} cache, outputs allocated, {priority}"
+        self._sweep = np.zeros(2 * last_cache_bytes() if self._is_cold else 0, np.uint8)
+        self.conditions = f"cpu, {threads} threads, {cache} cache, {memory}, {priority}"
 
     def calls_for(self, call: Callable[[], object]) -> int:
         """Warms up; how many calls make a sample."""
@@ -86,7 +90,8 @@ class CpuClock:
         return time.perf_counter_ns() - started
 
 
-def _cache_bytes() -> int:
+def last_cache_bytes() -> int:
+    """Bytes of the CPU's last cache, as the kernel describes it."""
     try:
         text = _LAST_LEVEL_CACHE.read_text(encoding="ascii").strip()
         return int(text.removesuffix("K")) << 10

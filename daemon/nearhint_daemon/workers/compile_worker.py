@@ -64,7 +64,8 @@ def lower_program(request: pb.LowerProgram) -> pb.Lowered:
                 id=kernel.id,
                 ir=print_kernel(kernel.kernel),
                 title=kernel.title,
-                bytes_moved=expr_to_proto(kernel.bytes_moved),
+                bytes_read=expr_to_proto(kernel.traffic.read),
+                bytes_written=expr_to_proto(kernel.traffic.written),
                 symbols=kernel.kernel.symbols,
             )
             for kernel in lowered.kernels

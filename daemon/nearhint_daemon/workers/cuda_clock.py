@@ -12,7 +12,7 @@ from itertools import repeat
 
 import torch
 
-from nearhint_daemon.workers.clock import WARM_UP_CALLS, Sample
+from nearhint_daemon.workers.clock import OUTPUTS_ALLOCATED, WARM_UP_CALLS, Sample
 from nearhint_daemon.workers.cuda_subject import device_errors
 
 SAMPLE_MS = 0.4
@@ -25,20 +25,21 @@ class CudaClock:
     """Device time between two events.
 
     `cache` "warm": a sample begins after an untimed replay; "cold": after memory of twice the L2
-    cache was written, and it is a single call.
+    cache was written, and it is a single call. `memory` says in words what is called on.
     """
 
-    def __init__(self, *, cache: str, device_index: int) -> None:
+    def __init__(self, *, cache: str, device_index: int, memory: str = OUTPUTS_ALLOCATED) -> None:
         self._index = device_index
         self._is_cold = cache == "cold"
         with device_errors():
-            l2_bytes = torch.cuda.get_device_properties(device_index).L2_cache_size
             self._sweep = torch.zeros(
-                2 * l2_bytes if self._is_cold else 0, dtype=torch.uint8, device=self.device
+                2 * l2_bytes(device_index) if self._is_cold else 0,
+                dtype=torch.uint8,
+                device=self.device,
             )
             self._stream: torch.cuda.Stream = torch.cuda.Stream(device_index)  # type: ignore[no-untyped-call]
         self._graphs: dict[Callable[[], object], torch.cuda.CUDAGraph | None] = {}
-        self.conditions = f"cuda, {cache} cache, outputs allocated, graph replay"
+        self.conditions = f"cuda, {cache} cache, {memory}, graph replay"
 
     @property
     def device(self) -> str:
@@ -95,6 +96,11 @@ class CudaClock:
                 torch.cuda.synchronize(self._index)
             return None
         return graph
+
+
+def l2_bytes(device_index: int) -> int:
+    """Bytes of a device's last cache."""
+    return int(torch.cuda.get_device_properties(device_index).L2_cache_size)
 
 
 def _repeat(call: Callable[[], object], calls: int) -> None:

@@ -110,7 +110,7 @@ def measure(
         protected = entry.subject is None or entry.id == default
         contestants[entry.id] = Contestant(entry.id, call, is_protected=protected)
     del computed
-    with torch.no_grad(), _without_collector():
+    with torch.no_grad(), without_collector():
         run_contest(tuple(contestants.values()), clock, now=time.monotonic, budget_s=budget_s)
     return tuple(
         Result(
@@ -160,7 +160,7 @@ def guard_holds(
 
 
 @contextmanager
-def _without_collector() -> Generator[None, None, None]:
+def without_collector() -> Generator[None, None, None]:
     """Keeps the garbage collector out of the samples."""
     gc.collect()
     gc.disable()

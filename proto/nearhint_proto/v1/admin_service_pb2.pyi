@@ -544,6 +544,46 @@ class MeasurementRecord(_message.Message):
 Global___MeasurementRecord: _TypeAlias = MeasurementRecord  # noqa: Y015
 
 @_typing.final
+class CopyBandwidth(_message.Message):
+    """How fast the device of a Target copies memory."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIMING_FIELD_NUMBER: _builtins.int
+    BYTES_MOVED_FIELD_NUMBER: _builtins.int
+    CONDITIONS_FIELD_NUMBER: _builtins.int
+    MEASURED_AT_S_FIELD_NUMBER: _builtins.int
+    DAEMON_ID_FIELD_NUMBER: _builtins.int
+    bytes_moved: _builtins.int
+    """Bytes that one copy reads and writes, together."""
+    conditions: _builtins.str
+    """The conditions in words."""
+    measured_at_s: _builtins.float
+    """When, in seconds since the epoch."""
+    daemon_id: _builtins.str
+    """The daemon that measured it."""
+    @_builtins.property
+    def timing(self) -> _types_pb2.Timing:
+        """The time of one copy."""
+
+    def __init__(
+        self,
+        *,
+        timing: _types_pb2.Timing | None = ...,
+        bytes_moved: _builtins.int = ...,
+        conditions: _builtins.str = ...,
+        measured_at_s: _builtins.float = ...,
+        daemon_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["timing", b"timing"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_moved", b"bytes_moved", "conditions", b"conditions", "daemon_id", b"daemon_id", "measured_at_s", b"measured_at_s", "timing", b"timing"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CopyBandwidth: _TypeAlias = CopyBandwidth  # noqa: Y015
+
+@_typing.final
 class ExplainKernelResponse(_message.Message):
     """Answers ExplainKernel."""
 
@@ -570,6 +610,27 @@ class ExplainKernelResponse(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class CopyBandwidthsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> Global___CopyBandwidth: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: Global___CopyBandwidth | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     KERNEL_FIELD_NUMBER: _builtins.int
     IR_FIELD_NUMBER: _builtins.int
     BYTES_MOVED_FIELD_NUMBER: _builtins.int
@@ -578,6 +639,9 @@ class ExplainKernelResponse(_message.Message):
     SELECTIONS_FIELD_NUMBER: _builtins.int
     REJECTED_FIELD_NUMBER: _builtins.int
     PROVENANCE_FIELD_NUMBER: _builtins.int
+    BYTES_READ_FIELD_NUMBER: _builtins.int
+    BYTES_WRITTEN_FIELD_NUMBER: _builtins.int
+    COPY_BANDWIDTHS_FIELD_NUMBER: _builtins.int
     ir: _builtins.str
     """The printed IR."""
     @_builtins.property
@@ -586,7 +650,7 @@ class ExplainKernelResponse(_message.Message):
 
     @_builtins.property
     def bytes_moved(self) -> _types_pb2.Expr:
-        """Bytes read and written, over the Kernel's symbols."""
+        """Bytes read and written, together, over the Kernel's symbols."""
 
     @_builtins.property
     def tables(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Table]:
@@ -608,6 +672,18 @@ class ExplainKernelResponse(_message.Message):
     def provenance(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Graph nodes and sources that it came from."""
 
+    @_builtins.property
+    def bytes_read(self) -> _types_pb2.Expr:
+        """Bytes read, over the Kernel's symbols; not set: not known."""
+
+    @_builtins.property
+    def bytes_written(self) -> _types_pb2.Expr:
+        """Bytes written, over the Kernel's symbols; not set: not known."""
+
+    @_builtins.property
+    def copy_bandwidths(self) -> _containers.MessageMap[_builtins.str, Global___CopyBandwidth]:
+        """How fast devices copy memory, by Target, where it was measured."""
+
     def __init__(
         self,
         *,
@@ -619,10 +695,13 @@ class ExplainKernelResponse(_message.Message):
         selections: _abc.Mapping[_builtins.str, _kernel_service_pb2.Selection] | None = ...,
         rejected: _abc.Iterable[_builtins.str] | None = ...,
         provenance: _abc.Iterable[_builtins.str] | None = ...,
+        bytes_read: _types_pb2.Expr | None = ...,
+        bytes_written: _types_pb2.Expr | None = ...,
+        copy_bandwidths: _abc.Mapping[_builtins.str, Global___CopyBandwidth] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["bytes_moved", b"bytes_moved", "kernel", b"kernel"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["bytes_moved", b"bytes_moved", "bytes_read", b"bytes_read", "bytes_written", b"bytes_written", "kernel", b"kernel"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_moved", b"bytes_moved", "ir", b"ir", "kernel", b"kernel", "measurements", b"measurements", "provenance", b"provenance", "rejected", b"rejected", "selections", b"selections", "tables", b"tables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_moved", b"bytes_moved", "bytes_read", b"bytes_read", "bytes_written", b"bytes_written", "copy_bandwidths", b"copy_bandwidths", "ir", b"ir", "kernel", b"kernel", "measurements", b"measurements", "provenance", b"provenance", "rejected", b"rejected", "selections", b"selections", "tables", b"tables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -34,6 +34,7 @@ class WorkerRequest(_message.Message):
     CHECK_LOWERING_FIELD_NUMBER: _builtins.int
     VERIFY_VARIANT_FIELD_NUMBER: _builtins.int
     MEASURE_HINT_FIELD_NUMBER: _builtins.int
+    MEASURE_COPY_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """The job's number, echoed."""
     @_builtins.property
@@ -64,6 +65,10 @@ class WorkerRequest(_message.Message):
     def measure_hint(self) -> Global___MeasureHint:
         """Artifacts and Fallbacks timed at one hint."""
 
+    @_builtins.property
+    def measure_copy(self) -> Global___MeasureCopy:
+        """How fast the device copies memory."""
+
     def __init__(
         self,
         *,
@@ -75,12 +80,13 @@ class WorkerRequest(_message.Message):
         check_lowering: Global___CheckLowering | None = ...,
         verify_variant: Global___VerifyVariant | None = ...,
         measure_hint: Global___MeasureHint | None = ...,
+        measure_copy: Global___MeasureCopy | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["check_lowering", b"check_lowering", "compile_variant", b"compile_variant", "job", b"job", "list_schedules", b"list_schedules", "lower_program", b"lower_program", "measure_hint", b"measure_hint", "ping", b"ping", "verify_variant", b"verify_variant"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["check_lowering", b"check_lowering", "compile_variant", b"compile_variant", "job", b"job", "list_schedules", b"list_schedules", "lower_program", b"lower_program", "measure_copy", b"measure_copy", "measure_hint", b"measure_hint", "ping", b"ping", "verify_variant", b"verify_variant"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["check_lowering", b"check_lowering", "compile_variant", b"compile_variant", "id", b"id", "job", b"job", "list_schedules", b"list_schedules", "lower_program", b"lower_program", "measure_hint", b"measure_hint", "ping", b"ping", "verify_variant", b"verify_variant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["check_lowering", b"check_lowering", "compile_variant", b"compile_variant", "id", b"id", "job", b"job", "list_schedules", b"list_schedules", "lower_program", b"lower_program", "measure_copy", b"measure_copy", "measure_hint", b"measure_hint", "ping", b"ping", "verify_variant", b"verify_variant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_job: _TypeAlias = _typing.Literal["ping", "lower_program", "list_schedules", "compile_variant", "check_lowering", "verify_variant", "measure_hint"]  # noqa: Y015
+    _WhichOneofReturnType_job: _TypeAlias = _typing.Literal["ping", "lower_program", "list_schedules", "compile_variant", "check_lowering", "verify_variant", "measure_hint", "measure_copy"]  # noqa: Y015
     _WhichOneofArgType_job: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_job) -> _WhichOneofReturnType_job | None: ...
 
@@ -100,6 +106,7 @@ class WorkerResponse(_message.Message):
     VERDICT_FIELD_NUMBER: _builtins.int
     MEASURED_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    MEASURED_COPY_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """The job's number."""
     @_builtins.property
@@ -130,6 +137,10 @@ class WorkerResponse(_message.Message):
     def error(self) -> Global___WorkerError:
         """The job failed; the worker lives on."""
 
+    @_builtins.property
+    def measured_copy(self) -> Global___MeasuredCopy:
+        """Answers MeasureCopy."""
+
     def __init__(
         self,
         *,
@@ -141,12 +152,13 @@ class WorkerResponse(_message.Message):
         verdict: Global___Verdict | None = ...,
         measured: Global___Measured | None = ...,
         error: Global___WorkerError | None = ...,
+        measured_copy: Global___MeasuredCopy | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["compiled", b"compiled", "error", b"error", "lowered", b"lowered", "measured", b"measured", "pong", b"pong", "result", b"result", "schedules", b"schedules", "verdict", b"verdict"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["compiled", b"compiled", "error", b"error", "lowered", b"lowered", "measured", b"measured", "measured_copy", b"measured_copy", "pong", b"pong", "result", b"result", "schedules", b"schedules", "verdict", b"verdict"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["compiled", b"compiled", "error", b"error", "id", b"id", "lowered", b"lowered", "measured", b"measured", "pong", b"pong", "result", b"result", "schedules", b"schedules", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compiled", b"compiled", "error", b"error", "id", b"id", "lowered", b"lowered", "measured", b"measured", "measured_copy", b"measured_copy", "pong", b"pong", "result", b"result", "schedules", b"schedules", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_result: _TypeAlias = _typing.Literal["pong", "lowered", "schedules", "compiled", "verdict", "measured", "error"]  # noqa: Y015
+    _WhichOneofReturnType_result: _TypeAlias = _typing.Literal["pong", "lowered", "schedules", "compiled", "verdict", "measured", "error", "measured_copy"]  # noqa: Y015
     _WhichOneofArgType_result: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_result) -> _WhichOneofReturnType_result | None: ...
 
@@ -240,8 +252,9 @@ class KernelText(_message.Message):
     ID_FIELD_NUMBER: _builtins.int
     IR_FIELD_NUMBER: _builtins.int
     TITLE_FIELD_NUMBER: _builtins.int
-    BYTES_MOVED_FIELD_NUMBER: _builtins.int
     SYMBOLS_FIELD_NUMBER: _builtins.int
+    BYTES_READ_FIELD_NUMBER: _builtins.int
+    BYTES_WRITTEN_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Its identity."""
     ir: _builtins.str
@@ -249,12 +262,16 @@ class KernelText(_message.Message):
     title: _builtins.str
     """A name for people."""
     @_builtins.property
-    def bytes_moved(self) -> _types_pb2.Expr:
-        """Bytes read and written, over its symbols."""
-
-    @_builtins.property
     def symbols(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Its symbols, in order."""
+
+    @_builtins.property
+    def bytes_read(self) -> _types_pb2.Expr:
+        """Bytes read, over its symbols."""
+
+    @_builtins.property
+    def bytes_written(self) -> _types_pb2.Expr:
+        """Bytes written, over its symbols."""
 
     def __init__(
         self,
@@ -262,12 +279,13 @@ class KernelText(_message.Message):
         id: _builtins.str = ...,
         ir: _builtins.str = ...,
         title: _builtins.str = ...,
-        bytes_moved: _types_pb2.Expr | None = ...,
         symbols: _abc.Iterable[_builtins.str] | None = ...,
+        bytes_read: _types_pb2.Expr | None = ...,
+        bytes_written: _types_pb2.Expr | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["bytes_moved", b"bytes_moved"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["bytes_read", b"bytes_read", "bytes_written", b"bytes_written"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_moved", b"bytes_moved", "id", b"id", "ir", b"ir", "symbols", b"symbols", "title", b"title"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_read", b"bytes_read", "bytes_written", b"bytes_written", "id", b"id", "ir", b"ir", "symbols", b"symbols", "title", b"title"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -800,6 +818,72 @@ class Measured(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Measured: _TypeAlias = Measured  # noqa: Y015
+
+@_typing.final
+class MeasureCopy(_message.Message):
+    """Asks to time the copy of a buffer much larger than the device's last cache."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    THREADS_FIELD_NUMBER: _builtins.int
+    BUDGET_S_FIELD_NUMBER: _builtins.int
+    MEMORY_LIMIT_BYTES_FIELD_NUMBER: _builtins.int
+    threads: _builtins.int
+    """CPU threads."""
+    budget_s: _builtins.float
+    """Seconds that it may take."""
+    memory_limit_bytes: _builtins.int
+    """Bytes that the buffers may take."""
+    def __init__(
+        self,
+        *,
+        threads: _builtins.int = ...,
+        budget_s: _builtins.float = ...,
+        memory_limit_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget_s", b"budget_s", "memory_limit_bytes", b"memory_limit_bytes", "threads", b"threads"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MeasureCopy: _TypeAlias = MeasureCopy  # noqa: Y015
+
+@_typing.final
+class MeasuredCopy(_message.Message):
+    """The time of one copy."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIMING_FIELD_NUMBER: _builtins.int
+    BYTES_MOVED_FIELD_NUMBER: _builtins.int
+    DISCARDED_FIELD_NUMBER: _builtins.int
+    CONDITIONS_FIELD_NUMBER: _builtins.int
+    bytes_moved: _builtins.int
+    """Bytes that one copy reads and writes, together."""
+    discarded: _builtins.int
+    """Samples thrown away as contended or throttled."""
+    conditions: _builtins.str
+    """The conditions in words."""
+    @_builtins.property
+    def timing(self) -> _types_pb2.Timing:
+        """The timing."""
+
+    def __init__(
+        self,
+        *,
+        timing: _types_pb2.Timing | None = ...,
+        bytes_moved: _builtins.int = ...,
+        discarded: _builtins.int = ...,
+        conditions: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["timing", b"timing"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_moved", b"bytes_moved", "conditions", b"conditions", "discarded", b"discarded", "timing", b"timing"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MeasuredCopy: _TypeAlias = MeasuredCopy  # noqa: Y015
 
 @_typing.final
 class WorkerError(_message.Message):

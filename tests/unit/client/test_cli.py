@@ -20,7 +20,7 @@ from nearhint.errors import InvalidSetting
 from nearhint.exit_codes import BY_ERROR, ExitCode
 from nearhint.testing import TARGET_ID, FakeDaemon
 from nearhint_proto import convert
-from nearhint_proto.v1 import admin_service_pb2, kernel_service_pb2
+from nearhint_proto.v1 import admin_service_pb2, kernel_service_pb2, types_pb2
 from nearhint_rules import expr as ex
 from nearhint_rules.guard import Aligned, Divisible, Guard
 from nearhint_rules.selection import select
@@ -50,6 +50,17 @@ def explained(daemon: FakeDaemon) -> FakeDaemon:
         ),
         ir="kernel (k0)\n  [not markup] y[i] = x[i] + x[i]",
         bytes_moved=convert.expr_to_proto(ex.mul(8, ex.symbol("k0"))),
+        bytes_read=convert.expr_to_proto(ex.mul(4, ex.symbol("k0"))),
+        bytes_written=convert.expr_to_proto(ex.mul(4, ex.symbol("k0"))),
+        copy_bandwidths={
+            TARGET_ID: admin_service_pb2.CopyBandwidth(
+                timing=types_pb2.Timing(median_ns=1000, spread=0.01, samples=42),
+                bytes_moved=10_240,
+                conditions="two buffers",
+                measured_at_s=1_700_000_000,
+                daemon_id="d" * 32,
+            )
+        },
         tables=[convert.table_to_proto(table)],
         selections={TARGET_ID: convert.selection_to_proto(selection, table)},
         measurements=[
@@ -121,7 +132,10 @@ def test_explain_says_why(explained: FakeDaemon) -> None:
     assert result.exit_code == ExitCode.OK
     for text in (
         doubling.KERNEL,
-        "(* 8 k0) = 800",
+        "reads    (* 4 k0) = 400 bytes",
+        "writes   (* 4 k0) = 400 bytes",
+        "copies at 10.24 GB/s",
+        "50.0",  # 8 * 64 bytes in 100 ns are 5.12 GB/s
         "schedule 1 (default)",
         "k0 % 16 == 0 and argument 1 aligned to 32 bytes",
         "0.10",  # 100 ns in µs
@@ -145,11 +159,51 @@ def test_explain_as_json(explained: FakeDaemon) -> None:
     result = run("explain", "abab", "--json", "--address", explained.address)
     content = json.loads(result.stdout)
     assert content["bytes_moved"] == "(* 8 k0)"
+    assert content["bytes_read"] == content["bytes_written"] == "(* 4 k0)"
     assert content["selections"][TARGET_ID]["reason"] == "winner"
     first = content["tables"][0]["hints"][0]
     assert first["dims"] == {"k0": 64}
     assert [each["median_ns"] for each in first["ranked"]] == [100, 101]
     assert content["rejected"] == ["looped 8: wrong at k0=7"]
+
+
+def test_explain_holds_each_timing_against_a_copy(explained: FakeDaemon) -> None:
+    result = run("explain", "abab", "--json", "--address", explained.address)
+    (table,) = json.loads(result.stdout)["tables"]
+    assert table["copy_bandwidth"]["bytes_per_s"] == 10.24e9
+    assert table["copy_bandwidth"]["conditions"] == "two buffers"
+    first = table["hints"][0]
+    assert (first["bytes_read"], first["bytes_written"]) == (256, 256)
+    assert first["ranked"][0]["achieved_bytes_per_s"] == 5.12e9
+    assert first["ranked"][0]["share_of_copy_bandwidth"] == 0.5
+    assert first["fallbacks"][0]["achieved_bytes_per_s"] == 2.56e9
+    assert first["fallbacks"][0]["share_of_copy_bandwidth"] == 0.25
+
+
+def test_what_a_copy_reaches_may_not_be_known_yet(explained: FakeDaemon) -> None:
+    explained.store.explained[doubling.KERNEL].copy_bandwidths.clear()
+    printed = run("explain", "abab", "--address", explained.address)
+    assert "whose device copies at not known yet" in printed.stdout
+    result = run("explain", "abab", "--json", "--address", explained.address)
+    (table,) = json.loads(result.stdout)["tables"]
+    assert table["copy_bandwidth"] is None
+    ranked = table["hints"][0]["ranked"][0]
+    assert ranked["achieved_bytes_per_s"] == 5.12e9
+    assert ranked["share_of_copy_bandwidth"] is None
+
+
+def test_an_older_daemon_says_only_how_many_bytes_move(explained: FakeDaemon) -> None:
+    message = explained.store.explained[doubling.KERNEL]
+    for name in ("bytes_read", "bytes_written", "copy_bandwidths"):
+        message.ClearField(name)  # type: ignore[arg-type]
+    result = run("explain", "abab", "--json", "--address", explained.address)
+    content = json.loads(result.stdout)
+    assert (content["bytes_read"], content["bytes_written"]) == (None, None)
+    first = content["tables"][0]["hints"][0]
+    assert (first["bytes_read"], first["bytes_written"]) == (None, None)
+    assert first["ranked"][0]["achieved_bytes_per_s"] == 5.12e9
+    printed = run("explain", "abab", "--address", explained.address)
+    assert "reads    not known bytes" in printed.stdout
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
+from sqlite_utils import Database
 
+from nearhint_compiler.ir.text import kernel_id, parse_kernel
 from nearhint_daemon.errors import (
     ArtifactCorrupt,
     ArtifactUnknown,
@@ -21,16 +23,21 @@ from nearhint_daemon.store.artifacts import ArtifactFiles
 from nearhint_daemon.store.rows import (
     SHAPES,
     ArtifactRow,
+    CopyBandwidthRow,
     EventRow,
     KernelRow,
     MeasurementRow,
     MetaRow,
     TableRow,
 )
-from nearhint_daemon.store.schema import VERSION
-from nearhint_rules.canonical import content_hash
+from nearhint_daemon.store.schema import APPLICATION_ID, VERSION
+from nearhint_proto import convert
+from nearhint_proto.v1 import types_pb2
+from nearhint_rules import expr as ex
+from nearhint_rules.canonical import content_hash, identity
 
-KERNEL = KernelRow("", "a" * 64, "(kernel)", "add", "k0 k1", b"", 1.0)
+KERNELS = Path(__file__).parents[2] / "kernels"
+KERNEL = KernelRow("", "a" * 64, "(kernel)", "add", "k0 k1", b"", b"", 1.0)
 MEASUREMENT = MeasurementRow(
     0, "", "k", "t", "variant", "v", "a", "s", "8", "warm", 1, 100, 0.1, 21, 0, 1.0, "d", "cpu",
     "measured",
@@ -92,9 +99,39 @@ def test_every_table_is_strict(tmp_path: Path) -> None:
 
 
 def test_the_version_counts_the_migrations() -> None:
-    from sqlite_utils import Database
-
     assert len(migrations.migrations.pending(Database(memory=True))) == VERSION
+
+
+def test_a_store_of_version_1_keeps_its_kernels_with_their_bytes_apart(tmp_path: Path) -> None:
+    text = (KERNELS / "column_sum_f32.ir").read_text(encoding="ascii")
+    whole = ("", kernel_id(parse_kernel(text)), text, "sum", "k0 k1", b"sum of both", 1.0)
+    unreadable = ("", "c" * 64, "(kernel of another grammar)", "sum", "k0", b"", 1.0)
+    forged = ("", "d" * 64, text, "sum", "k0 k1", b"", 1.0)
+    connection = sqlite3.connect(tmp_path / database.FILE_NAME, isolation_level=None)
+    with database.immediate(connection):
+        migrations.migrations.apply(Database(connection), stop_before="m002_bytes_read_and_written")
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute("PRAGMA user_version = 1")
+        for number, row in enumerate((whole, unreadable, forged)):
+            row_hash = identity("nearhint.row.kernels.v1", row)
+            values = (*row, number + 7, "0" * 64 if row is forged else row_hash)
+            connection.execute("INSERT INTO kernels VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+    connection.close()
+
+    async def scenario(store: Store, seen: Seen) -> None:
+        (row,) = store.read_now(lambda reading: list(reading.where(KernelRow)))
+        assert (row.id, row.ir, row.title, row.symbols) == whole[1:5]
+        assert (row.created_at_s, row.change_seq) == (1.0, 7)
+        moved = (types_pb2.Expr.FromString(each) for each in (row.bytes_read, row.bytes_written))
+        assert [expr_to_text(each) for each in moved] == ["(* 4 k0 k1)", "(* 4 k1)"]
+        assert seen.corrupt == []
+        assert store.read_now(lambda reading: list(reading.where(CopyBandwidthRow))) == []
+
+    with_store(tmp_path, scenario)
+
+
+def expr_to_text(message: types_pb2.Expr) -> str:
+    return ex.to_text(convert.expr_from_proto(message))
 
 
 def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from tests.unit.workers.building import norm
 
 from nearhint.launchers.openmp import runtimes_in
+from nearhint_daemon.workers.clock import last_cache_bytes
 from nearhint_daemon.workers.pool import BenchPool, CompilePool
 from nearhint_daemon.workers.toolchain import for_kind
 from nearhint_proto.convert import (
@@ -113,6 +114,12 @@ def test_a_program_becomes_verified_and_timed_variants(tmp_path: Path) -> None:
             assert len(measured.candidates) == len(candidates) + 1
             assert all(entry.timing.median_ns > 0 for entry in measured.candidates)
             assert "2 threads, warm cache" in measured.conditions
+
+            copy = pb.MeasureCopy(threads=2, budget_s=0.1, memory_limit_bytes=1 << 30)
+            copied = (await ask(bench, pb.WorkerRequest(measure_copy=copy))).measured_copy
+            assert copied.bytes_moved > 4 * last_cache_bytes()
+            assert copied.timing.median_ns > 0
+            assert "2 threads, cold cache, two buffers of" in copied.conditions
 
             (pid,) = bench.pids()
             maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8")
