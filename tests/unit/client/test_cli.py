@@ -195,7 +195,7 @@ def test_what_a_copy_reaches_may_not_be_known_yet(explained: FakeDaemon) -> None
 def test_an_older_daemon_says_only_how_many_bytes_move(explained: FakeDaemon) -> None:
     message = explained.store.explained[doubling.KERNEL]
     for name in ("bytes_read", "bytes_written", "copy_bandwidths"):
-        message.ClearField(name)  # type: ignore[arg-type]
+        message.ClearField(name)
     result = run("explain", "abab", "--json", "--address", explained.address)
     content = json.loads(result.stdout)
     assert (content["bytes_read"], content["bytes_written"]) == (None, None)
