@@ -15,6 +15,8 @@ from nearhint_rules.canonical import encode
 from nearhint_rules.expr import Expr
 from nearhint_rules.naming import number_symbols
 from nearhint_rules.program import (
+    IntType,
+    Node,
     Program,
     Symbol,
     canonical_names,
@@ -74,7 +76,24 @@ def test_identity_does_not_depend_on_the_order_of_declarations(
     assert replace(program, symbols=tuple(shuffled)).id == program.id
 
 
+KEYWORDS_OUT_OF_ORDER = Program(
+    (Symbol("s0", 0, None), Symbol("s1", 0, None)),
+    (),
+    (
+        Node(
+            op="aten.add.Tensor",
+            args=(),
+            kwargs=(("b", ex.Sym("s0")), ("a", ex.mul(ex.Sym("s0"), ex.Sym("s1")))),
+            inputs=(),
+            outputs=(IntType(None),),
+        ),
+    ),
+    (0,),
+)
+
+
 @given(programs())
+@example(KEYWORDS_OUT_OF_ORDER)
 def test_canonical_programs_are_fixed_points(program: Program) -> None:
     once = canonicalise(program)
     assert encode(canonicalise(once)) == encode(once)
