@@ -16,7 +16,7 @@ from nearhint_compiler.ir.text import kernel_id
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Sym
 from nearhint_rules.plan import Fallback, Launch, Plan, Provenance, RunNodes, Step
-from nearhint_rules.program import slice_program
+from nearhint_rules.program import Slicer
 
 TITLE_PARTS = 6
 
@@ -75,6 +75,7 @@ def bind(
     Raises `RepeatInFallbackError` where a Kernel reads what its Fallback does not.
     """
     made = frozenset(slot for kernel in kernels for slot in kernel.outputs)
+    slicer = Slicer(graph.program)
     bound: list[Step] = []
     named: dict[str, NamedKernel] = {}
     fallbacks: list[Fallback] = []
@@ -90,7 +91,7 @@ def bind(
             built = kernels[step.group]
             identity = kernel_id(built.kernel)
             nodes = fallback_nodes(graph, opaque, made, built)
-            fallback, read = _fallback(graph, built, identity, nodes)
+            fallback, read = _fallback(slicer, built, identity, nodes)
             outputs = tuple(output_of(graph, slot) for slot in built.outputs)
             bound.append(Launch(identity, fallback.id, built.dims, built.inputs, outputs, nodes))
             fallbacks.append(fallback)
@@ -124,9 +125,9 @@ def fallback_nodes(
 
 
 def _fallback(
-    graph: Graph, built: BuiltKernel, identity: str, nodes: tuple[int, ...]
+    slicer: Slicer, built: BuiltKernel, identity: str, nodes: tuple[int, ...]
 ) -> tuple[Fallback, tuple[int, ...]]:
-    part, read, names = slice_program(graph.program, nodes, built.outputs)
+    part, read, names = slicer.part(nodes, built.outputs)
     places = {value: place for place, value in enumerate(read)}
     if not places.keys() >= {*built.inputs}:
         repeats = graph.repeats.intersection(nodes)

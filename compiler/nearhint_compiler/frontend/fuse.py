@@ -51,24 +51,32 @@ class Fused:
 
 
 class Units:
-    """Which unit a node is in, and the units' transitive dependencies as bit sets of nodes."""
+    """Which unit a node is in, and the units in an order that their dependencies agree with.
+
+    A join looks at the units between the two in that order and at no others, so that fusing a long
+    Program takes time in proportion to its length.
+    """
 
     def __init__(self, graph: Graph) -> None:
-        self.unit_of = list(range(len(graph.before)))
+        count = len(graph.before)
+        self.unit_of = list(range(count))
         self.members: dict[int, list[int]] = {}
+        self._order = list(range(count))
+        self._place = list(range(count))
+        self._direct: dict[int, set[int]] = {}
+        # Transitive dependencies of the members as the graph has them, as bit sets of nodes.
         self._own: dict[int, int] = {}
         self._above: dict[int, int] = {}
-        self._direct: dict[int, set[int]] = {}
         for node, before in enumerate(graph.before):
             if node in graph.views:
                 continue
             self.members[node] = [node]
+            self._direct[node] = set(before)
             self._own[node] = 1 << node
             above = 0
             for earlier in before:
                 above |= self._own[earlier] | self._above[earlier]
             self._above[node] = above
-            self._direct[node] = set(before)
 
     def direct(self, unit: int) -> set[int]:
         """The units that `unit` depends on directly."""
@@ -76,29 +84,41 @@ class Units:
 
     def in_order(self, units: Iterable[int]) -> list[int]:
         """`units` so that each comes after all that it depends on."""
-        return sorted(units, key=lambda unit: (self._above[unit].bit_count(), unit))
+        return sorted(units, key=self._place.__getitem__)
 
     def can_join(self, left: int, right: int) -> bool:
         """Whether no third unit lies between the two."""
-        return not any(
-            self._above[between] & self._own[other]
-            for unit, other in ((left, right), (right, left))
-            for between in self.direct(unit)
-            if between != other
-        )
+        first, last = self.in_order((left, right))
+        between = self.direct(last) - {first}
+        if any(self._above[unit] & self._own[first] for unit in between):
+            return False  # the graph alone says so: nothing needs to be searched
+        return between.isdisjoint(self._dependents(first, last))
 
     def join(self, left: int, right: int) -> None:
-        """Makes `right` part of `left`."""
+        """Makes `right` part of `left`; they can be joined."""
+        first, last = self.in_order((left, right))
+        behind = self._dependents(first, last)
+        window = range(self._place[first], self._place[last] + 1)
+        others = [unit for unit in (self._order[place] for place in window) if unit != first]
+        before = [unit for unit in others if unit != last and unit not in behind]
+        after = [unit for unit in others if unit in behind]
         for node in self.members[right]:
             self.unit_of[node] = left
         self.members[left] = sorted(self.members[left] + self.members.pop(right))
-        both = self._own[left] | self._own.pop(right)
-        above = (self._above[left] | self._above.pop(right)) & ~both
-        self._own[left], self._above[left] = both, above
+        self._own[left] |= self._own.pop(right)
+        self._above[left] |= self._above.pop(right)
         self._direct[left] |= self._direct.pop(right)
-        for unit in self._above:
-            if self._above[unit] & both:
-                self._above[unit] |= both | above
+        for place, unit in zip(window, (*before, right, left, *after), strict=True):
+            self._order[place] = unit
+            self._place[unit] = place
+
+    def _dependents(self, first: int, last: int) -> set[int]:
+        """The units between two in the order that depend on the first."""
+        found = {first}
+        for unit in self._order[self._place[first] + 1 : self._place[last]]:
+            if unit in self.members and not found.isdisjoint(self.direct(unit)):
+                found.add(unit)
+        return found - {first}
 
 
 @dataclass
