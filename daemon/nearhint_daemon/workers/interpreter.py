@@ -344,6 +344,11 @@ def _magnitude(
         case ir.Op("div", _, (left, right)):
             relative = scales[left] / np.abs(values[right])
             return np.maximum(own, np.where(np.isfinite(relative), relative, own))
+        case ir.Op("tanh" | "erf", _, (operand,)):
+            # Near zero they pass on what they are given, with the errors of the sum that made it.
+            slope = own / np.abs(values[operand])
+            passed = np.where(np.isfinite(slope), slope, 1.0) * scales[operand]
+            return np.asarray(np.maximum(own, passed))
         case ir.Op("where", _, (_, left, right)):
             return np.maximum(own, np.maximum(scales[left], scales[right]))
         case ir.Op("neg" | "abs" | "cast", _, operands):

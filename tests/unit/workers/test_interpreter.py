@@ -66,6 +66,29 @@ def test_a_nan_reaches_its_own_row_and_no_other() -> None:
     assert np.isnan(maxima.values).tolist() == [True, False]
 
 
+@pytest.mark.parametrize("name", ["tanh", "erf"])
+def test_what_follows_a_sum_near_zero_is_judged_against_its_terms_too(name: str) -> None:
+    kernel = ir.Kernel(
+        ("k0",),
+        (K0,),
+        (),
+        (ir.Param("in", "f32"), ir.Param("in", "f32"), ir.Param("out", "f32")),
+        (
+            ir.Load(0, P0),
+            ir.Load(1, P0),
+            ir.Op("add", "f32", (0, 1)),
+            ir.Op(name, "f32", (2,)),
+            ir.Store(2, P0, 3),
+        ),
+    )
+    terms = np.array([1.0, 1.0, 20.0], np.float32), np.array([-0.9999, -1.0, 20.0], np.float32)
+    (found,) = interpret(kernel, {"k0": 3}, list(terms))
+    near, at, far = found.magnitudes.tolist()
+    assert 0.9 < near < 1.2  # the result itself is 1e-4
+    assert at == 1.0
+    assert far == 1.0
+
+
 def test_a_sum_is_judged_against_the_magnitude_of_its_terms() -> None:
     kernel = ir.Kernel(
         ("k0",),
