@@ -208,20 +208,20 @@ def _type_exprs(value_type: ValueType) -> Iterator[Expr]:
             return
 
 
-def _sorted_kwargs(node: Node) -> list[tuple[str, Arg]]:
-    """Keyword arguments in the order that identity takes them in."""
-    return sorted(node.kwargs, key=lambda item: item[0])
-
-
 def program_exprs(program: Program) -> Iterator[Expr]:
     """Every size expression of a Program, in canonical order of appearance."""
     for value_type in program.inputs:
         yield from _type_exprs(value_type)
     for node in program.nodes:
-        for arg in (*node.args, *(value for _, value in _sorted_kwargs(node))):
+        for arg in (*node.args, *(value for _, value in _by_name(node.kwargs))):
             yield from exprs_in(arg)
         for value_type in node.outputs:
             yield from _type_exprs(value_type)
+
+
+def _by_name(kwargs: tuple[tuple[str, Arg], ...]) -> list[tuple[str, Arg]]:
+    """Keyword arguments in the order that is canonical: that of their names."""
+    return sorted(kwargs, key=lambda item: item[0])
 
 
 def canonical_names(program: Program) -> dict[str, str]:
@@ -242,7 +242,7 @@ def canonicalise(program: Program) -> Program:
             args=tuple(map_arg(arg, values=identical, symbols=symbols) for arg in node.args),
             kwargs=tuple(
                 (key, map_arg(value, values=identical, symbols=symbols))
-                for key, value in _sorted_kwargs(node)
+                for key, value in _by_name(node.kwargs)
             ),
             outputs=tuple(map_type(out, symbols) for out in node.outputs),
         )
@@ -256,58 +256,61 @@ def canonicalise(program: Program) -> Program:
     )
 
 
+class Slicer:
+    """Takes Programs out of a larger one; what concerns all of that is worked out once."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._starts = first_outputs(program)
+        self._types = value_types(program)
+
+    def part(
+        self, nodes: Iterable[int], outputs: Iterable[int]
+    ) -> tuple[Program, tuple[int, ...], dict[str, str]]:
+        """The part that computes `outputs` from `nodes`, as a Program of its own.
+
+        Returns the canonical slice, the original value number of each of its inputs, and the map
+        from original symbol names to the slice's. Every value that the nodes read and do not make
+        becomes an input, in order of first use.
+        """
+        chosen = [(index, self._program.nodes[index]) for index in sorted(set(nodes))]
+        made = [
+            self._starts[index] + offset
+            for index, node in chosen
+            for offset in range(len(node.outputs))
+        ]
+        inside = set(made)
+        read = dict.fromkeys(
+            value for _, node in chosen for value in node.inputs if value not in inside
+        )
+        numbers = {value: number for number, value in enumerate((*read, *made))}
+        part = Program(
+            symbols=self._program.symbols,
+            inputs=tuple(self._types[value] for value in read),
+            nodes=tuple(_renumbered(node, numbers) for _, node in chosen),
+            outputs=tuple(numbers[value] for value in outputs),
+        )
+        return canonicalise(part), tuple(read), canonical_names(part)
+
+
 def slice_program(
     program: Program, nodes: Iterable[int], outputs: Iterable[int]
 ) -> tuple[Program, tuple[int, ...], dict[str, str]]:
-    """The part of `program` that computes `outputs` from `nodes`, as a Program of its own.
+    """One slice of a Program: see `Slicer.part`."""
+    return Slicer(program).part(nodes, outputs)
 
-    Returns the canonical slice, the original value number of each of its inputs, and the map from
-    original symbol names to the slice's. Every value that the nodes read and do not make becomes
-    an input, in order of first use.
-    """
-    starts = first_outputs(program)
-    types = value_types(program)
-    chosen = sorted(set(nodes))
-    made = {
-        starts[index] + offset
-        for index in chosen
-        for offset in range(len(program.nodes[index].outputs))
-    }
-    read = dict.fromkeys(
-        value for index in chosen for value in program.nodes[index].inputs if value not in made
-    )
-    numbers = {value: number for number, value in enumerate(read)}
-    next_value = len(numbers)
-    for index in chosen:
-        for offset in range(len(program.nodes[index].outputs)):
-            numbers[starts[index] + offset] = next_value
-            next_value += 1
-    part = Program(
-        symbols=program.symbols,
-        inputs=tuple(types[value] for value in read),
-        nodes=tuple(
-            replace(
-                program.nodes[index],
-                args=tuple(
-                    map_arg(arg, values=numbers, symbols={}) for arg in program.nodes[index].args
-                ),
-                kwargs=tuple(
-                    (key, map_arg(value, values=numbers, symbols={}))
-                    for key, value in program.nodes[index].kwargs
-                ),
-                inputs=tuple(numbers[value] for value in program.nodes[index].inputs),
-                aliases=tuple(
-                    (position, numbers[value])
-                    for position, value in program.nodes[index].aliases
-                    if value in numbers
-                ),
-                mutates=tuple(numbers[value] for value in program.nodes[index].mutates),
-            )
-            for index in chosen
+
+def _renumbered(node: Node, numbers: Mapping[int, int]) -> Node:
+    return replace(
+        node,
+        args=tuple(map_arg(arg, values=numbers, symbols={}) for arg in node.args),
+        kwargs=tuple((key, map_arg(arg, values=numbers, symbols={})) for key, arg in node.kwargs),
+        inputs=tuple(numbers[value] for value in node.inputs),
+        aliases=tuple(
+            (position, numbers[value]) for position, value in node.aliases if value in numbers
         ),
-        outputs=tuple(numbers[value] for value in outputs),
+        mutates=tuple(numbers[value] for value in node.mutates),
     )
-    return canonicalise(part), tuple(read), canonical_names(part)
 
 
 def check(program: Program) -> None:

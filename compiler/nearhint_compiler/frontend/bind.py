@@ -91,7 +91,7 @@ def bind(
             built = kernels[step.group]
             identity = kernel_id(built.kernel)
             nodes = fallback_nodes(graph, opaque, made, built)
-            fallback, read = _fallback(slicer, built, identity, nodes)
+            fallback, read = _fallback(slicer, graph, built, identity, nodes)
             outputs = tuple(output_of(graph, slot) for slot in built.outputs)
             bound.append(Launch(identity, fallback.id, built.dims, built.inputs, outputs, nodes))
             fallbacks.append(fallback)
@@ -125,7 +125,7 @@ def fallback_nodes(
 
 
 def _fallback(
-    slicer: Slicer, built: BuiltKernel, identity: str, nodes: tuple[int, ...]
+    slicer: Slicer, graph: Graph, built: BuiltKernel, identity: str, nodes: tuple[int, ...]
 ) -> tuple[Fallback, tuple[int, ...]]:
     part, read, names = slicer.part(nodes, built.outputs)
     places = {value: place for place, value in enumerate(read)}
