@@ -33,7 +33,7 @@ from nearhint_daemon.tables import TableIndex
 from nearhint_daemon.tasks import Task, reach
 from nearhint_daemon.variants import Variants
 from nearhint_daemon.workers.errors import WorkerLost
-from nearhint_daemon.workshop import Workshop
+from nearhint_daemon.workshop import Effort, Workshop
 from nearhint_proto import convert
 from nearhint_proto.v1 import program_pb2, types_pb2
 from nearhint_proto.v1 import worker_pb2 as pb
@@ -46,8 +46,8 @@ from nearhint_rules.target import Target
 TUNE = {1: "tune1", 2: "tune2"}
 DEFAULTS_TRIED = 4
 CANDIDATES_LIMIT = 32
-BUDGET_SHARES = {1: 0.25, 2: 1.0}
-"""What part of a hint's budget each stage may use: T1 is to come soon, T2 to be right."""
+EFFORTS = {1: Effort(share=0.25, enough_samples=7, enough_spread=0.02), 2: Effort()}
+"""By stage: T1 is to come soon, T2 to be right."""
 
 
 class Tuner:
@@ -341,7 +341,7 @@ class Tuner:
             task.sizes,
             [*candidates, pb.Candidate(id=task.fallback.id, fallback=True)],
             threads=task.threads,
-            budget_s=self._workshop.limits.measure_budget_s * BUDGET_SHARES[task.stage],
+            effort=EFFORTS[task.stage],
             devices=task.devices,
             order=task.order,
         )

@@ -56,6 +56,15 @@ class Observer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Effort:
+    """What a measurement may take: its share of a hint's budget, and what is enough before."""
+
+    share: float = 1.0
+    enough_samples: int = 0
+    enough_spread: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """What measuring may take: seconds and bytes a hint."""
 
@@ -176,7 +185,7 @@ class Workshop:
         candidates: Sequence[pb.Candidate],
         *,
         threads: int,
-        budget_s: float,
+        effort: Effort,
         devices: Sequence[str],
         order: Order,
     ) -> pb.Measured:
@@ -189,12 +198,14 @@ class Workshop:
                 candidates=candidates,
                 threads=threads,
                 cache=CACHE,
-                budget_s=budget_s,
+                budget_s=self.limits.measure_budget_s * effort.share,
                 memory_limit_bytes=self.limits.measure_memory_bytes,
                 seed=self._seed(),
+                enough_samples=effort.enough_samples,
+                enough_spread=effort.enough_spread,
             )
         )
-        timeout_s = budget_s + MEASURE_GRACE_S
+        timeout_s = self.limits.measure_budget_s * effort.share + MEASURE_GRACE_S
         return (await self._bench("bench", request, timeout_s, devices, order)).measured
 
     async def measure_copy(

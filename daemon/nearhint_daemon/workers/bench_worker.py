@@ -31,6 +31,7 @@ from nearhint_daemon.workers.clock import (
     CpuClock,
     last_cache_bytes,
 )
+from nearhint_daemon.workers.contest import THOROUGH, Enough
 from nearhint_daemon.workers.errors import DeviceBroken, RequestInvalid
 from nearhint_daemon.workers.limits import BENCH_CPU_LIMITS, BENCH_CUDA_LIMITS, be_idle, enter
 from nearhint_daemon.workers.serve import (
@@ -172,6 +173,9 @@ class Bench:
             threads=threads,
             device=self._device,
             budget_s=request.budget_s,
+            enough=Enough(request.enough_samples, request.enough_spread)
+            if request.enough_samples
+            else THOROUGH,
             memory_limit_bytes=request.memory_limit_bytes,
             seed=_seed(request.seed),
         )

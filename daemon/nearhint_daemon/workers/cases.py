@@ -159,6 +159,9 @@ def _fit(kernel: ir.Kernel, guard: Guard, pattern: Sequence[int]) -> Sizes | Non
                 dims[name] = -(-dims[name] // by) * by
             case Equals(ex.Sym(name), value):
                 dims[name] = value
+            case Equals(ex.Mod(ex.Sym(name), divisor), 0):
+                step = _size_at(divisor, dims)
+                dims[name] = -(-dims[name] // step) * step
             case AtMost(ex.Sym(name), bound):
                 dims[name] = min(dims[name], bound)
             case _:
@@ -170,6 +173,14 @@ def _fit(kernel: ir.Kernel, guard: Guard, pattern: Sequence[int]) -> Sizes | Non
     except InvalidExpression:
         return None
     return found if found.points <= CASE_POINTS else None
+
+
+def _size_at(size: ex.Expr, dims: Mapping[str, int]) -> int:
+    """A size, or 1 where it has no meaning or is none."""
+    try:
+        return max(1, ex.evaluate(size, dims))
+    except InvalidExpression:
+        return 1
 
 
 def stores_overlap(kernel: ir.Kernel, sizes: Sizes) -> bool:

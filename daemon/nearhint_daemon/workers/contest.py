@@ -16,13 +16,22 @@ from nearhint_daemon.workers.clock import Clock
 from nearhint_rules.table import Timing
 
 MIN_SAMPLES = 7
-ENOUGH_SAMPLES = 21
 MAX_SAMPLES = 61
-ENOUGH_SPREAD = 0.005
 ELIMINATE_AFTER = 5
 ELIMINATE_RATIO = 1.5
 DISCARDED_LIMIT = 2
 """Disturbed samples a contestant may lose for each that it has wanted; past it they count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Enough:
+    """Samples and relative spread that a contestant needs no more than."""
+
+    samples: int = 21
+    spread: float = 0.005
+
+
+THOROUGH = Enough()
 
 
 @dataclass(slots=True)
@@ -58,7 +67,12 @@ def spread_of(samples: Sequence[float]) -> float:
 
 
 def run_contest(
-    contestants: Sequence[Contestant], clock: Clock, *, now: Callable[[], float], budget_s: float
+    contestants: Sequence[Contestant],
+    clock: Clock,
+    *,
+    now: Callable[[], float],
+    budget_s: float,
+    enough: Enough = THOROUGH,
 ) -> None:
     """Samples all in rounds until the answer is clear or the budget is spent.
 
@@ -70,7 +84,7 @@ def run_contest(
         contestant.calls = clock.calls_for(contestant.call)
     for number in range(MAX_SAMPLES * (1 + DISCARDED_LIMIT)):
         active = [contestant for contestant in contestants if not contestant.is_out]
-        wanting = [contestant for contestant in active if not _has_enough(contestant)]
+        wanting = [contestant for contestant in active if not _has_enough(contestant, enough)]
         late = now() >= end and all(len(c.samples) >= MIN_SAMPLES for c in active)
         if not wanting or late:
             return
@@ -81,10 +95,10 @@ def run_contest(
         _eliminate(active)
 
 
-def _has_enough(contestant: Contestant) -> bool:
+def _has_enough(contestant: Contestant, enough: Enough) -> bool:
     count = len(contestant.samples)
     return count >= MAX_SAMPLES or (
-        count >= ENOUGH_SAMPLES and spread_of(contestant.samples) <= ENOUGH_SPREAD
+        count >= max(MIN_SAMPLES, enough.samples) and spread_of(contestant.samples) <= enough.spread
     )
 
 

@@ -17,7 +17,7 @@ import torch
 from nearhint_compiler.ir import nodes as ir
 from nearhint_daemon.workers.aten import AtenProgram, torch_dtype
 from nearhint_daemon.workers.clock import Clock
-from nearhint_daemon.workers.contest import Contestant, run_contest
+from nearhint_daemon.workers.contest import THOROUGH, Contestant, Enough, run_contest
 from nearhint_daemon.workers.errors import FallbackInvalid
 from nearhint_daemon.workers.inputs import TensorSpec, check_memory, random_values, tensor_spec
 from nearhint_daemon.workers.lowering_check import kernel_dims
@@ -76,6 +76,7 @@ def measure(
     budget_s: float,
     memory_limit_bytes: int,
     seed: int,
+    enough: Enough = THOROUGH,
 ) -> tuple[Result, ...]:
     """Times all entries, interleaved. The first binary is the default and stays to the end.
 
@@ -111,7 +112,13 @@ def measure(
         contestants[entry.id] = Contestant(entry.id, call, is_protected=protected)
     del computed
     with torch.no_grad(), without_collector():
-        run_contest(tuple(contestants.values()), clock, now=time.monotonic, budget_s=budget_s)
+        run_contest(
+            tuple(contestants.values()),
+            clock,
+            now=time.monotonic,
+            budget_s=budget_s,
+            enough=enough,
+        )
     return tuple(
         Result(
             entry.id,

@@ -14,7 +14,9 @@ from nearhint_daemon.workers.contest import (
     ELIMINATE_AFTER,
     MAX_SAMPLES,
     MIN_SAMPLES,
+    THOROUGH,
     Contestant,
+    Enough,
     run_contest,
     spread_of,
 )
@@ -44,12 +46,14 @@ class FakeClock:
         return Sample(self.costs[who] * noise, self.disturbed(len(self.order)))
 
 
-def contest(clock: FakeClock, *, protected: int = 0, budget_s: float = 1e9) -> list[Contestant]:
+def contest(
+    clock: FakeClock, *, protected: int = 0, budget_s: float = 1e9, enough: Enough = THOROUGH
+) -> list[Contestant]:
     entered = [
         Contestant(str(number), lambda number=number: number, is_protected=number <= protected)  # type: ignore[misc]
         for number in clock.costs
     ]
-    run_contest(entered, clock, now=lambda: clock.passed_s, budget_s=budget_s)
+    run_contest(entered, clock, now=lambda: clock.passed_s, budget_s=budget_s, enough=enough)
     return entered
 
 
@@ -72,6 +76,13 @@ def test_a_steady_contest_ends_before_a_noisy_one() -> None:
     steady = contest(FakeClock({0: 1000.0, 1: 1010.0}))
     noisy = contest(FakeClock({0: 1000.0, 1: 1010.0}, noise=0.1))
     assert len(steady[0].samples) < len(noisy[0].samples) <= MAX_SAMPLES + 1
+
+
+def test_a_quick_contest_is_content_with_less() -> None:
+    quick = contest(FakeClock({0: 1000.0, 1: 1010.0}, noise=0.01), enough=Enough(7, 0.02))
+    thorough = contest(FakeClock({0: 1000.0, 1: 1010.0}, noise=0.01))
+    assert [len(contestant.samples) for contestant in quick] == [MIN_SAMPLES] * 2
+    assert len(thorough[0].samples) >= THOROUGH.samples
 
 
 def test_a_budget_that_is_spent_leaves_the_least_number_of_samples() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nearhint_daemon.workers.clock import CpuClock, Sample
-from nearhint_daemon.workers.contest import ENOUGH_SAMPLES, MIN_SAMPLES
+from nearhint_daemon.workers.contest import MIN_SAMPLES, THOROUGH
 from nearhint_daemon.workers.copying import BUFFER_LIMIT_BYTES, CACHES, buffer_bytes, measure_copy
 from nearhint_daemon.workers.errors import MemoryLimitExceeded
 
@@ -53,7 +53,7 @@ def test_copies_go_there_and_back_and_disturbed_samples_do_not_count() -> None:
     rounds = [set(clock.written[at : at + 2]) for at in range(0, len(clock.written), 2)]
     assert all(len(both) == 2 for both in rounds)
     assert (found.timing.median_ns, found.timing.spread) == (1000, 0.0)
-    assert found.timing.samples >= 2 * ENOUGH_SAMPLES
+    assert found.timing.samples >= 2 * THOROUGH.samples
     assert found.discarded == len(clock.written) - found.timing.samples > 0
 
 

@@ -19,6 +19,7 @@ from tests.unit.workers.building import (
 )
 
 from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.ir.text import parse_kernel
 from nearhint_daemon.workers.errors import MemoryLimitExceeded
 from nearhint_daemon.workers.subjects import CpuSubject
 from nearhint_daemon.workers.verify import References, Verdict, cases, verify
@@ -168,3 +169,18 @@ def test_references_are_kept_within_their_limit() -> None:
     for case in found:
         references.get(kernel, case.sizes, seed=1, with_specials=case.with_specials)
     assert references._used() <= 4096 or len(references._kept) == 1
+
+
+def test_sizes_follow_a_guard_over_two_symbols() -> None:
+    """What a Guard of cut loops asks: k1 in steps of 32, and k0 in steps of k1 / 32."""
+    k1 = ex.symbol("k1")
+    guard = Guard((Divisible(k1, 32), Equals(ex.mod(K0, ex.floordiv(k1, 32)), 0)))
+    text = "(kernel (symbols k0 k1) (pointwise k0 k1) (reduction) (params (in f32) (out f32))"
+    body = " (body (load 0 (+ (* k1 p0) p1)) (store 1 (+ (* k1 p0) p1) 0)))"
+    kernel = parse_kernel(text + body)
+    found = list(cases(kernel, guard, (), threads=2, can_shift=False))
+    assert len({tuple(case.sizes.dims.values()) for case in found}) >= 8
+    for case in found:
+        rows, columns = case.sizes.dims["k0"], case.sizes.dims["k1"]
+        assert columns % 32 == 0
+        assert rows % (columns // 32) == 0
