@@ -82,20 +82,19 @@ class Snapshot:
         launch = self.plan.steps[step]
         assert isinstance(launch, Launch)  # no other step has a selector
         choice: Choice | None = None
-        for facts, selection in reversed(decided.alternatives):
+        for facts, selection in decided.alternatives[::-1]:
             kernel = None
             if selection.variant != FALLBACK:
-                kernel = self._kernel(launch.kernel, selection.variant)
+                key = (launch.kernel, selection.variant)
+                kernel = self._kernels.get(key) or self._kernel(*key)
             choice = Choice(kernel, selection, decided.is_covered, facts, choice)
         assert choice is not None  # a decision has at least the Fallback
         return choice
 
     def _kernel(self, kernel: str, variant: int) -> LoadedKernel:
         """A Variant's binary, remembered: an Artifact's launch metadata are long to hash."""
-        found = self._kernels.get((kernel, variant))
-        if found is None:
-            found = self.loaded[self.tables[kernel].variants[variant].artifact]
-            self._kernels[kernel, variant] = found
+        found = self.loaded[self.tables[kernel].variants[variant].artifact]
+        self._kernels[kernel, variant] = found
         return found
 
 

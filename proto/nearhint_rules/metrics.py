@@ -97,9 +97,10 @@ class _BoundRatio:
 
     def nearest(self, dims: Dims) -> int:
         total = self._bias
+        log2 = math.log2
         for (sizes, cells), size in zip(self._axes, dims, strict=True):
             constant, slope = cells[bisect_left(sizes, size)]
-            total += constant + slope * round(math.log2(size) * _UNIT)
+            total += constant + slope * int(log2(size) * _UNIT + 0.5)
         lanes = self._lanes.unpack(total.to_bytes(self._lanes.size, "little"))
         least = min(lanes)
         best = lanes.index(least)

@@ -13,7 +13,7 @@ not beat the Fallback there beyond noise. The same Table gives the same answer i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from nearhint_rules.candidates import Candidate, Candidates, Row
@@ -219,40 +219,37 @@ class StepSelector:
         missing = ~self._facts.held(dims)
         found: list[Alternative] = []
         tried = 0
-        for row in self._nearest_first(dims):
+        # The nearest hint answers nearly always: the order of the others can wait.
+        order = [self._hints.nearest(dims)]
+        for at in order:
+            row = self._rows[at] or self._row(at)
             eligible = [each for each in row.candidates if not each.needs & missing]
-            if not eligible:
-                continue
-            distance, is_beyond = _log2_distance(dims, row.dims, self._cutoff)
-            if is_beyond:
-                # The default Variant first: whoever else is eligible only makes this hint the
-                # one that answers.
-                eligible.sort(key=lambda each: each.variant != row.default)
-            for candidate in eligible:
-                if candidate.implied & tried:
-                    continue
-                tried |= candidate.bit
+            if eligible:
+                distance, is_beyond = _log2_distance(dims, row.dims, self._cutoff)
                 if is_beyond:
-                    selection = self._beyond(row, candidate, distance)
-                else:
-                    selection = self._at(row, candidate, eligible, dims, distance)
-                found.append((candidate.pointer_facts, selection))
-                if not candidate.pointer_facts:
-                    return tuple(found)
-            if all(implied & tried for implied in self._implied):
-                break
+                    # The default Variant first: whoever else is eligible only makes this hint the
+                    # one that answers.
+                    eligible.sort(key=lambda each: each.variant != row.default)
+                for candidate in eligible:
+                    if candidate.implied & tried:
+                        continue
+                    tried |= candidate.bit
+                    if is_beyond:
+                        selection = self._beyond(row, candidate, distance)
+                    else:
+                        selection = self._at(row, candidate, eligible, dims, distance)
+                    found.append((candidate.pointer_facts, selection))
+                    if not candidate.pointer_facts:
+                        return tuple(found)
+                if all(implied & tried for implied in self._implied):
+                    break
+            if len(order) == 1:
+                order += self._hints.order(dims)[1:]
         return (*found, self._nothing)
 
-    def _nearest_first(self, dims: Dims) -> Iterator[Row]:
-        yield self._row(self._hints.nearest(dims))
-        for at in self._hints.order(dims)[1:]:
-            yield self._row(at)
-
     def _row(self, at: int) -> Row:
-        """A hint, made ready the first time that it is the nearest."""
-        row = self._rows[at]
-        if row is None:
-            row = self._rows[at] = self._candidates.row(self._complete[at])
+        """A hint, made ready the first time that it is asked."""
+        row = self._rows[at] = self._candidates.row(self._complete[at])
         return row
 
     def _at(
