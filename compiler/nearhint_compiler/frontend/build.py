@@ -46,7 +46,9 @@ class _Here:
 
     def read(self, operand: int) -> Value:
         read = self.loops.reads[operand]
-        return self.builder.element(read.value, read_index(read, self.index), self.depth)
+        ranges = self.builder.group.space.ranges(self.builder.graph.ranges)
+        index = read_index(read, self.index, ranges)
+        return self.builder.element(read.value, index, self.depth)
 
 
 @dataclass(slots=True)

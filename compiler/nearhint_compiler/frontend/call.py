@@ -99,13 +99,14 @@ class Call:
 
     def tensor(self, name: str) -> TensorType:
         """The type of a tensor argument."""
-        return self._tensor(self.arguments[name])[1]
+        return self.tensor_at(self.arguments[name])[1]
 
     def value(self, name: str) -> int:
         """The number of a tensor argument."""
-        return self._tensor(self.arguments[name])[0]
+        return self.tensor_at(self.arguments[name])[0]
 
-    def _tensor(self, arg: Arg) -> tuple[int, TensorType]:
+    def tensor_at(self, arg: Arg) -> tuple[int, TensorType]:
+        """The number and the type of a tensor among the arguments."""
         if not isinstance(arg, Ref):
             raise Unlowerable("a tensor is wanted")
         found = self.types[arg.value]
@@ -113,6 +114,8 @@ class Call:
             raise Unlowerable("a tensor of an unknown dtype")
         if found.device != self.device and not is_host_scalar(found):
             raise Unlowerable("an operand on another device")
+        if is_host_scalar(found) and found.dtype in dtypes.STORED_FLOATS:
+            raise Unlowerable("an 8-bit float handed over by value")
         return arg.value, found
 
     def size(self, arg: Arg) -> Expr:
@@ -193,7 +196,7 @@ class Call:
         )
 
     def _tensor_operand(self, arg: Arg, shape: tuple[Expr, ...]) -> Operand:
-        value, found = self._tensor(arg)
+        value, found = self.tensor_at(arg)
         self.reads.append(Read(value, broadcast_dims(found.shape, shape)))
         place = len(self.reads) - 1
         kind = "tensor" if found.shape else "zero_dim"

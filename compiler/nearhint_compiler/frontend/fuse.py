@@ -3,6 +3,7 @@
 A *unit* is a group of loops, or a node that stays opaque. Two groups are joined if
 
     one space fits both                                     (`space.unify`)
+    a scan's space has its one reduced dim                  (`Fusion._fits`)
     whatever one reads of the other, it reads at the very   (`Fusion._fits`)
     point at which it is computed, so it stays in a register
     no unit outside depends on one and feeds the other      (`Units.can_join`)
@@ -22,6 +23,7 @@ from nearhint_compiler.frontend.loops import BROADCAST, Loops, Read
 from nearhint_compiler.frontend.lower import Graph
 from nearhint_compiler.frontend.space import Space, loop_index, space_of, unify
 from nearhint_compiler.frontend.worth import is_cheap, is_worth_a_launch
+from nearhint_compiler.ir import index as ix
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
 
@@ -188,6 +190,8 @@ class Fusion:
         """Whether all that the members read of each other is at hand at the same point."""
         left_nodes, right_nodes = self.units.members[left], self.units.members[right]
         nodes = {*left_nodes, *right_nodes}
+        if len(space.reduced_dims) != 1 and any(self.graph.loops[n].has_scan for n in nodes):
+            return False
         if len(self._inputs(nodes)) > INPUT_LIMIT:
             return False
         same = self.spaces[left] == self.spaces[right] == space
@@ -218,7 +222,7 @@ class Fusion:
     def _reads_here(self, node: int, read: Read, space: Space) -> bool:
         """Whether a member reads another member at the point at which that is computed."""
         graph, ranges = self.graph, space.ranges(self.graph.ranges)
-        index = read_index(read, self.place(node, space) or ())
+        index = read_index(read, self.place(node, space) or (), ranges)
         root, found = graph.root_index(read.value, index, ranges)
         wanted = output_index(graph, root, space, self.place(graph.producers[root], space))
         return found == wanted
@@ -269,9 +273,13 @@ class Fusion:
         return found | graph.unmovable
 
 
-def read_index(read: Read, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
+def read_index(read: Read, index: tuple[Expr, ...], ranges: ix.Ranges) -> tuple[Expr, ...]:
     """The index into a read value at a point of the reading loop."""
-    return tuple(ex.ZERO if dim == BROADCAST else index[dim] for dim in read.dims)
+    found = [ex.ZERO if dim == BROADCAST else index[dim] for dim in read.dims]
+    if read.window is not None:
+        dim = read.window.dim
+        found[dim] = ix.simplify(read.window.at(found[dim]), ranges)
+    return tuple(found)
 
 
 def output_index(

@@ -13,9 +13,30 @@ from typing import Protocol, TypeAlias
 
 from nearhint_compiler.frontend.emitter import Emitter, Value
 from nearhint_compiler.ir.index import Ranges
-from nearhint_rules.expr import Expr
+from nearhint_rules import expr as ex
+from nearhint_rules.expr import ZERO, Expr
 
 BROADCAST = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Where a loop reads along one dim: `start + step * i`, for i the loop's index less `skip`.
+
+    i is clamped into 0 .. `length` - 1, so that what is outside of the window can be read as well,
+    and then be left unused. `step` is 1 or -1.
+    """
+
+    dim: int
+    skip: Expr
+    length: Expr
+    start: Expr = ZERO
+    step: int = 1
+
+    def at(self, index: Expr) -> Expr:
+        """The position that the loop's index stands for."""
+        inside = ex.minimum(ex.maximum(ex.sub(index, self.skip), ZERO), ex.sub(self.length, 1))
+        return ex.add(self.start, ex.mul(self.step, inside))
 
 
 class Point(Protocol):
@@ -41,11 +62,12 @@ Remap: TypeAlias = Callable[[tuple[Expr, ...], Ranges], tuple[Expr, ...]]
 class Read:
     """A value that a loop reads: its dim d is indexed by dim `dims[d]` of the loop's shape.
 
-    `BROADCAST` stands for index 0.
+    `BROADCAST` stands for index 0. Along the dim of `window` it is read as that says.
     """
 
     value: int
     dims: tuple[int, ...]
+    window: Window | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +75,8 @@ class Loops:
     """A node as loops over `shape`, of which the dims in `axes` are reduced.
 
     `build` makes one value for each output of the node. An output in `per_row` varies along the
-    kept dims alone; any other has one element for each point of `shape`.
+    kept dims alone; any other has one element for each point of `shape`. A loop with a scan is
+    walked in order, so its group must have no other reduced dim than its own.
     """
 
     node: int
@@ -63,6 +86,7 @@ class Loops:
     build: Build
     per_row: frozenset[int] = frozenset()
     outputs: int = 1
+    has_scan: bool = False
 
     @property
     def is_pointwise(self) -> bool:

@@ -15,10 +15,12 @@ from nearhint_compiler.frontend.call import Call
 from nearhint_compiler.frontend.creation import CREATION
 from nearhint_compiler.frontend.duplicates import duplicates
 from nearhint_compiler.frontend.emitter import Emitter, Value
+from nearhint_compiler.frontend.joins import JOINS
 from nearhint_compiler.frontend.loops import Loops, Lowered, View
 from nearhint_compiler.frontend.normalisation import NORMALISATION
 from nearhint_compiler.frontend.pointwise import POINTWISE
 from nearhint_compiler.frontend.reductions import REDUCTIONS
+from nearhint_compiler.frontend.scans import SCANS
 from nearhint_compiler.frontend.views import VIEWS
 from nearhint_compiler.ir import index as ix
 from nearhint_rules import expr as ex
@@ -34,7 +36,9 @@ from nearhint_rules.program import (
 )
 
 Rule = Callable[[Call], Lowered]
-TABLE: Mapping[str, Rule] = {**POINTWISE, **CREATION, **REDUCTIONS, **NORMALISATION, **VIEWS}
+TABLE: Mapping[str, Rule] = {
+    **POINTWISE, **CREATION, **JOINS, **REDUCTIONS, **SCANS, **NORMALISATION, **VIEWS,
+}  # fmt: skip
 """Every op that is lowered; any other is opaque. Attention and matrix products are never here."""
 
 

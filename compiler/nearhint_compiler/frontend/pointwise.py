@@ -17,7 +17,7 @@ from nearhint_compiler.frontend.call import Call, Operand
 from nearhint_compiler.frontend.emitter import Emitter, Value
 from nearhint_compiler.frontend.loops import Loops, Point
 from nearhint_rules.expr import Int
-from nearhint_rules.program import Arg
+from nearhint_rules.program import DTYPES, Arg
 
 Rule: TypeAlias = Callable[[Call], Loops]
 Body: TypeAlias = Callable[..., Value]
@@ -288,6 +288,21 @@ def _lerp(e: Emitter, x: Value, y: Value, weight: Value) -> Value:
     return e.op("where", e.op("lt", e.op("abs", weight), half), near, far)
 
 
+def _shift(name: str) -> Body:
+    """A shift by less than nothing, or by the width or more, leaves the sign's copies or zeros."""
+
+    def body(e: Emitter, x: Value, places: Value) -> Value:
+        last = 8 * DTYPES[x.dtype] - 1
+        inside = e.op(name, x, e.op("and", places, e.const(x.dtype, last)))
+        keeps_sign = name == "shr" and x.dtype != "u8"
+        beyond = e.op("shr", x, e.const(x.dtype, last)) if keeps_sign else e.const(x.dtype, 0)
+        is_beyond = e.op("gt", places, e.const(x.dtype, last))
+        is_before = e.op("lt", places, e.const(x.dtype, 0))
+        return e.op("where", e.op("or", is_beyond, is_before), beyond, inside)
+
+    return body
+
+
 def _isnan(e: Emitter, x: Value) -> Value:
     return e.const("bool", 0) if x.dtype not in dtypes.FLOATS else e.op("isnan", x)
 
@@ -385,6 +400,16 @@ POINTWISE: Mapping[str, Rule] = {
         f"aten.bitwise_{name}.{overload}": elementwise(_op(name), "self other")
         for name in ("and", "or", "xor")
         for overload in ("Tensor", "Scalar")
+    },
+    **{
+        f"aten.{op}": elementwise(_shift(name), "self other")
+        for name, side, short in (("shl", "left", "l"), ("shr", "right", "r"))
+        for op in (
+            f"bitwise_{side}_shift.Tensor",
+            f"bitwise_{side}_shift.Tensor_Scalar",
+            f"__{short}shift__.Tensor",
+            f"__{short}shift__.Scalar",
+        )
     },
     # selection
     "aten.where.self": _where,

@@ -10,6 +10,7 @@ from nearhint_compiler.frontend import dtypes
 from nearhint_compiler.frontend.call import Call, per_row
 from nearhint_compiler.frontend.emitter import Emitter, Value
 from nearhint_compiler.frontend.loops import Loops, Point
+from nearhint_compiler.ir import index as ix
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr, Int
 from nearhint_rules.program import Arg
@@ -151,6 +152,36 @@ def _logsumexp(e: Emitter, x: Value, count: Expr) -> Sequence[Value]:
     return (e.op("add", e.op("log", total), shift),)
 
 
+def _extremal(kind: str, *, place: int, outputs: int) -> Rule:
+    """The rule of max and min over one dim or all: the value, its place (output `place`), or both.
+
+    The place is counted along the dim, or in row-major order over all dims.
+    """
+
+    def rule(call: Call) -> Loops:
+        call.bind(("self", "dim", "keepdim"), {"dim": None, "keepdim": False})
+        x_type = call.tensor("self")
+        shape, dtype = x_type.shape, x_type.dtype
+        axes = call.axes("dim", len(shape))
+        for position in range(outputs):
+            check_reduced(call, position, shape, axes, keepdim=call.flag("keepdim"))
+        if call.output(place).dtype != "i64" or (place and call.out.dtype != dtype):
+            raise Unlowerable("an extremum whose traced dtypes are not those it should have")
+        x = call.operand("self", shape)
+        inner = sorted(axes)
+        strides = ix.contiguous_strides([shape[axis] for axis in inner])
+
+        def build(point: Point) -> tuple[Value, ...]:
+            e = point.emit
+            value = x.at(point, dtype)
+            where = e.arg(kind, value, ix.linear([point.index[axis] for axis in inner], strides))
+            return (e.reduce(kind, value), where) if place else (where,)
+
+        return per_row(reduced(call, shape, axes, build), *range(outputs), outputs=outputs)
+
+    return rule
+
+
 _DIMS = "self dim keepdim"
 
 REDUCTIONS: Mapping[str, Rule] = {
@@ -164,6 +195,10 @@ REDUCTIONS: Mapping[str, Rule] = {
     "aten.amin.default": reduction(_simple("min"), _DIMS, dim=()),
     "aten.max.default": reduction(_simple("max"), "self"),
     "aten.min.default": reduction(_simple("min"), "self"),
+    "aten.max.dim": _extremal("max", place=1, outputs=2),
+    "aten.min.dim": _extremal("min", place=1, outputs=2),
+    "aten.argmax.default": _extremal("max", place=0, outputs=1),
+    "aten.argmin.default": _extremal("min", place=0, outputs=1),
     "aten.any.default": reduction(_any, "self", "own"),
     "aten.any.dim": reduction(_any, _DIMS, "own"),
     "aten.any.dims": reduction(_any, _DIMS, "own"),

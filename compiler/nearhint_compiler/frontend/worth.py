@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from nearhint_compiler.frontend.creation import CREATION
+from nearhint_compiler.frontend.joins import JOINS
 from nearhint_compiler.frontend.lower import Graph
 from nearhint_rules import expr as ex
 
@@ -20,7 +21,7 @@ HEAVY = frozenset(
 )  # fmt: skip
 """Ops that cost more than the memory traffic that recomputing them saves."""
 
-COPIES = frozenset({"aten.clone.default", "aten.contiguous.default", *CREATION})
+COPIES = frozenset({"aten.clone.default", "aten.contiguous.default", *CREATION, *JOINS})
 """Ops that eager runs as fast as any Kernel when they stand alone."""
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _TABLE = """
+__lshift__ Tensor Scalar
+__rshift__ Tensor Scalar
 _adaptive_avg_pool2d default
 _fused_rms_norm default
 _log_softmax default
@@ -54,6 +56,7 @@ constant_pad_nd default
 contiguous default
 cos default
 cosh default
+cumprod default
 cumsum default
 detach default
 diagonal default

@@ -250,6 +250,15 @@ def _keep(result: Any, first: int, slots: dict[int, Any]) -> None:
         slots[first + place] = item
 
 
+TOLERANCE: Mapping[torch.dtype, float] = {
+    torch.float8_e5m2: 0.25,
+    torch.float8_e4m3fn: 0.125,
+    torch.bfloat16: 3e-2,
+    torch.float16: 4e-3,
+    torch.float32: 2e-5,
+}
+
+
 def close(left: Any, right: Any, *, at_least: float = 0.0) -> None:
     """Asserts that a Plan's result is eager's: type, layout and values."""
     if not isinstance(right, torch.Tensor):
@@ -259,8 +268,9 @@ def close(left: Any, right: Any, *, at_least: float = 0.0) -> None:
     assert left.shape == right.shape
     wide = [dim for dim, size in enumerate(right.shape) if size > 1]
     assert [left.stride(dim) for dim in wide] == [right.stride(dim) for dim in wide]
-    tolerance = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float32: 2e-5}
-    limit = max(tolerance.get(right.dtype, 1e-9), at_least)
+    limit = max(TOLERANCE.get(right.dtype, 1e-9), at_least)
+    if right.dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        left, right = left.float(), right.float()
     torch.testing.assert_close(left, right, rtol=limit, atol=limit, equal_nan=True)
 
 

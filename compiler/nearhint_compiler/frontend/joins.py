@@ -1,0 +1,149 @@
+"""The lowering table of ops that move elements along one dim: one row an op.
+
+A join reads each part at an index that is moved into the part, and takes the one that the position
+lies in. It never divides, whatever the sizes are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from nearhint_compiler.errors import Unlowerable
+from nearhint_compiler.frontend import dtypes
+from nearhint_compiler.frontend.call import Call
+from nearhint_compiler.frontend.emitter import Value
+from nearhint_compiler.frontend.loops import Loops, Point, Read, Window
+from nearhint_compiler.ir import index as ix
+from nearhint_rules import expr as ex
+from nearhint_rules.expr import Expr, Int
+from nearhint_rules.program import Arg, TensorType
+
+Rule: TypeAlias = Callable[[Call], Loops]
+PART_LIMIT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What a join reads for the positions below `end` that no earlier part has."""
+
+    end: Expr
+    read: Read
+
+
+def _parts(call: Call) -> Sequence[tuple[int, TensorType]]:
+    """The tensors of the argument `tensors`."""
+    listed = call["tensors"]
+    if not isinstance(listed, tuple) or not 0 < len(listed) <= PART_LIMIT:
+        raise Unlowerable(f"not one to {PART_LIMIT} parts")
+    found = [call.tensor_at(arg) for arg in listed]
+    if any(dtypes.CATEGORY[kind.dtype] > dtypes.CATEGORY[call.out.dtype] for _, kind in found):
+        raise Unlowerable("parts of a dtype that the result cannot hold")
+    return found
+
+
+def _joined(call: Call, dim: int, parts: Sequence[_Part]) -> Loops:
+    """The loop that takes, at each position along `dim`, the first part that it is in."""
+    dtype = call.out.dtype
+    call.reads.extend(part.read for part in parts)
+
+    def build(point: Point) -> tuple[Value]:
+        e = point.emit
+        values = [e.cast(point.read(place), dtype) for place in range(len(parts))]
+        position = e.iota(point.index[dim])
+        chosen = values[-1]
+        for part, value in zip(reversed(parts[:-1]), reversed(values[:-1]), strict=True):
+            chosen = e.op("where", e.op("lt", position, e.iota(part.end)), value, chosen)
+        return (chosen,)
+
+    return call.loops(call.out.shape, frozenset(), build)
+
+
+def _cat(call: Call) -> Loops:
+    call.bind(("tensors", "dim"), {"dim": Int(0)})
+    shape = call.out.shape
+    dim = call.axis(call["dim"], len(shape))
+    found: list[_Part] = []
+    start: Expr = ex.ZERO
+    for value, kind in _parts(call):
+        length = kind.shape[dim] if len(kind.shape) == len(shape) else ex.ZERO
+        if kind.shape != (*shape[:dim], length, *shape[dim + 1 :]):
+            raise Unlowerable("parts of another shape than the whole")
+        if not ix.is_positive(length, call.ranges):
+            raise Unlowerable("a part that may be empty")
+        window = Window(dim, start, length)
+        start = ex.add(start, length)
+        found.append(_Part(start, Read(value, tuple(range(len(shape))), window)))
+    if start != shape[dim]:
+        raise Unlowerable("parts that do not make up the whole")
+    return _joined(call, dim, found)
+
+
+def _stack(call: Call) -> Loops:
+    call.bind(("tensors", "dim"), {"dim": Int(0)})
+    shape = call.out.shape
+    dim = call.axis(call["dim"], len(shape))
+    dims = tuple(place for place in range(len(shape)) if place != dim)
+    parts = _parts(call)
+    if shape[dim] != Int(len(parts)):
+        raise Unlowerable("another number of parts than the whole has")
+    if any(kind.shape != (*shape[:dim], *shape[dim + 1 :]) for _, kind in parts):
+        raise Unlowerable("parts of another shape than the whole")
+    found = [_Part(Int(place), Read(value, dims)) for place, (value, _) in enumerate(parts, 1)]
+    return _joined(call, dim, found)
+
+
+def _one_dim(call: Call, arg: Arg) -> int:
+    """The one dim that a list names; without dims it would be the flattened tensor."""
+    items = arg if isinstance(arg, tuple) else (arg,)
+    if len(items) != 1:
+        raise Unlowerable("not one dim")
+    return call.axis(items[0], len(call.out.shape))
+
+
+def _roll(call: Call) -> Loops:
+    """The last `shift` positions, then all before them."""
+    call.bind(("self", "shifts", "dims"), {"dims": ()})
+    shape = call.out.shape
+    shifts = call.sizes("shifts")
+    if len(shifts) != 1 or call.tensor("self").shape != shape:
+        raise Unlowerable("not one shift")
+    dim = _one_dim(call, call["dims"])
+    size, shift = shape[dim], shifts[0]
+    if isinstance(shift, Int) and isinstance(size, Int):
+        shift = Int(shift.value % max(size.value, 1))
+    elif isinstance(shift, Int) and shift.value < 0:
+        shift = ex.add(size, shift)
+    kept = ex.sub(size, shift)
+    if not all(ix.is_positive(length, call.ranges) for length in (shift, kept)):
+        raise Unlowerable("a shift that is not provably within the dim")
+    value, dims = call.value("self"), tuple(range(len(shape)))
+    return _joined(
+        call,
+        dim,
+        (
+            _Part(shift, Read(value, dims, Window(dim, ex.ZERO, shift, start=kept))),
+            _Part(size, Read(value, dims, Window(dim, shift, kept))),
+        ),
+    )
+
+
+def _flip(call: Call) -> Loops:
+    call.bind(("self", "dims"), {})
+    shape = call.out.shape
+    if call.tensor("self").shape != shape:
+        raise Unlowerable("a flip whose traced shape is not its input's")
+    dim = _one_dim(call, call["dims"])
+    size = shape[dim]
+    window = Window(dim, ex.ZERO, size, start=ex.sub(size, 1), step=-1)
+    read = Read(call.value("self"), tuple(range(len(shape))), window)
+    return _joined(call, dim, (_Part(size, read),))
+
+
+JOINS: Mapping[str, Rule] = {
+    "aten.cat.default": _cat,
+    "aten.stack.default": _stack,
+    "aten.roll.default": _roll,
+    "aten.flip.default": _flip,
+}

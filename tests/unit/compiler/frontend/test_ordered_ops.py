@@ -1,0 +1,199 @@
+"""Ops for which order counts: places of extrema, running sums, and what moves along one dim."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tests.unit.compiler.frontend.building import S0, S1, Builder, tensor
+from tests.unit.compiler.frontend.running import check, launched_nodes
+from tests.unit.compiler.frontend.test_ops import awkward, drawn
+from torch import Tensor
+
+from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.pipeline import Lowered, lower
+from nearhint_rules import expr as ex
+from nearhint_rules.program import Program, TensorType
+
+Function = Callable[..., Any]
+PLACES: dict[str, Function] = {
+    "argmax": lambda x: x.argmax(-1),
+    "argmax first": lambda x: x.argmax(0, keepdim=True),
+    "argmax all": lambda x: x.argmax(),
+    "argmin": lambda x: x.argmin(1),
+    "argmin all": lambda x: x.argmin(),
+    "max": lambda x: x.max(1),
+    "max keepdim": lambda x: x.max(-1, keepdim=True),
+    "min": lambda x: x.min(0),
+    "index alone": lambda x: x.min(1)[1],
+    "of a product": lambda x: (x * x).argmax(1),
+    "used again": lambda x: x - x.max(1, keepdim=True)[0],
+    "compared": lambda x: x.argmax(-1, keepdim=True) == torch.arange(x.shape[-1]),
+    "turned": lambda x: x.permute(2, 0, 1).argmax(),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize("kind", ["plain", "ties", "awkward", "transposed", "half"])
+def test_places_of_extrema(name: str, kind: str) -> None:
+    x = {
+        "plain": drawn(5, 7, 12),
+        "ties": drawn(5, 7, 12).round(),
+        "awkward": awkward(5, 7, 12),
+        "half": drawn(5, 7, 12, dtype=torch.float16),
+        "transposed": drawn(12, 7, 5).round().transpose(0, 2),
+    }[kind]
+    lowered = check(PLACES[name], x)
+    assert any(isinstance(node, ir.Arg) for node in bodies(lowered)) == (name != "used again")
+
+
+def test_places_of_integers() -> None:
+    check(lambda x: (x.argmax(1), *x.min(0)), drawn(9, 8, dtype=torch.int32))
+
+
+SCANS: dict[str, Function] = {
+    "cumsum": lambda x: x.cumsum(-1),
+    "cumsum middle": lambda x: x.cumsum(1),
+    "cumprod": lambda x: x.cumprod(0),
+    "of f64": lambda x: x.cumsum(1, dtype=torch.float64),
+    "of bools": lambda x: (x > 0).cumsum(1),
+    "product of integers": lambda x: (x > 0).int().cumprod(1),
+    "of a product": lambda x: (x * 2).cumsum(1) + 1,
+    "twice": lambda x: x.cumsum(1).cumsum(1),
+    "normalised": lambda x: x.cumsum(1) / x.sum(1, keepdim=True),
+}
+
+
+@pytest.mark.parametrize("name", SCANS)
+@pytest.mark.parametrize("kind", ["plain", "transposed", "half", "bfloat"])
+def test_running_reductions(name: str, kind: str) -> None:
+    x = {
+        "plain": drawn(5, 7, 12).abs() + 0.5,
+        "half": drawn(5, 7, 12, dtype=torch.float16).abs() + 0.5,
+        "bfloat": drawn(5, 7, 12, dtype=torch.bfloat16).abs() + 0.5,
+        "transposed": drawn(12, 7, 5).transpose(0, 2).abs() + 0.5,
+    }[kind]
+    lowered = check(SCANS[name], x)
+    assert any(isinstance(node, ir.Scan) for node in bodies(lowered))
+
+
+def test_a_scan_over_one_element_is_no_scan() -> None:
+    lowered = check(lambda x: (x * 2).cumsum(1) + 1, drawn(5, 1, 12))
+    assert len(launched_nodes(lowered)) == 1
+    assert not any(isinstance(node, ir.Scan) for node in bodies(lowered))
+
+
+def scan_and_reductions(reshaped: bool) -> Program:
+    """A scan over s1, and a sum over the same elements as two dims of 4 and s1 or as one."""
+    b = Builder()
+    size = ex.mul(4, S1)
+    x = b.input(S0, size)
+    b_kind, folded = tensor(S0, size), tensor(S0, 4, S1)
+    running = b.call("aten.cumsum.default", x, 1, out=b_kind)
+    if reshaped:
+        y = b.call("aten.view.default", x, [S0, 4, S1], out=folded, alias=x)
+        total = b.call("aten.sum.dim_IntList", y, [1, 2], out=tensor(S0))
+    else:
+        total = b.call("aten.sum.dim_IntList", x, [1], out=tensor(S0))
+    return b.program(running, total)
+
+
+def test_a_scan_shares_a_kernel_with_one_reduced_dim_and_with_no_more() -> None:
+    (together,) = lower(scan_and_reductions(False), target_kind="cpu").kernels
+    assert len(together.kernel.reduction) == 1
+    apart = lower(scan_and_reductions(True), target_kind="cpu").kernels
+    assert len(apart) == 2
+    for kernel in apart:
+        if any(isinstance(node, ir.Scan) for node in kernel.kernel.body):
+            assert len(kernel.kernel.reduction) == 1
+
+
+def halves(x: Tensor) -> tuple[Tensor, Tensor]:
+    half = x.shape[-1] // 2
+    return x[..., :half], x[..., half:]
+
+
+JOINS: dict[str, Function] = {
+    "cat": lambda x: torch.cat((x, x * 2), 1) + 1,
+    "cat last": lambda x: torch.cat((x + 1, x[..., :3], x), -1) * 2,
+    "cat of a sum": lambda x: torch.cat((x.sum(1, keepdim=True), x), 1) + 1,
+    "cat of dtypes": lambda x: torch.cat((x.double(), x > 0, x), 0) + 1,
+    "rotate half": lambda x: torch.cat((-halves(x)[1], halves(x)[0]), -1) * 0.5 + x,
+    "stack": lambda x: torch.stack((x, x * 2, -x), 1) + 1,
+    "stack last": lambda x: torch.stack((x.cos(), -x), -1).flatten(-2) + 1,
+    "roll": lambda x: x.roll(2, 1) + x,
+    "roll back": lambda x: x.roll(-1, -1) * x,
+    "roll far": lambda x: x.roll(1, 0) - x,
+    "flip": lambda x: x.flip(1) + x,
+    "reduced": lambda x: torch.cat((x, x), -1).sum(-1),
+}
+
+
+@pytest.mark.parametrize("name", JOINS)
+@pytest.mark.parametrize("kind", ["plain", "transposed"])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_what_moves_along_one_dim(name: str, kind: str, dynamic: bool) -> None:
+    x = {"plain": drawn(5, 7, 12), "transposed": drawn(12, 7, 5).transpose(0, 2)}[kind]
+    check(JOINS[name], x, dynamic=dynamic)
+
+
+@pytest.mark.parametrize("name", ["cat", "rotate half", "stack", "roll", "flip", "reduced"])
+def test_a_join_that_meets_arithmetic_is_part_of_its_kernel_and_never_divides(name: str) -> None:
+    lowered = check(JOINS[name], drawn(5, 7, 12), dynamic=False)
+    assert len(launched_nodes(lowered)) == 1
+    assert not any(divisions(node.index) for node in bodies(lowered) if isinstance(node, ir.Load))
+
+
+def divisions(index: ex.Expr) -> bool:
+    is_one = isinstance(index, ex.FloorDiv | ex.Mod)
+    return is_one or any(map(divisions, ex.children(index)))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.cat((x, x), 1),
+        lambda x: torch.stack((x, x), 1),
+        lambda x: x.flip(0),
+    ],
+)
+def test_a_join_that_stands_alone_stays_a_node(function: Function) -> None:
+    assert not launched_nodes(check(function, drawn(5, 7)))
+
+
+def test_too_many_parts_stay_a_node() -> None:
+    lowered = check(lambda x: torch.cat([x] * 9, 1) + 1, drawn(5, 7))
+    assert [len(nodes) for nodes in launched_nodes(lowered)] == [1]
+
+
+def test_an_empty_part_stays_a_node() -> None:
+    check(lambda x, y: torch.cat((x, y), 0) + 1, drawn(5, 7), drawn(0, 7))
+
+
+SHIFTS: dict[str, Function] = {
+    "left": lambda x, y: x << y,
+    "right": lambda x, y: x >> y,
+    "by a number": lambda x, y: (x << 3) + (y >> 1),
+    "by too many": lambda x, y: (x << 70) | (y >> 70),
+}
+
+
+@pytest.mark.parametrize("name", SHIFTS)
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int8, torch.uint8])
+def test_shifts(name: str, dtype: torch.dtype) -> None:
+    x, places = drawn(30, 5, dtype=dtype), drawn(5, dtype=dtype, seed=1)
+    assert launched_nodes(check(SHIFTS[name], x, places))
+
+
+def bodies(lowered: Lowered) -> list[ir.BodyNode]:
+    return [node for kernel in lowered.kernels for node in kernel.kernel.body]
+
+
+def test_an_index_of_another_dtype_stays_a_node() -> None:
+    b = Builder()
+    x = b.input(S0, S1)
+    wrong = TensorType("i32", (S0,), (ex.ONE,), "cpu")
+    place = b.call("aten.argmax.default", x, 1, out=wrong)
+    assert not lower(b.program(place), target_kind="cpu").kernels
