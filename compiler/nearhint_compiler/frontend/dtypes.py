@@ -9,13 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from nearhint_compiler.errors import Unlowerable
+from nearhint_compiler.ir.nodes import LOW_PRECISION
+
 FLOATS = ("f64", "f32", "f16", "bf16")
+STORED_FLOATS = ("f8e4m3fn", "f8e5m2")
+"""Floats that torch casts to and from, and has no arithmetic or promotion for."""
 INTEGERS = ("i64", "i32", "i16", "i8", "u8")
 DEFAULT_FLOAT = "f32"
 CATEGORY: Mapping[str, int] = {
     "bool": 0,
     **dict.fromkeys(INTEGERS, 1),
-    **dict.fromkeys(FLOATS, 2),
+    **dict.fromkeys((*FLOATS, *STORED_FLOATS), 2),
 }
 _WIDTH: Mapping[str, int] = {"i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1}
 
@@ -24,6 +29,8 @@ def promote(left: str, right: str) -> str:
     """The dtype of two tensors of the same kind: `torch.promote_types`."""
     if left == right:
         return left
+    if left in STORED_FLOATS or right in STORED_FLOATS:
+        raise Unlowerable("a promotion of 8-bit floats")
     if CATEGORY[left] != CATEGORY[right]:
         return left if CATEGORY[left] > CATEGORY[right] else right
     if CATEGORY[left] == 2:
@@ -62,4 +69,4 @@ def number_dtype(value: bool | int | float) -> str:
 
 def compute_dtype(dtype: str) -> str:
     """What values of `dtype` are computed in: f32 for low precision, else `dtype` itself."""
-    return "f32" if dtype in ("f16", "bf16") else dtype
+    return "f32" if dtype in LOW_PRECISION else dtype

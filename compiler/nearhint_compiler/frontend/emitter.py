@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from nearhint_compiler.errors import Unlowerable
-from nearhint_compiler.frontend.dtypes import CATEGORY, INTEGERS, compute_dtype
+from nearhint_compiler.frontend.dtypes import CATEGORY, INTEGERS, STORED_FLOATS, compute_dtype
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
@@ -22,6 +22,8 @@ _PACK: Mapping[str, tuple[str, str]] = {
     "i64": ("<q", "<Q"), "i32": ("<i", "<I"), "i16": ("<h", "<H"), "i8": ("<b", "<B"),
     "u8": ("<B", "<B"), "bool": ("<?", "<B"),
 }  # fmt: skip
+SATURATED: Mapping[str, float] = {"f8e4m3fn": 448.0}
+"""Dtypes without infinity, and what torch's casts make of all that is larger (from 2.12 on)."""
 _INTEGER_DIVISIONS = frozenset({"floordiv", "truncdiv", "mod", "fmod"})
 
 
@@ -120,13 +122,31 @@ class Emitter:
         cast = self.cast(value, dtype)
         if compute_dtype(dtype) == dtype or value.dtype == dtype:
             return cast
+        if dtype in SATURATED:
+            cast = self._saturated(cast.node, SATURATED[dtype])
         narrow = self.emit(ir.Op("cast", dtype, (cast.node,)), dtype)
         return self._raised(narrow)
+
+    def _saturated(self, node: int, largest: float) -> Value:
+        """An f32 node moved into -largest .. largest, unless it is clamped to no more already."""
+        low, high = self.const("f32", -largest), self.const("f32", largest)
+        match self.body[node]:
+            case ir.Op("min", "f32", (inner, above)) if above == high.node:
+                match self.body[inner]:
+                    case ir.Op("max", "f32", (_, below)) if below == low.node:
+                        return Value(node, "f32")
+                    case _:
+                        pass
+            case _:
+                pass
+        return self.op("min", self.op("max", Value(node, "f32"), low), high)
 
     def op(self, name: str, *operands: Value) -> Value:
         """An elementwise op; raises `Unlowerable` if `ir.OPS` does not allow its dtypes."""
         rule = ir.OPS[name]
         dtype = operands[-1].dtype
+        if any(operand.dtype in STORED_FLOATS for operand in operands):
+            raise Unlowerable(f"{name} of 8-bit floats")
         kinds = [compute_dtype(operand.dtype) for operand in operands]
         checked = kinds[1:] if name == "where" else kinds
         if len(operands) != rule.arity or any(
@@ -149,22 +169,22 @@ class Emitter:
     def reduce(self, kind: str, operand: Value) -> Value:
         """A reduction over the whole reduction space."""
         dtype = compute_dtype(operand.dtype)
-        if dtype not in ir.REDUCTIONS[kind]:
-            raise Unlowerable(f"{kind} of {dtype}")
+        if dtype not in ir.REDUCTIONS[kind] or operand.dtype in STORED_FLOATS:
+            raise Unlowerable(f"{kind} of {operand.dtype}")
         return self.emit(ir.Reduce(kind, dtype, operand.node), operand.dtype)
 
     def arg(self, kind: str, operand: Value, index: Expr) -> Value:
         """`index` of the extremal element over the reduction space, an i64."""
         dtype = compute_dtype(operand.dtype)
-        if dtype not in ir.REDUCTIONS[kind]:
-            raise Unlowerable(f"arg{kind} of {dtype}")
+        if dtype not in ir.REDUCTIONS[kind] or operand.dtype in STORED_FLOATS:
+            raise Unlowerable(f"arg{kind} of {operand.dtype}")
         return self.emit(ir.Arg(kind, dtype, operand.node, index), "i64")
 
     def scan(self, kind: str, operand: Value) -> Value:
         """A running reduction along the one reduction loop."""
         dtype = compute_dtype(operand.dtype)
-        if dtype not in ir.REDUCTIONS[kind]:
-            raise Unlowerable(f"scan {kind} of {dtype}")
+        if dtype not in ir.REDUCTIONS[kind] or operand.dtype in STORED_FLOATS:
+            raise Unlowerable(f"scan {kind} of {operand.dtype}")
         return self.emit(ir.Scan(kind, dtype, operand.node), operand.dtype)
 
     def is_integer(self, value: Value) -> bool:

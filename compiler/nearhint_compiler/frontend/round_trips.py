@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from nearhint_compiler.ir import nodes as ir
 
 _EXACT = frozenset(
-    {("bf16", "f32"), ("f16", "f32"), ("bf16", "f64"), ("f16", "f64"), ("f32", "f64")}
+    {("f32", "f64"), *((low, wide) for low in ir.LOW_PRECISION for wide in ir.FLOATS)}
 )
 """(from, to): every value of the first is one of the second."""
 

@@ -1,7 +1,8 @@
 """Runs a Fallback's Program with ATen, on inputs of its own: the original ops as captured.
 
 In `native` precision for measuring, with as little as possible between two ops; in `f64`, where
-every float dtype is replaced, for checking a lowering.
+every float dtype is replaced, for checking a lowering. What is too large for f8e4m3fn becomes its
+largest number there as well, because that is no error of rounding.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 
 from nearhint_daemon.workers.aten_ops import ALLOWED, HALF_TO_FLOAT
 from nearhint_daemon.workers.errors import FallbackInvalid, OpNotAllowed
+from nearhint_daemon.workers.tolerance import PRECISIONS
 from nearhint_rules import expr as ex
 from nearhint_rules import program as pr
 
@@ -25,8 +27,9 @@ DTYPES: Mapping[str, torch.dtype] = {
     "f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,
     "i64": torch.int64, "i32": torch.int32, "i16": torch.int16, "i8": torch.int8,
     "u8": torch.uint8, "bool": torch.bool,
+    "f8e4m3fn": torch.float8_e4m3fn, "f8e5m2": torch.float8_e5m2,
 }  # fmt: skip
-FLOATS = frozenset({"f64", "f32", "f16", "bf16"})
+FLOATS = frozenset({"f64", "f32", "f16", "bf16", "f8e4m3fn", "f8e5m2"})
 _KEYWORDS: Mapping[tuple[str, str], object] = {
     ("layout", "strided"): torch.strided,
     ("memory_format", "preserve"): torch.preserve_format,
@@ -144,6 +147,8 @@ class AtenProgram:
         call = getattr(getattr(getattr(torch.ops, namespace), name), overload)
         keywords = {key: self._constant(arg, f"nodes[{index}].{key}") for key, arg in node.kwargs}
         args = list(node.args)
+        if self._precision == "f64" and _makes_f8e4m3fn(self._program, node):
+            call = _saturating(call)
         if self._precision == "f64" and len(args) > HALF_TO_FLOAT.get(node.op, len(args)):
             args[HALF_TO_FLOAT[node.op]] = False
         return _Step(
@@ -211,6 +216,23 @@ class AtenProgram:
                 raise FallbackInvalid(f"{place}: a value where a constant is wanted")
             case _:
                 return ex.evaluate(arg, self._sizes)
+
+
+def _makes_f8e4m3fn(program: pr.Program, node: pr.Node) -> bool:
+    """Whether the one result is in f8e4m3fn, and no argument: a cast, or a tensor of a number."""
+    types = pr.value_types(program)
+    given, made = [types[value] for value in node.inputs], node.outputs
+    names = [found.dtype if isinstance(found, pr.TensorType) else "" for found in (*made, *given)]
+    return names[:1] == ["f8e4m3fn"] and "f8e4m3fn" not in names[1:]
+
+
+def _saturating(call: Callable[..., Any]) -> Callable[..., Any]:
+    largest = PRECISIONS["f8e4m3fn"].largest
+
+    def saturated(*args: Any, **keywords: Any) -> Any:
+        return call(*args, **keywords).clamp(-largest, largest)
+
+    return saturated
 
 
 def _with_keywords(call: Callable[..., Any], keywords: Mapping[str, Any]) -> Callable[..., Any]:

@@ -1,6 +1,8 @@
 """How each dtype lies in memory here, and its conversion to and from the reference's f64.
 
-numpy has no bfloat16: its bits are kept in u16, and rounded by hand (nearest, ties to even).
+numpy has no bfloat16: its bits are kept in u16, and rounded by hand (nearest, ties to even). Nor has
+it 8-bit floats (OCP 8-bit Floating Point Specification, revision 1.0): their bits are kept in u8,
+and a table of 256 values says what they are.
 """
 
 from __future__ import annotations
@@ -16,15 +18,56 @@ Array: TypeAlias = npt.NDArray[Any]
 STORAGE: Mapping[str, Any] = {
     "f64": np.float64, "f32": np.float32, "f16": np.float16, "bf16": np.uint16,
     "i64": np.int64, "i32": np.int32, "i16": np.int16, "i8": np.int8, "u8": np.uint8,
-    "bool": np.bool_,
+    "bool": np.bool_, "f8e4m3fn": np.uint8, "f8e5m2": np.uint8,
 }  # fmt: skip
-FLOATS = frozenset({"f64", "f32", "f16", "bf16"})
+FLOATS = frozenset({"f64", "f32", "f16", "bf16", "f8e4m3fn", "f8e5m2"})
+_NAN_CODE = 0x7F
+
+
+def _eight_bits(mantissa_bits: int, bias: int) -> Array:
+    """The numbers of codes 0 to 127, as if the last exponent were one like the others."""
+    codes = np.arange(128)
+    exponent, fraction = codes >> mantissa_bits, codes % (1 << mantissa_bits)
+    significand = fraction / (1 << mantissa_bits) + (exponent > 0)
+    return np.asarray(np.ldexp(significand, np.maximum(exponent, 1) - bias))
+
+
+_MAGNITUDES: Mapping[str, Array] = {"f8e4m3fn": _eight_bits(3, 7), "f8e5m2": _eight_bits(2, 15)}
+_SPECIAL_CODES: Mapping[str, Mapping[int, float]] = {
+    "f8e4m3fn": {0x7F: np.nan},
+    "f8e5m2": {0x7C: np.inf, 0x7D: np.nan, 0x7E: np.nan, 0x7F: np.nan},
+}
+
+
+def _all_values(dtype: str) -> Array:
+    positive = _MAGNITUDES[dtype].copy()
+    for code, value in _SPECIAL_CODES[dtype].items():
+        positive[code] = value
+    return np.concatenate((positive, -positive))
+
+
+_VALUES: Mapping[str, Array] = {dtype: _all_values(dtype) for dtype in _MAGNITUDES}
+
+
+def _eight_bit_codes(dtype: str, values: Array) -> Array:
+    """The nearest codes, ties to even; what is past the largest number gets the code after it."""
+    largest = min(_SPECIAL_CODES[dtype])
+    numbers = _MAGNITUDES[dtype][: largest + 1]
+    halfway = (numbers[:-1] + numbers[1:]) / 2
+    wide = np.asarray(values, np.float64)
+    size = np.abs(wide)
+    below = np.searchsorted(halfway, size, side="left")
+    is_tie = halfway[np.minimum(below, largest - 1)] == size
+    code = np.where(np.isnan(wide), _NAN_CODE, below + (is_tie & (below % 2 == 1)))
+    return np.asarray(code | (np.signbit(wide) << 7), np.uint8)
 
 
 def decode(dtype: str, stored: Array) -> Array:
     """Stored elements as the reference computes with them: floats in f64, the rest as they are."""
     if dtype == "bf16":
         return np.asarray((stored.astype(np.uint32) << 16).view(np.float32), np.float64)
+    if dtype in _VALUES:
+        return np.asarray(_VALUES[dtype][stored])
     if dtype in FLOATS:
         return stored.astype(np.float64)
     return stored
@@ -32,6 +75,8 @@ def decode(dtype: str, stored: Array) -> Array:
 
 def encode(dtype: str, values: Array) -> Array:
     """`values` as elements of `dtype`, floats rounded to nearest."""
+    if dtype in _VALUES:
+        return _eight_bit_codes(dtype, values)
     if dtype != "bf16":
         with np.errstate(over="ignore"):
             return np.asarray(values).astype(STORAGE[dtype])

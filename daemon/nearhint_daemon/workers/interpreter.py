@@ -2,8 +2,9 @@
 
 It shares no code with the emitters. Every float is computed in f64 and rounded nowhere, so a
 Variant's error is its distance from the mathematically faithful answer, not from another
-approximation; casts between floats are therefore the identity. Integers and booleans are exact,
-in their own dtype, with wrap-around.
+approximation; casts between floats are therefore the identity, but for what is too large for
+f8e4m3fn, which has no infinity: it becomes NaN. Integers and booleans are exact, in their own
+dtype, with wrap-around.
 
 It materialises the whole iteration space, so it is for small sizes (`POINT_LIMIT`).
 """
@@ -19,15 +20,18 @@ import numpy as np
 import numpy.typing as npt
 
 from nearhint_compiler.ir import nodes as ir
+from nearhint_daemon.workers.elements import STORAGE, decode
 from nearhint_rules import expr as ex
 from nearhint_rules.program import DTYPES
 
 Array: TypeAlias = npt.NDArray[Any]
 POINT_LIMIT = 1 << 24
+F8E4M3FN_LIMIT = 464.0
+"""Halfway from f8e4m3fn's largest number to what would be the next: all beyond it becomes NaN."""
 NUMPY_DTYPES: Mapping[str, Any] = {
     "f64": np.float64, "f32": np.float64, "f16": np.float64, "bf16": np.float64,
     "i64": np.int64, "i32": np.int32, "i16": np.int16, "i8": np.int8, "u8": np.uint8,
-    "bool": np.bool_,
+    "bool": np.bool_, "f8e4m3fn": np.float64, "f8e5m2": np.float64,
 }  # fmt: skip
 """What each IR dtype is computed in here: every float in f64."""
 
@@ -45,6 +49,15 @@ class Output:
     magnitudes: npt.NDArray[np.float64]
 
 
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """What an `arg` chooses from: the operand, the terms behind it, and the index, each by row."""
+
+    values: Array
+    magnitudes: Array
+    indices: Array
+
+
 class SpaceTooLargeError(ValueError):
     """The iteration space exceeds `POINT_LIMIT` points."""
 
@@ -60,6 +73,26 @@ def interpret(
     """
     with np.errstate(all="ignore"):
         return _Run(kernel, dims, inputs).outputs()
+
+
+def candidates(
+    kernel: ir.Kernel,
+    dims: Mapping[str, int],
+    inputs: Sequence[Array | float | int | bool],
+    arg: ir.Arg,
+) -> Candidates:
+    """What `arg`, a node of `kernel`, chooses from: arrays of pointwise points x reduced points."""
+    with np.errstate(all="ignore"):
+        run = _Run(kernel, dims, inputs)
+        values, scales = run.evaluated()
+        index = np.asarray(evaluate_index(arg.index, run.variables))
+        rows = math.prod(run.extents[: run.rank - len(run.reduction_axes)])
+        return Candidates(
+            *(
+                np.broadcast_to(array, run.extents).reshape(rows, -1)
+                for array in (values[arg.operand], scales[arg.operand], index)
+            )
+        )
 
 
 class _Run:
@@ -83,26 +116,30 @@ class _Run:
             self.variables[name] = np.arange(extent, dtype=np.int64).reshape(shape)
         self.inputs = inputs
 
-    def outputs(self) -> tuple[Output, ...]:
+    def evaluated(self) -> tuple[list[Array], list[Array]]:
+        """Every node's value and magnitude; a store has none."""
         values: list[Array] = []
         scales: list[Array] = []
-        written: dict[int, list[tuple[Array, Array, Array]]] = {}
         for position, node in enumerate(self.kernel.body):
-            if isinstance(node, ir.Store):
-                value, scale = values[node.value], scales[node.value]
-                index = np.asarray(evaluate_index(node.index, self.variables))
-                shape = np.broadcast_shapes(index.shape, self._store_shape(node))
-                parts = (index, value, scale)
-                index, value, scale = (np.broadcast_to(part, shape).ravel() for part in parts)
-                written.setdefault(node.param, []).append((index, value, scale))
-            else:
+            value = scale = np.zeros(())
+            if not isinstance(node, ir.Store):
                 value = self._value(position, node, values)
                 scale = _magnitude(node, value, values, scales, self.reduction_axes, self.extents)
-                values.append(value)
-                scales.append(scale)
+            values.append(value)
+            scales.append(scale)
+        return values, scales
+
+    def outputs(self) -> tuple[Output, ...]:
+        values, scales = self.evaluated()
+        written: dict[int, list[tuple[Array, Array, Array]]] = {}
+        for node in self.kernel.body:
+            if not isinstance(node, ir.Store):
                 continue
-            values.append(np.zeros(()))
-            scales.append(np.zeros(()))
+            index = np.asarray(evaluate_index(node.index, self.variables))
+            shape = np.broadcast_shapes(index.shape, self._store_shape(node))
+            parts = (index, values[node.value], scales[node.value])
+            index, value, scale = (np.broadcast_to(part, shape).ravel() for part in parts)
+            written.setdefault(node.param, []).append((index, value, scale))
         return tuple(
             Output(*(np.concatenate(parts) for parts in zip(*written[place], strict=True)))
             for place, param in enumerate(self.kernel.params)
@@ -210,13 +247,9 @@ def constant_value(dtype: str, bits: int) -> float | int | bool:
     """The value whose bit pattern is `bits`."""
     if dtype == "bool":
         return bool(bits)
-    if dtype == "bf16":
-        return float(np.uint32(bits << 16).view(np.float32))
-    width = DTYPES[dtype]
-    unsigned = np.dtype(f"u{width}").type(bits)
-    kind = "u" if dtype == "u8" else dtype[0]
-    value = unsigned.view(np.dtype(f"{kind}{width}"))
-    return float(value) if kind == "f" else int(value)
+    stored = np.asarray(bits, np.dtype(f"u{DTYPES[dtype]}")).view(STORAGE[dtype])
+    value = decode(dtype, stored)
+    return float(value) if value.dtype.kind == "f" else int(value)
 
 
 def cast(value: Array, source: str, target: str) -> Array:
@@ -226,6 +259,8 @@ def cast(value: Array, source: str, target: str) -> Array:
     if source[0] in "fb" and source != "bool" and target[0] in "iu":
         wide = np.trunc(np.nan_to_num(value, nan=0.0, posinf=0.0, neginf=0.0))
         return np.asarray(wide.astype(np.int64), NUMPY_DTYPES[target])
+    if target == "f8e4m3fn":
+        return np.where(np.abs(value) > F8E4M3FN_LIMIT, np.nan, value).astype(np.float64)
     return np.asarray(value, NUMPY_DTYPES[target])
 
 

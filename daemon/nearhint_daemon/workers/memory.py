@@ -18,14 +18,17 @@ from typing import Protocol
 
 import numpy as np
 
-from nearhint_daemon.workers.elements import STORAGE, Array
+from nearhint_daemon.workers.elements import FLOATS, STORAGE, Array
 
 LAYOUTS = ("aligned", "flush", "shifted")
 ALIGNMENT_BYTES = 256
 PAGE_BYTES = mmap.PAGESIZE
 PATTERN = 0xA5
 FLOAT_POISON = 0xFF
-"""Every byte of an output before the run: a NaN in each float dtype, with a payload of its own."""
+"""Every byte of an output before the run: a NaN in each float dtype, with a payload of its own.
+
+In f8e4m3fn it is the NaN with a sign, because there are but two.
+"""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -109,7 +112,7 @@ class GuardedBuffer:
 
 def poison_byte(dtype: str) -> int:
     """What an output is filled with before a run."""
-    return FLOAT_POISON if np.dtype(STORAGE[dtype]).kind == "f" or dtype == "bf16" else PATTERN
+    return FLOAT_POISON if dtype in FLOATS else PATTERN
 
 
 def close_all(buffers: Sequence[Buffer]) -> None:

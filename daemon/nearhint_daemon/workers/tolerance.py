@@ -33,7 +33,10 @@ from nearhint_daemon.workers.elements import Array
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """A float dtype: the distance from 1 to the next, the smallest normal and the largest."""
+    """A float dtype: the distance from 1 to the next, the smallest normal and the largest.
+
+    8-bit floats are never flushed, so for them `least` is the smallest number above zero.
+    """
 
     unit: float
     least: float
@@ -45,6 +48,8 @@ PRECISIONS: Mapping[str, Precision] = {
     "f32": Precision(2.0**-23, 2.0**-126, 3.4028234663852886e38),
     "f16": Precision(2.0**-10, 2.0**-14, 65504.0),
     "bf16": Precision(2.0**-7, 2.0**-126, 3.3895313892515355e38),
+    "f8e4m3fn": Precision(2.0**-3, 2.0**-9, 448.0),
+    "f8e5m2": Precision(2.0**-2, 2.0**-16, 57344.0),
 }
 FACTOR = 48.0
 ROUNDINGS = 4.0

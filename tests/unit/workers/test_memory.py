@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from nearhint_daemon.workers.elements import STORAGE, decode, encode
+from nearhint_daemon.workers.elements import FLOATS, STORAGE, decode, encode
 from nearhint_daemon.workers.memory import (
     ALIGNMENT_BYTES,
     LAYOUTS,
@@ -35,7 +35,7 @@ def test_an_output_starts_as_poison_and_its_surroundings_are_watched(
         found = buffer.read()
         assert found.size == count
         assert (found.view(np.uint8) == poison_byte(dtype)).all()
-        if np.dtype(STORAGE[dtype]).kind == "f" or dtype == "bf16":
+        if dtype in FLOATS:
             assert np.isnan(decode(dtype, found)).all()
         offset = buffer.address % ALIGNMENT_BYTES
         match layout:

@@ -1,0 +1,74 @@
+"""8-bit floats as torch has them: values, rounding, casts, poison, inputs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from nearhint_compiler.ir.text import parse_kernel
+from nearhint_daemon.workers.elements import decode, encode
+from nearhint_daemon.workers.interpreter import constant_value, interpret
+from nearhint_daemon.workers.tolerance import PRECISIONS
+
+NAMES = {"f8e4m3fn": torch.float8_e4m3fn, "f8e5m2": torch.float8_e5m2}
+CODES = np.arange(256, dtype=np.uint8)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_code_is_the_number_that_torch_says(name: str) -> None:
+    wanted = torch.from_numpy(CODES.copy()).view(NAMES[name]).double().numpy()
+    np.testing.assert_array_equal(decode(name, CODES), wanted)
+    found = np.array([constant_value(name, code) for code in range(256)])
+    np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_numbers_are_rounded_as_torch_does(name: str) -> None:
+    """Halfway cases above all, and their neighbours in f32."""
+    largest = PRECISIONS[name].largest
+    numbers = np.unique(np.abs(decode(name, CODES)))
+    numbers = numbers[np.isfinite(numbers)].astype(np.float32)
+    halfway = (numbers[:-1] + numbers[1:]) / 2
+    close = [np.nextafter(halfway, np.float32(side)) for side in (-1, largest)]
+    drawn = np.random.default_rng(0).normal(0, largest / 9, 1000).astype(np.float32)
+    values = np.concatenate((numbers, halfway, *close, drawn))
+    values = np.concatenate((values, -values)).astype(np.float32)
+    wanted = torch.from_numpy(values).to(NAMES[name]).view(torch.uint8).numpy()
+    np.testing.assert_array_equal(encode(name, values), wanted)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_largest_and_least_numbers_are_the_last_and_first_codes(name: str) -> None:
+    numbers = decode(name, CODES[:128])
+    assert np.nanmax(numbers[np.isfinite(numbers)]) == PRECISIONS[name].largest
+    assert numbers[1] == PRECISIONS[name].least
+    one = int(np.flatnonzero(numbers == 1.0)[0])
+    assert numbers[one + 1] - 1.0 == PRECISIONS[name].unit
+
+
+def test_what_is_too_large_becomes_nan_or_infinity() -> None:
+    large = np.array([464.0, 464.1, -480.0, np.inf])
+    np.testing.assert_array_equal(
+        decode("f8e4m3fn", encode("f8e4m3fn", large)), [448, np.nan, np.nan, np.nan]
+    )
+    wide = np.array([61439.0, 61440.0, -1e9, np.inf])
+    np.testing.assert_array_equal(
+        decode("f8e5m2", encode("f8e5m2", wide)), [57344, np.inf, -np.inf, np.inf]
+    )
+
+
+def test_the_interpreter_makes_nan_where_a_cast_overflows_and_rounds_nothing() -> None:
+    kernel = parse_kernel("""
+        (kernel (symbols k0) (pointwise k0) (reduction)
+          (params (in f32) (out f8e4m3fn) (out f8e5m2))
+          (body (load 0 p0)
+                (cast f8e4m3fn 0)
+                (cast f8e5m2 0)
+                (store 1 p0 1)
+                (store 2 p0 2)))
+    """)
+    values = np.array([1.01, 464.0, 465.0, -1e6])
+    narrow, wide = interpret(kernel, {"k0": 4}, [values])
+    np.testing.assert_array_equal(narrow.values, [1.01, 464.0, np.nan, np.nan])
+    np.testing.assert_array_equal(wide.values, values)
