@@ -9,7 +9,7 @@ May import: torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -90,6 +90,12 @@ class ShapeFacts:
             return None, None
         bounds = self._environment.bound_sympy(expression)
         return _finite(bounds.lower), _finite(bounds.upper)
+
+    def equations(self) -> Iterator[tuple[SymbolicExpr, SymbolicExpr]]:
+        """The sides of each equation that is a guard of this capture."""
+        for guard in getattr(self._environment, "guards", ()):
+            if type(guard.expr).__name__ == "Equality":
+                yield guard.expr.args
 
     def is_backed(self, symbol: Any) -> bool:
         """Whether the symbol had a value at capture: it stands for a size of an argument."""

@@ -3,7 +3,7 @@
 Asking one (`int(s)`, `if s > 3`) would tie the capture to it. Expressions are read as trees and
 converted by a table. What the table lacks becomes a symbol of its own, which the client computes
 from the sizes of each call; what has no sizes behind it (`x.item()`), or may be negative, has no
-expression at all.
+expression at all. A size that guards tie to a divisor is that many times a computed symbol.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from nearhint_rules.errors import InvalidExpression
 from nearhint_rules.expr import Expr
 from nearhint_rules.program import SIZE_LIMIT, Symbol
 from nearhint_torch.adapter import ShapeFacts, SymbolicExpr, size_expression
+from nearhint_torch.equalities import Equalities, Equation, equalities
 
 CONVERSIONS: Mapping[str, Callable[..., Expr]] = {
     "Add": ex.add,
@@ -63,6 +64,7 @@ class SizeTable:
         self._user_names = user_names
         self._names: dict[Any, Symbol | None] = {}
         self._computed: dict[Any, Symbol | None] = {}
+        self._equalities, self._by_raw_name = _known_equalities(facts)
 
     def read(self, value: int | torch.SymInt) -> Expr | None:
         """The expression of a size; None if no call's sizes determine it."""
@@ -113,10 +115,7 @@ class SizeTable:
         if getattr(expression, "is_Integer", False):
             return ex.Int(int(expression))
         if getattr(expression, "is_Symbol", False):
-            symbol = self._symbol(expression)
-            if symbol is None:
-                raise _OutsideGrammarError
-            return ex.Sym(symbol.name)
+            return self._of_others(expression) or self._named(expression)
         if kind == "Pow":
             base, exponent = expression.args
             if not getattr(exponent, "is_Integer", False) or not 0 <= int(exponent) <= 16:
@@ -126,6 +125,35 @@ class SizeTable:
         if build is None:
             raise _OutsideGrammarError
         return build(*map(self._convert, expression.args))
+
+    def _named(self, symbol: Any) -> Expr:
+        known = self._symbol(symbol)
+        if known is None:
+            raise _OutsideGrammarError
+        return ex.Sym(known.name)
+
+    def _of_others(self, symbol: Any) -> Expr | None:
+        """A size that the guards say more of: a multiple of its quotient, or of other sizes."""
+        name = str(symbol)
+        same = self._equalities.synonyms.get(name)
+        if same is not None:
+            sizes = {
+                other: self._convert(self._by_raw_name[other]) for other in ex.symbols_of(same)
+            }
+            return ex.substitute(same, sizes)
+        divisor = self._equalities.divisors.get(name)
+        if divisor is None or not self._facts.is_backed(symbol):
+            return None
+        quotient = symbol // divisor
+        if quotient not in self._computed:
+            facts = self._facts.symbol(symbol)
+            low, high = max(facts.low or 0, 0), _bound(facts.high)
+            self._computed[quotient] = Symbol(
+                name=f"c{len(self._computed)}",
+                low=-(-low // divisor),
+                high=None if high is None else high // divisor,
+            )
+        return ex.mul(divisor, self._as_computed(quotient) or ex.ZERO)
 
     def _symbol(self, symbol: Any) -> Symbol | None:
         if symbol not in self._names:
@@ -164,6 +192,35 @@ class SizeTable:
             if source in self._user_names:
                 return self._user_names[source]
         return readable(sources[0]) if sources else ""
+
+
+def _known_equalities(facts: ShapeFacts) -> tuple[Equalities, Mapping[str, Any]]:
+    """What the guards say, over torch's names of sizes; and the sizes by these names."""
+    by_name: dict[str, Any] = {}
+    equations: list[Equation] = []
+    for sides in facts.equations():
+        symbols = {symbol for side in sides for symbol in side.free_symbols}
+        if not all(facts.is_backed(one) and (facts.symbol(one).low or 0) > 0 for one in symbols):
+            continue
+        try:
+            left, right = (_raw(side) for side in sides)
+        except (_OutsideGrammarError, InvalidExpression):
+            continue
+        by_name.update((str(symbol), symbol) for symbol in symbols)
+        equations.append((left, right))
+    return equalities(equations), by_name
+
+
+def _raw(expression: SymbolicExpr) -> Expr:
+    """An expression over torch's own names."""
+    if getattr(expression, "is_Integer", False):
+        return ex.Int(int(expression))
+    if getattr(expression, "is_Symbol", False):
+        return ex.symbol(str(expression))
+    build = CONVERSIONS.get(type(expression).__name__)
+    if build is None:
+        raise _OutsideGrammarError
+    return build(*map(_raw, expression.args))
 
 
 def _bound(high: int | None) -> int | None:

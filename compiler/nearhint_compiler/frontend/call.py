@@ -14,6 +14,7 @@ from nearhint_compiler.errors import Unlowerable
 from nearhint_compiler.frontend import dtypes
 from nearhint_compiler.frontend.emitter import Value
 from nearhint_compiler.frontend.loops import BROADCAST, Build, Loops, Point, Read
+from nearhint_compiler.ir import index as ix
 from nearhint_compiler.ir.index import Ranges
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
@@ -123,9 +124,9 @@ class Call:
         if isinstance(arg, Ref):
             found = self.types[arg.value]
             if isinstance(found, IntType) and found.expr is not None:
-                return found.expr
+                return ix.simplify(found.expr, self.ranges)
         if isinstance(arg, Expr):
-            return arg
+            return ix.simplify(arg, self.ranges)
         raise Unlowerable("a size is wanted")
 
     def sizes(self, name: str) -> tuple[Expr, ...]:

@@ -111,14 +111,14 @@ def read_program(
     """
     original = value_types(program)
     _check_inputs(program)
-    types = tuple(_simplified(found) for found in original)
+    ranges = ix.Ranges(program.ranges())
+    types = tuple(_simplified(found, ranges) for found in original)
     starts = first_outputs(program)
     producers = [-1] * len(program.inputs)
     for index, node in enumerate(program.nodes):
         producers.extend([index] * len(node.outputs))
     storage = _storages(program, starts, len(types))
     written = {storage[value] for node in program.nodes for value in node.mutates}
-    ranges = ix.Ranges(program.ranges())
     loops: dict[int, Loops] = {}
     views: dict[int, View] = {}
     for index in range(len(program.nodes)):
@@ -192,12 +192,16 @@ def _merged(storage: Sequence[int], left: int, right: int) -> list[int]:
     return [low if name == high else name for name in storage]
 
 
-def _simplified(found: ValueType) -> ValueType:
-    """A type whose strides are plain products: the 1 in `max(1, size)` only serves no elements."""
+def _simplified(found: ValueType, ranges: ix.Ranges) -> ValueType:
+    """A type whose sizes are as simple as can be proved, and whose strides are plain products.
+
+    The 1 in a stride `max(1, size)` only serves tensors without elements.
+    """
     if not isinstance(found, TensorType):
         return found
-    strides = tuple(map(_without_max_one, found.stride))
-    return TensorType(found.dtype, found.shape, strides, found.device)
+    shape = tuple(ix.simplify(size, ranges) for size in found.shape)
+    stride = tuple(ix.simplify(_without_max_one(step), ranges) for step in found.stride)
+    return TensorType(found.dtype, shape, stride, found.device)
 
 
 def _without_max_one(expr: Expr) -> Expr:

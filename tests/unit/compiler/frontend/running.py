@@ -192,15 +192,18 @@ def run_captured(lowered: Lowered, recorded: Recorded) -> Ran:
     """Runs a captured graph's Plan on the arguments that it was called with."""
     captured = recorded.captured
     sizes: dict[str, int] = {}
+    by_symbol: dict[Any, int] = {}
     for binding in captured.bindings:
         value = recorded.arguments[binding.position]
         if binding.kind == "size":
             value = value.shape[binding.dimension]
         elif binding.kind == "stride":
             value = value.stride(binding.dimension)
+        by_symbol[binding.symbol] = int(value)
         if binding.name:
             sizes[binding.name] = int(value)
-    assert not captured.computed
+    for computed in captured.computed:
+        sizes[computed.name] = computed.value(by_symbol)
 
     def run_node(index: int, slots: dict[int, Any]) -> None:
         node = captured.calls[index]
