@@ -35,7 +35,7 @@ class Window:
 
     def at(self, index: Expr) -> Expr:
         """The position that the loop's index stands for."""
-        inside = ex.minimum(ex.maximum(ex.sub(index, self.skip), ZERO), ex.sub(self.length, 1))
+        inside = ex.maximum(ex.minimum(ex.sub(index, self.skip), ex.sub(self.length, 1)), ZERO)
         return ex.add(self.start, ex.mul(self.step, inside))
 
 

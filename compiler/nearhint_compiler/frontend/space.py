@@ -8,6 +8,7 @@ reshapes of one another.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -95,7 +96,7 @@ def unify(left: Space, right: Space) -> Space | None:
 def _refined(
     space: Space, dims: Sequence[int], other: Sequence[Expr], kinds: Sequence[bool] | None
 ) -> Space | None:
-    """`space` with single dims among `dims` replaced by the finer dims of `other`."""
+    """`space` with those among `dims` that the dims of `other` cut into whole parts so cut."""
     runs = ix.segments([space.extents[place] for place in dims], other)
     if runs is None:
         return None
@@ -104,8 +105,15 @@ def _refined(
         flags = {space.reduced[dims[place]] for place in mine}
         if kinds is not None and {kinds[place] for place in theirs} != flags:
             return None
-        if len(mine) == 1 and len(theirs) > 1:
+        if len(mine) == 1:
             finer[dims[mine[0]]] = tuple(other[place] for place in theirs)
+            continue
+        start: Expr = ex.ONE
+        cuts = list(itertools.accumulate((other[place] for place in theirs), ex.mul))
+        for place in mine:
+            extent = space.extents[dims[place]]
+            finer[dims[place]] = _parts(start, extent, cuts)
+            start = ex.mul(start, extent)
     extents: list[Expr] = []
     reduced: list[bool] = []
     for place, extent in enumerate(space.extents):
@@ -113,6 +121,30 @@ def _refined(
         extents.extend(parts)
         reduced.extend([space.reduced[place]] * len(parts))
     return Space(tuple(extents), tuple(reduced))
+
+
+def _parts(start: Expr, extent: Expr, cuts: Sequence[Expr]) -> tuple[Expr, ...]:
+    """A dim of `extent`, over `start` points each, in parts that end where `cuts` do.
+
+    >>> _parts(ex.Int(33), ex.Int(96), [ex.Int(99), ex.Int(3168)])
+    (Int(value=3), Int(value=32))
+    """
+    parts: list[Expr] = []
+    left = extent
+    for cut in cuts:
+        part = _quotient(cut, start)
+        rest = None if part is None else _quotient(left, part)
+        if part is None or rest is None or ex.ONE in (part, rest):
+            continue
+        parts.append(part)
+        start, left = cut, rest
+    return (*parts, left)
+
+
+def _quotient(whole: Expr, part: Expr) -> Expr | None:
+    """`whole / part` where that is a product of sizes; None if it is not provably one."""
+    quotient, rest = ex.divide_monomials(whole, part)
+    return quotient if rest == ex.ZERO else None
 
 
 def loop_index(loops: Loops, space: Space, symbols: ix.Ranges) -> tuple[Expr, ...] | None:

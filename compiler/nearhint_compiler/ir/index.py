@@ -117,7 +117,10 @@ def is_nonnegative(expr: Expr, ranges: Ranges, *, depth: int = PROOF_DEPTH) -> b
             least = _least_over(expr, name, ranges, depth)
             if least is not None:
                 return is_nonnegative(least, ranges, depth=depth - 1)
-    return _shifted_is_nonnegative(expr, ranges, depth) or _interval_is_nonnegative(expr, ranges)
+    if _shifted_is_nonnegative(expr, ranges, depth) or _interval_is_nonnegative(expr, ranges):
+        return True
+    scaled = _without_quotient(expr, ranges, depth)
+    return scaled is not None and is_nonnegative(scaled, ranges, depth=depth - 1)
 
 
 def is_positive(expr: Expr, ranges: Ranges) -> bool:
@@ -130,6 +133,42 @@ def is_within(expr: Expr, bound: Expr, ranges: Ranges) -> bool:
     if isinstance(expr, ex.Sym) and ranges.extents.get(expr.name) == bound:
         return True
     return is_nonnegative(ex.sub(ex.sub(bound, 1), expr), ranges) and is_nonnegative(expr, ranges)
+
+
+def _without_quotient(expr: Expr, ranges: Ranges, depth: int) -> Expr | None:
+    """What is nonnegative only if `expr` is, with one quotient by a number less.
+
+    `c * (a * (x // c) + y)` is `a*x + c*y` less a times the rest, which is 0 to c - 1.
+    """
+    for term in terms_of(expr):
+        for quotient in factors_of(term)[1]:
+            if not isinstance(quotient, ex.FloorDiv) or not isinstance(
+                quotient.denominator, ex.Int
+            ):
+                continue
+            shared, divisor = _cofactor(expr, quotient), quotient.denominator.value
+            if shared is None or divisor < 1:
+                continue
+            others = ex.sub(expr, ex.mul(shared, quotient))
+            scaled = ex.add(ex.mul(shared, quotient.numerator), ex.mul(divisor, others))
+            if is_nonnegative(ex.mul(-1, shared), ranges, depth=depth - 1):
+                return scaled
+            if is_nonnegative(shared, ranges, depth=depth - 1):
+                return ex.sub(scaled, ex.mul(divisor - 1, shared))
+    return None
+
+
+def _cofactor(expr: Expr, atom: Expr) -> Expr | None:
+    """What `expr` multiplies `atom` with, where it does so linearly."""
+    found: list[Expr] = []
+    for term in terms_of(expr):
+        number, powers = factors_of(term)
+        count = powers.pop(atom, 0)
+        if count > 1:
+            return None
+        if count:
+            found.append(monomial(number, powers))
+    return ex.add(*found)
 
 
 def _least_over(expr: Expr, name: str, ranges: Ranges, depth: int) -> Expr | None:
