@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,6 +68,16 @@ def broadcast(left: Sequence[Expr], right: Sequence[Expr]) -> tuple[Expr, ...] |
             return None
         result.append(two if one == ex.ONE else one)
     return tuple(reversed(result))
+
+
+def without(shape: Sequence[Expr], dims: Iterable[int], keepdim: bool) -> tuple[Expr, ...]:
+    """A shape with some dims reduced."""
+    gone = {dim % len(shape) for dim in dims}
+    return tuple(
+        ex.ONE if dim in gone else size
+        for dim, size in enumerate(shape)
+        if keepdim or dim not in gone
+    )
 
 
 @dataclass
@@ -149,6 +159,50 @@ class Drawer:
             result = torch.softmax(meta(x.kind), dim)
             self.dense("aten._softmax.default", x.kind.shape, result, x.ref, dim, False)
 
+    def place(self) -> None:
+        name = self.draw(st.sampled_from(("argmax", "argmin")))
+        if x := self.pick(low=1):
+            dim = self.draw(st.none() | st.integers(-x.rank, x.rank - 1))
+            keepdim = self.draw(st.booleans())
+            shape = without(x.kind.shape, range(x.rank) if dim is None else [dim], keepdim)
+            result = getattr(torch, name)(meta(x.kind), dim, keepdim)
+            self.dense(f"aten.{name}.default", shape, result, x.ref, dim, keepdim)
+
+    def extremum(self) -> None:
+        name = self.draw(st.sampled_from(("max", "min")))
+        if x := self.pick(low=1):
+            dim, keepdim = self.draw(st.integers(-x.rank, x.rank - 1)), self.draw(st.booleans())
+            shape = without(x.kind.shape, [dim], keepdim)
+            results = getattr(torch, name)(meta(x.kind), dim, keepdim)
+            kinds = tuple(typed(shape, result) for result in results)
+            ref = self.builder.call(f"aten.{name}.dim", x.ref, dim, keepdim, out=kinds)
+            self.values.extend(Value(Ref(ref.value + i), kind) for i, kind in enumerate(kinds))
+
+    def running(self) -> None:
+        if x := self.pick(low=1):
+            dim = self.draw(st.integers(-x.rank, x.rank - 1))
+            result = torch.cumsum(meta(x.kind), dim)
+            self.dense("aten.cumsum.default", x.kind.shape, result, x.ref, dim)
+
+    def join(self) -> None:
+        x, y = self.pick(low=1), self.pick(low=1)
+        if x is None or y is None or x.rank != y.rank:
+            return
+        dim = self.draw(st.integers(0, x.rank - 1))
+        if without(x.kind.shape, [dim], True) == without(y.kind.shape, [dim], True):
+            total = ex.add(x.kind.shape[dim], y.kind.shape[dim])
+            shape = (*x.kind.shape[:dim], total, *x.kind.shape[dim + 1 :])
+            result = torch.cat((meta(x.kind), meta(y.kind)), dim)
+            self.dense("aten.cat.default", shape, result, [x.ref, y.ref], dim)
+
+    def moved(self) -> None:
+        name = self.draw(st.sampled_from(("roll", "flip")))
+        if x := self.pick(low=1):
+            dim = self.draw(st.integers(0, x.rank - 1))
+            args = ([self.draw(st.integers(-1, 2))], [dim]) if name == "roll" else ([dim],)
+            result = getattr(torch, name)(meta(x.kind), *args)
+            self.dense(f"aten.{name}.default", x.kind.shape, result, x.ref, *args)
+
     def layer_norm(self) -> None:
         x = self.pick(low=2)
         if x is None or x.kind.shape[-1] == ex.ONE or x.kind.dtype == "f16":
@@ -216,13 +270,13 @@ class Drawer:
 
     def opaque(self) -> None:
         if x := self.pick(low=1):
-            result = torch.flip(meta(x.kind), [0])
-            self.dense("aten.flip.default", x.kind.shape, result, x.ref, [0])
+            result = torch.logcumsumexp(meta(x.kind), 0)
+            self.dense("aten.logcumsumexp.default", x.kind.shape, result, x.ref, 0)
 
 
 STEPS = (
     "unary", "unary", "binary", "binary", "binary", "scalar", "select_by_sign", "cast",
-    "reduction", "reduction", "softmax", "layer_norm", "permute", "unsqueeze", "expand", "part",
+    "reduction", "reduction", "place", "extremum", "running", "join", "join", "moved", "softmax", "layer_norm", "permute", "unsqueeze", "expand", "part",
     "merge", "opaque",
 )  # fmt: skip
 
