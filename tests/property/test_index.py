@@ -122,6 +122,22 @@ def test_rules(text: str, simple: str) -> None:
     assert ex.to_text(ix.simplify(ex.parse(text), RANGES)) == simple
 
 
+@pytest.mark.parametrize(
+    ("text", "is_proved"),
+    [
+        ("(+ s0 (* -1 (// s0 2)))", True),
+        ("(+ s1 (* -1 (// s1 2)) -1)", True),
+        ("(+ s0 (* -1 (// s0 2)) -1)", False),
+        ("(+ (* 2 (// s0 2)) 1 (* -1 s0))", True),
+        ("(+ (* 2 (// s0 2)) (* -1 s0))", False),
+        ("(+ (* s0 s1) (* -1 s0 (// s1 3)))", True),
+        ("(+ (* 3 (// (+ s0 s1) 4)) (* -1 s0))", False),
+    ],
+)
+def test_a_quotient_is_bounded_by_what_it_divides(text: str, is_proved: bool) -> None:
+    assert ix.is_nonnegative(ex.parse(text), RANGES) == is_proved
+
+
 def test_a_reshape_of_other_sizes_is_refused() -> None:
     with pytest.raises(InvalidKernel):
         ix.reindex((Sym("f0"),), (S0,), (S1,), RANGES)

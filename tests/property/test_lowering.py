@@ -276,8 +276,8 @@ class Drawer:
 
 STEPS = (
     "unary", "unary", "binary", "binary", "binary", "scalar", "select_by_sign", "cast",
-    "reduction", "reduction", "place", "extremum", "running", "join", "join", "moved", "softmax", "layer_norm", "permute", "unsqueeze", "expand", "part",
-    "merge", "opaque",
+    "reduction", "reduction", "place", "extremum", "running", "join", "join", "moved", "softmax",
+    "layer_norm", "permute", "unsqueeze", "expand", "part", "merge", "opaque",
 )  # fmt: skip
 
 

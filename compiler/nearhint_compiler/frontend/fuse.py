@@ -16,7 +16,7 @@ cheap; and groups that are not worth a launch go back to being opaque.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from nearhint_compiler.frontend.loops import BROADCAST, Loops, Read
@@ -241,7 +241,8 @@ class Fusion:
             if not into <= self.spaces.keys() or unit in into:
                 continue
             larger = any(self.spaces[reader].numel != self.spaces[unit].numel for reader in into)
-            if is_cheap(graph, nodes, copies=len(into), broadcast=larger):
+            last = self._readers_of(units.members[unit])
+            if is_cheap(graph, nodes, copies=len(into), broadcast=larger, into=last):
                 gone.add(unit)
                 for reader in into:
                     inlined[reader].update(nodes)
@@ -251,6 +252,15 @@ class Fusion:
             if unit not in gone and is_worth_a_launch(graph, units.members[unit], inlined[unit])
         )
         return Fused(groups, frozenset(node for unit in gone for node in units.members[unit]))
+
+    def _readers_of(self, nodes: Sequence[int]) -> set[int]:
+        """The loops outside of `nodes` that read from them."""
+        inside = set(nodes)
+        return {
+            node
+            for node in self.graph.loops.keys() - inside
+            if not inside.isdisjoint(self._producers(node))
+        }
 
     def _readers(self) -> dict[int, set[int]]:
         """For each group the other groups that read from it."""

@@ -10,6 +10,8 @@ from nearhint_compiler.frontend.lower import Graph
 from nearhint_rules import expr as ex
 
 CHEAP_NODES = 6
+PART_NODES = 24
+"""Nodes of a part that only a join reads: all parts are computed at each point, and one is used."""
 TINY_POINTS = 64
 
 HEAVY = frozenset(
@@ -25,11 +27,13 @@ COPIES = frozenset({"aten.clone.default", "aten.contiguous.default", *CREATION, 
 """Ops that eager runs as fast as any Kernel when they stand alone."""
 
 
-def is_cheap(graph: Graph, nodes: Sequence[int], *, copies: int, broadcast: bool) -> bool:
+def is_cheap(
+    graph: Graph, nodes: Sequence[int], *, copies: int, broadcast: bool, into: Collection[int]
+) -> bool:
     """Whether recomputing `nodes` in `copies` places is no worse than storing their result.
 
     `broadcast` says that a place has another number of points, so that an element is computed
-    more than once there.
+    more than once there. `into` are the nodes that read the result.
     """
     if not all(graph.loops[node].is_pointwise for node in nodes):
         return False
@@ -38,7 +42,8 @@ def is_cheap(graph: Graph, nodes: Sequence[int], *, copies: int, broadcast: bool
     heavy = any(_family(graph, node) in HEAVY for node in nodes)
     if copies == 1 and not broadcast:
         return True
-    return not heavy and len(nodes) <= CHEAP_NODES
+    is_part = copies == 1 and all(graph.program.nodes[node].op in JOINS for node in into)
+    return not heavy and len(nodes) <= (PART_NODES if is_part else CHEAP_NODES)
 
 
 def _family(graph: Graph, node: int) -> str:

@@ -1,7 +1,7 @@
 """How each dtype lies in memory here, and its conversion to and from the reference's f64.
 
-numpy has no bfloat16: its bits are kept in u16, and rounded by hand (nearest, ties to even). Nor has
-it 8-bit floats (OCP 8-bit Floating Point Specification, revision 1.0): their bits are kept in u8,
+numpy has no bfloat16: its bits are kept in u16, and rounded by hand (nearest, ties to even).
+It has no 8-bit floats either (OCP 8-bit Floating Point Specification 1.0): their bits are in u8,
 and a table of 256 values says what they are.
 """
 

@@ -234,7 +234,6 @@ def _compare(
             moves = sensitivity(kernel, sizes, reference, number, np.random.default_rng(seed))
             with np.errstate(invalid="ignore"):
                 distance = np.abs(_as_float(dtype, found) - np.asarray(expected.values, float))
-                distance = np.where(np.isnan(distance), np.inf, distance)
                 is_jump = (moves[position] > 0) & (GAIN * moves[position] >= distance)
             excused = bad[is_jump[bad]]
             if excused.size > max(1, EXCUSED_SHARE * errors.size) or excused.size < bad.size:

@@ -58,6 +58,26 @@ def test_a_symbols_range_and_source_are_known(graph: dict[str, Any]) -> None:
     assert graph["facts"].bounds(_symbol(graph)) == (2, None)
 
 
+def test_equations_among_the_guards_are_read() -> None:
+    found: list[tuple[Any, Any]] = []
+
+    def compiler(module: torch.fx.GraphModule, inputs: Any) -> Any:
+        found.extend(adapter.ShapeFacts(inputs).equations())
+        return module.forward
+
+    def backend(module: torch.fx.GraphModule, inputs: Any) -> Any:
+        return adapter.aot_inference(module, inputs, compiler=compiler)
+
+    with torch.no_grad():
+        torch.compile(lambda x: x.view(-1, 32) + 1, backend=backend, dynamic=True)(
+            torch.randn(5, 96)
+        )
+    kinds = {type(side).__name__ for sides in found for side in sides}
+    assert "Mod" in kinds
+    assert all(len(sides) == 2 for sides in found)
+    assert not list(adapter.ShapeFacts([torch.ones(2)]).equations())
+
+
 @pytest.mark.filterwarnings("error::FutureWarning")
 @pytest.mark.parametrize("name", ["backed_var_to_val", "var_to_val"])
 def test_backed_symbols_are_found_under_the_old_and_the_new_name(name: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +22,9 @@ from tests.unit.workers.building import (
 
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
+from nearhint_daemon.workers.elements import Array, decode, encode
 from nearhint_daemon.workers.errors import MemoryLimitExceeded
+from nearhint_daemon.workers.memory import Buffer, GuardedBuffer
 from nearhint_daemon.workers.subjects import CpuSubject
 from nearhint_daemon.workers.verify import References, Verdict, cases, verify
 from nearhint_rules import expr as ex
@@ -158,6 +162,71 @@ def test_a_jump_that_rounding_moves_is_excused_but_not_a_wrong_one(tmp_path: Pat
     assert verdict_on(kernel, right, hint=20_000).problem == ""
     wrong = by_hand(loop.format("* 3.01f"), tmp_path)
     assert verdict_on(kernel, wrong, hint=20_000).problem != ""
+
+
+class NumpySubject:
+    """A binary that is a function from the input's stored bits to the output's."""
+
+    def __init__(self, function: Callable[[Array], Array]) -> None:
+        self.function = function
+
+    def allocate(
+        self, dtype: str, count: int, *, layout: str, content: Array | None
+    ) -> GuardedBuffer:
+        return GuardedBuffer(dtype, count, layout=layout, content=content)
+
+    def run(self, dims: Sequence[int], buffers: Sequence[Buffer], *, threads: int) -> None:
+        source, target = buffers
+        made = self.function(source.read()).view(np.uint8).ravel()
+        whole = (ctypes.c_ubyte * made.size).from_address(target.address)
+        np.ctypeslib.as_array(whole)[:] = made
+
+
+@pytest.mark.parametrize("name", ["f8e4m3fn", "f8e5m2"])
+@pytest.mark.parametrize(
+    ("factor", "shift", "is_right"),
+    [(2.0, 0, True), (2.5, 0, False), (2.0, 2, False), (-2.0, 0, False)],
+)
+def test_8_bit_floats_are_verified(name: str, factor: float, shift: int, is_right: bool) -> None:
+    """y = (2 * x) in 8 bits, at a size at which slabs do not show all of it."""
+    kernel = parse_kernel(f"""
+        (kernel (symbols k0) (pointwise k0) (reduction)
+          (params (in {name}) (out {name}))
+          (body (load 0 p0)
+                (cast f32 0)
+                (add f32 1 1)
+                (cast {name} 2)
+                (store 1 p0 3)))
+    """)
+    subject = NumpySubject(lambda x: encode(name, factor * decode(name, x)) + np.uint8(shift))
+    hints = [{"k0": (1 << 20) + 3}]
+    found = verify(kernel, subject, ALWAYS, hints, threads=1, seed=1, references=References())
+    assert (found.problem == "") == is_right
+
+
+def test_a_number_too_large_for_8_bits_must_be_nan() -> None:
+    kernel = parse_kernel("""
+        (kernel (symbols k0) (pointwise k0) (reduction)
+          (params (in f32) (out f8e4m3fn))
+          (body (load 0 p0)
+                (const f32 0x44fa0000)
+                (mul f32 0 1)
+                (cast f8e4m3fn 2)
+                (store 1 p0 3)))
+    """)
+
+    def outcome(function: Callable[[Array], Array]) -> str:
+        hints = [{"k0": (1 << 20) + 3}]
+        subject, references = NumpySubject(function), References()
+        return verify(
+            kernel, subject, ALWAYS, hints, threads=1, seed=1, references=references
+        ).problem
+
+    def product(x: Array) -> Array:
+        return np.asarray(decode("f32", x) * 2000.0)
+
+    assert outcome(lambda x: encode("f8e4m3fn", product(x))) == ""
+    assert "nan" in outcome(lambda x: encode("f8e4m3fn", product(x).clip(-448, 448)))
 
 
 def test_references_are_kept_within_their_limit() -> None:

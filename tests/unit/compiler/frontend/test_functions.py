@@ -17,6 +17,7 @@ from nearhint_compiler.pipeline import Lowered
 from nearhint_daemon.workers.lowering_check import check_lowering
 from nearhint_rules import expr as ex
 from nearhint_rules.plan import Launch, RunNodes
+from nearhint_torch.arguments import DTYPE_NAMES
 
 BF16, F8 = torch.bfloat16, torch.float8_e4m3fn
 
@@ -60,6 +61,13 @@ def rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tens
 def interleaved_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     even, odd = x[..., ::2], x[..., 1::2]
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).flatten(-2)
+
+
+def interleaved_rotary_in_f32(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    even, odd = x[..., ::2].float(), x[..., 1::2].float()
+    cos, sin = cos.float(), sin.float()
+    turned = torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1)
+    return turned.flatten(-2).to(x.dtype)
 
 
 def dequantised(w: Tensor, scale: Tensor) -> Tensor:
@@ -115,6 +123,11 @@ FUNCTIONS: dict[str, tuple[int, Function, tuple[Tensor, ...]]] = {
     ),
     "rotary": (0, rotary, (HEADS, HEADS * 2, ANGLES, ANGLES.cos())),
     "interleaved rotary": (0, interleaved_rotary, (HEADS, ANGLES[:, :32], ANGLES[:, 32:])),
+    "interleaved rotary in f32": (
+        0,
+        interleaved_rotary_in_f32,
+        (HEADS, ANGLES[:, :32], ANGLES[:, 32:]),
+    ),
     "dequantised": (0, dequantised, (WEIGHTS, drawn(33, dtype=BF16))),
     "dequantised from zero points": (
         0,
@@ -128,6 +141,8 @@ FUNCTIONS: dict[str, tuple[int, Function, tuple[Tensor, ...]]] = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "dynamic"])
 def test_each_function_is_one_kernel_without_divisions(name: str, dynamic: bool) -> None:
+    if name.startswith("MX") and F8 not in DTYPE_NAMES:
+        pytest.skip("this torch makes NaN of what is too large for f8e4m3fn")
     loops, function, arguments = FUNCTIONS[name]
     lowered = check(function, *arguments, dynamic=dynamic)
     (kernel,) = [found.kernel for found in lowered.kernels]
