@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -137,7 +137,7 @@ class _Capture:
             constants=tuple(_attribute(self._module, str(node.target)) for node in constants),
             bindings=_bind(placeholders, self._sizes.base(), names),
             computed=tuple(
-                Computed(names[symbol.name], symbol.expression)
+                replace(symbol, name=names[symbol.name])
                 for symbol in self._sizes.computed()
                 if symbol.name in names
             ),

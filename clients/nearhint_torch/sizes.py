@@ -46,14 +46,18 @@ class _OutsideGrammarError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """A symbol that is a function of argument sizes outside the grammar."""
+    """A symbol that is a function of argument sizes outside the grammar, or a size's quotient."""
 
     name: str
     expression: SymbolicExpr
+    divisor: int = 1
 
     def value(self, sizes: Mapping[Any, int]) -> int:
         """The value at given sizes, by sympy symbol."""
-        return int(self.expression.subs(dict(sizes)))
+        whole = sizes.get(self.expression)
+        if whole is None:
+            whole = int(self.expression.subs(dict(sizes)))
+        return whole // self.divisor
 
 
 class SizeTable:
@@ -63,7 +67,7 @@ class SizeTable:
         self._facts = facts
         self._user_names = user_names
         self._names: dict[Any, Symbol | None] = {}
-        self._computed: dict[Any, Symbol | None] = {}
+        self._computed: dict[tuple[Any, int], Symbol | None] = {}
         self._equalities, self._by_raw_name = _known_equalities(facts)
 
     def read(self, value: int | torch.SymInt) -> Expr | None:
@@ -95,8 +99,8 @@ class SizeTable:
     def computed(self) -> tuple[Computed, ...]:
         """The symbols that the client computes."""
         return tuple(
-            Computed(symbol.name, expression)
-            for expression, symbol in self._computed.items()
+            Computed(symbol.name, expression, divisor)
+            for (expression, divisor), symbol in self._computed.items()
             if symbol is not None
         )
 
@@ -144,16 +148,16 @@ class SizeTable:
         divisor = self._equalities.divisors.get(name)
         if divisor is None or not self._facts.is_backed(symbol):
             return None
-        quotient = symbol // divisor
-        if quotient not in self._computed:
+        known = self._computed.get((symbol, divisor))
+        if known is None:
             facts = self._facts.symbol(symbol)
             low, high = max(facts.low or 0, 0), _bound(facts.high)
-            self._computed[quotient] = Symbol(
+            known = self._computed[symbol, divisor] = Symbol(
                 name=f"c{len(self._computed)}",
                 low=-(-low // divisor),
                 high=None if high is None else high // divisor,
             )
-        return ex.mul(divisor, self._as_computed(quotient) or ex.ZERO)
+        return ex.mul(divisor, ex.Sym(known.name))
 
     def _symbol(self, symbol: Any) -> Symbol | None:
         if symbol not in self._names:
@@ -172,9 +176,9 @@ class SizeTable:
         )
 
     def _as_computed(self, expression: SymbolicExpr) -> Expr | None:
-        if expression not in self._computed:
-            self._computed[expression] = self._declare_computed(expression)
-        symbol = self._computed[expression]
+        if (expression, 1) not in self._computed:
+            self._computed[expression, 1] = self._declare_computed(expression)
+        symbol = self._computed[expression, 1]
         return None if symbol is None else ex.Sym(symbol.name)
 
     def _declare_computed(self, expression: SymbolicExpr) -> Symbol | None:

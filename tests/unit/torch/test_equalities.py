@@ -61,7 +61,7 @@ def test_what_is_found_holds_wherever_the_equations_do(name: str) -> None:
     equations = CASES[name][0]
     found = equalities(equations)
     for values in itertools.product(range(1, 130), range(1, 20), range(1, 4)):
-        sizes = dict(zip(("s0", "s1", "s2"), values, strict=True))
+        sizes: dict[str, int] = dict(zip(("s0", "s1", "s2"), values, strict=True))
         try:
             holds = all(
                 ex.evaluate(left, sizes) == ex.evaluate(right, sizes) for left, right in equations
