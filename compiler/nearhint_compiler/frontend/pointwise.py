@@ -166,6 +166,10 @@ def _square(e: Emitter, x: Value) -> Value:
     return e.op("mul", x, x)
 
 
+def _ldexp(e: Emitter, x: Value, exponent: Value) -> Value:
+    return e.op("mul", x, e.op("exp2", exponent))
+
+
 _POWERS: Mapping[float, Body] = {
     0.0: lambda e, x: e.const(x.dtype, 1),
     1.0: lambda e, x: x,
@@ -340,6 +344,7 @@ POINTWISE: Mapping[str, Rule] = {
     "aten.pow.Tensor_Scalar": elementwise(_pow_scalar, "self | exponent"),
     "aten.pow.Tensor_Tensor": elementwise(_op("pow"), "self exponent"),
     "aten.pow.Scalar": elementwise(_op("pow"), "self exponent"),
+    "aten.ldexp.Tensor": elementwise(_ldexp, "self other"),
     "aten.square.default": elementwise(_square, "self"),
     "aten.neg.default": elementwise(_op("neg"), "self"),
     "aten.abs.default": elementwise(_op("abs"), "self"),

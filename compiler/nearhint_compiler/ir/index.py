@@ -138,7 +138,8 @@ def is_within(expr: Expr, bound: Expr, ranges: Ranges) -> bool:
 def _without_quotient(expr: Expr, ranges: Ranges, depth: int) -> Expr | None:
     """What is nonnegative only if `expr` is, with one quotient by a number less.
 
-    `c * (a * (x // c) + y)` is `a*x + c*y` less a times the rest, which is 0 to c - 1.
+    `c * (a * (x // c) + y)` is `a*x + c*y` less a times the rest, which is 0 to c - 1. An integer
+    is nonnegative if c times it is more than -c.
     """
     for term in terms_of(expr):
         for quotient in factors_of(term)[1]:
@@ -149,8 +150,8 @@ def _without_quotient(expr: Expr, ranges: Ranges, depth: int) -> Expr | None:
             shared, divisor = _cofactor(expr, quotient), quotient.denominator.value
             if shared is None or divisor < 1:
                 continue
-            others = ex.sub(expr, ex.mul(shared, quotient))
-            scaled = ex.add(ex.mul(shared, quotient.numerator), ex.mul(divisor, others))
+            others = ex.mul(divisor, ex.sub(expr, ex.mul(shared, quotient)))
+            scaled = ex.add(ex.mul(shared, quotient.numerator), others, divisor - 1)
             if is_nonnegative(ex.mul(-1, shared), ranges, depth=depth - 1):
                 return scaled
             if is_nonnegative(shared, ranges, depth=depth - 1):

@@ -89,6 +89,7 @@ hardtanh default
 isfinite default
 isinf default
 isnan default
+ldexp Tensor
 le Tensor Scalar
 leaky_relu default
 lerp Scalar Tensor

@@ -58,6 +58,17 @@ def rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tens
     return q * cos + rotated(q) * sin, k * cos + rotated(k) * sin
 
 
+def chunked_rotary(q: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    left, right = q.chunk(2, -1)
+    return (q.float() * cos + torch.cat((-right, left), -1).float() * sin).to(q.dtype)
+
+
+def halved_rotary(q: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    half = q.shape[-1] // 2
+    left, right = q[..., :half], q[..., half:]
+    return torch.cat((left * cos - right * sin, right * cos + left * sin), -1)
+
+
 def interleaved_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     even, odd = x[..., ::2], x[..., 1::2]
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).flatten(-2)
@@ -122,6 +133,9 @@ FUNCTIONS: dict[str, tuple[int, Function, tuple[Tensor, ...]]] = {
         (drawn(5, 7, 64), drawn(64, 5, 7)),
     ),
     "rotary": (0, rotary, (HEADS, HEADS * 2, ANGLES, ANGLES.cos())),
+    "chunked rotary": (0, chunked_rotary, (HEADS, ANGLES.float(), ANGLES.float().cos())),
+    "halved rotary": (0, halved_rotary, (HEADS, ANGLES[:, :32], ANGLES[:, 32:])),
+    "likely tokens": (1, lambda x: x.softmax(-1).cumsum(-1) > 0.9, (drawn(33, 70),)),
     "interleaved rotary": (0, interleaved_rotary, (HEADS, ANGLES[:, :32], ANGLES[:, 32:])),
     "interleaved rotary in f32": (
         0,

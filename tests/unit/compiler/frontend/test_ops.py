@@ -153,6 +153,7 @@ BINARY: dict[str, tuple[Function, Tensor, Tensor]] = {
     "bytes": (torch.add, drawn(30, 5, dtype=U8), drawn(5, dtype=I8)),
     "int and float": (lambda x, y: x * 0.5 + y, drawn(30, 5, dtype=I64), drawn(5, dtype=I8)),
     "scalar tensor": (lambda x, y: x * y, drawn(30, 5), torch.tensor(2.0, dtype=F64)),
+    "ldexp": (torch.ldexp, drawn(30, 5), drawn(5, dtype=I32)),
     "addcmul": (lambda x, y: torch.addcmul(x, y, y, value=0.5), drawn(30, 5), drawn(5)),
     "addcdiv": (lambda x, y: torch.addcdiv(x, y, y.exp(), value=0.5), drawn(30, 5), drawn(5)),
     "lerp": (lambda x, y: torch.lerp(x, y, 0.3), drawn(30, 5), drawn(30, 5)),
