@@ -44,7 +44,7 @@ def equalities(equations: Sequence[Equation]) -> Equalities:
     {'s1': '(// s0 32)'}
     """
     exact = _exact_quotients(equations)
-    known = [(_plain(left, exact), _plain(right, exact)) for left, right in equations]
+    known = dict.fromkeys((_plain(left, exact), _plain(right, exact)) for left, right in equations)
     divisors: dict[str, int] = {}
     for left, right in known:
         for name, divisor in _candidates(left, right):

@@ -16,7 +16,7 @@ cheap; and groups that are not worth a launch go back to being opaque.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from nearhint_compiler.frontend.loops import BROADCAST, Loops, Read
@@ -230,7 +230,7 @@ class Fusion:
     def _finished(self) -> Fused:
         """Inlines, drops what is not worth a launch, and freezes the rest."""
         graph, units = self.graph, self.units
-        readers, needed = self._readers(), self._needed()
+        readers, needed, reading = self._readers(), self._needed(), self._reading_nodes()
         inlined: dict[int, set[int]] = {unit: set() for unit in self.spaces}
         gone: set[int] = set()
         for unit in units.in_order(self.spaces):
@@ -241,7 +241,8 @@ class Fusion:
             if not into <= self.spaces.keys() or unit in into:
                 continue
             larger = any(self.spaces[reader].numel != self.spaces[unit].numel for reader in into)
-            last = self._readers_of(units.members[unit])
+            last = {node for member in units.members[unit] for node in reading.get(member, ())}
+            last -= {*units.members[unit]}
             if is_cheap(graph, nodes, copies=len(into), broadcast=larger, into=last):
                 gone.add(unit)
                 for reader in into:
@@ -253,14 +254,13 @@ class Fusion:
         )
         return Fused(groups, frozenset(node for unit in gone for node in units.members[unit]))
 
-    def _readers_of(self, nodes: Sequence[int]) -> set[int]:
-        """The loops outside of `nodes` that read from them."""
-        inside = set(nodes)
-        return {
-            node
-            for node in self.graph.loops.keys() - inside
-            if not inside.isdisjoint(self._producers(node))
-        }
+    def _reading_nodes(self) -> dict[int, set[int]]:
+        """For each loop the other loops that read from it."""
+        found: dict[int, set[int]] = {}
+        for node in self.graph.loops:
+            for producer in self._producers(node):
+                found.setdefault(producer, set()).add(node)
+        return found
 
     def _readers(self) -> dict[int, set[int]]:
         """For each group the other groups that read from it."""

@@ -34,7 +34,8 @@ parameter as the launch hands it over; they never leave the parameter's storage.
 
 Low precision floats are computed in f32: a load is cast up before its first use and cast down
 before a store, explicitly, as `cast` nodes; elementwise ops and reduces never see them. What is
-too large for f8e4m3fn becomes NaN, as in torch, not its largest number.
+too large for f8e4m3fn becomes NaN; torch's casts saturate from 2.12 on, so a lowered one comes
+after a clamp.
 Constants are keyed by dtype and bits, since in Python 1 == True == 1.0 and 0.0 == -0.0.
 """
 
