@@ -7,18 +7,16 @@ operand without any rounding allows no other index than the first of the best.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from nearhint_compiler.ir import nodes as ir
-from nearhint_daemon.workers.cases import Sizes
 from nearhint_daemon.workers.elements import Array
 from nearhint_daemon.workers.interpreter import candidates
-from nearhint_daemon.workers.reference import Reference, decoded, slab
 from nearhint_daemon.workers.tolerance import (
-    PRECISIONS,
     Arithmetic,
+    Precision,
     errors_in_tolerances,
     tolerances,
 )
@@ -76,28 +74,29 @@ def _keeps(node: ir.BodyNode, dtype: str, dtypes: Sequence[str]) -> bool:
 
 def is_as_good(
     kernel: ir.Kernel,
-    sizes: Sizes,
-    reference: Reference,
-    number: int,
+    dims: Mapping[str, int],
+    inputs: Sequence[Array],
     arg: ir.Arg,
     found: Array,
+    *,
+    output: Precision,
     arithmetic: Arithmetic,
 ) -> Array:
-    """For each row of slab `number`, whether index `found` is one that `arg` may give."""
-    window = reference.windows[number]
-    inputs = decoded(kernel, reference.inputs)
-    choice = candidates(slab(kernel, window), sizes.dims, inputs, arg)
+    """For each row whether index `found` is one that `arg`, a node of `kernel`, may give.
+
+    `output` is the operand's precision; `inputs` are as `interpret` takes them.
+    """
+    choice = candidates(kernel, dims, inputs, arg)
     rows = np.arange(len(choice.values))
     is_found = choice.indices == found[:, np.newaxis]
     best = (choice.values if arg.kind == "max" else -choice.values).argmax(axis=1)
     place = is_found.argmax(axis=1)
-    precision = PRECISIONS[arg.dtype]
     there, wanted = (
-        np.where(np.abs(values) > precision.largest, np.copysign(np.inf, values), values)
+        np.where(np.abs(values) > output.largest, np.copysign(np.inf, values), values)
         for values in (choice.values[rows, place], choice.values[rows, best])
     )
     magnitudes = np.maximum(choice.magnitudes[rows, place], choice.magnitudes[rows, best])
-    allowed = tolerances(wanted, magnitudes, output=precision, arithmetic=arithmetic)
-    errors = errors_in_tolerances(there, wanted, allowed, largest=precision.largest)
+    allowed = tolerances(wanted, magnitudes, output=output, arithmetic=arithmetic)
+    errors = errors_in_tolerances(there, wanted, allowed, largest=output.largest)
     is_number = ~np.isnan(wanted)
     return np.asarray(is_found.any(axis=1) & is_number & (errors <= TOLERANCES))

@@ -26,8 +26,10 @@ from nearhint_daemon.workers.interpreter import Output
 from nearhint_daemon.workers.memory import Buffer, close_all, poison_byte
 from nearhint_daemon.workers.reference import (
     Reference,
+    decoded,
     make_reference,
     sensitivity,
+    slab,
 )
 from nearhint_daemon.workers.ties import is_as_good, rounded_arg
 from nearhint_daemon.workers.tolerance import (
@@ -227,7 +229,15 @@ def _compare(
         errors = element_errors(dtype, found, expected, arithmetic)
         arg = rounded_arg(kernel, place)
         if arg is not None and errors.any():
-            good = is_as_good(kernel, sizes, reference, number, arg, found, arithmetic)
+            good = is_as_good(
+                slab(kernel, reference.windows[number]),
+                sizes.dims,
+                decoded(kernel, reference.inputs),
+                arg,
+                found,
+                output=PRECISIONS[arg.dtype],
+                arithmetic=arithmetic,
+            )
             errors[good] = 0.0
         bad = np.flatnonzero(errors > 1)
         if bad.size:

@@ -148,6 +148,43 @@ def test_sizes_that_the_ops_refuse_are_left_out() -> None:
     assert check_lowering(kernel, fallback, seed=1).problem == ""
 
 
+def place_of_the_largest(factor: float) -> pr.Program:
+    """argmax(x * factor + 1000) over rows."""
+    x = tensor(S0, 40)
+    return pr.Program(
+        (pr.Symbol("s0", 1, 4096),),
+        (x,),
+        (
+            node("mul.Scalar", pr.Ref(0), factor, makes=(x,)),
+            node("add.Scalar", pr.Ref(1), 1000.0, makes=(x,)),
+            node("argmax.default", pr.Ref(2), ex.Int(1), makes=(tensor(S0, dtype="i64"),)),
+        ),
+        (3,),
+    )
+
+
+def smallest_instead(body_node: ir.BodyNode) -> ir.BodyNode:
+    match body_node:
+        case ir.Arg("max", dtype, operand, index):
+            return ir.Arg("min", dtype, operand, index)
+        case _:
+            return body_node
+
+
+def test_another_element_that_is_as_extreme_is_no_mistake() -> None:
+    """1000 + x / 10^6: all elements lie within the tolerance of one another."""
+    kernel, fallback = lowered(place_of_the_largest(1e-6))
+    assert check_lowering(kernel, fallback, seed=1).problem == ""
+    assert check_lowering(edited(kernel, smallest_instead), fallback, seed=1).problem == ""
+
+
+def test_an_element_that_is_less_extreme_is_found() -> None:
+    kernel, fallback = lowered(place_of_the_largest(10.0))
+    assert check_lowering(kernel, fallback, seed=1).problem == ""
+    found = check_lowering(edited(kernel, smallest_instead), fallback, seed=1)
+    assert "ATen says" in found.problem
+
+
 def test_a_fallback_that_never_runs_is_a_problem() -> None:
     program = pr.Program(
         (),
