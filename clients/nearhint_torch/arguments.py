@@ -25,18 +25,12 @@ from nearhint_rules.program import (
 )
 from nearhint_torch.sizes import SizeTable
 
-
-def _saturating() -> Mapping[torch.dtype, str]:
-    """f8e4m3fn, where torch's casts make 448 of what is larger: before 2.12 they made NaN of it."""
-    dtype = torch.float8_e4m3fn
-    return {dtype: "f8e4m3fn"} if torch.tensor(1e4).to(dtype).float().item() == 448.0 else {}
-
-
 DTYPE_NAMES: Mapping[torch.dtype, str] = {
     torch.float64: "f64",
     torch.float32: "f32",
     torch.float16: "f16",
     torch.bfloat16: "bf16",
+    torch.float8_e4m3fn: "f8e4m3fn",
     torch.float8_e5m2: "f8e5m2",
     torch.int64: "i64",
     torch.int32: "i32",
@@ -44,7 +38,6 @@ DTYPE_NAMES: Mapping[torch.dtype, str] = {
     torch.int8: "i8",
     torch.uint8: "u8",
     torch.bool: "bool",
-    **_saturating(),
 }
 DTYPES_BY_NAME: Mapping[str, torch.dtype] = {name: dtype for dtype, name in DTYPE_NAMES.items()}
 DEVICE_KINDS = frozenset({"cpu", "cuda"})

@@ -33,6 +33,7 @@ from nearhint_torch.adapter import ShapeFacts, op_name, size_expression, static_
 from nearhint_torch.arguments import ArgumentReader, Unfit, value_type
 from nearhint_torch.effects import effects_of
 from nearhint_torch.errors import UnboundSymbol
+from nearhint_torch.float8 import is_faithful
 from nearhint_torch.provenance import label_of, source_of
 from nearhint_torch.sizes import Computed, SizeTable
 
@@ -195,7 +196,7 @@ class _Capture:
 
     def _signature(self, node: fx.Node) -> tuple[str, tuple[Arg, ...], dict[str, Arg]]:
         op = op_name(node.target)
-        if not OP_PATTERN.fullmatch(op):
+        if not OP_PATTERN.fullmatch(op) or not is_faithful(node, op):
             return "", (), {}
         try:
             args = tuple(self._reader.read(arg) for arg in node.args)

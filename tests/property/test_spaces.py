@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearhint_compiler.analysis.common_space import (
-    Dependence,
-    Member,
-    common_space,
-    merged_accesses,
-)
-from nearhint_compiler.analysis.digits import Digit, complete_digits
 from nearhint_compiler.analysis.split import split
 from nearhint_compiler.analysis.unit_stride import unit_stride_factor
 from nearhint_compiler.errors import CannotSplit
+from nearhint_compiler.frontend.loops import Loops
+from nearhint_compiler.frontend.space import loop_index, space_of, unify
 from nearhint_compiler.ir.index import Ranges
 from nearhint_compiler.schedule.blocks import BOUNDS, block_sizes
 from nearhint_rules import expr as ex
@@ -40,17 +34,23 @@ def points(
 
 
 @st.composite
-def regrouped(draw: st.DrawFn, factors: Sequence[Expr]) -> tuple[Expr, ...]:
-    """Runs of the factors, each multiplied; sometimes shuffled first, which rarely fits."""
-    is_shuffled: bool = draw(st.booleans())
+def regrouped_in_order(draw: st.DrawFn, factors: Sequence[Expr]) -> tuple[Expr, ...]:
+    """Runs of the factors, each multiplied."""
     found: list[Expr] = []
-    for factor in draw(st.permutations(factors)) if is_shuffled else factors:
+    for factor in factors:
         joins: bool = draw(st.booleans())
         if found and joins:
             found[-1] = ex.mul(found[-1], factor)
         else:
             found.append(factor)
     return tuple(found)
+
+
+@st.composite
+def regrouped(draw: st.DrawFn, factors: Sequence[Expr]) -> tuple[Expr, ...]:
+    """Runs of the factors, each multiplied; sometimes shuffled first, which rarely fits."""
+    is_shuffled: bool = draw(st.booleans())
+    return draw(regrouped_in_order(draw(st.permutations(factors)) if is_shuffled else factors))
 
 
 @given(FACTORS, st.data())
@@ -84,99 +84,52 @@ def test_runs_of_the_same_factors_are_split_wherever_they_nest(
     assert len(split(lengths, groups, RANGES).getters) == 1
 
 
-@st.composite
-def members_of(draw: st.DrawFn, rows: list[Expr], columns: list[Expr]) -> Member:
-    """A reduction, a pointwise member over both spaces, or one beside the reduction."""
-    match draw(st.sampled_from(("reduction", "elements", "rows"))):
-        case "reduction":
-            return Member(draw(regrouped(rows)), draw(regrouped(columns)))
-        case "elements":
-            return Member(draw(regrouped([*rows, *columns])))
-        case _:
-            return Member(draw(regrouped(rows)))
-
-
-STRIDES = st.sampled_from([Int(0), Int(1), Int(7), S0, ex.mul(3, S1)])
-
-
-@st.composite
-def index_over(draw: st.DrawFn, count: int) -> Expr:
-    loops = [ex.mul(draw(STRIDES), Sym(f"d{place}")) for place in range(count)]
-    index = ex.add(*loops, draw(st.integers(0, 3)))
-    if draw(st.booleans()):
-        index = ex.add(ex.mul(5, ex.mod(index, 4)), ex.floordiv(index, draw(st.integers(2, 6))))
-    return index
+def loops_over(shape: Sequence[Expr], axes: Sequence[int] = ()) -> Loops:
+    return Loops(0, tuple(shape), frozenset(axes), (), lambda _: ())
 
 
 @given(FACTORS, FACTORS, st.data())
-def test_members_touch_the_same_addresses_over_the_common_loops(
+def test_members_walk_their_own_elements_in_order_over_the_common_loops(
     rows: list[Expr], columns: list[Expr], data: st.DataObject
 ) -> None:
-    members = data.draw(st.lists(members_of(rows, columns), min_size=1, max_size=3))
-    numel, length = ex.product(rows), ex.product(columns)
-    space = common_space(members, numel=numel, reduction_numel=length, ranges=RANGES)
+    """A reduction with a member over all its elements, or over its rows."""
+    kept, reduced = data.draw(regrouped(rows)), data.draw(regrouped(columns))
+    is_beside = data.draw(st.booleans(), label="beside the reduction")
+    reduction = loops_over((*kept, *reduced), range(len(kept), len(kept) + len(reduced)))
+    member = loops_over(data.draw(regrouped(rows if is_beside else [*rows, *columns])))
+    space = unify(space_of(reduction), space_of(member))
     if space is None:
         return
-    assert ex.product(space.pointwise) == numel
-    assert ex.product(space.reduction) == length
-    shared = space.ranges(RANGES).extents
-    for place, member in enumerate(members):
-        own = (*member.pointwise, *member.reduction)
-        index = data.draw(index_over(len(own)))
-        dependences = [[Dependence(0, index)] if n == place else [] for n in range(len(members))]
-        (rewritten,) = merged_accesses(space, dependences, ranges=RANGES)
-        is_beside = ex.product(own) == numel
-        walked = [name for name in shared if not is_beside or name[0] == "p"]
+    for loops in (reduction, member):
+        place = loop_index(loops, space, RANGES)
+        assert place is not None
+        is_whole = ex.product(loops.shape) == space.numel
+        dims = range(len(space.extents)) if is_whole else space.kept_dims
+        names = [f"f{dim}" for dim in dims]
+        extents = [space.extents[dim] for dim in dims]
         for sizes in VALUES:
-            if math.prod(ex.evaluate(each, sizes) for each in (numel, length)) > 2000:
+            if ex.evaluate(space.numel, sizes) > 2000:
                 continue
-            names = [f"d{number}" for number in range(len(own))]
-            before = [ex.evaluate(index, point) for point in points(names, own, sizes)]
-            rest = {name: 0 for name in shared if name not in walked}
-            extents = [shared[name] for name in walked]
-            after = [
-                ex.evaluate(rewritten, {**rest, **point})
-                for point in points(walked, extents, sizes)
+            walked = [
+                tuple(ex.evaluate(index, point) for index in place)
+                for point in points(names, extents, sizes)
             ]
-            assert Counter(after) == Counter(before)
-            assert after == before
+            own = (range(ex.evaluate(size, sizes)) for size in loops.shape)
+            assert walked == list(itertools.product(*own))
 
 
 @given(FACTORS, FACTORS, st.data())
-def test_members_whose_loops_nest_share_a_space_without_divisions(
+def test_dims_that_cut_each_other_into_whole_parts_leave_no_division(
     rows: list[Expr], columns: list[Expr], data: st.DataObject
 ) -> None:
-    whole = Member((ex.product(rows),), (ex.product(columns),))
-    finer = Member(data.draw(regrouped(rows)), data.draw(regrouped(columns)))
-    space = common_space(
-        [whole, finer],
-        numel=ex.product(rows),
-        reduction_numel=ex.product(columns),
-        ranges=RANGES,
-    )
+    whole = loops_over((ex.product(rows), ex.product(columns)), [1])
+    kept, reduced = data.draw(regrouped_in_order(rows)), data.draw(regrouped_in_order(columns))
+    finer = loops_over((*kept, *reduced), range(len(kept), len(kept) + len(reduced)))
+    space = unify(space_of(whole), space_of(finer))
     assert space is not None
-    for getter in itertools.chain.from_iterable(space.getters):
-        assert "//" not in ex.to_text(getter)
-    assert space.pointwise == tuple(size for size in finer.pointwise if size != ex.ONE)
-    assert space.reduction == tuple(size for size in finer.reduction if size != ex.ONE)
-
-
-@given(st.lists(st.integers(1, 4), max_size=5), st.data())
-def test_digits_are_complete_whatever_is_missing_and_in_any_order(
-    lengths: list[int], data: st.DataObject
-) -> None:
-    divisors = [math.prod(lengths[:place]) for place in range(len(lengths))]
-    numel = Int(math.prod(lengths))
-    whole = [Digit(Int(d), Int(n)) for d, n in zip(divisors, lengths, strict=True)]
-    kept = [digit for digit in whole if data.draw(st.booleans())]
-    shuffled = data.draw(st.permutations(kept))
-    found = complete_digits(shuffled, numel, sizes={}, ranges=Ranges())
-    assert found == complete_digits(kept, numel, sizes={}, ranges=Ranges())
-    assert ex.product(digit.length for digit in found) == numel
-    running: Expr = ex.ONE
-    for digit in found:
-        assert digit.divisor == running
-        running = ex.mul(running, digit.length)
+    for loops in (whole, finer):
+        for index in loop_index(loops, space, RANGES) or ():
+            assert "//" not in ex.to_text(index)
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 40), st.integers(0, 9))

@@ -27,6 +27,7 @@ from nearhint_rules.program import (
     first_outputs,
     value_types,
 )
+from nearhint_torch import float8
 from nearhint_torch.backend import nearhint
 from nearhint_torch.capture import Captured
 from nearhint_torch.sizes import readable
@@ -280,3 +281,19 @@ def test_capture_adds_no_guard_of_its_own(captured: Capture) -> None:
         return nn.interpolate(x[None, None], scale_factor=2.5) * x.shape[0] + x.shape[1] // 3
 
     assert len(captured(function, *calls)) == 1
+
+
+def test_a_torch_that_makes_nan_of_large_numbers_names_casts_of_clamped_ones_only(
+    captured: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def narrowed(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.clamp(-448, 448).to(torch.float8_e4m3fn), x.to(torch.float8_e4m3fn)
+
+    named = program_of(captured(narrowed, (torch.randn(4, 6),)))
+    assert [node.op for node in named.nodes].count("aten._to_copy.default") == 2
+    torch._dynamo.reset()
+    monkeypatch.setattr(float8, "SATURATES", False)
+    _, again = captured(narrowed, (torch.randn(4, 6),))
+    assert [node.op for node in again.program.nodes] == [
+        "aten.clamp.default", "aten._to_copy.default", "",
+    ]  # fmt: skip
