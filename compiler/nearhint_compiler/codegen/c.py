@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from nearhint_compiler.codegen.c_arg import ARG_ROWS
 from nearhint_compiler.codegen.c_body import Body
 from nearhint_compiler.codegen.c_columns import write_columns
 from nearhint_compiler.codegen.c_convert import CONVERSION_ROWS
@@ -49,7 +50,7 @@ def _by_name(rows: Sequence[Row]) -> Mapping[str, Sequence[Row]]:
     return found
 
 
-ROWS = _by_name((*VECTOR_ROWS, *CONVERSION_ROWS, *OP_ROWS, *MATH_ROWS))
+ROWS = _by_name((*VECTOR_ROWS, *ARG_ROWS, *CONVERSION_ROWS, *OP_ROWS, *MATH_ROWS))
 
 
 def _pointwise(writer: Writer, body: Body, schedule: Schedule) -> Expr:
@@ -92,8 +93,8 @@ def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated
     family = _FAMILIES.get(schedule.family)
     if family is None or not isinstance(target.device, CpuDevice):
         raise InvalidSchedule(f"{schedule.family} is no schedule for a CPU")
-    if any(isinstance(node, ir.Arg | ir.Scan) for node in kernel.body):
-        raise Unsupported("an arg or a scan in C")
+    if any(isinstance(node, ir.Scan) for node in kernel.body):
+        raise Unsupported("a scan in C")
     kernel = _with_a_loop(kernel)
     lane = lane_variable(kernel, schedule)
     if schedule["lanes"] not in LANES:

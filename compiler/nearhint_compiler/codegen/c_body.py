@@ -82,12 +82,16 @@ class Body:
         """The C variable of a node's copy."""
         return f"v{position}_{copy}" if self.in_lanes(position) else f"v{position}"
 
+    def copies(self, position: int, part: Part) -> int:
+        """How many vectors the node has in `part`."""
+        return part.copies if self.in_lanes(position) else 1
+
     def invariants(self) -> list[int]:
         """Nodes that depend on no loop."""
         return [
             position
             for position, node in enumerate(self.kernel.body)
-            if not self.variables[position] and not isinstance(node, ir.Store | ir.Reduce)
+            if not self.variables[position] and not isinstance(node, ir.Store | ir.Reduce | ir.Arg)
         ]
 
     def write(self, writer: Writer, positions: Iterable[int], part: Part) -> None:
@@ -97,14 +101,14 @@ class Body:
         here = frozenset(values)
         for position in values:
             node = self.kernel.body[position]
-            for copy in range(part.copies if self.in_lanes(position) else 1):
+            for copy in range(self.copies(position, part)):
                 text = self._value(position, node, copy, part.counts[copy], here)
                 vector = f"v{self.dtypes[position]}"
                 writer.line(f"const {vector} {self.name(position, copy)} = {text};")
         for position in ordered:
             node = self.kernel.body[position]
             if isinstance(node, ir.Store):
-                for copy in range(part.copies if self.in_lanes(position) else 1):
+                for copy in range(self.copies(position, part)):
                     self._store(writer, node, copy, part.counts[copy])
 
     def _value(
@@ -244,7 +248,7 @@ class Body:
             writer.line(f"for (int l = 0; l < {count or self.lanes}; l++)")
             writer.line(f"    out{node.param}[{index}] = {element};")
 
-    def identity(self, reduce: ir.Reduce) -> str:
+    def identity(self, reduce: ir.Reducing) -> str:
         """The neutral element of a reduction as a vector."""
         value = _IDENTITY[reduce.kind]
         dtype = reduce.dtype
@@ -270,6 +274,12 @@ class Body:
                 return f"{self.prelude.use(reduce.kind, reduce.dtype)}({left}, {right})"
 
 
+def reduction_loops(body: Body) -> list[str]:
+    """The reduction's loop variables, outermost first; a lane variable is the innermost."""
+    names = [f"r{number}" for number in range(len(body.kernel.reduction))]
+    return sorted(names, key=lambda name: name == body.lane)
+
+
 _IDENTITY: Mapping[str, float] = {
     "sum": 0, "prod": 1, "max": float("-inf"), "min": float("inf"), "any": 0, "all": 1,
 }  # fmt: skip
@@ -289,7 +299,7 @@ def variables_of(kernel: ir.Kernel) -> tuple[frozenset[str], ...]:
         match node:
             case ir.Load(_, index) | ir.Iota(index) | ir.Store(_, index, _):
                 own |= loops & set(ex.symbols_of(index))
-            case ir.Reduce():
+            case ir.Reduce() | ir.Arg():
                 own = {name for name in own if not ir.is_reduction_variable(name)}
             case _:
                 pass

@@ -13,7 +13,8 @@ from nearhint_compiler.codegen.c_body import UNIFORM, Body, Part, write_declarat
 from nearhint_compiler.codegen.c_entry import RUN, tasks
 from nearhint_compiler.codegen.c_index import to_c
 from nearhint_compiler.codegen.c_text import Writer
-from nearhint_compiler.codegen.c_walks import finish_columns, walk_columns, whole
+from nearhint_compiler.codegen.c_totals import finish_columns
+from nearhint_compiler.codegen.c_walks import walk_columns, whole
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
 

@@ -3,7 +3,8 @@
 In a row's text `$V` is the vector type of its dtype, `$E` the element in memory, `$U` the type that
 loads and stores go through, `$I` the integer vector of the same shape, `$T` the dtype and `$W` the
 lanes; `$M`, `$S`, `$K`, `$X`, `$H`, `$R` spell intrinsics: prefix, suffix, mask
-type, register type, integer register of half the width, and bits.
+type, register type, integer register of half the width, and bits; `$N` and `$C` are prefix and bits
+of a vector of 32-bit numbers.
 `$XORn` lists the lanes with bit n flipped and `$IOTA` lists them as they are.
 """
 
@@ -101,8 +102,10 @@ class Prelude:
         return f"{name}_{dtype}"
 
     def _choose(self, name: str, dtype: str) -> Row:
+        bits = self.shape.bits(dtype)
+        has_registers = bits <= 256 or self.shape.level >= AVX512
         for row in self._rows.get(name, ()):
-            fits = row.level == PORTABLE or self.shape.bits(dtype) in row.bits
+            fits = row.level == PORTABLE or (bits in row.bits and has_registers)
             if dtype in row.dtypes and row.level <= self.shape.level and fits:
                 return row
         raise Unsupported(f"no {name} for {dtype} in C")
@@ -161,6 +164,8 @@ class Prelude:
             "K": "__mmask16" if self.shape.lanes == 16 else "__mmask8",
             "X": f"__m{bits}{register}",
             "R": str(bits),
+            "N": _PREFIX.get(32 * self.shape.lanes, ""),
+            "C": str(32 * self.shape.lanes),
             "H": f"__m{max(bits // 2, 128)}i",
             "IOTA": ", ".join(map(str, lanes)),
             **flipped,

@@ -15,9 +15,17 @@ from nearhint_compiler.analysis.passes import plan_passes
 from nearhint_compiler.codegen.c_body import UNIFORM, Body, Part, write_declarations
 from nearhint_compiler.codegen.c_entry import RUN, tasks
 from nearhint_compiler.codegen.c_index import to_c
-from nearhint_compiler.codegen.c_lanes import accumulate, across, declare_totals
 from nearhint_compiler.codegen.c_primitive import ELEMENTS
 from nearhint_compiler.codegen.c_text import Writer
+from nearhint_compiler.codegen.c_totals import (
+    accumulate,
+    across,
+    declare_run,
+    declare_totals,
+    end_run,
+    has_places,
+    write_here,
+)
 from nearhint_compiler.codegen.c_walks import walk_rows, whole
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
@@ -116,9 +124,21 @@ def _short_row(writer: Writer, body: Body, copies: int) -> None:
             done |= set(passes.elements[walk])
             reduces = passes.reduces[walk]
             declare_totals(writer, body, reduces, copies)
-            accumulate(writer, body, reduces, part)
+            _accumulate_short(writer, body, reduces, part)
             across(writer, body, reduces, copies)
             body.write(writer, passes.rows[walk + 1], UNIFORM)
+
+
+def _accumulate_short(writer: Writer, body: Body, reduces: Sequence[int], part: Part) -> None:
+    if not has_places(body, reduces):
+        accumulate(writer, body, reduces, part)
+        return
+    with writer.block():
+        writer.line("const int64_t begin = 0;")
+        declare_run(writer, body, reduces, part.copies)
+        write_here(writer, body, reduces, body.lane)
+        accumulate(writer, body, reduces, part, prefix="s")
+        end_run(writer, body, reduces, part.copies)
 
 
 def _long_row(writer: Writer, body: Body, options: RowOptions, stash: bool) -> None:

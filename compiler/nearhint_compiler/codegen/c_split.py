@@ -11,7 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nearhint_compiler.analysis.passes import Passes, plan_passes
-from nearhint_compiler.codegen.c_body import UNIFORM, Body, Part, write_declarations
+from nearhint_compiler.codegen.c_body import (
+    UNIFORM,
+    Body,
+    Part,
+    reduction_loops,
+    write_declarations,
+)
 from nearhint_compiler.codegen.c_columns import (
     column_blocks,
     column_counters,
@@ -21,17 +27,16 @@ from nearhint_compiler.codegen.c_columns import (
 )
 from nearhint_compiler.codegen.c_entry import tasks
 from nearhint_compiler.codegen.c_index import to_c
-from nearhint_compiler.codegen.c_lanes import across, reduce_nodes
 from nearhint_compiler.codegen.c_rows import row_counters
 from nearhint_compiler.codegen.c_text import Writer
-from nearhint_compiler.codegen.c_walks import (
-    Range,
-    copies_of,
+from nearhint_compiler.codegen.c_totals import (
+    across,
+    combine_totals,
     finish_columns,
-    reduction_loops,
-    walk_columns,
-    walk_rows,
+    reduce_nodes,
+    totals_of,
 )
+from nearhint_compiler.codegen.c_walks import Range, walk_columns, walk_rows
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
 
@@ -49,9 +54,9 @@ class _Split:
 
     def totals(self, position: int) -> range:
         """The copies of a reduce's accumulator."""
-        if self.part is None:
-            return range(self.copies)
-        return range(copies_of(self.body, position, self.part))
+        part = self.part
+        copies = self.copies if part is None else self.body.copies(position, part)
+        return totals_of(self.body, position, copies)
 
     def values(self, position: int) -> list[str]:
         """The C variables of a reduce's value."""
@@ -75,7 +80,7 @@ def write_split(writer: Writer, body: Body, *, copies: int) -> None:
     _write_cooperate(writer, split)
 
 
-def _all_reduces(split: _Split) -> list[tuple[int, ir.Reduce]]:
+def _all_reduces(split: _Split) -> list[tuple[int, ir.Reducing]]:
     return [
         found for reduces in split.passes.reduces for found in reduce_nodes(split.body, reduces)
     ]
@@ -91,9 +96,11 @@ def _write_struct(writer: Writer, split: _Split) -> None:
             writer.line(f"int64_t p{number};")
         for position, reduce in _all_reduces(split):
             for name in split.values(position):
-                writer.line(f"v{reduce.dtype} {name};")
+                writer.line(f"v{split.body.dtypes[position]} {name};")
             for copy in split.totals(position):
                 writer.line(f"v{reduce.dtype} t{position}_{copy}[{CHUNKS}];")
+                if isinstance(reduce, ir.Arg):
+                    writer.line(f"vi64 at_t{position}_{copy}[{CHUNKS}];")
 
 
 def _write_walk(writer: Writer, split: _Split, walk: int) -> None:
@@ -111,9 +118,9 @@ def _write_walk(writer: Writer, split: _Split, walk: int) -> None:
         if split.part is not None:
             write_counts(writer, body, split.copies)
         for known in range(walk + 1):
-            for position, reduce in reduce_nodes(body, passes.reduces[known - 1] if known else ()):
+            for position in passes.reduces[known - 1] if known else ():
                 for name in split.values(position):
-                    writer.line(f"const v{reduce.dtype} {name} = work->{name};")
+                    writer.line(f"const v{body.dtypes[position]} {name} = work->{name};")
             _write_row_nodes(writer, split, known, stores=False)
         count = f"n{reduction_loops(body)[0]}"
         head = (
@@ -128,9 +135,12 @@ def _write_walk(writer: Writer, split: _Split, walk: int) -> None:
                 walk_rows(writer, body, passes, walk, copies=split.copies, span=span)
             else:
                 walk_columns(writer, body, passes, walk, part=split.part, span=span)
-            for position, _ in reduce_nodes(body, passes.reduces[walk]):
+            for position, reduce in reduce_nodes(body, passes.reduces[walk]):
                 for copy in split.totals(position):
-                    writer.line(f"work->t{position}_{copy}[chunk] = t{position}_{copy};")
+                    total = f"t{position}_{copy}"
+                    writer.line(f"work->{total}[chunk] = {total};")
+                    if isinstance(reduce, ir.Arg):
+                        writer.line(f"work->at_{total}[chunk] = at_{total};")
 
 
 def _write_row_nodes(writer: Writer, split: _Split, after: int, *, stores: bool) -> None:
@@ -185,13 +195,13 @@ def _write_combination(writer: Writer, split: _Split, reduces: Sequence[int]) ->
         for copy in split.totals(position):
             total = f"t{position}_{copy}"
             writer.line(f"v{reduce.dtype} {total} = work.{total}[0];")
+            if isinstance(reduce, ir.Arg):
+                writer.line(f"vi64 at_{total} = work.at_{total}[0];")
     if reduces:
         with writer.block("for (int64_t chunk = 1; chunk < work.chunks; chunk++)"):
-            for position, reduce in reduce_nodes(body, reduces):
+            for position in reduces:
                 for copy in split.totals(position):
-                    total = f"t{position}_{copy}"
-                    step = body.combine(reduce, total, f"work.{total}[chunk]")
-                    writer.line(f"{total} = {step};")
+                    combine_totals(writer, body, position, copy, source="work.{}[chunk]")
     if split.part is None:
         across(writer, body, reduces, split.copies)
     else:

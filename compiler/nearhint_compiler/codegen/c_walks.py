@@ -11,16 +11,17 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from nearhint_compiler.analysis.passes import Passes
-from nearhint_compiler.codegen.c_body import UNIFORM, Body, Part
-from nearhint_compiler.codegen.c_lanes import (
-    SUM_CHAIN,
-    accumulate,
-    declare_totals,
-    has_float_sum,
-    lane_loop,
-    merge,
-)
+from nearhint_compiler.codegen.c_body import UNIFORM, Body, Part, reduction_loops
+from nearhint_compiler.codegen.c_lanes import lane_loop
 from nearhint_compiler.codegen.c_text import Writer
+from nearhint_compiler.codegen.c_totals import (
+    accumulate,
+    declare_run,
+    declare_totals,
+    end_run,
+    run_steps,
+    write_here,
+)
 from nearhint_compiler.ir import nodes as ir
 
 
@@ -30,12 +31,6 @@ class Range:
 
     start: str
     end: str
-
-
-def reduction_loops(body: Body) -> list[str]:
-    """The reduction's loop variables, outermost first; a lane variable is the innermost."""
-    names = [f"r{number}" for number in range(len(body.kernel.reduction))]
-    return sorted(names, key=lambda name: name == body.lane)
 
 
 def whole(body: Body) -> Range:
@@ -69,26 +64,24 @@ def walk_columns(
 ) -> None:
     """Walk number `walk`, lanes along a pointwise loop; leaves totals `t`, one a lane."""
     reduces = passes.reduces[walk]
-    _declare(writer, body, reduces, part, "t")
+    each = [(position, body.copies(position, part)) for position in reduces]
+    for position, copies in each:
+        declare_totals(writer, body, [position], copies)
     *outer, inner = reduction_loops(body)
     with _opened(writer, body, outer, span, passes.elements[walk]) as rest:
         here = Range("0", f"n{inner}") if outer else span
-        if not has_float_sum(body, reduces):
+        steps = run_steps(body, reduces)
+        if not steps:
             _column_loop(writer, body, rest, reduces, part, here, "t")
             return
-        head = f"for (int64_t begin = {here.start}; begin < {here.end}; begin += {SUM_CHAIN})"
+        head = f"for (int64_t begin = {here.start}; begin < {here.end}; begin += {steps})"
         with writer.block(head):
-            writer.line(f"const int64_t stop = least({here.end}, begin + {SUM_CHAIN});")
-            _declare(writer, body, reduces, part, "s")
+            writer.line(f"const int64_t stop = least({here.end}, begin + {steps});")
+            for position, copies in each:
+                declare_run(writer, body, [position], copies)
             _column_loop(writer, body, rest, reduces, part, Range("begin", "stop"), "s")
-            for position in reduces:
-                copies = copies_of(body, position, part)
-                merge(writer, body, [position], copies, into="t", source="s")
-
-
-def _declare(writer: Writer, body: Body, reduces: Sequence[int], part: Part, prefix: str) -> None:
-    for position in reduces:
-        declare_totals(writer, body, [position], copies_of(body, position, part), prefix=prefix)
+            for position, copies in each:
+                end_run(writer, body, [position], copies)
 
 
 def _column_loop(
@@ -102,23 +95,12 @@ def _column_loop(
 ) -> None:
     inner = reduction_loops(body)[-1]
     with writer.block(f"for (int64_t {inner} = {span.start}; {inner} < {span.end}; {inner}++)"):
+        if prefix == "s":
+            write_here(writer, body, reduces, inner)
         body.write(writer, positions, part)
         for position in reduces:
-            valid = Part.full(copies_of(body, position, part))
+            valid = Part.full(body.copies(position, part))
             accumulate(writer, body, [position], valid, prefix=prefix)
-
-
-def finish_columns(writer: Writer, body: Body, reduces: Sequence[int], part: Part) -> None:
-    """From totals to the reduces' values, one a lane."""
-    for position in reduces:
-        for copy in range(copies_of(body, position, part)):
-            vector = f"v{body.dtypes[position]}"
-            writer.line(f"const {vector} {body.name(position, copy)} = t{position}_{copy};")
-
-
-def copies_of(body: Body, position: int, part: Part) -> int:
-    """How many vectors the node has in `part`."""
-    return part.copies if body.in_lanes(position) else 1
 
 
 @contextmanager

@@ -50,9 +50,22 @@ def _lanes(kernel: ir.Kernel, target: Target) -> int:
     """As many lanes as the widest dtype leaves of a register, of what varies along loops."""
     features = target.device.features if isinstance(target.device, CpuDevice) else ()
     bits = 512 if "avx512f" in features else 256 if "avx2" in features else 128
-    typed = zip(ir.dtypes_of(kernel), ir.varying(kernel), strict=True)
+    typed = zip(ir.dtypes_of(kernel), _in_loops(kernel), strict=True)
     is_wide = any(varies and dtype in _WIDE_DTYPES for dtype, varies in typed)
     return max(4, bits // (64 if is_wide else 32))
+
+
+def _in_loops(kernel: ir.Kernel) -> list[bool]:
+    """What varies along loops, but for the places of extremal elements: those are one a row."""
+    places = [False] * len(kernel.body)
+    for position, node in enumerate(kernel.body):
+        operands = ir.operands_of(node)
+        places[position] = isinstance(node, ir.Arg) or any(places[place] for place in operands)
+    elements = ir.per_element(kernel)
+    return [
+        varies and (elements[position] or not places[position])
+        for position, varies in enumerate(ir.varying(kernel))
+    ]
 
 
 def _axes(kernel: ir.Kernel) -> list[str]:

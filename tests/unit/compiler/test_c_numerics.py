@@ -1,0 +1,130 @@
+"""Generated C of whole kernels against the float64 interpreter, in all families and widths."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.unit.compiler.native import (
+    MACHINE,
+    PORTABLE,
+    Array,
+    Native,
+    check,
+    compile_kernel,
+    encode,
+    target,
+)
+
+from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.ir.text import parse_kernel
+from nearhint_compiler.schedule import candidates, parse_schedule
+from nearhint_rules import expr as ex
+
+KERNELS = Path(__file__).parents[2] / "kernels"
+AVX2 = target(("avx2", "f16c", "fma"))
+LEVELS = {"machine": MACHINE, "avx2": AVX2, "portable": PORTABLE}
+SIZES = (1, 3, 17, 64, 131, 300)
+ROWS = "cpu.rows axis={axis} lanes={lanes} unroll=2 short=4 stash=0 split={split}"
+COLUMNS = "cpu.columns axis=0 lanes={lanes} unroll=2 split={split}"
+
+
+def kernel(name: str) -> ir.Kernel:
+    return parse_kernel((KERNELS / f"{name}.ir").read_text())
+
+
+def inputs(given: ir.Kernel, dims: Sequence[int], seed: int, *, distinct: int) -> list[Array]:
+    """Random inputs of few `distinct` values, so that extremal ones repeat; NaN and infinities."""
+    random = np.random.default_rng(seed)
+    count = int(np.prod(dims))
+    found: list[Array] = []
+    for param in given.params:
+        if param.role == "out":
+            continue
+        values = random.integers(0, distinct, count).astype(np.float64)
+        if param.dtype not in (*ir.INTEGERS, "bool"):
+            values -= distinct // 2
+            places = random.random(count)
+            values[places < 0.01 * (seed % 3)] = np.nan
+            values[places > 1 - 0.02 * (seed % 2)] = np.inf
+            values[(places > 0.5) & (places < 0.5 + 0.02 * (seed % 2))] = -np.inf
+        found.append(encode(param.dtype, values % 2 if param.dtype == "bool" else values))
+    return found
+
+
+def sizes(rank: int) -> Iterator[tuple[int, ...]]:
+    if rank == 2:
+        yield from itertools.product((1, 5, 33), SIZES)
+    else:
+        yield from ((1, 1, 1), (2, 3, 17), (3, 17, 1), (5, 4, 70), (1, 9, 131))
+
+
+def run_all(native: Native, *, distinct: int, threads: Sequence[int] = (1, 3)) -> None:
+    for number, dims in enumerate(sizes(len(native.kernel.symbols))):
+        given = inputs(native.kernel, dims, number, distinct=distinct)
+        for count in threads:
+            check(native, dims, given, threads=count)
+
+
+@pytest.mark.parametrize("lanes", [1, 4, 8, 16])
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        ("row_argmax_f32", ROWS),
+        ("row_argmax_f32", COLUMNS),
+        ("column_argmin_bf16", COLUMNS),
+        ("column_argmin_bf16", ROWS),
+        ("arg_over_two_loops_i32", ROWS),
+        ("arg_over_two_loops_i32", COLUMNS),
+    ],
+)
+def test_the_first_extremal_element_is_found(
+    name: str, family: str, level: str, lanes: int, tmp_path: Path
+) -> None:
+    given = kernel(name)
+    axis = len(given.reduction) - 1
+    schedule = parse_schedule(family.format(axis=axis, lanes=lanes, split=1))
+    run_all(compile_kernel(given, schedule, tmp_path, at=LEVELS[level]), distinct=4)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("kind", ir.ARGS)
+@pytest.mark.parametrize("dtype", [*ir.FLOATS, *ir.INTEGERS, "bool"])
+def test_every_dtype_is_compared(dtype: str, kind: str, level: str, tmp_path: Path) -> None:
+    given = arg_kernel(kind, dtype, ex.symbol("r0"))
+    at = LEVELS[level]
+    for schedule in {candidates(given, at)[0], parse_schedule(COLUMNS.format(lanes=8, split=1))}:
+        run_all(compile_kernel(given, schedule, tmp_path, at=at), distinct=9)
+
+
+def arg_kernel(kind: str, dtype: str, index: ex.Expr) -> ir.Kernel:
+    """The place and the value of the extremal element of each row."""
+    row, column = ex.symbol("p0"), ex.symbol("r0")
+    body = (
+        ir.Load(0, ex.add(ex.mul(row, ex.symbol("k1")), column)),
+        ir.Arg(kind, dtype, 0, index),
+        ir.Store(1, row, 1),
+        ir.Reduce(kind, dtype, 0),
+        ir.Store(2, row, 3),
+    )
+    params = (ir.Param("in", dtype), ir.Param("out", "i64"), ir.Param("out", dtype))
+    return ir.Kernel(("k0", "k1"), (ex.symbol("k0"),), (ex.symbol("k1"),), params, body)
+
+
+@pytest.mark.parametrize("family", [ROWS, COLUMNS])
+@pytest.mark.parametrize("index", ["from_the_end", "in_turns"])
+def test_of_equals_the_least_index_counts_whatever_the_order(
+    index: str, family: str, tmp_path: Path
+) -> None:
+    column, length = ex.symbol("r0"), ex.symbol("k1")
+    expressions = {
+        "from_the_end": ex.sub(ex.sub(length, column), 1),
+        "in_turns": ex.add(ex.mul(ex.mod(column, 4), length), ex.floordiv(column, 4)),
+    }
+    given = arg_kernel("max", "f32", expressions[index])
+    schedule = parse_schedule(family.format(axis=0, lanes=8, split=1))
+    run_all(compile_kernel(given, schedule, tmp_path), distinct=3)
