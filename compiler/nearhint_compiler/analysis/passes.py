@@ -141,6 +141,8 @@ def _cost(kernel: ir.Kernel, elements: tuple[bool, ...], position: int) -> int:
                 total += 1
             case ir.Op(name, _, _):
                 total += 1 if name in _CHEAP else 6
+            case ir.Scan():
+                total += 6
             case _:
                 continue
     return total

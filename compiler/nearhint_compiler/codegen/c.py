@@ -23,12 +23,13 @@ from nearhint_compiler.codegen.c_ops import OP_ROWS
 from nearhint_compiler.codegen.c_pointwise import write_pointwise
 from nearhint_compiler.codegen.c_primitive import FEATURES, Prelude, Row, Shape, level_of
 from nearhint_compiler.codegen.c_rows import RowOptions, write_rows
+from nearhint_compiler.codegen.c_scan import SCAN_ROWS, is_scanning
 from nearhint_compiler.codegen.c_split import write_split
 from nearhint_compiler.codegen.c_text import Writer
 from nearhint_compiler.codegen.c_tiles import write_tiles
 from nearhint_compiler.codegen.c_vector import VECTOR_ROWS
 from nearhint_compiler.codegen.generated import Generated
-from nearhint_compiler.errors import InvalidSchedule, Unsupported
+from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
@@ -50,7 +51,7 @@ def _by_name(rows: Sequence[Row]) -> Mapping[str, Sequence[Row]]:
     return found
 
 
-ROWS = _by_name((*VECTOR_ROWS, *ARG_ROWS, *CONVERSION_ROWS, *OP_ROWS, *MATH_ROWS))
+ROWS = _by_name((*VECTOR_ROWS, *ARG_ROWS, *SCAN_ROWS, *CONVERSION_ROWS, *OP_ROWS, *MATH_ROWS))
 
 
 def _pointwise(writer: Writer, body: Body, schedule: Schedule) -> Expr:
@@ -93,8 +94,6 @@ def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated
     family = _FAMILIES.get(schedule.family)
     if family is None or not isinstance(target.device, CpuDevice):
         raise InvalidSchedule(f"{schedule.family} is no schedule for a CPU")
-    if any(isinstance(node, ir.Scan) for node in kernel.body):
-        raise Unsupported("a scan in C")
     kernel = _with_a_loop(kernel)
     lane = lane_variable(kernel, schedule)
     if schedule["lanes"] not in LANES:
@@ -105,6 +104,8 @@ def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated
     body = Body(kernel, prelude, lane)
     total = family(loops, body, schedule)
     split = bool(kernel.reduction) and schedule["split"] == 1
+    if split and is_scanning(kernel):
+        raise InvalidSchedule("a row with a scan is walked by one thread")
     if split:
         write_split(loops, body, copies=schedule["unroll"])
     write_entry(loops, kernel.symbols, to_c(total), split=split)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from nearhint_compiler.codegen.c_body import Body, Part, reduction_loops
 from nearhint_compiler.codegen.c_index import access, to_c
-from nearhint_compiler.codegen.c_primitive import AVX512, Row, Shape
+from nearhint_compiler.codegen.c_primitive import AVX512, ELEMENTS, Row, Shape
 from nearhint_compiler.codegen.c_text import Writer
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.nodes import FLOATS, INTEGERS
@@ -85,6 +85,25 @@ def _decide(name: str, kind: str, dtype: str, index: str) -> str:
     )
 
 
+def _decide_one(kind: str, dtype: str) -> str:
+    """As `decide`, of scalars. A bool is 0 or -1."""
+    element, wider = "$E", _WIDER[kind]
+    if dtype == "bool":
+        element, wider = "int32_t", "<" if kind == "max" else ">"
+    more = f"b {wider} *a"
+    same = "b == *a"
+    if dtype in FLOATS:
+        more += " || (b != b && *a == *a)"
+        same += " || (b != b && *a != *a)"
+    return (
+        "/* The more extreme of two, or of equals the one with the lesser index. */\n"
+        f"static inline void decide_one_{kind}_$T"
+        f"({element} *a, int64_t *i, {element} b, int64_t j)\n{{\n"
+        f"    const int take = {more} || (({same}) && j < *i);\n"
+        "    *a = take ? b : *a;\n    *i = take ? j : *i;\n}\n"
+    )
+
+
 def _place_across(kind: str, shape: Shape) -> str:
     steps = "".join(
         f"    b = SHUFFLE($I, *a, $XOR{bit});\n    j = SHUFFLE(vi32, *i, $XOR{bit});\n"
@@ -107,6 +126,7 @@ def _rows(kind: str, dtype: str) -> tuple[Row, ...]:
             (dtype,),
             needs=("sel $T", "sel i64"),
         ),
+        Row(f"decide_one_{kind}", _decide_one(kind, dtype), (dtype,)),
         Row(
             f"place_{kind}",
             lambda shape: _place_across(kind, shape),
@@ -151,37 +171,65 @@ def seek(writer: Writer, body: Body, position: int, arg: ir.Arg, values: Sequenc
 
 def compare_each(writer: Writer, body: Body, position: int, arg: ir.Arg, part: Part) -> None:
     """Compares elements by their indices, at once; for an index that follows no run."""
-    decide = body.prelude.use(f"decide_{arg.kind}", arg.dtype)
-    splat = body.prelude.use("splat", "i64")
-    in_rows = body.lane.startswith("r")
     for copy in range(part.copies):
         value = body.name(arg.operand, copy)
-        total = f"t{position}_{0 if in_rows else copy}"
-        if not in_rows:
-            index = f"{splat}({to_c(arg.index)})"
-            writer.line(f"{decide}(&{total}, &at_{total}, {value}, {index});")
+        if body.lane.startswith("p"):
+            index = f"{body.prelude.use('splat', 'i64')}({to_c(arg.index)})"
+            writer.line(decision(body, position, copy, value, index))
             continue
         lane = ex.add(ex.symbol(body.lane), copy * body.lanes, ex.symbol("l"))
         index = to_c(ex.substitute(arg.index, {body.lane: lane}))
-        one = body.prelude.use("splat", arg.dtype)
         writer.line(f"for (int l = 0; l < {part.counts[copy] or body.lanes}; l++)")
-        writer.line(f"    {decide}(&{total}, &at_{total}, {one}({value}[l]), {splat}({index}));")
+        writer.line(f"    {decision(body, position, 0, f'{value}[l]', index)}")
+
+
+def decision(body: Body, position: int, copy: int, value: str, index: str) -> str:
+    """The statement that combines a value and its index into a total.
+
+    With lanes along a row, all four are scalars.
+    """
+    arg = body.kernel.body[position]
+    assert isinstance(arg, ir.Arg)
+    name = "decide_one" if body.lane.startswith("r") else "decide"
+    function, total = body.prelude.use(f"{name}_{arg.kind}", arg.dtype), f"t{position}_{copy}"
+    return f"{function}(&{total}, &at_{total}, {value}, {index});"
+
+
+def total_types(body: Body, arg: ir.Arg) -> tuple[str, str]:
+    """The C types of a total and of its index."""
+    if body.lane.startswith("p"):
+        return f"v{arg.dtype}", "vi64"
+    return "int32_t" if arg.dtype == "bool" else ELEMENTS[arg.dtype], "int64_t"
+
+
+def declare_total(writer: Writer, body: Body, position: int, arg: ir.Arg, copies: int) -> None:
+    """Totals that any element replaces."""
+    value, index = total_types(body, arg)
+    start, last = body.identity(arg), f"{body.prelude.use('splat', 'i64')}(INT64_MAX)"
+    if body.lane.startswith("r"):
+        start, last = f"({start})[0]", "INT64_MAX"
+    for copy in range(copies):
+        writer.line(f"{value} t{position}_{copy} = {start};")
+        writer.line(f"{index} at_t{position}_{copy} = {last};")
 
 
 def end_run(writer: Writer, body: Body, position: int, arg: ir.Arg, copies: int) -> None:
     """From offsets since `begin` to indices, and into the totals."""
-    decide = body.prelude.use(f"decide_{arg.kind}", arg.dtype)
     inner = reduction_loops(body)[-1]
-    if inner != body.lane:
-        stride = to_c(access(arg.index, inner).stride or ex.ONE)
-        start = to_c(ex.substitute(arg.index, {inner: ex.symbol("begin")}))
-        for copy in range(copies):
-            wide = f"__builtin_convertvector(at_s{position}_{copy}, vi64)"
-            total = f"t{position}_{copy}"
-            index = f"({start}) + ({stride}) * {wide}"
-            writer.line(f"{decide}(&{total}, &at_{total}, s{position}_{copy}, {index});")
+    if inner == body.lane:
+        _end_row(writer, body, position, arg, copies)
         return
+    stride = to_c(access(arg.index, inner).stride or ex.ONE)
+    start = to_c(ex.substitute(arg.index, {inner: ex.symbol("begin")}))
+    for copy in range(copies):
+        wide = f"__builtin_convertvector(at_s{position}_{copy}, vi64)"
+        index = f"({start}) + ({stride}) * {wide}"
+        writer.line(decision(body, position, copy, f"s{position}_{copy}", index))
+
+
+def _end_row(writer: Writer, body: Body, position: int, arg: ir.Arg, copies: int) -> None:
     settle = body.prelude.use(f"settle_{arg.kind}", arg.dtype)
+    place = body.prelude.use(f"place_{arg.kind}", arg.dtype)
     names = [f"s{position}_{copy}" for copy in range(copies)]
     lanes = ", ".join(map(str, range(body.lanes)))
     for copy, name in enumerate(names):
@@ -190,10 +238,8 @@ def end_run(writer: Writer, body: Body, position: int, arg: ir.Arg, copies: int)
         for left, right in zip(names[::2], names[1::2], strict=False):
             writer.line(f"{settle}(&{left}, &at_{left}, {right}, at_{right});")
         names = names[::2]
-    place = body.prelude.use(f"place_{arg.kind}", arg.dtype)
-    name, total = names[0], f"t{position}_0"
-    writer.line(f"{place}(&{name}, &at_{name});")
+    writer.line(f"{place}(&{names[0]}, &at_{names[0]});")
     where = ex.add(ex.symbol("begin"), ex.symbol(f"offset{position}"))
-    writer.line(f"const int64_t offset{position} = at_{name}[0];")
-    index = f"{body.prelude.use('splat', 'i64')}({to_c(ex.substitute(arg.index, {inner: where}))})"
-    writer.line(f"{decide}(&{total}, &at_{total}, {name}, {index});")
+    writer.line(f"const int64_t offset{position} = at_{names[0]}[0];")
+    index = to_c(ex.substitute(arg.index, {body.lane: where}))
+    writer.line(decision(body, position, 0, f"{names[0]}[0]", index))

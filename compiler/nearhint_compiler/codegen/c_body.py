@@ -136,6 +136,11 @@ class Body:
                     or self._rounding(node, copy, here)
                     or c_ops.expression(node, names, given, self.prelude)
                 )
+            case ir.Scan(kind, _, operand):
+                in_rows = self.lane.startswith("r")
+                function = self.prelude.use(f"{'running' if in_rows else 'step'}_{kind}", dtype)
+                carry = f"carry{position}" if in_rows else f"carry{position}_{copy}"
+                return f"{function}({self.name(operand, copy)}, &{carry})"
             case _:
                 raise AssertionError(node)
 
@@ -301,6 +306,8 @@ def variables_of(kernel: ir.Kernel) -> tuple[frozenset[str], ...]:
                 own |= loops & set(ex.symbols_of(index))
             case ir.Reduce() | ir.Arg():
                 own = {name for name in own if not ir.is_reduction_variable(name)}
+            case ir.Scan():
+                own |= {name for name in loops if ir.is_reduction_variable(name)}
             case _:
                 pass
         found.append(frozenset(own))

@@ -16,6 +16,7 @@ from nearhint_compiler.codegen.c_body import UNIFORM, Body, Part, write_declarat
 from nearhint_compiler.codegen.c_entry import RUN, tasks
 from nearhint_compiler.codegen.c_index import to_c
 from nearhint_compiler.codegen.c_primitive import ELEMENTS
+from nearhint_compiler.codegen.c_scan import declare_carries
 from nearhint_compiler.codegen.c_text import Writer
 from nearhint_compiler.codegen.c_totals import (
     accumulate,
@@ -120,7 +121,9 @@ def _short_row(writer: Writer, body: Body, copies: int) -> None:
     with tasks(writer, row_counters(body)):
         body.write(writer, set(passes.rows[0]) - done, UNIFORM)
         for walk in range(passes.count):
-            body.write(writer, set(passes.elements[walk]) - done, part)
+            fresh = sorted(set(passes.elements[walk]) - done)
+            declare_carries(writer, body, fresh, part)
+            body.write(writer, fresh, part)
             done |= set(passes.elements[walk])
             reduces = passes.reduces[walk]
             declare_totals(writer, body, reduces, copies)

@@ -34,6 +34,7 @@ from nearhint_compiler.codegen.c_totals import (
     combine_totals,
     finish_columns,
     reduce_nodes,
+    total_types,
     totals_of,
 )
 from nearhint_compiler.codegen.c_walks import Range, walk_columns, walk_rows
@@ -98,9 +99,10 @@ def _write_struct(writer: Writer, split: _Split) -> None:
             for name in split.values(position):
                 writer.line(f"v{split.body.dtypes[position]} {name};")
             for copy in split.totals(position):
-                writer.line(f"v{reduce.dtype} t{position}_{copy}[{CHUNKS}];")
-                if isinstance(reduce, ir.Arg):
-                    writer.line(f"vi64 at_t{position}_{copy}[{CHUNKS}];")
+                total, index = total_types(split.body, reduce)
+                writer.line(f"{total} t{position}_{copy}[{CHUNKS}];")
+                if index:
+                    writer.line(f"{index} at_t{position}_{copy}[{CHUNKS}];")
 
 
 def _write_walk(writer: Writer, split: _Split, walk: int) -> None:
@@ -194,9 +196,10 @@ def _write_combination(writer: Writer, split: _Split, reduces: Sequence[int]) ->
     for position, reduce in reduce_nodes(body, reduces):
         for copy in split.totals(position):
             total = f"t{position}_{copy}"
-            writer.line(f"v{reduce.dtype} {total} = work.{total}[0];")
-            if isinstance(reduce, ir.Arg):
-                writer.line(f"vi64 at_{total} = work.at_{total}[0];")
+            value, index = total_types(body, reduce)
+            writer.line(f"{value} {total} = work.{total}[0];")
+            if index:
+                writer.line(f"{index} at_{total} = work.at_{total}[0];")
     if reduces:
         with writer.block("for (int64_t chunk = 1; chunk < work.chunks; chunk++)"):
             for position in reduces:

@@ -1,7 +1,7 @@
 """Accumulators of the reduces of a walk.
 
 They are `t{position}_{copy}`, and of an `arg` also the place of its value, `at_t{position}_{copy}`;
-with lanes along a row, an `arg` has one copy, the same in all lanes. Within a run of the innermost
+with lanes along a row, those are two scalars. Within a run of the innermost
 loop from `begin` on there may be others in front of them, `s{position}_{copy}`: see `run_steps`.
 
 Sums of floats go through those, so that no chain of additions is long: a lane adds `SUM_CHAIN`
@@ -34,6 +34,13 @@ def totals_of(body: Body, position: int, copies: int) -> range:
     return range(1 if is_arg and body.lane.startswith("r") else copies)
 
 
+def total_types(body: Body, node: ir.Reducing) -> tuple[str, str]:
+    """The C types of a total and, of an `arg`, of its place ("" of others)."""
+    if isinstance(node, ir.Arg):
+        return c_arg.total_types(body, node)
+    return f"v{node.dtype}", ""
+
+
 def run_steps(body: Body, reduces: Sequence[int]) -> int:
     """The most steps of the innermost loop between `begin` and `end_run`; 0 for no runs at all."""
     nodes = [node for _, node in reduce_nodes(body, reduces)]
@@ -51,11 +58,12 @@ def has_places(body: Body, reduces: Sequence[int]) -> bool:
 def declare_totals(writer: Writer, body: Body, reduces: Sequence[int], copies: int) -> None:
     """Accumulators at the neutral element."""
     for position, node in reduce_nodes(body, reduces):
-        names = [f"t{position}_{copy}" for copy in totals_of(body, position, copies)]
-        _declare(writer, f"v{node.dtype}", names, body.identity(node))
+        totals = totals_of(body, position, copies)
         if isinstance(node, ir.Arg):
-            last = f"{body.prelude.use('splat', 'i64')}(INT64_MAX)"
-            _declare(writer, "vi64", [f"at_{name}" for name in names], last)
+            c_arg.declare_total(writer, body, position, node, len(totals))
+        else:
+            names = [f"t{position}_{copy}" for copy in totals]
+            _declare(writer, f"v{node.dtype}", names, body.identity(node))
 
 
 def declare_run(writer: Writer, body: Body, reduces: Sequence[int], copies: int) -> None:
@@ -124,7 +132,8 @@ def across(writer: Writer, body: Body, reduces: Sequence[int], copies: int) -> N
     """The reduces' values: accumulators combined pairwise, then over lanes."""
     for position, node in reduce_nodes(body, reduces):
         if isinstance(node, ir.Arg):
-            writer.line(f"const vi64 v{position} = at_t{position}_0;")
+            splat = body.prelude.use("splat", "i64")
+            writer.line(f"const vi64 v{position} = {splat}(at_t{position}_0);")
             continue
         parts = [f"t{position}_{copy}" for copy in range(copies)]
         while len(parts) > 1:
@@ -152,10 +161,7 @@ def combine_totals(writer: Writer, body: Body, position: int, copy: int, *, sour
     node = body.kernel.body[position]
     total = f"t{position}_{copy}"
     if isinstance(node, ir.Arg):
-        decide = body.prelude.use(f"decide_{node.kind}", node.dtype)
-        writer.line(
-            f"{decide}(&{total}, &at_{total}, {source.format(total)},"
-            f" {source.format(f'at_{total}')});"
-        )
+        theirs = source.format(total), source.format(f"at_{total}")
+        writer.line(c_arg.decision(body, position, copy, *theirs))
     elif isinstance(node, ir.Reduce):
         writer.line(f"{total} = {body.combine(node, total, source.format(total))};")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from nearhint_compiler.analysis.passes import Passes
 from nearhint_compiler.codegen.c_body import UNIFORM, Body, Part, reduction_loops
 from nearhint_compiler.codegen.c_lanes import lane_loop
+from nearhint_compiler.codegen.c_scan import walked_in_order
 from nearhint_compiler.codegen.c_text import Writer
 from nearhint_compiler.codegen.c_totals import (
     accumulate,
@@ -45,7 +46,12 @@ def walk_rows(
     reduces = passes.reduces[walk]
     declare_totals(writer, body, reduces, copies)
     *outer, lane = reduction_loops(body)
-    with _opened(writer, body, outer, span, passes.elements[walk]) as rest, writer.block():
+    nodes = passes.elements[walk]
+    with (
+        walked_in_order(writer, body, nodes, UNIFORM),
+        _opened(writer, body, outer, span, nodes) as rest,
+        writer.block(),
+    ):
         writer.line(f"int64_t {lane} = {'0' if outer else span.start};")
         lane_loop(
             writer,
@@ -68,7 +74,11 @@ def walk_columns(
     for position, copies in each:
         declare_totals(writer, body, [position], copies)
     *outer, inner = reduction_loops(body)
-    with _opened(writer, body, outer, span, passes.elements[walk]) as rest:
+    nodes = passes.elements[walk]
+    with (
+        walked_in_order(writer, body, nodes, part),
+        _opened(writer, body, outer, span, nodes) as rest,
+    ):
         here = Range("0", f"n{inner}") if outer else span
         steps = run_steps(body, reduces)
         if not steps:

@@ -77,6 +77,7 @@ def _axes(kernel: ir.Kernel) -> list[str]:
 def _space(kernel: ir.Kernel, ranked: list[str], lanes: int) -> Iterator[Schedule]:
     best, *others = ranked or ["p0"]
     half = max(4, lanes // 2)
+    split = int(not any(isinstance(node, ir.Scan) for node in kernel.body))
     is_costly = any(isinstance(node, ir.Op) and node.name in _COSTLY for node in kernel.body)
     if not kernel.reduction:
         across = _across(kernel, best, others)
@@ -90,17 +91,23 @@ def _space(kernel: ir.Kernel, ranked: list[str], lanes: int) -> Iterator[Schedul
         yield from (_pointwise(other, lanes=lanes, unroll=2) for other in others[:1])
     elif best.startswith("p"):
         for width, unroll in ((half, 8), (lanes, 4), (lanes, 8), (half, 4), (lanes, 2)):
-            yield _columns(best, lanes=width, unroll=unroll)
-        yield from (_rows(other, lanes=lanes, unroll=2) for other in others if other[0] == "r")
+            yield _columns(best, lanes=width, unroll=unroll, split=split)
+        yield from (
+            _rows(other, lanes=lanes, unroll=2, split=split) for other in others if other[0] == "r"
+        )
     else:
         stash = STASH if plan_passes(kernel, stash=True).stashed else 0
         plain = [(lanes, 4), (half, 4), (lanes, 2), (half, 2)]
         costly = [(lanes, 2), (half, 4), (lanes, 4), (half, 2)]
         for width, unroll in costly if is_costly else plain:
-            yield _rows(best, lanes=width, unroll=unroll, stash=stash)
-        yield _rows(best, lanes=lanes, unroll=4)
-        yield _rows(best, lanes=half, unroll=2)
-        yield from (_columns(other, lanes=half, unroll=4) for other in others if other[0] == "p")
+            yield _rows(best, lanes=width, unroll=unroll, stash=stash, split=split)
+        yield _rows(best, lanes=lanes, unroll=4, split=split)
+        yield _rows(best, lanes=half, unroll=2, split=split)
+        yield from (
+            _columns(other, lanes=half, unroll=4, split=split)
+            for other in others
+            if other[0] == "p"
+        )
 
 
 def _across(kernel: ir.Kernel, lane: str, others: list[str]) -> str:
@@ -136,16 +143,16 @@ def _tiles(variable: str, across: str, *, lanes: int) -> Schedule:
     )
 
 
-def _rows(variable: str, *, lanes: int, unroll: int, stash: int = 0) -> Schedule:
+def _rows(variable: str, *, lanes: int, unroll: int, split: int, stash: int = 0) -> Schedule:
     axis = int(variable[1:])
     return _schedule(
-        "cpu.rows", axis=axis, lanes=lanes, unroll=unroll, short=4, stash=stash, split=1
+        "cpu.rows", axis=axis, lanes=lanes, unroll=unroll, short=4, stash=stash, split=split
     )
 
 
-def _columns(variable: str, *, lanes: int, unroll: int) -> Schedule:
+def _columns(variable: str, *, lanes: int, unroll: int, split: int) -> Schedule:
     axis = int(variable[1:])
-    return _schedule("cpu.columns", axis=axis, lanes=lanes, unroll=unroll, split=1)
+    return _schedule("cpu.columns", axis=axis, lanes=lanes, unroll=unroll, split=split)
 
 
 def _score(kernel: ir.Kernel, variable: str, lanes: int, dims: Mapping[str, int]) -> float:

@@ -19,6 +19,7 @@ from tests.unit.compiler.native import (
     target,
 )
 
+from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import candidates, parse_schedule
@@ -27,6 +28,9 @@ from nearhint_rules import expr as ex
 KERNELS = Path(__file__).parents[2] / "kernels"
 AVX2 = target(("avx2", "f16c", "fma"))
 LEVELS = {"machine": MACHINE, "avx2": AVX2, "portable": PORTABLE}
+WIDTHS = [
+    ("machine", 16), ("machine", 8), ("avx2", 8), ("avx2", 4), ("portable", 4), ("portable", 1),
+]  # fmt: skip
 SIZES = (1, 3, 17, 64, 131, 300)
 ROWS = "cpu.rows axis={axis} lanes={lanes} unroll=2 short=4 stash=0 split={split}"
 COLUMNS = "cpu.columns axis=0 lanes={lanes} unroll=2 split={split}"
@@ -69,8 +73,7 @@ def run_all(native: Native, *, distinct: int, threads: Sequence[int] = (1, 3)) -
             check(native, dims, given, threads=count)
 
 
-@pytest.mark.parametrize("lanes", [1, 4, 8, 16])
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(("level", "lanes"), WIDTHS)
 @pytest.mark.parametrize(
     ("name", "family"),
     [
@@ -91,7 +94,7 @@ def test_the_first_extremal_element_is_found(
     run_all(compile_kernel(given, schedule, tmp_path, at=LEVELS[level]), distinct=4)
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", ["machine", "portable"])
 @pytest.mark.parametrize("kind", ir.ARGS)
 @pytest.mark.parametrize("dtype", [*ir.FLOATS, *ir.INTEGERS, "bool"])
 def test_every_dtype_is_compared(dtype: str, kind: str, level: str, tmp_path: Path) -> None:
@@ -128,3 +131,50 @@ def test_of_equals_the_least_index_counts_whatever_the_order(
     given = arg_kernel("max", "f32", expressions[index])
     schedule = parse_schedule(family.format(axis=0, lanes=8, split=1))
     run_all(compile_kernel(given, schedule, tmp_path), distinct=3)
+
+
+@pytest.mark.parametrize(("level", "lanes"), WIDTHS)
+@pytest.mark.parametrize("family", [ROWS, COLUMNS])
+@pytest.mark.parametrize(
+    "name",
+    ["row_cumsum_f32", "column_cumprod_i64", "row_cumprod_f64", "normalised_cumsum_bf16"],
+)
+def test_running_reductions_follow_the_row(
+    name: str, family: str, level: str, lanes: int, tmp_path: Path
+) -> None:
+    given = kernel(name)
+    schedule = parse_schedule(family.format(axis=0, lanes=lanes, split=0))
+    run_all(compile_kernel(given, schedule, tmp_path, at=LEVELS[level]), distinct=5)
+
+
+@pytest.mark.parametrize("dtype", [*ir.FLOATS, *ir.INTEGERS])
+def test_running_sums_are_of_every_dtype(dtype: str, tmp_path: Path) -> None:
+    row = ex.add(ex.mul(ex.symbol("p0"), ex.symbol("k1")), ex.symbol("r0"))
+    body = (ir.Load(0, row), ir.Scan("sum", dtype, 0), ir.Store(1, row, 1))
+    params = (ir.Param("in", dtype), ir.Param("out", dtype))
+    given = ir.Kernel(("k0", "k1"), (ex.symbol("k0"),), (ex.symbol("k1"),), params, body)
+    for at in (MACHINE, PORTABLE):
+        native = compile_kernel(given, candidates(given, at)[0], tmp_path, at=at)
+        run_all(native, distinct=90, threads=(2,))
+
+
+@pytest.mark.parametrize("family", [ROWS, COLUMNS])
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_running_sum_of_f32_is_rounded_once(family: str, level: str, tmp_path: Path) -> None:
+    schedule = parse_schedule(family.format(axis=0, lanes=8, split=0))
+    native = compile_kernel(kernel("row_cumsum_f32"), schedule, tmp_path, at=LEVELS[level])
+    random = np.random.default_rng(0)
+    x = random.normal(0, 1, (3, 5001)).astype(np.float32)
+    got = np.zeros_like(x)
+    native.run((3, 5001), [x, got])
+    exact = np.cumsum(x.astype(np.float64), axis=1)
+    assert (np.abs(got - exact) <= np.spacing(np.abs(exact).astype(np.float32)) * 0.5001).all()
+
+
+def test_a_row_with_a_scan_is_not_shared(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSchedule):
+        compile_kernel(
+            kernel("row_cumsum_f32"),
+            parse_schedule(ROWS.format(axis=0, lanes=8, split=1)),
+            tmp_path,
+        )
