@@ -1,15 +1,129 @@
-"""Casts of the C prelude: half floats by integer arithmetic or F16C, and the table of casts.
+"""Casts of the C prelude: low precision by integer arithmetic or F16C, and the table of casts.
 
-f32 to bf16 and f16 round to nearest, ties to even; a NaN stays a NaN. A cast between a half float
-and anything but f32 goes through f32, as eager's does.
+f32 to a shorter float rounds to nearest, ties to even, denormals too; a NaN stays a NaN. What
+rounds beyond 448 becomes NaN in f8e4m3fn, which has no infinity. A cast between a low precision
+float and anything but f32 goes through f32, as eager's does.
 """
 
 from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from nearhint_compiler.codegen.c_primitive import AVX2, AVX512, Prelude, Row
 from nearhint_compiler.ir.nodes import FLOATS, LOW_PRECISION
 
 _F32 = ("f32",)
+
+
+@dataclass(frozen=True, slots=True)
+class _Eight:
+    """An 8-bit float: bits of its mantissa, and of f32 numbers what it takes to round to it.
+
+    `first` is what becomes `beyond`, `normal` the least number that is no denormal, and adding
+    `aligned` moves a denormal's last bit to the last bit of an f32.
+    """
+
+    mantissa: int
+    bias: int
+    first: int
+    beyond: int
+    normal: int
+    aligned: int
+
+
+_EIGHTS: Mapping[str, _Eight] = {
+    "f8e4m3fn": _Eight(3, 7, 0x43E80001, 0x7F, 0x3C800000, 0x46800000),
+    "f8e5m2": _Eight(2, 15, 0x47800000, 0x7C, 0x38800000, 0x43000000),
+}
+
+
+def _to_eight(dtype: str) -> tuple[Row, ...]:
+    f8 = _EIGHTS[dtype]
+    shift = 23 - f8.mantissa
+    rebias = ((127 - f8.bias) << 23) - ((1 << (shift - 1)) - 1)
+    head = (
+        f"static inline v{dtype} to_{dtype}_f32(vf32 x)\n{{\n"
+        "    const vi32 bits = (vi32)x & 0x7fffffff;\n"
+        f"    vi32 r = (bits - {rebias:#x} + (bits >> {shift} & 1)) >> {shift};\n"
+        f"    const vi32 tiny = (vi32)((vf32)bits + {_float_of(f8.aligned)}) - {f8.aligned:#x};\n"
+    )
+    masked = (
+        "    r = (vi32)_mm512_mask_mov_epi32((__m512i)r, _mm512_cmplt_epi32_mask((__m512i)bits,"
+        f" _mm512_set1_epi32({f8.normal:#x})), (__m512i)tiny);\n"
+        "    const __mmask16 large = _mm512_cmpge_epi32_mask((__m512i)bits,"
+        f" _mm512_set1_epi32({f8.first:#x}));\n"
+        f"    r = (vi32)_mm512_mask_set1_epi32((__m512i)r, large, {f8.beyond:#x});\n"
+    )
+    plain = (
+        f"    r = sel_i32(bits < {f8.normal:#x}, tiny, r);\n"
+        f"    r = sel_i32(bits >= {f8.first:#x}, bits - bits + {f8.beyond:#x}, r);\n"
+    )
+    if f8.beyond != 0x7F:
+        masked += (
+            "    const __mmask16 nan = _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q);\n"
+            "    r = (vi32)_mm512_mask_set1_epi32((__m512i)r, nan, 0x7f);\n"
+        )
+        plain += "    r = sel_i32(bits > 0x7f800000, bits - bits + 0x7f, r);\n"
+    sign = "r | ((vi32)x >> 24 & 0x80)"
+    return (
+        Row(
+            f"to_{dtype}",
+            head + masked + f"    return (v{dtype})_mm512_cvtepi32_epi8((__m512i)({sign}));\n}}\n",
+            _F32,
+            AVX512,
+            bits=(512,),
+        ),
+        Row(
+            f"to_{dtype}",
+            head + "".join(plain) + f"    return __builtin_convertvector({sign}, v{dtype});\n}}\n",
+            _F32,
+            needs=("sel i32",),
+        ),
+    )
+
+
+def _float_of(bits: int) -> str:
+    value: float = struct.unpack("<f", struct.pack("<I", bits))[0]
+    return f"{value:.0f}.0f"
+
+
+_FROM_EIGHT = (
+    Row(
+        "from_f8e5m2",
+        "/* The upper half of an f16. */\n"
+        "static inline vf32 from_f8e5m2_f32(vf8e5m2 x)\n"
+        "{\n    return from_f16_f32(__builtin_convertvector(x, vf16) << 8);\n}\n",
+        _F32,
+        needs=("from_f16 f32",),
+    ),
+    Row(
+        "from_f8e4m3fn",
+        "/* The bits of an f16 that is smaller by 2^8, but for NaN. */\n"
+        "static inline vf32 from_f8e4m3fn_f32(vf8e4m3fn x)\n{\n"
+        "    const __m256i wide = _mm256_cvtepi8_epi16((__m128i)x);\n"
+        "    const __m256i all = _mm256_set1_epi16(0x3f80), no_copy = _mm256_set1_epi16(~0x4000);\n"
+        "    const __m256i half = _mm256_and_si256(_mm256_slli_epi16(wide, 7), no_copy);\n"
+        "    const __mmask16 nan = _mm256_cmpeq_epi16_mask(_mm256_and_si256(half, all), all);\n"
+        "    const vf32 y = (vf32)_mm512_cvtph_ps(half) * 256.0f;\n"
+        "    return (vf32)_mm512_mask_set1_epi32((__m512i)y, nan, 0x7fc00000);\n}\n",
+        _F32,
+        AVX512,
+        bits=(512,),
+    ),
+    Row(
+        "from_f8e4m3fn",
+        "static inline vf32 from_f8e4m3fn_f32(vf8e4m3fn x)\n{\n"
+        "    const vi32 wide = __builtin_convertvector(x, vi32), rest = wide & 0x7f;\n"
+        "    const vf32 tiny = __builtin_convertvector(rest, vf32) * 0x1p-9f;\n"
+        "    vi32 bits = sel_i32(rest < 8, (vi32)tiny, (rest << 20) + (120 << 23));\n"
+        "    bits = sel_i32(rest == 0x7f, rest - rest + 0x7fc00000, bits);\n"
+        "    return (vf32)(bits | (wide & 0x80) << 24);\n}\n",
+        _F32,
+        needs=("sel i32",),
+    ),
+)
 _NARROW = ("i16", "i8", "u8")
 
 CONVERSION_ROWS: tuple[Row, ...] = (
@@ -103,6 +217,8 @@ CONVERSION_ROWS: tuple[Row, ...] = (
         _F32,
         needs=("sel i32",),
     ),
+    *(row for dtype in _EIGHTS for row in _to_eight(dtype)),
+    *_FROM_EIGHT,
 )
 
 

@@ -28,17 +28,20 @@ FEATURES: Mapping[int, tuple[str, ...]] = {
 
 ELEMENTS: Mapping[str, str] = {
     "f64": "double", "f32": "float", "f16": "uint16_t", "bf16": "uint16_t",
+    "f8e4m3fn": "uint8_t", "f8e5m2": "uint8_t",
     "i64": "int64_t", "i32": "int32_t", "i16": "int16_t", "i8": "int8_t", "u8": "uint8_t",
     "bool": "uint8_t",
 }  # fmt: skip
-"""The element of each dtype in memory. Half floats are their bits."""
+"""The element of each dtype in memory. Low precision floats are their bits."""
 
 _INTEGER_TWIN: Mapping[str, str] = {
-    "f64": "i64", "f32": "i32", "f16": "i16", "bf16": "i16", "i64": "i64", "i32": "i32",
+    "f64": "i64", "f32": "i32", "f16": "i16", "bf16": "i16",
+    "f8e4m3fn": "i8", "f8e5m2": "i8", "i64": "i64", "i32": "i32",
     "i16": "i16", "i8": "i8", "u8": "i8", "bool": "i32",
 }  # fmt: skip
 _SUFFIX: Mapping[str, str] = {
-    "f64": "pd", "f32": "ps", "f16": "epi16", "bf16": "epi16", "i64": "epi64", "i32": "epi32",
+    "f64": "pd", "f32": "ps", "f16": "epi16", "bf16": "epi16",
+    "f8e4m3fn": "epi8", "f8e5m2": "epi8", "i64": "epi64", "i32": "epi32",
     "i16": "epi16", "i8": "epi8", "u8": "epi8", "bool": "epi32",
 }  # fmt: skip
 _PREFIX: Mapping[int, str] = {128: "_mm", 256: "_mm256", 512: "_mm512"}

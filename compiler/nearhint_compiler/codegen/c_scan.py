@@ -34,7 +34,8 @@ def _running(kind: str, shape: Shape) -> str:
         "/* Each element with all before it in v and in the carry. */\n"
         f"static inline $V running_{kind}_$T($V v, $E *carry)\n{{\n"
         f"    const $V none = splat_$T({_NEUTRAL[kind]});\n{steps}"
-        f"    v = v {sign} splat_$T(*carry);\n    *carry = v[{lanes - 1}];\n    return v;\n}}\n"
+        f"    const $E before = *carry;\n    *carry = before {sign} v[{lanes - 1}];\n"
+        f"    return v {sign} splat_$T(before);\n}}\n"
     )
 
 
@@ -89,9 +90,9 @@ def _in_halves(kind: str, level: int, shape: Shape) -> str:
     )
     if shape.lanes == at:
         return (
-            head + f"    const {double} x = prefix_{kind}({wide}_cvtps_pd(v))"
-            f" {sign} {wide}_set1_pd(*carry);\n"
-            f"    *carry = x[{at - 1}];\n    return {wide}_cvtpd_ps(x);\n}}\n"
+            head + f"    const {double} x = prefix_{kind}({wide}_cvtps_pd(v));\n"
+            f"    const double before = *carry;\n    *carry = before {sign} x[{at - 1}];\n"
+            f"    return {wide}_cvtpd_ps(x {sign} {wide}_set1_pd(before));\n}}\n"
         )
     low, high, join = (
         ("_mm512_castps512_ps256(v)", "_mm512_extractf32x8_ps(v, 1)",

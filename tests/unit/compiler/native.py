@@ -29,6 +29,7 @@ Array: TypeAlias = npt.NDArray[Any]
 GUARD = 64
 STORAGE: Mapping[str, Any] = {
     "f64": np.float64, "f32": np.float32, "f16": np.float16, "bf16": np.uint16,
+    "f8e4m3fn": np.uint8, "f8e5m2": np.uint8,
     "i64": np.int64, "i32": np.int32, "i16": np.int16, "i8": np.int8, "u8": np.uint8,
     "bool": np.uint8,
 }  # fmt: skip

@@ -15,6 +15,8 @@ from nearhint_rules.program import DTYPES
 from nearhint_rules.target import Target
 
 LEVELS = {"machine": MACHINE, "portable": PORTABLE}
+WIDER = [dtype for dtype in DTYPES if not dtype.startswith("f8")]
+"""8-bit floats have a module of their own: test_c_eight_bits."""
 SPECIAL = [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-40, -1e-40, 0.5, 1.5, 2.5, -2.5,
            1e30, -1e30, 127.0, -3.0]  # fmt: skip
 
@@ -62,12 +64,12 @@ def test_every_op_agrees_with_the_interpreter(dtype: str, level: str, tmp_path: 
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("source", list(DTYPES))
+@pytest.mark.parametrize("source", WIDER)
 def test_every_cast_agrees_with_the_interpreter(source: str, level: str, tmp_path: Path) -> None:
     index = ex.symbol("p0")
     body: list[ir.BodyNode] = [ir.Load(0, index)]
     params = [ir.Param("in", source)]
-    for target in DTYPES:
+    for target in WIDER:
         body.append(ir.Op("cast", target, (0,)))
         body.append(ir.Store(len(params), index, len(body) - 1))
         params.append(ir.Param("out", target))
@@ -83,7 +85,7 @@ def test_every_cast_agrees_with_the_interpreter(source: str, level: str, tmp_pat
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("dtype", ir.LOW_PRECISION)
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
 def test_half_floats_round_to_nearest_even_and_keep_nan(
     dtype: str, level: str, tmp_path: Path
 ) -> None:
