@@ -114,7 +114,7 @@ def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated
         language="c",
         source=source,
         launch=CpuLaunch(ENTRY, _work(kernel), _grain(kernel), FEATURES[level]),
-        flags=(*FLAGS, *(f"-m{feature}" for feature in FEATURES[level])),
+        flags=(*FLAGS, *(f"-m{feature.replace('_', '')}" for feature in FEATURES[level])),
     )
 
 

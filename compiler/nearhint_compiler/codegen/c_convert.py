@@ -11,7 +11,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nearhint_compiler.codegen.c_primitive import AVX2, AVX512, Prelude, Row
+from nearhint_compiler.codegen.c_primitive import AVX2, AVX512, AVX512_BF16, Prelude, Row
 from nearhint_compiler.ir.nodes import FLOATS, LOW_PRECISION
 
 _F32 = ("f32",)
@@ -132,6 +132,27 @@ CONVERSION_ROWS: tuple[Row, ...] = (
         "static inline vf32 from_bf16_f32(vbf16 x)\n"
         "{\n    return (vf32)(__builtin_convertvector(x, vu32) << 16);\n}\n",
         _F32,
+    ),
+    Row(
+        "to_bf16_exactly",
+        "static __attribute__((noinline, cold)) vbf16 to_bf16_exactly_f32(vf32 x)\n{\n"
+        "    vu32 bits = (vu32)x, ordered = (vu32)(x == x);\n"
+        "    vu32 rounded = (bits + (0x7fff + (bits >> 16 & 1))) >> 16;\n"
+        "    return __builtin_convertvector((ordered & rounded) | (~ordered & 0x7fc0), vbf16);\n"
+        "}\n",
+        _F32,
+    ),
+    Row(
+        "to_bf16",
+        "/* The instruction takes denormals for zeros: they are rare, and rounded without it. */\n"
+        "static inline vbf16 to_bf16_f32(vf32 x)\n{\n"
+        "    if (__builtin_expect(${M}_fpclass_ps_mask(($X)x, 0x20) != 0, 0))\n"
+        "        return to_bf16_exactly_f32(x);\n"
+        "    return (vbf16)${M}_cvtneps_pbh(($X)x);\n}\n",
+        _F32,
+        AVX512_BF16,
+        needs=("to_bf16_exactly f32",),
+        bits=(256, 512),
     ),
     Row(
         "to_bf16",

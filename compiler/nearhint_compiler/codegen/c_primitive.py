@@ -17,12 +17,14 @@ from string import Template
 from nearhint_compiler.errors import Unsupported
 from nearhint_rules.program import DTYPES
 
-PORTABLE, AVX2, AVX512 = range(3)
+PORTABLE, AVX2, AVX512, AVX512_BF16 = range(4)
+_AVX512 = ("avx2", "avx512bw", "avx512dq", "avx512f", "avx512vl", "f16c", "fma")
 
 FEATURES: Mapping[int, tuple[str, ...]] = {
     PORTABLE: (),
     AVX2: ("avx2", "f16c", "fma"),
-    AVX512: ("avx2", "avx512bw", "avx512dq", "avx512f", "avx512vl", "f16c", "fma"),
+    AVX512: _AVX512,
+    AVX512_BF16: (*_AVX512, "avx512_bf16"),
 }
 """The instruction sets that each level uses; the level of a Target is the highest it has."""
 

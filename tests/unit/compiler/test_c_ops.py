@@ -6,7 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.unit.compiler.native import MACHINE, PORTABLE, Array, check, compile_kernel, encode
+from tests.unit.compiler.native import (
+    MACHINE,
+    PORTABLE,
+    Array,
+    check,
+    compile_kernel,
+    encode,
+    machine_features,
+    target,
+)
 
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule import candidates, parse_schedule
@@ -15,6 +24,7 @@ from nearhint_rules.program import DTYPES
 from nearhint_rules.target import Target
 
 LEVELS = {"machine": MACHINE, "portable": PORTABLE}
+WITHOUT_BF16 = target([name for name in machine_features() if name != "avx512_bf16"])
 WIDER = [dtype for dtype in DTYPES if not dtype.startswith("f8")]
 """8-bit floats have a module of their own: test_c_eight_bits."""
 SPECIAL = [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-40, -1e-40, 0.5, 1.5, 2.5, -2.5,
@@ -84,10 +94,11 @@ def test_every_cast_agrees_with_the_interpreter(source: str, level: str, tmp_pat
     check(native, (67,), [encode(source, values)])
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("lanes", [8, 16])
+@pytest.mark.parametrize("level", [*LEVELS, "avx512"])
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 def test_half_floats_round_to_nearest_even_and_keep_nan(
-    dtype: str, level: str, tmp_path: Path
+    dtype: str, level: str, lanes: int, tmp_path: Path
 ) -> None:
     index = ex.symbol("p0")
     params = (ir.Param("in", "f32"), ir.Param("out", dtype), ir.Param("out", "f32"))
@@ -99,13 +110,16 @@ def test_half_floats_round_to_nearest_even_and_keep_nan(
         ir.Store(2, index, 2),
     )
     kernel = ir.Kernel(("k0",), (ex.symbol("k0"),), (), params, body)
-    at = LEVELS[level]
-    native = compile_kernel(kernel, candidates(kernel, at)[0], tmp_path, at=at)
+    schedule = parse_schedule(f"cpu.pointwise axis=0 lanes={lanes} unroll=2 block=1024")
+    at = {**LEVELS, "avx512": WITHOUT_BF16}[level]
+    native = compile_kernel(kernel, schedule, tmp_path, at=at)
     random = np.random.default_rng(0)
     bits = random.integers(0, 1 << 32, 1 << 16, dtype=np.uint64).astype(np.uint32)
     near_half = random.integers(0x33000000, 0x48000000, 1 << 16, dtype=np.uint64)
     ties = (near_half & 0xFFFFF000).astype(np.uint32)
-    given = np.concatenate([bits, near_half.astype(np.uint32), ties, ties | 0x80000000])
+    denormal = random.integers(0, 0x00800000, 1 << 12, dtype=np.uint64).astype(np.uint32)
+    small = np.concatenate([denormal, denormal | 0x80000000])
+    given = np.concatenate([bits, near_half.astype(np.uint32), ties, ties | 0x80000000, small])
     values = np.concatenate([given.view(np.float32), np.array(SPECIAL, np.float32)])
     got = np.zeros(values.size, np.uint16)
     rounded = np.zeros(values.size, np.float32)
