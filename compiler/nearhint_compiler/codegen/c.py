@@ -20,6 +20,7 @@ from nearhint_compiler.codegen.c_entry import ENTRY, OPENMP, write_entry
 from nearhint_compiler.codegen.c_index import INDEX_FUNCTIONS, to_c
 from nearhint_compiler.codegen.c_math import MATH_ROWS
 from nearhint_compiler.codegen.c_ops import OP_ROWS
+from nearhint_compiler.codegen.c_panels import PANEL_BYTES, Panels, panel_bytes, write_panels
 from nearhint_compiler.codegen.c_pointwise import write_pointwise
 from nearhint_compiler.codegen.c_primitive import FEATURES, Prelude, Row, Shape, level_of
 from nearhint_compiler.codegen.c_rows import RowOptions, write_rows
@@ -67,6 +68,20 @@ def _columns(writer: Writer, body: Body, schedule: Schedule) -> Expr:
     return write_columns(writer, body, copies=schedule["unroll"])
 
 
+def _panels(writer: Writer, body: Body, schedule: Schedule) -> Expr:
+    panels = Panels(f"p{schedule['across']}", schedule["rows"], schedule["length"])
+    if not 0 <= schedule["across"] < len(body.kernel.pointwise) or len(body.kernel.reduction) != 1:
+        raise InvalidSchedule(f"panels across {panels.across}, {len(body.kernel.reduction)} loops")
+    if panels.rows < 1 or panels.rows % body.lanes:
+        raise InvalidSchedule(f"{panels.rows} rows for {body.lanes} lanes")
+    (length,) = body.kernel.reduction
+    is_long = isinstance(length, ex.Int) and length.value > panels.length
+    if panel_bytes(body, panels) > PANEL_BYTES or is_long:
+        raise InvalidSchedule(f"{panels.rows} rows of {to_c(length)} in a panel")
+    options = RowOptions(schedule["unroll"], schedule["short"], schedule["stash"])
+    return write_panels(writer, body, options, panels)
+
+
 def _tiles(writer: Writer, body: Body, schedule: Schedule) -> Expr:
     across, tile = f"p{schedule['across']}", schedule["tile"]
     if across == body.lane or not 0 <= schedule["across"] < len(body.kernel.pointwise):
@@ -77,8 +92,10 @@ def _tiles(writer: Writer, body: Body, schedule: Schedule) -> Expr:
 
 
 _POINTWISE = ("cpu.pointwise", "cpu.tiles")
+_ROWS = ("cpu.panels", "cpu.rows")
 _FAMILIES: Mapping[str, Callable[[Writer, Body, Schedule], Expr]] = {
     "cpu.columns": _columns,
+    "cpu.panels": _panels,
     "cpu.pointwise": _pointwise,
     "cpu.rows": _rows,
     "cpu.tiles": _tiles,
@@ -127,7 +144,7 @@ def _with_a_loop(kernel: ir.Kernel) -> ir.Kernel:
 
 def lane_variable(kernel: ir.Kernel, schedule: Schedule) -> str:
     """The loop variable that `schedule` vectorises; raises `InvalidSchedule` if there is none."""
-    is_row = schedule.family == "cpu.rows"
+    is_row = schedule.family in _ROWS
     if bool(kernel.reduction) == (schedule.family in _POINTWISE):
         raise InvalidSchedule(f"{schedule.family} for a reduction of {len(kernel.reduction)} dims")
     space = kernel.reduction if is_row else kernel.pointwise

@@ -9,7 +9,9 @@ elements, and is computed again otherwise.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from nearhint_compiler.analysis.passes import plan_passes
 from nearhint_compiler.codegen.c_body import UNIFORM, Body, Part, write_declarations
@@ -41,6 +43,10 @@ class RowOptions:
     stash: int
 
 
+EachRow: TypeAlias = Callable[[Writer, int | None], AbstractContextManager[None]]
+"""Opens the loops over the rows of the tasks of `run`, for rows up to a length, None for any."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Case:
     """A function for rows of at most `limit` elements, None for any length."""
@@ -52,7 +58,18 @@ class _Case:
 
 def write_rows(writer: Writer, body: Body, options: RowOptions) -> Expr:
     """Writes `run`; returns the number of tasks: one a row."""
-    cases = _reachable(_cases(body, options), ex.product(body.kernel.reduction))
+    write_row_cases(writer, body, options, lambda w, _: tasks(w, row_counters(body)))
+    return ex.product(body.kernel.pointwise)
+
+
+def write_row_cases(
+    writer: Writer, body: Body, options: RowOptions, each: EachRow, *, limits: Sequence[int] = ()
+) -> None:
+    """Writes `run`, with a function for each length that wants one of its own.
+
+    `limits` are further lengths that `each` makes a difference at.
+    """
+    cases = _reachable(_cases(body, options, each, limits), ex.product(body.kernel.reduction))
     for case in cases:
         writer.line()
         writer.line(f"static void {case.name}{RUN}")
@@ -60,23 +77,28 @@ def write_rows(writer: Writer, body: Body, options: RowOptions) -> Expr:
             write_declarations(writer, body)
             case.write(writer)
     _write_dispatch(writer, body, cases)
-    return ex.product(body.kernel.pointwise)
 
 
-def _cases(body: Body, options: RowOptions) -> list[_Case]:
+def _cases(body: Body, options: RowOptions, each: EachRow, limits: Sequence[int]) -> list[_Case]:
     cases: list[_Case] = []
     if len(body.kernel.reduction) == 1:
-        cases += [_short_case(body, copies) for copies in range(1, options.short + 1)]
-    if options.stash and plan_passes(body.kernel, stash=True).stashed:
-        cases.append(
-            _Case(options.stash, "rows_with_stash", lambda w: _long_row(w, body, options, True))
-        )
-    cases.append(_Case(None, "rows", lambda w: _long_row(w, body, options, False)))
-    return cases
+        cases += [_short_case(body, copies, each) for copies in range(1, options.short + 1)]
+    stash = options.stash if plan_passes(body.kernel, stash=True).stashed else 0
+    for limit in sorted({*limits, *((stash,) if stash else ())}):
+        name = "rows_with_stash" if limit == stash else f"rows_up_to_{limit}"
+        cases.append(_long_case(body, options, each, limit, name, stash=limit <= stash))
+    return [*cases, _long_case(body, options, each, None, "rows", stash=False)]
 
 
-def _short_case(body: Body, copies: int) -> _Case:
-    return _Case(copies * body.lanes, f"rows_of_{copies}", lambda w: _short_row(w, body, copies))
+def _short_case(body: Body, copies: int, each: EachRow) -> _Case:
+    limit = copies * body.lanes
+    return _Case(limit, f"rows_of_{copies}", lambda w: _short_row(w, body, copies, each))
+
+
+def _long_case(
+    body: Body, options: RowOptions, each: EachRow, limit: int | None, name: str, *, stash: bool
+) -> _Case:
+    return _Case(limit, name, lambda w: _long_row(w, body, options, each, limit, stash=stash))
 
 
 def _reachable(cases: Sequence[_Case], length: Expr) -> list[_Case]:
@@ -110,7 +132,7 @@ def row_counters(body: Body) -> list[tuple[str, str]]:
     return [(f"p{number}", f"np{number}") for number in range(len(body.kernel.pointwise))]
 
 
-def _short_row(writer: Writer, body: Body, copies: int) -> None:
+def _short_row(writer: Writer, body: Body, copies: int, each: EachRow) -> None:
     passes = plan_passes(body.kernel, stash=False)
     invariants = body.invariants()
     part = Part(copies, ("",) * (copies - 1) + ("count",))
@@ -118,7 +140,7 @@ def _short_row(writer: Writer, body: Body, copies: int) -> None:
     writer.line(f"const int count = (int)n{body.lane} - {(copies - 1) * body.lanes};")
     body.write(writer, invariants, UNIFORM)
     done = set(invariants)
-    with tasks(writer, row_counters(body)):
+    with each(writer, copies * body.lanes):
         body.write(writer, set(passes.rows[0]) - done, UNIFORM)
         for walk in range(passes.count):
             fresh = sorted(set(passes.elements[walk]) - done)
@@ -144,7 +166,15 @@ def _accumulate_short(writer: Writer, body: Body, reduces: Sequence[int], part: 
         end_run(writer, body, reduces, part.copies)
 
 
-def _long_row(writer: Writer, body: Body, options: RowOptions, stash: bool) -> None:
+def _long_row(
+    writer: Writer,
+    body: Body,
+    options: RowOptions,
+    each: EachRow,
+    limit: int | None,
+    *,
+    stash: bool,
+) -> None:
     passes = plan_passes(body.kernel, stash=stash)
     invariants = body.invariants()
     for position in passes.stashed:
@@ -153,7 +183,7 @@ def _long_row(writer: Writer, body: Body, options: RowOptions, stash: bool) -> N
         size = options.stash + options.copies * body.lanes
         writer.line(f"{element} stash{position}[{size}] __attribute__((aligned(64)));")
     body.write(writer, invariants, UNIFORM)
-    with tasks(writer, row_counters(body)):
+    with each(writer, limit):
         body.write(writer, set(passes.rows[0]) - set(invariants), UNIFORM)
         for walk in range(passes.count):
             walk_rows(writer, body, passes, walk, copies=options.copies, span=whole(body))

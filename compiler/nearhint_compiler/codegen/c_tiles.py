@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from nearhint_compiler.codegen.c_body import UNIFORM, Body, write_declarations
 from nearhint_compiler.codegen.c_entry import RUN, tasks
-from nearhint_compiler.codegen.c_index import access, to_c
+from nearhint_compiler.codegen.c_index import to_c
 from nearhint_compiler.codegen.c_lanes import lane_loop
 from nearhint_compiler.codegen.c_primitive import ELEMENTS
 from nearhint_compiler.codegen.c_text import Writer
-from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.codegen.c_turn import turned_loads, write_turned
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
 
@@ -47,7 +47,7 @@ def write_tiles(writer: Writer, body: Body, *, copies: int, across: str, tile: i
                 writer.line(f"const int64_t begin_{name} = {counter} * {tile};")
                 writer.line(f"const int64_t end_{name} = least(n{name}, begin_{name} + {tile});")
             for position in turned:
-                _fill(writer, body, position, across, tile)
+                write_turned(writer, body, position, across, f"tile{position}", f"{tile}")
                 place = f"tile{position} + ({across} - begin_{across}) * {tile} + {lane}"
                 body.places[position] = f"{place} - begin_{lane}"
             rest = [place for place in range(len(kernel.body)) if place not in invariants]
@@ -59,44 +59,3 @@ def write_tiles(writer: Writer, body: Body, *, copies: int, across: str, tile: i
                 each = [place for place in rest if body.in_lanes(place)]
                 lane_loop(writer, body, each, (), copies=copies, end=f"end_{lane}")
     return ex.product([*(extents[name] for name in others), *counts.values()])
-
-
-def turned_loads(body: Body, across: str) -> list[int]:
-    """The loads that are contiguous along `across` and not along lanes."""
-    return [
-        position
-        for position, node in enumerate(body.kernel.body)
-        if isinstance(node, ir.Load)
-        and access(node.index, across).is_contiguous
-        and body.in_lanes(position)
-        and not access(node.index, body.lane).is_contiguous
-    ]
-
-
-def _fill(writer: Writer, body: Body, position: int, across: str, tile: int) -> None:
-    node = body.kernel.body[position]
-    assert isinstance(node, ir.Load)
-    dtype = "u8" if body.dtypes[position] == "bool" else body.dtypes[position]
-    lane, lanes = body.lane, body.lanes
-    names = {name: f"begin_{name}" for name in (lane, across)}
-    index = ex.substitute(
-        node.index,
-        {
-            lane: ex.add(ex.symbol(names[lane]), ex.symbol("i")),
-            across: ex.add(ex.symbol(names[across]), ex.symbol("j")),
-        },
-    )
-    load, turn = body.prelude.use("load_n", dtype), body.prelude.use("turn", dtype)
-    store = body.prelude.use("store", dtype)
-    with (
-        writer.block(f"for (int64_t i0 = 0; begin_{lane} + i0 < end_{lane}; i0 += {lanes})"),
-        writer.block(f"for (int64_t j = 0; begin_{across} + j < end_{across}; j += {lanes})"),
-    ):
-        writer.line(f"const int n = (int)least({lanes}, end_{across} - begin_{across} - j);")
-        writer.line(f"v{dtype} square[{lanes}];")
-        with writer.block(f"for (int l = 0; l < {lanes}; l++)"):
-            writer.line(f"const int64_t i = least(i0 + l, end_{lane} - begin_{lane} - 1);")
-            writer.line(f"square[l] = {load}(in{node.param} + {to_c(index)}, n);")
-        writer.line(f"{turn}(square);")
-        writer.line(f"for (int l = 0; l < {lanes}; l++)")
-        writer.line(f"    {store}(tile{position} + (j + l) * {tile} + i0, square[l]);")

@@ -38,6 +38,8 @@ typedef vi32 vbool;
 #define SHUFFLE2(type, v, w, ...) __builtin_shuffle(v, w, (type){__VA_ARGS__})
 #endif
 
+static inline vf32 load_f32(const float *p) { return *(const uf32 *)p; }
+
 static inline vf32 load_n_f32(const float *p, int n)
 {
     return _mm256_maskload_ps(p, (__m256i)((vi32){0, 1, 2, 3, 4, 5, 6, 7} < n));
@@ -67,8 +69,6 @@ static inline void turn_f32(vf32 *v)
 }
 
 static inline void store_f32(float *p, vf32 v) { *(uf32 *)p = v; }
-
-static inline vf32 load_f32(const float *p) { return *(const uf32 *)p; }
 
 static inline void store_n_f32(float *p, vf32 v, int n)
 {
@@ -115,9 +115,17 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
             for (int64_t j = 0; begin_p0 + j < end_p0; j += 8) {
                 const int n = (int)least(8, end_p0 - begin_p0 - j);
                 vf32 square[8];
-                for (int l = 0; l < 8; l++) {
-                    const int64_t i = least(i0 + l, end_p1 - begin_p1 - 1);
-                    square[l] = load_n_f32(in0 + (begin_p1 * k0) + (i * k0) + begin_p0 + j, n);
+                if (begin_p1 + i0 + 8 <= end_p1 && n == 8) {
+                    for (int l = 0; l < 8; l++) {
+                        const int64_t i = i0 + l;
+                        square[l] = load_f32(in0 + (begin_p1 * k0) + (i * k0) + begin_p0 + j);
+                    }
+                }
+                else {
+                    for (int l = 0; l < 8; l++) {
+                        const int64_t i = least(i0 + l, end_p1 - begin_p1 - 1);
+                        square[l] = load_n_f32(in0 + (begin_p1 * k0) + (i * k0) + begin_p0 + j, n);
+                    }
                 }
                 turn_f32(square);
                 for (int l = 0; l < 8; l++)

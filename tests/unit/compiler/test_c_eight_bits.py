@@ -15,6 +15,7 @@ import torch
 from tests.unit.compiler.native import MACHINE, PORTABLE, Array, compile_kernel, target
 
 from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import parse_schedule
 from nearhint_rules import expr as ex
 
@@ -25,6 +26,7 @@ TORCH: Mapping[str, torch.dtype] = {
 STORAGE = {"f16": np.uint16, "bf16": np.uint16, "f32": np.float32}
 LEVELS = {"machine": MACHINE, "avx2": target(("avx2", "f16c", "fma")), "portable": PORTABLE}
 WIDTHS = [("machine", 16), ("machine", 8), ("avx2", 8), ("portable", 4), ("portable", 1)]
+KERNELS = Path(__file__).parents[2] / "kernels"
 EIGHTS = ("f8e4m3fn", "f8e5m2")
 
 
@@ -94,3 +96,30 @@ def test_f32_rounds_to_the_nearest(dtype: str, width: tuple[str, int], tmp_path:
     drawn = np.concatenate([bits, near, near | 1 << 31, ties, ties | 1 << 31, ties + 1, ties - 1])
     values = np.concatenate([drawn.astype(np.uint32).view(np.float32), named])
     check("f32", dtype, values, cast("f32", dtype, values, width, tmp_path))
+
+
+@pytest.mark.parametrize("width", WIDTHS, ids=str)
+@pytest.mark.parametrize("family", ["rows", "columns", "panels"])
+def test_blocks_of_a_transposed_tensor_are_scaled(
+    family: str, width: tuple[str, int], tmp_path: Path
+) -> None:
+    kernel = parse_kernel((KERNELS / "transposed_block_scale_f8e4m3fn.ir").read_text())
+    options = {
+        "rows": "axis=0 lanes={} unroll=2 short=4 stash=0 split=1",
+        "columns": "axis=0 lanes={} unroll=2 split=0",
+        "panels": "axis=0 lanes={} unroll=2 short=4 stash=0 across=0 rows=16 length=32 split=0",
+    }
+    schedule = parse_schedule(f"cpu.{family} {options[family].format(width[1])}")
+    native = compile_kernel(kernel, schedule, tmp_path, at=LEVELS[width[0]])
+    for seed, (rows, blocks) in enumerate([(1, 1), (17, 3), (5, 2), (67, 5)]):
+        x = np.random.default_rng(seed).normal(0, 10, (blocks * 32, rows)).astype(np.float32)
+        quantised = np.zeros((rows, blocks, 32), np.uint8)
+        scales = np.zeros((rows, blocks), np.float32)
+        native.run((rows, blocks), [x, quantised, scales], threads=3)
+        turned = torch.from_numpy(x).T.reshape(rows, blocks, 32)
+        want = turned.abs().amax(-1) / 448
+        assert np.allclose(scales, want.numpy(), rtol=1e-6)
+        exact = (turned / torch.from_numpy(scales)[..., None]).clamp(-448, 448)
+        got = torch.from_numpy(quantised).view(torch.float8_e4m3fn).float()
+        step = exact.abs().clamp(min=2.0**-6) * 2.0**-4
+        assert ((got - exact).abs() <= step * 1.001).all()

@@ -33,6 +33,10 @@ WIDTHS = [
 ]  # fmt: skip
 SIZES = (1, 3, 17, 64, 131, 300)
 ROWS = "cpu.rows axis={axis} lanes={lanes} unroll=2 short=4 stash=0 split={split}"
+PANELS = (
+    "cpu.panels axis=0 lanes={lanes} unroll=2 short={short} stash={stash} across={across}"
+    " rows={rows} length={length} split=0"
+)
 COLUMNS = "cpu.columns axis=0 lanes={lanes} unroll=2 split={split}"
 
 
@@ -178,3 +182,33 @@ def test_a_row_with_a_scan_is_not_shared(tmp_path: Path) -> None:
             parse_schedule(ROWS.format(axis=0, lanes=8, split=1)),
             tmp_path,
         )
+
+
+@pytest.mark.parametrize(("level", "lanes"), WIDTHS)
+@pytest.mark.parametrize(
+    ("name", "across"),
+    [("transposed_softmax_f32", 0), ("transposed_norm_bf16", 1), ("column_argmin_bf16", 0),
+     ("column_cumprod_i64", 0), ("softmax_f32", 0)],
+)  # fmt: skip
+@pytest.mark.parametrize(("short", "stash", "length"), [(2, 0, 256), (0, 128, 64)])
+def test_panels_hold_turned_rows(
+    name: str, across: int, short: int, stash: int, length: int, level: str, lanes: int,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    schedule = PANELS.format(
+        lanes=lanes, short=short, stash=stash, across=across, rows=16, length=length
+    )
+    native = compile_kernel(kernel(name), parse_schedule(schedule), tmp_path, at=LEVELS[level])
+    run_all(native, distinct=5)
+
+
+@pytest.mark.parametrize(
+    ("across", "rows", "length"),
+    [(1, 16, 64), (-1, 16, 64), (0, 12, 64), (0, 0, 64), (0, 16, 9999)],
+)
+def test_panels_that_do_not_fit_are_refused(
+    across: int, rows: int, length: int, tmp_path: Path
+) -> None:
+    schedule = PANELS.format(lanes=8, short=4, stash=0, across=across, rows=rows, length=length)
+    with pytest.raises(InvalidSchedule):
+        compile_kernel(kernel("transposed_softmax_f32"), parse_schedule(schedule), tmp_path)

@@ -79,10 +79,10 @@ def test_every_cast_agrees_with_the_interpreter(source: str, level: str, tmp_pat
     index = ex.symbol("p0")
     body: list[ir.BodyNode] = [ir.Load(0, index)]
     params = [ir.Param("in", source)]
-    for target in WIDER:
-        body.append(ir.Op("cast", target, (0,)))
+    for result in WIDER:
+        body.append(ir.Op("cast", result, (0,)))
         body.append(ir.Store(len(params), index, len(body) - 1))
-        params.append(ir.Param("out", target))
+        params.append(ir.Param("out", result))
     kernel = ir.Kernel(("k0",), (ex.symbol("k0"),), (), tuple(params), tuple(body))
     schedule = candidates(kernel, LEVELS[level])[0]
     native = compile_kernel(kernel, schedule, tmp_path, at=LEVELS[level])
