@@ -17,6 +17,7 @@ from nearhint_compiler.codegen.c_text import Writer
 from nearhint_compiler.codegen.c_turn import turned_loads, write_turned
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
+from nearhint_rules.program import DTYPES
 
 
 def write_tiles(writer: Writer, body: Body, *, copies: int, across: str, tile: int) -> Expr:
@@ -35,8 +36,8 @@ def write_tiles(writer: Writer, body: Body, *, copies: int, across: str, tile: i
         writer.line(f"const int64_t blocks = {to_c(counts[body.lane])};")
         turned = turned_loads(body, across)
         for position in turned:
-            element = ELEMENTS[body.dtypes[position]]
-            writer.line(f"{element} tile{position}[{tile * tile}] __attribute__((aligned(64)));")
+            element, size = ELEMENTS[body.dtypes[position]], tile * _stride(body, position, tile)
+            writer.line(f"{element} tile{position}[{size}] __attribute__((aligned(64)));")
         invariants = body.invariants()
         body.write(writer, invariants, UNIFORM)
         others = [name for name in names if name not in counts]
@@ -47,8 +48,9 @@ def write_tiles(writer: Writer, body: Body, *, copies: int, across: str, tile: i
                 writer.line(f"const int64_t begin_{name} = {counter} * {tile};")
                 writer.line(f"const int64_t end_{name} = least(n{name}, begin_{name} + {tile});")
             for position in turned:
-                write_turned(writer, body, position, across, f"tile{position}", f"{tile}")
-                place = f"tile{position} + ({across} - begin_{across}) * {tile} + {lane}"
+                stride = _stride(body, position, tile)
+                write_turned(writer, body, position, across, f"tile{position}", f"{stride}")
+                place = f"tile{position} + ({across} - begin_{across}) * {stride} + {lane}"
                 body.places[position] = f"{place} - begin_{lane}"
             rest = [place for place in range(len(kernel.body)) if place not in invariants]
             with writer.block(
@@ -59,3 +61,8 @@ def write_tiles(writer: Writer, body: Body, *, copies: int, across: str, tile: i
                 each = [place for place in rest if body.in_lanes(place)]
                 lane_loop(writer, body, each, (), copies=copies, end=f"end_{lane}")
     return ex.product([*(extents[name] for name in others), *counts.values()])
+
+
+def _stride(body: Body, position: int, tile: int) -> int:
+    """Elements from row to row of a tile: one cache line more, to spread over the cache."""
+    return tile + 64 // DTYPES[body.dtypes[position]]

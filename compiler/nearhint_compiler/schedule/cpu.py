@@ -6,10 +6,13 @@ Options of the families:
     cpu.tiles      axis lanes unroll across tile          the same, for inputs along p{across}
     cpu.rows       axis lanes unroll short stash split    lanes along r{axis}, threads share rows
     cpu.columns    axis lanes unroll split                lanes along p{axis}, threads share blocks
+    cpu.panels     axis lanes unroll short stash across rows length split
+                                                          cpu.rows, for inputs along p{across}
 
 `lanes` elements a vector, whatever the dtype; `unroll` vectors a step; `tile` elements a side; rows
 of at most `short` vectors are kept in registers; a row of at most `stash` elements keeps costly
-values in memory; `split` 1 lets all threads share one row where there are fewer rows than threads.
+values in memory; `split` 1 lets all threads share one row where there are fewer rows than threads,
+which a `scan` forbids; `rows` rows of at most `length` elements are turned round at a time.
 
 The defaults were found on a Zen 4 (tests/benchmarks/cpu_kernels.py): vectors of the full width pay
 for rows and for functions such as exp; element by element, what only moves and adds is faster with
@@ -25,10 +28,16 @@ from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
+from nearhint_rules.program import DTYPES
 from nearhint_rules.target import CpuDevice, Target
 
 CANDIDATE_LIMIT = 8
 STASH = 8192
+_TURNED_BYTES = 1 << 18
+"""Of the inputs that a task of cpu.panels turns round: a part of the second cache."""
+_PANEL_LENGTH = 4096
+_SHORT = 64
+_LINE_BYTES = 64
 _WIDE_DTYPES = ("f64", "i64")
 _COSTLY = frozenset(
     ("exp", "exp2", "expm1", "log", "log2", "log1p", "sigmoid", "tanh", "erf", "sin", "cos", "pow")
@@ -42,7 +51,7 @@ def candidates(
     """See `nearhint_compiler.schedule.candidates`."""
     lanes = _lanes(kernel, target)
     ranked = sorted(_axes(kernel), key=lambda name: -_score(kernel, name, lanes, dims or {}))
-    found = dict.fromkeys(_space(kernel, ranked, lanes))
+    found = dict.fromkeys(_space(kernel, ranked, lanes, dims or {}))
     return tuple(found)[:CANDIDATE_LIMIT]
 
 
@@ -74,51 +83,141 @@ def _axes(kernel: ir.Kernel) -> list[str]:
     return reduction + [f"p{number}" for number in reversed(range(len(kernel.pointwise)))]
 
 
-def _space(kernel: ir.Kernel, ranked: list[str], lanes: int) -> Iterator[Schedule]:
-    best, *others = ranked or ["p0"]
-    half = max(4, lanes // 2)
-    split = int(not any(isinstance(node, ir.Scan) for node in kernel.body))
-    is_costly = any(isinstance(node, ir.Op) and node.name in _COSTLY for node in kernel.body)
+def _space(
+    kernel: ir.Kernel, ranked: list[str], lanes: int, dims: Mapping[str, int]
+) -> Iterator[Schedule]:
     if not kernel.reduction:
-        across = _across(kernel, best, others)
-        if across:
-            yield _tiles(best, across, lanes=lanes)
-            yield _tiles(best, across, lanes=half)
-        narrow = all(dtype not in ir.LOW_PRECISION for dtype in ir.dtypes_of(kernel))
-        first, second = (half, lanes) if narrow and not is_costly else (lanes, half)
-        for width, unroll in ((first, 4), (second, 2), (first, 2), (second, 4), (first, 1)):
-            yield _pointwise(best, lanes=width, unroll=unroll)
-        yield from (_pointwise(other, lanes=lanes, unroll=2) for other in others[:1])
-    elif best.startswith("p"):
-        for width, unroll in ((half, 8), (lanes, 4), (lanes, 8), (half, 4), (lanes, 2)):
-            yield _columns(best, lanes=width, unroll=unroll, split=split)
-        yield from (
-            _rows(other, lanes=lanes, unroll=2, split=split) for other in others if other[0] == "r"
-        )
+        yield from _element_space(kernel, ranked or ["p0"], lanes)
+        return
+    panels = list(_panel_space(kernel, lanes, dims))
+    length = _extent(kernel, "r0", dims)
+    if panels and length is not None and length <= _SHORT:
+        across = f"p{panels[0]['across']}"
+        yield _columns(across, lanes=lanes, unroll=4, split=_split(kernel))
+    yield from panels
+    if ranked[0].startswith("p"):
+        yield from _column_space(kernel, ranked, lanes)
     else:
-        stash = STASH if plan_passes(kernel, stash=True).stashed else 0
-        plain = [(lanes, 4), (half, 4), (lanes, 2), (half, 2)]
-        costly = [(lanes, 2), (half, 4), (lanes, 4), (half, 2)]
-        for width, unroll in costly if is_costly else plain:
-            yield _rows(best, lanes=width, unroll=unroll, stash=stash, split=split)
-        yield _rows(best, lanes=lanes, unroll=4, split=split)
-        yield _rows(best, lanes=half, unroll=2, split=split)
-        yield from (
-            _columns(other, lanes=half, unroll=4, split=split)
-            for other in others
-            if other[0] == "p"
+        yield from _row_space(kernel, ranked, lanes)
+
+
+def _element_space(kernel: ir.Kernel, ranked: list[str], lanes: int) -> Iterator[Schedule]:
+    best, *others = ranked
+    half = max(4, lanes // 2)
+    turned = _stored_along(kernel, best, others)
+    across = best if turned else _across(kernel, best, others)
+    narrow = all(dtype not in ir.LOW_PRECISION for dtype in ir.dtypes_of(kernel))
+    first, second = (half, lanes) if narrow and not _is_costly(kernel) else (lanes, half)
+    if across:
+        for width in (first, second):
+            yield _tiles(turned or best, across, lanes=width)
+    for width, unroll in ((first, 4), (second, 2), (first, 2), (second, 4), (first, 1)):
+        yield _pointwise(best, lanes=width, unroll=unroll)
+    yield from (_pointwise(other, lanes=lanes, unroll=2) for other in others[:1])
+
+
+def _column_space(kernel: ir.Kernel, ranked: list[str], lanes: int) -> Iterator[Schedule]:
+    best, *others = ranked
+    half, split = max(4, lanes // 2), _split(kernel)
+    for width, unroll in ((half, 8), (lanes, 4), (lanes, 8), (half, 4), (lanes, 2)):
+        yield _columns(best, lanes=width, unroll=unroll, split=split)
+    for other in others:
+        if other.startswith("r"):
+            yield _rows(other, lanes=lanes, unroll=2, split=split)
+
+
+def _row_space(kernel: ir.Kernel, ranked: list[str], lanes: int) -> Iterator[Schedule]:
+    best, *others = ranked
+    half, split = max(4, lanes // 2), _split(kernel)
+    stash = STASH if plan_passes(kernel, stash=True).stashed else 0
+    order = [(lanes, 4), (half, 4), (lanes, 2), (half, 2)]
+    if _is_costly(kernel):
+        order = [(lanes, 2), (half, 4), (lanes, 4), (half, 2)]
+    elif not split:
+        order = [(half, 4), (half, 2), (lanes, 4), (lanes, 2)]
+    for width, unroll in order:
+        yield _rows(best, lanes=width, unroll=unroll, stash=stash, split=split)
+    yield _rows(best, lanes=lanes, unroll=4, split=split)
+    yield _rows(best, lanes=half, unroll=2, split=split)
+    for other in others:
+        if other.startswith("p"):
+            yield _columns(other, lanes=half, unroll=4, split=split)
+
+
+def _panel_space(kernel: ir.Kernel, lanes: int, dims: Mapping[str, int]) -> Iterator[Schedule]:
+    """Panels, where an input strides along the row and something else is contiguous there."""
+    across = _panels_across(kernel)
+    if not across:
+        return
+    sizes = [
+        DTYPES[kernel.params[node.param].dtype]
+        for node in kernel.body
+        if isinstance(node, ir.Load) and _is_turned(node, across, "r0")
+    ]
+    rows = max(lanes, _LINE_BYTES // max(sizes))
+    stash = STASH if plan_passes(kernel, stash=True).stashed else 0
+    unroll = 2 if _is_costly(kernel) else 4
+    known, given = _extent(kernel, "r0", {}), _extent(kernel, "r0", dims) or 0
+    for width, block in ((lanes, rows), (max(4, lanes // 2), rows), (lanes, 2 * rows)):
+        most = min(_PANEL_LENGTH, _TURNED_BYTES // (block * sum(sizes)))
+        if given <= most:
+            yield _schedule(
+                "cpu.panels", axis=0, lanes=width, unroll=unroll, short=4, stash=stash,
+                across=int(across[1:]), rows=block, length=known or most, split=0,
+            )  # fmt: skip
+
+
+def _panels_across(kernel: ir.Kernel) -> str:
+    if len(kernel.reduction) != 1:
+        return ""
+    elements = ir.per_element(kernel)
+    accesses = [
+        node
+        for position, node in enumerate(kernel.body)
+        if isinstance(node, ir.Load | ir.Store) and elements[position]
+    ]
+    for number in reversed(range(len(kernel.pointwise))):
+        across = f"p{number}"
+        has_turned = any(
+            isinstance(node, ir.Load) and _is_turned(node, across, "r0") for node in accesses
         )
+        if has_turned and any(_is_turned(node, "r0", across) for node in accesses):
+            return across
+    return ""
+
+
+def _is_turned(node: ir.Load | ir.Store, across: str, lane: str) -> bool:
+    """Whether the access is contiguous along `across` and strides along `lane`."""
+    strides = _access_score(node.index, lane) in (_STRIDED, _IRREGULAR)
+    return strides and _access_score(node.index, across) == _CONTIGUOUS
+
+
+def _stored_along(kernel: ir.Kernel, lane: str, others: list[str]) -> str:
+    """The loop along which what strides along the lanes is stored; "" for none, or not to turn."""
+    stores = [node.index for node in kernel.body if isinstance(node, ir.Store)]
+    if all(_access_score(index, lane) == _CONTIGUOUS for index in stores):
+        return ""
+    for other in others:
+        if all(_access_score(index, other) == _CONTIGUOUS for index in stores) and any(
+            isinstance(node, ir.Load) and _is_turned(node, lane, other) for node in kernel.body
+        ):
+            return other
+    return ""
+
+
+def _is_costly(kernel: ir.Kernel) -> bool:
+    return any(isinstance(node, ir.Op) and node.name in _COSTLY for node in kernel.body)
+
+
+def _split(kernel: ir.Kernel) -> int:
+    return int(not any(isinstance(node, ir.Scan) for node in kernel.body))
 
 
 def _across(kernel: ir.Kernel, lane: str, others: list[str]) -> str:
     """The loop along which an input is contiguous that strides along the lanes; "" for none."""
     for other in others:
         for node in kernel.body:
-            if (
-                isinstance(node, ir.Load)
-                and _access_score(node.index, other) == _CONTIGUOUS
-                and _access_score(node.index, lane) in (_STRIDED, _IRREGULAR)
-            ):
+            if isinstance(node, ir.Load) and _is_turned(node, other, lane):
                 return other
     return ""
 

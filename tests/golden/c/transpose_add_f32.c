@@ -103,7 +103,7 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
     const int64_t np1 = k1;
     const int64_t rows = ((k0 + 63) / 64);
     const int64_t blocks = ((k1 + 63) / 64);
-    float tile0[4096] __attribute__((aligned(64)));
+    float tile0[5120] __attribute__((aligned(64)));
     int64_t row = from / blocks;
     int64_t block = from % blocks;
     for (int64_t task = from; task < to; task++) {
@@ -129,14 +129,14 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
                 }
                 turn_f32(square);
                 for (int l = 0; l < 8; l++)
-                    store_f32(tile0 + (j + l) * 64 + i0, square[l]);
+                    store_f32(tile0 + (j + l) * 80 + i0, square[l]);
             }
         }
         for (int64_t p0 = begin_p0; p0 < end_p0; p0++) {
             int64_t p1 = begin_p1;
             for (; p1 + 16 <= end_p1; p1 += 16) {
-                const vf32 v0_0 = load_f32(tile0 + (p0 - begin_p0) * 64 + p1 - begin_p1);
-                const vf32 v0_1 = load_f32(tile0 + (p0 - begin_p0) * 64 + p1 - begin_p1 + 8);
+                const vf32 v0_0 = load_f32(tile0 + (p0 - begin_p0) * 80 + p1 - begin_p1);
+                const vf32 v0_1 = load_f32(tile0 + (p0 - begin_p0) * 80 + p1 - begin_p1 + 8);
                 const vf32 v1_0 = load_f32(in1 + (k1 * p0) + p1);
                 const vf32 v1_1 = load_f32(in1 + (k1 * p0) + p1 + 8);
                 const vf32 v2_0 = v0_0 + v1_0;
@@ -146,7 +146,7 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
             }
             for (; p1 < end_p1; p1 += 8) {
                 const int count = (int)least(8, end_p1 - p1);
-                const vf32 v0_0 = load_n_f32(tile0 + (p0 - begin_p0) * 64 + p1 - begin_p1, count);
+                const vf32 v0_0 = load_n_f32(tile0 + (p0 - begin_p0) * 80 + p1 - begin_p1, count);
                 const vf32 v1_0 = load_n_f32(in1 + (k1 * p0) + p1, count);
                 const vf32 v2_0 = v0_0 + v1_0;
                 store_n_f32(out2 + (k1 * p0) + p1, v2_0, count);

@@ -19,6 +19,7 @@ from tests.unit.compiler.native import (
     target,
 )
 
+from nearhint_compiler.codegen import c_arg
 from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
@@ -108,6 +109,17 @@ def test_every_dtype_is_compared(dtype: str, kind: str, level: str, tmp_path: Pa
         run_all(compile_kernel(given, schedule, tmp_path, at=at), distinct=9)
 
 
+@pytest.mark.parametrize("family", [ROWS, COLUMNS])
+def test_a_long_row_is_walked_in_runs(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(c_arg, "RUN_LIMIT", 2)
+    for kind in ir.ARGS:
+        given = arg_kernel(kind, "f32", ex.add(ex.symbol("r0"), 1 << 40))
+        schedule = parse_schedule(family.format(axis=0, lanes=8, split=1))
+        run_all(compile_kernel(given, schedule, tmp_path), distinct=4)
+
+
 def arg_kernel(kind: str, dtype: str, index: ex.Expr) -> ir.Kernel:
     """The place and the value of the extremal element of each row."""
     row, column = ex.symbol("p0"), ex.symbol("r0")
@@ -149,6 +161,15 @@ def test_running_reductions_follow_the_row(
     given = kernel(name)
     schedule = parse_schedule(family.format(axis=0, lanes=lanes, split=0))
     run_all(compile_kernel(given, schedule, tmp_path, at=LEVELS[level]), distinct=5)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_running_sum_is_kept_for_a_later_walk(level: str, tmp_path: Path) -> None:
+    schedule = ROWS.replace("stash=0", "stash=256").format(axis=0, lanes=8, split=0)
+    given = kernel("normalised_cumsum_bf16")
+    native = compile_kernel(given, parse_schedule(schedule), tmp_path, at=LEVELS[level])
+    assert "rows_with_stash" in native.generated.source
+    run_all(native, distinct=5)
 
 
 @pytest.mark.parametrize("dtype", [*ir.FLOATS, *ir.INTEGERS])

@@ -26,6 +26,12 @@ AVX2 = target(("avx", "avx2", "f16c", "fma"))
             "cpu.rows axis=0 lanes=8 unroll=2 short=4 stash=8192 split=1",
         ),
         ("column_sum_f32", "cpu.columns axis=0 lanes=8 unroll=4 split=1"),
+        ("row_argmax_f32", "cpu.rows axis=0 lanes=8 unroll=2 short=1 stash=0 split=1"),
+        (
+            "transposed_softmax_f32",
+            "cpu.panels axis=0 lanes=8 unroll=2 short=0 stash=0 across=0 rows=16 length=64 split=0",
+        ),
+        ("column_cumprod_i64", "cpu.columns axis=0 lanes=8 unroll=2 split=0"),
     ],
 )
 def test_source_is_golden(name: str, schedule: str, golden: Callable[[str, str], None]) -> None:

@@ -1,0 +1,85 @@
+"""What the CPU's schedule space offers, default first, and that the emitter takes all of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.unit.compiler.native import MACHINE, check, compile_kernel, target
+
+from nearhint_compiler.codegen import generate
+from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.ir.text import parse_kernel
+from nearhint_compiler.schedule import Schedule, candidates
+from nearhint_compiler.schedule.cpu import CANDIDATE_LIMIT
+
+KERNELS = Path(__file__).parents[2] / "kernels"
+AVX512 = target(("avx2", "avx512bw", "avx512dq", "avx512f", "avx512vl", "f16c", "fma"))
+PERMUTED = """
+(kernel (symbols k0 k1 k2)
+  (pointwise k0 k1 k2)
+  (reduction)
+  (params (in f32) (in f32) (out f32))
+  (body
+    (load 0 (+ (* k0 k1 p2) (* k0 p1) p0))
+    (load 1 (+ (* k0 k1 p2) (* k0 p1) p0))
+    (add f32 0 1)
+    (store 2 (+ (* k1 k2 p0) (* k2 p1) p2) 2)))
+"""
+
+
+def kernel(name: str) -> ir.Kernel:
+    return parse_kernel((KERNELS / f"{name}.ir").read_text())
+
+
+def families(schedules: tuple[Schedule, ...]) -> list[str]:
+    return [schedule.family for schedule in schedules]
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in KERNELS.glob("*.ir")))
+def test_every_candidate_is_taken_and_they_are_few(name: str) -> None:
+    given = kernel(name)
+    for at in (AVX512, target(())):
+        found = candidates(given, at)
+        assert 1 <= len(set(found)) == len(found) <= CANDIDATE_LIMIT
+        for schedule in found:
+            assert generate(given, schedule, at).source
+
+
+def test_rows_that_no_panel_holds_have_no_candidate_with_one() -> None:
+    given = kernel("transposed_softmax_f32")
+    assert families(candidates(given, AVX512))[0] == "cpu.panels"
+    assert families(candidates(given, AVX512, {"k0": 99, "k1": 4096}))[0] == "cpu.panels"
+    assert "cpu.panels" not in families(candidates(given, AVX512, {"k0": 99, "k1": 5000}))
+
+
+def test_a_straight_row_has_no_panel() -> None:
+    for name in ("softmax_f32", "column_sum_f32", "masked_mean_pool_f16"):
+        assert "cpu.panels" not in families(candidates(kernel(name), AVX512))
+
+
+def test_short_blocks_of_a_transposed_tensor_are_walked_a_lane_each() -> None:
+    found = families(candidates(kernel("transposed_block_scale_f8e4m3fn"), AVX512))
+    assert found[:2] == ["cpu.columns", "cpu.panels"]
+
+
+def test_a_row_with_a_scan_is_never_shared() -> None:
+    for name in ("row_cumsum_f32", "column_cumprod_i64", "normalised_cumsum_bf16"):
+        assert {schedule["split"] for schedule in candidates(kernel(name), AVX512)} == {0}
+
+
+def test_the_place_of_an_element_does_not_narrow_its_vectors() -> None:
+    assert candidates(kernel("row_argmax_f32"), AVX512)[0]["lanes"] == 16
+    assert candidates(kernel("column_cumprod_i64"), AVX512)[1]["lanes"] == 8
+
+
+def test_what_is_stored_along_another_loop_than_loaded_is_turned(tmp_path: Path) -> None:
+    given = parse_kernel(PERMUTED)
+    schedule = candidates(given, MACHINE)[0]
+    assert (schedule.family, schedule["axis"], schedule["across"]) == ("cpu.tiles", 2, 0)
+    native = compile_kernel(given, schedule, tmp_path)
+    for dims in ((1, 1, 1), (3, 5, 70), (65, 2, 131), (130, 3, 1)):
+        random = np.random.default_rng(0)
+        inputs = [random.normal(0, 1, int(np.prod(dims))).astype(np.float32) for _ in range(2)]
+        check(native, dims, inputs, threads=3)
