@@ -233,3 +233,24 @@ def test_panels_that_do_not_fit_are_refused(
     schedule = PANELS.format(lanes=8, short=4, stash=0, across=across, rows=rows, length=length)
     with pytest.raises(InvalidSchedule):
         compile_kernel(kernel("transposed_softmax_f32"), parse_schedule(schedule), tmp_path)
+
+
+@pytest.mark.parametrize(("level", "lanes"), WIDTHS)
+def test_tiles_turn_every_dtype(level: str, lanes: int, tmp_path: Path) -> None:
+    rows, columns = ex.symbol("k0"), ex.symbol("k1")
+    row, column = ex.symbol("p0"), ex.symbol("p1")
+    schedule = parse_schedule(f"cpu.tiles axis=1 lanes={lanes} unroll=2 across=0 tile=64")
+    for dtype in ("f64", "f32", "bf16", "f8e5m2", "bool"):
+        body = (
+            ir.Load(0, ex.add(ex.mul(column, rows), row)),
+            ir.Store(1, ex.add(ex.mul(row, columns), column), 0),
+        )
+        params = (ir.Param("in", dtype), ir.Param("out", dtype))
+        given = ir.Kernel(("k0", "k1"), (rows, columns), (), params, body)
+        native = compile_kernel(given, schedule, tmp_path, at=LEVELS[level])
+        for dims in ((1, 1), (3, 67), (130, 65), (64, 64)):
+            bits = np.random.default_rng(0).integers(0, 2, dims, np.uint8)
+            x = encode(dtype, bits.astype(np.float64))
+            got = np.zeros(dims[::-1], x.dtype)
+            native.run(dims[::-1], [x, got], threads=2)
+            assert (got == x.T).all()
