@@ -88,6 +88,8 @@ def run_all(native: Native, *, distinct: int, threads: Sequence[int] = (1, 3)) -
         ("column_argmin_bf16", ROWS),
         ("arg_over_two_loops_i32", ROWS),
         ("arg_over_two_loops_i32", COLUMNS),
+        ("argmax_mask_f16", ROWS),
+        ("argmax_mask_f16", COLUMNS),
     ],
 )
 def test_the_first_extremal_element_is_found(
