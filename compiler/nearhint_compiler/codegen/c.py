@@ -28,6 +28,7 @@ from nearhint_compiler.codegen.c_scan import SCAN_ROWS, is_scanning
 from nearhint_compiler.codegen.c_split import write_split
 from nearhint_compiler.codegen.c_text import Writer
 from nearhint_compiler.codegen.c_tiles import write_tiles
+from nearhint_compiler.codegen.c_turn import TURN_ROWS
 from nearhint_compiler.codegen.c_vector import VECTOR_ROWS
 from nearhint_compiler.codegen.generated import Generated
 from nearhint_compiler.errors import InvalidSchedule
@@ -52,7 +53,17 @@ def _by_name(rows: Sequence[Row]) -> Mapping[str, Sequence[Row]]:
     return found
 
 
-ROWS = _by_name((*VECTOR_ROWS, *ARG_ROWS, *SCAN_ROWS, *CONVERSION_ROWS, *OP_ROWS, *MATH_ROWS))
+ROWS = _by_name(
+    (
+        *VECTOR_ROWS,
+        *TURN_ROWS,
+        *ARG_ROWS,
+        *SCAN_ROWS,
+        *CONVERSION_ROWS,
+        *OP_ROWS,
+        *MATH_ROWS,
+    )
+)
 
 
 def _pointwise(writer: Writer, body: Body, schedule: Schedule) -> Expr:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from nearhint_compiler.codegen.c_primitive import ALL, AVX2, AVX512, Row, Shape
 from nearhint_compiler.ir.nodes import FLOATS, INTEGERS
-from nearhint_rules.program import DTYPES
 
 _NUMBERS = (*FLOATS, *INTEGERS)
 _WORDS = ("f64", "f32", "i64", "i32")
@@ -349,64 +348,7 @@ _ACROSS = (
 )
 
 
-def _turn(shape: Shape, size: int) -> str:
-    """Within 16 bytes by interleaving, where elements are short; then stage by stage.
-
-    Rounds of interleaving vector i with vector i + m / 2 transpose m x m. In a stage, lanes that
-    differ in one bit change places with vectors that do; for words that is as fast.
-    """
-    lanes = shape.lanes
-    near = min(lanes, 16 // size) if size < 4 else 1
-    lines: list[str] = []
-    if near > 1:
-        low, high = (
-            ", ".join(
-                str(start + half + lane // 2 + (lanes if lane % 2 else 0))
-                for start in range(0, lanes, near)
-                for lane in range(near)
-            )
-            for half in (0, near // 2)
-        )
-        lines += [
-            f"    for (int g = 0; g < {lanes}; g += {near})",
-            f"        for (int round = 1; round < {near}; round *= 2) {{",
-            f"            $V w[{near}];",
-            f"            for (int i = 0; i < {near // 2}; i++) {{",
-            f"                const $V a = v[g + i], b = v[g + i + {near // 2}];",
-            f"                w[2 * i] = SHUFFLE2($I, a, b, {low});",
-            f"                w[2 * i + 1] = SHUFFLE2($I, a, b, {high});",
-            "            }",
-            f"            for (int i = 0; i < {near}; i++)",
-            "                v[g + i] = w[i];",
-            "        }",
-        ]
-    for bit in (bit for bit in (1, 2, 4, 8) if near <= bit < lanes):
-        first = ", ".join(
-            str((lane ^ bit) + lanes if lane & bit else lane) for lane in range(lanes)
-        )
-        second = ", ".join(str(lane + lanes if lane & bit else lane ^ bit) for lane in range(lanes))
-        lines += [
-            f"    for (int l = 0; l < {lanes}; l++)",
-            f"        if (!(l & {bit})) {{",
-            f"            const $V a = v[l], b = v[l | {bit}];",
-            f"            v[l] = SHUFFLE2($I, a, b, {first});",
-            f"            v[l | {bit}] = SHUFFLE2($I, a, b, {second});",
-            "        }",
-        ]
-    body = "".join(f"{line}\n" for line in lines)
-    return (
-        f"/* Transposes $W vectors of $W lanes. */\n"
-        f"static inline void turn_$T($V *v)\n{{\n{body}}}\n"
-    )
-
-
-def _turns(size: int) -> Row:
-    dtypes = tuple(dtype for dtype in _PLAIN if DTYPES[dtype] == size)
-    return Row("turn", lambda shape: _turn(shape, size), dtypes)
-
-
 VECTOR_ROWS: tuple[Row, ...] = (
-    *(_turns(size) for size in (8, 4, 2, 1)),
     *_MEMORY,
     *_CHOICE,
     *_extremum("max", ">"),

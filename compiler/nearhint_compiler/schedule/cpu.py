@@ -119,7 +119,10 @@ def _element_space(kernel: ir.Kernel, ranked: list[str], lanes: int) -> Iterator
 def _column_space(kernel: ir.Kernel, ranked: list[str], lanes: int) -> Iterator[Schedule]:
     best, *others = ranked
     half, split = max(4, lanes // 2), _split(kernel)
-    for width, unroll in ((half, 8), (lanes, 4), (lanes, 8), (half, 4), (lanes, 2)):
+    first, second = (half, 8), (lanes, 4)
+    if any(isinstance(node, ir.Arg) for node in kernel.body):
+        first, second = second, first
+    for width, unroll in (first, second, (lanes, 8), (half, 4), (lanes, 2)):
         yield _columns(best, lanes=width, unroll=unroll, split=split)
     for other in others:
         if other.startswith("r"):
