@@ -31,12 +31,14 @@ from nearhint_compiler.codegen.c_tiles import write_tiles
 from nearhint_compiler.codegen.c_turn import TURN_ROWS
 from nearhint_compiler.codegen.c_vector import VECTOR_ROWS
 from nearhint_compiler.codegen.generated import Generated
+from nearhint_compiler.codegen.spacing import spaced
 from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
 from nearhint_rules.artifact import CpuLaunch
 from nearhint_rules.expr import Expr
+from nearhint_rules.guard import Guard
 from nearhint_rules.target import CpuDevice, Target
 
 LANES = (1, 4, 8, 16)
@@ -122,7 +124,8 @@ def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated
     family = _FAMILIES.get(schedule.family)
     if family is None or not isinstance(target.device, CpuDevice):
         raise InvalidSchedule(f"{schedule.family} is no schedule for a CPU")
-    kernel = _with_a_loop(kernel)
+    laid_out, facts = spaced(kernel, schedule)
+    kernel = _with_a_loop(laid_out)
     lane = lane_variable(kernel, schedule)
     if schedule["lanes"] not in LANES:
         raise InvalidSchedule(f"{schedule['lanes']} lanes")
@@ -142,6 +145,7 @@ def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated
         language="c",
         source=source,
         launch=CpuLaunch(ENTRY, _work(kernel), _grain(kernel), FEATURES[level]),
+        guard=Guard(facts),
         flags=(*FLAGS, *(f"-m{feature.replace('_', '')}" for feature in FEATURES[level])),
     )
 

@@ -12,7 +12,8 @@ Options of the families:
 `lanes` elements a vector, whatever the dtype; `unroll` vectors a step; `tile` elements a side; rows
 of at most `short` vectors are kept in registers; a row of at most `stash` elements keeps costly
 values in memory; `split` 1 lets all threads share one row where there are fewer rows than threads,
-which a `scan` forbids; `rows` rows of at most `length` elements are turned round at a time.
+which a `scan` forbids; `rows` rows of at most `length` elements are turned round at a time. Each
+family may have `spaced` 1, for the kernel as `analysis.respace` cuts its loops, under its Guard.
 
 The defaults were found on a Zen 4 (tests/benchmarks/cpu_kernels.py): vectors of the full width pay
 for rows and for functions such as exp; element by element, what only moves and adds is faster with
@@ -24,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from nearhint_compiler.analysis.passes import plan_passes
+from nearhint_compiler.analysis.respace import respaced
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
@@ -32,6 +34,8 @@ from nearhint_rules.program import DTYPES
 from nearhint_rules.target import CpuDevice, Target
 
 CANDIDATE_LIMIT = 8
+SPACED_LIMIT = 4
+"""Candidates whose loops are cut, of all."""
 STASH = 8192
 _TURNED_BYTES = 1 << 18
 """Of the inputs that a task of cpu.panels turns round: a part of the second cache."""
@@ -49,10 +53,22 @@ def candidates(
     kernel: ir.Kernel, target: Target, dims: Mapping[str, int] | None = None
 ) -> tuple[Schedule, ...]:
     """See `nearhint_compiler.schedule.candidates`."""
+    default, *others = _ranked(kernel, target, dims or {})
+    cut = respaced(kernel)
+    better: list[Schedule] = []
+    if cut is not None and dims is not None and cut.holds_at(dims):
+        better = [_spaced(found) for found in _ranked(cut.kernel, target, dims)[:SPACED_LIMIT]]
+    return (default, *better, *others)[:CANDIDATE_LIMIT]
+
+
+def _ranked(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> list[Schedule]:
     lanes = _lanes(kernel, target)
-    ranked = sorted(_axes(kernel), key=lambda name: -_score(kernel, name, lanes, dims or {}))
-    found = dict.fromkeys(_space(kernel, ranked, lanes, dims or {}))
-    return tuple(found)[:CANDIDATE_LIMIT]
+    ranked = sorted(_axes(kernel), key=lambda name: -_score(kernel, name, lanes, dims))
+    return list(dict.fromkeys(_space(kernel, ranked, lanes, dims)))
+
+
+def _spaced(schedule: Schedule) -> Schedule:
+    return Schedule(schedule.family, (*schedule.options, ("spaced", 1)))
 
 
 def _lanes(kernel: ir.Kernel, target: Target) -> int:

@@ -21,6 +21,7 @@ from nearhint_compiler.codegen.c_primitive import FEATURES
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.legality import check_kernel
 from nearhint_compiler.schedule import Schedule
+from nearhint_daemon.workers import elements
 from nearhint_daemon.workers.interpreter import interpret
 from nearhint_rules.artifact import CpuLaunch
 from nearhint_rules.target import CpuDevice, Target
@@ -33,7 +34,9 @@ STORAGE: Mapping[str, Any] = {
     "i64": np.int64, "i32": np.int32, "i16": np.int16, "i8": np.int8, "u8": np.uint8,
     "bool": np.uint8,
 }  # fmt: skip
-RELATIVE: Mapping[str, float] = {"f64": 1e-12, "f32": 4e-6, "f16": 2e-3, "bf16": 1.6e-2}
+RELATIVE: Mapping[str, float] = {
+    "f64": 1e-12, "f32": 4e-6, "f16": 2e-3, "bf16": 1.6e-2, "f8e4m3fn": 0.125, "f8e5m2": 0.25,
+}  # fmt: skip
 
 _STAND_IN = """
 int stand_in_calls, stand_in_thread, stand_in_threads = 1;
@@ -114,6 +117,8 @@ def compile_kernel(
 
 def encode(dtype: str, values: Array) -> Array:
     """`values` as the storage of an input of `dtype`."""
+    if dtype.startswith("f8"):
+        return elements.encode(dtype, values)
     if dtype == "bf16":
         bits = values.astype(np.float32).view(np.uint32)
         return np.ascontiguousarray((bits >> 16).astype(np.uint16))
@@ -123,6 +128,8 @@ def encode(dtype: str, values: Array) -> Array:
 
 def decode(dtype: str, storage: Array) -> Array:
     """The values of a storage of `dtype`, as the interpreter takes them."""
+    if dtype.startswith("f8"):
+        return elements.decode(dtype, storage)
     if dtype == "bf16":
         return (storage.astype(np.uint32) << 16).view(np.float32)
     return storage.astype(np.bool_) if dtype == "bool" else storage

@@ -1,0 +1,123 @@
+"""Any Variant that the search may draw is right: random Kernels, schedules and sizes, for real.
+
+A Variant is verified as the daemon does it, into poisoned outputs between guard bands. 60 draws;
+NEARHINT_EXPLORE=9 draws more than five hundred. On a machine with a GPU its Variants are drawn too.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import Phase, assume, given, reject, settings
+from hypothesis import strategies as st
+from tests.property.examples import examples
+from tests.property.test_lowering import programs
+
+from nearhint.launchers.detect import cpu_device
+from nearhint.launchers.detect_cuda import cuda_device
+from nearhint_compiler.codegen import generate
+from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.ir.text import parse_kernel
+from nearhint_compiler.pipeline import lower
+from nearhint_compiler.schedule import candidates
+from nearhint_daemon.workers.cases import sizes_at
+from nearhint_daemon.workers.cc import compile_c
+from nearhint_daemon.workers.errors import KernelOversized
+from nearhint_daemon.workers.subjects import CpuSubject
+from nearhint_daemon.workers.toolchain import detect, for_kind
+from nearhint_daemon.workers.verify import References, verify
+from nearhint_rules.artifact import ArtifactRef
+from nearhint_rules.canonical import content_hash
+from nearhint_rules.errors import InvalidExpression
+from nearhint_rules.target import Target
+
+SIZES = st.sampled_from((1, 2, 3, 5, 7, 8, 16, 17, 31, 32, 33, 61, 64, 96, 97))
+
+
+POINTS_LIMIT = 1 << 18
+BYTES_LIMIT = 1 << 26
+UNSHRUNK = settings(examples(60), phases=[phase for phase in Phase if phase != Phase.shrink])
+"""Each example compiles: one that fails is told as it is."""
+CORPUS = [
+    parse_kernel(path.read_text())
+    for path in sorted((Path(__file__).parents[1] / "kernels").glob("*.ir"))
+]
+
+
+@st.composite
+def lowered_kernels(draw: st.DrawFn) -> ir.Kernel:
+    """A Kernel of a random Program."""
+    program, _ = draw(programs())
+    found = lower(program, target_kind="cpu").kernels
+    assume(found)
+    return draw(st.sampled_from(found)).kernel
+
+
+KERNELS = st.one_of(lowered_kernels(), st.sampled_from(CORPUS))
+
+
+def drawn_sizes(kernel: ir.Kernel, data: st.DataObject) -> dict[str, int]:
+    dims = {name: data.draw(SIZES, label=name) for name in kernel.symbols}
+    try:
+        sizes = sizes_at(kernel, dims)
+    except InvalidExpression:
+        reject()
+    assume(sizes.points <= POINTS_LIMIT and sizes.size_bytes(kernel) <= BYTES_LIMIT)
+    return dims
+
+
+@UNSHRUNK
+@given(KERNELS, st.data())
+def test_any_variant_of_any_kernel_is_right_on_a_cpu(
+    kernel: ir.Kernel, data: st.DataObject
+) -> None:
+    target = Target(cpu_device(), for_kind("cpu", detect()))
+    dims = drawn_sizes(kernel, data)
+    schedule = data.draw(st.sampled_from(candidates(kernel, target, dims)), label="schedule")
+    generated = generate(kernel, schedule, target)
+    with tempfile.TemporaryDirectory() as folder:
+        built = compile_c(generated, scratch=Path(folder))
+        reference = ArtifactRef(content_hash(built.binary), len(built.binary), built.launch)
+        verdict = verify(
+            kernel,
+            CpuSubject(built.binary, reference),
+            generated.guard,
+            [dims],
+            threads=2,
+            seed=data.draw(st.integers(0, 2**20), label="seed"),
+            references=References(),
+        )
+    assert verdict.problem == ""
+
+
+@pytest.mark.gpu
+@UNSHRUNK
+@given(KERNELS, st.data())
+def test_any_variant_of_any_kernel_is_right_on_a_gpu(
+    kernel: ir.Kernel, data: st.DataObject
+) -> None:
+    from nearhint_daemon.workers.cubin import compile_cubin
+    from nearhint_daemon.workers.cuda_subject import CudaSubject
+
+    target = Target(cuda_device(0), for_kind("cuda", detect()))
+    dims = drawn_sizes(kernel, data)
+    schedule = data.draw(st.sampled_from(candidates(kernel, target, dims)), label="schedule")
+    generated = generate(kernel, schedule, target)
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            built = compile_cubin(generated, target, scratch=Path(folder))
+        except KernelOversized:
+            return
+    reference = ArtifactRef(content_hash(built.binary), len(built.binary), built.launch)
+    verdict = verify(
+        kernel,
+        CudaSubject(built.binary, reference, device_index=0),
+        generated.guard,
+        [dims],
+        threads=1,
+        seed=data.draw(st.integers(0, 2**20), label="seed"),
+        references=References(),
+    )
+    assert verdict.problem == ""
