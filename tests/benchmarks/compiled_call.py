@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -27,7 +26,6 @@ from tests.benchmarks.cpu_kernels import bare_launch, geometric_mean, interleave
 from tests.benchmarks.serving import Serving, cpu_conditions
 from torch import fx
 
-from nearhint.readiness import settle
 from nearhint.session import ProgramHandle
 from nearhint_rules import expr as ex
 from nearhint_rules.plan import Launch
@@ -45,7 +43,6 @@ FUNCTIONS = (
 )
 SMALL = 3
 """The largest first size of an argument in a small call, which is little but its overhead."""
-SETTLE_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +85,13 @@ class Call:
 
 def captured(case: Case, arguments: Sequence[torch.Tensor]) -> tuple[Call, Callable[..., Any]]:
     """The graph inside the compiled function, and the function: calling it notes the arguments."""
+    found, function = noting(case.function, dynamic=True)
+    function(*arguments)
+    return found[0], function
+
+
+def noting(function: Callable[..., Any], *, dynamic: bool) -> tuple[list[Call], Callable[..., Any]]:
+    """The function compiled as torch's users compile it, and its captures as calls make them."""
     found: list[Call] = []
 
     def compiler(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -96,16 +100,14 @@ def captured(case: Case, arguments: Sequence[torch.Tensor]) -> tuple[Call, Calla
         call = Call(made, made._handle)
         found.append(call)
 
-        def noting(*args: Any) -> Any:
+        def remember(*args: Any) -> Any:
             call.arguments = args
             return made(*args)
 
-        return noting
+        return remember
 
     spying: Any = lambda graph, inputs: aot_inference(graph, inputs, compiler=compiler)  # noqa: E731
-    function = torch.compile(copy_of(case.function), backend=spying, dynamic=True)
-    function(*arguments)
-    return found[0], function
+    return found, torch.compile(copy_of(function), backend=spying, dynamic=dynamic)
 
 
 def copy_of(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -128,19 +130,17 @@ def measure(case: Case, serving: Serving, pairs: int) -> list[Row]:
     full = case.arguments()
     rows = full[0].shape[0]
     small = [tensor[:SMALL] if tensor.shape[0] == rows else tensor for tensor in full]
-    call, noting = captured(case, full)
+    call, ours_noting = captured(case, full)
     ours = torch.compile(copy_of(case.function), backend="nearhint", dynamic=True)
     inductor = torch.compile(copy_of(case.function), backend="inductor", dynamic=True)
     for arguments in (full, small):
-        for function in (noting, ours, inductor):
+        for function in (ours_noting, ours, inductor):
             function(*arguments)
-    deadline = time.monotonic() + SETTLE_S
-    while not settle(timeout_s=5).settled and time.monotonic() < deadline:
-        continue
+    serving.settle()
     serving.leave_alone()
     found: list[Row] = []
     for name, arguments in ((case.name, full), (f"{case.name}, {SMALL} rows", small)):
-        noting(*arguments)
+        ours_noting(*arguments)
         given = call.arguments
         medians_us = [
             median_ns / 1e3

@@ -30,10 +30,13 @@ class Case:
     dtype: torch.dtype = torch.float32
     prepare: Callable[[list[Tensor]], list[Tensor]] = list
 
-    def arguments(self, seed: int = 0) -> list[Tensor]:
-        """Fresh arguments; the same ones for the same seed."""
-        generator = torch.Generator().manual_seed(seed)
-        drawn = [torch.randn(shape, generator=generator).to(self.dtype) for shape in self.shapes]
+    def arguments(self, seed: int = 0, *, device: str = "cpu") -> list[Tensor]:
+        """Fresh arguments; the same ones for the same seed on one device."""
+        generator = torch.Generator(device).manual_seed(seed)
+        drawn = [
+            torch.randn(shape, generator=generator, device=device).to(self.dtype)
+            for shape in self.shapes
+        ]
         return self.prepare(drawn)
 
 
@@ -47,7 +50,7 @@ def _llama_rms_norm(x: Tensor, weight: Tensor) -> Tensor:
     return weight * normed.to(x.dtype)
 
 
-def _residual_rms_norm(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+def residual_rms_norm(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     total = x + residual
     return _rms_norm(total, weight), total
 
@@ -68,11 +71,11 @@ def _embedding_layer_norm(
     return functional.layer_norm(words + places + kinds, words.shape[-1:], weight, bias, 1e-12)
 
 
-def _masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
+def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
     return torch.softmax(scores * 0.125 + mask, -1)
 
 
-def _additive_mask(arguments: list[Tensor]) -> list[Tensor]:
+def additive_mask(arguments: list[Tensor]) -> list[Tensor]:
     scores, mask = arguments
     return [scores, torch.where(mask > 1.0, torch.finfo(mask.dtype).min, 0.0)]
 
@@ -118,7 +121,7 @@ def _standardise(x: Tensor) -> Tensor:
     return centred * torch.rsqrt(centred.square().mean(0) + 1e-5)
 
 
-def _layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return functional.layer_norm(x, x.shape[-1:], weight, bias)
 
 
@@ -133,7 +136,7 @@ CHAINS: tuple[Case, ...] = (
          ((480, 384), (384,), (480, 384), (384,), (384,))),
     Case("embedding_layer_norm 8x60x384", _embedding_layer_norm,
          ((8, 60, 384), (60, 384), (384,), (384,), (384,))),
-    Case("residual_rms_norm 1000x1000", _residual_rms_norm,
+    Case("residual_rms_norm 1000x1000", residual_rms_norm,
          ((1000, 1000), (1000, 1000), (1000,))),
     Case("rms_norm 700x3000", _rms_norm, ((700, 3000), (3000,))),
     Case("llama_rms_norm bf16 500x2000", _llama_rms_norm, ((500, 2000), (2000,)), _BF16),
@@ -151,10 +154,10 @@ CHAINS: tuple[Case, ...] = (
     Case("geglu_tanh bf16 300x3000", lambda a, b: functional.gelu(a, approximate="tanh") * b,
          ((300, 3000), (300, 3000)), _BF16),
     Case("glu 1000x1001", lambda a, b: torch.sigmoid(a) * b, ((1000, 1001), (1000, 1001))),
-    Case("masked_softmax 8x12x60x60", _masked_softmax,
-         ((8, 12, 60, 60), (8, 1, 1, 60)), prepare=_additive_mask),
-    Case("masked_softmax 4x12x200x200", _masked_softmax,
-         ((4, 12, 200, 200), (4, 1, 1, 200)), prepare=_additive_mask),
+    Case("masked_softmax 8x12x60x60", masked_softmax,
+         ((8, 12, 60, 60), (8, 1, 1, 60)), prepare=additive_mask),
+    Case("masked_softmax 4x12x200x200", masked_softmax,
+         ((4, 12, 200, 200), (4, 1, 1, 200)), prepare=additive_mask),
     Case("causal_softmax 2x12x300x300", _causal_softmax,
          ((2, 12, 300, 300), (1, 1, 1, 1)), prepare=_causal_mask),
     Case("alibi_softmax 2x8x250x250", _alibi_softmax,
@@ -177,8 +180,8 @@ CHAINS: tuple[Case, ...] = (
 )  # fmt: skip
 
 SINGLES: tuple[Case, ...] = (
-    Case("layer_norm 1000x1000", _layer_norm, ((1000, 1000), (1000,), (1000,))),
-    Case("layer_norm 480x384", _layer_norm, ((480, 384), (384,), (384,))),
+    Case("layer_norm 1000x1000", layer_norm, ((1000, 1000), (1000,), (1000,))),
+    Case("layer_norm 480x384", layer_norm, ((480, 384), (384,), (384,))),
     Case("softmax 250x8000", lambda x: torch.softmax(x, -1), ((250, 8000),)),
     Case("softmax 2000x500", lambda x: torch.softmax(x, -1), ((2000, 500),)),
     Case("softmax 1152x60", lambda x: torch.softmax(x, -1), ((1152, 60),)),

@@ -15,7 +15,7 @@ from typing import Any
 from nearhint.demo.conditions import conditions
 from nearhint.demo.daemon import DemoDaemon, environment
 from nearhint.launchers.detect import cpu_device
-from nearhint.readiness import settle
+from nearhint.readiness import SettleReport, settle
 from nearhint.session import Choice, session_for, shutdown
 from nearhint_proto.v1 import admin_service_pb2 as admin
 from nearhint_rules.plan import Launch
@@ -25,19 +25,32 @@ SETTLE_S = 120.0
 
 
 def cpu_conditions(command: str) -> dict[str, Any]:
-    """What a report was made with: command, date, device, versions."""
-    here = conditions([], device="cpu", now=dt.datetime.now(dt.UTC))
+    """What a report of a CPU was made with: command, date, device, versions."""
+    return conditions_of(command, device="cpu")
+
+
+def conditions_of(command: str, *, device: str) -> dict[str, Any]:
+    """What a report was made with; `device` is "cpu" or "cuda"."""
+    here = conditions([], device=device, now=dt.datetime.now(dt.UTC))
     return asdict(replace(here, command=command))
 
 
 class Serving:
-    """A daemon in a temporary directory, for as long as the context lasts."""
+    """A daemon in a temporary directory, for as long as the context lasts.
+
+    `device` is the one that it measures on, as its policy names it: "cpu", "cuda:0". `settings`
+    are environment variables of the daemon's.
+    """
+
+    def __init__(self, device: str = "cpu", *, settings: Mapping[str, str] | None = None) -> None:
+        self._device = device
+        self._settings = settings or {}
 
     def __enter__(self) -> Serving:
         self._folder = tempfile.TemporaryDirectory(prefix="nearhint-bench-")
         folder = Path(self._folder.name)
         self._daemon = DemoDaemon(folder)
-        os.environ.update(environment(self._daemon, folder))
+        os.environ.update({**environment(self._daemon, folder), **self._settings})
         self._daemon.start()
         return self
 
@@ -53,11 +66,24 @@ class Serving:
 
     def tune(self) -> None:
         """From now on the device is measured on."""
-        self._daemon.set_policy("cpu", admin.DEVICE_POLICY_ALWAYS)
+        self._daemon.set_policy(self._device, admin.DEVICE_POLICY_ALWAYS)
 
     def leave_alone(self) -> None:
         """Waits until what was measured has ended; nothing is from now on."""
-        self._daemon.leave_alone("cpu")
+        self._daemon.leave_alone(self._device)
+
+    def compiles_run(self) -> int:
+        """How many compilations the daemon has done so far."""
+        count: int = self._daemon.status().compiles_run
+        return count
+
+    def settle(self, *, timeout_s: float = SETTLE_S) -> SettleReport:
+        """Waits until what was asked for is there, or the time is up."""
+        deadline = time.monotonic() + timeout_s
+        report = settle(timeout_s=5)
+        while not report.settled and time.monotonic() < deadline:
+            report = settle(timeout_s=5)
+        return report
 
     def choices(
         self,
@@ -75,10 +101,8 @@ class Serving:
         self.tune()
         handle = session_for(None, cpu_device()).register(program, threads=threads)
         handle.want(sizes)
-        deadline = time.monotonic() + SETTLE_S
-        while not settle(timeout_s=5).settled:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"not settled in {SETTLE_S:g} s")
+        if not self.settle().settled:
+            raise TimeoutError(f"not settled in {SETTLE_S:g} s")
         self.leave_alone()
         snapshot = handle.snapshot
         assert snapshot is not None

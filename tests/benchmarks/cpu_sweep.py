@@ -1,0 +1,323 @@
+"""What is served on a CPU at sizes that are no hints, against eager and against Inductor.
+
+    python -m tests.benchmarks.cpu_sweep [--pairs N] [--only PATTERN] [--json FILE] [--budget-s N]
+
+Each function of `cpu_sweep_cases` is compiled once for all its sizes, all dimensions dynamic: by
+nearhint, with a daemon of the benchmark's own that tunes the hints of the sizes' buckets, and by
+Inductor. Then the device is left alone, and the compiled calls, torch's guards included, are timed
+against eager in interleaved rounds; everyone allocates outputs. Ratios are the other's median over
+ours. `transposed` compares what is served on a contiguous tensor with what is served on one of the
+other strides. The file is written after each row; what the budget leaves out is listed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from tests.benchmarks import sweep_report
+from tests.benchmarks.compiled_call import copy_of
+from tests.benchmarks.cpu_kernels import geometric_mean, interleaved, largest_error
+from tests.benchmarks.cpu_sweep_cases import ANCHORS, SWEEPS, TRANSPOSED, Layouts
+from tests.benchmarks.serving import Serving, cpu_conditions
+from tests.benchmarks.sweep_report import Bar, mean_bar, most_bar, say
+from tests.benchmarks.sweeps import Sweep, is_chosen
+from torch import Tensor
+
+from nearhint.cli_output import progress
+from nearhint_torch.report import Report
+from nearhint_torch.runner import watch
+
+EAGER_BAR = 1.25
+INDUCTOR_BAR = 1.5
+TRANSPOSED_BAR = 1.6
+DEFAULT_PAIRS = 15
+DEFAULT_BUDGET_S = 1500.0
+SETTLE_S = 90.0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One function at some sizes: medians in microseconds, ratios of the others over ours.
+
+    `tiers`, `reasons` and `hints` are of the call's launches, in order. `max_error` is the largest
+    difference from eager.
+    """
+
+    name: str
+    eager_us: float
+    inductor_us: float
+    served_us: float
+    eager_ratio: float
+    inductor_ratio: float
+    tiers: tuple[int, ...]
+    reasons: tuple[str, ...]
+    hints: tuple[tuple[int, ...], ...]
+    is_settled: bool
+    is_anchor: bool
+    max_error: float
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutRow:
+    """One function at some sizes on both layouts: medians in microseconds; ratios of the second."""
+
+    name: str
+    contiguous_us: float
+    transposed_us: float
+    ratio: float
+    eager_ratio: float
+    tiers: tuple[int, ...]
+    reasons: tuple[str, ...]
+    max_error: float
+
+
+@dataclass
+class Rows:
+    """What was measured, and what was not."""
+
+    cases: list[Row] = field(default_factory=list[Row])
+    transposed: list[LayoutRow] = field(default_factory=list[LayoutRow])
+    left_out: list[str] = field(default_factory=list[str])
+    errors: dict[str, str] = field(default_factory=dict[str, str])
+
+
+def compiled(sweep: Sweep, backend: str) -> Callable[..., Any]:
+    """The sweep's function with a capture of its own, all dimensions dynamic."""
+    function: Callable[..., Any] = torch.compile(
+        copy_of(sweep.function), backend=backend, dynamic=True
+    )
+    return function
+
+
+def served_by(call: Callable[[], object]) -> Report:
+    """What served a call of one graph."""
+    with watch() as reports:
+        call()
+    return reports[-1] if reports else Report({}, (0, 0, 0), (), "no capture")
+
+
+def tiers_of(report: Report) -> tuple[int, ...]:
+    """The tiers of its launches; T0 where there was no Plan."""
+    return tuple(launch.tier for launch in report.launches) or (0,)
+
+
+def reasons_of(report: Report) -> tuple[str, ...]:
+    """Why each launch was served as it was; why there was none."""
+    found = tuple(launch.reason for launch in report.launches)
+    return found or (report.reason or "nothing is lowered",)
+
+
+def measure(sweep: Sweep, serving: Serving, pairs: int) -> Iterator[Row]:
+    """Compiles once, tunes for all sizes, then times each."""
+    torch._dynamo.reset()
+    serving.tune()
+    ours, inductor = compiled(sweep, "nearhint"), compiled(sweep, "inductor")
+    for case in (sweep.case(sweep.compiled_at), *sweep.cases()):
+        # Inductor compiles while the daemon tunes; neither is timed.
+        arguments = case.arguments()
+        ours(*arguments)
+        inductor(*arguments)
+    is_settled = serving.settle(timeout_s=SETTLE_S).settled
+    serving.leave_alone()
+    for case in sweep.cases():
+        arguments = case.arguments()
+        eager = partial(case.function, *arguments)
+        calls = [eager, partial(inductor, *arguments), partial(ours, *arguments)]
+        report = served_by(calls[2])
+        error = largest_error(eager(), calls[2]())
+        eager_us, inductor_us, served_us = (ns / 1e3 for ns in interleaved(calls, pairs))
+        yield Row(
+            case.name,
+            eager_us,
+            inductor_us,
+            served_us,
+            eager_us / served_us,
+            inductor_us / served_us,
+            tiers_of(report),
+            reasons_of(report),
+            tuple(launch.hint for launch in report.launches),
+            is_settled,
+            case.name in ANCHORS,
+            error,
+        )
+
+
+def measure_layouts(layouts: Layouts, serving: Serving, pairs: int) -> Iterator[LayoutRow]:
+    """Compiles for each layout, tunes, and times both beside each other and beside eager."""
+    torch._dynamo.reset()
+    serving.tune()
+    sweep = layouts.sweep
+    plain, other = compiled(sweep, "nearhint"), compiled(sweep, "nearhint")
+    for case in (sweep.case(sweep.compiled_at), *sweep.cases()):
+        arguments = case.arguments()
+        plain(*arguments)
+        other(*with_other_strides(arguments, layouts.transposed))
+    serving.settle(timeout_s=SETTLE_S)
+    serving.leave_alone()
+    for case in sweep.cases():
+        arguments = case.arguments()
+        turned = with_other_strides(arguments, layouts.transposed)
+        calls = [
+            partial(case.function, *arguments),
+            partial(case.function, *turned),
+            partial(plain, *arguments),
+            partial(other, *turned),
+        ]
+        report = served_by(calls[3])
+        error = largest_error(calls[1](), calls[3]())
+        eager_us, eager_turned_us, plain_us, turned_us = (
+            ns / 1e3 for ns in interleaved(calls, pairs)
+        )
+        yield LayoutRow(
+            f"transposed {case.name}",
+            plain_us,
+            turned_us,
+            turned_us / plain_us,
+            eager_turned_us / eager_us,
+            tiers_of(report),
+            reasons_of(report),
+            error,
+        )
+
+
+def with_other_strides(arguments: Sequence[Tensor], position: int) -> list[Tensor]:
+    """The same arguments; the matrix at `position` lies in memory column by column."""
+    return [
+        tensor.t().contiguous().t() if place == position else tensor
+        for place, tensor in enumerate(arguments)
+    ]
+
+
+def bars_of(rows: Rows) -> list[Bar]:
+    """The bars that these rows are for."""
+    return [
+        *mean_bar("geometric mean against eager", [r.eager_ratio for r in rows.cases], EAGER_BAR),
+        *mean_bar(
+            "geometric mean against Inductor", [r.inductor_ratio for r in rows.cases], INDUCTOR_BAR
+        ),
+        *most_bar("transposed over contiguous", [r.ratio for r in rows.transposed], TRANSPOSED_BAR),
+    ]
+
+
+def summary_of(rows: Rows) -> dict[str, Any]:
+    """The headline figures."""
+    summary: dict[str, Any] = {
+        "cases": len(rows.cases),
+        "bars": sweep_report.as_rows(bars_of(rows)),
+        "left_out": rows.left_out,
+        "errors": rows.errors,
+    }
+    if rows.cases:
+        least = min(rows.cases, key=lambda row: row.eager_ratio)
+        least_inductor = min(rows.cases, key=lambda row: row.inductor_ratio)
+        summary["eager_least"] = {least.name: least.eager_ratio}
+        summary["inductor_least"] = {least_inductor.name: least_inductor.inductor_ratio}
+        summary["not_at_t2"] = [row.name for row in rows.cases if min(row.tiers) < 2]
+    anchors = [row for row in rows.cases if row.is_anchor]
+    if anchors:
+        summary["anchors_eager_geomean"] = geometric_mean([row.eager_ratio for row in anchors])
+        summary["anchors_inductor_geomean"] = geometric_mean(
+            [row.inductor_ratio for row in anchors]
+        )
+    return summary
+
+
+def line_of(row: Row | LayoutRow) -> str:
+    """One row, for people."""
+    served = f"T{'/'.join(map(str, row.tiers))} {', '.join(row.reasons)}"
+    if isinstance(row, LayoutRow):
+        return (
+            f"{row.name:44} contiguous {row.contiguous_us:9.1f} us  transposed"
+            f" {row.transposed_us:9.1f}  ratio {row.ratio:5.2f} (eager {row.eager_ratio:5.2f})"
+            f"  {served}  error {row.max_error:.1e}"
+        )
+    return (
+        f"{row.name:44} eager {row.eager_us:9.1f} us  inductor {row.inductor_us:9.1f}"
+        f"  served {row.served_us:9.1f}  {row.eager_ratio:5.2f}x eager"
+        f"  {row.inductor_ratio:5.2f}x inductor  {served}  error {row.max_error:.1e}"
+    )
+
+
+def run(options: argparse.Namespace) -> Rows:
+    """Everything that was asked for, as far as the budget goes; writes the report as it grows."""
+    end = time.monotonic() + options.budget_s
+    rows = Rows()
+    head = {
+        "conditions": cpu_conditions("python -m tests.benchmarks.cpu_sweep"),
+        "threads": torch.get_num_threads(),
+        "pairs": options.pairs,
+    }
+    only = [options.only] if options.only else []
+    # The few layouts first: they are not to be what a budget leaves out.
+    jobs: list[tuple[str, Callable[[Serving], Iterator[Row | LayoutRow]]]] = [
+        (f"transposed {each.sweep.title}", partial(measure_layouts, each, pairs=options.pairs))
+        for each in TRANSPOSED
+    ]
+    jobs += [(each.title, partial(measure, each, pairs=options.pairs)) for each in SWEEPS]
+    jobs = [(title, job) for title, job in jobs if is_chosen(title, only)]
+    with torch.no_grad(), Serving() as serving, progress("sweeps") as advance:
+        for number, (title, job) in enumerate(jobs):
+            advance(number, len(jobs))
+            if time.monotonic() > end:
+                rows.left_out.append(title)
+                continue
+            try:
+                for row in job(serving):
+                    keep(rows, row)
+                    say(line_of(row))
+                    sweep_report.write(report_of(head, rows), options.json)
+            except Exception as error:  # the other sweeps are worth having
+                rows.errors[title] = f"{type(error).__name__}: {error}"[:500]
+                say(f"{title}: {rows.errors[title]}")
+    sweep_report.write(report_of(head, rows), options.json)
+    return rows
+
+
+def keep(rows: Rows, row: Row | LayoutRow) -> None:
+    """Adds a row where it belongs."""
+    if isinstance(row, LayoutRow):
+        rows.transposed.append(row)
+    else:
+        rows.cases.append(row)
+
+
+def report_of(head: Mapping[str, Any], rows: Rows) -> dict[str, Any]:
+    """The report as far as it is."""
+    return {
+        **head,
+        "summary": summary_of(rows),
+        "rows": [asdict(row) for row in rows.cases],
+        "transposed": [asdict(row) for row in rows.transposed],
+    }
+
+
+def main() -> None:
+    """Command line; see the module's docstring."""
+    parser = argparse.ArgumentParser(description="what a CPU serves at sizes that are no hints")
+    parser.add_argument("--pairs", type=int, default=DEFAULT_PAIRS)
+    parser.add_argument("--only", default="", help="functions whose name and dtype contain this")
+    parser.add_argument("--json", type=Path, help="write the report to this file as it grows")
+    parser.add_argument(
+        "--budget-s", type=float, default=DEFAULT_BUDGET_S, help="begin nothing after so long"
+    )
+    options = parser.parse_args()
+    rows = run(options)
+    for bar in bars_of(rows):
+        say(bar.line())
+    for name, ratios in (
+        ("eager", [row.eager_ratio for row in rows.cases]),
+        ("Inductor", [row.inductor_ratio for row in rows.cases]),
+    ):
+        say(f"least against {name}: {min(ratios, default=math.nan):.3f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,248 @@
+"""What the GPU sweep would compile, on a machine without a GPU: Kernels, candidates, cubins.
+
+Each capture of a sweep is made on the CPU at a few rows and lowered as if its tensors were on a
+device of compute capability 9.0. Findings are what is no single Kernel, what fails to compile, and
+what spills registers.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tests.benchmarks.captures import on_cuda
+from tests.benchmarks.gpu_sweep_cases import hints_of, sweeps_of
+from tests.benchmarks.sweep_report import say
+from tests.benchmarks.sweeps import Sizes, Sweep, axes_of, is_chosen, symbols_at
+from torch import fx
+
+from nearhint_compiler.codegen import generate
+from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.pipeline import Lowered, lower
+from nearhint_compiler.schedule import Schedule, candidates
+from nearhint_daemon.workers import toolchain
+from nearhint_daemon.workers.cubin import compile_cubin
+from nearhint_rules import expr as ex
+from nearhint_rules.artifact import CudaLaunch
+from nearhint_rules.plan import Launch, RunNodes
+from nearhint_rules.program import Program
+from nearhint_rules.target import CudaDevice, Target
+from nearhint_torch.adapter import aot_inference, mark_dynamic
+from nearhint_torch.capture import capture
+
+FEW = (40, 96)
+"""The rows, and the most of any other size, that a capture on the CPU is made with."""
+SM_90 = CudaDevice("none", 90, 132, 80 << 30, "none", 0)
+_REGISTERS = re.compile(r"Used (\d+) registers")
+_SPILLED = re.compile(r"(\d+) bytes spill stores")
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """One capture: its Program, and which of the sweep's sizes its symbols are."""
+
+    program: Program
+    axes: dict[str, int]
+
+
+def few_sizes(sweep: Sweep, mode: str) -> Sizes:
+    """Sizes to capture a sweep at: few rows; others that are dynamic are small, and all differ."""
+    if mode == "b":
+        return (FEW[0], *sweep.compiled_at[1:])
+    others = sweep.compiled_at[1:]
+    small = sorted(others)
+    return (FEW[0], *(FEW[1] - 32 * (len(others) - 1 - small.index(size)) for size in others))
+
+
+def taken(sweep: Sweep, mode: str) -> Taken:
+    """Captures as a client does, with all dimensions or with the rows alone dynamic."""
+    sizes = few_sizes(sweep, mode)
+    arguments = sweep.case(sizes).arguments()
+    if mode == "b":
+        for tensor, dimensions in zip(arguments, sweep.row_dimensions(), strict=True):
+            for dimension in dimensions:
+                mark_dynamic(tensor, dimension)
+    found: list[Taken] = []
+
+    def compiler(graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        made = capture(graph, inputs)
+        symbols: dict[str, int] = {}
+        for binding in made.bindings:
+            value = inputs[binding.position]
+            size = value if binding.kind == "int" else value.shape[binding.dimension]
+            if binding.name:
+                symbols[binding.name] = int(size.node.hint if hasattr(size, "node") else size)
+        found.append(Taken(on_cuda(made.program), axes_of(symbols, sizes)))
+        return graph.forward
+
+    torch._dynamo.reset()
+    backend: Any = lambda graph, inputs: aot_inference(graph, inputs, compiler=compiler)  # noqa: E731
+    with torch.no_grad():
+        torch.compile(sweep.function, backend=backend, dynamic=mode == "a")(*arguments)
+    (only,) = found
+    return only
+
+
+def divided(index: ex.Expr) -> Iterator[ex.FloorDiv | ex.Mod]:
+    """The floor-divisions and moduli in an index that loops take part in."""
+    if isinstance(index, ex.FloorDiv | ex.Mod) and any(
+        ir.is_reduction_variable(name) or name[0] == "p" for name in ex.symbols_of(index)
+    ):
+        yield index
+    for child in ex.children(index):
+        yield from divided(child)
+
+
+def kernel_facts(kernel: ir.Kernel) -> dict[str, Any]:
+    """Loops, and the indices with divisions left in them."""
+    left = {
+        ex.to_text(node.index)
+        for node in kernel.body
+        if isinstance(node, ir.Indexed) and any(True for _ in divided(node.index))
+    }
+    return {
+        "pointwise": [ex.to_text(extent) for extent in kernel.pointwise],
+        "reduction": [ex.to_text(extent) for extent in kernel.reduction],
+        "divided": sorted(left),
+    }
+
+
+def compiled_facts(
+    kernel: ir.Kernel, schedule: Schedule, target: Target, scratch: Path
+) -> dict[str, Any]:
+    """What a candidate becomes, or why it does not."""
+    started = time.perf_counter()
+    try:
+        built = compile_cubin(generate(kernel, schedule, target), target, scratch=scratch)
+    except Exception as error:  # a finding, whatever it is
+        facts: dict[str, Any] = {"error": f"{type(error).__name__}: {error}"[:300]}
+    else:
+        assert isinstance(built.launch, CudaLaunch)
+        facts = {
+            "registers": max(map(int, _REGISTERS.findall(built.log)), default=0),
+            "spilled_bytes": max(map(int, _SPILLED.findall(built.log)), default=0),
+            "shared_bytes": built.launch.shared_bytes,
+            "warps": built.launch.warps,
+        }
+    return {"schedule": str(schedule), **facts, "seconds": round(time.perf_counter() - started, 2)}
+
+
+def first_candidates(listed: Sequence[Schedule], count: int) -> list[Schedule]:
+    """The default, and others of as many families as there is room for."""
+    default, *others = listed
+    families = {each.family: each for each in reversed(others)}
+    order = dict.fromkeys([default, *families.values(), *others])
+    return list(order)[:count]
+
+
+def dry_run(mode: str, *, patterns: Sequence[str], count: int, end_s: float) -> dict[str, Any]:
+    """Every sweep of a mode; prints as it goes. `end_s` is a time of the monotonic clock."""
+    target = Target(SM_90, toolchain.for_kind("cuda", toolchain.detect()))
+    findings: list[str] = []
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="nearhint-dry-") as scratch:
+        for sweep in sweeps_of(mode):
+            if not is_chosen(sweep.title, patterns):
+                continue
+            if time.monotonic() > end_s:
+                findings.append(f"{sweep.title}: left out")
+                continue
+            try:
+                row = dry_sweep(sweep, mode, target, count=count, scratch=Path(scratch))
+            except Exception as error:  # a finding, whatever it is
+                row = {"name": sweep.title, "error": f"{type(error).__name__}: {error}"[:300]}
+            rows.append(row)
+            findings += findings_in(row)
+            describe(row)
+    return {"mode": mode, "rows": rows, "findings": findings}
+
+
+def dry_sweep(
+    sweep: Sweep, mode: str, target: Target, *, count: int, scratch: Path
+) -> dict[str, Any]:
+    """One sweep: its Plan, its Kernels, and up to `count` candidates of each at each hint."""
+    found = taken(sweep, mode)
+    lowered = lower(found.program, target_kind="cuda")
+    steps = lowered.plan.steps
+    launches = [step for step in steps if isinstance(step, Launch)]
+    return {
+        "name": sweep.title,
+        "kernels": len(launches),
+        "aten": [op_names(found.program, step) for step in steps if isinstance(step, RunNodes)],
+        "launches": [
+            launch_facts(lowered, step, found, hints_of(sweep, mode), target, count, scratch)
+            for step in launches
+        ],
+    }
+
+
+def op_names(program: Program, step: RunNodes) -> list[str]:
+    """The ops that run as they were captured."""
+    return [program.nodes[node].op or "opaque" for node in step.nodes]
+
+
+def launch_facts(
+    lowered: Lowered,
+    step: Launch,
+    found: Taken,
+    hints: Sequence[Sizes],
+    target: Target,
+    count: int,
+    scratch: Path,
+) -> dict[str, Any]:
+    """One launch: its Kernel, the candidates at the hints, and what was compiled of them."""
+    kernel = next(each.kernel for each in lowered.kernels if each.id == step.kernel)
+    listed: dict[str, list[str]] = {}
+    wanted: dict[Schedule, None] = {}
+    for sizes in hints:
+        symbols = symbols_at(found.axes, sizes)
+        dims = [ex.evaluate(dim, symbols) for dim in step.dims]
+        offered = candidates(kernel, target, dict(zip(kernel.symbols, dims, strict=True)))
+        listed["x".join(map(str, sizes))] = [str(schedule) for schedule in offered]
+        wanted |= dict.fromkeys(first_candidates(offered, count))
+    return {
+        "kernel": step.kernel,
+        **kernel_facts(kernel),
+        "candidates": listed,
+        "compiled": [compiled_facts(kernel, each, target, scratch) for each in wanted],
+    }
+
+
+def findings_in(row: dict[str, Any]) -> list[str]:
+    """What is wrong with a sweep, a line each."""
+    name = row["name"]
+    if "error" in row:
+        return [f"{name}: {row['error']}"]
+    found: list[str] = []
+    if row["kernels"] != 1 or row["aten"]:
+        found.append(f"{name}: {row['kernels']} Kernels, and {row['aten'] or 'nothing'} as ATen")
+    for number, launch in enumerate(row["launches"]):
+        if launch["divided"]:
+            found.append(f"{name} #{number}: divisions left in {'; '.join(launch['divided'])}")
+        for each in launch["compiled"]:
+            if "error" in each:
+                found.append(f"{name} #{number}: {each['schedule']}: {each['error']}")
+            elif each["spilled_bytes"]:
+                found.append(
+                    f"{name} #{number}: {each['schedule']}: spills {each['spilled_bytes']} bytes"
+                )
+    return found
+
+
+def describe(row: dict[str, Any]) -> None:
+    """One sweep, for people."""
+    say(f"{row['name']}: {row.get('kernels', '?')} kernels, aten {row.get('aten', row)}")
+    for launch in row.get("launches", ()):
+        loops = f"({', '.join(launch['pointwise'])}; {', '.join(launch['reduction'])})"
+        say(f"  loops {loops}  divided {launch['divided'] or 'nothing'}")
+        for sizes, offered in launch["candidates"].items():
+            say(f"  {sizes}: {len(offered)} candidates, default {offered[0]}")
+        for each in launch["compiled"]:
+            facts = "  ".join(f"{key} {value}" for key, value in each.items())
+            say(f"    {facts}")

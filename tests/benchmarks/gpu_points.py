@@ -1,0 +1,115 @@
+"""Points of the GPU sweep: one function at some sizes, what was measured there, and the bars."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tests.benchmarks.gpu_sweep_cases import TRANSPOSED_MX
+from tests.benchmarks.sweep_report import Bar, least_bar, mean_bar, most_bar
+
+from nearhint_rules.table import Table
+
+CACHES = ("warm", "cold")
+MEAN_AGAINST_DYNAMIC: Mapping[str, float] = {"a": 2.6, "b": 1.2}
+LEAST_AGAINST_DYNAMIC = 0.95
+MEAN_AGAINST_STATIC = 1.05
+LEAST_AGAINST_STATIC = 0.90
+LEASTS: Mapping[str, float] = {"dynamic": LEAST_AGAINST_DYNAMIC, "static": LEAST_AGAINST_STATIC}
+LARGE_BYTES = 64_000_000
+"""Points that move as many are held against a copy."""
+SHARE = 0.90
+LONG_ROW = 16_384
+SHARE_OF_LONG_ROWS = 0.80
+TRANSPOSED_MX_US = 80.0
+
+
+def ratios(point: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """The others' times over ours: by cache, then by contender."""
+    times = point["times_us"]
+    return {
+        cache: {
+            name: times[cache][name] / times[cache]["nearhint"]
+            for name in times[cache]
+            if name != "nearhint"
+        }
+        for cache in CACHES
+    }
+
+
+def copy_share(point: Mapping[str, Any], *, copy_gb_s: float) -> float:
+    """The bytes that must move, over our time with a cold cache, over what a copy reaches."""
+    us: float = point["times_us"]["cold"]["nearhint"]
+    reached_gb_s: float = point["bytes"] / us / 1e3
+    return reached_gb_s / copy_gb_s
+
+
+def share_bar(point: Mapping[str, Any]) -> float | None:
+    """The share of a copy's bandwidth that a point should reach; None where it moves little."""
+    if point["bytes"] < LARGE_BYTES:
+        return None
+    return SHARE_OF_LONG_ROWS if point["sizes"][-1] > LONG_ROW else SHARE
+
+
+def shortfalls(point: Mapping[str, Any]) -> list[str]:
+    """The bars of its own that a point misses, in words."""
+    found = [
+        f"{cache} {point['ratios'][cache][name]:.3f} against {name}, at least {least:g}"
+        for cache in CACHES
+        for name, least in LEASTS.items()
+        if point["ratios"][cache][name] < least
+    ]
+    bar = share_bar(point)
+    if bar is not None and point["copy_share"] < bar:
+        found.append(f"{point['copy_share']:.3f} of a copy's bandwidth, at least {bar:g}")
+    if point["name"] == TRANSPOSED_MX and point["times_us"]["warm"]["nearhint"] > TRANSPOSED_MX_US:
+        found.append(f"more than {TRANSPOSED_MX_US:g} us")
+    return found
+
+
+def wrongs(point: Mapping[str, Any]) -> list[str]:
+    """What must never be: wrong integers, outputs that are not all written, writes beside them."""
+    checks = {
+        "integers differ": point["nearhint"]["are_integers_equal"],
+        "outputs not all written": point["written"]["is_complete"],
+        "written beside outputs": point["written"]["are_bands_intact"],
+    }
+    return [name for name, holds in checks.items() if not holds]
+
+
+def bars_of(
+    points: Sequence[Mapping[str, Any]], sweeps: Sequence[Mapping[str, Any]], mode: str
+) -> list[Bar]:
+    """All bars, over the points that were measured."""
+    measured = [point for point in points if "error" not in point]
+    bars: list[Bar] = []
+    for cache in CACHES:
+        by_name = {name: [p["ratios"][cache][name] for p in measured] for name in LEASTS}
+        means = {"dynamic": MEAN_AGAINST_DYNAMIC[mode], "static": MEAN_AGAINST_STATIC}
+        for name, found in by_name.items():
+            bars += mean_bar(f"{cache}, geometric mean against {name}", found, means[name])
+            bars += least_bar(f"{cache}, least against {name}", found, LEASTS[name])
+    for bar, rows in ((SHARE, "rows up to"), (SHARE_OF_LONG_ROWS, "rows longer than")):
+        shares = [point["copy_share"] for point in measured if share_bar(point) == bar]
+        bars += least_bar(f"share of a copy, {rows} {LONG_ROW} elements", shares, bar)
+    bars += most_bar(
+        f"us, {TRANSPOSED_MX}",
+        [p["times_us"]["warm"]["nearhint"] for p in measured if p["name"] == TRANSPOSED_MX],
+        TRANSPOSED_MX_US,
+    )
+    wrong = [float(len(wrongs(point))) for point in measured]
+    bars += most_bar("wrong outputs at a point", wrong, 0)
+    extra = [float(each["captures"] - each["captures_expected"]) for each in sweeps]
+    bars += most_bar("captures beyond one, and one more for one row", extra, 0)
+    compiles = [float(each["compiles_while_measured"]) for each in sweeps]
+    bars += most_bar("compilations at measured sizes", compiles, 0)
+    return bars
+
+
+def default_over_best(table: Table, hint: tuple[int, ...]) -> float | None:
+    """How far T1 is from T2: the default Variant's time over the best Variant's, at a hint."""
+    for row in table.hints:
+        times_ns = {position: timing.median_ns for position, timing in row.ranked}
+        if row.dims == hint and table.default in times_ns:
+            return times_ns[table.default] / min(times_ns.values())
+    return None

@@ -1,0 +1,82 @@
+"""The pinned sizes of the GPU sweep, and the sizes at which its Tables are made.
+
+Rows first: one to 100 003; columns from 32 to 128 256; odd and prime sizes beside those of models;
+at most about 2 GB are moved. What is compiled, or tuned by hand, is so at other sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from tests.benchmarks import sweep_functions as of
+from tests.benchmarks.cpu_cases import layer_norm
+from tests.benchmarks.sweeps import Sizes, Sweep, rows_alone
+
+from nearhint_rules.hints import bucket
+
+MIDDLE = (2040, 1984)
+"""Where what takes a matrix is compiled. Both multiples of an MX block."""
+_BF16 = torch.bfloat16
+_MANY = ((1, 5120), (7000, 5120), (30_011, 1021), (100_003, 32), (8, 128_256), (1021, 128_256))
+_FEW = ((1, 5120), (7000, 5120), (509, 1021), (100_003, 32), (300, 128_256))
+_BLOCKED = ((1, 5120), (7000, 5120), (30_011, 992), (100_003, 32), (8, 128_256), (1021, 128_256))
+_BLOCKED_FEW = ((1, 5120), (7000, 5120), (509, 992), (100_003, 32), (300, 128_256))
+_SQUARE = (8192, 8192)
+
+TRANSPOSED_MX = f"mx_quantise_transposed bf16 {_SQUARE[0]}x{_SQUARE[1]}"
+"""The point with a bar of its own."""
+
+_PLANES = ((1, 96, 5120), (7, 509, 1021), (64, 256, 3137), (100_003, 3, 32), (8, 3, 128_256))
+_PERMUTED = ((1, 5120, 33), (61, 509, 1021), (1009, 127, 515), (100_003, 3, 32), (5, 7, 128_256))
+_HEADS = ((1, 32, 128), (509, 7, 66), (4001, 32, 128), (16_411, 8, 96), (100_003, 3, 32))
+
+
+def _both(sweep: Sweep, few: tuple[Sizes, ...] | None = None) -> tuple[Sweep, Sweep]:
+    """The sweep in bf16 and in f32, which may have sizes of its own."""
+    return replace(sweep, dtype=_BF16), replace(sweep, sizes=few or sweep.sizes)
+
+
+SWEEPS: tuple[Sweep, ...] = (
+    *_both(Sweep("softmax", of.softmax, of.matrix, MIDDLE, _MANY), _FEW),
+    *_both(Sweep("rms_norm_residual", of.rms_norm_residual, of.matrix_and_rows(1, matrices=2),
+                 MIDDLE, _MANY), _FEW),
+    *_both(Sweep("layer_norm", layer_norm, of.matrix_and_rows(2), MIDDLE, _MANY), _FEW),
+    *_both(Sweep("column_sum", of.column_sum, of.matrix, MIDDLE, _MANY), _FEW),
+    *_both(Sweep("mx_quantise", of.mx_quantise, of.matrix, MIDDLE, _BLOCKED), _BLOCKED_FEW),
+    *_both(Sweep("mx_quantise_transposed", of.mx_quantise_transposed, of.transposed_matrix,
+                 (1984, 2048), (_SQUARE, (7001, 5120), (1009, 4000), (32, 100_000), (1, 5120),
+                                (128_256, 992))),
+           ((7001, 5120), (1009, 4000), (32, 100_000), (1, 5120), (40_013, 992))),
+    *_both(Sweep("swiglu", of.swiglu, of.two_matrices, MIDDLE, _MANY), _FEW),
+    *_both(Sweep("dequantise", of.dequantise, of.matrix_and_column, MIDDLE, _MANY,
+                 prepare=of.int8_weight), _FEW),
+    *_both(Sweep("permute_add", of.permute_add, of.permuted_planes, (120, 136, 150), _PERMUTED)),
+    *_both(Sweep("rotary", of.rotary, of.heads, (2040, 12, 72), _HEADS)),
+    *_both(Sweep("var_mean", of.var_mean, of.planes, (120, 136, 150), _PLANES)),
+    *_both(Sweep("argmax", of.argmax, of.matrix, MIDDLE, _MANY), _FEW),
+    *_both(Sweep("cumsum", of.cumsum, of.matrix, MIDDLE, _MANY), _FEW),
+    *_both(Sweep("log_softmax", of.log_softmax, of.matrix, MIDDLE, _MANY), _FEW),
+)  # fmt: skip
+
+
+def sweeps_of(mode: str) -> tuple[Sweep, ...]:
+    """What is captured once each: mode "a", all dimensions dynamic; mode "b", the rows alone."""
+    return SWEEPS if mode == "a" else tuple(part for each in SWEEPS for part in rows_alone(each))
+
+
+def hints_of(sweep: Sweep, mode: str, *, measured: Sequence[Sizes] | None = None) -> list[Sizes]:
+    """The sizes that are tuned for a sweep: of each bucket that is met, a power of two for each
+    dynamic size, but none that is measured: half the rows then. One row stays one row.
+    """
+    measured = sweep.sizes if measured is None else measured
+    found: dict[Sizes, None] = {}
+    for sizes in measured:
+        wanted = bucket(sizes) if mode == "a" else (*bucket(sizes[:1]), *sizes[1:])
+        if sizes[0] == 1:
+            wanted = (1, *wanted[1:])
+        elif wanted in measured:
+            wanted = (wanted[0] // 2, *wanted[1:])
+        found[wanted] = None
+    return list(found)

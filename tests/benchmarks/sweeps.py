@@ -1,0 +1,98 @@
+"""Sweeps: one function at many sizes, captured and compiled once for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import torch
+from tests.benchmarks.cpu_cases import Case, Shape
+from torch import Tensor
+
+Sizes: TypeAlias = tuple[int, ...]
+"""What a sweep varies; the first is its number of rows."""
+
+SHORT_NAMES = {torch.float32: "f32", torch.bfloat16: "bf16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """A torch function, its arguments' shapes as a function of sizes, and the sizes.
+
+    `compiled_at` are the sizes of the first call, which is never timed: all different, so that no
+    two are taken for one symbol, and none of them 1.
+    """
+
+    name: str
+    function: Callable[..., Tensor | tuple[Tensor, ...]]
+    layout: Callable[..., tuple[Shape, ...]]
+    compiled_at: Sizes
+    sizes: tuple[Sizes, ...]
+    dtype: torch.dtype = torch.float32
+    prepare: Callable[[list[Tensor]], list[Tensor]] = list
+
+    @property
+    def title(self) -> str:
+        """Name and dtype."""
+        return f"{self.name} {SHORT_NAMES[self.dtype]}"
+
+    def case(self, sizes: Sizes) -> Case:
+        """The function at some sizes."""
+        name = f"{self.title} {'x'.join(map(str, sizes))}"
+        return Case(name, self.function, self.layout(*sizes), self.dtype, self.prepare)
+
+    def cases(self) -> tuple[Case, ...]:
+        """The function at each of the sizes."""
+        return tuple(map(self.case, self.sizes))
+
+    def row_dimensions(self) -> tuple[tuple[int, ...], ...]:
+        """For each argument, the dimensions that are as long as there are rows."""
+        rows, *others = self.compiled_at
+        shapes = zip(self.layout(rows, *others), self.layout(rows + 1, *others), strict=True)
+        return tuple(
+            tuple(place for place, size in enumerate(shape) if size != longer[place])
+            for shape, longer in shapes
+        )
+
+
+def rows_alone(sweep: Sweep) -> tuple[Sweep, ...]:
+    """The same sizes, apart by everything but the rows: what is captured for rows of one kind."""
+    kinds = dict.fromkeys(sizes[1:] for sizes in sweep.sizes)
+    return tuple(
+        replace(
+            sweep,
+            name=f"{sweep.name} [{'x'.join(map(str, kind))}]",
+            compiled_at=(sweep.compiled_at[0], *kind),
+            sizes=tuple(sizes for sizes in sweep.sizes if sizes[1:] == kind),
+        )
+        for kind in kinds
+    )
+
+
+def axes_of(symbols: Mapping[str, int], sizes: Sizes) -> dict[str, int]:
+    """Which of `sizes` each symbol of a capture at these sizes stands for; raises `ValueError`.
+
+    >>> axes_of({"s0": 40, "s1": 96}, (40, 96))
+    {'s0': 0, 's1': 1}
+    """
+    found: dict[str, int] = {}
+    for name, value in symbols.items():
+        if sizes.count(value) != 1:
+            raise ValueError(f"{name} = {value} is not one of {sizes}, or several")
+        found[name] = sizes.index(value)
+    return found
+
+
+def symbols_at(axes: Mapping[str, int], sizes: Sizes) -> dict[str, int]:
+    """The values of a capture's symbols at other sizes."""
+    return {name: sizes[axis] for name, axis in axes.items()}
+
+
+def is_chosen(title: str, patterns: Sequence[str]) -> bool:
+    """Whether a title contains one of the patterns, or there is none.
+
+    >>> is_chosen("softmax bf16", ["soft", "argmax"]), is_chosen("softmax bf16", ["rms"])
+    (True, False)
+    """
+    return not patterns or any(pattern in title for pattern in patterns)
