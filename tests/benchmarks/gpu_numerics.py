@@ -72,7 +72,7 @@ def ulp_error(got: Tensor, exact: Tensor) -> float:
     exponent = torch.frexp(magnitude).exponent - 1
     unit = torch.ldexp(torch.full_like(magnitude, info.eps), exponent)
     # A difference of what is not finite is infinite, or NaN.
-    error = ((values - reference).abs() / unit).nan_to_num(nan=torch.inf)
+    error = ((values - reference).abs() / unit).nan_to_num(nan=torch.inf, posinf=torch.inf)
     return float(torch.where(same, 0.0, error).max())
 
 

@@ -1,0 +1,82 @@
+"""The CPU sweep's rows and bars; layouts."""
+
+from __future__ import annotations
+
+import json
+
+import torch
+from tests.benchmarks.cpu_sweep import (
+    LayoutRow,
+    Row,
+    Rows,
+    bars_of,
+    keep,
+    line_of,
+    reasons_of,
+    report_of,
+    summary_of,
+    tiers_of,
+    with_other_strides,
+)
+
+from nearhint_torch.report import Report, Served
+
+
+def row(name: str, eager_ratio: float, inductor_ratio: float, *, tier: int = 2) -> Row:
+    return Row(
+        name, 100.0, 200.0, 50.0, eager_ratio, inductor_ratio, (tier,), ("winner",), ((64,),),
+        is_settled=True, is_anchor=name.startswith("anchor"), max_error=0.0,
+    )  # fmt: skip
+
+
+def layout_row(ratio: float) -> LayoutRow:
+    return LayoutRow("transposed add", 10.0, 10.0 * ratio, ratio, 3.0, (2,), ("winner",), 0.0)
+
+
+def test_the_other_strides_hold_the_same_elements() -> None:
+    first, second = torch.randn(3, 5), torch.randn(3, 5)
+    plain, turned = with_other_strides([first, second], 1)
+    assert plain is first
+    assert (turned.shape, turned.stride()) == (second.shape, (1, 3))
+    assert torch.equal(turned, second)
+
+
+def test_bars_are_of_means_and_of_the_worst_layout() -> None:
+    rows = Rows(cases=[row("a", 1.0, 4.0), row("b", 4.0, 1.0)])
+    for ratio in (1.2, 1.7):
+        keep(rows, layout_row(ratio))
+    assert [(round(bar.figure, 6), bar.passes) for bar in bars_of(rows)] == [
+        (2.0, True),
+        (2.0, True),
+        (1.7, False),
+    ]
+
+
+def test_the_summary_names_the_least_and_what_is_not_tuned() -> None:
+    rows = Rows(cases=[row("a", 0.9, 1.5), row("anchor b", 2.0, 1.1, tier=0)])
+    summary = summary_of(rows)
+    assert summary["eager_least"] == {"a": 0.9}
+    assert summary["inductor_least"] == {"anchor b": 1.1}
+    assert summary["not_at_t2"] == ["anchor b"]
+    assert round(summary["anchors_eager_geomean"], 6) == 2.0
+
+
+def test_a_report_without_rows_is_json_all_the_same() -> None:
+    assert json.loads(json.dumps(report_of({"pairs": 3}, Rows())))["rows"] == []
+
+
+def test_what_served_is_said_for_each_launch_or_for_none() -> None:
+    served = Report(
+        {}, (1, 0, 1), (Served("k", 2, (64,), "winner"), Served("l", 0, (), "no_table"))
+    )
+    assert tiers_of(served) == (2, 0)
+    assert reasons_of(served) == ("winner", "no_table")
+    missing = Report({}, (0, 0, 0), (), "no_plan")
+    assert (tiers_of(missing), reasons_of(missing)) == ((0,), ("no_plan",))
+    assert reasons_of(Report({}, (0, 0, 0), ())) == ("nothing is lowered",)
+
+
+def test_lines_say_times_ratios_tiers_and_reasons() -> None:
+    assert "2.00x eager" in line_of(row("a", 2.0, 4.0))
+    assert "T2 winner" in line_of(layout_row(1.5))
+    assert "ratio  1.50" in line_of(layout_row(1.5))

@@ -1,0 +1,116 @@
+"""Sweeps: sizes to shapes, rows told from other sizes, symbols told from each other."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+from tests.benchmarks import cpu_sweep_cases, gpu_sweep_cases
+from tests.benchmarks import sweep_functions as of
+from tests.benchmarks.gpu_numerics import as_tuple
+from tests.benchmarks.gpu_sweep_cases import MIDDLE, hints_of, sweeps_of
+from tests.benchmarks.sweeps import Sweep, axes_of, rows_alone, symbols_at
+
+SOFTMAX = Sweep(
+    "softmax", of.softmax, of.matrix, MIDDLE, ((3, 50), (700, 50), (9, 128)), torch.bfloat16
+)
+TRANSPOSED = Sweep("mx", of.mx_quantise_transposed, of.transposed_matrix, MIDDLE, ((5, 64),))
+CPU_LIMIT_BYTES = 64 << 20
+GPU_LIMIT_BYTES = 2.3e9
+
+
+def is_power_of_two(size: int) -> bool:
+    return size & (size - 1) == 0
+
+
+def test_a_case_is_named_for_function_dtype_and_sizes() -> None:
+    assert SOFTMAX.case((3, 50)).name == "softmax bf16 3x50"
+    assert TRANSPOSED.case((5, 64)).shapes == ((64, 5),)
+
+
+def test_row_dimensions_are_those_that_grow_with_the_rows() -> None:
+    assert SOFTMAX.row_dimensions() == ((0,),)
+    assert TRANSPOSED.row_dimensions() == ((1,),)
+    heads = Sweep("rotary", of.rotary, of.heads, (40, 3, 32), ())
+    assert heads.row_dimensions() == ((1,), (0,), (0,))
+
+
+def test_rows_alone_keeps_every_size_once_and_compiles_at_none_of_them() -> None:
+    parts = rows_alone(SOFTMAX)
+    assert [part.sizes for part in parts] == [((3, 50), (700, 50)), ((9, 128),)]
+    assert [part.compiled_at for part in parts] == [(MIDDLE[0], 50), (MIDDLE[0], 128)]
+    assert len({part.title for part in parts}) == len(parts)
+
+
+def test_symbols_follow_the_sizes_that_they_were_captured_with() -> None:
+    axes = axes_of({"s0": 1984, "s1": 2040}, MIDDLE)
+    assert symbols_at(axes, (7, 96)) == {"s0": 96, "s1": 7}
+
+
+@pytest.mark.parametrize("symbols", [{"s0": 5}, {"s0": 64}])
+def test_a_symbol_that_is_no_size_or_several_is_refused(symbols: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="s0"):
+        axes_of(symbols, (64, 64))
+
+
+@pytest.mark.parametrize("mode", ["a", "b"])
+def test_no_hint_of_the_gpu_sweep_is_measured_but_of_one_row(mode: str) -> None:
+    for sweep in sweeps_of(mode):
+        for hint in hints_of(sweep, mode):
+            assert hint not in sweep.sizes or hint[0] == 1
+            assert is_power_of_two(hint[0])
+
+
+def test_a_measured_power_of_two_is_tuned_at_half_its_rows() -> None:
+    square = Sweep("softmax", of.softmax, of.matrix, MIDDLE, ((8192, 8192), (8100, 4100)))
+    assert hints_of(square, "a") == [(4096, 8192), (8192, 4096)]
+
+
+def test_hints_for_rows_alone_keep_all_other_sizes() -> None:
+    (part,) = rows_alone(Sweep("softmax", of.softmax, of.matrix, MIDDLE, ((1, 37), (1000, 37))))
+    assert hints_of(part, "b") == [(1, 37), (1024, 37)]
+
+
+@pytest.mark.parametrize(
+    "sweep", [*cpu_sweep_cases.SWEEPS, *gpu_sweep_cases.SWEEPS], ids=lambda sweep: sweep.title
+)
+def test_a_sweep_is_compiled_at_sizes_that_all_differ_and_are_not_measured(sweep: Sweep) -> None:
+    assert len(set(sweep.compiled_at)) == len(sweep.compiled_at)
+    assert min(sweep.compiled_at) > 1
+    assert sweep.compiled_at not in sweep.sizes
+
+
+def test_the_cpu_sweep_has_the_anchors_and_forty_more_at_sizes_that_are_no_hints() -> None:
+    cases = [
+        (sweep.case(sizes), sizes) for sweep in cpu_sweep_cases.SWEEPS for sizes in sweep.sizes
+    ]
+    names = {case.name for case, _ in cases}
+    assert len(names) == len(cases)
+    assert names >= cpu_sweep_cases.ANCHORS
+    others = [(case, sizes) for case, sizes in cases if case.name not in cpu_sweep_cases.ANCHORS]
+    assert len(others) >= 40
+    assert all(not is_power_of_two(sizes[0]) or sizes[0] == 1 for _, sizes in others)
+    assert any(sizes[0] == 1 for _, sizes in others)
+    assert any(sizes[0] >= 100_000 for _, sizes in others)
+    for case, _ in cases:
+        elements = max(torch.Size(shape).numel() for shape in case.shapes)
+        assert elements * case.dtype.itemsize <= CPU_LIMIT_BYTES
+
+
+def test_the_gpu_sweep_has_five_shapes_or_more_of_each_function_in_both_dtypes() -> None:
+    shapes = Counter(sweep.title for sweep in gpu_sweep_cases.SWEEPS for _ in sweep.sizes)
+    assert len(shapes) == 2 * 14
+    assert min(shapes.values()) >= 5
+    assert gpu_sweep_cases.TRANSPOSED_MX == "mx_quantise_transposed bf16 8192x8192"
+    names = {case.name for sweep in gpu_sweep_cases.SWEEPS for case in sweep.cases()}
+    assert gpu_sweep_cases.TRANSPOSED_MX in names
+
+
+@pytest.mark.parametrize("sweep", gpu_sweep_cases.SWEEPS, ids=lambda sweep: sweep.title)
+def test_the_gpu_sweep_moves_about_two_gigabytes_at_most(sweep: Sweep) -> None:
+    for case in sweep.cases():
+        shapes = [torch.empty(shape, dtype=case.dtype, device="meta") for shape in case.shapes]
+        arguments = case.prepare(shapes)
+        everything = [*arguments, *as_tuple(case.function(*arguments))]
+        assert sum(each.nbytes for each in everything) <= GPU_LIMIT_BYTES, case.name
