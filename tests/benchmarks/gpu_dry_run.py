@@ -19,7 +19,7 @@ import torch
 from tests.benchmarks.captures import on_cuda
 from tests.benchmarks.gpu_sweep_cases import hints_of, sweeps_of
 from tests.benchmarks.sweep_report import say
-from tests.benchmarks.sweeps import Sizes, Sweep, axes_of, is_chosen, symbols_at
+from tests.benchmarks.sweeps import Sizes, Sweep, axes_of, is_chosen, starts_of, symbols_at
 from torch import fx
 
 from nearhint_compiler.codegen import generate
@@ -60,9 +60,8 @@ def few_sizes(sweep: Sweep, mode: str) -> Sizes:
     return (FEW[0], *(FEW[1] - 32 * (len(others) - 1 - small.index(size)) for size in others))
 
 
-def taken(sweep: Sweep, mode: str) -> Taken:
+def taken(sweep: Sweep, mode: str, sizes: Sizes) -> Taken:
     """Captures as a client does, with all dimensions or with the rows alone dynamic."""
-    sizes = few_sizes(sweep, mode)
     arguments = sweep.case(sizes).arguments()
     if mode == "b":
         for tensor, dimensions in zip(arguments, sweep.row_dimensions(), strict=True):
@@ -153,31 +152,35 @@ def dry_run(mode: str, *, patterns: Sequence[str], count: int, end_s: float) -> 
             if time.monotonic() > end_s:
                 findings.append(f"{sweep.title}: left out")
                 continue
-            try:
-                row = dry_sweep(sweep, mode, target, count=count, scratch=Path(scratch))
-            except Exception as error:  # a finding, whatever it is
-                row = {"name": sweep.title, "error": f"{type(error).__name__}: {error}"[:300]}
-            rows.append(row)
-            findings += findings_in(row)
-            describe(row)
+            for sizes in starts_of(sweep, few_sizes(sweep, mode)):
+                hints = [
+                    each for each in hints_of(sweep, mode) if (each[0] == 1) == (sizes[0] == 1)
+                ]
+                try:
+                    found = taken(sweep, mode, sizes)
+                    row = dry_capture(found, hints, target, count=count, scratch=Path(scratch))
+                except Exception as error:  # a finding, whatever it is
+                    row = {"error": f"{type(error).__name__}: {error}"[:300]}
+                name = f"{sweep.title}, one row" if is_one_row else sweep.title
+                row = {"name": name, **row}
+                rows.append(row)
+                findings += findings_in(row)
+                describe(row)
     return {"mode": mode, "rows": rows, "findings": findings}
 
 
-def dry_sweep(
-    sweep: Sweep, mode: str, target: Target, *, count: int, scratch: Path
+def dry_capture(
+    found: Taken, hints: Sequence[Sizes], target: Target, *, count: int, scratch: Path
 ) -> dict[str, Any]:
-    """One sweep: its Plan, its Kernels, and up to `count` candidates of each at each hint."""
-    found = taken(sweep, mode)
+    """One capture: its Plan, its Kernels, and up to `count` candidates of each at each hint."""
     lowered = lower(found.program, target_kind="cuda")
     steps = lowered.plan.steps
     launches = [step for step in steps if isinstance(step, Launch)]
     return {
-        "name": sweep.title,
         "kernels": len(launches),
         "aten": [op_names(found.program, step) for step in steps if isinstance(step, RunNodes)],
         "launches": [
-            launch_facts(lowered, step, found, hints_of(sweep, mode), target, count, scratch)
-            for step in launches
+            launch_facts(lowered, step, found, hints, target, count, scratch) for step in launches
         ],
     }
 
@@ -241,8 +244,8 @@ def describe(row: dict[str, Any]) -> None:
     for launch in row.get("launches", ()):
         loops = f"({', '.join(launch['pointwise'])}; {', '.join(launch['reduction'])})"
         say(f"  loops {loops}  divided {launch['divided'] or 'nothing'}")
-        for sizes, offered in launch["candidates"].items():
-            say(f"  {sizes}: {len(offered)} candidates, default {offered[0]}")
+        for at, offered in launch["candidates"].items():
+            say(f"  {at}: {len(offered)} candidates, default {offered[0]}")
         for each in launch["compiled"]:
             facts = "  ".join(f"{key} {value}" for key, value in each.items())
             say(f"    {facts}")

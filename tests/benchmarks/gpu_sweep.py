@@ -39,9 +39,10 @@ from tests.benchmarks.gpu_numerics import as_tuple, closeness, in_float64, writt
 from tests.benchmarks.gpu_sweep_cases import hints_of, sweeps_of
 from tests.benchmarks.serving import Serving, conditions_of
 from tests.benchmarks.sweep_report import say
-from tests.benchmarks.sweeps import Sizes, Sweep, axes_of, is_chosen, symbols_at
+from tests.benchmarks.sweeps import Sizes, Sweep, axes_of, is_chosen, starts_of, symbols_at
 from torch import Tensor
 
+from nearhint.session import shutdown
 from nearhint_daemon.workers.clock import Clock
 from nearhint_daemon.workers.contest import Contestant, run_contest
 from nearhint_daemon.workers.measure import without_collector
@@ -118,13 +119,6 @@ class Compiled:
     calls: list[Call]
 
 
-def starts_of(sweep: Sweep) -> list[Sizes]:
-    """The sizes of the first calls, none of them measured: torch keeps one row apart."""
-    has_one_row = any(sizes[0] == 1 for sizes in sweep.sizes)
-    one_row = (1, *sweep.compiled_at[1:])
-    return [sweep.compiled_at, *([one_row] if has_one_row else [])]
-
-
 def marked(sweep: Sweep, arguments: Sequence[Tensor], mode: str) -> list[Tensor]:
     """The arguments as the dynamic contenders get them: the same memory; in mode b, rows marked.
 
@@ -144,7 +138,7 @@ def compile_sweep(sweep: Sweep, mode: str) -> Compiled:
     is_dynamic = mode == "a"
     calls, ours = noting(sweep.function, dynamic=is_dynamic)
     inductor = torch.compile(copy_of(sweep.function), backend="inductor", dynamic=is_dynamic)
-    for sizes in starts_of(sweep):
+    for sizes in starts_of(sweep, sweep.compiled_at):
         arguments = marked(sweep, sweep.case(sizes).arguments(device=DEVICE), mode)
         ours(*arguments)
         inductor(*arguments)
@@ -153,7 +147,7 @@ def compile_sweep(sweep: Sweep, mode: str) -> Compiled:
 
 def tune(sweep: Sweep, compiled: Compiled, bench: Bench) -> bool:
     """Has the hints tuned; whether all of them are."""
-    for call, start in zip(compiled.calls, starts_of(sweep), strict=False):
+    for call, start in zip(compiled.calls, starts_of(sweep, sweep.compiled_at), strict=False):
         read = call.graph._resolver.sizes(call.graph._read_sizes(call.arguments))
         axes = axes_of({symbol.name: read[symbol.name] for symbol in symbols_of(call)}, start)
         for sizes in hints_of(sweep, bench.mode):
@@ -177,10 +171,12 @@ def run_sweep(sweep: Sweep, bench: Bench) -> None:
     compiled = compile_sweep(sweep, bench.mode)
     is_settled = tune(sweep, compiled, bench)
     bench.serving.leave_alone()
+    # What was tuned stays; sizes of other buckets than the hints' are not asked for any more.
+    shutdown()
     compiles = bench.serving.compiles_run()
     facts: dict[str, Any] = {
         "name": sweep.title,
-        "captures_expected": len(starts_of(sweep)),
+        "captures_expected": len(starts_of(sweep, sweep.compiled_at)),
         "is_settled": is_settled,
         "tune_s": round(time.monotonic() - started, 1),
     }

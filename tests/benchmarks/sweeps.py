@@ -70,6 +70,14 @@ def rows_alone(sweep: Sweep) -> tuple[Sweep, ...]:
     )
 
 
+def starts_of(sweep: Sweep, first: Sizes) -> list[Sizes]:
+    """The sizes of the calls that are captured, the first and, where it is met, one row: torch
+    keeps a size of 1 apart.
+    """
+    has_one_row = any(sizes[0] == 1 for sizes in sweep.sizes)
+    return [first, *([(1, *first[1:])] if has_one_row else [])]
+
+
 def axes_of(symbols: Mapping[str, int], sizes: Sizes) -> dict[str, int]:
     """Which of `sizes` each symbol of a capture at these sizes stands for; raises `ValueError`.
 

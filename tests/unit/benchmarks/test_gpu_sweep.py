@@ -11,16 +11,16 @@ import torch
 from tests.benchmarks import sweep_functions as of
 from tests.benchmarks.gpu_dry_run import (
     SM_90,
-    dry_sweep,
+    dry_capture,
     few_sizes,
     findings_in,
     first_candidates,
     kernel_facts,
     taken,
 )
-from tests.benchmarks.gpu_sweep import less, marked, resumed, starts_of
+from tests.benchmarks.gpu_sweep import less, marked, resumed
 from tests.benchmarks.gpu_sweep_cases import MIDDLE, SWEEPS
-from tests.benchmarks.sweeps import Sweep, rows_alone
+from tests.benchmarks.sweeps import Sweep, rows_alone, starts_of
 
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import parse_schedule
@@ -37,8 +37,8 @@ DIVIDING = """
 
 
 def test_one_row_is_captured_apart_at_columns_that_are_not_measured() -> None:
-    assert starts_of(SOFTMAX) == [MIDDLE, (1, MIDDLE[1])]
-    assert starts_of(replace(SOFTMAX, sizes=((700, 50),))) == [MIDDLE]
+    assert starts_of(SOFTMAX, MIDDLE) == [MIDDLE, (1, MIDDLE[1])]
+    assert starts_of(replace(SOFTMAX, sizes=((700, 50),)), MIDDLE) == [MIDDLE]
 
 
 def test_marks_of_rows_do_not_reach_the_static_contender() -> None:
@@ -82,17 +82,18 @@ def test_a_dry_run_captures_at_few_rows_and_sizes_that_all_differ(sweep: Sweep) 
 
 @pytest.mark.parametrize(("sweep", "mode"), [(SOFTMAX, "a"), (SOFTMAX_ROWS, "b")])
 def test_symbols_of_a_capture_are_the_dynamic_sizes(sweep: Sweep, mode: str) -> None:
-    found = taken(sweep, mode)
+    found = taken(sweep, mode, few_sizes(sweep, mode))
     assert sorted(found.axes.values()) == ([0, 1] if mode == "a" else [0])
 
 
 def test_a_dry_run_of_one_kernel_has_no_findings(tmp_path: Path) -> None:
-    row = dry_sweep(SOFTMAX, "a", Target(SM_90, ()), count=0, scratch=tmp_path)
-    assert findings_in(row) == []
+    found = taken(SOFTMAX, "a", (40, 96))
+    row = dry_capture(found, [(512, 64)], Target(SM_90, ()), count=0, scratch=tmp_path)
+    assert findings_in({"name": "softmax", **row}) == []
     assert row["kernels"] == 1
     (launch,) = row["launches"]
     assert launch["reduction"]
-    assert set(launch["candidates"]) == {"512x64", "1x64"}
+    assert set(launch["candidates"]) == {"512x64"}
     assert all(found[0].startswith("cuda.") for found in launch["candidates"].values())
 
 
