@@ -153,9 +153,8 @@ def dry_run(mode: str, *, patterns: Sequence[str], count: int, end_s: float) -> 
                 findings.append(f"{sweep.title}: left out")
                 continue
             for sizes in starts_of(sweep, few_sizes(sweep, mode)):
-                hints = [
-                    each for each in hints_of(sweep, mode) if (each[0] == 1) == (sizes[0] == 1)
-                ]
+                is_one_row = sizes[0] == 1
+                hints = [each for each in hints_of(sweep, mode) if (each[0] == 1) == is_one_row]
                 try:
                     found = taken(sweep, mode, sizes)
                     row = dry_capture(found, hints, target, count=count, scratch=Path(scratch))

@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 
 
 def test_rounding_once_is_half_a_unit_at_most() -> None:
-    exact = torch.randn(1000, dtype=torch.float64)
+    exact = torch.randn(1000, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn):
         error = ulp_error(exact.to(dtype), exact)
         assert 0.0 < error <= 0.5 + 1e-6
@@ -74,15 +74,15 @@ def test_functions_of_the_sweeps_stay_in_float64() -> None:
         assert {output.dtype for output in outputs} == {torch.float64}
 
 
-def test_mx_quantisation_is_exact_up_to_rounding_and_uses_the_largest_exponents() -> None:
-    x = torch.randn(3, 64).to(torch.bfloat16)
+def test_mx_quantisation_loses_an_eighth_of_a_blocks_largest_at_most() -> None:
+    x = torch.randn(3, 64, generator=torch.Generator().manual_seed(1)).to(torch.bfloat16)
     elements, exponents = of.mx_quantise(x)
     scales = torch.exp2(exponents.double() - of.EXPONENT_BIAS).repeat_interleave(of.BLOCK, -1)
-    assert ulp_error((elements.double() * scales).float(), x.double()) < 2**20
-    # Four bits of mantissa: half a unit is a sixteenth of the value, or of the least normal.
     error = (elements.double() * scales - x.double()).abs()
-    largest = x.double().abs().unflatten(-1, (-1, of.BLOCK)).amax(-1)  # type: ignore[no-untyped-call]
-    assert bool((error <= largest.repeat_interleave(of.BLOCK, -1) / 16).all())
+    largest = torch.unflatten(x.double().abs(), -1, (-1, of.BLOCK)).amax(-1)
+    # What is above 448 of its scale is clamped, from less than 512.
+    assert bool((error <= largest.repeat_interleave(of.BLOCK, -1) / 8).all())
+    assert float(error.max()) > 0.0
     exact = of.mx_quantise(*in_float64([x]))
     assert torch.equal(elements.double(), exact[0].double())
     assert torch.equal(exponents, exact[1])
