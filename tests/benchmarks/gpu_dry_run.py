@@ -13,15 +13,17 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from tests.benchmarks.captures import on_cuda
+from tests.benchmarks.cpu_kernels import QuietSession
 from tests.benchmarks.gpu_sweep_cases import hints_of, sweeps_of
 from tests.benchmarks.sweep_report import say
-from tests.benchmarks.sweeps import Sizes, Sweep, axes_of, is_chosen, starts_of, symbols_at
+from tests.benchmarks.sweeps import Sizes, Sweep, axes_of, bound_at, is_chosen, starts_of
 from torch import fx
 
+from nearhint.session import Session
 from nearhint_compiler.codegen import generate
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.pipeline import Lowered, lower
@@ -35,6 +37,8 @@ from nearhint_rules.program import Program
 from nearhint_rules.target import CudaDevice, Target
 from nearhint_torch.adapter import aot_inference, mark_dynamic
 from nearhint_torch.capture import capture
+from nearhint_torch.resolve import Resolver
+from nearhint_torch.runner import size_reader
 
 FEW = (40, 96)
 """The rows, and the most of any other size, that a capture on the CPU is made with."""
@@ -45,10 +49,15 @@ _SPILLED = re.compile(r"(\d+) bytes spill stores")
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """One capture: its Program, and which of the sweep's sizes its symbols are."""
+    """One capture: its Program, how calls bind its symbols, and to which of the sweep's sizes."""
 
     program: Program
-    axes: dict[str, int]
+    resolver: Resolver
+    axes: tuple[int, ...]
+
+    def symbols_at(self, sizes: Sizes) -> dict[str, int]:
+        """The Program's symbols at some sizes."""
+        return self.resolver.sizes(bound_at(self.axes, sizes))
 
 
 def few_sizes(sweep: Sweep, mode: str) -> Sizes:
@@ -71,14 +80,14 @@ def taken(sweep: Sweep, mode: str, sizes: Sizes) -> Taken:
 
     def compiler(graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
         made = capture(graph, inputs)
-        symbols: dict[str, int] = {}
-        for binding in made.bindings:
-            value = inputs[binding.position]
-            size = value if binding.kind == "int" else value.shape[binding.dimension]
-            if binding.name:
-                symbols[binding.name] = int(size.node.hint if hasattr(size, "node") else size)
-        found.append(Taken(on_cuda(made.program), axes_of(symbols, sizes)))
-        return graph.forward
+        resolver = Resolver(made, cast(Session, QuietSession()))
+
+        def remember(*args: Any) -> Any:
+            axes = axes_of(size_reader(made.bindings)(args), sizes)
+            found.append(Taken(on_cuda(made.program), resolver, axes))
+            return graph.forward(*args)
+
+        return remember
 
     torch._dynamo.reset()
     backend: Any = lambda graph, inputs: aot_inference(graph, inputs, compiler=compiler)  # noqa: E731
@@ -203,7 +212,7 @@ def launch_facts(
     listed: dict[str, list[str]] = {}
     wanted: dict[Schedule, None] = {}
     for sizes in hints:
-        symbols = symbols_at(found.axes, sizes)
+        symbols = found.symbols_at(sizes)
         dims = [ex.evaluate(dim, symbols) for dim in step.dims]
         offered = candidates(kernel, target, dict(zip(kernel.symbols, dims, strict=True)))
         listed["x".join(map(str, sizes))] = [str(schedule) for schedule in offered]

@@ -39,7 +39,7 @@ from tests.benchmarks.gpu_numerics import as_tuple, closeness, in_float64, writt
 from tests.benchmarks.gpu_sweep_cases import hints_of, sweeps_of
 from tests.benchmarks.serving import Serving, conditions_of
 from tests.benchmarks.sweep_report import say
-from tests.benchmarks.sweeps import Sizes, Sweep, axes_of, is_chosen, starts_of, symbols_at
+from tests.benchmarks.sweeps import Sizes, Sweep, axes_of, bound_at, is_chosen, starts_of
 from torch import Tensor
 
 from nearhint.session import shutdown
@@ -148,11 +148,10 @@ def compile_sweep(sweep: Sweep, mode: str) -> Compiled:
 def tune(sweep: Sweep, compiled: Compiled, bench: Bench) -> bool:
     """Has the hints tuned; whether all of them are."""
     for call, start in zip(compiled.calls, starts_of(sweep, sweep.compiled_at), strict=False):
-        read = call.graph._resolver.sizes(call.graph._read_sizes(call.arguments))
-        axes = axes_of({symbol.name: read[symbol.name] for symbol in symbols_of(call)}, start)
+        axes = axes_of(call.graph._read_sizes(call.arguments), start)
         for sizes in hints_of(sweep, bench.mode):
             if (sizes[0] == 1) == (start[0] == 1):
-                call.handle.want(symbols_at(axes, sizes))
+                call.handle.want(call.graph._resolver.sizes(bound_at(axes, sizes)))
     return bench.serving.settle(timeout_s=SETTLE_S).settled
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -78,23 +78,23 @@ def starts_of(sweep: Sweep, first: Sizes) -> list[Sizes]:
     return [first, *([(1, *first[1:])] if has_one_row else [])]
 
 
-def axes_of(symbols: Mapping[str, int], sizes: Sizes) -> dict[str, int]:
-    """Which of `sizes` each symbol of a capture at these sizes stands for; raises `ValueError`.
+def axes_of(bound: Sequence[int], sizes: Sizes) -> tuple[int, ...]:
+    """Which of `sizes` each value that a capture at these sizes is bound to is.
 
-    >>> axes_of({"s0": 40, "s1": 96}, (40, 96))
-    {'s0': 0, 's1': 1}
+    Raises `ValueError` for a value that is none of them, or several.
+
+    >>> axes_of([96, 40], (40, 96))
+    (1, 0)
     """
-    found: dict[str, int] = {}
-    for name, value in symbols.items():
+    for value in bound:
         if sizes.count(value) != 1:
-            raise ValueError(f"{name} = {value} is not one of {sizes}, or several")
-        found[name] = sizes.index(value)
-    return found
+            raise ValueError(f"{value} is not one of {sizes}, or several")
+    return tuple(sizes.index(value) for value in bound)
 
 
-def symbols_at(axes: Mapping[str, int], sizes: Sizes) -> dict[str, int]:
-    """The values of a capture's symbols at other sizes."""
-    return {name: sizes[axis] for name, axis in axes.items()}
+def bound_at(axes: Sequence[int], sizes: Sizes) -> list[int]:
+    """What a capture is bound to at other sizes."""
+    return [sizes[axis] for axis in axes]
 
 
 def is_chosen(title: str, patterns: Sequence[str]) -> bool:

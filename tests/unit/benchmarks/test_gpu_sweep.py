@@ -83,7 +83,13 @@ def test_a_dry_run_captures_at_few_rows_and_sizes_that_all_differ(sweep: Sweep) 
 @pytest.mark.parametrize(("sweep", "mode"), [(SOFTMAX, "a"), (SOFTMAX_ROWS, "b")])
 def test_symbols_of_a_capture_are_the_dynamic_sizes(sweep: Sweep, mode: str) -> None:
     found = taken(sweep, mode, few_sizes(sweep, mode))
-    assert sorted(found.axes.values()) == ([0, 1] if mode == "a" else [0])
+    assert sorted(found.axes) == ([0, 1] if mode == "a" else [0])
+
+
+def test_a_symbol_may_be_a_part_of_a_size() -> None:
+    sweep = Sweep("mx", of.mx_quantise, of.matrix, MIDDLE, ((7, 128),), torch.bfloat16)
+    symbols = taken(sweep, "a", (40, 96)).symbols_at((7, 128))
+    assert sorted(symbols.values()) == [4, 7]
 
 
 def test_a_dry_run_of_one_kernel_has_no_findings(tmp_path: Path) -> None:
