@@ -21,7 +21,7 @@ class Sweep:
     """A torch function, its arguments' shapes as a function of sizes, and the sizes.
 
     `compiled_at` are the sizes of the first call, which is never timed: all different, so that no
-    two are taken for one symbol, and none of them 1.
+    two are taken for one symbol, and none of them 1. `kind` tells apart the parts of a sweep.
     """
 
     name: str
@@ -31,15 +31,16 @@ class Sweep:
     sizes: tuple[Sizes, ...]
     dtype: torch.dtype = torch.float32
     prepare: Callable[[list[Tensor]], list[Tensor]] = list
+    kind: str = ""
 
     @property
     def title(self) -> str:
-        """Name and dtype."""
-        return f"{self.name} {SHORT_NAMES[self.dtype]}"
+        """Name, dtype and kind."""
+        return " ".join(filter(None, (self.name, SHORT_NAMES[self.dtype], self.kind)))
 
     def case(self, sizes: Sizes) -> Case:
         """The function at some sizes."""
-        name = f"{self.title} {'x'.join(map(str, sizes))}"
+        name = f"{self.name} {SHORT_NAMES[self.dtype]} {'x'.join(map(str, sizes))}"
         return Case(name, self.function, self.layout(*sizes), self.dtype, self.prepare)
 
     def cases(self) -> tuple[Case, ...]:
@@ -62,7 +63,7 @@ def rows_alone(sweep: Sweep) -> tuple[Sweep, ...]:
     return tuple(
         replace(
             sweep,
-            name=f"{sweep.name} [{'x'.join(map(str, kind))}]",
+            kind=f"[{'x'.join(map(str, kind))}]",
             compiled_at=(sweep.compiled_at[0], *kind),
             sizes=tuple(sizes for sizes in sweep.sizes if sizes[1:] == kind),
         )

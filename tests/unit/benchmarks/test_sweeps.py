@@ -40,7 +40,10 @@ def test_rows_alone_keeps_every_size_once_and_compiles_at_none_of_them() -> None
     parts = rows_alone(SOFTMAX)
     assert [part.sizes for part in parts] == [((3, 50), (700, 50)), ((9, 128),)]
     assert [part.compiled_at for part in parts] == [(MIDDLE[0], 50), (MIDDLE[0], 128)]
-    assert len({part.title for part in parts}) == len(parts)
+    assert [part.title for part in parts] == ["softmax bf16 [50]", "softmax bf16 [128]"]
+    assert [case.name for part in parts for case in part.cases()] == [
+        case.name for case in SOFTMAX.cases()
+    ]
 
 
 def test_symbols_follow_the_sizes_that_they_were_captured_with() -> None:
