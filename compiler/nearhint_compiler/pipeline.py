@@ -73,13 +73,13 @@ def _bound(program: Program, target_kind: str) -> tuple[Graph, Bound]:
     while True:
         graph = read_program(program, target_kind=target_kind, apart=apart)
         fused, opaque, kernels, steps = _kernels_and_steps(graph)
+        wrong = repeats_of(graph, opaque)
         try:
             bound = bind(graph, fused, opaque, kernels, steps)
-            wrong = repeats_of(graph, opaque)
+            if not wrong:
+                return graph, bound
         except RepeatInFallbackError as error:
-            wrong = error.nodes
-        if not wrong:
-            return graph, bound
+            wrong |= error.nodes
         apart |= wrong
 
 

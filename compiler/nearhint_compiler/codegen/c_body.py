@@ -87,11 +87,13 @@ class Body:
         return part.copies if self.in_lanes(position) else 1
 
     def invariants(self) -> list[int]:
-        """Nodes that depend on no loop."""
+        """Nodes that depend on no loop, and on no reduction either."""
         return [
             position
             for position, node in enumerate(self.kernel.body)
-            if not self.variables[position] and not isinstance(node, ir.Store | ir.Reduce | ir.Arg)
+            if not self.variables[position]
+            and self.levels[position] == 0
+            and not isinstance(node, ir.Store)
         ]
 
     def write(self, writer: Writer, positions: Iterable[int], part: Part) -> None:

@@ -8,7 +8,7 @@ from nearhint_compiler.schedule.blocks import block_sizes, warps_for
 from nearhint_compiler.schedule.cuda_facts import Facts, Tile
 from nearhint_compiler.schedule.schedule import Schedule
 
-AXES = ("z", "y", "x")
+AXES: tuple[str, ...] = ("z", "y", "x")
 SQUARES = ((32, 32, 4), (64, 32, 8), (32, 64, 8), (16, 64, 4), (64, 64, 8))
 """(y, x, warps) of tiles where both axes matter."""
 TARGETS = (1024, 2048, 4096)

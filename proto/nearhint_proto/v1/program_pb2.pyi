@@ -30,7 +30,7 @@ class TensorType(_message.Message):
     STRIDE_FIELD_NUMBER: _builtins.int
     DEVICE_FIELD_NUMBER: _builtins.int
     dtype: _builtins.str
-    """f64, f32, f16, bf16, i64, i32, i16, i8, u8, bool or other."""
+    """f64, f32, f16, bf16, f8e4m3fn, f8e5m2, i64, i32, i16, i8, u8, bool or other."""
     device: _builtins.str
     """"cpu" or "cuda"."""
     @_builtins.property

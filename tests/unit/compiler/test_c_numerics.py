@@ -256,3 +256,22 @@ def test_tiles_turn_every_dtype(level: str, lanes: int, tmp_path: Path) -> None:
             got = np.zeros(dims[::-1], x.dtype)
             native.run(dims[::-1], [x, got], threads=2)
             assert (got == x.T).all()
+
+
+@pytest.mark.parametrize("name", ["one_row_softmax_f32", "one_row_layer_norm_f32"])
+def test_a_row_that_is_alone_is_a_kernel_like_any_other(name: str, tmp_path: Path) -> None:
+    """What follows from its reductions depends on no loop, and yet on the walk before it."""
+    given = kernel(name)
+    for number, schedule in enumerate(candidates(given, MACHINE)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        native = compile_kernel(given, schedule, folder)
+        for length in (1, 37, 20_011):
+            random = np.random.default_rng(length)
+            storages = [
+                random.normal(size=length).astype(np.float32)
+                for param in given.params
+                if param.role == "in"
+            ]
+            for threads in (1, 3):
+                check(native, (length,), storages, threads=threads)

@@ -140,6 +140,8 @@ CASES = [
     *rows("softmax_f32", (5, 37)),
     *rows("softmax_f32", (3, 64), special=True),
     *rows("softmax_f32", (1, 1)),
+    *rows("one_row_softmax_f32", (61,)),
+    *split("one_row_layer_norm_f32", (261,)),
     *rows("softmax_f16", (3, 47)),
     *rows("softmax_mask_f16", (3, 33)),
     *rows("log_softmax_f32", (2, 61)),

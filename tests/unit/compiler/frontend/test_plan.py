@@ -270,7 +270,7 @@ def test_what_repeats_a_node_that_stays_opaque_runs_by_itself() -> None:
     """Nothing here is worth a launch, so nothing is fused and every node runs as it is."""
     number, truth = tensor(), tensor(dtype="bool")
     b = Builder()
-    x = b.input()
+    chosen = x = b.input()
     for _ in range(2):
         is_positive = b.call("aten.gt.Scalar", x, 0, out=truth)
         chosen = b.call("aten.where.self", is_positive, x, x, out=number)
