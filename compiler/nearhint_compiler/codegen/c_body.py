@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nearhint_compiler.codegen import c_ops
-from nearhint_compiler.codegen.c_index import access, shifted, to_c
+from nearhint_compiler.codegen.c_index import Clamped, access, clamped, shifted, to_c
 from nearhint_compiler.codegen.c_primitive import ELEMENTS, Prelude, vector_bytes
 from nearhint_compiler.codegen.c_text import Writer
 from nearhint_compiler.ir import nodes as ir
@@ -181,6 +181,9 @@ class Body:
         if moves.is_uniform:
             return f"{self.prelude.use('splat', dtype)}(in{param}[{to_c(here)}])"
         if moves.stride is None:
+            within = clamped(here, self.lane)
+            if within is not None:
+                return self._within(f"in{param}", within, dtype, count)
             return self._irregular(
                 dtype, f"in{param}[{to_c(self._lane_index(index, copy))}]", count
             )
@@ -189,6 +192,13 @@ class Body:
             return self._contiguous(place, dtype, count)
         gather = self.prelude.use("gather_n", dtype)
         return f"{gather}({place}, {to_c(moves.stride)}, {count or self.lanes})"
+
+    def _within(self, param: str, index: Clamped, dtype: str, count: str) -> str:
+        low = "INT64_MIN" if index.low is None else to_c(index.low)
+        high = "INT64_MAX" if index.high is None else to_c(index.high)
+        bounds = f"{to_c(index.first)}, {low}, {high}, {count or self.lanes}"
+        load = self.prelude.use("load_within", dtype)
+        return f"{load}({param} + {to_c(index.base)}, {bounds})"
 
     def _contiguous(self, place: str, dtype: str, count: str) -> str:
         if count:

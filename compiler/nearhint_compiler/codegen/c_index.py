@@ -41,6 +41,46 @@ def access(index: Expr, variable: str) -> Access:
     return Access(None if variable in ex.symbols_of(stride) else stride)
 
 
+@dataclass(frozen=True, slots=True)
+class Clamped:
+    """An index `base + clamp(first + l, low, high)` for lane l; a bound may be None."""
+
+    base: Expr
+    first: Expr
+    low: Expr | None
+    high: Expr | None
+
+
+def clamped(index: Expr, variable: str) -> Clamped | None:
+    """`index` in this form where it is contiguous along `variable` but for minima and maxima."""
+    terms = index.terms if isinstance(index, ex.Add) else (index,)
+    moving = [term for term in terms if variable in ex.symbols_of(term)]
+    if len(moving) != 1:
+        return None
+    (inner,) = moving
+    low: Expr | None = None
+    high: Expr | None = None
+    while isinstance(inner, ex.Min | ex.Max):
+        along = [arg for arg in inner.args if variable in ex.symbols_of(arg)]
+        bounds = [arg for arg in inner.args if variable not in ex.symbols_of(arg)]
+        if len(along) != 1 or not bounds:
+            return None
+        if isinstance(inner, ex.Min):
+            if low is not None or high is not None:
+                return None  # a bound within a bound: which of them wins is not told here
+            high = ex.minimum(*bounds)
+        else:
+            if low is not None:
+                return None
+            low = ex.maximum(*bounds)
+        (inner,) = along
+    if not access(inner, variable).is_contiguous:
+        return None
+    if low is not None and high is not None:
+        low = ex.minimum(low, high)  # the outer bound, the upper one, wins
+    return Clamped(ex.add(*(term for term in terms if term not in moving), 0), inner, low, high)
+
+
 def shifted(index: Expr, variable: str, by: int) -> Expr:
     """`index` with `variable + by` for `variable`."""
     return ex.substitute(index, {variable: ex.add(ex.symbol(variable), by)}) if by else index

@@ -100,6 +100,32 @@ _MEMORY = (
         _PLAIN,
     ),
     Row(
+        "load_within",
+        "/* Lane l has element first + l, or the nearest in low .. high. */\n"
+        "static inline $V load_within_$T(\n"
+        "    const $E *p, int64_t first, int64_t low, int64_t high, int n)\n"
+        "{\n    const int64_t last = first + n - 1;\n"
+        "    if (first >= low && last <= high)\n"
+        "        return n == $W ? load_$T(p + first) : load_n_$T(p + first, n);\n"
+        "    if (first >= high || last <= low)\n"
+        "        return splat_$T(p[first >= high ? high : low]);\n"
+        "    $V v = {0};\n    for (int l = 0; l < n; l++) {\n"
+        "        const int64_t at = first + l;\n"
+        "        v[l] = p[at < low ? low : at > high ? high : at];\n    }\n"
+        "    return v;\n}\n",
+        _PLAIN,
+        needs=("load $T", "load_n $T", "splat $T"),
+    ),
+    Row(
+        "load_within",
+        "static inline vbool load_within_bool(\n"
+        "    const uint8_t *p, int64_t first, int64_t low, int64_t high, int n)\n"
+        "{\n    return __builtin_convertvector(load_within_u8(p, first, low, high, n), vbool)"
+        " != 0;\n}\n",
+        ("bool",),
+        needs=("load_within u8",),
+    ),
+    Row(
         "gather_n",
         "static inline vbool gather_n_bool(const uint8_t *p, int64_t stride, int n)\n"
         "{\n    return __builtin_convertvector(gather_n_u8(p, stride, n), vbool) != 0;\n}\n",

@@ -1,6 +1,7 @@
 """Round trips: a cast back to the type that an exact cast came from is no operation.
 
 Ops on half floats compute in f32 and round their result, so a chain of them is full of such pairs.
+And a small integer reaches f32 by way of a half float as it does without: dequantisation.
 """
 
 from __future__ import annotations
@@ -13,6 +14,10 @@ _EXACT = frozenset(
     {("f32", "f64"), *((low, wide) for low in ir.LOW_PRECISION for wide in ir.FLOATS)}
 )
 """(from, to): every value of the first is one of the second."""
+
+
+_EXACT_INTEGERS = frozenset({("i8", "bf16"), ("i8", "f16"), ("u8", "bf16"), ("u8", "f16")})
+"""(from, to): every integer of the first is a number of the second."""
 
 
 def without_round_trips(
@@ -38,8 +43,21 @@ def _origin(body: Sequence[ir.BodyNode], position: int, params: Sequence[ir.Para
         return position
     (source,) = inner.operands
     dtype = _dtype(body[source], params)
-    is_back = dtype == outer.dtype and (dtype, inner.dtype) in _EXACT
-    return source if is_back else position
+    if dtype != outer.dtype:
+        return position
+    is_back = (dtype, inner.dtype) in _EXACT
+    return source if is_back or _is_exact_in(body, source, inner.dtype, params) else position
+
+
+def _is_exact_in(
+    body: Sequence[ir.BodyNode], position: int, narrow: str, params: Sequence[ir.Param]
+) -> bool:
+    """Whether a float was an integer before, and one that the narrower float holds."""
+    match body[position]:
+        case ir.Op("cast", _, (source,)):
+            return (_dtype(body[source], params), narrow) in _EXACT_INTEGERS
+        case _:
+            return False
 
 
 def _dtype(node: ir.BodyNode, params: Sequence[ir.Param]) -> str:

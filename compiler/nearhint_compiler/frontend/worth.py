@@ -23,7 +23,8 @@ HEAVY = frozenset(
 )  # fmt: skip
 """Ops that cost more than the memory traffic that recomputing them saves."""
 
-COPIES = frozenset({"aten.clone.default", "aten.contiguous.default", *CREATION, *JOINS})
+CLONES = frozenset({"aten.clone.default", "aten.contiguous.default"})
+COPIES = CLONES | {*CREATION, *JOINS}
 """Ops that eager runs as fast as any Kernel when they stand alone."""
 
 
@@ -51,10 +52,20 @@ def _family(graph: Graph, node: int) -> str:
 
 
 def is_worth_a_launch(graph: Graph, nodes: Sequence[int], inlined: Collection[int]) -> bool:
-    """Whether a group gains anything over running its nodes: not a lone copy, not a tiny one."""
+    """Whether a group gains anything over running its nodes: not a plain copy, not a tiny one."""
     if inlined:
         return True
     points = [ex.product(graph.loops[node].shape) for node in nodes]
     if all(isinstance(count, ex.Int) and count.value <= TINY_POINTS for count in points):
         return False
-    return len(nodes) > 1 or graph.program.nodes[nodes[0]].op not in COPIES
+    return (
+        len(nodes) > 1 or graph.program.nodes[nodes[0]].op not in COPIES or _turns(graph, nodes[0])
+    )
+
+
+def _turns(graph: Graph, node: int) -> bool:
+    """Whether a copy lays its input out in another order, which tiles do better than eager."""
+    if graph.program.nodes[node].op not in CLONES:
+        return False
+    source = graph.tensor(graph.loops[node].reads[0].value)
+    return source.stride != graph.tensor(graph.starts[node]).stride

@@ -75,8 +75,12 @@ def _lanes(kernel: ir.Kernel, target: Target) -> int:
     """As many lanes as the widest dtype leaves of a register, of what varies along loops."""
     features = target.device.features if isinstance(target.device, CpuDevice) else ()
     bits = 512 if "avx512f" in features else 256 if "avx2" in features else 128
-    typed = zip(ir.dtypes_of(kernel), _in_loops(kernel), strict=True)
-    is_wide = any(varies and dtype in _WIDE_DTYPES for dtype, varies in typed)
+    typed = zip(kernel.body, ir.dtypes_of(kernel), _in_loops(kernel), strict=True)
+    # Positions alone, which joins compare, do not make a kernel one of wide numbers.
+    is_wide = any(
+        varies and dtype in _WIDE_DTYPES and not isinstance(node, ir.Iota)
+        for node, dtype, varies in typed
+    )
     return max(4, bits // (64 if is_wide else 32))
 
 

@@ -275,3 +275,17 @@ def test_a_row_that_is_alone_is_a_kernel_like_any_other(name: str, tmp_path: Pat
             ]
             for threads in (1, 3):
                 check(native, (length,), storages, threads=threads)
+
+
+@pytest.mark.parametrize(("level", "lanes"), WIDTHS)
+def test_what_is_contiguous_within_bounds_is_loaded_in_vectors(
+    level: str, lanes: int, tmp_path: Path
+) -> None:
+    """Two halves of a row, each read at indices that are clamped into it."""
+    schedule = parse_schedule(f"cpu.pointwise axis=2 lanes={lanes} unroll=2 block=1024")
+    native = compile_kernel(kernel("rotary_halves_bf16"), schedule, tmp_path, at=LEVELS[level])
+    for half in (1, 5, 16, 33, 64):
+        dims = (2, 3, 2 * half, half)
+        random = np.random.default_rng(half)
+        shapes = (2 * 3 * 2 * half, 2 * 2 * half, 2 * 2 * half)
+        check(native, dims, [encode("bf16", random.normal(size=count)) for count in shapes])

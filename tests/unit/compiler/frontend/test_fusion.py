@@ -218,6 +218,17 @@ def test_a_cast_that_undoes_an_exact_one_is_no_operation() -> None:
     assert sorted(casts) == ["bf16", "f32", "f32"]
 
 
+def test_small_integers_reach_single_precision_without_a_half_float_between() -> None:
+    def dequantised(w: Tensor, scale: Tensor) -> Tensor:
+        return w.to(torch.bfloat16) * scale
+
+    weight = torch.randint(-127, 127, (33, 8)).to(torch.int8)
+    lowered = check(dequantised, weight, drawn(33, 1).to(torch.bfloat16))
+    (kernel,) = lowered.kernels
+    casts = [n for n in kernel.kernel.body if isinstance(n, ir.Op) and n.name == "cast"]
+    assert [cast.dtype for cast in casts] == ["f32", "f32", "bf16"]
+
+
 def test_zero_dim_cpu_tensors_are_scalars_of_a_cuda_kernel() -> None:
     b = Builder()
     x = b.input(S0, 64, device="cuda")
@@ -236,3 +247,10 @@ def test_tensors_of_another_device_stay_opaque() -> None:
     total = b.call("aten.exp.default", x, out=tensor(S0, 64))
     lowered = lower(b.program(total), target_kind="cuda")
     assert lowered.plan.steps == (RunNodes((0,)),)
+
+
+def test_a_copy_that_turns_its_input_is_a_kernel_and_a_plain_one_is_none() -> None:
+    turned = check(lambda x: x.transpose(0, 1).contiguous(), drawn(33, 70), dynamic=True)
+    assert len(turned.kernels) == 1
+    plain = check(lambda x: x.clone(), drawn(33, 70), dynamic=True)
+    assert not plain.kernels
