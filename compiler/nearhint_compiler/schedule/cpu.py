@@ -126,8 +126,8 @@ def _element_space(kernel: ir.Kernel, ranked: list[str], lanes: int) -> Iterator
     half = max(4, lanes // 2)
     turned = _stored_along(kernel, best, others)
     across = best if turned else _across(kernel, best, others)
-    narrow = all(dtype not in ir.LOW_PRECISION for dtype in ir.dtypes_of(kernel))
-    first, second = (half, lanes) if narrow and not _is_costly(kernel) else (lanes, half)
+    halves = _is_single(kernel) and not _is_costly(kernel)
+    first, second = (half, lanes) if halves else (lanes, half)
     if across:
         for width in (first, second):
             yield _tiles(turned or best, across, lanes=width)
@@ -139,10 +139,11 @@ def _element_space(kernel: ir.Kernel, ranked: list[str], lanes: int) -> Iterator
 def _column_space(kernel: ir.Kernel, ranked: list[str], lanes: int) -> Iterator[Schedule]:
     best, *others = ranked
     half, split = max(4, lanes // 2), _split(kernel)
-    first, second = (half, 8), (lanes, 4)
-    if any(isinstance(node, ir.Arg) for node in kernel.body):
-        first, second = second, first
-    for width, unroll in (first, second, (lanes, 8), (half, 4), (lanes, 2)):
+    shapes = [(half, 8), (lanes, 4), (lanes, 8), (half, 4), (lanes, 2)]
+    if not _is_single(kernel) or any(isinstance(node, ir.Arg) for node in kernel.body):
+        # Of narrow elements a full vector is half a line, and none is read twice.
+        shapes = [(lanes, 8), (lanes, 2), (half, 8), (lanes, 4), (lanes, 16)]
+    for width, unroll in shapes:
         yield _columns(best, lanes=width, unroll=unroll, split=split)
     for other in others:
         if other.startswith("r"):
@@ -226,6 +227,11 @@ def _stored_along(kernel: ir.Kernel, lane: str, others: list[str]) -> str:
         ):
             return other
     return ""
+
+
+def _is_single(kernel: ir.Kernel) -> bool:
+    """Whether no element is narrower than single precision."""
+    return all(dtype not in ir.LOW_PRECISION for dtype in ir.dtypes_of(kernel))
 
 
 def _is_costly(kernel: ir.Kernel) -> bool:

@@ -383,7 +383,7 @@ def _magnitude(
             # Near zero they pass on what they are given, with the errors of the sum that made it.
             slope = own / np.abs(values[operand])
             passed = np.where(np.isfinite(slope), slope, 1.0) * scales[operand]
-            return np.asarray(np.maximum(own, passed))
+            return np.asarray(np.maximum(own, np.where(np.isnan(passed), own, passed)))
         case ir.Op("where", _, (_, left, right)):
             return np.maximum(own, np.maximum(scales[left], scales[right]))
         case ir.Op("neg" | "abs" | "cast", _, operands):
