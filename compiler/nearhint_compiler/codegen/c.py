@@ -19,6 +19,7 @@ from nearhint_compiler.codegen.c_convert import CONVERSION_ROWS
 from nearhint_compiler.codegen.c_entry import ENTRY, OPENMP, write_entry
 from nearhint_compiler.codegen.c_index import INDEX_FUNCTIONS, to_c
 from nearhint_compiler.codegen.c_math import MATH_ROWS
+from nearhint_compiler.codegen.c_narrow import NARROW_ROWS
 from nearhint_compiler.codegen.c_ops import OP_ROWS
 from nearhint_compiler.codegen.c_panels import PANEL_BYTES, Panels, panel_bytes, write_panels
 from nearhint_compiler.codegen.c_pointwise import write_pointwise
@@ -61,6 +62,7 @@ ROWS = _by_name(
         *TURN_ROWS,
         *ARG_ROWS,
         *SCAN_ROWS,
+        *NARROW_ROWS,
         *CONVERSION_ROWS,
         *OP_ROWS,
         *MATH_ROWS,

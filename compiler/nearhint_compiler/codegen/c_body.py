@@ -22,6 +22,12 @@ from nearhint_rules.expr import Expr
 _REPEATED = {2.0: "$x * $x", 3.0: "$x * $x * $x", 1.0: "$x", -1.0: "1 / $x"}
 
 
+_FIRST_LANES: Mapping[str, tuple[int, bool]] = {
+    "lt": (0, False), "le": (1, False), "ge": (0, True), "gt": (1, True),
+}  # fmt: skip
+"""Comparison of l + a with b -> (n, turned): it holds, or turned fails, for l < b - a + n."""
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """Which lanes a piece of code computes.
@@ -135,6 +141,7 @@ class Body:
                 given = [self.dtypes[operand] for operand in operands]
                 return (
                     self._shortcut(node, names)
+                    or self._position(node, copy)
                     or self._rounding(node, copy, here)
                     or c_ops.expression(node, names, given, self.prelude)
                 )
@@ -161,6 +168,22 @@ class Body:
             if self.in_lanes(top) and not self.in_lanes(bottom):
                 return f"{self.prelude.use('quotient', 'f32')}({names[0]}, {names[1]})"
         return ""
+
+    def _position(self, node: ir.Op, copy: int) -> str:
+        """A comparison of the lanes' positions with a size, without positions in 64 bits; or ""."""
+        if node.name not in _FIRST_LANES:
+            return ""
+        left, right = (self.kernel.body[operand] for operand in node.operands)
+        if not isinstance(left, ir.Iota) or not isinstance(right, ir.Iota):
+            return ""
+        is_counted = access(left.index, self.lane).is_contiguous
+        if not is_counted or not access(right.index, self.lane).is_uniform:
+            return ""
+        further, is_turned = _FIRST_LANES[node.name]
+        here = shifted(left.index, self.lane, copy * self.lanes)
+        count = ex.add(ex.sub(right.index, here), further)
+        text = f"{self.prelude.use('lanes_below', 'bool')}({to_c(count)})"
+        return f"~{text}" if is_turned else text
 
     def _rounding(self, node: ir.Op, copy: int, here: frozenset[int]) -> str:
         """A cast from f32 to bf16 and back without packing, where its operand is computed here."""

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from nearhint_compiler.codegen.c_narrow import NARROW
 from nearhint_compiler.codegen.c_primitive import AVX2, AVX512, AVX512_BF16, Prelude, Row
 from nearhint_compiler.ir.nodes import FLOATS, LOW_PRECISION
 
@@ -124,7 +125,6 @@ _FROM_EIGHT = (
         needs=("sel i32",),
     ),
 )
-_NARROW = ("i16", "i8", "u8")
 
 CONVERSION_ROWS: tuple[Row, ...] = (
     Row(
@@ -255,8 +255,11 @@ def cast(value: str, source: str, target: str, prelude: Prelude) -> str:
         return as_bool(f"{value} != 0", source)
     if source == "bool":
         return f"-{value}" if target == "i32" else f"__builtin_convertvector(-{value}, v{target})"
-    if source in FLOATS and target in _NARROW:
-        value = f"__builtin_convertvector({value}, vi32)"
+    if source in NARROW and target in (*FLOATS, "i32"):
+        wide = f"{prelude.use('to_i32', source)}({value})"
+        return cast(wide, "i32", target, prelude)
+    if target in NARROW and source in (*FLOATS, "i32"):
+        return f"{prelude.use('from_i32', target)}({cast(value, source, 'i32', prelude)})"
     return f"__builtin_convertvector({value}, v{target})"
 
 

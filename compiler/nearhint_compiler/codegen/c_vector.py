@@ -109,12 +109,22 @@ _MEMORY = (
         "        return n == $W ? load_$T(p + first) : load_n_$T(p + first, n);\n"
         "    if (first >= high || last <= low)\n"
         "        return splat_$T(p[first >= high ? high : low]);\n"
+        "    if (first >= low) {\n"
+        "        const int inside = (int)(high - first + 1);\n"
+        "        const $V v = load_n_$T(p + first, inside);\n"
+        "        return keep_n_$T(inside, v, splat_$T(p[high]));\n    }\n"
+        "    if (last <= high) {\n"
+        "        $E buffer[2 * $W];\n"
+        "        const int before = (int)(low - first);\n"
+        "        store_$T(buffer, splat_$T(p[low]));\n"
+        "        store_$T(buffer + before, load_n_$T(p + low, n - before));\n"
+        "        return load_$T(buffer);\n    }\n"
         "    $V v = {0};\n    for (int l = 0; l < n; l++) {\n"
         "        const int64_t at = first + l;\n"
         "        v[l] = p[at < low ? low : at > high ? high : at];\n    }\n"
         "    return v;\n}\n",
         _PLAIN,
-        needs=("load $T", "load_n $T", "splat $T"),
+        needs=("load $T", "load_n $T", "splat $T", "keep_n $T", "store $T"),
     ),
     Row(
         "load_within",
@@ -186,7 +196,7 @@ _CHOICE = (
         "/* The first n lanes of v, the rest of other. */\n"
         "static inline $V keep_n_$T(int n, $V v, $V other)\n"
         "{\n    return ($V)${M}_mask_mov_$S(($X)other, ($K)((1u << n) - 1), ($X)v);\n}\n",
-        (*_WORDS, "bool"),
+        (*_PLAIN, "bool"),
         AVX512,
     ),
     Row(
@@ -195,6 +205,14 @@ _CHOICE = (
         "static inline $V keep_n_$T(int n, $V v, $V other)\n"
         "{\n    return sel_$T((vi32){$IOTA} < n, v, other);\n}\n",
         needs=("sel $T",),
+    ),
+    Row(
+        "lanes_below",
+        "/* True in the first n lanes. */\n"
+        "static inline vbool lanes_below_bool(int64_t n)\n"
+        "{\n    const int32_t count = n < 0 ? 0 : n > $W ? $W : (int32_t)n;\n"
+        "    return (vbool)((vi32){$IOTA} < count);\n}\n",
+        ("bool",),
     ),
     Row(
         "any_lane",
