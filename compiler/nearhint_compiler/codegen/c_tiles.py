@@ -49,7 +49,8 @@ def write_tiles(writer: Writer, body: Body, *, copies: int, across: str, tile: i
                 writer.line(f"const int64_t end_{name} = least(n{name}, begin_{name} + {tile});")
             for position in turned:
                 stride = _stride(body, position, tile)
-                write_turned(writer, body, position, across, f"tile{position}", f"{stride}")
+                buffer = f"tile{position}"
+                write_turned(writer, body, position, across, buffer, f"{stride}", ahead=tile)
                 place = f"tile{position} + ({across} - begin_{across}) * {stride} + {lane}"
                 body.places[position] = f"{place} - begin_{lane}"
             rest = [place for place in range(len(kernel.body)) if place not in invariants]

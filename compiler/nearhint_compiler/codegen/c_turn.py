@@ -83,9 +83,12 @@ def turned_loads(body: Body, across: str) -> list[int]:
 
 
 def write_turned(
-    writer: Writer, body: Body, position: int, across: str, buffer: str, stride: str
+    writer: Writer, body: Body, position: int, across: str, buffer: str, stride: str, *, ahead: int
 ) -> None:
     """Copies a rectangle of the load at `position` into `buffer`, `stride` elements a row.
+
+    What lies `ahead` steps further along the lanes is asked for meanwhile, because no hardware
+    follows so many rows at once; beyond the input this does nothing.
 
     The rectangle goes from `begin_{v}` to `end_{v}`, C variables, for v the lane variable and
     `across`; `buffer` has a row for each step along `across`, and rows and places for those that
@@ -104,6 +107,7 @@ def write_turned(
         },
     )
     place = f"in{node.param} + {to_c(index)}"
+    next_index = ex.substitute(index, {"i": ex.add(ex.symbol("i"), ahead)})
     load, load_n = body.prelude.use("load", dtype), body.prelude.use("load_n", dtype)
     turn, store = body.prelude.use("turn", dtype), body.prelude.use("store", dtype)
     with (
@@ -116,6 +120,7 @@ def write_turned(
         with writer.block(is_full), writer.block(f"for (int l = 0; l < {lanes}; l++)"):
             writer.line("const int64_t i = i0 + l;")
             writer.line(f"square[l] = {load}({place});")
+            writer.line(f"__builtin_prefetch(in{node.param} + {to_c(next_index)});")
         with writer.block("else"), writer.block(f"for (int l = 0; l < {lanes}; l++)"):
             writer.line(f"const int64_t i = least(i0 + l, end_{lane} - begin_{lane} - 1);")
             writer.line(f"square[l] = {load_n}({place}, n);")

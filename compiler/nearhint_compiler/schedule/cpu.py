@@ -129,8 +129,8 @@ def _element_space(kernel: ir.Kernel, ranked: list[str], lanes: int) -> Iterator
     halves = _is_single(kernel) and not _is_costly(kernel)
     first, second = (half, lanes) if halves else (lanes, half)
     if across:
-        for width in (first, second):
-            yield _tiles(turned or best, across, lanes=width)
+        for width, tile in ((first, 128), (first, 64), (second, 128), (second, 64)):
+            yield _tiles(turned or best, across, lanes=width, tile=tile)
     for width, unroll in ((first, 4), (second, 2), (first, 2), (second, 4), (first, 1)):
         yield _pointwise(best, lanes=width, unroll=unroll)
     yield from (_pointwise(other, lanes=lanes, unroll=2) for other in others[:1])
@@ -260,14 +260,14 @@ def _pointwise(variable: str, *, lanes: int, unroll: int) -> Schedule:
     return _schedule("cpu.pointwise", axis=axis, lanes=lanes, unroll=unroll, block=1024)
 
 
-def _tiles(variable: str, across: str, *, lanes: int) -> Schedule:
+def _tiles(variable: str, across: str, *, lanes: int, tile: int) -> Schedule:
     return _schedule(
         "cpu.tiles",
         axis=int(variable[1:]),
         lanes=lanes,
         unroll=2,
         across=int(across[1:]),
-        tile=64,
+        tile=tile,
     )
 
 

@@ -119,6 +119,7 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
                     for (int l = 0; l < 8; l++) {
                         const int64_t i = i0 + l;
                         square[l] = load_f32(in0 + (begin_p1 * k0) + (i * k0) + begin_p0 + j);
+                        __builtin_prefetch(in0 + (begin_p1 * k0) + (i * k0) + begin_p0 + j + (64 * k0));
                     }
                 }
                 else {

@@ -215,6 +215,7 @@ static void rows_up_to_64(void *const *parameters, const int64_t *dims, int64_t 
                         for (int l = 0; l < 8; l++) {
                             const int64_t i = i0 + l;
                             square[l] = load_f32(in0 + (begin_r0 * k0) + (i * k0) + begin_p0 + j);
+                            __builtin_prefetch(in0 + (begin_r0 * k0) + (i * k0) + begin_p0 + j + (16 * k0));
                         }
                     }
                     else {
