@@ -44,6 +44,16 @@ def test_the_demo_in_half_precision_is_as_close_to_eager_as_it_must_be() -> None
     assert (report["exceptions"], report["recompiles"], report["lost_results"]) == (0, 0, 0)
 
 
+def test_the_sweep_on_a_cpu_is_faster_than_eager_and_inductor() -> None:
+    summary = read("2026-11-epyc-sweep.json")["summary"]
+    means = {bar["name"]: bar for bar in summary["bars"]}
+    assert summary["cases"] >= 46
+    assert not summary["errors"]
+    assert not summary["left_out"]
+    assert means["geometric mean against eager"]["passes"]
+    assert means["geometric mean against Inductor"]["passes"]
+
+
 def test_the_demo_on_a_cpu_meets_its_bars() -> None:
     report = read("2026-11-epyc-demo.json")
     rows = report["rows"]
