@@ -384,8 +384,9 @@ def _magnitude(
             slope = own / np.abs(values[operand])
             passed = np.where(np.isfinite(slope), slope, 1.0) * scales[operand]
             return np.asarray(np.maximum(own, np.where(np.isnan(passed), own, passed)))
-        case ir.Op("where", _, (_, left, right)):
-            return np.maximum(own, np.maximum(scales[left], scales[right]))
+        case ir.Op("where", _, (condition, left, right)):
+            # What is not chosen has no part in it, and may be NaN where no element lies.
+            return np.maximum(own, np.where(values[condition], scales[left], scales[right]))
         case ir.Op("neg" | "abs" | "cast", _, operands):
             return np.maximum(own, scales[operands[0]])
         case ir.Scan("sum", _, operand):

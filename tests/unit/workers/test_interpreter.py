@@ -168,3 +168,16 @@ def test_a_scan_has_a_value_for_each_element_and_the_magnitude_of_what_it_has_ad
     _, sums = interpret(ROWS_AND_PLACES, {"k0": 2, "k1": 3}, [rows.ravel()])
     assert sums.values.tolist() == [1, -1, 2, 4, 9, 15]
     assert sums.magnitudes.tolist() == [1, 3, 6, 4, 9, 15]
+
+
+def test_what_a_choice_leaves_has_no_part_in_its_magnitude() -> None:
+    kernel = parse_kernel("""
+        (kernel (symbols k0) (pointwise k0) (reduction)
+          (params (in bool) (in f32) (in f32) (out f32))
+          (body (load 0 p0) (load 1 p0) (load 2 p0) (where f32 0 1 2) (store 3 p0 3)))
+    """)
+    chosen = np.array([True, False])
+    (found,) = interpret(
+        kernel, {"k0": 2}, [chosen, np.array([2.0, np.nan]), np.array([np.inf, -3.0])]
+    )
+    assert found.magnitudes.tolist() == [2, 3]
