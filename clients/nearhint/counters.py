@@ -41,13 +41,13 @@ class Counters:
         """A call or launch ran the original ops."""
         self.fallbacks[reason] = self.fallbacks.get(reason, 0) + 1
 
-    def rpcs_on(self, thread_id: int) -> int:
-        """RPCs that this thread made itself; 0 for every thread that runs a model."""
-        return self.rpcs.get(thread_id, 0)
+    def on_this_thread(self) -> tuple[int, int]:
+        """RPCs and waits of the current thread: no call of a model adds to either.
 
-    def waits_on(self, thread_id: int) -> int:
-        """Waits of this thread: `wait_ready` inside capture, and `settle`."""
-        return self.waits.get(thread_id, 0)
+        A thread's id is given to another once it ended, and with it its counts: compare two calls.
+        """
+        me = threading.get_ident()
+        return self.rpcs.get(me, 0), self.waits.get(me, 0)
 
     def seen(self) -> Mapping[str, int]:
         """A copy of `events`."""

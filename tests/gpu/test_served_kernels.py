@@ -92,14 +92,13 @@ def close(got: Tensor, expected: Tensor) -> bool:
 def test_a_function_is_served_at_t2_without_a_word_to_the_daemon() -> None:
     others = random(WIDTH), random(WIDTH, WIDTH)
     kernel = tuned(block, *others)
-    me = threading.get_ident()
-    before = counters.rpcs_on(me)
+    before = counters.on_this_thread()
     with watch() as reports:
         for rows in (*ROWS, OTHER_ROWS):
             x = random(rows, WIDTH)
             assert close(kernel(x, *others), block(x, *others))
     assert [report.tiers for report in reports] == [(0, 0, 2)] * 4
-    assert counters.rpcs_on(me) == before
+    assert counters.on_this_thread() == before
 
 
 @pytest.mark.parametrize("rows", [ROWS[1], OTHER_ROWS])

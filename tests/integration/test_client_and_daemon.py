@@ -137,7 +137,7 @@ def test_a_second_process_is_at_t2_at_once_and_compiles_nothing(
     report = nearhint.settle(timeout_s=5)
     assert report.settled
     assert tuned.status().compiles_run == compiles
-    assert session.counters.rpcs_on(threading.get_ident()) == 0
+    assert session.counters.on_this_thread()[0] == 0
 
 
 def test_a_stopped_daemon_changes_nothing_for_the_model(

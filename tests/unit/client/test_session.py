@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from pathlib import Path
 
@@ -48,15 +47,13 @@ def test_the_calling_thread_makes_no_rpc_and_waits_only_in_capture(
     serve(daemon, 64)
     handle = open_session(daemon).register(doubling.program())
     handle.wait_ready(5)
-    me = threading.get_ident()
-    waits_in_capture = session.counters.waits_on(me)
+    waits_in_capture = session.counters.on_this_thread()[1]
     for size in range(2, 200):
         handle.want({"s0": size})
         handle.count((size,), (0, 0, 1))
     daemon.wait_asked("EnsureKernels")
 
-    assert session.counters.rpcs_on(me) == 0
-    assert session.counters.waits_on(me) == waits_in_capture == 1
+    assert session.counters.on_this_thread() == (0, waits_in_capture) == (0, 1)
     assert sum(session.counters.rpcs.values()) > 0
 
 

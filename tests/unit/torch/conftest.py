@@ -10,7 +10,7 @@ import torch
 from tests.unit.torch.fake_session import FakeSession
 
 import nearhint_torch.backend as backend
-from nearhint.session import Snapshot
+from nearhint.session import Snapshot, shutdown
 from nearhint_rules.program import Program
 
 Install = Callable[[Callable[[Program], Any]], FakeSession]
@@ -18,9 +18,10 @@ Install = Callable[[Callable[[Program], Any]], FakeSession]
 
 @pytest.fixture(autouse=True)
 def fresh_dynamo() -> Iterator[None]:
-    """No test sees another's compiled code."""
+    """No test sees another's compiled code, or its session."""
     torch.compiler.reset()
     yield
+    shutdown()
     torch.compiler.reset()
 
 
