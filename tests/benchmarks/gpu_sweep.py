@@ -1,7 +1,8 @@
 """What is served on a GPU at many shapes, against Inductor's dynamic and static code and eager.
 
     python -m tests.benchmarks.gpu_sweep --mode a|b [--cases PATTERN] [--budget-s N]
-                                         [--resume FILE] [--json FILE] [--dry-run [N]]
+                                         [--resume FILE] [--json FILE] [--tune-only]
+                                         [--dry-run [N]]
 
 Mode a: all dimensions dynamic; mode b: the rows alone. Each sweep of `gpu_sweep_cases` is captured
 once (and once more for one row, which torch keeps apart), its hints are tuned by a daemon of the
@@ -61,6 +62,7 @@ DEFAULT_CANDIDATES = 2
 MEASURE_MEMORY_BYTES = 8 << 30
 COPY_MEMORY_BYTES = 4 << 30
 COPY_S = 1.0
+REJECTED_SHOWN = 6
 
 
 @dataclass
@@ -71,6 +73,7 @@ class Bench:
     serving: Serving
     end_s: float
     copy_gb_s: float
+    is_tuned_only: bool
     head: dict[str, Any]
     file: Path | None
     points: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
@@ -145,14 +148,27 @@ def compile_sweep(sweep: Sweep, mode: str) -> Compiled:
     return Compiled(ours, inductor, calls)
 
 
-def tune(sweep: Sweep, compiled: Compiled, bench: Bench) -> bool:
-    """Has the hints tuned; whether all of them are."""
+def tune(sweep: Sweep, compiled: Compiled, bench: Bench) -> dict[str, Any]:
+    """Has the hints tuned; what is known of it then, what was rejected and why among it."""
     for call, start in zip(compiled.calls, starts_of(sweep, sweep.compiled_at), strict=False):
         axes = axes_of(call.graph._read_sizes(call.arguments), start)
         for sizes in hints_of(sweep, bench.mode):
             if (sizes[0] == 1) == (start[0] == 1):
                 call.handle.want(call.graph._resolver.sizes(bound_at(axes, sizes)))
-    return bench.serving.settle(timeout_s=SETTLE_S).settled
+    report = bench.serving.settle(timeout_s=SETTLE_S)
+    kernels = {
+        step.kernel
+        for call in compiled.calls
+        if call.handle.snapshot is not None
+        for step in call.handle.snapshot.plan.steps
+        if isinstance(step, Launch)
+    }
+    rejected = {kernel: bench.serving.rejected(kernel) for kernel in sorted(kernels)}
+    return {
+        "is_settled": report.settled,
+        "at_t0": dict(report.at_t0),
+        "rejected": {kernel: lines for kernel, lines in rejected.items() if lines},
+    }
 
 
 def symbols_of(call: Call) -> Sequence[Any]:
@@ -168,7 +184,7 @@ def run_sweep(sweep: Sweep, bench: Bench) -> None:
     started = time.monotonic()
     bench.serving.tune()
     compiled = compile_sweep(sweep, bench.mode)
-    is_settled = tune(sweep, compiled, bench)
+    tuned = tune(sweep, compiled, bench)
     bench.serving.leave_alone()
     # What was tuned stays; sizes of other buckets than the hints' are not asked for any more.
     shutdown()
@@ -176,10 +192,12 @@ def run_sweep(sweep: Sweep, bench: Bench) -> None:
     facts: dict[str, Any] = {
         "name": sweep.title,
         "captures_expected": len(starts_of(sweep, sweep.compiled_at)),
-        "is_settled": is_settled,
+        **tuned,
         "tune_s": round(time.monotonic() - started, 1),
     }
-    for sizes in todo:
+    bench.sweeps[sweep.title] = facts
+    say(line_of_tuning(facts))
+    for sizes in [] if bench.is_tuned_only else todo:
         name = sweep.case(sizes).name
         if bench.is_over:
             bench.left_out.append(name)
@@ -193,7 +211,6 @@ def run_sweep(sweep: Sweep, bench: Bench) -> None:
             "captures": len(compiled.calls),
             "compiles_while_measured": bench.serving.compiles_run() - compiles,
         }
-        bench.sweeps[sweep.title] = facts
         bench.keep(point)
         say(line_of(point))
         gc.collect()
@@ -339,6 +356,13 @@ def less(both: Contestant, alone: Contestant) -> float:
     return max(1, both.timing.median_ns - alone.timing.median_ns) / 1e3
 
 
+def line_of_tuning(facts: Mapping[str, Any]) -> str:
+    """How the hints of a sweep were tuned, for people."""
+    problems = [f"{kernel[:12]} at T0: {reason}" for kernel, reason in facts["at_t0"].items()]
+    problems += [line for lines in facts["rejected"].values() for line in lines[:REJECTED_SHOWN]]
+    return "\n    ".join((f"{facts['name']}: tuned in {facts['tune_s']} s", *problems))
+
+
 def line_of(point: Mapping[str, Any]) -> str:
     """One point, for people."""
     if "error" in point:
@@ -388,7 +412,17 @@ def run(options: argparse.Namespace) -> Bench:
     }
     settings = {"NEARHINT_MEASURE_MEMORY_BYTES": str(MEASURE_MEMORY_BYTES)}
     with torch.no_grad(), Serving(DEVICE, settings=settings) as serving:
-        bench = Bench(options.mode, serving, end_s, copy_gb_s, head, options.json, points, sweeps)
+        bench = Bench(
+            options.mode,
+            serving,
+            end_s,
+            copy_gb_s,
+            options.tune_only,
+            head,
+            options.json,
+            points,
+            sweeps,
+        )
         for sweep in sweeps_of(options.mode):
             if not is_chosen(sweep.title, options.cases):
                 continue
@@ -416,6 +450,7 @@ def main() -> None:
     )
     parser.add_argument("--resume", type=Path, help="leave out the points of this report")
     parser.add_argument("--json", type=Path, help="write the report to this file as it grows")
+    parser.add_argument("--tune-only", action="store_true", help="measure no points")
     parser.add_argument(
         "--dry-run",
         type=int,

@@ -77,6 +77,15 @@ class Serving:
         count: int = self._daemon.status().compiles_run
         return count
 
+    def rejected(self, kernel: str) -> list[str]:
+        """The Variants of a Kernel that were did not compile or are wrong, and why."""
+        connection = self._daemon.connect()
+        try:
+            request = admin.ExplainKernelRequest(kernel=kernel)
+            return list(connection.explain_kernel(request).rejected)
+        finally:
+            connection.close()
+
     def settle(self, *, timeout_s: float = SETTLE_S) -> SettleReport:
         """Waits until what was asked for is there, or the time is up."""
         deadline = time.monotonic() + timeout_s

@@ -215,19 +215,19 @@ HELPERS: Mapping[str, tuple[str, ...]] = {
         f"    return tl.maximum(m, x, {_NAN}), tl.where(x > m, s * e + 1.0, s + e)",
     ),
     "_welford_step": (
-        "def _welford_step(mean, square, count, x):",
+        "def _welford_step(total, mean, square, count, x):",
         "    count = count + 1.0",
         "    delta = x - mean",
         "    mean = mean + delta / count",
-        "    return mean, square + delta * (x - mean), count",
+        "    return total + x, mean, square + delta * (x - mean), count",
     ),
     "_welford": (
-        "def _welford(mean, square, count, other, square_2, count_2):",
+        "def _welford(total, mean, square, count, total_2, mean_2, square_2, count_2):",
         "    both = count + count_2",
         "    share = tl.where(both == 0.0, 0.0, count_2 / both)",
-        "    delta = other - mean",
-        "    square = square + square_2 + delta * delta * (count * share)",
-        "    return mean + delta * share, square, both",
+        "    delta = mean_2 - mean",
+        "    square = square + square_2 + delta * (delta * (count * share))",
+        "    return total + total_2, mean + delta * share, square, both",
     ),
 }
 """Functions that a kernel may call, without their decorator."""

@@ -106,8 +106,8 @@ def _softmax(kernel: ir.Kernel, pair: Online) -> Total:
 
 def _variance(kernel: ir.Kernel, pair: Online) -> Total:
     dtype = _dtype(kernel, pair)
-    names = tuple(f"{kind}{pair.first}" for kind in ("mean", "square", "count"))
-    mean, square, count = names
+    kinds = ("total", "mean", "square", "count")
+    names = tuple(f"{kind}{pair.first}" for kind in kinds)
     all_names = ", ".join(names)
     return Total(
         pair.operand,
@@ -116,7 +116,8 @@ def _variance(kernel: ir.Kernel, pair: Online) -> Total:
         lambda axis: [
             f"{all_names} = tl.reduce(({all_names}), {axis}, _welford, keep_dims=True)",
         ],
-        (f"v{pair.first} = {mean} * {count}", f"v{pair.second} = {square}"),
+        # A running mean cannot leave an infinity again; a sum with one may still be an infinity.
+        (f"v{pair.first} = {names[0]}", f"v{pair.second} = {names[2]}"),
     )
 
 
