@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 from nearhint_daemon import logs
 from nearhint_daemon.bandwidths import Bandwidths
@@ -29,7 +30,7 @@ from nearhint_daemon.publishing import Publisher, Timed
 from nearhint_daemon.quarantine import Quarantine
 from nearhint_daemon.store import Store
 from nearhint_daemon.store.rows import FallbackRow, JobRow, VariantRow
-from nearhint_daemon.tables import TableIndex
+from nearhint_daemon.tables import TableIndex, TableKey
 from nearhint_daemon.tasks import Task, reach
 from nearhint_daemon.variants import Variants
 from nearhint_daemon.workers.errors import WorkerLost
@@ -78,6 +79,7 @@ class Tuner:
         self._compiler_version = compiler_version
         self._default_threads = default_threads
         self._checks: dict[str, asyncio.Task[FallbackRow]] = {}
+        self._first: WeakValueDictionary[TableKey, asyncio.Lock] = WeakValueDictionary()
 
     async def jobs_for(
         self,
@@ -133,17 +135,19 @@ class Tuner:
         if found is not None and self._is_complete(task, found):
             return
         await self._check_lowering(task)
-        table = self._tables.newest(task.table_key)
-        if table is not None and table.default >= 0:
-            # Known at other hints, or here beside another Fallback: time again what serves.
-            kept = {table.variants[table.default].schedule: None}
-            if found is not None:
-                kept |= {table.variants[position].schedule: None for position, _ in found.ranked}
-            ready = await self._ready(task, tuple(kept))
-        else:
-            ready = await self._first_default(task)
-        tier = 1 if found is None else found.tier
-        await self._measure(task, ready, tier=tier)
+        # A Table has one default for all its hints, which the first of them chooses.
+        first = self._first.setdefault(task.table_key, asyncio.Lock())
+        async with first:
+            table = self._tables.newest(task.table_key)
+            if table is None or table.default < 0:
+                await self._measure(task, await self._first_default(task), tier=1)
+                return
+        # Known at other hints, or here beside another Fallback: time again what serves.
+        kept = {table.variants[table.default].schedule: None}
+        if found is not None:
+            kept |= {table.variants[position].schedule: None for position, _ in found.ranked}
+        ready = await self._ready(task, tuple(kept))
+        await self._measure(task, ready, tier=1 if found is None else found.tier)
 
     async def reach_t2(self, row: JobRow, payload: Mapping[str, Any]) -> None:
         """Does a `tune2` job."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import count
 from pathlib import Path
 
 import grpc
@@ -80,6 +81,34 @@ def test_a_variant_is_compiled_and_verified_once_for_all_hints(tmp_path: Path) -
             assert daemon.compile.asked["compile_variant"] == len(SCHEDULES)
             assert daemon.bench.asked["verify_variant"] == len(SCHEDULES)
             assert daemon.bench.asked["check_lowering"] == 1
+
+    asyncio.run(scenario())
+
+
+def test_hints_that_come_at_once_get_one_default(tmp_path: Path) -> None:
+    """Each hint would choose another default; the first that comes chooses for all."""
+
+    def by_size(job: str, request: worker_pb2.WorkerRequest) -> worker_pb2.WorkerResponse | None:
+        if job != "list_schedules":
+            return None
+        start = next(calls) % len(SCHEDULES)
+        turned = [*SCHEDULES[start:], *SCHEDULES[:start]]
+        return worker_pb2.WorkerResponse(
+            id=request.id, schedules=worker_pb2.Schedules(schedules=turned)
+        )
+
+    calls = count()
+
+    async def scenario() -> None:
+        pool = FakeCompilePool(faults=by_size, delay_s=0.01)
+        async with running(tmp_path, compile=pool) as daemon:
+            registered = await daemon.client.register(chain(1))
+            operation = await daemon.client.tuned(registered, 16, 64, 256, 1024)
+            assert operation.failed == 0
+            (table,) = await daemon.client.tables_of(registered)
+            assert [list(row.dims) for row in table.hints] == [[16], [64], [256], [1024]]
+            for row in table.hints:
+                assert table.default_variant in [ranked.variant for ranked in row.ranked]
 
     asyncio.run(scenario())
 

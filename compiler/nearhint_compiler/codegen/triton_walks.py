@@ -2,9 +2,9 @@
 
 In registers a row is read once. A walk reads it in blocks, once for each level of nested reduces
 that one walk does not compute (`analysis.online`), and once more for stores along the row; what a
-later walk needs is computed again. In stages several programs share a row: each walks its chunk,
-and leaves its totals in a workspace for the next launch of the same kernel, where every program
-brings together those of its row.
+later walk needs is computed again. Every other walk goes backwards. In stages several programs
+share a row: each walks its chunk, and leaves its totals in a workspace for the next launch of the
+same kernel, where every program brings together those of its row.
 """
 
 from __future__ import annotations
@@ -144,7 +144,13 @@ class WalkPlan:
             before += [started(part, block.element_shape) for part in total.parts]
             inside += self._stepped(total)
         inside += [line for place in stores for line in body.lines(place)]
-        header = f"for roffset in range({block.start}, {block.end}, R):"
+        if number % 2 and not any(isinstance(self._kernel.body[at], ir.Scan) for at in needed):
+            # Backwards: what the walk before read last is still in a cache.
+            before.append(f"rlast = ({block.end} - 1 - {block.start}) // R * R + {block.start}")
+            inside = [f"roffset = rlast - (rback - {block.start})", *inside]
+            header = f"for rback in range({block.start}, {block.end}, R):"
+        else:
+            header = f"for roffset in range({block.start}, {block.end}, R):"
         return [*before, header, *(f"    {line}" for line in inside)]
 
     def _stepped(self, total: Total) -> list[str]:

@@ -41,7 +41,8 @@ class Output:
     """One output parameter: where it was written (flat element indices) and what.
 
     `magnitudes` bounds the terms that went into each value (the sum of |term| over every sum on
-    the way): the scale against which a rounding error is judged.
+    the way): the scale against which a rounding error is judged. An integer's is infinite where
+    it was cast from what no such integer can hold: any value is right there.
     """
 
     indices: npt.NDArray[np.int64]
@@ -387,6 +388,11 @@ def _magnitude(
         case ir.Op("where", _, (condition, left, right)):
             # What is not chosen has no part in it, and may be NaN where no element lies.
             return np.maximum(own, np.where(values[condition], scales[left], scales[right]))
+        case ir.Op("cast", dtype, (operand,)) if _truncates(values[operand], value):
+            # Devices differ in what becomes of NaN and of what no such integer can hold.
+            limit = 2.0**63 if dtype == "i64" else 2.0**31
+            is_defined = np.abs(values[operand]) < limit
+            return np.asarray(np.where(is_defined, _finite_or(scales[operand], own), math.inf))
         case ir.Op("neg" | "abs" | "cast", _, operands):
             return np.maximum(own, scales[operands[0]])
         case ir.Scan("sum", _, operand):
@@ -401,5 +407,20 @@ def _magnitude(
                 scales[operand], np.broadcast_shapes(scales[operand].shape, shape)
             )
             return np.maximum(own, _reduce("sum", wide, axes))
+        case ir.Op(_, _, operands) if value.dtype.kind in "iu":
+            undefined = [np.isinf(scales[each]) for each in operands if _is_integer(values[each])]
+            return np.asarray(np.where(np.any(undefined, axis=0), math.inf, own))
         case _:
             return own
+
+
+def _truncates(source: Array, result: Array) -> bool:
+    return source.dtype.kind == "f" and _is_integer(result)
+
+
+def _is_integer(value: Array) -> bool:
+    return value.dtype.kind in "iu"
+
+
+def _finite_or(scale: Array, own: Array) -> Array:
+    return np.asarray(np.maximum(own, np.where(np.isfinite(scale), scale, 0.0)))

@@ -42,7 +42,9 @@ def nearhint_e6a219cec68d(a0, a1, a2, a3, a4, k0, X: tl.constexpr, R: tl.constex
     v10 = v9 / v8
     v12 = v10 + v11
     v13 = tl.rsqrt(v12)
-    for roffset in range(0, rlength, R):
+    rlast = (rlength - 1 - 0) // R * R + 0
+    for rback in range(0, rlength, R):
+        roffset = rlast - (rback - 0)
         r = rbase + roffset
         r0 = r
         v0 = tl.load(a0 + ((4096 * p0) + r0), eviction_policy="evict_first")

@@ -64,11 +64,22 @@ def test_a_sum_of_squares_about_another_number_than_the_mean_is_no_variance() ->
 )
 def test_a_long_row_is_read_no_more_often_than_it_must(name: str, walks: int) -> None:
     source = generate(kernel_of(name), parse_schedule(LOOPED), TARGET).source
-    assert source.count("for roffset in") == walks
+    assert source.count("for roffset in") + source.count("for rback in") == walks
+
+
+def test_a_second_walk_begins_where_the_first_ended() -> None:
+    source = generate(kernel_of("softmax_f32"), parse_schedule(LOOPED), TARGET).source
+    assert source.index("for roffset in") < source.index("roffset = rlast - ")
+
+
+def test_a_walk_with_a_running_total_goes_forwards() -> None:
+    source = generate(kernel_of("normalised_cumsum_bf16"), parse_schedule(LOOPED), TARGET).source
+    assert source.count("for roffset in") == 3
+    assert "for rback in" not in source
 
 
 @pytest.mark.parametrize("name", ["softmax_f32", "layer_norm_dynamic_f32", "row_cumsum_f32"])
 def test_a_row_in_registers_is_read_once(name: str) -> None:
     source = generate(kernel_of(name), parse_schedule(PERSISTENT), TARGET).source
-    assert "for roffset in" not in source
+    assert "for r" not in source
     assert source.count("tl.load(a0") == 1

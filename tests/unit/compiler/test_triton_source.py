@@ -202,7 +202,7 @@ def test_hidden_loop_stores_wait_for_the_last_loop() -> None:
     schedule = parse_schedule("cuda.looped x=1 r=1024 warps=4 index=64 aligned=0 divisible=0")
     generated = generate(kernel_of("residual_rms_norm_bf16"), schedule, TARGET)
     lines = generated.source.splitlines()
-    loops = [place for place, line in enumerate(lines) if "for roffset" in line]
+    loops = [place for place, line in enumerate(lines) if "    for r" in line]
     stores = [place for place, line in enumerate(lines) if "tl.store" in line]
     assert len(loops) == 2
     assert len(stores) == 2

@@ -253,3 +253,25 @@ def test_sizes_follow_a_guard_over_two_symbols() -> None:
         rows, columns = case.sizes.dims["k0"], case.sizes.dims["k1"]
         assert columns % 32 == 0
         assert rows % (columns // 32) == 0
+
+
+@pytest.mark.parametrize(
+    ("of_what_is_no_byte", "of_others", "is_right"),
+    [("0", "x[i]", True), ("255", "x[i]", True), ("0", "x[i] + 1", False)],
+)
+def test_a_byte_is_compared_where_the_number_can_be_one(
+    of_what_is_no_byte: str, of_others: str, is_right: bool, tmp_path: Path
+) -> None:
+    """NaN and infinities become bytes as each device likes."""
+    kernel = ir.Kernel(
+        ("k0",),
+        (K0,),
+        (),
+        (ir.Param("in", "f32"), ir.Param("out", "u8")),
+        (ir.Load(0, P0), ir.Op("abs", "f32", (0,)), ir.Op("cast", "u8", (1,)), ir.Store(1, P0, 2)),
+    )
+    body = (
+        "for (int64_t i = 0; i < n; i++) ((unsigned char *)y)[i] = "
+        f"isfinite(x[i]) ? fabsf({of_others}) : {of_what_is_no_byte};"
+    )
+    assert (verdict_on(kernel, by_hand(body, tmp_path)).problem == "") == is_right
