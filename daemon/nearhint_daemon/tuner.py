@@ -153,21 +153,32 @@ class Tuner:
         """Does a `tune2` job."""
         task = await self._task(row, payload)
         found = self._row(task)
+        if found is not None and found.tier >= 2 and self._is_complete(task, found):
+            return
+        listed, also = await self._schedules(task)
+        for dims in also:
+            # Elsewhere in the bucket others may win; a bucket is at T2 once both are known.
+            other = await self._task(row, {**payload, "dims": tuple(dims.values())})
+            await self._search(other, (await self._schedules(other))[0])
+        await self._search(task, listed)
+        await self._bandwidths.want(task.target)
+
+    async def _schedules(self, task: Task) -> tuple[tuple[str, ...], tuple[dict[str, int], ...]]:
+        return await self._workshop.schedules(
+            task.kernel.ir, task.target, task.named_dims, order=task.order
+        )
+
+    async def _search(self, task: Task, listed: Sequence[str]) -> None:
+        """Times the candidates at a hint."""
         table = self._tables.newest(task.table_key)
         if table is None or table.default < 0:
             raise NoVariant("no candidate passed")
-        if found is not None and found.tier >= 2 and self._is_complete(task, found):
-            return
-        listed = await self._workshop.schedules(
-            task.kernel.ir, task.target, task.named_dims, order=task.order
-        )
         winners = [
             table.variants[hint.ranked[0][0]].schedule for hint in table.hints if hint.ranked
         ]
         wanted = dict.fromkeys((table.variants[table.default].schedule, *listed, *winners))
         ready = await self._ready(task, tuple(wanted)[:CANDIDATES_LIMIT])
         await self._measure(task, ready, tier=2)
-        await self._bandwidths.want(task.target)
 
     def _job_keys(self, namespace: str, payload: Mapping[str, Any]) -> tuple[str, str]:
         dims = "x".join(map(str, payload["dims"]))
@@ -261,9 +272,7 @@ class Tuner:
 
     async def _first_default(self, task: Task) -> list[VariantRow]:
         """The first candidate that passes; raises `NoVariant` after publishing why none does."""
-        schedules = await self._workshop.schedules(
-            task.kernel.ir, task.target, task.named_dims, order=task.order
-        )
+        schedules, _ = await self._schedules(task)
         problems: list[str] = []
         for schedule in schedules[:DEFAULTS_TRIED]:
             row = await self._pass(task, schedule)
