@@ -67,6 +67,13 @@ class VariantRejected(DaemonError):
     exit_code = ExitCode.REFUSED
 
 
+class TableChanged(DaemonError):
+    """What was timed at a hint no longer fits its Table: a Variant was quarantined meanwhile."""
+
+    code = "TABLE_CHANGED"
+    hint = "ask again: the work is done again"
+
+
 class PinUnknown(DaemonError):
     """Nothing is pinned there."""
 
@@ -247,6 +254,7 @@ STATUS_OF_CODE: Mapping[str, str] = {
     "TABLE_UNKNOWN": "NOT_FOUND",
     "VARIANT_UNKNOWN": "NOT_FOUND",
     "VARIANT_REJECTED": "FAILED_PRECONDITION",
+    "TABLE_CHANGED": "ABORTED",
     "PIN_UNKNOWN": "NOT_FOUND",
     "OPERATION_UNKNOWN": "NOT_FOUND",
     "ARTIFACT_UNKNOWN": "NOT_FOUND",

@@ -124,7 +124,7 @@ class Named:
 def dims_of(kernel: KernelRow, sizes: Sizes) -> tuple[int, ...]:
     """Sizes in the order of the Kernel's symbols; raises `InvalidRequest` unless they are its."""
     symbols = kernel.symbols.split()
-    if sizes.keys() != set(symbols):
+    if set(sizes) != set(symbols):
         wanted = ", ".join(symbols) or "none"
         raise InvalidRequest(f"must give a size for each of: {wanted}", field="at")
     if any(size < 1 for size in sizes.values()):

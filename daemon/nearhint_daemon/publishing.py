@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from nearhint_daemon import acts
 from nearhint_daemon.acts import Act
 from nearhint_daemon.editing import compacted, lost_hints, position_of, without_variants
-from nearhint_daemon.errors import TableUnknown, WorkerRefused
+from nearhint_daemon.errors import TableChanged, TableUnknown, WorkerRefused
 from nearhint_daemon.hint_uses import calls_by_bucket
 from nearhint_daemon.programs import Programs
 from nearhint_daemon.quarantine import Quarantine
@@ -105,8 +105,8 @@ class Publisher:
         """Adds or replaces the hint's row, and keeps the Measurements, in one transaction."""
         key = task.table_key
         async with self._locks[key]:
-            timed = self._unbarred(timed)
             table = self._tables.newest(key) or _empty(key, task.kernel.symbols.split())
+            timed = self._unbarred(timed, table)
             table = with_hint(table, task.dims, task.fallback.id, timed, tier=tier)
             evicted = await self._evicted(table, task)
             kept = tuple(row for row in table.hints if row.dims not in evicted)
@@ -164,11 +164,15 @@ class Publisher:
         prefixes = [f"{kind}/{'/'.join(key)}/" for kind in ("tune1", "tune2")]
         return self._store.read_now(lambda reading: queries.ended_jobs_under(reading, prefixes))
 
-    def _unbarred(self, timed: Timed) -> Timed:
-        """Without Variants that were quarantined while they were timed."""
+    def _unbarred(self, timed: Timed, table: Table) -> Timed:
+        """Without Variants that were quarantined while they were timed.
+
+        Raises `TableChanged` where the default Variant is not among what is left.
+        """
         kept = tuple(each for each in timed.variants if self._quarantine.bar_on(each[0]) is None)
-        if not kept:
-            raise WorkerRefused("all were quarantined meanwhile", worker_code="NOT_MEASURED")
+        names = {row.id for row, _, _ in kept}
+        if not names or (table.default >= 0 and table.variants[table.default].id not in names):
+            raise TableChanged("the default Variant was not timed, or is quarantined since")
         return replace(timed, variants=kept)
 
     async def _evicted(self, table: Table, task: Task) -> set[tuple[int, ...]]:

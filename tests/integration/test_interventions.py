@@ -419,28 +419,52 @@ def test_a_released_variant_is_measured_again_and_may_win(tmp_path: Path) -> Non
     go(tmp_path, scenario)
 
 
+class Held:
+    """Keeps the answer to the first timing of at least so many Variants until it is let go."""
+
+    def __init__(self, daemon: Running, *, variants: int) -> None:
+        self.started, self.gate = asyncio.Event(), asyncio.Event()
+        self._run, self._variants = daemon.bench.run, variants
+        daemon.bench.run = self.run  # type: ignore[method-assign]
+
+    async def run(
+        self, request: worker_pb2.WorkerRequest, *, timeout_s: float, device: str | None = None
+    ) -> worker_pb2.WorkerResponse:
+        response = await self._run(request, timeout_s=timeout_s, device=device)
+        if len(request.measure_hint.candidates) > self._variants and not self.started.is_set():
+            self.started.set()
+            await self.gate.wait()
+        return response
+
+
 def test_a_variant_quarantined_while_it_is_timed_is_not_published(tmp_path: Path) -> None:
     async def scenario(daemon: Running) -> None:
         kernel = await Tuned.at(daemon, 64)
-        started, gate = asyncio.Event(), asyncio.Event()
-        run = daemon.bench.run
-
-        async def held(
-            request: worker_pb2.WorkerRequest, *, timeout_s: float, device: str | None = None
-        ) -> worker_pb2.WorkerResponse:
-            response = await run(request, timeout_s=timeout_s, device=device)
-            if len(request.measure_hint.candidates) == len(SCHEDULES) + 1:
-                started.set()
-                await gate.wait()
-            return response
-
-        daemon.bench.run = held  # type: ignore[method-assign]
+        held = Held(daemon, variants=len(SCHEDULES))
         operation = await kernel.client.ensure(kernel.registered, 256)
-        await asyncio.wait_for(started.wait(), 10)
+        await asyncio.wait_for(held.started.wait(), 10)
         await kernel.quarantine(FAST)
-        gate.set()
+        held.gate.set()
         assert (await kernel.client.finished(operation.id)).failed == 0
         assert FAST not in schedules(await kernel.table())
+
+    go(tmp_path, scenario)
+
+
+def test_a_default_quarantined_while_it_is_timed_is_timed_again_with_the_next(
+    tmp_path: Path,
+) -> None:
+    async def scenario(daemon: Running) -> None:
+        kernel = await Tuned.at(daemon, 64)
+        held = Held(daemon, variants=1)
+        operation = await kernel.client.ensure(kernel.registered, 256)
+        await asyncio.wait_for(held.started.wait(), 10)
+        await kernel.quarantine(SCHEDULES[0])
+        held.gate.set()
+        assert (await kernel.client.finished(operation.id)).failed == 0
+        table = await kernel.table()
+        assert schedules(table) == {FAST, SLOW}
+        assert [(row.dims, row.tier) for row in table.hints] == [((64,), 2), ((256,), 2)]
 
     go(tmp_path, scenario)
 

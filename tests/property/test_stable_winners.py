@@ -89,9 +89,11 @@ def test_within_the_band_the_incumbent_stays_however_often_all_are_timed_again(
     schedules = [f"schedule {number}" for number in range(6)]
     # True times so close that no drawn gain gets beyond the band.
     close = round(20_000 * (BAND - 2 * NOISE) * 0.99)
-    truth = {(64,): {"": 60_000} | {name: 20_000 + chance.randrange(close) for name in schedules}}
+    truth: Truth = {
+        (64,): {"": 60_000} | {name: 20_000 + chance.randrange(close) for name in schedules}
+    }
     leader = data.draw(st.sampled_from(schedules))
-    clearly = {(64,): {**truth[64,], leader: 15_000}}
+    clearly: Truth = {(64,): {**truth[64,], leader: 15_000}}
     table = tuned(clearly, Arrival(list(truth), schedules), default=schedules[0])
     assert served(table, (64,)) == leader
     for _ in range(20):
@@ -164,7 +166,7 @@ def test_pythonhashseed_does_not_matter() -> None:
 
 def test_equal_timings_name_the_same_winner_whoever_came_first() -> None:
     schedules = ["schedule a", "schedule b", "schedule c"]
-    truth = {(64,): {"": 3000, "schedule d": 2000} | dict.fromkeys(schedules, 1000)}
+    truth: Truth = {(64,): {"": 3000, "schedule d": 2000} | dict.fromkeys(schedules, 1000)}
     winners = {
         served(tuned(truth, Arrival([(64,)], order), default="schedule d"), (64,))
         for order in (schedules, schedules[::-1], [schedules[1], schedules[2], schedules[0]])

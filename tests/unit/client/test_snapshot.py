@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import cast
 
 from tests.unit.client import doubling
 
@@ -25,7 +26,8 @@ def pinned(variant: str) -> Table:
 
 
 def loaded(*refs: ArtifactRef) -> dict[ArtifactRef, LoadedKernel]:
-    return dict.fromkeys(refs)  # type: ignore[arg-type]
+    kernel = cast("LoadedKernel", object())
+    return dict.fromkeys(refs, kernel)
 
 
 def test_a_pinned_variant_is_needed_though_others_come_before_it() -> None:
