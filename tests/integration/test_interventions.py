@@ -16,6 +16,7 @@ from tests.integration.fake_workers import (
     FakeBenchPool,
     FakeCompilePool,
     chain,
+    died,
 )
 from tests.integration.statuses import details
 
@@ -23,7 +24,7 @@ from nearhint_daemon.store.rows import ActRow, VariantRow
 from nearhint_proto import convert
 from nearhint_proto.v1 import admin_service_pb2 as pb
 from nearhint_proto.v1 import kernel_service_pb2, types_pb2, worker_pb2
-from nearhint_rules.table import Table
+from nearhint_rules.table import HINT_LIMIT, Table
 
 FAST = SCHEDULES[1]
 """The winner by the fake workers' timings; the default is the first, the third is slowest."""
@@ -194,6 +195,39 @@ def test_a_pin_outlives_tuning_and_restarts(tmp_path: Path) -> None:
 
     go(tmp_path, first)
     go(tmp_path, second)
+
+
+def test_a_pin_outlives_the_eviction_of_hints_and_keeps_its_binary(tmp_path: Path) -> None:
+    async def scenario(daemon: Running) -> None:
+        registered = await daemon.client.register(chain(1, high=None))
+        assert (await daemon.client.tuned(registered, 2)).failed == 0
+        kernel = Tuned(daemon, registered)
+        await kernel.pin(SLOW, at=2)
+        await kernel.tune(*(2**exponent for exponent in range(2, HINT_LIMIT + 2)))
+        table = await kernel.table()
+        assert len(table.hints) == HINT_LIMIT
+        assert (2,) not in [row.dims for row in table.hints]
+        assert await kernel.runs(2) == (SLOW, "pinned")
+        slow = next(each for each in table.variants if each.schedule == SLOW)
+        assert slow.artifact.sha256 in daemon.core.tables.artifacts()
+
+    go(tmp_path, scenario, measure_memory_bytes=2**50)
+
+
+def test_with_tables_for_several_targets_the_request_says_which(tmp_path: Path) -> None:
+    async def scenario(daemon: Running) -> None:
+        kernel = await Tuned.at(daemon, 64)
+        other = "9" * 64
+        await daemon.core.tables.publish(replace(await kernel.table(), target=other))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await kernel.pin(None)
+        assert details(caught.value)["field"] == "target_id"
+        request = pb.PinVariantRequest(kernel=kernel.kernel, fallback=True, target_id="999")
+        response = await kernel.client.admin.PinVariant(request, timeout=20)
+        assert response.table.target == other
+        assert (await kernel.table()).pins == ()
+
+    go(tmp_path, scenario)
 
 
 def test_the_same_pin_again_is_no_new_generation_but_recorded(tmp_path: Path) -> None:
@@ -500,6 +534,28 @@ def test_the_quarantine_lists_what_operators_barred_and_what_the_daemon_gave_up_
         assert status.quarantined == 1
 
     go(tmp_path, scenario)
+
+
+def test_what_the_daemon_gave_up_on_is_listed_with_its_reproducer(tmp_path: Path) -> None:
+    def crash(job: str, request: worker_pb2.WorkerRequest) -> None:
+        if (
+            job == "verify_variant"
+            and FAST.encode() in request.verify_variant.candidate.binary.binary
+        ):
+            raise died()
+
+    async def scenario(daemon: Running) -> None:
+        kernel = await Tuned.at(daemon, 64)
+        for request in (pb.ListQuarantineRequest(), pb.ListQuarantineRequest(kernel=kernel.kernel)):
+            listed = await kernel.client.admin.ListQuarantine(request, timeout=20)
+            (row,) = listed.quarantined
+            assert (row.kernel, row.target_id) == (kernel.kernel, kernel.registered.target_id)
+            assert (row.schedule, row.actor) == (FAST, "nearhintd")
+            assert (daemon.core.config.state_dir / row.reproducer / "repro.py").exists()
+        elsewhere = pb.ListQuarantineRequest(namespace="other")
+        assert not (await kernel.client.admin.ListQuarantine(elsewhere, timeout=20)).quarantined
+
+    go(tmp_path, scenario, bench=FakeBenchPool(faults=crash))
 
 
 # ----------------------------------------------------------------------------------------- errors
