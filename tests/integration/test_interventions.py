@@ -429,8 +429,12 @@ def test_with_nothing_left_the_kernel_is_tuned_anew(tmp_path: Path) -> None:
         assert (table.variants, table.hints, table.default) == ((), (), -1)
         assert REASON in table.reason
         assert (await kernel.runs(64))[0] == ""
+        await daemon.core.devices.set_policy("cpu", "never", actor="ann")
         response = await kernel.release(FAST)
         assert response.retuning > 0
+        # Clients ask for what has no final reason.
+        assert (await kernel.table()).reason == ""
+        await daemon.core.devices.set_policy("cpu", "always", actor="ann")
         await daemon.at_rest()
         table = await kernel.table()
         assert schedules(table) == {FAST}
@@ -511,6 +515,14 @@ def test_a_binary_is_barred_whichever_schedule_gives_it(tmp_path: Path) -> None:
         twin = replace(row, schedule="cpu.rows vector=64", id="7" * 64)
         assert daemon.core.variants.is_barred(twin)
         assert not daemon.core.variants.is_barred(replace(twin, artifact="0" * 64))
+        core = daemon.core
+        target = core.programs.target(row.target)
+        await core.store.write(lambda tx: tx.put(twin))
+        for schedule in (FAST, twin.schedule):
+            built = await core.variants.built(
+                core.programs.kernel("", kernel.kernel), schedule, target, order=(1, 1)
+            )
+            assert (built.state, built.problem) == ("rejected", f"quarantined by ann: {REASON}")
 
     go(tmp_path, scenario)
 
