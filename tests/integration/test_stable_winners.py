@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -70,7 +70,7 @@ def served(table: Table, size: int) -> str:
     return "" if answer.variant == FALLBACK else table.variants[answer.variant].schedule
 
 
-async def tuned(daemon: Running, sizes: list[int]) -> Table:
+async def tuned(daemon: Running, sizes: Sequence[int]) -> Table:
     registered = await daemon.client.register(chain(1))
     for size in sizes:
         assert (await daemon.client.tuned(registered, size)).failed == 0
