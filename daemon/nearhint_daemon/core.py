@@ -18,6 +18,7 @@ from nearhint_daemon.bandwidths import BANDWIDTH, Bandwidths
 from nearhint_daemon.config import Config
 from nearhint_daemon.devices import Bench, Devices
 from nearhint_daemon.errors import DaemonError, StoreReadOnly
+from nearhint_daemon.interventions import Interventions
 from nearhint_daemon.jobs import JobQueue, Priority
 from nearhint_daemon.metrics import Metrics
 from nearhint_daemon.operations import Operations
@@ -130,7 +131,9 @@ class Core:
             compiler_version=COMPILER_VERSION,
             clock=time.time,
         )
-        self.publisher = Publisher(self.store, self.tables, self.programs, clock=time.time)
+        self.publisher = Publisher(
+            self.store, self.tables, self.programs, self.quarantine, clock=time.time
+        )
         threads = config.threads or len(os.sched_getaffinity(0))
         self.bandwidths = Bandwidths(
             self.store,
@@ -154,6 +157,15 @@ class Core:
         )
         self.restorer = Restorer(
             self.store, self.programs, self.variants, self.tables, self.publisher, self.jobs
+        )
+        self.interventions = Interventions(
+            self.store,
+            self.tables,
+            self.publisher,
+            self.quarantine,
+            self.jobs,
+            compiler_version=COMPILER_VERSION,
+            clock=time.time,
         )
         self.usage = Usage(self.store, self.programs, clock=time.time, monotonic=time.monotonic)
         self._problems: dict[str, str] = {}

@@ -17,7 +17,14 @@ from enum import IntEnum
 from typing import Any, Protocol
 
 from nearhint_daemon import logs
-from nearhint_daemon.errors import DaemonError, JobCancelled, QueueFull, StoreError, StoreReadOnly
+from nearhint_daemon.errors import (
+    DaemonError,
+    JobCancelled,
+    QueueFull,
+    StoreError,
+    StoreReadOnly,
+    TableChanged,
+)
 from nearhint_daemon.store import Store, Writing, queries
 from nearhint_daemon.store.rows import JobRow
 from nearhint_daemon.workers.errors import WorkerLost
@@ -33,6 +40,7 @@ PASSING_CODES = frozenset(
         "INTERNAL",
         "NO_DEVICE",
         "STORE_FAILED",
+        "TABLE_CHANGED",
         "TOOLCHAIN_MISSING",
         "WORKER_LOST",
         "WORKER_POOL_STOPPED",
@@ -360,7 +368,7 @@ class JobQueue:
         if isinstance(failure, StoreError):
             self._put_off(job)
             return
-        is_transient = isinstance(failure, WorkerLost) or not isinstance(
+        is_transient = isinstance(failure, WorkerLost | TableChanged) or not isinstance(
             failure, DaemonError | None
         )
         if is_transient and row.attempts < ATTEMPTS:

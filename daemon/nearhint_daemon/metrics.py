@@ -134,7 +134,9 @@ class Metrics:
             registry=registry,
         )
         self.quarantined = Gauge(
-            "nearhint_quarantined_keys", "Keys that are not tried again.", registry=registry
+            "nearhint_quarantined_keys",
+            "Keys that are not tried again, and Variants that operators barred.",
+            registry=registry,
         )
         self.store_bytes = Gauge(
             "nearhint_store_size_bytes", "Bytes on disk.", ("what",), registry=registry

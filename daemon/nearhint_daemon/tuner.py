@@ -32,7 +32,7 @@ from nearhint_daemon.store import Store
 from nearhint_daemon.store.rows import FallbackRow, JobRow, VariantRow
 from nearhint_daemon.tables import TableIndex, TableKey
 from nearhint_daemon.tasks import Task, reach
-from nearhint_daemon.variants import Variants
+from nearhint_daemon.variants import LOST, Variants
 from nearhint_daemon.workers.errors import WorkerLost
 from nearhint_daemon.workshop import Effort, Workshop
 from nearhint_proto import convert
@@ -47,6 +47,8 @@ from nearhint_rules.target import Target
 TUNE = {1: "tune1", 2: "tune2"}
 DEFAULTS_TRIED = 4
 CANDIDATES_LIMIT = 32
+AGAIN = "again"
+"""In a job's payload: time all candidates, though the hint is known."""
 EFFORTS = {1: Effort(share=0.25, enough_samples=7, enough_spread=0.02), 2: Effort()}
 """By stage: T1 is to come soon, T2 to be right."""
 
@@ -153,7 +155,8 @@ class Tuner:
         """Does a `tune2` job."""
         task = await self._task(row, payload)
         found = self._row(task)
-        if found is not None and found.tier >= 2 and self._is_complete(task, found):
+        is_known = found is not None and found.tier >= 2 and self._is_complete(task, found)
+        if is_known and not payload.get(AGAIN):
             return
         listed, also = await self._schedules(task)
         for dims in also:
@@ -311,7 +314,8 @@ class Tuner:
                 candidates.append(await self._variants.candidate(row))
             except (ArtifactCorrupt, ArtifactUnknown):
                 if not await self._variants.restored(row, task.kernel, task.target):
-                    await self._variants.reject(row, "its binary was lost and cannot be restored")
+                    await self._variants.reject(row, LOST)
+                    await self._publisher.drop_variant(task.table_key, row.id, reason=LOST)
                     continue
                 candidates.append(await self._variants.candidate(row))
         measured = await self._time(task, rows, candidates)
@@ -339,7 +343,7 @@ class Tuner:
                 folder = self._quarantine.keep(f"measure/{candidate.id}", error.reproducer)
                 problem = f"{error} while timed; reproducer: {folder}"
                 await self._variants.reject(by_id[candidate.id], problem)
-                await self._publisher.drop_variant(task.table_key, candidate.id)
+                await self._publisher.drop_variant(task.table_key, candidate.id, reason=problem)
             else:
                 sound.append(candidate)
         if not sound:

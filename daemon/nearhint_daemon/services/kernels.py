@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nearhint_daemon.core import Core
-from nearhint_daemon.errors import InvalidRequest
+from nearhint_daemon.errors import GenerationGone, InvalidRequest
 from nearhint_daemon.jobs import Priority
 from nearhint_daemon.lowered import sizes_within
 from nearhint_daemon.services.boundary import Context, below
@@ -15,12 +15,14 @@ from nearhint_daemon.services.messages import (
     read_sizes,
     read_text,
 )
+from nearhint_daemon.tables import TableKey
 from nearhint_daemon.usage import Used
 from nearhint_proto import convert
 from nearhint_proto.v1 import kernel_service_pb2 as pb
 from nearhint_proto.v1 import kernel_service_pb2_grpc, program_pb2
 from nearhint_rules.errors import RulesError
-from nearhint_rules.selection import select
+from nearhint_rules.selection import FALLBACK, Selection, select
+from nearhint_rules.table import Table
 
 HINTS_LIMIT = 256
 KERNELS_LIMIT = 1024
@@ -125,8 +127,20 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
                 )
             except RulesError as error:
                 raise below(f"questions[{position}]", error) from None
+            if request.generation and table is not None:
+                self._check_unbarred(key, table, selection)
             response.selections.append(convert.selection_to_proto(selection, table))
         return response
+
+    def _check_unbarred(self, key: TableKey, table: Table, selection: Selection) -> None:
+        """Raises `GenerationGone` where an earlier Table answers with what is quarantined since."""
+        if selection.variant == FALLBACK:
+            return
+        variant = table.variants[selection.variant]
+        if self._core.quarantine.bar(
+            *key, schedule=variant.schedule, artifact=variant.artifact.sha256
+        ):
+            raise GenerationGone("its answer is quarantined since", field="generation")
 
     async def ReportUsage(  # noqa: N802 - the protocol's name
         self, request: pb.ReportUsageRequest, context: Context

@@ -227,6 +227,44 @@ class QuarantineRow:
 
 
 @dataclass(frozen=True, slots=True)
+class QuarantinedVariantRow:
+    """A Variant that an operator barred: neither its Schedule nor its binary is used.
+
+    It carries no hash: a row that is damaged must not open the door.
+    """
+
+    namespace: str
+    kernel: str
+    target: str
+    variant: str
+    schedule: str
+    artifact: str
+    reason: str
+    actor: str
+    at_s: float
+    change_seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ActRow:
+    """What an operator did to a Kernel, or the daemon to what an operator did.
+
+    `seq` is the change that it was: the generation of the Table, where the act published one.
+    """
+
+    seq: int
+    namespace: str
+    actor: str
+    at_s: float
+    kind: str
+    kernel: str
+    target: str
+    subject: str
+    detail: str
+    change_seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class UsageRow:
     """How often a client ran a Program at sizes; `sizes` is `s0=8,s1=16`."""
 
@@ -323,6 +361,12 @@ _ALL = (
     Shape(TableRow, "tables", ("namespace", "kernel", "target", "generation"), is_hashed=True),
     Shape(JobRow, "jobs", ("key",)),
     Shape(QuarantineRow, "quarantine", ("key",)),
+    Shape(
+        QuarantinedVariantRow,
+        "quarantined_variants",
+        ("namespace", "kernel", "target", "variant"),
+    ),
+    Shape(ActRow, "acts", ("seq",)),
     Shape(UsageRow, "usage", ("namespace", "client_id", "program", "sizes")),
     Shape(DevicePolicyRow, "device_policy", ("device",)),
     Shape(EventRow, "events", ("id",)),
@@ -343,6 +387,8 @@ Row = (
     | TableRow
     | JobRow
     | QuarantineRow
+    | QuarantinedVariantRow
+    | ActRow
     | UsageRow
     | DevicePolicyRow
     | EventRow
