@@ -91,11 +91,8 @@ class _Search:
 
     def __init__(self, costs: Costs, weights: Sequence[float]) -> None:
         total = sum(weights)
-        self._rows = [
-            (weight / total, row)
-            for weight, row in zip(weights, costs, strict=True)
-            if total > 0 and weight > 0
-        ]
+        shares = [weight / total if total > 0 else 0.0 for weight in weights]
+        self._rows = [(share, row) for share, row in zip(shares, costs, strict=True) if share > 0]
         self._width = len(costs[0]) if costs else 0
 
     def cost(self, chosen: Collection[int]) -> float:
