@@ -168,6 +168,21 @@ def m002_bytes_read_and_written(db: Database) -> None:
         )
 
 
+_TRAFFIC = """
+CREATE TABLE traffic (
+  namespace TEXT NOT NULL DEFAULT '', kernel TEXT NOT NULL, dims TEXT NOT NULL,
+  program TEXT NOT NULL, sizes TEXT NOT NULL, weight REAL NOT NULL, first_at_s REAL NOT NULL,
+  at_s REAL NOT NULL, change_seq INTEGER NOT NULL, PRIMARY KEY (namespace, kernel, dims)
+) STRICT;
+"""
+
+
+@migrations()
+def m003_traffic(db: Database) -> None:
+    """The sizes that clients meet, by Kernel."""
+    _run(db, _TRAFFIC)
+
+
 def _run(db: Database, script: str) -> None:
     for statement in script.split(";\n"):
         if statement.strip():
