@@ -26,7 +26,16 @@ from nearhint_daemon.tables import TableIndex, TableKey
 from nearhint_daemon.traffic import KernelKey, Met, Traffic
 from nearhint_daemon.tuning_jobs import Wish, hint_jobs
 from nearhint_rules.metrics import Dims
-from nearhint_rules.placement import Costs, losses, mean_cost, place, removal_costs
+from nearhint_rules.placement import (
+    LOSS_PER_OCTAVE,
+    Costs,
+    distances,
+    loss_per_octave,
+    losses,
+    mean_cost,
+    place,
+    removal_costs,
+)
 from nearhint_rules.table import HINT_LIMIT, Table
 
 LEAST_GAIN = 0.01
@@ -101,8 +110,11 @@ def decide(
             return Move(wanted=tuple(new[each - len(hints)] for each in worth))
     if known_for_s < settled_s:
         return Move()
+    # A hint that goes takes its timings along: what it then costs is by distance alone.
+    rate = max(loss_per_octave(table), LOSS_PER_OCTAVE)
+    blind = distances([each.dims for each in heaviest], hints, rate=rate)
     movable = [at for at, row in enumerate(table.hints) if row.tier >= T2]
-    return Move(evicted=tuple(hints[at] for at in _spare(costs, weights, held, movable, budget)))
+    return Move(evicted=tuple(hints[at] for at in _spare(blind, weights, held, movable, budget)))
 
 
 def _worth_tuning(

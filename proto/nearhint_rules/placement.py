@@ -177,6 +177,11 @@ def losses(table: Table | None, sizes: Sequence[Dims], candidates: Sequence[Dims
     return matrix
 
 
+def distances(sizes: Sequence[Dims], candidates: Sequence[Dims], *, rate: float) -> Costs:
+    """The cost matrix where nothing is measured: `rate` an octave."""
+    return [[rate * distance(size, candidate) for candidate in candidates] for size in sizes]
+
+
 def _loss(row: HintRow | None, other: HintRow | None) -> float | None:
     if row is None or other is None or not row.ranked or not other.ranked:
         return None
