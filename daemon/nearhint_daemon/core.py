@@ -20,6 +20,7 @@ from nearhint_daemon.config import Config
 from nearhint_daemon.devices import Bench, Devices
 from nearhint_daemon.errors import DaemonError, StoreReadOnly
 from nearhint_daemon.jobs import JobQueue, Priority
+from nearhint_daemon.ladders import Ladders
 from nearhint_daemon.metrics import Metrics
 from nearhint_daemon.operations import Operations
 from nearhint_daemon.placing import Placer
@@ -162,6 +163,12 @@ class Core:
         self.restorer = Restorer(
             self.store, self.programs, self.variants, self.tables, self.publisher, self.jobs
         )
+        self.ladders = Ladders(
+            self.programs,
+            compiler_version=COMPILER_VERSION,
+            budget=config.hint_budget,
+            threads=threads,
+        )
         self.placer = Placer(
             self.store,
             self.traffic,
@@ -204,6 +211,7 @@ class Core:
         self.jobs.handle(BANDWIDTH, self.bandwidths.measure)
         await self.jobs.start()
         self._spawn("usage", self._flush_usage())
+        self._spawn("traffic", self._watch_traffic())
         self._spawn("gauges", self._set_gauges())
         self._spawn("lag", self._watch_lag())
         self._spawn("toolchain", self._check_toolchain())
@@ -257,8 +265,15 @@ class Core:
             await asyncio.sleep(USAGE_FLUSH_S)
             with suppress(StoreReadOnly):
                 await self.usage.flush()
-                await self.follow_traffic()
             await self.restorer.make_room(self.config.max_store_bytes)
+
+    async def _watch_traffic(self) -> None:
+        while True:
+            await asyncio.sleep(USAGE_FLUSH_S)
+            try:
+                await self.follow_traffic()
+            except Exception as error:  # hints stay where they are, until the next time
+                logs.warning("traffic_not_followed", problem=repr(error))
 
     async def follow_traffic(self) -> None:
         """Writes what traffic showed; hot work goes first, and hints move to where it is."""

@@ -10,6 +10,7 @@ who ask for it.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
@@ -46,11 +47,18 @@ LEAST_CALLS = 16.0
 """Decayed calls at a size, below which it is no hint: what comes once is not worth its tuning."""
 SIZES_LIMIT = 48
 """The heaviest sizes of a Kernel that a placement looks at."""
-KERNELS_A_TURN = 16
+KERNELS_A_TURN = 256
+DECISIONS_A_TURN = 8
+NEWEST = 64
+"""Measurements of a Kernel among which its Target's is looked for."""
 REFUSED_LIMIT = 4096
 REFUSED_FOR_S = 3600.0
 """How long sizes are not tried again that could not be brought to a Table."""
 T2 = 2
+
+
+Seen = tuple[int, bool, frozenset[Dims], tuple[tuple[Dims, int], ...]]
+"""What a decision was about: a Table's generation, and the traffic in octaves of shares."""
 
 
 class Observer(Protocol):
@@ -78,15 +86,14 @@ def decide(
     met: Sequence[Met],
     *,
     budget: int,
-    known_for_s: float,
-    settled_s: float,
+    is_settled: bool,
     refused: Collection[Dims] = (),
 ) -> Move:
     """What becomes of a Table's hints under the traffic `met`, the heaviest size first.
 
-    Hints are let go only where traffic has been known for `settled_s`, never one whose search has
+    Hints are let go only where traffic has been known for a while, never one whose search has
     not ended, and only as far as that costs less than half of `LEAST_GAIN`: hints that clients
-    still use stay, beyond the budget if need be. Takes milliseconds.
+    still use stay, beyond the budget if need be. Takes up to a tenth of a second.
     """
     heaviest = met[:SIZES_LIMIT]
     hints = [row.dims for row in table.hints]
@@ -108,7 +115,7 @@ def decide(
         worth = _worth_tuning(costs, weights, held, chosen)
         if worth:
             return Move(wanted=tuple(new[each - len(hints)] for each in worth))
-    if known_for_s < settled_s:
+    if not is_settled:
         return Move()
     # A hint that goes takes its timings along: what it then costs is by distance alone.
     rate = max(loss_per_octave(table), LOSS_PER_OCTAVE)
@@ -155,6 +162,19 @@ def _spare(
     return spare
 
 
+def _shares(met: Sequence[Met]) -> tuple[tuple[Dims, int], ...]:
+    """The sizes that a decision looks at, and how often each is halved in the whole."""
+    heaviest = met[:SIZES_LIMIT]
+    total = sum(each.weight for each in heaviest)
+    return tuple(
+        sorted(
+            (each.dims, round(math.log2(each.weight / total)))
+            for each in heaviest
+            if each.weight > 0
+        )
+    )
+
+
 class Placer:
     """Moves the hints of all Kernels, a few at a time."""
 
@@ -184,6 +204,7 @@ class Placer:
         self._threads = threads
         self._clock = clock
         self._observer = observer
+        self._seen: dict[TableKey, Seen] = {}
         self._open: dict[TableKey, dict[str, Dims]] = {}
         self._refused: OrderedDict[tuple[TableKey, Dims], float] = OrderedDict()
         self._looked_at: OrderedDict[KernelKey, None] = OrderedDict()
@@ -194,36 +215,44 @@ class Placer:
         for gone in self._looked_at.keys() - kernels:
             del self._looked_at[gone]
         fresh = [kernel for kernel in reversed(kernels) if kernel not in self._looked_at]
+        decisions = 0
         for namespace, kernel in [*fresh, *self._looked_at][:KERNELS_A_TURN]:
+            if decisions >= DECISIONS_A_TURN:
+                break
             self._looked_at[namespace, kernel] = None
             self._looked_at.move_to_end((namespace, kernel))
             for key in self._tables.of_kernel(namespace, kernel):
                 with suppress(QueueFull, StoreReadOnly):
-                    await self.look(key)
+                    decisions += await self.look(key)
+            await asyncio.sleep(0)  # others go first
 
-    async def look(self, key: TableKey) -> None:
-        """Moves one Table's hints, unless hints of an earlier move are still being tuned."""
+    async def look(self, key: TableKey) -> bool:
+        """Moves one Table's hints, unless hints of an earlier move are still being tuned.
+
+        Returns whether there was anything to decide: traffic or the Table had changed.
+        """
         if not self._has_ended(key):
-            return
+            return False
         table = self._tables.newest(key)
         if table is None or table.default < 0:
-            return
+            return False
         met = self._traffic.met(*key[:2])
         known_for_s = self._clock() - min((each.first_at_s for each in met), default=0.0)
+        is_settled = known_for_s >= self._traffic.half_life_s
+        refused = self._refused_of(key)
+        seen: Seen = (table.generation, is_settled, refused, _shares(met))
+        if self._seen.get(key) == seen:
+            return False
         move = await asyncio.to_thread(
-            decide,
-            table,
-            met,
-            budget=self._budget,
-            known_for_s=known_for_s,
-            settled_s=self._traffic.half_life_s,
-            refused=self._refused_of(key),
+            decide, table, met, budget=self._budget, is_settled=is_settled, refused=refused
         )
         if move.wanted:
             await self._tune(key, move.wanted)
         elif move.evicted:
             await self._publisher.drop_hints(key, move.evicted)
             self._observer.hints_evicted(len(move.evicted))
+        self._seen[key] = seen
+        return True
 
     def _has_ended(self, key: TableKey) -> bool:
         """Whether no job of the last move is open; what it did not bring is not wanted again."""
@@ -287,12 +316,13 @@ class Placer:
         if step is None:
             return None
         newest = await self._store.read(
-            lambda reading: queries.newest_measurements(reading, namespace, kernel, limit=1)
+            lambda reading: queries.newest_measurements(reading, namespace, kernel, limit=NEWEST)
         )
+        threads = next((row.threads for row in newest if row.target == target), self._threads)
         return Wish(
             table_key=key,
             fallback=step.fallback,
             dims=met.dims,
             near={new: sizes[old] for new, old in step.renamed.items()},
-            threads=newest[0].threads if newest else self._threads,
+            threads=threads,
         )

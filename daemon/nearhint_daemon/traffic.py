@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from nearhint_daemon.errors import KernelUnknown
+from nearhint_daemon.errors import DaemonError
 from nearhint_daemon.lowered import Step, dims_at
 from nearhint_daemon.programs import Programs
 from nearhint_daemon.sizes_text import parse_sizes
@@ -280,8 +280,8 @@ class Traffic:
         for kind in TARGET_KINDS:
             try:
                 steps += (await self._programs.lowered((namespace, program, kind))).steps
-            except KernelUnknown:
-                continue
+            except (DaemonError, RulesError):
+                continue  # not lowered for that kind, or not readable any more
         if steps:
             self._steps[namespace, program] = steps
             if len(self._steps) > PROGRAMS_KEPT:

@@ -40,7 +40,7 @@ _ODD_PARTS = (1, *(n for n in range(3, 200, 2) if all(n % d for d in range(3, n,
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """A hint of a Kernel, and sizes of the Program's symbols that give it."""
+    """A hint of a Kernel, and sizes of all of the Program's symbols that give it."""
 
     sizes: Mapping[str, int]
     dims: Dims
@@ -87,17 +87,18 @@ def reachable_ladder(
     whole = {name: _closed(name, bounds) for name, bounds in ranges.items()}
     known = {name: whole.get(name) or _closed(name, (1, None)) for name in names}
     closed = list(known.values())
-    middle = dict(zip(known, _middle(closed), strict=True))
+    bounds = whole | known
+    middle = dict(zip(bounds, _middle(list(bounds.values())), strict=True))
     rungs: dict[Dims, Rung] = {}
     for sizes in given:
         stated = {name: ranges.get(name, (1, None)) for name in known}
         _within(tuple(sizes.get(name, 0) for name in known), stated, closed)
-        _keep(rungs, exprs, sizes)
+        _keep(rungs, exprs, middle | dict(sizes))
     first = list(rungs)
     budget = min(limit, HINT_LIMIT)
     if len(names) <= sum(1 for expr in exprs if ex.symbols_of(expr)):
         for point in _box(closed, budget):
-            _keep(rungs, exprs, dict(zip(known, point, strict=True)))
+            _keep(rungs, exprs, middle | dict(zip(known, point, strict=True)))
     else:  # fewer sizes than symbols: steps of the sizes, and symbols that give them
         extents = [_extent(expr, known) for expr in exprs]
         for target in _box(extents, budget):

@@ -12,6 +12,7 @@ times what the Table's measured pairs lose an octave.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -98,7 +99,7 @@ class _Search:
     def cost(self, chosen: Collection[int]) -> float:
         """The mean of each size's least cost."""
         return sum(
-            weight * min((row[each] for each in chosen), default=float("inf"))
+            weight * min((row[each] for each in chosen), default=math.inf)
             for weight, row in self._rows
         )
 
@@ -119,25 +120,39 @@ class _Search:
         return best
 
     def swap(self, chosen: Sequence[int], fixed: Collection[int]) -> list[int] | None:
-        """The best exchange of one chosen candidate for another; None: none helps."""
-        before = self.cost(chosen)
-        best, least = None, before - _EPSILON
-        movable = [each for each in chosen if each not in fixed]
-        for removed in movable:
-            kept = [each for each in chosen if each != removed]
-            nearest = [
-                min((row[each] for each in kept), default=float("inf")) for _, row in self._rows
-            ]
-            for candidate in range(self._width):
-                if candidate in chosen:
-                    continue
-                cost = sum(
-                    weight * min(held, row[candidate])
-                    for (weight, row), held in zip(self._rows, nearest, strict=True)
-                )
-                if cost < least:
-                    best, least = sorted([*kept, candidate]), cost - _EPSILON
+        """The best exchange of one chosen candidate for another; None: none helps.
+
+        All exchanges for one candidate are reckoned together, from each size's two cheapest
+        (Schubert and Rousseeuw, Faster k-medoids clustering, 2019).
+        """
+        movable = {each: 0.0 for each in chosen if each not in fixed}
+        if not movable:
+            return None
+        nearest = [_two_cheapest(row, chosen) for _, row in self._rows]
+        best, least = None, self.cost(chosen) - _EPSILON
+        for candidate in range(self._width):
+            if candidate in chosen:
+                continue
+            kept = 0.0
+            lost = dict(movable)
+            for (weight, row), (first, second, holder) in zip(self._rows, nearest, strict=True):
+                cost = row[candidate]
+                with_holder = min(first, cost)
+                kept += weight * with_holder
+                if holder in lost:
+                    lost[holder] += weight * (min(second, cost) - with_holder)
+            removed = min(lost, key=lambda each: (lost[each], each))
+            if kept + lost[removed] < least:
+                others = [each for each in chosen if each != removed]
+                best, least = sorted([*others, candidate]), kept + lost[removed] - _EPSILON
         return best
+
+
+def _two_cheapest(row: Sequence[float], chosen: Sequence[int]) -> tuple[float, float, int]:
+    """The least cost and the next among `chosen`, and which has the least."""
+    order = sorted(chosen, key=lambda each: (row[each], each))[:2]
+    second = row[order[1]] if len(order) > 1 else math.inf
+    return row[order[0]], second, order[0]
 
 
 def measured_loss(table: Table | None, size: Dims, hint: Dims) -> float | None:

@@ -22,7 +22,7 @@ from nearhint_daemon.usage import Used
 from nearhint_proto.v1 import kernel_service_pb2
 from nearhint_proto.v1 import worker_pb2 as pb
 from nearhint_rules.hints import bucket
-from nearhint_rules.ladder import distance
+from nearhint_rules.ladder import HINT_BUDGET, distance, ladder
 
 BUDGET = 4
 HALF_LIFE_S = 60.0
@@ -291,5 +291,44 @@ def test_hot_sizes_are_tuned_first(tmp_path: Path) -> None:
             operation = await daemon.client.ensure(registered, *sizes, priority=priority)
             await daemon.client.finished(operation.id)
             assert set(order[:2]) == {512, 2048}
+
+    asyncio.run(scenario())
+
+
+def test_whoever_asks_without_sizes_gets_a_ladder_over_the_ranges(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path, measure_memory_bytes=2**50, hint_budget=5) as daemon:
+            registered = await daemon.client.register(chain(2, high=4096))
+            operation = await daemon.client.tuned(registered)
+            assert operation.failed == 0
+            expected = sorted(ladder({"s0": (2, 4096)}, 5))
+            for table in await daemon.client.tables_of(registered):
+                assert [tuple(row.dims) for row in table.hints] == expected
+                assert all(row.tier == 2 for row in table.hints)
+            asked = dict(daemon.bench.asked)
+            # Once more: nothing is left to do.
+            await daemon.client.tuned(registered)
+            assert dict(daemon.bench.asked) == asked
+
+    asyncio.run(scenario())
+
+
+def test_a_ladder_of_some_kernels_leaves_the_others_alone(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path, measure_memory_bytes=2**50) as daemon:
+            registered = await daemon.client.register(chain(2, high=4096))
+            first, second = kernels_in(registered.plan)
+            response = await daemon.client.kernels.EnsureKernels(
+                kernel_service_pb2.EnsureKernelsRequest(
+                    program_id=registered.program_id,
+                    target_id=registered.target_id,
+                    kernels=[first],
+                ),
+                timeout=20,
+            )
+            await daemon.client.finished(response.operation.id)
+            tables = {table.kernel: table for table in await daemon.client.tables_of(registered)}
+            assert len(tables[first].hints) == HINT_BUDGET
+            assert second not in tables
 
     asyncio.run(scenario())

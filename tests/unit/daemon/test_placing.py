@@ -9,8 +9,6 @@ from nearhint_daemon.traffic import Met
 from nearhint_rules.metrics import Dims
 from nearhint_rules.table import HINT_LIMIT, HintRow, Table
 
-SETTLED_S = 600.0
-
 
 def traffic(weights: dict[int, float]) -> list[Met]:
     """One-dimensional sizes with their weights, the heaviest first."""
@@ -33,15 +31,14 @@ def moved(
     weights: dict[int, float],
     *,
     budget: int = 8,
-    known_for_s: float = SETTLED_S,
+    is_settled: bool = True,
     refused: tuple[Dims, ...] = (),
 ) -> Move:
     return decide(
         made,
         traffic(weights),
         budget=budget,
-        known_for_s=known_for_s,
-        settled_s=SETTLED_S,
+        is_settled=is_settled,
         refused=refused,
     )
 
@@ -115,7 +112,7 @@ def test_no_more_hints_are_wanted_than_the_budget_has_room_for() -> None:
 def test_hints_that_traffic_left_go_once_it_is_known() -> None:
     made = apart_by_winner(16, 32, 4096)
     weights = {4096: 900.0}
-    assert moved(made, weights, budget=1, known_for_s=SETTLED_S / 2) == Move()
+    assert moved(made, weights, budget=1, is_settled=False) == Move()
     assert moved(made, weights, budget=1).evicted == ((16,), (32,))
     assert moved(made, weights, budget=2).evicted == ((16,),)
     assert moved(made, weights, budget=3) == Move()

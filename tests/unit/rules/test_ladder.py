@@ -193,5 +193,12 @@ def test_wanted_sizes_of_the_program_come_first() -> None:
     assert len(rungs) == 3
 
 
+def test_a_rung_has_sizes_for_symbols_that_its_kernel_does_not_use() -> None:
+    rungs = reachable_ladder([S0], {"s0": (16, 64), "s1": (4, 400)}, given=[{"s0": 20, "s1": 7}])
+    assert rungs[0].sizes == {"s0": 20, "s1": 7}
+    assert all(rung.sizes["s1"] == 40 for rung in rungs[1:])
+    assert len(rungs) > 1
+
+
 def test_a_symbol_without_a_range_is_positive() -> None:
     assert all(rung.dims[0] >= 1 for rung in reachable_ladder([S0], {}, 4))
