@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from nearhint_daemon import acts
 from nearhint_daemon.acts import Act
 from nearhint_daemon.editing import compacted, lost_hints, position_of, without_variants
 from nearhint_daemon.errors import TableChanged, TableUnknown, WorkerRefused
-from nearhint_daemon.hint_uses import calls_by_bucket
-from nearhint_daemon.programs import Programs
 from nearhint_daemon.quarantine import Quarantine
 from nearhint_daemon.store import Store, Writing, queries
 from nearhint_daemon.store.rows import JobRow, MeasurementRow, VariantRow
 from nearhint_daemon.store.store import DAEMON
 from nearhint_daemon.tables import TableIndex, TableKey
 from nearhint_daemon.tasks import Task
+from nearhint_daemon.traffic import Traffic
 from nearhint_proto import convert
 from nearhint_proto.v1 import types_pb2
 from nearhint_proto.v1 import worker_pb2 as pb
@@ -80,14 +79,14 @@ class Publisher:
         self,
         store: Store,
         tables: TableIndex,
-        programs: Programs,
+        traffic: Traffic,
         quarantine: Quarantine,
         *,
         clock: Callable[[], float],
     ) -> None:
         self._store = store
         self._tables = tables
-        self._programs = programs
+        self._traffic = traffic
         self._quarantine = quarantine
         self._clock = clock
         self._locks: defaultdict[TableKey, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -108,7 +107,7 @@ class Publisher:
             table = self._tables.newest(key) or _empty(key, task.kernel.symbols.split())
             timed = self._unbarred(timed, table)
             table = with_hint(table, task.dims, task.fallback.id, timed, tier=tier)
-            evicted = await self._evicted(table, task)
+            evicted = self._evicted(table, task)
             kept = tuple(row for row in table.hints if row.dims not in evicted)
             table = compacted(replace(table, hints=kept, reason=""))
             if evicted:
@@ -175,18 +174,22 @@ class Publisher:
             raise TableChanged("the default Variant was not timed, or is quarantined since")
         return replace(timed, variants=kept)
 
-    async def _evicted(self, table: Table, task: Task) -> set[tuple[int, ...]]:
+    async def drop_hints(self, key: TableKey, hints: Collection[tuple[int, ...]]) -> None:
+        """Takes hints out of a Table, which may be asked for again; at least one stays."""
+        async with self._locks[key]:
+            table = self._tables.newest(key)
+            if table is None:
+                return
+            kept = tuple(row for row in table.hints if row.dims not in hints)
+            if not kept or len(kept) == len(table.hints):
+                return
+            await self._forget(key, {row.dims for row in table.hints if row not in kept})
+            await self._tables.publish(compacted(replace(table, hints=kept)))
+
+    def _evicted(self, table: Table, task: Task) -> set[tuple[int, ...]]:
         if len(table.hints) <= HINT_LIMIT:
             return set()
-        calls = await calls_by_bucket(
-            self._store,
-            self._programs,
-            namespace=table.namespace,
-            kernel=table.kernel,
-            target_kind=task.target.kind,
-        )
-        uses = {row.dims: calls[bucket(row.dims)] for row in table.hints}
-        return set(to_evict(uses, keep={task.dims}))
+        return set(to_evict(self._traffic.uses(table), keep={task.dims}))
 
     async def _forget(self, key: TableKey, hints: set[tuple[int, ...]]) -> None:
         """Lets evicted hints be asked for again."""
@@ -198,8 +201,9 @@ class Publisher:
         """How the keys of the jobs that tune these hints start."""
         namespace, kernel, target = key
         return [
-            f"{kind}/{namespace}/{kernel}/{target}/{'x'.join(map(str, bucket(dims)))}/"
+            f"{kind}/{namespace}/{kernel}/{target}/{'x'.join(map(str, each))}/"
             for dims in sorted(hints)
+            for each in sorted({dims, bucket(dims)})
             for kind in ("tune1", "tune2")
         ]
 

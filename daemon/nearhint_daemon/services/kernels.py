@@ -69,7 +69,7 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
     async def EnsureKernels(  # noqa: N802 - the protocol's name
         self, request: pb.EnsureKernelsRequest, context: Context
     ) -> pb.EnsureKernelsResponse:
-        """Asks for a Program's Kernels to be brought to T2 at sizes."""
+        """Asks for a Program's Kernels to be brought to T2 at sizes, or over their ranges."""
         namespace = read_namespace(request.namespace)
         client_id = read_text(request.client_id, field="client_id")
         if len(request.hints) > HINTS_LIMIT:
@@ -89,15 +89,27 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
             hints = [{}]  # a Program without symbols has one hint
         target = self._core.programs.target(request.target_id)
         self._core.devices.require(target.device)
-        specs = await self._core.tuner.jobs_for(
-            (namespace, request.program_id, target.kind),
-            target,
-            hints,
-            kernels=frozenset(request.kernels),
-            threads=request.threads,
-            priority=_priority(request.priority),
-            client=client_id,
-        )
+        key = (namespace, request.program_id, target.kind)
+        kernels, priority = frozenset(request.kernels), _priority(request.priority)
+        if hints:
+            specs = await self._core.tuner.jobs_for(
+                key,
+                target,
+                hints,
+                kernels=kernels,
+                threads=request.threads,
+                priority=priority,
+                client=client_id,
+            )
+        else:
+            specs = await self._core.ladders.jobs_for(
+                key,
+                target,
+                kernels=kernels,
+                threads=request.threads,
+                priority=priority,
+                client=client_id,
+            )
         rows = await self._core.jobs.ensure(specs)
         return pb.EnsureKernelsResponse(
             operation=operation_message(self._core.operations.create(rows))

@@ -192,6 +192,21 @@ def m003_acts_of_operators(db: Database) -> None:
     _run(db, _THIRD)
 
 
+_TRAFFIC = """
+CREATE TABLE traffic (
+  namespace TEXT NOT NULL DEFAULT '', kernel TEXT NOT NULL, dims TEXT NOT NULL,
+  program TEXT NOT NULL, sizes TEXT NOT NULL, weight REAL NOT NULL, first_at_s REAL NOT NULL,
+  at_s REAL NOT NULL, change_seq INTEGER NOT NULL, PRIMARY KEY (namespace, kernel, dims)
+) STRICT;
+"""
+
+
+@migrations()
+def m004_traffic(db: Database) -> None:
+    """The sizes that clients meet, by Kernel."""
+    _run(db, _TRAFFIC)
+
+
 def _run(db: Database, script: str) -> None:
     for statement in script.split(";\n"):
         if statement.strip():

@@ -15,7 +15,7 @@ from nearhint_daemon.store.rows import (
     QuarantinedVariantRow,
     QuarantineRow,
     TableRow,
-    UsageRow,
+    TrafficRow,
     VariantRow,
 )
 from nearhint_daemon.store.transactions import Reading, Writing
@@ -175,13 +175,21 @@ def launches_of_kernel(
     return tuple(reading.select(LaunchRow, clause, (namespace, kernel, limit)))
 
 
-def usage_of_kernel(reading: Reading, namespace: str, kernel: str) -> tuple[UsageRow, ...]:
-    """What clients reported for the Programs that launch a Kernel."""
-    clause = (
-        " WHERE namespace = ?1 AND program IN"
-        " (SELECT program FROM launches WHERE namespace = ?1 AND kernel = ?2)"
+def traffic(reading: Reading) -> tuple[TrafficRow, ...]:
+    """All sizes that were met, the Kernel that was met last at the end."""
+    return tuple(reading.select(TrafficRow, " ORDER BY at_s, namespace, kernel, dims"))
+
+
+def forget_traffic(
+    tx: Writing, sizes: Iterable[tuple[str, str, str]], *, kernels: Iterable[tuple[str, str]]
+) -> None:
+    """Forgets sizes of Kernels (namespace, Kernel, dims), and all sizes of Kernels."""
+    tx.connection.executemany(
+        "DELETE FROM traffic WHERE namespace = ? AND kernel = ? AND dims = ?", list(sizes)
     )
-    return tuple(reading.select(UsageRow, clause, (namespace, kernel)))
+    tx.connection.executemany(
+        "DELETE FROM traffic WHERE namespace = ? AND kernel = ?", list(kernels)
+    )
 
 
 def variants_using(reading: Reading, sha256: str) -> tuple[VariantRow, ...]:

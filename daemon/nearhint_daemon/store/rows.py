@@ -282,6 +282,24 @@ class UsageRow:
 
 
 @dataclass(frozen=True, slots=True)
+class TrafficRow:
+    """Sizes of a Kernel that clients meet: `weight` in calls, decayed to `at_s`.
+
+    `dims` are separated by spaces; `sizes` are those of `program` where they were met last.
+    """
+
+    namespace: str
+    kernel: str
+    dims: str
+    program: str
+    sizes: str
+    weight: float
+    first_at_s: float
+    at_s: float
+    change_seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class DevicePolicyRow:
     """Whether a device may be used for verifying and measuring; who said so, and when."""
 
@@ -368,6 +386,7 @@ _ALL = (
     ),
     Shape(ActRow, "acts", ("seq",)),
     Shape(UsageRow, "usage", ("namespace", "client_id", "program", "sizes")),
+    Shape(TrafficRow, "traffic", ("namespace", "kernel", "dims")),
     Shape(DevicePolicyRow, "device_policy", ("device",)),
     Shape(EventRow, "events", ("id",)),
     Shape(MetaRow, "meta", ("name",)),
@@ -390,6 +409,7 @@ Row = (
     | QuarantinedVariantRow
     | ActRow
     | UsageRow
+    | TrafficRow
     | DevicePolicyRow
     | EventRow
     | MetaRow
