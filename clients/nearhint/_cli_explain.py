@@ -31,7 +31,7 @@ from nearhint_rules.table import HintRow, Table, Timing
 Sizes = Mapping[str, int]
 
 
-def read_dims(text: str | None) -> Sizes:
+def read_dims(text: str | None, *, option: str = "--dims") -> Sizes:
     """`k0=128,k1=384` as sizes by symbol; raises `InvalidSetting`.
 
     >>> read_dims("k0=128,k1=384")
@@ -43,7 +43,7 @@ def read_dims(text: str | None) -> Sizes:
         if not part.strip():
             continue
         if not equals or not value.strip().isdecimal() or name.strip() in sizes:
-            raise InvalidSetting(name="--dims", expected="like k0=128,k1=384", value=text)
+            raise InvalidSetting(name=option, expected="like k0=128,k1=384", value=text)
         sizes[name.strip()] = int(value)
     return sizes
 

@@ -86,7 +86,7 @@ class Publisher:
             table = _compacted(replace(table, hints=kept, reason=""))
             if evicted:
                 await self._forget(key, evicted)
-            measurements = self._measurements(task, timed)
+            measurements = self.measurements(task, timed)
             return await self._tables.publish(table, measurements, hint=task.dims)
 
     async def drop_variant(self, key: TableKey, variant: str) -> None:
@@ -129,7 +129,8 @@ class Publisher:
         ]
         await self._store.write(lambda tx: queries.delete_jobs_under(tx, prefixes))
 
-    def _measurements(self, task: Task, timed: Timed) -> list[MeasurementRow]:
+    def measurements(self, task: Task, timed: Timed) -> list[MeasurementRow]:
+        """What was timed, as rows that are still to be written."""
         now = self._clock()
 
         def row(

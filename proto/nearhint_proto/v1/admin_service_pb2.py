@@ -23,10 +23,11 @@ _sym_db = _symbol_database.Default()
 
 
 from nearhint_proto.v1 import kernel_service_pb2 as nearhint__proto_dot_v1_dot_kernel__service__pb2
+from nearhint_proto.v1 import operation_service_pb2 as nearhint__proto_dot_v1_dot_operation__service__pb2
 from nearhint_proto.v1 import types_pb2 as nearhint__proto_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%nearhint_proto/v1/admin_service.proto\x12\x0bnearhint.v1\x1a&nearhint_proto/v1/kernel_service.proto\x1a\x1dnearhint_proto/v1/types.proto\"\x16\n\x14GetServerInfoRequest\"\x93\x01\n\x15GetServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x14\n\x0cprotocol_min\x18\x02 \x01(\r\x12\x14\n\x0cprotocol_max\x18\x03 \x01(\r\x12\x10\n\x08\x66\x65\x61tures\x18\x04 \x03(\t\x12\x11\n\tdaemon_id\x18\x05 \x01(\t\x12\x18\n\x10\x63ompiler_version\x18\x06 \x01(\t\"\xa9\x01\n\x0c\x44\x65viceStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12#\n\x06\x64\x65vice\x18\x02 \x01(\x0b\x32\x13.nearhint.v1.Device\x12\x11\n\ttarget_id\x18\x03 \x01(\t\x12)\n\x06policy\x18\x04 \x01(\x0e\x32\x19.nearhint.v1.DevicePolicy\x12\x17\n\x0fis_worker_ready\x18\x05 \x01(\x08\x12\x0f\n\x07problem\x18\x06 \x01(\t\"\x12\n\x10GetStatusRequest\"\xbe\x03\n\x11GetStatusResponse\x12\r\n\x05state\x18\x01 \x01(\t\x12*\n\x07\x64\x65vices\x18\x02 \x03(\x0b\x32\x19.nearhint.v1.DeviceStatus\x12\x10\n\x08programs\x18\x03 \x01(\x04\x12\x0f\n\x07kernels\x18\x04 \x01(\x04\x12\x10\n\x08variants\x18\x05 \x01(\x04\x12\x14\n\x0cmeasurements\x18\x06 \x01(\x04\x12\x11\n\tartifacts\x18\x07 \x01(\x04\x12\x43\n\x0bqueued_jobs\x18\x08 \x03(\x0b\x32..nearhint.v1.GetStatusResponse.QueuedJobsEntry\x12\x14\n\x0crunning_jobs\x18\t \x01(\x04\x12\x14\n\x0c\x63ompiles_run\x18\n \x01(\x04\x12\x13\n\x0bquarantined\x18\x0b \x01(\x04\x12\x18\n\x10store_size_bytes\x18\x0c \x01(\x04\x12\x12\n\nchange_seq\x18\r \x01(\x04\x12\x17\n\x0fmetrics_address\x18\x0e \x01(\t\x12\x10\n\x08problems\x18\x0f \x03(\t\x1a\x31\n\x0fQueuedJobsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"b\n\x16SetDevicePolicyRequest\x12\x0e\n\x06\x64\x65vice\x18\x01 \x01(\t\x12)\n\x06policy\x18\x02 \x01(\x0e\x32\x19.nearhint.v1.DevicePolicy\x12\r\n\x05\x61\x63tor\x18\x03 \x01(\t\"E\n\x17SetDevicePolicyResponse\x12*\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x19.nearhint.v1.DeviceStatus\"N\n\x12ListKernelsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x11\n\tnamespace\x18\x03 \x01(\t\"\xd0\x01\n\rKernelSummary\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05title\x18\x02 \x01(\t\x12\x0f\n\x07symbols\x18\x03 \x03(\t\x12\x34\n\x05tiers\x18\x04 \x03(\x0b\x32%.nearhint.v1.KernelSummary.TiersEntry\x12\r\n\x05hints\x18\x05 \x01(\r\x12\x10\n\x08programs\x18\x06 \x01(\r\x12\x0e\n\x06reason\x18\x07 \x01(\t\x1a,\n\nTiersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\"[\n\x13ListKernelsResponse\x12+\n\x07kernels\x18\x01 \x03(\x0b\x32\x1a.nearhint.v1.KernelSummary\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"^\n\x14\x45xplainKernelRequest\x12\x0e\n\x06kernel\x18\x01 \x01(\t\x12#\n\x04\x64ims\x18\x02 \x01(\x0b\x32\x15.nearhint.v1.SizeHint\x12\x11\n\tnamespace\x18\x03 \x01(\t\"\xb3\x01\n\x11MeasurementRecord\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0f\n\x07subject\x18\x02 \x01(\t\x12\x0c\n\x04\x64ims\x18\x03 \x03(\x04\x12#\n\x06timing\x18\x04 \x01(\x0b\x32\x13.nearhint.v1.Timing\x12\x12\n\nconditions\x18\x05 \x01(\t\x12\x15\n\rmeasured_at_s\x18\x06 \x01(\x01\x12\x11\n\tdaemon_id\x18\x07 \x01(\t\x12\x0e\n\x06origin\x18\x08 \x01(\t\"\x87\x01\n\rCopyBandwidth\x12#\n\x06timing\x18\x01 \x01(\x0b\x32\x13.nearhint.v1.Timing\x12\x13\n\x0b\x62ytes_moved\x18\x02 \x01(\x04\x12\x12\n\nconditions\x18\x03 \x01(\t\x12\x15\n\rmeasured_at_s\x18\x04 \x01(\x01\x12\x11\n\tdaemon_id\x18\x05 \x01(\t\"\xff\x04\n\x15\x45xplainKernelResponse\x12*\n\x06kernel\x18\x01 \x01(\x0b\x32\x1a.nearhint.v1.KernelSummary\x12\n\n\x02ir\x18\x02 \x01(\t\x12&\n\x0b\x62ytes_moved\x18\x03 \x01(\x0b\x32\x11.nearhint.v1.Expr\x12\"\n\x06tables\x18\x04 \x03(\x0b\x32\x12.nearhint.v1.Table\x12\x34\n\x0cmeasurements\x18\x05 \x03(\x0b\x32\x1e.nearhint.v1.MeasurementRecord\x12\x46\n\nselections\x18\x06 \x03(\x0b\x32\x32.nearhint.v1.ExplainKernelResponse.SelectionsEntry\x12\x10\n\x08rejected\x18\x07 \x03(\t\x12\x12\n\nprovenance\x18\x08 \x03(\t\x12%\n\nbytes_read\x18\t \x01(\x0b\x32\x11.nearhint.v1.Expr\x12(\n\rbytes_written\x18\n \x01(\x0b\x32\x11.nearhint.v1.Expr\x12O\n\x0f\x63opy_bandwidths\x18\x0b \x03(\x0b\x32\x36.nearhint.v1.ExplainKernelResponse.CopyBandwidthsEntry\x1aI\n\x0fSelectionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12%\n\x05value\x18\x02 \x01(\x0b\x32\x16.nearhint.v1.Selection:\x02\x38\x01\x1aQ\n\x13\x43opyBandwidthsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.nearhint.v1.CopyBandwidth:\x02\x38\x01*x\n\x0c\x44\x65vicePolicy\x12\x1d\n\x19\x44\x45VICE_POLICY_UNSPECIFIED\x10\x00\x12\x18\n\x14\x44\x45VICE_POLICY_ALWAYS\x10\x01\x12\x16\n\x12\x44\x45VICE_POLICY_IDLE\x10\x02\x12\x17\n\x13\x44\x45VICE_POLICY_NEVER\x10\x03\x32\xba\x03\n\x0c\x41\x64minService\x12V\n\rGetServerInfo\x12!.nearhint.v1.GetServerInfoRequest\x1a\".nearhint.v1.GetServerInfoResponse\x12J\n\tGetStatus\x12\x1d.nearhint.v1.GetStatusRequest\x1a\x1e.nearhint.v1.GetStatusResponse\x12\\\n\x0fSetDevicePolicy\x12#.nearhint.v1.SetDevicePolicyRequest\x1a$.nearhint.v1.SetDevicePolicyResponse\x12P\n\x0bListKernels\x12\x1f.nearhint.v1.ListKernelsRequest\x1a .nearhint.v1.ListKernelsResponse\x12V\n\rExplainKernel\x12!.nearhint.v1.ExplainKernelRequest\x1a\".nearhint.v1.ExplainKernelResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%nearhint_proto/v1/admin_service.proto\x12\x0bnearhint.v1\x1a&nearhint_proto/v1/kernel_service.proto\x1a)nearhint_proto/v1/operation_service.proto\x1a\x1dnearhint_proto/v1/types.proto\"\x16\n\x14GetServerInfoRequest\"\x93\x01\n\x15GetServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x14\n\x0cprotocol_min\x18\x02 \x01(\r\x12\x14\n\x0cprotocol_max\x18\x03 \x01(\r\x12\x10\n\x08\x66\x65\x61tures\x18\x04 \x03(\t\x12\x11\n\tdaemon_id\x18\x05 \x01(\t\x12\x18\n\x10\x63ompiler_version\x18\x06 \x01(\t\"\xa9\x01\n\x0c\x44\x65viceStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12#\n\x06\x64\x65vice\x18\x02 \x01(\x0b\x32\x13.nearhint.v1.Device\x12\x11\n\ttarget_id\x18\x03 \x01(\t\x12)\n\x06policy\x18\x04 \x01(\x0e\x32\x19.nearhint.v1.DevicePolicy\x12\x17\n\x0fis_worker_ready\x18\x05 \x01(\x08\x12\x0f\n\x07problem\x18\x06 \x01(\t\"\x12\n\x10GetStatusRequest\"\xbe\x03\n\x11GetStatusResponse\x12\r\n\x05state\x18\x01 \x01(\t\x12*\n\x07\x64\x65vices\x18\x02 \x03(\x0b\x32\x19.nearhint.v1.DeviceStatus\x12\x10\n\x08programs\x18\x03 \x01(\x04\x12\x0f\n\x07kernels\x18\x04 \x01(\x04\x12\x10\n\x08variants\x18\x05 \x01(\x04\x12\x14\n\x0cmeasurements\x18\x06 \x01(\x04\x12\x11\n\tartifacts\x18\x07 \x01(\x04\x12\x43\n\x0bqueued_jobs\x18\x08 \x03(\x0b\x32..nearhint.v1.GetStatusResponse.QueuedJobsEntry\x12\x14\n\x0crunning_jobs\x18\t \x01(\x04\x12\x14\n\x0c\x63ompiles_run\x18\n \x01(\x04\x12\x13\n\x0bquarantined\x18\x0b \x01(\x04\x12\x18\n\x10store_size_bytes\x18\x0c \x01(\x04\x12\x12\n\nchange_seq\x18\r \x01(\x04\x12\x17\n\x0fmetrics_address\x18\x0e \x01(\t\x12\x10\n\x08problems\x18\x0f \x03(\t\x1a\x31\n\x0fQueuedJobsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"b\n\x16SetDevicePolicyRequest\x12\x0e\n\x06\x64\x65vice\x18\x01 \x01(\t\x12)\n\x06policy\x18\x02 \x01(\x0e\x32\x19.nearhint.v1.DevicePolicy\x12\r\n\x05\x61\x63tor\x18\x03 \x01(\t\"E\n\x17SetDevicePolicyResponse\x12*\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x19.nearhint.v1.DeviceStatus\"N\n\x12ListKernelsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x11\n\tnamespace\x18\x03 \x01(\t\"\xd0\x01\n\rKernelSummary\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05title\x18\x02 \x01(\t\x12\x0f\n\x07symbols\x18\x03 \x03(\t\x12\x34\n\x05tiers\x18\x04 \x03(\x0b\x32%.nearhint.v1.KernelSummary.TiersEntry\x12\r\n\x05hints\x18\x05 \x01(\r\x12\x10\n\x08programs\x18\x06 \x01(\r\x12\x0e\n\x06reason\x18\x07 \x01(\t\x1a,\n\nTiersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\"[\n\x13ListKernelsResponse\x12+\n\x07kernels\x18\x01 \x03(\x0b\x32\x1a.nearhint.v1.KernelSummary\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"^\n\x14\x45xplainKernelRequest\x12\x0e\n\x06kernel\x18\x01 \x01(\t\x12#\n\x04\x64ims\x18\x02 \x01(\x0b\x32\x15.nearhint.v1.SizeHint\x12\x11\n\tnamespace\x18\x03 \x01(\t\"\xb3\x01\n\x11MeasurementRecord\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0f\n\x07subject\x18\x02 \x01(\t\x12\x0c\n\x04\x64ims\x18\x03 \x03(\x04\x12#\n\x06timing\x18\x04 \x01(\x0b\x32\x13.nearhint.v1.Timing\x12\x12\n\nconditions\x18\x05 \x01(\t\x12\x15\n\rmeasured_at_s\x18\x06 \x01(\x01\x12\x11\n\tdaemon_id\x18\x07 \x01(\t\x12\x0e\n\x06origin\x18\x08 \x01(\t\"\x87\x01\n\rCopyBandwidth\x12#\n\x06timing\x18\x01 \x01(\x0b\x32\x13.nearhint.v1.Timing\x12\x13\n\x0b\x62ytes_moved\x18\x02 \x01(\x04\x12\x12\n\nconditions\x18\x03 \x01(\t\x12\x15\n\rmeasured_at_s\x18\x04 \x01(\x01\x12\x11\n\tdaemon_id\x18\x05 \x01(\t\"\xff\x04\n\x15\x45xplainKernelResponse\x12*\n\x06kernel\x18\x01 \x01(\x0b\x32\x1a.nearhint.v1.KernelSummary\x12\n\n\x02ir\x18\x02 \x01(\t\x12&\n\x0b\x62ytes_moved\x18\x03 \x01(\x0b\x32\x11.nearhint.v1.Expr\x12\"\n\x06tables\x18\x04 \x03(\x0b\x32\x12.nearhint.v1.Table\x12\x34\n\x0cmeasurements\x18\x05 \x03(\x0b\x32\x1e.nearhint.v1.MeasurementRecord\x12\x46\n\nselections\x18\x06 \x03(\x0b\x32\x32.nearhint.v1.ExplainKernelResponse.SelectionsEntry\x12\x10\n\x08rejected\x18\x07 \x03(\t\x12\x12\n\nprovenance\x18\x08 \x03(\t\x12%\n\nbytes_read\x18\t \x01(\x0b\x32\x11.nearhint.v1.Expr\x12(\n\rbytes_written\x18\n \x01(\x0b\x32\x11.nearhint.v1.Expr\x12O\n\x0f\x63opy_bandwidths\x18\x0b \x03(\x0b\x32\x36.nearhint.v1.ExplainKernelResponse.CopyBandwidthsEntry\x1aI\n\x0fSelectionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12%\n\x05value\x18\x02 \x01(\x0b\x32\x16.nearhint.v1.Selection:\x02\x38\x01\x1aQ\n\x13\x43opyBandwidthsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.nearhint.v1.CopyBandwidth:\x02\x38\x01\"\xc3\x01\n\x14MeasureRegretRequest\x12\x0e\n\x06kernel\x18\x01 \x01(\t\x12\x11\n\ttarget_id\x18\x02 \x01(\t\x12\r\n\x05sizes\x18\x03 \x01(\r\x12!\n\x02\x61t\x18\x04 \x03(\x0b\x32\x15.nearhint.v1.SizeHint\x12\x0c\n\x04seed\x18\x05 \x01(\x04\x12\x11\n\tselectors\x18\x06 \x03(\t\x12\x0f\n\x07threads\x18\x07 \x01(\r\x12\x11\n\tclient_id\x18\x08 \x01(\t\x12\x11\n\tnamespace\x18\t \x01(\t\"o\n\nRegretPlan\x12\x11\n\ttarget_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x10\n\x08selector\x18\x03 \x01(\t\x12(\n\x06points\x18\x04 \x03(\x0b\x32\x18.nearhint.v1.RegretPoint\"\x1b\n\x0bRegretPoint\x12\x0c\n\x04\x64ims\x18\x01 \x03(\x04\"z\n\x15MeasureRegretResponse\x12)\n\toperation\x18\x01 \x01(\x0b\x32\x16.nearhint.v1.Operation\x12\x0e\n\x06kernel\x18\x02 \x01(\t\x12&\n\x05plans\x18\x03 \x03(\x0b\x32\x17.nearhint.v1.RegretPlan\"\x96\x01\n\x10GetRegretRequest\x12\x0e\n\x06kernel\x18\x01 \x01(\t\x12\x11\n\ttarget_id\x18\x02 \x01(\t\x12\x11\n\tselectors\x18\x03 \x03(\t\x12\x12\n\ngeneration\x18\x04 \x01(\x04\x12\x11\n\tpage_size\x18\x05 \x01(\r\x12\x12\n\npage_token\x18\x06 \x01(\t\x12\x11\n\tnamespace\x18\x07 \x01(\t\"\xb7\x02\n\x0cRegretRecord\x12\x11\n\ttarget_id\x18\x01 \x01(\t\x12\x0c\n\x04\x64ims\x18\x02 \x03(\x04\x12\x10\n\x08selector\x18\x03 \x01(\t\x12\x0e\n\x06served\x18\x04 \x01(\t\x12\x17\n\x0fserved_schedule\x18\x05 \x01(\t\x12\x11\n\tserved_ns\x18\x06 \x01(\x04\x12\x0c\n\x04\x62\x65st\x18\x07 \x01(\t\x12\x15\n\rbest_schedule\x18\x08 \x01(\t\x12\x0f\n\x07\x62\x65st_ns\x18\t \x01(\x04\x12\x0e\n\x06regret\x18\n \x01(\x01\x12\r\n\x05noise\x18\x0b \x01(\x01\x12\x13\n\x0bslower_than\x18\x0c \x03(\t\x12\x12\n\ngeneration\x18\r \x01(\x04\x12\x10\n\x08\x66\x61llback\x18\x0e \x01(\t\x12\x15\n\rmeasured_at_s\x18\x0f \x01(\x01\x12\x11\n\tdaemon_id\x18\x10 \x01(\t\"y\n\x11GetRegretResponse\x12\x0e\n\x06kernel\x18\x01 \x01(\t\x12\x0f\n\x07symbols\x18\x02 \x03(\t\x12*\n\x07records\x18\x03 \x03(\x0b\x32\x19.nearhint.v1.RegretRecord\x12\x17\n\x0fnext_page_token\x18\x04 \x01(\t*x\n\x0c\x44\x65vicePolicy\x12\x1d\n\x19\x44\x45VICE_POLICY_UNSPECIFIED\x10\x00\x12\x18\n\x14\x44\x45VICE_POLICY_ALWAYS\x10\x01\x12\x16\n\x12\x44\x45VICE_POLICY_IDLE\x10\x02\x12\x17\n\x13\x44\x45VICE_POLICY_NEVER\x10\x03\x32\xde\x04\n\x0c\x41\x64minService\x12V\n\rGetServerInfo\x12!.nearhint.v1.GetServerInfoRequest\x1a\".nearhint.v1.GetServerInfoResponse\x12J\n\tGetStatus\x12\x1d.nearhint.v1.GetStatusRequest\x1a\x1e.nearhint.v1.GetStatusResponse\x12\\\n\x0fSetDevicePolicy\x12#.nearhint.v1.SetDevicePolicyRequest\x1a$.nearhint.v1.SetDevicePolicyResponse\x12P\n\x0bListKernels\x12\x1f.nearhint.v1.ListKernelsRequest\x1a .nearhint.v1.ListKernelsResponse\x12V\n\rExplainKernel\x12!.nearhint.v1.ExplainKernelRequest\x1a\".nearhint.v1.ExplainKernelResponse\x12V\n\rMeasureRegret\x12!.nearhint.v1.MeasureRegretRequest\x1a\".nearhint.v1.MeasureRegretResponse\x12J\n\tGetRegret\x12\x1d.nearhint.v1.GetRegretRequest\x1a\x1e.nearhint.v1.GetRegretResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,44 +42,58 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EXPLAINKERNELRESPONSE_SELECTIONSENTRY']._serialized_options = b'8\001'
   _globals['_EXPLAINKERNELRESPONSE_COPYBANDWIDTHSENTRY']._loaded_options = None
   _globals['_EXPLAINKERNELRESPONSE_COPYBANDWIDTHSENTRY']._serialized_options = b'8\001'
-  _globals['_DEVICEPOLICY']._serialized_start=2553
-  _globals['_DEVICEPOLICY']._serialized_end=2673
-  _globals['_GETSERVERINFOREQUEST']._serialized_start=125
-  _globals['_GETSERVERINFOREQUEST']._serialized_end=147
-  _globals['_GETSERVERINFORESPONSE']._serialized_start=150
-  _globals['_GETSERVERINFORESPONSE']._serialized_end=297
-  _globals['_DEVICESTATUS']._serialized_start=300
-  _globals['_DEVICESTATUS']._serialized_end=469
-  _globals['_GETSTATUSREQUEST']._serialized_start=471
-  _globals['_GETSTATUSREQUEST']._serialized_end=489
-  _globals['_GETSTATUSRESPONSE']._serialized_start=492
-  _globals['_GETSTATUSRESPONSE']._serialized_end=938
-  _globals['_GETSTATUSRESPONSE_QUEUEDJOBSENTRY']._serialized_start=889
-  _globals['_GETSTATUSRESPONSE_QUEUEDJOBSENTRY']._serialized_end=938
-  _globals['_SETDEVICEPOLICYREQUEST']._serialized_start=940
-  _globals['_SETDEVICEPOLICYREQUEST']._serialized_end=1038
-  _globals['_SETDEVICEPOLICYRESPONSE']._serialized_start=1040
-  _globals['_SETDEVICEPOLICYRESPONSE']._serialized_end=1109
-  _globals['_LISTKERNELSREQUEST']._serialized_start=1111
-  _globals['_LISTKERNELSREQUEST']._serialized_end=1189
-  _globals['_KERNELSUMMARY']._serialized_start=1192
-  _globals['_KERNELSUMMARY']._serialized_end=1400
-  _globals['_KERNELSUMMARY_TIERSENTRY']._serialized_start=1356
-  _globals['_KERNELSUMMARY_TIERSENTRY']._serialized_end=1400
-  _globals['_LISTKERNELSRESPONSE']._serialized_start=1402
-  _globals['_LISTKERNELSRESPONSE']._serialized_end=1493
-  _globals['_EXPLAINKERNELREQUEST']._serialized_start=1495
-  _globals['_EXPLAINKERNELREQUEST']._serialized_end=1589
-  _globals['_MEASUREMENTRECORD']._serialized_start=1592
-  _globals['_MEASUREMENTRECORD']._serialized_end=1771
-  _globals['_COPYBANDWIDTH']._serialized_start=1774
-  _globals['_COPYBANDWIDTH']._serialized_end=1909
-  _globals['_EXPLAINKERNELRESPONSE']._serialized_start=1912
-  _globals['_EXPLAINKERNELRESPONSE']._serialized_end=2551
-  _globals['_EXPLAINKERNELRESPONSE_SELECTIONSENTRY']._serialized_start=2395
-  _globals['_EXPLAINKERNELRESPONSE_SELECTIONSENTRY']._serialized_end=2468
-  _globals['_EXPLAINKERNELRESPONSE_COPYBANDWIDTHSENTRY']._serialized_start=2470
-  _globals['_EXPLAINKERNELRESPONSE_COPYBANDWIDTHSENTRY']._serialized_end=2551
-  _globals['_ADMINSERVICE']._serialized_start=2676
-  _globals['_ADMINSERVICE']._serialized_end=3118
+  _globals['_DEVICEPOLICY']._serialized_start=3650
+  _globals['_DEVICEPOLICY']._serialized_end=3770
+  _globals['_GETSERVERINFOREQUEST']._serialized_start=168
+  _globals['_GETSERVERINFOREQUEST']._serialized_end=190
+  _globals['_GETSERVERINFORESPONSE']._serialized_start=193
+  _globals['_GETSERVERINFORESPONSE']._serialized_end=340
+  _globals['_DEVICESTATUS']._serialized_start=343
+  _globals['_DEVICESTATUS']._serialized_end=512
+  _globals['_GETSTATUSREQUEST']._serialized_start=514
+  _globals['_GETSTATUSREQUEST']._serialized_end=532
+  _globals['_GETSTATUSRESPONSE']._serialized_start=535
+  _globals['_GETSTATUSRESPONSE']._serialized_end=981
+  _globals['_GETSTATUSRESPONSE_QUEUEDJOBSENTRY']._serialized_start=932
+  _globals['_GETSTATUSRESPONSE_QUEUEDJOBSENTRY']._serialized_end=981
+  _globals['_SETDEVICEPOLICYREQUEST']._serialized_start=983
+  _globals['_SETDEVICEPOLICYREQUEST']._serialized_end=1081
+  _globals['_SETDEVICEPOLICYRESPONSE']._serialized_start=1083
+  _globals['_SETDEVICEPOLICYRESPONSE']._serialized_end=1152
+  _globals['_LISTKERNELSREQUEST']._serialized_start=1154
+  _globals['_LISTKERNELSREQUEST']._serialized_end=1232
+  _globals['_KERNELSUMMARY']._serialized_start=1235
+  _globals['_KERNELSUMMARY']._serialized_end=1443
+  _globals['_KERNELSUMMARY_TIERSENTRY']._serialized_start=1399
+  _globals['_KERNELSUMMARY_TIERSENTRY']._serialized_end=1443
+  _globals['_LISTKERNELSRESPONSE']._serialized_start=1445
+  _globals['_LISTKERNELSRESPONSE']._serialized_end=1536
+  _globals['_EXPLAINKERNELREQUEST']._serialized_start=1538
+  _globals['_EXPLAINKERNELREQUEST']._serialized_end=1632
+  _globals['_MEASUREMENTRECORD']._serialized_start=1635
+  _globals['_MEASUREMENTRECORD']._serialized_end=1814
+  _globals['_COPYBANDWIDTH']._serialized_start=1817
+  _globals['_COPYBANDWIDTH']._serialized_end=1952
+  _globals['_EXPLAINKERNELRESPONSE']._serialized_start=1955
+  _globals['_EXPLAINKERNELRESPONSE']._serialized_end=2594
+  _globals['_EXPLAINKERNELRESPONSE_SELECTIONSENTRY']._serialized_start=2438
+  _globals['_EXPLAINKERNELRESPONSE_SELECTIONSENTRY']._serialized_end=2511
+  _globals['_EXPLAINKERNELRESPONSE_COPYBANDWIDTHSENTRY']._serialized_start=2513
+  _globals['_EXPLAINKERNELRESPONSE_COPYBANDWIDTHSENTRY']._serialized_end=2594
+  _globals['_MEASUREREGRETREQUEST']._serialized_start=2597
+  _globals['_MEASUREREGRETREQUEST']._serialized_end=2792
+  _globals['_REGRETPLAN']._serialized_start=2794
+  _globals['_REGRETPLAN']._serialized_end=2905
+  _globals['_REGRETPOINT']._serialized_start=2907
+  _globals['_REGRETPOINT']._serialized_end=2934
+  _globals['_MEASUREREGRETRESPONSE']._serialized_start=2936
+  _globals['_MEASUREREGRETRESPONSE']._serialized_end=3058
+  _globals['_GETREGRETREQUEST']._serialized_start=3061
+  _globals['_GETREGRETREQUEST']._serialized_end=3211
+  _globals['_REGRETRECORD']._serialized_start=3214
+  _globals['_REGRETRECORD']._serialized_end=3525
+  _globals['_GETREGRETRESPONSE']._serialized_start=3527
+  _globals['_GETREGRETRESPONSE']._serialized_end=3648
+  _globals['_ADMINSERVICE']._serialized_start=3773
+  _globals['_ADMINSERVICE']._serialized_end=4379
 # @@protoc_insertion_point(module_scope)

@@ -43,6 +43,12 @@ class AdminServiceStub:
     """Kernels with a line each."""
     ExplainKernel: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.ExplainKernelRequest, _admin_service_pb2.ExplainKernelResponse]
     """One Kernel: its source form, Variants, Measurements and the reasons."""
+    MeasureRegret: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.MeasureRegretRequest, _admin_service_pb2.MeasureRegretResponse]
+    """Times everything that may run at sizes between one Kernel's hints, and judges each selector
+    rule by it.
+    """
+    GetRegret: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.GetRegretRequest, _admin_service_pb2.GetRegretResponse]
+    """What the rules would have served at such sizes, and what was the fastest there."""
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -59,6 +65,12 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Kernels with a line each."""
     ExplainKernel: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ExplainKernelRequest, _admin_service_pb2.ExplainKernelResponse]  # type: ignore[assignment]
     """One Kernel: its source form, Variants, Measurements and the reasons."""
+    MeasureRegret: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.MeasureRegretRequest, _admin_service_pb2.MeasureRegretResponse]  # type: ignore[assignment]
+    """Times everything that may run at sizes between one Kernel's hints, and judges each selector
+    rule by it.
+    """
+    GetRegret: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.GetRegretRequest, _admin_service_pb2.GetRegretResponse]  # type: ignore[assignment]
+    """What the rules would have served at such sizes, and what was the fastest there."""
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     """What the daemon is, how it fares, and what operators may change."""
@@ -102,5 +114,23 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_service_pb2.ExplainKernelResponse, _abc.Awaitable[_admin_service_pb2.ExplainKernelResponse]]:
         """One Kernel: its source form, Variants, Measurements and the reasons."""
+
+    @_abc_1.abstractmethod
+    def MeasureRegret(
+        self,
+        request: _admin_service_pb2.MeasureRegretRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.MeasureRegretResponse, _abc.Awaitable[_admin_service_pb2.MeasureRegretResponse]]:
+        """Times everything that may run at sizes between one Kernel's hints, and judges each selector
+        rule by it.
+        """
+
+    @_abc_1.abstractmethod
+    def GetRegret(
+        self,
+        request: _admin_service_pb2.GetRegretRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.GetRegretResponse, _abc.Awaitable[_admin_service_pb2.GetRegretResponse]]:
+        """What the rules would have served at such sizes, and what was the fastest there."""
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
