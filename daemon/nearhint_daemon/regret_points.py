@@ -8,12 +8,15 @@ from dataclasses import dataclass
 
 from nearhint_daemon.errors import HintTooLarge, HintUnreachable, InvalidRequest, NoVariant
 from nearhint_daemon.store.rows import KernelRow
-from nearhint_daemon.tasks import needed_bytes, reach
+from nearhint_daemon.tasks import needed_bytes
 from nearhint_rules import expr as ex
+from nearhint_rules.errors import InvalidExpression
+from nearhint_rules.expr import Expr
 from nearhint_rules.guard import size_facts_hold
 from nearhint_rules.held_out import held_out
 from nearhint_rules.metrics import Dims
 from nearhint_rules.plan import Fallback
+from nearhint_rules.program import SIZE_LIMIT
 from nearhint_rules.table import HintRow, Table, is_complete
 
 
@@ -65,7 +68,7 @@ class Ground:
         try:
             point = self._near(dims)
         except HintUnreachable as error:
-            raise InvalidRequest(str(error), field=field) from None
+            raise InvalidRequest(f"no call has these sizes: {error}", field=field) from None
         if point.dims != dims:
             shown = ", ".join(map(str, point.dims))
             raise InvalidRequest(f"no call has these sizes; near them: {shown}", field=field)
@@ -73,7 +76,13 @@ class Ground:
         return point
 
     def _near(self, wanted: Dims) -> Point:
-        sizes, dims = reach(self.fallback, _guess(self.fallback, wanted), wanted)
+        try:
+            sizes = _solved(self.fallback, wanted)
+            dims = tuple(ex.evaluate(expr, sizes) for expr in self.fallback.dims)
+        except InvalidExpression as error:
+            raise HintUnreachable(str(error)) from None
+        if min(dims, default=1) < 1:
+            raise HintUnreachable("no sizes of the Fallback come near")
         return Point(dims, sizes)
 
     def _check(self, point: Point, *, field: str = "") -> None:
@@ -102,11 +111,40 @@ def usual_fallback(table: Table) -> str:
     return min(counts, key=lambda name: (-counts[name], name))
 
 
-def _guess(fallback: Fallback, wanted: Sequence[int]) -> dict[str, int]:
-    """Sizes of symbols to search from: each as large as its share of a Kernel's size."""
-    guess: dict[str, int] = {}
-    for expr, size in zip(fallback.dims, wanted, strict=True):
-        names = ex.symbols_of(expr)
-        for name in names:
-            guess.setdefault(name, max(1, round(size ** (1 / len(names)))))
-    return guess
+def _solved(fallback: Fallback, wanted: Sequence[int]) -> dict[str, int]:
+    """Sizes of a Fallback's symbols, within their ranges, that give a Kernel's sizes, or nearly.
+
+    The Kernel's sizes are met one after the other, those with the fewest free symbols first: all
+    free ones but the last get an even share, and the last is solved for. Raises
+    `InvalidExpression`.
+    """
+    ranges = {
+        name: (max(1, low), SIZE_LIMIT - 1 if high is None else high)
+        for name, (low, high) in fallback.program.ranges().items()
+    }
+    sizes: dict[str, int] = {}
+    unmet = list(zip(fallback.dims, wanted, strict=True))
+    while unmet:
+        expr, size = min(unmet, key=lambda pair: len(set(ex.symbols_of(pair[0])) - sizes.keys()))
+        unmet.remove((expr, size))
+        free = [name for name in ex.symbols_of(expr) if name not in sizes]
+        for name in free[:-1]:
+            low, high = ranges[name]
+            sizes[name] = max(low, min(round(size ** (1 / len(free))), high))
+        for name in free[-1:]:
+            sizes[name] = _least(expr, size, name, sizes, ranges[name])
+    return {name: low for name, (low, _) in ranges.items()} | sizes
+
+
+def _least(
+    expr: Expr, wanted: int, name: str, sizes: Mapping[str, int], within: tuple[int, int]
+) -> int:
+    """The least size of a symbol at which an expression that rises with it is not below."""
+    least, greatest = within
+    while least < greatest:
+        middle = (least + greatest) // 2
+        if ex.evaluate(expr, {**sizes, name: middle}) < wanted:
+            least = middle + 1
+        else:
+            greatest = middle
+    return least
