@@ -87,6 +87,15 @@ async def until(daemon: Running, least: int) -> None:
             await asyncio.sleep(0.01)
 
 
+async def until_ended(daemon: Running, jobs: int, *, outcome: str = "done") -> None:
+    """Waits until so many regret jobs have ended, and whoever waits for them knows."""
+    labels = {"kind": "regret", "outcome": outcome}
+    registry = daemon.core.metrics.registry
+    async with asyncio.timeout(LIMIT_S):
+        while (registry.get_sample_value("nearhint_jobs_total", labels) or 0) < jobs:
+            await asyncio.sleep(0.01)
+
+
 def test_every_rule_is_judged_at_sizes_that_are_no_hints(tmp_path: Path) -> None:
     async def scenario() -> None:
         bench = FakeBenchPool(faults=default_wins_between_hints)
@@ -229,7 +238,7 @@ def test_under_never_nothing_is_measured_and_cancelling_ends_it(tmp_path: Path) 
                 timeout=LIMIT_S,
             )
             assert cancelled.operation.state == operation_service_pb2.OPERATION_STATE_CANCELLED
-            await daemon.at_rest()
+            await until_ended(daemon, 5, outcome="cancelled")
             await daemon.core.devices.set_policy("cpu", "always", actor="test")
             assert daemon.bench.asked["measure_hint"] == asked
             assert count(daemon, RegretRow) == 0
@@ -401,25 +410,23 @@ def test_an_idle_daemon_takes_a_sample_now_and_then_until_a_table_is_judged(tmp_
             moments.now_s = FIRST_S
             bench.faults = takes_a_second
             assert await idle.look()
-            await daemon.at_rest()
-            assert count(daemon, RegretRow) == RULES
+            await until_ended(daemon, 1)
             # One second of measuring is one percent of the hundred after it.
             moments.now_s += 99.0
             assert not await idle.look()
             moments.now_s += 2.0
-            assert await idle.look()
-            await daemon.at_rest()
-            for _ in range(2 * SIZES_A_TABLE):
+            for taken in range(2, SIZES_A_TABLE + 1):
+                assert await idle.look()
+                await until_ended(daemon, taken)
+                assert count(daemon, RegretRow) == taken * RULES
                 moments.now_s += 200.0
-                await idle.look()
-                await daemon.at_rest()
-            assert count(daemon, RegretRow) == SIZES_A_TABLE * RULES
+            assert not await idle.look()
             # A new Table is judged again.
             await daemon.client.tuned(registered, 4096)
             await daemon.at_rest()
             moments.now_s += 200.0
             assert await idle.look()
-            await daemon.at_rest()
+            await until_ended(daemon, SIZES_A_TABLE + 1)
             (table,) = await daemon.client.tables_of(registered)
             found = await records(daemon, kernel_of(registered))
             assert sum(each.generation == table.generation for each in found) == RULES
@@ -444,7 +451,7 @@ def test_no_sample_is_taken_where_it_is_not_wanted(tmp_path: Path) -> None:
             await daemon.core.devices.set_policy("cpu", "always", actor="test")
             await daemon.at_rest()
             assert await idle.look()
-            await daemon.at_rest()
+            await until_ended(daemon, 1)
             assert count(daemon, RegretRow) == RULES
 
     asyncio.run(scenario())
