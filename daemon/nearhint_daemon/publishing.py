@@ -112,7 +112,7 @@ class Publisher:
             table = compacted(replace(table, hints=kept, reason=""))
             if evicted:
                 await self._forget(key, evicted)
-            measurements = self._measurements(task, timed)
+            measurements = self.measurements(task, timed)
             return await self._tables.publish(table, measurements, hint=task.dims)
 
     async def edit(self, key: TableKey, change: Callable[[Table], Edit]) -> Edited:
@@ -207,7 +207,8 @@ class Publisher:
             for kind in ("tune1", "tune2")
         ]
 
-    def _measurements(self, task: Task, timed: Timed) -> list[MeasurementRow]:
+    def measurements(self, task: Task, timed: Timed) -> list[MeasurementRow]:
+        """What was timed, as rows that are still to be written."""
         now = self._clock()
 
         def row(

@@ -9,6 +9,7 @@ from nearhint_compiler import COMPILER_VERSION
 from nearhint_daemon.core import VERSION, Core
 from nearhint_daemon.errors import InvalidRequest
 from nearhint_daemon.jobs import Priority
+from nearhint_daemon.services import regret
 from nearhint_daemon.services.boundary import Context
 from nearhint_daemon.services.messages import (
     POLICIES,
@@ -35,7 +36,7 @@ from nearhint_rules.selection import select
 from nearhint_rules.table import Table
 
 PROTOCOL = 1
-FEATURES = ("namespaces", "operations", "operators", "select", "tables.watch", "usage")
+FEATURES = ("namespaces", "operations", "operators", "regret", "select", "tables.watch", "usage")
 PAGE_SIZE = 100
 PAGE_LIMIT = 1000
 MEASUREMENTS_LIMIT = 500
@@ -182,6 +183,20 @@ class AdminService(OperatingCalls, admin_service_pb2_grpc.AdminServiceServicer):
                 if (row := self._core.bandwidths.of(table.target)) is not None
             },
         )
+
+    async def MeasureRegret(  # noqa: N802 - the protocol's name
+        self, request: pb.MeasureRegretRequest, context: Context
+    ) -> pb.MeasureRegretResponse:
+        """Has selector rules judged at sizes between a Kernel's hints."""
+        kernel = await self.find(read_namespace(request.namespace), request.kernel)
+        return await regret.measure(self._core, kernel, request)
+
+    async def GetRegret(  # noqa: N802 - the protocol's name
+        self, request: pb.GetRegretRequest, context: Context
+    ) -> pb.GetRegretResponse:
+        """A page of what rules lose, the longest known first."""
+        kernel = await self.find(read_namespace(request.namespace), request.kernel)
+        return await regret.page(self._core, kernel, request)
 
     def _devices(self) -> list[pb.DeviceStatus]:
         return [
