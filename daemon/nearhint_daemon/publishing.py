@@ -19,6 +19,7 @@ from nearhint_proto.v1 import types_pb2
 from nearhint_proto.v1 import worker_pb2 as pb
 from nearhint_rules.hints import bucket, to_evict
 from nearhint_rules.ranking import rank
+from nearhint_rules.selectors import DEFAULT_SELECTOR
 from nearhint_rules.table import HINT_LIMIT, HintRow, Table, Timing, Variant
 
 RANKED_LIMIT = 16
@@ -83,7 +84,8 @@ class Publisher:
             table = _with_hint(table, task.dims, task.fallback.id, timed, tier=tier)
             evicted = await self._evicted(table, task)
             kept = tuple(row for row in table.hints if row.dims not in evicted)
-            table = _compacted(replace(table, hints=kept, reason=""))
+            table = replace(table, hints=kept, reason="", selector=DEFAULT_SELECTOR)
+            table = _compacted(table)
             if evicted:
                 await self._forget(key, evicted)
             measurements = self._measurements(task, timed)
@@ -178,6 +180,7 @@ def _empty(key: TableKey, symbols: Sequence[str], *, reason: str = "") -> Table:
         generation=0,
         reason=reason,
         namespace=namespace,
+        selector=DEFAULT_SELECTOR,
     )
 
 

@@ -28,6 +28,7 @@ from nearhint_proto.v1 import kernel_service_pb2
 from nearhint_proto.v1 import types_pb2 as pb
 from nearhint_rules.errors import InvalidMessage, InvalidTable
 from nearhint_rules.selection import FALLBACK, Selection
+from nearhint_rules.selectors import rule_name
 from nearhint_rules.table import HINT_LIMIT, HintRow, Table, Timing, Variant, check
 
 VARIANT_LIMIT = 256
@@ -35,6 +36,7 @@ FALLBACK_LIMIT = 4096
 SCHEDULE_LIMIT = 4096
 REASON_LIMIT = 1024
 NAMESPACE_LIMIT = 256
+SELECTOR_LIMIT = 64
 GENERATION_LIMIT = 2**63 - 1
 TIER_LIMIT = 3
 
@@ -155,6 +157,7 @@ def table_to_proto(table: Table) -> pb.Table:
         namespace=table.namespace,
         signature=table.signature,
         key_id=table.key_id,
+        selector=table.selector,
     )
 
 
@@ -188,6 +191,7 @@ def table_from_proto(message: pb.Table) -> Table:
             namespace=check_text(message.namespace, NAMESPACE_LIMIT, "namespace"),
             signature=message.signature,
             key_id=check_text(message.key_id, KEY_ID_LIMIT, "key_id"),
+            selector=check_text(message.selector, SELECTOR_LIMIT, "selector"),
         )
         check(table)
     except InvalidMessage as problem:
@@ -208,6 +212,7 @@ def selection_to_proto(selection: Selection, table: Table | None) -> kernel_serv
         reason=selection.reason,
         generation=selection.generation,
         tier=selection.tier,
+        selector="" if table is None else rule_name(table),
     )
 
 

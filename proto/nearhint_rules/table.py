@@ -61,6 +61,7 @@ class Table:
 
     `default` is the position of the default Variant (-1: none verified). `cutoff` is a ratio per
     symbol. `reason` says why there is no Variant, if there is none and there will be none.
+    `selector` names the rule that serves (`selectors.SELECTORS`); empty for "nearest".
     """
 
     kernel: str
@@ -75,6 +76,7 @@ class Table:
     namespace: str = ""
     signature: bytes = b""
     key_id: str = ""
+    selector: str = ""
 
 
 def is_complete(row: HintRow, default: int, fallback: str) -> bool:

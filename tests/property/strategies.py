@@ -422,6 +422,7 @@ def tables(draw: st.DrawFn) -> Table:
         namespace=draw(TEXTS),
         signature=draw(st.binary(max_size=8)),
         key_id=draw(TEXTS),
+        selector=draw(st.sampled_from(("", "nearest", "of a newer daemon"))),
     )
 
 

@@ -20,7 +20,6 @@ from nearhint_proto import convert
 from nearhint_proto.v1 import kernel_service_pb2 as pb
 from nearhint_proto.v1 import kernel_service_pb2_grpc, program_pb2
 from nearhint_rules.errors import RulesError
-from nearhint_rules.selection import select
 
 HINTS_LIMIT = 256
 KERNELS_LIMIT = 1024
@@ -112,20 +111,16 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
         for position, question in enumerate(request.questions):
             key = (namespace, question.kernel, request.target_id)
             dims = read_dims(question.dims, field=f"questions[{position}].dims")
-            if request.generation:
-                table = self._core.tables.at(key, request.generation)
-            else:
-                table = self._core.tables.newest(key)
+            selector = self._core.tables.selector(key, request.generation)
             try:
-                selection = select(
-                    table,
+                selection = selector.select(
                     dims,
                     fallback=question.fallback,
                     alignments=tuple(question.alignments) or None,
                 )
             except RulesError as error:
                 raise below(f"questions[{position}]", error) from None
-            response.selections.append(convert.selection_to_proto(selection, table))
+            response.selections.append(convert.selection_to_proto(selection, selector.table))
         return response
 
     async def ReportUsage(  # noqa: N802 - the protocol's name

@@ -23,7 +23,7 @@ from nearhint_proto import convert
 from nearhint_proto.v1 import admin_service_pb2, kernel_service_pb2, types_pb2
 from nearhint_rules import expr as ex
 from nearhint_rules.guard import Aligned, Divisible, Guard
-from nearhint_rules.selection import select
+from nearhint_rules.selectors import select
 
 COMMANDS = [command for _, command in sorted(main.commands.items())]
 

@@ -1,0 +1,154 @@
+"""Costs: a model of what a binary's time depends on, fitted to where it was measured.
+
+A time is taken as a sum of costs with coefficients >= 0:
+
+    1             the launch, and what no size changes
+    prod d        the elements
+    tasks         thread blocks, or a CPU's chunks: a tile that hangs over an edge counts whole
+    rounds        waves: tasks run in rounds of as many as fit on the device, and the last round
+                  takes as long as a full one
+    rounds * d_i  the same, for tasks that walk along a dimension
+
+They are fitted by least relative squares: non-negative least squares (Lawson and Hanson 1974), by
+coordinate descent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from operator import mul, sub, truediv
+from typing import TypeAlias
+
+from nearhint_rules import expr as ex
+from nearhint_rules.artifact import CpuLaunch, CudaLaunch, LaunchMetadata
+from nearhint_rules.expr import Expr
+from nearhint_rules.metrics import Dims
+
+PROCESSORS: Mapping[int, int] = {80: 108, 90: 132, 100: 148, 103: 148}
+"""Multiprocessors of a device by compute capability; others are modelled without waves."""
+RESIDENT_WARPS, RESIDENT_BLOCKS, RESIDENT_BYTES = 64, 32, 164 << 10
+"""What a multiprocessor holds at once (CUDA C++ Programming Guide, compute capabilities)."""
+SWEEPS, REFIT_SWEEPS = 40, 12
+_LEAST_PIVOT = 1e-12
+
+Counter: TypeAlias = Callable[[Dims], int]
+
+
+def features(dims: Dims, tasks: int, slots: int) -> list[float]:
+    """(1, prod d, tasks, rounds, *(rounds * d_i)); there is one round where `slots` is 0.
+
+    Raises `OverflowError` beyond what a float holds.
+    """
+    rounds = float(-(-tasks // slots)) if slots else 1.0
+    return [1.0, float(math.prod(dims)), float(tasks), rounds, *[rounds * size for size in dims]]
+
+
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """How a binary cuts up its work: tasks over the Kernel's symbols, `slots` of which run at once.
+
+    There are as many tasks as the product of `counts`, over `grain`. `slots` is 0 if not known.
+    """
+
+    counts: tuple[Expr, ...]
+    grain: int
+    slots: int
+
+    @staticmethod
+    def of(launch: LaunchMetadata) -> Tasks:
+        """Those of a launch. Registers are not looked at: more may fit in theory than do."""
+        match launch:
+            case CpuLaunch(work=work, grain=grain):
+                return Tasks((work,), max(grain, 1), 0)
+            case CudaLaunch(grid=grid, warps=warps, shared_bytes=shared_bytes):
+                resident = min(
+                    RESIDENT_BLOCKS,
+                    RESIDENT_WARPS // max(warps, 1),
+                    RESIDENT_BYTES // max(shared_bytes, 1),
+                )
+                slots = PROCESSORS.get(launch.capability, 0) * max(resident, 1)
+                return Tasks(tuple(each for each in grid if each != ex.ONE), 1, slots)
+
+    def counter(self, symbols: tuple[str, ...]) -> Counter:
+        """The tasks at sizes by position, at least 1; it raises `ZeroDivisionError` for x // 0.
+
+        Raises `InvalidExpression` for an unknown symbol.
+        """
+        parts = [ex.compiled_by_position(each, symbols) for each in self.counts]
+        grain = self.grain
+        if len(parts) == 1:
+            (only,) = parts
+            return lambda dims: max(only(dims) // grain, 1)
+        return lambda dims: max(math.prod([part(dims) for part in parts]) // grain, 1)
+
+
+class Fit:
+    """What was measured at hints, and the coefficients of `features` fitted to it, in ns.
+
+    `times` are nanoseconds by hint, None where not measured; `rows` are the features there.
+    `ratios` are measured / modelled by hint, 0 where there is none.
+    """
+
+    __slots__ = ("_gram", "_relative", "_rows", "_scale", "_sums", "model", "ratios", "times")
+
+    def __init__(self, times: Sequence[float | None], rows: Sequence[Sequence[float]]) -> None:
+        self.times = times
+        self._rows = rows
+        # Columns of one magnitude: the descent is slow where they are not.
+        self._scale = [max(column) or 1.0 for column in zip(*rows, strict=True)]
+        self._relative = [
+            [x / (s * time) for x, s in zip(row, self._scale, strict=True)] if time else None
+            for row, time in zip(rows, times, strict=True)
+        ]
+        measured = [row for row in self._relative if row is not None]
+        self._gram = _gram(measured, len(self._scale))
+        self._sums = [sum(column) for column in zip(*measured, strict=True)]
+        start = [0.0] * len(self._scale)
+        self.model = self._model(_descend(self._gram, self._sums, start, SWEEPS))
+        self.ratios = self._ratios(self.model)
+
+    def modelled(self, model: Sequence[float], hint: int) -> float:
+        """What coefficients say at a hint, in nanoseconds."""
+        time: float = sum(map(mul, model, self._rows[hint]))
+        return time
+
+    def without(self, held_out: Collection[int]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Coefficients, and ratios at all hints, had nothing been measured at some of them."""
+        rows = [row for hint in held_out if (row := self._relative[hint]) is not None]
+        gone = _gram(rows, len(self._scale))
+        gram = [list(map(sub, *pair)) for pair in zip(self._gram, gone, strict=True)]
+        sums = [total - sum(row[at] for row in rows) for at, total in enumerate(self._sums)]
+        start = list(map(mul, self.model, self._scale))
+        model = self._model(_descend(gram, sums, start, REFIT_SWEEPS))
+        return model, self._ratios(model)
+
+    def _model(self, scaled: Sequence[float]) -> tuple[float, ...]:
+        return tuple(map(truediv, scaled, self._scale))
+
+    def _ratios(self, model: Sequence[float]) -> tuple[float, ...]:
+        found: list[float] = []
+        for hint, time in enumerate(self.times):
+            expected = self.modelled(model, hint)
+            found.append(time / expected if time and expected > 0 else 0.0)
+        return tuple(found)
+
+
+def _gram(rows: Sequence[Sequence[float]], size: int) -> list[list[float]]:
+    """The inner products of the columns."""
+    columns = [[row[at] for row in rows] for at in range(size)]
+    return [[sum(map(mul, left, right)) for right in columns] for left in columns]
+
+
+def _descend(
+    gram: Sequence[Sequence[float]], sums: Sequence[float], start: list[float], sweeps: int
+) -> list[float]:
+    """The coefficients >= 0 of least squares, approached from `start`."""
+    found = list(start)
+    for _ in range(sweeps):
+        for at, row in enumerate(gram):
+            if row[at] > _LEAST_PIVOT:
+                step = (sums[at] - sum(map(mul, row, found))) / row[at]
+                found[at] = max(0.0, found[at] + step)
+    return found
