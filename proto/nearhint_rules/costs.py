@@ -31,6 +31,8 @@ PROCESSORS: Mapping[int, int] = {80: 108, 90: 132, 100: 148, 103: 148}
 RESIDENT_WARPS, RESIDENT_BLOCKS, RESIDENT_BYTES = 64, 32, 164 << 10
 """What a multiprocessor holds at once (CUDA C++ Programming Guide, compute capabilities)."""
 SWEEPS, REFIT_SWEEPS = 40, 12
+LEAST_SHARE = 1e-3
+"""The share of some measured time that a cost must reach."""
 _LEAST_PIVOT = 1e-12
 
 Counter: TypeAlias = Callable[[Dims], int]
@@ -106,7 +108,11 @@ class Fit:
         self._gram = _gram(measured, len(self._scale))
         self._sums = [sum(column) for column in zip(*measured, strict=True)]
         start = [0.0] * len(self._scale)
-        self.model = self._model(_descend(self._gram, self._sums, start, SWEEPS))
+        found = _descend(self._gram, self._sums, start, SWEEPS)
+        # What never adds a thousandth need not be worked out in a call.
+        most = [max(column) for column in zip(*measured, strict=True)]
+        kept = [c if c * share > LEAST_SHARE else 0.0 for c, share in zip(found, most, strict=True)]
+        self.model = self._model(kept)
         self.ratios = self._ratios(self.model)
 
     def modelled(self, model: Sequence[float], hint: int) -> float:
@@ -114,15 +120,34 @@ class Fit:
         time: float = sum(map(mul, model, self._rows[hint]))
         return time
 
-    def without(self, held_out: Collection[int]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Coefficients, and ratios at all hints, had nothing been measured at some of them."""
+    def without(self, held_out: Collection[int]) -> tuple[float, ...]:
+        """Coefficients, had nothing been measured at some hints."""
         rows = [row for hint in held_out if (row := self._relative[hint]) is not None]
         gone = _gram(rows, len(self._scale))
         gram = [list(map(sub, *pair)) for pair in zip(self._gram, gone, strict=True)]
         sums = [total - sum(row[at] for row in rows) for at, total in enumerate(self._sums)]
         start = list(map(mul, self.model, self._scale))
-        model = self._model(_descend(gram, sums, start, REFIT_SWEEPS))
-        return model, self._ratios(model)
+        return self._model(_descend(gram, sums, start, REFIT_SWEEPS))
+
+    def corrected(
+        self,
+        model: Sequence[float],
+        hint: int,
+        near: Sequence[int],
+        weights: Sequence[float],
+        least_known: float,
+    ) -> float:
+        """What coefficients say at a hint, times their measured / modelled at others.
+
+        0 where hints of less than `least_known` of the weight were measured.
+        """
+        known = total = 0.0
+        for at, weight in zip(near, weights, strict=True):
+            time, expected = self.times[at], self.modelled(model, at)
+            if time is not None and expected > 0:
+                known += weight
+                total += weight * time / expected
+        return self.modelled(model, hint) * total / known if known >= least_known else 0.0
 
     def _model(self, scaled: Sequence[float]) -> tuple[float, ...]:
         return tuple(map(truediv, scaled, self._scale))

@@ -5,9 +5,10 @@ a prediction would be no better: at sizes that were measured, beyond the cut-off
 was measured near by, and for a Table whose own hints, left out in turn, are served worse by
 predictions than by their neighbours.
 
-Where it predicts, a Variant takes the place of the default one, and of the Fallback, only if it is
-predicted to beat it beyond noise: that of a measurement, or half the error that such predictions
-have, if that is larger. The regret that an answer states is what that error makes likely, in the
+Where it predicts, a Variant takes the place of the one that leads at the nearest hint, or of the
+default one if that is predicted to be faster, and of the Fallback, only if it is predicted to beat
+it beyond noise: that of a measurement, or a quarter of the error that such predictions have, if
+that is larger. The regret that an answer states is what that error makes likely, in the
 proportion in which the hints that were left out bore it out.
 """
 
@@ -33,7 +34,7 @@ from nearhint_rules.table import HintRow, Table
 
 LEAST_ERROR = 0.01
 """The relative error that a prediction has at least: measurements are no better."""
-ERROR_SHARE = 0.5
+ERROR_SHARE = 0.25
 """The part of a prediction's error that a predicted gain must exceed."""
 LEAST_CALIBRATION, MOST_CALIBRATION = 1.0, 16.0
 """Bounds of the factor by which hints left out correct the regrets that are stated."""
@@ -78,11 +79,11 @@ class InterpolatedSelector(StepSelector):
         if predictor is None:
             return None
         lanes = predictor.hints.lanes(dims)
-        nearest = predictor.hints.nearest_in(lanes, dims)
-        if self._complete[nearest].dims == dims:
+        near = predictor.near(dims, lanes)
+        if self._complete[near[0]].dims == dims:
             return None
         try:
-            return nearest, predictor.times(dims, lanes, missing)
+            return near[0], predictor.times(dims, near, lanes, missing)
         except (OverflowError, ZeroDivisionError):
             return None
 
@@ -94,12 +95,13 @@ class InterpolatedSelector(StepSelector):
         nearest, times = found
         row = self._rows[nearest] or self._row(nearest)
         distance, is_beyond = log2_distance(dims, row.dims, self._cutoff)
-        if is_beyond or len(times) < 2:
+        incumbent = next((each for each in row.candidates if not each.needs & missing), None)
+        if is_beyond or incumbent is None or incumbent.variant not in [at for _, at, *_ in times]:
             return super()._alternatives(dims)
         assert self.predictor is not None  # it made the forecast
         scale = self.predictor.scale(distance)
         fallback = times[0]
-        order = ordered(times[1:], row.default, scale)
+        order = ordered(times[1:], incumbent.variant, row.default, scale)
         alternatives: list[Alternative] = []
         tried = 0
         for at, each in enumerate(order):
@@ -108,7 +110,7 @@ class InterpolatedSelector(StepSelector):
                 continue
             tried |= bit
             served, reason = fallback, "predicted_fallback"
-            if is_faster(each, fallback, scale):
+            if beats_fallback(each, fallback, scale):
                 served, reason = each, "predicted"
             regret = self._calibration * expected_regret(served, (*order[at:], fallback), scale)
             selection = Selection(
@@ -139,11 +141,11 @@ class _Trial:
                 continue
             measured = {position: timing.median_ns for position, timing in complete[hint].ranked}
             measured[FALLBACK] = dict(complete[hint].fallbacks)[fallback].median_ns
-            served = ordered(times[1:], table.default, 1.0)[0]
-            if not is_faster(served, times[0], 1.0):
-                served = times[0]
             near = complete[predictor.neighbour(hint)]
             position, timing = next(each for each in near.ranked if each[0] in measured)
+            served = ordered(times[1:], position, table.default, 1.0)[0]
+            if not beats_fallback(served, times[0], 1.0):
+                served = times[0]
             if not beats(timing, dict(near.fallbacks)[fallback]):
                 position = FALLBACK
             time = measured[served.variant]
@@ -154,25 +156,38 @@ class _Trial:
         self.calibration = min(max(share, LEAST_CALIBRATION), MOST_CALIBRATION)
 
 
-def ordered(times: Sequence[Forecast], default: int, scale: float) -> list[Forecast]:
-    """The Variants in serving order: those that beat the default one, it, and the rest."""
+def ordered(
+    times: Sequence[Forecast], incumbent: int, default: int, scale: float
+) -> list[Forecast]:
+    """The Variants in serving order: those that beat the holder beyond noise, it, the rest.
+
+    The holder is the incumbent, or the default Variant where that is predicted to be faster.
+    """
     order = sorted(times)
-    for at, each in enumerate(order):
-        if each.variant == default:
-            if at:
-                sound = [other for other in order[:at] if is_faster(other, each, scale)]
-                rest = [other for other in order[:at] if other not in sound]
-                return [*sound, each, *rest, *order[at + 1 :]]
+    for at, holder in enumerate(order):
+        if holder.variant in (incumbent, default):
+            faster = 0
+            while faster < at and beats_forecast(order[faster], holder, scale):
+                faster += 1
+            order.insert(faster, order.pop(at))
             break
     return order
 
 
-def is_faster(challenger: Forecast, holder: Forecast, scale: float) -> bool:
-    """Whether the predicted gain is beyond noise; `scale` is that of the errors."""
-    if challenger.time_ns >= holder.time_ns:
-        return False
-    error = ERROR_SHARE * scale * math.hypot(challenger.error, holder.error)
-    return challenger.time_ns < holder.time_ns * (1 - max(LEAST_GAIN, error))
+def beats_forecast(challenger: Forecast, holder: Forecast, scale: float) -> bool:
+    """Whether one Variant is predicted to beat another beyond noise."""
+    error = math.hypot(challenger.error, holder.error)
+    return challenger.time_ns < holder.time_ns * (1 - band(error, scale))
+
+
+def band(error: float, scale: float) -> float:
+    """The relative gain at or below which two predictions are equal; `scale` is the error's."""
+    return max(LEAST_GAIN, ERROR_SHARE * scale * error)
+
+
+def beats_fallback(each: Forecast, fallback: Forecast, scale: float) -> bool:
+    """Whether a Variant is predicted to beat the Fallback beyond noise."""
+    return each.time_ns < fallback.time_ns * (1 - band(each.fallback_error, scale))
 
 
 def expected_regret(served: Forecast, others: Sequence[Forecast], scale: float) -> float:
@@ -183,12 +198,12 @@ def expected_regret(served: Forecast, others: Sequence[Forecast], scale: float) 
     """
     most = 0.0
     for other in others:
-        if other is served:
-            continue
+        error = scale * math.sqrt(served.error * served.error + other.error * other.error)
+        if error < LEAST_ERROR:
+            error = LEAST_ERROR
         gap = other.time_ns / served.time_ns - 1
-        error = max(scale * math.hypot(served.error, other.error), LEAST_ERROR)
-        z = gap / error
-        if z < 4:
+        if other is not served and gap < 4 * error:
+            z = gap / error
             loss = error * math.exp(-z * z / 2) / _ROOT_TAU - gap * math.erfc(z / _ROOT_TWO) / 2
             most = max(most, loss)
     return most

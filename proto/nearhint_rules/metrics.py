@@ -84,16 +84,17 @@ class BoundRatio:
     The integer has a lane of 32 bits for each hint, which holds its log2 distance in units of
     2^-16, rounded. Between two neighbouring sizes of a symbol's hints the lanes are linear in
     log2 of the call's size: one product and one sum a symbol give the distances to all hints.
-    Hints that rounding cannot tell apart are compared as fractions. `zero` is the distance 0.
+    Hints that rounding cannot tell apart are compared as fractions. `zero` is the distance 0,
+    `slack` what rounding may add up to.
     """
 
-    __slots__ = ("_axes", "_bias", "_hints", "_lanes", "_slack", "zero")
+    __slots__ = ("_axes", "_bias", "_hints", "_lanes", "slack", "zero")
 
     def __init__(self, hints: Sequence[Dims]) -> None:
         self._hints = list(hints)
         self._axes = [_axis(sizes) for sizes in zip(*hints, strict=True)]
         # Each symbol rounds the call's log2 and the hint's; the bias keeps every lane positive.
-        self._slack = 4 * len(self._axes)
+        self.slack = 4 * len(self._axes)
         self.zero = 2 * len(self._axes)
         self._bias = sum(self.zero << (_LANE * lane) for lane in range(len(hints)))
         self._lanes = Struct(f"<{len(hints)}I")
@@ -115,7 +116,7 @@ class BoundRatio:
         """The nearest hint, where the distances of `dims` are known."""
         least = min(lanes)
         best = lanes.index(least)
-        bound = least + self._slack
+        bound = least + self.slack
         if min(lanes[:best], default=bound + 1) > bound < min(lanes[best + 1 :], default=bound + 1):
             return best
         return self._nearest_of([at for at, lane in enumerate(lanes) if lane <= bound], dims)
