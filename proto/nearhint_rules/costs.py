@@ -9,8 +9,7 @@ A time is taken as a sum of costs with coefficients >= 0:
                   takes as long as a full one
     rounds * d_i  the same, for tasks that walk along a dimension
 
-They are fitted by least relative squares: non-negative least squares (Lawson and Hanson 1974), by
-coordinate descent.
+They are fitted by least relative squares: non-negative least squares.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ PROCESSORS: Mapping[int, int] = {80: 108, 90: 132, 100: 148, 103: 148}
 """Multiprocessors of a device by compute capability; others are modelled without waves."""
 RESIDENT_WARPS, RESIDENT_BLOCKS, RESIDENT_BYTES = 64, 32, 164 << 10
 """What a multiprocessor holds at once (CUDA C++ Programming Guide, compute capabilities)."""
-SWEEPS, REFIT_SWEEPS = 40, 12
 LEAST_SHARE = 1e-3
 """The share of some measured time that a cost must reach."""
-_LEAST_PIVOT = 1e-12
+LEAST_GAIN, RIDGE = 1e-7, 1e-9
+"""What is nothing, next to columns whose largest value is 1."""
 
 Counter: TypeAlias = Callable[[Dims], int]
 
@@ -98,21 +97,21 @@ class Fit:
     def __init__(self, times: Sequence[float | None], rows: Sequence[Sequence[float]]) -> None:
         self.times = times
         self._rows = rows
-        # Columns of one magnitude: the descent is slow where they are not.
-        self._scale = [max(column) or 1.0 for column in zip(*rows, strict=True)]
+        shares = [
+            [x / time for x in row] if time else None for row, time in zip(rows, times, strict=True)
+        ]
+        # Columns with a largest value of 1: what is nearly nothing in them is so in all.
+        columns = zip(*[row for row in shares if row is not None], strict=True)
+        self._scale = [max(column) or 1.0 for column in columns]
         self._relative = [
-            [x / (s * time) for x, s in zip(row, self._scale, strict=True)] if time else None
-            for row, time in zip(rows, times, strict=True)
+            None if row is None else list(map(truediv, row, self._scale)) for row in shares
         ]
         measured = [row for row in self._relative if row is not None]
         self._gram = _gram(measured, len(self._scale))
         self._sums = [sum(column) for column in zip(*measured, strict=True)]
-        start = [0.0] * len(self._scale)
-        found = _descend(self._gram, self._sums, start, SWEEPS)
+        found = nonnegative(self._gram, self._sums)
         # What never adds a thousandth need not be worked out in a call.
-        most = [max(column) for column in zip(*measured, strict=True)]
-        kept = [c if c * share > LEAST_SHARE else 0.0 for c, share in zip(found, most, strict=True)]
-        self.model = self._model(kept)
+        self.model = self._model([cost if cost > LEAST_SHARE else 0.0 for cost in found])
         self.ratios = self._ratios(self.model)
 
     def modelled(self, model: Sequence[float], hint: int) -> float:
@@ -126,8 +125,7 @@ class Fit:
         gone = _gram(rows, len(self._scale))
         gram = [list(map(sub, *pair)) for pair in zip(self._gram, gone, strict=True)]
         sums = [total - sum(row[at] for row in rows) for at, total in enumerate(self._sums)]
-        start = list(map(mul, self.model, self._scale))
-        return self._model(_descend(gram, sums, start, REFIT_SWEEPS))
+        return self._model(nonnegative(gram, sums))
 
     def corrected(
         self,
@@ -166,14 +164,52 @@ def _gram(rows: Sequence[Sequence[float]], size: int) -> list[list[float]]:
     return [[sum(map(mul, left, right)) for right in columns] for left in columns]
 
 
-def _descend(
-    gram: Sequence[Sequence[float]], sums: Sequence[float], start: list[float], sweeps: int
-) -> list[float]:
-    """The coefficients >= 0 of least squares, approached from `start`."""
-    found = list(start)
-    for _ in range(sweeps):
+def nonnegative(gram: Sequence[Sequence[float]], sums: Sequence[float]) -> list[float]:
+    """The coefficients >= 0 of least squares, from the columns' inner products and sums.
+
+    Lawson and Hanson, Solving Least Squares Problems (1974), chapter 23: columns become free one
+    by one, the most wanted first, and are bound again where they would turn negative.
+    """
+    found = [0.0] * len(sums)
+    free: list[int] = []
+    for _ in range(2 * len(sums)):
+        wanted, gain = -1, LEAST_GAIN * max(sums)
         for at, row in enumerate(gram):
-            if row[at] > _LEAST_PIVOT:
-                step = (sums[at] - sum(map(mul, row, found))) / row[at]
-                found[at] = max(0.0, found[at] + step)
+            if at not in free and (left := sums[at] - sum(map(mul, row, found))) > gain:
+                wanted, gain = at, left
+        if wanted < 0:
+            break
+        free.append(wanted)
+        while True:
+            solved = _solved([[gram[i][j] for j in free] for i in free], [sums[i] for i in free])
+            below = [(found[at], to) for at, to in zip(free, solved, strict=True) if to <= 0]
+            step = min((now / (now - to) for now, to in below if now > to), default=0.0)
+            if not below:
+                step = 1.0
+            for at, to in zip(free, solved, strict=True):
+                found[at] += step * (to - found[at])
+            if not below:
+                break
+            free = [
+                at for at, to in zip(free, solved, strict=True) if to > 0 or found[at] > LEAST_GAIN
+            ]
+            found = [cost if at in free else 0.0 for at, cost in enumerate(found)]
     return found
+
+
+def _solved(matrix: list[list[float]], right: list[float]) -> list[float]:
+    """The solution of a symmetric positive definite system, which is used up; by elimination."""
+    size = len(right)
+    for at in range(size):
+        matrix[at][at] += RIDGE
+    for at in range(size):
+        top = matrix[at]
+        for below in range(at + 1, size):
+            factor = matrix[below][at] / top[at]
+            if factor:
+                matrix[below] = [x - factor * y for x, y in zip(matrix[below], top, strict=True)]
+                right[below] -= factor * right[at]
+    for at in reversed(range(size)):
+        right[at] -= sum(matrix[at][other] * right[other] for other in range(at + 1, size))
+        right[at] /= matrix[at][at]
+    return right
