@@ -29,7 +29,7 @@ PROCESSORS: Mapping[int, int] = {80: 108, 90: 132, 100: 148, 103: 148}
 """Multiprocessors of a device by compute capability; others are modelled without waves."""
 RESIDENT_WARPS, RESIDENT_BLOCKS, RESIDENT_BYTES = 64, 32, 164 << 10
 """What a multiprocessor holds at once (CUDA C++ Programming Guide, compute capabilities)."""
-LEAST_SHARE = 1e-3
+LEAST_SHARE = 1e-2
 """The share of some measured time that a cost must reach."""
 LEAST_GAIN, RIDGE = 1e-7, 1e-9
 """What is nothing, next to columns whose largest value is 1."""
@@ -110,7 +110,7 @@ class Fit:
         self._gram = _gram(measured, len(self._scale))
         self._sums = [sum(column) for column in zip(*measured, strict=True)]
         found = nonnegative(self._gram, self._sums)
-        # What never adds a thousandth need not be worked out in a call.
+        # What never adds a hundredth need not be worked out in a call.
         self.model = self._model([cost if cost > LEAST_SHARE else 0.0 for cost in found])
         self.ratios = self._ratios(self.model)
 

@@ -17,6 +17,7 @@ from nearhint_proto.v1 import (
     kernel_service_pb2,
     operation_service_pb2,
 )
+from nearhint_rules.selectors import DEFAULT_SELECTOR
 
 NEVER = admin_service_pb2.DEVICE_POLICY_NEVER
 ALWAYS = admin_service_pb2.DEVICE_POLICY_ALWAYS
@@ -118,6 +119,7 @@ def test_a_thin_client_is_told_what_runs_and_why(tmp_path: Path) -> None:
             (selection,) = answer.selections
             assert (selection.variant.schedule, selection.reason) == (SCHEDULES[1], "winner")
             assert list(selection.hint) == [64]
+            assert selection.selector == DEFAULT_SELECTOR
             # All ranks may ask for one generation, whatever is published meanwhile.
             await daemon.client.tuned(registered, 1024)
             old = await daemon.client.kernels.Select(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from nearhint_daemon.core import Core
 from nearhint_daemon.errors import InvalidRequest
 from nearhint_daemon.jobs import Priority
@@ -121,6 +123,8 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
             except RulesError as error:
                 raise below(f"questions[{position}]", error) from None
             response.selections.append(convert.selection_to_proto(selection, selector.table))
+            # The first question to a Table takes milliseconds: others are not to wait for all.
+            await asyncio.sleep(0)
         return response
 
     async def ReportUsage(  # noqa: N802 - the protocol's name
