@@ -38,6 +38,8 @@ ERROR_SHARE = 0.25
 """The part of a prediction's error that a predicted gain must exceed."""
 LEAST_CALIBRATION, MOST_CALIBRATION = 1.0, 16.0
 """Bounds of the factor by which hints left out correct the regrets that are stated."""
+NO_GAIN = 1e-9
+"""What rounding may leave of a gain of nothing."""
 _ROOT_TWO, _ROOT_TAU = math.sqrt(2), math.sqrt(math.tau)
 
 
@@ -62,7 +64,7 @@ class InterpolatedSelector(StepSelector):
         except (InvalidExpression, OverflowError, ZeroDivisionError):
             return  # sizes of a launch that cannot be worked out at some hint
         trial = _Trial(predictor, table, fallback, self._complete)
-        if trial.gain >= 0:
+        if trial.gain > -NO_GAIN:
             self.predictor = predictor
             self._calibration = trial.calibration
 

@@ -133,7 +133,11 @@ class Predictor:
             for variant in fits
         }
         self.left_out = [
-            [Forecast(time, variant, *errors[variant]) for variant, time in at_hint.items()]
+            [
+                Forecast(time, variant, *errors[variant])
+                for variant, time in at_hint.items()
+                if max(errors[variant]) < math.inf
+            ]
             for at_hint in raw
         ]
         fits = {variant: fit for variant, fit in fits.items() if max(errors[variant]) < math.inf}

@@ -1,6 +1,6 @@
 """How much time each selection rule gives away, at sizes that were not measured.
 
-    python tests/benchmarks/selector_regret.py [--json] [--hints N] [--cutoff N] [--matrix FILE]
+    python -m tests.benchmarks.selector_regret [--json] [--hints N] [--cutoff N] [--matrix FILE]
 
 For each Kernel: a Table from a matrix of Variants x hints with 1 % noise, and held-out sizes,
 log-uniform, with odd ones and tails. The regret of a rule at a size is the time of what it selects
