@@ -134,6 +134,33 @@ def test_a_thin_client_is_told_what_runs_and_why(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_explain_tells_the_rule_and_the_times_that_it_predicted(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            registered = await daemon.client.register(chain(1))
+            for size in (64, 256, 1024):
+                await daemon.client.tuned(registered, size)
+            request = admin_service_pb2.ExplainKernelRequest(
+                kernel=registered.plan.steps[0].launch.kernel
+            )
+            dim = request.dims.dims.add()
+            dim.symbol, dim.value = "k0", 300
+            answer = await daemon.client.admin.ExplainKernel(request, timeout=20)
+            selection = answer.selections[registered.target_id]
+            assert (selection.selector, selection.reason) == ("interpolated", "predicted")
+            assert answer.tables[0].selector == "interpolated"
+            times = [each.time_ns for each in selection.predictions]
+            assert times == sorted(times)
+            assert selection.predictions[0].variant_id == selection.variant.id
+            assert "" in {each.variant_id for each in selection.predictions}
+            dim.value = 256
+            answer = await daemon.client.admin.ExplainKernel(request, timeout=20)
+            measured = answer.selections[registered.target_id]
+            assert (measured.reason, len(measured.predictions)) == ("winner", 0)
+
+    asyncio.run(scenario())
+
+
 def test_explain_tells_tables_measurements_and_what_runs(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as daemon:
