@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from nearhint_rules.errors import InvalidExpression
 from nearhint_rules.metrics import SIZE_RATIO, Dims
 from nearhint_rules.prediction import LEAST_HINTS, Forecast, Predictor
-from nearhint_rules.ranking import LEAST_GAIN, beats
+from nearhint_rules.ranking import LEAST_GAIN, SPREADS, beats
 from nearhint_rules.selection import (
     FALLBACK,
     REMEMBERED_LIMIT,
@@ -179,17 +179,22 @@ def ordered(
 def beats_forecast(challenger: Forecast, holder: Forecast, scale: float) -> bool:
     """Whether one Variant is predicted to beat another beyond noise."""
     error = math.hypot(challenger.error, holder.error)
-    return challenger.time_ns < holder.time_ns * (1 - band(error, scale))
+    return challenger.time_ns < holder.time_ns * (1 - band(challenger, holder, scale * error))
 
 
-def band(error: float, scale: float) -> float:
-    """The relative gain at or below which two predictions are equal; `scale` is the error's."""
-    return max(LEAST_GAIN, ERROR_SHARE * scale * error)
+def band(first: Forecast, second: Forecast, error: float) -> float:
+    """The relative gain at or below which two predictions with this error are equal.
+
+    At least that at or below which measurements with their spreads are (`ranking.tie_band`).
+    """
+    combined = math.sqrt(first.spread * first.spread + second.spread * second.spread)
+    return max(LEAST_GAIN, SPREADS * combined, ERROR_SHARE * error)
 
 
 def beats_fallback(each: Forecast, fallback: Forecast, scale: float) -> bool:
     """Whether a Variant is predicted to beat the Fallback beyond noise."""
-    return each.time_ns < fallback.time_ns * (1 - band(each.fallback_error, scale))
+    error = scale * each.fallback_error
+    return each.time_ns < fallback.time_ns * (1 - band(each, fallback, error))
 
 
 def expected_regret(served: Forecast, others: Sequence[Forecast], scale: float) -> float:

@@ -18,9 +18,9 @@ from typing import NamedTuple
 from nearhint_rules.candidates import Candidates
 from nearhint_rules.costs import Counter, Fit, Tasks, features
 from nearhint_rules.metrics import LANE_UNIT, SIZE_RATIO, BoundRatio, Dims
+from nearhint_rules.selection import FALLBACK
 from nearhint_rules.table import HintRow, Table
 
-THE_FALLBACK = -1
 CONTENDER_RATIO = 1.25
 """How much slower than the best of a hint a Variant may be there, to be asked elsewhere."""
 DEFAULT_RATIO = 1.5
@@ -41,13 +41,14 @@ class Forecast(NamedTuple):
     """A predicted time: of the Variant at this position, or of the Fallback (-1).
 
     `error` is the root mean square of its relative error against the default Variant's,
-    `fallback_error` that against the Fallback's.
+    `fallback_error` that against the Fallback's; `spread` is the mean of its timings'.
     """
 
     time_ns: float
     variant: int
     error: float
     fallback_error: float
+    spread: float
 
 
 def contenders(table: Table) -> frozenset[int]:
@@ -89,6 +90,7 @@ class _Subject(NamedTuple):
     walks: tuple[tuple[int, float], ...]
     error: float
     fallback_error: float
+    spread: float
 
 
 class Predictor:
@@ -128,7 +130,8 @@ class Predictor:
         errors = {
             variant: (
                 _error(fits, raw, variant, table.default),
-                _error(fits, raw, variant, THE_FALLBACK),
+                _error(fits, raw, variant, FALLBACK),
+                _spread(complete, variant, fallback),
             )
             for variant in fits
         }
@@ -143,9 +146,7 @@ class Predictor:
         fits = {variant: fit for variant, fit in fits.items() if max(errors[variant]) < math.inf}
         bits = {variant: 1 << place for place, variant in enumerate(fits)}
         self._leaders = [
-            sum(
-                bits[each] for each in (THE_FALLBACK, *_leaders(row, table.default)) if each in bits
-            )
+            sum(bits[each] for each in (FALLBACK, *_leaders(row, table.default)) if each in bits)
             for row in complete
         ]
         self._ratios = list(zip(*(fit.ratios for fit, _ in fits.values()), strict=True))
@@ -194,7 +195,7 @@ class Predictor:
         counted: dict[int, tuple[float, float]] = {-1: (0.0, 1.0)}
         found: list[Forecast] = []
         for subject, correction, share in zip(self._subjects, corrections, known, strict=True):
-            variant, needs, bit, tasks, launch, work, task, a_round, walks, error, other = subject
+            variant, needs, bit, tasks, launch, work, task, a_round, walks, *errors = subject
             if needs & missing or not wanted & bit:
                 continue
             if share is not correction:
@@ -211,8 +212,8 @@ class Predictor:
                 a_round += cost * dims[at]
             time = (launch + work * elements + task * count[0] + a_round * count[1]) * correction
             if time > 0:
-                found.append(Forecast(time, variant, error, other))
-        return found if found and found[0][1] == THE_FALLBACK else []
+                found.append(Forecast(time, variant, *errors))
+        return found if found and found[0][1] == FALLBACK else []
 
     def _fit(
         self, table: Table, fallback: str, complete: Sequence[HintRow]
@@ -231,7 +232,7 @@ class Predictor:
 
         times = [float(dict(row.fallbacks)[fallback].median_ns) for row in complete]
         whole = place(Tasks((), 1, 0))
-        fits = {THE_FALLBACK: (Fit(times, rows[whole]), whole)}
+        fits = {FALLBACK: (Fit(times, rows[whole]), whole)}
         timings = [dict(row.ranked) for row in complete]
         # The order of rows has no part in it; neither has the order of a set.
         for variant in sorted(contenders(table)):
@@ -306,11 +307,11 @@ def _subject(
     tasks: int,
     bit: int,
     candidates: Candidates,
-    errors: tuple[float, float],
+    errors: tuple[float, float, float],
 ) -> _Subject:
     launch, work, task, a_round, *walks = fit.model
-    needs = 0 if variant == THE_FALLBACK else candidates.needs(variant)
-    if variant == THE_FALLBACK:
+    needs = 0 if variant == FALLBACK else candidates.needs(variant)
+    if variant == FALLBACK:
         launch, task, tasks = launch + task, 0.0, -1
     elif not task and not a_round and not any(walks):
         tasks = -1
@@ -334,6 +335,17 @@ def _error(
             off = _off(fits[variant][0], times[variant], hint)
             squares.append((off - _off(fits[other][0], times[other], hint)) ** 2)
     return math.sqrt(sum(squares) / len(squares)) if squares else math.inf
+
+
+def _spread(complete: Sequence[HintRow], variant: int, fallback: str) -> float:
+    """The mean relative spread of the timings of a Variant, or of the Fallback."""
+    spreads = [
+        timing.spread
+        for row in complete
+        for name, timing in (row.fallbacks if variant == FALLBACK else row.ranked)
+        if name == (fallback if variant == FALLBACK else variant)
+    ]
+    return sum(spreads) / len(spreads)
 
 
 def _off(fit: Fit, predicted: float, hint: int) -> float:

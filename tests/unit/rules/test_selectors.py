@@ -279,6 +279,21 @@ def test_the_fallback_serves_unless_a_variant_is_predicted_to_beat_it_beyond_noi
     assert served(INTERPOLATED, found, 3400)[::4] == (0, "predicted")
 
 
+def test_the_spread_of_timings_counts_as_noise() -> None:
+    found = matrix(flat, fallback=lambda size: 1.1 * flat(size))
+    assert served(INTERPOLATED, found, 3000)[::4] == (0, "predicted")
+    noisy = tuple(
+        replace(
+            row,
+            ranked=tuple((at, replace(each, spread=0.05)) for at, each in row.ranked),
+            fallbacks=tuple((name, replace(each, spread=0.05)) for name, each in row.fallbacks),
+        )
+        for row in found.hints
+    )
+    chosen = served(INTERPOLATED, replace(found, hints=noisy), 3000)
+    assert chosen[::4] == (FALLBACK, "predicted_fallback")
+
+
 def test_within_noise_the_variant_that_leads_at_the_nearest_hint_stays() -> None:
     found = matrix(flat, lambda size: flat(size) * 1.005)
     turned = replace(
