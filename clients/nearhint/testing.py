@@ -38,7 +38,7 @@ from nearhint_proto.v1 import (
 from nearhint_rules.canonical import content_hash
 from nearhint_rules.plan import Plan
 from nearhint_rules.program import Program
-from nearhint_rules.selection import select
+from nearhint_rules.selectors import select
 from nearhint_rules.table import Table
 
 TARGET_ID = "7a" * 32

@@ -24,8 +24,8 @@ from nearhint_daemon.errors import STATUS_OF_CODE
 from nearhint_daemon.jobs import Priority
 from nearhint_daemon.store import Batch
 from nearhint_daemon.store.rows import JobRow
-from nearhint_rules.judging import selector_rules
 from nearhint_rules.regret import Judgement
+from nearhint_rules.selectors import SELECTORS
 from nearhint_rules.table import Table
 
 RPC_BUCKETS = tuple(0.0005 * 2**n for n in range(15))
@@ -281,7 +281,7 @@ class Metrics:
             self.launches.labels(tier)
         for reason in FALLBACK_REASONS:
             self.fallback_reasons.labels(reason)
-        for rule in selector_rules():
+        for rule in SELECTORS:
             self.regret.labels(rule)
         for kind in JOB_KINDS:
             for outcome in JOB_OUTCOMES:

@@ -23,6 +23,7 @@ from nearhint_proto.v1 import types_pb2
 from nearhint_proto.v1 import worker_pb2 as pb
 from nearhint_rules.hints import bucket, to_evict
 from nearhint_rules.ranking import rank
+from nearhint_rules.selectors import DEFAULT_SELECTOR
 from nearhint_rules.table import HINT_LIMIT, HintRow, Table, Timing, Variant
 
 RANKED_LIMIT = 16
@@ -109,7 +110,8 @@ class Publisher:
             table = with_hint(table, task.dims, task.fallback.id, timed, tier=tier)
             evicted = self._evicted(table, task)
             kept = tuple(row for row in table.hints if row.dims not in evicted)
-            table = compacted(replace(table, hints=kept, reason=""))
+            table = replace(table, hints=kept, reason="", selector=DEFAULT_SELECTOR)
+            table = compacted(table)
             if evicted:
                 await self._forget(key, evicted)
             measurements = self.measurements(task, timed)
@@ -257,6 +259,7 @@ def _empty(key: TableKey, symbols: Sequence[str], *, reason: str = "") -> Table:
         generation=0,
         reason=reason,
         namespace=namespace,
+        selector=DEFAULT_SELECTOR,
     )
 
 

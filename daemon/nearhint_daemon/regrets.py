@@ -144,7 +144,7 @@ class Regrets:
     async def measure(self, row: JobRow, payload: Mapping[str, Any]) -> None:
         """Does a `regret` job. Raises `GenerationGone`, `NoVariant`."""
         key = (row.namespace, payload["kernel"], payload["target"])
-        table = self._tables.at(key, payload["generation"])
+        table = self._tables.selector(key, payload["generation"]).table
         if table is None:
             raise NoVariant("the Kernel's Table is no more")
         task = await self._task(row, payload)

@@ -23,9 +23,9 @@ from nearhint.cli import main
 from nearhint_proto import convert
 from nearhint_proto.v1 import admin_service_pb2, kernel_service_pb2, operation_service_pb2
 from nearhint_rules.canonical import content_hash
-from nearhint_rules.judging import selector_rules
 from nearhint_rules.program import Program
 from nearhint_rules.regret import regret
+from nearhint_rules.selectors import SELECTORS
 
 DONE = operation_service_pb2.OPERATION_STATE_DONE
 DEVICE_LIMIT_S = 60.0
@@ -161,7 +161,7 @@ def test_regret_is_measured_on_the_device_and_known_afterwards(daemon: DaemonPro
     sizes = {record["dims"]["k0"] for record in table["records"]}
     assert len(sizes) == 5
     assert not {64, 2048} & sizes
-    assert {rule["selector"] for rule in report["rules"]} == set(selector_rules())
+    assert {rule["selector"] for rule in report["rules"]} == set(SELECTORS)
     for record in table["records"]:
         assert record["regret"] == regret(record["served_ns"], record["best_ns"]) >= 0
     for rule in report["rules"]:
@@ -170,7 +170,7 @@ def test_regret_is_measured_on_the_device_and_known_afterwards(daemon: DaemonPro
     measured = daemon.status().measurements
     assert measured >= measurements + 2 * 5
     printed = CliRunner().invoke(main, arguments)
-    assert "nearest (serves)" in printed.stdout
+    assert "interpolated (serves)" in printed.stdout
     assert daemon.status().measurements == measured
 
 

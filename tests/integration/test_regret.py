@@ -23,13 +23,13 @@ from nearhint_proto.v1 import (
     types_pb2,
     worker_pb2,
 )
-from nearhint_rules.judging import selector_rules
+from nearhint_rules.selectors import SELECTORS
 from nearhint_rules.table import Timing
 
 LIMIT_S = 20.0
 HINTS = (64, 1024)
 DONE = operation_service_pb2.OPERATION_STATE_DONE
-RULES = len(selector_rules())
+RULES = len(SELECTORS)
 FAST_NS = 500
 """Of the default Schedule at sizes that are no hints: what is served there takes twice as long."""
 
@@ -113,7 +113,7 @@ def test_every_rule_is_judged_at_sizes_that_are_no_hints(tmp_path: Path) -> None
             assert not {(hint,) for hint in HINTS} & set(dims)
             found = await records(daemon, answer.kernel)
             assert {(tuple(record.dims), record.selector) for record in found} == {
-                (point, rule) for point in dims for rule in selector_rules()
+                (point, rule) for point in dims for rule in SELECTORS
             }
             for record in found:
                 assert record.best_schedule == SCHEDULES[0]
@@ -144,7 +144,7 @@ def _observed(daemon: Running) -> dict[str, tuple[float, float]]:
         for sample in family.samples
         if "le" not in sample.labels
     }
-    return {rule: (samples[rule, "count"], samples[rule, "sum"]) for rule in selector_rules()}
+    return {rule: (samples[rule, "count"], samples[rule, "sum"]) for rule in SELECTORS}
 
 
 def test_what_is_known_for_a_table_is_not_measured_again(tmp_path: Path) -> None:

@@ -32,7 +32,9 @@ from nearhint_proto import convert
 from nearhint_proto.v1 import admin_service_pb2 as pb
 from nearhint_proto.v1 import admin_service_pb2_grpc, kernel_service_pb2, types_pb2
 from nearhint_rules import expr as ex
-from nearhint_rules.selection import select
+from nearhint_rules.interpolation import InterpolatedSelector
+from nearhint_rules.selection import FALLBACK
+from nearhint_rules.selectors import Selector
 from nearhint_rules.table import Table
 
 PROTOCOL = 1
@@ -245,7 +247,19 @@ def _select(
     if missing:
         raise InvalidRequest(f"no size for {', '.join(missing)}", field="dims")
     dims = tuple(sizes[name] for name in table.symbols)
-    return convert.selection_to_proto(select(table, dims, fallback=fallback), table)
+    selector = Selector(table)
+    message = convert.selection_to_proto(selector.select(dims, fallback=fallback), table)
+    step = selector.step(fallback)
+    if message.reason.startswith("predicted") and isinstance(step, InterpolatedSelector):
+        message.predictions.extend(
+            kernel_service_pb2.Prediction(
+                variant_id="" if each.variant == FALLBACK else table.variants[each.variant].id,
+                time_ns=each.time_ns,
+                relative_error=each.error,
+            )
+            for each in step.forecast(dims)
+        )
+    return message
 
 
 def _measurement_message(row: MeasurementRow) -> pb.MeasurementRecord:

@@ -12,7 +12,7 @@ from nearhint_daemon.services.messages import operation_message, read_sizes, rea
 from nearhint_daemon.store import Reading, queries
 from nearhint_daemon.store.rows import KernelRow, RegretRow, VariantRow
 from nearhint_proto.v1 import admin_service_pb2 as pb
-from nearhint_rules.judging import selector_rules, serving_rule
+from nearhint_rules.selectors import SELECTORS, rule_name
 
 SIZES = 32
 SIZES_LIMIT = 1024
@@ -98,11 +98,10 @@ def _wanted(request: pb.MeasureRegretRequest) -> Wanted:
 
 
 def _check_selectors(names: Sequence[str]) -> None:
-    rules = selector_rules()
     for position, name in enumerate(names):
-        if name not in rules:
-            close = difflib.get_close_matches(name[:64], rules, n=1)
-            meant = f"did you mean {close[0]}?" if close else f"known: {', '.join(rules)}"
+        if name not in SELECTORS:
+            close = difflib.get_close_matches(name[:64], SELECTORS, n=1)
+            meant = f"did you mean {close[0]}?" if close else f"known: {', '.join(SELECTORS)}"
             raise InvalidRequest(f"no such rule; {meant}", field=f"selectors[{position}]")
 
 
@@ -110,7 +109,7 @@ def _plan_message(planned: Planned) -> pb.RegretPlan:
     return pb.RegretPlan(
         target_id=planned.table.target,
         generation=planned.table.generation,
-        selector=serving_rule(planned.table),
+        selector=rule_name(planned.table),
         points=[pb.RegretPoint(dims=point.dims) for point in planned.points],
     )
 

@@ -29,7 +29,7 @@ from nearhint_proto.v1 import (
 )
 from nearhint_rules import expr as ex
 from nearhint_rules.guard import Aligned, Divisible, Guard
-from nearhint_rules.selection import select
+from nearhint_rules.selectors import select
 from nearhint_rules.table import Pin
 
 COMMANDS = [command for _, command in sorted(main.commands.items())]
@@ -662,6 +662,37 @@ def test_a_selection_reason_of_a_newer_daemon_is_printed_as_it_is(explained: Fak
     )
     result = run("explain", "abab", "--dims", "k0=1", "--address", explained.address)
     assert "refined_tomorrow" in result.stdout
+
+
+def test_explain_says_which_rule_answered_and_what_it_predicted(explained: FakeDaemon) -> None:
+    nearest = run("explain", "abab", "--dims", "k0=100", "--address", explained.address)
+    assert "rule nearest" in nearest.stdout
+    assert "predicted times" not in nearest.stdout
+    message = explained.store.explained[doubling.KERNEL]
+    message.selections[TARGET_ID].MergeFrom(
+        kernel_service_pb2.Selection(
+            selector="interpolated",
+            reason="predicted",
+            predictions=[
+                kernel_service_pb2.Prediction(
+                    variant_id="3" * 64, time_ns=12345.6, relative_error=0.031
+                ),
+                kernel_service_pb2.Prediction(time_ns=23456.7, relative_error=0.2),
+            ],
+        )
+    )
+    result = run("explain", "abab", "--dims", "k0=100", "--address", explained.address)
+    for text in (
+        "rule interpolated",
+        "12.35 µs  variant 333333333333, error 3.1 %",
+        "original ops",
+    ):
+        assert text in result.stdout, text
+    as_json = run("explain", "abab", "--dims", "k0=100", "--json", "--address", explained.address)
+    selection = json.loads(as_json.stdout)["selections"][TARGET_ID]
+    assert selection["selector"] == "interpolated"
+    assert [each["variant"] for each in selection["predictions"]] == ["3" * 64, None]
+    assert selection["predictions"][0]["time_ns"] == 12345.6
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: str(command.name))

@@ -8,8 +8,9 @@ from tests.unit.rules.tables import STEP, row, table, timing, variant
 
 from nearhint_rules import expr as ex
 from nearhint_rules.guard import Aligned, Divisible
-from nearhint_rules.judging import judge, selector_rules, serving_rule
+from nearhint_rules.judging import judge
 from nearhint_rules.regret import Contest, Judgement
+from nearhint_rules.selectors import SELECTORS, rule_name
 from nearhint_rules.table import Table
 
 NAMES = ("0" * 63 + "0", "0" * 63 + "1", "0" * 63 + "2")
@@ -31,14 +32,14 @@ def test_every_rule_is_judged_by_its_own_answer() -> None:
     # Listed first wins a tie under argument_shapes; more elements win it under nearest.
     each = table(row((16,), {1: 500, 0: 900}), row((64,), {2: 500, 0: 900}))
     found = judged(each, (32,), {0: 900, 1: 1000, 2: 800})
-    assert set(found) == set(selector_rules())
+    assert set(found) == set(SELECTORS)
     assert (found["nearest"].served, found["nearest"].regret) == (NAMES[2], 0.0)
     assert (found["argument_shapes"].served, found["argument_shapes"].regret) == (NAMES[1], 0.25)
     assert found["argument_shapes"].slower_than == ("default",)
 
 
 def test_the_rule_that_serves_is_one_of_them() -> None:
-    assert serving_rule(table(row((16,), {0: 900}))) in selector_rules()
+    assert rule_name(table(row((16,), {0: 900}))) in SELECTORS
 
 
 def test_original_ops_that_a_rule_would_run_are_judged_too() -> None:
