@@ -61,6 +61,7 @@ DEADLINES_S: Mapping[str, float] = {
     "EnsureKernels": 5,
     "ReportUsage": 5,
     "GetOperation": 2,
+    "CancelOperation": 5,
     "GetTables": 5,
     "WatchTables": 900,
     "FetchArtifact": 30,
@@ -149,6 +150,11 @@ class Connection:
         """The operation as it is now."""
         request = operation_service_pb2.GetOperationRequest(id=operation_id)
         return self._unary("GetOperation", self._operations.GetOperation, request).operation
+
+    def cancel_operation(self, operation_id: str) -> operation_service_pb2.Operation:
+        """Stops waiting for it; what nobody else waits for is cancelled."""
+        request = operation_service_pb2.CancelOperationRequest(id=operation_id)
+        return self._unary("CancelOperation", self._operations.CancelOperation, request).operation
 
     def get_tables(
         self, request: table_service_pb2.GetTablesRequest

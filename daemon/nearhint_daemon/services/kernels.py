@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nearhint_daemon.compiling import compile_jobs
 from nearhint_daemon.core import Core
 from nearhint_daemon.errors import InvalidRequest
 from nearhint_daemon.jobs import Priority
@@ -67,7 +68,7 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
     async def EnsureKernels(  # noqa: N802 - the protocol's name
         self, request: pb.EnsureKernelsRequest, context: Context
     ) -> pb.EnsureKernelsResponse:
-        """Asks for a Program's Kernels to be brought to T2 at sizes."""
+        """Asks for a Program's Kernels to be brought to T2 at sizes, or only to be compiled."""
         namespace = read_namespace(request.namespace)
         client_id = read_text(request.client_id, field="client_id")
         if len(request.hints) > HINTS_LIMIT:
@@ -86,7 +87,8 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
         if not ranges and not hints:
             hints = [{}]  # a Program without symbols has one hint
         target = self._core.programs.target(request.target_id)
-        self._core.devices.require(target.device)
+        if not request.compile_only:
+            self._core.devices.require(target.device)
         specs = await self._core.tuner.jobs_for(
             (namespace, request.program_id, target.kind),
             target,
@@ -96,6 +98,8 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
             priority=_priority(request.priority),
             client=client_id,
         )
+        if request.compile_only:
+            specs = compile_jobs(specs)
         rows = await self._core.jobs.ensure(specs)
         return pb.EnsureKernelsResponse(
             operation=operation_message(self._core.operations.create(rows))

@@ -50,6 +50,38 @@ PRIORITY_REFINEMENT: Priority.ValueType  # 3
 """Idle-time refinement."""
 Global___Priority: _TypeAlias = Priority  # noqa: Y015
 
+class _Effort:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _EffortEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Effort.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    EFFORT_UNSPECIFIED: _Effort.ValueType  # 0
+    """Not set: full."""
+    EFFORT_NONE: _Effort.ValueType  # 1
+    """The default Variant alone."""
+    EFFORT_QUICK: _Effort.ValueType  # 2
+    """The few candidates that a model of the device expects most of."""
+    EFFORT_FULL: _Effort.ValueType  # 3
+    """Every candidate that the Kernel's Schedules list."""
+    EFFORT_MAX: _Effort.ValueType  # 4
+    """All of that, and a search around the winner."""
+
+class Effort(_Effort, metaclass=_EffortEnumTypeWrapper):
+    """How much work a Kernel is worth."""
+
+EFFORT_UNSPECIFIED: Effort.ValueType  # 0
+"""Not set: full."""
+EFFORT_NONE: Effort.ValueType  # 1
+"""The default Variant alone."""
+EFFORT_QUICK: Effort.ValueType  # 2
+"""The few candidates that a model of the device expects most of."""
+EFFORT_FULL: Effort.ValueType  # 3
+"""Every candidate that the Kernel's Schedules list."""
+EFFORT_MAX: Effort.ValueType  # 4
+"""All of that, and a search around the winner."""
+Global___Effort: _TypeAlias = Effort  # noqa: Y015
+
 @_typing.final
 class RegisterProgramRequest(_message.Message):
     """Registers a Program."""
@@ -188,6 +220,9 @@ class EnsureKernelsRequest(_message.Message):
     THREADS_FIELD_NUMBER: _builtins.int
     CLIENT_ID_FIELD_NUMBER: _builtins.int
     NAMESPACE_FIELD_NUMBER: _builtins.int
+    EFFORT_FIELD_NUMBER: _builtins.int
+    BUDGET_S_FIELD_NUMBER: _builtins.int
+    COMPILE_ONLY_FIELD_NUMBER: _builtins.int
     program_id: _builtins.str
     """The Program."""
     target_id: _builtins.str
@@ -200,6 +235,14 @@ class EnsureKernelsRequest(_message.Message):
     """Who asks."""
     namespace: _builtins.str
     """The namespace; empty by default."""
+    effort: Global___Effort.ValueType
+    """How much work each Kernel is worth."""
+    budget_s: _builtins.float
+    """Seconds that the work may take in all; 0: no limit of its own."""
+    compile_only: _builtins.bool
+    """Compile the candidates and keep them; verify and measure nothing. The Target's device need not
+    be one of this daemon's.
+    """
     @_builtins.property
     def kernels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The Kernels; empty: all of the Program's."""
@@ -219,10 +262,13 @@ class EnsureKernelsRequest(_message.Message):
         threads: _builtins.int = ...,
         client_id: _builtins.str = ...,
         namespace: _builtins.str = ...,
+        effort: Global___Effort.ValueType = ...,
+        budget_s: _builtins.float = ...,
+        compile_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "hints", b"hints", "kernels", b"kernels", "namespace", b"namespace", "priority", b"priority", "program_id", b"program_id", "target_id", b"target_id", "threads", b"threads"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget_s", b"budget_s", "client_id", b"client_id", "compile_only", b"compile_only", "effort", b"effort", "hints", b"hints", "kernels", b"kernels", "namespace", b"namespace", "priority", b"priority", "program_id", b"program_id", "target_id", b"target_id", "threads", b"threads"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,304 @@
+"""Asking: brings what was surveyed to its tier, a few points at a time, within a budget.
+
+The daemon's jobs are durable and asked for by what they are, so asking again, after the loss of
+the daemon or of this process, adds nothing to what is done or under way.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from nearhint._tuning import failure
+from nearhint.connection import Connection
+from nearhint.errors import NearhintError, NotFound, Rejected
+from nearhint.warmup.survey import (
+    LOST,
+    Goal,
+    Sizes,
+    Survey,
+    Surveyed,
+    Wait,
+    Wish,
+    is_met,
+    survey,
+    tables_of,
+)
+from nearhint_proto import convert
+from nearhint_proto.v1 import kernel_service_pb2, operation_service_pb2
+from nearhint_rules.table import HINT_LIMIT, Table
+
+POINTS_A_CALL = 8
+CALLS_IN_FLIGHT = 2
+"""So few are under way at once that the most wanted points are finished first."""
+POLL_S = 0.2
+RECONNECT_S = 0.5
+LOST_LIMIT_S = 60.0
+"""A daemon that was there is waited for so long."""
+LOSSES_LIMIT = 20
+BUDGET_ENDED = "the budget ended"
+
+EFFORTS: Mapping[str, kernel_service_pb2.Effort.ValueType] = {
+    "none": kernel_service_pb2.EFFORT_NONE,
+    "quick": kernel_service_pb2.EFFORT_QUICK,
+    "full": kernel_service_pb2.EFFORT_FULL,
+    "max": kernel_service_pb2.EFFORT_MAX,
+}
+
+Progress = Callable[[int, int, int], None]
+"""Takes goals that are done (met or failed), all goals, and how many failed."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a warm-up ended: its survey with the newest Tables, and why goals are not met."""
+
+    survey: Survey
+    problems: Mapping[Goal, str] = field(default_factory=dict[Goal, str])
+
+    @property
+    def met(self) -> frozenset[Goal]:
+        """The goals that were reached."""
+        return frozenset(self.survey.goals()) - self.problems.keys()
+
+
+class Asking:
+    """What one warm-up says to the daemon, over as many connections as it takes.
+
+    `connect` opens a connection whose versions were compared. `clock` gives seconds, `wait`
+    pauses for some.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Connection],
+        *,
+        client_id: str,
+        clock: Callable[[], float],
+        wait: Wait,
+    ) -> None:
+        self._connect = connect
+        self._client_id = client_id
+        self._clock = clock
+        self._wait = wait
+
+    def look(self, wishes: Sequence[Wish]) -> Survey:
+        """The survey of `wishes`; measures and compiles nothing."""
+        return self.talk(
+            lambda connection: survey(
+                connection, wishes, client_id=self._client_id, wait=self._wait
+            )
+        )
+
+    def bring(self, wishes: Sequence[Wish], *, deadline_s: float, progress: Progress) -> Outcome:
+        """Brings all goals of `wishes` to their tiers, or as far as `deadline_s` allows.
+
+        A daemon that goes away is waited for and asked again. Raises `DaemonUnreachable` or
+        `DeadlineMissed` if it was never there or does not come back.
+        """
+
+        def work(connection: Connection) -> Outcome:
+            found = survey(connection, wishes, client_id=self._client_id, wait=self._wait)
+            return _Round(
+                connection,
+                found,
+                deadline_s=deadline_s,
+                progress=progress,
+                client_id=self._client_id,
+                clock=self._clock,
+                wait=self._wait,
+            ).run()
+
+        return self.talk(work)
+
+    def talk(self, say: Callable[[Connection], T]) -> T:
+        """What `say` returns; said again where the daemon was lost meanwhile."""
+        lost_at_s: float | None = None
+        losses = 0
+        was_there = False
+        while True:
+            try:
+                with closing(self._connect()) as connection:
+                    was_there, lost_at_s = True, None
+                    return say(connection)
+            except LOST:
+                if lost_at_s is None:
+                    lost_at_s, losses = self._clock(), losses + 1
+                is_late = self._clock() - lost_at_s >= LOST_LIMIT_S
+                if not was_there or is_late or losses > LOSSES_LIMIT:
+                    raise
+            self._wait(RECONNECT_S)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    program: Surveyed
+    sizes: tuple[Sizes, ...]
+    goals: tuple[Goal, ...]
+
+
+class _Round:
+    """All that is asked over one connection."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        found: Survey,
+        *,
+        deadline_s: float,
+        progress: Progress,
+        client_id: str,
+        clock: Callable[[], float],
+        wait: Wait,
+    ) -> None:
+        self._connection = connection
+        self._survey = found
+        self._deadline_s = deadline_s
+        self._progress = progress
+        self._client_id = client_id
+        self._clock = clock
+        self._wait = wait
+        self._tiers = found.goals()
+        self._tables: dict[tuple[str, str], Table] = dict(found.tables)
+        self._open = {goal: None for goal in self._tiers if not self._is_met(goal)}
+        self._problems: dict[Goal, str] = {}
+        self._flying: dict[str, _Call] = {}
+
+    def run(self) -> Outcome:
+        """Until every goal is met or given up, or the deadline has come."""
+        calls = deque(_calls(self._survey, self._open))
+        self._report()
+        while (calls or self._flying) and self._open:
+            if self._clock() >= self._deadline_s:
+                self._end_budget()
+                break
+            while calls and len(self._flying) < CALLS_IN_FLIGHT and self._ask(calls[0]):
+                calls.popleft()
+            self._wait(POLL_S)
+            self._update(self._open)
+            for operation_id in list(self._flying):
+                self._look_at(operation_id)
+            self._report()
+        for goal in self._open:
+            self._problems.setdefault(goal, "not tuned")
+        return Outcome(Survey(self._survey.programs, self._tables), self._problems)
+
+    def _ask(self, call: _Call) -> bool:
+        """Asks for one call's points; False: the daemon has no room for it now."""
+        program = call.program
+        symbols = [symbol.name for symbol in program.wish.program.symbols]
+        try:
+            answer = self._connection.ensure_kernels(
+                kernel_service_pb2.EnsureKernelsRequest(
+                    program_id=program.program_id,
+                    kernels=sorted({goal.kernel for goal in call.goals}),
+                    hints=[
+                        convert.size_hint_to_proto(dict(zip(symbols, sizes, strict=True)))
+                        for sizes in call.sizes
+                    ],
+                    target_id=program.target,
+                    priority=kernel_service_pb2.PRIORITY_WARM_UP,
+                    threads=program.wish.threads,
+                    client_id=self._client_id,
+                    effort=EFFORTS[program.wish.effort],
+                    budget_s=max(0.0, self._deadline_s - self._clock()),
+                    compile_only=program.wish.is_compiled_only,
+                )
+            )
+        except LOST:
+            raise
+        except NearhintError as error:
+            if isinstance(error, Rejected) and error.fields["status"] == "RESOURCE_EXHAUSTED":
+                return False
+            self._give_up(call, str(error))
+            return True
+        self._flying[answer.operation.id] = call
+        return True
+
+    def _look_at(self, operation_id: str) -> None:
+        call = self._flying[operation_id]
+        try:
+            operation = self._connection.get_operation(operation_id)
+        except NotFound:
+            # The daemon has forgotten it, as it may: the jobs go on, and are asked for again.
+            del self._flying[operation_id]
+            self._ask(call)
+            return
+        if operation.state == operation_service_pb2.OPERATION_STATE_RUNNING:
+            return
+        del self._flying[operation_id]
+        self._update(call.goals)
+        is_done = operation.state == operation_service_pb2.OPERATION_STATE_DONE
+        if is_done and not operation.failed:
+            if call.program.wish.is_compiled_only:
+                for goal in call.goals:
+                    self._open.pop(goal, None)
+            self._give_up(call, "")
+        else:
+            reason = failure(operation)
+            some = f"{operation.failed} of {operation.total} jobs failed"
+            self._give_up(call, some if is_done else reason)
+
+    def _update(self, goals: Iterable[Goal]) -> None:
+        self._tables.update(tables_of(self._connection, goals))
+        for goal in [goal for goal in self._open if self._is_met(goal)]:
+            del self._open[goal]
+
+    def _is_met(self, goal: Goal) -> bool:
+        table = self._tables.get((goal.target, goal.kernel))
+        return is_met(table, goal, tier=self._tiers[goal])
+
+    def _give_up(self, call: _Call, reason: str) -> None:
+        for goal in call.goals:
+            if goal in self._open:
+                del self._open[goal]
+                table = self._tables.get((goal.target, goal.kernel))
+                self._problems[goal] = _why(table) or reason or "not tuned"
+
+    def _end_budget(self) -> None:
+        """Stops what nobody else waits for; what is done stays done."""
+        for operation_id in self._flying:
+            try:
+                self._connection.cancel_operation(operation_id)
+            except NotFound:
+                continue
+        self._problems.update(dict.fromkeys(self._open, BUDGET_ENDED))
+        self._report()
+
+    def _report(self) -> None:
+        total = len(self._tiers)
+        failed = len(self._problems)
+        self._progress(total - len(self._open), total, failed)
+
+
+def _why(table: Table | None) -> str:
+    """Why a Table lacks a bucket that was asked for; empty where it does not say."""
+    if table is None:
+        return ""
+    if not table.variants and table.reason:
+        return table.reason
+    full = f"not kept: a Table has at most {HINT_LIMIT} hints"
+    return full if len(table.hints) >= HINT_LIMIT else ""
+
+
+def _calls(found: Survey, wanted: Iterable[Goal]) -> list[_Call]:
+    """What to ask for, a few points each, the most wanted points of every Program first."""
+    left = set(wanted)
+    rounds: list[list[_Call]] = []
+    for program in found.programs:
+        chosen = [
+            (sizes, news)
+            for sizes, goals in program.goals.items()
+            if (news := tuple(goal for goal in goals if goal in left))
+        ]
+        for number, start in enumerate(range(0, len(chosen), POINTS_A_CALL)):
+            some = chosen[start : start + POINTS_A_CALL]
+            goals = tuple(dict.fromkeys(goal for _, news in some for goal in news))
+            if number == len(rounds):
+                rounds.append([])
+            rounds[number].append(_Call(program, tuple(sizes for sizes, _ in some), goals))
+    return [call for each in rounds for call in each]
