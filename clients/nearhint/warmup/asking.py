@@ -179,6 +179,7 @@ class _Round:
             while calls and len(self._flying) < CALLS_IN_FLIGHT and self._ask(calls[0]):
                 calls.popleft()
             self._wait(POLL_S)
+            self._connection.check_socket()
             self._update(self._open)
             for operation_id in list(self._flying):
                 self._look_at(operation_id)

@@ -76,6 +76,9 @@ def _half(path: Path, content: object) -> dict[str, object]:
                 problem = f"{len(entries)} devices; keep the one that is meant"
                 raise InvalidManifest(path=path, key=key, problem=problem)
             content = entries[0]
+    if content is None:
+        problem = "not known yet: the daemon's worker had not answered"
+        raise InvalidManifest(path=path, key="device", problem=problem)
     if not isinstance(content, dict):
         raise InvalidManifest(path=path, key="device", problem="must be an object")
     return dict(cast("dict[str, object]", content))

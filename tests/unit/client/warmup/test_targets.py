@@ -39,6 +39,7 @@ def test_what_the_status_prints_is_read_back(tmp_path: Path, device: Device, wra
     [
         ("{", "not JSON"),
         ("3", "device"),
+        ('{"name": "cpu", "device": null}', "device"),
         ("{}", "kind"),
         ('{"kind": "tpu"}', "kind"),
         ('{"kind": "cpu", "model": "m", "features": []}', "libc"),
