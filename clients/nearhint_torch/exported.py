@@ -10,6 +10,7 @@ import torch
 
 from nearhint.errors import FileMissing
 from nearhint_rules.program import SIZE_LIMIT
+from nearhint_torch.adapter import size_expression
 from nearhint_torch.errors import InvalidEntry
 from nearhint_torch.kernel import Dimensions
 from nearhint_torch.workload import WarmUp
@@ -55,7 +56,7 @@ def _symbols(program: torch.export.ExportedProgram) -> dict[str, dict[int, Any]]
             sizes: tuple[Any, ...] = tuple(value.shape)
             for dimension, size in enumerate(sizes):
                 if isinstance(size, torch.SymInt):
-                    found.setdefault(node.name, {})[dimension] = size.node.expr
+                    found.setdefault(str(node.name), {})[dimension] = size_expression(size)
     return found
 
 
@@ -81,11 +82,12 @@ def _ranges(
         for node in program.graph.nodes
         if node.op == "placeholder" and isinstance(node.meta.get("val"), torch.Tensor)
     }
+    ranges: dict[Any, Any] = {**program.range_constraints}
     found: dict[str, tuple[int, int]] = {}
     for argument, dimensions in dynamic.items():
         for dimension, axis in dimensions.items():
             symbol = symbols.get(argument, {}).get(dimension)
-            bounds = program.range_constraints.get(symbol)
+            bounds = ranges.get(symbol)
             if symbol is None and dimension < len(fixed.get(argument, ())):
                 size = int(fixed[argument][dimension])
                 found[axis] = (size, size)

@@ -16,7 +16,7 @@ from nearhint_daemon.jobs import JobSpec
 from nearhint_daemon.programs import Programs
 from nearhint_daemon.store.rows import JobRow
 from nearhint_daemon.tasks import reach
-from nearhint_daemon.tuner import CANDIDATES_LIMIT
+from nearhint_daemon.tuner import CANDIDATES_LIMIT, TUNE
 from nearhint_daemon.variants import Variants
 from nearhint_daemon.workshop import Workshop
 from nearhint_proto import convert
@@ -26,11 +26,12 @@ COMPILE = "compile"
 
 
 def compile_jobs(tuning: Sequence[JobSpec]) -> list[JobSpec]:
-    """The jobs that compile what these tuning jobs would measure, one a hint."""
+    """The jobs that compile what these tuning jobs would measure, one a hint: for its last job."""
+    required = {spec.requires for spec in tuning}
     return [
-        replace(spec, key=f"{COMPILE}/{spec.key.partition('/')[2]}", kind=COMPILE)
+        replace(spec, key=f"{COMPILE}/{spec.key.partition('/')[2]}", kind=COMPILE, requires="")
         for spec in tuning
-        if spec.stage == 1
+        if spec.kind in TUNE.values() and spec.key not in required
     ]
 
 

@@ -68,8 +68,7 @@ if __name__ == "__main__":
 GOOD = """
 [[model]]
 entry = "warm_entry:warm_up"
-dims = { rows = { min = 1, max = 64 } }
-points = 4
+dims = { rows = [1, 4, 16, 64] }
 """
 BAD = """
 [[model]]
@@ -79,7 +78,7 @@ entry = "warm_entry:broken"
 EXPORTED = """
 [[model]]
 exported = "scores.pt2"
-points = 2
+dims = { x_0 = [2, 64] }
 """
 
 Rows = dict[str, dict[tuple[int, ...], HintRow]]

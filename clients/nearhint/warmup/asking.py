@@ -39,6 +39,8 @@ RECONNECT_S = 0.5
 LOST_LIMIT_S = 60.0
 """A daemon that was there is waited for so long."""
 LOSSES_LIMIT = 20
+BUDGET_LIMIT_S = 7 * 86_400.0
+"""What the daemon takes for the budget of one request."""
 BUDGET_ENDED = "the budget ended"
 
 EFFORTS: Mapping[str, kernel_service_pb2.Effort.ValueType] = {
@@ -164,29 +166,31 @@ class _Round:
         self._wait = wait
         self._tiers = found.goals()
         self._tables: dict[tuple[str, str], Table] = dict(found.tables)
-        self._open = {goal: None for goal in self._tiers if not self._is_met(goal)}
+        self._open = dict.fromkeys(self._tiers)
         self._problems: dict[Goal, str] = {}
+        # Met goals too: less effort may have met them. What is done is not done again.
+        self._calls = deque(_calls(found))
         self._flying: dict[str, _Call] = {}
 
     def run(self) -> Outcome:
         """Until every goal is met or given up, or the deadline has come."""
-        calls = deque(_calls(self._survey, self._open))
         self._report()
-        while (calls or self._flying) and self._open:
+        while self._calls or self._flying:
             if self._clock() >= self._deadline_s:
                 self._end_budget()
                 break
-            while calls and len(self._flying) < CALLS_IN_FLIGHT and self._ask(calls[0]):
-                calls.popleft()
+            self._ask_more()
             self._wait(POLL_S)
             self._connection.check_socket()
-            self._update(self._open)
+            self._tables.update(tables_of(self._connection, self._unmet(self._open)))
             for operation_id in list(self._flying):
                 self._look_at(operation_id)
             self._report()
-        for goal in self._open:
-            self._problems.setdefault(goal, "not tuned")
         return Outcome(Survey(self._survey.programs, self._tables), self._problems)
+
+    def _ask_more(self) -> None:
+        while self._calls and len(self._flying) < CALLS_IN_FLIGHT and self._ask(self._calls[0]):
+            self._calls.popleft()
 
     def _ask(self, call: _Call) -> bool:
         """Asks for one call's points; False: the daemon has no room for it now."""
@@ -206,7 +210,7 @@ class _Round:
                     threads=program.wish.threads,
                     client_id=self._client_id,
                     effort=EFFORTS[program.wish.effort],
-                    budget_s=max(0.0, self._deadline_s - self._clock()),
+                    budget_s=max(POLL_S, min(BUDGET_LIMIT_S, self._deadline_s - self._clock())),
                     compile_only=program.wish.is_compiled_only,
                 )
             )
@@ -215,7 +219,7 @@ class _Round:
         except NearhintError as error:
             if isinstance(error, Rejected) and error.fields["status"] == "RESOURCE_EXHAUSTED":
                 return False
-            self._give_up(call, str(error))
+            self._close(call, str(error))
             return True
         self._flying[answer.operation.id] = call
         return True
@@ -227,36 +231,38 @@ class _Round:
         except NotFound:
             # The daemon has forgotten it, as it may: the jobs go on, and are asked for again.
             del self._flying[operation_id]
-            self._ask(call)
+            self._calls.appendleft(call)
             return
         if operation.state == operation_service_pb2.OPERATION_STATE_RUNNING:
             return
         del self._flying[operation_id]
-        self._update(call.goals)
-        is_done = operation.state == operation_service_pb2.OPERATION_STATE_DONE
-        if is_done and not operation.failed:
-            if call.program.wish.is_compiled_only:
-                for goal in call.goals:
-                    self._open.pop(goal, None)
-            self._give_up(call, "")
-        else:
+        self._tables.update(tables_of(self._connection, call.goals))
+        if operation.skipped:
+            reason = BUDGET_ENDED
+        elif operation.state != operation_service_pb2.OPERATION_STATE_DONE:
             reason = failure(operation)
-            some = f"{operation.failed} of {operation.total} jobs failed"
-            self._give_up(call, some if is_done else reason)
+        elif operation.failed:
+            reason = f"{operation.failed} of {operation.total} jobs failed"
+        else:
+            reason = ""
+        self._close(call, reason)
 
-    def _update(self, goals: Iterable[Goal]) -> None:
-        self._tables.update(tables_of(self._connection, goals))
-        for goal in [goal for goal in self._open if self._is_met(goal)]:
-            del self._open[goal]
+    def _unmet(self, goals: Iterable[Goal]) -> list[Goal]:
+        return [
+            goal
+            for goal in goals
+            if not is_met(
+                self._tables.get((goal.target, goal.kernel)), goal, tier=self._tiers[goal]
+            )
+        ]
 
-    def _is_met(self, goal: Goal) -> bool:
-        table = self._tables.get((goal.target, goal.kernel))
-        return is_met(table, goal, tier=self._tiers[goal])
-
-    def _give_up(self, call: _Call, reason: str) -> None:
+    def _close(self, call: _Call, reason: str) -> None:
+        """Nothing more will come of a call; what its goals lack is a problem, for this reason."""
+        unmet = set(self._unmet(call.goals))
+        is_compiled = call.program.wish.is_compiled_only and not reason
         for goal in call.goals:
-            if goal in self._open:
-                del self._open[goal]
+            self._open.pop(goal, None)
+            if goal in unmet and not is_compiled:
                 table = self._tables.get((goal.target, goal.kernel))
                 self._problems[goal] = _why(table) or reason or "not tuned"
 
@@ -271,9 +277,9 @@ class _Round:
         self._report()
 
     def _report(self) -> None:
-        total = len(self._tiers)
-        failed = len(self._problems)
-        self._progress(total - len(self._open), total, failed)
+        """Met goals count as done, though more may be tried there."""
+        left = len(self._unmet(self._open))
+        self._progress(len(self._tiers) - left, len(self._tiers), len(self._problems))
 
 
 def _why(table: Table | None) -> str:
@@ -286,20 +292,29 @@ def _why(table: Table | None) -> str:
     return full if len(table.hints) >= HINT_LIMIT else ""
 
 
-def _calls(found: Survey, wanted: Iterable[Goal]) -> list[_Call]:
-    """What to ask for, a few points each, the most wanted points of every Program first."""
-    left = set(wanted)
+def _calls(found: Survey) -> list[_Call]:
+    """What to ask for, a few points each, the most wanted points of every Program first.
+
+    Each goal is in one call.
+    """
+    left = set(found.goals())
     rounds: list[list[_Call]] = []
     for program in found.programs:
-        chosen = [
-            (sizes, news)
-            for sizes, goals in program.goals.items()
-            if (news := tuple(goal for goal in goals if goal in left))
-        ]
+        chosen: list[tuple[Sizes, tuple[Goal, ...]]] = []
+        for sizes, goals in program.goals.items():
+            new = tuple(goal for goal in goals if goal in left)
+            left.difference_update(new)
+            if new:
+                chosen.append((sizes, new))
         for number, start in enumerate(range(0, len(chosen), POINTS_A_CALL)):
             some = chosen[start : start + POINTS_A_CALL]
-            goals = tuple(dict.fromkeys(goal for _, news in some for goal in news))
             if number == len(rounds):
                 rounds.append([])
-            rounds[number].append(_Call(program, tuple(sizes for sizes, _ in some), goals))
+            rounds[number].append(
+                _Call(
+                    program,
+                    tuple(sizes for sizes, _ in some),
+                    tuple(goal for _, new in some for goal in new),
+                )
+            )
     return [call for each in rounds for call in each]

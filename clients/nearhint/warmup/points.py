@@ -30,10 +30,8 @@ def points_of(
     points: list[Point] = list(frequent(observed))[:limit]
     taken = {_bucket(point) for point in points}
     if axes:
-        for sizes in _grid(list(axes.values()), limit):
-            point = dict(zip(axes, sizes, strict=True))
-            if not observed or _bucket(point) not in taken:
-                points.append(point)
+        grid = _grid(axes, limit)
+        points += [point for point in grid if not observed or _bucket(point) not in taken]
     return tuple(points[:limit])
 
 
@@ -51,16 +49,16 @@ def frequent(observed: Iterable[Observed]) -> tuple[Point, ...]:
     return tuple(best[key].sizes for key in order)
 
 
-def ladder(ranges: Sequence[tuple[int, int]], limit: int) -> tuple[tuple[int, ...], ...]:
+def ladder(ranges: Mapping[str, tuple[int, int]], limit: int) -> tuple[tuple[int, ...], ...]:
     """Sizes spread evenly in log space over ranges (both ends included), at most `limit`.
 
     Each range has its ends and the powers of two between; where these are too many, the longest
     row of rungs loses every other one first.
 
-    >>> ladder([(1, 20)], 8)
+    >>> ladder({"n": (1, 20)}, 8)
     ((1,), (2,), (4,), (8,), (16,), (20,))
     """
-    rungs = [_rungs(low, high) for low, high in ranges]
+    rungs = [_rungs(low, high) for low, high in ranges.values()]
     while prod(map(len, rungs)) > limit:
         longest = max(range(len(rungs)), key=lambda number: len(rungs[number]))
         if len(rungs[longest]) == 1:
@@ -76,21 +74,22 @@ def _rungs(low: int, high: int) -> tuple[int, ...]:
 
 def _thinned(rungs: tuple[int, ...]) -> tuple[int, ...]:
     """Every other rung; both ends are kept for as long as there are more than two."""
-    if len(rungs) == 2:
-        return rungs[1:]
-    return (*rungs[:-1:2], rungs[-1]) if len(rungs) > 3 else (rungs[0], rungs[-1])
+    *inner, last = rungs
+    if len(inner) == 1:
+        return (last,)
+    return (*(inner[::2] if len(inner) > 2 else inner[:1]), last)
 
 
-def _grid(axes: Sequence[Axis], limit: int) -> Iterable[tuple[int, ...]]:
+def _grid(axes: Mapping[str, Axis], limit: int) -> Iterable[Point]:
     """Listed sizes in all combinations, each with the ladder over the ranges."""
-    ranges = [(axis.low, axis.high) for axis in axes if isinstance(axis, Range)]
-    listed = [axis for axis in axes if not isinstance(axis, Range)]
-    combinations = list(product(*listed))
+    ranges = {name: (axis.low, axis.high) for name, axis in axes.items() if isinstance(axis, Range)}
+    listed = {name: axis for name, axis in axes.items() if not isinstance(axis, Range)}
+    combinations = list(product(*listed.values()))
     rungs = ladder(ranges, max(1, limit // max(1, len(combinations))))
-    for chosen in combinations:
-        for rung in rungs:
-            from_list, from_range = iter(chosen), iter(rung)
-            yield tuple(next(from_range if isinstance(axis, Range) else from_list) for axis in axes)
+    for rung in rungs:
+        for chosen in combinations:
+            point = dict(zip((*ranges, *listed), (*rung, *chosen), strict=True))
+            yield {name: point[name] for name in axes}
 
 
 def _bucket(sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:

@@ -57,29 +57,29 @@ class _Effort:
 class _EffortEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Effort.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     EFFORT_UNSPECIFIED: _Effort.ValueType  # 0
-    """Not set: full."""
+    """Not set: as full."""
     EFFORT_NONE: _Effort.ValueType  # 1
-    """The default Variant alone."""
+    """The default Schedule alone."""
     EFFORT_QUICK: _Effort.ValueType  # 2
-    """The few candidates that a model of the device expects most of."""
+    """A few Schedules of different families."""
     EFFORT_FULL: _Effort.ValueType  # 3
-    """Every candidate that the Kernel's Schedules list."""
+    """What the compiler thinks worth trying; the best of each hint at its neighbours too."""
     EFFORT_MAX: _Effort.ValueType  # 4
-    """All of that, and a search around the winner."""
+    """All that the compiler can make; then what lies next to the winners."""
 
 class Effort(_Effort, metaclass=_EffortEnumTypeWrapper):
-    """How much work a Kernel is worth."""
+    """How much is tried at each hint. A request for more than was done before does the rest only."""
 
 EFFORT_UNSPECIFIED: Effort.ValueType  # 0
-"""Not set: full."""
+"""Not set: as full."""
 EFFORT_NONE: Effort.ValueType  # 1
-"""The default Variant alone."""
+"""The default Schedule alone."""
 EFFORT_QUICK: Effort.ValueType  # 2
-"""The few candidates that a model of the device expects most of."""
+"""A few Schedules of different families."""
 EFFORT_FULL: Effort.ValueType  # 3
-"""Every candidate that the Kernel's Schedules list."""
+"""What the compiler thinks worth trying; the best of each hint at its neighbours too."""
 EFFORT_MAX: Effort.ValueType  # 4
-"""All of that, and a search around the winner."""
+"""All that the compiler can make; then what lies next to the winners."""
 Global___Effort: _TypeAlias = Effort  # noqa: Y015
 
 @_typing.final
@@ -236,9 +236,11 @@ class EnsureKernelsRequest(_message.Message):
     namespace: _builtins.str
     """The namespace; empty by default."""
     effort: Global___Effort.ValueType
-    """How much work each Kernel is worth."""
+    """How much is tried."""
     budget_s: _builtins.float
-    """Seconds that the work may take in all; 0: no limit of its own."""
+    """Seconds of devices' time that this request may take; not set: no limit. What is not begun when
+    they are spent is not done, and the operation counts it as skipped.
+    """
     compile_only: _builtins.bool
     """Compile the candidates and keep them; verify and measure nothing. The Target's device need not
     be one of this daemon's.
@@ -263,14 +265,16 @@ class EnsureKernelsRequest(_message.Message):
         client_id: _builtins.str = ...,
         namespace: _builtins.str = ...,
         effort: Global___Effort.ValueType = ...,
-        budget_s: _builtins.float = ...,
+        budget_s: _builtins.float | None = ...,
         compile_only: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_budget_s", b"_budget_s", "budget_s", b"budget_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget_s", b"budget_s", "client_id", b"client_id", "compile_only", b"compile_only", "effort", b"effort", "hints", b"hints", "kernels", b"kernels", "namespace", b"namespace", "priority", b"priority", "program_id", b"program_id", "target_id", b"target_id", "threads", b"threads"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_budget_s", b"_budget_s", "budget_s", b"budget_s", "client_id", b"client_id", "compile_only", b"compile_only", "effort", b"effort", "hints", b"hints", "kernels", b"kernels", "namespace", b"namespace", "priority", b"priority", "program_id", b"program_id", "target_id", b"target_id", "threads", b"threads"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__budget_s: _TypeAlias = _typing.Literal["budget_s"]  # noqa: Y015
+    _WhichOneofArgType__budget_s: _TypeAlias = _typing.Literal["_budget_s", b"_budget_s"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__budget_s) -> _WhichOneofReturnType__budget_s | None: ...
 
 Global___EnsureKernelsRequest: _TypeAlias = EnsureKernelsRequest  # noqa: Y015
 

@@ -97,22 +97,33 @@ def finish(daemon: FakeDaemon, *, error: str = "") -> None:
         daemon.finish(name, error=error)
 
 
-def test_what_is_met_is_not_asked_for(daemon: FakeDaemon, stage: Stage) -> None:
+def test_what_is_met_counts_as_done_before_anything_is_asked(
+    daemon: FakeDaemon, stage: Stage
+) -> None:
     daemon.publish(doubling.table(4, 64))
+    stage.then = lambda: finish(daemon)
     outcome = stage.bring(wish(4, 5, 64))
-    assert daemon.asked("EnsureKernels") == []
+    assert stage.progress[0] == (2, 2, 0)
     assert outcome.problems == {}
     assert outcome.met == {goal(4), goal(64)}
-    assert stage.progress[-1] == (2, 2, 0)
 
 
-def test_a_table_at_t1_meets_no_effort_but_none(daemon: FakeDaemon, stage: Stage) -> None:
-    daemon.publish(doubling.table(4, tier=1))
-    stage.bring(wish(4, effort="none"))
-    assert daemon.asked("EnsureKernels") == []
+def test_each_bucket_is_asked_for_once(daemon: FakeDaemon, stage: Stage) -> None:
     stage.then = lambda: finish(daemon)
-    stage.bring(wish(4, effort="quick"))
-    assert len(daemon.asked("EnsureKernels")) == 1
+    stage.bring(wish(4, 5, 64))
+    (request,) = daemon.asked("EnsureKernels")
+    assert asked_sizes(request) == [4, 64]
+
+
+@pytest.mark.parametrize(("effort", "done"), [("none", 1), ("quick", 0), ("full", 0)])
+def test_a_table_at_t1_meets_no_effort_but_none(
+    daemon: FakeDaemon, stage: Stage, effort: str, done: int
+) -> None:
+    daemon.publish(doubling.table(4, tier=1))
+    stage.then = lambda: finish(daemon)
+    outcome = stage.bring(wish(4, effort=effort))
+    assert stage.progress[0] == (done, 1, 0)
+    assert len(outcome.met) == done
 
 
 def test_a_request_says_priority_effort_budget_and_threads(
@@ -174,6 +185,16 @@ def test_a_budget_that_ends_cancels_what_is_under_way(daemon: FakeDaemon, stage:
     assert set(outcome.problems.values()) == {BUDGET_ENDED}
 
 
+def test_what_the_daemon_skipped_is_left_by_the_budget(daemon: FakeDaemon, stage: Stage) -> None:
+    def skip() -> None:
+        for operation in daemon.store.operations.values():
+            operation.skipped = 2
+        finish(daemon)
+
+    stage.then = skip
+    assert set(stage.bring(wish(4)).problems.values()) == {BUDGET_ENDED}
+
+
 def test_no_room_in_the_queue_is_waited_for(daemon: FakeDaemon, stage: Stage) -> None:
     daemon.fail("EnsureKernels", grpc.StatusCode.RESOURCE_EXHAUSTED)
     refused: list[float] = []
@@ -213,7 +234,7 @@ def test_a_daemon_that_comes_back_is_asked_again(daemon: FakeDaemon, stage: Stag
         daemon.stop()
         daemon.start()
         daemon.publish(doubling.table(4))
-        stage.then = lambda: None
+        stage.then = lambda: finish(daemon)
 
     stage.then = restart
     outcome = stage.bring(wish(4))
@@ -239,6 +260,7 @@ def test_a_program_without_a_plan_has_its_reason_and_the_others_go_on(
     daemon: FakeDaemon, stage: Stage
 ) -> None:
     daemon.publish(doubling.table(4))
+    stage.then = lambda: finish(daemon)
     other = doubling.program(high=99)
     unplanned = Wish("n", "cpu", other, doubling.DEVICE, 1, ((4,),), "full")
     outcome = stage.bring(unplanned, wish(4))

@@ -72,7 +72,7 @@ def test_a_manifest_says_models_sizes_effort_budget_and_labels(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ("efort = 'full'\n" + ENTRY, "efort: no such key; did you mean effort?"),
+        ("efforts = 'full'\n" + ENTRY, "efforts: no such key; did you mean effort?"),
         (ENTRY + "dimz = {}", "model[0].dimz: no such key; did you mean dims?"),
         (
             ENTRY + "dims = { n = { min = 1, max = 2, mix = 3 } }",

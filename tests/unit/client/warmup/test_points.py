@@ -20,7 +20,7 @@ def seen(count: int, **sizes: int) -> Observed:
 def test_a_ladder_lies_within_its_ranges_and_limit_without_repetition(
     ranges: list[tuple[int, int]], limit: int
 ) -> None:
-    rungs = ladder(ranges, limit)
+    rungs = ladder({f"n{number}": bounds for number, bounds in enumerate(ranges)}, limit)
     assert 1 <= len(rungs) <= limit
     assert len(set(rungs)) == len(rungs)
     for rung in rungs:
@@ -28,11 +28,11 @@ def test_a_ladder_lies_within_its_ranges_and_limit_without_repetition(
 
 
 def test_a_ladder_has_both_ends_and_the_powers_between() -> None:
-    assert [size for (size,) in ladder([(3, 40)], 99)] == [3, 4, 8, 16, 32, 40]
+    assert [size for (size,) in ladder({"n": (3, 40)}, 99)] == [3, 4, 8, 16, 32, 40]
 
 
 def test_a_ladder_that_is_too_long_loses_rungs_between_and_keeps_its_ends() -> None:
-    rungs = [size for (size,) in ladder([(1, 4096)], 5)]
+    rungs = [size for (size,) in ladder({"n": (1, 4096)}, 5)]
     assert rungs[0] == 1
     assert rungs[-1] == 4096
     assert len(rungs) <= 5
