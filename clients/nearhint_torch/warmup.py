@@ -89,9 +89,10 @@ def compile_only(
     """Has every candidate of a manifest compiled for devices that may be elsewhere.
 
     Models are captured on the CPU; nothing is measured. Returns `PARTIAL` if something failed or
-    is left when the budget is spent; raises as `run` does.
+    is left when the budget is spent; raises as `run` does, and `Rejected` by an older daemon.
     """
     deadline_s = time.monotonic() + manifest.budget_s
+    asking.require("kernels.compile_only")
     models = tuple(replace(spec, devices=("cpu",)) for spec in manifest.models)
     captured = _capture(replace(manifest, models=models))
     wishes = [

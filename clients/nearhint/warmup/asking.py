@@ -117,6 +117,16 @@ class Asking:
 
         return self.talk(work)
 
+    def require(self, feature: str) -> None:
+        """Raises `Rejected` where the daemon is too old for something."""
+        if feature not in self.talk(lambda connection: connection.hello()).features:
+            raise Rejected(
+                rpc="GetServerInfo",
+                status="UNIMPLEMENTED",
+                reason_code="UNKNOWN",
+                problem=f"this daemon is too old: it lacks {feature}",
+            )
+
     def talk(self, say: Callable[[Connection], T]) -> T:
         """What `say` returns; said again where the daemon was lost meanwhile."""
         lost_at_s: float | None = None

@@ -36,7 +36,7 @@ from nearhint_rules.selection import select
 from nearhint_rules.table import Table
 
 PROTOCOL = 1
-FEATURES = ("namespaces", "operations", "select", "tables.watch", "usage")
+FEATURES = ("kernels.compile_only", "namespaces", "operations", "select", "tables.watch", "usage")
 PAGE_SIZE = 100
 PAGE_LIMIT = 1000
 MEASUREMENTS_LIMIT = 500

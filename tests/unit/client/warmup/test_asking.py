@@ -11,7 +11,7 @@ from tests.unit.client import doubling
 
 from nearhint.connection import Connection
 from nearhint.counters import Counters
-from nearhint.errors import DaemonUnreachable
+from nearhint.errors import DaemonUnreachable, Rejected
 from nearhint.testing import TARGET_ID, FakeDaemon
 from nearhint.warmup.asking import (
     BUDGET_ENDED,
@@ -267,6 +267,13 @@ def test_a_program_without_a_plan_has_its_reason_and_the_others_go_on(
     reasons = [each.reason for each in outcome.survey.programs]
     assert reasons == ["no plan for this program", ""]
     assert outcome.met == {goal(4)}
+
+
+def test_a_daemon_that_lacks_a_feature_is_refused(daemon: FakeDaemon, stage: Stage) -> None:
+    with pytest.raises(Rejected, match=r"too old: it lacks kernels\.compile_only"):
+        stage.asking.require("kernels.compile_only")
+    daemon.store.info.features.append("kernels.compile_only")
+    stage.asking.require("kernels.compile_only")
 
 
 def test_what_is_only_compiled_is_done_when_its_jobs_are(daemon: FakeDaemon, stage: Stage) -> None:
