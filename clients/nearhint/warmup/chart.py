@@ -50,10 +50,10 @@ def chart(
     up = _Scale.over(heights, HEIGHT - BOTTOM, TOP)
     label = f"{y_title} against {x_title}"
     parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(label)}">']
-    for x in across.ticks():
+    for x in across.ticks(_powers_of_two):
         parts.append(_text(across(x), HEIGHT - BOTTOM + 14, _count(x), "middle"))
         parts.append(_rule(across(x), TOP, across(x), HEIGHT - BOTTOM, "grid"))
-    for y in up.ticks():
+    for y in up.ticks(_round_numbers):
         parts.append(_text(LEFT - 6, up(y) + 3, y_text(y), "end"))
         parts.append(_rule(LEFT, up(y), WIDTH - RIGHT, up(y), "grid"))
     if level is not None:
@@ -85,12 +85,23 @@ class _Scale:
         share = math.log(value / self.low) / math.log(self.high / self.low)
         return self.start + share * (self.end - self.start)
 
-    def ticks(self) -> list[float]:
-        """Powers of two and halves between, as many as are readable; the ends if there are none."""
-        first = math.ceil(math.log2(self.low))
-        powers = [2.0**power for power in range(first, math.floor(math.log2(self.high)) + 1)]
-        step = max(1, math.ceil(len(powers) / TICKS))
-        return powers[::step] or [math.sqrt(self.low * self.high)]
+    def ticks(self, rungs: Callable[[float, float], list[float]]) -> list[float]:
+        """As many rungs between the ends as are readable; the middle where there are none."""
+        found = rungs(self.low, self.high)
+        step = max(1, math.ceil(len(found) / TICKS))
+        return found[::step] or [math.sqrt(self.low * self.high)]
+
+
+def _powers_of_two(low: float, high: float) -> list[float]:
+    powers = range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)
+    return [2.0**power for power in powers]
+
+
+def _round_numbers(low: float, high: float) -> list[float]:
+    """1, 2, 5, 10, ... and their tenths, between two numbers."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    numbers = (digit * 10.0**decade for decade in decades for digit in (1, 2, 5))
+    return [number for number in numbers if low <= number <= high]
 
 
 def _drawn(line: Line, across: _Scale, up: _Scale) -> list[str]:
