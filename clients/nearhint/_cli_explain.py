@@ -31,7 +31,7 @@ from nearhint_rules.table import HintRow, Table, Timing
 Sizes = Mapping[str, int]
 
 
-def read_dims(text: str | None) -> Sizes:
+def read_dims(text: str | None, *, option: str = "--dims") -> Sizes:
     """`k0=128,k1=384` as sizes by symbol; raises `InvalidSetting`.
 
     >>> read_dims("k0=128,k1=384")
@@ -43,7 +43,7 @@ def read_dims(text: str | None) -> Sizes:
         if not part.strip():
             continue
         if not equals or not value.strip().isdecimal() or name.strip() in sizes:
-            raise InvalidSetting(name="--dims", expected="like k0=128,k1=384", value=text)
+            raise InvalidSetting(name=option, expected="like k0=128,k1=384", value=text)
         sizes[name.strip()] = int(value)
     return sizes
 
@@ -104,7 +104,7 @@ def _print(
             ["measured", "what", "at", "median µs", "spread %", "conditions", "origin"],
             [
                 (
-                    _when(record.measured_at_s),
+                    when(record.measured_at_s),
                     f"{record.kind} {record.subject[:12]}",
                     "x".join(map(str, record.dims)),
                     _us(record.timing.median_ns),
@@ -146,6 +146,8 @@ def _print_table(each: Table) -> None:
         for fallback, timing in row.fallbacks:
             name = f"original ops {fallback[:12]}"
             rows.append((_hint(each, row), f"T{row.tier}", "", name, "", *_timing(timing, best_ns)))
+    if each.pins:
+        print_pins(each)
     table(
         ["hint", "tier", "rank #", "candidate", "guard", "median µs", "spread %", "over best %"],
         rows,
@@ -154,6 +156,36 @@ def _print_table(each: Table) -> None:
             f"cut-off a factor of {each.cutoff}"
         ),
     )
+
+
+def print_pins(each: Table) -> None:
+    """A Table's pins."""
+    schedules = {variant.id: variant.schedule for variant in each.variants}
+    table(
+        ["pinned at", "runs", "variant"],
+        [
+            (
+                _sizes(dict(zip(each.symbols, pin.dims, strict=True))) if pin.dims else "all sizes",
+                schedules.get(pin.variant, "the original ops"),
+                pin.variant[:12],
+            )
+            for pin in each.pins
+        ],
+        title=f"target {each.target[:12]}, generation {each.generation}, pins",
+    )
+
+
+def pins_json(each: Table) -> list[dict[str, object]]:
+    """A Table's pins as JSON; `dims` is null where one holds everywhere."""
+    schedules = {variant.id: variant.schedule for variant in each.variants}
+    return [
+        {
+            "dims": dict(zip(each.symbols, pin.dims, strict=True)) if pin.dims else None,
+            "variant": pin.variant or None,
+            "schedule": schedules.get(pin.variant),
+        }
+        for pin in each.pins
+    ]
 
 
 def _selection_lines(selection: kernel_service_pb2.Selection) -> list[str]:
@@ -212,7 +244,8 @@ def _us(nanoseconds: int) -> str:
     return f"{nanoseconds / 1000:.2f}"
 
 
-def _when(seconds: float) -> str:
+def when(seconds: float) -> str:
+    """Seconds since the epoch, for people."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
@@ -277,6 +310,7 @@ def _table_json(each: Table, traffic: Traffic) -> dict[str, object]:
         "cutoff": each.cutoff,
         "default": each.variants[each.default].id if each.default >= 0 else None,
         "reason": each.reason,
+        "pins": pins_json(each),
         "hints": [
             {
                 "dims": sizes,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import getpass
+import os
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import wraps
@@ -74,6 +76,14 @@ def open_connection(address: str | None) -> Connection:
         connection.close()
         raise
     return connection
+
+
+def actor() -> str:
+    """Who runs the command, for the daemon's record."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"
 
 
 def examples(*lines: str) -> str:

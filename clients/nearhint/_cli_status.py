@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import getpass
-import os
 from collections.abc import Iterable, Mapping
 
 import click
 
-from nearhint._cli_options import address_option, connected, examples, exits, json_option
+from nearhint._cli_options import (
+    actor,
+    address_option,
+    connected,
+    examples,
+    exits,
+    json_option,
+)
 from nearhint.cli_output import print_json, stdout, table, talk
 from nearhint.errors import NotFound
 from nearhint.warmup.targets import device_json
@@ -136,7 +141,7 @@ def policy(device: str, policy: str | None, address: str | None, as_json: bool) 
                 raise NotFound(rpc="GetStatus", reason_code="DEVICE_UNKNOWN", problem=device)
         else:
             request = admin_service_pb2.SetDevicePolicyRequest(
-                device=device, policy=POLICIES[policy], actor=_actor()
+                device=device, policy=POLICIES[policy], actor=actor()
             )
             devices = list(connection.set_device_policy(request).devices)
     if as_json:
@@ -186,13 +191,6 @@ def _devices(devices: Iterable[admin_service_pb2.DeviceStatus]) -> None:
             for row in rows
         ],
     )
-
-
-def _actor() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return f"uid {os.getuid()}"
 
 
 COMMANDS = (status, kernels, policy)

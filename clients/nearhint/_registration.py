@@ -58,6 +58,7 @@ class Demand:
     operation: str = ""
     attempts: int = 0
     final: str = ""
+    was_met: bool = False
 
     @property
     def is_open(self) -> bool:
@@ -122,6 +123,7 @@ class Registration:
             demand.operation = ""
             demand.final = ""
             demand.attempts = 0
+            demand.was_met = False
 
     def delay(self, now_s: float, first_s: float, longest_s: float) -> None:
         """Not before a pause that doubles each time."""

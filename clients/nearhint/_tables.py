@@ -120,9 +120,14 @@ class TableCopies:
                 self.unloadable[ref] = reason
 
     def is_met(self, demand: Demand) -> bool:
-        """Whether the search at the demand's bucket has ended, with its Fallback measured."""
+        """Whether the search at the demand's bucket has ended, with its Fallback measured.
+
+        What was met stays so where a later Table lets a hint go that traffic left.
+        """
         site = demand.site
-        return (site.fallback, demand.bucket) in self._tuned.get(site.kernel, ())
+        if (site.fallback, demand.bucket) in self._tuned.get(site.kernel, ()):
+            demand.was_met = True
+        return demand.was_met
 
     def clear(self) -> None:
         """Forgets all Tables: the Target has changed."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import click
 
 from nearhint._cli_explain import explain
+from nearhint._cli_operate import history, pin, quarantine, release, rollback, unpin
 from nearhint._cli_options import examples
 from nearhint._cli_run import demo
 from nearhint._cli_status import kernels, policy, status
@@ -22,6 +23,7 @@ from nearhint.version import VERSION
         "nearhint kernels --json",
         "nearhint explain 3fa9 --dims k0=4096,k1=384",
         "nearhint policy cuda:0 never",
+        "nearhint pin 3fa9 --fallback",
         "nearhint demo",
     ),
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -35,5 +37,6 @@ def main() -> None:
     """
 
 
-for _command in (status, kernels, explain, policy, demo, warmup):
+_OPERATING = (pin, unpin, history, rollback, quarantine, release)
+for _command in (status, kernels, explain, policy, *_OPERATING, demo, warmup):
     main.add_command(_command)

@@ -57,6 +57,13 @@ DEADLINES_S: Mapping[str, float] = {
     "SetDevicePolicy": 5,
     "ListKernels": 5,
     "ExplainKernel": 5,
+    "PinVariant": 5,
+    "UnpinVariant": 5,
+    "RollBackTable": 5,
+    "ListGenerations": 10,
+    "QuarantineVariant": 5,
+    "ReleaseVariant": 5,
+    "ListQuarantine": 5,
     "RegisterProgram": 10,
     "EnsureKernels": 5,
     "ReportUsage": 5,
@@ -198,6 +205,48 @@ class Connection:
     ) -> admin_service_pb2.ExplainKernelResponse:
         """One Kernel, with reasons."""
         return self._unary("ExplainKernel", self._admin.ExplainKernel, request)
+
+    def pin_variant(
+        self, request: admin_service_pb2.PinVariantRequest
+    ) -> admin_service_pb2.PinVariantResponse:
+        """Fixes what runs for a Kernel."""
+        return self._unary("PinVariant", self._admin.PinVariant, request)
+
+    def unpin_variant(
+        self, request: admin_service_pb2.UnpinVariantRequest
+    ) -> admin_service_pb2.UnpinVariantResponse:
+        """Takes pins off."""
+        return self._unary("UnpinVariant", self._admin.UnpinVariant, request)
+
+    def roll_back_table(
+        self, request: admin_service_pb2.RollBackTableRequest
+    ) -> admin_service_pb2.RollBackTableResponse:
+        """Publishes an earlier Table again."""
+        return self._unary("RollBackTable", self._admin.RollBackTable, request)
+
+    def list_generations(
+        self, request: admin_service_pb2.ListGenerationsRequest
+    ) -> admin_service_pb2.ListGenerationsResponse:
+        """The Tables of a Kernel that are kept, and what was done to it."""
+        return self._unary("ListGenerations", self._admin.ListGenerations, request)
+
+    def quarantine_variant(
+        self, request: admin_service_pb2.QuarantineVariantRequest
+    ) -> admin_service_pb2.QuarantineVariantResponse:
+        """Bars a Variant."""
+        return self._unary("QuarantineVariant", self._admin.QuarantineVariant, request)
+
+    def release_variant(
+        self, request: admin_service_pb2.ReleaseVariantRequest
+    ) -> admin_service_pb2.ReleaseVariantResponse:
+        """Lifts an operator's quarantine."""
+        return self._unary("ReleaseVariant", self._admin.ReleaseVariant, request)
+
+    def list_quarantine(
+        self, request: admin_service_pb2.ListQuarantineRequest
+    ) -> admin_service_pb2.ListQuarantineResponse:
+        """What is quarantined."""
+        return self._unary("ListQuarantine", self._admin.ListQuarantine, request)
 
     def _unary(
         self,

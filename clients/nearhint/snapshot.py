@@ -99,12 +99,17 @@ class Snapshot:
 
 
 def servable(table: Table, loaded: Mapping[ArtifactRef, LoadedKernel]) -> Table:
-    """`table` with only those Variants ranked whose binaries are loaded; positions stay."""
+    """`table` with only those Variants ranked and pinned whose binaries are loaded.
+
+    Positions stay.
+    """
     here = {
         position for position, variant in enumerate(table.variants) if variant.artifact in loaded
     }
+    ids = {"", *(table.variants[position].id for position in here)}
     return replace(
         table,
+        pins=tuple(pin for pin in table.pins if pin.variant in ids),
         default=table.default if table.default in here else -1,
         hints=tuple(
             replace(row, ranked=tuple(each for each in row.ranked if each[0] in here))
@@ -116,9 +121,12 @@ def servable(table: Table, loaded: Mapping[ArtifactRef, LoadedKernel]) -> Table:
 def needed(table: Table) -> tuple[int, ...]:
     """The Variants that selection can answer with, by position.
 
-    That is the default, and at each hint the ranked ones up to the first without a Guard.
+    That is the default, what is pinned, and at each hint the ranked ones up to the first without
+    a Guard.
     """
     found = dict.fromkeys([table.default] if table.default >= 0 else [])
+    pinned = {pin.variant for pin in table.pins}
+    found |= dict.fromkeys(at for at, each in enumerate(table.variants) if each.id in pinned)
     for row in table.hints:
         for position, _ in row.ranked:
             found[position] = None

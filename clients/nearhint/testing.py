@@ -17,7 +17,7 @@ from concurrent import futures
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 import grpc
 from google.protobuf.message import Message
@@ -70,6 +70,7 @@ class FakeStore:
     explained: dict[str, admin_service_pb2.ExplainKernelResponse] = field(
         default_factory=dict[str, admin_service_pb2.ExplainKernelResponse]
     )
+    answers: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 class FakeDaemon:
@@ -171,6 +172,17 @@ class FakeDaemon:
                 self.store.change_seq += 1
                 self.store.tables[table.kernel] = (self.store.change_seq, table)
             self.changed.notify_all()
+
+    def answer(self, rpc: str, message: Message) -> None:
+        """From now on gives this answer to a call by which an operator decides, by its name."""
+        self.store.answers[rpc] = message
+
+    def canned(self, rpc: str, request: Message, context: grpc.ServicerContext) -> Any:
+        """The answer that was given for a call; NOT_FOUND without one."""
+        self.enter(rpc, request, context)
+        if rpc not in self.store.answers:
+            context.abort(grpc.StatusCode.NOT_FOUND, "no answer was given")
+        return self.store.answers[rpc]
 
     def fail(self, rpc: str, status: grpc.StatusCode | None) -> None:
         """From now on refuses a call, by its name, or (None) no longer."""
@@ -382,3 +394,59 @@ class _Admin(_Service, admin_service_pb2_grpc.AdminServiceServicer):
                 return explained
         context.abort(grpc.StatusCode.NOT_FOUND, "no such kernel")
         raise AssertionError("abort raises")
+
+    def PinVariant(  # noqa: N802
+        self, request: admin_service_pb2.PinVariantRequest, context: grpc.ServicerContext
+    ) -> admin_service_pb2.PinVariantResponse:
+        return cast(
+            "admin_service_pb2.PinVariantResponse",
+            self.daemon.canned("PinVariant", request, context),
+        )
+
+    def UnpinVariant(  # noqa: N802
+        self, request: admin_service_pb2.UnpinVariantRequest, context: grpc.ServicerContext
+    ) -> admin_service_pb2.UnpinVariantResponse:
+        return cast(
+            "admin_service_pb2.UnpinVariantResponse",
+            self.daemon.canned("UnpinVariant", request, context),
+        )
+
+    def RollBackTable(  # noqa: N802
+        self, request: admin_service_pb2.RollBackTableRequest, context: grpc.ServicerContext
+    ) -> admin_service_pb2.RollBackTableResponse:
+        return cast(
+            "admin_service_pb2.RollBackTableResponse",
+            self.daemon.canned("RollBackTable", request, context),
+        )
+
+    def ListGenerations(  # noqa: N802
+        self, request: admin_service_pb2.ListGenerationsRequest, context: grpc.ServicerContext
+    ) -> admin_service_pb2.ListGenerationsResponse:
+        return cast(
+            "admin_service_pb2.ListGenerationsResponse",
+            self.daemon.canned("ListGenerations", request, context),
+        )
+
+    def QuarantineVariant(  # noqa: N802
+        self, request: admin_service_pb2.QuarantineVariantRequest, context: grpc.ServicerContext
+    ) -> admin_service_pb2.QuarantineVariantResponse:
+        return cast(
+            "admin_service_pb2.QuarantineVariantResponse",
+            self.daemon.canned("QuarantineVariant", request, context),
+        )
+
+    def ReleaseVariant(  # noqa: N802
+        self, request: admin_service_pb2.ReleaseVariantRequest, context: grpc.ServicerContext
+    ) -> admin_service_pb2.ReleaseVariantResponse:
+        return cast(
+            "admin_service_pb2.ReleaseVariantResponse",
+            self.daemon.canned("ReleaseVariant", request, context),
+        )
+
+    def ListQuarantine(  # noqa: N802
+        self, request: admin_service_pb2.ListQuarantineRequest, context: grpc.ServicerContext
+    ) -> admin_service_pb2.ListQuarantineResponse:
+        return cast(
+            "admin_service_pb2.ListQuarantineResponse",
+            self.daemon.canned("ListQuarantine", request, context),
+        )

@@ -24,6 +24,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 Runnable: TypeAlias = Callable[..., Any]
 GraphCompiler: TypeAlias = Callable[[torch.fx.GraphModule, Sequence[Any]], Runnable]
 
+LARGEST_SIZE = 2**62
+"""The upper end of a range that has none: no Program's size reaches it."""
+
 ControlFlow = RestartAnalysis
 """Raised through a backend by Dynamo to start over; never to be caught."""
 
@@ -100,11 +103,23 @@ class ShapeFacts:
     def is_backed(self, symbol: Any) -> bool:
         """Whether the symbol had a value at capture: it stands for a size of an argument."""
         environment = self._environment
+        return environment is not None and symbol in getattr(environment, self._values_name())
+
+    def wanted(self, symbol: Any) -> int | None:
+        """The size that `mark_dynamic(hint_override=)` names for a symbol; None: it names none."""
+        return _finite(getattr(self._environment, "var_to_hint_override", {}).get(symbol))
+
+    def example(self, symbol: Any) -> int | None:
+        """The size that a symbol had at capture; reads only, no guard is added."""
+        environment = self._environment
         if environment is None:
-            return False
+            return None
+        return _finite(getattr(environment, self._values_name()).get(symbol))
+
+    def _values_name(self) -> str:
         # 2.13 renamed the mapping; reading the old name there warns.
-        name = "backed_var_to_val" if hasattr(environment, "backed_var_to_val") else "var_to_val"
-        return symbol in getattr(environment, name)
+        is_new = hasattr(self._environment, "backed_var_to_val")
+        return "backed_var_to_val" if is_new else "var_to_val"
 
     def _sources(self) -> dict[Any, Any]:
         sources: dict[Any, Any] = getattr(self._environment, "var_to_sources", {})
@@ -159,10 +174,35 @@ def aot_inference(
     return compiled
 
 
-def mark_dynamic(tensor: torch.Tensor, dimension: int) -> None:
-    """Tells capture that a dimension varies; a size of 0 or 1 is captured on its own."""
-    if tensor.shape[dimension] > 1:
-        torch._dynamo.mark_dynamic(tensor, dimension)
+def mark_dynamic(
+    tensor: torch.Tensor, dimension: int, *, low: int | None = None, high: int | None = None
+) -> None:
+    """Tells capture that a dimension varies; a size of 0 or 1 is captured on its own.
+
+    `low` and `high` are the range that is assumed of its size, inclusive. Marks that the caller
+    set, a `hint_override` among them, stay.
+    """
+    if tensor.shape[dimension] <= 1:
+        return
+    if low is None and high is None:
+        if dimension not in getattr(tensor, "_dynamo_dynamic_indices", ()):
+            torch._dynamo.mark_dynamic(tensor, dimension)
+        return
+    # torch takes both ends or neither, and captures sizes of 0 and 1 on their own.
+    torch._dynamo.mark_dynamic(
+        tensor, dimension, min=max(low or 2, 2), max=LARGEST_SIZE if high is None else high
+    )
+
+
+def exported_dimension(value: object) -> tuple[str, int | None, int | None] | None:
+    """Name and inclusive range of a `torch.export.Dim`; None for anything else.
+
+    A derived one (`2 * rows`) and hints (`Dim.AUTO`) are something else: neither has a range.
+    """
+    if not isinstance(value, torch.export.Dim) or hasattr(value, "root"):
+        return None
+    low, high = (_finite(getattr(value, end, None)) for end in ("min", "max"))
+    return str(value.__name__), low or None, high
 
 
 def op_name(target: object) -> str:

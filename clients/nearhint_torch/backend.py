@@ -15,9 +15,9 @@ import torch
 from torch import fx
 
 from nearhint.config import from_environment
-from nearhint.session import counters, session_for
+from nearhint.session import ProgramHandle, counters, session_for
 from nearhint_torch.adapter import ControlFlow, aot_inference
-from nearhint_torch.capture import capture
+from nearhint_torch.capture import Captured, capture
 from nearhint_torch.devices import device_half
 from nearhint_torch.runner import CompiledGraph
 
@@ -67,12 +67,25 @@ def _compile(
         )
         handle = session.register(captured.program, threads=torch.get_num_threads())
         compiled = CompiledGraph(graph, captured, session=session, handle=handle)
+        _want(captured, handle)
         handle.wait_ready(READY_TIMEOUT_S)
     except Exception:
         counters.event("original_program_failed")
         forward: Callable[..., Any] = graph.forward
         return forward
     return compiled
+
+
+def _want(captured: Captured, handle: ProgramHandle) -> None:
+    """Asks for what the user named by `hint_override`, unless it contradicts the ranges."""
+    if not captured.wanted:
+        return
+    for symbol in captured.program.symbols:
+        size = captured.wanted[symbol.name]
+        if size < symbol.low or (symbol.high is not None and size > symbol.high):
+            counters.event("hint_override_outside_range")
+            return
+    handle.want(captured.wanted)
 
 
 def capture_only(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:

@@ -61,7 +61,8 @@ class Captured:
     value number (a folded tuple has none), `first` the number of each call's first output.
     `constants` are the values of the inputs that follow the graph's `arguments`. `bindings` and
     `computed` give the Program's symbols, in its order. `results` are what the graph returns.
-    `static` are the arguments that are parameters and buffers.
+    `static` are the arguments that are parameters and buffers. `wanted` are sizes that the user
+    wants tuned, one for each of the Program's symbols, or none.
     """
 
     program: Program
@@ -75,6 +76,7 @@ class Captured:
     results: tuple[object, ...]
     static: frozenset[int]
     device: torch.device
+    wanted: Mapping[str, int]
 
     def sizes(self, bound: Sequence[int]) -> dict[str, int]:
         """The Program's symbols, in its order, from the values of the bindings."""
@@ -157,6 +159,9 @@ class _Capture:
             results=results,
             static=static_inputs(),
             device=_device(graph),
+            wanted={
+                names[name]: size for name, size in self._sizes.wanted().items() if name in names
+            },
         )
 
     def _add(self, node: fx.Node) -> None:

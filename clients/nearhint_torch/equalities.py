@@ -7,6 +7,7 @@ added.
 
     c divides s     if some equation fails at s = c*q + r for each r from 1 to c - 1
     s is e          if some equation says so, and e is of other sizes
+    s is c*q        if c divides s, and some equation says that s // c is the number q
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _REST = Sym("q")
 
 @dataclass(frozen=True, slots=True)
 class Equalities:
-    """By name: the divisor of a size, and the sizes that a size is an expression of."""
+    """By name: the divisor of a size, and the sizes, or the number, that a size is one of."""
 
     divisors: Mapping[str, int] = field(default_factory=dict)
     synonyms: Mapping[str, Expr] = field(default_factory=dict)
@@ -51,6 +52,15 @@ def equalities(equations: Sequence[Equation]) -> Equalities:
             if divisors.get(name, 1) % divisor and _implies(left, right, name, divisor):
                 divisors[name] = math.lcm(divisors.get(name, 1), divisor)
     synonyms: dict[str, Expr] = {}
+    for left, right in known:
+        match left, right:
+            case (ex.FloorDiv(Sym(name), Int(divisor)), Int(count)) | (
+                Int(count),
+                ex.FloorDiv(Sym(name), Int(divisor)),
+            ) if count > 0 and divisors.get(name, 1) % divisor == 0:
+                synonyms[name] = Int(divisor * count)
+            case _:
+                continue
     for left, right in known:
         for size, other in ((left, right), (right, left)):
             if not isinstance(size, Sym) or isinstance(other, Sym | Int):

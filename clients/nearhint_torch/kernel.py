@@ -2,6 +2,9 @@
 
 norm = nearhint.kernel(rms_norm, dynamic={"x": {0: "rows"}})
 norm(x, weight)
+
+A range says what sizes to expect: `{0: range(1, 4097)}`, or with a name
+`{0: torch.export.Dim("rows", min=1, max=4096)}`.
 """
 
 from __future__ import annotations
@@ -14,6 +17,12 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 
 from nearhint_torch.adapter import mark_dynamic
+from nearhint_torch.dimension import (
+    Dimension,
+    DynamicDimensions,
+    read_dimension,
+    read_dimensions,
+)
 from nearhint_torch.errors import InvalidDynamic
 
 Arguments = ParamSpec("Arguments")
@@ -25,17 +34,18 @@ Dimensions = Mapping[str, Mapping[int, str]]
 def kernel(
     function: Callable[Arguments, Result],
     *,
-    dynamic: Dimensions,
+    dynamic: DynamicDimensions,
     address: str | None = None,
 ) -> Callable[Arguments, Result]:
     """`function`, compiled with the dimensions in `dynamic` symbolic and all others fixed.
 
     `dynamic` names them: `{"x": {0: "rows"}}` makes the first size of argument `x` a symbol that
-    explanations and metrics call `rows`. `address` is that of the daemon, as NEARHINT_ADDRESS.
+    explanations and metrics call `rows`. A `range` or a `torch.export.Dim` gives its range as well,
+    which kernels may then rely on. `address` is that of the daemon, as NEARHINT_ADDRESS.
     Gradients are not computed: the call runs without grad mode.
 
-    Raises `InvalidDynamic` if `function` has no such argument, or, in a call, if the argument is
-    no tensor or lacks the dimension.
+    Raises `InvalidDynamic` if `function` has no such argument or a range holds no size, or, in a
+    call, if the argument is no tensor, lacks the dimension or has a size outside the range.
 
     >>> import torch
     >>> twice = kernel(lambda x: x * 2, dynamic={"x": {0: "rows"}})
@@ -46,12 +56,13 @@ def kernel(
     for argument in dynamic:
         if argument not in signature.parameters:
             raise InvalidDynamic(argument=argument, problem="the function has no such argument")
+    read = read_dimensions(dynamic)
     options: dict[str, Any] = {"names": source_names(dynamic)}
     if address is not None:
         options["address"] = address
     compiled = torch.compile(function, backend="nearhint", dynamic=False, options=options)
     names = list(signature.parameters)
-    places = [(names.index(argument), argument, dynamic[argument]) for argument in dynamic]
+    places = [(names.index(argument), argument, read[argument]) for argument in read]
 
     @functools.wraps(function)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
@@ -67,26 +78,32 @@ def kernel(
     return call
 
 
-def mark(argument: str, value: object, dimensions: Mapping[int, str]) -> None:
+def mark(argument: str, value: object, dimensions: Mapping[int, Dimension]) -> None:
     """Marks a tensor's dimensions as dynamic; raises `InvalidDynamic`."""
     if not isinstance(value, torch.Tensor):
         raise InvalidDynamic(argument=argument, problem=f"it is a {type(value).__name__}")
-    for dimension in dimensions:
+    for dimension, stated in dimensions.items():
         if not 0 <= dimension < value.dim():
             raise InvalidDynamic(
                 argument=argument, problem=f"it has {value.dim()} dimensions, not {dimension + 1}"
             )
-        mark_dynamic(value, dimension)
+        if not stated.holds(value.shape[dimension]):
+            raise InvalidDynamic(
+                argument=argument,
+                problem=f"dimension {dimension} has {value.shape[dimension]}, outside its range",
+            )
+        mark_dynamic(value, dimension, low=stated.low, high=stated.high)
 
 
-def source_names(dynamic: Dimensions) -> dict[str, str]:
-    """What torch calls the sizes of arguments -> the user's names.
+def source_names(dynamic: DynamicDimensions) -> dict[str, str]:
+    """What torch calls the sizes of arguments -> the user's names, where there are any.
 
-    >>> source_names({"x": {0: "rows"}})
+    >>> source_names({"x": {0: "rows", 1: range(2, 9)}})
     {"L['x'].size()[0]": 'rows'}
     """
-    return {
-        f"L['{argument}'].size()[{dimension}]": name
+    names = {
+        f"L['{argument}'].size()[{dimension}]": read_dimension(argument, dimension, given).name
         for argument, dimensions in dynamic.items()
-        for dimension, name in dimensions.items()
+        for dimension, given in dimensions.items()
     }
+    return {source: name for source, name in names.items() if name}

@@ -104,6 +104,25 @@ class SizeTable:
             if symbol is not None
         )
 
+    def wanted(self) -> dict[str, int]:
+        """The sizes that the user wants tuned, by name; empty without a `hint_override`.
+
+        A symbol that has none takes the size that it had at capture.
+        """
+        named = {symbol: self._facts.wanted(symbol) for symbol in self.base()}
+        if not any(named.values()):
+            return {}
+        sizes: dict[Any, int] = {}
+        for symbol, size in named.items():
+            known = size or self._facts.example(symbol)
+            if known is None:
+                return {}
+            sizes[symbol] = known
+        found = {
+            known.name: sizes[symbol] for symbol, known in self._names.items() if known is not None
+        }
+        return found | {computed.name: computed.value(sizes) for computed in self.computed()}
+
     def _convert(self, expression: SymbolicExpr) -> Expr:
         """Converts by the table; the least part that has no row becomes a computed symbol."""
         try:

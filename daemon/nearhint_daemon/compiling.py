@@ -49,15 +49,21 @@ class Compiling:
         target = self._programs.target(payload["target"])
         stored = self._programs.fallback(row.namespace, payload["fallback"])
         fallback = convert.fallback_from_proto(program_pb2.Fallback.FromString(stored.message))
-        _, dims = reach(fallback, payload["near"], payload["dims"])
-        named = dict(zip(kernel.symbols.split(), dims, strict=True))
         order = (row.priority, row.stage)
-        schedules = await self._workshop.schedules(kernel.ir, target, named, order=order)
+
+        async def listed(
+            wanted: Sequence[int],
+        ) -> tuple[tuple[str, ...], tuple[dict[str, int], ...]]:
+            _, dims = reach(fallback, payload["near"], wanted)
+            named = dict(zip(kernel.symbols.split(), dims, strict=True))
+            return await self._workshop.schedules(kernel.ir, target, named, order=order)
+
+        schedules, also = await listed(payload["dims"])
+        wanted = dict.fromkeys(schedules[:CANDIDATES_LIMIT])
+        for dims in also:  # sizes that tuning looks at as well
+            wanted |= dict.fromkeys((await listed(tuple(dims.values())))[0][:CANDIDATES_LIMIT])
         built = await asyncio.gather(
-            *(
-                self._variants.built(kernel, schedule, target, order=order)
-                for schedule in schedules[:CANDIDATES_LIMIT]
-            )
+            *(self._variants.built(kernel, each, target, order=order) for each in wanted)
         )
         if not any(variant.artifact for variant in built):
             problems = [variant.problem for variant in built if variant.problem]

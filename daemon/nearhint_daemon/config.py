@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from nearhint_daemon.errors import InvalidConfiguration
+from nearhint_rules.ladder import HINT_BUDGET
+from nearhint_rules.table import HINT_LIMIT
 
 ENVIRONMENT_PREFIX = "NEARHINT_"
 FILE_VARIABLE = "NEARHINT_CONFIG"
@@ -38,6 +40,13 @@ def _seconds(value: object) -> float:
         parsed = -1.0
     if isinstance(value, bool) or not 0.0 <= parsed <= 86_400.0:
         raise ValueError("must be a number of seconds from 0 to 86400")
+    return parsed
+
+
+def _positive_seconds(value: object) -> float:
+    parsed = _seconds(value)
+    if parsed < 1.0:
+        raise ValueError("must be a number of seconds from 1 to 86400")
     return parsed
 
 
@@ -131,6 +140,16 @@ class Config:
     queue_limit: int = field(
         default=20_000,
         metadata=_row(_count(16, 1_000_000), "Jobs that may wait before more are refused."),
+    )
+    hint_budget: int = field(
+        default=HINT_BUDGET,
+        metadata=_row(
+            _count(1, HINT_LIMIT), "Hints of a Kernel beyond which those without traffic go."
+        ),
+    )
+    traffic_half_life_s: float = field(
+        default=600.0,
+        metadata=_row(_positive_seconds, "Seconds after which a call counts half as traffic."),
     )
     drain_delay_s: float = field(
         default=0.0,

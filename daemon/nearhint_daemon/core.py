@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import time
@@ -19,15 +20,19 @@ from nearhint_daemon.compiling import COMPILE, Compiling
 from nearhint_daemon.config import Config
 from nearhint_daemon.devices import Bench, Devices
 from nearhint_daemon.errors import DaemonError, StoreReadOnly
+from nearhint_daemon.interventions import Interventions
 from nearhint_daemon.jobs import JobQueue, Priority
+from nearhint_daemon.ladders import Ladders
 from nearhint_daemon.metrics import Metrics
 from nearhint_daemon.operations import Operations
+from nearhint_daemon.placing import Placer
 from nearhint_daemon.programs import LOWER, Programs
 from nearhint_daemon.publishing import Publisher
 from nearhint_daemon.quarantine import Quarantine
 from nearhint_daemon.restoring import RESTORE, Restorer
 from nearhint_daemon.store import Store
 from nearhint_daemon.tables import TableIndex
+from nearhint_daemon.traffic import Traffic
 from nearhint_daemon.tuner import TUNE, Tuner
 from nearhint_daemon.usage import Usage
 from nearhint_daemon.variants import Variants
@@ -131,7 +136,13 @@ class Core:
             compiler_version=COMPILER_VERSION,
             clock=time.time,
         )
-        self.publisher = Publisher(self.store, self.tables, self.programs, clock=time.time)
+        self.traffic = Traffic(
+            self.store, self.programs, clock=time.time, half_life_s=config.traffic_half_life_s
+        )
+        self.jobs.heat = lambda row: self.traffic.heat(row.namespace, json.loads(row.payload))
+        self.publisher = Publisher(
+            self.store, self.tables, self.traffic, self.quarantine, clock=time.time
+        )
         threads = config.threads or len(os.sched_getaffinity(0))
         self.bandwidths = Bandwidths(
             self.store,
@@ -157,7 +168,41 @@ class Core:
         self.restorer = Restorer(
             self.store, self.programs, self.variants, self.tables, self.publisher, self.jobs
         )
-        self.usage = Usage(self.store, self.programs, clock=time.time, monotonic=time.monotonic)
+        self.interventions = Interventions(
+            self.store,
+            self.tables,
+            self.publisher,
+            self.quarantine,
+            self.jobs,
+            compiler_version=COMPILER_VERSION,
+            clock=time.time,
+        )
+        self.ladders = Ladders(
+            self.programs,
+            compiler_version=COMPILER_VERSION,
+            budget=config.hint_budget,
+            threads=threads,
+        )
+        self.placer = Placer(
+            self.store,
+            self.traffic,
+            self.tables,
+            self.programs,
+            self.publisher,
+            self.jobs,
+            compiler_version=COMPILER_VERSION,
+            budget=config.hint_budget,
+            threads=threads,
+            clock=time.time,
+            observer=self.metrics,
+        )
+        self.usage = Usage(
+            self.store,
+            self.programs,
+            self.traffic,
+            clock=time.time,
+            monotonic=time.monotonic,
+        )
         self._problems: dict[str, str] = {}
         self._toolchains: dict[str, tuple[str, ...]] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -166,6 +211,7 @@ class Core:
         """Loads the Tables and takes up jobs; workers may still be starting afterwards."""
         await self.store.start()
         await self.tables.load()
+        await self.traffic.load()
         if self.store.moved_aside is not None:
             name = self.store.moved_aside.name
             self._problems["store"] = f"the database was damaged; it was moved to {name}"
@@ -180,6 +226,7 @@ class Core:
         self.jobs.handle(BANDWIDTH, self.bandwidths.measure)
         await self.jobs.start()
         self._spawn("usage", self._flush_usage())
+        self._spawn("traffic", self._watch_traffic())
         self._spawn("gauges", self._set_gauges())
         self._spawn("lag", self._watch_lag())
         self._spawn("toolchain", self._check_toolchain())
@@ -195,6 +242,7 @@ class Core:
         await asyncio.gather(self.pools.compile.stop(), self.pools.bench.stop())
         with suppress(StoreReadOnly):
             await self.usage.flush()
+            await self.traffic.flush()
         await self.store.close()
 
     def problems(self) -> tuple[str, ...]:
@@ -234,6 +282,20 @@ class Core:
                 await self.usage.flush()
             await self.restorer.make_room(self.config.max_store_bytes)
 
+    async def _watch_traffic(self) -> None:
+        while True:
+            await asyncio.sleep(USAGE_FLUSH_S)
+            try:
+                await self.follow_traffic()
+            except Exception as error:  # hints stay where they are, until the next time
+                logs.warning("traffic_not_followed", problem=repr(error))
+
+    async def follow_traffic(self) -> None:
+        """Writes what traffic showed; hot work goes first, and hints move to where it is."""
+        await self.traffic.flush()
+        self.jobs.reheat()
+        await self.placer.turn()
+
     async def _set_gauges(self) -> None:
         while True:
             for priority, count in self.jobs.depth().items():
@@ -242,6 +304,7 @@ class Core:
                 self.metrics.store_bytes.labels(part).set(size)
             self.metrics.quarantined.set(self.quarantine.count())
             self.metrics.watchers.set(self.tables.watchers)
+            self.metrics.traffic_sizes.set(self.traffic.sizes())
             self.metrics.generation.set(self.tables.change_seq)
             self.metrics.table_age_seconds.set(time.monotonic() - self.tables.published_at)
             await asyncio.sleep(GAUGES_S)

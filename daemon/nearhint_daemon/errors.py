@@ -44,6 +44,44 @@ class KernelUnknown(DaemonError):
     exit_code = ExitCode.NOT_FOUND
 
 
+class TableUnknown(DaemonError):
+    """A Kernel has no Table yet, or none for that Target."""
+
+    code = "TABLE_UNKNOWN"
+    hint = "tune the Kernel first"
+    exit_code = ExitCode.NOT_FOUND
+
+
+class VariantUnknown(DaemonError):
+    """A Kernel has no Variant of that identity or Schedule, or none that is quarantined."""
+
+    code = "VARIANT_UNKNOWN"
+    hint = "`nearhint explain` lists a Kernel's Variants, `nearhint quarantine --list` the others"
+    exit_code = ExitCode.NOT_FOUND
+
+
+class VariantRejected(DaemonError):
+    """A Variant may not serve: it failed a check, is quarantined, or was never measured."""
+
+    code = "VARIANT_REJECTED"
+    exit_code = ExitCode.REFUSED
+
+
+class TableChanged(DaemonError):
+    """What was timed at a hint no longer fits its Table: a Variant was quarantined meanwhile."""
+
+    code = "TABLE_CHANGED"
+    hint = "ask again: the work is done again"
+
+
+class PinUnknown(DaemonError):
+    """Nothing is pinned there."""
+
+    code = "PIN_UNKNOWN"
+    hint = "`nearhint explain` lists a Kernel's pins"
+    exit_code = ExitCode.NOT_FOUND
+
+
 class OperationUnknown(DaemonError):
     """No operation of that name; operations do not outlive the daemon."""
 
@@ -210,9 +248,15 @@ STATUS_OF_CODE: Mapping[str, str] = {
     "EXPRESSION_INVALID": "INVALID_ARGUMENT",
     "PROGRAM_INVALID": "INVALID_ARGUMENT",
     "TABLE_INVALID": "INVALID_ARGUMENT",
+    "RANGE_INVALID": "INVALID_ARGUMENT",
     "MESSAGE_INVALID": "INVALID_ARGUMENT",
     "PLAN_INVALID": "INVALID_ARGUMENT",
     "KERNEL_UNKNOWN": "NOT_FOUND",
+    "TABLE_UNKNOWN": "NOT_FOUND",
+    "VARIANT_UNKNOWN": "NOT_FOUND",
+    "VARIANT_REJECTED": "FAILED_PRECONDITION",
+    "TABLE_CHANGED": "ABORTED",
+    "PIN_UNKNOWN": "NOT_FOUND",
     "OPERATION_UNKNOWN": "NOT_FOUND",
     "ARTIFACT_UNKNOWN": "NOT_FOUND",
     "GENERATION_GONE": "OUT_OF_RANGE",

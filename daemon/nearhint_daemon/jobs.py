@@ -2,7 +2,8 @@
 
 A job is acknowledged once its row is committed. Its handler keeps each result as it comes, so that
 a job that is run again, after a crash or a lost worker, goes on where the last attempt ended.
-Within a lane jobs run by (priority, stage, arrival); a job whose `requires` is open waits for it.
+Within a lane jobs run by (priority, stage, heat, arrival), where heat says how much a job's result
+would be used now; a job whose `requires` is open waits for it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,14 @@ from enum import IntEnum
 from typing import Any, Protocol
 
 from nearhint_daemon import logs
-from nearhint_daemon.errors import DaemonError, JobCancelled, QueueFull, StoreError, StoreReadOnly
+from nearhint_daemon.errors import (
+    DaemonError,
+    JobCancelled,
+    QueueFull,
+    StoreError,
+    StoreReadOnly,
+    TableChanged,
+)
 from nearhint_daemon.store import Store, Writing, queries
 from nearhint_daemon.store.rows import JobRow
 from nearhint_daemon.workers.errors import WorkerLost
@@ -32,11 +40,13 @@ SUSPECTS = "suspects/"
 HEAL_S = 1.0
 PUT_OFF_S = 3.0
 RETRY_S = 30.0
+REHEAT_LIMIT = 2048
 PASSING_CODES = frozenset(
     {
         "INTERNAL",
         "NO_DEVICE",
         "STORE_FAILED",
+        "TABLE_CHANGED",
         "TOOLCHAIN_MISSING",
         "WORKER_LOST",
         "WORKER_POOL_STOPPED",
@@ -75,6 +85,7 @@ class JobSpec:
     is_repeatable: bool = False
 
 
+Heat = Callable[[JobRow], int]
 Handler = Callable[[JobRow, Mapping[str, Any]], Awaitable[None]]
 Listener = Callable[[JobRow], None]
 
@@ -91,6 +102,12 @@ class Observer(Protocol):
         ...
 
 
+def _no_heat(row: JobRow) -> int:
+    """All work is alike."""
+    del row
+    return 0
+
+
 @dataclass
 class _Open:
     row: JobRow
@@ -104,7 +121,7 @@ class _Open:
 @dataclass
 class _Lane:
     limit: int
-    heap: list[tuple[int, int, int, str]] = field(default_factory=list)
+    heap: list[tuple[int, int, int, int, str]] = field(default_factory=list)
     active: int = 0
 
 
@@ -134,6 +151,7 @@ class JobQueue:
         self._arrival = itertools.count()
         self._is_running = False
         self._keeper: asyncio.Task[None] | None = None
+        self.heat: Heat = _no_heat
 
     def handle(self, kind: str, handler: Handler) -> None:
         """Says who does jobs of `kind`."""
@@ -217,6 +235,17 @@ class JobQueue:
             job.task.cancel()
         else:
             await self._end(job, JobCancelled("nobody waits for it any more"))
+
+    def reheat(self) -> None:
+        """Orders what waits by what is hot now, in lanes of at most `REHEAT_LIMIT` jobs."""
+        for lane in self._lanes.values():
+            if len(lane.heap) > REHEAT_LIMIT:
+                continue
+            for place, (priority, stage, _, arrival, key) in enumerate(lane.heap):
+                job = self._open.get(key)
+                heat = self.heat(job.row) if job is not None else 0
+                lane.heap[place] = (priority, stage, -heat, arrival, key)
+            heapq.heapify(lane.heap)
 
     def depth(self) -> dict[int, int]:
         """Queued jobs by priority."""
@@ -314,7 +343,8 @@ class JobQueue:
             return
         limit = 1 if row.lane.startswith(SUSPECTS) else self._lane_limit
         lane = self._lanes.setdefault(row.lane, _Lane(limit))
-        heapq.heappush(lane.heap, (row.priority, row.stage, next(self._arrival), row.key))
+        heat = self.heat(row)
+        heapq.heappush(lane.heap, (row.priority, row.stage, -heat, next(self._arrival), row.key))
 
     def _raise_priority(self, spec: JobSpec) -> None:
         job = self._open.get(spec.key)
@@ -329,7 +359,7 @@ class JobQueue:
         if lane is None or not self._is_running or self._store.is_read_only:
             return
         while lane.heap and lane.active < lane.limit:
-            priority, _, _, key = heapq.heappop(lane.heap)
+            priority, *_, key = heapq.heappop(lane.heap)
             job = self._open.get(key)
             # An entry from before the priority was raised, or of a job that has been taken up.
             if job is None or job.row.state != "queued" or job.row.priority != priority:
@@ -369,7 +399,7 @@ class JobQueue:
         if isinstance(failure, StoreError):
             self._put_off(job)
             return
-        is_transient = isinstance(failure, WorkerLost) or not isinstance(
+        is_transient = isinstance(failure, WorkerLost | TableChanged) or not isinstance(
             failure, DaemonError | None
         )
         if is_transient and row.attempts < ATTEMPTS:

@@ -38,6 +38,7 @@ WORKER_KINDS = ("compile", "bench")
 RESTART_REASONS = ("died", "hung", "start_failed", "cancelled", "recycled")
 STORE_PARTS = ("db", "wal", "artifacts")
 CORRUPT = ("artifact", "row", "database")
+HINT_MOVES = ("wanted", "evicted")
 DISPATCH_TIERS = ("t0", "t1", "t2", "t3")
 FALLBACK_REASONS = (
     "no_plan",
@@ -134,7 +135,9 @@ class Metrics:
             registry=registry,
         )
         self.quarantined = Gauge(
-            "nearhint_quarantined_keys", "Keys that are not tried again.", registry=registry
+            "nearhint_quarantined_keys",
+            "Keys that are not tried again, and Variants that operators barred.",
+            registry=registry,
         )
         self.store_bytes = Gauge(
             "nearhint_store_size_bytes", "Bytes on disk.", ("what",), registry=registry
@@ -167,6 +170,17 @@ class Metrics:
         )
         self.watchers = Gauge(
             "nearhint_clients_connected", "Streams that watch Tables.", registry=registry
+        )
+        self.traffic_sizes = Gauge(
+            "nearhint_traffic_sizes",
+            "Sizes of Kernels that clients meet lately.",
+            registry=registry,
+        )
+        self.hint_moves = Counter(
+            "nearhint_hint_moves",
+            "Hints tuned because traffic moved there, and let go because it left.",
+            ("direction",),
+            registry=registry,
         )
         self.loop_lag_seconds = Histogram(
             "nearhint_event_loop_lag_seconds",
@@ -231,6 +245,14 @@ class Metrics:
                 self.spread.observe(best.spread)
                 self.speedup.observe(row.fallbacks[0][1].median_ns / best.median_ns)
 
+    def hints_wanted(self, count: int, /) -> None:
+        """Traffic moved to sizes without a hint."""
+        self.hint_moves.labels("wanted").inc(count)
+
+    def hints_evicted(self, count: int, /) -> None:
+        """Hints that traffic left were let go."""
+        self.hint_moves.labels("evicted").inc(count)
+
     def usage_reported(self, launches: Sequence[int], reasons: dict[str, int]) -> None:
         """A client reported launches by tier, and why Fallbacks ran."""
         for tier, count in zip(DISPATCH_TIERS, launches, strict=False):
@@ -258,5 +280,7 @@ class Metrics:
                 self.worker_restarts.labels(kind, reason)
         for part in STORE_PARTS:
             self.store_bytes.labels(part)
+        for direction in HINT_MOVES:
+            self.hint_moves.labels(direction)
         for where in CORRUPT:
             self.corrupt.labels(where)

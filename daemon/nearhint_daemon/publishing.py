@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
-from nearhint_daemon.errors import WorkerRefused
-from nearhint_daemon.hint_uses import calls_by_bucket
-from nearhint_daemon.programs import Programs
-from nearhint_daemon.store import Store, queries
-from nearhint_daemon.store.rows import MeasurementRow, VariantRow
+from nearhint_daemon import acts
+from nearhint_daemon.acts import Act
+from nearhint_daemon.editing import compacted, lost_hints, position_of, without_variants
+from nearhint_daemon.errors import TableChanged, TableUnknown, WorkerRefused
+from nearhint_daemon.quarantine import Quarantine
+from nearhint_daemon.store import Store, Writing, queries
+from nearhint_daemon.store.rows import JobRow, MeasurementRow, VariantRow
+from nearhint_daemon.store.store import DAEMON
 from nearhint_daemon.tables import TableIndex, TableKey
 from nearhint_daemon.tasks import Task
+from nearhint_daemon.traffic import Traffic
 from nearhint_proto import convert
 from nearhint_proto.v1 import types_pb2
 from nearhint_proto.v1 import worker_pb2 as pb
@@ -51,6 +55,23 @@ class Timed:
         return Timed(timed, found[fallback], measured.conditions)
 
 
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """What becomes of a Table, and the acts and rows that are written in the same transaction."""
+
+    table: Table
+    acts: tuple[Act, ...] = ()
+    beside: Callable[[Writing], None] = lambda tx: None
+
+
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """The newest Table after an edit, and the ended jobs that had tuned what it has lost."""
+
+    table: Table
+    lost: tuple[JobRow, ...]
+
+
 class Publisher:
     """Writes Tables, one change of a Table at a time."""
 
@@ -58,13 +79,15 @@ class Publisher:
         self,
         store: Store,
         tables: TableIndex,
-        programs: Programs,
+        traffic: Traffic,
+        quarantine: Quarantine,
         *,
         clock: Callable[[], float],
     ) -> None:
         self._store = store
         self._tables = tables
-        self._programs = programs
+        self._traffic = traffic
+        self._quarantine = quarantine
         self._clock = clock
         self._locks: defaultdict[TableKey, asyncio.Lock] = defaultdict(asyncio.Lock)
 
@@ -73,61 +96,116 @@ class Publisher:
         async with self._locks[key]:
             table = self._tables.newest(key)
             if table is None or not table.variants:
-                await self._tables.publish(_empty(key, symbols, reason=reason[:1000]))
+                empty = _empty(key, symbols, reason=reason[:1000])
+                pins = () if table is None else table.pins
+                await self._tables.publish(replace(empty, pins=pins))
 
     async def publish(self, task: Task, timed: Timed, *, tier: int) -> Table:
         """Adds or replaces the hint's row, and keeps the Measurements, in one transaction."""
         key = task.table_key
         async with self._locks[key]:
             table = self._tables.newest(key) or _empty(key, task.kernel.symbols.split())
-            table = _with_hint(table, task.dims, task.fallback.id, timed, tier=tier)
-            evicted = await self._evicted(table, task)
+            timed = self._unbarred(timed, table)
+            table = with_hint(table, task.dims, task.fallback.id, timed, tier=tier)
+            evicted = self._evicted(table, task)
             kept = tuple(row for row in table.hints if row.dims not in evicted)
-            table = _compacted(replace(table, hints=kept, reason=""))
+            table = compacted(replace(table, hints=kept, reason=""))
             if evicted:
                 await self._forget(key, evicted)
             measurements = self._measurements(task, timed)
             return await self._tables.publish(table, measurements, hint=task.dims)
 
-    async def drop_variant(self, key: TableKey, variant: str) -> None:
-        """Takes a Variant whose binary is gone out of a Table; hints that lose their default go."""
+    async def edit(self, key: TableKey, change: Callable[[Table], Edit]) -> Edited:
+        """Publishes what `change` makes of the newest Table; lost hints may be tuned again.
+
+        Where it makes no difference there is no new generation, but the acts are recorded. Raises
+        `TableUnknown`, and what `change` raises.
+        """
+        async with self._locks[key]:
+            before = self._tables.newest(key)
+            if before is None:
+                raise TableUnknown("no Table of this Kernel yet", field="kernel")
+            edit = change(before)
+            after = compacted(edit.table)
+            at_s = self._clock()
+
+            def beside(tx: Writing, seq: int) -> None:
+                edit.beside(tx)
+                acts.record(tx, key, edit.acts, seq=seq, at_s=at_s)
+
+            if replace(after, generation=before.generation) == before:
+                await self._store.write(lambda tx: beside(tx, tx.next_seq()))
+                return Edited(before, ())
+            lost = self._prefixes(key, lost_hints(before, after))
+            jobs = self._store.read_now(lambda reading: queries.ended_jobs_under(reading, lost))
+            await self._store.write(lambda tx: queries.delete_jobs_under(tx, lost))
+            return Edited(await self._tables.publish(after, beside=beside), jobs)
+
+    async def drop_variant(self, key: TableKey, variant: str, *, reason: str) -> None:
+        """Takes a Variant that was rejected out of a Table, with its pins, and records those."""
+
+        def change(table: Table) -> Edit:
+            pins = [pin for pin in table.pins if pin.variant == variant]
+            unpinned = (
+                Act("unpin", variant, f"{acts.place(table.symbols, pin.dims)}: {reason}", DAEMON)
+                for pin in pins
+            )
+            return Edit(without_variants(table, {variant}), tuple(unpinned))
+
+        table = self._tables.newest(key)
+        if table is None or position_of(table, variant) is None:
+            return
+        await self._forget(key, {row.dims for row in table.hints})
+        await self.edit(key, change)
+
+    def tuning_of(self, key: TableKey) -> tuple[JobRow, ...]:
+        """The ended jobs that tuned a Kernel on a Target."""
+        prefixes = [f"{kind}/{'/'.join(key)}/" for kind in ("tune1", "tune2")]
+        return self._store.read_now(lambda reading: queries.ended_jobs_under(reading, prefixes))
+
+    def _unbarred(self, timed: Timed, table: Table) -> Timed:
+        """Without Variants that were quarantined while they were timed.
+
+        Raises `TableChanged` where the default Variant is not among what is left.
+        """
+        kept = tuple(each for each in timed.variants if self._quarantine.bar_on(each[0]) is None)
+        names = {row.id for row, _, _ in kept}
+        if not names or (table.default >= 0 and table.variants[table.default].id not in names):
+            raise TableChanged("the default Variant was not timed, or is quarantined since")
+        return replace(timed, variants=kept)
+
+    async def drop_hints(self, key: TableKey, hints: Collection[tuple[int, ...]]) -> None:
+        """Takes hints out of a Table, which may be asked for again; at least one stays."""
         async with self._locks[key]:
             table = self._tables.newest(key)
-            gone = _position(table, variant) if table is not None else None
-            if table is None or gone is None:
+            if table is None:
                 return
-            hints = tuple(
-                replace(row, ranked=tuple(entry for entry in row.ranked if entry[0] != gone))
-                for row in table.hints
-            )
-            default = table.default
-            if default == gone:
-                hints, default = (), -1
-            await self._forget(key, {row.dims for row in table.hints})
-            await self._tables.publish(_compacted(replace(table, hints=hints, default=default)))
+            kept = tuple(row for row in table.hints if row.dims not in hints)
+            if not kept or len(kept) == len(table.hints):
+                return
+            await self._forget(key, {row.dims for row in table.hints if row not in kept})
+            await self._tables.publish(compacted(replace(table, hints=kept)))
 
-    async def _evicted(self, table: Table, task: Task) -> set[tuple[int, ...]]:
+    def _evicted(self, table: Table, task: Task) -> set[tuple[int, ...]]:
         if len(table.hints) <= HINT_LIMIT:
             return set()
-        calls = await calls_by_bucket(
-            self._store,
-            self._programs,
-            namespace=table.namespace,
-            kernel=table.kernel,
-            target_kind=task.target.kind,
-        )
-        uses = {row.dims: calls[bucket(row.dims)] for row in table.hints}
-        return set(to_evict(uses, keep={task.dims}))
+        return set(to_evict(self._traffic.uses(table), keep={task.dims}))
 
     async def _forget(self, key: TableKey, hints: set[tuple[int, ...]]) -> None:
         """Lets evicted hints be asked for again."""
+        prefixes = self._prefixes(key, hints)
+        await self._store.write(lambda tx: queries.delete_jobs_under(tx, prefixes))
+
+    @staticmethod
+    def _prefixes(key: TableKey, hints: set[tuple[int, ...]]) -> list[str]:
+        """How the keys of the jobs that tune these hints start."""
         namespace, kernel, target = key
-        prefixes = [
-            f"{kind}/{namespace}/{kernel}/{target}/{'x'.join(map(str, bucket(dims)))}/"
-            for dims in hints
+        return [
+            f"{kind}/{namespace}/{kernel}/{target}/{'x'.join(map(str, each))}/"
+            for dims in sorted(hints)
+            for each in sorted({dims, bucket(dims)})
             for kind in ("tune1", "tune2")
         ]
-        await self._store.write(lambda tx: queries.delete_jobs_under(tx, prefixes))
 
     def _measurements(self, task: Task, timed: Timed) -> list[MeasurementRow]:
         now = self._clock()
@@ -181,13 +259,10 @@ def _empty(key: TableKey, symbols: Sequence[str], *, reason: str = "") -> Table:
     )
 
 
-def _position(table: Table, variant: str) -> int | None:
-    return next((i for i, each in enumerate(table.variants) if each.id == variant), None)
-
-
-def _with_hint(
+def with_hint(
     table: Table, dims: tuple[int, ...], fallback: str, timed: Timed, *, tier: int
 ) -> Table:
+    """The Table with what was timed at a hint; raises `WorkerRefused` without the default."""
     variants = list(table.variants)
     positions = {variant.id: position for position, variant in enumerate(variants)}
     timings: dict[int, Timing] = {}
@@ -206,6 +281,7 @@ def _with_hint(
         default=default,
         incumbent=before.ranked[0][0] if before and before.ranked else None,
         fallback=min(fallbacks.values(), key=lambda timing: timing.median_ns),
+        names={position: variants[position].schedule for position in timings},
     )
     kept = ranked[:RANKED_LIMIT]
     if all(position != default for position, _ in kept):
@@ -215,25 +291,6 @@ def _with_hint(
     )
     others = tuple(each for each in table.hints if each.dims != dims)
     return replace(table, variants=tuple(variants), default=default, hints=(*others, row))
-
-
-def _compacted(table: Table) -> Table:
-    """Without Variants that no hint ranks; positions follow."""
-    used = sorted(
-        {position for row in table.hints for position, _ in row.ranked}
-        | ({table.default} if table.default >= 0 else set())
-    )
-    moved: Mapping[int, int] = {old: new for new, old in enumerate(used)}
-    hints = tuple(
-        replace(row, ranked=tuple((moved[position], timing) for position, timing in row.ranked))
-        for row in sorted(table.hints, key=lambda row: row.dims)
-    )
-    return replace(
-        table,
-        variants=tuple(table.variants[position] for position in used),
-        default=moved.get(table.default, -1),
-        hints=hints,
-    )
 
 
 def _variant(row: VariantRow) -> Variant:

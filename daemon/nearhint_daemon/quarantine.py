@@ -1,7 +1,9 @@
 """Quarantine: keys that failed repeatedly, each with the files that reproduce the failure.
 
 A lost worker counts against the key it worked on; at the second loss the key is not tried again.
-Reproducers are folders under `<state>/quarantine`, at most `FOLDERS_LIMIT` of them.
+Reproducers are folders under `<state>/quarantine`, at most `FOLDERS_LIMIT` of them. Beside them,
+the Variants that operators barred: by Schedule, whichever compiler builds it, and by binary,
+whichever Schedule gives it.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from pathlib import Path
 
 from nearhint_daemon import logs
 from nearhint_daemon.store import Store
-from nearhint_daemon.store.rows import QuarantineRow
+from nearhint_daemon.store.rows import QuarantinedVariantRow, QuarantineRow, VariantRow
 from nearhint_daemon.workers.errors import WorkerLost, WorkerStartFailed
 
 FAILURES = 2
@@ -68,9 +70,39 @@ class Quarantine:
         self._drop_oldest()
         return f"{self._root.name}/{folder.name}"
 
+    def barred(self, namespace: str, kernel: str, target: str) -> tuple[QuarantinedVariantRow, ...]:
+        """The Variants of a Kernel on a Target that operators barred."""
+        return self._store.read_now(
+            lambda reading: tuple(
+                reading.where(
+                    QuarantinedVariantRow, namespace=namespace, kernel=kernel, target=target
+                )
+            )
+        )
+
+    def bar_on(self, row: VariantRow) -> QuarantinedVariantRow | None:
+        """Why a Variant, built or not yet, must not be used, if an operator said so."""
+        key = (row.namespace, row.kernel, row.target)
+        return self.bar(*key, schedule=row.schedule, artifact=row.artifact)
+
+    def bar(
+        self, namespace: str, kernel: str, target: str, *, schedule: str, artifact: str
+    ) -> QuarantinedVariantRow | None:
+        """Why a Schedule, or the binary that came of it, must not be used."""
+        return next(
+            (
+                bar
+                for bar in self.barred(namespace, kernel, target)
+                if bar.schedule == schedule or bar.artifact == artifact
+            ),
+            None,
+        )
+
     def count(self) -> int:
-        """How many keys are quarantined."""
-        return self._store.read_now(lambda reading: reading.count(QuarantineRow))
+        """How many keys and Variants are quarantined."""
+        return self._store.read_now(
+            lambda reading: reading.count(QuarantineRow) + reading.count(QuarantinedVariantRow)
+        )
 
     def _drop_oldest(self) -> None:
         folders = sorted(self._root.iterdir(), key=lambda path: path.stat().st_mtime_ns)

@@ -14,7 +14,7 @@ from nearhint_daemon.store import Store, Writing, queries
 from nearhint_daemon.store.rows import ArtifactRow, JobRow, VariantRow
 from nearhint_daemon.store.store import DAEMON
 from nearhint_daemon.tables import TableIndex
-from nearhint_daemon.variants import Variants
+from nearhint_daemon.variants import LOST, Variants
 
 RESTORE = "restore"
 ROOM_SHARE = 0.9
@@ -60,17 +60,16 @@ class Restorer:
         sha256 = payload["artifact"]
         rows = self._store.read_now(lambda reading: queries.variants_using(reading, sha256))
         for variant in rows:
-            if variant.state != "verified":
+            if variant.state != "verified" or self._variants.is_barred(variant):
                 continue
             kernel = self._programs.kernel(variant.namespace, variant.kernel)
             target = self._programs.target(variant.target)
             if await self._variants.restored(variant, kernel, target):
                 logs.info("artifact_restored", sha256=sha256)
                 return
-            await self._variants.reject(variant, "its binary was lost and cannot be restored")
-            await self._publisher.drop_variant(
-                (variant.namespace, variant.kernel, variant.target), variant.id
-            )
+            await self._variants.reject(variant, LOST)
+            key = (variant.namespace, variant.kernel, variant.target)
+            await self._publisher.drop_variant(key, variant.id, reason=LOST)
 
     async def make_room(self, limit_bytes: int) -> None:
         """Drops the least recently used binaries that no Table ranks, if the store is too big.

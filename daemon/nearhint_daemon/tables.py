@@ -131,10 +131,12 @@ class TableIndex:
         measurements: Sequence[MeasurementRow] = (),
         *,
         hint: tuple[int, ...] | None = None,
+        beside: Callable[[Writing, int], None] = lambda tx, generation: None,
     ) -> Table:
         """Writes a Table and the Measurements behind it, at the next generation; tells watchers.
 
-        `hint` is the row that is new, if one is.
+        `hint` is the row that is new, if one is. `beside` writes what belongs to it, in the same
+        transaction.
         """
         key = (table.namespace, table.kernel, table.target)
         now = self._clock()
@@ -156,6 +158,7 @@ class TableIndex:
             )
             tx.put(row, seq=written.generation)
             queries.prune_tables(tx, *key)
+            beside(tx, written.generation)
             return row, written
 
         row, written = await self._store.write(write)

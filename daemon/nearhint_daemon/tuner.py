@@ -32,7 +32,7 @@ from nearhint_daemon.store import Store
 from nearhint_daemon.store.rows import FallbackRow, JobRow, VariantRow
 from nearhint_daemon.tables import TableIndex, TableKey
 from nearhint_daemon.tasks import Task, reach
-from nearhint_daemon.variants import Variants
+from nearhint_daemon.variants import LOST, Variants
 from nearhint_daemon.workers.errors import WorkerLost
 from nearhint_daemon.workshop import Effort, Workshop
 from nearhint_proto import convert
@@ -47,6 +47,8 @@ from nearhint_rules.target import Target
 TUNE = {1: "tune1", 2: "tune2"}
 DEFAULTS_TRIED = 4
 CANDIDATES_LIMIT = 32
+AGAIN = "again"
+"""In a job's payload: time all candidates, though the hint is known."""
 EFFORTS = {1: Effort(share=0.25, enough_samples=7, enough_spread=0.02), 2: Effort()}
 """By stage: T1 is to come soon, T2 to be right."""
 
@@ -153,21 +155,33 @@ class Tuner:
         """Does a `tune2` job."""
         task = await self._task(row, payload)
         found = self._row(task)
+        is_known = found is not None and found.tier >= 2 and self._is_complete(task, found)
+        if is_known and not payload.get(AGAIN):
+            return
+        listed, also = await self._schedules(task)
+        for dims in also:
+            # Elsewhere in the bucket others may win; a bucket is at T2 once both are known.
+            other = await self._task(row, {**payload, "dims": tuple(dims.values())})
+            await self._search(other, (await self._schedules(other))[0])
+        await self._search(task, listed)
+        await self._bandwidths.want(task.target)
+
+    async def _schedules(self, task: Task) -> tuple[tuple[str, ...], tuple[dict[str, int], ...]]:
+        return await self._workshop.schedules(
+            task.kernel.ir, task.target, task.named_dims, order=task.order
+        )
+
+    async def _search(self, task: Task, listed: Sequence[str]) -> None:
+        """Times the candidates at a hint."""
         table = self._tables.newest(task.table_key)
         if table is None or table.default < 0:
             raise NoVariant("no candidate passed")
-        if found is not None and found.tier >= 2 and self._is_complete(task, found):
-            return
-        listed = await self._workshop.schedules(
-            task.kernel.ir, task.target, task.named_dims, order=task.order
-        )
         winners = [
             table.variants[hint.ranked[0][0]].schedule for hint in table.hints if hint.ranked
         ]
         wanted = dict.fromkeys((table.variants[table.default].schedule, *listed, *winners))
         ready = await self._ready(task, tuple(wanted)[:CANDIDATES_LIMIT])
         await self._measure(task, ready, tier=2)
-        await self._bandwidths.want(task.target)
 
     def _job_keys(self, namespace: str, payload: Mapping[str, Any]) -> tuple[str, str]:
         dims = "x".join(map(str, payload["dims"]))
@@ -261,9 +275,7 @@ class Tuner:
 
     async def _first_default(self, task: Task) -> list[VariantRow]:
         """The first candidate that passes; raises `NoVariant` after publishing why none does."""
-        schedules = await self._workshop.schedules(
-            task.kernel.ir, task.target, task.named_dims, order=task.order
-        )
+        schedules, _ = await self._schedules(task)
         problems: list[str] = []
         for schedule in schedules[:DEFAULTS_TRIED]:
             row = await self._pass(task, schedule)
@@ -302,7 +314,8 @@ class Tuner:
                 candidates.append(await self._variants.candidate(row))
             except (ArtifactCorrupt, ArtifactUnknown):
                 if not await self._variants.restored(row, task.kernel, task.target):
-                    await self._variants.reject(row, "its binary was lost and cannot be restored")
+                    await self._variants.reject(row, LOST)
+                    await self._publisher.drop_variant(task.table_key, row.id, reason=LOST)
                     continue
                 candidates.append(await self._variants.candidate(row))
         measured = await self._time(task, rows, candidates)
@@ -330,7 +343,7 @@ class Tuner:
                 folder = self._quarantine.keep(f"measure/{candidate.id}", error.reproducer)
                 problem = f"{error} while timed; reproducer: {folder}"
                 await self._variants.reject(by_id[candidate.id], problem)
-                await self._publisher.drop_variant(task.table_key, candidate.id)
+                await self._publisher.drop_variant(task.table_key, candidate.id, reason=problem)
             else:
                 sound.append(candidate)
         if not sound:

@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nearhint_daemon.errors import KernelUnknown, QueueFull
-from nearhint_daemon.hint_uses import print_sizes
 from nearhint_daemon.lowered import sizes_within
 from nearhint_daemon.programs import Programs
+from nearhint_daemon.sizes_text import print_sizes
 from nearhint_daemon.store import Store, Writing, queries
 from nearhint_daemon.store.rows import UsageRow
+from nearhint_daemon.traffic import Traffic
 
 CLIENTS_LIMIT = 1024
 SIZES_LIMIT = 512
@@ -53,12 +54,14 @@ class Usage:
         self,
         store: Store,
         programs: Programs,
+        traffic: Traffic,
         *,
         clock: Callable[[], float],
         monotonic: Callable[[], float],
     ) -> None:
         self._store = store
         self._programs = programs
+        self._traffic = traffic
         self._clock = clock
         self._monotonic = monotonic
         self._clients: OrderedDict[str, _Client] = OrderedDict()
@@ -91,6 +94,9 @@ class Usage:
             )
             for index, count in enumerate((usage.calls, *counts)):
                 total[index] += min(count, CALLS_LIMIT)
+            self._traffic.note(
+                client_id, namespace, usage.program, text, min(usage.calls, CALLS_LIMIT)
+            )
             accepted += 1
         return accepted
 

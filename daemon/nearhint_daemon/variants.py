@@ -28,6 +28,8 @@ from nearhint_rules.target import Target
 
 AnswerT = TypeVar("AnswerT", pb.Compiled, pb.Verdict)
 VariantKey = tuple[str, str, str, str, str]
+LOST = "its binary was lost and cannot be restored"
+"""Why a Variant is rejected that cannot be made again."""
 
 
 def variant_id(kernel: str, target: str, schedule: str, artifact: str) -> str:
@@ -60,11 +62,14 @@ class Variants:
         """The Variant, compiled if it never was; its state may be "rejected"."""
         key = self._key(kernel, schedule, target)
         row = self._store.read_now(lambda reading: reading.get(VariantRow, *key))
-        if row is not None:
-            return row
-        return await self._single_flight(
-            ("build", key), lambda: self._build(kernel, schedule, target, order=order)
-        )
+        if row is None:
+            barred = self._unless_barred(self._unbuilt(kernel, schedule, target))
+            if barred.problem:
+                return barred
+            row = await self._single_flight(
+                ("build", key), lambda: self._build(kernel, schedule, target, order=order)
+            )
+        return self._unless_barred(row)
 
     async def verified(
         self,
@@ -80,6 +85,7 @@ class Variants:
         """The Variant once it was compared with its IR; its state may be "rejected"."""
         key = self._key(kernel, row.schedule, target)
         row = self._store.read_now(lambda reading: reading.get(VariantRow, *key)) or row
+        row = self._unless_barred(row)
         if row.state != "compiled":
             return row
         return await self._single_flight(
@@ -105,6 +111,10 @@ class Variants:
         logs.warning("variant_rejected", kernel=row.kernel, schedule=row.schedule, problem=problem)
         return rejected
 
+    def is_barred(self, row: VariantRow) -> bool:
+        """Whether an operator quarantined it."""
+        return self._quarantine.bar_on(row) is not None
+
     async def restored(self, row: VariantRow, kernel: KernelRow, target: Target) -> bool:
         """Compiles a Variant whose binary was lost; whether the very same bytes came out."""
         compiled = await self._workshop.compile(kernel.ir, row.schedule, target, order=(0, 0))
@@ -115,6 +125,14 @@ class Variants:
 
     def _key(self, kernel: KernelRow, schedule: str, target: Target) -> VariantKey:
         return (kernel.namespace, kernel.id, target.id, schedule, self._compiler_version)
+
+    def _unless_barred(self, row: VariantRow) -> VariantRow:
+        """The Variant, rejected for as long as an operator bars it; what is stored stays."""
+        bar = self._quarantine.bar_on(row)
+        if bar is None:
+            return row
+        problem = f"quarantined by {bar.actor}: {bar.reason}"
+        return replace(row, state="rejected", problem=problem)
 
     async def _single_flight(
         self, key: tuple[str, VariantKey], work: Callable[[], Awaitable[VariantRow]]
@@ -132,11 +150,9 @@ class Variants:
         if not task.cancelled():
             task.exception()  # seen by those who wait; nobody may be left
 
-    async def _build(
-        self, kernel: KernelRow, schedule: str, target: Target, *, order: Order
-    ) -> VariantRow:
+    def _unbuilt(self, kernel: KernelRow, schedule: str, target: Target) -> VariantRow:
         namespace, kernel_id, target_id, _, version = self._key(kernel, schedule, target)
-        row = VariantRow(
+        return VariantRow(
             namespace=namespace,
             kernel=kernel_id,
             target=target_id,
@@ -149,6 +165,11 @@ class Variants:
             problem="",
             created_at_s=self._clock(),
         )
+
+    async def _build(
+        self, kernel: KernelRow, schedule: str, target: Target, *, order: Order
+    ) -> VariantRow:
+        row = self._unbuilt(kernel, schedule, target)
         compiled = await self._attempt(
             row, lambda: self._workshop.compile(kernel.ir, schedule, target, order=order)
         )

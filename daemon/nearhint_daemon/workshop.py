@@ -115,8 +115,8 @@ class Workshop:
 
     async def schedules(
         self, kernel_ir: str, target: Target, sizes: Mapping[str, int], *, order: Order
-    ) -> tuple[str, ...]:
-        """A Kernel's Schedules at a hint, the default first."""
+    ) -> tuple[tuple[str, ...], tuple[dict[str, int], ...]]:
+        """A Kernel's Schedules at a hint, the default first; sizes to look at as well."""
         request = pb.WorkerRequest(
             list_schedules=pb.ListSchedules(
                 kernel_ir=kernel_ir,
@@ -125,7 +125,8 @@ class Workshop:
             )
         )
         response = await self._compile("schedule", request, COMPILE_TIMEOUT_S, order)
-        return tuple(response.schedules.schedules)
+        listed = response.schedules
+        return tuple(listed.schedules), tuple(map(convert.size_hint_from_proto, listed.also_at))
 
     async def compile(
         self, kernel_ir: str, schedule: str, target: Target, *, order: Order

@@ -28,7 +28,16 @@ from nearhint_proto.v1 import kernel_service_pb2
 from nearhint_proto.v1 import types_pb2 as pb
 from nearhint_rules.errors import InvalidMessage, InvalidTable
 from nearhint_rules.selection import FALLBACK, Selection
-from nearhint_rules.table import HINT_LIMIT, HintRow, Table, Timing, Variant, check
+from nearhint_rules.table import (
+    HINT_LIMIT,
+    PIN_LIMIT,
+    HintRow,
+    Pin,
+    Table,
+    Timing,
+    Variant,
+    check,
+)
 
 VARIANT_LIMIT = 256
 FALLBACK_LIMIT = 4096
@@ -140,6 +149,23 @@ def hint_row_from_proto(message: pb.HintRow, *, field: str = "hint") -> HintRow:
     )
 
 
+def pin_to_proto(pin: Pin) -> pb.Pin:
+    """The message of a pin."""
+    return pb.Pin(dims=pin.dims, variant=pin.variant)
+
+
+def pin_from_proto(message: pb.Pin, *, field: str = "pin") -> Pin:
+    """The pin; raises `InvalidMessage`."""
+    check_count(message.dims, SYMBOL_LIMIT, f"{field}.dims")
+    return Pin(
+        dims=tuple(
+            check_size(dim, f"{field}.dims[{position}]")
+            for position, dim in enumerate(message.dims)
+        ),
+        variant=check_sha256(message.variant, f"{field}.variant") if message.variant else "",
+    )
+
+
 def table_to_proto(table: Table) -> pb.Table:
     """The message of a Table."""
     return pb.Table(
@@ -155,6 +181,7 @@ def table_to_proto(table: Table) -> pb.Table:
         namespace=table.namespace,
         signature=table.signature,
         key_id=table.key_id,
+        pins=map(pin_to_proto, table.pins),
     )
 
 
@@ -164,6 +191,7 @@ def table_from_proto(message: pb.Table) -> Table:
         check_count(message.symbols, SYMBOL_LIMIT, "symbols")
         check_count(message.variants, VARIANT_LIMIT, "variants")
         check_count(message.hints, HINT_LIMIT, "hints")
+        check_count(message.pins, PIN_LIMIT, "pins")
         check_count(message.signature, SIGNATURE_LIMIT, "signature")
         reader = ExprReader()
         table = Table(
@@ -188,6 +216,10 @@ def table_from_proto(message: pb.Table) -> Table:
             namespace=check_text(message.namespace, NAMESPACE_LIMIT, "namespace"),
             signature=message.signature,
             key_id=check_text(message.key_id, KEY_ID_LIMIT, "key_id"),
+            pins=tuple(
+                pin_from_proto(pin, field=f"pins[{position}]")
+                for position, pin in enumerate(message.pins)
+            ),
         )
         check(table)
     except InvalidMessage as problem:

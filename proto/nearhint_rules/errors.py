@@ -42,3 +42,14 @@ class InvalidTable(InvalidMessage):
     """A Table contradicts itself: a ranked Variant that is not listed, hints of the wrong rank."""
 
     code = "TABLE_INVALID"
+
+
+class InvalidRange(RulesError):
+    """A range of sizes is empty, or a size is outside it; `symbol` names whose."""
+
+    code = "RANGE_INVALID"
+
+    def __init__(self, symbol: str, problem: str) -> None:
+        super().__init__(f"{symbol}: {problem}")
+        self.symbol = symbol
+        self.problem = problem

@@ -53,7 +53,7 @@ def covered(table: Table | None, dims: Sequence[int], fallback: str) -> bool:
 
 
 def to_evict(
-    uses: Mapping[tuple[int, ...], int],
+    uses: Mapping[tuple[int, ...], float],
     *,
     keep: Collection[tuple[int, ...]] = (),
     limit: int = HINT_LIMIT,

@@ -44,33 +44,43 @@ def rank(
     default: int,
     incumbent: int | None = None,
     fallback: Timing | None = None,
+    names: Mapping[int, str] | None = None,
 ) -> tuple[tuple[int, Timing], ...]:
     """The serving order of the Variants at a hint, as `HintRow.ranked` keeps it.
 
     `timings` are by position in the Table, `default` is the default Variant (which must have been
     timed), `incumbent` is the Variant that leads this hint's order now, `fallback` the fastest
     Fallback measured here. The order: those that displace the incumbent, the incumbent, those that
-    beat the default beyond noise, the default, the rest; each group by median, then by position.
-    Variants that beat the Fallback beyond noise come before all that do not. So the first in this
-    order whose Guard holds is the one to serve, whatever the Guards of others say.
+    beat the default beyond noise, the default, the rest; each group by median, then by `names`
+    (which do not depend on who came first, as positions may), then by position. An incumbent that
+    something beats beyond noise is none, also where nothing may displace it because all are level
+    with the default: then the default leads. Variants that beat the Fallback beyond noise come
+    before all that do not. So the first in this order whose Guard holds is the one to serve,
+    whatever the Guards of others say, and nothing measured beside it beats it beyond noise.
     """
     standard = timings[default]
-    holder = timings.get(default if incumbent is None else incumbent, standard)
+    named = names or {}
+    sound = {
+        position
+        for position, timing in timings.items()
+        if position == default or beats(timing, standard)
+    }
     held = default if incumbent is None or incumbent not in timings else incumbent
+    beaten_by = {position for position in timings if beats(timings[position], timings[held])}
+    if beaten_by and not beaten_by & sound:
+        held, beaten_by = default, sound - {default}
 
-    def group(position: int, timing: Timing) -> int:
-        is_sound = position == default or beats(timing, standard)
+    def group(position: int) -> int:
         if position == held:
             return 1
-        if is_sound and beats(timing, holder):
-            return 0
-        if position == default:
-            return 3
-        return 2 if is_sound else 4
+        if position in sound:
+            return 0 if position in beaten_by else 3 if position == default else 2
+        return 4
 
-    def key(item: tuple[int, Timing]) -> tuple[bool, int, int, int]:
+    def key(item: tuple[int, Timing]) -> tuple[bool, int, int, str, int]:
         position, timing = item
         behind = fallback is not None and not beats(timing, fallback)
-        return behind, group(position, timing), timing.median_ns, position
+        name = named.get(position, "")
+        return behind, group(position), timing.median_ns, name, position
 
     return tuple(sorted(timings.items(), key=key))

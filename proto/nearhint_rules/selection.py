@@ -7,7 +7,8 @@
 The rules, in their order: no elements, no launch. Only hints where the default Variant and this
 step's Fallback are measured count. The nearest such hint that has a Variant whose Guard holds
 answers, with its best-ranked such Variant; unless it is beyond the cut-off, or the Variant does
-not beat the Fallback there beyond noise. The same Table gives the same answer in every process.
+not beat the Fallback there beyond noise. What an operator pinned comes before that answer. The
+same Table gives the same answer in every process.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from nearhint_rules.errors import InvalidMessage
 from nearhint_rules.guard import Aligned
 from nearhint_rules.hints import bucket
 from nearhint_rules.metrics import SIZE_RATIO, Dims, Metric
+from nearhint_rules.pins import Pins
 from nearhint_rules.table import Table, is_complete
 
 FALLBACK = -1
@@ -40,6 +42,7 @@ REASONS: Mapping[str, str] = {
     "no_variant": "the Table has no verified default Variant",
     "no_table": "there is no Table for this Kernel yet",
     "zero_elements": "a size is zero: there is nothing to launch",
+    "pinned": "an operator pinned it at these sizes, or everywhere",
 }
 """Every reason that a Selection may give, and what it means. Stable across releases."""
 
@@ -153,6 +156,7 @@ class StepSelector:
         "_implied",
         "_memory",
         "_nothing",
+        "_pins",
         "_remembered",
         "_rows",
         "_settled",
@@ -172,6 +176,7 @@ class StepSelector:
         self._generation = 0 if table is None else table.generation
         self._empty = self._by_fallback("zero_elements", is_covered=True)
         (self._nothing,) = self._by_fallback("no_eligible_variant", is_covered=False).alternatives
+        self._pins = Pins(table, fallback) if table is not None and table.pins else None
         self._settled: Choice | None = None
         reason = _settled_reason(table, fallback)
         if table is None or reason:
@@ -206,9 +211,10 @@ class StepSelector:
         """What the sizes decide, worked out from the Table."""
         if dims and min(dims) < 1:
             return self._empty
-        if self._settled is not None:
-            return self._settled
-        return Choice(self._alternatives(dims), bucket(dims) in self._buckets)
+        choice = self._settled
+        if choice is None:
+            choice = Choice(self._alternatives(dims), bucket(dims) in self._buckets)
+        return choice if self._pins is None else self._pins.before(choice, dims)
 
     def _by_fallback(self, reason: str, *, is_covered: bool) -> Choice:
         selection = Selection(FALLBACK, (), 0.0, None, reason, self._generation, 0)

@@ -18,6 +18,7 @@ from nearhint_rules.guard import Aligned, Divisible, Guard
 
 DEFAULT_CUTOFF = 4
 HINT_LIMIT = 32
+PIN_LIMIT = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +57,23 @@ class HintRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Pin:
+    """What an operator fixed: at the bucket of `dims`, or everywhere where that is empty.
+
+    `variant` is the identity of one of the Table's Variants; empty means the Fallback.
+    """
+
+    dims: tuple[int, ...]
+    variant: str
+
+
+@dataclass(frozen=True, slots=True)
 class Table:
     """Replaced as a whole; `generation` is the store's number when it was written.
 
     `default` is the position of the default Variant (-1: none verified). `cutoff` is a ratio per
-    symbol. `reason` says why there is no Variant, if there is none and there will be none.
+    symbol. `reason` says why there is no Variant, if there is none and there will be none. `pins`
+    win over every rule of selection; see `pins.Pins`.
     """
 
     kernel: str
@@ -75,6 +88,7 @@ class Table:
     namespace: str = ""
     signature: bytes = b""
     key_id: str = ""
+    pins: tuple[Pin, ...] = ()
 
 
 def is_complete(row: HintRow, default: int, fallback: str) -> bool:
@@ -113,6 +127,23 @@ def check(table: Table) -> None:
             raise InvalidTable(f"{place}.ranked", "ranks an unknown variant")
         if len(set(ranked)) != len(ranked):
             raise InvalidTable(f"{place}.ranked", "ranks a variant twice")
+    _check_pins(table)
+
+
+def _check_pins(table: Table) -> None:
+    if len(table.pins) > PIN_LIMIT:
+        raise InvalidTable("pins", f"{len(table.pins)} pins, at most {PIN_LIMIT}")
+    known = {"", *(variant.id for variant in table.variants)}
+    seen: set[tuple[int, ...]] = set()
+    for number, pin in enumerate(table.pins):
+        place = f"pins[{number}]"
+        if pin.dims and (len(pin.dims) != len(table.symbols) or any(dim < 1 for dim in pin.dims)):
+            raise InvalidTable(f"{place}.dims", f"{pin.dims} for symbols {table.symbols}")
+        if pin.dims in seen:
+            raise InvalidTable(f"{place}.dims", f"{pin.dims} twice")
+        seen.add(pin.dims)
+        if pin.variant not in known:
+            raise InvalidTable(f"{place}.variant", "pins an unknown variant")
 
 
 def _check_variant(variant: Variant, symbols: frozenset[str], place: str) -> None:

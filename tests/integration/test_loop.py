@@ -405,7 +405,7 @@ def test_a_table_keeps_the_most_used_hints(tmp_path: Path) -> None:
                 [_used(registered.program_id, size) for size in used],
                 namespace="",
             )
-            await daemon.core.usage.flush()
+            await daemon.core.traffic.fold()
             await daemon.client.tuned(registered, 2**40)
             (table,) = await daemon.client.tables_of(registered)
             hints = [row.dims[0] for row in table.hints]

@@ -14,10 +14,11 @@ from tests.integration.daemon_in_process import Running, kernels_in, running
 from tests.integration.fake_workers import CPU, chain
 from tests.integration.statuses import details
 
-from nearhint_daemon.hint_uses import CLIENT_WEIGHT, calls_by_bucket
+from nearhint_daemon import traffic
 from nearhint_daemon.server import MODULES
 from nearhint_daemon.services import boundary
 from nearhint_daemon.services.admin import AdminService
+from nearhint_daemon.traffic import CLIENT_CALLS
 from nearhint_daemon.usage import SIZES_LIMIT
 from nearhint_proto import convert
 from nearhint_proto.v1 import (
@@ -27,7 +28,6 @@ from nearhint_proto.v1 import (
     program_pb2,
     types_pb2,
 )
-from nearhint_rules.hints import bucket
 from nearhint_rules.program import Program
 
 Spoil = Callable[[program_pb2.Program], None]
@@ -340,19 +340,14 @@ def test_one_client_cannot_outweigh_another_or_report_endless_sizes(tmp_path: Pa
             assert await report("quiet", range(1024, 1025), 3) == 1
             assert await report("endless", range(2, 902), 1) == SIZES_LIMIT
             assert await report("endless", range(902, 1802), 1) == 0
-            await daemon.core.usage.flush()
+            await daemon.core.traffic.fold()
             (kernel,) = kernels_in(registered.plan)
-            calls = await calls_by_bucket(
-                daemon.core.store,
-                daemon.core.programs,
-                namespace="",
-                kernel=kernel,
-                target_kind="cpu",
-            )
-            # The third client's weight is spread; that of the other two is the same.
-            assert 0 <= calls[bucket((64,))] - CLIENT_WEIGHT <= CLIENT_WEIGHT
-            assert 0 <= calls[bucket((1024,))] - CLIENT_WEIGHT <= CLIENT_WEIGHT
-            assert sum(calls.values()) <= 3 * CLIENT_WEIGHT
+            met = daemon.core.traffic.met("", kernel)
+            assert [each.dims for each in met[:2]] == [(64,), (1024,)]
+            # However loud, a client counts for so many calls; the quiet one's are not lost.
+            assert met[0].weight == pytest.approx(CLIENT_CALLS, abs=1)
+            assert met[1].weight == pytest.approx(3, abs=1)
+            assert len(met) == traffic.SIZES_LIMIT
 
     asyncio.run(scenario())
 

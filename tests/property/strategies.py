@@ -39,7 +39,7 @@ from nearhint_rules.program import (
     TensorType,
     ValueType,
 )
-from nearhint_rules.table import HintRow, Table, Timing, Variant
+from nearhint_rules.table import HintRow, Pin, Table, Timing, Variant
 from nearhint_rules.target import CpuDevice, CudaDevice, Device, Target
 
 NAMES = ("s0", "s1", "s2", "s10", "batch")
@@ -409,6 +409,8 @@ def tables(draw: st.DrawFn) -> Table:
                 tier=draw(st.integers(1, 3)),
             )
         )
+    pinned = st.sampled_from(("", *(variant.id for variant in variants)))
+    places = draw(st.lists(st.sampled_from(((), *hints)), unique=True, max_size=3))
     return Table(
         kernel=draw(SHA256),
         target=draw(SHA256),
@@ -422,6 +424,7 @@ def tables(draw: st.DrawFn) -> Table:
         namespace=draw(TEXTS),
         signature=draw(st.binary(max_size=8)),
         key_id=draw(TEXTS),
+        pins=tuple(Pin(place, draw(pinned)) for place in places),
     )
 
 
@@ -463,4 +466,12 @@ def tuned_tables(draw: st.DrawFn) -> Table:
         hints=tuple(rows),
         generation=draw(st.integers(0, 9)),
         cutoff=draw(st.sampled_from((2, 4, 16))),
+        pins=draw(
+            st.just(())
+            | st.builds(
+                Pin,
+                st.sampled_from(((), rows[0].dims)),
+                st.sampled_from(("", *(f"{number:064x}" for number in range(count)))),
+            ).map(lambda pin: (pin,))
+        ),
     )

@@ -190,3 +190,23 @@ class Emitter:
     def is_integer(self, value: Value) -> bool:
         """Whether a value is an integer other than a bool."""
         return value.dtype in INTEGERS
+
+
+class SingleElements(Emitter):
+    """Writes to another emitter's body; a reduction, over one element, is that element."""
+
+    @staticmethod
+    def beside(emit: Emitter) -> SingleElements:
+        """One that collects nodes where `emit` does."""
+        return SingleElements(emit.body, emit.params, emit._numbers)
+
+    def reduce(self, kind: str, operand: Value) -> Value:
+        """`operand`, where the reduction is one that there is."""
+        dtype = compute_dtype(operand.dtype)
+        if dtype not in ir.REDUCTIONS[kind] or operand.dtype in STORED_FLOATS:
+            raise Unlowerable(f"{kind} of {operand.dtype}")
+        return operand
+
+    def arg(self, kind: str, operand: Value, index: Expr) -> Value:
+        """The only index there is: 0, which every index is here."""
+        return self.iota(ex.ZERO)

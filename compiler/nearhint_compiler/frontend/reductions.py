@@ -8,7 +8,7 @@ from typing import TypeAlias
 from nearhint_compiler.errors import Unlowerable
 from nearhint_compiler.frontend import dtypes
 from nearhint_compiler.frontend.call import Call, per_row
-from nearhint_compiler.frontend.emitter import Emitter, Value
+from nearhint_compiler.frontend.emitter import Emitter, SingleElements, Value
 from nearhint_compiler.frontend.loops import Loops, Point
 from nearhint_compiler.ir import index as ix
 from nearhint_rules import expr as ex
@@ -61,10 +61,19 @@ def all_axes(shape: Sequence[Expr]) -> frozenset[int]:
 def reduced(
     call: Call, shape: tuple[Expr, ...], axes: frozenset[int], build: Callable[[Point], object]
 ) -> Loops:
-    """A loop that reduces `axes`; raises `Unlowerable` if they hold a single element."""
-    if ex.product(shape[axis] for axis in sorted(axes)) == ex.ONE:
-        raise Unlowerable("a reduction of single elements")
-    return call.loops(shape, axes, build)  # type: ignore[arg-type]
+    """A loop that reduces `axes`; over single elements there is nothing to do in it."""
+    if ex.product(shape[axis] for axis in sorted(axes)) != ex.ONE:
+        return call.loops(shape, axes, build)  # type: ignore[arg-type]
+    return call.loops(shape, axes, lambda point: build(_Single(point)))  # type: ignore[arg-type, return-value]
+
+
+class _Single:
+    """A point whose reductions are over itself alone."""
+
+    def __init__(self, point: Point) -> None:
+        self.index = point.index
+        self.emit = SingleElements.beside(point.emit)
+        self.read = point.read
 
 
 def check_reduced(

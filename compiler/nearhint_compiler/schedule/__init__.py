@@ -11,7 +11,7 @@ from nearhint_compiler.ir.nodes import Kernel
 from nearhint_compiler.schedule.schedule import Schedule, parse_schedule
 from nearhint_rules.target import Target
 
-__all__ = ["Schedule", "candidates", "parse_schedule"]
+__all__ = ["Schedule", "candidates", "crossings", "parse_schedule"]
 
 
 def candidates(
@@ -29,3 +29,19 @@ def candidates(
     from nearhint_compiler.schedule import cuda
 
     return cuda.candidates(kernel, target, dims)
+
+
+def crossings(
+    kernel: Kernel, target: Target, dims: Mapping[str, int]
+) -> tuple[Mapping[str, int], ...]:
+    """Other sizes of the bucket of `dims` where another schedule may win.
+
+    On a GPU a row that fits in registers does so up to a power of two, which is the middle of a
+    bucket: beyond it the winner at the hint may not run, and what is second there need not be the
+    best. On a CPU there are none.
+    """
+    if target.kind == "cpu":
+        return ()
+    from nearhint_compiler.schedule import cuda_reductions
+
+    return cuda_reductions.crossings(kernel, target, dims)

@@ -24,7 +24,7 @@ from nearhint_compiler.schedule.cuda_facts import GENERIC_SIZE, facts_of
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules.target import Target
 
-CANDIDATE_LIMIT = 16
+CANDIDATE_LIMIT = 24
 SPACED_LIMIT = 10
 """Candidates whose loops are cut, of all."""
 

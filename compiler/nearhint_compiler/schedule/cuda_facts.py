@@ -125,19 +125,29 @@ def _is_columns(kernel: ir.Kernel, found: Sequence[Access]) -> bool:
 
 
 def _worth_dividing(kernel: ir.Kernel, *, is_rows: bool) -> set[str]:
-    """Symbols in strides and limits that are not multiples of 16 whatever the symbols are."""
+    """Symbols that make strides and limits multiples of 16 if they are: as few as will do.
+
+    Each that is promised is a size that the Variant is not for, such as 7000 rows.
+    """
     along = kernel.reduction if is_rows else kernel.pointwise
-    found = [ex.product(along), *along[-1:]]
+    found = [*along[-1:], ex.product(along)]
     for node in kernel.body:
         if isinstance(node, ir.Load | ir.Store):
             for name in ex.symbols_of(node.index):
                 if name[0] in "pr":
                     following = {name: ex.add(ex.symbol(name), 1)}
                     found.append(ex.sub(ex.substitute(node.index, following), node.index))
-    return {
-        name
-        for size in found
-        if ex.mod(size, SIZE_MULTIPLE) != ex.ZERO
-        for name in ex.symbols_of(size)
-        if name in kernel.symbols
-    }
+    chosen: set[str] = set()
+    for size in sorted(dict.fromkeys(found), key=lambda size: len(ex.symbols_of(size))):
+        names = [name for name in ex.symbols_of(size) if name in kernel.symbols]
+        if _is_multiple(size, chosen):
+            continue
+        one = next((name for name in reversed(names) if _is_multiple(size, {*chosen, name})), None)
+        chosen |= set(names) if one is None else {one}
+    return chosen
+
+
+def _is_multiple(size: ex.Expr, names: set[str]) -> bool:
+    """Whether `size` is a multiple of 16 where the sizes of these names are."""
+    multiples = {name: ex.mul(SIZE_MULTIPLE, ex.symbol(name)) for name in names}
+    return ex.mod(ex.substitute(size, multiples), SIZE_MULTIPLE) == ex.ZERO

@@ -9,7 +9,9 @@ from nearhint_compiler.schedule.cuda_facts import Facts, Tile
 from nearhint_compiler.schedule.schedule import Schedule
 
 AXES: tuple[str, ...] = ("z", "y", "x")
-SQUARES = ((32, 32, 4), (64, 32, 8), (32, 64, 8), (16, 64, 4), (64, 64, 8))
+SQUARES = (
+    (32, 32, 4), (64, 32, 8), (32, 64, 8), (64, 64, 8), (128, 32, 8), (32, 128, 8), (16, 64, 4),
+)  # fmt: skip
 """(y, x, warps) of tiles where both axes matter."""
 TARGETS = (1024, 2048, 4096)
 
@@ -24,7 +26,7 @@ def schedules(facts: Facts) -> Iterator[Schedule]:
     rank = len(facts.extents)
     if rank > 1 and facts.tile is None:
         # Without tiles to gain, a row a program saves the division of its index.
-        for y, x, warps in ((4, 256, 4), (1, 1024, 4)):
+        for y, x, warps in ((4, 256, 4), (1, 1024, 4), (2, 1024, 4), (1, 2048, 4), (4, 512, 4)):
             yield from both(facts, "tiled", z=1, y=y, x=x, cuts=1 << (rank - 2), warps=warps)
 
 

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from math import prod
 
-from nearhint_compiler.schedule.cuda_facts import Facts, Tile
+from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.schedule.cuda_facts import SIZE_MULTIPLE, Facts, Tile, facts_of
 from nearhint_compiler.schedule.cuda_pointwise import AXES, both
 from nearhint_compiler.schedule.schedule import Schedule
+from nearhint_rules import expr as ex
+from nearhint_rules.target import Target
 
 PERSISTENT_LIMIT = 16_384
 """Elements of the longest row that is kept in registers."""
 ELEMENTS_PER_THREAD = 64
 """Beyond this, a block's values no longer fit in a thread's registers."""
+LEAST_CROSSING = 64
+"""Elements of the shortest row for which two sizes of a bucket are worth looking at."""
+LONG_BLOCKS = ((8192, 32), (16_384, 32), (8192, 16))
+"""(elements, warps) for rows that registers cannot hold: so many threads that few rows are under
+way at once, and the second walk finds them in the L2 cache."""
 SHARED_LENGTH = 4096
 """Rows at least so long are shared by programs, where there are too few for all processors."""
 SPLIT_LIMIT = 256
@@ -33,6 +42,21 @@ def schedules(facts: Facts) -> Iterator[Schedule]:
     if not facts.has_scan:
         yield from _shared(facts)
     yield from found
+
+
+def crossings(
+    kernel: ir.Kernel, target: Target, dims: Mapping[str, int]
+) -> tuple[Mapping[str, int], ...]:
+    """See `nearhint_compiler.schedule.crossings`."""
+    facts = facts_of(kernel, target, dims)
+    names = ex.symbols_of(ex.product(kernel.reduction))
+    if facts.is_columns or len(names) != 1:
+        return ()
+    if not LEAST_CROSSING <= facts.length <= PERSISTENT_LIMIT // 2:
+        return ()
+    # The far end of the bucket: 2^0.5 times the hint, and a multiple of 16 where the hint is one.
+    longer = int(dims[names[0]] * math.sqrt(2))
+    return ({**dims, names[0]: longer - longer % SIZE_MULTIPLE},)
 
 
 def _columns(facts: Facts) -> Iterator[Schedule]:
@@ -71,6 +95,9 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
         for x, count in dict.fromkeys(shapes):
             if x * r <= ELEMENTS_PER_THREAD * 32 * count:
                 yield from _persistent(facts, x=x, r=r, warps=count)
+    if r > PERSISTENT_LIMIT:
+        for elements, count in LONG_BLOCKS:
+            yield from both(facts, "looped", x=1, r=elements, warps=count)
     yield from both(facts, "looped", x=1, r=min(r, 4096), warps=_warps(r, 256))
     yield looped
 
@@ -87,7 +114,8 @@ def _shared(facts: Facts) -> Iterator[Schedule]:
     rows = prod(facts.extents)
     x = min(64, _power_of_two(rows)) if facts.is_columns else 1
     programs = -(-rows // x)
-    if facts.length < SHARED_LENGTH or 2 * programs > facts.processors:
+    most_programs = facts.processors * (4 if facts.is_columns else 1) // 2
+    if facts.length < SHARED_LENGTH or programs > most_programs:
         return
     chunk = max(1, CHUNK // x)
     most = min(SPLIT_LIMIT, facts.length // chunk)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Mapping
 
 from nearhint_compiler import COMPILER_VERSION
 from nearhint_daemon.core import VERSION, Core
-from nearhint_daemon.errors import InvalidRequest, KernelUnknown
+from nearhint_daemon.errors import InvalidRequest
 from nearhint_daemon.jobs import Priority
 from nearhint_daemon.services.boundary import Context
 from nearhint_daemon.services.messages import (
@@ -18,6 +17,7 @@ from nearhint_daemon.services.messages import (
     read_sizes,
     read_text,
 )
+from nearhint_daemon.services.operating import PREFIX, OperatingCalls
 from nearhint_daemon.store import Reading, queries
 from nearhint_daemon.store.rows import (
     ArtifactRow,
@@ -25,7 +25,6 @@ from nearhint_daemon.store.rows import (
     KernelRow,
     MeasurementRow,
     ProgramRow,
-    QuarantineRow,
     VariantRow,
 )
 from nearhint_proto import convert
@@ -36,19 +35,27 @@ from nearhint_rules.selection import select
 from nearhint_rules.table import Table
 
 PROTOCOL = 1
-FEATURES = ("kernels.compile_only", "namespaces", "operations", "select", "tables.watch", "usage")
+FEATURES = (
+    "kernels.compile_only",
+    "namespaces",
+    "operations",
+    "operators",
+    "select",
+    "tables.watch",
+    "usage",
+)
 PAGE_SIZE = 100
 PAGE_LIMIT = 1000
 MEASUREMENTS_LIMIT = 500
 SOURCES_LIMIT = 50
-_PREFIX = re.compile(r"[0-9a-f]{4,64}")
+BARRED_LIMIT = 100
 
 
-class AdminService(admin_service_pb2_grpc.AdminServiceServicer):
+class AdminService(OperatingCalls, admin_service_pb2_grpc.AdminServiceServicer):
     """Serves `nearhint.v1.AdminService`."""
 
     def __init__(self, core: Core) -> None:
-        self._core = core
+        super().__init__(core)
 
     async def GetServerInfo(  # noqa: N802 - the protocol's name
         self, request: pb.GetServerInfoRequest, context: Context
@@ -69,6 +76,7 @@ class AdminService(admin_service_pb2_grpc.AdminServiceServicer):
         """Counts, devices and queue."""
         core = self._core
         counts = await core.store.read(_counts)
+        quarantined = core.quarantine.count()
         depth = core.jobs.depth()
         sizes = await asyncio.to_thread(core.store.size_bytes)
         return pb.GetStatusResponse(
@@ -80,6 +88,7 @@ class AdminService(admin_service_pb2_grpc.AdminServiceServicer):
             store_size_bytes=sum(sizes.values()),
             metrics_address=core.metrics_address,
             problems=core.problems(),
+            quarantined=quarantined,
             **counts,
         )
 
@@ -101,7 +110,7 @@ class AdminService(admin_service_pb2_grpc.AdminServiceServicer):
         """A page of Kernels, by identity."""
         namespace = read_namespace(request.namespace)
         size = min(request.page_size or PAGE_SIZE, PAGE_LIMIT)
-        if request.page_token and not _PREFIX.fullmatch(request.page_token):
+        if request.page_token and not PREFIX.fullmatch(request.page_token):
             raise InvalidRequest("not a page token", field="page_token")
 
         def page(reading: Reading) -> list[tuple[KernelRow, int]]:
@@ -119,7 +128,7 @@ class AdminService(admin_service_pb2_grpc.AdminServiceServicer):
     ) -> pb.ExplainKernelResponse:
         """One Kernel: Tables, Measurements, what was rejected and what runs at given sizes."""
         namespace = read_namespace(request.namespace)
-        kernel = await self._find(namespace, request.kernel)
+        kernel = await self.find(namespace, request.kernel)
         store = self._core.store
         measurements = await store.read(
             lambda reading: queries.newest_measurements(
@@ -129,6 +138,11 @@ class AdminService(admin_service_pb2_grpc.AdminServiceServicer):
         variants = await store.read(
             lambda reading: tuple(
                 reading.where(VariantRow, namespace=namespace, kernel=kernel.id, state="rejected")
+            )
+        )
+        barred = await store.read(
+            lambda reading: queries.quarantined_variants(
+                reading, namespace, kernel.id, limit=BARRED_LIMIT
             )
         )
         launches = await store.read(
@@ -163,7 +177,10 @@ class AdminService(admin_service_pb2_grpc.AdminServiceServicer):
             tables=[convert.table_to_proto(table) for table in tables],
             measurements=map(_measurement_message, measurements),
             selections=selections,
-            rejected=[f"{row.schedule}: {row.problem}" for row in variants],
+            rejected=[
+                *(f"{row.schedule}: {row.problem}" for row in variants),
+                *(f"{row.schedule}: quarantined by {row.actor}: {row.reason}" for row in barred),
+            ],
             provenance=list(
                 dict.fromkeys(line for row in launches for line in row.sources.splitlines())
             )[:SOURCES_LIMIT],
@@ -182,20 +199,6 @@ class AdminService(admin_service_pb2_grpc.AdminServiceServicer):
             )
             for state in self._core.devices.states()
         ]
-
-    async def _find(self, namespace: str, prefix: str) -> KernelRow:
-        if not _PREFIX.fullmatch(prefix):
-            raise InvalidRequest("must be 4 to 64 hex digits", field="kernel")
-        rows = await self._core.store.read(
-            lambda reading: queries.kernels_with_prefix(reading, namespace, prefix)
-        )
-        match rows:
-            case []:
-                raise KernelUnknown("no Kernel of that name", field="kernel")
-            case [row]:
-                return row
-            case _:
-                raise InvalidRequest("several Kernels start so; give more digits", field="kernel")
 
     def _summary(self, row: KernelRow, programs: int) -> pb.KernelSummary:
         tables = [
@@ -224,7 +227,6 @@ def _counts(reading: Reading) -> Mapping[str, int]:
         "variants": reading.count(VariantRow, " WHERE state = 'verified'"),
         "measurements": reading.count(MeasurementRow),
         "artifacts": reading.count(ArtifactRow),
-        "quarantined": reading.count(QuarantineRow),
         "change_seq": reading.change_seq(),
     }
 

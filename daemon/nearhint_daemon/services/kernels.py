@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nearhint_daemon.compiling import compile_jobs
 from nearhint_daemon.core import Core
-from nearhint_daemon.errors import InvalidRequest
+from nearhint_daemon.errors import GenerationGone, InvalidRequest
 from nearhint_daemon.jobs import Priority
 from nearhint_daemon.lowered import sizes_within
 from nearhint_daemon.services.boundary import Context, below
@@ -16,12 +16,14 @@ from nearhint_daemon.services.messages import (
     read_sizes,
     read_text,
 )
+from nearhint_daemon.tables import TableKey
 from nearhint_daemon.usage import Used
 from nearhint_proto import convert
 from nearhint_proto.v1 import kernel_service_pb2 as pb
 from nearhint_proto.v1 import kernel_service_pb2_grpc, program_pb2
 from nearhint_rules.errors import RulesError
-from nearhint_rules.selection import select
+from nearhint_rules.selection import FALLBACK, Selection, select
+from nearhint_rules.table import Table
 
 HINTS_LIMIT = 256
 KERNELS_LIMIT = 1024
@@ -68,7 +70,10 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
     async def EnsureKernels(  # noqa: N802 - the protocol's name
         self, request: pb.EnsureKernelsRequest, context: Context
     ) -> pb.EnsureKernelsResponse:
-        """Asks for a Program's Kernels to be brought to T2 at sizes, or only to be compiled."""
+        """Asks for a Program's Kernels to be brought to T2 at sizes, or over their ranges.
+
+        Where it says so, they are compiled and no more.
+        """
         namespace = read_namespace(request.namespace)
         client_id = read_text(request.client_id, field="client_id")
         if len(request.hints) > HINTS_LIMIT:
@@ -89,15 +94,27 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
         target = self._core.programs.target(request.target_id)
         if not request.compile_only:
             self._core.devices.require(target.device)
-        specs = await self._core.tuner.jobs_for(
-            (namespace, request.program_id, target.kind),
-            target,
-            hints,
-            kernels=frozenset(request.kernels),
-            threads=request.threads,
-            priority=_priority(request.priority),
-            client=client_id,
-        )
+        key = (namespace, request.program_id, target.kind)
+        kernels, priority = frozenset(request.kernels), _priority(request.priority)
+        if hints:
+            specs = await self._core.tuner.jobs_for(
+                key,
+                target,
+                hints,
+                kernels=kernels,
+                threads=request.threads,
+                priority=priority,
+                client=client_id,
+            )
+        else:
+            specs = await self._core.ladders.jobs_for(
+                key,
+                target,
+                kernels=kernels,
+                threads=request.threads,
+                priority=priority,
+                client=client_id,
+            )
         if request.compile_only:
             specs = compile_jobs(specs)
         rows = await self._core.jobs.ensure(specs)
@@ -129,8 +146,20 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
                 )
             except RulesError as error:
                 raise below(f"questions[{position}]", error) from None
+            if request.generation and table is not None:
+                self._check_unbarred(key, table, selection)
             response.selections.append(convert.selection_to_proto(selection, table))
         return response
+
+    def _check_unbarred(self, key: TableKey, table: Table, selection: Selection) -> None:
+        """Raises `GenerationGone` where an earlier Table answers with what is quarantined since."""
+        if selection.variant == FALLBACK:
+            return
+        variant = table.variants[selection.variant]
+        if self._core.quarantine.bar(
+            *key, schedule=variant.schedule, artifact=variant.artifact.sha256
+        ):
+            raise GenerationGone("its answer is quarantined since", field="generation")
 
     async def ReportUsage(  # noqa: N802 - the protocol's name
         self, request: pb.ReportUsageRequest, context: Context

@@ -168,6 +168,45 @@ def m002_bytes_read_and_written(db: Database) -> None:
         )
 
 
+_THIRD = """
+CREATE TABLE acts (
+  seq INTEGER PRIMARY KEY, namespace TEXT NOT NULL DEFAULT '', actor TEXT NOT NULL,
+  at_s REAL NOT NULL,
+  kind TEXT NOT NULL CHECK (kind IN ('pin', 'unpin', 'rollback', 'quarantine', 'release')),
+  kernel TEXT NOT NULL, target TEXT NOT NULL, subject TEXT NOT NULL, detail TEXT NOT NULL,
+  change_seq INTEGER NOT NULL
+) STRICT;
+CREATE INDEX acts_by_kernel ON acts (namespace, kernel);
+CREATE TABLE quarantined_variants (
+  namespace TEXT NOT NULL DEFAULT '', kernel TEXT NOT NULL, target TEXT NOT NULL,
+  variant TEXT NOT NULL CHECK (length(variant) = 64), schedule TEXT NOT NULL,
+  artifact TEXT NOT NULL, reason TEXT NOT NULL, actor TEXT NOT NULL, at_s REAL NOT NULL,
+  change_seq INTEGER NOT NULL, PRIMARY KEY (namespace, kernel, target, variant)
+) STRICT;
+"""
+
+
+@migrations()
+def m003_acts_of_operators(db: Database) -> None:
+    """What operators did, and which Variants they barred."""
+    _run(db, _THIRD)
+
+
+_TRAFFIC = """
+CREATE TABLE traffic (
+  namespace TEXT NOT NULL DEFAULT '', kernel TEXT NOT NULL, dims TEXT NOT NULL,
+  program TEXT NOT NULL, sizes TEXT NOT NULL, weight REAL NOT NULL, first_at_s REAL NOT NULL,
+  at_s REAL NOT NULL, change_seq INTEGER NOT NULL, PRIMARY KEY (namespace, kernel, dims)
+) STRICT;
+"""
+
+
+@migrations()
+def m004_traffic(db: Database) -> None:
+    """The sizes that clients meet, by Kernel."""
+    _run(db, _TRAFFIC)
+
+
 def _run(db: Database, script: str) -> None:
     for statement in script.split(";\n"):
         if statement.strip():

@@ -6,18 +6,22 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from nearhint_daemon.store.rows import (
+    ActRow,
     ArtifactRow,
     JobRow,
     KernelRow,
     LaunchRow,
     MeasurementRow,
+    QuarantinedVariantRow,
+    QuarantineRow,
     TableRow,
-    UsageRow,
+    TrafficRow,
     VariantRow,
 )
 from nearhint_daemon.store.transactions import Reading, Writing
 
 GENERATIONS_KEPT = 16
+ACTS_KEPT = 10_000
 _NEWEST = (
     " AS t WHERE generation = (SELECT max(generation) FROM tables AS n WHERE"
     " n.namespace = t.namespace AND n.kernel = t.kernel AND n.target = t.target)"
@@ -49,6 +53,27 @@ def prune_tables(tx: Writing, namespace: str, kernel: str, target: str) -> None:
         " ORDER BY generation DESC LIMIT 1 OFFSET ?4)",
         (namespace, kernel, target, GENERATIONS_KEPT),
     )
+
+
+def tables_kept(reading: Reading, namespace: str, kernel: str) -> tuple[TableRow, ...]:
+    """All Tables of a Kernel that are kept, by Target and then the oldest first."""
+    clause = " WHERE namespace = ? AND kernel = ? ORDER BY target, generation"
+    return tuple(reading.select(TableRow, clause, (namespace, kernel)))
+
+
+def record_act(tx: Writing, row: ActRow) -> None:
+    """Keeps an act, and drops the oldest beyond `ACTS_KEPT`."""
+    tx.put(row, seq=row.seq)
+    tx.connection.execute(
+        "DELETE FROM acts WHERE seq <= (SELECT seq FROM acts ORDER BY seq DESC LIMIT 1 OFFSET ?)",
+        (ACTS_KEPT,),
+    )
+
+
+def acts_on(reading: Reading, namespace: str, kernel: str, *, limit: int) -> tuple[ActRow, ...]:
+    """What was done to a Kernel, the newest first."""
+    clause = " WHERE namespace = ? AND kernel = ? ORDER BY seq DESC LIMIT ?"
+    return tuple(reading.select(ActRow, clause, (namespace, kernel, limit)))
 
 
 def append_measurement(tx: Writing, row: MeasurementRow) -> int:
@@ -94,13 +119,28 @@ def open_jobs(reading: Reading) -> Iterator[JobRow]:
     )
 
 
+def ended_jobs_under(reading: Reading, prefixes: Iterable[str]) -> tuple[JobRow, ...]:
+    """Ended jobs whose keys start so."""
+    clause = " WHERE key >= ? AND key < ? AND state NOT IN ('queued', 'running')"
+    return tuple(
+        row
+        for prefix in prefixes
+        for row in reading.select(JobRow, clause, (prefix, _after(prefix)))
+    )
+
+
 def delete_jobs_under(tx: Writing, prefixes: Iterable[str]) -> None:
     """Forgets ended jobs whose keys start so, so that their work may be asked for again."""
     for prefix in prefixes:
         tx.connection.execute(
             "DELETE FROM jobs WHERE key >= ? AND key < ? AND state NOT IN ('queued', 'running')",
-            (prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1)),
+            (prefix, _after(prefix)),
         )
+
+
+def _after(prefix: str) -> str:
+    """The least text that comes after all that start with `prefix`."""
+    return prefix[:-1] + chr(ord(prefix[-1]) + 1)
 
 
 def kernels_after(
@@ -135,18 +175,75 @@ def launches_of_kernel(
     return tuple(reading.select(LaunchRow, clause, (namespace, kernel, limit)))
 
 
-def usage_of_kernel(reading: Reading, namespace: str, kernel: str) -> tuple[UsageRow, ...]:
-    """What clients reported for the Programs that launch a Kernel."""
-    clause = (
-        " WHERE namespace = ?1 AND program IN"
-        " (SELECT program FROM launches WHERE namespace = ?1 AND kernel = ?2)"
+def traffic(reading: Reading) -> tuple[TrafficRow, ...]:
+    """All sizes that were met, the Kernel that was met last at the end."""
+    return tuple(reading.select(TrafficRow, " ORDER BY at_s, namespace, kernel, dims"))
+
+
+def forget_traffic(
+    tx: Writing, sizes: Iterable[tuple[str, str, str]], *, kernels: Iterable[tuple[str, str]]
+) -> None:
+    """Forgets sizes of Kernels (namespace, Kernel, dims), and all sizes of Kernels."""
+    tx.connection.executemany(
+        "DELETE FROM traffic WHERE namespace = ? AND kernel = ? AND dims = ?", list(sizes)
     )
-    return tuple(reading.select(UsageRow, clause, (namespace, kernel)))
+    tx.connection.executemany(
+        "DELETE FROM traffic WHERE namespace = ? AND kernel = ?", list(kernels)
+    )
 
 
 def variants_using(reading: Reading, sha256: str) -> tuple[VariantRow, ...]:
     """The Variants whose binary this is."""
     return tuple(reading.where(VariantRow, artifact=sha256))
+
+
+def variants_named(
+    reading: Reading, namespace: str, kernel: str, name: str
+) -> tuple[VariantRow, ...]:
+    """The Variants of a Kernel whose identity starts with `name`, or whose Schedule it is."""
+    clause = (
+        " WHERE namespace = ?1 AND kernel = ?2 AND id <> ''"
+        " AND (schedule = ?3 OR substr(id, 1, length(?3)) = ?3)"
+    )
+    return tuple(reading.select(VariantRow, clause, (namespace, kernel, name)))
+
+
+def states_of_variants(
+    reading: Reading, namespace: str, kernel: str, target: str
+) -> dict[str, str]:
+    """The states of a Kernel's built Variants on a Target, by identity.
+
+    What several compiler versions built alike is rejected if it is in one of them.
+    """
+    rows = reading.where(VariantRow, namespace=namespace, kernel=kernel, target=target)
+    ordered = sorted(rows, key=lambda row: row.state == "rejected")
+    return {row.id: row.state for row in ordered if row.id}
+
+
+def is_measured(reading: Reading, namespace: str, kernel: str, target: str, subject: str) -> bool:
+    """Whether there is a Measurement of a Variant on a Target."""
+    count = reading.scalar(
+        "SELECT count(*) FROM measurements WHERE namespace = ? AND kernel = ? AND target = ?"
+        " AND subject = ?",
+        (namespace, kernel, target, subject),
+    )
+    return bool(count)
+
+
+def quarantined_variants(
+    reading: Reading, namespace: str, kernel: str, *, limit: int
+) -> tuple[QuarantinedVariantRow, ...]:
+    """The Variants that operators barred (of a Kernel, unless that is empty), the newest first."""
+    clause = (
+        " WHERE namespace = ?1 AND (?2 = '' OR kernel = ?2) ORDER BY at_s DESC, variant LIMIT ?3"
+    )
+    return tuple(reading.select(QuarantinedVariantRow, clause, (namespace, kernel, limit)))
+
+
+def quarantined_keys(reading: Reading, kind: str, *, limit: int) -> tuple[QuarantineRow, ...]:
+    """The keys of a kind that the daemon gave up on, the newest first."""
+    clause = " WHERE kind = ? ORDER BY created_at_s DESC, key LIMIT ?"
+    return tuple(reading.select(QuarantineRow, clause, (kind, limit)))
 
 
 def artifacts_by_use(reading: Reading) -> tuple[ArtifactRow, ...]:

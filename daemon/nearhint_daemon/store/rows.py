@@ -227,6 +227,44 @@ class QuarantineRow:
 
 
 @dataclass(frozen=True, slots=True)
+class QuarantinedVariantRow:
+    """A Variant that an operator barred: neither its Schedule nor its binary is used.
+
+    It carries no hash: a row that is damaged must not open the door.
+    """
+
+    namespace: str
+    kernel: str
+    target: str
+    variant: str
+    schedule: str
+    artifact: str
+    reason: str
+    actor: str
+    at_s: float
+    change_seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ActRow:
+    """What an operator did to a Kernel, or the daemon to what an operator did.
+
+    `seq` is the change that it was: the generation of the Table, where the act published one.
+    """
+
+    seq: int
+    namespace: str
+    actor: str
+    at_s: float
+    kind: str
+    kernel: str
+    target: str
+    subject: str
+    detail: str
+    change_seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class UsageRow:
     """How often a client ran a Program at sizes; `sizes` is `s0=8,s1=16`."""
 
@@ -240,6 +278,24 @@ class UsageRow:
     launches_t2: int
     launches_t3: int
     last_at_s: float
+    change_seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficRow:
+    """Sizes of a Kernel that clients meet: `weight` in calls, decayed to `at_s`.
+
+    `dims` are separated by spaces; `sizes` are those of `program` where they were met last.
+    """
+
+    namespace: str
+    kernel: str
+    dims: str
+    program: str
+    sizes: str
+    weight: float
+    first_at_s: float
+    at_s: float
     change_seq: int = 0
 
 
@@ -323,7 +379,14 @@ _ALL = (
     Shape(TableRow, "tables", ("namespace", "kernel", "target", "generation"), is_hashed=True),
     Shape(JobRow, "jobs", ("key",)),
     Shape(QuarantineRow, "quarantine", ("key",)),
+    Shape(
+        QuarantinedVariantRow,
+        "quarantined_variants",
+        ("namespace", "kernel", "target", "variant"),
+    ),
+    Shape(ActRow, "acts", ("seq",)),
     Shape(UsageRow, "usage", ("namespace", "client_id", "program", "sizes")),
+    Shape(TrafficRow, "traffic", ("namespace", "kernel", "dims")),
     Shape(DevicePolicyRow, "device_policy", ("device",)),
     Shape(EventRow, "events", ("id",)),
     Shape(MetaRow, "meta", ("name",)),
@@ -343,7 +406,10 @@ Row = (
     | TableRow
     | JobRow
     | QuarantineRow
+    | QuarantinedVariantRow
+    | ActRow
     | UsageRow
+    | TrafficRow
     | DevicePolicyRow
     | EventRow
     | MetaRow

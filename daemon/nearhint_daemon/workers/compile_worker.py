@@ -16,7 +16,7 @@ from nearhint_compiler.codegen.generated import Generated
 from nearhint_compiler.ir.legality import check_kernel
 from nearhint_compiler.ir.nodes import Kernel
 from nearhint_compiler.ir.text import parse_kernel, print_kernel
-from nearhint_compiler.schedule import candidates
+from nearhint_compiler.schedule import candidates, crossings
 from nearhint_compiler.schedule.schedule import parse_schedule
 from nearhint_daemon.workers import toolchain as tools
 from nearhint_daemon.workers.built import Built
@@ -39,6 +39,7 @@ from nearhint_proto.convert import (
     plan_to_proto,
     program_from_proto,
     size_hint_from_proto,
+    size_hint_to_proto,
     target_from_proto,
 )
 from nearhint_proto.v1 import worker_pb2 as pb
@@ -80,10 +81,10 @@ def lower_program(request: pb.LowerProgram) -> pb.Lowered:
 def list_schedules(request: pb.ListSchedules) -> pb.Schedules:
     """Kernel -> Schedules worth trying at the hint, the default first."""
     dims = size_hint_from_proto(request.hint) if request.HasField("hint") else None
-    found = candidates(
-        read_kernel(request.kernel_ir), target_from_proto(request.target), dims or None
-    )
-    return pb.Schedules(schedules=map(str, found))
+    kernel, target = read_kernel(request.kernel_ir), target_from_proto(request.target)
+    found = candidates(kernel, target, dims or None)
+    also = crossings(kernel, target, dims) if dims else ()
+    return pb.Schedules(schedules=map(str, found), also_at=map(size_hint_to_proto, also))
 
 
 def compile_variant(

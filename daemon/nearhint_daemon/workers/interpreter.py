@@ -408,8 +408,8 @@ def _magnitude(
             )
             return np.maximum(own, _reduce("sum", wide, axes))
         case ir.Op(_, _, operands) if value.dtype.kind in "iu":
-            undefined = [np.isinf(scales[each]) for each in operands if _is_integer(values[each])]
-            return np.asarray(np.where(np.any(undefined, axis=0), math.inf, own))
+            integers = [scales[each] for each in operands if _is_integer(values[each])]
+            return np.asarray(np.where(np.isinf(_fold_arrays([own, *integers])), math.inf, own))
         case _:
             return own
 

@@ -706,3 +706,603 @@ class ExplainKernelResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExplainKernelResponse: _TypeAlias = ExplainKernelResponse  # noqa: Y015
+
+@_typing.final
+class PinVariantRequest(_message.Message):
+    """Pins what runs for a Kernel."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KERNEL_FIELD_NUMBER: _builtins.int
+    VARIANT_FIELD_NUMBER: _builtins.int
+    FALLBACK_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    TARGET_ID_FIELD_NUMBER: _builtins.int
+    ACTOR_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    kernel: _builtins.str
+    """The Kernel's identity or a unique prefix of at least 4 digits."""
+    variant: _builtins.str
+    """A Variant's identity, a unique prefix of it of at least 4 digits, or its Schedule."""
+    fallback: _builtins.bool
+    """The Fallback."""
+    target_id: _builtins.str
+    """The Target or a prefix of it; empty: the only one that has a Table."""
+    actor: _builtins.str
+    """Who asks, for the record."""
+    namespace: _builtins.str
+    """The namespace; empty by default."""
+    @_builtins.property
+    def at(self) -> _types_pb2.SizeHint:
+        """Sizes whose bucket it is pinned at, one for each of the Kernel's symbols; not set: everywhere."""
+
+    def __init__(
+        self,
+        *,
+        kernel: _builtins.str = ...,
+        variant: _builtins.str = ...,
+        fallback: _builtins.bool = ...,
+        at: _types_pb2.SizeHint | None = ...,
+        target_id: _builtins.str = ...,
+        actor: _builtins.str = ...,
+        namespace: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "fallback", b"fallback", "subject", b"subject", "variant", b"variant"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "at", b"at", "fallback", b"fallback", "kernel", b"kernel", "namespace", b"namespace", "subject", b"subject", "target_id", b"target_id", "variant", b"variant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_subject: _TypeAlias = _typing.Literal["variant", "fallback"]  # noqa: Y015
+    _WhichOneofArgType_subject: _TypeAlias = _typing.Literal["subject", b"subject"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_subject) -> _WhichOneofReturnType_subject | None: ...
+
+Global___PinVariantRequest: _TypeAlias = PinVariantRequest  # noqa: Y015
+
+@_typing.final
+class PinVariantResponse(_message.Message):
+    """Answers PinVariant."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TABLE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def table(self) -> _types_pb2.Table:
+        """The newest Table."""
+
+    def __init__(
+        self,
+        *,
+        table: _types_pb2.Table | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["table", b"table"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["table", b"table"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PinVariantResponse: _TypeAlias = PinVariantResponse  # noqa: Y015
+
+@_typing.final
+class UnpinVariantRequest(_message.Message):
+    """Takes pins off a Kernel."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KERNEL_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    TARGET_ID_FIELD_NUMBER: _builtins.int
+    ACTOR_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    kernel: _builtins.str
+    """The Kernel's identity or a unique prefix of at least 4 digits."""
+    target_id: _builtins.str
+    """The Target or a prefix of it; empty: the only one that has a Table."""
+    actor: _builtins.str
+    """Who asks, for the record."""
+    namespace: _builtins.str
+    """The namespace; empty by default."""
+    @_builtins.property
+    def at(self) -> _types_pb2.SizeHint:
+        """Sizes whose bucket's pin is taken off; not set: all of the Kernel's pins."""
+
+    def __init__(
+        self,
+        *,
+        kernel: _builtins.str = ...,
+        at: _types_pb2.SizeHint | None = ...,
+        target_id: _builtins.str = ...,
+        actor: _builtins.str = ...,
+        namespace: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["at", b"at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "at", b"at", "kernel", b"kernel", "namespace", b"namespace", "target_id", b"target_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnpinVariantRequest: _TypeAlias = UnpinVariantRequest  # noqa: Y015
+
+@_typing.final
+class UnpinVariantResponse(_message.Message):
+    """Answers UnpinVariant."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TABLE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def table(self) -> _types_pb2.Table:
+        """The newest Table."""
+
+    def __init__(
+        self,
+        *,
+        table: _types_pb2.Table | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["table", b"table"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["table", b"table"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnpinVariantResponse: _TypeAlias = UnpinVariantResponse  # noqa: Y015
+
+@_typing.final
+class RollBackTableRequest(_message.Message):
+    """Publishes the Table of an earlier generation again."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KERNEL_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    TARGET_ID_FIELD_NUMBER: _builtins.int
+    ACTOR_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    kernel: _builtins.str
+    """The Kernel's identity or a unique prefix of at least 4 digits."""
+    generation: _builtins.int
+    """The generation; the Table that was the newest then."""
+    target_id: _builtins.str
+    """The Target or a prefix of it; empty: the only one that has a Table."""
+    actor: _builtins.str
+    """Who asks, for the record."""
+    namespace: _builtins.str
+    """The namespace; empty by default."""
+    def __init__(
+        self,
+        *,
+        kernel: _builtins.str = ...,
+        generation: _builtins.int = ...,
+        target_id: _builtins.str = ...,
+        actor: _builtins.str = ...,
+        namespace: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "generation", b"generation", "kernel", b"kernel", "namespace", b"namespace", "target_id", b"target_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RollBackTableRequest: _TypeAlias = RollBackTableRequest  # noqa: Y015
+
+@_typing.final
+class RollBackTableResponse(_message.Message):
+    """Answers RollBackTable."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TABLE_FIELD_NUMBER: _builtins.int
+    LEFT_OUT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def table(self) -> _types_pb2.Table:
+        """The newest Table."""
+
+    @_builtins.property
+    def left_out(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The Variants of that generation that do not come back, each with the reason."""
+
+    def __init__(
+        self,
+        *,
+        table: _types_pb2.Table | None = ...,
+        left_out: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["table", b"table"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["left_out", b"left_out", "table", b"table"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RollBackTableResponse: _TypeAlias = RollBackTableResponse  # noqa: Y015
+
+@_typing.final
+class ListGenerationsRequest(_message.Message):
+    """Asks for a Kernel's generations."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KERNEL_FIELD_NUMBER: _builtins.int
+    TARGET_ID_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    kernel: _builtins.str
+    """The Kernel's identity or a unique prefix of at least 4 digits."""
+    target_id: _builtins.str
+    """The Target or a prefix of it; empty: all."""
+    namespace: _builtins.str
+    """The namespace; empty by default."""
+    def __init__(
+        self,
+        *,
+        kernel: _builtins.str = ...,
+        target_id: _builtins.str = ...,
+        namespace: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kernel", b"kernel", "namespace", b"namespace", "target_id", b"target_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListGenerationsRequest: _TypeAlias = ListGenerationsRequest  # noqa: Y015
+
+@_typing.final
+class Generation(_message.Message):
+    """A Table that is kept."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TARGET_ID_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    PUBLISHED_AT_S_FIELD_NUMBER: _builtins.int
+    TIER_FIELD_NUMBER: _builtins.int
+    HINTS_FIELD_NUMBER: _builtins.int
+    CHANGE_FIELD_NUMBER: _builtins.int
+    target_id: _builtins.str
+    """The Target."""
+    generation: _builtins.int
+    """Its generation."""
+    published_at_s: _builtins.float
+    """When it was published, in seconds since the epoch."""
+    tier: _builtins.int
+    """The least tier of its hints; 0 without any."""
+    hints: _builtins.int
+    """How many hints it has."""
+    change: _builtins.str
+    """What is different from the generation before it, in one line."""
+    def __init__(
+        self,
+        *,
+        target_id: _builtins.str = ...,
+        generation: _builtins.int = ...,
+        published_at_s: _builtins.float = ...,
+        tier: _builtins.int = ...,
+        hints: _builtins.int = ...,
+        change: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "generation", b"generation", "hints", b"hints", "published_at_s", b"published_at_s", "target_id", b"target_id", "tier", b"tier"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Generation: _TypeAlias = Generation  # noqa: Y015
+
+@_typing.final
+class Act(_message.Message):
+    """Something that an operator did to a Kernel, or that the daemon had to do to what an operator did."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQ_FIELD_NUMBER: _builtins.int
+    ACTOR_FIELD_NUMBER: _builtins.int
+    AT_S_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    KERNEL_FIELD_NUMBER: _builtins.int
+    TARGET_ID_FIELD_NUMBER: _builtins.int
+    SUBJECT_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    seq: _builtins.int
+    """The change that it was; the generation of the Table, where it published one."""
+    actor: _builtins.str
+    """Who did it: what the request said, or "nearhintd"."""
+    at_s: _builtins.float
+    """When, in seconds since the epoch."""
+    kind: _builtins.str
+    """"pin", "unpin", "rollback", "quarantine" or "release"."""
+    kernel: _builtins.str
+    """The Kernel."""
+    target_id: _builtins.str
+    """The Target."""
+    subject: _builtins.str
+    """The Variant's identity, or the generation; empty: the Fallback."""
+    detail: _builtins.str
+    """Sizes, a reason, what it was before."""
+    def __init__(
+        self,
+        *,
+        seq: _builtins.int = ...,
+        actor: _builtins.str = ...,
+        at_s: _builtins.float = ...,
+        kind: _builtins.str = ...,
+        kernel: _builtins.str = ...,
+        target_id: _builtins.str = ...,
+        subject: _builtins.str = ...,
+        detail: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "at_s", b"at_s", "detail", b"detail", "kernel", b"kernel", "kind", b"kind", "seq", b"seq", "subject", b"subject", "target_id", b"target_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Act: _TypeAlias = Act  # noqa: Y015
+
+@_typing.final
+class ListGenerationsResponse(_message.Message):
+    """Answers ListGenerations."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATIONS_FIELD_NUMBER: _builtins.int
+    ACTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def generations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Generation]:
+        """The generations, newest first."""
+
+    @_builtins.property
+    def acts(self) -> _containers.RepeatedCompositeFieldContainer[Global___Act]:
+        """The acts, newest first."""
+
+    def __init__(
+        self,
+        *,
+        generations: _abc.Iterable[Global___Generation] | None = ...,
+        acts: _abc.Iterable[Global___Act] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acts", b"acts", "generations", b"generations"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListGenerationsResponse: _TypeAlias = ListGenerationsResponse  # noqa: Y015
+
+@_typing.final
+class QuarantinedVariant(_message.Message):
+    """A Variant that is not built, measured or served."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KERNEL_FIELD_NUMBER: _builtins.int
+    TARGET_ID_FIELD_NUMBER: _builtins.int
+    VARIANT_FIELD_NUMBER: _builtins.int
+    SCHEDULE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    ACTOR_FIELD_NUMBER: _builtins.int
+    AT_S_FIELD_NUMBER: _builtins.int
+    REPRODUCER_FIELD_NUMBER: _builtins.int
+    kernel: _builtins.str
+    """The Kernel."""
+    target_id: _builtins.str
+    """The Target."""
+    variant: _builtins.str
+    """The Variant's identity; empty where it was never built."""
+    schedule: _builtins.str
+    """Its Schedule."""
+    reason: _builtins.str
+    """Why."""
+    actor: _builtins.str
+    """Who said so; "nearhintd" where the daemon gave up on it."""
+    at_s: _builtins.float
+    """Since when, in seconds since the epoch."""
+    reproducer: _builtins.str
+    """The folder with what reproduces the failure, under the daemon's state directory; may be empty."""
+    def __init__(
+        self,
+        *,
+        kernel: _builtins.str = ...,
+        target_id: _builtins.str = ...,
+        variant: _builtins.str = ...,
+        schedule: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        actor: _builtins.str = ...,
+        at_s: _builtins.float = ...,
+        reproducer: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "at_s", b"at_s", "kernel", b"kernel", "reason", b"reason", "reproducer", b"reproducer", "schedule", b"schedule", "target_id", b"target_id", "variant", b"variant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QuarantinedVariant: _TypeAlias = QuarantinedVariant  # noqa: Y015
+
+@_typing.final
+class QuarantineVariantRequest(_message.Message):
+    """Bars a Variant."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KERNEL_FIELD_NUMBER: _builtins.int
+    VARIANT_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    TARGET_ID_FIELD_NUMBER: _builtins.int
+    ACTOR_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    kernel: _builtins.str
+    """The Kernel's identity or a unique prefix of at least 4 digits."""
+    variant: _builtins.str
+    """The Variant's identity, a unique prefix of it of at least 4 digits, or its Schedule."""
+    reason: _builtins.str
+    """Why, for the record; must not be empty."""
+    target_id: _builtins.str
+    """The Target or a prefix of it; empty: any."""
+    actor: _builtins.str
+    """Who asks, for the record."""
+    namespace: _builtins.str
+    """The namespace; empty by default."""
+    def __init__(
+        self,
+        *,
+        kernel: _builtins.str = ...,
+        variant: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        target_id: _builtins.str = ...,
+        actor: _builtins.str = ...,
+        namespace: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "kernel", b"kernel", "namespace", b"namespace", "reason", b"reason", "target_id", b"target_id", "variant", b"variant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QuarantineVariantRequest: _TypeAlias = QuarantineVariantRequest  # noqa: Y015
+
+@_typing.final
+class QuarantineVariantResponse(_message.Message):
+    """Answers QuarantineVariant."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUARANTINED_FIELD_NUMBER: _builtins.int
+    TABLE_FIELD_NUMBER: _builtins.int
+    RETUNING_FIELD_NUMBER: _builtins.int
+    retuning: _builtins.int
+    """Jobs that were queued to tune again what the Table has lost."""
+    @_builtins.property
+    def quarantined(self) -> Global___QuarantinedVariant:
+        """What is quarantined now."""
+
+    @_builtins.property
+    def table(self) -> _types_pb2.Table:
+        """The newest Table; not set: there is none."""
+
+    def __init__(
+        self,
+        *,
+        quarantined: Global___QuarantinedVariant | None = ...,
+        table: _types_pb2.Table | None = ...,
+        retuning: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["quarantined", b"quarantined", "table", b"table"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["quarantined", b"quarantined", "retuning", b"retuning", "table", b"table"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QuarantineVariantResponse: _TypeAlias = QuarantineVariantResponse  # noqa: Y015
+
+@_typing.final
+class ReleaseVariantRequest(_message.Message):
+    """Lifts a quarantine."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KERNEL_FIELD_NUMBER: _builtins.int
+    VARIANT_FIELD_NUMBER: _builtins.int
+    TARGET_ID_FIELD_NUMBER: _builtins.int
+    ACTOR_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    kernel: _builtins.str
+    """The Kernel's identity or a unique prefix of at least 4 digits."""
+    variant: _builtins.str
+    """The Variant's identity, a unique prefix of it of at least 4 digits, or its Schedule."""
+    target_id: _builtins.str
+    """The Target or a prefix of it; empty: any."""
+    actor: _builtins.str
+    """Who asks, for the record."""
+    namespace: _builtins.str
+    """The namespace; empty by default."""
+    def __init__(
+        self,
+        *,
+        kernel: _builtins.str = ...,
+        variant: _builtins.str = ...,
+        target_id: _builtins.str = ...,
+        actor: _builtins.str = ...,
+        namespace: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "kernel", b"kernel", "namespace", b"namespace", "target_id", b"target_id", "variant", b"variant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseVariantRequest: _TypeAlias = ReleaseVariantRequest  # noqa: Y015
+
+@_typing.final
+class ReleaseVariantResponse(_message.Message):
+    """Answers ReleaseVariant."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RELEASED_FIELD_NUMBER: _builtins.int
+    RETUNING_FIELD_NUMBER: _builtins.int
+    retuning: _builtins.int
+    """Jobs that were queued to measure it again where the Table has hints."""
+    @_builtins.property
+    def released(self) -> Global___QuarantinedVariant:
+        """What was quarantined until now."""
+
+    def __init__(
+        self,
+        *,
+        released: Global___QuarantinedVariant | None = ...,
+        retuning: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["released", b"released"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["released", b"released", "retuning", b"retuning"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseVariantResponse: _TypeAlias = ReleaseVariantResponse  # noqa: Y015
+
+@_typing.final
+class ListQuarantineRequest(_message.Message):
+    """Asks what is quarantined."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KERNEL_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    kernel: _builtins.str
+    """A Kernel's identity or a unique prefix of at least 4 digits; empty: all."""
+    namespace: _builtins.str
+    """The namespace; empty by default."""
+    def __init__(
+        self,
+        *,
+        kernel: _builtins.str = ...,
+        namespace: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kernel", b"kernel", "namespace", b"namespace"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListQuarantineRequest: _TypeAlias = ListQuarantineRequest  # noqa: Y015
+
+@_typing.final
+class ListQuarantineResponse(_message.Message):
+    """Answers ListQuarantine."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUARANTINED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def quarantined(self) -> _containers.RepeatedCompositeFieldContainer[Global___QuarantinedVariant]:
+        """The Variants, newest first; at most 1000."""
+
+    def __init__(
+        self,
+        *,
+        quarantined: _abc.Iterable[Global___QuarantinedVariant] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["quarantined", b"quarantined"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListQuarantineResponse: _TypeAlias = ListQuarantineResponse  # noqa: Y015

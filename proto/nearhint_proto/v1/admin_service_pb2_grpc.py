@@ -60,6 +60,41 @@ class AdminServiceStub(object):
                 request_serializer=nearhint__proto_dot_v1_dot_admin__service__pb2.ExplainKernelRequest.SerializeToString,
                 response_deserializer=nearhint__proto_dot_v1_dot_admin__service__pb2.ExplainKernelResponse.FromString,
                 _registered_method=True)
+        self.PinVariant = channel.unary_unary(
+                '/nearhint.v1.AdminService/PinVariant',
+                request_serializer=nearhint__proto_dot_v1_dot_admin__service__pb2.PinVariantRequest.SerializeToString,
+                response_deserializer=nearhint__proto_dot_v1_dot_admin__service__pb2.PinVariantResponse.FromString,
+                _registered_method=True)
+        self.UnpinVariant = channel.unary_unary(
+                '/nearhint.v1.AdminService/UnpinVariant',
+                request_serializer=nearhint__proto_dot_v1_dot_admin__service__pb2.UnpinVariantRequest.SerializeToString,
+                response_deserializer=nearhint__proto_dot_v1_dot_admin__service__pb2.UnpinVariantResponse.FromString,
+                _registered_method=True)
+        self.RollBackTable = channel.unary_unary(
+                '/nearhint.v1.AdminService/RollBackTable',
+                request_serializer=nearhint__proto_dot_v1_dot_admin__service__pb2.RollBackTableRequest.SerializeToString,
+                response_deserializer=nearhint__proto_dot_v1_dot_admin__service__pb2.RollBackTableResponse.FromString,
+                _registered_method=True)
+        self.ListGenerations = channel.unary_unary(
+                '/nearhint.v1.AdminService/ListGenerations',
+                request_serializer=nearhint__proto_dot_v1_dot_admin__service__pb2.ListGenerationsRequest.SerializeToString,
+                response_deserializer=nearhint__proto_dot_v1_dot_admin__service__pb2.ListGenerationsResponse.FromString,
+                _registered_method=True)
+        self.QuarantineVariant = channel.unary_unary(
+                '/nearhint.v1.AdminService/QuarantineVariant',
+                request_serializer=nearhint__proto_dot_v1_dot_admin__service__pb2.QuarantineVariantRequest.SerializeToString,
+                response_deserializer=nearhint__proto_dot_v1_dot_admin__service__pb2.QuarantineVariantResponse.FromString,
+                _registered_method=True)
+        self.ReleaseVariant = channel.unary_unary(
+                '/nearhint.v1.AdminService/ReleaseVariant',
+                request_serializer=nearhint__proto_dot_v1_dot_admin__service__pb2.ReleaseVariantRequest.SerializeToString,
+                response_deserializer=nearhint__proto_dot_v1_dot_admin__service__pb2.ReleaseVariantResponse.FromString,
+                _registered_method=True)
+        self.ListQuarantine = channel.unary_unary(
+                '/nearhint.v1.AdminService/ListQuarantine',
+                request_serializer=nearhint__proto_dot_v1_dot_admin__service__pb2.ListQuarantineRequest.SerializeToString,
+                response_deserializer=nearhint__proto_dot_v1_dot_admin__service__pb2.ListQuarantineResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer(object):
@@ -101,6 +136,55 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PinVariant(self, request, context):
+        """Fixes what runs for a Kernel, at sizes or everywhere.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UnpinVariant(self, request, context):
+        """Takes pins off.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RollBackTable(self, request, context):
+        """Publishes the Table of an earlier generation again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListGenerations(self, request, context):
+        """A Kernel's generations that are kept, and what operators did to it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def QuarantineVariant(self, request, context):
+        """Bars a Variant from being built, measured and served.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReleaseVariant(self, request, context):
+        """Lifts a quarantine that an operator set.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListQuarantine(self, request, context):
+        """What is quarantined, by operators and by the daemon itself.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -128,6 +212,41 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.ExplainKernel,
                     request_deserializer=nearhint__proto_dot_v1_dot_admin__service__pb2.ExplainKernelRequest.FromString,
                     response_serializer=nearhint__proto_dot_v1_dot_admin__service__pb2.ExplainKernelResponse.SerializeToString,
+            ),
+            'PinVariant': grpc.unary_unary_rpc_method_handler(
+                    servicer.PinVariant,
+                    request_deserializer=nearhint__proto_dot_v1_dot_admin__service__pb2.PinVariantRequest.FromString,
+                    response_serializer=nearhint__proto_dot_v1_dot_admin__service__pb2.PinVariantResponse.SerializeToString,
+            ),
+            'UnpinVariant': grpc.unary_unary_rpc_method_handler(
+                    servicer.UnpinVariant,
+                    request_deserializer=nearhint__proto_dot_v1_dot_admin__service__pb2.UnpinVariantRequest.FromString,
+                    response_serializer=nearhint__proto_dot_v1_dot_admin__service__pb2.UnpinVariantResponse.SerializeToString,
+            ),
+            'RollBackTable': grpc.unary_unary_rpc_method_handler(
+                    servicer.RollBackTable,
+                    request_deserializer=nearhint__proto_dot_v1_dot_admin__service__pb2.RollBackTableRequest.FromString,
+                    response_serializer=nearhint__proto_dot_v1_dot_admin__service__pb2.RollBackTableResponse.SerializeToString,
+            ),
+            'ListGenerations': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListGenerations,
+                    request_deserializer=nearhint__proto_dot_v1_dot_admin__service__pb2.ListGenerationsRequest.FromString,
+                    response_serializer=nearhint__proto_dot_v1_dot_admin__service__pb2.ListGenerationsResponse.SerializeToString,
+            ),
+            'QuarantineVariant': grpc.unary_unary_rpc_method_handler(
+                    servicer.QuarantineVariant,
+                    request_deserializer=nearhint__proto_dot_v1_dot_admin__service__pb2.QuarantineVariantRequest.FromString,
+                    response_serializer=nearhint__proto_dot_v1_dot_admin__service__pb2.QuarantineVariantResponse.SerializeToString,
+            ),
+            'ReleaseVariant': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleaseVariant,
+                    request_deserializer=nearhint__proto_dot_v1_dot_admin__service__pb2.ReleaseVariantRequest.FromString,
+                    response_serializer=nearhint__proto_dot_v1_dot_admin__service__pb2.ReleaseVariantResponse.SerializeToString,
+            ),
+            'ListQuarantine': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListQuarantine,
+                    request_deserializer=nearhint__proto_dot_v1_dot_admin__service__pb2.ListQuarantineRequest.FromString,
+                    response_serializer=nearhint__proto_dot_v1_dot_admin__service__pb2.ListQuarantineResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -266,6 +385,195 @@ class AdminService(object):
             '/nearhint.v1.AdminService/ExplainKernel',
             nearhint__proto_dot_v1_dot_admin__service__pb2.ExplainKernelRequest.SerializeToString,
             nearhint__proto_dot_v1_dot_admin__service__pb2.ExplainKernelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PinVariant(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nearhint.v1.AdminService/PinVariant',
+            nearhint__proto_dot_v1_dot_admin__service__pb2.PinVariantRequest.SerializeToString,
+            nearhint__proto_dot_v1_dot_admin__service__pb2.PinVariantResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UnpinVariant(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nearhint.v1.AdminService/UnpinVariant',
+            nearhint__proto_dot_v1_dot_admin__service__pb2.UnpinVariantRequest.SerializeToString,
+            nearhint__proto_dot_v1_dot_admin__service__pb2.UnpinVariantResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RollBackTable(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nearhint.v1.AdminService/RollBackTable',
+            nearhint__proto_dot_v1_dot_admin__service__pb2.RollBackTableRequest.SerializeToString,
+            nearhint__proto_dot_v1_dot_admin__service__pb2.RollBackTableResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListGenerations(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nearhint.v1.AdminService/ListGenerations',
+            nearhint__proto_dot_v1_dot_admin__service__pb2.ListGenerationsRequest.SerializeToString,
+            nearhint__proto_dot_v1_dot_admin__service__pb2.ListGenerationsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def QuarantineVariant(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nearhint.v1.AdminService/QuarantineVariant',
+            nearhint__proto_dot_v1_dot_admin__service__pb2.QuarantineVariantRequest.SerializeToString,
+            nearhint__proto_dot_v1_dot_admin__service__pb2.QuarantineVariantResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReleaseVariant(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nearhint.v1.AdminService/ReleaseVariant',
+            nearhint__proto_dot_v1_dot_admin__service__pb2.ReleaseVariantRequest.SerializeToString,
+            nearhint__proto_dot_v1_dot_admin__service__pb2.ReleaseVariantResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListQuarantine(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nearhint.v1.AdminService/ListQuarantine',
+            nearhint__proto_dot_v1_dot_admin__service__pb2.ListQuarantineRequest.SerializeToString,
+            nearhint__proto_dot_v1_dot_admin__service__pb2.ListQuarantineResponse.FromString,
             options,
             channel_credentials,
             insecure,

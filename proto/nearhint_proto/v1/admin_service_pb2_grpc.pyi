@@ -43,6 +43,20 @@ class AdminServiceStub:
     """Kernels with a line each."""
     ExplainKernel: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.ExplainKernelRequest, _admin_service_pb2.ExplainKernelResponse]
     """One Kernel: its source form, Variants, Measurements and the reasons."""
+    PinVariant: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.PinVariantRequest, _admin_service_pb2.PinVariantResponse]
+    """Fixes what runs for a Kernel, at sizes or everywhere."""
+    UnpinVariant: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.UnpinVariantRequest, _admin_service_pb2.UnpinVariantResponse]
+    """Takes pins off."""
+    RollBackTable: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.RollBackTableRequest, _admin_service_pb2.RollBackTableResponse]
+    """Publishes the Table of an earlier generation again."""
+    ListGenerations: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.ListGenerationsRequest, _admin_service_pb2.ListGenerationsResponse]
+    """A Kernel's generations that are kept, and what operators did to it."""
+    QuarantineVariant: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.QuarantineVariantRequest, _admin_service_pb2.QuarantineVariantResponse]
+    """Bars a Variant from being built, measured and served."""
+    ReleaseVariant: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.ReleaseVariantRequest, _admin_service_pb2.ReleaseVariantResponse]
+    """Lifts a quarantine that an operator set."""
+    ListQuarantine: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.ListQuarantineRequest, _admin_service_pb2.ListQuarantineResponse]
+    """What is quarantined, by operators and by the daemon itself."""
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -59,6 +73,20 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Kernels with a line each."""
     ExplainKernel: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ExplainKernelRequest, _admin_service_pb2.ExplainKernelResponse]  # type: ignore[assignment]
     """One Kernel: its source form, Variants, Measurements and the reasons."""
+    PinVariant: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.PinVariantRequest, _admin_service_pb2.PinVariantResponse]  # type: ignore[assignment]
+    """Fixes what runs for a Kernel, at sizes or everywhere."""
+    UnpinVariant: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.UnpinVariantRequest, _admin_service_pb2.UnpinVariantResponse]  # type: ignore[assignment]
+    """Takes pins off."""
+    RollBackTable: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.RollBackTableRequest, _admin_service_pb2.RollBackTableResponse]  # type: ignore[assignment]
+    """Publishes the Table of an earlier generation again."""
+    ListGenerations: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListGenerationsRequest, _admin_service_pb2.ListGenerationsResponse]  # type: ignore[assignment]
+    """A Kernel's generations that are kept, and what operators did to it."""
+    QuarantineVariant: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.QuarantineVariantRequest, _admin_service_pb2.QuarantineVariantResponse]  # type: ignore[assignment]
+    """Bars a Variant from being built, measured and served."""
+    ReleaseVariant: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ReleaseVariantRequest, _admin_service_pb2.ReleaseVariantResponse]  # type: ignore[assignment]
+    """Lifts a quarantine that an operator set."""
+    ListQuarantine: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListQuarantineRequest, _admin_service_pb2.ListQuarantineResponse]  # type: ignore[assignment]
+    """What is quarantined, by operators and by the daemon itself."""
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     """What the daemon is, how it fares, and what operators may change."""
@@ -102,5 +130,61 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_service_pb2.ExplainKernelResponse, _abc.Awaitable[_admin_service_pb2.ExplainKernelResponse]]:
         """One Kernel: its source form, Variants, Measurements and the reasons."""
+
+    @_abc_1.abstractmethod
+    def PinVariant(
+        self,
+        request: _admin_service_pb2.PinVariantRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.PinVariantResponse, _abc.Awaitable[_admin_service_pb2.PinVariantResponse]]:
+        """Fixes what runs for a Kernel, at sizes or everywhere."""
+
+    @_abc_1.abstractmethod
+    def UnpinVariant(
+        self,
+        request: _admin_service_pb2.UnpinVariantRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.UnpinVariantResponse, _abc.Awaitable[_admin_service_pb2.UnpinVariantResponse]]:
+        """Takes pins off."""
+
+    @_abc_1.abstractmethod
+    def RollBackTable(
+        self,
+        request: _admin_service_pb2.RollBackTableRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.RollBackTableResponse, _abc.Awaitable[_admin_service_pb2.RollBackTableResponse]]:
+        """Publishes the Table of an earlier generation again."""
+
+    @_abc_1.abstractmethod
+    def ListGenerations(
+        self,
+        request: _admin_service_pb2.ListGenerationsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.ListGenerationsResponse, _abc.Awaitable[_admin_service_pb2.ListGenerationsResponse]]:
+        """A Kernel's generations that are kept, and what operators did to it."""
+
+    @_abc_1.abstractmethod
+    def QuarantineVariant(
+        self,
+        request: _admin_service_pb2.QuarantineVariantRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.QuarantineVariantResponse, _abc.Awaitable[_admin_service_pb2.QuarantineVariantResponse]]:
+        """Bars a Variant from being built, measured and served."""
+
+    @_abc_1.abstractmethod
+    def ReleaseVariant(
+        self,
+        request: _admin_service_pb2.ReleaseVariantRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.ReleaseVariantResponse, _abc.Awaitable[_admin_service_pb2.ReleaseVariantResponse]]:
+        """Lifts a quarantine that an operator set."""
+
+    @_abc_1.abstractmethod
+    def ListQuarantine(
+        self,
+        request: _admin_service_pb2.ListQuarantineRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.ListQuarantineResponse, _abc.Awaitable[_admin_service_pb2.ListQuarantineResponse]]:
+        """What is quarantined, by operators and by the daemon itself."""
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -251,7 +251,7 @@ class EnsureKernelsRequest(_message.Message):
 
     @_builtins.property
     def hints(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.SizeHint]:
-        """Sizes in the Program's symbols, as met or expected."""
+        """Sizes in the Program's symbols, as met or expected; empty: a ladder of hints over their ranges."""
 
     def __init__(
         self,

@@ -967,6 +967,34 @@ class HintRow(_message.Message):
 Global___HintRow: _TypeAlias = HintRow  # noqa: Y015
 
 @_typing.final
+class Pin(_message.Message):
+    """What an operator fixed for a Kernel: what runs at sizes, or everywhere."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DIMS_FIELD_NUMBER: _builtins.int
+    VARIANT_FIELD_NUMBER: _builtins.int
+    variant: _builtins.str
+    """The identity of one of the Table's Variants; empty: the Fallback."""
+    @_builtins.property
+    def dims(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Sizes in the Kernel's symbol order; it holds for their bucket. Empty: everywhere."""
+
+    def __init__(
+        self,
+        *,
+        dims: _abc.Iterable[_builtins.int] | None = ...,
+        variant: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dims", b"dims", "variant", b"variant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Pin: _TypeAlias = Pin  # noqa: Y015
+
+@_typing.final
 class Table(_message.Message):
     """For one Kernel and Target: hints and ranked Variants."""
 
@@ -984,6 +1012,7 @@ class Table(_message.Message):
     NAMESPACE_FIELD_NUMBER: _builtins.int
     SIGNATURE_FIELD_NUMBER: _builtins.int
     KEY_ID_FIELD_NUMBER: _builtins.int
+    PINS_FIELD_NUMBER: _builtins.int
     kernel: _builtins.str
     """The Kernel's identity."""
     target: _builtins.str
@@ -1014,6 +1043,10 @@ class Table(_message.Message):
     def hints(self) -> _containers.RepeatedCompositeFieldContainer[Global___HintRow]:
         """The hints."""
 
+    @_builtins.property
+    def pins(self) -> _containers.RepeatedCompositeFieldContainer[Global___Pin]:
+        """What operators pinned; it comes before what the hints would answer."""
+
     def __init__(
         self,
         *,
@@ -1029,10 +1062,11 @@ class Table(_message.Message):
         namespace: _builtins.str = ...,
         signature: _builtins.bytes = ...,
         key_id: _builtins.str = ...,
+        pins: _abc.Iterable[Global___Pin] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_default_variant", b"_default_variant", "default_variant", b"default_variant"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_default_variant", b"_default_variant", "cutoff", b"cutoff", "default_variant", b"default_variant", "generation", b"generation", "hints", b"hints", "kernel", b"kernel", "key_id", b"key_id", "namespace", b"namespace", "reason", b"reason", "signature", b"signature", "symbols", b"symbols", "target", b"target", "variants", b"variants"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_default_variant", b"_default_variant", "cutoff", b"cutoff", "default_variant", b"default_variant", "generation", b"generation", "hints", b"hints", "kernel", b"kernel", "key_id", b"key_id", "namespace", b"namespace", "pins", b"pins", "reason", b"reason", "signature", b"signature", "symbols", b"symbols", "target", b"target", "variants", b"variants"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__default_variant: _TypeAlias = _typing.Literal["default_variant"]  # noqa: Y015
     _WhichOneofArgType__default_variant: _TypeAlias = _typing.Literal["_default_variant", b"_default_variant"]  # noqa: Y015

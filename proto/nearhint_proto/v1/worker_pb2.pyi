@@ -402,18 +402,24 @@ class Schedules(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SCHEDULES_FIELD_NUMBER: _builtins.int
+    ALSO_AT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def schedules(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Printed Schedules."""
+
+    @_builtins.property
+    def also_at(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.SizeHint]:
+        """Other sizes of the hint's bucket where another Schedule may win."""
 
     def __init__(
         self,
         *,
         schedules: _abc.Iterable[_builtins.str] | None = ...,
+        also_at: _abc.Iterable[_types_pb2.SizeHint] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["schedules", b"schedules"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["also_at", b"also_at", "schedules", b"schedules"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -107,6 +107,21 @@ def test_a_bucket_is_asked_for_once_however_often_it_is_met(
     assert [request.hints[0].dims[0].value for request in requests] == [500, 4000]
 
 
+def test_a_hint_that_the_daemon_lets_go_is_neither_waited_for_nor_asked_for(
+    daemon: FakeDaemon, loaded: list[bytes], eventually: Eventually
+) -> None:
+    serve(daemon, 64, 1024)
+    handle = open_session(daemon).register(doubling.program())
+    handle.wait_ready(5)
+    handle.want({"s0": 1024})
+    assert nearhint.settle(timeout_s=10).settled
+    before = handle.snapshot
+    daemon.publish(doubling.table(64))
+    eventually(lambda: handle.snapshot is not before)
+    assert nearhint.settle(timeout_s=10).settled
+    assert not daemon.asked("EnsureKernels")
+
+
 def test_a_pushed_table_becomes_a_new_snapshot_and_the_old_one_stays(
     daemon: FakeDaemon, loaded: list[bytes], eventually: Eventually
 ) -> None:

@@ -120,6 +120,41 @@ def test_jobs_run_by_priority_then_stage_then_arrival(tmp_path: Path) -> None:
     with_queue(tmp_path, scenario, handler=gate)
 
 
+def test_among_equals_what_is_hot_runs_first(tmp_path: Path) -> None:
+    gate = Gate()
+    heats = {"warm": 3, "hot": 9, "urgent": 0}
+
+    async def scenario(queue: JobQueue, store: Store) -> None:
+        queue.heat = lambda row: heats.get(row.key, 0)
+        await queue.ensure([spec("gate")])
+        await queue.ensure(
+            [spec(key, priority=Priority.WARM_UP) for key in ("cold", "cold 2", "warm", "hot")]
+        )
+        await queue.ensure([spec("urgent")])
+        gate.opened.set()
+        await ended(queue, "cold 2")
+        assert gate.order == ["urgent", "hot", "warm", "cold", "cold 2"]
+
+    with_queue(tmp_path, scenario, handler=gate)
+
+
+def test_what_gets_hot_while_it_waits_moves_forward(tmp_path: Path) -> None:
+    gate = Gate()
+    heats: dict[str, int] = {}
+
+    async def scenario(queue: JobQueue, store: Store) -> None:
+        queue.heat = lambda row: heats.get(row.key, 0)
+        await queue.ensure([spec("gate")])
+        await queue.ensure([spec(key) for key in ("a", "b", "c")])
+        heats["c"] = 2
+        queue.reheat()
+        gate.opened.set()
+        await ended(queue, "b")
+        assert gate.order == ["c", "a", "b"]
+
+    with_queue(tmp_path, scenario, handler=gate)
+
+
 def test_asking_more_urgently_moves_a_job_forward(tmp_path: Path) -> None:
     gate = Gate()
 

@@ -22,12 +22,15 @@ from nearhint_daemon.store import Batch, Reading, Store, Writing, database, migr
 from nearhint_daemon.store.artifacts import ArtifactFiles
 from nearhint_daemon.store.rows import (
     SHAPES,
+    ActRow,
     ArtifactRow,
     CopyBandwidthRow,
     EventRow,
     KernelRow,
     MeasurementRow,
     MetaRow,
+    QuarantinedVariantRow,
+    QuarantineRow,
     TableRow,
 )
 from nearhint_daemon.store.schema import APPLICATION_ID, VERSION
@@ -126,6 +129,55 @@ def test_a_store_of_version_1_keeps_its_kernels_with_their_bytes_apart(tmp_path:
         assert [expr_to_text(each) for each in moved] == ["(* 4 k0 k1)", "(* 4 k1)"]
         assert seen.corrupt == []
         assert store.read_now(lambda reading: list(reading.where(CopyBandwidthRow))) == []
+
+    with_store(tmp_path, scenario)
+
+
+def test_a_store_of_version_2_gets_the_tables_of_operators_and_keeps_the_rest(
+    tmp_path: Path,
+) -> None:
+    connection = sqlite3.connect(tmp_path / database.FILE_NAME, isolation_level=None)
+    with database.immediate(connection):
+        migrations.migrations.apply(Database(connection), stop_before="m003_acts_of_operators")
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute("PRAGMA user_version = 2")
+        connection.execute(
+            "INSERT INTO quarantine VALUES ('k', 'variant', 'why', 'q/1', 2, 1.0, 5)"
+        )
+    connection.close()
+    act = ActRow(7, "", "ann", 2.0, "pin", KERNEL.id, "t", "v" * 64, "everywhere")
+    barred = QuarantinedVariantRow("", KERNEL.id, "t", "v" * 64, "s", "a" * 64, "why", "ann", 2.0)
+
+    async def scenario(store: Store, seen: Seen) -> None:
+        (kept,) = store.read_now(lambda reading: list(reading.where(QuarantineRow)))
+        assert (kept.key, kept.reason, kept.change_seq) == ("k", "why", 5)
+        await store.write(lambda tx: queries.record_act(tx, act))
+        await store.write(lambda tx: tx.put(barred))
+        acts = store.read_now(lambda reading: queries.acts_on(reading, "", KERNEL.id, limit=9))
+        assert acts == (replace(act, change_seq=7),)
+        found = store.read_now(lambda r: queries.quarantined_variants(r, "", KERNEL.id, limit=9))
+        assert [row.variant for row in found] == [barred.variant]
+
+    with_store(tmp_path, scenario)
+
+
+def test_acts_are_bounded_and_of_a_known_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queries, "ACTS_KEPT", 3)
+
+    async def scenario(store: Store, seen: Seen) -> None:
+        def keep(tx: Writing) -> None:
+            for number in range(5):
+                act = ActRow(tx.next_seq(), "", "ann", 1.0, "pin", "k", "t", str(number), "")
+                queries.record_act(tx, act)
+
+        await store.write(keep)
+        acts = store.read_now(lambda reading: queries.acts_on(reading, "", "k", limit=9))
+        assert [act.subject for act in acts] == ["4", "3", "2"]
+        wrong = ActRow(99, "", "ann", 1.0, "guess", "k", "t", "", "")
+        with pytest.raises(sqlite3.IntegrityError):
+            await store.write(lambda tx: queries.record_act(tx, wrong))
 
     with_store(tmp_path, scenario)
 

@@ -303,6 +303,26 @@ BAD_TABLES: dict[str, tuple[TableEdit, str]] = {
         lambda message: setattr(message.variants[0].artifact, "size_bytes", 2**40),
         "variants[0].artifact.size_bytes",
     ),
+    "a pin of no identity": (
+        lambda message: message.pins.add(variant="../../LOCK"),
+        "pins[0].variant",
+    ),
+    "a pin of a variant that is not there": (
+        lambda message: message.pins.add(variant="9" * 64),
+        "pins[0].variant",
+    ),
+    "a pin at too many sizes": (
+        lambda message: message.pins.add(dims=[1] * 3),
+        "pins[0].dims",
+    ),
+    "a pin at a size beyond all": (
+        lambda message: message.pins.add(dims=[2**63]),
+        "pins[0].dims[0]",
+    ),
+    "too many pins": (
+        lambda message: [message.pins.add(dims=[size]) for size in range(1, 100)],
+        "pins",
+    ),
     "two-dimensional grid": (
         lambda message: message.variants[0].artifact.cuda.grid.extend([symbol("k0")] * 2),
         "variants[0].artifact.cuda.grid",

@@ -61,6 +61,14 @@ def test_the_default_displaces_an_incumbent_that_it_beats() -> None:
     assert order({0: 1000, 1: 1100}, incumbent=1) == [0, 1]
 
 
+def test_an_incumbent_that_is_beaten_by_what_is_level_with_the_default_leaves_to_the_default() -> (
+    None
+):
+    # 985 is within noise of the default, but 1010 is not within noise of 985.
+    assert order({0: 1000, 1: 1010, 2: 985}, incumbent=1) == [0, 2, 1]
+    assert order({0: 1000, 1: 1005, 2: 985}, incumbent=1)[0] == 1
+
+
 def test_an_incumbent_that_is_not_measured_any_more_is_no_incumbent() -> None:
     assert order({0: 1000, 1: 990}, incumbent=5) == [0, 1]
 
@@ -73,6 +81,12 @@ def test_who_beats_the_fallback_comes_before_who_does_not() -> None:
 
 def test_without_the_leader_the_next_still_beats_the_default_or_is_it() -> None:
     assert order({0: 1000, 1: 800, 2: 995}) == [1, 0, 2]
+
+
+def test_equal_medians_are_ordered_by_name_before_position() -> None:
+    timings = {0: timing(1000), 3: timing(900), 2: timing(900), 1: timing(900)}
+    names = {0: "d", 1: "c", 2: "a", 3: "b"}
+    assert [position for position, _ in rank(timings, default=0, names=names)] == [2, 3, 1, 0]
 
 
 def test_equal_medians_are_ordered_by_position() -> None:

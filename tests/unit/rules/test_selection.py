@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from tests.unit.rules.tables import OTHER_STEP, STEP, row, table, variant
@@ -21,7 +22,7 @@ from nearhint_rules.selection import (
     prepare,
     select,
 )
-from nearhint_rules.table import Table
+from nearhint_rules.table import Pin, Table
 
 K0 = ex.Sym("k0")
 
@@ -220,6 +221,8 @@ def test_every_reason_is_given_by_some_test_of_this_module() -> None:
         (table(row((16,), {0: 1990})), 1600),
         (table(row((16,), {0: 1000}), variants=(variant(0, AtMost(K0, 8)),)), 16),
     ]
+    pinned = replace(table(row((16,), {0: 1000})), pins=(Pin((), ""),))
+    tables_and_sizes.append((pinned, 16))
     assert {served(found, size).reason for found, size in tables_and_sizes} == set(REASONS)
 
 

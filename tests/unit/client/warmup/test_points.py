@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from nearhint.warmup.manifest import Range
+from nearhint.warmup.manifest import Axis, Range
 from nearhint.warmup.observed import Observed
-from nearhint.warmup.points import frequent, ladder, points_of
+from nearhint.warmup.points import frequent, points_of
+from nearhint_rules.hints import bucket
 
 
 def seen(count: int, **sizes: int) -> Observed:
@@ -15,27 +16,23 @@ def seen(count: int, **sizes: int) -> Observed:
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 5, 8, 13, 64])
 @pytest.mark.parametrize(
-    "ranges", [[(1, 512)], [(1, 64), (3, 700)], [(5, 5)], [(1, 2), (1, 2), (1, 2)]]
+    "axes",
+    [
+        {"n": Range(1, 512)},
+        {"n": Range(1, 64), "m": Range(3, 700)},
+        {"n": Range(5, 5)},
+        {"n": Range(1, 64), "m": (3,)},
+    ],
 )
-def test_a_ladder_lies_within_its_ranges_and_limit_without_repetition(
-    ranges: list[tuple[int, int]], limit: int
+def test_points_over_ranges_lie_within_them_one_a_bucket_at_most_so_many(
+    axes: dict[str, Axis], limit: int
 ) -> None:
-    rungs = ladder({f"n{number}": bounds for number, bounds in enumerate(ranges)}, limit)
-    assert 1 <= len(rungs) <= limit
-    assert len(set(rungs)) == len(rungs)
-    for rung in rungs:
-        assert all(low <= size <= high for size, (low, high) in zip(rung, ranges, strict=True))
-
-
-def test_a_ladder_has_both_ends_and_the_powers_between() -> None:
-    assert [size for (size,) in ladder({"n": (3, 40)}, 99)] == [3, 4, 8, 16, 32, 40]
-
-
-def test_a_ladder_that_is_too_long_loses_rungs_between_and_keeps_its_ends() -> None:
-    rungs = [size for (size,) in ladder({"n": (1, 4096)}, 5)]
-    assert rungs[0] == 1
-    assert rungs[-1] == 4096
-    assert len(rungs) <= 5
+    points = points_of(axes, (), limit=limit)
+    assert 1 <= len(points) <= limit
+    assert len({bucket(list(point.values())) for point in points}) == len(points)
+    for point in points:
+        assert list(point) == list(axes)
+        assert all(point[name] in axis for name, axis in axes.items())
 
 
 def test_observed_buckets_come_by_their_calls_each_with_its_most_called_sizes() -> None:
@@ -46,14 +43,23 @@ def test_observed_buckets_come_by_their_calls_each_with_its_most_called_sizes() 
 def test_observed_sizes_come_before_the_ladder_and_are_not_repeated_by_it() -> None:
     points = points_of({"n": Range(1, 64)}, [seen(9, n=30), seen(1, n=2)], limit=99)
     assert points[:2] == ({"n": 30}, {"n": 2})
-    assert [point["n"] for point in points[2:]] == [1, 4, 8, 16, 64]
+    buckets = [bucket([point["n"]]) for point in points]
+    assert len(buckets) > 2
+    assert len(set(buckets)) == len(buckets)
 
 
 def test_listed_sizes_are_each_taken_beside_a_ladder() -> None:
-    points = points_of({"batch": (1, 7), "n": Range(1, 1024)}, (), limit=6)
+    points = points_of({"batch": (6, 7), "n": Range(1, 1024)}, (), limit=6)
     assert len(points) <= 6
-    assert {point["batch"] for point in points} == {1, 7}
-    assert {1, 1024} <= {point["n"] for point in points}
+    assert {point["batch"] for point in points} == {6, 7}
+    assert len({point["n"] for point in points}) == 3
+
+
+def test_sizes_that_are_all_listed_are_taken_as_they_are() -> None:
+    points = points_of({"n": (5, 6, 7), "m": (1, 2)}, (), limit=24)
+    assert [(point["n"], point["m"]) for point in points] == [
+        (n, m) for n in (5, 6, 7) for m in (1, 2)
+    ]
 
 
 def test_order_of_arrival_does_not_matter() -> None:

@@ -119,6 +119,8 @@ FUNCTIONS: dict[str, tuple[int, Function, tuple[Tensor, ...]]] = {
         lambda x: all_in_blocks(x.t().contiguous()),
         (drawn(96, 33, dtype=BF16),),
     ),
+    "MX of one block a row": (1, rows_in_blocks, (drawn(33, 32, dtype=BF16),)),
+    "sum of one row": (0, lambda x: x.float().sum(0), (drawn(1, 70, dtype=BF16),)),
     "var_mean": (1, lambda x: torch.var_mean(x, (1, 2)), (drawn(5, 33, 70),)),
     "var_mean of channels": (2, lambda x: torch.var_mean(x, (0, 2)), (drawn(5, 33, 70),)),
     "argmax": (1, lambda x: x.argmax(-1), (drawn(33, 70),)),

@@ -1,0 +1,102 @@
+"""History: what is different between two generations of a Table, in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nearhint_rules.table import HintRow, Table, Timing, Variant
+
+SHOWN = 3
+"""Differences of one kind that are told in full; the rest are counted."""
+
+
+def change(before: Table | None, after: Table) -> str:
+    """What `after` has that `before` had not; None: the Table before it is not kept.
+
+    >>> change(None, Table("k", "t", (), (), -1, (), 3))
+    'the oldest that is kept: 0 variants, 0 hints, 0 pins'
+    """
+    if before is None:
+        counts = (len(after.variants), len(after.hints), len(after.pins))
+        return "the oldest that is kept: {} variants, {} hints, {} pins".format(*counts)
+    lines = [*_defaults(before, after), *_hints(before, after), *_pins(before, after)]
+    return "; ".join([*lines, *_variants(before, after)]) or "nothing"
+
+
+def _defaults(before: Table, after: Table) -> Iterable[str]:
+    old, new = _default(before), _default(after)
+    if old != new:
+        yield f"default {_name(old)} -> {_name(new)}"
+    if before.reason != after.reason and after.reason:
+        yield f"no variant: {after.reason}"
+
+
+def _hints(before: Table, after: Table) -> Iterable[str]:
+    old = {row.dims: row for row in before.hints}
+    new = {row.dims: row for row in after.hints}
+    came = [f"hint {_dims(dims)} T{row.tier}" for dims, row in new.items() if dims not in old]
+    went = [f"hint {_dims(dims)} gone" for dims in old if dims not in new]
+    moved = [
+        f"{_dims(dims)}: {', '.join(told)}"
+        for dims, row in new.items()
+        if dims in old and (told := list(_row(before, old[dims], after, row)))
+    ]
+    for told in (came, went, moved):
+        yield from _some(told)
+
+
+def _row(before: Table, old: HintRow, after: Table, new: HintRow) -> Iterable[str]:
+    if old.tier != new.tier:
+        yield f"T{old.tier} -> T{new.tier}"
+    first, then = _leader(before, old), _leader(after, new)
+    if first != then:
+        yield f"{_name(first)} -> {_name(then)}"
+    elif old.tier == new.tier and _timings(before, old) != _timings(after, new):
+        yield "timed again"
+
+
+def _pins(before: Table, after: Table) -> Iterable[str]:
+    schedules = {each.id: each.schedule for each in (*before.variants, *after.variants)}
+    for verb, pins in (
+        ("pinned", [pin for pin in after.pins if pin not in before.pins]),
+        ("unpinned", [pin for pin in before.pins if pin not in after.pins]),
+    ):
+        yield from _some(
+            f"{verb} {schedules.get(pin.variant, 'the original ops')}"
+            f" {f'at {_dims(pin.dims)}' if pin.dims else 'everywhere'}"
+            for pin in pins
+        )
+
+
+def _variants(before: Table, after: Table) -> Iterable[str]:
+    old = {each.id: each.schedule for each in before.variants}
+    new = {each.id: each.schedule for each in after.variants}
+    yield from _some(f"without {name}" for each, name in old.items() if each not in new)
+
+
+def _some(told: Iterable[str]) -> Iterable[str]:
+    told = list(told)
+    yield from told[:SHOWN]
+    if len(told) > SHOWN:
+        yield f"{len(told) - SHOWN} more such"
+
+
+def _default(table: Table) -> Variant | None:
+    return table.variants[table.default] if table.default >= 0 else None
+
+
+def _leader(table: Table, row: HintRow) -> Variant | None:
+    return table.variants[row.ranked[0][0]] if row.ranked else None
+
+
+def _timings(table: Table, row: HintRow) -> dict[str, Timing]:
+    ranked = {table.variants[position].id: timing for position, timing in row.ranked}
+    return ranked | dict(row.fallbacks)
+
+
+def _name(variant: Variant | None) -> str:
+    return "none" if variant is None else variant.schedule
+
+
+def _dims(dims: tuple[int, ...]) -> str:
+    return "x".join(map(str, dims)) or "the only sizes"

@@ -1,0 +1,253 @@
+"""Variants that operators bar: out of the Table, not touched again, until they are released."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import grpc
+import pytest
+from tests.integration.daemon_in_process import Running
+from tests.integration.fake_workers import (
+    SCHEDULES,
+    FakeBenchPool,
+    FakeCompilePool,
+    died,
+)
+from tests.integration.operated import FAST, REASON, SLOW, Tuned, default, go, schedules
+from tests.integration.statuses import details
+
+from nearhint_daemon.store.rows import VariantRow
+from nearhint_proto.v1 import admin_service_pb2 as pb
+from nearhint_proto.v1 import worker_pb2
+
+
+def test_a_quarantined_variant_leaves_and_is_not_touched_again(tmp_path: Path) -> None:
+    touched: list[str] = []
+
+    def watch(job: str, request: worker_pb2.WorkerRequest) -> None:
+        if job in ("compile_variant", "verify_variant", "measure_hint") and (
+            FAST.encode() in request.SerializeToString()
+        ):
+            touched.append(job)
+
+    async def scenario(daemon: Running) -> None:
+        kernel = await Tuned.at(daemon, 64)
+        before = await kernel.table()
+        response = await kernel.quarantine(FAST)
+        assert response.table.generation > before.generation
+        assert response.quarantined.reason == REASON
+        assert await kernel.runs(64) == (SCHEDULES[0], "winner")
+        touched.clear()
+        await kernel.tune(256, 1024)
+        assert touched == []
+        assert schedules(await kernel.table()) == {SCHEDULES[0], SLOW}
+        # An answer of an earlier generation would be that Variant: it is gone.
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await kernel.runs(64, generation=before.generation)
+        assert details(caught.value)["reason"] == "GENERATION_GONE"
+
+    async def after_restart(daemon: Running) -> None:
+        kernel = await Tuned.at(daemon, 64)
+        touched.clear()
+        await kernel.tune(2048)
+        assert touched == []
+        assert daemon.core.quarantine.count() == 1
+
+    for each in (scenario, after_restart):
+        pools = {"bench": FakeBenchPool(faults=watch), "compile": FakeCompilePool(faults=watch)}
+        go(tmp_path, each, **pools)
+
+
+def test_a_quarantined_default_is_followed_by_one_that_was_measured(tmp_path: Path) -> None:
+    async def scenario(daemon: Running) -> None:
+        kernel = await Tuned.at(daemon, 64, 1024)
+        assert default(await kernel.table()) == SCHEDULES[0]
+        await kernel.quarantine(SCHEDULES[0])
+        table = await kernel.table()
+        assert default(table) == FAST
+        assert len(table.hints) == 2
+        assert all(table.default in dict(row.ranked) for row in table.hints)
+        assert await kernel.runs(64) == (FAST, "winner")
+
+    go(tmp_path, scenario)
+
+
+def test_hints_that_lose_their_default_are_tuned_again(tmp_path: Path) -> None:
+    async def scenario(daemon: Running) -> None:
+        def only_the_first_at_1024(
+            job: str, request: worker_pb2.WorkerRequest
+        ) -> worker_pb2.WorkerResponse | None:
+            if job != "list_schedules":
+                return None
+            is_large = any(dim.value == 1024 for dim in request.list_schedules.hint.dims)
+            schedules = SCHEDULES[:1] if is_large and is_on else SCHEDULES
+            listed = worker_pb2.Schedules(schedules=schedules)
+            return worker_pb2.WorkerResponse(id=request.id, schedules=listed)
+
+        is_on = True
+        daemon.compile.faults = only_the_first_at_1024
+        kernel = await Tuned.at(daemon, 1024)
+        await kernel.tune(64, 256)
+        is_on = False
+        response = await kernel.quarantine(SCHEDULES[0])
+        assert response.retuning == 2
+        await daemon.at_rest()
+        table = await kernel.table()
+        assert default(table) == FAST
+        assert [row.dims for row in table.hints] == [(64,), (256,), (1024,)]
+        assert await kernel.runs(1024) == (FAST, "winner")
+
+    go(tmp_path, scenario)
+
+
+def test_with_nothing_left_the_kernel_is_tuned_anew(tmp_path: Path) -> None:
+    async def scenario(daemon: Running) -> None:
+        kernel = await Tuned.at(daemon, 64)
+        for schedule in SCHEDULES:
+            await kernel.quarantine(schedule)
+        await daemon.at_rest()
+        table = await kernel.table()
+        assert (table.variants, table.hints, table.default) == ((), (), -1)
+        assert REASON in table.reason
+        assert (await kernel.runs(64))[0] == ""
+        await daemon.core.devices.set_policy("cpu", "never", actor="ann")
+        response = await kernel.release(FAST)
+        assert response.retuning > 0
+        # Clients ask for what has no final reason.
+        assert (await kernel.table()).reason == ""
+        await daemon.core.devices.set_policy("cpu", "always", actor="ann")
+        await daemon.at_rest()
+        table = await kernel.table()
+        assert schedules(table) == {FAST}
+        assert await kernel.runs(64) == (FAST, "winner")
+
+    go(tmp_path, scenario)
+
+
+def test_a_released_variant_is_measured_again_and_may_win(tmp_path: Path) -> None:
+    async def scenario(daemon: Running) -> None:
+        kernel = await Tuned.at(daemon, 64)
+        await kernel.quarantine(FAST)
+        assert await kernel.runs(64) == (SCHEDULES[0], "winner")
+        await kernel.release(FAST)
+        await daemon.at_rest()
+        assert await kernel.runs(64) == (FAST, "winner")
+        assert await kernel.acts() == [("release", "ann"), ("quarantine", "ann")]
+        assert daemon.core.quarantine.count() == 0
+
+    go(tmp_path, scenario)
+
+
+class Held:
+    """Keeps the answer to the first timing of at least so many Variants until it is let go."""
+
+    def __init__(self, daemon: Running, *, variants: int) -> None:
+        self.started, self.gate = asyncio.Event(), asyncio.Event()
+        self._run, self._variants = daemon.bench.run, variants
+        daemon.bench.run = self.run  # type: ignore[method-assign]
+
+    async def run(
+        self, request: worker_pb2.WorkerRequest, *, timeout_s: float, device: str | None = None
+    ) -> worker_pb2.WorkerResponse:
+        response = await self._run(request, timeout_s=timeout_s, device=device)
+        if len(request.measure_hint.candidates) > self._variants and not self.started.is_set():
+            self.started.set()
+            await self.gate.wait()
+        return response
+
+
+def test_a_variant_quarantined_while_it_is_timed_is_not_published(tmp_path: Path) -> None:
+    async def scenario(daemon: Running) -> None:
+        kernel = await Tuned.at(daemon, 64)
+        held = Held(daemon, variants=len(SCHEDULES))
+        operation = await kernel.client.ensure(kernel.registered, 256)
+        await asyncio.wait_for(held.started.wait(), 10)
+        await kernel.quarantine(FAST)
+        held.gate.set()
+        assert (await kernel.client.finished(operation.id)).failed == 0
+        assert FAST not in schedules(await kernel.table())
+
+    go(tmp_path, scenario)
+
+
+def test_a_default_quarantined_while_it_is_timed_is_timed_again_with_the_next(
+    tmp_path: Path,
+) -> None:
+    async def scenario(daemon: Running) -> None:
+        kernel = await Tuned.at(daemon, 64)
+        held = Held(daemon, variants=1)
+        operation = await kernel.client.ensure(kernel.registered, 256)
+        await asyncio.wait_for(held.started.wait(), 10)
+        await kernel.quarantine(SCHEDULES[0])
+        held.gate.set()
+        assert (await kernel.client.finished(operation.id)).failed == 0
+        table = await kernel.table()
+        assert schedules(table) == {FAST, SLOW}
+        assert [(row.dims, row.tier) for row in table.hints] == [((64,), 2), ((256,), 2)]
+
+    go(tmp_path, scenario)
+
+
+def test_a_binary_is_barred_whichever_schedule_gives_it(tmp_path: Path) -> None:
+    async def scenario(daemon: Running) -> None:
+        kernel = await Tuned.at(daemon, 64)
+        await kernel.quarantine(FAST)
+        (row,) = daemon.core.store.read_now(lambda r: list(r.where(VariantRow, schedule=FAST)))
+        twin = replace(row, schedule="cpu.rows vector=64", id="7" * 64)
+        assert daemon.core.variants.is_barred(twin)
+        assert not daemon.core.variants.is_barred(replace(twin, artifact="0" * 64))
+        core = daemon.core
+        target = core.programs.target(row.target)
+        await core.store.write(lambda tx: tx.put(twin))
+        for schedule in (FAST, twin.schedule):
+            built = await core.variants.built(
+                core.programs.kernel("", kernel.kernel), schedule, target, order=(1, 1)
+            )
+            assert (built.state, built.problem) == ("rejected", f"quarantined by ann: {REASON}")
+
+    go(tmp_path, scenario)
+
+
+def test_the_quarantine_lists_what_operators_barred_and_what_the_daemon_gave_up_on(
+    tmp_path: Path,
+) -> None:
+    async def scenario(daemon: Running) -> None:
+        kernel = await Tuned.at(daemon, 64)
+        await kernel.quarantine(FAST)
+        listed = await kernel.client.admin.ListQuarantine(
+            pb.ListQuarantineRequest(kernel=kernel.kernel), timeout=20
+        )
+        (row,) = listed.quarantined
+        assert (row.schedule, row.actor, row.reason) == (FAST, "ann", REASON)
+        explained = await kernel.client.admin.ExplainKernel(
+            pb.ExplainKernelRequest(kernel=kernel.kernel), timeout=20
+        )
+        assert f"{FAST}: quarantined by ann: {REASON}" in explained.rejected
+        status = await kernel.client.admin.GetStatus(pb.GetStatusRequest(), timeout=20)
+        assert status.quarantined == 1
+
+    go(tmp_path, scenario)
+
+
+def test_what_the_daemon_gave_up_on_is_listed_with_its_reproducer(tmp_path: Path) -> None:
+    def crash(job: str, request: worker_pb2.WorkerRequest) -> None:
+        if (
+            job == "verify_variant"
+            and FAST.encode() in request.verify_variant.candidate.binary.binary
+        ):
+            raise died()
+
+    async def scenario(daemon: Running) -> None:
+        kernel = await Tuned.at(daemon, 64)
+        for request in (pb.ListQuarantineRequest(), pb.ListQuarantineRequest(kernel=kernel.kernel)):
+            listed = await kernel.client.admin.ListQuarantine(request, timeout=20)
+            (row,) = listed.quarantined
+            assert (row.kernel, row.target_id) == (kernel.kernel, kernel.registered.target_id)
+            assert (row.schedule, row.actor) == (FAST, "nearhintd")
+            assert (daemon.core.config.state_dir / row.reproducer / "repro.py").exists()
+        elsewhere = pb.ListQuarantineRequest(namespace="other")
+        assert not (await kernel.client.admin.ListQuarantine(elsewhere, timeout=20)).quarantined
+
+    go(tmp_path, scenario, bench=FakeBenchPool(faults=crash))

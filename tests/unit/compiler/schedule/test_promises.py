@@ -1,0 +1,30 @@
+"""Which sizes a schedule promises to be multiples of 16."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.compiler.test_online import TARGET, kernel_of
+
+from nearhint_compiler.schedule import candidates
+
+
+@pytest.mark.parametrize(
+    ("name", "promised"),
+    [
+        ("bias_relu_dynamic_f32", {"k1"}),  # rows of k1 elements: so their number does not matter
+        ("softmax_f32", {"k1"}),
+        ("arg_over_two_loops_i32", {"k2"}),
+        ("transpose_add_f32", {"k0", "k1"}),  # contiguous along each in some access
+        ("add_f32", {"k0"}),
+        ("layer_norm_f32", set()),  # its rows have one length, a multiple of 16
+    ],
+)
+def test_no_more_sizes_are_promised_than_vectors_need(name: str, promised: set[str]) -> None:
+    kernel = kernel_of(name)
+    found = {
+        symbol
+        for schedule in candidates(kernel, TARGET, dict.fromkeys(kernel.symbols, 1024))
+        for number, symbol in enumerate(kernel.symbols)
+        if dict(schedule.options)["divisible"] >> number & 1
+    }
+    assert found == promised

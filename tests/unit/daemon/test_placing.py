@@ -1,0 +1,159 @@
+"""What becomes of a Table's hints under traffic: when they move, go, or stay."""
+
+from __future__ import annotations
+
+from tests.unit.rules.tables import row, table
+
+from nearhint_daemon.placing import LEAST_CALLS, SIZES_LIMIT, Move, decide
+from nearhint_daemon.traffic import Met
+from nearhint_rules.metrics import Dims
+from nearhint_rules.table import HINT_LIMIT, HintRow, Table
+
+
+def traffic(weights: dict[int, float]) -> list[Met]:
+    """One-dimensional sizes with their weights, the heaviest first."""
+    order = sorted(weights, key=lambda size: (-weights[size], size))
+    return [Met((size,), weights[size], 0.0, 0.0, "p", f"s0={size}") for size in order]
+
+
+def apart(*sizes: int, tier: int = 2) -> Table:
+    """Hints whose winners are not measured at one another: only distance counts."""
+    return table(*(row((size,), {0: 100}, tier=tier) for size in sizes))
+
+
+def alike(*sizes: int) -> list[HintRow]:
+    """Hints at which every winner is as good as any."""
+    return [row((size,), {0: 100, 1: 100}) for size in sizes]
+
+
+def moved(
+    made: Table,
+    weights: dict[int, float],
+    *,
+    budget: int = 8,
+    is_settled: bool = True,
+    refused: tuple[Dims, ...] = (),
+) -> Move:
+    return decide(
+        made,
+        traffic(weights),
+        budget=budget,
+        is_settled=is_settled,
+        refused=refused,
+    )
+
+
+def wanted(move: Move) -> list[int]:
+    return [met.dims[0] for met in move.wanted]
+
+
+def test_hints_move_to_where_the_calls_are() -> None:
+    move = moved(apart_by_winner(16, 32), {4096: 900, 2048: 600, 16: 1})
+    assert wanted(move) == [4096, 2048]
+    assert not move.evicted
+
+
+def apart_by_winner(*sizes: int) -> Table:
+    """Hints with a winner each, slow at the others."""
+    count = len(sizes)
+    return table(
+        *(
+            row(
+                (size,),
+                {number: 100, **{other: 300 for other in range(count) if other != number}},
+            )
+            for number, size in enumerate(sizes)
+        )
+    )
+
+
+def test_traffic_at_the_hints_moves_nothing() -> None:
+    assert moved(apart_by_winner(16, 32, 64), {16: 100, 32: 100, 64: 100}) == Move()
+
+
+def test_no_traffic_moves_nothing() -> None:
+    assert moved(apart_by_winner(16, 32, 64), {}, budget=1) == Move()
+
+
+def test_where_sizes_are_served_alike_no_hint_is_tuned() -> None:
+    """Measured: the winners lose nothing at one another, over eight octaves."""
+    made = table(*alike(16, 256, 4096))
+    assert moved(made, {1000: 100, 16: 50}, budget=2).wanted == ()
+
+
+def test_a_little_traffic_tunes_nothing() -> None:
+    made = apart_by_winner(16, 32)
+    assert moved(made, {4096: LEAST_CALLS - 1}) == Move()
+    assert wanted(moved(made, {4096: LEAST_CALLS})) == [4096]
+
+
+def test_a_small_share_of_the_calls_tunes_nothing() -> None:
+    made = apart_by_winner(16, 32)
+    assert moved(made, {16: 1e6, 4096: 100}) == Move()
+
+
+def test_what_could_not_be_tuned_is_not_wanted_again() -> None:
+    made = apart_by_winner(16, 32)
+    assert wanted(moved(made, {4096: 900, 5000: 30}, refused=((4096,),))) == [5000]
+
+
+def test_one_hint_is_tuned_where_one_is_enough() -> None:
+    """Sizes close together need one hint among them: the second would add next to nothing."""
+    made = apart_by_winner(16, 32)
+    assert wanted(moved(made, {4096: 900, 4100: 890, 4090: 880})) == [4096]
+
+
+def test_no_more_hints_are_wanted_than_the_budget_has_room_for() -> None:
+    made = apart_by_winner(16)
+    sizes = {16 * 3**power: 100.0 for power in range(1, 8)}
+    assert len(moved(made, sizes, budget=3).wanted) <= 3
+
+
+def test_hints_that_traffic_left_go_once_it_is_known() -> None:
+    made = apart_by_winner(16, 32, 4096)
+    weights = {4096: 900.0}
+    assert moved(made, weights, budget=1, is_settled=False) == Move()
+    assert moved(made, weights, budget=1).evicted == ((16,), (32,))
+    assert moved(made, weights, budget=2).evicted == ((16,),)
+    assert moved(made, weights, budget=3) == Move()
+
+
+def test_hints_that_are_used_stay_beyond_the_budget() -> None:
+    weights = {16: 100.0, 256: 100.0, 4096: 100.0}
+    assert moved(apart_by_winner(16, 256, 4096), weights, budget=1) == Move()
+    # Served alike or not: without the hint, nothing would be known of its sizes.
+    assert moved(table(*alike(16, 256, 4096)), weights, budget=1) == Move()
+
+
+def test_letting_go_never_adds_up_to_a_reason_to_come_back() -> None:
+    """Many hints with a little traffic each: some go, and none of those is wanted again."""
+    sizes = [16 * 2**power for power in range(12)]
+    made = apart_by_winner(*sizes[:3])
+    made = table(*made.hints, *(row((size,), {0: 100}) for size in sizes[3:]))
+    weights = dict.fromkeys(sizes, 3.0) | {16: 2000.0}
+    evicted = moved(made, weights, budget=2).evicted
+    assert evicted
+    left = table(*(hint for hint in made.hints if hint.dims not in evicted))
+    assert moved(left, weights, budget=2).wanted == ()
+
+
+def test_a_hint_whose_search_goes_on_is_left_alone() -> None:
+    made = table(row((16,), {0: 100}, tier=1), row((4096,), {0: 100}))
+    assert moved(made, {4096: 100}, budget=1) == Move()
+
+
+def test_the_last_hint_stays() -> None:
+    assert moved(apart(16), {16: 100}, budget=1) == Move()
+    assert len(moved(apart(16, 17), {16: 100, 17: 1}, budget=1).evicted) == 1
+
+
+def test_a_full_table_still_moves() -> None:
+    sizes = [2**power for power in range(HINT_LIMIT)]
+    made = table(*(row((size,), {number: 100}) for number, size in enumerate(sizes)))
+    assert wanted(moved(made, {2**40: 1000}, budget=8)) == [2**40]
+
+
+def test_only_the_heaviest_sizes_are_looked_at() -> None:
+    made = apart_by_winner(16)
+    weights = {1000 + number: 100.0 for number in range(SIZES_LIMIT)} | {2**20: 99.0}
+    assert 2**20 not in wanted(moved(made, weights))

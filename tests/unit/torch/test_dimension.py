@@ -1,0 +1,169 @@
+"""What users say of sizes — names, ranges, hints — and what reaches the Program of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as nn
+from tests.unit.torch.conftest import Install
+from tests.unit.torch.test_backend import counted
+
+import nearhint
+from nearhint_rules.program import Program
+from nearhint_torch import adapter
+from nearhint_torch.dimension import Dimension, read_dimension
+from nearhint_torch.errors import InvalidDynamic
+
+Tensor = torch.Tensor
+Dim = torch.export.Dim
+
+
+def twice(x: Tensor) -> Tensor:
+    return x * 2
+
+
+def ranges(program: Program) -> list[tuple[str, int, int | None]]:
+    return [(symbol.user_name, symbol.low, symbol.high) for symbol in program.symbols]
+
+
+def marked(*sizes: int, **marks: Any) -> Tensor:
+    """A tensor whose first size is marked by torch's own function."""
+    x = torch.ones(*sizes)
+    torch._dynamo.mark_dynamic(x, 0, **marks)
+    return x
+
+
+def test_the_range_of_a_marked_dimension_reaches_the_program(session: Install) -> None:
+    fake = session(lambda program: None)
+    torch.compile(twice, backend="nearhint", dynamic=False)(marked(8, 4, min=2, max=64))
+    assert ranges(fake.handles[0].program) == [("x_0", 2, 64)]
+    assert fake.handles[0].wanted == [{"s0": 8}], "what the call had, no more"
+
+
+def test_a_hint_override_is_asked_for_though_no_call_has_it(session: Install) -> None:
+    fake = session(lambda program: None)
+    x = marked(8, 4, min=2, max=64, hint_override=24)
+    assert torch.equal(torch.compile(twice, backend="nearhint", dynamic=False)(x), x * 2)
+    (handle,) = fake.handles
+    assert ranges(handle.program) == [("x_0", 2, 64)]
+    assert handle.wanted == [{"s0": 24}, {"s0": 8}]
+
+
+def test_a_size_without_a_hint_is_wanted_as_captured(session: Install) -> None:
+    fake = session(lambda program: None)
+    x = marked(8, 6, hint_override=24)
+    torch._dynamo.mark_dynamic(x, 1)
+    torch.compile(twice, backend="nearhint", dynamic=False)(x)
+    assert fake.handles[0].wanted[0] == {"s0": 24, "s1": 6}
+
+
+def test_a_hint_that_the_range_excludes_is_counted_and_not_asked_for(session: Install) -> None:
+    fake = session(lambda program: None)
+    x = torch.ones(8, 4)
+    torch._dynamo.mark_dynamic(x, 0, min=2, max=64, hint_override=100)
+    compiled = torch.compile(twice, backend="nearhint", dynamic=False)
+    results: list[Tensor] = []
+    # torch itself may refuse the contradiction before a backend sees it.
+    try:
+        count = counted("hint_override_outside_range", lambda: results.append(compiled(x)))
+    except Exception as error:
+        assert "100" in str(error)  # noqa: PT017 - either is right
+    else:
+        assert count == 1
+        assert torch.equal(results[0], x * 2)
+    assert not any(handle.wanted for handle in fake.handles)
+
+
+def test_a_computed_size_is_computed_at_the_hint(session: Install) -> None:
+    fake = session(lambda program: None)
+
+    def scaled(x: Tensor) -> Tensor:
+        return nn.interpolate(x.t()[None], scale_factor=2.5) + 1
+
+    with torch.no_grad():
+        torch.compile(scaled, backend="nearhint", dynamic=False)(marked(8, 4, hint_override=24))
+    assert 60 in fake.handles[0].wanted[0].values()
+    assert 20 in fake.handles[0].wanted[1].values()
+
+
+def test_an_exported_program_brings_its_ranges(session: Install) -> None:
+    fake = session(lambda program: None)
+    x = torch.ones(8, 4)
+    exported = torch.export.export(
+        torch.nn.ReLU(), (x,), dynamic_shapes=({0: Dim("rows", min=2, max=64)},)
+    )
+    with torch.no_grad():
+        torch.compile(exported.module(), backend="nearhint", dynamic=True)(x)
+    assert [bounds for _, *bounds in ranges(fake.handles[0].program)] == [[2, 64]]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("rows", ("rows", 2, None)),
+        (range(2, 65), ("x_0", 2, 64)),
+        (range(1, 65), ("x_0", 2, 64)),
+        (Dim("rows", min=4, max=64), ("rows", 4, 64)),
+        (Dim("rows", max=64), ("rows", 2, 64)),
+        (Dim("rows", min=4), ("rows", 4, None)),
+        (Dim("rows"), ("rows", 2, None)),
+    ],
+)
+def test_a_kernels_dimension_is_a_name_a_range_or_both(
+    session: Install, given: Any, expected: tuple[str, int, int | None]
+) -> None:
+    fake = session(lambda program: None)
+    kernel = nearhint.kernel(twice, dynamic={"x": {0: given}})
+    for rows in (5, 6, 9):
+        assert torch.equal(kernel(torch.ones(rows, 4)), torch.full((rows, 4), 2.0))
+    assert len(fake.handles) == 1
+    assert ranges(fake.handles[0].program) == [expected]
+
+
+def test_a_size_of_one_within_a_range_is_captured_on_its_own(session: Install) -> None:
+    fake = session(lambda program: None)
+    kernel = nearhint.kernel(twice, dynamic={"x": {0: range(1, 65)}})
+    for rows in (1, 7, 1, 64):
+        assert torch.equal(kernel(torch.ones(rows, 4)), torch.full((rows, 4), 2.0))
+    assert len(fake.handles) == 2
+
+
+def test_marks_of_the_callers_own_stay(session: Install) -> None:
+    fake = session(lambda program: None)
+    kernel = nearhint.kernel(twice, dynamic={"x": {0: "rows"}})
+    kernel(marked(8, 4, min=2, max=64, hint_override=24))
+    assert ranges(fake.handles[0].program) == [("rows", 2, 64)]
+    assert fake.handles[0].wanted[0] == {"s0": 24}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [range(8, 4), range(0), range(2, 65, 2), 7, None, Dim.AUTO, 2 * Dim("rows"), "two words"],
+)
+def test_what_names_no_range_of_sizes_is_refused(given: Any) -> None:
+    with pytest.raises(InvalidDynamic, match=r"'x'.*dimension 0"):
+        nearhint.kernel(twice, dynamic={"x": {0: given}})
+
+
+def test_a_call_outside_its_range_is_refused(session: Install) -> None:
+    session(lambda program: None)
+    kernel = nearhint.kernel(twice, dynamic={"x": {0: range(4, 65)}})
+    for rows in (3, 65):
+        with pytest.raises(InvalidDynamic, match=f"has {rows}, outside"):
+            kernel(torch.ones(rows, 4))
+
+
+def test_a_dimension_holds_what_its_ends_allow() -> None:
+    assert all(Dimension().holds(size) for size in (0, 1, 10**9))
+    assert [Dimension("", 2, 4).holds(size) for size in (1, 2, 4, 5)] == [False, True, True, False]
+    assert read_dimension("x", 0, Dim("rows", min=0, max=9)) == Dimension("rows", None, 9)
+
+
+def test_torchs_dimensions_say_their_names_and_ranges() -> None:
+    assert adapter.exported_dimension(Dim("rows", min=2, max=64)) == ("rows", 2, 64)
+    assert adapter.exported_dimension(Dim("rows")) == ("rows", None, None)
+    assert adapter.exported_dimension(2 * Dim("rows")) is None
+    assert adapter.exported_dimension(Dim.AUTO) is None
+    assert adapter.exported_dimension("rows") is None
