@@ -51,6 +51,15 @@ def exits(command: Callable[Arguments, ExitCode | None]) -> Callable[Arguments, 
 @contextmanager
 def connected(address: str | None) -> Generator[Connection]:
     """A connection to the daemon at `address`, or at the configured one, versions compared."""
+    connection = open_connection(address)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def open_connection(address: str | None) -> Connection:
+    """The same, for whoever closes it themselves."""
     settings = config.from_environment()
     chosen = address or settings.address
     if chosen is None:
@@ -63,9 +72,10 @@ def connected(address: str | None) -> Generator[Connection]:
     )
     try:
         connection.hello()
-        yield connection
-    finally:
+    except BaseException:
         connection.close()
+        raise
+    return connection
 
 
 def actor() -> str:

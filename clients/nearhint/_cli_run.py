@@ -1,18 +1,15 @@
-"""`nearhint demo` and `nearhint warmup`: commands that run models, loaded on first use."""
+"""`nearhint demo`, and what it shares with `warmup`: sizes, and parts loaded on first use."""
 
 from __future__ import annotations
 
 import importlib
 import itertools
-import os
-from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
 import click
 
-from nearhint import config
-from nearhint._cli_options import address_option, examples, exits, json_option
+from nearhint._cli_options import examples, exits, json_option
 from nearhint.errors import InvalidSetting, MissingExtra
 from nearhint.exit_codes import ExitCode
 
@@ -59,7 +56,8 @@ def _bad_sizes(text: str) -> InvalidSetting:
     return InvalidSetting(name="--sizes", expected="like 'batch=1,8;tokens=16,64'", value=text)
 
 
-def _load(module: str, *, what: str, extra: str) -> ModuleType:
+def load_part(module: str, *, what: str, extra: str) -> ModuleType:
+    """A module that an extra brings; raises `MissingExtra` in the name of `what`."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -112,7 +110,7 @@ def demo(
     Cold, then warm, then from a second process, then after the daemon was killed and started
     again. Needs nearhint[daemon,torch,demo].
     """
-    module = _load("nearhint.demo", what="nearhint demo", extra="daemon,torch,demo")
+    module = load_part("nearhint.demo", what="nearhint demo", extra="daemon,torch,demo")
     options = module.DemoOptions(
         device=device,
         compare=compare or "",
@@ -123,57 +121,3 @@ def demo(
     report = module.run(options)
     click.echo(module.as_json(report) if as_json else module.as_table(report))
     return ExitCode.OK
-
-
-@click.command(
-    epilog=examples(
-        "nearhint warmup my_model:warm_up --sizes 'batch=1,8;tokens=16,64'",
-        "nearhint warmup my_model:warm_up --sizes-file sizes.txt --budget-s 600 --device cuda",
-    )
-)
-@click.argument("entry", metavar="MODULE:ENTRY")
-@click.option("--sizes", help="Sizes by axis, all combinations: 'batch=1,8;tokens=16,64'.")
-@click.option(
-    "--sizes-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A file with one such line for each group of sizes.",
-)
-@click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")
-@click.option(
-    "--budget-s", type=click.FloatRange(min=0, min_open=True), help="Give up after so many seconds."
-)
-@address_option
-@json_option
-@exits
-def warmup(
-    entry: str,
-    sizes: str | None,
-    sizes_file: Path | None,
-    device: str,
-    budget_s: float | None,
-    address: str | None,
-    as_json: bool,
-) -> ExitCode:
-    """Tune a model for the sizes it will see, before its first user comes.
-
-    MODULE:ENTRY names a function that returns a nearhint_torch.WarmUp: the model, its arguments,
-    and which of their axes are dynamic. Returns when every Kernel is at T2, with a table of what
-    was gained; exit code 7 if some are not. Needs nearhint[torch].
-    """
-    points: list[Sizes] = read_sizes(sizes) if sizes else []
-    if sizes_file is not None:
-        points += read_sizes_file(sizes_file)
-    if not points:
-        raise InvalidSetting(name="--sizes or --sizes-file", expected="given", value="")
-    if address is not None:
-        # The backend in this process takes its daemon from the environment, as in a server.
-        config.socket_path(address)
-        os.environ["NEARHINT_ADDRESS"] = address
-    module = _load("nearhint_torch.warmup", what="nearhint warmup", extra="torch")
-    return ExitCode(
-        module.run(entry, sizes=_unique(points), device=device, budget_s=budget_s, as_json=as_json)
-    )
-
-
-def _unique(points: Sequence[Sizes]) -> tuple[Sizes, ...]:
-    return tuple({tuple(point.items()): point for point in points}.values())

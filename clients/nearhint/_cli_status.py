@@ -16,6 +16,7 @@ from nearhint._cli_options import (
 )
 from nearhint.cli_output import print_json, stdout, table, talk
 from nearhint.errors import NotFound
+from nearhint.warmup.targets import device_json
 from nearhint_proto.v1 import admin_service_pb2
 
 POLICIES: Mapping[str, admin_service_pb2.DevicePolicy.ValueType] = {
@@ -168,6 +169,7 @@ def _device(device: admin_service_pb2.DeviceStatus) -> dict[str, object]:
         "name": device.name,
         "model": getattr(device.device, kind).model if kind else "",
         "target_id": device.target_id,
+        "device": device_json(device.device),
         "policy": _POLICY_NAMES.get(device.policy, "unknown"),
         "is_worker_ready": device.is_worker_ready,
         "problem": device.problem,

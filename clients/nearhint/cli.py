@@ -12,8 +12,9 @@ from nearhint._cli_explain import explain
 from nearhint._cli_operate import history, pin, quarantine, release, rollback, unpin
 from nearhint._cli_options import examples
 from nearhint._cli_regret import regret
-from nearhint._cli_run import demo, warmup
+from nearhint._cli_run import demo
 from nearhint._cli_status import kernels, policy, status
+from nearhint._cli_warmup import warmup
 from nearhint.version import VERSION
 
 

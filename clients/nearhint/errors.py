@@ -38,6 +38,20 @@ class InvalidSetting(NearhintError):
     template = "{name} must be {expected}, got {value!r}"
 
 
+class InvalidManifest(InvalidSetting):
+    """A warm-up's manifest, or a file that it names, says something that means nothing."""
+
+    code = "MANIFEST_INVALID"
+    template = "{path}: {key}: {problem}"
+
+
+class FileMissing(NearhintError):
+    """A file that was named is not there, or cannot be read."""
+
+    code = "FILE_MISSING"
+    template = "{path}: {problem}"
+
+
 class Disabled(NearhintError):
     """The user switched nearhint off."""
 

@@ -27,6 +27,7 @@ BY_ERROR: Mapping[type[errors.NearhintError], ExitCode] = {
     errors.DaemonUnreachable: ExitCode.UNREACHABLE,
     errors.DeadlineMissed: ExitCode.UNREACHABLE,
     errors.NotFound: ExitCode.NOT_FOUND,
+    errors.FileMissing: ExitCode.NOT_FOUND,
     errors.ArtifactCorrupt: ExitCode.INTEGRITY,
     errors.InvalidAnswer: ExitCode.INTEGRITY,
     errors.UntrustedPath: ExitCode.REFUSED,

@@ -78,6 +78,18 @@ class Captured:
     device: torch.device
     wanted: Mapping[str, int]
 
+    def sizes(self, bound: Sequence[int]) -> dict[str, int]:
+        """The Program's symbols, in its order, from the values of the bindings."""
+        by_symbol = {
+            binding.symbol: value for binding, value in zip(self.bindings, bound, strict=True)
+        }
+        found = {
+            binding.name: by_symbol[binding.symbol] for binding in self.bindings if binding.name
+        }
+        for computed in self.computed:
+            found[computed.name] = computed.value(by_symbol)
+        return {symbol.name: found[symbol.name] for symbol in self.program.symbols}
+
 
 def capture(
     module: fx.GraphModule,

@@ -62,18 +62,7 @@ class Resolver:
 
     def sizes(self, bound: Sequence[int]) -> dict[str, int]:
         """The Program's symbols, from the values of the capture's bindings."""
-        by_symbol = {
-            binding.symbol: value
-            for binding, value in zip(self.captured.bindings, bound, strict=True)
-        }
-        found = {
-            binding.name: by_symbol[binding.symbol]
-            for binding in self.captured.bindings
-            if binding.name
-        }
-        for computed in self.captured.computed:
-            found[computed.name] = computed.value(by_symbol)
-        return {symbol.name: found[symbol.name] for symbol in self.captured.program.symbols}
+        return self.captured.sizes(bound)
 
     def resolve(self, snapshot: Snapshot, bound: Sequence[int], *, threads: int) -> Resolved:
         """The Plan of `snapshot` at the bound sizes."""

@@ -1,4 +1,4 @@
-"""Warming up: a model, the sizes it will see, and a daemon that tunes before the first user comes.
+"""Warming up: models, the sizes they will see, and a daemon that tunes before the first user comes.
 
     def warm_up() -> WarmUp:                                   # in my_model.py
         model = load()
@@ -9,170 +9,216 @@
         )
 
     nearhint warmup my_model:warm_up --sizes 'batch=1,8;tokens=16,64'
+    nearhint warmup manifest.toml --html report.html
 
-Capture happens here, in a process like the server's, and never in the daemon.
+Capture happens here, in a process like the server's, and never in the daemon. The models' calls
+run as captured until everything is tuned; nothing but what the daemon keeps is needed to resume.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
-import torch
-
-from nearhint.cli_output import print_json, progress, table, talk
-from nearhint.errors import DaemonUnreachable
+from nearhint.connection import Connection
+from nearhint.errors import NearhintError, NotFound
 from nearhint.exit_codes import ExitCode
-from nearhint.readiness import SettleReport, settle, status
-from nearhint_torch.kernel import source_names
-from nearhint_torch.runner import watch
-from nearhint_torch.workload import Point, WarmUp, arguments_at, load
+from nearhint.version import VERSION
+from nearhint.warmup.asking import Asking, Outcome
+from nearhint.warmup.manifest import Manifest, ModelSpec
+from nearhint.warmup.output import Outputs
+from nearhint.warmup.progress import showing
+from nearhint.warmup.report import (
+    Gain,
+    ModelReport,
+    Report,
+    device_facts,
+    kernel_reports,
+    standing,
+)
+from nearhint.warmup.survey import Survey
+from nearhint.warmup.targets import as_on
+from nearhint_proto.v1 import admin_service_pb2
+from nearhint_rules.program import canonicalise
+from nearhint_rules.target import Device
+from nearhint_torch.errors import InvalidEntry
+from nearhint_torch.units import Unit, failure, source_of
 
-DEFAULT_BUDGET_S = 1800.0
-REPETITIONS = 7
-_TURN_S = 2.0
+
+def run(manifest: Manifest, asking: Asking, outputs: Outputs) -> ExitCode:
+    """Warms up every model of a manifest, and reports to `outputs`.
+
+    Returns `PARTIAL` if something failed, stays at T0 or is left when the budget is spent. Raises
+    `DaemonUnreachable`, or what is wrong with the first model where all of them fail.
+    """
+    deadline_s = time.monotonic() + manifest.budget_s
+    captured = _capture(manifest)
+    wishes = [wish for unit in captured.units for wish in unit.wishes()]
+    outcome, facts = Outcome(Survey(())), _Facts()
+    if wishes:
+        with showing("tuned", clock=time.monotonic) as progress:
+            outcome = asking.bring(wishes, deadline_s=deadline_s, progress=progress)
+        kernels = sorted({goal.kernel for goal in outcome.survey.goals()})
+        facts = asking.talk(lambda connection: _ask(connection, kernels))
+    gains = _gains(captured.units, deadline_s)
+    report = _report(manifest, captured, outcome, facts, gains)
+    outputs.report(report)
+    return ExitCode.OK if report.is_whole else ExitCode.PARTIAL
+
+
+def dry_run(manifest: Manifest, asking: Asking, outputs: Outputs) -> ExitCode:
+    """Captures, and lists what a run would ask for; nothing is compiled or measured.
+
+    The daemon makes the Programs' Plans. Returns `PARTIAL` if a model or a point failed; raises as
+    `run` does.
+    """
+    captured = _capture(manifest)
+    wishes = [wish for unit in captured.units for wish in unit.wishes()]
+    survey = asking.look(wishes) if wishes else Survey(())
+    models = _models(captured, survey)
+    outputs.survey(survey, models)
+    failed = any(model.problem for model in models) or any(unit.failed for unit in captured.units)
+    return ExitCode.PARTIAL if failed else ExitCode.OK
+
+
+def compile_only(
+    manifest: Manifest, asking: Asking, outputs: Outputs, *, targets: Sequence[Device]
+) -> ExitCode:
+    """Has every candidate of a manifest compiled for devices that may be elsewhere.
+
+    Models are captured on the CPU; nothing is measured. Returns `PARTIAL` if something failed or
+    is left when the budget is spent; raises as `run` does, and `Rejected` by an older daemon.
+    """
+    deadline_s = time.monotonic() + manifest.budget_s
+    asking.require("kernels.compile_only")
+    models = tuple(replace(spec, devices=("cpu",)) for spec in manifest.models)
+    captured = _capture(replace(manifest, models=models))
+    wishes = [
+        replace(
+            wish,
+            program=canonicalise(as_on(wish.program, device)),
+            device=device,
+            is_compiled_only=True,
+        )
+        for unit in captured.units
+        for wish in unit.wishes()
+        for device in targets
+    ]
+    with showing("compiled", clock=time.monotonic) as progress:
+        outcome = asking.bring(wishes, deadline_s=deadline_s, progress=progress)
+    reports = _models(captured, outcome.survey)
+    outputs.compiled(outcome, reports)
+    failed = any(model.problem for model in reports) or any(unit.failed for unit in captured.units)
+    return ExitCode.PARTIAL if failed or outcome.problems else ExitCode.OK
 
 
 @dataclass(frozen=True, slots=True)
-class Gain:
-    """What one point gained: ms of the original and of what serves now, launches by tier."""
-
-    sizes: Point
-    original_ms: float
-    nearhint_ms: float
-    tiers: tuple[int, int, int]
-    problem: str = ""
+class _Captured:
+    units: tuple[Unit, ...]
+    failed: tuple[ModelReport, ...]
 
 
-def run(
-    entry: str,
-    *,
-    sizes: Sequence[Point],
-    device: str = "cpu",
-    budget_s: float | None = None,
-    as_json: bool = False,
-) -> ExitCode:
-    """Warms up what MODULE:ENTRY returns, at every point of `sizes`; a table goes to stdout.
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    info: admin_service_pb2.GetServerInfoResponse | None = None
+    devices: Sequence[admin_service_pb2.DeviceStatus] = ()
+    explained: Sequence[admin_service_pb2.ExplainKernelResponse] = ()
 
-    Returns `PARTIAL` if a Kernel is not at T2 when the budget is spent, or a point failed.
-    Raises `InvalidEntry`, `InvalidDynamic` or `DaemonUnreachable`.
-    """
-    deadline = time.monotonic() + (DEFAULT_BUDGET_S if budget_s is None else budget_s)
-    job = _Job(load(entry), torch.device(device))
-    failed: dict[int, str] = {}
-    with progress("captured") as step:
-        for number, point in enumerate(sizes):
+
+def _capture(manifest: Manifest) -> _Captured:
+    """Loads and calls every model; one that fails is listed, unless all do."""
+    units: list[Unit] = []
+    failed: list[ModelReport] = []
+    first: NearhintError | None = None
+    for spec in manifest.models:
+        for device in spec.devices:
             try:
-                job.call(point)
-            except Exception as error:
-                failed[number] = f"{type(error).__name__}: {error}"
-            step(number + 1, len(sizes))
-    if len(failed) < len(sizes) and not status().connected:
-        raise DaemonUnreachable(
-            address=", ".join(status().addresses) or "no address", problem="nobody answers"
-        )
-    report = _settle(deadline)
-    gains = [
-        Gain(point, 0.0, 0.0, (0, 0, 0), failed[number]) if number in failed else job.gain(point)
-        for number, point in enumerate(sizes)
-    ]
-    _print(gains, report, as_json=as_json)
-    is_whole = report.settled and not failed and not any(gain.tiers[0] for gain in gains)
-    return ExitCode.OK if is_whole else ExitCode.PARTIAL
+                units.append(Unit(spec, device))
+            except Exception as error:  # a model's own code may raise anything
+                wrong = _typed(spec, error)
+                first = first or wrong
+                failed.append(failure(spec, device, f"{wrong.code}: {wrong}"))
+    if first is not None and not units:
+        raise first
+    total, done = sum(len(unit.points) for unit in units), 0
+    with showing("captured", clock=time.monotonic) as progress:
+
+        def on_point() -> None:
+            nonlocal done
+            done += 1
+            progress(done, total, sum(len(unit.failed) for unit in units))
+
+        for unit in list(units):
+            try:
+                unit.capture(on_point)
+            except Exception as error:  # e.g. the device is not there
+                units.remove(unit)
+                problem = f"{type(error).__name__}: {error}"
+                failed.append(failure(unit.spec, unit.device, problem))
+    return _Captured(tuple(units), tuple(failed))
 
 
-class _Job:
-    def __init__(self, warm_up: WarmUp, device: torch.device) -> None:
-        self._warm_up = warm_up
-        self._device = device
-        if isinstance(warm_up.model, torch.nn.Module):
-            warm_up.model.to(device).eval()
-        options: dict[str, Any] = {"names": source_names(warm_up.dynamic)}
-        self._compiled: Callable[..., Any] = torch.compile(
-            warm_up.model, backend="nearhint", dynamic=True, options=options
-        )
-
-    def call(self, point: Point) -> None:
-        """One call at a point, compiled."""
-        args, kwargs = arguments_at(self._warm_up, point, self._device)
-        with torch.inference_mode():
-            self._compiled(*args, **kwargs)
-
-    def gain(self, point: Point) -> Gain:
-        """Times the original against what serves, interleaved."""
-        args, kwargs = arguments_at(self._warm_up, point, self._device)
-        calls = (self._warm_up.model, self._compiled)
-        samples: tuple[list[float], list[float]] = ([], [])
-        with torch.inference_mode():
-            for _ in range(REPETITIONS):
-                for call, times in zip(calls, samples, strict=True):
-                    self._synchronise()
-                    start = time.perf_counter()
-                    call(*args, **kwargs)
-                    self._synchronise()
-                    times.append(time.perf_counter() - start)
-            with watch() as reports:
-                self._compiled(*args, **kwargs)
-        original_ms, nearhint_ms = (sorted(times)[REPETITIONS // 2] * 1e3 for times in samples)
-        tiers = [sum(report.tiers[tier] for report in reports) for tier in range(3)]
-        return Gain(point, original_ms, nearhint_ms, (tiers[0], tiers[1], tiers[2]))
-
-    def _synchronise(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+def _typed(spec: ModelSpec, error: Exception) -> NearhintError:
+    if isinstance(error, NearhintError):
+        return error
+    return InvalidEntry(entry=source_of(spec), problem=f"{type(error).__name__}: {error}")
 
 
-def _settle(deadline: float) -> SettleReport:
-    report = settle(timeout_s=0.0)
-    with progress("tuned") as step:
-        while not report.settled and time.monotonic() < deadline:
-            report = settle(timeout_s=min(_TURN_S, max(0.0, deadline - time.monotonic())))
-            done = len(report.at_t2) + len(report.at_t0)
-            step(done, done + len(report.pending))
-    return report
-
-
-def _print(gains: Sequence[Gain], report: SettleReport, *, as_json: bool) -> None:
-    if as_json:
-        print_json(
-            {
-                "settled": report.settled,
-                "at_t2": list(report.at_t2),
-                "at_t0": dict(report.at_t0),
-                "pending": list(report.pending),
-                "points": [
-                    {
-                        "sizes": dict(gain.sizes),
-                        "original_ms": gain.original_ms,
-                        "nearhint_ms": gain.nearhint_ms,
-                        "tiers": dict(zip(("T0", "T1", "T2"), gain.tiers, strict=True)),
-                        "problem": gain.problem,
-                    }
-                    for gain in gains
-                ],
-            }
-        )
-        return
-    table(
-        ("sizes", "original ms", "nearhint ms", "gain %", "T0 #", "T1 #", "T2 #", "problem"),
-        [
-            (
-                " ".join(f"{axis}={size}" for axis, size in gain.sizes.items()),
-                f"{gain.original_ms:.3f}",
-                f"{gain.nearhint_ms:.3f}",
-                f"{100 * (gain.original_ms / gain.nearhint_ms - 1):.1f}"
-                if gain.nearhint_ms
-                else "",
-                *gain.tiers,
-                gain.problem,
+def _ask(connection: Connection, kernels: Sequence[str]) -> _Facts:
+    explained: list[admin_service_pb2.ExplainKernelResponse] = []
+    for kernel in kernels:
+        try:
+            explained.append(
+                connection.explain_kernel(admin_service_pb2.ExplainKernelRequest(kernel=kernel))
             )
-            for gain in gains
-        ],
-        title="warmed up",
+        except NotFound:
+            continue
+    return _Facts(connection.hello(), connection.get_status().devices, explained)
+
+
+def _gains(units: Sequence[Unit], deadline_s: float) -> list[Gain]:
+    gains: list[Gain] = []
+    total = sum(len(unit.points) for unit in units)
+    with showing("timed", clock=time.monotonic) as progress:
+        done = 0
+
+        def on_point() -> None:
+            nonlocal done
+            done += 1
+            progress(done, total, 0)
+
+        for unit in units:
+            gains += unit.gains(deadline_s=deadline_s, on_point=on_point)
+    return gains
+
+
+def _models(captured: _Captured, survey: Survey) -> tuple[ModelReport, ...]:
+    return (*(unit.report(survey) for unit in captured.units), *captured.failed)
+
+
+def _report(
+    manifest: Manifest,
+    captured: _Captured,
+    outcome: Outcome,
+    facts: _Facts,
+    gains: Sequence[Gain],
+) -> Report:
+    at_t2, at_t0, pending = standing(outcome)
+    versions = {"client": VERSION}
+    if facts.info is not None:
+        versions |= {"daemon": facts.info.version, "compiler": facts.info.compiler_version}
+    return Report(
+        source=manifest.source,
+        created_at=datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%SZ"),
+        versions=versions,
+        devices=device_facts(facts.devices),
+        models=_models(captured, outcome.survey),
+        kernels=kernel_reports(outcome, {each.kernel.id: each for each in facts.explained}),
+        points=tuple(gains),
+        settled=not pending,
+        at_t2=at_t2,
+        at_t0=at_t0,
+        pending=pending,
     )
-    for kernel, reason in report.at_t0.items():
-        talk(f"runs as the original ops: {kernel[:12]}: {reason}")
-    for kernel in report.pending:
-        talk(f"not yet tuned: {kernel[:12]}")

@@ -25,13 +25,15 @@ class WarmUp:
 
     `dynamic` names sizes of tensor arguments: argument -> dimension -> axis, e.g.
     `{"input_ids": {0: "batch", 1: "tokens"}}`. The arguments are examples; for other sizes their
-    content is repeated along the axis, so indices stay valid.
+    content is repeated along the axis, so indices stay valid. `ranges` are the sizes that the
+    model takes, by axis, both ends included; an axis without one takes any.
     """
 
     model: Callable[..., Any]
     dynamic: Dimensions
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
 
 
 def load(entry: str) -> WarmUp:
@@ -74,6 +76,12 @@ def arguments_at(
             argument=next(iter(warm_up.dynamic), ""),
             problem=f"sizes and dynamic axes differ in {', '.join(sorted(missing))}",
         )
+    for axis, size in point.items():
+        low, high = warm_up.ranges.get(axis, (1, size))
+        if not low <= size <= high:
+            raise InvalidDynamic(
+                argument=axis, problem=f"{axis} = {size} is outside {low} .. {high}"
+            )
     resize = _Resize(warm_up.dynamic, point, device)
     args = tuple(
         resize(names[position] if position < len(names) else "", value)

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from nearhint_compiler import COMPILER_VERSION
 from nearhint_daemon import logs
 from nearhint_daemon.bandwidths import BANDWIDTH, Bandwidths
+from nearhint_daemon.compiling import COMPILE, Compiling
 from nearhint_daemon.config import Config
 from nearhint_daemon.devices import Bench, Devices
 from nearhint_daemon.errors import DaemonError, StoreReadOnly
@@ -166,6 +167,7 @@ class Core:
             compiler_version=COMPILER_VERSION,
             default_threads=threads,
         )
+        self.compiling = Compiling(self.programs, self.variants, self.workshop)
         self.restorer = Restorer(
             self.store, self.programs, self.variants, self.tables, self.publisher, self.jobs
         )
@@ -244,6 +246,7 @@ class Core:
         self.jobs.handle(LOWER, self.programs.lower)
         self.jobs.handle(TUNE[1], self.tuner.reach_t1)
         self.jobs.handle(TUNE[2], self.tuner.reach_t2)
+        self.jobs.handle(COMPILE, self.compiling.compile)
         self.jobs.handle(RESTORE, self.restorer.restore)
         self.jobs.handle(BANDWIDTH, self.bandwidths.measure)
         self.jobs.handle(REGRET, self.regrets.measure)

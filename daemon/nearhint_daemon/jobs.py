@@ -33,6 +33,10 @@ from nearhint_daemon.workers.errors import WorkerLost
 LEASE_S = 300.0
 ATTEMPTS = 2
 RESTARTS = 5
+"""So often may the daemon end during a job before it is suspected."""
+SUSPECTED_RESTARTS = 3
+"""So often may it end while a suspected job runs alone in its lane, before that is given up."""
+SUSPECTS = "suspects/"
 HEAL_S = 1.0
 PUT_OFF_S = 3.0
 RETRY_S = 30.0
@@ -271,9 +275,13 @@ class JobQueue:
         return row.code in PASSING_CODES and self._clock() - row.finished_at_s >= RETRY_S
 
     async def _take_over(self, row: JobRow) -> None:
-        job = self._admit(replace(row, state="queued", lease_owner=""))
+        # The daemon may have ended for any of the jobs that were running, or for none of them.
+        # Whoever was there too often runs one at a time, apart from the others.
+        is_suspect = row.attempts >= RESTARTS
+        lane = row.lane if row.lane.startswith(SUSPECTS) or not is_suspect else SUSPECTS + row.lane
+        job = self._admit(replace(row, state="queued", lease_owner="", lane=lane))
         job.stored.set_result(None)
-        if row.attempts >= RESTARTS:
+        if row.attempts >= RESTARTS + SUSPECTED_RESTARTS:
             await self._end(job, DaemonError("the daemon ended during it, again and again"))
             return
         self._enqueue(job)
@@ -333,7 +341,8 @@ class JobQueue:
         if row.requires in self._open:
             self._blocked.setdefault(row.requires, []).append(row.key)
             return
-        lane = self._lanes.setdefault(row.lane, _Lane(self._lane_limit))
+        limit = 1 if row.lane.startswith(SUSPECTS) else self._lane_limit
+        lane = self._lanes.setdefault(row.lane, _Lane(limit))
         heat = self.heat(row)
         heapq.heappush(lane.heap, (row.priority, row.stage, -heat, next(self._arrival), row.key))
 

@@ -38,7 +38,16 @@ from nearhint_rules.selectors import Selector
 from nearhint_rules.table import Table
 
 PROTOCOL = 1
-FEATURES = ("namespaces", "operations", "operators", "regret", "select", "tables.watch", "usage")
+FEATURES = (
+    "kernels.compile_only",
+    "namespaces",
+    "operations",
+    "operators",
+    "regret",
+    "select",
+    "tables.watch",
+    "usage",
+)
 PAGE_SIZE = 100
 PAGE_LIMIT = 1000
 MEASUREMENTS_LIMIT = 500

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from nearhint_daemon.compiling import compile_jobs
 from nearhint_daemon.core import Core
 from nearhint_daemon.errors import GenerationGone, InvalidRequest
 from nearhint_daemon.jobs import Priority
@@ -71,7 +72,10 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
     async def EnsureKernels(  # noqa: N802 - the protocol's name
         self, request: pb.EnsureKernelsRequest, context: Context
     ) -> pb.EnsureKernelsResponse:
-        """Asks for a Program's Kernels to be brought to T2 at sizes, or over their ranges."""
+        """Asks for a Program's Kernels to be brought to T2 at sizes, or over their ranges.
+
+        Where it says so, they are compiled and no more.
+        """
         namespace = read_namespace(request.namespace)
         client_id = read_text(request.client_id, field="client_id")
         if len(request.hints) > HINTS_LIMIT:
@@ -90,7 +94,8 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
         if not ranges and not hints:
             hints = [{}]  # a Program without symbols has one hint
         target = self._core.programs.target(request.target_id)
-        self._core.devices.require(target.device)
+        if not request.compile_only:
+            self._core.devices.require(target.device)
         key = (namespace, request.program_id, target.kind)
         kernels, priority = frozenset(request.kernels), _priority(request.priority)
         if hints:
@@ -112,6 +117,8 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
                 priority=priority,
                 client=client_id,
             )
+        if request.compile_only:
+            specs = compile_jobs(specs)
         rows = await self._core.jobs.ensure(specs)
         return pb.EnsureKernelsResponse(
             operation=operation_message(self._core.operations.create(rows))

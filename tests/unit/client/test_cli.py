@@ -616,6 +616,15 @@ def test_policy_is_shown_and_set(explained: FakeDaemon) -> None:
         (["regret", "abab", "--seed", "-1"], ExitCode.USAGE),
         (["warmup", "m:f"], ExitCode.USAGE),
         (["warmup", "m:f", "--sizes", "batch"], ExitCode.USAGE),
+        (["warmup", "m:f", "--sizes", "n=1", "--budget", "0"], ExitCode.USAGE),
+        (["warmup", "m:f", "--sizes", "n=1", "--budget", "soon"], ExitCode.USAGE),
+        (["warmup", "m:f", "--sizes", "n=1", "--budget", "1m", "--budget-s", "3"], ExitCode.USAGE),
+        (["warmup", "m:f", "--sizes", "n=1", "--effort", "hard"], ExitCode.USAGE),
+        (["warmup", "m:f", "--sizes", "n=1", "--html", "/nowhere/at/all.html"], ExitCode.USAGE),
+        (["warmup", "m:f", "--sizes", "n=1", "--compile-only"], ExitCode.USAGE),
+        (["warmup", "m:f", "--sizes", "n=1", "--target", "absent.json"], ExitCode.NOT_FOUND),
+        (["warmup", "absent.toml"], ExitCode.NOT_FOUND),
+        (["warmup", "absent.toml", "--sizes", "n=1"], ExitCode.USAGE),
     ],
 )
 def test_what_is_wrong_decides_the_exit_code(

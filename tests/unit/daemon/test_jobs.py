@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 
 from nearhint_daemon.errors import NoVariant, QueueFull
-from nearhint_daemon.jobs import JobQueue, JobSpec, Priority
+from nearhint_daemon.jobs import (
+    RESTARTS,
+    SUSPECTED_RESTARTS,
+    JobQueue,
+    JobSpec,
+    Priority,
+)
 from nearhint_daemon.metrics import Metrics
 from nearhint_daemon.store import Store
 from nearhint_daemon.store.rows import JobRow
@@ -247,11 +253,41 @@ def test_jobs_that_ran_when_the_daemon_died_are_taken_up(tmp_path: Path) -> None
     with_queue(tmp_path, resume, is_started=False)
 
 
+def left_running(key: str, *, attempts: int) -> JobRow:
+    return JobRow(
+        key, "lower", "", "lane", "{}", "", 1, 0, "running", "x", 0.0, attempts, "", "", 0.0, 0.0
+    )
+
+
+def test_jobs_that_were_there_when_the_daemon_ended_too_often_run_one_at_a_time(
+    tmp_path: Path,
+) -> None:
+    busy: list[str] = []
+    together: list[tuple[str, ...]] = []
+
+    async def note(row: JobRow, payload: Mapping[str, Any]) -> None:
+        busy.append(row.key)
+        await asyncio.sleep(0)
+        together.append(tuple(sorted(key for key in busy if key.startswith("suspect"))))
+        busy.remove(row.key)
+
+    async def scenario(queue: JobQueue, store: Store) -> None:
+        rows = [left_running(f"suspect{n}", attempts=RESTARTS) for n in range(3)]
+        rows += [left_running(f"other{n}", attempts=1) for n in range(2)]
+        await store.write(lambda tx: tx.put_all(rows))
+        await queue.start()
+        last = await ended(queue, *(row.key for row in rows))
+        assert {row.state for row in last.values()} == {"done"}
+        await queue.stop()
+
+    with_queue(tmp_path, scenario, handler=note, lane_limit=16, is_started=False)
+    assert len(together) == 5
+    assert max(len(keys) for keys in together) == 1
+
+
 def test_a_job_that_ends_the_daemon_again_and_again_is_given_up(tmp_path: Path) -> None:
     async def scenario(queue: JobQueue, store: Store) -> None:
-        row = JobRow(
-            "a", "lower", "", "lane", "{}", "", 1, 0, "running", "x", 0.0, 5, "", "", 0.0, 0.0
-        )
+        row = left_running("a", attempts=RESTARTS + SUSPECTED_RESTARTS)
         await store.write(lambda tx: tx.put(row))
         await queue.start()
         (after,) = await queue.ensure([spec("a")])

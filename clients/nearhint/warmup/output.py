@@ -1,0 +1,234 @@
+"""Where a warm-up's results go: tables or JSON on stdout, files beside them, talk on stderr."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from nearhint.cli_output import SCHEMA_VERSION, print_json, table, talk
+from nearhint.warmup.asking import Outcome
+from nearhint.warmup.page import page, sizes_text
+from nearhint.warmup.report import KernelReport, ModelReport, Report
+from nearhint.warmup.survey import Survey
+
+STDOUT = "-"
+JOBS_A_GOAL = 2
+"""One brings the default Variant, one the winner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """Places for results: `json` is a file's path, "-" for stdout, or empty; `html` a file."""
+
+    json: str = ""
+    html: Path | None = None
+
+    def report(self, report: Report) -> None:
+        """Prints and keeps what a warm-up came to."""
+        if self.html is not None:
+            self.html.write_text(page(report), encoding="utf-8")
+        if not self._put(report.as_json()):
+            _print(report)
+        for model in report.models:
+            if model.problem:
+                talk(f"model {model.name} on {model.device}: {model.problem}")
+        for kernel, reason in report.at_t0.items():
+            talk(f"runs as the original ops: {kernel[:12]}: {reason}")
+        for kernel in report.pending:
+            talk(f"not yet tuned: {kernel[:12]}")
+
+    def survey(self, survey: Survey, models: Sequence[ModelReport]) -> None:
+        """Prints and keeps what a warm-up would do."""
+        goals, met = survey.goals(), survey.met()
+        jobs = JOBS_A_GOAL * (len(goals) - len(met))
+        programs = [
+            {
+                "model": each.wish.model,
+                "program": each.program_id,
+                "label": each.wish.program.label,
+                "target": each.target,
+                "points": [_named(each.wish.program.symbols, sizes) for sizes in each.goals],
+                "kernels": sorted({goal.kernel for some in each.goals.values() for goal in some}),
+                "reason": each.reason,
+            }
+            for each in survey.programs
+        ]
+        kernels = [
+            {
+                "kernel": goal.kernel,
+                "fallback": goal.fallback,
+                "target": goal.target,
+                "bucket": list(goal.bucket),
+                "is_met": goal in met,
+            }
+            for goal in goals
+        ]
+        content = {
+            "dry_run": True,
+            "models": [asdict(model) for model in models],
+            "programs": programs,
+            "goals": kernels,
+            "estimated_jobs": jobs,
+        }
+        if self._put(content):
+            return
+        _print_models(models)
+        table(
+            ("program", "model", "label", "points #", "kernels #", "why none"),
+            [
+                (
+                    each.program_id[:12],
+                    each.wish.model,
+                    each.wish.program.label,
+                    len(each.goals),
+                    len({goal.kernel for some in each.goals.values() for goal in some}),
+                    each.reason,
+                )
+                for each in survey.programs
+            ],
+            title="Programs",
+        )
+        table(
+            ("kernel", "original ops", "bucket", "state"),
+            [
+                (
+                    goal.kernel[:12],
+                    goal.fallback[:12],
+                    "x".join(map(str, goal.bucket)),
+                    "measured" if goal in met else "to be measured",
+                )
+                for goal in goals
+            ],
+            title=f"Kernels and buckets; about {jobs} jobs",
+        )
+
+    def compiled(self, outcome: Outcome, models: Sequence[ModelReport]) -> None:
+        """Prints and keeps what was compiled ahead."""
+        goals = outcome.survey.goals()
+        content = {
+            "compile_only": True,
+            "models": [asdict(model) for model in models],
+            "goals": [
+                {
+                    "kernel": goal.kernel,
+                    "target": goal.target,
+                    "bucket": list(goal.bucket),
+                    "problem": outcome.problems.get(goal, ""),
+                }
+                for goal in goals
+            ],
+        }
+        if self._put(content):
+            return
+        _print_models(models)
+        table(
+            ("kernel", "target", "bucket", "problem"),
+            [
+                (
+                    goal.kernel[:12],
+                    goal.target[:12],
+                    "x".join(map(str, goal.bucket)),
+                    outcome.problems.get(goal, ""),
+                )
+                for goal in goals
+            ],
+            title="compiled",
+        )
+
+    def _put(self, content: Mapping[str, object]) -> bool:
+        """Writes JSON where it is wanted; whether that was stdout."""
+        if self.json == STDOUT:
+            print_json(content)
+            return True
+        if self.json:
+            text = json.dumps({"schema_version": SCHEMA_VERSION, **content}, indent=2)
+            Path(self.json).write_text(text + "\n", encoding="utf-8")
+        return False
+
+
+def _named(symbols: Sequence[object], sizes: Sequence[int]) -> dict[str, int]:
+    names = (getattr(symbol, "user_name", "") or getattr(symbol, "name", "") for symbol in symbols)
+    return dict(zip(names, sizes, strict=True))
+
+
+def _print(report: Report) -> None:
+    _print_models(report.models)
+    table(
+        (
+            "model",
+            "sizes",
+            "original ms",
+            "nearhint ms",
+            "gain %",
+            "T0 #",
+            "T1 #",
+            "T2 #",
+            "problem",
+        ),
+        [
+            (
+                gain.model,
+                sizes_text(gain.sizes),
+                f"{gain.original_ms:.3f}",
+                f"{gain.nearhint_ms:.3f}",
+                f"{100 * (gain.original_ms / gain.nearhint_ms - 1):.1f}"
+                if gain.nearhint_ms
+                else "",
+                *gain.tiers,
+                gain.problem,
+            )
+            for gain in report.points
+        ],
+        title="warmed up",
+    )
+    table(
+        (
+            "kernel",
+            "title",
+            "tier",
+            "hints #",
+            "Variants win #",
+            "times faster #",
+            "rejected #",
+            "why not",
+        ),
+        [_kernel_row(kernel) for kernel in report.kernels],
+        title="Kernels",
+    )
+
+
+def _kernel_row(kernel: KernelReport) -> tuple[object, ...]:
+    ratios = [hint.eager_ns / hint.t2_ns for hint in kernel.hints if hint.eager_ns and hint.t2_ns]
+    span = f"{min(ratios):.2f} to {max(ratios):.2f}" if ratios else ""
+    return (
+        kernel.id[:12],
+        kernel.title,
+        f"T{kernel.tier}",
+        len(kernel.hints),
+        sum(hint.reason == "winner" for hint in kernel.hints),
+        span,
+        len(kernel.rejected),
+        "; ".join(kernel.problems),
+    )
+
+
+def _print_models(models: Sequence[ModelReport]) -> None:
+    table(
+        ("model", "device", "effort", "labels", "points #", "programs #", "kernels #", "problem"),
+        [
+            (
+                model.name,
+                model.device,
+                model.effort,
+                ", ".join(f"{key}={value}" for key, value in model.labels.items()),
+                model.points,
+                model.programs,
+                model.kernels,
+                model.problem,
+            )
+            for model in models
+        ],
+        title="models",
+    )

@@ -1,0 +1,199 @@
+"""Units of a warm-up: one model on one device, captured and called at its points."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from nearhint.readiness import settle
+from nearhint.warmup.manifest import Axis, ModelSpec, Range
+from nearhint.warmup.points import Point, points_of
+from nearhint.warmup.report import Gain, ModelReport
+from nearhint.warmup.survey import Survey, Wish
+from nearhint_rules.program import SIZE_LIMIT
+from nearhint_torch.collecting import Collector
+from nearhint_torch.exported import load_exported
+from nearhint_torch.kernel import source_names
+from nearhint_torch.runner import watch
+from nearhint_torch.workload import WarmUp, arguments_at, load
+
+REPETITIONS = 7
+LOAD_TIMEOUT_S = 30.0
+"""How long a model's Tables and binaries may take to arrive before it is timed."""
+
+
+class Unit:
+    """One model of a manifest on one device.
+
+    Loading raises what the model's own code raises, `InvalidEntry` or `FileMissing`.
+    """
+
+    def __init__(self, spec: ModelSpec, device: str) -> None:
+        self.spec = spec
+        self.device = device
+        self._device = torch.device(device)
+        self._warm_up = _loaded(spec)
+        self.points: tuple[Point, ...] = _points(spec, self._warm_up)
+        self.failed: dict[int, str] = {}
+        """Why a point's call failed, by its number."""
+        self._collector = Collector(source_names(self._warm_up.dynamic))
+        self._options: dict[str, Any] = {"names": source_names(self._warm_up.dynamic)}
+
+    def capture(self, on_point: Callable[[], None]) -> None:
+        """Calls the model once at each point, as captured, and keeps what that was."""
+        torch.compiler.reset()
+        self._place()
+        compiled = torch.compile(self._warm_up.model, backend=self._collector.backend, dynamic=True)
+        for number, point in enumerate(self.points):
+            try:
+                args, kwargs = arguments_at(self._warm_up, point, self._device)
+                with torch.inference_mode():
+                    compiled(*args, **kwargs)
+            except Exception as error:
+                self.failed[number] = f"{type(error).__name__}: {error}"
+            on_point()
+
+    def wishes(self) -> list[Wish]:
+        """What the daemon is asked for."""
+        return [
+            Wish(
+                model=self.spec.name,
+                place=self.device,
+                program=each.program,
+                device=each.device,
+                threads=each.threads if self._device.type == "cpu" else 0,
+                sizes=each.sizes,
+                effort=self.spec.effort,
+            )
+            for each in self._collector.collected()
+        ]
+
+    def report(self, survey: Survey) -> ModelReport:
+        """What became of the model."""
+        key = (self.spec.name, self.device)
+        mine = [each for each in survey.programs if (each.wish.model, each.wish.place) == key]
+        kernels = {goal.kernel for each in mine for some in each.goals.values() for goal in some}
+        reasons = [each.reason for each in mine if each.reason and not kernels]
+        problems = list(dict.fromkeys((*self._collector.problems, *reasons)))
+        return ModelReport(
+            name=self.spec.name,
+            source=source_of(self.spec),
+            device=self.device,
+            effort=self.spec.effort,
+            labels=self.spec.labels,
+            points=len(self.points),
+            programs=len(mine),
+            kernels=len(kernels),
+            problem="; ".join(problems),
+        )
+
+    def gains(self, *, deadline_s: float, on_point: Callable[[], None]) -> list[Gain]:
+        """Times the original against what serves now, point by point, until the deadline.
+
+        An effort of "none" asks for no measurement, so its points are not timed either.
+        """
+        if self.spec.effort == "none" or time.monotonic() >= deadline_s:
+            return [self._gain(number) for number in range(len(self.points))]
+        torch.compiler.reset()
+        self._place()
+        compiled: Callable[..., Any] = torch.compile(
+            self._warm_up.model, backend="nearhint", dynamic=True, options=self._options
+        )
+        for number in self._sound():
+            args, kwargs = arguments_at(self._warm_up, self.points[number], self._device)
+            with torch.inference_mode():
+                compiled(*args, **kwargs)
+        settle(timeout_s=max(0.0, min(LOAD_TIMEOUT_S, deadline_s - time.monotonic())))
+        gains: list[Gain] = []
+        for number in range(len(self.points)):
+            is_timed = number not in self.failed and time.monotonic() < deadline_s
+            gains.append(self._timed(number, compiled) if is_timed else self._gain(number))
+            on_point()
+        return gains
+
+    def _sound(self) -> list[int]:
+        return [number for number in range(len(self.points)) if number not in self.failed]
+
+    def _gain(self, number: int) -> Gain:
+        return Gain(
+            self.spec.name,
+            self.device,
+            dict(self.points[number]),
+            problem=self.failed.get(number, ""),
+        )
+
+    def _timed(self, number: int, compiled: Callable[..., Any]) -> Gain:
+        args, kwargs = arguments_at(self._warm_up, self.points[number], self._device)
+        samples: tuple[list[float], list[float]] = ([], [])
+        with torch.inference_mode():
+            for _ in range(REPETITIONS):
+                for call, times in zip((self._warm_up.model, compiled), samples, strict=True):
+                    self._synchronise()
+                    start = time.perf_counter()
+                    call(*args, **kwargs)
+                    self._synchronise()
+                    times.append(time.perf_counter() - start)
+            with watch() as reports:
+                compiled(*args, **kwargs)
+        original_ms, nearhint_ms = (sorted(times)[REPETITIONS // 2] * 1e3 for times in samples)
+        tiers = [sum(report.tiers[tier] for report in reports) for tier in range(3)]
+        return Gain(
+            self.spec.name,
+            self.device,
+            dict(self.points[number]),
+            original_ms,
+            nearhint_ms,
+            (tiers[0], tiers[1], tiers[2]),
+        )
+
+    def _place(self) -> None:
+        model = self._warm_up.model
+        if isinstance(model, torch.nn.Module):
+            model.to(self._device)
+            if self.spec.exported is None:  # an exported program is in the mode it was exported in
+                model.eval()
+
+    def _synchronise(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+
+def failure(spec: ModelSpec, device: str, problem: str) -> ModelReport:
+    """The report of a model that could not be loaded or called there."""
+    return ModelReport(
+        spec.name, source_of(spec), device, spec.effort, spec.labels, problem=problem
+    )
+
+
+def source_of(spec: ModelSpec) -> str:
+    """Where a model comes from, as its manifest says it."""
+    return spec.entry or str(spec.exported)
+
+
+def _loaded(spec: ModelSpec) -> WarmUp:
+    if spec.exported is not None:
+        return load_exported(spec.exported, dynamic=spec.dynamic)
+    return load(spec.entry)
+
+
+def _points(spec: ModelSpec, warm_up: WarmUp) -> tuple[Point, ...]:
+    """A model's points; without any sizes of its own, those of a ladder over the model's ranges."""
+    if spec.listed:
+        return spec.listed
+    axes: Mapping[str, Axis] = spec.axes
+    names: Sequence[str] = list(
+        dict.fromkeys(axis for each in warm_up.dynamic.values() for axis in each.values())
+    )
+    bounded = {
+        name: Range(*bounds)
+        for name, bounds in warm_up.ranges.items()
+        if bounds[1] < SIZE_LIMIT - 1
+    }
+    if not axes and not spec.observed and all(name in bounded for name in names):
+        axes = {name: bounded[name] for name in names}
+    if not axes and not spec.observed:
+        return ({},)
+    return points_of(axes, spec.observed, limit=spec.points)

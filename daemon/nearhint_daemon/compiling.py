@@ -1,0 +1,70 @@
+"""Compiling ahead: candidates for a Target whose device need not be here.
+
+What is built is what a `tune2` job at the same hint would build, under the same keys, so a daemon
+that has the device, and this store, only verifies and measures. Nothing reaches a Table here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from nearhint_daemon.errors import NoVariant
+from nearhint_daemon.jobs import JobSpec
+from nearhint_daemon.programs import Programs
+from nearhint_daemon.store.rows import JobRow
+from nearhint_daemon.tasks import reach
+from nearhint_daemon.tuner import CANDIDATES_LIMIT, TUNE
+from nearhint_daemon.variants import Variants
+from nearhint_daemon.workshop import Workshop
+from nearhint_proto import convert
+from nearhint_proto.v1 import program_pb2
+
+COMPILE = "compile"
+
+
+def compile_jobs(tuning: Sequence[JobSpec]) -> list[JobSpec]:
+    """The jobs that compile what these tuning jobs would measure, one a hint: for its last job."""
+    required = {spec.requires for spec in tuning}
+    return [
+        replace(spec, key=f"{COMPILE}/{spec.key.partition('/')[2]}", kind=COMPILE, requires="")
+        for spec in tuning
+        if spec.kind in TUNE.values() and spec.key not in required
+    ]
+
+
+class Compiling:
+    """Does `compile` jobs."""
+
+    def __init__(self, programs: Programs, variants: Variants, workshop: Workshop) -> None:
+        self._programs = programs
+        self._variants = variants
+        self._workshop = workshop
+
+    async def compile(self, row: JobRow, payload: Mapping[str, Any]) -> None:
+        """Compiles every candidate at a hint; raises `NoVariant` where none compiles."""
+        kernel = self._programs.kernel(row.namespace, payload["kernel"])
+        target = self._programs.target(payload["target"])
+        stored = self._programs.fallback(row.namespace, payload["fallback"])
+        fallback = convert.fallback_from_proto(program_pb2.Fallback.FromString(stored.message))
+        order = (row.priority, row.stage)
+
+        async def listed(
+            wanted: Sequence[int],
+        ) -> tuple[tuple[str, ...], tuple[dict[str, int], ...]]:
+            _, dims = reach(fallback, payload["near"], wanted)
+            named = dict(zip(kernel.symbols.split(), dims, strict=True))
+            return await self._workshop.schedules(kernel.ir, target, named, order=order)
+
+        schedules, also = await listed(payload["dims"])
+        wanted = dict.fromkeys(schedules[:CANDIDATES_LIMIT])
+        for dims in also:  # sizes that tuning looks at as well
+            wanted |= dict.fromkeys((await listed(tuple(dims.values())))[0][:CANDIDATES_LIMIT])
+        built = await asyncio.gather(
+            *(self._variants.built(kernel, each, target, order=order) for each in wanted)
+        )
+        if not any(variant.artifact for variant in built):
+            problems = [variant.problem for variant in built if variant.problem]
+            raise NoVariant(problems[0] if problems else "the target has no schedule for it")

@@ -1,0 +1,340 @@
+"""Warm-up jobs on a real daemon: nothing twice, nothing lost, whatever is killed meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.daemon_process import ROOT, SOURCES, DaemonProcess, daemon_in
+
+from nearhint.connection import Connection
+from nearhint.counters import Counters
+from nearhint.exit_codes import ExitCode
+from nearhint_proto import convert
+from nearhint_proto.v1 import admin_service_pb2
+from nearhint_rules.table import HintRow
+
+END_S = 120.0
+FLAGS = ("--devices", "cpu", "--measure-budget-s", "0.3", "--threads", "1")
+
+pytestmark = [
+    pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler"),
+    pytest.mark.timeout(300),
+]
+
+ENTRY = """
+import torch
+from nearhint_torch import WarmUp
+
+
+def activation(x, bias):
+    return torch.nn.functional.gelu(x + bias)
+
+
+class Scores(torch.nn.Module):
+    def forward(self, x):
+        return torch.softmax(x * 2, -1)
+
+
+def warm_up():
+    return WarmUp(
+        model=activation,
+        args=(torch.randn(2, 96), torch.randn(96)),
+        dynamic={"x": {0: "rows"}},
+    )
+
+
+def broken():
+    raise RuntimeError("its weights are gone")
+
+
+if __name__ == "__main__":
+    rows = torch.export.Dim("rows", min=2, max=64)
+    exported = torch.export.export(Scores(), (torch.randn(4, 33),), dynamic_shapes=({0: rows},))
+    torch.export.save(exported, "scores.pt2")
+"""
+
+GOOD = """
+[[model]]
+entry = "warm_entry:warm_up"
+dims = { rows = [1, 4, 16, 64] }
+"""
+BAD = """
+[[model]]
+name = "bad"
+entry = "warm_entry:broken"
+"""
+EXPORTED = """
+[[model]]
+exported = "scores.pt2"
+dims = { x_0 = [2, 64] }
+"""
+
+Rows = dict[str, dict[tuple[int, ...], HintRow]]
+"""The hints at T2, by Kernel and sizes."""
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
+    folder = tmp_path / "daemon"
+    folder.mkdir()
+    (tmp_path / "warm_entry.py").write_text(ENTRY)
+    with daemon_in(folder, module="nearhint_daemon", verb=("serve",), flags=FLAGS) as process:
+        process.start()
+        yield process
+
+
+def command(daemon: DaemonProcess, folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """A process of its own in `folder`, as a user starts one."""
+    path = os.pathsep.join([*(str(ROOT / source) for source in SOURCES), str(folder)])
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env={
+            **os.environ,
+            "PYTHONPATH": path,
+            "NEARHINT_ADDRESS": daemon.address,
+            "NEARHINT_CACHE_DIR": str(folder / "cache"),
+            "OMP_NUM_THREADS": "1",
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def start(daemon: DaemonProcess, folder: Path, text: str, *options: str) -> subprocess.Popen[str]:
+    """A warm-up by the manifest `text`."""
+    (folder / "manifest.toml").write_text(text)
+    return command(daemon, folder, "-m", "nearhint", "warmup", "manifest.toml", *options)
+
+
+def warm_up(
+    daemon: DaemonProcess, folder: Path, text: str, *options: str
+) -> tuple[int, dict[str, Any], str]:
+    """Exit code, the JSON report and stderr of a whole warm-up."""
+    process = start(daemon, folder, text, "--json", "report.json", *options)
+    _, talk = process.communicate(timeout=END_S)
+    path = folder / "report.json"
+    report: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return process.returncode, report, talk
+
+
+def until_line(process: subprocess.Popen[str], number: int) -> None:
+    """Reads stderr up to the `number`th change of what is tuned."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        number -= line.startswith("tuned")
+        if number <= 0:
+            return
+    raise AssertionError("it ended before")
+
+
+def wait_for_device(daemon: DaemonProcess) -> None:
+    """Until the bench worker has said what it runs on."""
+    deadline = time.monotonic() + END_S
+    while not daemon.status().devices[0].is_worker_ready:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)  # a process of its own gives no event to wait for
+
+
+def searched(daemon: DaemonProcess) -> Rows:
+    """What the daemon's Tables hold at T2."""
+    uids = frozenset({os.getuid()})
+    rows: Rows = {}
+    with closing(
+        Connection(daemon.address, trusted_uids=uids, counters=Counters(), version="test")
+    ) as connection:
+        listed = connection.list_kernels(admin_service_pb2.ListKernelsRequest())
+        for kernel in listed.kernels:
+            asked = admin_service_pb2.ExplainKernelRequest(kernel=kernel.id)
+            for message in connection.explain_kernel(asked).tables:
+                table = convert.table_from_proto(message)
+                rows[kernel.id] = {row.dims: row for row in table.hints if row.tier >= 2}
+    return rows
+
+
+def work_done(daemon: DaemonProcess) -> tuple[int, int, int]:
+    status = daemon.status()
+    return status.compiles_run, status.measurements, status.variants
+
+
+def is_kept(before: Rows, after: Rows) -> bool:
+    """Whether everything that was measured is as it was: the same samples, not only the sizes.
+
+    Ranks within a hint are positions in a Table that may have been written anew since.
+    """
+    return all(
+        sorted(timing.median_ns for _, timing in after[kernel][dims].ranked)
+        == sorted(timing.median_ns for _, timing in row.ranked)
+        and after[kernel][dims].fallbacks == row.fallbacks
+        for kernel, rows in before.items()
+        for dims, row in rows.items()
+    )
+
+
+EXPECTED_POINTS = 4
+
+
+def hints(rows: Rows) -> list[int]:
+    """How many hints each Kernel has, the most first."""
+    return sorted((len(found) for found in rows.values()), reverse=True)
+
+
+def test_a_dry_run_lists_the_work_and_does_none_of_it(
+    daemon: DaemonProcess, tmp_path: Path
+) -> None:
+    code, report, _ = warm_up(daemon, tmp_path, GOOD, "--dry-run")
+    assert code == ExitCode.OK
+    assert report["dry_run"]
+    assert report["models"][0]["points"] == EXPECTED_POINTS
+    assert sum(len(program["points"]) for program in report["programs"]) == EXPECTED_POINTS
+    assert report["estimated_jobs"] == 2 * len(report["goals"]) == 2 * EXPECTED_POINTS
+    assert work_done(daemon) == (0, 0, 0)
+    assert sum(daemon.status().queued_jobs.values()) == 0
+
+
+def test_a_second_run_compiles_and_measures_nothing_and_reports_the_same(
+    daemon: DaemonProcess, tmp_path: Path
+) -> None:
+    code, first, talk = warm_up(daemon, tmp_path, GOOD, "--html", "page.html")
+    assert code == ExitCode.OK, talk
+    assert first["settled"]
+    assert all(kernel["hints"] for kernel in first["kernels"])
+    assert [point["sizes"]["rows"] for point in first["points"]] == [1, 4, 16, 64]
+    text = (tmp_path / "page.html").read_text()
+    HTMLParser().feed(text)
+    assert all(kernel["id"][:12] in text for kernel in first["kernels"])
+    done = work_done(daemon)
+    code, second, talk = warm_up(daemon, tmp_path, GOOD)
+    assert code == ExitCode.OK, talk
+    assert work_done(daemon) == done
+    times = [
+        [(hint["sizes"], hint["eager_ns"], hint["t2_ns"]) for hint in kernel["hints"]]
+        for report in (first, second)
+        for kernel in report["kernels"]
+    ]
+    assert times[: len(times) // 2] == times[len(times) // 2 :]
+
+
+def test_a_bad_model_among_good_ones_is_listed_and_the_others_are_tuned(
+    daemon: DaemonProcess, tmp_path: Path
+) -> None:
+    made = command(daemon, tmp_path, "warm_entry.py")
+    assert made.wait(END_S) == 0, made.stderr and made.stderr.read()
+    code, report, talk = warm_up(daemon, tmp_path, BAD + EXPORTED)
+    assert code == ExitCode.PARTIAL
+    problems = {model["name"]: model["problem"] for model in report["models"]}
+    assert "its weights are gone" in problems["bad"]
+    assert problems["scores"] == ""
+    assert [point["sizes"] for point in report["points"]] == [{"x_0": 2}, {"x_0": 64}]
+    assert [point["tiers"]["T2"] for point in report["points"]] == [1, 1]
+    assert "its weights are gone" in talk
+
+
+def test_a_manifest_of_nothing_but_bad_models_says_what_is_wrong(
+    daemon: DaemonProcess, tmp_path: Path
+) -> None:
+    missing = '[[model]]\nexported = "absent.pt2"\n'
+    code, report, talk = warm_up(daemon, tmp_path, missing)
+    assert (code, report) == (ExitCode.NOT_FOUND, {})
+    assert "absent.pt2" in talk
+    code, report, talk = warm_up(daemon, tmp_path, BAD)
+    assert (code, report) == (ExitCode.USAGE, {})
+    assert "its weights are gone" in talk
+
+
+@pytest.mark.parametrize("line", [1, 3])
+def test_a_daemon_killed_in_mid_run_and_started_again_repeats_nothing(
+    daemon: DaemonProcess, tmp_path: Path, line: int
+) -> None:
+    process = start(daemon, tmp_path, GOOD)
+    until_line(process, line)
+    before = searched(daemon)
+    daemon.kill()
+    daemon.start()
+    output, talk = process.communicate(timeout=END_S)
+    assert process.returncode == ExitCode.OK, talk + output
+    after = searched(daemon)
+    assert is_kept(before, after)
+    assert sum(hints(after)) == EXPECTED_POINTS
+
+
+@pytest.mark.parametrize("line", [1, 3])
+def test_a_warm_up_killed_in_mid_run_goes_on_where_it_was(
+    daemon: DaemonProcess, tmp_path: Path, line: int
+) -> None:
+    process = start(daemon, tmp_path, GOOD)
+    until_line(process, line)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=END_S)
+    before = searched(daemon)
+    code, report, talk = warm_up(daemon, tmp_path, GOOD)
+    assert code == ExitCode.OK, talk
+    after = searched(daemon)
+    assert is_kept(before, after)
+    assert sum(hints(after)) == EXPECTED_POINTS
+    assert report["pending"] == []
+
+
+def test_a_budget_that_ends_leaves_nothing_queued_and_the_next_run_finishes(
+    daemon: DaemonProcess, tmp_path: Path
+) -> None:
+    code, report, _ = warm_up(daemon, tmp_path, GOOD, "--budget", "0.05s")
+    assert code == ExitCode.PARTIAL
+    assert not report["settled"]
+    assert any("the budget ended" in kernel["problems"][0] for kernel in report["kernels"])
+    assert daemon.status().queued_jobs.get("warm_up", 0) == 0
+    code, report, talk = warm_up(daemon, tmp_path, GOOD)
+    assert code == ExitCode.OK, talk
+    assert sum(hints(searched(daemon))) == EXPECTED_POINTS
+
+
+def test_what_was_compiled_ahead_is_only_measured_where_the_device_is(
+    daemon: DaemonProcess, tmp_path: Path
+) -> None:
+    wait_for_device(daemon)
+    shown = command(daemon, tmp_path, "-m", "nearhint", "status", "--json")
+    text, _ = shown.communicate(timeout=END_S)
+    (tmp_path / "target.json").write_text(text)
+    code, report, talk = warm_up(
+        daemon, tmp_path, GOOD, "--compile-only", "--target", "target.json"
+    )
+    assert code == ExitCode.OK, talk
+    assert report["compile_only"]
+    compiles, measurements, verified = work_done(daemon)
+    assert compiles > 0
+    assert (measurements, verified) == (0, 0)
+    daemon.terminate()
+    daemon.start()
+    code, report, talk = warm_up(daemon, tmp_path, GOOD)
+    assert code == ExitCode.OK, talk
+    compiles, measurements, verified = work_done(daemon)
+    assert compiles == 0
+    assert min(measurements, verified) > 0
+
+
+def test_a_target_that_is_not_here_is_compiled_for_and_not_measured_on(
+    daemon: DaemonProcess, tmp_path: Path
+) -> None:
+    half = {"kind": "cpu", "model": "elsewhere", "features": ["avx2", "fma"], "libc": "glibc 2.36"}
+    (tmp_path / "target.json").write_text(json.dumps(half))
+    code, report, talk = warm_up(
+        daemon, tmp_path, GOOD, "--compile-only", "--target", "target.json"
+    )
+    assert code == ExitCode.OK, talk
+    here = {device.target_id for device in daemon.status().devices}
+    assert here.isdisjoint(goal["target"] for goal in report["goals"])
+    compiles, measurements, _ = work_done(daemon)
+    assert (compiles > 0, measurements) == (True, 0)

@@ -1,0 +1,65 @@
+"""A warm-up whose daemon is killed again and again, at moments that nobody chose."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from tests.integration import test_warmup as warming
+from tests.integration.daemon_process import DaemonProcess, daemon_in
+
+from nearhint.exit_codes import ExitCode
+
+KILLS = 10
+SEED = 7
+BETWEEN_S = (0.5, 5.0)
+SIZES = [2**power for power in range(14)]
+MANIFEST = f"""
+[[model]]
+entry = "warm_entry:warm_up"
+dims = {{ rows = {SIZES} }}
+"""
+
+pytestmark = [
+    pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler"),
+    pytest.mark.timeout(400),
+]
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
+    folder = tmp_path / "daemon"
+    folder.mkdir()
+    (tmp_path / "warm_entry.py").write_text(warming.ENTRY)
+    with daemon_in(
+        folder, module="nearhint_daemon", verb=("serve",), flags=warming.FLAGS
+    ) as process:
+        process.start()
+        yield process
+
+
+def test_ten_kills_lose_and_repeat_no_measurement_and_the_warm_up_ends_well(
+    daemon: DaemonProcess, tmp_path: Path
+) -> None:
+    moments = random.Random(SEED)
+    process = warming.start(daemon, tmp_path, MANIFEST)
+    warming.until_line(process, 1)
+    seen: warming.Rows = {}
+    for _ in range(KILLS):
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(moments.uniform(*BETWEEN_S))
+        now = warming.searched(daemon)
+        assert warming.is_kept(seen, now)
+        seen = now
+        daemon.kill()
+        daemon.start()
+    output, talk = process.communicate(timeout=warming.END_S)
+    assert process.returncode == ExitCode.OK, talk + output
+    after = warming.searched(daemon)
+    assert warming.is_kept(seen, after)
+    assert sum(warming.hints(after)) == len(SIZES)

@@ -1,0 +1,288 @@
+"""Asking: what the daemon is asked for and when, with a clock and pauses that the test makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from tests.unit.client import doubling
+
+from nearhint.connection import Connection
+from nearhint.counters import Counters
+from nearhint.errors import DaemonUnreachable, Rejected
+from nearhint.testing import TARGET_ID, FakeDaemon
+from nearhint.warmup.asking import (
+    BUDGET_ENDED,
+    CALLS_IN_FLIGHT,
+    LOST_LIMIT_S,
+    POINTS_A_CALL,
+    Asking,
+    Outcome,
+)
+from nearhint.warmup.survey import Goal, Wish
+from nearhint_proto.v1 import kernel_service_pb2
+from nearhint_rules.hints import bucket
+
+FAR_S = 1e9
+
+
+class Stage:
+    """A clock that moves while somebody pauses, and what happens then."""
+
+    def __init__(self, daemon: FakeDaemon) -> None:
+        self.now_s = 0.0
+        self.then: Callable[[], None] = lambda: None
+        self.progress: list[tuple[int, int, int]] = []
+        self.asking = Asking(
+            lambda: connection(daemon), client_id="test", clock=self.clock, wait=self.wait
+        )
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def wait(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.then()
+
+    def bring(self, *wishes: Wish, deadline_s: float = FAR_S) -> Outcome:
+        return self.asking.bring(
+            wishes,
+            deadline_s=deadline_s,
+            progress=lambda *counts: self.progress.append(counts),
+        )
+
+
+def connection(daemon: FakeDaemon) -> Connection:
+    made = Connection(daemon.address, trusted_uids=frozenset(), counters=Counters(), version="test")
+    made.hello()
+    return made
+
+
+def wish(*sizes: int, effort: str = "full") -> Wish:
+    return Wish(
+        model="m",
+        place="cpu",
+        program=doubling.program(),
+        device=doubling.DEVICE,
+        threads=3,
+        sizes=tuple((size,) for size in sizes),
+        effort=effort,
+    )
+
+
+def goal(size: int) -> Goal:
+    return Goal(TARGET_ID, doubling.KERNEL, doubling.FALLBACK, bucket((size,)))
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[FakeDaemon]:
+    with FakeDaemon(tmp_path) as fake:
+        fake.plan(doubling.program(), doubling.plan())
+        yield fake
+
+
+@pytest.fixture
+def stage(daemon: FakeDaemon) -> Stage:
+    return Stage(daemon)
+
+
+def asked_sizes(request: kernel_service_pb2.EnsureKernelsRequest) -> list[int]:
+    return [hint.dims[0].value for hint in request.hints]
+
+
+def finish(daemon: FakeDaemon, *, error: str = "") -> None:
+    for name in list(daemon.store.operations):
+        daemon.finish(name, error=error)
+
+
+def test_what_is_met_counts_as_done_before_anything_is_asked(
+    daemon: FakeDaemon, stage: Stage
+) -> None:
+    daemon.publish(doubling.table(4, 64))
+    stage.then = lambda: finish(daemon)
+    outcome = stage.bring(wish(4, 5, 64))
+    assert stage.progress[0] == (2, 2, 0)
+    assert outcome.problems == {}
+    assert outcome.met == {goal(4), goal(64)}
+
+
+def test_each_bucket_is_asked_for_once(daemon: FakeDaemon, stage: Stage) -> None:
+    stage.then = lambda: finish(daemon)
+    stage.bring(wish(4, 5, 64))
+    (request,) = daemon.asked("EnsureKernels")
+    assert asked_sizes(request) == [4, 64]
+
+
+@pytest.mark.parametrize(("effort", "done"), [("none", 1), ("quick", 0), ("full", 0)])
+def test_a_table_at_t1_meets_no_effort_but_none(
+    daemon: FakeDaemon, stage: Stage, effort: str, done: int
+) -> None:
+    daemon.publish(doubling.table(4, tier=1))
+    stage.then = lambda: finish(daemon)
+    outcome = stage.bring(wish(4, effort=effort))
+    assert stage.progress[0] == (done, 1, 0)
+    assert len(outcome.met) == done
+
+
+def test_a_request_says_priority_effort_budget_and_threads(
+    daemon: FakeDaemon, stage: Stage
+) -> None:
+    stage.then = lambda: finish(daemon)
+    stage.bring(wish(4, effort="max"), deadline_s=90.0)
+    (request,) = daemon.asked("EnsureKernels")
+    assert request.priority == kernel_service_pb2.PRIORITY_WARM_UP
+    assert request.effort == kernel_service_pb2.EFFORT_MAX
+    assert request.budget_s == pytest.approx(90.0)
+    assert (request.threads, request.client_id, request.compile_only) == (3, "test", False)
+
+
+def test_the_most_wanted_points_come_first_and_few_at_a_time(
+    daemon: FakeDaemon, stage: Stage
+) -> None:
+    sizes = [2**power for power in range(1, 30)][::-1]
+    stage.then = lambda: setattr(stage, "then", lambda: finish(daemon))
+    stage.bring(wish(*sizes))
+    requests = daemon.asked("EnsureKernels")
+    assert [size for request in requests for size in asked_sizes(request)] == sizes
+    assert max(len(request.hints) for request in requests) == POINTS_A_CALL
+    # Before anything had ended, no more than these were under way.
+    polls = [name for name, _ in daemon.store.asked]
+    assert polls[: polls.index("GetOperation")].count("EnsureKernels") == CALLS_IN_FLIGHT
+
+
+def test_a_kernel_whose_candidates_all_failed_is_listed_with_the_reason(
+    daemon: FakeDaemon, stage: Stage
+) -> None:
+    def fail() -> None:
+        daemon.publish(doubling.table(variants=(), reason="wrong: all of it"))
+        finish(daemon, error="no candidate passed")
+
+    stage.then = fail
+    outcome = stage.bring(wish(4, 64))
+    assert outcome.problems == dict.fromkeys((goal(4), goal(64)), "wrong: all of it")
+    assert stage.progress[-1] == (2, 2, 2)
+
+
+def test_a_bucket_that_an_operation_did_not_bring_has_its_error(
+    daemon: FakeDaemon, stage: Stage
+) -> None:
+    def fail() -> None:
+        daemon.publish(doubling.table(4))
+        finish(daemon, error="the hint is too large")
+
+    stage.then = fail
+    outcome = stage.bring(wish(4, 64))
+    assert outcome.problems == {goal(64): "the hint is too large"}
+    assert outcome.met == {goal(4)}
+
+
+def test_a_budget_that_ends_cancels_what_is_under_way(daemon: FakeDaemon, stage: Stage) -> None:
+    outcome = stage.bring(wish(4, 64), deadline_s=1.0)
+    (request,) = daemon.asked("CancelOperation")
+    assert request.id in daemon.store.operations
+    assert set(outcome.problems.values()) == {BUDGET_ENDED}
+
+
+def test_what_the_daemon_skipped_is_left_by_the_budget(daemon: FakeDaemon, stage: Stage) -> None:
+    def skip() -> None:
+        for operation in daemon.store.operations.values():
+            operation.skipped = 2
+        finish(daemon)
+
+    stage.then = skip
+    assert set(stage.bring(wish(4)).problems.values()) == {BUDGET_ENDED}
+
+
+def test_no_room_in_the_queue_is_waited_for(daemon: FakeDaemon, stage: Stage) -> None:
+    daemon.fail("EnsureKernels", grpc.StatusCode.RESOURCE_EXHAUSTED)
+    refused: list[float] = []
+
+    def later() -> None:
+        refused.append(stage.now_s)
+        if len(refused) == 3:
+            daemon.fail("EnsureKernels", None)
+        finish(daemon)
+
+    stage.then = later
+    outcome = stage.bring(wish(4))
+    assert len(daemon.asked("EnsureKernels")) == 4
+    assert set(outcome.problems.values()) == {"not tuned"}
+
+
+def test_a_refusal_is_the_points_reason(daemon: FakeDaemon, stage: Stage) -> None:
+    daemon.fail("EnsureKernels", grpc.StatusCode.FAILED_PRECONDITION)
+    outcome = stage.bring(wish(4))
+    assert "refused by the test" in outcome.problems[goal(4)]
+
+
+def test_an_operation_that_was_forgotten_is_asked_for_again(
+    daemon: FakeDaemon, stage: Stage
+) -> None:
+    def forget() -> None:
+        daemon.store.operations.clear()
+        stage.then = lambda: finish(daemon)
+
+    stage.then = forget
+    stage.bring(wish(4))
+    assert len(daemon.asked("EnsureKernels")) == 2
+
+
+def test_a_daemon_that_comes_back_is_asked_again(daemon: FakeDaemon, stage: Stage) -> None:
+    def restart() -> None:
+        daemon.stop()
+        daemon.start()
+        daemon.publish(doubling.table(4))
+        stage.then = lambda: finish(daemon)
+
+    stage.then = restart
+    outcome = stage.bring(wish(4))
+    assert outcome.met == {goal(4)}
+    assert len(daemon.asked("RegisterProgram")) == 2
+
+
+def test_a_daemon_that_stays_away_is_given_up(daemon: FakeDaemon, stage: Stage) -> None:
+    stage.then = daemon.stop
+    with pytest.raises(DaemonUnreachable):
+        stage.bring(wish(4))
+    assert LOST_LIMIT_S <= stage.now_s < 2 * LOST_LIMIT_S
+
+
+def test_a_daemon_that_never_was_there_is_not_waited_for(daemon: FakeDaemon, stage: Stage) -> None:
+    daemon.stop()
+    with pytest.raises(DaemonUnreachable):
+        stage.bring(wish(4))
+    assert stage.now_s == 0
+
+
+def test_a_program_without_a_plan_has_its_reason_and_the_others_go_on(
+    daemon: FakeDaemon, stage: Stage
+) -> None:
+    daemon.publish(doubling.table(4))
+    stage.then = lambda: finish(daemon)
+    other = doubling.program(high=99)
+    unplanned = Wish("n", "cpu", other, doubling.DEVICE, 1, ((4,),), "full")
+    outcome = stage.bring(unplanned, wish(4))
+    reasons = [each.reason for each in outcome.survey.programs]
+    assert reasons == ["no plan for this program", ""]
+    assert outcome.met == {goal(4)}
+
+
+def test_a_daemon_that_lacks_a_feature_is_refused(daemon: FakeDaemon, stage: Stage) -> None:
+    with pytest.raises(Rejected, match=r"too old: it lacks kernels\.compile_only"):
+        stage.asking.require("kernels.compile_only")
+    daemon.store.info.features.append("kernels.compile_only")
+    stage.asking.require("kernels.compile_only")
+
+
+def test_what_is_only_compiled_is_done_when_its_jobs_are(daemon: FakeDaemon, stage: Stage) -> None:
+    daemon.publish(doubling.table(4))
+    stage.then = lambda: finish(daemon)
+    only = Wish(
+        "m", "cpu", doubling.program(), doubling.DEVICE, 1, ((4,),), "full", is_compiled_only=True
+    )
+    outcome = stage.bring(only)
+    (request,) = daemon.asked("EnsureKernels")
+    assert request.compile_only
+    assert outcome.problems == {}

@@ -1,0 +1,149 @@
+"""Units of a warm-up: what is captured of a model at its points, and exported programs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from nearhint.errors import FileMissing
+from nearhint.warmup.manifest import ModelSpec, Range
+from nearhint_torch.errors import InvalidDynamic, InvalidEntry
+from nearhint_torch.exported import load_exported
+from nearhint_torch.units import Unit
+from nearhint_torch.workload import WarmUp, arguments_at
+
+Tensor = torch.Tensor
+
+ENTRY = """
+import torch
+from nearhint_torch import WarmUp
+
+
+def doubled(x):
+    if x.shape[0] == 13:
+        raise RuntimeError("thirteen")
+    return x * 2
+
+
+def warm_up():
+    return WarmUp(model=doubled, args=(torch.ones(2, 3),), dynamic={"x": {0: "rows"}})
+"""
+
+
+class Scores(torch.nn.Module):
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return torch.softmax(x + y, -1)
+
+
+@pytest.fixture
+def entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "unit_entry.py").write_text(ENTRY)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "unit_entry", raising=False)
+    return "unit_entry:warm_up"
+
+
+@pytest.fixture
+def exported(tmp_path: Path) -> Path:
+    path = tmp_path / "scores.pt2"
+    rows = torch.export.Dim("rows", min=2, max=40)
+    shapes = ({0: rows}, {0: rows})
+    examples = (torch.randn(4, 8), torch.randn(4, 8))
+    torch.export.save(torch.export.export(Scores(), examples, dynamic_shapes=shapes), path)
+    return path
+
+
+def test_a_unit_captures_each_point_once_without_a_daemon(entry: str) -> None:
+    unit = Unit(ModelSpec(name="m", entry=entry, axes={"rows": (1, 4, 9)}), "cpu")
+    calls: list[None] = []
+    unit.capture(lambda: calls.append(None))
+    assert len(calls) == 3
+    assert unit.failed == {}
+    one, many = unit.wishes()  # torch captures a single row on its own
+    assert one.sizes == ((3,),)
+    assert [sorted(sizes) for sizes in many.sizes] == [[3, 4], [3, 9]]
+
+
+def test_a_point_that_the_model_refuses_is_kept_with_its_reason(entry: str) -> None:
+    unit = Unit(ModelSpec(name="m", entry=entry, axes={"rows": (4, 13)}), "cpu")
+    unit.capture(lambda: None)
+    assert list(unit.failed) == [1]
+    assert "thirteen" in unit.failed[1]
+    (wish,) = unit.wishes()
+    assert [sorted(sizes) for sizes in wish.sizes] == [[3, 4]]
+
+
+def test_an_exported_program_brings_examples_names_and_ranges(exported: Path) -> None:
+    found = load_exported(exported, dynamic={})
+    assert found.dynamic == {"x": {0: "x_0"}, "y": {0: "x_0"}}
+    assert found.ranges == {"x_0": (2, 40)}
+    args, kwargs = arguments_at(found, {"x_0": 7}, torch.device("cpu"))
+    assert [tuple(value.shape) for value in args] == [(7, 8), (7, 8)]
+    assert kwargs == {}
+    assert torch.allclose(found.model(*args), Scores()(*args))
+
+
+def test_names_given_for_an_exported_program_keep_its_ranges(exported: Path) -> None:
+    found = load_exported(exported, dynamic={"x": {0: "rows"}, "y": {0: "rows"}})
+    assert found.ranges == {"rows": (2, 40)}
+
+
+def test_a_dimension_that_was_exported_as_fixed_takes_its_one_size(exported: Path) -> None:
+    found = load_exported(exported, dynamic={"x": {1: "columns"}, "y": {1: "columns"}})
+    assert found.ranges == {"columns": (8, 8)}
+
+
+def test_an_exported_program_without_sizes_is_warmed_up_over_its_ranges(exported: Path) -> None:
+    unit = Unit(ModelSpec(name="m", exported=exported, points=3), "cpu")
+    sizes = [point["x_0"] for point in unit.points]
+    assert all(2 <= size <= 40 for size in sizes)
+    assert 1 < len(sizes) <= 3
+    unit.capture(lambda: None)
+    (wish,) = unit.wishes()
+    assert len(wish.sizes) == len(sizes)
+
+
+def test_sizes_outside_an_exported_range_are_refused_by_name(exported: Path) -> None:
+    found = load_exported(exported, dynamic={})
+    with pytest.raises(InvalidDynamic, match=r"x_0 = 41 is outside 2 \.\. 40"):
+        arguments_at(found, {"x_0": 41}, torch.device("cpu"))
+
+
+def test_points_outside_an_exported_range_fail_and_the_others_do_not(exported: Path) -> None:
+    spec = ModelSpec(name="m", exported=exported, axes={"x_0": (4, 400)})
+    unit = Unit(spec, "cpu")
+    unit.capture(lambda: None)
+    assert list(unit.failed) == [1]
+
+
+def test_a_file_that_is_not_there_is_not_found(tmp_path: Path) -> None:
+    with pytest.raises(FileMissing):
+        load_exported(tmp_path / "absent.pt2", dynamic={})
+
+
+def test_a_file_that_is_no_exported_program_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.pt2"
+    path.write_bytes(b"not an archive")
+    with pytest.raises(InvalidEntry, match="not an exported program"):
+        load_exported(path, dynamic={})
+
+
+def test_a_workloads_own_ranges_bound_its_ladder(
+    entry: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = WarmUp(
+        model=torch.relu,
+        args=(torch.ones(2),),
+        dynamic={"input": {0: "n"}},
+        ranges={"n": (2, 32)},
+    )
+    monkeypatch.setattr("nearhint_torch.units.load", lambda _: made)
+    wide = Unit(ModelSpec(name="m", entry=entry), "cpu").points
+    assert len(wide) > 3
+    assert all(2 <= point["n"] <= 32 for point in wide)
+    narrow = Unit(ModelSpec(name="m", entry=entry, axes={"n": Range(4, 8)}), "cpu").points
+    assert all(4 <= point["n"] <= 8 for point in narrow)
