@@ -203,6 +203,14 @@ def _selection_lines(selection: kernel_service_pb2.Selection) -> list[str]:
     if selection.HasField("expected_regret"):
         lines.append(f"expected loss against the fastest {100 * selection.expected_regret:.1f} %")
     lines.append(f"table generation {selection.generation}")
+    if selection.selector:
+        lines.append(f"rule {selection.selector}")
+    if selection.predictions:
+        lines.append("predicted times:")
+    for each in selection.predictions:
+        name = f"variant {each.variant_id[:12]}" if each.variant_id else "original ops"
+        error = f"error {100 * each.relative_error:.1f} %"
+        lines.append(f"  {each.time_ns / 1000:.2f} µs  {name}, {error}")
     return lines
 
 
@@ -277,6 +285,15 @@ def _as_json(
                 "reason": selection.reason,
                 "tier": selection.tier,
                 "generation": selection.generation,
+                "selector": selection.selector or None,
+                "predictions": [
+                    {
+                        "variant": each.variant_id or None,
+                        "time_ns": each.time_ns,
+                        "relative_error": each.relative_error,
+                    }
+                    for each in selection.predictions
+                ],
             }
             for target, selection in answer.selections.items()
         },

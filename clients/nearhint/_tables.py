@@ -26,7 +26,7 @@ from nearhint_rules.artifact import ArtifactRef, CpuLaunch, SizeArgument
 from nearhint_rules.errors import RulesError
 from nearhint_rules.expr import Expr
 from nearhint_rules.guard import Aligned
-from nearhint_rules.selection import Selector
+from nearhint_rules.selectors import Selector
 from nearhint_rules.table import Table, Variant
 
 FETCH_ATTEMPTS = 3

@@ -1,7 +1,7 @@
 """`nearhint` on the command line: data on stdout, talk on stderr, exit codes with a meaning.
 
 0 ok   1 failed   2 usage   3 daemon unreachable   4 not found   5 integrity   6 refused
-7 partial (a warm-up that left something)   130 interrupted
+7 partial (work that left something)   130 interrupted
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import click
 from nearhint._cli_explain import explain
 from nearhint._cli_operate import history, pin, quarantine, release, rollback, unpin
 from nearhint._cli_options import examples
+from nearhint._cli_regret import regret
 from nearhint._cli_run import demo
 from nearhint._cli_status import kernels, policy, status
 from nearhint._cli_warmup import warmup
@@ -22,6 +23,7 @@ from nearhint.version import VERSION
         "nearhint status",
         "nearhint kernels --json",
         "nearhint explain 3fa9 --dims k0=4096,k1=384",
+        "nearhint regret 3fa9 --sizes 200",
         "nearhint policy cuda:0 never",
         "nearhint pin 3fa9 --fallback",
         "nearhint demo",
@@ -38,5 +40,5 @@ def main() -> None:
 
 
 _OPERATING = (pin, unpin, history, rollback, quarantine, release)
-for _command in (status, kernels, explain, policy, *_OPERATING, demo, warmup):
+for _command in (status, kernels, explain, regret, policy, *_OPERATING, demo, warmup):
     main.add_command(_command)

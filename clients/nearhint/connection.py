@@ -64,10 +64,13 @@ DEADLINES_S: Mapping[str, float] = {
     "QuarantineVariant": 5,
     "ReleaseVariant": 5,
     "ListQuarantine": 5,
+    "MeasureRegret": 60,
+    "GetRegret": 10,
     "RegisterProgram": 10,
     "EnsureKernels": 5,
     "ReportUsage": 5,
     "GetOperation": 2,
+    "WatchOperation": 900,
     "CancelOperation": 5,
     "GetTables": 5,
     "WatchTables": 900,
@@ -158,8 +161,14 @@ class Connection:
         request = operation_service_pb2.GetOperationRequest(id=operation_id)
         return self._unary("GetOperation", self._operations.GetOperation, request).operation
 
+    def watch_operation(self, operation_id: str) -> Iterator[operation_service_pb2.Operation]:
+        """The operation now and at each change; raises `DeadlineMissed` when to ask again."""
+        request = operation_service_pb2.WatchOperationRequest(id=operation_id)
+        stream = self._stream("WatchOperation", self._operations.WatchOperation, request)
+        return (answer.operation for answer in stream)
+
     def cancel_operation(self, operation_id: str) -> operation_service_pb2.Operation:
-        """Stops waiting for it; what nobody else waits for is cancelled."""
+        """Stops the part of an operation that nobody else waits for."""
         request = operation_service_pb2.CancelOperationRequest(id=operation_id)
         return self._unary("CancelOperation", self._operations.CancelOperation, request).operation
 
@@ -247,6 +256,18 @@ class Connection:
     ) -> admin_service_pb2.ListQuarantineResponse:
         """What is quarantined."""
         return self._unary("ListQuarantine", self._admin.ListQuarantine, request)
+
+    def measure_regret(
+        self, request: admin_service_pb2.MeasureRegretRequest
+    ) -> admin_service_pb2.MeasureRegretResponse:
+        """Has selector rules judged at sizes between a Kernel's hints."""
+        return self._unary("MeasureRegret", self._admin.MeasureRegret, request)
+
+    def get_regret(
+        self, request: admin_service_pb2.GetRegretRequest
+    ) -> admin_service_pb2.GetRegretResponse:
+        """One page of what the rules lose."""
+        return self._unary("GetRegret", self._admin.GetRegret, request)
 
     def _unary(
         self,

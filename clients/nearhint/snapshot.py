@@ -15,7 +15,9 @@ from nearhint.launchers import LoadedKernel
 from nearhint_rules.artifact import ArtifactRef
 from nearhint_rules.guard import Aligned
 from nearhint_rules.plan import Launch, Plan
-from nearhint_rules.selection import FALLBACK, Selection, StepSelector
+from nearhint_rules.prediction import contenders
+from nearhint_rules.selection import FALLBACK, Selection
+from nearhint_rules.selectors import BoundSelector, Interpolated, rule_of
 from nearhint_rules.table import Table
 
 CHOICE_LIMIT = 4096
@@ -57,7 +59,7 @@ class Snapshot:
     generation: int
     tables: Mapping[str, Table]
     loaded: Mapping[ArtifactRef, LoadedKernel]
-    selectors: Mapping[int, StepSelector]
+    selectors: Mapping[int, BoundSelector]
     memo: dict[Any, Any] = field(default_factory=dict[Any, Any])
     _kernels: dict[tuple[str, int], LoadedKernel] = field(
         default_factory=dict[tuple[str, int], LoadedKernel]
@@ -122,11 +124,13 @@ def needed(table: Table) -> tuple[int, ...]:
     """The Variants that selection can answer with, by position.
 
     That is the default, what is pinned, and at each hint the ranked ones up to the first without
-    a Guard.
+    a Guard; with predictions, also whatever was nearly the best of some hint.
     """
     found = dict.fromkeys([table.default] if table.default >= 0 else [])
     pinned = {pin.variant for pin in table.pins}
     found |= dict.fromkeys(at for at, each in enumerate(table.variants) if each.id in pinned)
+    if isinstance(rule_of(table), Interpolated):
+        found |= dict.fromkeys(sorted(contenders(table)))
     for row in table.hints:
         for position, _ in row.ranked:
             found[position] = None

@@ -38,7 +38,7 @@ from nearhint_proto.v1 import (
 from nearhint_rules.canonical import content_hash
 from nearhint_rules.plan import Plan
 from nearhint_rules.program import Program
-from nearhint_rules.selection import select
+from nearhint_rules.selectors import select
 from nearhint_rules.table import Table
 
 TARGET_ID = "7a" * 32
@@ -71,6 +71,12 @@ class FakeStore:
         default_factory=dict[str, admin_service_pb2.ExplainKernelResponse]
     )
     answers: dict[str, Any] = field(default_factory=dict[str, Any])
+    regret_plans: dict[str, admin_service_pb2.MeasureRegretResponse] = field(
+        default_factory=dict[str, admin_service_pb2.MeasureRegretResponse]
+    )
+    regrets: dict[str, admin_service_pb2.GetRegretResponse] = field(
+        default_factory=dict[str, admin_service_pb2.GetRegretResponse]
+    )
 
 
 class FakeDaemon:
@@ -449,4 +455,33 @@ class _Admin(_Service, admin_service_pb2_grpc.AdminServiceServicer):
         return cast(
             "admin_service_pb2.ListQuarantineResponse",
             self.daemon.canned("ListQuarantine", request, context),
+        )
+
+    def MeasureRegret(  # noqa: N802
+        self, request: admin_service_pb2.MeasureRegretRequest, context: grpc.ServicerContext
+    ) -> admin_service_pb2.MeasureRegretResponse:
+        self.daemon.enter("MeasureRegret", request, context)
+        for kernel, planned in self.store.regret_plans.items():
+            if kernel.startswith(request.kernel):
+                return planned
+        context.abort(grpc.StatusCode.NOT_FOUND, "no such kernel")
+        raise AssertionError("abort raises")
+
+    def GetRegret(  # noqa: N802
+        self, request: admin_service_pb2.GetRegretRequest, context: grpc.ServicerContext
+    ) -> admin_service_pb2.GetRegretResponse:
+        self.daemon.enter("GetRegret", request, context)
+        known = self.store.regrets[request.kernel]
+        start = int(request.page_token or 0)
+        records = [
+            record
+            for record in known.records
+            if not request.selectors or record.selector in request.selectors
+        ]
+        end = start + (request.page_size or 100)
+        return admin_service_pb2.GetRegretResponse(
+            kernel=known.kernel,
+            symbols=known.symbols,
+            records=records[start:end],
+            next_page_token=str(end) if end < len(records) else "",
         )

@@ -20,6 +20,7 @@ from nearhint_daemon.compiling import COMPILE, Compiling
 from nearhint_daemon.config import Config
 from nearhint_daemon.devices import Bench, Devices
 from nearhint_daemon.errors import DaemonError, StoreReadOnly
+from nearhint_daemon.idle_regret import IdleRegret
 from nearhint_daemon.interventions import Interventions
 from nearhint_daemon.jobs import JobQueue, Priority
 from nearhint_daemon.ladders import Ladders
@@ -29,6 +30,7 @@ from nearhint_daemon.placing import Placer
 from nearhint_daemon.programs import LOWER, Programs
 from nearhint_daemon.publishing import Publisher
 from nearhint_daemon.quarantine import Quarantine
+from nearhint_daemon.regrets import REGRET, Regrets
 from nearhint_daemon.restoring import RESTORE, Restorer
 from nearhint_daemon.store import Store
 from nearhint_daemon.tables import TableIndex
@@ -44,6 +46,7 @@ VERSION = "0.1.0"
 COMPILE_WORKERS_LIMIT = 8
 USAGE_FLUSH_S = 5.0
 GAUGES_S = 5.0
+IDLE_LOOK_S = 15.0
 LAG_S = 0.25
 
 
@@ -196,6 +199,28 @@ class Core:
             clock=time.time,
             observer=self.metrics,
         )
+        self.regrets = Regrets(
+            self.store,
+            self.programs,
+            self.variants,
+            self.tables,
+            self.publisher,
+            self.workshop,
+            clock=time.time,
+            default_threads=threads,
+            on_judged=self.metrics.regret_judged,
+        )
+        self.idle_regret = IdleRegret(
+            self.store,
+            self.regrets,
+            self.tables,
+            self.jobs,
+            self.devices,
+            self.programs,
+            share=config.regret_share,
+            monotonic=time.monotonic,
+            chance=random.SystemRandom(),
+        )
         self.usage = Usage(
             self.store,
             self.programs,
@@ -224,12 +249,14 @@ class Core:
         self.jobs.handle(COMPILE, self.compiling.compile)
         self.jobs.handle(RESTORE, self.restorer.restore)
         self.jobs.handle(BANDWIDTH, self.bandwidths.measure)
+        self.jobs.handle(REGRET, self.regrets.measure)
         await self.jobs.start()
         self._spawn("usage", self._flush_usage())
         self._spawn("traffic", self._watch_traffic())
         self._spawn("gauges", self._set_gauges())
         self._spawn("lag", self._watch_lag())
         self._spawn("toolchain", self._check_toolchain())
+        self._spawn("regret", self._sample_regret())
 
     async def stop(self) -> None:
         """Stops work, keeps what was gathered, ends the workers, closes the store."""
@@ -308,6 +335,11 @@ class Core:
             self.metrics.generation.set(self.tables.change_seq)
             self.metrics.table_age_seconds.set(time.monotonic() - self.tables.published_at)
             await asyncio.sleep(GAUGES_S)
+
+    async def _sample_regret(self) -> None:
+        while True:
+            await asyncio.sleep(IDLE_LOOK_S)
+            await self.idle_regret.look()
 
     async def _watch_lag(self) -> None:
         while True:

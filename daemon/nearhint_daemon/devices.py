@@ -155,6 +155,11 @@ class Devices:
         if not any(slot.device == device or self._may_match(slot, device) for slot in slots):
             raise NoDevice("no device of this daemon matches the Target")
 
+    async def may_use(self, device: Device) -> bool:
+        """Whether the policy of a device of exactly this kind allows work on it now."""
+        slots = [slot for slot in self._slots.values() if slot.device == device]
+        return any([await self._may_run(slot) for slot in slots])
+
     async def names_for(self, device: Device) -> tuple[str, ...]:
         """Devices of exactly this kind; waits for workers that have not answered yet.
 

@@ -128,7 +128,7 @@ class Interventions:
         `TableUnknown`, or `GenerationGone` where it is no longer kept.
         """
         key = self._named.table_key(kernel, target)
-        earlier = self._tables.at(key, generation)
+        earlier = self._tables.selector(key, generation).table
         if earlier is None:
             raise GenerationGone(f"generation {generation} is no longer kept", field="generation")
         lines: list[str] = []

@@ -24,15 +24,18 @@ from nearhint_daemon.errors import STATUS_OF_CODE
 from nearhint_daemon.jobs import Priority
 from nearhint_daemon.store import Batch
 from nearhint_daemon.store.rows import JobRow
+from nearhint_rules.regret import Judgement
+from nearhint_rules.selectors import SELECTORS
 from nearhint_rules.table import Table
 
 RPC_BUCKETS = tuple(0.0005 * 2**n for n in range(15))
 COMPILE_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 SPREAD_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 SPEEDUP_BUCKETS = (0.5, 0.8, 0.95, 1.0, 1.05, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
+REGRET_BUCKETS = (0.0, 0.005, 0.01, 0.02, 0.05, 0.08, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 PHASES = ("lower", "schedule", "compile", "check", "verify", "bench", "copy")
 WORK_OUTCOMES = ("ok", "error", "timeout", "crash")
-JOB_KINDS = ("lower", "tune1", "tune2", "compile", "restore", "bandwidth")
+JOB_KINDS = ("lower", "tune1", "tune2", "compile", "restore", "bandwidth", "regret")
 JOB_OUTCOMES = ("done", "failed", "cancelled")
 WORKER_KINDS = ("compile", "bench")
 RESTART_REASONS = ("died", "hung", "start_failed", "cancelled", "recycled")
@@ -132,6 +135,14 @@ class Metrics:
             "nearhint_speedup_vs_baseline",
             "The Fallback's time over the first-ranked Variant's, at each published hint.",
             buckets=SPEEDUP_BUCKETS,
+            registry=registry,
+        )
+        self.regret = Histogram(
+            "nearhint_selection_regret_ratio",
+            "What a selector rule lost against the fastest, at each size between hints that was"
+            " measured.",
+            ("rule",),
+            buckets=REGRET_BUCKETS,
             registry=registry,
         )
         self.quarantined = Gauge(
@@ -253,6 +264,10 @@ class Metrics:
         """Hints that traffic left were let go."""
         self.hint_moves.labels("evicted").inc(count)
 
+    def regret_judged(self, judgement: Judgement) -> None:
+        """A rule was judged at a size."""
+        self.regret.labels(judgement.selector).observe(judgement.regret)
+
     def usage_reported(self, launches: Sequence[int], reasons: dict[str, int]) -> None:
         """A client reported launches by tier, and why Fallbacks ran."""
         for tier, count in zip(DISPATCH_TIERS, launches, strict=False):
@@ -266,6 +281,8 @@ class Metrics:
             self.launches.labels(tier)
         for reason in FALLBACK_REASONS:
             self.fallback_reasons.labels(reason)
+        for rule in SELECTORS:
+            self.regret.labels(rule)
         for kind in JOB_KINDS:
             for outcome in JOB_OUTCOMES:
                 self.jobs.labels(kind, outcome)

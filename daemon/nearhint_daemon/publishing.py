@@ -23,6 +23,7 @@ from nearhint_proto.v1 import types_pb2
 from nearhint_proto.v1 import worker_pb2 as pb
 from nearhint_rules.hints import bucket, to_evict
 from nearhint_rules.ranking import rank
+from nearhint_rules.selectors import DEFAULT_SELECTOR
 from nearhint_rules.table import HINT_LIMIT, HintRow, Table, Timing, Variant
 
 RANKED_LIMIT = 16
@@ -109,10 +110,11 @@ class Publisher:
             table = with_hint(table, task.dims, task.fallback.id, timed, tier=tier)
             evicted = self._evicted(table, task)
             kept = tuple(row for row in table.hints if row.dims not in evicted)
-            table = compacted(replace(table, hints=kept, reason=""))
+            table = replace(table, hints=kept, reason="", selector=DEFAULT_SELECTOR)
+            table = compacted(table)
             if evicted:
                 await self._forget(key, evicted)
-            measurements = self._measurements(task, timed)
+            measurements = self.measurements(task, timed)
             return await self._tables.publish(table, measurements, hint=task.dims)
 
     async def edit(self, key: TableKey, change: Callable[[Table], Edit]) -> Edited:
@@ -207,7 +209,8 @@ class Publisher:
             for kind in ("tune1", "tune2")
         ]
 
-    def _measurements(self, task: Task, timed: Timed) -> list[MeasurementRow]:
+    def measurements(self, task: Task, timed: Timed) -> list[MeasurementRow]:
+        """What was timed, as rows that are still to be written."""
         now = self._clock()
 
         def row(
@@ -256,6 +259,7 @@ def _empty(key: TableKey, symbols: Sequence[str], *, reason: str = "") -> Table:
         generation=0,
         reason=reason,
         namespace=namespace,
+        selector=DEFAULT_SELECTOR,
     )
 
 

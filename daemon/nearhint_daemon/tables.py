@@ -17,6 +17,7 @@ from nearhint_daemon.store import Reading, Store, Writing, queries
 from nearhint_daemon.store.rows import MeasurementRow, TableRow
 from nearhint_proto import convert
 from nearhint_proto.v1 import types_pb2
+from nearhint_rules.selectors import Selector
 from nearhint_rules.table import Table
 
 DECODED_LIMIT = 256
@@ -71,7 +72,7 @@ class TableIndex:
         self._on_publish = on_publish
         self._entries: dict[TableKey, Entry] = {}
         self._targets: dict[tuple[str, str], tuple[str, ...]] = {}
-        self._decoded: OrderedDict[tuple[TableKey, int], Table] = OrderedDict()
+        self._decoded: OrderedDict[tuple[TableKey, int], Selector] = OrderedDict()
         self._watchers: set[Watcher] = set()
         self.change_seq = 0
         self.published_at = time.monotonic()
@@ -90,6 +91,10 @@ class TableIndex:
         """The newest Table as it was written."""
         return self._entries.get(key)
 
+    def every_key(self) -> tuple[TableKey, ...]:
+        """The keys of all Tables."""
+        return tuple(self._entries)
+
     def of_kernel(self, namespace: str, kernel: str) -> tuple[TableKey, ...]:
         """The keys of a Kernel's Tables, one a Target."""
         targets = self._targets.get((namespace, kernel), ())
@@ -105,20 +110,19 @@ class TableIndex:
 
     def newest(self, key: TableKey) -> Table | None:
         """The newest Table."""
-        entry = self._entries.get(key)
-        return None if entry is None else self._decode(key, entry.generation, entry.message)
+        return self.selector(key).table
 
-    def at(self, key: TableKey, generation: int) -> Table | None:
-        """The Table that was the newest at `generation` of the store.
+    def selector(self, key: TableKey, generation: int = 0) -> Selector:
+        """Selection from the Table that was the newest at `generation` of the store, or is (0).
 
         Raises `GenerationGone` if it is no longer kept, or `generation` is yet to come.
         """
         entry = self._entries.get(key)
         if entry is None:
-            return None
+            return _NO_TABLE
         if generation > self.change_seq:
             raise GenerationGone(f"generation {generation} is yet to come", field="generation")
-        if entry.generation <= generation:
+        if not generation or entry.generation <= generation:
             return self._decode(key, entry.generation, entry.message)
         row = self._store.read_now(lambda reading: queries.table_at(reading, *key, generation))
         if row is None:
@@ -224,13 +228,16 @@ class TableIndex:
             return batch, min(cursor, behind) if batch else behind
         return batch, self.change_seq
 
-    def _decode(self, key: TableKey, generation: int, message: bytes) -> Table:
+    def _decode(self, key: TableKey, generation: int, message: bytes) -> Selector:
         found = self._decoded.get((key, generation))
         if found is not None:
             self._decoded.move_to_end((key, generation))
             return found
         table = convert.table_from_proto(types_pb2.Table.FromString(message))
-        self._decoded[key, generation] = table
+        selector = self._decoded[key, generation] = Selector(table)
         if len(self._decoded) > DECODED_LIMIT:
             self._decoded.popitem(last=False)
-        return table
+        return selector
+
+
+_NO_TABLE = Selector(None)

@@ -9,6 +9,8 @@ from nearhint_daemon.errors import HintUnreachable
 from nearhint_daemon.store.rows import FallbackRow, KernelRow
 from nearhint_daemon.tables import TableKey
 from nearhint_daemon.turns import Order
+from nearhint_proto import convert
+from nearhint_proto.v1 import types_pb2
 from nearhint_rules import expr as ex
 from nearhint_rules.errors import InvalidExpression
 from nearhint_rules.hints import witness
@@ -39,6 +41,12 @@ class Task:
     def named_dims(self) -> dict[str, int]:
         """The hint by the Kernel's symbols."""
         return dict(zip(self.kernel.symbols.split(), self.dims, strict=True))
+
+
+def needed_bytes(kernel: KernelRow, sizes: Mapping[str, int]) -> int:
+    """Bytes that a Kernel reads and writes at sizes of its symbols."""
+    moved = (types_pb2.Expr.FromString(each) for each in (kernel.bytes_read, kernel.bytes_written))
+    return sum(ex.evaluate(convert.expr_from_proto(each), sizes) for each in moved)
 
 
 def reach(

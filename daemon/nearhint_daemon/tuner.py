@@ -31,14 +31,13 @@ from nearhint_daemon.quarantine import Quarantine
 from nearhint_daemon.store import Store
 from nearhint_daemon.store.rows import FallbackRow, JobRow, VariantRow
 from nearhint_daemon.tables import TableIndex, TableKey
-from nearhint_daemon.tasks import Task, reach
+from nearhint_daemon.tasks import Task, needed_bytes, reach
 from nearhint_daemon.variants import LOST, Variants
 from nearhint_daemon.workers.errors import WorkerLost
 from nearhint_daemon.workshop import Effort, Workshop
 from nearhint_proto import convert
-from nearhint_proto.v1 import program_pb2, types_pb2
+from nearhint_proto.v1 import program_pb2
 from nearhint_proto.v1 import worker_pb2 as pb
-from nearhint_rules import expr as ex
 from nearhint_rules.errors import InvalidExpression
 from nearhint_rules.hints import bucket
 from nearhint_rules.table import HintRow, is_complete
@@ -210,11 +209,7 @@ class Tuner:
             order=(row.priority, row.stage),
             stage=row.stage,
         )
-        moved = (
-            types_pb2.Expr.FromString(each) for each in (kernel.bytes_read, kernel.bytes_written)
-        )
-        needed = sum(ex.evaluate(convert.expr_from_proto(each), task.named_dims) for each in moved)
-        if needed > self._workshop.limits.measure_memory_bytes:
+        if needed_bytes(kernel, task.named_dims) > self._workshop.limits.measure_memory_bytes:
             raise HintTooLarge("the hint's tensors would take more memory than measuring may use")
         return task
 

@@ -28,6 +28,7 @@ from nearhint_proto.v1 import kernel_service_pb2
 from nearhint_proto.v1 import types_pb2 as pb
 from nearhint_rules.errors import InvalidMessage, InvalidTable
 from nearhint_rules.selection import FALLBACK, Selection
+from nearhint_rules.selectors import rule_name
 from nearhint_rules.table import (
     HINT_LIMIT,
     PIN_LIMIT,
@@ -44,6 +45,7 @@ FALLBACK_LIMIT = 4096
 SCHEDULE_LIMIT = 4096
 REASON_LIMIT = 1024
 NAMESPACE_LIMIT = 256
+SELECTOR_LIMIT = 64
 GENERATION_LIMIT = 2**63 - 1
 TIER_LIMIT = 3
 
@@ -182,6 +184,7 @@ def table_to_proto(table: Table) -> pb.Table:
         signature=table.signature,
         key_id=table.key_id,
         pins=map(pin_to_proto, table.pins),
+        selector=table.selector,
     )
 
 
@@ -220,6 +223,7 @@ def table_from_proto(message: pb.Table) -> Table:
                 pin_from_proto(pin, field=f"pins[{position}]")
                 for position, pin in enumerate(message.pins)
             ),
+            selector=check_text(message.selector, SELECTOR_LIMIT, "selector"),
         )
         check(table)
     except InvalidMessage as problem:
@@ -240,6 +244,7 @@ def selection_to_proto(selection: Selection, table: Table | None) -> kernel_serv
         reason=selection.reason,
         generation=selection.generation,
         tier=selection.tier,
+        selector="" if table is None else rule_name(table),
     )
 
 

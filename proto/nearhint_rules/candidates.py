@@ -124,6 +124,16 @@ class Candidates:
                     needs |= self.size_facts.bit(fact)
             self._needs.append(needs)
 
+    def needs(self, position: int) -> int:
+        """The size facts that a Variant needs, as bits."""
+        return self._needs[position]
+
+    def pointers(self, position: int) -> tuple[tuple[Aligned, ...], int, int]:
+        """A Variant's pointer facts, and their bits as `Candidate.bit` and `.implied`."""
+        facts = self._variants[position]
+        at = self._sets[facts]
+        return facts, 1 << at, self.implied[at]
+
     def row(self, hint: HintRow) -> Row:
         """A hint that is complete for the Fallback."""
         timing = dict(hint.fallbacks)[self._fallback]
@@ -138,15 +148,14 @@ class Candidates:
         )
 
     def _candidate(self, position: int, timing: Timing, fallback: Timing) -> Candidate:
-        pointer_facts = self._variants[position]
-        at = self._sets[pointer_facts]
+        pointer_facts, bit, implied = self.pointers(position)
         return Candidate(
             position,
             timing.median_ns,
             self._needs[position],
             pointer_facts,
-            1 << at,
-            self.implied[at],
+            bit,
+            implied,
             beats(timing, fallback),
         )
 

@@ -5,7 +5,8 @@ nearest, and their order. The hints are bound in the order that `Metric.preferre
 among equally distant ones the earlier is nearer.
 
 `SizeRatio` is the rule of this project: the product over the symbols of max(d, h) / min(d, h),
-compared exactly. `ArgumentShapes` is the rule it started from, kept bit for bit.
+compared exactly. `ArgumentShapes` is the rule it started from, kept bit for bit. `Floored`,
+`Volume` and `Middle` are what others in the field use, to compare with.
 """
 
 from __future__ import annotations
@@ -65,46 +66,57 @@ class SizeRatio:
             reverse=True,
         )
 
-    def bind(self, symbols: tuple[str, ...], hints: Sequence[Dims]) -> BoundMetric:
+    def bind(self, symbols: tuple[str, ...], hints: Sequence[Dims]) -> BoundRatio:
         """The distances to `hints`."""
-        return _BoundRatio(hints)
+        return BoundRatio(hints)
 
 
 SIZE_RATIO = SizeRatio()
 
-_UNIT = 1 << 16
+LANE_UNIT = 1 << 16
+"""What a log2 distance of 1 is in the lanes of `BoundRatio`."""
 _LANE = 32
 
 
-class _BoundRatio:
+class BoundRatio:
     """Finds the nearest hint with one big integer, and decides between close ones exactly.
 
     The integer has a lane of 32 bits for each hint, which holds its log2 distance in units of
     2^-16, rounded. Between two neighbouring sizes of a symbol's hints the lanes are linear in
     log2 of the call's size: one product and one sum a symbol give the distances to all hints.
-    Hints that rounding cannot tell apart are compared as fractions.
+    Hints that rounding cannot tell apart are compared as fractions. `zero` is the distance 0,
+    `slack` what rounding may add up to.
     """
 
-    __slots__ = ("_axes", "_bias", "_hints", "_lanes", "_slack")
+    __slots__ = ("_axes", "_bias", "_hints", "_lanes", "slack", "zero")
 
     def __init__(self, hints: Sequence[Dims]) -> None:
         self._hints = list(hints)
         self._axes = [_axis(sizes) for sizes in zip(*hints, strict=True)]
         # Each symbol rounds the call's log2 and the hint's; the bias keeps every lane positive.
-        self._slack = 4 * len(self._axes)
-        self._bias = sum(2 * len(self._axes) << (_LANE * lane) for lane in range(len(hints)))
+        self.slack = 4 * len(self._axes)
+        self.zero = 2 * len(self._axes)
+        self._bias = sum(self.zero << (_LANE * lane) for lane in range(len(hints)))
         self._lanes = Struct(f"<{len(hints)}I")
 
     def nearest(self, dims: Dims) -> int:
+        """The position of the nearest hint."""
+        return self.nearest_in(self.lanes(dims), dims)
+
+    def lanes(self, dims: Dims) -> tuple[int, ...]:
+        """The log2 distance to each hint in units of 2^-16, rounded, plus `zero`."""
         total = self._bias
         log2 = math.log2
         for (sizes, cells), size in zip(self._axes, dims, strict=True):
             constant, slope = cells[bisect_left(sizes, size)]
-            total += constant + slope * int(log2(size) * _UNIT + 0.5)
-        lanes = self._lanes.unpack(total.to_bytes(self._lanes.size, "little"))
+            total += constant + slope * int(log2(size) * LANE_UNIT + 0.5)
+        return self._lanes.unpack(total.to_bytes(self._lanes.size, "little"))
+
+    def nearest_in(self, lanes: Sequence[int], dims: Dims) -> int:
+        """The nearest hint, where the distances of `dims` are known."""
         least = min(lanes)
         best = lanes.index(least)
-        bound = least + self._slack
+        bound = least + self.slack
         if min(lanes[:best], default=bound + 1) > bound < min(lanes[best + 1 :], default=bound + 1):
             return best
         return self._nearest_of([at for at, lane in enumerate(lanes) if lane <= bound], dims)
@@ -119,6 +131,7 @@ class _BoundRatio:
         return best
 
     def order(self, dims: Dims) -> list[int]:
+        """The hints' positions, nearest first."""
         ratios = [Fraction(*_ratio(dims, hint)) for hint in self._hints]
         return sorted(range(len(ratios)), key=ratios.__getitem__)
 
@@ -130,7 +143,7 @@ def _axis(hints: Sequence[int]) -> tuple[list[int], list[tuple[int, int]]]:
     and log2 h - log2 d for those above.
     """
     sizes = sorted(set(hints))
-    logs = [round(math.log2(hint) * _UNIT) for hint in hints]
+    logs = [round(math.log2(hint) * LANE_UNIT) for hint in hints]
     constant = sum(log << (_LANE * lane) for lane, log in enumerate(logs))
     slope = -sum(1 << (_LANE * lane) for lane in range(len(hints)))
     cells = [(constant, slope)]
@@ -146,6 +159,95 @@ def _axis(hints: Sequence[int]) -> tuple[list[int], list[tuple[int, int]]]:
 def _ratio(dims: Dims, hint: Dims) -> tuple[int, int]:
     """The product of max(d, h) / min(d, h), as numerator and denominator."""
     return math.prod(map(max, dims, hint)), math.prod(map(min, dims, hint))
+
+
+@dataclass(frozen=True, slots=True)
+class Floored:
+    """`SizeRatio` to the sizes floored to powers of two, so that hints below are nearer."""
+
+    def preferred(self, hints: Sequence[Dims]) -> list[int]:
+        """As `SizeRatio`."""
+        return SIZE_RATIO.preferred(hints)
+
+    def bind(self, symbols: tuple[str, ...], hints: Sequence[Dims]) -> BoundMetric:
+        """The distances to `hints`."""
+        return _BoundFloored(BoundRatio(hints))
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """The ratio of the numbers of elements, compared exactly; ties as with `SizeRatio`."""
+
+    def preferred(self, hints: Sequence[Dims]) -> list[int]:
+        """As `SizeRatio`."""
+        return SIZE_RATIO.preferred(hints)
+
+    def bind(self, symbols: tuple[str, ...], hints: Sequence[Dims]) -> BoundMetric:
+        """The distances to `hints`."""
+        return _BoundVolume(BoundRatio([(math.prod(hint),) for hint in hints]))
+
+
+@dataclass(frozen=True, slots=True)
+class Middle:
+    """One hint for all sizes: the middle one by elements, then those nearest to it."""
+
+    def preferred(self, hints: Sequence[Dims]) -> list[int]:
+        """The order that serves all sizes."""
+        order = SIZE_RATIO.preferred(hints)
+        if not order:
+            return order
+        middle = hints[order[len(order) // 2]]
+        return sorted(order, key=lambda position: Fraction(*_ratio(middle, hints[position])))
+
+    def bind(self, symbols: tuple[str, ...], hints: Sequence[Dims]) -> BoundMetric:
+        """The same order for all sizes."""
+        return _BoundMiddle(len(hints))
+
+
+FLOORED, VOLUME, MIDDLE = Floored(), Volume(), Middle()
+
+
+class _BoundFloored:
+    __slots__ = ("_ratios",)
+
+    def __init__(self, ratios: BoundRatio) -> None:
+        self._ratios = ratios
+
+    def nearest(self, dims: Dims) -> int:
+        return self._ratios.nearest(_floored(dims))
+
+    def order(self, dims: Dims) -> list[int]:
+        return self._ratios.order(_floored(dims))
+
+
+def _floored(dims: Dims) -> Dims:
+    return tuple([1 << (size.bit_length() - 1) for size in dims])
+
+
+class _BoundVolume:
+    __slots__ = ("_ratios",)
+
+    def __init__(self, ratios: BoundRatio) -> None:
+        self._ratios = ratios
+
+    def nearest(self, dims: Dims) -> int:
+        return self._ratios.nearest((math.prod(dims),))
+
+    def order(self, dims: Dims) -> list[int]:
+        return self._ratios.order((math.prod(dims),))
+
+
+class _BoundMiddle:
+    __slots__ = ("_count",)
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def nearest(self, dims: Dims) -> int:
+        return 0
+
+    def order(self, dims: Dims) -> list[int]:
+        return list(range(self._count))
 
 
 def argument_shapes_distance(first: Shapes, second: Shapes) -> float:

@@ -1,14 +1,13 @@
-"""Selection: what runs at given sizes, a Variant or the Fallback, and why.
+"""Selection: what runs at given sizes, a Variant or the Fallback, and why; by the nearest hint.
 
-    select(table, dims, fallback=...)     one question, answered from nothing but the Table
-    Selector(table).step(fallback)        the hot path: remembers, and settles sizes once
     StepSelector.choice(dims) -> Choice   what the sizes decide; `Choice.pick(addresses)` the rest
 
 The rules, in their order: no elements, no launch. Only hints where the default Variant and this
 step's Fallback are measured count. The nearest such hint that has a Variant whose Guard holds
 answers, with its best-ranked such Variant; unless it is beyond the cut-off, or the Variant does
 not beat the Fallback there beyond noise. What an operator pinned comes before that answer. The
-same Table gives the same answer in every process.
+same Table gives the same answer in every process. Which hint is nearest is a `Metric`;
+`selectors.py` has the other rules, and asks by a Table's own.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from nearhint_rules.candidates import Candidate, Candidates, Row
-from nearhint_rules.errors import InvalidMessage
 from nearhint_rules.guard import Aligned
 from nearhint_rules.hints import bucket
 from nearhint_rules.metrics import SIZE_RATIO, Dims, Metric
@@ -27,13 +25,13 @@ from nearhint_rules.table import Table, is_complete
 
 FALLBACK = -1
 """`Selection.variant` where the Fallback is the answer."""
-ASSUMED_ALIGNMENT = 16
-"""Bytes that every parameter is taken to be aligned to where its address is not given."""
 REMEMBERED_LIMIT = 1024
 """Sizes that a `StepSelector` remembers, at least; at most twice as many."""
 
 REASONS: Mapping[str, str] = {
     "winner": "the best-ranked eligible Variant at the nearest hint",
+    "predicted": "the eligible Variant that is predicted to be fastest at these sizes",
+    "predicted_fallback": "no eligible Variant is predicted to beat the Fallback beyond noise",
     "fallback_wins": "the best-ranked eligible Variant does not beat the Fallback beyond noise",
     "beyond_cutoff_default": "no hint is near enough; the default Variant won at the nearest",
     "beyond_cutoff_fallback": "no hint is near enough; the default Variant did not win there",
@@ -53,7 +51,8 @@ class Selection(NamedTuple):
     `variant` is a position in `Table.variants`, or `FALLBACK`. `hint` is where the answer came
     from, empty if from none; `distance` is the log2 distance to it. `expected_regret` is the
     relative loss against the fastest that may run, known where the search has ended at these very
-    sizes. `tier` is the tier that serves: 0 for a Fallback by lack of anything better.
+    sizes, and estimated where times are predicted. `tier` is the tier that serves: 0 for a
+    Fallback by lack of anything better.
     """
 
     variant: int
@@ -91,49 +90,6 @@ class Choice(NamedTuple):
             else:
                 return selection
         return self.alternatives[-1][1]
-
-
-def select(
-    table: Table | None,
-    dims: Sequence[int],
-    *,
-    fallback: str,
-    alignments: Sequence[int] | None = None,
-    metric: Metric = SIZE_RATIO,
-) -> Selection:
-    """What runs at `dims` (the Kernel's sizes, in symbol order) for the step with this Fallback.
-
-    `alignments` are the parameters' addresses, or their alignments in bytes (powers of two); where
-    it is None, every parameter is taken to be aligned to `ASSUMED_ALIGNMENT`. Raises
-    `InvalidMessage` for the wrong number of sizes.
-    """
-    if table is not None and len(dims) != len(table.symbols):
-        raise InvalidMessage("dims", f"{len(dims)} sizes for {len(table.symbols)} symbols")
-    choice = StepSelector(table, fallback, metric=metric).prepare(tuple(dims))
-    if alignments is not None:
-        return choice.pick(alignments)
-    last = max((fact.parameter for facts, _ in choice.alternatives for fact in facts), default=-1)
-    return choice.pick([ASSUMED_ALIGNMENT] * (last + 1))
-
-
-def prepare(table: Table | None, dims: Sequence[int], fallback: str) -> Choice:
-    """What the sizes decide; a one-off `StepSelector(table, fallback).prepare(dims)`."""
-    return StepSelector(table, fallback).prepare(tuple(dims))
-
-
-class Selector:
-    """Selection from one Table, for all steps that launch its Kernel. Safe under threads."""
-
-    __slots__ = ("_steps", "table")
-
-    def __init__(self, table: Table | None) -> None:
-        self.table = table
-        self._steps: dict[str, StepSelector] = {}
-
-    def step(self, fallback: str) -> StepSelector:
-        """The selector of the steps with this Fallback, always the same one."""
-        found = self._steps.get(fallback)
-        return found or self._steps.setdefault(fallback, StepSelector(self.table, fallback))
 
 
 class StepSelector:
@@ -231,7 +187,7 @@ class StepSelector:
             row = self._rows[at] or self._row(at)
             eligible = [each for each in row.candidates if not each.needs & missing]
             if eligible:
-                distance, is_beyond = _log2_distance(dims, row.dims, self._cutoff)
+                distance, is_beyond = log2_distance(dims, row.dims, self._cutoff)
                 if is_beyond:
                     # The default Variant first: whoever else is eligible only makes this hint the
                     # one that answers.
@@ -292,7 +248,7 @@ def _settled_reason(table: Table | None, fallback: str) -> str:
     return ""
 
 
-def _log2_distance(dims: Dims, hint: Dims, cutoff: int) -> tuple[float, bool]:
+def log2_distance(dims: Dims, hint: Dims, cutoff: int) -> tuple[float, bool]:
     """The log2 distance, and whether a ratio is above `cutoff` in any symbol."""
     larger = smaller = 1
     is_beyond = False

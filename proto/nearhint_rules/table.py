@@ -73,7 +73,8 @@ class Table:
 
     `default` is the position of the default Variant (-1: none verified). `cutoff` is a ratio per
     symbol. `reason` says why there is no Variant, if there is none and there will be none. `pins`
-    win over every rule of selection; see `pins.Pins`.
+    win over every rule of selection; see `pins.Pins`. `selector` names the rule that serves
+    (`selectors.SELECTORS`); empty for "nearest".
     """
 
     kernel: str
@@ -89,6 +90,7 @@ class Table:
     signature: bytes = b""
     key_id: str = ""
     pins: tuple[Pin, ...] = ()
+    selector: str = ""
 
 
 def is_complete(row: HintRow, default: int, fallback: str) -> bool:

@@ -2,15 +2,17 @@
 
     python tests/benchmarks/selection.py [--json] [--hints N] [--symbols N]
 
-Remembered: the sizes were asked for before; the time is that of `StepSelector.choice` and
+Remembered: the sizes were asked for before; the time is that of `BoundSelector.choice` and
 `Choice.pick`. New: the sizes were not; nothing is remembered. Each figure is the median over
-batches of the batch's mean, the loop's own cost included. The bars are 1 us and 10 us.
+batches of the batch's mean, the loop's own cost included. The bars are 1 us and 10 us for the rule
+`nearest`, 2 us and 25 us for `interpolated`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import platform
 import random
 import statistics
@@ -19,9 +21,11 @@ import time
 from collections.abc import Callable, Sequence
 
 from nearhint_rules import expr as ex
-from nearhint_rules.artifact import ArtifactRef, CpuLaunch
+from nearhint_rules.artifact import ArtifactRef, CudaLaunch
 from nearhint_rules.guard import Aligned, AtMost, Divisible, Equals, Fact, Guard
-from nearhint_rules.selection import Choice, Selector, StepSelector
+from nearhint_rules.ranking import rank
+from nearhint_rules.selection import Choice
+from nearhint_rules.selectors import SELECTORS
 from nearhint_rules.table import HintRow, Table, Timing, Variant, check
 
 STEP = "f" * 64
@@ -43,21 +47,23 @@ def build_table(*, hints: int, symbols: int, rng: random.Random) -> Table:
         (Equals(inner, 384), Divisible(whole, 64)),
         (AtMost(whole, 2**31 - 1),),
     ]
-    artifact = ArtifactRef("a" * 64, 4096, CpuLaunch("kernel", whole, 16384))
+    blocks = [256 << number for number in range(len(guards))]
     variants = tuple(
-        Variant(f"{number:064x}", f"(schedule {number})", Guard(facts), artifact)
-        for number, facts in enumerate(guards)
+        Variant(f"{number:064x}", f"(schedule {number})", Guard(facts), _artifact(whole, block))
+        for number, (facts, block) in enumerate(zip(guards, blocks, strict=True))
     )
     places: set[tuple[int, ...]] = set()
     while len(places) < hints:
         places.add(tuple(1 << rng.randrange(LARGEST.bit_length()) for _ in range(symbols)))
     rows: list[HintRow] = []
     for dims in sorted(places):
-        order = rng.sample(range(len(variants)), len(variants))
-        ranked = tuple(
-            (at, Timing(1000 + 100 * place, 0.003, 21)) for place, at in enumerate(order)
-        )
-        rows.append(HintRow(dims, ranked, ((STEP, Timing(2000, 0.003, 21)),), tier=2))
+        elements = math.prod(dims)
+        timings = {
+            at: Timing(1500 + block // 4 + elements // 2000 + (5 - at) * (elements // 20000), 0.003)
+            for at, block in enumerate(blocks)
+        }
+        fallback = Timing(round(4000 + elements / 500), 0.003)
+        rows.append(HintRow(dims, rank(timings, default=0), ((STEP, fallback),), tier=2))
     table = Table(
         kernel="1" * 64,
         target="2" * 64,
@@ -73,6 +79,12 @@ def build_table(*, hints: int, symbols: int, rng: random.Random) -> Table:
     return table
 
 
+def _artifact(elements: ex.Expr, block: int) -> ArtifactRef:
+    grid = ex.floordiv(ex.add(elements, block - 1), block)
+    launch = CudaLaunch("kernel", (), (grid, ex.ONE, ex.ONE), 4, 0, 90)
+    return ArtifactRef("a" * 64, 4096, launch)
+
+
 def median_us(
     batch: Callable[[Sequence[tuple[int, ...]]], None], rng: random.Random, symbols: int
 ) -> float:
@@ -86,12 +98,12 @@ def median_us(
     return statistics.median(means)
 
 
-def measure(*, hints: int, symbols: int) -> dict[str, float]:
-    """Medians in microseconds, by what was asked."""
+def measure(rule: str, *, hints: int, symbols: int) -> dict[str, float]:
+    """Medians in microseconds by what was asked, and the share of new sizes that were predicted."""
     rng = random.Random(20261121)
     table = build_table(hints=hints, symbols=symbols, rng=rng)
     addresses = [4096, 4112, 4128]
-    step: StepSelector = Selector(table).step(STEP)
+    step = SELECTORS[rule].bind(table, STEP)
     known = [tuple(rng.randint(1, LARGEST) for _ in range(symbols)) for _ in range(BATCH)]
     choices: list[Choice] = [step.choice(dims) for dims in known]
     assert len(choices) == BATCH
@@ -105,12 +117,14 @@ def measure(*, hints: int, symbols: int) -> dict[str, float]:
             step.prepare(dims).pick(addresses)
 
     def construct(_: Sequence[tuple[int, ...]]) -> None:
-        Selector(table).step(STEP)
+        SELECTORS[rule].bind(table, STEP)
 
+    predicted = sum(choice.pick(addresses).reason.startswith("predicted") for choice in choices)
     return {
         "remembered_us": median_us(remembered, rng, symbols),
         "new_us": median_us(new, rng, symbols),
         "construct_us": median_us(construct, rng, symbols) * BATCH,
+        "predicted_share": predicted / BATCH,
     }
 
 
@@ -134,7 +148,8 @@ def main() -> int:
     parser.add_argument("--hints", type=int, default=32)
     parser.add_argument("--symbols", type=int, default=3)
     options = parser.parse_args()
-    found = measure(hints=options.hints, symbols=options.symbols)
+    rules = ("nearest", "interpolated")
+    found = {rule: measure(rule, hints=options.hints, symbols=options.symbols) for rule in rules}
     if options.json:
         report = {"machine": machine(), "hints": options.hints, "symbols": options.symbols, **found}
         print(json.dumps(report))
@@ -142,8 +157,9 @@ def main() -> int:
     print(
         f"{machine()}; {options.hints} hints, {options.symbols} symbols; medians", file=sys.stderr
     )
-    for name, value in found.items():
-        print(f"{name:16} {value:8.3f}")
+    for rule, figures in found.items():
+        for name, value in figures.items():
+            print(f"{rule:14} {name:16} {value:9.3f}")
     return 0
 
 

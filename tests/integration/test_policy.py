@@ -17,6 +17,7 @@ from nearhint_proto.v1 import (
     kernel_service_pb2,
     operation_service_pb2,
 )
+from nearhint_rules.selectors import DEFAULT_SELECTOR
 
 NEVER = admin_service_pb2.DEVICE_POLICY_NEVER
 ALWAYS = admin_service_pb2.DEVICE_POLICY_ALWAYS
@@ -118,6 +119,7 @@ def test_a_thin_client_is_told_what_runs_and_why(tmp_path: Path) -> None:
             (selection,) = answer.selections
             assert (selection.variant.schedule, selection.reason) == (SCHEDULES[1], "winner")
             assert list(selection.hint) == [64]
+            assert selection.selector == DEFAULT_SELECTOR
             # All ranks may ask for one generation, whatever is published meanwhile.
             await daemon.client.tuned(registered, 1024)
             old = await daemon.client.kernels.Select(
@@ -128,6 +130,33 @@ def test_a_thin_client_is_told_what_runs_and_why(tmp_path: Path) -> None:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await daemon.client.kernels.Select(ask(70, generation=10**9), timeout=20)
             assert details(caught.value)["reason"] == "GENERATION_GONE"
+
+    asyncio.run(scenario())
+
+
+def test_explain_tells_the_rule_and_the_times_that_it_predicted(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            registered = await daemon.client.register(chain(1))
+            for size in (64, 256, 1024):
+                await daemon.client.tuned(registered, size)
+            request = admin_service_pb2.ExplainKernelRequest(
+                kernel=registered.plan.steps[0].launch.kernel
+            )
+            dim = request.dims.dims.add()
+            dim.symbol, dim.value = "k0", 300
+            answer = await daemon.client.admin.ExplainKernel(request, timeout=20)
+            selection = answer.selections[registered.target_id]
+            assert (selection.selector, selection.reason) == ("interpolated", "predicted")
+            assert answer.tables[0].selector == "interpolated"
+            times = [each.time_ns for each in selection.predictions]
+            assert times == sorted(times)
+            assert selection.predictions[0].variant_id == selection.variant.id
+            assert "" in {each.variant_id for each in selection.predictions}
+            dim.value = 256
+            answer = await daemon.client.admin.ExplainKernel(request, timeout=20)
+            measured = answer.selections[registered.target_id]
+            assert (measured.reason, len(measured.predictions)) == ("winner", 0)
 
     asyncio.run(scenario())
 

@@ -24,6 +24,8 @@ from nearhint_proto import convert
 from nearhint_proto.v1 import admin_service_pb2, kernel_service_pb2, operation_service_pb2
 from nearhint_rules.canonical import content_hash
 from nearhint_rules.program import Program
+from nearhint_rules.regret import regret
+from nearhint_rules.selectors import SELECTORS
 
 DONE = operation_service_pb2.OPERATION_STATE_DONE
 DEVICE_LIMIT_S = 60.0
@@ -138,6 +140,38 @@ def test_explain_prints_what_share_of_a_copys_bandwidth_is_reached(daemon: Daemo
     assert "reads    (* 4 k0) = 16,384 bytes" in printed
     assert f"{100 * hint['ranked'][0]['share_of_copy_bandwidth']:.1f}" in printed
     assert "not known" not in printed
+
+
+def test_regret_is_measured_on_the_device_and_known_afterwards(daemon: DaemonProcess) -> None:
+    kernels: list[str] = []
+
+    async def tune(client: Client, device: admin_service_pb2.DeviceStatus) -> None:
+        registered = await register(client, chain(1), device)
+        await client.tuned(registered, 64, 2048)
+        kernels.append(registered.plan.steps[0].launch.kernel)
+
+    run(daemon, tune)
+    measurements = daemon.status().measurements
+    arguments = ["regret", kernels[0], "--sizes", "5", "--address", daemon.address]
+    answer = CliRunner().invoke(main, [*arguments, "--json"])
+    assert answer.exit_code == 0, answer.output
+    report = json.loads(answer.stdout)
+    (table,) = report["tables"]
+    assert (table["sizes"], table["not_measured"]) == (5, 0)
+    sizes = {record["dims"]["k0"] for record in table["records"]}
+    assert len(sizes) == 5
+    assert not {64, 2048} & sizes
+    assert {rule["selector"] for rule in report["rules"]} == set(SELECTORS)
+    for record in table["records"]:
+        assert record["regret"] == regret(record["served_ns"], record["best_ns"]) >= 0
+    for rule in report["rules"]:
+        assert 0 < rule["efficiency_geometric_mean"] <= 1
+        assert 0 <= rule["regret_mean"] <= rule["regret_worst"]
+    measured = daemon.status().measurements
+    assert measured >= measurements + 2 * 5
+    printed = CliRunner().invoke(main, arguments)
+    assert "interpolated (serves)" in printed.stdout
+    assert daemon.status().measurements == measured
 
 
 def test_workers_die_with_a_killed_daemon(daemon: DaemonProcess) -> None:

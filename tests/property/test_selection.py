@@ -15,7 +15,8 @@ from nearhint_rules.guard import Aligned, AtMost, Divisible, Equals, Guard
 from nearhint_rules.hints import bucket, covered
 from nearhint_rules.metrics import SIZE_RATIO
 from nearhint_rules.ranking import beats, rank
-from nearhint_rules.selection import FALLBACK, REASONS, Selection, Selector, prepare, select
+from nearhint_rules.selection import FALLBACK, REASONS, Selection
+from nearhint_rules.selectors import Selector, prepare, select
 from nearhint_rules.table import HintRow, Table, Timing
 
 STEP = FALLBACKS[0]

@@ -15,7 +15,8 @@ from nearhint_rules.artifact import ArtifactRef, CpuLaunch
 from nearhint_rules.canonical import content_hash
 from nearhint_rules.expr import Sym
 from nearhint_rules.guard import Guard
-from nearhint_rules.selection import FALLBACK, select
+from nearhint_rules.selection import FALLBACK
+from nearhint_rules.selectors import select
 from nearhint_rules.table import Table, Timing, Variant
 
 STEP = "f" * 64

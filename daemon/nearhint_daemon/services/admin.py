@@ -9,6 +9,7 @@ from nearhint_compiler import COMPILER_VERSION
 from nearhint_daemon.core import VERSION, Core
 from nearhint_daemon.errors import InvalidRequest
 from nearhint_daemon.jobs import Priority
+from nearhint_daemon.services import regret
 from nearhint_daemon.services.boundary import Context
 from nearhint_daemon.services.messages import (
     POLICIES,
@@ -31,7 +32,9 @@ from nearhint_proto import convert
 from nearhint_proto.v1 import admin_service_pb2 as pb
 from nearhint_proto.v1 import admin_service_pb2_grpc, kernel_service_pb2, types_pb2
 from nearhint_rules import expr as ex
-from nearhint_rules.selection import select
+from nearhint_rules.interpolation import InterpolatedSelector
+from nearhint_rules.selection import FALLBACK
+from nearhint_rules.selectors import Selector
 from nearhint_rules.table import Table
 
 PROTOCOL = 1
@@ -40,6 +43,7 @@ FEATURES = (
     "namespaces",
     "operations",
     "operators",
+    "regret",
     "select",
     "tables.watch",
     "usage",
@@ -191,6 +195,20 @@ class AdminService(OperatingCalls, admin_service_pb2_grpc.AdminServiceServicer):
             },
         )
 
+    async def MeasureRegret(  # noqa: N802 - the protocol's name
+        self, request: pb.MeasureRegretRequest, context: Context
+    ) -> pb.MeasureRegretResponse:
+        """Has selector rules judged at sizes between a Kernel's hints."""
+        kernel = await self.find(read_namespace(request.namespace), request.kernel)
+        return await regret.measure(self._core, kernel, request)
+
+    async def GetRegret(  # noqa: N802 - the protocol's name
+        self, request: pb.GetRegretRequest, context: Context
+    ) -> pb.GetRegretResponse:
+        """A page of what rules lose, the longest known first."""
+        kernel = await self.find(read_namespace(request.namespace), request.kernel)
+        return await regret.page(self._core, kernel, request)
+
     def _devices(self) -> list[pb.DeviceStatus]:
         return [
             device_message(
@@ -238,7 +256,19 @@ def _select(
     if missing:
         raise InvalidRequest(f"no size for {', '.join(missing)}", field="dims")
     dims = tuple(sizes[name] for name in table.symbols)
-    return convert.selection_to_proto(select(table, dims, fallback=fallback), table)
+    selector = Selector(table)
+    message = convert.selection_to_proto(selector.select(dims, fallback=fallback), table)
+    step = selector.step(fallback)
+    if message.reason.startswith("predicted") and isinstance(step, InterpolatedSelector):
+        message.predictions.extend(
+            kernel_service_pb2.Prediction(
+                variant_id="" if each.variant == FALLBACK else table.variants[each.variant].id,
+                time_ns=each.time_ns,
+                relative_error=each.error,
+            )
+            for each in step.forecast(dims)
+        )
+    return message
 
 
 def _measurement_message(row: MeasurementRow) -> pb.MeasurementRecord:

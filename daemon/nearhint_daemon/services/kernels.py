@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from nearhint_daemon.compiling import compile_jobs
 from nearhint_daemon.core import Core
 from nearhint_daemon.errors import GenerationGone, InvalidRequest
@@ -22,7 +24,7 @@ from nearhint_proto import convert
 from nearhint_proto.v1 import kernel_service_pb2 as pb
 from nearhint_proto.v1 import kernel_service_pb2_grpc, program_pb2
 from nearhint_rules.errors import RulesError
-from nearhint_rules.selection import FALLBACK, Selection, select
+from nearhint_rules.selection import FALLBACK, Selection
 from nearhint_rules.table import Table
 
 HINTS_LIMIT = 256
@@ -133,22 +135,20 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
         for position, question in enumerate(request.questions):
             key = (namespace, question.kernel, request.target_id)
             dims = read_dims(question.dims, field=f"questions[{position}].dims")
-            if request.generation:
-                table = self._core.tables.at(key, request.generation)
-            else:
-                table = self._core.tables.newest(key)
+            selector = self._core.tables.selector(key, request.generation)
             try:
-                selection = select(
-                    table,
+                selection = selector.select(
                     dims,
                     fallback=question.fallback,
                     alignments=tuple(question.alignments) or None,
                 )
             except RulesError as error:
                 raise below(f"questions[{position}]", error) from None
-            if request.generation and table is not None:
-                self._check_unbarred(key, table, selection)
-            response.selections.append(convert.selection_to_proto(selection, table))
+            if request.generation and selector.table is not None:
+                self._check_unbarred(key, selector.table, selection)
+            response.selections.append(convert.selection_to_proto(selection, selector.table))
+            # The first question to a Table takes milliseconds: others are not to wait for all.
+            await asyncio.sleep(0)
         return response
 
     def _check_unbarred(self, key: TableKey, table: Table, selection: Selection) -> None:

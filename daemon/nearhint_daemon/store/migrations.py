@@ -207,6 +207,25 @@ def m004_traffic(db: Database) -> None:
     _run(db, _TRAFFIC)
 
 
+_REGRETS = """
+CREATE TABLE regrets (
+  namespace TEXT NOT NULL DEFAULT '', kernel TEXT NOT NULL, target TEXT NOT NULL,
+  dims TEXT NOT NULL, selector TEXT NOT NULL, fallback TEXT NOT NULL, generation INTEGER NOT NULL,
+  served TEXT NOT NULL, served_ns INTEGER NOT NULL, best TEXT NOT NULL, best_ns INTEGER NOT NULL,
+  regret REAL NOT NULL, noise REAL NOT NULL, slower_than TEXT NOT NULL,
+  measured_at_s REAL NOT NULL, daemon_id TEXT NOT NULL, change_seq INTEGER NOT NULL,
+  PRIMARY KEY (namespace, kernel, target, dims, selector)
+) STRICT;
+CREATE INDEX regrets_by_change ON regrets (change_seq);
+"""
+
+
+@migrations()
+def m005_regrets(db: Database) -> None:
+    """What selector rules lose at sizes between the hints."""
+    _run(db, _REGRETS)
+
+
 def _run(db: Database, script: str) -> None:
     for statement in script.split(";\n"):
         if statement.strip():

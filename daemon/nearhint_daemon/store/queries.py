@@ -14,6 +14,7 @@ from nearhint_daemon.store.rows import (
     MeasurementRow,
     QuarantinedVariantRow,
     QuarantineRow,
+    RegretRow,
     TableRow,
     TrafficRow,
     VariantRow,
@@ -106,6 +107,47 @@ def newest_measurements(
     return tuple(reading.select(MeasurementRow, clause, (namespace, kernel, limit)))
 
 
+def last_threads(reading: Reading, namespace: str, kernel: str, target: str) -> int | None:
+    """The threads that a Kernel was measured with last."""
+    found = reading.scalar(
+        "SELECT threads FROM measurements WHERE namespace = ? AND kernel = ? AND target = ?"
+        " ORDER BY id DESC LIMIT 1",
+        (namespace, kernel, target),
+    )
+    return None if found is None else int(found)
+
+
+def regrets_after(
+    reading: Reading,
+    namespace: str,
+    kernel: str,
+    *,
+    target: str,
+    selectors: Sequence[str],
+    generation: int,
+    after: int,
+    limit: int,
+) -> tuple[RegretRow, ...]:
+    """A page of a Kernel's regrets, by change; an empty filter, or generation 0, takes all."""
+    clause = (
+        " WHERE namespace = ?1 AND kernel = ?2 AND change_seq > ?3 AND (?4 = '' OR target = ?4)"
+        " AND (?5 = '[]' OR selector IN (SELECT value FROM json_each(?5)))"
+        " AND (?6 = 0 OR generation = ?6) ORDER BY change_seq LIMIT ?7"
+    )
+    chosen = json.dumps(list(selectors))
+    parameters = (namespace, kernel, after, target, chosen, generation, limit)
+    return tuple(reading.select(RegretRow, clause, parameters))
+
+
+def prune_regrets(tx: Writing, *, rows: int) -> None:
+    """Drops the longest known regrets beyond this number."""
+    tx.connection.execute(
+        "DELETE FROM regrets WHERE change_seq <="
+        " (SELECT change_seq FROM regrets ORDER BY change_seq DESC LIMIT 1 OFFSET ?)",
+        (rows,),
+    )
+
+
 def jobs_by_key(reading: Reading, keys: Sequence[str]) -> dict[str, JobRow]:
     """The jobs of these keys that exist."""
     clause = " WHERE key IN (SELECT value FROM json_each(?))"
@@ -138,8 +180,17 @@ def delete_jobs_under(tx: Writing, prefixes: Iterable[str]) -> None:
         )
 
 
+def delete_jobs_beside(tx: Writing, prefix: str, *, keep: str) -> None:
+    """Forgets ended jobs whose keys start with `prefix` but not with `keep`."""
+    tx.connection.execute(
+        "DELETE FROM jobs WHERE key >= ?1 AND key < ?2 AND NOT (key >= ?3 AND key < ?4)"
+        " AND state NOT IN ('queued', 'running')",
+        (prefix, _after(prefix), keep, _after(keep)),
+    )
+
+
 def _after(prefix: str) -> str:
-    """The least text that comes after all that start with `prefix`."""
+    """The least text that is greater than all that start with `prefix`."""
     return prefix[:-1] + chr(ord(prefix[-1]) + 1)
 
 

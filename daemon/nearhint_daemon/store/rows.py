@@ -173,6 +173,34 @@ class CopyBandwidthRow:
 
 
 @dataclass(frozen=True, slots=True)
+class RegretRow:
+    """What a selector rule would have served at sizes where all was timed, and the fastest there.
+
+    `dims` are separated by spaces. `served` and `best` are Variants, empty for the Fallback;
+    `generation` is of the Table that was judged; `noise` is the tie band of the two timings;
+    `slower_than` names, separated by spaces, what beat the served one beyond noise.
+    """
+
+    namespace: str
+    kernel: str
+    target: str
+    dims: str
+    selector: str
+    fallback: str
+    generation: int
+    served: str
+    served_ns: int
+    best: str
+    best_ns: int
+    regret: float
+    noise: float
+    slower_than: str
+    measured_at_s: float
+    daemon_id: str
+    change_seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class TableRow:
     """A Table at one generation; the newest few of each Kernel and Target are kept."""
 
@@ -376,6 +404,7 @@ _ALL = (
     Shape(ArtifactRow, "artifacts", ("sha256",)),
     Shape(MeasurementRow, "measurements", ("id",)),
     Shape(CopyBandwidthRow, "copy_bandwidths", ("target",)),
+    Shape(RegretRow, "regrets", ("namespace", "kernel", "target", "dims", "selector")),
     Shape(TableRow, "tables", ("namespace", "kernel", "target", "generation"), is_hashed=True),
     Shape(JobRow, "jobs", ("key",)),
     Shape(QuarantineRow, "quarantine", ("key",)),
@@ -403,6 +432,7 @@ Row = (
     | ArtifactRow
     | MeasurementRow
     | CopyBandwidthRow
+    | RegretRow
     | TableRow
     | JobRow
     | QuarantineRow

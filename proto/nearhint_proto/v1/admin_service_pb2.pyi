@@ -9,6 +9,7 @@ from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from nearhint_proto.v1 import kernel_service_pb2 as _kernel_service_pb2
+from nearhint_proto.v1 import operation_service_pb2 as _operation_service_pb2
 from nearhint_proto.v1 import types_pb2 as _types_pb2
 import builtins as _builtins
 import sys
@@ -1306,3 +1307,331 @@ class ListQuarantineResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListQuarantineResponse: _TypeAlias = ListQuarantineResponse  # noqa: Y015
+
+@_typing.final
+class MeasureRegretRequest(_message.Message):
+    """Asks for one Kernel's rules to be judged."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KERNEL_FIELD_NUMBER: _builtins.int
+    TARGET_ID_FIELD_NUMBER: _builtins.int
+    SIZES_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    SEED_FIELD_NUMBER: _builtins.int
+    SELECTORS_FIELD_NUMBER: _builtins.int
+    THREADS_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    kernel: _builtins.str
+    """The Kernel's identity or a unique prefix of at least 4 digits."""
+    target_id: _builtins.str
+    """The Target; empty: every one that a device here is of."""
+    sizes: _builtins.int
+    """How many sizes to draw; 0 means 32, at most 1024. Not together with `at`."""
+    seed: _builtins.int
+    """The seed of the draw: the same Table and seed give the same sizes."""
+    threads: _builtins.int
+    """The threads of CPU kernels; 0: as the Kernel was measured last."""
+    client_id: _builtins.str
+    """Who asks."""
+    namespace: _builtins.str
+    """The namespace; empty by default."""
+    @_builtins.property
+    def at(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.SizeHint]:
+        """The sizes instead, by the Kernel's symbols; at most 256."""
+
+    @_builtins.property
+    def selectors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Rules that will be asked about: an unknown one is refused before anything is measured. At each
+        size all rules are judged.
+        """
+
+    def __init__(
+        self,
+        *,
+        kernel: _builtins.str = ...,
+        target_id: _builtins.str = ...,
+        sizes: _builtins.int = ...,
+        at: _abc.Iterable[_types_pb2.SizeHint] | None = ...,
+        seed: _builtins.int = ...,
+        selectors: _abc.Iterable[_builtins.str] | None = ...,
+        threads: _builtins.int = ...,
+        client_id: _builtins.str = ...,
+        namespace: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "client_id", b"client_id", "kernel", b"kernel", "namespace", b"namespace", "seed", b"seed", "selectors", b"selectors", "sizes", b"sizes", "target_id", b"target_id", "threads", b"threads"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MeasureRegretRequest: _TypeAlias = MeasureRegretRequest  # noqa: Y015
+
+@_typing.final
+class RegretPlan(_message.Message):
+    """Sizes at which one Table's rules are judged."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TARGET_ID_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    SELECTOR_FIELD_NUMBER: _builtins.int
+    POINTS_FIELD_NUMBER: _builtins.int
+    target_id: _builtins.str
+    """The Target."""
+    generation: _builtins.int
+    """The generation of the Table."""
+    selector: _builtins.str
+    """The rule that serves it."""
+    @_builtins.property
+    def points(self) -> _containers.RepeatedCompositeFieldContainer[Global___RegretPoint]:
+        """The Kernel's sizes, in symbol order."""
+
+    def __init__(
+        self,
+        *,
+        target_id: _builtins.str = ...,
+        generation: _builtins.int = ...,
+        selector: _builtins.str = ...,
+        points: _abc.Iterable[Global___RegretPoint] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "points", b"points", "selector", b"selector", "target_id", b"target_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RegretPlan: _TypeAlias = RegretPlan  # noqa: Y015
+
+@_typing.final
+class RegretPoint(_message.Message):
+    """The sizes of one point."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DIMS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def dims(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The Kernel's sizes, in symbol order."""
+
+    def __init__(
+        self,
+        *,
+        dims: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dims", b"dims"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RegretPoint: _TypeAlias = RegretPoint  # noqa: Y015
+
+@_typing.final
+class MeasureRegretResponse(_message.Message):
+    """Answers MeasureRegret."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPERATION_FIELD_NUMBER: _builtins.int
+    KERNEL_FIELD_NUMBER: _builtins.int
+    PLANS_FIELD_NUMBER: _builtins.int
+    kernel: _builtins.str
+    """The Kernel's identity."""
+    @_builtins.property
+    def operation(self) -> _operation_service_pb2.Operation:
+        """The operation, a part for each point; done at once where nothing is left to measure."""
+
+    @_builtins.property
+    def plans(self) -> _containers.RepeatedCompositeFieldContainer[Global___RegretPlan]:
+        """What is measured, one for each Target."""
+
+    def __init__(
+        self,
+        *,
+        operation: _operation_service_pb2.Operation | None = ...,
+        kernel: _builtins.str = ...,
+        plans: _abc.Iterable[Global___RegretPlan] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["operation", b"operation"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kernel", b"kernel", "operation", b"operation", "plans", b"plans"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MeasureRegretResponse: _TypeAlias = MeasureRegretResponse  # noqa: Y015
+
+@_typing.final
+class GetRegretRequest(_message.Message):
+    """Asks for what was measured."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KERNEL_FIELD_NUMBER: _builtins.int
+    TARGET_ID_FIELD_NUMBER: _builtins.int
+    SELECTORS_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    kernel: _builtins.str
+    """The Kernel's identity or a unique prefix of at least 4 digits."""
+    target_id: _builtins.str
+    """The Target; empty: all."""
+    generation: _builtins.int
+    """The generation of the Table that was judged; 0: any."""
+    page_size: _builtins.int
+    """At most this many; 0 means 100, at most 1000."""
+    page_token: _builtins.str
+    """Where the last page ended."""
+    namespace: _builtins.str
+    """The namespace; empty by default."""
+    @_builtins.property
+    def selectors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The rules; empty: all."""
+
+    def __init__(
+        self,
+        *,
+        kernel: _builtins.str = ...,
+        target_id: _builtins.str = ...,
+        selectors: _abc.Iterable[_builtins.str] | None = ...,
+        generation: _builtins.int = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+        namespace: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "kernel", b"kernel", "namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "selectors", b"selectors", "target_id", b"target_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetRegretRequest: _TypeAlias = GetRegretRequest  # noqa: Y015
+
+@_typing.final
+class RegretRecord(_message.Message):
+    """What one rule would have served at one size."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TARGET_ID_FIELD_NUMBER: _builtins.int
+    DIMS_FIELD_NUMBER: _builtins.int
+    SELECTOR_FIELD_NUMBER: _builtins.int
+    SERVED_FIELD_NUMBER: _builtins.int
+    SERVED_SCHEDULE_FIELD_NUMBER: _builtins.int
+    SERVED_NS_FIELD_NUMBER: _builtins.int
+    BEST_FIELD_NUMBER: _builtins.int
+    BEST_SCHEDULE_FIELD_NUMBER: _builtins.int
+    BEST_NS_FIELD_NUMBER: _builtins.int
+    REGRET_FIELD_NUMBER: _builtins.int
+    NOISE_FIELD_NUMBER: _builtins.int
+    SLOWER_THAN_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    FALLBACK_FIELD_NUMBER: _builtins.int
+    MEASURED_AT_S_FIELD_NUMBER: _builtins.int
+    DAEMON_ID_FIELD_NUMBER: _builtins.int
+    target_id: _builtins.str
+    """The Target."""
+    selector: _builtins.str
+    """The rule."""
+    served: _builtins.str
+    """The Variant that it would have served; empty: the original ops."""
+    served_schedule: _builtins.str
+    """Its Schedule."""
+    served_ns: _builtins.int
+    """Its median."""
+    best: _builtins.str
+    """The fastest Variant; empty: the original ops."""
+    best_schedule: _builtins.str
+    """Its Schedule."""
+    best_ns: _builtins.int
+    """Its median."""
+    regret: _builtins.float
+    """(served - best) / best."""
+    noise: _builtins.float
+    """The relative gain up to which the two timings count as equal."""
+    generation: _builtins.int
+    """The generation of the Table."""
+    fallback: _builtins.str
+    """The Fallback."""
+    measured_at_s: _builtins.float
+    """When, in seconds since the epoch."""
+    daemon_id: _builtins.str
+    """The daemon that measured it."""
+    @_builtins.property
+    def dims(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The Kernel's sizes, in symbol order."""
+
+    @_builtins.property
+    def slower_than(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Which of "default" (the default Variant) and "original" (the original ops) were faster than
+        what was served, beyond noise.
+        """
+
+    def __init__(
+        self,
+        *,
+        target_id: _builtins.str = ...,
+        dims: _abc.Iterable[_builtins.int] | None = ...,
+        selector: _builtins.str = ...,
+        served: _builtins.str = ...,
+        served_schedule: _builtins.str = ...,
+        served_ns: _builtins.int = ...,
+        best: _builtins.str = ...,
+        best_schedule: _builtins.str = ...,
+        best_ns: _builtins.int = ...,
+        regret: _builtins.float = ...,
+        noise: _builtins.float = ...,
+        slower_than: _abc.Iterable[_builtins.str] | None = ...,
+        generation: _builtins.int = ...,
+        fallback: _builtins.str = ...,
+        measured_at_s: _builtins.float = ...,
+        daemon_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["best", b"best", "best_ns", b"best_ns", "best_schedule", b"best_schedule", "daemon_id", b"daemon_id", "dims", b"dims", "fallback", b"fallback", "generation", b"generation", "measured_at_s", b"measured_at_s", "noise", b"noise", "regret", b"regret", "selector", b"selector", "served", b"served", "served_ns", b"served_ns", "served_schedule", b"served_schedule", "slower_than", b"slower_than", "target_id", b"target_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RegretRecord: _TypeAlias = RegretRecord  # noqa: Y015
+
+@_typing.final
+class GetRegretResponse(_message.Message):
+    """Answers GetRegret."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KERNEL_FIELD_NUMBER: _builtins.int
+    SYMBOLS_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    kernel: _builtins.str
+    """The Kernel's identity."""
+    next_page_token: _builtins.str
+    """The next page; empty: none."""
+    @_builtins.property
+    def symbols(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Its symbols in order."""
+
+    @_builtins.property
+    def records(self) -> _containers.RepeatedCompositeFieldContainer[Global___RegretRecord]:
+        """The records, the longest known first."""
+
+    def __init__(
+        self,
+        *,
+        kernel: _builtins.str = ...,
+        symbols: _abc.Iterable[_builtins.str] | None = ...,
+        records: _abc.Iterable[Global___RegretRecord] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kernel", b"kernel", "next_page_token", b"next_page_token", "records", b"records", "symbols", b"symbols"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetRegretResponse: _TypeAlias = GetRegretResponse  # noqa: Y015

@@ -95,6 +95,16 @@ class AdminServiceStub(object):
                 request_serializer=nearhint__proto_dot_v1_dot_admin__service__pb2.ListQuarantineRequest.SerializeToString,
                 response_deserializer=nearhint__proto_dot_v1_dot_admin__service__pb2.ListQuarantineResponse.FromString,
                 _registered_method=True)
+        self.MeasureRegret = channel.unary_unary(
+                '/nearhint.v1.AdminService/MeasureRegret',
+                request_serializer=nearhint__proto_dot_v1_dot_admin__service__pb2.MeasureRegretRequest.SerializeToString,
+                response_deserializer=nearhint__proto_dot_v1_dot_admin__service__pb2.MeasureRegretResponse.FromString,
+                _registered_method=True)
+        self.GetRegret = channel.unary_unary(
+                '/nearhint.v1.AdminService/GetRegret',
+                request_serializer=nearhint__proto_dot_v1_dot_admin__service__pb2.GetRegretRequest.SerializeToString,
+                response_deserializer=nearhint__proto_dot_v1_dot_admin__service__pb2.GetRegretResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer(object):
@@ -185,6 +195,21 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def MeasureRegret(self, request, context):
+        """Times everything that may run at sizes between one Kernel's hints, and judges each selector
+        rule by it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetRegret(self, request, context):
+        """What the rules would have served at such sizes, and what was the fastest there.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -247,6 +272,16 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.ListQuarantine,
                     request_deserializer=nearhint__proto_dot_v1_dot_admin__service__pb2.ListQuarantineRequest.FromString,
                     response_serializer=nearhint__proto_dot_v1_dot_admin__service__pb2.ListQuarantineResponse.SerializeToString,
+            ),
+            'MeasureRegret': grpc.unary_unary_rpc_method_handler(
+                    servicer.MeasureRegret,
+                    request_deserializer=nearhint__proto_dot_v1_dot_admin__service__pb2.MeasureRegretRequest.FromString,
+                    response_serializer=nearhint__proto_dot_v1_dot_admin__service__pb2.MeasureRegretResponse.SerializeToString,
+            ),
+            'GetRegret': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetRegret,
+                    request_deserializer=nearhint__proto_dot_v1_dot_admin__service__pb2.GetRegretRequest.FromString,
+                    response_serializer=nearhint__proto_dot_v1_dot_admin__service__pb2.GetRegretResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -574,6 +609,60 @@ class AdminService(object):
             '/nearhint.v1.AdminService/ListQuarantine',
             nearhint__proto_dot_v1_dot_admin__service__pb2.ListQuarantineRequest.SerializeToString,
             nearhint__proto_dot_v1_dot_admin__service__pb2.ListQuarantineResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MeasureRegret(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nearhint.v1.AdminService/MeasureRegret',
+            nearhint__proto_dot_v1_dot_admin__service__pb2.MeasureRegretRequest.SerializeToString,
+            nearhint__proto_dot_v1_dot_admin__service__pb2.MeasureRegretResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetRegret(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nearhint.v1.AdminService/GetRegret',
+            nearhint__proto_dot_v1_dot_admin__service__pb2.GetRegretRequest.SerializeToString,
+            nearhint__proto_dot_v1_dot_admin__service__pb2.GetRegretResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -57,6 +57,12 @@ class AdminServiceStub:
     """Lifts a quarantine that an operator set."""
     ListQuarantine: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.ListQuarantineRequest, _admin_service_pb2.ListQuarantineResponse]
     """What is quarantined, by operators and by the daemon itself."""
+    MeasureRegret: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.MeasureRegretRequest, _admin_service_pb2.MeasureRegretResponse]
+    """Times everything that may run at sizes between one Kernel's hints, and judges each selector
+    rule by it.
+    """
+    GetRegret: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.GetRegretRequest, _admin_service_pb2.GetRegretResponse]
+    """What the rules would have served at such sizes, and what was the fastest there."""
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -87,6 +93,12 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Lifts a quarantine that an operator set."""
     ListQuarantine: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListQuarantineRequest, _admin_service_pb2.ListQuarantineResponse]  # type: ignore[assignment]
     """What is quarantined, by operators and by the daemon itself."""
+    MeasureRegret: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.MeasureRegretRequest, _admin_service_pb2.MeasureRegretResponse]  # type: ignore[assignment]
+    """Times everything that may run at sizes between one Kernel's hints, and judges each selector
+    rule by it.
+    """
+    GetRegret: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.GetRegretRequest, _admin_service_pb2.GetRegretResponse]  # type: ignore[assignment]
+    """What the rules would have served at such sizes, and what was the fastest there."""
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     """What the daemon is, how it fares, and what operators may change."""
@@ -186,5 +198,23 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_service_pb2.ListQuarantineResponse, _abc.Awaitable[_admin_service_pb2.ListQuarantineResponse]]:
         """What is quarantined, by operators and by the daemon itself."""
+
+    @_abc_1.abstractmethod
+    def MeasureRegret(
+        self,
+        request: _admin_service_pb2.MeasureRegretRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.MeasureRegretResponse, _abc.Awaitable[_admin_service_pb2.MeasureRegretResponse]]:
+        """Times everything that may run at sizes between one Kernel's hints, and judges each selector
+        rule by it.
+        """
+
+    @_abc_1.abstractmethod
+    def GetRegret(
+        self,
+        request: _admin_service_pb2.GetRegretRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.GetRegretResponse, _abc.Awaitable[_admin_service_pb2.GetRegretResponse]]:
+        """What the rules would have served at such sizes, and what was the fastest there."""
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -389,6 +389,8 @@ class Selection(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     TIER_FIELD_NUMBER: _builtins.int
+    SELECTOR_FIELD_NUMBER: _builtins.int
+    PREDICTIONS_FIELD_NUMBER: _builtins.int
     distance: _builtins.float
     """The L1 distance in log2 space."""
     expected_regret: _builtins.float
@@ -399,6 +401,8 @@ class Selection(_message.Message):
     """The Table's generation."""
     tier: _builtins.int
     """The tier that served: 0 for a Fallback by lack of anything better."""
+    selector: _builtins.str
+    """The selection rule that answered, e.g. "nearest"; empty without a Table."""
     @_builtins.property
     def variant(self) -> _types_pb2.Variant:
         """The Variant; absent: the Fallback."""
@@ -406,6 +410,10 @@ class Selection(_message.Message):
     @_builtins.property
     def hint(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The hint that the answer came from."""
+
+    @_builtins.property
+    def predictions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Prediction]:
+        """What the answer rests on where times were predicted, the least first; only when explained."""
 
     def __init__(
         self,
@@ -417,16 +425,48 @@ class Selection(_message.Message):
         reason: _builtins.str = ...,
         generation: _builtins.int = ...,
         tier: _builtins.int = ...,
+        selector: _builtins.str = ...,
+        predictions: _abc.Iterable[Global___Prediction] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_regret", b"_expected_regret", "expected_regret", b"expected_regret", "variant", b"variant"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_regret", b"_expected_regret", "distance", b"distance", "expected_regret", b"expected_regret", "generation", b"generation", "hint", b"hint", "reason", b"reason", "tier", b"tier", "variant", b"variant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_regret", b"_expected_regret", "distance", b"distance", "expected_regret", b"expected_regret", "generation", b"generation", "hint", b"hint", "predictions", b"predictions", "reason", b"reason", "selector", b"selector", "tier", b"tier", "variant", b"variant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_regret: _TypeAlias = _typing.Literal["expected_regret"]  # noqa: Y015
     _WhichOneofArgType__expected_regret: _TypeAlias = _typing.Literal["_expected_regret", b"_expected_regret"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_regret) -> _WhichOneofReturnType__expected_regret | None: ...
 
 Global___Selection: _TypeAlias = Selection  # noqa: Y015
+
+@_typing.final
+class Prediction(_message.Message):
+    """A predicted time."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VARIANT_ID_FIELD_NUMBER: _builtins.int
+    TIME_NS_FIELD_NUMBER: _builtins.int
+    RELATIVE_ERROR_FIELD_NUMBER: _builtins.int
+    variant_id: _builtins.str
+    """The Variant's identity; empty: the Fallback's."""
+    time_ns: _builtins.float
+    """Nanoseconds."""
+    relative_error: _builtins.float
+    """The relative error that such predictions had where they were tried."""
+    def __init__(
+        self,
+        *,
+        variant_id: _builtins.str = ...,
+        time_ns: _builtins.float = ...,
+        relative_error: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["relative_error", b"relative_error", "time_ns", b"time_ns", "variant_id", b"variant_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Prediction: _TypeAlias = Prediction  # noqa: Y015
 
 @_typing.final
 class SelectResponse(_message.Message):

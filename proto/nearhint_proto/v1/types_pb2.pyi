@@ -1012,6 +1012,7 @@ class Table(_message.Message):
     NAMESPACE_FIELD_NUMBER: _builtins.int
     SIGNATURE_FIELD_NUMBER: _builtins.int
     KEY_ID_FIELD_NUMBER: _builtins.int
+    SELECTOR_FIELD_NUMBER: _builtins.int
     PINS_FIELD_NUMBER: _builtins.int
     kernel: _builtins.str
     """The Kernel's identity."""
@@ -1031,6 +1032,8 @@ class Table(_message.Message):
     """A detached signature; may be empty."""
     key_id: _builtins.str
     """The key that made the signature."""
+    selector: _builtins.str
+    """The selection rule that serves it; empty, or not known to the reader: "nearest"."""
     @_builtins.property
     def symbols(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The Kernel's symbols, in order."""
@@ -1062,11 +1065,12 @@ class Table(_message.Message):
         namespace: _builtins.str = ...,
         signature: _builtins.bytes = ...,
         key_id: _builtins.str = ...,
+        selector: _builtins.str = ...,
         pins: _abc.Iterable[Global___Pin] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_default_variant", b"_default_variant", "default_variant", b"default_variant"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_default_variant", b"_default_variant", "cutoff", b"cutoff", "default_variant", b"default_variant", "generation", b"generation", "hints", b"hints", "kernel", b"kernel", "key_id", b"key_id", "namespace", b"namespace", "pins", b"pins", "reason", b"reason", "signature", b"signature", "symbols", b"symbols", "target", b"target", "variants", b"variants"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_default_variant", b"_default_variant", "cutoff", b"cutoff", "default_variant", b"default_variant", "generation", b"generation", "hints", b"hints", "kernel", b"kernel", "key_id", b"key_id", "namespace", b"namespace", "pins", b"pins", "reason", b"reason", "selector", b"selector", "signature", b"signature", "symbols", b"symbols", "target", b"target", "variants", b"variants"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__default_variant: _TypeAlias = _typing.Literal["default_variant"]  # noqa: Y015
     _WhichOneofArgType__default_variant: _TypeAlias = _typing.Literal["_default_variant", b"_default_variant"]  # noqa: Y015

@@ -12,7 +12,7 @@ from nearhint.snapshot import needed, servable
 from nearhint_rules import expr as ex
 from nearhint_rules.artifact import ArtifactRef
 from nearhint_rules.guard import AtMost, Guard
-from nearhint_rules.selection import select
+from nearhint_rules.selectors import select
 from nearhint_rules.table import Pin, Table, check
 
 FIRST = doubling.variant(b"first", name="1")

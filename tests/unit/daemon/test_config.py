@@ -47,6 +47,9 @@ def test_variables_of_the_client_are_let_pass() -> None:
         ("devices", "gpu"),
         ("measure_budget_s", "-1"),
         ("measure_budget_s", "nan"),
+        ("regret_share", "1.5"),
+        ("regret_share", "nan"),
+        ("regret_share", "little"),
         ("device_policy", "sometimes"),
     ],
 )

@@ -26,11 +26,13 @@ from nearhint_daemon.store.rows import (
     ArtifactRow,
     CopyBandwidthRow,
     EventRow,
+    JobRow,
     KernelRow,
     MeasurementRow,
     MetaRow,
     QuarantinedVariantRow,
     QuarantineRow,
+    RegretRow,
     TableRow,
 )
 from nearhint_daemon.store.schema import APPLICATION_ID, VERSION
@@ -44,6 +46,12 @@ KERNEL = KernelRow("", "a" * 64, "(kernel)", "add", "k0 k1", b"", b"", 1.0)
 MEASUREMENT = MeasurementRow(
     0, "", "k", "t", "variant", "v", "a", "s", "8", "warm", 1, 100, 0.1, 21, 0, 1.0, "d", "cpu",
     "measured",
+)  # fmt: skip
+REGRET = RegretRow(
+    "", "k", "t", "8", "nearest", "f", 7, "v", 110, "w", 100, 0.1, 0.02, "", 1.0, "d"
+)  # fmt: skip
+JOB = JobRow(
+    "key", "regret", "", "lane", "{}", "", 3, 4, "done", "", 0.0, 1, "", "", 1.0, 2.0
 )  # fmt: skip
 
 
@@ -336,6 +344,74 @@ def test_old_generations_of_a_table_are_found_and_pruned(tmp_path: Path) -> None
         assert between is not None
         assert between.generation == written[-2]
         assert store.read_now(lambda r: queries.table_at(r, "", "k", "t", written[0])) is None
+
+    with_store(tmp_path, scenario)
+
+
+def test_a_size_has_one_regret_a_rule_and_the_longest_known_go_first(tmp_path: Path) -> None:
+    async def scenario(store: Store, seen: Seen) -> None:
+        def write(*rows: RegretRow) -> Callable[[Writing], None]:
+            def put(tx: Writing) -> None:
+                tx.put_all(rows)
+                queries.prune_regrets(tx, rows=3)
+
+            return put
+
+        def read(**filters: object) -> list[str]:
+            chosen = {
+                "target": "", "selectors": [], "generation": 0, "after": 0, "limit": 9, **filters
+            }  # fmt: skip
+            rows = store.read_now(lambda r: queries.regrets_after(r, "", "k", **chosen))  # type: ignore[arg-type]
+            return [row.dims for row in rows]
+
+        other = replace(REGRET, selector="volume", target="u", generation=8)
+        await store.write(write(*(replace(REGRET, dims=dims) for dims in "12")))
+        await store.write(write(replace(REGRET, dims="1", regret=0.5)))
+        assert read() == ["2", "1"]
+        await store.write(write(replace(other, dims="3")))
+        assert read(selectors=["nearest"]) == ["2", "1"]
+        assert read(target="u") == read(generation=8) == read(selectors=["volume"]) == ["3"]
+        assert read(limit=1) == ["2"]
+        (first,) = store.read_now(lambda r: list(r.where(RegretRow, dims="1")))
+        assert first.regret == 0.5
+        assert read(after=first.change_seq) == ["3"]
+        await store.write(write(*(replace(other, dims=dims) for dims in "45")))
+        assert read() == ["3", "4", "5"]
+        await store.write(write(replace(other, kernel="another")))
+        assert read() == ["4", "5"]
+
+    with_store(tmp_path, scenario)
+
+
+def test_only_ended_jobs_beside_those_to_keep_are_forgotten(tmp_path: Path) -> None:
+    async def scenario(store: Store, seen: Seen) -> None:
+        states = {
+            "regret//k/t/7/a": "done",
+            "regret//k/t/7/b": "failed",
+            "regret//k/t/7/c": "queued",
+            "regret//k/t/77/a": "done",
+            "regret//k/t/8/a": "done",
+            "regret//k/u/7/a": "done",
+            "tune1//k/t/7/a": "done",
+        }
+        rows = [replace(JOB, key=key, state=state) for key, state in states.items()]
+        await store.write(lambda tx: tx.put_all(rows))
+        await store.write(
+            lambda tx: queries.delete_jobs_beside(tx, "regret//k/t/", keep="regret//k/t/8/")
+        )
+        left = store.read_now(lambda reading: {row.key for row in reading.where(JobRow)})
+        assert states.keys() - left == {"regret//k/t/7/a", "regret//k/t/7/b", "regret//k/t/77/a"}
+
+    with_store(tmp_path, scenario)
+
+
+def test_the_threads_of_a_kernel_are_those_of_its_last_measurement(tmp_path: Path) -> None:
+    async def scenario(store: Store, seen: Seen) -> None:
+        for threads in (4, 2):
+            row = replace(MEASUREMENT, threads=threads)
+            await store.write(lambda tx, row=row: queries.append_measurement(tx, row))  # type: ignore[misc]
+        assert store.read_now(lambda r: queries.last_threads(r, "", "k", "t")) == 2
+        assert store.read_now(lambda r: queries.last_threads(r, "", "k", "u")) is None
 
     with_store(tmp_path, scenario)
 

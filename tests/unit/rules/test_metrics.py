@@ -12,7 +12,7 @@ from tests.unit.rules.tables import STEP, row, table
 
 from nearhint_rules import expr as ex
 from nearhint_rules.metrics import SIZE_RATIO, ArgumentShapes, Shapes, argument_shapes_distance
-from nearhint_rules.selection import select
+from nearhint_rules.selectors import ByMetric, select
 
 HINTS = (64, 256, 4096)
 M, N = ex.Sym("k0"), ex.Sym("k1")
@@ -96,9 +96,9 @@ def test_the_metric_can_be_selected_and_ties_go_to_the_first_hint() -> None:
     metric = ArgumentShapes(call=sizes, key=sizes)
     rows = [row((hint, hint), {0: 1000}) for hint in HINTS]
     found = table(*rows, cutoff=2**20)
-    assert select(found, (16, 8192), fallback=STEP, metric=metric).hint == (64, 64)
+    assert select(found, (16, 8192), fallback=STEP, rule=ByMetric(metric)).hint == (64, 64)
     turned = table(*rows[::-1], cutoff=2**20)
-    assert select(turned, (16, 8192), fallback=STEP, metric=metric).hint == (4096, 4096)
+    assert select(turned, (16, 8192), fallback=STEP, rule=ByMetric(metric)).hint == (4096, 4096)
     # The rule of this project breaks the tie by the number of elements.
     assert select(turned, (16, 8192), fallback=STEP).hint == (4096, 4096)
     assert select(found, (16, 8192), fallback=STEP).hint == (4096, 4096)
@@ -109,5 +109,5 @@ def test_a_call_may_have_other_arguments_than_the_key() -> None:
     key = ((M, ex.Int(512)), (ex.Int(512), ex.Int(64)), (M, ex.Int(64)))
     metric = ArgumentShapes(call=call, key=key)
     found = table(*(row((hint,), {0: 1000}) for hint in HINTS), cutoff=2**20)
-    assert select(found, (4096,), fallback=STEP, metric=metric).hint == (64,)
+    assert select(found, (4096,), fallback=STEP, rule=ByMetric(metric)).hint == (64,)
     assert select(found, (4096,), fallback=STEP).hint == (4096,)

@@ -17,11 +17,9 @@ from nearhint_rules.selection import (
     REASONS,
     Choice,
     Selection,
-    Selector,
     StepSelector,
-    prepare,
-    select,
 )
+from nearhint_rules.selectors import Selector, prepare, select
 from nearhint_rules.table import Pin, Table
 
 K0 = ex.Sym("k0")
@@ -223,7 +221,9 @@ def test_every_reason_is_given_by_some_test_of_this_module() -> None:
     ]
     pinned = replace(table(row((16,), {0: 1000})), pins=(Pin((), ""),))
     tables_and_sizes.append((pinned, 16))
-    assert {served(found, size).reason for found, size in tables_and_sizes} == set(REASONS)
+    assert {served(found, size).reason for found, size in tables_and_sizes} == {
+        reason for reason in REASONS if not reason.startswith("predicted")
+    }  # test_selectors.py has those
 
 
 def test_a_selector_has_one_step_selector_a_fallback() -> None:

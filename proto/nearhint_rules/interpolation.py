@@ -1,0 +1,216 @@
+"""The rule `interpolated`: times are predicted from all hints near by, and the least one serves.
+
+`InterpolatedSelector` is a `StepSelector`, and answers as that does (by the nearest hint) wherever
+a prediction would be no better: at sizes that were measured, beyond the cut-off, where too little
+was measured near by, and for a Table whose own hints, left out in turn, are served worse by
+predictions than by their neighbours.
+
+Where it predicts, a Variant takes the place of the one that leads at the nearest hint, or of the
+default one if that is predicted to be faster, and of the Fallback, only if it is predicted to beat
+it beyond noise: that of a measurement, or a quarter of the error that such predictions have, if
+that is larger. The regret that an answer states is what that error makes likely, in the
+proportion in which the hints that were left out bore it out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from nearhint_rules.errors import InvalidExpression
+from nearhint_rules.metrics import SIZE_RATIO, Dims
+from nearhint_rules.prediction import LEAST_HINTS, Forecast, Predictor
+from nearhint_rules.ranking import LEAST_GAIN, SPREADS, beats
+from nearhint_rules.selection import (
+    FALLBACK,
+    REMEMBERED_LIMIT,
+    Alternative,
+    Alternatives,
+    Selection,
+    StepSelector,
+    log2_distance,
+)
+from nearhint_rules.table import HintRow, Table
+
+LEAST_ERROR = 0.01
+"""The relative error that a prediction has at least: measurements are no better."""
+ERROR_SHARE = 0.25
+"""The part of a prediction's error that a predicted gain must exceed."""
+LEAST_CALIBRATION, MOST_CALIBRATION = 1.0, 16.0
+"""Bounds of the factor by which hints left out correct the regrets that are stated."""
+NO_GAIN = 1e-9
+"""What rounding may leave of a gain of nothing."""
+_ROOT_TWO, _ROOT_TAU = math.sqrt(2), math.sqrt(math.tau)
+
+
+class InterpolatedSelector(StepSelector):
+    """Selection by predicted times, for the steps that share a Table and a Fallback.
+
+    `predictor` is None where the Table holds too little to predict from.
+    """
+
+    __slots__ = ("_calibration", "predictor")
+
+    def __init__(
+        self, table: Table | None, fallback: str, *, remembered: int = REMEMBERED_LIMIT
+    ) -> None:
+        super().__init__(table, fallback, metric=SIZE_RATIO, remembered=remembered)
+        self.predictor: Predictor | None = None
+        self._calibration = 1.0
+        if table is None or self._settled is not None or len(self._complete) < LEAST_HINTS:
+            return
+        try:
+            predictor = Predictor(table, fallback, self._complete, self._candidates)
+        except (InvalidExpression, OverflowError, ZeroDivisionError):
+            return  # sizes of a launch that cannot be worked out at some hint
+        trial = _Trial(predictor, table, fallback, self._complete)
+        if trial.gain > -NO_GAIN:
+            self.predictor = predictor
+            self._calibration = trial.calibration
+
+    def forecast(self, dims: Dims) -> tuple[Forecast, ...]:
+        """The predicted times that the answer at `dims` rests on, the least first; or none."""
+        if self._settled is not None or not dims or min(dims) < 1:
+            return ()
+        found = self._forecast(dims, ~self._facts.held(dims))
+        return tuple(sorted(found[1], key=lambda each: each.time_ns)) if found else ()
+
+    def _forecast(self, dims: Dims, missing: int) -> tuple[int, list[Forecast]] | None:
+        """The nearest hint and the times; None where the nearest hint is to answer."""
+        predictor = self.predictor
+        if predictor is None:
+            return None
+        lanes = predictor.hints.lanes(dims)
+        near = predictor.near(dims, lanes)
+        if self._complete[near[0]].dims == dims:
+            return None
+        try:
+            return near[0], predictor.times(dims, near, lanes, missing)
+        except (OverflowError, ZeroDivisionError):
+            return None
+
+    def _alternatives(self, dims: Dims) -> Alternatives:
+        missing = ~self._facts.held(dims)
+        found = self._forecast(dims, missing)
+        if found is None:
+            return super()._alternatives(dims)
+        nearest, times = found
+        row = self._rows[nearest] or self._row(nearest)
+        distance, is_beyond = log2_distance(dims, row.dims, self._cutoff)
+        incumbent = next((each for each in row.candidates if not each.needs & missing), None)
+        if is_beyond or incumbent is None or incumbent.variant not in [at for _, at, *_ in times]:
+            return super()._alternatives(dims)
+        assert self.predictor is not None  # it made the forecast
+        scale = self.predictor.scale(distance)
+        fallback = times[0]
+        order = ordered(times[1:], incumbent.variant, row.default, scale)
+        alternatives: list[Alternative] = []
+        tried = 0
+        for at, each in enumerate(order):
+            pointer_facts, bit, implied = self._candidates.pointers(each.variant)
+            if implied & tried:
+                continue
+            tried |= bit
+            served, reason = fallback, "predicted_fallback"
+            if beats_fallback(each, fallback, scale):
+                served, reason = each, "predicted"
+            regret = self._calibration * expected_regret(served, (*order[at:], fallback), scale)
+            selection = Selection(
+                served.variant, row.dims, distance, regret, reason, self._generation, row.tier
+            )
+            alternatives.append((pointer_facts, selection))
+            if not pointer_facts:
+                return tuple(alternatives)
+        # What none of these addresses meet is the nearest hint's to answer.
+        return (*alternatives, *super()._alternatives(dims))
+
+
+class _Trial:
+    """The hints left out, served by predictions and by their neighbours.
+
+    `gain` is the sum of the logarithms of how much faster predictions served them; `calibration`
+    is the regret that came of it over the regret that was stated.
+    """
+
+    __slots__ = ("calibration", "gain")
+
+    def __init__(
+        self, predictor: Predictor, table: Table, fallback: str, complete: Sequence[HintRow]
+    ) -> None:
+        self.gain = came = stated = 0.0
+        for hint, times in enumerate(predictor.left_out):
+            if len(times) < 2 or times[0].variant != FALLBACK:
+                continue
+            measured = {position: timing.median_ns for position, timing in complete[hint].ranked}
+            measured[FALLBACK] = dict(complete[hint].fallbacks)[fallback].median_ns
+            near = complete[predictor.neighbour(hint)]
+            position, timing = next(each for each in near.ranked if each[0] in measured)
+            served = ordered(times[1:], position, table.default, 1.0)[0]
+            if not beats_fallback(served, times[0], 1.0):
+                served = times[0]
+            if not beats(timing, dict(near.fallbacks)[fallback]):
+                position = FALLBACK
+            time = measured[served.variant]
+            self.gain += math.log(measured[position] / time)
+            came += time / min(measured.values()) - 1
+            stated += expected_regret(served, times, 1.0)
+        share = came / stated if stated else 1.0
+        self.calibration = min(max(share, LEAST_CALIBRATION), MOST_CALIBRATION)
+
+
+def ordered(
+    times: Sequence[Forecast], incumbent: int, default: int, scale: float
+) -> list[Forecast]:
+    """The Variants in serving order: those that beat the holder beyond noise, it, the rest.
+
+    The holder is the incumbent, or the default Variant where that is predicted to be faster.
+    """
+    order = sorted(times)
+    for at, holder in enumerate(order):
+        if holder.variant in (incumbent, default):
+            faster = 0
+            while faster < at and beats_forecast(order[faster], holder, scale):
+                faster += 1
+            order.insert(faster, order.pop(at))
+            break
+    return order
+
+
+def beats_forecast(challenger: Forecast, holder: Forecast, scale: float) -> bool:
+    """Whether one Variant is predicted to beat another beyond noise."""
+    error = math.hypot(challenger.error, holder.error)
+    return challenger.time_ns < holder.time_ns * (1 - band(challenger, holder, scale * error))
+
+
+def band(first: Forecast, second: Forecast, error: float) -> float:
+    """The relative gain at or below which two predictions with this error are equal.
+
+    At least that at or below which measurements with their spreads are (`ranking.tie_band`).
+    """
+    combined = math.sqrt(first.spread * first.spread + second.spread * second.spread)
+    return max(LEAST_GAIN, SPREADS * combined, ERROR_SHARE * error)
+
+
+def beats_fallback(each: Forecast, fallback: Forecast, scale: float) -> bool:
+    """Whether a Variant is predicted to beat the Fallback beyond noise."""
+    error = scale * each.fallback_error
+    return each.time_ns < fallback.time_ns * (1 - band(each, fallback, error))
+
+
+def expected_regret(served: Forecast, others: Sequence[Forecast], scale: float) -> float:
+    """The relative loss to expect, against whichever of the others is then the fastest.
+
+    That is the expected improvement of the best of them (Mockus 1975), with relative errors taken
+    as normal.
+    """
+    most = 0.0
+    for other in others:
+        error = scale * math.sqrt(served.error * served.error + other.error * other.error)
+        if error < LEAST_ERROR:
+            error = LEAST_ERROR
+        gap = other.time_ns / served.time_ns - 1
+        if other is not served and gap < 4 * error:
+            z = gap / error
+            loss = error * math.exp(-z * z / 2) / _ROOT_TAU - gap * math.erfc(z / _ROOT_TWO) / 2
+            most = max(most, loss)
+    return most
