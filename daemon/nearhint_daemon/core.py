@@ -15,10 +15,14 @@ from typing import Any, Protocol
 from nearhint_compiler import COMPILER_VERSION
 from nearhint_daemon import logs
 from nearhint_daemon.bandwidths import BANDWIDTH, Bandwidths
+from nearhint_daemon.budgets import Budgets
 from nearhint_daemon.config import Config
+from nearhint_daemon.contests import Contests
+from nearhint_daemon.crossing import Crossing
 from nearhint_daemon.devices import Bench, Devices
 from nearhint_daemon.errors import DaemonError, StoreReadOnly
 from nearhint_daemon.jobs import JobQueue, Priority
+from nearhint_daemon.lowering_checks import LoweringChecks
 from nearhint_daemon.metrics import Metrics
 from nearhint_daemon.operations import Operations
 from nearhint_daemon.programs import LOWER, Programs
@@ -27,7 +31,9 @@ from nearhint_daemon.quarantine import Quarantine
 from nearhint_daemon.restoring import RESTORE, Restorer
 from nearhint_daemon.store import Store
 from nearhint_daemon.tables import TableIndex
-from nearhint_daemon.tuner import TUNE, Tuner
+from nearhint_daemon.tasks import Tasks
+from nearhint_daemon.tuner import Tuner
+from nearhint_daemon.tuning_jobs import CROSS, TUNE
 from nearhint_daemon.usage import Usage
 from nearhint_daemon.variants import Variants
 from nearhint_daemon.workers.errors import WorkersError
@@ -85,7 +91,13 @@ def compile_workers(config: Config) -> int:
 class Core:
     """Everything that the services speak to."""
 
-    def __init__(self, config: Config, *, make_pools: MakePools) -> None:
+    def __init__(
+        self,
+        config: Config,
+        *,
+        make_pools: MakePools,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.config = config
         self.state = "starting"
         self.metrics_address = ""
@@ -102,7 +114,7 @@ class Core:
             limits=Limits(config.measure_budget_s, config.measure_memory_bytes),
             observer=self.metrics,
             seeds=random.SystemRandom(),
-            monotonic=time.monotonic,
+            monotonic=monotonic,
         )
         self.quarantine = Quarantine(self.store, config.state_dir / "quarantine", clock=time.time)
         self.jobs = JobQueue(
@@ -112,6 +124,8 @@ class Core:
             observer=self.metrics,
             limit=config.queue_limit,
         )
+        self.budgets = Budgets()
+        self.jobs.on_end = self.budgets.forget
         self.operations = Operations(self.jobs, clock=time.time)
         self.tables = TableIndex(
             self.store, clock=time.time, on_publish=self.metrics.table_published
@@ -140,18 +154,23 @@ class Core:
             clock=time.time,
             threads=threads,
         )
+        tasks = Tasks(self.programs, self.workshop)
+        contests = Contests(self.variants, self.workshop, self.quarantine, self.publisher)
         self.tuner = Tuner(
             self.store,
+            self.jobs,
             self.programs,
-            self.variants,
             self.tables,
             self.publisher,
             self.workshop,
-            self.quarantine,
+            tasks,
+            LoweringChecks(self.store, self.workshop, self.quarantine),
+            contests,
             self.bandwidths,
             compiler_version=COMPILER_VERSION,
             default_threads=threads,
         )
+        self.crossing = Crossing(self.tables, self.jobs, tasks, contests)
         self.restorer = Restorer(
             self.store, self.programs, self.variants, self.tables, self.publisher, self.jobs
         )
@@ -171,8 +190,9 @@ class Core:
         self.pools.bench.start()
         self.devices.start()
         self.jobs.handle(LOWER, self.programs.lower)
-        self.jobs.handle(TUNE[1], self.tuner.reach_t1)
-        self.jobs.handle(TUNE[2], self.tuner.reach_t2)
+        self.jobs.handle(TUNE[1], self.budgets.held(self.tuner.reach_t1))
+        self.jobs.handle(TUNE[2], self.budgets.held(self.tuner.reach_t2))
+        self.jobs.handle(CROSS, self.budgets.held(self.crossing.cross))
         self.jobs.handle(RESTORE, self.restorer.restore)
         self.jobs.handle(BANDWIDTH, self.bandwidths.measure)
         await self.jobs.start()

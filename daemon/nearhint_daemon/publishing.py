@@ -9,11 +9,13 @@ from dataclasses import dataclass, replace
 
 from nearhint_daemon.errors import WorkerRefused
 from nearhint_daemon.hint_uses import calls_by_bucket
+from nearhint_daemon.matrix import shared
 from nearhint_daemon.programs import Programs
 from nearhint_daemon.store import Store, queries
 from nearhint_daemon.store.rows import MeasurementRow, VariantRow
 from nearhint_daemon.tables import TableIndex, TableKey
 from nearhint_daemon.tasks import Task
+from nearhint_daemon.tuning_jobs import hint_prefixes
 from nearhint_proto import convert
 from nearhint_proto.v1 import types_pb2
 from nearhint_proto.v1 import worker_pb2 as pb
@@ -21,7 +23,9 @@ from nearhint_rules.hints import bucket, to_evict
 from nearhint_rules.ranking import rank
 from nearhint_rules.table import HINT_LIMIT, HintRow, Table, Timing, Variant
 
-RANKED_LIMIT = 16
+RANKED_LIMIT = 24
+VARIANTS_LIMIT = 256
+"""Of a Table: what a client takes."""
 MEASURED = "measured"
 
 
@@ -83,7 +87,7 @@ class Publisher:
             table = _with_hint(table, task.dims, task.fallback.id, timed, tier=tier)
             evicted = await self._evicted(table, task)
             kept = tuple(row for row in table.hints if row.dims not in evicted)
-            table = _compacted(replace(table, hints=kept, reason=""))
+            table = _fitted(replace(table, hints=kept, reason=""))
             if evicted:
                 await self._forget(key, evicted)
             measurements = self._measurements(task, timed)
@@ -121,12 +125,7 @@ class Publisher:
 
     async def _forget(self, key: TableKey, hints: set[tuple[int, ...]]) -> None:
         """Lets evicted hints be asked for again."""
-        namespace, kernel, target = key
-        prefixes = [
-            f"{kind}/{namespace}/{kernel}/{target}/{'x'.join(map(str, bucket(dims)))}/"
-            for dims in hints
-            for kind in ("tune1", "tune2")
-        ]
+        prefixes = hint_prefixes(key, hints)
         await self._store.write(lambda tx: queries.delete_jobs_under(tx, prefixes))
 
     def _measurements(self, task: Task, timed: Timed) -> list[MeasurementRow]:
@@ -200,6 +199,8 @@ def _with_hint(
     if default not in timings:
         raise WorkerRefused("the default Variant was not measured", worker_code="NOT_MEASURED")
     before = next((row for row in table.hints if row.dims == dims), None)
+    # What was timed here before and not now keeps its timing.
+    timings = {**(dict(before.ranked) if before else {}), **timings}
     fallbacks = {**(dict(before.fallbacks) if before else {}), fallback: timed.fallback[0]}
     ranked = rank(
         timings,
@@ -207,14 +208,38 @@ def _with_hint(
         incumbent=before.ranked[0][0] if before and before.ranked else None,
         fallback=min(fallbacks.values(), key=lambda timing: timing.median_ns),
     )
-    kept = ranked[:RANKED_LIMIT]
-    if all(position != default for position, _ in kept):
-        kept = (*kept[:-1], next(entry for entry in ranked if entry[0] == default))
     row = HintRow(
-        dims, kept, tuple(sorted(fallbacks.items())), max(tier, before.tier if before else 0)
+        dims, ranked, tuple(sorted(fallbacks.items())), max(tier, before.tier if before else 0)
     )
     others = tuple(each for each in table.hints if each.dims != dims)
-    return replace(table, variants=tuple(variants), default=default, hints=(*others, row))
+    made = replace(table, variants=tuple(variants), default=default, hints=(*others, row))
+    return replace(made, hints=(*others, _shortened(made, row, RANKED_LIMIT)))
+
+
+def _shortened(table: Table, row: HintRow, limit: int) -> HintRow:
+    """At most `limit` Variants, from the front, after those that neighbours have among their best.
+
+    The default and the first always stay.
+    """
+    surplus = len(row.ranked) - limit
+    if surplus <= 0:
+        return row
+    wanted = shared(table, row.dims)
+    backwards = [position for position, _ in row.ranked[:0:-1] if position != table.default]
+    order = sorted(backwards, key=lambda position: position in wanted)
+    gone = frozenset(order[:surplus])
+    return replace(row, ranked=tuple(entry for entry in row.ranked if entry[0] not in gone))
+
+
+def _fitted(table: Table) -> Table:
+    """Compacted, with ever shorter rows while it has more Variants than a client takes."""
+    limit = RANKED_LIMIT
+    fitted = _compacted(table)
+    while len(fitted.variants) > VARIANTS_LIMIT:
+        limit -= 1
+        hints = tuple(_shortened(fitted, row, limit) for row in fitted.hints)
+        fitted = _compacted(replace(fitted, hints=hints))
+    return fitted
 
 
 def _compacted(table: Table) -> Table:

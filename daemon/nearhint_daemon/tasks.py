@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from nearhint_daemon.errors import HintUnreachable
-from nearhint_daemon.store.rows import FallbackRow, KernelRow
+from nearhint_daemon.errors import HintTooLarge, HintUnreachable
+from nearhint_daemon.programs import Programs
+from nearhint_daemon.store.rows import FallbackRow, JobRow, KernelRow
 from nearhint_daemon.tables import TableKey
 from nearhint_daemon.turns import Order
+from nearhint_daemon.workshop import Workshop
+from nearhint_proto import convert
+from nearhint_proto.v1 import program_pb2, types_pb2
 from nearhint_rules import expr as ex
 from nearhint_rules.errors import InvalidExpression
 from nearhint_rules.hints import witness
@@ -39,6 +44,47 @@ class Task:
     def named_dims(self) -> dict[str, int]:
         """The hint by the Kernel's symbols."""
         return dict(zip(self.kernel.symbols.split(), self.dims, strict=True))
+
+
+class Tasks:
+    """Makes them of jobs."""
+
+    def __init__(self, programs: Programs, workshop: Workshop) -> None:
+        self._programs = programs
+        self._workshop = workshop
+
+    async def of(
+        self, row: JobRow, payload: Mapping[str, Any], *, dims: Sequence[int] | None = None
+    ) -> Task:
+        """The task of a job, at `dims` instead of its own hint if given.
+
+        Raises `HintUnreachable`, and `HintTooLarge` where measuring would take too much memory.
+        """
+        kernel = self._programs.kernel(row.namespace, payload["kernel"])
+        fallback_row = self._programs.fallback(row.namespace, payload["fallback"])
+        target = self._programs.target(payload["target"])
+        fallback = convert.fallback_from_proto(
+            program_pb2.Fallback.FromString(fallback_row.message)
+        )
+        sizes, reached = reach(fallback, payload["near"], dims or payload["dims"])
+        task = Task(
+            kernel=kernel,
+            target=target,
+            fallback=fallback_row,
+            sizes=sizes,
+            dims=reached,
+            threads=payload["threads"],
+            devices=await self._workshop.devices.names_for(target.device),
+            order=(row.priority, row.stage),
+            stage=row.stage,
+        )
+        moved = (
+            types_pb2.Expr.FromString(each) for each in (kernel.bytes_read, kernel.bytes_written)
+        )
+        needed = sum(ex.evaluate(convert.expr_from_proto(each), task.named_dims) for each in moved)
+        if needed > self._workshop.limits.measure_memory_bytes:
+            raise HintTooLarge("the hint's tensors would take more memory than measuring may use")
+        return task
 
 
 def reach(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from nearhint_compiler import COMPILER_VERSION
@@ -123,10 +123,7 @@ def compiled(job: pb.CompileVariant) -> pb.Compiled:
 def measured(job: pb.MeasureHint) -> pb.Measured:
     answers: list[pb.MeasuredCandidate] = []
     for candidate in job.candidates:
-        name = "fallback"
-        if candidate.WhichOneof("subject") == "binary":
-            name = candidate.binary.binary.decode().split("\n")[1].split("kernel ")[0]
-        timing = Timing(MEDIAN_NS[name], 0.001, 21)
+        timing = Timing(MEDIAN_NS[schedule_of(candidate)], 0.001, 21)
         answers.append(
             pb.MeasuredCandidate(id=candidate.id, timing=convert.timing_to_proto(timing))
         )
@@ -156,6 +153,51 @@ def answer(request: pb.WorkerRequest) -> pb.WorkerResponse:
         case _:
             raise AssertionError(job)
     return response
+
+
+@dataclass(frozen=True)
+class Script:
+    """Schedules by a hint's size and the effort, and medians by Schedule and size."""
+
+    schedules: Callable[[int, str], Sequence[str]]
+    median_ns: Callable[[str, int], int]
+    timed: list[tuple[int, tuple[str, ...]]] = field(default_factory=list)
+    """Each contest: the size, and the Schedules that were in it."""
+
+    def faults(self, job: str, request: pb.WorkerRequest) -> pb.WorkerResponse | None:
+        """Answers as the script says."""
+        response = pb.WorkerResponse(id=request.id)
+        if job == "list_schedules":
+            (size,) = convert.size_hint_from_proto(request.list_schedules.hint).values()
+            listed = self.schedules(size, request.list_schedules.effort)
+            response.schedules.CopyFrom(pb.Schedules(schedules=listed))
+        elif job == "measure_hint":
+            response.measured.CopyFrom(self._measured(request.measure_hint))
+        else:
+            return None
+        return response
+
+    def _measured(self, job: pb.MeasureHint) -> pb.Measured:
+        (size,) = convert.size_hint_from_proto(job.sizes).values()
+        names = {each.id: schedule_of(each) for each in job.candidates}
+        self.timed.append((size, tuple(name for name in names.values() if name != "fallback")))
+        return pb.Measured(
+            candidates=[
+                pb.MeasuredCandidate(
+                    id=key,
+                    timing=convert.timing_to_proto(Timing(self.median_ns(name, size), 0.001, 21)),
+                )
+                for key, name in names.items()
+            ],
+            conditions="warm, 1 thread",
+        )
+
+
+def schedule_of(candidate: pb.Candidate) -> str:
+    """The Schedule of a binary that `compiled` made; "fallback" for original ops."""
+    if candidate.WhichOneof("subject") != "binary":
+        return "fallback"
+    return candidate.binary.binary.decode().split("\n")[1].split("kernel ")[0]
 
 
 def died(kind: str = "bench") -> WorkerDied:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nearhint_daemon.core import Core
+from nearhint_daemon.efforts import Effort
 from nearhint_daemon.errors import InvalidRequest
 from nearhint_daemon.jobs import Priority
 from nearhint_daemon.lowered import sizes_within
@@ -27,6 +28,7 @@ KERNELS_LIMIT = 1024
 QUESTIONS_LIMIT = 1024
 REASONS_LIMIT = 64
 THREADS_LIMIT = 1024
+BUDGET_LIMIT_S = 7 * 86_400.0
 
 
 class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
@@ -67,7 +69,7 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
     async def EnsureKernels(  # noqa: N802 - the protocol's name
         self, request: pb.EnsureKernelsRequest, context: Context
     ) -> pb.EnsureKernelsResponse:
-        """Asks for a Program's Kernels to be brought to T2 at sizes."""
+        """Asks for a Program's Kernels to be tuned at sizes, with an effort."""
         namespace = read_namespace(request.namespace)
         client_id = read_text(request.client_id, field="client_id")
         if len(request.hints) > HINTS_LIMIT:
@@ -76,6 +78,11 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
             raise InvalidRequest(f"at most {KERNELS_LIMIT} kernels a call", field="kernels")
         if request.threads > THREADS_LIMIT:
             raise InvalidRequest(f"at most {THREADS_LIMIT} threads", field="threads")
+        budget_s = request.budget_s if request.HasField("budget_s") else None
+        if budget_s is not None and not 0.0 < budget_s <= BUDGET_LIMIT_S:
+            raise InvalidRequest(
+                f"must be more than 0 and at most {BUDGET_LIMIT_S:g} seconds", field="budget_s"
+            )
         ranges = self._core.programs.ranges(namespace, request.program_id)
         hints = [
             read_sizes(hint, field=f"hints[{position}]")
@@ -92,11 +99,15 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
             target,
             hints,
             kernels=frozenset(request.kernels),
+            effort=_effort(request.effort),
             threads=request.threads,
             priority=_priority(request.priority),
             client=client_id,
         )
-        rows = await self._core.jobs.ensure(specs)
+        jobs = self._core.jobs
+        open_before = jobs.open_among(spec.key for spec in specs)
+        specs = self._core.budgets.open(specs, budget_s=budget_s, open_before=open_before)
+        rows = await jobs.ensure(specs)
         return pb.EnsureKernelsResponse(
             operation=operation_message(self._core.operations.create(rows))
         )
@@ -157,3 +168,11 @@ def _priority(value: int) -> Priority:
     except ValueError:
         # A newer client's: the least that is known.
         return Priority.REFINEMENT
+
+
+def _effort(value: int) -> Effort:
+    try:
+        return Effort(value or Effort.FULL)
+    except ValueError:
+        # A newer client's: what nobody has to ask for.
+        return Effort.FULL

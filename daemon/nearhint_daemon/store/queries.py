@@ -81,6 +81,18 @@ def newest_measurements(
     return tuple(reading.select(MeasurementRow, clause, (namespace, kernel, limit)))
 
 
+def timed_at(
+    reading: Reading, namespace: str, kernel: str, target: str, dims: Sequence[int]
+) -> frozenset[str]:
+    """The Variants that were timed at a hint."""
+    clause = (
+        "SELECT DISTINCT subject FROM measurements WHERE namespace = ? AND kernel = ?"
+        " AND target = ? AND dims = ? AND subject_kind = 'variant'"
+    )
+    values = (namespace, kernel, target, " ".join(map(str, dims)))
+    return frozenset(row[0] for row in reading.connection.execute(clause, values))
+
+
 def jobs_by_key(reading: Reading, keys: Sequence[str]) -> dict[str, JobRow]:
     """The jobs of these keys that exist."""
     clause = " WHERE key IN (SELECT value FROM json_each(?))"

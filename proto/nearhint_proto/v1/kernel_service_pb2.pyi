@@ -50,6 +50,38 @@ PRIORITY_REFINEMENT: Priority.ValueType  # 3
 """Idle-time refinement."""
 Global___Priority: _TypeAlias = Priority  # noqa: Y015
 
+class _Effort:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _EffortEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Effort.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    EFFORT_UNSPECIFIED: _Effort.ValueType  # 0
+    """Not set: as full."""
+    EFFORT_NONE: _Effort.ValueType  # 1
+    """The default Schedule alone."""
+    EFFORT_QUICK: _Effort.ValueType  # 2
+    """A few Schedules of different families."""
+    EFFORT_FULL: _Effort.ValueType  # 3
+    """What the compiler thinks worth trying; the best of each hint at its neighbours too."""
+    EFFORT_MAX: _Effort.ValueType  # 4
+    """All that the compiler can make; then what lies next to the winners."""
+
+class Effort(_Effort, metaclass=_EffortEnumTypeWrapper):
+    """How much is tried at each hint. A request for more than was done before does the rest only."""
+
+EFFORT_UNSPECIFIED: Effort.ValueType  # 0
+"""Not set: as full."""
+EFFORT_NONE: Effort.ValueType  # 1
+"""The default Schedule alone."""
+EFFORT_QUICK: Effort.ValueType  # 2
+"""A few Schedules of different families."""
+EFFORT_FULL: Effort.ValueType  # 3
+"""What the compiler thinks worth trying; the best of each hint at its neighbours too."""
+EFFORT_MAX: Effort.ValueType  # 4
+"""All that the compiler can make; then what lies next to the winners."""
+Global___Effort: _TypeAlias = Effort  # noqa: Y015
+
 @_typing.final
 class RegisterProgramRequest(_message.Message):
     """Registers a Program."""
@@ -188,6 +220,8 @@ class EnsureKernelsRequest(_message.Message):
     THREADS_FIELD_NUMBER: _builtins.int
     CLIENT_ID_FIELD_NUMBER: _builtins.int
     NAMESPACE_FIELD_NUMBER: _builtins.int
+    EFFORT_FIELD_NUMBER: _builtins.int
+    BUDGET_S_FIELD_NUMBER: _builtins.int
     program_id: _builtins.str
     """The Program."""
     target_id: _builtins.str
@@ -200,6 +234,12 @@ class EnsureKernelsRequest(_message.Message):
     """Who asks."""
     namespace: _builtins.str
     """The namespace; empty by default."""
+    effort: Global___Effort.ValueType
+    """How much is tried."""
+    budget_s: _builtins.float
+    """Seconds of devices' time that this request may take; not set: no limit. What is not begun when
+    they are spent is not done, and the operation counts it as skipped.
+    """
     @_builtins.property
     def kernels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The Kernels; empty: all of the Program's."""
@@ -219,12 +259,16 @@ class EnsureKernelsRequest(_message.Message):
         threads: _builtins.int = ...,
         client_id: _builtins.str = ...,
         namespace: _builtins.str = ...,
+        effort: Global___Effort.ValueType = ...,
+        budget_s: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_budget_s", b"_budget_s", "budget_s", b"budget_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "hints", b"hints", "kernels", b"kernels", "namespace", b"namespace", "priority", b"priority", "program_id", b"program_id", "target_id", b"target_id", "threads", b"threads"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_budget_s", b"_budget_s", "budget_s", b"budget_s", "client_id", b"client_id", "effort", b"effort", "hints", b"hints", "kernels", b"kernels", "namespace", b"namespace", "priority", b"priority", "program_id", b"program_id", "target_id", b"target_id", "threads", b"threads"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__budget_s: _TypeAlias = _typing.Literal["budget_s"]  # noqa: Y015
+    _WhichOneofArgType__budget_s: _TypeAlias = _typing.Literal["_budget_s", b"_budget_s"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__budget_s) -> _WhichOneofReturnType__budget_s | None: ...
 
 Global___EnsureKernelsRequest: _TypeAlias = EnsureKernelsRequest  # noqa: Y015
 

@@ -64,6 +64,7 @@ class Operation(_message.Message):
     FAILED_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
+    SKIPPED_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Its name."""
     state: Global___OperationState.ValueType
@@ -74,6 +75,8 @@ class Operation(_message.Message):
     """Parts in all, as known so far."""
     failed: _builtins.int
     """Parts that failed."""
+    skipped: _builtins.int
+    """Parts that were not done, as the request's budget was spent; they have ended, and not failed."""
     @_builtins.property
     def error(self) -> _status_pb2.Status:
         """The error, if it failed."""
@@ -92,10 +95,11 @@ class Operation(_message.Message):
         failed: _builtins.int = ...,
         error: _status_pb2.Status | None = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
+        skipped: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "done", b"done", "error", b"error", "failed", b"failed", "id", b"id", "state", b"state", "total", b"total"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "done", b"done", "error", b"error", "failed", b"failed", "id", b"id", "skipped", b"skipped", "state", b"state", "total", b"total"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,124 @@
+"""The jobs of tuning: their kinds, keys and payloads.
+
+A key says what is to be known, not who asked: the same work has the same key however it came about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nearhint_daemon.efforts import Effort
+from nearhint_daemon.jobs import JobSpec
+from nearhint_daemon.tables import TableKey
+from nearhint_rules.canonical import identity
+from nearhint_rules.hints import bucket
+from nearhint_rules.metrics import Dims
+
+TUNE = {1: "tune1", 2: "tune2"}
+CROSS = "cross"
+CROSS_STAGE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A hint that is wanted of a Kernel on a Target, beside a Fallback.
+
+    `near` are sizes of the Fallback's symbols close to which the hint is.
+    """
+
+    table_key: TableKey
+    fallback: str
+    dims: Dims
+    near: Mapping[str, int]
+    threads: int
+    effort: Effort = Effort.FULL
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        """What the handler of a job gets."""
+        return {
+            "kernel": self.table_key[1],
+            "target": self.table_key[2],
+            "fallback": self.fallback,
+            "dims": list(self.dims),
+            "near": dict(self.near),
+            "threads": self.threads,
+            "effort": int(self.effort),
+        }
+
+
+def hint_jobs(wish: Wish, *, version: str, priority: int, client: str) -> tuple[JobSpec, ...]:
+    """The jobs that bring a hint to T1, and, if the effort is worth it, then to T2."""
+    namespace, _, target = wish.table_key
+
+    def job(stage: int, requires: str) -> JobSpec:
+        return JobSpec(
+            key=hint_key(wish, stage, version=version),
+            kind=TUNE[stage],
+            lane=target,
+            payload=wish.payload,
+            namespace=namespace,
+            requires=requires,
+            priority=priority,
+            stage=stage,
+            client=client,
+        )
+
+    first = job(1, "")
+    return (first,) if wish.effort == Effort.NONE else (first, job(2, first.key))
+
+
+def hint_key(wish: Wish, stage: int, *, version: str) -> str:
+    """The key of the job that brings a hint to a tier; for T2 each effort has its own."""
+    dims = "x".join(map(str, wish.dims))
+    tail = f"{'/'.join(wish.table_key)}/{dims}/{wish.fallback}/{version}"
+    is_usual = stage == 1 or wish.effort == Effort.FULL
+    return f"{TUNE[stage]}/{tail}" + ("" if is_usual else f"/{wish.effort.text}")
+
+
+def cross_job(
+    wish: Wish, hints: Collection[Dims], *, version: str, priority: int, client: str
+) -> JobSpec | None:
+    """The job that measures the best of each of these hints at its neighbours.
+
+    None for one hint, and where the effort is not worth it. It has a lane of its own: it waits for
+    the searches of its Table, which must not wait for it.
+    """
+    namespace, _, target = wish.table_key
+    buckets = sorted({bucket(dims) for dims in hints})
+    if len(buckets) < 2 or wish.effort < Effort.FULL:
+        return None
+    digest = identity("nearhint.hints.v1", tuple("x".join(map(str, each)) for each in buckets))
+    prefix = cross_prefix(wish.table_key)
+    return JobSpec(
+        key=f"{prefix}{digest[:16]}/{wish.fallback}/{version}/{wish.effort.text}",
+        kind=CROSS,
+        lane=f"{CROSS}/{target}",
+        payload=wish.payload,
+        namespace=namespace,
+        priority=priority,
+        stage=CROSS_STAGE,
+        client=client,
+    )
+
+
+def cross_prefix(key: TableKey) -> str:
+    """How the keys of a Table's `cross` jobs start."""
+    return f"{CROSS}/{'/'.join(key)}/"
+
+
+def search_prefixes(key: TableKey) -> tuple[str, ...]:
+    """How the keys of the jobs start that bring a Table's hints to T1 and T2."""
+    return tuple(f"{kind}/{'/'.join(key)}/" for kind in TUNE.values())
+
+
+def hint_prefixes(key: TableKey, hints: Iterable[Dims]) -> list[str]:
+    """How the keys of all jobs start whose results go with these hints."""
+    searches = [
+        f"{prefix}{'x'.join(map(str, bucket(dims)))}/"
+        for dims in hints
+        for prefix in search_prefixes(key)
+    ]
+    return [*searches, cross_prefix(key)]
