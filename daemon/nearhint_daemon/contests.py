@@ -14,6 +14,7 @@ from nearhint_daemon import logs
 from nearhint_daemon.errors import ArtifactCorrupt, ArtifactUnknown, NoVariant
 from nearhint_daemon.publishing import Publisher, Timed
 from nearhint_daemon.quarantine import Quarantine
+from nearhint_daemon.search_reports import SearchReports, of_built, of_timed
 from nearhint_daemon.store.rows import VariantRow
 from nearhint_daemon.tables import TableKey
 from nearhint_daemon.tasks import Task
@@ -39,7 +40,9 @@ class Contests:
         workshop: Workshop,
         quarantine: Quarantine,
         publisher: Publisher,
+        reports: SearchReports,
     ) -> None:
+        self.reports = reports
         self._variants = variants
         self._workshop = workshop
         self._quarantine = quarantine
@@ -56,7 +59,9 @@ class Contests:
         """Those of these Schedules that compile and verify, each binary once."""
         rows = await asyncio.gather(*(self.passed(task, schedule) for schedule in schedules))
         by_binary = {row.artifact: row for row in reversed(rows) if row.state == "verified"}
-        return [row for row in rows if by_binary.get(row.artifact) is row]
+        kept = [row for row in rows if by_binary.get(row.artifact) is row]
+        await self.reports.keep(task, of_built(rows, kept))
+        return kept
 
     async def passed(self, task: Task, schedule: str) -> VariantRow:
         """The Variant of a Schedule, compiled and verified; its state may be "rejected"."""
@@ -87,6 +92,7 @@ class Contests:
                     continue
                 candidates.append(await self._variants.candidate(row))
         measured = await self._time(task, rows, candidates, care)
+        await self.reports.keep(task, of_timed(measured, rows))
         timed = Timed.of(measured, rows, task.fallback.id)
         await self._publisher.publish(task, timed, tier=tier)
 

@@ -29,6 +29,7 @@ from nearhint_daemon.programs import LOWER, Programs
 from nearhint_daemon.publishing import Publisher
 from nearhint_daemon.quarantine import Quarantine
 from nearhint_daemon.restoring import RESTORE, Restorer
+from nearhint_daemon.search_reports import SearchReports
 from nearhint_daemon.store import Store
 from nearhint_daemon.tables import TableIndex
 from nearhint_daemon.tasks import Tasks
@@ -155,7 +156,13 @@ class Core:
             threads=threads,
         )
         tasks = Tasks(self.programs, self.workshop)
-        contests = Contests(self.variants, self.workshop, self.quarantine, self.publisher)
+        contests = Contests(
+            self.variants,
+            self.workshop,
+            self.quarantine,
+            self.publisher,
+            SearchReports(self.store, clock=time.time),
+        )
         self.tuner = Tuner(
             self.store,
             self.jobs,

@@ -25,6 +25,7 @@ from nearhint_daemon.lowering_checks import LoweringChecks
 from nearhint_daemon.matrix import shared
 from nearhint_daemon.programs import ProgramKey, Programs
 from nearhint_daemon.publishing import Publisher
+from nearhint_daemon.search_reports import of_pruned
 from nearhint_daemon.store import Store, queries
 from nearhint_daemon.store.rows import JobRow, VariantRow
 from nearhint_daemon.tables import TableIndex, TableKey
@@ -205,13 +206,19 @@ class Tuner:
                 raise NoVariant("no candidate passed")
             effort = Effort(payload.get("effort", Effort.FULL))
             listed = await self._workshop.schedules(
-                task.kernel.ir, task.target, task.named_dims, effort=effort, order=task.order
+                task.kernel.ir,
+                task.target,
+                task.named_dims,
+                effort=effort,
+                threads=task.threads,
+                order=task.order,
             )
+            await self._contests.reports.keep(task, of_pruned(listed.pruned))
             near = sorted(shared(table, task.dims))
             wanted = dict.fromkeys(
                 (
                     table.variants[table.default].schedule,
-                    *listed,
+                    *listed.schedules,
                     *(table.variants[position].schedule for position in near),
                 )
             )
@@ -246,15 +253,16 @@ class Tuner:
 
     async def _first_default(self, task: Task) -> list[VariantRow]:
         """The first candidate that passes; raises `NoVariant` after publishing why none does."""
-        schedules = await self._workshop.schedules(
+        listed = await self._workshop.schedules(
             task.kernel.ir,
             task.target,
             task.named_dims,
             effort=Effort.FULL,
+            threads=task.threads,
             order=task.order,
         )
         problems: list[str] = []
-        for schedule in schedules[:DEFAULTS_TRIED]:
+        for schedule in listed.schedules[:DEFAULTS_TRIED]:
             row = await self._contests.passed(task, schedule)
             if row.state == "verified":
                 return [row]

@@ -122,15 +122,43 @@ class Workshop:
         sizes: Mapping[str, int],
         *,
         effort: Effort,
+        threads: int,
         order: Order,
-    ) -> tuple[str, ...]:
-        """A Kernel's Schedules at a hint, the default first, as many as an effort is worth."""
+        transferred: Sequence[str] = (),
+    ) -> pb.Schedules:
+        """A Kernel's Schedules at a hint, the default first, as many as an effort is worth.
+
+        `transferred` have won elsewhere and are considered too.
+        """
         request = pb.WorkerRequest(
             list_schedules=pb.ListSchedules(
                 kernel_ir=kernel_ir,
                 target=convert.target_to_proto(target),
                 hint=convert.size_hint_to_proto(sizes),
                 effort=effort.text,
+                transferred=transferred,
+                threads=threads,
+            )
+        )
+        response = await self._compile("schedule", request, COMPILE_TIMEOUT_S, order)
+        return response.schedules
+
+    async def neighbours(
+        self,
+        kernel_ir: str,
+        schedule: str,
+        target: Target,
+        sizes: Mapping[str, int],
+        *,
+        order: Order,
+    ) -> tuple[str, ...]:
+        """The Schedules one step from another."""
+        request = pb.WorkerRequest(
+            list_neighbours=pb.ListNeighbours(
+                kernel_ir=kernel_ir,
+                target=convert.target_to_proto(target),
+                hint=convert.size_hint_to_proto(sizes),
+                schedule=schedule,
             )
         )
         response = await self._compile("schedule", request, COMPILE_TIMEOUT_S, order)

@@ -126,11 +126,16 @@ def test_work_that_another_wants_without_limit_goes_on(tmp_path: Path) -> None:
         _, compile_pool, bench = scripted()
         ticks = count()
         async with running(
-            tmp_path, compile=compile_pool, bench=bench, monotonic=lambda: float(next(ticks))
+            tmp_path,
+            compile=compile_pool,
+            bench=bench,
+            monotonic=lambda: float(next(ticks)),
+            device_policy="never",
         ) as daemon:
             registered = await daemon.client.register(chain(3))
             limited = await daemon.client.ensure(registered, 64, budget_s=1.0)
             free = await daemon.client.ensure(registered, 64)
+            await daemon.core.devices.set_policy("cpu", "always", actor="test")
             operation = await daemon.client.finished(free.id)
             assert (operation.skipped, operation.failed) == (0, 0)
             assert (await daemon.client.finished(limited.id)).skipped == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from nearhint_compiler import COMPILER_VERSION
 from nearhint_daemon.core import VERSION, Core
@@ -26,6 +26,7 @@ from nearhint_daemon.store.rows import (
     MeasurementRow,
     ProgramRow,
     QuarantineRow,
+    TriedRow,
     VariantRow,
 )
 from nearhint_proto import convert
@@ -41,6 +42,7 @@ PAGE_SIZE = 100
 PAGE_LIMIT = 1000
 MEASUREMENTS_LIMIT = 500
 SOURCES_LIMIT = 50
+TRIED_LIMIT = 2000
 _PREFIX = re.compile(r"[0-9a-f]{4,64}")
 
 
@@ -139,6 +141,11 @@ class AdminService(admin_service_pb2_grpc.AdminServiceServicer):
         programs = await store.read(
             lambda reading: queries.programs_using(reading, namespace, kernel.id)
         )
+        tried = await store.read(
+            lambda reading: queries.tried_of_kernel(
+                reading, namespace, kernel.id, limit=TRIED_LIMIT
+            )
+        )
         tables = [
             table
             for key in self._core.tables.of_kernel(namespace, kernel.id)
@@ -172,6 +179,7 @@ class AdminService(admin_service_pb2_grpc.AdminServiceServicer):
                 for table in tables
                 if (row := self._core.bandwidths.of(table.target)) is not None
             },
+            searches=_search_messages(tried),
         )
 
     def _devices(self) -> list[pb.DeviceStatus]:
@@ -260,3 +268,20 @@ def _bandwidth_message(row: CopyBandwidthRow) -> pb.CopyBandwidth:
         measured_at_s=row.measured_at_s,
         daemon_id=row.daemon_id,
     )
+
+
+def _search_messages(rows: Sequence[TriedRow]) -> list[pb.SearchReport]:
+    """One a Target and hint, the smallest hint first."""
+    found: dict[tuple[str, tuple[int, ...]], pb.SearchReport] = {}
+    for row in rows:
+        dims = tuple(map(int, row.dims.split()))
+        report = found.setdefault(
+            (row.target, dims), pb.SearchReport(target_id=row.target, dims=dims)
+        )
+        report.searched_at_s = max(report.searched_at_s, row.at_s)
+        report.tried.append(
+            pb.TriedSchedule(
+                schedule=row.schedule, outcome=row.outcome, reason=row.reason, stage=row.stage
+            )
+        )
+    return [found[key] for key in sorted(found)]

@@ -12,6 +12,7 @@ from nearhint_daemon.store.rows import (
     LaunchRow,
     MeasurementRow,
     TableRow,
+    TriedRow,
     UsageRow,
     VariantRow,
 )
@@ -113,6 +114,24 @@ def delete_jobs_under(tx: Writing, prefixes: Iterable[str]) -> None:
             "DELETE FROM jobs WHERE key >= ? AND key < ? AND state NOT IN ('queued', 'running')",
             (prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1)),
         )
+
+
+def keep_tried(tx: Writing, rows: Iterable[TriedRow], *, limit: int) -> None:
+    """Writes what became of Schedules, and drops the oldest beyond `limit` of all."""
+    tx.put_all(rows)
+    tx.connection.execute(
+        "DELETE FROM tried WHERE rowid IN"
+        " (SELECT rowid FROM tried ORDER BY at_s DESC, rowid DESC LIMIT -1 OFFSET ?)",
+        (limit,),
+    )
+
+
+def tried_of_kernel(
+    reading: Reading, namespace: str, kernel: str, *, limit: int
+) -> tuple[TriedRow, ...]:
+    """What became of a Kernel's Schedules, the newest hints' first."""
+    clause = " WHERE namespace = ? AND kernel = ? ORDER BY at_s DESC, rowid LIMIT ?"
+    return tuple(reading.select(TriedRow, clause, (namespace, kernel, limit)))
 
 
 def kernels_after(

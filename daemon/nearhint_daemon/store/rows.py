@@ -173,6 +173,26 @@ class CopyBandwidthRow:
 
 
 @dataclass(frozen=True, slots=True)
+class TriedRow:
+    """What became of a Schedule at a hint, the last time that it was considered there.
+
+    `outcome` is "measured", "eliminated", "pruned", "identical", "rejected" or "not_measured";
+    `stage` is "search", "cross" or "refine".
+    """
+
+    namespace: str
+    kernel: str
+    target: str
+    dims: str
+    schedule: str
+    stage: str
+    outcome: str
+    reason: str
+    at_s: float
+    change_seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class TableRow:
     """A Table at one generation; the newest few of each Kernel and Target are kept."""
 
@@ -320,6 +340,7 @@ _ALL = (
     Shape(ArtifactRow, "artifacts", ("sha256",)),
     Shape(MeasurementRow, "measurements", ("id",)),
     Shape(CopyBandwidthRow, "copy_bandwidths", ("target",)),
+    Shape(TriedRow, "tried", ("namespace", "kernel", "target", "dims", "schedule")),
     Shape(TableRow, "tables", ("namespace", "kernel", "target", "generation"), is_hashed=True),
     Shape(JobRow, "jobs", ("key",)),
     Shape(QuarantineRow, "quarantine", ("key",)),
@@ -340,6 +361,7 @@ Row = (
     | ArtifactRow
     | MeasurementRow
     | CopyBandwidthRow
+    | TriedRow
     | TableRow
     | JobRow
     | QuarantineRow

@@ -26,7 +26,7 @@ from nearhint_proto.v1 import program_pb2 as nearhint__proto_dot_v1_dot_program_
 from nearhint_proto.v1 import types_pb2 as nearhint__proto_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1enearhint_proto/v1/worker.proto\x12\x0bnearhint.v1\x1a\x1fnearhint_proto/v1/program.proto\x1a\x1dnearhint_proto/v1/types.proto\"\xef\x03\n\rWorkerRequest\x12\n\n\x02id\x18\x01 \x01(\x04\x12!\n\x04ping\x18\x02 \x01(\x0b\x32\x11.nearhint.v1.PingH\x00\x12\x32\n\rlower_program\x18\x03 \x01(\x0b\x32\x19.nearhint.v1.LowerProgramH\x00\x12\x34\n\x0elist_schedules\x18\x04 \x01(\x0b\x32\x1a.nearhint.v1.ListSchedulesH\x00\x12\x36\n\x0f\x63ompile_variant\x18\x05 \x01(\x0b\x32\x1b.nearhint.v1.CompileVariantH\x00\x12\x34\n\x0e\x63heck_lowering\x18\x06 \x01(\x0b\x32\x1a.nearhint.v1.CheckLoweringH\x00\x12\x34\n\x0everify_variant\x18\x07 \x01(\x0b\x32\x1a.nearhint.v1.VerifyVariantH\x00\x12\x30\n\x0cmeasure_hint\x18\x08 \x01(\x0b\x32\x18.nearhint.v1.MeasureHintH\x00\x12\x30\n\x0cmeasure_copy\x18\t \x01(\x0b\x32\x18.nearhint.v1.MeasureCopyH\x00\x12\x36\n\x0flist_neighbours\x18\n \x01(\x0b\x32\x1b.nearhint.v1.ListNeighboursH\x00\x42\x05\n\x03job\"\xfd\x02\n\x0eWorkerResponse\x12\n\n\x02id\x18\x01 \x01(\x04\x12!\n\x04pong\x18\x02 \x01(\x0b\x32\x11.nearhint.v1.PongH\x00\x12\'\n\x07lowered\x18\x03 \x01(\x0b\x32\x14.nearhint.v1.LoweredH\x00\x12+\n\tschedules\x18\x04 \x01(\x0b\x32\x16.nearhint.v1.SchedulesH\x00\x12)\n\x08\x63ompiled\x18\x05 \x01(\x0b\x32\x15.nearhint.v1.CompiledH\x00\x12\'\n\x07verdict\x18\x06 \x01(\x0b\x32\x14.nearhint.v1.VerdictH\x00\x12)\n\x08measured\x18\x07 \x01(\x0b\x32\x15.nearhint.v1.MeasuredH\x00\x12)\n\x05\x65rror\x18\x08 \x01(\x0b\x32\x18.nearhint.v1.WorkerErrorH\x00\x12\x32\n\rmeasured_copy\x18\t \x01(\x0b\x32\x19.nearhint.v1.MeasuredCopyH\x00\x42\x08\n\x06result\"\x06\n\x04Ping\"O\n\x04Pong\x12\x11\n\ttoolchain\x18\x01 \x03(\t\x12#\n\x06\x64\x65vice\x18\x02 \x01(\x0b\x32\x13.nearhint.v1.Device\x12\x0f\n\x07ready_s\x18\x03 \x01(\x01\"J\n\x0cLowerProgram\x12%\n\x07program\x18\x01 \x01(\x0b\x32\x14.nearhint.v1.Program\x12\x13\n\x0btarget_kind\x18\x02 \x01(\t\"\xa8\x01\n\nKernelText\x12\n\n\x02id\x18\x01 \x01(\t\x12\n\n\x02ir\x18\x02 \x01(\t\x12\r\n\x05title\x18\x03 \x01(\t\x12\x0f\n\x07symbols\x18\x05 \x03(\t\x12%\n\nbytes_read\x18\x06 \x01(\x0b\x32\x11.nearhint.v1.Expr\x12(\n\rbytes_written\x18\x07 \x01(\x0b\x32\x11.nearhint.v1.ExprJ\x04\x08\x04\x10\x05R\x0b\x62ytes_moved\"\xab\x01\n\x07Lowered\x12\x1f\n\x04plan\x18\x01 \x01(\x0b\x32\x11.nearhint.v1.Plan\x12(\n\x07kernels\x18\x02 \x03(\x0b\x32\x17.nearhint.v1.KernelText\x12(\n\tfallbacks\x18\x03 \x03(\x0b\x32\x15.nearhint.v1.Fallback\x12+\n\x07sources\x18\x04 \x03(\x0b\x32\x1a.nearhint.v1.LaunchSources\".\n\rLaunchSources\x12\x0c\n\x04step\x18\x01 \x01(\r\x12\x0f\n\x07sources\x18\x02 \x03(\t\"\x91\x01\n\rListSchedules\x12\x11\n\tkernel_ir\x18\x01 \x01(\t\x12#\n\x06target\x18\x02 \x01(\x0b\x32\x13.nearhint.v1.Target\x12#\n\x04hint\x18\x03 \x01(\x0b\x32\x15.nearhint.v1.SizeHint\x12\x0e\n\x06\x65\x66\x66ort\x18\x04 \x01(\t\x12\x13\n\x0btransferred\x18\x05 \x03(\t\"K\n\tSchedules\x12\x11\n\tschedules\x18\x01 \x03(\t\x12+\n\x06pruned\x18\x02 \x03(\x0b\x32\x1b.nearhint.v1.PrunedSchedule\"2\n\x0ePrunedSchedule\x12\x10\n\x08schedule\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x7f\n\x0eListNeighbours\x12\x11\n\tkernel_ir\x18\x01 \x01(\t\x12#\n\x06target\x18\x02 \x01(\x0b\x32\x13.nearhint.v1.Target\x12#\n\x04hint\x18\x03 \x01(\x0b\x32\x15.nearhint.v1.SizeHint\x12\x10\n\x08schedule\x18\x04 \x01(\t\"Z\n\x0e\x43ompileVariant\x12\x11\n\tkernel_ir\x18\x01 \x01(\t\x12\x10\n\x08schedule\x18\x02 \x01(\t\x12#\n\x06target\x18\x03 \x01(\x0b\x32\x13.nearhint.v1.Target\"\xe9\x01\n\x08\x43ompiled\x12*\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\x18.nearhint.v1.ArtifactRef\x12\x0e\n\x06\x62inary\x18\x02 \x01(\x0c\x12!\n\x05guard\x18\x03 \x01(\x0b\x32\x12.nearhint.v1.Guard\x12\x0e\n\x06source\x18\x04 \x01(\t\x12\x0b\n\x03log\x18\x05 \x01(\t\x12\x32\n\x07phase_s\x18\x06 \x03(\x0b\x32!.nearhint.v1.Compiled.PhaseSEntry\x1a-\n\x0bPhaseSEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"f\n\tCandidate\x12\n\n\x02id\x18\x01 \x01(\t\x12.\n\x06\x62inary\x18\x02 \x01(\x0b\x32\x1c.nearhint.v1.BinaryCandidateH\x00\x12\x12\n\x08\x66\x61llback\x18\x03 \x01(\x08H\x00\x42\t\n\x07subject\"p\n\x0f\x42inaryCandidate\x12*\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\x18.nearhint.v1.ArtifactRef\x12\x0e\n\x06\x62inary\x18\x02 \x01(\x0c\x12!\n\x05guard\x18\x03 \x01(\x0b\x32\x12.nearhint.v1.Guard\"Y\n\rCheckLowering\x12\x11\n\tkernel_ir\x18\x01 \x01(\t\x12\'\n\x08\x66\x61llback\x18\x02 \x01(\x0b\x32\x15.nearhint.v1.Fallback\x12\x0c\n\x04seed\x18\x03 \x01(\x04\"\x92\x01\n\rVerifyVariant\x12\x11\n\tkernel_ir\x18\x01 \x01(\t\x12)\n\tcandidate\x18\x02 \x01(\x0b\x32\x16.nearhint.v1.Candidate\x12$\n\x05sizes\x18\x03 \x03(\x0b\x32\x15.nearhint.v1.SizeHint\x12\x0f\n\x07threads\x18\x04 \x01(\r\x12\x0c\n\x04seed\x18\x05 \x01(\x04\"M\n\x07Verdict\x12\r\n\x05is_ok\x18\x01 \x01(\x08\x12\x0f\n\x07problem\x18\x02 \x01(\t\x12\x13\n\x0bworst_error\x18\x03 \x01(\x01\x12\r\n\x05\x63\x61ses\x18\x04 \x01(\r\"\xa6\x02\n\x0bMeasureHint\x12\x11\n\tkernel_ir\x18\x01 \x01(\t\x12\'\n\x08\x66\x61llback\x18\x02 \x01(\x0b\x32\x15.nearhint.v1.Fallback\x12$\n\x05sizes\x18\x03 \x01(\x0b\x32\x15.nearhint.v1.SizeHint\x12*\n\ncandidates\x18\x04 \x03(\x0b\x32\x16.nearhint.v1.Candidate\x12\x0f\n\x07threads\x18\x05 \x01(\r\x12\r\n\x05\x63\x61\x63he\x18\x06 \x01(\t\x12\x10\n\x08\x62udget_s\x18\x07 \x01(\x01\x12\x1a\n\x12memory_limit_bytes\x18\x08 \x01(\x04\x12\x0c\n\x04seed\x18\t \x01(\x04\x12\x16\n\x0e\x65nough_samples\x18\n \x01(\r\x12\x15\n\renough_spread\x18\x0b \x01(\x01\"\x7f\n\x11MeasuredCandidate\x12\n\n\x02id\x18\x01 \x01(\t\x12#\n\x06timing\x18\x02 \x01(\x0b\x32\x13.nearhint.v1.Timing\x12\x11\n\tdiscarded\x18\x03 \x01(\r\x12\x0f\n\x07problem\x18\x04 \x01(\t\x12\x15\n\ris_eliminated\x18\x05 \x01(\x08\"R\n\x08Measured\x12\x32\n\ncandidates\x18\x01 \x03(\x0b\x32\x1e.nearhint.v1.MeasuredCandidate\x12\x12\n\nconditions\x18\x02 \x01(\t\"L\n\x0bMeasureCopy\x12\x0f\n\x07threads\x18\x01 \x01(\r\x12\x10\n\x08\x62udget_s\x18\x02 \x01(\x01\x12\x1a\n\x12memory_limit_bytes\x18\x03 \x01(\x04\"o\n\x0cMeasuredCopy\x12#\n\x06timing\x18\x01 \x01(\x0b\x32\x13.nearhint.v1.Timing\x12\x13\n\x0b\x62ytes_moved\x18\x02 \x01(\x04\x12\x11\n\tdiscarded\x18\x03 \x01(\r\x12\x12\n\nconditions\x18\x04 \x01(\t\"\x9d\x01\n\x0bWorkerError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12<\n\nreproducer\x18\x03 \x03(\x0b\x32(.nearhint.v1.WorkerError.ReproducerEntry\x1a\x31\n\x0fReproducerEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1enearhint_proto/v1/worker.proto\x12\x0bnearhint.v1\x1a\x1fnearhint_proto/v1/program.proto\x1a\x1dnearhint_proto/v1/types.proto\"\xef\x03\n\rWorkerRequest\x12\n\n\x02id\x18\x01 \x01(\x04\x12!\n\x04ping\x18\x02 \x01(\x0b\x32\x11.nearhint.v1.PingH\x00\x12\x32\n\rlower_program\x18\x03 \x01(\x0b\x32\x19.nearhint.v1.LowerProgramH\x00\x12\x34\n\x0elist_schedules\x18\x04 \x01(\x0b\x32\x1a.nearhint.v1.ListSchedulesH\x00\x12\x36\n\x0f\x63ompile_variant\x18\x05 \x01(\x0b\x32\x1b.nearhint.v1.CompileVariantH\x00\x12\x34\n\x0e\x63heck_lowering\x18\x06 \x01(\x0b\x32\x1a.nearhint.v1.CheckLoweringH\x00\x12\x34\n\x0everify_variant\x18\x07 \x01(\x0b\x32\x1a.nearhint.v1.VerifyVariantH\x00\x12\x30\n\x0cmeasure_hint\x18\x08 \x01(\x0b\x32\x18.nearhint.v1.MeasureHintH\x00\x12\x30\n\x0cmeasure_copy\x18\t \x01(\x0b\x32\x18.nearhint.v1.MeasureCopyH\x00\x12\x36\n\x0flist_neighbours\x18\n \x01(\x0b\x32\x1b.nearhint.v1.ListNeighboursH\x00\x42\x05\n\x03job\"\xfd\x02\n\x0eWorkerResponse\x12\n\n\x02id\x18\x01 \x01(\x04\x12!\n\x04pong\x18\x02 \x01(\x0b\x32\x11.nearhint.v1.PongH\x00\x12\'\n\x07lowered\x18\x03 \x01(\x0b\x32\x14.nearhint.v1.LoweredH\x00\x12+\n\tschedules\x18\x04 \x01(\x0b\x32\x16.nearhint.v1.SchedulesH\x00\x12)\n\x08\x63ompiled\x18\x05 \x01(\x0b\x32\x15.nearhint.v1.CompiledH\x00\x12\'\n\x07verdict\x18\x06 \x01(\x0b\x32\x14.nearhint.v1.VerdictH\x00\x12)\n\x08measured\x18\x07 \x01(\x0b\x32\x15.nearhint.v1.MeasuredH\x00\x12)\n\x05\x65rror\x18\x08 \x01(\x0b\x32\x18.nearhint.v1.WorkerErrorH\x00\x12\x32\n\rmeasured_copy\x18\t \x01(\x0b\x32\x19.nearhint.v1.MeasuredCopyH\x00\x42\x08\n\x06result\"\x06\n\x04Ping\"O\n\x04Pong\x12\x11\n\ttoolchain\x18\x01 \x03(\t\x12#\n\x06\x64\x65vice\x18\x02 \x01(\x0b\x32\x13.nearhint.v1.Device\x12\x0f\n\x07ready_s\x18\x03 \x01(\x01\"J\n\x0cLowerProgram\x12%\n\x07program\x18\x01 \x01(\x0b\x32\x14.nearhint.v1.Program\x12\x13\n\x0btarget_kind\x18\x02 \x01(\t\"\xa8\x01\n\nKernelText\x12\n\n\x02id\x18\x01 \x01(\t\x12\n\n\x02ir\x18\x02 \x01(\t\x12\r\n\x05title\x18\x03 \x01(\t\x12\x0f\n\x07symbols\x18\x05 \x03(\t\x12%\n\nbytes_read\x18\x06 \x01(\x0b\x32\x11.nearhint.v1.Expr\x12(\n\rbytes_written\x18\x07 \x01(\x0b\x32\x11.nearhint.v1.ExprJ\x04\x08\x04\x10\x05R\x0b\x62ytes_moved\"\xab\x01\n\x07Lowered\x12\x1f\n\x04plan\x18\x01 \x01(\x0b\x32\x11.nearhint.v1.Plan\x12(\n\x07kernels\x18\x02 \x03(\x0b\x32\x17.nearhint.v1.KernelText\x12(\n\tfallbacks\x18\x03 \x03(\x0b\x32\x15.nearhint.v1.Fallback\x12+\n\x07sources\x18\x04 \x03(\x0b\x32\x1a.nearhint.v1.LaunchSources\".\n\rLaunchSources\x12\x0c\n\x04step\x18\x01 \x01(\r\x12\x0f\n\x07sources\x18\x02 \x03(\t\"\xa2\x01\n\rListSchedules\x12\x11\n\tkernel_ir\x18\x01 \x01(\t\x12#\n\x06target\x18\x02 \x01(\x0b\x32\x13.nearhint.v1.Target\x12#\n\x04hint\x18\x03 \x01(\x0b\x32\x15.nearhint.v1.SizeHint\x12\x0e\n\x06\x65\x66\x66ort\x18\x04 \x01(\t\x12\x13\n\x0btransferred\x18\x05 \x03(\t\x12\x0f\n\x07threads\x18\x06 \x01(\r\"K\n\tSchedules\x12\x11\n\tschedules\x18\x01 \x03(\t\x12+\n\x06pruned\x18\x02 \x03(\x0b\x32\x1b.nearhint.v1.PrunedSchedule\"2\n\x0ePrunedSchedule\x12\x10\n\x08schedule\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x7f\n\x0eListNeighbours\x12\x11\n\tkernel_ir\x18\x01 \x01(\t\x12#\n\x06target\x18\x02 \x01(\x0b\x32\x13.nearhint.v1.Target\x12#\n\x04hint\x18\x03 \x01(\x0b\x32\x15.nearhint.v1.SizeHint\x12\x10\n\x08schedule\x18\x04 \x01(\t\"Z\n\x0e\x43ompileVariant\x12\x11\n\tkernel_ir\x18\x01 \x01(\t\x12\x10\n\x08schedule\x18\x02 \x01(\t\x12#\n\x06target\x18\x03 \x01(\x0b\x32\x13.nearhint.v1.Target\"\xe9\x01\n\x08\x43ompiled\x12*\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\x18.nearhint.v1.ArtifactRef\x12\x0e\n\x06\x62inary\x18\x02 \x01(\x0c\x12!\n\x05guard\x18\x03 \x01(\x0b\x32\x12.nearhint.v1.Guard\x12\x0e\n\x06source\x18\x04 \x01(\t\x12\x0b\n\x03log\x18\x05 \x01(\t\x12\x32\n\x07phase_s\x18\x06 \x03(\x0b\x32!.nearhint.v1.Compiled.PhaseSEntry\x1a-\n\x0bPhaseSEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"f\n\tCandidate\x12\n\n\x02id\x18\x01 \x01(\t\x12.\n\x06\x62inary\x18\x02 \x01(\x0b\x32\x1c.nearhint.v1.BinaryCandidateH\x00\x12\x12\n\x08\x66\x61llback\x18\x03 \x01(\x08H\x00\x42\t\n\x07subject\"p\n\x0f\x42inaryCandidate\x12*\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\x18.nearhint.v1.ArtifactRef\x12\x0e\n\x06\x62inary\x18\x02 \x01(\x0c\x12!\n\x05guard\x18\x03 \x01(\x0b\x32\x12.nearhint.v1.Guard\"Y\n\rCheckLowering\x12\x11\n\tkernel_ir\x18\x01 \x01(\t\x12\'\n\x08\x66\x61llback\x18\x02 \x01(\x0b\x32\x15.nearhint.v1.Fallback\x12\x0c\n\x04seed\x18\x03 \x01(\x04\"\x92\x01\n\rVerifyVariant\x12\x11\n\tkernel_ir\x18\x01 \x01(\t\x12)\n\tcandidate\x18\x02 \x01(\x0b\x32\x16.nearhint.v1.Candidate\x12$\n\x05sizes\x18\x03 \x03(\x0b\x32\x15.nearhint.v1.SizeHint\x12\x0f\n\x07threads\x18\x04 \x01(\r\x12\x0c\n\x04seed\x18\x05 \x01(\x04\"M\n\x07Verdict\x12\r\n\x05is_ok\x18\x01 \x01(\x08\x12\x0f\n\x07problem\x18\x02 \x01(\t\x12\x13\n\x0bworst_error\x18\x03 \x01(\x01\x12\r\n\x05\x63\x61ses\x18\x04 \x01(\r\"\xa6\x02\n\x0bMeasureHint\x12\x11\n\tkernel_ir\x18\x01 \x01(\t\x12\'\n\x08\x66\x61llback\x18\x02 \x01(\x0b\x32\x15.nearhint.v1.Fallback\x12$\n\x05sizes\x18\x03 \x01(\x0b\x32\x15.nearhint.v1.SizeHint\x12*\n\ncandidates\x18\x04 \x03(\x0b\x32\x16.nearhint.v1.Candidate\x12\x0f\n\x07threads\x18\x05 \x01(\r\x12\r\n\x05\x63\x61\x63he\x18\x06 \x01(\t\x12\x10\n\x08\x62udget_s\x18\x07 \x01(\x01\x12\x1a\n\x12memory_limit_bytes\x18\x08 \x01(\x04\x12\x0c\n\x04seed\x18\t \x01(\x04\x12\x16\n\x0e\x65nough_samples\x18\n \x01(\r\x12\x15\n\renough_spread\x18\x0b \x01(\x01\"\x7f\n\x11MeasuredCandidate\x12\n\n\x02id\x18\x01 \x01(\t\x12#\n\x06timing\x18\x02 \x01(\x0b\x32\x13.nearhint.v1.Timing\x12\x11\n\tdiscarded\x18\x03 \x01(\r\x12\x0f\n\x07problem\x18\x04 \x01(\t\x12\x15\n\ris_eliminated\x18\x05 \x01(\x08\"R\n\x08Measured\x12\x32\n\ncandidates\x18\x01 \x03(\x0b\x32\x1e.nearhint.v1.MeasuredCandidate\x12\x12\n\nconditions\x18\x02 \x01(\t\"L\n\x0bMeasureCopy\x12\x0f\n\x07threads\x18\x01 \x01(\r\x12\x10\n\x08\x62udget_s\x18\x02 \x01(\x01\x12\x1a\n\x12memory_limit_bytes\x18\x03 \x01(\x04\"o\n\x0cMeasuredCopy\x12#\n\x06timing\x18\x01 \x01(\x0b\x32\x13.nearhint.v1.Timing\x12\x13\n\x0b\x62ytes_moved\x18\x02 \x01(\x04\x12\x11\n\tdiscarded\x18\x03 \x01(\r\x12\x12\n\nconditions\x18\x04 \x01(\t\"\x9d\x01\n\x0bWorkerError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12<\n\nreproducer\x18\x03 \x03(\x0b\x32(.nearhint.v1.WorkerError.ReproducerEntry\x1a\x31\n\x0fReproducerEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -54,41 +54,41 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LAUNCHSOURCES']._serialized_start=1503
   _globals['_LAUNCHSOURCES']._serialized_end=1549
   _globals['_LISTSCHEDULES']._serialized_start=1552
-  _globals['_LISTSCHEDULES']._serialized_end=1697
-  _globals['_SCHEDULES']._serialized_start=1699
-  _globals['_SCHEDULES']._serialized_end=1774
-  _globals['_PRUNEDSCHEDULE']._serialized_start=1776
-  _globals['_PRUNEDSCHEDULE']._serialized_end=1826
-  _globals['_LISTNEIGHBOURS']._serialized_start=1828
-  _globals['_LISTNEIGHBOURS']._serialized_end=1955
-  _globals['_COMPILEVARIANT']._serialized_start=1957
-  _globals['_COMPILEVARIANT']._serialized_end=2047
-  _globals['_COMPILED']._serialized_start=2050
-  _globals['_COMPILED']._serialized_end=2283
-  _globals['_COMPILED_PHASESENTRY']._serialized_start=2238
-  _globals['_COMPILED_PHASESENTRY']._serialized_end=2283
-  _globals['_CANDIDATE']._serialized_start=2285
-  _globals['_CANDIDATE']._serialized_end=2387
-  _globals['_BINARYCANDIDATE']._serialized_start=2389
-  _globals['_BINARYCANDIDATE']._serialized_end=2501
-  _globals['_CHECKLOWERING']._serialized_start=2503
-  _globals['_CHECKLOWERING']._serialized_end=2592
-  _globals['_VERIFYVARIANT']._serialized_start=2595
-  _globals['_VERIFYVARIANT']._serialized_end=2741
-  _globals['_VERDICT']._serialized_start=2743
-  _globals['_VERDICT']._serialized_end=2820
-  _globals['_MEASUREHINT']._serialized_start=2823
-  _globals['_MEASUREHINT']._serialized_end=3117
-  _globals['_MEASUREDCANDIDATE']._serialized_start=3119
-  _globals['_MEASUREDCANDIDATE']._serialized_end=3246
-  _globals['_MEASURED']._serialized_start=3248
-  _globals['_MEASURED']._serialized_end=3330
-  _globals['_MEASURECOPY']._serialized_start=3332
-  _globals['_MEASURECOPY']._serialized_end=3408
-  _globals['_MEASUREDCOPY']._serialized_start=3410
-  _globals['_MEASUREDCOPY']._serialized_end=3521
-  _globals['_WORKERERROR']._serialized_start=3524
-  _globals['_WORKERERROR']._serialized_end=3681
-  _globals['_WORKERERROR_REPRODUCERENTRY']._serialized_start=3632
-  _globals['_WORKERERROR_REPRODUCERENTRY']._serialized_end=3681
+  _globals['_LISTSCHEDULES']._serialized_end=1714
+  _globals['_SCHEDULES']._serialized_start=1716
+  _globals['_SCHEDULES']._serialized_end=1791
+  _globals['_PRUNEDSCHEDULE']._serialized_start=1793
+  _globals['_PRUNEDSCHEDULE']._serialized_end=1843
+  _globals['_LISTNEIGHBOURS']._serialized_start=1845
+  _globals['_LISTNEIGHBOURS']._serialized_end=1972
+  _globals['_COMPILEVARIANT']._serialized_start=1974
+  _globals['_COMPILEVARIANT']._serialized_end=2064
+  _globals['_COMPILED']._serialized_start=2067
+  _globals['_COMPILED']._serialized_end=2300
+  _globals['_COMPILED_PHASESENTRY']._serialized_start=2255
+  _globals['_COMPILED_PHASESENTRY']._serialized_end=2300
+  _globals['_CANDIDATE']._serialized_start=2302
+  _globals['_CANDIDATE']._serialized_end=2404
+  _globals['_BINARYCANDIDATE']._serialized_start=2406
+  _globals['_BINARYCANDIDATE']._serialized_end=2518
+  _globals['_CHECKLOWERING']._serialized_start=2520
+  _globals['_CHECKLOWERING']._serialized_end=2609
+  _globals['_VERIFYVARIANT']._serialized_start=2612
+  _globals['_VERIFYVARIANT']._serialized_end=2758
+  _globals['_VERDICT']._serialized_start=2760
+  _globals['_VERDICT']._serialized_end=2837
+  _globals['_MEASUREHINT']._serialized_start=2840
+  _globals['_MEASUREHINT']._serialized_end=3134
+  _globals['_MEASUREDCANDIDATE']._serialized_start=3136
+  _globals['_MEASUREDCANDIDATE']._serialized_end=3263
+  _globals['_MEASURED']._serialized_start=3265
+  _globals['_MEASURED']._serialized_end=3347
+  _globals['_MEASURECOPY']._serialized_start=3349
+  _globals['_MEASURECOPY']._serialized_end=3425
+  _globals['_MEASUREDCOPY']._serialized_start=3427
+  _globals['_MEASUREDCOPY']._serialized_end=3538
+  _globals['_WORKERERROR']._serialized_start=3541
+  _globals['_WORKERERROR']._serialized_end=3698
+  _globals['_WORKERERROR_REPRODUCERENTRY']._serialized_start=3649
+  _globals['_WORKERERROR_REPRODUCERENTRY']._serialized_end=3698
 # @@protoc_insertion_point(module_scope)

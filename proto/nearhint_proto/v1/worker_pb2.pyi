@@ -378,10 +378,13 @@ class ListSchedules(_message.Message):
     HINT_FIELD_NUMBER: _builtins.int
     EFFORT_FIELD_NUMBER: _builtins.int
     TRANSFERRED_FIELD_NUMBER: _builtins.int
+    THREADS_FIELD_NUMBER: _builtins.int
     kernel_ir: _builtins.str
     """The printed IR."""
     effort: _builtins.str
     """"quick", "full" or "max": a few, what is worth trying, all; empty: as "full"."""
+    threads: _builtins.int
+    """CPU threads that they will be measured with; 0: not known."""
     @_builtins.property
     def target(self) -> _types_pb2.Target:
         """The Target."""
@@ -402,10 +405,11 @@ class ListSchedules(_message.Message):
         hint: _types_pb2.SizeHint | None = ...,
         effort: _builtins.str = ...,
         transferred: _abc.Iterable[_builtins.str] | None = ...,
+        threads: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["hint", b"hint", "target", b"target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["effort", b"effort", "hint", b"hint", "kernel_ir", b"kernel_ir", "target", b"target", "transferred", b"transferred"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["effort", b"effort", "hint", b"hint", "kernel_ir", b"kernel_ir", "target", b"target", "threads", b"threads", "transferred", b"transferred"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
