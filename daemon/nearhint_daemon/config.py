@@ -41,6 +41,16 @@ def _seconds(value: object) -> float:
     return parsed
 
 
+def _share(value: object) -> float:
+    try:
+        parsed = float(value) if isinstance(value, int | float | str) else -1.0
+    except ValueError:
+        parsed = -1.0
+    if isinstance(value, bool) or not 0.0 <= parsed <= 1.0:
+        raise ValueError("must be a number from 0 to 1")
+    return parsed
+
+
 def _one_of(*names: str) -> Callable[[object], str]:
     def parse(value: object) -> str:
         if value not in names:
@@ -127,6 +137,12 @@ class Config:
     measure_memory_bytes: int = field(
         default=2 * 2**30,
         metadata=_row(_count(2**20, 2**50), "Bytes that the tensors of one hint may take."),
+    )
+    refine_share: float = field(
+        default=0.05,
+        metadata=_row(
+            _share, "Share of idle time in which hot hints are refined; 0: they never are."
+        ),
     )
     queue_limit: int = field(
         default=20_000,

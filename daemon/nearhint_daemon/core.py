@@ -21,6 +21,7 @@ from nearhint_daemon.contests import Contests
 from nearhint_daemon.crossing import Crossing
 from nearhint_daemon.devices import Bench, Devices
 from nearhint_daemon.errors import DaemonError, StoreReadOnly
+from nearhint_daemon.idle_time import IDLE_S, IdleTime
 from nearhint_daemon.jobs import JobQueue, Priority
 from nearhint_daemon.lowering_checks import LoweringChecks
 from nearhint_daemon.metrics import Metrics
@@ -28,17 +29,20 @@ from nearhint_daemon.operations import Operations
 from nearhint_daemon.programs import LOWER, Programs
 from nearhint_daemon.publishing import Publisher
 from nearhint_daemon.quarantine import Quarantine
+from nearhint_daemon.refining import Refining
 from nearhint_daemon.restoring import RESTORE, Restorer
 from nearhint_daemon.search_reports import SearchReports
 from nearhint_daemon.store import Store
 from nearhint_daemon.tables import TableIndex
 from nearhint_daemon.tasks import Tasks
 from nearhint_daemon.tuner import Tuner
-from nearhint_daemon.tuning_jobs import CROSS, TUNE
+from nearhint_daemon.tuning_jobs import CROSS, REFINE, TUNE
 from nearhint_daemon.usage import Usage
 from nearhint_daemon.variants import Variants
+from nearhint_daemon.winners import Winners
 from nearhint_daemon.workers.errors import WorkersError
 from nearhint_daemon.workshop import Compilers, Limits, Workshop
+from nearhint_rules.table import Table
 from nearhint_rules.target import Device, Target
 
 VERSION = "0.1.0"
@@ -128,9 +132,8 @@ class Core:
         self.budgets = Budgets()
         self.jobs.on_end = self.budgets.forget
         self.operations = Operations(self.jobs, clock=time.time)
-        self.tables = TableIndex(
-            self.store, clock=time.time, on_publish=self.metrics.table_published
-        )
+        self.winners = Winners()
+        self.tables = TableIndex(self.store, clock=time.time, on_publish=self._published)
         self.programs = Programs(
             self.store,
             self.workshop,
@@ -174,10 +177,22 @@ class Core:
             LoweringChecks(self.store, self.workshop, self.quarantine),
             contests,
             self.bandwidths,
+            self.winners,
             compiler_version=COMPILER_VERSION,
             default_threads=threads,
         )
         self.crossing = Crossing(self.tables, self.jobs, tasks, contests)
+        self.refining = Refining(self.store, self.tables, self.workshop, tasks, contests)
+        self.idle_time = IdleTime(
+            self.store,
+            self.programs,
+            self.tables,
+            self.devices,
+            self.jobs,
+            share=config.refine_share,
+            monotonic=monotonic,
+            compiler_version=COMPILER_VERSION,
+        )
         self.restorer = Restorer(
             self.store, self.programs, self.variants, self.tables, self.publisher, self.jobs
         )
@@ -200,11 +215,13 @@ class Core:
         self.jobs.handle(TUNE[1], self.budgets.held(self.tuner.reach_t1))
         self.jobs.handle(TUNE[2], self.budgets.held(self.tuner.reach_t2))
         self.jobs.handle(CROSS, self.budgets.held(self.crossing.cross))
+        self.jobs.handle(REFINE, self.budgets.held(self.refining.refine))
         self.jobs.handle(RESTORE, self.restorer.restore)
         self.jobs.handle(BANDWIDTH, self.bandwidths.measure)
         await self.jobs.start()
         self._spawn("usage", self._flush_usage())
         self._spawn("gauges", self._set_gauges())
+        self._spawn("idle-time", self._use_idle_time())
         self._spawn("lag", self._watch_lag())
         self._spawn("toolchain", self._check_toolchain())
 
@@ -238,6 +255,19 @@ class Core:
 
     def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(asyncio.create_task(work, name=f"core-{name}"))
+
+    def _published(self, table: Table, hint: tuple[int, ...] | None) -> None:
+        self.metrics.table_published(table, hint)
+        self.winners.note(table, hint)
+
+    async def _use_idle_time(self) -> None:
+        while True:
+            pause_s = IDLE_S
+            try:
+                pause_s = await self.idle_time.turn()
+            except DaemonError as error:
+                logs.warning("idle_time_lost", problem=repr(error))
+            await asyncio.sleep(max(IDLE_S, pause_s))
 
     async def _check_toolchain(self) -> None:
         for kind, words in (("cpu", "C compiler"), ("cuda", "Triton")):

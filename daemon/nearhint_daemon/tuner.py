@@ -31,6 +31,7 @@ from nearhint_daemon.store.rows import JobRow, VariantRow
 from nearhint_daemon.tables import TableIndex, TableKey
 from nearhint_daemon.tasks import Task, Tasks
 from nearhint_daemon.tuning_jobs import Wish, cross_job, hint_jobs, hint_key
+from nearhint_daemon.winners import Winners, elsewhere
 from nearhint_daemon.workshop import Workshop
 from nearhint_proto import convert
 from nearhint_proto.v1 import types_pb2
@@ -60,6 +61,7 @@ class Tuner:
         checks: LoweringChecks,
         contests: Contests,
         bandwidths: Bandwidths,
+        winners: Winners,
         *,
         compiler_version: str,
         default_threads: int,
@@ -74,6 +76,7 @@ class Tuner:
         self._checks = checks
         self._contests = contests
         self._bandwidths = bandwidths
+        self._winners = winners
         self._compiler_version = compiler_version
         self._default_threads = default_threads
         self._first: WeakValueDictionary[TableKey, asyncio.Lock] = WeakValueDictionary()
@@ -212,6 +215,7 @@ class Tuner:
                 effort=effort,
                 threads=task.threads,
                 order=task.order,
+                transferred=self._transferred(task, table),
             )
             await self._contests.reports.keep(task, of_pruned(listed.pruned))
             near = sorted(shared(table, task.dims))
@@ -230,6 +234,19 @@ class Tuner:
             care = SOON if effort == Effort.QUICK else THOROUGH
             await self._contests.hold(task, ready, tier=2, care=care)
         await self._bandwidths.want(task.target)
+
+    def _transferred(self, task: Task, table: Table) -> tuple[str, ...]:
+        """What won for the Kernel on other Targets of its kind, and for similar Kernels here."""
+        namespace, kernel, target = task.table_key
+        others = [
+            found
+            for key in self._tables.of_kernel(namespace, kernel)
+            if key[2] != target
+            and self._programs.target(key[2]).kind == task.target.kind
+            and (found := self._tables.newest(key)) is not None
+        ]
+        won = (*elsewhere(others, task.dims), *self._winners.similar(table, task.dims))
+        return tuple(dict.fromkeys(won))
 
     async def _rest(self, task: Task, table: Table, rows: Sequence[VariantRow]) -> list[VariantRow]:
         """What was never timed at a hint that was searched, behind what it is held against."""

@@ -19,6 +19,8 @@ from nearhint_rules.metrics import Dims
 TUNE = {1: "tune1", 2: "tune2"}
 CROSS = "cross"
 CROSS_STAGE = 3
+REFINE = "refine"
+REFINE_STAGE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class Wish:
 
 
 def hint_jobs(wish: Wish, *, version: str, priority: int, client: str) -> tuple[JobSpec, ...]:
-    """The jobs that bring a hint to T1, and, if the effort is worth it, then to T2."""
+    """The jobs that bring a hint to T1, and, if the effort is worth it, then to T2 and T3."""
     namespace, _, target = wish.table_key
 
     def job(stage: int, requires: str) -> JobSpec:
@@ -67,7 +69,30 @@ def hint_jobs(wish: Wish, *, version: str, priority: int, client: str) -> tuple[
         )
 
     first = job(1, "")
-    return (first,) if wish.effort == Effort.NONE else (first, job(2, first.key))
+    if wish.effort == Effort.NONE:
+        return (first,)
+    second = job(2, first.key)
+    if wish.effort < Effort.MAX:
+        return first, second
+    third = refine_job(wish, version=version, priority=priority, client=client, requires=second.key)
+    return first, second, third
+
+
+def refine_job(wish: Wish, *, version: str, priority: int, client: str, requires: str) -> JobSpec:
+    """The job that walks from a hint's winner to T3, in a lane of its own: it may take long."""
+    namespace, _, target = wish.table_key
+    dims = "x".join(map(str, wish.dims))
+    return JobSpec(
+        key=f"{REFINE}/{'/'.join(wish.table_key)}/{dims}/{wish.fallback}/{version}",
+        kind=REFINE,
+        lane=f"{REFINE}/{target}",
+        payload=wish.payload,
+        namespace=namespace,
+        requires=requires,
+        priority=priority,
+        stage=REFINE_STAGE,
+        client=client,
+    )
 
 
 def hint_key(wish: Wish, stage: int, *, version: str) -> str:
@@ -114,11 +139,16 @@ def search_prefixes(key: TableKey) -> tuple[str, ...]:
     return tuple(f"{kind}/{'/'.join(key)}/" for kind in TUNE.values())
 
 
+def searches_of(key: TableKey, dims: Dims) -> str:
+    """How the keys of the jobs start that bring one hint to T2."""
+    return f"{TUNE[2]}/{'/'.join(key)}/{'x'.join(map(str, bucket(dims)))}/"
+
+
 def hint_prefixes(key: TableKey, hints: Iterable[Dims]) -> list[str]:
     """How the keys of all jobs start whose results go with these hints."""
     searches = [
         f"{prefix}{'x'.join(map(str, bucket(dims)))}/"
         for dims in hints
-        for prefix in search_prefixes(key)
+        for prefix in (*search_prefixes(key), f"{REFINE}/{'/'.join(key)}/")
     ]
     return [*searches, cross_prefix(key)]

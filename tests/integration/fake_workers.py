@@ -139,6 +139,8 @@ def answer(request: pb.WorkerRequest) -> pb.WorkerResponse:
             response.lowered.CopyFrom(lowered(program, request.lower_program.target_kind))
         case "list_schedules":
             response.schedules.CopyFrom(pb.Schedules(schedules=SCHEDULES))
+        case "list_neighbours":
+            response.schedules.CopyFrom(pb.Schedules())
         case "compile_variant":
             response.compiled.CopyFrom(compiled(request.compile_variant))
         case "check_lowering" | "verify_variant":
@@ -161,16 +163,24 @@ class Script:
 
     schedules: Callable[[int, str], Sequence[str]]
     median_ns: Callable[[str, int], int]
+    neighbours: Callable[[str], Sequence[str]] = lambda schedule: ()
     timed: list[tuple[int, tuple[str, ...]]] = field(default_factory=list)
     """Each contest: the size, and the Schedules that were in it."""
+    transferred: list[tuple[int, tuple[str, ...]]] = field(default_factory=list)
+    """Each listing: the size, and the Schedules that won elsewhere."""
 
     def faults(self, job: str, request: pb.WorkerRequest) -> pb.WorkerResponse | None:
         """Answers as the script says."""
         response = pb.WorkerResponse(id=request.id)
         if job == "list_schedules":
             (size,) = convert.size_hint_from_proto(request.list_schedules.hint).values()
-            listed = self.schedules(size, request.list_schedules.effort)
+            asked = request.list_schedules
+            self.transferred.append((size, tuple(asked.transferred)))
+            listed = dict.fromkeys((*self.schedules(size, asked.effort), *asked.transferred))
             response.schedules.CopyFrom(pb.Schedules(schedules=listed))
+        elif job == "list_neighbours":
+            beside = self.neighbours(request.list_neighbours.schedule)
+            response.schedules.CopyFrom(pb.Schedules(schedules=beside))
         elif job == "measure_hint":
             response.measured.CopyFrom(self._measured(request.measure_hint))
         else:

@@ -100,6 +100,12 @@ def jobs_by_key(reading: Reading, keys: Sequence[str]) -> dict[str, JobRow]:
     return {row.key: row for row in reading.select(JobRow, clause, (json.dumps(list(keys)),))}
 
 
+def jobs_under(reading: Reading, prefix: str) -> Iterator[JobRow]:
+    """The done jobs whose keys start so."""
+    clause = " WHERE key >= ? AND key < ? AND state = 'done' ORDER BY key"
+    return reading.select(JobRow, clause, (prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1)))
+
+
 def open_jobs(reading: Reading) -> Iterator[JobRow]:
     """Jobs that are queued or running, in the order in which they came."""
     return reading.select(

@@ -1,0 +1,145 @@
+"""Idle time: hot hints are refined, one at a time, while there is nothing else to do.
+
+Only where a device's policy permits, and for a bounded share of the time: after each hint there is
+a pause in proportion to what it took.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from contextlib import suppress
+
+from nearhint_daemon.devices import Devices
+from nearhint_daemon.errors import DaemonError, QueueFull, StoreReadOnly
+from nearhint_daemon.hint_uses import calls_by_bucket
+from nearhint_daemon.jobs import JobQueue, JobSpec, Priority
+from nearhint_daemon.programs import Programs
+from nearhint_daemon.store import Store, queries
+from nearhint_daemon.store.rows import JobRow
+from nearhint_daemon.tables import TableIndex, TableKey
+from nearhint_daemon.tuning_jobs import Wish, refine_job, searches_of
+from nearhint_rules.hints import bucket
+from nearhint_rules.metrics import Dims
+
+IDLE_S = 30.0
+"""How long nothing must have been to do, and the pause where there is nothing to refine."""
+KERNELS_A_TURN = 32
+"""Kernels whose use is looked at in one turn."""
+REFINABLE_TIER = 2
+
+
+class IdleTime:
+    """Makes use of it."""
+
+    def __init__(
+        self,
+        store: Store,
+        programs: Programs,
+        tables: TableIndex,
+        devices: Devices,
+        jobs: JobQueue,
+        *,
+        share: float,
+        monotonic: Callable[[], float],
+        compiler_version: str,
+    ) -> None:
+        self._store = store
+        self._programs = programs
+        self._tables = tables
+        self._devices = devices
+        self._jobs = jobs
+        self._share = share
+        self._monotonic = monotonic
+        self._compiler_version = compiler_version
+        self._looked_at = 0
+        self._was_idle = False
+
+    async def turn(self) -> float:
+        """Refines the hottest hint that is not refined, if nothing else is to do.
+
+        Returns the seconds to wait before the next turn.
+        """
+        is_idle = self._share > 0 and not self._is_busy()
+        was_idle, self._was_idle = self._was_idle, is_idle
+        if not (is_idle and was_idle):
+            return IDLE_S
+        spec = await self._hottest()
+        if spec is None:
+            return IDLE_S
+        started = self._monotonic()
+        ended = asyncio.Event()
+        with suppress(QueueFull, StoreReadOnly):
+            await self._jobs.ensure([spec])
+            if self._jobs.listen(spec.key, lambda row: ended.set()):
+                await ended.wait()
+        return (self._monotonic() - started) * (1.0 / self._share - 1.0)
+
+    def _is_busy(self) -> bool:
+        return bool(self._jobs.running()) or any(self._jobs.depth().values())
+
+    async def _hottest(self) -> JobSpec | None:
+        keys = sorted(self._tables.keys())
+        start = self._looked_at % max(1, len(keys))
+        self._looked_at = start + KERNELS_A_TURN
+        best: tuple[int, JobSpec] | None = None
+        for key in (*keys[start:], *keys[:start])[:KERNELS_A_TURN]:
+            if not self._may_measure(key):
+                continue
+            calls = await calls_by_bucket(
+                self._store,
+                self._programs,
+                namespace=key[0],
+                kernel=key[1],
+                target_kind=self._programs.target(key[2]).kind,
+            )
+            for dims in self._refinable(key):
+                count = calls[bucket(dims)]
+                if count and (best is None or count > best[0]):
+                    spec = self._spec(key, dims)
+                    if spec is not None:
+                        best = count, spec
+        return None if best is None else best[1]
+
+    def _may_measure(self, key: TableKey) -> bool:
+        try:
+            device = self._programs.target(key[2]).device
+        except DaemonError:
+            return False
+        return any(
+            state.device == device and state.policy != "never" for state in self._devices.states()
+        )
+
+    def _refinable(self, key: TableKey) -> list[Dims]:
+        table = self._tables.newest(key)
+        rows = () if table is None else table.hints
+        return [row.dims for row in rows if row.tier == REFINABLE_TIER and row.ranked]
+
+    def _spec(self, key: TableKey, dims: Dims) -> JobSpec | None:
+        """The job, as the search at this hint was asked for; None if it was done or has failed."""
+        rows: list[JobRow] = self._store.read_now(
+            lambda reading: list(queries.jobs_under(reading, searches_of(key, dims)))
+        )
+        for row in rows:
+            asked = json.loads(row.payload)
+            wish = Wish(
+                table_key=key,
+                fallback=asked["fallback"],
+                dims=tuple(asked["dims"]),
+                near=asked["near"],
+                threads=asked["threads"],
+            )
+            spec = refine_job(
+                wish,
+                version=self._compiler_version,
+                priority=Priority.REFINEMENT,
+                client="",
+                requires="",
+            )
+            known = self._store.read_now(
+                lambda reading, key=spec.key: queries.jobs_by_key(reading, [key])  # type: ignore[misc]
+            )
+            if not known:
+                return spec
+        return None

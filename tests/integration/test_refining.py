@@ -1,0 +1,169 @@
+"""Descent from winners, in idle time or when asked for; starts from winners elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.integration.daemon_in_process import Running, running
+from tests.integration.fake_workers import CPU, FakeBenchPool, FakeCompilePool, Script, chain
+
+from nearhint_daemon.store.rows import TargetRow
+from nearhint_daemon.usage import Used
+from nearhint_daemon.winners import TRANSFERRED
+from nearhint_proto import convert
+from nearhint_proto.v1 import kernel_service_pb2 as pb
+from nearhint_rules.target import Target
+
+DEFAULT, START = "cpu.rows vector=8", "cpu.rows vector=32"
+
+
+def width(schedule: str) -> int:
+    return int(schedule.rpartition("=")[2])
+
+
+def beside(schedule: str) -> tuple[str, ...]:
+    return tuple(f"cpu.rows vector={size}" for size in (2 * width(schedule), width(schedule) // 2))
+
+
+def median_ns(name: str, size: int) -> int:
+    """The best vector is of 128, whatever the size."""
+    del size
+    if name == "fallback":
+        return 300_000
+    return 100_000 + 10_000 * abs(width(name).bit_length() - (128).bit_length())
+
+
+def scripted() -> tuple[Script, FakeCompilePool, FakeBenchPool]:
+    script = Script(lambda size, effort: (DEFAULT, START), median_ns, beside)
+    return script, FakeCompilePool(faults=script.faults), FakeBenchPool(faults=script.faults)
+
+
+async def use(daemon: Running, program: str, calls: dict[int, int]) -> None:
+    used = [
+        Used(program=program, sizes={"s0": size}, calls=count, launches=(0, 0, count, 0))
+        for size, count in calls.items()
+    ]
+    await daemon.core.usage.report("test", used, namespace="")
+    await daemon.core.usage.flush()
+
+
+def test_descent_follows_the_winner_and_ends_where_nothing_beside_it_wins(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        script, compile_pool, bench = scripted()
+        async with running(tmp_path, compile=compile_pool, bench=bench) as daemon:
+            registered = await daemon.client.register(chain(1))
+            operation = await daemon.client.tuned(registered, 64, effort=pb.EFFORT_MAX)
+            assert (operation.total, operation.failed) == (3, 0)
+            steps = [set(map(width, schedules)) for _, schedules in script.timed[2:]]
+            # From 32 to 64, to 128, and no further; the default is in every contest.
+            assert steps == [{8, 32, 64, 16}, {8, 64, 32, 16, 128}, {8, 128, 64, 32, 16, 256}]
+            (table,) = await daemon.client.tables_of(registered)
+            (row,) = table.hints
+            assert row.tier == 3
+            assert width(table.variants[row.ranked[0].variant].schedule) == 128
+            await daemon.client.tuned(registered, 64, effort=pb.EFFORT_MAX)
+            assert len(script.timed) == 5
+
+    asyncio.run(scenario())
+
+
+def test_the_hottest_hint_is_refined_in_idle_time_and_the_unused_never(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        script, compile_pool, bench = scripted()
+        async with running(tmp_path, compile=compile_pool, bench=bench) as daemon:
+            registered = await daemon.client.register(chain(1))
+            await daemon.client.tuned(registered, 64, 256, 1024)
+            await daemon.at_rest()
+            done = len(script.timed)
+            await use(daemon, registered.program_id, {256: 90, 1024: 10})
+            for _ in range(4):
+                await daemon.core.idle_time.turn()
+            refined = [size for size, _ in script.timed[done:]]
+            assert refined == [256] * 3 + [1024] * 3
+            (table,) = await daemon.client.tables_of(registered)
+            assert [row.tier for row in table.hints] == [2, 3, 3]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("flags", [{"refine_share": 0.0}, {"device_policy": "never"}])
+def test_idle_time_is_not_used_where_it_must_not_be(
+    tmp_path: Path, flags: dict[str, object]
+) -> None:
+    async def scenario() -> None:
+        script, compile_pool, bench = scripted()
+        async with running(tmp_path, compile=compile_pool, bench=bench) as daemon:
+            registered = await daemon.client.register(chain(1))
+            await daemon.client.tuned(registered, 64)
+            await use(daemon, registered.program_id, {64: 9})
+        done = len(script.timed)
+        async with running(tmp_path, compile=compile_pool, bench=bench, **flags) as daemon:
+            for _ in range(3):
+                assert await daemon.core.idle_time.turn() > 0
+            assert len(script.timed) == done
+
+    asyncio.run(scenario())
+
+
+def test_while_there_is_other_work_nothing_is_refined(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        script, compile_pool, bench = scripted()
+        async with running(tmp_path, compile=compile_pool, bench=bench) as daemon:
+            registered = await daemon.client.register(chain(1))
+            await daemon.client.tuned(registered, 64)
+            await daemon.at_rest()
+            await use(daemon, registered.program_id, {64: 9})
+            await daemon.core.devices.set_policy("cpu", "never", actor="test")
+            waiting = await daemon.client.ensure(registered, 256)
+            done = len(script.timed)
+            for _ in range(3):
+                await daemon.core.idle_time.turn()
+            assert len(script.timed) == done
+            await daemon.core.devices.set_policy("cpu", "always", actor="test")
+            await daemon.client.finished(waiting.id)
+
+    asyncio.run(scenario())
+
+
+def test_a_search_starts_from_the_winner_of_a_similar_kernel(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        script, compile_pool, bench = scripted()
+        async with running(tmp_path, compile=compile_pool, bench=bench) as daemon:
+            first = await daemon.client.register(chain(1))
+            await daemon.client.tuned(first, 64, effort=pb.EFFORT_MAX)
+            assert all(not transferred for _, transferred in script.transferred)
+            other = await daemon.client.register(chain(1, high=2048))
+            await daemon.client.tuned(other, 128)
+            latest = script.transferred[-1]
+            assert latest[0] == 128
+            assert "cpu.rows vector=128" in latest[1]
+            assert len(latest[1]) <= 2 * TRANSFERRED
+            (table,) = await daemon.client.tables_of(other)
+            (row,) = table.hints
+            assert width(table.variants[row.ranked[0].variant].schedule) == 128
+            # What is far away is not similar.
+            await daemon.client.tuned(other, 2048)
+            assert (2048, ()) in script.transferred
+
+    asyncio.run(scenario())
+
+
+def test_a_search_starts_from_the_kernels_winner_on_another_target(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        script, compile_pool, bench = scripted()
+        async with running(tmp_path, compile=compile_pool, bench=bench) as daemon:
+            registered = await daemon.client.register(chain(1))
+            await daemon.client.tuned(registered, 64, effort=pb.EFFORT_MAX)
+            (message,) = await daemon.client.tables_of(registered)
+            elsewhere = Target(replace(CPU, model="Another CPU"), ("cc 12.2.0",))
+            row = TargetRow(elsewhere.id, convert.target_to_proto(elsewhere).SerializeToString())
+            await daemon.core.store.write(lambda tx: tx.put(row))
+            table = replace(convert.table_from_proto(message), target=elsewhere.id)
+            await daemon.core.tables.publish(table)
+            await daemon.client.tuned(registered, 1024)
+            assert (1024, ("cpu.rows vector=128",)) in script.transferred
+
+    asyncio.run(scenario())
