@@ -8,7 +8,7 @@ daemon's life, and bounded: they save a search work and decide nothing.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import prod
 
 from nearhint_rules.metrics import Dims
@@ -49,7 +49,7 @@ class Winners:
 
     def similar(self, table: Table, dims: Dims) -> tuple[str, ...]:
         """What won for similar Kernels near these sizes, the nearest first, then the latest."""
-        known = self._groups.get(_group(table), {})
+        known: Mapping[tuple[str, Dims], str] = self._groups.get(_group(table), {})
         found = sorted(
             (_ratio(dims, near), -number, schedule)
             for number, ((kernel, near), schedule) in enumerate(known.items())

@@ -89,9 +89,9 @@ def test_the_hottest_hint_is_refined_in_idle_time_and_the_unused_never(tmp_path:
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("flags", [{"refine_share": 0.0}, {"device_policy": "never"}])
+@pytest.mark.parametrize(("share", "policy"), [(0.0, "always"), (0.05, "never")])
 def test_idle_time_is_not_used_where_it_must_not_be(
-    tmp_path: Path, flags: dict[str, object]
+    tmp_path: Path, share: float, policy: str
 ) -> None:
     async def scenario() -> None:
         script, compile_pool, bench = scripted()
@@ -100,7 +100,13 @@ def test_idle_time_is_not_used_where_it_must_not_be(
             await daemon.client.tuned(registered, 64)
             await use(daemon, registered.program_id, {64: 9})
         done = len(script.timed)
-        async with running(tmp_path, compile=compile_pool, bench=bench, **flags) as daemon:
+        async with running(
+            tmp_path,
+            compile=compile_pool,
+            bench=bench,
+            refine_share=share,
+            device_policy=policy,
+        ) as daemon:
             for _ in range(3):
                 assert await daemon.core.idle_time.turn() > 0
             assert len(script.timed) == done
