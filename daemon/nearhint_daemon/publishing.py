@@ -87,7 +87,7 @@ class Publisher:
             table = _with_hint(table, task.dims, task.fallback.id, timed, tier=tier)
             evicted = await self._evicted(table, task)
             kept = tuple(row for row in table.hints if row.dims not in evicted)
-            table = _fitted(replace(table, hints=kept, reason=""))
+            table = fitted(replace(table, hints=kept, reason=""))
             if evicted:
                 await self._forget(key, evicted)
             measurements = self._measurements(task, timed)
@@ -213,10 +213,10 @@ def _with_hint(
     )
     others = tuple(each for each in table.hints if each.dims != dims)
     made = replace(table, variants=tuple(variants), default=default, hints=(*others, row))
-    return replace(made, hints=(*others, _shortened(made, row, RANKED_LIMIT)))
+    return replace(made, hints=(*others, shortened(made, row, RANKED_LIMIT)))
 
 
-def _shortened(table: Table, row: HintRow, limit: int) -> HintRow:
+def shortened(table: Table, row: HintRow, limit: int) -> HintRow:
     """At most `limit` Variants, from the front, after those that neighbours have among their best.
 
     The default and the first always stay.
@@ -231,13 +231,13 @@ def _shortened(table: Table, row: HintRow, limit: int) -> HintRow:
     return replace(row, ranked=tuple(entry for entry in row.ranked if entry[0] not in gone))
 
 
-def _fitted(table: Table) -> Table:
+def fitted(table: Table) -> Table:
     """Compacted, with ever shorter rows while it has more Variants than a client takes."""
     limit = RANKED_LIMIT
     fitted = _compacted(table)
     while len(fitted.variants) > VARIANTS_LIMIT:
         limit -= 1
-        hints = tuple(_shortened(fitted, row, limit) for row in fitted.hints)
+        hints = tuple(shortened(fitted, row, limit) for row in fitted.hints)
         fitted = _compacted(replace(fitted, hints=hints))
     return fitted
 
