@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import count
 from pathlib import Path
 
 import grpc
@@ -12,6 +11,8 @@ from tests.integration.daemon_in_process import running
 from tests.integration.fake_workers import FakeBenchPool, FakeCompilePool, Script, chain
 from tests.integration.statuses import details
 
+from nearhint_daemon.jobs import Priority
+from nearhint_daemon.store.rows import JobRow
 from nearhint_proto.v1 import kernel_service_pb2 as pb
 from nearhint_proto.v1 import operation_service_pb2
 
@@ -102,34 +103,35 @@ def test_efforts_of_two_clients_at_once_time_nothing_twice(tmp_path: Path) -> No
 def test_a_spent_budget_leaves_the_rest_undone_and_says_so(tmp_path: Path) -> None:
     async def scenario() -> None:
         script, compile_pool, bench = scripted()
-        ticks = count()
         async with running(
-            tmp_path, compile=compile_pool, bench=bench, monotonic=lambda: float(next(ticks))
+            tmp_path,
+            compile=compile_pool,
+            bench=bench,
+            monotonic=lambda: float(bench.asked.total()),
         ) as daemon:
             registered = await daemon.client.register(chain(3))
-            # Each piece of work on a device takes a tick or two here: enough for the first few.
-            operation = await daemon.client.tuned(registered, 64, budget_s=6.0)
+            # Each piece of work on a device takes a second here: enough for T1 of all three.
+            operation = await daemon.client.tuned(registered, 64, budget_s=9.0)
             assert operation.state == operation_service_pb2.OPERATION_STATE_DONE
-            assert (operation.done, operation.failed) == (operation.total, 0)
-            assert 0 < operation.skipped < operation.total
-            begun = len(script.timed)
+            assert (operation.done, operation.total, operation.failed) == (6, 6, 0)
+            assert operation.skipped == 3
+            assert [schedules for _, schedules in script.timed] == [(DEFAULT,)] * 3
             # Asked again, what is left is done; what is done is not done twice.
             operation = await daemon.client.tuned(registered, 64)
             assert (operation.skipped, operation.failed) == (0, 0)
-            assert len(script.timed) == 6 > begun
+            assert len(script.timed) == 6
 
     asyncio.run(scenario())
 
 
 def test_work_that_another_wants_without_limit_goes_on(tmp_path: Path) -> None:
     async def scenario() -> None:
-        _, compile_pool, bench = scripted()
-        ticks = count()
+        script, compile_pool, bench = scripted()
         async with running(
             tmp_path,
             compile=compile_pool,
             bench=bench,
-            monotonic=lambda: float(next(ticks)),
+            monotonic=lambda: float(bench.asked.total()),
             device_policy="never",
         ) as daemon:
             registered = await daemon.client.register(chain(3))
@@ -139,6 +141,38 @@ def test_work_that_another_wants_without_limit_goes_on(tmp_path: Path) -> None:
             operation = await daemon.client.finished(free.id)
             assert (operation.skipped, operation.failed) == (0, 0)
             assert (await daemon.client.finished(limited.id)).skipped == 0
+            assert len(script.timed) == 6
+
+    asyncio.run(scenario())
+
+
+def test_a_budget_outlives_a_restart(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        script, compile_pool, bench = scripted()
+        async with running(
+            tmp_path, compile=compile_pool, bench=bench, device_policy="never"
+        ) as daemon:
+            registered = await daemon.client.register(chain(3))
+            await daemon.client.ensure(registered, 64, budget_s=9.0)
+        assert script.timed == []
+        async with running(
+            tmp_path,
+            compile=compile_pool,
+            bench=bench,
+            monotonic=lambda: float(bench.asked.total()),
+        ) as daemon:
+            async with asyncio.timeout(20):
+                await daemon.core.jobs.ended_under(("tune",), priority=Priority.REFINEMENT)
+            assert [schedules for _, schedules in script.timed] == [(DEFAULT,)] * 3
+            rows = await daemon.core.store.read(
+                lambda reading: [
+                    *reading.where(JobRow, kind="tune1"),
+                    *reading.where(JobRow, kind="tune2"),
+                ]
+            )
+            assert len(rows) == 6
+            undone = {row.code for row in rows if row.state != "done"}
+            assert undone == {"BUDGET_SPENT"}
 
     asyncio.run(scenario())
 

@@ -2,6 +2,8 @@
 
 `recorded_h100.json` has medians of an H100 SXM (80 GB, triton 3.6.0, 2026-11-21), taken by
 tests/benchmarks/gpu_kernels.py: IR, sizes in the order of its symbols, µs by Schedule.
+`recorded_epyc.json` has the winners of an AMD EPYC (Zen 4, 2 threads, 2026-11-21), found by
+tests/benchmarks/cpu_kernels.py over every candidate.
 """
 
 from __future__ import annotations
@@ -29,6 +31,9 @@ AVX512 = Target(
 )
 RECORDED: list[dict[str, Any]] = json.loads(
     Path(__file__).with_name("recorded_h100.json").read_text()
+)
+WON_ON_CPU: list[dict[str, Any]] = json.loads(
+    Path(__file__).with_name("recorded_epyc.json").read_text()
 )
 
 
@@ -82,6 +87,20 @@ def test_nothing_recorded_within_a_fifth_of_the_winner_is_left_out(row: dict[str
     estimates = [estimate(given, parse_schedule(name), H100, dims) for name in names]
     gone = far_off(estimates, ratio=FAR_OFF)
     assert all(medians[names[number]] > 1.2 * min(medians.values()) for number in gone)
+
+
+def test_every_winner_that_was_recorded_on_a_cpu_is_kept_and_estimated_near_the_best() -> None:
+    assert len(WON_ON_CPU) > 50
+    for row in WON_ON_CPU:
+        given = parse_kernel(row["ir"])
+        dims = dict(zip(given.symbols, row["dims"], strict=True))
+        winner = parse_schedule(row["winner"])
+        for effort in ("full", "max"):
+            chosen = choose(given, AVX512, dims, effort=effort, threads=2)
+            assert winner in chosen.schedules
+        found = [estimate(given, each, AVX512, dims, threads=2) for each in chosen.schedules]
+        taken = estimate(given, winner, AVX512, dims, threads=2)
+        assert taken.seconds <= FAR_OFF / 2 * min(each.seconds for each in found)
 
 
 def test_quick_keeps_a_winner_of_what_was_recorded_with_fewer_candidates() -> None:
