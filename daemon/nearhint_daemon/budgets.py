@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import uuid
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -119,6 +119,16 @@ class Budgets:
     def forget(self, row: JobRow) -> None:
         """A job has ended."""
         self._accounts.pop(row.key, None)
+
+    def keep_only(self, keys: Iterable[str], *, still_open: Collection[str]) -> None:
+        """Of these jobs, the others had been done before, or were refused."""
+        for key in keys:
+            if key not in still_open:
+                self._accounts.pop(key, None)
+
+    def __len__(self) -> int:
+        """How many jobs have an account."""
+        return len(self._accounts)
 
     def _budget(self, name: str, limit_s: float) -> Budget:
         budget = self._budgets.setdefault(name, Budget(limit_s))

@@ -177,6 +177,18 @@ def test_a_budget_outlives_a_restart(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_budgets_of_what_is_done_are_forgotten(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            registered = await daemon.client.register(chain(2))
+            for _ in range(3):
+                operation = await daemon.client.tuned(registered, 64, budget_s=60.0)
+                assert (operation.skipped, operation.failed) == (0, 0)
+                assert len(daemon.core.budgets) == 0
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("budget_s", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_budget_that_is_none_is_refused_by_name(tmp_path: Path, budget_s: float) -> None:
     async def scenario() -> None:

@@ -105,9 +105,12 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
             client=client_id,
         )
         jobs = self._core.jobs
-        open_before = jobs.open_among(spec.key for spec in specs)
-        specs = self._core.budgets.open(specs, budget_s=budget_s, open_before=open_before)
-        rows = await jobs.ensure(specs)
+        keys = [spec.key for spec in specs]
+        specs = self._core.budgets.open(specs, budget_s=budget_s, open_before=jobs.open_among(keys))
+        try:
+            rows = await jobs.ensure(specs)
+        finally:
+            self._core.budgets.keep_only(keys, still_open=jobs.open_among(keys))
         return pb.EnsureKernelsResponse(
             operation=operation_message(self._core.operations.create(rows))
         )
