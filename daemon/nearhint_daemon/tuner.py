@@ -151,12 +151,12 @@ class Tuner:
         return wishes
 
     def _raised(self, wishes: Sequence[Wish], effort: Effort) -> list[Wish]:
-        """The wishes with this effort, or more where that was reached."""
+        """The wishes with this effort, or more where that was reached; T1 is the same for all."""
         versions = {
             (number, more): hint_key(replace(wish, effort=more), 2, version=self._compiler_version)
             for number, wish in enumerate(wishes)
             for more in Effort
-            if more > max(effort, Effort.NONE)
+            if more > effort > Effort.NONE
         }
         reached = self._jobs.reached(list(versions.values()))
         return [

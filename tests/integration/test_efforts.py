@@ -81,6 +81,17 @@ def test_more_effort_does_the_rest_only_and_less_does_nothing(tmp_path: Path) ->
     asyncio.run(scenario())
 
 
+def test_who_wants_the_default_alone_waits_for_no_search(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path, device_policy="never") as daemon:
+            registered = await daemon.client.register(chain(1))
+            full = await daemon.client.ensure(registered, 64, effort=pb.EFFORT_FULL)
+            none = await daemon.client.ensure(registered, 64, effort=pb.EFFORT_NONE)
+            assert (full.total, none.total) == (2, 1)
+
+    asyncio.run(scenario())
+
+
 def test_efforts_of_two_clients_at_once_time_nothing_twice(tmp_path: Path) -> None:
     async def scenario() -> None:
         script, compile_pool, bench = scripted()

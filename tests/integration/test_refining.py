@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.integration.daemon_in_process import Running, running
 from tests.integration.fake_workers import CPU, FakeBenchPool, FakeCompilePool, Script, chain
 
-from nearhint_daemon.store.rows import TargetRow
+from nearhint_daemon.jobs import JobSpec, Priority
+from nearhint_daemon.restoring import RESTORE
+from nearhint_daemon.store.rows import JobRow, TargetRow
 from nearhint_daemon.usage import Used
 from nearhint_daemon.winners import TRANSFERRED
 from nearhint_proto import convert
@@ -120,16 +124,25 @@ def test_while_there_is_other_work_nothing_is_refined(tmp_path: Path) -> None:
         async with running(tmp_path, compile=compile_pool, bench=bench) as daemon:
             registered = await daemon.client.register(chain(1))
             await daemon.client.tuned(registered, 64)
-            await daemon.at_rest()
             await use(daemon, registered.program_id, {64: 9})
-            await daemon.core.devices.set_policy("cpu", "never", actor="test")
-            waiting = await daemon.client.ensure(registered, 256)
+            released = asyncio.Event()
+
+            async def hold(row: JobRow, payload: Mapping[str, Any]) -> None:
+                await released.wait()
+
+            jobs = daemon.core.jobs
+            jobs.handle(RESTORE, hold)
+            await jobs.ensure([JobSpec(key="held", kind=RESTORE, lane="held", payload={})])
             done = len(script.timed)
             for _ in range(3):
                 await daemon.core.idle_time.turn()
             assert len(script.timed) == done
-            await daemon.core.devices.set_policy("cpu", "always", actor="test")
-            await daemon.client.finished(waiting.id)
+            released.set()
+            await jobs.ended_under(("held",), priority=Priority.REFINEMENT)
+            await daemon.at_rest()
+            for _ in range(2):
+                await daemon.core.idle_time.turn()
+            assert len(script.timed) > done
 
     asyncio.run(scenario())
 
