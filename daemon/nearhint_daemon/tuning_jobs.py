@@ -135,8 +135,8 @@ def cross_prefix(key: TableKey) -> str:
 
 
 def search_prefixes(key: TableKey) -> tuple[str, ...]:
-    """How the keys of the jobs start that bring a Table's hints to T1 and T2."""
-    return tuple(f"{kind}/{'/'.join(key)}/" for kind in TUNE.values())
+    """How the keys of the jobs start that bring a Table's hints to T1, T2 and T3."""
+    return tuple(f"{kind}/{'/'.join(key)}/" for kind in (*TUNE.values(), REFINE))
 
 
 def searches_of(key: TableKey, dims: Dims) -> str:
@@ -149,6 +149,6 @@ def hint_prefixes(key: TableKey, hints: Iterable[Dims]) -> list[str]:
     searches = [
         f"{prefix}{'x'.join(map(str, bucket(dims)))}/"
         for dims in hints
-        for prefix in (*search_prefixes(key), f"{REFINE}/{'/'.join(key)}/")
+        for prefix in search_prefixes(key)
     ]
     return [*searches, cross_prefix(key)]

@@ -74,6 +74,31 @@ def test_descent_follows_the_winner_and_ends_where_nothing_beside_it_wins(tmp_pa
     asyncio.run(scenario())
 
 
+def test_what_descent_finds_at_a_hint_is_measured_at_its_neighbours(tmp_path: Path) -> None:
+    def own(name: str, size: int) -> int:
+        """At each hint the vector of its size is best."""
+        if name == "fallback":
+            return 900_000
+        return 100_000 + 5_000 * abs(width(name).bit_length() - size.bit_length())
+
+    async def scenario() -> None:
+        script = Script(lambda size, effort: (DEFAULT, START), own, beside)
+        pools = FakeCompilePool(faults=script.faults), FakeBenchPool(faults=script.faults)
+        async with running(tmp_path, compile=pools[0], bench=pools[1]) as daemon:
+            registered = await daemon.client.register(chain(1))
+            operation = await daemon.client.tuned(registered, 64, 512, effort=pb.EFFORT_MAX)
+            assert (operation.total, operation.failed) == (7, 0)
+            (table,) = await daemon.client.tables_of(registered)
+            ranked = {
+                row.dims[0]: [width(table.variants[each.variant].schedule) for each in row.ranked]
+                for row in table.hints
+            }
+            assert (ranked[64][0], ranked[512][0]) == (64, 512)
+            assert 512 in ranked[64]
+
+    asyncio.run(scenario())
+
+
 def test_the_hottest_hint_is_refined_in_idle_time_and_the_unused_never(tmp_path: Path) -> None:
     async def scenario() -> None:
         script, compile_pool, bench = scripted()

@@ -125,6 +125,8 @@ def delete_jobs_under(tx: Writing, prefixes: Iterable[str]) -> None:
 def keep_tried(tx: Writing, rows: Iterable[TriedRow], *, limit: int) -> None:
     """Writes what became of Schedules, and drops the oldest beyond `limit` of all."""
     tx.put_all(rows)
+    if tx.count(TriedRow) <= limit:
+        return
     tx.connection.execute(
         "DELETE FROM tried WHERE rowid IN"
         " (SELECT rowid FROM tried ORDER BY at_s DESC, rowid DESC LIMIT -1 OFFSET ?)",
