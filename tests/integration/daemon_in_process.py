@@ -15,6 +15,7 @@ from tests.integration.fake_workers import CPU, FakeBenchPool, FakeCompilePool
 from nearhint_daemon import config as settings
 from nearhint_daemon.config import Config
 from nearhint_daemon.core import Core, Pools
+from nearhint_daemon.jobs import Priority
 from nearhint_daemon.server import Server
 from nearhint_proto import convert
 from nearhint_proto.v1 import (
@@ -156,8 +157,7 @@ class Running:
     async def at_rest(self) -> None:
         """Waits until no job is open."""
         async with asyncio.timeout(20):
-            while self.core.jobs.running() or any(self.core.jobs.depth().values()):
-                await asyncio.sleep(0.01)
+            await self.core.jobs.ended_under(("",), priority=Priority.REFINEMENT)
 
 
 def config_in(folder: Path, **flags: object) -> Config:
