@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import click
 
 from nearhint._cli_options import address_option, connected, examples, exits, json_option
+from nearhint._cli_searches import print_searches, searches_json
 from nearhint._cli_status import kernel_json
 from nearhint._cli_traffic import (
     Traffic,
@@ -61,7 +62,8 @@ def explain(kernel: str, dims: str | None, address: str | None, as_json: bool) -
 
     Candidates with their times at each hint, what is selected at --dims and from which hint, how
     far that is, the bytes read and written, the bandwidths reached at each hint beside that of a
-    copy on the device, what was rejected and why, where the Kernel came from, its IR.
+    copy on the device, what was tried at each hint and what was left out, what was rejected and
+    why, where the Kernel came from, its IR.
     """
     sizes = read_dims(dims)
     request = admin_service_pb2.ExplainKernelRequest(kernel=kernel)
@@ -116,6 +118,7 @@ def _print(
             ],
             title="measurements, the newest of each kind",
         )
+    print_searches(answer.searches, kernel.symbols)
     for heading, lines in (("rejected", answer.rejected), ("came from", answer.provenance)):
         if lines:
             out.print(f"\n{heading}:", markup=False)
@@ -314,6 +317,7 @@ def _as_json(
             }
             for record in answer.measurements
         ],
+        "searches": searches_json(answer.searches, answer.kernel.symbols),
         "rejected": list(answer.rejected),
         "provenance": list(answer.provenance),
         "ir": answer.ir,

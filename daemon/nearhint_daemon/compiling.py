@@ -11,16 +11,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from nearhint_daemon.efforts import Effort
 from nearhint_daemon.errors import NoVariant
 from nearhint_daemon.jobs import JobSpec
 from nearhint_daemon.programs import Programs
 from nearhint_daemon.store.rows import JobRow
 from nearhint_daemon.tasks import reach
-from nearhint_daemon.tuner import CANDIDATES_LIMIT, TUNE
+from nearhint_daemon.tuner import CANDIDATES_LIMIT
+from nearhint_daemon.tuning_jobs import TUNE
 from nearhint_daemon.variants import Variants
 from nearhint_daemon.workshop import Workshop
 from nearhint_proto import convert
 from nearhint_proto.v1 import program_pb2
+from nearhint_proto.v1 import worker_pb2 as pb
 
 COMPILE = "compile"
 
@@ -51,17 +54,25 @@ class Compiling:
         fallback = convert.fallback_from_proto(program_pb2.Fallback.FromString(stored.message))
         order = (row.priority, row.stage)
 
-        async def listed(
-            wanted: Sequence[int],
-        ) -> tuple[tuple[str, ...], tuple[dict[str, int], ...]]:
-            _, dims = reach(fallback, payload["near"], wanted)
-            named = dict(zip(kernel.symbols.split(), dims, strict=True))
-            return await self._workshop.schedules(kernel.ir, target, named, order=order)
+        names = kernel.symbols.split()
 
-        schedules, also = await listed(payload["dims"])
-        wanted = dict.fromkeys(schedules[:CANDIDATES_LIMIT])
-        for dims in also:  # sizes that tuning looks at as well
-            wanted |= dict.fromkeys((await listed(tuple(dims.values())))[0][:CANDIDATES_LIMIT])
+        async def listed(wanted: Sequence[int]) -> pb.Schedules:
+            _, dims = reach(fallback, payload["near"], wanted)
+            return await self._workshop.schedules(
+                kernel.ir,
+                target,
+                dict(zip(names, dims, strict=True)),
+                effort=Effort(payload.get("effort", Effort.FULL)),
+                threads=payload["threads"],
+                order=order,
+            )
+
+        found = await listed(payload["dims"])
+        wanted = dict.fromkeys(found.schedules[:CANDIDATES_LIMIT])
+        for hint in found.also_at:  # sizes that tuning looks at as well
+            sizes = convert.size_hint_from_proto(hint)
+            other = await listed([sizes[name] for name in names])
+            wanted |= dict.fromkeys(other.schedules[:CANDIDATES_LIMIT])
         built = await asyncio.gather(
             *(self._variants.built(kernel, each, target, order=order) for each in wanted)
         )

@@ -154,6 +154,12 @@ class Config:
             "Share of the time in which idle devices may measure what selection loses; 0 is off.",
         ),
     )
+    refine_share: float = field(
+        default=0.05,
+        metadata=_row(
+            _share, "Share of idle time in which hot hints are refined; 0: they never are."
+        ),
+    )
     queue_limit: int = field(
         default=20_000,
         metadata=_row(_count(16, 1_000_000), "Jobs that may wait before more are refused."),

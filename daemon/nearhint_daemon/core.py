@@ -16,30 +16,41 @@ from typing import Any, Protocol
 from nearhint_compiler import COMPILER_VERSION
 from nearhint_daemon import logs
 from nearhint_daemon.bandwidths import BANDWIDTH, Bandwidths
+from nearhint_daemon.budgets import Budgets
 from nearhint_daemon.compiling import COMPILE, Compiling
 from nearhint_daemon.config import Config
+from nearhint_daemon.contests import Contests
+from nearhint_daemon.crossing import Crossing
 from nearhint_daemon.devices import Bench, Devices
 from nearhint_daemon.errors import DaemonError, StoreReadOnly
 from nearhint_daemon.idle_regret import IdleRegret
+from nearhint_daemon.idle_time import IDLE_S, IdleTime
 from nearhint_daemon.interventions import Interventions
 from nearhint_daemon.jobs import JobQueue, Priority
 from nearhint_daemon.ladders import Ladders
+from nearhint_daemon.lowering_checks import LoweringChecks
 from nearhint_daemon.metrics import Metrics
 from nearhint_daemon.operations import Operations
 from nearhint_daemon.placing import Placer
 from nearhint_daemon.programs import LOWER, Programs
 from nearhint_daemon.publishing import Publisher
 from nearhint_daemon.quarantine import Quarantine
+from nearhint_daemon.refining import Refining
 from nearhint_daemon.regrets import REGRET, Regrets
 from nearhint_daemon.restoring import RESTORE, Restorer
+from nearhint_daemon.search_reports import SearchReports
 from nearhint_daemon.store import Store
 from nearhint_daemon.tables import TableIndex
+from nearhint_daemon.tasks import Tasks
 from nearhint_daemon.traffic import Traffic
-from nearhint_daemon.tuner import TUNE, Tuner
+from nearhint_daemon.tuner import Tuner
+from nearhint_daemon.tuning_jobs import CROSS, REFINE, TUNE
 from nearhint_daemon.usage import Usage
 from nearhint_daemon.variants import Variants
+from nearhint_daemon.winners import Winners
 from nearhint_daemon.workers.errors import WorkersError
 from nearhint_daemon.workshop import Compilers, Limits, Workshop
+from nearhint_rules.table import Table
 from nearhint_rules.target import Device, Target
 
 VERSION = "0.1.0"
@@ -94,7 +105,13 @@ def compile_workers(config: Config) -> int:
 class Core:
     """Everything that the services speak to."""
 
-    def __init__(self, config: Config, *, make_pools: MakePools) -> None:
+    def __init__(
+        self,
+        config: Config,
+        *,
+        make_pools: MakePools,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.config = config
         self.state = "starting"
         self.metrics_address = ""
@@ -111,7 +128,7 @@ class Core:
             limits=Limits(config.measure_budget_s, config.measure_memory_bytes),
             observer=self.metrics,
             seeds=random.SystemRandom(),
-            monotonic=time.monotonic,
+            monotonic=monotonic,
         )
         self.quarantine = Quarantine(self.store, config.state_dir / "quarantine", clock=time.time)
         self.jobs = JobQueue(
@@ -121,10 +138,11 @@ class Core:
             observer=self.metrics,
             limit=config.queue_limit,
         )
+        self.budgets = Budgets()
+        self.jobs.on_end = self.budgets.forget
         self.operations = Operations(self.jobs, clock=time.time)
-        self.tables = TableIndex(
-            self.store, clock=time.time, on_publish=self.metrics.table_published
-        )
+        self.winners = Winners()
+        self.tables = TableIndex(self.store, clock=time.time, on_publish=self._published)
         self.programs = Programs(
             self.store,
             self.workshop,
@@ -155,19 +173,43 @@ class Core:
             clock=time.time,
             threads=threads,
         )
+        tasks = Tasks(self.programs, self.workshop)
+        contests = Contests(
+            self.variants,
+            self.workshop,
+            self.quarantine,
+            self.publisher,
+            SearchReports(self.store, clock=time.time),
+        )
         self.tuner = Tuner(
             self.store,
+            self.jobs,
             self.programs,
-            self.variants,
             self.tables,
             self.publisher,
             self.workshop,
-            self.quarantine,
+            tasks,
+            LoweringChecks(self.store, self.workshop, self.quarantine),
+            contests,
             self.bandwidths,
+            self.winners,
             compiler_version=COMPILER_VERSION,
             default_threads=threads,
         )
         self.compiling = Compiling(self.programs, self.variants, self.workshop)
+        self.crossing = Crossing(self.tables, self.jobs, tasks, contests)
+        self.refining = Refining(self.store, self.tables, self.workshop, tasks, contests)
+        self.idle_time = IdleTime(
+            self.store,
+            self.programs,
+            self.tables,
+            self.devices,
+            self.jobs,
+            self.traffic,
+            share=config.refine_share,
+            monotonic=monotonic,
+            compiler_version=COMPILER_VERSION,
+        )
         self.restorer = Restorer(
             self.store, self.programs, self.variants, self.tables, self.publisher, self.jobs
         )
@@ -244,8 +286,10 @@ class Core:
         self.pools.bench.start()
         self.devices.start()
         self.jobs.handle(LOWER, self.programs.lower)
-        self.jobs.handle(TUNE[1], self.tuner.reach_t1)
-        self.jobs.handle(TUNE[2], self.tuner.reach_t2)
+        self.jobs.handle(TUNE[1], self.budgets.held(self.tuner.reach_t1))
+        self.jobs.handle(TUNE[2], self.budgets.held(self.tuner.reach_t2))
+        self.jobs.handle(CROSS, self.budgets.held(self.crossing.cross))
+        self.jobs.handle(REFINE, self.budgets.held(self.refining.refine))
         self.jobs.handle(COMPILE, self.compiling.compile)
         self.jobs.handle(RESTORE, self.restorer.restore)
         self.jobs.handle(BANDWIDTH, self.bandwidths.measure)
@@ -254,6 +298,7 @@ class Core:
         self._spawn("usage", self._flush_usage())
         self._spawn("traffic", self._watch_traffic())
         self._spawn("gauges", self._set_gauges())
+        self._spawn("idle-time", self._use_idle_time())
         self._spawn("lag", self._watch_lag())
         self._spawn("toolchain", self._check_toolchain())
         self._spawn("regret", self._sample_regret())
@@ -289,6 +334,19 @@ class Core:
 
     def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(asyncio.create_task(work, name=f"core-{name}"))
+
+    def _published(self, table: Table, hint: tuple[int, ...] | None) -> None:
+        self.metrics.table_published(table, hint)
+        self.winners.note(table, hint)
+
+    async def _use_idle_time(self) -> None:
+        while True:
+            pause_s = IDLE_S
+            try:
+                pause_s = await self.idle_time.turn()
+            except DaemonError as error:
+                logs.warning("idle_time_lost", problem=repr(error))
+            await asyncio.sleep(max(IDLE_S, pause_s))
 
     async def _check_toolchain(self) -> None:
         for kind, words in (("cpu", "C compiler"), ("cuda", "Triton")):

@@ -192,6 +192,13 @@ class JobCancelled(DaemonError):
     code = "CANCELLED"
 
 
+class BudgetSpent(JobCancelled):
+    """The request's budget of devices' time was spent before this part of it was begun."""
+
+    code = "BUDGET_SPENT"
+    hint = "ask again with a larger budget: what is done is not done twice"
+
+
 class StoreError(DaemonError):
     """The store cannot do what was asked."""
 
@@ -278,6 +285,7 @@ STATUS_OF_CODE: Mapping[str, str] = {
     "WORKER_POOL_STOPPED": "UNAVAILABLE",
     "WORKER_HUNG": "DEADLINE_EXCEEDED",
     "CANCELLED": "CANCELLED",
+    "BUDGET_SPENT": "CANCELLED",
     "STORE_READ_ONLY": "UNAVAILABLE",
     "STORE_FAILED": "INTERNAL",
     "SCHEMA_TOO_NEW": "FAILED_PRECONDITION",

@@ -251,7 +251,7 @@ class Interventions:
                 is_repeatable=True,
             )
             for row in rows
-            if row.key.endswith(f"/{self._compiler_version}")
+            if self._compiler_version in row.key.split("/")[-2:]  # an effort may follow
         ]
         try:
             await self._jobs.ensure(specs)

@@ -12,7 +12,7 @@ import asyncio
 import heapq
 import itertools
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, Protocol
@@ -116,6 +116,8 @@ class _Open:
     listeners: list[Listener] = field(default_factory=list)
     task: asyncio.Task[None] | None = None
     is_cancelled: bool = False
+    is_ending: bool = False
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @dataclass
@@ -152,6 +154,7 @@ class JobQueue:
         self._is_running = False
         self._keeper: asyncio.Task[None] | None = None
         self.heat: Heat = _no_heat
+        self.on_end: Listener = lambda row: None
 
     def handle(self, kind: str, handler: Handler) -> None:
         """Says who does jobs of `kind`."""
@@ -191,6 +194,10 @@ class JobQueue:
         that is done or has failed for good is left as it is. Raises `QueueFull`, `StoreReadOnly`.
         """
         specs = tuple({spec.key: spec for spec in specs}.values())
+        for spec in specs:
+            # Its outcome is decided: joining it now would be too late.
+            while (job := self._open.get(spec.key)) is not None and job.is_ending:
+                await job.ended.wait()
         unknown = [spec.key for spec in specs if spec.key not in self._open]
         ended = self._store.read_now(lambda reading: queries.jobs_by_key(reading, unknown))
         fresh = [
@@ -222,6 +229,22 @@ class JobQueue:
         job.listeners.append(listener)
         return True
 
+    async def ended_under(self, prefixes: tuple[str, ...], *, priority: int) -> None:
+        """Waits until no job is open whose key starts so and that is at least so urgent.
+
+        Keeps none of them alive. A handler that calls this must be in another lane than they are.
+        """
+        while True:
+            found = (
+                job
+                for key, job in self._open.items()
+                if key.startswith(prefixes) and job.row.priority <= priority
+            )
+            job = next(found, None)
+            if job is None:
+                return
+            await job.ended.wait()
+
     async def cancel(self, key: str, listener: Listener) -> None:
         """`listener` no longer waits; a job that nobody waits for is cancelled."""
         job = self._open.get(key)
@@ -246,6 +269,19 @@ class JobQueue:
                 heat = self.heat(job.row) if job is not None else 0
                 lane.heap[place] = (priority, stage, -heat, arrival, key)
             heapq.heapify(lane.heap)
+
+    def reached(self, keys: Sequence[str]) -> frozenset[str]:
+        """Those of these keys whose jobs are open or done."""
+        ended = self._store.read_now(lambda reading: queries.jobs_by_key(reading, keys))
+        return frozenset(
+            key
+            for key in keys
+            if key in self._open or (key in ended and ended[key].state == "done")
+        )
+
+    def open_among(self, keys: Iterable[str]) -> frozenset[str]:
+        """Those of these keys whose jobs are open."""
+        return frozenset(key for key in keys if key in self._open)
 
     def depth(self) -> dict[int, int]:
         """Queued jobs by priority."""
@@ -441,9 +477,16 @@ class JobQueue:
             lease_owner="",
             finished_at_s=self._clock(),
         )
-        await self._store.write(lambda tx: tx.put(ended))
+        self._mark(job, is_ending=True, is_done=state == "done")
+        try:
+            await self._store.write(lambda tx: tx.put(ended))
+        except StoreError:
+            self._mark(job, is_ending=False, is_done=state == "done")
+            raise
         job.row = ended
         self._open.pop(ended.key, None)
+        job.ended.set()
+        self.on_end(ended)
         for listener in job.listeners:
             listener(ended)
         for key in self._blocked.pop(ended.key, ()):
@@ -455,6 +498,13 @@ class JobQueue:
                 self._pump(waiting.row.lane)
             else:
                 await self._end(waiting, failure)
+
+    def _mark(self, job: _Open, *, is_ending: bool, is_done: bool) -> None:
+        """The outcome of a job is decided, and so is that of what needs it, unless it is done."""
+        job.is_ending = is_ending
+        for key in () if is_done else self._blocked.get(job.row.key, ()):
+            if key in self._open:
+                self._mark(self._open[key], is_ending=is_ending, is_done=False)
 
     async def _keep(self) -> None:
         """Renews the leases of running jobs, and tries whether a full disk takes writes again."""

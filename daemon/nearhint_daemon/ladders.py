@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nearhint_daemon.efforts import Effort
 from nearhint_daemon.jobs import JobSpec
 from nearhint_daemon.programs import ProgramKey, Programs
 from nearhint_daemon.tuning_jobs import Wish, hint_jobs
@@ -30,8 +31,9 @@ class Ladders:
         threads: int,
         priority: int,
         client: str,
+        effort: Effort = Effort.FULL,
     ) -> list[JobSpec]:
-        """The jobs that bring a Program's Kernels (empty: all) to T2 at a ladder of hints each.
+        """The jobs that tune a Program's Kernels (empty: all) at a ladder of hints each.
 
         A hint is tuned where it is, and not at its bucket's. Raises `KernelUnknown` without a
         Plan, `InvalidRange` where a range of the Program's holds no size.
@@ -51,6 +53,7 @@ class Ladders:
                     dims=rung.dims,
                     near={new: rung.sizes[old] for new, old in step.renamed.items()},
                     threads=threads or self._threads,
+                    effort=effort,
                 )
                 for spec in hint_jobs(
                     wish, version=self._compiler_version, priority=priority, client=client

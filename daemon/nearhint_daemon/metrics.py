@@ -35,7 +35,17 @@ SPEEDUP_BUCKETS = (0.5, 0.8, 0.95, 1.0, 1.05, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
 REGRET_BUCKETS = (0.0, 0.005, 0.01, 0.02, 0.05, 0.08, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 PHASES = ("lower", "schedule", "compile", "check", "verify", "bench", "copy")
 WORK_OUTCOMES = ("ok", "error", "timeout", "crash")
-JOB_KINDS = ("lower", "tune1", "tune2", "compile", "restore", "bandwidth", "regret")
+JOB_KINDS = (
+    "lower",
+    "tune1",
+    "tune2",
+    "cross",
+    "refine",
+    "compile",
+    "restore",
+    "bandwidth",
+    "regret",
+)
 JOB_OUTCOMES = ("done", "failed", "cancelled")
 WORKER_KINDS = ("compile", "bench")
 RESTART_REASONS = ("died", "hung", "start_failed", "cancelled", "recycled")

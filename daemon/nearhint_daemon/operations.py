@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from nearhint_daemon.errors import OperationUnknown, QueueFull
+from nearhint_daemon.errors import BudgetSpent, OperationUnknown, QueueFull
 from nearhint_daemon.jobs import OPEN_STATES, JobQueue
 from nearhint_daemon.store.rows import JobRow
 
@@ -30,13 +30,17 @@ class OperationState(Enum):
 
 @dataclass
 class Operation:
-    """One caller's work; `code` and `message` are of the first part that failed."""
+    """One caller's work; `code` and `message` are of the first part that failed.
+
+    `skipped` parts have ended undone, as the budget was spent, and have not failed.
+    """
 
     id: str
     created_at_s: float
     total: int
     done: int = 0
     failed: int = 0
+    skipped: int = 0
     state: OperationState = OperationState.RUNNING
     code: str = ""
     message: str = ""
@@ -47,7 +51,9 @@ class Operation:
         """Counts one part; the operation has failed only if all of it has."""
         self.open_keys.discard(row.key)
         self.done += 1
-        if row.state != "done":
+        if row.code == BudgetSpent.code:
+            self.skipped += 1
+        elif row.state != "done":
             self.failed += 1
             if not self.code:
                 self.code, self.message = row.code, row.message

@@ -11,6 +11,7 @@ from nearhint_daemon import acts
 from nearhint_daemon.acts import Act
 from nearhint_daemon.editing import compacted, lost_hints, position_of, without_variants
 from nearhint_daemon.errors import TableChanged, TableUnknown, WorkerRefused
+from nearhint_daemon.matrix import shared
 from nearhint_daemon.quarantine import Quarantine
 from nearhint_daemon.store import Store, Writing, queries
 from nearhint_daemon.store.rows import JobRow, MeasurementRow, VariantRow
@@ -18,6 +19,7 @@ from nearhint_daemon.store.store import DAEMON
 from nearhint_daemon.tables import TableIndex, TableKey
 from nearhint_daemon.tasks import Task
 from nearhint_daemon.traffic import Traffic
+from nearhint_daemon.tuning_jobs import hint_prefixes
 from nearhint_proto import convert
 from nearhint_proto.v1 import types_pb2
 from nearhint_proto.v1 import worker_pb2 as pb
@@ -26,7 +28,9 @@ from nearhint_rules.ranking import rank
 from nearhint_rules.selectors import DEFAULT_SELECTOR
 from nearhint_rules.table import HINT_LIMIT, HintRow, Table, Timing, Variant
 
-RANKED_LIMIT = 16
+RANKED_LIMIT = 24
+VARIANTS_LIMIT = 256
+"""Of a Table: what a client takes."""
 MEASURED = "measured"
 
 
@@ -111,7 +115,7 @@ class Publisher:
             evicted = self._evicted(table, task)
             kept = tuple(row for row in table.hints if row.dims not in evicted)
             table = replace(table, hints=kept, reason="", selector=DEFAULT_SELECTOR)
-            table = compacted(table)
+            table = fitted(table)
             if evicted:
                 await self._forget(key, evicted)
             measurements = self.measurements(task, timed)
@@ -195,7 +199,7 @@ class Publisher:
 
     async def _forget(self, key: TableKey, hints: set[tuple[int, ...]]) -> None:
         """Lets evicted hints be asked for again."""
-        prefixes = self._prefixes(key, hints)
+        prefixes = hint_prefixes(key, hints)
         await self._store.write(lambda tx: queries.delete_jobs_under(tx, prefixes))
 
     @staticmethod
@@ -279,6 +283,8 @@ def with_hint(
     if default not in timings:
         raise WorkerRefused("the default Variant was not measured", worker_code="NOT_MEASURED")
     before = next((row for row in table.hints if row.dims == dims), None)
+    # What was timed here before and not now keeps its timing.
+    timings = {**(dict(before.ranked) if before else {}), **timings}
     fallbacks = {**(dict(before.fallbacks) if before else {}), fallback: timed.fallback[0]}
     ranked = rank(
         timings,
@@ -287,14 +293,38 @@ def with_hint(
         fallback=min(fallbacks.values(), key=lambda timing: timing.median_ns),
         names={position: variants[position].schedule for position in timings},
     )
-    kept = ranked[:RANKED_LIMIT]
-    if all(position != default for position, _ in kept):
-        kept = (*kept[:-1], next(entry for entry in ranked if entry[0] == default))
     row = HintRow(
-        dims, kept, tuple(sorted(fallbacks.items())), max(tier, before.tier if before else 0)
+        dims, ranked, tuple(sorted(fallbacks.items())), max(tier, before.tier if before else 0)
     )
     others = tuple(each for each in table.hints if each.dims != dims)
-    return replace(table, variants=tuple(variants), default=default, hints=(*others, row))
+    made = replace(table, variants=tuple(variants), default=default, hints=(*others, row))
+    return replace(made, hints=(*others, shortened(made, row, RANKED_LIMIT)))
+
+
+def shortened(table: Table, row: HintRow, limit: int) -> HintRow:
+    """At most `limit` Variants, from the front, after those that neighbours have among their best.
+
+    The default and the first always stay.
+    """
+    surplus = len(row.ranked) - limit
+    if surplus <= 0:
+        return row
+    wanted = shared(table, row.dims)
+    backwards = [position for position, _ in row.ranked[:0:-1] if position != table.default]
+    order = sorted(backwards, key=lambda position: position in wanted)
+    gone = frozenset(order[:surplus])
+    return replace(row, ranked=tuple(entry for entry in row.ranked if entry[0] not in gone))
+
+
+def fitted(table: Table) -> Table:
+    """Compacted, with ever shorter rows while it has more Variants than a client takes."""
+    limit = RANKED_LIMIT
+    fitted = compacted(table)
+    while len(fitted.variants) > VARIANTS_LIMIT:
+        limit -= 1
+        hints = tuple(shortened(fitted, row, limit) for row in fitted.hints)
+        fitted = compacted(replace(fitted, hints=hints))
+    return fitted
 
 
 def _variant(row: VariantRow) -> Variant:

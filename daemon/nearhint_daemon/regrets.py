@@ -24,7 +24,7 @@ from nearhint_daemon.store.rows import JobRow, KernelRow, RegretRow, VariantRow
 from nearhint_daemon.tables import TableIndex, TableKey
 from nearhint_daemon.tasks import Task
 from nearhint_daemon.variants import Variants
-from nearhint_daemon.workshop import Effort, Workshop
+from nearhint_daemon.workshop import Care, Workshop
 from nearhint_proto import convert
 from nearhint_proto.v1 import program_pb2
 from nearhint_proto.v1 import worker_pb2 as pb
@@ -216,7 +216,7 @@ class Regrets:
             task.sizes,
             [*candidates, pb.Candidate(id=task.fallback.id, fallback=True)],
             threads=task.threads,
-            effort=Effort(),
+            care=Care(),
             devices=task.devices,
             order=task.order,
         )

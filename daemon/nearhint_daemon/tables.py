@@ -100,6 +100,10 @@ class TableIndex:
         targets = self._targets.get((namespace, kernel), ())
         return tuple((namespace, kernel, target) for target in targets)
 
+    def keys(self) -> tuple[TableKey, ...]:
+        """The keys of all Tables."""
+        return tuple(self._entries)
+
     def artifacts(self) -> frozenset[str]:
         """The hashes of all binaries that some Table ranks."""
         return frozenset(

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from nearhint_daemon.errors import HintUnreachable
-from nearhint_daemon.store.rows import FallbackRow, KernelRow
+from nearhint_daemon.errors import HintTooLarge, HintUnreachable
+from nearhint_daemon.programs import Programs
+from nearhint_daemon.store.rows import FallbackRow, JobRow, KernelRow
 from nearhint_daemon.tables import TableKey
 from nearhint_daemon.turns import Order
+from nearhint_daemon.workshop import Workshop
 from nearhint_proto import convert
-from nearhint_proto.v1 import types_pb2
+from nearhint_proto.v1 import program_pb2, types_pb2
 from nearhint_rules import expr as ex
 from nearhint_rules.errors import InvalidExpression
 from nearhint_rules.hints import witness
@@ -47,6 +50,43 @@ def needed_bytes(kernel: KernelRow, sizes: Mapping[str, int]) -> int:
     """Bytes that a Kernel reads and writes at sizes of its symbols."""
     moved = (types_pb2.Expr.FromString(each) for each in (kernel.bytes_read, kernel.bytes_written))
     return sum(ex.evaluate(convert.expr_from_proto(each), sizes) for each in moved)
+
+
+class Tasks:
+    """Makes them of jobs."""
+
+    def __init__(self, programs: Programs, workshop: Workshop) -> None:
+        self._programs = programs
+        self._workshop = workshop
+
+    async def of(
+        self, row: JobRow, payload: Mapping[str, Any], *, dims: Sequence[int] | None = None
+    ) -> Task:
+        """The task of a job, at `dims` instead of its own hint if given.
+
+        Raises `HintUnreachable`, and `HintTooLarge` where measuring would take too much memory.
+        """
+        kernel = self._programs.kernel(row.namespace, payload["kernel"])
+        fallback_row = self._programs.fallback(row.namespace, payload["fallback"])
+        target = self._programs.target(payload["target"])
+        fallback = convert.fallback_from_proto(
+            program_pb2.Fallback.FromString(fallback_row.message)
+        )
+        sizes, reached = reach(fallback, payload["near"], dims or payload["dims"])
+        task = Task(
+            kernel=kernel,
+            target=target,
+            fallback=fallback_row,
+            sizes=sizes,
+            dims=reached,
+            threads=payload["threads"],
+            devices=await self._workshop.devices.names_for(target.device),
+            order=(row.priority, row.stage),
+            stage=row.stage,
+        )
+        if needed_bytes(kernel, task.named_dims) > self._workshop.limits.measure_memory_bytes:
+            raise HintTooLarge("the hint's tensors would take more memory than measuring may use")
+        return task
 
 
 def reach(

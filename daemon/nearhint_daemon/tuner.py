@@ -3,83 +3,86 @@
 T1: the default Schedule is compiled and verified, the Fallback's lowering checked, both timed at
 the hint: the Table has a Variant that is known not to be slower. T2: the other candidates are
 compiled and verified, and all are timed together, interleaved. What was built for one hint is only
-timed at the next. Nothing that failed a check is ever timed, nothing untimed is ever in a Table.
+timed at the next.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 from weakref import WeakValueDictionary
 
-from nearhint_daemon import logs
 from nearhint_daemon.bandwidths import Bandwidths
-from nearhint_daemon.errors import (
-    ArtifactCorrupt,
-    ArtifactUnknown,
-    HintTooLarge,
-    LoweringWrong,
-    NoVariant,
-    WorkerRefused,
-)
-from nearhint_daemon.jobs import JobSpec
+from nearhint_daemon.contests import SOON, THOROUGH, Contests
+from nearhint_daemon.crossing import incumbents
+from nearhint_daemon.efforts import Effort
+from nearhint_daemon.errors import HintTooLarge, HintUnreachable, NoVariant
+from nearhint_daemon.jobs import JobQueue, JobSpec
 from nearhint_daemon.lowered import dims_at
+from nearhint_daemon.lowering_checks import LoweringChecks
+from nearhint_daemon.matrix import shared
 from nearhint_daemon.programs import ProgramKey, Programs
-from nearhint_daemon.publishing import Publisher, Timed
-from nearhint_daemon.quarantine import Quarantine
-from nearhint_daemon.store import Store
-from nearhint_daemon.store.rows import FallbackRow, JobRow, VariantRow
+from nearhint_daemon.publishing import Publisher
+from nearhint_daemon.search_reports import of_pruned
+from nearhint_daemon.store import Store, queries
+from nearhint_daemon.store.rows import JobRow, VariantRow
 from nearhint_daemon.tables import TableIndex, TableKey
-from nearhint_daemon.tasks import Task, needed_bytes, reach
-from nearhint_daemon.variants import LOST, Variants
-from nearhint_daemon.workers.errors import WorkerLost
-from nearhint_daemon.workshop import Effort, Workshop
+from nearhint_daemon.tasks import Task, Tasks
+from nearhint_daemon.tuning_jobs import Wish, cross_job, hint_jobs, hint_key
+from nearhint_daemon.winners import Winners, elsewhere
+from nearhint_daemon.workshop import Workshop
 from nearhint_proto import convert
-from nearhint_proto.v1 import program_pb2
+from nearhint_proto.v1 import types_pb2
 from nearhint_proto.v1 import worker_pb2 as pb
 from nearhint_rules.errors import InvalidExpression
+from nearhint_rules.guard import size_facts_hold
 from nearhint_rules.hints import bucket
-from nearhint_rules.table import HintRow, is_complete
+from nearhint_rules.metrics import Dims
+from nearhint_rules.table import HintRow, Table, is_complete
 from nearhint_rules.target import Target
 
-TUNE = {1: "tune1", 2: "tune2"}
 DEFAULTS_TRIED = 4
-CANDIDATES_LIMIT = 32
+CANDIDATES_LIMIT = 64
 AGAIN = "again"
 """In a job's payload: time all candidates, though the hint is known."""
-EFFORTS = {1: Effort(share=0.25, enough_samples=7, enough_spread=0.02), 2: Effort()}
-"""By stage: T1 is to come soon, T2 to be right."""
 
 
 class Tuner:
-    """Does tuning jobs."""
+    """Says which jobs tuning takes, and does `tune1` and `tune2` jobs."""
 
     def __init__(
         self,
         store: Store,
+        jobs: JobQueue,
         programs: Programs,
-        variants: Variants,
         tables: TableIndex,
         publisher: Publisher,
         workshop: Workshop,
-        quarantine: Quarantine,
+        tasks: Tasks,
+        checks: LoweringChecks,
+        contests: Contests,
         bandwidths: Bandwidths,
+        winners: Winners,
         *,
         compiler_version: str,
         default_threads: int,
     ) -> None:
         self._store = store
+        self._jobs = jobs
         self._programs = programs
-        self._variants = variants
         self._tables = tables
         self._publisher = publisher
         self._workshop = workshop
-        self._quarantine = quarantine
+        self._tasks = tasks
+        self._checks = checks
+        self._contests = contests
         self._bandwidths = bandwidths
+        self._winners = winners
         self._compiler_version = compiler_version
         self._default_threads = default_threads
-        self._checks: dict[str, asyncio.Task[FallbackRow]] = {}
         self._first: WeakValueDictionary[TableKey, asyncio.Lock] = WeakValueDictionary()
 
     async def jobs_for(
@@ -92,9 +95,44 @@ class Tuner:
         threads: int,
         priority: int,
         client: str,
+        effort: Effort = Effort.FULL,
     ) -> list[JobSpec]:
-        """The jobs that bring a Program's Kernels (empty: all) to T2 at sizes within its ranges."""
+        """The jobs that tune a Program's Kernels (empty: all) at sizes within its ranges.
+
+        What was done, or is being done, with more effort, counts for less.
+        """
+        found = await self._wishes(key, target, hints, kernels=kernels, threads=threads)
+        wishes = self._raised(found, effort)
         specs: dict[str, JobSpec] = {}
+        wanted: dict[tuple[TableKey, str], list[Wish]] = {}
+        for wish in wishes:
+            for spec in hint_jobs(
+                wish, version=self._compiler_version, priority=priority, client=client
+            ):
+                specs[spec.key] = spec
+            wanted.setdefault((wish.table_key, wish.fallback), []).append(wish)
+        for (table_key, _), together in wanted.items():
+            crossing = cross_job(
+                min(together, key=lambda wish: wish.effort),
+                [*self._hints_of(table_key), *(wish.dims for wish in together)],
+                version=self._compiler_version,
+                priority=priority,
+                client=client,
+            )
+            if crossing is not None:
+                specs[crossing.key] = crossing
+        return list(specs.values())
+
+    async def _wishes(
+        self,
+        key: ProgramKey,
+        target: Target,
+        hints: Sequence[Mapping[str, int]],
+        *,
+        kernels: frozenset[str],
+        threads: int,
+    ) -> list[Wish]:
+        wishes: list[Wish] = []
         for step in (await self._programs.lowered(key)).steps:
             if kernels and step.kernel not in kernels:
                 continue
@@ -105,113 +143,147 @@ class Tuner:
                     continue  # outside its grammar at these sizes: such a call runs its Fallback
                 if 0 in wanted:
                     continue
-                near = {new: sizes[old] for new, old in step.renamed.items()}
-                payload: dict[str, Any] = {
-                    "kernel": step.kernel,
-                    "target": target.id,
-                    "fallback": step.fallback,
-                    "dims": wanted,
-                    "near": near,
-                    "threads": threads or self._default_threads,
-                }
-                first, second = self._job_keys(key[0], payload)
-                for stage, name in ((1, first), (2, second)):
-                    specs[name] = JobSpec(
-                        key=name,
-                        kind=TUNE[stage],
-                        lane=target.id,
-                        payload=payload,
-                        namespace=key[0],
-                        requires=first if stage == 2 else "",
-                        priority=priority,
-                        stage=stage,
-                        client=client,
+                wishes.append(
+                    Wish(
+                        table_key=(key[0], step.kernel, target.id),
+                        fallback=step.fallback,
+                        dims=wanted,
+                        near={new: sizes[old] for new, old in step.renamed.items()},
+                        threads=threads or self._default_threads,
                     )
-        return list(specs.values())
+                )
+        return wishes
+
+    def _raised(self, wishes: Sequence[Wish], effort: Effort) -> list[Wish]:
+        """The wishes with this effort, or more where that was reached; T1 is the same for all."""
+        versions = {
+            (number, more): hint_key(replace(wish, effort=more), 2, version=self._compiler_version)
+            for number, wish in enumerate(wishes)
+            for more in Effort
+            if more > effort > Effort.NONE
+        }
+        reached = self._jobs.reached(list(versions.values()))
+        return [
+            replace(
+                wish,
+                effort=max(
+                    (more for more in Effort if versions.get((number, more)) in reached),
+                    default=effort,
+                ),
+            )
+            for number, wish in enumerate(wishes)
+        ]
+
+    def _hints_of(self, key: TableKey) -> list[Dims]:
+        table = self._tables.newest(key)
+        return [] if table is None else [row.dims for row in table.hints]
 
     async def reach_t1(self, row: JobRow, payload: Mapping[str, Any]) -> None:
         """Does a `tune1` job."""
-        task = await self._task(row, payload)
-        found = self._row(task)
-        if found is not None and self._is_complete(task, found):
-            return
-        await self._check_lowering(task)
-        # A Table has one default for all its hints, which the first of them chooses.
-        first = self._first.setdefault(task.table_key, asyncio.Lock())
-        async with first:
-            table = self._tables.newest(task.table_key)
-            if table is None or table.default < 0:
-                await self._measure(task, await self._first_default(task), tier=1)
+        task = await self._tasks.of(row, payload)
+        async with self._contests.hint(task):
+            found = self._row(task)
+            if found is not None and self._is_complete(task, found):
                 return
-        # Known at other hints, or here beside another Fallback: time again what serves.
-        kept = {table.variants[table.default].schedule: None}
-        if found is not None:
-            kept |= {table.variants[position].schedule: None for position, _ in found.ranked}
-        ready = await self._ready(task, tuple(kept))
-        await self._measure(task, ready, tier=1 if found is None else found.tier)
+            await self._checks.require(task)
+            # A Table has one default for all its hints, which the first of them chooses.
+            first = self._first.setdefault(task.table_key, asyncio.Lock())
+            async with first:
+                table = self._tables.newest(task.table_key)
+                if table is None or table.default < 0:
+                    await self._contests.hold(
+                        task, await self._first_default(task), tier=1, care=SOON
+                    )
+                    return
+            # Known at other hints, or here beside another Fallback: time again what serves.
+            kept = {table.variants[table.default].schedule: None}
+            if found is not None:
+                kept |= {table.variants[position].schedule: None for position, _ in found.ranked}
+            ready = await self._contests.ready(task, tuple(kept))
+            tier = 1 if found is None else found.tier
+            await self._contests.hold(task, ready, tier=tier, care=SOON)
 
     async def reach_t2(self, row: JobRow, payload: Mapping[str, Any]) -> None:
         """Does a `tune2` job."""
-        task = await self._task(row, payload)
-        found = self._row(task)
-        is_known = found is not None and found.tier >= 2 and self._is_complete(task, found)
-        if is_known and not payload.get(AGAIN):
-            return
-        listed, also = await self._schedules(task)
-        for dims in also:
+        task = await self._tasks.of(row, payload)
+        effort = Effort(payload.get("effort", Effort.FULL))
+        again = bool(payload.get(AGAIN))
+        listed = await self._listed(task, effort)
+        for hint in listed.also_at if effort >= Effort.FULL else ():
             # Elsewhere in the bucket others may win; a bucket is at T2 once both are known.
-            other = await self._task(row, {**payload, "dims": tuple(dims.values())})
-            await self._search(other, (await self._schedules(other))[0])
-        await self._search(task, listed)
+            sizes = convert.size_hint_from_proto(hint)
+            dims = tuple(sizes[name] for name in task.named_dims)
+            with suppress(HintTooLarge, HintUnreachable):
+                other = await self._tasks.of(row, payload, dims=dims)
+                await self._search(other, await self._listed(other, effort), effort, again=again)
+        await self._search(task, listed, effort, again=again)
         await self._bandwidths.want(task.target)
 
-    async def _schedules(self, task: Task) -> tuple[tuple[str, ...], tuple[dict[str, int], ...]]:
+    async def _listed(self, task: Task, effort: Effort) -> pb.Schedules:
+        """The Schedules that are worth trying at a hint; raises `NoVariant` without a default."""
         return await self._workshop.schedules(
-            task.kernel.ir, task.target, task.named_dims, order=task.order
+            task.kernel.ir,
+            task.target,
+            task.named_dims,
+            effort=effort,
+            threads=task.threads,
+            order=task.order,
+            transferred=self._transferred(task, self._table(task)),
         )
 
-    async def _search(self, task: Task, listed: Sequence[str]) -> None:
-        """Times the candidates at a hint."""
+    def _table(self, task: Task) -> Table:
         table = self._tables.newest(task.table_key)
         if table is None or table.default < 0:
             raise NoVariant("no candidate passed")
-        winners = [
-            table.variants[hint.ranked[0][0]].schedule for hint in table.hints if hint.ranked
+        return table
+
+    async def _search(
+        self, task: Task, listed: pb.Schedules, effort: Effort, *, again: bool
+    ) -> None:
+        """Times what is listed for a hint; all of it `again`, or what was not timed there yet."""
+        async with self._contests.hint(task):
+            found, table = self._row(task), self._table(task)
+            await self._contests.reports.keep(task, of_pruned(listed.pruned))
+            near = sorted(shared(table, task.dims))
+            wanted = dict.fromkeys(
+                (
+                    table.variants[table.default].schedule,
+                    *listed.schedules,
+                    *(table.variants[position].schedule for position in near),
+                )
+            )
+            ready = await self._contests.ready(task, tuple(wanted)[:CANDIDATES_LIMIT])
+            is_known = found is not None and found.tier >= 2 and self._is_complete(task, found)
+            if is_known and not again:
+                ready = await self._rest(task, table, ready)
+                if not ready:
+                    return
+            care = SOON if effort == Effort.QUICK else THOROUGH
+            await self._contests.hold(task, ready, tier=2, care=care)
+
+    def _transferred(self, task: Task, table: Table) -> tuple[str, ...]:
+        """What won for the Kernel on other Targets of its kind, and for similar Kernels here."""
+        namespace, kernel, target = task.table_key
+        others = [
+            found
+            for key in self._tables.of_kernel(namespace, kernel)
+            if key[2] != target
+            and self._programs.target(key[2]).kind == task.target.kind
+            and (found := self._tables.newest(key)) is not None
         ]
-        wanted = dict.fromkeys((table.variants[table.default].schedule, *listed, *winners))
-        ready = await self._ready(task, tuple(wanted)[:CANDIDATES_LIMIT])
-        await self._measure(task, ready, tier=2)
+        won = (*elsewhere(others, task.dims), *self._winners.similar(table, task.dims))
+        return tuple(dict.fromkeys(won))
 
-    def _job_keys(self, namespace: str, payload: Mapping[str, Any]) -> tuple[str, str]:
-        dims = "x".join(map(str, payload["dims"]))
-        tail = (
-            f"{namespace}/{payload['kernel']}/{payload['target']}/{dims}"
-            f"/{payload['fallback']}/{self._compiler_version}"
+    async def _rest(self, task: Task, table: Table, rows: Sequence[VariantRow]) -> list[VariantRow]:
+        """What was never timed at a hint that was searched, behind what it is held against."""
+        timed = await self._store.read(
+            lambda reading: queries.timed_at(reading, *task.table_key, task.dims)
         )
-        return f"{TUNE[1]}/{tail}", f"{TUNE[2]}/{tail}"
-
-    async def _task(self, row: JobRow, payload: Mapping[str, Any]) -> Task:
-        kernel = self._programs.kernel(row.namespace, payload["kernel"])
-        fallback_row = self._programs.fallback(row.namespace, payload["fallback"])
-        target = self._programs.target(payload["target"])
-        fallback = convert.fallback_from_proto(
-            program_pb2.Fallback.FromString(fallback_row.message)
-        )
-        sizes, dims = reach(fallback, payload["near"], payload["dims"])
-        task = Task(
-            kernel=kernel,
-            target=target,
-            fallback=fallback_row,
-            sizes=sizes,
-            dims=dims,
-            threads=payload["threads"],
-            devices=await self._workshop.devices.names_for(target.device),
-            order=(row.priority, row.stage),
-            stage=row.stage,
-        )
-        if needed_bytes(kernel, task.named_dims) > self._workshop.limits.measure_memory_bytes:
-            raise HintTooLarge("the hint's tensors would take more memory than measuring may use")
-        return task
+        fresh = [row for row in rows if row.id not in timed and _holds(row, task)]
+        if not fresh:
+            return []
+        schedules = (*incumbents(table, task.dims), *(row.schedule for row in fresh))
+        return await self._contests.ready(task, tuple(dict.fromkeys(schedules)))
 
     def _row(self, task: Task) -> HintRow | None:
         table = self._tables.newest(task.table_key)
@@ -222,58 +294,19 @@ class Tuner:
         table = self._tables.newest(task.table_key)
         return table is not None and is_complete(row, table.default, task.fallback.id)
 
-    async def _check_lowering(self, task: Task) -> None:
-        """Raises `LoweringWrong` where the IR does not compute what the Fallback does."""
-        row = task.fallback
-        key = f"{row.namespace}/{row.id}"
-        if not row.verdict:
-            running = self._checks.get(key)
-            if running is None:
-                running = asyncio.ensure_future(self._check(task, key))
-                self._checks[key] = running
-                running.add_done_callback(lambda done: self._checked(key, done))
-            row = await asyncio.shield(running)
-        if row.verdict != "ok":
-            raise LoweringWrong(row.problem)
-
-    def _checked(self, key: str, task: asyncio.Task[FallbackRow]) -> None:
-        self._checks.pop(key, None)
-        if not task.cancelled():
-            task.exception()  # seen by those who wait; nobody may be left
-
-    async def _check(self, task: Task, key: str) -> FallbackRow:
-        row = task.fallback
-        verdict, problem = "ok", ""
-        try:
-            answer = await self._workshop.check_lowering(
-                task.kernel.ir,
-                program_pb2.Fallback.FromString(row.message),
-                devices=task.devices,
-                order=task.order,
-            )
-            if not answer.is_ok:
-                folder = self._quarantine.keep(key, {"kernel.ir": task.kernel.ir})
-                verdict, problem = "wrong", f"{answer.problem}; reproducer: {folder}"
-        except WorkerRefused as refusal:
-            folder = self._quarantine.keep(key, refusal.reproducer)
-            verdict, problem = "wrong", f"{refusal}; reproducer: {folder}"
-        except WorkerLost as loss:
-            given_up = await self._quarantine.lost(key, kind="fallback", loss=loss)
-            if given_up is None:
-                raise
-            verdict, problem = "wrong", f"{given_up.reason}; reproducer: {given_up.reproducer}"
-        checked = FallbackRow(
-            row.namespace, row.id, row.kernel, row.message, verdict, problem[:1000]
-        )
-        await self._store.write(lambda tx: tx.put(checked))
-        return checked
-
     async def _first_default(self, task: Task) -> list[VariantRow]:
         """The first candidate that passes; raises `NoVariant` after publishing why none does."""
-        schedules, _ = await self._schedules(task)
+        listed = await self._workshop.schedules(
+            task.kernel.ir,
+            task.target,
+            task.named_dims,
+            effort=Effort.FULL,
+            threads=task.threads,
+            order=task.order,
+        )
         problems: list[str] = []
-        for schedule in schedules[:DEFAULTS_TRIED]:
-            row = await self._pass(task, schedule)
+        for schedule in listed.schedules[:DEFAULTS_TRIED]:
+            row = await self._contests.passed(task, schedule)
             if row.state == "verified":
                 return [row]
             problems.append(row.problem)
@@ -281,79 +314,8 @@ class Tuner:
         await self._publisher.give_up(task.table_key, task.kernel.symbols.split(), reason)
         raise NoVariant(reason)
 
-    async def _ready(self, task: Task, schedules: Sequence[str]) -> list[VariantRow]:
-        """Those of these Schedules that compile and verify, each binary once."""
-        rows = await asyncio.gather(*(self._pass(task, schedule) for schedule in schedules))
-        by_binary = {row.artifact: row for row in reversed(rows) if row.state == "verified"}
-        return [row for row in rows if by_binary.get(row.artifact) is row]
 
-    async def _pass(self, task: Task, schedule: str) -> VariantRow:
-        row = await self._variants.built(task.kernel, schedule, task.target, order=task.order)
-        return await self._variants.verified(
-            row,
-            task.kernel,
-            task.target,
-            task.named_dims,
-            threads=task.threads,
-            devices=task.devices,
-            order=task.order,
-        )
-
-    async def _measure(self, task: Task, rows: Sequence[VariantRow], *, tier: int) -> None:
-        """Times Variants and the Fallback, and publishes what came out."""
-        if not rows:
-            raise NoVariant("no candidate passed")
-        candidates: list[pb.Candidate] = []
-        for row in rows:
-            try:
-                candidates.append(await self._variants.candidate(row))
-            except (ArtifactCorrupt, ArtifactUnknown):
-                if not await self._variants.restored(row, task.kernel, task.target):
-                    await self._variants.reject(row, LOST)
-                    await self._publisher.drop_variant(task.table_key, row.id, reason=LOST)
-                    continue
-                candidates.append(await self._variants.candidate(row))
-        measured = await self._time(task, rows, candidates)
-        timed = Timed.of(measured, rows, task.fallback.id)
-        await self._publisher.publish(task, timed, tier=tier)
-
-    async def _time(
-        self, task: Task, rows: Sequence[VariantRow], candidates: Sequence[pb.Candidate]
-    ) -> pb.Measured:
-        """Times all together; where the worker is lost twice, one by one, to find the culprit."""
-        try:
-            return await self._time_once(task, candidates)
-        except WorkerLost as loss:
-            logs.warning("timing_lost", kernel=task.kernel.id, problem=str(loss))
-        try:
-            return await self._time_once(task, candidates)
-        except WorkerLost as loss:
-            logs.warning("timing_lost_again", kernel=task.kernel.id, problem=str(loss))
-        sound: list[pb.Candidate] = []
-        by_id = {row.id: row for row in rows}
-        for candidate in candidates:
-            try:
-                await self._time_once(task, [candidate])
-            except WorkerLost as error:
-                folder = self._quarantine.keep(f"measure/{candidate.id}", error.reproducer)
-                problem = f"{error} while timed; reproducer: {folder}"
-                await self._variants.reject(by_id[candidate.id], problem)
-                await self._publisher.drop_variant(task.table_key, candidate.id, reason=problem)
-            else:
-                sound.append(candidate)
-        if not sound:
-            raise NoVariant("every candidate ended its worker while it was timed")
-        return await self._time_once(task, sound)
-
-    async def _time_once(self, task: Task, candidates: Sequence[pb.Candidate]) -> pb.Measured:
-        fallback = program_pb2.Fallback.FromString(task.fallback.message)
-        return await self._workshop.measure(
-            task.kernel.ir,
-            fallback,
-            task.sizes,
-            [*candidates, pb.Candidate(id=task.fallback.id, fallback=True)],
-            threads=task.threads,
-            effort=EFFORTS[task.stage],
-            devices=task.devices,
-            order=task.order,
-        )
+def _holds(row: VariantRow, task: Task) -> bool:
+    """Whether the sizes of a hint are what a Variant needs."""
+    variant = convert.variant_from_proto(types_pb2.Variant.FromString(row.message))
+    return size_facts_hold(variant.guard, task.named_dims)

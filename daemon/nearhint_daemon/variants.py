@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from nearhint_daemon import logs
-from nearhint_daemon.errors import ArtifactCorrupt, ArtifactUnknown, WorkerRefused
+from nearhint_daemon import budgets, logs
+from nearhint_daemon.errors import ArtifactCorrupt, ArtifactUnknown, BudgetSpent, WorkerRefused
 from nearhint_daemon.quarantine import Quarantine
 from nearhint_daemon.store import Store
 from nearhint_daemon.store.rows import KernelRow, VariantRow
@@ -137,13 +137,17 @@ class Variants:
     async def _single_flight(
         self, key: tuple[str, VariantKey], work: Callable[[], Awaitable[VariantRow]]
     ) -> VariantRow:
-        task = self._flights.get(key)
-        if task is None:
-            task = asyncio.ensure_future(work())
-            self._flights[key] = task
-            task.add_done_callback(lambda done: self._land(key, done))
-        # Whoever asked first may go away; the others' answer comes all the same.
-        return await asyncio.shield(task)
+        while True:
+            task = self._flights.get(key)
+            if task is None:
+                task = asyncio.ensure_future(work())
+                self._flights[key] = task
+                task.add_done_callback(lambda done: self._land(key, done))
+            try:
+                # Whoever asked first may go away; the others' answer comes all the same.
+                return await asyncio.shield(task)
+            except BudgetSpent:
+                budgets.check()  # it was another's: now it is ours
 
     def _land(self, key: tuple[str, VariantKey], task: asyncio.Task[VariantRow]) -> None:
         self._flights.pop(key, None)

@@ -13,7 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from nearhint_daemon import budgets
 from nearhint_daemon.devices import Devices
+from nearhint_daemon.efforts import Effort
 from nearhint_daemon.errors import DaemonError, HintTooLarge, ToolchainMissing, WorkerRefused
 from nearhint_daemon.turns import Order, Turns
 from nearhint_daemon.workers.toolchain import for_kind
@@ -56,7 +58,7 @@ class Observer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
+class Care:
     """What a measurement may take: its share of a hint's budget, and what is enough before."""
 
     share: float = 1.0
@@ -114,19 +116,53 @@ class Workshop:
         return (await self._compile("lower", request, LOWER_TIMEOUT_S, order)).lowered
 
     async def schedules(
-        self, kernel_ir: str, target: Target, sizes: Mapping[str, int], *, order: Order
-    ) -> tuple[tuple[str, ...], tuple[dict[str, int], ...]]:
-        """A Kernel's Schedules at a hint, the default first; sizes to look at as well."""
+        self,
+        kernel_ir: str,
+        target: Target,
+        sizes: Mapping[str, int],
+        *,
+        effort: Effort,
+        threads: int,
+        order: Order,
+        transferred: Sequence[str] = (),
+    ) -> pb.Schedules:
+        """A Kernel's Schedules at a hint, the default first, as many as an effort is worth.
+
+        `transferred` have won elsewhere and are considered too.
+        """
         request = pb.WorkerRequest(
             list_schedules=pb.ListSchedules(
                 kernel_ir=kernel_ir,
                 target=convert.target_to_proto(target),
                 hint=convert.size_hint_to_proto(sizes),
+                effort=effort.text,
+                transferred=transferred,
+                threads=threads,
             )
         )
         response = await self._compile("schedule", request, COMPILE_TIMEOUT_S, order)
-        listed = response.schedules
-        return tuple(listed.schedules), tuple(map(convert.size_hint_from_proto, listed.also_at))
+        return response.schedules
+
+    async def neighbours(
+        self,
+        kernel_ir: str,
+        schedule: str,
+        target: Target,
+        sizes: Mapping[str, int],
+        *,
+        order: Order,
+    ) -> tuple[str, ...]:
+        """The Schedules one step from another."""
+        request = pb.WorkerRequest(
+            list_neighbours=pb.ListNeighbours(
+                kernel_ir=kernel_ir,
+                target=convert.target_to_proto(target),
+                hint=convert.size_hint_to_proto(sizes),
+                schedule=schedule,
+            )
+        )
+        response = await self._compile("schedule", request, COMPILE_TIMEOUT_S, order)
+        return tuple(response.schedules.schedules)
 
     async def compile(
         self, kernel_ir: str, schedule: str, target: Target, *, order: Order
@@ -186,7 +222,7 @@ class Workshop:
         candidates: Sequence[pb.Candidate],
         *,
         threads: int,
-        effort: Effort,
+        care: Care,
         devices: Sequence[str],
         order: Order,
     ) -> pb.Measured:
@@ -199,14 +235,14 @@ class Workshop:
                 candidates=candidates,
                 threads=threads,
                 cache=CACHE,
-                budget_s=self.limits.measure_budget_s * effort.share,
+                budget_s=self.limits.measure_budget_s * care.share,
                 memory_limit_bytes=self.limits.measure_memory_bytes,
                 seed=self._seed(),
-                enough_samples=effort.enough_samples,
-                enough_spread=effort.enough_spread,
+                enough_samples=care.enough_samples,
+                enough_spread=care.enough_spread,
             )
         )
-        timeout_s = self.limits.measure_budget_s * effort.share + MEASURE_GRACE_S
+        timeout_s = self.limits.measure_budget_s * care.share + MEASURE_GRACE_S
         return (await self._bench("bench", request, timeout_s, devices, order)).measured
 
     async def measure_copy(
@@ -254,12 +290,15 @@ class Workshop:
     ) -> pb.WorkerResponse:
         request.id = next(self._numbers)
         async with self.devices.turn(devices, order) as device:
+            budgets.check()
             started = self._monotonic()
             try:
                 response = await self.devices.run(device, request, timeout_s=timeout_s)
             except Exception as error:
                 self._ended(phase, started, error)
                 raise
+            finally:
+                budgets.charge(self._monotonic() - started)
             return self._answer(phase, started, response)
 
     def _answer(self, phase: str, started: float, response: pb.WorkerResponse) -> pb.WorkerResponse:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+import time
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from tests.integration.fake_workers import CPU, FakeBenchPool, FakeCompilePool
 from nearhint_daemon import config as settings
 from nearhint_daemon.config import Config
 from nearhint_daemon.core import Core, Pools
+from nearhint_daemon.jobs import Priority
 from nearhint_daemon.server import Server
 from nearhint_proto import convert
 from nearhint_proto.v1 import (
@@ -79,6 +81,8 @@ class Client:
         *sizes: int,
         priority: kernel_service_pb2.Priority.ValueType = kernel_service_pb2.PRIORITY_LIVE_MISS,
         client_id: str = "test",
+        effort: kernel_service_pb2.Effort.ValueType = kernel_service_pb2.EFFORT_UNSPECIFIED,
+        budget_s: float | None = None,
     ) -> operation_service_pb2.Operation:
         """Asks for all Kernels at sizes of `s0`."""
         response = await self.kernels.EnsureKernels(
@@ -88,6 +92,8 @@ class Client:
                 hints=[convert.size_hint_to_proto({"s0": size}) for size in sizes],
                 priority=priority,
                 client_id=client_id,
+                effort=effort,
+                budget_s=budget_s,
             ),
             timeout=20,
         )
@@ -102,10 +108,15 @@ class Client:
         return last
 
     async def tuned(
-        self, registered: kernel_service_pb2.RegisterProgramResponse, *sizes: int
+        self,
+        registered: kernel_service_pb2.RegisterProgramResponse,
+        *sizes: int,
+        effort: kernel_service_pb2.Effort.ValueType = kernel_service_pb2.EFFORT_UNSPECIFIED,
+        budget_s: float | None = None,
     ) -> operation_service_pb2.Operation:
         """Brings all Kernels to T2 at sizes of `s0`."""
-        return await self.finished((await self.ensure(registered, *sizes)).id)
+        asked = await self.ensure(registered, *sizes, effort=effort, budget_s=budget_s)
+        return await self.finished(asked.id)
 
     async def tables_of(
         self, registered: kernel_service_pb2.RegisterProgramResponse
@@ -146,8 +157,7 @@ class Running:
     async def at_rest(self) -> None:
         """Waits until no job is open."""
         async with asyncio.timeout(20):
-            while self.core.jobs.running() or any(self.core.jobs.depth().values()):
-                await asyncio.sleep(0.01)
+            await self.core.jobs.ended_under(("",), priority=Priority.REFINEMENT)
 
 
 def config_in(folder: Path, **flags: object) -> Config:
@@ -166,13 +176,18 @@ async def running(
     *,
     compile: FakeCompilePool | None = None,  # noqa: A002 - the pool's name
     bench: FakeBenchPool | None = None,
+    monotonic: Callable[[], float] = time.monotonic,
     **flags: object,
 ) -> AsyncGenerator[Running, None]:
     """Starts a daemon, and stops it cleanly."""
     config = config_in(folder, **flags)
     config.state_dir.mkdir(mode=0o700, exist_ok=True)
     compile_pool, bench_pool = compile or FakeCompilePool(), bench or FakeBenchPool()
-    core = Core(config, make_pools=lambda config, metrics: Pools(compile_pool, bench_pool))
+    core = Core(
+        config,
+        make_pools=lambda config, metrics: Pools(compile_pool, bench_pool),
+        monotonic=monotonic,
+    )
     server = Server(core, config.socket_path)
     await core.start()
     await server.start()

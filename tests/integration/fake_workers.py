@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from nearhint_compiler import COMPILER_VERSION
@@ -123,10 +123,7 @@ def compiled(job: pb.CompileVariant) -> pb.Compiled:
 def measured(job: pb.MeasureHint) -> pb.Measured:
     answers: list[pb.MeasuredCandidate] = []
     for candidate in job.candidates:
-        name = "fallback"
-        if candidate.WhichOneof("subject") == "binary":
-            name = candidate.binary.binary.decode().split("\n")[1].split("kernel ")[0]
-        timing = Timing(MEDIAN_NS[name], 0.001, 21)
+        timing = Timing(MEDIAN_NS[schedule_of(candidate)], 0.001, 21)
         answers.append(
             pb.MeasuredCandidate(id=candidate.id, timing=convert.timing_to_proto(timing))
         )
@@ -142,6 +139,8 @@ def answer(request: pb.WorkerRequest) -> pb.WorkerResponse:
             response.lowered.CopyFrom(lowered(program, request.lower_program.target_kind))
         case "list_schedules":
             response.schedules.CopyFrom(pb.Schedules(schedules=SCHEDULES))
+        case "list_neighbours":
+            response.schedules.CopyFrom(pb.Schedules())
         case "compile_variant":
             response.compiled.CopyFrom(compiled(request.compile_variant))
         case "check_lowering" | "verify_variant":
@@ -156,6 +155,59 @@ def answer(request: pb.WorkerRequest) -> pb.WorkerResponse:
         case _:
             raise AssertionError(job)
     return response
+
+
+@dataclass(frozen=True)
+class Script:
+    """Schedules by a hint's size and the effort, and medians by Schedule and size."""
+
+    schedules: Callable[[int, str], Sequence[str]]
+    median_ns: Callable[[str, int], int]
+    neighbours: Callable[[str], Sequence[str]] = lambda schedule: ()
+    timed: list[tuple[int, tuple[str, ...]]] = field(default_factory=list)
+    """Each contest: the size, and the Schedules that were in it."""
+    transferred: list[tuple[int, tuple[str, ...]]] = field(default_factory=list)
+    """Each listing: the size, and the Schedules that won elsewhere."""
+
+    def faults(self, job: str, request: pb.WorkerRequest) -> pb.WorkerResponse | None:
+        """Answers as the script says."""
+        response = pb.WorkerResponse(id=request.id)
+        if job == "list_schedules":
+            (size,) = convert.size_hint_from_proto(request.list_schedules.hint).values()
+            asked = request.list_schedules
+            self.transferred.append((size, tuple(asked.transferred)))
+            listed = dict.fromkeys((*self.schedules(size, asked.effort), *asked.transferred))
+            response.schedules.CopyFrom(pb.Schedules(schedules=listed))
+        elif job == "list_neighbours":
+            beside = self.neighbours(request.list_neighbours.schedule)
+            response.schedules.CopyFrom(pb.Schedules(schedules=beside))
+        elif job == "measure_hint":
+            response.measured.CopyFrom(self._measured(request.measure_hint))
+        else:
+            return None
+        return response
+
+    def _measured(self, job: pb.MeasureHint) -> pb.Measured:
+        (size,) = convert.size_hint_from_proto(job.sizes).values()
+        names = {each.id: schedule_of(each) for each in job.candidates}
+        self.timed.append((size, tuple(name for name in names.values() if name != "fallback")))
+        return pb.Measured(
+            candidates=[
+                pb.MeasuredCandidate(
+                    id=key,
+                    timing=convert.timing_to_proto(Timing(self.median_ns(name, size), 0.001, 21)),
+                )
+                for key, name in names.items()
+            ],
+            conditions="warm, 1 thread",
+        )
+
+
+def schedule_of(candidate: pb.Candidate) -> str:
+    """The Schedule of a binary that `compiled` made; "fallback" for original ops."""
+    if candidate.WhichOneof("subject") != "binary":
+        return "fallback"
+    return candidate.binary.binary.decode().split("\n")[1].split("kernel ")[0]
 
 
 def died(kind: str = "bench") -> WorkerDied:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -18,7 +20,8 @@ from tests.integration.fake_workers import (
 from tests.integration.operated import FAST, REASON, SLOW, Tuned, default, go, schedules
 from tests.integration.statuses import details
 
-from nearhint_daemon.store.rows import VariantRow
+from nearhint_daemon.store.rows import JobRow, VariantRow
+from nearhint_daemon.tuning_jobs import CROSS
 from nearhint_proto.v1 import admin_service_pb2 as pb
 from nearhint_proto.v1 import worker_pb2
 
@@ -86,8 +89,12 @@ def test_hints_that_lose_their_default_are_tuned_again(tmp_path: Path) -> None:
             listed = worker_pb2.Schedules(schedules=schedules)
             return worker_pb2.WorkerResponse(id=request.id, schedules=listed)
 
+        async def nothing(row: JobRow, payload: Mapping[str, Any]) -> None:
+            """Instead of measuring at 1024 what won elsewhere."""
+
         is_on = True
         daemon.compile.faults = only_the_first_at_1024
+        daemon.core.jobs.handle(CROSS, nothing)
         kernel = await Tuned.at(daemon, 1024)
         await kernel.tune(64, 256)
         is_on = False

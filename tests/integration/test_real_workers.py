@@ -15,7 +15,7 @@ import grpc
 import psutil
 import pytest
 from click.testing import CliRunner
-from tests.integration.daemon_in_process import Client
+from tests.integration.daemon_in_process import Client, kernels_in
 from tests.integration.daemon_process import DaemonProcess, daemon_in
 from tests.integration.fake_workers import chain
 
@@ -172,6 +172,40 @@ def test_regret_is_measured_on_the_device_and_known_afterwards(daemon: DaemonPro
     printed = CliRunner().invoke(main, arguments)
     assert "interpolated (serves)" in printed.stdout
     assert daemon.status().measurements == measured
+
+
+def test_real_kernels_are_tuned_with_every_effort_and_explained(daemon: DaemonProcess) -> None:
+    async def tune(client: Client, device: admin_service_pb2.DeviceStatus) -> None:
+        registered = await register(client, chain(1), device)
+        (kernel,) = kernels_in(registered.plan)
+        counts: list[int] = []
+        for effort in (
+            kernel_service_pb2.EFFORT_NONE,
+            kernel_service_pb2.EFFORT_QUICK,
+            kernel_service_pb2.EFFORT_FULL,
+            kernel_service_pb2.EFFORT_MAX,
+        ):
+            operation = await client.tuned(registered, 64, 4096, effort=effort)
+            assert (operation.state, operation.failed, operation.skipped) == (DONE, 0, 0)
+            request = admin_service_pb2.ExplainKernelRequest(kernel=kernel)
+            answer = await client.admin.ExplainKernel(request, timeout=20)
+            assert [list(report.dims) for report in answer.searches] == [[64], [4096]]
+            timed = [
+                tried
+                for report in answer.searches
+                for tried in report.tried
+                if tried.outcome in {"measured", "eliminated"}
+            ]
+            counts.append(len(timed))
+            assert not [tried for tried in timed if not tried.reason]
+        assert counts == sorted(counts)
+        assert counts[0] == 2 < counts[1] < counts[2] < counts[3]
+        stages = {tried.stage for report in answer.searches for tried in report.tried}
+        assert "refine" in stages
+        (table,) = await client.tables_of(registered)
+        assert [row.tier for row in table.hints] == [3, 3]
+
+    run(daemon, tune)
 
 
 def test_workers_die_with_a_killed_daemon(daemon: DaemonProcess) -> None:

@@ -18,10 +18,13 @@ from tests.property.test_lowering import programs
 from nearhint.launchers.detect import cpu_device
 from nearhint.launchers.detect_cuda import cuda_device
 from nearhint_compiler.codegen import generate
+from nearhint_compiler.errors import CompilerError
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.pipeline import lower
-from nearhint_compiler.schedule import candidates
+from nearhint_compiler.schedule import Schedule
+from nearhint_compiler.schedule.choice import MAX, choose
+from nearhint_compiler.schedule.neighbours import neighbours
 from nearhint_daemon.workers.cases import sizes_at
 from nearhint_daemon.workers.cc import compile_c
 from nearhint_daemon.workers.errors import KernelOversized
@@ -68,6 +71,20 @@ def drawn_sizes(kernel: ir.Kernel, data: st.DataObject) -> dict[str, int]:
     return dims
 
 
+def drawn_schedule(
+    kernel: ir.Kernel, target: Target, dims: dict[str, int], data: st.DataObject
+) -> Schedule:
+    """One that a search of the whole space tries, or one step from it if the emitter takes that."""
+    space = choose(kernel, target, dims, effort=MAX).schedules
+    schedule = data.draw(st.sampled_from(space), label="schedule")
+    beside = data.draw(st.sampled_from((schedule, *neighbours(kernel, schedule, dims))))
+    try:
+        generate(kernel, beside, target)
+    except CompilerError:
+        return schedule
+    return beside
+
+
 @UNSHRUNK
 @given(KERNELS, st.data())
 def test_any_variant_of_any_kernel_is_right_on_a_cpu(
@@ -75,7 +92,7 @@ def test_any_variant_of_any_kernel_is_right_on_a_cpu(
 ) -> None:
     target = Target(cpu_device(), for_kind("cpu", detect()))
     dims = drawn_sizes(kernel, data)
-    schedule = data.draw(st.sampled_from(candidates(kernel, target, dims)), label="schedule")
+    schedule = drawn_schedule(kernel, target, dims, data)
     generated = generate(kernel, schedule, target)
     with tempfile.TemporaryDirectory() as folder:
         built = compile_c(generated, scratch=Path(folder))
@@ -103,7 +120,7 @@ def test_any_variant_of_any_kernel_is_right_on_a_gpu(
 
     target = Target(cuda_device(0), for_kind("cuda", detect()))
     dims = drawn_sizes(kernel, data)
-    schedule = data.draw(st.sampled_from(candidates(kernel, target, dims)), label="schedule")
+    schedule = drawn_schedule(kernel, target, dims, data)
     generated = generate(kernel, schedule, target)
     with tempfile.TemporaryDirectory() as folder:
         try:

@@ -50,15 +50,20 @@ _CONTIGUOUS, _UNIFORM, _STRIDED, _IRREGULAR = 2, 0, -3, -5
 
 
 def candidates(
-    kernel: ir.Kernel, target: Target, dims: Mapping[str, int] | None = None
+    kernel: ir.Kernel,
+    target: Target,
+    dims: Mapping[str, int] | None = None,
+    *,
+    limit: int = CANDIDATE_LIMIT,
 ) -> tuple[Schedule, ...]:
-    """See `nearhint_compiler.schedule.candidates`."""
+    """See `nearhint_compiler.schedule.candidates`; at most `limit`."""
     default, *others = _ranked(kernel, target, dims or {})
     cut = respaced(kernel)
     better: list[Schedule] = []
     if cut is not None and dims is not None and cut.holds_at(dims):
-        better = [_spaced(found) for found in _ranked(cut.kernel, target, dims)[:SPACED_LIMIT]]
-    return (default, *better, *others)[:CANDIDATE_LIMIT]
+        better = [_spaced(found) for found in _ranked(cut.kernel, target, dims)]
+        better = better[: limit * SPACED_LIMIT // CANDIDATE_LIMIT]
+    return (default, *better, *others)[:limit]
 
 
 def _ranked(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> list[Schedule]:

@@ -30,18 +30,22 @@ SPACED_LIMIT = 10
 
 
 def candidates(
-    kernel: ir.Kernel, target: Target, dims: Mapping[str, int] | None = None
+    kernel: ir.Kernel,
+    target: Target,
+    dims: Mapping[str, int] | None = None,
+    *,
+    limit: int = CANDIDATE_LIMIT,
 ) -> tuple[Schedule, ...]:
-    """See `nearhint_compiler.schedule.candidates`."""
+    """See `nearhint_compiler.schedule.candidates`; at most `limit`."""
     module = cuda_reductions if kernel.reduction else cuda_pointwise
     default, *others = dict.fromkeys(module.schedules(facts_of(kernel, target, dims)))
     cut = respaced(kernel)
     better: list[Schedule] = []
     if cut is not None and cut.holds_at(dims or dict.fromkeys(kernel.symbols, GENERIC_SIZE)):
         found = module.schedules(facts_of(cut.kernel, target, dims, cut_from=kernel))
-        better = list(islice(dict.fromkeys(found), SPACED_LIMIT))
+        better = list(islice(dict.fromkeys(found), limit * SPACED_LIMIT // CANDIDATE_LIMIT))
     last = _without_promises(default)
-    kept = [each for each in (default, *better, *others) if each != last][: CANDIDATE_LIMIT - 1]
+    kept = [each for each in (default, *better, *others) if each != last][: limit - 1]
     return (last, *kept) if default == last else (*kept, last)
 
 

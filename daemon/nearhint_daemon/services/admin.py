@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from nearhint_compiler import COMPILER_VERSION
 from nearhint_daemon.core import VERSION, Core
@@ -26,6 +26,7 @@ from nearhint_daemon.store.rows import (
     KernelRow,
     MeasurementRow,
     ProgramRow,
+    TriedRow,
     VariantRow,
 )
 from nearhint_proto import convert
@@ -53,6 +54,7 @@ PAGE_LIMIT = 1000
 MEASUREMENTS_LIMIT = 500
 SOURCES_LIMIT = 50
 BARRED_LIMIT = 100
+TRIED_LIMIT = 2000
 
 
 class AdminService(OperatingCalls, admin_service_pb2_grpc.AdminServiceServicer):
@@ -157,6 +159,11 @@ class AdminService(OperatingCalls, admin_service_pb2_grpc.AdminServiceServicer):
         programs = await store.read(
             lambda reading: queries.programs_using(reading, namespace, kernel.id)
         )
+        tried = await store.read(
+            lambda reading: queries.tried_of_kernel(
+                reading, namespace, kernel.id, limit=TRIED_LIMIT
+            )
+        )
         tables = [
             table
             for key in self._core.tables.of_kernel(namespace, kernel.id)
@@ -193,6 +200,7 @@ class AdminService(OperatingCalls, admin_service_pb2_grpc.AdminServiceServicer):
                 for table in tables
                 if (row := self._core.bandwidths.of(table.target)) is not None
             },
+            searches=_search_messages(tried),
         )
 
     async def MeasureRegret(  # noqa: N802 - the protocol's name
@@ -292,3 +300,20 @@ def _bandwidth_message(row: CopyBandwidthRow) -> pb.CopyBandwidth:
         measured_at_s=row.measured_at_s,
         daemon_id=row.daemon_id,
     )
+
+
+def _search_messages(rows: Sequence[TriedRow]) -> list[pb.SearchReport]:
+    """One a Target and hint, the smallest hint first."""
+    found: dict[tuple[str, tuple[int, ...]], pb.SearchReport] = {}
+    for row in rows:
+        dims = tuple(map(int, row.dims.split()))
+        report = found.setdefault(
+            (row.target, dims), pb.SearchReport(target_id=row.target, dims=dims)
+        )
+        report.searched_at_s = max(report.searched_at_s, row.at_s)
+        report.tried.append(
+            pb.TriedSchedule(
+                schedule=row.schedule, outcome=row.outcome, reason=row.reason, stage=row.stage
+            )
+        )
+    return [found[key] for key in sorted(found)]

@@ -6,6 +6,7 @@ import asyncio
 
 from nearhint_daemon.compiling import compile_jobs
 from nearhint_daemon.core import Core
+from nearhint_daemon.efforts import Effort
 from nearhint_daemon.errors import GenerationGone, InvalidRequest
 from nearhint_daemon.jobs import Priority
 from nearhint_daemon.lowered import sizes_within
@@ -32,6 +33,7 @@ KERNELS_LIMIT = 1024
 QUESTIONS_LIMIT = 1024
 REASONS_LIMIT = 64
 THREADS_LIMIT = 1024
+BUDGET_LIMIT_S = 7 * 86_400.0
 
 
 class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
@@ -72,7 +74,7 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
     async def EnsureKernels(  # noqa: N802 - the protocol's name
         self, request: pb.EnsureKernelsRequest, context: Context
     ) -> pb.EnsureKernelsResponse:
-        """Asks for a Program's Kernels to be brought to T2 at sizes, or over their ranges.
+        """Asks for a Program's Kernels to be tuned at sizes or over their ranges, with an effort.
 
         Where it says so, they are compiled and no more.
         """
@@ -84,6 +86,11 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
             raise InvalidRequest(f"at most {KERNELS_LIMIT} kernels a call", field="kernels")
         if request.threads > THREADS_LIMIT:
             raise InvalidRequest(f"at most {THREADS_LIMIT} threads", field="threads")
+        budget_s = request.budget_s if request.HasField("budget_s") else None
+        if budget_s is not None and not 0.0 < budget_s <= BUDGET_LIMIT_S:
+            raise InvalidRequest(
+                f"must be more than 0 and at most {BUDGET_LIMIT_S:g} seconds", field="budget_s"
+            )
         ranges = self._core.programs.ranges(namespace, request.program_id)
         hints = [
             read_sizes(hint, field=f"hints[{position}]")
@@ -98,12 +105,14 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
             self._core.devices.require(target.device)
         key = (namespace, request.program_id, target.kind)
         kernels, priority = frozenset(request.kernels), _priority(request.priority)
+        effort = _effort(request.effort)
         if hints:
             specs = await self._core.tuner.jobs_for(
                 key,
                 target,
                 hints,
                 kernels=kernels,
+                effort=effort,
                 threads=request.threads,
                 priority=priority,
                 client=client_id,
@@ -113,13 +122,20 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
                 key,
                 target,
                 kernels=kernels,
+                effort=effort,
                 threads=request.threads,
                 priority=priority,
                 client=client_id,
             )
         if request.compile_only:
             specs = compile_jobs(specs)
-        rows = await self._core.jobs.ensure(specs)
+        jobs = self._core.jobs
+        keys = [spec.key for spec in specs]
+        specs = self._core.budgets.open(specs, budget_s=budget_s, open_before=jobs.open_among(keys))
+        try:
+            rows = await jobs.ensure(specs)
+        finally:
+            self._core.budgets.keep_only(keys, still_open=jobs.open_among(keys))
         return pb.EnsureKernelsResponse(
             operation=operation_message(self._core.operations.create(rows))
         )
@@ -190,3 +206,11 @@ def _priority(value: int) -> Priority:
     except ValueError:
         # A newer client's: the least that is known.
         return Priority.REFINEMENT
+
+
+def _effort(value: int) -> Effort:
+    try:
+        return Effort(value or Effort.FULL)
+    except ValueError:
+        # A newer client's: what nobody has to ask for.
+        return Effort.FULL

@@ -50,6 +50,7 @@ def operation_message(operation: Operation) -> operation_service_pb2.Operation:
         failed=operation.failed,
         error=status_of(operation.code, operation.message) if failed and operation.code else None,
         create_time=created,
+        skipped=operation.skipped,
     )
 
 

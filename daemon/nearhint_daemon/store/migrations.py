@@ -226,6 +226,26 @@ def m005_regrets(db: Database) -> None:
     _run(db, _REGRETS)
 
 
+_TRIED = """
+CREATE TABLE tried (
+  namespace TEXT NOT NULL DEFAULT '', kernel TEXT NOT NULL, target TEXT NOT NULL,
+  dims TEXT NOT NULL, schedule TEXT NOT NULL,
+  stage TEXT NOT NULL CHECK (stage IN ('search', 'cross', 'refine')),
+  outcome TEXT NOT NULL CHECK (outcome IN
+    ('measured', 'eliminated', 'pruned', 'identical', 'rejected', 'not_measured')),
+  reason TEXT NOT NULL, at_s REAL NOT NULL, change_seq INTEGER NOT NULL,
+  PRIMARY KEY (namespace, kernel, target, dims, schedule)
+) STRICT;
+CREATE INDEX tried_by_age ON tried (at_s);
+"""
+
+
+@migrations()
+def m006_what_searches_tried(db: Database) -> None:
+    """What became of each Schedule that was considered at a hint."""
+    _run(db, _TRIED)
+
+
 def _run(db: Database, script: str) -> None:
     for statement in script.split(";\n"):
         if statement.strip():

@@ -17,6 +17,7 @@ from nearhint_daemon.store.rows import (
     RegretRow,
     TableRow,
     TrafficRow,
+    TriedRow,
     VariantRow,
 )
 from nearhint_daemon.store.transactions import Reading, Writing
@@ -148,10 +149,28 @@ def prune_regrets(tx: Writing, *, rows: int) -> None:
     )
 
 
+def timed_at(
+    reading: Reading, namespace: str, kernel: str, target: str, dims: Sequence[int]
+) -> frozenset[str]:
+    """The Variants that were timed at a hint."""
+    clause = (
+        "SELECT DISTINCT subject FROM measurements WHERE namespace = ? AND kernel = ?"
+        " AND target = ? AND dims = ? AND subject_kind = 'variant'"
+    )
+    values = (namespace, kernel, target, " ".join(map(str, dims)))
+    return frozenset(row[0] for row in reading.connection.execute(clause, values))
+
+
 def jobs_by_key(reading: Reading, keys: Sequence[str]) -> dict[str, JobRow]:
     """The jobs of these keys that exist."""
     clause = " WHERE key IN (SELECT value FROM json_each(?))"
     return {row.key: row for row in reading.select(JobRow, clause, (json.dumps(list(keys)),))}
+
+
+def jobs_under(reading: Reading, prefix: str) -> Iterator[JobRow]:
+    """The done jobs whose keys start so."""
+    clause = " WHERE key >= ? AND key < ? AND state = 'done' ORDER BY key"
+    return reading.select(JobRow, clause, (prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1)))
 
 
 def open_jobs(reading: Reading) -> Iterator[JobRow]:
@@ -192,6 +211,26 @@ def delete_jobs_beside(tx: Writing, prefix: str, *, keep: str) -> None:
 def _after(prefix: str) -> str:
     """The least text that is greater than all that start with `prefix`."""
     return prefix[:-1] + chr(ord(prefix[-1]) + 1)
+
+
+def keep_tried(tx: Writing, rows: Iterable[TriedRow], *, limit: int) -> None:
+    """Writes what became of Schedules, and drops the oldest beyond `limit` of all."""
+    tx.put_all(rows)
+    if tx.count(TriedRow) <= limit:
+        return
+    tx.connection.execute(
+        "DELETE FROM tried WHERE rowid IN"
+        " (SELECT rowid FROM tried ORDER BY at_s DESC, rowid DESC LIMIT -1 OFFSET ?)",
+        (limit,),
+    )
+
+
+def tried_of_kernel(
+    reading: Reading, namespace: str, kernel: str, *, limit: int
+) -> tuple[TriedRow, ...]:
+    """What became of a Kernel's Schedules, the newest hints' first."""
+    clause = " WHERE namespace = ? AND kernel = ? ORDER BY at_s DESC, rowid LIMIT ?"
+    return tuple(reading.select(TriedRow, clause, (namespace, kernel, limit)))
 
 
 def kernels_after(

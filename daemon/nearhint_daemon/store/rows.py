@@ -201,6 +201,26 @@ class RegretRow:
 
 
 @dataclass(frozen=True, slots=True)
+class TriedRow:
+    """What became of a Schedule at a hint, the last time that it was considered there.
+
+    `outcome` is "measured", "eliminated", "pruned", "identical", "rejected" or "not_measured";
+    `stage` is "search", "cross" or "refine".
+    """
+
+    namespace: str
+    kernel: str
+    target: str
+    dims: str
+    schedule: str
+    stage: str
+    outcome: str
+    reason: str
+    at_s: float
+    change_seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class TableRow:
     """A Table at one generation; the newest few of each Kernel and Target are kept."""
 
@@ -405,6 +425,7 @@ _ALL = (
     Shape(MeasurementRow, "measurements", ("id",)),
     Shape(CopyBandwidthRow, "copy_bandwidths", ("target",)),
     Shape(RegretRow, "regrets", ("namespace", "kernel", "target", "dims", "selector")),
+    Shape(TriedRow, "tried", ("namespace", "kernel", "target", "dims", "schedule")),
     Shape(TableRow, "tables", ("namespace", "kernel", "target", "generation"), is_hashed=True),
     Shape(JobRow, "jobs", ("key",)),
     Shape(QuarantineRow, "quarantine", ("key",)),
@@ -433,6 +454,7 @@ Row = (
     | MeasurementRow
     | CopyBandwidthRow
     | RegretRow
+    | TriedRow
     | TableRow
     | JobRow
     | QuarantineRow

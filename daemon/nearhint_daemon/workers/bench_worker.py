@@ -186,6 +186,7 @@ class Bench:
                     timing=None if result.timing is None else timing_to_proto(result.timing),
                     discarded=result.discarded,
                     problem=result.problem,
+                    is_eliminated=result.is_eliminated,
                 )
                 for result in results
             ],

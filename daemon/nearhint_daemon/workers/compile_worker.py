@@ -8,15 +8,19 @@ It runs at idle priority and never runs what it compiles.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from nearhint_compiler.codegen import generate
 from nearhint_compiler.codegen.generated import Generated
+from nearhint_compiler.errors import CompilerError
 from nearhint_compiler.ir.legality import check_kernel
 from nearhint_compiler.ir.nodes import Kernel
 from nearhint_compiler.ir.text import parse_kernel, print_kernel
-from nearhint_compiler.schedule import candidates, crossings
+from nearhint_compiler.schedule import Schedule, candidates, crossings
+from nearhint_compiler.schedule.choice import FULL, choose
+from nearhint_compiler.schedule.neighbours import neighbours
 from nearhint_compiler.schedule.schedule import parse_schedule
 from nearhint_daemon.workers import toolchain as tools
 from nearhint_daemon.workers.built import Built
@@ -79,12 +83,47 @@ def lower_program(request: pb.LowerProgram) -> pb.Lowered:
 
 
 def list_schedules(request: pb.ListSchedules) -> pb.Schedules:
-    """Kernel -> Schedules worth trying at the hint, the default first."""
-    dims = size_hint_from_proto(request.hint) if request.HasField("hint") else None
-    kernel, target = read_kernel(request.kernel_ir), target_from_proto(request.target)
-    found = candidates(kernel, target, dims or None)
-    also = crossings(kernel, target, dims) if dims else ()
-    return pb.Schedules(schedules=map(str, found), also_at=map(size_hint_to_proto, also))
+    """Kernel -> Schedules worth trying at the hint, the default first, and those that are not."""
+    kernel = read_kernel(request.kernel_ir)
+    target = target_from_proto(request.target)
+    dims = size_hint_from_proto(request.hint)
+    if any(name not in dims for name in kernel.symbols):
+        return pb.Schedules(schedules=map(str, candidates(kernel, target)))
+    chosen = choose(
+        kernel,
+        target,
+        dims,
+        effort=request.effort or FULL,
+        transferred=_legal(kernel, target, map(parse_schedule, request.transferred)),
+        threads=max(1, request.threads),
+    )
+    return pb.Schedules(
+        schedules=map(str, chosen.schedules),
+        also_at=map(size_hint_to_proto, crossings(kernel, target, dims)),
+        pruned=[
+            pb.PrunedSchedule(schedule=str(each.schedule), reason=each.reason)
+            for each in chosen.pruned
+        ],
+    )
+
+
+def list_neighbours(request: pb.ListNeighbours) -> pb.Schedules:
+    """Schedule -> the Schedules one step from it that the emitter takes."""
+    kernel = read_kernel(request.kernel_ir)
+    target = target_from_proto(request.target)
+    dims = size_hint_from_proto(request.hint)
+    found = neighbours(kernel, parse_schedule(request.schedule), dims)
+    return pb.Schedules(schedules=map(str, _legal(kernel, target, found)))
+
+
+def _legal(kernel: Kernel, target: Target, schedules: Iterable[Schedule]) -> list[Schedule]:
+    """Those that the emitter takes."""
+    found: list[Schedule] = []
+    for schedule in schedules:
+        with suppress(CompilerError):
+            generate(kernel, schedule, target)
+            found.append(schedule)
+    return found
 
 
 def compile_variant(
@@ -161,6 +200,9 @@ def handlers(
         ),
         "list_schedules": lambda request: pb.WorkerResponse(
             schedules=list_schedules(request.list_schedules)
+        ),
+        "list_neighbours": lambda request: pb.WorkerResponse(
+            schedules=list_neighbours(request.list_neighbours)
         ),
         "compile_variant": compile_or_leave,
     }

@@ -1,5 +1,9 @@
 """Times contestants against each other: interleaved, so that what drifts drifts for all.
 
+Rounds are cheap at first: a contestant whose interval is clear of the best's leaves after three of
+them, and is timed no more. An interval is the median and, to both sides, Student's quantile for its
+number of samples times the standard error, so that few samples decide only what is far apart.
+
 The result of each is the median of its samples, and the spread is the standard error of that
 median, estimated from the median absolute deviation (1.2533 * 1.4826 * MAD / sqrt(n)), relative to
 it: how far the median itself may be off, which is what a comparison needs to know.
@@ -17,8 +21,14 @@ from nearhint_rules.table import Timing
 
 MIN_SAMPLES = 7
 MAX_SAMPLES = 61
-ELIMINATE_AFTER = 5
-ELIMINATE_RATIO = 1.5
+ELIMINATE_AFTER = 3
+ELIMINATE_RATIO = 1.3
+"""Who takes less than so many times the best stays: its timing is of use at other sizes."""
+LEAST_ERROR = 0.005
+"""The relative standard error that is assumed at least: a few equal samples prove little."""
+STUDENT = (637.0, 637.0, 31.6, 12.9, 8.61, 6.87, 5.96, 5.41, 5.04, 4.78, 4.59)
+"""Two-sided quantiles of Student's distribution at 99.9 %, by the number of samples less one; so
+strict, because the question is put again after each round."""
 DISCARDED_LIMIT = 2
 """Disturbed samples a contestant may lose for each that it has wanted; past it they count."""
 
@@ -45,6 +55,7 @@ class Contestant:
     samples: list[float] = field(default_factory=list)
     discarded: int = 0
     is_out: bool = False
+    """It was clearly slower, and left."""
 
     @property
     def timing(self) -> Timing:
@@ -84,7 +95,7 @@ def run_contest(
         contestant.calls = clock.calls_for(contestant.call)
     for number in range(MAX_SAMPLES * (1 + DISCARDED_LIMIT)):
         active = [contestant for contestant in contestants if not contestant.is_out]
-        wanting = [contestant for contestant in active if not _has_enough(contestant, enough)]
+        wanting = _wanting(active, enough)
         late = now() >= end and all(len(c.samples) >= MIN_SAMPLES for c in active)
         if not wanting or late:
             return
@@ -93,6 +104,16 @@ def run_contest(
         for contestant in (*active[turn:], *active[:turn]):
             _take(contestant, clock)
         _eliminate(active)
+
+
+def _wanting(active: Sequence[Contestant], enough: Enough) -> list[Contestant]:
+    """Those that need more samples: the noisy, but for those that are clear of the best by now."""
+    wanting = [contestant for contestant in active if not _has_enough(contestant, enough)]
+    if any(len(contestant.samples) < MIN_SAMPLES for contestant in active):
+        return wanting
+    best = min(active, key=lambda contestant: statistics.median(contestant.samples))
+    _, reach = interval_of(best.samples)
+    return [each for each in wanting if each is best or interval_of(each.samples)[0] <= reach]
 
 
 def _has_enough(contestant: Contestant, enough: Enough) -> bool:
@@ -111,12 +132,30 @@ def _take(contestant: Contestant, clock: Clock) -> None:
         contestant.samples.append(sample.ns)
 
 
+def interval_of(samples: Sequence[float]) -> tuple[float, float]:
+    """The range that the median is in with a confidence of 99.9 %; at least two samples.
+
+    >>> low, high = interval_of([100.0] * 9)
+    >>> round(low, 2), round(high, 2)
+    (97.48, 102.52)
+    """
+    middle = statistics.median(samples)
+    quantile = STUDENT[min(len(samples), len(STUDENT)) - 1]
+    error = max(LEAST_ERROR * middle, spread_of(samples) * middle)
+    if len(samples) < MIN_SAMPLES:
+        # Of few samples two are often alike by chance, and the median deviation says too little.
+        error = max(error, 1.2533 * statistics.stdev(samples) / math.sqrt(len(samples)))
+    return middle - quantile * error, middle + quantile * error
+
+
 def _eliminate(active: Sequence[Contestant]) -> None:
     ready = [contestant for contestant in active if len(contestant.samples) >= ELIMINATE_AFTER]
     if len(ready) < 2:
         return
-    best = min(statistics.median(contestant.samples) for contestant in ready)
+    best = min(ready, key=lambda contestant: statistics.median(contestant.samples))
+    limit = ELIMINATE_RATIO * statistics.median(best.samples)
+    _, reach = interval_of(best.samples)
     for contestant in ready:
-        middle = statistics.median(contestant.samples)
-        if not contestant.is_protected and middle > ELIMINATE_RATIO * best:
+        is_slow = statistics.median(contestant.samples) > limit
+        if is_slow and not contestant.is_protected and interval_of(contestant.samples)[0] > reach:
             contestant.is_out = True

@@ -56,12 +56,13 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One entry's timing, or why it has none."""
+    """One entry's timing, or why it has none; `is_eliminated`: it left early, clearly slower."""
 
     id: str
     timing: Timing | None
     discarded: int
     problem: str
+    is_eliminated: bool = False
 
 
 def measure(
@@ -125,6 +126,7 @@ def measure(
             contestants[entry.id].timing if entry.id in contestants else None,
             contestants[entry.id].discarded if entry.id in contestants else 0,
             problems.get(entry.id, ""),
+            entry.id in contestants and contestants[entry.id].is_out,
         )
         for entry in entries
     )

@@ -585,6 +585,80 @@ class CopyBandwidth(_message.Message):
 Global___CopyBandwidth: _TypeAlias = CopyBandwidth  # noqa: Y015
 
 @_typing.final
+class TriedSchedule(_message.Message):
+    """What became of a Schedule in a search."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SCHEDULE_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    STAGE_FIELD_NUMBER: _builtins.int
+    schedule: _builtins.str
+    """The printed Schedule."""
+    outcome: _builtins.str
+    """"measured", "eliminated" (clearly slower after a few samples), "pruned" (not compiled),
+    "identical" (the binary of another), "rejected" (did not compile or verify), "not_measured".
+    """
+    reason: _builtins.str
+    """Why, in words; empty where the outcome says it."""
+    stage: _builtins.str
+    """What it was tried for: "search", "cross" or "refine"."""
+    def __init__(
+        self,
+        *,
+        schedule: _builtins.str = ...,
+        outcome: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        stage: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["outcome", b"outcome", "reason", b"reason", "schedule", b"schedule", "stage", b"stage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TriedSchedule: _TypeAlias = TriedSchedule  # noqa: Y015
+
+@_typing.final
+class SearchReport(_message.Message):
+    """What the searches at one hint tried, and what they left out."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TARGET_ID_FIELD_NUMBER: _builtins.int
+    DIMS_FIELD_NUMBER: _builtins.int
+    TRIED_FIELD_NUMBER: _builtins.int
+    SEARCHED_AT_S_FIELD_NUMBER: _builtins.int
+    target_id: _builtins.str
+    """The Target."""
+    searched_at_s: _builtins.float
+    """When it last changed, in seconds since the epoch."""
+    @_builtins.property
+    def dims(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The hint's sizes."""
+
+    @_builtins.property
+    def tried(self) -> _containers.RepeatedCompositeFieldContainer[Global___TriedSchedule]:
+        """One a Schedule, as it was tried last."""
+
+    def __init__(
+        self,
+        *,
+        target_id: _builtins.str = ...,
+        dims: _abc.Iterable[_builtins.int] | None = ...,
+        tried: _abc.Iterable[Global___TriedSchedule] | None = ...,
+        searched_at_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dims", b"dims", "searched_at_s", b"searched_at_s", "target_id", b"target_id", "tried", b"tried"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SearchReport: _TypeAlias = SearchReport  # noqa: Y015
+
+@_typing.final
 class ExplainKernelResponse(_message.Message):
     """Answers ExplainKernel."""
 
@@ -643,6 +717,7 @@ class ExplainKernelResponse(_message.Message):
     BYTES_READ_FIELD_NUMBER: _builtins.int
     BYTES_WRITTEN_FIELD_NUMBER: _builtins.int
     COPY_BANDWIDTHS_FIELD_NUMBER: _builtins.int
+    SEARCHES_FIELD_NUMBER: _builtins.int
     ir: _builtins.str
     """The printed IR."""
     @_builtins.property
@@ -685,6 +760,10 @@ class ExplainKernelResponse(_message.Message):
     def copy_bandwidths(self) -> _containers.MessageMap[_builtins.str, Global___CopyBandwidth]:
         """How fast devices copy memory, by Target, where it was measured."""
 
+    @_builtins.property
+    def searches(self) -> _containers.RepeatedCompositeFieldContainer[Global___SearchReport]:
+        """What was tried at each hint, and what was left out."""
+
     def __init__(
         self,
         *,
@@ -699,10 +778,11 @@ class ExplainKernelResponse(_message.Message):
         bytes_read: _types_pb2.Expr | None = ...,
         bytes_written: _types_pb2.Expr | None = ...,
         copy_bandwidths: _abc.Mapping[_builtins.str, Global___CopyBandwidth] | None = ...,
+        searches: _abc.Iterable[Global___SearchReport] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["bytes_moved", b"bytes_moved", "bytes_read", b"bytes_read", "bytes_written", b"bytes_written", "kernel", b"kernel"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_moved", b"bytes_moved", "bytes_read", b"bytes_read", "bytes_written", b"bytes_written", "copy_bandwidths", b"copy_bandwidths", "ir", b"ir", "kernel", b"kernel", "measurements", b"measurements", "provenance", b"provenance", "rejected", b"rejected", "selections", b"selections", "tables", b"tables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_moved", b"bytes_moved", "bytes_read", b"bytes_read", "bytes_written", b"bytes_written", "copy_bandwidths", b"copy_bandwidths", "ir", b"ir", "kernel", b"kernel", "measurements", b"measurements", "provenance", b"provenance", "rejected", b"rejected", "searches", b"searches", "selections", b"selections", "tables", b"tables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -35,6 +35,7 @@ class WorkerRequest(_message.Message):
     VERIFY_VARIANT_FIELD_NUMBER: _builtins.int
     MEASURE_HINT_FIELD_NUMBER: _builtins.int
     MEASURE_COPY_FIELD_NUMBER: _builtins.int
+    LIST_NEIGHBOURS_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """The job's number, echoed."""
     @_builtins.property
@@ -69,6 +70,10 @@ class WorkerRequest(_message.Message):
     def measure_copy(self) -> Global___MeasureCopy:
         """How fast the device copies memory."""
 
+    @_builtins.property
+    def list_neighbours(self) -> Global___ListNeighbours:
+        """Schedule -> the Schedules next to it."""
+
     def __init__(
         self,
         *,
@@ -81,12 +86,13 @@ class WorkerRequest(_message.Message):
         verify_variant: Global___VerifyVariant | None = ...,
         measure_hint: Global___MeasureHint | None = ...,
         measure_copy: Global___MeasureCopy | None = ...,
+        list_neighbours: Global___ListNeighbours | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["check_lowering", b"check_lowering", "compile_variant", b"compile_variant", "job", b"job", "list_schedules", b"list_schedules", "lower_program", b"lower_program", "measure_copy", b"measure_copy", "measure_hint", b"measure_hint", "ping", b"ping", "verify_variant", b"verify_variant"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["check_lowering", b"check_lowering", "compile_variant", b"compile_variant", "job", b"job", "list_neighbours", b"list_neighbours", "list_schedules", b"list_schedules", "lower_program", b"lower_program", "measure_copy", b"measure_copy", "measure_hint", b"measure_hint", "ping", b"ping", "verify_variant", b"verify_variant"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["check_lowering", b"check_lowering", "compile_variant", b"compile_variant", "id", b"id", "job", b"job", "list_schedules", b"list_schedules", "lower_program", b"lower_program", "measure_copy", b"measure_copy", "measure_hint", b"measure_hint", "ping", b"ping", "verify_variant", b"verify_variant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["check_lowering", b"check_lowering", "compile_variant", b"compile_variant", "id", b"id", "job", b"job", "list_neighbours", b"list_neighbours", "list_schedules", b"list_schedules", "lower_program", b"lower_program", "measure_copy", b"measure_copy", "measure_hint", b"measure_hint", "ping", b"ping", "verify_variant", b"verify_variant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_job: _TypeAlias = _typing.Literal["ping", "lower_program", "list_schedules", "compile_variant", "check_lowering", "verify_variant", "measure_hint", "measure_copy"]  # noqa: Y015
+    _WhichOneofReturnType_job: _TypeAlias = _typing.Literal["ping", "lower_program", "list_schedules", "compile_variant", "check_lowering", "verify_variant", "measure_hint", "measure_copy", "list_neighbours"]  # noqa: Y015
     _WhichOneofArgType_job: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_job) -> _WhichOneofReturnType_job | None: ...
 
@@ -119,7 +125,7 @@ class WorkerResponse(_message.Message):
 
     @_builtins.property
     def schedules(self) -> Global___Schedules:
-        """Answers ListSchedules."""
+        """Answers ListSchedules and ListNeighbours."""
 
     @_builtins.property
     def compiled(self) -> Global___Compiled:
@@ -370,8 +376,121 @@ class ListSchedules(_message.Message):
     KERNEL_IR_FIELD_NUMBER: _builtins.int
     TARGET_FIELD_NUMBER: _builtins.int
     HINT_FIELD_NUMBER: _builtins.int
+    EFFORT_FIELD_NUMBER: _builtins.int
+    TRANSFERRED_FIELD_NUMBER: _builtins.int
+    THREADS_FIELD_NUMBER: _builtins.int
     kernel_ir: _builtins.str
     """The printed IR."""
+    effort: _builtins.str
+    """"quick", "full" or "max": a few, what is worth trying, all; empty: as "full"."""
+    threads: _builtins.int
+    """CPU threads that they will be measured with; 0: not known."""
+    @_builtins.property
+    def target(self) -> _types_pb2.Target:
+        """The Target."""
+
+    @_builtins.property
+    def hint(self) -> _types_pb2.SizeHint:
+        """The hint that they will be measured at."""
+
+    @_builtins.property
+    def transferred(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Printed Schedules that won elsewhere, to be considered too."""
+
+    def __init__(
+        self,
+        *,
+        kernel_ir: _builtins.str = ...,
+        target: _types_pb2.Target | None = ...,
+        hint: _types_pb2.SizeHint | None = ...,
+        effort: _builtins.str = ...,
+        transferred: _abc.Iterable[_builtins.str] | None = ...,
+        threads: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["hint", b"hint", "target", b"target"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["effort", b"effort", "hint", b"hint", "kernel_ir", b"kernel_ir", "target", b"target", "threads", b"threads", "transferred", b"transferred"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSchedules: _TypeAlias = ListSchedules  # noqa: Y015
+
+@_typing.final
+class Schedules(_message.Message):
+    """Schedules, the default first."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SCHEDULES_FIELD_NUMBER: _builtins.int
+    PRUNED_FIELD_NUMBER: _builtins.int
+    ALSO_AT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def schedules(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Printed Schedules."""
+
+    @_builtins.property
+    def pruned(self) -> _containers.RepeatedCompositeFieldContainer[Global___PrunedSchedule]:
+        """What was considered and left out."""
+
+    @_builtins.property
+    def also_at(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.SizeHint]:
+        """Other sizes of the hint's bucket where another Schedule may win."""
+
+    def __init__(
+        self,
+        *,
+        schedules: _abc.Iterable[_builtins.str] | None = ...,
+        pruned: _abc.Iterable[Global___PrunedSchedule] | None = ...,
+        also_at: _abc.Iterable[_types_pb2.SizeHint] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["also_at", b"also_at", "pruned", b"pruned", "schedules", b"schedules"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Schedules: _TypeAlias = Schedules  # noqa: Y015
+
+@_typing.final
+class PrunedSchedule(_message.Message):
+    """A Schedule that is not worth compiling."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SCHEDULE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    schedule: _builtins.str
+    """The printed Schedule."""
+    reason: _builtins.str
+    """Why not, in words."""
+    def __init__(
+        self,
+        *,
+        schedule: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "schedule", b"schedule"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PrunedSchedule: _TypeAlias = PrunedSchedule  # noqa: Y015
+
+@_typing.final
+class ListNeighbours(_message.Message):
+    """Asks for the Schedules next to one: an option halved or doubled."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KERNEL_IR_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    HINT_FIELD_NUMBER: _builtins.int
+    SCHEDULE_FIELD_NUMBER: _builtins.int
+    kernel_ir: _builtins.str
+    """The printed IR."""
+    schedule: _builtins.str
+    """The printed Schedule."""
     @_builtins.property
     def target(self) -> _types_pb2.Target:
         """The Target."""
@@ -386,44 +505,15 @@ class ListSchedules(_message.Message):
         kernel_ir: _builtins.str = ...,
         target: _types_pb2.Target | None = ...,
         hint: _types_pb2.SizeHint | None = ...,
+        schedule: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["hint", b"hint", "target", b"target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hint", b"hint", "kernel_ir", b"kernel_ir", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hint", b"hint", "kernel_ir", b"kernel_ir", "schedule", b"schedule", "target", b"target"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ListSchedules: _TypeAlias = ListSchedules  # noqa: Y015
-
-@_typing.final
-class Schedules(_message.Message):
-    """Schedules, the default first."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    SCHEDULES_FIELD_NUMBER: _builtins.int
-    ALSO_AT_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def schedules(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Printed Schedules."""
-
-    @_builtins.property
-    def also_at(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.SizeHint]:
-        """Other sizes of the hint's bucket where another Schedule may win."""
-
-    def __init__(
-        self,
-        *,
-        schedules: _abc.Iterable[_builtins.str] | None = ...,
-        also_at: _abc.Iterable[_types_pb2.SizeHint] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["also_at", b"also_at", "schedules", b"schedules"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Schedules: _TypeAlias = Schedules  # noqa: Y015
+Global___ListNeighbours: _TypeAlias = ListNeighbours  # noqa: Y015
 
 @_typing.final
 class CompileVariant(_message.Message):
@@ -779,12 +869,15 @@ class MeasuredCandidate(_message.Message):
     TIMING_FIELD_NUMBER: _builtins.int
     DISCARDED_FIELD_NUMBER: _builtins.int
     PROBLEM_FIELD_NUMBER: _builtins.int
+    IS_ELIMINATED_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Its identity."""
     discarded: _builtins.int
     """Samples thrown away as contended or throttled."""
     problem: _builtins.str
     """Why it has no timing, if so."""
+    is_eliminated: _builtins.bool
+    """It was clearly slower and left early: its timing is of few samples."""
     @_builtins.property
     def timing(self) -> _types_pb2.Timing:
         """The timing."""
@@ -796,10 +889,11 @@ class MeasuredCandidate(_message.Message):
         timing: _types_pb2.Timing | None = ...,
         discarded: _builtins.int = ...,
         problem: _builtins.str = ...,
+        is_eliminated: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["timing", b"timing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["discarded", b"discarded", "id", b"id", "problem", b"problem", "timing", b"timing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["discarded", b"discarded", "id", b"id", "is_eliminated", b"is_eliminated", "problem", b"problem", "timing", b"timing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -14,6 +14,7 @@ from tests.unit.client import doubling
 
 from nearhint._cli_explain import read_dims
 from nearhint._cli_run import read_sizes, read_sizes_file
+from nearhint._cli_searches import print_searches, searches_json
 from nearhint.cli import main
 from nearhint.cli_output import SCHEMA_VERSION
 from nearhint.connection import Connection
@@ -745,3 +746,32 @@ def test_sizes_that_make_no_sense_are_refused(text: str) -> None:
 def test_dims_that_make_no_sense_are_refused(text: str) -> None:
     with pytest.raises(InvalidSetting):
         read_dims(text)
+
+
+def test_what_was_tried_is_told_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    report = admin_service_pb2.SearchReport(
+        target_id="a" * 64,
+        dims=[64, 384],
+        tried=[
+            admin_service_pb2.TriedSchedule(
+                schedule="cpu.rows lanes=8", outcome="eliminated", reason="slow", stage="cross"
+            )
+        ],
+        searched_at_s=5.0,
+    )
+    print_searches([report], ["k0", "k1"])
+    told = " ".join(capsys.readouterr().out.split())
+    for text in ("k0=64, k1=384", "cpu.rows lanes=8", "eliminated", "cross", "slow"):
+        assert text in told
+    (found,) = searches_json([report], ["k0", "k1"])
+    assert found["dims"] == {"k0": 64, "k1": 384}
+    assert found["tried"] == [
+        {
+            "schedule": "cpu.rows lanes=8",
+            "outcome": "eliminated",
+            "stage": "cross",
+            "reason": "slow",
+        }
+    ]
+    print_searches([], [])
+    assert capsys.readouterr().out == ""

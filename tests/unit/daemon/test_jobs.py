@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nearhint_daemon.errors import NoVariant, QueueFull
+from nearhint_daemon.errors import BudgetSpent, NoVariant, QueueFull
 from nearhint_daemon.jobs import (
     RESTARTS,
     SUSPECTED_RESTARTS,
@@ -18,7 +18,7 @@ from nearhint_daemon.jobs import (
     Priority,
 )
 from nearhint_daemon.metrics import Metrics
-from nearhint_daemon.store import Store
+from nearhint_daemon.store import Store, queries
 from nearhint_daemon.store.rows import JobRow
 from nearhint_daemon.workers.errors import WorkerDied
 
@@ -326,3 +326,59 @@ def test_many_who_ask_at_once_share_one_run(tmp_path: Path) -> None:
         assert runs == ["a"]
 
     with_queue(tmp_path, scenario, handler=note)
+
+
+def test_waiting_for_jobs_to_end_keeps_none_alive_and_waits_for_no_less_urgent_one(
+    tmp_path: Path,
+) -> None:
+    released = asyncio.Event()
+
+    async def hold(row: JobRow, payload: Mapping[str, Any]) -> None:
+        await released.wait()
+
+    async def scenario(queue: JobQueue, store: Store) -> None:
+        first, later = spec("a/1"), spec("a/2", priority=Priority.REFINEMENT)
+        await queue.ensure([first, later])
+        waiting = asyncio.ensure_future(queue.ended_under(("a/",), priority=Priority.LIVE_MISS))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+
+        def listener(row: JobRow) -> None: ...
+
+        # Who waits so is nobody who wants it: it is cancelled all the same.
+        assert queue.listen(first.key, listener)
+        await queue.cancel(first.key, listener)
+        async with asyncio.timeout(10):
+            await waiting
+        assert queue.open_among([first.key, later.key]) == {later.key}
+        released.set()
+        async with asyncio.timeout(10):
+            await queue.ended_under(("a/",), priority=Priority.REFINEMENT)
+        assert queue.reached([first.key, later.key]) == {later.key}
+
+    with_queue(tmp_path, scenario, handler=hold)
+
+
+def test_who_asks_for_a_job_that_is_about_to_end_undone_gets_a_new_one(tmp_path: Path) -> None:
+    done: list[str] = []
+
+    async def work(row: JobRow, payload: Mapping[str, Any]) -> None:
+        if not done:
+            done.append("refused")
+            raise BudgetSpent("nothing left")
+        done.append("done")
+
+    async def scenario(queue: JobQueue, store: Store) -> None:
+        ended = asyncio.Event()
+        await queue.ensure([spec("a"), spec("b", requires="a")])
+        queue.listen("a", lambda row: ended.set())
+        async with asyncio.timeout(10):
+            while "refused" not in done:
+                await asyncio.sleep(0)
+            # The outcome may be on its way to the disk now.
+            await queue.ensure([spec("a"), spec("b", requires="a")])
+            await queue.ended_under(("a", "b"), priority=Priority.REFINEMENT)
+        rows = await store.read(lambda reading: queries.jobs_by_key(reading, ["a", "b"]))
+        assert {key: row.state for key, row in rows.items()} == {"a": "done", "b": "done"}
+
+    with_queue(tmp_path, scenario, handler=work)

@@ -72,6 +72,43 @@ def test_what_is_clearly_slower_leaves_early_but_not_what_is_protected() -> None
     assert slow.timing.median_ns == 9000
 
 
+def test_noise_lets_nobody_leave_before_it_is_clear() -> None:
+    """Of a hundred that are as fast as the best, scattered samples send at most one away."""
+    gone = 0
+    for start in range(50):
+        clock = FakeClock({0: 1000.0, 1: 1000.0, 2: 1000.0}, noise=0.3, order=[0] * 1000 * start)
+        gone += sum(contestant.is_out for contestant in contest(clock))
+    assert gone <= 1
+    noisy = FakeClock({0: 1000.0, 1: 1400.0, 2: 1400.0}, noise=0.1)
+    assert len(contest(noisy)[1].samples) > ELIMINATE_AFTER
+
+
+def test_what_is_near_the_best_stays_though_it_is_clearly_slower() -> None:
+    near = contest(FakeClock({0: 1000.0, 1: 1200.0, 2: 1500.0}), protected=0)
+    assert [contestant.is_out for contestant in near] == [False, False, True]
+    assert len(near[1].samples) == len(near[0].samples)
+
+
+def test_noise_of_the_clearly_slower_does_not_prolong_a_contest() -> None:
+    @dataclass
+    class OneNoisy(FakeClock):
+        def sample(self, call: Callable[[], object], calls: int) -> Sample:
+            sample = super().sample(call, calls)
+            wobble = 1.0 + 0.05 * (len(self.order) % 3) if self.order[-1] == 1 else 1.0
+            return Sample(sample.ns * wobble, sample.is_disturbed)
+
+    fast, slow = contest(OneNoisy({0: 1000.0, 1: 9000.0}), protected=1)
+    assert len(fast.samples) == len(slow.samples) == THOROUGH.samples
+
+
+def test_thirty_two_short_kernels_are_measured_at_more_than_twenty_five_a_second() -> None:
+    """By the clock's own account: three settling calls and one that counts, of 80 to 240 us."""
+    costs = {number: 4 * (80_000.0 + 5_000.0 * number) for number in range(33)}
+    clock = FakeClock(costs, noise=0.02)
+    contest(clock)
+    assert len(costs) / clock.passed_s > 25
+
+
 def test_a_steady_contest_ends_before_a_noisy_one() -> None:
     steady = contest(FakeClock({0: 1000.0, 1: 1010.0}))
     noisy = contest(FakeClock({0: 1000.0, 1: 1010.0}, noise=0.1))

@@ -1,0 +1,246 @@
+"""Estimates: about how long a Schedule takes at a hint, without compiling it. For ranking only.
+
+A roofline with what a layout does to it. CUDA: bytes moved in whole sectors, over the bandwidth
+that the resident threads can ask for, in whole waves over the multiprocessors; what does not fit a
+thread's registers is moved twice more. CPU: vector or single accesses a point, full or partial
+vectors, and bytes moved in whole lines where a walk comes back to a line too late.
+
+The constants are of the order of an H100 and of a Zen 4. They are for telling what is far off from
+what is near, not what is near from what is best: that is measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, prod
+
+from nearhint_compiler.analysis.respace import respaced
+from nearhint_compiler.analysis.strides import Access, accesses
+from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.schedule.schedule import Schedule
+from nearhint_rules import expr as ex
+from nearhint_rules.target import CudaDevice, Target
+
+Sizes = Mapping[str, int]
+
+SECTOR_BYTES = 32
+CUDA_BYTES_PER_S = 2e12
+CUDA_LAUNCH_S = 2e-6
+CUDA_WAVE_S = 5e-7
+"""For a program to begin, to wait for its first bytes, and to end."""
+THREADS_PER_PROCESSOR = 2048
+REGISTERS_PER_PROCESSOR = 65_536
+REGISTERS_PER_THREAD = 255
+SHARED_PER_PROCESSOR = 228 << 10
+SHARED_PER_BLOCK = 227 << 10
+BASE_REGISTERS = 24
+IN_FLIGHT_BYTES = 16_384
+"""What a multiprocessor must have asked for to be served at full bandwidth (Little's law)."""
+AHEAD = 16
+"""Elements of a thread that are asked for before the first has come."""
+LINE_BYTES = 64
+CACHE_BYTES = 1 << 20
+CPU_BYTES_PER_S = 2e10
+CPU_STEPS_PER_S = 3e9
+TURNING = 2.0
+"""Steps to turn round a vector that was read along another loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """`seconds` is infinite for what cannot run. `occupancy` is the share of a device in use.
+
+    `moved_bytes` are with what is moved in vain. `waves` are the turns in which all programs run.
+    """
+
+    seconds: float
+    occupancy: float
+    moved_bytes: float
+    waves: int = 1
+
+    def reason(self, best: Estimate) -> str:
+        """Why it is far from `best`, in words."""
+        if self.seconds == float("inf"):
+            return "its blocks do not fit the device"
+        times = self.seconds / best.seconds
+        parts = [f"estimated at {times:.1f} times the best"]
+        if self.moved_bytes > 2 * best.moved_bytes:
+            parts.append(f"moves {self.moved_bytes / best.moved_bytes:.1f} times its bytes")
+        if 2 * self.occupancy < best.occupancy:
+            parts.append(f"uses {100 * self.occupancy:.0f} % of the device")
+        if self.waves > 2 * best.waves:
+            parts.append(f"takes {self.waves} waves")
+        return ", ".join(parts)
+
+
+def estimate(
+    kernel: ir.Kernel, schedule: Schedule, target: Target, dims: Sizes, *, threads: int = 1
+) -> Estimate:
+    """About how long `schedule` takes at `dims`, by the Kernel's symbols, on `threads` of a CPU."""
+    cut = respaced(kernel) if schedule.get("spaced", 0) else None
+    if cut is not None:
+        kernel = cut.kernel
+    device = target.device
+    if isinstance(device, CudaDevice):
+        return _on_cuda(kernel, schedule, device, dims)
+    return _on_cpu(kernel, schedule, dims, threads=threads)
+
+
+def _extents(kernel: ir.Kernel, dims: Sizes) -> dict[str, int]:
+    return {
+        f"{prefix}{number}": ex.evaluate(extent, dims)
+        for prefix, space in (("p", kernel.pointwise), ("r", kernel.reduction))
+        for number, extent in enumerate(space)
+    }
+
+
+# -------------------------------------------------------------------------------------------- CUDA
+
+
+def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Sizes) -> Estimate:
+    extents = _extents(kernel, dims)
+    found = accesses(kernel, dims)
+    axes = _axes(schedule, extents)
+    blocks = {name: schedule.get(name, 1) for name in axes}
+    programs = prod(ceil(prod(axes[name].values()) / blocks[name]) for name in axes)
+    programs *= schedule.get("splits", 1)
+    threads = 32 * schedule["warps"]
+    block = prod(blocks.values()) * schedule.get("r", 1)
+    each = block / threads
+    loads = sum(isinstance(node, ir.Load) for node in kernel.body)
+    wide = 2 if any(access.itemsize > 4 for access in found) else 1
+    registers = BASE_REGISTERS + wide * each * (1 + min(4, loads))
+    registers *= 1.25 if schedule["index"] == 64 else 1.0
+    shared = block * 4 * wide if "tiled" in schedule.family else 0
+    if shared > SHARED_PER_BLOCK and kernel.reduction:
+        return Estimate(float("inf"), 0.0, 0.0)
+    resident = _resident(threads, registers, min(shared, SHARED_PER_BLOCK))
+    capacity = device.multiprocessors * resident
+    waves = ceil(programs / capacity)
+    running = min(programs, capacity) * threads
+    itemsize = max((access.itemsize for access in found), default=4)
+    length = prod(extent for name, extent in extents.items() if name[0] == "r")
+    in_use = min(1.0, length / schedule.get("r", 1)) * prod(
+        min(1.0, prod(axes[name].values()) / blocks[name]) for name in axes
+    )
+    asked = running * itemsize * min(AHEAD, max(1.0, each)) * in_use
+    share = min(1.0, asked / (device.multiprocessors * IN_FLIGHT_BYTES))
+    moved = sum(
+        access.size_bytes * _sectors(access, _run(access, schedule, axes, blocks, extents))
+        for access in found
+    )
+    if registers > REGISTERS_PER_THREAD:
+        moved += 2 * 4 * programs * threads * (registers - REGISTERS_PER_THREAD)
+    stages = 2 if "splits" in dict(schedule.options) else 1
+    full = waves * capacity / programs if waves > 1 else 1.0
+    seconds = moved / (CUDA_BYTES_PER_S * share) * full + waves * CUDA_WAVE_S
+    occupancy = running / (device.multiprocessors * THREADS_PER_PROCESSOR)
+    return Estimate(seconds + stages * CUDA_LAUNCH_S, min(1.0, occupancy), moved, waves)
+
+
+def _axes(schedule: Schedule, extents: Mapping[str, int]) -> dict[str, dict[str, int]]:
+    """The pointwise loops of each axis of a block, outermost first."""
+    loops = [(name, extent) for name, extent in extents.items() if name[0] == "p"]
+    if "tiled" not in schedule.family:
+        return {"x": dict(loops)}
+    starts = [0, *(at + 1 for at in range(len(loops)) if schedule["cuts"] >> at & 1)]
+    runs = [
+        dict(loops[start:end]) for start, end in zip(starts, [*starts[1:], len(loops)], strict=True)
+    ]
+    return dict(zip(("z", "y", "x")[-len(runs) :], runs, strict=False))
+
+
+def _resident(threads: int, registers: float, shared: int) -> int:
+    """Programs that a multiprocessor holds at a time."""
+    by_registers = REGISTERS_PER_PROCESSOR // int(threads * min(registers, REGISTERS_PER_THREAD))
+    by_shared = SHARED_PER_PROCESSOR // shared if shared else 32
+    return max(1, min(32, THREADS_PER_PROCESSOR // threads, by_registers, by_shared))
+
+
+def _run(
+    access: Access,
+    schedule: Schedule,
+    axes: Mapping[str, Mapping[str, int]],
+    blocks: Mapping[str, int],
+    extents: Mapping[str, int],
+) -> int:
+    """Elements next to each other in memory that one program touches."""
+    best = 1
+    for variable in access.strides:
+        if not access.is_contiguous(variable):
+            continue
+        if variable[0] == "r":
+            inner = prod(
+                extent for name, extent in extents.items() if name[0] == "r" and name > variable
+            )
+            covered = schedule.get("r", 1) // max(1, inner)
+        else:
+            axis = next(name for name, loops in axes.items() if variable in loops)
+            inner = prod(extent for name, extent in axes[axis].items() if name > variable)
+            covered = blocks[axis] // max(1, inner)
+        best = max(best, min(extents[variable], covered))
+    return best
+
+
+def _sectors(access: Access, run: int) -> float:
+    """Bytes moved for each byte wanted."""
+    if not access.strides:
+        return 1.0
+    return max(1.0, SECTOR_BYTES / (run * access.itemsize))
+
+
+# --------------------------------------------------------------------------------------------- CPU
+
+
+def _on_cpu(kernel: ir.Kernel, schedule: Schedule, dims: Sizes, *, threads: int) -> Estimate:
+    extents = _extents(kernel, dims)
+    is_row = schedule.family in ("cpu.rows", "cpu.panels")
+    lane = f"{'r' if is_row else 'p'}{schedule['axis']}"
+    across = f"p{schedule['across']}" if "across" in dict(schedule.options) else ""
+    lanes, extent = schedule["lanes"], extents.get(lane, 1)
+    vectors = ceil(extent / lanes) / max(1, extent)
+    found = accesses(kernel, dims)
+    points = prod(extents.values())
+    operations = sum(isinstance(node, ir.Op) for node in kernel.body)
+    steps = points * vectors * max(1, operations) / 4
+    moved = 0.0
+    for access in found:
+        count = access.size_bytes // access.itemsize
+        stride = access.strides.get(lane, 0)
+        is_turned = bool(across) and access.is_contiguous(across)
+        if stride == 1:
+            steps += count * vectors
+        elif is_turned:
+            steps += count * vectors * TURNING
+        else:
+            steps += count
+        moved += access.size_bytes * _lines(access, lane, extents, is_near=is_turned)
+    busy = _busy(schedule, extents, lane, threads)
+    seconds = max(steps / CPU_STEPS_PER_S / busy, moved / CPU_BYTES_PER_S)
+    return Estimate(seconds, busy / threads, moved)
+
+
+def _lines(access: Access, lane: str, extents: Mapping[str, int], *, is_near: bool) -> float:
+    """Bytes moved for each byte wanted: a line is lost where its next use is a cache away."""
+    stride = access.strides.get(lane, 0)
+    if is_near or stride * access.itemsize < LINE_BYTES:
+        return 1.0
+    touched = extents.get(lane, 1) * LINE_BYTES
+    return LINE_BYTES / access.itemsize if touched > CACHE_BYTES else 1.0
+
+
+def _busy(schedule: Schedule, extents: Mapping[str, int], lane: str, threads: int) -> int:
+    """Threads that have something to do."""
+    outer = prod(extent for name, extent in extents.items() if name[0] == "p" and name != lane)
+    width = extents.get(lane, 1) if lane[0] == "p" else 1
+    if schedule.get("split", 0):
+        return threads
+    pieces = outer * ceil(width / max(1, schedule.get("block", schedule["lanes"])))
+    return max(1, min(threads, pieces))
+
+
+def far_off(estimates: Sequence[Estimate], *, ratio: float) -> tuple[int, ...]:
+    """The positions of those that take more than `ratio` times the least."""
+    least = min(each.seconds for each in estimates)
+    return tuple(number for number, each in enumerate(estimates) if each.seconds > ratio * least)

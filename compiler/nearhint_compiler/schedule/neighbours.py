@@ -1,0 +1,81 @@
+"""Neighbours: the Schedules one step from another, for coordinate descent from a winner.
+
+A step doubles or halves one option, within what its family takes. Options that say what a Schedule
+promises or along which loops it runs are no coordinates: other candidates have those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.schedule.schedule import Schedule
+from nearhint_rules import expr as ex
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinate:
+    """An option, and the least and the greatest power of two that it takes."""
+
+    option: str
+    least: int
+    greatest: int
+
+
+_LANES = Coordinate("lanes", 4, 16)
+_UNROLL = Coordinate("unroll", 1, 16)
+_WARPS = Coordinate("warps", 1, 16)
+_X, _Y, _Z = (Coordinate(name, 1, 4096) for name in "xyz")
+_R = Coordinate("r", 1, 65_536)
+
+COORDINATES: Mapping[str, tuple[Coordinate, ...]] = {
+    "cpu.pointwise": (_LANES, _UNROLL, Coordinate("block", 128, 65_536)),
+    "cpu.tiles": (_LANES, _UNROLL, Coordinate("tile", 8, 128)),
+    "cpu.rows": (_LANES, _UNROLL, Coordinate("short", 1, 16)),
+    "cpu.columns": (_LANES, _UNROLL),
+    "cpu.panels": (_LANES, _UNROLL, Coordinate("short", 1, 16), Coordinate("rows", 4, 64)),
+    "cuda.pointwise": (_X, _WARPS),
+    "cuda.tiled": (_Z, _Y, _X, _WARPS),
+    "cuda.persistent": (_X, _R, _WARPS),
+    "cuda.looped": (_X, _R, _WARPS),
+    "cuda.split": (_X, _R, Coordinate("splits", 2, 256), _WARPS),
+    "cuda.tiled_persistent": (_Z, _Y, _X, _R, _WARPS),
+    "cuda.tiled_looped": (_Z, _Y, _X, _R, _WARPS),
+}
+"""By family, in the order in which they are walked."""
+_PERSISTENT = ("cuda.persistent", "cuda.tiled_persistent")
+
+
+def neighbours(
+    kernel: ir.Kernel, schedule: Schedule, dims: Mapping[str, int]
+) -> tuple[Schedule, ...]:
+    """The Schedules one step from `schedule` that may serve `dims`, by the Kernel's symbols.
+
+    None of them is `schedule`; each differs from it in one option by a factor of two. Whether the
+    emitter takes them is its to say.
+    """
+    found: list[Schedule] = []
+    for coordinate in COORDINATES.get(schedule.family, ()):
+        value = schedule.get(coordinate.option, 0)
+        if value <= 0:
+            continue
+        found += [
+            _with(schedule, coordinate.option, stepped)
+            for stepped in (2 * value, value // 2)
+            if coordinate.least <= stepped <= coordinate.greatest
+        ]
+    return tuple(each for each in found if _serves(kernel, each, dims))
+
+
+def _with(schedule: Schedule, option: str, value: int) -> Schedule:
+    options = tuple((name, value if name == option else old) for name, old in schedule.options)
+    return replace(schedule, options=options)
+
+
+def _serves(kernel: ir.Kernel, schedule: Schedule, dims: Mapping[str, int]) -> bool:
+    """Whether a persistent row fits its block, and tiles and panels hold whole vectors."""
+    if schedule.family in _PERSISTENT:
+        return schedule["r"] >= ex.evaluate(ex.product(kernel.reduction), dims)
+    sides = [schedule.get(name, 0) for name in ("tile", "rows")]
+    return all(side % schedule.get("lanes", 1) == 0 for side in sides)

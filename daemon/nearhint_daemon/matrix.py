@@ -1,0 +1,94 @@
+"""The matrix of a Table: which Variants it has timings of at which hints, and what it lacks.
+
+The best few Variants of a hint are wanted at the hints next to it too, so that where one overtakes
+another is measured and not guessed. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from fractions import Fraction
+
+from nearhint_rules.guard import size_facts_hold
+from nearhint_rules.metrics import Dims
+from nearhint_rules.table import HintRow, Table, is_complete
+
+NEAR_BEST = 1.3
+"""How many times the best's median one of the best few may take."""
+FEW = 4
+SEARCHED_TIER = 2
+"""From this tier on, the search at a hint has ended."""
+
+
+def best_few(row: HintRow) -> tuple[int, ...]:
+    """The Variants near the best at a hint, by median: at most `FEW`, within `NEAR_BEST`."""
+    by_median = sorted(row.ranked, key=lambda entry: (entry[1].median_ns, entry[0]))
+    return tuple(
+        position
+        for position, timing in by_median[:FEW]
+        if timing.median_ns <= NEAR_BEST * by_median[0][1].median_ns
+    )
+
+
+def neighbours(hints: Collection[Dims]) -> Mapping[Dims, frozenset[Dims]]:
+    """The hints next to each: for each symbol the nearest one up and the nearest one down.
+
+    Nearest is least in the product of the sizes' ratios; equal ones go to the hint with more
+    elements, then to the lexicographically larger. Whoever has a neighbour is a neighbour of it.
+
+    >>> sorted(neighbours([(16,), (64,), (4096,)])[(64,)])
+    [(16,), (4096,)]
+    """
+    near: dict[Dims, set[Dims]] = {at: set() for at in hints}
+    for at in near:
+        for symbol, size in enumerate(at):
+            for side in (
+                [other for other in near if other[symbol] > size],
+                [other for other in near if other[symbol] < size],
+            ):
+                if side:
+                    nearest = max(side, key=lambda other: _nearness(at, other))
+                    near[at].add(nearest)
+                    near[nearest].add(at)
+    return {at: frozenset(others) for at, others in near.items()}
+
+
+def _nearness(at: Dims, other: Dims) -> tuple[Fraction, int, Dims]:
+    ratio = Fraction(1)
+    for first, second in zip(at, other, strict=True):
+        ratio *= Fraction(max(first, second), min(first, second))
+    return -ratio, math.prod(other), other
+
+
+def shared(table: Table, dims: Dims) -> frozenset[int]:
+    """The Variants that the neighbours of a hint have among their best few."""
+    rows = {row.dims: row for row in table.hints if row.ranked}
+    near = neighbours({*rows, dims})[dims]
+    return frozenset(position for each in near for position in best_few(rows[each]))
+
+
+def missing(table: Table, fallback: str) -> Mapping[Dims, tuple[int, ...]]:
+    """What is to be measured where: neighbours' best few without a timing, Guards permitting.
+
+    Of the hints that are searched and complete for the Fallback.
+    """
+    rows = {
+        row.dims: row
+        for row in table.hints
+        if row.tier >= SEARCHED_TIER and is_complete(row, table.default, fallback)
+    }
+    near = neighbours(rows)
+    found: dict[Dims, tuple[int, ...]] = {}
+    for dims, row in rows.items():
+        sizes = dict(zip(table.symbols, dims, strict=True))
+        known = {position for position, _ in row.ranked}
+        wanted = {position for each in near[dims] for position in best_few(rows[each])}
+        lacking = tuple(
+            position
+            for position in sorted(wanted - known)
+            if size_facts_hold(table.variants[position].guard, sizes)
+        )
+        if lacking:
+            found[dims] = lacking
+    return found

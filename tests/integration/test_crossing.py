@@ -1,0 +1,123 @@
+"""The best of each hint are measured at the hints next to it, once."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+from tests.integration.daemon_in_process import Running, running
+from tests.integration.fake_workers import FakeBenchPool, FakeCompilePool, Script, chain
+
+from nearhint_daemon.store import Reading
+from nearhint_daemon.store.rows import JobRow
+from nearhint_daemon.tuning_jobs import CROSS
+from nearhint_proto.v1 import kernel_service_pb2, types_pb2
+
+DEFAULT = "cpu.rows vector=8"
+LINE = (16, 64, 256, 1024)
+
+
+def own(size: int) -> str:
+    return f"cpu.rows vector={size}"
+
+
+def median_ns(name: str, size: int) -> int:
+    """A hint's own Schedule wins there; the farther away another is, the slower."""
+    if name in {"fallback", DEFAULT}:
+        return 200_000 if name == "fallback" else 150_000
+    home = int(name.rpartition("=")[2])
+    return 100_000 + 20_000 * abs(home.bit_length() - size.bit_length())
+
+
+def scripted() -> tuple[Script, FakeCompilePool, FakeBenchPool]:
+    script = Script(lambda size, effort: (DEFAULT, own(size)), median_ns)
+    return script, FakeCompilePool(faults=script.faults), FakeBenchPool(faults=script.faults)
+
+
+async def table_of(
+    daemon: Running, registered: kernel_service_pb2.RegisterProgramResponse
+) -> types_pb2.Table:
+    (table,) = await daemon.client.tables_of(registered)
+    return table
+
+
+def ranked_at(table: types_pb2.Table, size: int) -> list[str]:
+    (row,) = (row for row in table.hints if list(row.dims) == [size])
+    return [table.variants[each.variant].schedule for each in row.ranked]
+
+
+def test_each_new_hint_costs_its_neighbour_one_contest_and_a_repeat_none(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        script, compile_pool, bench = scripted()
+        async with running(tmp_path, compile=compile_pool, bench=bench) as daemon:
+            registered = await daemon.client.register(chain(1))
+            for number, size in enumerate(LINE):
+                operation = await daemon.client.tuned(registered, size)
+                # T1, T2, and what the one before lacks of the new winner.
+                assert len(script.timed) == 2 * (number + 1) + number
+                assert operation.total == (3 if number else 2)
+            crossed = script.timed[4]
+            assert crossed == (16, (DEFAULT, own(16), own(64)))
+            await daemon.client.tuned(registered, *LINE)
+            assert len(script.timed) == 2 * len(LINE) + len(LINE) - 1
+
+    asyncio.run(scenario())
+
+
+def test_hints_that_come_at_once_share_their_best_with_their_neighbours(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        script, compile_pool, bench = scripted()
+        async with running(tmp_path, compile=compile_pool, bench=bench) as daemon:
+            registered = await daemon.client.register(chain(1))
+            operation = await daemon.client.tuned(registered, *LINE)
+            assert (operation.total, operation.failed) == (2 * len(LINE) + 1, 0)
+            assert len(script.timed) <= 3 * len(LINE)
+            table = await table_of(daemon, registered)
+            assert ranked_at(table, 16)[:2] == [own(16), own(64)]
+            assert set(ranked_at(table, 64)) >= {own(16), own(64), own(256), DEFAULT}
+            assert ranked_at(table, 1024)[0] == own(1024)
+            assert [row.tier for row in table.hints] == [2] * len(LINE)
+
+    asyncio.run(scenario())
+
+
+def test_a_variant_that_is_faster_at_its_neighbour_serves_there(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        fast = {(own(1024), 256): 50_000}
+        script = Script(
+            lambda size, effort: (DEFAULT, own(size)),
+            lambda name, size: fast.get((name, size)) or median_ns(name, size),
+        )
+        pools = FakeCompilePool(faults=script.faults), FakeBenchPool(faults=script.faults)
+        async with running(tmp_path, compile=pools[0], bench=pools[1]) as daemon:
+            registered = await daemon.client.register(chain(1))
+            await daemon.client.tuned(registered, *LINE)
+            assert ranked_at(await table_of(daemon, registered), 256)[0] == own(1024)
+
+    asyncio.run(scenario())
+
+
+def test_crossing_goes_on_after_a_restart_and_repeats_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        script, compile_pool, bench = scripted()
+        async with running(tmp_path, compile=compile_pool, bench=bench) as daemon:
+            registered = await daemon.client.register(chain(1))
+            await daemon.client.tuned(registered, *LINE)
+            timed = len(script.timed)
+            (done,) = [
+                row for row in await daemon.core.store.read(jobs_of_crossing) if row.state == "done"
+            ]
+        async with running(tmp_path, compile=compile_pool, bench=bench) as daemon:
+            registered = await daemon.client.register(chain(1))
+            await daemon.core.store.write(lambda tx: tx.put(replace(done, state="queued")))
+        async with running(tmp_path, compile=compile_pool, bench=bench) as daemon:
+            await daemon.at_rest()
+            assert (await daemon.core.store.read(jobs_of_crossing))[0].state == "done"
+            assert len(script.timed) == timed
+
+    asyncio.run(scenario())
+
+
+def jobs_of_crossing(reading: Reading) -> list[JobRow]:
+    return list(reading.where(JobRow, kind=CROSS))

@@ -1,0 +1,213 @@
+"""Efforts say how much is tried, budgets how much of devices' time it may take."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import grpc
+import pytest
+from tests.integration.daemon_in_process import running
+from tests.integration.fake_workers import FakeBenchPool, FakeCompilePool, Script, chain
+from tests.integration.statuses import details
+
+from nearhint_daemon.jobs import Priority
+from nearhint_daemon.store.rows import JobRow
+from nearhint_proto.v1 import kernel_service_pb2 as pb
+from nearhint_proto.v1 import operation_service_pb2
+
+DEFAULT, FIRST, SECOND, THIRD = (f"cpu.rows vector={width}" for width in (4, 8, 16, 32))
+SPACE = {
+    "quick": (DEFAULT, FIRST),
+    "full": (DEFAULT, FIRST, SECOND),
+    "max": (DEFAULT, FIRST, SECOND, THIRD),
+}
+
+
+def scripted() -> tuple[Script, FakeCompilePool, FakeBenchPool]:
+    def median_ns(name: str, size: int) -> int:
+        del size
+        return 200_000 if name == "fallback" else 200_000 // int(name.rpartition("=")[2])
+
+    script = Script(lambda size, effort: SPACE[effort], median_ns)
+    return script, FakeCompilePool(faults=script.faults), FakeBenchPool(faults=script.faults)
+
+
+@pytest.mark.parametrize(
+    ("effort", "contests"),
+    [
+        (pb.EFFORT_NONE, [(DEFAULT,)]),
+        (pb.EFFORT_QUICK, [(DEFAULT,), SPACE["quick"]]),
+        (pb.EFFORT_UNSPECIFIED, [(DEFAULT,), SPACE["full"]]),
+        (pb.EFFORT_FULL, [(DEFAULT,), SPACE["full"]]),
+        (99, [(DEFAULT,), SPACE["full"]]),
+    ],
+)
+def test_an_effort_says_what_is_tried(
+    tmp_path: Path, effort: pb.Effort.ValueType, contests: list[tuple[str, ...]]
+) -> None:
+    async def scenario() -> None:
+        script, compile_pool, bench = scripted()
+        async with running(tmp_path, compile=compile_pool, bench=bench) as daemon:
+            registered = await daemon.client.register(chain(1))
+            await daemon.client.tuned(registered, 64, effort=effort)
+            assert [schedules for _, schedules in script.timed] == contests
+
+    asyncio.run(scenario())
+
+
+def test_more_effort_does_the_rest_only_and_less_does_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        script, compile_pool, bench = scripted()
+        async with running(tmp_path, compile=compile_pool, bench=bench) as daemon:
+            registered = await daemon.client.register(chain(1))
+            await daemon.client.tuned(registered, 64, effort=pb.EFFORT_QUICK)
+            await daemon.client.tuned(registered, 64, effort=pb.EFFORT_FULL)
+            # What was not timed yet, beside the default and what serves.
+            assert script.timed[2:] == [(64, (DEFAULT, FIRST, SECOND))]
+            await daemon.client.tuned(registered, 64, effort=pb.EFFORT_MAX)
+            assert script.timed[3] == (64, (DEFAULT, SECOND, THIRD))
+            timed = len(script.timed)
+            for effort in (pb.EFFORT_MAX, pb.EFFORT_FULL, pb.EFFORT_QUICK, pb.EFFORT_NONE):
+                operation = await daemon.client.ensure(registered, 64, effort=effort)
+                assert operation.state == operation_service_pb2.OPERATION_STATE_DONE
+            assert len(script.timed) == timed
+            assert compile_pool.asked["compile_variant"] == len(SPACE["max"])
+            (table,) = await daemon.client.tables_of(registered)
+            (row,) = table.hints
+            ranked = [table.variants[each.variant].schedule for each in row.ranked]
+            assert ranked == [THIRD, SECOND, FIRST, DEFAULT]
+
+    asyncio.run(scenario())
+
+
+def test_who_wants_the_default_alone_waits_for_no_search(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path, device_policy="never") as daemon:
+            registered = await daemon.client.register(chain(1))
+            full = await daemon.client.ensure(registered, 64, effort=pb.EFFORT_FULL)
+            none = await daemon.client.ensure(registered, 64, effort=pb.EFFORT_NONE)
+            assert (full.total, none.total) == (2, 1)
+
+    asyncio.run(scenario())
+
+
+def test_efforts_of_two_clients_at_once_time_nothing_twice(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        script, compile_pool, bench = scripted()
+        async with running(tmp_path, compile=compile_pool, bench=bench) as daemon:
+            registered = await daemon.client.register(chain(1))
+            await asyncio.gather(
+                *(
+                    daemon.client.tuned(registered, 64, effort=effort)
+                    for effort in (pb.EFFORT_FULL, pb.EFFORT_QUICK, pb.EFFORT_NONE)
+                )
+            )
+            assert script.timed[0] == (64, (DEFAULT,))
+            later = [name for _, names in script.timed[1:] for name in names]
+            assert later.count(SECOND) == 1
+            assert later.count(FIRST) <= 2  # once more beside what came after it
+
+    asyncio.run(scenario())
+
+
+def test_a_spent_budget_leaves_the_rest_undone_and_says_so(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        script, compile_pool, bench = scripted()
+        async with running(
+            tmp_path,
+            compile=compile_pool,
+            bench=bench,
+            monotonic=lambda: float(bench.asked.total()),
+        ) as daemon:
+            registered = await daemon.client.register(chain(3))
+            # Each piece of work on a device takes a second here: enough for T1 of all three.
+            operation = await daemon.client.tuned(registered, 64, budget_s=9.0)
+            assert operation.state == operation_service_pb2.OPERATION_STATE_DONE
+            assert (operation.done, operation.total, operation.failed) == (6, 6, 0)
+            assert operation.skipped == 3
+            assert [schedules for _, schedules in script.timed] == [(DEFAULT,)] * 3
+            # Asked again, what is left is done; what is done is not done twice.
+            operation = await daemon.client.tuned(registered, 64)
+            assert (operation.skipped, operation.failed) == (0, 0)
+            assert len(script.timed) == 6
+
+    asyncio.run(scenario())
+
+
+def test_work_that_another_wants_without_limit_goes_on(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        script, compile_pool, bench = scripted()
+        async with running(
+            tmp_path,
+            compile=compile_pool,
+            bench=bench,
+            monotonic=lambda: float(bench.asked.total()),
+            device_policy="never",
+        ) as daemon:
+            registered = await daemon.client.register(chain(3))
+            limited = await daemon.client.ensure(registered, 64, budget_s=1.0)
+            free = await daemon.client.ensure(registered, 64)
+            await daemon.core.devices.set_policy("cpu", "always", actor="test")
+            operation = await daemon.client.finished(free.id)
+            assert (operation.skipped, operation.failed) == (0, 0)
+            assert (await daemon.client.finished(limited.id)).skipped == 0
+            assert len(script.timed) == 6
+
+    asyncio.run(scenario())
+
+
+def test_a_budget_outlives_a_restart(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        script, compile_pool, bench = scripted()
+        async with running(
+            tmp_path, compile=compile_pool, bench=bench, device_policy="never"
+        ) as daemon:
+            registered = await daemon.client.register(chain(3))
+            await daemon.client.ensure(registered, 64, budget_s=9.0)
+        assert script.timed == []
+        async with running(
+            tmp_path,
+            compile=compile_pool,
+            bench=bench,
+            monotonic=lambda: float(bench.asked.total()),
+        ) as daemon:
+            async with asyncio.timeout(20):
+                await daemon.core.jobs.ended_under(("tune",), priority=Priority.REFINEMENT)
+            assert [schedules for _, schedules in script.timed] == [(DEFAULT,)] * 3
+            rows = await daemon.core.store.read(
+                lambda reading: [
+                    *reading.where(JobRow, kind="tune1"),
+                    *reading.where(JobRow, kind="tune2"),
+                ]
+            )
+            assert len(rows) == 6
+            undone = {row.code for row in rows if row.state != "done"}
+            assert undone == {"BUDGET_SPENT"}
+
+    asyncio.run(scenario())
+
+
+def test_budgets_of_what_is_done_are_forgotten(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            registered = await daemon.client.register(chain(2))
+            for _ in range(3):
+                operation = await daemon.client.tuned(registered, 64, budget_s=60.0)
+                assert (operation.skipped, operation.failed) == (0, 0)
+                assert len(daemon.core.budgets) == 0
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("budget_s", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_budget_that_is_none_is_refused_by_name(tmp_path: Path, budget_s: float) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            registered = await daemon.client.register(chain(1))
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await daemon.client.ensure(registered, 64, budget_s=budget_s)
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert details(caught.value) == {"reason": "SPEC_INVALID", "field": "budget_s"}
+
+    asyncio.run(scenario())

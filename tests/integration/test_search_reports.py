@@ -1,0 +1,113 @@
+"""What a search tried at a hint, what it left out, and why."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from tests.integration.daemon_in_process import Running, running
+from tests.integration.fake_workers import (
+    FakeBenchPool,
+    FakeCompilePool,
+    answer,
+    chain,
+    measured,
+)
+
+from nearhint_daemon.search_reports import TRIED_ROWS
+from nearhint_daemon.store import queries
+from nearhint_daemon.store.rows import TriedRow
+from nearhint_proto.v1 import admin_service_pb2, kernel_service_pb2, worker_pb2
+
+LISTED = (
+    "cpu.rows vector=8",
+    "cpu.rows vector=16",
+    "cpu.rows vector=32",
+    "cpu.rows vector=16 again=1",
+    "cpu.rows wrong=1",
+)
+FAR = "cpu.columns vector=8"
+
+
+def at_compiling(job: str, request: worker_pb2.WorkerRequest) -> worker_pb2.WorkerResponse | None:
+    """Five Schedules, one of them the binary of another; one is not worth compiling."""
+    response = worker_pb2.WorkerResponse(id=request.id)
+    if job == "list_schedules":
+        pruned = worker_pb2.PrunedSchedule(schedule=FAR, reason="estimated at 9.0 times the best")
+        response.schedules.CopyFrom(worker_pb2.Schedules(schedules=LISTED, pruned=[pruned]))
+        return response
+    if job == "compile_variant" and request.compile_variant.schedule == LISTED[3]:
+        request.compile_variant.schedule = LISTED[1]
+        return answer(request)
+    return None
+
+
+def at_measuring(job: str, request: worker_pb2.WorkerRequest) -> worker_pb2.WorkerResponse | None:
+    """One is wrong, one leaves early."""
+    response = worker_pb2.WorkerResponse(id=request.id)
+    if job == "verify_variant" and b"wrong" in request.verify_variant.candidate.binary.binary:
+        response.verdict.CopyFrom(worker_pb2.Verdict(is_ok=False, problem="off by one at 17"))
+        return response
+    if job == "measure_hint":
+        found = measured(request.measure_hint)
+        for timed in found.candidates:
+            timed.is_eliminated = timed.timing.median_ns == 1800
+        response.measured.CopyFrom(found)
+        return response
+    return None
+
+
+async def explained(
+    daemon: Running, registered: kernel_service_pb2.RegisterProgramResponse
+) -> admin_service_pb2.ExplainKernelResponse:
+    request = admin_service_pb2.ExplainKernelRequest(kernel=registered.plan.steps[0].launch.kernel)
+    return await daemon.client.admin.ExplainKernel(request, timeout=20)
+
+
+def test_explain_says_what_was_tried_and_what_became_of_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        pools = FakeCompilePool(faults=at_compiling), FakeBenchPool(faults=at_measuring)
+        async with running(tmp_path, compile=pools[0], bench=pools[1]) as daemon:
+            registered = await daemon.client.register(chain(1))
+            await daemon.client.tuned(registered, 64)
+        async with running(tmp_path, compile=pools[0], bench=pools[1]) as daemon:
+            registered = await daemon.client.register(chain(1))
+            (report,) = (await explained(daemon, registered)).searches
+            assert (report.target_id, list(report.dims)) == (registered.target_id, [64])
+            found = {each.schedule: each for each in report.tried}
+            assert {name: each.outcome for name, each in found.items()} == {
+                LISTED[0]: "measured",
+                LISTED[1]: "measured",
+                LISTED[2]: "eliminated",
+                LISTED[3]: "identical",
+                LISTED[4]: "rejected",
+                FAR: "pruned",
+            }
+            assert {each.stage for each in report.tried} == {"search"}
+            assert found[LISTED[1]].reason == "1.00 µs, 21 samples"
+            assert found[LISTED[2]].reason == "1.80 µs, 21 samples, 1.80 times the best"
+            assert found[LISTED[3]].reason == f"the binary of {LISTED[1]}"
+            assert "off by one at 17" in found[LISTED[4]].reason
+            assert found[FAR].reason == "estimated at 9.0 times the best"
+            assert report.searched_at_s > 0
+
+    asyncio.run(scenario())
+
+
+def test_what_was_tried_is_bounded_and_the_oldest_go(tmp_path: Path) -> None:
+    assert TRIED_ROWS <= 100_000
+
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            rows = [
+                TriedRow("", "a" * 64, "b" * 64, str(size), "s", "search", "measured", "", size)
+                for size in range(1, 8)
+            ]
+            store = daemon.core.store
+            await store.write(lambda tx: queries.keep_tried(tx, rows, limit=5))
+            left = await store.read(
+                lambda reading: queries.tried_of_kernel(reading, "", "a" * 64, limit=100)
+            )
+            assert [row.dims for row in left] == ["7", "6", "5", "4", "3"]
+
+    asyncio.run(scenario())

@@ -1,0 +1,58 @@
+"""Which hints are next to each other, and what a Table lacks there."""
+
+from __future__ import annotations
+
+from tests.unit.rules.tables import OTHER_STEP, STEP, row, table, variant
+
+from nearhint_daemon.matrix import FEW, best_few, missing, neighbours, shared
+from nearhint_rules.expr import Sym
+from nearhint_rules.guard import AtMost
+
+
+def test_the_best_few_are_near_the_best_and_not_many() -> None:
+    medians = {4: 100, 0: 129, 1: 131, 2: 105, 3: 104, 5: 101, 6: 102}
+    found = best_few(row((16,), medians))
+    assert found == (4, 5, 6, 3)
+    assert len(found) == FEW
+
+
+def test_hints_on_a_line_have_one_neighbour_a_side() -> None:
+    near = neighbours([(16,), (64,), (256,), (4096,)])
+    assert near[(16,)] == {(64,)}
+    assert near[(64,)] == {(16,), (256,)}
+    assert near[(4096,)] == {(256,)}
+
+
+def test_hints_in_a_grid_have_neighbours_along_each_symbol_and_not_across() -> None:
+    grid = [(first, second) for first in (16, 64, 256) for second in (8, 32, 128)]
+    near = neighbours(grid)
+    assert near[(64, 32)] == {(16, 32), (256, 32), (64, 8), (64, 128)}
+    assert near[(16, 8)] == {(64, 8), (16, 32)}
+
+
+def test_neighbours_are_mutual() -> None:
+    near = neighbours([(16, 16), (1024, 18), (20, 4096), (8192, 8)])
+    assert all(at in near[other] for at, others in near.items() for other in others)
+
+
+def test_what_the_best_of_a_neighbour_lacks_here_is_missing() -> None:
+    found = table(row((16,), {0: 100, 1: 90}), row((64,), {0: 100, 2: 95}))
+    assert missing(found, STEP) == {(16,): (2,), (64,): (1,)}
+    assert shared(found, (16,)) == {0, 2}
+
+
+def test_a_variant_whose_guard_fails_at_a_hint_is_not_missing_there() -> None:
+    short = variant(1, AtMost(Sym("k0"), 32))
+    found = table(
+        row((16,), {0: 100, 1: 90}),
+        row((64,), {0: 100}),
+        variants=(variant(0), short, variant(2)),
+    )
+    assert missing(found, STEP) == {}
+
+
+def test_only_searched_hints_of_the_same_fallback_are_crossed() -> None:
+    other = row((64,), {0: 100, 2: 95}, step=OTHER_STEP)
+    assert missing(table(row((16,), {0: 100, 1: 90}), other), STEP) == {}
+    first = row((64,), {0: 100, 2: 95}, tier=1)
+    assert missing(table(row((16,), {0: 100, 1: 90}), first), STEP) == {}

@@ -1,0 +1,53 @@
+"""How a Table's rows stay short: from the end, but not what neighbours rank among their best."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.unit.rules.tables import row, table, timing, variant
+
+from nearhint_daemon.publishing import RANKED_LIMIT, VARIANTS_LIMIT, fitted, shortened
+from nearhint_rules.table import HintRow, check
+
+MANY = RANKED_LIMIT + 10
+
+
+def long_row(size: int, first: int, count: int) -> HintRow:
+    """The default last, the others from the fastest to the slowest."""
+    positions = [*range(first, first + count - 1), 0]
+    ranked = tuple(
+        (position, timing(1000 + 100 * place)) for place, position in enumerate(positions)
+    )
+    return replace(row((size,), {}), ranked=ranked)
+
+
+def test_a_row_keeps_the_default_the_winner_and_what_neighbours_rank_high() -> None:
+    last = MANY - 2
+    here = long_row(64, 1, MANY)
+    found = table(here, row((128,), {last: 100, 0: 150}), variants=tuple(map(variant, range(MANY))))
+    kept = [position for position, _ in shortened(found, here, RANKED_LIMIT).ranked]
+    assert len(kept) == RANKED_LIMIT
+    assert {1, 0, last} <= set(kept)
+    # The order stays, and what goes are the slowest of the others.
+    assert kept == [*sorted(kept[:-1]), 0]
+    assert kept[:-2] == list(range(1, RANKED_LIMIT - 1))
+
+
+def test_a_short_row_is_left_alone() -> None:
+    here = long_row(64, 1, 5)
+    found = table(here, variants=tuple(map(variant, range(5))))
+    assert shortened(found, here, RANKED_LIMIT) is here
+
+
+def test_a_table_never_has_more_variants_than_clients_take() -> None:
+    each = 23
+    rows = [long_row(2**number, 1 + number * each, RANKED_LIMIT) for number in range(16)]
+    found = table(*rows, variants=tuple(map(variant, range(1 + 16 * each))))
+    assert len(found.variants) > VARIANTS_LIMIT
+    short = fitted(found)
+    check(short)
+    assert len(short.variants) <= VARIANTS_LIMIT
+    for before, after in zip(rows, short.hints, strict=True):
+        winner = found.variants[before.ranked[0][0]]
+        assert short.variants[after.ranked[0][0]] == winner
+        assert short.default in [position for position, _ in after.ranked]
