@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.unit.client.cli_cases import with_a_kernel
 
 from nearhint import session
 from nearhint.testing import FakeDaemon
@@ -32,6 +33,12 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 def daemon(tmp_path: Path) -> Iterator[FakeDaemon]:
     with FakeDaemon(tmp_path) as running:
         yield running
+
+
+@pytest.fixture
+def explained(daemon: FakeDaemon) -> FakeDaemon:
+    """A daemon that knows one Kernel, with a Table."""
+    return with_a_kernel(daemon)
 
 
 @pytest.fixture
