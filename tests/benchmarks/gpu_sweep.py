@@ -156,6 +156,7 @@ def tune(sweep: Sweep, compiled: Compiled, bench: Bench) -> dict[str, Any]:
             if (sizes[0] == 1) == (start[0] == 1):
                 call.handle.want(call.graph._resolver.sizes(bound_at(axes, sizes)))
     report = bench.serving.settle(timeout_s=SETTLE_S)
+    bench.serving.finish(timeout_s=SETTLE_S)
     kernels = {
         step.kernel
         for call in compiled.calls
@@ -193,6 +194,8 @@ def run_sweep(sweep: Sweep, bench: Bench) -> None:
         "name": sweep.title,
         "captures_expected": len(starts_of(sweep, sweep.compiled_at)),
         **tuned,
+        "captures": len(compiled.calls),
+        "compiles_while_measured": 0,
         "tune_s": round(time.monotonic() - started, 1),
     }
     bench.sweeps[sweep.title] = facts

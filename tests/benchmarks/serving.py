@@ -22,6 +22,7 @@ from nearhint_rules.plan import Launch
 from nearhint_rules.program import Program
 
 SETTLE_S = 120.0
+FINISH_POLL_S = 0.2
 
 
 def cpu_conditions(command: str) -> dict[str, Any]:
@@ -93,6 +94,16 @@ class Serving:
         while not report.settled and time.monotonic() < deadline:
             report = settle(timeout_s=5)
         return report
+
+    def finish(self, *, timeout_s: float = SETTLE_S) -> bool:
+        """Waits until nothing is queued or running, measurements at neighbours included."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            status = self._daemon.status()
+            if not status.running_jobs and not any(status.queued_jobs.values()):
+                return True
+            time.sleep(FINISH_POLL_S)
+        return False
 
     def choices(
         self,
