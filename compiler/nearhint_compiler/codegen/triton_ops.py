@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from nearhint_compiler.codegen.triton_text import TRITON_TYPES
 from nearhint_compiler.ir import nodes as ir
 
-_NAN = "propagate_nan=tl.PropagateNan.ALL"
+KEEPS_NAN = "propagate_nan=tl.PropagateNan.ALL"
+"""The argument with which a maximum or minimum is NaN where an operand is."""
 
 OP_TEXT: Mapping[str, str] = {
     "add": "{0} + {1}",
@@ -61,8 +62,8 @@ OP_TEXT: Mapping[str, str] = {
 
 _FLOAT_OPS: Mapping[str, str] = {
     "neg": "{0} * -1.0",  # Triton negates by subtracting from +0.0, which loses -0.0
-    "max": f"tl.maximum({{0}}, {{1}}, {_NAN})",
-    "min": f"tl.minimum({{0}}, {{1}}, {_NAN})",
+    "max": f"tl.maximum({{0}}, {{1}}, {KEEPS_NAN})",
+    "min": f"tl.minimum({{0}}, {{1}}, {KEEPS_NAN})",
     "floordiv": "_float_floordiv({0}, {1})",
     "truncdiv": "libdevice.trunc({0} / {1})",
     "mod": "_float_mod({0}, {1})",
@@ -182,8 +183,14 @@ HELPERS: Mapping[str, tuple[str, ...]] = {
     "_combine_prod": ("def _combine_prod(a, b):", "    return a * b"),
     "_combine_max": ("def _combine_max(a, b):", "    return tl.maximum(a, b)"),
     "_combine_min": ("def _combine_min(a, b):", "    return tl.minimum(a, b)"),
-    "_combine_max_nan": ("def _combine_max_nan(a, b):", f"    return tl.maximum(a, b, {_NAN})"),
-    "_combine_min_nan": ("def _combine_min_nan(a, b):", f"    return tl.minimum(a, b, {_NAN})"),
+    "_combine_max_nan": (
+        "def _combine_max_nan(a, b):",
+        f"    return tl.maximum(a, b, {KEEPS_NAN})",
+    ),
+    "_combine_min_nan": (
+        "def _combine_min_nan(a, b):",
+        f"    return tl.minimum(a, b, {KEEPS_NAN})",
+    ),
     "_combine_any": ("def _combine_any(a, b):", "    return a | b"),
     "_combine_all": ("def _combine_all(a, b):", "    return a & b"),
     "_to_f8e4m3fn": (
@@ -212,14 +219,16 @@ HELPERS: Mapping[str, tuple[str, ...]] = {
         "def _online_softmax(m, s, x):",
         "    # One exponential: either the sum or the new term keeps its scale.",
         "    e = tl.where(m == x, 1.0, tl.exp(tl.abs(x - m) * -1.0))",
-        f"    return tl.maximum(m, x, {_NAN}), tl.where(x > m, s * e + 1.0, s + e)",
+        f"    return tl.maximum(m, x, {KEEPS_NAN}), tl.where(x > m, s * e + 1.0, s + e)",
     ),
-    "_welford_step": (
-        "def _welford_step(total, mean, square, count, x):",
-        "    count = count + 1.0",
-        "    delta = x - mean",
-        "    mean = mean + delta / count",
-        "    return total + x, mean, square + delta * (x - mean), count",
+    "_shifted_step": (
+        "def _shifted_step(total, shifted, square, pivot, x):",
+        "    delta = x - pivot",
+        "    return total + x, shifted + delta, square + delta * delta",
+    ),
+    "_three_sums": (
+        "def _three_sums(a, b, c, a_2, b_2, c_2):",
+        "    return a + a_2, b + b_2, c + c_2",
     ),
     "_welford": (
         "def _welford(total, mean, square, count, total_2, mean_2, square_2, count_2):",

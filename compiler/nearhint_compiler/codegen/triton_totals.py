@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from nearhint_compiler.analysis.online import SHIFTED_SOFTMAX, VARIANCE, Online
-from nearhint_compiler.codegen.triton_ops import arg_name, combine_name
-from nearhint_compiler.codegen.triton_text import index_text, neutral_text
+from nearhint_compiler.codegen.triton_ops import KEEPS_NAN, arg_name, combine_name
+from nearhint_compiler.codegen.triton_text import TRITON_TYPES, index_text, neutral_text
 from nearhint_compiler.ir import nodes as ir
 
 LAST_PLACE = str(2**63 - 1)
@@ -33,9 +33,12 @@ class Part:
 class Total:
     """How one reduction, or a pair that one walk computes, is accumulated.
 
-    `step(element)` is a call that gives the parts after one more block of elements, `across(axis)`
-    one that brings lanes together; both name the parts as they are. `results` are the lines that
+    `step(element)` is a call that gives the lanes after one more block of elements. `across(axis)`
+    brings parts of several lanes together; both name them as they are. `results` are the lines that
     make `v*` of parts with one lane. `operand` is the node that is reduced.
+
+    Where a walk carries something else than the parts, that is `walked`, and `close` makes the
+    parts of it. Where it starts from the mean of the first block of elements, that is `pivot`.
     """
 
     operand: int
@@ -43,6 +46,18 @@ class Total:
     step: Callable[[str], str]
     across: Callable[[str], Sequence[str]]
     results: Sequence[str]
+    lanes: tuple[Part, ...] = ()
+    closing: Callable[[str, str], Sequence[str]] | None = None
+    pivot: Part | None = None
+
+    @property
+    def walked(self) -> tuple[Part, ...]:
+        """What a walk carries."""
+        return self.lanes or self.parts
+
+    def close(self, axis: str, elements: str) -> Sequence[str]:
+        """The lines that make parts with one lane of what a walk over so many elements left."""
+        return self.across(axis) if self.closing is None else self.closing(axis, elements)
 
 
 def total_of(kernel: ir.Kernel, position: int) -> Total:
@@ -105,19 +120,38 @@ def _softmax(kernel: ir.Kernel, pair: Online) -> Total:
 
 
 def _variance(kernel: ir.Kernel, pair: Online) -> Total:
+    """Sums of differences from a pivot, the mean of the row's first block; no division a step.
+
+    The pivot is so near to the mean that what the subtraction at the end loses is little: of n
+    elements in blocks of R, at most n / R roundings of the sum of squares.
+    """
     dtype = _dtype(kernel, pair)
     kinds = ("total", "mean", "square", "count")
-    names = tuple(f"{kind}{pair.first}" for kind in kinds)
-    all_names = ", ".join(names)
+    total, mean, square, count = (f"{kind}{pair.first}" for kind in kinds)
+    shifted, pivot = f"shifted{pair.first}", f"pivot{pair.first}"
+    parts = f"{total}, {mean}, {square}, {count}"
+    lanes = f"{total}, {shifted}, {square}"
+
+    def close(axis: str, elements: str) -> list[str]:
+        name = TRITON_TYPES[dtype].name
+        return [
+            f"{lanes} = tl.reduce(({lanes}), {axis}, _three_sums, keep_dims=True)",
+            f"{count} = tl.zeros_like({total}) + tl.maximum({elements}, 0).to({name})",
+            f"part{pair.first} = {shifted} / tl.maximum({count}, 1.0)",
+            f"{mean} = {pivot} + part{pair.first}",
+            f"{square} = tl.maximum({square} - {shifted} * part{pair.first}, 0.0, {KEEPS_NAN})",
+        ]
+
     return Total(
         pair.operand,
-        tuple(Part(name, dtype, "0.0") for name in names),
-        lambda element: f"_welford_step({all_names}, {element})",
-        lambda axis: [
-            f"{all_names} = tl.reduce(({all_names}), {axis}, _welford, keep_dims=True)",
-        ],
-        # A running mean cannot leave an infinity again; a sum with one may still be an infinity.
-        (f"v{pair.first} = {names[0]}", f"v{pair.second} = {names[2]}"),
+        tuple(Part(name, dtype, "0.0") for name in (total, mean, square, count)),
+        lambda element: f"_shifted_step({lanes}, {pivot}, {element})",
+        lambda axis: [f"{parts} = tl.reduce(({parts}), {axis}, _welford, keep_dims=True)"],
+        # A mean cannot leave an infinity again; a sum with one may still be an infinity.
+        (f"v{pair.first} = {total}", f"v{pair.second} = {square}"),
+        lanes=tuple(Part(name, dtype, "0.0") for name in (total, shifted, square)),
+        closing=close,
+        pivot=Part(pivot, dtype, "0.0"),
     )
 
 

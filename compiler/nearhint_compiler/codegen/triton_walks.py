@@ -70,7 +70,7 @@ def walked(kernel: ir.Kernel, block: Block) -> list[str]:
             totals = plan.totals(level)
             lines += plan.walk(level, totals)
             for total in totals:
-                lines += [*total.across(str(block.reduced_axis)), *total.results]
+                lines += [*plan.closed(total), *total.results]
         elif plan.last_walk == level:
             lines += plan.walk(level, [])
     return [*lines, *plan.row_stores()]
@@ -141,7 +141,8 @@ class WalkPlan:
         ]
         before = body.carries(needed)
         for total in totals:
-            before += [started(part, block.element_shape) for part in total.parts]
+            before += [started(part, block.element_shape) for part in total.walked]
+            before += self._pivot(total)
             inside += self._stepped(total)
         inside += [line for place in stores for line in body.lines(place)]
         if number % 2 and not any(isinstance(self._kernel.body[at], ir.Scan) for at in needed):
@@ -153,8 +154,39 @@ class WalkPlan:
             header = f"for roffset in range({block.start}, {block.end}, R):"
         return [*before, header, *(f"    {line}" for line in inside)]
 
+    def closed(self, total: Total) -> Sequence[str]:
+        """The lines after a walk that bring its lanes together."""
+        block = self._block
+        return total.close(str(block.reduced_axis), f"({block.end} - {block.start})")
+
+    def _pivot(self, total: Total) -> list[str]:
+        """The mean of the first block of elements; 0 where it is no finite number."""
+        if total.pivot is None:
+            return []
+        body, block, pivot = self.body, self._block, total.pivot
+        name, dtype = pivot.name, TRITON_TYPES[pivot.dtype].name
+        element = body.masked(body.full(total.operand), "0.0", pivot.dtype)
+        inside = [
+            "roffset = rfirst",
+            *block.element_header,
+            *(
+                line
+                for place in body.needed([total.operand])
+                for line in body.lines(place, policy="evict_last")
+            ),
+            f"{name} = tl.reduce({element}, {block.reduced_axis}, _combine_sum, keep_dims=True)",
+        ]
+        first = f"tl.minimum({block.end}, {block.start} + R)"
+        return [
+            started(pivot, block.row_shape),
+            f"for rfirst in range({block.start}, {first}, R):",
+            *(f"    {line}" for line in inside),
+            f"{name} = {name} / tl.maximum({first} - {block.start}, 1).to({dtype})",
+            f"{name} = tl.where(tl.abs({name}) < 1e30, {name}, 0.0)",
+        ]
+
     def _stepped(self, total: Total) -> list[str]:
-        names = [part.name for part in total.parts]
+        names = [part.name for part in total.walked]
         call = total.step(self.body.full(total.operand))
         mask = self._block.column_mask
         if not mask:
@@ -223,7 +255,7 @@ def _left(
     lines = plan.walk(level, totals)
     mask = f", {block.row_mask}" if block.row_mask else ""
     for total in totals:
-        lines += total.across(str(block.reduced_axis))
+        lines += plan.closed(total)
         for part in total.parts:
             where = f"w{places[part.name]} + (chunk * {rows} + x)"
             value = f"tl.broadcast_to({part.name}, {block.row_shape})"
