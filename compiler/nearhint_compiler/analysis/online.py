@@ -4,7 +4,7 @@ A reduce of what an earlier reduce went into wants a walk of its own. For two pa
 enough, with accumulators that follow the result of the first reduce as it changes:
 
     softmax   m = max x,  s = sum exp(x - m)            Milakov and Gimelshein, arXiv:1805.02867
-    variance  t = sum x,  q = sum (x - t / n)^2         Chan et al., American Statistician 37(3), 1983
+    variance  t = sum x,  q = sum (x - t / n)^2         Chan et al., Am. Stat. 37(3), 1983
 
 Where m is infinite the sum is what two walks give: NaN, since a term is inf - inf. With the shift
 of logsumexp (0 for an infinite m) it is 0 for -inf and inf for +inf.
