@@ -21,7 +21,7 @@ from nearhint_rules.metrics import Dims
 from nearhint_rules.table import HintRow, Pin, Table
 
 if TYPE_CHECKING:
-    from nearhint_rules.selection import Choice, Selection
+    from nearhint_rules.selection import Alternative, Choice, Selection
 
 REASON = "pinned"
 """`Selection.reason` of a pin's answer."""
@@ -52,12 +52,17 @@ class Pins:
 
     def before(self, choice: Choice, dims: Dims) -> Choice:
         """The answer at `dims`, all of them 1 or more, where a rule of selection gave `choice`."""
-        pinned = self._at.get(bucket(dims), self._everywhere)
-        if pinned is None or pinned.needs & ~self._facts.held(dims):
+        missing = ~self._facts.held(dims)
+        found: list[Alternative] = []
+        for pinned in (self._at.get(bucket(dims)), self._everywhere):
+            if pinned is None or pinned.needs & missing:
+                continue
+            found.append((pinned.pointer_facts, self._selection(pinned, choice, dims)))
+            if not pinned.pointer_facts:
+                return choice._replace(alternatives=tuple(found))
+        if not found:
             return choice
-        first = (pinned.pointer_facts, self._selection(pinned, choice, dims))
-        rest = choice.alternatives if pinned.pointer_facts else ()
-        return choice._replace(alternatives=(first, *rest))
+        return choice._replace(alternatives=(*found, *choice.alternatives))
 
     def _pinned(self, table: Table, pin: Pin) -> _Pinned:
         if not pin.variant:

@@ -264,9 +264,11 @@ def log2_distance(dims: Dims, hint: Dims, cutoff: int) -> tuple[float, bool]:
 
 def _regret(row: Row, eligible: Sequence[Candidate]) -> float | None:
     """The first candidate's, or the Fallback's, relative loss; None if it hangs on alignments."""
-    served = eligible[0].median_ns if eligible[0].is_faster else row.fallback.median_ns
-    fastest = min(eligible, key=lambda each: each.median_ns)
+    first = eligible[0]
+    served = first.median_ns if first.is_faster else row.fallback.median_ns
+    # Of equals the one that is known to be able to run.
+    fastest = min(eligible, key=lambda each: (each.median_ns, not first.implied & each.bit))
     least = min(fastest.median_ns, row.fallback.median_ns)
-    if least == fastest.median_ns and not eligible[0].implied & fastest.bit:
+    if least == fastest.median_ns and not first.implied & fastest.bit:
         return None
     return (served - least) / least

@@ -22,7 +22,6 @@ from nearhint_rules.plan import Launch
 from nearhint_rules.program import Program
 
 SETTLE_S = 120.0
-FINISH_POLL_S = 0.2
 
 
 def cpu_conditions(command: str) -> dict[str, Any]:
@@ -97,13 +96,7 @@ class Serving:
 
     def finish(self, *, timeout_s: float = SETTLE_S) -> bool:
         """Waits until nothing is queued or running, measurements at neighbours included."""
-        deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline:
-            status = self._daemon.status()
-            if not status.running_jobs and not any(status.queued_jobs.values()):
-                return True
-            time.sleep(FINISH_POLL_S)
-        return False
+        return self._daemon.finish(timeout_s=timeout_s)
 
     def choices(
         self,

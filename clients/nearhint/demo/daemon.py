@@ -96,6 +96,20 @@ class DemoDaemon:
         finally:
             connection.close()
 
+    def finish(self, *, timeout_s: float = IDLE_TIMEOUT_S) -> bool:
+        """Waits until nothing is queued or running: measurements at neighbouring hints as well."""
+        connection = self.connect()
+        try:
+            deadline = time.monotonic() + timeout_s
+            while time.monotonic() < deadline:
+                status = connection.get_status()
+                if not status.running_jobs and not any(status.queued_jobs.values()):
+                    return True
+                time.sleep(_POLL_S)
+            return False
+        finally:
+            connection.close()
+
     def leave_alone(self, device: str) -> None:
         """Sets the device's policy to `never` and waits until what was running has ended."""
         self.set_policy(device, admin.DEVICE_POLICY_NEVER)

@@ -91,6 +91,7 @@ class _Demo:
         settle_s = time.perf_counter() - start
         tuned = self._daemon.status()
 
+        self._daemon.finish()
         self._daemon.leave_alone(self._device)
         rows = self._time(eager, compiled, inductor, pairs)
         captures = _captures() - before
