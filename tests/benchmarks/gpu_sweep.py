@@ -40,7 +40,15 @@ from tests.benchmarks.gpu_numerics import as_tuple, closeness, in_float64, writt
 from tests.benchmarks.gpu_sweep_cases import hints_of, sweeps_of
 from tests.benchmarks.serving import Serving, conditions_of
 from tests.benchmarks.sweep_report import say
-from tests.benchmarks.sweeps import Sizes, Sweep, axes_of, bound_at, is_chosen, starts_of
+from tests.benchmarks.sweeps import (
+    Sizes,
+    Sweep,
+    axes_of,
+    bound_at,
+    is_chosen,
+    ones_of,
+    starts_of,
+)
 from torch import Tensor
 
 from nearhint.session import shutdown
@@ -153,7 +161,7 @@ def tune(sweep: Sweep, compiled: Compiled, bench: Bench) -> dict[str, Any]:
     for call, start in zip(compiled.calls, starts_of(sweep, sweep.compiled_at), strict=False):
         axes = axes_of(call.graph._read_sizes(call.arguments), start)
         for sizes in hints_of(sweep, bench.mode):
-            if (sizes[0] == 1) == (start[0] == 1):
+            if ones_of(sweep, sizes) == ones_of(sweep, start):
                 call.handle.want(call.graph._resolver.sizes(bound_at(axes, sizes)))
     report = bench.serving.settle(timeout_s=SETTLE_S)
     bench.serving.finish(timeout_s=SETTLE_S)

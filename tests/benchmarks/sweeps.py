@@ -22,6 +22,7 @@ class Sweep:
 
     `compiled_at` are the sizes of the first call, which is never timed: all different, so that no
     two are taken for one symbol, and none of them 1. `kind` tells apart the parts of a sweep.
+    `unit` is the length of a block of a row, where the function counts blocks.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Sweep:
     dtype: torch.dtype = torch.float32
     prepare: Callable[[list[Tensor]], list[Tensor]] = list
     kind: str = ""
+    unit: int = 0
 
     @property
     def title(self) -> str:
@@ -72,11 +74,21 @@ def rows_alone(sweep: Sweep) -> tuple[Sweep, ...]:
 
 
 def starts_of(sweep: Sweep, first: Sizes) -> list[Sizes]:
-    """The sizes of the calls that are captured, the first and, where it is met, one row: torch
-    keeps a size of 1 apart.
+    """The sizes of the calls that are captured, the first and, where they are met, one row and one
+    block a row: torch keeps a size of 1 apart.
     """
-    has_one_row = any(sizes[0] == 1 for sizes in sweep.sizes)
-    return [first, *([(1, *first[1:])] if has_one_row else [])]
+    met = {ones_of(sweep, sizes) for sizes in sweep.sizes}
+    starts = {
+        (True, False): (1, *first[1:]),
+        (False, True): (*first[:-1], sweep.unit),
+        (True, True): (1, *first[1:-1], sweep.unit),
+    }
+    return [first, *(sizes for ones, sizes in starts.items() if ones in met and sizes != first)]
+
+
+def ones_of(sweep: Sweep, sizes: Sizes) -> tuple[bool, bool]:
+    """Whether there is one row, and one block a row."""
+    return sizes[0] == 1, sizes[-1] == sweep.unit
 
 
 def axes_of(bound: Sequence[int], sizes: Sizes) -> tuple[int, ...]:

@@ -39,6 +39,8 @@ DIVIDING = """
 def test_one_row_is_captured_apart_at_columns_that_are_not_measured() -> None:
     assert starts_of(SOFTMAX, MIDDLE) == [MIDDLE, (1, MIDDLE[1])]
     assert starts_of(replace(SOFTMAX, sizes=((700, 50),)), MIDDLE) == [MIDDLE]
+    blocks = replace(SOFTMAX, sizes=((700, 64), (9, 32)), unit=32)
+    assert starts_of(blocks, MIDDLE) == [MIDDLE, (MIDDLE[0], 32)]
 
 
 def test_marks_of_rows_do_not_reach_the_static_contender() -> None:
