@@ -60,8 +60,7 @@ class IdleRegret:
 
     async def look(self) -> bool:
         """Asks for one sample, if it is time and nothing else waits; whether it did."""
-        is_busy = self._jobs.running() or any(self._jobs.depth().values())
-        if not self._share or is_busy or self._monotonic() < self._due_s:
+        if not self._share or not self._jobs.is_idle() or self._monotonic() < self._due_s:
             return False
         keys = [key for key in self._tables.every_key() if self._is_open(key)]
         for key in self._chance.sample(keys, min(TABLES_A_LOOK, len(keys))):

@@ -62,7 +62,7 @@ class IdleTime:
 
         Returns the seconds to wait before the next turn.
         """
-        is_idle = self._share > 0 and not self._is_busy()
+        is_idle = self._share > 0 and self._jobs.is_idle()
         was_idle, self._was_idle = self._was_idle, is_idle
         if not (is_idle and was_idle):
             return IDLE_S
@@ -77,11 +77,8 @@ class IdleTime:
                 await ended.wait()
         return (self._monotonic() - started) * (1.0 / self._share - 1.0)
 
-    def _is_busy(self) -> bool:
-        return bool(self._jobs.running()) or any(self._jobs.depth().values())
-
     def _hottest(self) -> JobSpec | None:
-        keys = sorted(self._tables.keys())
+        keys = sorted(self._tables.every_key())
         start = self._looked_at % max(1, len(keys))
         self._looked_at = start + KERNELS_A_TURN
         best: tuple[float, JobSpec] | None = None

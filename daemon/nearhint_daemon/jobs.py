@@ -295,6 +295,10 @@ class JobQueue:
         """Jobs that are being worked on."""
         return sum(lane.active for lane in self._lanes.values())
 
+    def is_idle(self) -> bool:
+        """Whether nothing is worked on, and nothing waits."""
+        return not self.running() and not any(self.depth().values())
+
     def _check_room(self, fresh: Sequence[JobSpec]) -> None:
         if len(self._open) + len(fresh) > self._limit:
             raise QueueFull(f"{len(self._open)} jobs are waiting")

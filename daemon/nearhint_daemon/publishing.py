@@ -19,11 +19,11 @@ from nearhint_daemon.store.store import DAEMON
 from nearhint_daemon.tables import TableIndex, TableKey
 from nearhint_daemon.tasks import Task
 from nearhint_daemon.traffic import Traffic
-from nearhint_daemon.tuning_jobs import hint_prefixes
+from nearhint_daemon.tuning_jobs import hint_prefixes, tune_prefixes, tunes_of
 from nearhint_proto import convert
 from nearhint_proto.v1 import types_pb2
 from nearhint_proto.v1 import worker_pb2 as pb
-from nearhint_rules.hints import bucket, to_evict
+from nearhint_rules.hints import to_evict
 from nearhint_rules.ranking import rank
 from nearhint_rules.selectors import DEFAULT_SELECTOR
 from nearhint_rules.table import HINT_LIMIT, HintRow, Table, Timing, Variant
@@ -142,7 +142,7 @@ class Publisher:
             if replace(after, generation=before.generation) == before:
                 await self._store.write(lambda tx: beside(tx, tx.next_seq()))
                 return Edited(before, ())
-            lost = self._prefixes(key, lost_hints(before, after))
+            lost = tunes_of(key, lost_hints(before, after))
             jobs = self._store.read_now(lambda reading: queries.ended_jobs_under(reading, lost))
             await self._store.write(lambda tx: queries.delete_jobs_under(tx, lost))
             return Edited(await self._tables.publish(after, beside=beside), jobs)
@@ -166,7 +166,7 @@ class Publisher:
 
     def tuning_of(self, key: TableKey) -> tuple[JobRow, ...]:
         """The ended jobs that tuned a Kernel on a Target."""
-        prefixes = [f"{kind}/{'/'.join(key)}/" for kind in ("tune1", "tune2")]
+        prefixes = tune_prefixes(key)
         return self._store.read_now(lambda reading: queries.ended_jobs_under(reading, prefixes))
 
     def _unbarred(self, timed: Timed, table: Table) -> Timed:
@@ -201,17 +201,6 @@ class Publisher:
         """Lets evicted hints be asked for again."""
         prefixes = hint_prefixes(key, hints)
         await self._store.write(lambda tx: queries.delete_jobs_under(tx, prefixes))
-
-    @staticmethod
-    def _prefixes(key: TableKey, hints: set[tuple[int, ...]]) -> list[str]:
-        """How the keys of the jobs that tune these hints start."""
-        namespace, kernel, target = key
-        return [
-            f"{kind}/{namespace}/{kernel}/{target}/{'x'.join(map(str, each))}/"
-            for dims in sorted(hints)
-            for each in sorted({dims, bucket(dims)})
-            for kind in ("tune1", "tune2")
-        ]
 
     def measurements(self, task: Task, timed: Timed) -> list[MeasurementRow]:
         """What was timed, as rows that are still to be written."""

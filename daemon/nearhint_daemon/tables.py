@@ -91,16 +91,12 @@ class TableIndex:
         """The newest Table as it was written."""
         return self._entries.get(key)
 
-    def every_key(self) -> tuple[TableKey, ...]:
-        """The keys of all Tables."""
-        return tuple(self._entries)
-
     def of_kernel(self, namespace: str, kernel: str) -> tuple[TableKey, ...]:
         """The keys of a Kernel's Tables, one a Target."""
         targets = self._targets.get((namespace, kernel), ())
         return tuple((namespace, kernel, target) for target in targets)
 
-    def keys(self) -> tuple[TableKey, ...]:
+    def every_key(self) -> tuple[TableKey, ...]:
         """The keys of all Tables."""
         return tuple(self._entries)
 

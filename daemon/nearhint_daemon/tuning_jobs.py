@@ -145,12 +145,25 @@ def searches_of(key: TableKey, dims: Dims) -> tuple[str, ...]:
     return tuple(f"{TUNE[2]}/{'/'.join(key)}/{'x'.join(map(str, each))}/" for each in both)
 
 
+def tune_prefixes(key: TableKey) -> tuple[str, ...]:
+    """How the keys of the jobs start that bring a Table's hints to T1 and T2."""
+    return tuple(f"{kind}/{'/'.join(key)}/" for kind in TUNE.values())
+
+
+def tunes_of(key: TableKey, hints: Iterable[Dims]) -> list[str]:
+    """How the keys of the jobs start that bring these hints, or their buckets', to T1 and T2."""
+    return _at_hints(tune_prefixes(key), hints)
+
+
 def hint_prefixes(key: TableKey, hints: Iterable[Dims]) -> list[str]:
     """How the keys of all jobs start whose results go with these hints."""
-    searches = [
+    return [*_at_hints(search_prefixes(key), hints), cross_prefix(key)]
+
+
+def _at_hints(prefixes: Iterable[str], hints: Iterable[Dims]) -> list[str]:
+    return [
         f"{prefix}{'x'.join(map(str, each))}/"
-        for dims in hints
+        for dims in sorted(hints)
         for each in sorted({dims, bucket(dims)})
-        for prefix in search_prefixes(key)
+        for prefix in prefixes
     ]
-    return [*searches, cross_prefix(key)]

@@ -196,6 +196,17 @@ def test_the_order_of_hints_in_a_table_does_not_matter(table: Table, data: st.Da
     assert prepare(table, dims, STEP).alternatives == prepare(other, dims, STEP).alternatives
 
 
+def implies(facts: Sequence[Aligned], guard: Guard) -> bool:
+    """Whether a Guard's pointer facts hold wherever these do."""
+    return all(
+        any(
+            fact.parameter == wanted.parameter and fact.to_bytes % wanted.to_bytes == 0
+            for fact in facts
+        )
+        for wanted in pointer_facts(guard)
+    )
+
+
 @given(ANY_TABLE, st.data())
 def test_regret_is_known_at_measured_sizes_only_and_is_never_negative(
     table: Table, data: st.DataObject
@@ -218,8 +229,9 @@ def test_regret_is_known_at_measured_sizes_only_and_is_never_negative(
         medians += able.values()
         if regret is None:  # whether the fastest may run is not known from sizes alone
             fastest = [at for at, median_ns in able.items() if median_ns == min(medians)]
+            known = pointer_facts(table.variants[next(iter(able))].guard)
             assert fastest
-            assert all(pointer_facts(table.variants[at].guard) for at in fastest)
+            assert not any(implies(known, table.variants[at].guard) for at in fastest)
             return
         served = dict(row.ranked).get(chosen.variant, dict(row.fallbacks)[STEP]).median_ns
         assert regret == (served - min(medians)) / min(medians)
