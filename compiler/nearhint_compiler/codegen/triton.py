@@ -6,7 +6,7 @@ Families (options in order; every block size is a power of two):
     cuda.tiled       z y x cuts   a tile of two or three axes (z 1 with two), each a run of loops
     cuda.persistent  x r          x rows a program, whole in registers
     cuda.looped      x r          x rows a program, r elements a step
-    cuda.split       x r splits   the same, `splits` programs sharing a row, in stages
+    cuda.split       x r splits   the same, `splits` programs sharing a row, in stages; scans too
     cuda.tiled_persistent, cuda.tiled_looped
                      z y x r cuts the rows in a tile as cuda.tiled has it
 

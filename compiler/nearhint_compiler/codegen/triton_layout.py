@@ -235,8 +235,8 @@ def _row_fits(length: ex.Expr, r: int) -> tuple[Fact, ...]:
 
 def _split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     """Rows in chunks, a whole number of steps each; only the last one may be shorter, or empty."""
-    if not kernel.reduction or any(isinstance(node, ir.Scan) for node in kernel.body):
-        raise InvalidSchedule("cuda.split of a kernel without reductions, or with a scan")
+    if not kernel.reduction:
+        raise InvalidSchedule("cuda.split of a kernel without reductions")
     splits, r = schedule["splits"], schedule["r"]
     if not 2 <= splits <= SPLIT_LIMIT:
         raise InvalidSchedule(f"{splits} programs a row")

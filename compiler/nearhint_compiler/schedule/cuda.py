@@ -58,7 +58,7 @@ def _without_promises(schedule: Schedule) -> Schedule:
         kept = {"x": block, **{name: options[name] for name in options if name not in TILE_OPTIONS}}
         return Schedule("cuda.pointwise", tuple(kept.items()))
     family = {"cuda.persistent": "cuda.looped"}.get(schedule.family, schedule.family)
-    if family == "cuda.looped":
+    if family in ("cuda.looped", "cuda.split"):
         # Half as much in registers: indices take twice as many, and this one must compile.
         options["r"] = min(options["r"], max(1, WIDE_BLOCK // options["x"]))
     return Schedule(family, tuple(options.items()))
