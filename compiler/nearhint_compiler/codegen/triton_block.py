@@ -18,7 +18,8 @@ class Block:
     `axis_of` has the axis of each loop variable that varies inside the tile, `masks` the mask of
     each axis that the tile may overhang. `element_header` are the lines that make the reduction
     variables and their mask from `rbase` and, in a walk, `roffset`. A walk goes from `start` to
-    `end`; without `end` there is none, and the tile holds whole rows.
+    `end`; without `end` there is none, and the tile holds whole rows. `counted` and `counted_first`
+    are the numbers of elements in a walk and in its first block, if not those of its lanes.
     """
 
     axes: tuple[str, ...]
@@ -27,6 +28,23 @@ class Block:
     element_header: tuple[str, ...] = ()
     start: str = "0"
     end: str = ""
+    counted: str = ""
+    counted_first: str = ""
+
+    @property
+    def first_end(self) -> str:
+        """Where the first block of a walk ends."""
+        return f"tl.minimum({self.end}, {self.start} + R)"
+
+    @property
+    def elements(self) -> str:
+        """The number of elements in a walk; no more than 0 if it is empty."""
+        return f"({self.counted or f'{self.end} - {self.start}'})"
+
+    @property
+    def first_elements(self) -> str:
+        """The number of elements in the first block of a walk."""
+        return self.counted_first or f"{self.first_end} - {self.start}"
 
     @property
     def reduced_axis(self) -> int:

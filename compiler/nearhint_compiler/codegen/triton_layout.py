@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT
 from nearhint_compiler.codegen.triton_block import REDUCED, Block
+from nearhint_compiler.codegen.triton_row import Row, ceil_div, row_of, unflatten
 from nearhint_compiler.codegen.triton_text import index_text
 from nearhint_compiler.codegen.triton_walks import staged, straight, walked
 from nearhint_compiler.errors import InvalidSchedule
@@ -40,11 +41,6 @@ class Layout:
     arrays: tuple[str, ...] = ()
     array_length: ex.Expr = ex.ZERO
     stages: int = 1
-
-
-def ceil_div(size: ex.Expr, block: int) -> ex.Expr:
-    """How many blocks cover `size`."""
-    return ex.floordiv(ex.add(size, block - 1), block)
 
 
 @dataclass(slots=True)
@@ -96,17 +92,6 @@ def mask_of(name: str, size: ex.Expr, block: int, lines: list[str]) -> str:
         return ""
     lines.append(f"{name}mask = {name} < {index_text(size)}")
     return f"{name}mask"
-
-
-def unflatten(flat: str, loops: Mapping[str, ex.Expr]) -> list[str]:
-    """Lines that split a flat index into loop variables, the last one innermost."""
-    names, lines, rest = list(loops), list[str](), flat
-    for position in range(len(names) - 1, 0, -1):
-        extent = index_text(loops[names[position]])
-        lines.append(f"{names[position]} = {rest} % {extent}")
-        lines.append(f"{flat}_{position} = {rest} // {extent}")
-        rest = f"{flat}_{position}"
-    return [*lines, *(f"{name} = {rest}" for name in names[:1] if name != rest)]
 
 
 def _pointwise_loops(kernel: ir.Kernel) -> dict[str, ex.Expr]:
@@ -177,21 +162,17 @@ def _tiled(kernel: ir.Kernel, schedule: Schedule) -> Layout:
 
 
 def _reduced(
-    kernel: ir.Kernel, schedule: Schedule, header: _Header, *, span: tuple[str, str] = ("0", "")
+    row: Row, kernel: ir.Kernel, header: _Header, *, span: tuple[str, str] = ("0", "")
 ) -> Block:
     """The block of rows whose pointwise loops are declared; `span` is that of a walk."""
-    length, r = ex.product(kernel.reduction), schedule["r"]
-    lanes = f"tl.arange(0, R)[{', '.join('None' for _ in header.axes[1:])}, :]"
     start, end = span
+    lanes = f"tl.arange(0, R)[{', '.join('None' for _ in header.axes[1:])}, :]"
     header.lines.append(f"rbase = {lanes}{header.widened}")
-    element = [f"r = {'rbase + roffset' if end else 'rbase'}"]
-    loops = {f"r{number}": extent for number, extent in enumerate(kernel.reduction)}
-    element += unflatten("r", loops)
-    header.axis_of.update(dict.fromkeys(loops, REDUCED))
-    if not isinstance(length, ex.Int) or length.value % r:
-        element.append(f"rmask = r < {index_text(length)}")
+    header.axis_of.update({f"r{n}": REDUCED for n in range(len(kernel.reduction))})
+    if row.has_mask:
         header.masks[REDUCED] = "rmask"
-    return Block(header.axes, header.axis_of, header.masks, tuple(element), start, end)
+    counts = row.counts(start, end) if end else ("", "")
+    return Block(header.axes, header.axis_of, header.masks, row.element, start, end, *counts)
 
 
 def _rows(kernel: ir.Kernel, schedule: Schedule) -> Layout:
@@ -208,14 +189,15 @@ def _rows(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         programs = _tile(kernel, schedule, header)
     else:
         programs = _flat_rows(kernel, schedule["x"], header)
-    length = ex.product(kernel.reduction)
-    if schedule.family.endswith("persistent"):
-        block = _reduced(kernel, schedule, header)
-        facts = _row_fits(length, schedule["r"])
-        return Layout([*header.lines, *straight(kernel, block)], programs, blocks, facts)
-    header.lines.append(f"rlength = {index_text(length)}")
-    block = _reduced(kernel, schedule, header, span=("0", "rlength"))
-    return Layout([*header.lines, *walked(kernel, block)], programs, blocks)
+    is_walked = not schedule.family.endswith("persistent")
+    row = row_of(kernel, schedule, is_walked=is_walked, wide=header.wide)
+    blocks += row.constants
+    if not is_walked:
+        block = _reduced(row, kernel, header)
+        return Layout([*header.lines, *straight(kernel, block)], programs, blocks, row.whole)
+    header.lines += [*row.header, f"rlength = {index_text(row.span)}"]
+    block = _reduced(row, kernel, header, span=("0", "rlength"))
+    return Layout([*header.lines, *walked(kernel, block)], programs, blocks, row.walked)
 
 
 def _flat_rows(kernel: ir.Kernel, x: int, header: _Header) -> ex.Expr:
@@ -223,14 +205,6 @@ def _flat_rows(kernel: ir.Kernel, x: int, header: _Header) -> ex.Expr:
     header.axis("x", "X", "pid", rows, x)
     header.loops("x", "X", _pointwise_loops(kernel))
     return ceil_div(rows, x)
-
-
-def _row_fits(length: ex.Expr, r: int) -> tuple[Fact, ...]:
-    if not isinstance(length, ex.Int):
-        return (AtMost(length, r),)
-    if length.value > r:
-        raise InvalidSchedule("the row is longer than the block")
-    return ()
 
 
 def _split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
@@ -243,14 +217,16 @@ def _split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     header = _header(schedule, ("X", REDUCED))
     header.next_of("chunk", ex.Int(splits))
     blocks = _flat_rows(kernel, schedule["x"], header)
-    rows, length = ex.product(kernel.pointwise), ex.product(kernel.reduction)
-    step = ceil_div(length, splits * r)
+    row = row_of(kernel, schedule, is_walked=True, wide=header.wide)
+    rows = ex.product(kernel.pointwise)
+    step = ceil_div(row.span, splits * r)
     header.lines += [
+        *row.header,
         f"rows = {index_text(rows)}",
         f"rstart = chunk * ({index_text(ex.mul(step, r))})",
-        f"rend = tl.minimum(rstart + {index_text(ex.mul(step, r))}, {index_text(length)})",
+        f"rend = tl.minimum(rstart + {index_text(ex.mul(step, r))}, {index_text(row.span)})",
     ]
-    block = _reduced(kernel, schedule, header, span=("rstart", "rend"))
+    block = _reduced(row, kernel, header, span=("rstart", "rend"))
     body = staged(kernel, block, rows="rows", splits=str(splits), lanes="LANES")
     lanes = 1 << (splits - 1).bit_length()
     array_length = ex.mul(rows, splits)
@@ -258,8 +234,8 @@ def _split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     return Layout(
         [*header.lines, *body.lines],
         ex.mul(blocks, splits),
-        (*_blocks(schedule, ("X", REDUCED)), ("LANES", lanes)),
-        facts,
+        (*_blocks(schedule, ("X", REDUCED)), ("LANES", lanes), *row.constants),
+        (*facts, *row.walked),
         body.arrays,
         array_length,
         body.stages,

@@ -164,7 +164,7 @@ class WalkPlan:
     def closed(self, total: Total) -> Sequence[str]:
         """The lines after a walk that bring its lanes together."""
         block = self._block
-        return total.close(str(block.reduced_axis), f"({block.end} - {block.start})")
+        return total.close(str(block.reduced_axis), block.elements)
 
     def _pivot(self, total: Total) -> list[str]:
         """The mean of the first block of elements; 0 where it is no finite number."""
@@ -183,12 +183,11 @@ class WalkPlan:
             ),
             f"{name} = tl.reduce({element}, {block.reduced_axis}, _combine_sum, keep_dims=True)",
         ]
-        first = f"tl.minimum({block.end}, {block.start} + R)"
         return [
             started(pivot, block.row_shape),
-            f"for rfirst in range({block.start}, {first}, R):",
+            f"for rfirst in range({block.start}, {block.first_end}, R):",
             *(f"    {line}" for line in inside),
-            f"{name} = {name} / tl.maximum({first} - {block.start}, 1).to({dtype})",
+            f"{name} = {name} / tl.maximum({block.first_elements}, 1).to({dtype})",
             f"{name} = tl.where(tl.abs({name}) < 1e30, {name}, 0.0)",
         ]
 

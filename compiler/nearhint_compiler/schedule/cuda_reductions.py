@@ -9,6 +9,7 @@ from math import prod
 
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule.cuda_facts import SIZE_MULTIPLE, Facts, Tile, facts_of
+from nearhint_compiler.schedule.cuda_planes import with_tiles
 from nearhint_compiler.schedule.cuda_pointwise import AXES, both
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
@@ -38,6 +39,10 @@ SHORT_ROW = 256
 
 def schedules(facts: Facts) -> Iterator[Schedule]:
     """The default first, but where loops were cut: for the tiles that this allows."""
+    return with_tiles(facts, _schedules(facts))
+
+
+def _schedules(facts: Facts) -> Iterator[Schedule]:
     found = _columns(facts) if facts.is_columns else _rows(facts)
     shared = _shared(facts)
     if facts.has_scan and facts.length >= LONG_SCAN:

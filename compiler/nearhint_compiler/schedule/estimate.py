@@ -18,6 +18,7 @@ from math import ceil, prod
 from nearhint_compiler.analysis.respace import respaced
 from nearhint_compiler.analysis.strides import Access, accesses
 from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.schedule.cuda_planes import padded
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
 from nearhint_rules.target import CudaDevice, Target
@@ -26,6 +27,8 @@ Sizes = Mapping[str, int]
 
 SECTOR_BYTES = 32
 CUDA_BYTES_PER_S = 2e12
+CUDA_DIVISIONS_PER_S = 5e11
+"""Elements of rows of several loops whose number is divided, flat, to find where they lie."""
 CUDA_LAUNCH_S = 2e-6
 CUDA_WAVE_S = 5e-7
 """For a program to begin, to wait for its first bytes, and to end."""
@@ -120,8 +123,7 @@ def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Si
     waves = ceil(programs / capacity)
     running = min(programs, capacity) * threads
     itemsize = max((access.itemsize for access in found), default=4)
-    length = prod(extent for name, extent in extents.items() if name[0] == "r")
-    in_use = min(1.0, length / schedule.get("r", 1)) * prod(
+    in_use = _row_in_use(schedule, extents) * prod(
         min(1.0, prod(axes[name].values()) / blocks[name]) for name in axes
     )
     asked = running * itemsize * min(AHEAD, max(1.0, each)) * in_use
@@ -134,9 +136,27 @@ def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Si
         moved += 2 * 4 * programs * threads * (registers - REGISTERS_PER_THREAD)
     stages = 2 if "splits" in dict(schedule.options) else 1
     full = waves * capacity / programs if waves > 1 else 1.0
-    seconds = moved / (CUDA_BYTES_PER_S * share) * full + waves * CUDA_WAVE_S
+    divided = _divided(schedule, extents, found)
+    busy = max(moved / CUDA_BYTES_PER_S, divided / CUDA_DIVISIONS_PER_S)
+    seconds = busy / share * full + waves * CUDA_WAVE_S
     occupancy = running / (device.multiprocessors * THREADS_PER_PROCESSOR)
     return Estimate(seconds + stages * CUDA_LAUNCH_S, min(1.0, occupancy), moved, waves)
+
+
+def _row_in_use(schedule: Schedule, extents: Mapping[str, int]) -> float:
+    """The share of a block's lanes along a row that have an element."""
+    loops = tuple(extent for name, extent in extents.items() if name[0] == "r")
+    r, r1 = schedule.get("r", 1), schedule.get("r1", 0)
+    return prod(loops) / padded(loops, r=r, r1=r1) if r1 else min(1.0, prod(loops) / r)
+
+
+def _divided(schedule: Schedule, extents: Mapping[str, int], found: Sequence[Access]) -> int:
+    """How often the number of an element is divided among the loops of its row."""
+    loops = sum(name[0] == "r" for name in extents)
+    if schedule.get("r1", 0) or loops < 2:
+        return 0
+    along = sum(any(name[0] == "r" for name in access.strides) for access in found)
+    return (loops - 1) * along * prod(extents.values())
 
 
 def _axes(schedule: Schedule, extents: Mapping[str, int]) -> dict[str, dict[str, int]]:
@@ -175,6 +195,8 @@ def _run(
                 extent for name, extent in extents.items() if name[0] == "r" and name > variable
             )
             covered = schedule.get("r", 1) // max(1, inner)
+            if r1 := schedule.get("r1", 0):
+                covered = r1 if inner == 1 else schedule["r"] // r1
         else:
             axis = next(name for name, loops in axes.items() if variable in loops)
             inner = prod(extent for name, extent in axes[axis].items() if name > variable)

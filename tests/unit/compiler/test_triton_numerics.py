@@ -67,7 +67,7 @@ class Case:
     def name(self) -> str:
         family = self.schedule.partition(" ")[0].removeprefix("cuda.")
         index = "64" if "index=64" in self.schedule else "32"
-        tail = "_special" if self.special else ""
+        tail = "_tile" * ("r1=" in self.schedule) + "_special" * self.special
         return f"{self.kernel}-{family}{index}-{'x'.join(map(str, self.dims))}{tail}"
 
 
@@ -93,6 +93,18 @@ def split(kernel: str, dims: tuple[int, ...], *, special: bool = False) -> list[
     few = "cuda.split x=2 r=8 splits=3 warps=4 index=32 aligned=0 divisible=0"
     many = "cuda.split x=1 r=16 splits=8 warps=1 index=64 aligned=0 divisible=0"
     return [Case(kernel, schedule, dims, special) for schedule in (few, many)]
+
+
+def planes(kernel: str, dims: tuple[int, ...], *, special: bool = False) -> list[Case]:
+    """Rows of several loops, the innermost along an axis of its own."""
+    rest = "warps=4 index=32 aligned=0 divisible=0"
+    texts = (
+        f"cuda.persistent x=2 r=512 {rest} r1=64",
+        f"cuda.looped x=4 r=64 {rest} r1=16",
+        "cuda.looped x=1 r=32 warps=4 index=64 aligned=0 divisible=0 r1=32",
+        f"cuda.split x=2 r=32 splits=3 {rest} r1=8",
+    )
+    return [Case(kernel, text, dims, special) for text in texts]
 
 
 def tiled_rows(
@@ -170,6 +182,16 @@ CASES = [
     *rows("row_argmax_f32", (5, 61), special=True),
     *rows("column_argmin_bf16", (6, 35)),
     *rows("arg_over_two_loops_i32", (3, 4, 9)),
+    *planes("sum_outer_inner_f32", (5, 4, 39)),
+    *planes("sum_outer_inner_f32", (1, 1, 1)),
+    *planes("sum_outer_inner_f32", (3, 4, 64), special=True),
+    *planes("arg_over_two_loops_i32", (3, 7, 29)),
+    *planes("arg_min_of_planes_f32", (2, 5, 3)),
+    *planes("arg_min_of_planes_f32", (2, 5, 3), special=True),
+    *planes("plane_norm_bf16", (3, 5, 41)),
+    *planes("plane_norm_bf16", (7, 2, 64), special=True),
+    *planes("plane_norm_bf16", (8, 3, 8)),
+    *rows("plane_norm_bf16", (3, 5, 17)),
     *rows("row_cumsum_f32", (5, 61)),
     *rows("column_cumprod_i64", (5, 33)),
     *split("softmax_f32", (5, 37)),
