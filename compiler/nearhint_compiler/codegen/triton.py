@@ -13,7 +13,8 @@ Families (options in order; every block size is a power of two):
 Bit i of `cuts` is set where an axis ends with loop p{i}. All have warps, index, aligned, divisible
 and, as they may, spaced: 1 for the kernel as `analysis.respace` cuts its loops, under the Guard
 that this needs; and r1: the r elements of a block are a tile of two axes, r1 of them along the
-innermost reduction loop (`codegen.triton_row`). `index` is 32 or 64, the width of index arithmetic;
+innermost reduction loop (`codegen.triton_row`); and block_pointers 1, where some access can have
+one (`schedule.block_pointers`). `index` is 32 or 64, the width of index arithmetic;
 32 brings Guards. `aligned` 1 promises 16-byte pointers, and bit i of `divisible` promises that
 symbol i is a multiple of 16: both bring Guards, and make Triton load vectors.
 

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT
-from nearhint_compiler.codegen.triton_block import REDUCED, Block
+from nearhint_compiler.codegen.triton_block import REDUCED, Block, Span
 from nearhint_compiler.codegen.triton_row import Row, ceil_div, row_of, unflatten
 from nearhint_compiler.codegen.triton_text import index_text
 from nearhint_compiler.codegen.triton_walks import staged, straight, walked
 from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.schedule import block_pointers
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
 from nearhint_rules.guard import AtMost, Fact
@@ -52,6 +53,7 @@ class _Header:
     lines: list[str] = field(default_factory=list)
     axis_of: dict[str, str] = field(default_factory=dict)
     masks: dict[str, str] = field(default_factory=dict)
+    starts: dict[str, str] = field(default_factory=dict)
 
     @property
     def widened(self) -> str:
@@ -74,7 +76,8 @@ class _Header:
         """Declares `name`, the positions along `axis` of program `program`, and their mask."""
         spread = ", ".join(":" if other == axis else "None" for other in self.axes)
         lanes = f"tl.arange(0, {axis})" + (f"[{spread}]" if len(self.axes) > 1 else "")
-        self.lines.append(f"{name} = {program} * {axis} + {lanes}")
+        self.starts[axis] = f"{program} * {axis}"
+        self.lines.append(f"{name} = {self.starts[axis]} + {lanes}")
         mask = mask_of(name, size, block, self.lines)
         if mask:
             self.masks[axis] = mask
@@ -84,6 +87,18 @@ class _Header:
         self.lines += unflatten(flat, loops)
         if axis:
             self.axis_of.update(dict.fromkeys(loops, axis))
+
+
+def _spans(kernel: ir.Kernel, schedule: Schedule, header: _Header) -> tuple[Span, ...]:
+    """The spans of the block's axes, where `schedule` wants block pointers."""
+    if not schedule.get(block_pointers.OPTION, 0):
+        return ()
+    if not block_pointers.applies(kernel, schedule):
+        raise InvalidSchedule(f"no access for a block pointer: {schedule}")
+    loops = block_pointers.axes_of(kernel, schedule)
+    return tuple(
+        Span(header.starts[axis], each) for axis, each in zip(header.axes, loops, strict=True)
+    )
 
 
 def mask_of(name: str, size: ex.Expr, block: int, lines: list[str]) -> str:
@@ -107,6 +122,8 @@ def _header(schedule: Schedule, axes: tuple[str, ...]) -> _Header:
 def _pointwise(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     if kernel.reduction:
         raise InvalidSchedule("cuda.pointwise of a reduction")
+    if schedule.get(block_pointers.OPTION, 0):
+        raise InvalidSchedule("block pointers of a flat block")
     total, x = ex.product(kernel.pointwise), schedule["x"]
     header = _header(schedule, ("X",))
     header.axis("x", "X", "pid", total, x)
@@ -156,13 +173,19 @@ def _tiled(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     axes = tile_axes(schedule)
     header = _header(schedule, axes)
     programs = _tile(kernel, schedule, header)
-    block = Block(axes, header.axis_of, header.masks)
+    spans = _spans(kernel, schedule, header)
+    block = Block(axes, header.axis_of, header.masks, spans=spans)
     lines = [*header.lines, *straight(kernel, block)]
     return Layout(lines, programs, _blocks(schedule, axes))
 
 
 def _reduced(
-    row: Row, kernel: ir.Kernel, header: _Header, *, span: tuple[str, str] = ("0", "")
+    row: Row,
+    kernel: ir.Kernel,
+    schedule: Schedule,
+    header: _Header,
+    *,
+    span: tuple[str, str] = ("0", ""),
 ) -> Block:
     """The block of rows whose pointwise loops are declared; `span` is that of a walk."""
     start, end = span
@@ -171,8 +194,10 @@ def _reduced(
     header.axis_of.update({f"r{n}": REDUCED for n in range(len(kernel.reduction))})
     if row.has_mask:
         header.masks[REDUCED] = "rmask"
+    header.starts[REDUCED] = "roffset" if end else "0"
+    spans = _spans(kernel, schedule, header)
     counts = row.counts(start, end) if end else ("", "")
-    return Block(header.axes, header.axis_of, header.masks, row.element, start, end, *counts)
+    return Block(header.axes, header.axis_of, header.masks, row.element, start, end, *counts, spans)
 
 
 def _rows(kernel: ir.Kernel, schedule: Schedule) -> Layout:
@@ -193,10 +218,10 @@ def _rows(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     row = row_of(kernel, schedule, is_walked=is_walked, wide=header.wide)
     blocks += row.constants
     if not is_walked:
-        block = _reduced(row, kernel, header)
+        block = _reduced(row, kernel, schedule, header)
         return Layout([*header.lines, *straight(kernel, block)], programs, blocks, row.whole)
     header.lines += [*row.header, f"rlength = {index_text(row.span)}"]
-    block = _reduced(row, kernel, header, span=("0", "rlength"))
+    block = _reduced(row, kernel, schedule, header, span=("0", "rlength"))
     return Layout([*header.lines, *walked(kernel, block)], programs, blocks, row.walked)
 
 
@@ -226,7 +251,7 @@ def _split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         f"rstart = chunk * ({index_text(ex.mul(step, r))})",
         f"rend = tl.minimum(rstart + {index_text(ex.mul(step, r))}, {index_text(row.span)})",
     ]
-    block = _reduced(row, kernel, header, span=("rstart", "rend"))
+    block = _reduced(row, kernel, schedule, header, span=("rstart", "rend"))
     body = staged(kernel, block, rows="rows", splits=str(splits), lanes="LANES")
     lanes = 1 << (splits - 1).bit_length()
     array_length = ex.mul(rows, splits)

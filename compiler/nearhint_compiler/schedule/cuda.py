@@ -19,7 +19,7 @@ from itertools import islice
 
 from nearhint_compiler.analysis.respace import respaced
 from nearhint_compiler.ir import nodes as ir
-from nearhint_compiler.schedule import cuda_pointwise, cuda_reductions
+from nearhint_compiler.schedule import block_pointers, cuda_pointwise, cuda_reductions
 from nearhint_compiler.schedule.cuda_facts import GENERIC_SIZE, facts_of
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules.target import Target
@@ -45,7 +45,9 @@ def candidates(
         found = module.schedules(facts_of(cut.kernel, target, dims, cut_from=kernel))
         better = list(islice(dict.fromkeys(found), limit * SPACED_LIMIT // CANDIDATE_LIMIT))
     last = _without_promises(default)
-    kept = [each for each in (default, *better, *others) if each != last][: limit - 1]
+    pointed = tuple(block_pointers.twins(kernel, (default, *others)))
+    kept = [each for each in (default, *better, *others) if each != last]
+    kept = [*kept[: limit - 1 - len(pointed)], *pointed]
     return (last, *kept) if default == last else (*kept, last)
 
 

@@ -18,6 +18,7 @@ from math import ceil, prod
 from nearhint_compiler.analysis.respace import respaced
 from nearhint_compiler.analysis.strides import Access, accesses
 from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.schedule import block_pointers
 from nearhint_compiler.schedule.cuda_planes import padded
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
@@ -55,17 +56,19 @@ class Estimate:
     """`seconds` is infinite for what cannot run. `occupancy` is the share of a device in use.
 
     `moved_bytes` are with what is moved in vain. `waves` are the turns in which all programs run.
+    `problem` is why it cannot run, if it cannot.
     """
 
     seconds: float
     occupancy: float
     moved_bytes: float
     waves: int = 1
+    problem: str = "its blocks do not fit the device"
 
     def reason(self, best: Estimate) -> str:
         """Why it is far from `best`, in words."""
         if self.seconds == float("inf"):
-            return "its blocks do not fit the device"
+            return self.problem
         times = self.seconds / best.seconds
         parts = [f"estimated at {times:.1f} times the best"]
         if self.moved_bytes > 2 * best.moved_bytes:
@@ -102,6 +105,8 @@ def _extents(kernel: ir.Kernel, dims: Sizes) -> dict[str, int]:
 
 
 def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Sizes) -> Estimate:
+    if schedule.get(block_pointers.OPTION, 0) and not block_pointers.applies(kernel, schedule):
+        return Estimate(float("inf"), 0.0, 0.0, problem="no access can have a block pointer")
     extents = _extents(kernel, dims)
     found = accesses(kernel, dims)
     axes = _axes(schedule, extents)

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,8 @@ class Case:
     def name(self) -> str:
         family = self.schedule.partition(" ")[0].removeprefix("cuda.")
         index = "64" if "index=64" in self.schedule else "32"
-        tail = "_tile" * ("r1=" in self.schedule) + "_special" * self.special
+        form = "_tile" * ("r1=" in self.schedule) + "_blocks" * ("pointers" in self.schedule)
+        tail = form + "_special" * self.special
         return f"{self.kernel}-{family}{index}-{'x'.join(map(str, self.dims))}{tail}"
 
 
@@ -105,6 +106,12 @@ def planes(kernel: str, dims: tuple[int, ...], *, special: bool = False) -> list
         f"cuda.split x=2 r=32 splits=3 {rest} r1=8",
     )
     return [Case(kernel, text, dims, special) for text in texts]
+
+
+def pointed(*cases: Case) -> list[Case]:
+    """The same with block pointers, where indices have 32 bits."""
+    narrow = [case for case in cases if "index=32" in case.schedule]
+    return [replace(case, schedule=f"{case.schedule} block_pointers=1") for case in narrow]
 
 
 def tiled_rows(
@@ -217,6 +224,23 @@ CASES = [
     *cubed("transpose_batched_bf16", (9, 2, 3), z=1),
     *tiled_rows("blocks_of_transposed_bf16", (6, 64, 3), r=32, spaced=1),
     *rows("blocks_of_transposed_bf16", (6, 64, 3), r=32),
+    *pointed(
+        *tiled("bias_relu_dynamic_f32", (5, 37)),
+        *tiled("bias_relu_dynamic_f32", (1, 1)),
+        *tiled("transpose_add_f32", (11, 17)),
+        *tiled("transpose_batched_bf16", (3, 5, 17), cuts=2),
+        *cubed("transpose_batched_bf16", (3, 5, 17)),
+        *rows("softmax_f32", (5, 37)),
+        *rows("softmax_f32", (3, 64), special=True),
+        *rows("softmax_mask_f16", (3, 33)),
+        *rows("layer_norm_f32", (3,), r=512),
+        *rows("row_max_f16", (3, 50), special=True),
+        *rows("row_max_u8", (5, 31)),
+        *rows("row_argmax_f32", (5, 37)),
+        *rows("row_cumsum_f32", (5, 61)),
+        *split("row_cumsum_f32", (5, 261)),
+        *split("layer_norm_dynamic_f32", (3, 153)),
+    ),
 ]
 
 
