@@ -1,15 +1,19 @@
 """Forms of one kernel against each other: flat rows and tiles, shared rows, block pointers.
 
-    python -m tests.benchmarks.gpu_forms [--json FILE] [--only TEXT] [--budget-s S] [--compile-only]
+    python -m tests.benchmarks.gpu_forms [--json FILE] [--only TEXT] [--effort full|max]
+                                         [--budget-s S] [--compile-only]
 
 Each kernel of tests/kernels is compiled at sizes where a form should matter, with the Schedules
-that a full search keeps there; all are timed interleaved, as CUDA graph replays, with a warm cache.
-The fastest of each form is verified against the f64 interpreter at awkward sizes.
+that a search keeps there ("max" has block pointers, "full" has not); all are timed interleaved, as
+CUDA graph replays, with a warm cache. The fastest of each form is verified against the f64
+interpreter at awkward sizes.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import datetime as dt
 import json
 import math
 import os
@@ -27,7 +31,7 @@ from tests.benchmarks.gpu_variants import Compilers, Variant
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import Schedule
-from nearhint_compiler.schedule.choice import choose
+from nearhint_compiler.schedule.choice import FULL, MAX, choose
 from nearhint_daemon.workers import toolchain
 from nearhint_daemon.workers.aten import torch_dtype
 from nearhint_daemon.workers.cases import sizes_at
@@ -60,12 +64,12 @@ def form_of(schedule: Schedule) -> str:
 
 
 def run_case(
-    bench: Bench, name: str, dims: tuple[int, ...], *, compile_only: bool
+    bench: Bench, name: str, dims: tuple[int, ...], *, effort: str, compile_only: bool
 ) -> dict[str, Any]:
     """The fastest Schedule of each form, in µs, and what is wrong with it."""
     kernel = parse_kernel((KERNELS / f"{name}.ir").read_text(encoding="utf-8"))
     sizes = dict(zip(kernel.symbols, dims, strict=True))
-    schedules = choose(kernel, bench.target, sizes, effort="full").schedules
+    schedules = choose(kernel, bench.target, sizes, effort=effort).schedules
     variants = [
         variant
         for variant in bench.compilers.variants(kernel, schedules)
@@ -133,6 +137,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Forms of one kernel against each other")
     parser.add_argument("--json", type=Path, help="write the report to this file")
     parser.add_argument("--only", default="", help="kernels whose name contains this")
+    parser.add_argument("--effort", default=FULL, choices=(FULL, MAX), help="how many Schedules")
     parser.add_argument(
         "--budget-s", type=float, default=math.inf, help="begin nothing after so many seconds"
     )
@@ -151,10 +156,16 @@ def main() -> None:
         for name, dims in CASES:
             if options.only not in name or bench.is_over(f"{name} {dims}"):
                 continue
-            rows.append(run_case(bench, name, dims, compile_only=options.compile_only))
+            rows.append(
+                run_case(
+                    bench, name, dims, effort=options.effort, compile_only=options.compile_only
+                )
+            )
             say(json.dumps({key: rows[-1][key] for key in rows[-1] if key != "times_us"}))
     report = {
-        "device": str(device),
+        "command": f"python -m tests.benchmarks.gpu_forms --effort {options.effort}",
+        "date": dt.datetime.now(tz=dt.UTC).date().isoformat(),
+        "device": dataclasses.asdict(device),
         "versions": [*tools, f"torch {torch.__version__}"],
         "cases": rows,
         "left_out": bench.left_out,

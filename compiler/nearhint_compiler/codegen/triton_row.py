@@ -118,7 +118,8 @@ def _tiled(kernel: ir.Kernel, schedule: Schedule, *, is_walked: bool, wide: bool
     masks = [
         f"({name} < {index_text(size)})"
         for name, size, block in ((flat, long, outer), (names[-1], short, inner))
-        if not _fills(size, block)
+        # Tiles begin within the row.
+        if not _fills(size, block) and not (is_walked and block == 1)
     ]
     if masks:
         element.append(f"rmask = {' & '.join(masks)}")

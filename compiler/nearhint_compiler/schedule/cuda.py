@@ -36,7 +36,10 @@ def candidates(
     *,
     limit: int = CANDIDATE_LIMIT,
 ) -> tuple[Schedule, ...]:
-    """See `nearhint_compiler.schedule.candidates`; at most `limit`."""
+    """See `nearhint_compiler.schedule.candidates`; at most `limit`.
+
+    Block pointers are tried where there is room for more than `CANDIDATE_LIMIT`.
+    """
     module = cuda_reductions if kernel.reduction else cuda_pointwise
     default, *others = dict.fromkeys(module.schedules(facts_of(kernel, target, dims)))
     cut = respaced(kernel)
@@ -45,7 +48,9 @@ def candidates(
         found = module.schedules(facts_of(cut.kernel, target, dims, cut_from=kernel))
         better = list(islice(dict.fromkeys(found), limit * SPACED_LIMIT // CANDIDATE_LIMIT))
     last = _without_promises(default)
-    pointed = tuple(block_pointers.twins(kernel, (default, *others)))
+    pointed = (
+        tuple(block_pointers.twins(kernel, (default, *others))) if limit > CANDIDATE_LIMIT else ()
+    )
     kept = [each for each in (default, *better, *others) if each != last]
     kept = [*kept[: limit - 1 - len(pointed)], *pointed]
     return (last, *kept) if default == last else (*kept, last)

@@ -28,8 +28,6 @@ Sizes = Mapping[str, int]
 
 SECTOR_BYTES = 32
 CUDA_BYTES_PER_S = 2e12
-CUDA_DIVISIONS_PER_S = 5e11
-"""Elements of rows of several loops whose number is divided, flat, to find where they lie."""
 CUDA_LAUNCH_S = 2e-6
 CUDA_WAVE_S = 5e-7
 """For a program to begin, to wait for its first bytes, and to end."""
@@ -141,9 +139,7 @@ def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Si
         moved += 2 * 4 * programs * threads * (registers - REGISTERS_PER_THREAD)
     stages = 2 if "splits" in dict(schedule.options) else 1
     full = waves * capacity / programs if waves > 1 else 1.0
-    divided = _divided(schedule, extents, found)
-    busy = max(moved / CUDA_BYTES_PER_S, divided / CUDA_DIVISIONS_PER_S)
-    seconds = busy / share * full + waves * CUDA_WAVE_S
+    seconds = moved / (CUDA_BYTES_PER_S * share) * full + waves * CUDA_WAVE_S
     occupancy = running / (device.multiprocessors * THREADS_PER_PROCESSOR)
     return Estimate(seconds + stages * CUDA_LAUNCH_S, min(1.0, occupancy), moved, waves)
 
@@ -153,15 +149,6 @@ def _row_in_use(schedule: Schedule, extents: Mapping[str, int]) -> float:
     loops = tuple(extent for name, extent in extents.items() if name[0] == "r")
     r, r1 = schedule.get("r", 1), schedule.get("r1", 0)
     return prod(loops) / padded(loops, r=r, r1=r1) if r1 else min(1.0, prod(loops) / r)
-
-
-def _divided(schedule: Schedule, extents: Mapping[str, int], found: Sequence[Access]) -> int:
-    """How often the number of an element is divided among the loops of its row."""
-    loops = sum(name[0] == "r" for name in extents)
-    if schedule.get("r1", 0) or loops < 2:
-        return 0
-    along = sum(any(name[0] == "r" for name in access.strides) for access in found)
-    return (loops - 1) * along * prod(extents.values())
 
 
 def _axes(schedule: Schedule, extents: Mapping[str, int]) -> dict[str, dict[str, int]]:

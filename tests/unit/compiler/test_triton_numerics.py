@@ -34,6 +34,7 @@ from nearhint_rules.artifact import (
 from nearhint_rules.target import CudaDevice, Target
 
 pytest.importorskip("triton")
+pytestmark = pytest.mark.timeout(600)  # all cases are interpreted in one go
 
 KERNELS = Path(__file__).parents[2] / "kernels"
 RUNNER = Path(__file__).with_name("triton_interpreter.py")

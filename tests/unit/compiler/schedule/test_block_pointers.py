@@ -11,9 +11,9 @@ from nearhint_compiler.codegen import generate
 from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.legality import check_kernel
-from nearhint_compiler.schedule import Schedule, candidates, parse_schedule
+from nearhint_compiler.schedule import Schedule, candidates, cuda, parse_schedule
 from nearhint_compiler.schedule.block_pointers import TWINS
-from nearhint_compiler.schedule.choice import choose
+from nearhint_compiler.schedule.choice import MAX_LIMIT, choose
 from nearhint_daemon.workers.cubin import compile_cubin
 from nearhint_rules import expr as ex
 from nearhint_rules.guard import ALWAYS
@@ -44,7 +44,9 @@ def test_few_are_offered_and_none_is_the_default_or_the_last(
     name: str, dims: tuple[int, ...], count: int
 ) -> None:
     kernel = kernel_of(name)
-    found = candidates(kernel, TARGET, dict(zip(kernel.symbols, dims, strict=True)))
+    sizes = dict(zip(kernel.symbols, dims, strict=True))
+    found = cuda.candidates(kernel, TARGET, sizes, limit=MAX_LIMIT)
+    assert not any(map(is_pointed, candidates(kernel, TARGET, sizes)))
     pointed = [each for each in found if is_pointed(each)]
     assert len(pointed) == count <= TWINS
     assert not is_pointed(found[0])

@@ -11,7 +11,6 @@ from tests.unit.compiler.test_online import TARGET, kernel_of
 from nearhint_compiler.codegen import generate
 from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.schedule import Schedule, candidates, parse_schedule
-from nearhint_compiler.schedule.choice import choose
 from nearhint_compiler.schedule.cuda_planes import padded
 from nearhint_compiler.schedule.estimate import estimate
 from nearhint_compiler.schedule.neighbours import neighbours
@@ -138,16 +137,18 @@ def test_steps_from_a_tile_stay_tiles_that_hold_the_row() -> None:
     assert (256, 512) not in {(each["r"], each["r1"]) for each in neighbours(kernel, narrow, sizes)}
 
 
-def test_tiles_are_estimated_to_be_faster_where_divisions_take_longer_than_the_memory() -> None:
+def test_a_tile_that_mostly_overhangs_is_estimated_to_be_slower() -> None:
     kernel = kernel_of("plane_norm_bf16")
-    sizes = {"k0": 64, "k1": 256, "k2": 3137}
-    flat, tile = (
-        estimate(kernel, parse_schedule(text), TARGET, sizes).seconds
-        for text in (
-            "cuda.looped x=1 r=8192 warps=32 index=32 aligned=0 divisible=0",
-            "cuda.looped x=1 r=8192 warps=32 index=32 aligned=0 divisible=0 r1=128",
-        )
+    sizes = {"k0": 4096, "k1": 256, "k2": 33}
+    narrow, wide = (
+        estimate(kernel, parse_schedule(f"cuda.looped x=1 r=2048 {REST} r1={r1}"), TARGET, sizes)
+        for r1 in (64, 1024)
     )
-    assert tile < flat < 4 * tile
-    quick = choose(kernel, TARGET, sizes, effort="quick").schedules
-    assert any(each.get("r1", 0) for each in quick)
+    assert 2 * narrow.seconds < wide.seconds
+
+
+def test_tiles_promise_what_can_be_promised() -> None:
+    for width in (512, 513):
+        tiles = [each for each in offered("plane_norm_bf16", (8, 64, width)) if each.get("r1", 0)]
+        assert tiles
+        assert all(bool(each["divisible"]) == (width == 512) for each in tiles)
