@@ -4,10 +4,10 @@ Flat, every element's number is divided to find where it lies; in a tile only th
 What a tile overhangs is lost, so its sides are chosen for the row at hand. (The method of PyTorch's
 `tile_reductions`, pull request #137243, where the side of the innermost loop is filled first.)
 
-On an H200 (tests/benchmarks/gpu_forms.py, 2026-11-22) tiles took 0.66 (rows in registers) to 1.56
-times as long as the same Schedule flat where loads are single elements, and 0.96 to 1.02 times where
-they are vectors: so they are no default, and where sizes can be promised, only those that promise
-them have twins.
+On an H200 (tests/benchmarks/gpu_forms.py, 2026-11-22) tiles took 0.66 times (rows in registers) to
+1.56 times as long as the same Schedule flat where loads are single elements, and 0.96 to 1.02 times
+where they are vectors: so they are no default, and where sizes can be promised, only those that
+promise them have twins.
 """
 
 from __future__ import annotations
