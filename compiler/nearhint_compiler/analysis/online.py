@@ -15,11 +15,18 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
 
 SOFTMAX, SHIFTED_SOFTMAX, VARIANCE = "softmax", "shifted_softmax", "variance"
+
+Completed: TypeAlias = tuple[type[ir.Reduce | ir.Arg | ir.Scan], ...]
+WALKED: Completed = (ir.Reduce, ir.Arg)
+"""The nodes that want a walk over their operand before they are known."""
+SHARED: Completed = (*WALKED, ir.Scan)
+"""The same where a walk covers a part of a row: scans start from the totals of those before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +50,13 @@ def online_pairs(kernel: ir.Kernel) -> tuple[Online, ...]:
     return tuple(found)
 
 
-def walk_levels(kernel: ir.Kernel, pairs: tuple[Online, ...]) -> tuple[int, ...]:
-    """As `ir.levels`, where the reduces of a pair are complete after the same walk."""
+def walk_levels(
+    kernel: ir.Kernel, pairs: tuple[Online, ...], completed: Completed = WALKED
+) -> tuple[int, ...]:
+    """As `ir.levels`, where the reduces of a pair are complete after the same walk.
+
+    Nodes of the kinds `completed` are known after a walk over their operand.
+    """
     first_of: Mapping[int, int] = {pair.second: pair.first for pair in pairs}
     found: list[int] = []
     for position, node in enumerate(kernel.body):
@@ -52,7 +64,7 @@ def walk_levels(kernel: ir.Kernel, pairs: tuple[Online, ...]) -> tuple[int, ...]
             found.append(found[first_of[position]])
             continue
         below = max((found[operand] for operand in ir.operands_of(node)), default=0)
-        found.append(below + 1 if isinstance(node, ir.Reducing) else below)
+        found.append(below + 1 if isinstance(node, completed) else below)
     return tuple(found)
 
 

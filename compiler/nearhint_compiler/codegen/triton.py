@@ -6,15 +6,17 @@ Families (options in order; every block size is a power of two):
     cuda.tiled       z y x cuts   a tile of two or three axes (z 1 with two), each a run of loops
     cuda.persistent  x r          x rows a program, whole in registers
     cuda.looped      x r          x rows a program, r elements a step
-    cuda.split       x r splits   the same, `splits` programs sharing a row, in stages
+    cuda.split       x r splits   the same, `splits` programs sharing a row, in stages; scans too
     cuda.tiled_persistent, cuda.tiled_looped
                      z y x r cuts the rows in a tile as cuda.tiled has it
 
 Bit i of `cuts` is set where an axis ends with loop p{i}. All have warps, index, aligned, divisible
 and, as they may, spaced: 1 for the kernel as `analysis.respace` cuts its loops, under the Guard
-that this needs. `index` is 32 or 64, the width of index arithmetic; 32 brings Guards. `aligned` 1
-promises 16-byte pointers, and bit i of `divisible` promises that symbol i is a multiple of 16: both
-bring Guards, and make Triton load vectors.
+that this needs; and r1: the r elements of a block are a tile of two axes, r1 of them along the
+innermost reduction loop (`codegen.triton_row`); and block_pointers 1, where some access can have
+one (`schedule.block_pointers`). `index` is 32 or 64, the width of index arithmetic;
+32 brings Guards. `aligned` 1 promises 16-byte pointers, and bit i of `divisible` promises that
+symbol i is a multiple of 16: both bring Guards, and make Triton load vectors.
 
 Programs are counted along the grid's first axis alone, x fastest, so that no axis overflows; tensor
 axes are z, y, x, r. Low precision is computed in f32, as the IR says.
@@ -27,8 +29,9 @@ from collections.abc import Mapping
 from nearhint_compiler.codegen.generated import Generated
 from nearhint_compiler.codegen.spacing import spaced
 from nearhint_compiler.codegen.triton_guard import index_facts, promised_facts
-from nearhint_compiler.codegen.triton_layout import BLOCK_LIMIT, FAMILIES, Layout, ceil_div
+from nearhint_compiler.codegen.triton_layout import BLOCK_LIMIT, FAMILIES, Layout
 from nearhint_compiler.codegen.triton_ops import prelude
+from nearhint_compiler.codegen.triton_row import ceil_div
 from nearhint_compiler.codegen.triton_text import TRITON_TYPES
 from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
@@ -50,7 +53,7 @@ from nearhint_rules.target import CudaDevice, Target
 
 ARRAY_ELEMENTS = 16
 """The arrays of a workspace are whole multiples of so many, so that each is aligned."""
-BLOCKS = ("x", "y", "z", "r")
+BLOCKS = ("x", "y", "z", "r", "r1")
 WARPS = (1, 2, 4, 8, 16, 32)
 
 
@@ -112,9 +115,7 @@ def _workspace(layout: Layout) -> tuple[dict[str, tuple[Argument, str]], ex.Expr
 
 def _check(schedule: Schedule) -> None:
     for name, value in schedule.options:
-        if name in ("x", "y", "z", "r") and (
-            value < 1 or value & (value - 1) or value > BLOCK_LIMIT
-        ):
+        if name in BLOCKS and (value < 1 or value & (value - 1) or value > BLOCK_LIMIT):
             raise InvalidSchedule(f"{name}={value} is no block size")
     if schedule["index"] not in (32, 64) or schedule["warps"] not in WARPS:
         raise InvalidSchedule(f"index or warps of {schedule}")

@@ -14,6 +14,7 @@ from nearhint_compiler.codegen.triton_text import (
     neutral_text,
 )
 from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.schedule.block_pointers import is_pointed
 from nearhint_rules import expr as ex
 
 
@@ -126,17 +127,26 @@ class Body:
         return f"a{param}" if kind.scalar == dtype else f"a{param}.to({kind.name})"
 
     def _load(self, param: int, index: ex.Expr, policy: str) -> str:
-        options = ""
-        if mask := self.block.mask_of(index):
+        pointer, options = self._pointer(param, index), ""
+        if pointer and self.block.bounds_checked:
+            options += f'{self.block.bounds_checked}, padding_option="zero"'
+        elif mask := self.block.mask_of(index):
             options += f", {mask}, other=0"
         if policy and any(map(ir.is_reduction_variable, ex.symbols_of(index))):
             options += f', eviction_policy="{policy}"'
-        return f"tl.load(a{param} + {index_text(index)}{options})"
+        return f"tl.load({pointer or f'a{param} + {index_text(index)}'}{options})"
 
     def _store(self, node: ir.Store, shape: str, *, varies: bool) -> str:
+        stored = f"tl.broadcast_to(v{node.value}, {shape})"
+        if pointer := self._pointer(node.param, node.index):
+            return f"tl.store({pointer}, {stored}{self.block.bounds_checked})"
         where = f"tl.full({shape}, 0, tl.int32) + {index_text(node.index)}"
         if any(name in self.block.axis_of for name in ex.symbols_of(node.index)):
             where = f"tl.broadcast_to({index_text(node.index)}, {shape})"
-        stored = f"tl.broadcast_to(v{node.value}, {shape})"
         mask = self.block.element_mask if varies else self.block.row_mask
         return f"tl.store(a{node.param} + ({where}), {stored}{f', {mask}' if mask else ''})"
+
+    def _pointer(self, param: int, index: ex.Expr) -> str:
+        """A pointer to the whole block, where the layout wants one and the access can have one."""
+        has_type = is_pointed(self.kernel, param)
+        return self.block.pointer(f"a{param}", index) if has_type else ""

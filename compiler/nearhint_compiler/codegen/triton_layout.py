@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT
-from nearhint_compiler.codegen.triton_block import REDUCED, Block
+from nearhint_compiler.codegen.triton_block import REDUCED, Block, Span
+from nearhint_compiler.codegen.triton_row import Row, ceil_div, row_of, unflatten
 from nearhint_compiler.codegen.triton_text import index_text
 from nearhint_compiler.codegen.triton_walks import staged, straight, walked
 from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.schedule import block_pointers
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
 from nearhint_rules.guard import AtMost, Fact
@@ -42,11 +44,6 @@ class Layout:
     stages: int = 1
 
 
-def ceil_div(size: ex.Expr, block: int) -> ex.Expr:
-    """How many blocks cover `size`."""
-    return ex.floordiv(ex.add(size, block - 1), block)
-
-
 @dataclass(slots=True)
 class _Header:
     """The lines before a body, as they are made."""
@@ -56,6 +53,7 @@ class _Header:
     lines: list[str] = field(default_factory=list)
     axis_of: dict[str, str] = field(default_factory=dict)
     masks: dict[str, str] = field(default_factory=dict)
+    starts: dict[str, str] = field(default_factory=dict)
 
     @property
     def widened(self) -> str:
@@ -78,7 +76,8 @@ class _Header:
         """Declares `name`, the positions along `axis` of program `program`, and their mask."""
         spread = ", ".join(":" if other == axis else "None" for other in self.axes)
         lanes = f"tl.arange(0, {axis})" + (f"[{spread}]" if len(self.axes) > 1 else "")
-        self.lines.append(f"{name} = {program} * {axis} + {lanes}")
+        self.starts[axis] = f"{program} * {axis}"
+        self.lines.append(f"{name} = {self.starts[axis]} + {lanes}")
         mask = mask_of(name, size, block, self.lines)
         if mask:
             self.masks[axis] = mask
@@ -90,23 +89,24 @@ class _Header:
             self.axis_of.update(dict.fromkeys(loops, axis))
 
 
+def _spans(kernel: ir.Kernel, schedule: Schedule, header: _Header) -> tuple[Span, ...]:
+    """The spans of the block's axes, where `schedule` wants block pointers."""
+    if not schedule.get(block_pointers.OPTION, 0):
+        return ()
+    if not block_pointers.applies(kernel, schedule):
+        raise InvalidSchedule(f"no access for a block pointer: {schedule}")
+    loops = block_pointers.axes_of(kernel, schedule)
+    return tuple(
+        Span(header.starts[axis], each) for axis, each in zip(header.axes, loops, strict=True)
+    )
+
+
 def mask_of(name: str, size: ex.Expr, block: int, lines: list[str]) -> str:
     """The mask of a flat index against `size`: none if the blocks fill it exactly."""
     if block == 1 or (isinstance(size, ex.Int) and size.value % block == 0):
         return ""
     lines.append(f"{name}mask = {name} < {index_text(size)}")
     return f"{name}mask"
-
-
-def unflatten(flat: str, loops: Mapping[str, ex.Expr]) -> list[str]:
-    """Lines that split a flat index into loop variables, the last one innermost."""
-    names, lines, rest = list(loops), list[str](), flat
-    for position in range(len(names) - 1, 0, -1):
-        extent = index_text(loops[names[position]])
-        lines.append(f"{names[position]} = {rest} % {extent}")
-        lines.append(f"{flat}_{position} = {rest} // {extent}")
-        rest = f"{flat}_{position}"
-    return [*lines, *(f"{name} = {rest}" for name in names[:1] if name != rest)]
 
 
 def _pointwise_loops(kernel: ir.Kernel) -> dict[str, ex.Expr]:
@@ -122,6 +122,8 @@ def _header(schedule: Schedule, axes: tuple[str, ...]) -> _Header:
 def _pointwise(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     if kernel.reduction:
         raise InvalidSchedule("cuda.pointwise of a reduction")
+    if schedule.get(block_pointers.OPTION, 0):
+        raise InvalidSchedule("block pointers of a flat block")
     total, x = ex.product(kernel.pointwise), schedule["x"]
     header = _header(schedule, ("X",))
     header.axis("x", "X", "pid", total, x)
@@ -171,27 +173,31 @@ def _tiled(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     axes = tile_axes(schedule)
     header = _header(schedule, axes)
     programs = _tile(kernel, schedule, header)
-    block = Block(axes, header.axis_of, header.masks)
+    spans = _spans(kernel, schedule, header)
+    block = Block(axes, header.axis_of, header.masks, spans=spans)
     lines = [*header.lines, *straight(kernel, block)]
     return Layout(lines, programs, _blocks(schedule, axes))
 
 
 def _reduced(
-    kernel: ir.Kernel, schedule: Schedule, header: _Header, *, span: tuple[str, str] = ("0", "")
+    row: Row,
+    kernel: ir.Kernel,
+    schedule: Schedule,
+    header: _Header,
+    *,
+    span: tuple[str, str] = ("0", ""),
 ) -> Block:
     """The block of rows whose pointwise loops are declared; `span` is that of a walk."""
-    length, r = ex.product(kernel.reduction), schedule["r"]
-    lanes = f"tl.arange(0, R)[{', '.join('None' for _ in header.axes[1:])}, :]"
     start, end = span
+    lanes = f"tl.arange(0, R)[{', '.join('None' for _ in header.axes[1:])}, :]"
     header.lines.append(f"rbase = {lanes}{header.widened}")
-    element = [f"r = {'rbase + roffset' if end else 'rbase'}"]
-    loops = {f"r{number}": extent for number, extent in enumerate(kernel.reduction)}
-    element += unflatten("r", loops)
-    header.axis_of.update(dict.fromkeys(loops, REDUCED))
-    if not isinstance(length, ex.Int) or length.value % r:
-        element.append(f"rmask = r < {index_text(length)}")
+    header.axis_of.update({f"r{n}": REDUCED for n in range(len(kernel.reduction))})
+    if row.has_mask:
         header.masks[REDUCED] = "rmask"
-    return Block(header.axes, header.axis_of, header.masks, tuple(element), start, end)
+    header.starts[REDUCED] = "roffset" if end else "0"
+    spans = _spans(kernel, schedule, header)
+    counts = row.counts(start, end) if end else ("", "")
+    return Block(header.axes, header.axis_of, header.masks, row.element, start, end, *counts, spans)
 
 
 def _rows(kernel: ir.Kernel, schedule: Schedule) -> Layout:
@@ -208,14 +214,15 @@ def _rows(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         programs = _tile(kernel, schedule, header)
     else:
         programs = _flat_rows(kernel, schedule["x"], header)
-    length = ex.product(kernel.reduction)
-    if schedule.family.endswith("persistent"):
-        block = _reduced(kernel, schedule, header)
-        facts = _row_fits(length, schedule["r"])
-        return Layout([*header.lines, *straight(kernel, block)], programs, blocks, facts)
-    header.lines.append(f"rlength = {index_text(length)}")
-    block = _reduced(kernel, schedule, header, span=("0", "rlength"))
-    return Layout([*header.lines, *walked(kernel, block)], programs, blocks)
+    is_walked = not schedule.family.endswith("persistent")
+    row = row_of(kernel, schedule, is_walked=is_walked, wide=header.wide)
+    blocks += row.constants
+    if not is_walked:
+        block = _reduced(row, kernel, schedule, header)
+        return Layout([*header.lines, *straight(kernel, block)], programs, blocks, row.whole)
+    header.lines += [*row.header, f"rlength = {index_text(row.span)}"]
+    block = _reduced(row, kernel, schedule, header, span=("0", "rlength"))
+    return Layout([*header.lines, *walked(kernel, block)], programs, blocks, row.walked)
 
 
 def _flat_rows(kernel: ir.Kernel, x: int, header: _Header) -> ex.Expr:
@@ -225,32 +232,26 @@ def _flat_rows(kernel: ir.Kernel, x: int, header: _Header) -> ex.Expr:
     return ceil_div(rows, x)
 
 
-def _row_fits(length: ex.Expr, r: int) -> tuple[Fact, ...]:
-    if not isinstance(length, ex.Int):
-        return (AtMost(length, r),)
-    if length.value > r:
-        raise InvalidSchedule("the row is longer than the block")
-    return ()
-
-
 def _split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     """Rows in chunks, a whole number of steps each; only the last one may be shorter, or empty."""
-    if not kernel.reduction or any(isinstance(node, ir.Scan) for node in kernel.body):
-        raise InvalidSchedule("cuda.split of a kernel without reductions, or with a scan")
+    if not kernel.reduction:
+        raise InvalidSchedule("cuda.split of a kernel without reductions")
     splits, r = schedule["splits"], schedule["r"]
     if not 2 <= splits <= SPLIT_LIMIT:
         raise InvalidSchedule(f"{splits} programs a row")
     header = _header(schedule, ("X", REDUCED))
     header.next_of("chunk", ex.Int(splits))
     blocks = _flat_rows(kernel, schedule["x"], header)
-    rows, length = ex.product(kernel.pointwise), ex.product(kernel.reduction)
-    step = ceil_div(length, splits * r)
+    row = row_of(kernel, schedule, is_walked=True, wide=header.wide)
+    rows = ex.product(kernel.pointwise)
+    step = ceil_div(row.span, splits * r)
     header.lines += [
+        *row.header,
         f"rows = {index_text(rows)}",
         f"rstart = chunk * ({index_text(ex.mul(step, r))})",
-        f"rend = tl.minimum(rstart + {index_text(ex.mul(step, r))}, {index_text(length)})",
+        f"rend = tl.minimum(rstart + {index_text(ex.mul(step, r))}, {index_text(row.span)})",
     ]
-    block = _reduced(kernel, schedule, header, span=("rstart", "rend"))
+    block = _reduced(row, kernel, schedule, header, span=("rstart", "rend"))
     body = staged(kernel, block, rows="rows", splits=str(splits), lanes="LANES")
     lanes = 1 << (splits - 1).bit_length()
     array_length = ex.mul(rows, splits)
@@ -258,8 +259,8 @@ def _split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     return Layout(
         [*header.lines, *body.lines],
         ex.mul(blocks, splits),
-        (*_blocks(schedule, ("X", REDUCED)), ("LANES", lanes)),
-        facts,
+        (*_blocks(schedule, ("X", REDUCED)), ("LANES", lanes), *row.constants),
+        (*facts, *row.walked),
         body.arrays,
         array_length,
         body.stages,

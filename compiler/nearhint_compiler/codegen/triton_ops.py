@@ -221,6 +221,13 @@ HELPERS: Mapping[str, tuple[str, ...]] = {
         "    e = tl.where(m == x, 1.0, tl.exp(tl.abs(x - m) * -1.0))",
         f"    return tl.maximum(m, x, {KEEPS_NAN}), tl.where(x > m, s * e + 1.0, s + e)",
     ),
+    "_tile_elements": (
+        "def _tile_elements(tiles, across, n0, n1, R0, R1):",
+        "    # Elements of an n0 by n1 row in its first tiles.",
+        "    top = tiles // across * R0",
+        "    height = tl.maximum(tl.minimum(n0 - top, R0), 0)",
+        "    return tl.minimum(top, n0) * n1 + height * tl.minimum(tiles % across * R1, n1)",
+    ),
     "_shifted_step": (
         "def _shifted_step(total, shifted, square, pivot, x):",
         "    delta = x - pivot",

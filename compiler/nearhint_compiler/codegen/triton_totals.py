@@ -39,6 +39,7 @@ class Total:
 
     Where a walk carries something else than the parts, that is `walked`, and `close` makes the
     parts of it. Where it starts from the mean of the first block of elements, that is `pivot`.
+    What `precedes` is wanted of the parts of a row before this one alone: the start of a scan.
     """
 
     operand: int
@@ -49,6 +50,7 @@ class Total:
     lanes: tuple[Part, ...] = ()
     closing: Callable[[str, str], Sequence[str]] | None = None
     pivot: Part | None = None
+    precedes: bool = False
 
     @property
     def walked(self) -> tuple[Part, ...]:
@@ -61,7 +63,7 @@ class Total:
 
 
 def total_of(kernel: ir.Kernel, position: int) -> Total:
-    """The total of the reduce or arg at `position`."""
+    """The total of the reduce or arg at `position`, or of what a scan there starts from."""
     node = kernel.body[position]
     match node:
         case ir.Reduce(kind, dtype, operand):
@@ -86,6 +88,16 @@ def total_of(kernel: ir.Kernel, position: int) -> Total:
                 lambda element: f"{combine}({both}, {element}, {here})",
                 lambda axis: [f"{both} = tl.reduce(({both}), {axis}, {combine}, keep_dims=True)"],
                 (f"v{position} = {place}",),
+            )
+        case ir.Scan(kind, dtype, operand):
+            combine, name = combine_name(kind, dtype), f"carry{position}"
+            return Total(
+                operand,
+                (Part(name, dtype, neutral_text(kind, dtype)),),
+                lambda element: f"{combine}({name}, {element})",
+                lambda axis: [f"{name} = tl.reduce({name}, {axis}, {combine}, keep_dims=True)"],
+                (),
+                precedes=True,
             )
         case _:
             raise AssertionError(node)

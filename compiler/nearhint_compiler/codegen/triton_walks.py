@@ -5,6 +5,11 @@ that one walk does not compute (`analysis.online`), and once more for stores alo
 later walk needs is computed again. Every other walk goes backwards. In stages several programs
 share a row: each walks its chunk, and leaves its totals in a workspace for the next launch of the
 same kernel, where every program brings together those of its row.
+
+A scan in stages waits for the totals of its operand, as a reduce does; then each program starts
+from those of the chunks before its own, combined in one tree over all chunks, in which its own and
+later ones are neutral. Block by block, the prefixes in a block are combined with what came before.
+So the order is fixed, and the same input gives the same bits for the same schedule.
 """
 
 from __future__ import annotations
@@ -12,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nearhint_compiler.analysis.online import online_pairs, walk_levels
+from nearhint_compiler.analysis.online import SHARED, WALKED, Completed, online_pairs, walk_levels
 from nearhint_compiler.codegen.triton_block import Block
 from nearhint_compiler.codegen.triton_body import Body
 from nearhint_compiler.codegen.triton_ops import arg_name, combine_name
@@ -80,16 +85,18 @@ class WalkPlan:
     """Which reductions each walk completes, and what is computed between walks.
 
     Walk number i (from 0) completes the reduces of level i + 1; `last_walk` is the one that stores
-    along the row, `depth` the number of walks that complete reduces.
+    along the row, `depth` the number of walks that complete something. What is `completed` by a
+    walk is among its totals; scans that are not go along with a walk, from a neutral start.
     """
 
-    def __init__(self, kernel: ir.Kernel, block: Block) -> None:
+    def __init__(self, kernel: ir.Kernel, block: Block, completed: Completed = WALKED) -> None:
         self.body = Body(kernel, block)
         self._kernel = kernel
         self._block = block
         self._pairs = online_pairs(kernel)
-        self._levels = walk_levels(kernel, self._pairs)
-        reduces = [p for p, node in enumerate(kernel.body) if isinstance(node, ir.Reducing)]
+        self._completed = completed
+        self._levels = walk_levels(kernel, self._pairs, completed)
+        reduces = [p for p, node in enumerate(kernel.body) if isinstance(node, completed)]
         self.depth = max((self._levels[p] for p in reduces), default=0)
         wanted = [self._levels[p] for p in self.body.element_stores]
         self.last_walk = max([self.depth - 1, *wanted]) if wanted else self.depth - 1
@@ -100,7 +107,7 @@ class WalkPlan:
         pairs = {pair.first: pair for pair in self._pairs}
         seconds = {pair.second for pair in self._pairs}
         for position, node in enumerate(self._kernel.body):
-            if not isinstance(node, ir.Reducing) or self._levels[position] != walk + 1:
+            if not isinstance(node, self._completed) or self._levels[position] != walk + 1:
                 continue
             if position in pairs:
                 found.append(online_total(self._kernel, pairs[position]))
@@ -139,7 +146,7 @@ class WalkPlan:
             *block.element_header,
             *(line for place in needed for line in body.lines(place, policy=policy)),
         ]
-        before = body.carries(needed)
+        before = [] if ir.Scan in self._completed else body.carries(needed)
         for total in totals:
             before += [started(part, block.element_shape) for part in total.walked]
             before += self._pivot(total)
@@ -157,7 +164,7 @@ class WalkPlan:
     def closed(self, total: Total) -> Sequence[str]:
         """The lines after a walk that bring its lanes together."""
         block = self._block
-        return total.close(str(block.reduced_axis), f"({block.end} - {block.start})")
+        return total.close(str(block.reduced_axis), block.elements)
 
     def _pivot(self, total: Total) -> list[str]:
         """The mean of the first block of elements; 0 where it is no finite number."""
@@ -176,12 +183,11 @@ class WalkPlan:
             ),
             f"{name} = tl.reduce({element}, {block.reduced_axis}, _combine_sum, keep_dims=True)",
         ]
-        first = f"tl.minimum({block.end}, {block.start} + R)"
         return [
             started(pivot, block.row_shape),
-            f"for rfirst in range({block.start}, {first}, R):",
+            f"for rfirst in range({block.start}, {block.first_end}, R):",
             *(f"    {line}" for line in inside),
-            f"{name} = {name} / tl.maximum({first} - {block.start}, 1).to({dtype})",
+            f"{name} = {name} / tl.maximum({block.first_elements}, 1).to({dtype})",
             f"{name} = tl.where(tl.abs({name}) < 1e30, {name}, 0.0)",
         ]
 
@@ -220,7 +226,7 @@ def staged(kernel: ir.Kernel, block: Block, *, rows: str, splits: str, lanes: st
     program's part of the row, one of `splits`; `lanes` is a power of two that holds as many. Array
     number n of the workspace is the argument `w{n}`, with `rows` elements for each part.
     """
-    plan = WalkPlan(kernel, block)
+    plan = WalkPlan(kernel, block, SHARED)
     arrays: list[str] = []
     places: dict[str, int] = {}
     for level in range(plan.depth):
@@ -273,10 +279,11 @@ def _gathered(
     splits: str,
     lanes: str,
 ) -> list[str]:
-    """The totals of all chunks of this program's rows, brought together."""
+    """The totals of all chunks of this program's rows, or of those before, brought together."""
     lines = [f"part = tl.arange(0, {lanes})[None, :]"]
-    mask = " & ".join(text for text in (block.row_mask, f"(part < {splits})") if text)
     for total in plan.totals(level):
+        wanted = "(part < chunk)" if total.precedes else f"(part < {splits})"
+        mask = " & ".join(text for text in (block.row_mask, wanted) if text)
         for part in total.parts:
             where = f"w{places[part.name]} + (part * {rows} + x)"
             lines.append(f"{part.name} = tl.load({where}, {mask}, other={part.neutral})")

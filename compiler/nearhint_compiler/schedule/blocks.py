@@ -45,7 +45,7 @@ def block_sizes(
     {'x': 32, 'y': 1, 'r': 32}
     """
     even = not any(scores.values())
-    limits = {name: min(BOUNDS[name].greatest, _covering(hints[name])) for name in scores}
+    limits = {name: min(BOUNDS[name].greatest, covering(hints[name])) for name in scores}
     blocks = {name: min(BOUNDS[name].least, limits[name]) for name in scores}
     left = {
         name: 1.0 if even else float(score)
@@ -71,5 +71,6 @@ def warps_for(blocks: Mapping[str, int]) -> int:
     return min(WARPS_LIMIT, max(1, prod(blocks.values()) // ELEMENTS_PER_WARP))
 
 
-def _covering(extent: int) -> int:
+def covering(extent: int) -> int:
+    """The least power of two that is no less than `extent`."""
     return 1 << max(extent - 1, 0).bit_length()

@@ -19,7 +19,7 @@ from itertools import islice
 
 from nearhint_compiler.analysis.respace import respaced
 from nearhint_compiler.ir import nodes as ir
-from nearhint_compiler.schedule import cuda_pointwise, cuda_reductions
+from nearhint_compiler.schedule import block_pointers, cuda_pointwise, cuda_reductions
 from nearhint_compiler.schedule.cuda_facts import GENERIC_SIZE, facts_of
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules.target import Target
@@ -36,7 +36,10 @@ def candidates(
     *,
     limit: int = CANDIDATE_LIMIT,
 ) -> tuple[Schedule, ...]:
-    """See `nearhint_compiler.schedule.candidates`; at most `limit`."""
+    """See `nearhint_compiler.schedule.candidates`; at most `limit`.
+
+    Block pointers are tried where there is room for more than `CANDIDATE_LIMIT`.
+    """
     module = cuda_reductions if kernel.reduction else cuda_pointwise
     default, *others = dict.fromkeys(module.schedules(facts_of(kernel, target, dims)))
     cut = respaced(kernel)
@@ -45,7 +48,11 @@ def candidates(
         found = module.schedules(facts_of(cut.kernel, target, dims, cut_from=kernel))
         better = list(islice(dict.fromkeys(found), limit * SPACED_LIMIT // CANDIDATE_LIMIT))
     last = _without_promises(default)
-    kept = [each for each in (default, *better, *others) if each != last][: limit - 1]
+    pointed = (
+        tuple(block_pointers.twins(kernel, (default, *others))) if limit > CANDIDATE_LIMIT else ()
+    )
+    kept = [each for each in (default, *better, *others) if each != last]
+    kept = [*kept[: limit - 1 - len(pointed)], *pointed]
     return (last, *kept) if default == last else (*kept, last)
 
 
@@ -58,7 +65,7 @@ def _without_promises(schedule: Schedule) -> Schedule:
         kept = {"x": block, **{name: options[name] for name in options if name not in TILE_OPTIONS}}
         return Schedule("cuda.pointwise", tuple(kept.items()))
     family = {"cuda.persistent": "cuda.looped"}.get(schedule.family, schedule.family)
-    if family == "cuda.looped":
+    if family in ("cuda.looped", "cuda.split"):
         # Half as much in registers: indices take twice as many, and this one must compile.
         options["r"] = min(options["r"], max(1, WIDE_BLOCK // options["x"]))
     return Schedule(family, tuple(options.items()))

@@ -29,9 +29,10 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The extents of the pointwise loops and the length of a row at a hint, and what follows."""
+    """The extents of the pointwise and reduction loops at a hint, and what follows."""
 
     extents: tuple[int, ...]
+    reduced: tuple[int, ...]
     length: int
     has_static_length: bool
     accesses: tuple[Access, ...]
@@ -78,6 +79,7 @@ def facts_of(
     )
     return Facts(
         extents=tuple(ex.evaluate(extent, sizes) for extent in kernel.pointwise),
+        reduced=tuple(ex.evaluate(extent, sizes) for extent in kernel.reduction),
         length=ex.evaluate(ex.product(kernel.reduction), sizes),
         has_static_length=not ex.symbols_of(ex.product(kernel.reduction)),
         accesses=found,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from math import prod
 
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule.cuda_facts import SIZE_MULTIPLE, Facts, Tile, facts_of
+from nearhint_compiler.schedule.cuda_planes import with_tiles
 from nearhint_compiler.schedule.cuda_pointwise import AXES, both
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
@@ -24,6 +26,9 @@ LONG_BLOCKS = ((8192, 32), (16_384, 32), (8192, 16))
 way at once, and the second walk finds them in the L2 cache."""
 SHARED_LENGTH = 4096
 """Rows at least so long are shared by programs, where there are too few for all processors."""
+LONG_SCAN = 8192
+"""Such rows of a scan are shared by default where processors would be idle: each block waits for
+the one before it, so a program alone gets nowhere near its share of the memory's speed."""
 SPLIT_LIMIT = 256
 CHUNK = 512
 """Elements of a row that are worth a program."""
@@ -34,13 +39,19 @@ SHORT_ROW = 256
 
 def schedules(facts: Facts) -> Iterator[Schedule]:
     """The default first, but where loops were cut: for the tiles that this allows."""
+    return with_tiles(facts, _schedules(facts))
+
+
+def _schedules(facts: Facts) -> Iterator[Schedule]:
     found = _columns(facts) if facts.is_columns else _rows(facts)
+    shared = _shared(facts)
+    if facts.has_scan and facts.length >= LONG_SCAN:
+        yield from islice(shared, 1)
     if not facts.spaced:
         yield next(found)
     if facts.tile is not None:
         yield from _tiles(facts, facts.tile)
-    if not facts.has_scan:
-        yield from _shared(facts)
+    yield from shared
     yield from found
 
 
@@ -120,7 +131,7 @@ def _shared(facts: Facts) -> Iterator[Schedule]:
     chunk = max(1, CHUNK // x)
     most = min(SPLIT_LIMIT, facts.length // chunk)
     wanted = _power_of_two(-(-2 * facts.processors // programs))
-    r = max(1, (1024 if facts.is_columns else 2048) // x)
+    r = max(1, (1024 if facts.is_columns or facts.has_scan else 2048) // x)
     for splits in dict.fromkeys(min(most, each) for each in (wanted, wanted // 2, 2 * wanted)):
         if splits >= 2:
             yield from both(facts, "split", x=x, r=r, splits=splits, warps=4)

@@ -18,6 +18,8 @@ from math import ceil, prod
 from nearhint_compiler.analysis.respace import respaced
 from nearhint_compiler.analysis.strides import Access, accesses
 from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.schedule import block_pointers
+from nearhint_compiler.schedule.cuda_planes import padded
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
 from nearhint_rules.target import CudaDevice, Target
@@ -52,17 +54,19 @@ class Estimate:
     """`seconds` is infinite for what cannot run. `occupancy` is the share of a device in use.
 
     `moved_bytes` are with what is moved in vain. `waves` are the turns in which all programs run.
+    `problem` is why it cannot run, if it cannot.
     """
 
     seconds: float
     occupancy: float
     moved_bytes: float
     waves: int = 1
+    problem: str = "its blocks do not fit the device"
 
     def reason(self, best: Estimate) -> str:
         """Why it is far from `best`, in words."""
         if self.seconds == float("inf"):
-            return "its blocks do not fit the device"
+            return self.problem
         times = self.seconds / best.seconds
         parts = [f"estimated at {times:.1f} times the best"]
         if self.moved_bytes > 2 * best.moved_bytes:
@@ -99,6 +103,8 @@ def _extents(kernel: ir.Kernel, dims: Sizes) -> dict[str, int]:
 
 
 def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Sizes) -> Estimate:
+    if schedule.get(block_pointers.OPTION, 0) and not block_pointers.applies(kernel, schedule):
+        return Estimate(float("inf"), 0.0, 0.0, problem="no access can have a block pointer")
     extents = _extents(kernel, dims)
     found = accesses(kernel, dims)
     axes = _axes(schedule, extents)
@@ -120,8 +126,7 @@ def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Si
     waves = ceil(programs / capacity)
     running = min(programs, capacity) * threads
     itemsize = max((access.itemsize for access in found), default=4)
-    length = prod(extent for name, extent in extents.items() if name[0] == "r")
-    in_use = min(1.0, length / schedule.get("r", 1)) * prod(
+    in_use = _row_in_use(schedule, extents) * prod(
         min(1.0, prod(axes[name].values()) / blocks[name]) for name in axes
     )
     asked = running * itemsize * min(AHEAD, max(1.0, each)) * in_use
@@ -137,6 +142,13 @@ def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Si
     seconds = moved / (CUDA_BYTES_PER_S * share) * full + waves * CUDA_WAVE_S
     occupancy = running / (device.multiprocessors * THREADS_PER_PROCESSOR)
     return Estimate(seconds + stages * CUDA_LAUNCH_S, min(1.0, occupancy), moved, waves)
+
+
+def _row_in_use(schedule: Schedule, extents: Mapping[str, int]) -> float:
+    """The share of a block's lanes along a row that have an element."""
+    loops = tuple(extent for name, extent in extents.items() if name[0] == "r")
+    r, r1 = schedule.get("r", 1), schedule.get("r1", 0)
+    return prod(loops) / padded(loops, r=r, r1=r1) if r1 else min(1.0, prod(loops) / r)
 
 
 def _axes(schedule: Schedule, extents: Mapping[str, int]) -> dict[str, dict[str, int]]:
@@ -175,6 +187,8 @@ def _run(
                 extent for name, extent in extents.items() if name[0] == "r" and name > variable
             )
             covered = schedule.get("r", 1) // max(1, inner)
+            if r1 := schedule.get("r1", 0):
+                covered = r1 if inner == 1 else schedule["r"] // r1
         else:
             axis = next(name for name, loops in axes.items() if variable in loops)
             inner = prod(extent for name, extent in axes[axis].items() if name > variable)

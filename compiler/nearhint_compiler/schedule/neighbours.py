@@ -27,7 +27,7 @@ _LANES = Coordinate("lanes", 4, 16)
 _UNROLL = Coordinate("unroll", 1, 16)
 _WARPS = Coordinate("warps", 1, 16)
 _X, _Y, _Z = (Coordinate(name, 1, 4096) for name in "xyz")
-_R = Coordinate("r", 1, 65_536)
+_R, _R1 = (Coordinate(name, 1, 65_536) for name in ("r", "r1"))
 
 COORDINATES: Mapping[str, tuple[Coordinate, ...]] = {
     "cpu.pointwise": (_LANES, _UNROLL, Coordinate("block", 128, 65_536)),
@@ -37,9 +37,9 @@ COORDINATES: Mapping[str, tuple[Coordinate, ...]] = {
     "cpu.panels": (_LANES, _UNROLL, Coordinate("short", 1, 16), Coordinate("rows", 4, 64)),
     "cuda.pointwise": (_X, _WARPS),
     "cuda.tiled": (_Z, _Y, _X, _WARPS),
-    "cuda.persistent": (_X, _R, _WARPS),
-    "cuda.looped": (_X, _R, _WARPS),
-    "cuda.split": (_X, _R, Coordinate("splits", 2, 256), _WARPS),
+    "cuda.persistent": (_X, _R, _R1, _WARPS),
+    "cuda.looped": (_X, _R, _R1, _WARPS),
+    "cuda.split": (_X, _R, _R1, Coordinate("splits", 2, 256), _WARPS),
     "cuda.tiled_persistent": (_Z, _Y, _X, _R, _WARPS),
     "cuda.tiled_looped": (_Z, _Y, _X, _R, _WARPS),
 }
@@ -75,6 +75,12 @@ def _with(schedule: Schedule, option: str, value: int) -> Schedule:
 
 def _serves(kernel: ir.Kernel, schedule: Schedule, dims: Mapping[str, int]) -> bool:
     """Whether a persistent row fits its block, and tiles and panels hold whole vectors."""
+    r1 = schedule.get("r1", 0)
+    if r1 > schedule.get("r", r1):
+        return False
+    if schedule.family in _PERSISTENT and r1:
+        outer, inner = ex.product(kernel.reduction[:-1]), kernel.reduction[-1]
+        return r1 >= ex.evaluate(inner, dims) and schedule["r"] // r1 >= ex.evaluate(outer, dims)
     if schedule.family in _PERSISTENT:
         return schedule["r"] >= ex.evaluate(ex.product(kernel.reduction), dims)
     sides = [schedule.get(name, 0) for name in ("tile", "rows")]

@@ -13,6 +13,7 @@ import io
 import linecache
 import re
 import tempfile
+import warnings
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -145,6 +146,8 @@ def _import(path: Path, entry: str) -> Any:
 def _private(knobs: Any, folder: Path) -> Generator[None, None, None]:
     """Triton's settings for the time of one compilation, whatever the environment says."""
     with contextlib.ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.filterwarnings("ignore", message="tl.make_block_ptr is deprecated")
         for group in (knobs.cache, knobs.compilation, knobs.nvidia, knobs.runtime):
             stack.enter_context(group.scope())
         knobs.cache.dir = str(folder / "cache")

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from nearhint_rules.artifact import (
 from nearhint_rules.target import CudaDevice, Target
 
 pytest.importorskip("triton")
+pytestmark = pytest.mark.timeout(600)  # all cases are interpreted in one go
 
 KERNELS = Path(__file__).parents[2] / "kernels"
 RUNNER = Path(__file__).with_name("triton_interpreter.py")
@@ -67,7 +68,8 @@ class Case:
     def name(self) -> str:
         family = self.schedule.partition(" ")[0].removeprefix("cuda.")
         index = "64" if "index=64" in self.schedule else "32"
-        tail = "_special" if self.special else ""
+        form = "_tile" * ("r1=" in self.schedule) + "_blocks" * ("pointers" in self.schedule)
+        tail = form + "_special" * self.special
         return f"{self.kernel}-{family}{index}-{'x'.join(map(str, self.dims))}{tail}"
 
 
@@ -93,6 +95,24 @@ def split(kernel: str, dims: tuple[int, ...], *, special: bool = False) -> list[
     few = "cuda.split x=2 r=8 splits=3 warps=4 index=32 aligned=0 divisible=0"
     many = "cuda.split x=1 r=16 splits=8 warps=1 index=64 aligned=0 divisible=0"
     return [Case(kernel, schedule, dims, special) for schedule in (few, many)]
+
+
+def planes(kernel: str, dims: tuple[int, ...], *, special: bool = False) -> list[Case]:
+    """Rows of several loops, the innermost along an axis of its own."""
+    rest = "warps=4 index=32 aligned=0 divisible=0"
+    texts = (
+        f"cuda.persistent x=2 r=512 {rest} r1=64",
+        f"cuda.looped x=4 r=64 {rest} r1=16",
+        "cuda.looped x=1 r=32 warps=4 index=64 aligned=0 divisible=0 r1=32",
+        f"cuda.split x=2 r=32 splits=3 {rest} r1=8",
+    )
+    return [Case(kernel, text, dims, special) for text in texts]
+
+
+def pointed(*cases: Case) -> list[Case]:
+    """The same with block pointers, where indices have 32 bits."""
+    narrow = [case for case in cases if "index=32" in case.schedule]
+    return [replace(case, schedule=f"{case.schedule} block_pointers=1") for case in narrow]
 
 
 def tiled_rows(
@@ -170,6 +190,16 @@ CASES = [
     *rows("row_argmax_f32", (5, 61), special=True),
     *rows("column_argmin_bf16", (6, 35)),
     *rows("arg_over_two_loops_i32", (3, 4, 9)),
+    *planes("sum_outer_inner_f32", (5, 4, 39)),
+    *planes("sum_outer_inner_f32", (1, 1, 1)),
+    *planes("sum_outer_inner_f32", (3, 4, 64), special=True),
+    *planes("arg_over_two_loops_i32", (3, 7, 29)),
+    *planes("arg_min_of_planes_f32", (2, 5, 3)),
+    *planes("arg_min_of_planes_f32", (2, 5, 3), special=True),
+    *planes("plane_norm_bf16", (3, 5, 41)),
+    *planes("plane_norm_bf16", (7, 2, 64), special=True),
+    *planes("plane_norm_bf16", (8, 3, 8)),
+    *rows("plane_norm_bf16", (3, 5, 17)),
     *rows("row_cumsum_f32", (5, 61)),
     *rows("column_cumprod_i64", (5, 33)),
     *split("softmax_f32", (5, 37)),
@@ -184,10 +214,34 @@ CASES = [
     *split("row_sum_i64", (5, 31)),
     *split("abs_max_all_f32", (555,)),
     *split("masked_mean_pool_f16", (1, 5)),
+    *split("row_cumsum_f32", (5, 261)),
+    *split("row_cumsum_f32", (3, 64), special=True),
+    *split("row_cumsum_f32", (1, 1)),
+    *split("row_cumprod_f64", (3, 141)),
+    *split("column_cumprod_i64", (5, 133)),
+    *split("normalised_cumsum_bf16", (3, 141)),
+    *split("normalised_cumsum_bf16", (1, 2)),
     *cubed("transpose_batched_bf16", (3, 5, 17)),
     *cubed("transpose_batched_bf16", (9, 2, 3), z=1),
     *tiled_rows("blocks_of_transposed_bf16", (6, 64, 3), r=32, spaced=1),
     *rows("blocks_of_transposed_bf16", (6, 64, 3), r=32),
+    *pointed(
+        *tiled("bias_relu_dynamic_f32", (5, 37)),
+        *tiled("bias_relu_dynamic_f32", (1, 1)),
+        *tiled("transpose_add_f32", (11, 17)),
+        *tiled("transpose_batched_bf16", (3, 5, 17), cuts=2),
+        *cubed("transpose_batched_bf16", (3, 5, 17)),
+        *rows("softmax_f32", (5, 37)),
+        *rows("softmax_f32", (3, 64), special=True),
+        *rows("softmax_mask_f16", (3, 33)),
+        *rows("layer_norm_f32", (3,), r=512),
+        *rows("row_max_f16", (3, 50), special=True),
+        *rows("row_max_u8", (5, 31)),
+        *rows("row_argmax_f32", (5, 37)),
+        *rows("row_cumsum_f32", (5, 61)),
+        *split("row_cumsum_f32", (5, 261)),
+        *split("layer_norm_dynamic_f32", (3, 153)),
+    ),
 ]
 
 

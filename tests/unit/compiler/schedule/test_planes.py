@@ -1,0 +1,154 @@
+"""Rows of several reduction loops: tiles of two axes beside the flat form."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from tests.unit.compiler.test_online import TARGET, kernel_of
+
+from nearhint_compiler.codegen import generate
+from nearhint_compiler.errors import InvalidSchedule
+from nearhint_compiler.schedule import Schedule, candidates, parse_schedule
+from nearhint_compiler.schedule.cuda_planes import padded
+from nearhint_compiler.schedule.estimate import estimate
+from nearhint_compiler.schedule.neighbours import neighbours
+from nearhint_daemon.workers.cubin import compile_cubin, read_flags
+from nearhint_rules import expr as ex
+from nearhint_rules.guard import ALWAYS, AtMost, size_facts_hold
+
+REST = "warps=4 index=32 aligned=0 divisible=0"
+NAMES = ("plane_norm_bf16", "arg_over_two_loops_i32", "arg_min_of_planes_f32")
+
+
+def offered(name: str, dims: tuple[int, ...]) -> tuple[Schedule, ...]:
+    kernel = kernel_of(name)
+    return candidates(kernel, TARGET, dict(zip(kernel.symbols, dims, strict=True)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_flat_form_is_kept_beside_its_tiles_and_is_the_default(name: str) -> None:
+    found = offered(name, (64, 256, 3137, 2)[: len(kernel_of(name).symbols)])
+    assert "r1" not in dict(found[0].options)
+    assert generate(kernel_of(name), found[-1], TARGET).guard == ALWAYS
+    tiles = [each for each in found if each.get("r1", 0)]
+    assert len(tiles) >= 3
+    for each in tiles:
+        options = {name: value for name, value in each.options if name not in ("r1", "r")}
+        assert each["r"] % each["r1"] == 0
+        assert any(
+            options == {name: value for name, value in flat.options if name != "r"}
+            for flat in found
+            if flat.family == each.family and "r1" not in dict(flat.options)
+        )
+
+
+def test_where_a_loop_is_one_long_or_there_is_one_alone_there_are_no_tiles() -> None:
+    for name, dims in (("softmax_f32", (64, 4096)), ("plane_norm_bf16", (1, 64, 4096))):
+        assert all("r1" not in dict(each.options) for each in offered(name, dims))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "dims", "divisions"),
+    [
+        (f"cuda.looped x=1 r=2048 {REST}", (64, 256, 3137), 0),
+        (f"cuda.looped x=1 r=2048 {REST} r1=128", (64, 256, 3137), 2),
+    ],
+)
+def test_elements_are_divided_by_sizes_in_the_flat_form_alone(
+    schedule: str, dims: tuple[int, ...], divisions: int
+) -> None:
+    """In tiles, scalars alone are divided: `rtile`, by `racross`."""
+    source = generate(kernel_of("plane_norm_bf16"), parse_schedule(schedule), TARGET).source
+    inside = source[source.index("for roffset") :].partition("for rback")[0]
+    assert len(re.findall(r"rtile (?://|%) racross", inside)) == divisions
+    by_sizes = re.findall(r"(?://|%) k\d", inside)
+    assert bool(by_sizes) == (divisions == 0)
+    assert len(dims) == 3
+
+
+def test_a_tile_wastes_little_of_an_awkward_row() -> None:
+    for dims in ((64, 256, 3137), (7, 16, 1021), (100_003, 3, 32), (8, 3, 128_256)):
+        tiles = [each for each in offered("plane_norm_bf16", dims) if each.get("r1", 0)]
+        row = (dims[0], dims[2])
+        walked = [each for each in tiles if each.family != "cuda.persistent"]
+        assert walked
+        for each in walked:
+            lanes = padded(row, r=each["r"], r1=each["r1"])
+            assert lanes <= 1.2 * row[0] * row[1] or lanes == each["r"]
+
+
+def test_a_persistent_tile_has_a_guard_on_each_side_and_a_walk_on_its_lanes() -> None:
+    kernel = kernel_of("plane_norm_bf16")
+    persistent = parse_schedule(f"cuda.persistent x=1 r=2048 {REST} r1=256")
+    facts = generate(kernel, persistent, TARGET).guard.facts
+    assert AtMost(ex.symbol("k0"), 8) in facts
+    assert AtMost(ex.symbol("k2"), 256) in facts
+    walked = generate(kernel, parse_schedule(f"cuda.looped x=1 r=2048 {REST} r1=256"), TARGET).guard
+    # Few elements, but so many tiles of 8 by 256 lanes that their count needs 64 bits.
+    assert size_facts_hold(walked, {"k0": 2**20, "k1": 1, "k2": 256})
+    assert not size_facts_hold(walked, {"k0": 2**24, "k1": 1, "k2": 2})
+
+
+@pytest.mark.parametrize(
+    ("name", "schedule"),
+    [
+        ("softmax_f32", f"cuda.looped x=1 r=64 {REST} r1=16"),
+        ("row_cumsum_f32", f"cuda.looped x=1 r=64 {REST} r1=16"),
+        ("plane_norm_bf16", f"cuda.looped x=1 r=64 {REST} r1=128"),
+        ("plane_norm_bf16", f"cuda.looped x=1 r=64 {REST} r1=24"),
+    ],
+)
+def test_tiles_that_do_not_fit_are_refused(name: str, schedule: str) -> None:
+    with pytest.raises(InvalidSchedule):
+        generate(kernel_of(name), parse_schedule(schedule), TARGET)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        "cuda.persistent x=1 r=4096 warps=8 index=32 aligned=0 divisible=0 r1=512",
+        "cuda.looped x=2 r=1024 warps=4 index=64 aligned=0 divisible=0 r1=128",
+        "cuda.split x=1 r=2048 splits=48 warps=4 index=32 aligned=0 divisible=0 r1=2048",
+    ],
+)
+def test_tiles_compile_with_the_signature_of_the_flat_form(
+    name: str, schedule: str, tmp_path: Path
+) -> None:
+    kernel = kernel_of(name)
+    generated = generate(kernel, parse_schedule(schedule), TARGET)
+    flat = generate(kernel, parse_schedule(schedule.rpartition(" r1=")[0]), TARGET)
+    signatures = [read_flags(each.flags).signature for each in (generated, flat)]
+    assert signatures[0] == signatures[1]
+    assert compile_cubin(generated, TARGET, scratch=tmp_path).binary.startswith(b"\x7fELF")
+
+
+def test_steps_from_a_tile_stay_tiles_that_hold_the_row() -> None:
+    kernel = kernel_of("plane_norm_bf16")
+    sizes = {"k0": 7, "k1": 64, "k2": 200}
+    tile = parse_schedule(f"cuda.persistent x=1 r=2048 {REST} r1=256")
+    found = neighbours(kernel, tile, sizes)
+    sides = {(each["r"], each["r1"]) for each in found}
+    assert sides == {(2048, 256), (4096, 256)}
+    assert all(size_facts_hold(generate(kernel, each, TARGET).guard, sizes) for each in found)
+    narrow = parse_schedule(f"cuda.looped x=1 r=256 {REST} r1=256")
+    assert (256, 512) not in {(each["r"], each["r1"]) for each in neighbours(kernel, narrow, sizes)}
+
+
+def test_a_tile_that_mostly_overhangs_is_estimated_to_be_slower() -> None:
+    kernel = kernel_of("plane_norm_bf16")
+    sizes = {"k0": 4096, "k1": 256, "k2": 33}
+    narrow, wide = (
+        estimate(kernel, parse_schedule(f"cuda.looped x=1 r=2048 {REST} r1={r1}"), TARGET, sizes)
+        for r1 in (64, 1024)
+    )
+    assert 2 * narrow.seconds < wide.seconds
+
+
+def test_tiles_promise_what_can_be_promised() -> None:
+    for width in (512, 513):
+        tiles = [each for each in offered("plane_norm_bf16", (8, 64, width)) if each.get("r1", 0)]
+        assert tiles
+        assert all(bool(each["divisible"]) == (width == 512) for each in tiles)
