@@ -19,7 +19,7 @@ class Patience:
     kept for the next who times; and after how long compilers go before that one.
     """
 
-    lull_s: float = 0.5
+    lull_s: float = 1.0
     drain_s: float = 2.0
     handover_s: float = 0.005
     quiet_s: float = 2.0

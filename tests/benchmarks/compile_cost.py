@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -145,12 +146,8 @@ def compile_costs() -> list[Cost]:
                 rows.append(cost("Triton to cubin, sm_90", seconds[1:], BAR_CUBIN_S))
             else:
                 with progress("C to shared object") as advance:
-                    headers = Headers(scratch)
-                    seconds = builds(
-                        made,
-                        lambda each: compile_c(each, scratch=scratch, headers=headers),
-                        advance,
-                    )
+                    build = partial(compile_c, scratch=scratch, headers=Headers(scratch))
+                    seconds = builds(made, build, advance)
                 rows.append(cost("C to shared object", seconds[1:], None))
     return rows
 

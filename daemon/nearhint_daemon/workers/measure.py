@@ -183,8 +183,6 @@ def without_collector() -> Generator[None, None, None]:
 
 @cache
 def _leave_imports_alone() -> None:
-    """Spares the collector what torch's import made: looking through that takes a tenth of a second,
-    and it is never garbage.
-    """
+    """Spares the collector what imports made, which is no garbage and takes it 0.1 s to look at."""
     gc.collect()
     gc.freeze()
