@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,6 +18,7 @@ from nearhint_daemon import budgets
 from nearhint_daemon.devices import Devices
 from nearhint_daemon.efforts import Effort
 from nearhint_daemon.errors import DaemonError, HintTooLarge, ToolchainMissing, WorkerRefused
+from nearhint_daemon.quiet import Quiet
 from nearhint_daemon.turns import Order, Turns
 from nearhint_daemon.workers.toolchain import for_kind
 from nearhint_proto import convert
@@ -30,6 +32,10 @@ CHECK_TIMEOUT_S = 120.0
 VERIFY_TIMEOUT_S = 120.0
 MEASURE_GRACE_S = 60.0
 CACHE = "warm"
+CPU = "cpu"
+COMPILES = "compile"
+TIMES = ("bench", "copy")
+"""Phases: of what keeps a compiler busy, and of what is not to be disturbed by that."""
 
 WORKER_CODES: Mapping[str, type[DaemonError]] = {
     "MEMORY_LIMIT": HintTooLarge,
@@ -93,6 +99,7 @@ class Workshop:
         self.compiles_run = 0
         self._compilers = compilers
         self._turns = Turns(compile_workers)
+        self._quiet = Quiet(monotonic)
         self._observer = observer
         self._seeds = seeds
         self._monotonic = monotonic
@@ -174,7 +181,7 @@ class Workshop:
             )
         )
         self.compiles_run += 1
-        return (await self._compile("compile", request, COMPILE_TIMEOUT_S, order)).compiled
+        return (await self._compile(COMPILES, request, COMPILE_TIMEOUT_S, order)).compiled
 
     async def check_lowering(
         self,
@@ -271,7 +278,7 @@ class Workshop:
         self, phase: str, request: pb.WorkerRequest, timeout_s: float, order: Order
     ) -> pb.WorkerResponse:
         request.id = next(self._numbers)
-        async with self._turns.take(order):
+        async with self._turns.take(order), self._compiling(phase):
             started = self._monotonic()
             try:
                 response = await self._compilers.run(request, timeout_s=timeout_s)
@@ -289,7 +296,7 @@ class Workshop:
         order: Order,
     ) -> pb.WorkerResponse:
         request.id = next(self._numbers)
-        async with self.devices.turn(devices, order) as device:
+        async with self._turn_at(phase, devices, order) as device:
             budgets.check()
             started = self._monotonic()
             try:
@@ -300,6 +307,30 @@ class Workshop:
             finally:
                 budgets.charge(self._monotonic() - started)
             return self._answer(phase, started, response)
+
+    @asynccontextmanager
+    async def _compiling(self, phase: str) -> AsyncGenerator[None, None]:
+        if phase != COMPILES:
+            yield  # too short to be worth waiting
+            return
+        async with self._quiet.compiling():
+            yield
+
+    @asynccontextmanager
+    async def _turn_at(
+        self, phase: str, devices: Sequence[str], order: Order
+    ) -> AsyncGenerator[str, None]:
+        """A device, and quiet where something is timed on the CPU.
+
+        What is timed goes before what is checked, because compilers wait for it.
+        """
+        if phase not in TIMES or CPU not in devices:
+            async with self.devices.turn(devices, (*order, 1)) as device:
+                yield device
+            return
+        await self._quiet.lull()
+        async with self.devices.turn(devices, order) as device, self._quiet.timing():
+            yield device
 
     def _answer(self, phase: str, started: float, response: pb.WorkerResponse) -> pb.WorkerResponse:
         if response.WhichOneof("result") != "error":

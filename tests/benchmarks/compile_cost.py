@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -34,7 +35,7 @@ from nearhint_compiler.ir.legality import check_kernel
 from nearhint_compiler.ir.text import parse_kernel, print_kernel
 from nearhint_compiler.pipeline import lower
 from nearhint_compiler.schedule import candidates
-from nearhint_daemon.workers.cc import compile_c
+from nearhint_daemon.workers.cc import Headers, compile_c
 from nearhint_daemon.workers.cubin import compile_cubin
 from nearhint_daemon.workers.toolchain import detect, for_kind
 from nearhint_rules.target import CudaDevice, Target
@@ -145,7 +146,8 @@ def compile_costs() -> list[Cost]:
                 rows.append(cost("Triton to cubin, sm_90", seconds[1:], BAR_CUBIN_S))
             else:
                 with progress("C to shared object") as advance:
-                    seconds = builds(made, lambda each: compile_c(each, scratch=scratch), advance)
+                    build = partial(compile_c, scratch=scratch, headers=Headers(scratch))
+                    seconds = builds(made, build, advance)
                 rows.append(cost("C to shared object", seconds[1:], None))
     return rows
 

@@ -134,7 +134,7 @@ def _element_space(kernel: ir.Kernel, ranked: list[str], lanes: int) -> Iterator
     halves = _is_single(kernel) and not _is_costly(kernel)
     first, second = (half, lanes) if halves else (lanes, half)
     if across:
-        for width, tile in ((first, 128), (first, 64), (second, 128), (second, 64)):
+        for width, tile in ((first, 64), (first, 128), (second, 64), (second, 128)):
             yield _tiles(turned or best, across, lanes=width, tile=tile)
     for width, unroll in ((first, 4), (second, 2), (first, 2), (second, 4), (first, 1)):
         yield _pointwise(best, lanes=width, unroll=unroll)

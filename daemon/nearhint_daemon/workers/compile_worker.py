@@ -24,7 +24,7 @@ from nearhint_compiler.schedule.neighbours import neighbours
 from nearhint_compiler.schedule.schedule import parse_schedule
 from nearhint_daemon.workers import toolchain as tools
 from nearhint_daemon.workers.built import Built
-from nearhint_daemon.workers.cc import CcTimedOut, commands, compile_c
+from nearhint_daemon.workers.cc import CcTimedOut, Headers, commands, compile_c
 from nearhint_daemon.workers.errors import CompileFailed, RequestInvalid, ToolchainChanged
 from nearhint_daemon.workers.limits import COMPILE_LIMITS, be_idle, enter
 from nearhint_daemon.workers.reproducer import for_compile
@@ -127,7 +127,11 @@ def _legal(kernel: Kernel, target: Target, schedules: Iterable[Schedule]) -> lis
 
 
 def compile_variant(
-    request: pb.CompileVariant, *, scratch: Path, toolchain: tuple[str, ...]
+    request: pb.CompileVariant,
+    *,
+    scratch: Path,
+    toolchain: tuple[str, ...],
+    headers: Headers | None = None,
 ) -> pb.Compiled:
     """Kernel + Schedule -> binary and launch metadata.
 
@@ -144,7 +148,7 @@ def compile_variant(
     generated = generate(kernel, parse_schedule(request.schedule), target)
     emitted = time.perf_counter()
     try:
-        built = build(generated, target, scratch=scratch)
+        built = build(generated, target, scratch=scratch, headers=headers)
     except CompileFailed as error:
         error.reproducer = for_compile(
             request,
@@ -166,11 +170,13 @@ def compile_variant(
     )
 
 
-def build(generated: Generated, target: Target, *, scratch: Path) -> Built:
+def build(
+    generated: Generated, target: Target, *, scratch: Path, headers: Headers | None = None
+) -> Built:
     """Runs the toolchain that the generated source is for."""
     match generated.language:
         case "c":
-            return compile_c(generated, scratch=scratch)
+            return compile_c(generated, scratch=scratch, headers=headers)
         case "triton":
             from nearhint_daemon.workers.cubin import compile_cubin
 
@@ -183,11 +189,12 @@ def handlers(
     state: WorkerState, scratch: Path, toolchain: tuple[str, ...]
 ) -> Mapping[str, Handler]:
     """The jobs of this worker, by the names of their fields."""
+    headers = Headers(scratch)
 
     def compile_or_leave(request: pb.WorkerRequest) -> pb.WorkerResponse:
         try:
             compiled = compile_variant(
-                request.compile_variant, scratch=scratch, toolchain=toolchain
+                request.compile_variant, scratch=scratch, toolchain=toolchain, headers=headers
             )
         except CcTimedOut:
             state.is_damaged = True

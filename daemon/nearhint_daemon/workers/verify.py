@@ -101,6 +101,7 @@ class References:
 
     def __init__(self, limit_bytes: int = CACHE_BYTES) -> None:
         self._limit_bytes = limit_bytes
+        self._size_bytes = 0
         self._kept: OrderedDict[tuple[object, ...], Reference] = OrderedDict()
 
     def get(self, kernel: ir.Kernel, sizes: Sizes, *, seed: int, with_specials: bool) -> Reference:
@@ -111,13 +112,12 @@ class References:
             found = make_reference(
                 kernel, sizes, seed=(seed, *sizes.dims.values()), with_specials=with_specials
             )
+            self._size_bytes += found.size_bytes
         self._kept[key] = found
-        while len(self._kept) > 1 and self._used() > self._limit_bytes:
-            self._kept.popitem(last=False)
+        while len(self._kept) > 1 and self._size_bytes > self._limit_bytes:
+            _, dropped = self._kept.popitem(last=False)
+            self._size_bytes -= dropped.size_bytes
         return found
-
-    def _used(self) -> int:
-        return sum(reference.size_bytes for reference in self._kept.values())
 
 
 def cases(

@@ -38,8 +38,6 @@ typedef vi32 vbool;
 #define SHUFFLE2(type, v, w, ...) __builtin_shuffle(v, w, (type){__VA_ARGS__})
 #endif
 
-static inline vf32 load_f32(const float *p) { return *(const uf32 *)p; }
-
 static inline vf32 load_n_f32(const float *p, int n)
 {
     return _mm256_maskload_ps(p, (__m256i)((vi32){0, 1, 2, 3, 4, 5, 6, 7} < n));
@@ -48,27 +46,51 @@ static inline vf32 load_n_f32(const float *p, int n)
 /* Transposes 8 vectors of 8 lanes. */
 static inline void turn_f32(vf32 *v)
 {
-    for (int l = 0; l < 8; l++)
-        if (!(l & 1)) {
-            const vf32 a = v[l], b = v[l | 1];
-            v[l] = SHUFFLE2(vi32, a, b, 0, 8, 2, 10, 4, 12, 6, 14);
-            v[l | 1] = SHUFFLE2(vi32, a, b, 1, 9, 3, 11, 5, 13, 7, 15);
-        }
-    for (int l = 0; l < 8; l++)
-        if (!(l & 2)) {
-            const vf32 a = v[l], b = v[l | 2];
-            v[l] = SHUFFLE2(vi32, a, b, 0, 1, 8, 9, 4, 5, 12, 13);
-            v[l | 2] = SHUFFLE2(vi32, a, b, 2, 3, 10, 11, 6, 7, 14, 15);
-        }
-    for (int l = 0; l < 8; l++)
-        if (!(l & 4)) {
-            const vf32 a = v[l], b = v[l | 4];
-            v[l] = SHUFFLE2(vi32, a, b, 0, 1, 2, 3, 8, 9, 10, 11);
-            v[l | 4] = SHUFFLE2(vi32, a, b, 4, 5, 6, 7, 12, 13, 14, 15);
-        }
+    const vf32 a0 = v[0];
+    const vf32 a1 = v[1];
+    const vf32 a2 = v[2];
+    const vf32 a3 = v[3];
+    const vf32 a4 = v[4];
+    const vf32 a5 = v[5];
+    const vf32 a6 = v[6];
+    const vf32 a7 = v[7];
+    const vf32 c1_0 = SHUFFLE2(vi32, a0, a1, 0, 8, 2, 10, 4, 12, 6, 14);
+    const vf32 c1_1 = SHUFFLE2(vi32, a0, a1, 1, 9, 3, 11, 5, 13, 7, 15);
+    const vf32 c1_2 = SHUFFLE2(vi32, a2, a3, 0, 8, 2, 10, 4, 12, 6, 14);
+    const vf32 c1_3 = SHUFFLE2(vi32, a2, a3, 1, 9, 3, 11, 5, 13, 7, 15);
+    const vf32 c1_4 = SHUFFLE2(vi32, a4, a5, 0, 8, 2, 10, 4, 12, 6, 14);
+    const vf32 c1_5 = SHUFFLE2(vi32, a4, a5, 1, 9, 3, 11, 5, 13, 7, 15);
+    const vf32 c1_6 = SHUFFLE2(vi32, a6, a7, 0, 8, 2, 10, 4, 12, 6, 14);
+    const vf32 c1_7 = SHUFFLE2(vi32, a6, a7, 1, 9, 3, 11, 5, 13, 7, 15);
+    const vf32 c2_0 = SHUFFLE2(vi32, c1_0, c1_2, 0, 1, 8, 9, 4, 5, 12, 13);
+    const vf32 c2_2 = SHUFFLE2(vi32, c1_0, c1_2, 2, 3, 10, 11, 6, 7, 14, 15);
+    const vf32 c2_1 = SHUFFLE2(vi32, c1_1, c1_3, 0, 1, 8, 9, 4, 5, 12, 13);
+    const vf32 c2_3 = SHUFFLE2(vi32, c1_1, c1_3, 2, 3, 10, 11, 6, 7, 14, 15);
+    const vf32 c2_4 = SHUFFLE2(vi32, c1_4, c1_6, 0, 1, 8, 9, 4, 5, 12, 13);
+    const vf32 c2_6 = SHUFFLE2(vi32, c1_4, c1_6, 2, 3, 10, 11, 6, 7, 14, 15);
+    const vf32 c2_5 = SHUFFLE2(vi32, c1_5, c1_7, 0, 1, 8, 9, 4, 5, 12, 13);
+    const vf32 c2_7 = SHUFFLE2(vi32, c1_5, c1_7, 2, 3, 10, 11, 6, 7, 14, 15);
+    const vf32 c4_0 = SHUFFLE2(vi32, c2_0, c2_4, 0, 1, 2, 3, 8, 9, 10, 11);
+    const vf32 c4_4 = SHUFFLE2(vi32, c2_0, c2_4, 4, 5, 6, 7, 12, 13, 14, 15);
+    const vf32 c4_1 = SHUFFLE2(vi32, c2_1, c2_5, 0, 1, 2, 3, 8, 9, 10, 11);
+    const vf32 c4_5 = SHUFFLE2(vi32, c2_1, c2_5, 4, 5, 6, 7, 12, 13, 14, 15);
+    const vf32 c4_2 = SHUFFLE2(vi32, c2_2, c2_6, 0, 1, 2, 3, 8, 9, 10, 11);
+    const vf32 c4_6 = SHUFFLE2(vi32, c2_2, c2_6, 4, 5, 6, 7, 12, 13, 14, 15);
+    const vf32 c4_3 = SHUFFLE2(vi32, c2_3, c2_7, 0, 1, 2, 3, 8, 9, 10, 11);
+    const vf32 c4_7 = SHUFFLE2(vi32, c2_3, c2_7, 4, 5, 6, 7, 12, 13, 14, 15);
+    v[0] = c4_0;
+    v[1] = c4_1;
+    v[2] = c4_2;
+    v[3] = c4_3;
+    v[4] = c4_4;
+    v[5] = c4_5;
+    v[6] = c4_6;
+    v[7] = c4_7;
 }
 
 static inline void store_f32(float *p, vf32 v) { *(uf32 *)p = v; }
+
+static inline vf32 load_f32(const float *p) { return *(const uf32 *)p; }
 
 static inline void store_n_f32(float *p, vf32 v, int n)
 {
@@ -112,14 +134,24 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
         const int64_t begin_p1 = block * 64;
         const int64_t end_p1 = least(np1, begin_p1 + 64);
         for (int64_t i0 = 0; begin_p1 + i0 < end_p1; i0 += 8) {
+            for (int64_t r = i0; r < least(i0 + 8, end_p0 - begin_p0); r++)
+                for (int64_t c = 15; c < 64; c += 16)
+                    __builtin_prefetch(in1 + (begin_p0 * k1) + (k1 * r) + begin_p1 + c, 0, 2);
+            for (int64_t r = i0; r < least(i0 + 8, end_p0 - begin_p0); r++)
+                for (int64_t c = 15; c < 64; c += 16)
+                    __builtin_prefetch(out2 + (begin_p0 * k1) + (k1 * r) + begin_p1 + c, 1, 2);
             for (int64_t j = 0; begin_p0 + j < end_p0; j += 8) {
                 const int n = (int)least(8, end_p0 - begin_p0 - j);
                 vf32 square[8];
                 if (begin_p1 + i0 + 8 <= end_p1 && n == 8) {
+                    const float *p = in0 + (begin_p1 * k0) + (i0 * k0) + begin_p0 + j;
+                    const int64_t below = k0, ahead = 64 * below;
                     for (int l = 0; l < 8; l++) {
-                        const int64_t i = i0 + l;
-                        square[l] = load_f32(in0 + (begin_p1 * k0) + (i * k0) + begin_p0 + j);
-                        __builtin_prefetch(in0 + (begin_p1 * k0) + (i * k0) + begin_p0 + j + (64 * k0));
+                        square[l] = load_f32(p);
+                        if (j == 0) __builtin_prefetch(p + ahead, 0, 2);
+                        if (j % 16 == 8) __builtin_prefetch(p + ahead + 7, 0, 2);
+                        p += below;
+                        __asm__("" : "+r"(p));
                     }
                 }
                 else {

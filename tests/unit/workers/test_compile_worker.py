@@ -20,7 +20,7 @@ from tests.unit.workers.building import (
 from nearhint_compiler.codegen.generated import Generated
 from nearhint_compiler.ir.text import print_kernel
 from nearhint_daemon.workers import cc, compile_worker, toolchain
-from nearhint_daemon.workers.cc import CcTimedOut, commands, compile_c
+from nearhint_daemon.workers.cc import CcTimedOut, Headers, commands, compile_c
 from nearhint_daemon.workers.compile_worker import compile_variant, handlers
 from nearhint_daemon.workers.errors import CcMissing, CompileFailed, ToolchainChanged
 from nearhint_daemon.workers.reproducer import for_compile
@@ -55,6 +55,26 @@ def test_equal_source_gives_equal_bytes_wherever_it_is_compiled(tmp_path: Path) 
     assert len(binaries) == 1
     assert str(tmp_path).encode() not in binaries.pop()
     assert list(first.iterdir()) == []
+
+
+def test_headers_compiled_ahead_are_compiled_once_and_change_no_byte(tmp_path: Path) -> None:
+    headers = Headers(tmp_path)
+    body = "#include <immintrin.h>\n" + hand_written(LOOP).source
+    sources = [replace(hand_written(LOOP), source=body, flags=("-O1",)) for _ in range(2)]
+    ahead = {compile_c(each, scratch=tmp_path, headers=headers).binary for each in sources}
+    assert ahead == {compile_c(sources[0], scratch=tmp_path).binary}
+    assert len(list(tmp_path.glob("headers-*/headers.h.gch"))) == 1
+    assert headers.options(sources[0]) != ()
+
+
+def test_a_source_without_intrinsics_takes_no_header_compiled_ahead(tmp_path: Path) -> None:
+    assert Headers(tmp_path).options(hand_written(LOOP)) == ()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_headers_that_do_not_compile_are_read_as_text(tmp_path: Path) -> None:
+    source = replace(hand_written(""), source="#include <immintrin.h>\n", flags=("--no-such",))
+    assert Headers(tmp_path).options(source) == ()
 
 
 def test_a_binary_needs_libc_and_openmp_alone(tmp_path: Path) -> None:

@@ -237,7 +237,9 @@ def test_references_are_kept_within_their_limit() -> None:
     assert references.get(kernel, found[0].sizes, seed=1, with_specials=False) is first
     for case in found:
         references.get(kernel, case.sizes, seed=1, with_specials=case.with_specials)
-    assert references._used() <= 4096 or len(references._kept) == 1
+        kept = sum(reference.size_bytes for reference in references._kept.values())
+        assert references._size_bytes == kept
+        assert kept <= 4096 or len(references._kept) == 1
 
 
 def test_sizes_follow_a_guard_over_two_symbols() -> None:
