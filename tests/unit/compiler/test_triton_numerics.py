@@ -34,6 +34,7 @@ from nearhint_rules.artifact import (
 from nearhint_rules.target import CudaDevice, Target
 
 pytest.importorskip("triton")
+pytestmark = pytest.mark.timeout(400)  # the first test has the time of all of them
 
 KERNELS = Path(__file__).parents[2] / "kernels"
 RUNNER = Path(__file__).with_name("triton_interpreter.py")
