@@ -24,8 +24,10 @@ from nearhint_proto.v1 import admin_service_pb2
 from nearhint_rules.table import HintRow
 
 END_S = 120.0
-FLAGS = ("--devices", "cpu", "--measure-budget-s", "0.3", "--threads", "1")
-FLAGS += ("--refine-share", "0", "--regret-share", "0")
+FLAGS = (
+    *("--devices", "cpu", "--measure-budget-s", "0.3", "--threads", "1"),
+    *("--refine-share", "0", "--regret-share", "0"),
+)
 """What idle time would add is no repetition: a slow run leaves half a minute of it."""
 
 pytestmark = [
