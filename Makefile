@@ -8,6 +8,8 @@ STAMP  := $(VENV)/.nearhint-installed
 # The virtual environment's tools find each other (protoc its plugins, pyright its interpreter).
 RUN    := PATH="$(abspath $(BIN)):$$PATH"
 ARGS   ?=
+# Tests run in so many processes, a file at a time; a run that is timed (tests/bars.py) has one.
+JOBS   ?= $(if $(NEARHINT_QUIET),0,2)
 DESCRIPTORS := $(VENV)/.nearhint-descriptors.binpb
 
 .DEFAULT_GOAL := help
@@ -15,7 +17,7 @@ DESCRIPTORS := $(VENV)/.nearhint-descriptors.binpb
 
 help:
 	@echo 'make demo     the main job: a daemon, a real model, sentences of every length  (ARGS=…)'
-	@echo 'make test     the tests                                                         (ARGS=…)'
+	@echo 'make test     the tests, in two processes                            (JOBS=…, ARGS=…)'
 	@echo 'make check    format, lint, types, import rules, spelling, protocol, layout'
 	@echo 'make proto    write the generated code of the protocol'
 	@echo 'make format   format and fix what can be fixed'
@@ -33,7 +35,7 @@ demo: $(STAMP)
 	$(RUN) nearhint demo $(ARGS)
 
 test: $(STAMP)
-	$(RUN) python -m pytest $(ARGS)
+	$(RUN) python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # One target a tool, cheapest first. `make -k check` goes on after one that fails.
 CHECKS := check-format check-lint check-spelling check-layout check-imports check-generated check-protocol check-mypy check-pyright

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 GOLDEN = Path(__file__).parent / "golden"
-NOT_RUN = pytest.StashKey[list[str]]()
+NOT_RUN = "not run: needs a CUDA device, there is none"
 
 Golden = Callable[[str, str], None]
 
@@ -31,19 +31,21 @@ def has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked or has_gpu():
         return
-    config.stash[NOT_RUN] = [item.nodeid for item in marked]
     for item in marked:
-        item.add_marker(pytest.mark.skip(reason="not run: needs a CUDA device, there is none"))
+        item.add_marker(pytest.mark.skip(reason=NOT_RUN))
 
 
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
-    not_run = config.stash.get(NOT_RUN, [])
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Lists what was not run, by the reports: tests may be collected in other processes."""
+    not_run = [
+        report.nodeid
+        for report in terminalreporter.stats.get("skipped", [])
+        if isinstance(report.longrepr, tuple) and NOT_RUN in report.longrepr[2]
+    ]
     if not not_run:
         return
     terminalreporter.section("not run: no CUDA device")

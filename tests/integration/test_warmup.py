@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -16,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.daemon_process import ROOT, SOURCES, DaemonProcess, daemon_in
+from tests.integration.daemon_process import DaemonProcess, daemon_in
+from tests.integration.forking import Forked, fork
 
 from nearhint.connection import Connection
 from nearhint.counters import Counters
@@ -26,7 +24,11 @@ from nearhint_proto.v1 import admin_service_pb2
 from nearhint_rules.table import HintRow
 
 END_S = 120.0
-FLAGS = ("--devices", "cpu", "--measure-budget-s", "0.3", "--threads", "1")
+FLAGS = (
+    *("--devices", "cpu", "--measure-budget-s", "0.3", "--threads", "1"),
+    *("--refine-share", "0", "--regret-share", "0"),
+)
+"""What idle time would add is no repetition: a slow run leaves half a minute of it."""
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler"),
@@ -95,26 +97,13 @@ def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
         yield process
 
 
-def command(daemon: DaemonProcess, folder: Path, *arguments: str) -> subprocess.Popen[str]:
+def command(daemon: DaemonProcess, folder: Path, *arguments: str) -> Forked:
     """A process of its own in `folder`, as a user starts one."""
-    path = os.pathsep.join([*(str(ROOT / source) for source in SOURCES), str(folder)])
-    return subprocess.Popen(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env={
-            **os.environ,
-            "PYTHONPATH": path,
-            "NEARHINT_ADDRESS": daemon.address,
-            "NEARHINT_CACHE_DIR": str(folder / "cache"),
-            "OMP_NUM_THREADS": "1",
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    environment = {"NEARHINT_ADDRESS": daemon.address, "NEARHINT_CACHE_DIR": str(folder / "cache")}
+    return fork(arguments, folder=folder, environment=environment, stdout=folder / "stdout")
 
 
-def start(daemon: DaemonProcess, folder: Path, text: str, *options: str) -> subprocess.Popen[str]:
+def start(daemon: DaemonProcess, folder: Path, text: str, *options: str) -> Forked:
     """A warm-up by the manifest `text`."""
     (folder / "manifest.toml").write_text(text)
     return command(daemon, folder, "-m", "nearhint", "warmup", "manifest.toml", *options)
@@ -125,15 +114,14 @@ def warm_up(
 ) -> tuple[int, dict[str, Any], str]:
     """Exit code, the JSON report and stderr of a whole warm-up."""
     process = start(daemon, folder, text, "--json", "report.json", *options)
-    _, talk = process.communicate(timeout=END_S)
+    _, talk = process.communicate()
     path = folder / "report.json"
     report: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    return process.returncode, report, talk
+    return process.wait(END_S), report, talk
 
 
-def until_line(process: subprocess.Popen[str], number: int) -> None:
+def until_line(process: Forked, number: int) -> None:
     """Reads stderr up to the `number`th change of what is tuned."""
-    assert process.stderr is not None
     for line in process.stderr:
         number -= line.startswith("tuned")
         if number <= 0:
@@ -232,7 +220,7 @@ def test_a_bad_model_among_good_ones_is_listed_and_the_others_are_tuned(
     daemon: DaemonProcess, tmp_path: Path
 ) -> None:
     made = command(daemon, tmp_path, "warm_entry.py")
-    assert made.wait(END_S) == 0, made.stderr and made.stderr.read()
+    assert made.wait(END_S) == 0, made.stderr.read()
     code, report, talk = warm_up(daemon, tmp_path, BAD + EXPORTED)
     assert code == ExitCode.PARTIAL
     problems = {model["name"]: model["problem"] for model in report["models"]}
@@ -264,7 +252,7 @@ def test_a_daemon_killed_in_mid_run_and_started_again_repeats_nothing(
     before = searched(daemon)
     daemon.kill()
     daemon.start()
-    output, talk = process.communicate(timeout=END_S)
+    output, talk = process.communicate()
     assert process.returncode == ExitCode.OK, talk + output
     after = searched(daemon)
     assert is_kept(before, after)
@@ -277,8 +265,8 @@ def test_a_warm_up_killed_in_mid_run_goes_on_where_it_was(
 ) -> None:
     process = start(daemon, tmp_path, GOOD)
     until_line(process, line)
-    process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=END_S)
+    process.kill()
+    process.communicate()
     before = searched(daemon)
     code, report, talk = warm_up(daemon, tmp_path, GOOD)
     assert code == ExitCode.OK, talk
@@ -306,7 +294,7 @@ def test_what_was_compiled_ahead_is_only_measured_where_the_device_is(
 ) -> None:
     wait_for_device(daemon)
     shown = command(daemon, tmp_path, "-m", "nearhint", "status", "--json")
-    text, _ = shown.communicate(timeout=END_S)
+    text, _ = shown.communicate()
     (tmp_path / "target.json").write_text(text)
     code, report, talk = warm_up(
         daemon, tmp_path, GOOD, "--compile-only", "--target", "target.json"

@@ -5,11 +5,14 @@ The OpenMP runtime is a stand-in that runs the threads one after another and cou
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -93,6 +96,20 @@ class Native:
         self.entry(pointers, sizes, threads)
 
 
+INTRINSICS = "#include <immintrin.h>\n"
+
+
+@cache
+def intrinsics(flags: tuple[str, ...]) -> Path:
+    """A header of the intrinsics beside what `cc` made of it, for these flags: half a compile."""
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder)
+    header = folder / "intrinsics.h"
+    header.write_text(INTRINSICS)
+    subprocess.run(["cc", "-fPIC", "-Wall", *flags, str(header)], check=True, timeout=100)
+    return header
+
+
 def compile_kernel(
     kernel: ir.Kernel, schedule: Schedule, directory: Path, *, at: Target = MACHINE
 ) -> Native:
@@ -106,8 +123,9 @@ def compile_kernel(
     stand_in.write_text(_STAND_IN)
     compiler = shutil.which("cc")
     assert compiler, "these tests need a C compiler"
+    known = ["-include", str(intrinsics(generated.flags))] if INTRINSICS in generated.source else []
     command = [
-        compiler, "-shared", "-fPIC", "-Wall", "-Werror", "-Wno-unused", str(source),
+        compiler, "-shared", "-fPIC", "-Wall", "-Werror", "-Wno-unused", *known, str(source),
         str(stand_in), "-o", str(shared), *generated.flags,
     ]  # fmt: skip
     subprocess.run(command, check=True, timeout=100)
