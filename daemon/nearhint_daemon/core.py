@@ -35,6 +35,7 @@ from nearhint_daemon.placing import Placer
 from nearhint_daemon.programs import LOWER, Programs
 from nearhint_daemon.publishing import Publisher
 from nearhint_daemon.quarantine import Quarantine
+from nearhint_daemon.races import Races
 from nearhint_daemon.refining import Refining
 from nearhint_daemon.regrets import REGRET, Regrets
 from nearhint_daemon.restoring import RESTORE, Restorer
@@ -174,10 +175,10 @@ class Core:
             threads=threads,
         )
         tasks = Tasks(self.programs, self.workshop)
+        races = Races(self.variants, self.workshop, self.quarantine, self.publisher)
         contests = Contests(
             self.variants,
-            self.workshop,
-            self.quarantine,
+            races,
             self.publisher,
             SearchReports(self.store, clock=time.time),
         )
@@ -248,6 +249,7 @@ class Core:
             self.tables,
             self.publisher,
             self.workshop,
+            races,
             clock=time.time,
             default_threads=threads,
             on_judged=self.metrics.regret_judged,
