@@ -58,6 +58,8 @@ VERSION = "0.1.0"
 COMPILE_WORKERS_LIMIT = 8
 USAGE_FLUSH_S = 5.0
 GAUGES_S = 5.0
+RECALLED_TABLES = 256
+"""Tables whose winners are looked up when the daemon starts."""
 IDLE_LOOK_S = 15.0
 LAG_S = 0.25
 
@@ -297,6 +299,7 @@ class Core:
         self.jobs.handle(BANDWIDTH, self.bandwidths.measure)
         self.jobs.handle(REGRET, self.regrets.measure)
         await self.jobs.start()
+        self._spawn("winners", self._recall_winners())
         self._spawn("usage", self._flush_usage())
         self._spawn("traffic", self._watch_traffic())
         self._spawn("gauges", self._set_gauges())
@@ -340,6 +343,14 @@ class Core:
     def _published(self, table: Table, hint: tuple[int, ...] | None) -> None:
         self.metrics.table_published(table, hint)
         self.winners.note(table, hint)
+
+    async def _recall_winners(self) -> None:
+        """What won before the daemon was started again, a Table at a time: others go first."""
+        for key in self.tables.latest(RECALLED_TABLES):
+            table = self.tables.newest(key)
+            if table is not None:
+                self.winners.recall(table)
+            await asyncio.sleep(0)
 
     async def _use_idle_time(self) -> None:
         while True:
