@@ -34,13 +34,21 @@ class Used:
 
 
 @dataclass(slots=True, eq=False)
+class Named:
+    """Sizes that the user named, to be tuned as they are."""
+
+    handle: ProgramHandle
+    sizes: Sizes
+
+
+@dataclass(slots=True, eq=False)
 class FallbackReason:
     """One call or launch that ran the original ops, and why."""
 
     reason: str
 
 
-Note: TypeAlias = Used | FallbackReason
+Note: TypeAlias = Used | Named | FallbackReason
 
 
 class Outbox:
@@ -121,7 +129,7 @@ class ProgramHandle:
         self._ready = threading.Event()
 
     def want(self, sizes: Mapping[str, int]) -> None:
-        """Asks, once, for what serves these sizes to be tuned. Returns at once."""
+        """Asks, once, for the bucket of these sizes to be tuned. Returns at once."""
         key = tuple([sizes[name] for name in self._order])
         if key in self._asked:
             return
@@ -129,6 +137,10 @@ class ProgramHandle:
             self._asked.clear()
         self._asked.add(key)
         self._outbox.put_now(Used(self, key))
+
+    def want_exactly(self, sizes: Mapping[str, int]) -> None:
+        """Asks for these very sizes to be tuned, and no others of their bucket. Returns at once."""
+        self._outbox.put_now(Named(self, tuple([sizes[name] for name in self._order])))
 
     def count(self, sizes_key: Sizes, tiers: Sizes) -> None:
         """Counts one call: sizes in symbol order, launches by tier (T0, T1, T2[, T3])."""

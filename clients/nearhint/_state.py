@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from nearhint._handles import FallbackReason, Outbox, ProgramHandle
+from nearhint._handles import FallbackReason, Named, Outbox, ProgramHandle
 from nearhint._registration import Phase, Registration
 from nearhint._tables import TableCopies
 from nearhint._usage import Usage
@@ -50,6 +50,11 @@ class SessionState:
         for note in self.outbox.take():
             if isinstance(note, FallbackReason):
                 self.usage.reason(note.reason)
+                continue
+            if isinstance(note, Named):
+                named = self.registrations.get(note.handle.program_id)
+                if named is not None:
+                    named.want_exactly(note.sizes)
                 continue
             if note.tiers is not None:
                 self.usage.call(note.handle.program_id, note.sizes, note.tiers)

@@ -13,7 +13,7 @@ from itertools import islice
 from google.protobuf.message import Message
 
 from nearhint import launchers
-from nearhint._registration import Demand, Registration, tuned_buckets
+from nearhint._registration import Demand, Registration, Tuned
 from nearhint.artifacts import ArtifactCache
 from nearhint.counters import Counters
 from nearhint.errors import DaemonUnreachable, DeadlineMissed, InvalidAnswer, NearhintError
@@ -44,7 +44,7 @@ class TableCopies:
     ) -> None:
         self.tables: dict[str, Table] = {}
         self.loaded: dict[ArtifactRef, LoadedKernel] = {}
-        self._tuned: dict[str, frozenset[tuple[str, tuple[int, ...]]]] = {}
+        self._tuned: dict[str, Tuned] = {}
         self.unloadable: dict[ArtifactRef, str] = {}
         self._failures: dict[ArtifactRef, int] = {}
         self._selectors: dict[str, tuple[Table, Selector]] = {}
@@ -70,7 +70,7 @@ class TableCopies:
         if known is not None and (table.generation < known.generation or table == known):
             return None
         self.tables[table.kernel] = table
-        self._tuned[table.kernel] = tuned_buckets(table)
+        self._tuned[table.kernel] = Tuned.of(table)
         return table.kernel
 
     def missing(self, kernels: Iterable[str]) -> Iterator[ArtifactRef]:
@@ -120,12 +120,12 @@ class TableCopies:
                 self.unloadable[ref] = reason
 
     def is_met(self, demand: Demand) -> bool:
-        """Whether the search at the demand's bucket has ended, with its Fallback measured.
+        """Whether the search where the demand is has ended, with its Fallback measured.
 
         What was met stays so where a later Table lets a hint go that traffic left.
         """
-        site = demand.site
-        if (site.fallback, demand.bucket) in self._tuned.get(site.kernel, ()):
+        tuned = self._tuned.get(demand.site.kernel)
+        if tuned is not None and tuned.meets(demand):
             demand.was_met = True
         return demand.was_met
 

@@ -393,6 +393,32 @@ def test_a_kernel_that_differs_from_its_fallback_is_never_timed(tmp_path: Path) 
     asyncio.run(scenario())
 
 
+def test_sizes_that_are_to_be_tuned_as_given_are_not_rounded_to_their_bucket(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            registered = await daemon.client.register(chain(1))
+            answer = await daemon.client.kernels.EnsureKernels(
+                kernel_service_pb2.EnsureKernelsRequest(
+                    program_id=registered.program_id,
+                    target_id=registered.target_id,
+                    hints=[convert.size_hint_to_proto({"s0": 1000})],
+                    as_given=True,
+                ),
+                timeout=20,
+            )
+            assert (await daemon.client.finished(answer.operation.id)).failed == 0
+            await daemon.client.tuned(registered, 600)
+            (table,) = await daemon.client.tables_of(registered)
+            assert [(tuple(row.dims), row.tier) for row in table.hints] == [
+                ((512,), 2),
+                ((1000,), 2),
+            ]
+
+    asyncio.run(scenario())
+
+
 def test_a_table_keeps_the_most_used_hints(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path, measure_memory_bytes=2**50) as daemon:

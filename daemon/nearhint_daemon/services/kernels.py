@@ -25,6 +25,7 @@ from nearhint_proto import convert
 from nearhint_proto.v1 import kernel_service_pb2 as pb
 from nearhint_proto.v1 import kernel_service_pb2_grpc, program_pb2
 from nearhint_rules.errors import RulesError
+from nearhint_rules.hints import bucket
 from nearhint_rules.selection import FALLBACK, Selection
 from nearhint_rules.table import Table
 
@@ -116,6 +117,7 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
                 threads=request.threads,
                 priority=priority,
                 client=client_id,
+                place=tuple if request.as_given else bucket,
             )
         else:
             specs = await self._core.ladders.jobs_for(

@@ -223,6 +223,7 @@ class EnsureKernelsRequest(_message.Message):
     EFFORT_FIELD_NUMBER: _builtins.int
     BUDGET_S_FIELD_NUMBER: _builtins.int
     COMPILE_ONLY_FIELD_NUMBER: _builtins.int
+    AS_GIVEN_FIELD_NUMBER: _builtins.int
     program_id: _builtins.str
     """The Program."""
     target_id: _builtins.str
@@ -245,6 +246,8 @@ class EnsureKernelsRequest(_message.Message):
     """Compile the candidates and keep them; verify and measure nothing. The Target's device need not
     be one of this daemon's.
     """
+    as_given: _builtins.bool
+    """The sizes of `hints` are tuned as they are; else in the middle of their buckets."""
     @_builtins.property
     def kernels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The Kernels; empty: all of the Program's."""
@@ -267,10 +270,11 @@ class EnsureKernelsRequest(_message.Message):
         effort: Global___Effort.ValueType = ...,
         budget_s: _builtins.float | None = ...,
         compile_only: _builtins.bool = ...,
+        as_given: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_budget_s", b"_budget_s", "budget_s", b"budget_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_budget_s", b"_budget_s", "budget_s", b"budget_s", "client_id", b"client_id", "compile_only", b"compile_only", "effort", b"effort", "hints", b"hints", "kernels", b"kernels", "namespace", b"namespace", "priority", b"priority", "program_id", b"program_id", "target_id", b"target_id", "threads", b"threads"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_budget_s", b"_budget_s", "as_given", b"as_given", "budget_s", b"budget_s", "client_id", b"client_id", "compile_only", b"compile_only", "effort", b"effort", "hints", b"hints", "kernels", b"kernels", "namespace", b"namespace", "priority", b"priority", "program_id", b"program_id", "target_id", b"target_id", "threads", b"threads"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__budget_s: _TypeAlias = _typing.Literal["budget_s"]  # noqa: Y015
     _WhichOneofArgType__budget_s: _TypeAlias = _typing.Literal["_budget_s", b"_budget_s"]  # noqa: Y015

@@ -107,6 +107,36 @@ def test_a_bucket_is_asked_for_once_however_often_it_is_met(
     assert [request.hints[0].dims[0].value for request in requests] == [500, 4000]
 
 
+def test_named_sizes_are_asked_for_as_they_are_and_not_by_their_bucket(
+    daemon: FakeDaemon, loaded: list[bytes]
+) -> None:
+    serve(daemon, 64)
+    handle = open_session(daemon).register(doubling.program())
+    handle.wait_ready(5)
+    handle.want_exactly({"s0": 1000})
+    (first,) = daemon.wait_asked("EnsureKernels")
+    assert first.as_given
+    handle.want({"s0": 900})  # the named sizes are in its bucket
+    handle.want({"s0": 4000})
+    requests = daemon.wait_asked("EnsureKernels", times=2)
+    assert [request.hints[0].dims[0].value for request in requests] == [1000, 4000]
+    assert not requests[1].as_given
+
+
+def test_named_sizes_are_settled_by_their_own_hint_and_by_no_other_of_the_bucket(
+    daemon: FakeDaemon, loaded: list[bytes], eventually: Eventually
+) -> None:
+    serve(daemon, 1024)
+    handle = open_session(daemon).register(doubling.program())
+    handle.wait_ready(5)
+    handle.want_exactly({"s0": 1000})
+    daemon.wait_asked("EnsureKernels")
+    assert nearhint.settle(timeout_s=0.1).pending == (doubling.KERNEL,)
+    daemon.publish(doubling.table(1000, 1024))
+    report = nearhint.settle(timeout_s=10)
+    assert (report.settled, report.at_t2) == (True, (doubling.KERNEL,))
+
+
 def test_a_hint_that_the_daemon_lets_go_is_neither_waited_for_nor_asked_for(
     daemon: FakeDaemon, loaded: list[bytes], eventually: Eventually
 ) -> None:
