@@ -98,6 +98,10 @@ class Registration:
     named_buckets: set[DemandKey] = field(default_factory=set["DemandKey"])
     is_stale: bool = True
     """The handle's snapshot is older than what the engine has."""
+    is_urgent: bool = False
+    """And it serves what should not be served any more."""
+    is_called: bool = False
+    """Calls were noticed since the snapshot was made."""
 
     @property
     def name(self) -> str:
@@ -125,7 +129,7 @@ class Registration:
                 self._demand_named(sizes)
             for sizes in self.used:
                 self._demand(sizes)
-            self.is_stale = True
+            self.is_stale = self.is_urgent = True
 
     def restart(self) -> None:
         """Another daemon, or the same one started again: register anew, ask anew."""

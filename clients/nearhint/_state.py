@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from nearhint._handles import FallbackReason, Named, Outbox, ProgramHandle
@@ -12,10 +12,19 @@ from nearhint._usage import Usage
 from nearhint._watch import Watch
 from nearhint_rules.target import Device
 
+BIND_SHARE = 0.005
+"""The share of the time in which Tables are worked through while calls are made: it takes the
+interpreter from them, for milliseconds a Table."""
+SERVING_S = 2.0
+"""So long after the last call that was noticed others are expected."""
+
 
 @dataclass(slots=True, eq=False)
 class SessionState:
-    """Only the engine's thread changes it; others may count what is in it."""
+    """Only the engine's thread changes it; others may count what is in it.
+
+    `is_awaited`: somebody waits for what is new, however much it disturbs calls.
+    """
 
     device: Device
     copies: TableCopies
@@ -28,6 +37,9 @@ class SessionState:
     registrations: dict[str, Registration] = field(default_factory=dict[str, Registration])
     usage: Usage = field(default_factory=Usage)
     report_due_s: float = 0.0
+    called_at_s: float = float("-inf")
+    bind_due_s: float = 0.0
+    is_awaited: bool = False
 
     def alive(self) -> Iterator[tuple[Registration, ProgramHandle]]:
         """Registrations whose handles are still held by someone; the others are dropped."""
@@ -45,7 +57,7 @@ class SessionState:
             found.update(registration.kernels())
         return found
 
-    def take_notes(self) -> None:
+    def take_notes(self, now_s: float) -> None:
         """Adds up what the model's threads left in the outbox."""
         for note in self.outbox.take():
             if isinstance(note, FallbackReason):
@@ -58,26 +70,52 @@ class SessionState:
                 continue
             if note.tiers is not None:
                 self.usage.call(note.handle.program_id, note.sizes, note.tiers)
+                self.called_at_s = now_s
             registration = self.registrations.get(note.handle.program_id)
             if registration is not None:
                 registration.use(note.sizes)
+                registration.is_called |= note.tiers is not None
 
-    def mark_stale(self, kernels: Iterable[str]) -> None:
-        """The Snapshots of Programs with these Kernels are to be made anew."""
+    def mark_stale(self, kernels: Iterable[str], *, withdrawn: Collection[str] = ()) -> None:
+        """The Snapshots of Programs with these Kernels are to be made anew.
+
+        At once for those `withdrawn`: what they serve should not be served any more.
+        """
         changed = set(kernels)
         if not changed:
             return
         for registration in self.registrations.values():
-            if not changed.isdisjoint(registration.kernels()):
-                registration.is_stale = True
+            own = registration.kernels()
+            registration.is_stale |= not changed.isdisjoint(own)
+            registration.is_urgent |= any(kernel in own for kernel in withdrawn)
 
-    def refresh(self) -> None:
-        """Makes the Snapshots that are stale, and swaps each in with one assignment."""
-        for registration, handle in self.alive():
-            if not registration.is_stale or registration.plan is None:
+    def refresh(self, clock: Callable[[], float]) -> None:
+        """Makes the Snapshots that are stale, and swaps each in with one assignment.
+
+        While calls are made, that is spread out: those that are called come first, and the Tables
+        that come meanwhile are worked through once, as they are then.
+        """
+        stale = [each for each in self.alive() if each[0].is_stale and each[0].plan is not None]
+        for registration, handle in sorted(stale, key=lambda each: not each[0].is_called):
+            started_s = clock()
+            if self._can_wait(registration, handle) and started_s < self.bind_due_s:
                 continue
             handle.snapshot = self.copies.snapshot(registration)
-            registration.is_stale = False
+            registration.is_stale = registration.is_urgent = registration.is_called = False
+            ended_s = clock()
+            if ended_s - self.called_at_s < SERVING_S:
+                self.bind_due_s = ended_s + (ended_s - started_s) * (1.0 / BIND_SHARE - 1.0)
+
+    def refresh_due_s(self) -> float:
+        """When there are Snapshots to make that have waited for their turn."""
+        is_stale = any(
+            each.is_stale and each.plan is not None for each in self.registrations.values()
+        )
+        return self.bind_due_s if is_stale else float("inf")
+
+    def _can_wait(self, registration: Registration, handle: ProgramHandle) -> bool:
+        """Whether there is something to serve from meanwhile, and nothing against it."""
+        return not (handle.snapshot is None or registration.is_urgent or self.is_awaited)
 
     def answer_waiters(self) -> None:
         """Tells `wait_ready` what is known by now."""

@@ -164,7 +164,7 @@ class Tuning:
     def _conclude(self, operation: operation_service_pb2.Operation, demands: list[Demand]) -> None:
         """An operation has ended: what it did not bring will not come."""
         self._get_tables({demand.site.kernel for demand in demands})
-        self._state.refresh()
+        self._state.refresh(self._clock)
         copies = self._state.copies
         for demand in demands:
             if copies.is_met(demand):

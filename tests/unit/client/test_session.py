@@ -175,6 +175,26 @@ def test_a_pushed_table_becomes_a_new_snapshot_and_the_old_one_stays(
     assert before.memo == {"runner": "mine"}
 
 
+def test_a_table_in_which_only_the_generation_changed_is_not_worked_through_again(
+    daemon: FakeDaemon, loaded: list[bytes], eventually: Eventually
+) -> None:
+    serve(daemon, 64)
+    handle = open_session(daemon).register(doubling.program())
+    handle.wait_ready(5)
+    before = handle.snapshot
+    assert before is not None
+    daemon.publish(doubling.table(64, generation=before.generation + 1))
+    eventually(lambda: handle.snapshot is not before)
+    after = handle.snapshot
+    assert after is not None
+    assert after.generation == before.generation + 1
+    assert after.selectors[0] is before.selectors[0]
+    daemon.publish(doubling.table(64, generation=before.generation + 2, kernel_ns=90))
+    eventually(lambda: handle.snapshot is not after)
+    assert handle.snapshot is not None
+    assert handle.snapshot.selectors[0] is not before.selectors[0]
+
+
 def test_settle_waits_for_the_buckets_that_were_used(
     daemon: FakeDaemon, loaded: list[bytes]
 ) -> None:
