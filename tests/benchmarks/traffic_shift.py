@@ -1,0 +1,621 @@
+"""Traffic whose mix of sizes changes: what tuning for the new mix costs the calls, and brings them.
+
+    python -m tests.benchmarks.traffic_shift [--device cpu|cuda] [--calls N] [--blocks N]
+                                             [--seed N] [--budget-s N] [--json FILE]
+
+A model of two layers (norm, gated product, residual) is served from a seeded log: hot sizes and a
+tail. Its Kernels are tuned for the first mix; then the second comes, in pairs of blocks of the same
+requests, once with tuning forbidden (`never`, and the workers at rest) and once allowed (`always`
+on a CPU, `idle` on a GPU). Each call is timed by itself, to the end of the device's work.
+
+On a CPU the model has one thread, and with all of its process one core; the daemon and its workers
+have another. On a GPU requests come in bursts, with gaps between them, since `idle` waits for one.
+
+What serves the hot sizes is noted after each pair, with the device's time that the daemon has used
+by then. In the end everything that may run at these sizes is timed in one contest each, and regret
+is what was served then against the fastest. Where nothing is left to be learnt before the last
+pair, further sizes are asked for, so that tuning goes on in every block in which it is allowed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+import urllib.request
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import psutil
+import torch
+from prometheus_client.parser import text_string_to_metric_families
+from tests.benchmarks import sweep_report
+from tests.benchmarks.compiled_call import Call, noting
+from tests.benchmarks.serving import Serving, conditions_of
+from tests.benchmarks.sweep_report import Bar, say
+from tests.benchmarks.traffic_log import Log, Mix, log_of
+from torch import Tensor
+from torch.nn import functional
+
+from nearhint.connection import Connection
+from nearhint.session import counters
+from nearhint_proto import convert
+from nearhint_proto.v1 import admin_service_pb2 as admin
+from nearhint_proto.v1 import kernel_service_pb2, operation_service_pb2
+from nearhint_rules import expr as ex
+from nearhint_rules.plan import Launch
+from nearhint_rules.regret import percentile, regret
+from nearhint_rules.selection import FALLBACK
+
+REGRET_BAR = 0.025
+DEVICE_BAR_S = 120.0
+P99_BARS = {"cpu": 1.15, "cuda": 1.1}
+DEVICE_PHASES = ("check", "verify", "bench", "copy")
+QUIET_S = 0.3
+QUIET_SHARE = 0.05
+QUIET_LIMIT_S = 15.0
+WARM_CALLS = 20
+FIRST_S = 90.0
+CONTEST_S = 60.0
+FILLER_SIZES = 4
+NEVER_S = 1e9
+"""What stands for a time that did not come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is served on a device, and how its requests come."""
+
+    device: str
+    name: str
+    dtype: torch.dtype
+    width: int
+    inner: int
+    first: Mix
+    second: Mix
+    allowed: admin.DevicePolicy.ValueType
+    burst: int
+    gap_s: float
+
+
+SETTINGS = {
+    "cpu": Setting(
+        "cpu",
+        "cpu",
+        torch.float32,
+        256,
+        256,
+        Mix((24, 40, 56, 31, 48), (8, 96)),
+        Mix((200, 300, 136, 264, 180), (96, 400)),
+        admin.DEVICE_POLICY_ALWAYS,
+        0,
+        0.0,
+    ),
+    "cuda": Setting(
+        "cuda",
+        "cuda:0",
+        torch.bfloat16,
+        2048,
+        5504,
+        Mix((64, 96, 160, 120, 200), (16, 400)),
+        Mix((3000, 4096, 1500, 2500, 6000), (1000, 8000)),
+        admin.DEVICE_POLICY_IDLE,
+        250,
+        2.5,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """One layer's."""
+
+    norm: Tensor
+    gate: Tensor
+    up: Tensor
+    down: Tensor
+
+    @staticmethod
+    def of(setting: Setting, generator: torch.Generator) -> Weights:
+        """Small random ones."""
+
+        def made(*shape: int) -> Tensor:
+            return (torch.randn(*shape, generator=generator) * 0.05).to(
+                setting.device, setting.dtype
+            )
+
+        width, inner = setting.width, setting.inner
+        return Weights(made(width), made(inner, width), made(inner, width), made(width, inner))
+
+
+def layer(x: Tensor, norm: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    """A norm, a gated product of two projections, and the residual."""
+    wide = x.float()
+    scaled = (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6)).to(x.dtype) * norm
+    hidden = functional.silu(functional.linear(scaled, gate)) * functional.linear(scaled, up)
+    return x + functional.linear(hidden, down)
+
+
+def model(x: Tensor, *weights: Tensor) -> Tensor:
+    """Two layers, and a softmax over the features."""
+    for start in range(0, len(weights), 4):
+        x = layer(x, *weights[start : start + 4])
+    return torch.softmax(x.float(), -1).to(x.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What served the hot sizes when the device had been used for so long."""
+
+    after_pair: int
+    device_s: float
+    wall_s: float
+    answers: Mapping[tuple[str, tuple[int, ...]], str]
+    """By Kernel and its sizes: a Variant's identity, or the Fallback's."""
+
+
+@dataclass
+class Block:
+    """One block of calls."""
+
+    is_tuning: bool
+    seconds: list[float] = field(default_factory=list[float])
+    device_s: float = 0.0
+    workers_cpu_s: float = 0.0
+
+
+class Daemon:
+    """The benchmark's daemon, seen from outside."""
+
+    def __init__(self, serving: Serving) -> None:
+        self._daemon = serving._daemon
+        self._connection: Connection = self._daemon.connect()
+        self._metrics = f"http://{self._connection.get_status().metrics_address}/metrics"
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._connection.close()
+
+    def device_s(self) -> float:
+        """Seconds that jobs have had the device for."""
+        with urllib.request.urlopen(self._metrics, timeout=10) as answer:
+            text = answer.read().decode()
+        return sum(
+            sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name == "nearhint_worker_job_seconds_sum"
+            and sample.labels["phase"] in DEVICE_PHASES
+        )
+
+    def workers_cpu_s(self) -> float:
+        """Seconds of CPU time that the workers of now, and their children, have used."""
+        process = self._daemon._process
+        assert process is not None
+        used = 0.0
+        for child in psutil.Process(process.pid).children(recursive=True):
+            try:
+                times = child.cpu_times()
+            except psutil.NoSuchProcess:
+                continue
+            used += times.user + times.system
+        return used
+
+    def allow(self, device: str, policy: admin.DevicePolicy.ValueType) -> None:
+        """Sets the device's policy."""
+        self._daemon.set_policy(device, policy)
+
+    def forbid(self, device: str) -> bool:
+        """Forbids the device; whether the workers came to rest."""
+        self._daemon.set_policy(device, admin.DEVICE_POLICY_NEVER)
+        end_s = time.monotonic() + QUIET_LIMIT_S
+        while time.monotonic() < end_s:
+            before = self.workers_cpu_s()
+            time.sleep(QUIET_S)
+            if self.workers_cpu_s() - before < QUIET_SHARE * QUIET_S:
+                return True
+        return False
+
+    def is_idle(self) -> bool:
+        """Whether nothing is queued or running."""
+        status = self._connection.get_status()
+        return not status.running_jobs and not any(status.queued_jobs.values())
+
+    def ask(self, call: Call, target: str, sizes: Iterable[Mapping[str, int]]) -> None:
+        """Asks for a Program's Kernels at these very sizes, with all effort."""
+        self._connection.ensure_kernels(
+            kernel_service_pb2.EnsureKernelsRequest(
+                program_id=call.handle.program_id,
+                target_id=target,
+                hints=[convert.size_hint_to_proto(each) for each in sizes],
+                threads=call.handle.threads,
+                priority=kernel_service_pb2.PRIORITY_WARM_UP,
+                effort=kernel_service_pb2.EFFORT_MAX,
+                as_given=True,
+            )
+        )
+
+    def contest(self, kernel: str, symbols: Sequence[str], at: Iterable[tuple[int, ...]]) -> None:
+        """Has everything that may run at a Kernel's sizes timed."""
+        request = admin.MeasureRegretRequest(
+            kernel=kernel,
+            at=[convert.size_hint_to_proto(dict(zip(symbols, dims, strict=True))) for dims in at],
+        )
+        operation = self._connection.measure_regret(request).operation
+        end_s = time.monotonic() + CONTEST_S
+        while operation.state == operation_service_pb2.OPERATION_STATE_RUNNING:
+            if time.monotonic() > end_s:
+                raise TimeoutError(f"the contests of {kernel[:12]} took more than {CONTEST_S:g} s")
+            time.sleep(0.1)
+            operation = self._connection.get_operation(operation.id)
+
+    def timings(self, kernel: str) -> dict[tuple[tuple[int, ...], str], float]:
+        """The newest median of what was timed of a Kernel, in seconds, by sizes and identity."""
+        found = self._connection.explain_kernel(admin.ExplainKernelRequest(kernel=kernel))
+        newest = sorted(found.measurements, key=lambda each: each.measured_at_s)
+        return {(tuple(each.dims), each.subject): each.timing.median_ns / 1e9 for each in newest}
+
+
+class Bench:
+    """One run: the model, its capture, the daemon, and what was found."""
+
+    def __init__(self, setting: Setting, serving: Serving, *, seed: int, end_s: float) -> None:
+        self.setting = setting
+        self.serving = serving
+        self.daemon = Daemon(serving)
+        self.end_s = end_s
+        self.blocks: list[Block] = []
+        self.served: list[Served] = []
+        self.waits = 0
+        self.captures = 0
+        self.fillers = 0
+        self.chance = Random(seed)
+        generator = torch.Generator().manual_seed(seed)
+        layers = [Weights.of(setting, generator) for _ in range(2)]
+        self._weights = [each for one in layers for each in (one.norm, one.gate, one.up, one.down)]
+        rows = max(*setting.first.tail, *setting.second.tail)
+        self._inputs = torch.randn(rows, setting.width, generator=generator).to(
+            setting.device, setting.dtype
+        )
+        self._calls, self._function = noting(model, dynamic=True)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time is up."""
+        return time.monotonic() > self.end_s
+
+    def call(self, rows: int) -> float:
+        """One request, to its end; in seconds."""
+        x = self._inputs[:rows]
+        started = time.perf_counter()
+        self._function(x, *self._weights)
+        if self.setting.device == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - started
+
+    def capture(self, sizes: Sequence[int]) -> Call:
+        """The capture that serves all of these sizes."""
+        for rows in sizes:
+            torch._dynamo.mark_dynamic(self._inputs[:rows], 0)
+            self.call(rows)
+        (call,) = self._calls
+        return call
+
+    def settle(self, sizes: Sequence[int]) -> None:
+        """Tunes for sizes, and waits for it."""
+        self.daemon.allow(self.setting.name, admin.DEVICE_POLICY_ALWAYS)
+        for rows in sizes:
+            self.call(rows)
+        if not self.serving.settle(timeout_s=FIRST_S).settled:
+            say(f"the first mix is not settled after {FIRST_S:g} s")
+        self.serving.finish(timeout_s=FIRST_S)
+
+    def block(self, requests: Sequence[int], *, is_tuning: bool) -> Block:
+        """Serves requests, each timed by itself; what they wait for is counted."""
+        setting = self.setting
+        if is_tuning:
+            self.daemon.allow(setting.name, setting.allowed)
+        elif not self.daemon.forbid(setting.name):
+            say("the workers did not come to rest")
+        for rows in requests[:WARM_CALLS]:
+            self.call(rows)
+        made = Block(is_tuning)
+        device_s, cpu_s = self.daemon.device_s(), self.daemon.workers_cpu_s()
+        waits, captures = counters.on_this_thread(), len(self._calls)
+        for number, rows in enumerate(requests):
+            if setting.burst and number % setting.burst == 0:
+                time.sleep(setting.gap_s)
+            made.seconds.append(self.call(rows))
+        after = counters.on_this_thread()
+        self.waits += sum(after) - sum(waits)
+        self.captures += len(self._calls) - captures
+        made.device_s = self.daemon.device_s() - device_s
+        made.workers_cpu_s = max(0.0, self.daemon.workers_cpu_s() - cpu_s)
+        self.blocks.append(made)
+        return made
+
+    def note(self, call: Call, pair: int, *, since_s: float) -> None:
+        """What serves the hot sizes now."""
+        snapshot = call.handle.snapshot
+        assert snapshot is not None
+        answers: dict[tuple[str, tuple[int, ...]], str] = {}
+        for place, step, dims in launches(call, self.setting.second.hot):
+            selection = snapshot.choose(place, dims).selection
+            table = snapshot.tables.get(step.kernel)
+            is_variant = table is not None and selection.variant != FALLBACK
+            answers[step.kernel, dims] = (
+                table.variants[selection.variant].id
+                if table is not None and is_variant
+                else step.fallback
+            )
+        spent_s = self.daemon.device_s()
+        self.served.append(Served(pair, spent_s, time.monotonic() - since_s, answers))
+
+    def fill(self, call: Call, pair: int) -> None:
+        """Asks for sizes that nobody has asked for yet, where nothing is left to be learnt."""
+        if not self.daemon.is_idle():
+            return
+        low, high = self.setting.second.tail
+        sizes = sorted(
+            {round(low + (high - low) * (pair * 7 + step * 13 % 97) / 140) for step in range(4)}
+        )
+        self.fillers += 1
+        snapshot = call.handle.snapshot
+        assert snapshot is not None
+        target = next(iter(snapshot.tables.values())).target
+        self.daemon.ask(call, target, [sizes_of(call, rows) for rows in sorted(sizes)])
+
+
+def sizes_of(call: Call, rows: int) -> dict[str, int]:
+    """The Program's sizes at so many rows."""
+    return {symbol.name: rows for symbol in call.handle.program.symbols}
+
+
+def launches(call: Call, rows: Iterable[int]) -> list[tuple[int, Launch, tuple[int, ...]]]:
+    """Place, step and sizes of each launch of a capture at numbers of rows."""
+    snapshot = call.handle.snapshot
+    assert snapshot is not None
+    return [
+        (place, step, tuple(ex.evaluate(dim, sizes_of(call, each)) for dim in step.dims))
+        for each in rows
+        for place, step in enumerate(snapshot.plan.steps)
+        if isinstance(step, Launch)
+    ]
+
+
+def run(setting: Setting, log: Log, *, seed: int, budget_s: float) -> dict[str, Any]:
+    """The whole of it; the report."""
+    end_s = time.monotonic() + budget_s
+    core = min(os.sched_getaffinity(0))
+    with torch.no_grad(), placed(setting), Serving(setting.name) as serving:
+        pin_here(setting, core)
+        bench = Bench(setting, serving, seed=seed, end_s=end_s)
+        call = bench.capture(setting.first.hot[:2])
+        bench.settle(setting.first.hot)
+        say(f"the first mix is tuned, in {bench.daemon.device_s():.1f} s of the device's time")
+        for rows in log.before:
+            bench.call(rows)
+        started_s, spent_s = time.monotonic(), bench.daemon.device_s()
+        for pair, requests in enumerate(log.after):
+            if bench.is_over:
+                say(f"out of time after {pair} pairs")
+                break
+            if pair == 0:
+                bench.daemon.forbid(setting.name)
+                bench.note(call, pair, since_s=started_s)
+            if pair > 1:
+                bench.fill(call, pair)
+            without = bench.block(requests, is_tuning=False)
+            beside = bench.block(requests, is_tuning=True)
+            bench.note(call, pair + 1, since_s=started_s)
+            say(line_of(pair, without, beside))
+        found = judged(bench, call)
+        report = report_of(bench, found, spent_s=spent_s)
+        bench.daemon.close()
+    return report
+
+
+def line_of(pair: int, without: Block, beside: Block) -> str:
+    """One pair, for people."""
+    p50, p99 = (
+        [percentile(block.seconds, share) * 1e3 for block in (without, beside)]
+        for share in (0.5, 0.99)
+    )
+    return (
+        f"pair {pair + 1}: p50 {p50[0]:.3f} / {p50[1]:.3f} ms, p99 {p99[0]:.3f} / {p99[1]:.3f} ms"
+        f" without / with tuning; {beside.device_s:.2f} s of the device,"
+        f" {beside.workers_cpu_s:.2f} s of workers' CPU time"
+    )
+
+
+def judged(bench: Bench, call: Call) -> list[dict[str, Any]]:
+    """Regret of what served after each pair: against the fastest, in one contest a size."""
+    bench.daemon.allow(bench.setting.name, admin.DEVICE_POLICY_ALWAYS)
+    bench.serving.finish(timeout_s=max(1.0, bench.end_s - time.monotonic()))
+    shares = bench.setting.second.shares()
+    weights: dict[tuple[str, tuple[int, ...]], float] = {}
+    fallbacks: dict[str, str] = {}
+    for rows, share in shares.items():
+        for _, step, dims in launches(call, [rows]):
+            weights[step.kernel, dims] = share
+            fallbacks[step.kernel] = step.fallback
+    snapshot = call.handle.snapshot
+    assert snapshot is not None
+    timings: dict[tuple[str, tuple[int, ...]], dict[str, float]] = {}
+    for kernel in fallbacks:
+        at = [dims for name, dims in weights if name == kernel]
+        bench.daemon.contest(kernel, snapshot.tables[kernel].symbols, at)
+        for (dims, subject), seconds in bench.daemon.timings(kernel).items():
+            if (kernel, dims) in weights:
+                timings.setdefault((kernel, dims), {})[subject] = seconds
+    return [row_of(served, weights, timings) for served in bench.served]
+
+
+def row_of(
+    served: Served,
+    weights: Mapping[tuple[str, tuple[int, ...]], float],
+    timings: Mapping[tuple[str, tuple[int, ...]], Mapping[str, float]],
+) -> dict[str, Any]:
+    """The regret of what served at one time, weighted by how often each size is met."""
+    regrets: list[tuple[float, float]] = []
+    for key, weight in weights.items():
+        known = timings.get(key, {})
+        answer = known.get(served.answers[key])
+        if answer is not None:
+            best = min(known.values())
+            regrets.append((weight, regret(round(answer * 1e9), round(best * 1e9))))
+    total = sum(weight for weight, _ in regrets)
+    return {
+        "after_pair": served.after_pair,
+        "device_s": served.device_s,
+        "wall_s": served.wall_s,
+        "mean_regret": sum(weight * each for weight, each in regrets) / total if total else None,
+        "worst_regret": max((each for _, each in regrets), default=None),
+        "points": len(regrets),
+        "not_timed": len(weights) - len(regrets),
+    }
+
+
+def report_of(
+    bench: Bench, judgements: Sequence[dict[str, Any]], *, spent_s: float
+) -> dict[str, Any]:
+    """Latencies of both kinds of blocks, regrets, counts, and the bars."""
+    kind = bench.setting.device
+    calls = {
+        name: [
+            each for block in bench.blocks if block.is_tuning is is_tuning for each in block.seconds
+        ]
+        for name, is_tuning in (("without", False), ("with", True))
+    }
+    latencies = {
+        name: {
+            "calls": len(seconds),
+            "p50_ms": percentile(seconds, 0.5) * 1e3,
+            "p99_ms": percentile(seconds, 0.99) * 1e3,
+            "worst_ms": max(seconds) * 1e3,
+        }
+        for name, seconds in calls.items()
+    }
+    ratios = {
+        name: latencies["with"][name] / latencies["without"][name] for name in ("p50_ms", "p99_ms")
+    }
+    back_s = next(
+        (
+            row["device_s"] - spent_s
+            for row in judgements
+            if row["mean_regret"] is not None and row["mean_regret"] <= REGRET_BAR
+        ),
+        NEVER_S,
+    )
+    last = judgements[-1]["mean_regret"] if judgements else None
+    bars = [
+        Bar("p99 with tuning over without", ratios["p99_ms"], P99_BARS[kind], is_ceiling=True,
+            points=len(calls["with"])),
+        Bar("mean regret at the end", 1.0 if last is None else last, REGRET_BAR, is_ceiling=True),
+        Bar("device seconds until regret is back", back_s, DEVICE_BAR_S, is_ceiling=True),
+        Bar("calls that waited or captured", bench.waits + bench.captures, 0, is_ceiling=True),
+    ]  # fmt: skip
+    return {
+        "device": kind,
+        "latencies": latencies,
+        "ratios": ratios,
+        "regrets": list(judgements),
+        "waited": bench.waits,
+        "captures": bench.captures,
+        "fillers": bench.fillers,
+        "blocks": [
+            {
+                "is_tuning": block.is_tuning,
+                "calls": len(block.seconds),
+                "p50_ms": percentile(block.seconds, 0.5) * 1e3,
+                "p99_ms": percentile(block.seconds, 0.99) * 1e3,
+                "device_s": block.device_s,
+                "workers_cpu_s": block.workers_cpu_s,
+            }
+            for block in bench.blocks
+        ],
+        "bars": sweep_report.as_rows(bars),
+        "lines": [bar.line() for bar in bars],
+    }
+
+
+@contextmanager
+def placed(setting: Setting) -> Generator[None, None, None]:
+    """On a CPU: what is started inside, before `pin_here`, runs on a core of its own."""
+    cores = sorted(os.sched_getaffinity(0))
+    if setting.device == "cpu":
+        if len(cores) < 2:
+            sys.exit("two cores are needed: one for the model, one for the workers")
+        os.sched_setaffinity(0, {cores[1]})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+def pin_here(setting: Setting, core: int) -> None:
+    """On a CPU: this process, with one thread, on another core than the daemon."""
+    if setting.device == "cpu":
+        os.sched_setaffinity(0, {core})
+        torch.set_num_threads(1)
+
+
+def text_of(report: Mapping[str, Any]) -> str:
+    """The report for people."""
+    lines = [f"{'':10} {'calls':>7} {'p50 ms':>9} {'p99 ms':>9} {'worst ms':>9}"]
+    for name, row in report["latencies"].items():
+        lines.append(
+            f"{name:10} {row['calls']:7} {row['p50_ms']:9.3f} {row['p99_ms']:9.3f}"
+            f" {row['worst_ms']:9.3f}"
+        )
+    lines.append(f"{'pair':>4} {'device s':>9} {'wall s':>7} {'mean regret':>12} {'worst':>8}")
+    for row in report["regrets"]:
+        mean, worst = row["mean_regret"], row["worst_regret"]
+        lines.append(
+            f"{row['after_pair']:4} {row['device_s']:9.2f} {row['wall_s']:7.1f}"
+            f" {100 * mean:10.2f} % {100 * worst:6.1f} %"
+            if mean is not None
+            else f"{row['after_pair']:4} nothing was timed"
+        )
+    return "\n".join((*lines, *report["lines"]))
+
+
+def main() -> None:
+    """Command line; see the module's docstring."""
+    parser = argparse.ArgumentParser(description="what tuning for a new mix costs and brings")
+    parser.add_argument("--device", choices=tuple(SETTINGS), default="cpu")
+    parser.add_argument("--calls", type=int, default=350, help="calls a block")
+    parser.add_argument("--blocks", type=int, default=6, help="pairs of blocks")
+    parser.add_argument("--seed", type=int, default=20261122)
+    parser.add_argument("--budget-s", type=float, default=240.0, help="begin nothing after so long")
+    parser.add_argument("--json", type=Path, help="write the report to this file")
+    options = parser.parse_args()
+    setting = SETTINGS[options.device]
+    if setting.device == "cuda" and not torch.cuda.is_available():
+        sys.exit("there is no CUDA device")
+    log = log_of(
+        setting.first,
+        setting.second,
+        calls=options.calls,
+        blocks=options.blocks,
+        seed=options.seed,
+    )
+    command = (
+        f"python -m tests.benchmarks.traffic_shift --device {options.device}"
+        f" --calls {options.calls} --blocks {options.blocks} --seed {options.seed}"
+    )
+    report = {
+        "conditions": conditions_of(command, device=setting.device),
+        **run(setting, log, seed=options.seed, budget_s=options.budget_s),
+    }
+    sweep_report.write(report, options.json)
+    sys.stdout.write(text_of(report) + "\n")
+
+
+if __name__ == "__main__":
+    main()
