@@ -23,7 +23,7 @@ from nearhint_daemon.errors import HintTooLarge, HintUnreachable, NoVariant
 from nearhint_daemon.jobs import JobQueue, JobSpec
 from nearhint_daemon.lowered import dims_at
 from nearhint_daemon.lowering_checks import LoweringChecks
-from nearhint_daemon.matrix import shared
+from nearhint_daemon.matrix import FEW, shared
 from nearhint_daemon.programs import ProgramKey, Programs
 from nearhint_daemon.publishing import Publisher
 from nearhint_daemon.search_reports import of_pruned
@@ -250,7 +250,8 @@ class Tuner:
         async with self._contests.hint(task):
             found, table = self._row(task), self._table(task)
             await self._contests.reports.keep(task, of_pruned(listed.pruned))
-            near = sorted(shared(table, task.dims))
+            is_quick = effort == Effort.QUICK
+            near = sorted(shared(table, task.dims, few=1 if is_quick else FEW))
             wanted = dict.fromkeys(
                 (
                     table.variants[table.default].schedule,
@@ -264,7 +265,7 @@ class Tuner:
                 ready = await self._rest(task, table, ready)
                 if not ready:
                     return
-            care = SOON if effort == Effort.QUICK else THOROUGH
+            care = SOON if is_quick else THOROUGH
             await self._contests.hold(task, ready, tier=2, care=care)
 
     def _transferred(self, task: Task, table: Table) -> tuple[str, ...]:

@@ -410,8 +410,9 @@ def run(setting: Setting, log: Log, *, seed: int, budget_s: float) -> dict[str, 
                 bench.note(call, pair, since_s=started_s)
             if pair > 1:
                 bench.fill(call, pair)
-            without = bench.block(requests, is_tuning=False)
-            beside = bench.block(requests, is_tuning=True)
+            is_first = pair % 2 == 1  # so that no kind always comes after the other
+            made = [bench.block(requests, is_tuning=each) for each in (is_first, not is_first)]
+            without, beside = sorted(made, key=lambda block: block.is_tuning)
             bench.note(call, pair + 1, since_s=started_s)
             say(line_of(pair, without, beside))
         found = judged(bench, call)
