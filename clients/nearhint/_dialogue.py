@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from nearhint._chance import Chance
 from nearhint._handles import ProgramHandle
 from nearhint._registration import Phase, Registration
-from nearhint._state import SessionState
+from nearhint._state import QUIET_S, SessionState
 from nearhint._tuning import POLL_S, RETRY_S, Tuning, failure
 from nearhint._watch import TableBatch, Watch, WatchEnded
 from nearhint.connection import Connection
@@ -109,6 +109,8 @@ class Dialogue:
             dues.append(state.watch_due_s)
         if state.usage:
             dues.append(state.report_due_s)
+        if state.told_serving:
+            dues.append(state.called_at_s + QUIET_S)
         return min(dues, default=float("inf"))
 
     def take_batch(self, batch: TableBatch) -> None:
@@ -254,8 +256,11 @@ class Dialogue:
 
     def _report(self) -> None:
         state = self._state
-        if not state.usage or state.report_due_s > self._clock():
+        is_serving = bool(state.target_id) and state.is_serving(self._clock())
+        is_news = is_serving is not state.told_serving
+        if not is_news and (not state.usage or state.report_due_s > self._clock()):
             return
+        state.told_serving = is_serving
         state.report_due_s = self._clock() + USAGE_EVERY_S * self._uniform(0.8, 1.2)
         symbols = {key: each.symbols for key, each in state.registrations.items()}
         usages = [
@@ -276,6 +281,8 @@ class Dialogue:
                     client_id=self._client_id,
                     usages=usages,
                     fallback_reasons=state.usage.take_reasons(),
+                    target_id=state.target_id,
+                    is_serving=is_serving,
                 )
             )
         except LOST:

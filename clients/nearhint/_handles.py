@@ -54,15 +54,17 @@ Note: TypeAlias = Used | Named | FallbackReason
 class Outbox:
     """Notes from any thread to the engine: never blocks, never grows past `OUTBOX_LIMIT`.
 
-    `wake` is called for a note that should not wait, and when half of the room is taken.
+    `wake` is called for a note that should not wait, for the first one after it `is_quiet`, as the
+    engine says, and when half of the room is taken.
     """
 
-    __slots__ = ("_counters", "_notes", "_wake")
+    __slots__ = ("_counters", "_notes", "_wake", "is_quiet")
 
     def __init__(self, counters: Counters, wake: Callable[[], None]) -> None:
         self._counters = counters
         self._notes: SimpleQueue[Note] = SimpleQueue()
         self._wake = wake
+        self.is_quiet = True
 
     def put(self, note: Note) -> None:
         """Leaves a note; the engine sees it at its next turn."""
@@ -71,7 +73,8 @@ class Outbox:
             self._counters.event("notes_dropped")
             return
         self._notes.put(note)
-        if size == OUTBOX_LIMIT // 2:
+        if self.is_quiet or size == OUTBOX_LIMIT // 2:
+            self.is_quiet = False
             self._wake()
 
     def put_now(self, note: Note) -> None:
@@ -86,6 +89,7 @@ class Outbox:
     def empty(self) -> None:
         """For a forked child: a queue of its own."""
         self._notes = SimpleQueue()
+        self.is_quiet = True
 
 
 class ProgramHandle:

@@ -17,6 +17,8 @@ BIND_SHARE = 0.005
 interpreter from them, for milliseconds a Table."""
 SERVING_S = 2.0
 """So long after the last call that was noticed others are expected."""
+QUIET_S = 1.0
+"""So long without a call, and the daemon is told that the device may be used."""
 
 
 @dataclass(slots=True, eq=False)
@@ -40,6 +42,8 @@ class SessionState:
     called_at_s: float = float("-inf")
     bind_due_s: float = 0.0
     is_awaited: bool = False
+    told_serving: bool = False
+    """What the daemon that is connected was told last."""
 
     def alive(self) -> Iterator[tuple[Registration, ProgramHandle]]:
         """Registrations whose handles are still held by someone; the others are dropped."""
@@ -75,6 +79,11 @@ class SessionState:
             if registration is not None:
                 registration.use(note.sizes)
                 registration.is_called |= note.tiers is not None
+        self.outbox.is_quiet = not self.is_serving(now_s)
+
+    def is_serving(self, now_s: float) -> bool:
+        """Whether calls were noticed just now."""
+        return now_s - self.called_at_s < QUIET_S
 
     def mark_stale(self, kernels: Iterable[str], *, withdrawn: Collection[str] = ()) -> None:
         """The Snapshots of Programs with these Kernels are to be made anew.
@@ -140,6 +149,7 @@ class SessionState:
         """The connection is gone: all is to be said anew to the next daemon."""
         self.watch = None
         self.change_seq = None
+        self.told_serving = False
         self.copies.forgive()
         for registration in self.registrations.values():
             registration.restart()

@@ -32,6 +32,7 @@ from nearhint_daemon.lowering_checks import LoweringChecks
 from nearhint_daemon.metrics import Metrics
 from nearhint_daemon.operations import Operations
 from nearhint_daemon.placing import Placer
+from nearhint_daemon.presence import Presence
 from nearhint_daemon.programs import LOWER, Programs
 from nearhint_daemon.publishing import Publisher
 from nearhint_daemon.quarantine import Quarantine
@@ -121,8 +122,13 @@ class Core:
         self.metrics = Metrics(version=VERSION, compiler_version=COMPILER_VERSION)
         self.store = Store(config.state_dir, observer=self.metrics, clock=time.time)
         self.pools = make_pools(config, self.metrics)
+        self.presence = Presence(monotonic=time.monotonic)
         self.devices = Devices(
-            self.pools.bench, self.store, default_policy=config.device_policy, clock=time.time
+            self.pools.bench,
+            self.store,
+            default_policy=config.device_policy,
+            clock=time.time,
+            presence=self.presence,
         )
         self.workshop = Workshop(
             self.pools.compile,

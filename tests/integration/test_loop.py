@@ -20,6 +20,7 @@ from tests.integration.fake_workers import (
 from tests.integration.statuses import details
 
 from nearhint_daemon.usage import Used
+from nearhint_daemon.workshop import WAYS_GIVEN
 from nearhint_proto import convert
 from nearhint_proto.v1 import (
     kernel_service_pb2,
@@ -351,6 +352,30 @@ def test_a_variant_that_dies_while_timed_is_found_among_the_others(tmp_path: Pat
             assert operation.failed == 0
             (table,) = await daemon.client.tables_of(registered)
             assert {variant.schedule for variant in table.variants} == set(SCHEDULES[:2])
+
+    asyncio.run(scenario())
+
+
+def test_a_measurement_that_gave_way_is_done_again_and_not_for_ever(tmp_path: Path) -> None:
+    asked: list[bool] = []
+
+    def give_way(job: str, request: worker_pb2.WorkerRequest) -> worker_pb2.WorkerResponse | None:
+        if job != "measure_hint":
+            return None
+        asked.append(request.measure_hint.gives_way)
+        if not asked[-1]:
+            return None
+        error = worker_pb2.WorkerError(code="DEVICE_WANTED", message="a client began to serve")
+        return worker_pb2.WorkerResponse(id=request.id, error=error)
+
+    async def scenario() -> None:
+        async with running(tmp_path, bench=FakeBenchPool(faults=give_way)) as daemon:
+            registered = await daemon.client.register(chain(1))
+            operation = await daemon.client.tuned(registered, 64)
+            assert operation.failed == 0
+            (table,) = await daemon.client.tables_of(registered)
+            assert table.hints[0].tier == 2
+            assert asked == [*([True] * WAYS_GIVEN), False] * 2
 
     asyncio.run(scenario())
 

@@ -182,7 +182,7 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
     async def ReportUsage(  # noqa: N802 - the protocol's name
         self, request: pb.ReportUsageRequest, context: Context
     ) -> pb.ReportUsageResponse:
-        """Counts what clients ran."""
+        """Counts what clients ran, and notes whether they serve now."""
         namespace = read_namespace(request.namespace)
         client_id = read_text(request.client_id, field="client_id")
         if len(request.fallback_reasons) > REASONS_LIMIT:
@@ -196,6 +196,9 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
             )
             for position, usage in enumerate(request.usages)
         ]
+        if request.target_id:
+            device = self._core.programs.target(request.target_id).device
+            self._core.presence.note(client_id, device, is_serving=request.is_serving)
         accepted = await self._core.usage.report(client_id, used, namespace=namespace)
         launches = [sum(counts) for counts in zip(*(each.launches[:4] for each in used))]  # noqa: B905
         self._core.metrics.usage_reported(launches, dict(request.fallback_reasons))

@@ -564,10 +564,18 @@ class ReportUsageRequest(_message.Message):
     USAGES_FIELD_NUMBER: _builtins.int
     FALLBACK_REASONS_FIELD_NUMBER: _builtins.int
     NAMESPACE_FIELD_NUMBER: _builtins.int
+    TARGET_ID_FIELD_NUMBER: _builtins.int
+    IS_SERVING_FIELD_NUMBER: _builtins.int
     client_id: _builtins.str
     """Who reports."""
     namespace: _builtins.str
     """The namespace; empty by default."""
+    target_id: _builtins.str
+    """The Target that the client serves on; empty: not said."""
+    is_serving: _builtins.bool
+    """Whether it is serving: calls were made within the last second. Under the policy `idle` its
+    device is left alone until a report says otherwise, or there is none for a while.
+    """
     @_builtins.property
     def usages(self) -> _containers.RepeatedCompositeFieldContainer[Global___Usage]:
         """Counts since the last report."""
@@ -583,10 +591,12 @@ class ReportUsageRequest(_message.Message):
         usages: _abc.Iterable[Global___Usage] | None = ...,
         fallback_reasons: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         namespace: _builtins.str = ...,
+        target_id: _builtins.str = ...,
+        is_serving: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "fallback_reasons", b"fallback_reasons", "namespace", b"namespace", "usages", b"usages"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "fallback_reasons", b"fallback_reasons", "is_serving", b"is_serving", "namespace", b"namespace", "target_id", b"target_id", "usages", b"usages"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -258,19 +258,37 @@ def test_disable_switches_everything_off(
     assert daemon.store.asked == []
 
 
-def test_usage_travels_as_counts(daemon: FakeDaemon, loaded: list[bytes]) -> None:
+def test_usage_travels_as_counts(
+    daemon: FakeDaemon, loaded: list[bytes], eventually: Eventually
+) -> None:
     serve(daemon, 64)
     opened = open_session(daemon)
     handle = opened.register(doubling.program())
     handle.wait_ready(5)
+    opened.count_fallback("guard")
     for _ in range(3):
         handle.count((64,), (0, 0, 1))
-    opened.count_fallback("guard")
-    handle.want({"s0": 9999})  # wakes the engine
-    (report,) = daemon.wait_asked("ReportUsage")
-    (usage,) = report.usages
-    assert (usage.calls, list(usage.launches)) == (3, [0, 0, 3, 0])
-    assert dict(report.fallback_reasons) == {"guard": 1}
+
+    def reported() -> tuple[int, int, int]:
+        reports = daemon.asked("ReportUsage")
+        usages = [usage for report in reports for usage in report.usages]
+        guards = sum(report.fallback_reasons["guard"] for report in reports)
+        return sum(each.calls for each in usages), sum(each.launches[2] for each in usages), guards
+
+    eventually(lambda: reported() == (3, 3, 1))
+
+
+def test_the_daemon_hears_at_once_when_calls_begin_and_when_they_have_ended(
+    daemon: FakeDaemon, loaded: list[bytes]
+) -> None:
+    serve(daemon, 64)
+    handle = open_session(daemon).register(doubling.program())
+    handle.wait_ready(5)
+    handle.count((64,), (0, 0, 1))
+    (began,) = daemon.wait_asked("ReportUsage")
+    assert (began.is_serving, bool(began.target_id)) == (True, True)
+    *_, ended = daemon.wait_asked("ReportUsage", times=2)
+    assert not ended.is_serving
 
 
 def test_a_flipped_byte_in_the_cache_is_fetched_again_and_never_loaded(
