@@ -9,44 +9,41 @@ requests, once with tuning forbidden (`never`, and the workers at rest) and once
 on a CPU, `idle` on a GPU). Each call is timed by itself, to the end of the device's work.
 
 On a CPU the model has one thread, and with all of its process one core; the daemon and its workers
-have another. On a GPU requests come in bursts, with gaps between them, since `idle` waits for one.
+have another; blocks beside a process at idle priority there that only counts say what part of it is
+the machine's. On a GPU each block is a burst after a gap, since `idle` waits for one.
 
 What serves the hot sizes is noted after each pair, with the device's time that the daemon has used
-by then. In the end everything that may run at these sizes is timed in one contest each, and regret
-is what was served then against the fastest. Where nothing is left to be learnt before the last
-pair, further sizes are asked for, so that tuning goes on in every block in which it is allowed.
+by then, and once more when all that was begun is done. In the end everything that may run at these
+sizes is timed in one contest each, and regret is what was served then against the fastest. Where
+nothing is left to be learnt before the last pair, further sizes are asked for, so that tuning goes
+on in every block in which it is allowed.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
-import urllib.request
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
 
-import psutil
 import torch
-from prometheus_client.parser import text_string_to_metric_families
 from tests.benchmarks import sweep_report
 from tests.benchmarks.compiled_call import Call, noting
+from tests.benchmarks.cores import Cores
+from tests.benchmarks.daemon_view import Daemon
 from tests.benchmarks.serving import Serving, conditions_of
 from tests.benchmarks.sweep_report import Bar, say
 from tests.benchmarks.traffic_log import Log, Mix, log_of
 from torch import Tensor
 from torch.nn import functional
 
-from nearhint.connection import Connection
 from nearhint.session import counters
-from nearhint_proto import convert
 from nearhint_proto.v1 import admin_service_pb2 as admin
-from nearhint_proto.v1 import kernel_service_pb2, operation_service_pb2
 from nearhint_rules import expr as ex
 from nearhint_rules.plan import Launch
 from nearhint_rules.regret import percentile, regret
@@ -55,14 +52,12 @@ from nearhint_rules.selection import FALLBACK
 REGRET_BAR = 0.025
 DEVICE_BAR_S = 120.0
 P99_BARS = {"cpu": 1.15, "cuda": 1.1}
-DEVICE_PHASES = ("check", "verify", "bench", "copy")
-QUIET_S = 0.3
-QUIET_SHARE = 0.05
-QUIET_LIMIT_S = 15.0
+WITHOUT, WITH, SPINNER = KINDS = ("without", "with", "spinner")
+"""Blocks without tuning, with it, and, on a CPU, beside a process that only counts."""
 WARM_CALLS = 20
 FIRST_S = 90.0
-CONTEST_S = 60.0
-FILLER_SIZES = 4
+SETTLE_S = 10.0
+FILLER_SIZES = 3
 NEVER_S = 1e9
 """What stands for a time that did not come."""
 
@@ -79,7 +74,7 @@ class Setting:
     first: Mix
     second: Mix
     allowed: admin.DevicePolicy.ValueType
-    burst: int
+    calls: int
     gap_s: float
 
 
@@ -93,7 +88,7 @@ SETTINGS = {
         Mix((24, 40, 56, 31, 48), (8, 96)),
         Mix((200, 300, 136, 264, 180), (96, 400)),
         admin.DEVICE_POLICY_ALWAYS,
-        0,
+        350,
         0.0,
     ),
     "cuda": Setting(
@@ -102,11 +97,11 @@ SETTINGS = {
         torch.bfloat16,
         2048,
         5504,
-        Mix((64, 96, 160, 120, 200), (16, 400)),
-        Mix((3000, 4096, 1500, 2500, 6000), (1000, 8000)),
+        Mix((120, 112, 140, 128, 136), (100, 170)),
+        Mix((3000, 4096, 3500, 5000, 4500), (2900, 5700)),
         admin.DEVICE_POLICY_IDLE,
-        250,
-        2.5,
+        600,
+        3.5,
     ),
 }
 
@@ -161,111 +156,22 @@ class Served:
 
 @dataclass
 class Block:
-    """One block of calls."""
+    """One block of calls, of one of `KINDS`."""
 
-    is_tuning: bool
+    kind: str
     seconds: list[float] = field(default_factory=list[float])
     device_s: float = 0.0
     workers_cpu_s: float = 0.0
 
 
-class Daemon:
-    """The benchmark's daemon, seen from outside."""
-
-    def __init__(self, serving: Serving) -> None:
-        self._daemon = serving._daemon
-        self._connection: Connection = self._daemon.connect()
-        self._metrics = f"http://{self._connection.get_status().metrics_address}/metrics"
-
-    def close(self) -> None:
-        """Ends the connection."""
-        self._connection.close()
-
-    def device_s(self) -> float:
-        """Seconds that jobs have had the device for."""
-        with urllib.request.urlopen(self._metrics, timeout=10) as answer:
-            text = answer.read().decode()
-        return sum(
-            sample.value
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-            if sample.name == "nearhint_worker_job_seconds_sum"
-            and sample.labels["phase"] in DEVICE_PHASES
-        )
-
-    def workers_cpu_s(self) -> float:
-        """Seconds of CPU time that the workers of now, and their children, have used."""
-        process = self._daemon._process
-        assert process is not None
-        used = 0.0
-        for child in psutil.Process(process.pid).children(recursive=True):
-            try:
-                times = child.cpu_times()
-            except psutil.NoSuchProcess:
-                continue
-            used += times.user + times.system
-        return used
-
-    def allow(self, device: str, policy: admin.DevicePolicy.ValueType) -> None:
-        """Sets the device's policy."""
-        self._daemon.set_policy(device, policy)
-
-    def forbid(self, device: str) -> bool:
-        """Forbids the device; whether the workers came to rest."""
-        self._daemon.set_policy(device, admin.DEVICE_POLICY_NEVER)
-        end_s = time.monotonic() + QUIET_LIMIT_S
-        while time.monotonic() < end_s:
-            before = self.workers_cpu_s()
-            time.sleep(QUIET_S)
-            if self.workers_cpu_s() - before < QUIET_SHARE * QUIET_S:
-                return True
-        return False
-
-    def is_idle(self) -> bool:
-        """Whether nothing is queued or running."""
-        status = self._connection.get_status()
-        return not status.running_jobs and not any(status.queued_jobs.values())
-
-    def ask(self, call: Call, target: str, sizes: Iterable[Mapping[str, int]]) -> None:
-        """Asks for a Program's Kernels at these very sizes, with all effort."""
-        self._connection.ensure_kernels(
-            kernel_service_pb2.EnsureKernelsRequest(
-                program_id=call.handle.program_id,
-                target_id=target,
-                hints=[convert.size_hint_to_proto(each) for each in sizes],
-                threads=call.handle.threads,
-                priority=kernel_service_pb2.PRIORITY_WARM_UP,
-                effort=kernel_service_pb2.EFFORT_MAX,
-                as_given=True,
-            )
-        )
-
-    def contest(self, kernel: str, symbols: Sequence[str], at: Iterable[tuple[int, ...]]) -> None:
-        """Has everything that may run at a Kernel's sizes timed."""
-        request = admin.MeasureRegretRequest(
-            kernel=kernel,
-            at=[convert.size_hint_to_proto(dict(zip(symbols, dims, strict=True))) for dims in at],
-        )
-        operation = self._connection.measure_regret(request).operation
-        end_s = time.monotonic() + CONTEST_S
-        while operation.state == operation_service_pb2.OPERATION_STATE_RUNNING:
-            if time.monotonic() > end_s:
-                raise TimeoutError(f"the contests of {kernel[:12]} took more than {CONTEST_S:g} s")
-            time.sleep(0.1)
-            operation = self._connection.get_operation(operation.id)
-
-    def timings(self, kernel: str) -> dict[tuple[tuple[int, ...], str], float]:
-        """The newest median of what was timed of a Kernel, in seconds, by sizes and identity."""
-        found = self._connection.explain_kernel(admin.ExplainKernelRequest(kernel=kernel))
-        newest = sorted(found.measurements, key=lambda each: each.measured_at_s)
-        return {(tuple(each.dims), each.subject): each.timing.median_ns / 1e9 for each in newest}
-
-
 class Bench:
     """One run: the model, its capture, the daemon, and what was found."""
 
-    def __init__(self, setting: Setting, serving: Serving, *, seed: int, end_s: float) -> None:
+    def __init__(
+        self, setting: Setting, serving: Serving, cores: Cores | None, *, seed: int, end_s: float
+    ) -> None:
         self.setting = setting
+        self.cores = cores
         self.serving = serving
         self.daemon = Daemon(serving)
         self.end_s = end_s
@@ -315,22 +221,21 @@ class Bench:
             say(f"the first mix is not settled after {FIRST_S:g} s")
         self.serving.finish(timeout_s=FIRST_S)
 
-    def block(self, requests: Sequence[int], *, is_tuning: bool) -> Block:
+    def block(self, requests: Sequence[int], *, kind: str) -> Block:
         """Serves requests, each timed by itself; what they wait for is counted."""
         setting = self.setting
-        if is_tuning:
+        if kind == WITH:
             self.daemon.allow(setting.name, setting.allowed)
         elif not self.daemon.forbid(setting.name):
             say("the workers did not come to rest")
         for rows in requests[:WARM_CALLS]:
             self.call(rows)
-        made = Block(is_tuning)
+        made = Block(kind)
         device_s, cpu_s = self.daemon.device_s(), self.daemon.workers_cpu_s()
         waits, captures = counters.on_this_thread(), len(self._calls)
-        for number, rows in enumerate(requests):
-            if setting.burst and number % setting.burst == 0:
-                time.sleep(setting.gap_s)
-            made.seconds.append(self.call(rows))
+        time.sleep(setting.gap_s)
+        with self.cores.spinning() if kind == SPINNER and self.cores else nullcontext():
+            made.seconds += [self.call(rows) for rows in requests]
         after = counters.on_this_thread()
         self.waits += sum(after) - sum(waits)
         self.captures += len(self._calls) - captures
@@ -391,10 +296,8 @@ def launches(call: Call, rows: Iterable[int]) -> list[tuple[int, Launch, tuple[i
 def run(setting: Setting, log: Log, *, seed: int, budget_s: float) -> dict[str, Any]:
     """The whole of it; the report."""
     end_s = time.monotonic() + budget_s
-    core = min(os.sched_getaffinity(0))
-    with torch.no_grad(), placed(setting), Serving(setting.name) as serving:
-        pin_here(setting, core)
-        bench = Bench(setting, serving, seed=seed, end_s=end_s)
+    with torch.no_grad(), serving_beside(setting) as (serving, cores):
+        bench = Bench(setting, serving, cores, seed=seed, end_s=end_s)
         call = bench.capture(setting.first.hot[:2])
         bench.settle(setting.first.hot)
         say(f"the first mix is tuned, in {bench.daemon.device_s():.1f} s of the device's time")
@@ -410,34 +313,41 @@ def run(setting: Setting, log: Log, *, seed: int, budget_s: float) -> dict[str, 
                 bench.note(call, pair, since_s=started_s)
             if pair > 1:
                 bench.fill(call, pair)
-            is_first = pair % 2 == 1  # so that no kind always comes after the other
-            made = [bench.block(requests, is_tuning=each) for each in (is_first, not is_first)]
-            without, beside = sorted(made, key=lambda block: block.is_tuning)
+            kinds = [kind for kind in KINDS if kind != SPINNER or cores]
+            # Turned round each time, so that no kind always comes after another.
+            turn = pair % len(kinds)
+            made = [bench.block(requests, kind=kind) for kind in (*kinds[turn:], *kinds[:turn])]
             bench.note(call, pair + 1, since_s=started_s)
-            say(line_of(pair, without, beside))
-        found = judged(bench, call)
+            say(line_of(pair, made))
+        found = judged(bench, call, since_s=started_s)
         report = report_of(bench, found, spent_s=spent_s)
         bench.daemon.close()
     return report
 
 
-def line_of(pair: int, without: Block, beside: Block) -> str:
-    """One pair, for people."""
-    p50, p99 = (
-        [percentile(block.seconds, share) * 1e3 for block in (without, beside)]
-        for share in (0.5, 0.99)
-    )
+def line_of(pair: int, blocks: Sequence[Block]) -> str:
+    """The blocks of the same requests, for people."""
+    told = [
+        f"{block.kind} {percentile(block.seconds, 0.5) * 1e3:.3f}"
+        f" / {percentile(block.seconds, 0.99) * 1e3:.3f} ms"
+        for block in sorted(blocks, key=lambda block: KINDS.index(block.kind))
+    ]
+    beside = next(block for block in blocks if block.kind == WITH)
     return (
-        f"pair {pair + 1}: p50 {p50[0]:.3f} / {p50[1]:.3f} ms, p99 {p99[0]:.3f} / {p99[1]:.3f} ms"
-        f" without / with tuning; {beside.device_s:.2f} s of the device,"
+        f"pair {pair + 1}: p50 / p99 {', '.join(told)}; {beside.device_s:.2f} s of the device,"
         f" {beside.workers_cpu_s:.2f} s of workers' CPU time"
     )
 
 
-def judged(bench: Bench, call: Call) -> list[dict[str, Any]]:
+def judged(bench: Bench, call: Call, *, since_s: float) -> list[dict[str, Any]]:
     """Regret of what served after each pair: against the fastest, in one contest a size."""
+    bench.daemon.drop()
     bench.daemon.allow(bench.setting.name, admin.DEVICE_POLICY_ALWAYS)
-    bench.serving.finish(timeout_s=max(1.0, bench.end_s - time.monotonic()))
+    if not bench.serving.finish(timeout_s=max(1.0, bench.end_s - time.monotonic())):
+        say("tuning has not ended in time: nothing is judged")
+        return []
+    bench.serving.settle(timeout_s=SETTLE_S)
+    bench.note(call, len(bench.served), since_s=since_s)
     shares = bench.setting.second.shares()
     weights: dict[tuple[str, tuple[int, ...]], float] = {}
     fallbacks: dict[str, str] = {}
@@ -488,10 +398,8 @@ def report_of(
     """Latencies of both kinds of blocks, regrets, counts, and the bars."""
     kind = bench.setting.device
     calls = {
-        name: [
-            each for block in bench.blocks if block.is_tuning is is_tuning for each in block.seconds
-        ]
-        for name, is_tuning in (("without", False), ("with", True))
+        kind: [each for block in bench.blocks if block.kind == kind for each in block.seconds]
+        for kind in KINDS
     }
     latencies = {
         name: {
@@ -501,9 +409,12 @@ def report_of(
             "worst_ms": max(seconds) * 1e3,
         }
         for name, seconds in calls.items()
+        if seconds
     }
     ratios = {
-        name: latencies["with"][name] / latencies["without"][name] for name in ("p50_ms", "p99_ms")
+        kind: {name: row[name] / latencies[WITHOUT][name] for name in ("p50_ms", "p99_ms")}
+        for kind, row in latencies.items()
+        if kind != WITHOUT
     }
     back_s = next(
         (
@@ -515,8 +426,8 @@ def report_of(
     )
     last = judgements[-1]["mean_regret"] if judgements else None
     bars = [
-        Bar("p99 with tuning over without", ratios["p99_ms"], P99_BARS[kind], is_ceiling=True,
-            points=len(calls["with"])),
+        Bar("p99 with tuning over without", ratios[WITH]["p99_ms"], P99_BARS[kind], is_ceiling=True,
+            points=len(calls[WITH])),
         Bar("mean regret at the end", 1.0 if last is None else last, REGRET_BAR, is_ceiling=True),
         Bar("device seconds until regret is back", back_s, DEVICE_BAR_S, is_ceiling=True),
         Bar("calls that waited or captured", bench.waits + bench.captures, 0, is_ceiling=True),
@@ -531,7 +442,7 @@ def report_of(
         "fillers": bench.fillers,
         "blocks": [
             {
-                "is_tuning": block.is_tuning,
+                "kind": block.kind,
                 "calls": len(block.seconds),
                 "p50_ms": percentile(block.seconds, 0.5) * 1e3,
                 "p99_ms": percentile(block.seconds, 0.99) * 1e3,
@@ -546,24 +457,15 @@ def report_of(
 
 
 @contextmanager
-def placed(setting: Setting) -> Generator[None, None, None]:
-    """On a CPU: what is started inside, before `pin_here`, runs on a core of its own."""
-    cores = sorted(os.sched_getaffinity(0))
-    if setting.device == "cpu":
-        if len(cores) < 2:
-            sys.exit("two cores are needed: one for the model, one for the workers")
-        os.sched_setaffinity(0, {cores[1]})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, cores)
-
-
-def pin_here(setting: Setting, core: int) -> None:
-    """On a CPU: this process, with one thread, on another core than the daemon."""
-    if setting.device == "cpu":
-        os.sched_setaffinity(0, {core})
-        torch.set_num_threads(1)
+def serving_beside(setting: Setting) -> Generator[tuple[Serving, Cores | None], None, None]:
+    """The benchmark's daemon; on a CPU, apart from this process."""
+    cores = Cores.chosen() if setting.device == "cpu" else None
+    with ExitStack() as stack:
+        with cores.of_workers() if cores is not None else nullcontext():
+            serving = stack.enter_context(Serving(setting.name))
+        if cores is not None:
+            cores.pin_here()
+        yield serving, cores
 
 
 def text_of(report: Mapping[str, Any]) -> str:
@@ -590,7 +492,7 @@ def main() -> None:
     """Command line; see the module's docstring."""
     parser = argparse.ArgumentParser(description="what tuning for a new mix costs and brings")
     parser.add_argument("--device", choices=tuple(SETTINGS), default="cpu")
-    parser.add_argument("--calls", type=int, default=350, help="calls a block")
+    parser.add_argument("--calls", type=int, help="calls a block; else as the device needs")
     parser.add_argument("--blocks", type=int, default=6, help="pairs of blocks")
     parser.add_argument("--seed", type=int, default=20261122)
     parser.add_argument("--budget-s", type=float, default=240.0, help="begin nothing after so long")
@@ -599,16 +501,17 @@ def main() -> None:
     setting = SETTINGS[options.device]
     if setting.device == "cuda" and not torch.cuda.is_available():
         sys.exit("there is no CUDA device")
+    calls = options.calls or setting.calls
     log = log_of(
         setting.first,
         setting.second,
-        calls=options.calls,
+        calls=calls,
         blocks=options.blocks,
         seed=options.seed,
     )
     command = (
         f"python -m tests.benchmarks.traffic_shift --device {options.device}"
-        f" --calls {options.calls} --blocks {options.blocks} --seed {options.seed}"
+        f" --calls {calls} --blocks {options.blocks} --seed {options.seed}"
     )
     report = {
         "conditions": conditions_of(command, device=setting.device),
