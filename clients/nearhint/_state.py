@@ -15,6 +15,8 @@ from nearhint_rules.target import Device
 BIND_SHARE = 0.005
 """The share of the time in which Tables are worked through while calls are made: it takes the
 interpreter from them, for milliseconds a Table."""
+SWAP_EVERY_S = 5.0
+"""And a Program's Snapshot is not made sooner again: the first call at each size resolves anew."""
 SERVING_S = 2.0
 """So long after the last call that was noticed others are expected."""
 QUIET_S = 1.0
@@ -113,7 +115,8 @@ class SessionState:
             registration.is_stale = registration.is_urgent = registration.is_called = False
             ended_s = clock()
             if ended_s - self.called_at_s < SERVING_S:
-                self.bind_due_s = ended_s + (ended_s - started_s) * (1.0 / BIND_SHARE - 1.0)
+                pause_s = (ended_s - started_s) * (1.0 / BIND_SHARE - 1.0)
+                self.bind_due_s = ended_s + max(pause_s, SWAP_EVERY_S)
 
     def refresh_due_s(self) -> float:
         """When there are Snapshots to make that have waited for their turn."""

@@ -11,7 +11,7 @@ from tests.unit.client import doubling
 
 from nearhint._handles import Outbox, ProgramHandle
 from nearhint._registration import Phase, Registration
-from nearhint._state import BIND_SHARE, SERVING_S, SessionState
+from nearhint._state import BIND_SHARE, SERVING_S, SWAP_EVERY_S, SessionState
 from nearhint._tables import TableCopies
 from nearhint.artifacts import ArtifactCache
 from nearhint.counters import Counters
@@ -20,20 +20,21 @@ from nearhint.testing import TARGET_ID
 from nearhint_proto.convert import table_to_proto
 from nearhint_rules.table import Pin, Table
 
-BIND_S = 0.01
+BIND_S = 0.05
 PAUSE_S = BIND_S / BIND_SHARE
 
 
 @dataclass
 class Copies:
-    """Makes a Snapshot in `BIND_S`, and notes of which Program."""
+    """Makes a Snapshot in `bind_s`, and notes of which Program."""
 
     clock: Clock
     made: list[str] = field(default_factory=list)
+    bind_s: float = BIND_S
 
     def snapshot(self, registration: Registration) -> Snapshot:
         self.made.append(registration.label)
-        self.clock.now_s += BIND_S
+        self.clock.now_s += self.bind_s
         return Snapshot(doubling.plan(), len(self.made), {}, {}, {})
 
 
@@ -114,6 +115,19 @@ def test_while_calls_are_made_tables_that_come_together_are_worked_through_once(
     session.call("a")
     assert session.turn() == ["a"]
     assert session.state.refresh_due_s() == float("inf")
+
+
+def test_however_short_it_is_calls_are_not_met_by_it_again_and_again() -> None:
+    session = Session.of("a")
+    session.copies.bind_s = 1e-6
+    session.call("a")
+    session.push()
+    assert session.turn() == ["a"]
+    session.push()
+    session.clock.now_s += 0.9 * SWAP_EVERY_S
+    assert session.turn() == []
+    session.clock.now_s += 0.2 * SWAP_EVERY_S
+    assert session.turn() == ["a"]
 
 
 def test_what_is_called_comes_before_what_is_not() -> None:
