@@ -6,7 +6,9 @@
 A model of two layers (norm, gated product, residual) is served from a seeded log: hot sizes and a
 tail. Its Kernels are tuned for the first mix; then the second comes, in pairs of blocks of the same
 requests, once with tuning forbidden (`never`, and the workers at rest) and once allowed (`always`
-on a CPU, `idle` on a GPU). Each call is timed by itself, to the end of the device's work.
+on a CPU, `idle` on a GPU). Each call is timed by itself, to the end of the device's work, and so is
+the CPU time of the thread that calls, which a busy machine adds little to; what that thread waited
+for its core is what other processes took, and says whether the machine was quiet.
 
 On a CPU the model has one thread, and with all of its process one core; the daemon and its workers
 have another; blocks beside a process at idle priority there that only counts say what part of it is
@@ -59,6 +61,7 @@ WARM_CALLS = 20
 FIRST_S = 90.0
 SETTLE_S = 10.0
 FILLER_SIZES = 3
+RATIOS = ("p50_ms", "p99_ms", "cpu_p50_ms", "cpu_p99_ms")
 NEVER_S = 1e9
 """What stands for a time that did not come."""
 
@@ -161,6 +164,9 @@ class Block:
 
     kind: str
     seconds: list[float] = field(default_factory=list[float])
+    cpu_s: list[float] = field(default_factory=list[float])
+    kept_waiting_s: float = 0.0
+    """Of all of it, what the thread was ready to run and others ran on its core."""
     device_s: float = 0.0
     workers_cpu_s: float = 0.0
 
@@ -196,14 +202,14 @@ class Bench:
         """Whether the time is up."""
         return time.monotonic() > self.end_s
 
-    def call(self, rows: int) -> float:
-        """One request, to its end; in seconds."""
+    def call(self, rows: int) -> tuple[float, float]:
+        """One request, to its end: seconds, and those of this thread's CPU time."""
         x = self._inputs[:rows]
-        started = time.perf_counter()
+        started, used = time.perf_counter(), time.thread_time()
         self._function(x, *self._weights)
         if self.setting.device == "cuda":
             torch.cuda.synchronize()
-        return time.perf_counter() - started
+        return time.perf_counter() - started, time.thread_time() - used
 
     def capture(self, sizes: Sequence[int]) -> Call:
         """The capture that serves all of these sizes."""
@@ -232,16 +238,21 @@ class Bench:
         for rows in requests[:WARM_CALLS]:
             self.call(rows)
         made = Block(kind)
-        device_s, cpu_s = self.daemon.device_s(), self.daemon.workers_cpu_s()
+        device_s, workers_cpu_s = self.daemon.device_s(), self.daemon.workers_cpu_s()
         waits, captures = counters.on_this_thread(), len(self._calls)
         time.sleep(setting.gap_s)
+        kept_waiting_s = waited_for_core_s()
         with self.cores.spinning() if kind == SPINNER and self.cores else nullcontext():
-            made.seconds += [self.call(rows) for rows in requests]
+            for rows in requests:
+                seconds, cpu_s = self.call(rows)
+                made.seconds.append(seconds)
+                made.cpu_s.append(cpu_s)
+        made.kept_waiting_s = waited_for_core_s() - kept_waiting_s
         after = counters.on_this_thread()
         self.waits += sum(after) - sum(waits)
         self.captures += len(self._calls) - captures
         made.device_s = self.daemon.device_s() - device_s
-        made.workers_cpu_s = max(0.0, self.daemon.workers_cpu_s() - cpu_s)
+        made.workers_cpu_s = max(0.0, self.daemon.workers_cpu_s() - workers_cpu_s)
         self.blocks.append(made)
         return made
 
@@ -280,6 +291,11 @@ class Bench:
 def sizes_of(call: Call, rows: int) -> dict[str, int]:
     """The Program's sizes at so many rows."""
     return {symbol.name: rows for symbol in call.handle.program.symbols}
+
+
+def waited_for_core_s() -> float:
+    """Seconds that this thread was ready to run and was not let, by the kernel's count."""
+    return int(Path("/proc/thread-self/schedstat").read_text("ascii").split()[1]) / 1e9
 
 
 def launches(call: Call, rows: Iterable[int]) -> list[tuple[int, Launch, tuple[int, ...]]]:
@@ -323,6 +339,8 @@ def run(setting: Setting, log: Log, *, seed: int, budget_s: float) -> dict[str, 
             made = [bench.block(requests, kind=kind) for kind in (*kinds[turn:], *kinds[:turn])]
             bench.note(call, pair + 1, since_s=started_s)
             say(line_of(pair, made))
+        if not bench.blocks:
+            sys.exit("out of time before the first pair")
         found = judged(bench, call, since_s=started_s)
         report = report_of(bench, found, spent_s=spent_s)
         bench.daemon.close()
@@ -405,18 +423,29 @@ def report_of(
         kind: [each for block in bench.blocks if block.kind == kind for each in block.seconds]
         for kind in KINDS
     }
+    used = {
+        kind: [each for block in bench.blocks if block.kind == kind for each in block.cpu_s]
+        for kind in KINDS
+    }
+    waited = {
+        kind: sum(block.kept_waiting_s for block in bench.blocks if block.kind == kind)
+        for kind in KINDS
+    }
     latencies = {
         name: {
             "calls": len(seconds),
             "p50_ms": percentile(seconds, 0.5) * 1e3,
             "p99_ms": percentile(seconds, 0.99) * 1e3,
             "worst_ms": max(seconds) * 1e3,
+            "cpu_p50_ms": percentile(used[name], 0.5) * 1e3,
+            "cpu_p99_ms": percentile(used[name], 0.99) * 1e3,
+            "kept_waiting_ms": 1e3 * waited[name] / len(seconds),
         }
         for name, seconds in calls.items()
         if seconds
     }
     ratios = {
-        kind: {name: row[name] / latencies[WITHOUT][name] for name in ("p50_ms", "p99_ms")}
+        kind: {name: row[name] / latencies[WITHOUT][name] for name in RATIOS}
         for kind, row in latencies.items()
         if kind != WITHOUT
     }
@@ -452,6 +481,7 @@ def report_of(
                 "p99_ms": percentile(block.seconds, 0.99) * 1e3,
                 "device_s": block.device_s,
                 "workers_cpu_s": block.workers_cpu_s,
+                "kept_waiting_s": block.kept_waiting_s,
             }
             for block in bench.blocks
         ],
@@ -474,12 +504,11 @@ def serving_beside(setting: Setting) -> Generator[tuple[Serving, Cores | None], 
 
 def text_of(report: Mapping[str, Any]) -> str:
     """The report for people."""
-    lines = [f"{'':10} {'calls':>7} {'p50 ms':>9} {'p99 ms':>9} {'worst ms':>9}"]
+    names = ("calls", "p50 ms", "p99 ms", "worst ms", "CPU p50", "CPU p99", "waited")
+    lines = [" ".join((f"{'':10}", *(f"{name:>9}" for name in names)))]
     for name, row in report["latencies"].items():
-        lines.append(
-            f"{name:10} {row['calls']:7} {row['p50_ms']:9.3f} {row['p99_ms']:9.3f}"
-            f" {row['worst_ms']:9.3f}"
-        )
+        figures = (each for key, each in row.items() if key != "calls")
+        lines.append(f"{name:10} {row['calls']:9} " + " ".join(f"{each:9.3f}" for each in figures))
     lines.append(f"{'pair':>4} {'device s':>9} {'wall s':>7} {'mean regret':>12} {'worst':>8}")
     for row in report["regrets"]:
         mean, worst = row["mean_regret"], row["worst_regret"]
