@@ -60,6 +60,7 @@ WITHOUT, WITH, SPINNER = KINDS = ("without", "with", "spinner")
 WARM_CALLS = 20
 FIRST_S = 90.0
 SETTLE_S = 10.0
+CONTESTS_S = 40.0
 FILLER_SIZES = 3
 RATIOS = ("p50_ms", "p99_ms", "cpu_p50_ms", "cpu_p99_ms")
 NEVER_S = 1e9
@@ -380,9 +381,14 @@ def judged(bench: Bench, call: Call, *, since_s: float) -> list[dict[str, Any]]:
     snapshot = call.handle.snapshot
     assert snapshot is not None
     timings: dict[tuple[str, tuple[int, ...]], dict[str, float]] = {}
+    judged_s = time.monotonic() + CONTESTS_S
     for kernel in fallbacks:
         at = [dims for name, dims in weights if name == kernel]
-        bench.daemon.contest(kernel, snapshot.tables[kernel].symbols, at)
+        try:
+            bench.daemon.contest(kernel, snapshot.tables[kernel].symbols, at, end_s=judged_s)
+        except TimeoutError as error:
+            say(f"{error}: nothing is judged")
+            return []
         for (dims, subject), seconds in bench.daemon.timings(kernel).items():
             if (kernel, dims) in weights:
                 timings.setdefault((kernel, dims), {})[subject] = seconds
