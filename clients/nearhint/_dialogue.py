@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from nearhint._chance import Chance
 from nearhint._handles import ProgramHandle
 from nearhint._registration import Phase, Registration
-from nearhint._state import SessionState
+from nearhint._state import QUIET_S, SessionState
 from nearhint._tuning import POLL_S, RETRY_S, Tuning, failure
 from nearhint._watch import TableBatch, Watch, WatchEnded
 from nearhint.connection import Connection
@@ -89,7 +89,7 @@ class Dialogue:
             self._get_tables({kernel for each in planned for kernel in each.kernels()})
         elif state.change_seq is None:
             self._get_tables(set(state.kernels()))
-        state.refresh()
+        state.refresh(self._clock)
         state.answer_waiters()
         self._watch()
         self._tuning.ask()
@@ -104,11 +104,13 @@ class Dialogue:
             for registration in state.registrations.values()
             if registration.phase in {Phase.NEW, Phase.LOWERING}
         ]
-        dues.append(self._tuning.next_due_s())
+        dues += [self._tuning.next_due_s(), state.refresh_due_s()]
         if state.watch is None and state.change_seq is not None:
             dues.append(state.watch_due_s)
         if state.usage:
             dues.append(state.report_due_s)
+        if state.told_serving:
+            dues.append(state.called_at_s + QUIET_S)
         return min(dues, default=float("inf"))
 
     def take_batch(self, batch: TableBatch) -> None:
@@ -116,8 +118,7 @@ class Dialogue:
         state = self._state
         if batch.watch is state.watch:
             state.change_seq = batch.change_seq
-            self._accept(batch.tables)
-            state.refresh()
+            self._accept(batch.tables)  # the turn that follows makes Snapshots of them
         batch.taken.set()
 
     def watch_ended(self, ended: WatchEnded) -> None:
@@ -177,7 +178,7 @@ class Dialogue:
             raise InvalidAnswer(what="RegisterProgram", problem="another Program's identity")
         if state.target_id != answer.target_id:
             state.target_id = answer.target_id
-            state.mark_stale(state.copies.tables)
+            state.mark_stale(state.copies.tables, withdrawn=state.copies.tables)
             state.copies.clear()
         if answer.HasField("plan"):
             plan = convert.plan_from_proto(answer.plan)
@@ -228,13 +229,16 @@ class Dialogue:
         state = self._state
         known = state.kernels()
         changed: list[str] = []
+        withdrawn: list[str] = []
         for message in tables:
-            kernel = state.copies.accept(message, target_id=state.target_id, kernels=known)
-            if kernel is not None:
-                changed.append(kernel)
+            accepted = state.copies.accept(message, target_id=state.target_id, kernels=known)
+            if accepted is not None:
+                changed.append(accepted.kernel)
+                if accepted.is_withdrawn:
+                    withdrawn.append(accepted.kernel)
             time.sleep(0)  # lets the model's threads have the interpreter
         state.copies.load_missing(changed, self._fetch)
-        state.mark_stale(changed)
+        state.mark_stale(changed, withdrawn=withdrawn)
         if changed:
             state.copies.prune(state.kernels())
 
@@ -252,8 +256,11 @@ class Dialogue:
 
     def _report(self) -> None:
         state = self._state
-        if not state.usage or state.report_due_s > self._clock():
+        is_serving = bool(state.target_id) and state.is_serving(self._clock())
+        is_news = is_serving is not state.told_serving
+        if not is_news and (not state.usage or state.report_due_s > self._clock()):
             return
+        state.told_serving = is_serving
         state.report_due_s = self._clock() + USAGE_EVERY_S * self._uniform(0.8, 1.2)
         symbols = {key: each.symbols for key, each in state.registrations.items()}
         usages = [
@@ -274,6 +281,8 @@ class Dialogue:
                     client_id=self._client_id,
                     usages=usages,
                     fallback_reasons=state.usage.take_reasons(),
+                    target_id=state.target_id,
+                    is_serving=is_serving,
                 )
             )
         except LOST:

@@ -169,7 +169,9 @@ class Engine:
             except queue.Empty:
                 break
         for state in self.states:
-            state.take_notes()
+            state.take_notes(self._chance.clock())
+            state.is_awaited = any(inquiry.is_open for inquiry in self._inquiries)
+            state.refresh(self._chance.clock)
         if self._connection is not None:
             self._connection.check_socket()
         elif not self._connect():

@@ -34,27 +34,37 @@ class Used:
 
 
 @dataclass(slots=True, eq=False)
+class Named:
+    """Sizes that the user named, to be tuned as they are."""
+
+    handle: ProgramHandle
+    sizes: Sizes
+
+
+@dataclass(slots=True, eq=False)
 class FallbackReason:
     """One call or launch that ran the original ops, and why."""
 
     reason: str
 
 
-Note: TypeAlias = Used | FallbackReason
+Note: TypeAlias = Used | Named | FallbackReason
 
 
 class Outbox:
     """Notes from any thread to the engine: never blocks, never grows past `OUTBOX_LIMIT`.
 
-    `wake` is called for a note that should not wait, and when half of the room is taken.
+    `wake` is called for a note that should not wait, for the first one after it `is_quiet`, as the
+    engine says, and when half of the room is taken.
     """
 
-    __slots__ = ("_counters", "_notes", "_wake")
+    __slots__ = ("_counters", "_notes", "_wake", "is_quiet")
 
     def __init__(self, counters: Counters, wake: Callable[[], None]) -> None:
         self._counters = counters
         self._notes: SimpleQueue[Note] = SimpleQueue()
         self._wake = wake
+        self.is_quiet = True
 
     def put(self, note: Note) -> None:
         """Leaves a note; the engine sees it at its next turn."""
@@ -63,7 +73,8 @@ class Outbox:
             self._counters.event("notes_dropped")
             return
         self._notes.put(note)
-        if size == OUTBOX_LIMIT // 2:
+        if self.is_quiet or size == OUTBOX_LIMIT // 2:
+            self.is_quiet = False
             self._wake()
 
     def put_now(self, note: Note) -> None:
@@ -78,6 +89,7 @@ class Outbox:
     def empty(self) -> None:
         """For a forked child: a queue of its own."""
         self._notes = SimpleQueue()
+        self.is_quiet = True
 
 
 class ProgramHandle:
@@ -121,7 +133,7 @@ class ProgramHandle:
         self._ready = threading.Event()
 
     def want(self, sizes: Mapping[str, int]) -> None:
-        """Asks, once, for what serves these sizes to be tuned. Returns at once."""
+        """Asks, once, for the bucket of these sizes to be tuned. Returns at once."""
         key = tuple([sizes[name] for name in self._order])
         if key in self._asked:
             return
@@ -129,6 +141,10 @@ class ProgramHandle:
             self._asked.clear()
         self._asked.add(key)
         self._outbox.put_now(Used(self, key))
+
+    def want_exactly(self, sizes: Mapping[str, int]) -> None:
+        """Asks for these very sizes to be tuned, and no others of their bucket. Returns at once."""
+        self._outbox.put_now(Named(self, tuple([sizes[name] for name in self._order])))
 
     def count(self, sizes_key: Sizes, tiers: Sizes) -> None:
         """Counts one call: sizes in symbol order, launches by tier (T0, T1, T2[, T3])."""

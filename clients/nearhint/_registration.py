@@ -1,15 +1,17 @@
 """What the engine knows of one registered Program: its Plan, and the buckets its calls were in.
 
-A *demand* is one (Kernel, Fallback, bucket) that a call has met. It is met when a Table has that
-bucket at tier 2 for that Fallback, and over when there is a final reason why it never will.
+A *demand* is one (Kernel, Fallback, bucket) that a call has met, or sizes that the user named. It
+is met when a Table has that bucket, or these very sizes, at tier 2 for that Fallback, and over when
+there is a final reason why it never will.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import TypeAlias
 
 from nearhint._handles import ProgramHandle, Sizes
 from nearhint_rules import expr as ex
@@ -20,8 +22,13 @@ from nearhint_rules.table import Table
 
 USED_LIMIT = 4_096
 DEMAND_LIMIT = 4_096
+NAMED_LIMIT = 64
 SEARCHED_TIER = 2
 """From this tier on, the search at a hint has ended."""
+
+
+DemandKey: TypeAlias = tuple[str, str, Sizes]
+"""Kernel, Fallback, and a bucket or named sizes."""
 
 
 class Phase(Enum):
@@ -49,12 +56,16 @@ class Site:
 
 @dataclass(slots=True)
 class Demand:
-    """One bucket of one Kernel beside one Fallback; `sizes` and `dims` met it first."""
+    """One bucket of one Kernel beside one Fallback; `sizes` and `dims` met it first.
+
+    `is_named`: it is not the bucket that is wanted, but `dims`.
+    """
 
     site: Site
     bucket: Sizes
     sizes: Sizes
     dims: Sizes
+    is_named: bool = False
     operation: str = ""
     attempts: int = 0
     final: str = ""
@@ -82,11 +93,15 @@ class Registration:
     plan: Plan | None = None
     sites: tuple[Site, ...] = ()
     used: dict[Sizes, None] = field(default_factory=dict[Sizes, None])
-    demands: dict[tuple[str, str, Sizes], Demand] = field(
-        default_factory=dict[tuple[str, str, Sizes], Demand]
-    )
+    named: dict[Sizes, None] = field(default_factory=dict[Sizes, None])
+    demands: dict[DemandKey, Demand] = field(default_factory=dict["DemandKey", "Demand"])
+    named_buckets: set[DemandKey] = field(default_factory=set["DemandKey"])
     is_stale: bool = True
     """The handle's snapshot is older than what the engine has."""
+    is_urgent: bool = False
+    """And it serves what should not be served any more."""
+    is_called: bool = False
+    """Calls were noticed since the snapshot was made."""
 
     @property
     def name(self) -> str:
@@ -109,9 +124,12 @@ class Registration:
                 if isinstance(step, Launch)
             )
             self.demands.clear()
+            self.named_buckets.clear()
+            for sizes in self.named:
+                self._demand_named(sizes)
             for sizes in self.used:
                 self._demand(sizes)
-            self.is_stale = True
+            self.is_stale = self.is_urgent = True
 
     def restart(self) -> None:
         """Another daemon, or the same one started again: register anew, ask anew."""
@@ -137,25 +155,69 @@ class Registration:
         self.used[sizes] = None
         self._demand(sizes)
 
+    def want_exactly(self, sizes: Sizes) -> None:
+        """Notes sizes that the user named."""
+        if sizes in self.named or len(sizes) != len(self.symbols) or len(self.named) >= NAMED_LIMIT:
+            return
+        self.named[sizes] = None
+        self._demand_named(sizes)
+
     def _demand(self, sizes: Sizes) -> None:
+        for site, dims in self._launched(sizes):
+            place = bucket(dims)
+            if not self._is_named(site, place):
+                self._add(Demand(site, place, sizes, dims), place)
+
+    def _demand_named(self, sizes: Sizes) -> None:
+        """The very sizes; their bucket's middle is not wanted beside them."""
+        for site, dims in self._launched(sizes):
+            place = bucket(dims)
+            known = self.demands.get((site.kernel, site.fallback, place))
+            if known is not None and known.is_open:
+                del self.demands[site.kernel, site.fallback, place]
+            self.named_buckets.add((site.kernel, site.fallback, place))
+            self._add(Demand(site, place, sizes, dims, is_named=True), dims)
+
+    def _is_named(self, site: Site, place: Sizes) -> bool:
+        return (site.kernel, site.fallback, place) in self.named_buckets
+
+    def _add(self, demand: Demand, place: Sizes) -> None:
+        key = (demand.site.kernel, demand.site.fallback, place)
+        if key not in self.demands and len(self.demands) < DEMAND_LIMIT:
+            self.demands[key] = demand
+
+    def _launched(self, sizes: Sizes) -> Iterator[tuple[Site, Sizes]]:
+        """The launch steps at sizes of the Program, with their Kernels' sizes."""
         by_name = dict(zip(self.symbols, sizes, strict=True))
         for site in self.sites:
             try:
                 dims = tuple([size(by_name) for size in site.dims])
             except (InvalidExpression, KeyError, ZeroDivisionError):
                 continue
-            if any(dim < 1 for dim in dims):
-                continue
-            key = (site.kernel, site.fallback, bucket(dims))
-            if key not in self.demands and len(self.demands) < DEMAND_LIMIT:
-                self.demands[key] = Demand(site, key[2], sizes, dims)
+            if all(dim >= 1 for dim in dims):
+                yield site, dims
 
 
-def tuned_buckets(table: Table) -> frozenset[tuple[str, Sizes]]:
-    """The (Fallback, bucket) pairs at which the search has ended."""
-    return frozenset(
-        (fallback, bucket(row.dims))
-        for row in table.hints
-        if row.tier >= SEARCHED_TIER
-        for fallback, _ in row.fallbacks
-    )
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """Where the search has ended in a Table: (Fallback, sizes) of hints and of their buckets."""
+
+    hints: frozenset[tuple[str, Sizes]] = frozenset()
+    buckets: frozenset[tuple[str, Sizes]] = frozenset()
+
+    @staticmethod
+    def of(table: Table) -> Tuned:
+        """Of one Table."""
+        hints = frozenset(
+            (fallback, row.dims)
+            for row in table.hints
+            if row.tier >= SEARCHED_TIER
+            for fallback, _ in row.fallbacks
+        )
+        return Tuned(hints, frozenset((fallback, bucket(dims)) for fallback, dims in hints))
+
+    def meets(self, demand: Demand) -> bool:
+        """Whether what is demanded is there."""
+        if demand.is_named:
+            return (demand.site.fallback, demand.dims) in self.hints
+        return (demand.site.fallback, demand.bucket) in self.buckets

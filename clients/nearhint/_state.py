@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from nearhint._handles import FallbackReason, Outbox, ProgramHandle
+from nearhint._handles import FallbackReason, Named, Outbox, ProgramHandle
 from nearhint._registration import Phase, Registration
 from nearhint._tables import TableCopies
 from nearhint._usage import Usage
 from nearhint._watch import Watch
 from nearhint_rules.target import Device
 
+BIND_SHARE = 0.005
+"""The share of the time in which Tables are worked through while calls are made: it takes the
+interpreter from them, for milliseconds a Table."""
+SWAP_EVERY_S = 5.0
+"""And a Program's Snapshot is not made sooner again: the first call at each size resolves anew."""
+SERVING_S = 2.0
+"""So long after the last call that was noticed others are expected."""
+QUIET_S = 1.0
+"""So long without a call, and the daemon is told that the device may be used."""
+
 
 @dataclass(slots=True, eq=False)
 class SessionState:
-    """Only the engine's thread changes it; others may count what is in it."""
+    """Only the engine's thread changes it; others may count what is in it.
+
+    `is_awaited`: somebody waits for what is new, however much it disturbs calls.
+    """
 
     device: Device
     copies: TableCopies
@@ -28,6 +41,11 @@ class SessionState:
     registrations: dict[str, Registration] = field(default_factory=dict[str, Registration])
     usage: Usage = field(default_factory=Usage)
     report_due_s: float = 0.0
+    called_at_s: float = float("-inf")
+    bind_due_s: float = 0.0
+    is_awaited: bool = False
+    told_serving: bool = False
+    """What the daemon that is connected was told last."""
 
     def alive(self) -> Iterator[tuple[Registration, ProgramHandle]]:
         """Registrations whose handles are still held by someone; the others are dropped."""
@@ -45,34 +63,71 @@ class SessionState:
             found.update(registration.kernels())
         return found
 
-    def take_notes(self) -> None:
+    def take_notes(self, now_s: float) -> None:
         """Adds up what the model's threads left in the outbox."""
         for note in self.outbox.take():
             if isinstance(note, FallbackReason):
                 self.usage.reason(note.reason)
                 continue
+            if isinstance(note, Named):
+                named = self.registrations.get(note.handle.program_id)
+                if named is not None:
+                    named.want_exactly(note.sizes)
+                continue
             if note.tiers is not None:
                 self.usage.call(note.handle.program_id, note.sizes, note.tiers)
+                self.called_at_s = now_s
             registration = self.registrations.get(note.handle.program_id)
             if registration is not None:
                 registration.use(note.sizes)
+                registration.is_called |= note.tiers is not None
+        self.outbox.is_quiet = not self.is_serving(now_s)
 
-    def mark_stale(self, kernels: Iterable[str]) -> None:
-        """The Snapshots of Programs with these Kernels are to be made anew."""
+    def is_serving(self, now_s: float) -> bool:
+        """Whether calls were noticed just now."""
+        return now_s - self.called_at_s < QUIET_S
+
+    def mark_stale(self, kernels: Iterable[str], *, withdrawn: Collection[str] = ()) -> None:
+        """The Snapshots of Programs with these Kernels are to be made anew.
+
+        At once for those `withdrawn`: what they serve should not be served any more.
+        """
         changed = set(kernels)
         if not changed:
             return
         for registration in self.registrations.values():
-            if not changed.isdisjoint(registration.kernels()):
-                registration.is_stale = True
+            own = registration.kernels()
+            registration.is_stale |= not changed.isdisjoint(own)
+            registration.is_urgent |= any(kernel in own for kernel in withdrawn)
 
-    def refresh(self) -> None:
-        """Makes the Snapshots that are stale, and swaps each in with one assignment."""
-        for registration, handle in self.alive():
-            if not registration.is_stale or registration.plan is None:
+    def refresh(self, clock: Callable[[], float]) -> None:
+        """Makes the Snapshots that are stale, and swaps each in with one assignment.
+
+        While calls are made, that is spread out: those that are called come first, and the Tables
+        that come meanwhile are worked through once, as they are then.
+        """
+        stale = [each for each in self.alive() if each[0].is_stale and each[0].plan is not None]
+        for registration, handle in sorted(stale, key=lambda each: not each[0].is_called):
+            started_s = clock()
+            if self._can_wait(registration, handle) and started_s < self.bind_due_s:
                 continue
             handle.snapshot = self.copies.snapshot(registration)
-            registration.is_stale = False
+            registration.is_stale = registration.is_urgent = registration.is_called = False
+            ended_s = clock()
+            if ended_s - self.called_at_s < SERVING_S:
+                pause_s = (ended_s - started_s) * (1.0 / BIND_SHARE - 1.0)
+                self.bind_due_s = ended_s + max(pause_s, SWAP_EVERY_S)
+
+    def refresh_due_s(self) -> float:
+        """When there are Snapshots to make that have waited for their turn."""
+        is_stale = any(
+            each.is_stale and each.plan is not None for each in self.registrations.values()
+        )
+        return self.bind_due_s if is_stale else float("inf")
+
+    def _can_wait(self, registration: Registration, handle: ProgramHandle) -> bool:
+        """Whether there is something to serve from meanwhile, and nothing against it."""
+        return not (handle.snapshot is None or registration.is_urgent or self.is_awaited)
 
     def answer_waiters(self) -> None:
         """Tells `wait_ready` what is known by now."""
@@ -97,6 +152,7 @@ class SessionState:
         """The connection is gone: all is to be said anew to the next daemon."""
         self.watch = None
         self.change_seq = None
+        self.told_serving = False
         self.copies.forgive()
         for registration in self.registrations.values():
             registration.restart()

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from google.protobuf.message import Message
 
 from nearhint import launchers
-from nearhint._registration import Demand, Registration, tuned_buckets
+from nearhint._registration import Demand, Registration, Tuned
 from nearhint.artifacts import ArtifactCache
 from nearhint.counters import Counters
 from nearhint.errors import DaemonUnreachable, DeadlineMissed, InvalidAnswer, NearhintError
@@ -26,7 +27,7 @@ from nearhint_rules.artifact import ArtifactRef, CpuLaunch, SizeArgument
 from nearhint_rules.errors import RulesError
 from nearhint_rules.expr import Expr
 from nearhint_rules.guard import Aligned
-from nearhint_rules.selectors import Selector
+from nearhint_rules.selectors import BoundSelector, Selector
 from nearhint_rules.table import Table, Variant
 
 FETCH_ATTEMPTS = 3
@@ -34,6 +35,14 @@ TRANSFERS_AHEAD = 8
 
 Fetch = Callable[[ArtifactRef, int], Iterator[bytes]]
 """Starts a transfer: the bytes of an Artifact from an offset on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A Kernel whose Table changed; `is_withdrawn`: something that it served is not there now."""
+
+    kernel: str
+    is_withdrawn: bool
 
 
 class TableCopies:
@@ -44,7 +53,7 @@ class TableCopies:
     ) -> None:
         self.tables: dict[str, Table] = {}
         self.loaded: dict[ArtifactRef, LoadedKernel] = {}
-        self._tuned: dict[str, frozenset[tuple[str, tuple[int, ...]]]] = {}
+        self._tuned: dict[str, Tuned] = {}
         self.unloadable: dict[ArtifactRef, str] = {}
         self._failures: dict[ArtifactRef, int] = {}
         self._selectors: dict[str, tuple[Table, Selector]] = {}
@@ -53,8 +62,10 @@ class TableCopies:
         self._cache = cache
         self._counters = counters
 
-    def accept(self, message: Message, *, target_id: str, kernels: Mapping[str, int]) -> str | None:
-        """Takes a Table if it is right, newer and wanted; the Kernel whose Table changed, or None.
+    def accept(
+        self, message: Message, *, target_id: str, kernels: Mapping[str, int]
+    ) -> Accepted | None:
+        """Takes a Table if it is right, newer and wanted; None if nothing changed.
 
         `kernels` are those of the registered Programs, with the number of their symbols.
         """
@@ -70,8 +81,8 @@ class TableCopies:
         if known is not None and (table.generation < known.generation or table == known):
             return None
         self.tables[table.kernel] = table
-        self._tuned[table.kernel] = tuned_buckets(table)
-        return table.kernel
+        self._tuned[table.kernel] = Tuned.of(table)
+        return Accepted(table.kernel, known is not None and _is_withdrawn(known, table))
 
     def missing(self, kernels: Iterable[str]) -> Iterator[ArtifactRef]:
         """The Artifacts that the Kernels' Tables can answer with and that are not loaded."""
@@ -120,12 +131,12 @@ class TableCopies:
                 self.unloadable[ref] = reason
 
     def is_met(self, demand: Demand) -> bool:
-        """Whether the search at the demand's bucket has ended, with its Fallback measured.
+        """Whether the search where the demand is has ended, with its Fallback measured.
 
         What was met stays so where a later Table lets a hint go that traffic left.
         """
-        site = demand.site
-        if (site.fallback, demand.bucket) in self._tuned.get(site.kernel, ()):
+        tuned = self._tuned.get(demand.site.kernel)
+        if tuned is not None and tuned.meets(demand):
             demand.was_met = True
         return demand.was_met
 
@@ -162,20 +173,14 @@ class TableCopies:
             return None
         kernels = registration.kernels()
         selectors = {kernel: self._selector(kernel) for kernel in kernels}
-        tables = {
-            kernel: selector.table
-            for kernel, selector in selectors.items()
-            if selector.table is not None
-        }
+        tables = {kernel: self._selectors[kernel][0] for kernel in kernels if kernel in self.tables}
         artifacts = {ref for table in tables.values() for ref in _artifacts(table)}
         return Snapshot(
             plan=plan,
             generation=max((table.generation for table in tables.values()), default=0),
             tables=tables,
             loaded={ref: self.loaded[ref] for ref in artifacts if ref in self.loaded},
-            selectors={
-                site.step: selectors[site.kernel].step(site.fallback) for site in registration.sites
-            },
+            selectors=dict(_bound(registration, selectors)),
         )
 
     def _selector(self, kernel: str) -> Selector:
@@ -185,12 +190,30 @@ class TableCopies:
             return _NO_TABLE
         now = servable(table, self.loaded)
         known = self._selectors.get(kernel)
-        if known is None or known[0] != now:
-            known = self._selectors[kernel] = (now, Selector(now))
+        if known is None or replace(known[0], generation=now.generation) != now:
+            known = (now, Selector(now))
+        self._selectors[kernel] = (now, known[1])  # of another generation, it answers the same
         return known[1]
 
 
 _NO_TABLE = Selector(None)
+
+
+def _bound(
+    registration: Registration, selectors: Mapping[str, Selector]
+) -> Iterator[tuple[int, BoundSelector]]:
+    """The selection of each launch step; working a Table through takes milliseconds."""
+    for site in registration.sites:
+        yield site.step, selectors[site.kernel].step(site.fallback)
+        time.sleep(0)  # lets the model's threads have the interpreter
+
+
+def _is_withdrawn(known: Table, table: Table) -> bool:
+    """Whether an operator, or a failure, took away what `known` may answer with."""
+    here = {variant.id for variant in table.variants}
+    return known.pins != table.pins or any(
+        known.variants[position].id not in here for position in needed(known)
+    )
 
 
 def _artifacts(table: Table | None) -> tuple[ArtifactRef, ...]:

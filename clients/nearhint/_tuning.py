@@ -6,7 +6,7 @@ looked at now and then; when it has ended and the bucket is still not there, tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from nearhint._chance import Chance
 from nearhint._handles import ProgramHandle
@@ -73,11 +73,7 @@ class Tuning:
         if self._ask_due_s > self._clock():
             return
         for registration, handle in self._state.alive():
-            wanted = self._askable(registration)
-            sizes = list(dict.fromkeys(demand.sizes for demand in wanted))
-            for start in range(0, len(sizes), HINTS_A_CALL):
-                some = set(sizes[start : start + HINTS_A_CALL])
-                together = [demand for demand in wanted if demand.sizes in some]
+            for together in _calls(self._askable(registration)):
                 try:
                     self._ensure(registration, handle, together)
                 except _LOST:
@@ -121,6 +117,7 @@ class Tuning:
                 priority=kernel_service_pb2.PRIORITY_LIVE_MISS,
                 threads=handle.threads,
                 client_id=self._client_id,
+                as_given=demands[0].is_named,
             )
         )
         for demand in demands:
@@ -167,7 +164,7 @@ class Tuning:
     def _conclude(self, operation: operation_service_pb2.Operation, demands: list[Demand]) -> None:
         """An operation has ended: what it did not bring will not come."""
         self._get_tables({demand.site.kernel for demand in demands})
-        self._state.refresh()
+        self._state.refresh(self._clock)
         copies = self._state.copies
         for demand in demands:
             if copies.is_met(demand):
@@ -179,6 +176,16 @@ class Tuning:
                 if operation.state == operation_service_pb2.OPERATION_STATE_DONE
                 else failure(operation)
             )
+
+
+def _calls(wanted: Sequence[Demand]) -> Iterator[list[Demand]]:
+    """Demands that are asked for in one call: of a few sizes, all of them named or none."""
+    for is_named in (True, False):
+        alike = [demand for demand in wanted if demand.is_named is is_named]
+        sizes = list(dict.fromkeys(demand.sizes for demand in alike))
+        for start in range(0, len(sizes), HINTS_A_CALL):
+            some = set(sizes[start : start + HINTS_A_CALL])
+            yield [demand for demand in alike if demand.sizes in some]
 
 
 def failure(operation: operation_service_pb2.Operation) -> str:

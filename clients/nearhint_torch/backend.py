@@ -85,7 +85,7 @@ def _want(captured: Captured, handle: ProgramHandle) -> None:
         if size < symbol.low or (symbol.high is not None and size > symbol.high):
             counters.event("hint_override_outside_range")
             return
-    handle.want(captured.wanted)
+    handle.want_exactly(captured.wanted)
 
 
 def capture_only(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:

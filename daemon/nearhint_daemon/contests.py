@@ -10,18 +10,15 @@ import asyncio
 from collections.abc import Sequence
 from weakref import WeakValueDictionary
 
-from nearhint_daemon import logs
 from nearhint_daemon.errors import ArtifactCorrupt, ArtifactUnknown, NoVariant
 from nearhint_daemon.publishing import Publisher, Timed
-from nearhint_daemon.quarantine import Quarantine
+from nearhint_daemon.races import Races
 from nearhint_daemon.search_reports import SearchReports, of_built, of_timed
 from nearhint_daemon.store.rows import VariantRow
 from nearhint_daemon.tables import TableKey
 from nearhint_daemon.tasks import Task
 from nearhint_daemon.variants import LOST, Variants
-from nearhint_daemon.workers.errors import WorkerLost
-from nearhint_daemon.workshop import Care, Workshop
-from nearhint_proto.v1 import program_pb2
+from nearhint_daemon.workshop import Care
 from nearhint_proto.v1 import worker_pb2 as pb
 from nearhint_rules.metrics import Dims
 
@@ -37,15 +34,13 @@ class Contests:
     def __init__(
         self,
         variants: Variants,
-        workshop: Workshop,
-        quarantine: Quarantine,
+        races: Races,
         publisher: Publisher,
         reports: SearchReports,
     ) -> None:
         self.reports = reports
         self._variants = variants
-        self._workshop = workshop
-        self._quarantine = quarantine
+        self._races = races
         self._publisher = publisher
         self._hints: WeakValueDictionary[tuple[TableKey, Dims], asyncio.Lock] = (
             WeakValueDictionary()
@@ -92,54 +87,7 @@ class Contests:
                     await self._publisher.drop_variant(task.table_key, row.id, reason=LOST)
                     continue
                 candidates.append(await self._variants.candidate(row))
-        measured = await self._time(task, rows, candidates, care)
+        measured = await self._races.run(task, rows, candidates, care)
         await self.reports.keep(task, of_timed(measured, rows))
         timed = Timed.of(measured, rows, task.fallback.id)
         await self._publisher.publish(task, timed, tier=tier)
-
-    async def _time(
-        self,
-        task: Task,
-        rows: Sequence[VariantRow],
-        candidates: Sequence[pb.Candidate],
-        care: Care,
-    ) -> pb.Measured:
-        """Times all together; where the worker is lost twice, one by one, to find the culprit."""
-        try:
-            return await self._time_once(task, candidates, care)
-        except WorkerLost as loss:
-            logs.warning("timing_lost", kernel=task.kernel.id, problem=str(loss))
-        try:
-            return await self._time_once(task, candidates, care)
-        except WorkerLost as loss:
-            logs.warning("timing_lost_again", kernel=task.kernel.id, problem=str(loss))
-        sound: list[pb.Candidate] = []
-        by_id = {row.id: row for row in rows}
-        for candidate in candidates:
-            try:
-                await self._time_once(task, [candidate], care)
-            except WorkerLost as error:
-                folder = self._quarantine.keep(f"measure/{candidate.id}", error.reproducer)
-                problem = f"{error} while timed; reproducer: {folder}"
-                await self._variants.reject(by_id[candidate.id], problem)
-                await self._publisher.drop_variant(task.table_key, candidate.id, reason=problem)
-            else:
-                sound.append(candidate)
-        if not sound:
-            raise NoVariant("every candidate ended its worker while it was timed")
-        return await self._time_once(task, sound, care)
-
-    async def _time_once(
-        self, task: Task, candidates: Sequence[pb.Candidate], care: Care
-    ) -> pb.Measured:
-        fallback = program_pb2.Fallback.FromString(task.fallback.message)
-        return await self._workshop.measure(
-            task.kernel.ir,
-            fallback,
-            task.sizes,
-            [*candidates, pb.Candidate(id=task.fallback.id, fallback=True)],
-            threads=task.threads,
-            care=care,
-            devices=task.devices,
-            order=task.order,
-        )

@@ -32,9 +32,11 @@ from nearhint_daemon.lowering_checks import LoweringChecks
 from nearhint_daemon.metrics import Metrics
 from nearhint_daemon.operations import Operations
 from nearhint_daemon.placing import Placer
+from nearhint_daemon.presence import Presence
 from nearhint_daemon.programs import LOWER, Programs
 from nearhint_daemon.publishing import Publisher
 from nearhint_daemon.quarantine import Quarantine
+from nearhint_daemon.races import Races
 from nearhint_daemon.refining import Refining
 from nearhint_daemon.regrets import REGRET, Regrets
 from nearhint_daemon.restoring import RESTORE, Restorer
@@ -57,6 +59,8 @@ VERSION = "0.1.0"
 COMPILE_WORKERS_LIMIT = 8
 USAGE_FLUSH_S = 5.0
 GAUGES_S = 5.0
+RECALLED_TABLES = 256
+"""Tables whose winners are looked up when the daemon starts."""
 IDLE_LOOK_S = 15.0
 LAG_S = 0.25
 
@@ -118,8 +122,13 @@ class Core:
         self.metrics = Metrics(version=VERSION, compiler_version=COMPILER_VERSION)
         self.store = Store(config.state_dir, observer=self.metrics, clock=time.time)
         self.pools = make_pools(config, self.metrics)
+        self.presence = Presence(monotonic=time.monotonic)
         self.devices = Devices(
-            self.pools.bench, self.store, default_policy=config.device_policy, clock=time.time
+            self.pools.bench,
+            self.store,
+            default_policy=config.device_policy,
+            clock=time.time,
+            presence=self.presence,
         )
         self.workshop = Workshop(
             self.pools.compile,
@@ -174,10 +183,10 @@ class Core:
             threads=threads,
         )
         tasks = Tasks(self.programs, self.workshop)
+        races = Races(self.variants, self.workshop, self.quarantine, self.publisher)
         contests = Contests(
             self.variants,
-            self.workshop,
-            self.quarantine,
+            races,
             self.publisher,
             SearchReports(self.store, clock=time.time),
         )
@@ -248,6 +257,7 @@ class Core:
             self.tables,
             self.publisher,
             self.workshop,
+            races,
             clock=time.time,
             default_threads=threads,
             on_judged=self.metrics.regret_judged,
@@ -295,6 +305,7 @@ class Core:
         self.jobs.handle(BANDWIDTH, self.bandwidths.measure)
         self.jobs.handle(REGRET, self.regrets.measure)
         await self.jobs.start()
+        self._spawn("winners", self._recall_winners())
         self._spawn("usage", self._flush_usage())
         self._spawn("traffic", self._watch_traffic())
         self._spawn("gauges", self._set_gauges())
@@ -338,6 +349,14 @@ class Core:
     def _published(self, table: Table, hint: tuple[int, ...] | None) -> None:
         self.metrics.table_published(table, hint)
         self.winners.note(table, hint)
+
+    async def _recall_winners(self) -> None:
+        """What won before the daemon was started again, a Table at a time: others go first."""
+        for key in self.tables.latest(RECALLED_TABLES):
+            table = self.tables.newest(key)
+            if table is not None:
+                self.winners.recall(table)
+            await asyncio.sleep(0)
 
     async def _use_idle_time(self) -> None:
         while True:

@@ -1,14 +1,18 @@
 """Devices that this daemon verifies and measures on, and whether it may now.
 
 A device may be serving models: its policy, `always`, `idle` or `never`, is asked before each job.
-`idle` means, for the CPU, a load average below `IDLE_LOAD` of the CPUs; for a GPU, a utilisation of
-at most `IDLE_UTILISATION_PERCENT` by its driver's tool (unknown counts as busy).
+`idle` means that no client serves on it, as they say (`presence.py`), and, for the CPU, a load
+average below `IDLE_LOAD` of the CPUs; for a GPU, a utilisation of at most
+`IDLE_UTILISATION_PERCENT` by its driver's tool (unknown counts as busy). What is read so holds for
+`SPELL_S`, for our own use would show in the next. A client that begins to serve ends what can be
+done again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -16,6 +20,7 @@ from typing import Protocol
 
 from nearhint_daemon import logs
 from nearhint_daemon.errors import InvalidRequest, NoDevice
+from nearhint_daemon.presence import Presence
 from nearhint_daemon.store import Store, Writing
 from nearhint_daemon.store.rows import DevicePolicyRow, EventRow
 from nearhint_daemon.turns import Order, Turns
@@ -28,6 +33,7 @@ POLICIES = ("always", "idle", "never")
 IDLE_LOAD = 0.5
 IDLE_UTILISATION_PERCENT = 5
 IDLE_POLL_S = 1.0
+SPELL_S = 2.0
 HELLO_RETRY_S = 15.0
 CUDA = "cuda"
 
@@ -56,6 +62,10 @@ class Bench(Protocol):
         """Runs one job."""
         ...
 
+    def interrupt(self, device: str) -> None:
+        """Asks the job of now to give way, if it can."""
+        ...
+
 
 @dataclass
 class _Slot:
@@ -64,6 +74,8 @@ class _Slot:
     policy: str
     device: Device | None = None
     problem: str = ""
+    idle_until_s: float = float("-inf")
+    """What was read last says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +98,16 @@ class Devices:
         *,
         default_policy: str,
         clock: Callable[[], float],
+        presence: Presence,
+        monotonic: Callable[[], float] = time.monotonic,
         is_idle: IsIdle | None = None,
     ) -> None:
         self._bench = bench
         self._store = store
         self._clock = clock
+        self._presence = presence
+        self._monotonic = monotonic
+        presence.on_change = self._presence_changed
         self._is_idle = is_idle or _is_idle
         self._slots = {name: _Slot(name, Turns(1), default_policy) for name in bench.devices}
         self._changed = asyncio.Event()
@@ -146,6 +163,7 @@ class Devices:
         await self._store.write(keep)
         for slot in chosen:
             slot.policy = policy
+            slot.idle_until_s = float("-inf")
             logs.info("device_policy", device=slot.name, policy=policy, actor=actor)
         self._announce()
 
@@ -209,9 +227,24 @@ class Devices:
                 continue
 
     async def _may_run(self, slot: _Slot) -> bool:
-        if slot.policy == "idle":
-            return await self._is_idle(slot.name)
-        return slot.policy == "always"
+        if slot.policy != "idle":
+            return slot.policy == "always"
+        if slot.device is not None and self._presence.is_serving(slot.device):
+            return False
+        if self._monotonic() >= slot.idle_until_s:
+            if not await self._is_idle(slot.name):
+                return False
+            slot.idle_until_s = self._monotonic() + SPELL_S
+        return True
+
+    def _presence_changed(self, device: Device) -> None:
+        """A client began to serve on such a device, or the last one has ended."""
+        if self._presence.is_serving(device):
+            for slot in self._slots.values():
+                if slot.device == device and slot.policy == "idle":
+                    slot.idle_until_s = float("-inf")
+                    self._bench.interrupt(slot.name)
+        self._announce()
 
     @staticmethod
     def _may_match(slot: _Slot, device: Device) -> bool:

@@ -21,12 +21,12 @@ SEARCHED_TIER = 2
 """From this tier on, the search at a hint has ended."""
 
 
-def best_few(row: HintRow) -> tuple[int, ...]:
-    """The Variants near the best at a hint, by median: at most `FEW`, within `NEAR_BEST`."""
+def best_few(row: HintRow, *, few: int = FEW) -> tuple[int, ...]:
+    """The Variants near the best at a hint, by median: at most `few`, within `NEAR_BEST`."""
     by_median = sorted(row.ranked, key=lambda entry: (entry[1].median_ns, entry[0]))
     return tuple(
         position
-        for position, timing in by_median[:FEW]
+        for position, timing in by_median[:few]
         if timing.median_ns <= NEAR_BEST * by_median[0][1].median_ns
     )
 
@@ -61,11 +61,11 @@ def _nearness(at: Dims, other: Dims) -> tuple[Fraction, int, Dims]:
     return -ratio, math.prod(other), other
 
 
-def shared(table: Table, dims: Dims) -> frozenset[int]:
+def shared(table: Table, dims: Dims, *, few: int = FEW) -> frozenset[int]:
     """The Variants that the neighbours of a hint have among their best few."""
     rows = {row.dims: row for row in table.hints if row.ranked}
     near = neighbours({*rows, dims})[dims]
-    return frozenset(position for each in near for position in best_few(rows[each]))
+    return frozenset(position for each in near for position in best_few(rows[each], few=few))
 
 
 def missing(table: Table, fallback: str) -> Mapping[Dims, tuple[int, ...]]:

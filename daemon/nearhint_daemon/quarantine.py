@@ -53,6 +53,12 @@ class Quarantine:
         if failures < FAILURES:
             return None
         del self._failures[key]
+        return await self.give_up(key, kind=kind, loss=loss, failures=failures)
+
+    async def give_up(
+        self, key: str, *, kind: str, loss: WorkerLost, failures: int = FAILURES
+    ) -> QuarantineRow:
+        """Keeps that `key` is not tried again, and what reproduces why."""
         folder = self.keep(key, loss.reproducer)
         row = QuarantineRow(key, kind, str(loss)[:1000], folder, failures, self._clock())
         await self._store.write(lambda tx: tx.put(row))

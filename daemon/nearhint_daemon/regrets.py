@@ -18,6 +18,7 @@ from nearhint_daemon.errors import ArtifactCorrupt, ArtifactUnknown, NoDevice, N
 from nearhint_daemon.jobs import JobSpec, Priority
 from nearhint_daemon.programs import Programs
 from nearhint_daemon.publishing import Publisher, Timed
+from nearhint_daemon.races import Races
 from nearhint_daemon.regret_points import Ground, Point, usual_fallback
 from nearhint_daemon.store import Reading, Store, Writing, queries
 from nearhint_daemon.store.rows import JobRow, KernelRow, RegretRow, VariantRow
@@ -71,6 +72,7 @@ class Regrets:
         tables: TableIndex,
         publisher: Publisher,
         workshop: Workshop,
+        races: Races,
         *,
         clock: Callable[[], float],
         default_threads: int,
@@ -82,6 +84,7 @@ class Regrets:
         self._tables = tables
         self._publisher = publisher
         self._workshop = workshop
+        self._races = races
         self._clock = clock
         self._default_threads = default_threads
         self._on_judged = on_judged
@@ -210,16 +213,7 @@ class Regrets:
             rows.append(built_row)
         if not rows:
             raise NoVariant("no binary that may run at these sizes is at hand")
-        measured = await self._workshop.measure(
-            task.kernel.ir,
-            program_pb2.Fallback.FromString(task.fallback.message),
-            task.sizes,
-            [*candidates, pb.Candidate(id=task.fallback.id, fallback=True)],
-            threads=task.threads,
-            care=Care(),
-            devices=task.devices,
-            order=task.order,
-        )
+        measured = await self._races.run(task, rows, candidates, Care())
         return Timed.of(measured, rows, task.fallback.id), eligible
 
     async def _keep(

@@ -100,6 +100,11 @@ class TableIndex:
         """The keys of all Tables."""
         return tuple(self._entries)
 
+    def latest(self, count: int) -> tuple[TableKey, ...]:
+        """The keys of the Tables that were written last, the newest at the end."""
+        generations = {key: entry.generation for key, entry in self._entries.items()}
+        return tuple(sorted(generations, key=lambda key: generations[key])[-count:])
+
     def artifacts(self) -> frozenset[str]:
         """The hashes of all binaries that some Table ranks."""
         return frozenset(

@@ -9,7 +9,7 @@ timed at the next.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -23,7 +23,7 @@ from nearhint_daemon.errors import HintTooLarge, HintUnreachable, NoVariant
 from nearhint_daemon.jobs import JobQueue, JobSpec
 from nearhint_daemon.lowered import dims_at
 from nearhint_daemon.lowering_checks import LoweringChecks
-from nearhint_daemon.matrix import shared
+from nearhint_daemon.matrix import FEW, shared
 from nearhint_daemon.programs import ProgramKey, Programs
 from nearhint_daemon.publishing import Publisher
 from nearhint_daemon.search_reports import of_pruned
@@ -46,6 +46,7 @@ from nearhint_rules.target import Target
 
 DEFAULTS_TRIED = 4
 CANDIDATES_LIMIT = 64
+Place = Callable[[Dims], Dims]
 AGAIN = "again"
 """In a job's payload: time all candidates, though the hint is known."""
 
@@ -96,12 +97,16 @@ class Tuner:
         priority: int,
         client: str,
         effort: Effort = Effort.FULL,
+        place: Place = bucket,
     ) -> list[JobSpec]:
         """The jobs that tune a Program's Kernels (empty: all) at sizes within its ranges.
 
-        What was done, or is being done, with more effort, counts for less.
+        `place` says where a Kernel's sizes are tuned. What was done, or is being done, with more
+        effort, counts for less.
         """
-        found = await self._wishes(key, target, hints, kernels=kernels, threads=threads)
+        found = await self._wishes(
+            key, target, hints, kernels=kernels, threads=threads, place=place
+        )
         wishes = self._raised(found, effort)
         specs: dict[str, JobSpec] = {}
         wanted: dict[tuple[TableKey, str], list[Wish]] = {}
@@ -131,6 +136,7 @@ class Tuner:
         *,
         kernels: frozenset[str],
         threads: int,
+        place: Place,
     ) -> list[Wish]:
         wishes: list[Wish] = []
         for step in (await self._programs.lowered(key)).steps:
@@ -138,7 +144,7 @@ class Tuner:
                 continue
             for sizes in hints:
                 try:
-                    wanted = bucket(dims_at(step, sizes))
+                    wanted = place(dims_at(step, sizes))
                 except InvalidExpression:
                     continue  # outside its grammar at these sizes: such a call runs its Fallback
                 if 0 in wanted:
@@ -244,7 +250,8 @@ class Tuner:
         async with self._contests.hint(task):
             found, table = self._row(task), self._table(task)
             await self._contests.reports.keep(task, of_pruned(listed.pruned))
-            near = sorted(shared(table, task.dims))
+            is_quick = effort == Effort.QUICK
+            near = sorted(shared(table, task.dims, few=1 if is_quick else FEW))
             wanted = dict.fromkeys(
                 (
                     table.variants[table.default].schedule,
@@ -258,7 +265,7 @@ class Tuner:
                 ready = await self._rest(task, table, ready)
                 if not ready:
                     return
-            care = SOON if effort == Effort.QUICK else THOROUGH
+            care = SOON if is_quick else THOROUGH
             await self._contests.hold(task, ready, tier=2, care=care)
 
     def _transferred(self, task: Task, table: Table) -> tuple[str, ...]:

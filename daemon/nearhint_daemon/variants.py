@@ -225,7 +225,7 @@ class Variants:
             return verdict
         if not verdict.is_ok:
             files = {"kernel.ir": kernel.ir, "schedule.txt": row.schedule}
-            folder = self._quarantine.keep(_quarantine_key(row), files)
+            folder = self._quarantine.keep(quarantine_key(row), files)
             return await self.reject(row, f"wrong: {verdict.problem}; reproducer: {folder}")
         verified = replace(row, state="verified")
         await self._store.write(lambda tx: tx.put(verified))
@@ -239,15 +239,16 @@ class Variants:
             try:
                 return await work()
             except WorkerRefused as refusal:
-                folder = self._quarantine.keep(_quarantine_key(row), refusal.reproducer)
+                folder = self._quarantine.keep(quarantine_key(row), refusal.reproducer)
                 return await self.reject(row, f"{refusal}; reproducer: {folder}")
             except WorkerLost as loss:
-                key = _quarantine_key(row)
+                key = quarantine_key(row)
                 given_up = await self._quarantine.lost(key, kind="variant", loss=loss)
             if given_up is not None:
                 problem = f"{given_up.reason}; reproducer: {given_up.reproducer}"
                 return await self.reject(row, problem)
 
 
-def _quarantine_key(row: VariantRow) -> str:
+def quarantine_key(row: VariantRow) -> str:
+    """The key under which a Variant is given up that ended its workers."""
     return f"variant/{row.namespace}/{row.kernel}/{row.target}/{row.schedule}"

@@ -1,8 +1,8 @@
 """Winners: Schedules that won elsewhere, from where a search may start.
 
 Those of the same Kernel on other Targets of its kind, and those of similar Kernels on the same
-Target: as many symbols, a default of the same family, sizes that are near. Held in memory, of this
-daemon's life, and bounded: they save a search work and decide nothing.
+Target: as many symbols, a default of the same family, sizes that are near. Held in memory, bounded,
+and read from the Tables when the daemon starts: they save a search work and decide nothing.
 """
 
 from __future__ import annotations
@@ -35,8 +35,19 @@ class Winners:
     def note(self, table: Table, dims: Dims | None) -> None:
         """A hint's row was published."""
         row = next((each for each in table.hints if each.dims == dims), None)
-        if row is None or row.tier < SEARCHED_TIER or not row.ranked or table.default < 0:
+        if row is None or not _is_won(table, row):
             return
+        self._keep(table, row)
+
+    def recall(self, table: Table) -> None:
+        """A Table was there when the daemon started; what was published since counts for more."""
+        for row in table.hints:
+            if _is_won(table, row) and (table.kernel, row.dims) not in self._groups.get(
+                _group(table), ()
+            ):
+                self._keep(table, row)
+
+    def _keep(self, table: Table, row: HintRow) -> None:
         group = _group(table)
         known = self._groups.setdefault(group, OrderedDict())
         self._groups.move_to_end(group)
@@ -67,6 +78,10 @@ def elsewhere(tables: Iterable[Table], dims: Dims) -> tuple[str, ...]:
             nearest = min(rows, key=lambda row: (_ratio(dims, row.dims), row.dims))
             found[_first(table, nearest)] = None
     return tuple(found)[:TRANSFERRED]
+
+
+def _is_won(table: Table, row: HintRow) -> bool:
+    return row.tier >= SEARCHED_TIER and bool(row.ranked) and table.default >= 0
 
 
 def _group(table: Table) -> Group:

@@ -20,6 +20,7 @@ from nearhint_daemon.efforts import Effort
 from nearhint_daemon.errors import DaemonError, HintTooLarge, ToolchainMissing, WorkerRefused
 from nearhint_daemon.quiet import Quiet
 from nearhint_daemon.turns import Order, Turns
+from nearhint_daemon.workers.errors import DeviceWanted
 from nearhint_daemon.workers.toolchain import for_kind
 from nearhint_proto import convert
 from nearhint_proto.v1 import program_pb2
@@ -31,6 +32,8 @@ COMPILE_TIMEOUT_S = 120.0
 CHECK_TIMEOUT_S = 120.0
 VERIFY_TIMEOUT_S = 120.0
 MEASURE_GRACE_S = 60.0
+WAYS_GIVEN = 8
+"""So often does a measurement give way to who serves; then it is done, or it never would be."""
 CACHE = "warm"
 CPU = "cpu"
 COMPILES = "compile"
@@ -250,7 +253,14 @@ class Workshop:
             )
         )
         timeout_s = self.limits.measure_budget_s * care.share + MEASURE_GRACE_S
-        return (await self._bench("bench", request, timeout_s, devices, order)).measured
+        for left in reversed(range(WAYS_GIVEN + 1)):
+            request.measure_hint.gives_way = left > 0
+            try:
+                return (await self._bench("bench", request, timeout_s, devices, order)).measured
+            except WorkerRefused as refusal:
+                if refusal.worker_code != DeviceWanted.code:
+                    raise
+        raise AssertionError("the last attempt gives no way")
 
     async def measure_copy(
         self, *, threads: int, devices: Sequence[str], order: Order

@@ -241,6 +241,7 @@ class FakeBenchPool:
     devices: tuple[str, ...] = ("cpu",)
     delay_s: float = 0.0
     asked: Counter[str] = field(default_factory=Counter)
+    interrupted: list[str] = field(default_factory=list)
 
     def start(self) -> None: ...
 
@@ -248,6 +249,9 @@ class FakeBenchPool:
 
     async def hello(self, device: str | None = None) -> pb.Pong:
         return pb.Pong(device=convert.device_to_proto(CPU))
+
+    def interrupt(self, device: str) -> None:
+        self.interrupted.append(device)
 
     async def run(
         self, request: pb.WorkerRequest, *, timeout_s: float, device: str | None = None

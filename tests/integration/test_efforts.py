@@ -22,12 +22,13 @@ SPACE = {
     "full": (DEFAULT, FIRST, SECOND),
     "max": (DEFAULT, FIRST, SECOND, THIRD),
 }
+MEDIAN_NS = {DEFAULT: 50_000, FIRST: 25_000, SECOND: 13_000, THIRD: 12_000}
 
 
 def scripted() -> tuple[Script, FakeCompilePool, FakeBenchPool]:
     def median_ns(name: str, size: int) -> int:
         del size
-        return 200_000 if name == "fallback" else 200_000 // int(name.rpartition("=")[2])
+        return 200_000 if name == "fallback" else MEDIAN_NS[name]
 
     script = Script(lambda size, effort: SPACE[effort], median_ns)
     return script, FakeCompilePool(faults=script.faults), FakeBenchPool(faults=script.faults)
@@ -77,6 +78,23 @@ def test_more_effort_does_the_rest_only_and_less_does_nothing(tmp_path: Path) ->
             (row,) = table.hints
             ranked = [table.variants[each.variant].schedule for each in row.ranked]
             assert ranked == [THIRD, SECOND, FIRST, DEFAULT]
+
+    asyncio.run(scenario())
+
+
+def test_a_quick_search_times_the_winners_of_the_hints_beside_and_no_more_of_them(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        script, compile_pool, bench = scripted()
+        async with running(tmp_path, compile=compile_pool, bench=bench) as daemon:
+            registered = await daemon.client.register(chain(1))
+            for size in (64, 1024):
+                await daemon.client.tuned(registered, size, effort=pb.EFFORT_MAX)
+            await daemon.at_rest()
+            script.timed.clear()
+            await daemon.client.tuned(registered, 256, effort=pb.EFFORT_QUICK)
+            assert script.timed == [(256, (DEFAULT,)), (256, (*SPACE["quick"], THIRD))]
 
     asyncio.run(scenario())
 

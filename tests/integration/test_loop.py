@@ -20,6 +20,7 @@ from tests.integration.fake_workers import (
 from tests.integration.statuses import details
 
 from nearhint_daemon.usage import Used
+from nearhint_daemon.workshop import WAYS_GIVEN
 from nearhint_proto import convert
 from nearhint_proto.v1 import (
     kernel_service_pb2,
@@ -355,6 +356,30 @@ def test_a_variant_that_dies_while_timed_is_found_among_the_others(tmp_path: Pat
     asyncio.run(scenario())
 
 
+def test_a_measurement_that_gave_way_is_done_again_and_not_for_ever(tmp_path: Path) -> None:
+    asked: list[bool] = []
+
+    def give_way(job: str, request: worker_pb2.WorkerRequest) -> worker_pb2.WorkerResponse | None:
+        if job != "measure_hint":
+            return None
+        asked.append(request.measure_hint.gives_way)
+        if not asked[-1]:
+            return None
+        error = worker_pb2.WorkerError(code="DEVICE_WANTED", message="a client began to serve")
+        return worker_pb2.WorkerResponse(id=request.id, error=error)
+
+    async def scenario() -> None:
+        async with running(tmp_path, bench=FakeBenchPool(faults=give_way)) as daemon:
+            registered = await daemon.client.register(chain(1))
+            operation = await daemon.client.tuned(registered, 64)
+            assert operation.failed == 0
+            (table,) = await daemon.client.tables_of(registered)
+            assert table.hints[0].tier == 2
+            assert asked == [*([True] * WAYS_GIVEN), False] * 2
+
+    asyncio.run(scenario())
+
+
 def test_no_variant_that_fails_verification_gets_into_a_table(tmp_path: Path) -> None:
     async def scenario() -> None:
         def reject(job: str, request: worker_pb2.WorkerRequest) -> worker_pb2.WorkerResponse | None:
@@ -389,6 +414,32 @@ def test_a_kernel_that_differs_from_its_fallback_is_never_timed(tmp_path: Path) 
             assert operation.state == operation_service_pb2.OPERATION_STATE_FAILED
             assert "LOWERING_WRONG" in str(operation.error)
             assert await daemon.client.tables_of(registered) == []
+
+    asyncio.run(scenario())
+
+
+def test_sizes_that_are_to_be_tuned_as_given_are_not_rounded_to_their_bucket(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            registered = await daemon.client.register(chain(1))
+            answer = await daemon.client.kernels.EnsureKernels(
+                kernel_service_pb2.EnsureKernelsRequest(
+                    program_id=registered.program_id,
+                    target_id=registered.target_id,
+                    hints=[convert.size_hint_to_proto({"s0": 1000})],
+                    as_given=True,
+                ),
+                timeout=20,
+            )
+            assert (await daemon.client.finished(answer.operation.id)).failed == 0
+            await daemon.client.tuned(registered, 600)
+            (table,) = await daemon.client.tables_of(registered)
+            assert [(tuple(row.dims), row.tier) for row in table.hints] == [
+                ((512,), 2),
+                ((1000,), 2),
+            ]
 
     asyncio.run(scenario())
 

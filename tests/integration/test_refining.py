@@ -196,6 +196,21 @@ def test_a_search_starts_from_the_winner_of_a_similar_kernel(tmp_path: Path) -> 
     asyncio.run(scenario())
 
 
+def test_what_won_before_a_restart_is_still_where_a_search_starts(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        script, compile_pool, bench = scripted()
+        async with running(tmp_path, compile=compile_pool, bench=bench) as daemon:
+            first = await daemon.client.register(chain(1))
+            await daemon.client.tuned(first, 64, effort=pb.EFFORT_MAX)
+        async with running(tmp_path, compile=compile_pool, bench=bench) as daemon:
+            other = await daemon.client.register(chain(1, high=2048))
+            await daemon.client.tuned(other, 128)
+            size, transferred = script.transferred[-1]
+            assert (size, "cpu.rows vector=128" in transferred) == (128, True)
+
+    asyncio.run(scenario())
+
+
 def test_a_search_starts_from_the_kernels_winner_on_another_target(tmp_path: Path) -> None:
     async def scenario() -> None:
         script, compile_pool, bench = scripted()

@@ -10,11 +10,12 @@ import grpc
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.integration.daemon_in_process import Running, running
-from tests.integration.fake_workers import SCHEDULES, FakeBenchPool, chain
+from tests.integration.fake_workers import SCHEDULES, FakeBenchPool, chain, died
 from tests.integration.statuses import details
 
 from nearhint_daemon.idle_regret import FIRST_S, SIZES_A_TABLE, IdleRegret
 from nearhint_daemon.store.rows import JobRow, MeasurementRow, RegretRow
+from nearhint_daemon.workers.errors import WorkerStartFailed
 from nearhint_proto import convert
 from nearhint_proto.v1 import (
     admin_service_pb2,
@@ -294,6 +295,70 @@ def test_a_size_that_fails_costs_only_itself(tmp_path: Path) -> None:
             assert (operation.state, operation.done, operation.failed) == (DONE, 3, 1)
             found = await records(daemon, answer.kernel)
             assert {tuple(record.dims) for record in found} == {(98,), (100,)}
+
+    asyncio.run(scenario())
+
+
+def test_a_variant_that_ends_its_worker_is_given_up_and_the_others_are_judged(
+    tmp_path: Path,
+) -> None:
+    def crash(job: str, request: worker_pb2.WorkerRequest) -> None:
+        if job != "measure_hint" or convert.size_hint_from_proto(request.measure_hint.sizes) in (
+            {"s0": hint} for hint in HINTS
+        ):
+            return
+        if any(
+            SCHEDULES[1].encode() in candidate.binary.binary
+            for candidate in request.measure_hint.candidates
+        ):
+            raise died()
+
+    async def scenario() -> None:
+        async with running(tmp_path, bench=FakeBenchPool(faults=crash)) as daemon:
+            registered = await tuned(daemon)
+            request = Request(kernel=kernel_of(registered), at=at({"k0": 98}, {"k0": 99}))
+            answer, operation = await measured(daemon, request)
+            assert (operation.state, operation.done, operation.failed) == (DONE, 2, 0)
+            found = await records(daemon, answer.kernel)
+            assert {tuple(record.dims) for record in found} == {(98,), (99,)}
+            assert {record.best_schedule for record in found} == {SCHEDULES[0]}
+            (table,) = await daemon.client.tables_of(registered)
+            assert {variant.schedule for variant in table.variants} == {SCHEDULES[0], SCHEDULES[2]}
+            listed = await daemon.client.admin.ListQuarantine(
+                admin_service_pb2.ListQuarantineRequest(kernel=answer.kernel), timeout=LIMIT_S
+            )
+            (row,) = listed.quarantined
+            assert row.schedule == SCHEDULES[1]
+            assert (daemon.core.config.state_dir / row.reproducer / "repro.py").exists()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("deaths", [1, 3])
+def test_a_worker_that_is_lost_once_or_does_not_start_costs_no_variant(
+    tmp_path: Path, deaths: int
+) -> None:
+    left = deaths
+
+    def crash(job: str, request: worker_pb2.WorkerRequest) -> None:
+        nonlocal left
+        sizes = convert.size_hint_from_proto(request.measure_hint.sizes)
+        if job == "measure_hint" and sizes == {"s0": 99} and left:
+            left -= 1
+            raise (
+                died()
+                if deaths == 1
+                else WorkerStartFailed(kind="bench", detail="no device", reproducer={})
+            )
+
+    async def scenario() -> None:
+        async with running(tmp_path, bench=FakeBenchPool(faults=crash)) as daemon:
+            registered = await tuned(daemon)
+            (before,) = await daemon.client.tables_of(registered)
+            request = Request(kernel=kernel_of(registered), at=at({"k0": 99}))
+            await measured(daemon, request)
+            assert list(await daemon.client.tables_of(registered)) == [before]
+            assert daemon.core.quarantine.count() == 0
 
     asyncio.run(scenario())
 

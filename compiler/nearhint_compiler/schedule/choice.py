@@ -71,6 +71,7 @@ def choose(
             [each for each in space if each not in pruned],
             dict(zip(space, estimates, strict=True)),
             kept=kept,
+            transferred=transferred,
             limit=QUICK_LIMIT[target.kind],
         )
         pruned |= {
@@ -89,16 +90,18 @@ def _diverse(
     estimates: Mapping[Schedule, Estimate],
     *,
     kept: set[Schedule],
+    transferred: Sequence[Schedule],
     limit: int,
 ) -> set[Schedule]:
     """What is kept, the best of each kind, then the best of the rest; equals in the space's order.
 
-    Estimates are told apart coarsely: among equals the compiler's own order knows more.
+    What won elsewhere stands for its kind, whatever it is estimated at. Estimates are told apart
+    coarsely: among equals the compiler's own order knows more.
     """
     least = min(estimates[each].seconds for each in space)
     order = sorted(space, key=lambda each: round(GRAIN * estimates[each].seconds / least))
     firsts: dict[tuple[str, bool, bool], Schedule] = {}
-    for each in order:
+    for each in (*(each for each in transferred if each in space), *order):
         firsts.setdefault((each.family, "divisible" in _set(each), "spaced" in _set(each)), each)
     wanted = dict.fromkeys((*(each for each in space if each in kept), *firsts.values(), *order))
     return set(list(wanted)[: max(limit, len(kept))])

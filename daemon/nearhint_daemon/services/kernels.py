@@ -25,6 +25,7 @@ from nearhint_proto import convert
 from nearhint_proto.v1 import kernel_service_pb2 as pb
 from nearhint_proto.v1 import kernel_service_pb2_grpc, program_pb2
 from nearhint_rules.errors import RulesError
+from nearhint_rules.hints import bucket
 from nearhint_rules.selection import FALLBACK, Selection
 from nearhint_rules.table import Table
 
@@ -116,6 +117,7 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
                 threads=request.threads,
                 priority=priority,
                 client=client_id,
+                place=tuple if request.as_given else bucket,
             )
         else:
             specs = await self._core.ladders.jobs_for(
@@ -180,7 +182,7 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
     async def ReportUsage(  # noqa: N802 - the protocol's name
         self, request: pb.ReportUsageRequest, context: Context
     ) -> pb.ReportUsageResponse:
-        """Counts what clients ran."""
+        """Counts what clients ran, and notes whether they serve now."""
         namespace = read_namespace(request.namespace)
         client_id = read_text(request.client_id, field="client_id")
         if len(request.fallback_reasons) > REASONS_LIMIT:
@@ -194,6 +196,9 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
             )
             for position, usage in enumerate(request.usages)
         ]
+        if request.target_id:
+            device = self._core.programs.target(request.target_id).device
+            self._core.presence.note(client_id, device, is_serving=request.is_serving)
         accepted = await self._core.usage.report(client_id, used, namespace=namespace)
         launches = [sum(counts) for counts in zip(*(each.launches[:4] for each in used))]  # noqa: B905
         self._core.metrics.usage_reported(launches, dict(request.fallback_reasons))

@@ -12,11 +12,13 @@ job that wants it, or a little later: a worker that a Variant killed is replaced
 from __future__ import annotations
 
 import ctypes
+import signal
 import threading
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, TypeAlias
 
 from nearhint.errors import NearhintError
@@ -32,7 +34,8 @@ from nearhint_daemon.workers.clock import (
     last_cache_bytes,
 )
 from nearhint_daemon.workers.contest import THOROUGH, Enough
-from nearhint_daemon.workers.errors import DeviceBroken, RequestInvalid
+from nearhint_daemon.workers.errors import DeviceBroken, DeviceWanted, RequestInvalid
+from nearhint_daemon.workers.exits import GIVE_WAY
 from nearhint_daemon.workers.limits import BENCH_CPU_LIMITS, BENCH_CUDA_LIMITS, be_idle, enter
 from nearhint_daemon.workers.serve import (
     Handler,
@@ -75,6 +78,16 @@ class Bench:
         self._state = state
         self._priority = priority
         self._references = References()
+        self._is_wanted = False
+
+    def give_way(self, number: int, frame: FrameType | None) -> None:
+        """The signal's handler: the device is wanted by somebody else."""
+        del number, frame
+        self._is_wanted = True
+
+    def _check_wanted(self) -> None:
+        if self._is_wanted:
+            raise DeviceWanted("a client began to serve on the device")
 
     def handlers(self) -> Mapping[str, Handler]:
         """The jobs by the names of their fields."""
@@ -158,6 +171,7 @@ class Bench:
 
         from nearhint_daemon.workers.measure import measure
 
+        self._is_wanted = False
         if request.cache not in CACHES:
             raise RequestInvalid(f"cache is one of {', '.join(CACHES)}")
         kernel = _read_kernel(request.kernel_ir)
@@ -178,6 +192,7 @@ class Bench:
             else THOROUGH,
             memory_limit_bytes=request.memory_limit_bytes,
             seed=_seed(request.seed),
+            before_each=self._check_wanted if request.gives_way else lambda: None,
         )
         return pb.Measured(
             candidates=[
@@ -300,12 +315,14 @@ def main() -> None:
     later.start()
     priority = be_idle()
     state = WorkerState()
+    bench = Bench(arguments.device, state, priority)
+    signal.signal(GIVE_WAY, bench.give_way)
     pong = pb.Pong(
         device=device_to_proto(describe(arguments.device)), ready_s=seconds_since_spawn()
     )
     serve(
         arguments.descriptor,
-        Bench(arguments.device, state, priority).handlers(),
+        bench.handlers(),
         state,
         ready=lambda _: pb.WorkerResponse(pong=pong),
     )

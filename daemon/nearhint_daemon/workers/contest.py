@@ -84,14 +84,16 @@ def run_contest(
     now: Callable[[], float],
     budget_s: float,
     enough: Enough = THOROUGH,
+    before_each: Callable[[], None] = lambda: None,
 ) -> None:
     """Samples all in rounds until the answer is clear or the budget is spent.
 
     Clearly slower ones leave after a few rounds. Everyone gets at least one sample, and those that
-    stay `MIN_SAMPLES` however small the budget.
+    stay `MIN_SAMPLES` however small the budget. `before_each` sample may raise, which ends it.
     """
     end = now() + budget_s
     for contestant in contestants:
+        before_each()
         contestant.calls = clock.calls_for(contestant.call)
     for number in range(MAX_SAMPLES * (1 + DISCARDED_LIMIT)):
         active = [contestant for contestant in contestants if not contestant.is_out]
@@ -102,6 +104,7 @@ def run_contest(
         # All of them, not the wanting alone: a median counts only beside those of its own time.
         turn = number % len(active)
         for contestant in (*active[turn:], *active[:turn]):
+            before_each()
             _take(contestant, clock)
         _eliminate(active)
 

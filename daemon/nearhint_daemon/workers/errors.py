@@ -127,3 +127,9 @@ class RequestInvalid(JobFailed):
     """A request contradicts itself or names what this worker does not do."""
 
     code = "REQUEST_INVALID"
+
+
+class DeviceWanted(JobFailed):
+    """A client began to serve on the device: this job gave way, to be done again later."""
+
+    code = "DEVICE_WANTED"

@@ -79,10 +79,12 @@ def measure(
     memory_limit_bytes: int,
     seed: int,
     enough: Enough = THOROUGH,
+    before_each: Callable[[], None] = lambda: None,
 ) -> tuple[Result, ...]:
     """Times all entries, interleaved. The first binary is the default and stays to the end.
 
-    Raises `MemoryLimitExceeded` before anything is allocated, `OpNotAllowed`, `FallbackInvalid`.
+    `before_each` sample may raise, which ends it. Raises `MemoryLimitExceeded` before anything is
+    allocated, `OpNotAllowed`, `FallbackInvalid`.
     """
     check_memory(fallback.program, sizes, limit_bytes=memory_limit_bytes)
     dims = kernel_dims(kernel, fallback, sizes)
@@ -120,6 +122,7 @@ def measure(
             now=time.monotonic,
             budget_s=budget_s,
             enough=enough,
+            before_each=before_each,
         )
     return tuple(
         Result(

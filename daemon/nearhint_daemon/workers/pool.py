@@ -148,6 +148,10 @@ class BenchPool:
         """
         return await self._slot(device).run(request, timeout_s=timeout_s)
 
+    def interrupt(self, device: str) -> None:
+        """Asks the job that runs on `device` to give way; one that cannot goes on."""
+        self._slot(device).interrupt()
+
     def _slot(self, device: str | None) -> Slot:
         return self._slots[self.devices[0] if device is None else device]
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from nearhint_daemon.workers import wire
 from nearhint_daemon.workers.errors import FrameInvalid, WorkerDied, WorkerHung
-from nearhint_daemon.workers.exits import RECYCLED
+from nearhint_daemon.workers.exits import GIVE_WAY, RECYCLED
 from nearhint_daemon.workers.reproducer import for_lost_worker
 from nearhint_daemon.workers.starvation import Starvation
 from nearhint_proto.v1 import worker_pb2 as pb
@@ -96,6 +96,7 @@ class WorkerProcess:
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         loop = asyncio.get_running_loop()
         self._pidfd = os.pidfd_open(self._popen.pid)
+        self._has_answered = False
         self.ended: asyncio.Future[int] = loop.create_future()
         """Done, with the exit status, as soon as the process has ended."""
         loop.add_reader(self._pidfd, self._on_end)
@@ -130,6 +131,7 @@ class WorkerProcess:
                 await asyncio.wait({talk}, timeout=_LAST_WORDS_S)
             if talk.done() and talk.exception() is None:
                 os.ftruncate(self._log, 0)
+                self._has_answered = True
                 return talk.result()
             if talk.done() and not self.ended.done():
                 await asyncio.wait({self.ended}, timeout=_LAST_WORDS_S)
@@ -146,6 +148,11 @@ class WorkerProcess:
             detail=detail,
             reproducer=for_lost_worker(request, detail=detail, log=log),
         )
+
+    def interrupt(self) -> None:
+        """Asks the job of now to give way. Before its first answer a worker would die of it."""
+        if self._has_answered and self.is_alive:
+            self._popen.send_signal(GIVE_WAY)
 
     async def _wait(self, either: set[asyncio.Future[Any]], timeout_s: float) -> None:
         """Waits for the first, or until the worker had `timeout_s` in which it could run."""

@@ -84,6 +84,11 @@ class Slot:
         """The worker's process, if there is one."""
         return None if self._process is None else self._process.pid
 
+    def interrupt(self) -> None:
+        """Asks the job of now to give way, if there is one and it can."""
+        if self._process is not None and self.is_busy:
+            self._process.interrupt()
+
     def warm_up(self) -> None:
         """Starts the worker in the background, if there is none."""
         if not self._is_stopped:

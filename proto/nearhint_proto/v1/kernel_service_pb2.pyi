@@ -223,6 +223,7 @@ class EnsureKernelsRequest(_message.Message):
     EFFORT_FIELD_NUMBER: _builtins.int
     BUDGET_S_FIELD_NUMBER: _builtins.int
     COMPILE_ONLY_FIELD_NUMBER: _builtins.int
+    AS_GIVEN_FIELD_NUMBER: _builtins.int
     program_id: _builtins.str
     """The Program."""
     target_id: _builtins.str
@@ -245,6 +246,8 @@ class EnsureKernelsRequest(_message.Message):
     """Compile the candidates and keep them; verify and measure nothing. The Target's device need not
     be one of this daemon's.
     """
+    as_given: _builtins.bool
+    """The sizes of `hints` are tuned as they are; else in the middle of their buckets."""
     @_builtins.property
     def kernels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The Kernels; empty: all of the Program's."""
@@ -267,10 +270,11 @@ class EnsureKernelsRequest(_message.Message):
         effort: Global___Effort.ValueType = ...,
         budget_s: _builtins.float | None = ...,
         compile_only: _builtins.bool = ...,
+        as_given: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_budget_s", b"_budget_s", "budget_s", b"budget_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_budget_s", b"_budget_s", "budget_s", b"budget_s", "client_id", b"client_id", "compile_only", b"compile_only", "effort", b"effort", "hints", b"hints", "kernels", b"kernels", "namespace", b"namespace", "priority", b"priority", "program_id", b"program_id", "target_id", b"target_id", "threads", b"threads"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_budget_s", b"_budget_s", "as_given", b"as_given", "budget_s", b"budget_s", "client_id", b"client_id", "compile_only", b"compile_only", "effort", b"effort", "hints", b"hints", "kernels", b"kernels", "namespace", b"namespace", "priority", b"priority", "program_id", b"program_id", "target_id", b"target_id", "threads", b"threads"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__budget_s: _TypeAlias = _typing.Literal["budget_s"]  # noqa: Y015
     _WhichOneofArgType__budget_s: _TypeAlias = _typing.Literal["_budget_s", b"_budget_s"]  # noqa: Y015
@@ -560,10 +564,18 @@ class ReportUsageRequest(_message.Message):
     USAGES_FIELD_NUMBER: _builtins.int
     FALLBACK_REASONS_FIELD_NUMBER: _builtins.int
     NAMESPACE_FIELD_NUMBER: _builtins.int
+    TARGET_ID_FIELD_NUMBER: _builtins.int
+    IS_SERVING_FIELD_NUMBER: _builtins.int
     client_id: _builtins.str
     """Who reports."""
     namespace: _builtins.str
     """The namespace; empty by default."""
+    target_id: _builtins.str
+    """The Target that the client serves on; empty: not said."""
+    is_serving: _builtins.bool
+    """Whether it is serving: calls were made within the last second. Under the policy `idle` its
+    device is left alone until a report says otherwise, or there is none for a while.
+    """
     @_builtins.property
     def usages(self) -> _containers.RepeatedCompositeFieldContainer[Global___Usage]:
         """Counts since the last report."""
@@ -579,10 +591,12 @@ class ReportUsageRequest(_message.Message):
         usages: _abc.Iterable[Global___Usage] | None = ...,
         fallback_reasons: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         namespace: _builtins.str = ...,
+        target_id: _builtins.str = ...,
+        is_serving: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "fallback_reasons", b"fallback_reasons", "namespace", b"namespace", "usages", b"usages"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "fallback_reasons", b"fallback_reasons", "is_serving", b"is_serving", "namespace", b"namespace", "target_id", b"target_id", "usages", b"usages"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

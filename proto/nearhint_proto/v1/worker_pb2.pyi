@@ -808,6 +808,7 @@ class MeasureHint(_message.Message):
     SEED_FIELD_NUMBER: _builtins.int
     ENOUGH_SAMPLES_FIELD_NUMBER: _builtins.int
     ENOUGH_SPREAD_FIELD_NUMBER: _builtins.int
+    GIVES_WAY_FIELD_NUMBER: _builtins.int
     kernel_ir: _builtins.str
     """The printed IR."""
     threads: _builtins.int
@@ -824,6 +825,8 @@ class MeasureHint(_message.Message):
     """Samples that are enough, once the spread is: 0 leaves both to the worker."""
     enough_spread: _builtins.float
     """The relative standard error of a median that is small enough."""
+    gives_way: _builtins.bool
+    """Whether it ends, with the error DEVICE_WANTED, when the worker is told to give way."""
     @_builtins.property
     def fallback(self) -> _program_pb2.Fallback:
         """A Fallback of the Kernel: gives inputs and strides, and runs where asked for."""
@@ -850,10 +853,11 @@ class MeasureHint(_message.Message):
         seed: _builtins.int = ...,
         enough_samples: _builtins.int = ...,
         enough_spread: _builtins.float = ...,
+        gives_way: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["fallback", b"fallback", "sizes", b"sizes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget_s", b"budget_s", "cache", b"cache", "candidates", b"candidates", "enough_samples", b"enough_samples", "enough_spread", b"enough_spread", "fallback", b"fallback", "kernel_ir", b"kernel_ir", "memory_limit_bytes", b"memory_limit_bytes", "seed", b"seed", "sizes", b"sizes", "threads", b"threads"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget_s", b"budget_s", "cache", b"cache", "candidates", b"candidates", "enough_samples", b"enough_samples", "enough_spread", b"enough_spread", "fallback", b"fallback", "gives_way", b"gives_way", "kernel_ir", b"kernel_ir", "memory_limit_bytes", b"memory_limit_bytes", "seed", b"seed", "sizes", b"sizes", "threads", b"threads"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -107,6 +107,36 @@ def test_a_bucket_is_asked_for_once_however_often_it_is_met(
     assert [request.hints[0].dims[0].value for request in requests] == [500, 4000]
 
 
+def test_named_sizes_are_asked_for_as_they_are_and_not_by_their_bucket(
+    daemon: FakeDaemon, loaded: list[bytes]
+) -> None:
+    serve(daemon, 64)
+    handle = open_session(daemon).register(doubling.program())
+    handle.wait_ready(5)
+    handle.want_exactly({"s0": 1000})
+    (first,) = daemon.wait_asked("EnsureKernels")
+    assert first.as_given
+    handle.want({"s0": 900})  # the named sizes are in its bucket
+    handle.want({"s0": 4000})
+    requests = daemon.wait_asked("EnsureKernels", times=2)
+    assert [request.hints[0].dims[0].value for request in requests] == [1000, 4000]
+    assert not requests[1].as_given
+
+
+def test_named_sizes_are_settled_by_their_own_hint_and_by_no_other_of_the_bucket(
+    daemon: FakeDaemon, loaded: list[bytes], eventually: Eventually
+) -> None:
+    serve(daemon, 1024)
+    handle = open_session(daemon).register(doubling.program())
+    handle.wait_ready(5)
+    handle.want_exactly({"s0": 1000})
+    daemon.wait_asked("EnsureKernels")
+    assert nearhint.settle(timeout_s=0.1).pending == (doubling.KERNEL,)
+    daemon.publish(doubling.table(1000, 1024))
+    report = nearhint.settle(timeout_s=10)
+    assert (report.settled, report.at_t2) == (True, (doubling.KERNEL,))
+
+
 def test_a_hint_that_the_daemon_lets_go_is_neither_waited_for_nor_asked_for(
     daemon: FakeDaemon, loaded: list[bytes], eventually: Eventually
 ) -> None:
@@ -143,6 +173,26 @@ def test_a_pushed_table_becomes_a_new_snapshot_and_the_old_one_stays(
     assert after.memo == {}
     assert before.choose(0, (64,)).kernel is None
     assert before.memo == {"runner": "mine"}
+
+
+def test_a_table_in_which_only_the_generation_changed_is_not_worked_through_again(
+    daemon: FakeDaemon, loaded: list[bytes], eventually: Eventually
+) -> None:
+    serve(daemon, 64)
+    handle = open_session(daemon).register(doubling.program())
+    handle.wait_ready(5)
+    before = handle.snapshot
+    assert before is not None
+    daemon.publish(doubling.table(64, generation=before.generation + 1))
+    eventually(lambda: handle.snapshot is not before)
+    after = handle.snapshot
+    assert after is not None
+    assert after.generation == before.generation + 1
+    assert after.selectors[0] is before.selectors[0]
+    daemon.publish(doubling.table(64, generation=before.generation + 2, kernel_ns=90))
+    eventually(lambda: handle.snapshot is not after)
+    assert handle.snapshot is not None
+    assert handle.snapshot.selectors[0] is not before.selectors[0]
 
 
 def test_settle_waits_for_the_buckets_that_were_used(
@@ -208,19 +258,37 @@ def test_disable_switches_everything_off(
     assert daemon.store.asked == []
 
 
-def test_usage_travels_as_counts(daemon: FakeDaemon, loaded: list[bytes]) -> None:
+def test_usage_travels_as_counts(
+    daemon: FakeDaemon, loaded: list[bytes], eventually: Eventually
+) -> None:
     serve(daemon, 64)
     opened = open_session(daemon)
     handle = opened.register(doubling.program())
     handle.wait_ready(5)
+    opened.count_fallback("guard")
     for _ in range(3):
         handle.count((64,), (0, 0, 1))
-    opened.count_fallback("guard")
-    handle.want({"s0": 9999})  # wakes the engine
-    (report,) = daemon.wait_asked("ReportUsage")
-    (usage,) = report.usages
-    assert (usage.calls, list(usage.launches)) == (3, [0, 0, 3, 0])
-    assert dict(report.fallback_reasons) == {"guard": 1}
+
+    def reported() -> tuple[int, int, int]:
+        reports = daemon.asked("ReportUsage")
+        usages = [usage for report in reports for usage in report.usages]
+        guards = sum(report.fallback_reasons["guard"] for report in reports)
+        return sum(each.calls for each in usages), sum(each.launches[2] for each in usages), guards
+
+    eventually(lambda: reported() == (3, 3, 1))
+
+
+def test_the_daemon_hears_at_once_when_calls_begin_and_when_they_have_ended(
+    daemon: FakeDaemon, loaded: list[bytes]
+) -> None:
+    serve(daemon, 64)
+    handle = open_session(daemon).register(doubling.program())
+    handle.wait_ready(5)
+    handle.count((64,), (0, 0, 1))
+    (began,) = daemon.wait_asked("ReportUsage")
+    assert (began.is_serving, bool(began.target_id)) == (True, True)
+    *_, ended = daemon.wait_asked("ReportUsage", times=2)
+    assert not ended.is_serving
 
 
 def test_a_flipped_byte_in_the_cache_is_fetched_again_and_never_loaded(

@@ -9,8 +9,9 @@ import pytest
 from tests.integration.fake_workers import CPU, FakeBenchPool
 from tests.unit.daemon.test_store import Seen
 
-from nearhint_daemon.devices import Devices, default_names
+from nearhint_daemon.devices import SPELL_S, Devices, default_names
 from nearhint_daemon.errors import InvalidRequest, NoDevice
+from nearhint_daemon.presence import Presence
 from nearhint_daemon.store import Store
 from nearhint_daemon.turns import Turns
 from nearhint_rules.target import CpuDevice, CudaDevice
@@ -21,12 +22,21 @@ def with_devices(
     scenario: Callable[[Devices], Awaitable[None]],
     *,
     is_idle: Callable[[str], Awaitable[bool]] | None = None,
+    presence: Presence | None = None,
+    bench: FakeBenchPool | None = None,
+    monotonic: Callable[[], float] = time.monotonic,
 ) -> None:
     async def run() -> None:
         store = Store(folder, observer=Seen(), clock=time.time)
         await store.start()
         devices = Devices(
-            FakeBenchPool(), store, default_policy="always", clock=time.time, is_idle=is_idle
+            bench or FakeBenchPool(),
+            store,
+            default_policy="always",
+            clock=time.time,
+            presence=presence or Presence(monotonic=monotonic),
+            monotonic=monotonic,
+            is_idle=is_idle,
         )
         devices.start()
         try:
@@ -40,7 +50,7 @@ def with_devices(
 
 def test_under_idle_a_device_is_used_only_while_it_is_idle(tmp_path: Path) -> None:
     asked = asyncio.Event()
-    answers = [False, True, True]
+    answers = [False, True]
 
     async def is_idle(name: str) -> bool:
         asked.set()
@@ -61,6 +71,61 @@ def test_under_idle_a_device_is_used_only_while_it_is_idle(tmp_path: Path) -> No
         assert answers == []
 
     with_devices(tmp_path, scenario, is_idle=is_idle)
+
+
+def test_what_says_that_a_device_is_idle_holds_for_a_spell(tmp_path: Path) -> None:
+    now_s = 100.0
+    asked = 0
+
+    async def is_idle(name: str) -> bool:
+        nonlocal asked
+        asked += 1
+        return True
+
+    async def scenario(devices: Devices) -> None:
+        nonlocal now_s
+        await devices.set_policy("cpu", "idle", actor="ann")
+        for _ in range(5):
+            async with devices.turn(("cpu",), (1,)):
+                pass
+        assert asked == 1
+        now_s += SPELL_S
+        async with devices.turn(("cpu",), (1,)):
+            pass
+        assert asked == 2
+
+    with_devices(tmp_path, scenario, is_idle=is_idle, monotonic=lambda: now_s)
+
+
+def test_under_idle_a_client_that_serves_is_given_way_to_until_it_is_quiet(tmp_path: Path) -> None:
+    presence, bench = Presence(monotonic=time.monotonic), FakeBenchPool()
+
+    async def is_idle(name: str) -> bool:
+        return True
+
+    async def scenario(devices: Devices) -> None:
+        await devices.names_for(CPU)
+        presence.note("ann", CPU, is_serving=True)
+        assert bench.interrupted == []  # under `always` nobody gives way
+        await devices.set_policy("cpu", "idle", actor="ann")
+        ran = asyncio.Event()
+
+        async def use() -> None:
+            async with devices.turn(("cpu",), (1,)):
+                ran.set()
+
+        using = asyncio.create_task(use())
+        presence.note("bob", CPU, is_serving=True)
+        presence.note("ann", CPU, is_serving=False)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not ran.is_set()
+        presence.note("bob", CPU, is_serving=False)
+        await asyncio.wait_for(using, 10)
+        presence.note("bob", CPU, is_serving=True)
+        assert bench.interrupted == ["cpu"]
+
+    with_devices(tmp_path, scenario, is_idle=is_idle, presence=presence, bench=bench)
 
 
 def test_a_policy_that_changes_while_a_job_waits_its_turn_holds_it_back(tmp_path: Path) -> None:

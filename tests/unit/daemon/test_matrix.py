@@ -14,6 +14,7 @@ def test_the_best_few_are_near_the_best_and_not_many() -> None:
     found = best_few(row((16,), medians))
     assert found == (4, 5, 6, 3)
     assert len(found) == FEW
+    assert best_few(row((16,), medians), few=1) == (4,)
 
 
 def test_hints_on_a_line_have_one_neighbour_a_side() -> None:
@@ -39,6 +40,12 @@ def test_what_the_best_of_a_neighbour_lacks_here_is_missing() -> None:
     found = table(row((16,), {0: 100, 1: 90}), row((64,), {0: 100, 2: 95}))
     assert missing(found, STEP) == {(16,): (2,), (64,): (1,)}
     assert shared(found, (16,)) == {0, 2}
+
+
+def test_of_each_neighbour_as_few_are_shared_as_are_wanted() -> None:
+    found = table(row((16,), {0: 100}), row((64,), {1: 100, 2: 95}), row((8,), {0: 99, 1: 120}))
+    assert shared(found, (16,)) == {0, 1, 2}
+    assert shared(found, (16,), few=1) == {0, 2}
 
 
 def test_a_variant_whose_guard_fails_at_a_hint_is_not_missing_there() -> None:

@@ -28,6 +28,16 @@ def test_the_winner_of_a_similar_kernel_near_by_is_offered_and_the_newest_counts
     assert winners.similar(won("a", 64), (64,)) == ()  # its own
 
 
+def test_what_is_recalled_counts_less_than_what_was_published_since() -> None:
+    winners = Winners()
+    winners.note(won("a", 64, winner=2), (64,))
+    winners.recall(won("a", 64, winner=1))
+    winners.recall(won("c", 512, winner=1))
+    winners.recall(won("d", 512, winner=1, tier=1))
+    assert winners.similar(won("b", 128), (128,)) == ("cpu.rows number=2", "cpu.rows number=1")
+    assert winners.similar(won("c", 512), (512,)) == ()
+
+
 def test_other_targets_and_families_and_first_timings_are_not_similar() -> None:
     winners = Winners()
     winners.note(replace(won("a", 64), target="other"), (64,))

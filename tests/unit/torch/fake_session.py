@@ -25,11 +25,15 @@ class FakeHandle:
     program: Program
     snapshot: Snapshot | None
     wanted: list[dict[str, int]] = field(default_factory=list)
+    named: list[dict[str, int]] = field(default_factory=list)
     counted: list[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
     waits_s: list[float] = field(default_factory=list)
 
     def want(self, sizes: Mapping[str, int]) -> None:
         self.wanted.append(dict(sizes))
+
+    def want_exactly(self, sizes: Mapping[str, int]) -> None:
+        self.named.append(dict(sizes))
 
     def count(self, sizes_key: tuple[int, ...], tiers: tuple[int, ...]) -> None:
         self.counted.append((sizes_key, tiers))

@@ -48,7 +48,7 @@ def test_a_hint_override_is_asked_for_though_no_call_has_it(session: Install) ->
     assert torch.equal(torch.compile(twice, backend="nearhint", dynamic=False)(x), x * 2)
     (handle,) = fake.handles
     assert ranges(handle.program) == [("x_0", 2, 64)]
-    assert handle.wanted == [{"s0": 24}, {"s0": 8}]
+    assert (handle.named, handle.wanted) == ([{"s0": 24}], [{"s0": 8}])
 
 
 def test_a_size_without_a_hint_is_wanted_as_captured(session: Install) -> None:
@@ -56,7 +56,7 @@ def test_a_size_without_a_hint_is_wanted_as_captured(session: Install) -> None:
     x = marked(8, 6, hint_override=24)
     torch._dynamo.mark_dynamic(x, 1)
     torch.compile(twice, backend="nearhint", dynamic=False)(x)
-    assert fake.handles[0].wanted[0] == {"s0": 24, "s1": 6}
+    assert fake.handles[0].named == [{"s0": 24, "s1": 6}]
 
 
 def test_a_hint_that_the_range_excludes_is_counted_and_not_asked_for(session: Install) -> None:
@@ -73,7 +73,7 @@ def test_a_hint_that_the_range_excludes_is_counted_and_not_asked_for(session: In
     else:
         assert count == 1
         assert torch.equal(results[0], x * 2)
-    assert not any(handle.wanted for handle in fake.handles)
+    assert not any(handle.named for handle in fake.handles)
 
 
 def test_a_computed_size_is_computed_at_the_hint(session: Install) -> None:
@@ -84,8 +84,8 @@ def test_a_computed_size_is_computed_at_the_hint(session: Install) -> None:
 
     with torch.no_grad():
         torch.compile(scaled, backend="nearhint", dynamic=False)(marked(8, 4, hint_override=24))
-    assert 60 in fake.handles[0].wanted[0].values()
-    assert 20 in fake.handles[0].wanted[1].values()
+    assert 60 in fake.handles[0].named[0].values()
+    assert 20 in fake.handles[0].wanted[0].values()
 
 
 def test_an_exported_program_brings_its_ranges(session: Install) -> None:
@@ -135,7 +135,7 @@ def test_marks_of_the_callers_own_stay(session: Install) -> None:
     kernel = nearhint.kernel(twice, dynamic={"x": {0: "rows"}})
     kernel(marked(8, 4, min=2, max=64, hint_override=24))
     assert ranges(fake.handles[0].program) == [("rows", 2, 64)]
-    assert fake.handles[0].wanted[0] == {"s0": 24}
+    assert fake.handles[0].named == [{"s0": 24}]
 
 
 @pytest.mark.parametrize(

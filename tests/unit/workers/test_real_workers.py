@@ -133,6 +133,40 @@ def test_a_program_becomes_verified_and_timed_variants(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_a_measurement_that_may_gives_way_and_the_worker_lives_on(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with workers(tmp_path) as (compilers, bench):
+            job = pb.LowerProgram(program=program_to_proto(norm()), target_kind="cpu")
+            lowered = (await ask(compilers, pb.WorkerRequest(lower_program=job))).lowered
+            request = pb.WorkerRequest(
+                measure_hint=pb.MeasureHint(
+                    kernel_ir=lowered.kernels[0].ir,
+                    fallback=lowered.fallbacks[0],
+                    sizes=size_hint_to_proto(SIZES),
+                    candidates=[pb.Candidate(id="ops", fallback=True)],
+                    threads=1,
+                    cache="cold",
+                    budget_s=0.5,
+                    memory_limit_bytes=1 << 30,
+                    seed=5,
+                )
+            )
+            await ask(bench, request)
+            (pid,) = bench.pids()
+            for gives_way, result in ((True, "error"), (False, "measured")):
+                request.measure_hint.gives_way = gives_way
+                asked = asyncio.ensure_future(bench.run(request, timeout_s=TIMEOUT_S))
+                while not asked.done():
+                    bench.interrupt("cpu")
+                    await asyncio.wait({asked}, timeout=0.001)
+                assert asked.result().WhichOneof("result") == result
+                if gives_way:
+                    assert asked.result().error.code == "DEVICE_WANTED"
+            assert bench.pids() == (pid,)
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize(
     ("request_", "code"),
     [

@@ -188,6 +188,20 @@ def test_what_cannot_run_is_infinitely_slow_and_says_so() -> None:
     assert found.reason(Estimate(1e-5, 1.0, 1.0)) == "its blocks do not fit the device"
 
 
+def test_quick_tries_what_won_elsewhere_instead_of_another_of_its_kind() -> None:
+    given = kernel("column_sum_f32")
+    dims = dict.fromkeys(given.symbols, 4096)
+    usual = choose(given, H100, dims, effort="quick").schedules
+    wide = choose(given, H100, dims, effort="full").schedules
+    left_out = [each for each in wide if each not in usual]
+    assert len(left_out) >= 3
+    for come in left_out:
+        chosen = choose(given, H100, dims, effort="quick", transferred=[come]).schedules
+        assert come in chosen
+        assert len(chosen) == len(usual)
+        assert (chosen[0], chosen[-1]) == (usual[0], usual[-1])
+
+
 def test_a_transferred_schedule_is_considered_after_the_default() -> None:
     given = kernel("softmax_f32")
     dims = dict.fromkeys(given.symbols, 1024)
