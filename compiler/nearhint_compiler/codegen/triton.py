@@ -12,7 +12,8 @@ Families (options in order; every block size is a power of two):
 
 Bit i of `cuts` is set where an axis ends with loop p{i}. All have warps, index, aligned, divisible
 and, as they may, spaced: 1 for the kernel as `analysis.respace` cuts its loops, under the Guard
-that this needs. `index` is 32 or 64, the width of index arithmetic; 32 brings Guards. `aligned` 1
+that this needs. Walks may have stages, the blocks of a row that are under way at a time, and group,
+how many neighbours along the row an accumulator is stepped by at once (a thread's, for speed). `index` is 32 or 64, the width of index arithmetic; 32 brings Guards. `aligned` 1
 promises 16-byte pointers, and bit i of `divisible` promises that symbol i is a multiple of 16: both
 bring Guards, and make Triton load vectors.
 
@@ -52,6 +53,8 @@ ARRAY_ELEMENTS = 16
 """The arrays of a workspace are whole multiples of so many, so that each is aligned."""
 BLOCKS = ("x", "y", "z", "r")
 WARPS = (1, 2, 4, 8, 16, 32)
+STAGES = range(1, 9)
+GROUPS = (1, 2, 4, 8, 16)
 
 
 def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated:
@@ -118,6 +121,10 @@ def _check(schedule: Schedule) -> None:
             raise InvalidSchedule(f"{name}={value} is no block size")
     if schedule["index"] not in (32, 64) or schedule["warps"] not in WARPS:
         raise InvalidSchedule(f"index or warps of {schedule}")
+    if schedule.get("stages", 1) not in STAGES or schedule.get("group", 1) not in GROUPS:
+        raise InvalidSchedule(f"stages or group of {schedule}")
+    if schedule.get("group", 1) > schedule.get("r", 1):
+        raise InvalidSchedule(f"a group longer than the block: {schedule}")
 
 
 def _parameters(kernel: ir.Kernel, width: str) -> Mapping[str, tuple[Argument, str]]:

@@ -18,7 +18,9 @@ class Block:
     `axis_of` has the axis of each loop variable that varies inside the tile, `masks` the mask of
     each axis that the tile may overhang. `element_header` are the lines that make the reduction
     variables and their mask from `rbase` and, in a walk, `roffset`. A walk goes from `start` to
-    `end`; without `end` there is none, and the tile holds whole rows.
+    `end`; without `end` there is none, and the tile holds whole rows. `stages` blocks of it are
+    under way at a time, and `group` neighbours along the row lie in one thread.
+    `place` is the dtype of places along it, until they are results.
     """
 
     axes: tuple[str, ...]
@@ -27,6 +29,9 @@ class Block:
     element_header: tuple[str, ...] = ()
     start: str = "0"
     end: str = ""
+    stages: int = 1
+    group: int = 1
+    place: str = "i64"
 
     @property
     def reduced_axis(self) -> int:
@@ -42,6 +47,11 @@ class Block:
     def element_shape(self) -> str:
         """The shape of what varies along the reduction; the row's where there is none."""
         return _shape(self.axes)
+
+    @property
+    def group_shape(self) -> str:
+        """The shape of what is there once for each `group` of elements."""
+        return _shape([*self.axes[:-1], f"{REDUCED} // {self.group}"])
 
     @property
     def unit_shape(self) -> str:
@@ -62,6 +72,13 @@ class Block:
     def element_mask(self) -> str:
         """The mask of what varies along all axes."""
         return self._all(self.axes)
+
+    def steps(self, name: str, *, start: str = "", end: str = "") -> str:
+        """The head of a loop over the blocks of a walk, or of a part of it."""
+        span = f"{start or self.start}, {end or self.end}, {REDUCED}"
+        if self.stages == 1:
+            return f"for {name} in range({span}):"
+        return f"for {name} in tl.range({span}, num_stages={self.stages}):"
 
     def mask_of(self, index: ex.Expr) -> str:
         """The mask under which a load of `index` stays in its storage."""

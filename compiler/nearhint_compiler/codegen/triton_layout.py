@@ -191,7 +191,17 @@ def _reduced(
     if not isinstance(length, ex.Int) or length.value % r:
         element.append(f"rmask = r < {index_text(length)}")
         header.masks[REDUCED] = "rmask"
-    return Block(header.axes, header.axis_of, header.masks, tuple(element), start, end)
+    return Block(
+        header.axes,
+        header.axis_of,
+        header.masks,
+        tuple(element),
+        start,
+        end,
+        stages=schedule.get("stages", 1),
+        group=schedule.get("group", 1),
+        place=f"i{schedule['index']}",
+    )
 
 
 def _rows(kernel: ir.Kernel, schedule: Schedule) -> Layout:

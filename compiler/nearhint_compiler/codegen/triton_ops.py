@@ -128,15 +128,19 @@ def arg_name(kind: str, dtype: str) -> str:
     return f"_arg_{kind}{'_nan' if dtype in ir.FLOATS else ''}"
 
 
+def at_best_name(dtype: str) -> str:
+    """The function that leaves the places of what is the best, the last place elsewhere."""
+    return f"_at_best{'_nan' if dtype in ir.FLOATS else ''}"
+
+
 def _arg_helper(kind: str, *, has_nan: bool) -> tuple[str, ...]:
-    comparison = {"max": ">", "min": "<"}[kind]
-    before = f"a {comparison} b"
-    equal = "a == b"
+    comparison = {"max": ">=", "min": "<="}[kind]
+    at_least, at_most = f"a {comparison} b", f"b {comparison} a"
     if has_nan:
-        before, equal = f"({before}) | ((a != a) & (b == b))", f"({equal}) | ((a != a) & (b != b))"
+        at_least, at_most = f"({at_least}) | (a != a)", f"({at_most}) | (b != b)"
     return (
         f"def _arg_{kind}{'_nan' if has_nan else ''}(a, i, b, j):",
-        f"    first = ({before}) | (({equal}) & (i < j))",
+        f"    first = ({at_least}) & ((({at_most}) == 0) | (i < j))",
         "    return tl.where(first, a, b), tl.where(first, i, j)",
     )
 
@@ -210,6 +214,14 @@ HELPERS: Mapping[str, tuple[str, ...]] = {
     "_arg_min": _arg_helper("min", has_nan=False),
     "_arg_max_nan": _arg_helper("max", has_nan=True),
     "_arg_min_nan": _arg_helper("min", has_nan=True),
+    "_at_best": (
+        "def _at_best(v, best, at, last: tl.constexpr):",
+        "    return tl.where(v == best, at, last)",
+    ),
+    "_at_best_nan": (
+        "def _at_best_nan(v, best, at, last: tl.constexpr):",
+        "    return tl.where((v == best) | ((v != v) & (best != best)), at, last)",
+    ),
     "_exp_below": (
         "def _exp_below(a, b):",
         "    # exp(a - b) for a <= b, 1 where both are the same infinity.",
@@ -220,6 +232,15 @@ HELPERS: Mapping[str, tuple[str, ...]] = {
         "    # One exponential: either the sum or the new term keeps its scale.",
         "    e = tl.where(m == x, 1.0, tl.exp(tl.abs(x - m) * -1.0))",
         f"    return tl.maximum(m, x, {KEEPS_NAN}), tl.where(x > m, s * e + 1.0, s + e)",
+    ),
+    "_online_softmax_group": (
+        "def _online_softmax_group(m, s, x):",
+        "    # One exponential an element, and one a group; an infinite maximum is seen to later.",
+        "    last: tl.constexpr = len(x.shape) - 1",
+        f"    top = tl.maximum(m, tl.reduce(x, last, _combine_max_nan), {KEEPS_NAN})",
+        '    base = tl.where(tl.abs(top) == float("inf"), 0.0, top)',
+        "    terms = tl.exp(x - tl.expand_dims(base, last))",
+        "    return top, s * tl.exp(m - base) + tl.reduce(terms, last, _combine_sum)",
     ),
     "_shifted_step": (
         "def _shifted_step(total, shifted, square, pivot, x):",

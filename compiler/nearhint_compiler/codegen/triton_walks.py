@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from nearhint_compiler.analysis.online import online_pairs, walk_levels
 from nearhint_compiler.codegen.triton_block import Block
 from nearhint_compiler.codegen.triton_body import Body
-from nearhint_compiler.codegen.triton_ops import arg_name, combine_name
+from nearhint_compiler.codegen.triton_ops import combine_name
 from nearhint_compiler.codegen.triton_text import TRITON_TYPES, index_text, neutral_text
 from nearhint_compiler.codegen.triton_totals import (
     LAST_PLACE,
@@ -25,6 +25,7 @@ from nearhint_compiler.codegen.triton_totals import (
     total_of,
 )
 from nearhint_compiler.ir import nodes as ir
+from nearhint_rules import expr as ex
 
 
 def straight(kernel: ir.Kernel, block: Block) -> list[str]:
@@ -49,11 +50,19 @@ def _reduced(body: Body, position: int, node: ir.Reducing) -> list[str]:
     if isinstance(node, ir.Reduce):
         combine = combine_name(node.kind, node.dtype)
         return [f"v{position} = tl.reduce({operand}, {axis}, {combine}, keep_dims=True)"]
-    place = f"tl.full({body.block.element_shape}, 0, tl.int64) + {index_text(node.index)}"
-    place = body.masked(place, LAST_PLACE, "i64")
-    combine = arg_name(node.kind, node.dtype)
-    reduced = f"tl.reduce(({operand}, {place}), {axis}, {combine}, keep_dims=True)"
-    return [f"acc{position}, v{position} = {reduced}"]
+    width = body.block.place
+    place = f"tl.full({body.block.element_shape}, 0, {TRITON_TYPES[width].name})"
+    place = f"{place} + {index_text(node.index)}"
+    if node.index != ex.symbol("r0") or len(body.kernel.reduction) > 1:
+        # Beyond the row places are beyond all of it, if they are those of the row itself.
+        place = body.masked(place, LAST_PLACE[width], width)
+    total = total_of(body.kernel, position, place_dtype=width)
+    return [
+        f"acc{position} = {operand}",
+        f"at{position} = {place}",
+        *total.across(str(axis)),
+        *total.results,
+    ]
 
 
 def walked(kernel: ir.Kernel, block: Block) -> list[str]:
@@ -105,7 +114,7 @@ class WalkPlan:
             if position in pairs:
                 found.append(online_total(self._kernel, pairs[position]))
             elif position not in seconds:
-                found.append(total_of(self._kernel, position))
+                found.append(total_of(self._kernel, position, place_dtype=self._block.place))
         return found
 
     def row_lines(self, level: int) -> list[str]:
@@ -141,7 +150,8 @@ class WalkPlan:
         ]
         before = body.carries(needed)
         for total in totals:
-            before += [started(part, block.element_shape) for part in total.walked]
+            shape = block.group_shape if self._is_grouped(total) else block.element_shape
+            before += [started(part, shape) for part in total.walked]
             before += self._pivot(total)
             inside += self._stepped(total)
         inside += [line for place in stores for line in body.lines(place)]
@@ -149,9 +159,9 @@ class WalkPlan:
             # Backwards: what the walk before read last is still in a cache.
             before.append(f"rlast = ({block.end} - 1 - {block.start}) // R * R + {block.start}")
             inside = [f"roffset = rlast - (rback - {block.start})", *inside]
-            header = f"for rback in range({block.start}, {block.end}, R):"
+            header = block.steps("rback")
         else:
-            header = f"for roffset in range({block.start}, {block.end}, R):"
+            header = block.steps("roffset")
         return [*before, header, *(f"    {line}" for line in inside)]
 
     def closed(self, total: Total) -> Sequence[str]:
@@ -185,8 +195,21 @@ class WalkPlan:
             f"{name} = tl.where(tl.abs({name}) < 1e30, {name}, 0.0)",
         ]
 
+    def _is_grouped(self, total: Total) -> bool:
+        return self._block.group > 1 and total.grouped is not None
+
+    def _grouped(self, total: Total) -> str:
+        body, block = self.body, self._block
+        assert total.grouped is not None
+        first = total.parts[0]
+        element = body.masked(body.full(total.operand), first.neutral, first.dtype)
+        shape = f"{block.group_shape[:-1]}, {block.group}]"
+        return total.grouped(f"tl.reshape({element}, {shape})")
+
     def _stepped(self, total: Total) -> list[str]:
         names = [part.name for part in total.walked]
+        if self._is_grouped(total):
+            return [f"{', '.join(names)} = {self._grouped(total)}"]
         call = total.step(self.body.full(total.operand))
         mask = self._block.column_mask
         if not mask:
