@@ -12,10 +12,15 @@ Families (options in order; every block size is a power of two):
 
 Bit i of `cuts` is set where an axis ends with loop p{i}. All have warps, index, aligned, divisible
 and, as they may, spaced: 1 for the kernel as `analysis.respace` cuts its loops, under the Guard
-that this needs. Walks may have stages, the blocks of a row that are under way at a time, and group,
-how many neighbours along the row an accumulator is stepped by at once (a thread's, for speed). `index` is 32 or 64, the width of index arithmetic; 32 brings Guards. `aligned` 1
+that this needs. `index` is 32 or 64, the width of index arithmetic; 32 brings Guards. `aligned` 1
 promises 16-byte pointers, and bit i of `divisible` promises that symbol i is a multiple of 16: both
-bring Guards, and make Triton load vectors.
+bring Guards, and make Triton load vectors. As they may, too:
+
+    stages   walks: how many blocks of a row are under way at a time
+    group    walks: by how many neighbours along the row an accumulator is stepped at once; those
+             of a thread's vector for speed, and any for right
+    whole    1 for flat blocks without a mask where they are full, whose vectors need no promise
+             about sizes
 
 Programs are counted along the grid's first axis alone, x fastest, so that no axis overflows; tensor
 axes are z, y, x, r. Low precision is computed in f32, as the IR says.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from nearhint_compiler.analysis.branches import Branch, branches
 from nearhint_compiler.codegen.triton_block import Block
 from nearhint_compiler.codegen.triton_ops import combine_name, op_text
 from nearhint_compiler.codegen.triton_text import (
@@ -25,6 +26,7 @@ class Body:
         self.block = block
         self.varies = ir.per_element(kernel)
         self._dtypes = ir.dtypes_of(kernel)
+        self._branches = branches(kernel)
 
     @property
     def element_stores(self) -> list[int]:
@@ -66,6 +68,9 @@ class Body:
         node, name = self.kernel.body[position], f"v{position}"
         match node:
             case ir.Load(param, index):
+                branch = self._branches.get(position)
+                if branch is not None and self._is_whole(index):
+                    return [f"{name} = {self._load(param, branch.index, policy, branch=branch)}"]
                 return [f"{name} = {self._load(param, index, policy)}"]
             case ir.Scalar(param):
                 return [f"{name} = {self._scalar(param)}"]
@@ -125,10 +130,21 @@ class Body:
         kind = TRITON_TYPES[dtype]
         return f"a{param}" if kind.scalar == dtype else f"a{param}.to({kind.name})"
 
-    def _load(self, param: int, index: ex.Expr, policy: str) -> str:
+    def _is_whole(self, index: ex.Expr) -> bool:
+        """Whether an index varies along every axis, so that any mask is of its shape."""
+        axis_of = self.block.axis_of
+        return {axis_of[n] for n in ex.symbols_of(index) if n in axis_of} == {*self.block.axes}
+
+    def _load(
+        self, param: int, index: ex.Expr, policy: str, *, branch: Branch | None = None
+    ) -> str:
         options = ""
-        if mask := self.block.mask_of(index):
-            options += f", {mask}, other=0"
+        masks = [mask] if (mask := self.block.mask_of(index)) else []
+        if branch is not None:
+            masks += [f"v{place}" for place in branch.true]
+            masks += [f"(v{place} == 0)" for place in branch.false]
+        if masks:
+            options += f", {' & '.join(masks)}, other=0"
         if policy and any(map(ir.is_reduction_variable, ex.symbols_of(index))):
             options += f', eviction_policy="{policy}"'
         return f"tl.load(a{param} + {index_text(index)}{options})"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from nearhint_compiler.analysis.flat import FLAT, flattened
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT
 from nearhint_compiler.codegen.triton_block import REDUCED, Block
 from nearhint_compiler.codegen.triton_text import index_text
@@ -126,9 +127,18 @@ def _pointwise(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     header = _header(schedule, ("X",))
     header.axis("x", "X", "pid", total, x)
     header.loops("x", "X", _pointwise_loops(kernel))
-    block = Block(("X",), header.axis_of, header.masks)
-    lines = [*header.lines, *straight(kernel, block)]
-    return Layout(lines, ceil_div(total, x), (("X", x),))
+    flat, axis_of = flattened(kernel), {**header.axis_of, FLAT: "X"}
+    body = straight(flat, Block(("X",), axis_of, header.masks))
+    if schedule.get("whole", 0) and header.masks:
+        # A mask that may end anywhere keeps loads from being vectors: only the last block has one.
+        whole = straight(flat, Block(("X",), axis_of, {}))
+        body = [
+            f"if pid * X + X <= {index_text(total)}:",
+            *(f"    {line}" for line in whole),
+            "else:",
+            *(f"    {line}" for line in body),
+        ]
+    return Layout([*header.lines, *body], ceil_div(total, x), (("X", x),))
 
 
 def _tile(kernel: ir.Kernel, schedule: Schedule, header: _Header) -> ex.Expr:

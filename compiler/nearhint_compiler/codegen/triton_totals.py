@@ -37,8 +37,8 @@ class Total:
     brings parts of several lanes together; both name them as they are. `results` are the lines that
     make `v*` of parts with one lane. `operand` is the node that is reduced.
 
-    `grouped(elements)`, where there is one, is the step for elements with one axis more, along which
-    all go into the same lane.
+    `grouped(elements)`, where there is one, is the step for elements with one axis more, all along
+    which go into the same lane.
 
     Where a walk carries something else than the parts, that is `walked`, and `close` makes the
     parts of it. Where it starts from the mean of the first block of elements, that is `pivot`.

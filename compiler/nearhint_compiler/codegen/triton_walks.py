@@ -264,8 +264,11 @@ def staged(kernel: ir.Kernel, block: Block, *, rows: str, splits: str, lanes: st
             if plan.last_walk == stage:
                 inside += plan.walk(stage, [])
             row_stores = plan.row_stores()
-            if row_stores:
+            if row_stores and plan.last_walk == stage:
                 inside += ["if chunk == 0:", *(f"    {line}" for line in row_stores)]
+            elif row_stores:
+                # Nothing is walked: the other programs of the row need not gather either.
+                inside = ["if chunk == 0:", *(f"    {line}" for line in [*inside, *row_stores])]
         lines += [f"if stage == {stage}:", *(f"    {line}" for line in inside or ["pass"])]
     return Staged(tuple(lines), tuple(arrays), stages)
 

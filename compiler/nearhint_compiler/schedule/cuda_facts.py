@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from nearhint_compiler.analysis.flat import flat_params
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT, index_bounds
 from nearhint_compiler.analysis.strides import Access, accesses, contiguous_bytes
 from nearhint_compiler.analysis.tilings import REDUCTION_AXIS, choose
@@ -16,6 +17,8 @@ from nearhint_rules.target import CudaDevice, Target
 GENERIC_SIZE = 97
 """What a size is taken for where none is given."""
 SIZE_MULTIPLE = 16
+EXTRAS = ("stages", "group", "whole")
+"""Options that a schedule has behind all others, if it has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,7 @@ class Facts:
     processors: int
     is_columns: bool
     has_scan: bool
+    is_flat: bool
     tile: Tile | None
     spaced: bool
 
@@ -51,10 +55,13 @@ class Facts:
 
     def schedule(self, family: str, *, divisible: int = 0, **options: int) -> Schedule:
         """A schedule with these blocks, with 16-byte pointers where they are all that is needed."""
-        aligned = 1 if divisible or not self.is_dividing_useful else 0
+        is_enough = not self.is_dividing_useful or options.get("whole", 0)
+        aligned = 1 if divisible or is_enough else 0
+        extras = {name: options.pop(name) for name in EXTRAS if name in options}
         options |= {"index": self.index, "aligned": aligned, "divisible": divisible}
         if self.spaced:
             options["spaced"] = 1
+        options |= extras
         return Schedule(f"cuda.{family}", tuple(options.items()))
 
 
@@ -87,6 +94,7 @@ def facts_of(
         processors=device.multiprocessors if isinstance(device, CudaDevice) else 1,
         is_columns=is_columns,
         has_scan=any(isinstance(node, ir.Scan) for node in kernel.body),
+        is_flat=not kernel.reduction and bool(flat_params(kernel)),
         tile=_tile(kernel, sizes),
         spaced=cut_from is not None,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 from nearhint_compiler.schedule.blocks import block_sizes, warps_for
 from nearhint_compiler.schedule.cuda_facts import Facts, Tile
@@ -22,7 +23,13 @@ def schedules(facts: Facts) -> Iterator[Schedule]:
         yield from _tiles(facts, facts.tile)
     lanes = max(1, 16 // facts.itemsize)
     for warps, vectors in ((4, 1), (4, 2), (8, 2), (2, 1)):
-        yield from both(facts, "pointwise", x=32 * warps * lanes * vectors, warps=warps)
+        x = 32 * warps * lanes * vectors
+        if facts.is_flat and (facts.is_dividing_useful or prod(facts.extents) % x):
+            yield facts.schedule("pointwise", x=x, warps=warps, whole=1)
+            if facts.divisible:
+                yield facts.schedule("pointwise", divisible=facts.divisible, x=x, warps=warps)
+        else:
+            yield from both(facts, "pointwise", x=x, warps=warps)
     rank = len(facts.extents)
     if rank > 1 and facts.tile is None:
         # Without tiles to gain, a row a program saves the division of its index.
