@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Sequence
 
 from nearhint_compiler.analysis.branches import Branch, branches
@@ -16,6 +17,9 @@ from nearhint_compiler.codegen.triton_text import (
 )
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
+
+F8E4M3_LIMIT = 464.0
+"""Beyond this magnitude the nearest f8e4m3fn is not finite."""
 
 
 class Body:
@@ -64,7 +68,7 @@ class Body:
         return f"tl.where({self.block.column_mask}, {value}, {rest})"
 
     def lines(self, position: int, *, policy: str = "") -> Sequence[str]:
-        """The statements of a node that is no reduce and no arg; `policy` is for its loads."""
+        """The statements of a node that is no reduce and no arg; `policy` is for its access."""
         node, name = self.kernel.body[position], f"v{position}"
         match node:
             case ir.Load(param, index):
@@ -79,6 +83,8 @@ class Body:
             case ir.Iota(index):
                 shape = self._shape(position)
                 return [f"{name} = tl.full({shape}, 0, tl.int64) + {index_text(index)}"]
+            case ir.Op("cast", "f8e4m3fn", (operand,)) if self._is_within(operand, F8E4M3_LIMIT):
+                return [f"{name} = v{operand}.to({TRITON_TYPES['f8e4m3fn'].name})"]
             case ir.Op("cast", dtype, (operand,)):
                 return [f"{name} = {cast_text(f'v{operand}', self._dtypes[operand], dtype)}"]
             case ir.Op(op, _, operands):
@@ -87,7 +93,7 @@ class Body:
             case ir.Scan():
                 return self._scan(position, node)
             case ir.Store():
-                return [self._store(node, self._shape(position), varies=self.varies[position])]
+                return [self._store(node, position, policy)]
             case ir.Reduce() | ir.Arg():
                 raise AssertionError("reduces are emitted where their operands are complete")
 
@@ -102,6 +108,19 @@ class Body:
                     f"carry{position} = tl.full({self.block.row_shape}, {neutral}, {dtype})"
                 )
         return found
+
+    def _is_within(self, place: int, limit: float) -> bool:
+        """Whether a node is f32 and clamped by constants of at most `limit`, or NaN."""
+        kinds: set[str] = set()
+        node = self.kernel.body[place]
+        while isinstance(node, ir.Op) and node.name in ("min", "max") and node.dtype == "f32":
+            nodes = [self.kernel.body[operand] for operand in node.operands]
+            constants = [each for each in nodes if isinstance(each, ir.Const)]
+            if not constants or not abs(_single(constants[0])) <= limit:
+                return False
+            kinds.add(node.name)
+            node = nodes[0] if nodes[1] is constants[0] else nodes[1]
+        return kinds == {"min", "max"}
 
     def _scan(self, position: int, node: ir.Scan) -> Sequence[str]:
         combine, axis = combine_name(node.kind, node.dtype), self.block.reduced_axis
@@ -149,10 +168,19 @@ class Body:
             options += f', eviction_policy="{policy}"'
         return f"tl.load(a{param} + {index_text(index)}{options})"
 
-    def _store(self, node: ir.Store, shape: str, *, varies: bool) -> str:
+    def _store(self, node: ir.Store, position: int, policy: str) -> str:
+        shape, varies = self._shape(position), self.varies[position]
         where = f"tl.full({shape}, 0, tl.int32) + {index_text(node.index)}"
         if any(name in self.block.axis_of for name in ex.symbols_of(node.index)):
             where = f"tl.broadcast_to({index_text(node.index)}, {shape})"
         stored = f"tl.broadcast_to(v{node.value}, {shape})"
         mask = self.block.element_mask if varies else self.block.row_mask
-        return f"tl.store(a{node.param} + ({where}), {stored}{f', {mask}' if mask else ''})"
+        options = f", {mask}" if mask else ""
+        if policy:
+            options += f', eviction_policy="{policy}"'
+        return f"tl.store(a{node.param} + ({where}), {stored}{options})"
+
+
+def _single(constant: ir.Const) -> float:
+    (value,) = struct.unpack("<f", constant.bits.to_bytes(4, "little"))
+    return float(value)

@@ -243,13 +243,17 @@ HELPERS: Mapping[str, tuple[str, ...]] = {
         "    return top, s * tl.exp(m - base) + tl.reduce(terms, last, _combine_sum)",
     ),
     "_shifted_step": (
-        "def _shifted_step(total, shifted, square, pivot, x):",
+        "def _shifted_step(shifted, square, pivot, x):",
         "    delta = x - pivot",
-        "    return total + x, shifted + delta, square + delta * delta",
+        "    return shifted + delta, square + delta * delta",
     ),
-    "_three_sums": (
-        "def _three_sums(a, b, c, a_2, b_2, c_2):",
-        "    return a + a_2, b + b_2, c + c_2",
+    "_two_sums": ("def _two_sums(a, b, a_2, b_2):", "    return a + a_2, b + b_2"),
+    "_shifted_group": (
+        "def _shifted_group(shifted, square, pivot, x):",
+        "    last: tl.constexpr = len(x.shape) - 1",
+        "    delta = x - tl.expand_dims(pivot, last)",
+        "    some, squares = tl.reduce((delta, delta * delta), last, _two_sums)",
+        "    return shifted + some, square + squares",
     ),
     "_welford": (
         "def _welford(total, mean, square, count, total_2, mean_2, square_2, count_2):",

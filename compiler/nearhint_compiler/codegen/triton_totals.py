@@ -37,8 +37,8 @@ class Total:
     brings parts of several lanes together; both name them as they are. `results` are the lines that
     make `v*` of parts with one lane. `operand` is the node that is reduced.
 
-    `grouped(elements)`, where there is one, is the step for elements with one axis more, all along
-    which go into the same lane.
+    `grouped(elements, axis)`, where there is one, is the step for elements with one axis more, all
+    along which go into the same lane; beyond the row they are the pivot, or else neutral.
 
     Where a walk carries something else than the parts, that is `walked`, and `close` makes the
     parts of it. Where it starts from the mean of the first block of elements, that is `pivot`.
@@ -52,7 +52,7 @@ class Total:
     lanes: tuple[Part, ...] = ()
     closing: Callable[[str, str], Sequence[str]] | None = None
     pivot: Part | None = None
-    grouped: Callable[[str], str] | None = None
+    grouped: Callable[[str, str], str] | None = None
 
     @property
     def walked(self) -> tuple[Part, ...]:
@@ -76,6 +76,9 @@ def total_of(kernel: ir.Kernel, position: int, *, place_dtype: str) -> Total:
                 lambda element: f"{combine}({name}, {element})",
                 lambda axis: [f"{name} = tl.reduce({name}, {axis}, {combine}, keep_dims=True)"],
                 (f"v{position} = {name}",),
+                grouped=lambda elements, axis: (
+                    f"{combine}({name}, tl.reduce({elements}, {axis}, {combine}))"
+                ),
             )
         case ir.Arg(kind, dtype, operand, index):
             combine, value, place = arg_name(kind, dtype), f"acc{position}", f"at{position}"
@@ -127,7 +130,7 @@ def _softmax(kernel: ir.Kernel, pair: Online) -> Total:
             f"v{pair.first} = {largest}",
             f'v{pair.second} = tl.where(tl.abs({largest}) == float("inf"), {infinite}, {total})',
         ),
-        grouped=lambda elements: f"_online_softmax_group({largest}, {total}, {elements})",
+        grouped=lambda elements, _: f"_online_softmax_group({largest}, {total}, {elements})",
     )
 
 
@@ -142,13 +145,14 @@ def _variance(kernel: ir.Kernel, pair: Online) -> Total:
     total, mean, square, count = (f"{kind}{pair.first}" for kind in kinds)
     shifted, pivot = f"shifted{pair.first}", f"pivot{pair.first}"
     parts = f"{total}, {mean}, {square}, {count}"
-    lanes = f"{total}, {shifted}, {square}"
+    lanes = f"{shifted}, {square}"
 
     def close(axis: str, elements: str) -> list[str]:
         name = TRITON_TYPES[dtype].name
         return [
-            f"{lanes} = tl.reduce(({lanes}), {axis}, _three_sums, keep_dims=True)",
-            f"{count} = tl.zeros_like({total}) + tl.maximum({elements}, 0).to({name})",
+            f"{lanes} = tl.reduce(({lanes}), {axis}, _two_sums, keep_dims=True)",
+            f"{count} = tl.zeros_like({shifted}) + tl.maximum({elements}, 0).to({name})",
+            f"{total} = {shifted} + {pivot} * {count}",
             f"part{pair.first} = {shifted} / tl.maximum({count}, 1.0)",
             f"{mean} = {pivot} + part{pair.first}",
             f"{square} = tl.maximum({square} - {shifted} * part{pair.first}, 0.0, {KEEPS_NAN})",
@@ -161,9 +165,10 @@ def _variance(kernel: ir.Kernel, pair: Online) -> Total:
         lambda axis: [f"{parts} = tl.reduce(({parts}), {axis}, _welford, keep_dims=True)"],
         # A mean cannot leave an infinity again; a sum with one may still be an infinity.
         (f"v{pair.first} = {total}", f"v{pair.second} = {square}"),
-        lanes=tuple(Part(name, dtype, "0.0") for name in (total, shifted, square)),
+        lanes=tuple(Part(name, dtype, "0.0") for name in (shifted, square)),
         closing=close,
         pivot=Part(pivot, dtype, "0.0"),
+        grouped=lambda elements, _: f"_shifted_group({lanes}, {pivot}, {elements})",
     )
 
 

@@ -154,7 +154,9 @@ class WalkPlan:
             before += [started(part, shape) for part in total.walked]
             before += self._pivot(total)
             inside += self._stepped(total)
-        inside += [line for place in stores for line in body.lines(place)]
+        # What is written is not read again, and must not take the place of what is.
+        rest = "evict_first" if number else ""
+        inside += [line for place in stores for line in body.lines(place, policy=rest)]
         if number % 2 and not any(isinstance(self._kernel.body[at], ir.Scan) for at in needed):
             # Backwards: what the walk before read last is still in a cache.
             before.append(f"rlast = ({block.end} - 1 - {block.start}) // R * R + {block.start}")
@@ -202,9 +204,13 @@ class WalkPlan:
         body, block = self.body, self._block
         assert total.grouped is not None
         first = total.parts[0]
-        element = body.masked(body.full(total.operand), first.neutral, first.dtype)
+        element = body.full(total.operand)
+        if total.pivot is None:
+            element = body.masked(element, first.neutral, first.dtype)
+        elif block.column_mask:
+            element = f"tl.where({block.column_mask}, {element}, {total.pivot.name})"
         shape = f"{block.group_shape[:-1]}, {block.group}]"
-        return total.grouped(f"tl.reshape({element}, {shape})")
+        return total.grouped(f"tl.reshape({element}, {shape})", str(len(block.axes)))
 
     def _stepped(self, total: Total) -> list[str]:
         names = [part.name for part in total.walked]

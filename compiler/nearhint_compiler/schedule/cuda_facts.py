@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 from nearhint_compiler.analysis.flat import flat_params
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT, index_bounds
@@ -30,6 +31,14 @@ class Tile:
     scores: tuple[int, ...]
 
 
+class Flat(Enum):
+    """Which accesses of a pointwise kernel are in the order of its space."""
+
+    NONE = 0
+    SOME = 1
+    ALL = 2
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """The extents of the pointwise loops and the length of a row at a hint, and what follows."""
@@ -44,7 +53,7 @@ class Facts:
     processors: int
     is_columns: bool
     has_scan: bool
-    is_flat: bool
+    flat: Flat
     tile: Tile | None
     spaced: bool
 
@@ -52,6 +61,16 @@ class Facts:
     def itemsize(self) -> int:
         """Bytes of the widest element."""
         return max((access.itemsize for access in self.accesses), default=4)
+
+    @property
+    def lanes(self) -> int:
+        """Neighbours along a row that one load of a thread brings."""
+        sizes = [
+            access.itemsize
+            for access in self.accesses
+            if any(stride == 1 and name[0] == "r" for name, stride in access.strides.items())
+        ]
+        return max(1, 16 // max(sizes, default=16))
 
     def schedule(self, family: str, *, divisible: int = 0, **options: int) -> Schedule:
         """A schedule with these blocks, with 16-byte pointers where they are all that is needed."""
@@ -94,10 +113,16 @@ def facts_of(
         processors=device.multiprocessors if isinstance(device, CudaDevice) else 1,
         is_columns=is_columns,
         has_scan=any(isinstance(node, ir.Scan) for node in kernel.body),
-        is_flat=not kernel.reduction and bool(flat_params(kernel)),
+        flat=_flat(kernel),
         tile=_tile(kernel, sizes),
         spaced=cut_from is not None,
     )
+
+
+def _flat(kernel: ir.Kernel) -> Flat:
+    params = {node.param for node in kernel.body if isinstance(node, ir.Load | ir.Store)}
+    found = frozenset[int]() if kernel.reduction else flat_params(kernel)
+    return Flat.NONE if not found else Flat.ALL if found == params else Flat.SOME
 
 
 def _tile(kernel: ir.Kernel, sizes: Mapping[str, int]) -> Tile | None:

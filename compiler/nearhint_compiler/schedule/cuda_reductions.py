@@ -19,12 +19,17 @@ ELEMENTS_PER_THREAD = 64
 """Beyond this, a block's values no longer fit in a thread's registers."""
 LEAST_CROSSING = 64
 """Elements of the shortest row for which two sizes of a bucket are worth looking at."""
-LONG_BLOCKS = ((8192, 32), (16_384, 32), (8192, 16))
+LONG_BLOCKS = ((8192, 32), (16_384, 32), (4096, 16))
 """(elements, warps) for rows that registers cannot hold: so many threads that few rows are under
 way at once, and the second walk finds them in the L2 cache."""
+SHORT_BLOCKS = ((1024, 4), (512, 2))
+"""The same for rows that registers could hold: one vector a thread, and many rows under way."""
 SHARED_LENGTH = 4096
 """Rows at least so long are shared by programs, where there are too few for all processors."""
 SPLIT_LIMIT = 256
+WARPS_PER_PROCESSOR = 64
+SHARED_COLUMNS = ((64, 4096, 8), (32, 2048, 8), (64, 1024, 4))
+"""(columns, elements, warps) of programs that share columns."""
 CHUNK = 512
 """Elements of a row that are worth a program."""
 TILES = ((128, 2, 2), (64, 2, 2), (128, 2, 4), (64, 4, 4), (64, 1, 2), (32, 4, 4), (32, 1, 4))
@@ -35,7 +40,9 @@ SHORT_ROW = 256
 def schedules(facts: Facts) -> Iterator[Schedule]:
     """The default first, but where loops were cut: for the tiles that this allows."""
     found = _columns(facts) if facts.is_columns else _rows(facts)
-    if not facts.spaced:
+    # Short rows of one length need no Guard in registers: there tiles are a default, too.
+    is_tiled = facts.tile is not None and facts.has_static_length and facts.length <= SHORT_ROW
+    if not facts.spaced and not is_tiled:
         yield next(found)
     if facts.tile is not None:
         yield from _tiles(facts, facts.tile)
@@ -65,6 +72,7 @@ def _columns(facts: Facts) -> Iterator[Schedule]:
     x = min(64, max(2, _power_of_two(share + 1) // 2))
     for columns, elements, warps in (
         (x, 2048, 8), (x, 4096, 8), (2 * x, 2048, 8), (max(1, x // 2), 4096, 8), (4 * x, 2048, 8),
+        (128, 2048, 4), (32, 8192, 16),
     ):  # fmt: skip
         yield from both(facts, "looped", x=columns, r=elements // columns, warps=warps)
     r = _power_of_two(facts.length)
@@ -84,6 +92,7 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
         (together, _warps(together * r, 512)),
         (1, _warps(r, 256)),
         (1, _warps(r, 512)),
+        (1, _warps(r, 1024)),
         (few, _warps(few * r, 256)),
         (1, _warps(r, 128)),
     ]
@@ -95,11 +104,24 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
         for x, count in dict.fromkeys(shapes):
             if x * r <= ELEMENTS_PER_THREAD * 32 * count:
                 yield from _persistent(facts, x=x, r=r, warps=count)
+    for elements, count in SHORT_BLOCKS if r <= PERSISTENT_LIMIT else LONG_BLOCKS:
+        if elements < facts.length:
+            yield from _walked(facts, r=elements, warps=count)
     if r > PERSISTENT_LIMIT:
-        for elements, count in LONG_BLOCKS:
-            yield from both(facts, "looped", x=1, r=elements, warps=count)
-    yield from both(facts, "looped", x=1, r=min(r, 4096), warps=_warps(r, 256))
+        yield from _walked(facts, r=4096, warps=16, stages=4)
     yield looped
+
+
+def _walked(facts: Facts, **options: int) -> Iterator[Schedule]:
+    """A row a program; where vectors are promised, with one accumulator for each of them."""
+    plain, *promised = both(facts, "looped", x=1, **options)
+    if promised or plain["aligned"]:
+        promised = [
+            facts.schedule("looped", divisible=facts.divisible, x=1, **options, group=facts.lanes)
+        ]
+    if not plain["aligned"] and "stages" not in options:  # single elements are not fetched ahead
+        yield plain
+    yield from promised
 
 
 def _persistent(facts: Facts, *, x: int, r: int, warps: int) -> Iterator[Schedule]:
@@ -112,18 +134,28 @@ def _persistent(facts: Facts, *, x: int, r: int, warps: int) -> Iterator[Schedul
 def _shared(facts: Facts) -> Iterator[Schedule]:
     """Several programs a row, where a program a row would leave processors idle."""
     rows = prod(facts.extents)
-    x = min(64, _power_of_two(rows)) if facts.is_columns else 1
-    programs = -(-rows // x)
-    most_programs = facts.processors * (4 if facts.is_columns else 1) // 2
-    if facts.length < SHARED_LENGTH or programs > most_programs:
+    if facts.length < SHARED_LENGTH:
         return
-    chunk = max(1, CHUNK // x)
-    most = min(SPLIT_LIMIT, facts.length // chunk)
-    wanted = _power_of_two(-(-2 * facts.processors // programs))
-    r = max(1, (1024 if facts.is_columns else 2048) // x)
-    for splits in dict.fromkeys(min(most, each) for each in (wanted, wanted // 2, 2 * wanted)):
-        if splits >= 2:
-            yield from both(facts, "split", x=x, r=r, splits=splits, warps=4)
+    if facts.is_columns:
+        yield from _shared_columns(facts, rows)
+    elif rows <= facts.processors // 2:
+        most = min(SPLIT_LIMIT, facts.length // CHUNK)
+        wanted = _power_of_two(-(-2 * facts.processors // rows))
+        for splits in dict.fromkeys(min(most, each) for each in (wanted, wanted // 2, 2 * wanted)):
+            if splits >= 2:
+                yield from both(facts, "split", x=1, r=2048, splits=splits, warps=4)
+
+
+def _shared_columns(facts: Facts, columns: int) -> Iterator[Schedule]:
+    """As many programs as run at once: one wave has no last one that is nearly empty."""
+    for width, elements, warps in SHARED_COLUMNS:
+        x = min(width, _power_of_two(columns))
+        r = elements // x
+        at_once = facts.processors * WARPS_PER_PROCESSOR // warps
+        most = min(SPLIT_LIMIT, facts.length // r, at_once // -(-columns // x))
+        if most >= 2:
+            splits = 1 << (most.bit_length() - 1)
+            yield from both(facts, "split", x=x, r=r, splits=splits, warps=warps)
 
 
 def _tiles(facts: Facts, tile: Tile) -> Iterator[Schedule]:
