@@ -82,11 +82,6 @@ def pointwise(kernel: str, dims: tuple[int, ...], *, special: bool = False) -> l
     return [Case(kernel, schedule, dims, special) for schedule in (narrow, wide)]
 
 
-def whole(kernel: str, dims: tuple[int, ...]) -> list[Case]:
-    text = "cuda.pointwise x=16 warps=1 index=32 aligned=1 divisible=0 whole=1"
-    return [Case(kernel, text, dims)]
-
-
 def tiled(kernel: str, dims: tuple[int, ...], *, cuts: int = 1) -> list[Case]:
     text = f"cuda.tiled z=1 y=8 x=16 cuts={cuts} warps=4 index=32 aligned=1 divisible=0"
     return [Case(kernel, text, dims)]
@@ -97,17 +92,6 @@ def rows(kernel: str, dims: tuple[int, ...], *, r: int = 64, special: bool = Fal
     looped = "cuda.looped x=4 r=16 warps=4 index=64 aligned=0 divisible=0"
     single = "cuda.looped x=1 r=32 warps=4 index=32 aligned=0 divisible=0"
     return [Case(kernel, schedule, dims, special) for schedule in (persistent, looped, single)]
-
-
-def staged(kernel: str, dims: tuple[int, ...], *, special: bool = False) -> list[Case]:
-    rest = "warps=1 index=32 aligned=0 divisible=0"
-    schedules = (
-        f"cuda.looped x=1 r=16 {rest} stages=3",
-        f"cuda.looped x=2 r=16 {rest} group=4",
-        f"cuda.looped x=2 r=8 {rest} stages=2 group=8",
-        f"cuda.split x=1 r=16 splits=3 {rest} stages=2 group=8",
-    )
-    return [Case(kernel, schedule, dims, special) for schedule in schedules]
 
 
 def split(kernel: str, dims: tuple[int, ...], *, special: bool = False) -> list[Case]:
@@ -158,19 +142,6 @@ CASES = [
     *tiled("transpose_batched_bf16", (9, 2, 3), cuts=1),
     *pointwise("clamped_flip_f32", (23,)),
     *pointwise("rotary_f16", (2, 3)),
-    *pointwise("rotary_joined_f16", (3, 10, 5)),
-    *tiled("rotary_joined_f16", (3, 10, 3), cuts=2),
-    *whole("rotary_joined_f16", (3, 10, 7)),
-    *whole("bias_relu_dynamic_f32", (5, 13)),
-    *whole("bias_relu_dynamic_f32", (4, 16)),
-    *whole("add_bf16", (101,)),
-    *staged("softmax_f32", (5, 37)),
-    *staged("softmax_f32", (3, 64), special=True),
-    *staged("logsumexp_f32", (3, 64), special=True),
-    *staged("layer_norm_dynamic_f32", (3, 53)),
-    *staged("row_argmax_f32", (5, 61), special=True)[::3],
-    *rows("row_argmax_f32", (5, 1), special=True),
-    *split("row_argmax_f32", (5, 1), special=True),
     *rows("softmax_f32", (5, 37)),
     *rows("softmax_f32", (3, 64), special=True),
     *rows("softmax_f32", (1, 1)),
