@@ -67,12 +67,13 @@ def _way(
 
 def _compared(kernel: ir.Kernel, place: int) -> tuple[ex.Expr, ex.Expr] | None:
     """The index expressions of a node that says whether one is below the other."""
-    match kernel.body[place]:
-        case ir.Op("lt", _, (left, right)):
-            match kernel.body[left], kernel.body[right]:
-                case ir.Iota(low), ir.Iota(high):
-                    return low, high
-    return None
+    node = kernel.body[place]
+    if not isinstance(node, ir.Op) or node.name != "lt":
+        return None
+    low, high = (kernel.body[operand] for operand in node.operands)
+    if not isinstance(low, ir.Iota) or not isinstance(high, ir.Iota):
+        return None
+    return low.index, high.index
 
 
 def _facts(

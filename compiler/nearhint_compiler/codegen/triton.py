@@ -16,7 +16,6 @@ that this needs. `index` is 32 or 64, the width of index arithmetic; 32 brings G
 promises 16-byte pointers, and bit i of `divisible` promises that symbol i is a multiple of 16: both
 bring Guards, and make Triton load vectors. As they may, too:
 
-    stages   walks: how many blocks of a row are under way at a time
     group    walks: by how many neighbours along the row an accumulator is stepped at once; those
              of a thread's vector for speed, and any for right
     whole    1 for flat blocks without a mask where they are full, whose vectors need no promise
@@ -58,7 +57,6 @@ ARRAY_ELEMENTS = 16
 """The arrays of a workspace are whole multiples of so many, so that each is aligned."""
 BLOCKS = ("x", "y", "z", "r")
 WARPS = (1, 2, 4, 8, 16, 32)
-STAGES = range(1, 9)
 GROUPS = (1, 2, 4, 8, 16)
 
 
@@ -126,8 +124,8 @@ def _check(schedule: Schedule) -> None:
             raise InvalidSchedule(f"{name}={value} is no block size")
     if schedule["index"] not in (32, 64) or schedule["warps"] not in WARPS:
         raise InvalidSchedule(f"index or warps of {schedule}")
-    if schedule.get("stages", 1) not in STAGES or schedule.get("group", 1) not in GROUPS:
-        raise InvalidSchedule(f"stages or group of {schedule}")
+    if schedule.get("group", 1) not in GROUPS:
+        raise InvalidSchedule(f"group of {schedule}")
     if schedule.get("group", 1) > schedule.get("r", 1):
         raise InvalidSchedule(f"a group longer than the block: {schedule}")
 

@@ -18,8 +18,8 @@ class Block:
     `axis_of` has the axis of each loop variable that varies inside the tile, `masks` the mask of
     each axis that the tile may overhang. `element_header` are the lines that make the reduction
     variables and their mask from `rbase` and, in a walk, `roffset`. A walk goes from `start` to
-    `end`; without `end` there is none, and the tile holds whole rows. `stages` blocks of it are
-    under way at a time, and `group` neighbours along the row lie in one thread.
+    `end`; without `end` there is none, and the tile holds whole rows. An accumulator is
+    stepped by `group` neighbours along the row at once.
     `place` is the dtype of places along it, until they are results.
     """
 
@@ -29,7 +29,6 @@ class Block:
     element_header: tuple[str, ...] = ()
     start: str = "0"
     end: str = ""
-    stages: int = 1
     group: int = 1
     place: str = "i64"
 
@@ -72,13 +71,6 @@ class Block:
     def element_mask(self) -> str:
         """The mask of what varies along all axes."""
         return self._all(self.axes)
-
-    def steps(self, name: str, *, start: str = "", end: str = "") -> str:
-        """The head of a loop over the blocks of a walk, or of a part of it."""
-        span = f"{start or self.start}, {end or self.end}, {REDUCED}"
-        if self.stages == 1:
-            return f"for {name} in range({span}):"
-        return f"for {name} in tl.range({span}, num_stages={self.stages}):"
 
     def mask_of(self, index: ex.Expr) -> str:
         """The mask under which a load of `index` stays in its storage."""

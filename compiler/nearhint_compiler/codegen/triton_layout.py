@@ -208,7 +208,6 @@ def _reduced(
         tuple(element),
         start,
         end,
-        stages=schedule.get("stages", 1),
         group=schedule.get("group", 1),
         place=f"i{schedule['index']}",
     )

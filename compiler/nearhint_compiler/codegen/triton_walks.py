@@ -161,9 +161,9 @@ class WalkPlan:
             # Backwards: what the walk before read last is still in a cache.
             before.append(f"rlast = ({block.end} - 1 - {block.start}) // R * R + {block.start}")
             inside = [f"roffset = rlast - (rback - {block.start})", *inside]
-            header = block.steps("rback")
+            header = f"for rback in range({block.start}, {block.end}, R):"
         else:
-            header = block.steps("roffset")
+            header = f"for roffset in range({block.start}, {block.end}, R):"
         return [*before, header, *(f"    {line}" for line in inside)]
 
     def closed(self, total: Total) -> Sequence[str]:

@@ -18,7 +18,7 @@ from nearhint_rules.target import CudaDevice, Target
 GENERIC_SIZE = 97
 """What a size is taken for where none is given."""
 SIZE_MULTIPLE = 16
-EXTRAS = ("stages", "group", "whole")
+EXTRAS = ("group", "whole")
 """Options that a schedule has behind all others, if it has them."""
 
 
@@ -120,7 +120,7 @@ def facts_of(
 
 
 def _flat(kernel: ir.Kernel) -> Flat:
-    params = {node.param for node in kernel.body if isinstance(node, ir.Load | ir.Store)}
+    params = frozenset(n.param for n in kernel.body if isinstance(n, ir.Load | ir.Store))
     found = frozenset[int]() if kernel.reduction else flat_params(kernel)
     return Flat.NONE if not found else Flat.ALL if found == params else Flat.SOME
 

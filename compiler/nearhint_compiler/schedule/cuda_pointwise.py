@@ -11,7 +11,8 @@ from nearhint_compiler.schedule.schedule import Schedule
 
 AXES: tuple[str, ...] = ("z", "y", "x")
 SQUARES = (
-    (32, 32, 4), (64, 32, 8), (32, 64, 8), (64, 64, 8), (128, 32, 8), (32, 128, 8), (16, 64, 4),
+    (32, 64, 8), (32, 32, 4), (64, 32, 8), (64, 64, 8), (16, 128, 8), (32, 128, 8), (16, 256, 8),
+    (128, 32, 8),
 )  # fmt: skip
 """(y, x, warps) of tiles where both axes matter."""
 TARGETS = (1024, 2048, 4096)

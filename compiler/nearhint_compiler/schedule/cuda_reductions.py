@@ -19,20 +19,28 @@ ELEMENTS_PER_THREAD = 64
 """Beyond this, a block's values no longer fit in a thread's registers."""
 LEAST_CROSSING = 64
 """Elements of the shortest row for which two sizes of a bucket are worth looking at."""
-LONG_BLOCKS = ((8192, 32), (16_384, 32), (4096, 16))
+LONG_BLOCKS = ((8192, 32), (16_384, 32), (32_768, 32), (4096, 16))
 """(elements, warps) for rows that registers cannot hold: so many threads that few rows are under
 way at once, and the second walk finds them in the L2 cache."""
+ACCUMULATORS_PER_THREAD = 16
+"""More of them leave too few registers for what is loaded."""
 SHORT_BLOCKS = ((1024, 4), (512, 2))
 """The same for rows that registers could hold: one vector a thread, and many rows under way."""
+DEFAULT_BLOCK = 1024
+"""Elements of the block that serves rows of any length: fewer loop too often over long rows, more
+are mostly beyond the end of short ones."""
 SHARED_LENGTH = 4096
 """Rows at least so long are shared by programs, where there are too few for all processors."""
 SPLIT_LIMIT = 256
 WARPS_PER_PROCESSOR = 64
-SHARED_COLUMNS = ((64, 4096, 8), (32, 2048, 8), (64, 1024, 4))
+SHARED_COLUMNS = ((64, 4096, 8), (32, 2048, 8), (64, 2048, 4), (32, 1024, 8))
 """(columns, elements, warps) of programs that share columns."""
 CHUNK = 512
 """Elements of a row that are worth a program."""
-TILES = ((128, 2, 2), (64, 2, 2), (128, 2, 4), (64, 4, 4), (64, 1, 2), (32, 4, 4), (32, 1, 4))
+TILES = (
+    (64, 4, 2), (64, 2, 1), (32, 4, 2), (128, 2, 2), (64, 2, 2), (32, 8, 4), (128, 2, 4),
+    (64, 1, 2), (32, 1, 4),
+)  # fmt: skip
 """(along the axis that is contiguous somewhere, along the other, warps) of short rows in tiles."""
 SHORT_ROW = 256
 
@@ -67,12 +75,12 @@ def crossings(
 
 
 def _columns(facts: Facts) -> Iterator[Schedule]:
-    """As many columns a program as leave every processor one, and the rest of a block in rows."""
+    """As many columns a program as leave every processor two, and the rest of a block in rows."""
     share = prod(facts.extents) // facts.processors
-    x = min(64, max(2, _power_of_two(share + 1) // 2))
+    x = min(64, max(2, _power_of_two(share + 1) // 4))
     for columns, elements, warps in (
-        (x, 2048, 8), (x, 4096, 8), (2 * x, 2048, 8), (max(1, x // 2), 4096, 8), (4 * x, 2048, 8),
-        (128, 2048, 4), (32, 8192, 16),
+        (x, 4096, 8), (x, 2048, 8), (2 * x, 2048, 8), (2 * x, 8192, 16), (4 * x, 2048, 8),
+        (128, 2048, 4),
     ):  # fmt: skip
         yield from both(facts, "looped", x=columns, r=elements // columns, warps=warps)
     r = _power_of_two(facts.length)
@@ -96,8 +104,9 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
         (few, _warps(few * r, 256)),
         (1, _warps(r, 128)),
     ]
-    block = min(r, 2048)
-    looped = facts.schedule("looped", x=together, r=block, warps=_warps(together * block, 512))
+    block = min(r, DEFAULT_BLOCK)
+    x = min(together, DEFAULT_BLOCK // block)
+    looped = facts.schedule("looped", x=x, r=block, warps=_warps(x * block, 256))
     if not facts.has_static_length:
         yield looped
     if r <= PERSISTENT_LIMIT:
@@ -107,21 +116,16 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
     for elements, count in SHORT_BLOCKS if r <= PERSISTENT_LIMIT else LONG_BLOCKS:
         if elements < facts.length:
             yield from _walked(facts, r=elements, warps=count)
-    if r > PERSISTENT_LIMIT:
-        yield from _walked(facts, r=4096, warps=16, stages=4)
     yield looped
 
 
-def _walked(facts: Facts, **options: int) -> Iterator[Schedule]:
-    """A row a program; where vectors are promised, with one accumulator for each of them."""
-    plain, *promised = both(facts, "looped", x=1, **options)
-    if promised or plain["aligned"]:
-        promised = [
-            facts.schedule("looped", divisible=facts.divisible, x=1, **options, group=facts.lanes)
-        ]
-    if not plain["aligned"] and "stages" not in options:  # single elements are not fetched ahead
-        yield plain
-    yield from promised
+def _walked(facts: Facts, *, r: int, warps: int) -> Iterator[Schedule]:
+    """A row a program; where vectors are promised, also with one accumulator for each of them."""
+    if r <= ACCUMULATORS_PER_THREAD * 32 * warps:
+        yield from both(facts, "looped", x=1, r=r, warps=warps)
+    if facts.divisible or not facts.is_dividing_useful:
+        group, divisible = facts.lanes, facts.divisible
+        yield facts.schedule("looped", divisible=divisible, x=1, r=r, warps=warps, group=group)
 
 
 def _persistent(facts: Facts, *, x: int, r: int, warps: int) -> Iterator[Schedule]:

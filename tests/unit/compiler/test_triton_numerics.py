@@ -71,7 +71,7 @@ class Case:
         more = "".join(
             f"_{name}{value}"
             for name, value in parse_schedule(self.schedule).options
-            if name in ("stages", "group", "whole")
+            if name in ("group", "whole")
         )
         return f"{self.kernel}-{family}{index}{more}-{'x'.join(map(str, self.dims))}{tail}"
 

@@ -17,12 +17,12 @@ def whole(kernel: str, dims: tuple[int, ...]) -> list[Case]:
     return [Case(kernel, text, dims)]
 
 
-def staged(kernel: str, dims: tuple[int, ...], *, special: bool = False) -> list[Case]:
+def grouped(kernel: str, dims: tuple[int, ...], *, special: bool = False) -> list[Case]:
     rest = "warps=1 index=32 aligned=0 divisible=0"
     schedules = (
-        f"cuda.looped x=1 r=16 {rest} stages=3",
         f"cuda.looped x=2 r=16 {rest} group=4",
-        f"cuda.split x=1 r=16 splits=3 {rest} stages=2 group=8",
+        f"cuda.looped x=1 r=8 {rest} group=8",
+        f"cuda.split x=1 r=16 splits=3 {rest} group=8",
     )
     return [Case(kernel, schedule, dims, special) for schedule in schedules]
 
@@ -34,13 +34,13 @@ CASES = [
     *whole("bias_relu_dynamic_f32", (5, 13)),
     *whole("bias_relu_dynamic_f32", (4, 16)),
     *whole("add_bf16", (101,)),
-    *staged("softmax_f32", (5, 37)),
-    *staged("softmax_f32", (3, 64), special=True),
-    *staged("logsumexp_f32", (3, 64), special=True),
-    *staged("layer_norm_dynamic_f32", (3, 53)),
-    *staged("mean_variance_f32", (9, 7), special=True),
-    *staged("row_argmax_f32", (5, 61), special=True)[::2],
-    *staged("row_sum_i64", (5, 31))[1:],
+    *grouped("softmax_f32", (5, 37)),
+    *grouped("softmax_f32", (3, 64), special=True),
+    *grouped("logsumexp_f32", (3, 64), special=True),
+    *grouped("layer_norm_dynamic_f32", (3, 53)),
+    *grouped("mean_variance_f32", (9, 7), special=True),
+    *grouped("row_argmax_f32", (5, 61), special=True)[::2],
+    *grouped("row_sum_i64", (5, 31))[1:],
     # Rows of nothing but an infinity or NaN have their first place.
     *rows("row_argmax_f32", (5, 1), special=True),
     *split("row_argmax_f32", (5, 1), special=True),
