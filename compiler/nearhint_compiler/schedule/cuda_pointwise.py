@@ -16,6 +16,8 @@ SQUARES = (
 )  # fmt: skip
 """(y, x, warps) of tiles where both axes matter."""
 TARGETS = (1024, 2048, 4096)
+FEW_BLOCKS = 4
+"""Where a processor has no more blocks than so many, shorter ones are worth a try."""
 ROWS = ((4, 1024, 8), (4, 512, 4), (4, 256, 4), (1, 1024, 4), (2, 1024, 4))
 """(rows, columns, warps) where rows are read as they lie; short ones go more to a block."""
 
@@ -27,6 +29,8 @@ def schedules(facts: Facts) -> Iterator[Schedule]:
     lanes = max(1, 16 // facts.itemsize)
     for warps, vectors in ((4, 1), (8, 1), (4, 2), (8, 2)):
         yield from _blocks(facts, x=32 * warps * lanes * vectors, warps=warps)
+    if prod(facts.extents) <= FEW_BLOCKS * 128 * lanes * facts.processors:
+        yield from _blocks(facts, x=64 * lanes, warps=4)
     rank = len(facts.extents)
     if rank > 1 and facts.tile is None:
         # Without tiles to gain, a row a program saves the division of its index.

@@ -32,6 +32,7 @@ are mostly beyond the end of short ones."""
 SHARED_LENGTH = 4096
 """Rows at least so long are shared by programs, where there are too few for all processors."""
 SPLIT_LIMIT = 256
+SECTOR_BYTES = 32
 WARPS_PER_PROCESSOR = 64
 SHARED_COLUMNS = ((64, 4096, 8), (32, 2048, 8), (64, 2048, 4), (32, 1024, 8))
 """(columns, elements, warps) of programs that share columns."""
@@ -77,7 +78,9 @@ def crossings(
 def _columns(facts: Facts) -> Iterator[Schedule]:
     """As many columns a program as leave every processor two, and the rest of a block in rows."""
     share = prod(facts.extents) // facts.processors
-    x = min(64, max(2, _power_of_two(share + 1) // 4))
+    largest = max(facts.accesses, key=lambda access: access.size_bytes)
+    sector = min(SECTOR_BYTES // largest.itemsize, _power_of_two(share + 1) // 2)
+    x = min(64, max(2, sector, _power_of_two(share + 1) // 4))
     for columns, elements, warps in (
         (x, 4096, 8), (x, 2048, 8), (2 * x, 2048, 8), (2 * x, 8192, 16), (4 * x, 2048, 8),
         (128, 2048, 4),
@@ -115,17 +118,17 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
                 yield from _persistent(facts, x=x, r=r, warps=count)
     for elements, count in SHORT_BLOCKS if r <= PERSISTENT_LIMIT else LONG_BLOCKS:
         if elements < facts.length:
-            yield from _walked(facts, r=elements, warps=count)
+            yield from _walked(facts, "looped", r=elements, warps=count)
     yield looped
 
 
-def _walked(facts: Facts, *, r: int, warps: int) -> Iterator[Schedule]:
+def _walked(facts: Facts, family: str, *, r: int, warps: int, **more: int) -> Iterator[Schedule]:
     """A row a program; where vectors are promised, also with one accumulator for each of them."""
     if r <= ACCUMULATORS_PER_THREAD * 32 * warps:
-        yield from both(facts, "looped", x=1, r=r, warps=warps)
+        yield from both(facts, family, x=1, r=r, **more, warps=warps)
     if facts.divisible or not facts.is_dividing_useful:
-        group, divisible = facts.lanes, facts.divisible
-        yield facts.schedule("looped", divisible=divisible, x=1, r=r, warps=warps, group=group)
+        more |= {"warps": warps, "group": facts.lanes}
+        yield facts.schedule(family, divisible=facts.divisible, x=1, r=r, **more)
 
 
 def _persistent(facts: Facts, *, x: int, r: int, warps: int) -> Iterator[Schedule]:
@@ -147,7 +150,7 @@ def _shared(facts: Facts) -> Iterator[Schedule]:
         wanted = _power_of_two(-(-2 * facts.processors // rows))
         for splits in dict.fromkeys(min(most, each) for each in (wanted, wanted // 2, 2 * wanted)):
             if splits >= 2:
-                yield from both(facts, "split", x=1, r=2048, splits=splits, warps=4)
+                yield from _walked(facts, "split", r=2048, splits=splits, warps=4)
 
 
 def _shared_columns(facts: Facts, columns: int) -> Iterator[Schedule]:
