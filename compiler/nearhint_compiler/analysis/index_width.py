@@ -29,7 +29,7 @@ def index_bounds(kernel: ir.Kernel) -> tuple[ex.Expr, ...] | None:
     extents = [_largest(size, {}, found) for size in (*kernel.pointwise, *kernel.reduction)]
     found.append(ex.mul(2, ex.product(extents)))
     for node in kernel.body:
-        if isinstance(node, ir.Load | ir.Store | ir.Iota):
+        if isinstance(node, ir.Load | ir.Store | ir.Iota | ir.Arg):
             found.append(ex.mul(2, _largest(node.index, last, found)))
     kept: list[ex.Expr] = []
     for bound in dict.fromkeys(found):

@@ -12,11 +12,18 @@ Families (options in order; every block size is a power of two):
 
 Bit i of `cuts` is set where an axis ends with loop p{i}. All have warps, index, aligned, divisible
 and, as they may, spaced: 1 for the kernel as `analysis.respace` cuts its loops, under the Guard
-that this needs; and r1: the r elements of a block are a tile of two axes, r1 of them along the
-innermost reduction loop (`codegen.triton_row`); and block_pointers 1, where some access can have
-one (`schedule.block_pointers`). `index` is 32 or 64, the width of index arithmetic;
-32 brings Guards. `aligned` 1 promises 16-byte pointers, and bit i of `divisible` promises that
-symbol i is a multiple of 16: both bring Guards, and make Triton load vectors.
+that this needs. `index` is 32 or 64, the width of index arithmetic; 32 brings Guards. `aligned` 1
+promises 16-byte pointers, and bit i of `divisible` promises that symbol i is a multiple of 16: both
+bring Guards, and make Triton load vectors. As they may, too:
+
+    group    walks: by how many neighbours along the row an accumulator is stepped at once; those
+             of a thread's vector for speed, and any for right
+    whole    1 for flat blocks without a mask where they are full, whose vectors need no promise
+             about sizes
+    r1       the r elements of a block are a tile of two axes, r1 of them along the innermost
+             reduction loop (`codegen.triton_row`)
+    block_pointers
+             1 where some access can have one (`schedule.block_pointers`)
 
 Programs are counted along the grid's first axis alone, x fastest, so that no axis overflows; tensor
 axes are z, y, x, r. Low precision is computed in f32, as the IR says.
@@ -55,6 +62,7 @@ ARRAY_ELEMENTS = 16
 """The arrays of a workspace are whole multiples of so many, so that each is aligned."""
 BLOCKS = ("x", "y", "z", "r", "r1")
 WARPS = (1, 2, 4, 8, 16, 32)
+GROUPS = (1, 2, 4, 8, 16)
 
 
 def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated:
@@ -119,6 +127,10 @@ def _check(schedule: Schedule) -> None:
             raise InvalidSchedule(f"{name}={value} is no block size")
     if schedule["index"] not in (32, 64) or schedule["warps"] not in WARPS:
         raise InvalidSchedule(f"index or warps of {schedule}")
+    if schedule.get("group", 1) not in GROUPS:
+        raise InvalidSchedule(f"group of {schedule}")
+    if schedule.get("group", 1) > schedule.get("r", 1):
+        raise InvalidSchedule(f"a group longer than the block: {schedule}")
 
 
 def _parameters(kernel: ir.Kernel, width: str) -> Mapping[str, tuple[Argument, str]]:

@@ -30,7 +30,9 @@ class Block:
     variables and their mask from `rbase` and, in a walk, `roffset`. A walk goes from `start` to
     `end`; without `end` there is none, and the tile holds whole rows. `counted` and `counted_first`
     are the numbers of elements in a walk and in its first block, if not those of its lanes. With
-    `spans`, one for each axis, accesses that can are written as pointers to a block.
+    `spans`, one for each axis, accesses that can are written as pointers to a block. An accumulator
+    is stepped by `group` neighbours along the row at once. `place` is the dtype of places along it,
+    until they are results.
     """
 
     axes: tuple[str, ...]
@@ -42,6 +44,8 @@ class Block:
     counted: str = ""
     counted_first: str = ""
     spans: tuple[Span, ...] = ()
+    group: int = 1
+    place: str = "i64"
 
     @property
     def first_end(self) -> str:
@@ -72,6 +76,11 @@ class Block:
     def element_shape(self) -> str:
         """The shape of what varies along the reduction; the row's where there is none."""
         return _shape(self.axes)
+
+    @property
+    def group_shape(self) -> str:
+        """The shape of what is there once for each `group` of elements."""
+        return _shape([*self.axes[:-1], f"{REDUCED} // {self.group}"])
 
     @property
     def unit_shape(self) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from nearhint_compiler.analysis.flat import FLAT, flattened
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT
 from nearhint_compiler.codegen.triton_block import REDUCED, Block, Span
 from nearhint_compiler.codegen.triton_row import Row, ceil_div, row_of, unflatten
@@ -128,9 +129,18 @@ def _pointwise(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     header = _header(schedule, ("X",))
     header.axis("x", "X", "pid", total, x)
     header.loops("x", "X", _pointwise_loops(kernel))
-    block = Block(("X",), header.axis_of, header.masks)
-    lines = [*header.lines, *straight(kernel, block)]
-    return Layout(lines, ceil_div(total, x), (("X", x),))
+    flat, axis_of = flattened(kernel), {**header.axis_of, FLAT: "X"}
+    body = straight(flat, Block(("X",), axis_of, header.masks))
+    if schedule.get("whole", 0) and header.masks:
+        # A mask that may end anywhere keeps loads from being vectors: only the last block has one.
+        whole = straight(flat, Block(("X",), axis_of, {}))
+        body = [
+            f"if pid * X + X <= {index_text(total)}:",
+            *(f"    {line}" for line in whole),
+            "else:",
+            *(f"    {line}" for line in body),
+        ]
+    return Layout([*header.lines, *body], ceil_div(total, x), (("X", x),))
 
 
 def _tile(kernel: ir.Kernel, schedule: Schedule, header: _Header) -> ex.Expr:
@@ -195,9 +205,20 @@ def _reduced(
     if row.has_mask:
         header.masks[REDUCED] = "rmask"
     header.starts[REDUCED] = "roffset" if end else "0"
-    spans = _spans(kernel, schedule, header)
-    counts = row.counts(start, end) if end else ("", "")
-    return Block(header.axes, header.axis_of, header.masks, row.element, start, end, *counts, spans)
+    counted, counted_first = row.counts(start, end) if end else ("", "")
+    return Block(
+        header.axes,
+        header.axis_of,
+        header.masks,
+        row.element,
+        start,
+        end,
+        counted=counted,
+        counted_first=counted_first,
+        spans=_spans(kernel, schedule, header),
+        group=schedule.get("group", 1),
+        place=f"i{schedule['index']}",
+    )
 
 
 def _rows(kernel: ir.Kernel, schedule: Schedule) -> Layout:

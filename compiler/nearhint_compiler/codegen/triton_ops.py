@@ -128,15 +128,19 @@ def arg_name(kind: str, dtype: str) -> str:
     return f"_arg_{kind}{'_nan' if dtype in ir.FLOATS else ''}"
 
 
+def at_best_name(dtype: str) -> str:
+    """The function that leaves the places of what is the best, the last place elsewhere."""
+    return f"_at_best{'_nan' if dtype in ir.FLOATS else ''}"
+
+
 def _arg_helper(kind: str, *, has_nan: bool) -> tuple[str, ...]:
-    comparison = {"max": ">", "min": "<"}[kind]
-    before = f"a {comparison} b"
-    equal = "a == b"
+    comparison = {"max": ">=", "min": "<="}[kind]
+    at_least, at_most = f"a {comparison} b", f"b {comparison} a"
     if has_nan:
-        before, equal = f"({before}) | ((a != a) & (b == b))", f"({equal}) | ((a != a) & (b != b))"
+        at_least, at_most = f"({at_least}) | (a != a)", f"({at_most}) | (b != b)"
     return (
         f"def _arg_{kind}{'_nan' if has_nan else ''}(a, i, b, j):",
-        f"    first = ({before}) | (({equal}) & (i < j))",
+        f"    first = ({at_least}) & ((({at_most}) == 0) | (i < j))",
         "    return tl.where(first, a, b), tl.where(first, i, j)",
     )
 
@@ -210,6 +214,14 @@ HELPERS: Mapping[str, tuple[str, ...]] = {
     "_arg_min": _arg_helper("min", has_nan=False),
     "_arg_max_nan": _arg_helper("max", has_nan=True),
     "_arg_min_nan": _arg_helper("min", has_nan=True),
+    "_at_best": (
+        "def _at_best(v, best, at, last: tl.constexpr):",
+        "    return tl.where(v == best, at, last)",
+    ),
+    "_at_best_nan": (
+        "def _at_best_nan(v, best, at, last: tl.constexpr):",
+        "    return tl.where((v == best) | ((v != v) & (best != best)), at, last)",
+    ),
     "_exp_below": (
         "def _exp_below(a, b):",
         "    # exp(a - b) for a <= b, 1 where both are the same infinity.",
@@ -228,14 +240,27 @@ HELPERS: Mapping[str, tuple[str, ...]] = {
         "    height = tl.maximum(tl.minimum(n0 - top, R0), 0)",
         "    return tl.minimum(top, n0) * n1 + height * tl.minimum(tiles % across * R1, n1)",
     ),
-    "_shifted_step": (
-        "def _shifted_step(total, shifted, square, pivot, x):",
-        "    delta = x - pivot",
-        "    return total + x, shifted + delta, square + delta * delta",
+    "_online_softmax_group": (
+        "def _online_softmax_group(m, s, x):",
+        "    # One exponential an element, and one a group; an infinite maximum is seen to later.",
+        "    last: tl.constexpr = len(x.shape) - 1",
+        f"    top = tl.maximum(m, tl.reduce(x, last, _combine_max_nan), {KEEPS_NAN})",
+        '    base = tl.where(tl.abs(top) == float("inf"), 0.0, top)',
+        "    terms = tl.exp(x - tl.expand_dims(base, last))",
+        "    return top, s * tl.exp(m - base) + tl.reduce(terms, last, _combine_sum)",
     ),
-    "_three_sums": (
-        "def _three_sums(a, b, c, a_2, b_2, c_2):",
-        "    return a + a_2, b + b_2, c + c_2",
+    "_shifted_step": (
+        "def _shifted_step(shifted, square, pivot, x):",
+        "    delta = x - pivot",
+        "    return shifted + delta, square + delta * delta",
+    ),
+    "_two_sums": ("def _two_sums(a, b, a_2, b_2):", "    return a + a_2, b + b_2"),
+    "_shifted_group": (
+        "def _shifted_group(shifted, square, pivot, x):",
+        "    last: tl.constexpr = len(x.shape) - 1",
+        "    delta = x - tl.expand_dims(pivot, last)",
+        "    some, squares = tl.reduce((delta, delta * delta), last, _two_sums)",
+        "    return shifted + some, square + squares",
     ),
     "_welford": (
         "def _welford(total, mean, square, count, total_2, mean_2, square_2, count_2):",

@@ -8,16 +8,16 @@ memory are brought together in the same way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nearhint_compiler.analysis.online import SHIFTED_SOFTMAX, VARIANCE, Online
-from nearhint_compiler.codegen.triton_ops import KEEPS_NAN, arg_name, combine_name
+from nearhint_compiler.codegen.triton_ops import KEEPS_NAN, arg_name, at_best_name, combine_name
 from nearhint_compiler.codegen.triton_text import TRITON_TYPES, index_text, neutral_text
 from nearhint_compiler.ir import nodes as ir
 
-LAST_PLACE = str(2**63 - 1)
-"""The place that lanes without an element have: of equals the least counts."""
+LAST_PLACE: Mapping[str, str] = {"i32": str(2**31 - 1), "i64": str(2**63 - 1)}
+"""The place that lanes without an element have, by its dtype: of equals the least counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,9 @@ class Total:
     brings parts of several lanes together; both name them as they are. `results` are the lines that
     make `v*` of parts with one lane. `operand` is the node that is reduced.
 
+    `grouped(elements, axis)`, where there is one, is the step for elements with one axis more, all
+    along which go into the same lane; beyond the row they are the pivot, or else neutral.
+
     Where a walk carries something else than the parts, that is `walked`, and `close` makes the
     parts of it. Where it starts from the mean of the first block of elements, that is `pivot`.
     What `precedes` is wanted of the parts of a row before this one alone: the start of a scan.
@@ -51,6 +54,7 @@ class Total:
     closing: Callable[[str, str], Sequence[str]] | None = None
     pivot: Part | None = None
     precedes: bool = False
+    grouped: Callable[[str, str], str] | None = None
 
     @property
     def walked(self) -> tuple[Part, ...]:
@@ -62,8 +66,10 @@ class Total:
         return self.across(axis) if self.closing is None else self.closing(axis, elements)
 
 
-def total_of(kernel: ir.Kernel, position: int) -> Total:
-    """The total of the reduce or arg at `position`, or of what a scan there starts from."""
+def total_of(kernel: ir.Kernel, position: int, *, place_dtype: str) -> Total:
+    """The total of the reduce or arg at `position`, or of what a scan there starts from; places
+    along the row have `place_dtype`.
+    """
     node = kernel.body[position]
     match node:
         case ir.Reduce(kind, dtype, operand):
@@ -74,20 +80,30 @@ def total_of(kernel: ir.Kernel, position: int) -> Total:
                 lambda element: f"{combine}({name}, {element})",
                 lambda axis: [f"{name} = tl.reduce({name}, {axis}, {combine}, keep_dims=True)"],
                 (f"v{position} = {name}",),
+                grouped=lambda elements, axis: (
+                    f"{combine}({name}, tl.reduce({elements}, {axis}, {combine}))"
+                ),
             )
         case ir.Arg(kind, dtype, operand, index):
             combine, value, place = arg_name(kind, dtype), f"acc{position}", f"at{position}"
             here = f"{index_text(index)}"
-            both = f"{value}, {place}"
+            both, last = f"{value}, {place}", LAST_PLACE[place_dtype]
+            largest, at_best = combine_name(kind, dtype), at_best_name(dtype)
             return Total(
                 operand,
                 (
                     Part(value, dtype, neutral_text(kind, dtype)),
-                    Part(place, "i64", LAST_PLACE),
+                    Part(place, place_dtype, LAST_PLACE[place_dtype]),
                 ),
                 lambda element: f"{combine}({both}, {element}, {here})",
-                lambda axis: [f"{both} = tl.reduce(({both}), {axis}, {combine}, keep_dims=True)"],
-                (f"v{position} = {place}",),
+                # The best first and then where it is: comparing pairs takes three times as long.
+                lambda axis: [
+                    f"best{position} = tl.reduce({value}, {axis}, {largest}, keep_dims=True)",
+                    f"{place} = {at_best}({value}, best{position}, {place}, {last})",
+                    f"{place} = tl.reduce({place}, {axis}, _combine_min, keep_dims=True)",
+                    f"{value} = best{position}",
+                ],
+                (f"v{position} = {place}.to(tl.int64)",),
             )
         case ir.Scan(kind, dtype, operand):
             combine, name = combine_name(kind, dtype), f"carry{position}"
@@ -128,6 +144,7 @@ def _softmax(kernel: ir.Kernel, pair: Online) -> Total:
             f"v{pair.first} = {largest}",
             f'v{pair.second} = tl.where(tl.abs({largest}) == float("inf"), {infinite}, {total})',
         ),
+        grouped=lambda elements, _: f"_online_softmax_group({largest}, {total}, {elements})",
     )
 
 
@@ -142,13 +159,14 @@ def _variance(kernel: ir.Kernel, pair: Online) -> Total:
     total, mean, square, count = (f"{kind}{pair.first}" for kind in kinds)
     shifted, pivot = f"shifted{pair.first}", f"pivot{pair.first}"
     parts = f"{total}, {mean}, {square}, {count}"
-    lanes = f"{total}, {shifted}, {square}"
+    lanes = f"{shifted}, {square}"
 
     def close(axis: str, elements: str) -> list[str]:
         name = TRITON_TYPES[dtype].name
         return [
-            f"{lanes} = tl.reduce(({lanes}), {axis}, _three_sums, keep_dims=True)",
-            f"{count} = tl.zeros_like({total}) + tl.maximum({elements}, 0).to({name})",
+            f"{lanes} = tl.reduce(({lanes}), {axis}, _two_sums, keep_dims=True)",
+            f"{count} = tl.zeros_like({shifted}) + tl.maximum({elements}, 0).to({name})",
+            f"{total} = {shifted} + {pivot} * {count}",
             f"part{pair.first} = {shifted} / tl.maximum({count}, 1.0)",
             f"{mean} = {pivot} + part{pair.first}",
             f"{square} = tl.maximum({square} - {shifted} * part{pair.first}, 0.0, {KEEPS_NAN})",
@@ -161,9 +179,10 @@ def _variance(kernel: ir.Kernel, pair: Online) -> Total:
         lambda axis: [f"{parts} = tl.reduce(({parts}), {axis}, _welford, keep_dims=True)"],
         # A mean cannot leave an infinity again; a sum with one may still be an infinity.
         (f"v{pair.first} = {total}", f"v{pair.second} = {square}"),
-        lanes=tuple(Part(name, dtype, "0.0") for name in (total, shifted, square)),
+        lanes=tuple(Part(name, dtype, "0.0") for name in (shifted, square)),
         closing=close,
         pivot=Part(pivot, dtype, "0.0"),
+        grouped=lambda elements, _: f"_shifted_group({lanes}, {pivot}, {elements})",
     )
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from nearhint_compiler.analysis.online import SHARED, WALKED, Completed, online_pairs, walk_levels
 from nearhint_compiler.codegen.triton_block import Block
 from nearhint_compiler.codegen.triton_body import Body
-from nearhint_compiler.codegen.triton_ops import arg_name, combine_name
+from nearhint_compiler.codegen.triton_ops import combine_name
 from nearhint_compiler.codegen.triton_text import TRITON_TYPES, index_text, neutral_text
 from nearhint_compiler.codegen.triton_totals import (
     LAST_PLACE,
@@ -30,6 +30,7 @@ from nearhint_compiler.codegen.triton_totals import (
     total_of,
 )
 from nearhint_compiler.ir import nodes as ir
+from nearhint_rules import expr as ex
 
 
 def straight(kernel: ir.Kernel, block: Block) -> list[str]:
@@ -54,11 +55,19 @@ def _reduced(body: Body, position: int, node: ir.Reducing) -> list[str]:
     if isinstance(node, ir.Reduce):
         combine = combine_name(node.kind, node.dtype)
         return [f"v{position} = tl.reduce({operand}, {axis}, {combine}, keep_dims=True)"]
-    place = f"tl.full({body.block.element_shape}, 0, tl.int64) + {index_text(node.index)}"
-    place = body.masked(place, LAST_PLACE, "i64")
-    combine = arg_name(node.kind, node.dtype)
-    reduced = f"tl.reduce(({operand}, {place}), {axis}, {combine}, keep_dims=True)"
-    return [f"acc{position}, v{position} = {reduced}"]
+    width = body.block.place
+    place = f"tl.full({body.block.element_shape}, 0, {TRITON_TYPES[width].name})"
+    place = f"{place} + {index_text(node.index)}"
+    if node.index != ex.symbol("r0") or len(body.kernel.reduction) > 1:
+        # Beyond the row places are beyond all of it, if they are those of the row itself.
+        place = body.masked(place, LAST_PLACE[width], width)
+    total = total_of(body.kernel, position, place_dtype=width)
+    return [
+        f"acc{position} = {operand}",
+        f"at{position} = {place}",
+        *total.across(str(axis)),
+        *total.results,
+    ]
 
 
 def walked(kernel: ir.Kernel, block: Block) -> list[str]:
@@ -112,7 +121,7 @@ class WalkPlan:
             if position in pairs:
                 found.append(online_total(self._kernel, pairs[position]))
             elif position not in seconds:
-                found.append(total_of(self._kernel, position))
+                found.append(total_of(self._kernel, position, place_dtype=self._block.place))
         return found
 
     def row_lines(self, level: int) -> list[str]:
@@ -148,10 +157,13 @@ class WalkPlan:
         ]
         before = [] if ir.Scan in self._completed else body.carries(needed)
         for total in totals:
-            before += [started(part, block.element_shape) for part in total.walked]
+            shape = block.group_shape if self._is_grouped(total) else block.element_shape
+            before += [started(part, shape) for part in total.walked]
             before += self._pivot(total)
             inside += self._stepped(total)
-        inside += [line for place in stores for line in body.lines(place)]
+        # What is written is not read again, and must not take the place of what is.
+        rest = "evict_first" if number else ""
+        inside += [line for place in stores for line in body.lines(place, policy=rest)]
         if number % 2 and not any(isinstance(self._kernel.body[at], ir.Scan) for at in needed):
             # Backwards: what the walk before read last is still in a cache.
             before.append(f"rlast = ({block.end} - 1 - {block.start}) // R * R + {block.start}")
@@ -191,8 +203,25 @@ class WalkPlan:
             f"{name} = tl.where(tl.abs({name}) < 1e30, {name}, 0.0)",
         ]
 
+    def _is_grouped(self, total: Total) -> bool:
+        return self._block.group > 1 and total.grouped is not None
+
+    def _grouped(self, total: Total) -> str:
+        body, block = self.body, self._block
+        assert total.grouped is not None
+        first = total.parts[0]
+        element = body.full(total.operand)
+        if total.pivot is None:
+            element = body.masked(element, first.neutral, first.dtype)
+        elif block.column_mask:
+            element = f"tl.where({block.column_mask}, {element}, {total.pivot.name})"
+        shape = f"{block.group_shape[:-1]}, {block.group}]"
+        return total.grouped(f"tl.reshape({element}, {shape})", str(len(block.axes)))
+
     def _stepped(self, total: Total) -> list[str]:
         names = [part.name for part in total.walked]
+        if self._is_grouped(total):
+            return [f"{', '.join(names)} = {self._grouped(total)}"]
         call = total.step(self.body.full(total.operand))
         mask = self._block.column_mask
         if not mask:
@@ -247,8 +276,11 @@ def staged(kernel: ir.Kernel, block: Block, *, rows: str, splits: str, lanes: st
             if plan.last_walk == stage:
                 inside += plan.walk(stage, [])
             row_stores = plan.row_stores()
-            if row_stores:
+            if row_stores and plan.last_walk == stage:
                 inside += ["if chunk == 0:", *(f"    {line}" for line in row_stores)]
+            elif row_stores:
+                # Nothing is walked: the other programs of the row need not gather either.
+                inside = ["if chunk == 0:", *(f"    {line}" for line in [*inside, *row_stores])]
         lines += [f"if stage == {stage}:", *(f"    {line}" for line in inside or ["pass"])]
     return Staged(tuple(lines), tuple(arrays), stages)
 

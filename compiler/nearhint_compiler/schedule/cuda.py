@@ -20,7 +20,7 @@ from itertools import islice
 from nearhint_compiler.analysis.respace import respaced
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule import block_pointers, cuda_pointwise, cuda_reductions
-from nearhint_compiler.schedule.cuda_facts import GENERIC_SIZE, facts_of
+from nearhint_compiler.schedule.cuda_facts import EXTRAS, GENERIC_SIZE, facts_of
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules.target import Target
 
@@ -58,14 +58,18 @@ def candidates(
 
 def _without_promises(schedule: Schedule) -> Schedule:
     """The same layout for all sizes and pointers: a persistent row becomes a looped one."""
-    options = dict(schedule.options)
+    options = {name: value for name, value in schedule.options if name not in EXTRAS}
     options |= {"index": 64, "aligned": 0, "divisible": 0}
-    if schedule.family == "cuda.tiled":
+    family = schedule.family
+    if family.startswith("cuda.tiled"):
         block = options["z"] * options["y"] * options["x"]
-        kept = {"x": block, **{name: options[name] for name in options if name not in TILE_OPTIONS}}
-        return Schedule("cuda.pointwise", tuple(kept.items()))
-    family = {"cuda.persistent": "cuda.looped"}.get(schedule.family, schedule.family)
+        kept = {name: options[name] for name in options if name not in TILE_OPTIONS}
+        family = family.replace("tiled_", "").replace("tiled", "pointwise")
+        options = {"x": block, **kept}
+    if family == "cuda.persistent":
+        family = "cuda.looped"
     if family in ("cuda.looped", "cuda.split"):
+        options["x"] = min(options["x"], WIDE_BLOCK // 16)
         # Half as much in registers: indices take twice as many, and this one must compile.
         options["r"] = min(options["r"], max(1, WIDE_BLOCK // options["x"]))
     return Schedule(family, tuple(options.items()))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
+from nearhint_compiler.analysis.flat import flat_params
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT, index_bounds
 from nearhint_compiler.analysis.strides import Access, accesses, contiguous_bytes
 from nearhint_compiler.analysis.tilings import REDUCTION_AXIS, choose
@@ -16,6 +18,8 @@ from nearhint_rules.target import CudaDevice, Target
 GENERIC_SIZE = 97
 """What a size is taken for where none is given."""
 SIZE_MULTIPLE = 16
+EXTRAS = ("group", "whole")
+"""Options that a schedule has behind all others, if it has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,14 @@ class Tile:
     cuts: int
     extents: tuple[int, ...]
     scores: tuple[int, ...]
+
+
+class Flat(Enum):
+    """Which accesses of a pointwise kernel are in the order of its space."""
+
+    NONE = 0
+    SOME = 1
+    ALL = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +54,7 @@ class Facts:
     processors: int
     is_columns: bool
     has_scan: bool
+    flat: Flat
     tile: Tile | None
     spaced: bool
 
@@ -50,12 +63,25 @@ class Facts:
         """Bytes of the widest element."""
         return max((access.itemsize for access in self.accesses), default=4)
 
+    @property
+    def lanes(self) -> int:
+        """Neighbours along a row that one load of a thread brings."""
+        sizes = [
+            access.itemsize
+            for access in self.accesses
+            if any(stride == 1 and name[0] == "r" for name, stride in access.strides.items())
+        ]
+        return max(1, 16 // max(sizes, default=16))
+
     def schedule(self, family: str, *, divisible: int = 0, **options: int) -> Schedule:
         """A schedule with these blocks, with 16-byte pointers where they are all that is needed."""
-        aligned = 1 if divisible or not self.is_dividing_useful else 0
+        is_enough = not self.is_dividing_useful or options.get("whole", 0)
+        aligned = 1 if divisible or is_enough else 0
+        extras = {name: options.pop(name) for name in EXTRAS if name in options}
         options |= {"index": self.index, "aligned": aligned, "divisible": divisible}
         if self.spaced:
             options["spaced"] = 1
+        options |= extras
         return Schedule(f"cuda.{family}", tuple(options.items()))
 
 
@@ -89,9 +115,16 @@ def facts_of(
         processors=device.multiprocessors if isinstance(device, CudaDevice) else 1,
         is_columns=is_columns,
         has_scan=any(isinstance(node, ir.Scan) for node in kernel.body),
+        flat=_flat(kernel),
         tile=_tile(kernel, sizes),
         spaced=cut_from is not None,
     )
+
+
+def _flat(kernel: ir.Kernel) -> Flat:
+    params = frozenset(n.param for n in kernel.body if isinstance(n, ir.Load | ir.Store))
+    found = frozenset[int]() if kernel.reduction else flat_params(kernel)
+    return Flat.NONE if not found else Flat.ALL if found == params else Flat.SOME
 
 
 def _tile(kernel: ir.Kernel, sizes: Mapping[str, int]) -> Tile | None:

@@ -21,18 +21,33 @@ ELEMENTS_PER_THREAD = 64
 """Beyond this, a block's values no longer fit in a thread's registers."""
 LEAST_CROSSING = 64
 """Elements of the shortest row for which two sizes of a bucket are worth looking at."""
-LONG_BLOCKS = ((8192, 32), (16_384, 32), (8192, 16))
+LONG_BLOCKS = ((8192, 32), (16_384, 32), (32_768, 32), (4096, 16))
 """(elements, warps) for rows that registers cannot hold: so many threads that few rows are under
 way at once, and the second walk finds them in the L2 cache."""
+ACCUMULATORS_PER_THREAD = 16
+"""More of them leave too few registers for what is loaded."""
+SHORT_BLOCKS = ((1024, 4), (512, 2))
+"""The same for rows that registers could hold: one vector a thread, and many rows under way."""
+DEFAULT_BLOCK = 1024
+"""Elements of the block that serves rows of any length: fewer loop too often over long rows, more
+are mostly beyond the end of short ones."""
 SHARED_LENGTH = 4096
 """Rows at least so long are shared by programs, where there are too few for all processors."""
 LONG_SCAN = 8192
 """Such rows of a scan are shared by default where processors would be idle: each block waits for
 the one before it, so a program alone gets nowhere near its share of the memory's speed."""
+SCAN_BLOCK = 1024
 SPLIT_LIMIT = 256
+SECTOR_BYTES = 32
+WARPS_PER_PROCESSOR = 64
+SHARED_COLUMNS = ((64, 4096, 8), (32, 2048, 8), (64, 2048, 4), (32, 1024, 8))
+"""(columns, elements, warps) of programs that share columns."""
 CHUNK = 512
 """Elements of a row that are worth a program."""
-TILES = ((128, 2, 2), (64, 2, 2), (128, 2, 4), (64, 4, 4), (64, 1, 2), (32, 4, 4), (32, 1, 4))
+TILES = (
+    (64, 4, 2), (64, 2, 1), (32, 4, 2), (128, 2, 2), (64, 2, 2), (32, 8, 4), (128, 2, 4),
+    (64, 1, 2), (32, 1, 4),
+)  # fmt: skip
 """(along the axis that is contiguous somewhere, along the other, warps) of short rows in tiles."""
 SHORT_ROW = 256
 
@@ -47,7 +62,9 @@ def _schedules(facts: Facts) -> Iterator[Schedule]:
     shared = _shared(facts)
     if facts.has_scan and facts.length >= LONG_SCAN:
         yield from islice(shared, 1)
-    if not facts.spaced:
+    # Short rows of one length need no Guard in registers: there tiles are a default, too.
+    is_tiled = facts.tile is not None and facts.has_static_length and facts.length <= SHORT_ROW
+    if not facts.spaced and not is_tiled:
         yield next(found)
     if facts.tile is not None:
         yield from _tiles(facts, facts.tile)
@@ -71,11 +88,14 @@ def crossings(
 
 
 def _columns(facts: Facts) -> Iterator[Schedule]:
-    """As many columns a program as leave every processor one, and the rest of a block in rows."""
+    """As many columns a program as leave every processor two, and the rest of a block in rows."""
     share = prod(facts.extents) // facts.processors
-    x = min(64, max(2, _power_of_two(share + 1) // 2))
+    largest = max(facts.accesses, key=lambda access: access.size_bytes)
+    sector = min(SECTOR_BYTES // largest.itemsize, _power_of_two(share + 1) // 2)
+    x = min(64, max(2, sector, _power_of_two(share + 1) // 4))
     for columns, elements, warps in (
-        (x, 2048, 8), (x, 4096, 8), (2 * x, 2048, 8), (max(1, x // 2), 4096, 8), (4 * x, 2048, 8),
+        (x, 4096, 8), (x, 2048, 8), (2 * x, 2048, 8), (2 * x, 8192, 16), (4 * x, 2048, 8),
+        (128, 2048, 4),
     ):  # fmt: skip
         yield from both(facts, "looped", x=columns, r=elements // columns, warps=warps)
     r = _power_of_two(facts.length)
@@ -95,22 +115,32 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
         (together, _warps(together * r, 512)),
         (1, _warps(r, 256)),
         (1, _warps(r, 512)),
+        (1, _warps(r, 1024)),
         (few, _warps(few * r, 256)),
         (1, _warps(r, 128)),
     ]
-    block = min(r, 2048)
-    looped = facts.schedule("looped", x=together, r=block, warps=_warps(together * block, 512))
+    block = min(r, DEFAULT_BLOCK)
+    x = min(together, DEFAULT_BLOCK // block)
+    looped = facts.schedule("looped", x=x, r=block, warps=_warps(x * block, 256))
     if not facts.has_static_length:
         yield looped
     if r <= PERSISTENT_LIMIT:
         for x, count in dict.fromkeys(shapes):
             if x * r <= ELEMENTS_PER_THREAD * 32 * count:
                 yield from _persistent(facts, x=x, r=r, warps=count)
-    if r > PERSISTENT_LIMIT:
-        for elements, count in LONG_BLOCKS:
-            yield from both(facts, "looped", x=1, r=elements, warps=count)
-    yield from both(facts, "looped", x=1, r=min(r, 4096), warps=_warps(r, 256))
+    for elements, count in SHORT_BLOCKS if r <= PERSISTENT_LIMIT else LONG_BLOCKS:
+        if elements < facts.length:
+            yield from _walked(facts, "looped", r=elements, warps=count)
     yield looped
+
+
+def _walked(facts: Facts, family: str, *, r: int, warps: int, **more: int) -> Iterator[Schedule]:
+    """A row a program; where vectors are promised, also with one accumulator for each of them."""
+    if r <= ACCUMULATORS_PER_THREAD * 32 * warps:
+        yield from both(facts, family, x=1, r=r, **more, warps=warps)
+    if facts.divisible or not facts.is_dividing_useful:
+        more |= {"warps": warps, "group": facts.lanes}
+        yield facts.schedule(family, divisible=facts.divisible, x=1, r=r, **more)
 
 
 def _persistent(facts: Facts, *, x: int, r: int, warps: int) -> Iterator[Schedule]:
@@ -123,18 +153,32 @@ def _persistent(facts: Facts, *, x: int, r: int, warps: int) -> Iterator[Schedul
 def _shared(facts: Facts) -> Iterator[Schedule]:
     """Several programs a row, where a program a row would leave processors idle."""
     rows = prod(facts.extents)
-    x = min(64, _power_of_two(rows)) if facts.is_columns else 1
-    programs = -(-rows // x)
-    most_programs = facts.processors * (4 if facts.is_columns else 1) // 2
-    if facts.length < SHARED_LENGTH or programs > most_programs:
+    if facts.length < SHARED_LENGTH:
         return
-    chunk = max(1, CHUNK // x)
-    most = min(SPLIT_LIMIT, facts.length // chunk)
-    wanted = _power_of_two(-(-2 * facts.processors // programs))
-    r = max(1, (1024 if facts.is_columns or facts.has_scan else 2048) // x)
-    for splits in dict.fromkeys(min(most, each) for each in (wanted, wanted // 2, 2 * wanted)):
-        if splits >= 2:
-            yield from both(facts, "split", x=x, r=r, splits=splits, warps=4)
+    if facts.is_columns:
+        yield from _shared_columns(facts, rows)
+    elif rows <= facts.processors // 2:
+        most = min(SPLIT_LIMIT, facts.length // CHUNK)
+        wanted = _power_of_two(-(-2 * facts.processors // rows))
+        for splits in dict.fromkeys(min(most, each) for each in (wanted, wanted // 2, 2 * wanted)):
+            if splits < 2:
+                continue
+            if facts.has_scan:
+                yield from both(facts, "split", x=1, r=SCAN_BLOCK, splits=splits, warps=4)
+            else:
+                yield from _walked(facts, "split", r=2048, splits=splits, warps=4)
+
+
+def _shared_columns(facts: Facts, columns: int) -> Iterator[Schedule]:
+    """As many programs as run at once: one wave has no last one that is nearly empty."""
+    for width, elements, warps in SHARED_COLUMNS:
+        x = min(width, _power_of_two(columns))
+        r = elements // x
+        at_once = facts.processors * WARPS_PER_PROCESSOR // warps
+        most = min(SPLIT_LIMIT, facts.length // r, at_once // -(-columns // x))
+        if most >= 2:
+            splits = 1 << (most.bit_length() - 1)
+            yield from both(facts, "split", x=x, r=r, splits=splits, warps=warps)
 
 
 def _tiles(facts: Facts, tile: Tile) -> Iterator[Schedule]:

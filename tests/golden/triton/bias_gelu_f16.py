@@ -20,7 +20,7 @@ def nearhint_b0f199b1103b(a0, a1, a2, k0, X: tl.constexpr):
     p1 = x % 1536
     x_1 = x // 1536
     p0 = x_1
-    v0 = tl.load(a0 + ((1536 * p0) + p1), xmask, other=0)
+    v0 = tl.load(a0 + x, xmask, other=0)
     v1 = v0.to(tl.float32)
     v2 = tl.load(a1 + p1, xmask, other=0)
     v3 = v2.to(tl.float32)
@@ -34,4 +34,4 @@ def nearhint_b0f199b1103b(a0, a1, a2, k0, X: tl.constexpr):
     v11 = v9 + v10
     v12 = v6 * v11
     v13 = v12.to(tl.float16)
-    tl.store(a2 + (tl.broadcast_to(((1536 * p0) + p1), [X])), tl.broadcast_to(v13, [X]), xmask)
+    tl.store(a2 + (tl.broadcast_to(x, [X])), tl.broadcast_to(v13, [X]), xmask)

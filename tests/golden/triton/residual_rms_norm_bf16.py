@@ -58,5 +58,5 @@ def nearhint_e6a219cec68d(a0, a1, a2, a3, a4, k0, X: tl.constexpr, R: tl.constex
         v16 = v15.to(tl.float32)
         v17 = v14 * v16
         v18 = v17.to(tl.bfloat16)
-        tl.store(a3 + (tl.broadcast_to(((4096 * p0) + r0), [X, R])), tl.broadcast_to(v5, [X, R]))
-        tl.store(a4 + (tl.broadcast_to(((4096 * p0) + r0), [X, R])), tl.broadcast_to(v18, [X, R]))
+        tl.store(a3 + (tl.broadcast_to(((4096 * p0) + r0), [X, R])), tl.broadcast_to(v5, [X, R]), eviction_policy="evict_first")
+        tl.store(a4 + (tl.broadcast_to(((4096 * p0) + r0), [X, R])), tl.broadcast_to(v18, [X, R]), eviction_policy="evict_first")

@@ -69,8 +69,13 @@ class Case:
         family = self.schedule.partition(" ")[0].removeprefix("cuda.")
         index = "64" if "index=64" in self.schedule else "32"
         form = "_tile" * ("r1=" in self.schedule) + "_blocks" * ("pointers" in self.schedule)
+        more = "".join(
+            f"_{name}{value}"
+            for name, value in parse_schedule(self.schedule).options
+            if name in ("group", "whole")
+        )
         tail = form + "_special" * self.special
-        return f"{self.kernel}-{family}{index}-{'x'.join(map(str, self.dims))}{tail}"
+        return f"{self.kernel}-{family}{index}{more}-{'x'.join(map(str, self.dims))}{tail}"
 
 
 def pointwise(kernel: str, dims: tuple[int, ...], *, special: bool = False) -> list[Case]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,7 +92,7 @@ def test_transposed_loads_get_tiles_and_contiguous_ones_do_not() -> None:
 def test_the_reduction_that_is_not_contiguous_keeps_columns_along_threads() -> None:
     dims = {"k0": 8192, "k1": 16_384}
     for name in ("column_sum_f32", "masked_mean_pool_f16"):
-        assert candidates(kernel_of(name), TARGET, dims)[0]["x"] == 64
+        assert candidates(kernel_of(name), TARGET, dims)[0]["x"] >= 32
     assert candidates(kernel_of("row_sum_f32"), TARGET, dims)[0]["x"] == 1
 
 
@@ -164,6 +165,10 @@ def test_a_static_space_that_needs_64_bits_is_refused_and_never_proposed() -> No
         ("add_f32", "cuda.pointwise x=96 warps=4 index=32 aligned=0 divisible=0", "block size"),
         ("add_f32", "cuda.pointwise x=64 warps=3 index=32 aligned=0 divisible=0", "warps"),
         ("add_f32", "cuda.pointwise x=64 warps=4 index=32 aligned=0 divisible=2", "symbols"),
+        ("row_sum_f32", "cuda.looped x=1 r=64 warps=4 index=32 aligned=0 divisible=0 group=3",
+         "group"),
+        ("row_sum_f32", "cuda.looped x=1 r=4 warps=4 index=32 aligned=0 divisible=0 group=8",
+         "longer"),
         ("add_f32", "cuda.spiral x=64 warps=4 index=32 aligned=0 divisible=0", "family"),
         ("add_f32", "cpu.rows x=64", "no schedule for cuda"),
     ],
@@ -171,6 +176,78 @@ def test_a_static_space_that_needs_64_bits_is_refused_and_never_proposed() -> No
 def test_schedules_that_do_not_fit_are_refused(name: str, schedule: str, problem: str) -> None:
     with pytest.raises(InvalidSchedule, match=problem):
         generate(kernel_of(name), parse_schedule(schedule), TARGET)
+
+
+def source_of(kernel: Kernel, schedule: str) -> str:
+    return generate(kernel, parse_schedule(schedule), TARGET).source
+
+
+def test_parts_of_a_join_are_read_under_their_condition_without_clamps() -> None:
+    plain = "cuda.pointwise x=64 warps=4 index=32 aligned=1 divisible=0"
+    source = source_of(kernel_of("rotary_joined_f16"), plain)
+    assert "tl.minimum" not in source
+    assert "tl.maximum" not in source
+    assert source.count("xmask & v7,") == source.count("xmask & (v7 == 0),") == 1
+
+
+def test_only_the_last_of_whole_blocks_has_a_mask() -> None:
+    plain = "cuda.pointwise x=64 warps=4 index=32 aligned=1 divisible=0"
+    added = source_of(kernel_of("add_f32"), f"{plain} whole=1")
+    full, last = added.partition("else:")[::2]
+    assert "if pid * X + X <= k0:" in full
+    assert full.count("tl.load") == last.count("tl.load") == last.count("other=0") == 2
+    assert "other=0" not in full
+    assert "if pid" not in source_of(kernel_of("add_f32"), plain)
+
+
+def test_rows_of_any_length_are_read_at_their_flat_index() -> None:
+    plain = "cuda.pointwise x=64 warps=4 index=32 aligned=1 divisible=0"
+    source = source_of(kernel_of("bias_relu_dynamic_f32"), plain)
+    assert "tl.load(a0 + x, " in source
+    assert "tl.load(a1 + p1, " in source
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "is_checked"),
+    [(-448.0, 448.0, False), (-464.0, 464.0, False), (-448.0, 480.0, True), (None, 448.0, True)],
+)
+def test_a_cast_to_f8_is_checked_unless_a_clamp_keeps_it_finite(
+    low: float | None, high: float, *, is_checked: bool
+) -> None:
+    bits = [struct.pack("<f", each or 0.0)[::-1].hex().lstrip("0") or "0" for each in (low, high)]
+    lower = "(max f32 0 1)" if low is not None else "(add f32 0 1)"
+    kernel = parse_kernel(
+        f"""(kernel (symbols k0) (pointwise k0) (reduction) (params (in f32) (out f8e4m3fn))
+        (body (load 0 p0) (const f32 0x{bits[0]}) {lower} (const f32 0x{bits[1]})
+        (min f32 2 3) (cast f8e4m3fn 4) (store 1 p0 5)))"""
+    )
+    source = source_of(kernel, "cuda.pointwise x=64 warps=4 index=32 aligned=1 divisible=0")
+    assert ("_to_f8e4m3fn" in source) == is_checked
+
+
+def test_a_walk_steps_one_accumulator_for_each_group() -> None:
+    rest = "x=1 r=64 warps=4 index=32 aligned=1 divisible=0 group=8"
+    for name, accumulator in (("softmax_f32", "acc1"), ("row_sum_f32", "acc1")):
+        source = source_of(kernel_of(name), f"cuda.looped {rest}")
+        assert f"{accumulator} = tl.full([X, R // 8]" in source
+
+
+def test_short_blocks_of_one_length_are_tiles_by_default_and_so_at_any_size() -> None:
+    default, *_, last = candidates(
+        kernel_of("transposed_block_scale_f8e4m3fn"), TARGET, {"k0": 1024, "k1": 128}
+    )
+    assert default.family == "cuda.tiled_persistent"
+    assert (last.family, last["index"]) == ("cuda.looped", 64)
+
+
+def test_columns_are_shared_by_as_many_programs_as_run_at_once() -> None:
+    for columns, rows in ((5120, 7000), (1021, 30_011), (32, 131_072)):
+        found = candidates(kernel_of("column_sum_f32"), TARGET, {"k0": rows, "k1": columns})
+        shared = [schedule for schedule in found if schedule.family == "cuda.split"]
+        assert shared
+        for schedule in shared:
+            programs = -(-columns // schedule["x"]) * schedule["splits"]
+            assert programs * schedule["warps"] <= 132 * 64
 
 
 def test_divisions_that_may_meet_negatives_floor() -> None:

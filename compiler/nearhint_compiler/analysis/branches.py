@@ -1,0 +1,111 @@
+"""Loads whose values are used only where a condition holds, and what their indices are there.
+
+A join reads each of its parts at an index that is clamped into it, and takes the part that the
+position lies in. Under that condition nothing is clamped: the load has neighbours in memory for
+neighbouring positions, which behind a minimum nobody sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from nearhint_compiler.ir import nodes as ir
+from nearhint_rules import expr as ex
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """An unclamped index, and the nodes that must be true and those that must be false for it."""
+
+    index: ex.Expr
+    true: tuple[int, ...]
+    false: tuple[int, ...]
+
+
+def branches(kernel: ir.Kernel) -> Mapping[int, Branch]:
+    """By the position of a load: where all its uses lie in branches that make it affine.
+
+    The conditions are those of `where`s that compare two index expressions, earlier in the body.
+    """
+    users: list[list[int]] = [[] for _ in kernel.body]
+    for place, node in enumerate(kernel.body):
+        for operand in ir.operands_of(node):
+            users[operand].append(place)
+    conditions: list[frozenset[tuple[int, bool]]] = [frozenset()] * len(kernel.body)
+    found: dict[int, Branch] = {}
+    for place in reversed(range(len(kernel.body))):
+        ways = [_way(kernel, place, user, conditions[user]) for user in users[place]]
+        conditions[place] = frozenset.intersection(*ways) if ways else frozenset()
+        node = kernel.body[place]
+        if not isinstance(node, ir.Load):
+            continue
+        known = sorted(each for each in conditions[place] if each[0] < place)
+        index = _unclamped(node.index, list(_facts(kernel, known)))
+        if index != node.index and not _is_clamped(index):
+            true, false = (
+                tuple(at for at, holds in known if holds == wanted) for wanted in (True, False)
+            )
+            found[place] = Branch(index, true, false)
+    return found
+
+
+def _way(
+    kernel: ir.Kernel, place: int, user: int, conditions: frozenset[tuple[int, bool]]
+) -> frozenset[tuple[int, bool]]:
+    """What holds where `user` needs the value of `place`."""
+    node = kernel.body[user]
+    if not isinstance(node, ir.Op):
+        return frozenset()
+    if node.name != "where" or node.operands.count(place) != 1 or node.operands[0] == place:
+        return conditions
+    condition = node.operands[0]
+    if _compared(kernel, condition) is None:
+        return conditions
+    return conditions | {(condition, node.operands[1] == place)}
+
+
+def _compared(kernel: ir.Kernel, place: int) -> tuple[ex.Expr, ex.Expr] | None:
+    """The index expressions of a node that says whether one is below the other."""
+    node = kernel.body[place]
+    if not isinstance(node, ir.Op) or node.name != "lt":
+        return None
+    low, high = (kernel.body[operand] for operand in node.operands)
+    if not isinstance(low, ir.Iota) or not isinstance(high, ir.Iota):
+        return None
+    return low.index, high.index
+
+
+def _facts(
+    kernel: ir.Kernel, conditions: Iterable[tuple[int, bool]]
+) -> Iterable[tuple[ex.Expr, ex.Expr]]:
+    """Pairs of which the first is at most the second."""
+    for place, holds in conditions:
+        compared = _compared(kernel, place)
+        if compared is not None:
+            low, high = compared
+            yield (low, ex.sub(high, 1)) if holds else (high, low)
+
+
+def _unclamped(index: ex.Expr, facts: Sequence[tuple[ex.Expr, ex.Expr]]) -> ex.Expr:
+    """`index` without what its minima and maxima cannot be."""
+    match index:
+        case ex.Add(terms):
+            return ex.add(*(_unclamped(term, facts) for term in terms))
+        case ex.Mul(factors):
+            return ex.mul(*(_unclamped(factor, facts) for factor in factors))
+        case ex.Min(args) | ex.Max(args):
+            kept = [_unclamped(arg, facts) for arg in args]
+            is_min = isinstance(index, ex.Min)
+            for one in tuple(kept):
+                others = [each for each in kept if each != one]
+                pairs = [(each, one) if is_min else (one, each) for each in others]
+                if any(ex.sub(low, high) == ex.sub(*fact) for low, high in pairs for fact in facts):
+                    kept.remove(one)
+            return (ex.minimum if is_min else ex.maximum)(*kept)
+        case _:
+            return index
+
+
+def _is_clamped(index: ex.Expr) -> bool:
+    return isinstance(index, ex.Min | ex.Max) or any(map(_is_clamped, ex.children(index)))

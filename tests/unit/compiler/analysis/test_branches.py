@@ -1,0 +1,77 @@
+"""Loads that are used only where a condition holds, and their indices there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nearhint_compiler.analysis.branches import branches
+from nearhint_compiler.ir.nodes import Kernel, Load
+from nearhint_compiler.ir.text import parse_kernel
+from nearhint_rules import expr as ex
+
+KERNELS = Path(__file__).parents[3] / "kernels"
+
+THREE_PARTS = """(kernel (symbols k0 k1 k2)
+  (pointwise k2)
+  (reduction)
+  (params (in f32) (in f32) (in f32) (out f32))
+  (body
+    (iota p0)
+    (iota k0)
+    (lt bool 0 1)
+    (load 0 (min p0 (+ k0 -1)))
+    (iota (+ k0 k1))
+    (lt bool 0 4)
+    (load 1 (max 0 (min (+ p0 (* -1 k0)) (+ k1 -1))))
+    (load 2 (max 0 (+ p0 (* -1 k0) (* -1 k1))))
+    (where f32 5 6 7)
+    (where f32 2 3 8)
+    (store 3 p0 9)))
+"""
+
+
+def indices(kernel: Kernel) -> dict[int, str]:
+    return {
+        place: ex.to_text(branch.index)
+        for place, branch in branches(kernel).items()
+        if isinstance(kernel.body[place], Load)
+    }
+
+
+def test_parts_of_a_join_are_read_where_they_lie() -> None:
+    kernel = parse_kernel(THREE_PARTS)
+    found = branches(kernel)
+    assert indices(kernel) == {
+        3: "p0",
+        6: "(+ (* -1 k0) p0)",
+        7: "(+ (* -1 k0) (* -1 k1) p0)",
+    }
+    assert (found[3].true, found[3].false) == ((2,), ())
+    assert (found[6].true, found[6].false) == ((5,), (2,))
+    assert (found[7].true, found[7].false) == ((), (2, 5))
+
+
+def test_what_is_used_elsewhere_too_stays_clamped() -> None:
+    twice = THREE_PARTS.replace("(store 3 p0 9)", "(add f32 3 9)\n    (store 3 p0 10)")
+    assert set(indices(parse_kernel(twice))) == {6, 7}
+
+
+def test_a_clamp_that_no_condition_undoes_stays() -> None:
+    clamped = parse_kernel((KERNELS / "clamped_flip_f32.ir").read_text())
+    assert not branches(clamped)
+    other = THREE_PARTS.replace("(min p0 (+ k0 -1))", "(min p0 (+ k0 -2))")
+    assert set(indices(parse_kernel(other))) == {6, 7}
+
+
+def test_a_condition_that_comes_later_is_none() -> None:
+    late = THREE_PARTS.replace(
+        """    (iota p0)
+    (iota k0)
+    (lt bool 0 1)
+    (load 0 (min p0 (+ k0 -1)))""",
+        """    (iota p0)
+    (iota k0)
+    (load 0 (min p0 (+ k0 -1)))
+    (lt bool 0 1)""",
+    ).replace("(where f32 2 3 8)", "(where f32 3 2 8)")
+    assert 2 not in indices(parse_kernel(late))

@@ -1,0 +1,63 @@
+"""What a schedule may have besides its blocks changes nothing that a kernel computes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.compiler import test_triton_numerics as numerics
+from tests.unit.compiler.test_triton_numerics import Case, pointwise, rows, split, tiled
+
+
+def whole(kernel: str, dims: tuple[int, ...]) -> list[Case]:
+    text = "cuda.pointwise x=16 warps=1 index=32 aligned=1 divisible=0 whole=1"
+    return [Case(kernel, text, dims)]
+
+
+def grouped(kernel: str, dims: tuple[int, ...], *, special: bool = False) -> list[Case]:
+    rest = "warps=1 index=32 aligned=0 divisible=0"
+    schedules = (
+        f"cuda.looped x=2 r=16 {rest} group=4",
+        f"cuda.looped x=1 r=8 {rest} group=8",
+        f"cuda.split x=1 r=16 splits=3 {rest} group=8",
+    )
+    return [Case(kernel, schedule, dims, special) for schedule in schedules]
+
+
+CASES = [
+    *pointwise("rotary_joined_f16", (3, 10, 5)),
+    *tiled("rotary_joined_f16", (3, 10, 3), cuts=2),
+    *whole("rotary_joined_f16", (3, 10, 7)),
+    *whole("bias_relu_dynamic_f32", (5, 13)),
+    *whole("bias_relu_dynamic_f32", (4, 16)),
+    *whole("add_bf16", (101,)),
+    *grouped("softmax_f32", (5, 37)),
+    *grouped("softmax_f32", (3, 64), special=True),
+    *grouped("logsumexp_f32", (3, 64), special=True),
+    *grouped("layer_norm_dynamic_f32", (3, 53)),
+    *grouped("mean_variance_f32", (9, 7), special=True),
+    *grouped("row_argmax_f32", (5, 61), special=True)[::2],
+    *grouped("row_sum_i64", (5, 31))[1:],
+    # Rows of nothing but an infinity or NaN have their first place.
+    *rows("row_argmax_f32", (5, 1), special=True),
+    *split("row_argmax_f32", (5, 1), special=True),
+]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, dict[str, Any]]]:
+    """Every case, prepared and run in one process."""
+    folder = tmp_path_factory.mktemp("options")
+    prepared = {case.name: numerics.prepare(case, folder) for case in CASES}
+    subprocess.run([sys.executable, numerics.RUNNER, folder], check=True)
+    return folder, prepared
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_source_agrees_with_the_interpreter_of_the_ir(
+    case: Case, results: tuple[Path, dict[str, dict[str, Any]]]
+) -> None:
+    numerics.test_source_agrees_with_the_interpreter_of_the_ir(case, results)
