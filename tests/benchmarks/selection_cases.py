@@ -154,7 +154,7 @@ GPU: tuple[Subject, ...] = (
 """At least 14; halves of the list are of the same kinds."""
 
 _CPU_MIDDLE = (480, 672)
-_CPU: Ranges = ((4, 4096), (32, 4096))
+_CPU: Ranges = ((4, 2048), (32, 4096))
 
 
 def _cpu(sweep: Sweep) -> Subject:

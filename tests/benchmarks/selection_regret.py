@@ -1,8 +1,8 @@
 """What each selection rule loses on a real device, against the fastest of all at unseen sizes.
 
     python -m tests.benchmarks.selection_regret --device cpu|cuda:0 [--kernels N|PATTERN]
-        [--held-out 200] [--hints 8] [--effort full] [--budget-s S] [--tune-s S] [--matrix FILE]
-        [--json FILE] [--compare-efforts]
+        [--held-out 200] [--hints 8] [--effort full] [--threads N] [--budget-s S] [--tune-s S]
+        [--matrix FILE] [--json FILE] [--compare-efforts]
     python -m tests.benchmarks.selection_regret --from-matrix FILE [--json FILE]
 
 A daemon of the benchmark's own tunes each Kernel of `selection_cases` at a ladder of hints over its
@@ -128,10 +128,11 @@ def tuned(
     return facts
 
 
-def open_tuning(serving: Serving, kind: str) -> Tuning:
+def open_tuning(bench: Bench, serving: Serving) -> Tuning:
     """A connection of this benchmark to its daemon."""
-    threads = torch.get_num_threads() if kind == "cpu" else 0
-    return Tuning(serving, serving.connect(), device_of(kind), threads)
+    threads = (bench.options.threads or torch.get_num_threads()) if bench.kind == "cpu" else 0
+    torch.set_num_threads(max(threads, 1))
+    return Tuning(serving, serving.connect(), device_of(bench.kind), threads)
 
 
 def symbols_near(captured: Captured, dims: Dims) -> dict[str, int]:
@@ -206,7 +207,7 @@ def run(bench: Bench) -> None:
     """Tunes, times, judges."""
     captured: list[Captured] = []
     with torch.no_grad(), bench.serving() as serving:
-        tuning = open_tuning(serving, bench.kind)
+        tuning = open_tuning(bench, serving)
         coming = captures(bench, captured)
         bench.report["tuning"] = tuned(bench, tuning, coming, bench.options.effort)
         storage = Storage(bench.options.device, STORAGE_BYTES[bench.kind])
@@ -238,7 +239,7 @@ def compare_efforts(bench: Bench) -> None:
     storage = Storage(bench.options.device, STORAGE_BYTES[bench.kind])
     for effort in ("quick", "max"):
         with torch.no_grad(), bench.serving() as serving:
-            tuning = open_tuning(serving, bench.kind)
+            tuning = open_tuning(bench, serving)
             spent[effort] = tuned(bench, tuning, captured, effort)
             tables = {each.kernel_id: tuning.table(each.kernel_id) for each in captured}
             arenas[effort] = {
@@ -337,6 +338,7 @@ def main() -> None:
     parser.add_argument("--kernels", default="", help="how many, or a pattern of their titles")
     parser.add_argument("--held-out", type=int, default=200, help="sizes drawn a Kernel")
     parser.add_argument("--hints", type=int, default=8, help="hints a Kernel")
+    parser.add_argument("--threads", type=int, default=0, help="of a CPU; 0: as many as torch has")
     parser.add_argument("--effort", default="full", choices=("quick", "full", "max"))
     parser.add_argument(
         "--budget-s", type=float, default=3600.0, help="begin nothing after so long"

@@ -1,8 +1,7 @@
 """Contests in this process: every Variant of a Kernel and its Fallback at many sizes, quickly.
 
-Inputs are views of one random storage on the device, outputs are allocated once a size and shared,
-so that a size costs little beside its samples. On a GPU a sample is one replay of a graph of some
-launches. What a first launch shows to be hopeless is not timed again.
+Inputs are views of one random storage on the device, so that a size costs little beside its
+samples. On a GPU outputs are shared, and a sample is one replay of a graph of some launches. What a first launch shows to be hopeless is not timed again.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from nearhint_daemon.workers.clock import Clock, CpuClock, Sample
 from nearhint_daemon.workers.contest import Contestant, Enough, run_contest
 from nearhint_daemon.workers.inputs import tensor_spec
 from nearhint_daemon.workers.measure import (
-    Allocate,
     Measurable,
     guard_holds,
     output_allocators,
@@ -154,8 +152,10 @@ class Arena:
         values = self.storage.values(fallback.program, symbols)
         computed = program.values(values)
         inputs: list[torch.Tensor] = [computed[number] for number in fallback.inputs]
-        made = [allocate() for allocate in output_allocators(fallback, symbols, device=self.device)]
-        outputs: list[Allocate] = [partial(_same, tensor) for tensor in made]
+        outputs = list(output_allocators(fallback, symbols, device=self.device))
+        made = [allocate() for allocate in outputs]
+        if self.device != "cpu":  # there a graph makes allocation free, and capturing it slow
+            outputs = [partial(_same, tensor) for tensor in made]
         dims = dict(zip(self.table.symbols, self.captured.dims(symbols), strict=True))
         calls: dict[int, Callable[[], object]] = {FALLBACK: program.caller(values)}
         for position, subject in self.subjects.items():
