@@ -6,10 +6,10 @@ A time is taken as a sum of costs with coefficients >= 0, the same for all Varia
     elements  what memory moves: prod d
     rounds    waves: tasks run in rounds of as many as fit on the device, and the last round takes
               as long as a full one
-    alone     the elements that a warp works through, one round after the other; a task that holds
-              a whole row has all the lanes that its Guard allows, however short the row
-    busiest   the elements of the multiprocessor with the most tasks: a tile that hangs over an
-              edge counts whole
+    alone     the lanes that a warp works through, one round after the other: the elements, or
+              where a task holds whole rows all that its Guard allows, however short they are
+    busiest   the elements of the multiprocessor with the most tasks
+    lanes     and its lanes
     tasks     thread blocks, or a CPU's chunks
 
 They are fitted by least relative squares: non-negative least squares. What is a Variant's own is
@@ -22,7 +22,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from operator import mul, sub, truediv
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from nearhint_rules import expr as ex
 from nearhint_rules.artifact import CpuLaunch, CudaLaunch
@@ -41,7 +41,11 @@ LEAST_GAIN, RIDGE = 1e-7, 1e-9
 """What is nothing, next to columns whose largest value is 1."""
 
 Counter: TypeAlias = Callable[[Dims], int]
-Costs: TypeAlias = tuple[float, ...]
+Costs: TypeAlias = tuple[float, float, float, float, float, float, float]
+Model: TypeAlias = tuple[float, ...]
+"""A coefficient for each of the costs, in nanoseconds."""
+Counted: TypeAlias = tuple[float, list[int], list[int]]
+"""At some sizes: the elements, the distinct numbers of tasks, the distinct lengths of rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,40 +89,86 @@ class Tasks:
                     ),
                 )
 
-    def features(self, symbols: tuple[str, ...]) -> Callable[[Dims], Costs]:
-        """(1, elements, rounds, alone, busiest, tasks) at sizes by position.
 
-        It raises `ZeroDivisionError` for x // 0 and `OverflowError` beyond what a float holds.
-        Raises `InvalidExpression` for an unknown symbol.
+class Cell(NamedTuple):
+    """`Tasks`, with places in `Counted` for expressions."""
+
+    tasks: int
+    slots: int
+    processors: int
+    warps: int
+    rows: tuple[tuple[int, int], ...]
+
+
+class Counts:
+    """What the costs of many binaries are made of, each distinct number worked out once."""
+
+    __slots__ = ("_counters", "_lengths", "_places", "_symbols")
+
+    def __init__(self, symbols: tuple[str, ...]) -> None:
+        self._symbols = symbols
+        self._counters: list[Counter] = []
+        self._lengths: list[Counter] = []
+        self._places: dict[object, int] = {}
+
+    def cell(self, tasks: Tasks) -> Cell:
+        """The place of a binary; raises `InvalidExpression` for an unknown symbol."""
+        cut = tasks.counts, tasks.grain
+        at = self._places.setdefault(cut, len(self._counters))
+        if at == len(self._counters):
+            self._counters.append(_counter(tasks, self._symbols))
+        rows: list[tuple[int, int]] = []
+        for length, lanes in tasks.rows:
+            place = self._places.setdefault(length, len(self._lengths))
+            if place == len(self._lengths):
+                self._lengths.append(ex.compiled_by_position(length, self._symbols))
+            rows.append((place, lanes))
+        return Cell(at, tasks.slots, tasks.processors, tasks.warps, tuple(rows))
+
+    def at(self, dims: Dims) -> Counted:
+        """The numbers at sizes by position.
+
+        Raises `ZeroDivisionError` for x // 0 and `OverflowError` beyond what a float holds.
         """
-        counter = self._counter(symbols)
-        rows = [(ex.compiled_by_position(each, symbols), lanes) for each, lanes in self.rows]
-        slots, processors, warps, prod = self.slots, self.processors, self.warps, math.prod
+        return (
+            float(math.prod(dims)),
+            [counter(dims) for counter in self._counters],
+            [length(dims) for length in self._lengths],
+        )
 
-        def features(dims: Dims) -> Costs:
-            elements = float(prod(dims))
-            tasks = counter(dims)
-            if not slots:
-                return 1.0, elements, 0.0, 0.0, 0.0, 0.0, float(tasks)
-            share = elements / tasks
-            rounds = -(-tasks // slots)
-            busiest = -(-tasks // processors) * share
-            full = share
-            for length, lanes in rows:
-                full *= lanes / length(dims)
-            return 1.0, elements, float(rounds), rounds * full / warps, busiest, busiest*full/share, float(tasks)
 
-        return features
+def features(counted: Counted, cell: Cell) -> Costs:
+    """(1, elements, rounds, alone, busiest, lanes, tasks) of a binary."""
+    elements, counts, lengths = counted
+    at, slots, processors, warps, rows = cell
+    tasks = counts[at]
+    if not slots:
+        return 1.0, elements, 0.0, 0.0, 0.0, 0.0, float(tasks)
+    share = lanes = elements / tasks
+    for place, held in rows:
+        lanes *= held / max(lengths[place], 1)
+    rounds, most = -(-tasks // slots), -(-tasks // processors)
+    return (
+        1.0,
+        elements,
+        float(rounds),
+        rounds * lanes / warps,
+        most * share,
+        most * lanes,
+        float(tasks),
+    )
 
-    def _counter(self, symbols: tuple[str, ...]) -> Counter:
-        parts = [ex.compiled_by_position(each, symbols) for each in self.counts]
-        grain = self.grain
-        if not parts:
-            return lambda _: 1
-        if len(parts) == 1:
-            (only,) = parts
-            return lambda dims: max(only(dims) // grain, 1)
-        return lambda dims: max(math.prod([part(dims) for part in parts]) // grain, 1)
+
+def _counter(tasks: Tasks, symbols: tuple[str, ...]) -> Counter:
+    """The number of tasks, at least 1."""
+    parts = [ex.compiled_by_position(each, symbols) for each in tasks.counts]
+    grain = tasks.grain
+    if not parts:
+        return lambda _: 1
+    if len(parts) == 1:
+        (only,) = parts
+        return lambda dims: max(only(dims) // grain, 1)
+    return lambda dims: max(math.prod([part(dims) for part in parts]) // grain, 1)
 
 
 class Fit:
@@ -139,7 +189,7 @@ class Fit:
         self._sums = [sum(column) for column in zip(*self._rows, strict=True)]
         self.model = self._model(nonnegative(self._gram, self._sums))
 
-    def without(self, held_out: Collection[int]) -> Costs:
+    def without(self, held_out: Collection[int]) -> Model:
         """Coefficients, had nothing been measured at some hints."""
         rows = [row for hint, row in zip(self._hints, self._rows, strict=True) if hint in held_out]
         if len(rows) == len(self._rows):
@@ -149,14 +199,8 @@ class Fit:
         sums = [total - sum(row[at] for row in rows) for at, total in enumerate(self._sums)]
         return self._model(nonnegative(gram, sums))
 
-    def _model(self, scaled: Sequence[float]) -> Costs:
+    def _model(self, scaled: Sequence[float]) -> Model:
         return tuple(map(truediv, scaled, self._scale))
-
-
-def modelled(model: Costs, costs: Costs) -> float:
-    """What coefficients say of features, in nanoseconds."""
-    time: float = sum(map(mul, model, costs))
-    return time
 
 
 def _gram(rows: Sequence[Sequence[float]], size: int) -> list[list[float]]:

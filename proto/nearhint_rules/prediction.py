@@ -13,11 +13,21 @@ in turn, and predicted from the rest.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Collection, Mapping, Sequence
+from operator import mul
+from typing import NamedTuple
 
 from nearhint_rules.candidates import Candidates
-from nearhint_rules.costs import LANES_LIMIT, Costs, Fit, Tasks, modelled
+from nearhint_rules.costs import (
+    LANES_LIMIT,
+    Cell,
+    Costs,
+    Counts,
+    Fit,
+    Model,
+    Tasks,
+    features,
+)
 from nearhint_rules.guard import Aligned, AtMost, Fact
 from nearhint_rules.metrics import LANE_UNIT, SIZE_RATIO, BoundRatio, Dims
 from nearhint_rules.selection import FALLBACK
@@ -29,16 +39,14 @@ DEFAULT_RATIO = 1.5
 """The same of the default Variant, which is to displace others only near where it is good."""
 LEAST_HINTS = 3
 """Hints that there must be."""
-FOLDS = 8
-"""Times at most that a model is fitted again to see how far it is off."""
+FOLDS, FEW_FOLDS, MANY = 8, 4, 16
+"""Times at most that a model is fitted again to see how far it is off; fewer with many hints."""
 NEAR = 4
 """The nearest hints, which correct a model."""
 POOLED = 2.0
 """The hints that the error of all Variants together counts for, beside a Variant's own."""
 LEAST_LANE = LANE_UNIT >> 8
 """The log2 distance that closer hints are taken to be at, in the units of `BoundRatio`."""
-
-Featured: TypeAlias = Callable[[Dims], Costs]
 
 
 class Forecast(NamedTuple):
@@ -97,15 +105,13 @@ def _leaders(row: HintRow, needs: Sequence[frozenset[Fact]], default: int) -> se
 
 
 class _Subject(NamedTuple):
-    """A Variant or the Fallback, laid out for a call.
-
-    `bit` stands for it, `cell` is the place of its model's features.
-    """
+    """A Variant or the Fallback, laid out for a call; `bit` stands for it."""
 
     variant: int
     needs: int
     bit: int
-    cell: int
+    cell: Cell
+    model: Model
     error: float
     fallback_error: float
     spread: float
@@ -121,10 +127,11 @@ class Predictor:
     """
 
     __slots__ = (
-        "_cells",
+        "_counts",
         "_lanes",
         "_leaders",
         "_places",
+        "_pulls",
         "_ratios",
         "_subjects",
         "hints",
@@ -139,11 +146,12 @@ class Predictor:
         self._places = range(len(dims))
         self.hints: BoundRatio = SIZE_RATIO.bind(table.symbols, dims)
         self._lanes = [self.hints.lanes(each) for each in dims]
+        self._pulls = [self._weights(self._places, lanes) for lanes in self._lanes]
         self.spacing = self._spacing()
         matrix = _Matrix(table, fallback, complete)
-        fallback_model = Fit(matrix.measured(FALLBACK)).model
+        fallback_fit = Fit(matrix.measured(FALLBACK))
         fit = Fit(matrix.measured_variants())
-        raw = self._predict_left_out(matrix, fit)
+        raw = self._predict_left_out(matrix, fallback_fit, fit)
         errors = _Errors(raw, matrix, table.default)
         spreads = {each: _spread(complete, each, fallback) for each in matrix.names}
         self.left_out = [
@@ -153,26 +161,26 @@ class Predictor:
             ]
             for at_hint in raw
         ]
-        models = [fallback_model if each == FALLBACK else fit.model for each in matrix.names]
+        models = fallback_fit.model, fit.model
         ratios = [
-            self._filled(matrix.ratios(each, model), self._places)
-            for each, model in zip(matrix.names, models, strict=True)
+            self._filled(
+                _ratios(matrix.times[each], matrix.modelled(each, models[each != FALLBACK]))
+            )
+            for each in matrix.names
         ]
         self._ratios = list(zip(*ratios, strict=True))
         bits = {each: 1 << place for place, each in enumerate(matrix.names)}
         self._leaders = [
             sum(bits[each] for each in (FALLBACK, *leaders)) for leaders in matrix.leaders
         ]
-        self._cells = [
-            (featured, fallback_model if cell == matrix.cells[FALLBACK] else fit.model)
-            for cell, featured in enumerate(matrix.featured)
-        ]
+        self._counts = matrix.counts
         self._subjects = [
             _Subject(
                 each,
                 0 if each == FALLBACK else candidates.needs(each),
                 bits[each],
                 matrix.cells[each],
+                models[each != FALLBACK],
                 *errors.of(each),
                 spreads[each],
             )
@@ -211,56 +219,51 @@ class Predictor:
         wanted = 0
         for hint in near:
             wanted |= self._leaders[hint]
-        modelled_ns: dict[int, float] = {}
+        counted = self._counts.at(dims)
         found: list[Forecast] = []
         for subject, correction in zip(self._subjects, corrections, strict=True):
-            variant, needs, bit, cell, *errors = subject
-            if needs & missing or not wanted & bit:
-                continue
-            time = modelled_ns.get(cell)
-            if time is None:
-                featured, model = self._cells[cell]
-                time = modelled_ns[cell] = modelled(model, featured(dims))
-            found.append(Forecast(time * correction, variant, *errors))
+            variant, needs, bit, cell, model, error, fallback_error, spread = subject
+            if wanted & bit and not needs & missing:
+                time = correction * sum(map(mul, model, features(counted, cell)))
+                found.append(Forecast(time, variant, error, fallback_error, spread))
         return found
 
-    def _predict_left_out(self, matrix: _Matrix, fit: Fit) -> list[dict[int, float]]:
+    def _predict_left_out(
+        self, matrix: _Matrix, fallback_fit: Fit, fit: Fit
+    ) -> list[dict[int, float]]:
         """By hint, what is predicted there for what was measured there."""
-        folds = min(FOLDS, len(self._places))
+        folds = min(FOLDS if len(self._places) <= MANY else FEW_FOLDS, len(self._places))
         found: list[dict[int, float]] = [{} for _ in self._places]
-        fallback_fit = Fit(matrix.measured(FALLBACK))
         for fold in range(folds):
             held_out = self._places[fold::folds]
-            kept = [hint for hint in self._places if hint not in held_out]
             models = fallback_fit.without(held_out), fit.without(held_out)
             near = {hint: self._kept(self._lanes[hint], held_out=held_out) for hint in held_out}
             weights = {hint: self._weights(near[hint], self._lanes[hint]) for hint in held_out}
             for each in matrix.names:
-                model = models[each != FALLBACK]
-                ratios = matrix.ratios(each, model)
-                if not any(ratios[hint] for hint in kept):
+                modelled_ns = matrix.modelled(each, models[each != FALLBACK])
+                ratios = _ratios(matrix.times[each], modelled_ns)
+                kept = ratios.copy()
+                for hint in held_out:
+                    kept[hint] = 0.0
+                if not any(kept):
                     continue
-                filled = self._filled(ratios, kept)
+                filled = self._filled(kept)
                 for hint in held_out:
                     if ratios[hint]:
-                        mixed = sum(
-                            filled[at] * weight
-                            for at, weight in zip(near[hint], weights[hint], strict=True)
-                        )
-                        found[hint][each] = modelled(model, matrix.rows[each][hint]) * mixed
+                        corrections = map(filled.__getitem__, near[hint])
+                        mixed = sum(map(mul, corrections, weights[hint]))
+                        found[hint][each] = modelled_ns[hint] * mixed
         return found
 
-    def _filled(self, ratios: Sequence[float], kept: Sequence[int]) -> list[float]:
+    def _filled(self, ratios: Sequence[float]) -> list[float]:
         """The ratios, and at hints without one what those that have one say, by their distance."""
-        known = [hint for hint in kept if ratios[hint]]
-        filled = list(ratios)
-        for hint in kept:
-            if not ratios[hint]:
-                weights = self._weights(known, self._lanes[hint])
-                filled[hint] = sum(
-                    ratios[at] * weight for at, weight in zip(known, weights, strict=True)
-                )
-        return filled
+        if all(ratios):
+            return list(ratios)
+        known = [1.0 if ratio else 0.0 for ratio in ratios]
+        return [
+            ratio or sum(map(mul, pull, ratios)) / sum(map(mul, pull, known))
+            for ratio, pull in zip(ratios, self._pulls, strict=True)
+        ]
 
     def _kept(self, lanes: Sequence[int], *, held_out: Collection[int]) -> list[int]:
         """The nearest hints, but for those held out."""
@@ -297,18 +300,15 @@ class _Matrix:
         # The order of rows has no part in it; neither has the order of a set.
         variants = sorted({table.default}.union(*self.leaders))
         self.names = (FALLBACK, *variants)
-        tasks = {each: Tasks.of(table.variants[each]) for each in variants}
-        places: dict[Tasks, int] = {}
-        # The Fallback has a model, and so a cell, of its own.
-        self.cells = {FALLBACK: 0}
-        self.featured: list[Featured] = [Tasks().features(table.symbols)]
+        self.counts = Counts(table.symbols)
+        self.cells = {FALLBACK: self.counts.cell(Tasks())}
         for each in variants:
-            place = places.setdefault(tasks[each], len(self.featured))
-            if place == len(self.featured):
-                self.featured.append(tasks[each].features(table.symbols))
-            self.cells[each] = place
-        counted = [[featured(row.dims) for row in complete] for featured in self.featured]
-        self.rows = {each: counted[cell] for each, cell in self.cells.items()}
+            self.cells[each] = self.counts.cell(Tasks.of(table.variants[each]))
+        counted = [self.counts.at(row.dims) for row in complete]
+        self.rows = {
+            each: [features(at_hint, cell) for at_hint in counted]
+            for each, cell in self.cells.items()
+        }
         timings = [dict(row.ranked) for row in complete]
         self.times = {
             each: [row[each].median_ns if each in row else 0 for row in timings]
@@ -330,13 +330,9 @@ class _Matrix:
         """The same of all Variants."""
         return [entry for each in self.names[1:] for entry in self.measured(each)]
 
-    def ratios(self, each: int, model: Costs) -> list[float]:
-        """Measured over modelled by hint, 0 where there is none."""
-        found: list[float] = []
-        for costs, time in zip(self.rows[each], self.times[each], strict=True):
-            expected = modelled(model, costs)
-            found.append(time / expected if expected > 0 else 0.0)
-        return found
+    def modelled(self, each: int, model: Model) -> list[float]:
+        """What coefficients say of one at each hint, in nanoseconds."""
+        return [sum(map(mul, model, costs)) for costs in self.rows[each]]
 
 
 class _Errors:
@@ -374,6 +370,14 @@ def _squares(off: Sequence[Mapping[int, float]], other: int) -> dict[int, list[f
                 if each != other:
                     found.setdefault(each, []).append((value - at_hint[other]) ** 2)
     return found
+
+
+def _ratios(times: Sequence[int], modelled_ns: Sequence[float]) -> list[float]:
+    """Measured over modelled, 0 where there is none."""
+    return [
+        time / expected if expected > 0 else 0.0
+        for time, expected in zip(times, modelled_ns, strict=True)
+    ]
 
 
 def _mean(values: Sequence[float]) -> float:
