@@ -11,6 +11,7 @@ A time is taken as a sum of costs with coefficients >= 0, the same for all Varia
     busiest   the elements of the multiprocessor with the most tasks
     lanes     and its lanes
     tasks     thread blocks, or a CPU's chunks
+    tiles     the elements of all tasks, were they full: a tile that hangs over an edge counts whole
 
 They are fitted by least relative squares: non-negative least squares. What is a Variant's own is
 left to the ratios of measured to modelled times.
@@ -41,7 +42,7 @@ LEAST_GAIN, RIDGE = 1e-7, 1e-9
 """What is nothing, next to columns whose largest value is 1."""
 
 Counter: TypeAlias = Callable[[Dims], int]
-Costs: TypeAlias = tuple[float, float, float, float, float, float, float]
+Costs: TypeAlias = tuple[float, float, float, float, float, float, float, float]
 Model: TypeAlias = tuple[float, ...]
 """A coefficient for each of the costs, in nanoseconds."""
 Counted: TypeAlias = tuple[float, list[int], list[int]]
@@ -91,13 +92,14 @@ class Tasks:
 
 
 class Cell(NamedTuple):
-    """`Tasks`, with places in `Counted` for expressions."""
+    """`Tasks`, with places in `Counted` for expressions, and the elements of a whole tile."""
 
     tasks: int
     slots: int
     processors: int
     warps: int
     rows: tuple[tuple[int, int], ...]
+    tile: float
 
 
 class Counts:
@@ -111,8 +113,11 @@ class Counts:
         self._lengths: list[Counter] = []
         self._places: dict[object, int] = {}
 
-    def cell(self, tasks: Tasks) -> Cell:
-        """The place of a binary; raises `InvalidExpression` for an unknown symbol."""
+    def cell(self, tasks: Tasks, hints: Sequence[Dims]) -> Cell:
+        """The place of a binary; raises `InvalidExpression` for an unknown symbol.
+
+        The elements of a whole tile are the most that a task has at any of `hints`.
+        """
         cut = tasks.counts, tasks.grain
         at = self._places.setdefault(cut, len(self._counters))
         if at == len(self._counters):
@@ -123,7 +128,9 @@ class Counts:
             if place == len(self._lengths):
                 self._lengths.append(ex.compiled_by_position(length, self._symbols))
             rows.append((place, lanes))
-        return Cell(at, tasks.slots, tasks.processors, tasks.warps, tuple(rows))
+        counter = self._counters[at]
+        tile = max(math.prod(dims) / counter(dims) for dims in hints)
+        return Cell(at, tasks.slots, tasks.processors, tasks.warps, tuple(rows), tile)
 
     def at(self, dims: Dims) -> Counted:
         """The numbers at sizes by position.
@@ -138,12 +145,12 @@ class Counts:
 
 
 def features(counted: Counted, cell: Cell) -> Costs:
-    """(1, elements, rounds, alone, busiest, lanes, tasks) of a binary."""
+    """(1, elements, rounds, alone, busiest, lanes, tasks, tiles) of a binary."""
     elements, counts, lengths = counted
-    at, slots, processors, warps, rows = cell
+    at, slots, processors, warps, rows, tile = cell
     tasks = counts[at]
     if not slots:
-        return 1.0, elements, 0.0, 0.0, 0.0, 0.0, float(tasks)
+        return 1.0, elements, 0.0, 0.0, 0.0, 0.0, float(tasks), tasks * tile
     share = lanes = elements / tasks
     for place, held in rows:
         lanes *= held / max(lengths[place], 1)
@@ -156,6 +163,7 @@ def features(counted: Counted, cell: Cell) -> Costs:
         most * share,
         most * lanes,
         float(tasks),
+        tasks * tile,
     )
 
 
@@ -226,23 +234,23 @@ def nonnegative(gram: Sequence[Sequence[float]], sums: Sequence[float]) -> list[
             break
         free.append(wanted)
         while True:
-            solved = _solved([[gram[i][j] for j in free] for i in free], [sums[i] for i in free])
-            below = [(found[at], to) for at, to in zip(free, solved, strict=True) if to <= 0]
+            there = solved([[gram[i][j] for j in free] for i in free], [sums[i] for i in free])
+            below = [(found[at], to) for at, to in zip(free, there, strict=True) if to <= 0]
             step = min((now / (now - to) for now, to in below if now > to), default=0.0)
             if not below:
                 step = 1.0
-            for at, to in zip(free, solved, strict=True):
+            for at, to in zip(free, there, strict=True):
                 found[at] += step * (to - found[at])
             if not below:
                 break
             free = [
-                at for at, to in zip(free, solved, strict=True) if to > 0 or found[at] > LEAST_GAIN
+                at for at, to in zip(free, there, strict=True) if to > 0 or found[at] > LEAST_GAIN
             ]
             found = [cost if at in free else 0.0 for at, cost in enumerate(found)]
     return found
 
 
-def _solved(matrix: list[list[float]], right: list[float]) -> list[float]:
+def solved(matrix: list[list[float]], right: list[float]) -> list[float]:
     """The solution of a symmetric positive definite system, which is used up; by elimination."""
     size = len(right)
     for at in range(size):

@@ -1,7 +1,8 @@
 """Predictions: how long each Variant and the Fallback will take at sizes that were not measured.
 
 A prediction is what a model of costs says (`costs.py`; one for all Variants of a Table, one for the
-Fallback), times what the model was off by at the hints near by, weighted by the inverse square of
+Fallback), times what the model was off by: a trend over the sizes (ridge regression, Hoerl and
+Kennard 1970), and what is left of it at the hints near by, weighted by the inverse square of
 their distance (Shepard 1968). Choosing a kernel by a model that was fitted to measurements goes
 back to Frigo and Johnson's FFTW and to Cavazos and O'Boyle (CGO 2005); where a model errs the same
 way nearby, scaling it to a neighbour is Kernel Tuner's transfer between sizes (van Werkhoven 2019).
@@ -27,6 +28,7 @@ from nearhint_rules.costs import (
     Model,
     Tasks,
     features,
+    solved,
 )
 from nearhint_rules.guard import Aligned, AtMost, Fact
 from nearhint_rules.metrics import LANE_UNIT, SIZE_RATIO, BoundRatio, Dims
@@ -43,6 +45,8 @@ FOLDS, FEW_FOLDS, MANY = 8, 4, 16
 """Times at most that a model is fitted again to see how far it is off; fewer with many hints."""
 NEAR = 4
 """The nearest hints, which correct a model."""
+STIFFNESS = 8.0
+"""The squares of octaves that a trend in what a model is off by counts as seen without any."""
 POOLED = 2.0
 """The hints that the error of all Variants together counts for, beside a Variant's own."""
 LEAST_LANE = LANE_UNIT >> 8
@@ -112,6 +116,7 @@ class _Subject(NamedTuple):
     bit: int
     cell: Cell
     model: Model
+    trend: tuple[float, ...]
     error: float
     fallback_error: float
     spread: float
@@ -131,6 +136,7 @@ class Predictor:
         "_lanes",
         "_leaders",
         "_places",
+        "_points",
         "_pulls",
         "_ratios",
         "_subjects",
@@ -146,6 +152,7 @@ class Predictor:
         self._places = range(len(dims))
         self.hints: BoundRatio = SIZE_RATIO.bind(table.symbols, dims)
         self._lanes = [self.hints.lanes(each) for each in dims]
+        self._points = [[1.0, *map(math.log2, each)] for each in dims]
         self._pulls = [self._weights(self._places, lanes) for lanes in self._lanes]
         self.spacing = self._spacing()
         matrix = _Matrix(table, fallback, complete)
@@ -162,12 +169,12 @@ class Predictor:
             for at_hint in raw
         ]
         models = fallback_fit.model, fit.model
-        ratios = [
-            self._filled(
-                _ratios(matrix.times[each], matrix.modelled(each, models[each != FALLBACK]))
-            )
-            for each in matrix.names
-        ]
+        ratios: list[list[float]] = []
+        trends: dict[int, tuple[float, ...]] = {}
+        for each in matrix.names:
+            found = _ratios(matrix.times[each], matrix.modelled(each, models[each != FALLBACK]))
+            trends[each] = _trend(self._points, found)
+            ratios.append(self._filled(_level(found, self._along(trends[each]))))
         self._ratios = list(zip(*ratios, strict=True))
         bits = {each: 1 << place for place, each in enumerate(matrix.names)}
         self._leaders = [
@@ -181,6 +188,7 @@ class Predictor:
                 bits[each],
                 matrix.cells[each],
                 models[each != FALLBACK],
+                trends[each],
                 *errors.of(each),
                 spreads[each],
             )
@@ -220,11 +228,13 @@ class Predictor:
         for hint in near:
             wanted |= self._leaders[hint]
         counted = self._counts.at(dims)
+        point = [1.0, *map(math.log2, dims)]
         found: list[Forecast] = []
         for subject, correction in zip(self._subjects, corrections, strict=True):
-            variant, needs, bit, cell, model, error, fallback_error, spread = subject
+            variant, needs, bit, cell, model, trend, error, fallback_error, spread = subject
             if wanted & bit and not needs & missing:
                 time = correction * sum(map(mul, model, features(counted, cell)))
+                time *= math.exp(sum(map(mul, trend, point)))
                 found.append(Forecast(time, variant, error, fallback_error, spread))
         return found
 
@@ -247,13 +257,18 @@ class Predictor:
                     kept[hint] = 0.0
                 if not any(kept):
                     continue
-                filled = self._filled(kept)
+                trends = self._along(_trend(self._points, kept))
+                filled = self._filled(_level(kept, trends))
                 for hint in held_out:
                     if ratios[hint]:
                         corrections = map(filled.__getitem__, near[hint])
                         mixed = sum(map(mul, corrections, weights[hint]))
-                        found[hint][each] = modelled_ns[hint] * mixed
+                        found[hint][each] = modelled_ns[hint] * mixed * trends[hint]
         return found
+
+    def _along(self, trend: Sequence[float]) -> list[float]:
+        """The values of a trend at the hints."""
+        return [math.exp(sum(map(mul, trend, point))) for point in self._points]
 
     def _filled(self, ratios: Sequence[float]) -> list[float]:
         """The ratios, and at hints without one what those that have one say, by their distance."""
@@ -300,10 +315,11 @@ class _Matrix:
         # The order of rows has no part in it; neither has the order of a set.
         variants = sorted({table.default}.union(*self.leaders))
         self.names = (FALLBACK, *variants)
+        dims = [row.dims for row in complete]
         self.counts = Counts(table.symbols)
-        self.cells = {FALLBACK: self.counts.cell(Tasks())}
+        self.cells = {FALLBACK: self.counts.cell(Tasks(), dims)}
         for each in variants:
-            self.cells[each] = self.counts.cell(Tasks.of(table.variants[each]))
+            self.cells[each] = self.counts.cell(Tasks.of(table.variants[each]), dims)
         counted = [self.counts.at(row.dims) for row in complete]
         self.rows = {
             each: [features(at_hint, cell) for at_hint in counted]
@@ -378,6 +394,35 @@ def _ratios(times: Sequence[int], modelled_ns: Sequence[float]) -> list[float]:
         time / expected if expected > 0 else 0.0
         for time, expected in zip(times, modelled_ns, strict=True)
     ]
+
+
+def _trend(points: Sequence[Sequence[float]], ratios: Sequence[float]) -> tuple[float, ...]:
+    """The plane through the logarithms of ratios over `points` (1, *log2 sizes), by its slopes.
+
+    Least squares with slopes held to 0 by `STIFFNESS` (ridge regression); 0 ratios are left out.
+    """
+    known = [
+        (point[1:], math.log(ratio)) for point, ratio in zip(points, ratios, strict=True) if ratio
+    ]
+    values = [value for _, value in known]
+    level = _mean(values)
+    columns = list(zip(*[point for point, _ in known], strict=True))
+    middle = [_mean(column) for column in columns]
+    centred = [
+        [size - mean for size in column] for column, mean in zip(columns, middle, strict=True)
+    ]
+    gram: list[list[float]] = [
+        [sum(map(mul, left, right), 0.0) for right in centred] for left in centred
+    ]
+    for at, row in enumerate(gram):
+        row[at] += STIFFNESS
+    slopes = solved(gram, [sum(map(mul, column, values)) for column in centred])
+    return level - sum(map(mul, slopes, middle)), *slopes
+
+
+def _level(ratios: Sequence[float], trends: Sequence[float]) -> list[float]:
+    """The ratios without their trend, which has these values."""
+    return [ratio / trend for ratio, trend in zip(ratios, trends, strict=True)]
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -1,7 +1,8 @@
 """Contests in this process: every Variant of a Kernel and its Fallback at many sizes, quickly.
 
 Inputs are views of one random storage on the device, so that a size costs little beside its
-samples. On a GPU outputs are shared, and a sample is one replay of a graph of some launches. What a first launch shows to be hopeless is not timed again.
+samples. On a GPU outputs are shared, and a sample is one replay of a graph of some launches. What
+a first launch shows to be hopeless is not timed again.
 """
 
 from __future__ import annotations
