@@ -5,7 +5,8 @@ from __future__ import annotations
 from nearhint_daemon.efforts import Effort
 from nearhint_daemon.jobs import JobSpec
 from nearhint_daemon.programs import ProgramKey, Programs
-from nearhint_daemon.tuning_jobs import Wish, hint_jobs
+from nearhint_daemon.tables import TableKey
+from nearhint_daemon.tuning_jobs import Wish, cross_job, hint_jobs
 from nearhint_rules.expr import Expr
 from nearhint_rules.ladder import Rung, reachable_ladder
 from nearhint_rules.target import Target
@@ -33,7 +34,7 @@ class Ladders:
         client: str,
         effort: Effort = Effort.FULL,
     ) -> list[JobSpec]:
-        """The jobs that tune a Program's Kernels (empty: all) at a ladder of hints each.
+        """The jobs that tune a Program's Kernels (empty: all) at a ladder of hints each, and cross.
 
         A hint is tuned where it is, and not at its bucket's. Raises `KernelUnknown` without a
         Plan, `InvalidRange` where a range of the Program's holds no size.
@@ -41,6 +42,7 @@ class Ladders:
         lowered = await self._programs.lowered(key)
         found: dict[tuple[Expr, ...], tuple[Rung, ...]] = {}
         specs: dict[str, JobSpec] = {}
+        wishes: dict[tuple[TableKey, str], list[Wish]] = {}
         for step in lowered.steps:
             if kernels and step.kernel not in kernels:
                 continue
@@ -55,8 +57,19 @@ class Ladders:
                     threads=threads or self._threads,
                     effort=effort,
                 )
+                wishes.setdefault((wish.table_key, wish.fallback), []).append(wish)
                 for spec in hint_jobs(
                     wish, version=self._compiler_version, priority=priority, client=client
                 ):
                     specs[spec.key] = spec
+        for together in wishes.values():
+            crossing = cross_job(
+                together[0],
+                [wish.dims for wish in together],
+                version=self._compiler_version,
+                priority=priority,
+                client=client,
+            )
+            if crossing is not None:
+                specs[crossing.key] = crossing
         return list(specs.values())

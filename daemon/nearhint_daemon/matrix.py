@@ -1,22 +1,27 @@
 """The matrix of a Table: which Variants it has timings of at which hints, and what it lacks.
 
 The best few Variants of a hint are wanted at the hints next to it too, so that where one overtakes
-another is measured and not guessed. Pure.
+another is measured and not guessed. With few hints, all that a prediction may name are wanted at
+each of them: there, what a Variant takes elsewhere is what predictions rest on. Pure.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from fractions import Fraction
 
 from nearhint_rules.guard import size_facts_hold
 from nearhint_rules.metrics import Dims
+from nearhint_rules.prediction import contenders
 from nearhint_rules.table import HintRow, Table, is_complete
 
 NEAR_BEST = 1.3
 """How many times the best's median one of the best few may take."""
 FEW = 4
+EVERYWHERE = 16
+"""Up to so many hints everything that a prediction may name is wanted at all of them."""
 SEARCHED_TIER = 2
 """From this tier on, the search at a hint has ended."""
 
@@ -71,7 +76,8 @@ def shared(table: Table, dims: Dims, *, few: int = FEW) -> frozenset[int]:
 def missing(table: Table, fallback: str) -> Mapping[Dims, tuple[int, ...]]:
     """What is to be measured where: neighbours' best few without a timing, Guards permitting.
 
-    Of the hints that are searched and complete for the Fallback.
+    Of the hints that are searched and complete for the Fallback. Up to `EVERYWHERE` of them the
+    contenders of all, and not of neighbours alone.
     """
     rows = {
         row.dims: row
@@ -79,11 +85,16 @@ def missing(table: Table, fallback: str) -> Mapping[Dims, tuple[int, ...]]:
         if row.tier >= SEARCHED_TIER and is_complete(row, table.default, fallback)
     }
     near = neighbours(rows)
+    named = (
+        contenders(replace(table, hints=tuple(rows.values())))
+        if 1 < len(rows) <= EVERYWHERE
+        else frozenset[int]()
+    )
     found: dict[Dims, tuple[int, ...]] = {}
     for dims, row in rows.items():
         sizes = dict(zip(table.symbols, dims, strict=True))
         known = {position for position, _ in row.ranked}
-        wanted = {position for each in near[dims] for position in best_few(rows[each])}
+        wanted = {position for each in near[dims] for position in best_few(rows[each])} | named
         lacking = tuple(
             position
             for position in sorted(wanted - known)

@@ -28,7 +28,7 @@ from nearhint_rules.ranking import rank
 from nearhint_rules.selectors import DEFAULT_SELECTOR
 from nearhint_rules.table import HINT_LIMIT, HintRow, Table, Timing, Variant
 
-RANKED_LIMIT = 24
+RANKED_LIMIT = 48
 VARIANTS_LIMIT = 256
 """Of a Table: what a client takes."""
 MEASURED = "measured"

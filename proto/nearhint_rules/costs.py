@@ -1,15 +1,20 @@
-"""Costs: a model of what a binary's time depends on, fitted to where it was measured.
+"""Costs: a model of what a binary's time depends on, fitted to where a Kernel was measured.
 
-A time is taken as a sum of costs with coefficients >= 0:
+A time is taken as a sum of costs with coefficients >= 0, the same for all Variants of a Kernel:
 
-    1             the launch, and what no size changes
-    prod d        the elements
-    tasks         thread blocks, or a CPU's chunks: a tile that hangs over an edge counts whole
-    rounds        waves: tasks run in rounds of as many as fit on the device, and the last round
-                  takes as long as a full one
-    rounds * d_i  the same, for tasks that walk along a dimension
+    1         the launch, and what no size changes
+    elements  what memory moves: prod d
+    rounds    waves: tasks run in rounds of as many as fit on the device, and the last round takes
+              as long as a full one
+    alone     the lanes that a warp works through, one round after the other: the elements, or
+              where a task holds whole rows all that its Guard allows, however short they are
+    busiest   the elements of the multiprocessor with the most tasks
+    lanes     and its lanes
+    tasks     thread blocks, or a CPU's chunks
+    tiles     the elements of all tasks, were they full: a tile that hangs over an edge counts whole
 
-They are fitted by least relative squares: non-negative least squares.
+They are fitted by least relative squares: non-negative least squares. What is a Variant's own is
+left to the ratios of measured to modelled times.
 """
 
 from __future__ import annotations
@@ -18,144 +23,192 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from operator import mul, sub, truediv
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from nearhint_rules import expr as ex
-from nearhint_rules.artifact import CpuLaunch, CudaLaunch, LaunchMetadata
+from nearhint_rules.artifact import CpuLaunch, CudaLaunch
 from nearhint_rules.expr import Expr
+from nearhint_rules.guard import AtMost
 from nearhint_rules.metrics import Dims
+from nearhint_rules.table import Variant
 
 PROCESSORS: Mapping[int, int] = {80: 108, 90: 132, 100: 148, 103: 148}
 """Multiprocessors of a device by compute capability; others are modelled without waves."""
 RESIDENT_WARPS, RESIDENT_BLOCKS, RESIDENT_BYTES = 64, 32, 164 << 10
 """What a multiprocessor holds at once (CUDA C++ Programming Guide, compute capabilities)."""
-LEAST_SHARE = 1e-2
-"""The share of some measured time that a cost must reach."""
+LANES_LIMIT = 1 << 17
+"""A Guard's bound up to this is that of a row that a task holds, and not of an index."""
 LEAST_GAIN, RIDGE = 1e-7, 1e-9
 """What is nothing, next to columns whose largest value is 1."""
 
 Counter: TypeAlias = Callable[[Dims], int]
-
-
-def features(dims: Dims, tasks: int, slots: int) -> list[float]:
-    """(1, prod d, tasks, rounds, *(rounds * d_i)); there is one round where `slots` is 0.
-
-    Raises `OverflowError` beyond what a float holds.
-    """
-    rounds = float(-(-tasks // slots)) if slots else 1.0
-    return [1.0, float(math.prod(dims)), float(tasks), rounds, *[rounds * size for size in dims]]
+Costs: TypeAlias = tuple[float, float, float, float, float, float, float, float]
+Model: TypeAlias = tuple[float, ...]
+"""A coefficient for each of the costs, in nanoseconds."""
+Counted: TypeAlias = tuple[float, list[int], list[int]]
+"""At some sizes: the elements, the distinct numbers of tasks, the distinct lengths of rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
     """How a binary cuts up its work: tasks over the Kernel's symbols, `slots` of which run at once.
 
-    There are as many tasks as the product of `counts`, over `grain`. `slots` is 0 if not known.
+    There are as many tasks as the product of `counts`, over `grain`. `slots` and `processors` are
+    0 if not known. `rows` are lengths that a task holds whole, with the lanes that it has for each.
     """
 
-    counts: tuple[Expr, ...]
-    grain: int
-    slots: int
+    counts: tuple[Expr, ...] = ()
+    grain: int = 1
+    slots: int = 0
+    processors: int = 0
+    warps: int = 1
+    rows: tuple[tuple[Expr, int], ...] = ()
 
     @staticmethod
-    def of(launch: LaunchMetadata) -> Tasks:
-        """Those of a launch. Registers are not looked at: more may fit in theory than do."""
-        match launch:
+    def of(variant: Variant) -> Tasks:
+        """A Variant's. Registers are not looked at: more may fit in theory than do."""
+        match variant.artifact.launch:
             case CpuLaunch(work=work, grain=grain):
-                return Tasks((work,), max(grain, 1), 0)
-            case CudaLaunch(grid=grid, warps=warps, shared_bytes=shared_bytes):
+                return Tasks((work,), max(grain, 1))
+            case CudaLaunch(grid=grid, warps=warps, shared_bytes=shared_bytes, capability=kind):
                 resident = min(
                     RESIDENT_BLOCKS,
                     RESIDENT_WARPS // max(warps, 1),
                     RESIDENT_BYTES // max(shared_bytes, 1),
                 )
-                slots = PROCESSORS.get(launch.capability, 0) * max(resident, 1)
-                return Tasks(tuple(each for each in grid if each != ex.ONE), 1, slots)
+                processors = PROCESSORS.get(kind, 0)
+                return Tasks(
+                    tuple(each for each in grid if each != ex.ONE),
+                    1,
+                    processors * max(resident, 1),
+                    processors,
+                    max(warps, 1),
+                    tuple(
+                        (fact.expr, fact.bound)
+                        for fact in variant.guard.facts
+                        if isinstance(fact, AtMost) and fact.bound <= LANES_LIMIT
+                    ),
+                )
 
-    def counter(self, symbols: tuple[str, ...]) -> Counter:
-        """The tasks at sizes by position, at least 1; it raises `ZeroDivisionError` for x // 0.
 
-        Raises `InvalidExpression` for an unknown symbol.
+class Cell(NamedTuple):
+    """`Tasks`, with places in `Counted` for expressions, and the elements of a whole tile."""
+
+    tasks: int
+    slots: int
+    processors: int
+    warps: int
+    rows: tuple[tuple[int, int], ...]
+    tile: float
+
+
+class Counts:
+    """What the costs of many binaries are made of, each distinct number worked out once."""
+
+    __slots__ = ("_counters", "_lengths", "_places", "_symbols")
+
+    def __init__(self, symbols: tuple[str, ...]) -> None:
+        self._symbols = symbols
+        self._counters: list[Counter] = []
+        self._lengths: list[Counter] = []
+        self._places: dict[object, int] = {}
+
+    def cell(self, tasks: Tasks, hints: Sequence[Dims]) -> Cell:
+        """The place of a binary; raises `InvalidExpression` for an unknown symbol.
+
+        The elements of a whole tile are the most that a task has at any of `hints`.
         """
-        parts = [ex.compiled_by_position(each, symbols) for each in self.counts]
-        grain = self.grain
-        if len(parts) == 1:
-            (only,) = parts
-            return lambda dims: max(only(dims) // grain, 1)
-        return lambda dims: max(math.prod([part(dims) for part in parts]) // grain, 1)
+        cut = tasks.counts, tasks.grain
+        at = self._places.setdefault(cut, len(self._counters))
+        if at == len(self._counters):
+            self._counters.append(_counter(tasks, self._symbols))
+        rows: list[tuple[int, int]] = []
+        for length, lanes in tasks.rows:
+            place = self._places.setdefault(length, len(self._lengths))
+            if place == len(self._lengths):
+                self._lengths.append(ex.compiled_by_position(length, self._symbols))
+            rows.append((place, lanes))
+        counter = self._counters[at]
+        tile = max(math.prod(dims) / counter(dims) for dims in hints)
+        return Cell(at, tasks.slots, tasks.processors, tasks.warps, tuple(rows), tile)
+
+    def at(self, dims: Dims) -> Counted:
+        """The numbers at sizes by position.
+
+        Raises `ZeroDivisionError` for x // 0 and `OverflowError` beyond what a float holds.
+        """
+        return (
+            float(math.prod(dims)),
+            [counter(dims) for counter in self._counters],
+            [length(dims) for length in self._lengths],
+        )
+
+
+def features(counted: Counted, cell: Cell) -> Costs:
+    """(1, elements, rounds, alone, busiest, lanes, tasks, tiles) of a binary."""
+    elements, counts, lengths = counted
+    at, slots, processors, warps, rows, tile = cell
+    tasks = counts[at]
+    if not slots:
+        return 1.0, elements, 0.0, 0.0, 0.0, 0.0, float(tasks), tasks * tile
+    share = lanes = elements / tasks
+    for place, held in rows:
+        lanes *= held / max(lengths[place], 1)
+    rounds, most = -(-tasks // slots), -(-tasks // processors)
+    return (
+        1.0,
+        elements,
+        float(rounds),
+        rounds * lanes / warps,
+        most * share,
+        most * lanes,
+        float(tasks),
+        tasks * tile,
+    )
+
+
+def _counter(tasks: Tasks, symbols: tuple[str, ...]) -> Counter:
+    """The number of tasks, at least 1."""
+    parts = [ex.compiled_by_position(each, symbols) for each in tasks.counts]
+    grain = tasks.grain
+    if not parts:
+        return lambda _: 1
+    if len(parts) == 1:
+        (only,) = parts
+        return lambda dims: max(only(dims) // grain, 1)
+    return lambda dims: max(math.prod([part(dims) for part in parts]) // grain, 1)
 
 
 class Fit:
-    """What was measured at hints, and the coefficients of `features` fitted to it, in ns.
+    """Coefficients for what was measured: (hint, features, nanoseconds) each.
 
-    `times` are nanoseconds by hint, None where not measured; `rows` are the features there.
-    `ratios` are measured / modelled by hint, 0 where there is none.
+    `model` are the coefficients, in nanoseconds.
     """
 
-    __slots__ = ("_gram", "_relative", "_rows", "_scale", "_sums", "model", "ratios", "times")
+    __slots__ = ("_gram", "_hints", "_rows", "_scale", "_sums", "model")
 
-    def __init__(self, times: Sequence[float | None], rows: Sequence[Sequence[float]]) -> None:
-        self.times = times
-        self._rows = rows
-        shares = [
-            [x / time for x in row] if time else None for row, time in zip(rows, times, strict=True)
-        ]
+    def __init__(self, measured: Sequence[tuple[int, Costs, float]]) -> None:
+        self._hints = [hint for hint, _, _ in measured]
+        shares = [[cost / time for cost in costs] for _, costs, time in measured]
         # Columns with a largest value of 1: what is nearly nothing in them is so in all.
-        columns = zip(*[row for row in shares if row is not None], strict=True)
-        self._scale = [max(column) or 1.0 for column in columns]
-        self._relative = [
-            None if row is None else list(map(truediv, row, self._scale)) for row in shares
-        ]
-        measured = [row for row in self._relative if row is not None]
-        self._gram = _gram(measured, len(self._scale))
-        self._sums = [sum(column) for column in zip(*measured, strict=True)]
-        found = nonnegative(self._gram, self._sums)
-        # What never adds a hundredth need not be worked out in a call.
-        self.model = self._model([cost if cost > LEAST_SHARE else 0.0 for cost in found])
-        self.ratios = self._ratios(self.model)
+        self._scale = [max(column) or 1.0 for column in zip(*shares, strict=True)]
+        self._rows = [list(map(truediv, row, self._scale)) for row in shares]
+        self._gram = _gram(self._rows, len(self._scale))
+        self._sums = [sum(column) for column in zip(*self._rows, strict=True)]
+        self.model = self._model(nonnegative(self._gram, self._sums))
 
-    def modelled(self, model: Sequence[float], hint: int) -> float:
-        """What coefficients say at a hint, in nanoseconds."""
-        time: float = sum(map(mul, model, self._rows[hint]))
-        return time
-
-    def without(self, held_out: Collection[int]) -> tuple[float, ...]:
+    def without(self, held_out: Collection[int]) -> Model:
         """Coefficients, had nothing been measured at some hints."""
-        rows = [row for hint in held_out if (row := self._relative[hint]) is not None]
+        rows = [row for hint, row in zip(self._hints, self._rows, strict=True) if hint in held_out]
+        if len(rows) == len(self._rows):
+            return self.model
         gone = _gram(rows, len(self._scale))
         gram = [list(map(sub, *pair)) for pair in zip(self._gram, gone, strict=True)]
         sums = [total - sum(row[at] for row in rows) for at, total in enumerate(self._sums)]
         return self._model(nonnegative(gram, sums))
 
-    def corrected(
-        self,
-        model: Sequence[float],
-        hint: int,
-        near: Sequence[int],
-        weights: Sequence[float],
-        least_known: float,
-    ) -> float:
-        """What coefficients say at a hint, times their measured / modelled at others.
-
-        0 where hints of less than `least_known` of the weight were measured.
-        """
-        known = total = 0.0
-        for at, weight in zip(near, weights, strict=True):
-            time, expected = self.times[at], self.modelled(model, at)
-            if time is not None and expected > 0:
-                known += weight
-                total += weight * time / expected
-        return self.modelled(model, hint) * total / known if known >= least_known else 0.0
-
-    def _model(self, scaled: Sequence[float]) -> tuple[float, ...]:
+    def _model(self, scaled: Sequence[float]) -> Model:
         return tuple(map(truediv, scaled, self._scale))
-
-    def _ratios(self, model: Sequence[float]) -> tuple[float, ...]:
-        found: list[float] = []
-        for hint, time in enumerate(self.times):
-            expected = self.modelled(model, hint)
-            found.append(time / expected if time and expected > 0 else 0.0)
-        return tuple(found)
 
 
 def _gram(rows: Sequence[Sequence[float]], size: int) -> list[list[float]]:
@@ -181,23 +234,23 @@ def nonnegative(gram: Sequence[Sequence[float]], sums: Sequence[float]) -> list[
             break
         free.append(wanted)
         while True:
-            solved = _solved([[gram[i][j] for j in free] for i in free], [sums[i] for i in free])
-            below = [(found[at], to) for at, to in zip(free, solved, strict=True) if to <= 0]
+            there = solved([[gram[i][j] for j in free] for i in free], [sums[i] for i in free])
+            below = [(found[at], to) for at, to in zip(free, there, strict=True) if to <= 0]
             step = min((now / (now - to) for now, to in below if now > to), default=0.0)
             if not below:
                 step = 1.0
-            for at, to in zip(free, solved, strict=True):
+            for at, to in zip(free, there, strict=True):
                 found[at] += step * (to - found[at])
             if not below:
                 break
             free = [
-                at for at, to in zip(free, solved, strict=True) if to > 0 or found[at] > LEAST_GAIN
+                at for at, to in zip(free, there, strict=True) if to > 0 or found[at] > LEAST_GAIN
             ]
             found = [cost if at in free else 0.0 for at, cost in enumerate(found)]
     return found
 
 
-def _solved(matrix: list[list[float]], right: list[float]) -> list[float]:
+def solved(matrix: list[list[float]], right: list[float]) -> list[float]:
     """The solution of a symmetric positive definite system, which is used up; by elimination."""
     size = len(right)
     for at in range(size):

@@ -79,15 +79,29 @@ def witness(
     """Sizes of symbols at which `exprs` have the values `target`, or nearly.
 
     Found, in this order of preference: a point where they are equal; one where they fall into the
-    same bucket; one where their ratios to `target` are least. Powers of two near `near` are tried
-    first, nearest first; then one symbol at a time is solved for. Symbols that no expression uses
-    keep their value. The result lies within `ranges` and is the same on every call.
+    same bucket; one where their ratios to `target` are least. Symbols that are values themselves
+    get theirs first. Then powers of two near `near` are tried, nearest first, and then one symbol
+    at a time is solved for. Symbols that no expression uses keep their value. The result lies
+    within `ranges` and is the same on every call.
     """
     base = {name: _clamp(size, ranges.get(name)) for name, size in near.items()}
     names = ex.symbols_of(*exprs)
     for name in names:
         base.setdefault(name, _clamp(1, ranges.get(name)))
     search = _Search(exprs, target)
+    told = {
+        expr.name: _clamp(size, ranges.get(expr.name))
+        for expr, size in zip(exprs, target, strict=True)
+        if isinstance(expr, ex.Sym)
+    }
+    if told:
+        start = {**base, **told}
+        others = [name for name in names if name not in told]
+        starts = [start]
+        for name in others:
+            starts += search.solutions(start, name, ranges.get(name))
+        if any(search.offer(point) for point in starts):
+            return search.best
     grid = list(_grid(names, base, ranges))
     for point in grid:
         if search.offer({**base, **point}):

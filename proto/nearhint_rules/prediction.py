@@ -1,38 +1,54 @@
-"""Predictions: the times of a Table's Variants, and of a Fallback, at sizes that nobody measured.
+"""Predictions: how long each Variant and the Fallback will take at sizes that were not measured.
 
-A time is a model's (`costs.py`), corrected by what the model is wrong by at the hints near by:
+A prediction is what a model of costs says (`costs.py`; one for all Variants of a Table, one for the
+Fallback), times what the model was off by: a trend over the sizes (ridge regression, Hoerl and
+Kennard 1970), and what is left of it at the hints near by, weighted by the inverse square of
+their distance (Shepard 1968). Choosing a kernel by a model that was fitted to measurements goes
+back to Frigo and Johnson's FFTW and to Cavazos and O'Boyle (CGO 2005); where a model errs the same
+way nearby, scaling it to a neighbour is Kernel Tuner's transfer between sizes (van Werkhoven 2019).
 
-    time(d) = model(d) * sum_h w_h(d) * measured(h) / model(h)     w_h ~ 1 / distance(d, h)^2
-
-`distance` is the L1 distance in log2; the sum runs over the nearest hints (inverse-distance
-weighting, Shepard 1968). How far predictions are off is taken from the same matrix of Variants and
-hints: hints are left out in turn, and predicted from the rest.
+How far predictions are off is taken from the same matrix of Variants and hints: hints are left out
+in turn, and predicted from the rest.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from operator import mul
 from typing import NamedTuple
 
 from nearhint_rules.candidates import Candidates
-from nearhint_rules.costs import Counter, Fit, Tasks, features
+from nearhint_rules.costs import (
+    LANES_LIMIT,
+    Cell,
+    Costs,
+    Counts,
+    Fit,
+    Model,
+    Tasks,
+    features,
+    solved,
+)
+from nearhint_rules.guard import Aligned, AtMost, Fact
 from nearhint_rules.metrics import LANE_UNIT, SIZE_RATIO, BoundRatio, Dims
 from nearhint_rules.selection import FALLBACK
-from nearhint_rules.table import HintRow, Table
+from nearhint_rules.table import HintRow, Table, Variant
 
 CONTENDER_RATIO = 1.25
 """How much slower than the best of a hint a Variant may be there, to be asked elsewhere."""
 DEFAULT_RATIO = 1.5
 """The same of the default Variant, which is to displace others only near where it is good."""
 LEAST_HINTS = 3
-"""Hints that a Variant must be measured at to be predicted."""
-LEAST_KNOWN = 0.5
-"""The weight of the hints near by that a Variant must be measured at."""
-FOLDS = 8
-"""Times at most that a model is fitted again to see how far it is off."""
+"""Hints that there must be."""
+FOLDS, FEW_FOLDS, MANY = 8, 4, 16
+"""Times at most that a model is fitted again to see how far it is off; fewer with many hints."""
 NEAR = 4
 """The nearest hints, which correct a model."""
+STIFFNESS = 8.0
+"""The squares of octaves that a trend in what a model is off by counts as seen without any."""
+POOLED = 2.0
+"""The hints that the error of all Variants together counts for, beside a Variant's own."""
 LEAST_LANE = LANE_UNIT >> 8
 """The log2 distance that closer hints are taken to be at, in the units of `BoundRatio`."""
 
@@ -54,40 +70,53 @@ class Forecast(NamedTuple):
 def contenders(table: Table) -> frozenset[int]:
     """The Variants, by position, that a prediction may name: the default, and any hint's best.
 
-    As good as best is what is slower by `CONTENDER_RATIO` at most.
+    Also the best of those that need no more than some other does: where it may not run, they
+    serve. As good as best is what is slower by `CONTENDER_RATIO` at most.
     """
+    needs = list(map(_needs, table.variants))
     found = {table.default} if table.default >= 0 else set[int]()
     for row in table.hints:
-        found.update(_leaders(row, table.default))
+        found.update(_leaders(row, needs, table.default))
     return frozenset(found)
 
 
-def _leaders(row: HintRow, default: int) -> list[int]:
-    """The Variants that are as good as best at a hint."""
-    least = min((timing.median_ns for _, timing in row.ranked), default=0)
-    return [
-        position
-        for position, timing in row.ranked
-        if timing.median_ns <= least * (DEFAULT_RATIO if position == default else CONTENDER_RATIO)
-    ]
+def _needs(variant: Variant) -> frozenset[Fact]:
+    """What makes a Variant's regime: facts of sizes, but for the width of indices."""
+    return frozenset(
+        fact
+        for fact in variant.guard.facts
+        if not isinstance(fact, Aligned)
+        and not (isinstance(fact, AtMost) and fact.bound > LANES_LIMIT)
+    )
+
+
+def _leaders(row: HintRow, needs: Sequence[frozenset[Fact]], default: int) -> set[int]:
+    """The Variants that are as good as best at a hint, among those that need no more."""
+    by_needs: dict[frozenset[Fact], list[tuple[int, int]]] = {}
+    for position, timing in row.ranked:
+        by_needs.setdefault(needs[position], []).append((timing.median_ns, position))
+    found: set[int] = set()
+    for wanted in by_needs:
+        rivals = [
+            timed for other, listed in by_needs.items() if other <= wanted for timed in listed
+        ]
+        limit = CONTENDER_RATIO * min(rivals)[0]
+        found.update(position for time_ns, position in by_needs[wanted] if time_ns <= limit)
+    limit = DEFAULT_RATIO * min((timing.median_ns for _, timing in row.ranked), default=0)
+    if any(position == default and timing.median_ns <= limit for position, timing in row.ranked):
+        found.add(default)
+    return found
 
 
 class _Subject(NamedTuple):
-    """A Variant or the Fallback, laid out for a call.
-
-    `bit` stands for it, `tasks` is the place of its counter, -1 for one round of no tasks. The
-    model is the coefficients of 1, prod d, the tasks, the rounds, and, by i, of rounds * d_i.
-    """
+    """A Variant or the Fallback, laid out for a call; `bit` stands for it."""
 
     variant: int
     needs: int
     bit: int
-    tasks: int
-    launch: float
-    work: float
-    task: float
-    round: float
-    walks: tuple[tuple[int, float], ...]
+    cell: Cell
+    model: Model
+    trend: tuple[float, ...]
     error: float
     fallback_error: float
     spread: float
@@ -103,12 +132,12 @@ class Predictor:
     """
 
     __slots__ = (
-        "_counters",
-        "_is_whole",
+        "_counts",
         "_lanes",
         "_leaders",
-        "_masks",
         "_places",
+        "_points",
+        "_pulls",
         "_ratios",
         "_subjects",
         "hints",
@@ -123,38 +152,47 @@ class Predictor:
         self._places = range(len(dims))
         self.hints: BoundRatio = SIZE_RATIO.bind(table.symbols, dims)
         self._lanes = [self.hints.lanes(each) for each in dims]
+        self._points = [[1.0, *map(math.log2, each)] for each in dims]
+        self._pulls = [self._weights(self._places, lanes) for lanes in self._lanes]
         self.spacing = self._spacing()
-        self._counters: list[tuple[Counter, int]] = []
-        fits = self._fit(table, fallback, complete)
-        raw = self._predict_left_out(fits)
-        errors = {
-            variant: (
-                _error(fits, raw, variant, table.default),
-                _error(fits, raw, variant, FALLBACK),
-                _spread(complete, variant, fallback),
-            )
-            for variant in fits
-        }
+        matrix = _Matrix(table, fallback, complete)
+        fallback_fit = Fit(matrix.measured(FALLBACK))
+        fit = Fit(matrix.measured_variants())
+        raw = self._predict_left_out(matrix, fallback_fit, fit)
+        errors = _Errors(raw, matrix, table.default)
+        spreads = {each: _spread(complete, each, fallback) for each in matrix.names}
         self.left_out = [
             [
-                Forecast(time, variant, *errors[variant])
-                for variant, time in at_hint.items()
-                if max(errors[variant]) < math.inf
+                Forecast(time, each, *errors.of(each), spreads[each])
+                for each, time in at_hint.items()
             ]
             for at_hint in raw
         ]
-        fits = {variant: fit for variant, fit in fits.items() if max(errors[variant]) < math.inf}
-        bits = {variant: 1 << place for place, variant in enumerate(fits)}
+        models = fallback_fit.model, fit.model
+        ratios: list[list[float]] = []
+        trends: dict[int, tuple[float, ...]] = {}
+        for each in matrix.names:
+            found = _ratios(matrix.times[each], matrix.modelled(each, models[each != FALLBACK]))
+            trends[each] = _trend(self._points, found)
+            ratios.append(self._filled(_level(found, self._along(trends[each]))))
+        self._ratios = list(zip(*ratios, strict=True))
+        bits = {each: 1 << place for place, each in enumerate(matrix.names)}
         self._leaders = [
-            sum(bits[each] for each in (FALLBACK, *_leaders(row, table.default)) if each in bits)
-            for row in complete
+            sum(bits[each] for each in (FALLBACK, *leaders)) for leaders in matrix.leaders
         ]
-        self._ratios = list(zip(*(fit.ratios for fit, _ in fits.values()), strict=True))
-        self._masks = [tuple([1.0 if ratio else 0.0 for ratio in at]) for at in self._ratios]
-        self._is_whole = all(map(all, self._ratios))
+        self._counts = matrix.counts
         self._subjects = [
-            _subject(variant, fit, tasks, bits[variant], candidates, errors[variant])
-            for variant, (fit, tasks) in fits.items()
+            _Subject(
+                each,
+                0 if each == FALLBACK else candidates.needs(each),
+                bits[each],
+                matrix.cells[each],
+                models[each != FALLBACK],
+                trends[each],
+                *errors.of(each),
+                spreads[each],
+            )
+            for each in matrix.names
         ]
 
     def scale(self, distance: float) -> float:
@@ -183,84 +221,64 @@ class Predictor:
         """The times of those best near by whose size facts hold, the Fallback's first.
 
         `lanes` are the distances of `dims`, `near` the hints nearest, `missing` the facts that do
-        not hold. Empty if not even the Fallback's can be told. Raises `OverflowError` or
-        `ZeroDivisionError` where a launch cannot be worked out.
+        not hold. Raises `OverflowError` or `ZeroDivisionError` where a launch cannot be worked out.
         """
-        weights = self._weights(near, lanes)
-        corrections = _mixed(self._ratios, near, weights)
-        known = corrections if self._is_whole else _mixed(self._masks, near, weights)
-        leaders = self._leaders
-        wanted = leaders[near[0]] | leaders[near[1]] | leaders[near[2]]
-        elements = float(math.prod(dims))
-        counted: dict[int, tuple[float, float]] = {-1: (0.0, 1.0)}
+        corrections = _mixed(self._ratios, near, self._weights(near, lanes))
+        wanted = 0
+        for hint in near:
+            wanted |= self._leaders[hint]
+        counted = self._counts.at(dims)
+        point = [1.0, *map(math.log2, dims)]
         found: list[Forecast] = []
-        for subject, correction, share in zip(self._subjects, corrections, known, strict=True):
-            variant, needs, bit, tasks, launch, work, task, a_round, walks, *errors = subject
-            if needs & missing or not wanted & bit:
-                continue
-            if share is not correction:
-                if share < LEAST_KNOWN:
-                    continue
-                correction /= share
-            count = counted.get(tasks)
-            if count is None:
-                counter, slots = self._counters[tasks]
-                number = counter(dims)
-                rounds = float(-(-number // slots)) if slots else 1.0
-                count = counted[tasks] = float(number), rounds
-            for at, cost in walks:
-                a_round += cost * dims[at]
-            time = (launch + work * elements + task * count[0] + a_round * count[1]) * correction
-            if time > 0:
-                found.append(Forecast(time, variant, *errors))
-        return found if found and found[0][1] == FALLBACK else []
+        for subject, correction in zip(self._subjects, corrections, strict=True):
+            variant, needs, bit, cell, model, trend, error, fallback_error, spread = subject
+            if wanted & bit and not needs & missing:
+                time = correction * sum(map(mul, model, features(counted, cell)))
+                time *= math.exp(sum(map(mul, trend, point)))
+                found.append(Forecast(time, variant, error, fallback_error, spread))
+        return found
 
-    def _fit(
-        self, table: Table, fallback: str, complete: Sequence[HintRow]
-    ) -> dict[int, tuple[Fit, int]]:
-        """By Variant, the fit and the place of the counter; the Fallback first."""
-        rows: list[list[list[float]]] = []
-        places: dict[Tasks, int] = {}
-
-        def place(tasks: Tasks) -> int:
-            at = places.setdefault(tasks, len(places))
-            if at == len(rows):
-                counter, slots = tasks.counter(table.symbols), tasks.slots
-                self._counters.append((counter, slots))
-                rows.append([features(row.dims, counter(row.dims), slots) for row in complete])
-            return at
-
-        times = [float(dict(row.fallbacks)[fallback].median_ns) for row in complete]
-        whole = place(Tasks((), 1, 0))
-        fits = {FALLBACK: (Fit(times, rows[whole]), whole)}
-        timings = [dict(row.ranked) for row in complete]
-        # The order of rows has no part in it; neither has the order of a set.
-        for variant in sorted(contenders(table)):
-            measured = [
-                float(row[variant].median_ns) if variant in row else None for row in timings
-            ]
-            if sum(time is not None for time in measured) >= LEAST_HINTS:
-                at = place(Tasks.of(table.variants[variant].artifact.launch))
-                fits[variant] = (Fit(measured, rows[at]), at)
-        return fits
-
-    def _predict_left_out(self, fits: Mapping[int, tuple[Fit, int]]) -> list[dict[int, float]]:
+    def _predict_left_out(
+        self, matrix: _Matrix, fallback_fit: Fit, fit: Fit
+    ) -> list[dict[int, float]]:
         """By hint, what is predicted there for what was measured there."""
-        folds = min(FOLDS, len(self._places))
+        folds = min(FOLDS if len(self._places) <= MANY else FEW_FOLDS, len(self._places))
         found: list[dict[int, float]] = [{} for _ in self._places]
         for fold in range(folds):
             held_out = self._places[fold::folds]
+            models = fallback_fit.without(held_out), fit.without(held_out)
             near = {hint: self._kept(self._lanes[hint], held_out=held_out) for hint in held_out}
             weights = {hint: self._weights(near[hint], self._lanes[hint]) for hint in held_out}
-            for variant, (fit, _) in fits.items():
-                model = fit.without(held_out)
+            for each in matrix.names:
+                modelled_ns = matrix.modelled(each, models[each != FALLBACK])
+                ratios = _ratios(matrix.times[each], modelled_ns)
+                kept = ratios.copy()
                 for hint in held_out:
-                    if fit.times[hint] is None:
-                        continue
-                    time = fit.corrected(model, hint, near[hint], weights[hint], LEAST_KNOWN)
-                    if time > 0:
-                        found[hint][variant] = time
+                    kept[hint] = 0.0
+                if not any(kept):
+                    continue
+                trends = self._along(_trend(self._points, kept))
+                filled = self._filled(_level(kept, trends))
+                for hint in held_out:
+                    if ratios[hint]:
+                        corrections = map(filled.__getitem__, near[hint])
+                        mixed = sum(map(mul, corrections, weights[hint]))
+                        found[hint][each] = modelled_ns[hint] * mixed * trends[hint]
         return found
+
+    def _along(self, trend: Sequence[float]) -> list[float]:
+        """The values of a trend at the hints."""
+        return [math.exp(sum(map(mul, trend, point))) for point in self._points]
+
+    def _filled(self, ratios: Sequence[float]) -> list[float]:
+        """The ratios, and at hints without one what those that have one say, by their distance."""
+        if all(ratios):
+            return list(ratios)
+        known = [1.0 if ratio else 0.0 for ratio in ratios]
+        return [
+            ratio or sum(map(mul, pull, ratios)) / sum(map(mul, pull, known))
+            for ratio, pull in zip(ratios, self._pulls, strict=True)
+        ]
 
     def _kept(self, lanes: Sequence[int], *, held_out: Collection[int]) -> list[int]:
         """The nearest hints, but for those held out."""
@@ -285,6 +303,132 @@ class Predictor:
         return max(sum(distances) / len(distances), LEAST_LANE) / LANE_UNIT
 
 
+class _Matrix:
+    """What was measured of the contenders, with features, by hint; the Fallback comes first.
+
+    `times` are nanoseconds, 0 where there are none.
+    """
+
+    def __init__(self, table: Table, fallback: str, complete: Sequence[HintRow]) -> None:
+        needs = list(map(_needs, table.variants))
+        self.leaders = [_leaders(row, needs, table.default) for row in complete]
+        # The order of rows has no part in it; neither has the order of a set.
+        variants = sorted({table.default}.union(*self.leaders))
+        self.names = (FALLBACK, *variants)
+        dims = [row.dims for row in complete]
+        self.counts = Counts(table.symbols)
+        self.cells = {FALLBACK: self.counts.cell(Tasks(), dims)}
+        for each in variants:
+            self.cells[each] = self.counts.cell(Tasks.of(table.variants[each]), dims)
+        counted = [self.counts.at(row.dims) for row in complete]
+        self.rows = {
+            each: [features(at_hint, cell) for at_hint in counted]
+            for each, cell in self.cells.items()
+        }
+        timings = [dict(row.ranked) for row in complete]
+        self.times = {
+            each: [row[each].median_ns if each in row else 0 for row in timings]
+            for each in variants
+        }
+        self.times[FALLBACK] = [dict(row.fallbacks)[fallback].median_ns for row in complete]
+
+    def measured(self, each: int) -> list[tuple[int, Costs, float]]:
+        """Hint, features and time of one."""
+        return [
+            (hint, costs, float(time))
+            for hint, (costs, time) in enumerate(
+                zip(self.rows[each], self.times[each], strict=True)
+            )
+            if time
+        ]
+
+    def measured_variants(self) -> list[tuple[int, Costs, float]]:
+        """The same of all Variants."""
+        return [entry for each in self.names[1:] for entry in self.measured(each)]
+
+    def modelled(self, each: int, model: Model) -> list[float]:
+        """What coefficients say of one at each hint, in nanoseconds."""
+        return [sum(map(mul, model, costs)) for costs in self.rows[each]]
+
+
+class _Errors:
+    """How far predictions were off at hints left out, in logarithms: of a Variant, and of all."""
+
+    def __init__(self, raw: Sequence[Mapping[int, float]], matrix: _Matrix, default: int) -> None:
+        off = [
+            {each: math.log(time / matrix.times[each][hint]) for each, time in at_hint.items()}
+            for hint, at_hint in enumerate(raw)
+        ]
+        self._against = [_squares(off, default), _squares(off, FALLBACK)]
+        self._pooled = [
+            _mean([square for each in squares.values() for square in each])
+            for squares in self._against
+        ]
+
+    def of(self, each: int) -> tuple[float, float]:
+        """The root mean squares against the default Variant and against the Fallback."""
+        found = [
+            math.sqrt(
+                (sum(squares.get(each, ())) + POOLED * pooled)
+                / (len(squares.get(each, ())) + POOLED)
+            )
+            for squares, pooled in zip(self._against, self._pooled, strict=True)
+        ]
+        return found[0], found[1]
+
+
+def _squares(off: Sequence[Mapping[int, float]], other: int) -> dict[int, list[float]]:
+    """The squares of how far each is off by more than another, where both were seen."""
+    found: dict[int, list[float]] = {}
+    for at_hint in off:
+        if other in at_hint:
+            for each, value in at_hint.items():
+                if each != other:
+                    found.setdefault(each, []).append((value - at_hint[other]) ** 2)
+    return found
+
+
+def _ratios(times: Sequence[int], modelled_ns: Sequence[float]) -> list[float]:
+    """Measured over modelled, 0 where there is none."""
+    return [
+        time / expected if expected > 0 else 0.0
+        for time, expected in zip(times, modelled_ns, strict=True)
+    ]
+
+
+def _trend(points: Sequence[Sequence[float]], ratios: Sequence[float]) -> tuple[float, ...]:
+    """The plane through the logarithms of ratios over `points` (1, *log2 sizes), by its slopes.
+
+    Least squares with slopes held to 0 by `STIFFNESS` (ridge regression); 0 ratios are left out.
+    """
+    known = [
+        (point[1:], math.log(ratio)) for point, ratio in zip(points, ratios, strict=True) if ratio
+    ]
+    values = [value for _, value in known]
+    level = _mean(values)
+    columns = list(zip(*[point for point, _ in known], strict=True))
+    middle = [_mean(column) for column in columns]
+    centred = [
+        [size - mean for size in column] for column, mean in zip(columns, middle, strict=True)
+    ]
+    gram: list[list[float]] = [
+        [sum(map(mul, left, right), 0.0) for right in centred] for left in centred
+    ]
+    for at, row in enumerate(gram):
+        row[at] += STIFFNESS
+    slopes = solved(gram, [sum(map(mul, column, values)) for column in centred])
+    return level - sum(map(mul, slopes, middle)), *slopes
+
+
+def _level(ratios: Sequence[float], trends: Sequence[float]) -> list[float]:
+    """The ratios without their trend, which has these values."""
+    return [ratio / trend for ratio, trend in zip(ratios, trends, strict=True)]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
 def _mixed(
     rows: Sequence[tuple[float, ...]], hints: Sequence[int], weights: Sequence[float]
 ) -> list[float]:
@@ -301,42 +445,6 @@ def _mixed(
     ]
 
 
-def _subject(
-    variant: int,
-    fit: Fit,
-    tasks: int,
-    bit: int,
-    candidates: Candidates,
-    errors: tuple[float, float, float],
-) -> _Subject:
-    launch, work, task, a_round, *walks = fit.model
-    needs = 0 if variant == FALLBACK else candidates.needs(variant)
-    if variant == FALLBACK:
-        launch, task, tasks = launch + task, 0.0, -1
-    elif not task and not a_round and not any(walks):
-        tasks = -1
-    costs = tuple((at, cost) for at, cost in enumerate(walks) if cost)
-    return _Subject(variant, needs, bit, tasks, launch, work, task, a_round, costs, *errors)
-
-
-def _error(
-    fits: Mapping[int, tuple[Fit, int]],
-    predicted: Sequence[Mapping[int, float]],
-    variant: int,
-    other: int,
-) -> float:
-    """The root mean square, over the hints left out, of log(predicted / measured) less the other's.
-
-    Infinite where it was never seen.
-    """
-    squares: list[float] = []
-    for hint, times in enumerate(predicted):
-        if variant in times and other in times:
-            off = _off(fits[variant][0], times[variant], hint)
-            squares.append((off - _off(fits[other][0], times[other], hint)) ** 2)
-    return math.sqrt(sum(squares) / len(squares)) if squares else math.inf
-
-
 def _spread(complete: Sequence[HintRow], variant: int, fallback: str) -> float:
     """The mean relative spread of the timings of a Variant, or of the Fallback."""
     spreads = [
@@ -346,9 +454,3 @@ def _spread(complete: Sequence[HintRow], variant: int, fallback: str) -> float:
         if name == (fallback if variant == FALLBACK else variant)
     ]
     return sum(spreads) / len(spreads)
-
-
-def _off(fit: Fit, predicted: float, hint: int) -> float:
-    measured = fit.times[hint]
-    assert measured  # only what was measured is predicted
-    return math.log(predicted / measured)

@@ -69,8 +69,11 @@ def few_sizes(sweep: Sweep, mode: str) -> Sizes:
     return (FEW[0], *(FEW[1] - 32 * (len(others) - 1 - small.index(size)) for size in others))
 
 
-def taken(sweep: Sweep, mode: str, sizes: Sizes) -> Taken:
-    """Captures as a client does, with all dimensions or with the rows alone dynamic."""
+def taken(sweep: Sweep, mode: str, sizes: Sizes, *, device: str = "cuda") -> Taken:
+    """Captures as a client does, with all dimensions or with the rows alone dynamic.
+
+    The tensors of the Program are on `device`, "cpu" or "cuda", whatever they are captured on.
+    """
     arguments = sweep.case(sizes).arguments()
     if mode == "b":
         for tensor, dimensions in zip(arguments, sweep.row_dimensions(), strict=True):
@@ -84,7 +87,8 @@ def taken(sweep: Sweep, mode: str, sizes: Sizes) -> Taken:
 
         def remember(*args: Any) -> Any:
             axes = axes_of(size_reader(made.bindings)(args), sizes)
-            found.append(Taken(on_cuda(made.program), resolver, axes))
+            program = on_cuda(made.program) if device == "cuda" else made.program
+            found.append(Taken(program, resolver, axes))
             return graph.forward(*args)
 
         return remember

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from nearhint.connection import Connection
 from nearhint.demo.conditions import conditions
 from nearhint.demo.daemon import DemoDaemon, environment
 from nearhint.launchers.detect import cpu_device
@@ -71,6 +72,10 @@ class Serving:
     def leave_alone(self) -> None:
         """Waits until what was measured has ended; nothing is from now on."""
         self._daemon.leave_alone(self._device)
+
+    def connect(self) -> Connection:
+        """A connection of its own, beside the session's."""
+        return self._daemon.connect()
 
     def compiles_run(self) -> int:
         """How many compilations the daemon has done so far."""

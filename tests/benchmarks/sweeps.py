@@ -13,7 +13,7 @@ from torch import Tensor
 Sizes: TypeAlias = tuple[int, ...]
 """What a sweep varies; the first is its number of rows."""
 
-SHORT_NAMES = {torch.float32: "f32", torch.bfloat16: "bf16"}
+SHORT_NAMES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 
 
 @dataclass(frozen=True, slots=True)

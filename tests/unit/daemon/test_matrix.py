@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.unit.rules.tables import OTHER_STEP, STEP, row, table, variant
 
-from nearhint_daemon.matrix import FEW, best_few, missing, neighbours, shared
+from nearhint_daemon.matrix import EVERYWHERE, FEW, best_few, missing, neighbours, shared
 from nearhint_rules.expr import Sym
-from nearhint_rules.guard import AtMost
+from nearhint_rules.guard import AtMost, Divisible
 
 
 def test_the_best_few_are_near_the_best_and_not_many() -> None:
@@ -46,6 +46,27 @@ def test_of_each_neighbour_as_few_are_shared_as_are_wanted() -> None:
     found = table(row((16,), {0: 100}), row((64,), {1: 100, 2: 95}), row((8,), {0: 99, 1: 120}))
     assert shared(found, (16,)) == {0, 1, 2}
     assert shared(found, (16,), few=1) == {0, 2}
+
+
+def test_with_few_hints_the_best_of_all_are_wanted_at_each() -> None:
+    far = table(
+        row((16,), {0: 100, 1: 90}), row((64,), {0: 100, 1: 99}), row((256,), {0: 100, 2: 80})
+    )
+    assert missing(far, STEP) == {(16,): (2,), (64,): (2,), (256,): (1,)}
+    many = [row((16 << step,), {0: 100}) for step in range(1, EVERYWHERE)]
+    crowded = table(row((16,), {0: 100, 1: 90}), *many, row((1 << 30,), {0: 100, 2: 80}))
+    assert missing(crowded, STEP) == {(32,): (1,), (16 << EVERYWHERE - 1,): (2,)}
+
+
+def test_the_best_of_those_that_need_no_more_are_wanted_too() -> None:
+    # 1 needs even sizes; where they are odd 2 serves, though it is never the best of all.
+    even = variant(1, Divisible(Sym("k0"), 16))
+    found = table(
+        row((16,), {0: 200, 1: 90, 2: 130}),
+        row((64,), {0: 200, 1: 90}),
+        variants=(variant(0), even, variant(2)),
+    )
+    assert missing(found, STEP) == {(64,): (2,)}
 
 
 def test_a_variant_whose_guard_fails_at_a_hint_is_not_missing_there() -> None:

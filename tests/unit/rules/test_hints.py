@@ -77,6 +77,12 @@ def test_a_witness_meets_the_target_or_its_bucket(
     assert bucket([ex.evaluate(expr, found) for expr in exprs]) == bucket(target)
 
 
+def test_a_witness_meets_sizes_far_from_powers_of_two_and_from_what_is_near() -> None:
+    assert witness((S0, S1), {"s0": 3, "s1": 3}, ANY, (2816, 97)) == {"s0": 2816, "s1": 97}
+    found = witness((ex.mul(S0, S1), S1), {"s0": 400, "s1": 5}, ANY, (97 * 2816, 97))
+    assert found == {"s0": 2816, "s1": 97}
+
+
 def test_a_witness_stays_within_the_ranges() -> None:
     assert witness((S0,), {"s0": 100}, {"s0": (2, 100)}, (128,)) == {"s0": 100}
     assert witness((S0,), {"s0": 3}, {"s0": (6, None)}, (4,)) == {"s0": 6}

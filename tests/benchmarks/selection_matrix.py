@@ -1,0 +1,225 @@
+"""Matrices of real costs: Tables as served, and what every Variant takes at sizes beside them.
+
+A file is JSON, compressed where its name ends in `.gz`:
+
+    {"conditions", "kernels": [{"title", "table": hex of a nearhint.v1.Table, "fallback", "ranges",
+     "hints": [SIZE], "held_out": [SIZE], ...}], ...}
+
+where a SIZE is `{"dims", "origin", "variants_ns": {position: ns}, "spreads": {position: relative},
+"fallback_ns", "fallback_spread"}`. At hints everything was timed as well, so that Tables with other
+timings or hints than the served ones can be made of a file.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.sweep_report import Bar
+
+from nearhint_proto.convert import table_from_proto, table_to_proto
+from nearhint_proto.v1 import types_pb2
+from nearhint_rules.metrics import Dims
+from nearhint_rules.regret import DEFAULT, ORIGINAL, Contest, Judgement, Summary, summarise
+from nearhint_rules.selection import FALLBACK
+from nearhint_rules.selectors import SELECTORS, SelectorRule
+from nearhint_rules.table import Table, Timing
+
+ALIGNED = (512,) * 16
+"""Addresses that meet every alignment, as those of the contests do."""
+EFFICIENCY_BAR: Mapping[str, float] = {"cuda": 0.97, "cpu": 0.95}
+P95_BAR, WORST_BAR, MEAN_BAR, RIVAL_BAR = 0.08, 0.20, 0.025, 2.0
+JUDGED, RIVAL = "interpolated", "argument_shapes"
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """What was timed at one size, by position in the Table; the Fallback is `FALLBACK`."""
+
+    dims: Dims
+    origin: str
+    timings: Mapping[int, Timing]
+
+    def contest(self, table: Table) -> Contest:
+        """The same by identity."""
+        return Contest(
+            tuple(
+                (table.variants[position].id, timing)
+                for position, timing in self.timings.items()
+                if position != FALLBACK
+            ),
+            self.timings[FALLBACK],
+            table.variants[table.default].id,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A Kernel's Table, and what is true at its hints and at held-out sizes."""
+
+    title: str
+    table: Table
+    fallback: str
+    hints: tuple[Truth, ...]
+    held_out: tuple[Truth, ...]
+
+
+def as_entry(case: Case, **facts: Any) -> dict[str, Any]:
+    """A Kernel for a file."""
+    return {
+        "title": case.title,
+        "table": table_to_proto(case.table).SerializeToString().hex(),
+        "fallback": case.fallback,
+        **facts,
+        "hints": [_size(truth) for truth in case.hints],
+        "held_out": [_size(truth) for truth in case.held_out],
+    }
+
+
+def _size(truth: Truth) -> dict[str, Any]:
+    variants = {at: timing for at, timing in truth.timings.items() if at != FALLBACK}
+    fallback = truth.timings[FALLBACK]
+    return {
+        "dims": truth.dims,
+        "origin": truth.origin,
+        "variants_ns": {at: timing.median_ns for at, timing in variants.items()},
+        "spreads": {at: round(timing.spread, 4) for at, timing in variants.items()},
+        "fallback_ns": fallback.median_ns,
+        "fallback_spread": round(fallback.spread, 4),
+    }
+
+
+def _truth(size: Mapping[str, Any]) -> Truth:
+    spreads = size["spreads"]
+    timings = {int(at): Timing(ns, spreads[at]) for at, ns in size["variants_ns"].items()}
+    timings[FALLBACK] = Timing(size["fallback_ns"], size["fallback_spread"])
+    return Truth(tuple(size["dims"]), size["origin"], timings)
+
+
+def cases(report: Mapping[str, Any]) -> Iterator[Case]:
+    """The Kernels of a file."""
+    for entry in report["kernels"]:
+        yield Case(
+            entry["title"],
+            table_from_proto(types_pb2.Table.FromString(bytes.fromhex(entry["table"]))),
+            entry["fallback"],
+            tuple(map(_truth, entry["hints"])),
+            tuple(map(_truth, entry["held_out"])),
+        )
+
+
+def write(report: Mapping[str, Any], file: Path) -> None:
+    """Replaces the file at once, so that a kill leaves it as it was last written."""
+    text = json.dumps(report, separators=(",", ":")).encode()
+    draft = file.with_name(f"{file.name}.part")
+    draft.write_bytes(gzip.compress(text, 6) if file.suffix == ".gz" else text)
+    os.replace(draft, file)
+
+
+def read(file: Path) -> dict[str, Any]:
+    """A file that `write` wrote."""
+    content = file.read_bytes()
+    found: dict[str, Any] = json.loads(
+        gzip.decompress(content) if file.suffix == ".gz" else content
+    )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One rule's answer at one size of one Kernel; `stated` is the regret that it expected."""
+
+    title: str
+    dims: Dims
+    origin: str
+    judgement: Judgement
+    reason: str
+    stated: float | None
+
+
+def judge(case: Case, name: str, rule: SelectorRule) -> list[Judged]:
+    """A rule at each held-out size of a Kernel whose answer was timed there."""
+    bound = rule.bind(case.table, case.fallback)
+    found: list[Judged] = []
+    for truth in case.held_out:
+        selection = bound.prepare(truth.dims).pick(ALIGNED)
+        served = "" if selection.variant == FALLBACK else case.table.variants[selection.variant].id
+        judgement = truth.contest(case.table).judge(name, served)
+        if judgement is not None:
+            found.append(
+                Judged(
+                    case.title,
+                    truth.dims,
+                    truth.origin,
+                    judgement,
+                    selection.reason,
+                    selection.expected_regret,
+                )
+            )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What a rule loses over many sizes, and at how many it was slower than what it stands for."""
+
+    summary: Summary
+    slower_than_default: int
+    slower_than_original: int
+    worst: Judged
+
+    @staticmethod
+    def of(judged: Sequence[Judged]) -> Account:
+        """Of at least one size."""
+        slower = [name for each in judged for name in each.judgement.slower_than]
+        return Account(
+            summarise([each.judgement.regret for each in judged]),
+            slower.count(DEFAULT),
+            slower.count(ORIGINAL),
+            max(judged, key=lambda each: each.judgement.regret),
+        )
+
+    def line(self, name: str) -> str:
+        """For people."""
+        summary, worst = self.summary, self.worst
+        at = "x".join(map(str, worst.dims))
+        return (
+            f"{name:20}{100 * summary.efficiency:8.2f}{100 * summary.mean:8.2f}"
+            f"{100 * summary.p95:8.1f}{100 * summary.worst:9.1f}"
+            f"{self.slower_than_default:10}{self.slower_than_original:7}"
+            f"  {worst.title} at {at} ({worst.reason})"
+        )
+
+
+HEADER = (
+    f"{'rule':20}{'share %':>8}{'mean %':>8}{'p95 %':>8}{'worst %':>9}{'<default':>10}{'<ops':>7}"
+)
+
+
+def judge_all(found: Sequence[Case]) -> dict[str, list[Judged]]:
+    """Every rule at every size of every Kernel."""
+    return {
+        name: [each for case in found for each in judge(case, name, rule)]
+        for name, rule in SELECTORS.items()
+    }
+
+
+def bars(judged: Mapping[str, Sequence[Judged]], device: str) -> list[Bar]:
+    """What the rule that serves must meet."""
+    account, rival = Account.of(judged[JUDGED]), Account.of(judged[RIVAL])
+    summary, count = account.summary, account.summary.sizes
+    slower = account.slower_than_default + account.slower_than_original
+    ratio = rival.summary.mean / max(summary.mean, 1e-9)
+    return [
+        Bar("share of the oracle", summary.efficiency, EFFICIENCY_BAR[device], points=count),
+        Bar("mean regret", summary.mean, MEAN_BAR, is_ceiling=True, points=count),
+        Bar("p95 regret", summary.p95, P95_BAR, is_ceiling=True, points=count),
+        Bar("worst regret", summary.worst, WORST_BAR, is_ceiling=True, points=count),
+        Bar("slower than default or ops", slower, 0, is_ceiling=True, points=count),
+        Bar(f"{RIVAL}'s mean regret over it", ratio, RIVAL_BAR, points=count),
+    ]

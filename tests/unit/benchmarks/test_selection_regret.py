@@ -1,0 +1,72 @@
+"""The sizes that selection is judged at, and what the report makes of a matrix."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.benchmarks import selection_matrix as matrix
+from tests.benchmarks.selection_cases import (
+    CPU,
+    DRAWN,
+    GPU,
+    LOGGED,
+    MOST_BYTES,
+    USUAL_BYTES,
+    Subject,
+    held_out_sizes,
+)
+from tests.unit.rules.tables import STEP, row, table
+
+from nearhint_rules.selection import FALLBACK
+from nearhint_rules.selectors import SELECTORS
+from nearhint_rules.table import Timing
+
+
+def case() -> matrix.Case:
+    served = table(row((16,), {1: 90, 0: 100}, fallback=200), row((256,), {0: 100}, fallback=200))
+
+    def truth(size: int, origin: str, default: int, other: int, ops: int) -> matrix.Truth:
+        medians = {0: default, 1: other, FALLBACK: ops}
+        return matrix.Truth((size,), origin, {at: Timing(ns, 0.001) for at, ns in medians.items()})
+
+    held_out = (truth(17, DRAWN, 100, 110, 300), truth(200, LOGGED, 120, 100, 90))
+    return matrix.Case("case", served, STEP, (truth(16, "hint", 100, 90, 200),), held_out)
+
+
+@pytest.mark.parametrize("subject", [*GPU, *CPU], ids=lambda each: each.sweep.title)
+def test_sizes_are_in_the_ranges_and_mostly_not_large(subject: Subject) -> None:
+    found = held_out_sizes(subject, drawn=40, logged=10, seed=1)
+    assert found == held_out_sizes(subject, drawn=40, logged=10, seed=1)
+    assert {DRAWN, LOGGED} == set(found.values())
+    assert all(subject.fitted(sizes) == sizes for sizes in found)
+    large = [sizes for sizes in found if subject.size_bytes(sizes) > USUAL_BYTES]
+    assert len(large) <= len(found) // 8
+    assert all(subject.size_bytes(sizes) <= MOST_BYTES for sizes in found)
+    assert any(size % 2 for sizes in found for size in sizes)
+
+
+def test_enough_kernels_are_judged() -> None:
+    assert len({subject.sweep.title for subject in GPU}) >= 14
+    assert len({subject.sweep.title for subject in CPU}) >= 6
+
+
+def test_a_rule_is_held_against_the_fastest_the_default_and_the_original_ops() -> None:
+    account = matrix.Account.of(matrix.judge(case(), "nearest", SELECTORS["nearest"]))
+    # 1 at 17, where 0 is the fastest; 0 at 200, where the original ops are.
+    assert account.summary.mean == pytest.approx((0.1 + 1 / 3) / 2)
+    assert (account.slower_than_default, account.slower_than_original) == (1, 1)
+    assert account.worst.dims == (200,)
+
+
+@pytest.mark.parametrize("name", ["matrix.json", "matrix.json.gz"])
+def test_a_matrix_is_read_as_it_was_written(tmp_path: Path, name: str) -> None:
+    file = tmp_path / name
+    matrix.write({"kernels": [matrix.as_entry(case(), half="report")]}, file)
+    assert list(matrix.cases(matrix.read(file))) == [case()]
+
+
+def test_every_bar_is_held_against_the_rule_that_serves() -> None:
+    bars = {bar.name: bar for bar in matrix.bars(matrix.judge_all([case()]), "cuda")}
+    assert len(bars) == 6
+    assert not bars["slower than default or ops"].passes
