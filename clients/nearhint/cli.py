@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import click
 
-from nearhint._cli_explain import explain
-from nearhint._cli_operate import history, pin, quarantine, release, rollback, unpin
-from nearhint._cli_options import examples
-from nearhint._cli_regret import regret
-from nearhint._cli_run import demo
-from nearhint._cli_status import kernels, policy, status
-from nearhint._cli_warmup import warmup
+from nearhint.commands.explain import explain
+from nearhint.commands.operate import history, pin, quarantine, release, rollback, unpin
+from nearhint.commands.options import examples
+from nearhint.commands.regret import regret
+from nearhint.commands.run import demo
+from nearhint.commands.status import kernels, policy, status
+from nearhint.commands.warmup import warmup
 from nearhint.version import VERSION
 
 

@@ -13,9 +13,9 @@ from typing import Any
 from nearhint_daemon.errors import QueueFull, StoreReadOnly
 from nearhint_daemon.jobs import JobQueue, JobSpec, Priority
 from nearhint_daemon.programs import Programs
-from nearhint_daemon.publishing import MEASURED
 from nearhint_daemon.store import Store
 from nearhint_daemon.store.rows import CopyBandwidthRow, JobRow
+from nearhint_daemon.tuning.publishing import MEASURED
 from nearhint_daemon.workshop import Workshop
 from nearhint_rules.target import Target
 

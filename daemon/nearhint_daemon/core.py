@@ -16,40 +16,40 @@ from typing import Any, Protocol
 from nearhint_compiler import COMPILER_VERSION
 from nearhint_daemon import logs
 from nearhint_daemon.bandwidths import BANDWIDTH, Bandwidths
-from nearhint_daemon.budgets import Budgets
-from nearhint_daemon.compiling import COMPILE, Compiling
 from nearhint_daemon.config import Config
-from nearhint_daemon.contests import Contests
-from nearhint_daemon.crossing import Crossing
 from nearhint_daemon.devices import Bench, Devices
 from nearhint_daemon.errors import DaemonError, StoreReadOnly
-from nearhint_daemon.idle_regret import IdleRegret
-from nearhint_daemon.idle_time import IDLE_S, IdleTime
-from nearhint_daemon.interventions import Interventions
 from nearhint_daemon.jobs import JobQueue, Priority
-from nearhint_daemon.ladders import Ladders
-from nearhint_daemon.lowering_checks import LoweringChecks
 from nearhint_daemon.metrics import Metrics
+from nearhint_daemon.operating.interventions import Interventions
+from nearhint_daemon.operating.quarantine import Quarantine
 from nearhint_daemon.operations import Operations
-from nearhint_daemon.placing import Placer
-from nearhint_daemon.presence import Presence
 from nearhint_daemon.programs import LOWER, Programs
-from nearhint_daemon.publishing import Publisher
-from nearhint_daemon.quarantine import Quarantine
-from nearhint_daemon.races import Races
-from nearhint_daemon.refining import Refining
-from nearhint_daemon.regrets import REGRET, Regrets
+from nearhint_daemon.regret.idle_regret import IdleRegret
+from nearhint_daemon.regret.regrets import REGRET, Regrets
 from nearhint_daemon.restoring import RESTORE, Restorer
-from nearhint_daemon.search_reports import SearchReports
 from nearhint_daemon.store import Store
 from nearhint_daemon.tables import TableIndex
-from nearhint_daemon.tasks import Tasks
-from nearhint_daemon.traffic import Traffic
-from nearhint_daemon.tuner import Tuner
-from nearhint_daemon.tuning_jobs import CROSS, REFINE, TUNE
-from nearhint_daemon.usage import Usage
-from nearhint_daemon.variants import Variants
-from nearhint_daemon.winners import Winners
+from nearhint_daemon.traffic.histograms import Traffic
+from nearhint_daemon.traffic.ladders import Ladders
+from nearhint_daemon.traffic.placing import Placer
+from nearhint_daemon.traffic.presence import Presence
+from nearhint_daemon.traffic.usage import Usage
+from nearhint_daemon.tuning.budgets import Budgets
+from nearhint_daemon.tuning.compiling import COMPILE, Compiling
+from nearhint_daemon.tuning.contests import Contests
+from nearhint_daemon.tuning.crossing import Crossing
+from nearhint_daemon.tuning.idle_time import IDLE_S, IdleTime
+from nearhint_daemon.tuning.lowering_checks import LoweringChecks
+from nearhint_daemon.tuning.publishing import Publisher
+from nearhint_daemon.tuning.races import Races
+from nearhint_daemon.tuning.refining import Refining
+from nearhint_daemon.tuning.search_reports import SearchReports
+from nearhint_daemon.tuning.tasks import Tasks
+from nearhint_daemon.tuning.tuner import Tuner
+from nearhint_daemon.tuning.tuning_jobs import CROSS, REFINE, TUNE
+from nearhint_daemon.tuning.variants import Variants
+from nearhint_daemon.tuning.winners import Winners
 from nearhint_daemon.workers.errors import WorkersError
 from nearhint_daemon.workshop import Compilers, Limits, Workshop
 from nearhint_rules.table import Table

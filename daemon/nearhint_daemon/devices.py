@@ -20,9 +20,9 @@ from typing import Protocol
 
 from nearhint_daemon import logs
 from nearhint_daemon.errors import InvalidRequest, NoDevice
-from nearhint_daemon.presence import Presence
 from nearhint_daemon.store import Store, Writing
 from nearhint_daemon.store.rows import DevicePolicyRow, EventRow
+from nearhint_daemon.traffic.presence import Presence
 from nearhint_daemon.turns import Order, Turns
 from nearhint_daemon.workers.errors import WorkersError
 from nearhint_proto import convert

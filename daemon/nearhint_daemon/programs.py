@@ -15,8 +15,7 @@ from nearhint_daemon.errors import (
     WorkerRefused,
 )
 from nearhint_daemon.jobs import JobSpec, Priority
-from nearhint_daemon.lowered import Lowered, decode
-from nearhint_daemon.quarantine import Quarantine
+from nearhint_daemon.operating.quarantine import Quarantine
 from nearhint_daemon.store import Reading, Store, Writing
 from nearhint_daemon.store.rows import (
     FallbackRow,
@@ -28,6 +27,7 @@ from nearhint_daemon.store.rows import (
     Row,
     TargetRow,
 )
+from nearhint_daemon.tuning.lowered import Lowered, decode
 from nearhint_daemon.workers.errors import WorkerLost
 from nearhint_daemon.workshop import Workshop
 from nearhint_proto import convert

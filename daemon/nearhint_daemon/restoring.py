@@ -9,12 +9,12 @@ from nearhint_daemon import logs
 from nearhint_daemon.errors import ArtifactCorrupt, ArtifactUnknown, StoreReadOnly
 from nearhint_daemon.jobs import JobQueue, JobSpec, Priority
 from nearhint_daemon.programs import Programs
-from nearhint_daemon.publishing import Publisher
 from nearhint_daemon.store import Store, Writing, queries
 from nearhint_daemon.store.rows import ArtifactRow, JobRow, VariantRow
 from nearhint_daemon.store.store import DAEMON
 from nearhint_daemon.tables import TableIndex
-from nearhint_daemon.variants import LOST, Variants
+from nearhint_daemon.tuning.publishing import Publisher
+from nearhint_daemon.tuning.variants import LOST, Variants
 
 RESTORE = "restore"
 ROOM_SHARE = 0.9

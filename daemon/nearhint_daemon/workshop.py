@@ -14,11 +14,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from nearhint_daemon import budgets
 from nearhint_daemon.devices import Devices
-from nearhint_daemon.efforts import Effort
 from nearhint_daemon.errors import DaemonError, HintTooLarge, ToolchainMissing, WorkerRefused
 from nearhint_daemon.quiet import Quiet
+from nearhint_daemon.tuning import budgets
+from nearhint_daemon.tuning.efforts import Effort
 from nearhint_daemon.turns import Order, Turns
 from nearhint_daemon.workers.errors import DeviceWanted
 from nearhint_daemon.workers.toolchain import for_kind

@@ -43,7 +43,7 @@ from tests.benchmarks.serving import Serving, conditions_of
 from tests.benchmarks.sweep_report import Bar, say
 from tests.benchmarks.sweeps import is_chosen
 
-from nearhint_daemon.tasks import reach
+from nearhint_daemon.tuning.tasks import reach
 from nearhint_rules.hints import witness
 from nearhint_rules.metrics import Dims
 from nearhint_rules.selectors import SELECTORS

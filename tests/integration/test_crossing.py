@@ -11,7 +11,7 @@ from tests.integration.fake_workers import FakeBenchPool, FakeCompilePool, Scrip
 
 from nearhint_daemon.store import Reading
 from nearhint_daemon.store.rows import JobRow
-from nearhint_daemon.tuning_jobs import CROSS
+from nearhint_daemon.tuning.tuning_jobs import CROSS
 from nearhint_proto.v1 import kernel_service_pb2, types_pb2
 
 DEFAULT = "cpu.rows vector=8"

@@ -19,7 +19,7 @@ from tests.integration.fake_workers import (
 )
 from tests.integration.statuses import details
 
-from nearhint_daemon.usage import Used
+from nearhint_daemon.traffic.usage import Used
 from nearhint_daemon.workshop import WAYS_GIVEN
 from nearhint_proto import convert
 from nearhint_proto.v1 import (

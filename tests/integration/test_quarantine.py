@@ -21,7 +21,7 @@ from tests.integration.operated import FAST, REASON, SLOW, Tuned, default, go, s
 from tests.integration.statuses import details
 
 from nearhint_daemon.store.rows import JobRow, VariantRow
-from nearhint_daemon.tuning_jobs import CROSS
+from nearhint_daemon.tuning.tuning_jobs import CROSS
 from nearhint_proto.v1 import admin_service_pb2 as pb
 from nearhint_proto.v1 import worker_pb2
 

@@ -15,8 +15,8 @@ from tests.integration.fake_workers import CPU, FakeBenchPool, FakeCompilePool, 
 from nearhint_daemon.jobs import JobSpec, Priority
 from nearhint_daemon.restoring import RESTORE
 from nearhint_daemon.store.rows import JobRow, TargetRow
-from nearhint_daemon.usage import Used
-from nearhint_daemon.winners import TRANSFERRED
+from nearhint_daemon.traffic.usage import Used
+from nearhint_daemon.tuning.winners import TRANSFERRED
 from nearhint_proto import convert
 from nearhint_proto.v1 import kernel_service_pb2 as pb
 from nearhint_rules.target import Target

@@ -13,7 +13,7 @@ from tests.integration.daemon_in_process import Running, running
 from tests.integration.fake_workers import SCHEDULES, FakeBenchPool, chain, died
 from tests.integration.statuses import details
 
-from nearhint_daemon.idle_regret import FIRST_S, SIZES_A_TABLE, IdleRegret
+from nearhint_daemon.regret.idle_regret import FIRST_S, SIZES_A_TABLE, IdleRegret
 from nearhint_daemon.store.rows import JobRow, MeasurementRow, RegretRow
 from nearhint_daemon.workers.errors import WorkerStartFailed
 from nearhint_proto import convert

@@ -14,12 +14,12 @@ from tests.integration.daemon_in_process import Running, kernels_in, running
 from tests.integration.fake_workers import CPU, chain
 from tests.integration.statuses import details
 
-from nearhint_daemon import traffic
 from nearhint_daemon.server import MODULES
 from nearhint_daemon.services import boundary
 from nearhint_daemon.services.admin import AdminService
-from nearhint_daemon.traffic import CLIENT_CALLS
-from nearhint_daemon.usage import SIZES_LIMIT
+from nearhint_daemon.traffic import histograms as traffic
+from nearhint_daemon.traffic.histograms import CLIENT_CALLS
+from nearhint_daemon.traffic.usage import SIZES_LIMIT
 from nearhint_proto import convert
 from nearhint_proto.v1 import (
     admin_service_pb2,

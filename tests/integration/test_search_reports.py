@@ -14,9 +14,9 @@ from tests.integration.fake_workers import (
     measured,
 )
 
-from nearhint_daemon.search_reports import TRIED_ROWS
 from nearhint_daemon.store import queries
 from nearhint_daemon.store.rows import TriedRow
+from nearhint_daemon.tuning.search_reports import TRIED_ROWS
 from nearhint_proto.v1 import admin_service_pb2, kernel_service_pb2, worker_pb2
 
 LISTED = (

@@ -12,13 +12,13 @@ import pytest
 from tests.integration.daemon_in_process import Running, kernels_in, running
 from tests.integration.fake_workers import SCHEDULES, FakeBenchPool, answer, chain
 
-from nearhint_daemon import traffic as traffic_module
-from nearhint_daemon.placing import LEAST_CALLS
 from nearhint_daemon.services.messages import read_sizes
 from nearhint_daemon.store import Reading
 from nearhint_daemon.store.rows import JobRow
-from nearhint_daemon.traffic import SIZES_LIMIT
-from nearhint_daemon.usage import Used
+from nearhint_daemon.traffic import histograms as traffic_module
+from nearhint_daemon.traffic.histograms import SIZES_LIMIT
+from nearhint_daemon.traffic.placing import LEAST_CALLS
+from nearhint_daemon.traffic.usage import Used
 from nearhint_proto.v1 import kernel_service_pb2
 from nearhint_proto.v1 import worker_pb2 as pb
 from nearhint_rules.hints import bucket

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearhint_daemon.traffic import Histogram, decayed
+from nearhint_daemon.traffic.histograms import Histogram, decayed
 
 HALF_LIFE_S = 600.0
 LIMIT = 5

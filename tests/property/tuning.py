@@ -7,9 +7,9 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from nearhint_daemon.editing import compacted
-from nearhint_daemon.publishing import Timed, with_hint
+from nearhint_daemon.operating.editing import compacted
 from nearhint_daemon.store.rows import VariantRow
+from nearhint_daemon.tuning.publishing import Timed, with_hint
 from nearhint_proto import convert
 from nearhint_rules.artifact import ArtifactRef, CpuLaunch
 from nearhint_rules.canonical import content_hash

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-from nearhint._cli_traffic import Traffic, bytes_at
+from nearhint.commands.traffic import Traffic, bytes_at
 from nearhint.warmup.asking import BUDGET_ENDED, Outcome
 from nearhint.warmup.survey import Goal
 from nearhint_proto import convert

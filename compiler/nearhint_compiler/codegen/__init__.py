@@ -24,9 +24,9 @@ def generate(kernel: Kernel, schedule: Schedule, target: Target) -> Generated:
     if schedule.target_kind != target.kind:
         raise InvalidSchedule(f"{schedule.family} is no schedule for {target.kind}")
     if target.kind == "cpu":
-        from nearhint_compiler.codegen import c
+        from nearhint_compiler.codegen.c import kernel as c
 
         return c.generate(kernel, schedule, target)
-    from nearhint_compiler.codegen import triton
+    from nearhint_compiler.codegen.triton import kernel as triton
 
     return triton.generate(kernel, schedule, target)

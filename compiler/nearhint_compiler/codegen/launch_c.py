@@ -5,8 +5,8 @@ For callers without Python. The arithmetic is that of `nearhint_rules.expr`, on 
 
 from __future__ import annotations
 
-from nearhint_compiler.codegen.c_index import INDEX_FUNCTIONS, to_c
-from nearhint_compiler.codegen.c_text import Writer
+from nearhint_compiler.codegen.c.index import INDEX_FUNCTIONS, to_c
+from nearhint_compiler.codegen.c.text import Writer
 from nearhint_rules.artifact import CudaLaunch
 from nearhint_rules.expr import symbols_of
 

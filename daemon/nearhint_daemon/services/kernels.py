@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from nearhint_daemon.compiling import compile_jobs
 from nearhint_daemon.core import Core
-from nearhint_daemon.efforts import Effort
 from nearhint_daemon.errors import GenerationGone, InvalidRequest
 from nearhint_daemon.jobs import Priority
-from nearhint_daemon.lowered import sizes_within
 from nearhint_daemon.services.boundary import Context, below
 from nearhint_daemon.services.messages import (
     operation_message,
@@ -20,7 +17,10 @@ from nearhint_daemon.services.messages import (
     read_text,
 )
 from nearhint_daemon.tables import TableKey
-from nearhint_daemon.usage import Used
+from nearhint_daemon.traffic.usage import Used
+from nearhint_daemon.tuning.compiling import compile_jobs
+from nearhint_daemon.tuning.efforts import Effort
+from nearhint_daemon.tuning.lowered import sizes_within
 from nearhint_proto import convert
 from nearhint_proto.v1 import kernel_service_pb2 as pb
 from nearhint_proto.v1 import kernel_service_pb2_grpc, program_pb2

@@ -8,7 +8,7 @@ from itertools import groupby
 
 from nearhint_daemon.core import Core
 from nearhint_daemon.errors import InvalidRequest, KernelUnknown
-from nearhint_daemon.history import change
+from nearhint_daemon.operating.history import change
 from nearhint_daemon.services.boundary import Context
 from nearhint_daemon.services.messages import read_namespace, read_sizes, read_text
 from nearhint_daemon.store import Reading, queries

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from nearhint_daemon.core import Core
 from nearhint_daemon.errors import InvalidRequest
-from nearhint_daemon.regrets import Planned, Wanted
+from nearhint_daemon.regret.regrets import Planned, Wanted
 from nearhint_daemon.services.messages import operation_message, read_sizes, read_text
 from nearhint_daemon.store import Reading, queries
 from nearhint_daemon.store.rows import KernelRow, RegretRow, VariantRow

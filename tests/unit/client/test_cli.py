@@ -11,10 +11,10 @@ import pytest
 from tests.unit.client import doubling
 from tests.unit.client.cli_cases import run
 
-from nearhint._cli_explain import read_dims
-from nearhint._cli_run import read_sizes, read_sizes_file
-from nearhint._cli_searches import print_searches, searches_json
 from nearhint.cli import main
+from nearhint.commands.explain import read_dims
+from nearhint.commands.run import read_sizes, read_sizes_file
+from nearhint.commands.searches import print_searches, searches_json
 from nearhint.connection import Connection
 from nearhint.errors import InvalidSetting
 from nearhint.exit_codes import BY_ERROR, ExitCode

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nearhint_compiler.codegen import Generated, generate
-from nearhint_compiler.codegen.c_primitive import FEATURES
+from nearhint_compiler.codegen.c.primitive import FEATURES
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.legality import check_kernel
 from nearhint_compiler.schedule import Schedule

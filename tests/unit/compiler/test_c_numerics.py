@@ -19,7 +19,7 @@ from tests.unit.compiler.native import (
     target,
 )
 
-from nearhint_compiler.codegen import c_arg
+from nearhint_compiler.codegen.c import arg as c_arg
 from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-from nearhint_compiler.codegen.triton import generate
-from nearhint_compiler.codegen.triton_text import TRITON_TYPES
+from nearhint_compiler.codegen.triton.kernel import generate
+from nearhint_compiler.codegen.triton.text import TRITON_TYPES
 from nearhint_compiler.ir.nodes import Kernel, Load, Param, Store
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule.schedule import parse_schedule

@@ -10,7 +10,7 @@ import pytest
 
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT, index_bounds
 from nearhint_compiler.codegen import generate
-from nearhint_compiler.codegen.triton_text import constant_text, index_text
+from nearhint_compiler.codegen.triton.text import constant_text, index_text
 from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir.nodes import Kernel
 from nearhint_compiler.ir.text import parse_kernel

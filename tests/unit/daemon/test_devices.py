@@ -11,8 +11,8 @@ from tests.unit.daemon.test_store import Seen
 
 from nearhint_daemon.devices import SPELL_S, Devices, default_names
 from nearhint_daemon.errors import InvalidRequest, NoDevice
-from nearhint_daemon.presence import Presence
 from nearhint_daemon.store import Store
+from nearhint_daemon.traffic.presence import Presence
 from nearhint_daemon.turns import Turns
 from nearhint_rules.target import CpuDevice, CudaDevice
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from tests.unit.rules.tables import row, table, variant
 
-from nearhint_daemon.editing import (
+from nearhint_daemon.errors import InvalidRequest
+from nearhint_daemon.operating.editing import (
     as_it_was,
     compacted,
     lost_hints,
@@ -15,8 +16,7 @@ from nearhint_daemon.editing import (
     without_pins,
     without_variants,
 )
-from nearhint_daemon.errors import InvalidRequest
-from nearhint_daemon.history import SHOWN, change
+from nearhint_daemon.operating.history import SHOWN, change
 from nearhint_rules import expr as ex
 from nearhint_rules.guard import AtMost
 from nearhint_rules.table import PIN_LIMIT, Pin, Variant, check

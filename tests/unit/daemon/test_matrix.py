@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.unit.rules.tables import OTHER_STEP, STEP, row, table, variant
 
-from nearhint_daemon.matrix import EVERYWHERE, FEW, best_few, missing, neighbours, shared
+from nearhint_daemon.tuning.matrix import EVERYWHERE, FEW, best_few, missing, neighbours, shared
 from nearhint_rules.expr import Sym
 from nearhint_rules.guard import AtMost, Divisible
 

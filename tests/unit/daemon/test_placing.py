@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.unit.rules.tables import row, table
 
-from nearhint_daemon.placing import LEAST_CALLS, SIZES_LIMIT, Move, decide
-from nearhint_daemon.traffic import Met
+from nearhint_daemon.traffic.histograms import Met
+from nearhint_daemon.traffic.placing import LEAST_CALLS, SIZES_LIMIT, Move, decide
 from nearhint_rules.metrics import Dims
 from nearhint_rules.table import HINT_LIMIT, HintRow, Table
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tests.integration.fake_workers import CPU
 
-from nearhint_daemon.presence import CLIENTS_LIMIT, HELD_S, Presence
+from nearhint_daemon.traffic.presence import CLIENTS_LIMIT, HELD_S, Presence
 from nearhint_rules.target import Device
 
 

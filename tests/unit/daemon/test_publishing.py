@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tests.unit.rules.tables import row, table, timing, variant
 
-from nearhint_daemon.publishing import RANKED_LIMIT, VARIANTS_LIMIT, fitted, shortened
+from nearhint_daemon.tuning.publishing import RANKED_LIMIT, VARIANTS_LIMIT, fitted, shortened
 from nearhint_rules.table import HintRow, check
 
 MANY = RANKED_LIMIT + 10

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.rules.tables import row, table, variant
 
 from nearhint_daemon.errors import HintTooLarge, InvalidRequest, NoVariant
-from nearhint_daemon.regret_points import Ground, usual_fallback
+from nearhint_daemon.regret.regret_points import Ground, usual_fallback
 from nearhint_daemon.store.rows import KernelRow
 from nearhint_proto import convert
 from nearhint_rules import expr as ex

@@ -12,13 +12,12 @@ import pytest
 from tests.integration.fake_workers import chain, kernel_of, lowered
 from tests.unit.rules.tables import row, table
 
-from nearhint_daemon import traffic
 from nearhint_daemon.errors import KernelUnknown
-from nearhint_daemon.lowered import Lowered, decode
 from nearhint_daemon.programs import Programs
 from nearhint_daemon.store import Reading, Store, Writing
 from nearhint_daemon.store.rows import TrafficRow
-from nearhint_daemon.traffic import (
+from nearhint_daemon.traffic import histograms as traffic
+from nearhint_daemon.traffic.histograms import (
     CLIENT_CALLS,
     FORGOTTEN,
     SIZES_LIMIT,
@@ -26,6 +25,7 @@ from nearhint_daemon.traffic import (
     Traffic,
     decayed,
 )
+from nearhint_daemon.tuning.lowered import Lowered, decode
 from nearhint_proto import convert
 from nearhint_rules.metrics import Dims
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tests.unit.rules.tables import row, table
 
-from nearhint_daemon.winners import GROUP_LIMIT, TRANSFERRED, Winners, elsewhere
+from nearhint_daemon.tuning.winners import GROUP_LIMIT, TRANSFERRED, Winners, elsewhere
 from nearhint_rules.table import Table
 
 

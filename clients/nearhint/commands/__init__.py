@@ -1,0 +1,1 @@
+"""The commands of `nearhint`, one module a group."""

@@ -1,0 +1,371 @@
+"""`nearhint explain`: why a Kernel runs what it runs, at sizes and in general."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+import click
+
+from nearhint.cli_output import print_json, stdout, table, talk
+from nearhint.commands.options import address_option, connected, examples, exits, json_option
+from nearhint.commands.searches import print_searches, searches_json
+from nearhint.commands.status import kernel_json
+from nearhint.commands.traffic import (
+    Traffic,
+    bytes_at,
+    copy_json,
+    expr_json,
+    hints,
+    print_traffic,
+    rate_json,
+    text_at,
+)
+from nearhint.errors import InvalidSetting
+from nearhint_proto import convert
+from nearhint_proto.v1 import admin_service_pb2, kernel_service_pb2
+from nearhint_rules import expr as ex
+from nearhint_rules.guard import Aligned, AtMost, Divisible, Equals, Fact, Guard
+from nearhint_rules.selection import REASONS
+from nearhint_rules.table import HintRow, Table, Timing
+
+Sizes = Mapping[str, int]
+
+
+def read_dims(text: str | None, *, option: str = "--dims") -> Sizes:
+    """`k0=128,k1=384` as sizes by symbol; raises `InvalidSetting`.
+
+    >>> read_dims("k0=128,k1=384")
+    {'k0': 128, 'k1': 384}
+    """
+    sizes: dict[str, int] = {}
+    for part in (text or "").split(","):
+        name, equals, value = part.partition("=")
+        if not part.strip():
+            continue
+        if not equals or not value.strip().isdecimal() or name.strip() in sizes:
+            raise InvalidSetting(name=option, expected="like k0=128,k1=384", value=text)
+        sizes[name.strip()] = int(value)
+    return sizes
+
+
+@click.command(
+    epilog=examples("nearhint explain 3fa9", "nearhint explain 3fa9 --dims k0=4096,k1=384 --json")
+)
+@click.argument("kernel")
+@click.option("--dims", help="Sizes to select at, by the Kernel's symbols: k0=128,k1=384.")
+@address_option
+@json_option
+@exits
+def explain(kernel: str, dims: str | None, address: str | None, as_json: bool) -> None:
+    """Say why KERNEL (its identity, or the first digits of it) runs what it runs.
+
+    Candidates with their times at each hint, what is selected at --dims and from which hint, how
+    far that is, the bytes read and written, the bandwidths reached at each hint beside that of a
+    copy on the device, what was tried at each hint and what was left out, what was rejected and
+    why, where the Kernel came from, its IR.
+    """
+    sizes = read_dims(dims)
+    request = admin_service_pb2.ExplainKernelRequest(kernel=kernel)
+    if sizes:
+        request.dims.CopyFrom(convert.size_hint_to_proto(sizes))
+    with connected(address) as connection:
+        answer = connection.explain_kernel(request)
+    tables = [convert.table_from_proto(each) for each in answer.tables]
+    if as_json:
+        print_json(_as_json(answer, tables, sizes))
+    else:
+        _print(answer, tables, sizes)
+
+
+# ------------------------------------------------------------------------------------ for people
+
+
+def _print(
+    answer: admin_service_pb2.ExplainKernelResponse, tables: Sequence[Table], sizes: Sizes
+) -> None:
+    out = stdout()
+    kernel = answer.kernel
+    out.print(f"kernel   {kernel.id}\ntitle    {kernel.title}", markup=False)
+    out.print(f"symbols  {', '.join(kernel.symbols) or 'none'}", markup=False)
+    out.print(f"used by  {kernel.programs} programs", markup=False)
+    if kernel.reason:
+        out.print(f"no variant: {kernel.reason}", markup=False)
+    traffic = Traffic.of(answer)
+    out.print(f"reads    {text_at(traffic.read, sizes)} bytes", markup=False)
+    out.print(f"writes   {text_at(traffic.written, sizes)} bytes", markup=False)
+    for target, selection in answer.selections.items():
+        out.print(f"\nat {_sizes(sizes)} on target {target[:12]}:", markup=False)
+        for line in _selection_lines(selection):
+            out.print(f"  {line}", markup=False)
+    for each in tables:
+        _print_table(each)
+        print_traffic(each, traffic)
+    if answer.measurements:
+        table(
+            ["measured", "what", "at", "median µs", "spread %", "conditions", "origin"],
+            [
+                (
+                    when(record.measured_at_s),
+                    f"{record.kind} {record.subject[:12]}",
+                    "x".join(map(str, record.dims)),
+                    _us(record.timing.median_ns),
+                    f"{100 * record.timing.spread:.1f}",
+                    record.conditions,
+                    f"{record.origin} by {record.daemon_id[:12]}",
+                )
+                for record in answer.measurements
+            ],
+            title="measurements, the newest of each kind",
+        )
+    print_searches(answer.searches, kernel.symbols)
+    for heading, lines in (("rejected", answer.rejected), ("came from", answer.provenance)):
+        if lines:
+            out.print(f"\n{heading}:", markup=False)
+            for line in lines:
+                out.print(f"  {line}", markup=False)
+    if answer.ir:
+        out.print(f"\nIR:\n{answer.ir}", markup=False)
+    if not tables:
+        talk("no Table yet: the original ops serve")
+
+
+def _print_table(each: Table) -> None:
+    rows: list[tuple[object, ...]] = []
+    for row in each.hints:
+        best_ns = _best_ns(row)
+        for rank, (position, timing) in enumerate(row.ranked):
+            variant = each.variants[position]
+            rows.append(
+                (
+                    _hint(each, row),
+                    f"T{row.tier}",
+                    rank + 1,
+                    variant.schedule + (" (default)" if position == each.default else ""),
+                    guard_text(variant.guard),
+                    *_timing(timing, best_ns),
+                )
+            )
+        for fallback, timing in row.fallbacks:
+            name = f"original ops {fallback[:12]}"
+            rows.append((_hint(each, row), f"T{row.tier}", "", name, "", *_timing(timing, best_ns)))
+    if each.pins:
+        print_pins(each)
+    table(
+        ["hint", "tier", "rank #", "candidate", "guard", "median µs", "spread %", "over best %"],
+        rows,
+        title=(
+            f"target {each.target[:12]}, generation {each.generation}, "
+            f"cut-off a factor of {each.cutoff}"
+        ),
+    )
+
+
+def print_pins(each: Table) -> None:
+    """A Table's pins."""
+    schedules = {variant.id: variant.schedule for variant in each.variants}
+    table(
+        ["pinned at", "runs", "variant"],
+        [
+            (
+                _sizes(dict(zip(each.symbols, pin.dims, strict=True))) if pin.dims else "all sizes",
+                schedules.get(pin.variant, "the original ops"),
+                pin.variant[:12],
+            )
+            for pin in each.pins
+        ],
+        title=f"target {each.target[:12]}, generation {each.generation}, pins",
+    )
+
+
+def pins_json(each: Table) -> list[dict[str, object]]:
+    """A Table's pins as JSON; `dims` is null where one holds everywhere."""
+    schedules = {variant.id: variant.schedule for variant in each.variants}
+    return [
+        {
+            "dims": dict(zip(each.symbols, pin.dims, strict=True)) if pin.dims else None,
+            "variant": pin.variant or None,
+            "schedule": schedules.get(pin.variant),
+        }
+        for pin in each.pins
+    ]
+
+
+def _selection_lines(selection: kernel_service_pb2.Selection) -> list[str]:
+    runs = (
+        f"{selection.variant.schedule} (variant {selection.variant.id[:12]})"
+        if selection.HasField("variant")
+        else "the original ops"
+    )
+    lines = [f"runs {runs}, tier T{selection.tier}"]
+    lines.append(f"because {REASONS.get(selection.reason, selection.reason)} [{selection.reason}]")
+    if selection.hint:
+        lines.append(
+            f"hint {'x'.join(map(str, selection.hint))}, {selection.distance:.2f} away in log2"
+        )
+    if selection.HasField("expected_regret"):
+        lines.append(f"expected loss against the fastest {100 * selection.expected_regret:.1f} %")
+    lines.append(f"table generation {selection.generation}")
+    if selection.selector:
+        lines.append(f"rule {selection.selector}")
+    if selection.predictions:
+        lines.append("predicted times:")
+    for each in selection.predictions:
+        name = f"variant {each.variant_id[:12]}" if each.variant_id else "original ops"
+        error = f"error {100 * each.relative_error:.1f} %"
+        lines.append(f"  {each.time_ns / 1000:.2f} µs  {name}, {error}")
+    return lines
+
+
+def guard_text(guard: Guard) -> str:
+    """A Guard in words a reader knows: `k0 % 16 == 0 and k1 <= 1024`."""
+    return " and ".join(map(_fact_text, guard.facts)) or "always"
+
+
+def _fact_text(fact: Fact) -> str:
+    match fact:
+        case Divisible(expr, by):
+            return f"{ex.to_text(expr)} % {by} == 0"
+        case AtMost(expr, bound):
+            return f"{ex.to_text(expr)} <= {bound}"
+        case Equals(expr, value):
+            return f"{ex.to_text(expr)} == {value}"
+        case Aligned(parameter, to_bytes):
+            return f"argument {parameter} aligned to {to_bytes} bytes"
+
+
+def _best_ns(row: HintRow) -> int:
+    return min(timing.median_ns for _, timing in (*row.ranked, *row.fallbacks)) if row.ranked else 0
+
+
+def _timing(timing: Timing, best_ns: int) -> tuple[str, str, str]:
+    over = f"{100 * (timing.median_ns / best_ns - 1):.1f}" if best_ns else ""
+    return _us(timing.median_ns), f"{100 * timing.spread:.1f}", over
+
+
+def _hint(each: Table, row: HintRow) -> str:
+    return _sizes(dict(zip(each.symbols, row.dims, strict=True)))
+
+
+def _sizes(sizes: Sizes) -> str:
+    return ", ".join(f"{name}={value}" for name, value in sizes.items())
+
+
+def _us(nanoseconds: int) -> str:
+    return f"{nanoseconds / 1000:.2f}"
+
+
+def when(seconds: float) -> str:
+    """Seconds since the epoch, for people."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+# ---------------------------------------------------------------------------------- for programs
+
+
+def _as_json(
+    answer: admin_service_pb2.ExplainKernelResponse, tables: Sequence[Table], sizes: Sizes
+) -> dict[str, object]:
+    traffic = Traffic.of(answer)
+    return {
+        "kernel": kernel_json(answer.kernel),
+        "dims": dict(sizes),
+        "bytes_moved": expr_json(traffic.moved),
+        "bytes_read": expr_json(traffic.read),
+        "bytes_written": expr_json(traffic.written),
+        "bytes_moved_at_dims": bytes_at(traffic.moved, sizes) if sizes else None,
+        "bytes_read_at_dims": bytes_at(traffic.read, sizes) if sizes else None,
+        "bytes_written_at_dims": bytes_at(traffic.written, sizes) if sizes else None,
+        "selections": {
+            target: {
+                "variant": selection.variant.id or None,
+                "schedule": selection.variant.schedule or None,
+                "hint": list(selection.hint),
+                "distance_log2": selection.distance,
+                "expected_regret": (
+                    selection.expected_regret if selection.HasField("expected_regret") else None
+                ),
+                "reason": selection.reason,
+                "tier": selection.tier,
+                "generation": selection.generation,
+                "selector": selection.selector or None,
+                "predictions": [
+                    {
+                        "variant": each.variant_id or None,
+                        "time_ns": each.time_ns,
+                        "relative_error": each.relative_error,
+                    }
+                    for each in selection.predictions
+                ],
+            }
+            for target, selection in answer.selections.items()
+        },
+        "tables": [
+            _table_json(each, traffic) | {"copy_bandwidth": copy_json(answer, traffic, each.target)}
+            for each in tables
+        ],
+        "measurements": [
+            {
+                "kind": record.kind,
+                "subject": record.subject,
+                "dims": list(record.dims),
+                **_timing_json(convert.timing_from_proto(record.timing)),
+                "conditions": record.conditions,
+                "measured_at_s": record.measured_at_s,
+                "daemon_id": record.daemon_id,
+                "origin": record.origin,
+            }
+            for record in answer.measurements
+        ],
+        "searches": searches_json(answer.searches, answer.kernel.symbols),
+        "rejected": list(answer.rejected),
+        "provenance": list(answer.provenance),
+        "ir": answer.ir,
+    }
+
+
+def _table_json(each: Table, traffic: Traffic) -> dict[str, object]:
+    return {
+        "target": each.target,
+        "generation": each.generation,
+        "cutoff": each.cutoff,
+        "default": each.variants[each.default].id if each.default >= 0 else None,
+        "reason": each.reason,
+        "pins": pins_json(each),
+        "hints": [
+            {
+                "dims": sizes,
+                "tier": row.tier,
+                "bytes_read": bytes_at(traffic.read, sizes),
+                "bytes_written": bytes_at(traffic.written, sizes),
+                "ranked": [
+                    {
+                        "variant": each.variants[position].id,
+                        "schedule": each.variants[position].schedule,
+                        "guard": guard_text(each.variants[position].guard),
+                        "artifact": each.variants[position].artifact.sha256,
+                        **_timing_json(timing),
+                        **rate_json(traffic, each.target, sizes, timing),
+                    }
+                    for position, timing in row.ranked
+                ],
+                "fallbacks": [
+                    {
+                        "fallback": fallback,
+                        **_timing_json(timing),
+                        **rate_json(traffic, each.target, sizes, timing),
+                    }
+                    for fallback, timing in row.fallbacks
+                ],
+            }
+            for sizes, row in hints(each)
+        ],
+    }
+
+
+def _timing_json(timing: Timing) -> dict[str, object]:
+    return {
+        "median_ns": timing.median_ns,
+        "relative_spread": timing.spread,
+        "samples": timing.samples,
+    }

@@ -1,0 +1,1 @@
+"""C with OpenMP, for CPUs."""

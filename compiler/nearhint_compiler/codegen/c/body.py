@@ -1,0 +1,383 @@
+"""Body nodes in C: what each depends on, and the statement that computes it for some lanes.
+
+A loop nest vectorises along one loop variable, the lane variable. A node that depends on it has
+`copies` unrolled copies in a loop, `v7_0`, `v7_1`, ...; any other node has one, `v7`, all of whose
+lanes are equal. A tail is a `Part` whose `count` names the C variable with its valid lanes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from nearhint_compiler.codegen.c import ops as c_ops
+from nearhint_compiler.codegen.c.index import Clamped, access, clamped, shifted, to_c
+from nearhint_compiler.codegen.c.primitive import ELEMENTS, Prelude, vector_bytes
+from nearhint_compiler.codegen.c.text import Writer
+from nearhint_compiler.ir import nodes as ir
+from nearhint_rules import expr as ex
+from nearhint_rules.expr import Expr
+
+_REPEATED = {2.0: "$x * $x", 3.0: "$x * $x * $x", 1.0: "$x", -1.0: "1 / $x"}
+
+
+_FIRST_LANES: Mapping[str, tuple[int, bool]] = {
+    "lt": (0, False), "le": (1, False), "ge": (0, True), "gt": (1, True),
+}  # fmt: skip
+"""Comparison of l + a with b -> (n, turned): it holds, or turned fails, for l < b - a + n."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Which lanes a piece of code computes.
+
+    `copies` vectors from the lane variable on. `counts[u]` is the C expression for the number of
+    valid lanes of copy u, or "" where all are valid.
+    """
+
+    copies: int
+    counts: tuple[str, ...]
+
+    @classmethod
+    def full(cls, copies: int) -> Part:
+        """`copies` vectors without a tail."""
+        return cls(copies, ("",) * copies)
+
+    @classmethod
+    def tail(cls, count: str) -> Part:
+        """One vector of which `count` lanes are valid."""
+        return cls(1, (count,))
+
+
+UNIFORM = Part.full(1)
+"""For nodes that do not depend on the lane variable."""
+
+
+@dataclass(slots=True)
+class Body:
+    """The nodes of one kernel, and how to write each in C.
+
+    `lane` is the loop variable that lanes run along. `places` has, for a load whose data were
+    copied to where lanes are contiguous, the C expression of the place of the lane variable.
+    """
+
+    kernel: ir.Kernel
+    prelude: Prelude
+    lane: str
+    places: dict[int, str] = field(default_factory=dict[int, str])
+    dtypes: tuple[str, ...] = field(init=False)
+    levels: tuple[int, ...] = field(init=False)
+    variables: tuple[frozenset[str], ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.dtypes = ir.dtypes_of(self.kernel)
+        self.levels = ir.levels(self.kernel)
+        self.variables = variables_of(self.kernel)
+
+    @property
+    def lanes(self) -> int:
+        """Elements of a vector."""
+        return self.prelude.shape.lanes
+
+    def in_lanes(self, position: int) -> bool:
+        """Whether the node differs between lanes."""
+        return self.lane in self.variables[position]
+
+    def name(self, position: int, copy: int) -> str:
+        """The C variable of a node's copy."""
+        return f"v{position}_{copy}" if self.in_lanes(position) else f"v{position}"
+
+    def copies(self, position: int, part: Part) -> int:
+        """How many vectors the node has in `part`."""
+        return part.copies if self.in_lanes(position) else 1
+
+    def invariants(self) -> list[int]:
+        """Nodes that depend on no loop, and on no reduction either."""
+        return [
+            position
+            for position, node in enumerate(self.kernel.body)
+            if not self.variables[position]
+            and self.levels[position] == 0
+            and not isinstance(node, ir.Store)
+        ]
+
+    def write(self, writer: Writer, positions: Iterable[int], part: Part) -> None:
+        """Statements for the nodes at `positions`, all copies; not for reduces."""
+        ordered = sorted(positions)
+        values = [place for place in ordered if not isinstance(self.kernel.body[place], ir.Store)]
+        here = frozenset(values)
+        for position in values:
+            node = self.kernel.body[position]
+            for copy in range(self.copies(position, part)):
+                text = self._value(position, node, copy, part.counts[copy], here)
+                vector = f"v{self.dtypes[position]}"
+                writer.line(f"const {vector} {self.name(position, copy)} = {text};")
+        for position in ordered:
+            node = self.kernel.body[position]
+            if isinstance(node, ir.Store):
+                for copy in range(self.copies(position, part)):
+                    self._store(writer, node, copy, part.counts[copy])
+
+    def _value(
+        self, position: int, node: ir.BodyNode, copy: int, count: str, here: frozenset[int]
+    ) -> str:
+        dtype = self.dtypes[position]
+        match node:
+            case ir.Load() if position in self.places:
+                offset = copy * self.lanes
+                place = f"{self.places[position]} + {offset}" if offset else self.places[position]
+                return self._contiguous(place, dtype, count)
+            case ir.Load(param, index):
+                return self._load(param, index, dtype, copy, count)
+            case ir.Scalar(param):
+                return f"{self.prelude.use('splat', dtype)}(*in{param})"
+            case ir.Const(_, bits):
+                return self._constant(dtype, bits)
+            case ir.Iota(index):
+                return self._iota(index, copy)
+            case ir.Op(_, _, operands):
+                names = [self.name(operand, copy) for operand in operands]
+                given = [self.dtypes[operand] for operand in operands]
+                return (
+                    self._shortcut(node, names)
+                    or self._position(node, copy)
+                    or self._rounding(node, copy, here)
+                    or c_ops.expression(node, names, given, self.prelude)
+                )
+            case ir.Scan(kind, _, operand):
+                in_rows = self.lane.startswith("r")
+                function = self.prelude.use(f"{'running' if in_rows else 'step'}_{kind}", dtype)
+                carry = f"carry{position}" if in_rows else f"carry{position}_{copy}"
+                return f"{function}({self.name(operand, copy)}, &{carry})"
+            case _:
+                raise AssertionError(node)
+
+    def _shortcut(self, node: ir.Op, names: Sequence[str]) -> str:
+        """Small powers, and divisions of many lanes by one number; else "".
+
+        The number is a power's constant exponent, or a divisor that is equal in all lanes.
+        """
+        if node.name == "pow":
+            exponent = self.kernel.body[node.operands[1]]
+            if isinstance(exponent, ir.Const):
+                text = _REPEATED.get(_float_of(exponent.dtype, exponent.bits), "")
+                return text.replace("$x", names[0])
+        if node.name == "div" and node.dtype == "f32":
+            top, bottom = node.operands
+            if self.in_lanes(top) and not self.in_lanes(bottom):
+                return f"{self.prelude.use('quotient', 'f32')}({names[0]}, {names[1]})"
+        return ""
+
+    def _position(self, node: ir.Op, copy: int) -> str:
+        """A comparison of the lanes' positions with a size, without positions in 64 bits; or ""."""
+        if node.name not in _FIRST_LANES:
+            return ""
+        left, right = (self.kernel.body[operand] for operand in node.operands)
+        if not isinstance(left, ir.Iota) or not isinstance(right, ir.Iota):
+            return ""
+        is_counted = access(left.index, self.lane).is_contiguous
+        if not is_counted or not access(right.index, self.lane).is_uniform:
+            return ""
+        further, is_turned = _FIRST_LANES[node.name]
+        here = shifted(left.index, self.lane, copy * self.lanes)
+        count = ex.add(ex.sub(right.index, here), further)
+        text = f"{self.prelude.use('lanes_below', 'bool')}({to_c(count)})"
+        return f"~{text}" if is_turned else text
+
+    def _rounding(self, node: ir.Op, copy: int, here: frozenset[int]) -> str:
+        """A cast from f32 to bf16 and back without packing, where its operand is computed here."""
+        inner = self.kernel.body[node.operands[0]]
+        if (
+            (node.name, node.dtype, self.dtypes[node.operands[0]]) == ("cast", "f32", "bf16")
+            and isinstance(inner, ir.Op)
+            and inner.name == "cast"
+            and self.dtypes[inner.operands[0]] == "f32"
+            and inner.operands[0] in here
+        ):
+            return f"{self.prelude.use('round_bf16', 'f32')}({self.name(inner.operands[0], copy)})"
+        return ""
+
+    def _load(self, param: int, index: Expr, dtype: str, copy: int, count: str) -> str:
+        moves = access(index, self.lane)
+        here = shifted(index, self.lane, copy * self.lanes)
+        if moves.is_uniform:
+            return f"{self.prelude.use('splat', dtype)}(in{param}[{to_c(here)}])"
+        if moves.stride is None:
+            within = clamped(here, self.lane)
+            if within is not None:
+                return self._within(f"in{param}", within, dtype, count)
+            return self._irregular(
+                dtype, f"in{param}[{to_c(self._lane_index(index, copy))}]", count
+            )
+        place = f"in{param} + {to_c(here)}"
+        if moves.is_contiguous:
+            return self._contiguous(place, dtype, count)
+        gather = self.prelude.use("gather_n", dtype)
+        return f"{gather}({place}, {to_c(moves.stride)}, {count or self.lanes})"
+
+    def _within(self, param: str, index: Clamped, dtype: str, count: str) -> str:
+        low = "INT64_MIN" if index.low is None else to_c(index.low)
+        high = "INT64_MAX" if index.high is None else to_c(index.high)
+        bounds = f"{to_c(index.first)}, {low}, {high}, {count or self.lanes}"
+        load = self.prelude.use("load_within", dtype)
+        return f"{load}({param} + {to_c(index.base)}, {bounds})"
+
+    def _contiguous(self, place: str, dtype: str, count: str) -> str:
+        if count:
+            return f"{self.prelude.use('load_n', dtype)}({place}, {count})"
+        return f"{self.prelude.use('load', dtype)}({place})"
+
+    def _lane_index(self, index: Expr, copy: int) -> Expr:
+        lane = ex.add(ex.symbol(self.lane), copy * self.lanes, ex.symbol("l"))
+        return ex.substitute(index, {self.lane: lane})
+
+    def _irregular(self, dtype: str, element: str, count: str) -> str:
+        vector = f"v{dtype}"
+        element = f"-(int32_t)({element} != 0)" if dtype == "bool" else element
+        return (
+            f"({{ {vector} lanes = {{0}}; for (int l = 0; l < {count or self.lanes}; l++)"
+            f" lanes[l] = {element}; lanes; }})"
+        )
+
+    def _iota(self, index: Expr, copy: int) -> str:
+        moves = access(index, self.lane)
+        if moves.stride is None:
+            return self._irregular("i64", to_c(self._lane_index(index, copy)), "")
+        here = to_c(shifted(index, self.lane, copy * self.lanes))
+        if moves.is_uniform:
+            return f"{self.prelude.use('splat', 'i64')}({here})"
+        return f"{self.prelude.use('count_up', 'i64')}({here}, {to_c(moves.stride)})"
+
+    def _constant(self, dtype: str, bits: int) -> str:
+        if dtype == "bool":
+            return f"{self.prelude.use('splat', 'bool')}({bits})"
+        if dtype in ir.LOW_PRECISION:
+            return f"{self.prelude.use('splat', dtype)}({bits:#x})"
+        splat = self.prelude.use("splat", dtype)
+        if dtype in ir.FLOATS:
+            value = _float_of(dtype, bits)
+            if value - value != 0:
+                return f"{self.prelude.use('from_bits', dtype)}({bits:#x})"
+            return f"{splat}({value!r}{'f' if dtype == 'f32' else ''})"
+        width = vector_bytes(dtype) * 8
+        signed = bits - (1 << width) if dtype != "u8" and bits >> (width - 1) else bits
+        if signed == -(2**63):
+            return f"{splat}(INT64_MIN)"
+        return f"{splat}({f'INT64_C({signed})' if dtype == 'i64' else signed})"
+
+    def _store(self, writer: Writer, node: ir.Store, copy: int, count: str) -> None:
+        dtype = self.kernel.params[node.param].dtype
+        value = self.name(node.value, copy)
+        moves = access(node.index, self.lane)
+        if moves.is_uniform:
+            element = f"{value}[0] & 1" if dtype == "bool" else f"{value}[0]"
+            writer.line(f"out{node.param}[{to_c(node.index)}] = {element};")
+            return
+        place = f"out{node.param} + {to_c(shifted(node.index, self.lane, copy * self.lanes))}"
+        if moves.is_contiguous:
+            function = self.prelude.use("store_n" if count else "store", dtype)
+            writer.line(f"{function}({place}, {value}{f', {count}' if count else ''});")
+        elif moves.stride is not None:
+            function = self.prelude.use("scatter_n", dtype)
+            stride = to_c(moves.stride)
+            writer.line(f"{function}({place}, {stride}, {value}, {count or self.lanes});")
+        else:
+            element = f"{value}[l] & 1" if dtype == "bool" else f"{value}[l]"
+            index = to_c(self._lane_index(node.index, copy))
+            writer.line(f"for (int l = 0; l < {count or self.lanes}; l++)")
+            writer.line(f"    out{node.param}[{index}] = {element};")
+
+    def identity(self, reduce: ir.Reducing) -> str:
+        """The neutral element of a reduction as a vector."""
+        value = _IDENTITY[reduce.kind]
+        dtype = reduce.dtype
+        if dtype == "bool":
+            return f"{self.prelude.use('splat', 'bool')}({int(value > 0)})"
+        if value not in (0, 1):
+            return self._constant(dtype, _extreme_bits(dtype, largest=value > 0))
+        splat = self.prelude.use("splat", dtype)
+        return f"{splat}({value:.0f})"
+
+    def combine(self, reduce: ir.Reduce, left: str, right: str) -> str:
+        """One step of a reduction."""
+        match reduce.kind:
+            case "sum":
+                return f"{left} + {right}"
+            case "prod":
+                return f"{left} * {right}"
+            case "any":
+                return f"{left} | {right}"
+            case "all":
+                return f"{left} & {right}"
+            case _:
+                return f"{self.prelude.use(reduce.kind, reduce.dtype)}({left}, {right})"
+
+
+def reduction_loops(body: Body) -> list[str]:
+    """The reduction's loop variables, outermost first; a lane variable is the innermost."""
+    names = [f"r{number}" for number in range(len(body.kernel.reduction))]
+    return sorted(names, key=lambda name: name == body.lane)
+
+
+_IDENTITY: Mapping[str, float] = {
+    "sum": 0, "prod": 1, "max": float("-inf"), "min": float("inf"), "any": 0, "all": 1,
+}  # fmt: skip
+
+
+def variables_of(kernel: ir.Kernel) -> tuple[frozenset[str], ...]:
+    """The loop variables that each node depends on; a reduce closes over the reduction's."""
+    found: list[frozenset[str]] = []
+    loops = {
+        *(f"p{number}" for number in range(len(kernel.pointwise))),
+        *(f"r{number}" for number in range(len(kernel.reduction))),
+    }
+    for node in kernel.body:
+        own: set[str] = set()
+        for operand in ir.operands_of(node):
+            own |= found[operand]
+        match node:
+            case ir.Load(_, index) | ir.Iota(index) | ir.Store(_, index, _):
+                own |= loops & set(ex.symbols_of(index))
+            case ir.Reduce() | ir.Arg():
+                own = {name for name in own if not ir.is_reduction_variable(name)}
+            case ir.Scan():
+                own |= {name for name in loops if ir.is_reduction_variable(name)}
+            case _:
+                pass
+        found.append(frozenset(own))
+    return tuple(found)
+
+
+def _float_of(dtype: str, bits: int) -> float:
+    if dtype == "f64":
+        return float(struct.unpack("<d", struct.pack("<Q", bits))[0])
+    return float(struct.unpack("<f", struct.pack("<I", bits))[0])
+
+
+def _extreme_bits(dtype: str, *, largest: bool) -> int:
+    if dtype == "f32":
+        return 0x7F800000 if largest else 0xFF800000
+    if dtype == "f64":
+        return 0x7FF0000000000000 if largest else 0xFFF0000000000000
+    width = vector_bytes(dtype) * 8
+    if dtype == "u8":
+        return 0xFF if largest else 0
+    return (1 << (width - 1)) - 1 if largest else 1 << (width - 1)
+
+
+def write_declarations(writer: Writer, body: Body) -> None:
+    """Typed pointers to the parameters, the symbols' values and the loops' extents."""
+    kernel = body.kernel
+    for place, param in enumerate(kernel.params):
+        element = ELEMENTS[param.dtype]
+        if param.role == "out":
+            writer.line(f"{element} *const out{place} = ({element} *)parameters[{place}];")
+        else:
+            element = f"const {element}"
+            writer.line(f"{element} *const in{place} = ({element} *)parameters[{place}];")
+    for place, name in enumerate(kernel.symbols):
+        writer.line(f"const int64_t {name} = dims[{place}];")
+    for prefix, extents in (("p", kernel.pointwise), ("r", kernel.reduction)):
+        for number, extent in enumerate(extents):
+            writer.line(f"const int64_t n{prefix}{number} = {to_c(extent)};")

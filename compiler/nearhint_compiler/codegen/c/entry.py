@@ -1,0 +1,88 @@
+"""What surrounds the loops of a C kernel: tasks, their odometer, threads and the entry.
+
+A kernel is cut into `total` tasks in a fixed order; a thread takes a run of neighbouring ones.
+With one thread the OpenMP runtime is not called at all. Its entry points are declared by hand, so
+that the compiler needs neither -fopenmp nor the runtime's header, and the shared object names no
+library: the launcher loads it beside the runtime that the process already has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+
+from nearhint_compiler.codegen.c.text import Writer
+
+ENTRY = "nearhint_kernel"
+
+OPENMP = """
+extern void GOMP_parallel(void (*function)(void *), void *data, unsigned threads, unsigned flags);
+extern int omp_get_thread_num(void);
+extern int omp_get_num_threads(void);
+"""
+
+_SHARE = """
+struct call {
+    void *const *parameters;
+    const int64_t *dims;
+    int64_t total;
+};
+
+static void share(void *data)
+{
+    const struct call *call = data;
+    const int64_t me = omp_get_thread_num(), threads = omp_get_num_threads();
+    run(call->parameters, call->dims, call->total * me / threads, call->total * (me + 1) / threads);
+}
+"""
+
+RUN = "(void *const *parameters, const int64_t *dims, int64_t from, int64_t to)"
+
+
+def write_entry(writer: Writer, symbols: Sequence[str], total: str, *, split: bool) -> None:
+    """The entry, for a `run` that does the tasks in [from, to) of `total`.
+
+    With `split` there is a `cooperate` for fewer tasks than threads.
+    """
+    writer.line(_SHARE)
+    writer.line(f"void {ENTRY}(void *const *parameters, const int64_t *dims, int32_t threads)")
+    with writer.block():
+        for place, name in enumerate(symbols):
+            if name in total:
+                writer.line(f"const int64_t {name} = dims[{place}];")
+        writer.line(f"struct call call = {{parameters, dims, {total}}};")
+        if split:
+            writer.line("if (threads > 1 && call.total < threads)")
+            writer.line("    cooperate(parameters, dims, threads);")
+        writer.line(f"{'else ' if split else ''}if (threads > 1 && call.total > 1)")
+        writer.line("    GOMP_parallel(share, &call, (unsigned)threads, 0);")
+        writer.line("else")
+        writer.line("    run(parameters, dims, 0, call.total);")
+
+
+@contextmanager
+def tasks(writer: Writer, counters: Sequence[tuple[str, str]]) -> Generator[None]:
+    """A loop over tasks [from, to); `counters` are (C variable, its extent), slowest first."""
+    rest = "from"
+    declared: list[str] = []
+    for name, extent in reversed(counters):
+        is_first = name == counters[0][0]
+        declared.append(f"int64_t {name} = {rest if is_first else f'{rest} % {extent}'};")
+        rest = f"{rest} / {extent}" if rest == "from" else f"({rest}) / {extent}"
+    for line in reversed(declared):
+        writer.line(line)
+    with writer.block("for (int64_t task = from; task < to; task++)"):
+        yield
+        _advance(writer, counters)
+
+
+def _advance(writer: Writer, counters: Sequence[tuple[str, str]]) -> None:
+    if not counters:
+        return
+    *outer, (name, extent) = counters
+    if not outer:
+        writer.line(f"{name}++;")
+        return
+    with writer.block(f"if (++{name} == {extent})"):
+        writer.line(f"{name} = 0;")
+        _advance(writer, outer)

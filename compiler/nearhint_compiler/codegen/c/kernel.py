@@ -1,0 +1,195 @@
+"""The CPU emitter: a Kernel and a Schedule to standalone C.
+
+The source holds our own generated names and numbers alone; it includes stdint.h, string.h and
+immintrin.h, and what it calls is memcpy, the OpenMP runtime's GOMP_parallel (with more than one
+thread) and, for f64 functions and `pow`, libm. -ffp-contract=off: a multiplication and an addition
+of the IR round twice, as eager's do; polynomials and the IR's `fma` fuse explicitly. -fwrapv:
+integers wrap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from nearhint_compiler.codegen.c.arg import ARG_ROWS
+from nearhint_compiler.codegen.c.body import Body
+from nearhint_compiler.codegen.c.columns import write_columns
+from nearhint_compiler.codegen.c.convert import CONVERSION_ROWS
+from nearhint_compiler.codegen.c.entry import ENTRY, OPENMP, write_entry
+from nearhint_compiler.codegen.c.index import INDEX_FUNCTIONS, to_c
+from nearhint_compiler.codegen.c.math import MATH_ROWS
+from nearhint_compiler.codegen.c.narrow import NARROW_ROWS
+from nearhint_compiler.codegen.c.ops import OP_ROWS
+from nearhint_compiler.codegen.c.panels import PANEL_BYTES, Panels, panel_bytes, write_panels
+from nearhint_compiler.codegen.c.pointwise import write_pointwise
+from nearhint_compiler.codegen.c.primitive import FEATURES, Prelude, Row, Shape, level_of
+from nearhint_compiler.codegen.c.rows import RowOptions, write_rows
+from nearhint_compiler.codegen.c.scan import SCAN_ROWS, is_scanning
+from nearhint_compiler.codegen.c.split import write_split
+from nearhint_compiler.codegen.c.text import Writer
+from nearhint_compiler.codegen.c.tiles import write_tiles
+from nearhint_compiler.codegen.c.turn import TURN_ROWS
+from nearhint_compiler.codegen.c.vector import VECTOR_ROWS
+from nearhint_compiler.codegen.generated import Generated
+from nearhint_compiler.codegen.spacing import spaced
+from nearhint_compiler.errors import InvalidSchedule
+from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.schedule.schedule import Schedule
+from nearhint_rules import expr as ex
+from nearhint_rules.artifact import CpuLaunch
+from nearhint_rules.expr import Expr
+from nearhint_rules.guard import Guard
+from nearhint_rules.target import CpuDevice, Target
+
+LANES = (1, 4, 8, 16)
+FLAGS = (
+    "-O3", "-std=gnu11", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off", "-fwrapv",
+    "-Wno-psabi",  # vectors wider than the machine's registers never leave the file
+)  # fmt: skip
+
+
+def _by_name(rows: Sequence[Row]) -> Mapping[str, Sequence[Row]]:
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.name, []).append(row)
+    return found
+
+
+ROWS = _by_name(
+    (
+        *VECTOR_ROWS,
+        *TURN_ROWS,
+        *ARG_ROWS,
+        *SCAN_ROWS,
+        *NARROW_ROWS,
+        *CONVERSION_ROWS,
+        *OP_ROWS,
+        *MATH_ROWS,
+    )
+)
+
+
+def _pointwise(writer: Writer, body: Body, schedule: Schedule) -> Expr:
+    return write_pointwise(writer, body, copies=schedule["unroll"], block=schedule["block"])
+
+
+def _rows(writer: Writer, body: Body, schedule: Schedule) -> Expr:
+    options = RowOptions(schedule["unroll"], schedule["short"], schedule["stash"])
+    return write_rows(writer, body, options)
+
+
+def _columns(writer: Writer, body: Body, schedule: Schedule) -> Expr:
+    return write_columns(writer, body, copies=schedule["unroll"])
+
+
+def _panels(writer: Writer, body: Body, schedule: Schedule) -> Expr:
+    panels = Panels(f"p{schedule['across']}", schedule["rows"], schedule["length"])
+    if not 0 <= schedule["across"] < len(body.kernel.pointwise) or len(body.kernel.reduction) != 1:
+        raise InvalidSchedule(f"panels across {panels.across}, {len(body.kernel.reduction)} loops")
+    if panels.rows < 1 or panels.rows % body.lanes:
+        raise InvalidSchedule(f"{panels.rows} rows for {body.lanes} lanes")
+    (length,) = body.kernel.reduction
+    is_long = isinstance(length, ex.Int) and length.value > panels.length
+    if panel_bytes(body, panels) > PANEL_BYTES or is_long:
+        raise InvalidSchedule(f"{panels.rows} rows of {to_c(length)} in a panel")
+    options = RowOptions(schedule["unroll"], schedule["short"], schedule["stash"])
+    return write_panels(writer, body, options, panels)
+
+
+def _tiles(writer: Writer, body: Body, schedule: Schedule) -> Expr:
+    across, tile = f"p{schedule['across']}", schedule["tile"]
+    if across == body.lane or not 0 <= schedule["across"] < len(body.kernel.pointwise):
+        raise InvalidSchedule(f"across {across}, lanes along {body.lane}")
+    if tile < 1 or tile % body.lanes or tile > 128:
+        raise InvalidSchedule(f"tile {tile} for {body.lanes} lanes")
+    return write_tiles(writer, body, copies=schedule["unroll"], across=across, tile=tile)
+
+
+_POINTWISE = ("cpu.pointwise", "cpu.tiles")
+_ROWS = ("cpu.panels", "cpu.rows")
+_FAMILIES: Mapping[str, Callable[[Writer, Body, Schedule], Expr]] = {
+    "cpu.columns": _columns,
+    "cpu.panels": _panels,
+    "cpu.pointwise": _pointwise,
+    "cpu.rows": _rows,
+    "cpu.tiles": _tiles,
+}
+
+
+def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated:
+    """C for `kernel` laid out as `schedule` says, for the instruction sets of `target`.
+
+    Raises `InvalidSchedule` for a schedule of another target or one that does not fit the kernel,
+    and `Unsupported` for a kernel that C cannot express.
+    """
+    family = _FAMILIES.get(schedule.family)
+    if family is None or not isinstance(target.device, CpuDevice):
+        raise InvalidSchedule(f"{schedule.family} is no schedule for a CPU")
+    laid_out, facts = spaced(kernel, schedule)
+    kernel = _with_a_loop(laid_out)
+    lane = lane_variable(kernel, schedule)
+    if schedule["lanes"] not in LANES:
+        raise InvalidSchedule(f"{schedule['lanes']} lanes")
+    level = level_of(target.device.features)
+    prelude = Prelude(Shape(schedule["lanes"], level), ROWS)
+    loops = Writer()
+    body = Body(kernel, prelude, lane)
+    total = family(loops, body, schedule)
+    split = bool(kernel.reduction) and schedule["split"] == 1
+    if split and is_scanning(kernel):
+        raise InvalidSchedule("a row with a scan is walked by one thread")
+    if split:
+        write_split(loops, body, copies=schedule["unroll"])
+    write_entry(loops, kernel.symbols, to_c(total), split=split)
+    source = f"{prelude.text()}\n{INDEX_FUNCTIONS}{OPENMP}{loops.text()}"
+    return Generated(
+        language="c",
+        source=source,
+        launch=CpuLaunch(ENTRY, _work(kernel), _grain(kernel), FEATURES[level]),
+        guard=Guard(facts),
+        flags=(*FLAGS, *(f"-m{feature.replace('_', '')}" for feature in FEATURES[level])),
+    )
+
+
+def _with_a_loop(kernel: ir.Kernel) -> ir.Kernel:
+    """A kernel of a single element gets a loop of one, so that there is something to walk."""
+    if kernel.pointwise or kernel.reduction:
+        return kernel
+    return replace(kernel, pointwise=(ex.ONE,))
+
+
+def lane_variable(kernel: ir.Kernel, schedule: Schedule) -> str:
+    """The loop variable that `schedule` vectorises; raises `InvalidSchedule` if there is none."""
+    is_row = schedule.family in _ROWS
+    if bool(kernel.reduction) == (schedule.family in _POINTWISE):
+        raise InvalidSchedule(f"{schedule.family} for a reduction of {len(kernel.reduction)} dims")
+    space = kernel.reduction if is_row else kernel.pointwise
+    axis = schedule["axis"]
+    if not 0 <= axis < len(space):
+        raise InvalidSchedule(f"axis {axis} of {len(space)}")
+    return f"{'r' if is_row else 'p'}{axis}"
+
+
+_WEIGHTS: Mapping[str, int] = {
+    **dict.fromkeys(("exp", "exp2", "expm1", "log", "log2", "log1p", "sigmoid"), 4),
+    **dict.fromkeys(("tanh", "erf", "sin", "cos"), 8),
+    **dict.fromkeys(("pow", "fmod", "mod", "floordiv"), 16),
+    **dict.fromkeys(("div", "sqrt", "rsqrt", "reciprocal"), 2),
+}
+_THREAD_WORK = 1 << 15
+
+
+def _work(kernel: ir.Kernel) -> Expr:
+    return ex.product((*kernel.pointwise, *kernel.reduction))
+
+
+def _grain(kernel: ir.Kernel) -> int:
+    """Elements that pay for one more thread: fewer, the more is done with each."""
+    weight = 1
+    for node in kernel.body:
+        if isinstance(node, ir.Op):
+            weight += _WEIGHTS.get(node.name, 0)
+        elif isinstance(node, ir.Load | ir.Store):
+            weight += 1
+    return max(1024, _THREAD_WORK // weight)

@@ -1,0 +1,191 @@
+"""Family `cpu.rows`: lanes along a reduction loop; one thread does all walks over a row.
+
+A row of at most `short` vectors is held in registers, in straight-line code for each number of
+vectors, with no loop and nothing computed twice. A longer row is walked once for each level of
+reduces; what is costly and needed again goes to a stash on the stack if the row fits its `stash`
+elements, and is computed again otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from nearhint_compiler.analysis.passes import plan_passes
+from nearhint_compiler.codegen.c.body import UNIFORM, Body, Part, write_declarations
+from nearhint_compiler.codegen.c.entry import RUN, tasks
+from nearhint_compiler.codegen.c.index import to_c
+from nearhint_compiler.codegen.c.primitive import ELEMENTS
+from nearhint_compiler.codegen.c.scan import declare_carries
+from nearhint_compiler.codegen.c.text import Writer
+from nearhint_compiler.codegen.c.totals import (
+    accumulate,
+    across,
+    declare_run,
+    declare_totals,
+    end_run,
+    has_places,
+    write_here,
+)
+from nearhint_compiler.codegen.c.walks import walk_rows, whole
+from nearhint_rules import expr as ex
+from nearhint_rules.expr import Expr
+
+
+@dataclass(frozen=True, slots=True)
+class RowOptions:
+    """`copies` vectors unrolled, `short` vectors in registers, `stash` elements a stashed value."""
+
+    copies: int
+    short: int
+    stash: int
+
+
+EachRow: TypeAlias = Callable[[Writer, int | None], AbstractContextManager[None]]
+"""Opens the loops over the rows of the tasks of `run`, for rows up to a length, None for any."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A function for rows of at most `limit` elements, None for any length."""
+
+    limit: int | None
+    name: str
+    write: Callable[[Writer], None]
+
+
+def write_rows(writer: Writer, body: Body, options: RowOptions) -> Expr:
+    """Writes `run`; returns the number of tasks: one a row."""
+    write_row_cases(writer, body, options, lambda w, _: tasks(w, row_counters(body)))
+    return ex.product(body.kernel.pointwise)
+
+
+def write_row_cases(
+    writer: Writer, body: Body, options: RowOptions, each: EachRow, *, limits: Sequence[int] = ()
+) -> None:
+    """Writes `run`, with a function for each length that wants one of its own.
+
+    `limits` are further lengths that `each` makes a difference at.
+    """
+    cases = _reachable(_cases(body, options, each, limits), ex.product(body.kernel.reduction))
+    for case in cases:
+        writer.line()
+        writer.line(f"static void {case.name}{RUN}")
+        with writer.block():
+            write_declarations(writer, body)
+            case.write(writer)
+    _write_dispatch(writer, body, cases)
+
+
+def _cases(body: Body, options: RowOptions, each: EachRow, limits: Sequence[int]) -> list[_Case]:
+    cases: list[_Case] = []
+    if len(body.kernel.reduction) == 1:
+        cases += [_short_case(body, copies, each) for copies in range(1, options.short + 1)]
+    stash = options.stash if plan_passes(body.kernel, stash=True).stashed else 0
+    for limit in sorted({*limits, *((stash,) if stash else ())}):
+        name = "rows_with_stash" if limit == stash else f"rows_up_to_{limit}"
+        cases.append(_long_case(body, options, each, limit, name, stash=limit <= stash))
+    return [*cases, _long_case(body, options, each, None, "rows", stash=False)]
+
+
+def _short_case(body: Body, copies: int, each: EachRow) -> _Case:
+    limit = copies * body.lanes
+    return _Case(limit, f"rows_of_{copies}", lambda w: _short_row(w, body, copies, each))
+
+
+def _long_case(
+    body: Body, options: RowOptions, each: EachRow, limit: int | None, name: str, *, stash: bool
+) -> _Case:
+    return _Case(limit, name, lambda w: _long_row(w, body, options, each, limit, stash=stash))
+
+
+def _reachable(cases: Sequence[_Case], length: Expr) -> list[_Case]:
+    """The one case for a length that is known; all of them for one that is not."""
+    if not isinstance(length, ex.Int):
+        return list(cases)
+    return [next(case for case in cases if case.limit is None or length.value <= case.limit)]
+
+
+def _write_dispatch(writer: Writer, body: Body, cases: Sequence[_Case]) -> None:
+    kernel = body.kernel
+    writer.line()
+    writer.line(f"static void run{RUN}")
+    with writer.block():
+        *limited, last = cases
+        if limited:
+            for place, name in enumerate(kernel.symbols):
+                if name in ex.symbols_of(*kernel.reduction):
+                    writer.line(f"const int64_t {name} = dims[{place}];")
+            writer.line(f"const int64_t length = {to_c(ex.product(kernel.reduction))};")
+        for case in limited:
+            writer.line(f"if (length <= {case.limit}) {{")
+            writer.line(f"    {case.name}(parameters, dims, from, to);")
+            writer.line("    return;")
+            writer.line("}")
+        writer.line(f"{last.name}(parameters, dims, from, to);")
+
+
+def row_counters(body: Body) -> list[tuple[str, str]]:
+    """The task counters of rows: every pointwise loop."""
+    return [(f"p{number}", f"np{number}") for number in range(len(body.kernel.pointwise))]
+
+
+def _short_row(writer: Writer, body: Body, copies: int, each: EachRow) -> None:
+    passes = plan_passes(body.kernel, stash=False)
+    invariants = body.invariants()
+    part = Part(copies, ("",) * (copies - 1) + ("count",))
+    writer.line(f"const int64_t {body.lane} = 0;")
+    writer.line(f"const int count = (int)n{body.lane} - {(copies - 1) * body.lanes};")
+    body.write(writer, invariants, UNIFORM)
+    done = set(invariants)
+    with each(writer, copies * body.lanes):
+        body.write(writer, set(passes.rows[0]) - done, UNIFORM)
+        for walk in range(passes.count):
+            fresh = sorted(set(passes.elements[walk]) - done)
+            declare_carries(writer, body, fresh, part)
+            body.write(writer, fresh, part)
+            done |= set(passes.elements[walk])
+            reduces = passes.reduces[walk]
+            declare_totals(writer, body, reduces, copies)
+            _accumulate_short(writer, body, reduces, part)
+            across(writer, body, reduces, copies)
+            body.write(writer, passes.rows[walk + 1], UNIFORM)
+
+
+def _accumulate_short(writer: Writer, body: Body, reduces: Sequence[int], part: Part) -> None:
+    if not has_places(body, reduces):
+        accumulate(writer, body, reduces, part)
+        return
+    with writer.block():
+        writer.line("const int64_t begin = 0;")
+        declare_run(writer, body, reduces, part.copies)
+        write_here(writer, body, reduces, body.lane)
+        accumulate(writer, body, reduces, part, prefix="s")
+        end_run(writer, body, reduces, part.copies)
+
+
+def _long_row(
+    writer: Writer,
+    body: Body,
+    options: RowOptions,
+    each: EachRow,
+    limit: int | None,
+    *,
+    stash: bool,
+) -> None:
+    passes = plan_passes(body.kernel, stash=stash)
+    invariants = body.invariants()
+    for position in passes.stashed:
+        dtype = body.dtypes[position]
+        element = "int32_t" if dtype == "bool" else ELEMENTS[dtype]
+        size = options.stash + options.copies * body.lanes
+        writer.line(f"{element} stash{position}[{size}] __attribute__((aligned(64)));")
+    body.write(writer, invariants, UNIFORM)
+    with each(writer, limit):
+        body.write(writer, set(passes.rows[0]) - set(invariants), UNIFORM)
+        for walk in range(passes.count):
+            walk_rows(writer, body, passes, walk, copies=options.copies, span=whole(body))
+            across(writer, body, passes.reduces[walk], options.copies)
+            body.write(writer, passes.rows[walk + 1], UNIFORM)

@@ -1,0 +1,108 @@
+"""Family `cpu.tiles`: pointwise, where some inputs are contiguous along another loop than lanes.
+
+A task is a square tile over the lane variable and the variable `across`. The inputs that are
+contiguous along `across` are read along it and turned round, a block of lanes x lanes at a time in
+registers, into a small buffer; the loop then reads the buffer along the lanes. So every cache line
+of every operand is touched once. What the loop will read and write along the lanes is asked for
+while the inputs are turned: else they would take their time one after the other.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from nearhint_compiler.codegen.c.body import UNIFORM, Body, write_declarations
+from nearhint_compiler.codegen.c.entry import RUN, tasks
+from nearhint_compiler.codegen.c.index import access, to_c
+from nearhint_compiler.codegen.c.lanes import lane_loop
+from nearhint_compiler.codegen.c.primitive import ELEMENTS
+from nearhint_compiler.codegen.c.text import Writer
+from nearhint_compiler.codegen.c.turn import prefetch, turned_loads, write_nothing, write_turned
+from nearhint_compiler.ir import nodes as ir
+from nearhint_rules import expr as ex
+from nearhint_rules.expr import Expr
+from nearhint_rules.program import DTYPES
+
+_LINE_BYTES = 64
+
+
+def write_tiles(writer: Writer, body: Body, *, copies: int, across: str, tile: int) -> Expr:
+    """Writes `run`; returns the number of tasks. `tile` is a multiple of the lanes."""
+    kernel = body.kernel
+    names = [f"p{number}" for number in range(len(kernel.pointwise))]
+    extents = dict(zip(names, kernel.pointwise, strict=True))
+    counts = {
+        name: ex.floordiv(ex.add(extents[name], tile - 1), tile) for name in (across, body.lane)
+    }
+    writer.line()
+    writer.line(f"static void run{RUN}")
+    with writer.block():
+        write_declarations(writer, body)
+        writer.line(f"const int64_t rows = {to_c(counts[across])};")
+        writer.line(f"const int64_t blocks = {to_c(counts[body.lane])};")
+        turned = turned_loads(body, across)
+        for position in turned:
+            element, size = ELEMENTS[body.dtypes[position]], tile * _stride(body, position, tile)
+            writer.line(f"{element} tile{position}[{size}] __attribute__((aligned(64)));")
+        invariants = body.invariants()
+        body.write(writer, invariants, UNIFORM)
+        others = [name for name in names if name not in counts]
+        counters = [*((name, f"n{name}") for name in others), ("row", "rows"), ("block", "blocks")]
+        with tasks(writer, counters):
+            lane = body.lane
+            for name, counter in ((across, "row"), (lane, "block")):
+                writer.line(f"const int64_t begin_{name} = {counter} * {tile};")
+                writer.line(f"const int64_t end_{name} = least(n{name}, begin_{name} + {tile});")
+            ask = partial(_ask, body=body, across=across, tile=tile)
+            for position in turned:
+                stride = _stride(body, position, tile)
+                write_turned(
+                    writer,
+                    body,
+                    position,
+                    across,
+                    f"tile{position}",
+                    f"{stride}",
+                    ahead=tile,
+                    meanwhile=ask if position == turned[0] else write_nothing,
+                )
+                place = f"tile{position} + ({across} - begin_{across}) * {stride} + {lane}"
+                body.places[position] = f"{place} - begin_{lane}"
+            rest = [place for place in range(len(kernel.body)) if place not in invariants]
+            with writer.block(
+                f"for (int64_t {across} = begin_{across}; {across} < end_{across}; {across}++)"
+            ):
+                body.write(writer, [p for p in rest if not body.in_lanes(p)], UNIFORM)
+                writer.line(f"int64_t {lane} = begin_{lane};")
+                each = [place for place in rest if body.in_lanes(place)]
+                lane_loop(writer, body, each, (), copies=copies, end=f"end_{lane}")
+    return ex.product([*(extents[name] for name in others), *counts.values()])
+
+
+def _ask(writer: Writer, body: Body, across: str, tile: int) -> None:
+    """Asks for what the loop reads and writes along the lanes, in rows `i0` to `i0 + lanes`."""
+    lane = body.lane
+    moved = {
+        across: ex.add(ex.symbol(f"begin_{across}"), ex.symbol("r")),
+        lane: ex.add(ex.symbol(f"begin_{lane}"), ex.symbol("c")),
+    }
+    for node in body.kernel.body:
+        if not isinstance(node, ir.Load | ir.Store) or across not in ex.symbols_of(node.index):
+            continue
+        if not access(node.index, lane).is_contiguous:
+            continue
+        size = DTYPES[body.kernel.params[node.param].dtype]
+        line = min(tile, _LINE_BYTES // size)
+        is_store = isinstance(node, ir.Store)
+        place = (
+            f"{'out' if is_store else 'in'}{node.param} + {to_c(ex.substitute(node.index, moved))}"
+        )
+        rows = f"least(i0 + {body.lanes}, end_{across} - begin_{across})"
+        writer.line(f"for (int64_t r = i0; r < {rows}; r++)")
+        writer.line(f"    for (int64_t c = {line - 1}; c < {tile}; c += {line})")
+        writer.line(f"        {prefetch(place, for_write=is_store)}")
+
+
+def _stride(body: Body, position: int, tile: int) -> int:
+    """Elements from row to row of a tile: one cache line more, to spread over the cache."""
+    return tile + _LINE_BYTES // DTYPES[body.dtypes[position]]

@@ -1,0 +1,185 @@
+"""Inputs that are contiguous along another loop than lanes, turned round through registers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from nearhint_compiler.codegen.c.body import Body
+from nearhint_compiler.codegen.c.index import access, to_c
+from nearhint_compiler.codegen.c.primitive import ELEMENTS, Row, Shape
+from nearhint_compiler.codegen.c.text import Writer
+from nearhint_compiler.ir import nodes as ir
+from nearhint_rules import expr as ex
+from nearhint_rules.expr import Expr
+from nearhint_rules.program import DTYPES
+
+_LINE_BYTES = 64
+
+
+def _turn(shape: Shape, size: int) -> str:
+    """Within 16 bytes by interleaving, where elements are short; then stage by stage.
+
+    Rounds of interleaving vector i with vector i + m / 2 transpose m x m. In a stage, lanes that
+    differ in one bit change places with vectors that do; for words that is as fast. There are no
+    loops and no arrays between the first and the last line, so that all stays in registers.
+    """
+    lanes = shape.lanes
+    near = min(lanes, 16 // size) if size < 4 else 1
+    names = [f"a{lane}" for lane in range(lanes)]
+    lines = [f"    const $V {name} = v[{lane}];" for lane, name in enumerate(names)]
+    for number in range(near.bit_length() - 1):
+        names = _interleaved(lines, names, near, f"b{number}_")
+    for bit in (bit for bit in (1, 2, 4, 8) if near <= bit < lanes):
+        names = _exchanged(lines, names, bit)
+    lines += [f"    v[{lane}] = {name};" for lane, name in enumerate(names)]
+    body = "".join(f"{line}\n" for line in lines)
+    return (
+        f"/* Transposes $W vectors of $W lanes. */\n"
+        f"static inline void turn_$T($V *v)\n{{\n{body}}}\n"
+    )
+
+
+def _interleaved(lines: list[str], names: Sequence[str], near: int, prefix: str) -> list[str]:
+    """Interleaves, in groups of `near` vectors, those of the first half with those of the second.
+
+    Half of the lanes of each `near` go to one vector and half to the next.
+    """
+    lanes = len(names)
+    parts = [
+        ", ".join(
+            str(start + half + lane // 2 + (lanes if lane % 2 else 0))
+            for start in range(0, lanes, near)
+            for lane in range(near)
+        )
+        for half in (0, near // 2)
+    ]
+    made: list[str] = []
+    for group in range(0, lanes, near):
+        for place in range(group, group + near // 2):
+            pair = f"{names[place]}, {names[place + near // 2]}"
+            for part in parts:
+                made.append(f"{prefix}{len(made)}")
+                lines.append(f"    const $V {made[-1]} = SHUFFLE2($I, {pair}, {part});")
+    return made
+
+
+def _exchanged(lines: list[str], names: Sequence[str], bit: int) -> list[str]:
+    """Lanes with `bit` of a vector without it change places with lanes without it of the other."""
+    lanes = len(names)
+    first = ", ".join(str((lane ^ bit) + lanes if lane & bit else lane) for lane in range(lanes))
+    second = ", ".join(str(lane + lanes if lane & bit else lane ^ bit) for lane in range(lanes))
+    made = [f"c{bit}_{place}" for place in range(lanes)]
+    for place in (place for place in range(lanes) if not place & bit):
+        pair = f"{names[place]}, {names[place | bit]}"
+        lines.append(f"    const $V {made[place]} = SHUFFLE2($I, {pair}, {first});")
+        lines.append(f"    const $V {made[place | bit]} = SHUFFLE2($I, {pair}, {second});")
+    return made
+
+
+def _turns(size: int) -> Row:
+    dtypes = tuple(dtype for dtype in DTYPES if dtype != ir.BOOL and DTYPES[dtype] == size)
+    return Row("turn", lambda shape: _turn(shape, size), dtypes)
+
+
+TURN_ROWS: tuple[Row, ...] = tuple(_turns(size) for size in (8, 4, 2, 1))
+
+
+def turned_loads(body: Body, across: str) -> list[int]:
+    """The loads that are contiguous along `across` and not along lanes."""
+    return [
+        position
+        for position, node in enumerate(body.kernel.body)
+        if isinstance(node, ir.Load)
+        and access(node.index, across).is_contiguous
+        and body.in_lanes(position)
+        and not access(node.index, body.lane).is_contiguous
+    ]
+
+
+def write_nothing(writer: Writer) -> None:
+    """Nothing else is to be done."""
+    del writer
+
+
+def write_turned(
+    writer: Writer,
+    body: Body,
+    position: int,
+    across: str,
+    buffer: str,
+    stride: str,
+    *,
+    ahead: int,
+    meanwhile: Callable[[Writer], None] = write_nothing,
+) -> None:
+    """Copies a rectangle of the load at `position` into `buffer`, `stride` elements a row.
+
+    What lies `ahead` steps further along the lanes is asked for meanwhile, because no hardware
+    follows so many rows at once; beyond the input this does nothing. It goes to the second cache:
+    the first has fewer lines under way, and rows that wait for it delay each other. `meanwhile`
+    writes what else is to be done for each vector of lanes, from lane `i0` of the rectangle on.
+
+    The rectangle goes from `begin_{v}` to `end_{v}`, C variables, for v the lane variable and
+    `across`; `buffer` has a row for each step along `across`, and rows and places for those that
+    complete a vector.
+    """
+    node = body.kernel.body[position]
+    assert isinstance(node, ir.Load)
+    dtype = "u8" if body.dtypes[position] == "bool" else body.dtypes[position]
+    lane, lanes = body.lane, body.lanes
+    names = {name: f"begin_{name}" for name in (lane, across)}
+    index = ex.substitute(
+        node.index,
+        {
+            lane: ex.add(ex.symbol(names[lane]), ex.symbol("i")),
+            across: ex.add(ex.symbol(names[across]), ex.symbol("j")),
+        },
+    )
+    place = f"in{node.param} + {to_c(index)}"
+    load_n, turn = body.prelude.use("load_n", dtype), body.prelude.use("turn", dtype)
+    store = body.prelude.use("store", dtype)
+    with writer.block(f"for (int64_t i0 = 0; begin_{lane} + i0 < end_{lane}; i0 += {lanes})"):
+        meanwhile(writer)
+        with writer.block(f"for (int64_t j = 0; begin_{across} + j < end_{across}; j += {lanes})"):
+            writer.line(f"const int n = (int)least({lanes}, end_{across} - begin_{across} - j);")
+            writer.line(f"v{dtype} square[{lanes}];")
+            with writer.block(f"if (begin_{lane} + i0 + {lanes} <= end_{lane} && n == {lanes})"):
+                _load_square(writer, body, node, dtype, index, ahead=ahead)
+            with writer.block("else"), writer.block(f"for (int l = 0; l < {lanes}; l++)"):
+                writer.line(f"const int64_t i = least(i0 + l, end_{lane} - begin_{lane} - 1);")
+                writer.line(f"square[l] = {load_n}({place}, n);")
+            writer.line(f"{turn}(square);")
+            writer.line(f"for (int l = 0; l < {lanes}; l++)")
+            writer.line(f"    {store}({buffer} + (j + l) * {stride} + i0, square[l]);")
+
+
+def _load_square(
+    writer: Writer, body: Body, node: ir.Load, dtype: str, index: Expr, *, ahead: int
+) -> None:
+    """Loads a vector of each of `lanes` rows, and asks for the lines of as many rows to come.
+
+    One pointer goes from row to row. The compiler would rather keep an address for each row, and
+    has no registers for them.
+    """
+    lanes, line = body.lanes, _LINE_BYTES // DTYPES[dtype]
+    load, step = body.prelude.use("load", dtype), access(node.index, body.lane).stride
+    if step is None:
+        with writer.block(f"for (int l = 0; l < {lanes}; l++)"):
+            writer.line("const int64_t i = i0 + l;")
+            writer.line(f"square[l] = {load}(in{node.param} + {to_c(index)});")
+        return
+    first = to_c(ex.substitute(index, {"i": ex.symbol("i0")}))
+    writer.line(f"const {ELEMENTS[dtype]} *p = in{node.param} + {first};")
+    writer.line(f"const int64_t below = {to_c(step)}, ahead = {ahead} * below;")
+    with writer.block(f"for (int l = 0; l < {lanes}; l++)"):
+        writer.line(f"square[l] = {load}(p);")
+        writer.line(f"if (j == 0) {prefetch('p + ahead')}")
+        last = prefetch(f"p + ahead + {lanes - 1}")
+        writer.line(f"if (j % {line} == {line - lanes}) {last}" if lanes < line else last)
+        writer.line("p += below;")
+        writer.line('__asm__("" : "+r"(p));')
+
+
+def prefetch(place: str, *, for_write: bool = False) -> str:
+    """Asks for a cache line, into the second cache."""
+    return f"__builtin_prefetch({place}, {int(for_write)}, 2);"

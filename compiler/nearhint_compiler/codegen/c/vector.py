@@ -1,0 +1,403 @@
+"""The vector prelude as data: memory, selection, rounding, extrema and lane reductions.
+
+Values are GCC vector extensions of `lanes` elements whatever the dtype, so arithmetic, shifts and
+comparisons are plain C operators; the rows here are what those do not cover. Half floats are held
+as their bits, and a bool as a 32-bit mask, 0 or -1. What a kernel computes never depends on the
+compiler's auto-vectoriser.
+
+`*_n` touch the first n lanes alone (0 < n <= lanes): lanes beyond are not read from memory nor
+written to it, and hold zero after a load.
+"""
+
+from __future__ import annotations
+
+from nearhint_compiler.codegen.c.primitive import ALL, AVX2, AVX512, Row, Shape
+from nearhint_compiler.ir.nodes import FLOATS, INTEGERS
+
+_NUMBERS = (*FLOATS, *INTEGERS)
+_WORDS = ("f64", "f32", "i64", "i32")
+_PLAIN = tuple(dtype for dtype in ALL if dtype != "bool")
+_SHORT = tuple(dtype for dtype in _PLAIN if dtype not in _WORDS)
+
+_MEMORY = (
+    Row("load", "static inline $V load_$T(const $E *p) { return *(const $U *)p; }\n", _PLAIN),
+    Row(
+        "load",
+        "static inline vbool load_bool(const uint8_t *p)\n"
+        "{\n    return __builtin_convertvector(load_u8(p), vbool) != 0;\n}\n",
+        ("bool",),
+        needs=("load u8",),
+    ),
+    Row("store", "static inline void store_$T($E *p, $V v) { *($U *)p = v; }\n", _PLAIN),
+    Row(
+        "store",
+        "static inline void store_bool(uint8_t *p, vbool v)\n"
+        "{\n    store_u8(p, __builtin_convertvector(v & 1, vu8));\n}\n",
+        ("bool",),
+        needs=("store u8",),
+    ),
+    Row(
+        "load_n",
+        "static inline $V load_n_$T(const $E *p, int n)\n"
+        "{\n    return ($V)${M}_maskz_loadu_$S(($K)((1u << n) - 1), p);\n}\n",
+        _PLAIN,
+        AVX512,
+    ),
+    Row(
+        "load_n",
+        "static inline $V load_n_$T(const $E *p, int n)\n"
+        "{\n    return ${M}_maskload_$S(p, (__m${R}i)(($I){$IOTA} < n));\n}\n",
+        FLOATS,
+        AVX2,
+        bits=(128, 256),
+    ),
+    Row(
+        "load_n",
+        "static inline $V load_n_$T(const $E *p, int n)\n"
+        "{\n    $V v = {0};\n    memcpy(&v, p, (size_t)n * sizeof(*p));\n    return v;\n}\n",
+        _PLAIN,
+    ),
+    Row(
+        "load_n",
+        "static inline vbool load_n_bool(const uint8_t *p, int n)\n"
+        "{\n    return __builtin_convertvector(load_n_u8(p, n), vbool) != 0;\n}\n",
+        ("bool",),
+        needs=("load_n u8",),
+    ),
+    Row(
+        "store_n",
+        "static inline void store_n_$T($E *p, $V v, int n)\n"
+        "{\n    ${M}_mask_storeu_$S(p, ($K)((1u << n) - 1), ($X)v);\n}\n",
+        _PLAIN,
+        AVX512,
+    ),
+    Row(
+        "store_n",
+        "static inline void store_n_$T($E *p, $V v, int n)\n"
+        "{\n    ${M}_maskstore_$S(p, (__m${R}i)(($I){$IOTA} < n), v);\n}\n",
+        FLOATS,
+        AVX2,
+        bits=(128, 256),
+    ),
+    Row(
+        "store_n",
+        "static inline void store_n_$T($E *p, $V v, int n)\n"
+        "{\n    memcpy(p, &v, (size_t)n * sizeof(*p));\n}\n",
+        _PLAIN,
+    ),
+    Row(
+        "store_n",
+        "static inline void store_n_bool(uint8_t *p, vbool v, int n)\n"
+        "{\n    store_n_u8(p, __builtin_convertvector(v & 1, vu8), n);\n}\n",
+        ("bool",),
+        needs=("store_n u8",),
+    ),
+    Row(
+        "gather_n",
+        "static inline $V gather_n_$T(const $E *p, int64_t stride, int n)\n"
+        "{\n    $V v = {0};\n    for (int l = 0; l < n; l++)\n        v[l] = p[l * stride];\n"
+        "    return v;\n}\n",
+        _PLAIN,
+    ),
+    Row(
+        "load_within",
+        "/* Lane l has element first + l, or the nearest in low .. high. */\n"
+        "static inline $V load_within_$T(\n"
+        "    const $E *p, int64_t first, int64_t low, int64_t high, int n)\n"
+        "{\n    const int64_t last = first + n - 1;\n"
+        "    if (first >= low && last <= high)\n"
+        "        return n == $W ? load_$T(p + first) : load_n_$T(p + first, n);\n"
+        "    if (first >= high || last <= low)\n"
+        "        return splat_$T(p[first >= high ? high : low]);\n"
+        "    if (first >= low) {\n"
+        "        const int inside = (int)(high - first + 1);\n"
+        "        const $V v = load_n_$T(p + first, inside);\n"
+        "        return keep_n_$T(inside, v, splat_$T(p[high]));\n    }\n"
+        "    if (last <= high) {\n"
+        "        $E buffer[2 * $W];\n"
+        "        const int before = (int)(low - first);\n"
+        "        store_$T(buffer, splat_$T(p[low]));\n"
+        "        store_$T(buffer + before, load_n_$T(p + low, n - before));\n"
+        "        return load_$T(buffer);\n    }\n"
+        "    $V v = {0};\n    for (int l = 0; l < n; l++) {\n"
+        "        const int64_t at = first + l;\n"
+        "        v[l] = p[at < low ? low : at > high ? high : at];\n    }\n"
+        "    return v;\n}\n",
+        _PLAIN,
+        needs=("load $T", "load_n $T", "splat $T", "keep_n $T", "store $T"),
+    ),
+    Row(
+        "load_within",
+        "static inline vbool load_within_bool(\n"
+        "    const uint8_t *p, int64_t first, int64_t low, int64_t high, int n)\n"
+        "{\n    return __builtin_convertvector(load_within_u8(p, first, low, high, n), vbool)"
+        " != 0;\n}\n",
+        ("bool",),
+        needs=("load_within u8",),
+    ),
+    Row(
+        "gather_n",
+        "static inline vbool gather_n_bool(const uint8_t *p, int64_t stride, int n)\n"
+        "{\n    return __builtin_convertvector(gather_n_u8(p, stride, n), vbool) != 0;\n}\n",
+        ("bool",),
+        needs=("gather_n u8",),
+    ),
+    Row(
+        "scatter_n",
+        "static inline void scatter_n_$T($E *p, int64_t stride, $V v, int n)\n"
+        "{\n    for (int l = 0; l < n; l++)\n        p[l * stride] = v[l];\n}\n",
+        _PLAIN,
+    ),
+    Row(
+        "scatter_n",
+        "static inline void scatter_n_bool(uint8_t *p, int64_t stride, vbool v, int n)\n"
+        "{\n    scatter_n_u8(p, stride, __builtin_convertvector(v & 1, vu8), n);\n}\n",
+        ("bool",),
+        needs=("scatter_n u8",),
+    ),
+    Row("splat", "static inline $V splat_$T($E x) { return x - ($V){0}; }\n", _PLAIN),
+    Row(
+        "splat",
+        "static inline vbool splat_bool(uint8_t x)\n"
+        "{\n    return (int32_t) - (x != 0) - (vbool){0};\n}\n",
+        ("bool",),
+    ),
+    Row(
+        "from_bits",
+        "static inline $V from_bits_$T(uint${B}_t bits)\n"
+        "{\n    $E x;\n    memcpy(&x, &bits, sizeof x);\n    return splat_$T(x);\n}\n",
+        FLOATS,
+        needs=("splat $T",),
+    ),
+    Row(
+        "count_up",
+        "static inline $V count_up_$T($E from, $E step)\n"
+        "{\n    return from + step * ($V){$IOTA};\n}\n",
+        ("i64",),
+    ),
+)
+
+_CHOICE = (
+    Row(
+        "sel",
+        "static inline $V sel_$T(vbool m, $V a, $V b)\n"
+        "{\n    return ($V)((m & ($I)a) | (~m & ($I)b));\n}\n",
+        ("f32", "i32", "bool"),
+    ),
+    Row(
+        "sel",
+        "static inline $V sel_$T(vbool m, $V a, $V b)\n"
+        "{\n    $I wide = __builtin_convertvector(m, $I);\n"
+        "    return ($V)((wide & ($I)a) | (~wide & ($I)b));\n}\n",
+        _PLAIN,
+    ),
+    Row(
+        "keep_n",
+        "/* The first n lanes of v, the rest of other. */\n"
+        "static inline $V keep_n_$T(int n, $V v, $V other)\n"
+        "{\n    return ($V)${M}_mask_mov_$S(($X)other, ($K)((1u << n) - 1), ($X)v);\n}\n",
+        (*_PLAIN, "bool"),
+        AVX512,
+    ),
+    Row(
+        "keep_n",
+        "/* The first n lanes of v, the rest of other. */\n"
+        "static inline $V keep_n_$T(int n, $V v, $V other)\n"
+        "{\n    return sel_$T((vi32){$IOTA} < n, v, other);\n}\n",
+        needs=("sel $T",),
+    ),
+    Row(
+        "lanes_below",
+        "/* True in the first n lanes. */\n"
+        "static inline vbool lanes_below_bool(int64_t n)\n"
+        "{\n    const int32_t count = n < 0 ? 0 : n > $W ? $W : (int32_t)n;\n"
+        "    return (vbool)((vi32){$IOTA} < count);\n}\n",
+        ("bool",),
+    ),
+    Row(
+        "any_lane",
+        "static inline int any_lane_bool(vbool m)\n"
+        "{\n    return ${M}_movepi32_mask((__m${R}i)m) != 0;\n}\n",
+        ("bool",),
+        AVX512,
+    ),
+    Row(
+        "any_lane",
+        "static inline int any_lane_bool(vbool m)\n"
+        "{\n    return _mm256_movemask_ps((__m256)m) != 0;\n}\n",
+        ("bool",),
+        AVX2,
+        bits=(256,),
+    ),
+    Row(
+        "any_lane",
+        "static inline int any_lane_bool(vbool m)\n"
+        "{\n    int32_t any = 0;\n    for (int l = 0; l < $W; l++)\n        any |= m[l];\n"
+        "    return any != 0;\n}\n",
+        ("bool",),
+    ),
+)
+
+
+def _extremum(name: str, sign: str) -> tuple[Row, ...]:
+    """NaN if an operand is NaN; the instruction alone returns its second operand then."""
+    head = f"static inline $V {name}_$T($V a, $V b)\n{{\n"
+    return (
+        Row(
+            name,
+            head + f"    return sel_$T(a != a, a, ($V)${{M}}_{name}_$S(a, b));\n}}\n",
+            ("f32",),
+            AVX2,
+            needs=("sel $T",),
+        ),
+        Row(
+            name,
+            head + f"    $I m = (a {sign} b) | (a != a);\n"
+            "    return ($V)((m & ($I)a) | (~m & ($I)b));\n}\n",
+            FLOATS,
+        ),
+        Row(
+            name,
+            head + f"    $I m = ($I)(a {sign} b);\n"
+            "    return ($V)((m & ($I)a) | (~m & ($I)b));\n}\n",
+            INTEGERS,
+        ),
+        Row(name, head + f"    return a {'|' if sign == '>' else '&'} b;\n}}\n", ("bool",)),
+    )
+
+
+_ROUNDING_MODES = {"round": "0x08", "floor": "0x09", "ceil": "0x0a", "trunc": "0x0b"}
+_PORTABLE_ROUNDING = {
+    "trunc": "t",
+    "floor": "sel_$T(__builtin_convertvector(t > x, vbool), t - 1, t)",
+    "ceil": "sel_$T(__builtin_convertvector(t < x, vbool), t + 1, t)",
+    "round": "(magnitude + LIMIT) - LIMIT",
+}
+
+
+def _rounding(name: str) -> tuple[Row, ...]:
+    head = f"static inline $V {name}_$T($V x)\n{{\n"
+    mode = _ROUNDING_MODES[name]
+
+    def portable(limit: str) -> str:
+        return (
+            head
+            + "    $I sign = ($I)x & ($I) - ($V){0};\n"
+            + "    $V magnitude = ($V)(($I)x ^ sign);\n"
+            + "    $V t = __builtin_convertvector(__builtin_convertvector(x, $I), $V);\n"
+            + f"    $V r = {_PORTABLE_ROUNDING[name].replace('LIMIT', limit)};\n"
+            + f"    $I small = ($I)(magnitude < {limit});\n"
+            + "    r = ($V)((($I)r & ~($I) - ($V){0}) | sign);\n"
+            + "    return ($V)((small & ($I)r) | (~small & ($I)x));\n}\n"
+        )
+
+    needs = ("sel $T",)
+    return (
+        Row(name, head + f"    return ${{M}}_roundscale_$S(x, {mode});\n}}\n", FLOATS, AVX512),
+        Row(
+            name,
+            head + f"    return ${{M}}_round_$S(x, {mode});\n}}\n",
+            FLOATS,
+            AVX2,
+            bits=(128, 256),
+        ),
+        Row(name, portable("8388608.0f"), ("f32",), needs=needs),
+        Row(name, portable("4503599627370496.0"), ("f64",), needs=needs),
+    )
+
+
+_ARITHMETIC = (
+    Row(
+        "sqrt",
+        "static inline $V sqrt_$T($V x) { return ${M}_sqrt_$S(x); }\n",
+        FLOATS,
+        AVX2,
+    ),
+    Row(
+        "sqrt",
+        "static inline $V sqrt_$T($V x)\n"
+        "{\n    for (int l = 0; l < $W; l++)\n        x[l] = __builtin_sqrtf(x[l]);\n"
+        "    return x;\n}\n",
+        ("f32",),
+    ),
+    Row(
+        "sqrt",
+        "static inline $V sqrt_$T($V x)\n"
+        "{\n    for (int l = 0; l < $W; l++)\n        x[l] = __builtin_sqrt(x[l]);\n"
+        "    return x;\n}\n",
+        ("f64",),
+    ),
+    Row(
+        "mad",
+        "static inline $V mad_$T($V a, $V b, $V c) { return ${M}_fmadd_$S(a, b, c); }\n",
+        FLOATS,
+        AVX2,
+    ),
+    Row("mad", "static inline $V mad_$T($V a, $V b, $V c) { return a * b + c; }\n", FLOATS),
+    Row(
+        "quotient",
+        "/* x / d for a d that is the same in all lanes: within one more half ulp. */\n"
+        "static inline vf32 quotient_f32(vf32 x, vf32 d)\n{\n"
+        "    float size = d[0] < 0.0f ? -d[0] : d[0];\n"
+        "    return size > 0x1p-100f && size < 0x1p100f ? x * (1.0f / d) : x / d;\n}\n",
+        ("f32",),
+    ),
+    Row(
+        "abs",
+        "static inline $V abs_$T($V x) { return ($V)(($I)x & ~($I) - ($V){0}); }\n",
+        FLOATS,
+    ),
+    Row(
+        "abs",
+        "static inline $V abs_$T($V x) { return sel_$T(__builtin_convertvector(x < 0, vbool),"
+        " -x, x); }\n",
+        INTEGERS,
+        needs=("sel $T",),
+    ),
+)
+
+_COMBINE = {
+    "sum": "v + s",
+    "prod": "v * s",
+    "max": "max_$T(v, s)",
+    "min": "min_$T(v, s)",
+    "any": "v | s",
+    "all": "v & s",
+}
+
+
+def _across(kind: str, dtypes: tuple[str, ...]) -> Row:
+    """A reduction over lanes by butterflies: every lane ends with the result."""
+
+    def text(shape: Shape) -> str:
+        steps = "".join(
+            f"    s = SHUFFLE($I, v, $XOR{bit});\n    v = {_COMBINE[kind]};\n"
+            for bit in (8, 4, 2, 1)
+            if bit < shape.lanes
+        )
+        body = f"    $V s;\n{steps}" if steps else ""
+        return f"static inline $V across_{kind}_$T($V v)\n{{\n{body}    return v;\n}}\n"
+
+    needs = (f"{kind} $T",) if kind in ("max", "min") else ()
+    return Row(f"across_{kind}", text, dtypes, needs=needs)
+
+
+_ACROSS = (
+    _across("sum", _NUMBERS),
+    _across("prod", _NUMBERS),
+    _across("max", (*_NUMBERS, "bool")),
+    _across("min", (*_NUMBERS, "bool")),
+    _across("any", ("bool",)),
+    _across("all", ("bool",)),
+)
+
+
+VECTOR_ROWS: tuple[Row, ...] = (
+    *_MEMORY,
+    *_CHOICE,
+    *_extremum("max", ">"),
+    *_extremum("min", "<"),
+    *(row for name in _ROUNDING_MODES for row in _rounding(name)),
+    *_ARITHMETIC,
+    *_ACROSS,
+)

@@ -1,0 +1,145 @@
+"""One walk over the reduction space, with lanes along a reduction loop or along a pointwise one.
+
+A walk opens the reduction's loops and computes each node in the outermost of them that it can. The
+first loop that it opens covers a `Range`, so that several threads may share a walk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from nearhint_compiler.analysis.passes import Passes
+from nearhint_compiler.codegen.c.body import UNIFORM, Body, Part, reduction_loops
+from nearhint_compiler.codegen.c.lanes import lane_loop
+from nearhint_compiler.codegen.c.scan import walked_in_order
+from nearhint_compiler.codegen.c.text import Writer
+from nearhint_compiler.codegen.c.totals import (
+    accumulate,
+    declare_run,
+    declare_totals,
+    end_run,
+    run_steps,
+    write_here,
+)
+from nearhint_compiler.ir import nodes as ir
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """C expressions of where the first loop starts and ends."""
+
+    start: str
+    end: str
+
+
+def whole(body: Body) -> Range:
+    """All of the first loop."""
+    return Range("0", f"n{reduction_loops(body)[0]}")
+
+
+def walk_rows(
+    writer: Writer, body: Body, passes: Passes, walk: int, *, copies: int, span: Range
+) -> None:
+    """Walk number `walk`, lanes along the innermost reduction loop; leaves totals `t`."""
+    reduces = passes.reduces[walk]
+    declare_totals(writer, body, reduces, copies)
+    *outer, lane = reduction_loops(body)
+    nodes = passes.elements[walk]
+    with (
+        walked_in_order(writer, body, nodes, UNIFORM),
+        _opened(writer, body, outer, span, nodes) as rest,
+        writer.block(),
+    ):
+        writer.line(f"int64_t {lane} = {'0' if outer else span.start};")
+        lane_loop(
+            writer,
+            body,
+            rest,
+            reduces,
+            copies=copies,
+            end=f"n{lane}" if outer else span.end,
+            taken=[(position, _place(body, position)) for position in passes.taken[walk]],
+            kept=[(position, _place(body, position)) for position in passes.kept[walk]],
+        )
+
+
+def walk_columns(
+    writer: Writer, body: Body, passes: Passes, walk: int, *, part: Part, span: Range
+) -> None:
+    """Walk number `walk`, lanes along a pointwise loop; leaves totals `t`, one a lane."""
+    reduces = passes.reduces[walk]
+    each = [(position, body.copies(position, part)) for position in reduces]
+    for position, copies in each:
+        declare_totals(writer, body, [position], copies)
+    *outer, inner = reduction_loops(body)
+    nodes = passes.elements[walk]
+    with (
+        walked_in_order(writer, body, nodes, part),
+        _opened(writer, body, outer, span, nodes) as rest,
+    ):
+        here = Range("0", f"n{inner}") if outer else span
+        steps = run_steps(body, reduces)
+        if not steps:
+            _column_loop(writer, body, rest, reduces, part, here, "t")
+            return
+        head = f"for (int64_t begin = {here.start}; begin < {here.end}; begin += {steps})"
+        with writer.block(head):
+            writer.line(f"const int64_t stop = least({here.end}, begin + {steps});")
+            for position, copies in each:
+                declare_run(writer, body, [position], copies)
+            _column_loop(writer, body, rest, reduces, part, Range("begin", "stop"), "s")
+            for position, copies in each:
+                end_run(writer, body, [position], copies)
+
+
+def _column_loop(
+    writer: Writer,
+    body: Body,
+    positions: Sequence[int],
+    reduces: Sequence[int],
+    part: Part,
+    span: Range,
+    prefix: str,
+) -> None:
+    inner = reduction_loops(body)[-1]
+    with writer.block(f"for (int64_t {inner} = {span.start}; {inner} < {span.end}; {inner}++)"):
+        if prefix == "s":
+            write_here(writer, body, reduces, inner)
+        body.write(writer, positions, part)
+        for position in reduces:
+            valid = Part.full(body.copies(position, part))
+            accumulate(writer, body, [position], valid, prefix=prefix)
+
+
+@contextmanager
+def _opened(
+    writer: Writer, body: Body, loops: Sequence[str], span: Range, nodes: Sequence[int]
+) -> Generator[list[int]]:
+    """Opens `loops`, computes in each the nodes that need no inner one, yields the others."""
+    rest = list(nodes)
+    order = reduction_loops(body)
+    with ExitStack() as stack:
+        for place, name in enumerate(loops):
+            here = span if place == 0 else Range("0", f"n{name}")
+            head = f"for (int64_t {name} = {here.start}; {name} < {here.end}; {name}++)"
+            stack.enter_context(writer.block(head))
+            inner = {*order[place + 1 :], body.lane}
+            now = [
+                position
+                for position in rest
+                if not body.variables[position] & inner
+                and not isinstance(body.kernel.body[position], ir.Store)
+            ]
+            body.write(writer, now, UNIFORM)
+            rest = [position for position in rest if position not in now]
+        yield rest
+
+
+def _place(body: Body, position: int) -> str:
+    order = reduction_loops(body)
+    place = order[0]
+    for name in order[1:]:
+        place = f"({place}) * n{name} + {name}"
+    return f"stash{position} + {place}"

@@ -1,0 +1,138 @@
+"""How the values of one Triton program are shaped and masked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from nearhint_compiler.analysis.affine import Loops, affine
+from nearhint_compiler.codegen.triton.text import index_text
+from nearhint_rules import expr as ex
+
+REDUCED = "R"
+"""The axis of the reduction, always the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where a block lies along an axis: the text of its start, and the loops of the axis."""
+
+    start: str
+    loops: Loops
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A tile: its tensor axes from the outermost, each named as its block size is.
+
+    `axis_of` has the axis of each loop variable that varies inside the tile, `masks` the mask of
+    each axis that the tile may overhang. `element_header` are the lines that make the reduction
+    variables and their mask from `rbase` and, in a walk, `roffset`. A walk goes from `start` to
+    `end`; without `end` there is none, and the tile holds whole rows. `counted` and `counted_first`
+    are the numbers of elements in a walk and in its first block, if not those of its lanes. With
+    `spans`, one for each axis, accesses that can are written as pointers to a block. An accumulator
+    is stepped by `group` neighbours along the row at once. `place` is the dtype of places along it,
+    until they are results.
+    """
+
+    axes: tuple[str, ...]
+    axis_of: Mapping[str, str]
+    masks: Mapping[str, str]
+    element_header: tuple[str, ...] = ()
+    start: str = "0"
+    end: str = ""
+    counted: str = ""
+    counted_first: str = ""
+    spans: tuple[Span, ...] = ()
+    group: int = 1
+    place: str = "i64"
+
+    @property
+    def first_end(self) -> str:
+        """Where the first block of a walk ends."""
+        return f"tl.minimum({self.end}, {self.start} + R)"
+
+    @property
+    def elements(self) -> str:
+        """The number of elements in a walk; no more than 0 if it is empty."""
+        return f"({self.counted or f'{self.end} - {self.start}'})"
+
+    @property
+    def first_elements(self) -> str:
+        """The number of elements in the first block of a walk."""
+        return self.counted_first or f"{self.first_end} - {self.start}"
+
+    @property
+    def reduced_axis(self) -> int:
+        """The position of the reduction's axis."""
+        return len(self.axes) - 1
+
+    @property
+    def row_shape(self) -> str:
+        """The shape of what is there once a row."""
+        return _shape([("1" if axis == REDUCED else axis) for axis in self.axes])
+
+    @property
+    def element_shape(self) -> str:
+        """The shape of what varies along the reduction; the row's where there is none."""
+        return _shape(self.axes)
+
+    @property
+    def group_shape(self) -> str:
+        """The shape of what is there once for each `group` of elements."""
+        return _shape([*self.axes[:-1], f"{REDUCED} // {self.group}"])
+
+    @property
+    def unit_shape(self) -> str:
+        """One element, with the tile's rank."""
+        return _shape(["1"] * len(self.axes))
+
+    @property
+    def column_mask(self) -> str:
+        """The mask along the reduction, empty if always true."""
+        return self.masks.get(REDUCED, "")
+
+    @property
+    def row_mask(self) -> str:
+        """The mask of what is there once a row."""
+        return self._all(axis for axis in self.axes if axis != REDUCED)
+
+    @property
+    def element_mask(self) -> str:
+        """The mask of what varies along all axes."""
+        return self._all(self.axes)
+
+    def mask_of(self, index: ex.Expr) -> str:
+        """The mask under which a load of `index` stays in its storage."""
+        used = {self.axis_of[name] for name in ex.symbols_of(index) if name in self.axis_of}
+        return self._all(axis for axis in self.axes if axis in used)
+
+    def pointer(self, base: str, index: ex.Expr) -> str:
+        """A pointer to the whole block, for an `index` that is affine in it; else nothing."""
+        found = affine(index, [span.loops for span in self.spans]) if self.spans else None
+        if found is None or not found.is_block:
+            return ""
+        start = base if found.offset == ex.ZERO else f"{base} + {index_text(found.offset)}"
+        shape, strides = (
+            ", ".join(map(index_text, sizes))
+            for sizes in ([ex.product(span.loops.values()) for span in self.spans], found.strides)
+        )
+        offsets = ", ".join(span.start for span in self.spans)
+        order = ", ".join(str(place) for place in reversed(range(len(self.axes))))
+        return (
+            f"tl.make_block_ptr({start}, ({shape}), ({strides}), ({offsets}), "
+            f"{self.element_shape}, ({order}))"
+        )
+
+    @property
+    def bounds_checked(self) -> str:
+        """The axes that a block pointer is checked along, as an argument; nothing if none."""
+        places = [str(place) for place, axis in enumerate(self.axes) if axis in self.masks]
+        return f", boundary_check=[{', '.join(places)}]" if places else ""
+
+    def _all(self, axes: Iterable[str]) -> str:
+        return " & ".join(self.masks[axis] for axis in axes if axis in self.masks)
+
+
+def _shape(sizes: Iterable[str]) -> str:
+    return f"[{', '.join(sizes)}]"

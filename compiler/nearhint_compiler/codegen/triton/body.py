@@ -1,0 +1,196 @@
+"""Body nodes in Triton: one line for each value, the same in registers and in a walk."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+
+from nearhint_compiler.analysis.branches import Branch, branches
+from nearhint_compiler.codegen.triton.block import Block
+from nearhint_compiler.codegen.triton.ops import combine_name, op_text
+from nearhint_compiler.codegen.triton.text import (
+    TRITON_TYPES,
+    cast_text,
+    full_text,
+    index_text,
+    neutral_text,
+)
+from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.schedule.block_pointers import is_pointed
+from nearhint_rules import expr as ex
+
+F8E4M3_LIMIT = 464.0
+"""Beyond this magnitude the nearest f8e4m3fn is not finite."""
+
+
+class Body:
+    """A kernel's nodes as lines, for one `Block`; node n is the variable `v{n}`."""
+
+    def __init__(self, kernel: ir.Kernel, block: Block) -> None:
+        self.kernel = kernel
+        self.block = block
+        self.varies = ir.per_element(kernel)
+        self._dtypes = ir.dtypes_of(kernel)
+        self._branches = branches(kernel)
+
+    @property
+    def element_stores(self) -> list[int]:
+        """Stores that run along the reduction."""
+        return [p for p in self._stores() if self.varies[p]]
+
+    @property
+    def row_stores(self) -> list[int]:
+        """Stores that run once a row."""
+        return [p for p in self._stores() if not self.varies[p]]
+
+    def _stores(self) -> list[int]:
+        return [p for p, node in enumerate(self.kernel.body) if isinstance(node, ir.Store)]
+
+    def needed(self, roots: Iterable[int]) -> list[int]:
+        """What varies along the reduction among `roots` and what they are computed from."""
+        found: set[int] = set()
+        pending = list(roots)
+        while pending:
+            place = pending.pop()
+            if self.varies[place] and place not in found:
+                found.add(place)
+                pending += ir.operands_of(self.kernel.body[place])
+        return sorted(found)
+
+    def full(self, position: int) -> str:
+        """A node's value with the shape of the elements."""
+        return f"tl.broadcast_to(v{position}, {self.block.element_shape})"
+
+    def masked(self, value: str, neutral: str, dtype: str) -> str:
+        """`value` where there are elements, the neutral value beyond the row."""
+        if not self.block.column_mask:
+            return value
+        rest = f"tl.full({self.block.element_shape}, {neutral}, {TRITON_TYPES[dtype].name})"
+        return f"tl.where({self.block.column_mask}, {value}, {rest})"
+
+    def lines(self, position: int, *, policy: str = "") -> Sequence[str]:
+        """The statements of a node that is no reduce and no arg; `policy` is for its access."""
+        node, name = self.kernel.body[position], f"v{position}"
+        match node:
+            case ir.Load(param, index):
+                branch = self._branches.get(position)
+                if branch is not None and self._is_whole(index):
+                    return [f"{name} = {self._load(param, branch.index, policy, branch=branch)}"]
+                return [f"{name} = {self._load(param, index, policy)}"]
+            case ir.Scalar(param):
+                return [f"{name} = {self._scalar(param)}"]
+            case ir.Const(dtype, bits):
+                return [f"{name} = {full_text(self.block.unit_shape, dtype, bits)}"]
+            case ir.Iota(index):
+                shape = self._shape(position)
+                return [f"{name} = tl.full({shape}, 0, tl.int64) + {index_text(index)}"]
+            case ir.Op("cast", "f8e4m3fn", (operand,)) if self._is_within(operand, F8E4M3_LIMIT):
+                return [f"{name} = v{operand}.to({TRITON_TYPES['f8e4m3fn'].name})"]
+            case ir.Op("cast", dtype, (operand,)):
+                return [f"{name} = {cast_text(f'v{operand}', self._dtypes[operand], dtype)}"]
+            case ir.Op(op, _, operands):
+                texts = [f"v{operand}" for operand in operands]
+                return [f"{name} = {op_text(op, self._dtypes[operands[-1]], texts)}"]
+            case ir.Scan():
+                return self._scan(position, node)
+            case ir.Store():
+                return [self._store(node, position, policy)]
+            case ir.Reduce() | ir.Arg():
+                raise AssertionError("reduces are emitted where their operands are complete")
+
+    def carries(self, positions: Iterable[int]) -> list[str]:
+        """The lines before a walk that start the scans among `positions`."""
+        found: list[str] = []
+        for position in positions:
+            node = self.kernel.body[position]
+            if isinstance(node, ir.Scan):
+                neutral, dtype = neutral_text(node.kind, node.dtype), TRITON_TYPES[node.dtype].name
+                found.append(
+                    f"carry{position} = tl.full({self.block.row_shape}, {neutral}, {dtype})"
+                )
+        return found
+
+    def _is_within(self, place: int, limit: float) -> bool:
+        """Whether a node is f32 and clamped by constants of at most `limit`, or NaN."""
+        kinds: set[str] = set()
+        node = self.kernel.body[place]
+        while isinstance(node, ir.Op) and node.name in ("min", "max") and node.dtype == "f32":
+            nodes = [self.kernel.body[operand] for operand in node.operands]
+            constants = [each for each in nodes if isinstance(each, ir.Const)]
+            if not constants or not abs(_single(constants[0])) <= limit:
+                return False
+            kinds.add(node.name)
+            node = nodes[0] if nodes[1] is constants[0] else nodes[1]
+        return kinds == {"min", "max"}
+
+    def _scan(self, position: int, node: ir.Scan) -> Sequence[str]:
+        combine, axis = combine_name(node.kind, node.dtype), self.block.reduced_axis
+        name = f"v{position}"
+        neutral = neutral_text(node.kind, node.dtype)
+        lines = [
+            f"{name} = {self.masked(self.full(node.operand), neutral, node.dtype)}",
+            f"last{position} = tl.reduce({name}, {axis}, {combine}, keep_dims=True)",
+            f"{name} = tl.associative_scan({name}, {axis}, {combine})",
+        ]
+        if not self.block.end:
+            return [lines[0], lines[2]]
+        return [
+            *lines,
+            f"{name} = {combine}(carry{position}, {name})",
+            f"carry{position} = {combine}(carry{position}, last{position})",
+        ]
+
+    def _shape(self, position: int) -> str:
+        return self.block.element_shape if self.varies[position] else self.block.row_shape
+
+    def _scalar(self, param: int) -> str:
+        dtype = self.kernel.params[param].dtype
+        if dtype == "bool":
+            return f"(a{param} != 0)"
+        kind = TRITON_TYPES[dtype]
+        return f"a{param}" if kind.scalar == dtype else f"a{param}.to({kind.name})"
+
+    def _is_whole(self, index: ex.Expr) -> bool:
+        """Whether an index varies along every axis, so that any mask is of its shape."""
+        axis_of = self.block.axis_of
+        return {axis_of[n] for n in ex.symbols_of(index) if n in axis_of} == {*self.block.axes}
+
+    def _load(
+        self, param: int, index: ex.Expr, policy: str, *, branch: Branch | None = None
+    ) -> str:
+        pointer = "" if branch is not None else self._pointer(param, index)
+        options = ""
+        masks = [mask] if not pointer and (mask := self.block.mask_of(index)) else []
+        if branch is not None:
+            masks += [f"v{place}" for place in branch.true]
+            masks += [f"(v{place} == 0)" for place in branch.false]
+        if pointer and self.block.bounds_checked:
+            options += f'{self.block.bounds_checked}, padding_option="zero"'
+        elif masks:
+            options += f", {' & '.join(masks)}, other=0"
+        if policy and any(map(ir.is_reduction_variable, ex.symbols_of(index))):
+            options += f', eviction_policy="{policy}"'
+        return f"tl.load({pointer or f'a{param} + {index_text(index)}'}{options})"
+
+    def _store(self, node: ir.Store, position: int, policy: str) -> str:
+        shape, varies = self._shape(position), self.varies[position]
+        stored = f"tl.broadcast_to(v{node.value}, {shape})"
+        evicted = f', eviction_policy="{policy}"' if policy else ""
+        if pointer := self._pointer(node.param, node.index):
+            return f"tl.store({pointer}, {stored}{self.block.bounds_checked}{evicted})"
+        where = f"tl.full({shape}, 0, tl.int32) + {index_text(node.index)}"
+        if any(name in self.block.axis_of for name in ex.symbols_of(node.index)):
+            where = f"tl.broadcast_to({index_text(node.index)}, {shape})"
+        mask = self.block.element_mask if varies else self.block.row_mask
+        options = f", {mask}" if mask else ""
+        return f"tl.store(a{node.param} + ({where}), {stored}{options}{evicted})"
+
+    def _pointer(self, param: int, index: ex.Expr) -> str:
+        """A pointer to the whole block, where the layout wants one and the access can have one."""
+        has_type = is_pointed(self.kernel, param)
+        return self.block.pointer(f"a{param}", index) if has_type else ""
+
+
+def _single(constant: ir.Const) -> float:
+    (value,) = struct.unpack("<f", constant.bits.to_bytes(4, "little"))
+    return float(value)

@@ -1,0 +1,148 @@
+"""Triton source for a Kernel and a Schedule: what the worker compiles to a cubin ahead of time.
+
+Families (options in order; every block size is a power of two):
+
+    cuda.pointwise   x            a flat block of x points
+    cuda.tiled       z y x cuts   a tile of two or three axes (z 1 with two), each a run of loops
+    cuda.persistent  x r          x rows a program, whole in registers
+    cuda.looped      x r          x rows a program, r elements a step
+    cuda.split       x r splits   the same, `splits` programs sharing a row, in stages; scans too
+    cuda.tiled_persistent, cuda.tiled_looped
+                     z y x r cuts the rows in a tile as cuda.tiled has it
+
+Bit i of `cuts` is set where an axis ends with loop p{i}. All have warps, index, aligned, divisible
+and, as they may, spaced: 1 for the kernel as `analysis.respace` cuts its loops, under the Guard
+that this needs. `index` is 32 or 64, the width of index arithmetic; 32 brings Guards. `aligned` 1
+promises 16-byte pointers, and bit i of `divisible` promises that symbol i is a multiple of 16: both
+bring Guards, and make Triton load vectors. As they may, too:
+
+    group    walks: by how many neighbours along the row an accumulator is stepped at once; those
+             of a thread's vector for speed, and any for right
+    whole    1 for flat blocks without a mask where they are full, whose vectors need no promise
+             about sizes
+    r1       the r elements of a block are a tile of two axes, r1 of them along the innermost
+             reduction loop (`codegen.triton_row`)
+    block_pointers
+             1 where some access can have one (`schedule.block_pointers`)
+
+Programs are counted along the grid's first axis alone, x fastest, so that no axis overflows; tensor
+axes are z, y, x, r. Low precision is computed in f32, as the IR says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nearhint_compiler.codegen.generated import Generated
+from nearhint_compiler.codegen.spacing import spaced
+from nearhint_compiler.codegen.triton.guard import index_facts, promised_facts
+from nearhint_compiler.codegen.triton.layout import BLOCK_LIMIT, FAMILIES, Layout
+from nearhint_compiler.codegen.triton.ops import prelude
+from nearhint_compiler.codegen.triton.row import ceil_div
+from nearhint_compiler.codegen.triton.text import TRITON_TYPES
+from nearhint_compiler.errors import InvalidSchedule
+from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.ir.text import kernel_id
+from nearhint_compiler.schedule.schedule import Schedule
+from nearhint_rules import expr as ex
+from nearhint_rules.artifact import (
+    Argument,
+    CudaLaunch,
+    PointerArgument,
+    ScalarArgument,
+    SizeArgument,
+    StageArgument,
+    WorkspaceArgument,
+)
+from nearhint_rules.guard import Guard
+from nearhint_rules.program import DTYPES
+from nearhint_rules.target import CudaDevice, Target
+
+ARRAY_ELEMENTS = 16
+"""The arrays of a workspace are whole multiples of so many, so that each is aligned."""
+BLOCKS = ("x", "y", "z", "r", "r1")
+WARPS = (1, 2, 4, 8, 16, 32)
+GROUPS = (1, 2, 4, 8, 16)
+
+
+def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated:
+    """Source, launch metadata and Guard; raises `InvalidSchedule` if the family does not fit."""
+    if schedule.family not in FAMILIES or not isinstance(target.device, CudaDevice):
+        raise InvalidSchedule(f"{schedule.family} is no CUDA family")
+    _check(schedule)
+    entry = f"nearhint_{kernel_id(kernel)[:12]}"
+    laid_out, spaced_facts = spaced(kernel, schedule)
+    layout = FAMILIES[schedule.family](laid_out, schedule)
+    width = f"i{schedule['index']}"
+    workspace, workspace_bytes = _workspace(layout)
+    parameters = {**_parameters(kernel, width), **workspace}
+    promised, divisible = promised_facts(
+        kernel, aligned=schedule["aligned"] == 1, divisible=schedule["divisible"]
+    )
+    facts = (
+        *spaced_facts,
+        *layout.facts,
+        *(index_facts(kernel) if width == "i32" else ()),
+        *promised,
+    )
+    constants = dict(layout.constants)
+    names = [*parameters, *(f"{name}: tl.constexpr" for name in constants)]
+    source = [*prelude(layout.lines), "@triton.jit", f"def {entry}({', '.join(names)}):"]
+    launch = CudaLaunch(
+        entry=entry,
+        arguments=tuple(argument for argument, _ in parameters.values()),
+        grid=(layout.programs, ex.ONE, ex.ONE),
+        warps=schedule["warps"],
+        shared_bytes=0,
+        capability=target.device.capability,
+        stages=layout.stages,
+        workspace_bytes=workspace_bytes,
+    )
+    flags = (
+        *(f"signature:{name}={kind}" for name, (_, kind) in parameters.items()),
+        *(f"constexpr:{name}={value}" for name, value in constants.items()),
+        *(f"divisible:{place}" for place in divisible),
+        f"num_warps={schedule['warps']}",
+    )
+    text = "\n".join((*source, *(f"    {line}" for line in layout.lines), ""))
+    return Generated("triton", text, launch, Guard(facts), flags)
+
+
+def _workspace(layout: Layout) -> tuple[dict[str, tuple[Argument, str]], ex.Expr]:
+    """The arguments of a kernel in stages, and the bytes that it leaves between them."""
+    found: dict[str, tuple[Argument, str]] = {}
+    offset: ex.Expr = ex.ZERO
+    for number, dtype in enumerate(layout.arrays):
+        found[f"w{number}"] = WorkspaceArgument(offset), f"*{TRITON_TYPES[dtype].signature}"
+        elements = ex.mul(ceil_div(layout.array_length, ARRAY_ELEMENTS), ARRAY_ELEMENTS)
+        offset = ex.add(offset, ex.mul(DTYPES[dtype], elements))
+    if layout.stages > 1:
+        found["stage"] = StageArgument(), "i32"
+    return found, offset
+
+
+def _check(schedule: Schedule) -> None:
+    for name, value in schedule.options:
+        if name in BLOCKS and (value < 1 or value & (value - 1) or value > BLOCK_LIMIT):
+            raise InvalidSchedule(f"{name}={value} is no block size")
+    if schedule["index"] not in (32, 64) or schedule["warps"] not in WARPS:
+        raise InvalidSchedule(f"index or warps of {schedule}")
+    if schedule.get("group", 1) not in GROUPS:
+        raise InvalidSchedule(f"group of {schedule}")
+    if schedule.get("group", 1) > schedule.get("r", 1):
+        raise InvalidSchedule(f"a group longer than the block: {schedule}")
+
+
+def _parameters(kernel: ir.Kernel, width: str) -> Mapping[str, tuple[Argument, str]]:
+    """The parameters of the source: name -> how it is passed, and its type in the signature."""
+    found: dict[str, tuple[Argument, str]] = {}
+    for place, param in enumerate(kernel.params):
+        kind = TRITON_TYPES[param.dtype]
+        if param.role == "scalar":
+            argument = ScalarArgument(place, kind.scalar)
+            found[f"a{place}"] = argument, TRITON_TYPES[kind.scalar].signature
+        else:
+            found[f"a{place}"] = PointerArgument(place), f"*{kind.signature}"
+    for name in kernel.symbols:
+        found[name] = SizeArgument(ex.symbol(name), width), width
+    return found

@@ -1,0 +1,300 @@
+"""The families of CUDA schedules: how each lays the loops of a kernel out over programs and tiles.
+
+Programs are counted along the grid's first axis, the innermost tile axis fastest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from nearhint_compiler.analysis.flat import FLAT, flattened
+from nearhint_compiler.analysis.index_width import INDEX_LIMIT
+from nearhint_compiler.codegen.triton.block import REDUCED, Block, Span
+from nearhint_compiler.codegen.triton.row import Row, ceil_div, row_of, unflatten
+from nearhint_compiler.codegen.triton.text import index_text
+from nearhint_compiler.codegen.triton.walks import staged, straight, walked
+from nearhint_compiler.errors import InvalidSchedule
+from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.schedule import block_pointers
+from nearhint_compiler.schedule.schedule import Schedule
+from nearhint_rules import expr as ex
+from nearhint_rules.guard import AtMost, Fact
+
+BLOCK_LIMIT = 1 << 20
+"""Triton's largest block, in elements."""
+SPLIT_LIMIT = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A kernel laid out: its lines, the number of programs, constants, size Guards, workspace.
+
+    `arrays` are the dtypes of the workspace's arrays, each of `array_length` elements, for a kernel
+    of `stages` launches.
+    """
+
+    lines: Sequence[str]
+    programs: ex.Expr
+    constants: tuple[tuple[str, int], ...]
+    facts: tuple[Fact, ...] = ()
+    arrays: tuple[str, ...] = ()
+    array_length: ex.Expr = ex.ZERO
+    stages: int = 1
+
+
+@dataclass(slots=True)
+class _Header:
+    """The lines before a body, as they are made."""
+
+    wide: bool
+    axes: tuple[str, ...]
+    lines: list[str] = field(default_factory=list)
+    axis_of: dict[str, str] = field(default_factory=dict)
+    masks: dict[str, str] = field(default_factory=dict)
+    starts: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def widened(self) -> str:
+        """What makes an index 64 bits wide, where it must be."""
+        return ".to(tl.int64)" if self.wide else ""
+
+    def program(self) -> None:
+        """Declares `pid`."""
+        self.lines.append(f"pid = tl.program_id(0){self.widened}")
+
+    def next_of(self, name: str, count: ex.Expr) -> None:
+        """Splits the fastest of `count` parts off `pid`."""
+        if count == ex.ONE:
+            self.lines.append(f"{name} = pid * 0")
+            return
+        self.lines.append(f"{name} = pid % {index_text(count)}")
+        self.lines.append(f"pid = pid // {index_text(count)}")
+
+    def axis(self, name: str, axis: str, program: str, size: ex.Expr, block: int) -> None:
+        """Declares `name`, the positions along `axis` of program `program`, and their mask."""
+        spread = ", ".join(":" if other == axis else "None" for other in self.axes)
+        lanes = f"tl.arange(0, {axis})" + (f"[{spread}]" if len(self.axes) > 1 else "")
+        self.starts[axis] = f"{program} * {axis}"
+        self.lines.append(f"{name} = {self.starts[axis]} + {lanes}")
+        mask = mask_of(name, size, block, self.lines)
+        if mask:
+            self.masks[axis] = mask
+
+    def loops(self, flat: str, axis: str, loops: Mapping[str, ex.Expr]) -> None:
+        """Declares the loop variables whose flat index is `flat`, the last one innermost."""
+        self.lines += unflatten(flat, loops)
+        if axis:
+            self.axis_of.update(dict.fromkeys(loops, axis))
+
+
+def _spans(kernel: ir.Kernel, schedule: Schedule, header: _Header) -> tuple[Span, ...]:
+    """The spans of the block's axes, where `schedule` wants block pointers."""
+    if not schedule.get(block_pointers.OPTION, 0):
+        return ()
+    if not block_pointers.applies(kernel, schedule):
+        raise InvalidSchedule(f"no access for a block pointer: {schedule}")
+    loops = block_pointers.axes_of(kernel, schedule)
+    return tuple(
+        Span(header.starts[axis], each) for axis, each in zip(header.axes, loops, strict=True)
+    )
+
+
+def mask_of(name: str, size: ex.Expr, block: int, lines: list[str]) -> str:
+    """The mask of a flat index against `size`: none if the blocks fill it exactly."""
+    if block == 1 or (isinstance(size, ex.Int) and size.value % block == 0):
+        return ""
+    lines.append(f"{name}mask = {name} < {index_text(size)}")
+    return f"{name}mask"
+
+
+def _pointwise_loops(kernel: ir.Kernel) -> dict[str, ex.Expr]:
+    return {f"p{number}": extent for number, extent in enumerate(kernel.pointwise)}
+
+
+def _header(schedule: Schedule, axes: tuple[str, ...]) -> _Header:
+    header = _Header(schedule["index"] == 64, axes)
+    header.program()
+    return header
+
+
+def _pointwise(kernel: ir.Kernel, schedule: Schedule) -> Layout:
+    if kernel.reduction:
+        raise InvalidSchedule("cuda.pointwise of a reduction")
+    if schedule.get(block_pointers.OPTION, 0):
+        raise InvalidSchedule("block pointers of a flat block")
+    total, x = ex.product(kernel.pointwise), schedule["x"]
+    header = _header(schedule, ("X",))
+    header.axis("x", "X", "pid", total, x)
+    header.loops("x", "X", _pointwise_loops(kernel))
+    flat, axis_of = flattened(kernel), {**header.axis_of, FLAT: "X"}
+    body = straight(flat, Block(("X",), axis_of, header.masks))
+    if schedule.get("whole", 0) and header.masks:
+        # A mask that may end anywhere keeps loads from being vectors: only the last block has one.
+        whole = straight(flat, Block(("X",), axis_of, {}))
+        body = [
+            f"if pid * X + X <= {index_text(total)}:",
+            *(f"    {line}" for line in whole),
+            "else:",
+            *(f"    {line}" for line in body),
+        ]
+    return Layout([*header.lines, *body], ceil_div(total, x), (("X", x),))
+
+
+def _tile(kernel: ir.Kernel, schedule: Schedule, header: _Header) -> ex.Expr:
+    """Declares the pointwise loops of a tile; returns the number of programs.
+
+    A bit of `cuts` is set for each loop that ends an axis; the innermost always does.
+    """
+    cuts, rank = schedule["cuts"], len(kernel.pointwise)
+    if not 0 < cuts < 1 << max(0, rank - 1):
+        raise InvalidSchedule(f"{schedule.family} with cuts={cuts} of {rank} pointwise loops")
+    loops = list(_pointwise_loops(kernel).items())
+    starts = [0, *(place + 1 for place in range(rank) if cuts >> place & 1)]
+    runs = [dict(loops[start:end]) for start, end in zip(starts, [*starts[1:], rank], strict=True)]
+    axes = [axis for axis in header.axes if axis != REDUCED]
+    if len(runs) != len(axes):
+        raise InvalidSchedule(f"{schedule.family}: {len(runs)} axes, not {len(axes)}")
+    programs: ex.Expr = ex.ONE
+    for axis, run in reversed(list(zip(axes, runs, strict=True))):
+        name, size, block = axis.lower(), ex.product(run.values()), schedule[axis.lower()]
+        count = ceil_div(size, block)
+        header.next_of(f"{name}block", count)
+        header.axis(name, axis, f"{name}block", size, block)
+        header.loops(name, axis, run)
+        programs = ex.mul(programs, count)
+    return programs
+
+
+def tile_axes(schedule: Schedule) -> tuple[str, ...]:
+    """The pointwise axes of a tiled schedule: one more than it has cuts."""
+    return ("Z", "Y", "X")[2 - min(2, schedule["cuts"].bit_count()) :]
+
+
+def _blocks(schedule: Schedule, axes: Sequence[str]) -> tuple[tuple[str, int], ...]:
+    return tuple((axis, schedule[axis.lower()]) for axis in axes)
+
+
+def _tiled(kernel: ir.Kernel, schedule: Schedule) -> Layout:
+    if kernel.reduction:
+        raise InvalidSchedule(f"{schedule.family} of a reduction")
+    axes = tile_axes(schedule)
+    header = _header(schedule, axes)
+    programs = _tile(kernel, schedule, header)
+    spans = _spans(kernel, schedule, header)
+    block = Block(axes, header.axis_of, header.masks, spans=spans)
+    lines = [*header.lines, *straight(kernel, block)]
+    return Layout(lines, programs, _blocks(schedule, axes))
+
+
+def _reduced(
+    row: Row,
+    kernel: ir.Kernel,
+    schedule: Schedule,
+    header: _Header,
+    *,
+    span: tuple[str, str] = ("0", ""),
+) -> Block:
+    """The block of rows whose pointwise loops are declared; `span` is that of a walk."""
+    start, end = span
+    lanes = f"tl.arange(0, R)[{', '.join('None' for _ in header.axes[1:])}, :]"
+    header.lines.append(f"rbase = {lanes}{header.widened}")
+    header.axis_of.update({f"r{n}": REDUCED for n in range(len(kernel.reduction))})
+    if row.has_mask:
+        header.masks[REDUCED] = "rmask"
+    header.starts[REDUCED] = "roffset" if end else "0"
+    counted, counted_first = row.counts(start, end) if end else ("", "")
+    return Block(
+        header.axes,
+        header.axis_of,
+        header.masks,
+        row.element,
+        start,
+        end,
+        counted=counted,
+        counted_first=counted_first,
+        spans=_spans(kernel, schedule, header),
+        group=schedule.get("group", 1),
+        place=f"i{schedule['index']}",
+    )
+
+
+def _rows(kernel: ir.Kernel, schedule: Schedule) -> Layout:
+    """cuda.persistent and cuda.looped, flat or in a tile."""
+    if not kernel.reduction:
+        raise InvalidSchedule(f"{schedule.family} of a pointwise kernel")
+    is_tiled = schedule.family.startswith("cuda.tiled")
+    axes = (*tile_axes(schedule), REDUCED) if is_tiled else ("X", REDUCED)
+    blocks = _blocks(schedule, axes)
+    if math.prod(size for _, size in blocks) > BLOCK_LIMIT:
+        raise InvalidSchedule(f"a block too large: {schedule}")
+    header = _header(schedule, axes)
+    if is_tiled:
+        programs = _tile(kernel, schedule, header)
+    else:
+        programs = _flat_rows(kernel, schedule["x"], header)
+    is_walked = not schedule.family.endswith("persistent")
+    row = row_of(kernel, schedule, is_walked=is_walked, wide=header.wide)
+    blocks += row.constants
+    if not is_walked:
+        block = _reduced(row, kernel, schedule, header)
+        return Layout([*header.lines, *straight(kernel, block)], programs, blocks, row.whole)
+    header.lines += [*row.header, f"rlength = {index_text(row.span)}"]
+    block = _reduced(row, kernel, schedule, header, span=("0", "rlength"))
+    return Layout([*header.lines, *walked(kernel, block)], programs, blocks, row.walked)
+
+
+def _flat_rows(kernel: ir.Kernel, x: int, header: _Header) -> ex.Expr:
+    rows = ex.product(kernel.pointwise)
+    header.axis("x", "X", "pid", rows, x)
+    header.loops("x", "X", _pointwise_loops(kernel))
+    return ceil_div(rows, x)
+
+
+def _split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
+    """Rows in chunks, a whole number of steps each; only the last one may be shorter, or empty."""
+    if not kernel.reduction:
+        raise InvalidSchedule("cuda.split of a kernel without reductions")
+    splits, r = schedule["splits"], schedule["r"]
+    if not 2 <= splits <= SPLIT_LIMIT:
+        raise InvalidSchedule(f"{splits} programs a row")
+    header = _header(schedule, ("X", REDUCED))
+    header.next_of("chunk", ex.Int(splits))
+    blocks = _flat_rows(kernel, schedule["x"], header)
+    row = row_of(kernel, schedule, is_walked=True, wide=header.wide)
+    rows = ex.product(kernel.pointwise)
+    step = ceil_div(row.span, splits * r)
+    header.lines += [
+        *row.header,
+        f"rows = {index_text(rows)}",
+        f"rstart = chunk * ({index_text(ex.mul(step, r))})",
+        f"rend = tl.minimum(rstart + {index_text(ex.mul(step, r))}, {index_text(row.span)})",
+    ]
+    block = _reduced(row, kernel, schedule, header, span=("rstart", "rend"))
+    body = staged(kernel, block, rows="rows", splits=str(splits), lanes="LANES")
+    lanes = 1 << (splits - 1).bit_length()
+    array_length = ex.mul(rows, splits)
+    facts = () if header.wide else (AtMost(array_length, INDEX_LIMIT),)
+    return Layout(
+        [*header.lines, *body.lines],
+        ex.mul(blocks, splits),
+        (*_blocks(schedule, ("X", REDUCED)), ("LANES", lanes), *row.constants),
+        (*facts, *row.walked),
+        body.arrays,
+        array_length,
+        body.stages,
+    )
+
+
+Family: TypeAlias = Callable[[ir.Kernel, Schedule], Layout]
+FAMILIES: Mapping[str, Family] = {
+    "cuda.pointwise": _pointwise,
+    "cuda.tiled": _tiled,
+    "cuda.persistent": _rows,
+    "cuda.looped": _rows,
+    "cuda.tiled_persistent": _rows,
+    "cuda.tiled_looped": _rows,
+    "cuda.split": _split,
+}

@@ -1,0 +1,286 @@
+"""Triton's spelling of the ops and reductions of the loop IR: tables, and the helpers they call.
+
+Accuracy: `/` on f32 is div.full.f32 and `exp` is ex2.approx of x * log2(e), 2 ulp each, as in
+Triton's own kernels; what comes from libdevice is within 2 ulp (CUDA C Programming Guide,
+mathematical functions).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from nearhint_compiler.codegen.triton.text import TRITON_TYPES
+from nearhint_compiler.ir import nodes as ir
+
+KEEPS_NAN = "propagate_nan=tl.PropagateNan.ALL"
+"""The argument with which a maximum or minimum is NaN where an operand is."""
+
+OP_TEXT: Mapping[str, str] = {
+    "add": "{0} + {1}",
+    "sub": "{0} - {1}",
+    "mul": "{0} * {1}",
+    "div": "{0} / {1}",
+    "pow": "libdevice.pow({0}, {1})",
+    "abs": "tl.abs({0})",
+    "reciprocal": "1.0 / {0}",
+    "fma": "tl.fma({0}, {1}, {2})",
+    "floor": "tl.floor({0})",
+    "ceil": "tl.ceil({0})",
+    "trunc": "libdevice.trunc({0})",
+    "round": "libdevice.nearbyint({0})",
+    "exp": "tl.exp({0})",
+    "exp2": "tl.exp2({0})",
+    "expm1": "libdevice.expm1({0})",
+    "log": "tl.log({0})",
+    "log2": "tl.log2({0})",
+    "log1p": "libdevice.log1p({0})",
+    "sqrt": "tl.sqrt({0})",
+    "rsqrt": "tl.rsqrt({0})",
+    "sin": "tl.sin({0})",
+    "cos": "tl.cos({0})",
+    "tanh": "libdevice.tanh({0})",
+    "erf": "tl.erf({0})",
+    "sigmoid": "1.0 / (1.0 + tl.exp({0} * -1.0))",
+    "sign": "({0} > 0).to({type}) - ({0} < 0).to({type})",
+    "eq": "{0} == {1}",
+    "ne": "{0} != {1}",
+    "lt": "{0} < {1}",
+    "le": "{0} <= {1}",
+    "gt": "{0} > {1}",
+    "ge": "{0} >= {1}",
+    "isnan": "{0} != {0}",
+    "isinf": 'tl.abs({0}) == float("inf")',
+    "and": "{0} & {1}",
+    "or": "{0} | {1}",
+    "xor": "{0} ^ {1}",
+    "shl": "{0} << {1}",
+    "shr": "{0} >> {1}",
+    "where": "tl.where({0}, {1}, {2})",
+}
+"""Ops whose spelling does not depend on the dtype; `{n}` is operand n, `{type}` the dtype."""
+
+_FLOAT_OPS: Mapping[str, str] = {
+    "neg": "{0} * -1.0",  # Triton negates by subtracting from +0.0, which loses -0.0
+    "max": f"tl.maximum({{0}}, {{1}}, {KEEPS_NAN})",
+    "min": f"tl.minimum({{0}}, {{1}}, {KEEPS_NAN})",
+    "floordiv": "_float_floordiv({0}, {1})",
+    "truncdiv": "libdevice.trunc({0} / {1})",
+    "mod": "_float_mod({0}, {1})",
+    "fmod": "libdevice.fmod({0}, {1})",
+}
+_F32_OPS: Mapping[str, str] = {
+    **_FLOAT_OPS,
+    "tanh": "_tanh({0})",
+    "truncdiv": "libdevice.trunc(tl.div_rn({0}, {1}))",
+}
+_INTEGER_OPS: Mapping[str, str] = {
+    "neg": "-{0}",
+    "max": "tl.maximum({0}, {1})",
+    "min": "tl.minimum({0}, {1})",
+    "floordiv": "_floordiv({0}, {1})",
+    "truncdiv": "{0} // {1}",
+    "mod": "_mod({0}, {1})",
+    "fmod": "{0} % {1}",
+    "not": "~{0}",
+}
+_BOOL_OPS: Mapping[str, str] = {
+    "max": "{0} | {1}",
+    "min": "{0} & {1}",
+    "not": "{0} == 0",
+}
+_OPS_BY_DTYPE: Mapping[str, Mapping[str, str]] = {
+    "f64": _FLOAT_OPS,
+    "f32": _F32_OPS,
+    **dict.fromkeys(ir.INTEGERS, _INTEGER_OPS),
+    "bool": _BOOL_OPS,
+}
+
+
+def op_text(name: str, dtype: str, operands: Sequence[str]) -> str:
+    """An elementwise op on `operands`, all of `dtype` (of the operands, not of the result)."""
+    template = _OPS_BY_DTYPE[dtype].get(name) or OP_TEXT[name]
+    return template.format(*operands, type=TRITON_TYPES[dtype].name)
+
+
+COMBINE: Mapping[str, str] = {
+    "sum": "_combine_sum",
+    "prod": "_combine_prod",
+    "max": "_combine_max",
+    "min": "_combine_min",
+    "any": "_combine_any",
+    "all": "_combine_all",
+}
+"""The two-argument function of each reduction."""
+
+
+def combine_name(kind: str, dtype: str) -> str:
+    """The combine function of a reduction; on booleans max is any and min is all."""
+    if dtype == "bool":
+        return COMBINE[{"max": "any", "min": "all"}.get(kind, kind)]
+    if kind in ("max", "min") and dtype in ir.FLOATS:
+        return f"{COMBINE[kind]}_nan"
+    return COMBINE[kind]
+
+
+def arg_name(kind: str, dtype: str) -> str:
+    """The combine function of an arg: (value, place) pairs, of equals the least place."""
+    return f"_arg_{kind}{'_nan' if dtype in ir.FLOATS else ''}"
+
+
+def at_best_name(dtype: str) -> str:
+    """The function that leaves the places of what is the best, the last place elsewhere."""
+    return f"_at_best{'_nan' if dtype in ir.FLOATS else ''}"
+
+
+def _arg_helper(kind: str, *, has_nan: bool) -> tuple[str, ...]:
+    comparison = {"max": ">=", "min": "<="}[kind]
+    at_least, at_most = f"a {comparison} b", f"b {comparison} a"
+    if has_nan:
+        at_least, at_most = f"({at_least}) | (a != a)", f"({at_most}) | (b != b)"
+    return (
+        f"def _arg_{kind}{'_nan' if has_nan else ''}(a, i, b, j):",
+        f"    first = ({at_least}) & ((({at_most}) == 0) | (i < j))",
+        "    return tl.where(first, a, b), tl.where(first, i, j)",
+    )
+
+
+HELPERS: Mapping[str, tuple[str, ...]] = {
+    "_tanh": (
+        "def _tanh(x):",
+        "    # Odd polynomial near zero (Cephes tanhf), 1 - 2 / (exp(2|x|) + 1) elsewhere.",
+        "    a = tl.abs(x)",
+        "    s = x * x",
+        "    p = -5.70498872745e-3 * s + 2.06390887954e-2",
+        "    p = p * s - 5.37397155531e-2",
+        "    p = p * s + 1.33314422036e-1",
+        "    p = p * s - 3.33332819422e-1",
+        "    near = p * s * x + x",
+        "    far = 1.0 - 2.0 / (tl.exp(2.0 * a) + 1.0)",
+        "    return tl.where(a < 0.625, near, tl.where(x < 0, far * -1.0, far))",
+    ),
+    "_floordiv": (
+        "def _floordiv(a, b):",
+        "    q = a // b",
+        "    return tl.where((a % b != 0) & ((a < 0) ^ (b < 0)), q - 1, q)",
+    ),
+    "_mod": (
+        "def _mod(a, b):",
+        "    m = a % b",
+        "    return tl.where((m != 0) & ((m < 0) ^ (b < 0)), m + b, m)",
+    ),
+    "_float_mod": (
+        "def _float_mod(a, b):",
+        "    m = libdevice.fmod(a, b)",
+        "    return tl.where((m != 0) & ((m < 0) ^ (b < 0)), m + b, m)",
+    ),
+    "_float_floordiv": (
+        "def _float_floordiv(a, b):",
+        "    m = libdevice.fmod(a, b)",
+        "    q = (a - m) / b",
+        "    q = tl.where((m != 0) & ((m < 0) ^ (b < 0)), q - 1.0, q)",
+        "    f = tl.floor(q)",
+        "    f = tl.where(q - f > 0.5, f + 1.0, f)",
+        "    return tl.where(b == 0, a / b, f)",
+    ),
+    "_combine_sum": ("def _combine_sum(a, b):", "    return a + b"),
+    "_combine_prod": ("def _combine_prod(a, b):", "    return a * b"),
+    "_combine_max": ("def _combine_max(a, b):", "    return tl.maximum(a, b)"),
+    "_combine_min": ("def _combine_min(a, b):", "    return tl.minimum(a, b)"),
+    "_combine_max_nan": (
+        "def _combine_max_nan(a, b):",
+        f"    return tl.maximum(a, b, {KEEPS_NAN})",
+    ),
+    "_combine_min_nan": (
+        "def _combine_min_nan(a, b):",
+        f"    return tl.minimum(a, b, {KEEPS_NAN})",
+    ),
+    "_combine_any": ("def _combine_any(a, b):", "    return a | b"),
+    "_combine_all": ("def _combine_all(a, b):", "    return a & b"),
+    "_to_f8e4m3fn": (
+        "def _to_f8e4m3fn(x):",
+        "    # The hardware's cast saturates; beyond 464 the nearest number would not be finite.",
+        '    return tl.where(tl.abs(x) > 464.0, float("nan"), x).to(tl.float8e4nv)',
+    ),
+    "_to_f8e5m2": (
+        "def _to_f8e5m2(x):",
+        "    # The hardware's cast saturates; from 61440 on the nearest number is infinite.",
+        "    bits = x.to(tl.float8e5).to(tl.uint8, bitcast=True)",
+        "    infinite = tl.where(x < 0, 0xFC, 0x7C).to(tl.uint8)",
+        "    bits = tl.where(tl.abs(x) >= 61440.0, infinite, bits)",
+        "    return bits.to(tl.float8e5, bitcast=True)",
+    ),
+    "_arg_max": _arg_helper("max", has_nan=False),
+    "_arg_min": _arg_helper("min", has_nan=False),
+    "_arg_max_nan": _arg_helper("max", has_nan=True),
+    "_arg_min_nan": _arg_helper("min", has_nan=True),
+    "_at_best": (
+        "def _at_best(v, best, at, last: tl.constexpr):",
+        "    return tl.where(v == best, at, last)",
+    ),
+    "_at_best_nan": (
+        "def _at_best_nan(v, best, at, last: tl.constexpr):",
+        "    return tl.where((v == best) | ((v != v) & (best != best)), at, last)",
+    ),
+    "_exp_below": (
+        "def _exp_below(a, b):",
+        "    # exp(a - b) for a <= b, 1 where both are the same infinity.",
+        "    return tl.where(a == b, 1.0, tl.exp(a - b))",
+    ),
+    "_online_softmax": (
+        "def _online_softmax(m, s, x):",
+        "    # One exponential: either the sum or the new term keeps its scale.",
+        "    e = tl.where(m == x, 1.0, tl.exp(tl.abs(x - m) * -1.0))",
+        f"    return tl.maximum(m, x, {KEEPS_NAN}), tl.where(x > m, s * e + 1.0, s + e)",
+    ),
+    "_tile_elements": (
+        "def _tile_elements(tiles, across, n0, n1, R0, R1):",
+        "    # Elements of an n0 by n1 row in its first tiles.",
+        "    top = tiles // across * R0",
+        "    height = tl.maximum(tl.minimum(n0 - top, R0), 0)",
+        "    return tl.minimum(top, n0) * n1 + height * tl.minimum(tiles % across * R1, n1)",
+    ),
+    "_online_softmax_group": (
+        "def _online_softmax_group(m, s, x):",
+        "    # One exponential an element, and one a group; an infinite maximum is seen to later.",
+        "    last: tl.constexpr = len(x.shape) - 1",
+        f"    top = tl.maximum(m, tl.reduce(x, last, _combine_max_nan), {KEEPS_NAN})",
+        '    base = tl.where(tl.abs(top) == float("inf"), 0.0, top)',
+        "    terms = tl.exp(x - tl.expand_dims(base, last))",
+        "    return top, s * tl.exp(m - base) + tl.reduce(terms, last, _combine_sum)",
+    ),
+    "_shifted_step": (
+        "def _shifted_step(shifted, square, pivot, x):",
+        "    delta = x - pivot",
+        "    return shifted + delta, square + delta * delta",
+    ),
+    "_two_sums": ("def _two_sums(a, b, a_2, b_2):", "    return a + a_2, b + b_2"),
+    "_shifted_group": (
+        "def _shifted_group(shifted, square, pivot, x):",
+        "    last: tl.constexpr = len(x.shape) - 1",
+        "    delta = x - tl.expand_dims(pivot, last)",
+        "    some, squares = tl.reduce((delta, delta * delta), last, _two_sums)",
+        "    return shifted + some, square + squares",
+    ),
+    "_welford": (
+        "def _welford(total, mean, square, count, total_2, mean_2, square_2, count_2):",
+        "    both = count + count_2",
+        "    share = tl.where(both == 0.0, 0.0, count_2 / both)",
+        "    delta = mean_2 - mean",
+        "    square = square + square_2 + delta * (delta * (count * share))",
+        "    return total + total_2, mean + delta * share, square, both",
+    ),
+}
+"""Functions that a kernel may call, without their decorator."""
+
+
+def prelude(lines: Iterable[str]) -> list[str]:
+    """Imports and helper functions that a kernel's lines need."""
+    words = set(re.findall(r"\w+", "\n".join(lines)))
+    helpers = [body for name, body in HELPERS.items() if name in words]
+    found = ["import triton", "import triton.language as tl"]
+    if any("libdevice." in line for body in (*helpers, tuple(lines)) for line in body):
+        found.append("from triton.language.extra import libdevice")
+    for body in helpers:
+        found += ["", "", "@triton.jit", *body]
+    return [*found, "", ""]

@@ -1,0 +1,143 @@
+"""The axes of a row: its reduction loops in one flat axis, or in a tile of two.
+
+Flat, the loops' variables are the quotients and remainders of an element's number. In a tile the
+innermost loop has an axis of its own, r1, and those around it are r0: `r` elements are `r1` of the
+one by `r / r1` of the other, both powers of two, so that lanes are split with shifts. A walk goes
+over whole tiles, of which the last of each axis may overhang; what divides is a tile's number, once
+for all its elements. Elements come in another order than flat; an arg's index is the loops' own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nearhint_compiler.analysis.index_width import INDEX_LIMIT
+from nearhint_compiler.codegen.triton.text import index_text
+from nearhint_compiler.errors import InvalidSchedule
+from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.schedule.schedule import Schedule
+from nearhint_rules import expr as ex
+from nearhint_rules.guard import AtMost, Fact
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The reduction loops of a kernel as a block of `r` lanes sees them.
+
+    `span` is what a walk goes over: the elements, or the lanes of all tiles. `header` are the lines
+    before a walk, `element` those that make the loops' variables, and their mask if it has one, of
+    `rbase` and in a walk `roffset`. `whole` are the Guards under which one block holds a row,
+    `walked` those of a walk. `tile` is the text of the arguments of `_tile_elements`, if there are
+    tiles.
+    """
+
+    span: ex.Expr
+    element: tuple[str, ...]
+    has_mask: bool
+    header: tuple[str, ...] = ()
+    constants: tuple[tuple[str, int], ...] = ()
+    whole: tuple[Fact, ...] = ()
+    walked: tuple[Fact, ...] = ()
+    tile: str = ""
+
+    def counts(self, start: str, end: str) -> tuple[str, str]:
+        """The numbers of elements in a walk, and in its first block; empty if those of lanes."""
+        if not self.tile:
+            return "", ""
+        first = f"tl.minimum({end}, {start} + R)"
+        counts = [f"_tile_elements({place} // R, {self.tile})" for place in (end, first, start)]
+        if start == "0":
+            return counts[0], counts[1]
+        return f"{counts[0]} - {counts[2]}", f"{counts[1]} - {counts[2]}"
+
+
+def row_of(kernel: ir.Kernel, schedule: Schedule, *, is_walked: bool, wide: bool) -> Row:
+    """The row as `schedule` has it; raises `InvalidSchedule` where that is not possible."""
+    make = _tiled if schedule.get("r1", 0) else _flat
+    return make(kernel, schedule, is_walked=is_walked, wide=wide)
+
+
+def unflatten(flat: str, loops: Mapping[str, ex.Expr]) -> list[str]:
+    """Lines that split a flat index into loop variables, the last one innermost."""
+    names, lines, rest = list(loops), list[str](), flat
+    for position in range(len(names) - 1, 0, -1):
+        extent = index_text(loops[names[position]])
+        lines.append(f"{names[position]} = {rest} % {extent}")
+        lines.append(f"{flat}_{position} = {rest} // {extent}")
+        rest = f"{flat}_{position}"
+    return [*lines, *(f"{name} = {rest}" for name in names[:1] if name != rest)]
+
+
+def ceil_div(size: ex.Expr, block: int) -> ex.Expr:
+    """How many blocks cover `size`."""
+    return ex.floordiv(ex.add(size, block - 1), block)
+
+
+def within(size: ex.Expr, limit: int, problem: str) -> tuple[Fact, ...]:
+    """The Guard that `size` is at most `limit`; raises `InvalidSchedule` if it never is."""
+    if not isinstance(size, ex.Int):
+        return (AtMost(size, limit),)
+    if size.value > limit:
+        raise InvalidSchedule(problem)
+    return ()
+
+
+def _fills(size: ex.Expr, block: int) -> bool:
+    return isinstance(size, ex.Int) and size.value % block == 0
+
+
+def _flat(kernel: ir.Kernel, schedule: Schedule, *, is_walked: bool, wide: bool) -> Row:
+    length, r = ex.product(kernel.reduction), schedule["r"]
+    loops = {f"r{number}": extent for number, extent in enumerate(kernel.reduction)}
+    element = [f"r = {'rbase + roffset' if is_walked else 'rbase'}", *unflatten("r", loops)]
+    has_mask = not _fills(length, r)
+    if has_mask:
+        element.append(f"rmask = r < {index_text(length)}")
+    whole = () if is_walked else within(length, r, "the row is longer than the block")
+    return Row(length, tuple(element), has_mask, whole=whole)
+
+
+def _tiled(kernel: ir.Kernel, schedule: Schedule, *, is_walked: bool, wide: bool) -> Row:
+    r, inner = schedule["r"], schedule["r1"]
+    if len(kernel.reduction) < 2 or inner > r:
+        raise InvalidSchedule(f"r1={inner} in {r} of {len(kernel.reduction)} reduction loops")
+    outer = r // inner
+    names = [f"r{number}" for number in range(len(kernel.reduction))]
+    long, short = ex.product(kernel.reduction[:-1]), kernel.reduction[-1]
+    flat = "r0" if len(names) == 2 else "router"
+    tiles = ceil_div(short, inner)
+    down, across = "rbase // R1", "rbase % R1"
+    element: list[str] = []
+    if is_walked:
+        element.append("rtile = roffset // R")
+        down = f"rtile // racross * {outer} + {down}"
+        across = f"rtile % racross * R1 + {across}"
+    element += [f"{flat} = {down}", f"{names[-1]} = {across}"]
+    element += unflatten(flat, dict(zip(names[:-1], kernel.reduction[:-1], strict=True)))
+    masks = [
+        f"({name} < {index_text(size)})"
+        for name, size, block in ((flat, long, outer), (names[-1], short, inner))
+        # Tiles begin within the row.
+        if not _fills(size, block) and not (is_walked and block == 1)
+    ]
+    if masks:
+        element.append(f"rmask = {' & '.join(masks)}")
+    if not is_walked:
+        whole = tuple(
+            fact
+            for size, block in ((long, outer), (short, inner))
+            for fact in within(size, block, "the row is longer than the tile")
+        )
+        constants = (("R1", inner),)
+        return Row(ex.Int(r), tuple(element), bool(masks), constants=constants, whole=whole)
+    span = ex.mul(ceil_div(long, outer), tiles, r)
+    return Row(
+        span,
+        tuple(element),
+        bool(masks),
+        header=(f"racross = {index_text(tiles)}",),
+        constants=(("R1", inner),),
+        walked=() if wide else within(span, INDEX_LIMIT // 2, "tiles need 64 bits"),
+        tile=f"racross, {index_text(long)}, {index_text(short)}, {outer}, R1",
+    )

@@ -1,0 +1,192 @@
+"""Accumulators of Triton kernels: what a walk over a row carries for each reduction.
+
+A `Total` has one or more `Part`s, blocks with one accumulator a lane. A walk starts them at their
+neutral values and steps them with each block of elements; afterwards `across` brings the lanes
+together, and `results` makes the reductions' values of them. Parts that several programs left in
+memory are brought together in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from nearhint_compiler.analysis.online import SHIFTED_SOFTMAX, VARIANCE, Online
+from nearhint_compiler.codegen.triton.ops import KEEPS_NAN, arg_name, at_best_name, combine_name
+from nearhint_compiler.codegen.triton.text import TRITON_TYPES, index_text, neutral_text
+from nearhint_compiler.ir import nodes as ir
+
+LAST_PLACE: Mapping[str, str] = {"i32": str(2**31 - 1), "i64": str(2**63 - 1)}
+"""The place that lanes without an element have, by its dtype: of equals the least counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One accumulator: its variable, dtype, and the text of its neutral value."""
+
+    name: str
+    dtype: str
+    neutral: str
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """How one reduction, or a pair that one walk computes, is accumulated.
+
+    `step(element)` is a call that gives the lanes after one more block of elements. `across(axis)`
+    brings parts of several lanes together; both name them as they are. `results` are the lines that
+    make `v*` of parts with one lane. `operand` is the node that is reduced.
+
+    `grouped(elements, axis)`, where there is one, is the step for elements with one axis more, all
+    along which go into the same lane; beyond the row they are the pivot, or else neutral.
+
+    Where a walk carries something else than the parts, that is `walked`, and `close` makes the
+    parts of it. Where it starts from the mean of the first block of elements, that is `pivot`.
+    What `precedes` is wanted of the parts of a row before this one alone: the start of a scan.
+    """
+
+    operand: int
+    parts: tuple[Part, ...]
+    step: Callable[[str], str]
+    across: Callable[[str], Sequence[str]]
+    results: Sequence[str]
+    lanes: tuple[Part, ...] = ()
+    closing: Callable[[str, str], Sequence[str]] | None = None
+    pivot: Part | None = None
+    precedes: bool = False
+    grouped: Callable[[str, str], str] | None = None
+
+    @property
+    def walked(self) -> tuple[Part, ...]:
+        """What a walk carries."""
+        return self.lanes or self.parts
+
+    def close(self, axis: str, elements: str) -> Sequence[str]:
+        """The lines that make parts with one lane of what a walk over so many elements left."""
+        return self.across(axis) if self.closing is None else self.closing(axis, elements)
+
+
+def total_of(kernel: ir.Kernel, position: int, *, place_dtype: str) -> Total:
+    """The total of the reduce or arg at `position`, or of what a scan there starts from; places
+    along the row have `place_dtype`.
+    """
+    node = kernel.body[position]
+    match node:
+        case ir.Reduce(kind, dtype, operand):
+            combine, name = combine_name(kind, dtype), f"acc{position}"
+            return Total(
+                operand,
+                (Part(name, dtype, neutral_text(kind, dtype)),),
+                lambda element: f"{combine}({name}, {element})",
+                lambda axis: [f"{name} = tl.reduce({name}, {axis}, {combine}, keep_dims=True)"],
+                (f"v{position} = {name}",),
+                grouped=lambda elements, axis: (
+                    f"{combine}({name}, tl.reduce({elements}, {axis}, {combine}))"
+                ),
+            )
+        case ir.Arg(kind, dtype, operand, index):
+            combine, value, place = arg_name(kind, dtype), f"acc{position}", f"at{position}"
+            here = f"{index_text(index)}"
+            both, last = f"{value}, {place}", LAST_PLACE[place_dtype]
+            largest, at_best = combine_name(kind, dtype), at_best_name(dtype)
+            return Total(
+                operand,
+                (
+                    Part(value, dtype, neutral_text(kind, dtype)),
+                    Part(place, place_dtype, LAST_PLACE[place_dtype]),
+                ),
+                lambda element: f"{combine}({both}, {element}, {here})",
+                # The best first and then where it is: comparing pairs takes three times as long.
+                lambda axis: [
+                    f"best{position} = tl.reduce({value}, {axis}, {largest}, keep_dims=True)",
+                    f"{place} = {at_best}({value}, best{position}, {place}, {last})",
+                    f"{place} = tl.reduce({place}, {axis}, _combine_min, keep_dims=True)",
+                    f"{value} = best{position}",
+                ],
+                (f"v{position} = {place}.to(tl.int64)",),
+            )
+        case ir.Scan(kind, dtype, operand):
+            combine, name = combine_name(kind, dtype), f"carry{position}"
+            return Total(
+                operand,
+                (Part(name, dtype, neutral_text(kind, dtype)),),
+                lambda element: f"{combine}({name}, {element})",
+                lambda axis: [f"{name} = tl.reduce({name}, {axis}, {combine}, keep_dims=True)"],
+                (),
+                precedes=True,
+            )
+        case _:
+            raise AssertionError(node)
+
+
+def online_total(kernel: ir.Kernel, pair: Online) -> Total:
+    """The total of a pair of reduces."""
+    return (_variance if pair.kind == VARIANCE else _softmax)(kernel, pair)
+
+
+def _softmax(kernel: ir.Kernel, pair: Online) -> Total:
+    dtype = _dtype(kernel, pair)
+    largest, total = f"acc{pair.first}", f"acc{pair.second}"
+    infinite = 'float("nan")'
+    if pair.kind == SHIFTED_SOFTMAX:
+        infinite = f'tl.where(v{pair.first} > 0, float("inf"), 0.0)'
+    return Total(
+        pair.operand,
+        (Part(largest, dtype, neutral_text("max", dtype)), Part(total, dtype, "0.0")),
+        lambda element: f"_online_softmax({largest}, {total}, {element})",
+        lambda axis: [
+            f"best{pair.first} = tl.reduce({largest}, {axis}, _combine_max_nan, keep_dims=True)",
+            f"{total} = {total} * _exp_below({largest}, best{pair.first})",
+            f"{total} = tl.reduce({total}, {axis}, _combine_sum, keep_dims=True)",
+            f"{largest} = best{pair.first}",
+        ],
+        (
+            f"v{pair.first} = {largest}",
+            f'v{pair.second} = tl.where(tl.abs({largest}) == float("inf"), {infinite}, {total})',
+        ),
+        grouped=lambda elements, _: f"_online_softmax_group({largest}, {total}, {elements})",
+    )
+
+
+def _variance(kernel: ir.Kernel, pair: Online) -> Total:
+    """Sums of differences from a pivot, the mean of the row's first block; no division a step.
+
+    The pivot is so near to the mean that what the subtraction at the end loses is little: of n
+    elements in blocks of R, at most n / R roundings of the sum of squares.
+    """
+    dtype = _dtype(kernel, pair)
+    kinds = ("total", "mean", "square", "count")
+    total, mean, square, count = (f"{kind}{pair.first}" for kind in kinds)
+    shifted, pivot = f"shifted{pair.first}", f"pivot{pair.first}"
+    parts = f"{total}, {mean}, {square}, {count}"
+    lanes = f"{shifted}, {square}"
+
+    def close(axis: str, elements: str) -> list[str]:
+        name = TRITON_TYPES[dtype].name
+        return [
+            f"{lanes} = tl.reduce(({lanes}), {axis}, _two_sums, keep_dims=True)",
+            f"{count} = tl.zeros_like({shifted}) + tl.maximum({elements}, 0).to({name})",
+            f"{total} = {shifted} + {pivot} * {count}",
+            f"part{pair.first} = {shifted} / tl.maximum({count}, 1.0)",
+            f"{mean} = {pivot} + part{pair.first}",
+            f"{square} = tl.maximum({square} - {shifted} * part{pair.first}, 0.0, {KEEPS_NAN})",
+        ]
+
+    return Total(
+        pair.operand,
+        tuple(Part(name, dtype, "0.0") for name in (total, mean, square, count)),
+        lambda element: f"_shifted_step({lanes}, {pivot}, {element})",
+        lambda axis: [f"{parts} = tl.reduce(({parts}), {axis}, _welford, keep_dims=True)"],
+        # A mean cannot leave an infinity again; a sum with one may still be an infinity.
+        (f"v{pair.first} = {total}", f"v{pair.second} = {square}"),
+        lanes=tuple(Part(name, dtype, "0.0") for name in (shifted, square)),
+        closing=close,
+        pivot=Part(pivot, dtype, "0.0"),
+        grouped=lambda elements, _: f"_shifted_group({lanes}, {pivot}, {elements})",
+    )
+
+
+def _dtype(kernel: ir.Kernel, pair: Online) -> str:
+    node = kernel.body[pair.second]
+    assert isinstance(node, ir.Reduce)
+    return node.dtype

@@ -1,0 +1,279 @@
+"""Interventions: what operators may do to a Kernel's Tables, each recorded with who and when.
+
+Pins fix what runs; a rollback publishes an earlier Table again; a quarantine bars a Variant from
+being built, measured and served until it is released. Each is one edit of a Table, published as a
+new generation: nothing is deleted, and tuning goes on from what is newest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from nearhint_daemon import logs
+from nearhint_daemon.errors import (
+    GenerationGone,
+    PinUnknown,
+    QueueFull,
+    StoreReadOnly,
+    TableUnknown,
+)
+from nearhint_daemon.jobs import JobQueue, JobSpec, Priority
+from nearhint_daemon.operating.acts import Act, place, record
+from nearhint_daemon.operating.editing import as_it_was, with_pin, without_pins, without_variants
+from nearhint_daemon.operating.named import Named, Sizes, dims_of
+from nearhint_daemon.operating.quarantine import Quarantine
+from nearhint_daemon.store import Store, Writing
+from nearhint_daemon.store.rows import JobRow, KernelRow, QuarantinedVariantRow
+from nearhint_daemon.tables import TableIndex, TableKey
+from nearhint_daemon.tuning.publishing import Edit, Edited, Publisher
+from nearhint_daemon.tuning.tuner import AGAIN
+from nearhint_proto import convert
+from nearhint_proto.v1 import types_pb2
+from nearhint_rules.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class RolledBack:
+    """The newest Table after a rollback, and why which Variants did not come back."""
+
+    table: Table
+    left_out: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantined:
+    """A Variant that is (or was) barred, the newest Table if there is one, and jobs queued."""
+
+    row: QuarantinedVariantRow
+    table: Table | None
+    retuning: int
+
+
+class Interventions:
+    """Does what operators ask for."""
+
+    def __init__(
+        self,
+        store: Store,
+        tables: TableIndex,
+        publisher: Publisher,
+        quarantine: Quarantine,
+        jobs: JobQueue,
+        *,
+        compiler_version: str,
+        clock: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._tables = tables
+        self._publisher = publisher
+        self._jobs = jobs
+        self._compiler_version = compiler_version
+        self._clock = clock
+        self._named = Named(store, tables, quarantine)
+
+    async def pin(
+        self, kernel: KernelRow, variant: str | None, *, at: Sizes | None, target: str, actor: str
+    ) -> Table:
+        """Pins a Variant, by identity or Schedule, or the Fallback where it is None.
+
+        Raises `TableUnknown`, `VariantUnknown`, `VariantRejected`, or `InvalidRequest` for sizes
+        that are not the Kernel's.
+        """
+        key = self._named.table_key(kernel, target)
+        dims = () if at is None else dims_of(kernel, at)
+        row = None if variant is None else self._named.variant(kernel, variant, target=key[2])
+        subject = "" if row is None else row.id
+        act = Act("pin", subject, place(kernel.symbols.split(), dims), actor)
+
+        def change(table: Table) -> Edit:
+            if row is None:
+                return Edit(with_pin(table, dims, None), (act,))
+            self._named.check_servable(row)
+            pinned = convert.variant_from_proto(types_pb2.Variant.FromString(row.message))
+            return Edit(with_pin(table, dims, pinned), (act,))
+
+        edited = await self._publisher.edit(key, change)
+        _log(act, key)
+        return edited.table
+
+    async def unpin(self, kernel: KernelRow, *, at: Sizes | None, target: str, actor: str) -> Table:
+        """Takes the pin at sizes off, or all of them.
+
+        Raises `TableUnknown`, `PinUnknown`, or `InvalidRequest` for sizes that are not its own.
+        """
+        key = self._named.table_key(kernel, target)
+        dims = None if at is None else dims_of(kernel, at)
+
+        def change(table: Table) -> Edit:
+            edited = without_pins(table, dims)
+            gone = [pin for pin in table.pins if pin not in edited.pins]
+            if not gone:
+                raise PinUnknown("nothing is pinned there", field="" if dims is None else "at")
+            symbols = kernel.symbols.split()
+            acts = (Act("unpin", pin.variant, place(symbols, pin.dims), actor) for pin in gone)
+            return Edit(edited, tuple(acts))
+
+        edited = await self._publisher.edit(key, change)
+        logs.info("unpin", kernel=key[1], target=key[2], actor=actor)
+        return edited.table
+
+    async def roll_back(
+        self, kernel: KernelRow, generation: int, *, target: str, actor: str
+    ) -> RolledBack:
+        """Publishes the Table that was the newest at `generation` again, its pins as well.
+
+        What was rejected or quarantined since, or whose binary is gone, stays away. Raises
+        `TableUnknown`, or `GenerationGone` where it is no longer kept.
+        """
+        key = self._named.table_key(kernel, target)
+        earlier = self._tables.selector(key, generation).table
+        if earlier is None:
+            raise GenerationGone(f"generation {generation} is no longer kept", field="generation")
+        lines: list[str] = []
+
+        def change(_: Table) -> Edit:
+            table, left_out = as_it_was(earlier, self._named.bars_at(key))
+            lines.extend(f"{variant.schedule}: {why}" for variant, why in left_out)
+            detail = "without " + "; ".join(lines) if lines else ""
+            act = Act("rollback", str(generation), detail, actor)
+            return Edit(table, (act, *_unpinned(earlier, table, "it did not come back", actor)))
+
+        edited = await self._publisher.edit(key, change)
+        logs.info("rollback", kernel=key[1], target=key[2], generation=generation, actor=actor)
+        return RolledBack(edited.table, tuple(lines))
+
+    async def quarantine(
+        self, kernel: KernelRow, variant: str, *, reason: str, target: str, actor: str
+    ) -> Quarantined:
+        """Bars a Variant: it leaves the Table now, and what the Table loses is tuned again.
+
+        Raises `VariantUnknown`.
+        """
+        found = self._named.variant(kernel, variant, target=target)
+        row = QuarantinedVariantRow(
+            namespace=found.namespace,
+            kernel=found.kernel,
+            target=found.target,
+            variant=found.id,
+            schedule=found.schedule,
+            artifact=found.artifact,
+            reason=reason,
+            actor=actor,
+            at_s=self._clock(),
+        )
+        key = (row.namespace, row.kernel, row.target)
+        act = Act("quarantine", row.variant, f"{row.schedule}: {reason}", actor)
+
+        def bar(tx: Writing) -> None:
+            tx.put(row)
+
+        def change(table: Table) -> Edit:
+            gone = {
+                each.id
+                for each in table.variants
+                if each.schedule == row.schedule or each.artifact.sha256 == row.artifact
+            }
+            edited = without_variants(table, gone)
+            unpinned = _unpinned(table, edited, "quarantined", actor)
+            return Edit(edited, (act, *unpinned), bar)
+
+        edited = await self._edit(key, act, change, bar)
+        if edited is None:
+            return Quarantined(row, None, 0)
+        return Quarantined(row, edited.table, await self._retune(edited.lost))
+
+    async def release(
+        self, kernel: KernelRow, variant: str, *, target: str, actor: str
+    ) -> Quarantined:
+        """Lifts a quarantine; the Table's hints are tuned again with the Variant among them.
+
+        Raises `VariantUnknown` where no operator quarantined it.
+        """
+        row = self._named.barred(kernel, variant, target=target)
+        key = (row.namespace, row.kernel, row.target)
+        act = Act("release", row.variant, row.schedule, actor)
+
+        def lift(tx: Writing) -> None:
+            tx.delete(
+                QuarantinedVariantRow,
+                *(*key, row.variant),
+                actor=actor,
+                reason="released",
+                at_s=self._clock(),
+            )
+
+        def change(table: Table) -> Edit:
+            # Why there was no Variant may have been that this one was barred.
+            reason = table.reason if table.variants else ""
+            return Edit(replace(table, reason=reason), (act,), lift)
+
+        edited = await self._edit(key, act, change, lift)
+        if edited is None:
+            return Quarantined(row, None, 0)
+        jobs = self._publisher.tuning_of(key)
+        return Quarantined(row, edited.table, await self._retune(jobs, again=True))
+
+    async def _edit(
+        self,
+        key: TableKey,
+        act: Act,
+        change: Callable[[Table], Edit],
+        otherwise: Callable[[Writing], None],
+    ) -> Edited | None:
+        """An edit of the Table; without one, what is written `otherwise`, and None."""
+        try:
+            edited = await self._publisher.edit(key, change)
+        except TableUnknown:
+            edited = None
+
+            def write(tx: Writing) -> None:
+                otherwise(tx)
+                record(tx, key, [act], seq=tx.next_seq(), at_s=self._clock())
+
+            await self._store.write(write)
+        _log(act, key)
+        return edited
+
+    async def _retune(self, rows: Sequence[JobRow], *, again: bool = False) -> int:
+        """Queues ended jobs anew, where nothing more urgent waits; how many."""
+        specs = [
+            JobSpec(
+                key=row.key,
+                kind=row.kind,
+                lane=row.lane,
+                payload={**json.loads(row.payload), AGAIN: again},
+                namespace=row.namespace,
+                requires=row.requires,
+                priority=Priority.REFINEMENT,
+                stage=row.stage,
+                is_repeatable=True,
+            )
+            for row in rows
+            if self._compiler_version in row.key.split("/")[-2:]  # an effort may follow
+        ]
+        try:
+            await self._jobs.ensure(specs)
+        except (QueueFull, StoreReadOnly):
+            return 0
+        return len(specs)
+
+
+def _unpinned(before: Table, after: Table, reason: str, actor: str) -> Iterator[Act]:
+    """The acts of pins that went with what they pinned."""
+    for pin in before.pins:
+        if pin not in after.pins:
+            detail = f"{place(before.symbols, pin.dims)}: {reason}"
+            yield Act("unpin", pin.variant, detail, actor)
+
+
+def _log(act: Act, key: TableKey) -> None:
+    logs.info(
+        act.kind,
+        kernel=key[1],
+        target=key[2],
+        subject=act.subject,
+        detail=act.detail,
+        actor=act.actor,
+    )

@@ -1,0 +1,1 @@
+"""Regret: what selection loses, measured at sizes that are no hints."""

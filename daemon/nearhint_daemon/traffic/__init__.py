@@ -1,0 +1,1 @@
+"""Traffic: which sizes clients meet, and where that puts hints."""

@@ -1,0 +1,326 @@
+"""Traffic: which sizes of each Kernel clients meet, lately.
+
+A histogram a Kernel, in calls that count half after a half-life: what is hot now weighs most, and
+what nobody meets any more fades away. It is gathered from usage reports in memory, folded into
+histograms and written in batches; a crash loses what came since the last write, no more.
+
+Bounded: `KERNELS_LIMIT` histograms of `SIZES_LIMIT` sizes, where the least weight goes first, and
+`CLIENT_CALLS` a client between two writes, so that none drowns out the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from nearhint_daemon.errors import DaemonError
+from nearhint_daemon.programs import Programs
+from nearhint_daemon.store import Store, Writing, queries
+from nearhint_daemon.store.rows import TrafficRow
+from nearhint_daemon.traffic.sizes_text import parse_sizes
+from nearhint_daemon.tuning.lowered import Step, dims_at
+from nearhint_rules.errors import RulesError
+from nearhint_rules.hints import bucket
+from nearhint_rules.ladder import distance
+from nearhint_rules.metrics import Dims
+from nearhint_rules.table import Table
+
+SIZES_LIMIT = 64
+KERNELS_LIMIT = 2048
+CLIENT_CALLS = 1000.0
+FORGOTTEN = 2.0**-10
+"""Calls below which a size is as good as never met: one call, ten half-lives ago."""
+PROGRAMS_KEPT = 512
+SIZES_KEPT = 4096
+TARGET_KINDS = ("cuda", "cpu")
+
+KernelKey = tuple[str, str]
+"""Namespace, Kernel."""
+Launched = tuple[str, Dims]
+"""A Kernel and its sizes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """Sizes of a Kernel that were met, as of `at_s`: `weight` is in calls, decayed.
+
+    `program` and `sizes` (`s0=8,s1=16`) are where they were met last, `first_at_s` says when first.
+    """
+
+    dims: Dims
+    weight: float
+    at_s: float
+    first_at_s: float
+    program: str
+    sizes: str
+
+
+def decayed(weight: float, age_s: float, *, half_life_s: float) -> float:
+    """What is left of a weight after a time; a clock that went backwards changes nothing.
+
+    >>> decayed(8.0, 120.0, half_life_s=60.0)
+    2.0
+    """
+    return weight * math.exp2(-max(age_s, 0.0) / half_life_s)
+
+
+class Histogram:
+    """The sizes of one Kernel, and which of them are to be written or deleted."""
+
+    def __init__(self, *, half_life_s: float, limit: int = SIZES_LIMIT) -> None:
+        self._half_life_s = half_life_s
+        self._limit = limit
+        self._sizes: dict[Dims, Met] = {}
+        self._changed: set[Dims] = set()
+        self._dropped: set[Dims] = set()
+
+    def load(self, met: Met) -> None:
+        """Takes what was written before."""
+        self._sizes[met.dims] = met
+
+    def add(self, dims: Dims, calls: float, *, program: str, sizes: str, now_s: float) -> None:
+        """Counts calls; where there is no room, what weighs least goes."""
+        known = self._sizes.get(dims)
+        first_at_s, before = now_s, 0.0
+        if known is not None:
+            first_at_s, before = known.first_at_s, self._now(known, now_s).weight
+        self._sizes[dims] = Met(dims, before + calls, now_s, first_at_s, program, sizes)
+        self._changed.add(dims)
+        self._dropped.discard(dims)
+        if len(self._sizes) > self._limit:
+            self._drop(self.hottest(now_s)[-1].dims)
+
+    def hottest(self, now_s: float) -> list[Met]:
+        """All sizes with their weights now, the heaviest first."""
+        met = [self._now(each, now_s) for each in self._sizes.values()]
+        return sorted(met, key=lambda each: (-each.weight, each.dims))
+
+    def fade(self, now_s: float) -> None:
+        """Lets go of what is as good as never met."""
+        for met in list(self._sizes.values()):
+            age_s = now_s - met.at_s
+            if decayed(met.weight, age_s, half_life_s=self._half_life_s) < FORGOTTEN:
+                self._drop(met.dims)
+
+    def take(self) -> tuple[list[Met], list[Dims]]:
+        """What has changed since the last time: sizes to write, and sizes to delete."""
+        changed = [self._sizes[dims] for dims in sorted(self._changed)]
+        dropped = sorted(self._dropped)
+        self._changed.clear()
+        self._dropped.clear()
+        return changed, dropped
+
+    def give_back(self, changed: Iterable[Met], dropped: Iterable[Dims]) -> None:
+        """What was taken could not be written: it is to be taken again."""
+        self._changed |= {met.dims for met in changed if met.dims in self._sizes}
+        self._dropped |= {dims for dims in dropped if dims not in self._sizes}
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def _now(self, met: Met, now_s: float) -> Met:
+        weight = decayed(met.weight, now_s - met.at_s, half_life_s=self._half_life_s)
+        return replace(met, weight=weight, at_s=max(now_s, met.at_s))
+
+    def _drop(self, dims: Dims) -> None:
+        del self._sizes[dims]
+        self._changed.discard(dims)
+        self._dropped.add(dims)
+
+
+class Traffic:
+    """All histograms."""
+
+    def __init__(
+        self,
+        store: Store,
+        programs: Programs,
+        *,
+        clock: Callable[[], float],
+        half_life_s: float,
+    ) -> None:
+        self._store = store
+        self._programs = programs
+        self._clock = clock
+        self.half_life_s = half_life_s
+        self._kernels: OrderedDict[KernelKey, Histogram] = OrderedDict()
+        self._gathered: dict[str, dict[tuple[str, str, str], int]] = {}
+        self._gone: set[KernelKey] = set()
+        self._met: OrderedDict[tuple[str, str, str], tuple[Launched, ...]] = OrderedDict()
+        self._faded_at_s = clock()
+        self._steps: OrderedDict[tuple[str, str], tuple[Step, ...]] = OrderedDict()
+
+    async def load(self) -> None:
+        """Takes up what an earlier daemon wrote."""
+        rows = await self._store.read(queries.traffic)
+        for row in rows:
+            words = row.dims.split()
+            if not all(map(str.isdecimal, words)):
+                continue
+            dims = tuple(map(int, words))
+            histogram = self._histogram((row.namespace, row.kernel))
+            histogram.load(Met(dims, row.weight, row.at_s, row.first_at_s, row.program, row.sizes))
+
+    def note(self, client_id: str, namespace: str, program: str, sizes: str, calls: int) -> None:
+        """Notes calls of a Program at sizes (`s0=8,s1=16`), as a client reported them."""
+        used = self._gathered.setdefault(client_id, {})
+        key = (namespace, program, sizes)
+        used[key] = used.get(key, 0) + calls
+
+    async def fold(self) -> None:
+        """Counts what was noted, for each Kernel that those Programs launch."""
+        gathered, self._gathered = self._gathered, {}
+        now_s = self._clock()
+        total: dict[tuple[str, str, str], float] = {}
+        for used in gathered.values():
+            share = min(1.0, CLIENT_CALLS / max(1, sum(used.values())))
+            for key, count in used.items():
+                total[key] = total.get(key, 0.0) + count * share
+        for (namespace, program, text), calls in total.items():
+            for kernel, dims in await self._launched(namespace, program, text):
+                histogram = self._histogram((namespace, kernel))
+                histogram.add(dims, calls, program=program, sizes=text, now_s=now_s)
+            await asyncio.sleep(0)  # a long report holds up nobody
+
+    async def flush(self) -> None:
+        """Folds, and writes what has changed; on a full disk it stays to be written."""
+        await self.fold()
+        self._fade()
+        taken = [(key, *histogram.take()) for key, histogram in self._kernels.items()]
+        puts = [_row(*key, met) for key, changed, _ in taken for met in changed]
+        drops = [(*key, _text(dims)) for key, _, dropped in taken for dims in dropped]
+        gone = set(self._gone)
+        if not puts and not drops and not gone:
+            return
+
+        def write(tx: Writing) -> None:
+            queries.forget_traffic(tx, drops, kernels=gone)
+            seq = tx.next_seq()
+            for row in puts:
+                tx.put(row, seq=seq)
+
+        try:
+            await self._store.write(write)
+        except Exception:
+            for key, changed, dropped in taken:
+                if key in self._kernels:
+                    self._kernels[key].give_back(changed, dropped)
+            raise
+        self._gone -= gone
+
+    def _fade(self) -> None:
+        """Once a half-life, lets go of what nobody meets any more."""
+        now_s = self._clock()
+        if now_s - self._faded_at_s < self.half_life_s:
+            return
+        self._faded_at_s = now_s
+        for key, histogram in list(self._kernels.items()):
+            histogram.fade(now_s)
+            if not len(histogram):
+                del self._kernels[key]
+                self._gone.add(key)
+
+    def kernels(self) -> tuple[KernelKey, ...]:
+        """The Kernels with traffic, the one that was met last at the end."""
+        return tuple(self._kernels)
+
+    def met(self, namespace: str, kernel: str) -> list[Met]:
+        """A Kernel's sizes with their weights now, the heaviest first."""
+        histogram = self._kernels.get((namespace, kernel))
+        return [] if histogram is None else histogram.hottest(self._clock())
+
+    def sizes(self) -> int:
+        """How many sizes all histograms hold."""
+        return sum(map(len, self._kernels.values()))
+
+    def uses(self, table: Table) -> dict[Dims, float]:
+        """How much each hint of a Table is used: the weights of the sizes nearest to it."""
+        uses = {row.dims: 0.0 for row in table.hints}
+        for met in self.met(table.namespace, table.kernel):
+            uses[min(uses, key=lambda hint: (distance(met.dims, hint), hint))] += met.weight
+        return uses
+
+    def heat(self, namespace: str, payload: Mapping[str, object]) -> int:
+        """How hot the hint of a tuning job is: whole octaves of calls in its bucket, 0 for none.
+
+        Octaves, so that among equals the first to come stays first.
+        """
+        dims = payload.get("dims")
+        if not isinstance(dims, list | tuple):
+            return 0
+        wanted = bucket([int(size) for size in dims])
+        met = self.met(namespace, str(payload.get("kernel", "")))
+        calls = sum(each.weight for each in met if bucket(each.dims) == wanted)
+        return int(calls).bit_length()
+
+    async def _launched(self, namespace: str, program: str, text: str) -> tuple[Launched, ...]:
+        """The Kernels that a Program launches at sizes, with their own sizes, each once."""
+        key = (namespace, program, text)
+        found = self._met.get(key)
+        if found is not None:
+            self._met.move_to_end(key)
+            return found
+        steps = await self._steps_of(namespace, program)
+        made = tuple(dict.fromkeys(_launched_at(steps, text)))
+        if steps:  # one that is not lowered yet may be next time
+            self._met[key] = made
+            if len(self._met) > SIZES_KEPT:
+                self._met.popitem(last=False)
+        return made
+
+    async def _steps_of(self, namespace: str, program: str) -> tuple[Step, ...]:
+        found = self._steps.get((namespace, program))
+        if found is not None:
+            self._steps.move_to_end((namespace, program))
+            return found
+        steps: tuple[Step, ...] = ()
+        for kind in TARGET_KINDS:
+            try:
+                steps += (await self._programs.lowered((namespace, program, kind))).steps
+            except (DaemonError, RulesError):
+                continue  # not lowered for that kind, or not readable any more
+        if steps:
+            self._steps[namespace, program] = steps
+            if len(self._steps) > PROGRAMS_KEPT:
+                self._steps.popitem(last=False)
+        return steps
+
+    def _histogram(self, key: KernelKey) -> Histogram:
+        histogram = self._kernels.pop(key, None) or Histogram(half_life_s=self.half_life_s)
+        self._kernels[key] = histogram
+        self._gone.discard(key)
+        if len(self._kernels) > KERNELS_LIMIT:
+            coldest, _ = self._kernels.popitem(last=False)
+            self._gone.add(coldest)
+        return histogram
+
+
+def _launched_at(steps: Sequence[Step], text: str) -> Iterator[Launched]:
+    sizes = parse_sizes(text)
+    for step in steps:
+        try:
+            dims = dims_at(step, sizes)
+        except RulesError:
+            continue
+        if all(size > 0 for size in dims):
+            yield step.kernel, dims
+
+
+def _text(dims: Dims) -> str:
+    return " ".join(map(str, dims))
+
+
+def _row(namespace: str, kernel: str, met: Met) -> TrafficRow:
+    return TrafficRow(
+        namespace=namespace,
+        kernel=kernel,
+        dims=_text(met.dims),
+        program=met.program,
+        sizes=met.sizes,
+        weight=met.weight,
+        first_at_s=met.first_at_s,
+        at_s=met.at_s,
+    )

@@ -1,0 +1,75 @@
+"""Ladders of a Program's Kernels: hints over its ranges, for whoever asks without sizes."""
+
+from __future__ import annotations
+
+from nearhint_daemon.jobs import JobSpec
+from nearhint_daemon.programs import ProgramKey, Programs
+from nearhint_daemon.tables import TableKey
+from nearhint_daemon.tuning.efforts import Effort
+from nearhint_daemon.tuning.tuning_jobs import Wish, cross_job, hint_jobs
+from nearhint_rules.expr import Expr
+from nearhint_rules.ladder import Rung, reachable_ladder
+from nearhint_rules.target import Target
+
+
+class Ladders:
+    """Makes the jobs of ladders."""
+
+    def __init__(
+        self, programs: Programs, *, compiler_version: str, budget: int, threads: int
+    ) -> None:
+        self._programs = programs
+        self._compiler_version = compiler_version
+        self._budget = budget
+        self._threads = threads
+
+    async def jobs_for(
+        self,
+        key: ProgramKey,
+        target: Target,
+        *,
+        kernels: frozenset[str],
+        threads: int,
+        priority: int,
+        client: str,
+        effort: Effort = Effort.FULL,
+    ) -> list[JobSpec]:
+        """The jobs that tune a Program's Kernels (empty: all) at a ladder of hints each, and cross.
+
+        A hint is tuned where it is, and not at its bucket's. Raises `KernelUnknown` without a
+        Plan, `InvalidRange` where a range of the Program's holds no size.
+        """
+        lowered = await self._programs.lowered(key)
+        found: dict[tuple[Expr, ...], tuple[Rung, ...]] = {}
+        specs: dict[str, JobSpec] = {}
+        wishes: dict[tuple[TableKey, str], list[Wish]] = {}
+        for step in lowered.steps:
+            if kernels and step.kernel not in kernels:
+                continue
+            if step.dims not in found:
+                found[step.dims] = reachable_ladder(step.dims, lowered.ranges, self._budget)
+            for rung in found[step.dims]:
+                wish = Wish(
+                    table_key=(key[0], step.kernel, target.id),
+                    fallback=step.fallback,
+                    dims=rung.dims,
+                    near={new: rung.sizes[old] for new, old in step.renamed.items()},
+                    threads=threads or self._threads,
+                    effort=effort,
+                )
+                wishes.setdefault((wish.table_key, wish.fallback), []).append(wish)
+                for spec in hint_jobs(
+                    wish, version=self._compiler_version, priority=priority, client=client
+                ):
+                    specs[spec.key] = spec
+        for together in wishes.values():
+            crossing = cross_job(
+                together[0],
+                [wish.dims for wish in together],
+                version=self._compiler_version,
+                priority=priority,
+                client=client,
+            )
+            if crossing is not None:
+                specs[crossing.key] = crossing
+        return list(specs.values())

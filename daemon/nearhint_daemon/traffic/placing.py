@@ -1,0 +1,328 @@
+"""Placing: hints of Kernels move to where traffic is.
+
+Every few seconds the sizes that clients meet lately are held against each Table's hints. Where
+other hints would lose clearly less, those are tuned, as refinement; once they are at T2, hints that
+serve almost nothing any more are let go, down to the budget. What traffic does not show costs
+nothing: no size is tuned here that no client met, and a Kernel without a Table is left to those
+who ask for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from nearhint_daemon.errors import KernelUnknown, QueueFull, StoreReadOnly
+from nearhint_daemon.jobs import JobQueue, Priority
+from nearhint_daemon.programs import Programs
+from nearhint_daemon.store import Store, queries
+from nearhint_daemon.tables import TableIndex, TableKey
+from nearhint_daemon.traffic.histograms import KernelKey, Met, Traffic
+from nearhint_daemon.traffic.sizes_text import parse_sizes
+from nearhint_daemon.tuning.publishing import Publisher
+from nearhint_daemon.tuning.tuning_jobs import Wish, hint_jobs
+from nearhint_rules.metrics import Dims
+from nearhint_rules.placement import (
+    LOSS_PER_OCTAVE,
+    Costs,
+    distances,
+    loss_per_octave,
+    losses,
+    mean_cost,
+    place,
+    removal_costs,
+)
+from nearhint_rules.table import HINT_LIMIT, Table
+
+LEAST_GAIN = 0.01
+"""The share of a Kernel's time that other hints must save before any is tuned."""
+LEAST_SHARE = 0.1
+"""And the share of what the hints of now lose."""
+LEAST_CALLS = 16.0
+"""Decayed calls at a size, below which it is no hint: what comes once is not worth its tuning."""
+SIZES_LIMIT = 48
+"""The heaviest sizes of a Kernel that a placement looks at."""
+KERNELS_A_TURN = 256
+DECISIONS_A_TURN = 8
+NEWEST = 64
+"""Measurements of a Kernel among which its Target's is looked for."""
+REFUSED_LIMIT = 4096
+REFUSED_FOR_S = 3600.0
+"""How long sizes are not tried again that could not be brought to a Table."""
+T2 = 2
+
+
+Seen = tuple[int, bool, frozenset[Dims], tuple[tuple[Dims, int], ...]]
+"""What a decision was about: a Table's generation, and the traffic in octaves of shares."""
+
+
+class Observer(Protocol):
+    """What placing tells about itself."""
+
+    def hints_wanted(self, count: int, /) -> None:
+        """So many hints are tuned because traffic moved there."""
+        ...
+
+    def hints_evicted(self, count: int, /) -> None:
+        """So many hints were let go because traffic left them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Hints to tune, or, where nothing is to be tuned, hints to let go."""
+
+    wanted: tuple[Met, ...] = ()
+    evicted: tuple[Dims, ...] = ()
+
+
+def decide(
+    table: Table,
+    met: Sequence[Met],
+    *,
+    budget: int,
+    is_settled: bool,
+    refused: Collection[Dims] = (),
+) -> Move:
+    """What becomes of a Table's hints under the traffic `met`, the heaviest size first.
+
+    Hints are let go only where traffic has been known for a while, never one whose search has
+    not ended, and only as far as that costs less than half of `LEAST_GAIN`: hints that clients
+    still use stay, beyond the budget if need be. Takes up to a tenth of a second.
+    """
+    heaviest = met[:SIZES_LIMIT]
+    hints = [row.dims for row in table.hints]
+    if not heaviest or not hints:
+        return Move()
+    new = [
+        each
+        for each in heaviest
+        if each.weight >= LEAST_CALLS and each.dims not in hints and each.dims not in refused
+    ]
+    weights = [each.weight for each in heaviest]
+    candidates = [*hints, *(each.dims for each in new)]
+    costs = losses(table, [each.dims for each in heaviest], candidates)
+    held = list(range(len(hints)))
+    now = mean_cost(costs, weights, held)
+    best = place(costs, weights, min(max(budget, len(hints)), HINT_LIMIT))
+    if now - best.cost >= max(LEAST_GAIN, LEAST_SHARE * now):
+        chosen = [each for each in best.chosen if each >= len(hints)]
+        worth = _worth_tuning(costs, weights, held, chosen)
+        if worth:
+            return Move(wanted=tuple(new[each - len(hints)] for each in worth))
+    if not is_settled:
+        return Move()
+    # A hint that goes takes its timings along: what it then costs is by distance alone.
+    rate = max(loss_per_octave(table), LOSS_PER_OCTAVE)
+    blind = distances([each.dims for each in heaviest], hints, rate=rate)
+    movable = [at for at, row in enumerate(table.hints) if row.tier >= T2]
+    return Move(evicted=tuple(hints[at] for at in _spare(blind, weights, held, movable, budget)))
+
+
+def _worth_tuning(
+    costs: Costs, weights: Sequence[float], held: Sequence[int], chosen: Sequence[int]
+) -> list[int]:
+    """Those of `chosen` that pay beside the others: the first, and what adds a part of a gain."""
+    worth: list[int] = []
+    left = list(chosen)
+    before = mean_cost(costs, weights, held)
+    while left:
+        cost, best = min((mean_cost(costs, weights, [*held, *worth, at]), at) for at in left)
+        if worth and before - cost < LEAST_GAIN / 4:
+            break
+        worth.append(best)
+        left.remove(best)
+        before = cost
+    return worth
+
+
+def _spare(
+    costs: Costs,
+    weights: Sequence[float],
+    held: Sequence[int],
+    movable: Sequence[int],
+    budget: int,
+) -> list[int]:
+    """Hints beyond the budget that cost less than half a gain to let go, all together."""
+    spare: list[int] = []
+    most = mean_cost(costs, weights, held) + LEAST_GAIN / 2
+    kept = list(held)
+    while len(kept) > max(budget, 1):
+        rises = removal_costs(costs, weights, kept)
+        at = min((at for at in movable if at in rises), key=lambda at: (rises[at], at), default=-1)
+        if at < 0 or mean_cost(costs, weights, [each for each in kept if each != at]) >= most:
+            break
+        kept.remove(at)
+        spare.append(at)
+    return spare
+
+
+def _shares(met: Sequence[Met]) -> tuple[tuple[Dims, int], ...]:
+    """The sizes that a decision looks at, and how often each is halved in the whole."""
+    heaviest = met[:SIZES_LIMIT]
+    total = sum(each.weight for each in heaviest)
+    return tuple(
+        sorted(
+            (each.dims, round(math.log2(each.weight / total)))
+            for each in heaviest
+            if each.weight > 0
+        )
+    )
+
+
+class Placer:
+    """Moves the hints of all Kernels, a few at a time."""
+
+    def __init__(
+        self,
+        store: Store,
+        traffic: Traffic,
+        tables: TableIndex,
+        programs: Programs,
+        publisher: Publisher,
+        jobs: JobQueue,
+        *,
+        compiler_version: str,
+        budget: int,
+        threads: int,
+        clock: Callable[[], float],
+        observer: Observer,
+    ) -> None:
+        self._store = store
+        self._traffic = traffic
+        self._tables = tables
+        self._programs = programs
+        self._publisher = publisher
+        self._jobs = jobs
+        self._compiler_version = compiler_version
+        self._budget = budget
+        self._threads = threads
+        self._clock = clock
+        self._observer = observer
+        self._seen: dict[TableKey, Seen] = {}
+        self._open: dict[TableKey, dict[str, Dims]] = {}
+        self._refused: OrderedDict[tuple[TableKey, Dims], float] = OrderedDict()
+        self._looked_at: OrderedDict[KernelKey, None] = OrderedDict()
+
+    async def turn(self) -> None:
+        """Looks at some Kernels with traffic: those that were looked at longest ago."""
+        kernels = self._traffic.kernels()
+        for gone in self._looked_at.keys() - kernels:
+            del self._looked_at[gone]
+        fresh = [kernel for kernel in reversed(kernels) if kernel not in self._looked_at]
+        decisions = 0
+        for namespace, kernel in [*fresh, *self._looked_at][:KERNELS_A_TURN]:
+            if decisions >= DECISIONS_A_TURN:
+                break
+            self._looked_at[namespace, kernel] = None
+            self._looked_at.move_to_end((namespace, kernel))
+            for key in self._tables.of_kernel(namespace, kernel):
+                with suppress(QueueFull, StoreReadOnly):
+                    decisions += await self.look(key)
+            await asyncio.sleep(0)  # others go first
+
+    async def look(self, key: TableKey) -> bool:
+        """Moves one Table's hints, unless hints of an earlier move are still being tuned.
+
+        Returns whether there was anything to decide: traffic or the Table had changed.
+        """
+        if not self._has_ended(key):
+            return False
+        table = self._tables.newest(key)
+        if table is None or table.default < 0:
+            return False
+        met = self._traffic.met(*key[:2])
+        known_for_s = self._clock() - min((each.first_at_s for each in met), default=0.0)
+        is_settled = known_for_s >= self._traffic.half_life_s
+        refused = self._refused_of(key)
+        seen: Seen = (table.generation, is_settled, refused, _shares(met))
+        if self._seen.get(key) == seen:
+            return False
+        move = await asyncio.to_thread(
+            decide, table, met, budget=self._budget, is_settled=is_settled, refused=refused
+        )
+        if move.wanted:
+            await self._tune(key, move.wanted)
+        elif move.evicted:
+            await self._publisher.drop_hints(key, move.evicted)
+            self._observer.hints_evicted(len(move.evicted))
+        self._seen[key] = seen
+        return True
+
+    def _has_ended(self, key: TableKey) -> bool:
+        """Whether no job of the last move is open; what it did not bring is not wanted again."""
+        open_jobs = self._open.get(key)
+        if open_jobs is None:
+            return True
+        rows = self._store.read_now(lambda reading: queries.jobs_by_key(reading, list(open_jobs)))
+        if any(row.state in {"queued", "running"} for row in rows.values()):
+            return False
+        table = self._tables.newest(key)
+        reached = {row.dims for row in table.hints} if table is not None else set[Dims]()
+        for dims in open_jobs.values():
+            if dims not in reached:
+                self._refuse(key, dims)
+        del self._open[key]
+        return True
+
+    def _refuse(self, key: TableKey, dims: Dims) -> None:
+        self._refused[key, dims] = self._clock() + REFUSED_FOR_S
+        if len(self._refused) > REFUSED_LIMIT:
+            self._refused.popitem(last=False)
+
+    def _refused_of(self, key: TableKey) -> frozenset[Dims]:
+        now_s = self._clock()
+        return frozenset(
+            dims
+            for (table_key, dims), until_s in self._refused.items()
+            if table_key == key and until_s > now_s
+        )
+
+    async def _tune(self, key: TableKey, wanted: Sequence[Met]) -> None:
+        found = [(met, await self._wish(key, met)) for met in wanted]
+        opened: dict[str, Dims] = {}
+        for met, wish in found:
+            if wish is None:
+                self._refuse(key, met.dims)
+                continue
+            specs = [
+                # A hint that was let go and comes back is measured again.
+                replace(spec, is_repeatable=True)
+                for spec in hint_jobs(
+                    wish, version=self._compiler_version, priority=Priority.REFINEMENT, client=""
+                )
+            ]
+            await self._jobs.ensure(specs)
+            opened |= {spec.key: met.dims for spec in specs}
+        if opened:
+            self._open[key] = opened
+            self._observer.hints_wanted(len(set(opened.values())))
+
+    async def _wish(self, key: TableKey, met: Met) -> Wish | None:
+        """How to tune sizes as they were met; None: the Program that met them is gone."""
+        namespace, kernel, target = key
+        sizes = parse_sizes(met.sizes)
+        try:
+            kind = self._programs.target(target).kind
+            steps = (await self._programs.lowered((namespace, met.program, kind))).steps
+        except KernelUnknown:
+            return None
+        step = next((step for step in steps if step.kernel == kernel), None)
+        if step is None:
+            return None
+        newest = await self._store.read(
+            lambda reading: queries.newest_measurements(reading, namespace, kernel, limit=NEWEST)
+        )
+        threads = next((row.threads for row in newest if row.target == target), self._threads)
+        return Wish(
+            table_key=key,
+            fallback=step.fallback,
+            dims=met.dims,
+            near={new: sizes[old] for new, old in step.renamed.items()},
+            threads=threads,
+        )

@@ -1,0 +1,151 @@
+"""Usage: what clients report having run, within caps, so that none drowns out another.
+
+Counts are gathered in memory and written in batches. A report counts for at most `CALLS_LIMIT`
+calls; a client has a token bucket of reports, a number of distinct sizes, and is one of a bounded
+number of clients.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from nearhint_daemon.errors import KernelUnknown, QueueFull
+from nearhint_daemon.programs import Programs
+from nearhint_daemon.store import Store, Writing, queries
+from nearhint_daemon.store.rows import UsageRow
+from nearhint_daemon.traffic.histograms import Traffic
+from nearhint_daemon.traffic.sizes_text import print_sizes
+from nearhint_daemon.tuning.lowered import sizes_within
+
+CLIENTS_LIMIT = 1024
+SIZES_LIMIT = 512
+CALLS_LIMIT = 1_000_000
+USAGES_LIMIT = 1024
+REPORTS_BURST = 20.0
+REPORTS_PER_S = 2.0
+TIERS = 4
+USAGE_ROWS = 50_000
+EVENT_ROWS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """How often a Program ran at sizes, and its launches by tier T0 … T3."""
+
+    program: str
+    sizes: Mapping[str, int]
+    calls: int
+    launches: Sequence[int]
+
+
+@dataclass
+class _Client:
+    tokens: float
+    refilled_at_s: float
+    sizes: set[tuple[str, str, str]] = field(default_factory=set)
+
+
+class Usage:
+    """Gathers reports."""
+
+    def __init__(
+        self,
+        store: Store,
+        programs: Programs,
+        traffic: Traffic,
+        *,
+        clock: Callable[[], float],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._programs = programs
+        self._traffic = traffic
+        self._clock = clock
+        self._monotonic = monotonic
+        self._clients: OrderedDict[str, _Client] = OrderedDict()
+        self._gathered: dict[tuple[str, str, str, str], list[int]] = {}
+
+    async def report(self, client_id: str, used: Sequence[Used], *, namespace: str) -> int:
+        """Takes what is within the caps; returns how many usages that were.
+
+        Raises `InvalidRequest` for sizes outside a Program's ranges, `QueueFull` above the rate.
+        """
+        client = self._client(client_id)
+        if client.tokens < 1.0:
+            raise QueueFull("this client reports too often", field="client_id")
+        client.tokens -= 1.0
+        accepted = 0
+        for position, usage in enumerate(used[:USAGES_LIMIT]):
+            try:
+                ranges = self._programs.ranges(namespace, usage.program)
+            except KernelUnknown:
+                continue  # reported to a daemon that lost its store
+            sizes_within(usage.sizes, ranges, field=f"usages[{position}].sizes")
+            text = print_sizes({name: usage.sizes[name] for name in ranges})
+            kept = (namespace, usage.program, text)
+            if kept not in client.sizes and len(client.sizes) >= SIZES_LIMIT:
+                continue
+            client.sizes.add(kept)
+            counts = [*usage.launches[:TIERS], *([0] * TIERS)][:TIERS]
+            total = self._gathered.setdefault(
+                (namespace, client_id, usage.program, text), [0] * (TIERS + 1)
+            )
+            for index, count in enumerate((usage.calls, *counts)):
+                total[index] += min(count, CALLS_LIMIT)
+            self._traffic.note(
+                client_id, namespace, usage.program, text, min(usage.calls, CALLS_LIMIT)
+            )
+            accepted += 1
+        return accepted
+
+    async def flush(self) -> None:
+        """Writes what was gathered; on a full disk it stays gathered."""
+        gathered, self._gathered = self._gathered, {}
+        if not gathered:
+            return
+        now = self._clock()
+
+        def add(tx: Writing) -> None:
+            for key, (calls, t0, t1, t2, t3) in gathered.items():
+                before = tx.get(UsageRow, *key)
+                known = (0,) * (TIERS + 1)
+                if before is not None:
+                    known = (
+                        before.calls,
+                        before.launches_t0,
+                        before.launches_t1,
+                        before.launches_t2,
+                        before.launches_t3,
+                    )
+                added = (calls, t0, t1, t2, t3)
+                sums = tuple(min(old + new, 2**62) for old, new in zip(known, added, strict=True))
+                tx.put(UsageRow(*key, sums[0], sums[1], sums[2], sums[3], sums[4], now))
+
+            queries.prune_log(tx, usage_rows=USAGE_ROWS, event_rows=EVENT_ROWS)
+
+        try:
+            await self._store.write(add)
+        except Exception:
+            for key, counts in gathered.items():
+                total = self._gathered.setdefault(key, [0] * (TIERS + 1))
+                self._gathered[key] = [a + b for a, b in zip(total, counts, strict=True)]
+            raise
+
+    @property
+    def clients(self) -> int:
+        """Clients that reported lately."""
+        return len(self._clients)
+
+    def _client(self, client_id: str) -> _Client:
+        now = self._monotonic()
+        client = self._clients.pop(client_id, None) or _Client(REPORTS_BURST, now)
+        client.tokens = min(
+            REPORTS_BURST, client.tokens + (now - client.refilled_at_s) * REPORTS_PER_S
+        )
+        client.refilled_at_s = now
+        self._clients[client_id] = client
+        if len(self._clients) > CLIENTS_LIMIT:
+            self._clients.popitem(last=False)
+        return client

@@ -1,0 +1,93 @@
+"""Contests: Variants of a Kernel made ready, timed beside the Fallback at a hint, and published.
+
+Nothing that failed a check is ever timed, nothing untimed is ever in a Table. What changes a hint's
+row holds the hint meanwhile, so that of two that want the same timings one takes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from weakref import WeakValueDictionary
+
+from nearhint_daemon.errors import ArtifactCorrupt, ArtifactUnknown, NoVariant
+from nearhint_daemon.store.rows import VariantRow
+from nearhint_daemon.tables import TableKey
+from nearhint_daemon.tuning.publishing import Publisher, Timed
+from nearhint_daemon.tuning.races import Races
+from nearhint_daemon.tuning.search_reports import SearchReports, of_built, of_timed
+from nearhint_daemon.tuning.tasks import Task
+from nearhint_daemon.tuning.variants import LOST, Variants
+from nearhint_daemon.workshop import Care
+from nearhint_proto.v1 import worker_pb2 as pb
+from nearhint_rules.metrics import Dims
+
+SOON = Care(share=0.25, enough_samples=7, enough_spread=0.02)
+"""For what is to come soon: T1, and quick searches."""
+THOROUGH = Care()
+"""For what is to be right."""
+
+
+class Contests:
+    """Holds them."""
+
+    def __init__(
+        self,
+        variants: Variants,
+        races: Races,
+        publisher: Publisher,
+        reports: SearchReports,
+    ) -> None:
+        self.reports = reports
+        self._variants = variants
+        self._races = races
+        self._publisher = publisher
+        self._hints: WeakValueDictionary[tuple[TableKey, Dims], asyncio.Lock] = (
+            WeakValueDictionary()
+        )
+
+    def hint(self, task: Task) -> asyncio.Lock:
+        """Held by whoever is about to change a hint's row."""
+        return self._hints.setdefault((task.table_key, task.dims), asyncio.Lock())
+
+    async def ready(self, task: Task, schedules: Sequence[str]) -> list[VariantRow]:
+        """Those of these Schedules that compile and verify, each binary once."""
+        rows = await asyncio.gather(*(self.passed(task, schedule) for schedule in schedules))
+        by_binary = {row.artifact: row for row in reversed(rows) if row.state == "verified"}
+        kept = [row for row in rows if by_binary.get(row.artifact) is row]
+        await self.reports.keep(task, of_built(rows, kept))
+        return kept
+
+    async def passed(self, task: Task, schedule: str) -> VariantRow:
+        """The Variant of a Schedule, compiled and verified; its state may be "rejected"."""
+        row = await self._variants.built(task.kernel, schedule, task.target, order=task.order)
+        return await self._variants.verified(
+            row,
+            task.kernel,
+            task.target,
+            task.named_dims,
+            threads=task.threads,
+            devices=task.devices,
+            order=task.order,
+        )
+
+    async def hold(
+        self, task: Task, rows: Sequence[VariantRow], *, tier: int, care: Care = THOROUGH
+    ) -> None:
+        """Times Variants, the default first, and the Fallback, and publishes what came out."""
+        if not rows:
+            raise NoVariant("no candidate passed")
+        candidates: list[pb.Candidate] = []
+        for row in rows:
+            try:
+                candidates.append(await self._variants.candidate(row))
+            except (ArtifactCorrupt, ArtifactUnknown):
+                if not await self._variants.restored(row, task.kernel, task.target):
+                    await self._variants.reject(row, LOST)
+                    await self._publisher.drop_variant(task.table_key, row.id, reason=LOST)
+                    continue
+                candidates.append(await self._variants.candidate(row))
+        measured = await self._races.run(task, rows, candidates, care)
+        await self.reports.keep(task, of_timed(measured, rows))
+        timed = Timed.of(measured, rows, task.fallback.id)
+        await self._publisher.publish(task, timed, tier=tier)

@@ -1,0 +1,146 @@
+"""Idle time: hot hints are refined, one at a time, while there is nothing else to do.
+
+Only where a device's policy permits, and for a bounded share of the time: after each hint there is
+a pause in proportion to what it took.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from contextlib import suppress
+
+from nearhint_daemon.devices import Devices
+from nearhint_daemon.errors import DaemonError, QueueFull, StoreReadOnly
+from nearhint_daemon.jobs import JobQueue, JobSpec, Priority
+from nearhint_daemon.programs import Programs
+from nearhint_daemon.store import Store, queries
+from nearhint_daemon.store.rows import JobRow
+from nearhint_daemon.tables import TableIndex, TableKey
+from nearhint_daemon.traffic.histograms import Traffic
+from nearhint_daemon.tuning.tuning_jobs import Wish, refine_job, searches_of
+from nearhint_rules.metrics import Dims
+
+IDLE_S = 30.0
+"""How long nothing must have been to do, and the pause where there is nothing to refine."""
+KERNELS_A_TURN = 32
+"""Kernels whose use is looked at in one turn."""
+REFINABLE_TIER = 2
+
+
+class IdleTime:
+    """Makes use of it."""
+
+    def __init__(
+        self,
+        store: Store,
+        programs: Programs,
+        tables: TableIndex,
+        devices: Devices,
+        jobs: JobQueue,
+        traffic: Traffic,
+        *,
+        share: float,
+        monotonic: Callable[[], float],
+        compiler_version: str,
+    ) -> None:
+        self._store = store
+        self._programs = programs
+        self._tables = tables
+        self._devices = devices
+        self._jobs = jobs
+        self._traffic = traffic
+        self._share = share
+        self._monotonic = monotonic
+        self._compiler_version = compiler_version
+        self._looked_at = 0
+        self._was_idle = False
+
+    async def turn(self) -> float:
+        """Refines the hottest hint that is not refined, if nothing else is to do.
+
+        Returns the seconds to wait before the next turn.
+        """
+        is_idle = self._share > 0 and self._jobs.is_idle()
+        was_idle, self._was_idle = self._was_idle, is_idle
+        if not (is_idle and was_idle):
+            return IDLE_S
+        spec = self._hottest()
+        if spec is None:
+            return IDLE_S
+        started = self._monotonic()
+        ended = asyncio.Event()
+        with suppress(QueueFull, StoreReadOnly):
+            await self._jobs.ensure([spec])
+            if self._jobs.listen(spec.key, lambda row: ended.set()):
+                await ended.wait()
+        return (self._monotonic() - started) * (1.0 / self._share - 1.0)
+
+    def _hottest(self) -> JobSpec | None:
+        keys = sorted(self._tables.every_key())
+        start = self._looked_at % max(1, len(keys))
+        self._looked_at = start + KERNELS_A_TURN
+        best: tuple[float, JobSpec] | None = None
+        for key in (*keys[start:], *keys[:start])[:KERNELS_A_TURN]:
+            if not self._may_measure(key):
+                continue
+            for dims, count in self._refinable(key).items():
+                if count and (best is None or count > best[0]):
+                    spec = self._spec(key, dims)
+                    if spec is not None:
+                        best = count, spec
+        return None if best is None else best[1]
+
+    def _may_measure(self, key: TableKey) -> bool:
+        try:
+            device = self._programs.target(key[2]).device
+        except DaemonError:
+            return False
+        return any(
+            state.device == device and state.policy != "never" for state in self._devices.states()
+        )
+
+    def _refinable(self, key: TableKey) -> dict[Dims, float]:
+        """The hints that were searched and not refined, and how much each is used."""
+        table = self._tables.newest(key)
+        if table is None:
+            return {}
+        uses = self._traffic.uses(table)
+        return {
+            row.dims: uses[row.dims]
+            for row in table.hints
+            if row.tier == REFINABLE_TIER and row.ranked
+        }
+
+    def _spec(self, key: TableKey, dims: Dims) -> JobSpec | None:
+        """The job, as the search at this hint was asked for; None if it was done or has failed."""
+        rows: list[JobRow] = self._store.read_now(
+            lambda reading: [
+                row
+                for prefix in searches_of(key, dims)
+                for row in queries.jobs_under(reading, prefix)
+            ]
+        )
+        for row in rows:
+            asked = json.loads(row.payload)
+            wish = Wish(
+                table_key=key,
+                fallback=asked["fallback"],
+                dims=dims,
+                near=asked["near"],
+                threads=asked["threads"],
+            )
+            spec = refine_job(
+                wish,
+                version=self._compiler_version,
+                priority=Priority.REFINEMENT,
+                client="",
+                requires="",
+            )
+            known = self._store.read_now(
+                lambda reading, key=spec.key: queries.jobs_by_key(reading, [key])  # type: ignore[misc]
+            )
+            if not known:
+                return spec
+        return None

@@ -1,0 +1,320 @@
+"""Publishing: from timings at one hint to the Kernel's next Table and its Measurements."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+
+from nearhint_daemon.errors import TableChanged, TableUnknown, WorkerRefused
+from nearhint_daemon.operating import acts
+from nearhint_daemon.operating.acts import Act
+from nearhint_daemon.operating.editing import compacted, lost_hints, position_of, without_variants
+from nearhint_daemon.operating.quarantine import Quarantine
+from nearhint_daemon.store import Store, Writing, queries
+from nearhint_daemon.store.rows import JobRow, MeasurementRow, VariantRow
+from nearhint_daemon.store.store import DAEMON
+from nearhint_daemon.tables import TableIndex, TableKey
+from nearhint_daemon.traffic.histograms import Traffic
+from nearhint_daemon.tuning.matrix import shared
+from nearhint_daemon.tuning.tasks import Task
+from nearhint_daemon.tuning.tuning_jobs import hint_prefixes, tune_prefixes, tunes_of
+from nearhint_proto import convert
+from nearhint_proto.v1 import types_pb2
+from nearhint_proto.v1 import worker_pb2 as pb
+from nearhint_rules.hints import to_evict
+from nearhint_rules.ranking import rank
+from nearhint_rules.selectors import DEFAULT_SELECTOR
+from nearhint_rules.table import HINT_LIMIT, HintRow, Table, Timing, Variant
+
+RANKED_LIMIT = 48
+VARIANTS_LIMIT = 256
+"""Of a Table: what a client takes."""
+MEASURED = "measured"
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Timings at one hint, each with the samples thrown away: the Variants' and the Fallback's."""
+
+    variants: tuple[tuple[VariantRow, Timing, int], ...]
+    fallback: tuple[Timing, int]
+    conditions: str
+
+    @staticmethod
+    def of(measured: pb.Measured, rows: Sequence[VariantRow], fallback: str) -> Timed:
+        """Reads a worker's answer; raises `WorkerRefused` without the Fallback or any Variant."""
+        found: dict[str, tuple[Timing, int]] = {}
+        problems: list[str] = []
+        for candidate in measured.candidates:
+            if candidate.HasField("timing") and not candidate.problem:
+                timing = convert.timing_from_proto(candidate.timing)
+                found[candidate.id] = (timing, candidate.discarded)
+            else:
+                problems.append(candidate.problem)
+        timed = tuple((row, *found[row.id]) for row in rows if row.id in found)
+        if not timed or fallback not in found:
+            problem = next(iter(problems), "a candidate is missing")
+            raise WorkerRefused(f"not measured: {problem}", worker_code="NOT_MEASURED")
+        return Timed(timed, found[fallback], measured.conditions)
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """What becomes of a Table, and the acts and rows that are written in the same transaction."""
+
+    table: Table
+    acts: tuple[Act, ...] = ()
+    beside: Callable[[Writing], None] = lambda tx: None
+
+
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """The newest Table after an edit, and the ended jobs that had tuned what it has lost."""
+
+    table: Table
+    lost: tuple[JobRow, ...]
+
+
+class Publisher:
+    """Writes Tables, one change of a Table at a time."""
+
+    def __init__(
+        self,
+        store: Store,
+        tables: TableIndex,
+        traffic: Traffic,
+        quarantine: Quarantine,
+        *,
+        clock: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._tables = tables
+        self._traffic = traffic
+        self._quarantine = quarantine
+        self._clock = clock
+        self._locks: defaultdict[TableKey, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def give_up(self, key: TableKey, symbols: Sequence[str], reason: str) -> None:
+        """Publishes that a Kernel has no Variant, unless it has one."""
+        async with self._locks[key]:
+            table = self._tables.newest(key)
+            if table is None or not table.variants:
+                empty = _empty(key, symbols, reason=reason[:1000])
+                pins = () if table is None else table.pins
+                await self._tables.publish(replace(empty, pins=pins))
+
+    async def publish(self, task: Task, timed: Timed, *, tier: int) -> Table:
+        """Adds or replaces the hint's row, and keeps the Measurements, in one transaction."""
+        key = task.table_key
+        async with self._locks[key]:
+            table = self._tables.newest(key) or _empty(key, task.kernel.symbols.split())
+            timed = self._unbarred(timed, table)
+            table = with_hint(table, task.dims, task.fallback.id, timed, tier=tier)
+            evicted = self._evicted(table, task)
+            kept = tuple(row for row in table.hints if row.dims not in evicted)
+            table = replace(table, hints=kept, reason="", selector=DEFAULT_SELECTOR)
+            table = fitted(table)
+            if evicted:
+                await self._forget(key, evicted)
+            measurements = self.measurements(task, timed)
+            return await self._tables.publish(table, measurements, hint=task.dims)
+
+    async def edit(self, key: TableKey, change: Callable[[Table], Edit]) -> Edited:
+        """Publishes what `change` makes of the newest Table; lost hints may be tuned again.
+
+        Where it makes no difference there is no new generation, but the acts are recorded. Raises
+        `TableUnknown`, and what `change` raises.
+        """
+        async with self._locks[key]:
+            before = self._tables.newest(key)
+            if before is None:
+                raise TableUnknown("no Table of this Kernel yet", field="kernel")
+            edit = change(before)
+            after = compacted(edit.table)
+            at_s = self._clock()
+
+            def beside(tx: Writing, seq: int) -> None:
+                edit.beside(tx)
+                acts.record(tx, key, edit.acts, seq=seq, at_s=at_s)
+
+            if replace(after, generation=before.generation) == before:
+                await self._store.write(lambda tx: beside(tx, tx.next_seq()))
+                return Edited(before, ())
+            lost = tunes_of(key, lost_hints(before, after))
+            jobs = self._store.read_now(lambda reading: queries.ended_jobs_under(reading, lost))
+            await self._store.write(lambda tx: queries.delete_jobs_under(tx, lost))
+            return Edited(await self._tables.publish(after, beside=beside), jobs)
+
+    async def drop_variant(self, key: TableKey, variant: str, *, reason: str) -> None:
+        """Takes a Variant that was rejected out of a Table, with its pins, and records those."""
+
+        def change(table: Table) -> Edit:
+            pins = [pin for pin in table.pins if pin.variant == variant]
+            unpinned = (
+                Act("unpin", variant, f"{acts.place(table.symbols, pin.dims)}: {reason}", DAEMON)
+                for pin in pins
+            )
+            return Edit(without_variants(table, {variant}), tuple(unpinned))
+
+        table = self._tables.newest(key)
+        if table is None or position_of(table, variant) is None:
+            return
+        await self._forget(key, {row.dims for row in table.hints})
+        await self.edit(key, change)
+
+    def tuning_of(self, key: TableKey) -> tuple[JobRow, ...]:
+        """The ended jobs that tuned a Kernel on a Target."""
+        prefixes = tune_prefixes(key)
+        return self._store.read_now(lambda reading: queries.ended_jobs_under(reading, prefixes))
+
+    def _unbarred(self, timed: Timed, table: Table) -> Timed:
+        """Without Variants that were quarantined while they were timed.
+
+        Raises `TableChanged` where the default Variant is not among what is left.
+        """
+        kept = tuple(each for each in timed.variants if self._quarantine.bar_on(each[0]) is None)
+        names = {row.id for row, _, _ in kept}
+        if not names or (table.default >= 0 and table.variants[table.default].id not in names):
+            raise TableChanged("the default Variant was not timed, or is quarantined since")
+        return replace(timed, variants=kept)
+
+    async def drop_hints(self, key: TableKey, hints: Collection[tuple[int, ...]]) -> None:
+        """Takes hints out of a Table, which may be asked for again; at least one stays."""
+        async with self._locks[key]:
+            table = self._tables.newest(key)
+            if table is None:
+                return
+            kept = tuple(row for row in table.hints if row.dims not in hints)
+            if not kept or len(kept) == len(table.hints):
+                return
+            await self._forget(key, {row.dims for row in table.hints if row not in kept})
+            await self._tables.publish(compacted(replace(table, hints=kept)))
+
+    def _evicted(self, table: Table, task: Task) -> set[tuple[int, ...]]:
+        if len(table.hints) <= HINT_LIMIT:
+            return set()
+        return set(to_evict(self._traffic.uses(table), keep={task.dims}))
+
+    async def _forget(self, key: TableKey, hints: set[tuple[int, ...]]) -> None:
+        """Lets evicted hints be asked for again."""
+        prefixes = hint_prefixes(key, hints)
+        await self._store.write(lambda tx: queries.delete_jobs_under(tx, prefixes))
+
+    def measurements(self, task: Task, timed: Timed) -> list[MeasurementRow]:
+        """What was timed, as rows that are still to be written."""
+        now = self._clock()
+
+        def row(
+            kind: str, subject: str, artifact: str, schedule: str, timing: Timing, discarded: int
+        ) -> MeasurementRow:
+            return MeasurementRow(
+                id=0,
+                namespace=task.kernel.namespace,
+                kernel=task.kernel.id,
+                target=task.target.id,
+                subject_kind=kind,
+                subject=subject,
+                artifact=artifact,
+                schedule=schedule,
+                dims=" ".join(map(str, task.dims)),
+                conditions=timed.conditions[:1000],
+                threads=task.threads,
+                median_ns=timing.median_ns,
+                spread=timing.spread,
+                samples=timing.samples,
+                discarded=discarded,
+                measured_at_s=now,
+                daemon_id=self._store.daemon_id,
+                device=task.devices[0],
+                origin=MEASURED,
+            )
+
+        rows = [
+            row("variant", variant.id, variant.artifact, variant.schedule, timing, discarded)
+            for variant, timing, discarded in timed.variants
+        ]
+        timing, discarded = timed.fallback
+        rows.append(row("fallback", task.fallback.id, "", "", timing, discarded))
+        return rows
+
+
+def _empty(key: TableKey, symbols: Sequence[str], *, reason: str = "") -> Table:
+    namespace, kernel, target = key
+    return Table(
+        kernel=kernel,
+        target=target,
+        symbols=tuple(symbols),
+        variants=(),
+        default=-1,
+        hints=(),
+        generation=0,
+        reason=reason,
+        namespace=namespace,
+        selector=DEFAULT_SELECTOR,
+    )
+
+
+def with_hint(
+    table: Table, dims: tuple[int, ...], fallback: str, timed: Timed, *, tier: int
+) -> Table:
+    """The Table with what was timed at a hint; raises `WorkerRefused` without the default."""
+    variants = list(table.variants)
+    positions = {variant.id: position for position, variant in enumerate(variants)}
+    timings: dict[int, Timing] = {}
+    for built, timing, _ in timed.variants:
+        if built.id not in positions:
+            positions[built.id] = len(variants)
+            variants.append(_variant(built))
+        timings[positions[built.id]] = timing
+    default = table.default if table.default >= 0 else next(iter(timings))
+    if default not in timings:
+        raise WorkerRefused("the default Variant was not measured", worker_code="NOT_MEASURED")
+    before = next((row for row in table.hints if row.dims == dims), None)
+    # What was timed here before and not now keeps its timing.
+    timings = {**(dict(before.ranked) if before else {}), **timings}
+    fallbacks = {**(dict(before.fallbacks) if before else {}), fallback: timed.fallback[0]}
+    ranked = rank(
+        timings,
+        default=default,
+        incumbent=before.ranked[0][0] if before and before.ranked else None,
+        fallback=min(fallbacks.values(), key=lambda timing: timing.median_ns),
+        names={position: variants[position].schedule for position in timings},
+    )
+    row = HintRow(
+        dims, ranked, tuple(sorted(fallbacks.items())), max(tier, before.tier if before else 0)
+    )
+    others = tuple(each for each in table.hints if each.dims != dims)
+    made = replace(table, variants=tuple(variants), default=default, hints=(*others, row))
+    return replace(made, hints=(*others, shortened(made, row, RANKED_LIMIT)))
+
+
+def shortened(table: Table, row: HintRow, limit: int) -> HintRow:
+    """At most `limit` Variants, from the front, after those that neighbours have among their best.
+
+    The default and the first always stay.
+    """
+    surplus = len(row.ranked) - limit
+    if surplus <= 0:
+        return row
+    wanted = shared(table, row.dims)
+    backwards = [position for position, _ in row.ranked[:0:-1] if position != table.default]
+    order = sorted(backwards, key=lambda position: position in wanted)
+    gone = frozenset(order[:surplus])
+    return replace(row, ranked=tuple(entry for entry in row.ranked if entry[0] not in gone))
+
+
+def fitted(table: Table) -> Table:
+    """Compacted, with ever shorter rows while it has more Variants than a client takes."""
+    limit = RANKED_LIMIT
+    fitted = compacted(table)
+    while len(fitted.variants) > VARIANTS_LIMIT:
+        limit -= 1
+        hints = tuple(shortened(fitted, row, limit) for row in fitted.hints)
+        fitted = compacted(replace(fitted, hints=hints))
+    return fitted
+
+
+def _variant(row: VariantRow) -> Variant:
+    return convert.variant_from_proto(types_pb2.Variant.FromString(row.message))

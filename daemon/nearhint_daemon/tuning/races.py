@@ -1,0 +1,98 @@
+"""Races: binaries and the original ops timed together, whatever one of them does to the worker.
+
+A worker that is lost may be lost for any of them, or for none: all are timed again, and where that
+ends it too, one by one. Who ends its worker alone is rejected, leaves its Table, and is kept with
+what reproduces it; the others are timed together as if it had never been there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nearhint_daemon import logs
+from nearhint_daemon.errors import NoVariant
+from nearhint_daemon.operating.quarantine import Quarantine
+from nearhint_daemon.store.rows import VariantRow
+from nearhint_daemon.tuning.publishing import Publisher
+from nearhint_daemon.tuning.tasks import Task
+from nearhint_daemon.tuning.variants import Variants, quarantine_key
+from nearhint_daemon.workers.errors import WorkerLost, WorkerStartFailed
+from nearhint_daemon.workshop import Care, Workshop
+from nearhint_proto.v1 import program_pb2
+from nearhint_proto.v1 import worker_pb2 as pb
+
+
+class Races:
+    """Runs them."""
+
+    def __init__(
+        self,
+        variants: Variants,
+        workshop: Workshop,
+        quarantine: Quarantine,
+        publisher: Publisher,
+    ) -> None:
+        self._variants = variants
+        self._workshop = workshop
+        self._quarantine = quarantine
+        self._publisher = publisher
+
+    async def run(
+        self,
+        task: Task,
+        rows: Sequence[VariantRow],
+        candidates: Sequence[pb.Candidate],
+        care: Care,
+    ) -> pb.Measured:
+        """Times these Variants, as workers get them, and the Fallback, at a task's sizes.
+
+        Raises `NoVariant` where each of them ends its worker, and `WorkerStartFailed`, which is
+        nobody's fault here.
+        """
+        for _ in range(2):
+            try:
+                return await self._together(task, candidates, care)
+            except WorkerStartFailed:
+                raise
+            except WorkerLost as loss:
+                logs.warning("timing_lost", kernel=task.kernel.id, problem=str(loss))
+        by_id = {row.id: row for row in rows}
+        sound = [
+            candidate
+            for candidate in candidates
+            if await self._survives(task, by_id[candidate.id], candidate, care)
+        ]
+        if not sound:
+            raise NoVariant("every candidate ended its worker while it was timed")
+        return await self._together(task, sound, care)
+
+    async def _survives(
+        self, task: Task, row: VariantRow, candidate: pb.Candidate, care: Care
+    ) -> bool:
+        try:
+            await self._together(task, [candidate], care)
+        except WorkerStartFailed:
+            raise
+        except WorkerLost as error:
+            given_up = await self._quarantine.give_up(
+                quarantine_key(row), kind="variant", loss=error
+            )
+            problem = f"{error} while timed; reproducer: {given_up.reproducer}"
+            await self._variants.reject(row, problem)
+            await self._publisher.drop_variant(task.table_key, row.id, reason=problem)
+            return False
+        return True
+
+    async def _together(
+        self, task: Task, candidates: Sequence[pb.Candidate], care: Care
+    ) -> pb.Measured:
+        return await self._workshop.measure(
+            task.kernel.ir,
+            program_pb2.Fallback.FromString(task.fallback.message),
+            task.sizes,
+            [*candidates, pb.Candidate(id=task.fallback.id, fallback=True)],
+            threads=task.threads,
+            care=care,
+            devices=task.devices,
+            order=task.order,
+        )

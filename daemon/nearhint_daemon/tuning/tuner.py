@@ -1,0 +1,328 @@
+"""The tuner: brings Kernels to T1 and T2 at hints.
+
+T1: the default Schedule is compiled and verified, the Fallback's lowering checked, both timed at
+the hint: the Table has a Variant that is known not to be slower. T2: the other candidates are
+compiled and verified, and all are timed together, interleaved. What was built for one hint is only
+timed at the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+from weakref import WeakValueDictionary
+
+from nearhint_daemon.bandwidths import Bandwidths
+from nearhint_daemon.errors import HintTooLarge, HintUnreachable, NoVariant
+from nearhint_daemon.jobs import JobQueue, JobSpec
+from nearhint_daemon.programs import ProgramKey, Programs
+from nearhint_daemon.store import Store, queries
+from nearhint_daemon.store.rows import JobRow, VariantRow
+from nearhint_daemon.tables import TableIndex, TableKey
+from nearhint_daemon.tuning.contests import SOON, THOROUGH, Contests
+from nearhint_daemon.tuning.crossing import incumbents
+from nearhint_daemon.tuning.efforts import Effort
+from nearhint_daemon.tuning.lowered import dims_at
+from nearhint_daemon.tuning.lowering_checks import LoweringChecks
+from nearhint_daemon.tuning.matrix import FEW, shared
+from nearhint_daemon.tuning.publishing import Publisher
+from nearhint_daemon.tuning.search_reports import of_pruned
+from nearhint_daemon.tuning.tasks import Task, Tasks
+from nearhint_daemon.tuning.tuning_jobs import Wish, cross_job, hint_jobs, hint_key
+from nearhint_daemon.tuning.winners import Winners, elsewhere
+from nearhint_daemon.workshop import Workshop
+from nearhint_proto import convert
+from nearhint_proto.v1 import types_pb2
+from nearhint_proto.v1 import worker_pb2 as pb
+from nearhint_rules.errors import InvalidExpression
+from nearhint_rules.guard import size_facts_hold
+from nearhint_rules.hints import bucket
+from nearhint_rules.metrics import Dims
+from nearhint_rules.table import HintRow, Table, is_complete
+from nearhint_rules.target import Target
+
+DEFAULTS_TRIED = 4
+CANDIDATES_LIMIT = 64
+Place = Callable[[Dims], Dims]
+AGAIN = "again"
+"""In a job's payload: time all candidates, though the hint is known."""
+
+
+class Tuner:
+    """Says which jobs tuning takes, and does `tune1` and `tune2` jobs."""
+
+    def __init__(
+        self,
+        store: Store,
+        jobs: JobQueue,
+        programs: Programs,
+        tables: TableIndex,
+        publisher: Publisher,
+        workshop: Workshop,
+        tasks: Tasks,
+        checks: LoweringChecks,
+        contests: Contests,
+        bandwidths: Bandwidths,
+        winners: Winners,
+        *,
+        compiler_version: str,
+        default_threads: int,
+    ) -> None:
+        self._store = store
+        self._jobs = jobs
+        self._programs = programs
+        self._tables = tables
+        self._publisher = publisher
+        self._workshop = workshop
+        self._tasks = tasks
+        self._checks = checks
+        self._contests = contests
+        self._bandwidths = bandwidths
+        self._winners = winners
+        self._compiler_version = compiler_version
+        self._default_threads = default_threads
+        self._first: WeakValueDictionary[TableKey, asyncio.Lock] = WeakValueDictionary()
+
+    async def jobs_for(
+        self,
+        key: ProgramKey,
+        target: Target,
+        hints: Sequence[Mapping[str, int]],
+        *,
+        kernels: frozenset[str],
+        threads: int,
+        priority: int,
+        client: str,
+        effort: Effort = Effort.FULL,
+        place: Place = bucket,
+    ) -> list[JobSpec]:
+        """The jobs that tune a Program's Kernels (empty: all) at sizes within its ranges.
+
+        `place` says where a Kernel's sizes are tuned. What was done, or is being done, with more
+        effort, counts for less.
+        """
+        found = await self._wishes(
+            key, target, hints, kernels=kernels, threads=threads, place=place
+        )
+        wishes = self._raised(found, effort)
+        specs: dict[str, JobSpec] = {}
+        wanted: dict[tuple[TableKey, str], list[Wish]] = {}
+        for wish in wishes:
+            for spec in hint_jobs(
+                wish, version=self._compiler_version, priority=priority, client=client
+            ):
+                specs[spec.key] = spec
+            wanted.setdefault((wish.table_key, wish.fallback), []).append(wish)
+        for (table_key, _), together in wanted.items():
+            crossing = cross_job(
+                min(together, key=lambda wish: wish.effort),
+                [*self._hints_of(table_key), *(wish.dims for wish in together)],
+                version=self._compiler_version,
+                priority=priority,
+                client=client,
+            )
+            if crossing is not None:
+                specs[crossing.key] = crossing
+        return list(specs.values())
+
+    async def _wishes(
+        self,
+        key: ProgramKey,
+        target: Target,
+        hints: Sequence[Mapping[str, int]],
+        *,
+        kernels: frozenset[str],
+        threads: int,
+        place: Place,
+    ) -> list[Wish]:
+        wishes: list[Wish] = []
+        for step in (await self._programs.lowered(key)).steps:
+            if kernels and step.kernel not in kernels:
+                continue
+            for sizes in hints:
+                try:
+                    wanted = place(dims_at(step, sizes))
+                except InvalidExpression:
+                    continue  # outside its grammar at these sizes: such a call runs its Fallback
+                if 0 in wanted:
+                    continue
+                wishes.append(
+                    Wish(
+                        table_key=(key[0], step.kernel, target.id),
+                        fallback=step.fallback,
+                        dims=wanted,
+                        near={new: sizes[old] for new, old in step.renamed.items()},
+                        threads=threads or self._default_threads,
+                    )
+                )
+        return wishes
+
+    def _raised(self, wishes: Sequence[Wish], effort: Effort) -> list[Wish]:
+        """The wishes with this effort, or more where that was reached; T1 is the same for all."""
+        versions = {
+            (number, more): hint_key(replace(wish, effort=more), 2, version=self._compiler_version)
+            for number, wish in enumerate(wishes)
+            for more in Effort
+            if more > effort > Effort.NONE
+        }
+        reached = self._jobs.reached(list(versions.values()))
+        return [
+            replace(
+                wish,
+                effort=max(
+                    (more for more in Effort if versions.get((number, more)) in reached),
+                    default=effort,
+                ),
+            )
+            for number, wish in enumerate(wishes)
+        ]
+
+    def _hints_of(self, key: TableKey) -> list[Dims]:
+        table = self._tables.newest(key)
+        return [] if table is None else [row.dims for row in table.hints]
+
+    async def reach_t1(self, row: JobRow, payload: Mapping[str, Any]) -> None:
+        """Does a `tune1` job."""
+        task = await self._tasks.of(row, payload)
+        async with self._contests.hint(task):
+            found = self._row(task)
+            if found is not None and self._is_complete(task, found):
+                return
+            await self._checks.require(task)
+            # A Table has one default for all its hints, which the first of them chooses.
+            first = self._first.setdefault(task.table_key, asyncio.Lock())
+            async with first:
+                table = self._tables.newest(task.table_key)
+                if table is None or table.default < 0:
+                    await self._contests.hold(
+                        task, await self._first_default(task), tier=1, care=SOON
+                    )
+                    return
+            # Known at other hints, or here beside another Fallback: time again what serves.
+            kept = {table.variants[table.default].schedule: None}
+            if found is not None:
+                kept |= {table.variants[position].schedule: None for position, _ in found.ranked}
+            ready = await self._contests.ready(task, tuple(kept))
+            tier = 1 if found is None else found.tier
+            await self._contests.hold(task, ready, tier=tier, care=SOON)
+
+    async def reach_t2(self, row: JobRow, payload: Mapping[str, Any]) -> None:
+        """Does a `tune2` job."""
+        task = await self._tasks.of(row, payload)
+        effort = Effort(payload.get("effort", Effort.FULL))
+        again = bool(payload.get(AGAIN))
+        listed = await self._listed(task, effort)
+        for hint in listed.also_at if effort >= Effort.FULL else ():
+            # Elsewhere in the bucket others may win; a bucket is at T2 once both are known.
+            sizes = convert.size_hint_from_proto(hint)
+            dims = tuple(sizes[name] for name in task.named_dims)
+            with suppress(HintTooLarge, HintUnreachable):
+                other = await self._tasks.of(row, payload, dims=dims)
+                await self._search(other, await self._listed(other, effort), effort, again=again)
+        await self._search(task, listed, effort, again=again)
+        await self._bandwidths.want(task.target)
+
+    async def _listed(self, task: Task, effort: Effort) -> pb.Schedules:
+        """The Schedules that are worth trying at a hint; raises `NoVariant` without a default."""
+        return await self._workshop.schedules(
+            task.kernel.ir,
+            task.target,
+            task.named_dims,
+            effort=effort,
+            threads=task.threads,
+            order=task.order,
+            transferred=self._transferred(task, self._table(task)),
+        )
+
+    def _table(self, task: Task) -> Table:
+        table = self._tables.newest(task.table_key)
+        if table is None or table.default < 0:
+            raise NoVariant("no candidate passed")
+        return table
+
+    async def _search(
+        self, task: Task, listed: pb.Schedules, effort: Effort, *, again: bool
+    ) -> None:
+        """Times what is listed for a hint; all of it `again`, or what was not timed there yet."""
+        async with self._contests.hint(task):
+            found, table = self._row(task), self._table(task)
+            await self._contests.reports.keep(task, of_pruned(listed.pruned))
+            is_quick = effort == Effort.QUICK
+            near = sorted(shared(table, task.dims, few=1 if is_quick else FEW))
+            wanted = dict.fromkeys(
+                (
+                    table.variants[table.default].schedule,
+                    *listed.schedules,
+                    *(table.variants[position].schedule for position in near),
+                )
+            )
+            ready = await self._contests.ready(task, tuple(wanted)[:CANDIDATES_LIMIT])
+            is_known = found is not None and found.tier >= 2 and self._is_complete(task, found)
+            if is_known and not again:
+                ready = await self._rest(task, table, ready)
+                if not ready:
+                    return
+            care = SOON if is_quick else THOROUGH
+            await self._contests.hold(task, ready, tier=2, care=care)
+
+    def _transferred(self, task: Task, table: Table) -> tuple[str, ...]:
+        """What won for the Kernel on other Targets of its kind, and for similar Kernels here."""
+        namespace, kernel, target = task.table_key
+        others = [
+            found
+            for key in self._tables.of_kernel(namespace, kernel)
+            if key[2] != target
+            and self._programs.target(key[2]).kind == task.target.kind
+            and (found := self._tables.newest(key)) is not None
+        ]
+        won = (*elsewhere(others, task.dims), *self._winners.similar(table, task.dims))
+        return tuple(dict.fromkeys(won))
+
+    async def _rest(self, task: Task, table: Table, rows: Sequence[VariantRow]) -> list[VariantRow]:
+        """What was never timed at a hint that was searched, behind what it is held against."""
+        timed = await self._store.read(
+            lambda reading: queries.timed_at(reading, *task.table_key, task.dims)
+        )
+        fresh = [row for row in rows if row.id not in timed and _holds(row, task)]
+        if not fresh:
+            return []
+        schedules = (*incumbents(table, task.dims), *(row.schedule for row in fresh))
+        return await self._contests.ready(task, tuple(dict.fromkeys(schedules)))
+
+    def _row(self, task: Task) -> HintRow | None:
+        table = self._tables.newest(task.table_key)
+        rows = () if table is None else table.hints
+        return next((row for row in rows if row.dims == task.dims), None)
+
+    def _is_complete(self, task: Task, row: HintRow) -> bool:
+        table = self._tables.newest(task.table_key)
+        return table is not None and is_complete(row, table.default, task.fallback.id)
+
+    async def _first_default(self, task: Task) -> list[VariantRow]:
+        """The first candidate that passes; raises `NoVariant` after publishing why none does."""
+        listed = await self._workshop.schedules(
+            task.kernel.ir,
+            task.target,
+            task.named_dims,
+            effort=Effort.FULL,
+            threads=task.threads,
+            order=task.order,
+        )
+        problems: list[str] = []
+        for schedule in listed.schedules[:DEFAULTS_TRIED]:
+            row = await self._contests.passed(task, schedule)
+            if row.state == "verified":
+                return [row]
+            problems.append(row.problem)
+        reason = problems[0] if problems else "the target has no schedule for it"
+        await self._publisher.give_up(task.table_key, task.kernel.symbols.split(), reason)
+        raise NoVariant(reason)
+
+
+def _holds(row: VariantRow, task: Task) -> bool:
+    """Whether the sizes of a hint are what a Variant needs."""
+    variant = convert.variant_from_proto(types_pb2.Variant.FromString(row.message))
+    return size_facts_hold(variant.guard, task.named_dims)

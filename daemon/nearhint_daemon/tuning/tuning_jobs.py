@@ -1,0 +1,169 @@
+"""The jobs of tuning: their kinds, keys and payloads.
+
+A key says what is to be known, not who asked: the same work has the same key however it came about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nearhint_daemon.jobs import JobSpec
+from nearhint_daemon.tables import TableKey
+from nearhint_daemon.tuning.efforts import Effort
+from nearhint_rules.canonical import identity
+from nearhint_rules.hints import bucket
+from nearhint_rules.metrics import Dims
+
+TUNE = {1: "tune1", 2: "tune2"}
+CROSS = "cross"
+CROSS_STAGE = 3
+REFINE = "refine"
+REFINE_STAGE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A hint that is wanted of a Kernel on a Target, beside a Fallback.
+
+    `near` are sizes of the Fallback's symbols close to which the hint is.
+    """
+
+    table_key: TableKey
+    fallback: str
+    dims: Dims
+    near: Mapping[str, int]
+    threads: int
+    effort: Effort = Effort.FULL
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        """What the handler of a job gets."""
+        return {
+            "kernel": self.table_key[1],
+            "target": self.table_key[2],
+            "fallback": self.fallback,
+            "dims": list(self.dims),
+            "near": dict(self.near),
+            "threads": self.threads,
+            "effort": int(self.effort),
+        }
+
+
+def hint_jobs(wish: Wish, *, version: str, priority: int, client: str) -> tuple[JobSpec, ...]:
+    """The jobs that bring a hint to T1, and, if the effort is worth it, then to T2 and T3."""
+    namespace, _, target = wish.table_key
+
+    def job(stage: int, requires: str) -> JobSpec:
+        return JobSpec(
+            key=hint_key(wish, stage, version=version),
+            kind=TUNE[stage],
+            lane=target,
+            payload=wish.payload,
+            namespace=namespace,
+            requires=requires,
+            priority=priority,
+            stage=stage,
+            client=client,
+        )
+
+    first = job(1, "")
+    if wish.effort == Effort.NONE:
+        return (first,)
+    second = job(2, first.key)
+    if wish.effort < Effort.MAX:
+        return first, second
+    third = refine_job(wish, version=version, priority=priority, client=client, requires=second.key)
+    return first, second, third
+
+
+def refine_job(wish: Wish, *, version: str, priority: int, client: str, requires: str) -> JobSpec:
+    """The job that walks from a hint's winner to T3, in a lane of its own: it may take long."""
+    namespace, _, target = wish.table_key
+    dims = "x".join(map(str, wish.dims))
+    return JobSpec(
+        key=f"{REFINE}/{'/'.join(wish.table_key)}/{dims}/{wish.fallback}/{version}",
+        kind=REFINE,
+        lane=f"{REFINE}/{target}",
+        payload=wish.payload,
+        namespace=namespace,
+        requires=requires,
+        priority=priority,
+        stage=REFINE_STAGE,
+        client=client,
+    )
+
+
+def hint_key(wish: Wish, stage: int, *, version: str) -> str:
+    """The key of the job that brings a hint to a tier; for T2 each effort has its own."""
+    dims = "x".join(map(str, wish.dims))
+    tail = f"{'/'.join(wish.table_key)}/{dims}/{wish.fallback}/{version}"
+    is_usual = stage == 1 or wish.effort == Effort.FULL
+    return f"{TUNE[stage]}/{tail}" + ("" if is_usual else f"/{wish.effort.text}")
+
+
+def cross_job(
+    wish: Wish, hints: Collection[Dims], *, version: str, priority: int, client: str
+) -> JobSpec | None:
+    """The job that measures the best of each of these hints at its neighbours.
+
+    None for one hint, and where the effort is not worth it. It has a lane of its own: it waits for
+    the searches of its Table, which must not wait for it.
+    """
+    namespace, _, target = wish.table_key
+    buckets = sorted({bucket(dims) for dims in hints})
+    if len(buckets) < 2 or wish.effort < Effort.FULL:
+        return None
+    digest = identity("nearhint.hints.v1", tuple("x".join(map(str, each)) for each in buckets))
+    prefix = cross_prefix(wish.table_key)
+    return JobSpec(
+        key=f"{prefix}{digest[:16]}/{wish.fallback}/{version}/{wish.effort.text}",
+        kind=CROSS,
+        lane=f"{CROSS}/{target}",
+        payload=wish.payload,
+        namespace=namespace,
+        priority=priority,
+        stage=CROSS_STAGE,
+        client=client,
+    )
+
+
+def cross_prefix(key: TableKey) -> str:
+    """How the keys of a Table's `cross` jobs start."""
+    return f"{CROSS}/{'/'.join(key)}/"
+
+
+def search_prefixes(key: TableKey) -> tuple[str, ...]:
+    """How the keys of the jobs start that bring a Table's hints to T1, T2 and T3."""
+    return tuple(f"{kind}/{'/'.join(key)}/" for kind in (*TUNE.values(), REFINE))
+
+
+def searches_of(key: TableKey, dims: Dims) -> tuple[str, ...]:
+    """How the keys of the jobs start that bring one hint, or its bucket's, to T2."""
+    both = dict.fromkeys((dims, bucket(dims)))
+    return tuple(f"{TUNE[2]}/{'/'.join(key)}/{'x'.join(map(str, each))}/" for each in both)
+
+
+def tune_prefixes(key: TableKey) -> tuple[str, ...]:
+    """How the keys of the jobs start that bring a Table's hints to T1 and T2."""
+    return tuple(f"{kind}/{'/'.join(key)}/" for kind in TUNE.values())
+
+
+def tunes_of(key: TableKey, hints: Iterable[Dims]) -> list[str]:
+    """How the keys of the jobs start that bring these hints, or their buckets', to T1 and T2."""
+    return _at_hints(tune_prefixes(key), hints)
+
+
+def hint_prefixes(key: TableKey, hints: Iterable[Dims]) -> list[str]:
+    """How the keys of all jobs start whose results go with these hints."""
+    return [*_at_hints(search_prefixes(key), hints), cross_prefix(key)]
+
+
+def _at_hints(prefixes: Iterable[str], hints: Iterable[Dims]) -> list[str]:
+    return [
+        f"{prefix}{'x'.join(map(str, each))}/"
+        for dims in sorted(hints)
+        for each in sorted({dims, bucket(dims)})
+        for prefix in prefixes
+    ]
