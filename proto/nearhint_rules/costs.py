@@ -102,6 +102,27 @@ class Cell(NamedTuple):
     tile: float
 
 
+class Cost(NamedTuple):
+    """A binary's features times a model's coefficients: what does not depend on sizes, done.
+
+    `counter` and those in `rows`, each with the lanes that are held, are called with sizes; equal
+    ones have equal places `at`. `slots` is 0 where rounds cost nothing.
+    """
+
+    at: int
+    counter: Counter
+    rows: tuple[tuple[Counter, int], ...]
+    slots: int
+    processors: int
+    fixed: float
+    element: float
+    task: float
+    round: float
+    alone: float
+    busiest: float
+    lane: float
+
+
 class Counts:
     """What the costs of many binaries are made of, each distinct number worked out once."""
 
@@ -131,6 +152,25 @@ class Counts:
         counter = self._counters[at]
         tile = max(math.prod(dims) / counter(dims) for dims in hints)
         return Cell(at, tasks.slots, tasks.processors, tasks.warps, tuple(rows), tile)
+
+    def cost(self, cell: Cell, model: Model) -> Cost:
+        """The cost of a binary whose place is `cell`."""
+        fixed, element, round_, alone, busiest, lane, task, tile = model
+        is_round_free = not (round_ or alone or busiest or lane)
+        return Cost(
+            cell.tasks,
+            self._counters[cell.tasks],
+            tuple((self._lengths[place], held) for place, held in cell.rows),
+            0 if is_round_free else cell.slots,
+            cell.processors,
+            fixed,
+            element,
+            task + tile * cell.tile,
+            round_,
+            alone / cell.warps,
+            busiest,
+            lane,
+        )
 
     def at(self, dims: Dims) -> Counted:
         """The numbers at sizes by position.

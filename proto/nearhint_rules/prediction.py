@@ -21,7 +21,7 @@ from typing import NamedTuple
 from nearhint_rules.candidates import Candidates
 from nearhint_rules.costs import (
     LANES_LIMIT,
-    Cell,
+    Cost,
     Costs,
     Counts,
     Fit,
@@ -109,14 +109,17 @@ def _leaders(row: HintRow, needs: Sequence[frozenset[Fact]], default: int) -> se
 
 
 class _Subject(NamedTuple):
-    """A Variant or the Fallback, laid out for a call; `bit` stands for it."""
+    """A Variant or the Fallback, laid out for a call; `bit` stands for it.
+
+    `ratios` are measured over modelled, without the trend, by hint.
+    """
 
     variant: int
     needs: int
     bit: int
-    cell: Cell
-    model: Model
+    ratios: list[float]
     trend: tuple[float, ...]
+    cost: Cost
     error: float
     fallback_error: float
     spread: float
@@ -132,13 +135,11 @@ class Predictor:
     """
 
     __slots__ = (
-        "_counts",
         "_lanes",
         "_leaders",
         "_places",
         "_points",
         "_pulls",
-        "_ratios",
         "_subjects",
         "hints",
         "left_out",
@@ -169,26 +170,24 @@ class Predictor:
             for at_hint in raw
         ]
         models = fallback_fit.model, fit.model
-        ratios: list[list[float]] = []
+        ratios: dict[int, list[float]] = {}
         trends: dict[int, tuple[float, ...]] = {}
         for each in matrix.names:
             found = _ratios(matrix.times[each], matrix.modelled(each, models[each != FALLBACK]))
             trends[each] = _trend(self._points, found)
-            ratios.append(self._filled(_level(found, self._along(trends[each]))))
-        self._ratios = list(zip(*ratios, strict=True))
+            ratios[each] = self._filled(_level(found, self._along(trends[each])))
         bits = {each: 1 << place for place, each in enumerate(matrix.names)}
         self._leaders = [
             sum(bits[each] for each in (FALLBACK, *leaders)) for leaders in matrix.leaders
         ]
-        self._counts = matrix.counts
         self._subjects = [
             _Subject(
                 each,
                 0 if each == FALLBACK else candidates.needs(each),
                 bits[each],
-                matrix.cells[each],
-                models[each != FALLBACK],
+                ratios[each],
                 trends[each],
+                matrix.counts.cost(matrix.cells[each], models[each != FALLBACK]),
                 *errors.of(each),
                 spreads[each],
             )
@@ -223,18 +222,29 @@ class Predictor:
         `lanes` are the distances of `dims`, `near` the hints nearest, `missing` the facts that do
         not hold. Raises `OverflowError` or `ZeroDivisionError` where a launch cannot be worked out.
         """
-        corrections = _mixed(self._ratios, near, self._weights(near, lanes))
+        weights = self._weights(near, lanes)
         wanted = 0
         for hint in near:
             wanted |= self._leaders[hint]
-        counted = self._counts.at(dims)
+        elements = float(math.prod(dims))
         point = [1.0, *map(math.log2, dims)]
+        known: dict[int, int] = {}
         found: list[Forecast] = []
-        for subject, correction in zip(self._subjects, corrections, strict=True):
-            variant, needs, bit, cell, model, trend, error, fallback_error, spread = subject
+        for (
+            variant,
+            needs,
+            bit,
+            ratios,
+            trend,
+            cost,
+            error,
+            fallback_error,
+            spread,
+        ) in self._subjects:
             if wanted & bit and not needs & missing:
-                time = correction * sum(map(mul, model, features(counted, cell)))
-                time *= math.exp(sum(map(mul, trend, point)))
+                time = math.exp(sum(map(mul, trend, point)))
+                time *= sum(map(mul, map(ratios.__getitem__, near), weights))
+                time *= _cost_ns(cost, dims, elements, known)
                 found.append(Forecast(time, variant, error, fallback_error, spread))
         return found
 
@@ -301,6 +311,22 @@ class Predictor:
         zero = self.hints.zero
         distances = [self._lanes[hint][self.neighbour(hint)] - zero for hint in self._places]
         return max(sum(distances) / len(distances), LEAST_LANE) / LANE_UNIT
+
+
+def _cost_ns(cost: Cost, dims: Dims, elements: float, known: dict[int, int]) -> float:
+    """What a model says of one at sizes with so many elements; `known` are counts by place."""
+    at, counter, rows, slots, processors, fixed, element, task, rounds, alone, busiest, lane = cost
+    tasks = known.get(at)
+    if tasks is None:
+        tasks = known[at] = counter(dims)
+    time_ns = fixed + element * elements + task * tasks
+    if slots:
+        share = lanes = elements / tasks
+        for length, held in rows:
+            lanes *= held / max(length(dims), 1)
+        time_ns += -(-tasks // slots) * (rounds + alone * lanes)
+        time_ns += -(-tasks // processors) * (busiest * share + lane * lanes)
+    return time_ns
 
 
 class _Matrix:
@@ -427,22 +453,6 @@ def _level(ratios: Sequence[float], trends: Sequence[float]) -> list[float]:
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
-
-
-def _mixed(
-    rows: Sequence[tuple[float, ...]], hints: Sequence[int], weights: Sequence[float]
-) -> list[float]:
-    """The weighted sum of the rows of `NEAR` hints, or of one fewer."""
-    if len(hints) < NEAR:
-        first, second, third = map(rows.__getitem__, hints)
-        a, b, c = weights
-        return [x * a + y * b + z * c for x, y, z in zip(first, second, third, strict=True)]
-    first, second, third, fourth = map(rows.__getitem__, hints)
-    a, b, c, d = weights
-    return [
-        w * a + x * b + y * c + z * d
-        for w, x, y, z in zip(first, second, third, fourth, strict=True)
-    ]
 
 
 def _spread(complete: Sequence[HintRow], variant: int, fallback: str) -> float:
