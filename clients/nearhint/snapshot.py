@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 from nearhint.launchers import LoadedKernel
 from nearhint_rules.artifact import ArtifactRef
+from nearhint_rules.choice import FALLBACK, Selection
 from nearhint_rules.guard import Aligned
 from nearhint_rules.plan import Launch, Plan
 from nearhint_rules.prediction import contenders
-from nearhint_rules.selection import FALLBACK, Selection
 from nearhint_rules.selectors import BoundSelector, Interpolated, rule_of
 from nearhint_rules.table import Table
 

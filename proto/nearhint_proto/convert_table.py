@@ -26,8 +26,8 @@ from nearhint_proto.convert_expr import (
 from nearhint_proto.convert_program import SYMBOL_LIMIT
 from nearhint_proto.v1 import kernel_service_pb2
 from nearhint_proto.v1 import types_pb2 as pb
+from nearhint_rules.choice import FALLBACK, Selection
 from nearhint_rules.errors import InvalidMessage, InvalidTable
-from nearhint_rules.selection import FALLBACK, Selection
 from nearhint_rules.selectors import rule_name
 from nearhint_rules.table import (
     HINT_LIMIT,

@@ -17,19 +17,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from nearhint_rules.choice import FALLBACK, Alternative, Alternatives, Selection
 from nearhint_rules.errors import InvalidExpression
 from nearhint_rules.metrics import SIZE_RATIO, Dims
 from nearhint_rules.prediction import LEAST_HINTS, Forecast, Predictor
 from nearhint_rules.ranking import LEAST_GAIN, SPREADS, beats
-from nearhint_rules.selection import (
-    FALLBACK,
-    REMEMBERED_LIMIT,
-    Alternative,
-    Alternatives,
-    Selection,
-    StepSelector,
-    log2_distance,
-)
+from nearhint_rules.selection import REMEMBERED_LIMIT, StepSelector, log2_distance
 from nearhint_rules.table import HintRow, Table
 
 LEAST_ERROR = 0.01

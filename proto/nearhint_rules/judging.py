@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from nearhint_rules.choice import FALLBACK, Choice
 from nearhint_rules.metrics import Dims
 from nearhint_rules.regret import Contest, Judgement
-from nearhint_rules.selection import FALLBACK, Choice
 from nearhint_rules.selectors import SELECTORS
 from nearhint_rules.table import Table
 

@@ -12,16 +12,13 @@ pin, so that what comes when it is taken off is as good as without it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from nearhint_rules.candidates import SizeFacts
+from nearhint_rules.choice import Alternative, Choice, Selection
 from nearhint_rules.guard import Aligned
 from nearhint_rules.hints import bucket
 from nearhint_rules.metrics import Dims
 from nearhint_rules.table import HintRow, Pin, Table
-
-if TYPE_CHECKING:
-    from nearhint_rules.selection import Alternative, Choice, Selection
 
 REASON = "pinned"
 """`Selection.reason` of a pin's answer."""

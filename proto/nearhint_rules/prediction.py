@@ -19,6 +19,7 @@ from operator import mul
 from typing import NamedTuple
 
 from nearhint_rules.candidates import Candidates
+from nearhint_rules.choice import FALLBACK
 from nearhint_rules.costs import (
     LANES_LIMIT,
     Cost,
@@ -32,7 +33,6 @@ from nearhint_rules.costs import (
 )
 from nearhint_rules.guard import Aligned, AtMost, Fact
 from nearhint_rules.metrics import LANE_UNIT, SIZE_RATIO, BoundRatio, Dims
-from nearhint_rules.selection import FALLBACK
 from nearhint_rules.table import HintRow, Table, Variant
 
 CONTENDER_RATIO = 1.25

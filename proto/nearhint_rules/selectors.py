@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Protocol
 
+from nearhint_rules.choice import Choice, Selection
 from nearhint_rules.errors import InvalidMessage
 from nearhint_rules.expr import Sym
 from nearhint_rules.interpolation import InterpolatedSelector
@@ -38,7 +39,7 @@ from nearhint_rules.metrics import (
     Dims,
     Metric,
 )
-from nearhint_rules.selection import Choice, Selection, StepSelector
+from nearhint_rules.selection import StepSelector
 from nearhint_rules.table import Table
 
 ASSUMED_ALIGNMENT = 16

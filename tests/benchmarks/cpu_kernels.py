@@ -42,9 +42,9 @@ from nearhint_daemon.workers.built import Built
 from nearhint_daemon.workers.cc import compile_c
 from nearhint_rules import expr as ex
 from nearhint_rules.artifact import CpuLaunch
+from nearhint_rules.choice import Selection
 from nearhint_rules.plan import Launch, Plan, RunNodes
 from nearhint_rules.program import Program
-from nearhint_rules.selection import Selection
 from nearhint_rules.target import Target
 from nearhint_torch.adapter import aot_inference, empty_maker
 from nearhint_torch.arguments import DTYPES_BY_NAME

@@ -22,9 +22,9 @@ from collections.abc import Callable, Sequence
 
 from nearhint_rules import expr as ex
 from nearhint_rules.artifact import ArtifactRef, CudaLaunch
+from nearhint_rules.choice import Choice
 from nearhint_rules.guard import Aligned, AtMost, Divisible, Equals, Fact, Guard
 from nearhint_rules.ranking import rank
-from nearhint_rules.selection import Choice
 from nearhint_rules.selectors import SELECTORS
 from nearhint_rules.table import HintRow, Table, Timing, Variant, check
 

@@ -24,9 +24,9 @@ from tests.benchmarks.sweep_report import Bar
 
 from nearhint_proto.convert import table_from_proto, table_to_proto
 from nearhint_proto.v1 import types_pb2
+from nearhint_rules.choice import FALLBACK
 from nearhint_rules.metrics import Dims
 from nearhint_rules.regret import DEFAULT, ORIGINAL, Contest, Judgement, Summary, summarise
-from nearhint_rules.selection import FALLBACK
 from nearhint_rules.selectors import SELECTORS, SelectorRule
 from nearhint_rules.table import Table, Timing
 

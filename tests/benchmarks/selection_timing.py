@@ -29,8 +29,8 @@ from nearhint_daemon.workers.subjects import CpuSubject
 from nearhint_rules import expr as ex
 from nearhint_rules import program as pr
 from nearhint_rules.artifact import ArtifactRef
+from nearhint_rules.choice import FALLBACK
 from nearhint_rules.guard import Guard
-from nearhint_rules.selection import FALLBACK
 from nearhint_rules.table import Table, Timing
 
 SAMPLE_US = 120.0

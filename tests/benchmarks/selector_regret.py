@@ -31,9 +31,9 @@ from tests.benchmarks.synthetic_costs import Dims, Kernel, kernels, ladder
 
 from nearhint_proto.convert import table_from_proto
 from nearhint_proto.v1 import types_pb2
+from nearhint_rules.choice import FALLBACK
 from nearhint_rules.guard import size_facts_hold
 from nearhint_rules.ranking import rank
-from nearhint_rules.selection import FALLBACK
 from nearhint_rules.selectors import SELECTORS
 from nearhint_rules.table import HintRow, Table, Timing, check
 

@@ -48,9 +48,9 @@ from torch.nn import functional
 from nearhint.session import counters
 from nearhint_proto.v1 import admin_service_pb2 as admin
 from nearhint_rules import expr as ex
+from nearhint_rules.choice import FALLBACK
 from nearhint_rules.plan import Launch
 from nearhint_rules.regret import percentile, regret
-from nearhint_rules.selection import FALLBACK
 
 REGRET_BAR = 0.025
 DEVICE_BAR_S = 120.0

@@ -14,7 +14,7 @@ from tests.integration.fake_workers import SCHEDULES, FakeBenchPool, chain
 from nearhint_proto import convert
 from nearhint_proto.v1 import admin_service_pb2 as pb
 from nearhint_proto.v1 import types_pb2, worker_pb2
-from nearhint_rules.selection import FALLBACK
+from nearhint_rules.choice import FALLBACK
 from nearhint_rules.selectors import select
 from nearhint_rules.table import Table, Timing
 

@@ -11,11 +11,11 @@ from tests.property.examples import examples
 from tests.property.strategies import FALLBACKS, TIMINGS, tables, tuned_tables
 
 from nearhint_rules import expr as ex
+from nearhint_rules.choice import FALLBACK, REASONS, Selection
 from nearhint_rules.guard import Aligned, AtMost, Divisible, Equals, Guard, pointer_facts
 from nearhint_rules.hints import bucket, covered
 from nearhint_rules.metrics import SIZE_RATIO
 from nearhint_rules.ranking import beats, rank
-from nearhint_rules.selection import FALLBACK, REASONS, Selection
 from nearhint_rules.selectors import Selector, prepare, select
 from nearhint_rules.table import HintRow, Table, Timing
 

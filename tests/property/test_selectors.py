@@ -19,8 +19,8 @@ from tests.property.strategies import (
 )
 from tests.property.test_selection import ADDRESSES, SIZES, STEP, guard_holds, ratio
 
+from nearhint_rules.choice import FALLBACK, REASONS, Choice
 from nearhint_rules.ranking import rank
-from nearhint_rules.selection import FALLBACK, REASONS, Choice
 from nearhint_rules.selectors import NEAREST, SELECTORS
 from nearhint_rules.table import HintRow, Table, Timing, Variant, is_complete
 

@@ -13,9 +13,9 @@ from nearhint_daemon.tuning.publishing import Timed, with_hint
 from nearhint_proto import convert
 from nearhint_rules.artifact import ArtifactRef, CpuLaunch
 from nearhint_rules.canonical import content_hash
+from nearhint_rules.choice import FALLBACK
 from nearhint_rules.expr import Sym
 from nearhint_rules.guard import Guard
-from nearhint_rules.selection import FALLBACK
 from nearhint_rules.selectors import select
 from nearhint_rules.table import Table, Timing, Variant
 

@@ -25,8 +25,8 @@ from nearhint.errors import InvalidSetting
 from nearhint_proto import convert
 from nearhint_proto.v1 import admin_service_pb2, kernel_service_pb2
 from nearhint_rules import expr as ex
+from nearhint_rules.choice import REASONS
 from nearhint_rules.guard import Aligned, AtMost, Divisible, Equals, Fact, Guard
-from nearhint_rules.selection import REASONS
 from nearhint_rules.table import HintRow, Table, Timing
 
 Sizes = Mapping[str, int]

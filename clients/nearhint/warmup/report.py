@@ -14,7 +14,7 @@ from nearhint.warmup.asking import BUDGET_ENDED, Outcome
 from nearhint.warmup.survey import Goal
 from nearhint_proto import convert
 from nearhint_proto.v1 import admin_service_pb2
-from nearhint_rules.selection import FALLBACK, REASONS
+from nearhint_rules.choice import FALLBACK, REASONS
 from nearhint_rules.selectors import select
 from nearhint_rules.table import HintRow, Table
 

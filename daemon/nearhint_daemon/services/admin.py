@@ -33,8 +33,8 @@ from nearhint_proto import convert
 from nearhint_proto.v1 import admin_service_pb2 as pb
 from nearhint_proto.v1 import admin_service_pb2_grpc, kernel_service_pb2, types_pb2
 from nearhint_rules import expr as ex
+from nearhint_rules.choice import FALLBACK
 from nearhint_rules.interpolation import InterpolatedSelector
-from nearhint_rules.selection import FALLBACK
 from nearhint_rules.selectors import Selector
 from nearhint_rules.table import Table
 

@@ -24,9 +24,9 @@ from nearhint_daemon.tuning.lowered import sizes_within
 from nearhint_proto import convert
 from nearhint_proto.v1 import kernel_service_pb2 as pb
 from nearhint_proto.v1 import kernel_service_pb2_grpc, program_pb2
+from nearhint_rules.choice import FALLBACK, Selection
 from nearhint_rules.errors import RulesError
 from nearhint_rules.hints import bucket
-from nearhint_rules.selection import FALLBACK, Selection
 from nearhint_rules.table import Table
 
 HINTS_LIMIT = 256

@@ -18,7 +18,7 @@ from tests.benchmarks.selection_cases import (
 )
 from tests.unit.rules.tables import STEP, row, table
 
-from nearhint_rules.selection import FALLBACK
+from nearhint_rules.choice import FALLBACK
 from nearhint_rules.selectors import SELECTORS
 from nearhint_rules.table import Timing
 

@@ -11,7 +11,7 @@ from tests.benchmarks import selector_regret
 from tests.benchmarks.synthetic_costs import kernels
 
 from nearhint_proto.convert import table_to_proto
-from nearhint_rules.selection import FALLBACK
+from nearhint_rules.choice import FALLBACK
 from nearhint_rules.selectors import DEFAULT_SELECTOR, SELECTORS
 
 

@@ -8,9 +8,10 @@ import pytest
 from tests.unit.rules.tables import OTHER_STEP, STEP, row, table, variant
 
 from nearhint_rules import expr as ex
+from nearhint_rules.choice import FALLBACK, Selection
 from nearhint_rules.errors import InvalidTable
 from nearhint_rules.guard import Aligned, Divisible
-from nearhint_rules.selection import FALLBACK, Selection, StepSelector
+from nearhint_rules.selection import StepSelector
 from nearhint_rules.selectors import Selector, prepare, select
 from nearhint_rules.table import PIN_LIMIT, Pin, Table, check
 

@@ -10,15 +10,10 @@ import pytest
 from tests.unit.rules.tables import OTHER_STEP, STEP, row, table, variant
 
 from nearhint_rules import expr as ex
+from nearhint_rules.choice import FALLBACK, REASONS, Choice, Selection
 from nearhint_rules.errors import InvalidMessage
 from nearhint_rules.guard import Aligned, AtMost, Divisible, Equals
-from nearhint_rules.selection import (
-    FALLBACK,
-    REASONS,
-    Choice,
-    Selection,
-    StepSelector,
-)
+from nearhint_rules.selection import StepSelector
 from nearhint_rules.selectors import Selector, prepare, select
 from nearhint_rules.table import Pin, Table
 

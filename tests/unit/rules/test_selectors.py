@@ -10,11 +10,11 @@ from tests.unit.rules.tables import OTHER_STEP, STEP, timing, variant
 
 from nearhint_rules import expr as ex
 from nearhint_rules.artifact import ArtifactRef, CudaLaunch
+from nearhint_rules.choice import FALLBACK, Selection
 from nearhint_rules.guard import Aligned, AtMost, Fact
 from nearhint_rules.interpolation import InterpolatedSelector
 from nearhint_rules.metrics import SIZE_RATIO, ArgumentShapes
 from nearhint_rules.prediction import contenders
-from nearhint_rules.selection import FALLBACK, Selection
 from nearhint_rules.selectors import (
     DEFAULT_SELECTOR,
     NEAREST,

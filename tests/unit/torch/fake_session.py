@@ -12,10 +12,10 @@ import numpy as np
 from nearhint.session import Choice, Snapshot
 from nearhint_daemon.metrics import FALLBACK_REASONS
 from nearhint_rules.artifact import CpuLaunch
+from nearhint_rules.choice import Selection
 from nearhint_rules.expr import Sym
 from nearhint_rules.plan import Plan, RunNodes, Step
 from nearhint_rules.program import Program
-from nearhint_rules.selection import Selection
 
 MakeSnapshot = Callable[[Program], Snapshot | None]
 
