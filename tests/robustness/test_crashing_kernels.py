@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.bars import NEXT_JOB_S, NOTICED_S, STRETCH
+from tests.bars import NEXT_JOB_S, NOTICED_S
 from tests.unit.workers.building import compiled, doubled, hand_written
 
 from nearhint_compiler.ir.text import print_kernel
@@ -120,7 +120,7 @@ def test_an_endless_kernel_is_killed_at_its_deadline(tmp_path: Path) -> None:
         with pytest.raises(WorkerHung, match=r"0\.5 s"):
             await bench.run(endless, timeout_s=0.5)
         noticed = time.monotonic()
-        assert noticed - started < 0.5 * STRETCH + NOTICED_S
+        assert noticed - started < 0.5 + NOTICED_S
         assert (await bench.run(right, timeout_s=START_S)).verdict.is_ok
         assert time.monotonic() - noticed < NEXT_JOB_S
 
