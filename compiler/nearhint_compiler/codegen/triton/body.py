@@ -6,6 +6,7 @@ import struct
 from collections.abc import Iterable, Sequence
 
 from nearhint_compiler.analysis.branches import Branch, branches
+from nearhint_compiler.analysis.flat import FLAT, in_order
 from nearhint_compiler.codegen.triton.block import Block
 from nearhint_compiler.codegen.triton.ops import combine_name, op_text
 from nearhint_compiler.codegen.triton.text import (
@@ -19,6 +20,8 @@ from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule.block_pointers import is_pointed
 from nearhint_rules import expr as ex
 
+COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+"""What is asked of places along a loop in the width of indices, not in the 64 bits of a value."""
 F8E4M3_LIMIT = 464.0
 """Beyond this magnitude the nearest f8e4m3fn is not finite."""
 
@@ -32,6 +35,13 @@ class Body:
         self.varies = ir.per_element(kernel)
         self._dtypes = ir.dtypes_of(kernel)
         self._branches = branches(kernel)
+        self._placed = _placed(kernel)
+        self._values = {
+            operand
+            for place, node in enumerate(kernel.body)
+            if place not in self._placed
+            for operand in ir.operands_of(node)
+        }
 
     @property
     def element_stores(self) -> list[int]:
@@ -75,12 +85,15 @@ class Body:
             case ir.Load(param, index):
                 branch = self._branches.get(position)
                 if branch is not None and self._is_whole(index):
-                    return [f"{name} = {self._load(param, branch.index, policy, branch=branch)}"]
+                    index = self._in_order(branch.index)
+                    return [f"{name} = {self._load(param, index, policy, branch=branch)}"]
                 return [f"{name} = {self._load(param, index, policy)}"]
             case ir.Scalar(param):
                 return [f"{name} = {self._scalar(param)}"]
             case ir.Const(dtype, bits):
                 return [f"{name} = {full_text(self.block.unit_shape, dtype, bits)}"]
+            case ir.Iota() if position not in self._values:
+                return []
             case ir.Iota(index):
                 shape = self._shape(position)
                 return [f"{name} = tl.full({shape}, 0, tl.int64) + {index_text(index)}"]
@@ -88,6 +101,10 @@ class Body:
                 return [f"{name} = v{operand}.to({TRITON_TYPES['f8e4m3fn'].name})"]
             case ir.Op("cast", dtype, (operand,)):
                 return [f"{name} = {cast_text(f'v{operand}', self._dtypes[operand], dtype)}"]
+            case ir.Op(op, _, operands) if position in self._placed:
+                places = [self.kernel.body[operand] for operand in operands]
+                texts = [index_text(place.index) for place in places if isinstance(place, ir.Iota)]
+                return [f"{name} = {op_text(op, 'i64', texts)}"]
             case ir.Op(op, _, operands):
                 texts = [f"v{operand}" for operand in operands]
                 return [f"{name} = {op_text(op, self._dtypes[operands[-1]], texts)}"]
@@ -122,6 +139,10 @@ class Body:
             kinds.add(node.name)
             node = nodes[0] if nodes[1] is constants[0] else nodes[1]
         return kinds == {"min", "max"}
+
+    def _in_order(self, index: ex.Expr) -> ex.Expr:
+        is_flat = FLAT in self.block.axis_of
+        return (in_order(self.kernel, index) if is_flat else None) or index
 
     def _scan(self, position: int, node: ir.Scan) -> Sequence[str]:
         combine, axis = combine_name(node.kind, node.dtype), self.block.reduced_axis
@@ -189,6 +210,20 @@ class Body:
         """A pointer to the whole block, where the layout wants one and the access can have one."""
         has_type = is_pointed(self.kernel, param)
         return self.block.pointer(f"a{param}", index) if has_type else ""
+
+
+def _placed(kernel: ir.Kernel) -> frozenset[int]:
+    """Comparisons of places along loops."""
+
+    def is_placed(node: ir.BodyNode) -> bool:
+        if not isinstance(node, ir.Op) or node.name not in COMPARISONS:
+            return False
+        operands = [kernel.body[operand] for operand in node.operands]
+        places = [operand.index for operand in operands if isinstance(operand, ir.Iota)]
+        loops = {name for name in ex.symbols_of(*places) if name[0] != "k"}
+        return len(places) == len(operands) and bool(loops)
+
+    return frozenset(p for p, node in enumerate(kernel.body) if is_placed(node))
 
 
 def _single(constant: ir.Const) -> float:
