@@ -12,7 +12,6 @@ from nearhint_compiler.codegen.triton.text import (
     TRITON_TYPES,
     cast_text,
     full_text,
-    index_text,
     neutral_text,
 )
 from nearhint_compiler.ir import nodes as ir
@@ -24,7 +23,10 @@ F8E4M3_LIMIT = 464.0
 
 
 class Body:
-    """A kernel's nodes as lines, for one `Block`; node n is the variable `v{n}`."""
+    """A kernel's nodes as lines, for one `Block`; node n is the variable `v{n}`.
+
+    What varies along the reduction has the block's prefix in place of v.
+    """
 
     def __init__(self, kernel: ir.Kernel, block: Block) -> None:
         self.kernel = kernel
@@ -57,9 +59,13 @@ class Body:
                 pending += ir.operands_of(self.kernel.body[place])
         return sorted(found)
 
+    def name(self, position: int) -> str:
+        """The variable of a node."""
+        return f"{self.block.prefix if self.varies[position] else 'v'}{position}"
+
     def full(self, position: int) -> str:
         """A node's value with the shape of the elements."""
-        return f"tl.broadcast_to(v{position}, {self.block.element_shape})"
+        return f"tl.broadcast_to({self.name(position)}, {self.block.element_shape})"
 
     def masked(self, value: str, neutral: str, dtype: str) -> str:
         """`value` where there are elements, the neutral value beyond the row."""
@@ -70,7 +76,7 @@ class Body:
 
     def lines(self, position: int, *, policy: str = "") -> Sequence[str]:
         """The statements of a node that is no reduce and no arg; `policy` is for its access."""
-        node, name = self.kernel.body[position], f"v{position}"
+        node, name = self.kernel.body[position], self.name(position)
         match node:
             case ir.Load(param, index):
                 branch = self._branches.get(position)
@@ -83,13 +89,14 @@ class Body:
                 return [f"{name} = {full_text(self.block.unit_shape, dtype, bits)}"]
             case ir.Iota(index):
                 shape = self._shape(position)
-                return [f"{name} = tl.full({shape}, 0, tl.int64) + {index_text(index)}"]
+                return [f"{name} = tl.full({shape}, 0, tl.int64) + {self.block.text(index)}"]
             case ir.Op("cast", "f8e4m3fn", (operand,)) if self._is_within(operand, F8E4M3_LIMIT):
-                return [f"{name} = v{operand}.to({TRITON_TYPES['f8e4m3fn'].name})"]
+                return [f"{name} = {self.name(operand)}.to({TRITON_TYPES['f8e4m3fn'].name})"]
             case ir.Op("cast", dtype, (operand,)):
-                return [f"{name} = {cast_text(f'v{operand}', self._dtypes[operand], dtype)}"]
+                value = cast_text(self.name(operand), self._dtypes[operand], dtype)
+                return [f"{name} = {value}"]
             case ir.Op(op, _, operands):
-                texts = [f"v{operand}" for operand in operands]
+                texts = [self.name(operand) for operand in operands]
                 return [f"{name} = {op_text(op, self._dtypes[operands[-1]], texts)}"]
             case ir.Scan():
                 return self._scan(position, node)
@@ -97,6 +104,10 @@ class Body:
                 return [self._store(node, position, policy)]
             case ir.Reduce() | ir.Arg():
                 raise AssertionError("reduces are emitted where their operands are complete")
+
+    def is_independent(self, position: int) -> bool:
+        """Whether a node is a load that needs no other node."""
+        return isinstance(self.kernel.body[position], ir.Load) and position not in self._branches
 
     def carries(self, positions: Iterable[int]) -> list[str]:
         """The lines before a walk that start the scans among `positions`."""
@@ -162,25 +173,25 @@ class Body:
         options = ""
         masks = [mask] if not pointer and (mask := self.block.mask_of(index)) else []
         if branch is not None:
-            masks += [f"v{place}" for place in branch.true]
-            masks += [f"(v{place} == 0)" for place in branch.false]
+            masks += [self.name(place) for place in branch.true]
+            masks += [f"({self.name(place)} == 0)" for place in branch.false]
         if pointer and self.block.bounds_checked:
             options += f'{self.block.bounds_checked}, padding_option="zero"'
         elif masks:
             options += f", {' & '.join(masks)}, other=0"
         if policy and any(map(ir.is_reduction_variable, ex.symbols_of(index))):
             options += f', eviction_policy="{policy}"'
-        return f"tl.load({pointer or f'a{param} + {index_text(index)}'}{options})"
+        return f"tl.load({pointer or f'a{param} + {self.block.text(index)}'}{options})"
 
     def _store(self, node: ir.Store, position: int, policy: str) -> str:
         shape, varies = self._shape(position), self.varies[position]
-        stored = f"tl.broadcast_to(v{node.value}, {shape})"
+        stored = f"tl.broadcast_to({self.name(node.value)}, {shape})"
         evicted = f', eviction_policy="{policy}"' if policy else ""
         if pointer := self._pointer(node.param, node.index):
             return f"tl.store({pointer}, {stored}{self.block.bounds_checked}{evicted})"
-        where = f"tl.full({shape}, 0, tl.int32) + {index_text(node.index)}"
+        where = f"tl.full({shape}, 0, tl.int32) + {self.block.text(node.index)}"
         if any(name in self.block.axis_of for name in ex.symbols_of(node.index)):
-            where = f"tl.broadcast_to({index_text(node.index)}, {shape})"
+            where = f"tl.broadcast_to({self.block.text(node.index)}, {shape})"
         mask = self.block.element_mask if varies else self.block.row_mask
         options = f", {mask}" if mask else ""
         return f"tl.store(a{node.param} + ({where}), {stored}{options}{evicted})"
