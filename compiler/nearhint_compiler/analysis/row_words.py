@@ -22,9 +22,10 @@ WORD_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class RowWords:
-    """`base` is the index of a row's first element, `lanes` how many of the narrowest are a word.
+    """`base` is the index of a row's first element, `lanes` how many elements a word has.
 
-    `indices` are those of the accesses at `base` and an element's number.
+    They are those of the narrowest dtype of two bytes or more. `indices` are those of the accesses
+    at `base` and an element's number.
     """
 
     base: ex.Expr
@@ -40,7 +41,7 @@ def row_words(kernel: ir.Kernel) -> RowWords | None:
     ...     (params (in bf16) (out f32)) (body (load 0 (+ (* k1 p0) r0)) (cast f32 0)
     ...     (reduce sum f32 1) (store 1 p0 2)))'''))
     >>> (ex.to_text(found.base), found.lanes) if found else None
-    ('(* k0 p0)', 8)
+    ('(* k1 p0)', 8)
     """
     loops = {f"r{number}": extent for number, extent in enumerate(kernel.reduction)}
     if not loops:
@@ -61,7 +62,8 @@ def row_words(kernel: ir.Kernel) -> RowWords | None:
     if not ranked:
         return None
     base = ranked[-1]
-    lanes = WORD_BYTES // min(sizes[base])
+    # Bytes beside wider elements are read half a word at a time.
+    lanes = WORD_BYTES // min((size for size in sizes[base] if size > 1), default=1)
     if _is_multiple(base, lanes) and _is_multiple(ex.product(kernel.reduction), lanes):
         return None
     return RowWords(base, lanes, frozenset(indices[base]))
