@@ -289,7 +289,7 @@ def _split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     ]
     block = _reduced(row, kernel, schedule, header, span=("rstart", "rend"))
     body = staged(kernel, block, rows="rows", splits=str(splits), lanes="LANES")
-    lanes = 1 << (splits - 1).bit_length()
+    lanes = max(1 << (splits - 1).bit_length(), _least_lanes(kernel, schedule))
     array_length = ex.mul(rows, splits)
     facts = () if header.wide else (AtMost(array_length, INDEX_LIMIT),)
     return Layout(
@@ -301,6 +301,17 @@ def _split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         array_length,
         body.stages,
     )
+
+
+def _least_lanes(kernel: ir.Kernel, schedule: Schedule) -> int:
+    """What spreads parts over all threads, as elements are, if they meet them in the last stage.
+
+    Else Triton may bring their results to the elements' threads through shared memory, broadcast.
+    """
+    elements = ir.per_element(kernel)
+    if not any(isinstance(node, ir.Store) and elements[p] for p, node in enumerate(kernel.body)):
+        return 1
+    return max(1, 32 * schedule["warps"] // schedule["x"])
 
 
 Family: TypeAlias = Callable[[ir.Kernel, Schedule], Layout]
