@@ -72,7 +72,7 @@ class Case:
         more = "".join(
             f"_{name}{value}"
             for name, value in parse_schedule(self.schedule).options
-            if name in ("group", "whole")
+            if name in ("group", "whole", "words")
         )
         tail = form + "_special" * self.special
         return f"{self.kernel}-{family}{index}{more}-{'x'.join(map(str, self.dims))}{tail}"
