@@ -25,8 +25,8 @@ LONG_BLOCKS = ((8192, 32), (16_384, 32), (32_768, 32), (4096, 16))
 """(elements, warps) for rows that registers cannot hold: so many threads that few rows are under
 way at once, and the second walk finds them in the L2 cache."""
 UNROLLED = 32_768
-"""Elements of a block from which on a walk also comes with two steps written out: so few steps have a
-row that what one waits for is not hidden behind the others."""
+"""Elements of a block from which on a walk also comes with two steps written out: a row has so few
+of them that what one waits for is not hidden behind the others."""
 ACCUMULATORS_PER_THREAD = 16
 """More of them leave too few registers for what is loaded."""
 SHORT_BLOCKS = ((1024, 4), (512, 2))

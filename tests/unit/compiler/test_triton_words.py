@@ -38,6 +38,7 @@ CASES = [
     *worded("softmax_f32", *lengths(5), r=32),
     *worded("softmax_f32", (3, 70), r=32, group=4, special=True),
     *worded("row_argmax_f32", *lengths(3), (5, 150), r=32, special=True),
+    *numerics.filled(-float("inf"), *worded("row_argmax_f32", *lengths(3), r=32)),
     *worded("mean_variance_f32", *lengths(3), r=32, group=4),
     *worded("mean_variance_f32", (9, 7), r=32, group=2, special=True),
     *worded("layer_norm_dynamic_f32", *lengths(3), r=32),

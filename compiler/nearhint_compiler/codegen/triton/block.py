@@ -31,8 +31,8 @@ class Block:
     `end`; without `end` there is none, and the tile holds whole rows. `counted` and `counted_first`
     are the numbers of elements in a walk and in its first block, if not those of its lanes. With
     `spans`, one for each axis, accesses that can are written as pointers to a block. An accumulator
-    is stepped by `group` neighbours along the row at once, and `unroll` steps of a walk are written out,
-    so that what they load is under way together. `place` is the dtype of places along it,
+    is stepped by `group` neighbours along the row at once; `unroll` steps of a walk are written
+    out, so that what they load is under way together. `place` is the dtype of places along it,
     until they are results.
 
     Where a tile has the whole words of rows alone, `edges` is the tile with the rest of them, one
