@@ -8,7 +8,7 @@ from enum import Enum
 
 from nearhint_compiler.analysis.flat import flat_params
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT, index_bounds
-from nearhint_compiler.analysis.row_words import row_words
+from nearhint_compiler.analysis.row_words import RowWords, row_words
 from nearhint_compiler.analysis.strides import Access, accesses, contiguous_bytes
 from nearhint_compiler.analysis.tilings import REDUCTION_AXIS, choose
 from nearhint_compiler.ir import nodes as ir
@@ -59,6 +59,7 @@ class Facts:
     tile: Tile | None
     spaced: bool
     word: int
+    has_shared: bool
     has_groups: bool
 
     @property
@@ -130,7 +131,18 @@ def facts_of(
         tile=_tile(kernel, sizes),
         spaced=cut_from is not None,
         word=words.lanes if words else 0,
+        has_shared=words is not None and _has_shared(kernel, words),
         has_groups=any(isinstance(node, ir.Reduce) for node in kernel.body),
+    )
+
+
+def _has_shared(kernel: ir.Kernel, words: RowWords) -> bool:
+    """Whether rows share what is read along them, such as weights: that has no whole words."""
+    return any(
+        node.index not in words.indices
+        and any(map(ir.is_reduction_variable, ex.symbols_of(node.index)))
+        for node in kernel.body
+        if isinstance(node, ir.Load)
     )
 
 

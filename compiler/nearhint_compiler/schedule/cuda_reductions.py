@@ -172,6 +172,8 @@ def _persistent(facts: Facts, *, x: int, r: int, warps: int) -> Iterator[Schedul
     yield facts.schedule("persistent", x=x, r=r, warps=warps, **words)
     if facts.divisible:
         yield facts.schedule("persistent", divisible=facts.divisible, x=x, r=r, warps=warps)
+    elif words and facts.has_shared and r >= facts.length:
+        yield facts.schedule("persistent", x=x, r=r, warps=warps)
     if not facts.has_static_length and 2 * x * r <= ELEMENTS_PER_THREAD * 32 * warps:
         yield facts.schedule("persistent", x=x, r=2 * r, warps=warps, **words)
 

@@ -49,6 +49,10 @@ def kernel_of(name: str) -> Kernel:
             "cuda.looped x=1 r=1024 warps=4 index=64 aligned=0 divisible=0",
         ),
         ("masked_mean_pool_f16", "cuda.looped x=64 r=32 warps=8 index=32 aligned=1 divisible=0"),
+        (
+            "softmax_f16",
+            "cuda.looped x=1 r=1024 warps=4 index=32 aligned=1 divisible=0 group=8 words=1",
+        ),
         ("float_division", "cuda.pointwise x=256 warps=2 index=64 aligned=0 divisible=0"),
     ],
 )

@@ -33,7 +33,7 @@ class Block:
     `spans`, one for each axis, accesses that can are written as pointers to a block. An accumulator
     is stepped by `group` neighbours along the row at once; `unroll` steps of a walk are written
     out, so that what they load is under way together. `place` is the dtype of places along it,
-    until they are results.
+    until they are results. A tile that `is_single` has one row.
 
     Where a tile has the whole words of rows alone, `edges` is the tile with the rest of them, one
     lane for each word of `word` elements. Values of elements are named `prefix` and a number, and
@@ -52,6 +52,7 @@ class Block:
     group: int = 1
     unroll: int = 1
     place: str = "i64"
+    is_single: bool = False
     edges: Block | None = None
     word: int = 1
     prefix: str = "v"

@@ -107,14 +107,13 @@ class Edges:
 
     def accumulated(self, total: Total, *, group: int) -> list[str]:
         """The lines that reduce lanes of `group` elements word by word, and step the edges in."""
-        shape, lanes = self.body.block.element_shape, self._block.word // group
-        names = [part.name for part in total.walked]
+        names, lanes = [part.name for part in total.walked], self._block.word // group
         lines: list[str] = []
         if lanes > 1:
+            assert total.fold is not None
             words = self._block.words_shape(lanes)
             lines += [f"{name} = tl.reshape({name}, {words})" for name in names]
             lines += total.fold(str(len(self._block.axes)))
-            lines += [f"{name} = tl.reshape({name}, {shape})" for name in names]
         return [*lines, *stepped(self.body, total)]
 
     def summed(self, pivot: Part, operand: int) -> list[str]:

@@ -48,11 +48,12 @@ class Total:
     `grouped(elements, axis)`, where there is one, is the step for elements with one axis more, all
     along which go into the same lane; beyond the row they are the pivot, or else neutral.
 
-    Where a walk carries something else than the parts, that is `walked`, `fold` brings several
-    lanes of it together, and `close` makes the parts of it. Where it starts from the mean of the
-    first block of elements, that is `pivot`. What `precedes` is wanted of the parts of a row before
-    this one alone: the start of a scan. A step with an `idle` element changes nothing that counts.
-    `onward` is a step that costs less, for blocks that come in the order of the row.
+    Where a walk carries something else than the parts, that is `walked`, and `close` makes the
+    parts of it. `fold(axis)`, unless of a scan, takes an axis away from what a walk carries. Where
+    it starts from the mean of the first block of elements, that is `pivot`. What `precedes` is
+    wanted of the parts of a row before this one alone: the start of a scan. A step with an `idle`
+    element changes nothing that counts. `onward` is a step that costs less, for blocks that come
+    in the order of the row.
     """
 
     operand: int
@@ -60,9 +61,9 @@ class Total:
     step: Callable[[str, Callable[[ex.Expr], str]], str]
     across: Callable[[str], Sequence[str]]
     results: Sequence[str]
+    fold: Callable[[str], Sequence[str]] | None = None
     lanes: tuple[Part, ...] = ()
     closing: Callable[[str, str], Sequence[str]] | None = None
-    folding: Callable[[str], Sequence[str]] | None = None
     pivot: Part | None = None
     precedes: bool = False
     idle: str = ""
@@ -73,10 +74,6 @@ class Total:
     def walked(self) -> tuple[Part, ...]:
         """What a walk carries."""
         return self.lanes or self.parts
-
-    def fold(self, axis: str) -> Sequence[str]:
-        """The lines that bring lanes of what a walk carries together, one axis of them."""
-        return (self.folding or self.across)(axis)
 
     def close(self, axis: str, elements: str) -> Sequence[str]:
         """The lines that make parts with one lane of what a walk over so many elements left."""
@@ -98,6 +95,7 @@ def total_of(kernel: ir.Kernel, position: int, *, place_dtype: str) -> Total:
                 lambda axis: [f"{name} = tl.reduce({name}, {axis}, {combine}, keep_dims=True)"],
                 (f"v{position} = {name}",),
                 idle=neutral_text(kind, dtype),
+                fold=lambda axis: [f"{name} = tl.reduce({name}, {axis}, {combine})"],
                 grouped=lambda elements, axis: (
                     f"{combine}({name}, tl.reduce({elements}, {axis}, {combine}))"
                 ),
@@ -129,6 +127,13 @@ def total_of(kernel: ir.Kernel, position: int, *, place_dtype: str) -> Total:
                 onward=(lambda element, text: f"{later}({both}, {element}, {text(index)})")
                 if is_in_order
                 else None,
+                fold=lambda axis: [
+                    f"best{position} = tl.reduce({value}, {axis}, {largest})",
+                    f"top{position} = tl.expand_dims(best{position}, {axis})",
+                    f"{place} = {at_best}({value}, top{position}, {place}, {last})",
+                    f"{place} = tl.reduce({place}, {axis}, _combine_min)",
+                    f"{value} = best{position}",
+                ],
             )
         case ir.Scan(kind, dtype, operand):
             combine, name = combine_name(kind, dtype), f"carry{position}"
@@ -170,6 +175,12 @@ def _softmax(kernel: ir.Kernel, pair: Online) -> Total:
             f"v{pair.first} = {largest}",
             f'v{pair.second} = tl.where(tl.abs({largest}) == float("inf"), {infinite}, {total})',
         ),
+        fold=lambda axis: [
+            f"best{pair.first} = tl.reduce({largest}, {axis}, _combine_max_nan)",
+            f"{total} = {total} * _exp_below({largest}, tl.expand_dims(best{pair.first}, {axis}))",
+            f"{total} = tl.reduce({total}, {axis}, _combine_sum)",
+            f"{largest} = best{pair.first}",
+        ],
         grouped=lambda elements, _: f"_online_softmax_group({largest}, {total}, {elements})",
     )
 
@@ -187,13 +198,10 @@ def _variance(kernel: ir.Kernel, pair: Online) -> Total:
     parts = f"{total}, {mean}, {square}, {count}"
     lanes = f"{shifted}, {square}"
 
-    def fold(axis: str) -> list[str]:
-        return [f"{lanes} = tl.reduce(({lanes}), {axis}, _two_sums, keep_dims=True)"]
-
     def close(axis: str, elements: str) -> list[str]:
         name = TRITON_TYPES[dtype].name
         return [
-            *fold(axis),
+            f"{lanes} = tl.reduce(({lanes}), {axis}, _two_sums, keep_dims=True)",
             f"{count} = tl.zeros_like({shifted}) + tl.maximum({elements}, 0).to({name})",
             f"{total} = {shifted} + {pivot} * {count}",
             f"part{pair.first} = {shifted} / tl.maximum({count}, 1.0)",
@@ -210,7 +218,7 @@ def _variance(kernel: ir.Kernel, pair: Online) -> Total:
         (f"v{pair.first} = {total}", f"v{pair.second} = {square}"),
         lanes=tuple(Part(name, dtype, "0.0") for name in (shifted, square)),
         closing=close,
-        folding=fold,
+        fold=lambda axis: [f"{lanes} = tl.reduce(({lanes}), {axis}, _two_sums)"],
         pivot=Part(pivot, dtype, "0.0"),
         grouped=lambda elements, _: f"_shifted_group({lanes}, {pivot}, {elements})",
     )

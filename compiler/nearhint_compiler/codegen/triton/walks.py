@@ -63,7 +63,13 @@ def _reduced(body: Body, position: int, node: ir.Reducing, edges: Edges | None) 
         combine = combine_name(node.kind, node.dtype)
         if not edges:
             return [f"v{position} = tl.reduce({operand}, {axis}, {combine}, keep_dims=True)"]
-        return [f"acc{position} = {operand}", *within, *total.across(str(axis)), *total.results]
+        lines = [f"acc{position} = {operand}", *within, *total.across(str(axis)), *total.results]
+        if body.block.is_single:
+            # A scalar: else Triton may compute the elements twice, once as the words are laid out.
+            value = f"tl.reduce(v{position}, None, {combine})"
+            dtype = TRITON_TYPES[node.dtype].name
+            lines.append(f"v{position} = tl.full({body.block.row_shape}, {value}, {dtype})")
+        return lines
     place = f"tl.full({body.block.element_shape}, 0, {TRITON_TYPES[width].name})"
     place = f"{place} + {body.block.text(node.index)}"
     if node.index != ex.symbol("r0") or len(body.kernel.reduction) > 1:
