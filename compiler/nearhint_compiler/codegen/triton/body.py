@@ -182,7 +182,7 @@ class Body:
         name = f"v{position}"
         neutral = neutral_text(node.kind, node.dtype)
         lines = [
-            f"{name} = {self.operand(node.operand, neutral, node.dtype)}",
+            f"{name} = {self.masked(self.full(node.operand), neutral, node.dtype)}",
             f"last{position} = tl.reduce({name}, {axis}, {combine}, keep_dims=True)",
             f"{name} = tl.associative_scan({name}, {axis}, {combine})",
         ]

@@ -210,7 +210,9 @@ class WalkPlan:
             return []
         body, block, pivot, edges = self.body, self._block, total.pivot, self._edges
         name, dtype, shape = pivot.name, TRITON_TYPES[pivot.dtype].name, block.row_shape
-        element = body.operand(total.operand, "0.0", pivot.dtype)
+        # Masked even where it is 0 beyond the row: Triton 3.6 fails to compile a loop that reduces
+        # what it has just loaded and forgets what it had.
+        element = body.masked(body.full(total.operand), "0.0", pivot.dtype)
         needed = body.needed([total.operand])
         made = f"tl.reduce({element}, {block.reduced_axis}, _combine_sum, keep_dims=True)"
         after: list[str] = []
