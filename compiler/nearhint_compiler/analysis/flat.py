@@ -18,22 +18,33 @@ FLAT = "x"
 
 def flattened(kernel: ir.Kernel) -> ir.Kernel:
     """The kernel with such accesses at `FLAT`, which is no legal IR; one loop is flat as it is."""
-    if len(kernel.pointwise) < 2:
-        return kernel
-    last = len(kernel.pointwise) - 1
-    rest: ex.Expr = ex.symbol(FLAT)
-    for number in range(last):
-        stride = ex.product(kernel.pointwise[number + 1 :])
-        rest = ex.sub(rest, ex.mul(stride, ex.symbol(f"p{number}")))
-    body = list(kernel.body)
-    for place, node in enumerate(body):
-        if isinstance(node, ir.Load | ir.Store):
-            index = ex.substitute(node.index, {f"p{last}": rest})
-            if FLAT in ex.symbols_of(index) and not any(
-                name[0] == "p" for name in ex.symbols_of(index)
-            ):
-                body[place] = replace(node, index=index)
+    body = [
+        replace(node, index=in_order(kernel, node.index) or node.index)
+        if isinstance(node, ir.Load | ir.Store)
+        else node
+        for node in kernel.body
+    ]
     return replace(kernel, body=tuple(body))
+
+
+def in_order(kernel: ir.Kernel, index: ex.Expr) -> ex.Expr | None:
+    """`index` at `FLAT`, if it runs through the whole space in order, or through its inner loops,
+    over and over, of which there are two at least: a remainder is cheaper than one a loop.
+    """
+    last = len(kernel.pointwise) - 1
+    for first in range(last):
+        inner = ex.product(kernel.pointwise[first:])
+        rest: ex.Expr = ex.symbol(FLAT)
+        if first:
+            rest = ex.mod(rest, inner)
+        for number in range(first, last):
+            stride = ex.product(kernel.pointwise[number + 1 :])
+            rest = ex.sub(rest, ex.mul(stride, ex.symbol(f"p{number}")))
+        found = ex.substitute(index, {f"p{last}": rest})
+        names = ex.symbols_of(found)
+        if FLAT in names and not any(name[0] == "p" for name in names):
+            return found
+    return None
 
 
 def flat_params(kernel: ir.Kernel) -> frozenset[int]:

@@ -37,6 +37,8 @@ def twins(kernel: ir.Kernel, schedules: Iterable[Schedule]) -> Iterator[Schedule
     """Of each family the first with block pointers, one that promises the most if any promises."""
     first: dict[str, Schedule] = {}
     for schedule in schedules:
+        if schedule.get("words", 0):
+            continue
         known = first.setdefault(schedule.family, schedule)
         if schedule["divisible"] and not known["divisible"]:
             first[schedule.family] = schedule
@@ -49,7 +51,9 @@ def twins(kernel: ir.Kernel, schedules: Iterable[Schedule]) -> Iterator[Schedule
 
 def applies(kernel: ir.Kernel, schedule: Schedule) -> bool:
     """Whether some access of `kernel` as it is laid out may have a block pointer."""
-    if schedule.family not in FAMILIES or schedule["index"] != 32 or schedule.get("r1", 0):
+    if schedule.family not in FAMILIES or schedule["index"] != 32:
+        return False
+    if schedule.get("r1", 0) or schedule.get("words", 0):
         return False
     axes = axes_of(kernel, schedule)
     return any(

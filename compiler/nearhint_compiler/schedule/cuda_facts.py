@@ -8,6 +8,7 @@ from enum import Enum
 
 from nearhint_compiler.analysis.flat import flat_params
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT, index_bounds
+from nearhint_compiler.analysis.row_words import RowWords, row_words
 from nearhint_compiler.analysis.strides import Access, accesses, contiguous_bytes
 from nearhint_compiler.analysis.tilings import REDUCTION_AXIS, choose
 from nearhint_compiler.ir import nodes as ir
@@ -18,7 +19,7 @@ from nearhint_rules.target import CudaDevice, Target
 GENERIC_SIZE = 97
 """What a size is taken for where none is given."""
 SIZE_MULTIPLE = 16
-EXTRAS = ("group", "whole")
+EXTRAS = ("group", "unroll", "whole", "words")
 """Options that a schedule has behind all others, if it has them."""
 
 
@@ -57,6 +58,9 @@ class Facts:
     flat: Flat
     tile: Tile | None
     spaced: bool
+    word: int
+    has_shared: bool
+    has_groups: bool
 
     @property
     def itemsize(self) -> int:
@@ -73,9 +77,15 @@ class Facts:
         ]
         return max(1, 16 // max(sizes, default=16))
 
+    def has_words(self, r: int) -> bool:
+        """Whether blocks of `r` may hold rows in whole words, and their edges."""
+        return self.word > 0 and r >= 2 * self.word**2
+
     def schedule(self, family: str, *, divisible: int = 0, **options: int) -> Schedule:
         """A schedule with these blocks, with 16-byte pointers where they are all that is needed."""
-        is_enough = not self.is_dividing_useful or options.get("whole", 0)
+        is_enough = (
+            not self.is_dividing_useful or options.get("whole", 0) or options.get("words", 0)
+        )
         aligned = 1 if divisible or is_enough else 0
         extras = {name: options.pop(name) for name in EXTRAS if name in options}
         options |= {"index": self.index, "aligned": aligned, "divisible": divisible}
@@ -98,6 +108,8 @@ def facts_of(
     is_columns = bool(kernel.reduction) and _is_columns(kernel, found)
     useful = _worth_dividing(kernel, is_rows=bool(kernel.reduction) and not is_columns)
     device = target.device
+    has_scan = any(isinstance(node, ir.Scan) for node in kernel.body)
+    words = None if has_scan else row_words(kernel)
     divisible = sum(
         1 << number
         for number, name in enumerate(kernel.symbols)
@@ -114,10 +126,23 @@ def facts_of(
         index=32 if _fits_32_bits(cut_from or kernel, sizes) else 64,
         processors=device.multiprocessors if isinstance(device, CudaDevice) else 1,
         is_columns=is_columns,
-        has_scan=any(isinstance(node, ir.Scan) for node in kernel.body),
+        has_scan=has_scan,
         flat=_flat(kernel),
         tile=_tile(kernel, sizes),
         spaced=cut_from is not None,
+        word=words.lanes if words else 0,
+        has_shared=words is not None and _has_shared(kernel, words),
+        has_groups=any(isinstance(node, ir.Reduce) for node in kernel.body),
+    )
+
+
+def _has_shared(kernel: ir.Kernel, words: RowWords) -> bool:
+    """Whether rows share what is read along them, such as weights: that has no whole words."""
+    return any(
+        node.index not in words.indices
+        and any(map(ir.is_reduction_variable, ex.symbols_of(node.index)))
+        for node in kernel.body
+        if isinstance(node, ir.Load)
     )
 
 

@@ -49,6 +49,7 @@ def padded(reduced: tuple[int, ...], *, r: int, r1: int) -> int:
 
 def _has_twin(facts: Facts, schedule: Schedule) -> bool:
     is_row = len(facts.reduced) > 1 and schedule.family in FAMILIES
+    is_row = is_row and not schedule.get("words", 0)
     return is_row and min(_sides(facts)) > 1 and schedule["divisible"] == facts.divisible
 
 

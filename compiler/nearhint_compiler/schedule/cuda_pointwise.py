@@ -31,6 +31,7 @@ def schedules(facts: Facts) -> Iterator[Schedule]:
         yield from _blocks(facts, x=32 * warps * lanes * vectors, warps=warps)
     if prod(facts.extents) <= FEW_BLOCKS * 128 * lanes * facts.processors:
         yield from _blocks(facts, x=64 * lanes, warps=4)
+        yield from _blocks(facts, x=32 * lanes, warps=8)
     rank = len(facts.extents)
     if rank > 1 and facts.tile is None:
         # Without tiles to gain, a row a program saves the division of its index.

@@ -24,6 +24,9 @@ LEAST_CROSSING = 64
 LONG_BLOCKS = ((8192, 32), (16_384, 32), (32_768, 32), (4096, 16))
 """(elements, warps) for rows that registers cannot hold: so many threads that few rows are under
 way at once, and the second walk finds them in the L2 cache."""
+UNROLLED = 32_768
+"""Elements of a block from which on a walk also comes with two steps written out: a row has so few
+of them that what one waits for is not hidden behind the others."""
 ACCUMULATORS_PER_THREAD = 16
 """More of them leave too few registers for what is loaded."""
 SHORT_BLOCKS = ((1024, 4), (512, 2))
@@ -108,7 +111,7 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
 
     A dynamic row may outgrow the block of its hint, so the default loops.
     """
-    r, rows = _power_of_two(facts.length), prod(facts.extents)
+    r, rows = _covering(facts), prod(facts.extents)
     together = max(1, min(2048 // r, _power_of_two(rows // facts.processors + 1) // 2))
     few = min(4, together)
     shapes = [
@@ -121,7 +124,9 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
     ]
     block = min(r, DEFAULT_BLOCK)
     x = min(together, DEFAULT_BLOCK // block)
-    looped = facts.schedule("looped", x=x, r=block, warps=_warps(x * block, 256))
+    looped = facts.schedule(
+        "looped", x=x, r=block, warps=_warps(x * block, 256), **_in_words(facts, block, walked=True)
+    )
     if not facts.has_static_length:
         yield looped
     if r <= PERSISTENT_LIMIT:
@@ -134,20 +139,43 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
     yield looped
 
 
+def _in_words(facts: Facts, r: int, *, walked: bool) -> dict[str, int]:
+    """What makes rows be read in whole words, where they may be of any length."""
+    if not facts.has_words(r):
+        return {}
+    # One accumulator for each word: what is beside it then costs nothing more.
+    return {"group": facts.word, "words": 1} if walked and facts.has_groups else {"words": 1}
+
+
 def _walked(facts: Facts, family: str, *, r: int, warps: int, **more: int) -> Iterator[Schedule]:
     """A row a program; where vectors are promised, also with one accumulator for each of them."""
-    if r <= ACCUMULATORS_PER_THREAD * 32 * warps:
-        yield from both(facts, family, x=1, r=r, **more, warps=warps)
-    if facts.divisible or not facts.is_dividing_useful:
-        more |= {"warps": warps, "group": facts.lanes}
-        yield facts.schedule(family, divisible=facts.divisible, x=1, r=r, **more)
+    words, blocks = _in_words(facts, r, walked=True), {"x": 1, "r": r, **more, "warps": warps}
+    has_room = r <= ACCUMULATORS_PER_THREAD * 32 * warps
+    if "group" in words or has_room:
+        yield facts.schedule(family, **blocks, **words)
+    if has_room and facts.divisible:
+        yield facts.schedule(family, divisible=facts.divisible, **blocks)
+    if facts.divisible or not (facts.is_dividing_useful or words):
+        blocks["group"] = facts.lanes
+        yield facts.schedule(family, divisible=facts.divisible, **blocks)
+    if r >= UNROLLED:
+        grouped = {"group": facts.lanes, "unroll": 2}
+        if facts.divisible:
+            yield facts.schedule(family, divisible=facts.divisible, **blocks | grouped)
+        elif "group" in words:
+            yield facts.schedule(family, **blocks, **words, unroll=2)
 
 
 def _persistent(facts: Facts, *, x: int, r: int, warps: int) -> Iterator[Schedule]:
     """Rows up to the block of the hint, and where they are dynamic up to twice that."""
-    yield from both(facts, "persistent", x=x, r=r, warps=warps)
+    words = _in_words(facts, r, walked=False)
+    yield facts.schedule("persistent", x=x, r=r, warps=warps, **words)
+    if facts.divisible:
+        yield facts.schedule("persistent", divisible=facts.divisible, x=x, r=r, warps=warps)
+    elif words and facts.has_shared and r >= facts.length:
+        yield facts.schedule("persistent", x=x, r=r, warps=warps)
     if not facts.has_static_length and 2 * x * r <= ELEMENTS_PER_THREAD * 32 * warps:
-        yield facts.schedule("persistent", x=x, r=2 * r, warps=warps)
+        yield facts.schedule("persistent", x=x, r=2 * r, warps=warps, **words)
 
 
 def _shared(facts: Facts) -> Iterator[Schedule]:
@@ -199,6 +227,12 @@ def _tiles(facts: Facts, tile: Tile) -> Iterator[Schedule]:
 
 def _warps(elements: int, share: int) -> int:
     return min(16, max(1, elements // share))
+
+
+def _covering(facts: Facts) -> int:
+    """The block for a row: in whole words, what is beside them needs no room."""
+    words = _power_of_two(facts.length - facts.length % max(1, facts.word))
+    return words if facts.has_words(words) else _power_of_two(facts.length)
 
 
 def _power_of_two(size: int) -> int:

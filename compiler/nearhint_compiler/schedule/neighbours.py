@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from nearhint_compiler.analysis.row_words import row_words
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
@@ -82,6 +83,8 @@ def _serves(kernel: ir.Kernel, schedule: Schedule, dims: Mapping[str, int]) -> b
         outer, inner = ex.product(kernel.reduction[:-1]), kernel.reduction[-1]
         return r1 >= ex.evaluate(inner, dims) and schedule["r"] // r1 >= ex.evaluate(outer, dims)
     if schedule.family in _PERSISTENT:
-        return schedule["r"] >= ex.evaluate(ex.product(kernel.reduction), dims)
+        words = row_words(kernel) if schedule.get("words", 0) else None
+        beside = words.lanes - 1 if words else 0
+        return schedule["r"] + beside >= ex.evaluate(ex.product(kernel.reduction), dims)
     sides = [schedule.get(name, 0) for name in ("tile", "rows")]
     return all(side % schedule.get("lanes", 1) == 0 for side in sides)

@@ -43,8 +43,7 @@ def nearhint_a9dfcd697a59(a0, a1, a2, k0, k1, X: tl.constexpr, R: tl.constexpr):
         v4 = v3 * v1
         acc5_ = _combine_sum(acc5, tl.broadcast_to(v4, [X, R]))
         acc5 = tl.where(rmask, acc5_, acc5)
-        acc6_ = _combine_sum(acc6, tl.broadcast_to(v1, [X, R]))
-        acc6 = tl.where(rmask, acc6_, acc6)
+        acc6 = _combine_sum(acc6, tl.broadcast_to(v1, [X, R]))
     acc5 = tl.reduce(acc5, 1, _combine_sum, keep_dims=True)
     v5 = acc5
     acc6 = tl.reduce(acc6, 1, _combine_sum, keep_dims=True)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from nearhint_compiler.codegen import generate
+from nearhint_compiler.codegen.generated import Generated
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.legality import check_kernel
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule.schedule import parse_schedule
+from nearhint_daemon.workers import cubin
 from nearhint_daemon.workers.cubin import compile_cubin, read_flags
 from nearhint_daemon.workers.errors import CompileFailed, KernelOversized
 from nearhint_rules import expr as ex
 from nearhint_rules.artifact import CudaLaunch, NullArgument
+from nearhint_rules.guard import Divisible
 from nearhint_rules.target import CudaDevice, Target
 
 pytest.importorskip("triton")
@@ -110,6 +114,43 @@ def test_every_family_compiles(name: str, schedule: str, tmp_path: Path) -> None
     kernel = parse_kernel((KERNELS / f"{name}.ir").read_text())
     generated = generate(kernel, parse_schedule(schedule), target(90))
     assert compile_cubin(generated, target(90), scratch=tmp_path).binary.startswith(ELF)
+
+
+ANY_LENGTH = "index=32 aligned=1 divisible=0"
+
+
+@pytest.mark.parametrize(
+    ("name", "schedule"),
+    [
+        ("softmax_f16", f"cuda.persistent x=1 r=1024 warps=4 {ANY_LENGTH} words=1"),
+        ("softmax_f16", f"cuda.persistent x=2 r=1024 warps=4 {ANY_LENGTH} words=1"),
+        ("softmax_f16", f"cuda.looped x=1 r=1024 warps=4 {ANY_LENGTH} group=8 words=1"),
+        ("softmax_f16", f"cuda.split x=1 r=1024 splits=8 warps=4 {ANY_LENGTH} group=8 words=1"),
+        ("softmax_mask_f16", f"cuda.looped x=1 r=1024 warps=4 {ANY_LENGTH} group=8 words=1"),
+        ("layer_norm_dynamic_f32", f"cuda.looped x=1 r=1024 warps=4 {ANY_LENGTH} group=4 words=1"),
+        ("row_argmax_f32", f"cuda.looped x=1 r=1024 warps=4 {ANY_LENGTH} words=1"),
+    ],
+)
+def test_rows_of_any_length_are_moved_in_vectors_under_no_promise_about_sizes(
+    name: str, schedule: str, tmp_path: Path
+) -> None:
+    kernel = parse_kernel((KERNELS / f"{name}.ir").read_text())
+    generated = generate(kernel, parse_schedule(schedule), target(90))
+    assert not [fact for fact in generated.guard.facts if isinstance(fact, Divisible)]
+    ptx = ptx_of(generated, tmp_path)
+    row_loads, row_stores = (
+        {node.param for node in kernel.body if isinstance(node, kind) and "p0" in str(node.index)}
+        & {node.param for node in kernel.body if isinstance(node, kind) and "r0" in str(node.index)}
+        for kind in (ir.Load, ir.Store)
+    )
+    assert len(re.findall(r"ld\.global\S*\.v[24]\.b32", ptx)) >= len(row_loads)
+    assert len(re.findall(r"st\.global\S*\.v4\.b32", ptx)) >= len(row_stores)
+
+
+def ptx_of(generated: Generated, scratch: Path) -> str:
+    """What Triton hands to ptxas."""
+    compiled = cubin._compile(generated, 90, scratch)
+    return str(compiled.asm["ptx"])
 
 
 def softmax() -> ir.Kernel:

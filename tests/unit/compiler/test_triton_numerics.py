@@ -63,6 +63,7 @@ class Case:
     schedule: str
     dims: tuple[int, ...]
     special: bool = False
+    fill: float | None = None
 
     @property
     def name(self) -> str:
@@ -72,9 +73,10 @@ class Case:
         more = "".join(
             f"_{name}{value}"
             for name, value in parse_schedule(self.schedule).options
-            if name in ("group", "whole")
+            if name in ("group", "unroll", "whole", "words")
         )
         tail = form + "_special" * self.special
+        tail += "" if self.fill is None else f"_{self.fill}"
         return f"{self.kernel}-{family}{index}{more}-{'x'.join(map(str, self.dims))}{tail}"
 
 
@@ -112,6 +114,17 @@ def planes(kernel: str, dims: tuple[int, ...], *, special: bool = False) -> list
         f"cuda.split x=2 r=32 splits=3 {rest} r1=8",
     )
     return [Case(kernel, text, dims, special) for text in texts]
+
+
+def filled(fill: float, *cases: Case) -> list[Case]:
+    """The same with one value everywhere."""
+    return [replace(case, fill=fill) for case in cases]
+
+
+def unrolled(*cases: Case) -> list[Case]:
+    """The same with two steps of a walk written out."""
+    walks = [case for case in cases if "persistent" not in case.schedule]
+    return [replace(case, schedule=f"{case.schedule} unroll=2") for case in walks]
 
 
 def pointed(*cases: Case) -> list[Case]:
@@ -194,6 +207,11 @@ CASES = [
     *rows("row_argmax_f32", (5, 37)),
     *rows("row_argmax_f32", (5, 61), special=True),
     *rows("column_argmin_bf16", (6, 35)),
+    *filled(-float("inf"), *rows("row_argmax_f32", (5, 37)), *split("row_argmax_f32", (5, 137))),
+    *filled(float("inf"), *rows("column_argmin_bf16", (6, 35))),
+    *filled(-float("inf"), *rows("softmax_f32", (3, 37)), *rows("row_max_f16", (3, 50))),
+    *unrolled(*rows("row_argmax_f32", (5, 37)), *split("softmax_f32", (3, 75))),
+    *unrolled(*rows("mean_variance_f32", (3, 75))),
     *rows("arg_over_two_loops_i32", (3, 4, 9)),
     *planes("sum_outer_inner_f32", (5, 4, 39)),
     *planes("sum_outer_inner_f32", (1, 1, 1)),
@@ -265,7 +283,7 @@ def storage_sizes(kernel: Kernel, dims: Mapping[str, int]) -> list[int]:
     return sizes
 
 
-def random_storage(param: Param, size: int, seed: int, *, special: bool) -> torch.Tensor:
+def random_storage(param: Param, size: int, seed: int, case: Case) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     dtype = TORCH_DTYPES[param.dtype]
     if param.dtype == "bool":
@@ -275,7 +293,9 @@ def random_storage(param: Param, size: int, seed: int, *, special: bool) -> torc
         values = torch.randint(low, 100, (size,), generator=generator)
         return torch.where(values == 0, 3, values).to(dtype)
     values = torch.randn(size, generator=generator, dtype=torch.float64) * 3
-    if special:
+    if case.fill is not None:
+        values.fill_(case.fill)
+    if case.special:
         for place, value in enumerate((float("nan"), float("inf"), -float("inf"), -0.0, 80.0)):
             values[(place * 7 + 3) % size] = value
     return values.to(dtype)
@@ -298,7 +318,7 @@ def prepare(case: Case, folder: Path) -> dict[str, Any]:
             continue
         names[place] = f"{param.role[0]}{place}"
         if param.role == "in":
-            storages[names[place]] = random_storage(param, size, place, special=case.special)
+            storages[names[place]] = random_storage(param, size, place, case)
             inputs.append(storages[names[place]])
         else:
             length = (size + GUARD_BAND) * torch.empty(0, dtype=TORCH_DTYPES[param.dtype]).itemsize

@@ -49,6 +49,10 @@ def kernel_of(name: str) -> Kernel:
             "cuda.looped x=1 r=1024 warps=4 index=64 aligned=0 divisible=0",
         ),
         ("masked_mean_pool_f16", "cuda.looped x=64 r=32 warps=8 index=32 aligned=1 divisible=0"),
+        (
+            "softmax_f16",
+            "cuda.looped x=1 r=1024 warps=4 index=32 aligned=1 divisible=0 group=8 words=1",
+        ),
         ("float_division", "cuda.pointwise x=256 warps=2 index=64 aligned=0 divisible=0"),
     ],
 )
@@ -188,6 +192,22 @@ def test_parts_of_a_join_are_read_under_their_condition_without_clamps() -> None
     assert "tl.minimum" not in source
     assert "tl.maximum" not in source
     assert source.count("xmask & v7,") == source.count("xmask & (v7 == 0),") == 1
+
+
+def test_parts_of_a_join_lie_at_the_flat_index_and_what_loops_share_at_one_remainder() -> None:
+    plain = "cuda.pointwise x=64 warps=4 index=32 aligned=1 divisible=0"
+    source = source_of(kernel_of("rotary_joined_f16"), plain)
+    assert "tl.load(a0 + (k2 + x), " in source
+    assert source.count("+ (x % (k0 * k1)), ") == 2
+
+
+def test_places_are_compared_in_the_width_of_indices() -> None:
+    source = source_of(
+        kernel_of("rotary_joined_f16"),
+        "cuda.pointwise x=64 warps=4 index=32 aligned=1 divisible=0",
+    )
+    assert "v7 = p2 < (k1 + ((-1) * k2))" in source
+    assert "tl.int64" not in source
 
 
 def test_only_the_last_of_whole_blocks_has_a_mask() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from nearhint_compiler.analysis.affine import Loops, affine
 from nearhint_compiler.codegen.triton.text import index_text
@@ -31,8 +31,13 @@ class Block:
     `end`; without `end` there is none, and the tile holds whole rows. `counted` and `counted_first`
     are the numbers of elements in a walk and in its first block, if not those of its lanes. With
     `spans`, one for each axis, accesses that can are written as pointers to a block. An accumulator
-    is stepped by `group` neighbours along the row at once. `place` is the dtype of places along it,
-    until they are results.
+    is stepped by `group` neighbours along the row at once; `unroll` steps of a walk are written
+    out, so that what they load is under way together. `place` is the dtype of places along it,
+    until they are results. A tile that `is_single` has one row.
+
+    Where a tile has the whole words of rows alone, `edges` is the tile with the rest of them, one
+    lane for each word of `word` elements. Values of elements are named `prefix` and a number, and
+    an index is written as `texts` has it, or with its variables `renamed`.
     """
 
     axes: tuple[str, ...]
@@ -45,7 +50,25 @@ class Block:
     counted_first: str = ""
     spans: tuple[Span, ...] = ()
     group: int = 1
+    unroll: int = 1
     place: str = "i64"
+    is_single: bool = False
+    edges: Block | None = None
+    word: int = 1
+    prefix: str = "v"
+    texts: Mapping[ex.Expr, str] = field(default_factory=dict)
+    renamed: Mapping[str, ex.Expr] = field(default_factory=dict)
+
+    def text(self, index: ex.Expr) -> str:
+        """An index of the kernel as Triton source."""
+        return self.texts.get(index) or index_text(ex.substitute(index, self.renamed))
+
+    @property
+    def steps(self) -> str:
+        """Where the blocks of a walk start, as something to loop over."""
+        if self.unroll == 1:
+            return f"range({self.start}, {self.end}, R)"
+        return f"tl.range({self.start}, {self.end}, R, loop_unroll_factor={self.unroll})"
 
     @property
     def first_end(self) -> str:
@@ -70,17 +93,26 @@ class Block:
     @property
     def row_shape(self) -> str:
         """The shape of what is there once a row."""
-        return _shape([("1" if axis == REDUCED else axis) for axis in self.axes])
+        return self._along("1")
 
     @property
     def element_shape(self) -> str:
         """The shape of what varies along the reduction; the row's where there is none."""
-        return _shape(self.axes)
+        return self._along(f"{REDUCED} // {self.word}" if self.is_edges else REDUCED)
+
+    @property
+    def is_edges(self) -> bool:
+        """Whether this is the tile of another one's edges."""
+        return self.word > 1 and self.edges is None
 
     @property
     def group_shape(self) -> str:
         """The shape of what is there once for each `group` of elements."""
-        return _shape([*self.axes[:-1], f"{REDUCED} // {self.group}"])
+        return self._along(f"{REDUCED} // {self.group}")
+
+    def words_shape(self, lanes: int) -> str:
+        """The shape of elements word by word, where each has so many lanes."""
+        return self._along(f"{REDUCED} // {self.word}, {lanes}")
 
     @property
     def unit_shape(self) -> str:
@@ -129,6 +161,9 @@ class Block:
         """The axes that a block pointer is checked along, as an argument; nothing if none."""
         places = [str(place) for place, axis in enumerate(self.axes) if axis in self.masks]
         return f", boundary_check=[{', '.join(places)}]" if places else ""
+
+    def _along(self, reduced: str) -> str:
+        return _shape([(reduced if axis == REDUCED else axis) for axis in self.axes])
 
     def _all(self, axes: Iterable[str]) -> str:
         return " & ".join(self.masks[axis] for axis in axes if axis in self.masks)

@@ -6,25 +6,31 @@ import struct
 from collections.abc import Iterable, Sequence
 
 from nearhint_compiler.analysis.branches import Branch, branches
+from nearhint_compiler.analysis.flat import FLAT, in_order
+from nearhint_compiler.codegen.triton.beyond import ZEROS, loaded, neutrals
 from nearhint_compiler.codegen.triton.block import Block
 from nearhint_compiler.codegen.triton.ops import combine_name, op_text
 from nearhint_compiler.codegen.triton.text import (
     TRITON_TYPES,
     cast_text,
     full_text,
-    index_text,
     neutral_text,
 )
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule.block_pointers import is_pointed
 from nearhint_rules import expr as ex
 
+COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+"""What is asked of places along a loop in the width of indices, not in the 64 bits of a value."""
 F8E4M3_LIMIT = 464.0
 """Beyond this magnitude the nearest f8e4m3fn is not finite."""
 
 
 class Body:
-    """A kernel's nodes as lines, for one `Block`; node n is the variable `v{n}`."""
+    """A kernel's nodes as lines, for one `Block`; node n is the variable `v{n}`.
+
+    What varies along the reduction has the block's prefix in place of v.
+    """
 
     def __init__(self, kernel: ir.Kernel, block: Block) -> None:
         self.kernel = kernel
@@ -32,6 +38,14 @@ class Body:
         self.varies = ir.per_element(kernel)
         self._dtypes = ir.dtypes_of(kernel)
         self._branches = branches(kernel)
+        self._beyond = neutrals(kernel)
+        self._placed = _placed(kernel)
+        self._values = {
+            operand
+            for place, node in enumerate(kernel.body)
+            if place not in self._placed
+            for operand in ir.operands_of(node)
+        }
 
     @property
     def element_stores(self) -> list[int]:
@@ -57,9 +71,13 @@ class Body:
                 pending += ir.operands_of(self.kernel.body[place])
         return sorted(found)
 
+    def name(self, position: int) -> str:
+        """The variable of a node."""
+        return f"{self.block.prefix if self.varies[position] else 'v'}{position}"
+
     def full(self, position: int) -> str:
         """A node's value with the shape of the elements."""
-        return f"tl.broadcast_to(v{position}, {self.block.element_shape})"
+        return f"tl.broadcast_to({self.name(position)}, {self.block.element_shape})"
 
     def masked(self, value: str, neutral: str, dtype: str) -> str:
         """`value` where there are elements, the neutral value beyond the row."""
@@ -68,28 +86,56 @@ class Body:
         rest = f"tl.full({self.block.element_shape}, {neutral}, {TRITON_TYPES[dtype].name})"
         return f"tl.where({self.block.column_mask}, {value}, {rest})"
 
+    def operand(self, position: int, neutral: str, dtype: str) -> str:
+        """A node's value where there are elements, the neutral value beyond the row."""
+        value = self.full(position)
+        is_neutral = self.is_neutral_beyond(position, neutral)
+        return value if is_neutral else self.masked(value, neutral, dtype)
+
+    def is_neutral_beyond(self, position: int, neutral: str) -> bool:
+        """Whether a node's lanes beyond the row, if there are any, are `neutral` as they are."""
+        if not self.block.column_mask:
+            return True
+        node = self.kernel.body[position]
+        if isinstance(node, ir.Op) and node.name == "mul" and len({*node.operands}) == 1:
+            return neutral in ZEROS and self.is_neutral_beyond(node.operands[0], neutral)
+        load = loaded(self.kernel, position)
+        if load is None or load in self._branches or self.block.spans or not self.varies[load]:
+            return False
+        beyond = self._beyond.get(load)
+        return neutral in ZEROS if beyond is None else neutral == beyond
+
     def lines(self, position: int, *, policy: str = "") -> Sequence[str]:
         """The statements of a node that is no reduce and no arg; `policy` is for its access."""
-        node, name = self.kernel.body[position], f"v{position}"
+        node, name = self.kernel.body[position], self.name(position)
         match node:
             case ir.Load(param, index):
                 branch = self._branches.get(position)
                 if branch is not None and self._is_whole(index):
-                    return [f"{name} = {self._load(param, branch.index, policy, branch=branch)}"]
-                return [f"{name} = {self._load(param, index, policy)}"]
+                    index = self._in_order(branch.index)
+                    return [f"{name} = {self._load(param, index, policy, branch=branch)}"]
+                beyond = self._beyond.get(position, "0")
+                return [f"{name} = {self._load(param, index, policy, beyond=beyond)}"]
             case ir.Scalar(param):
                 return [f"{name} = {self._scalar(param)}"]
             case ir.Const(dtype, bits):
                 return [f"{name} = {full_text(self.block.unit_shape, dtype, bits)}"]
+            case ir.Iota() if position not in self._values:
+                return []
             case ir.Iota(index):
                 shape = self._shape(position)
-                return [f"{name} = tl.full({shape}, 0, tl.int64) + {index_text(index)}"]
+                return [f"{name} = tl.full({shape}, 0, tl.int64) + {self.block.text(index)}"]
             case ir.Op("cast", "f8e4m3fn", (operand,)) if self._is_within(operand, F8E4M3_LIMIT):
-                return [f"{name} = v{operand}.to({TRITON_TYPES['f8e4m3fn'].name})"]
+                return [f"{name} = {self.name(operand)}.to({TRITON_TYPES['f8e4m3fn'].name})"]
             case ir.Op("cast", dtype, (operand,)):
-                return [f"{name} = {cast_text(f'v{operand}', self._dtypes[operand], dtype)}"]
+                value = cast_text(self.name(operand), self._dtypes[operand], dtype)
+                return [f"{name} = {value}"]
+            case ir.Op(op, _, operands) if position in self._placed:
+                nodes = [self.kernel.body[operand] for operand in operands]
+                texts = [self.block.text(each.index) for each in nodes if isinstance(each, ir.Iota)]
+                return [f"{name} = {op_text(op, 'i64', texts)}"]
             case ir.Op(op, _, operands):
-                texts = [f"v{operand}" for operand in operands]
+                texts = [self.name(operand) for operand in operands]
                 return [f"{name} = {op_text(op, self._dtypes[operands[-1]], texts)}"]
             case ir.Scan():
                 return self._scan(position, node)
@@ -97,6 +143,10 @@ class Body:
                 return [self._store(node, position, policy)]
             case ir.Reduce() | ir.Arg():
                 raise AssertionError("reduces are emitted where their operands are complete")
+
+    def is_independent(self, position: int) -> bool:
+        """Whether a node is a load that needs no other node."""
+        return isinstance(self.kernel.body[position], ir.Load) and position not in self._branches
 
     def carries(self, positions: Iterable[int]) -> list[str]:
         """The lines before a walk that start the scans among `positions`."""
@@ -122,6 +172,10 @@ class Body:
             kinds.add(node.name)
             node = nodes[0] if nodes[1] is constants[0] else nodes[1]
         return kinds == {"min", "max"}
+
+    def _in_order(self, index: ex.Expr) -> ex.Expr:
+        is_flat = FLAT in self.block.axis_of
+        return (in_order(self.kernel, index) if is_flat else None) or index
 
     def _scan(self, position: int, node: ir.Scan) -> Sequence[str]:
         combine, axis = combine_name(node.kind, node.dtype), self.block.reduced_axis
@@ -156,31 +210,37 @@ class Body:
         return {axis_of[n] for n in ex.symbols_of(index) if n in axis_of} == {*self.block.axes}
 
     def _load(
-        self, param: int, index: ex.Expr, policy: str, *, branch: Branch | None = None
+        self,
+        param: int,
+        index: ex.Expr,
+        policy: str,
+        *,
+        branch: Branch | None = None,
+        beyond: str = "0",
     ) -> str:
         pointer = "" if branch is not None else self._pointer(param, index)
         options = ""
         masks = [mask] if not pointer and (mask := self.block.mask_of(index)) else []
         if branch is not None:
-            masks += [f"v{place}" for place in branch.true]
-            masks += [f"(v{place} == 0)" for place in branch.false]
+            masks += [self.name(place) for place in branch.true]
+            masks += [f"({self.name(place)} == 0)" for place in branch.false]
         if pointer and self.block.bounds_checked:
             options += f'{self.block.bounds_checked}, padding_option="zero"'
         elif masks:
-            options += f", {' & '.join(masks)}, other=0"
+            options += f", {' & '.join(masks)}, other={beyond}"
         if policy and any(map(ir.is_reduction_variable, ex.symbols_of(index))):
             options += f', eviction_policy="{policy}"'
-        return f"tl.load({pointer or f'a{param} + {index_text(index)}'}{options})"
+        return f"tl.load({pointer or f'a{param} + {self.block.text(index)}'}{options})"
 
     def _store(self, node: ir.Store, position: int, policy: str) -> str:
         shape, varies = self._shape(position), self.varies[position]
-        stored = f"tl.broadcast_to(v{node.value}, {shape})"
+        stored = f"tl.broadcast_to({self.name(node.value)}, {shape})"
         evicted = f', eviction_policy="{policy}"' if policy else ""
         if pointer := self._pointer(node.param, node.index):
             return f"tl.store({pointer}, {stored}{self.block.bounds_checked}{evicted})"
-        where = f"tl.full({shape}, 0, tl.int32) + {index_text(node.index)}"
+        where = f"tl.full({shape}, 0, tl.int32) + {self.block.text(node.index)}"
         if any(name in self.block.axis_of for name in ex.symbols_of(node.index)):
-            where = f"tl.broadcast_to({index_text(node.index)}, {shape})"
+            where = f"tl.broadcast_to({self.block.text(node.index)}, {shape})"
         mask = self.block.element_mask if varies else self.block.row_mask
         options = f", {mask}" if mask else ""
         return f"tl.store(a{node.param} + ({where}), {stored}{options}{evicted})"
@@ -189,6 +249,20 @@ class Body:
         """A pointer to the whole block, where the layout wants one and the access can have one."""
         has_type = is_pointed(self.kernel, param)
         return self.block.pointer(f"a{param}", index) if has_type else ""
+
+
+def _placed(kernel: ir.Kernel) -> frozenset[int]:
+    """Comparisons of places along loops."""
+
+    def is_placed(node: ir.BodyNode) -> bool:
+        if not isinstance(node, ir.Op) or node.name not in COMPARISONS:
+            return False
+        operands = [kernel.body[operand] for operand in node.operands]
+        places = [operand.index for operand in operands if isinstance(operand, ir.Iota)]
+        loops = {name for name in ex.symbols_of(*places) if name[0] != "k"}
+        return len(places) == len(operands) and bool(loops)
+
+    return frozenset(p for p, node in enumerate(kernel.body) if is_placed(node))
 
 
 def _single(constant: ir.Const) -> float:

@@ -18,8 +18,11 @@ bring Guards, and make Triton load vectors. As they may, too:
 
     group    walks: by how many neighbours along the row an accumulator is stepped at once; those
              of a thread's vector for speed, and any for right
+    unroll   walks: how many steps are written out, whose loads are under way together
     whole    1 for flat blocks without a mask where they are full, whose vectors need no promise
              about sizes
+    words    1 for rows in whole words, with their edges apart (`codegen.triton.edges`): vectors
+             along rows of any length, no promise about sizes
     r1       the r elements of a block are a tile of two axes, r1 of them along the innermost
              reduction loop (`codegen.triton_row`)
     block_pointers

@@ -13,7 +13,8 @@ from typing import TypeAlias
 from nearhint_compiler.analysis.flat import FLAT, flattened
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT
 from nearhint_compiler.codegen.triton.block import REDUCED, Block, Span
-from nearhint_compiler.codegen.triton.row import Row, ceil_div, row_of, unflatten
+from nearhint_compiler.codegen.triton.edges import row_lines, with_edges, words_of
+from nearhint_compiler.codegen.triton.row import Row, ceil_div, row_of, unflatten, worded
 from nearhint_compiler.codegen.triton.text import index_text
 from nearhint_compiler.codegen.triton.walks import staged, straight, walked
 from nearhint_compiler.errors import InvalidSchedule
@@ -199,14 +200,14 @@ def _reduced(
 ) -> Block:
     """The block of rows whose pointwise loops are declared; `span` is that of a walk."""
     start, end = span
-    lanes = f"tl.arange(0, R)[{', '.join('None' for _ in header.axes[1:])}, :]"
-    header.lines.append(f"rbase = {lanes}{header.widened}")
+    spread = f"[{', '.join('None' for _ in header.axes[1:])}, :]{header.widened}"
+    header.lines.append(f"rbase = tl.arange(0, R){spread}")
     header.axis_of.update({f"r{n}": REDUCED for n in range(len(kernel.reduction))})
     if row.has_mask:
         header.masks[REDUCED] = "rmask"
     header.starts[REDUCED] = "roffset" if end else "0"
     counted, counted_first = row.counts(start, end) if end else ("", "")
-    return Block(
+    block = Block(
         header.axes,
         header.axis_of,
         header.masks,
@@ -217,8 +218,24 @@ def _reduced(
         counted_first=counted_first,
         spans=_spans(kernel, schedule, header),
         group=schedule.get("group", 1),
+        unroll=schedule.get("unroll", 1),
         place=f"i{schedule['index']}",
+        is_single=all(schedule[axis.lower()] == 1 for axis in header.axes[:-1]),
     )
+    if not row.is_words:
+        return block
+    words = words_of(kernel, schedule)
+    header.lines.append(f"ebase = tl.arange(0, R // {words.lanes}){spread}")
+    chunk = "chunk == 0" if "splits" in dict(schedule.options) else ""
+    header.lines += row_lines(kernel, words, block.row_shape, chunk=chunk)
+    return with_edges(block, kernel, words)
+
+
+def _row(kernel: ir.Kernel, schedule: Schedule, *, is_walked: bool, wide: bool) -> Row:
+    if not schedule.get("words", 0):
+        return row_of(kernel, schedule, is_walked=is_walked, wide=wide)
+    lanes = words_of(kernel, schedule).lanes
+    return worded(kernel, schedule, lanes=lanes, is_walked=is_walked)
 
 
 def _rows(kernel: ir.Kernel, schedule: Schedule) -> Layout:
@@ -236,7 +253,7 @@ def _rows(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     else:
         programs = _flat_rows(kernel, schedule["x"], header)
     is_walked = not schedule.family.endswith("persistent")
-    row = row_of(kernel, schedule, is_walked=is_walked, wide=header.wide)
+    row = _row(kernel, schedule, is_walked=is_walked, wide=header.wide)
     blocks += row.constants
     if not is_walked:
         block = _reduced(row, kernel, schedule, header)
@@ -263,7 +280,7 @@ def _split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     header = _header(schedule, ("X", REDUCED))
     header.next_of("chunk", ex.Int(splits))
     blocks = _flat_rows(kernel, schedule["x"], header)
-    row = row_of(kernel, schedule, is_walked=True, wide=header.wide)
+    row = _row(kernel, schedule, is_walked=True, wide=header.wide)
     rows = ex.product(kernel.pointwise)
     step = ceil_div(row.span, splits * r)
     header.lines += [
@@ -274,7 +291,7 @@ def _split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     ]
     block = _reduced(row, kernel, schedule, header, span=("rstart", "rend"))
     body = staged(kernel, block, rows="rows", splits=str(splits), lanes="LANES")
-    lanes = 1 << (splits - 1).bit_length()
+    lanes = max(1 << (splits - 1).bit_length(), _least_lanes(kernel, schedule))
     array_length = ex.mul(rows, splits)
     facts = () if header.wide else (AtMost(array_length, INDEX_LIMIT),)
     return Layout(
@@ -286,6 +303,17 @@ def _split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         array_length,
         body.stages,
     )
+
+
+def _least_lanes(kernel: ir.Kernel, schedule: Schedule) -> int:
+    """What spreads parts over all threads, as elements are, if they meet them in the last stage.
+
+    Else Triton may bring their results to the elements' threads through shared memory, broadcast.
+    """
+    elements = ir.per_element(kernel)
+    if not any(isinstance(node, ir.Store) and elements[p] for p, node in enumerate(kernel.body)):
+        return 1
+    return max(1, 32 * schedule["warps"] // schedule["x"])
 
 
 Family: TypeAlias = Callable[[ir.Kernel, Schedule], Layout]

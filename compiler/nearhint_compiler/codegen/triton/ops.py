@@ -128,6 +128,11 @@ def arg_name(kind: str, dtype: str) -> str:
     return f"_arg_{kind}{'_nan' if dtype in ir.FLOATS else ''}"
 
 
+def later_arg_name(kind: str, dtype: str) -> str:
+    """The same where the second place is behind the first."""
+    return f"_later{arg_name(kind, dtype)}"
+
+
 def at_best_name(dtype: str) -> str:
     """The function that leaves the places of what is the best, the last place elsewhere."""
     return f"_at_best{'_nan' if dtype in ir.FLOATS else ''}"
@@ -142,6 +147,17 @@ def _arg_helper(kind: str, *, has_nan: bool) -> tuple[str, ...]:
         f"def _arg_{kind}{'_nan' if has_nan else ''}(a, i, b, j):",
         f"    first = ({at_least}) & ((({at_most}) == 0) | (i < j))",
         "    return tl.where(first, a, b), tl.where(first, i, j)",
+    )
+
+
+def _later_arg_helper(kind: str, *, has_nan: bool) -> tuple[str, ...]:
+    better = {"max": "b > a", "min": "b < a"}[kind]
+    if has_nan:
+        better = f"({better}) | ((b != b) & (a == a))"
+    return (
+        f"def _later_arg_{kind}{'_nan' if has_nan else ''}(a, i, b, j):",
+        f"    better = {better}",
+        "    return tl.where(better, b, a), tl.where(better, j, i)",
     )
 
 
@@ -214,6 +230,10 @@ HELPERS: Mapping[str, tuple[str, ...]] = {
     "_arg_min": _arg_helper("min", has_nan=False),
     "_arg_max_nan": _arg_helper("max", has_nan=True),
     "_arg_min_nan": _arg_helper("min", has_nan=True),
+    "_later_arg_max": _later_arg_helper("max", has_nan=False),
+    "_later_arg_min": _later_arg_helper("min", has_nan=False),
+    "_later_arg_max_nan": _later_arg_helper("max", has_nan=True),
+    "_later_arg_min_nan": _later_arg_helper("min", has_nan=True),
     "_at_best": (
         "def _at_best(v, best, at, last: tl.constexpr):",
         "    return tl.where(v == best, at, last)",

@@ -29,7 +29,7 @@ class Row:
     before a walk, `element` those that make the loops' variables, and their mask if it has one, of
     `rbase` and in a walk `roffset`. `whole` are the Guards under which one block holds a row,
     `walked` those of a walk. `tile` is the text of the arguments of `_tile_elements`, if there are
-    tiles.
+    tiles; with `is_words` the lanes are those of a row's whole words.
     """
 
     span: ex.Expr
@@ -40,12 +40,17 @@ class Row:
     whole: tuple[Fact, ...] = ()
     walked: tuple[Fact, ...] = ()
     tile: str = ""
+    is_words: bool = False
 
     def counts(self, start: str, end: str) -> tuple[str, str]:
         """The numbers of elements in a walk, and in its first block; empty if those of lanes."""
+        first = f"tl.minimum({end}, {start} + R)"
+        if self.is_words:
+            stops = (f"tl.minimum({place}, rbody)" for place in (end, first))
+            words, some = (f"tl.maximum({stop} - {start}, 0) + redges" for stop in stops)
+            return words, some
         if not self.tile:
             return "", ""
-        first = f"tl.minimum({end}, {start} + R)"
         counts = [f"_tile_elements({place} // R, {self.tile})" for place in (end, first, start)]
         if start == "0":
             return counts[0], counts[1]
@@ -96,6 +101,22 @@ def _flat(kernel: ir.Kernel, schedule: Schedule, *, is_walked: bool, wide: bool)
         element.append(f"rmask = r < {index_text(length)}")
     whole = () if is_walked else within(length, r, "the row is longer than the block")
     return Row(length, tuple(element), has_mask, whole=whole)
+
+
+def worded(kernel: ir.Kernel, schedule: Schedule, *, lanes: int, is_walked: bool) -> Row:
+    """The whole words of a row, `lanes` elements each: `rbody` elements from number `rhead` on."""
+    length, r = ex.product(kernel.reduction), schedule["r"]
+    loops = {f"r{number}": extent for number, extent in enumerate(kernel.reduction)}
+    element = (
+        f"rlane = {'rbase + roffset' if is_walked else 'rbase'}",
+        "r = rhead + rlane",
+        *unflatten("r", loops),
+        "rmask = rlane < rbody",
+    )
+    problem = "the row is longer than the block and its edges"
+    whole = () if is_walked else within(length, r + lanes - 1, problem)
+    span = ex.mul(ex.floordiv(length, lanes), lanes)
+    return Row(span, element, has_mask=True, whole=whole, is_words=True)
 
 
 def _tiled(kernel: ir.Kernel, schedule: Schedule, *, is_walked: bool, wide: bool) -> Row:

@@ -12,9 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nearhint_compiler.analysis.online import SHIFTED_SOFTMAX, VARIANCE, Online
-from nearhint_compiler.codegen.triton.ops import KEEPS_NAN, arg_name, at_best_name, combine_name
-from nearhint_compiler.codegen.triton.text import TRITON_TYPES, index_text, neutral_text
+from nearhint_compiler.codegen.triton.ops import (
+    KEEPS_NAN,
+    arg_name,
+    at_best_name,
+    combine_name,
+    later_arg_name,
+)
+from nearhint_compiler.codegen.triton.text import TRITON_TYPES, neutral_text
 from nearhint_compiler.ir import nodes as ir
+from nearhint_rules import expr as ex
 
 LAST_PLACE: Mapping[str, str] = {"i32": str(2**31 - 1), "i64": str(2**63 - 1)}
 """The place that lanes without an element have, by its dtype: of equals the least counts."""
@@ -33,27 +40,34 @@ class Part:
 class Total:
     """How one reduction, or a pair that one walk computes, is accumulated.
 
-    `step(element)` is a call that gives the lanes after one more block of elements. `across(axis)`
-    brings parts of several lanes together; both name them as they are. `results` are the lines that
+    `step(element, text)` is a call that gives the lanes after one more block of elements, in which
+    an index reads as `text` has it. `across(axis)` brings parts of several lanes together; both
+    name them as they are. `results` are the lines that
     make `v*` of parts with one lane. `operand` is the node that is reduced.
 
     `grouped(elements, axis)`, where there is one, is the step for elements with one axis more, all
     along which go into the same lane; beyond the row they are the pivot, or else neutral.
 
     Where a walk carries something else than the parts, that is `walked`, and `close` makes the
-    parts of it. Where it starts from the mean of the first block of elements, that is `pivot`.
-    What `precedes` is wanted of the parts of a row before this one alone: the start of a scan.
+    parts of it. `fold(axis)`, unless of a scan, takes an axis away from what a walk carries. Where
+    it starts from the mean of the first block of elements, that is `pivot`. What `precedes` is
+    wanted of the parts of a row before this one alone: the start of a scan. A step with an `idle`
+    element changes nothing that counts. `onward` is a step that costs less, for blocks that come
+    in the order of the row.
     """
 
     operand: int
     parts: tuple[Part, ...]
-    step: Callable[[str], str]
+    step: Callable[[str, Callable[[ex.Expr], str]], str]
     across: Callable[[str], Sequence[str]]
     results: Sequence[str]
+    fold: Callable[[str], Sequence[str]] | None = None
     lanes: tuple[Part, ...] = ()
     closing: Callable[[str, str], Sequence[str]] | None = None
     pivot: Part | None = None
     precedes: bool = False
+    idle: str = ""
+    onward: Callable[[str, Callable[[ex.Expr], str]], str] | None = None
     grouped: Callable[[str, str], str] | None = None
 
     @property
@@ -77,25 +91,29 @@ def total_of(kernel: ir.Kernel, position: int, *, place_dtype: str) -> Total:
             return Total(
                 operand,
                 (Part(name, dtype, neutral_text(kind, dtype)),),
-                lambda element: f"{combine}({name}, {element})",
+                lambda element, _: f"{combine}({name}, {element})",
                 lambda axis: [f"{name} = tl.reduce({name}, {axis}, {combine}, keep_dims=True)"],
                 (f"v{position} = {name}",),
+                idle=neutral_text(kind, dtype),
+                fold=lambda axis: [f"{name} = tl.reduce({name}, {axis}, {combine})"],
                 grouped=lambda elements, axis: (
                     f"{combine}({name}, tl.reduce({elements}, {axis}, {combine}))"
                 ),
             )
         case ir.Arg(kind, dtype, operand, index):
             combine, value, place = arg_name(kind, dtype), f"acc{position}", f"at{position}"
-            here = f"{index_text(index)}"
             both, last = f"{value}, {place}", LAST_PLACE[place_dtype]
+            later = later_arg_name(kind, dtype)
+            is_in_order = index == ex.symbol("r0") and len(kernel.reduction) == 1
             largest, at_best = combine_name(kind, dtype), at_best_name(dtype)
             return Total(
                 operand,
                 (
                     Part(value, dtype, neutral_text(kind, dtype)),
-                    Part(place, place_dtype, LAST_PLACE[place_dtype]),
+                    # That of the first element, which it is where none is better than the worst.
+                    Part(place, place_dtype, "0" if is_in_order else last),
                 ),
-                lambda element: f"{combine}({both}, {element}, {here})",
+                lambda element, text: f"{combine}({both}, {element}, {text(index)})",
                 # The best first and then where it is: comparing pairs takes three times as long.
                 lambda axis: [
                     f"best{position} = tl.reduce({value}, {axis}, {largest}, keep_dims=True)",
@@ -104,16 +122,29 @@ def total_of(kernel: ir.Kernel, position: int, *, place_dtype: str) -> Total:
                     f"{value} = best{position}",
                 ],
                 (f"v{position} = {place}.to(tl.int64)",),
+                # Its place counts only where all elements are as low, and the first one's is less.
+                idle=neutral_text(kind, dtype),
+                onward=(lambda element, text: f"{later}({both}, {element}, {text(index)})")
+                if is_in_order
+                else None,
+                fold=lambda axis: [
+                    f"best{position} = tl.reduce({value}, {axis}, {largest})",
+                    f"top{position} = tl.expand_dims(best{position}, {axis})",
+                    f"{place} = {at_best}({value}, top{position}, {place}, {last})",
+                    f"{place} = tl.reduce({place}, {axis}, _combine_min)",
+                    f"{value} = best{position}",
+                ],
             )
         case ir.Scan(kind, dtype, operand):
             combine, name = combine_name(kind, dtype), f"carry{position}"
             return Total(
                 operand,
                 (Part(name, dtype, neutral_text(kind, dtype)),),
-                lambda element: f"{combine}({name}, {element})",
+                lambda element, _: f"{combine}({name}, {element})",
                 lambda axis: [f"{name} = tl.reduce({name}, {axis}, {combine}, keep_dims=True)"],
                 (),
                 precedes=True,
+                idle=neutral_text(kind, dtype),
             )
         case _:
             raise AssertionError(node)
@@ -133,7 +164,7 @@ def _softmax(kernel: ir.Kernel, pair: Online) -> Total:
     return Total(
         pair.operand,
         (Part(largest, dtype, neutral_text("max", dtype)), Part(total, dtype, "0.0")),
-        lambda element: f"_online_softmax({largest}, {total}, {element})",
+        lambda element, _: f"_online_softmax({largest}, {total}, {element})",
         lambda axis: [
             f"best{pair.first} = tl.reduce({largest}, {axis}, _combine_max_nan, keep_dims=True)",
             f"{total} = {total} * _exp_below({largest}, best{pair.first})",
@@ -144,6 +175,12 @@ def _softmax(kernel: ir.Kernel, pair: Online) -> Total:
             f"v{pair.first} = {largest}",
             f'v{pair.second} = tl.where(tl.abs({largest}) == float("inf"), {infinite}, {total})',
         ),
+        fold=lambda axis: [
+            f"best{pair.first} = tl.reduce({largest}, {axis}, _combine_max_nan)",
+            f"{total} = {total} * _exp_below({largest}, tl.expand_dims(best{pair.first}, {axis}))",
+            f"{total} = tl.reduce({total}, {axis}, _combine_sum)",
+            f"{largest} = best{pair.first}",
+        ],
         grouped=lambda elements, _: f"_online_softmax_group({largest}, {total}, {elements})",
     )
 
@@ -175,12 +212,13 @@ def _variance(kernel: ir.Kernel, pair: Online) -> Total:
     return Total(
         pair.operand,
         tuple(Part(name, dtype, "0.0") for name in (total, mean, square, count)),
-        lambda element: f"_shifted_step({lanes}, {pivot}, {element})",
+        lambda element, _: f"_shifted_step({lanes}, {pivot}, {element})",
         lambda axis: [f"{parts} = tl.reduce(({parts}), {axis}, _welford, keep_dims=True)"],
         # A mean cannot leave an infinity again; a sum with one may still be an infinity.
         (f"v{pair.first} = {total}", f"v{pair.second} = {square}"),
         lanes=tuple(Part(name, dtype, "0.0") for name in (shifted, square)),
         closing=close,
+        fold=lambda axis: [f"{lanes} = tl.reduce(({lanes}), {axis}, _two_sums)"],
         pivot=Part(pivot, dtype, "0.0"),
         grouped=lambda elements, _: f"_shifted_group({lanes}, {pivot}, {elements})",
     )

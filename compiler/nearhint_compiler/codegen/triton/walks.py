@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from nearhint_compiler.analysis.online import SHARED, WALKED, Completed, online_pairs, walk_levels
 from nearhint_compiler.codegen.triton.block import Block
 from nearhint_compiler.codegen.triton.body import Body
+from nearhint_compiler.codegen.triton.edges import Edges, stepped
 from nearhint_compiler.codegen.triton.ops import combine_name
-from nearhint_compiler.codegen.triton.text import TRITON_TYPES, index_text, neutral_text
+from nearhint_compiler.codegen.triton.text import TRITON_TYPES, neutral_text
 from nearhint_compiler.codegen.triton.totals import (
     LAST_PLACE,
     Part,
@@ -36,35 +37,48 @@ from nearhint_rules import expr as ex
 def straight(kernel: ir.Kernel, block: Block) -> list[str]:
     """The body of a pointwise kernel, or of one whose rows are whole in registers."""
     body = Body(kernel, block)
-    lines: list[str] = [*block.element_header]
+    edges = Edges(kernel, block) if block.edges else None
+    varying = [p for p, varies in enumerate(body.varies) if varies]
+    lines = [*(edges.loads(varying) if edges else []), *block.element_header]
     stores: list[str] = []
     for position, node in enumerate(kernel.body):
+        beside = edges.rest([position]) if edges and body.varies[position] else []
         match node:
             case ir.Reduce() | ir.Arg():
-                lines += _reduced(body, position, node)
+                lines += _reduced(body, position, node, edges)
             case ir.Store():
-                stores += body.lines(position)
+                stores += [*body.lines(position), *beside]
             case _:
-                lines += body.lines(position)
+                lines += [*body.lines(position), *beside]
     return [*lines, *stores]
 
 
-def _reduced(body: Body, position: int, node: ir.Reducing) -> list[str]:
+def _reduced(body: Body, position: int, node: ir.Reducing, edges: Edges | None) -> list[str]:
     axis = body.block.reduced_axis
-    operand = body.masked(body.full(node.operand), neutral_text(node.kind, node.dtype), node.dtype)
+    operand = body.operand(node.operand, neutral_text(node.kind, node.dtype), node.dtype)
+    width = body.block.place
+    total = total_of(body.kernel, position, place_dtype=width)
+    within = edges.accumulated(total, group=1) if edges else []
     if isinstance(node, ir.Reduce):
         combine = combine_name(node.kind, node.dtype)
-        return [f"v{position} = tl.reduce({operand}, {axis}, {combine}, keep_dims=True)"]
-    width = body.block.place
+        if not edges:
+            return [f"v{position} = tl.reduce({operand}, {axis}, {combine}, keep_dims=True)"]
+        lines = [f"acc{position} = {operand}", *within, *total.across(str(axis)), *total.results]
+        if body.block.is_single:
+            # A scalar: else Triton may compute the elements twice, once as the words are laid out.
+            value = f"tl.reduce(v{position}, None, {combine})"
+            dtype = TRITON_TYPES[node.dtype].name
+            lines.append(f"v{position} = tl.full({body.block.row_shape}, {value}, {dtype})")
+        return lines
     place = f"tl.full({body.block.element_shape}, 0, {TRITON_TYPES[width].name})"
-    place = f"{place} + {index_text(node.index)}"
+    place = f"{place} + {body.block.text(node.index)}"
     if node.index != ex.symbol("r0") or len(body.kernel.reduction) > 1:
         # Beyond the row places are beyond all of it, if they are those of the row itself.
         place = body.masked(place, LAST_PLACE[width], width)
-    total = total_of(body.kernel, position, place_dtype=width)
     return [
         f"acc{position} = {operand}",
         f"at{position} = {place}",
+        *within,
         *total.across(str(axis)),
         *total.results,
     ]
@@ -100,6 +114,7 @@ class WalkPlan:
 
     def __init__(self, kernel: ir.Kernel, block: Block, completed: Completed = WALKED) -> None:
         self.body = Body(kernel, block)
+        self._edges = Edges(kernel, block) if block.edges else None
         self._kernel = kernel
         self._block = block
         self._pairs = online_pairs(kernel)
@@ -150,55 +165,73 @@ class WalkPlan:
             for place in body.needed([*operands, *stores])
             if not isinstance(self._kernel.body[place], ir.Store)
         ]
+        has_scan = any(isinstance(self._kernel.body[at], ir.Scan) for at in needed)
+        is_backwards = number % 2 == 1 and not has_scan
         policy = "evict_first" if is_last else "evict_last"
+        # What is written is not read again, and must not take the place of what is.
+        rest = "evict_first" if number else ""
         inside = [
             *block.element_header,
             *(line for place in needed for line in body.lines(place, policy=policy)),
         ]
         before = [] if ir.Scan in self._completed else body.carries(needed)
+        after: list[str] = []
+        edges = self._edges
+        if edges:
+            pivoted = {p for t in totals if t.pivot for p in body.needed([t.operand])}
+            before += edges.loads(needed, policy)
+            after += edges.rest([p for p in needed if p not in pivoted], policy)
+            after += edges.rest(stores, rest)
         for total in totals:
             shape = block.group_shape if self._is_grouped(total) else block.element_shape
             before += [started(part, shape) for part in total.walked]
-            before += self._pivot(total)
-            inside += self._stepped(total)
-        # What is written is not read again, and must not take the place of what is.
-        rest = "evict_first" if number else ""
+            before += self._pivot(total, policy)
+            inside += self._stepped(total, is_onward=not is_backwards)
+            if edges:
+                after += edges.accumulated(total, group=self._group_of(total))
         inside += [line for place in stores for line in body.lines(place, policy=rest)]
-        if number % 2 and not any(isinstance(self._kernel.body[at], ir.Scan) for at in needed):
+        if is_backwards:
             # Backwards: what the walk before read last is still in a cache.
             before.append(f"rlast = ({block.end} - 1 - {block.start}) // R * R + {block.start}")
             inside = [f"roffset = rlast - (rback - {block.start})", *inside]
-            header = f"for rback in range({block.start}, {block.end}, R):"
+            header = f"for rback in {block.steps}:"
         else:
-            header = f"for roffset in range({block.start}, {block.end}, R):"
-        return [*before, header, *(f"    {line}" for line in inside)]
+            header = f"for roffset in {block.steps}:"
+        return [*before, header, *(f"    {line}" for line in inside), *after]
 
     def closed(self, total: Total) -> Sequence[str]:
         """The lines after a walk that bring its lanes together."""
         block = self._block
         return total.close(str(block.reduced_axis), block.elements)
 
-    def _pivot(self, total: Total) -> list[str]:
+    def _pivot(self, total: Total, policy: str) -> list[str]:
         """The mean of the first block of elements; 0 where it is no finite number."""
         if total.pivot is None:
             return []
-        body, block, pivot = self.body, self._block, total.pivot
-        name, dtype = pivot.name, TRITON_TYPES[pivot.dtype].name
+        body, block, pivot, edges = self.body, self._block, total.pivot, self._edges
+        name, dtype, shape = pivot.name, TRITON_TYPES[pivot.dtype].name, block.row_shape
+        # Masked even where it is 0 beyond the row: Triton 3.6 fails to compile a loop that reduces
+        # what it has just loaded and forgets what it had.
         element = body.masked(body.full(total.operand), "0.0", pivot.dtype)
+        needed = body.needed([total.operand])
+        made = f"tl.reduce({element}, {block.reduced_axis}, _combine_sum, keep_dims=True)"
+        after: list[str] = []
+        if edges:
+            shape = edges.body.block.element_shape
+            words = f"tl.reshape({element}, {block.words_shape(block.word)})"
+            made = f"{name} + tl.reduce({words}, {len(block.axes)}, _combine_sum)"
+            after = [*edges.rest(needed, policy), *edges.summed(pivot, total.operand)]
         inside = [
             "roffset = rfirst",
             *block.element_header,
-            *(
-                line
-                for place in body.needed([total.operand])
-                for line in body.lines(place, policy="evict_last")
-            ),
-            f"{name} = tl.reduce({element}, {block.reduced_axis}, _combine_sum, keep_dims=True)",
+            *(line for place in needed for line in body.lines(place, policy="evict_last")),
+            f"{name} = {made}",
         ]
         return [
-            started(pivot, block.row_shape),
+            started(pivot, shape),
             f"for rfirst in range({block.start}, {block.first_end}, R):",
             *(f"    {line}" for line in inside),
+            *after,
             f"{name} = {name} / tl.maximum({block.first_elements}, 1).to({dtype})",
             f"{name} = tl.where(tl.abs({name}) < 1e30, {name}, 0.0)",
         ]
@@ -206,32 +239,26 @@ class WalkPlan:
     def _is_grouped(self, total: Total) -> bool:
         return self._block.group > 1 and total.grouped is not None
 
+    def _group_of(self, total: Total) -> int:
+        return self._block.group if self._is_grouped(total) else 1
+
     def _grouped(self, total: Total) -> str:
         body, block = self.body, self._block
         assert total.grouped is not None
         first = total.parts[0]
         element = body.full(total.operand)
         if total.pivot is None:
-            element = body.masked(element, first.neutral, first.dtype)
+            element = body.operand(total.operand, first.neutral, first.dtype)
         elif block.column_mask:
             element = f"tl.where({block.column_mask}, {element}, {total.pivot.name})"
         shape = f"{block.group_shape[:-1]}, {block.group}]"
         return total.grouped(f"tl.reshape({element}, {shape})", str(len(block.axes)))
 
-    def _stepped(self, total: Total) -> list[str]:
-        names = [part.name for part in total.walked]
+    def _stepped(self, total: Total, *, is_onward: bool) -> list[str]:
         if self._is_grouped(total):
-            return [f"{', '.join(names)} = {self._grouped(total)}"]
-        call = total.step(self.body.full(total.operand))
-        mask = self._block.column_mask
-        if not mask:
-            return [f"{', '.join(names)} = {call}"]
-        fresh = [f"{name}_" for name in names]
-        kept = [
-            f"{name} = tl.where({mask}, {new}, {name})"
-            for name, new in zip(names, fresh, strict=True)
-        ]
-        return [f"{', '.join(fresh)} = {call}", *kept]
+            names = ", ".join(part.name for part in total.walked)
+            return [f"{names} = {self._grouped(total)}"]
+        return stepped(self.body, total, is_onward=is_onward)
 
 
 def started(part: Part, shape: str) -> str:

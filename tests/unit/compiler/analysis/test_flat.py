@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nearhint_compiler.analysis.flat import flat_params, flattened
+from nearhint_compiler.analysis.flat import flat_params, flattened, in_order
 from nearhint_compiler.ir.nodes import Kernel, Load, Store
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_rules import expr as ex
@@ -43,3 +43,22 @@ def test_a_flat_access_is_at_the_place_that_its_loops_say() -> None:
             p0, rest = divmod(place, 30)
             at = {**sizes, "x": place, "p0": p0, "p1": rest // 10, "p2": rest % 10}
             assert ex.evaluate(new.index, at) == ex.evaluate(old.index, at)
+
+
+@pytest.mark.parametrize(
+    ("index", "wanted"),
+    [
+        ("(+ (* k1 k2 p0) (* k2 p1) p2)", "x"),
+        ("(+ (* k1 k2 p0) (* k2 p1) k0 p2)", "(+ k0 x)"),
+        ("(+ (* k2 p1) p2)", "(% x (* k1 k2))"),  # the inner loops, over and over
+        ("p2", None),  # one loop has a remainder of its own
+        ("(+ (* k2 p0) p2)", None),
+        ("(+ (* k1 p2) p1)", None),
+    ],
+)
+def test_inner_loops_in_order_are_one_remainder(index: str, wanted: str | None) -> None:
+    space = "(pointwise k0 k1 k2) (reduction) (params (out f32))"
+    body = "(body (const f32 0x0) (store 0 (+ (* k1 k2 p0) (* k2 p1) p2) 0))"
+    kernel = parse_kernel(f"(kernel (symbols k0 k1 k2) {space} {body})")
+    found = in_order(kernel, ex.parse(index))
+    assert (found and ex.to_text(found)) == wanted

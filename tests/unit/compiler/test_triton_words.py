@@ -1,0 +1,161 @@
+"""Rows in whole words, with their edges apart, compute what the IR says, for every length."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+from tests.unit.compiler import test_triton_numerics as numerics
+from tests.unit.compiler.test_triton_numerics import Case
+
+from nearhint_compiler.analysis.row_words import row_words
+from nearhint_compiler.codegen import generate
+from nearhint_compiler.errors import InvalidSchedule
+from nearhint_compiler.ir.nodes import Kernel
+from nearhint_compiler.ir.text import parse_kernel
+from nearhint_compiler.schedule import candidates
+from nearhint_compiler.schedule.schedule import parse_schedule
+from nearhint_rules import expr as ex
+from nearhint_rules.guard import AtMost, Divisible
+
+LENGTHS = (1, 2, 3, 5, 37, 64, 131)
+FORMS = ("persistent x=2", "looped x=1", "looped x=4", "split x=1", "split x=2")
+
+
+def worded(
+    kernel: str, *dims: tuple[int, ...], r: int, group: int = 0, special: bool = False
+) -> list[Case]:
+    """Every family; indices of 64 bits, and groups of neighbours, in turn."""
+    found: list[Case] = []
+    for number, form in enumerate(FORMS):
+        splits = " splits=3" if form.startswith("split") else ""
+        held = 8 * r if form.startswith("persistent") else r
+        rest = f"{splits} warps=1 index={32 if number % 2 else 64} aligned=1 divisible=0"
+        more = f" group={group}" if group and number else ""
+        text = f"cuda.{form} r={held}{rest}{more} words=1"
+        found += [Case(kernel, text, each, special) for each in dims]
+    return found
+
+
+def lengths(rows: int) -> list[tuple[int, int]]:
+    return [(rows, length) for length in LENGTHS]
+
+
+CASES = [
+    *worded("softmax_f32", *lengths(5), r=32),
+    *worded("softmax_f32", (3, 70), r=32, group=4, special=True),
+    *worded("row_argmax_f32", *lengths(3), (5, 150), r=32, special=True),
+    *numerics.filled(-float("inf"), *worded("row_argmax_f32", *lengths(3), r=32)),
+    *worded("mean_variance_f32", *lengths(3), r=32, group=4),
+    *worded("mean_variance_f32", (9, 7), r=32, group=2, special=True),
+    *worded("layer_norm_dynamic_f32", *lengths(3), r=32),
+    *worded("logsumexp_f32", (3, 3), (3, 67), r=32, group=4, special=True),
+    *worded("one_row_softmax_f32", (2,), (61,), (251,), r=32),
+    *worded("softmax_f16", (5, 6), (3, 147), (2, 408), r=128),
+    *worded("softmax_mask_f16", (3, 33), (2, 1021), r=512),
+    *worded("row_sum_i64", (5, 1), (5, 31), r=32),
+    *worded("row_prod_f64", (3, 9), r=8),
+    *worded("row_min_i8", (5, 7), (3, 531), r=512),
+    *worded("row_max_u8", (5, 31), r=512),
+    *worded("row_max_f16", (3, 50), (7, 129), r=128, special=True),
+]
+
+
+IN_PLACE = [
+    *worded("softmax_f32", (5, 3), (5, 37), (3, 131), r=32, group=4),
+    *worded("softmax_f16", (3, 147), (2, 1), r=128),
+    *worded("layer_norm_dynamic_f32", (3, 2), (3, 133), r=32),
+]
+
+Results: TypeAlias = tuple[Path, dict[str, dict[str, Any]]]
+
+
+def prepare(cases: list[Case], folder: Path) -> Results:
+    return folder, {case.name: numerics.prepare(case, folder) for case in cases}
+
+
+def share_storage(name: str, folder: Path) -> None:
+    """Lets a prepared case read its first input from where its output goes."""
+    path, stored = folder / f"{name}.json", dict(np.load(folder / f"{name}.npz"))
+    case = json.loads(path.read_text())
+    (output,) = (storage for storage in stored if storage[0] == "o")
+    stored[output][: len(stored["i0"])] = stored["i0"]
+    case["arguments"] = [output if each == "i0" else each for each in case["arguments"]]
+    path.write_text(json.dumps(case))
+    np.savez(folder / f"{name}.npz", allow_pickle=False, **stored)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    folder = tmp_path_factory.mktemp("words")
+    prepared = prepare(CASES, folder)
+    subprocess.run([sys.executable, numerics.RUNNER, folder], check=True)
+    return prepared
+
+
+@pytest.fixture(scope="module")
+def results_in_place(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    folder = tmp_path_factory.mktemp("words_in_place")
+    prepared = prepare(IN_PLACE, folder)
+    for case in IN_PLACE:
+        share_storage(case.name, folder)
+    subprocess.run([sys.executable, numerics.RUNNER, folder], check=True)
+    return prepared
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_source_agrees_with_the_interpreter_of_the_ir(case: Case, results: Results) -> None:
+    numerics.test_source_agrees_with_the_interpreter_of_the_ir(case, results)
+
+
+@pytest.mark.parametrize("case", IN_PLACE, ids=lambda case: case.name)
+def test_an_output_may_have_the_storage_of_its_input(case: Case, results_in_place: Results) -> None:
+    numerics.test_source_agrees_with_the_interpreter_of_the_ir(case, results_in_place)
+
+
+def kernel_of(name: str) -> Kernel:
+    return parse_kernel((numerics.KERNELS / f"{name}.ir").read_text())
+
+
+@pytest.mark.parametrize(
+    ("name", "schedule", "problem"),
+    [
+        ("softmax_f32", "looped x=1 r=32 warps=1 index=32 aligned=0", "not aligned"),
+        ("softmax_f32", "looped x=1 r=16 warps=1 index=32 aligned=1", "fewer words"),
+        ("softmax_f32", "looped x=1 r=64 warps=1 index=32 aligned=1 group=8", "longer than a word"),
+        ("row_cumsum_f32", "looped x=1 r=32 warps=1 index=32 aligned=1", "of a scan"),
+        ("layer_norm_f32", "looped x=1 r=64 warps=1 index=32 aligned=1", "no row has edges"),
+        ("column_sum_f32", "looped x=1 r=64 warps=1 index=32 aligned=1", "no row has edges"),
+        ("softmax_f32", "looped x=1 r=64 warps=1 index=32 aligned=1 block_pointers=1", "in tiles"),
+    ],
+)
+def test_words_that_cannot_be_are_refused(name: str, schedule: str, problem: str) -> None:
+    text = f"cuda.{schedule} divisible=0 words=1"
+    with pytest.raises(InvalidSchedule, match=problem):
+        generate(kernel_of(name), parse_schedule(text), numerics.TARGET)
+
+
+def test_a_block_holds_a_row_and_what_is_beside_its_words() -> None:
+    text = "cuda.persistent x=1 r=256 warps=1 index=32 aligned=1 divisible=0 words=1"
+    facts = generate(kernel_of("softmax_f16"), parse_schedule(text), numerics.TARGET).guard.facts
+    assert AtMost(ex.symbol("k1"), 256 + 7) in facts
+    assert not [fact for fact in facts if isinstance(fact, Divisible)]
+
+
+@pytest.mark.parametrize("length", [257, 1021, 5120, 128_255])
+def test_rows_of_any_length_are_offered_in_words_by_default(length: int) -> None:
+    offered = candidates(kernel_of("softmax_f16"), numerics.TARGET, {"k0": 4096, "k1": length})
+    assert offered[0].get("words", 0)
+    plain = [each for each in offered if not each.get("words", 0)]
+    assert all(each["divisible"] for each in plain[:-1])
+
+
+def test_bytes_beside_wider_elements_do_not_make_words_longer() -> None:
+    words = row_words(kernel_of("softmax_mask_f16"))
+    assert words is not None
+    assert words.lanes == 8
