@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.benchmarks import sweep_functions as of
+from tests.benchmarks.gpu_contest import less
 from tests.benchmarks.gpu_dry_run import (
     SM_90,
     dry_capture,
@@ -18,9 +19,9 @@ from tests.benchmarks.gpu_dry_run import (
     kernel_facts,
     taken,
 )
-from tests.benchmarks.gpu_sweep import less, marked, resumed
+from tests.benchmarks.gpu_sweep import resumed
 from tests.benchmarks.gpu_sweep_cases import MIDDLE, SWEEPS
-from tests.benchmarks.sweeps import Sweep, rows_alone, starts_of
+from tests.benchmarks.sweeps import Sweep, marked, rows_alone, starts_of
 
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import parse_schedule
