@@ -63,11 +63,8 @@ from nearhint_rules.plan import Launch, RunNodes
 
 CONTENDERS = ("nearhint", "dynamic", "static", "eager")
 ATTEMPTS = 3
-TUNE_S = 150.0
-TUNE_SWEEP_S = 20.0
-"""A batch is tuned for `TUNE_S`, or as many for each of its sweeps, if these are more."""
-TUNE_SHARE = 0.6
-"""Of the time that is left a batch's tuning takes no more."""
+POINT_RESERVE_S = 1.5
+"""What a point may take, for which tuning leaves time."""
 WARM_S = 120.0
 DEFAULT_BUDGET_S = 480.0
 DEFAULT_CANDIDATES = 2
@@ -87,6 +84,7 @@ class Bench:
     points: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     sweeps: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     warmed: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    device_jobs: dict[str, tuple[int, float]] = field(default_factory=dict[str, tuple[int, float]])
     left_out: list[str] = field(default_factory=list[str])
 
     @property
@@ -108,10 +106,10 @@ class Bench:
         """The sizes of a sweep that are not measured yet."""
         return [sizes for sizes in sweep.sizes if not self.is_done(sweep.case(sizes).name)]
 
-    def tune_s(self, sweeps: int) -> float:
-        """How long so many sweeps may be tuned now."""
-        asked = self.options.tune_s or max(TUNE_S, TUNE_SWEEP_S * sweeps)
-        return float(min(asked, TUNE_SHARE * (self.end_s - time.monotonic())))
+    def tune_s(self, points: int) -> float:
+        """How long may be tuned now, if so many points are to be measured after it."""
+        left_s = self.end_s - time.monotonic() - POINT_RESERVE_S * points
+        return float(max(0.0, min(self.options.tune_s or left_s, left_s)))
 
     def report(self) -> dict[str, Any]:
         """The report as far as it is."""
@@ -121,6 +119,7 @@ class Bench:
             **self.head,
             "seconds": self.phases.seconds(),
             "warmed": self.warmed,
+            "device_jobs": self.device_jobs,
             "summary": {
                 "points": len(points),
                 "bars": sweep_report.as_rows(bars),
@@ -181,12 +180,14 @@ def run_batch(batch: Sequence[Sweep], bench: Bench) -> None:
             say(f"warmed Inductor's caches: {bench.warmed[-1]}")
     with bench.phases.of("tuning"):
         started = time.monotonic()
-        limit_s = bench.tune_s(len(captured))
+        limit_s = bench.tune_s(sum(len(bench.sizes_left(each.sweep)) for each in captured))
         tuned = gpu_tuning.tune(captured, bench.serving, timeout_s=limit_s)
         # What was tuned stays; sizes of other buckets than the hints' are not asked for any more.
         shutdown()
     batch_s = round(time.monotonic() - started, 1)
-    say(f"tuned {len(captured)} sweeps in {batch_s} s")
+    bench.device_jobs = gpu_tuning.device_jobs(bench.serving)
+    say(f"tuned {len(captured)} sweeps in {batch_s} s; jobs and seconds: {bench.device_jobs}")
+    captured.sort(key=lambda each: not tuned[each.sweep.title]["is_settled"])
     while captured:
         each = captured.pop(0)
         facts = {**facts_of(each), **tuned[each.sweep.title], "batch_tune_s": batch_s}
@@ -273,6 +274,7 @@ def measure_point(
         report = served_by(calls["nearhint"])
         point: dict[str, Any] = {
             "name": case.name,
+            "sweep": captured.sweep.title,
             "sizes": sizes,
             "tiers": report.tiers,
             "reason": report.reason,
@@ -370,19 +372,39 @@ def line_of(point: Mapping[str, Any]) -> str:
 
 
 def resumed(file: Path | None, mode: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The points without errors, and the sweeps, of an earlier report of this mode, by name."""
+    """The points and the sweeps of an earlier report of this mode, by name, but for points with
+    errors, and those of sweeps whose tuning was cut off.
+    """
     if file is None or not file.exists():
         return {}, {}
     report = json.loads(file.read_text(encoding="utf-8"))
     if report["mode"] != mode:
         raise SystemExit(f"{file.name} is a report of mode {report['mode']}")
-    points = {each["name"]: each for each in report["points"] if "error" not in each}
-    return points, {each["name"]: each for each in report["sweeps"]}
+    sweeps = {each["name"]: each for each in report["sweeps"]}
+    cut_off = {name for name, each in sweeps.items() if not each["is_settled"]}
+    points = {
+        each["name"]: each
+        for each in report["points"]
+        if "error" not in each and each.get("sweep", "") not in cut_off
+    }
+    return points, sweeps
 
 
 def chosen_sweeps(options: argparse.Namespace) -> list[Sweep]:
     """The sweeps of the mode that were asked for."""
     return [each for each in sweeps_of(options.mode) if is_chosen(each.title, options.cases)]
+
+
+def plan_of(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """What each batch would have processes compile, and measure; nothing is resumed."""
+    return [
+        {
+            "sweeps": [sweep.title for sweep in batch],
+            "units": len(units_of({sweep: sweep.sizes for sweep in batch}, options.mode)),
+            "points": sum(len(sweep.sizes) for sweep in batch),
+        }
+        for batch in batches(chosen_sweeps(options), options.batch)
+    ]
 
 
 def run(options: argparse.Namespace) -> Bench:
@@ -434,7 +456,7 @@ def main() -> None:
         "--batch", type=int, default=0, help="sweeps that are tuned together; 0: all"
     )
     parser.add_argument(
-        "--tune-s", type=float, default=0.0, help="tune a batch for so long; 0: by its sweeps"
+        "--tune-s", type=float, default=0.0, help="tune a batch no longer; 0: while time is left"
     )
     parser.add_argument(
         "--warm-processes",
@@ -455,7 +477,10 @@ def main() -> None:
     options = parser.parse_args()
     if options.dry_run is not None:
         end_s = time.monotonic() + options.budget_s
+        plan = plan_of(options)
+        say(f"batches: {plan}")
         found = dry_run(options.mode, patterns=options.cases, count=options.dry_run, end_s=end_s)
+        found["batches"] = plan
         sweep_report.write(found, options.json)
         for finding in found["findings"]:
             say(f"finding: {finding}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,13 +115,16 @@ def tune(
     return {each.sweep.title: _tuned(each, report, serving) for each in batch}
 
 
+def device_jobs(serving: Serving) -> dict[str, tuple[int, float]]:
+    """What the daemon has had the device for so far: jobs and seconds, by phase."""
+    with closing(Daemon(serving)) as daemon:
+        return daemon.device_jobs()
+
+
 def _cut_off(serving: Serving) -> None:
     """What waits for the device waits on; what compiles comes to rest."""
-    daemon = Daemon(serving)
-    try:
+    with closing(Daemon(serving)) as daemon:
         daemon.forbid(gpu_contest.DEVICE)
-    finally:
-        daemon.close()
 
 
 def _tuned(captured: Captured, report: SettleReport, serving: Serving) -> dict[str, Any]:

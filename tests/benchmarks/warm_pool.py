@@ -40,6 +40,7 @@ SPARED_CPUS = 3
 """For the daemon and for what captures."""
 PROCESS_BYTES = 3 << 30
 """Of a device: its context, and the arguments of one unit."""
+LOST = "its process ended"
 HIT, MISS = "fxgraph_cache_hit", "fxgraph_cache_miss"
 
 
@@ -243,7 +244,8 @@ class WarmPool:
             process.wait()
             for end in (process.stdin, process.stdout):
                 assert end is not None
-                end.close()
+                with suppress(BrokenPipeError):
+                    end.close()
 
     def wait(self, *, timeout_s: float) -> Warmed:
         """Until all is compiled or the time is up, by when the processes have ended."""
@@ -258,18 +260,24 @@ class WarmPool:
 
     def _feed(self, process: subprocess.Popen[str]) -> None:
         """Has a process compile one unit after the other; ends with the units, or with it."""
-        assert process.stdin is not None
-        assert process.stdout is not None
-        with suppress(queue.Empty, BrokenPipeError):
+        with suppress(queue.Empty):
             while True:
-                unit = self._left.get_nowait()
-                process.stdin.write(json.dumps(asdict(unit)) + "\n")
-                process.stdin.flush()
-                answer = process.stdout.readline()
-                if not answer:
-                    self._warmed.outcomes.append(Outcome(unit.name, 0.0, problem="it was lost"))
+                outcome = _answer(process, self._left.get_nowait())
+                self._warmed.outcomes.append(outcome)
+                if outcome.problem == LOST:
                     return
-                self._warmed.outcomes.append(Outcome(**json.loads(answer)))
+
+
+def _answer(process: subprocess.Popen[str], unit: Unit) -> Outcome:
+    """What a process makes of a unit."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    line = ""
+    with suppress(BrokenPipeError):
+        process.stdin.write(json.dumps(asdict(unit)) + "\n")
+        process.stdin.flush()
+        line = process.stdout.readline()
+    return Outcome(**json.loads(line)) if line else Outcome(unit.name, 0.0, problem=LOST)
 
 
 def main() -> None:
