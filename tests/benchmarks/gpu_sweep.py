@@ -229,10 +229,13 @@ def run_sweep(captured: Captured, bench: Bench, facts: dict[str, Any]) -> None:
     """Measures the sizes that are not measured yet; notes in `facts` what was compiled."""
     sweep = captured.sweep
     compiles, (hits, misses) = bench.serving.compiles_run(), cache_counts()
-    if not bench.is_over:
-        with bench.phases.of("dynamic code"):
-            dynamic = inductor_dynamic(sweep, bench.mode)
-    for sizes in bench.sizes_left(sweep):
+    left = bench.sizes_left(sweep)
+    if bench.is_over:
+        bench.left_out += [sweep.case(sizes).name for sizes in left]
+        return
+    with bench.phases.of("dynamic code"):
+        dynamic = inductor_dynamic(sweep, bench.mode)
+    for sizes in left:
         name = sweep.case(sizes).name
         if bench.is_over:
             bench.left_out.append(name)

@@ -33,6 +33,7 @@ from tests.benchmarks.compiled_call import copy_of
 from tests.benchmarks.gpu_sweep_cases import sweeps_of
 from tests.benchmarks.sweeps import Sizes, Sweep, marked, starts_of
 from torch import Tensor, fx
+from torch._inductor import config
 
 ROOT = Path(__file__).parents[2]
 PROCESSES = 12
@@ -134,7 +135,7 @@ def inductor_cache() -> Generator[None, None, None]:
             os.environ,
             {"TORCHINDUCTOR_CACHE_DIR": folder, "TORCHINDUCTOR_COMPILE_THREADS": "1"},
         ),
-        torch._inductor.config.patch(compile_threads=1),
+        config.patch(compile_threads=1),
     ):
         yield
 

@@ -15,6 +15,7 @@ from tests.benchmarks.warm_pool import (
     inductor_cache,
     units_of,
 )
+from torch._inductor import config
 
 TITLE, AT = "argmax f32 [1021]", (509, 1021)
 WITHOUT_HEADERS = "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"
@@ -25,7 +26,7 @@ WITHOUT_HEADERS = "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"
 def test_what_a_pool_has_compiled_is_found_in_the_caches(monkeypatch: pytest.MonkeyPatch) -> None:
     # Faster for few graphs; torch reads the variable once, which was before this test.
     monkeypatch.setenv(WITHOUT_HEADERS, "0")
-    monkeypatch.setattr(torch._inductor.config, "cpp_cache_precompile_headers", False)
+    monkeypatch.setattr(config, "cpp_cache_precompile_headers", False)
     (sweep,) = (each for each in sweeps_of("b") if each.title == TITLE)
     units = units_of({sweep: [AT]}, "b")
     with inductor_cache(), torch.no_grad():
