@@ -6,12 +6,13 @@
 
 Mode a: all dimensions dynamic; mode b: the rows alone. Each sweep of `gpu_sweep_cases` is captured
 once (and once more for one row, which torch keeps apart), and the hints of a batch of sweeps (of
-all) are tuned together by a daemon of the benchmark's own. Then the device is left alone. At each
-measured size take part: nearhint, Inductor's dynamic code compiled once at a middle size, its
-static code compiled for that size alone, and eager. Times are the device's, by replays of CUDA
-graphs of many launches, in interleaved rounds, warm and cold; cold launches each come after a write
-of twice the L2 cache, whose own time is taken off. Ratios are the others' medians over ours.
-`gpu_numerics` says how errors are counted.
+all) are tuned together by a daemon of the benchmark's own, with half a second a contest and nothing
+done in idle time (`gpu_tuning.SETTINGS`). Then the device is left alone. At each measured size take
+part: nearhint, Inductor's dynamic code compiled once at a middle size, its static code compiled for
+that size alone, and eager. Times are the device's, by replays of CUDA graphs of many launches, in
+interleaved rounds, warm and cold; cold launches each come after a write of twice the L2 cache,
+whose own time is taken off. Ratios are the others' medians over ours. `gpu_numerics` says how
+errors are counted.
 
 A point that misses a bar of its own is measured again, up to twice, and the last time counts. While
 sweeps are captured, processes of their own fill Inductor's caches (`warm_pool`), before anything is
@@ -194,7 +195,9 @@ def run_batch(batch: Sequence[Sweep], bench: Bench) -> None:
         bench.sweeps[each.sweep.title] = facts
         say(line_of_tuning(facts))
         try:
-            if not bench.options.tune_only:
+            if bench.is_over and not bench.options.tune_only:
+                bench.left_out.append(each.sweep.title)
+            elif not bench.options.tune_only:
                 run_sweep(each, bench, facts)
         except Exception as error:
             bench.keep_error(each.sweep.title, error)
@@ -230,9 +233,6 @@ def run_sweep(captured: Captured, bench: Bench, facts: dict[str, Any]) -> None:
     sweep = captured.sweep
     compiles, (hits, misses) = bench.serving.compiles_run(), cache_counts()
     left = bench.sizes_left(sweep)
-    if bench.is_over:
-        bench.left_out += [sweep.case(sizes).name for sizes in left]
-        return
     with bench.phases.of("dynamic code"):
         dynamic = inductor_dynamic(sweep, bench.mode)
     for sizes in left:

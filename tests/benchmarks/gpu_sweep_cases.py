@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from tests.benchmarks import sweep_functions as of
 from tests.benchmarks.cpu_cases import layer_norm
-from tests.benchmarks.sweeps import Sizes, Sweep, rows_alone
+from tests.benchmarks.sweeps import Sizes, Sweep, ones_of, rows_alone
 
 from nearhint_rules.hints import bucket
 
@@ -65,6 +65,30 @@ SWEEPS: tuple[Sweep, ...] = (
 def sweeps_of(mode: str) -> tuple[Sweep, ...]:
     """What is captured once each: mode "a", all dimensions dynamic; mode "b", the rows alone."""
     return SWEEPS if mode == "a" else tuple(part for each in SWEEPS for part in rows_alone(each))
+
+
+def start_of(sweep: Sweep, mode: str) -> Sizes:
+    """Where a sweep is captured to be tuned: in a bucket that is tuned anyhow, if there is one of
+    more than one row and block; its sizes all different, so that no two are taken for one symbol.
+    """
+    for hint in hints_of(sweep, mode):
+        if ones_of(sweep, hint) == (False, False):
+            return _all_different(hint) if mode == "a" else _rows_different(hint)
+    return sweep.compiled_at
+
+
+def _all_different(sizes: Sizes) -> Sizes:
+    found = sizes[-1:]
+    for size in reversed(sizes[:-1]):
+        found = _rows_different((size, *found))
+    return found
+
+
+def _rows_different(sizes: Sizes) -> Sizes:
+    rows, *others = sizes
+    while rows in others:
+        rows -= max(1, rows // 16)
+    return (rows, *others)
 
 
 def hints_of(sweep: Sweep, mode: str, *, measured: Sequence[Sizes] | None = None) -> list[Sizes]:

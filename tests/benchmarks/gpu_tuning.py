@@ -12,10 +12,10 @@ import torch
 from tests.benchmarks import gpu_contest
 from tests.benchmarks.compiled_call import Call, copy_of, noting
 from tests.benchmarks.daemon_view import Daemon
-from tests.benchmarks.gpu_sweep_cases import hints_of
+from tests.benchmarks.gpu_sweep_cases import hints_of, start_of
 from tests.benchmarks.serving import Serving
 from tests.benchmarks.sweep_report import say
-from tests.benchmarks.sweeps import Sweep, axes_of, bound_at, marked, ones_of, starts_of
+from tests.benchmarks.sweeps import Sizes, Sweep, axes_of, bound_at, marked, ones_of, starts_of
 from tests.benchmarks.warm_pool import fresh_state
 
 from nearhint.readiness import SettleReport
@@ -25,6 +25,9 @@ MEASURE_MEMORY_BYTES = 8 << 30
 COMPILE_WORKERS = 12
 """They are idle while the benchmark measures, and the benchmark is while they compile."""
 SETTINGS = {
+    "NEARHINT_MEASURE_BUDGET_S": "0.5",
+    "NEARHINT_REGRET_SHARE": "0",
+    "NEARHINT_REFINE_SHARE": "0",
     "NEARHINT_MEASURE_MEMORY_BYTES": str(MEASURE_MEMORY_BYTES),
     "NEARHINT_COMPILE_WORKERS": str(COMPILE_WORKERS),
 }
@@ -38,6 +41,7 @@ class Captured:
     """A sweep's function as nearhint serves it; `calls` are its captures, as they come."""
 
     sweep: Sweep
+    start: Sizes
     ours: Callable[..., Any]
     calls: list[Call]
 
@@ -53,7 +57,7 @@ class Captured:
 
     def want_hints(self, mode: str) -> None:
         """Asks for the Kernels at the hints of the sizes that are measured."""
-        starts = starts_of(self.sweep, self.sweep.compiled_at)
+        starts = starts_of(self.sweep, self.start)
         for call, start in zip(self.calls, starts, strict=False):
             axes = axes_of(call.graph._read_sizes(call.arguments), start)
             for sizes in hints_of(self.sweep, mode):
@@ -66,11 +70,12 @@ class Captured:
 
 
 def capture(sweep: Sweep, mode: str) -> Captured:
-    """Captures at the middle sizes, and asks for the hints."""
+    """Captures at sizes near a hint, which are then wanted too, and asks for the hints."""
     fresh_state()
+    start = start_of(sweep, mode)
     calls, ours = noting(sweep.function, dynamic=mode == "a")
-    captured = Captured(sweep, ours, calls)
-    call_at_starts(sweep, ours, mode)
+    captured = Captured(sweep, start, ours, calls)
+    call_at(starts_of(sweep, start), sweep, ours, mode)
     captured.want_hints(mode)
     return captured
 
@@ -81,13 +86,13 @@ def inductor_dynamic(sweep: Sweep, mode: str) -> Callable[..., Any]:
     function: Callable[..., Any] = torch.compile(
         copy_of(sweep.function), backend="inductor", dynamic=mode == "a"
     )
-    call_at_starts(sweep, function, mode)
+    call_at(starts_of(sweep, sweep.compiled_at), sweep, function, mode)
     return function
 
 
-def call_at_starts(sweep: Sweep, function: Callable[..., Any], mode: str) -> None:
+def call_at(starts: Sequence[Sizes], sweep: Sweep, function: Callable[..., Any], mode: str) -> None:
     """Calls what compiles at its first call, for each of the sizes that are captured apart."""
-    for sizes in starts_of(sweep, sweep.compiled_at):
+    for sizes in starts:
         arguments = sweep.case(sizes).arguments(device=gpu_contest.DEVICE)
         function(*marked(sweep, arguments, mode))
 

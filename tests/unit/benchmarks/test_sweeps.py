@@ -9,8 +9,10 @@ import torch
 from tests.benchmarks import cpu_sweep_cases, gpu_sweep_cases
 from tests.benchmarks import sweep_functions as of
 from tests.benchmarks.gpu_numerics import as_tuple
-from tests.benchmarks.gpu_sweep_cases import MIDDLE, hints_of, sweeps_of
-from tests.benchmarks.sweeps import Sweep, axes_of, bound_at, rows_alone
+from tests.benchmarks.gpu_sweep_cases import MIDDLE, hints_of, start_of, sweeps_of
+from tests.benchmarks.sweeps import Sweep, axes_of, bound_at, ones_of, rows_alone, starts_of
+
+from nearhint_rules.hints import bucket
 
 SOFTMAX = Sweep(
     "softmax", of.softmax, of.matrix, MIDDLE, ((3, 50), (700, 50), (9, 128)), torch.bfloat16
@@ -63,6 +65,21 @@ def test_no_hint_of_the_gpu_sweep_is_measured_but_of_one_row(mode: str) -> None:
         for hint in hints_of(sweep, mode):
             assert hint not in sweep.sizes or hint[0] == 1
             assert is_power_of_two(hint[0])
+
+
+@pytest.mark.parametrize("mode", ["a", "b"])
+def test_a_sweep_is_captured_for_tuning_in_a_bucket_that_is_tuned_anyhow(mode: str) -> None:
+    for sweep in sweeps_of(mode):
+        start = start_of(sweep, mode)
+        assert start not in sweep.sizes
+        assert len(starts_of(sweep, start)) == len(starts_of(sweep, sweep.compiled_at))
+        dynamic = 1 if mode == "b" else len(start)
+        if mode == "a":
+            assert len(set(start)) == len(start)
+        assert start.count(start[0]) == 1
+        hints = {hint for hint in hints_of(sweep, mode) if ones_of(sweep, hint) == (False, False)}
+        buckets = (*bucket(start[:dynamic]), *start[dynamic:])
+        assert buckets in hints or not hints
 
 
 def test_a_measured_power_of_two_is_tuned_at_half_its_rows() -> None:
