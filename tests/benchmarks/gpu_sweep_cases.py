@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from tests.benchmarks import sweep_functions as of
 from tests.benchmarks.cpu_cases import layer_norm
-from tests.benchmarks.sweeps import Sizes, Sweep, ones_of, rows_alone
+from tests.benchmarks.sweeps import Sizes, Sweep, ones_of, rows_alone, starts_of
 
 from nearhint_rules.hints import bucket
 
@@ -67,14 +67,16 @@ def sweeps_of(mode: str) -> tuple[Sweep, ...]:
     return SWEEPS if mode == "a" else tuple(part for each in SWEEPS for part in rows_alone(each))
 
 
-def start_of(sweep: Sweep, mode: str) -> Sizes:
-    """Where a sweep is captured to be tuned: in a bucket that is tuned anyhow, if there is one of
-    more than one row and block; its sizes all different, so that no two are taken for one symbol.
+def starts_for_tuning(sweep: Sweep, mode: str) -> list[Sizes]:
+    """Where a sweep is captured to be tuned: for each of its captures a bucket that is tuned
+    anyhow, if there is one; sizes all different, so that no two are taken for one symbol.
     """
-    for hint in hints_of(sweep, mode):
-        if ones_of(sweep, hint) == (False, False):
-            return _all_different(hint) if mode == "a" else _rows_different(hint)
-    return sweep.compiled_at
+    different = _all_different if mode == "a" else _rows_different
+    hints = {ones_of(sweep, hint): hint for hint in reversed(hints_of(sweep, mode))}
+    return [
+        different(hints[ones]) if (ones := ones_of(sweep, start)) in hints else start
+        for start in starts_of(sweep, sweep.compiled_at)
+    ]
 
 
 def _all_different(sizes: Sizes) -> Sizes:

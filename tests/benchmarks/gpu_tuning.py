@@ -12,7 +12,7 @@ import torch
 from tests.benchmarks import gpu_contest
 from tests.benchmarks.compiled_call import Call, copy_of, noting
 from tests.benchmarks.daemon_view import Daemon
-from tests.benchmarks.gpu_sweep_cases import hints_of, start_of
+from tests.benchmarks.gpu_sweep_cases import hints_of, starts_for_tuning
 from tests.benchmarks.serving import Serving
 from tests.benchmarks.sweep_report import say
 from tests.benchmarks.sweeps import Sizes, Sweep, axes_of, bound_at, marked, ones_of, starts_of
@@ -41,7 +41,7 @@ class Captured:
     """A sweep's function as nearhint serves it; `calls` are its captures, as they come."""
 
     sweep: Sweep
-    start: Sizes
+    starts: list[Sizes]
     ours: Callable[..., Any]
     calls: list[Call]
 
@@ -57,8 +57,7 @@ class Captured:
 
     def want_hints(self, mode: str) -> None:
         """Asks for the Kernels at the hints of the sizes that are measured."""
-        starts = starts_of(self.sweep, self.start)
-        for call, start in zip(self.calls, starts, strict=False):
+        for call, start in zip(self.calls, self.starts, strict=False):
             axes = axes_of(call.graph._read_sizes(call.arguments), start)
             for sizes in hints_of(self.sweep, mode):
                 if ones_of(self.sweep, sizes) == ones_of(self.sweep, start):
@@ -72,10 +71,10 @@ class Captured:
 def capture(sweep: Sweep, mode: str) -> Captured:
     """Captures at sizes near a hint, which are then wanted too, and asks for the hints."""
     fresh_state()
-    start = start_of(sweep, mode)
+    starts = starts_for_tuning(sweep, mode)
     calls, ours = noting(sweep.function, dynamic=mode == "a")
-    captured = Captured(sweep, start, ours, calls)
-    call_at(starts_of(sweep, start), sweep, ours, mode)
+    captured = Captured(sweep, starts, ours, calls)
+    call_at(starts, sweep, ours, mode)
     captured.want_hints(mode)
     return captured
 

@@ -9,7 +9,7 @@ import torch
 from tests.benchmarks import cpu_sweep_cases, gpu_sweep_cases
 from tests.benchmarks import sweep_functions as of
 from tests.benchmarks.gpu_numerics import as_tuple
-from tests.benchmarks.gpu_sweep_cases import MIDDLE, hints_of, start_of, sweeps_of
+from tests.benchmarks.gpu_sweep_cases import MIDDLE, hints_of, starts_for_tuning, sweeps_of
 from tests.benchmarks.sweeps import Sweep, axes_of, bound_at, ones_of, rows_alone, starts_of
 
 from nearhint_rules.hints import bucket
@@ -70,16 +70,17 @@ def test_no_hint_of_the_gpu_sweep_is_measured_but_of_one_row(mode: str) -> None:
 @pytest.mark.parametrize("mode", ["a", "b"])
 def test_a_sweep_is_captured_for_tuning_in_a_bucket_that_is_tuned_anyhow(mode: str) -> None:
     for sweep in sweeps_of(mode):
-        start = start_of(sweep, mode)
-        assert start not in sweep.sizes
-        assert len(starts_of(sweep, start)) == len(starts_of(sweep, sweep.compiled_at))
-        dynamic = 1 if mode == "b" else len(start)
-        if mode == "a":
-            assert len(set(start)) == len(start)
-        assert start.count(start[0]) == 1
-        hints = {hint for hint in hints_of(sweep, mode) if ones_of(sweep, hint) == (False, False)}
-        buckets = (*bucket(start[:dynamic]), *start[dynamic:])
-        assert buckets in hints or not hints
+        hints = hints_of(sweep, mode)
+        plain = starts_of(sweep, sweep.compiled_at)
+        starts = starts_for_tuning(sweep, mode)
+        assert [ones_of(sweep, each) for each in starts] == [ones_of(sweep, each) for each in plain]
+        for start in starts:
+            dynamic = 1 if mode == "b" else len(start)
+            assert start.count(start[0]) == 1
+            assert mode == "b" or len(set(start)) == len(start)
+            rounded = (*bucket(start[:dynamic]), *start[dynamic:])
+            alike = [hint for hint in hints if ones_of(sweep, hint) == ones_of(sweep, start)]
+            assert rounded in alike or not alike
 
 
 def test_a_measured_power_of_two_is_tuned_at_half_its_rows() -> None:
