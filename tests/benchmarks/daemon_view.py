@@ -17,6 +17,7 @@ from nearhint_proto.v1 import admin_service_pb2 as admin
 from nearhint_proto.v1 import kernel_service_pb2, operation_service_pb2
 
 DEVICE_PHASES = ("check", "verify", "bench", "copy")
+JOB_SECONDS = "nearhint_worker_job_seconds_"
 QUIET_S = 0.3
 QUIET_SHARE = 0.05
 QUIET_LIMIT_S = 15.0
@@ -37,15 +38,23 @@ class Daemon:
 
     def device_s(self) -> float:
         """Seconds that jobs have had the device for."""
+        return sum(spent_s for _, spent_s in self.device_jobs().values())
+
+    def device_jobs(self) -> dict[str, tuple[int, float]]:
+        """How many jobs have had the device, and for how many seconds, by phase."""
         with urllib.request.urlopen(self._metrics, timeout=10) as answer:
             text = answer.read().decode()
-        return sum(
-            sample.value
+        found = {
+            (sample.name.removeprefix(JOB_SECONDS), sample.labels["phase"]): sample.value
             for family in text_string_to_metric_families(text)
             for sample in family.samples
-            if sample.name == "nearhint_worker_job_seconds_sum"
-            and sample.labels["phase"] in DEVICE_PHASES
-        )
+            if sample.name in (f"{JOB_SECONDS}count", f"{JOB_SECONDS}sum")
+        }
+        return {
+            phase: (int(found["count", phase]), found["sum", phase])
+            for phase in DEVICE_PHASES
+            if ("count", phase) in found
+        }
 
     def workers_cpu_s(self) -> float:
         """Seconds of CPU time that the workers of now, and their children, have used."""

@@ -1,20 +1,24 @@
 """What is served on a GPU at many shapes, against Inductor's dynamic and static code and eager.
 
-    python -m tests.benchmarks.gpu_sweep --mode a|b [--cases PATTERN] [--budget-s N]
-                                         [--resume FILE] [--json FILE] [--tune-only]
-                                         [--dry-run [N]]
+    python -m tests.benchmarks.gpu_sweep --mode a|b [--cases PATTERN] [--budget-s N] [--batch N]
+                                         [--tune-s N] [--warm-processes N] [--resume FILE]
+                                         [--json FILE] [--tune-only] [--dry-run [N]]
 
 Mode a: all dimensions dynamic; mode b: the rows alone. Each sweep of `gpu_sweep_cases` is captured
-once (and once more for one row, which torch keeps apart), its hints are tuned by a daemon of the
-benchmark's own, and then the device is left alone. At each measured size take part: nearhint,
-Inductor's dynamic code compiled once at a middle size, its static code compiled for that size
-alone, and eager. Times are the device's, by replays of CUDA graphs of many launches, in interleaved
-rounds, warm and cold; cold launches each come after a write of twice the L2 cache, whose own time
-is taken off. Ratios are the others' medians over ours. `gpu_numerics` says how errors are counted.
+once (and once more for one row, which torch keeps apart), and the hints of a batch of sweeps (of
+all) are tuned together by a daemon of the benchmark's own, with half a second a contest and nothing
+done in idle time (`gpu_tuning.SETTINGS`). Then the device is left alone. At each measured size take
+part: nearhint, Inductor's dynamic code compiled once at a middle size, its static code compiled for
+that size alone, and eager. Times are the device's, by replays of CUDA graphs of many launches, in
+interleaved rounds, warm and cold; cold launches each come after a write of twice the L2 cache,
+whose own time is taken off. Ratios are the others' medians over ours. `gpu_numerics` says how
+errors are counted.
 
-A point that misses a bar of its own is measured again, up to twice, and the last time counts. The
-report is written after each point; --resume leaves out the points that a report has already.
---dry-run needs no GPU: see `gpu_dry_run`; N candidates are compiled of each kernel at each hint.
+A point that misses a bar of its own is measured again, up to twice, and the last time counts. While
+sweeps are captured, processes of their own fill Inductor's caches (`warm_pool`), before anything is
+timed. The report is written after each point, with the seconds of each phase; --resume leaves out
+the points that a report has already. --dry-run needs no GPU: see `gpu_dry_run`; N candidates are
+compiled of each kernel at each hint. A PATTERN after = is a whole name and dtype.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
 import sys
 import time
 import traceback
@@ -32,44 +37,38 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tests.benchmarks import gpu_points, sweep_report
-from tests.benchmarks.compiled_call import Call, copy_of, noting
+from tests.benchmarks import gpu_contest, gpu_points, gpu_tuning, sweep_report
+from tests.benchmarks.compiled_call import Call, copy_of
 from tests.benchmarks.cpu_sweep import served_by
 from tests.benchmarks.gpu_dry_run import dry_run
 from tests.benchmarks.gpu_numerics import as_tuple, closeness, in_float64, written
-from tests.benchmarks.gpu_sweep_cases import hints_of, sweeps_of
+from tests.benchmarks.gpu_sweep_cases import sweeps_of
+from tests.benchmarks.gpu_tuning import Captured, inductor_dynamic
+from tests.benchmarks.phases import Phases
 from tests.benchmarks.serving import Serving, conditions_of
 from tests.benchmarks.sweep_report import say
-from tests.benchmarks.sweeps import (
-    Sizes,
-    Sweep,
-    axes_of,
-    bound_at,
-    is_chosen,
-    ones_of,
-    starts_of,
+from tests.benchmarks.sweeps import Sizes, Sweep, is_chosen, marked, starts_of
+from tests.benchmarks.warm_pool import (
+    PROCESSES,
+    WarmPool,
+    cache_counts,
+    inductor_cache,
+    processes_for,
+    units_of,
 )
 from torch import Tensor
 
 from nearhint.session import shutdown
-from nearhint_daemon.workers.clock import Clock
-from nearhint_daemon.workers.contest import Contestant, run_contest
-from nearhint_daemon.workers.measure import without_collector
 from nearhint_rules import expr as ex
 from nearhint_rules.plan import Launch, RunNodes
-from nearhint_torch.adapter import mark_dynamic
 
-DEVICE = "cuda:0"
 CONTENDERS = ("nearhint", "dynamic", "static", "eager")
 ATTEMPTS = 3
-POINT_S = 1.0
-"""Seconds of sampling a point and attempt."""
-SETTLE_S = 150.0
+POINT_RESERVE_S = 1.5
+"""What a point may take, for which tuning leaves time."""
+WARM_S = 120.0
 DEFAULT_BUDGET_S = 480.0
 DEFAULT_CANDIDATES = 2
-MEASURE_MEMORY_BYTES = 8 << 30
-COPY_MEMORY_BYTES = 4 << 30
-COPY_S = 1.0
 REJECTED_SHOWN = 6
 
 
@@ -77,16 +76,23 @@ REJECTED_SHOWN = 6
 class Bench:
     """One run: what it was asked for, and what it has found."""
 
-    mode: str
+    options: argparse.Namespace
     serving: Serving
     end_s: float
     copy_gb_s: float
-    is_tuned_only: bool
     head: dict[str, Any]
-    file: Path | None
+    phases: Phases
     points: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     sweeps: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    warmed: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    device_jobs: dict[str, tuple[int, float]] = field(default_factory=dict[str, tuple[int, float]])
     left_out: list[str] = field(default_factory=list[str])
+
+    @property
+    def mode(self) -> str:
+        """Which dimensions are dynamic: "a" or "b"."""
+        mode: str = self.options.mode
+        return mode
 
     @property
     def is_over(self) -> bool:
@@ -97,12 +103,24 @@ class Bench:
         """Whether a point was measured, now or in the report that is resumed."""
         return name in self.points and "error" not in self.points[name]
 
+    def sizes_left(self, sweep: Sweep) -> list[Sizes]:
+        """The sizes of a sweep that are not measured yet."""
+        return [sizes for sizes in sweep.sizes if not self.is_done(sweep.case(sizes).name)]
+
+    def tune_s(self, points: int) -> float:
+        """How long may be tuned now, if so many points are to be measured after it."""
+        left_s = self.end_s - time.monotonic() - POINT_RESERVE_S * points
+        return float(max(0.0, min(self.options.tune_s or left_s, left_s)))
+
     def report(self) -> dict[str, Any]:
         """The report as far as it is."""
         points, sweeps = list(self.points.values()), list(self.sweeps.values())
         bars = gpu_points.bars_of(points, sweeps, self.mode)
         return {
             **self.head,
+            "seconds": self.phases.seconds(),
+            "warmed": self.warmed,
+            "device_jobs": self.device_jobs,
             "summary": {
                 "points": len(points),
                 "bars": sweep_report.as_rows(bars),
@@ -118,66 +136,16 @@ class Bench:
     def keep(self, point: dict[str, Any]) -> None:
         """Adds a point and writes the report."""
         self.points[point["name"]] = point
-        sweep_report.write(self.report(), self.file)
+        self.write()
 
+    def keep_error(self, name: str, error: Exception) -> None:
+        """Adds a point, or a sweep, that failed: the others are worth having."""
+        traceback.print_exc()
+        self.keep({"name": name, "error": f"{type(error).__name__}: {error}"[:500]})
 
-@dataclass(frozen=True, slots=True)
-class Compiled:
-    """A sweep's function, compiled by both; `calls` are nearhint's captures, as they come."""
-
-    ours: Callable[..., Any]
-    inductor: Callable[..., Any]
-    calls: list[Call]
-
-
-def marked(sweep: Sweep, arguments: Sequence[Tensor], mode: str) -> list[Tensor]:
-    """The arguments as the dynamic contenders get them: the same memory; in mode b, rows marked.
-
-    A mark stays with a tensor object, and the static contender must not see it.
-    """
-    found = [tensor.detach() for tensor in arguments]
-    if mode == "b":
-        for tensor, dimensions in zip(found, sweep.row_dimensions(), strict=True):
-            for dimension in dimensions:
-                mark_dynamic(tensor, dimension)
-    return found
-
-
-def compile_sweep(sweep: Sweep, mode: str) -> Compiled:
-    """Captures and compiles at the middle sizes."""
-    torch._dynamo.reset()
-    is_dynamic = mode == "a"
-    calls, ours = noting(sweep.function, dynamic=is_dynamic)
-    inductor = torch.compile(copy_of(sweep.function), backend="inductor", dynamic=is_dynamic)
-    # One after the other: what the daemon measures is not to be disturbed by Inductor's compilers.
-    for function in (inductor, ours):
-        for sizes in starts_of(sweep, sweep.compiled_at):
-            function(*marked(sweep, sweep.case(sizes).arguments(device=DEVICE), mode))
-    return Compiled(ours, inductor, calls)
-
-
-def tune(sweep: Sweep, compiled: Compiled, bench: Bench) -> dict[str, Any]:
-    """Has the hints tuned; what is known of it then, what was rejected and why among it."""
-    for call, start in zip(compiled.calls, starts_of(sweep, sweep.compiled_at), strict=False):
-        axes = axes_of(call.graph._read_sizes(call.arguments), start)
-        for sizes in hints_of(sweep, bench.mode):
-            if ones_of(sweep, sizes) == ones_of(sweep, start):
-                call.handle.want(call.graph._resolver.sizes(bound_at(axes, sizes)))
-    report = bench.serving.settle(timeout_s=SETTLE_S)
-    bench.serving.finish(timeout_s=SETTLE_S)
-    kernels = {
-        step.kernel
-        for call in compiled.calls
-        if call.handle.snapshot is not None
-        for step in call.handle.snapshot.plan.steps
-        if isinstance(step, Launch)
-    }
-    rejected = {kernel: bench.serving.rejected(kernel) for kernel in sorted(kernels)}
-    return {
-        "is_settled": report.settled,
-        "at_t0": dict(report.at_t0),
-        "rejected": {kernel: lines for kernel, lines in rejected.items() if lines},
-    }
+    def write(self) -> None:
+        """Writes the report as far as it is."""
+        sweep_report.write(self.report(), self.options.json)
 
 
 def symbols_of(call: Call) -> Sequence[Any]:
@@ -185,73 +153,140 @@ def symbols_of(call: Call) -> Sequence[Any]:
     return call.handle.program.symbols
 
 
-def run_sweep(sweep: Sweep, bench: Bench) -> None:
+def batches(sweeps: Sequence[Sweep], size: int) -> list[list[Sweep]]:
+    """The sweeps in their order, `size` at a time (0: all at once)."""
+    step = size or max(1, len(sweeps))
+    return [list(sweeps[first : first + step]) for first in range(0, len(sweeps), step)]
+
+
+def run_batch(batch: Sequence[Sweep], bench: Bench) -> None:
     """Captures, tunes, and measures the sizes that are not measured yet."""
-    todo = [sizes for sizes in sweep.sizes if not bench.is_done(sweep.case(sizes).name)]
-    if not todo:
-        return
-    started = time.monotonic()
-    bench.serving.tune()
-    compiled = compile_sweep(sweep, bench.mode)
-    tuned = tune(sweep, compiled, bench)
-    bench.serving.leave_alone()
-    # What was tuned stays; sizes of other buckets than the hints' are not asked for any more.
-    shutdown()
-    compiles = bench.serving.compiles_run()
-    facts: dict[str, Any] = {
+    wanted = units_of({sweep: bench.sizes_left(sweep) for sweep in batch}, bench.mode)
+    if bench.options.tune_only or not bench.options.warm_processes:
+        captured = capture_all(batch, bench)
+    else:
+        processes = processes_for(
+            bench.options.warm_processes,
+            units=len(wanted),
+            cpus=len(os.sched_getaffinity(0)),
+            free_bytes=torch.cuda.mem_get_info()[0],
+        )
+        with (
+            bench.phases.of("warm-up"),
+            WarmPool(wanted, device=gpu_contest.DEVICE, processes=processes) as pool,
+        ):
+            captured = capture_all(batch, bench)
+            limit_s = min(WARM_S, bench.end_s - time.monotonic())
+            bench.warmed.append(pool.wait(timeout_s=limit_s).facts())
+            say(f"warmed Inductor's caches: {bench.warmed[-1]}")
+    with bench.phases.of("tuning"):
+        started = time.monotonic()
+        limit_s = bench.tune_s(sum(len(bench.sizes_left(each.sweep)) for each in captured))
+        tuned = gpu_tuning.tune(captured, bench.serving, timeout_s=limit_s)
+        # What was tuned stays; sizes of other buckets than the hints' are not asked for any more.
+        shutdown()
+    batch_s = round(time.monotonic() - started, 1)
+    bench.device_jobs = gpu_tuning.device_jobs(bench.serving)
+    say(f"tuned {len(captured)} sweeps in {batch_s} s; jobs and seconds: {bench.device_jobs}")
+    captured.sort(key=lambda each: not tuned[each.sweep.title]["is_settled"])
+    while captured:
+        each = captured.pop(0)
+        facts = {**facts_of(each), **tuned[each.sweep.title], "batch_tune_s": batch_s}
+        bench.sweeps[each.sweep.title] = facts
+        say(line_of_tuning(facts))
+        try:
+            if bench.is_over and not bench.options.tune_only:
+                bench.left_out.append(each.sweep.title)
+            elif not bench.options.tune_only:
+                run_sweep(each, bench, facts)
+        except Exception as error:
+            bench.keep_error(each.sweep.title, error)
+        each.forget()
+    say(f"seconds so far: {bench.phases.line()}")
+
+
+def capture_all(batch: Sequence[Sweep], bench: Bench) -> list[Captured]:
+    """Captures what can be; nothing is measured meanwhile."""
+    found: list[Captured] = []
+    for sweep in batch:
+        try:
+            with bench.phases.of("capture"):
+                found.append(gpu_tuning.capture(sweep, bench.mode))
+        except Exception as error:
+            bench.keep_error(sweep.title, error)
+    return found
+
+
+def facts_of(captured: Captured) -> dict[str, Any]:
+    """What a report says of a sweep before it is measured."""
+    sweep = captured.sweep
+    return {
         "name": sweep.title,
         "captures_expected": len(starts_of(sweep, sweep.compiled_at)),
-        **tuned,
-        "captures": len(compiled.calls),
+        "captures": len(captured.calls),
         "compiles_while_measured": 0,
-        "tune_s": round(time.monotonic() - started, 1),
     }
-    bench.sweeps[sweep.title] = facts
-    say(line_of_tuning(facts))
-    for sizes in [] if bench.is_tuned_only else todo:
+
+
+def run_sweep(captured: Captured, bench: Bench, facts: dict[str, Any]) -> None:
+    """Measures the sizes that are not measured yet; notes in `facts` what was compiled."""
+    sweep = captured.sweep
+    compiles, (hits, misses) = bench.serving.compiles_run(), cache_counts()
+    left = bench.sizes_left(sweep)
+    with bench.phases.of("dynamic code"):
+        dynamic = inductor_dynamic(sweep, bench.mode)
+    for sizes in left:
         name = sweep.case(sizes).name
         if bench.is_over:
             bench.left_out.append(name)
             continue
         try:
-            point = measure_point(sweep, sizes, compiled, bench)
-        except Exception as error:  # the other points are worth having
-            traceback.print_exc()
-            point = {"name": name, "error": f"{type(error).__name__}: {error}"[:500]}
+            bench.keep(measure_point(captured, dynamic, sizes, bench))
+            say(line_of(bench.points[name]))
+        except Exception as error:
+            bench.keep_error(name, error)
         facts |= {
-            "captures": len(compiled.calls),
+            "captures": len(captured.calls),
             "compiles_while_measured": bench.serving.compiles_run() - compiles,
+            "inductor_hits": cache_counts()[0] - hits,
+            "inductor_misses": cache_counts()[1] - misses,
         }
-        bench.keep(point)
-        say(line_of(point))
-        gc.collect()
-        torch.cuda.empty_cache()
+        with bench.phases.of("tidying"):
+            gc.collect()
+            torch.cuda.empty_cache()
 
 
-def measure_point(sweep: Sweep, sizes: Sizes, compiled: Compiled, bench: Bench) -> dict[str, Any]:
+def measure_point(
+    captured: Captured, inductor: Callable[..., Any], sizes: Sizes, bench: Bench
+) -> dict[str, Any]:
     """One point, measured again while it misses a bar of its own."""
-    case = sweep.case(sizes)
-    plain = case.arguments(device=DEVICE)
-    dynamic = marked(sweep, plain, bench.mode)
+    case, phases = captured.sweep.case(sizes), bench.phases
+    with phases.of("arguments"):
+        plain = case.arguments(device=gpu_contest.DEVICE)
+        dynamic = marked(captured.sweep, plain, bench.mode)
     static = torch.compile(copy_of(case.function), backend="inductor", dynamic=False)
     calls: dict[str, Callable[[], Any]] = {
-        "nearhint": partial(compiled.ours, *dynamic),
-        "dynamic": partial(compiled.inductor, *dynamic),
+        "nearhint": partial(captured.ours, *dynamic),
+        "dynamic": partial(inductor, *dynamic),
         "static": partial(static, *plain),
         "eager": partial(case.function, *plain),
     }
-    report = served_by(calls["nearhint"])
-    point: dict[str, Any] = {
-        "name": case.name,
-        "sizes": sizes,
-        "tiers": report.tiers,
-        "reason": report.reason,
-        "launches": launches_of(compiled.calls, report.sizes),
-        "bytes": bytes_of(plain) + bytes_of(as_tuple(calls["eager"]())),
-        **numerics(case.function, plain, calls, compiled.calls),
-    }
+    with phases.of("static code"):
+        calls["static"]()
+    with phases.of("numerics"):
+        report = served_by(calls["nearhint"])
+        point: dict[str, Any] = {
+            "name": case.name,
+            "sweep": captured.sweep.title,
+            "sizes": sizes,
+            "tiers": report.tiers,
+            "reason": report.reason,
+            "launches": launches_of(captured.calls, report.sizes),
+            "bytes": bytes_of(plain) + bytes_of(as_tuple(calls["eager"]())),
+            **numerics(case.function, plain, calls, captured.calls),
+        }
     for attempt in range(ATTEMPTS):
-        point |= times_of(calls)
+        point |= gpu_contest.times_of(calls, phases)
         point["attempts"] = attempt + 1
         point["ratios"] = gpu_points.ratios(point)
         point["copy_share"] = gpu_points.copy_share(point, copy_gb_s=bench.copy_gb_s)
@@ -317,61 +352,12 @@ def launches_of(calls: Sequence[Call], sizes: Mapping[str, int]) -> list[dict[st
     return found
 
 
-def device_clock() -> Clock:
-    """A clock without a sweep of its own, for one contest: it keeps the graphs that it replays."""
-    from nearhint_daemon.workers.cuda_clock import CudaClock
-
-    return CudaClock(cache="warm", device_index=0)
-
-
-def cache_write() -> Callable[[], object]:
-    """What leaves nothing of a call's in the last cache."""
-    from nearhint_daemon.workers.cuda_clock import l2_bytes
-
-    swept = torch.empty(2 * l2_bytes(0), dtype=torch.uint8, device=DEVICE)
-    return partial(swept.fill_, 1)
-
-
-def times_of(calls: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
-    """Medians and their relative spreads, warm and cold, of all in one contest."""
-    clock, write = device_clock(), cache_write()
-
-    def after_write(call: Callable[[], Any]) -> Any:
-        write()
-        return call()
-
-    warm = {name: Contestant(name, call, is_protected=True) for name, call in calls.items()}
-    cold = {
-        name: Contestant(f"cold {name}", partial(after_write, call), is_protected=True)
-        for name, call in calls.items()
-    }
-    alone = Contestant("write", write, is_protected=True)
-    everyone = (alone, *warm.values(), *cold.values())
-    with without_collector():
-        run_contest(everyone, clock, now=time.monotonic, budget_s=POINT_S)
-    graphs = getattr(clock, "_graphs", {})
-    return {
-        "times_us": {
-            "warm": {name: each.timing.median_ns / 1e3 for name, each in warm.items()},
-            "cold": {name: less(each, alone) for name, each in cold.items()},
-        },
-        "spreads": {each.id: each.timing.spread for each in everyone},
-        "samples": len(alone.samples),
-        "write_us": alone.timing.median_ns / 1e3,
-        "not_captured": [each.id for each in everyone if graphs.get(each.call) is None],
-    }
-
-
-def less(both: Contestant, alone: Contestant) -> float:
-    """The time of a call after a write, without the write's, in microseconds; at least 1 ns."""
-    return max(1, both.timing.median_ns - alone.timing.median_ns) / 1e3
-
-
 def line_of_tuning(facts: Mapping[str, Any]) -> str:
     """How the hints of a sweep were tuned, for people."""
     problems = [f"{kernel[:12]} at T0: {reason}" for kernel, reason in facts["at_t0"].items()]
     problems += [line for lines in facts["rejected"].values() for line in lines[:REJECTED_SHOWN]]
-    return "\n    ".join((f"{facts['name']}: tuned in {facts['tune_s']} s", *problems))
+    verdict = "tuned" if facts["is_settled"] else "NOT SETTLED"
+    return "\n    ".join((f"{facts['name']}: {verdict}", *problems))
 
 
 def line_of(point: Mapping[str, Any]) -> str:
@@ -388,32 +374,50 @@ def line_of(point: Mapping[str, Any]) -> str:
     )
 
 
-def copy_bandwidth() -> float:
-    """What a copy on the device reaches, in GB/s read and written."""
-    from nearhint_daemon.workers.copying import buffer_bytes, measure_copy
-    from nearhint_daemon.workers.cuda_clock import l2_bytes
-
-    size_bytes = buffer_bytes(l2_bytes(0), memory_limit_bytes=COPY_MEMORY_BYTES)
-    copied = measure_copy(device_clock(), size_bytes=size_bytes, device=DEVICE, budget_s=COPY_S)
-    return 2 * size_bytes / copied.timing.median_ns
-
-
 def resumed(file: Path | None, mode: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The points without errors, and the sweeps, of an earlier report of this mode, by name."""
+    """The points and the sweeps of an earlier report of this mode, by name, but for points with
+    errors, and those of sweeps whose tuning was cut off.
+    """
     if file is None or not file.exists():
         return {}, {}
     report = json.loads(file.read_text(encoding="utf-8"))
     if report["mode"] != mode:
         raise SystemExit(f"{file.name} is a report of mode {report['mode']}")
-    points = {each["name"]: each for each in report["points"] if "error" not in each}
-    return points, {each["name"]: each for each in report["sweeps"]}
+    sweeps = {each["name"]: each for each in report["sweeps"]}
+    cut_off = {name for name, each in sweeps.items() if not each["is_settled"]}
+    points = {
+        each["name"]: each
+        for each in report["points"]
+        if "error" not in each and each.get("sweep", "") not in cut_off
+    }
+    return points, sweeps
+
+
+def chosen_sweeps(options: argparse.Namespace) -> list[Sweep]:
+    """The sweeps of the mode that were asked for."""
+    return [each for each in sweeps_of(options.mode) if is_chosen(each.title, options.cases)]
+
+
+def plan_of(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """What each batch would have processes compile, and measure; nothing is resumed."""
+    return [
+        {
+            "sweeps": [sweep.title for sweep in batch],
+            "units": len(units_of({sweep: sweep.sizes for sweep in batch}, options.mode)),
+            "points": sum(len(sweep.sizes) for sweep in batch),
+        }
+        for batch in batches(chosen_sweeps(options), options.batch)
+    ]
 
 
 def run(options: argparse.Namespace) -> Bench:
     """The sweeps that were asked for, as far as the budget goes."""
+    phases = Phases(time.monotonic)
     end_s = time.monotonic() + options.budget_s
     points, sweeps = resumed(options.resume, options.mode)
-    copy_gb_s = copy_bandwidth()
+    torch.set_num_threads(1)
+    with phases.of("copy"):
+        copy_gb_s = gpu_contest.copy_bandwidth()
     say(f"a copy reaches {copy_gb_s:.0f} GB/s")
     command = f"python -m tests.benchmarks.gpu_sweep --mode {options.mode}"
     head = {
@@ -421,31 +425,20 @@ def run(options: argparse.Namespace) -> Bench:
         "mode": options.mode,
         "copy_gb_s": copy_gb_s,
     }
-    settings = {"NEARHINT_MEASURE_MEMORY_BYTES": str(MEASURE_MEMORY_BYTES)}
-    with torch.no_grad(), Serving(DEVICE, settings=settings) as serving:
-        bench = Bench(
-            options.mode,
-            serving,
-            end_s,
-            copy_gb_s,
-            options.tune_only,
-            head,
-            options.json,
-            points,
-            sweeps,
-        )
-        for sweep in sweeps_of(options.mode):
-            if not is_chosen(sweep.title, options.cases):
-                continue
+    with (
+        torch.no_grad(),
+        inductor_cache(),
+        Serving(gpu_contest.DEVICE, settings=gpu_tuning.SETTINGS) as serving,
+    ):
+        bench = Bench(options, serving, end_s, copy_gb_s, head, phases, points, sweeps)
+        serving.leave_alone()
+        left = [sweep for sweep in chosen_sweeps(options) if bench.sizes_left(sweep)]
+        for batch in batches(left, options.batch):
             if bench.is_over:
-                bench.left_out.append(sweep.title)
+                bench.left_out += [sweep.title for sweep in batch]
                 continue
-            try:
-                run_sweep(sweep, bench)
-            except Exception as error:  # the other sweeps are worth having
-                traceback.print_exc()
-                bench.keep({"name": sweep.title, "error": f"{type(error).__name__}: {error}"[:500]})
-    sweep_report.write(bench.report(), options.json)
+            run_batch(batch, bench)
+    bench.write()
     return bench
 
 
@@ -454,10 +447,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="what a GPU serves, against Inductor and eager")
     parser.add_argument("--mode", required=True, choices=("a", "b"))
     parser.add_argument(
-        "--cases", action="append", default=[], help="sweeps whose name and dtype contain this"
+        "--cases",
+        action="append",
+        default=[],
+        help="sweeps whose name and dtype contain this; after a =, are this",
     )
     parser.add_argument(
         "--budget-s", type=float, default=DEFAULT_BUDGET_S, help="begin nothing after so long"
+    )
+    parser.add_argument(
+        "--batch", type=int, default=0, help="sweeps that are tuned together; 0: all"
+    )
+    parser.add_argument(
+        "--tune-s", type=float, default=0.0, help="tune a batch no longer; 0: while time is left"
+    )
+    parser.add_argument(
+        "--warm-processes",
+        type=int,
+        default=PROCESSES,
+        help="that fill Inductor's caches before anything is timed; 0: none",
     )
     parser.add_argument("--resume", type=Path, help="leave out the points of this report")
     parser.add_argument("--json", type=Path, help="write the report to this file as it grows")
@@ -472,7 +480,10 @@ def main() -> None:
     options = parser.parse_args()
     if options.dry_run is not None:
         end_s = time.monotonic() + options.budget_s
+        plan = plan_of(options)
+        say(f"batches: {plan}")
         found = dry_run(options.mode, patterns=options.cases, count=options.dry_run, end_s=end_s)
+        found["batches"] = plan
         sweep_report.write(found, options.json)
         for finding in found["findings"]:
             say(f"finding: {finding}")

@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from tests.benchmarks import sweep_functions as of
 from tests.benchmarks.cpu_cases import layer_norm
-from tests.benchmarks.sweeps import Sizes, Sweep, rows_alone
+from tests.benchmarks.sweeps import Sizes, Sweep, ones_of, rows_alone, starts_of
 
 from nearhint_rules.hints import bucket
 
@@ -65,6 +65,32 @@ SWEEPS: tuple[Sweep, ...] = (
 def sweeps_of(mode: str) -> tuple[Sweep, ...]:
     """What is captured once each: mode "a", all dimensions dynamic; mode "b", the rows alone."""
     return SWEEPS if mode == "a" else tuple(part for each in SWEEPS for part in rows_alone(each))
+
+
+def starts_for_tuning(sweep: Sweep, mode: str) -> list[Sizes]:
+    """Where a sweep is captured to be tuned: for each of its captures a bucket that is tuned
+    anyhow, if there is one; sizes all different, so that no two are taken for one symbol.
+    """
+    different = _all_different if mode == "a" else _rows_different
+    hints = {ones_of(sweep, hint): hint for hint in reversed(hints_of(sweep, mode))}
+    return [
+        different(hints[ones]) if (ones := ones_of(sweep, start)) in hints else start
+        for start in starts_of(sweep, sweep.compiled_at)
+    ]
+
+
+def _all_different(sizes: Sizes) -> Sizes:
+    found = sizes[-1:]
+    for size in reversed(sizes[:-1]):
+        found = _rows_different((size, *found))
+    return found
+
+
+def _rows_different(sizes: Sizes) -> Sizes:
+    rows, *others = sizes
+    while rows in others:
+        rows -= max(1, rows // 16)
+    return (rows, *others)
 
 
 def hints_of(sweep: Sweep, mode: str, *, measured: Sequence[Sizes] | None = None) -> list[Sizes]:

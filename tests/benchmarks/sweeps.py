@@ -10,6 +10,8 @@ import torch
 from tests.benchmarks.cpu_cases import Case, Shape
 from torch import Tensor
 
+from nearhint_torch.adapter import mark_dynamic
+
 Sizes: TypeAlias = tuple[int, ...]
 """What a sweep varies; the first is its number of rows."""
 
@@ -110,10 +112,33 @@ def bound_at(axes: Sequence[int], sizes: Sizes) -> list[int]:
     return [sizes[axis] for axis in axes]
 
 
+def marked(sweep: Sweep, arguments: Sequence[Tensor], mode: str) -> list[Tensor]:
+    """The arguments as the dynamic contenders get them: the same memory; in mode b, rows marked.
+
+    A mark stays with a tensor object, and the static contender must not see it.
+    """
+    found = [tensor.detach() for tensor in arguments]
+    if mode == "b":
+        for tensor, dimensions in zip(found, sweep.row_dimensions(), strict=True):
+            for dimension in dimensions:
+                mark_dynamic(tensor, dimension)
+    return found
+
+
 def is_chosen(title: str, patterns: Sequence[str]) -> bool:
     """Whether a title contains one of the patterns, or there is none.
 
+    A pattern after `=` is a whole title, or all of one but the kind.
+
     >>> is_chosen("softmax bf16", ["soft", "argmax"]), is_chosen("softmax bf16", ["rms"])
     (True, False)
+    >>> is_chosen("log_softmax bf16", ["=softmax bf16"])
+    False
+    >>> is_chosen("softmax bf16 [37]", ["=softmax bf16"])
+    True
     """
-    return not patterns or any(pattern in title for pattern in patterns)
+    names = (title, title.partition(" [")[0])
+    return not patterns or any(
+        pattern[1:] in names if pattern.startswith("=") else pattern in title
+        for pattern in patterns
+    )

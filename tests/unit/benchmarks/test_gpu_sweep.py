@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from tests.benchmarks import sweep_functions as of
+from tests.benchmarks.gpu_contest import less
 from tests.benchmarks.gpu_dry_run import (
     SM_90,
     dry_capture,
@@ -18,9 +21,18 @@ from tests.benchmarks.gpu_dry_run import (
     kernel_facts,
     taken,
 )
-from tests.benchmarks.gpu_sweep import less, marked, resumed
+from tests.benchmarks.gpu_sweep import (
+    POINT_RESERVE_S,
+    Bench,
+    batches,
+    chosen_sweeps,
+    plan_of,
+    resumed,
+)
 from tests.benchmarks.gpu_sweep_cases import MIDDLE, SWEEPS
-from tests.benchmarks.sweeps import Sweep, rows_alone, starts_of
+from tests.benchmarks.phases import Phases
+from tests.benchmarks.serving import Serving
+from tests.benchmarks.sweeps import Sweep, marked, rows_alone, starts_of
 
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import parse_schedule
@@ -60,17 +72,70 @@ def test_the_time_of_the_cache_write_is_taken_off_and_nothing_is_free() -> None:
     assert less(alone, both) == 0.001
 
 
-def test_a_resumed_report_keeps_its_points_but_those_with_errors(tmp_path: Path) -> None:
+def test_a_resumed_report_keeps_its_points_but_those_that_failed_or_were_not_tuned(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "report.json"
-    points = [{"name": "one", "sizes": [1, 2]}, {"name": "two", "error": "lost"}]
-    report = {"mode": "a", "points": points, "sweeps": [{"name": "softmax bf16"}]}
+    points = [
+        {"name": "one", "sweep": "softmax bf16", "sizes": [1, 2]},
+        {"name": "two", "error": "lost"},
+        {"name": "three", "sweep": "argmax bf16"},
+    ]
+    sweeps_of_report = [
+        {"name": "softmax bf16", "is_settled": True},
+        {"name": "argmax bf16", "is_settled": False},
+    ]
+    report = {"mode": "a", "points": points, "sweeps": sweeps_of_report}
     file.write_text(json.dumps(report), encoding="utf-8")
     found, sweeps = resumed(file, "a")
     assert list(found) == ["one"]
-    assert list(sweeps) == ["softmax bf16"]
+    assert list(sweeps) == ["softmax bf16", "argmax bf16"]
     with pytest.raises(SystemExit, match="mode a"):
         resumed(file, "b")
     assert resumed(tmp_path / "none.json", "a") == ({}, {})
+
+
+def bench_of(*, end_s: float = 1e9, tune_s: float = 0.0) -> Bench:
+    options = argparse.Namespace(mode="a", tune_s=tune_s, json=None)
+    return Bench(options, Serving(), end_s, 3000.0, {"mode": "a"}, Phases(lambda: 0.0))
+
+
+def test_what_was_measured_is_not_measured_again_but_what_failed_is() -> None:
+    bench = bench_of()
+    bench.points["softmax bf16 700x50"] = {"name": "softmax bf16 700x50"}
+    bench.points["softmax bf16 1x50"] = {"name": "softmax bf16 1x50", "error": "lost"}
+    assert bench.sizes_left(SOFTMAX) == [(1, 50)]
+
+
+def test_batches_have_every_sweep_once_in_order() -> None:
+    sweeps = SWEEPS[:5]
+    assert [len(batch) for batch in batches(sweeps, 2)] == [2, 2, 1]
+    assert tuple(each for batch in batches(sweeps, 2) for each in batch) == sweeps
+    assert batches(sweeps, 0) == [list(sweeps)]
+    assert batches([], 0) == []
+
+
+def test_an_exact_title_chooses_one_sweep_and_all_its_kinds() -> None:
+    options = argparse.Namespace(mode="a", cases=["=softmax bf16", "=argmax f32"])
+    assert [each.title for each in chosen_sweeps(options)] == ["softmax bf16", "argmax f32"]
+    options.mode = "b"
+    kinds = chosen_sweeps(options)
+    assert {each.title.partition(" [")[0] for each in kinds} == {"softmax bf16", "argmax f32"}
+    assert len(kinds) > 4
+
+
+def test_tuning_leaves_time_to_measure() -> None:
+    end_s = time.monotonic() + 1000.0
+    assert bench_of(end_s=end_s).tune_s(1000) == 0.0
+    assert bench_of(end_s=end_s).tune_s(100) <= 1000.0 - 100 * POINT_RESERVE_S
+    assert bench_of(end_s=end_s, tune_s=30.0).tune_s(100) == 30.0
+
+
+def test_a_dry_run_says_what_each_batch_would_do() -> None:
+    options = argparse.Namespace(mode="a", cases=["=softmax bf16", "=argmax bf16"], batch=1)
+    first, second = plan_of(options)
+    assert first == {"sweeps": ["softmax bf16"], "units": 7, "points": 6}
+    assert second["sweeps"] == ["argmax bf16"]
 
 
 @pytest.mark.parametrize("sweep", SWEEPS, ids=lambda sweep: sweep.title)

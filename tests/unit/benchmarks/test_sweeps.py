@@ -9,8 +9,10 @@ import torch
 from tests.benchmarks import cpu_sweep_cases, gpu_sweep_cases
 from tests.benchmarks import sweep_functions as of
 from tests.benchmarks.gpu_numerics import as_tuple
-from tests.benchmarks.gpu_sweep_cases import MIDDLE, hints_of, sweeps_of
-from tests.benchmarks.sweeps import Sweep, axes_of, bound_at, rows_alone
+from tests.benchmarks.gpu_sweep_cases import MIDDLE, hints_of, starts_for_tuning, sweeps_of
+from tests.benchmarks.sweeps import Sweep, axes_of, bound_at, ones_of, rows_alone, starts_of
+
+from nearhint_rules.hints import bucket
 
 SOFTMAX = Sweep(
     "softmax", of.softmax, of.matrix, MIDDLE, ((3, 50), (700, 50), (9, 128)), torch.bfloat16
@@ -63,6 +65,22 @@ def test_no_hint_of_the_gpu_sweep_is_measured_but_of_one_row(mode: str) -> None:
         for hint in hints_of(sweep, mode):
             assert hint not in sweep.sizes or hint[0] == 1
             assert is_power_of_two(hint[0])
+
+
+@pytest.mark.parametrize("mode", ["a", "b"])
+def test_a_sweep_is_captured_for_tuning_in_a_bucket_that_is_tuned_anyhow(mode: str) -> None:
+    for sweep in sweeps_of(mode):
+        hints = hints_of(sweep, mode)
+        plain = starts_of(sweep, sweep.compiled_at)
+        starts = starts_for_tuning(sweep, mode)
+        assert [ones_of(sweep, each) for each in starts] == [ones_of(sweep, each) for each in plain]
+        for start in starts:
+            dynamic = 1 if mode == "b" else len(start)
+            assert start.count(start[0]) == 1
+            assert mode == "b" or len(set(start)) == len(start)
+            rounded = (*bucket(start[:dynamic]), *start[dynamic:])
+            alike = [hint for hint in hints if ones_of(sweep, hint) == ones_of(sweep, start)]
+            assert rounded in alike or not alike
 
 
 def test_a_measured_power_of_two_is_tuned_at_half_its_rows() -> None:
