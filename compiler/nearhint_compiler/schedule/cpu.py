@@ -24,6 +24,7 @@ half of it, since every second unaligned access then stays within a cache line.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 from nearhint_compiler.analysis.passes import plan_passes
 from nearhint_compiler.analysis.respace import respaced
@@ -47,6 +48,8 @@ _WIDE_DTYPES = ("f64", "i64")
 _COSTLY = frozenset(
     ("exp", "exp2", "expm1", "log", "log2", "log1p", "sigmoid", "tanh", "erf", "sin", "cos", "pow")
 )
+REMEMBERED = 1024
+"""Indices whose strides are remembered."""
 _CONTIGUOUS, _UNIFORM, _STRIDED, _IRREGULAR = 2, 0, -3, -5
 
 
@@ -321,6 +324,7 @@ def _score(kernel: ir.Kernel, variable: str, lanes: int, dims: Mapping[str, int]
     return score
 
 
+@lru_cache(maxsize=REMEMBERED)
 def _access_score(index: Expr, variable: str) -> int:
     if variable not in ex.symbols_of(index):
         return _UNIFORM
