@@ -154,7 +154,7 @@ def _tile_space(
         if isinstance(node, ir.Load) and _is_turned(node, across, lane)
     )
     widest = max(first, second)
-    shapes = [(widest, 128, 128), (widest, 128, 64), (widest, 64, 128), (widest, 256, 128)]
+    shapes = [(widest, 128, 128), (widest, 64, 128), (widest, 64, 64), (widest, 128, 64)]
     if first < second:
         shapes = [(first, 64, 128), (widest, 128, 128), (widest, 128, 64), (first, 128, 64)]
     for width, along, across_bytes in shapes:
