@@ -82,8 +82,15 @@ class Layouts:
     transposed: int
 
 
+_LAYOUT_SIZES = ((1999, 2003), (6007, 509), (509, 6007), (2048, 2048))
+"""Odd pitches, of which tiles share cache lines, and one whose rows fall on the same cache sets."""
+
 TRANSPOSED: tuple[Layouts, ...] = (
-    Layouts(Sweep("copy", of.copy, of.matrix, MIDDLE, ((1999, 2003), (6007, 509))), 0),
-    Layouts(Sweep("softmax", of.softmax, of.matrix, MIDDLE, ((1999, 2003), (6007, 509))), 0),
-    Layouts(Sweep("add", of.add, of.two_matrices, MIDDLE, ((1999, 2003), (6007, 509))), 1),
+    Layouts(Sweep("copy", of.copy, of.matrix, MIDDLE, _LAYOUT_SIZES), 0),
+    Layouts(Sweep("softmax", of.softmax, of.matrix, MIDDLE, _LAYOUT_SIZES), 0),
+    Layouts(Sweep("add", of.add, of.two_matrices, MIDDLE, _LAYOUT_SIZES), 1),
+    Layouts(Sweep("copy", of.copy, of.matrix, MIDDLE, _LAYOUT_SIZES, _BF16), 0),
+    Layouts(Sweep("softmax", of.softmax, of.matrix, MIDDLE, _LAYOUT_SIZES, _BF16), 0),
+    Layouts(Sweep("add", of.add, of.two_matrices, MIDDLE, _LAYOUT_SIZES, _BF16), 1),
+    Layouts(Sweep("add", of.add, of.two_matrices, MIDDLE, _LAYOUT_SIZES, torch.float16), 1),
 )

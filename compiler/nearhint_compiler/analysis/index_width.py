@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
 
 INDEX_LIMIT = 2**31 - 1
+REMEMBERED = 64
+"""Kernels whose bounds are remembered: all Schedules of one ask for the same."""
 
 
 def variable_ranges(*exprs: ex.Expr) -> dict[str, tuple[int, int | None]]:
@@ -15,6 +18,7 @@ def variable_ranges(*exprs: ex.Expr) -> dict[str, tuple[int, int | None]]:
     return {name: (1 if name[0] == "k" else 0, None) for name in ex.symbols_of(*exprs)}
 
 
+@lru_cache(maxsize=REMEMBERED)
 def index_bounds(kernel: ir.Kernel) -> tuple[ex.Expr, ...] | None:
     """Sizes that must stay at or below `INDEX_LIMIT` for 32-bit arithmetic to be exact.
 

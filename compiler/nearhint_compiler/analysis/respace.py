@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from nearhint_compiler.ir import index as ix
 from nearhint_compiler.ir import nodes as ir
@@ -19,6 +20,8 @@ from nearhint_rules.expr import Expr, Sym
 from nearhint_rules.guard import Divisible, Equals, Guard, size_facts_hold
 
 CUTS_LIMIT = 3
+REMEMBERED = 64
+"""Kernels whose cuts are remembered: each Schedule that wants them asks for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,7 @@ class _Cut:
     factor: int
 
 
+@lru_cache(maxsize=REMEMBERED)
 def respaced(kernel: ir.Kernel) -> Respaced | None:
     """`kernel` with its loops cut; None where no cut takes a division away."""
     found = Respaced(kernel, ())

@@ -3,17 +3,18 @@
 Options of the families:
 
     cpu.pointwise  axis lanes unroll block                lanes along p{axis}; threads share blocks
-    cpu.tiles      axis lanes unroll across tile          the same, for inputs along p{across}
+    cpu.tiles      axis lanes unroll across tile rows     the same, for inputs along p{across}
     cpu.rows       axis lanes unroll short stash split    lanes along r{axis}, threads share rows
     cpu.columns    axis lanes unroll split                lanes along p{axis}, threads share blocks
     cpu.panels     axis lanes unroll short stash across rows length split
                                                           cpu.rows, for inputs along p{across}
 
-`lanes` elements a vector, whatever the dtype; `unroll` vectors a step; `tile` elements a side; rows
-of at most `short` vectors are kept in registers; a row of at most `stash` elements keeps costly
-values in memory; `split` 1 lets all threads share one row where there are fewer rows than threads,
-which a `scan` forbids; `rows` rows of at most `length` elements are turned round at a time. Each
-family may have `spaced` 1, for the kernel as `analysis.respace` cuts its loops, under its Guard.
+`lanes` elements a vector, whatever the dtype; `unroll` vectors a step; tiles of `rows` rows of
+`tile` elements, or of `tile` rows; rows of at most `short` vectors are kept in registers; a row of
+at most `stash` elements keeps costly values in memory; `split` 1 lets all threads share one row
+where there are fewer rows than threads, which a `scan` forbids; in panels, `rows` rows of at most
+`length` elements are turned round at a time. Each family may have `spaced` 1, for the kernel as
+`analysis.respace` cuts its loops, under its Guard.
 
 The defaults were found on a Zen 4 (tests/benchmarks/cpu_kernels.py): vectors of the full width pay
 for rows and for functions such as exp; element by element, what only moves and adds is faster with
@@ -23,6 +24,7 @@ half of it, since every second unaligned access then stays within a cache line.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 from nearhint_compiler.analysis.passes import plan_passes
 from nearhint_compiler.analysis.respace import respaced
@@ -46,6 +48,8 @@ _WIDE_DTYPES = ("f64", "i64")
 _COSTLY = frozenset(
     ("exp", "exp2", "expm1", "log", "log2", "log1p", "sigmoid", "tanh", "erf", "sin", "cos", "pow")
 )
+REMEMBERED = 1024
+"""Indices whose strides are remembered."""
 _CONTIGUOUS, _UNIFORM, _STRIDED, _IRREGULAR = 2, 0, -3, -5
 
 
@@ -134,11 +138,28 @@ def _element_space(kernel: ir.Kernel, ranked: list[str], lanes: int) -> Iterator
     halves = _is_single(kernel) and not _is_costly(kernel)
     first, second = (half, lanes) if halves else (lanes, half)
     if across:
-        for width, tile in ((first, 64), (first, 128), (second, 64), (second, 128)):
-            yield _tiles(turned or best, across, lanes=width, tile=tile)
+        yield from _tile_space(kernel, turned or best, across, first=first, second=second)
     for width, unroll in ((first, 4), (second, 2), (first, 2), (second, 4), (first, 1)):
         yield _pointwise(best, lanes=width, unroll=unroll)
     yield from (_pointwise(other, lanes=lanes, unroll=2) for other in others[:1])
+
+
+def _tile_space(
+    kernel: ir.Kernel, lane: str, across: str, *, first: int, second: int
+) -> Iterator[Schedule]:
+    """Tiles with few rows: then what two of them share across is still in a cache."""
+    size = max(
+        DTYPES[kernel.params[node.param].dtype]
+        for node in kernel.body
+        if isinstance(node, ir.Load) and _is_turned(node, across, lane)
+    )
+    widest = max(first, second)
+    shapes = [(widest, 128, 128), (widest, 64, 128), (widest, 64, 64), (widest, 128, 64)]
+    if first < second:
+        shapes = [(first, 64, 128), (widest, 128, 128), (widest, 128, 64), (first, 128, 64)]
+    for width, along, across_bytes in shapes:
+        rows = max(width, across_bytes // size)
+        yield _tiles(lane, across, lanes=width, tile=along, rows=rows)
 
 
 def _column_space(kernel: ir.Kernel, ranked: list[str], lanes: int) -> Iterator[Schedule]:
@@ -265,7 +286,7 @@ def _pointwise(variable: str, *, lanes: int, unroll: int) -> Schedule:
     return _schedule("cpu.pointwise", axis=axis, lanes=lanes, unroll=unroll, block=1024)
 
 
-def _tiles(variable: str, across: str, *, lanes: int, tile: int) -> Schedule:
+def _tiles(variable: str, across: str, *, lanes: int, tile: int, rows: int) -> Schedule:
     return _schedule(
         "cpu.tiles",
         axis=int(variable[1:]),
@@ -273,6 +294,7 @@ def _tiles(variable: str, across: str, *, lanes: int, tile: int) -> Schedule:
         unroll=2,
         across=int(across[1:]),
         tile=tile,
+        rows=rows,
     )
 
 
@@ -302,6 +324,7 @@ def _score(kernel: ir.Kernel, variable: str, lanes: int, dims: Mapping[str, int]
     return score
 
 
+@lru_cache(maxsize=REMEMBERED)
 def _access_score(index: Expr, variable: str) -> int:
     if variable not in ex.symbols_of(index):
         return _UNIFORM

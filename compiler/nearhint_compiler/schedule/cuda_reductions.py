@@ -48,10 +48,11 @@ SHARED_COLUMNS = ((64, 4096, 8), (32, 2048, 8), (64, 2048, 4), (32, 1024, 8))
 CHUNK = 512
 """Elements of a row that are worth a program."""
 TILES = (
-    (64, 4, 2), (64, 2, 1), (32, 4, 2), (128, 2, 2), (64, 2, 2), (32, 8, 4), (128, 2, 4),
-    (64, 1, 2), (32, 1, 4),
+    (32, 4, 4), (64, 4, 2), (64, 2, 1), (32, 4, 2), (128, 2, 2), (64, 2, 2), (32, 8, 4),
+    (128, 2, 4), (64, 1, 2), (64, 1, 1), (32, 1, 4),
 )  # fmt: skip
-"""(along the axis that is contiguous somewhere, along the other, warps) of short rows in tiles."""
+"""(along the axis that is contiguous somewhere, along the other, warps) of short rows in tiles. The
+first takes as long as the best without promises, and a fourth of their time to compile."""
 SHORT_ROW = 256
 
 
@@ -214,15 +215,28 @@ def _tiles(facts: Facts, tile: Tile) -> Iterator[Schedule]:
     names = AXES[-len(tile.extents) :]
     ranked = sorted(names, key=lambda name: -tile.scores[names.index(name)])
     r = _power_of_two(facts.length)
-    for long, short, warps in TILES:
+    for long, short, warps in _small_first(r):
         blocks = dict.fromkeys(AXES, 1) | {ranked[0]: long, ranked[1]: short}
         if r <= SHORT_ROW:
-            if long * short * r <= 2 * ELEMENTS_PER_THREAD * 32 * warps:
-                yield from both(
-                    facts, "tiled_persistent", **blocks, r=r, cuts=tile.cuts, warps=warps
-                )
+            block = {**blocks, "r": r, "cuts": tile.cuts, "warps": warps}
+            share = long * short * r / (32 * warps)
+            if share <= ELEMENTS_PER_THREAD:
+                yield from both(facts, "tiled_persistent", **block)
+            elif share <= 2 * ELEMENTS_PER_THREAD and facts.divisible:
+                # Element by element, so many would take a second to compile, and win nowhere.
+                yield facts.schedule("tiled_persistent", divisible=facts.divisible, **block)
         elif short <= 2:
             yield from both(facts, "tiled_looped", **blocks, r=32, cuts=tile.cuts, warps=2 * warps)
+
+
+def _small_first(r: int) -> list[tuple[int, int, int]]:
+    """The tiles, the first that may be a default, which promises nothing, before the others."""
+    small = [
+        (long, short, warps)
+        for long, short, warps in TILES
+        if long * short * r <= ELEMENTS_PER_THREAD * 32 * warps
+    ]
+    return [*dict.fromkeys((*small[:1], *TILES))]
 
 
 def _warps(elements: int, share: int) -> int:

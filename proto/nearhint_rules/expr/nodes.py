@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
 from nearhint_rules.errors import InvalidExpression
@@ -96,9 +97,12 @@ Expr: TypeAlias = Int | Sym | Add | Mul | Pow | FloorDiv | Mod | Min | Max
 ZERO = Int(0)
 ONE = Int(1)
 
+_NAMES = 4096
+"""Names whose place in the order is remembered."""
 _NAME_PARTS = re.compile(r"(.*?)(\d*)$")
 
 
+@lru_cache(maxsize=_NAMES)
 def _name_key(name: str) -> tuple[str, int, str]:
     matched = _NAME_PARTS.match(name)
     prefix, digits = matched.groups() if matched else (name, "")

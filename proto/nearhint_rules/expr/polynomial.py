@@ -20,6 +20,7 @@ from nearhint_rules.expr.nodes import (
     Int,
     Mul,
     Pow,
+    Sym,
     bounded,
     sort_key,
 )
@@ -37,6 +38,8 @@ def _monomial_key(monomial: Monomial) -> tuple[object, ...]:
 def to_polynomial(expr: Expr) -> Polynomial:
     """`expr` expanded; raises `InvalidExpression` beyond the limits."""
     match expr:
+        case Sym():
+            return {((expr, 1),): 1}
         case Int(value):
             return {(): value} if value else {}
         case Add(terms):
@@ -89,13 +92,23 @@ def multiply(left: Polynomial, right: Polynomial) -> Polynomial:
     product: Polynomial = {}
     for left_monomial, left_coefficient in left.items():
         for right_monomial, right_coefficient in right.items():
-            powers: dict[Expr, int] = dict(left_monomial)
-            for atom, power in right_monomial:
-                powers[atom] = powers.get(atom, 0) + power
-            monomial = tuple(sorted(powers.items(), key=lambda item: sort_key(item[0])))
+            monomial = _multiply_monomials(left_monomial, right_monomial)
             product[monomial] = product.get(monomial, 0) + left_coefficient * right_coefficient
     _check_degree(product)
     return {m: c for m, c in product.items() if c}
+
+
+def _multiply_monomials(left: Monomial, right: Monomial) -> Monomial:
+    if not left or not right:
+        return left or right
+    powers: dict[Expr, int] = dict(left)
+    for atom, power in right:
+        powers[atom] = powers.get(atom, 0) + power
+    return tuple(sorted(powers.items(), key=_factor_key))
+
+
+def _factor_key(factor: tuple[Expr, int]) -> tuple[object, ...]:
+    return sort_key(factor[0])
 
 
 def from_polynomial(polynomial: Polynomial) -> Expr:
@@ -103,7 +116,8 @@ def from_polynomial(polynomial: Polynomial) -> Expr:
     if len(polynomial) > MONOMIAL_LIMIT:
         raise InvalidExpression(f"{len(polynomial)} terms, at most {MONOMIAL_LIMIT}")
     terms: list[Expr] = []
-    for monomial in sorted(polynomial, key=_monomial_key):
+    ordered = sorted(polynomial, key=_monomial_key) if len(polynomial) > 1 else polynomial
+    for monomial in ordered:
         factors: list[Expr] = [atom if power == 1 else Pow(atom, power) for atom, power in monomial]
         coefficient = polynomial[monomial]
         if coefficient != 1 or not factors:

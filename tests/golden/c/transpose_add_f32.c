@@ -1,4 +1,4 @@
-// cpu.tiles axis=1 lanes=8 unroll=2 across=0 tile=64
+// cpu.tiles axis=1 lanes=8 unroll=2 across=0 tile=64 rows=32
 // -O3 -std=gnu11 -fno-math-errno -fno-trapping-math -ffp-contract=off -fwrapv -Wno-psabi -mavx2 -mf16c -mfma
 #include <stdint.h>
 #include <string.h>
@@ -37,11 +37,6 @@ typedef vi32 vbool;
 #define SHUFFLE(type, v, ...) __builtin_shuffle(v, (type){__VA_ARGS__})
 #define SHUFFLE2(type, v, w, ...) __builtin_shuffle(v, w, (type){__VA_ARGS__})
 #endif
-
-static inline vf32 load_n_f32(const float *p, int n)
-{
-    return _mm256_maskload_ps(p, (__m256i)((vi32){0, 1, 2, 3, 4, 5, 6, 7} < n));
-}
 
 /* Transposes 8 vectors of 8 lanes. */
 static inline void turn_f32(vf32 *v)
@@ -92,6 +87,11 @@ static inline void store_f32(float *p, vf32 v) { *(uf32 *)p = v; }
 
 static inline vf32 load_f32(const float *p) { return *(const uf32 *)p; }
 
+static inline vf32 load_n_f32(const float *p, int n)
+{
+    return _mm256_maskload_ps(p, (__m256i)((vi32){0, 1, 2, 3, 4, 5, 6, 7} < n));
+}
+
 static inline void store_n_f32(float *p, vf32 v, int n)
 {
     _mm256_maskstore_ps(p, (__m256i)((vi32){0, 1, 2, 3, 4, 5, 6, 7} < n), v);
@@ -123,41 +123,46 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
     const int64_t k1 = dims[1];
     const int64_t np0 = k0;
     const int64_t np1 = k1;
-    const int64_t rows = ((k0 + 63) / 64);
+    const int64_t rows = ((k0 + 31) / 32);
     const int64_t blocks = ((k1 + 63) / 64);
-    float tile0[5120] __attribute__((aligned(64)));
+    float tile0[2560] __attribute__((aligned(64)));
     int64_t row = from / blocks;
     int64_t block = from % blocks;
     for (int64_t task = from; task < to; task++) {
-        const int64_t begin_p0 = row * 64;
-        const int64_t end_p0 = least(np0, begin_p0 + 64);
+        const int64_t begin_p0 = row * 32;
+        const int64_t end_p0 = least(np0, begin_p0 + 32);
         const int64_t begin_p1 = block * 64;
         const int64_t end_p1 = least(np1, begin_p1 + 64);
+        const int64_t share = (31 + ((end_p1 - begin_p1 + 7) / 8)) / ((end_p1 - begin_p1 + 7) / 8);
+        const int64_t is_last = block + 1 == blocks;
+        const int64_t further = 64 * (is_last ? -block : 1);
+        const int64_t below = is_last ? 32 : 0;
         for (int64_t i0 = 0; begin_p1 + i0 < end_p1; i0 += 8) {
-            for (int64_t r = i0; r < least(i0 + 8, end_p0 - begin_p0); r++)
+            for (int64_t r = i0 / 8 * share; r < least(i0 / 8 * share + share, end_p0 - begin_p0); r++)
                 for (int64_t c = 15; c < 64; c += 16)
                     __builtin_prefetch(in1 + (begin_p0 * k1) + (k1 * r) + begin_p1 + c, 0, 2);
-            for (int64_t r = i0; r < least(i0 + 8, end_p0 - begin_p0); r++)
+            for (int64_t r = i0 / 8 * share; r < least(i0 / 8 * share + share, end_p0 - begin_p0); r++)
                 for (int64_t c = 15; c < 64; c += 16)
                     __builtin_prefetch(out2 + (begin_p0 * k1) + (k1 * r) + begin_p1 + c, 1, 2);
             for (int64_t j = 0; begin_p0 + j < end_p0; j += 8) {
                 const int n = (int)least(8, end_p0 - begin_p0 - j);
                 vf32 square[8];
+                const float *p = in0 + (begin_p1 * k0) + (i0 * k0) + begin_p0 + j;
+                const int64_t pitch = k0, ahead = (further * k0) + below;
                 if (begin_p1 + i0 + 8 <= end_p1 && n == 8) {
-                    const float *p = in0 + (begin_p1 * k0) + (i0 * k0) + begin_p0 + j;
-                    const int64_t below = k0, ahead = 64 * below;
                     for (int l = 0; l < 8; l++) {
                         square[l] = load_f32(p);
                         if (j == 0) __builtin_prefetch(p + ahead, 0, 2);
                         if (j % 16 == 8) __builtin_prefetch(p + ahead + 7, 0, 2);
-                        p += below;
+                        p += pitch;
                         __asm__("" : "+r"(p));
                     }
                 }
                 else {
                     for (int l = 0; l < 8; l++) {
-                        const int64_t i = least(i0 + l, end_p1 - begin_p1 - 1);
-                        square[l] = load_n_f32(in0 + (begin_p1 * k0) + (i * k0) + begin_p0 + j, n);
+                        square[l] = load_n_f32(p, n);
+                        p += begin_p1 + i0 + l + 1 < end_p1 ? pitch : 0;
+                        __asm__("" : "+r"(p));
                     }
                 }
                 turn_f32(square);
@@ -209,7 +214,7 @@ void nearhint_kernel(void *const *parameters, const int64_t *dims, int32_t threa
 {
     const int64_t k0 = dims[0];
     const int64_t k1 = dims[1];
-    struct call call = {parameters, dims, ((k0 + 63) / 64) * ((k1 + 63) / 64)};
+    struct call call = {parameters, dims, ((k0 + 31) / 32) * ((k1 + 63) / 64)};
     if (threads > 1 && call.total > 1)
         GOMP_parallel(share, &call, (unsigned)threads, 0);
     else

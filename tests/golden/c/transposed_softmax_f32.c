@@ -38,11 +38,6 @@ typedef vi32 vbool;
 #define SHUFFLE2(type, v, w, ...) __builtin_shuffle(v, w, (type){__VA_ARGS__})
 #endif
 
-static inline vf32 load_n_f32(const float *p, int n)
-{
-    return _mm256_maskload_ps(p, (__m256i)((vi32){0, 1, 2, 3, 4, 5, 6, 7} < n));
-}
-
 /* Transposes 8 vectors of 8 lanes. */
 static inline void turn_f32(vf32 *v)
 {
@@ -91,6 +86,11 @@ static inline void turn_f32(vf32 *v)
 static inline void store_f32(float *p, vf32 v) { *(uf32 *)p = v; }
 
 static inline vf32 load_f32(const float *p) { return *(const uf32 *)p; }
+
+static inline vf32 load_n_f32(const float *p, int n)
+{
+    return _mm256_maskload_ps(p, (__m256i)((vi32){0, 1, 2, 3, 4, 5, 6, 7} < n));
+}
 
 static inline vf32 splat_f32(float x) { return x - (vf32){0}; }
 
@@ -233,21 +233,22 @@ static void rows_up_to_64(void *const *parameters, const int64_t *dims, int64_t 
                 for (int64_t j = 0; begin_p0 + j < end_p0; j += 8) {
                     const int n = (int)least(8, end_p0 - begin_p0 - j);
                     vf32 square[8];
+                    const float *p = in0 + (begin_r0 * k0) + (i0 * k0) + begin_p0 + j;
+                    const int64_t pitch = k0, ahead = 16 * k0;
                     if (begin_r0 + i0 + 8 <= end_r0 && n == 8) {
-                        const float *p = in0 + (begin_r0 * k0) + (i0 * k0) + begin_p0 + j;
-                        const int64_t below = k0, ahead = 16 * below;
                         for (int l = 0; l < 8; l++) {
                             square[l] = load_f32(p);
                             if (j == 0) __builtin_prefetch(p + ahead, 0, 2);
                             if (j % 16 == 8) __builtin_prefetch(p + ahead + 7, 0, 2);
-                            p += below;
+                            p += pitch;
                             __asm__("" : "+r"(p));
                         }
                     }
                     else {
                         for (int l = 0; l < 8; l++) {
-                            const int64_t i = least(i0 + l, end_r0 - begin_r0 - 1);
-                            square[l] = load_n_f32(in0 + (begin_r0 * k0) + (i * k0) + begin_p0 + j, n);
+                            square[l] = load_n_f32(p, n);
+                            p += begin_r0 + i0 + l + 1 < end_r0 ? pitch : 0;
+                            __asm__("" : "+r"(p));
                         }
                     }
                     turn_f32(square);

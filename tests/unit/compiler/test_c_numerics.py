@@ -265,11 +265,12 @@ def test_panels_that_do_not_fit_are_refused(
         compile_kernel(kernel("transposed_softmax_f32"), parse_schedule(schedule), tmp_path)
 
 
+@pytest.mark.parametrize("sides", ["tile=64", "tile=128 rows=32", "tile=32 rows=64"])
 @pytest.mark.parametrize(("level", "lanes"), WIDTHS)
-def test_tiles_turn_every_dtype(level: str, lanes: int, tmp_path: Path) -> None:
+def test_tiles_turn_every_dtype(level: str, lanes: int, sides: str, tmp_path: Path) -> None:
     rows, columns = ex.symbol("k0"), ex.symbol("k1")
     row, column = ex.symbol("p0"), ex.symbol("p1")
-    schedule = parse_schedule(f"cpu.tiles axis=1 lanes={lanes} unroll=2 across=0 tile=64")
+    schedule = parse_schedule(f"cpu.tiles axis=1 lanes={lanes} unroll=2 across=0 {sides}")
     for dtype in ("f64", "f32", "bf16", "f8e5m2", "bool"):
         body = (
             ir.Load(0, ex.add(ex.mul(column, rows), row)),
@@ -284,6 +285,13 @@ def test_tiles_turn_every_dtype(level: str, lanes: int, tmp_path: Path) -> None:
             got = np.zeros(dims[::-1], x.dtype)
             native.run(dims[::-1], [x, got], threads=2)
             assert (got == x.T).all()
+
+
+@pytest.mark.parametrize("sides", ["tile=12", "tile=64 rows=0", "tile=64 rows=20", "tile=256"])
+def test_tiles_that_do_not_fit_are_refused(sides: str, tmp_path: Path) -> None:
+    schedule = parse_schedule(f"cpu.tiles axis=1 lanes=8 unroll=2 across=0 {sides}")
+    with pytest.raises(InvalidSchedule):
+        compile_kernel(kernel("transpose_add_f32"), schedule, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["one_row_softmax_f32", "one_row_layer_norm_f32"])

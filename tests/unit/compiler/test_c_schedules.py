@@ -13,6 +13,7 @@ from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import Schedule, candidates
 from nearhint_compiler.schedule.cpu import CANDIDATE_LIMIT
+from nearhint_rules.program import DTYPES
 
 KERNELS = Path(__file__).parents[2] / "kernels"
 AVX512 = target(("avx2", "avx512bw", "avx512dq", "avx512f", "avx512vl", "f16c", "fma"))
@@ -62,6 +63,16 @@ def test_a_straight_row_has_no_panel() -> None:
 def test_short_blocks_of_a_transposed_tensor_are_walked_a_lane_each() -> None:
     found = families(candidates(kernel("transposed_block_scale_f8e4m3fn"), AVX512))
     assert found[:2] == ["cpu.columns", "cpu.panels"]
+
+
+@pytest.mark.parametrize("name", ["transpose_add_f32", "transpose_batched_bf16"])
+def test_rows_of_tiles_are_two_cache_lines_of_what_is_turned(name: str) -> None:
+    """Long ones are not: the lines that two tiles share across would leave the cache between."""
+    given = kernel(name)
+    default, *others = candidates(given, AVX512)
+    assert default.family == "cpu.tiles"
+    assert default["rows"] * DTYPES[given.params[0].dtype] == 128
+    assert {each["rows"] for each in others if each.family == "cpu.tiles"} >= {default["rows"]}
 
 
 def test_a_row_with_a_scan_is_never_shared() -> None:

@@ -20,7 +20,7 @@ AVX2 = target(("avx", "avx2", "f16c", "fma"))
     ("name", "schedule"),
     [
         ("bias_gelu_f16", "cpu.pointwise axis=1 lanes=8 unroll=2 block=1024"),
-        ("transpose_add_f32", "cpu.tiles axis=1 lanes=8 unroll=2 across=0 tile=64"),
+        ("transpose_add_f32", "cpu.tiles axis=1 lanes=8 unroll=2 across=0 tile=64 rows=32"),
         (
             "residual_rms_norm_bf16",
             "cpu.rows axis=0 lanes=8 unroll=2 short=4 stash=8192 split=1",

@@ -12,6 +12,7 @@ from nearhint_compiler.codegen.generated import Generated
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.legality import check_kernel
 from nearhint_compiler.ir.text import parse_kernel
+from nearhint_compiler.schedule import candidates
 from nearhint_compiler.schedule.schedule import parse_schedule
 from nearhint_daemon.workers import cubin
 from nearhint_daemon.workers.cubin import compile_cubin, read_flags
@@ -180,6 +181,14 @@ def test_the_launch_is_completed_by_what_the_toolchain_decided(tmp_path: Path) -
     assert set(hidden) == {NullArgument()}
     assert launch.shared_bytes > 0
     assert launch.entry.encode() in compile_cubin(generated, target(90), scratch=tmp_path).binary
+
+
+def test_the_default_of_short_rows_in_tiles_is_little_code(tmp_path: Path) -> None:
+    """What it takes to compile goes with that: 54 KiB took 1.4 s, and the bar is 0.4 s."""
+    given = parse_kernel((KERNELS / "transposed_block_scale_f8e4m3fn.ir").read_text())
+    default, *_ = candidates(given, target(90), {"k0": 1009, "k1": 125})
+    built = compile_cubin(generate(given, default, target(90)), target(90), scratch=tmp_path)
+    assert len(built.binary) < 24 << 10
 
 
 def test_a_kernel_that_spills_is_refused(tmp_path: Path) -> None:

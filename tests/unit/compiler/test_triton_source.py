@@ -260,6 +260,21 @@ def test_short_blocks_of_one_length_are_tiles_by_default_and_so_at_any_size() ->
     assert (last.family, last["index"]) == ("cuda.looped", 64)
 
 
+def test_tiles_that_are_read_element_by_element_are_small() -> None:
+    """So many loads take Triton a second to compile."""
+    for k0, k1 in ((1024, 128), (1009, 125)):
+        given = kernel_of("transposed_block_scale_f8e4m3fn")
+        default, *others = candidates(given, TARGET, {"k0": k0, "k1": k1})
+        shares = {
+            each: each["x"] * each["y"] * each["r"] / (32 * each["warps"])
+            for each in (default, *others)
+            if each.family == "cuda.tiled_persistent"
+        }
+        assert max(share for each, share in shares.items() if not each["divisible"]) <= 64
+        assert not default["divisible"]
+        assert shares[default] <= 32
+
+
 def test_columns_are_shared_by_as_many_programs_as_run_at_once() -> None:
     for columns, rows in ((5120, 7000), (1021, 30_011), (32, 131_072)):
         found = candidates(kernel_of("column_sum_f32"), TARGET, {"k0": rows, "k1": columns})

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from nearhint_compiler.errors import Unsupported
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
 
 _INT64_LIMIT = 2**63 - 1
+REMEMBERED = 1024
+"""Indices that are remembered: each is asked for again by every copy, part and Schedule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,7 @@ class Access:
         return self.stride == ex.ZERO
 
 
+@lru_cache(maxsize=REMEMBERED)
 def access(index: Expr, variable: str) -> Access:
     """How `index` moves along `variable`."""
     if variable not in ex.symbols_of(index):
@@ -81,6 +85,7 @@ def clamped(index: Expr, variable: str) -> Clamped | None:
     return Clamped(ex.add(*(term for term in terms if term not in moving), 0), inner, low, high)
 
 
+@lru_cache(maxsize=REMEMBERED)
 def shifted(index: Expr, variable: str, by: int) -> Expr:
     """`index` with `variable + by` for `variable`."""
     return ex.substitute(index, {variable: ex.add(ex.symbol(variable), by)}) if by else index

@@ -28,7 +28,7 @@ from nearhint_compiler.codegen.c.rows import RowOptions, write_rows
 from nearhint_compiler.codegen.c.scan import SCAN_ROWS, is_scanning
 from nearhint_compiler.codegen.c.split import write_split
 from nearhint_compiler.codegen.c.text import Writer
-from nearhint_compiler.codegen.c.tiles import write_tiles
+from nearhint_compiler.codegen.c.tiles import LARGEST_TILE, Sides, write_tiles
 from nearhint_compiler.codegen.c.turn import TURN_ROWS
 from nearhint_compiler.codegen.c.vector import VECTOR_ROWS
 from nearhint_compiler.codegen.generated import Generated
@@ -98,12 +98,16 @@ def _panels(writer: Writer, body: Body, schedule: Schedule) -> Expr:
 
 
 def _tiles(writer: Writer, body: Body, schedule: Schedule) -> Expr:
-    across, tile = f"p{schedule['across']}", schedule["tile"]
+    across, along = f"p{schedule['across']}", schedule["tile"]
+    sides = Sides(along, schedule.get("rows", along))
     if across == body.lane or not 0 <= schedule["across"] < len(body.kernel.pointwise):
         raise InvalidSchedule(f"across {across}, lanes along {body.lane}")
-    if tile < 1 or tile % body.lanes or tile > 128:
-        raise InvalidSchedule(f"tile {tile} for {body.lanes} lanes")
-    return write_tiles(writer, body, copies=schedule["unroll"], across=across, tile=tile)
+    for side in (sides.along, sides.across):
+        if side < 1 or side % body.lanes:
+            raise InvalidSchedule(f"a side of {side} for {body.lanes} lanes")
+    if sides.along * sides.across > LARGEST_TILE:
+        raise InvalidSchedule(f"a tile of {sides.along} x {sides.across}")
+    return write_tiles(writer, body, copies=schedule["unroll"], across=across, sides=sides)
 
 
 _POINTWISE = ("cpu.pointwise", "cpu.tiles")

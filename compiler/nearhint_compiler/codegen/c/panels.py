@@ -88,9 +88,10 @@ def _rows_of_blocks(
         if turned:
             with writer.block():
                 writer.line(f"const int64_t begin_{lane} = 0, end_{lane} = n{lane};")
+                ahead = {lane: ex.Int(panels.rows)}
                 for position in turned:
                     buffer, stride = f"panel{position}", f"stride{position}"
-                    write_turned(writer, body, position, across, buffer, stride, ahead=panels.rows)
+                    write_turned(writer, body, position, across, buffer, stride, ahead=ahead)
         for position in turned:
             row = f"({across} - begin_{across}) * stride{position}"
             body.places[position] = f"panel{position} + {row} + {lane}"

@@ -1,14 +1,18 @@
 """Family `cpu.tiles`: pointwise, where some inputs are contiguous along another loop than lanes.
 
-A task is a square tile over the lane variable and the variable `across`. The inputs that are
-contiguous along `across` are read along it and turned round, a block of lanes x lanes at a time in
-registers, into a small buffer; the loop then reads the buffer along the lanes. So every cache line
-of every operand is touched once. What the loop will read and write along the lanes is asked for
-while the inputs are turned: else they would take their time one after the other.
+A task is a tile over the lane variable and the variable `across`. The inputs that are contiguous
+along `across` are read along it and turned round, a block of lanes x lanes at a time in registers,
+into a small buffer; the loop then reads the buffer along the lanes. So every cache line of every
+operand is touched once, but for those that two tiles share: few rows a tile bring neighbours across
+near in time, while the cache still has such lines. What the loop will read and write along the
+lanes is asked for while the inputs are turned, and so are those of the next tile: else they would
+take their time one after the other.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 
 from nearhint_compiler.codegen.c.body import UNIFORM, Body, write_declarations
@@ -24,15 +28,27 @@ from nearhint_rules.expr import Expr
 from nearhint_rules.program import DTYPES
 
 _LINE_BYTES = 64
+LARGEST_TILE = 128 * 128
+"""Elements of a tile: those of every input that is turned lie on the stack."""
 
 
-def write_tiles(writer: Writer, body: Body, *, copies: int, across: str, tile: int) -> Expr:
-    """Writes `run`; returns the number of tasks. `tile` is a multiple of the lanes."""
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """A tile's elements along the lanes and across them, both multiples of the lanes."""
+
+    along: int
+    across: int
+
+
+def write_tiles(writer: Writer, body: Body, *, copies: int, across: str, sides: Sides) -> Expr:
+    """Writes `run`; returns the number of tasks."""
     kernel = body.kernel
     names = [f"p{number}" for number in range(len(kernel.pointwise))]
     extents = dict(zip(names, kernel.pointwise, strict=True))
+    lengths = {across: sides.across, body.lane: sides.along}
     counts = {
-        name: ex.floordiv(ex.add(extents[name], tile - 1), tile) for name in (across, body.lane)
+        name: ex.floordiv(ex.add(extents[name], length - 1), length)
+        for name, length in lengths.items()
     }
     writer.line()
     writer.line(f"static void run{RUN}")
@@ -42,7 +58,8 @@ def write_tiles(writer: Writer, body: Body, *, copies: int, across: str, tile: i
         writer.line(f"const int64_t blocks = {to_c(counts[body.lane])};")
         turned = turned_loads(body, across)
         for position in turned:
-            element, size = ELEMENTS[body.dtypes[position]], tile * _stride(body, position, tile)
+            element = ELEMENTS[body.dtypes[position]]
+            size = sides.across * _stride(body, position, sides)
             writer.line(f"{element} tile{position}[{size}] __attribute__((aligned(64)));")
         invariants = body.invariants()
         body.write(writer, invariants, UNIFORM)
@@ -51,11 +68,15 @@ def write_tiles(writer: Writer, body: Body, *, copies: int, across: str, tile: i
         with tasks(writer, counters):
             lane = body.lane
             for name, counter in ((across, "row"), (lane, "block")):
-                writer.line(f"const int64_t begin_{name} = {counter} * {tile};")
-                writer.line(f"const int64_t end_{name} = least(n{name}, begin_{name} + {tile});")
-            ask = partial(_ask, body=body, across=across, tile=tile)
+                length = lengths[name]
+                writer.line(f"const int64_t begin_{name} = {counter} * {length};")
+                writer.line(f"const int64_t end_{name} = least(n{name}, begin_{name} + {length});")
+            vectors = f"((end_{lane} - begin_{lane} + {body.lanes - 1}) / {body.lanes})"
+            writer.line(f"const int64_t share = ({sides.across - 1} + {vectors}) / {vectors};")
+            ahead = _next(writer, lane, across, sides)
+            ask = partial(_ask, body=body, across=across, sides=sides)
             for position in turned:
-                stride = _stride(body, position, tile)
+                stride = _stride(body, position, sides)
                 write_turned(
                     writer,
                     body,
@@ -63,7 +84,7 @@ def write_tiles(writer: Writer, body: Body, *, copies: int, across: str, tile: i
                     across,
                     f"tile{position}",
                     f"{stride}",
-                    ahead=tile,
+                    ahead=ahead,
                     meanwhile=ask if position == turned[0] else write_nothing,
                 )
                 place = f"tile{position} + ({across} - begin_{across}) * {stride} + {lane}"
@@ -79,8 +100,16 @@ def write_tiles(writer: Writer, body: Body, *, copies: int, across: str, tile: i
     return ex.product([*(extents[name] for name in others), *counts.values()])
 
 
-def _ask(writer: Writer, body: Body, across: str, tile: int) -> None:
-    """Asks for what the loop reads and writes along the lanes, in rows `i0` to `i0 + lanes`."""
+def _next(writer: Writer, lane: str, across: str, sides: Sides) -> Mapping[str, Expr]:
+    """Declares how far the next tile is, the first of the next row's after the last of a row."""
+    writer.line("const int64_t is_last = block + 1 == blocks;")
+    writer.line(f"const int64_t further = {sides.along} * (is_last ? -block : 1);")
+    writer.line(f"const int64_t below = is_last ? {sides.across} : 0;")
+    return {lane: ex.symbol("further"), across: ex.symbol("below")}
+
+
+def _ask(writer: Writer, body: Body, across: str, sides: Sides) -> None:
+    """Asks for what the loop reads and writes along the lanes, a share for each vector of lanes."""
     lane = body.lane
     moved = {
         across: ex.add(ex.symbol(f"begin_{across}"), ex.symbol("r")),
@@ -92,17 +121,17 @@ def _ask(writer: Writer, body: Body, across: str, tile: int) -> None:
         if not access(node.index, lane).is_contiguous:
             continue
         size = DTYPES[body.kernel.params[node.param].dtype]
-        line = min(tile, _LINE_BYTES // size)
+        line = min(sides.along, _LINE_BYTES // size)
         is_store = isinstance(node, ir.Store)
         place = (
             f"{'out' if is_store else 'in'}{node.param} + {to_c(ex.substitute(node.index, moved))}"
         )
-        rows = f"least(i0 + {body.lanes}, end_{across} - begin_{across})"
-        writer.line(f"for (int64_t r = i0; r < {rows}; r++)")
-        writer.line(f"    for (int64_t c = {line - 1}; c < {tile}; c += {line})")
+        rows = f"least(i0 / {body.lanes} * share + share, end_{across} - begin_{across})"
+        writer.line(f"for (int64_t r = i0 / {body.lanes} * share; r < {rows}; r++)")
+        writer.line(f"    for (int64_t c = {line - 1}; c < {sides.along}; c += {line})")
         writer.line(f"        {prefetch(place, for_write=is_store)}")
 
 
-def _stride(body: Body, position: int, tile: int) -> int:
+def _stride(body: Body, position: int, sides: Sides) -> int:
     """Elements from row to row of a tile: one cache line more, to spread over the cache."""
-    return tile + _LINE_BYTES // DTYPES[body.dtypes[position]]
+    return sides.along + _LINE_BYTES // DTYPES[body.dtypes[position]]

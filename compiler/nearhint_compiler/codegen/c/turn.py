@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from nearhint_compiler.codegen.c.body import Body
 from nearhint_compiler.codegen.c.index import access, to_c
@@ -109,15 +109,16 @@ def write_turned(
     buffer: str,
     stride: str,
     *,
-    ahead: int,
+    ahead: Mapping[str, Expr],
     meanwhile: Callable[[Writer], None] = write_nothing,
 ) -> None:
     """Copies a rectangle of the load at `position` into `buffer`, `stride` elements a row.
 
-    What lies `ahead` steps further along the lanes is asked for meanwhile, because no hardware
-    follows so many rows at once; beyond the input this does nothing. It goes to the second cache:
-    the first has fewer lines under way, and rows that wait for it delay each other. `meanwhile`
-    writes what else is to be done for each vector of lanes, from lane `i0` of the rectangle on.
+    The rectangle that lies `ahead`, steps by loop variable, is asked for meanwhile, because no
+    hardware follows so many rows at once; beyond the input this does nothing. It goes to the second
+    cache: the first has fewer lines under way, and rows that wait for it delay each other.
+    `meanwhile` writes what else is to be done for each vector of lanes, from lane `i0` of the
+    rectangle on.
 
     The rectangle goes from `begin_{v}` to `end_{v}`, C variables, for v the lane variable and
     `across`; `buffer` has a row for each step along `across`, and rows and places for those that
@@ -127,57 +128,74 @@ def write_turned(
     assert isinstance(node, ir.Load)
     dtype = "u8" if body.dtypes[position] == "bool" else body.dtypes[position]
     lane, lanes = body.lane, body.lanes
-    names = {name: f"begin_{name}" for name in (lane, across)}
+    begins = {name: ex.symbol(f"begin_{name}") for name in (lane, across)}
+    steps = {lane: ex.symbol("i"), across: ex.symbol("j")}
     index = ex.substitute(
-        node.index,
-        {
-            lane: ex.add(ex.symbol(names[lane]), ex.symbol("i")),
-            across: ex.add(ex.symbol(names[across]), ex.symbol("j")),
-        },
+        node.index, {name: ex.add(begin, steps[name]) for name, begin in begins.items()}
     )
-    place = f"in{node.param} + {to_c(index)}"
-    load_n, turn = body.prelude.use("load_n", dtype), body.prelude.use("turn", dtype)
-    store = body.prelude.use("store", dtype)
+    turn, store = body.prelude.use("turn", dtype), body.prelude.use("store", dtype)
     with writer.block(f"for (int64_t i0 = 0; begin_{lane} + i0 < end_{lane}; i0 += {lanes})"):
         meanwhile(writer)
         with writer.block(f"for (int64_t j = 0; begin_{across} + j < end_{across}; j += {lanes})"):
             writer.line(f"const int n = (int)least({lanes}, end_{across} - begin_{across} - j);")
             writer.line(f"v{dtype} square[{lanes}];")
-            with writer.block(f"if (begin_{lane} + i0 + {lanes} <= end_{lane} && n == {lanes})"):
-                _load_square(writer, body, node, dtype, index, ahead=ahead)
-            with writer.block("else"), writer.block(f"for (int l = 0; l < {lanes}; l++)"):
-                writer.line(f"const int64_t i = least(i0 + l, end_{lane} - begin_{lane} - 1);")
-                writer.line(f"square[l] = {load_n}({place}, n);")
+            if access(node.index, lane).stride is None:
+                _load_anywhere(writer, body, node, dtype, index)
+            else:
+                there = {name: ex.add(begin, ahead.get(name, 0)) for name, begin in begins.items()}
+                moved = ex.substitute(index, {f"begin_{name}": to for name, to in there.items()})
+                _load_rows(
+                    writer, body, node, dtype, index, ahead=ex.sub(moved, index), across=across
+                )
             writer.line(f"{turn}(square);")
             writer.line(f"for (int l = 0; l < {lanes}; l++)")
             writer.line(f"    {store}({buffer} + (j + l) * {stride} + i0, square[l]);")
 
 
-def _load_square(
-    writer: Writer, body: Body, node: ir.Load, dtype: str, index: Expr, *, ahead: int
+def _load_rows(
+    writer: Writer,
+    body: Body,
+    node: ir.Load,
+    dtype: str,
+    index: Expr,
+    *,
+    ahead: Expr,
+    across: str,
 ) -> None:
-    """Loads a vector of each of `lanes` rows, and asks for the lines of as many rows to come.
+    """Loads a vector of each of `lanes` rows, and asks for those that lie `ahead` of them.
 
-    One pointer goes from row to row. The compiler would rather keep an address for each row, and
-    has no registers for them.
+    One pointer goes from row to row. The compiler would rather keep an address for each row, has no
+    registers for them, and would work those of incomplete squares out for every complete one. Rows
+    beyond the last are that one again.
     """
-    lanes, line = body.lanes, _LINE_BYTES // DTYPES[dtype]
-    load, step = body.prelude.use("load", dtype), access(node.index, body.lane).stride
-    if step is None:
-        with writer.block(f"for (int l = 0; l < {lanes}; l++)"):
-            writer.line("const int64_t i = i0 + l;")
-            writer.line(f"square[l] = {load}(in{node.param} + {to_c(index)});")
-        return
-    first = to_c(ex.substitute(index, {"i": ex.symbol("i0")}))
-    writer.line(f"const {ELEMENTS[dtype]} *p = in{node.param} + {first};")
-    writer.line(f"const int64_t below = {to_c(step)}, ahead = {ahead} * below;")
-    with writer.block(f"for (int l = 0; l < {lanes}; l++)"):
+    lane, lanes, line = body.lane, body.lanes, _LINE_BYTES // DTYPES[dtype]
+    load, load_n = body.prelude.use("load", dtype), body.prelude.use("load_n", dtype)
+    first, step = ex.substitute(index, {"i": ex.symbol("i0")}), access(node.index, lane).stride
+    assert step is not None
+    writer.line(f"const {ELEMENTS[dtype]} *p = in{node.param} + {to_c(first)};")
+    writer.line(f"const int64_t pitch = {to_c(step)}, ahead = {to_c(ahead)};")
+    keep = '__asm__("" : "+r"(p));'
+    complete = f"if (begin_{lane} + i0 + {lanes} <= end_{lane} && n == {lanes})"
+    with writer.block(complete), writer.block(f"for (int l = 0; l < {lanes}; l++)"):
         writer.line(f"square[l] = {load}(p);")
         writer.line(f"if (j == 0) {prefetch('p + ahead')}")
         last = prefetch(f"p + ahead + {lanes - 1}")
         writer.line(f"if (j % {line} == {line - lanes}) {last}" if lanes < line else last)
-        writer.line("p += below;")
-        writer.line('__asm__("" : "+r"(p));')
+        writer.line("p += pitch;")
+        writer.line(keep)
+    with writer.block("else"), writer.block(f"for (int l = 0; l < {lanes}; l++)"):
+        writer.line(f"square[l] = {load_n}(p, n);")
+        writer.line(f"p += begin_{lane} + i0 + l + 1 < end_{lane} ? pitch : 0;")
+        writer.line(keep)
+
+
+def _load_anywhere(writer: Writer, body: Body, node: ir.Load, dtype: str, index: Expr) -> None:
+    """Loads a vector of each of `lanes` rows that lie at no fixed distance."""
+    lane, lanes = body.lane, body.lanes
+    load_n = body.prelude.use("load_n", dtype)
+    with writer.block(f"for (int l = 0; l < {lanes}; l++)"):
+        writer.line(f"const int64_t i = least(i0 + l, end_{lane} - begin_{lane} - 1);")
+        writer.line(f"square[l] = {load_n}(in{node.param} + {to_c(index)}, n);")
 
 
 def prefetch(place: str, *, for_write: bool = False) -> str:

@@ -97,10 +97,18 @@ def test_every_winner_that_was_recorded_on_a_cpu_is_kept_and_estimated_near_the_
         winner = parse_schedule(row["winner"])
         for effort in ("full", "max"):
             chosen = choose(given, AVX512, dims, effort=effort, threads=2)
-            assert winner in chosen.schedules
+            assert winner in map(_square, chosen.schedules)
         found = [estimate(given, each, AVX512, dims, threads=2) for each in chosen.schedules]
         taken = estimate(given, winner, AVX512, dims, threads=2)
         assert taken.seconds <= FAR_OFF / 2 * min(each.seconds for each in found)
+
+
+def _square(schedule: Schedule) -> Schedule:
+    """Tiles as they were when they were recorded: of as many rows as columns."""
+    options = dict(schedule.options)
+    if schedule.family == "cpu.tiles":
+        del options["rows"]
+    return Schedule(schedule.family, tuple(options.items()))
 
 
 def test_quick_keeps_a_winner_of_what_was_recorded_with_fewer_candidates(

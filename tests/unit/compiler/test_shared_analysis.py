@@ -1,0 +1,56 @@
+"""What is found out of a Kernel is found out once for all its Schedules, and not kept for ever."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.unit.compiler.native import target
+
+from nearhint_compiler.analysis.index_width import index_bounds
+from nearhint_compiler.analysis.respace import respaced
+from nearhint_compiler.codegen import generate
+from nearhint_compiler.codegen.c.index import access, shifted
+from nearhint_compiler.ir.text import parse_kernel
+from nearhint_compiler.schedule import candidates
+from nearhint_compiler.schedule.cpu import _access_score
+from nearhint_rules.target import CudaDevice, Target
+
+KERNELS = Path(__file__).parents[2] / "kernels"
+AVX512 = target(("avx2", "avx512bw", "avx512dq", "avx512f", "avx512vl", "f16c", "fma"))
+GPU = Target(CudaDevice("a GPU", 90, 132, 80 << 30, "580", 700), ("triton 3.7.1",))
+REMEMBERING = (index_bounds, respaced, access, shifted, _access_score)
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> None:
+    for each in REMEMBERING:
+        each.cache_clear()
+
+
+@pytest.mark.parametrize("name", ["merge_heads_f16", "blocks_of_transposed_bf16", "softmax_f16"])
+def test_bounds_and_cuts_of_a_kernel_are_found_once_for_all_its_schedules(name: str) -> None:
+    text = (KERNELS / f"{name}.ir").read_text()
+    for _ in range(2):  # a Kernel that is parsed again is the same one
+        kernel = parse_kernel(text)
+        for each in candidates(kernel, GPU, dict.fromkeys(kernel.symbols, 64)):
+            generate(kernel, each, GPU)
+    assert respaced.cache_info().misses == 1
+    assert index_bounds.cache_info().misses == 1
+
+
+@pytest.mark.parametrize("name", ["transposed_norm_bf16", "layer_norm_dynamic_f32"])
+def test_an_index_is_looked_at_once_for_each_variable_and_step(name: str) -> None:
+    kernel = parse_kernel((KERNELS / f"{name}.ir").read_text())
+    schedules = candidates(kernel, AVX512)
+    for each in schedules:
+        generate(kernel, each, AVX512)
+    found = access.cache_info()
+    assert found.hits > 20 * found.misses
+    for each in schedules:
+        generate(kernel, each, AVX512)
+    assert access.cache_info().misses == found.misses
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    assert all(each.cache_info().maxsize is not None for each in REMEMBERING)
