@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from operator import add, mul
+from operator import mul
 from typing import NamedTuple
 
 from nearhint_rules.candidates import Candidates
@@ -171,7 +171,7 @@ class Predictor:
             [candidates.needs(each) & facts.divisors for each in matrix.names[1:]]
         )
         self._regimes = [~facts.held(each) & facts.divisors for each in dims]
-        self._apart: dict[int, list[int]] = {}
+        self._apart: dict[int, int] = {}
         self._clusters = self._clustered(dims)
         self._lanes = [
             self.lanes(each, regime) for each, regime in zip(dims, self._regimes, strict=True)
@@ -229,20 +229,17 @@ class Predictor:
         near = self._kept(self._lanes[hint], held_out=held_out)
         return near[0] if near else hint
 
-    def lanes(self, dims: Dims, missing: int) -> Sequence[int]:
+    def lanes(self, dims: Dims, missing: int) -> tuple[int, ...]:
         """The distances of sizes as `hints.lanes`, and what divisibility adds to them.
 
         `missing` are the facts that do not hold.
         """
-        lanes = self.hints.lanes(dims)
-        if not self._shares:
-            return lanes
         regime = missing & self._divisors
         apart = self._apart.get(regime)
         if apart is None:
-            apart = [self._octaves(regime ^ other) for other in self._regimes]
-            self._apart[regime] = apart if any(apart) else []
-        return list(map(add, lanes, apart)) if apart else lanes
+            octaves = [self._octaves(regime ^ other) for other in self._regimes]
+            apart = self._apart[regime] = self.hints.packed(octaves)
+        return self.hints.lanes(dims, apart)
 
     def _octaves(self, facts: int) -> int:
         """What a hint counts as farther for, in the units of lanes, where these facts differ."""
