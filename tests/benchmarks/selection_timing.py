@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from typing import Protocol
 
 import torch
 from tests.benchmarks.selection_tuning import Captured, Tuning
@@ -43,11 +44,13 @@ LAUNCHES_LIMIT = 20
 BYTES_PER_US = 2e6
 FLOOR_US = 3.0
 NEAR_US, NEAR_RATIO = 0.5, 1.3
-"""What is that near to the best of the screened is timed again."""
+"""What is that near to the best of the screened is timed again,"""
+NEAR_LIMIT = 8
+"""at most so many of them: the screen is off by less than a few places."""
 HOPELESS_US, HOPELESS_RATIO = 10.0, 2.0
 """What is farther from it after one launch is not launched again."""
-SCREENED = 2
-"""Launches of each that are screened; the faster one counts."""
+SCREENED, SCREEN_LAUNCHES = 2, 2
+"""Samples of each that are screened, the faster one counts; on a GPU launches in a sample."""
 SCREENED_SPREAD = 0.1
 HOST_US, FILLED_BYTES, FILL_US = 25.0, 256 << 20, 60.0
 """What the host takes for a screened launch, about; a fill, and how long it is at least."""
@@ -139,6 +142,14 @@ class QuickCudaClock:
         return float(start.elapsed_time(end)) * 1e3
 
 
+class Screen(Protocol):
+    """Times calls roughly, and quickly."""
+
+    def times_us(self, calls: Sequence[Callable[[], object]]) -> list[float]:
+        """Microseconds of each, in their order."""
+        ...
+
+
 class CudaScreen:
     """Screens launches in one queue, behind fills that take the device longer than the host."""
 
@@ -146,17 +157,21 @@ class CudaScreen:
         self._filled = torch.empty(FILLED_BYTES, dtype=torch.uint8, device=device)
 
     def times_us(self, calls: Sequence[Callable[[], object]]) -> list[float]:
-        """One launch of each, in turn."""
-        for _ in range(round(len(calls) * HOST_US / FILL_US) + 1):
+        """A sample of each, in turn."""
+        host_us = len(calls) * SCREEN_LAUNCHES * HOST_US
+        for _ in range(round(host_us / FILL_US) + 1):
             self._filled.fill_(0)
         marks = [torch.Event(enable_timing=True)]
         marks[0].record()
         for call in calls:
-            call()
+            for _ in range(SCREEN_LAUNCHES):
+                call()
             marks.append(torch.Event(enable_timing=True))
             marks[-1].record()
         marks[-1].synchronize()
-        return [float(start.elapsed_time(end)) * 1e3 for start, end in pairwise(marks)]
+        return [
+            float(start.elapsed_time(end)) * 1e3 / SCREEN_LAUNCHES for start, end in pairwise(marks)
+        ]
 
 
 class CpuScreen:
@@ -171,9 +186,6 @@ class CpuScreen:
             call()
             found.append((time.perf_counter_ns() - started) / 1e3)
         return found
-
-
-Screen = CudaScreen | CpuScreen
 
 
 def screened(calls: Mapping[int, Callable[[], object]], screen: Screen) -> dict[int, float]:
@@ -226,10 +238,14 @@ class Arena:
         with torch.no_grad(), without_collector():
             quick = screened(variants, self.screen)
             limit = NEAR_US + NEAR_RATIO * min(quick.values(), default=0.0)
-            near = {at for at, time_us in quick.items() if time_us <= limit}
-            calls = {at: call for at, call in prepared.calls.items() if at in kept | near}
+            near = [at for at in sorted(quick, key=quick.__getitem__) if quick[at] <= limit]
+            calls = {
+                at: call
+                for at, call in prepared.calls.items()
+                if at in kept.union(near[:NEAR_LIMIT])
+            }
             timings = self.race(calls, prepared.moved, protected=protected)
-        timings |= _screened_alone(quick, timings)
+        timings |= screened_alone(quick, timings)
         return timings | {at: timings[same] for at, same in first.items() if same in timings}
 
     def prepared(self, symbols: Mapping[str, int]) -> Prepared:
@@ -282,25 +298,18 @@ class Arena:
         return {position: each.timing for position, each in contestants.items()}
 
 
-def _screened_alone(quick: Mapping[int, float], timings: Mapping[int, Timing]) -> dict[int, Timing]:
-    """Timings of what was screened alone, in microseconds: never nearer than what is timed again.
+def screened_alone(quick: Mapping[int, float], timings: Mapping[int, Timing]) -> dict[int, Timing]:
+    """Timings of what was screened alone, in microseconds: never below the best that was timed.
 
     What the screen adds is taken from those that were timed both ways.
     """
-    both = [timings[at].median_ns for at in timings if at in quick]
-    added_ns = (
-        statistics.median(
-            1e3 * quick[at] - timing.median_ns for at, timing in timings.items() if at in quick
-        )
-        if both
-        else 0.0
-    )
+    both = {at: timing.median_ns for at, timing in timings.items() if at in quick}
+    if not both:
+        return {}
+    added_ns = statistics.median(1e3 * quick[at] - time_ns for at, time_ns in both.items())
+    least_ns = min(both.values())
     return {
-        at: Timing(
-            round(max(1e3 * time_us - added_ns, NEAR_RATIO * min(both, default=0.0))),
-            SCREENED_SPREAD,
-            1,
-        )
+        at: Timing(max(round(1e3 * time_us - added_ns), least_ns), SCREENED_SPREAD, 1)
         for at, time_us in quick.items()
         if at not in timings
     }
