@@ -49,12 +49,16 @@ class Row:
 
 
 class SizeFacts:
-    """The size facts of a Table's Variants, each once, as tests on sizes by position."""
+    """The size facts of a Table's Variants, each once, as tests on sizes by position.
 
-    __slots__ = ("_bits", "_symbols", "_tests")
+    `divisors` are the bits of those about divisibility.
+    """
+
+    __slots__ = ("_bits", "_symbols", "_tests", "divisors")
 
     def __init__(self, symbols: tuple[str, ...]) -> None:
         self._symbols = symbols
+        self.divisors = 0
         self._bits: dict[SizeFact, int] = {}
         # Each distinct size is worked out once, and then put to its divisors and other tests.
         self._tests: dict[
@@ -74,6 +78,7 @@ class SizeFacts:
         match fact:
             case Divisible(_, by):
                 divisors.append((bit, by))
+                self.divisors |= bit
             case AtMost(_, bound):
                 tests.append((bit, bound.__ge__))
             case Equals(_, value):

@@ -3,12 +3,14 @@
 `InterpolatedSelector` is a `StepSelector`, and answers as that does (by the nearest hint) wherever
 a prediction would be no better: at sizes that were measured, beyond the cut-off, where too little
 was measured near by, and for a Table whose own hints, left out in turn, are served worse by
-predictions than by their neighbours.
+predictions than by their neighbours. Nearest counts hints as farther where other facts of
+divisibility hold.
 
 Where it predicts, a Variant takes the place of the one that leads at the nearest hint, or of the
-default one if that is predicted to be faster, and of the Fallback, only if it is predicted to beat
-it beyond noise: that of a measurement, or a quarter of the error that such predictions have, if
-that is larger. The regret that an answer states is what that error makes likely, in the
+default one if that is predicted to be faster, only if it is predicted to beat it beyond noise: that
+of a measurement, or a tenth of the error that such predictions have, if that is larger. So the
+Fallback keeps its place, too; where it lost it at the nearest hint, it is the one that must be
+predicted to be faster. The regret that an answer states is what that error makes likely, in the
 proportion in which the hints that were left out bore it out.
 """
 
@@ -27,7 +29,7 @@ from nearhint_rules.table import HintRow, Table
 
 LEAST_ERROR = 0.01
 """The relative error that a prediction has at least: measurements are no better."""
-ERROR_SHARE = 0.25
+ERROR_SHARE = 0.1
 """The part of a prediction's error that a predicted gain must exceed."""
 LEAST_CALIBRATION, MOST_CALIBRATION = 1.0, 16.0
 """Bounds of the factor by which hints left out correct the regrets that are stated."""
@@ -42,13 +44,14 @@ class InterpolatedSelector(StepSelector):
     `predictor` is None where the Table holds too little to predict from.
     """
 
-    __slots__ = ("_calibration", "predictor")
+    __slots__ = ("_calibration", "_measured", "predictor")
 
     def __init__(
         self, table: Table | None, fallback: str, *, remembered: int = REMEMBERED_LIMIT
     ) -> None:
         super().__init__(table, fallback, metric=SIZE_RATIO, remembered=remembered)
         self.predictor: Predictor | None = None
+        self._measured: Predictor | None = None
         self._calibration = 1.0
         if table is None or self._settled is not None or len(self._complete) < LEAST_HINTS:
             return
@@ -56,6 +59,7 @@ class InterpolatedSelector(StepSelector):
             predictor = Predictor(table, fallback, self._complete, self._candidates)
         except (InvalidExpression, OverflowError, ZeroDivisionError):
             return  # sizes of a launch that cannot be worked out at some hint
+        self._measured = predictor
         trial = _Trial(predictor, table, fallback, self._complete)
         if trial.gain > -NO_GAIN:
             self.predictor = predictor
@@ -73,7 +77,7 @@ class InterpolatedSelector(StepSelector):
         predictor = self.predictor
         if predictor is None:
             return None
-        lanes = predictor.hints.lanes(dims)
+        lanes = predictor.lanes(dims, missing)
         near = predictor.near(dims, lanes)
         if self._complete[near[0]].dims == dims:
             return None
@@ -81,6 +85,11 @@ class InterpolatedSelector(StepSelector):
             return near[0], predictor.times(dims, near, lanes, missing)
         except (OverflowError, ZeroDivisionError):
             return None
+
+    def _nearest(self, dims: Dims, missing: int) -> int:
+        if self._measured is None:
+            return super()._nearest(dims, missing)
+        return self._measured.near(dims, self._measured.lanes(dims, missing))[0]
 
     def _alternatives(self, dims: Dims) -> Alternatives:
         missing = ~self._facts.held(dims)
@@ -105,7 +114,7 @@ class InterpolatedSelector(StepSelector):
                 continue
             tried |= bit
             served, reason = fallback, "predicted_fallback"
-            if beats_fallback(each, fallback, scale):
+            if beats_fallback(each, fallback, scale, was_beaten=incumbent.is_faster):
                 served, reason = each, "predicted"
             regret = self._calibration * expected_regret(served, (*order[at:], fallback), scale)
             selection = Selection(
@@ -139,9 +148,10 @@ class _Trial:
             near = complete[predictor.neighbour(hint)]
             position, timing = next(each for each in near.ranked if each[0] in measured)
             served = ordered(times[1:], position, table.default, 1.0)[0]
-            if not beats_fallback(served, times[0], 1.0):
+            was_beaten = beats(timing, dict(near.fallbacks)[fallback])
+            if not beats_fallback(served, times[0], 1.0, was_beaten=was_beaten):
                 served = times[0]
-            if not beats(timing, dict(near.fallbacks)[fallback]):
+            if not was_beaten:
                 position = FALLBACK
             time = measured[served.variant]
             self.gain += math.log(measured[position] / time)
@@ -184,8 +194,10 @@ def band(first: Forecast, second: Forecast, error: float) -> float:
     return max(LEAST_GAIN, SPREADS * combined, ERROR_SHARE * error)
 
 
-def beats_fallback(each: Forecast, fallback: Forecast, scale: float) -> bool:
-    """Whether a Variant is predicted to beat the Fallback beyond noise."""
+def beats_fallback(each: Forecast, fallback: Forecast, scale: float, *, was_beaten: bool) -> bool:
+    """Whether a Variant is predicted to beat the Fallback, beyond noise where none did near by."""
+    if was_beaten:
+        return each.time_ns < fallback.time_ns
     error = scale * each.fallback_error
     return each.time_ns < fallback.time_ns * (1 - band(each, fallback, error))
 

@@ -103,14 +103,21 @@ class BoundRatio:
         """The position of the nearest hint."""
         return self.nearest_in(self.lanes(dims), dims)
 
-    def lanes(self, dims: Dims) -> tuple[int, ...]:
-        """The log2 distance to each hint in units of 2^-16, rounded, plus `zero`."""
-        total = self._bias
+    def lanes(self, dims: Dims, apart: int = 0) -> tuple[int, ...]:
+        """The log2 distance to each hint in units of 2^-16, rounded, plus `zero`.
+
+        `apart` is what `packed` made of distances that each hint is farther by.
+        """
+        total = self._bias + apart
         log2 = math.log2
         for (sizes, cells), size in zip(self._axes, dims, strict=True):
             constant, slope = cells[bisect_left(sizes, size)]
             total += constant + slope * int(log2(size) * LANE_UNIT + 0.5)
         return self._lanes.unpack(total.to_bytes(self._lanes.size, "little"))
+
+    def packed(self, distances: Sequence[int]) -> int:
+        """Distances by hint, in the units of `lanes`, as one number."""
+        return sum(distance << (_LANE * lane) for lane, distance in enumerate(distances))
 
     def nearest_in(self, lanes: Sequence[int], dims: Dims) -> int:
         """The nearest hint, where the distances of `dims` are known."""

@@ -3,9 +3,11 @@
 A prediction is what a model of costs says (`costs.py`; one for all Variants of a Table, one for the
 Fallback), times what the model was off by: a trend over the sizes (ridge regression, Hoerl and
 Kennard 1970), and what is left of it at the hints near by, weighted by the inverse square of
-their distance (Shepard 1968). Choosing a kernel by a model that was fitted to measurements goes
-back to Frigo and Johnson's FFTW and to Cavazos and O'Boyle (CGO 2005); where a model errs the same
-way nearby, scaling it to a neighbour is Kernel Tuner's transfer between sizes (van Werkhoven 2019).
+their distance (Shepard 1968). A hint where other facts of divisibility hold counts as farther:
+without vectors each Variant loses a share of its own. Choosing a kernel by a model that was fitted
+to measurements goes back to Frigo and Johnson's FFTW and to Cavazos and O'Boyle (CGO 2005); where a
+model errs the same way nearby, scaling it to a neighbour is Kernel Tuner's transfer between sizes
+(van Werkhoven 2019).
 
 How far predictions are off is taken from the same matrix of Variants and hints: hints are left out
 in turn, and predicted from the rest.
@@ -49,6 +51,11 @@ STIFFNESS = 8.0
 """The squares of octaves that a trend in what a model is off by counts as seen without any."""
 POOLED = 2.0
 """The hints that the error of all Variants together counts for, beside a Variant's own."""
+APART = 0.5
+"""The octaves that a hint counts as farther where divisibility lets other Variants run: so many
+if that is all of those that need any, in proportion if it is some."""
+CLOSE = 0.1
+"""The octaves within which hints are one place: left out together, none predicts another."""
 LEAST_LANE = LANE_UNIT >> 8
 """The log2 distance that closer hints are taken to be at, in the units of `BoundRatio`."""
 
@@ -135,11 +142,16 @@ class Predictor:
     """
 
     __slots__ = (
+        "_apart",
+        "_clusters",
+        "_divisors",
         "_lanes",
         "_leaders",
         "_places",
         "_points",
         "_pulls",
+        "_regimes",
+        "_shares",
         "_subjects",
         "hints",
         "left_out",
@@ -152,11 +164,21 @@ class Predictor:
         dims = [row.dims for row in complete]
         self._places = range(len(dims))
         self.hints: BoundRatio = SIZE_RATIO.bind(table.symbols, dims)
-        self._lanes = [self.hints.lanes(each) for each in dims]
+        matrix = _Matrix(table, fallback, complete)
+        facts = candidates.size_facts
+        self._divisors = facts.divisors
+        self._shares = _shares(
+            [candidates.needs(each) & facts.divisors for each in matrix.names[1:]]
+        )
+        self._regimes = [~facts.held(each) & facts.divisors for each in dims]
+        self._apart: dict[int, int] = {}
+        self._clusters = self._clustered(dims)
+        self._lanes = [
+            self.lanes(each, regime) for each, regime in zip(dims, self._regimes, strict=True)
+        ]
         self._points = [[1.0, *map(math.log2, each)] for each in dims]
         self._pulls = [self._weights(self._places, lanes) for lanes in self._lanes]
         self.spacing = self._spacing()
-        matrix = _Matrix(table, fallback, complete)
         fallback_fit = Fit(matrix.measured(FALLBACK))
         fit = Fit(matrix.measured_variants())
         raw = self._predict_left_out(matrix, fallback_fit, fit)
@@ -202,8 +224,36 @@ class Predictor:
         return min(distance / self.spacing, 1.0)
 
     def neighbour(self, hint: int) -> int:
-        """The hint nearest to another."""
-        return self._kept(self._lanes[hint], held_out=(hint,))[0]
+        """The hint nearest to another, but for those in the same place."""
+        held_out = next(each for each in self._clusters if hint in each)
+        near = self._kept(self._lanes[hint], held_out=held_out)
+        return near[0] if near else hint
+
+    def lanes(self, dims: Dims, missing: int) -> tuple[int, ...]:
+        """The distances of sizes as `hints.lanes`, and what divisibility adds to them.
+
+        `missing` are the facts that do not hold.
+        """
+        regime = missing & self._divisors
+        apart = self._apart.get(regime)
+        if apart is None:
+            octaves = [self._octaves(regime ^ other) for other in self._regimes]
+            apart = self._apart[regime] = self.hints.packed(octaves)
+        return self.hints.lanes(dims, apart)
+
+    def _octaves(self, facts: int) -> int:
+        """What a hint counts as farther for, in the units of lanes, where these facts differ."""
+        share = sum(share for bit, share in self._shares.items() if facts & bit)
+        return round(min(share, 1.0) * APART * LANE_UNIT)
+
+    def _clustered(self, dims: Sequence[Dims]) -> list[list[int]]:
+        """The hints by place."""
+        limit = self.hints.zero + CLOSE * LANE_UNIT
+        found: dict[int, list[int]] = {}
+        for hint, lanes in enumerate(map(self.hints.lanes, dims)):
+            first = next((other for other in found if lanes[other] <= limit), hint)
+            found.setdefault(first, []).append(hint)
+        return list(found.values())
 
     def near(self, dims: Dims, lanes: Sequence[int]) -> list[int]:
         """The hints nearest to sizes, whose distances are `lanes`."""
@@ -252,10 +302,11 @@ class Predictor:
         self, matrix: _Matrix, fallback_fit: Fit, fit: Fit
     ) -> list[dict[int, float]]:
         """By hint, what is predicted there for what was measured there."""
-        folds = min(FOLDS if len(self._places) <= MANY else FEW_FOLDS, len(self._places))
+        clusters = self._clusters
+        folds = min(FOLDS if len(self._places) <= MANY else FEW_FOLDS, len(clusters))
         found: list[dict[int, float]] = [{} for _ in self._places]
         for fold in range(folds):
-            held_out = self._places[fold::folds]
+            held_out = [hint for cluster in clusters[fold::folds] for hint in cluster]
             models = fallback_fit.without(held_out), fit.without(held_out)
             near = {hint: self._kept(self._lanes[hint], held_out=held_out) for hint in held_out}
             weights = {hint: self._weights(near[hint], self._lanes[hint]) for hint in held_out}
@@ -311,6 +362,16 @@ class Predictor:
         zero = self.hints.zero
         distances = [self._lanes[hint][self.neighbour(hint)] - zero for hint in self._places]
         return max(sum(distances) / len(distances), LEAST_LANE) / LANE_UNIT
+
+
+def _shares(needs: Sequence[int]) -> dict[int, float]:
+    """By fact, as a bit, the share of the Variants that need any of them which need it."""
+    needed = [each for each in needs if each]
+    whole = 0
+    for each in needed:
+        whole |= each
+    bits = [1 << place for place in range(whole.bit_length()) if whole >> place & 1]
+    return {bit: sum(1 for each in needed if each & bit) / len(needed) for bit in bits}
 
 
 def _cost_ns(cost: Cost, dims: Dims, elements: float, known: dict[int, int]) -> float:

@@ -116,7 +116,7 @@ class StepSelector:
         found: list[Alternative] = []
         tried = 0
         # The nearest hint answers nearly always: the order of the others can wait.
-        order = [self._hints.nearest(dims)]
+        order = [self._nearest(dims, missing)]
         for at in order:
             row = self._rows[at] or self._row(at)
             eligible = [each for each in row.candidates if not each.needs & missing]
@@ -142,6 +142,10 @@ class StepSelector:
             if len(order) == 1:
                 order += self._hints.order(dims)[1:]
         return (*found, self._nothing)
+
+    def _nearest(self, dims: Dims, missing: int) -> int:
+        """The hint that is asked first; `missing` are the facts that do not hold."""
+        return self._hints.nearest(dims)
 
     def _row(self, at: int) -> Row:
         """A hint, made ready the first time that it is asked."""

@@ -1,16 +1,21 @@
 """Contests in this process: every Variant of a Kernel and its Fallback at many sizes, quickly.
 
 Inputs are views of one random storage on the device, so that a size costs little beside its
-samples. On a GPU outputs are shared, and a sample is one replay of a graph of some launches. What
-a first launch shows to be hopeless is not timed again.
+samples. All that may run is screened by a few launches each; what is near the best there, and what
+is asked for by name, is timed in one interleaved contest. On a GPU outputs are shared, launches are
+screened in one queue behind a long fill, which hides what the host takes for them, and a sample is
+one replay of a graph of some launches.
 """
 
 from __future__ import annotations
 
+import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
+from typing import Protocol
 
 import torch
 from tests.benchmarks.selection_tuning import Captured, Tuning
@@ -38,10 +43,19 @@ SAMPLE_US = 120.0
 LAUNCHES_LIMIT = 20
 BYTES_PER_US = 2e6
 FLOOR_US = 3.0
-SLOW_US, SLOW_RATIO = 60.0, 4.0
-"""What one launch on its own may take longer than in a graph; past that ratio it is hopeless."""
+NEAR_US, NEAR_RATIO = 0.5, 1.3
+"""What is that near to the best of the screened is timed again,"""
+NEAR_LIMIT = 8
+"""at most so many of them: the screen is off by less than a few places."""
+HOPELESS_US, HOPELESS_RATIO = 10.0, 2.0
+"""What is farther from it after one launch is not launched again."""
+SCREENED, SCREEN_LAUNCHES = 2, 2
+"""Samples of each that are screened, the faster one counts; on a GPU launches in a sample."""
+SCREENED_SPREAD = 0.1
+HOST_US, FILLED_BYTES, FILL_US = 25.0, 256 << 20, 60.0
+"""What the host takes for a screened launch, about; a fill, and how long it is at least."""
 GPU_ENOUGH, CPU_ENOUGH = Enough(samples=7, spread=0.004), Enough(samples=15, spread=0.01)
-BUDGET_S: Mapping[str, float] = {"cuda": 0.04, "cpu": 0.12}
+BUDGET_S: Mapping[str, float] = {"cuda": 0.03, "cpu": 0.12}
 ALIGNMENT = 512
 
 
@@ -98,17 +112,13 @@ class QuickCudaClock:
         self._stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._runs: dict[Callable[[], object], Callable[[], object]] = {}
 
-    def alone_us(self, call: Callable[[], object]) -> float:
-        """One launch, the gaps of the host included, after another."""
-        with torch.cuda.stream(self._stream):
-            call()
-            return self._elapsed_us(call)
-
     def calls_for(self, call: Callable[[], object]) -> int:
-        """Captures; how many calls make a sample."""
+        """Captures, after one call that is not; how many calls make a sample."""
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         with torch.cuda.stream(self._stream):
+            call()
+            self._stream.synchronize()
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
                 for _ in range(self._launches):
@@ -132,6 +142,74 @@ class QuickCudaClock:
         return float(start.elapsed_time(end)) * 1e3
 
 
+class Screen(Protocol):
+    """Times calls roughly, and quickly."""
+
+    def times_us(self, calls: Sequence[Callable[[], object]]) -> list[float]:
+        """Microseconds of each, in their order."""
+        ...
+
+
+class CudaScreen:
+    """Screens launches in one queue, behind fills that take the device longer than the host."""
+
+    def __init__(self, device: str) -> None:
+        self._filled = torch.empty(FILLED_BYTES, dtype=torch.uint8, device=device)
+
+    def times_us(self, calls: Sequence[Callable[[], object]]) -> list[float]:
+        """A sample of each, in turn."""
+        host_us = len(calls) * SCREEN_LAUNCHES * HOST_US
+        for _ in range(round(host_us / FILL_US) + 1):
+            self._filled.fill_(0)
+        marks = [torch.Event(enable_timing=True)]
+        marks[0].record()
+        for call in calls:
+            for _ in range(SCREEN_LAUNCHES):
+                call()
+            marks.append(torch.Event(enable_timing=True))
+            marks[-1].record()
+        marks[-1].synchronize()
+        return [
+            float(start.elapsed_time(end)) * 1e3 / SCREEN_LAUNCHES for start, end in pairwise(marks)
+        ]
+
+
+class CpuScreen:
+    """Screens calls one by one, each right after one that is not timed."""
+
+    def times_us(self, calls: Sequence[Callable[[], object]]) -> list[float]:
+        """One call of each, in turn."""
+        found: list[float] = []
+        for call in calls:
+            call()
+            started = time.perf_counter_ns()
+            call()
+            found.append((time.perf_counter_ns() - started) / 1e3)
+        return found
+
+
+def screened(calls: Mapping[int, Callable[[], object]], screen: Screen) -> dict[int, float]:
+    """Microseconds of each call, the least of a few; of what is hopeless, the first."""
+    times = dict(zip(calls, screen.times_us(list(calls.values())), strict=True))
+    for _ in range(SCREENED - 1):
+        limit = HOPELESS_US + HOPELESS_RATIO * min(times.values(), default=0.0)
+        again = {position: call for position, call in calls.items() if times[position] <= limit}
+        fresh = screen.times_us(list(again.values()))
+        times |= {
+            position: min(times[position], time_us)
+            for position, time_us in zip(again, fresh, strict=True)
+        }
+    return times
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Calls at some sizes by position, the Fallback's among them, and the bytes that one moves."""
+
+    calls: Mapping[int, Callable[[], object]]
+    moved: int
+
+
 @dataclass(frozen=True, slots=True)
 class Arena:
     """A Kernel's loaded Variants, by their position in its Table, and where they are timed."""
@@ -140,14 +218,38 @@ class Arena:
     table: Table
     subjects: Mapping[int, Measurable]
     storage: Storage
+    screen: Screen
     device: str
     threads: int
 
-    def contest(self, symbols: Mapping[str, int]) -> dict[int, Timing]:
+    def contest(
+        self, symbols: Mapping[str, int], wanted: Collection[int] = ()
+    ) -> dict[int, Timing]:
         """The timings of all that may run at sizes of the Fallback's symbols, and of the Fallback.
 
-        What is hopeless has the time of one launch alone, and a single sample.
+        What is far from the best, and neither the default nor `wanted`, is screened alone: it has
+        a single sample.
         """
+        prepared = self.prepared(symbols)
+        first = dict(originals(self.table))
+        protected = {FALLBACK, first[self.table.default]}
+        kept = protected | {first.get(position, position) for position in wanted}
+        variants = {at: call for at, call in prepared.calls.items() if at != FALLBACK}
+        with torch.no_grad(), without_collector():
+            quick = screened(variants, self.screen)
+            limit = NEAR_US + NEAR_RATIO * min(quick.values(), default=0.0)
+            near = [at for at in sorted(quick, key=quick.__getitem__) if quick[at] <= limit]
+            calls = {
+                at: call
+                for at, call in prepared.calls.items()
+                if at in kept.union(near[:NEAR_LIMIT])
+            }
+            timings = self.race(calls, prepared.moved, protected=protected)
+        timings |= screened_alone(quick, timings)
+        return timings | {at: timings[same] for at, same in first.items() if same in timings}
+
+    def prepared(self, symbols: Mapping[str, int]) -> Prepared:
+        """What may run at sizes of the Fallback's symbols, on inputs that hold until the next."""
         fallback = self.captured.fallback
         program = AtenProgram(fallback.program, symbols, precision="native", device=self.device)
         values = self.storage.values(fallback.program, symbols)
@@ -165,34 +267,23 @@ class Arena:
                     tuple(dims.values()), inputs, outputs, threads=self.threads
                 )
         moved = sum(tensor.numel() * tensor.element_size() for tensor in (*inputs, *made))
-        with torch.no_grad(), without_collector():
-            timings = self._time(calls, moved)
-        return timings | {
-            position: timings[first]
-            for position, first in originals(self.table)
-            if first in timings
-        }
+        return Prepared(calls, moved)
 
-    def _time(self, calls: Mapping[int, Callable[[], object]], moved: int) -> dict[int, Timing]:
+    def race(
+        self,
+        calls: Mapping[int, Callable[[], object]],
+        moved: int,
+        *,
+        protected: Collection[int],
+    ) -> dict[int, Timing]:
+        """Interleaved samples of calls that move so many bytes each."""
         if self.device == "cpu":
             clock: Clock = CpuClock(cache="warm", threads=self.threads, priority="as it is")
-            return self._run(calls, clock, CPU_ENOUGH, "cpu")
-        estimate_us = FLOOR_US + moved / BYTES_PER_US
-        quick = QuickCudaClock(max(1, min(LAUNCHES_LIMIT, round(SAMPLE_US / estimate_us))))
-        alone = {position: quick.alone_us(call) for position, call in calls.items()}
-        limit = SLOW_US + SLOW_RATIO * min(alone.values())
-        kept = {position: call for position, call in calls.items() if alone[position] <= limit}
-        timings = self._run(kept, quick, GPU_ENOUGH, "cuda")
-        return timings | {
-            position: Timing(round(time_us * 1e3), 0.1, 1)
-            for position, time_us in alone.items()
-            if position not in kept
-        }
-
-    def _run(
-        self, calls: Mapping[int, Callable[[], object]], clock: Clock, enough: Enough, kind: str
-    ) -> dict[int, Timing]:
-        protected = (FALLBACK, self.table.default)
+            enough, budget_s = CPU_ENOUGH, BUDGET_S["cpu"]
+        else:
+            estimate_us = FLOOR_US + moved / BYTES_PER_US
+            clock = QuickCudaClock(max(1, min(LAUNCHES_LIMIT, round(SAMPLE_US / estimate_us))))
+            enough, budget_s = GPU_ENOUGH, BUDGET_S["cuda"]
         contestants = {
             position: Contestant(str(position), call, is_protected=position in protected)
             for position, call in calls.items()
@@ -201,17 +292,46 @@ class Arena:
             tuple(contestants.values()),
             clock,
             now=time.monotonic,
-            budget_s=BUDGET_S[kind],
+            budget_s=budget_s,
             enough=enough,
         )
         return {position: each.timing for position, each in contestants.items()}
+
+
+def screened_alone(quick: Mapping[int, float], timings: Mapping[int, Timing]) -> dict[int, Timing]:
+    """Timings of what was screened alone, in microseconds: never below the best that was timed.
+
+    What the screen adds is taken from those that were timed both ways.
+    """
+    both = {at: timing.median_ns for at, timing in timings.items() if at in quick}
+    if not both:
+        return {}
+    added_ns = statistics.median(1e3 * quick[at] - time_ns for at, time_ns in both.items())
+    least_ns = min(both.values())
+    return {
+        at: Timing(max(round(1e3 * time_us - added_ns), least_ns), SCREENED_SPREAD, 1)
+        for at, time_us in quick.items()
+        if at not in timings
+    }
 
 
 def _same(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def arena(captured: Captured, table: Table, tuning: Tuning, storage: Storage, device: str) -> Arena:
+def screen_on(device: str) -> Screen:
+    """For "cpu" or "cuda:0"."""
+    return CpuScreen() if device == "cpu" else CudaScreen(device)
+
+
+def arena(
+    captured: Captured,
+    table: Table,
+    tuning: Tuning,
+    storage: Storage,
+    screen: Screen,
+    device: str,
+) -> Arena:
     """Loads each binary of a Table once: of Variants that are the same, the first is timed."""
     subjects: dict[int, Measurable] = {}
     for position in dict(originals(table)).values():
@@ -225,7 +345,7 @@ def arena(captured: Captured, table: Table, tuning: Tuning, storage: Storage, de
             from nearhint_daemon.workers.cuda_subject import CudaSubject
 
             subjects[position] = CudaSubject(binary, artifact, device_index=0)
-    return Arena(captured, table, subjects, storage, device, tuning.threads)
+    return Arena(captured, table, subjects, storage, screen, device, tuning.threads)
 
 
 def originals(table: Table) -> Iterator[tuple[int, int]]:

@@ -7,12 +7,22 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.integration.daemon_in_process import Running, running
-from tests.integration.fake_workers import FakeBenchPool, FakeCompilePool, Script, chain
+from tests.integration.fake_workers import (
+    FakeBenchPool,
+    FakeCompilePool,
+    Script,
+    chain,
+    compiled,
+)
 
 from nearhint_daemon.store import Reading
 from nearhint_daemon.store.rows import JobRow
 from nearhint_daemon.tuning.tuning_jobs import CROSS
+from nearhint_proto import convert
 from nearhint_proto.v1 import kernel_service_pb2, types_pb2
+from nearhint_proto.v1 import worker_pb2 as pb
+from nearhint_rules.expr import Sym
+from nearhint_rules.guard import Divisible, Guard
 
 DEFAULT = "cpu.rows vector=8"
 LINE = (16, 64, 256, 1024)
@@ -121,3 +131,39 @@ def test_crossing_goes_on_after_a_restart_and_repeats_nothing(tmp_path: Path) ->
 
 def jobs_of_crossing(reading: Reading) -> list[JobRow]:
     return list(reading.where(JobRow, kind=CROSS))
+
+
+def test_beside_hints_whose_winner_needs_divisibility_the_best_others_are_timed_once(
+    tmp_path: Path,
+) -> None:
+    vectors, scalar, slow = (f"cpu.rows vector={size}" for size in (64, 16, 4))
+    medians = {vectors: 50_000, scalar: 100_000, slow: 140_000, DEFAULT: 120_000}
+
+    def faults(job: str, request: pb.WorkerRequest) -> pb.WorkerResponse | None:
+        response = script.faults(job, request)
+        if job == "compile_variant" and request.compile_variant.schedule == vectors:
+            response = pb.WorkerResponse(id=request.id)
+            response.compiled.CopyFrom(compiled(request.compile_variant))
+            facts = Guard((Divisible(Sym("k0"), 16),))
+            response.compiled.guard.CopyFrom(convert.guard_to_proto(facts))
+        return response
+
+    async def scenario() -> None:
+        pools = FakeCompilePool(faults=faults), FakeBenchPool(faults=faults)
+        async with running(tmp_path, compile=pools[0], bench=pools[1]) as daemon:
+            registered = await daemon.client.register(chain(1))
+            await daemon.client.tuned(registered, 64, 1024)
+            beside = [(size, names) for size, names in script.timed if size % 2]
+            assert beside == [(63, (DEFAULT, scalar)), (1023, (DEFAULT, scalar))]
+            table = await table_of(daemon, registered)
+            assert ranked_at(table, 63) == [scalar, DEFAULT]
+            assert {row.tier for row in table.hints} == {2}
+            timed = len(script.timed)
+            await daemon.client.tuned(registered, 64, 1024)
+            assert len(script.timed) == timed
+
+    script = Script(
+        lambda size, effort: (DEFAULT, vectors, scalar, slow),
+        lambda name, size: medians.get(name, 200_000),
+    )
+    asyncio.run(scenario())

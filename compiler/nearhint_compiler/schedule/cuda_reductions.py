@@ -86,8 +86,8 @@ def crossings(
         return ()
     if not LEAST_CROSSING <= facts.length <= PERSISTENT_LIMIT // 2:
         return ()
-    # The far end of the bucket: 2^0.5 times the hint, and a multiple of 16 where the hint is one.
-    longer = int(dims[names[0]] * math.sqrt(2))
+    # Beyond the block that holds the row: the far end of that block's own bucket, a multiple of 16.
+    longer = int(dims[names[0]] / facts.length * _power_of_two(facts.length) * math.sqrt(2))
     return ({**dims, names[0]: longer - longer % SIZE_MULTIPLE},)
 
 

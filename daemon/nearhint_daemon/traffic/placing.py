@@ -24,6 +24,7 @@ from nearhint_daemon.store import Store, queries
 from nearhint_daemon.tables import TableIndex, TableKey
 from nearhint_daemon.traffic.histograms import KernelKey, Met, Traffic
 from nearhint_daemon.traffic.sizes_text import parse_sizes
+from nearhint_daemon.tuning.companions import without_companions
 from nearhint_daemon.tuning.publishing import Publisher
 from nearhint_daemon.tuning.tuning_jobs import Wish, hint_jobs
 from nearhint_rules.metrics import Dims
@@ -96,7 +97,8 @@ def decide(
     still use stay, beyond the budget if need be. Takes up to a tenth of a second.
     """
     heaviest = met[:SIZES_LIMIT]
-    hints = [row.dims for row in table.hints]
+    rows = without_companions(table)
+    hints = [row.dims for row in rows]
     if not heaviest or not hints:
         return Move()
     new = [
@@ -120,7 +122,7 @@ def decide(
     # A hint that goes takes its timings along: what it then costs is by distance alone.
     rate = max(loss_per_octave(table), LOSS_PER_OCTAVE)
     blind = distances([each.dims for each in heaviest], hints, rate=rate)
-    movable = [at for at, row in enumerate(table.hints) if row.tier >= T2]
+    movable = [at for at, row in enumerate(rows) if row.tier >= T2]
     return Move(evicted=tuple(hints[at] for at in _spare(blind, weights, held, movable, budget)))
 
 

@@ -1,4 +1,4 @@
-"""Crossing: the best Variants of each hint are measured at the hints next to it.
+"""Crossing: the best Variants of each hint are measured at the hints next to it, and beside it.
 
 Every contest has the hint's own default and best few in it, so that its timings can be compared.
 One pass over a Table: what a newcomer's victory would make wanted elsewhere waits for the next.
@@ -6,7 +6,7 @@ One pass over a Table: what a newcomer's victory would make wanted elsewhere wai
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from nearhint_daemon import logs
@@ -16,11 +16,14 @@ from nearhint_daemon.store.rows import JobRow
 from nearhint_daemon.tables import TableIndex
 from nearhint_daemon.tuning import budgets
 from nearhint_daemon.tuning.contests import Contests
-from nearhint_daemon.tuning.matrix import best_few, missing
+from nearhint_daemon.tuning.matrix import SEARCHED_TIER, best_few, missing, missing_beside
 from nearhint_daemon.tuning.tasks import Task, Tasks
 from nearhint_daemon.tuning.tuning_jobs import search_prefixes
 from nearhint_rules.metrics import Dims
 from nearhint_rules.table import Table
+
+Lack = Callable[[Table, str], Mapping[Dims, tuple[int, ...]]]
+"""What a Table lacks, and where, beside a Fallback."""
 
 
 class Crossing:
@@ -39,27 +42,27 @@ class Crossing:
         key = (row.namespace, payload["kernel"], payload["target"])
         await self._jobs.ended_under(search_prefixes(key), priority=row.priority)
         budgets.check()
-        table = self._tables.newest(key)
-        if table is None or table.default < 0:
-            raise NoVariant("no candidate passed")
-        lacking = missing(table, payload["fallback"])
-        for dims, positions in lacking.items():
-            wanted = frozenset(table.variants[position].id for position in positions)
-            try:
-                task = await self._tasks.of(row, payload, dims=dims)
-                if task.dims == dims:
-                    await self._contest(task, wanted)
-            except (BudgetSpent, StoreError):
-                raise
-            except DaemonError as error:
-                logs.warning("not_crossed", kernel=key[1], dims=dims, problem=str(error))
+        for lack in (missing, missing_beside):
+            table = self._tables.newest(key)
+            if table is None or table.default < 0:
+                raise NoVariant("no candidate passed")
+            for dims, positions in lack(table, payload["fallback"]).items():
+                wanted = frozenset(table.variants[position].id for position in positions)
+                try:
+                    task = await self._tasks.of(row, payload, dims=dims)
+                    if task.dims == dims:
+                        await self._contest(task, wanted, lack)
+                except (BudgetSpent, StoreError):
+                    raise
+                except DaemonError as error:
+                    logs.warning("not_crossed", kernel=key[1], dims=dims, problem=str(error))
 
-    async def _contest(self, task: Task, wanted: frozenset[str]) -> None:
+    async def _contest(self, task: Task, wanted: frozenset[str], lack: Lack) -> None:
         async with self._contests.hint(task):
             table = self._tables.newest(task.table_key)
             if table is None:
                 return
-            lacking = missing(table, task.fallback.id).get(task.dims, ())
+            lacking = lack(table, task.fallback.id).get(task.dims, ())
             fresh = [
                 table.variants[position].schedule
                 for position in lacking
@@ -68,11 +71,15 @@ class Crossing:
             if fresh:
                 schedules = dict.fromkeys((*incumbents(table, task.dims), *fresh))
                 ready = await self._contests.ready(task, tuple(schedules))
-                await self._contests.hold(task, ready, tier=1)
+                await self._contests.hold(task, ready, tier=SEARCHED_TIER)
 
 
 def incumbents(table: Table, dims: Dims) -> tuple[str, ...]:
-    """The Schedules that others are held against at a hint: the default, what serves, the best."""
-    row = next(each for each in table.hints if each.dims == dims)
-    positions = dict.fromkeys((table.default, row.ranked[0][0], *best_few(row)))
+    """The Schedules that others are held against at a hint: the default, what serves, the best.
+
+    The default alone where nothing was timed yet.
+    """
+    row = next((each for each in table.hints if each.dims == dims), None)
+    best = () if row is None else (row.ranked[0][0], *best_few(row))
+    positions = dict.fromkeys((table.default, *best))
     return tuple(table.variants[position].schedule for position in positions)

@@ -2,7 +2,8 @@
 
 The best few Variants of a hint are wanted at the hints next to it too, so that where one overtakes
 another is measured and not guessed. With few hints, all that a prediction may name are wanted at
-each of them: there, what a Variant takes elsewhere is what predictions rest on. Pure.
+each of them: there, what a Variant takes elsewhere is what predictions rest on; and the best few of
+those that may run beside a hint are wanted there (`companions.py`). Pure.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from fractions import Fraction
 
+from nearhint_daemon.tuning.companions import lacking_beside, without_companions
 from nearhint_rules.guard import size_facts_hold
 from nearhint_rules.metrics import Dims
 from nearhint_rules.prediction import contenders
@@ -68,7 +70,7 @@ def _nearness(at: Dims, other: Dims) -> tuple[Fraction, int, Dims]:
 
 def shared(table: Table, dims: Dims, *, few: int = FEW) -> frozenset[int]:
     """The Variants that the neighbours of a hint have among their best few."""
-    rows = {row.dims: row for row in table.hints if row.ranked}
+    rows = {row.dims: row for row in without_companions(table) if row.ranked}
     near = neighbours({*rows, dims})[dims]
     return frozenset(position for each in near for position in best_few(rows[each], few=few))
 
@@ -79,11 +81,7 @@ def missing(table: Table, fallback: str) -> Mapping[Dims, tuple[int, ...]]:
     Of the hints that are searched and complete for the Fallback. Up to `EVERYWHERE` of them the
     contenders of all, and not of neighbours alone.
     """
-    rows = {
-        row.dims: row
-        for row in table.hints
-        if row.tier >= SEARCHED_TIER and is_complete(row, table.default, fallback)
-    }
+    rows = _searched(table, fallback)
     near = neighbours(rows)
     named = (
         contenders(replace(table, hints=tuple(rows.values())))
@@ -103,3 +101,17 @@ def missing(table: Table, fallback: str) -> Mapping[Dims, tuple[int, ...]]:
         if lacking:
             found[dims] = lacking
     return found
+
+
+def missing_beside(table: Table, fallback: str) -> Mapping[Dims, tuple[int, ...]]:
+    """What is to be measured at the companions of those hints, where these are few."""
+    rows = _searched(table, fallback)
+    return lacking_beside(table, list(rows.values())) if 1 < len(rows) <= EVERYWHERE else {}
+
+
+def _searched(table: Table, fallback: str) -> dict[Dims, HintRow]:
+    return {
+        row.dims: row
+        for row in without_companions(table)
+        if row.tier >= SEARCHED_TIER and is_complete(row, table.default, fallback)
+    }

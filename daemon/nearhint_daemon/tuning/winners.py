@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from math import prod
 
+from nearhint_daemon.tuning.companions import without_companions
 from nearhint_rules.metrics import Dims
 from nearhint_rules.table import HintRow, Table
 
@@ -34,14 +35,14 @@ class Winners:
 
     def note(self, table: Table, dims: Dims | None) -> None:
         """A hint's row was published."""
-        row = next((each for each in table.hints if each.dims == dims), None)
+        row = next((each for each in without_companions(table) if each.dims == dims), None)
         if row is None or not _is_won(table, row):
             return
         self._keep(table, row)
 
     def recall(self, table: Table) -> None:
         """A Table was there when the daemon started; what was published since counts for more."""
-        for row in table.hints:
+        for row in without_companions(table):
             if _is_won(table, row) and (table.kernel, row.dims) not in self._groups.get(
                 _group(table), ()
             ):
@@ -73,7 +74,9 @@ def elsewhere(tables: Iterable[Table], dims: Dims) -> tuple[str, ...]:
     """What won in a Kernel's Tables of other Targets, at the hint nearest to these sizes."""
     found: dict[str, None] = {}
     for table in tables:
-        rows = [row for row in table.hints if row.tier >= SEARCHED_TIER and row.ranked]
+        rows = [
+            row for row in without_companions(table) if row.tier >= SEARCHED_TIER and row.ranked
+        ]
         if rows:
             nearest = min(rows, key=lambda row: (_ratio(dims, row.dims), row.dims))
             found[_first(table, nearest)] = None

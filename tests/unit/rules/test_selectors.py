@@ -11,10 +11,10 @@ from tests.unit.rules.tables import OTHER_STEP, STEP, timing, variant
 from nearhint_rules import expr as ex
 from nearhint_rules.artifact import ArtifactRef, CudaLaunch
 from nearhint_rules.choice import FALLBACK, Selection
-from nearhint_rules.guard import Aligned, AtMost, Fact
-from nearhint_rules.interpolation import InterpolatedSelector
+from nearhint_rules.guard import Aligned, AtMost, Divisible, Fact
+from nearhint_rules.interpolation import InterpolatedSelector, beats_fallback
 from nearhint_rules.metrics import SIZE_RATIO, ArgumentShapes
-from nearhint_rules.prediction import contenders
+from nearhint_rules.prediction import Forecast, contenders
 from nearhint_rules.selectors import (
     DEFAULT_SELECTOR,
     NEAREST,
@@ -406,3 +406,50 @@ def test_what_may_be_predicted_is_the_default_and_what_is_nearly_best_somewhere(
 
 def test_the_metric_of_nearest_is_that_of_named_symbols() -> None:
     assert ByMetric(SIZE_RATIO) == NEAREST
+
+
+def test_what_divisibility_hides_at_hints_is_learnt_beside_them() -> None:
+    variants = (variant(0), variant(1, Divisible(K0, 16)), variant(2))
+    plain = matrix(
+        flat,
+        lambda size: 0.5 * flat(size),
+        lambda size: 0.9 * flat(size),
+        variants=variants,
+    )
+    assert served(INTERPOLATED, plain, 3001).variant == 2
+    # Without vectors, 2 is the slower one.
+    odd = matrix(
+        flat,
+        flat,
+        lambda size: 1.5 * flat(size),
+        variants=variants,
+        hints=tuple(size - 1 for size in POWERS),
+    )
+    beside = tuple(
+        replace(row, ranked=tuple(each for each in row.ranked if each[0] != 1)) for row in odd.hints
+    )
+    found = replace(plain, hints=(*plain.hints, *beside))
+    for size in (101, 255, 1023, 3001, 40001):
+        assert served(INTERPOLATED, found, size).variant == 0
+    for size in (112, 1040, 3008, 40000):
+        assert served(INTERPOLATED, found, size).variant == 1
+
+
+def test_hints_beside_each_other_do_not_predict_each_other() -> None:
+    found = matrix(flat, steep)
+    twice = replace(
+        found,
+        hints=(*found.hints, *(replace(row, dims=(row.dims[0] + 1,)) for row in found.hints)),
+    )
+    predictors = [InterpolatedSelector(each, STEP).predictor for each in (found, twice)]
+    once, both = (predictor for predictor in predictors if predictor is not None)
+    assert both.spacing == pytest.approx(once.spacing, rel=0.01)
+    assert both.neighbour(0) not in (0, len(POWERS))
+
+
+def test_a_fallback_that_lost_its_place_near_by_gets_it_back_only_where_it_is_faster() -> None:
+    ops = Forecast(100.0, FALLBACK, 0.5, 0.0, 0.001)
+    near, slower = (Forecast(time, 0, 0.5, 0.5, 0.001) for time in (99.0, 101.0))
+    assert beats_fallback(near, ops, 1.0, was_beaten=True)
+    assert not beats_fallback(near, ops, 1.0, was_beaten=False)
+    assert not beats_fallback(slower, ops, 1.0, was_beaten=True)

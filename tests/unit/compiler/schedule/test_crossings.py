@@ -17,13 +17,14 @@ CPU = Target(CpuDevice("AMD EPYC", ("avx2",), "glibc 2.36"), ("cc 12.2.0",))
         ("softmax_f32", (512, 4096), (512, 5792)),
         ("softmax_f32", (512, 64), (512, 80)),
         ("softmax_f32", (512, 8192), (512, 11584)),
+        ("softmax_f32", (512, 2816), (512, 5792)),  # beyond the block of 4096
         ("softmax_f32", (512, 32), None),  # shorter than it matters
         ("softmax_f32", (512, 16_384), None),  # registers hold no longer one
         ("layer_norm_f32", (512,), None),  # rows of one length
         ("column_sum_f32", (4096, 4096), None),  # rows that lie across
     ],
 )
-def test_rows_that_registers_may_hold_cross_within_their_bucket(
+def test_rows_that_registers_may_hold_cross_at_the_far_end_of_their_block(
     name: str, hint: tuple[int, ...], other: tuple[int, ...] | None
 ) -> None:
     kernel = kernel_of(name)

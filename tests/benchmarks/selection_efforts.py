@@ -1,0 +1,185 @@
+"""What `quick` reaches of what `max` does, and in how much of its device time.
+
+Kernel by Kernel, so that a run that ends early has compared some to the end: tuned at both efforts,
+each by a daemon of its own, and what the two Tables serve at each hint timed in one contest. Device
+time is that of the daemons' own jobs: `timed_s` of measuring, `device_s` of checks and of verifying
+as well.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from tests.benchmarks import selection_matrix
+from tests.benchmarks.cpu_kernels import geometric_mean
+from tests.benchmarks.selection_bench import (
+    STORAGE_BYTES,
+    Bench,
+    captures,
+    open_tuning,
+    symbols_near,
+    tuned,
+)
+from tests.benchmarks.selection_timing import Arena, Screen, Storage, arena, originals, screen_on
+from tests.benchmarks.selection_tuning import PHASES, Captured, Tuning
+from tests.benchmarks.sweep_report import Bar, say
+
+from nearhint_rules.choice import FALLBACK
+from nearhint_rules.metrics import Dims
+from nearhint_rules.selectors import select
+
+QUICK, MOST = "quick", "max"
+QUICK_SHARE, QUICK_TIME = 0.95, 0.10
+ROUNDS = 3
+OURS, THEIRS = 0, 1
+
+
+def compare(bench: Bench) -> None:
+    """Compares as many Kernels as the time allows; the report goes to the matrix file."""
+    known: list[Captured] = []
+    done: list[dict[str, Any]] = []
+    longest_s = 0.0
+    with torch.no_grad(), ExitStack() as stack:
+        servings = {effort: stack.enter_context(bench.serving()) for effort in (QUICK, MOST)}
+        tunings = {effort: open_tuning(bench, serving) for effort, serving in servings.items()}
+        storage = Storage(bench.options.device, STORAGE_BYTES[bench.kind])
+        screen = screen_on(bench.options.device)
+        for captured in captures(bench, known):
+            title = captured.subject.sweep.title
+            started = time.monotonic()
+            if started + longest_s > bench.end_s:
+                bench.report["left_out"][title] = "no time"
+                continue
+            try:
+                entry = _compared(bench, captured, tunings, storage, screen)
+            except Exception as error:  # the other Kernels are worth having
+                traceback.print_exc()
+                bench.report["left_out"][title] = f"{type(error).__name__}: {error}"[:500]
+                continue
+            if entry is None:
+                bench.report["left_out"][title] = "not tuned in time"
+                continue
+            longest_s = max(longest_s, time.monotonic() - started)
+            done.append(entry)
+            bench.report["efforts"] = {"by_kernel": done, **summary(done)}
+            bench.write()
+        for tuning in tunings.values():
+            tuning.connection.close()
+    say(f"compared {len(done)} Kernels; left out: {bench.report['left_out']}")
+    for bar in bars(done):
+        say(bar.line())
+
+
+def _compared(
+    bench: Bench,
+    captured: Captured,
+    tunings: Mapping[str, Tuning],
+    storage: Storage,
+    screen: Screen,
+) -> dict[str, Any] | None:
+    """A Kernel at both efforts; None where one of them did not end in time."""
+    spent: dict[str, dict[str, Any]] = {}
+    arenas: dict[str, Arena] = {}
+    for effort, tuning in tunings.items():
+        spent[effort] = tuned(bench, tuning, [captured], effort)
+        table = tuning.table(captured.kernel_id)
+        if not spent[effort]["is_done"] or table is None or table.default < 0:
+            return None
+        arenas[effort] = arena(captured, table, tuning, storage, screen, bench.options.device)
+    entry = {
+        "title": captured.subject.sweep.title,
+        "shares": shares(arenas[QUICK], arenas[MOST]),
+        "timed_s": {effort: facts.get("bench_sum", 0.0) for effort, facts in spent.items()},
+        "device_s": {
+            effort: sum(facts.get(f"{phase}_sum", 0.0) for phase in PHASES)
+            for effort, facts in spent.items()
+        },
+        "spent": spent,
+    }
+    say(f"{entry['title']:28} {line_of([entry])}")
+    return entry
+
+
+def shares(quick: Arena, most: Arena) -> dict[str, float]:
+    """At each hint that both have, the time of what `max` serves over that of `quick`."""
+    found: dict[str, float] = {}
+    common = {row.dims for row in quick.table.hints}
+    for row in most.table.hints:
+        symbols = symbols_near(most.captured, row.dims)
+        if row.dims in common and most.captured.dims(symbols) == row.dims:
+            found["x".join(map(str, row.dims))] = _share(quick, most, row.dims, symbols)
+    return found
+
+
+def _share(quick: Arena, most: Arena, dims: Dims, symbols: Mapping[str, int]) -> float:
+    ours, theirs = served(quick, dims), served(most, dims)
+    if binary_of(quick, ours) == binary_of(most, theirs):
+        return 1.0
+    # The same sizes are laid out alike in the storage: both are called on the same inputs.
+    first, second = quick.prepared(symbols), most.prepared(symbols)
+    calls = {OURS: first.calls[ours], THEIRS: second.calls[theirs]}
+    ratios: list[float] = []
+    for _ in range(ROUNDS):
+        times = most.race(calls, second.moved, protected=tuple(calls))
+        ratios.append(times[THEIRS].median_ns / times[OURS].median_ns)
+    return sorted(ratios)[ROUNDS // 2]
+
+
+def served(where: Arena, dims: Dims) -> int:
+    """What a Table serves: the position of the binary that is loaded for it, or the Fallback's."""
+    selection = select(
+        where.table,
+        dims,
+        fallback=where.captured.fallback.id,
+        alignments=selection_matrix.ALIGNED,
+    )
+    return dict(originals(where.table)).get(selection.variant, FALLBACK)
+
+
+def binary_of(where: Arena, position: int) -> str:
+    """What tells binaries apart; empty: the original ops."""
+    return "" if position == FALLBACK else where.table.variants[position].artifact.sha256
+
+
+def summary(done: list[dict[str, Any]]) -> dict[str, Any]:
+    """The geometric mean of the shares, and what part of the time `quick` took."""
+    ratios = [ratio for entry in done for ratio in entry["shares"].values()]
+    return {
+        "points": len(ratios),
+        "share": geometric_mean(ratios) if ratios else 0.0,
+        "timed_share": _time_share(done, "timed_s"),
+        "device_share": _time_share(done, "device_s"),
+    }
+
+
+def _time_share(done: list[dict[str, Any]], field: str) -> float:
+    most = sum(entry[field][MOST] for entry in done)
+    return sum(entry[field][QUICK] for entry in done) / most if most else 0.0
+
+
+def bars(done: list[dict[str, Any]]) -> list[Bar]:
+    """What `quick` must reach; nothing where nothing was compared."""
+    if not done:
+        return []
+    facts = summary(done)
+    points = facts["points"]
+    return [
+        Bar("quick's share of max", facts["share"], QUICK_SHARE, points=points),
+        Bar("quick's share of the time", facts["timed_share"], QUICK_TIME, True, len(done)),
+        Bar("with verifying", facts["device_share"], QUICK_TIME, True, len(done)),
+    ]
+
+
+def line_of(done: list[dict[str, Any]]) -> str:
+    """For people."""
+    facts = summary(done)
+    return (
+        f"quick reaches {100 * facts['share']:.1f} % of max at {facts['points']} hints in"
+        f" {100 * facts['timed_share']:.1f} % of the time that max measures,"
+        f" {100 * facts['device_share']:.1f} % of its device time"
+    )

@@ -1,0 +1,64 @@
+"""What is screened before it is timed, and what becomes of what is screened alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tests.benchmarks import selection_efforts
+from tests.benchmarks.selection_timing import SCREENED_SPREAD, screened, screened_alone
+
+from nearhint_rules.choice import FALLBACK
+from nearhint_rules.table import Timing
+
+
+class Scripted:
+    """A screen that asks each call what it takes, and notes how many were asked at once."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def times_us(self, calls: Sequence[Callable[[], object]]) -> list[float]:
+        self.asked.append(len(calls))
+        return [float(str(call())) for call in calls]
+
+
+def taking(*times: float) -> Callable[[], object]:
+    left = iter(times)
+    return lambda: next(left)
+
+
+def test_the_least_of_a_few_samples_counts_and_the_hopeless_are_not_asked_again() -> None:
+    screen = Scripted()
+    found = screened({3: taking(9, 5), 4: taking(6, 7), 5: taking(500)}, screen)
+    assert found == {3: 5.0, 4: 6.0, 5: 500.0}
+    assert screen.asked == [3, 2]
+
+
+def test_what_is_screened_alone_is_told_without_what_the_screen_adds() -> None:
+    quick = {0: 3.0, 1: 4.0, 2: 9.0, 3: 2.0}
+    timings = {FALLBACK: Timing(50, 0.0, 7), 0: Timing(2000, 0.0, 7), 1: Timing(3000, 0.0, 7)}
+    assert screened_alone(quick, timings) == {
+        2: Timing(8000, SCREENED_SPREAD, 1),
+        3: Timing(2000, SCREENED_SPREAD, 1),  # never below the best of those that were timed
+    }
+    assert screened_alone({}, {FALLBACK: Timing(50, 0.0, 7)}) == {}
+
+
+def test_efforts_are_compared_over_hints_and_over_the_time_of_all_kernels() -> None:
+    done = [
+        {
+            "shares": {"16": 0.9, "64": 1.0},
+            "timed_s": {"quick": 1.0, "max": 10.0},
+            "device_s": {"quick": 2.0, "max": 12.0},
+        },
+        {
+            "shares": {"16": 1.0},
+            "timed_s": {"quick": 1.0, "max": 30.0},
+            "device_s": {"quick": 4.0, "max": 48.0},
+        },
+    ]
+    facts = selection_efforts.summary(done)
+    assert (facts["points"], round(facts["share"], 4)) == (3, 0.9655)
+    assert (facts["timed_share"], facts["device_share"]) == (0.05, 0.1)
+    assert [bar.passes for bar in selection_efforts.bars(done)] == [True, True, True]
+    assert selection_efforts.bars([]) == []

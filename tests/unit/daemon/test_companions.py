@@ -1,0 +1,91 @@
+"""Sizes beside a hint, where nothing that promises divisibility may run, and what lacks there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.unit.rules.tables import STEP, row, table, variant
+
+from nearhint_daemon.tuning.companions import (
+    companion,
+    companions,
+    lacking_beside,
+    without_companions,
+)
+from nearhint_daemon.tuning.matrix import missing, missing_beside, shared
+from nearhint_daemon.tuning.winners import Winners, elsewhere
+from nearhint_rules import expr as ex
+from nearhint_rules.guard import AtMost, Divisible
+from nearhint_rules.table import HINT_LIMIT, HintRow, Table
+
+K0, K1 = ex.Sym("k0"), ex.Sym("k1")
+GUARDED = (variant(0), variant(1, Divisible(K0, 16)), variant(2), variant(3, AtMost(K0, 256)))
+
+
+def guarded(*rows: HintRow) -> Table:
+    """1 needs multiples of 16, 3 sizes up to 256."""
+    return table(*rows, variants=GUARDED)
+
+
+def test_a_companion_is_one_less_of_each_size_that_some_variant_wants_divisible() -> None:
+    found = table(
+        row((512, 2816), {0: 100}),
+        variants=(variant(0), variant(1, Divisible(K1, 16), AtMost(K0, 600))),
+    )
+    assert companion(found, (512, 2816)) == (512, 2815)
+    both = replace(found, variants=(variant(0), variant(1, Divisible(ex.mul(K0, K1), 16))))
+    assert companion(both, (512, 2816)) == (511, 2815)
+
+
+def test_where_nothing_is_divisible_or_all_stays_so_there_is_no_companion() -> None:
+    assert companion(guarded(row((100,), {0: 100})), (100,)) is None
+    assert companion(table(row((64,), {0: 100})), (64,)) is None
+    trivial = table(row((64,), {0: 100}), variants=(variant(0), variant(1, Divisible(K0, 1))))
+    assert companion(trivial, (64,)) is None
+    least = table(row((1,), {0: 100}), variants=(variant(0), variant(1, Divisible(K0, 1))))
+    assert companion(least, (1,)) is None
+
+
+def test_a_companion_is_told_from_a_hint_by_the_hint() -> None:
+    found = guarded(row((64,), {0: 100}), row((63,), {0: 100}), row((255,), {0: 100}))
+    assert companions(found) == {(63,)}
+    assert [each.dims for each in without_companions(found)] == [(64,), (255,)]
+
+
+def test_the_best_few_that_may_run_beside_a_hint_are_wanted_there_once() -> None:
+    hints = (
+        row((64,), {1: 50, 0: 100, 2: 125, 3: 90}),
+        row((1024,), {1: 50, 0: 100, 2: 140}),
+    )
+    found = guarded(*hints)
+    assert missing_beside(found, STEP) == {(63,): (0, 3), (1023,): (0,)}
+    beside = row((63,), {0: 100, 3: 80}), row((1023,), {0: 100})
+    assert missing_beside(guarded(*hints, *beside), STEP) == {}
+
+
+def test_only_hints_that_were_searched_have_companions() -> None:
+    found = guarded(row((64,), {0: 100, 1: 50}), row((1024,), {0: 100}, tier=1))
+    assert missing_beside(found, STEP) == {}
+
+
+def test_a_full_table_gets_no_more_companions() -> None:
+    hints = [row((16 * number,), {0: 100, 1: 50}) for number in range(1, HINT_LIMIT)]
+    full = guarded(*hints)
+    assert list(lacking_beside(full, hints)) == [(15,)]
+
+
+def test_companions_are_no_neighbours_and_want_nothing_of_others() -> None:
+    hints = row((64,), {1: 50, 0: 100}), row((1024,), {1: 50, 0: 100, 2: 60})
+    found = guarded(*hints, row((63,), {0: 100, 2: 90}), row((1023,), {0: 100}))
+    assert missing(found, STEP) == {(64,): (2,)}
+    assert shared(found, (64,)) == {1, 2}
+
+
+def test_what_won_at_a_companion_is_not_offered_elsewhere() -> None:
+    found = guarded(row((64,), {1: 50, 0: 100}), row((63,), {2: 50, 0: 100}))
+    assert elsewhere([found], (63,)) == (found.variants[1].schedule,)
+    winners = Winners()
+    winners.note(found, (63,))
+    assert winners.similar(replace(found, kernel="other"), (63,)) == ()
+    winners.note(found, (64,))
+    assert winners.similar(replace(found, kernel="other"), (63,)) == (found.variants[1].schedule,)
