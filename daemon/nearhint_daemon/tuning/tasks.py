@@ -92,14 +92,14 @@ class Tasks:
             devices=await self._workshop.devices.names_for(target.device),
             order=(row.priority, row.stage),
             stage=row.stage,
-            asked=_asked(fallback, payload["near"]),
+            asked=asked_dims(fallback, payload["near"]),
         )
         if needed_bytes(kernel, task.named_dims) > self._workshop.limits.measure_memory_bytes:
             raise HintTooLarge("the hint's tensors would take more memory than measuring may use")
         return task
 
 
-def _asked(fallback: Fallback, near: Mapping[str, int]) -> tuple[int, ...]:
+def asked_dims(fallback: Fallback, near: Mapping[str, int]) -> tuple[int, ...]:
     """A Kernel's sizes at sizes of its Fallback's symbols; none where those give none."""
     try:
         dims = tuple(ex.evaluate(expr, near) for expr in fallback.dims)
