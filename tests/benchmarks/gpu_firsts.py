@@ -39,12 +39,14 @@ from nearhint_rules.target import CudaDevice, Target
 
 NAMES = ("softmax_f32", "column_sum_f32", "row_argmax_f32", "transpose_add_f32")
 HINTS = ((131_072, 32), (32_768, 256), (8192, 4096), (1024, 65_536), (8, 131_072), (64, 4096))
-ROWS = ((1, 1024, 4), (2, 512, 4), (4, 256, 4), (8, 128, 4), (4, 512, 8), (1, 2048, 8))
-"""(rows, columns, warps) of defaults that might serve rows of any length."""
 PLAIN = tuple(
     parse_schedule(f"cuda.looped x={x} r={r} warps={warps} index=32 aligned=0 divisible=0")
-    for x, r, warps in ROWS
-)
+    for x, r, warps in (
+        (1, 512, 2), (1, 1024, 4), (2, 512, 4), (4, 512, 4), (4, 256, 4), (8, 256, 4), (8, 256, 8),
+        (16, 128, 8),
+    )
+)  # fmt: skip
+"""Defaults that might serve rows, or columns, of any length."""
 
 
 @dataclasses.dataclass
