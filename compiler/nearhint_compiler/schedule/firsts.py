@@ -66,8 +66,7 @@ def _kinds(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> tuple[
         return _first_of_each(cpu.candidates(kernel, target, dims))
     default, *others = offered = cuda.candidates(kernel, target, dims)
     is_columns = facts_of(kernel, target, dims).is_columns
-    is_stand_in = default.family == LOOPED and not is_columns
-    if is_stand_in:
+    if default.family == LOOPED:
         offered = tuple(each for each in others if _layout(each) != _layout(default)) or offered
     found = _first_of_each(_promising(offered))
     # Few values of a column leave few programs; vectors would leave fewer, and took 1.3 times.
@@ -77,7 +76,9 @@ def _kinds(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> tuple[
         if each.family in PERSISTENT
     )
     walked = tuple(each for each in found if each.family not in PERSISTENT)
-    return held if held and is_stand_in else (*held, *walked)
+    if is_columns:
+        return (*held, *sorted(walked, key=lambda each: each.family != LOOPED))
+    return held if held and default.family == LOOPED else (*held, *walked)
 
 
 def _first_of_each(offered: Sequence[Schedule]) -> tuple[Schedule, ...]:

@@ -80,6 +80,22 @@ def test_each_may_serve_where_it_is_first(name: str, sizes: tuple[int, int]) -> 
         assert size_facts_hold(generate(kernel, found[0], target).guard, dims)
 
 
+@pytest.mark.parametrize("rows", [1, 64, 8192, 131_072])
+@pytest.mark.parametrize("length", [32, 300, 4096, 131_072])
+def test_a_default_suits_other_hints_than_the_one_that_chose_it(rows: int, length: int) -> None:
+    for name, sizes in (("softmax_f32", (rows, length)), ("column_sum_f32", (length, rows))):
+        kernel = kernel_of(name)
+        default = candidates(kernel, TARGET, named(kernel, sizes))[0]
+        assert default.family == "cuda.looped"
+        if name == "softmax_f32":
+            assert default["x"] <= 4
+            assert default["r"] in (256, 512)
+        else:
+            assert 8 <= default["x"] <= 16
+            assert default["x"] * default["r"] == 2048
+        assert default["divisible"] == default["aligned"] == 0
+
+
 def test_what_was_measured_bears_out_what_is_held_best() -> None:
     judged = 0
     for case in RECORDED:
