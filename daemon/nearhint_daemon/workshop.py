@@ -153,6 +153,31 @@ class Workshop:
         response = await self._compile("schedule", request, COMPILE_TIMEOUT_S, order)
         return response.schedules
 
+    async def first(
+        self,
+        kernel_ir: str,
+        target: Target,
+        sizes: Mapping[str, int],
+        *,
+        near: Mapping[str, int],
+        default: str,
+        threads: int,
+        order: Order,
+    ) -> tuple[str, ...]:
+        """The Schedule held best at a hint that sizes near it asked for, if not the default."""
+        request = pb.WorkerRequest(
+            choose_first=pb.ChooseFirst(
+                kernel_ir=kernel_ir,
+                target=convert.target_to_proto(target),
+                hint=convert.size_hint_to_proto(sizes),
+                near=convert.size_hint_to_proto(near),
+                default=default,
+                threads=threads,
+            )
+        )
+        response = await self._compile("schedule", request, COMPILE_TIMEOUT_S, order)
+        return tuple(response.schedules.schedules)
+
     async def neighbours(
         self,
         kernel_ir: str,

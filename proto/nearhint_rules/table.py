@@ -47,7 +47,8 @@ class HintRow:
     `ranked` lists (position in `Table.variants`, timing) in serving order, as `ranking.rank` makes
     it: the winner first (which inside the tie band is the incumbent). `fallbacks` lists
     (Fallback identity, timing) for every Fallback measured here. `tier` is 1 while only the
-    default Variant was timed, 2 once the search at this hint has ended, 3 when refined.
+    default Variant and what the compiler holds best here were timed, 2 once the search at this hint
+    has ended, 3 when refined.
     """
 
     dims: tuple[int, ...]

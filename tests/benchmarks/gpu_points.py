@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tests.benchmarks.cpu_kernels import geometric_mean
 from tests.benchmarks.gpu_sweep_cases import TRANSPOSED_MX
 from tests.benchmarks.sweep_report import Bar, least_bar, mean_bar, most_bar
 
@@ -107,9 +108,37 @@ def bars_of(
 
 
 def default_over_best(table: Table, hint: tuple[int, ...]) -> float | None:
-    """How far T1 is from T2: the default Variant's time over the best Variant's, at a hint."""
+    """How far the default Variant is from T2: its time over the best Variant's, at a hint."""
+    return first_over_best(table, hint, "")
+
+
+def first_over_best(table: Table, hint: tuple[int, ...], first: str) -> float | None:
+    """How far T1 is from T2 at a hint: the default's time, or that of the Schedule `first`.
+
+    The lesser of them over the best Variant's; None where neither was timed.
+    """
     for row in table.hints:
         times_ns = {position: timing.median_ns for position, timing in row.ranked}
-        if row.dims == hint and table.default in times_ns:
-            return times_ns[table.default] / min(times_ns.values())
+        served = [
+            median_ns
+            for position, median_ns in times_ns.items()
+            if position == table.default or table.variants[position].schedule == first
+        ]
+        if row.dims == hint and served:
+            return min(served) / min(times_ns.values())
     return None
+
+
+def tiers_apart(points: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """How far T1, and the default alone, are from T2 over the launches of all points."""
+    launches = [launch for point in points for launch in point.get("launches", ())]
+    found: dict[str, dict[str, float]] = {}
+    for name in ("first_over_best", "default_over_best"):
+        ratios = [launch[name] for launch in launches if launch.get(name) is not None]
+        if ratios:
+            found[name] = {
+                "mean": geometric_mean(ratios),
+                "worst": max(ratios),
+                "launches": len(ratios),
+            }
+    return found

@@ -40,6 +40,7 @@ import torch
 from tests.benchmarks import gpu_contest, gpu_points, gpu_tuning, sweep_report
 from tests.benchmarks.compiled_call import Call, copy_of
 from tests.benchmarks.cpu_sweep import served_by
+from tests.benchmarks.first_schedules import first_of
 from tests.benchmarks.gpu_dry_run import dry_run
 from tests.benchmarks.gpu_numerics import as_tuple, closeness, in_float64, written
 from tests.benchmarks.gpu_sweep_cases import sweeps_of
@@ -58,6 +59,7 @@ from tests.benchmarks.warm_pool import (
 )
 from torch import Tensor
 
+from nearhint.launchers.detect_cuda import cuda_device
 from nearhint.session import shutdown
 from nearhint_rules import expr as ex
 from nearhint_rules.plan import Launch, RunNodes
@@ -128,6 +130,7 @@ class Bench:
                 "wrong": {p["name"]: p["wrongs"] for p in points if p.get("wrongs")},
                 "errors": {p["name"]: p["error"] for p in points if "error" in p},
                 "left_out": self.left_out,
+                "tiers_apart": gpu_points.tiers_apart(points),
             },
             "sweeps": sweeps,
             "points": points,
@@ -347,6 +350,13 @@ def launches_of(calls: Sequence[Call], sizes: Mapping[str, int]) -> list[dict[st
                 "default_over_best": None
                 if table is None
                 else gpu_points.default_over_best(table, selection.hint),
+                "first_over_best": None
+                if table is None
+                else gpu_points.first_over_best(
+                    table,
+                    selection.hint,
+                    first_of(call.handle.program, step.kernel, cuda_device(0), selection.hint),
+                ),
             }
         )
     return found

@@ -139,7 +139,7 @@ def answer(request: pb.WorkerRequest) -> pb.WorkerResponse:
             response.lowered.CopyFrom(lowered(program, request.lower_program.target_kind))
         case "list_schedules":
             response.schedules.CopyFrom(pb.Schedules(schedules=SCHEDULES))
-        case "list_neighbours":
+        case "list_neighbours" | "choose_first":
             response.schedules.CopyFrom(pb.Schedules())
         case "compile_variant":
             response.compiled.CopyFrom(compiled(request.compile_variant))
@@ -159,11 +159,15 @@ def answer(request: pb.WorkerRequest) -> pb.WorkerResponse:
 
 @dataclass(frozen=True)
 class Script:
-    """Schedules by a hint's size and the effort, and medians by Schedule and size."""
+    """Schedules by a hint's size and the effort, and medians by Schedule and size.
+
+    `first` is what is held best at a hint, of its size and the one that asked.
+    """
 
     schedules: Callable[[int, str], Sequence[str]]
     median_ns: Callable[[str, int], int]
     neighbours: Callable[[str], Sequence[str]] = lambda schedule: ()
+    first: Callable[[int, int], str] = lambda size, near: ""
     timed: list[tuple[int, tuple[str, ...]]] = field(default_factory=list)
     """Each contest: the size, and the Schedules that were in it."""
     transferred: list[tuple[int, tuple[str, ...]]] = field(default_factory=list)
@@ -181,6 +185,15 @@ class Script:
         elif job == "list_neighbours":
             beside = self.neighbours(request.list_neighbours.schedule)
             response.schedules.CopyFrom(pb.Schedules(schedules=beside))
+        elif job == "choose_first":
+            asked_first = request.choose_first
+            ((size,), (near,)) = (
+                convert.size_hint_from_proto(each).values()
+                for each in (asked_first.hint, asked_first.near)
+            )
+            found = self.first(size, near)
+            is_other = found not in {"", asked_first.default}
+            response.schedules.CopyFrom(pb.Schedules(schedules=[found] if is_other else []))
         elif job == "measure_hint":
             response.measured.CopyFrom(self._measured(request.measure_hint))
         else:

@@ -56,6 +56,8 @@ def hostile(folder: Path) -> FakeCompilePool:
                 response.lowered.CopyFrom(lower_program(request.lower_program))
             case "list_schedules":
                 response.schedules.CopyFrom(pb.Schedules(schedules=BODIES))
+            case "choose_first":
+                response.schedules.CopyFrom(pb.Schedules())
             case _:
                 generated = hand_written(BODIES[request.compile_variant.schedule])
                 binary, artifact = compiled(generated, folder)

@@ -1,7 +1,8 @@
 """Compiling ahead: candidates for a Target whose device need not be here.
 
-What is built is what a `tune2` job at the same hint would build, under the same keys, so a daemon
-that has the device, and this store, only verifies and measures. Nothing reaches a Table here.
+What is built is what `tune1` and `tune2` jobs at the same hint would build, under the same keys, so
+a daemon that has the device, and this store, only verifies and measures. Nothing reaches a Table
+here.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from nearhint_daemon.jobs import JobSpec
 from nearhint_daemon.programs import Programs
 from nearhint_daemon.store.rows import JobRow
 from nearhint_daemon.tuning.efforts import Effort
-from nearhint_daemon.tuning.tasks import reach
+from nearhint_daemon.tuning.tasks import asked_dims, reach
 from nearhint_daemon.tuning.tuner import CANDIDATES_LIMIT
 from nearhint_daemon.tuning.tuning_jobs import TUNE
 from nearhint_daemon.tuning.variants import Variants
@@ -56,12 +57,15 @@ class Compiling:
 
         names = kernel.symbols.split()
 
-        async def listed(wanted: Sequence[int]) -> pb.Schedules:
+        def named(wanted: Sequence[int]) -> dict[str, int]:
             _, dims = reach(fallback, payload["near"], wanted)
+            return dict(zip(names, dims, strict=True))
+
+        async def listed(wanted: Sequence[int]) -> pb.Schedules:
             return await self._workshop.schedules(
                 kernel.ir,
                 target,
-                dict(zip(names, dims, strict=True)),
+                named(wanted),
                 effort=Effort(payload.get("effort", Effort.FULL)),
                 threads=payload["threads"],
                 order=order,
@@ -69,6 +73,18 @@ class Compiling:
 
         found = await listed(payload["dims"])
         wanted = dict.fromkeys(found.schedules[:CANDIDATES_LIMIT])
+        if found.schedules:
+            asked = asked_dims(fallback, payload["near"])
+            first = await self._workshop.first(
+                kernel.ir,
+                target,
+                named(payload["dims"]),
+                near=dict(zip(names, asked, strict=False)),
+                default=found.schedules[0],
+                threads=payload["threads"],
+                order=order,
+            )
+            wanted |= dict.fromkeys(first)
         for hint in found.also_at:  # sizes that tuning looks at as well
             sizes = convert.size_hint_from_proto(hint)
             other = await listed([sizes[name] for name in names])

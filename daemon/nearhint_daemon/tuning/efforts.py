@@ -9,7 +9,7 @@ class Effort(IntEnum):
     """More effort includes less. `FULL` is what nobody has to ask for."""
 
     NONE = 1
-    """T1 alone: the default Schedule."""
+    """T1 alone: the default Schedule, and what is held best at the hint."""
     QUICK = 2
     """T2 over a few Schedules of different families."""
     FULL = 3

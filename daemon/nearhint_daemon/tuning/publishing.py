@@ -36,11 +36,16 @@ MEASURED = "measured"
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Timings at one hint, each with the samples thrown away: the Variants' and the Fallback's."""
+    """Timings at one hint, each with the samples thrown away: the Variants' and the Fallback's.
+
+    A Table that has no default gets the first of the Variants that were to be timed; `is_headless`
+    where that one was not.
+    """
 
     variants: tuple[tuple[VariantRow, Timing, int], ...]
     fallback: tuple[Timing, int]
     conditions: str
+    is_headless: bool = False
 
     @staticmethod
     def of(measured: pb.Measured, rows: Sequence[VariantRow], fallback: str) -> Timed:
@@ -57,7 +62,8 @@ class Timed:
         if not timed or fallback not in found:
             problem = next(iter(problems), "a candidate is missing")
             raise WorkerRefused(f"not measured: {problem}", worker_code="NOT_MEASURED")
-        return Timed(timed, found[fallback], measured.conditions)
+        is_headless = timed[0][0].id != rows[0].id
+        return Timed(timed, found[fallback], measured.conditions, is_headless)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +182,8 @@ class Publisher:
         """
         kept = tuple(each for each in timed.variants if self._quarantine.bar_on(each[0]) is None)
         names = {row.id for row, _, _ in kept}
-        if not names or (table.default >= 0 and table.variants[table.default].id not in names):
+        default = timed.variants[0][0].id if table.default < 0 else table.variants[table.default].id
+        if default not in names:
             raise TableChanged("the default Variant was not timed, or is quarantined since")
         return replace(timed, variants=kept)
 
@@ -269,7 +276,7 @@ def with_hint(
             variants.append(_variant(built))
         timings[positions[built.id]] = timing
     default = table.default if table.default >= 0 else next(iter(timings))
-    if default not in timings:
+    if default not in timings or (table.default < 0 and timed.is_headless):
         raise WorkerRefused("the default Variant was not measured", worker_code="NOT_MEASURED")
     before = next((row for row in table.hints if row.dims == dims), None)
     # What was timed here before and not now keeps its timing.

@@ -23,7 +23,10 @@ from nearhint_rules.target import Target
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One hint of a Kernel on a Target, beside a Fallback whose symbols have `sizes`."""
+    """One hint of a Kernel on a Target, beside a Fallback whose symbols have `sizes`.
+
+    `asked` are the Kernel's sizes that the hint was asked for.
+    """
 
     kernel: KernelRow
     target: Target
@@ -34,6 +37,7 @@ class Task:
     devices: tuple[str, ...]
     order: Order
     stage: int
+    asked: tuple[int, ...] = ()
 
     @property
     def table_key(self) -> TableKey:
@@ -44,6 +48,11 @@ class Task:
     def named_dims(self) -> dict[str, int]:
         """The hint by the Kernel's symbols."""
         return dict(zip(self.kernel.symbols.split(), self.dims, strict=True))
+
+    @property
+    def named_asked(self) -> dict[str, int]:
+        """The sizes that asked by the Kernel's symbols; the hint's where that is not known."""
+        return dict(zip(self.kernel.symbols.split(), self.asked or self.dims, strict=True))
 
 
 def needed_bytes(kernel: KernelRow, sizes: Mapping[str, int]) -> int:
@@ -83,10 +92,20 @@ class Tasks:
             devices=await self._workshop.devices.names_for(target.device),
             order=(row.priority, row.stage),
             stage=row.stage,
+            asked=asked_dims(fallback, payload["near"]),
         )
         if needed_bytes(kernel, task.named_dims) > self._workshop.limits.measure_memory_bytes:
             raise HintTooLarge("the hint's tensors would take more memory than measuring may use")
         return task
+
+
+def asked_dims(fallback: Fallback, near: Mapping[str, int]) -> tuple[int, ...]:
+    """A Kernel's sizes at sizes of its Fallback's symbols; none where those give none."""
+    try:
+        dims = tuple(ex.evaluate(expr, near) for expr in fallback.dims)
+    except InvalidExpression:
+        return ()
+    return dims if all(size >= 1 for size in dims) else ()
 
 
 def reach(

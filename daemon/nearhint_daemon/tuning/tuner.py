@@ -1,9 +1,10 @@
 """The tuner: brings Kernels to T1 and T2 at hints.
 
-T1: the default Schedule is compiled and verified, the Fallback's lowering checked, both timed at
-the hint: the Table has a Variant that is known not to be slower. T2: the other candidates are
-compiled and verified, and all are timed together, interleaved. What was built for one hint is only
-timed at the next.
+T1: the default Schedule, and where another is held better at the hint that one too, are compiled
+and verified, the Fallback's lowering is checked, and all are timed at the hint: the fastest that is
+known not to be slower than the original ops serves. T2: the other candidates are compiled and
+verified, and all are timed together, interleaved. What was built for one hint is only timed at the
+next.
 """
 
 from __future__ import annotations
@@ -197,14 +198,16 @@ class Tuner:
             async with first:
                 table = self._tables.newest(task.table_key)
                 if table is None or table.default < 0:
-                    await self._contests.hold(
-                        task, await self._first_default(task), tier=1, care=SOON
-                    )
+                    await self._contests.hold(task, await self._firsts(task), tier=1, care=SOON)
                     return
             # Known at other hints, or here beside another Fallback: time again what serves.
-            kept = {table.variants[table.default].schedule: None}
-            if found is not None:
-                kept |= {table.variants[position].schedule: None for position, _ in found.ranked}
+            default = table.variants[table.default].schedule
+            if found is None:
+                kept = dict.fromkeys((default, *await self._held_best(task, default)))
+            else:
+                kept = dict.fromkeys(
+                    (default, *(table.variants[position].schedule for position, _ in found.ranked))
+                )
             ready = await self._contests.ready(task, tuple(kept))
             tier = 1 if found is None else found.tier
             await self._contests.hold(task, ready, tier=tier, care=SOON)
@@ -252,9 +255,12 @@ class Tuner:
             await self._contests.reports.keep(task, of_pruned(listed.pruned))
             is_quick = effort == Effort.QUICK
             near = sorted(shared(table, task.dims, few=1 if is_quick else FEW))
+            # What serves since T1 was timed with less care, and need not be listed.
+            first = () if found is None or found.tier >= 2 else found.ranked
             wanted = dict.fromkeys(
                 (
                     table.variants[table.default].schedule,
+                    *(table.variants[position].schedule for position, _ in first),
                     *listed.schedules,
                     *(table.variants[position].schedule for position in near),
                 )
@@ -301,8 +307,11 @@ class Tuner:
         table = self._tables.newest(task.table_key)
         return table is not None and is_complete(row, table.default, task.fallback.id)
 
-    async def _first_default(self, task: Task) -> list[VariantRow]:
-        """The first candidate that passes; raises `NoVariant` after publishing why none does."""
+    async def _firsts(self, task: Task) -> list[VariantRow]:
+        """The first candidate that passes, for all hints, and what is held best at this one.
+
+        Raises `NoVariant` after publishing why no candidate passes.
+        """
         listed = await self._workshop.schedules(
             task.kernel.ir,
             task.target,
@@ -311,15 +320,29 @@ class Tuner:
             threads=task.threads,
             order=task.order,
         )
+        tried = listed.schedules[:DEFAULTS_TRIED]
+        beside = await self._held_best(task, tried[0]) if tried else ()
         problems: list[str] = []
-        for schedule in listed.schedules[:DEFAULTS_TRIED]:
-            row = await self._contests.passed(task, schedule)
-            if row.state == "verified":
-                return [row]
-            problems.append(row.problem)
+        for schedule in tried:
+            ready = await self._contests.ready(task, tuple(dict.fromkeys((schedule, *beside))))
+            if ready and ready[0].schedule == schedule:
+                return ready
+            problems.append((await self._contests.passed(task, schedule)).problem)
         reason = problems[0] if problems else "the target has no schedule for it"
         await self._publisher.give_up(task.table_key, task.kernel.symbols.split(), reason)
         raise NoVariant(reason)
+
+    async def _held_best(self, task: Task, default: str) -> tuple[str, ...]:
+        """What the compiler holds best at a hint, if that is not the default, or about as good."""
+        return await self._workshop.first(
+            task.kernel.ir,
+            task.target,
+            task.named_dims,
+            near=task.named_asked,
+            default=default,
+            threads=task.threads,
+            order=task.order,
+        )
 
 
 def _holds(row: VariantRow, task: Task) -> bool:

@@ -20,6 +20,7 @@ from nearhint_compiler.ir.nodes import Kernel
 from nearhint_compiler.ir.text import parse_kernel, print_kernel
 from nearhint_compiler.schedule import Schedule, candidates, crossings
 from nearhint_compiler.schedule.choice import FULL, choose
+from nearhint_compiler.schedule.firsts import firsts
 from nearhint_compiler.schedule.neighbours import neighbours
 from nearhint_compiler.schedule.schedule import parse_schedule
 from nearhint_daemon.workers import toolchain as tools
@@ -49,6 +50,7 @@ from nearhint_proto.convert import (
 from nearhint_proto.v1 import worker_pb2 as pb
 from nearhint_rules.artifact import ArtifactRef
 from nearhint_rules.canonical import content_hash
+from nearhint_rules.guard import size_facts_hold
 from nearhint_rules.target import Target
 
 
@@ -105,6 +107,36 @@ def list_schedules(request: pb.ListSchedules) -> pb.Schedules:
             for each in chosen.pruned
         ],
     )
+
+
+def choose_first(request: pb.ChooseFirst) -> pb.Schedules:
+    """Kernel -> the Schedule held best for the sizes that ask, and where it is measured; or none.
+
+    None where the default is held as good, and where no other has a Guard that holds at both.
+    """
+    kernel = read_kernel(request.kernel_ir)
+    target = target_from_proto(request.target)
+    hint, near = map(size_hint_from_proto, (request.hint, request.near))
+    default = parse_schedule(request.default)
+    threads = max(1, request.threads)
+    for dims in (near, hint) if near and near != hint else (hint,):
+        for schedule in firsts(kernel, target, dims, default=default, threads=threads):
+            if schedule == default:
+                return pb.Schedules()
+            if _serves(kernel, schedule, target, [each for each in (hint, near) if each]):
+                return pb.Schedules(schedules=[str(schedule)])
+    return pb.Schedules()
+
+
+def _serves(
+    kernel: Kernel, schedule: Schedule, target: Target, sizes: Iterable[Mapping[str, int]]
+) -> bool:
+    """Whether the emitter takes a Schedule, with a Guard that holds at all of these sizes."""
+    try:
+        guard = generate(kernel, schedule, target).guard
+    except CompilerError:
+        return False
+    return all(size_facts_hold(guard, each) for each in sizes)
 
 
 def list_neighbours(request: pb.ListNeighbours) -> pb.Schedules:
@@ -210,6 +242,9 @@ def handlers(
         ),
         "list_neighbours": lambda request: pb.WorkerResponse(
             schedules=list_neighbours(request.list_neighbours)
+        ),
+        "choose_first": lambda request: pb.WorkerResponse(
+            schedules=choose_first(request.choose_first)
         ),
         "compile_variant": compile_or_leave,
     }

@@ -59,7 +59,7 @@ class _EffortEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Effort.ValueTy
     EFFORT_UNSPECIFIED: _Effort.ValueType  # 0
     """Not set: as full."""
     EFFORT_NONE: _Effort.ValueType  # 1
-    """The default Schedule alone."""
+    """The default Schedule, and what is held best at the hint."""
     EFFORT_QUICK: _Effort.ValueType  # 2
     """A few Schedules of different families."""
     EFFORT_FULL: _Effort.ValueType  # 3
@@ -73,7 +73,7 @@ class Effort(_Effort, metaclass=_EffortEnumTypeWrapper):
 EFFORT_UNSPECIFIED: Effort.ValueType  # 0
 """Not set: as full."""
 EFFORT_NONE: Effort.ValueType  # 1
-"""The default Schedule alone."""
+"""The default Schedule, and what is held best at the hint."""
 EFFORT_QUICK: Effort.ValueType  # 2
 """A few Schedules of different families."""
 EFFORT_FULL: Effort.ValueType  # 3

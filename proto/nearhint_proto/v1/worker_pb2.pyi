@@ -36,6 +36,7 @@ class WorkerRequest(_message.Message):
     MEASURE_HINT_FIELD_NUMBER: _builtins.int
     MEASURE_COPY_FIELD_NUMBER: _builtins.int
     LIST_NEIGHBOURS_FIELD_NUMBER: _builtins.int
+    CHOOSE_FIRST_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """The job's number, echoed."""
     @_builtins.property
@@ -74,6 +75,10 @@ class WorkerRequest(_message.Message):
     def list_neighbours(self) -> Global___ListNeighbours:
         """Schedule -> the Schedules next to it."""
 
+    @_builtins.property
+    def choose_first(self) -> Global___ChooseFirst:
+        """Kernel -> what serves a hint first, beside the default."""
+
     def __init__(
         self,
         *,
@@ -87,12 +92,13 @@ class WorkerRequest(_message.Message):
         measure_hint: Global___MeasureHint | None = ...,
         measure_copy: Global___MeasureCopy | None = ...,
         list_neighbours: Global___ListNeighbours | None = ...,
+        choose_first: Global___ChooseFirst | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["check_lowering", b"check_lowering", "compile_variant", b"compile_variant", "job", b"job", "list_neighbours", b"list_neighbours", "list_schedules", b"list_schedules", "lower_program", b"lower_program", "measure_copy", b"measure_copy", "measure_hint", b"measure_hint", "ping", b"ping", "verify_variant", b"verify_variant"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["check_lowering", b"check_lowering", "choose_first", b"choose_first", "compile_variant", b"compile_variant", "job", b"job", "list_neighbours", b"list_neighbours", "list_schedules", b"list_schedules", "lower_program", b"lower_program", "measure_copy", b"measure_copy", "measure_hint", b"measure_hint", "ping", b"ping", "verify_variant", b"verify_variant"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["check_lowering", b"check_lowering", "compile_variant", b"compile_variant", "id", b"id", "job", b"job", "list_neighbours", b"list_neighbours", "list_schedules", b"list_schedules", "lower_program", b"lower_program", "measure_copy", b"measure_copy", "measure_hint", b"measure_hint", "ping", b"ping", "verify_variant", b"verify_variant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["check_lowering", b"check_lowering", "choose_first", b"choose_first", "compile_variant", b"compile_variant", "id", b"id", "job", b"job", "list_neighbours", b"list_neighbours", "list_schedules", b"list_schedules", "lower_program", b"lower_program", "measure_copy", b"measure_copy", "measure_hint", b"measure_hint", "ping", b"ping", "verify_variant", b"verify_variant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_job: _TypeAlias = _typing.Literal["ping", "lower_program", "list_schedules", "compile_variant", "check_lowering", "verify_variant", "measure_hint", "measure_copy", "list_neighbours"]  # noqa: Y015
+    _WhichOneofReturnType_job: _TypeAlias = _typing.Literal["ping", "lower_program", "list_schedules", "compile_variant", "check_lowering", "verify_variant", "measure_hint", "measure_copy", "list_neighbours", "choose_first"]  # noqa: Y015
     _WhichOneofArgType_job: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_job) -> _WhichOneofReturnType_job | None: ...
 
@@ -125,7 +131,7 @@ class WorkerResponse(_message.Message):
 
     @_builtins.property
     def schedules(self) -> Global___Schedules:
-        """Answers ListSchedules and ListNeighbours."""
+        """Answers ListSchedules, ListNeighbours and ChooseFirst."""
 
     @_builtins.property
     def compiled(self) -> Global___Compiled:
@@ -450,6 +456,54 @@ class Schedules(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Schedules: _TypeAlias = Schedules  # noqa: Y015
+
+@_typing.final
+class ChooseFirst(_message.Message):
+    """Asks for the Schedule that is held best at a hint; none where that is the default, or as good."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KERNEL_IR_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    HINT_FIELD_NUMBER: _builtins.int
+    NEAR_FIELD_NUMBER: _builtins.int
+    DEFAULT_FIELD_NUMBER: _builtins.int
+    THREADS_FIELD_NUMBER: _builtins.int
+    kernel_ir: _builtins.str
+    """The printed IR."""
+    default: _builtins.str
+    """The printed default of the Table."""
+    threads: _builtins.int
+    """CPU threads that it will be measured with; 0: not known."""
+    @_builtins.property
+    def target(self) -> _types_pb2.Target:
+        """The Target."""
+
+    @_builtins.property
+    def hint(self) -> _types_pb2.SizeHint:
+        """The hint that it will be measured at."""
+
+    @_builtins.property
+    def near(self) -> _types_pb2.SizeHint:
+        """The sizes that asked for the hint; empty: the hint's. Its Guard holds at both."""
+
+    def __init__(
+        self,
+        *,
+        kernel_ir: _builtins.str = ...,
+        target: _types_pb2.Target | None = ...,
+        hint: _types_pb2.SizeHint | None = ...,
+        near: _types_pb2.SizeHint | None = ...,
+        default: _builtins.str = ...,
+        threads: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["hint", b"hint", "near", b"near", "target", b"target"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["default", b"default", "hint", b"hint", "kernel_ir", b"kernel_ir", "near", b"near", "target", b"target", "threads", b"threads"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChooseFirst: _TypeAlias = ChooseFirst  # noqa: Y015
 
 @_typing.final
 class PrunedSchedule(_message.Message):

@@ -102,3 +102,24 @@ def test_the_default_is_held_against_the_best_at_the_hint_that_answered() -> Non
     made = table(row((64,), {1: 100, 0: 130}))
     assert gpu_points.default_over_best(made, (64,)) == pytest.approx(1.3)
     assert gpu_points.default_over_best(made, (128,)) is None
+
+
+def test_t1_is_the_better_of_the_default_and_what_is_first_where_that_was_timed() -> None:
+    made = table(row((64,), {1: 100, 0: 130, 2: 120}))
+    first = made.variants[2].schedule
+    assert gpu_points.first_over_best(made, (64,), first) == pytest.approx(1.2)
+    assert gpu_points.first_over_best(made, (64,), "never timed") == pytest.approx(1.3)
+    assert gpu_points.first_over_best(made, (128,), first) is None
+
+
+def test_how_far_tiers_are_apart_counts_launches_with_timings_alone() -> None:
+    launches = [
+        {"aten": ["mm"]},
+        {"first_over_best": 1.0, "default_over_best": 4.0},
+        {"first_over_best": 4.0, "default_over_best": 9.0},
+        {"first_over_best": None, "default_over_best": None},
+    ]
+    apart = gpu_points.tiers_apart([{"launches": launches}, {"name": "x", "error": "lost"}])
+    assert apart["first_over_best"] == {"mean": pytest.approx(2.0), "worst": 4.0, "launches": 2}
+    assert apart["default_over_best"]["mean"] == pytest.approx(6.0)
+    assert gpu_points.tiers_apart([]) == {}

@@ -18,7 +18,8 @@ from tests.unit.workers.building import (
 )
 
 from nearhint_compiler.codegen.generated import Generated
-from nearhint_compiler.ir.text import print_kernel
+from nearhint_compiler.ir.text import parse_kernel, print_kernel
+from nearhint_compiler.schedule import parse_schedule
 from nearhint_daemon.workers import cc, compile_worker, toolchain
 from nearhint_daemon.workers.cc import CcTimedOut, Headers, commands, compile_c
 from nearhint_daemon.workers.compile_worker import compile_variant, handlers
@@ -27,8 +28,11 @@ from nearhint_daemon.workers.reproducer import for_compile
 from nearhint_daemon.workers.serve import WorkerState
 from nearhint_proto.convert import program_to_proto, size_hint_to_proto, target_to_proto
 from nearhint_proto.v1 import worker_pb2 as pb
-from nearhint_rules.target import Target
+from nearhint_rules.target import CudaDevice, Target
 
+H100 = Target(CudaDevice("H100", 90, 132, 80 << 30, "550", 700), ("triton 3.6.0",))
+KERNELS = Path(__file__).parents[2] / "kernels"
+Sizes = tuple[int, ...]
 LOOP = "for (int64_t i = 0; i < n; i++) y[i] = sqrtf(x[i]) * 2;"
 
 
@@ -45,6 +49,40 @@ def request(schedule: str = "", on: Target | None = None) -> pb.CompileVariant:
         schedule=schedule or first,
         target=target_to_proto(on or target()),
     )
+
+
+def held_best(name: str, hint: Sizes, *, near: Sizes | None = None, default: str = "") -> str:
+    """What a worker holds best on an H100 for a Kernel of the tests; "" for its default."""
+    kernel = parse_kernel((KERNELS / f"{name}.ir").read_text())
+    asked = pb.ChooseFirst(
+        kernel_ir=print_kernel(kernel),
+        target=target_to_proto(H100),
+        hint=size_hint_to_proto(dict(zip(kernel.symbols, hint, strict=True))),
+        near=size_hint_to_proto(dict(zip(kernel.symbols, near or (), strict=near is not None))),
+    )
+    listing = pb.ListSchedules(kernel_ir=asked.kernel_ir, target=asked.target, hint=asked.hint)
+    asked.default = default or compile_worker.list_schedules(listing).schedules[0]
+    return "".join(compile_worker.choose_first(asked).schedules)
+
+
+def test_nothing_is_first_where_the_default_is_held_best() -> None:
+    assert held_best("add_bf16", (4096,)) == ""
+    found = held_best("softmax_f32", (512, 1024))
+    assert found.startswith("cuda.persistent")
+    assert held_best("softmax_f32", (512, 1024), default=found) == ""
+
+
+def test_what_is_first_holds_where_it_is_measured_and_at_the_sizes_that_asked() -> None:
+    hint = (512, 1024)
+    promising = parse_schedule(held_best("softmax_f32", hint))
+    assert (promising["r"], promising["divisible"]) == (1024, 2)
+    odd = parse_schedule(held_best("softmax_f32", hint, near=(509, 1021)))
+    assert (odd["r"], odd["divisible"]) == (1024, 0)
+    longer = parse_schedule(held_best("softmax_f32", hint, near=(600, 1360)))
+    assert (longer["r"], longer["divisible"]) == (2048, 2)
+    # What is best at the sizes that asked would not hold at the hint: the hint's own then.
+    shorter = parse_schedule(held_best("softmax_f32", (512, 1040), near=(512, 1024)))
+    assert (shorter["r"], shorter["divisible"]) == (2048, 2)
 
 
 def test_equal_source_gives_equal_bytes_wherever_it_is_compiled(tmp_path: Path) -> None:

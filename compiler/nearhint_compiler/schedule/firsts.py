@@ -1,0 +1,104 @@
+"""First Schedules: what the compiler holds best at a hint that nobody has searched yet.
+
+A default serves all sizes of a Table, and so suits few of them: over many short rows most of its
+lanes are idle, over few long ones most of the device. What comes first at a hint may promise what
+the hint's sizes meet.
+
+It is found by rule, in the order in which candidates are offered, and not by estimate. Where all
+Variants of a Table were timed (tests/benchmarks/first_regret.py) the rule's choice took 1.07 times
+as long as the best of a hint, in the geometric mean; what was estimated best, 1.3 times. So
+estimates are asked only where kinds of layout differ in what they move, or leave idle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.schedule import cpu, cuda
+from nearhint_compiler.schedule.cuda_facts import facts_of
+from nearhint_compiler.schedule.estimate import estimate
+from nearhint_compiler.schedule.schedule import Schedule
+from nearhint_rules.target import Target
+
+BETTER: Mapping[str, float] = {"cpu": 1.5, "cuda": 1.3}
+"""How many times as long as another's an estimate is, for the other to come first."""
+LOOPED = "cuda.looped"
+PERSISTENT = ("cuda.persistent", "cuda.tiled_persistent")
+PROMISES = ("aligned", "divisible")
+"""Options in which Schedules of one layout differ."""
+
+
+def firsts(
+    kernel: ir.Kernel,
+    target: Target,
+    dims: Mapping[str, int],
+    *,
+    default: Schedule | None = None,
+    threads: int = 1,
+) -> tuple[Schedule, ...]:
+    """One Schedule of each kind at `dims`, by the Kernel's symbols: the one held best, the others.
+
+    `default` is that of the Table at hand. On a CPU, where compiling takes longer than most calls
+    lose, there is none while it is estimated to be near the best.
+    """
+    held = _kinds(kernel, target, dims)
+    better = BETTER[target.kind]
+
+    def seconds(schedule: Schedule) -> float:
+        return estimate(kernel, schedule, target, dims, threads=threads).seconds
+
+    estimates = {each: seconds(each) for each in held}
+    least = min(held, key=estimates.__getitem__)
+    best = held[0] if estimates[held[0]] <= better * estimates[least] else least
+    known = default if target.kind == "cpu" else None
+    if known is not None and seconds(known) <= better * estimates[best]:
+        return ()
+    return tuple(dict.fromkeys((best, *held)))
+
+
+def _kinds(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> tuple[Schedule, ...]:
+    """One of each family: what keeps rows in registers, what the default is like, the others.
+
+    A default that walks rows of any length is but a stand-in for what suits those at hand.
+    """
+    if target.kind == "cpu":
+        return _first_of_each(cpu.candidates(kernel, target, dims))
+    default, *others = offered = cuda.candidates(kernel, target, dims)
+    is_columns = facts_of(kernel, target, dims).is_columns
+    if default.family == LOOPED:
+        offered = tuple(each for each in others if _layout(each) != _layout(default)) or offered
+    found = _first_of_each(_promising(offered))
+    # Few values of a column leave few programs; vectors would leave fewer, and took 1.3 times.
+    held = tuple(
+        each
+        for each in (_first_of_each(offered) if is_columns else found)
+        if each.family in PERSISTENT
+    )
+    walked = tuple(each for each in found if each.family not in PERSISTENT)
+    if is_columns:
+        return (*held, *sorted(walked, key=lambda each: each.family != LOOPED))
+    return held if held and default.family == LOOPED else (*held, *walked)
+
+
+def _first_of_each(offered: Sequence[Schedule]) -> tuple[Schedule, ...]:
+    """The first of each family."""
+    found: dict[str, Schedule] = {}
+    for each in offered:
+        found.setdefault(each.family, each)
+    return tuple(found.values())
+
+
+def _promising(offered: Sequence[Schedule]) -> list[Schedule]:
+    """Each layout once, with the most that the sizes at hand let it promise, in the order given."""
+    found: dict[Schedule, Schedule] = {}
+    for each in offered:
+        known = found.setdefault(_layout(each), each)
+        if each["divisible"] > known["divisible"]:
+            found[_layout(each)] = each
+    return list(found.values())
+
+
+def _layout(schedule: Schedule) -> Schedule:
+    options = tuple(option for option in schedule.options if option[0] not in PROMISES)
+    return Schedule(schedule.family, options)

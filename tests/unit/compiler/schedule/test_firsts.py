@@ -1,0 +1,117 @@
+"""What comes first at a hint, beside a default that serves all of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.compiler.test_online import TARGET, kernel_of
+
+from nearhint_compiler.codegen import generate
+from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.ir.text import parse_kernel
+from nearhint_compiler.schedule import Schedule, candidates, parse_schedule
+from nearhint_compiler.schedule.firsts import firsts
+from nearhint_rules.guard import size_facts_hold
+from nearhint_rules.target import CpuDevice, Target
+
+CPU = Target(CpuDevice("AMD EPYC", ("avx2",), "glibc 2.36"), ("cc 12.2.0",))
+RECORDED: list[dict[str, Any]] = json.loads(
+    Path(__file__).with_name("recorded_h100.json").read_text()
+)
+
+
+def named(kernel: ir.Kernel, sizes: tuple[int, ...]) -> dict[str, int]:
+    return dict(zip(kernel.symbols, sizes, strict=True))
+
+
+def first_at(name: str, *sizes: int) -> Schedule:
+    kernel = kernel_of(name)
+    return firsts(kernel, TARGET, named(kernel, sizes))[0]
+
+
+def test_few_long_rows_are_shared_by_programs() -> None:
+    assert first_at("softmax_f32", 8, 131_072).family == "cuda.split"
+    assert first_at("softmax_f32", 1024, 131_072).family == "cuda.looped"
+
+
+@pytest.mark.parametrize("rows", [1, 8, 64, 4096])
+def test_rows_that_registers_hold_are_not_shared(rows: int) -> None:
+    for length in (4096, 16_384):
+        found = first_at("softmax_f32", rows, length)
+        assert (found.family, found["r"]) == ("cuda.persistent", length)
+
+
+def test_many_short_rows_go_together_to_a_program() -> None:
+    found = first_at("softmax_f32", 131_072, 32)
+    assert found.family == "cuda.persistent"
+    assert (found["x"], found["r"]) == (64, 32)
+
+
+def test_what_sizes_divide_is_promised_and_nothing_else() -> None:
+    assert first_at("softmax_f32", 1021, 1024)["divisible"] == 0b10
+    assert first_at("softmax_f32", 1024, 1021)["divisible"] == 0
+
+
+def test_short_columns_are_held_in_registers_and_long_ones_shared() -> None:
+    assert first_at("column_sum_f32", 8, 131_072).family == "cuda.persistent"
+    assert first_at("column_sum_f32", 131_072, 32).family == "cuda.split"
+    plain = first_at("column_sum_f32", 8192, 4096)
+    assert (plain.family, plain["divisible"]) == ("cuda.looped", 0b10)
+
+
+def test_where_the_default_suits_the_hint_it_is_first() -> None:
+    kernel = kernel_of("add_bf16")
+    for size in (5120, 1021, 1 << 25):
+        dims = named(kernel, (size,))
+        assert firsts(kernel, TARGET, dims)[0] == candidates(kernel, TARGET, dims)[0]
+
+
+@pytest.mark.parametrize("name", ["softmax_f32", "column_sum_f32", "transpose_add_f32", "add_bf16"])
+@pytest.mark.parametrize("sizes", [(1, 5120), (30_011, 1021), (100_003, 32), (8, 128_256)])
+def test_each_may_serve_where_it_is_first(name: str, sizes: tuple[int, int]) -> None:
+    kernel = kernel_of(name)
+    dims = dict(zip(kernel.symbols, sizes, strict=False))
+    for target in (TARGET, CPU):
+        found = firsts(kernel, target, dims)
+        assert len({each.family for each in found}) == len(found) > 0
+        assert size_facts_hold(generate(kernel, found[0], target).guard, dims)
+
+
+@pytest.mark.parametrize("rows", [1, 64, 8192, 131_072])
+@pytest.mark.parametrize("length", [32, 300, 4096, 131_072])
+def test_a_default_suits_other_hints_than_the_one_that_chose_it(rows: int, length: int) -> None:
+    for name, sizes in (("softmax_f32", (rows, length)), ("column_sum_f32", (length, rows))):
+        kernel = kernel_of(name)
+        default = candidates(kernel, TARGET, named(kernel, sizes))[0]
+        assert default.family == "cuda.looped"
+        if name == "softmax_f32":
+            assert default["x"] <= 4
+            assert default["r"] in (256, 512)
+        else:
+            assert 8 <= default["x"] <= 16
+            assert default["x"] * default["r"] == 2048
+        assert default["divisible"] == default["aligned"] == 0
+
+
+def test_what_was_measured_bears_out_what_is_held_best() -> None:
+    judged = 0
+    for case in RECORDED:
+        kernel = parse_kernel(case["ir"])
+        found = str(firsts(kernel, TARGET, named(kernel, tuple(case["dims"])))[0])
+        taken = case["median_us"].get(found)
+        if taken is not None:
+            judged += 1
+            assert taken <= 1.1 * min(case["median_us"].values())
+    assert judged >= 6
+
+
+def test_on_a_cpu_nothing_is_compiled_beside_a_default_that_is_near_the_best() -> None:
+    kernel = kernel_of("softmax_f32")
+    dims = named(kernel, (512, 1024))
+    default, *_ = candidates(kernel, CPU, dims)
+    assert firsts(kernel, CPU, dims, default=default) == ()
+    columns = parse_schedule("cpu.columns axis=0 lanes=8 unroll=4 split=1")
+    assert firsts(kernel, CPU, dims, default=columns)[0] == default
