@@ -93,7 +93,7 @@ def test_a_default_suits_other_hints_than_the_one_that_chose_it(rows: int, lengt
         else:
             assert 8 <= default["x"] <= 16
             assert default["x"] * default["r"] == 2048
-        assert default["divisible"] == default["aligned"] == 0
+        assert default["divisible"] == 0
 
 
 def test_what_was_measured_bears_out_what_is_held_best() -> None:
