@@ -192,7 +192,7 @@ def test_a_tensor_longer_than_what_is_drawn_repeats_it_in_a_storage_of_its_own_s
     first, second = made[:DRAWN_ELEMENTS], made[DRAWN_ELEMENTS : 2 * DRAWN_ELEMENTS]
     assert torch.equal(first, second)
     assert torch.equal(made[-5:], made[:5])
-    assert first.unique().numel() > 1000
+    assert int((first != first[0]).sum()) > 1000
 
 
 def test_what_is_too_large_for_f8e4m3fn_is_its_largest_number_in_f64_too() -> None:
