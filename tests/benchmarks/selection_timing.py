@@ -47,13 +47,15 @@ NEAR_US, NEAR_RATIO = 0.5, 1.3
 """What is that near to the best of the screened is timed again,"""
 NEAR_LIMIT = 8
 """at most so many of them: the screen is off by less than a few places."""
-HOPELESS_US, HOPELESS_RATIO = 10.0, 2.0
-"""What is farther from it after one launch is not launched again."""
-SCREENED, SCREEN_LAUNCHES = 2, 2
-"""Samples of each that are screened, the faster one counts; on a GPU launches in a sample."""
+HOPELESS_US, HOPELESS_RATIO = 50.0, 4.0
+"""What is farther from it after one sample is not sampled again."""
+SCREENED, SCREEN_LAUNCHES = 3, 2
+"""Samples of each that are screened, the least one counts; on a GPU launches in a sample."""
 SCREENED_SPREAD = 0.1
-HOST_US, FILLED_BYTES, FILL_US = 25.0, 256 << 20, 60.0
-"""What the host takes for a screened launch, about; a fill, and how long it is at least."""
+HOST_US, MOST_HOST_US = 40.0, 320.0
+"""What the host takes for a screened launch, at first and at most."""
+FILLED_BYTES, FILL_US = 256 << 20, 50.0
+"""A fill, and how long it takes at least."""
 GPU_ENOUGH, CPU_ENOUGH = Enough(samples=7, spread=0.004), Enough(samples=15, spread=0.01)
 BUDGET_S: Mapping[str, float] = {"cuda": 0.03, "cpu": 0.12}
 ALIGNMENT = 512
@@ -151,27 +153,41 @@ class Screen(Protocol):
 
 
 class CudaScreen:
-    """Screens launches in one queue, behind fills that take the device longer than the host."""
+    """Screens launches in one queue, behind fills that take the device longer than the host.
+
+    Where the fills have ended before all is queued, what the host took may show in a sample: then
+    all is sampled again, behind more of them.
+    """
 
     def __init__(self, device: str) -> None:
         self._filled = torch.empty(FILLED_BYTES, dtype=torch.uint8, device=device)
+        self._marks: list[torch.Event] = []
+        self._host_us = HOST_US
 
     def times_us(self, calls: Sequence[Callable[[], object]]) -> list[float]:
         """A sample of each, in turn."""
-        host_us = len(calls) * SCREEN_LAUNCHES * HOST_US
-        for _ in range(round(host_us / FILL_US) + 1):
-            self._filled.fill_(0)
-        marks = [torch.Event(enable_timing=True)]
-        marks[0].record()
-        for call in calls:
-            for _ in range(SCREEN_LAUNCHES):
-                call()
-            marks.append(torch.Event(enable_timing=True))
-            marks[-1].record()
-        marks[-1].synchronize()
+        while len(self._marks) <= len(calls):
+            self._marks.append(torch.Event(enable_timing=True))
+        marks = self._marks[: len(calls) + 1]
+        while not self._is_sampled_behind_fills(calls, marks) and self._host_us < MOST_HOST_US:
+            self._host_us *= 2
         return [
             float(start.elapsed_time(end)) * 1e3 / SCREEN_LAUNCHES for start, end in pairwise(marks)
         ]
+
+    def _is_sampled_behind_fills(
+        self, calls: Sequence[Callable[[], object]], marks: Sequence[torch.Event]
+    ) -> bool:
+        for _ in range(round(len(calls) * SCREEN_LAUNCHES * self._host_us / FILL_US) + 1):
+            self._filled.fill_(0)
+        marks[0].record()
+        for call, mark in zip(calls, marks[1:], strict=True):
+            for _ in range(SCREEN_LAUNCHES):
+                call()
+            mark.record()
+        is_behind = not marks[0].query()
+        marks[-1].synchronize()
+        return is_behind
 
 
 class CpuScreen:
@@ -190,6 +206,8 @@ class CpuScreen:
 
 def screened(calls: Mapping[int, Callable[[], object]], screen: Screen) -> dict[int, float]:
     """Microseconds of each call, the least of a few; of what is hopeless, the first."""
+    for call in calls.values():  # the first call of a binary may load it
+        call()
     times = dict(zip(calls, screen.times_us(list(calls.values())), strict=True))
     for _ in range(SCREENED - 1):
         limit = HOPELESS_US + HOPELESS_RATIO * min(times.values(), default=0.0)

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.gpu
 
 KERNELS = Path(__file__).parents[1] / "kernels"
 NARROW = "cuda.pointwise x=512 warps=4 index=32 aligned=1 divisible=0"
+WORDS = "cuda.looped x=1 r=512 warps=2 index=32 aligned=1 divisible=0 group=8 words=1"
 PLAIN = "cuda.pointwise x=1024 warps=4 index=64 aligned=0 divisible=0"
 
 
@@ -61,6 +62,22 @@ def test_pointers_that_are_not_aligned_are_served_by_what_promises_nothing(tmp_p
     expected = left + right
     loaded("add_f32", PLAIN, tmp_path).bind((1001,))(addresses(left, right, out), (), stream())
     torch.testing.assert_close(out, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("columns", [1, 7, 257, 1021, 1024])
+def test_rows_in_words_are_written_beside_each_other_and_nowhere_else(
+    columns: int, tmp_path: Path
+) -> None:
+    rows, band = 5003, 64
+    kernel = loaded("softmax_f16", WORDS, tmp_path)
+    storage = torch.full((rows * columns + band,), 7.0, device="cuda", dtype=torch.float16)
+    values = torch.randn(rows, columns, device="cuda").to(torch.float16)
+    storage[: rows * columns] = values.flatten()
+    # In place: a row's program reads the word that its neighbour writes a part of.
+    kernel.bind((rows, columns))(addresses(storage, storage), (), stream())
+    found = storage[: rows * columns].reshape(rows, columns)
+    torch.testing.assert_close(found, values.softmax(-1), rtol=2e-3, atol=2e-6)
+    assert (storage[rows * columns :] == 7.0).all()
 
 
 def test_more_elements_than_32_bits_can_count(tmp_path: Path) -> None:

@@ -147,16 +147,19 @@ def _element_space(kernel: ir.Kernel, ranked: list[str], lanes: int) -> Iterator
 def _tile_space(
     kernel: ir.Kernel, lane: str, across: str, *, first: int, second: int
 ) -> Iterator[Schedule]:
-    """Tiles with few rows: then what two of them share across is still in a cache."""
+    """Tiles with few rows: then what two of them share across is still in a cache.
+
+    The first of them keep what is turned in a third of the first cache.
+    """
     size = max(
         DTYPES[kernel.params[node.param].dtype]
         for node in kernel.body
         if isinstance(node, ir.Load) and _is_turned(node, across, lane)
     )
     widest = max(first, second)
-    shapes = [(widest, 128, 128), (widest, 64, 128), (widest, 64, 64), (widest, 128, 64)]
+    shapes = [(widest, 64, 128), (widest, 64, 64), (widest, 128, 128), (widest, 128, 64)]
     if first < second:
-        shapes = [(first, 64, 128), (widest, 128, 128), (widest, 128, 64), (first, 128, 64)]
+        shapes = [(first, 64, 128), (widest, 128, 64), (widest, 128, 128), (first, 128, 64)]
     for width, along, across_bytes in shapes:
         rows = max(width, across_bytes // size)
         yield _tiles(lane, across, lanes=width, tile=along, rows=rows)

@@ -4,9 +4,10 @@ The families are those of `nearhint_compiler.codegen.triton.kernel`. A default s
 a Table, so all that it needs is 32-bit indices (and 16-byte pointers, where they alone are enough
 for vector loads); where it needs anything, the last candidate needs nothing at all. The others
 have blocks that fit the hint, and promise that sizes are multiples of 16 where they are, without
-which Triton does not load vectors along a dynamic row. Pointers are promised together with sizes:
-with aligned pointers alone Triton gives each thread neighbouring elements and then loads them one
-by one (seen on an H100: 34 instead of 8 microseconds for 8 million elements of fp16).
+which Triton loads vectors along a dynamic row only in whole words (`analysis.row_words`). Pointers
+are promised together with sizes: with aligned pointers alone Triton gives each thread neighbouring
+elements and then loads them one by one (seen on an H100: 34 instead of 8 microseconds for 8 million
+elements of fp16).
 
 Where divisions in indices go away once loops are cut (`analysis.respace`) and the hint meets the
 Guard for it, the schedules of the kernel that is cut come before the rest of its own.

@@ -31,15 +31,16 @@ ACCUMULATORS_PER_THREAD = 16
 """More of them leave too few registers for what is loaded."""
 SHORT_BLOCKS = ((1024, 4), (512, 2))
 """The same for rows that registers could hold: one vector a thread, and many rows under way."""
-DEFAULT_BLOCK = 512
-"""Elements of the block that serves rows of any length: fewer loop too often over long rows, more
-are mostly beyond the end of short ones. Over 576 sizes of 3 kernels on an H200 (2026-11-22) it took
-at most 5.4 times as long as the best, of 256 elements 9.0 times, of 2048 elements 20 times."""
+DEFAULT_BLOCK, DEFAULT_ROWS = 1024, 2
+"""Elements and rows of the block that serves rows of any number and length: fewer elements of a row
+loop too often over long ones, more are mostly beyond the end of short ones. Softmax, at hints from
+131072 x 32 to 8 x 131072 on an H100 (tests/benchmarks/gpu_firsts.py, 2026-11-22), took at most 32
+times as long as the best with two rows, with one 51 times, with 32 of 32 elements 479 times."""
 SHORT_DEFAULT = (4, 256)
-"""(rows, columns) of that block where it is for many short rows."""
+"""(rows, columns) of that block where the hint has many short rows."""
 DEFAULT_COLUMNS, DEFAULT_COLUMN_BLOCK = (8, 16), 2048
-"""Least and most columns, and the elements, of a block that serves any columns. Found alike, over
-258 sizes: 8 columns took at most 4.3 times as long as the best, 2 of them 7.7 times."""
+"""Least and most columns, and the elements, of a block that serves any columns. Found alike: with 8
+columns 35 times as long as the best at most, with 2 of them 94 times, with 64 195 times."""
 SHARED_LENGTH = 4096
 """Rows at least so long are shared by programs, where there are too few for all processors."""
 LONG_SCAN = 8192
@@ -136,7 +137,10 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
         (few, _warps(few * r, 256)),
         (1, _warps(r, 128)),
     ]
-    x, block = SHORT_DEFAULT if together > 1 and r <= SHORT_DEFAULT[1] else (1, DEFAULT_BLOCK)
+    x = min(DEFAULT_ROWS, rows)
+    block = DEFAULT_BLOCK // x
+    if together > 1 and r <= SHORT_DEFAULT[1]:
+        x, block = SHORT_DEFAULT
     words = _in_words(facts, block, walked=True)
     looped = facts.schedule("looped", x=x, r=block, warps=_warps(x * block, 256), **words)
     if not facts.has_static_length:

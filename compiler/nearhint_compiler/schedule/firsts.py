@@ -25,8 +25,8 @@ BETTER: Mapping[str, float] = {"cpu": 1.5, "cuda": 1.3}
 """How many times as long as another's an estimate is, for the other to come first."""
 LOOPED = "cuda.looped"
 PERSISTENT = ("cuda.persistent", "cuda.tiled_persistent")
-PROMISES = ("aligned", "divisible")
-"""Options in which Schedules of one layout differ."""
+PROMISES = ("aligned", "divisible", "words")
+"""Options in which Schedules of one layout differ, by what they ask of sizes or do without it."""
 
 
 def firsts(

@@ -8,6 +8,7 @@ and a table of 256 values says what they are.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -73,6 +74,23 @@ def decode(dtype: str, stored: Array) -> Array:
     return stored
 
 
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A flat storage of a dtype, decoded where it is read: a window of it is all that is needed."""
+
+    dtype: str
+    elements: Array
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return self.elements.size
+
+    def __getitem__(self, where: Array) -> Array:
+        """The decoded elements at these places."""
+        return decode(self.dtype, self.elements[where])
+
+
 def encode(dtype: str, values: Array) -> Array:
     """`values` as elements of `dtype`, floats rounded to nearest."""
     if dtype in _VALUES:
@@ -86,8 +104,20 @@ def encode(dtype: str, values: Array) -> Array:
     return np.where(np.isnan(values), 0x7FC0, rounded).astype(np.uint16)
 
 
+DRAWN_ELEMENTS = 1_048_573
+"""A prime: rows that are shorter, or blocks of whole cache lines, do not begin alike."""
+
+
 def random_elements(dtype: str, count: int, random: np.random.Generator, *, whole: str) -> Array:
-    """`count` random elements: normal floats; integers as a row of `WHOLE_RANGES` says."""
+    """`count` random elements: normal floats; integers as a row of `WHOLE_RANGES` says.
+
+    More than `DRAWN_ELEMENTS` repeat these: a GB would take seconds to draw.
+    """
+    drawn = _drawn_elements(dtype, min(count, DRAWN_ELEMENTS), random, whole)
+    return drawn if count <= DRAWN_ELEMENTS else np.resize(drawn, count)
+
+
+def _drawn_elements(dtype: str, count: int, random: np.random.Generator, whole: str) -> Array:
     if dtype == "bool":
         return random.integers(0, 2, count).astype(np.bool_)
     if dtype in FLOATS:

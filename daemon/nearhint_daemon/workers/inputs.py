@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from nearhint_daemon.workers.aten import FLOATS, Value, torch_dtype
+from nearhint_daemon.workers.elements import DRAWN_ELEMENTS
 from nearhint_daemon.workers.errors import FallbackInvalid, MemoryLimitExceeded
 from nearhint_rules import expr as ex
 from nearhint_rules import program as pr
@@ -95,18 +96,34 @@ def random_values(
 def random_tensor(
     spec: TensorSpec, precision: str, device: str, generator: torch.Generator, *, scale: float
 ) -> torch.Tensor:
-    """A tensor with exactly these strides over a random storage."""
+    """A tensor with exactly these strides over a random storage.
+
+    What is drawn is drawn by the host, so that all devices see the same; more than
+    `DRAWN_ELEMENTS` repeat these.
+    """
     dtype = torch_dtype(spec.dtype, precision)
     count = max(1, spec.elements)
+    drawn = (min(count, DRAWN_ELEMENTS),)
     if spec.dtype in FLOATS:
-        storage = torch.randn(count, generator=generator, dtype=torch.float32) * scale
+        storage = torch.randn(drawn, generator=generator, dtype=torch.float32) * scale
         # Rounded to its own dtype first, so that f64 and native runs see the same numbers.
         storage = storage.to(torch_dtype(spec.dtype, "native"))
     elif spec.dtype == "bool":
-        storage = torch.randint(0, 2, (count,), generator=generator)
+        storage = torch.randint(0, 2, drawn, generator=generator)
     else:
-        storage = torch.randint(1, WHOLE_LIMIT + 1, (count,), generator=generator)
-    return storage.to(dtype).to(device).as_strided(spec.shape, spec.stride)
+        storage = torch.randint(1, WHOLE_LIMIT + 1, drawn, generator=generator)
+    return repeated(storage.to(dtype).to(device), count).as_strided(spec.shape, spec.stride)
+
+
+def repeated(drawn: torch.Tensor, count: int) -> torch.Tensor:
+    """`count` elements, `drawn` over and over; 1-d, on its device, in a storage of their size."""
+    if count <= drawn.numel():
+        return drawn
+    made = drawn.new_empty(count)
+    whole = count - count % drawn.numel()
+    made[:whole].view(-1, drawn.numel()).copy_(drawn)
+    made[whole:].copy_(drawn[: count - whole])
+    return made
 
 
 def flat_storage(tensor: torch.Tensor) -> torch.Tensor:

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nearhint_compiler.ir import nodes as ir
-from nearhint_daemon.workers.elements import STORAGE, decode
+from nearhint_daemon.workers.elements import STORAGE, Stored, decode
 from nearhint_rules import expr as ex
 from nearhint_rules.program import DTYPES
 
@@ -64,12 +64,14 @@ class SpaceTooLargeError(ValueError):
 
 
 def interpret(
-    kernel: ir.Kernel, dims: Mapping[str, int], inputs: Sequence[Array | float | int | bool]
+    kernel: ir.Kernel,
+    dims: Mapping[str, int],
+    inputs: Sequence[Stored | Array | float | int | bool],
 ) -> tuple[Output, ...]:
     """Runs `kernel` at `dims` on flat input storages; one `Output` for each output parameter.
 
     `inputs[i]` is parameter i: a flat array of the storage that it points at (floats of any
-    width), or a scalar. Raises `IndexError` if an index leaves its storage, and
+    width, or as stored), or a scalar. Raises `IndexError` if an index leaves its storage, and
     `SpaceTooLargeError`.
     """
     with np.errstate(all="ignore"):
@@ -79,7 +81,7 @@ def interpret(
 def candidates(
     kernel: ir.Kernel,
     dims: Mapping[str, int],
-    inputs: Sequence[Array | float | int | bool],
+    inputs: Sequence[Stored | Array | float | int | bool],
     arg: ir.Arg,
 ) -> Candidates:
     """What `arg`, a node of `kernel`, chooses from: arrays of pointwise points x reduced points."""
@@ -98,7 +100,7 @@ def candidates(
 
 class _Run:
     def __init__(
-        self, kernel: ir.Kernel, dims: Mapping[str, int], inputs: Sequence[Array | float]
+        self, kernel: ir.Kernel, dims: Mapping[str, int], inputs: Sequence[Stored | Array | float]
     ) -> None:
         self.kernel = kernel
         self.dtypes = ir.dtypes_of(kernel)
@@ -160,7 +162,8 @@ class _Run:
         dtype = NUMPY_DTYPES[self.dtypes[position]]
         match node:
             case ir.Load(param, index):
-                storage = np.asarray(self.inputs[param])
+                given = self.inputs[param]
+                storage = given if isinstance(given, Stored) else np.asarray(given)
                 where = np.asarray(evaluate_index(index, self.variables))
                 if where.size and (where.min() < 0 or where.max() >= storage.size):
                     raise IndexError(f"node {position} loads outside parameter {param}")

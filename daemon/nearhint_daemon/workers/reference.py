@@ -20,6 +20,7 @@ from nearhint_daemon.workers.elements import (
     FLOATS,
     SPECIAL_FLOATS,
     Array,
+    Stored,
     decode,
     encode,
     random_elements,
@@ -90,7 +91,8 @@ def make_reference(
     random = np.random.default_rng(seed)
     inputs = random_inputs(kernel, sizes, random, with_specials=with_specials)
     windows = slab_windows(sizes, random)
-    slabs = tuple(_interpret(kernel, sizes, inputs, window) for window in windows)
+    exact = readable(kernel, inputs)
+    slabs = tuple(interpret(slab(kernel, window), sizes.dims, exact) for window in windows)
     return Reference(inputs, windows, slabs)
 
 
@@ -139,13 +141,16 @@ def slab(kernel: ir.Kernel, window: Window) -> ir.Kernel:
     )
 
 
-def _interpret(
-    kernel: ir.Kernel,
-    sizes: Sizes,
-    inputs: Sequence[Array | None],
-    window: Window,
-) -> tuple[Output, ...]:
-    return interpret(slab(kernel, window), sizes.dims, decoded(kernel, inputs))
+def readable(kernel: ir.Kernel, inputs: Sequence[Array | None]) -> list[Stored | Array]:
+    """Stored inputs as the interpreter takes them, decoded where it reads them."""
+    return [
+        np.zeros(0)
+        if stored is None
+        else Stored(param.dtype, stored)
+        if param.role == "in"
+        else decode(param.dtype, stored)
+        for param, stored in zip(kernel.params, inputs, strict=True)
+    ]
 
 
 def decoded(kernel: ir.Kernel, inputs: Sequence[Array | None]) -> list[Array]:

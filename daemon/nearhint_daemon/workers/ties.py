@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from nearhint_compiler.ir import nodes as ir
-from nearhint_daemon.workers.elements import Array
+from nearhint_daemon.workers.elements import Array, Stored
 from nearhint_daemon.workers.interpreter import candidates
 from nearhint_daemon.workers.tolerance import (
     Arithmetic,
@@ -75,7 +75,7 @@ def _keeps(node: ir.BodyNode, dtype: str, dtypes: Sequence[str]) -> bool:
 def is_as_good(
     kernel: ir.Kernel,
     dims: Mapping[str, int],
-    inputs: Sequence[Array],
+    inputs: Sequence[Stored | Array],
     arg: ir.Arg,
     found: Array,
     *,

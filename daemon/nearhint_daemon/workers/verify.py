@@ -26,8 +26,8 @@ from nearhint_daemon.workers.interpreter import Output
 from nearhint_daemon.workers.memory import Buffer, close_all, poison_byte
 from nearhint_daemon.workers.reference import (
     Reference,
-    decoded,
     make_reference,
+    readable,
     sensitivity,
     slab,
 )
@@ -232,7 +232,7 @@ def _compare(
             good = is_as_good(
                 slab(kernel, reference.windows[number]),
                 sizes.dims,
-                decoded(kernel, reference.inputs),
+                readable(kernel, reference.inputs),
                 arg,
                 found,
                 output=PRECISIONS[arg.dtype],

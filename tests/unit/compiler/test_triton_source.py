@@ -103,7 +103,7 @@ def test_the_reduction_that_is_not_contiguous_keeps_columns_along_threads() -> N
     dims = {"k0": 8192, "k1": 16_384}
     for name, columns in (("column_sum_f32", 32), ("masked_mean_pool_f16", 64)):
         assert widths_of_walks(name, dims)[:2] == [16, columns]
-    assert widths_of_walks("row_sum_f32", dims)[0] == 1
+    assert widths_of_walks("row_sum_f32", dims)[0] == 2
 
 
 def test_few_columns_are_spread_over_all_processors() -> None:

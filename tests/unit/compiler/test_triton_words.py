@@ -19,6 +19,7 @@ from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir.nodes import Kernel
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import candidates
+from nearhint_compiler.schedule.choice import MAX, choose
 from nearhint_compiler.schedule.schedule import parse_schedule
 from nearhint_rules import expr as ex
 from nearhint_rules.guard import AtMost, Divisible
@@ -153,6 +154,13 @@ def test_rows_of_any_length_are_offered_in_words_by_default(length: int) -> None
     assert offered[0].get("words", 0)
     plain = [each for each in offered if not each.get("words", 0)]
     assert all(each["divisible"] for each in plain[:-1])
+
+
+@pytest.mark.parametrize("name", ["softmax_f32", "softmax_f16", "row_argmax_f32"])
+def test_a_search_of_random_variants_meets_rows_in_words(name: str) -> None:
+    offered = choose(kernel_of(name), numerics.TARGET, {"k0": 61, "k1": 97}, effort=MAX).schedules
+    families = {each.family for each in offered if each.get("words", 0)}
+    assert families >= {"cuda.looped", "cuda.persistent"}
 
 
 def test_bytes_beside_wider_elements_do_not_make_words_longer() -> None:

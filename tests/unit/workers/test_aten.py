@@ -10,6 +10,7 @@ from tests.unit.workers.building import S0, S1, attention_weights, node, norm, t
 
 from nearhint_daemon.workers.aten import AtenProgram, Value
 from nearhint_daemon.workers.aten_ops import ALLOWED, HALF_TO_FLOAT
+from nearhint_daemon.workers.elements import DRAWN_ELEMENTS
 from nearhint_daemon.workers.errors import FallbackInvalid, MemoryLimitExceeded, OpNotAllowed
 from nearhint_daemon.workers.inputs import (
     TensorSpec,
@@ -181,6 +182,17 @@ def test_f64_inputs_are_the_native_ones(dtype: str) -> None:
         for precision in ("native", "f64")
     ]
     assert pair[0].double().equal(pair[1])
+
+
+def test_a_tensor_longer_than_what_is_drawn_repeats_it_in_a_storage_of_its_own_size() -> None:
+    count = 2 * DRAWN_ELEMENTS + 5
+    spec = TensorSpec("bf16", (count,), (1,), "cpu")
+    made = random_tensor(spec, "native", "cpu", torch.Generator().manual_seed(3), scale=1.0)
+    assert made.untyped_storage().nbytes() == 2 * count
+    first, second = made[:DRAWN_ELEMENTS], made[DRAWN_ELEMENTS : 2 * DRAWN_ELEMENTS]
+    assert torch.equal(first, second)
+    assert torch.equal(made[-5:], made[:5])
+    assert int((first != first[0]).sum()) > 1000
 
 
 def test_what_is_too_large_for_f8e4m3fn_is_its_largest_number_in_f64_too() -> None:

@@ -7,7 +7,13 @@ import pytest
 import torch
 
 from nearhint_compiler.ir.text import parse_kernel
-from nearhint_daemon.workers.elements import decode, encode
+from nearhint_daemon.workers.elements import (
+    DRAWN_ELEMENTS,
+    Stored,
+    decode,
+    encode,
+    random_elements,
+)
 from nearhint_daemon.workers.interpreter import constant_value, interpret
 from nearhint_daemon.workers.tolerance import PRECISIONS
 
@@ -72,3 +78,33 @@ def test_the_interpreter_makes_nan_where_a_cast_overflows_and_rounds_nothing() -
     narrow, wide = interpret(kernel, {"k0": 4}, [values])
     np.testing.assert_array_equal(narrow.values, [1.01, 464.0, np.nan, np.nan])
     np.testing.assert_array_equal(wide.values, values)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f32", "i64", "bool"])
+def test_more_elements_than_are_drawn_repeat_them(dtype: str) -> None:
+    count = 2 * DRAWN_ELEMENTS + 7
+    found = random_elements(dtype, count, np.random.default_rng(5), whole="any")
+    drawn = random_elements(dtype, DRAWN_ELEMENTS, np.random.default_rng(5), whole="any")
+    assert found.size == count
+    np.testing.assert_array_equal(found[:DRAWN_ELEMENTS], drawn)
+    np.testing.assert_array_equal(found[DRAWN_ELEMENTS:-7], drawn)
+    np.testing.assert_array_equal(found[-7:], drawn[:7])
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16", "f8e4m3fn", "i32"])
+def test_a_storage_is_decoded_where_it_is_read(dtype: str) -> None:
+    elements = random_elements(dtype, 40, np.random.default_rng(1), whole="any")
+    stored, where = Stored(dtype, elements), np.array([[3, 39], [0, 3]])
+    np.testing.assert_array_equal(stored[where], decode(dtype, elements)[where])
+    assert stored.size == 40
+
+
+def test_the_interpreter_reads_a_storage_and_refuses_what_is_outside() -> None:
+    text = """(kernel (symbols k0) (pointwise k0) (reduction)
+      (params (in bf16) (out f32)) (body (load 0 p0) (cast f32 0) (store 1 p0 1)))"""
+    kernel = parse_kernel(text)
+    elements = random_elements("bf16", 9, np.random.default_rng(1), whole="any")
+    (output,) = interpret(kernel, {"k0": 9}, [Stored("bf16", elements), np.zeros(0)])
+    np.testing.assert_array_equal(output.values, decode("bf16", elements))
+    with pytest.raises(IndexError):
+        interpret(kernel, {"k0": 10}, [Stored("bf16", elements), np.zeros(0)])
