@@ -33,7 +33,7 @@ SETTINGS = {
 }
 PROGRESS_S = 5.0
 FINISH_S = 30.0
-"""For what is measured at neighbours once all hints are at T2."""
+"""At least, for what is measured at neighbours and beside hints once all hints are at T2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,8 @@ def tune(
             f" {serving.compiles_run()} compiled, {end_s - time.monotonic():.0f} s left"
         )
         report = serving.settle(timeout_s=PROGRESS_S)
-    if report.settled and serving.finish(timeout_s=FINISH_S):
+    left_s = max(FINISH_S, end_s - time.monotonic())
+    if report.settled and serving.finish(timeout_s=left_s):
         serving.leave_alone()
     else:
         _cut_off(serving)

@@ -62,7 +62,7 @@ def nearhint_bb7fc7a3261d(a0, a1, k0, k1, X: tl.constexpr, R: tl.constexpr):
     er = tl.where(ebefore, ebase, ebase + (rhead + rbody - 8))
     emask = (er < tl.where(ebefore, rhead, k1))
     er0 = er
-    e0 = tl.load(a0 + ((k1 * p0) + er0), emask, other=0, eviction_policy="evict_last")
+    e0 = tl.load(a0 + ((k1 * p0) + er0), emask, other=float("-inf"), eviction_policy="evict_last")
     acc2 = tl.full([X, R // 8], float("-inf"), tl.float32)
     acc5 = tl.full([X, R // 8], 0.0, tl.float32)
     for roffset in range(0, rlength, R):
@@ -70,9 +70,9 @@ def nearhint_bb7fc7a3261d(a0, a1, k0, k1, X: tl.constexpr, R: tl.constexpr):
         r = rhead + rlane
         r0 = r
         rmask = rlane < rbody
-        v0 = tl.load(a0 + (rword + rlane), rmask, other=0, eviction_policy="evict_last")
+        v0 = tl.load(a0 + (rword + rlane), rmask, other=float("-inf"), eviction_policy="evict_last")
         v1 = v0.to(tl.float32)
-        acc2, acc5 = _online_softmax_group(acc2, acc5, tl.reshape(tl.where(rmask, tl.broadcast_to(v1, [X, R]), tl.full([X, R], float("-inf"), tl.float32)), [X, R // 8, 8]))
+        acc2, acc5 = _online_softmax_group(acc2, acc5, tl.reshape(tl.broadcast_to(v1, [X, R]), [X, R // 8, 8]))
     e1 = e0.to(tl.float32)
     acc2_, acc5_ = _online_softmax(acc2, acc5, tl.broadcast_to(e1, [X, R // 8]))
     acc2 = tl.where(emask, acc2_, acc2)
@@ -83,7 +83,7 @@ def nearhint_bb7fc7a3261d(a0, a1, k0, k1, X: tl.constexpr, R: tl.constexpr):
     acc2 = best2
     v2 = acc2
     v5 = tl.where(tl.abs(acc2) == float("inf"), float("nan"), acc5)
-    e0 = tl.load(a0 + ((k1 * p0) + er0), emask, other=0, eviction_policy="evict_first")
+    e0 = tl.load(a0 + ((k1 * p0) + er0), emask, other=float("-inf"), eviction_policy="evict_first")
     rlast = (rlength - 1 - 0) // R * R + 0
     for rback in range(0, rlength, R):
         roffset = rlast - (rback - 0)
@@ -91,7 +91,7 @@ def nearhint_bb7fc7a3261d(a0, a1, k0, k1, X: tl.constexpr, R: tl.constexpr):
         r = rhead + rlane
         r0 = r
         rmask = rlane < rbody
-        v0 = tl.load(a0 + (rword + rlane), rmask, other=0, eviction_policy="evict_first")
+        v0 = tl.load(a0 + (rword + rlane), rmask, other=float("-inf"), eviction_policy="evict_first")
         v1 = v0.to(tl.float32)
         v3 = v1 - v2
         v4 = tl.exp(v3)
