@@ -85,9 +85,9 @@ class GuardedBuffer:
         }[layout]
         self.address = first + start
         whole: Array = np.ctypeslib.as_array((ctypes.c_ubyte * inner).from_address(first))
-        whole[:] = PATTERN
         self._before = whole[:start]
         self._behind = whole[start + size :]
+        self._before[:] = self._behind[:] = PATTERN
         self._bytes = whole[start : start + size]
         self._dtype = storage
         for guard in (self._base, first + inner):
