@@ -76,6 +76,12 @@ def sizes_at(kernel: ir.Kernel, dims: Mapping[str, int]) -> Sizes:
     return Sizes(dict(dims), pointwise, reduction, tuple(elements))
 
 
+@lru_cache(maxsize=64)
+def hinted_sizes(kernel: ir.Kernel, dims: tuple[tuple[str, int], ...]) -> Sizes:
+    """`sizes_at`, kept: the Variants of one Kernel share its hints."""
+    return sizes_at(kernel, dict(dims))
+
+
 def index_range(
     index: ex.Expr, dims: Mapping[str, int], pointwise: Sequence[int], reduction: Sequence[int]
 ) -> tuple[int, int]:

@@ -14,8 +14,9 @@ import torch
 
 from nearhint.launchers import cuda
 from nearhint.launchers.errors import ArtifactCorrupt, LaunchFailed
-from nearhint_daemon.workers.elements import STORAGE, Array, decode
+from nearhint_daemon.workers.elements import STORAGE, Array, Elements, decode, drawn_of
 from nearhint_daemon.workers.errors import DeviceBroken, RequestInvalid
+from nearhint_daemon.workers.inputs import repeat_into, repeats
 from nearhint_daemon.workers.measure import Allocate
 from nearhint_daemon.workers.memory import ALIGNMENT_BYTES, PATTERN, Buffer, poison_byte
 from nearhint_rules.artifact import ArtifactRef, CudaLaunch, ScalarArgument
@@ -24,13 +25,20 @@ BAND_BYTES = 16 * ALIGNMENT_BYTES
 """Pattern on either side of a parameter."""
 SCRATCH_BAND_BYTES = 4096
 """Pattern behind a workspace."""
+_WORDS = {
+    1: (torch.uint8, np.uint8),
+    2: (torch.int16, np.int16),
+    4: (torch.int32, np.int32),
+    8: (torch.int64, np.int64),
+}
+"""Integers that elements are moved and compared as, by bytes: NaN are equal to themselves."""
 
 
 class CudaBuffer:
     """A parameter in device memory between two bands of a pattern; inputs must stay as they are."""
 
     def __init__(
-        self, dtype: str, count: int, *, device: str, layout: str, content: Array | None
+        self, dtype: str, count: int, *, device: str, layout: str, content: Elements | None
     ) -> None:
         self.dtype = dtype
         storage = np.dtype(STORAGE[dtype])
@@ -47,13 +55,14 @@ class CudaBuffer:
             (size + 2 * BAND_BYTES + ALIGNMENT_BYTES,), PATTERN, dtype=torch.uint8, device=device
         )
         self._start, self._end = start, start + size
-        inside = self._whole[self._start : self._end]
-        self._content: torch.Tensor | None = None
+        in_torch, in_numpy = _WORDS[storage.itemsize]
+        self._words = self._whole[self._start : self._end].view(in_torch)
+        self._drawn: torch.Tensor | None = None
         if content is None:
-            inside.fill_(poison_byte(dtype))
+            self._whole[self._start : self._end].fill_(poison_byte(dtype))
         else:
-            self._content = torch.from_numpy(content.view(np.uint8).copy()).to(device)
-            inside.copy_(self._content)
+            self._drawn = torch.from_numpy(drawn_of(content).view(in_numpy)).to(device)
+            repeat_into(self._words, self._drawn)
 
     @property
     def address(self) -> int:
@@ -63,26 +72,33 @@ class CudaBuffer:
 
     def read(self) -> Array:
         """The elements, as stored."""
-        raw: Array = self._whole[self._start : self._end].cpu().numpy()
+        return self._on_host(self._words)
+
+    def read_at(self, indices: Array) -> Array:
+        """The elements at `indices`, as stored; they alone leave the device."""
+        where = torch.from_numpy(indices).to(self._words.device)
+        return self._on_host(self._words[where])
+
+    def _on_host(self, words: torch.Tensor) -> Array:
+        raw: Array = words.cpu().numpy()
         return np.asarray(raw.view(np.dtype(STORAGE[self.dtype])))
 
     def value(self) -> float:
         """The first element, as a Python number."""
-        number: float = decode(self.dtype, self.read())[0].item()
+        number: float = decode(self.dtype, self._on_host(self._words[:1]))[0].item()
         return number
 
     def is_intact(self) -> bool:
         """Whether the pattern around the parameter is whole, and an input as it was."""
         around = (self._whole[: self._start], self._whole[self._end :])
-        inside = self._whole[self._start : self._end]
         return all(bool((band == PATTERN).all()) for band in around) and (
-            self._content is None or torch.equal(inside, self._content)
+            self._drawn is None or repeats(self._words, self._drawn)
         )
 
     def close(self) -> None:
         """Gives the memory back to torch's allocator."""
-        self._whole = torch.empty(0, dtype=torch.uint8)
-        self._content = None
+        self._whole = self._words = torch.empty(0, dtype=torch.uint8)
+        self._drawn = None
 
 
 class CudaSubject:
@@ -104,7 +120,7 @@ class CudaSubject:
             if isinstance(argument, ScalarArgument)
         ]
 
-    def allocate(self, dtype: str, count: int, *, layout: str, content: Array | None) -> Buffer:
+    def allocate(self, dtype: str, count: int, *, layout: str, content: Elements | None) -> Buffer:
         """Memory between bands of a pattern."""
         with device_errors():
             return CudaBuffer(dtype, count, device=self._device, layout=layout, content=content)

@@ -75,11 +75,59 @@ def decode(dtype: str, stored: Array) -> Array:
 
 
 @dataclass(frozen=True, slots=True)
+class Repeated:
+    """`size` elements of a flat storage, which are `drawn` over and over; only these are kept."""
+
+    drawn: Array
+    size: int
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """How an element is stored."""
+        return self.drawn.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are kept."""
+        return self.drawn.nbytes
+
+    def __getitem__(self, where: Array) -> Array:
+        """The elements at these places, none of them negative."""
+        return np.asarray(self.drawn[where % self.drawn.size])
+
+    def fill(self, destination: Array) -> None:
+        """Writes all elements to a flat array of their number and dtype."""
+        block = self.drawn.size
+        whole = self.size - self.size % block
+        destination[:whole].reshape(-1, block)[:] = self.drawn
+        destination[whole:] = self.drawn[: self.size - whole]
+
+
+Elements: TypeAlias = Array | Repeated
+"""A flat storage, as the parameter that points at it has it."""
+
+
+def drawn_of(elements: Elements) -> Array:
+    """What of a storage is kept: the rest repeats it."""
+    return elements.drawn if isinstance(elements, Repeated) else elements
+
+
+def whole_of(elements: Elements) -> Array:
+    """A storage as one array."""
+    return np.resize(elements.drawn, elements.size) if isinstance(elements, Repeated) else elements
+
+
+def with_drawn(elements: Elements, drawn: Array) -> Elements:
+    """The storage that repeats `drawn` as `elements` repeats its own."""
+    return Repeated(drawn, elements.size) if isinstance(elements, Repeated) else drawn
+
+
+@dataclass(frozen=True, slots=True)
 class Stored:
     """A flat storage of a dtype, decoded where it is read: a window of it is all that is needed."""
 
     dtype: str
-    elements: Array
+    elements: Elements
 
     @property
     def size(self) -> int:
@@ -108,13 +156,13 @@ DRAWN_ELEMENTS = 1_048_573
 """A prime: rows that are shorter, or blocks of whole cache lines, do not begin alike."""
 
 
-def random_elements(dtype: str, count: int, random: np.random.Generator, *, whole: str) -> Array:
+def random_elements(dtype: str, count: int, random: np.random.Generator, *, whole: str) -> Elements:
     """`count` random elements: normal floats; integers as a row of `WHOLE_RANGES` says.
 
-    More than `DRAWN_ELEMENTS` repeat these: a GB would take seconds to draw.
+    More than `DRAWN_ELEMENTS` repeat these: a GB would take seconds to draw, and be kept.
     """
     drawn = _drawn_elements(dtype, min(count, DRAWN_ELEMENTS), random, whole)
-    return drawn if count <= DRAWN_ELEMENTS else np.resize(drawn, count)
+    return drawn if count <= DRAWN_ELEMENTS else Repeated(drawn, count)
 
 
 def _drawn_elements(dtype: str, count: int, random: np.random.Generator, whole: str) -> Array:

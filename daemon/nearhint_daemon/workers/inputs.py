@@ -120,10 +120,25 @@ def repeated(drawn: torch.Tensor, count: int) -> torch.Tensor:
     if count <= drawn.numel():
         return drawn
     made = drawn.new_empty(count)
-    whole = count - count % drawn.numel()
-    made[:whole].view(-1, drawn.numel()).copy_(drawn)
-    made[whole:].copy_(drawn[: count - whole])
+    repeat_into(made, drawn)
     return made
+
+
+def repeat_into(destination: torch.Tensor, drawn: torch.Tensor) -> None:
+    """Fills `destination` with `drawn` over and over; both 1-d, on one device."""
+    block, count = drawn.numel(), destination.numel()
+    whole = count - count % block
+    destination[:whole].view(-1, block).copy_(drawn)
+    destination[whole:].copy_(drawn[: count - whole])
+
+
+def repeats(tensor: torch.Tensor, drawn: torch.Tensor) -> bool:
+    """Whether `tensor` is still what `repeat_into` made of it, in each bit; of integers.
+
+    Every element is compared with the one a repetition before it: no second copy is made.
+    """
+    block = drawn.numel()
+    return torch.equal(tensor[:block], drawn) and torch.equal(tensor[block:], tensor[:-block])
 
 
 def flat_storage(tensor: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,7 @@ from typing import Protocol
 
 import numpy as np
 
-from nearhint_daemon.workers.elements import FLOATS, STORAGE, Array
+from nearhint_daemon.workers.elements import FLOATS, STORAGE, Array, Elements, Repeated
 
 LAYOUTS = ("aligned", "flush", "shifted")
 ALIGNMENT_BYTES = 256
@@ -53,6 +53,10 @@ class Buffer(Protocol):
         """The elements, as stored."""
         ...
 
+    def read_at(self, indices: Array) -> Array:
+        """The elements at `indices` (i64, each in 0 .. count - 1), as stored."""
+        ...
+
     def is_intact(self) -> bool:
         """Whether the bytes around the parameter are as they were."""
         ...
@@ -65,7 +69,7 @@ class Buffer(Protocol):
 class GuardedBuffer:
     """A parameter in CPU memory; inputs (`content` given) are read-only once they are filled."""
 
-    def __init__(self, dtype: str, count: int, *, layout: str, content: Array | None) -> None:
+    def __init__(self, dtype: str, count: int, *, layout: str, content: Elements | None) -> None:
         storage = np.dtype(STORAGE[dtype])
         size = count * storage.itemsize
         # Room for either end: a line before, and a page of pattern behind what is not flush.
@@ -81,9 +85,9 @@ class GuardedBuffer:
         }[layout]
         self.address = first + start
         whole: Array = np.ctypeslib.as_array((ctypes.c_ubyte * inner).from_address(first))
-        whole[:] = PATTERN
         self._before = whole[:start]
         self._behind = whole[start + size :]
+        self._before[:] = self._behind[:] = PATTERN
         self._bytes = whole[start : start + size]
         self._dtype = storage
         for guard in (self._base, first + inner):
@@ -91,12 +95,22 @@ class GuardedBuffer:
         if content is None:
             self._bytes[:] = poison_byte(dtype)
         else:
-            self._bytes[:] = content.view(np.uint8)
+            if isinstance(content, Repeated):
+                content.fill(self._elements())
+            else:
+                self._bytes[:] = content.view(np.uint8)
             _protect(first, inner, mmap.PROT_READ)
 
     def read(self) -> Array:
         """The elements, as stored."""
-        return np.asarray(self._bytes.view(self._dtype)).copy()
+        return self._elements().copy()
+
+    def read_at(self, indices: Array) -> Array:
+        """The elements at `indices`, as stored."""
+        return np.asarray(self._elements()[indices])
+
+    def _elements(self) -> Array:
+        return np.asarray(self._bytes.view(self._dtype))
 
     def is_intact(self) -> bool:
         """Whether the pattern around the parameter is whole."""

@@ -8,22 +8,26 @@ compared; that every other element was written at all is checked without a refer
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
 
 from nearhint_compiler.ir import nodes as ir
-from nearhint_daemon.workers.cases import Sizes
+from nearhint_daemon.workers.cases import Sizes, stored_indices
 from nearhint_daemon.workers.elements import (
     FLOATS,
     SPECIAL_FLOATS,
     Array,
+    Elements,
     Stored,
     decode,
+    drawn_of,
     encode,
     random_elements,
+    whole_of,
+    with_drawn,
 )
 from nearhint_daemon.workers.interpreter import Output, interpret
 from nearhint_daemon.workers.tolerance import SHIFT
@@ -34,6 +38,8 @@ Window: TypeAlias = tuple[tuple[int, int], ...]
 SLAB_POINTS = 1 << 18
 ROW_LIMIT = 1 << 21
 """Elements of a reduction up to which it can be interpreted."""
+COVERAGE_POINTS = 1 << 24
+"""Points up to which all stored elements are enumerated, when slabs do not show them all."""
 SPECIAL_EVERY = 8
 """Elements that an input must have for each special value in it."""
 SHIFTS = 4
@@ -46,9 +52,14 @@ _SHIFT_OPS = frozenset({"shl", "shr"})
 class Reference:
     """Inputs as stored (None for an output), and for each slab the outputs in order."""
 
-    inputs: tuple[Array | None, ...]
+    inputs: tuple[Elements | None, ...]
     windows: tuple[Window, ...]
     slabs: tuple[tuple[Output, ...], ...]
+    covered: tuple[Array, ...]
+    """For each output which elements are stored to: a flag each, or one for all that says yes.
+
+    Empty where there are more than `COVERAGE_POINTS`, and slabs do not show them all.
+    """
 
     @property
     def is_whole(self) -> bool:
@@ -58,19 +69,19 @@ class Reference:
     @property
     def size_bytes(self) -> int:
         """What it takes to keep it."""
-        kept = [array.nbytes for array in self.inputs if array is not None]
+        kept = [elements.nbytes for elements in self.inputs if elements is not None]
         for output in (output for slab in self.slabs for output in slab):
             kept += [output.indices.nbytes, output.values.nbytes, output.magnitudes.nbytes]
-        return sum(kept)
+        return sum(kept) + sum(flags.nbytes for flags in self.covered)
 
 
 def random_inputs(
     kernel: ir.Kernel, sizes: Sizes, random: np.random.Generator, *, with_specials: bool
-) -> tuple[Array | None, ...]:
+) -> tuple[Elements | None, ...]:
     """Random elements for each input and scalar; with one of each of `SPECIAL_FLOATS`."""
     names = {node.name for node in kernel.body if isinstance(node, ir.Op)}
     whole = "shift" if names & _SHIFT_OPS else "divisor" if names & _DIVISIONS else "any"
-    made: list[Array | None] = []
+    made: list[Elements | None] = []
     for param, count in zip(kernel.params, sizes.elements, strict=True):
         if param.role == "out":
             made.append(None)
@@ -79,6 +90,7 @@ def random_inputs(
         if with_specials and param.dtype in FLOATS and param.role == "in":
             chosen = random.permutation(SPECIAL_FLOATS)[: count // SPECIAL_EVERY]
             places = random.choice(count, chosen.size, replace=False)
+            stored = whole_of(stored)
             stored[places] = encode(param.dtype, chosen)
         made.append(stored)
     return tuple(made)
@@ -93,7 +105,25 @@ def make_reference(
     windows = slab_windows(sizes, random)
     exact = readable(kernel, inputs)
     slabs = tuple(interpret(slab(kernel, window), sizes.dims, exact) for window in windows)
-    return Reference(inputs, windows, slabs)
+    return Reference(inputs, windows, slabs, tuple(_covered(kernel, sizes, slabs)))
+
+
+def _covered(
+    kernel: ir.Kernel, sizes: Sizes, slabs: Sequence[tuple[Output, ...]]
+) -> Iterator[Array]:
+    is_whole = len(slabs) == 1
+    if not is_whole and sizes.points > COVERAGE_POINTS:
+        return
+    outputs = [place for place, param in enumerate(kernel.params) if param.role == "out"]
+    for position, place in enumerate(outputs):
+        flags = np.zeros(sizes.elements[place], np.bool_)
+        if is_whole:
+            flags[slabs[0][position].indices] = True
+        else:
+            for node in kernel.body:
+                if isinstance(node, ir.Store) and node.param == place:
+                    flags[stored_indices(kernel, sizes, node)] = True
+        yield np.ones(1, np.bool_) if flags.all() else flags
 
 
 def slab_windows(sizes: Sizes, random: np.random.Generator) -> tuple[Window, ...]:
@@ -141,24 +171,33 @@ def slab(kernel: ir.Kernel, window: Window) -> ir.Kernel:
     )
 
 
-def readable(kernel: ir.Kernel, inputs: Sequence[Array | None]) -> list[Stored | Array]:
+def readable(kernel: ir.Kernel, inputs: Sequence[Elements | None]) -> list[Stored | Array]:
     """Stored inputs as the interpreter takes them, decoded where it reads them."""
     return [
-        np.zeros(0)
-        if stored is None
-        else Stored(param.dtype, stored)
-        if param.role == "in"
-        else decode(param.dtype, stored)
+        _readable(param.role, param.dtype, stored)
         for param, stored in zip(kernel.params, inputs, strict=True)
     ]
 
 
-def decoded(kernel: ir.Kernel, inputs: Sequence[Array | None]) -> list[Array]:
-    """Stored inputs as the interpreter takes them; an output's place is empty."""
-    return [
-        np.zeros(0) if stored is None else decode(param.dtype, stored)
-        for param, stored in zip(kernel.params, inputs, strict=True)
-    ]
+def _readable(role: str, dtype: str, stored: Elements | None) -> Stored | Array:
+    if stored is None:
+        return np.zeros(0)
+    return Stored(dtype, stored) if role == "in" else decode(dtype, whole_of(stored))
+
+
+def shifted(
+    kernel: ir.Kernel, inputs: Sequence[Elements | None], random: np.random.Generator
+) -> list[Stored | Array]:
+    """As `readable`, each float moved by `SHIFT` up or down; of a repetition, what is drawn."""
+    made: list[Stored | Array] = []
+    for param, stored in zip(kernel.params, inputs, strict=True):
+        if stored is None or param.dtype not in FLOATS:
+            made.append(_readable(param.role, param.dtype, stored))
+            continue
+        values = decode(param.dtype, drawn_of(stored))
+        values = values * (1 + SHIFT * random.choice((-1.0, 1.0), values.shape))
+        made.append(_readable(param.role, "f64", with_drawn(stored, values)))
+    return made
 
 
 def sensitivity(
@@ -170,16 +209,10 @@ def sensitivity(
 ) -> tuple[Array, ...]:
     """For slab `number`, how far each output moves when the float inputs shift by up to `SHIFT`."""
     window, outputs = reference.windows[number], reference.slabs[number]
-    exact = decoded(kernel, reference.inputs)
     moves: list[Array] = [np.zeros(output.values.shape) for output in outputs]
     for _ in range(SHIFTS):
-        shifted = [
-            values * (1 + SHIFT * random.choice((-1.0, 1.0), values.shape))
-            if param.dtype in FLOATS
-            else values
-            for param, values in zip(kernel.params, exact, strict=True)
-        ]
-        for place, output in enumerate(interpret(slab(kernel, window), sizes.dims, shifted)):
+        inputs = shifted(kernel, reference.inputs, random)
+        for place, output in enumerate(interpret(slab(kernel, window), sizes.dims, inputs)):
             before, after = (np.asarray(o.values, np.float64) for o in (outputs[place], output))
             with np.errstate(invalid="ignore"):
                 moved = np.nan_to_num(np.abs(after - before), nan=np.inf)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nearhint.launchers import cpu
 from nearhint.launchers.errors import ArtifactCorrupt
-from nearhint_daemon.workers.elements import Array
+from nearhint_daemon.workers.elements import Elements
 from nearhint_daemon.workers.errors import RequestInvalid
 from nearhint_daemon.workers.memory import Buffer, GuardedBuffer
 from nearhint_rules.artifact import ArtifactRef, CpuLaunch
@@ -28,7 +28,7 @@ class CpuSubject:
             raise ArtifactCorrupt(sha256=artifact.sha256, problem=f"{len(binary)} bytes")
         self._kernel = cpu.load(binary, artifact.launch, sha256=artifact.sha256)
 
-    def allocate(self, dtype: str, count: int, *, layout: str, content: Array | None) -> Buffer:
+    def allocate(self, dtype: str, count: int, *, layout: str, content: Elements | None) -> Buffer:
         """Memory between pages that cannot be touched."""
         return GuardedBuffer(dtype, count, layout=layout, content=content)
 

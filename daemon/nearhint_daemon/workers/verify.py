@@ -19,8 +19,8 @@ from typing import Protocol
 import numpy as np
 
 from nearhint_compiler.ir import nodes as ir
-from nearhint_daemon.workers.cases import Sizes, awkward_sizes, sizes_at, stored_indices
-from nearhint_daemon.workers.elements import FLOATS, Array, decode
+from nearhint_daemon.workers.cases import Sizes, awkward_sizes, hinted_sizes
+from nearhint_daemon.workers.elements import FLOATS, Array, Elements, decode
 from nearhint_daemon.workers.errors import MemoryLimitExceeded
 from nearhint_daemon.workers.interpreter import Output
 from nearhint_daemon.workers.memory import Buffer, close_all, poison_byte
@@ -45,11 +45,10 @@ from nearhint_rules.guard import Guard, pointer_facts, size_facts_hold
 
 MANY_THREADS = 5
 """At sizes with fewer rows than this, so many threads are tried as well: they must share rows."""
-COVERAGE_POINTS = 1 << 24
-"""Points up to which all stored elements are enumerated, when slabs do not show them all."""
 BYTES_LIMIT = 2 << 30
 """Bytes that the parameters of one case may take."""
-CACHE_BYTES = 192 << 20
+CACHE_BYTES = 512 << 20
+"""Room for all cases of a Kernel, of which a large one takes 20 MB an output: three slabs."""
 ONE_BYTE_FLOATS = frozenset({"f8e4m3fn", "f8e5m2"})
 """Dtypes with too few NaN for one that no result has."""
 POISON_SHARE = 0.01
@@ -59,7 +58,7 @@ POISON_SHARE = 0.01
 class Subject(Protocol):
     """A loaded binary on its device."""
 
-    def allocate(self, dtype: str, count: int, *, layout: str, content: Array | None) -> Buffer:
+    def allocate(self, dtype: str, count: int, *, layout: str, content: Elements | None) -> Buffer:
         """Memory for one parameter."""
         ...
 
@@ -143,7 +142,7 @@ def cases(
     for number, hint in enumerate(hints):
         if not size_facts_hold(guard, hint):
             continue
-        sizes = sizes_at(kernel, hint)
+        sizes = hinted_sizes(kernel, tuple(hint.items()))
         if sizes.size_bytes(kernel) > BYTES_LIMIT:
             raise MemoryLimitExceeded(
                 f"{sizes.size_bytes(kernel)} bytes at {dict(hint)}, at most {BYTES_LIMIT}"
@@ -195,19 +194,37 @@ def run_case(
         if strays:
             return Verdict(f"writes beside parameter {strays[0]}", math.inf, 1, True)
         outputs = {
-            place: buffers[place].read()
-            for place, param in enumerate(kernel.params)
+            place: buffer
+            for place, (param, buffer) in enumerate(zip(kernel.params, buffers, strict=True))
             if param.role == "out"
         }
+        wholes, slabs = _read(reference, outputs)
     finally:
         close_all(buffers)
     worst = 0.0
-    for number in range(len(reference.slabs)):
-        outcome = _compare(kernel, case.sizes, reference, number, outputs, seed=seed)
+    for number, found in enumerate(slabs):
+        outcome = _compare(kernel, case.sizes, reference, number, found, seed=seed)
         worst = max(worst, outcome.worst_error)
         if outcome.problem:
             return outcome
-    return Verdict(_coverage(kernel, case.sizes, reference, outputs), worst, 1, False)
+    return Verdict(_coverage(kernel, reference, wholes), worst, 1, False)
+
+
+def _read(
+    reference: Reference, outputs: Mapping[int, Buffer]
+) -> tuple[Mapping[int, Array], Sequence[Mapping[int, Array]]]:
+    """The outputs whole, if their coverage is known; and what is compared, for each slab."""
+    wholes = {place: buffer.read() for place, buffer in outputs.items() if reference.covered}
+    slabs = [
+        {
+            place: wholes[place][expected.indices]
+            if place in wholes
+            else buffer.read_at(expected.indices)
+            for (place, buffer), expected in zip(outputs.items(), slab, strict=True)
+        }
+        for slab in reference.slabs
+    ]
+    return wholes, slabs
 
 
 def _compare(
@@ -219,13 +236,12 @@ def _compare(
     *,
     seed: int,
 ) -> Verdict:
-    """All outputs against slab `number` of the reference."""
+    """What was read of all outputs against slab `number` of the reference."""
     arithmetic = arithmetic_of(kernel, terms=math.prod(sizes.reduction))
     worst = 0.0
-    for position, (place, actual) in enumerate(outputs.items()):
+    for position, (place, found) in enumerate(outputs.items()):
         expected = reference.slabs[number][position]
         dtype = kernel.params[place].dtype
-        found = actual[expected.indices]
         errors = element_errors(dtype, found, expected, arithmetic)
         arg = rounded_arg(kernel, place)
         if arg is not None and errors.any():
@@ -292,24 +308,15 @@ def _as_float(dtype: str, values: Array) -> Array:
     return np.asarray(_raw(decode(dtype, values)), np.float64)
 
 
-def _coverage(
-    kernel: ir.Kernel, sizes: Sizes, reference: Reference, outputs: Mapping[int, Array]
-) -> str:
+def _coverage(kernel: ir.Kernel, reference: Reference, outputs: Mapping[int, Array]) -> str:
     """What is wrong with the elements that were not compared: unwritten, or wrongly written."""
-    if not reference.is_whole and sizes.points > COVERAGE_POINTS:
-        return ""
     for position, (place, actual) in enumerate(outputs.items()):
         dtype = kernel.params[place].dtype
-        covered = np.zeros(actual.size, np.bool_)
-        if reference.is_whole:
-            covered[reference.slabs[0][position].indices] = True
-        else:
-            for node in kernel.body:
-                if isinstance(node, ir.Store) and node.param == place:
-                    covered[stored_indices(kernel, sizes, node)] = True
+        covered = reference.covered[position]
         width = actual.dtype.itemsize
-        is_poison = (actual.view(np.uint8).reshape(-1, width) == poison_byte(dtype)).all(axis=1)
-        if not is_poison[~covered].all():
+        poison = int.from_bytes(bytes([poison_byte(dtype)] * width), "little")
+        is_poison = actual.view(f"u{width}") == poison
+        if not (is_poison | covered).all():
             return f"output {place} is written where no store is"
         limit = 0 if dtype in FLOATS else POISON_SHARE * actual.size
         if dtype in ONE_BYTE_FLOATS and _has_nan(reference, position):

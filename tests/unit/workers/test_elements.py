@@ -9,10 +9,12 @@ import torch
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_daemon.workers.elements import (
     DRAWN_ELEMENTS,
+    Repeated,
     Stored,
     decode,
     encode,
     random_elements,
+    whole_of,
 )
 from nearhint_daemon.workers.interpreter import constant_value, interpret
 from nearhint_daemon.workers.tolerance import PRECISIONS
@@ -85,15 +87,28 @@ def test_more_elements_than_are_drawn_repeat_them(dtype: str) -> None:
     count = 2 * DRAWN_ELEMENTS + 7
     found = random_elements(dtype, count, np.random.default_rng(5), whole="any")
     drawn = random_elements(dtype, DRAWN_ELEMENTS, np.random.default_rng(5), whole="any")
-    assert found.size == count
-    np.testing.assert_array_equal(found[:DRAWN_ELEMENTS], drawn)
-    np.testing.assert_array_equal(found[DRAWN_ELEMENTS:-7], drawn)
-    np.testing.assert_array_equal(found[-7:], drawn[:7])
+    assert isinstance(found, Repeated)
+    assert isinstance(drawn, np.ndarray)
+    assert (found.size, found.dtype, found.nbytes) == (count, drawn.dtype, drawn.nbytes)
+    wanted = np.resize(drawn, count)
+    np.testing.assert_array_equal(whole_of(found), wanted)
+    where = np.array([[0, DRAWN_ELEMENTS - 1], [DRAWN_ELEMENTS, count - 1]])
+    np.testing.assert_array_equal(found[where], wanted[where])
+    filled = np.empty(count, drawn.dtype)
+    found.fill(filled)
+    np.testing.assert_array_equal(filled, wanted)
+
+
+def test_a_repetition_is_decoded_where_it_is_read() -> None:
+    drawn = encode("bf16", np.arange(5.0))
+    stored, where = Stored("bf16", Repeated(drawn, 13)), np.array([[0, 4], [5, 12]])
+    assert stored.size == 13
+    np.testing.assert_array_equal(stored[where], [[0, 4], [0, 2]])
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16", "f8e4m3fn", "i32"])
 def test_a_storage_is_decoded_where_it_is_read(dtype: str) -> None:
-    elements = random_elements(dtype, 40, np.random.default_rng(1), whole="any")
+    elements = whole_of(random_elements(dtype, 40, np.random.default_rng(1), whole="any"))
     stored, where = Stored(dtype, elements), np.array([[3, 39], [0, 3]])
     np.testing.assert_array_equal(stored[where], decode(dtype, elements)[where])
     assert stored.size == 40
@@ -103,7 +118,7 @@ def test_the_interpreter_reads_a_storage_and_refuses_what_is_outside() -> None:
     text = """(kernel (symbols k0) (pointwise k0) (reduction)
       (params (in bf16) (out f32)) (body (load 0 p0) (cast f32 0) (store 1 p0 1)))"""
     kernel = parse_kernel(text)
-    elements = random_elements("bf16", 9, np.random.default_rng(1), whole="any")
+    elements = whole_of(random_elements("bf16", 9, np.random.default_rng(1), whole="any"))
     (output,) = interpret(kernel, {"k0": 9}, [Stored("bf16", elements), np.zeros(0)])
     np.testing.assert_array_equal(output.values, decode("bf16", elements))
     with pytest.raises(IndexError):

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from nearhint_daemon.workers.elements import FLOATS, STORAGE, decode, encode
+from nearhint_daemon.workers.elements import FLOATS, STORAGE, Repeated, decode, encode
 from nearhint_daemon.workers.memory import (
     ALIGNMENT_BYTES,
     LAYOUTS,
@@ -96,6 +96,20 @@ def test_an_input_holds_its_content() -> None:
     content = np.arange(7, dtype=np.int16)
     buffer = GuardedBuffer("i16", 7, layout="shifted", content=content)
     assert buffer.read().tolist() == content.tolist()
+    buffer.close()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", ["bool", "bf16", "f32", "i64"])
+def test_an_input_that_repeats_is_filled_and_read_where_it_is_asked(
+    dtype: str, layout: str
+) -> None:
+    drawn = np.arange(7).astype(STORAGE[dtype])
+    buffer = GuardedBuffer(dtype, 19, layout=layout, content=Repeated(drawn, 19))
+    indices = np.array([18, 0, 7, 6])
+    np.testing.assert_array_equal(buffer.read(), np.resize(drawn, 19))
+    np.testing.assert_array_equal(buffer.read_at(indices), buffer.read()[indices])
+    assert buffer.is_intact()
     buffer.close()
 
 

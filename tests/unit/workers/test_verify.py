@@ -22,9 +22,12 @@ from tests.unit.workers.building import (
 
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
-from nearhint_daemon.workers.elements import Array, decode, encode
+from nearhint_daemon.workers import verify as verifying
+from nearhint_daemon.workers.cases import sizes_at
+from nearhint_daemon.workers.elements import DRAWN_ELEMENTS, Array, Elements, decode, encode
 from nearhint_daemon.workers.errors import MemoryLimitExceeded
 from nearhint_daemon.workers.memory import Buffer, GuardedBuffer
+from nearhint_daemon.workers.reference import make_reference
 from nearhint_daemon.workers.subjects import CpuSubject
 from nearhint_daemon.workers.verify import References, Verdict, cases, verify
 from nearhint_rules import expr as ex
@@ -142,7 +145,10 @@ def test_a_hint_is_capped_before_anything_is_allocated(tmp_path: Path) -> None:
         verdict_on(doubled(), subject, hint=1 << 40)
 
 
-def test_a_jump_that_rounding_moves_is_excused_but_not_a_wrong_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("hint", [20_000, 2 * DRAWN_ELEMENTS])
+def test_a_jump_that_rounding_moves_is_excused_but_not_a_wrong_one(
+    hint: int, tmp_path: Path
+) -> None:
     """floor(x * 3): where x * 3 is a rounding error away from an integer, either side is right."""
     kernel = ir.Kernel(
         ("k0",),
@@ -159,9 +165,9 @@ def test_a_jump_that_rounding_moves_is_excused_but_not_a_wrong_one(tmp_path: Pat
     )
     loop = "for (int64_t i = 0; i < n; i++) y[i] = floorf(x[i] {});"
     right = by_hand(loop.format("/ (1.0f / 3.0f)"), tmp_path)
-    assert verdict_on(kernel, right, hint=20_000).problem == ""
+    assert verdict_on(kernel, right, hint=hint).problem == ""
     wrong = by_hand(loop.format("* 3.01f"), tmp_path)
-    assert verdict_on(kernel, wrong, hint=20_000).problem != ""
+    assert verdict_on(kernel, wrong, hint=hint).problem != ""
 
 
 class NumpySubject:
@@ -171,7 +177,7 @@ class NumpySubject:
         self.function = function
 
     def allocate(
-        self, dtype: str, count: int, *, layout: str, content: Array | None
+        self, dtype: str, count: int, *, layout: str, content: Elements | None
     ) -> GuardedBuffer:
         return GuardedBuffer(dtype, count, layout=layout, content=content)
 
@@ -240,6 +246,63 @@ def test_references_are_kept_within_their_limit() -> None:
         kept = sum(reference.size_bytes for reference in references._kept.values())
         assert references._size_bytes == kept
         assert kept <= 4096 or len(references._kept) == 1
+
+
+def test_a_reference_of_a_large_size_keeps_what_was_drawn() -> None:
+    """y = x + x of 1024 x 131072 bf16: 268 MB an input, of which a million elements are kept."""
+    kernel = parse_kernel("""
+        (kernel (symbols k0 k1) (pointwise k0 k1) (reduction)
+          (params (in bf16) (out bf16))
+          (body (load 0 (+ (* k1 p0) p1))
+                (cast f32 0)
+                (add f32 1 1)
+                (cast bf16 2)
+                (store 1 (+ (* k1 p0) p1) 3)))
+    """)
+    sizes = sizes_at(kernel, {"k0": 1024, "k1": 131_072})
+    reference = make_reference(kernel, sizes, seed=(1,))
+    (kept, output) = reference.inputs
+    assert output is None
+    assert kept is not None
+    assert (kept.size, kept.nbytes) == (1024 * 131_072, 2 * DRAWN_ELEMENTS)
+    assert reference.covered == ()
+    assert reference.size_bytes < 24 << 20
+
+
+def test_the_second_variant_of_a_kernel_computes_no_reference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[object] = []
+
+    def counted(*args: object, **options: object) -> object:
+        made.append(args)
+        return make_reference(*args, **options)  # type: ignore[arg-type]  # as it was called
+
+    monkeypatch.setattr(verifying, "make_reference", counted)
+    subject = by_hand("for (int64_t i = 0; i < n; i++) y[i] = x[i] * 2;", tmp_path)
+    references, hints = References(), [{"k0": 4 * DRAWN_ELEMENTS}, {"k0": 20 * DRAWN_ELEMENTS}]
+    counts = []
+    for _ in range(2):
+        found = verify(doubled(), subject, ALWAYS, hints, threads=1, seed=1, references=references)
+        assert found.problem == ""
+        counts.append(len(made))
+    assert counts[0] == counts[1] > 2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        (f"i == {20 * DRAWN_ELEMENTS + 6} ? 0 : x[i] * 2", "is 0"),
+        (f"x[i % {DRAWN_ELEMENTS - 2}] * 2", "is "),
+    ],
+)
+def test_a_mistake_far_behind_what_was_drawn_is_found(
+    wrong: str, problem: str, tmp_path: Path
+) -> None:
+    subject = by_hand(f"for (int64_t i = 0; i < n; i++) y[i] = {wrong};", tmp_path)
+    found = verdict_on(doubled(), subject, hint=20 * DRAWN_ELEMENTS + 7)
+    assert problem in found.problem
+    assert f"k0={20 * DRAWN_ELEMENTS + 7}" in found.problem
 
 
 def test_sizes_follow_a_guard_over_two_symbols() -> None:
