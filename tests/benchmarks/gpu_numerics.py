@@ -2,9 +2,9 @@
 
 The error of a floating output is |got - exact| / ulp, the largest over its elements, where `exact`
 is the same function in float64 on the same inputs, and ulp is the distance between two neighbours
-of the output's dtype at max(|exact|, the root mean square of all exact elements): an element that
-is near zero by cancellation is held to the scale of what was summed. Integers, bools and places of
-extremal elements must be equal.
+of the output's dtype at max(|exact|, the root mean square of all exact elements, for sums the sum
+of their terms' magnitudes): an element that is near zero by cancellation is held to the scale of
+what was summed. Integers, bools and places of extremal elements must be equal.
 """
 
 from __future__ import annotations
@@ -45,20 +45,25 @@ class Closeness:
     are_integers_equal: bool
 
 
-def closeness(outputs: Any, exact: Any) -> Closeness:
-    """How close outputs are to those in float64."""
+def closeness(outputs: Any, exact: Any, magnitudes: Any = None) -> Closeness:
+    """How close outputs are to those in float64; `magnitudes` are the scales of all of them."""
     errors: list[float] = [0.0]
     are_equal = True
-    for got, reference in zip(as_tuple(outputs), as_tuple(exact), strict=True):
+    references = as_tuple(exact)
+    scales = (None,) * len(references) if magnitudes is None else as_tuple(magnitudes)
+    for got, reference, scale in zip(as_tuple(outputs), references, scales, strict=True):
         if got.dtype.is_floating_point:
-            errors.append(ulp_error(got, reference))
+            errors.append(ulp_error(got, reference, scale))
         else:
             are_equal &= torch.equal(got, reference)
     return Closeness(max(errors), are_equal)
 
 
-def ulp_error(got: Tensor, exact: Tensor) -> float:
-    """The largest error in ulp of `got`'s dtype; infinite where only one of them is finite."""
+def ulp_error(got: Tensor, exact: Tensor, magnitude: Tensor | None = None) -> float:
+    """The largest error in ulp of `got`'s dtype; infinite where only one of them is finite.
+
+    `magnitude` is what the terms of each element sum to without their signs, if it is a sum.
+    """
     if got.shape != exact.shape:
         raise ValueError(f"shapes {tuple(got.shape)} and {tuple(exact.shape)}")
     if not got.numel():
@@ -68,9 +73,11 @@ def ulp_error(got: Tensor, exact: Tensor) -> float:
     finite = reference.isfinite()
     scale = float(torch.where(finite, reference, 0.0).square().mean().sqrt())
     info = torch.finfo(got.dtype)
-    magnitude = torch.where(finite, reference.abs(), 0.0).clamp(min=max(scale, info.tiny))
-    exponent = torch.frexp(magnitude).exponent - 1
-    unit = torch.ldexp(torch.full_like(magnitude, info.eps), exponent)
+    size = torch.where(finite, reference.abs(), 0.0).clamp(min=max(scale, info.tiny))
+    if magnitude is not None:
+        size = torch.maximum(size, torch.where(finite, magnitude, 0.0))
+    exponent = torch.frexp(size).exponent - 1
+    unit = torch.ldexp(torch.full_like(size, info.eps), exponent)
     # A difference of what is not finite is infinite, or NaN.
     error = ((values - reference).abs() / unit).nan_to_num(nan=torch.inf, posinf=torch.inf)
     return float(torch.where(same, 0.0, error).max())

@@ -23,6 +23,7 @@ SHARE = 0.90
 LONG_ROW = 16_384
 SHARE_OF_LONG_ROWS = 0.80
 TRANSPOSED_MX_US = 80.0
+ULP_ABOVE_DYNAMIC = 1.0
 
 
 def ratios(point: Mapping[str, Any]) -> dict[str, dict[str, float]]:
@@ -100,6 +101,8 @@ def bars_of(
     )
     wrong = [float(len(wrongs(point))) for point in measured]
     bars += most_bar("wrong outputs at a point", wrong, 0)
+    above = [point["nearhint"]["ulp"] - point["dynamic"]["ulp"] for point in measured]
+    bars += most_bar("ulp that the error is above dynamic's", above, ULP_ABOVE_DYNAMIC)
     extra = [float(each["captures"] - each["captures_expected"]) for each in sweeps]
     bars += most_bar("captures beyond one, and one more for one row", extra, 0)
     compiles = [float(each["compiles_while_measured"]) for each in sweeps]

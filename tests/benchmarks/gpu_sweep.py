@@ -286,7 +286,7 @@ def measure_point(
             "reason": report.reason,
             "launches": launches_of(captured.calls, report.sizes),
             "bytes": bytes_of(plain) + bytes_of(as_tuple(calls["eager"]())),
-            **numerics(case.function, plain, calls, captured.calls),
+            **numerics(captured.sweep, plain, calls, captured.calls),
         }
     for attempt in range(ATTEMPTS):
         point |= gpu_contest.times_of(calls, phases)
@@ -305,17 +305,20 @@ def bytes_of(tensors: Sequence[Tensor]) -> int:
 
 
 def numerics(
-    function: Callable[..., Any],
+    sweep: Sweep,
     arguments: Sequence[Tensor],
     calls: Mapping[str, Callable[[], Any]],
     captures: Sequence[Call],
 ) -> dict[str, Any]:
     """Errors of nearhint and of Inductor, and whether our outputs are written, and only they."""
-    exact = function(*in_float64(arguments))
+    wide = in_float64(arguments)
+    exact = sweep.function(*wide)
+    magnitudes = None if sweep.magnitudes is None else sweep.magnitudes(*wide)
     found: dict[str, Any] = {
-        name: asdict(closeness(calls[name](), exact)) for name in ("nearhint", "dynamic")
+        name: asdict(closeness(calls[name](), exact, magnitudes))
+        for name in ("nearhint", "dynamic")
     }
-    del exact
+    del wide, exact, magnitudes
     return found | {"written": asdict(written(captures, calls["nearhint"]))}
 
 

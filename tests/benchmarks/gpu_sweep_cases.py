@@ -43,7 +43,8 @@ SWEEPS: tuple[Sweep, ...] = (
     *_both(Sweep("rms_norm_residual", of.rms_norm_residual, of.matrix_and_rows(1, matrices=2),
                  MIDDLE, _MANY), _FEW),
     *_both(Sweep("layer_norm", layer_norm, of.matrix_and_rows(2), MIDDLE, _MANY), _FEW),
-    *_both(Sweep("column_sum", of.column_sum, of.matrix, MIDDLE, _MANY), _FEW),
+    *_both(Sweep("column_sum", of.column_sum, of.matrix, MIDDLE, _MANY,
+                 magnitudes=of.column_magnitudes), _FEW),
     *_both(Sweep("mx_quantise", of.mx_quantise, of.matrix, MIDDLE, _BLOCKED, unit=of.BLOCK),
            _BLOCKED_FEW),
     *_both(Sweep("mx_quantise_transposed", of.mx_quantise_transposed, of.transposed_matrix,
@@ -55,9 +56,11 @@ SWEEPS: tuple[Sweep, ...] = (
                  prepare=of.int8_weight), _FEW),
     *_both(Sweep("permute_add", of.permute_add, of.permuted_planes, (120, 136, 150), _PERMUTED)),
     *_both(Sweep("rotary", of.rotary, of.heads, (2040, 12, 72), _HEADS)),
-    *_both(Sweep("var_mean", of.var_mean, of.planes, (120, 136, 150), _PLANES)),
+    *_both(Sweep("var_mean", of.var_mean, of.planes, (120, 136, 150), _PLANES,
+                 magnitudes=of.var_mean_magnitudes)),
     *_both(Sweep("argmax", of.argmax, of.matrix, MIDDLE, _MANY), _FEW),
-    *_both(Sweep("cumsum", of.cumsum, of.matrix, MIDDLE, _MANY), _FEW),
+    *_both(Sweep("cumsum", of.cumsum, of.matrix, MIDDLE, _MANY,
+                 magnitudes=of.cumsum_magnitudes), _FEW),
     *_both(Sweep("log_softmax", of.log_softmax, of.matrix, MIDDLE, _MANY), _FEW),
 )  # fmt: skip
 

@@ -53,6 +53,10 @@ def column_sum(x: Tensor) -> Tensor:
     return _wide(x).sum(0)
 
 
+def column_magnitudes(x: Tensor) -> Tensor:
+    return _wide(x).abs().sum(0)
+
+
 def row_sum(x: Tensor) -> Tensor:
     return x.sum(-1)
 
@@ -75,12 +79,20 @@ def var_mean(x: Tensor) -> tuple[Tensor, Tensor]:
     return torch.var_mean(x, (0, 2))
 
 
+def var_mean_magnitudes(x: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.var(x, (0, 2)), x.abs().mean((0, 2))
+
+
 def argmax(x: Tensor) -> Tensor:
     return torch.argmax(x, -1)
 
 
 def cumsum(x: Tensor) -> Tensor:
     return torch.cumsum(x, -1)
+
+
+def cumsum_magnitudes(x: Tensor) -> Tensor:
+    return torch.cumsum(x.abs(), -1)
 
 
 def permute_add(x: Tensor, y: Tensor) -> Tensor:

@@ -24,7 +24,8 @@ class Sweep:
 
     `compiled_at` are the sizes of the first call, which is never timed: all different, so that no
     two are taken for one symbol, and none of them 1. `kind` tells apart the parts of a sweep.
-    `unit` is the length of a block of a row, where the function counts blocks.
+    `unit` is the length of a block of a row, where the function counts blocks. `magnitudes` are
+    what the terms of the outputs sum to without their signs, where the outputs are sums.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Sweep:
     prepare: Callable[[list[Tensor]], list[Tensor]] = list
     kind: str = ""
     unit: int = 0
+    magnitudes: Callable[..., Tensor | tuple[Tensor, ...]] | None = None
 
     @property
     def title(self) -> str:

@@ -11,7 +11,16 @@ import pytest
 import torch
 from tests.benchmarks import sweep_functions as of
 from tests.benchmarks.compiled_call import Call
-from tests.benchmarks.gpu_numerics import GuardedMemory, closeness, in_float64, ulp_error, written
+from tests.benchmarks.gpu_numerics import (
+    GuardedMemory,
+    as_tuple,
+    closeness,
+    in_float64,
+    ulp_error,
+    written,
+)
+from tests.benchmarks.gpu_sweep_cases import SWEEPS
+from tests.benchmarks.sweeps import Sweep
 from torch import Tensor
 
 from nearhint_torch import launching
@@ -37,6 +46,25 @@ def test_what_is_near_zero_is_held_to_the_scale_of_the_rest() -> None:
     exact = torch.tensor([1.0, 1.0, 1.0, 1e-9], dtype=torch.float64)
     got = exact.float() + torch.tensor([0.0, 0.0, 0.0, 2**-25])
     assert ulp_error(got, exact) < 1.0
+
+
+def test_a_sum_is_held_to_the_magnitudes_of_its_terms() -> None:
+    exact, terms = torch.tensor([1e-3]).double(), torch.tensor([2.0]).double()
+    got = exact.float() + 2**-23
+    assert ulp_error(got, exact) > 1000.0
+    assert closeness(got, exact, terms).ulp == pytest.approx(0.5, rel=1e-3)
+
+
+@pytest.mark.parametrize("sweep", [each for each in SWEEPS if each.magnitudes is not None])
+def test_magnitudes_are_no_less_than_what_is_summed(sweep: Sweep) -> None:
+    generator = torch.Generator().manual_seed(1)
+    shapes = sweep.layout(*(5, 3, 7)[: len(sweep.compiled_at)])
+    wide = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+    assert sweep.magnitudes is not None
+    outputs, scales = as_tuple(sweep.function(*wide)), as_tuple(sweep.magnitudes(*wide))
+    for output, scale in zip(outputs, scales, strict=True):
+        assert output.shape == scale.shape
+        assert bool((scale >= output.abs()).all())
 
 
 @pytest.mark.parametrize(

@@ -28,11 +28,15 @@ def point(
         "bytes": moved,
         "times_us": {"warm": times, "cold": dict(times)},
         "nearhint": {"ulp": 0.5, "are_integers_equal": True},
+        "dynamic": {"ulp": 0.25, "are_integers_equal": True},
         "written": {"is_complete": True, "are_bands_intact": True},
     }
     made["ratios"] = gpu_points.ratios(made)
     made["copy_share"] = gpu_points.copy_share(made, copy_gb_s=COPY_GB_S)
     return made
+
+
+OFF = {"nearhint": {"ulp": 1.5, "are_integers_equal": True}}
 
 
 def test_ratios_are_the_others_over_ours() -> None:
@@ -71,6 +75,12 @@ def test_the_transposed_quantisation_has_a_bar_in_microseconds() -> None:
     assert gpu_points.shortfalls(point(name=TRANSPOSED_MX)) == []
     slow = point(name=TRANSPOSED_MX, nearhint_us=80.5, dynamic_us=200.0, static_us=150.0)
     assert gpu_points.shortfalls(slow) == ["more than 80 us"]
+
+
+def test_an_error_more_than_one_unit_above_dynamic_code_fails() -> None:
+    bars = [gpu_points.bars_of([each], [], "a") for each in (point(), point() | OFF)]
+    failing = [[bar.name for bar in found if not bar.passes] for found in bars]
+    assert failing == [[], ["ulp that the error is above dynamic's"]]
 
 
 def test_wrong_outputs_are_named() -> None:

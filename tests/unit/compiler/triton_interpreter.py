@@ -53,6 +53,7 @@ class Libdevice:
     pow = staticmethod(from_numpy(np.power))
     trunc = staticmethod(from_numpy(np.trunc))
     nearbyint = staticmethod(from_numpy(np.rint))
+    exp = staticmethod(from_numpy(np.exp))
     expm1 = staticmethod(from_numpy(np.expm1))
     log1p = staticmethod(from_numpy(np.log1p))
     fmod = staticmethod(from_numpy(np.fmod))

@@ -40,6 +40,7 @@ class Body:
         self._branches = branches(kernel)
         self._beyond = neutrals(kernel)
         self._placed = _placed(kernel)
+        self._is_exact = any(each.role == "out" and each.dtype == "f32" for each in kernel.params)
         self._values = {
             operand
             for place, node in enumerate(kernel.body)
@@ -136,7 +137,8 @@ class Body:
                 return [f"{name} = {op_text(op, 'i64', texts)}"]
             case ir.Op(op, _, operands):
                 texts = [self.name(operand) for operand in operands]
-                return [f"{name} = {op_text(op, self._dtypes[operands[-1]], texts)}"]
+                dtype = self._dtypes[operands[-1]]
+                return [f"{name} = {op_text(op, dtype, texts, is_exact=self._is_exact)}"]
             case ir.Scan():
                 return self._scan(position, node)
             case ir.Store():

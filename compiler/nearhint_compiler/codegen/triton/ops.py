@@ -1,8 +1,9 @@
 """Triton's spelling of the ops and reductions of the loop IR: tables, and the helpers they call.
 
-Accuracy: `/` on f32 is div.full.f32 and `exp` is ex2.approx of x * log2(e), 2 ulp each, as in
-Triton's own kernels; what comes from libdevice is within 2 ulp (CUDA C Programming Guide,
-mathematical functions).
+Accuracy: `/` on f32 is div.full.f32, 2 ulp, as in Triton's own kernels; what comes from libdevice
+is within 2 ulp (CUDA C Programming Guide, mathematical functions). `exp` is ex2.approx of
+x * log2(e), whose error grows with |x|, by half an ulp to one for each unit. Where a kernel writes
+f32, and so would show it, `exp` is libdevice's; terms of sums alone keep the approximation.
 """
 
 from __future__ import annotations
@@ -97,9 +98,16 @@ _OPS_BY_DTYPE: Mapping[str, Mapping[str, str]] = {
 }
 
 
-def op_text(name: str, dtype: str, operands: Sequence[str]) -> str:
-    """An elementwise op on `operands`, all of `dtype` (of the operands, not of the result)."""
-    template = _OPS_BY_DTYPE[dtype].get(name) or OP_TEXT[name]
+_EXACT: Mapping[tuple[str, str], str] = {("exp", "f32"): "libdevice.exp({0})"}
+
+
+def op_text(name: str, dtype: str, operands: Sequence[str], *, is_exact: bool = False) -> str:
+    """An elementwise op on `operands`, all of `dtype` (of the operands, not of the result).
+
+    `is_exact` asks for all of the dtype's digits where the usual spelling has less.
+    """
+    exact = _EXACT.get((name, dtype)) if is_exact else None
+    template = exact or _OPS_BY_DTYPE[dtype].get(name) or OP_TEXT[name]
     return template.format(*operands, type=TRITON_TYPES[dtype].name)
 
 
