@@ -10,22 +10,20 @@ may run at a hint are timed there, interleaved, as CUDA graph replays, with a wa
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import datetime as dt
 import json
 import math
 import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
+from tests.benchmarks import gpu_runs
 from tests.benchmarks.cpu_kernels import geometric_mean
-from tests.benchmarks.gpu_forms import timed
 from tests.benchmarks.gpu_kernels import KERNELS, Bench, say
+from tests.benchmarks.gpu_timing import timed
 from tests.benchmarks.gpu_variants import Compilers, Variant
 
 from nearhint_compiler.ir import nodes as ir
@@ -33,9 +31,8 @@ from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import Schedule, candidates, parse_schedule
 from nearhint_compiler.schedule.choice import FULL, choose
 from nearhint_compiler.schedule.firsts import firsts
-from nearhint_daemon.workers import toolchain
 from nearhint_rules.guard import size_facts_hold
-from nearhint_rules.target import CudaDevice, Target
+from nearhint_rules.target import Target
 
 NAMES = ("softmax_f32", "column_sum_f32", "row_argmax_f32", "transpose_add_f32")
 HINTS = ((131_072, 32), (32_768, 256), (8192, 4096), (1024, 65_536), (8, 131_072), (64, 4096))
@@ -92,7 +89,7 @@ class Space:
             for each in self.wanted(hint)
             if (variant := self.known[each]) is not None and size_facts_hold(variant.guard, sizes)
         ]
-        times = timed(self.kernel, sizes, variants)
+        times, _ = timed(self.kernel, sizes, variants)
         torch.cuda.empty_cache()
         best = min(times, key=times.__getitem__)
         first = str(self.first(hint))
@@ -130,28 +127,10 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def main() -> None:
     """Command line; see the module's docstring."""
-    parser = argparse.ArgumentParser(description="First Schedules and defaults against the best")
-    parser.add_argument("--json", type=Path, help="write the report to this file")
-    parser.add_argument("--only", default="", help="kernels whose name contains this")
-    parser.add_argument(
-        "--budget-s", type=float, default=math.inf, help="begin nothing after so many seconds"
-    )
-    parser.add_argument("--compile-only", action="store_true", help="run nothing")
-    options = parser.parse_args()
-    tools = toolchain.for_kind("cuda", toolchain.detect())
-    device = CudaDevice("none", 90, 132, 80 << 30, "none", 0)
-    if not options.compile_only:
-        from nearhint.launchers.detect_cuda import cuda_device
-
-        device = cuda_device(0)
-    target, end = Target(device, tools), time.monotonic() + options.budget_s
-    report: dict[str, Any] = {
-        "command": "python -m tests.benchmarks.gpu_firsts",
-        "date": dt.datetime.now(tz=dt.UTC).date().isoformat(),
-        "device": dataclasses.asdict(device),
-        "versions": [*tools, f"torch {torch.__version__}"],
-        "kernels": {},
-    }
+    options = gpu_runs.parser_of("First Schedules and defaults against the best").parse_args()
+    target = gpu_runs.target_of(compile_only=options.compile_only)
+    end = time.monotonic() + options.budget_s
+    report = gpu_runs.head_of("python -m tests.benchmarks.gpu_firsts", target) | {"kernels": {}}
     with Compilers(target, count=len(os.sched_getaffinity(0))) as compilers:
         bench = Bench(target, compilers, end=end)
         for name in NAMES:
@@ -168,11 +147,9 @@ def main() -> None:
             report["kernels"][name] = {"hints": rows, "summary": summary(rows) if rows else {}}
             for row in rows:
                 say(json.dumps({key: row[key] for key in row if key != "times_us"}))
-            if options.json:
-                options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+            gpu_runs.write(report, options.json)
         report |= {"left_out": bench.left_out, "refused": compilers.refused}
-    if options.json:
-        options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    gpu_runs.write(report, options.json)
     summaries = {name: each["summary"] for name, each in report["kernels"].items()}
     sys.stdout.write(json.dumps(summaries, indent=1) + "\n")
 

@@ -11,32 +11,22 @@ interpreter at awkward sizes.
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
-import datetime as dt
 import json
 import math
 import os
-import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-import torch
+from tests.benchmarks import gpu_runs
 from tests.benchmarks.gpu_kernels import KERNELS, Bench, say
+from tests.benchmarks.gpu_timing import timed
 from tests.benchmarks.gpu_variants import Compilers, Variant
 
-from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import Schedule
 from nearhint_compiler.schedule.choice import FULL, MAX, choose
-from nearhint_daemon.workers import toolchain
-from nearhint_daemon.workers.aten import torch_dtype
-from nearhint_daemon.workers.cases import sizes_at
 from nearhint_rules.guard import size_facts_hold
-from nearhint_rules.target import CudaDevice, Target
 
 CASES: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("row_cumsum_f32", (8, 128_256)),
@@ -54,7 +44,6 @@ CASES: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("softmax_f32", (7001, 4099)),
     ("softmax_f32", (1021, 32_000)),
 )
-SAMPLES = 7
 
 
 def form_of(schedule: Schedule) -> str:
@@ -78,7 +67,7 @@ def run_case(
     row: dict[str, Any] = {"name": name, "dims": dims, "variants": len(variants)}
     if compile_only:
         return row
-    times = timed(kernel, sizes, variants)
+    times, _ = timed(kernel, sizes, variants)
     best: dict[str, Variant] = {}
     for variant in sorted(variants, key=lambda variant: times[str(variant.schedule)]):
         best.setdefault(form_of(variant.schedule), variant)
@@ -96,60 +85,13 @@ def run_case(
     return row
 
 
-def timed(
-    kernel: ir.Kernel, sizes: Mapping[str, int], variants: Sequence[Variant]
-) -> dict[str, float]:
-    """Medians in µs of all Variants, interleaved."""
-    from nearhint_daemon.workers.cuda_clock import CudaClock
-    from nearhint_daemon.workers.cuda_subject import CudaSubject
-
-    tensors = storages(kernel, sizes)
-    count = sum(param.role != "out" for param in kernel.params)
-    outputs = [lambda tensor=tensor: tensor for tensor in tensors[count:]]
-    calls: list[Callable[[], object]] = []
-    for variant in variants:
-        subject = CudaSubject(variant.binary, variant.artifact, device_index=0)
-        calls.append(subject.caller(tuple(sizes.values()), tensors[:count], outputs, threads=1))
-    clock = CudaClock(cache="warm", device_index=0)
-    counts = [clock.calls_for(call) for call in calls]
-    samples = [
-        [clock.sample(call, many).ns for call, many in zip(calls, counts, strict=True)]
-        for _ in range(SAMPLES)
-    ]
-    return {
-        str(variant.schedule): round(statistics.median(column) / 1e3, 2)
-        for variant, column in zip(variants, zip(*samples, strict=True), strict=True)
-    }
-
-
-def storages(kernel: ir.Kernel, sizes: Mapping[str, int]) -> list[torch.Tensor]:
-    """Random parameters on the device, outputs included."""
-    generator = torch.Generator(device="cuda").manual_seed(1)
-    found: list[torch.Tensor] = []
-    for param, count in zip(kernel.params, sizes_at(kernel, sizes).elements, strict=True):
-        made = torch.randn(count, device="cuda", generator=generator)
-        found.append(made.to(torch_dtype(param.dtype, "native")))
-    return found
-
-
 def main() -> None:
     """Command line; see the module's docstring."""
-    parser = argparse.ArgumentParser(description="Forms of one kernel against each other")
-    parser.add_argument("--json", type=Path, help="write the report to this file")
-    parser.add_argument("--only", default="", help="kernels whose name contains this")
+    parser = gpu_runs.parser_of("Forms of one kernel against each other")
     parser.add_argument("--effort", default=FULL, choices=(FULL, MAX), help="how many Schedules")
-    parser.add_argument(
-        "--budget-s", type=float, default=math.inf, help="begin nothing after so many seconds"
-    )
-    parser.add_argument("--compile-only", action="store_true", help="run nothing")
     options = parser.parse_args()
-    tools = toolchain.for_kind("cuda", toolchain.detect())
-    device = CudaDevice("none", 90, 132, 80 << 30, "none", 0)
-    if not options.compile_only:
-        from nearhint.launchers.detect_cuda import cuda_device
-
-        device = cuda_device(0)
-    target, end = Target(device, tools), time.monotonic() + options.budget_s
+    target = gpu_runs.target_of(compile_only=options.compile_only)
+    end = time.monotonic() + options.budget_s
     rows: list[dict[str, Any]] = []
     with Compilers(target, count=len(os.sched_getaffinity(0))) as compilers:
         bench = Bench(target, compilers, end=end)
@@ -162,18 +104,10 @@ def main() -> None:
                 )
             )
             say(json.dumps({key: rows[-1][key] for key in rows[-1] if key != "times_us"}))
-    report = {
-        "command": f"python -m tests.benchmarks.gpu_forms --effort {options.effort}",
-        "date": dt.datetime.now(tz=dt.UTC).date().isoformat(),
-        "device": dataclasses.asdict(device),
-        "versions": [*tools, f"torch {torch.__version__}"],
-        "cases": rows,
-        "left_out": bench.left_out,
-        "refused": compilers.refused,
-    }
-    if options.json:
-        options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    sys.stdout.write(json.dumps(report["left_out"]) + "\n")
+    found = {"cases": rows, "left_out": bench.left_out, "refused": compilers.refused}
+    command = f"python -m tests.benchmarks.gpu_forms --effort {options.effort}"
+    gpu_runs.write(gpu_runs.head_of(command, target) | found, options.json)
+    sys.stdout.write(json.dumps(bench.left_out) + "\n")
 
 
 if __name__ == "__main__":

@@ -18,11 +18,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import datetime as dt
 import json
-import math
 import os
-import platform
 import shlex
 import sys
 import time
@@ -33,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tests.benchmarks import gpu_runs
 from tests.benchmarks.cpu_cases import CHAINS, SINGLES, Case
 from tests.benchmarks.cpu_kernels import (
     Captured,
@@ -47,7 +45,6 @@ from nearhint.launchers import load
 from nearhint_compiler.ir.nodes import Kernel
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import candidates
-from nearhint_daemon.workers import toolchain
 from nearhint_daemon.workers.measure import Entry
 from nearhint_daemon.workers.measure import measure as measure_hint
 from nearhint_daemon.workers.verify import References, verify
@@ -55,7 +52,7 @@ from nearhint_rules import expr as ex
 from nearhint_rules.guard import Guard, size_facts_hold
 from nearhint_rules.hints import witness
 from nearhint_rules.plan import Fallback, Launch, RunNodes
-from nearhint_rules.target import CudaDevice, Target
+from nearhint_rules.target import Target
 
 LISTS = ("chains", "singles", "hand-built")
 KERNELS = Path(__file__).parents[1] / "kernels"
@@ -349,27 +346,11 @@ def command_of(arguments: Sequence[str], file: Path | None) -> str:
 
 def report_of(options: argparse.Namespace) -> dict[str, Any]:
     """Runs what was asked for."""
-    tools = toolchain.for_kind("cuda", toolchain.detect())
-    if options.compile_only:
-        device = CudaDevice("none", 90, 132, 80 << 30, "none", 0)
-    else:
-        from nearhint.launchers.detect_cuda import cuda_device
-
-        device = cuda_device(0)
     started = time.monotonic()
-    target = Target(device, tools)
+    target = gpu_runs.target_of(compile_only=options.compile_only)
     with Compilers(target, count=len(os.sched_getaffinity(0))) as compilers:
         bench = Bench(target, compilers, end=started + options.budget_s)
-        report: dict[str, Any] = {
-            "command": command_of(sys.argv[1:], options.json),
-            "date": dt.datetime.now(tz=dt.UTC).date().isoformat(),
-            "device": dataclasses.asdict(device),
-            "versions": [
-                *tools,
-                f"torch {torch.__version__}",
-                f"python {platform.python_version()}",
-            ],
-        }
+        report = gpu_runs.head_of(command_of(sys.argv[1:], options.json), target)
         if not options.compile_only:
             report["launch"] = launch_cost_us(bench)
             say(json.dumps(report["launch"]))
@@ -414,18 +395,11 @@ def summary_of(bench: Bench, report: Mapping[str, Any], *, seconds: float) -> di
 
 def main() -> None:
     """Command line; see the module's docstring."""
-    parser = argparse.ArgumentParser(description="CUDA kernels: verified, and against eager")
-    parser.add_argument("--json", type=Path, help="write the report to this file")
+    parser = gpu_runs.parser_of("CUDA kernels: verified, and against eager")
     parser.add_argument("--list", action="append", choices=LISTS, help="this list alone")
-    parser.add_argument("--only", default="", help="kernels and chains whose name contains this")
-    parser.add_argument(
-        "--budget-s", type=float, default=math.inf, help="begin nothing after so many seconds"
-    )
-    parser.add_argument("--compile-only", action="store_true", help="run nothing")
     options = parser.parse_args()
     report = report_of(options)
-    if options.json:
-        options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    gpu_runs.write(report, options.json)
     say(json.dumps(report["summary"], indent=1))
 
 

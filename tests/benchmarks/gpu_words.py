@@ -9,32 +9,26 @@ fastest in words is verified against the f64 interpreter at awkward sizes.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import datetime as dt
 import json
 import math
 import os
-import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-import torch
-from tests.benchmarks.gpu_forms import SAMPLES, storages
+from tests.benchmarks import gpu_runs
 from tests.benchmarks.gpu_kernels import Bench, say
-from tests.benchmarks.gpu_variants import Compilers, Variant
+from tests.benchmarks.gpu_timing import timed
+from tests.benchmarks.gpu_variants import Compilers
 
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import Schedule, parse_schedule
-from nearhint_daemon.workers import toolchain
 from nearhint_rules import expr as ex
 from nearhint_rules.guard import size_facts_hold
 from nearhint_rules.program import DTYPES
-from nearhint_rules.target import CudaDevice, Target
 
 ROWS = "(kernel (symbols k0 k1) (pointwise k0) (reduction k1)"
 MATRIX = "(+ (* k1 p0) r0)"
@@ -166,49 +160,11 @@ def moved_bytes(kernel: ir.Kernel, sizes: Mapping[str, int]) -> int:
     return sum(found.values())
 
 
-def timed(
-    kernel: ir.Kernel, sizes: Mapping[str, int], variants: list[Variant]
-) -> tuple[dict[str, float], float]:
-    """Medians in µs of all Variants, and of a copy of the first input, interleaved."""
-    from nearhint_daemon.workers.cuda_clock import CudaClock
-    from nearhint_daemon.workers.cuda_subject import CudaSubject
-
-    tensors = storages(kernel, sizes)
-    count = sum(param.role != "out" for param in kernel.params)
-    outputs = [lambda tensor=tensor: tensor for tensor in tensors[count:]]
-    copied = torch.empty_like(tensors[0])
-    calls: list[Callable[[], object]] = [lambda: copied.copy_(tensors[0])]
-    for variant in variants:
-        subject = CudaSubject(variant.binary, variant.artifact, device_index=0)
-        calls.append(subject.caller(tuple(sizes.values()), tensors[:count], outputs, threads=1))
-    clock = CudaClock(cache="warm", device_index=0)
-    counts = [clock.calls_for(call) for call in calls]
-    samples = [
-        [clock.sample(call, many).ns for call, many in zip(calls, counts, strict=True)]
-        for _ in range(SAMPLES)
-    ]
-    copy_us, *medians = (statistics.median(column) / 1e3 for column in zip(*samples, strict=True))
-    names = [str(variant.schedule) for variant in variants]
-    return {name: round(us, 2) for name, us in zip(names, medians, strict=True)}, copy_us
-
-
 def main() -> None:
     """Command line; see the module's docstring."""
-    parser = argparse.ArgumentParser(description="Rows of odd lengths in whole words")
-    parser.add_argument("--json", type=Path, help="write the report to this file")
-    parser.add_argument("--only", default="", help="kernels whose name contains this")
-    parser.add_argument(
-        "--budget-s", type=float, default=math.inf, help="begin nothing after so many seconds"
-    )
-    parser.add_argument("--compile-only", action="store_true", help="run nothing")
-    options = parser.parse_args()
-    tools = toolchain.for_kind("cuda", toolchain.detect())
-    device = CudaDevice("none", 90, 132, 80 << 30, "none", 0)
-    if not options.compile_only:
-        from nearhint.launchers.detect_cuda import cuda_device
-
-        device = cuda_device(0)
-    target, end = Target(device, tools), time.monotonic() + options.budget_s
+    options = gpu_runs.parser_of("Rows of odd lengths in whole words").parse_args()
+    target = gpu_runs.target_of(compile_only=options.compile_only)
+    end = time.monotonic() + options.budget_s
     cases = [
         (name, dtype, dims)
         for dtype, sizes in ((NARROW, SIZES), (WIDE, SIZES[:4]))
@@ -224,18 +180,10 @@ def main() -> None:
                 continue
             rows.append(run_case(bench, name, dtype, dims, compile_only=options.compile_only))
             say(json.dumps({key: rows[-1][key] for key in rows[-1] if key != "us"}))
-    report = {
-        "command": "python -m tests.benchmarks.gpu_words",
-        "date": dt.datetime.now(tz=dt.UTC).date().isoformat(),
-        "device": dataclasses.asdict(device),
-        "versions": [*tools, f"torch {torch.__version__}"],
-        "cases": rows,
-        "left_out": bench.left_out,
-        "refused": compilers.refused,
-    }
-    if options.json:
-        options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    sys.stdout.write(json.dumps(report["left_out"]) + "\n")
+    found = {"cases": rows, "left_out": bench.left_out, "refused": compilers.refused}
+    head = gpu_runs.head_of("python -m tests.benchmarks.gpu_words", target)
+    gpu_runs.write(head | found, options.json)
+    sys.stdout.write(json.dumps(bench.left_out) + "\n")
 
 
 if __name__ == "__main__":
