@@ -1,23 +1,15 @@
-"""Whole bodies of Triton kernels: in registers, in walks over the row, and in stages.
+"""Whole bodies of Triton kernels, in registers and in walks over the row; and the plan of walks.
 
 In registers a row is read once. A walk reads it in blocks, once for each level of nested reduces
 that one walk does not compute (`analysis.online`), and once more for stores along the row; what a
-later walk needs is computed again. Every other walk goes backwards. In stages several programs
-share a row: each walks its chunk, and leaves its totals in a workspace for the next launch of the
-same kernel, where every program brings together those of its row.
-
-A scan in stages waits for the totals of its operand, as a reduce does; then each program starts
-from those of the chunks before its own, combined in one tree over all chunks, in which its own and
-later ones are neutral. Block by block, the prefixes in a block are combined with what came before.
-So the order is fixed, and the same input gives the same bits for the same schedule.
+later walk needs is computed again. Every other walk goes backwards.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from nearhint_compiler.analysis.online import SHARED, WALKED, Completed, online_pairs, walk_levels
+from nearhint_compiler.analysis.online import WALKED, Completed, online_pairs, walk_levels
 from nearhint_compiler.codegen.triton.block import Block
 from nearhint_compiler.codegen.triton.body import Body
 from nearhint_compiler.codegen.triton.edges import Edges, stepped
@@ -120,8 +112,7 @@ class WalkPlan:
         self._pairs = online_pairs(kernel)
         self._completed = completed
         self._levels = walk_levels(kernel, self._pairs, completed)
-        reduces = [p for p, node in enumerate(kernel.body) if isinstance(node, completed)]
-        self.depth = max((self._levels[p] for p in reduces), default=0)
+        self.depth = depth_of(kernel, completed)
         wanted = [self._levels[p] for p in self.body.element_stores]
         self.last_walk = max([self.depth - 1, *wanted]) if wanted else self.depth - 1
 
@@ -261,90 +252,13 @@ class WalkPlan:
         return stepped(self.body, total, is_onward=is_onward)
 
 
+def depth_of(kernel: ir.Kernel, completed: Completed) -> int:
+    """The number of walks that complete something."""
+    levels = walk_levels(kernel, online_pairs(kernel), completed)
+    reduces = [p for p, node in enumerate(kernel.body) if isinstance(node, completed)]
+    return max((levels[p] for p in reduces), default=0)
+
+
 def started(part: Part, shape: str) -> str:
     """The line that starts an accumulator."""
     return f"{part.name} = tl.full({shape}, {part.neutral}, {TRITON_TYPES[part.dtype].name})"
-
-
-@dataclass(frozen=True, slots=True)
-class Staged:
-    """The lines of a kernel in stages, the dtypes of its workspace's arrays, and the stages."""
-
-    lines: tuple[str, ...]
-    arrays: tuple[str, ...]
-    stages: int
-
-
-def staged(kernel: ir.Kernel, block: Block, *, rows: str, splits: str, lanes: str) -> Staged:
-    """The body of a kernel whose rows several programs share.
-
-    `rows` is the text of the number of rows, whose flat index is the variable `x`; `chunk` is this
-    program's part of the row, one of `splits`; `lanes` is a power of two that holds as many. Array
-    number n of the workspace is the argument `w{n}`, with `rows` elements for each part.
-    """
-    plan = WalkPlan(kernel, block, SHARED)
-    arrays: list[str] = []
-    places: dict[str, int] = {}
-    for level in range(plan.depth):
-        for total in plan.totals(level):
-            for part in total.parts:
-                places[part.name] = len(arrays)
-                arrays.append(part.dtype)
-    stages = plan.depth + 1
-    lines: list[str] = []
-    for stage in range(stages):
-        inside: list[str] = [*plan.row_lines(0)]
-        for level in range(stage):
-            inside += _gathered(plan, block, level, places, rows=rows, splits=splits, lanes=lanes)
-            inside += plan.row_lines(level + 1)
-        if stage < plan.depth:
-            inside += _left(plan, block, stage, places, rows=rows)
-        else:
-            if plan.last_walk == stage:
-                inside += plan.walk(stage, [])
-            row_stores = plan.row_stores()
-            if row_stores and plan.last_walk == stage:
-                inside += ["if chunk == 0:", *(f"    {line}" for line in row_stores)]
-            elif row_stores:
-                # Nothing is walked: the other programs of the row need not gather either.
-                inside = ["if chunk == 0:", *(f"    {line}" for line in [*inside, *row_stores])]
-        lines += [f"if stage == {stage}:", *(f"    {line}" for line in inside or ["pass"])]
-    return Staged(tuple(lines), tuple(arrays), stages)
-
-
-def _left(
-    plan: WalkPlan, block: Block, level: int, places: dict[str, int], *, rows: str
-) -> list[str]:
-    """A walk over the chunk, and its totals into the workspace."""
-    totals = plan.totals(level)
-    lines = plan.walk(level, totals)
-    mask = f", {block.row_mask}" if block.row_mask else ""
-    for total in totals:
-        lines += plan.closed(total)
-        for part in total.parts:
-            where = f"w{places[part.name]} + (chunk * {rows} + x)"
-            value = f"tl.broadcast_to({part.name}, {block.row_shape})"
-            lines.append(f"tl.store({where}, {value}{mask})")
-    return lines
-
-
-def _gathered(
-    plan: WalkPlan,
-    block: Block,
-    level: int,
-    places: dict[str, int],
-    *,
-    rows: str,
-    splits: str,
-    lanes: str,
-) -> list[str]:
-    """The totals of all chunks of this program's rows, or of those before, brought together."""
-    lines = [f"part = tl.arange(0, {lanes})[None, :]"]
-    for total in plan.totals(level):
-        wanted = "(part < chunk)" if total.precedes else f"(part < {splits})"
-        mask = " & ".join(text for text in (block.row_mask, wanted) if text)
-        for part in total.parts:
-            where = f"w{places[part.name]} + (part * {rows} + x)"
-            lines.append(f"{part.name} = tl.load({where}, {mask}, other={part.neutral})")
-        lines += [*total.across(str(block.reduced_axis)), *total.results]
-    return lines
