@@ -10,13 +10,14 @@ later ones are neutral. Block by block, the prefixes in a block are combined wit
 So the order is fixed, and the same input gives the same bits for the same schedule.
 
 In turns all stages are one launch, and a row's next stage comes `lag` rows after the one before:
-soon enough to find the row in the L2 cache, which holds few of the rows of a large tensor. A program
-draws a ticket when it starts, which says what it does: step by step, `turns` stages of as many rows,
-`splits` chunks each. It waits until its row's chunks of the stages before have been counted. All of
-them have lower tickets, and whoever has drawn a ticket runs: so of those that wait the one with the
-lowest ticket waits for programs that run and do not wait. Nothing has to be resident together, no
-order of dispatch is relied on, and other kernels on the device make it slower, not stuck. Tickets
-and counts are zeroed by a launch before, since a workspace begins with any bytes.
+soon enough to find the row in the L2 cache, which holds few of the rows of a large tensor. A
+program draws a ticket when it starts, which says what it does: step by step, one row's first stage,
+the second of the row `lag` before, and so on, `splits` chunks each. It waits until its row's chunks
+have been through the stages before. All of those have lower tickets, and who has drawn a ticket
+runs: so the one that waits with the lowest ticket waits for programs that run and do not wait.
+Nothing has to be resident together and no order of dispatch is relied on; other kernels on the
+device make it slower, not stuck. Tickets and counts are zeroed by a launch before, since a
+workspace begins with any bytes.
 
 Decoupled look-back waits alike, for what was started before (Merrill and Garland, NVR-2016-002).
 """
@@ -25,9 +26,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nearhint_compiler.analysis.online import SHARED
+from nearhint_compiler.analysis.online import SHARED, depth_of
 from nearhint_compiler.codegen.triton.block import Block
-from nearhint_compiler.codegen.triton.walks import WalkPlan, depth_of
+from nearhint_compiler.codegen.triton.walks import WalkPlan
 from nearhint_compiler.ir import nodes as ir
 
 COUNTS = "w0"

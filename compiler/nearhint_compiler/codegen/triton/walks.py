@@ -9,7 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nearhint_compiler.analysis.online import WALKED, Completed, online_pairs, walk_levels
+from nearhint_compiler.analysis.online import (
+    WALKED,
+    Completed,
+    depth_of,
+    online_pairs,
+    walk_levels,
+    walks_of,
+)
 from nearhint_compiler.codegen.triton.block import Block
 from nearhint_compiler.codegen.triton.body import Body
 from nearhint_compiler.codegen.triton.edges import Edges, stepped
@@ -113,8 +120,7 @@ class WalkPlan:
         self._completed = completed
         self._levels = walk_levels(kernel, self._pairs, completed)
         self.depth = depth_of(kernel, completed)
-        wanted = [self._levels[p] for p in self.body.element_stores]
-        self.last_walk = max([self.depth - 1, *wanted]) if wanted else self.depth - 1
+        self.last_walk = walks_of(kernel, completed) - 1
 
     def totals(self, walk: int) -> list[Total]:
         """What walk number `walk` accumulates."""
@@ -250,13 +256,6 @@ class WalkPlan:
             names = ", ".join(part.name for part in total.walked)
             return [f"{names} = {self._grouped(total)}"]
         return stepped(self.body, total, is_onward=is_onward)
-
-
-def depth_of(kernel: ir.Kernel, completed: Completed) -> int:
-    """The number of walks that complete something."""
-    levels = walk_levels(kernel, online_pairs(kernel), completed)
-    reduces = [p for p, node in enumerate(kernel.body) if isinstance(node, completed)]
-    return max((levels[p] for p in reduces), default=0)
 
 
 def started(part: Part, shape: str) -> str:
