@@ -2,7 +2,8 @@
 
 A roofline with what a layout does to it. CUDA: bytes moved in whole sectors, over the bandwidth
 that the resident threads can ask for, in whole waves over the multiprocessors; what does not fit a
-thread's registers is moved twice more. CPU: vector or single accesses a point, full or partial
+thread's registers is moved twice more, and rows that are walked again are moved again as far as
+those under way are more than the L2 cache keeps. CPU: vector or single accesses a point, full or partial
 vectors, and bytes moved in whole lines where a walk comes back to a line too late.
 
 The constants are of the order of an H100 and of a Zen 4. They are for telling what is far off from
@@ -15,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 
+from nearhint_compiler.analysis.online import SHARED, WALKED, depth_of, walks_of
 from nearhint_compiler.analysis.respace import respaced
 from nearhint_compiler.analysis.strides import Access, accesses
 from nearhint_compiler.ir import nodes as ir
@@ -41,6 +43,9 @@ IN_FLIGHT_BYTES = 16_384
 """What a multiprocessor must have asked for to be served at full bandwidth (Little's law)."""
 AHEAD = 16
 """Elements of a thread that are asked for before the first has come."""
+CACHE_KEEPS = (24 << 20, 48 << 20)
+"""Bytes under way of which the L2 cache keeps all, and from which on it keeps nothing: each half of
+an H100's keeps what its own processors read."""
 LINE_BYTES = 64
 CACHE_BYTES = 1 << 20
 CPU_BYTES_PER_S = 2e10
@@ -110,7 +115,10 @@ def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Si
     axes = _axes(schedule, extents)
     blocks = {name: schedule.get(name, 1) for name in axes}
     programs = prod(ceil(prod(axes[name].values()) / blocks[name]) for name in axes)
-    programs *= schedule.get("splits", 1)
+    splits, lag = schedule.get("splits", 1), schedule.get("lag", 0)
+    stages = depth_of(kernel, SHARED) + 1 if splits > 1 else 1
+    rows = programs
+    programs = (rows + lag * (stages - 1)) * stages * splits if lag else rows * splits
     threads = 32 * schedule["warps"]
     block = prod(blocks.values()) * schedule.get("r", 1)
     each = block / threads
@@ -137,11 +145,29 @@ def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Si
     )
     if registers > REGISTERS_PER_THREAD:
         moved += 2 * 4 * programs * threads * (registers - REGISTERS_PER_THREAD)
-    stages = 2 if "splits" in dict(schedule.options) else 1
+    if schedule.family.endswith(("looped", "split")):
+        under_way = capacity / (splits * stages) + lag if lag else rows if splits > 1 else capacity
+        moved += _moved_again(kernel, found, splits > 1, share=min(1.0, under_way / rows))
+    launches = 2 if lag else stages
     full = waves * capacity / programs if waves > 1 else 1.0
     seconds = moved / (CUDA_BYTES_PER_S * share) * full + waves * CUDA_WAVE_S
     occupancy = running / (device.multiprocessors * THREADS_PER_PROCESSOR)
-    return Estimate(seconds + stages * CUDA_LAUNCH_S, min(1.0, occupancy), moved, waves)
+    return Estimate(seconds + launches * CUDA_LAUNCH_S, min(1.0, occupancy), moved, waves)
+
+
+def _moved_again(
+    kernel: ir.Kernel, found: Sequence[Access], is_shared: bool, *, share: float
+) -> float:
+    """Bytes of rows that come from memory again, where a `share` of all rows is under way."""
+    nodes = [node for node in kernel.body if isinstance(node, ir.Load | ir.Store)]
+    again = sum(
+        access.size_bytes
+        for node, access in zip(nodes, found, strict=True)
+        if isinstance(node, ir.Load) and {name[0] for name in access.strides} >= {"p", "r"}
+    )
+    all_kept, none_kept = CACHE_KEEPS
+    lost = min(1.0, max(0.0, (again * share - all_kept) / (none_kept - all_kept)))
+    return (walks_of(kernel, SHARED if is_shared else WALKED) - 1) * again * lost
 
 
 def _row_in_use(schedule: Schedule, extents: Mapping[str, int]) -> float:
