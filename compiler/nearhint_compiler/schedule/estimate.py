@@ -3,8 +3,8 @@
 A roofline with what a layout does to it. CUDA: bytes moved in whole sectors, over the bandwidth
 that the resident threads can ask for, in whole waves over the multiprocessors; what does not fit a
 thread's registers is moved twice more, and rows that are walked again are moved again as far as
-those under way are more than the L2 cache keeps. CPU: vector or single accesses a point, full or partial
-vectors, and bytes moved in whole lines where a walk comes back to a line too late.
+those under way are more than the L2 cache keeps. CPU: vector or single accesses a point, full or
+partial vectors, and bytes moved in whole lines where a walk comes back to a line too late.
 
 The constants are of the order of an H100 and of a Zen 4. They are for telling what is far off from
 what is near, not what is near from what is best: that is measured.
@@ -114,11 +114,8 @@ def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Si
     found = accesses(kernel, dims)
     axes = _axes(schedule, extents)
     blocks = {name: schedule.get(name, 1) for name in axes}
-    programs = prod(ceil(prod(axes[name].values()) / blocks[name]) for name in axes)
-    splits, lag = schedule.get("splits", 1), schedule.get("lag", 0)
-    stages = depth_of(kernel, SHARED) + 1 if splits > 1 else 1
-    rows = programs
-    programs = (rows + lag * (stages - 1)) * stages * splits if lag else rows * splits
+    tiles = prod(ceil(prod(axes[name].values()) / blocks[name]) for name in axes)
+    programs, launches = _programs(kernel, schedule, tiles)
     threads = 32 * schedule["warps"]
     block = prod(blocks.values()) * schedule.get("r", 1)
     each = block / threads
@@ -146,28 +143,45 @@ def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Si
     if registers > REGISTERS_PER_THREAD:
         moved += 2 * 4 * programs * threads * (registers - REGISTERS_PER_THREAD)
     if schedule.family.endswith(("looped", "split")):
-        under_way = capacity / (splits * stages) + lag if lag else rows if splits > 1 else capacity
-        moved += _moved_again(kernel, found, splits > 1, share=min(1.0, under_way / rows))
-    launches = 2 if lag else stages
+        moved += _moved_again(kernel, schedule, found, tiles=tiles, capacity=capacity)
     full = waves * capacity / programs if waves > 1 else 1.0
     seconds = moved / (CUDA_BYTES_PER_S * share) * full + waves * CUDA_WAVE_S
     occupancy = running / (device.multiprocessors * THREADS_PER_PROCESSOR)
     return Estimate(seconds + launches * CUDA_LAUNCH_S, min(1.0, occupancy), moved, waves)
 
 
+def _programs(kernel: ir.Kernel, schedule: Schedule, tiles: int) -> tuple[int, int]:
+    """The programs of a launch over so many tiles, and the launches."""
+    splits, lag = schedule.get("splits", 1), schedule.get("lag", 0)
+    if splits == 1:
+        return tiles, 1
+    stages = depth_of(kernel, SHARED) + 1
+    return ((tiles + lag * (stages - 1)) * stages * splits, 2) if lag else (tiles * splits, stages)
+
+
 def _moved_again(
-    kernel: ir.Kernel, found: Sequence[Access], is_shared: bool, *, share: float
+    kernel: ir.Kernel,
+    schedule: Schedule,
+    found: Sequence[Access],
+    *,
+    tiles: int,
+    capacity: int,
 ) -> float:
-    """Bytes of rows that come from memory again, where a `share` of all rows is under way."""
+    """Bytes of rows that are walked again and come from memory: of those under way, too many."""
+    splits, lag = schedule.get("splits", 1), schedule.get("lag", 0)
+    walks = walks_of(kernel, SHARED if splits > 1 else WALKED)
+    under_way = float(capacity if splits == 1 else tiles)
+    if lag:
+        under_way = lag + capacity / (walks * splits)
     nodes = [node for node in kernel.body if isinstance(node, ir.Load | ir.Store)]
-    again = sum(
+    read = sum(
         access.size_bytes
         for node, access in zip(nodes, found, strict=True)
         if isinstance(node, ir.Load) and {name[0] for name in access.strides} >= {"p", "r"}
     )
     all_kept, none_kept = CACHE_KEEPS
-    lost = min(1.0, max(0.0, (again * share - all_kept) / (none_kept - all_kept)))
-    return (walks_of(kernel, SHARED if is_shared else WALKED) - 1) * again * lost
+    waiting = read * min(1.0, under_way / tiles)
+    return (walks - 1) * read * min(1.0, max(0.0, (waiting - all_kept) / (none_kept - all_kept)))
 
 
 def _row_in_use(schedule: Schedule, extents: Mapping[str, int]) -> float:
