@@ -24,10 +24,12 @@ Decoupled look-back waits alike, for what was started before (Merrill and Garlan
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nearhint_compiler.analysis.online import SHARED, depth_of
 from nearhint_compiler.codegen.triton.block import Block
+from nearhint_compiler.codegen.triton.totals import Total
 from nearhint_compiler.codegen.triton.walks import WalkPlan
 from nearhint_compiler.ir import nodes as ir
 
@@ -79,21 +81,20 @@ def staged(
     """
     plan = WalkPlan(kernel, block, SHARED)
     arrays = ["i32"] if in_turns else list[str]()
-    places: dict[str, int] = {}
-    for level in range(plan.depth):
-        for total in plan.totals(level):
-            for part in total.parts:
-                places[part.name] = len(arrays)
-                arrays.append(part.dtype)
+    places = placed(plan, arrays)
+
+    def at(part: str) -> str:
+        return f"({part} * {rows} + x)"
+
     stages = plan.depth + 1
     lines: list[str] = []
     for stage in range(stages):
         inside: list[str] = [*plan.row_lines(0)]
         for level in range(stage):
-            inside += _gathered(plan, block, level, places, rows=rows, splits=splits, lanes=lanes)
+            inside += gathered(plan.totals(level), block, places, at, splits=splits, lanes=lanes)
             inside += plan.row_lines(level + 1)
         if stage < plan.depth:
-            inside += _left(plan, block, stage, places, rows=rows)
+            inside += _left(plan, block, stage, places, at)
         else:
             if plan.last_walk == stage:
                 inside += plan.walk(stage, [])
@@ -122,38 +123,56 @@ def _in_turn(lines: list[str], stage: int, *, stages: int, splits: str) -> list[
 
 
 def _left(
-    plan: WalkPlan, block: Block, level: int, places: dict[str, int], *, rows: str
+    plan: WalkPlan, block: Block, level: int, places: Mapping[str, int], at: Callable[[str], str]
 ) -> list[str]:
     """A walk over the chunk, and its totals into the workspace."""
     totals = plan.totals(level)
     lines = plan.walk(level, totals)
-    mask = f", {block.row_mask}" if block.row_mask else ""
     for total in totals:
         lines += plan.closed(total)
+    return [*lines, *left(totals, block, places, at)]
+
+
+def placed(plan: WalkPlan, arrays: list[str]) -> Mapping[str, int]:
+    """The arrays of all parts by their names, behind those that there are; adds their dtypes."""
+    places: dict[str, int] = {}
+    for level in range(plan.depth):
+        for total in plan.totals(level):
+            for part in total.parts:
+                places[part.name] = len(arrays)
+                arrays.append(part.dtype)
+    return places
+
+
+def left(
+    totals: Sequence[Total], block: Block, places: Mapping[str, int], at: Callable[[str], str]
+) -> list[str]:
+    """The totals of this program's chunk into the workspace, `at` the text of a chunk's place."""
+    lines: list[str] = []
+    mask = f", {block.row_mask}" if block.row_mask else ""
+    for total in totals:
         for part in total.parts:
-            where = f"w{places[part.name]} + (chunk * {rows} + x)"
             value = f"tl.broadcast_to({part.name}, {block.row_shape})"
-            lines.append(f"tl.store({where}, {value}{mask})")
+            lines.append(f"tl.store(w{places[part.name]} + {at('chunk')}, {value}{mask})")
     return lines
 
 
-def _gathered(
-    plan: WalkPlan,
+def gathered(
+    totals: Sequence[Total],
     block: Block,
-    level: int,
-    places: dict[str, int],
+    places: Mapping[str, int],
+    at: Callable[[str], str],
     *,
-    rows: str,
     splits: str,
     lanes: str,
 ) -> list[str]:
     """The totals of all chunks of this program's rows, or of those before, brought together."""
     lines = [f"part = tl.arange(0, {lanes})[None, :]"]
-    for total in plan.totals(level):
+    for total in totals:
         wanted = "(part < chunk)" if total.precedes else f"(part < {splits})"
         mask = " & ".join(text for text in (block.row_mask, wanted) if text)
         for part in total.parts:
-            where = f"w{places[part.name]} + (part * {rows} + x)"
+            where = f"w{places[part.name]} + {at('part')}"
             lines.append(f"{part.name} = tl.load({where}, {mask}, other={part.neutral})")
         lines += [*total.across(str(block.reduced_axis)), *total.results]
     return lines

@@ -201,35 +201,78 @@ class WalkPlan:
         block = self._block
         return total.close(str(block.reduced_axis), block.elements)
 
+    def held(self, totals: Sequence[Total]) -> tuple[list[str], list[int]]:
+        """A block of elements in registers and its totals, as a walk over it alone would leave
+        them; and the nodes that are there."""
+        body, block, edges = self.body, self._block, self._edges
+        needed = body.needed([total.operand for total in totals])
+        lines = [*(edges.loads(needed) if edges else []), f"roffset = {block.start}"]
+        lines += [*block.element_header, *(line for p in needed for line in body.lines(p))]
+        lines += edges.rest(needed) if edges else []
+        for total in totals:
+            shape = block.group_shape if self._is_grouped(total) else block.element_shape
+            lines += [started(part, shape) for part in total.walked]
+            if total.pivot:
+                summed = edges.summed(total.pivot, total.operand) if edges else []
+                lines += [f"{total.pivot.name} = {self._first_sum(total, total.pivot)}", *summed]
+                lines += self._mean(total.pivot, block.elements)
+            lines += self._stepped(total, is_onward=True)
+            lines += edges.accumulated(total, group=self._group_of(total)) if edges else []
+            lines += self.closed(total)
+        return lines, needed
+
+    def stored(self, known: Sequence[int]) -> tuple[list[str], list[str]]:
+        """The loads that stores along the row need beside what is `known`, and what comes then."""
+        body, edges, stores = self.body, self._edges, self.body.element_stores
+        needed = [p for p in body.needed(stores) if p not in {*known, *stores}]
+        loads = [p for p in needed if body.is_independent(p)]
+        rest = [p for p in needed if p not in loads]
+        first = [line for place in loads for line in body.lines(place)]
+        then = [line for place in (*rest, *stores) for line in body.lines(place)]
+        if edges:
+            first += edges.loads(needed)
+            then += edges.rest([*rest, *stores])
+        return first, then
+
     def _pivot(self, total: Total, policy: str) -> list[str]:
         """The mean of the first block of elements; 0 where it is no finite number."""
         if total.pivot is None:
             return []
         body, block, pivot, edges = self.body, self._block, total.pivot, self._edges
-        name, dtype, shape = pivot.name, TRITON_TYPES[pivot.dtype].name, block.row_shape
-        # Masked even where it is 0 beyond the row: Triton 3.6 fails to compile a loop that reduces
-        # what it has just loaded and forgets what it had.
-        element = body.masked(body.full(total.operand), "0.0", pivot.dtype)
         needed = body.needed([total.operand])
-        made = f"tl.reduce({element}, {block.reduced_axis}, _combine_sum, keep_dims=True)"
-        after: list[str] = []
+        shape, made, after = block.row_shape, self._first_sum(total, pivot), list[str]()
         if edges:
-            shape = edges.body.block.element_shape
-            words = f"tl.reshape({element}, {block.words_shape(block.word)})"
-            made = f"{name} + tl.reduce({words}, {len(block.axes)}, _combine_sum)"
+            shape, made = edges.body.block.element_shape, f"{pivot.name} + {made}"
             after = [*edges.rest(needed, policy), *edges.summed(pivot, total.operand)]
         inside = [
             "roffset = rfirst",
             *block.element_header,
             *(line for place in needed for line in body.lines(place, policy="evict_last")),
-            f"{name} = {made}",
+            f"{pivot.name} = {made}",
         ]
         return [
             started(pivot, shape),
             f"for rfirst in range({block.start}, {block.first_end}, R):",
             *(f"    {line}" for line in inside),
             *after,
-            f"{name} = {name} / tl.maximum({block.first_elements}, 1).to({dtype})",
+            *self._mean(pivot, block.first_elements),
+        ]
+
+    def _first_sum(self, total: Total, pivot: Part) -> str:
+        """The sum of a block of elements; in words, one for each of them."""
+        block = self._block
+        # Masked even where it is 0 beyond the row: Triton 3.6 fails to compile a loop that reduces
+        # what it has just loaded and forgets what it had.
+        element = self.body.masked(self.body.full(total.operand), "0.0", pivot.dtype)
+        if not self._edges:
+            return f"tl.reduce({element}, {block.reduced_axis}, _combine_sum, keep_dims=True)"
+        words = f"tl.reshape({element}, {block.words_shape(block.word)})"
+        return f"tl.reduce({words}, {len(block.axes)}, _combine_sum)"
+
+    def _mean(self, pivot: Part, elements: str) -> list[str]:
+        name = pivot.name
+        return [
+            f"{name} = {name} / tl.maximum({elements}, 1).to({TRITON_TYPES[pivot.dtype].name})",
             f"{name} = tl.where(tl.abs({name}) < 1e30, {name}, 0.0)",
         ]
 
