@@ -1,10 +1,10 @@
-"""Long rows: a program a row, programs that share rows in two launches, and those that take turns.
+"""Long rows: a program a row; programs that share rows in stages, in turns, and in teams.
 
     python -m tests.benchmarks.gpu_rows [--json FILE] [--only TEXT] [--budget-s S] [--compile-only]
 
 Forms at one size are timed interleaved, as CUDA graph replays, beside a copy. Shares are of the
-copy's bandwidth. The fastest in turns gives the same bits each time, and what a program a row
-gives; it is verified against the f64 interpreter at awkward sizes.
+copy's bandwidth. The fastest of those that wait for each other gives the same bits each time, and
+what a program a row gives; it is verified against the f64 interpreter at awkward sizes.
 """
 
 from __future__ import annotations
@@ -65,20 +65,24 @@ CASES = (
     ("cumsum", "bf16", (1021, 128_256)),
     ("layer_norm", "f32", (1500, 40_000)),
 )
-CHUNKS = (
-    (4096, 4), (4096, 8), (8192, 8), (8192, 16), (16_384, 16), (32_768, 32),
-)  # fmt: skip
+CHUNKS = ((4096, 8), (8192, 8), (8192, 16), (16_384, 16))
 """(elements, warps) of a program's part of a row, whole in one step of its walk."""
 STEPS = ((16_384, 4096, 8), (32_768, 8192, 16))
 """(elements, those of a step, warps) of parts that are walked."""
-LAGS = (2, 6, 16, 40)
+LAGS = (6, 16)
+TEAMS = (
+    (8192, 8, (2, 3, 4)), (8192, 16, (1, 2, 3)), (4096, 4, (4, 6, 8)), (4096, 8, (3, 4)),
+    (16_384, 16, (1, 2)), (16_384, 32, (1,)), (32_768, 32, (1,)),
+)  # fmt: skip
+"""(elements of a part, warps, programs that a processor shall hold)."""
+PROCESSORS = 132
 SERVED = 8
 
 
 def forms(
     kernel: ir.Kernel, name: str, dtype: str, dims: tuple[int, int], target: Target
 ) -> dict[Schedule, str]:
-    """Schedules, and what each is: "row", "stages" or "turns"."""
+    """Schedules, and what each is: "row", "stages", "turns", "teams" or "given up" in these."""
     sizes = dict(zip(kernel.symbols, dims, strict=True))
     found: dict[Schedule, str] = {}
     for each in candidates(kernel, target, sizes)[1:-1]:
@@ -92,6 +96,15 @@ def forms(
         rest = "index=32 aligned=0 divisible=0{}"
     else:
         rest = f"index=32 aligned=1 divisible=0{{}}{grouped} words=1"
+    for r, warps, held in TEAMS if name != "argmax" else ():
+        splits = -(-dims[1] // r)
+        for blocks in held if splits > 1 else ():
+            count = max(1, blocks * PROCESSORS // splits)
+            text = f"cuda.cooperative x=1 r={r} splits={splits} teams={count} warps={warps} {rest}"
+            found[parse_schedule(text.format(""))] = "teams"
+    if found[next(reversed(found))] == "teams":
+        text = str(parse_schedule(text.format(" polls=0")))
+        found[parse_schedule(text)] = "given up"
     for chunk, r, warps in (*((r, r, warps) for r, warps in CHUNKS), *STEPS):
         splits = -(-dims[1] // chunk)
         if splits < 2:
@@ -127,9 +140,13 @@ def run_case(
         form: (round(a_us / times[str(each.schedule)], 3), str(each.schedule))
         for form, each in best.items()
     }
-    if "turns" in best:
-        row["problem"] = compared(kernel, sizes, best["turns"], best.get("row", best["turns"]))
-        row["problem"] += bench.verify(kernel, best["turns"], ())
+    row["problems"] = {
+        form: problem
+        for form, each in best.items()
+        if form in ("turns", "teams", "given up")
+        if (problem := compared(kernel, sizes, each, best.get("row", each)))
+        or (problem := bench.verify(kernel, each, ()))
+    }
     return row
 
 
@@ -139,8 +156,8 @@ def kernel_of(name: str, dtype: str) -> ir.Kernel:
     return gpu_words.without_casts(parse_kernel(text))
 
 
-def compared(kernel: ir.Kernel, sizes: Mapping[str, int], turns: Variant, row: Variant) -> str:
-    """What is wrong with the Variant in turns at these sizes, or nothing."""
+def compared(kernel: ir.Kernel, sizes: Mapping[str, int], shared: Variant, row: Variant) -> str:
+    """What is wrong with the Variant whose rows are shared at these sizes, or nothing."""
     from nearhint_daemon.workers.cuda_subject import CudaSubject
 
     tensors = storages(kernel, sizes)
@@ -154,14 +171,14 @@ def compared(kernel: ir.Kernel, sizes: Mapping[str, int], turns: Variant, row: V
         torch.cuda.synchronize()
         return made
 
-    first, expected = results(turns), results(row)
+    first, expected = results(shared), results(row)
     for _ in range(5):
-        if not all(map(torch.equal, first, results(turns))):
-            return "not the same bits each time; "
+        if not all(map(torch.equal, first, results(shared))):
+            return "not the same bits each time"
     for mine, theirs in zip(first, expected, strict=True):
         error = float((mine.double() - theirs.double()).abs().max())
         if not error <= 2e-2 * float(theirs.double().abs().max()):
-            return f"differs by {error}; "
+            return f"differs by {error}"
     return ""
 
 

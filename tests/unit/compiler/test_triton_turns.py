@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tests.unit.compiler.test_online import TARGET, kernel_of
@@ -35,8 +36,14 @@ def drawn(name: str, *, blocks: int, splits: int, lag: int) -> Iterator[tuple[in
             where=lambda condition, left, right: left if condition else right,
         )
         # Whatever its number is: the first to start has the first ticket.
-        values = {"tl": tl, "stage": 1, "pid": 10**6 - ticket, "w0": 0, "blocks": blocks}
-        exec("\n".join(lines), values)  # noqa: S102: the lines are the emitter's own
+        values: dict[str, Any] = {
+            "tl": tl,
+            "stage": 1,
+            "pid": 10**6 - ticket,
+            "w0": 0,
+            "blocks": blocks,
+        }
+        exec("\n".join(lines), values)  # noqa: S102 - the emitter's own lines
         yield int(values["turn"]), int(values["pid"]), int(values["chunk"])
 
 
