@@ -102,6 +102,9 @@ def forms(
             count = max(1, blocks * PROCESSORS // splits)
             text = f"cuda.cooperative x=1 r={r} splits={splits} teams={count} warps={warps} {rest}"
             found[parse_schedule(text.format(""))] = "teams"
+            bound = 65_536 // (32 * warps * blocks) // 8 * 8
+            if bound <= 96:
+                found[parse_schedule(text.format("") + f" registers={bound}")] = "teams"
     if found[next(reversed(found))] == "teams":
         text = str(parse_schedule(text.format(" polls=0")))
         found[parse_schedule(text)] = "given up"

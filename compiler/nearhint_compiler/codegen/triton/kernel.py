@@ -106,6 +106,7 @@ def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated
         *(f"constexpr:{name}={value}" for name, value in constants.items()),
         *(f"divisible:{place}" for place in divisible),
         f"num_warps={schedule['warps']}",
+        *([f"maxnreg={registers}"] if (registers := schedule.get("registers", 0)) else []),
     )
     text = "\n".join((*source, *(f"    {line}" for line in layout.lines), ""))
     return Generated("triton", text, launch, Guard(facts), flags)
