@@ -8,7 +8,7 @@ from enum import Enum
 
 from nearhint_compiler.analysis.flat import flat_params
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT, index_bounds
-from nearhint_compiler.analysis.online import SHARED, walks_of
+from nearhint_compiler.analysis.online import SHARED, depth_of, walks_of
 from nearhint_compiler.analysis.row_words import RowWords, row_words
 from nearhint_compiler.analysis.strides import Access, accesses, contiguous_bytes
 from nearhint_compiler.analysis.tilings import REDUCTION_AXIS, choose
@@ -62,7 +62,7 @@ class Facts:
     word: int
     has_shared: bool
     has_groups: bool
-    walks: int
+    has_teams: bool
 
     @property
     def itemsize(self) -> int:
@@ -135,7 +135,7 @@ def facts_of(
         word=words.lanes if words else 0,
         has_shared=words is not None and _has_shared(kernel, words),
         has_groups=any(isinstance(node, ir.Reduce) for node in kernel.body),
-        walks=walks_of(kernel, SHARED) if kernel.reduction else 0,
+        has_teams=walks_of(kernel, SHARED) == 2 and depth_of(kernel, SHARED) == 1,
     )
 
 

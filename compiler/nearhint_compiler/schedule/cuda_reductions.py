@@ -27,6 +27,10 @@ way at once, and the second walk finds them in the L2 cache."""
 UNROLLED = 32_768
 """Elements of a block from which on a walk also comes with two steps written out: a row has so few
 of them that what one waits for is not hidden behind the others."""
+TEAM_BLOCKS = ((8192, 16, 2), (8192, 8, 3), (4096, 8, 4))
+"""(elements, warps) of the blocks of a team that holds such a row, and how many of them a processor
+shall hold."""
+TEAM_LIMIT = 32
 ACCUMULATORS_PER_THREAD = 16
 """More of them leave too few registers for what is loaded."""
 SHORT_BLOCKS = ((1024, 4), (512, 2))
@@ -149,6 +153,8 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
         for x, count in dict.fromkeys(shapes):
             if x * r <= ELEMENTS_PER_THREAD * 32 * count:
                 yield from _persistent(facts, x=x, r=r, warps=count)
+    if r > PERSISTENT_LIMIT and rows > facts.processors // 2 and facts.has_teams:
+        yield from _teams(facts)
     for elements, count in SHORT_BLOCKS if r <= PERSISTENT_LIMIT else LONG_BLOCKS:
         if elements < facts.length:
             yield from _walked(facts, "looped", r=elements, warps=count)
@@ -192,6 +198,22 @@ def _persistent(facts: Facts, *, x: int, r: int, warps: int) -> Iterator[Schedul
         yield facts.schedule("persistent", x=x, r=r, warps=warps)
     if not facts.has_static_length and 2 * x * r <= ELEMENTS_PER_THREAD * 32 * warps:
         yield facts.schedule("persistent", x=x, r=2 * r, warps=warps, **words)
+
+
+def _teams(facts: Facts) -> Iterator[Schedule]:
+    """Rows that teams hold: where vectors are promised, and at any length that blocks hold."""
+    for elements, warps, held in TEAM_BLOCKS:
+        splits = -(-facts.length // elements)
+        if splits > TEAM_LIMIT:
+            continue
+        blocks = {"x": 1, "r": elements, "splits": splits}
+        blocks |= {"teams": max(1, held * facts.processors // splits), "warps": warps}
+        words = _in_words(facts, elements, walked=True)
+        if facts.divisible:
+            group = {"group": facts.lanes} if facts.has_groups else {}
+            yield facts.schedule("cooperative", divisible=facts.divisible, **blocks, **group)
+        if words or not facts.divisible:
+            yield facts.schedule("cooperative", **blocks, **words)
 
 
 def _shared(facts: Facts) -> Iterator[Schedule]:

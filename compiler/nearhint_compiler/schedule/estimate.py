@@ -145,7 +145,8 @@ def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Si
     if schedule.family.endswith(("looped", "split")):
         moved += _moved_again(kernel, schedule, found, tiles=tiles, capacity=capacity)
     full = waves * capacity / programs if waves > 1 else 1.0
-    seconds = moved / (CUDA_BYTES_PER_S * share) * full + waves * CUDA_WAVE_S
+    rounds = ceil(tiles / schedule["teams"]) if schedule.get("teams", 0) else 1
+    seconds = moved / (CUDA_BYTES_PER_S * share) * full + waves * rounds * CUDA_WAVE_S
     occupancy = running / (device.multiprocessors * THREADS_PER_PROCESSOR)
     return Estimate(seconds + launches * CUDA_LAUNCH_S, min(1.0, occupancy), moved, waves)
 
@@ -155,6 +156,8 @@ def _programs(kernel: ir.Kernel, schedule: Schedule, tiles: int) -> tuple[int, i
     splits, lag = schedule.get("splits", 1), schedule.get("lag", 0)
     if splits == 1:
         return tiles, 1
+    if teams := schedule.get("teams", 0):
+        return ceil(tiles / ceil(tiles / teams)) * splits, 2
     stages = depth_of(kernel, SHARED) + 1
     return ((tiles + lag * (stages - 1)) * stages * splits, 2) if lag else (tiles * splits, stages)
 
