@@ -105,8 +105,8 @@ def forms(
             bound = 65_536 // (32 * warps * blocks) // 8 * 8
             if bound <= 96:
                 found[parse_schedule(text.format("") + f" registers={bound}")] = "teams"
-    held = [each for each in found if each.family == "cuda.cooperative"]
-    found |= {parse_schedule(f"{each} polls=0"): "given up" for each in held[:1]}
+    teams = [each for each in found if each.family == "cuda.cooperative"]
+    found |= {parse_schedule(f"{each} polls=0"): "given up" for each in teams[:1]}
     for chunk, r, warps in (*((r, r, warps) for r, warps in CHUNKS), *STEPS):
         splits = -(-dims[1] // chunk)
         if splits < 2:
