@@ -373,7 +373,7 @@ def _cooperative(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         [f"program = tl.program_id(0){header.widened}", *body.lines],
         ex.mul(busy, splits),
         (*_blocks(schedule, ("X", REDUCED)), ("LANES", lanes), *row.constants),
-        (*facts, *within(row.span, r * splits, "the row is longer than a team's blocks")),
+        (*facts, *within(ceil_div(row.span, splits), r, "the row is longer than a team's blocks")),
         body.arrays,
         array_length,
         body.launches,
