@@ -1,4 +1,4 @@
-"""Long rows: a program a row; programs that share rows in stages, in turns, and in teams.
+"""Long rows: a program a row, programs that share rows in stages, and teams that hold them.
 
     python -m tests.benchmarks.gpu_rows [--json FILE] [--only TEXT] [--budget-s S] [--compile-only]
 
@@ -65,16 +65,9 @@ CASES = (
     ("cumsum", "bf16", (1021, 128_256)),
     ("layer_norm", "f32", (1500, 40_000)),
 )
-CHUNKS = ((4096, 8), (8192, 8), (8192, 16), (16_384, 16))
-"""(elements, warps) of a program's part of a row, whole in one step of its walk."""
-STEPS = ((16_384, 4096, 8), (32_768, 8192, 16))
-"""(elements, those of a step, warps) of parts that are walked."""
-LAGS = (6, 16)
-TEAMS = (
-    (8192, 8, (2, 3, 4)), (8192, 16, (1, 2, 3)), (4096, 4, (4, 6, 8)), (4096, 8, (3, 4)),
-    (16_384, 16, (1, 2)), (16_384, 32, (1,)), (32_768, 32, (1,)),
-)  # fmt: skip
+TEAMS = ((8192, 8, (2, 3, 4)), (8192, 16, (2, 3)), (4096, 4, (6, 8)), (4096, 8, (4,)))
 """(elements of a part, warps, programs that a processor shall hold)."""
+FORMS = {"cuda.looped": "row", "cuda.split": "stages", "cuda.cooperative": "teams"}
 PROCESSORS = 132
 SERVED = 8
 
@@ -82,12 +75,12 @@ SERVED = 8
 def forms(
     kernel: ir.Kernel, name: str, dtype: str, dims: tuple[int, int], target: Target
 ) -> dict[Schedule, str]:
-    """Schedules, and what each is: "row", "stages", "turns", "teams" or "given up" in these."""
+    """Schedules, and what each is: "row", "stages", "teams" or "given up" in these."""
     sizes = dict(zip(kernel.symbols, dims, strict=True))
     found: dict[Schedule, str] = {}
     for each in candidates(kernel, target, sizes)[1:-1]:
-        if each.family in ("cuda.looped", "cuda.split") and len(found) < SERVED:
-            found[each] = "row" if each.family == "cuda.looped" else "stages"
+        if each.family == "cuda.cooperative" or len(found) < SERVED:
+            found[each] = FORMS[each.family]
     lanes = 16 // DTYPES[dtype]
     grouped = "" if name in ("argmax", "cumsum") else f" group={lanes}"
     if dims[1] % LEAST_GAIN == 0:
@@ -104,19 +97,9 @@ def forms(
             found[parse_schedule(text.format(""))] = "teams"
             bound = 65_536 // (32 * warps * blocks) // 8 * 8
             if bound <= 96:
-                found[parse_schedule(text.format("") + f" registers={bound}")] = "teams"
+                found[parse_schedule(text.format(f" registers={bound}"))] = "teams"
     teams = [each for each in found if each.family == "cuda.cooperative"]
     found |= {parse_schedule(f"{each} polls=0"): "given up" for each in teams[:1]}
-    for chunk, r, warps in (*((r, r, warps) for r, warps in CHUNKS), *STEPS):
-        splits = -(-dims[1] // chunk)
-        if splits < 2:
-            continue
-        text = f"cuda.split x=1 r={r} splits={splits} warps={warps} {rest}"
-        if name == "argmax":
-            found[parse_schedule(text.format(""))] = "stages"
-            continue
-        for lag in LAGS:
-            found[parse_schedule(text.format(f" lag={lag}"))] = "turns"
     return found
 
 
@@ -145,7 +128,7 @@ def run_case(
     row["problems"] = {
         form: problem
         for form, each in best.items()
-        if form in ("turns", "teams", "given up")
+        if form in ("teams", "given up")
         if (problem := compared(kernel, sizes, each, best.get("row", each)))
         or (problem := bench.verify(kernel, each, ()))
     }

@@ -12,10 +12,8 @@ pytestmark = pytest.mark.gpu
 
 REST = "warps=8 index=32 aligned=1 divisible=0 group=4 words=1"
 TEAMS = "cuda.cooperative x=1 r=4096 splits=9 teams=60"
-TURNS = "cuda.split x=1 r=4096 splits=9"
 HELD = f"{TEAMS} {REST}"
 GIVEN_UP = f"{TEAMS} {REST.replace(' group', ' polls=0 group')}"
-IN_TURNS = f"{TURNS} {REST.replace(' group', ' lag=3 group')}"
 ROWS, COLUMNS = 701, 33_333
 
 
@@ -25,7 +23,7 @@ def values() -> torch.Tensor:
     return torch.randn(ROWS, COLUMNS, device="cuda", generator=generator)
 
 
-@pytest.mark.parametrize("schedule", [HELD, GIVEN_UP, IN_TURNS])
+@pytest.mark.parametrize("schedule", [HELD, GIVEN_UP])
 def test_shared_rows_are_right_and_the_same_beside_themselves_on_other_streams(
     schedule: str, values: torch.Tensor, tmp_path: Path
 ) -> None:

@@ -21,6 +21,7 @@ from nearhint_compiler.analysis.respace import respaced
 from nearhint_compiler.analysis.strides import Access, accesses
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule import block_pointers
+from nearhint_compiler.schedule.cuda_facts import CACHE_KEEPS, is_own, row_loads
 from nearhint_compiler.schedule.cuda_planes import padded
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
@@ -33,6 +34,8 @@ CUDA_BYTES_PER_S = 2e12
 CUDA_LAUNCH_S = 2e-6
 CUDA_WAVE_S = 5e-7
 """For a program to begin, to wait for its first bytes, and to end."""
+CUDA_MEETING_S = 2.5e-6
+"""For a team to meet, beside what other teams of a processor hide."""
 THREADS_PER_PROCESSOR = 2048
 REGISTERS_PER_PROCESSOR = 65_536
 REGISTERS_PER_THREAD = 255
@@ -43,9 +46,6 @@ IN_FLIGHT_BYTES = 16_384
 """What a multiprocessor must have asked for to be served at full bandwidth (Little's law)."""
 AHEAD = 16
 """Elements of a thread that are asked for before the first has come."""
-CACHE_KEEPS = (24 << 20, 48 << 20)
-"""Bytes under way of which the L2 cache keeps all, and from which on it keeps nothing: each half of
-an H100's keeps what its own processors read."""
 LINE_BYTES = 64
 CACHE_BYTES = 1 << 20
 CPU_BYTES_PER_S = 2e10
@@ -123,6 +123,7 @@ def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Si
     wide = 2 if any(access.itemsize > 4 for access in found) else 1
     registers = BASE_REGISTERS + wide * each * (1 + min(4, loads))
     registers *= 1.25 if schedule["index"] == 64 else 1.0
+    registers = min(registers, schedule.get("registers", 0) or registers)
     shared = block * 4 * wide if "tiled" in schedule.family else 0
     if shared > SHARED_PER_BLOCK and kernel.reduction:
         return Estimate(float("inf"), 0.0, 0.0)
@@ -145,21 +146,21 @@ def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Si
     if schedule.family.endswith(("looped", "split")):
         moved += _moved_again(kernel, schedule, found, tiles=tiles, capacity=capacity)
     full = waves * capacity / programs if waves > 1 else 1.0
-    rounds = ceil(tiles / schedule["teams"]) if schedule.get("teams", 0) else 1
-    seconds = moved / (CUDA_BYTES_PER_S * share) * full + waves * rounds * CUDA_WAVE_S
+    seconds = moved / (CUDA_BYTES_PER_S * share) * full + waves * CUDA_WAVE_S
+    if teams := schedule.get("teams", 0):
+        seconds += ceil(tiles / teams) * CUDA_MEETING_S
     occupancy = running / (device.multiprocessors * THREADS_PER_PROCESSOR)
     return Estimate(seconds + launches * CUDA_LAUNCH_S, min(1.0, occupancy), moved, waves)
 
 
 def _programs(kernel: ir.Kernel, schedule: Schedule, tiles: int) -> tuple[int, int]:
     """The programs of a launch over so many tiles, and the launches."""
-    splits, lag = schedule.get("splits", 1), schedule.get("lag", 0)
+    splits = schedule.get("splits", 1)
     if splits == 1:
         return tiles, 1
     if teams := schedule.get("teams", 0):
         return ceil(tiles / ceil(tiles / teams)) * splits, 2
-    stages = depth_of(kernel, SHARED) + 1
-    return ((tiles + lag * (stages - 1)) * stages * splits, 2) if lag else (tiles * splits, stages)
+    return tiles * splits, depth_of(kernel, SHARED) + 1
 
 
 def _moved_again(
@@ -171,17 +172,11 @@ def _moved_again(
     capacity: int,
 ) -> float:
     """Bytes of rows that are walked again and come from memory: of those under way, too many."""
-    splits, lag = schedule.get("splits", 1), schedule.get("lag", 0)
-    walks = walks_of(kernel, SHARED if splits > 1 else WALKED)
-    under_way = float(capacity if splits == 1 else tiles)
-    if lag:
-        under_way = lag + capacity / (walks * splits)
-    nodes = [node for node in kernel.body if isinstance(node, ir.Load | ir.Store)]
-    read = sum(
-        access.size_bytes
-        for node, access in zip(nodes, found, strict=True)
-        if isinstance(node, ir.Load) and {name[0] for name in access.strides} >= {"p", "r"}
-    )
+    is_shared = schedule.get("splits", 1) > 1
+    walks, under_way = walks_of(kernel, SHARED if is_shared else WALKED), capacity
+    if is_shared:
+        under_way = tiles
+    read = sum(access.size_bytes for access in row_loads(kernel, found) if is_own(access))
     all_kept, none_kept = CACHE_KEEPS
     waiting = read * min(1.0, under_way / tiles)
     return (walks - 1) * read * min(1.0, max(0.0, (waiting - all_kept) / (none_kept - all_kept)))

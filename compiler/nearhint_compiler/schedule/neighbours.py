@@ -40,9 +40,7 @@ COORDINATES: Mapping[str, tuple[Coordinate, ...]] = {
     "cuda.tiled": (_Z, _Y, _X, _WARPS),
     "cuda.persistent": (_X, _R, _R1, _WARPS),
     "cuda.looped": (_X, _R, _R1, _WARPS),
-    "cuda.split": (
-        _X, _R, _R1, Coordinate("splits", 2, 256), Coordinate("lag", 1, 256), _WARPS,
-    ),
+    "cuda.split": (_X, _R, _R1, Coordinate("splits", 2, 256), _WARPS),
     "cuda.cooperative": (_R, Coordinate("splits", 2, 32), Coordinate("teams", 1, 512), _WARPS),
     "cuda.tiled_persistent": (_Z, _Y, _X, _R, _WARPS),
     "cuda.tiled_looped": (_Z, _Y, _X, _R, _WARPS),

@@ -73,7 +73,7 @@ class Case:
         more = "".join(
             f"_{name}{value}"
             for name, value in parse_schedule(self.schedule).options
-            if name in ("lag", "polls", "group", "unroll", "whole", "words")
+            if name in ("polls", "group", "unroll", "whole", "words")
         )
         tail = form + "_special" * self.special
         tail += "" if self.fill is None else f"_{self.fill}"
@@ -101,8 +101,7 @@ def rows(kernel: str, dims: tuple[int, ...], *, r: int = 64, special: bool = Fal
 def split(kernel: str, dims: tuple[int, ...], *, special: bool = False) -> list[Case]:
     few = "cuda.split x=2 r=8 splits=3 warps=4 index=32 aligned=0 divisible=0"
     many = "cuda.split x=1 r=16 splits=8 warps=1 index=64 aligned=0 divisible=0"
-    turns = (f"{few} lag=2", f"{many} lag=1")
-    return [Case(kernel, schedule, dims, special) for schedule in (few, many, *turns)]
+    return [Case(kernel, schedule, dims, special) for schedule in (few, many)]
 
 
 def planes(kernel: str, dims: tuple[int, ...], *, special: bool = False) -> list[Case]:

@@ -19,8 +19,6 @@ that this needs. `index` is 32 or 64, the width of index arithmetic; 32 brings G
 promises 16-byte pointers, and bit i of `divisible` promises that symbol i is a multiple of 16: both
 bring Guards, and make Triton load vectors. As they may, too:
 
-    lag      shared rows: all stages in one launch, each so many rows behind the one before it
-             (`codegen.triton.stages`)
     polls    teams: how often a program looks for the others before it gives up
     registers
              a bound on those of a thread, so that a processor holds as many programs as wanted

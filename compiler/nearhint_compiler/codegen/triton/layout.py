@@ -17,7 +17,7 @@ from nearhint_compiler.codegen.triton.block import REDUCED, Block, Span
 from nearhint_compiler.codegen.triton.cooperative import cooperative
 from nearhint_compiler.codegen.triton.edges import row_lines, with_edges, words_of
 from nearhint_compiler.codegen.triton.row import Row, ceil_div, row_of, unflatten, within, worded
-from nearhint_compiler.codegen.triton.stages import staged, stages_of, turns
+from nearhint_compiler.codegen.triton.stages import staged, stages_of
 from nearhint_compiler.codegen.triton.text import index_text
 from nearhint_compiler.codegen.triton.walks import straight, walked
 from nearhint_compiler.errors import InvalidSchedule
@@ -30,7 +30,6 @@ from nearhint_rules.guard import AtMost, Fact
 BLOCK_LIMIT = 1 << 20
 """Triton's largest block, in elements."""
 SPLIT_LIMIT = 1024
-LAG_LIMIT = 4096
 TEAM_LIMIT = 32
 POLLS = 1000
 """Looks at a word before a program gives up, some 0.7 microseconds each."""
@@ -284,10 +283,11 @@ def _split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     splits, r = schedule["splits"], schedule["r"]
     if not 2 <= splits <= SPLIT_LIMIT:
         raise InvalidSchedule(f"{splits} programs a row")
-    header, rows = _header(schedule, ("X", REDUCED)), ex.product(kernel.pointwise)
-    programs = _shares(kernel, schedule, header)
-    _flat_rows(kernel, schedule["x"], header)
+    header = _header(schedule, ("X", REDUCED))
+    header.next_of("chunk", ex.Int(splits))
+    blocks = _flat_rows(kernel, schedule["x"], header)
     row = _row(kernel, schedule, is_walked=True, wide=header.wide)
+    rows = ex.product(kernel.pointwise)
     step = ceil_div(row.span, splits * r)
     header.lines += [
         *row.header,
@@ -296,43 +296,19 @@ def _split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         f"rend = tl.minimum(rstart + {index_text(ex.mul(step, r))}, {index_text(row.span)})",
     ]
     block = _reduced(row, kernel, schedule, header, span=("rstart", "rend"))
-    body = staged(
-        kernel,
-        block,
-        rows="rows",
-        splits=str(splits),
-        lanes="LANES",
-        in_turns="lag" in dict(schedule.options),
-    )
+    body = staged(kernel, block, rows="rows", splits=str(splits), lanes="LANES")
     lanes = max(1 << (splits - 1).bit_length(), _least_lanes(kernel, schedule))
     array_length = ex.mul(rows, splits)
     facts = () if header.wide else (AtMost(array_length, INDEX_LIMIT),)
-    if "lag" in dict(schedule.options):
-        facts = (*facts, AtMost(programs, INDEX_LIMIT))
     return Layout(
         [*header.lines, *body.lines],
-        programs,
+        ex.mul(blocks, splits),
         (*_blocks(schedule, ("X", REDUCED)), ("LANES", lanes), *row.constants),
         (*facts, *row.walked),
         body.arrays,
         array_length,
         body.launches,
     )
-
-
-def _shares(kernel: ir.Kernel, schedule: Schedule, header: _Header) -> ex.Expr:
-    """Declares a program's chunk, and its turn if it has one; returns the number of programs."""
-    splits, lag = schedule["splits"], schedule.get("lag", 0)
-    blocks = ceil_div(ex.product(kernel.pointwise), schedule["x"])
-    if "lag" not in dict(schedule.options):
-        header.next_of("chunk", ex.Int(splits))
-        return ex.mul(blocks, splits)
-    if not 1 <= lag <= LAG_LIMIT:
-        raise InvalidSchedule(f"turns that are {lag} rows apart")
-    count = stages_of(kernel)
-    text = index_text(blocks)
-    header.lines += turns(kernel, blocks=text, splits=splits, lag=lag, wide=header.wide)
-    return ex.mul(ex.add(blocks, (count - 1) * lag), count * splits)
 
 
 def _cooperative(kernel: ir.Kernel, schedule: Schedule) -> Layout:

@@ -1,25 +1,13 @@
-"""Rows that several programs share, in stages: bodies, workspaces, and the order of programs.
+"""Rows that several programs share, in stages, and what they leave in a workspace.
 
 Each program walks its chunk of a row and leaves its totals in a workspace; in the next stage every
 program of the row brings together those of all its chunks. A stage is one more launch of the same
-kernel, or a turn.
+kernel.
 
 A scan in stages waits for the totals of its operand, as a reduce does; then each program starts
 from those of the chunks before its own, combined in one tree over all chunks, in which its own and
 later ones are neutral. Block by block, the prefixes in a block are combined with what came before.
 So the order is fixed, and the same input gives the same bits for the same schedule.
-
-In turns all stages are one launch, and a row's next stage comes `lag` rows after the one before:
-soon enough to find the row in the L2 cache, which holds few of the rows of a large tensor. A
-program draws a ticket when it starts, which says what it does: step by step, one row's first stage,
-the second of the row `lag` before, and so on, `splits` chunks each. It waits until its row's chunks
-have been through the stages before. All of those have lower tickets, and who has drawn a ticket
-runs: so the one that waits with the lowest ticket waits for programs that run and do not wait.
-Nothing has to be resident together and no order of dispatch is relied on; other kernels on the
-device make it slower, not stuck. Tickets and counts are zeroed by a launch before, since a
-workspace begins with any bytes.
-
-Decoupled look-back waits alike, for what was started before (Merrill and Garland, NVR-2016-002).
 """
 
 from __future__ import annotations
@@ -33,31 +21,10 @@ from nearhint_compiler.codegen.triton.totals import Total
 from nearhint_compiler.codegen.triton.walks import WalkPlan
 from nearhint_compiler.ir import nodes as ir
 
-COUNTS = "w0"
-"""The array of tickets and counts: one for each block of rows, and behind them the next ticket."""
-
 
 def stages_of(kernel: ir.Kernel) -> int:
     """The stages of a kernel whose rows programs share."""
     return depth_of(kernel, SHARED) + 1
-
-
-def turns(kernel: ir.Kernel, *, blocks: str, splits: int, lag: int, wide: bool) -> list[str]:
-    """Lines that make `chunk`, `turn` and the block of rows `pid` of a ticket; `turn` -1 has none.
-
-    `blocks` is the text of the number of blocks of rows.
-    """
-    count, widened = stages_of(kernel), ".to(tl.int64)" if wide else ""
-    return [
-        "if stage == 0:",
-        f"    tl.store({COUNTS} + pid, 0, pid <= {blocks})",
-        "else:",
-        f'    pid = tl.atomic_add({COUNTS} + {blocks}, 1, sem="relaxed"){widened}',
-        f"chunk = pid % {splits}",
-        f"turn = pid // {splits} % {count}",
-        f"pid = pid // {splits * count} - turn * {lag}",
-        f"turn = tl.where((stage == 1) & (pid >= 0) & (pid < {blocks}), turn, -1)",
-    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +36,15 @@ class Staged:
     launches: int
 
 
-def staged(
-    kernel: ir.Kernel, block: Block, *, rows: str, splits: str, lanes: str, in_turns: bool
-) -> Staged:
+def staged(kernel: ir.Kernel, block: Block, *, rows: str, splits: str, lanes: str) -> Staged:
     """The body of a kernel whose rows several programs share.
 
     `rows` is the text of the number of rows, whose flat index is the variable `x`; `chunk` is this
     program's part of the row, one of `splits`; `lanes` is a power of two that holds as many. Array
-    number n of the workspace is the argument `w{n}`, with `rows` elements for each part. `in_turns`
-    is whether `turns` has said what this program does.
+    number n of the workspace is the argument `w{n}`, with `rows` elements for each part.
     """
     plan = WalkPlan(kernel, block, SHARED)
-    arrays = ["i32"] if in_turns else list[str]()
+    arrays: list[str] = []
     places = placed(plan, arrays)
 
     def at(part: str) -> str:
@@ -104,22 +68,8 @@ def staged(
             elif row_stores:
                 # Nothing is walked: the other programs of the row need not gather either.
                 inside = ["if chunk == 0:", *(f"    {line}" for line in [*inside, *row_stores])]
-        if in_turns:
-            inside = _in_turn(inside, stage, stages=stages, splits=splits)
-        name = "turn" if in_turns else "stage"
-        lines += [f"if {name} == {stage}:", *(f"    {line}" for line in inside or ["pass"])]
-    return Staged(tuple(lines), tuple(arrays), 2 if in_turns else stages)
-
-
-def _in_turn(lines: list[str], stage: int, *, stages: int, splits: str) -> list[str]:
-    """`lines` of a stage once the row's chunks have been through those before; then it counts."""
-    waits = [
-        f'while tl.atomic_add({COUNTS} + pid, 0, sem="acquire") < {stage} * {splits}:',
-        "    pass",
-    ]
-    # The barrier: what all threads have left is there before one of them says so.
-    counts = ["tl.debug_barrier()", f'tl.atomic_add({COUNTS} + pid, 1, sem="release")']
-    return [*(waits if stage else []), *lines, *(counts if stage < stages - 1 else [])]
+        lines += [f"if stage == {stage}:", *(f"    {line}" for line in inside or ["pass"])]
+    return Staged(tuple(lines), tuple(arrays), stages)
 
 
 def _left(
