@@ -73,9 +73,11 @@ LEAST_GAIN = 16
 
 def kernel_of(name: str, dtype: str) -> ir.Kernel:
     """The kernel on tensors of `dtype`; in f32 there is nothing to cast."""
-    if dtype == NARROW:
-        return parse_kernel(KERNELS[name].replace("T", dtype))
-    plain = parse_kernel(KERNELS[name].replace("T", dtype))
+    return without_casts(parse_kernel(KERNELS[name].replace("T", dtype)))
+
+
+def without_casts(plain: ir.Kernel) -> ir.Kernel:
+    """The same without casts from a dtype to itself."""
     kept: list[ir.BodyNode] = []
     places: dict[int, int] = {}
     kinds = ir.dtypes_of(plain)

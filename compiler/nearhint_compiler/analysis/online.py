@@ -68,6 +68,20 @@ def walk_levels(
     return tuple(found)
 
 
+def depth_of(kernel: ir.Kernel, completed: Completed = WALKED) -> int:
+    """The number of walks that complete something."""
+    levels = walk_levels(kernel, online_pairs(kernel), completed)
+    reduces = [p for p, node in enumerate(kernel.body) if isinstance(node, completed)]
+    return max((levels[p] for p in reduces), default=0)
+
+
+def walks_of(kernel: ir.Kernel, completed: Completed = WALKED) -> int:
+    """The number of walks over a row that is not held in registers, those for stores included."""
+    levels, elements = walk_levels(kernel, online_pairs(kernel), completed), ir.per_element(kernel)
+    stores = [p for p, node in enumerate(kernel.body) if isinstance(node, ir.Store) and elements[p]]
+    return max([depth_of(kernel, completed), *(levels[p] + 1 for p in stores)])
+
+
 def _pairs(kernel: ir.Kernel) -> Iterator[Online]:
     body = kernel.body
     for position, node in enumerate(body):

@@ -8,6 +8,7 @@ from enum import Enum
 
 from nearhint_compiler.analysis.flat import flat_params
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT, index_bounds
+from nearhint_compiler.analysis.online import SHARED, depth_of, walks_of
 from nearhint_compiler.analysis.row_words import RowWords, row_words
 from nearhint_compiler.analysis.strides import Access, accesses, contiguous_bytes
 from nearhint_compiler.analysis.tilings import REDUCTION_AXIS, choose
@@ -19,7 +20,10 @@ from nearhint_rules.target import CudaDevice, Target
 GENERIC_SIZE = 97
 """What a size is taken for where none is given."""
 SIZE_MULTIPLE = 16
-EXTRAS = ("group", "unroll", "whole", "words")
+CACHE_KEEPS = (24 << 20, 48 << 20)
+"""Bytes under way of which the L2 cache keeps all, and from which on it keeps nothing: each half of
+an H100's keeps what its own processors read."""
+EXTRAS = ("registers", "group", "unroll", "whole", "words")
 """Options that a schedule has behind all others, if it has them."""
 
 
@@ -42,7 +46,10 @@ class Flat(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The extents of the pointwise and reduction loops at a hint, and what follows."""
+    """The extents of the pointwise and reduction loops at a hint, and what follows.
+
+    `row_loads` run along the rows; `own_bytes` are those of loads that are not of all rows.
+    """
 
     extents: tuple[int, ...]
     reduced: tuple[int, ...]
@@ -61,6 +68,9 @@ class Facts:
     word: int
     has_shared: bool
     has_groups: bool
+    has_teams: bool
+    row_loads: int
+    own_bytes: int
 
     @property
     def itemsize(self) -> int:
@@ -133,7 +143,25 @@ def facts_of(
         word=words.lanes if words else 0,
         has_shared=words is not None and _has_shared(kernel, words),
         has_groups=any(isinstance(node, ir.Reduce) for node in kernel.body),
+        row_loads=len(row_loads(kernel, found)),
+        own_bytes=sum(each.size_bytes for each in row_loads(kernel, found) if is_own(each)),
+        has_teams=walks_of(kernel, SHARED) == 2 and depth_of(kernel, SHARED) == 1,
     )
+
+
+def row_loads(kernel: ir.Kernel, found: Sequence[Access]) -> list[Access]:
+    """The loads along the rows among the accesses of `kernel`."""
+    nodes = [node for node in kernel.body if isinstance(node, ir.Load | ir.Store)]
+    return [
+        access
+        for node, access in zip(nodes, found, strict=True)
+        if isinstance(node, ir.Load) and any(name[0] == "r" for name in access.strides)
+    ]
+
+
+def is_own(access: Access) -> bool:
+    """Whether each row has elements of its own there, as it has of no weights."""
+    return any(name[0] == "p" for name in access.strides)
 
 
 def _has_shared(kernel: ir.Kernel, words: RowWords) -> bool:

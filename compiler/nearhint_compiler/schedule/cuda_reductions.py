@@ -8,7 +8,7 @@ from itertools import islice
 from math import prod
 
 from nearhint_compiler.ir import nodes as ir
-from nearhint_compiler.schedule.cuda_facts import SIZE_MULTIPLE, Facts, Tile, facts_of
+from nearhint_compiler.schedule.cuda_facts import CACHE_KEEPS, SIZE_MULTIPLE, Facts, Tile, facts_of
 from nearhint_compiler.schedule.cuda_planes import with_tiles
 from nearhint_compiler.schedule.cuda_pointwise import AXES, both
 from nearhint_compiler.schedule.schedule import Schedule
@@ -27,6 +27,18 @@ way at once, and the second walk finds them in the L2 cache."""
 UNROLLED = 32_768
 """Elements of a block from which on a walk also comes with two steps written out: a row has so few
 of them that what one waits for is not hidden behind the others."""
+TEAM_BLOCKS = ((8192, 8, 4), (4096, 8, 4), (8192, 8, 3))
+"""(elements, warps) of the blocks of a team that holds such a row, and how many of them a processor
+shall hold: of one load along the row, as timed on an H100 (tests/benchmarks/gpu_rows.py)."""
+WIDE_TEAM_BLOCKS = ((4096, 8, 4), (8192, 16, 2))
+"""The same of more loads: as many registers as these bounds leave hold half as many elements."""
+NARROW_TEAM_BLOCKS = (*WIDE_TEAM_BLOCKS, (8192, 8, 3))
+"""The same of elements of two bytes, eight of which are a vector."""
+TEAM_WORDS = 4096
+"""Elements of such a block in whole words, whose edges take registers, too."""
+TEAM_LIMIT = 32
+REGISTERS = 65_536
+"""Registers of a processor."""
 ACCUMULATORS_PER_THREAD = 16
 """More of them leave too few registers for what is loaded."""
 SHORT_BLOCKS = ((1024, 4), (512, 2))
@@ -149,9 +161,15 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
         for x, count in dict.fromkeys(shapes):
             if x * r <= ELEMENTS_PER_THREAD * 32 * count:
                 yield from _persistent(facts, x=x, r=r, warps=count)
+    under_way = facts.own_bytes // rows * min(rows, facts.processors)
+    is_long = r > PERSISTENT_LIMIT and rows > facts.processors // 2 and facts.has_teams
+    if is_long and under_way >= CACHE_KEEPS[1]:
+        yield from _teams(facts)
     for elements, count in SHORT_BLOCKS if r <= PERSISTENT_LIMIT else LONG_BLOCKS:
         if elements < facts.length:
             yield from _walked(facts, "looped", r=elements, warps=count)
+    if is_long and under_way >= CACHE_KEEPS[0]:
+        yield from _teams(facts)
     yield looped
 
 
@@ -192,6 +210,27 @@ def _persistent(facts: Facts, *, x: int, r: int, warps: int) -> Iterator[Schedul
         yield facts.schedule("persistent", x=x, r=r, warps=warps)
     if not facts.has_static_length and 2 * x * r <= ELEMENTS_PER_THREAD * 32 * warps:
         yield facts.schedule("persistent", x=x, r=2 * r, warps=warps, **words)
+
+
+def _teams(facts: Facts) -> Iterator[Schedule]:
+    """Rows that teams hold: where vectors are promised, and at any length that blocks hold."""
+    is_plain = facts.row_loads == 1
+    wide = NARROW_TEAM_BLOCKS if facts.itemsize <= 2 else WIDE_TEAM_BLOCKS
+    for elements, warps, held in TEAM_BLOCKS if is_plain else wide:
+        splits = -(-facts.length // elements)
+        if not 2 <= splits <= TEAM_LIMIT:
+            continue
+        blocks = {"x": 1, "r": elements, "splits": splits}
+        blocks |= {"teams": max(1, held * facts.processors // splits), "warps": warps}
+        bound = {"registers": REGISTERS // (32 * warps * held) // 8 * 8}
+        if facts.divisible or not facts.is_dividing_useful:
+            group = {"group": facts.lanes} if facts.has_groups else {}
+            divisible = facts.divisible
+            yield facts.schedule("cooperative", divisible=divisible, **blocks, **bound, **group)
+        words = _in_words(facts, elements, walked=True)
+        if words and elements <= TEAM_WORDS:
+            # With more loads the edges would spill.
+            yield facts.schedule("cooperative", **blocks, **(bound if is_plain else {}), **words)
 
 
 def _shared(facts: Facts) -> Iterator[Schedule]:

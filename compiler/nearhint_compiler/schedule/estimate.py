@@ -2,8 +2,9 @@
 
 A roofline with what a layout does to it. CUDA: bytes moved in whole sectors, over the bandwidth
 that the resident threads can ask for, in whole waves over the multiprocessors; what does not fit a
-thread's registers is moved twice more. CPU: vector or single accesses a point, full or partial
-vectors, and bytes moved in whole lines where a walk comes back to a line too late.
+thread's registers is moved twice more, and rows that are walked again are moved again as far as
+those under way are more than the L2 cache keeps. CPU: vector or single accesses a point, full or
+partial vectors, and bytes moved in whole lines where a walk comes back to a line too late.
 
 The constants are of the order of an H100 and of a Zen 4. They are for telling what is far off from
 what is near, not what is near from what is best: that is measured.
@@ -15,10 +16,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 
+from nearhint_compiler.analysis.online import SHARED, WALKED, depth_of, walks_of
 from nearhint_compiler.analysis.respace import respaced
 from nearhint_compiler.analysis.strides import Access, accesses
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule import block_pointers
+from nearhint_compiler.schedule.cuda_facts import CACHE_KEEPS, is_own, row_loads
 from nearhint_compiler.schedule.cuda_planes import padded
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
@@ -31,6 +34,8 @@ CUDA_BYTES_PER_S = 2e12
 CUDA_LAUNCH_S = 2e-6
 CUDA_WAVE_S = 5e-7
 """For a program to begin, to wait for its first bytes, and to end."""
+CUDA_MEETING_S = 2.5e-6
+"""For a team to meet, beside what other teams of a processor hide."""
 THREADS_PER_PROCESSOR = 2048
 REGISTERS_PER_PROCESSOR = 65_536
 REGISTERS_PER_THREAD = 255
@@ -109,8 +114,8 @@ def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Si
     found = accesses(kernel, dims)
     axes = _axes(schedule, extents)
     blocks = {name: schedule.get(name, 1) for name in axes}
-    programs = prod(ceil(prod(axes[name].values()) / blocks[name]) for name in axes)
-    programs *= schedule.get("splits", 1)
+    tiles = prod(ceil(prod(axes[name].values()) / blocks[name]) for name in axes)
+    programs, launches = _programs(kernel, schedule, tiles)
     threads = 32 * schedule["warps"]
     block = prod(blocks.values()) * schedule.get("r", 1)
     each = block / threads
@@ -118,6 +123,7 @@ def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Si
     wide = 2 if any(access.itemsize > 4 for access in found) else 1
     registers = BASE_REGISTERS + wide * each * (1 + min(4, loads))
     registers *= 1.25 if schedule["index"] == 64 else 1.0
+    registers = min(registers, schedule.get("registers", 0) or registers)
     shared = block * 4 * wide if "tiled" in schedule.family else 0
     if shared > SHARED_PER_BLOCK and kernel.reduction:
         return Estimate(float("inf"), 0.0, 0.0)
@@ -137,11 +143,43 @@ def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Si
     )
     if registers > REGISTERS_PER_THREAD:
         moved += 2 * 4 * programs * threads * (registers - REGISTERS_PER_THREAD)
-    stages = 2 if "splits" in dict(schedule.options) else 1
+    if schedule.family.endswith(("looped", "split")):
+        moved += _moved_again(kernel, schedule, found, tiles=tiles, capacity=capacity)
     full = waves * capacity / programs if waves > 1 else 1.0
     seconds = moved / (CUDA_BYTES_PER_S * share) * full + waves * CUDA_WAVE_S
+    if teams := schedule.get("teams", 0):
+        seconds += ceil(tiles / teams) * CUDA_MEETING_S
     occupancy = running / (device.multiprocessors * THREADS_PER_PROCESSOR)
-    return Estimate(seconds + stages * CUDA_LAUNCH_S, min(1.0, occupancy), moved, waves)
+    return Estimate(seconds + launches * CUDA_LAUNCH_S, min(1.0, occupancy), moved, waves)
+
+
+def _programs(kernel: ir.Kernel, schedule: Schedule, tiles: int) -> tuple[int, int]:
+    """The programs of a launch over so many tiles, and the launches."""
+    splits = schedule.get("splits", 1)
+    if splits == 1:
+        return tiles, 1
+    if teams := schedule.get("teams", 0):
+        return ceil(tiles / ceil(tiles / teams)) * splits, 2
+    return tiles * splits, depth_of(kernel, SHARED) + 1
+
+
+def _moved_again(
+    kernel: ir.Kernel,
+    schedule: Schedule,
+    found: Sequence[Access],
+    *,
+    tiles: int,
+    capacity: int,
+) -> float:
+    """Bytes of rows that are walked again and come from memory: of those under way, too many."""
+    is_shared = schedule.get("splits", 1) > 1
+    walks, under_way = walks_of(kernel, SHARED if is_shared else WALKED), capacity
+    if is_shared:
+        under_way = tiles
+    read = sum(access.size_bytes for access in row_loads(kernel, found) if is_own(access))
+    all_kept, none_kept = CACHE_KEEPS
+    waiting = read * min(1.0, under_way / tiles)
+    return (walks - 1) * read * min(1.0, max(0.0, (waiting - all_kept) / (none_kept - all_kept)))
 
 
 def _row_in_use(schedule: Schedule, extents: Mapping[str, int]) -> float:

@@ -41,9 +41,10 @@ COORDINATES: Mapping[str, tuple[Coordinate, ...]] = {
     "cuda.persistent": (_X, _R, _R1, _WARPS),
     "cuda.looped": (_X, _R, _R1, _WARPS),
     "cuda.split": (_X, _R, _R1, Coordinate("splits", 2, 256), _WARPS),
+    "cuda.cooperative": (_R, Coordinate("splits", 2, 32), Coordinate("teams", 1, 512), _WARPS),
     "cuda.tiled_persistent": (_Z, _Y, _X, _R, _WARPS),
     "cuda.tiled_looped": (_Z, _Y, _X, _R, _WARPS),
-}
+}  # fmt: skip
 """By family, in the order in which they are walked."""
 _PERSISTENT = ("cuda.persistent", "cuda.tiled_persistent")
 
@@ -75,7 +76,9 @@ def _with(schedule: Schedule, option: str, value: int) -> Schedule:
 
 
 def _serves(kernel: ir.Kernel, schedule: Schedule, dims: Mapping[str, int]) -> bool:
-    """Whether a persistent row fits its block, and tiles and panels hold whole vectors."""
+    """Whether a persistent row fits its block, a team's its blocks, and tiles and panels hold whole
+    vectors.
+    """
     r1 = schedule.get("r1", 0)
     if r1 > schedule.get("r", r1):
         return False
@@ -86,5 +89,8 @@ def _serves(kernel: ir.Kernel, schedule: Schedule, dims: Mapping[str, int]) -> b
         words = row_words(kernel) if schedule.get("words", 0) else None
         beside = words.lanes - 1 if words else 0
         return schedule["r"] + beside >= ex.evaluate(ex.product(kernel.reduction), dims)
+    if schedule.family == "cuda.cooperative":
+        held = schedule["r"] * schedule["splits"]
+        return held >= ex.evaluate(ex.product(kernel.reduction), dims)
     sides = [schedule.get(name, 0) for name in ("tile", "rows")]
     return all(side % schedule.get("lanes", 1) == 0 for side in sides)

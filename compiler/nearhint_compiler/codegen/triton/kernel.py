@@ -7,6 +7,9 @@ Families (options in order; every block size is a power of two):
     cuda.persistent  x r          x rows a program, whole in registers
     cuda.looped      x r          x rows a program, r elements a step
     cuda.split       x r splits   the same, `splits` programs sharing a row, in stages; scans too
+    cuda.cooperative x r splits teams
+                     a row's parts of r elements in registers, a team of `splits` programs a row
+                     and `teams` rows at a time (`codegen.triton.cooperative`); x is 1
     cuda.tiled_persistent, cuda.tiled_looped
                      z y x r cuts the rows in a tile as cuda.tiled has it
 
@@ -16,6 +19,9 @@ that this needs. `index` is 32 or 64, the width of index arithmetic; 32 brings G
 promises 16-byte pointers, and bit i of `divisible` promises that symbol i is a multiple of 16: both
 bring Guards, and make Triton load vectors. As they may, too:
 
+    polls    teams: how often a program looks for the others before it gives up
+    registers
+             a bound on those of a thread, so that a processor holds as many programs as wanted
     group    walks: by how many neighbours along the row an accumulator is stepped at once; those
              of a thread's vector for speed, and any for right
     unroll   walks: how many steps are written out, whose loads are under way together
@@ -106,6 +112,7 @@ def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated
         *(f"constexpr:{name}={value}" for name, value in constants.items()),
         *(f"divisible:{place}" for place in divisible),
         f"num_warps={schedule['warps']}",
+        *([f"maxnreg={registers}"] if (registers := schedule.get("registers", 0)) else []),
     )
     text = "\n".join((*source, *(f"    {line}" for line in layout.lines), ""))
     return Generated("triton", text, launch, Guard(facts), flags)

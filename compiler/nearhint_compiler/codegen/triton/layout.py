@@ -12,11 +12,14 @@ from typing import TypeAlias
 
 from nearhint_compiler.analysis.flat import FLAT, flattened
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT
+from nearhint_compiler.analysis.online import SHARED, walks_of
 from nearhint_compiler.codegen.triton.block import REDUCED, Block, Span
+from nearhint_compiler.codegen.triton.cooperative import cooperative
 from nearhint_compiler.codegen.triton.edges import row_lines, with_edges, words_of
-from nearhint_compiler.codegen.triton.row import Row, ceil_div, row_of, unflatten, worded
+from nearhint_compiler.codegen.triton.row import Row, ceil_div, row_of, unflatten, within, worded
+from nearhint_compiler.codegen.triton.stages import staged, stages_of
 from nearhint_compiler.codegen.triton.text import index_text
-from nearhint_compiler.codegen.triton.walks import staged, straight, walked
+from nearhint_compiler.codegen.triton.walks import straight, walked
 from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule import block_pointers
@@ -27,6 +30,9 @@ from nearhint_rules.guard import AtMost, Fact
 BLOCK_LIMIT = 1 << 20
 """Triton's largest block, in elements."""
 SPLIT_LIMIT = 1024
+TEAM_LIMIT = 32
+POLLS = 1000
+"""Looks at a word before a program gives up, some 0.7 microseconds each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +307,52 @@ def _split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         (*facts, *row.walked),
         body.arrays,
         array_length,
-        body.stages,
+        body.launches,
+    )
+
+
+def _cooperative(kernel: ir.Kernel, schedule: Schedule) -> Layout:
+    """Teams of programs, a row each at a time, whose chunks are blocks in registers."""
+    splits, r, teams = schedule["splits"], schedule["r"], schedule["teams"]
+    if not 2 <= splits <= TEAM_LIMIT or teams < 1 or schedule["x"] != 1:
+        raise InvalidSchedule(f"teams that cannot be: {schedule}")
+    if schedule.get("r1", 0) or schedule.get(block_pointers.OPTION, 0):
+        raise InvalidSchedule(f"tiles of rows that teams hold: {schedule}")
+    if stages_of(kernel) != 2 or walks_of(kernel, SHARED) != 2:
+        raise InvalidSchedule("a team meets once, and stores what it held")
+    header = _Header(schedule["index"] == 64, ("X", REDUCED))
+    _flat_rows(kernel, 1, header)
+    row = _row(kernel, schedule, is_walked=True, wide=header.wide)
+    row_lines, header.lines = header.lines, []
+    header.lines += [
+        "rstart = chunk * R",
+        f"rend = tl.minimum(rstart + R, {index_text(row.span)})",
+    ]
+    block = _reduced(row, kernel, schedule, header, span=("rstart", "rend"))
+    rows = ex.product(kernel.pointwise)
+    rounds = ceil_div(rows, teams)
+    busy = ex.floordiv(ex.add(rows, rounds, -1), rounds)
+    body = cooperative(
+        kernel,
+        block,
+        rows=index_text(rows),
+        row=row_lines,
+        part=header.lines,
+        splits=splits,
+        teams=index_text(busy),
+        polls=schedule.get("polls", POLLS),
+    )
+    array_length = ex.mul(rows, splits)
+    facts = () if header.wide else (AtMost(array_length, INDEX_LIMIT),)
+    lanes = max(1 << (splits - 1).bit_length(), 32 * schedule["warps"])
+    return Layout(
+        [f"program = tl.program_id(0){header.widened}", *body.lines],
+        ex.mul(busy, splits),
+        (*_blocks(schedule, ("X", REDUCED)), ("LANES", lanes), *row.constants),
+        (*facts, *within(ceil_div(row.span, splits), r, "the row is longer than a team's blocks")),
+        body.arrays,
+        array_length,
+        body.launches,
     )
 
 
@@ -325,4 +376,5 @@ FAMILIES: Mapping[str, Family] = {
     "cuda.tiled_persistent": _rows,
     "cuda.tiled_looped": _rows,
     "cuda.split": _split,
+    "cuda.cooperative": _cooperative,
 }

@@ -1,23 +1,22 @@
-"""Whole bodies of Triton kernels: in registers, in walks over the row, and in stages.
+"""Whole bodies of Triton kernels, in registers and in walks over the row; and the plan of walks.
 
 In registers a row is read once. A walk reads it in blocks, once for each level of nested reduces
 that one walk does not compute (`analysis.online`), and once more for stores along the row; what a
-later walk needs is computed again. Every other walk goes backwards. In stages several programs
-share a row: each walks its chunk, and leaves its totals in a workspace for the next launch of the
-same kernel, where every program brings together those of its row.
-
-A scan in stages waits for the totals of its operand, as a reduce does; then each program starts
-from those of the chunks before its own, combined in one tree over all chunks, in which its own and
-later ones are neutral. Block by block, the prefixes in a block are combined with what came before.
-So the order is fixed, and the same input gives the same bits for the same schedule.
+later walk needs is computed again. Every other walk goes backwards.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from nearhint_compiler.analysis.online import SHARED, WALKED, Completed, online_pairs, walk_levels
+from nearhint_compiler.analysis.online import (
+    WALKED,
+    Completed,
+    depth_of,
+    online_pairs,
+    walk_levels,
+    walks_of,
+)
 from nearhint_compiler.codegen.triton.block import Block
 from nearhint_compiler.codegen.triton.body import Body
 from nearhint_compiler.codegen.triton.edges import Edges, stepped
@@ -120,10 +119,8 @@ class WalkPlan:
         self._pairs = online_pairs(kernel)
         self._completed = completed
         self._levels = walk_levels(kernel, self._pairs, completed)
-        reduces = [p for p, node in enumerate(kernel.body) if isinstance(node, completed)]
-        self.depth = max((self._levels[p] for p in reduces), default=0)
-        wanted = [self._levels[p] for p in self.body.element_stores]
-        self.last_walk = max([self.depth - 1, *wanted]) if wanted else self.depth - 1
+        self.depth = depth_of(kernel, completed)
+        self.last_walk = walks_of(kernel, completed) - 1
 
     def totals(self, walk: int) -> list[Total]:
         """What walk number `walk` accumulates."""
@@ -204,35 +201,78 @@ class WalkPlan:
         block = self._block
         return total.close(str(block.reduced_axis), block.elements)
 
+    def held(self, totals: Sequence[Total]) -> tuple[list[str], list[int]]:
+        """A block of elements in registers and its totals, as a walk over it alone would leave
+        them; and the nodes that are there."""
+        body, block, edges = self.body, self._block, self._edges
+        needed = body.needed([total.operand for total in totals])
+        lines = [*(edges.loads(needed) if edges else []), f"roffset = {block.start}"]
+        lines += [*block.element_header, *(line for p in needed for line in body.lines(p))]
+        lines += edges.rest(needed) if edges else []
+        for total in totals:
+            shape = block.group_shape if self._is_grouped(total) else block.element_shape
+            lines += [started(part, shape) for part in total.walked]
+            if total.pivot:
+                summed = edges.summed(total.pivot, total.operand) if edges else []
+                lines += [f"{total.pivot.name} = {self._first_sum(total, total.pivot)}", *summed]
+                lines += self._mean(total.pivot, block.elements)
+            lines += self._stepped(total, is_onward=True)
+            lines += edges.accumulated(total, group=self._group_of(total)) if edges else []
+            lines += self.closed(total)
+        return lines, needed
+
+    def stored(self, known: Sequence[int]) -> tuple[list[str], list[str]]:
+        """The loads that stores along the row need beside what is `known`, and what comes then."""
+        body, edges, stores = self.body, self._edges, self.body.element_stores
+        needed = [p for p in body.needed(stores) if p not in {*known, *stores}]
+        loads = [p for p in needed if body.is_independent(p)]
+        rest = [p for p in needed if p not in loads]
+        first = [line for place in loads for line in body.lines(place)]
+        then = [line for place in (*rest, *stores) for line in body.lines(place)]
+        if edges:
+            first += edges.loads(needed)
+            then += edges.rest([*rest, *stores])
+        return first, then
+
     def _pivot(self, total: Total, policy: str) -> list[str]:
         """The mean of the first block of elements; 0 where it is no finite number."""
         if total.pivot is None:
             return []
         body, block, pivot, edges = self.body, self._block, total.pivot, self._edges
-        name, dtype, shape = pivot.name, TRITON_TYPES[pivot.dtype].name, block.row_shape
-        # Masked even where it is 0 beyond the row: Triton 3.6 fails to compile a loop that reduces
-        # what it has just loaded and forgets what it had.
-        element = body.masked(body.full(total.operand), "0.0", pivot.dtype)
         needed = body.needed([total.operand])
-        made = f"tl.reduce({element}, {block.reduced_axis}, _combine_sum, keep_dims=True)"
-        after: list[str] = []
+        shape, made, after = block.row_shape, self._first_sum(total, pivot), list[str]()
         if edges:
-            shape = edges.body.block.element_shape
-            words = f"tl.reshape({element}, {block.words_shape(block.word)})"
-            made = f"{name} + tl.reduce({words}, {len(block.axes)}, _combine_sum)"
+            shape, made = edges.body.block.element_shape, f"{pivot.name} + {made}"
             after = [*edges.rest(needed, policy), *edges.summed(pivot, total.operand)]
         inside = [
             "roffset = rfirst",
             *block.element_header,
             *(line for place in needed for line in body.lines(place, policy="evict_last")),
-            f"{name} = {made}",
+            f"{pivot.name} = {made}",
         ]
         return [
             started(pivot, shape),
             f"for rfirst in range({block.start}, {block.first_end}, R):",
             *(f"    {line}" for line in inside),
             *after,
-            f"{name} = {name} / tl.maximum({block.first_elements}, 1).to({dtype})",
+            *self._mean(pivot, block.first_elements),
+        ]
+
+    def _first_sum(self, total: Total, pivot: Part) -> str:
+        """The sum of a block of elements; in words, one for each of them."""
+        block = self._block
+        # Masked even where it is 0 beyond the row: Triton 3.6 fails to compile a loop that reduces
+        # what it has just loaded and forgets what it had.
+        element = self.body.masked(self.body.full(total.operand), "0.0", pivot.dtype)
+        if not self._edges:
+            return f"tl.reduce({element}, {block.reduced_axis}, _combine_sum, keep_dims=True)"
+        words = f"tl.reshape({element}, {block.words_shape(block.word)})"
+        return f"tl.reduce({words}, {len(block.axes)}, _combine_sum)"
+
+    def _mean(self, pivot: Part, elements: str) -> list[str]:
+        name = pivot.name
+        return [
+            f"{name} = {name} / tl.maximum({elements}, 1).to({TRITON_TYPES[pivot.dtype].name})",
             f"{name} = tl.where(tl.abs({name}) < 1e30, {name}, 0.0)",
         ]
 
@@ -264,87 +304,3 @@ class WalkPlan:
 def started(part: Part, shape: str) -> str:
     """The line that starts an accumulator."""
     return f"{part.name} = tl.full({shape}, {part.neutral}, {TRITON_TYPES[part.dtype].name})"
-
-
-@dataclass(frozen=True, slots=True)
-class Staged:
-    """The lines of a kernel in stages, the dtypes of its workspace's arrays, and the stages."""
-
-    lines: tuple[str, ...]
-    arrays: tuple[str, ...]
-    stages: int
-
-
-def staged(kernel: ir.Kernel, block: Block, *, rows: str, splits: str, lanes: str) -> Staged:
-    """The body of a kernel whose rows several programs share.
-
-    `rows` is the text of the number of rows, whose flat index is the variable `x`; `chunk` is this
-    program's part of the row, one of `splits`; `lanes` is a power of two that holds as many. Array
-    number n of the workspace is the argument `w{n}`, with `rows` elements for each part.
-    """
-    plan = WalkPlan(kernel, block, SHARED)
-    arrays: list[str] = []
-    places: dict[str, int] = {}
-    for level in range(plan.depth):
-        for total in plan.totals(level):
-            for part in total.parts:
-                places[part.name] = len(arrays)
-                arrays.append(part.dtype)
-    stages = plan.depth + 1
-    lines: list[str] = []
-    for stage in range(stages):
-        inside: list[str] = [*plan.row_lines(0)]
-        for level in range(stage):
-            inside += _gathered(plan, block, level, places, rows=rows, splits=splits, lanes=lanes)
-            inside += plan.row_lines(level + 1)
-        if stage < plan.depth:
-            inside += _left(plan, block, stage, places, rows=rows)
-        else:
-            if plan.last_walk == stage:
-                inside += plan.walk(stage, [])
-            row_stores = plan.row_stores()
-            if row_stores and plan.last_walk == stage:
-                inside += ["if chunk == 0:", *(f"    {line}" for line in row_stores)]
-            elif row_stores:
-                # Nothing is walked: the other programs of the row need not gather either.
-                inside = ["if chunk == 0:", *(f"    {line}" for line in [*inside, *row_stores])]
-        lines += [f"if stage == {stage}:", *(f"    {line}" for line in inside or ["pass"])]
-    return Staged(tuple(lines), tuple(arrays), stages)
-
-
-def _left(
-    plan: WalkPlan, block: Block, level: int, places: dict[str, int], *, rows: str
-) -> list[str]:
-    """A walk over the chunk, and its totals into the workspace."""
-    totals = plan.totals(level)
-    lines = plan.walk(level, totals)
-    mask = f", {block.row_mask}" if block.row_mask else ""
-    for total in totals:
-        lines += plan.closed(total)
-        for part in total.parts:
-            where = f"w{places[part.name]} + (chunk * {rows} + x)"
-            value = f"tl.broadcast_to({part.name}, {block.row_shape})"
-            lines.append(f"tl.store({where}, {value}{mask})")
-    return lines
-
-
-def _gathered(
-    plan: WalkPlan,
-    block: Block,
-    level: int,
-    places: dict[str, int],
-    *,
-    rows: str,
-    splits: str,
-    lanes: str,
-) -> list[str]:
-    """The totals of all chunks of this program's rows, or of those before, brought together."""
-    lines = [f"part = tl.arange(0, {lanes})[None, :]"]
-    for total in plan.totals(level):
-        wanted = "(part < chunk)" if total.precedes else f"(part < {splits})"
-        mask = " & ".join(text for text in (block.row_mask, wanted) if text)
-        for part in total.parts:
-            where = f"w{places[part.name]} + (part * {rows} + x)"
-            lines.append(f"{part.name} = tl.load({where}, {mask}, other={part.neutral})")
-        lines += [*total.across(str(block.reduced_axis)), *total.results]
-    return lines

@@ -223,3 +223,20 @@ def test_a_transferred_schedule_is_considered_after_the_default() -> None:
     plain = choose(given, AVX512, dims, effort="full").schedules
     chosen = choose(given, AVX512, dims, effort="full", transferred=[come, plain[0]]).schedules
     assert chosen == (plain[0], come, *plain[1:])
+
+
+def test_rows_that_are_walked_again_are_moved_again_where_no_cache_keeps_them() -> None:
+    given, read = kernel("softmax_f32"), 300 * 128_256 * 4
+    rest = "warps=32 index=32 aligned=1 divisible=2"
+    walked = parse_schedule(f"cuda.looped x=1 r=8192 {rest}")
+    held = parse_schedule(f"cuda.cooperative x=1 r=8192 splits=16 teams=16 {rest}")
+    shared = parse_schedule(f"cuda.split x=1 r=8192 splits=4 {rest}")
+
+    def moved(schedule: Schedule, rows: int, columns: int) -> float:
+        return estimate(given, schedule, H100, {"k0": rows, "k1": columns}).moved_bytes
+
+    assert moved(walked, 300, 128_256) == moved(shared, 300, 128_256) == 3 * read
+    assert moved(held, 300, 128_256) == 2 * read
+    # 132 rows of 40 KB are kept, and so are 32 of half a megabyte.
+    assert moved(walked, 3000, 10_240) == 2 * 3000 * 10_240 * 4
+    assert moved(shared, 32, 128_256) == 2 * 32 * 128_256 * 4

@@ -34,7 +34,26 @@ def first_at(name: str, *sizes: int) -> Schedule:
 
 def test_few_long_rows_are_shared_by_programs() -> None:
     assert first_at("softmax_f32", 8, 131_072).family == "cuda.split"
-    assert first_at("softmax_f32", 1024, 131_072).family == "cuda.looped"
+    assert first_at("softmax_f32", 1024, 65_536).family == "cuda.looped"
+
+
+@pytest.mark.parametrize("name", ["softmax_f32", "log_softmax_f32", "row_cumsum_f32"])
+def test_rows_of_which_a_cache_does_not_keep_those_under_way_are_held_by_teams(name: str) -> None:
+    """132 rows of 513 KB are more than an H100's L2 cache, 132 of half that are not."""
+    for rows in (256, 1024):
+        found = first_at(name, rows, 128_256)
+        assert found.family == "cuda.cooperative"
+        assert found["r"] * found["splits"] >= 128_256
+        assert found["splits"] * found["teams"] <= 132 * 2048 // (32 * found["warps"])
+        assert 32 * found["warps"] * found["registers"] * 4 <= 65_536
+        assert first_at(name, rows, 64_128).family == "cuda.looped"
+
+
+def test_what_is_read_once_needs_no_team() -> None:
+    for name in ("row_argmax_f32", "row_sum_f32", "mean_variance_f32"):
+        dims = named(kernel_of(name), (300, 128_256))
+        offered = candidates(kernel_of(name), TARGET, dims)
+        assert "cuda.cooperative" not in {each.family for each in offered}
 
 
 @pytest.mark.parametrize("rows", [1, 8, 64, 4096])

@@ -1,0 +1,123 @@
+"""Rows that a team of programs holds in registers: read once, though no program can hold a row.
+
+Each program of a team loads its chunk, leaves its totals in a workspace and counts itself; when all
+of the team are counted it brings together the totals of all chunks, in one order, and stores its
+chunk. A team goes from row to row, as many teams as a device holds; so few rows are under way, and
+memory is read once and written once.
+
+A program waits for its team a while and no longer. If the others do not come, because other
+kernels have the device, it leaves a mark, forgets its chunk and goes on; whoever of the team is
+counted last sees the marks and does what others gave up, reading their chunks again. Count and
+marks are one word, so that each chunk is either given up before the last is counted, or done by who
+has it. So nothing has to be resident together and no order of dispatch is relied on, and the same
+input gives the same bits however long anyone waited.
+
+The words are zeroed by a launch before, since a workspace begins with any bytes.
+
+The barrier is that of cooperative reductions (PyTorch, pull request #137756), which rely on all
+programs being resident.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nearhint_compiler.analysis.online import SHARED
+from nearhint_compiler.codegen.triton.block import Block
+from nearhint_compiler.codegen.triton.stages import Staged, gathered, left, placed
+from nearhint_compiler.codegen.triton.walks import WalkPlan
+from nearhint_compiler.ir import nodes as ir
+
+COUNTED = 256
+"""The marks of a word begin behind its count."""
+ZEROED = 128
+"""Words that a program zeroes at once."""
+
+
+def cooperative(
+    kernel: ir.Kernel,
+    block: Block,
+    *,
+    rows: str,
+    row: Sequence[str],
+    part: Sequence[str],
+    splits: int,
+    teams: str,
+    polls: int,
+) -> Staged:
+    """The body of a kernel whose rows are held by teams of `splits` programs.
+
+    `rows` and `teams` are the texts of their numbers; `row` are the lines that make the loop
+    variables of row `pid`, `part` those that say what `chunk` of it is. After `polls` looks at its
+    word a program gives up.
+    """
+    plan = WalkPlan(kernel, block, SHARED)
+    arrays = ["i64"]
+    places = placed(plan, arrays)
+    totals = plan.totals(0)
+
+    def at(chunk: str) -> str:
+        return f"(x * {splits} + {chunk})"
+
+    held, known = plan.held(totals)
+    first, then = plan.stored(known)
+    brought = gathered(totals, block, places, at, splits=str(splits), lanes="LANES")
+    row_stores = plan.row_stores()
+    finished = [
+        *then,
+        *(["if chunk == 0:", *_indented(row_stores)] if row_stores else []),
+    ]
+    loads, rest = plan.stored(())
+    again = [
+        "chunk = own * 0 + other",
+        *part,
+        "roffset = rstart",
+        *block.element_header,
+        *loads,
+        *([*brought, *plan.row_lines(1)] if any(total.precedes for total in totals) else []),
+        *rest,
+        *finished[len(then) :],
+    ]
+    each = [
+        "chunk = own",
+        *row,
+        *part,
+        *plan.row_lines(0),
+        *held,
+        *left(totals, block, places, at),
+        # The barrier: what all threads have left is there before one of them says so.
+        "tl.debug_barrier()",
+        'old = tl.atomic_add(w0 + pid, 1, sem="acq_rel")',
+        *first,
+        "seen = old + 1",
+        "polls = 0",
+        f"while (seen % {COUNTED} < {splits}) & (polls < {polls}):",
+        '    seen = tl.atomic_add(w0 + pid, 0, sem="acquire")',
+        "    polls += 1",
+        f"if seen % {COUNTED} < {splits}:",
+        f"    mark = tl.full([], {COUNTED}, tl.int64) << chunk",
+        '    seen = tl.atomic_or(w0 + pid, mark, sem="acq_rel")',
+        f"if seen % {COUNTED} == {splits}:",
+        *_indented([*brought, *plan.row_lines(1), *finished]),
+        f"    if (old % {COUNTED} == {splits - 1}) & (old >= {COUNTED}):",
+        f"        for other in range(0, {splits}):",
+        f"            if (old // {COUNTED} >> other) % 2 == 1:",
+        *_indented(again, 4),
+    ]
+    lines = [
+        f"rows = {rows}",
+        f"teams = {teams}",
+        f"own = program % {splits}",
+        "if stage == 0:",
+        f"    for start in range(program * {ZEROED}, rows, teams * {splits * ZEROED}):",
+        f"        word = start + tl.arange(0, {ZEROED})",
+        f"        tl.store(w0 + word, tl.zeros([{ZEROED}], tl.int64), word < rows)",
+        "else:",
+        f"    for pid in range(program // {splits}, rows, teams):",
+        *_indented(each, 2),
+    ]
+    return Staged(tuple(lines), tuple(arrays), 2)
+
+
+def _indented(lines: Sequence[str], depth: int = 1) -> list[str]:
+    return [f"{'    ' * depth}{line}" for line in lines]

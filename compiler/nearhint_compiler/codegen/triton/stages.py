@@ -1,0 +1,128 @@
+"""Rows that several programs share, in stages, and what they leave in a workspace.
+
+Each program walks its chunk of a row and leaves its totals in a workspace; in the next stage every
+program of the row brings together those of all its chunks. A stage is one more launch of the same
+kernel.
+
+A scan in stages waits for the totals of its operand, as a reduce does; then each program starts
+from those of the chunks before its own, combined in one tree over all chunks, in which its own and
+later ones are neutral. Block by block, the prefixes in a block are combined with what came before.
+So the order is fixed, and the same input gives the same bits for the same schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from nearhint_compiler.analysis.online import SHARED, depth_of
+from nearhint_compiler.codegen.triton.block import Block
+from nearhint_compiler.codegen.triton.totals import Total
+from nearhint_compiler.codegen.triton.walks import WalkPlan
+from nearhint_compiler.ir import nodes as ir
+
+
+def stages_of(kernel: ir.Kernel) -> int:
+    """The stages of a kernel whose rows programs share."""
+    return depth_of(kernel, SHARED) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """The lines of a kernel in stages, the dtypes of its workspace's arrays, and the launches."""
+
+    lines: tuple[str, ...]
+    arrays: tuple[str, ...]
+    launches: int
+
+
+def staged(kernel: ir.Kernel, block: Block, *, rows: str, splits: str, lanes: str) -> Staged:
+    """The body of a kernel whose rows several programs share.
+
+    `rows` is the text of the number of rows, whose flat index is the variable `x`; `chunk` is this
+    program's part of the row, one of `splits`; `lanes` is a power of two that holds as many. Array
+    number n of the workspace is the argument `w{n}`, with `rows` elements for each part.
+    """
+    plan = WalkPlan(kernel, block, SHARED)
+    arrays: list[str] = []
+    places = placed(plan, arrays)
+
+    def at(part: str) -> str:
+        return f"({part} * {rows} + x)"
+
+    stages = plan.depth + 1
+    lines: list[str] = []
+    for stage in range(stages):
+        inside: list[str] = [*plan.row_lines(0)]
+        for level in range(stage):
+            inside += gathered(plan.totals(level), block, places, at, splits=splits, lanes=lanes)
+            inside += plan.row_lines(level + 1)
+        if stage < plan.depth:
+            inside += _left(plan, block, stage, places, at)
+        else:
+            if plan.last_walk == stage:
+                inside += plan.walk(stage, [])
+            row_stores = plan.row_stores()
+            if row_stores and plan.last_walk == stage:
+                inside += ["if chunk == 0:", *(f"    {line}" for line in row_stores)]
+            elif row_stores:
+                # Nothing is walked: the other programs of the row need not gather either.
+                inside = ["if chunk == 0:", *(f"    {line}" for line in [*inside, *row_stores])]
+        lines += [f"if stage == {stage}:", *(f"    {line}" for line in inside or ["pass"])]
+    return Staged(tuple(lines), tuple(arrays), stages)
+
+
+def _left(
+    plan: WalkPlan, block: Block, level: int, places: Mapping[str, int], at: Callable[[str], str]
+) -> list[str]:
+    """A walk over the chunk, and its totals into the workspace."""
+    totals = plan.totals(level)
+    lines = plan.walk(level, totals)
+    for total in totals:
+        lines += plan.closed(total)
+    return [*lines, *left(totals, block, places, at)]
+
+
+def placed(plan: WalkPlan, arrays: list[str]) -> Mapping[str, int]:
+    """The arrays of all parts by their names, behind those that there are; adds their dtypes."""
+    places: dict[str, int] = {}
+    for level in range(plan.depth):
+        for total in plan.totals(level):
+            for part in total.parts:
+                places[part.name] = len(arrays)
+                arrays.append(part.dtype)
+    return places
+
+
+def left(
+    totals: Sequence[Total], block: Block, places: Mapping[str, int], at: Callable[[str], str]
+) -> list[str]:
+    """The totals of this program's chunk into the workspace, `at` the text of a chunk's place."""
+    lines: list[str] = []
+    mask = f", {block.row_mask}" if block.row_mask else ""
+    for total in totals:
+        for part in total.parts:
+            value = f"tl.broadcast_to({part.name}, {block.row_shape})"
+            lines.append(f"tl.store(w{places[part.name]} + {at('chunk')}, {value}{mask})")
+    return lines
+
+
+def gathered(
+    totals: Sequence[Total],
+    block: Block,
+    places: Mapping[str, int],
+    at: Callable[[str], str],
+    *,
+    splits: str,
+    lanes: str,
+) -> list[str]:
+    """The totals of all chunks of this program's rows, or of those before, brought together."""
+    lines = [f"part = tl.arange(0, {lanes})[None, :]"]
+    for total in totals:
+        wanted = "(part < chunk)" if total.precedes else f"(part < {splits})"
+        mask = " & ".join(text for text in (block.row_mask, wanted) if text)
+        for part in total.parts:
+            where = f"w{places[part.name]} + {at('part')}"
+            lines.append(f"{part.name} = tl.load({where}, {mask}, other={part.neutral})")
+        lines += [*total.across(str(block.reduced_axis)), *total.results]
+    return lines

@@ -1,0 +1,63 @@
+"""Rows that programs share on a real device: beside others, given up, the same bits always."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tests.gpu.test_cuda_launch import addresses, loaded
+
+pytestmark = pytest.mark.gpu
+
+REST = "warps=8 index=32 aligned=1 divisible=0 group=4 words=1"
+TEAMS = "cuda.cooperative x=1 r=4096 splits=9 teams=60"
+HELD = f"{TEAMS} {REST}"
+GIVEN_UP = f"{TEAMS} {REST.replace(' group', ' polls=0 group')}"
+ROWS, COLUMNS = 701, 33_333
+
+
+@pytest.fixture
+def values() -> torch.Tensor:
+    generator = torch.Generator("cuda").manual_seed(1)
+    return torch.randn(ROWS, COLUMNS, device="cuda", generator=generator)
+
+
+@pytest.mark.parametrize("schedule", [HELD, GIVEN_UP])
+def test_shared_rows_are_right_and_the_same_beside_themselves_on_other_streams(
+    schedule: str, values: torch.Tensor, tmp_path: Path
+) -> None:
+    """More programs than a device holds wait for theirs, in kernels that hold parts of it."""
+    kernel = loaded("softmax_f32", schedule, tmp_path)
+    call, size_bytes = kernel.bind((ROWS, COLUMNS)), kernel.workspace_bytes((ROWS, COLUMNS))
+    found: list[torch.Tensor] = []
+    streams = [torch.cuda.Stream() for _ in range(12)]  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize()
+    for stream in streams:
+        with torch.cuda.stream(stream):
+            # Whatever was there before: words and tickets are zeroed.
+            scratch = torch.full((size_bytes,), 0x5A, dtype=torch.uint8, device="cuda")
+            out = torch.full_like(values, float("nan"))
+            for _ in range(3):
+                call(addresses(values, out, scratch), (), int(stream.cuda_stream))
+            found.append(out)
+    torch.cuda.synchronize()
+    torch.testing.assert_close(found[0], values.softmax(-1), rtol=2e-5, atol=1e-9)
+    assert all(torch.equal(found[0], each) for each in found)
+
+
+def test_what_is_given_up_has_the_bits_of_what_is_held(
+    values: torch.Tensor, tmp_path: Path
+) -> None:
+    found: list[torch.Tensor] = []
+    for schedule in (HELD, GIVEN_UP):
+        kernel = loaded("softmax_f32", schedule, tmp_path)
+        scratch = torch.empty(
+            kernel.workspace_bytes((ROWS, COLUMNS)), dtype=torch.uint8, device="cuda"
+        )
+        out = values.clone()
+        # In place: a chunk that is given up is still what it was.
+        call = kernel.bind((ROWS, COLUMNS))
+        call(addresses(out, out, scratch), (), int(torch.cuda.current_stream().cuda_stream))
+        found.append(out)
+    assert torch.equal(*found)

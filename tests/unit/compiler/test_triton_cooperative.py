@@ -1,0 +1,139 @@
+"""Rows that a team of programs holds: what is computed, launched and waited for, and given up."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.compiler import test_triton_numerics as numerics
+from tests.unit.compiler.test_online import TARGET, kernel_of
+from tests.unit.compiler.test_triton_numerics import Case
+
+from nearhint_compiler.codegen import generate
+from nearhint_compiler.errors import InvalidSchedule
+from nearhint_compiler.schedule.schedule import parse_schedule
+from nearhint_daemon.workers import cubin
+from nearhint_rules import expr as ex
+from nearhint_rules.artifact import CudaLaunch
+from nearhint_rules.guard import Divisible, size_facts_hold
+
+pytest.importorskip("triton")
+pytestmark = pytest.mark.timeout(600)  # all cases are interpreted in one go
+
+PROMISES = "index=32 aligned=1 divisible=0"
+
+
+def teams(kernel: str, *dims: tuple[int, ...], special: bool = False, more: str = "") -> list[Case]:
+    """Programs run one after another there: all but the last of a team give up."""
+    narrow = f"cuda.cooperative x=1 r=64 splits=3 teams=2 warps=1 {PROMISES} polls=2{more}"
+    wide = narrow.replace("r=64 splits=3", "r=32 splits=7").replace("index=32", "index=64")
+    return [Case(kernel, schedule, each, special) for each in dims for schedule in (narrow, wide)]
+
+
+CASES = [
+    *teams("softmax_f32", (5, 37), (3, 130), (1, 192)),
+    *teams("softmax_f32", (3, 64), special=True, more=" group=4"),
+    *teams("softmax_f32", (5, 3), (5, 37), (3, 131), more=" group=4 words=1"),
+    *teams("log_softmax_f32", (2, 161)),
+    *teams("layer_norm_dynamic_f32", (3, 153), more=" group=4"),
+    *teams("layer_norm_dynamic_f32", (3, 2), (3, 133), more=" group=4 words=1"),
+    *teams("row_cumsum_f32", (5, 161), (1, 1)),
+    *teams("row_cumsum_f32", (3, 64), special=True),
+    *teams("row_cumprod_f64", (3, 141)),
+]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, dict[str, Any]]]:
+    """Every case, prepared and run in one process."""
+    folder = tmp_path_factory.mktemp("cooperative")
+    prepared = {case.name: numerics.prepare(case, folder) for case in CASES}
+    subprocess.run([sys.executable, numerics.RUNNER, folder], check=True)
+    return folder, prepared
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_source_agrees_with_the_interpreter_of_the_ir(
+    case: Case, results: tuple[Path, dict[str, dict[str, Any]]]
+) -> None:
+    numerics.test_source_agrees_with_the_interpreter_of_the_ir(case, results)
+
+
+HELD = f"cuda.cooperative x=1 r=1024 splits=5 teams=33 warps=4 {PROMISES} words=1"
+
+
+@pytest.mark.parametrize(("rows", "busy"), [(1, 1), (32, 32), (33, 33), (34, 17), (300, 30)])
+def test_all_teams_have_as_many_rows_to_do(rows: int, busy: int) -> None:
+    """Of 33 teams: ten rounds of 300 rows are work for thirty."""
+    launch = generate(kernel_of("softmax_f32"), parse_schedule(HELD), TARGET).launch
+    assert isinstance(launch, CudaLaunch)
+    assert launch.stages == 2  # the first zeroes words
+    sizes = {"k0": rows, "k1": 5000}
+    assert [ex.evaluate(size, sizes) for size in launch.grid] == [5 * busy, 1, 1]
+    assert ex.evaluate(launch.workspace_bytes, sizes) == (8 + 4 + 4) * -(-5 * rows // 16) * 16
+
+
+def test_a_team_serves_rows_that_its_blocks_hold() -> None:
+    guard = generate(kernel_of("softmax_f32"), parse_schedule(HELD), TARGET).guard
+    assert not [fact for fact in guard.facts if isinstance(fact, Divisible)]
+    # Words of four: what is beside the last one needs no room.
+    assert size_facts_hold(guard, {"k0": 7, "k1": 5 * 1024 + 3})
+    assert not size_facts_hold(guard, {"k0": 7, "k1": 5 * 1024 + 4})
+
+
+@pytest.mark.parametrize(
+    ("name", "schedule"),
+    [
+        ("row_argmax_f32", HELD),  # nothing that was held is stored
+        ("normalised_cumsum_bf16", HELD.replace(" words=1", "")),  # meets more than once
+        ("softmax_f32", HELD.replace("splits=5", "splits=33")),
+        ("softmax_f32", HELD.replace("teams=33", "teams=0")),
+        ("softmax_f32", HELD.replace("x=1", "x=2")),
+        ("plane_norm_bf16", f"{HELD.replace(' words=1', '')} r1=32"),
+    ],
+)
+def test_what_no_team_can_hold_is_refused(name: str, schedule: str) -> None:
+    with pytest.raises(InvalidSchedule):
+        generate(kernel_of(name), parse_schedule(schedule), TARGET)
+
+
+def test_a_row_is_read_once_but_for_what_is_given_up() -> None:
+    lines = generate(kernel_of("softmax_f32"), parse_schedule(HELD), TARGET).source.splitlines()
+    loads = [number for number, line in enumerate(lines) if "tl.load(a0" in line]
+    given_up = next(number for number, line in enumerate(lines) if "for other in" in line)
+    # Words and edges, each once.
+    assert [number > given_up for number in loads] == [False, False, True, True]
+    counted = next(number for number, line in enumerate(lines) if "atomic_add" in line)
+    assert "tl.debug_barrier()" in lines[counted - 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "schedule"),
+    [
+        ("softmax_f32", HELD.replace("r=1024", "r=8192").replace("warps=4", "warps=16")),
+        ("layer_norm_dynamic_f32", f"{HELD} group=4"),
+        ("softmax_f16", f"{HELD} group=8"),
+        ("row_cumsum_f32", HELD.replace("divisible=0 words=1", "divisible=2")),
+    ],
+)
+def test_a_waiting_program_reads_its_word_with_one_thread_and_acquires(
+    name: str, schedule: str, tmp_path: Path
+) -> None:
+    generated = generate(kernel_of(name), parse_schedule(schedule), TARGET)
+    ptx = str(cubin._compile(generated, 90, tmp_path).asm["ptx"])
+    assert len(re.findall(r"@%p\d+ ld\.global\.gpu\.acquire\.b64", ptx)) == 1
+    assert len(re.findall(r"@%p\d+ atom\.global\.gpu\.acq_rel\.add\.u64", ptx)) == 1
+    assert len(re.findall(r"@%p\d+ atom\.global\.gpu\.acq_rel\.or\.b64", ptx)) == 1
+    assert len(re.findall(r"ld\.global\S*\.v[24]\.b32", ptx)) >= 2
+    assert len(re.findall(r"st\.global\S*\.v4\.b32", ptx)) >= 2
+
+
+def test_a_bound_on_registers_is_kept(tmp_path: Path) -> None:
+    bounded = parse_schedule(f"{HELD.replace('r=1024', 'r=4096')} registers=72")
+    generated = generate(kernel_of("softmax_f32"), bounded, TARGET)
+    ptx = str(cubin._compile(generated, 90, tmp_path).asm["ptx"])
+    assert ".maxnreg 72" in ptx
