@@ -19,6 +19,8 @@ bring Guards, and make Triton load vectors. As they may, too:
     group    walks: by how many neighbours along the row an accumulator is stepped at once; those
              of a thread's vector for speed, and any for right
     unroll   walks: how many steps are written out, whose loads are under way together
+    ahead    walks that store nothing: how many steps are under way at once, copied to shared memory
+             without passing registers (`cp.async`)
     whole    1 for flat blocks without a mask where they are full, whose vectors need no promise
              about sizes
     words    1 for rows in whole words, with their edges apart (`codegen.triton.edges`): vectors
@@ -66,6 +68,8 @@ ARRAY_ELEMENTS = 16
 BLOCKS = ("x", "y", "z", "r", "r1")
 WARPS = (1, 2, 4, 8, 16, 32)
 GROUPS = (1, 2, 4, 8, 16)
+AHEAD_LIMIT = 16
+"""Steps of a walk that are under way at once, at most."""
 
 
 def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated:
@@ -132,6 +136,8 @@ def _check(schedule: Schedule) -> None:
         raise InvalidSchedule(f"index or warps of {schedule}")
     if schedule.get("group", 1) not in GROUPS:
         raise InvalidSchedule(f"group of {schedule}")
+    if not 1 <= schedule.get("ahead", 1) <= AHEAD_LIMIT:
+        raise InvalidSchedule(f"ahead of {schedule}")
     if schedule.get("group", 1) > schedule.get("r", 1):
         raise InvalidSchedule(f"a group longer than the block: {schedule}")
 

@@ -219,6 +219,7 @@ def _reduced(
         spans=_spans(kernel, schedule, header),
         group=schedule.get("group", 1),
         unroll=schedule.get("unroll", 1),
+        ahead=schedule.get("ahead", 1),
         place=f"i{schedule['index']}",
         is_single=all(schedule[axis.lower()] == 1 for axis in header.axes[:-1]),
     )

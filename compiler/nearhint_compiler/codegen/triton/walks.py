@@ -190,13 +190,14 @@ class WalkPlan:
             if edges:
                 after += edges.accumulated(total, group=self._group_of(total))
         inside += [line for place in stores for line in body.lines(place, policy=rest)]
+        steps = block.steps(stores=bool(stores))
         if is_backwards:
             # Backwards: what the walk before read last is still in a cache.
             before.append(f"rlast = ({block.end} - 1 - {block.start}) // R * R + {block.start}")
             inside = [f"roffset = rlast - (rback - {block.start})", *inside]
-            header = f"for rback in {block.steps}:"
+            header = f"for rback in {steps}:"
         else:
-            header = f"for roffset in {block.steps}:"
+            header = f"for roffset in {steps}:"
         return [*before, header, *(f"    {line}" for line in inside), *after]
 
     def closed(self, total: Total) -> Sequence[str]:
