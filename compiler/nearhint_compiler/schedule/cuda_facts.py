@@ -8,7 +8,7 @@ from enum import Enum
 
 from nearhint_compiler.analysis.flat import flat_params
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT, index_bounds
-from nearhint_compiler.analysis.row_words import RowWords, row_words
+from nearhint_compiler.analysis.row_words import RowWords, has_whole_rows, row_words
 from nearhint_compiler.analysis.strides import Access, accesses, contiguous_bytes
 from nearhint_compiler.analysis.tilings import REDUCTION_AXIS, choose
 from nearhint_compiler.ir import nodes as ir
@@ -19,7 +19,7 @@ from nearhint_rules.target import CudaDevice, Target
 GENERIC_SIZE = 97
 """What a size is taken for where none is given."""
 SIZE_MULTIPLE = 16
-EXTRAS = ("group", "unroll", "ahead", "whole", "words")
+EXTRAS = ("group", "unroll", "ahead", "whole", "words", "band")
 """Options that a schedule has behind all others, if it has them."""
 
 
@@ -61,6 +61,7 @@ class Facts:
     word: int
     has_shared: bool
     has_groups: bool
+    has_whole_rows: bool
 
     @property
     def itemsize(self) -> int:
@@ -84,7 +85,10 @@ class Facts:
     def schedule(self, family: str, *, divisible: int = 0, **options: int) -> Schedule:
         """A schedule with these blocks, with 16-byte pointers where they are all that is needed."""
         is_enough = (
-            not self.is_dividing_useful or options.get("whole", 0) or options.get("words", 0)
+            not self.is_dividing_useful
+            or self.has_whole_rows
+            or options.get("whole", 0)
+            or options.get("words", 0)
         )
         aligned = 1 if divisible or is_enough else 0
         extras = {name: options.pop(name) for name in EXTRAS if name in options}
@@ -133,6 +137,7 @@ def facts_of(
         word=words.lanes if words else 0,
         has_shared=words is not None and _has_shared(kernel, words),
         has_groups=any(isinstance(node, ir.Reduce) for node in kernel.body),
+        has_whole_rows=not has_scan and has_whole_rows(kernel),
     )
 
 

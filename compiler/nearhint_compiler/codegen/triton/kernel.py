@@ -25,6 +25,7 @@ bring Guards, and make Triton load vectors. As they may, too:
              about sizes
     words    1 for rows in whole words, with their edges apart (`codegen.triton.edges`): vectors
              along rows of any length, no promise about sizes
+    band     tiles: programs go along y, `band` blocks of x wide, before they go on along x
     r1       the r elements of a block are a tile of two axes, r1 of them along the innermost
              reduction loop (`codegen.triton_row`)
     block_pointers
@@ -68,6 +69,7 @@ ARRAY_ELEMENTS = 16
 BLOCKS = ("x", "y", "z", "r", "r1")
 WARPS = (1, 2, 4, 8, 16, 32)
 GROUPS = (1, 2, 4, 8, 16)
+BAND_LIMIT = 4096
 AHEAD_LIMIT = 16
 """Steps of a walk that are under way at once, at most."""
 
@@ -138,6 +140,8 @@ def _check(schedule: Schedule) -> None:
         raise InvalidSchedule(f"group of {schedule}")
     if not 1 <= schedule.get("ahead", 1) <= AHEAD_LIMIT:
         raise InvalidSchedule(f"ahead of {schedule}")
+    if not 0 <= schedule.get("band", 0) <= BAND_LIMIT:
+        raise InvalidSchedule(f"band of {schedule}")
     if schedule.get("group", 1) > schedule.get("r", 1):
         raise InvalidSchedule(f"a group longer than the block: {schedule}")
 

@@ -74,6 +74,19 @@ class _Header:
         self.lines.append(f"{name} = pid % {index_text(count)}")
         self.lines.append(f"pid = pid // {index_text(count)}")
 
+    def banded(self, names: tuple[str, str], counts: tuple[ex.Expr, ex.Expr], band: int) -> None:
+        """Splits two off `pid`: `band` of the first, for each of the second, before the next."""
+        (first, second), (across, down) = names, map(index_text, counts)
+        self.lines += [
+            f"inplane = pid % ({across} * {down})",
+            f"pid = pid // ({across} * {down})",
+            f"bandstart = inplane // ({band} * {down}) * {band}",
+            f"bandwidth = tl.minimum({across} - bandstart, {band})",
+            f"inband = inplane % ({band} * {down})",
+            f"{first} = bandstart + inband % bandwidth",
+            f"{second} = inband // bandwidth",
+        ]
+
     def axis(self, name: str, axis: str, program: str, size: ex.Expr, block: int) -> None:
         """Declares `name`, the positions along `axis` of program `program`, and their mask."""
         spread = ", ".join(":" if other == axis else "None" for other in self.axes)
@@ -158,11 +171,19 @@ def _tile(kernel: ir.Kernel, schedule: Schedule, header: _Header) -> ex.Expr:
     axes = [axis for axis in header.axes if axis != REDUCED]
     if len(runs) != len(axes):
         raise InvalidSchedule(f"{schedule.family}: {len(runs)} axes, not {len(axes)}")
+    inner_first = [
+        (axis, run, ceil_div(ex.product(run.values()), schedule[axis.lower()]))
+        for axis, run in reversed(list(zip(axes, runs, strict=True)))
+    ]
+    band = schedule.get("band", 0)
+    if band:
+        (x, _, across), (y, _, down) = inner_first[:2]
+        header.banded((f"{x.lower()}block", f"{y.lower()}block"), (across, down), band)
     programs: ex.Expr = ex.ONE
-    for axis, run in reversed(list(zip(axes, runs, strict=True))):
+    for number, (axis, run, count) in enumerate(inner_first):
         name, size, block = axis.lower(), ex.product(run.values()), schedule[axis.lower()]
-        count = ceil_div(size, block)
-        header.next_of(f"{name}block", count)
+        if not band or number > 1:
+            header.next_of(f"{name}block", count)
         header.axis(name, axis, f"{name}block", size, block)
         header.loops(name, axis, run)
         programs = ex.mul(programs, count)
