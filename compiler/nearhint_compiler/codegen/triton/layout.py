@@ -311,6 +311,9 @@ def _split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         f"rstart = chunk * ({index_text(ex.mul(step, r))})",
         f"rend = tl.minimum(rstart + {index_text(ex.mul(step, r))}, {index_text(row.span)})",
     ]
+    if schedule.get("unroll", 1) > 1 or schedule.get("ahead", 1) > 1:
+        # A chunk beyond the row: Triton counts the steps of such walks before it takes them.
+        header.lines.append("rend = tl.maximum(rstart, rend)")
     block = _reduced(row, kernel, schedule, header, span=("rstart", "rend"))
     body = staged(kernel, block, rows="rows", splits=str(splits), lanes="LANES")
     lanes = max(1 << (splits - 1).bit_length(), _least_lanes(kernel, schedule))
