@@ -70,9 +70,7 @@ def has_whole_rows(kernel: ir.Kernel) -> bool:
     ...     (div f32 0 1) (store 1 (+ (* 32 p0) r0) 2)))'''))
     True
     """
-    return any(
-        _is_whole(kernel, base, WORD_BYTES // size) for base, _, size in _along_rows(kernel)
-    )
+    return any(_is_whole(kernel, base, WORD_BYTES // size) for base, _, size in _along_rows(kernel))
 
 
 def _along_rows(kernel: ir.Kernel) -> Iterator[tuple[ex.Expr, ex.Expr, int]]:

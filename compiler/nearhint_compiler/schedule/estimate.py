@@ -110,7 +110,7 @@ def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Si
     axes = _axes(schedule, extents)
     blocks = {name: schedule.get(name, 1) for name in axes}
     programs = prod(ceil(prod(axes[name].values()) / blocks[name]) for name in axes)
-    programs *= schedule.get("splits", 1)
+    programs *= _splits(schedule, programs)
     threads = 32 * schedule["warps"]
     block = prod(blocks.values()) * schedule.get("r", 1)
     each = block / threads
@@ -118,7 +118,8 @@ def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Si
     wide = 2 if any(access.itemsize > 4 for access in found) else 1
     registers = BASE_REGISTERS + wide * each * (1 + min(4, loads))
     registers *= 1.25 if schedule["index"] == 64 else 1.0
-    shared = block * 4 * wide if "tiled" in schedule.family else 0
+    copied = schedule.get("ahead", 1) - 1
+    shared = block * 4 * wide * (copied + ("tiled" in schedule.family))
     if shared > SHARED_PER_BLOCK and kernel.reduction:
         return Estimate(float("inf"), 0.0, 0.0)
     resident = _resident(threads, registers, min(shared, SHARED_PER_BLOCK))
@@ -129,7 +130,7 @@ def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Si
     in_use = _row_in_use(schedule, extents) * prod(
         min(1.0, prod(axes[name].values()) / blocks[name]) for name in axes
     )
-    asked = running * itemsize * min(AHEAD, max(1.0, each)) * in_use
+    asked = running * itemsize * max(min(AHEAD, max(1.0, each)), copied * each) * in_use
     share = min(1.0, asked / (device.multiprocessors * IN_FLIGHT_BYTES))
     moved = sum(
         access.size_bytes * _sectors(access, _run(access, schedule, axes, blocks, extents))
@@ -142,6 +143,12 @@ def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Si
     seconds = moved / (CUDA_BYTES_PER_S * share) * full + waves * CUDA_WAVE_S
     occupancy = running / (device.multiprocessors * THREADS_PER_PROCESSOR)
     return Estimate(seconds + stages * CUDA_LAUNCH_S, min(1.0, occupancy), moved, waves)
+
+
+def _splits(schedule: Schedule, blocks: int) -> int:
+    """How many programs share a row, of so many blocks of rows."""
+    most, programs = schedule.get("splits", 1), schedule.get("programs", 0)
+    return max(1, min(most, programs // blocks)) if programs else most
 
 
 def _row_in_use(schedule: Schedule, extents: Mapping[str, int]) -> float:

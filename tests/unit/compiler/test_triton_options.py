@@ -34,6 +34,15 @@ def hurried(*cases: Case) -> list[Case]:
     return [replace(case, schedule=f"{case.schedule} ahead=3") for case in walks]
 
 
+def adapted(*cases: Case) -> list[Case]:
+    """The same with programs for all rows together, from one a row to more than may share one."""
+    return [
+        replace(case, schedule=f"{case.schedule} programs={programs}")
+        for case in cases
+        for programs in (1, 7, 64)
+    ]
+
+
 def banded(kernel: str, dims: tuple[int, ...], *, cuts: int = 1, r: int = 1) -> list[Case]:
     rest = f"cuts={cuts} warps=4 index=32 aligned=1 divisible=0"
     family, rows = ("tiled_persistent", f" r={r}") if r > 1 else ("tiled", "")
@@ -59,6 +68,8 @@ CASES = [
     *hurried(*rows("column_sum_f32", (35, 6)), *split("column_sum_f32", (6, 135))),
     *hurried(*rows("mean_variance_f32", (9, 7), special=True)),
     *hurried(*rows("row_argmax_f32", (5, 61), special=True), *split("row_cumsum_f32", (5, 261))),
+    *adapted(*split("column_sum_f32", (6, 135)), *split("softmax_f32", (5, 37))),
+    *adapted(*split("row_cumsum_f32", (5, 261)), *split("mean_variance_f32", (1, 341))),
     # One more column of blocks than whole bands have, and fewer than one band.
     *banded("transposed_norm_bf16", (9, 7, 20), r=32),
     *banded("transpose_add_f32", (11, 17)),

@@ -21,6 +21,8 @@ bring Guards, and make Triton load vectors. As they may, too:
     unroll   walks: how many steps are written out, whose loads are under way together
     ahead    walks that store nothing: how many steps are under way at once, copied to shared memory
              without passing registers (`cp.async`)
+    programs split rows: at most `splits` share one, fewer where rows are so many that all blocks of
+             them together would be more than so many programs
     whole    1 for flat blocks without a mask where they are full, whose vectors need no promise
              about sizes
     words    1 for rows in whole words, with their edges apart (`codegen.triton.edges`): vectors

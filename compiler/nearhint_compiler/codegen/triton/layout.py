@@ -296,27 +296,29 @@ def _split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     """Rows in chunks, a whole number of steps each; only the last one may be shorter, or empty."""
     if not kernel.reduction:
         raise InvalidSchedule("cuda.split of a kernel without reductions")
-    splits, r = schedule["splits"], schedule["r"]
-    if not 2 <= splits <= SPLIT_LIMIT:
-        raise InvalidSchedule(f"{splits} programs a row")
+    most = schedule["splits"]
+    if not 2 <= most <= SPLIT_LIMIT:
+        raise InvalidSchedule(f"{most} programs a row")
     header = _header(schedule, ("X", REDUCED))
-    header.next_of("chunk", ex.Int(splits))
+    rows = ex.product(kernel.pointwise)
+    splits = _splits(schedule, ceil_div(rows, schedule["x"]))
+    header.lines.append(f"splits = {index_text(splits)}")
+    header.lines += ["chunk = pid % splits", "pid = pid // splits"]
     blocks = _flat_rows(kernel, schedule["x"], header)
     row = _row(kernel, schedule, is_walked=True, wide=header.wide)
-    rows = ex.product(kernel.pointwise)
-    step = ceil_div(row.span, splits * r)
     header.lines += [
         *row.header,
         f"rows = {index_text(rows)}",
-        f"rstart = chunk * ({index_text(ex.mul(step, r))})",
-        f"rend = tl.minimum(rstart + {index_text(ex.mul(step, r))}, {index_text(row.span)})",
+        f"rchunk = ({index_text(row.span)} + splits * R - 1) // (splits * R) * R",
+        "rstart = chunk * rchunk",
+        f"rend = tl.minimum(rstart + rchunk, {index_text(row.span)})",
     ]
     if schedule.get("unroll", 1) > 1 or schedule.get("ahead", 1) > 1:
         # A chunk beyond the row: Triton counts the steps of such walks before it takes them.
         header.lines.append("rend = tl.maximum(rstart, rend)")
     block = _reduced(row, kernel, schedule, header, span=("rstart", "rend"))
-    body = staged(kernel, block, rows="rows", splits=str(splits), lanes="LANES")
-    lanes = max(1 << (splits - 1).bit_length(), _least_lanes(kernel, schedule))
+    body = staged(kernel, block, rows="rows", splits="splits", lanes="LANES")
+    lanes = max(1 << (most - 1).bit_length(), _least_lanes(kernel, schedule))
     array_length = ex.mul(rows, splits)
     facts = () if header.wide else (AtMost(array_length, INDEX_LIMIT),)
     return Layout(
@@ -328,6 +330,14 @@ def _split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         array_length,
         body.stages,
     )
+
+
+def _splits(schedule: Schedule, blocks: ex.Expr) -> ex.Expr:
+    """How many programs share a row: `splits`, or fewer where so many blocks make enough."""
+    most, programs = schedule["splits"], schedule.get("programs", 0)
+    if not programs:
+        return ex.Int(most)
+    return ex.maximum(1, ex.minimum(most, ex.floordiv(programs, blocks)))
 
 
 def _least_lanes(kernel: ir.Kernel, schedule: Schedule) -> int:
