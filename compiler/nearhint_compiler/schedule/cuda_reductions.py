@@ -58,7 +58,6 @@ THIN_COLUMNS = ((32, 2048, 8, 1, 6), (32, 1024, 4, 2, 1))
 all: found in a cache, they take as long as programs take to begin and to end (0.8 of the above)."""
 THIN = 4
 """Blocks of columns that are so few."""
-SHARED_LIMIT = 512
 SPARE = 1.5
 """How many more programs than at the hint may share columns, where there are fewer columns."""
 COLUMN_WARPS = 32
@@ -243,9 +242,9 @@ def _shared_columns(facts: Facts, columns: int) -> Iterator[Schedule]:
         x = min(width, _power_of_two(columns))
         r = elements // x
         programs = facts.processors * share
-        wanted = min(SHARED_LIMIT, facts.length // r, programs // -(-columns // x))
+        wanted = min(SPLIT_LIMIT, facts.length // r, programs // -(-columns // x))
         if wanted >= 2:
-            splits = min(SHARED_LIMIT, _power_of_two(int(SPARE * wanted)))
+            splits = min(SPLIT_LIMIT, _power_of_two(int(SPARE * wanted)))
             more = {"programs": programs} | ({"ahead": ahead} if ahead > 1 else {})
             yield from both(facts, "split", x=x, r=r, splits=splits, warps=warps, **more)
 

@@ -42,7 +42,7 @@ COORDINATES: Mapping[str, tuple[Coordinate, ...]] = {
     "cuda.tiled": (_Z, _Y, _X, _WARPS),
     "cuda.persistent": (_X, _R, _R1, _WARPS),
     "cuda.looped": (_X, _R, _R1, _WARPS, _AHEAD),
-    "cuda.split": (_X, _R, _R1, Coordinate("splits", 2, 512), _PROGRAMS, _WARPS, _AHEAD),
+    "cuda.split": (_X, _R, _R1, Coordinate("splits", 2, 256), _PROGRAMS, _WARPS, _AHEAD),
     "cuda.tiled_persistent": (_Z, _Y, _X, _R, _WARPS),
     "cuda.tiled_looped": (_Z, _Y, _X, _R, _WARPS),
 }
