@@ -67,6 +67,9 @@ ALONE = (128, 64, 32, 16)
 """Numbers of columns of such programs, of which there are at most `ALONE_LIMIT` a processor: of
 those with more columns fewer bytes are moved in vain."""
 ALONE_LIMIT = 8
+ALONE_LENGTH, LEAST_STEPS = 1024, 8
+"""Elements of a column, and steps of its walk, that they have at least: so many threads are worth
+their beginning and end."""
 CHUNK = 512
 """Elements of a row that are worth a program."""
 TILES = (
@@ -251,6 +254,8 @@ def _shared_columns(facts: Facts, columns: int) -> Iterator[Schedule]:
 
 def _alone(facts: Facts, columns: int) -> Iterator[Schedule]:
     """A vector a thread, and as many warps as keep the processors busy in one launch."""
+    if facts.length < ALONE_LENGTH:
+        return
     for x in ALONE:
         blocks = -(-columns // x)
         if not 0.9 * facts.processors <= blocks <= ALONE_LIMIT * facts.processors:
@@ -258,7 +263,7 @@ def _alone(facts: Facts, columns: int) -> Iterator[Schedule]:
         share = max(1, COLUMN_WARPS * facts.processors // blocks)
         warps = max(LEAST_COLUMN_WARPS, min(32, 1 << (share.bit_length() - 1)))
         r = 32 * warps * _column_lanes(facts) // x
-        if r <= facts.length:
+        if LEAST_STEPS * r <= facts.length:
             yield from both(facts, "looped", x=x, r=r, warps=warps)
 
 

@@ -33,8 +33,9 @@ class Block:
     `spans`, one for each axis, accesses that can are written as pointers to a block. An accumulator
     is stepped by `group` neighbours along the row at once; `unroll` steps of a walk are written
     out, so that what they load is under way together, or `ahead` steps are loaded into shared
-    memory while one is computed, in walks that store nothing. `place` is the dtype of places along
-    it, until they are results. A tile that `is_single` has one row.
+    memory while one is computed, in walks that store nothing. Where the number of steps is given
+    as `step_count`, a walk may take as many, also beyond its end, under the mask. `place` is the
+    dtype of places along it, until they are results. A tile that `is_single` has one row.
 
     Where a tile has the whole words of rows alone, `edges` is the tile with the rest of them, one
     lane for each word of `word` elements. Values of elements are named `prefix` and a number, and
@@ -53,6 +54,7 @@ class Block:
     group: int = 1
     unroll: int = 1
     ahead: int = 1
+    step_count: str = ""
     place: str = "i64"
     is_single: bool = False
     edges: Block | None = None

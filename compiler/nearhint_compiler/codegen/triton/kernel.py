@@ -33,8 +33,9 @@ bring Guards, and make Triton load vectors. As they may, too:
     block_pointers
              1 where some access can have one (`schedule.block_pointers`)
 
-Programs are counted along the grid's first axis alone, x fastest, so that no axis overflows; tensor
-axes are z, y, x, r. Low precision is computed in f32, as the IR says.
+Programs are counted along the grid's first axis, x fastest, so that no axis overflows, and those of
+`programs` that share rows along the second, of which there are few; tensor axes are z, y, x, r. Low
+precision is computed in f32, as the IR says.
 """
 
 from __future__ import annotations
@@ -86,7 +87,8 @@ def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated
     layout = FAMILIES[schedule.family](laid_out, schedule)
     width = f"i{schedule['index']}"
     workspace, workspace_bytes = _workspace(layout)
-    parameters = {**_parameters(kernel, width), **workspace}
+    sizes = {name: (SizeArgument(size, width), width) for name, size in layout.sizes}
+    parameters = {**_parameters(kernel, width), **sizes, **workspace}
     promised, divisible = promised_facts(
         kernel, aligned=schedule["aligned"] == 1, divisible=schedule["divisible"]
     )
@@ -102,7 +104,7 @@ def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated
     launch = CudaLaunch(
         entry=entry,
         arguments=tuple(argument for argument, _ in parameters.values()),
-        grid=(layout.programs, ex.ONE, ex.ONE),
+        grid=(layout.programs, layout.shares, ex.ONE),
         warps=schedule["warps"],
         shared_bytes=0,
         capability=target.device.capability,

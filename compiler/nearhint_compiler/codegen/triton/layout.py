@@ -1,13 +1,14 @@
 """The families of CUDA schedules: how each lays the loops of a kernel out over programs and tiles.
 
-Programs are counted along the grid's first axis, the innermost tile axis fastest.
+Programs are counted along the grid's first axis, the innermost tile axis fastest; those that share
+rows of any number along the second.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from nearhint_compiler.analysis.flat import FLAT, flattened
@@ -34,7 +35,8 @@ class Layout:
     """A kernel laid out: its lines, the number of programs, constants, size Guards, workspace.
 
     `arrays` are the dtypes of the workspace's arrays, each of `array_length` elements, for a kernel
-    of `stages` launches.
+    of `stages` launches. `shares` is the number of programs along the grid's second axis, `sizes`
+    are more arguments of the kernel, by name.
     """
 
     lines: Sequence[str]
@@ -44,6 +46,8 @@ class Layout:
     arrays: tuple[str, ...] = ()
     array_length: ex.Expr = ex.ZERO
     stages: int = 1
+    shares: ex.Expr = ex.ONE
+    sizes: tuple[tuple[str, ex.Expr], ...] = ()
 
 
 @dataclass(slots=True)
@@ -296,40 +300,52 @@ def _split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     """Rows in chunks, a whole number of steps each; only the last one may be shorter, or empty."""
     if not kernel.reduction:
         raise InvalidSchedule("cuda.split of a kernel without reductions")
-    most = schedule["splits"]
+    most, r = schedule["splits"], schedule["r"]
     if not 2 <= most <= SPLIT_LIMIT:
         raise InvalidSchedule(f"{most} programs a row")
     header = _header(schedule, ("X", REDUCED))
-    rows = ex.product(kernel.pointwise)
+    rows, is_adapted = ex.product(kernel.pointwise), schedule.get("programs", 0) > 0
     splits = _splits(schedule, ceil_div(rows, schedule["x"]))
-    header.lines.append(f"splits = {index_text(splits)}")
-    header.lines += ["chunk = pid % splits", "pid = pid // splits"]
+    if is_adapted:
+        # Counted along an axis of their own: what is divided would not be the same for all threads
+        # of a program any more, as Triton and ptxas see it, and cost registers in the walk.
+        header.lines.append(f"chunk = tl.program_id(1){header.widened}")
+    else:
+        header.next_of("chunk", splits)
     blocks = _flat_rows(kernel, schedule["x"], header)
     row = _row(kernel, schedule, is_walked=True, wide=header.wide)
+    steps = ex.floordiv(ex.add(row.span, ex.mul(splits, r), -1), ex.mul(splits, r))
+    chunk = "rchunk" if is_adapted else f"({index_text(ex.mul(steps, r))})"
     header.lines += [
         *row.header,
+        *(["rchunk = rsteps * R"] if is_adapted else []),
         f"rows = {index_text(rows)}",
-        f"rchunk = ({index_text(row.span)} + splits * R - 1) // (splits * R) * R",
-        "rstart = chunk * rchunk",
-        f"rend = tl.minimum(rstart + rchunk, {index_text(row.span)})",
+        f"rstart = chunk * {chunk}",
+        f"rend = tl.minimum(rstart + {chunk}, {index_text(row.span)})",
     ]
     if schedule.get("unroll", 1) > 1 or schedule.get("ahead", 1) > 1:
         # A chunk beyond the row: Triton counts the steps of such walks before it takes them.
         header.lines.append("rend = tl.maximum(rstart, rend)")
     block = _reduced(row, kernel, schedule, header, span=("rstart", "rend"))
-    body = staged(kernel, block, rows="rows", splits="splits", lanes="LANES")
+    if is_adapted and row.has_mask:
+        block = replace(block, step_count="rsteps")
+    splits_text = "splits" if is_adapted else index_text(splits)
+    body = staged(kernel, block, rows="rows", splits=splits_text, lanes="LANES")
     lanes = max(1 << (most - 1).bit_length(), _least_lanes(kernel, schedule))
     array_length = ex.mul(rows, splits)
     facts = () if header.wide else (AtMost(array_length, INDEX_LIMIT),)
-    return Layout(
+    layout = Layout(
         [*header.lines, *body.lines],
-        ex.mul(blocks, splits),
+        blocks if is_adapted else ex.mul(blocks, splits),
         (*_blocks(schedule, ("X", REDUCED)), ("LANES", lanes), *row.constants),
         (*facts, *row.walked),
         body.arrays,
         array_length,
         body.stages,
     )
+    if not is_adapted:
+        return layout
+    return replace(layout, shares=splits, sizes=(("splits", splits), ("rsteps", steps)))
 
 
 def _splits(schedule: Schedule, blocks: ex.Expr) -> ex.Expr:
