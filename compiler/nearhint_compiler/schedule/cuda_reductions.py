@@ -51,11 +51,10 @@ SPLIT_LIMIT = 256
 SECTOR_BYTES = 32
 SHARED_COLUMNS = ((64, 4096, 8, 4), (32, 1024, 8, 8), (64, 2048, 4, 8), (32, 2048, 8, 4))
 """(columns, elements, warps, programs a processor) of programs that share columns: those that run
-at once, or half of them, which have more to do each. On an H100 (2026-11-22, columns of 5120 x 7000
-to 32 x 100003, bf16 and f32) the first took 1.00 to 1.06 times as long as the best."""
+at once, or half of them, which have more to do each (tests/benchmarks/gpu_outer.py)."""
 THIN_COLUMNS = ((32, 2048, 8, 1, 6), (32, 1024, 4, 2, 1))
 """The same, and steps ahead, where so few columns are all that there is that one program has nearly
-all: found in a cache, they take as long as programs take to begin and to end (0.8 of the above)."""
+all: found in a cache, they take as long as programs take to begin and to end."""
 THIN = 4
 """Blocks of columns that are so few."""
 SPARE = 1.5
@@ -79,7 +78,7 @@ TILES = (
 )  # fmt: skip
 """(along the axis that is contiguous somewhere, along the other, warps, band) of short rows in
 tiles. The first is little code, and serves few rows, too. With a band of 1 programs follow what is
-read as it lies: 1.02 to 1.05 times as fast over thousands of rows (H100, 2026-11-22)."""
+read as it lies, which pays over thousands of rows (tests/benchmarks/gpu_outer.py)."""
 SHORT_ROW = 256
 
 
