@@ -9,33 +9,27 @@ what a program a row gives; it is verified against the f64 interpreter at awkwar
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
-import datetime as dt
 import json
-import math
 import os
 import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
-from tests.benchmarks import gpu_words
-from tests.benchmarks.gpu_forms import storages
+from tests.benchmarks import gpu_runs, gpu_words
 from tests.benchmarks.gpu_kernels import Bench, say
+from tests.benchmarks.gpu_timing import storages, timed
 from tests.benchmarks.gpu_variants import Compilers, Variant
-from tests.benchmarks.gpu_words import LEAST_GAIN, MATRIX, ROWS, moved_bytes, timed
+from tests.benchmarks.gpu_words import LEAST_GAIN, MATRIX, ROWS, moved_bytes
 
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import Schedule, candidates, parse_schedule
-from nearhint_daemon.workers import toolchain
 from nearhint_rules.guard import size_facts_hold
 from nearhint_rules.program import DTYPES
-from nearhint_rules.target import CudaDevice, Target
+from nearhint_rules.target import Target
 
 KERNELS: Mapping[str, str] = {
     **gpu_words.KERNELS,
@@ -169,21 +163,9 @@ def compared(kernel: ir.Kernel, sizes: Mapping[str, int], shared: Variant, row: 
 
 def main() -> None:
     """Command line; see the module's docstring."""
-    parser = argparse.ArgumentParser(description="Long rows that programs share")
-    parser.add_argument("--json", type=Path, help="write the report to this file")
-    parser.add_argument("--only", default="", help="kernels whose name contains this")
-    parser.add_argument(
-        "--budget-s", type=float, default=math.inf, help="begin nothing after so many seconds"
-    )
-    parser.add_argument("--compile-only", action="store_true", help="run nothing")
-    options = parser.parse_args()
-    tools = toolchain.for_kind("cuda", toolchain.detect())
-    device = CudaDevice("none", 90, 132, 80 << 30, "none", 0)
-    if not options.compile_only:
-        from nearhint.launchers.detect_cuda import cuda_device
-
-        device = cuda_device(0)
-    target, end = Target(device, tools), time.monotonic() + options.budget_s
+    options = gpu_runs.parser_of("Long rows that programs share").parse_args()
+    target = gpu_runs.target_of(compile_only=options.compile_only)
+    end = time.monotonic() + options.budget_s
     rows: list[dict[str, Any]] = []
     with Compilers(target, count=len(os.sched_getaffinity(0))) as compilers:
         bench = Bench(target, compilers, end=end)
@@ -197,18 +179,11 @@ def main() -> None:
                 row = {"name": name, "dims": dims, "error": f"{type(error).__name__}: {error}"}
             rows.append(row)
             say(json.dumps(row))
-    report = {
-        "command": "python -m tests.benchmarks.gpu_rows",
-        "date": dt.datetime.now(tz=dt.UTC).date().isoformat(),
-        "device": dataclasses.asdict(device),
-        "versions": [*tools, f"torch {torch.__version__}"],
-        "cases": rows,
-        "left_out": bench.left_out,
-        "refused": compilers.refused,
-    }
-    if options.json:
-        options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    sys.stdout.write(json.dumps(report["left_out"]) + "\n")
+    found = {"cases": rows, "left_out": bench.left_out, "refused": compilers.refused}
+    gpu_runs.write(
+        gpu_runs.head_of("python -m tests.benchmarks.gpu_rows", target) | found, options.json
+    )
+    sys.stdout.write(json.dumps(found["left_out"]) + "\n")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ index, which is a Guard; nothing is asked of sizes.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nearhint_compiler.analysis.affine import affine
@@ -43,20 +44,11 @@ def row_words(kernel: ir.Kernel) -> RowWords | None:
     >>> (ex.to_text(found.base), found.lanes) if found else None
     ('(* k1 p0)', 8)
     """
-    loops = {f"r{number}": extent for number, extent in enumerate(kernel.reduction)}
-    if not loops:
-        return None
-    guarded = branches(kernel)
     sizes: dict[ex.Expr, list[int]] = {}
     indices: dict[ex.Expr, set[ex.Expr]] = {}
-    for position, node in enumerate(kernel.body):
-        # The first element of a branch that is not taken may lie before all storage.
-        if not isinstance(node, ir.Load | ir.Store) or position in guarded:
-            continue
-        found = affine(node.index, [loops])
-        if found is not None and found.strides == (ex.ONE,):
-            sizes.setdefault(found.offset, []).append(DTYPES[kernel.params[node.param].dtype])
-            indices.setdefault(found.offset, set()).add(node.index)
+    for base, index, size in _along_rows(kernel):
+        sizes.setdefault(base, []).append(size)
+        indices.setdefault(base, set()).add(index)
     # Of several, that of a row of its own: what all rows share is in a cache.
     ranked = sorted(sizes, key=lambda base: (bool(_loops_of(base)), sum(sizes[base])))
     if not ranked:
@@ -64,9 +56,40 @@ def row_words(kernel: ir.Kernel) -> RowWords | None:
     base = ranked[-1]
     # Bytes beside wider elements are read half a word at a time.
     lanes = WORD_BYTES // min((size for size in sizes[base] if size > 1), default=1)
-    if _is_multiple(base, lanes) and _is_multiple(ex.product(kernel.reduction), lanes):
+    if _is_whole(kernel, base, lanes):
         return None
     return RowWords(base, lanes, frozenset(indices[base]))
+
+
+def has_whole_rows(kernel: ir.Kernel) -> bool:
+    """Whether some access along the rows is in whole words alone, whatever the sizes are.
+
+    >>> from nearhint_compiler.ir.text import parse_kernel
+    >>> has_whole_rows(parse_kernel('''(kernel (symbols k0) (pointwise k0) (reduction 32)
+    ...     (params (in f32) (out f32)) (body (load 0 (+ (* k0 r0) p0)) (reduce max f32 0)
+    ...     (div f32 0 1) (store 1 (+ (* 32 p0) r0) 2)))'''))
+    True
+    """
+    return any(_is_whole(kernel, base, WORD_BYTES // size) for base, _, size in _along_rows(kernel))
+
+
+def _along_rows(kernel: ir.Kernel) -> Iterator[tuple[ex.Expr, ex.Expr, int]]:
+    """The accesses whose element r of a row is number r from a base: base, index, element size."""
+    loops = {f"r{number}": extent for number, extent in enumerate(kernel.reduction)}
+    if not loops:
+        return
+    guarded = branches(kernel)
+    for position, node in enumerate(kernel.body):
+        # The first element of a branch that is not taken may lie before all storage.
+        if not isinstance(node, ir.Load | ir.Store) or position in guarded:
+            continue
+        found = affine(node.index, [loops])
+        if found is not None and found.strides == (ex.ONE,):
+            yield found.offset, node.index, DTYPES[kernel.params[node.param].dtype]
+
+
+def _is_whole(kernel: ir.Kernel, base: ex.Expr, lanes: int) -> bool:
+    return _is_multiple(base, lanes) and _is_multiple(ex.product(kernel.reduction), lanes)
 
 
 def _loops_of(index: ex.Expr) -> list[str]:

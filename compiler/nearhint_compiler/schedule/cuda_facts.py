@@ -9,7 +9,7 @@ from enum import Enum
 from nearhint_compiler.analysis.flat import flat_params
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT, index_bounds
 from nearhint_compiler.analysis.online import SHARED, depth_of, walks_of
-from nearhint_compiler.analysis.row_words import RowWords, row_words
+from nearhint_compiler.analysis.row_words import RowWords, has_whole_rows, row_words
 from nearhint_compiler.analysis.strides import Access, accesses, contiguous_bytes
 from nearhint_compiler.analysis.tilings import REDUCTION_AXIS, choose
 from nearhint_compiler.ir import nodes as ir
@@ -23,7 +23,7 @@ SIZE_MULTIPLE = 16
 CACHE_KEEPS = (24 << 20, 48 << 20)
 """Bytes under way of which the L2 cache keeps all, and from which on it keeps nothing: each half of
 an H100's keeps what its own processors read."""
-EXTRAS = ("registers", "group", "unroll", "whole", "words")
+EXTRAS = ("registers", "group", "unroll", "ahead", "whole", "words", "band", "programs")
 """Options that a schedule has behind all others, if it has them."""
 
 
@@ -71,6 +71,7 @@ class Facts:
     has_teams: bool
     row_loads: int
     own_bytes: int
+    has_whole_rows: bool
 
     @property
     def itemsize(self) -> int:
@@ -94,7 +95,10 @@ class Facts:
     def schedule(self, family: str, *, divisible: int = 0, **options: int) -> Schedule:
         """A schedule with these blocks, with 16-byte pointers where they are all that is needed."""
         is_enough = (
-            not self.is_dividing_useful or options.get("whole", 0) or options.get("words", 0)
+            not self.is_dividing_useful
+            or self.has_whole_rows
+            or options.get("whole", 0)
+            or options.get("words", 0)
         )
         aligned = 1 if divisible or is_enough else 0
         extras = {name: options.pop(name) for name in EXTRAS if name in options}
@@ -146,6 +150,7 @@ def facts_of(
         row_loads=len(row_loads(kernel, found)),
         own_bytes=sum(each.size_bytes for each in row_loads(kernel, found) if is_own(each)),
         has_teams=walks_of(kernel, SHARED) == 2 and depth_of(kernel, SHARED) == 1,
+        has_whole_rows=not has_scan and has_whole_rows(kernel),
     )
 
 

@@ -61,17 +61,36 @@ the one before it, so a program alone gets nowhere near its share of the memory'
 SCAN_BLOCK = 1024
 SPLIT_LIMIT = 256
 SECTOR_BYTES = 32
-WARPS_PER_PROCESSOR = 64
-SHARED_COLUMNS = ((64, 4096, 8), (32, 2048, 8), (64, 2048, 4), (32, 1024, 8))
-"""(columns, elements, warps) of programs that share columns."""
+SHARED_COLUMNS = ((64, 4096, 8, 4), (32, 1024, 8, 8), (64, 2048, 4, 8), (32, 2048, 8, 4))
+"""(columns, elements, warps, programs a processor) of programs that share columns: those that run
+at once, or half of them, which have more to do each (tests/benchmarks/gpu_outer.py)."""
+THIN_COLUMNS = ((32, 2048, 8, 1, 6), (32, 1024, 4, 2, 1))
+"""The same, and steps ahead, where so few columns are all that there is that one program has nearly
+all: found in a cache, they take as long as programs take to begin and to end."""
+THIN = 4
+"""Blocks of columns that are so few."""
+SPARE = 1.5
+"""How many more programs than at the hint may share columns, where there are fewer columns."""
+COLUMN_WARPS = 32
+"""Warps a processor of programs that have columns alone: with fewer, too little is under way."""
+LEAST_COLUMN_WARPS = 8
+ALONE = (128, 64, 32, 16)
+"""Numbers of columns of such programs, of which there are at most `ALONE_LIMIT` a processor: of
+those with more columns fewer bytes are moved in vain."""
+ALONE_LIMIT = 8
+ALONE_LENGTH, LEAST_STEPS = 1024, 8
+"""Elements of a column, and steps of its walk, that they have at least: so many threads are worth
+their beginning and end."""
 CHUNK = 512
 """Elements of a row that are worth a program."""
 TILES = (
-    (32, 4, 4), (64, 4, 2), (64, 2, 1), (32, 4, 2), (128, 2, 2), (64, 2, 2), (32, 8, 4),
-    (128, 2, 4), (64, 1, 2), (64, 1, 1), (32, 1, 4),
+    (32, 4, 4, 0), (64, 4, 8, 1), (64, 4, 2, 1), (128, 2, 8, 1), (128, 2, 2, 0), (64, 4, 2, 0),
+    (64, 2, 1, 0), (128, 2, 8, 0), (32, 8, 8, 1), (64, 2, 2, 0), (32, 8, 4, 0), (128, 2, 4, 0),
+    (32, 4, 2, 0), (64, 1, 2, 0), (64, 1, 1, 0), (32, 1, 4, 0),
 )  # fmt: skip
-"""(along the axis that is contiguous somewhere, along the other, warps) of short rows in tiles. The
-first takes as long as the best without promises, and a fourth of their time to compile."""
+"""(along the axis that is contiguous somewhere, along the other, warps, band) of short rows in
+tiles. The first is little code, and serves few rows, too. With a band of 1 programs follow what is
+read as it lies, which pays over thousands of rows (tests/benchmarks/gpu_outer.py)."""
 SHORT_ROW = 256
 
 
@@ -123,6 +142,7 @@ def _columns(facts: Facts) -> Iterator[Schedule]:
         least, most = DEFAULT_COLUMNS
         wide = max(least, min(x, most))
         yield facts.schedule("looped", x=wide, r=DEFAULT_COLUMN_BLOCK // wide, warps=8)
+    yield from _alone(facts, prod(facts.extents))
     for columns, elements, warps in (
         (x, 4096, 8), (x, 2048, 8), (2 * x, 2048, 8), (2 * x, 8192, 16), (4 * x, 2048, 8),
         (128, 2048, 4),
@@ -253,15 +273,41 @@ def _shared(facts: Facts) -> Iterator[Schedule]:
 
 
 def _shared_columns(facts: Facts, columns: int) -> Iterator[Schedule]:
-    """As many programs as run at once: one wave has no last one that is nearly empty."""
-    for width, elements, warps in SHARED_COLUMNS:
+    """As many programs as run well at once, also where there are other numbers of columns."""
+    thin = THIN_COLUMNS if columns <= THIN * THIN_COLUMNS[0][0] else ()
+    wide = [(*each, 1) for each in SHARED_COLUMNS]
+    if facts.is_dividing_useful and not facts.divisible:
+        # Element by element: fewer of them a thread.
+        wide.sort(key=lambda each: each[1])
+    for width, elements, warps, share, ahead in (*thin, *wide):
         x = min(width, _power_of_two(columns))
         r = elements // x
-        at_once = facts.processors * WARPS_PER_PROCESSOR // warps
-        most = min(SPLIT_LIMIT, facts.length // r, at_once // -(-columns // x))
-        if most >= 2:
-            splits = 1 << (most.bit_length() - 1)
-            yield from both(facts, "split", x=x, r=r, splits=splits, warps=warps)
+        programs = facts.processors * share
+        wanted = min(SPLIT_LIMIT, facts.length // r, programs // -(-columns // x))
+        if wanted >= 2:
+            splits = min(SPLIT_LIMIT, _power_of_two(int(SPARE * wanted)))
+            more = {"programs": programs} | ({"ahead": ahead} if ahead > 1 else {})
+            yield from both(facts, "split", x=x, r=r, splits=splits, warps=warps, **more)
+
+
+def _alone(facts: Facts, columns: int) -> Iterator[Schedule]:
+    """A vector a thread, and as many warps as keep the processors busy in one launch."""
+    if facts.length < ALONE_LENGTH:
+        return
+    for x in ALONE:
+        blocks = -(-columns // x)
+        if not 0.9 * facts.processors <= blocks <= ALONE_LIMIT * facts.processors:
+            continue
+        share = max(1, COLUMN_WARPS * facts.processors // blocks)
+        warps = max(LEAST_COLUMN_WARPS, min(32, 1 << (share.bit_length() - 1)))
+        r = 32 * warps * _column_lanes(facts) // x
+        if LEAST_STEPS * r <= facts.length:
+            yield from both(facts, "looped", x=x, r=r, warps=warps)
+
+
+def _column_lanes(facts: Facts) -> int:
+    """Neighbouring columns that one load of a thread brings."""
+    return 16 // max(facts.accesses, key=lambda access: access.size_bytes).itemsize
 
 
 def _tiles(facts: Facts, tile: Tile) -> Iterator[Schedule]:
@@ -269,10 +315,12 @@ def _tiles(facts: Facts, tile: Tile) -> Iterator[Schedule]:
     names = AXES[-len(tile.extents) :]
     ranked = sorted(names, key=lambda name: -tile.scores[names.index(name)])
     r = _power_of_two(facts.length)
-    for long, short, warps in _small_first(r):
+    for long, short, warps, band in _small_first(r):
         blocks = dict.fromkeys(AXES, 1) | {ranked[0]: long, ranked[1]: short}
         if r <= SHORT_ROW:
             block = {**blocks, "r": r, "cuts": tile.cuts, "warps": warps}
+            if band and ranked[0] == names[-2]:
+                block["band"] = band
             share = long * short * r / (32 * warps)
             if share <= ELEMENTS_PER_THREAD:
                 yield from both(facts, "tiled_persistent", **block)
@@ -283,11 +331,11 @@ def _tiles(facts: Facts, tile: Tile) -> Iterator[Schedule]:
             yield from both(facts, "tiled_looped", **blocks, r=32, cuts=tile.cuts, warps=2 * warps)
 
 
-def _small_first(r: int) -> list[tuple[int, int, int]]:
+def _small_first(r: int) -> list[tuple[int, int, int, int]]:
     """The tiles, the first that may be a default, which promises nothing, before the others."""
     small = [
-        (long, short, warps)
-        for long, short, warps in TILES
+        (long, short, warps, band)
+        for long, short, warps, band in TILES
         if long * short * r <= ELEMENTS_PER_THREAD * 32 * warps
     ]
     return [*dict.fromkeys((*small[:1], *TILES))]

@@ -124,7 +124,8 @@ def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Si
     registers = BASE_REGISTERS + wide * each * (1 + min(4, loads))
     registers *= 1.25 if schedule["index"] == 64 else 1.0
     registers = min(registers, schedule.get("registers", 0) or registers)
-    shared = block * 4 * wide if "tiled" in schedule.family else 0
+    copied = schedule.get("ahead", 1) - 1
+    shared = block * 4 * wide * (copied + ("tiled" in schedule.family))
     if shared > SHARED_PER_BLOCK and kernel.reduction:
         return Estimate(float("inf"), 0.0, 0.0)
     resident = _resident(threads, registers, min(shared, SHARED_PER_BLOCK))
@@ -135,7 +136,7 @@ def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Si
     in_use = _row_in_use(schedule, extents) * prod(
         min(1.0, prod(axes[name].values()) / blocks[name]) for name in axes
     )
-    asked = running * itemsize * min(AHEAD, max(1.0, each)) * in_use
+    asked = running * itemsize * max(min(AHEAD, max(1.0, each)), copied * each) * in_use
     share = min(1.0, asked / (device.multiprocessors * IN_FLIGHT_BYTES))
     moved = sum(
         access.size_bytes * _sectors(access, _run(access, schedule, axes, blocks, extents))
@@ -160,7 +161,7 @@ def _programs(kernel: ir.Kernel, schedule: Schedule, tiles: int) -> tuple[int, i
         return tiles, 1
     if teams := schedule.get("teams", 0):
         return ceil(tiles / ceil(tiles / teams)) * splits, 2
-    return tiles * splits, depth_of(kernel, SHARED) + 1
+    return tiles * _splits(schedule, tiles), depth_of(kernel, SHARED) + 1
 
 
 def _moved_again(
@@ -180,6 +181,12 @@ def _moved_again(
     all_kept, none_kept = CACHE_KEEPS
     waiting = read * min(1.0, under_way / tiles)
     return (walks - 1) * read * min(1.0, max(0.0, (waiting - all_kept) / (none_kept - all_kept)))
+
+
+def _splits(schedule: Schedule, blocks: int) -> int:
+    """How many programs share a row, of so many blocks of rows."""
+    most, programs = schedule.get("splits", 1), schedule.get("programs", 0)
+    return max(1, min(most, programs // blocks)) if programs else most
 
 
 def _row_in_use(schedule: Schedule, extents: Mapping[str, int]) -> float:

@@ -17,7 +17,7 @@ from nearhint_rules import expr as ex
 
 @dataclass(frozen=True, slots=True)
 class Coordinate:
-    """An option, and the least and the greatest power of two that it takes."""
+    """An option, and the least and the greatest value that it takes."""
 
     option: str
     least: int
@@ -28,6 +28,8 @@ _LANES = Coordinate("lanes", 4, 16)
 _UNROLL = Coordinate("unroll", 1, 16)
 _WARPS = Coordinate("warps", 1, 16)
 _X, _Y, _Z = (Coordinate(name, 1, 4096) for name in "xyz")
+_AHEAD = Coordinate("ahead", 2, 12)
+_PROGRAMS = Coordinate("programs", 64, 8192)
 _R, _R1 = (Coordinate(name, 1, 65_536) for name in ("r", "r1"))
 
 COORDINATES: Mapping[str, tuple[Coordinate, ...]] = {
@@ -39,8 +41,8 @@ COORDINATES: Mapping[str, tuple[Coordinate, ...]] = {
     "cuda.pointwise": (_X, _WARPS),
     "cuda.tiled": (_Z, _Y, _X, _WARPS),
     "cuda.persistent": (_X, _R, _R1, _WARPS),
-    "cuda.looped": (_X, _R, _R1, _WARPS),
-    "cuda.split": (_X, _R, _R1, Coordinate("splits", 2, 256), _WARPS),
+    "cuda.looped": (_X, _R, _R1, _WARPS, _AHEAD),
+    "cuda.split": (_X, _R, _R1, Coordinate("splits", 2, 256), _PROGRAMS, _WARPS, _AHEAD),
     "cuda.cooperative": (_R, Coordinate("splits", 2, 32), Coordinate("teams", 1, 512), _WARPS),
     "cuda.tiled_persistent": (_Z, _Y, _X, _R, _WARPS),
     "cuda.tiled_looped": (_Z, _Y, _X, _R, _WARPS),

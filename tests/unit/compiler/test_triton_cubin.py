@@ -148,6 +148,43 @@ def test_rows_of_any_length_are_moved_in_vectors_under_no_promise_about_sizes(
     assert len(re.findall(r"st\.global\S*\.v4\.b32", ptx)) >= len(row_stores)
 
 
+PROMISED = "index=32 aligned=1 divisible=2"
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        f"cuda.looped x=64 r=32 warps=8 {PROMISED} ahead=4",
+        f"cuda.split x=32 r=64 splits=9 warps=8 {PROMISED} ahead=4",
+        f"cuda.looped x=16 r=64 warps=8 {PROMISES} ahead=3",
+    ],
+)
+def test_steps_ahead_are_copied_without_registers(schedule: str, tmp_path: Path) -> None:
+    kernel = parse_kernel((KERNELS / "column_sum_f32.ir").read_text())
+    parsed = parse_schedule(schedule)
+    generated = generate(kernel, parsed, target(90))
+    ptx = ptx_of(generated, tmp_path)
+    copies = re.findall(r"cp\.async\.c[ag]\.shared\.global", ptx)
+    assert len(copies) >= parsed["ahead"]
+    built = compile_cubin(generated, target(90), scratch=tmp_path)
+    assert isinstance(built.launch, CudaLaunch)
+    block_bytes = 4 * parsed["x"] * parsed["r"]
+    assert built.launch.shared_bytes >= (parsed["ahead"] - 1) * block_bytes
+
+
+def test_blocks_of_one_length_are_stored_in_vectors_whatever_the_sizes_are(tmp_path: Path) -> None:
+    kernel = parse_kernel((KERNELS / "transposed_block_scale_f8e4m3fn.ir").read_text())
+    default, *others, last = candidates(kernel, target(90), {"k0": 1009, "k1": 125})
+    assert {each["aligned"] for each in (default, *others)} == {1}
+    assert last["aligned"] == 0
+    generated = generate(kernel, default, target(90))
+    assert not [fact for fact in generated.guard.facts if isinstance(fact, Divisible)]
+    ptx = ptx_of(generated, tmp_path)
+    assert len(re.findall(r"st\.global\S*\.v4\.b32", ptx)) >= 1
+    # What is left in single bytes or words: the scales, and what is read along columns.
+    assert len(re.findall(r"st\.global\S*\.b8", ptx)) == 0
+
+
 def ptx_of(generated: Generated, scratch: Path) -> str:
     """What Triton hands to ptxas."""
     compiled = cubin._compile(generated, 90, scratch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,28 @@ def grouped(kernel: str, dims: tuple[int, ...], *, special: bool = False) -> lis
     return [Case(kernel, schedule, dims, special) for schedule in schedules]
 
 
+def hurried(*cases: Case) -> list[Case]:
+    """The same with three steps of a walk under way at once."""
+    walks = [case for case in cases if "persistent" not in case.schedule]
+    return [replace(case, schedule=f"{case.schedule} ahead=3") for case in walks]
+
+
+def adapted(*cases: Case) -> list[Case]:
+    """The same with programs for all rows together, from one a row to more than may share one."""
+    return [
+        replace(case, schedule=f"{case.schedule} programs={programs}")
+        for case in cases
+        for programs in (1, 7, 64)
+    ]
+
+
+def banded(kernel: str, dims: tuple[int, ...], *, cuts: int = 1, r: int = 1) -> list[Case]:
+    rest = f"cuts={cuts} warps=4 index=32 aligned=1 divisible=0"
+    family, rows = ("tiled_persistent", f" r={r}") if r > 1 else ("tiled", "")
+    text = f"cuda.{family} z=1 y=4 x=2{rows} {rest} band="
+    return [Case(kernel, f"{text}{band}", dims) for band in (1, 3, 64)]
+
+
 CASES = [
     *pointwise("rotary_joined_f16", (3, 10, 5)),
     *tiled("rotary_joined_f16", (3, 10, 3), cuts=2),
@@ -41,6 +64,17 @@ CASES = [
     *grouped("mean_variance_f32", (9, 7), special=True),
     *grouped("row_argmax_f32", (5, 61), special=True)[::2],
     *grouped("row_sum_i64", (5, 31))[1:],
+    *hurried(*rows("softmax_f32", (5, 37)), *split("softmax_f32", (3, 75))),
+    *hurried(*rows("column_sum_f32", (35, 6)), *split("column_sum_f32", (6, 135))),
+    *hurried(*rows("mean_variance_f32", (9, 7), special=True)),
+    *hurried(*rows("row_argmax_f32", (5, 61), special=True), *split("row_cumsum_f32", (5, 261))),
+    *adapted(*split("column_sum_f32", (6, 135)), *split("softmax_f32", (5, 37))),
+    *adapted(*split("row_cumsum_f32", (5, 261)), *split("mean_variance_f32", (1, 341))),
+    # One more column of blocks than whole bands have, and fewer than one band.
+    *banded("transposed_norm_bf16", (9, 7, 20), r=32),
+    *banded("transpose_add_f32", (11, 17)),
+    *banded("transpose_batched_bf16", (3, 5, 17), cuts=3),
+    *banded("transpose_batched_bf16", (3, 5, 1), cuts=2),
     # Rows of nothing but an infinity or NaN have their first place.
     *rows("row_argmax_f32", (5, 1), special=True),
     *split("row_argmax_f32", (5, 1), special=True),

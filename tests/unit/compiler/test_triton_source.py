@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -101,8 +102,11 @@ def widths_of_walks(name: str, dims: dict[str, int]) -> list[int]:
 
 def test_the_reduction_that_is_not_contiguous_keeps_columns_along_threads() -> None:
     dims = {"k0": 8192, "k1": 16_384}
-    for name, columns in (("column_sum_f32", 32), ("masked_mean_pool_f16", 64)):
-        assert widths_of_walks(name, dims)[:2] == [16, columns]
+    for name, columns, first in (("column_sum_f32", 32, 128), ("masked_mean_pool_f16", 64, 64)):
+        default, *others = widths_of_walks(name, dims)
+        assert default == 16
+        assert columns in others
+        assert others[0] == first
     assert widths_of_walks("row_sum_f32", dims)[0] == 2
 
 
@@ -282,12 +286,30 @@ def test_tiles_that_are_read_element_by_element_are_small() -> None:
 
 def test_columns_are_shared_by_as_many_programs_as_run_at_once() -> None:
     for columns, rows in ((5120, 7000), (1021, 30_011), (32, 131_072)):
-        found = candidates(kernel_of("column_sum_f32"), TARGET, {"k0": rows, "k1": columns})
+        given = kernel_of("column_sum_f32")
+        found = candidates(given, TARGET, {"k0": rows, "k1": columns})
         shared = [schedule for schedule in found if schedule.family == "cuda.split"]
         assert shared
         for schedule in shared:
-            programs = -(-columns // schedule["x"]) * schedule["splits"]
-            assert programs * schedule["warps"] <= 132 * 64
+            launch = generate(given, schedule, TARGET).launch
+            assert isinstance(launch, CudaLaunch)
+            # At the hint, and where there are fewer columns or more.
+            for other in (columns, columns * 2 // 3, columns * 3 // 2):
+                dims = {"k0": rows, "k1": other}
+                programs = prod(ex.evaluate(extent, dims) for extent in launch.grid)
+                assert programs * schedule["warps"] <= 132 * 64
+                assert programs >= min(schedule["programs"], 2 * -(-other // schedule["x"])) // 2
+
+
+def test_programs_alone_with_their_columns_keep_processors_busy() -> None:
+    for columns in (2048, 5120, 16_384, 131_072):
+        found = candidates(kernel_of("column_sum_f32"), TARGET, {"k0": 8192, "k1": columns})
+        _, first, *_ = (each for each in found if each.family == "cuda.looped")
+        blocks = -(-columns // first["x"])
+        # A vector for each thread.
+        assert first["x"] * first["r"] == 4 * 32 * first["warps"]
+        assert blocks >= 0.9 * 132
+        assert blocks * first["warps"] >= 16 * 132
 
 
 def test_divisions_that_may_meet_negatives_floor() -> None:

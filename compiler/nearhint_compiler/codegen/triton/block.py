@@ -32,8 +32,10 @@ class Block:
     are the numbers of elements in a walk and in its first block, if not those of its lanes. With
     `spans`, one for each axis, accesses that can are written as pointers to a block. An accumulator
     is stepped by `group` neighbours along the row at once; `unroll` steps of a walk are written
-    out, so that what they load is under way together. `place` is the dtype of places along it,
-    until they are results. A tile that `is_single` has one row.
+    out, so that what they load is under way together, or `ahead` steps are loaded into shared
+    memory while one is computed, in walks that store nothing. Where the number of steps is given
+    as `step_count`, a walk may take as many, also beyond its end, under the mask. `place` is the
+    dtype of places along it, until they are results. A tile that `is_single` has one row.
 
     Where a tile has the whole words of rows alone, `edges` is the tile with the rest of them, one
     lane for each word of `word` elements. Values of elements are named `prefix` and a number, and
@@ -51,6 +53,8 @@ class Block:
     spans: tuple[Span, ...] = ()
     group: int = 1
     unroll: int = 1
+    ahead: int = 1
+    step_count: str = ""
     place: str = "i64"
     is_single: bool = False
     edges: Block | None = None
@@ -63,9 +67,10 @@ class Block:
         """An index of the kernel as Triton source."""
         return self.texts.get(index) or index_text(ex.substitute(index, self.renamed))
 
-    @property
-    def steps(self) -> str:
+    def steps(self, *, stores: bool) -> str:
         """Where the blocks of a walk start, as something to loop over."""
+        if self.ahead > 1 and not stores:
+            return f"tl.range({self.start}, {self.end}, R, num_stages={self.ahead})"
         if self.unroll == 1:
             return f"range({self.start}, {self.end}, R)"
         return f"tl.range({self.start}, {self.end}, R, loop_unroll_factor={self.unroll})"

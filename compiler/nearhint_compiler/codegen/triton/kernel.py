@@ -25,17 +25,23 @@ bring Guards, and make Triton load vectors. As they may, too:
     group    walks: by how many neighbours along the row an accumulator is stepped at once; those
              of a thread's vector for speed, and any for right
     unroll   walks: how many steps are written out, whose loads are under way together
+    ahead    walks that store nothing: how many steps are under way at once, copied to shared memory
+             without passing registers (`cp.async`)
+    programs split rows: at most `splits` share one, fewer where rows are so many that all blocks of
+             them together would be more than so many programs
     whole    1 for flat blocks without a mask where they are full, whose vectors need no promise
              about sizes
     words    1 for rows in whole words, with their edges apart (`codegen.triton.edges`): vectors
              along rows of any length, no promise about sizes
+    band     tiles: programs go along y, `band` blocks of x wide, before they go on along x
     r1       the r elements of a block are a tile of two axes, r1 of them along the innermost
              reduction loop (`codegen.triton_row`)
     block_pointers
              1 where some access can have one (`schedule.block_pointers`)
 
-Programs are counted along the grid's first axis alone, x fastest, so that no axis overflows; tensor
-axes are z, y, x, r. Low precision is computed in f32, as the IR says.
+Programs are counted along the grid's first axis, x fastest, so that no axis overflows, and those of
+`programs` that share rows along the second, of which there are few; tensor axes are z, y, x, r. Low
+precision is computed in f32, as the IR says.
 """
 
 from __future__ import annotations
@@ -72,6 +78,9 @@ ARRAY_ELEMENTS = 16
 BLOCKS = ("x", "y", "z", "r", "r1")
 WARPS = (1, 2, 4, 8, 16, 32)
 GROUPS = (1, 2, 4, 8, 16)
+BAND_LIMIT = 4096
+AHEAD_LIMIT = 16
+"""Steps of a walk that are under way at once, at most."""
 
 
 def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated:
@@ -84,7 +93,8 @@ def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated
     layout = FAMILIES[schedule.family](laid_out, schedule)
     width = f"i{schedule['index']}"
     workspace, workspace_bytes = _workspace(layout)
-    parameters = {**_parameters(kernel, width), **workspace}
+    sizes = {name: (SizeArgument(size, width), width) for name, size in layout.sizes}
+    parameters = {**_parameters(kernel, width), **sizes, **workspace}
     promised, divisible = promised_facts(
         kernel, aligned=schedule["aligned"] == 1, divisible=schedule["divisible"]
     )
@@ -100,7 +110,7 @@ def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated
     launch = CudaLaunch(
         entry=entry,
         arguments=tuple(argument for argument, _ in parameters.values()),
-        grid=(layout.programs, ex.ONE, ex.ONE),
+        grid=(layout.programs, layout.shares, ex.ONE),
         warps=schedule["warps"],
         shared_bytes=0,
         capability=target.device.capability,
@@ -139,6 +149,10 @@ def _check(schedule: Schedule) -> None:
         raise InvalidSchedule(f"index or warps of {schedule}")
     if schedule.get("group", 1) not in GROUPS:
         raise InvalidSchedule(f"group of {schedule}")
+    if not 1 <= schedule.get("ahead", 1) <= AHEAD_LIMIT:
+        raise InvalidSchedule(f"ahead of {schedule}")
+    if not 0 <= schedule.get("band", 0) <= BAND_LIMIT:
+        raise InvalidSchedule(f"band of {schedule}")
     if schedule.get("group", 1) > schedule.get("r", 1):
         raise InvalidSchedule(f"a group longer than the block: {schedule}")
 

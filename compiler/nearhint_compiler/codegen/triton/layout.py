@@ -1,13 +1,14 @@
 """The families of CUDA schedules: how each lays the loops of a kernel out over programs and tiles.
 
-Programs are counted along the grid's first axis, the innermost tile axis fastest.
+Programs are counted along the grid's first axis, the innermost tile axis fastest; those that share
+rows of any number along the second.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from nearhint_compiler.analysis.flat import FLAT, flattened
@@ -40,7 +41,8 @@ class Layout:
     """A kernel laid out: its lines, the number of programs, constants, size Guards, workspace.
 
     `arrays` are the dtypes of the workspace's arrays, each of `array_length` elements, for a kernel
-    of `stages` launches.
+    of `stages` launches. `shares` is the number of programs along the grid's second axis, `sizes`
+    are more arguments of the kernel, by name.
     """
 
     lines: Sequence[str]
@@ -50,6 +52,8 @@ class Layout:
     arrays: tuple[str, ...] = ()
     array_length: ex.Expr = ex.ZERO
     stages: int = 1
+    shares: ex.Expr = ex.ONE
+    sizes: tuple[tuple[str, ex.Expr], ...] = ()
 
 
 @dataclass(slots=True)
@@ -79,6 +83,19 @@ class _Header:
             return
         self.lines.append(f"{name} = pid % {index_text(count)}")
         self.lines.append(f"pid = pid // {index_text(count)}")
+
+    def banded(self, names: tuple[str, str], counts: tuple[ex.Expr, ex.Expr], band: int) -> None:
+        """Splits two off `pid`: `band` of the first, for each of the second, before the next."""
+        (first, second), (across, down) = names, map(index_text, counts)
+        self.lines += [
+            f"inplane = pid % ({across} * {down})",
+            f"pid = pid // ({across} * {down})",
+            f"bandstart = inplane // ({band} * {down}) * {band}",
+            f"bandwidth = tl.minimum({across} - bandstart, {band})",
+            f"inband = inplane % ({band} * {down})",
+            f"{first} = bandstart + inband % bandwidth",
+            f"{second} = inband // bandwidth",
+        ]
 
     def axis(self, name: str, axis: str, program: str, size: ex.Expr, block: int) -> None:
         """Declares `name`, the positions along `axis` of program `program`, and their mask."""
@@ -164,11 +181,19 @@ def _tile(kernel: ir.Kernel, schedule: Schedule, header: _Header) -> ex.Expr:
     axes = [axis for axis in header.axes if axis != REDUCED]
     if len(runs) != len(axes):
         raise InvalidSchedule(f"{schedule.family}: {len(runs)} axes, not {len(axes)}")
+    inner_first = [
+        (axis, run, ceil_div(ex.product(run.values()), schedule[axis.lower()]))
+        for axis, run in reversed(list(zip(axes, runs, strict=True)))
+    ]
+    band = schedule.get("band", 0)
+    if band:
+        (x, _, across), (y, _, down) = inner_first[:2]
+        header.banded((f"{x.lower()}block", f"{y.lower()}block"), (across, down), band)
     programs: ex.Expr = ex.ONE
-    for axis, run in reversed(list(zip(axes, runs, strict=True))):
+    for number, (axis, run, count) in enumerate(inner_first):
         name, size, block = axis.lower(), ex.product(run.values()), schedule[axis.lower()]
-        count = ceil_div(size, block)
-        header.next_of(f"{name}block", count)
+        if not band or number > 1:
+            header.next_of(f"{name}block", count)
         header.axis(name, axis, f"{name}block", size, block)
         header.loops(name, axis, run)
         programs = ex.mul(programs, count)
@@ -225,6 +250,7 @@ def _reduced(
         spans=_spans(kernel, schedule, header),
         group=schedule.get("group", 1),
         unroll=schedule.get("unroll", 1),
+        ahead=schedule.get("ahead", 1),
         place=f"i{schedule['index']}",
         is_single=all(schedule[axis.lower()] == 1 for axis in header.axes[:-1]),
     )
@@ -280,35 +306,52 @@ def _split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     """Rows in chunks, a whole number of steps each; only the last one may be shorter, or empty."""
     if not kernel.reduction:
         raise InvalidSchedule("cuda.split of a kernel without reductions")
-    splits, r = schedule["splits"], schedule["r"]
-    if not 2 <= splits <= SPLIT_LIMIT:
-        raise InvalidSchedule(f"{splits} programs a row")
+    most, r = schedule["splits"], schedule["r"]
+    if not 2 <= most <= SPLIT_LIMIT:
+        raise InvalidSchedule(f"{most} programs a row")
     header = _header(schedule, ("X", REDUCED))
-    header.next_of("chunk", ex.Int(splits))
+    rows, is_adapted = ex.product(kernel.pointwise), schedule.get("programs", 0) > 0
+    splits = _splits(schedule, ceil_div(rows, schedule["x"]))
+    if is_adapted:
+        # Counted along an axis of their own: what is divided would not be the same for all threads
+        # of a program any more, as Triton and ptxas see it, and cost registers in the walk.
+        header.lines.append(f"chunk = tl.program_id(1){header.widened}")
+    else:
+        header.next_of("chunk", splits)
     blocks = _flat_rows(kernel, schedule["x"], header)
     row = _row(kernel, schedule, is_walked=True, wide=header.wide)
-    rows = ex.product(kernel.pointwise)
-    step = ceil_div(row.span, splits * r)
+    steps = ex.floordiv(ex.add(row.span, ex.mul(splits, r), -1), ex.mul(splits, r))
+    chunk = "rchunk" if is_adapted else f"({index_text(ex.mul(steps, r))})"
     header.lines += [
         *row.header,
+        *(["rchunk = rsteps * R"] if is_adapted else []),
         f"rows = {index_text(rows)}",
-        f"rstart = chunk * ({index_text(ex.mul(step, r))})",
-        f"rend = tl.minimum(rstart + {index_text(ex.mul(step, r))}, {index_text(row.span)})",
+        f"rstart = chunk * {chunk}",
+        f"rend = tl.minimum(rstart + {chunk}, {index_text(row.span)})",
     ]
+    if schedule.get("unroll", 1) > 1 or schedule.get("ahead", 1) > 1:
+        # A chunk beyond the row: Triton counts the steps of such walks before it takes them.
+        header.lines.append("rend = tl.maximum(rstart, rend)")
     block = _reduced(row, kernel, schedule, header, span=("rstart", "rend"))
-    body = staged(kernel, block, rows="rows", splits=str(splits), lanes="LANES")
-    lanes = max(1 << (splits - 1).bit_length(), _least_lanes(kernel, schedule))
+    if is_adapted and row.has_mask:
+        block = replace(block, step_count="rsteps")
+    splits_text = "splits" if is_adapted else index_text(splits)
+    body = staged(kernel, block, rows="rows", splits=splits_text, lanes="LANES")
+    lanes = max(1 << (most - 1).bit_length(), _least_lanes(kernel, schedule))
     array_length = ex.mul(rows, splits)
     facts = () if header.wide else (AtMost(array_length, INDEX_LIMIT),)
-    return Layout(
+    layout = Layout(
         [*header.lines, *body.lines],
-        ex.mul(blocks, splits),
+        blocks if is_adapted else ex.mul(blocks, splits),
         (*_blocks(schedule, ("X", REDUCED)), ("LANES", lanes), *row.constants),
         (*facts, *row.walked),
         body.arrays,
         array_length,
         body.launches,
     )
+    if not is_adapted:
+        return layout
+    return replace(layout, shares=splits, sizes=(("splits", splits), ("rsteps", steps)))
 
 
 def _cooperative(kernel: ir.Kernel, schedule: Schedule) -> Layout:
@@ -354,6 +397,14 @@ def _cooperative(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         array_length,
         body.launches,
     )
+
+
+def _splits(schedule: Schedule, blocks: ex.Expr) -> ex.Expr:
+    """How many programs share a row: `splits`, or fewer where so many blocks make enough."""
+    most, programs = schedule["splits"], schedule.get("programs", 0)
+    if not programs:
+        return ex.Int(most)
+    return ex.maximum(1, ex.minimum(most, ex.floordiv(programs, blocks)))
 
 
 def _least_lanes(kernel: ir.Kernel, schedule: Schedule) -> int:

@@ -187,13 +187,18 @@ class WalkPlan:
             if edges:
                 after += edges.accumulated(total, group=self._group_of(total))
         inside += [line for place in stores for line in body.lines(place, policy=rest)]
+        steps = block.steps(stores=bool(stores))
         if is_backwards:
             # Backwards: what the walk before read last is still in a cache.
             before.append(f"rlast = ({block.end} - 1 - {block.start}) // R * R + {block.start}")
             inside = [f"roffset = rlast - (rback - {block.start})", *inside]
-            header = f"for rback in {block.steps}:"
+            header = f"for rback in {steps}:"
+        elif block.step_count and block.ahead == block.unroll == 1:
+            # A loop whose count is known: ptxas then loads all of a step before it uses any of it.
+            inside = [f"roffset = {block.start} + rstep * R", *inside]
+            header = f"for rstep in range({block.step_count}):"
         else:
-            header = f"for roffset in {block.steps}:"
+            header = f"for roffset in {steps}:"
         return [*before, header, *(f"    {line}" for line in inside), *after]
 
     def closed(self, total: Total) -> Sequence[str]:
