@@ -5,10 +5,14 @@ whole words inside, and fewer elements than a word before and behind them: its e
 finds the accesses whose element r of a row lies at `base + r`, for one base: then all of them have
 their whole words at the same r, and their edges, too. Addresses are multiples of 16 bytes plus the
 index, which is a Guard; nothing is asked of sizes.
+
+A plane is such a row for each element of the loops around the innermost one, with words and edges
+of its own: its base has those loops' variables.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nearhint_compiler.analysis.affine import affine
@@ -43,9 +47,31 @@ def row_words(kernel: ir.Kernel) -> RowWords | None:
     >>> (ex.to_text(found.base), found.lanes) if found else None
     ('(* k1 p0)', 8)
     """
-    loops = {f"r{number}": extent for number, extent in enumerate(kernel.reduction)}
-    if not loops:
+    return _words(kernel, [f"r{number}" for number in range(len(kernel.reduction))])
+
+
+def plane_words(kernel: ir.Kernel) -> RowWords | None:
+    """The words of what a row has along its innermost loop, where the row is no run of memory.
+
+    >>> from nearhint_compiler.ir.text import parse_kernel
+    >>> found = plane_words(parse_kernel('''(kernel (symbols k0 k1 k2) (pointwise k1)
+    ...     (reduction k0 k2) (params (in bf16) (out f32)) (body
+    ...     (load 0 (+ (* k1 k2 r0) (* k2 p0) r1)) (cast f32 0) (reduce sum f32 1)
+    ...     (store 1 p0 2)))'''))
+    >>> (ex.to_text(found.base), found.lanes) if found else None
+    ('(+ (* k1 k2 r0) (* k2 p0))', 8)
+    """
+    if len(kernel.reduction) < 2 or row_words(kernel) is not None:
         return None
+    return _words(kernel, [f"r{len(kernel.reduction) - 1}"])
+
+
+def _words(kernel: ir.Kernel, names: Sequence[str]) -> RowWords | None:
+    """The words along these innermost reduction loops."""
+    if not names:
+        return None
+    extents = kernel.reduction[-len(names) :]
+    loops = dict(zip(names, extents, strict=True))
     guarded = branches(kernel)
     sizes: dict[ex.Expr, list[int]] = {}
     indices: dict[ex.Expr, set[ex.Expr]] = {}
@@ -64,7 +90,7 @@ def row_words(kernel: ir.Kernel) -> RowWords | None:
     base = ranked[-1]
     # Bytes beside wider elements are read half a word at a time.
     lanes = WORD_BYTES // min((size for size in sizes[base] if size > 1), default=1)
-    if _is_multiple(base, lanes) and _is_multiple(ex.product(kernel.reduction), lanes):
+    if _is_multiple(base, lanes) and _is_multiple(ex.product(extents), lanes):
         return None
     return RowWords(base, lanes, frozenset(indices[base]))
 

@@ -47,7 +47,24 @@ def lengths(rows: int) -> list[tuple[int, int]]:
     return [(rows, length) for length in LENGTHS]
 
 
+def in_planes(
+    kernel: str, *dims: tuple[int, ...], r1: int, group: int = 0, special: bool = False
+) -> list[Case]:
+    """Rows of several planes, each with words of its own, in registers and in walks."""
+    found: list[Case] = []
+    for form, r in (("persistent x=1", 8), ("looped x=1", 1), ("looped x=2", 4)):
+        more = f" group={group}" if group and r < 8 else ""
+        rest = f"warps=1 index={32 if r > 1 else 64} aligned=1 divisible=0{more} words=1 r1={r1}"
+        text = f"cuda.{form} r={r * r1} {rest}"
+        found += [Case(kernel, text, each, special) for each in dims]
+    return found
+
+
 CASES = [
+    *in_planes("plane_norm_bf16", (1, 3, 1), (3, 2, 7), (5, 3, 129), (8, 3, 131), r1=128, group=8),
+    *in_planes("plane_norm_bf16", (7, 1, 64), (3, 5, 133), r1=128, special=True),
+    *in_planes("arg_over_two_loops_i32", (5, 3, 35), (2, 1, 3), (3, 2, 33), r1=32),
+    *in_planes("sum_outer_inner_f32", (2, 2, 31), (7, 3, 34), (8, 1, 1), r1=32, group=2),
     *worded("softmax_f32", *lengths(5), r=32),
     *worded("softmax_f32", (3, 70), r=32, group=4, special=True),
     *worded("row_argmax_f32", *lengths(3), (5, 150), r=32, special=True),

@@ -14,7 +14,7 @@ from nearhint_compiler.analysis.flat import FLAT, flattened
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT
 from nearhint_compiler.codegen.triton.block import REDUCED, Block, Span
 from nearhint_compiler.codegen.triton.edges import row_lines, with_edges, words_of
-from nearhint_compiler.codegen.triton.row import Row, ceil_div, row_of, unflatten, worded
+from nearhint_compiler.codegen.triton.row import Row, ceil_div, planes, row_of, unflatten, worded
 from nearhint_compiler.codegen.triton.text import index_text
 from nearhint_compiler.codegen.triton.walks import staged, straight, walked
 from nearhint_compiler.errors import InvalidSchedule
@@ -226,6 +226,8 @@ def _reduced(
         return block
     words = words_of(kernel, schedule)
     header.lines.append(f"ebase = tl.arange(0, R // {words.lanes}){spread}")
+    if row.elements:
+        return with_edges(block, kernel, words, planes=ex.product(kernel.reduction[:-1]))
     chunk = "chunk == 0" if "splits" in dict(schedule.options) else ""
     header.lines += row_lines(kernel, words, block.row_shape, chunk=chunk)
     return with_edges(block, kernel, words)
@@ -234,8 +236,10 @@ def _reduced(
 def _row(kernel: ir.Kernel, schedule: Schedule, *, is_walked: bool, wide: bool) -> Row:
     if not schedule.get("words", 0):
         return row_of(kernel, schedule, is_walked=is_walked, wide=wide)
-    lanes = words_of(kernel, schedule).lanes
-    return worded(kernel, schedule, lanes=lanes, is_walked=is_walked)
+    words = words_of(kernel, schedule)
+    if schedule.get("r1", 0):
+        return planes(kernel, schedule, words, is_walked=is_walked, wide=wide)
+    return worded(kernel, schedule, lanes=words.lanes, is_walked=is_walked)
 
 
 def _rows(kernel: ir.Kernel, schedule: Schedule) -> Layout:

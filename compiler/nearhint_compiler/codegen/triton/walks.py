@@ -15,7 +15,7 @@ So the order is fixed, and the same input gives the same bits for the same sched
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nearhint_compiler.analysis.online import SHARED, WALKED, Completed, online_pairs, walk_levels
 from nearhint_compiler.codegen.triton.block import Block
@@ -39,7 +39,8 @@ def straight(kernel: ir.Kernel, block: Block) -> list[str]:
     body = Body(kernel, block)
     edges = Edges(kernel, block) if block.edges else None
     varying = [p for p, varies in enumerate(body.varies) if varies]
-    lines = [*(edges.loads(varying) if edges else []), *block.element_header]
+    lines = [*edges.first(), *edges.loads(varying)] if edges else []
+    lines += block.element_header
     stores: list[str] = []
     for position, node in enumerate(kernel.body):
         beside = edges.rest([position]) if edges and body.varies[position] else []
@@ -176,8 +177,12 @@ class WalkPlan:
         ]
         before = [] if ir.Scan in self._completed else body.carries(needed)
         after: list[str] = []
+        beside: list[str] = []
         edges = self._edges
-        if edges:
+        if edges and edges.is_walked:
+            beside += [*edges.loads(needed, policy), *edges.rest(needed, policy)]
+            beside += edges.rest(stores, rest)
+        elif edges:
             pivoted = {p for t in totals if t.pivot for p in body.needed([t.operand])}
             before += edges.loads(needed, policy)
             after += edges.rest([p for p in needed if p not in pivoted], policy)
@@ -188,7 +193,8 @@ class WalkPlan:
             before += self._pivot(total, policy)
             inside += self._stepped(total, is_onward=not is_backwards)
             if edges:
-                after += edges.accumulated(total, group=self._group_of(total))
+                after += edges.folded(total, group=self._group_of(total))
+                (beside if edges.is_walked else after).extend(stepped(edges.body, total))
         inside += [line for place in stores for line in body.lines(place, policy=rest)]
         if is_backwards:
             # Backwards: what the walk before read last is still in a cache.
@@ -197,6 +203,8 @@ class WalkPlan:
             header = f"for rback in {block.steps}:"
         else:
             header = f"for roffset in {block.steps}:"
+        if edges and edges.is_walked:
+            after += edges.walk(beside)
         return [*before, header, *(f"    {line}" for line in inside), *after]
 
     def closed(self, total: Total) -> Sequence[str]:
@@ -214,25 +222,35 @@ class WalkPlan:
         # what it has just loaded and forgets what it had.
         element = body.masked(body.full(total.operand), "0.0", pivot.dtype)
         needed = body.needed([total.operand])
-        made = f"tl.reduce({element}, {block.reduced_axis}, _combine_sum, keep_dims=True)"
-        after: list[str] = []
-        if edges:
-            shape = edges.body.block.element_shape
-            words = f"tl.reshape({element}, {block.words_shape(block.word)})"
-            made = f"{name} + tl.reduce({words}, {len(block.axes)}, _combine_sum)"
-            after = [*edges.rest(needed, policy), *edges.summed(pivot, total.operand)]
         inside = [
             "roffset = rfirst",
             *block.element_header,
             *(line for place in needed for line in body.lines(place, policy="evict_last")),
-            f"{name} = {made}",
         ]
+        before: list[str] = []
+        after: list[str] = []
+        count = f"tl.maximum({block.first_elements}, 1).to({dtype})"
+        if edges and edges.is_walked:
+            shape, count = edges.body.block.element_shape, f"tl.maximum(many{name}, 1.0)"
+            before = [started(replace(pivot, name=f"many{name}"), shape)]
+            inside += edges.counted(pivot, element)
+            after = [*edges.first(), *edges.loads(needed, policy), *edges.rest(needed, policy)]
+            after += edges.mean(pivot, total.operand)
+        elif edges:
+            shape = edges.body.block.element_shape
+            words = f"tl.reshape({element}, {block.words_shape(block.word)})"
+            inside.append(f"{name} = {name} + tl.reduce({words}, {len(block.axes)}, _combine_sum)")
+            after = [*edges.rest(needed, policy), *edges.summed(pivot, total.operand)]
+        else:
+            made = f"tl.reduce({element}, {block.reduced_axis}, _combine_sum, keep_dims=True)"
+            inside.append(f"{name} = {made}")
         return [
+            *before,
             started(pivot, shape),
             f"for rfirst in range({block.start}, {block.first_end}, R):",
             *(f"    {line}" for line in inside),
             *after,
-            f"{name} = {name} / tl.maximum({block.first_elements}, 1).to({dtype})",
+            f"{name} = {name} / {count}",
             f"{name} = tl.where(tl.abs({name}) < 1e30, {name}, 0.0)",
         ]
 
