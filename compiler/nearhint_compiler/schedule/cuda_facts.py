@@ -8,7 +8,7 @@ from enum import Enum
 
 from nearhint_compiler.analysis.flat import flat_params
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT, index_bounds
-from nearhint_compiler.analysis.row_words import RowWords, row_words
+from nearhint_compiler.analysis.row_words import RowWords, plane_words, row_words
 from nearhint_compiler.analysis.strides import Access, accesses, contiguous_bytes
 from nearhint_compiler.analysis.tilings import REDUCTION_AXIS, choose
 from nearhint_compiler.ir import nodes as ir
@@ -19,7 +19,7 @@ from nearhint_rules.target import CudaDevice, Target
 GENERIC_SIZE = 97
 """What a size is taken for where none is given."""
 SIZE_MULTIPLE = 16
-EXTRAS = ("group", "unroll", "whole", "words")
+EXTRAS = ("group", "unroll", "whole", "words", "early")
 """Options that a schedule has behind all others, if it has them."""
 
 
@@ -42,7 +42,10 @@ class Flat(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The extents of the pointwise and reduction loops at a hint, and what follows."""
+    """The extents of the pointwise and reduction loops at a hint, and what follows.
+
+    `word` and `plane_word` are the lanes of the words of rows and of planes; 0 where there are none.
+    """
 
     extents: tuple[int, ...]
     reduced: tuple[int, ...]
@@ -59,6 +62,7 @@ class Facts:
     tile: Tile | None
     spaced: bool
     word: int
+    plane_word: int
     has_shared: bool
     has_groups: bool
 
@@ -109,7 +113,8 @@ def facts_of(
     useful = _worth_dividing(kernel, is_rows=bool(kernel.reduction) and not is_columns)
     device = target.device
     has_scan = any(isinstance(node, ir.Scan) for node in kernel.body)
-    words = None if has_scan else row_words(kernel)
+    words = row_words(kernel)
+    planes = None if has_scan else plane_words(kernel)
     divisible = sum(
         1 << number
         for number, name in enumerate(kernel.symbols)
@@ -131,6 +136,7 @@ def facts_of(
         tile=_tile(kernel, sizes),
         spaced=cut_from is not None,
         word=words.lanes if words else 0,
+        plane_word=planes.lanes if planes else 0,
         has_shared=words is not None and _has_shared(kernel, words),
         has_groups=any(isinstance(node, ir.Reduce) for node in kernel.body),
     )

@@ -8,6 +8,10 @@ On an H200 (tests/benchmarks/gpu_forms.py, 2026-11-22) tiles took 0.66 times (ro
 1.56 times as long as the same Schedule flat where loads are single elements, and 0.96 to 1.02 times
 where they are vectors: so they are no default, and where sizes can be promised, only those that
 promise them have twins.
+
+Where planes may begin anywhere, tiles read them in whole words (`analysis.row_words`): then a row
+that one program holds or walks is read in vectors, whatever its lengths, and comes before its flat
+form.
 """
 
 from __future__ import annotations
@@ -21,6 +25,8 @@ from nearhint_compiler.schedule.cuda_facts import Facts
 from nearhint_compiler.schedule.schedule import Schedule
 
 FAMILIES = ("cuda.persistent", "cuda.looped", "cuda.split")
+WORDED = ("cuda.persistent", "cuda.looped")
+"""Those whose programs have whole planes, and the edges of each."""
 SHORTEST = 32
 """Elements along the innermost loop that a tile has at least, if there are so many."""
 SECTOR_BYTES = 32
@@ -30,10 +36,19 @@ LARGEST_BLOCK = 32_768
 
 
 def with_tiles(facts: Facts, schedules: Iterable[Schedule]) -> Iterator[Schedule]:
-    """`schedules`, each followed by its twin in tiles where it has one."""
-    for schedule in schedules:
+    """`schedules`, each beside its twin in tiles where it has one.
+
+    Twins in words come before what they do better; but the first of all stays the first.
+    """
+    for number, schedule in enumerate(schedules):
+        twin = _in_words(facts, schedule) if number else None
+        if twin is not None and not facts.divisible:
+            yield from (twin, schedule)
+            continue
         yield schedule
-        if _has_twin(facts, schedule):
+        if twin is not None:
+            yield twin
+        elif _has_twin(facts, schedule):
             yield from _twin(facts, schedule)
 
 
@@ -57,6 +72,25 @@ def _sides(facts: Facts) -> tuple[int, int]:
     return prod(facts.reduced[:-1]), facts.reduced[-1]
 
 
+def _in_words(facts: Facts, schedule: Schedule) -> Schedule | None:
+    """The tiles of `schedule` in whole words, where they may begin anywhere."""
+    if not facts.plane_word or schedule.family not in WORDED or schedule["divisible"]:
+        return None
+    (outer, inner), lanes = _sides(facts), facts.plane_word
+    shortest, whole = 2 * lanes**2, inner - inner % lanes
+    if min(outer, schedule["r"] // shortest, whole // shortest) < 1:
+        return None
+    marks = {"group": lanes} if facts.has_groups and schedule.family == "cuda.looped" else {}
+    options = {**dict(schedule.options), "aligned": 1, **marks, "words": 1}
+    worded = replace(schedule, options=tuple(options.items()))
+    if schedule.family == "cuda.persistent":
+        r1 = covering(whole)
+        r = r1 * covering(outer)
+        fits = schedule["x"] * r <= min(LARGEST_BLOCK, 2 * schedule["x"] * schedule["r"])
+        return _tiled(worded, r=r, r1=r1) if fits else None
+    return _tiled(worded, r=schedule["r"], r1=_side(facts, schedule["r"], whole, least=shortest))
+
+
 def _twin(facts: Facts, schedule: Schedule) -> Iterator[Schedule]:
     outer, inner = _sides(facts)
     if schedule.family == "cuda.persistent":
@@ -65,15 +99,15 @@ def _twin(facts: Facts, schedule: Schedule) -> Iterator[Schedule]:
         if schedule["x"] * r <= min(LARGEST_BLOCK, 2 * schedule["x"] * schedule["r"]):
             yield _tiled(schedule, r=r, r1=r1)
         return
-    r = schedule["r"]
-    least, most = (min(covering(inner), side, r) for side in (SHORTEST, r))
-    sides = [1 << bit for bit in range(least.bit_length() - 1, most.bit_length())]
-    vain = SECTOR_BYTES / facts.itemsize
-    yield _tiled(
-        schedule,
-        r=r,
-        r1=min(sides, key=lambda r1: padded(facts.reduced, r=r, r1=r1) * (1 + vain / r1)),
-    )
+    yield _tiled(schedule, r=schedule["r"], r1=_side(facts, schedule["r"], inner, least=SHORTEST))
+
+
+def _side(facts: Facts, r: int, inner: int, *, least: int) -> int:
+    """The side of tiles of `r` along planes of `inner` that moves the least in vain."""
+    first, last = (min(covering(inner), side, r) for side in (least, r))
+    sides = [1 << bit for bit in range(first.bit_length() - 1, last.bit_length())]
+    vain, planes = SECTOR_BYTES / facts.itemsize, (*facts.reduced[:-1], inner)
+    return min(sides, key=lambda r1: padded(planes, r=r, r1=r1) * (1 + vain / r1))
 
 
 def _tiled(schedule: Schedule, *, r: int, r1: int) -> Schedule:

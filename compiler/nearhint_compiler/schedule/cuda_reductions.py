@@ -157,7 +157,7 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
 
 def _in_words(facts: Facts, r: int, *, walked: bool) -> dict[str, int]:
     """What makes rows be read in whole words, where they may be of any length."""
-    if not facts.has_words(r):
+    if not facts.has_words(r) or (walked and facts.has_scan):
         return {}
     # One accumulator for each word: what is beside it then costs nothing more.
     return {"group": facts.word, "words": 1} if walked and facts.has_groups else {"words": 1}

@@ -60,6 +60,13 @@ def in_planes(
     return found
 
 
+def scanned(kernel: str, *dims: tuple[int, ...], r: int) -> list[Case]:
+    """Rows in registers: before a row's words come their edges, and behind them."""
+    rest = "warps=1 index=32 aligned=1 divisible=0 words=1"
+    texts = [f"cuda.persistent x={x} r={r} {rest}" for x in (1, 2)]
+    return [Case(kernel, text, each) for text in texts for each in dims]
+
+
 CASES = [
     *in_planes("plane_norm_bf16", (1, 3, 1), (3, 2, 7), (5, 3, 129), (8, 3, 131), r1=128, group=8),
     *in_planes("plane_norm_bf16", (7, 1, 64), (3, 5, 133), r1=128, special=True),
@@ -80,6 +87,9 @@ CASES = [
     *worded("row_prod_f64", (3, 9), r=8),
     *worded("row_min_i8", (5, 7), (3, 531), r=512),
     *worded("row_max_u8", (5, 31), r=512),
+    *scanned("row_cumsum_f32", *lengths(3), (2, 257), r=256),
+    *scanned("row_cumprod_f64", (3, 9), (2, 1), (5, 17), r=16),
+    *scanned("normalised_cumsum_bf16", (3, 1), (5, 129), (3, 505), r=512),
     *worded("row_max_f16", (3, 50), (7, 129), r=128, special=True),
 ]
 

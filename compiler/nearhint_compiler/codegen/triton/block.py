@@ -53,6 +53,7 @@ class Block:
     unroll: int = 1
     place: str = "i64"
     is_single: bool = False
+    is_early: bool = False
     edges: Block | None = None
     word: int = 1
     prefix: str = "v"

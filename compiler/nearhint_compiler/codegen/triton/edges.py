@@ -20,7 +20,8 @@ from nearhint_compiler.analysis.row_words import RowWords, plane_words, row_word
 from nearhint_compiler.codegen.triton.block import REDUCED, Block
 from nearhint_compiler.codegen.triton.body import Body
 from nearhint_compiler.codegen.triton.row import plane_loops, unflatten, word_lines
-from nearhint_compiler.codegen.triton.text import TRITON_TYPES, index_text
+from nearhint_compiler.codegen.triton.ops import combine_name
+from nearhint_compiler.codegen.triton.text import TRITON_TYPES, index_text, neutral_text
 from nearhint_compiler.codegen.triton.totals import Part, Total
 from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
@@ -42,8 +43,9 @@ def words_of(kernel: ir.Kernel, schedule: Schedule) -> RowWords:
         raise InvalidSchedule(f"words in tiles: {schedule}")
     if r1 > schedule["r"] or (r1 and "splits" in dict(schedule.options)):
         raise InvalidSchedule(f"words of planes that are no whole tiles: {schedule}")
-    if any(isinstance(node, ir.Scan) for node in kernel.body):
-        raise InvalidSchedule("words of a scan")
+    is_walked = not schedule.family.endswith("persistent")
+    if is_walked and any(isinstance(node, ir.Scan) for node in kernel.body):
+        raise InvalidSchedule("words of a scan in a walk")
     if (r1 or schedule["r"]) < 2 * words.lanes**2:
         raise InvalidSchedule(f"a block with fewer words than edges have lanes: {schedule}")
     if schedule.get("group", 1) > words.lanes:
@@ -164,6 +166,22 @@ class Edges:
         """The same, and the lines that step the edges in."""
         return [*self.folded(total, group=group), *stepped(self.body, total)]
 
+    def scanned(self, body: Body, position: int, node: ir.Scan) -> list[str]:
+        """The lines that scan words and edges: one row, of which the words are the middle."""
+        combine, neutral = combine_name(node.kind, node.dtype), neutral_text(node.kind, node.dtype)
+        axis, inner, outer = body.block.reduced_axis, body.name(position), self.body.name(position)
+        return [
+            f"{inner} = {body.operand(node.operand, neutral, node.dtype)}",
+            f"{outer} = {self.body.operand(node.operand, neutral, node.dtype)}",
+            f"whole{position} = tl.reduce({inner}, {axis}, {combine}, keep_dims=True)",
+            f"before{position} = tl.where(ebefore, {outer}, {neutral})",
+            f"before{position} = tl.reduce(before{position}, {axis}, {combine}, keep_dims=True)",
+            f"{inner} = tl.associative_scan({inner}, {axis}, {combine})",
+            f"{inner} = {combine}(before{position}, {inner})",
+            f"{outer} = tl.associative_scan({outer}, {axis}, {combine})",
+            f"{outer} = tl.where(ebefore, {outer}, {combine}({outer}, whole{position}))",
+        ]
+
     def summed(self, pivot: Part, operand: int) -> list[str]:
         """The lines that make one sum of those of words, in lanes, and the edges."""
         name, axis = pivot.name, self.body.block.reduced_axis
@@ -193,10 +211,8 @@ class Edges:
         element = self.body.operand(operand, "0.0", pivot.dtype)
         mask = f"tl.broadcast_to({block.column_mask}, {block.element_shape})"
         both = f"({name} + {element}, tl.where({mask}, many{name} + 1.0, many{name}))"
-        return [
-            f"{name}, many{name} = "
-            f"tl.reduce({both}, {block.reduced_axis}, _two_sums, keep_dims=True)"
-        ]
+        made = f"tl.reduce({both}, {block.reduced_axis}, _two_sums, keep_dims=True)"
+        return [f"{name}, many{name} = {made}"]
 
 
 def stepped(body: Body, total: Total, *, is_onward: bool = False) -> list[str]:

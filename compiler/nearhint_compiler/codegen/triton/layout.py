@@ -220,6 +220,7 @@ def _reduced(
         group=schedule.get("group", 1),
         unroll=schedule.get("unroll", 1),
         place=f"i{schedule['index']}",
+        is_early=schedule.get("early", 0) == 1,
         is_single=all(schedule[axis.lower()] == 1 for axis in header.axes[:-1]),
     )
     if not row.is_words:

@@ -41,14 +41,22 @@ def straight(kernel: ir.Kernel, block: Block) -> list[str]:
     varying = [p for p, varies in enumerate(body.varies) if varies]
     lines = [*edges.first(), *edges.loads(varying)] if edges else []
     lines += block.element_header
+    early = [p for p in varying if body.is_independent(p)] if block.is_early else []
+    early = sorted(early, key=lambda p: kernel.body[p].index in block.texts)
+    lines += [line for place in early for line in body.lines(place)]
     stores: list[str] = []
     for position, node in enumerate(kernel.body):
-        beside = edges.rest([position]) if edges and body.varies[position] else []
+        is_beside = edges and body.varies[position] and not isinstance(node, ir.Scan)
+        beside = edges.rest([position]) if edges and is_beside else []
         match node:
             case ir.Reduce() | ir.Arg():
                 lines += _reduced(body, position, node, edges)
             case ir.Store():
                 stores += [*body.lines(position), *beside]
+            case ir.Scan() if edges:
+                lines += edges.scanned(body, position, node)
+            case _ if position in early:
+                continue
             case _:
                 lines += [*body.lines(position), *beside]
     return [*lines, *stores]
