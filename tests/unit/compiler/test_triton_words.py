@@ -60,6 +60,16 @@ def in_planes(
     return found
 
 
+def in_turns(kernel: str, *dims: tuple[int, ...], r: int) -> list[Case]:
+    """Rows that a program has one after the other, with what they share read once."""
+    rest = "warps=1 aligned=1 divisible=0 words=1"
+    texts = [
+        f"cuda.persistent x=1 r={r} index={index} {rest} turns={turns}"
+        for index, turns in ((32, 2), (64, 4))
+    ]
+    return [Case(kernel, text, each) for text in texts for each in dims]
+
+
 def scanned(kernel: str, *dims: tuple[int, ...], r: int) -> list[Case]:
     """Rows in registers: before a row's words come their edges, and behind them."""
     rest = "warps=1 index=32 aligned=1 divisible=0 words=1"
@@ -87,6 +97,9 @@ CASES = [
     *worded("row_prod_f64", (3, 9), r=8),
     *worded("row_min_i8", (5, 7), (3, 531), r=512),
     *worded("row_max_u8", (5, 31), r=512),
+    *in_turns("layer_norm_dynamic_f32", (1, 3), (9, 37), (21, 131), (8, 64), r=256),
+    *in_turns("softmax_mask_f16", (19, 33), (2, 517), r=512),
+    *in_turns("row_argmax_f32", (7, 37), (13, 2), r=64),
     *scanned("row_cumsum_f32", *lengths(3), (2, 257), r=256),
     *scanned("row_cumprod_f64", (3, 9), (2, 1), (5, 17), r=16),
     *scanned("normalised_cumsum_bf16", (3, 1), (5, 129), (3, 505), r=512),
@@ -98,6 +111,7 @@ IN_PLACE = [
     *worded("softmax_f32", (5, 3), (5, 37), (3, 131), r=32, group=4),
     *worded("softmax_f16", (3, 147), (2, 1), r=128),
     *worded("layer_norm_dynamic_f32", (3, 2), (3, 133), r=32),
+    *in_turns("layer_norm_dynamic_f32", (11, 2), (9, 133), r=256),
 ]
 
 Results: TypeAlias = tuple[Path, dict[str, dict[str, Any]]]
@@ -157,6 +171,17 @@ def kernel_of(name: str) -> Kernel:
         ("softmax_f32", "looped x=1 r=16 warps=1 index=32 aligned=1", "fewer words"),
         ("softmax_f32", "looped x=1 r=64 warps=1 index=32 aligned=1 group=8", "longer than a word"),
         ("row_cumsum_f32", "looped x=1 r=32 warps=1 index=32 aligned=1", "of a scan"),
+        ("row_cumsum_f32", "split x=1 r=32 splits=2 warps=1 index=32 aligned=1", "of a scan"),
+        ("softmax_f32", "looped x=1 r=64 warps=1 index=32 aligned=1 turns=2", "of what is no row"),
+        ("softmax_f32", "persistent x=2 r=64 warps=1 index=32 aligned=1 turns=2", "is no row"),
+        ("plane_norm_bf16", "looped x=1 r=64 warps=1 index=32 aligned=1 r1=64", "fewer words"),
+        ("plane_norm_bf16", "looped x=1 r=64 warps=1 index=32 aligned=1 r1=128", "no whole tiles"),
+        ("plane_norm_bf16", "looped x=1 r=256 warps=1 index=32 aligned=1", "no row has edges"),
+        (
+            "plane_norm_bf16",
+            "split x=1 r=256 splits=2 warps=1 index=32 aligned=1 r1=128",
+            "no whole tiles",
+        ),
         ("layer_norm_f32", "looped x=1 r=64 warps=1 index=32 aligned=1", "no row has edges"),
         ("column_sum_f32", "looped x=1 r=64 warps=1 index=32 aligned=1", "no row has edges"),
         ("softmax_f32", "looped x=1 r=64 warps=1 index=32 aligned=1 block_pointers=1", "in tiles"),

@@ -148,6 +148,13 @@ class Body:
         """Whether a node is a load that needs no other node."""
         return isinstance(self.kernel.body[position], ir.Load) and position not in self._branches
 
+    def is_shared(self, position: int) -> bool:
+        """Whether a load is the same for every row."""
+        node = self.kernel.body[position]
+        return isinstance(node, ir.Load) and not any(
+            name[0] == "p" for name in ex.symbols_of(node.index)
+        )
+
     def carries(self, positions: Iterable[int]) -> list[str]:
         """The lines before a walk that start the scans among `positions`."""
         found: list[str] = []

@@ -53,16 +53,28 @@ def words_of(kernel: ir.Kernel, schedule: Schedule) -> RowWords:
     return words
 
 
-def row_lines(kernel: ir.Kernel, words: RowWords, shape: str, *, chunk: str) -> list[str]:
+def begun(words: RowWords, shape: str) -> list[str]:
+    """Where the words of a row begin, `shape` being that of rows."""
+    return word_lines("r", _base(words.base, shape), "0", lanes=words.lanes)[:2]
+
+
+def _base(index: ex.Expr, shape: str) -> str:
+    return f"tl.full({shape}, 0, tl.int32) + {index_text(index)}"
+
+
+def row_lines(
+    kernel: ir.Kernel, words: RowWords, shape: str, *, chunk: str, first: Sequence[str] = ()
+) -> list[str]:
     """Where the words of a row begin, how long its parts are, and the lanes of its edges.
 
-    `chunk` is the condition under which this program has the edges, if another may have them.
+    `chunk` is the condition under which this program has the edges, if another may have them;
+    `first` are the loops of a program's first row, if the words of all begin as that one's do.
     """
     lanes, length = words.lanes, index_text(ex.product(kernel.reduction))
     rest = f"{length} - rbody"
-    base = f"tl.full({shape}, 0, tl.int32) + {index_text(words.base)}"
+    base = ex.substitute(words.base, {name: ex.symbol(f"f{name}") for name in first})
     return [
-        *word_lines("r", base, length, lanes=lanes),
+        *word_lines("r", _base(base, shape), length, lanes=lanes),
         f"redges = {f'tl.where({chunk}, {rest}, 0)' if chunk else rest}",
         f"ebefore = ebase < {lanes}",
         f"er = tl.where(ebefore, ebase, ebase + (rhead + rbody - {lanes}))",

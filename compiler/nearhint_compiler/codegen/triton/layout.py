@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from nearhint_compiler.analysis.affine import affine
 from nearhint_compiler.analysis.flat import FLAT, flattened
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT
-from nearhint_compiler.codegen.triton.block import REDUCED, Block, Span
-from nearhint_compiler.codegen.triton.edges import row_lines, with_edges, words_of
+from nearhint_compiler.codegen.triton.block import REDUCED, Block, Span, Turn
+from nearhint_compiler.codegen.triton.edges import begun, row_lines, with_edges, words_of
 from nearhint_compiler.codegen.triton.row import Row, ceil_div, planes, row_of, unflatten, worded
 from nearhint_compiler.codegen.triton.text import index_text
 from nearhint_compiler.codegen.triton.walks import staged, straight, walked
@@ -230,7 +231,8 @@ def _reduced(
     if row.elements:
         return with_edges(block, kernel, words, planes=ex.product(kernel.reduction[:-1]))
     chunk = "chunk == 0" if "splits" in dict(schedule.options) else ""
-    header.lines += row_lines(kernel, words, block.row_shape, chunk=chunk)
+    first = _pointwise_loops(kernel) if schedule.get("turns", 1) > 1 else ()
+    header.lines += row_lines(kernel, words, block.row_shape, chunk=chunk, first=tuple(first))
     return with_edges(block, kernel, words)
 
 
@@ -255,6 +257,8 @@ def _rows(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     header = _header(schedule, axes)
     if is_tiled:
         programs = _tile(kernel, schedule, header)
+    elif schedule.get("turns", 1) > 1:
+        return _in_turns(kernel, schedule, header)
     else:
         programs = _flat_rows(kernel, schedule["x"], header)
     is_walked = not schedule.family.endswith("persistent")
@@ -273,6 +277,36 @@ def _flat_rows(kernel: ir.Kernel, x: int, header: _Header) -> ex.Expr:
     header.axis("x", "X", "pid", rows, x)
     header.loops("x", "X", _pointwise_loops(kernel))
     return ceil_div(rows, x)
+
+
+def _in_turns(kernel: ir.Kernel, schedule: Schedule, header: _Header) -> Layout:
+    """Rows in whole words, one after the other, whose words begin alike: every so many lanes."""
+    words, turns = words_of(kernel, schedule), schedule["turns"]
+    loops, rows = _pointwise_loops(kernel), ex.product(kernel.pointwise)
+    if schedule.family != "cuda.persistent" or schedule.get("r1", 0) or schedule["x"] > 1:
+        raise InvalidSchedule(f"turns of what is no row in registers: {schedule}")
+    if affine(words.base, [loops]) is None:
+        raise InvalidSchedule(f"rows whose words do not begin alike: {schedule}")
+    lanes = words.lanes
+    header.lines += [
+        f"first = pid // {lanes} * {lanes * turns} + pid % {lanes}",
+        *unflatten("first", {f"f{name}": extent for name, extent in loops.items()}),
+    ]
+    header.axis_of.update(dict.fromkeys(loops, "X"))
+    row = worded(kernel, schedule, lanes=lanes, is_walked=False)
+    block = _reduced(row, kernel, schedule, header)
+    last = f"tl.minimum(first + {lanes * turns}, {index_text(rows)})"
+    turn = Turn(
+        f"for row in range(first, {last}, {lanes}):",
+        (
+            f"x = tl.full({block.row_shape}, 0, tl.int32){header.widened} + row",
+            *unflatten("x", loops),
+            *begun(words, block.row_shape),
+        ),
+    )
+    lines = [*header.lines, *straight(kernel, replace(block, turn=turn))]
+    programs = ex.mul(ceil_div(rows, lanes * turns), lanes)
+    return Layout(lines, programs, _blocks(schedule, ("X", REDUCED)), row.whole)
 
 
 def _split(kernel: ir.Kernel, schedule: Schedule) -> Layout:

@@ -39,11 +39,17 @@ def straight(kernel: ir.Kernel, block: Block) -> list[str]:
     body = Body(kernel, block)
     edges = Edges(kernel, block) if block.edges else None
     varying = [p for p, varies in enumerate(body.varies) if varies]
-    lines = [*edges.first(), *edges.loads(varying)] if edges else []
-    lines += block.element_header
     early = [p for p in varying if body.is_independent(p)] if block.is_early else []
     early = sorted(early, key=lambda p: kernel.body[p].index in block.texts)
-    lines += [line for place in early for line in body.lines(place)]
+    lines: list[str] = []
+    before: list[str] = []
+    if block.turn and edges:
+        early = [p for p in varying if body.is_independent(p) and body.is_shared(p)]
+        before = [*block.element_header, *edges.loads(early), *_lines(body, early)]
+        lines += edges.loads([p for p in varying if p not in early])
+    else:
+        lines = [*edges.first(), *edges.loads(varying)] if edges else []
+        lines += [*block.element_header, *_lines(body, early)]
     stores: list[str] = []
     for position, node in enumerate(kernel.body):
         is_beside = edges and body.varies[position] and not isinstance(node, ir.Scan)
@@ -59,7 +65,14 @@ def straight(kernel: ir.Kernel, block: Block) -> list[str]:
                 continue
             case _:
                 lines += [*body.lines(position), *beside]
-    return [*lines, *stores]
+    if block.turn is None:
+        return [*lines, *stores]
+    inside = [*block.turn.lines, *lines, *stores]
+    return [*before, block.turn.header, *(f"    {line}" for line in inside)]
+
+
+def _lines(body: Body, places: Sequence[int]) -> list[str]:
+    return [line for place in places for line in body.lines(place)]
 
 
 def _reduced(body: Body, position: int, node: ir.Reducing, edges: Edges | None) -> list[str]:
