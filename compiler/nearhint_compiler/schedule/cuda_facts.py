@@ -44,7 +44,7 @@ class Flat(Enum):
 class Facts:
     """The extents of the pointwise and reduction loops at a hint, and what follows.
 
-    `word` and `plane_word` are the lanes of the words of rows and of planes; 0 where there are none.
+    `word` and `plane_word` are the lanes of the words of rows and of planes; 0 if there are none.
     """
 
     extents: tuple[int, ...]

@@ -137,6 +137,8 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
         (few, _warps(few * r, 256)),
         (1, _warps(r, 128)),
     ]
+    if facts.plane_word:
+        shapes.append((1, _warps(r, ELEMENTS_PER_THREAD * 32)))
     x = min(DEFAULT_ROWS, rows)
     block = DEFAULT_BLOCK // x
     if together > 1 and r <= SHORT_DEFAULT[1]:

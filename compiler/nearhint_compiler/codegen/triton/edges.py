@@ -19,8 +19,8 @@ from dataclasses import replace
 from nearhint_compiler.analysis.row_words import RowWords, plane_words, row_words
 from nearhint_compiler.codegen.triton.block import REDUCED, Block
 from nearhint_compiler.codegen.triton.body import Body
-from nearhint_compiler.codegen.triton.row import plane_loops, unflatten, word_lines
 from nearhint_compiler.codegen.triton.ops import combine_name
+from nearhint_compiler.codegen.triton.row import plane_loops, unflatten, word_lines
 from nearhint_compiler.codegen.triton.text import TRITON_TYPES, index_text, neutral_text
 from nearhint_compiler.codegen.triton.totals import Part, Total
 from nearhint_compiler.errors import InvalidSchedule

@@ -39,12 +39,10 @@ def straight(kernel: ir.Kernel, block: Block) -> list[str]:
     body = Body(kernel, block)
     edges = Edges(kernel, block) if block.edges else None
     varying = [p for p, varies in enumerate(body.varies) if varies]
-    early = [p for p in varying if body.is_independent(p)] if block.is_early else []
-    early = sorted(early, key=lambda p: kernel.body[p].index in block.texts)
+    early = body.early
     lines: list[str] = []
     before: list[str] = []
-    if block.turn and edges:
-        early = [p for p in varying if body.is_independent(p) and body.is_shared(p)]
+    if edges and block.turn:
         before = [*block.element_header, *edges.loads(early), *_lines(body, early)]
         lines += edges.loads([p for p in varying if p not in early])
     else:
@@ -253,10 +251,10 @@ class WalkPlan:
         count = f"tl.maximum({block.first_elements}, 1).to({dtype})"
         if edges and edges.is_walked:
             shape, count = edges.body.block.element_shape, f"tl.maximum(many{name}, 1.0)"
-            before = [started(replace(pivot, name=f"many{name}"), shape)]
+            before = [*edges.first(), *edges.loads(needed, policy)]
+            before.append(started(replace(pivot, name=f"many{name}"), shape))
             inside += edges.counted(pivot, element)
-            after = [*edges.first(), *edges.loads(needed, policy), *edges.rest(needed, policy)]
-            after += edges.mean(pivot, total.operand)
+            after = [*edges.rest(needed, policy), *edges.mean(pivot, total.operand)]
         elif edges:
             shape = edges.body.block.element_shape
             words = f"tl.reshape({element}, {block.words_shape(block.word)})"
