@@ -44,7 +44,8 @@ class Flat(Enum):
 class Facts:
     """The extents of the pointwise and reduction loops at a hint, and what follows.
 
-    `word` and `plane_word` are the lanes of the words of rows and of planes; 0 if there are none.
+    It `has_late` loads if some along the row come after a reduction that they do not need. `word`
+    and `plane_word` are the lanes of the words of rows and of planes; 0 if there are none.
     """
 
     extents: tuple[int, ...]
@@ -64,6 +65,7 @@ class Facts:
     word: int
     plane_word: int
     has_shared: bool
+    has_late: bool
     has_groups: bool
 
     @property
@@ -138,6 +140,7 @@ def facts_of(
         word=words.lanes if words else 0,
         plane_word=planes.lanes if planes else 0,
         has_shared=words is not None and _has_shared(kernel, words),
+        has_late=_has_late(kernel),
         has_groups=any(isinstance(node, ir.Reduce) for node in kernel.body),
     )
 
@@ -149,6 +152,16 @@ def _has_shared(kernel: ir.Kernel, words: RowWords) -> bool:
         and any(map(ir.is_reduction_variable, ex.symbols_of(node.index)))
         for node in kernel.body
         if isinstance(node, ir.Load)
+    )
+
+
+def _has_late(kernel: ir.Kernel) -> bool:
+    """Whether loads along the row come after a reduction: what they wait for is not that."""
+    kinds = [isinstance(node, ir.Reduce | ir.Arg) for node in kernel.body]
+    after = kernel.body[kinds.index(True) :] if any(kinds) else ()
+    return any(
+        isinstance(node, ir.Load) and any(map(ir.is_reduction_variable, ex.symbols_of(node.index)))
+        for node in after
     )
 
 

@@ -70,6 +70,13 @@ def in_turns(kernel: str, *dims: tuple[int, ...], r: int) -> list[Case]:
     return [Case(kernel, text, each) for text in texts for each in dims]
 
 
+def early(kernel: str, *dims: tuple[int, ...], r: int) -> list[Case]:
+    """Rows in registers whose loads all come before the first reduction."""
+    rest = "warps=1 index=32 aligned=1 divisible=0"
+    texts = [f"cuda.persistent x=2 r={r} {rest}{words} early=1" for words in ("", " words=1")]
+    return [Case(kernel, text, each) for text in texts for each in dims]
+
+
 def scanned(kernel: str, *dims: tuple[int, ...], r: int) -> list[Case]:
     """Rows in registers: before a row's words come their edges, and behind them."""
     rest = "warps=1 index=32 aligned=1 divisible=0 words=1"
@@ -97,6 +104,8 @@ CASES = [
     *worded("row_prod_f64", (3, 9), r=8),
     *worded("row_min_i8", (5, 7), (3, 531), r=512),
     *worded("row_max_u8", (5, 31), r=512),
+    *early("layer_norm_dynamic_f32", (3, 5), (7, 131), r=256),
+    *early("softmax_mask_f16", (3, 33), r=512),
     *in_turns("layer_norm_dynamic_f32", (1, 3), (9, 37), (21, 131), (8, 64), r=256),
     *in_turns("softmax_mask_f16", (19, 33), (2, 517), r=512),
     *in_turns("row_argmax_f32", (7, 37), (13, 2), r=64),
@@ -112,6 +121,7 @@ IN_PLACE = [
     *worded("softmax_f16", (3, 147), (2, 1), r=128),
     *worded("layer_norm_dynamic_f32", (3, 2), (3, 133), r=32),
     *in_turns("layer_norm_dynamic_f32", (11, 2), (9, 133), r=256),
+    *early("layer_norm_dynamic_f32", (5, 2), (3, 133), r=256),
 ]
 
 Results: TypeAlias = tuple[Path, dict[str, dict[str, Any]]]
@@ -172,8 +182,14 @@ def kernel_of(name: str) -> Kernel:
         ("softmax_f32", "looped x=1 r=64 warps=1 index=32 aligned=1 group=8", "longer than a word"),
         ("row_cumsum_f32", "looped x=1 r=32 warps=1 index=32 aligned=1", "of a scan"),
         ("row_cumsum_f32", "split x=1 r=32 splits=2 warps=1 index=32 aligned=1", "of a scan"),
-        ("softmax_f32", "looped x=1 r=64 warps=1 index=32 aligned=1 turns=2", "of what is no row"),
+        ("softmax_f32", "looped x=1 r=64 warps=1 index=32 aligned=1 turns=2", "is not in reg"),
         ("softmax_f32", "persistent x=2 r=64 warps=1 index=32 aligned=1 turns=2", "is no row"),
+        (
+            "softmax_f32",
+            "persistent x=1 r=64 warps=1 index=32 aligned=1 turns=2 early=1",
+            "is no row",
+        ),
+        ("softmax_f32", "looped x=1 r=64 warps=1 index=32 aligned=1 early=1", "is not in reg"),
         ("plane_norm_bf16", "looped x=1 r=64 warps=1 index=32 aligned=1 r1=64", "fewer words"),
         ("plane_norm_bf16", "looped x=1 r=64 warps=1 index=32 aligned=1 r1=128", "no whole tiles"),
         ("plane_norm_bf16", "looped x=1 r=256 warps=1 index=32 aligned=1", "no row has edges"),

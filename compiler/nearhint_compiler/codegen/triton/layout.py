@@ -283,7 +283,8 @@ def _in_turns(kernel: ir.Kernel, schedule: Schedule, header: _Header) -> Layout:
     """Rows in whole words, one after the other, whose words begin alike: every so many lanes."""
     words, turns = words_of(kernel, schedule), schedule["turns"]
     loops, rows = _pointwise_loops(kernel), ex.product(kernel.pointwise)
-    if schedule.family != "cuda.persistent" or schedule.get("r1", 0) or schedule["x"] > 1:
+    is_other = schedule["x"] > 1 or schedule.get("r1", 0) or schedule.get("early", 0)
+    if is_other or not schedule.get("words", 0):
         raise InvalidSchedule(f"turns of what is no row in registers: {schedule}")
     if affine(words.base, [loops]) is None:
         raise InvalidSchedule(f"rows whose words do not begin alike: {schedule}")
