@@ -96,10 +96,10 @@ def _in_words(facts: Facts, schedule: Schedule) -> Iterator[Schedule]:
         return
     r1 = _side(facts, schedule["r"], whole, least=shortest)
     marks = {"group": lanes} if facts.has_groups else {}
-    if not facts.divisible or schedule["r"] == TWO_STEPS[-1]:
-        yield _with(schedule, {**options, **marks, "words": 1, "r1": r1})
     if not facts.divisible and schedule["r"] in TWO_STEPS:
         yield _with(schedule, {**options, **marks, "unroll": 2, "words": 1, "r1": r1})
+    if not facts.divisible or schedule["r"] == TWO_STEPS[-1]:
+        yield _with(schedule, {**options, **marks, "words": 1, "r1": r1})
 
 
 def _twin(facts: Facts, schedule: Schedule) -> Iterator[Schedule]:

@@ -146,7 +146,9 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
         (1, _warps(r, 128)),
     ]
     if facts.plane_word:
-        shapes.append((1, _warps(r, ELEMENTS_PER_THREAD * 32)))
+        # In words few threads hold much, and bring it together the sooner: 1.1 to 1.2 times.
+        is_first = rows >= 2 * facts.processors and not facts.divisible
+        shapes.insert(0 if is_first else len(shapes), (1, _warps(r, ELEMENTS_PER_THREAD * 32)))
     x = min(DEFAULT_ROWS, rows)
     block = DEFAULT_BLOCK // x
     if together > 1 and r <= SHORT_DEFAULT[1]:

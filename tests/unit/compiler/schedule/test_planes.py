@@ -187,6 +187,15 @@ def test_words_of_planes_serve_the_sizes_beside_a_hint_that_is_a_multiple(
     assert all(size_facts_hold(generate(kernel, each, TARGET).guard, beside) for each in found)
 
 
+def test_steps_from_a_tile_of_words_hold_the_edges_beside_them() -> None:
+    kernel = kernel_of("plane_norm_bf16")
+    rest = "warps=4 index=32 aligned=1 divisible=0 words=1"
+    tile = parse_schedule(f"cuda.persistent x=1 r=2048 {rest} r1=256")
+    for width, sides in ((263, {(2048, 256), (4096, 256)}), (264, set[tuple[int, int]]())):
+        found = neighbours(kernel, tile, {"k0": 8, "k1": 64, "k2": width})
+        assert {(each["r"], each["r1"]) for each in found} == sides
+
+
 def test_planes_shorter_than_their_words_need_are_not_offered_in_words() -> None:
     for dims in ((512, 64, 97), (1, 64, 4097)):
         assert not [each for each in offered("plane_norm_bf16", dims) if each.get("words", 0)]
