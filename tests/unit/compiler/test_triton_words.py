@@ -47,48 +47,7 @@ def lengths(rows: int) -> list[tuple[int, int]]:
     return [(rows, length) for length in LENGTHS]
 
 
-def in_planes(
-    kernel: str, *dims: tuple[int, ...], r1: int, group: int = 0, special: bool = False
-) -> list[Case]:
-    """Rows of several planes, each with words of its own, in registers and in walks."""
-    found: list[Case] = []
-    for form, r in (("persistent x=1", 8), ("looped x=1", 1), ("looped x=2", 4)):
-        more = f" group={group}" if group and r < 8 else ""
-        rest = f"warps=1 index={32 if r > 1 else 64} aligned=1 divisible=0{more} words=1 r1={r1}"
-        text = f"cuda.{form} r={r * r1} {rest}"
-        found += [Case(kernel, text, each, special) for each in dims]
-    return found
-
-
-def in_turns(kernel: str, *dims: tuple[int, ...], r: int) -> list[Case]:
-    """Rows that a program has one after the other, with what they share read once."""
-    rest = "warps=1 aligned=1 divisible=0 words=1"
-    texts = [
-        f"cuda.persistent x=1 r={r} index={index} {rest} turns={turns}"
-        for index, turns in ((32, 2), (64, 4))
-    ]
-    return [Case(kernel, text, each) for text in texts for each in dims]
-
-
-def early(kernel: str, *dims: tuple[int, ...], r: int) -> list[Case]:
-    """Rows in registers whose loads all come before the first reduction."""
-    rest = "warps=1 index=32 aligned=1 divisible=0"
-    texts = [f"cuda.persistent x=2 r={r} {rest}{words} early=1" for words in ("", " words=1")]
-    return [Case(kernel, text, each) for text in texts for each in dims]
-
-
-def scanned(kernel: str, *dims: tuple[int, ...], r: int) -> list[Case]:
-    """Rows in registers: before a row's words come their edges, and behind them."""
-    rest = "warps=1 index=32 aligned=1 divisible=0 words=1"
-    texts = [f"cuda.persistent x={x} r={r} {rest}" for x in (1, 2)]
-    return [Case(kernel, text, each) for text in texts for each in dims]
-
-
 CASES = [
-    *in_planes("plane_norm_bf16", (1, 3, 1), (3, 2, 7), (5, 3, 129), (8, 3, 131), r1=128, group=8),
-    *in_planes("plane_norm_bf16", (7, 1, 64), (3, 5, 133), r1=128, special=True),
-    *in_planes("arg_over_two_loops_i32", (5, 3, 35), (2, 1, 3), (3, 2, 33), r1=32),
-    *in_planes("sum_outer_inner_f32", (2, 2, 31), (7, 3, 34), (8, 1, 1), r1=32, group=2),
     *worded("softmax_f32", *lengths(5), r=32),
     *worded("softmax_f32", (3, 70), r=32, group=4, special=True),
     *worded("row_argmax_f32", *lengths(3), (5, 150), r=32, special=True),
@@ -104,14 +63,6 @@ CASES = [
     *worded("row_prod_f64", (3, 9), r=8),
     *worded("row_min_i8", (5, 7), (3, 531), r=512),
     *worded("row_max_u8", (5, 31), r=512),
-    *early("layer_norm_dynamic_f32", (3, 5), (7, 131), r=256),
-    *early("softmax_mask_f16", (3, 33), r=512),
-    *in_turns("layer_norm_dynamic_f32", (1, 3), (9, 37), (21, 131), (8, 64), r=256),
-    *in_turns("softmax_mask_f16", (19, 33), (2, 517), r=512),
-    *in_turns("row_argmax_f32", (7, 37), (13, 2), r=64),
-    *scanned("row_cumsum_f32", *lengths(3), (2, 257), r=256),
-    *scanned("row_cumprod_f64", (3, 9), (2, 1), (5, 17), r=16),
-    *scanned("normalised_cumsum_bf16", (3, 1), (5, 129), (3, 505), r=512),
     *worded("row_max_f16", (3, 50), (7, 129), r=128, special=True),
 ]
 
@@ -120,8 +71,6 @@ IN_PLACE = [
     *worded("softmax_f32", (5, 3), (5, 37), (3, 131), r=32, group=4),
     *worded("softmax_f16", (3, 147), (2, 1), r=128),
     *worded("layer_norm_dynamic_f32", (3, 2), (3, 133), r=32),
-    *in_turns("layer_norm_dynamic_f32", (11, 2), (9, 133), r=256),
-    *early("layer_norm_dynamic_f32", (5, 2), (3, 133), r=256),
 ]
 
 Results: TypeAlias = tuple[Path, dict[str, dict[str, Any]]]
