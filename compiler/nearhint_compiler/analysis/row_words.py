@@ -5,6 +5,9 @@ whole words inside, and fewer elements than a word before and behind them: its e
 finds the accesses whose element r of a row lies at `base + r`, for one base: then all of them have
 their whole words at the same r, and their edges, too. Addresses are multiples of 16 bytes plus the
 index, which is a Guard; nothing is asked of sizes.
+
+A plane is such a row for each element of the loops around the innermost one, with words and edges
+of its own: its base has those loops' variables.
 """
 
 from __future__ import annotations
@@ -12,13 +15,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nearhint_compiler.analysis.affine import affine
+from nearhint_compiler.analysis.affine import Loops, affine
 from nearhint_compiler.analysis.branches import branches
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
 from nearhint_rules.program import DTYPES
 
 WORD_BYTES = 16
+TILE_ROW = "y"
+"""The position along the first axis of a tile, as a symbol."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +49,40 @@ def row_words(kernel: ir.Kernel) -> RowWords | None:
     >>> (ex.to_text(found.base), found.lanes) if found else None
     ('(* k1 p0)', 8)
     """
+    return _words(kernel, {}, _reduction_loops(kernel))
+
+
+def plane_words(kernel: ir.Kernel) -> RowWords | None:
+    """The words of what a row has along its innermost loop, where the row is no run of memory.
+
+    >>> from nearhint_compiler.ir.text import parse_kernel
+    >>> found = plane_words(parse_kernel('''(kernel (symbols k0 k1 k2) (pointwise k1)
+    ...     (reduction k0 k2) (params (in bf16) (out f32)) (body
+    ...     (load 0 (+ (* k1 k2 r0) (* k2 p0) r1)) (cast f32 0) (reduce sum f32 1)
+    ...     (store 1 p0 2)))'''))
+    >>> (ex.to_text(found.base), found.lanes) if found else None
+    ('(+ (* k1 k2 r0) (* k2 p0))', 8)
+    """
+    if len(kernel.reduction) < 2 or row_words(kernel) is not None:
+        return None
+    return _words(kernel, {}, dict([list(_reduction_loops(kernel).items())[-1]]))
+
+
+def _words(kernel: ir.Kernel, outer: Loops, inner: Loops) -> RowWords | None:
+    """The words along the loops `inner`; bases are in terms of the flat axis `outer`, if any."""
     sizes: dict[ex.Expr, list[int]] = {}
     indices: dict[ex.Expr, set[ex.Expr]] = {}
-    for base, index, size in _along_rows(kernel):
+    for base, index, size in _along(kernel, outer, inner):
         sizes.setdefault(base, []).append(size)
         indices.setdefault(base, set()).add(index)
     # Of several, that of a row of its own: what all rows share is in a cache.
-    ranked = sorted(sizes, key=lambda base: (bool(_loops_of(base)), sum(sizes[base])))
+    ranked = sorted(sizes, key=lambda base: (_has_rows(base), sum(sizes[base])))
     if not ranked:
         return None
     base = ranked[-1]
     # Bytes beside wider elements are read half a word at a time.
     lanes = WORD_BYTES // min((size for size in sizes[base] if size > 1), default=1)
-    if _is_whole(kernel, base, lanes):
+    if _is_whole(inner, base, lanes):
         return None
     return RowWords(base, lanes, frozenset(indices[base]))
 
@@ -70,30 +96,40 @@ def has_whole_rows(kernel: ir.Kernel) -> bool:
     ...     (div f32 0 1) (store 1 (+ (* 32 p0) r0) 2)))'''))
     True
     """
-    return any(_is_whole(kernel, base, WORD_BYTES // size) for base, _, size in _along_rows(kernel))
+    loops = _reduction_loops(kernel)
+    found = _along(kernel, {}, loops)
+    return any(_is_whole(loops, base, WORD_BYTES // size) for base, _, size in found)
 
 
-def _along_rows(kernel: ir.Kernel) -> Iterator[tuple[ex.Expr, ex.Expr, int]]:
-    """The accesses whose element r of a row is number r from a base: base, index, element size."""
-    loops = {f"r{number}": extent for number, extent in enumerate(kernel.reduction)}
-    if not loops:
+def _reduction_loops(kernel: ir.Kernel) -> Loops:
+    return {f"r{number}": extent for number, extent in enumerate(kernel.reduction)}
+
+
+def _along(kernel: ir.Kernel, outer: Loops, inner: Loops) -> Iterator[tuple[ex.Expr, ex.Expr, int]]:
+    """The accesses whose element i along `inner` is number i from a base: base, index, element
+    size.
+    """
+    if not inner:
         return
     guarded = branches(kernel)
     for position, node in enumerate(kernel.body):
         # The first element of a branch that is not taken may lie before all storage.
         if not isinstance(node, ir.Load | ir.Store) or position in guarded:
             continue
-        found = affine(node.index, [loops])
-        if found is not None and found.strides == (ex.ONE,):
-            yield found.offset, node.index, DTYPES[kernel.params[node.param].dtype]
+        found = affine(node.index, [outer, inner] if outer else [inner])
+        if found is None or found.strides[-1] != ex.ONE:
+            continue
+        start = ex.mul(found.strides[0], ex.symbol(TILE_ROW)) if outer else ex.ZERO
+        size = DTYPES[kernel.params[node.param].dtype]
+        yield ex.add(found.offset, start), node.index, size
 
 
-def _is_whole(kernel: ir.Kernel, base: ex.Expr, lanes: int) -> bool:
-    return _is_multiple(base, lanes) and _is_multiple(ex.product(kernel.reduction), lanes)
+def _is_whole(loops: Loops, base: ex.Expr, lanes: int) -> bool:
+    return _is_multiple(base, lanes) and _is_multiple(ex.product(loops.values()), lanes)
 
 
-def _loops_of(index: ex.Expr) -> list[str]:
-    return [name for name in ex.symbols_of(index) if name[0] == "p"]
+def _has_rows(base: ex.Expr) -> bool:
+    return any(name[0] in ("p", TILE_ROW) for name in ex.symbols_of(base))
 
 
 def _is_multiple(size: ex.Expr, number: int) -> bool:

@@ -9,7 +9,12 @@ from enum import Enum
 from nearhint_compiler.analysis.flat import flat_params
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT, index_bounds
 from nearhint_compiler.analysis.online import SHARED, depth_of, walks_of
-from nearhint_compiler.analysis.row_words import RowWords, has_whole_rows, row_words
+from nearhint_compiler.analysis.row_words import (
+    RowWords,
+    has_whole_rows,
+    plane_words,
+    row_words,
+)
 from nearhint_compiler.analysis.strides import Access, accesses, contiguous_bytes
 from nearhint_compiler.analysis.tilings import REDUCTION_AXIS, choose
 from nearhint_compiler.ir import nodes as ir
@@ -23,7 +28,9 @@ SIZE_MULTIPLE = 16
 CACHE_KEEPS = (24 << 20, 48 << 20)
 """Bytes under way of which the L2 cache keeps all, and from which on it keeps nothing: each half of
 an H100's keeps what its own processors read."""
-EXTRAS = ("registers", "group", "unroll", "ahead", "whole", "words", "band", "programs")
+EXTRAS = (
+    "registers", "group", "unroll", "ahead", "whole", "words", "turns", "early", "band", "programs",
+)  # fmt: skip
 """Options that a schedule has behind all others, if it has them."""
 
 
@@ -48,6 +55,8 @@ class Flat(Enum):
 class Facts:
     """The extents of the pointwise and reduction loops at a hint, and what follows.
 
+    It `has_late` loads if some along the row come after a reduction that they do not need. `word`
+    and `plane_word` are the lanes of the words of rows and of planes; 0 if there are none.
     `row_loads` run along the rows; `own_bytes` are those of loads that are not of all rows.
     """
 
@@ -66,7 +75,9 @@ class Facts:
     tile: Tile | None
     spaced: bool
     word: int
+    plane_word: int
     has_shared: bool
+    has_late: bool
     has_groups: bool
     has_teams: bool
     row_loads: int
@@ -123,7 +134,8 @@ def facts_of(
     useful = _worth_dividing(kernel, is_rows=bool(kernel.reduction) and not is_columns)
     device = target.device
     has_scan = any(isinstance(node, ir.Scan) for node in kernel.body)
-    words = None if has_scan else row_words(kernel)
+    words = row_words(kernel)
+    planes = None if has_scan else plane_words(kernel)
     divisible = sum(
         1 << number
         for number, name in enumerate(kernel.symbols)
@@ -145,7 +157,9 @@ def facts_of(
         tile=_tile(kernel, sizes),
         spaced=cut_from is not None,
         word=words.lanes if words else 0,
+        plane_word=planes.lanes if planes else 0,
         has_shared=words is not None and _has_shared(kernel, words),
+        has_late=_has_late(kernel),
         has_groups=any(isinstance(node, ir.Reduce) for node in kernel.body),
         row_loads=len(row_loads(kernel, found)),
         own_bytes=sum(each.size_bytes for each in row_loads(kernel, found) if is_own(each)),
@@ -176,6 +190,16 @@ def _has_shared(kernel: ir.Kernel, words: RowWords) -> bool:
         and any(map(ir.is_reduction_variable, ex.symbols_of(node.index)))
         for node in kernel.body
         if isinstance(node, ir.Load)
+    )
+
+
+def _has_late(kernel: ir.Kernel) -> bool:
+    """Whether loads along the row come after a reduction: what they wait for is not that."""
+    kinds = [isinstance(node, ir.Reduce | ir.Arg) for node in kernel.body]
+    after = kernel.body[kinds.index(True) :] if any(kinds) else ()
+    return any(
+        isinstance(node, ir.Load) and any(map(ir.is_reduction_variable, ex.symbols_of(node.index)))
+        for node in after
     )
 
 

@@ -8,11 +8,15 @@ On an H200 (tests/benchmarks/gpu_forms.py, 2026-11-22) tiles took 0.66 times (ro
 1.56 times as long as the same Schedule flat where loads are single elements, and 0.96 to 1.02 times
 where they are vectors: so they are no default, and where sizes can be promised, only those that
 promise them have twins.
+
+Where planes may begin anywhere, tiles read them in whole words (`analysis.row_words`): then a row
+that one program holds or walks is read in vectors, whatever its lengths, and comes before its flat
+form.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import prod
 
@@ -21,19 +25,37 @@ from nearhint_compiler.schedule.cuda_facts import Facts
 from nearhint_compiler.schedule.schedule import Schedule
 
 FAMILIES = ("cuda.persistent", "cuda.looped", "cuda.split")
+WORDED = ("cuda.persistent", "cuda.looped")
+"""Those whose programs have whole planes, and the edges of each."""
 SHORTEST = 32
 """Elements along the innermost loop that a tile has at least, if there are so many."""
 SECTOR_BYTES = 32
 """What each line of a tile moves in vain, as it begins within a sector and ends within another."""
+TWO_STEPS = (4096, 8192)
+"""Elements of blocks whose walks in words also come with two steps written out: on an H100
+(2026-11-22) 64 planes of 3137 by 256 rows took 38.6 and 74.2 us so in bf16 and f32, 40.3 and 75.5
+without, and 78.8 and 89.1 element by element. The last is the one that is worth it where vectors
+can be promised, for the sizes beside."""
 LARGEST_BLOCK = 32_768
 """Elements of a block that holds whole rows."""
 
 
 def with_tiles(facts: Facts, schedules: Iterable[Schedule]) -> Iterator[Schedule]:
-    """`schedules`, each followed by its twin in tiles where it has one."""
+    """`schedules`, each beside its twin in tiles where it has one.
+
+    Twins in words come before what they do better; the first of all has none, and stays the first.
+    """
+    first: Schedule | None = None
     for schedule in schedules:
+        first = first or schedule
+        words = tuple(_in_words(facts, schedule)) if schedule != first else ()
+        if words and not facts.divisible:
+            yield from (*words, schedule)
+            continue
         yield schedule
-        if _has_twin(facts, schedule):
+        if words:
+            yield from words
+        elif _has_twin(facts, schedule):
             yield from _twin(facts, schedule)
 
 
@@ -57,6 +79,29 @@ def _sides(facts: Facts) -> tuple[int, int]:
     return prod(facts.reduced[:-1]), facts.reduced[-1]
 
 
+def _in_words(facts: Facts, schedule: Schedule) -> Iterator[Schedule]:
+    """The tiles of `schedule` in whole words, where they may begin anywhere."""
+    if not facts.plane_word or schedule.family not in WORDED or schedule["divisible"]:
+        return
+    (outer, inner), lanes = _sides(facts), facts.plane_word
+    shortest, whole = 2 * lanes**2, inner - inner % lanes
+    if min(outer - 1, schedule["r"] // shortest, whole // shortest) < 1:
+        return
+    options = {**dict(schedule.options), "aligned": 1}
+    if schedule.family == "cuda.persistent":
+        r1 = covering(whole)
+        r = r1 * covering(outer)
+        if schedule["x"] * r <= min(LARGEST_BLOCK, 2 * schedule["x"] * schedule["r"]):
+            yield _with(schedule, {**options, "r": r, "words": 1, "r1": r1})
+        return
+    r1 = _side(facts, schedule["r"], whole, least=shortest)
+    marks = {"group": lanes} if facts.has_groups else {}
+    if not facts.divisible and schedule["r"] in TWO_STEPS:
+        yield _with(schedule, {**options, **marks, "unroll": 2, "words": 1, "r1": r1})
+    if not facts.divisible or schedule["r"] == TWO_STEPS[-1]:
+        yield _with(schedule, {**options, **marks, "words": 1, "r1": r1})
+
+
 def _twin(facts: Facts, schedule: Schedule) -> Iterator[Schedule]:
     outer, inner = _sides(facts)
     if schedule.family == "cuda.persistent":
@@ -65,17 +110,20 @@ def _twin(facts: Facts, schedule: Schedule) -> Iterator[Schedule]:
         if schedule["x"] * r <= min(LARGEST_BLOCK, 2 * schedule["x"] * schedule["r"]):
             yield _tiled(schedule, r=r, r1=r1)
         return
-    r = schedule["r"]
-    least, most = (min(covering(inner), side, r) for side in (SHORTEST, r))
-    sides = [1 << bit for bit in range(least.bit_length() - 1, most.bit_length())]
-    vain = SECTOR_BYTES / facts.itemsize
-    yield _tiled(
-        schedule,
-        r=r,
-        r1=min(sides, key=lambda r1: padded(facts.reduced, r=r, r1=r1) * (1 + vain / r1)),
-    )
+    yield _tiled(schedule, r=schedule["r"], r1=_side(facts, schedule["r"], inner, least=SHORTEST))
+
+
+def _side(facts: Facts, r: int, inner: int, *, least: int) -> int:
+    """The side of tiles of `r` along planes of `inner` that moves the least in vain."""
+    first, last = (min(covering(inner), side, r) for side in (least, r))
+    sides = [1 << bit for bit in range(first.bit_length() - 1, last.bit_length())]
+    vain, planes = SECTOR_BYTES / facts.itemsize, (*facts.reduced[:-1], inner)
+    return min(sides, key=lambda r1: padded(planes, r=r, r1=r1) * (1 + vain / r1))
 
 
 def _tiled(schedule: Schedule, *, r: int, r1: int) -> Schedule:
-    options = {**dict(schedule.options), "r": r, "r1": r1}
+    return _with(schedule, {**dict(schedule.options), "r": r, "r1": r1})
+
+
+def _with(schedule: Schedule, options: Mapping[str, int]) -> Schedule:
     return replace(schedule, options=tuple(options.items()))

@@ -68,7 +68,8 @@ def _kinds(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> tuple[
     default, *others = offered = cuda.candidates(kernel, target, dims)
     is_columns = facts_of(kernel, target, dims).is_columns
     if default.family == LOOPED:
-        offered = tuple(each for each in others if _layout(each) != _layout(default)) or offered
+        known = _layout(default)
+        offered = tuple(each for each in others if _layout(_flat(each)) != known) or offered
     found = _first_of_each(_promising(offered))
     # Few values of a column leave few programs; vectors would leave fewer, and took 1.3 times.
     held = tuple(
@@ -98,6 +99,12 @@ def _promising(offered: Sequence[Schedule]) -> list[Schedule]:
         if each["divisible"] > known["divisible"]:
             found[_layout(each)] = each
     return list(found.values())
+
+
+def _flat(schedule: Schedule) -> Schedule:
+    """What a tile of two reduction loops is the twin of, if its block is as large."""
+    options = tuple(option for option in schedule.options if option[0] != "r1")
+    return Schedule(schedule.family, options)
 
 
 def _layout(schedule: Schedule) -> Schedule:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from nearhint_compiler.analysis.row_words import row_words
+from nearhint_compiler.analysis.row_words import plane_words, row_words
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
@@ -86,7 +86,9 @@ def _serves(kernel: ir.Kernel, schedule: Schedule, dims: Mapping[str, int]) -> b
         return False
     if schedule.family in _PERSISTENT and r1:
         outer, inner = ex.product(kernel.reduction[:-1]), kernel.reduction[-1]
-        return r1 >= ex.evaluate(inner, dims) and schedule["r"] // r1 >= ex.evaluate(outer, dims)
+        words = plane_words(kernel) if schedule.get("words", 0) else None
+        holds = r1 + (words.lanes - 1 if words else 0) >= ex.evaluate(inner, dims)
+        return holds and schedule["r"] // r1 >= ex.evaluate(outer, dims)
     if schedule.family in _PERSISTENT:
         words = row_words(kernel) if schedule.get("words", 0) else None
         beside = words.lanes - 1 if words else 0

@@ -130,6 +130,17 @@ ANY_LENGTH = "index=32 aligned=1 divisible=0"
         ("softmax_mask_f16", f"cuda.looped x=1 r=1024 warps=4 {ANY_LENGTH} group=8 words=1"),
         ("layer_norm_dynamic_f32", f"cuda.looped x=1 r=1024 warps=4 {ANY_LENGTH} group=4 words=1"),
         ("row_argmax_f32", f"cuda.looped x=1 r=1024 warps=4 {ANY_LENGTH} words=1"),
+        ("row_cumsum_f32", f"cuda.persistent x=1 r=1024 warps=4 {ANY_LENGTH} words=1"),
+        (
+            "layer_norm_dynamic_f32",
+            f"cuda.persistent x=1 r=1024 warps=4 {ANY_LENGTH} words=1 turns=4",
+        ),
+        ("plane_norm_bf16", f"cuda.persistent x=1 r=8192 warps=8 {ANY_LENGTH} words=1 r1=1024"),
+        (
+            "plane_norm_bf16",
+            f"cuda.looped x=1 r=4096 warps=16 {ANY_LENGTH} group=8 unroll=2 words=1 r1=512",
+        ),
+        ("sum_outer_inner_f32", f"cuda.looped x=2 r=2048 warps=8 {ANY_LENGTH} words=1 r1=256"),
     ],
 )
 def test_rows_of_any_length_are_moved_in_vectors_under_no_promise_about_sizes(

@@ -22,6 +22,14 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """A loop over rows: its first line, and the lines that say which row it is."""
+
+    header: str
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Block:
     """A tile: its tensor axes from the outermost, each named as its block size is.
 
@@ -57,6 +65,8 @@ class Block:
     step_count: str = ""
     place: str = "i64"
     is_single: bool = False
+    is_early: bool = False
+    turn: Turn | None = None
     edges: Block | None = None
     word: int = 1
     prefix: str = "v"

@@ -6,6 +6,9 @@ row and none promised. Each word has one lane in a second tile, that of the edge
 have the elements before a row's words, the next ones those behind them, one by one. As that tile is
 laid out as the words of the first are, what is reduced within words there meets the edges in the
 same threads, and all else goes on as without them. Nothing outside a row is read or written.
+
+Planes have edges each: their tile has as many planes as it has twice the lanes of a word, and a
+walk over a row's planes goes over its edges once more, in such tiles.
 """
 
 from __future__ import annotations
@@ -13,11 +16,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from nearhint_compiler.analysis.row_words import RowWords, row_words
+from nearhint_compiler.analysis.row_words import RowWords, plane_words, row_words
 from nearhint_compiler.codegen.triton.block import REDUCED, Block
 from nearhint_compiler.codegen.triton.body import Body
-from nearhint_compiler.codegen.triton.row import unflatten
-from nearhint_compiler.codegen.triton.text import index_text
+from nearhint_compiler.codegen.triton.ops import combine_name
+from nearhint_compiler.codegen.triton.row import plane_loops, unflatten, word_lines
+from nearhint_compiler.codegen.triton.text import TRITON_TYPES, index_text, neutral_text
 from nearhint_compiler.codegen.triton.totals import Part, Total
 from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
@@ -29,34 +33,48 @@ MASK = "emask"
 
 def words_of(kernel: ir.Kernel, schedule: Schedule) -> RowWords:
     """The words of the rows; raises `InvalidSchedule` where `schedule` cannot have them."""
-    words = row_words(kernel)
+    r1 = schedule.get("r1", 0)
+    words = plane_words(kernel) if r1 else row_words(kernel)
     if words is None:
         raise InvalidSchedule(f"no row has edges beside its words: {schedule}")
     if not schedule["aligned"]:
         raise InvalidSchedule(f"words of pointers that are not aligned: {schedule}")
-    if schedule.get("r1", 0) or schedule.get("block_pointers", 0):
+    if schedule.get("block_pointers", 0) or (r1 and "tiled" in schedule.family):
         raise InvalidSchedule(f"words in tiles: {schedule}")
-    if any(isinstance(node, ir.Scan) for node in kernel.body):
-        raise InvalidSchedule("words of a scan")
-    if schedule["r"] < 2 * words.lanes**2:
+    if r1 > schedule["r"] or (r1 and "splits" in dict(schedule.options)):
+        raise InvalidSchedule(f"words of planes that are no whole tiles: {schedule}")
+    is_walked = not schedule.family.endswith("persistent")
+    if is_walked and any(isinstance(node, ir.Scan) for node in kernel.body):
+        raise InvalidSchedule("words of a scan in a walk")
+    if (r1 or schedule["r"]) < 2 * words.lanes**2:
         raise InvalidSchedule(f"a block with fewer words than edges have lanes: {schedule}")
     if schedule.get("group", 1) > words.lanes:
         raise InvalidSchedule(f"a group longer than a word: {schedule}")
     return words
 
 
-def row_lines(kernel: ir.Kernel, words: RowWords, shape: str, *, chunk: str) -> list[str]:
+def begun(words: RowWords, shape: str) -> list[str]:
+    """Where the words of a row begin, `shape` being that of rows."""
+    return word_lines("r", _base(words.base, shape), "0", lanes=words.lanes)[:2]
+
+
+def _base(index: ex.Expr, shape: str) -> str:
+    return f"tl.full({shape}, 0, tl.int32) + {index_text(index)}"
+
+
+def row_lines(
+    kernel: ir.Kernel, words: RowWords, shape: str, *, chunk: str, first: Sequence[str] = ()
+) -> list[str]:
     """Where the words of a row begin, how long its parts are, and the lanes of its edges.
 
-    `chunk` is the condition under which this program has the edges, if another may have them.
+    `chunk` is the condition under which this program has the edges, if another may have them;
+    `first` are the loops of a program's first row, if the words of all begin as that one's do.
     """
     lanes, length = words.lanes, index_text(ex.product(kernel.reduction))
     rest = f"{length} - rbody"
+    base = ex.substitute(words.base, {name: ex.symbol(f"f{name}") for name in first})
     return [
-        f"rzero = tl.full({shape}, 0, tl.int32) + {index_text(words.base)}",
-        f"rword = (rzero + {lanes - 1}) // {lanes} * {lanes}",
-        f"rhead = tl.minimum(rword - rzero, {length})",
-        f"rbody = ({length} - rhead) // {lanes} * {lanes}",
+        *word_lines("r", _base(base, shape), length, lanes=lanes),
         f"redges = {f'tl.where({chunk}, {rest}, 0)' if chunk else rest}",
         f"ebefore = ebase < {lanes}",
         f"er = tl.where(ebefore, ebase, ebase + (rhead + rbody - {lanes}))",
@@ -65,14 +83,37 @@ def row_lines(kernel: ir.Kernel, words: RowWords, shape: str, *, chunk: str) -> 
     ]
 
 
-def with_edges(block: Block, kernel: ir.Kernel, words: RowWords) -> Block:
-    """`block` for the words of rows, with the block of their edges."""
+def plane_lines(kernel: ir.Kernel, words: RowWords) -> list[str]:
+    """The lanes of the edges of the planes from number `eoffset` on."""
+    lanes, loops = words.lanes, plane_loops(kernel)
+    long, short = (index_text(size) for size in (ex.product(loops.values()), kernel.reduction[-1]))
+    flat = "er0" if len(loops) == 1 else "erouter"
+    base = ex.substitute(words.base, {name: ex.symbol(f"e{name}") for name in loops})
+    beyond = f"ehead + ebody - {lanes}"
+    return [
+        f"{flat} = eoffset + ebase // {2 * lanes}",
+        f"eplane = {flat}",
+        *unflatten(flat, {f"e{name}": extent for name, extent in loops.items()}),
+        *word_lines("e", index_text(base), short, lanes=lanes),
+        f"elane = ebase % {2 * lanes}",
+        f"ebefore = elane < {lanes}",
+        f"er{len(loops)} = tl.where(ebefore, elane, elane + ({beyond}))",
+        f"{MASK} = (er{len(loops)} < tl.where(ebefore, ehead, {short})) & (eplane < {long})",
+    ]
+
+
+def with_edges(
+    block: Block, kernel: ir.Kernel, words: RowWords, *, planes: ex.Expr | None = None
+) -> Block:
+    """`block` for the words of rows, or of as many `planes` each, with the block of their edges."""
     axis_of = {**block.axis_of, **{f"e{name}": REDUCED for name in _loops(kernel)}}
     edges = replace(
         block,
         axis_of=axis_of,
         masks={**block.masks, REDUCED: MASK},
-        element_header=(),
+        element_header=() if planes is None else tuple(plane_lines(kernel, words)),
+        start="0",
+        end=index_text(planes) if planes is not None and block.end else "",
         word=words.lanes,
         prefix="e",
         renamed={name: ex.symbol(f"e{name}") for name in _loops(kernel)},
@@ -94,6 +135,23 @@ class Edges:
         self.body = Body(kernel, block.edges)
         self._block = block
 
+    @property
+    def is_walked(self) -> bool:
+        """Whether a walk over a row goes over its edges in a loop of their own."""
+        return bool(self.body.block.end)
+
+    def first(self) -> list[str]:
+        """The lines that say where the edges lie, in the first tile of them if there are more."""
+        header = self.body.block.element_header
+        return ["eoffset = 0", *header] if header else []
+
+    def walk(self, lines: Sequence[str]) -> list[str]:
+        """`lines` for all tiles of edges."""
+        block = self.body.block
+        inside = [*block.element_header, *lines]
+        header = f"for eoffset in range(0, {block.end}, {REDUCED} // {2 * block.word**2}):"
+        return [header, *(f"    {line}" for line in inside)]
+
     def loads(self, needed: Iterable[int], policy: str = "") -> list[str]:
         """The lines of `needed` that wait for nothing: they come before all else."""
         return self._lines([p for p in needed if self.body.is_independent(p)], policy)
@@ -105,8 +163,8 @@ class Edges:
     def _lines(self, places: Sequence[int], policy: str) -> list[str]:
         return [line for place in places for line in self.body.lines(place, policy=policy)]
 
-    def accumulated(self, total: Total, *, group: int) -> list[str]:
-        """The lines that reduce lanes of `group` elements word by word, and step the edges in."""
+    def folded(self, total: Total, *, group: int) -> list[str]:
+        """The lines that reduce lanes of `group` elements word by word."""
         names, lanes = [part.name for part in total.walked], self._block.word // group
         lines: list[str] = []
         if lanes > 1:
@@ -114,7 +172,27 @@ class Edges:
             words = self._block.words_shape(lanes)
             lines += [f"{name} = tl.reshape({name}, {words})" for name in names]
             lines += total.fold(str(len(self._block.axes)))
-        return [*lines, *stepped(self.body, total)]
+        return lines
+
+    def accumulated(self, total: Total, *, group: int) -> list[str]:
+        """The same, and the lines that step the edges in."""
+        return [*self.folded(total, group=group), *stepped(self.body, total)]
+
+    def scanned(self, body: Body, position: int, node: ir.Scan) -> list[str]:
+        """The lines that scan words and edges: one row, of which the words are the middle."""
+        combine, neutral = combine_name(node.kind, node.dtype), neutral_text(node.kind, node.dtype)
+        axis, inner, outer = body.block.reduced_axis, body.name(position), self.body.name(position)
+        return [
+            f"{inner} = {body.operand(node.operand, neutral, node.dtype)}",
+            f"{outer} = {self.body.operand(node.operand, neutral, node.dtype)}",
+            f"whole{position} = tl.reduce({inner}, {axis}, {combine}, keep_dims=True)",
+            f"before{position} = tl.where(ebefore, {outer}, {neutral})",
+            f"before{position} = tl.reduce(before{position}, {axis}, {combine}, keep_dims=True)",
+            f"{inner} = tl.associative_scan({inner}, {axis}, {combine})",
+            f"{inner} = {combine}(before{position}, {inner})",
+            f"{outer} = tl.associative_scan({outer}, {axis}, {combine})",
+            f"{outer} = tl.where(ebefore, {outer}, {combine}({outer}, whole{position}))",
+        ]
 
     def summed(self, pivot: Part, operand: int) -> list[str]:
         """The lines that make one sum of those of words, in lanes, and the edges."""
@@ -122,6 +200,31 @@ class Edges:
         element = self.body.operand(operand, "0.0", pivot.dtype)
         both = f"{name} + {element}"
         return [f"{name} = tl.reduce({both}, {axis}, _combine_sum, keep_dims=True)"]
+
+    def counted(self, pivot: Part, element: str) -> list[str]:
+        """The lines that add a block to the sum of words, in lanes, and to how many there are.
+
+        Both at once: of a mask alone Triton would compute all elements in each thread.
+        """
+        block, name = self._block, pivot.name
+        one = f"tl.full({block.element_shape}, 1.0, {TRITON_TYPES[pivot.dtype].name})"
+        there = f"tl.where(tl.broadcast_to({block.column_mask}, {block.element_shape}), {one}, 0.0)"
+        shape = block.words_shape(block.word)
+        both = f"(tl.reshape({element}, {shape}), tl.reshape({there}, {shape}))"
+        return [
+            f"some, many = tl.reduce({both}, {len(block.axes)}, _two_sums)",
+            f"{name} = {name} + some",
+            f"many{name} = many{name} + many",
+        ]
+
+    def mean(self, pivot: Part, operand: int) -> list[str]:
+        """The lines that make one sum, and one count, of those in lanes and of the edges."""
+        block, name = self.body.block, pivot.name
+        element = self.body.operand(operand, "0.0", pivot.dtype)
+        mask = f"tl.broadcast_to({block.column_mask}, {block.element_shape})"
+        both = f"({name} + {element}, tl.where({mask}, many{name} + 1.0, many{name}))"
+        made = f"tl.reduce({both}, {block.reduced_axis}, _two_sums, keep_dims=True)"
+        return [f"{name}, many{name} = {made}"]
 
 
 def stepped(body: Body, total: Total, *, is_onward: bool = False) -> list[str]:

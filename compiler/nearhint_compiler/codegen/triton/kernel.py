@@ -32,7 +32,10 @@ bring Guards, and make Triton load vectors. As they may, too:
     whole    1 for flat blocks without a mask where they are full, whose vectors need no promise
              about sizes
     words    1 for rows in whole words, with their edges apart (`codegen.triton.edges`): vectors
-             along rows of any length, no promise about sizes
+             along rows of any length, no promise about sizes; with r1, along planes of any length
+    turns    rows in words: how many a program has one after the other, each as far from the next
+             as a word has lanes, so that all begin alike and what they share is read once
+    early    1 for rows in registers whose loads all come before the first reduction
     band     tiles: programs go along y, `band` blocks of x wide, before they go on along x
     r1       the r elements of a block are a tile of two axes, r1 of them along the innermost
              reduction loop (`codegen.triton_row`)
@@ -153,6 +156,9 @@ def _check(schedule: Schedule) -> None:
         raise InvalidSchedule(f"ahead of {schedule}")
     if not 0 <= schedule.get("band", 0) <= BAND_LIMIT:
         raise InvalidSchedule(f"band of {schedule}")
+    in_registers = schedule.family == "cuda.persistent"
+    if not in_registers and (schedule.get("turns", 1) > 1 or schedule.get("early", 0)):
+        raise InvalidSchedule(f"turns or early loads of what is not in registers: {schedule}")
     if schedule.get("group", 1) > schedule.get("r", 1):
         raise InvalidSchedule(f"a group longer than the block: {schedule}")
 

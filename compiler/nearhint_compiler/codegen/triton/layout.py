@@ -11,13 +11,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from nearhint_compiler.analysis.affine import affine
 from nearhint_compiler.analysis.flat import FLAT, flattened
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT
 from nearhint_compiler.analysis.online import SHARED, walks_of
-from nearhint_compiler.codegen.triton.block import REDUCED, Block, Span
+from nearhint_compiler.codegen.triton.block import REDUCED, Block, Span, Turn
 from nearhint_compiler.codegen.triton.cooperative import cooperative
-from nearhint_compiler.codegen.triton.edges import row_lines, with_edges, words_of
-from nearhint_compiler.codegen.triton.row import Row, ceil_div, row_of, unflatten, within, worded
+from nearhint_compiler.codegen.triton.edges import begun, row_lines, with_edges, words_of
+from nearhint_compiler.codegen.triton.row import (
+    Row,
+    ceil_div,
+    planes,
+    row_of,
+    unflatten,
+    within,
+    worded,
+)
 from nearhint_compiler.codegen.triton.stages import staged, stages_of
 from nearhint_compiler.codegen.triton.text import index_text
 from nearhint_compiler.codegen.triton.walks import straight, walked
@@ -252,22 +261,28 @@ def _reduced(
         unroll=schedule.get("unroll", 1),
         ahead=schedule.get("ahead", 1),
         place=f"i{schedule['index']}",
+        is_early=schedule.get("early", 0) == 1,
         is_single=all(schedule[axis.lower()] == 1 for axis in header.axes[:-1]),
     )
     if not row.is_words:
         return block
     words = words_of(kernel, schedule)
     header.lines.append(f"ebase = tl.arange(0, R // {words.lanes}){spread}")
+    if row.elements:
+        return with_edges(block, kernel, words, planes=ex.product(kernel.reduction[:-1]))
     chunk = "chunk == 0" if "splits" in dict(schedule.options) else ""
-    header.lines += row_lines(kernel, words, block.row_shape, chunk=chunk)
+    first = _pointwise_loops(kernel) if schedule.get("turns", 1) > 1 else ()
+    header.lines += row_lines(kernel, words, block.row_shape, chunk=chunk, first=tuple(first))
     return with_edges(block, kernel, words)
 
 
 def _row(kernel: ir.Kernel, schedule: Schedule, *, is_walked: bool, wide: bool) -> Row:
     if not schedule.get("words", 0):
         return row_of(kernel, schedule, is_walked=is_walked, wide=wide)
-    lanes = words_of(kernel, schedule).lanes
-    return worded(kernel, schedule, lanes=lanes, is_walked=is_walked)
+    words = words_of(kernel, schedule)
+    if schedule.get("r1", 0):
+        return planes(kernel, schedule, words, is_walked=is_walked, wide=wide)
+    return worded(kernel, schedule, lanes=words.lanes, is_walked=is_walked)
 
 
 def _rows(kernel: ir.Kernel, schedule: Schedule) -> Layout:
@@ -282,6 +297,8 @@ def _rows(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     header = _header(schedule, axes)
     if is_tiled:
         programs = _tile(kernel, schedule, header)
+    elif schedule.get("turns", 1) > 1:
+        return _in_turns(kernel, schedule, header)
     else:
         programs = _flat_rows(kernel, schedule["x"], header)
     is_walked = not schedule.family.endswith("persistent")
@@ -300,6 +317,37 @@ def _flat_rows(kernel: ir.Kernel, x: int, header: _Header) -> ex.Expr:
     header.axis("x", "X", "pid", rows, x)
     header.loops("x", "X", _pointwise_loops(kernel))
     return ceil_div(rows, x)
+
+
+def _in_turns(kernel: ir.Kernel, schedule: Schedule, header: _Header) -> Layout:
+    """Rows in whole words, one after the other, whose words begin alike: every so many lanes."""
+    words, turns = words_of(kernel, schedule), schedule["turns"]
+    loops, rows = _pointwise_loops(kernel), ex.product(kernel.pointwise)
+    is_other = schedule["x"] > 1 or schedule.get("r1", 0) or schedule.get("early", 0)
+    if is_other or not schedule.get("words", 0):
+        raise InvalidSchedule(f"turns of what is no row in registers: {schedule}")
+    if affine(words.base, [loops]) is None:
+        raise InvalidSchedule(f"rows whose words do not begin alike: {schedule}")
+    lanes = words.lanes
+    header.lines += [
+        f"first = pid // {lanes} * {lanes * turns} + pid % {lanes}",
+        *unflatten("first", {f"f{name}": extent for name, extent in loops.items()}),
+    ]
+    header.axis_of.update(dict.fromkeys(loops, "X"))
+    row = worded(kernel, schedule, lanes=lanes, is_walked=False)
+    block = _reduced(row, kernel, schedule, header)
+    last = f"tl.minimum(first + {lanes * turns}, {index_text(rows)})"
+    turn = Turn(
+        f"for row in range(first, {last}, {lanes}):",
+        (
+            f"x = tl.full({block.row_shape}, 0, tl.int32){header.widened} + row",
+            *unflatten("x", loops),
+            *begun(words, block.row_shape),
+        ),
+    )
+    lines = [*header.lines, *straight(kernel, replace(block, turn=turn))]
+    programs = ex.mul(ceil_div(rows, lanes * turns), lanes)
+    return Layout(lines, programs, _blocks(schedule, ("X", REDUCED)), row.whole)
 
 
 def _split(kernel: ir.Kernel, schedule: Schedule) -> Layout:

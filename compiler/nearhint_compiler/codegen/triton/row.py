@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT
+from nearhint_compiler.analysis.row_words import RowWords
 from nearhint_compiler.codegen.triton.text import index_text
 from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
@@ -29,7 +30,8 @@ class Row:
     before a walk, `element` those that make the loops' variables, and their mask if it has one, of
     `rbase` and in a walk `roffset`. `whole` are the Guards under which one block holds a row,
     `walked` those of a walk. `tile` is the text of the arguments of `_tile_elements`, if there are
-    tiles; with `is_words` the lanes are those of a row's whole words.
+    tiles; with `is_words` the lanes are those of a row's whole words. With `elements`, the text of
+    their number in a row, the lanes are those of the words of its planes, which no size has.
     """
 
     span: ex.Expr
@@ -41,10 +43,13 @@ class Row:
     walked: tuple[Fact, ...] = ()
     tile: str = ""
     is_words: bool = False
+    elements: str = ""
 
     def counts(self, start: str, end: str) -> tuple[str, str]:
         """The numbers of elements in a walk, and in its first block; empty if those of lanes."""
         first = f"tl.minimum({end}, {start} + R)"
+        if self.elements:
+            return self.elements, ""
         if self.is_words:
             stops = (f"tl.minimum({place}, rbody)" for place in (end, first))
             words, some = (f"tl.maximum({stop} - {start}, 0) + redges" for stop in stops)
@@ -117,6 +122,73 @@ def worded(kernel: ir.Kernel, schedule: Schedule, *, lanes: int, is_walked: bool
     whole = () if is_walked else within(length, r + lanes - 1, problem)
     span = ex.mul(ex.floordiv(length, lanes), lanes)
     return Row(span, element, has_mask=True, whole=whole, is_words=True)
+
+
+def planes(
+    kernel: ir.Kernel, schedule: Schedule, words: RowWords, *, is_walked: bool, wide: bool
+) -> Row:
+    """The whole words of each plane of a row, in tiles of `r1` lanes by `r / r1` planes."""
+    lanes, r, inner = words.lanes, schedule["r"], schedule["r1"]
+    long, short = ex.product(kernel.reduction[:-1]), kernel.reduction[-1]
+    outer = r // inner
+    tiles = ceil_div(ex.mul(ex.floordiv(short, lanes), lanes), inner)
+    down, across, count = "rbase // R1", "rbase % R1", f"rbase // {lanes} % (R1 // {lanes})"
+    element: list[str] = []
+    if is_walked:
+        element.append("rtile = roffset // R")
+        down = f"rtile // racross * {outer} + {down}"
+        across = f"rtile % racross * R1 + {across}"
+        count = f"rtile % racross * (R1 // {lanes}) + {count}"
+    names = plane_loops(kernel)
+    flat = next(iter(names)) if len(names) == 1 else "router"
+    last = f"r{len(names)}"
+    element += [
+        f"{flat} = {down}",
+        f"rlane = {across}",
+        f"rplane = {flat}",
+        *unflatten(flat, names),
+        *word_lines("r", index_text(words.base), index_text(short), lanes=lanes),
+        f"{last} = rhead + rlane",
+        # Words are counted for themselves: of `rlane // lanes` Triton does not see that it is one.
+        f"rmask = ({count} < rbody // {lanes}) & (rplane < {index_text(long)})",
+    ]
+    constants, elements = (("R1", inner),), index_text(ex.product(kernel.reduction))
+    if not is_walked:
+        whole = (
+            *within(long, outer, "the row has more planes than the block"),
+            *within(short, inner + lanes - 1, "the plane is longer than the block and its edges"),
+        )
+        return Row(
+            ex.Int(r), tuple(element), has_mask=True, constants=constants, whole=whole,
+            is_words=True, elements=elements,
+        )  # fmt: skip
+    span = ex.mul(ceil_div(long, outer), tiles, r)
+    return Row(
+        span,
+        tuple(element),
+        has_mask=True,
+        header=(f"racross = {index_text(tiles)}",),
+        constants=constants,
+        walked=() if wide else within(span, INDEX_LIMIT // 2, "tiles need 64 bits"),
+        is_words=True,
+        elements=elements,
+    )
+
+
+def plane_loops(kernel: ir.Kernel) -> dict[str, ex.Expr]:
+    """The loops around the innermost one of a row."""
+    return {f"r{number}": extent for number, extent in enumerate(kernel.reduction[:-1])}
+
+
+def word_lines(prefix: str, base: str, length: str, *, lanes: int) -> list[str]:
+    """Where the words of a run of `length` elements from `base` on begin, and their elements."""
+    zero, word, head = (f"{prefix}{name}" for name in ("zero", "word", "head"))
+    return [
+        f"{zero} = {base}",
+        f"{word} = ({zero} + {lanes - 1}) // {lanes} * {lanes}",
+        f"{head} = tl.minimum({word} - {zero}, {length})",
+        f"{prefix}body = ({length} - {head}) // {lanes} * {lanes}",
+    ]
 
 
 def _tiled(kernel: ir.Kernel, schedule: Schedule, *, is_walked: bool, wide: bool) -> Row:

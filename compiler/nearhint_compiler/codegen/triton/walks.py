@@ -8,6 +8,7 @@ later walk needs is computed again. Every other walk goes backwards.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from nearhint_compiler.analysis.online import (
     WALKED,
@@ -38,18 +39,38 @@ def straight(kernel: ir.Kernel, block: Block) -> list[str]:
     body = Body(kernel, block)
     edges = Edges(kernel, block) if block.edges else None
     varying = [p for p, varies in enumerate(body.varies) if varies]
-    lines = [*(edges.loads(varying) if edges else []), *block.element_header]
+    early = body.early
+    lines: list[str] = []
+    before: list[str] = []
+    if edges and block.turn:
+        before = [*block.element_header, *edges.loads(early), *_lines(body, early)]
+        lines += edges.loads([p for p in varying if p not in early])
+    else:
+        lines = [*edges.first(), *edges.loads(varying)] if edges else []
+        lines += [*block.element_header, *_lines(body, early)]
     stores: list[str] = []
     for position, node in enumerate(kernel.body):
-        beside = edges.rest([position]) if edges and body.varies[position] else []
+        is_beside = edges and body.varies[position] and not isinstance(node, ir.Scan)
+        beside = edges.rest([position]) if edges and is_beside else []
         match node:
             case ir.Reduce() | ir.Arg():
                 lines += _reduced(body, position, node, edges)
             case ir.Store():
                 stores += [*body.lines(position), *beside]
+            case ir.Scan() if edges:
+                lines += edges.scanned(body, position, node)
+            case _ if position in early:
+                continue
             case _:
                 lines += [*body.lines(position), *beside]
-    return [*lines, *stores]
+    if block.turn is None:
+        return [*lines, *stores]
+    inside = [*block.turn.lines, *lines, *stores]
+    return [*before, block.turn.header, *(f"    {line}" for line in inside)]
+
+
+def _lines(body: Body, places: Sequence[int]) -> list[str]:
+    return [line for place in places for line in body.lines(place)]
 
 
 def _reduced(body: Body, position: int, node: ir.Reducing, edges: Edges | None) -> list[str]:
@@ -173,8 +194,12 @@ class WalkPlan:
         ]
         before = [] if ir.Scan in self._completed else body.carries(needed)
         after: list[str] = []
+        beside: list[str] = []
         edges = self._edges
-        if edges:
+        if edges and edges.is_walked:
+            beside += [*edges.loads(needed, policy), *edges.rest(needed, policy)]
+            beside += edges.rest(stores, rest)
+        elif edges:
             pivoted = {p for t in totals if t.pivot for p in body.needed([t.operand])}
             before += edges.loads(needed, policy)
             after += edges.rest([p for p in needed if p not in pivoted], policy)
@@ -185,7 +210,8 @@ class WalkPlan:
             before += self._pivot(total, policy)
             inside += self._stepped(total, is_onward=not is_backwards)
             if edges:
-                after += edges.accumulated(total, group=self._group_of(total))
+                after += edges.folded(total, group=self._group_of(total))
+                (beside if edges.is_walked else after).extend(stepped(edges.body, total))
         inside += [line for place in stores for line in body.lines(place, policy=rest)]
         steps = block.steps(stores=bool(stores))
         if is_backwards:
@@ -199,6 +225,8 @@ class WalkPlan:
             header = f"for rstep in range({block.step_count}):"
         else:
             header = f"for roffset in {steps}:"
+        if edges and edges.is_walked:
+            after += edges.walk(beside)
         return [*before, header, *(f"    {line}" for line in inside), *after]
 
     def closed(self, total: Total) -> Sequence[str]:
@@ -220,7 +248,7 @@ class WalkPlan:
             if total.pivot:
                 summed = edges.summed(total.pivot, total.operand) if edges else []
                 lines += [f"{total.pivot.name} = {self._first_sum(total, total.pivot)}", *summed]
-                lines += self._mean(total.pivot, block.elements)
+                lines += _mean(total.pivot, _counted(total.pivot, block.elements))
             lines += self._stepped(total, is_onward=True)
             lines += edges.accumulated(total, group=self._group_of(total)) if edges else []
             lines += self.closed(total)
@@ -244,42 +272,48 @@ class WalkPlan:
         if total.pivot is None:
             return []
         body, block, pivot, edges = self.body, self._block, total.pivot, self._edges
-        needed = body.needed([total.operand])
-        shape, made, after = block.row_shape, self._first_sum(total, pivot), list[str]()
-        if edges:
-            shape, made = edges.body.block.element_shape, f"{pivot.name} + {made}"
-            after = [*edges.rest(needed, policy), *edges.summed(pivot, total.operand)]
+        needed, made = body.needed([total.operand]), self._first_sum(total, pivot)
         inside = [
             "roffset = rfirst",
             *block.element_header,
             *(line for place in needed for line in body.lines(place, policy="evict_last")),
-            f"{pivot.name} = {made}",
         ]
+        shape, count = block.row_shape, _counted(pivot, block.first_elements)
+        before: list[str] = []
+        after: list[str] = []
+        if edges and edges.is_walked:
+            shape, count = edges.body.block.element_shape, f"tl.maximum(many{pivot.name}, 1.0)"
+            before = [*edges.first(), *edges.loads(needed, policy)]
+            before.append(started(replace(pivot, name=f"many{pivot.name}"), shape))
+            inside += edges.counted(pivot, self._first_element(total, pivot))
+            after = [*edges.rest(needed, policy), *edges.mean(pivot, total.operand)]
+        elif edges:
+            shape = edges.body.block.element_shape
+            inside.append(f"{pivot.name} = {pivot.name} + {made}")
+            after = [*edges.rest(needed, policy), *edges.summed(pivot, total.operand)]
+        else:
+            inside.append(f"{pivot.name} = {made}")
         return [
+            *before,
             started(pivot, shape),
             f"for rfirst in range({block.start}, {block.first_end}, R):",
             *(f"    {line}" for line in inside),
             *after,
-            *self._mean(pivot, block.first_elements),
+            *_mean(pivot, count),
         ]
+
+    def _first_element(self, total: Total, pivot: Part) -> str:
+        # Masked even where it is 0 beyond the row: Triton 3.6 fails to compile a loop that reduces
+        # what it has just loaded and forgets what it had.
+        return self.body.masked(self.body.full(total.operand), "0.0", pivot.dtype)
 
     def _first_sum(self, total: Total, pivot: Part) -> str:
         """The sum of a block of elements; in words, one for each of them."""
-        block = self._block
-        # Masked even where it is 0 beyond the row: Triton 3.6 fails to compile a loop that reduces
-        # what it has just loaded and forgets what it had.
-        element = self.body.masked(self.body.full(total.operand), "0.0", pivot.dtype)
+        block, element = self._block, self._first_element(total, pivot)
         if not self._edges:
             return f"tl.reduce({element}, {block.reduced_axis}, _combine_sum, keep_dims=True)"
         words = f"tl.reshape({element}, {block.words_shape(block.word)})"
         return f"tl.reduce({words}, {len(block.axes)}, _combine_sum)"
-
-    def _mean(self, pivot: Part, elements: str) -> list[str]:
-        name = pivot.name
-        return [
-            f"{name} = {name} / tl.maximum({elements}, 1).to({TRITON_TYPES[pivot.dtype].name})",
-            f"{name} = tl.where(tl.abs({name}) < 1e30, {name}, 0.0)",
-        ]
 
     def _is_grouped(self, total: Total) -> bool:
         return self._block.group > 1 and total.grouped is not None
@@ -309,3 +343,15 @@ class WalkPlan:
 def started(part: Part, shape: str) -> str:
     """The line that starts an accumulator."""
     return f"{part.name} = tl.full({shape}, {part.neutral}, {TRITON_TYPES[part.dtype].name})"
+
+
+def _counted(pivot: Part, elements: str) -> str:
+    return f"tl.maximum({elements}, 1).to({TRITON_TYPES[pivot.dtype].name})"
+
+
+def _mean(pivot: Part, count: str) -> list[str]:
+    name = pivot.name
+    return [
+        f"{name} = {name} / {count}",
+        f"{name} = tl.where(tl.abs({name}) < 1e30, {name}, 0.0)",
+    ]

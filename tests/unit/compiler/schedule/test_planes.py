@@ -13,10 +13,11 @@ from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.schedule import Schedule, candidates, parse_schedule
 from nearhint_compiler.schedule.cuda_planes import padded
 from nearhint_compiler.schedule.estimate import estimate
+from nearhint_compiler.schedule.firsts import firsts
 from nearhint_compiler.schedule.neighbours import neighbours
 from nearhint_daemon.workers.cubin import compile_cubin, read_flags
 from nearhint_rules import expr as ex
-from nearhint_rules.guard import ALWAYS, AtMost, size_facts_hold
+from nearhint_rules.guard import ALWAYS, AtMost, Divisible, size_facts_hold
 
 REST = "warps=4 index=32 aligned=0 divisible=0"
 NAMES = ("plane_norm_bf16", "arg_over_two_loops_i32", "arg_min_of_planes_f32")
@@ -35,7 +36,10 @@ def test_every_flat_form_is_kept_beside_its_tiles_and_is_the_default(name: str) 
     tiles = [each for each in found if each.get("r1", 0)]
     assert len(tiles) >= 3
     for each in tiles:
-        options = {name: value for name, value in each.options if name not in ("r1", "r")}
+        # Words are of tiles alone: beside them is the flat form with the same blocks.
+        beside = ("r1", "r", *(("group", "unroll", "words") if each.get("words", 0) else ()))
+        options = {name: value for name, value in each.options if name not in beside}
+        options |= {"aligned": 0} if each.get("words", 0) else {}
         assert each["r"] % each["r1"] == 0
         assert any(
             options == {name: value for name, value in flat.options if name != "r"}
@@ -150,5 +154,48 @@ def test_a_tile_that_mostly_overhangs_is_estimated_to_be_slower() -> None:
 def test_tiles_promise_what_can_be_promised() -> None:
     for width in (512, 513):
         tiles = [each for each in offered("plane_norm_bf16", (8, 64, width)) if each.get("r1", 0)]
-        assert tiles
-        assert all(bool(each["divisible"]) == (width == 512) for each in tiles)
+        elements = [each for each in tiles if not each.get("words", 0)]
+        assert elements
+        assert all(bool(each["divisible"]) == (width == 512) for each in elements)
+
+
+@pytest.mark.parametrize(
+    ("dims", "family"), [((64, 256, 3137), "cuda.looped"), ((7, 509, 1021), "cuda.persistent")]
+)
+def test_planes_of_odd_lengths_are_read_in_words_first_of_all(
+    dims: tuple[int, ...], family: str
+) -> None:
+    kernel = kernel_of("plane_norm_bf16")
+    sizes = dict(zip(kernel.symbols, dims, strict=True))
+    first = firsts(kernel, TARGET, sizes)[0]
+    assert first.family == family
+    assert first.get("words", 0)
+    assert first.get("r1", 0)
+    facts = generate(kernel, first, TARGET).guard.facts
+    assert not [fact for fact in facts if isinstance(fact, Divisible)]
+    assert size_facts_hold(generate(kernel, first, TARGET).guard, sizes)
+
+
+@pytest.mark.parametrize(("width", "family"), [(1024, "cuda.persistent"), (65_536, "cuda.looped")])
+def test_words_of_planes_serve_the_sizes_beside_a_hint_that_is_a_multiple(
+    width: int, family: str
+) -> None:
+    kernel = kernel_of("plane_norm_bf16")
+    found = [each for each in offered("plane_norm_bf16", (8, 64, width)) if each.get("words", 0)]
+    beside = {"k0": 8, "k1": 64, "k2": width - 1}
+    assert {each.family for each in found} == {family}
+    assert all(size_facts_hold(generate(kernel, each, TARGET).guard, beside) for each in found)
+
+
+def test_steps_from_a_tile_of_words_hold_the_edges_beside_them() -> None:
+    kernel = kernel_of("plane_norm_bf16")
+    rest = "warps=4 index=32 aligned=1 divisible=0 words=1"
+    tile = parse_schedule(f"cuda.persistent x=1 r=2048 {rest} r1=256")
+    for width, sides in ((263, {(2048, 256), (4096, 256)}), (264, set[tuple[int, int]]())):
+        found = neighbours(kernel, tile, {"k0": 8, "k1": 64, "k2": width})
+        assert {(each["r"], each["r1"]) for each in found} == sides
+
+
+def test_planes_shorter_than_their_words_need_are_not_offered_in_words() -> None:
+    for dims in ((512, 64, 97), (1, 64, 4097)):
+        assert not [each for each in offered("plane_norm_bf16", dims) if each.get("words", 0)]

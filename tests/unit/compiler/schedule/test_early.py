@@ -1,0 +1,84 @@
+"""When rows in registers have their loads first, and when programs take them in turn."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.compiler.test_online import TARGET, kernel_of
+
+from nearhint_compiler.codegen import generate
+from nearhint_compiler.ir.text import parse_kernel
+from nearhint_compiler.schedule import Schedule, candidates, parse_schedule
+from nearhint_rules.guard import size_facts_hold
+
+NARROW_NORM = parse_kernel(
+    """(kernel (symbols k0 k1) (pointwise k0) (reduction k1) (params (in bf16) (in bf16) (out bf16))
+    (body (load 0 (+ (* k1 p0) r0)) (cast f32 0) (mul f32 1 1) (reduce sum f32 2) (rsqrt f32 3)
+    (mul f32 1 4) (load 1 r0) (cast f32 6) (mul f32 5 7) (cast bf16 8)
+    (store 2 (+ (* k1 p0) r0) 9)))"""
+)
+
+
+def offered(name: str, dims: tuple[int, int]) -> tuple[Schedule, ...]:
+    kernel = kernel_of(name)
+    return candidates(kernel, TARGET, dict(zip(kernel.symbols, dims, strict=True)))
+
+
+def is_early(schedule: Schedule) -> bool:
+    return bool(schedule.get("early", 0))
+
+
+def test_loads_come_first_where_few_bytes_are_moved_beside_one_form_without() -> None:
+    found = offered("layer_norm_dynamic_f32", (512, 1021))
+    early = [each for each in found if is_early(each)]
+    assert {each.family for each in early} == {"cuda.persistent"}
+    plain = {each.options for each in found if not is_early(each)}
+    assert any(each.options[:-1] in plain for each in early)
+
+
+@pytest.mark.parametrize(
+    ("name", "dims"),
+    [("layer_norm_dynamic_f32", (30_011, 1021)), ("softmax_f32", (512, 1021))],
+    ids=["many bytes", "no load behind a reduction"],
+)
+def test_loads_stay_where_they_are(name: str, dims: tuple[int, int]) -> None:
+    assert not any(map(is_early, offered(name, dims)))
+
+
+def test_early_loads_come_before_the_first_reduction() -> None:
+    text = "cuda.persistent x=2 r=1024 warps=4 index=32 aligned=0 divisible=0"
+    for more, is_before in (("", False), (" early=1", True)):
+        generated = generate(
+            kernel_of("layer_norm_dynamic_f32"), parse_schedule(text + more), TARGET
+        )
+        before, _, after = generated.source.partition("tl.reduce(")
+        assert ("tl.load(a1" in before) == is_before
+        assert ("tl.load(a1" in after) != is_before
+
+
+@pytest.mark.parametrize("rows", [1, 4096, 30_011, 60_000])
+def test_many_rows_that_share_weights_are_taken_in_turn(rows: int) -> None:
+    found = candidates(NARROW_NORM, TARGET, {"k0": rows, "k1": 1021})
+    turns = [each for each in found if each.get("turns", 0)]
+    assert bool(turns) == (rows > 32 * 132)
+    for each in turns:
+        assert each["x"] == 1
+        guard = generate(NARROW_NORM, each, TARGET).guard
+        assert all(
+            size_facts_hold(guard, {"k0": other, "k1": length})
+            for other in (1, 7, rows)
+            for length in (1, 1021, 1031)
+        )
+
+
+def test_rows_of_wide_elements_or_without_weights_take_no_turns() -> None:
+    for name in ("layer_norm_dynamic_f32", "softmax_f16"):
+        assert not [each for each in offered(name, (30_011, 1021)) if each.get("turns", 0)]
+
+
+def test_what_turns_share_is_read_before_them() -> None:
+    text = "cuda.persistent x=1 r=1024 warps=2 index=32 aligned=1 divisible=0 words=1 turns=4"
+    source = generate(NARROW_NORM, parse_schedule(text), TARGET).source
+    before, _, inside = source.partition("for row in")
+    assert before.count("tl.load(a1") == 2
+    assert "tl.load(a1" not in inside
+    assert inside.count("tl.load(a0") == 2
