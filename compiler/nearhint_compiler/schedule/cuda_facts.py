@@ -19,7 +19,7 @@ from nearhint_rules.target import CudaDevice, Target
 GENERIC_SIZE = 97
 """What a size is taken for where none is given."""
 SIZE_MULTIPLE = 16
-EXTRAS = ("group", "unroll", "whole", "words")
+EXTRAS = ("group", "near", "unroll", "whole", "words")
 """Options that a schedule has behind all others, if it has them."""
 
 

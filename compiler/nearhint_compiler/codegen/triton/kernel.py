@@ -19,6 +19,8 @@ bring Guards, and make Triton load vectors. As they may, too:
     group    walks: by how many neighbours along the row an accumulator is stepped at once; those
              of a thread's vector for speed, and any for right
     unroll   walks: how many steps are written out, whose loads are under way together
+    near     cuda.tiled of two axes: 1 where programs are counted first along the axis that has
+             fewer of them, whatever the sizes, so that what neighbours share is in a cache
     whole    1 for flat blocks without a mask where they are full, whose vectors need no promise
              about sizes
     words    1 for rows in whole words, with their edges apart (`codegen.triton.edges`): vectors

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from nearhint_compiler.analysis.affine import Loops
 from nearhint_compiler.analysis.flat import FLAT, flattened
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT
 from nearhint_compiler.codegen.triton.block import REDUCED, Block, Span
@@ -56,6 +57,7 @@ class _Header:
     axis_of: dict[str, str] = field(default_factory=dict)
     masks: dict[str, str] = field(default_factory=dict)
     starts: dict[str, str] = field(default_factory=dict)
+    runs: dict[str, Loops] = field(default_factory=dict)
 
     @property
     def widened(self) -> str:
@@ -73,6 +75,20 @@ class _Header:
             return
         self.lines.append(f"{name} = pid % {index_text(count)}")
         self.lines.append(f"pid = pid // {index_text(count)}")
+
+    def nearer_of(self, counts: Mapping[str, ex.Expr]) -> None:
+        """Splits `pid` into the parts of two axes, that of fewer fastest: all its neighbours run
+        while what they share is in a cache.
+        """
+        (first, rows), (second, columns) = counts.items()
+        a, b = index_text(rows), index_text(columns)
+        self.lines += [
+            f"fewest = tl.minimum({a}, {b})",
+            "fast = pid % fewest",
+            "slow = pid // fewest",
+            f"{first} = tl.where({a} < {b}, fast, slow)",
+            f"{second} = tl.where({a} < {b}, slow, fast)",
+        ]
 
     def axis(self, name: str, axis: str, program: str, size: ex.Expr, block: int) -> None:
         """Declares `name`, the positions along `axis` of program `program`, and their mask."""
@@ -158,15 +174,25 @@ def _tile(kernel: ir.Kernel, schedule: Schedule, header: _Header) -> ex.Expr:
     axes = [axis for axis in header.axes if axis != REDUCED]
     if len(runs) != len(axes):
         raise InvalidSchedule(f"{schedule.family}: {len(runs)} axes, not {len(axes)}")
-    programs: ex.Expr = ex.ONE
-    for axis, run in reversed(list(zip(axes, runs, strict=True))):
-        name, size, block = axis.lower(), ex.product(run.values()), schedule[axis.lower()]
-        count = ceil_div(size, block)
-        header.next_of(f"{name}block", count)
-        header.axis(name, axis, f"{name}block", size, block)
+    sizes = [ex.product(run.values()) for run in runs]
+    counts = {
+        f"{axis.lower()}block": ceil_div(size, schedule[axis.lower()])
+        for axis, size in zip(axes, sizes, strict=True)
+    }
+    is_near = schedule.get("near", 0) == 1
+    if is_near:
+        if len(axes) != 2:
+            raise InvalidSchedule(f"{schedule.family}: {len(axes)} axes, not two: {schedule}")
+        header.nearer_of(counts)
+    for axis, run, size in reversed(list(zip(axes, runs, sizes, strict=True))):
+        name = axis.lower()
+        if not is_near:
+            header.next_of(f"{name}block", counts[f"{name}block"])
+        header.axis(name, axis, f"{name}block", size, schedule[name])
         header.loops(name, axis, run)
-        programs = ex.mul(programs, count)
-    return programs
+    if any(len(run) > 1 for run in runs):
+        header.runs = {axis.lower(): run for axis, run in zip(axes, runs, strict=True)}
+    return ex.product(counts.values())
 
 
 def tile_axes(schedule: Schedule) -> tuple[str, ...]:
@@ -185,7 +211,7 @@ def _tiled(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     header = _header(schedule, axes)
     programs = _tile(kernel, schedule, header)
     spans = _spans(kernel, schedule, header)
-    block = Block(axes, header.axis_of, header.masks, spans=spans)
+    block = Block(axes, header.axis_of, header.masks, spans=spans, runs=header.runs)
     lines = [*header.lines, *straight(kernel, block)]
     return Layout(lines, programs, _blocks(schedule, axes))
 
