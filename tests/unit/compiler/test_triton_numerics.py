@@ -73,7 +73,7 @@ class Case:
         more = "".join(
             f"_{name}{value}"
             for name, value in parse_schedule(self.schedule).options
-            if name in ("group", "unroll", "whole", "words")
+            if name in ("group", "near", "unroll", "whole", "words")
         )
         tail = form + "_special" * self.special
         tail += "" if self.fill is None else f"_{self.fill}"
