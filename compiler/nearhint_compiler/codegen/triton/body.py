@@ -176,7 +176,7 @@ class Body:
         return kinds == {"min", "max"}
 
     def _pairs(self) -> dict[int, int]:
-        """Loads that the same lanes of an earlier one serve: each is used where the other is not."""
+        """Loads that an earlier one serves: each of the two is used where the other is not."""
         found: dict[int, int] = {}
         for second, branch in self._branches.items():
             for first, other in self._branches.items():
