@@ -11,13 +11,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nearhint_compiler.analysis.affine import affine
+from nearhint_compiler.analysis.affine import Loops, affine
 from nearhint_compiler.analysis.branches import branches
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
 from nearhint_rules.program import DTYPES
 
 WORD_BYTES = 16
+TILE_ROW = "y"
+"""The position along the first axis of a tile, as a symbol."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +46,31 @@ def row_words(kernel: ir.Kernel) -> RowWords | None:
     ('(* k1 p0)', 8)
     """
     loops = {f"r{number}": extent for number, extent in enumerate(kernel.reduction)}
-    if not loops:
+    return _words(kernel, {}, loops) if loops else None
+
+
+def tile_words(kernel: ir.Kernel, cuts: int) -> RowWords | None:
+    """The words of a pointwise tile's rows, in which its last axis runs; None as for `row_words`.
+
+    The tile has two axes, cut behind the loop of the one bit of `cuts`. `base` is in terms of
+    `TILE_ROW`, the position along the first.
+
+    >>> from nearhint_compiler.ir.text import parse_kernel
+    >>> found = tile_words(parse_kernel('''(kernel (symbols k0 k1) (pointwise k0 k1) (reduction)
+    ...     (params (in f32) (out f32)) (body (load 0 (+ (* k0 p1) p0))
+    ...     (store 1 (+ (* k1 p0) p1) 0)))'''), 1)
+    >>> (ex.to_text(found.base), found.lanes) if found else None
+    ('(* k1 y)', 4)
+    """
+    loops = [(f"p{number}", extent) for number, extent in enumerate(kernel.pointwise)]
+    place = cuts.bit_length()
+    if kernel.reduction or cuts.bit_count() != 1 or place >= len(loops):
         return None
+    return _words(kernel, dict(loops[:place]), dict(loops[place:]))
+
+
+def _words(kernel: ir.Kernel, outer: Loops, inner: Loops) -> RowWords | None:
+    """The words along the loops `inner`; bases are in terms of the flat axis `outer`, if any."""
     guarded = branches(kernel)
     sizes: dict[ex.Expr, list[int]] = {}
     indices: dict[ex.Expr, set[ex.Expr]] = {}
@@ -53,24 +78,27 @@ def row_words(kernel: ir.Kernel) -> RowWords | None:
         # The first element of a branch that is not taken may lie before all storage.
         if not isinstance(node, ir.Load | ir.Store) or position in guarded:
             continue
-        found = affine(node.index, [loops])
-        if found is not None and found.strides == (ex.ONE,):
-            sizes.setdefault(found.offset, []).append(DTYPES[kernel.params[node.param].dtype])
-            indices.setdefault(found.offset, set()).add(node.index)
+        found = affine(node.index, [outer, inner] if outer else [inner])
+        if found is not None and found.strides[-1] == ex.ONE:
+            base = found.offset
+            if outer:
+                base = ex.add(base, ex.mul(found.strides[0], ex.symbol(TILE_ROW)))
+            sizes.setdefault(base, []).append(DTYPES[kernel.params[node.param].dtype])
+            indices.setdefault(base, set()).add(node.index)
     # Of several, that of a row of its own: what all rows share is in a cache.
-    ranked = sorted(sizes, key=lambda base: (bool(_loops_of(base)), sum(sizes[base])))
+    ranked = sorted(sizes, key=lambda base: (_has_rows(base), sum(sizes[base])))
     if not ranked:
         return None
     base = ranked[-1]
     # Bytes beside wider elements are read half a word at a time.
     lanes = WORD_BYTES // min((size for size in sizes[base] if size > 1), default=1)
-    if _is_multiple(base, lanes) and _is_multiple(ex.product(kernel.reduction), lanes):
+    if _is_multiple(base, lanes) and _is_multiple(ex.product(inner.values()), lanes):
         return None
     return RowWords(base, lanes, frozenset(indices[base]))
 
 
-def _loops_of(index: ex.Expr) -> list[str]:
-    return [name for name in ex.symbols_of(index) if name[0] == "p"]
+def _has_rows(base: ex.Expr) -> bool:
+    return any(name[0] in ("p", TILE_ROW) for name in ex.symbols_of(base))
 
 
 def _is_multiple(size: ex.Expr, number: int) -> bool:

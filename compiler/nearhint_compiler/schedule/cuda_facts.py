@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from math import prod
 
 from nearhint_compiler.analysis.flat import flat_params
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT, index_bounds
-from nearhint_compiler.analysis.row_words import RowWords, row_words
+from nearhint_compiler.analysis.row_words import RowWords, row_words, tile_words
 from nearhint_compiler.analysis.strides import Access, accesses, contiguous_bytes
 from nearhint_compiler.analysis.tilings import REDUCTION_AXIS, choose
 from nearhint_compiler.ir import nodes as ir
@@ -19,6 +20,8 @@ from nearhint_rules.target import CudaDevice, Target
 GENERIC_SIZE = 97
 """What a size is taken for where none is given."""
 SIZE_MULTIPLE = 16
+REPEATED_SHARE = 256
+"""What is read again is worth a loop of its own from such a part of the largest access on."""
 EXTRAS = ("group", "near", "unroll", "whole", "words")
 """Options that a schedule has behind all others, if it has them."""
 
@@ -61,6 +64,8 @@ class Facts:
     word: int
     has_shared: bool
     has_groups: bool
+    tile_word: int
+    repeated: int
 
     @property
     def itemsize(self) -> int:
@@ -76,6 +81,18 @@ class Facts:
             if any(stride == 1 and name[0] == "r" for name, stride in access.strides.items())
         ]
         return max(1, 16 // max(sizes, default=16))
+
+    @property
+    def step_bytes(self) -> int:
+        """What a step of the outer loops moves that read something again each time; else 0."""
+        outer = prod(self.extents[: self.repeated.bit_length()])
+        if not self.repeated or outer == 1:
+            return 0
+        names = {f"p{place}" for place in range(self.repeated.bit_length())}
+        return sum(
+            access.size_bytes // (outer if names & access.strides.keys() else 1)
+            for access in self.accesses
+        )
 
     def has_words(self, r: int) -> bool:
         """Whether blocks of `r` may hold rows in whole words, and their edges."""
@@ -110,6 +127,10 @@ def facts_of(
     device = target.device
     has_scan = any(isinstance(node, ir.Scan) for node in kernel.body)
     words = None if has_scan else row_words(kernel)
+    tile = _tile(kernel, sizes)
+    repeated = _repeated(kernel, found) if tile is None else 0
+    cuts = tile.cuts if tile is not None else repeated
+    tiled = tile_words(kernel, cuts) if cuts else None
     divisible = sum(
         1 << number
         for number, name in enumerate(kernel.symbols)
@@ -128,12 +149,31 @@ def facts_of(
         is_columns=is_columns,
         has_scan=has_scan,
         flat=_flat(kernel),
-        tile=_tile(kernel, sizes),
+        tile=tile,
         spaced=cut_from is not None,
         word=words.lanes if words else 0,
         has_shared=words is not None and _has_shared(kernel, words),
         has_groups=any(isinstance(node, ir.Reduce) for node in kernel.body),
+        tile_word=tiled.lanes if tiled else 0,
+        repeated=repeated,
     )
+
+
+def _repeated(kernel: ir.Kernel, found: Sequence[Access]) -> int:
+    """The cut behind the outer loops that read the same again each time, if that is much.
+
+    It is a schedule's `cuts`; 0 where there is none.
+    """
+    if kernel.reduction:
+        return 0
+    largest = max((access.size_bytes for access in found), default=0)
+    shares: dict[int, int] = {}
+    for access in found:
+        place = min((int(name[1:]) for name in access.strides), default=0)
+        if place > 0:
+            shares[place] = shares.get(place, 0) + access.size_bytes
+    place = max(shares, key=lambda place: shares[place], default=0)
+    return 1 << (place - 1) if place and REPEATED_SHARE * shares[place] > largest else 0
 
 
 def _has_shared(kernel: ir.Kernel, words: RowWords) -> bool:

@@ -7,14 +7,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from nearhint_compiler.analysis.affine import Loops
 from nearhint_compiler.analysis.flat import FLAT, flattened
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT
+from nearhint_compiler.analysis.row_words import RowWords
 from nearhint_compiler.codegen.triton.block import REDUCED, Block, Span
-from nearhint_compiler.codegen.triton.edges import row_lines, with_edges, words_of
+from nearhint_compiler.codegen.triton.edges import (
+    row_lines,
+    tile_words_of,
+    with_edges,
+    words_of,
+)
 from nearhint_compiler.codegen.triton.row import Row, ceil_div, row_of, unflatten, worded
 from nearhint_compiler.codegen.triton.text import index_text
 from nearhint_compiler.codegen.triton.walks import staged, straight, walked
@@ -28,6 +34,8 @@ from nearhint_rules.guard import AtMost, Fact
 BLOCK_LIMIT = 1 << 20
 """Triton's largest block, in elements."""
 SPLIT_LIMIT = 1024
+TILE_WORD = "(xword + xlane)"
+"""Where a lane of a tile in words lies, along the rows that the words are of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +108,18 @@ class _Header:
         if mask:
             self.masks[axis] = mask
 
+    def shifted(self, name: str, axis: str, program: str, size: ex.Expr, words: RowWords) -> None:
+        """As `axis`, with the lanes of each row where its words begin; all lanes have a mask."""
+        self.starts[axis] = f"{program} * {axis}"
+        zero = index_text(words.base)
+        self.lines += [
+            f"{name}lane = {self.starts[axis]} + tl.arange(0, {axis})[None, :]",
+            f"{name}word = {zero} // {words.lanes} * {words.lanes}",
+            f"{name} = {name}lane - ({zero} - {name}word)",
+            f"{name}mask = ({name} >= 0) & ({name} < {index_text(size)})",
+        ]
+        self.masks[axis] = f"{name}mask"
+
     def loops(self, flat: str, axis: str, loops: Mapping[str, ex.Expr]) -> None:
         """Declares the loop variables whose flat index is `flat`, the last one innermost."""
         self.lines += unflatten(flat, loops)
@@ -160,10 +180,13 @@ def _pointwise(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     return Layout([*header.lines, *body], ceil_div(total, x), (("X", x),))
 
 
-def _tile(kernel: ir.Kernel, schedule: Schedule, header: _Header) -> ex.Expr:
+def _tile(
+    kernel: ir.Kernel, schedule: Schedule, header: _Header, words: RowWords | None = None
+) -> ex.Expr:
     """Declares the pointwise loops of a tile; returns the number of programs.
 
-    A bit of `cuts` is set for each loop that ends an axis; the innermost always does.
+    A bit of `cuts` is set for each loop that ends an axis; the innermost always does. With `words`
+    the lanes of the last one are those of whole words.
     """
     cuts, rank = schedule["cuts"], len(kernel.pointwise)
     if not 0 < cuts < 1 << max(0, rank - 1):
@@ -175,22 +198,27 @@ def _tile(kernel: ir.Kernel, schedule: Schedule, header: _Header) -> ex.Expr:
     if len(runs) != len(axes):
         raise InvalidSchedule(f"{schedule.family}: {len(runs)} axes, not {len(axes)}")
     sizes = [ex.product(run.values()) for run in runs]
+    beside = [words.lanes - 1 if words and axis == axes[-1] else 0 for axis in axes]
     counts = {
-        f"{axis.lower()}block": ceil_div(size, schedule[axis.lower()])
-        for axis, size in zip(axes, sizes, strict=True)
+        f"{axis.lower()}block": ceil_div(ex.add(size, more), schedule[axis.lower()])
+        for axis, size, more in zip(axes, sizes, beside, strict=True)
     }
     is_near = schedule.get("near", 0) == 1
     if is_near:
         if len(axes) != 2:
             raise InvalidSchedule(f"{schedule.family}: {len(axes)} axes, not two: {schedule}")
         header.nearer_of(counts)
-    for axis, run, size in reversed(list(zip(axes, runs, sizes, strict=True))):
+    declared = list(zip(axes, runs, sizes, strict=True))
+    for axis, run, size in declared if is_near else reversed(declared):
         name = axis.lower()
         if not is_near:
             header.next_of(f"{name}block", counts[f"{name}block"])
-        header.axis(name, axis, f"{name}block", size, schedule[name])
+        if words and axis == axes[-1]:
+            header.shifted(name, axis, f"{name}block", size, words)
+        else:
+            header.axis(name, axis, f"{name}block", size, schedule[name])
         header.loops(name, axis, run)
-    if any(len(run) > 1 for run in runs):
+    if words or any(len(run) > 1 for run in runs):
         header.runs = {axis.lower(): run for axis, run in zip(axes, runs, strict=True)}
     return ex.product(counts.values())
 
@@ -209,11 +237,27 @@ def _tiled(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         raise InvalidSchedule(f"{schedule.family} of a reduction")
     axes = tile_axes(schedule)
     header = _header(schedule, axes)
-    programs = _tile(kernel, schedule, header)
+    words = tile_words_of(kernel, schedule) if schedule.get("words", 0) else None
+    programs = _tile(kernel, schedule, header, words)
     spans = _spans(kernel, schedule, header)
     block = Block(axes, header.axis_of, header.masks, spans=spans, runs=header.runs)
-    lines = [*header.lines, *straight(kernel, block)]
-    return Layout(lines, programs, _blocks(schedule, axes))
+    if words is None:
+        body = straight(kernel, block)
+    else:
+        body = _within_rows(kernel, replace(block, texts=dict.fromkeys(words.indices, TILE_WORD)))
+    return Layout([*header.lines, *body], programs, _blocks(schedule, axes))
+
+
+def _within_rows(kernel: ir.Kernel, block: Block) -> list[str]:
+    """The body of a tile in words: where no row begins or ends, none of its words is in part."""
+    length = index_text(ex.product(block.runs["x"].values()))
+    whole = replace(block, masks={a: m for a, m in block.masks.items() if a != "X"})
+    return [
+        f"if (xblock > 0) & (xblock * X + X <= {length}):",
+        *(f"    {line}" for line in straight(kernel, whole)),
+        "else:",
+        *(f"    {line}" for line in straight(kernel, block)),
+    ]
 
 
 def _reduced(
