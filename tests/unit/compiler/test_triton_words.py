@@ -123,6 +123,9 @@ def kernel_of(name: str) -> Kernel:
     return parse_kernel((numerics.KERNELS / f"{name}.ir").read_text())
 
 
+TILED = "tiled z=1 y=4 cuts=1 warps=1 index=32"
+
+
 @pytest.mark.parametrize(
     ("name", "schedule", "problem"),
     [
@@ -133,6 +136,10 @@ def kernel_of(name: str) -> Kernel:
         ("layer_norm_f32", "looped x=1 r=64 warps=1 index=32 aligned=1", "no row has edges"),
         ("column_sum_f32", "looped x=1 r=64 warps=1 index=32 aligned=1", "no row has edges"),
         ("softmax_f32", "looped x=1 r=64 warps=1 index=32 aligned=1 block_pointers=1", "in tiles"),
+        ("transpose_add_f32", f"{TILED} x=16 aligned=0 near=1", "not aligned"),
+        ("transpose_add_f32", f"{TILED} x=2 aligned=1 near=1", "shorter than a word"),
+        ("transpose_add_f32", f"{TILED} x=16 aligned=1", "another order"),
+        ("merge_heads_f16", f"{TILED} x=16 aligned=1 near=1", "no row of a tile"),
     ],
 )
 def test_words_that_cannot_be_are_refused(name: str, schedule: str, problem: str) -> None:
@@ -161,6 +168,32 @@ def test_a_search_of_random_variants_meets_rows_in_words(name: str) -> None:
     offered = choose(kernel_of(name), numerics.TARGET, {"k0": 61, "k1": 97}, effort=MAX).schedules
     families = {each.family for each in offered if each.get("words", 0)}
     assert families >= {"cuda.looped", "cuda.persistent"}
+
+
+@pytest.mark.parametrize("columns", [257, 1021, 4096, 128_255])
+def test_what_is_read_across_is_offered_in_words_by_default(columns: int) -> None:
+    kernel = kernel_of("transpose_add_f32")
+    for rows in (7, 1021, 100_003):
+        default, *others = candidates(kernel, numerics.TARGET, {"k0": rows, "k1": columns})
+        assert default.get("words", 0)
+        assert default["y"] == 32  # other sizes have more rows than these
+        assert not default["divisible"]
+        fitting = [each for each in others if each.get("words", 0)]
+        assert all(each["y"] < 2 * rows for each in fitting)
+
+
+def test_rows_shorter_than_a_tile_are_offered_element_by_element() -> None:
+    kernel = kernel_of("transpose_add_f32")
+    offered = candidates(kernel, numerics.TARGET, {"k0": 100_003, "k1": 35})
+    tiles = [each for each in offered if each.family == "cuda.tiled"]
+    assert tiles
+    assert not [each for each in tiles if each.get("words", 0)]
+
+
+def test_a_tile_in_words_has_no_promise_about_sizes() -> None:
+    text = f"cuda.{TILED} x=16 aligned=1 divisible=0 near=1 words=1"
+    facts = generate(kernel_of("transpose_add_f32"), parse_schedule(text), numerics.TARGET).guard
+    assert not [fact for fact in facts.facts if isinstance(fact, Divisible)]
 
 
 def test_bytes_beside_wider_elements_do_not_make_words_longer() -> None:
