@@ -129,8 +129,7 @@ def facts_of(
     words = None if has_scan else row_words(kernel)
     tile = _tile(kernel, sizes)
     repeated = _repeated(kernel, found) if tile is None else 0
-    cuts = tile.cuts if tile is not None else repeated
-    tiled = tile_words(kernel, cuts) if cuts else None
+    tiled = tile_words(kernel, tile.cuts) if tile is not None else None
     divisible = sum(
         1 << number
         for number, name in enumerate(kernel.symbols)

@@ -11,21 +11,30 @@ from nearhint_compiler.schedule.cuda_facts import Facts, Flat, Tile
 from nearhint_compiler.schedule.schedule import Schedule
 
 AXES: tuple[str, ...] = ("z", "y", "x")
-SQUARES = (
-    (32, 64, 8), (64, 64, 4), (32, 32, 4), (32, 64, 4), (32, 128, 8), (64, 64, 8), (64, 32, 8),
-    (16, 256, 8), (128, 32, 8),
-)  # fmt: skip
-"""(y, x, warps) of tiles where both axes matter."""
-WORDED = ((32, 128, 8), (32, 64, 4), (32, 256, 8), (64, 64, 8))
-"""The same in whole words of rows that begin anywhere: what other accesses have along y is read
-element by element from the first cache, and nothing is exchanged between threads. On an H100
-transposed adds of odd sizes took 0.75 to 0.92 times as long as the best tile of elements
+DEFAULT_SQUARE = (32, 64, 8)
+"""(y, x, warps) of the tile that serves any sizes. Transposed adds from 300 x 301 to 515 x 128143
+took at most 1.47 times as long as in the best tile of their size, 1.08 on average, on an H100
 (tests/benchmarks/gpu_tiles.py, 2026-11-22)."""
-PLAIN = ((32, 64, 8), (32, 32, 4))
+SQUARES = (
+    (32, 64, 8), (32, 32, 4), (64, 64, 8), (32, 64, 4), (64, 32, 8), (16, 64, 4), (16, 256, 8),
+    (64, 64, 4), (128, 32, 8),
+)  # fmt: skip
+"""Tiles where both axes matter, the best of small spaces first."""
+OF_VECTORS = (64, 64, 4)
+"""The best of large spaces of two bytes an element where sizes are promised: vectors along y."""
+WORDED = ((32, 128, 8), (32, 64, 4), (64, 64, 8))
+"""Tiles in whole words of rows that begin anywhere: what other accesses have along y is read
+element by element from the first cache, and nothing is exchanged between threads. Found alike: of
+long rows of odd lengths such an add took 0.74 to 0.99 times as long as in any tile of elements, of
+short ones, and of few points, up to 2.1 times."""
+LONG_ROW, WORDED_POINTS = 4096, 1 << 19
+"""From which length of rows and number of points on they are held best; fewer, and none is."""
+LARGE_POINTS = 1 << 22
+PLAIN = SQUARES[:2]
 """Tiles of elements that are worth a try beside words, where sizes promise nothing."""
-REPEATED = ((2, 512, 4), (2, 1024, 4), (1, 1024, 4), (4, 256, 4))
-"""(outer, inner, warps) where each step of the outer loops reads the same again. All its programs
-run one after the other, so that it comes from a cache."""
+REPEATED = ((2, 1), (1, 1), (2, 2), (4, 1))
+"""(outer steps, vectors a thread and step) where outer loops read the same again and again. All
+programs that do run one after the other, so that it comes from a cache."""
 TARGETS = (1024, 2048, 4096)
 SQUARES_LIMIT = 14
 """How many of those are offered: others want room, too."""
@@ -40,15 +49,16 @@ ROWS = ((4, 1024, 8), (4, 512, 4), (4, 256, 4), (1, 1024, 4), (2, 1024, 4))
 def schedules(facts: Facts) -> Iterator[Schedule]:
     """The default first."""
     lanes = max(1, 16 // facts.itemsize)
-    if facts.tile is not None and len(facts.tile.extents) == 2:
-        yield from islice(_squares(facts, facts.tile), SQUARES_LIMIT)
     if facts.tile is not None:
+        if len(facts.tile.extents) == 2:
+            yield facts.schedule("tiled", **_near(facts.tile, DEFAULT_SQUARE))
+            yield from islice(_squares(facts, facts.tile), SQUARES_LIMIT)
         yield from _targets(facts, facts.tile)
         yield from _blocks(facts, x=128 * lanes, warps=4)
     for warps, vectors in ((4, 1), (8, 1), (4, 2), (8, 2)):
         yield from _blocks(facts, x=32 * warps * lanes * vectors, warps=warps)
-        if facts.repeated and (warps, vectors) == (4, 1):
-            yield from _outer(facts)
+        if facts.repeated and facts.divisible and (warps, vectors) == (4, 1):
+            yield from _outer(facts, lanes)
     if prod(facts.extents) <= FEW_BLOCKS * 128 * lanes * facts.processors:
         yield from _blocks(facts, x=64 * lanes, warps=4)
         yield from _blocks(facts, x=32 * lanes, warps=8)
@@ -62,6 +72,14 @@ def schedules(facts: Facts) -> Iterator[Schedule]:
             yield from both(facts, "tiled", z=1, y=y, x=x, cuts=1 << (rank - 2), warps=warps)
 
 
+def preferred(facts: Facts) -> Schedule | None:
+    """The tile that is held best at the sizes at hand, where there is one."""
+    tile = facts.tile
+    if tile is None or len(tile.extents) != 2:
+        return None
+    return next(_squares(facts, tile), None)
+
+
 def _blocks(facts: Facts, *, x: int, warps: int) -> Iterator[Schedule]:
     """Flat blocks; where accesses are flat, all but the last one without a mask."""
     if facts.flat == Flat.NONE or not (facts.is_dividing_useful or prod(facts.extents) % x):
@@ -72,49 +90,39 @@ def _blocks(facts: Facts, *, x: int, warps: int) -> Iterator[Schedule]:
         yield facts.schedule("pointwise", divisible=facts.divisible, x=x, warps=warps, whole=1)
 
 
-def _outer(facts: Facts) -> Iterator[Schedule]:
-    """Tiles of outer loops that read the same again, and of the flat rest."""
-    for number, (y, x, warps) in enumerate(REPEATED):
-        blocks = {"z": 1, "y": y, "x": x, "cuts": facts.repeated, "warps": warps, "near": 1}
-        if facts.divisible:
-            yield facts.schedule("tiled", divisible=facts.divisible, **blocks)
-        elif number < 2:
-            yield facts.schedule("tiled", **blocks, **({"words": 1} if facts.tile_word else {}))
+def _outer(facts: Facts, lanes: int) -> Iterator[Schedule]:
+    """Tiles of outer loops that read the same again, and of the flat rest.
+
+    Only where vectors are promised: element by element the flat index has more of them.
+    """
+    for y, vectors in REPEATED:
+        blocks = {"z": 1, "y": y, "x": 128 * lanes * vectors, "cuts": facts.repeated, "warps": 4}
+        yield facts.schedule("tiled", divisible=facts.divisible, **blocks, near=1)
 
 
 def _squares(facts: Facts, tile: Tile) -> Iterator[Schedule]:
-    """Whole words first, where rows are long enough to have some between their ends.
-
-    The first serves other sizes, too: few rows at hand are no reason for it to have few.
+    """Square tiles, the best first: vectors, where sizes are promised, or whole words, or single
+    elements.
     """
-    columns = tile.extents[-1]
-    has_words = facts.tile_word > 0 and columns >= 2 * WORDED[0][1]
-    first = (WORDED if has_words else SQUARES)[0]
-    worded = [first, *_fitting(tile, WORDED)] if has_words else []
-    for shape in dict.fromkeys(worded):
-        if columns >= 2 * shape[1]:
-            yield facts.schedule("tiled", **_near(tile, shape), words=1)
-    if not has_words:
-        yield facts.schedule("tiled", **_near(tile, first))
-    for shape in _fitting(tile, SQUARES):
-        if not worded or shape in PLAIN:
-            yield facts.schedule("tiled", **_near(tile, shape))
-        if facts.divisible:
+    points, columns = prod(tile.extents), tile.extents[-1]
+    fitting = _fitting(tile, SQUARES)
+    if points >= LARGE_POINTS and facts.itemsize == 2 and OF_VECTORS in fitting:
+        fitting = [OF_VECTORS, *fitting]
+    worded: list[tuple[int, int, int]] = []
+    if facts.tile_word and columns >= LONG_ROW and points >= WORDED_POINTS:
+        worded = _fitting(tile, WORDED)
+    if facts.divisible:
+        for shape in fitting:
             yield facts.schedule("tiled", divisible=facts.divisible, **_near(tile, shape))
+    for shape in worded:
+        yield facts.schedule("tiled", **_near(tile, shape), words=1)
+    for shape in PLAIN if worded else fitting:
+        yield facts.schedule("tiled", **_near(tile, shape))
 
 
 def _near(tile: Tile, shape: tuple[int, int, int]) -> dict[str, int]:
     y, x, warps = shape
     return {"z": 1, "y": y, "x": x, "cuts": tile.cuts, "warps": warps, "near": 1}
-
-
-def suits(facts: Facts, schedule: Schedule) -> bool:
-    """Whether a tile has about as few lanes beyond the space at hand as others of its kind."""
-    tile = facts.tile
-    if schedule.family != "cuda.tiled" or tile is None or len(tile.extents) != 2:
-        return True
-    shapes = WORDED if schedule.get("words", 0) else SQUARES
-    return (schedule["y"], schedule["x"], schedule["warps"]) in _fitting(tile, shapes)
 
 
 def _fitting(tile: Tile, shapes: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:

@@ -17,14 +17,14 @@ from collections.abc import Mapping, Sequence
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule import cpu, cuda
 from nearhint_compiler.schedule.cuda_facts import facts_of
-from nearhint_compiler.schedule.cuda_pointwise import suits
+from nearhint_compiler.schedule.cuda_pointwise import preferred
 from nearhint_compiler.schedule.estimate import estimate
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules.target import Target
 
 BETTER: Mapping[str, float] = {"cpu": 1.5, "cuda": 1.3}
 """How many times as long as another's an estimate is, for the other to come first."""
-CACHED_BYTES = 16 << 20
+CACHED_BYTES = 32 << 20
 """What a step of outer loops may move for the next one to find in a cache what both read."""
 LOOPED = "cuda.looped"
 PERSISTENT = ("cuda.persistent", "cuda.tiled_persistent")
@@ -72,8 +72,8 @@ def _kinds(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> tuple[
     is_columns = facts.is_columns
     if default.family == LOOPED:
         offered = tuple(each for each in others if _layout(each) != _layout(default)) or offered
-    elif not suits(facts, default):
-        offered = tuple(others)
+    elif (tile := preferred(facts)) is not None:
+        offered = (tile, *offered)
     found = _first_of_each(_promising(offered))
     # Few values of a column leave few programs; vectors would leave fewer, and took 1.3 times.
     held = tuple(

@@ -20,6 +20,7 @@ from nearhint_compiler.ir.nodes import Kernel
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import candidates
 from nearhint_compiler.schedule.choice import MAX, choose
+from nearhint_compiler.schedule.firsts import firsts
 from nearhint_compiler.schedule.schedule import parse_schedule
 from nearhint_rules import expr as ex
 from nearhint_rules.guard import AtMost, Divisible
@@ -170,21 +171,20 @@ def test_a_search_of_random_variants_meets_rows_in_words(name: str) -> None:
     assert families >= {"cuda.looped", "cuda.persistent"}
 
 
-@pytest.mark.parametrize("columns", [257, 1021, 4096, 128_255])
-def test_what_is_read_across_is_offered_in_words_by_default(columns: int) -> None:
+@pytest.mark.parametrize(("rows", "columns"), [(1021, 31_049), (515, 128_143), (20_011, 4099)])
+def test_long_rows_that_begin_anywhere_are_held_best_in_words(rows: int, columns: int) -> None:
     kernel = kernel_of("transpose_add_f32")
-    for rows in (7, 1021, 100_003):
-        default, *others = candidates(kernel, numerics.TARGET, {"k0": rows, "k1": columns})
-        assert default.get("words", 0)
-        assert default["y"] == 32  # other sizes have more rows than these
-        assert not default["divisible"]
-        fitting = [each for each in others if each.get("words", 0)]
-        assert all(each["y"] < 2 * rows for each in fitting)
+    dims = {"k0": rows, "k1": columns}
+    default, *_ = candidates(kernel, numerics.TARGET, dims)
+    assert not default.get("words", 0)
+    assert firsts(kernel, numerics.TARGET, dims)[0].get("words", 0)
 
 
-def test_rows_shorter_than_a_tile_are_offered_element_by_element() -> None:
-    kernel = kernel_of("transpose_add_f32")
-    offered = candidates(kernel, numerics.TARGET, {"k0": 100_003, "k1": 35})
+@pytest.mark.parametrize(("rows", "columns"), [(100_003, 35), (31_049, 1021), (33, 5121)])
+def test_short_rows_and_small_spaces_are_read_element_by_element(rows: int, columns: int) -> None:
+    offered = candidates(
+        kernel_of("transpose_add_f32"), numerics.TARGET, {"k0": rows, "k1": columns}
+    )
     tiles = [each for each in offered if each.family == "cuda.tiled"]
     assert tiles
     assert not [each for each in tiles if each.get("words", 0)]

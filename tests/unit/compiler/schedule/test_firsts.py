@@ -70,7 +70,7 @@ def test_where_the_default_suits_the_hint_it_is_first() -> None:
 
 
 def test_a_tile_that_suits_the_hint_comes_before_a_default_that_does_not() -> None:
-    assert first_at("transpose_add_f32", 100_003, 1021)["words"] == 1
+    assert first_at("transpose_add_f32", 1021, 100_003)["words"] == 1
     assert first_at("transpose_add_f32", 100_003, 32)["x"] == 32
     assert first_at("transpose_add_f32", 7, 100_003)["y"] == 8
 
