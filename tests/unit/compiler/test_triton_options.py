@@ -18,8 +18,8 @@ def whole(kernel: str, dims: tuple[int, ...]) -> list[Case]:
 
 
 def near(kernel: str, dims: tuple[int, ...], *, cuts: int = 1, index: int = 32) -> list[Case]:
-    text = f"cuda.tiled z=1 y=2 x=16 cuts={cuts} warps=1 index={index} aligned=0 divisible=0 near=1"
-    return [Case(kernel, text, dims)]
+    text = f"cuda.tiled z=1 y=2 x=16 cuts={cuts} warps=1 index={index} aligned=0 divisible=0"
+    return [Case(kernel, f"{text} near={group}", dims) for group in (1, 4)]
 
 
 def tile_words(kernel: str, dims: tuple[int, ...], *, cuts: int = 1, index: int = 32) -> list[Case]:

@@ -19,12 +19,14 @@ bring Guards, and make Triton load vectors. As they may, too:
     group    walks: by how many neighbours along the row an accumulator is stepped at once; those
              of a thread's vector for speed, and any for right
     unroll   walks: how many steps are written out, whose loads are under way together
-    near     cuda.tiled of two axes: 1 where programs are counted first along the axis that has
-             fewer of them, whatever the sizes, so that what neighbours share is in a cache
+    near     cuda.tiled of two axes: the order of programs, so that what neighbours share is in a
+             cache. 1: first along the axis that has fewer of them, whatever the sizes; more: so
+             many along the first axis, then along the second
     whole    1 for flat blocks without a mask where they are full, whose vectors need no promise
              about sizes
     words    1 for rows in whole words, with their edges apart (`codegen.triton.edges`): vectors
-             along rows of any length, no promise about sizes
+             along rows of any length, no promise about sizes. Of cuda.tiled, with near, the rows
+             are those along its last axis: each begins in the tile where its words do
     r1       the r elements of a block are a tile of two axes, r1 of them along the innermost
              reduction loop (`codegen.triton_row`)
     block_pointers

@@ -84,18 +84,28 @@ class _Header:
         self.lines.append(f"{name} = pid % {index_text(count)}")
         self.lines.append(f"pid = pid // {index_text(count)}")
 
-    def nearer_of(self, counts: Mapping[str, ex.Expr]) -> None:
-        """Splits `pid` into the parts of two axes, that of fewer fastest: all its neighbours run
-        while what they share is in a cache.
+    def nearer_of(self, counts: Mapping[str, ex.Expr], near: int) -> None:
+        """Splits `pid` into the parts of two axes, `near` of the first fastest, then the second:
+        neighbours along both run while what they share is in a cache.
         """
         (first, rows), (second, columns) = counts.items()
-        a, b = index_text(rows), index_text(columns)
+        if near == 1:
+            a, b = index_text(rows), index_text(columns)
+            self.lines += [
+                f"fewest = tl.minimum({a}, {b})",
+                "fast = pid % fewest",
+                "slow = pid // fewest",
+                f"{first} = tl.where({a} < {b}, fast, slow)",
+                f"{second} = tl.where({a} < {b}, slow, fast)",
+            ]
+            return
         self.lines += [
-            f"fewest = tl.minimum({a}, {b})",
-            "fast = pid % fewest",
-            "slow = pid // fewest",
-            f"{first} = tl.where({a} < {b}, fast, slow)",
-            f"{second} = tl.where({a} < {b}, slow, fast)",
+            f"group = {near} * {index_text(columns)}",
+            f"start = pid // group * {near}",
+            f"down = tl.minimum({index_text(rows)} - start, {near})",
+            "pid = pid % group",
+            f"{first} = start + pid % down",
+            f"{second} = pid // down",
         ]
 
     def axis(self, name: str, axis: str, program: str, size: ex.Expr, block: int) -> None:
@@ -203,11 +213,12 @@ def _tile(
         f"{axis.lower()}block": ceil_div(ex.add(size, more), schedule[axis.lower()])
         for axis, size, more in zip(axes, sizes, beside, strict=True)
     }
-    is_near = schedule.get("near", 0) == 1
+    near = schedule.get("near", 0)
+    is_near = near > 0
     if is_near:
         if len(axes) != 2:
             raise InvalidSchedule(f"{schedule.family}: {len(axes)} axes, not two: {schedule}")
-        header.nearer_of(counts)
+        header.nearer_of(counts, near)
     declared = list(zip(axes, runs, sizes, strict=True))
     for axis, run, size in declared if is_near else reversed(declared):
         name = axis.lower()
