@@ -13,8 +13,8 @@ from nearhint_compiler.schedule.schedule import Schedule
 AXES: tuple[str, ...] = ("z", "y", "x")
 DEFAULT_SQUARE = (32, 64, 8)
 """(y, x, warps) of the tile that serves any sizes. Transposed adds from 300 x 301 to 515 x 128143
-took at most 1.47 times as long as in the best tile of their size, 1.08 on average, on an H100
-(tests/benchmarks/gpu_tiles.py, 2026-11-22)."""
+on an H100 (tests/benchmarks/gpu_tiles.py, 2026-11-22) took 1.12 times as long as in the best tile
+of their size on average; programs in groups took no less."""
 SQUARES = (
     (32, 64, 8), (32, 32, 4), (64, 64, 8), (32, 64, 4), (64, 32, 8), (16, 64, 4), (16, 256, 8),
     (64, 64, 4), (128, 32, 8),
@@ -25,11 +25,14 @@ OF_VECTORS = (64, 64, 4)
 WORDED = ((32, 128, 8), (32, 64, 4), (64, 64, 8))
 """Tiles in whole words of rows that begin anywhere: what other accesses have along y is read
 element by element from the first cache, and nothing is exchanged between threads. Found alike: of
-long rows of odd lengths such an add took 0.74 to 0.99 times as long as in any tile of elements, of
-short ones, and of few points, up to 2.1 times."""
+long rows of odd lengths such an add took 0.82 to 1.02 times as long as in the best tile of elements
+whose programs follow its axes; of short ones, and of few points, up to 2.1 times."""
 LONG_ROW, WORDED_POINTS = 4096, 1 << 19
 """From which length of rows and number of points on they are held best; fewer, and none is."""
 LARGE_POINTS = 1 << 22
+GROUP, FEW_DOWN = 4, 32
+"""Programs along y that come one after the other in a large space; where words have no more than so
+many, all of them do."""
 PLAIN = SQUARES[:2]
 """Tiles of elements that are worth a try beside words, where sizes promise nothing."""
 REPEATED = ((2, 1), (1, 1), (2, 2), (4, 1))
@@ -51,7 +54,8 @@ def schedules(facts: Facts) -> Iterator[Schedule]:
     lanes = max(1, 16 // facts.itemsize)
     if facts.tile is not None:
         if len(facts.tile.extents) == 2:
-            yield facts.schedule("tiled", **_near(facts.tile, DEFAULT_SQUARE))
+            y, x, warps = DEFAULT_SQUARE
+            yield facts.schedule("tiled", z=1, y=y, x=x, cuts=facts.tile.cuts, warps=warps)
             yield from islice(_squares(facts, facts.tile), SQUARES_LIMIT)
         yield from _targets(facts, facts.tile)
         yield from _blocks(facts, x=128 * lanes, warps=4)
@@ -105,7 +109,7 @@ def _squares(facts: Facts, tile: Tile) -> Iterator[Schedule]:
     elements.
     """
     points, columns = prod(tile.extents), tile.extents[-1]
-    fitting = _fitting(tile, SQUARES)
+    fitting, near = _fitting(tile, SQUARES), GROUP if points >= LARGE_POINTS else 1
     if points >= LARGE_POINTS and facts.itemsize == 2 and OF_VECTORS in fitting:
         fitting = [OF_VECTORS, *fitting]
     worded: list[tuple[int, int, int]] = []
@@ -113,16 +117,19 @@ def _squares(facts: Facts, tile: Tile) -> Iterator[Schedule]:
         worded = _fitting(tile, WORDED)
     if facts.divisible:
         for shape in fitting:
-            yield facts.schedule("tiled", divisible=facts.divisible, **_near(tile, shape))
-    for shape in worded:
-        yield facts.schedule("tiled", **_near(tile, shape), words=1)
+            yield facts.schedule("tiled", divisible=facts.divisible, **_near(tile, shape, near))
+    for number, (y, x, warps) in enumerate(worded):
+        tight, wide = (1, GROUP) if tile.extents[0] <= FEW_DOWN * y else (GROUP, 1)
+        yield facts.schedule("tiled", **_near(tile, (y, x, warps), tight), words=1)
+        if number == 0:
+            yield facts.schedule("tiled", **_near(tile, (y, x, warps), wide), words=1)
     for shape in PLAIN if worded else fitting:
-        yield facts.schedule("tiled", **_near(tile, shape))
+        yield facts.schedule("tiled", **_near(tile, shape, near))
 
 
-def _near(tile: Tile, shape: tuple[int, int, int]) -> dict[str, int]:
+def _near(tile: Tile, shape: tuple[int, int, int], near: int) -> dict[str, int]:
     y, x, warps = shape
-    return {"z": 1, "y": y, "x": x, "cuts": tile.cuts, "warps": warps, "near": 1}
+    return {"z": 1, "y": y, "x": x, "cuts": tile.cuts, "warps": warps, "near": near}
 
 
 def _fitting(tile: Tile, shapes: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
