@@ -68,6 +68,26 @@ def plane_words(kernel: ir.Kernel) -> RowWords | None:
     return _words(kernel, {}, dict([list(_reduction_loops(kernel).items())[-1]]))
 
 
+def tile_words(kernel: ir.Kernel, cuts: int) -> RowWords | None:
+    """The words of a pointwise tile's rows, in which its last axis runs; None as for `row_words`.
+
+    The tile has two axes, cut behind the loop of the one bit of `cuts`. `base` is in terms of
+    `TILE_ROW`, the position along the first.
+
+    >>> from nearhint_compiler.ir.text import parse_kernel
+    >>> found = tile_words(parse_kernel('''(kernel (symbols k0 k1) (pointwise k0 k1) (reduction)
+    ...     (params (in f32) (out f32)) (body (load 0 (+ (* k0 p1) p0))
+    ...     (store 1 (+ (* k1 p0) p1) 0)))'''), 1)
+    >>> (ex.to_text(found.base), found.lanes) if found else None
+    ('(* k1 y)', 4)
+    """
+    loops = [(f"p{number}", extent) for number, extent in enumerate(kernel.pointwise)]
+    place = cuts.bit_length()
+    if kernel.reduction or cuts.bit_count() != 1 or place >= len(loops):
+        return None
+    return _words(kernel, dict(loops[:place]), dict(loops[place:]))
+
+
 def _words(kernel: ir.Kernel, outer: Loops, inner: Loops) -> RowWords | None:
     """The words along the loops `inner`; bases are in terms of the flat axis `outer`, if any."""
     sizes: dict[ex.Expr, list[int]] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from math import prod
 
 from nearhint_compiler.analysis.flat import flat_params
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT, index_bounds
@@ -14,6 +15,7 @@ from nearhint_compiler.analysis.row_words import (
     has_whole_rows,
     plane_words,
     row_words,
+    tile_words,
 )
 from nearhint_compiler.analysis.strides import Access, accesses, contiguous_bytes
 from nearhint_compiler.analysis.tilings import REDUCTION_AXIS, choose
@@ -28,8 +30,11 @@ SIZE_MULTIPLE = 16
 CACHE_KEEPS = (24 << 20, 48 << 20)
 """Bytes under way of which the L2 cache keeps all, and from which on it keeps nothing: each half of
 an H100's keeps what its own processors read."""
+REPEATED_SHARE = 256
+"""What is read again is worth a loop of its own from such a part of the largest access on."""
 EXTRAS = (
-    "registers", "group", "unroll", "ahead", "whole", "words", "turns", "early", "band", "programs",
+    "registers", "group", "near", "unroll", "ahead", "whole", "words", "turns", "early", "band",
+    "programs",
 )  # fmt: skip
 """Options that a schedule has behind all others, if it has them."""
 
@@ -83,6 +88,8 @@ class Facts:
     row_loads: int
     own_bytes: int
     has_whole_rows: bool
+    tile_word: int
+    repeated: int
 
     @property
     def itemsize(self) -> int:
@@ -98,6 +105,18 @@ class Facts:
             if any(stride == 1 and name[0] == "r" for name, stride in access.strides.items())
         ]
         return max(1, 16 // max(sizes, default=16))
+
+    @property
+    def step_bytes(self) -> int:
+        """What a step of the outer loops moves that read something again each time; else 0."""
+        outer = prod(self.extents[: self.repeated.bit_length()])
+        if not self.repeated or outer == 1:
+            return 0
+        names = {f"p{place}" for place in range(self.repeated.bit_length())}
+        return sum(
+            access.size_bytes // (outer if names & access.strides.keys() else 1)
+            for access in self.accesses
+        )
 
     def has_words(self, r: int) -> bool:
         """Whether blocks of `r` may hold rows in whole words, and their edges."""
@@ -136,6 +155,9 @@ def facts_of(
     has_scan = any(isinstance(node, ir.Scan) for node in kernel.body)
     words = row_words(kernel)
     planes = None if has_scan else plane_words(kernel)
+    tile = _tile(kernel, sizes)
+    repeated = _repeated(kernel, found) if tile is None else 0
+    tiled = tile_words(kernel, tile.cuts) if tile is not None else None
     divisible = sum(
         1 << number
         for number, name in enumerate(kernel.symbols)
@@ -154,7 +176,7 @@ def facts_of(
         is_columns=is_columns,
         has_scan=has_scan,
         flat=_flat(kernel),
-        tile=_tile(kernel, sizes),
+        tile=tile,
         spaced=cut_from is not None,
         word=words.lanes if words else 0,
         plane_word=planes.lanes if planes else 0,
@@ -165,6 +187,8 @@ def facts_of(
         own_bytes=sum(each.size_bytes for each in row_loads(kernel, found) if is_own(each)),
         has_teams=walks_of(kernel, SHARED) == 2 and depth_of(kernel, SHARED) == 1,
         has_whole_rows=not has_scan and has_whole_rows(kernel),
+        tile_word=tiled.lanes if tiled else 0,
+        repeated=repeated,
     )
 
 
@@ -181,6 +205,23 @@ def row_loads(kernel: ir.Kernel, found: Sequence[Access]) -> list[Access]:
 def is_own(access: Access) -> bool:
     """Whether each row has elements of its own there, as it has of no weights."""
     return any(name[0] == "p" for name in access.strides)
+
+
+def _repeated(kernel: ir.Kernel, found: Sequence[Access]) -> int:
+    """The cut behind the outer loops that read the same again each time, if that is much.
+
+    It is a schedule's `cuts`; 0 where there is none.
+    """
+    if kernel.reduction:
+        return 0
+    largest = max((access.size_bytes for access in found), default=0)
+    shares: dict[int, int] = {}
+    for access in found:
+        place = min((int(name[1:]) for name in access.strides), default=0)
+        if place > 0:
+            shares[place] = shares.get(place, 0) + access.size_bytes
+    place = max(shares, key=lambda place: shares[place], default=0)
+    return 1 << (place - 1) if place and REPEATED_SHARE * shares[place] > largest else 0
 
 
 def _has_shared(kernel: ir.Kernel, words: RowWords) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from math import prod
 
 from nearhint_compiler.schedule.blocks import block_sizes, warps_for
@@ -10,12 +11,38 @@ from nearhint_compiler.schedule.cuda_facts import Facts, Flat, Tile
 from nearhint_compiler.schedule.schedule import Schedule
 
 AXES: tuple[str, ...] = ("z", "y", "x")
+DEFAULT_SQUARE = (32, 64, 8)
+"""(y, x, warps) of the tile that serves any sizes. Transposed adds from 300 x 301 to 515 x 128143
+on an H100 (tests/benchmarks/gpu_tiles.py, 2026-11-22) took 1.12 times as long as in the best tile
+of their size on average; programs in groups took no less."""
 SQUARES = (
-    (32, 64, 8), (32, 32, 4), (64, 32, 8), (64, 64, 8), (16, 128, 8), (32, 128, 8), (16, 256, 8),
-    (128, 32, 8),
+    (32, 64, 8), (32, 32, 4), (64, 64, 8), (32, 64, 4), (64, 32, 8), (16, 64, 4), (16, 256, 8),
+    (64, 64, 4), (128, 32, 8),
 )  # fmt: skip
-"""(y, x, warps) of tiles where both axes matter."""
+"""Tiles where both axes matter, the best of small spaces first."""
+OF_VECTORS = (64, 64, 4)
+"""The best of large spaces of two bytes an element where sizes are promised: vectors along y."""
+WORDED = ((32, 128, 8), (32, 64, 4), (64, 64, 8))
+"""Tiles in whole words of rows that begin anywhere: what other accesses have along y is read
+element by element from the first cache, and nothing is exchanged between threads. Found alike: of
+long rows of odd lengths such an add took 0.82 to 1.02 times as long as in the best tile of elements
+whose programs follow its axes; of short ones, and of few points, up to 2.1 times."""
+LONG_ROW, WORDED_POINTS = 4096, 1 << 19
+"""From which length of rows and number of points on they are held best; fewer, and none is."""
+LARGE_POINTS = 1 << 22
+GROUP, FEW_DOWN = 4, 32
+"""Programs along y that come one after the other in a large space; where words have no more than so
+many, all of them do."""
+PLAIN = SQUARES[:2]
+"""Tiles of elements that are worth a try beside words, where sizes promise nothing."""
+REPEATED = ((2, 1), (1, 1), (2, 2), (4, 1))
+"""(outer steps, vectors a thread and step) where outer loops read the same again and again. All
+programs that do run one after the other, so that it comes from a cache."""
 TARGETS = (1024, 2048, 4096)
+SQUARES_LIMIT = 14
+"""How many of those are offered: others want room, too."""
+OVERHANG = 1.3
+"""How many times the lanes of the tile that fits a space best another may have."""
 FEW_BLOCKS = 4
 """Where a processor has no more blocks than so many, shorter ones are worth a try."""
 ROWS = ((4, 1024, 8), (4, 512, 4), (4, 256, 4), (1, 1024, 4), (2, 1024, 4))
@@ -24,11 +51,18 @@ ROWS = ((4, 1024, 8), (4, 512, 4), (4, 256, 4), (1, 1024, 4), (2, 1024, 4))
 
 def schedules(facts: Facts) -> Iterator[Schedule]:
     """The default first."""
-    if facts.tile is not None:
-        yield from _tiles(facts, facts.tile)
     lanes = max(1, 16 // facts.itemsize)
+    if facts.tile is not None:
+        if len(facts.tile.extents) == 2:
+            y, x, warps = DEFAULT_SQUARE
+            yield facts.schedule("tiled", z=1, y=y, x=x, cuts=facts.tile.cuts, warps=warps)
+            yield from islice(_squares(facts, facts.tile), SQUARES_LIMIT)
+        yield from _targets(facts, facts.tile)
+        yield from _blocks(facts, x=128 * lanes, warps=4)
     for warps, vectors in ((4, 1), (8, 1), (4, 2), (8, 2)):
         yield from _blocks(facts, x=32 * warps * lanes * vectors, warps=warps)
+        if facts.repeated and facts.divisible and (warps, vectors) == (4, 1):
+            yield from _outer(facts, lanes)
     if prod(facts.extents) <= FEW_BLOCKS * 128 * lanes * facts.processors:
         yield from _blocks(facts, x=64 * lanes, warps=4)
         yield from _blocks(facts, x=32 * lanes, warps=8)
@@ -36,10 +70,18 @@ def schedules(facts: Facts) -> Iterator[Schedule]:
     if rank > 1 and facts.tile is None:
         # Without tiles to gain, a row a program saves the division of its index.
         width = 1 << (facts.extents[-1] - 1).bit_length()
-        for rows, columns, warps in ROWS:
+        for rows, columns, warps in ROWS[: 2 if facts.repeated else None]:
             x = min(columns, width)
             y = rows * columns // x
             yield from both(facts, "tiled", z=1, y=y, x=x, cuts=1 << (rank - 2), warps=warps)
+
+
+def preferred(facts: Facts) -> Schedule | None:
+    """The tile that is held best at the sizes at hand, where there is one."""
+    tile = facts.tile
+    if tile is None or len(tile.extents) != 2:
+        return None
+    return next(_squares(facts, tile), None)
 
 
 def _blocks(facts: Facts, *, x: int, warps: int) -> Iterator[Schedule]:
@@ -52,11 +94,60 @@ def _blocks(facts: Facts, *, x: int, warps: int) -> Iterator[Schedule]:
         yield facts.schedule("pointwise", divisible=facts.divisible, x=x, warps=warps, whole=1)
 
 
-def _tiles(facts: Facts, tile: Tile) -> Iterator[Schedule]:
+def _outer(facts: Facts, lanes: int) -> Iterator[Schedule]:
+    """Tiles of outer loops that read the same again, and of the flat rest.
+
+    Only where vectors are promised: element by element the flat index has more of them.
+    """
+    for y, vectors in REPEATED:
+        blocks = {"z": 1, "y": y, "x": 128 * lanes * vectors, "cuts": facts.repeated, "warps": 4}
+        yield facts.schedule("tiled", divisible=facts.divisible, **blocks, near=1)
+
+
+def _squares(facts: Facts, tile: Tile) -> Iterator[Schedule]:
+    """Square tiles, the best first: vectors, where sizes are promised, or whole words, or single
+    elements.
+    """
+    points, columns = prod(tile.extents), tile.extents[-1]
+    fitting, near = _fitting(tile, SQUARES), GROUP if points >= LARGE_POINTS else 1
+    if points >= LARGE_POINTS and facts.itemsize == 2 and OF_VECTORS in fitting:
+        fitting = [OF_VECTORS, *fitting]
+    worded: list[tuple[int, int, int]] = []
+    if facts.tile_word and columns >= LONG_ROW and points >= WORDED_POINTS:
+        worded = _fitting(tile, WORDED)
+    if facts.divisible:
+        for shape in fitting:
+            yield facts.schedule("tiled", divisible=facts.divisible, **_near(tile, shape, near))
+    for number, (y, x, warps) in enumerate(worded):
+        tight, wide = (1, GROUP) if tile.extents[0] <= FEW_DOWN * y else (GROUP, 1)
+        yield facts.schedule("tiled", **_near(tile, (y, x, warps), tight), words=1)
+        if number == 0:
+            yield facts.schedule("tiled", **_near(tile, (y, x, warps), wide), words=1)
+    for shape in PLAIN if worded else fitting:
+        yield facts.schedule("tiled", **_near(tile, shape, near))
+
+
+def _near(tile: Tile, shape: tuple[int, int, int], near: int) -> dict[str, int]:
+    y, x, warps = shape
+    return {"z": 1, "y": y, "x": x, "cuts": tile.cuts, "warps": warps, "near": near}
+
+
+def _fitting(tile: Tile, shapes: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Those of which little is beyond the space; where it has few rows, with as few."""
+    rows, columns = tile.extents
+    fewest = 1 << (rows - 1).bit_length()
+    cut = [(min(y, fewest), x, max(1, warps * min(y, fewest) // y)) for y, x, warps in shapes]
+
+    def spent(y: int, x: int) -> float:
+        return -(-rows // y) * y * -(-columns // x) * x / (rows * columns)
+
+    least = min(spent(y, x) for y, x, _ in cut)
+    return [*dict.fromkeys(each for each in cut if spent(*each[:2]) <= OVERHANG * least)]
+
+
+def _targets(facts: Facts, tile: Tile) -> Iterator[Schedule]:
+    """Blocks by the scores of their axes, programs always fastest along the last one."""
     names = AXES[-len(tile.extents) :]
-    if len(names) == 2:
-        for y, x, warps in SQUARES:
-            yield from both(facts, "tiled", z=1, y=y, x=x, cuts=tile.cuts, warps=warps)
     scores = dict(zip(names, tile.scores, strict=True))
     hints = dict(zip(names, tile.extents, strict=True))
     for target in TARGETS:

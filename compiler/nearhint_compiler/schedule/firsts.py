@@ -18,12 +18,15 @@ from collections.abc import Mapping, Sequence
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule import cpu, cuda
 from nearhint_compiler.schedule.cuda_facts import facts_of
+from nearhint_compiler.schedule.cuda_pointwise import preferred
 from nearhint_compiler.schedule.estimate import estimate
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules.target import Target
 
 BETTER: Mapping[str, float] = {"cpu": 1.5, "cuda": 1.3}
 """How many times as long as another's an estimate is, for the other to come first."""
+CACHED_BYTES = 32 << 20
+"""What a step of outer loops may move for the next one to find in a cache what both read."""
 LOOPED = "cuda.looped"
 PERSISTENT = ("cuda.persistent", "cuda.tiled_persistent")
 PROMISES = ("aligned", "divisible", "words")
@@ -66,10 +69,13 @@ def _kinds(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> tuple[
     if target.kind == "cpu":
         return _first_of_each(cpu.candidates(kernel, target, dims))
     default, *others = offered = cuda.candidates(kernel, target, dims)
-    is_columns = facts_of(kernel, target, dims).is_columns
+    facts = facts_of(kernel, target, dims)
+    is_columns = facts.is_columns
     if default.family == LOOPED:
         known = _layout(default)
         offered = tuple(each for each in others if _layout(_flat(each)) != known) or offered
+    elif (tile := preferred(facts)) is not None:
+        offered = (tile, *offered)
     found = _first_of_each(_promising(offered))
     # Few values of a column leave few programs; vectors would leave fewer, and took 1.3 times.
     held = tuple(
@@ -78,6 +84,8 @@ def _kinds(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> tuple[
         if each.family in PERSISTENT
     )
     walked = tuple(each for each in found if each.family not in PERSISTENT)
+    if facts.step_bytes > CACHED_BYTES:
+        walked = tuple(sorted(walked, key=lambda each: not each.get("near", 0)))
     if is_columns:
         return (*held, *sorted(walked, key=lambda each: each.family != LOOPED))
     return held if held and default.family == LOOPED else (*held, *walked)

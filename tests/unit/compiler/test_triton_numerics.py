@@ -73,7 +73,11 @@ class Case:
         more = "".join(
             f"_{name}{value}"
             for name, value in parse_schedule(self.schedule).options
-            if name in ("polls", "group", "unroll", "ahead", "whole", "words", "band", "programs")
+            if name
+            in (
+                *("polls", "group", "near", "unroll", "ahead", "whole", "words"),
+                *("turns", "early", "band", "programs"),
+            )
         )
         tail = form + "_special" * self.special
         tail += "" if self.fill is None else f"_{self.fill}"

@@ -18,6 +18,16 @@ def whole(kernel: str, dims: tuple[int, ...]) -> list[Case]:
     return [Case(kernel, text, dims)]
 
 
+def near(kernel: str, dims: tuple[int, ...], *, cuts: int = 1, index: int = 32) -> list[Case]:
+    text = f"cuda.tiled z=1 y=2 x=16 cuts={cuts} warps=1 index={index} aligned=0 divisible=0"
+    return [Case(kernel, f"{text} near={group}", dims) for group in (1, 4)]
+
+
+def tile_words(kernel: str, dims: tuple[int, ...], *, cuts: int = 1, index: int = 32) -> list[Case]:
+    rest = f"cuts={cuts} warps=1 index={index} aligned=1 divisible=0 near=1 words=1"
+    return [Case(kernel, f"cuda.tiled z=1 y=4 x=16 {rest}", dims)]
+
+
 def grouped(kernel: str, dims: tuple[int, ...], *, special: bool = False) -> list[Case]:
     rest = "warps=1 index=32 aligned=0 divisible=0"
     schedules = (
@@ -54,6 +64,22 @@ CASES = [
     *pointwise("rotary_joined_f16", (3, 10, 5)),
     *tiled("rotary_joined_f16", (3, 10, 3), cuts=2),
     *whole("rotary_joined_f16", (3, 10, 7)),
+    *near("rotary_joined_f16", (3, 10, 7)),
+    *near("rotary_joined_f16", (7, 31, 3), index=64),
+    *near("rotary_joined_f16", (3, 37, 7), cuts=2),
+    *near("transpose_add_f32", (5, 67)),  # fewer programs down
+    *near("transpose_add_f32", (67, 5)),  # fewer programs across
+    *near("transpose_add_f32", (5, 67), index=64),
+    *near("transpose_batched_bf16", (9, 2, 3)),
+    *near("merge_heads_f16", (1, 3)),
+    *tile_words("transpose_add_f32", (5, 67)),
+    *tile_words("transpose_add_f32", (67, 5)),  # no row with a whole block
+    *tile_words("transpose_add_f32", (6, 64), index=64),
+    *tile_words("transpose_add_f32", (1, 1)),
+    *tile_words("transpose_batched_bf16", (3, 5, 37), cuts=2),
+    *tile_words("bias_relu_dynamic_f32", (7, 61)),  # some of it the same for all rows
+    *tile_words("rotary_joined_f16", (3, 31, 7)),
+    *tile_words("rotary_joined_f16", (5, 37, 11), cuts=2),
     *whole("bias_relu_dynamic_f32", (5, 13)),
     *whole("bias_relu_dynamic_f32", (4, 16)),
     *whole("add_bf16", (101,)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from nearhint_compiler.analysis.index_width import INDEX_LIMIT, index_bounds
 from nearhint_compiler.codegen import generate
 from nearhint_compiler.codegen.triton.text import constant_text, index_text
 from nearhint_compiler.errors import InvalidSchedule
-from nearhint_compiler.ir.nodes import Kernel
+from nearhint_compiler.ir.nodes import Kernel, Load
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import candidates
 from nearhint_compiler.schedule.cuda import CANDIDATE_LIMIT
@@ -195,18 +196,36 @@ def source_of(kernel: Kernel, schedule: str) -> str:
     return generate(kernel, parse_schedule(schedule), TARGET).source
 
 
+def of_two_tensors(kernel: Kernel) -> Kernel:
+    """The kernel with the second part of its join read from another tensor."""
+    place = 11
+    part = kernel.body[place]
+    assert isinstance(part, Load)
+    assert "max" in ex.to_text(part.index)
+    body = (*kernel.body[:place], replace(part, param=1), *kernel.body[place + 1 :])
+    return replace(kernel, body=body)
+
+
 def test_parts_of_a_join_are_read_under_their_condition_without_clamps() -> None:
     plain = "cuda.pointwise x=64 warps=4 index=32 aligned=1 divisible=0"
-    source = source_of(kernel_of("rotary_joined_f16"), plain)
+    source = source_of(of_two_tensors(kernel_of("rotary_joined_f16")), plain)
     assert "tl.minimum" not in source
     assert "tl.maximum" not in source
     assert source.count("xmask & v7,") == source.count("xmask & (v7 == 0),") == 1
 
 
+def test_parts_of_a_join_that_are_of_one_tensor_are_read_at_once() -> None:
+    plain = "cuda.pointwise x=64 warps=4 index=32 aligned=1 divisible=0"
+    source = source_of(kernel_of("rotary_joined_f16"), plain)
+    assert "v8 = tl.load(a0 + tl.where(v7, (k2 + x), (((-1) * k1) + k2 + x)), xmask, " in source
+    assert "v11 = v8\n" in source
+    assert source.count("tl.load(") == 4
+
+
 def test_parts_of_a_join_lie_at_the_flat_index_and_what_loops_share_at_one_remainder() -> None:
     plain = "cuda.pointwise x=64 warps=4 index=32 aligned=1 divisible=0"
     source = source_of(kernel_of("rotary_joined_f16"), plain)
-    assert "tl.load(a0 + (k2 + x), " in source
+    assert "tl.load(a0 + tl.where(v7, (k2 + x), " in source
     assert source.count("+ (x % (k0 * k1)), ") == 2
 
 

@@ -20,6 +20,7 @@ from nearhint_compiler.ir.nodes import Kernel
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import candidates
 from nearhint_compiler.schedule.choice import MAX, choose
+from nearhint_compiler.schedule.firsts import firsts
 from nearhint_compiler.schedule.schedule import parse_schedule
 from nearhint_rules import expr as ex
 from nearhint_rules.guard import AtMost, Divisible
@@ -123,6 +124,9 @@ def kernel_of(name: str) -> Kernel:
     return parse_kernel((numerics.KERNELS / f"{name}.ir").read_text())
 
 
+TILED = "tiled z=1 y=4 cuts=1 warps=1 index=32"
+
+
 @pytest.mark.parametrize(
     ("name", "schedule", "problem"),
     [
@@ -150,6 +154,10 @@ def kernel_of(name: str) -> Kernel:
         ("layer_norm_f32", "looped x=1 r=64 warps=1 index=32 aligned=1", "no row has edges"),
         ("column_sum_f32", "looped x=1 r=64 warps=1 index=32 aligned=1", "no row has edges"),
         ("softmax_f32", "looped x=1 r=64 warps=1 index=32 aligned=1 block_pointers=1", "in tiles"),
+        ("transpose_add_f32", f"{TILED} x=16 aligned=0 near=1", "not aligned"),
+        ("transpose_add_f32", f"{TILED} x=2 aligned=1 near=1", "shorter than a word"),
+        ("transpose_add_f32", f"{TILED} x=16 aligned=1", "another order"),
+        ("merge_heads_f16", f"{TILED} x=16 aligned=1 near=1", "no row of a tile"),
     ],
 )
 def test_words_that_cannot_be_are_refused(name: str, schedule: str, problem: str) -> None:
@@ -178,6 +186,31 @@ def test_a_search_of_random_variants_meets_rows_in_words(name: str) -> None:
     offered = choose(kernel_of(name), numerics.TARGET, {"k0": 61, "k1": 97}, effort=MAX).schedules
     families = {each.family for each in offered if each.get("words", 0)}
     assert families >= {"cuda.looped", "cuda.persistent"}
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1021, 31_049), (515, 128_143), (20_011, 4099)])
+def test_long_rows_that_begin_anywhere_are_held_best_in_words(rows: int, columns: int) -> None:
+    kernel = kernel_of("transpose_add_f32")
+    dims = {"k0": rows, "k1": columns}
+    default, *_ = candidates(kernel, numerics.TARGET, dims)
+    assert not default.get("words", 0)
+    assert firsts(kernel, numerics.TARGET, dims)[0].get("words", 0)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(100_003, 35), (31_049, 1021), (33, 5121)])
+def test_short_rows_and_small_spaces_are_read_element_by_element(rows: int, columns: int) -> None:
+    offered = candidates(
+        kernel_of("transpose_add_f32"), numerics.TARGET, {"k0": rows, "k1": columns}
+    )
+    tiles = [each for each in offered if each.family == "cuda.tiled"]
+    assert tiles
+    assert not [each for each in tiles if each.get("words", 0)]
+
+
+def test_a_tile_in_words_has_no_promise_about_sizes() -> None:
+    text = f"cuda.{TILED} x=16 aligned=1 divisible=0 near=1 words=1"
+    facts = generate(kernel_of("transpose_add_f32"), parse_schedule(text), numerics.TARGET).guard
+    assert not [fact for fact in facts.facts if isinstance(fact, Divisible)]
 
 
 def test_bytes_beside_wider_elements_do_not_make_words_longer() -> None:

@@ -72,10 +72,20 @@ class Block:
     prefix: str = "v"
     texts: Mapping[ex.Expr, str] = field(default_factory=dict)
     renamed: Mapping[str, ex.Expr] = field(default_factory=dict)
+    runs: Mapping[str, Loops] = field(default_factory=dict)
 
     def text(self, index: ex.Expr) -> str:
         """An index of the kernel as Triton source."""
-        return self.texts.get(index) or index_text(ex.substitute(index, self.renamed))
+        found = self.texts.get(index)
+        return found or index_text(ex.substitute(self._flat(index), self.renamed))
+
+    def _flat(self, index: ex.Expr) -> ex.Expr:
+        """`index` at the positions along `runs`, where it is affine in them."""
+        found = affine(index, list(self.runs.values())) if self.runs else None
+        if found is None:
+            return index
+        steps = zip(self.runs, found.strides, strict=True)
+        return ex.add(found.offset, *(ex.mul(by, ex.symbol(name)) for name, by in steps))
 
     def steps(self, *, stores: bool) -> str:
         """Where the blocks of a walk start, as something to loop over."""

@@ -39,6 +39,7 @@ class Body:
         self._dtypes = ir.dtypes_of(kernel)
         self._branches = branches(kernel)
         self._beyond = neutrals(kernel)
+        self._second = self._pairs()
         self._placed = _placed(kernel)
         self._is_exact = any(each.role == "out" and each.dtype == "f32" for each in kernel.params)
         self._values = {
@@ -110,11 +111,12 @@ class Body:
         """The statements of a node that is no reduce and no arg; `policy` is for its access."""
         node, name = self.kernel.body[position], self.name(position)
         match node:
+            case ir.Load() if position in self._second:
+                return [f"{name} = {self.name(self._second[position])}"]
             case ir.Load(param, index):
                 branch = self._branches.get(position)
                 if branch is not None and self._is_whole(index):
-                    index = self._in_order(branch.index)
-                    return [f"{name} = {self._load(param, index, policy, branch=branch)}"]
+                    return [f"{name} = {self._branched(position, branch, policy)}"]
                 beyond = self._beyond.get(position, "0")
                 return [f"{name} = {self._load(param, index, policy, beyond=beyond)}"]
             case ir.Scalar(param):
@@ -185,6 +187,36 @@ class Body:
             kinds.add(node.name)
             node = nodes[0] if nodes[1] is constants[0] else nodes[1]
         return kinds == {"min", "max"}
+
+    def _pairs(self) -> dict[int, int]:
+        """Loads that an earlier one serves: each of the two is used where the other is not."""
+        found: dict[int, int] = {}
+        for second, branch in self._branches.items():
+            for first, other in self._branches.items():
+                is_pair = first < second and first not in found.values()
+                is_pair = is_pair and self._param(first) == self._param(second)
+                is_pair = is_pair and len(branch.true + branch.false) == 1
+                if is_pair and (branch.true, branch.false) == (other.false, other.true):
+                    found[second] = first
+        return found
+
+    def _param(self, position: int) -> int:
+        node = self.kernel.body[position]
+        assert isinstance(node, ir.Load)
+        return node.param
+
+    def _branched(self, position: int, branch: Branch, policy: str) -> str:
+        """A load in a branch, or those of both branches of one condition at once."""
+        index, param = self._in_order(branch.index), self._param(position)
+        second = next((b for b, a in self._second.items() if a == position), None)
+        if second is None:
+            return self._load(param, index, policy, branch=branch)
+        ways = [index, self._in_order(self._branches[second].index)]
+        condition = self.name((*branch.true, *branch.false)[0])
+        texts = [self.block.text(way) for way in (ways if branch.true else reversed(ways))]
+        mask = self.block.mask_of(index)
+        masked = f", {mask}, other=0" if mask else ""
+        return f"tl.load(a{param} + tl.where({condition}, {texts[0]}, {texts[1]}){masked})"
 
     def _in_order(self, index: ex.Expr) -> ex.Expr:
         is_flat = FLAT in self.block.axis_of

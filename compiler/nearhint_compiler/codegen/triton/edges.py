@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from nearhint_compiler.analysis.row_words import RowWords, plane_words, row_words
+from nearhint_compiler.analysis.row_words import RowWords, plane_words, row_words, tile_words
 from nearhint_compiler.codegen.triton.block import REDUCED, Block
 from nearhint_compiler.codegen.triton.body import Body
 from nearhint_compiler.codegen.triton.ops import combine_name
@@ -50,6 +50,22 @@ def words_of(kernel: ir.Kernel, schedule: Schedule) -> RowWords:
         raise InvalidSchedule(f"a block with fewer words than edges have lanes: {schedule}")
     if schedule.get("group", 1) > words.lanes:
         raise InvalidSchedule(f"a group longer than a word: {schedule}")
+    return words
+
+
+def tile_words_of(kernel: ir.Kernel, schedule: Schedule) -> RowWords:
+    """The words of a tile's rows; raises `InvalidSchedule` where `schedule` cannot have them."""
+    words = tile_words(kernel, schedule["cuts"])
+    if words is None:
+        raise InvalidSchedule(f"no row of a tile has edges beside its words: {schedule}")
+    if not schedule["aligned"]:
+        raise InvalidSchedule(f"words of pointers that are not aligned: {schedule}")
+    if not schedule.get("near", 0) or schedule.get("block_pointers", 0):
+        raise InvalidSchedule(
+            f"words of tiles in another order, or with block pointers: {schedule}"
+        )
+    if schedule["x"] < words.lanes:
+        raise InvalidSchedule(f"a tile with rows shorter than a word: {schedule}")
     return words
 
 

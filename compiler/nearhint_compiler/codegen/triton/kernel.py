@@ -29,10 +29,15 @@ bring Guards, and make Triton load vectors. As they may, too:
              without passing registers (`cp.async`)
     programs split rows: at most `splits` share one, fewer where rows are so many that all blocks of
              them together would be more than so many programs
+    near     cuda.tiled of two axes: the order of programs, so that what neighbours share is in a
+             cache. 1: first along the axis that has fewer of them, whatever the sizes; more: so
+             many along the first axis, then along the second
     whole    1 for flat blocks without a mask where they are full, whose vectors need no promise
              about sizes
     words    1 for rows in whole words, with their edges apart (`codegen.triton.edges`): vectors
-             along rows of any length, no promise about sizes; with r1, along planes of any length
+             along rows of any length, no promise about sizes; with r1, along planes of any length.
+             Of cuda.tiled, with near, the rows are those along its last axis: each begins in the
+             tile where its words do
     turns    rows in words: how many a program has one after the other, each as far from the next
              as a word has lanes, so that all begin alike and what they share is read once
     early    1 for rows in registers whose loads all come before the first reduction

@@ -11,13 +11,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from nearhint_compiler.analysis.affine import affine
+from nearhint_compiler.analysis.affine import Loops, affine
 from nearhint_compiler.analysis.flat import FLAT, flattened
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT
 from nearhint_compiler.analysis.online import SHARED, walks_of
+from nearhint_compiler.analysis.row_words import RowWords
 from nearhint_compiler.codegen.triton.block import REDUCED, Block, Span, Turn
 from nearhint_compiler.codegen.triton.cooperative import cooperative
-from nearhint_compiler.codegen.triton.edges import begun, row_lines, with_edges, words_of
+from nearhint_compiler.codegen.triton.edges import (
+    begun,
+    row_lines,
+    tile_words_of,
+    with_edges,
+    words_of,
+)
 from nearhint_compiler.codegen.triton.row import (
     Row,
     ceil_div,
@@ -43,6 +50,8 @@ SPLIT_LIMIT = 1024
 TEAM_LIMIT = 32
 POLLS = 1000
 """Looks at a word before a program gives up, some 0.7 microseconds each."""
+TILE_WORD = "(xword + xlane)"
+"""Where a lane of a tile in words lies, along the rows that the words are of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +84,7 @@ class _Header:
     axis_of: dict[str, str] = field(default_factory=dict)
     masks: dict[str, str] = field(default_factory=dict)
     starts: dict[str, str] = field(default_factory=dict)
+    runs: dict[str, Loops] = field(default_factory=dict)
 
     @property
     def widened(self) -> str:
@@ -106,6 +116,30 @@ class _Header:
             f"{second} = inband // bandwidth",
         ]
 
+    def nearer_of(self, counts: Mapping[str, ex.Expr], near: int) -> None:
+        """Splits `pid` into the parts of two axes, `near` of the first fastest, then the second:
+        neighbours along both run while what they share is in a cache.
+        """
+        (first, rows), (second, columns) = counts.items()
+        if near == 1:
+            a, b = index_text(rows), index_text(columns)
+            self.lines += [
+                f"fewest = tl.minimum({a}, {b})",
+                "fast = pid % fewest",
+                "slow = pid // fewest",
+                f"{first} = tl.where({a} < {b}, fast, slow)",
+                f"{second} = tl.where({a} < {b}, slow, fast)",
+            ]
+            return
+        self.lines += [
+            f"group = {near} * {index_text(columns)}",
+            f"start = pid // group * {near}",
+            f"down = tl.minimum({index_text(rows)} - start, {near})",
+            "pid = pid % group",
+            f"{first} = start + pid % down",
+            f"{second} = pid // down",
+        ]
+
     def axis(self, name: str, axis: str, program: str, size: ex.Expr, block: int) -> None:
         """Declares `name`, the positions along `axis` of program `program`, and their mask."""
         spread = ", ".join(":" if other == axis else "None" for other in self.axes)
@@ -115,6 +149,18 @@ class _Header:
         mask = mask_of(name, size, block, self.lines)
         if mask:
             self.masks[axis] = mask
+
+    def shifted(self, name: str, axis: str, program: str, size: ex.Expr, words: RowWords) -> None:
+        """As `axis`, with the lanes of each row where its words begin; all lanes have a mask."""
+        self.starts[axis] = f"{program} * {axis}"
+        zero = index_text(words.base)
+        self.lines += [
+            f"{name}lane = {self.starts[axis]} + tl.arange(0, {axis})[None, :]",
+            f"{name}word = {zero} // {words.lanes} * {words.lanes}",
+            f"{name} = {name}lane - ({zero} - {name}word)",
+            f"{name}mask = ({name} >= 0) & ({name} < {index_text(size)})",
+        ]
+        self.masks[axis] = f"{name}mask"
 
     def loops(self, flat: str, axis: str, loops: Mapping[str, ex.Expr]) -> None:
         """Declares the loop variables whose flat index is `flat`, the last one innermost."""
@@ -176,10 +222,13 @@ def _pointwise(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     return Layout([*header.lines, *body], ceil_div(total, x), (("X", x),))
 
 
-def _tile(kernel: ir.Kernel, schedule: Schedule, header: _Header) -> ex.Expr:
+def _tile(
+    kernel: ir.Kernel, schedule: Schedule, header: _Header, words: RowWords | None = None
+) -> ex.Expr:
     """Declares the pointwise loops of a tile; returns the number of programs.
 
-    A bit of `cuts` is set for each loop that ends an axis; the innermost always does.
+    A bit of `cuts` is set for each loop that ends an axis; the innermost always does. With `words`
+    the lanes of the last one are those of whole words.
     """
     cuts, rank = schedule["cuts"], len(kernel.pointwise)
     if not 0 < cuts < 1 << max(0, rank - 1):
@@ -190,23 +239,34 @@ def _tile(kernel: ir.Kernel, schedule: Schedule, header: _Header) -> ex.Expr:
     axes = [axis for axis in header.axes if axis != REDUCED]
     if len(runs) != len(axes):
         raise InvalidSchedule(f"{schedule.family}: {len(runs)} axes, not {len(axes)}")
-    inner_first = [
-        (axis, run, ceil_div(ex.product(run.values()), schedule[axis.lower()]))
-        for axis, run in reversed(list(zip(axes, runs, strict=True)))
-    ]
-    band = schedule.get("band", 0)
+    sizes = [ex.product(run.values()) for run in runs]
+    beside = [words.lanes - 1 if words and axis == axes[-1] else 0 for axis in axes]
+    counts = {
+        f"{axis.lower()}block": ceil_div(ex.add(size, more), schedule[axis.lower()])
+        for axis, size, more in zip(axes, sizes, beside, strict=True)
+    }
+    near, band = schedule.get("near", 0), schedule.get("band", 0)
+    if near and (band or len(axes) != 2):
+        raise InvalidSchedule(f"{schedule.family}: the order of {len(axes)} axes: {schedule}")
+    if near:
+        header.nearer_of(counts, near)
     if band:
-        (x, _, across), (y, _, down) = inner_first[:2]
-        header.banded((f"{x.lower()}block", f"{y.lower()}block"), (across, down), band)
-    programs: ex.Expr = ex.ONE
-    for number, (axis, run, count) in enumerate(inner_first):
-        name, size, block = axis.lower(), ex.product(run.values()), schedule[axis.lower()]
-        if not band or number > 1:
-            header.next_of(f"{name}block", count)
-        header.axis(name, axis, f"{name}block", size, block)
+        *_, down, across = counts
+        header.banded((across, down), (counts[across], counts[down]), band)
+    split_off = 2 if near or band else 0
+    declared = list(zip(axes, runs, sizes, strict=True))
+    for number, (axis, run, size) in enumerate(declared if near else reversed(declared)):
+        name = axis.lower()
+        if number >= split_off:
+            header.next_of(f"{name}block", counts[f"{name}block"])
+        if words and axis == axes[-1]:
+            header.shifted(name, axis, f"{name}block", size, words)
+        else:
+            header.axis(name, axis, f"{name}block", size, schedule[name])
         header.loops(name, axis, run)
-        programs = ex.mul(programs, count)
-    return programs
+    if words or any(len(run) > 1 for run in runs):
+        header.runs = {axis.lower(): run for axis, run in zip(axes, runs, strict=True)}
+    return ex.product(counts.values())
 
 
 def tile_axes(schedule: Schedule) -> tuple[str, ...]:
@@ -223,11 +283,27 @@ def _tiled(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         raise InvalidSchedule(f"{schedule.family} of a reduction")
     axes = tile_axes(schedule)
     header = _header(schedule, axes)
-    programs = _tile(kernel, schedule, header)
+    words = tile_words_of(kernel, schedule) if schedule.get("words", 0) else None
+    programs = _tile(kernel, schedule, header, words)
     spans = _spans(kernel, schedule, header)
-    block = Block(axes, header.axis_of, header.masks, spans=spans)
-    lines = [*header.lines, *straight(kernel, block)]
-    return Layout(lines, programs, _blocks(schedule, axes))
+    block = Block(axes, header.axis_of, header.masks, spans=spans, runs=header.runs)
+    if words is None:
+        body = straight(kernel, block)
+    else:
+        body = _within_rows(kernel, replace(block, texts=dict.fromkeys(words.indices, TILE_WORD)))
+    return Layout([*header.lines, *body], programs, _blocks(schedule, axes))
+
+
+def _within_rows(kernel: ir.Kernel, block: Block) -> list[str]:
+    """The body of a tile in words: where no row begins or ends, none of its words is in part."""
+    length = index_text(ex.product(block.runs["x"].values()))
+    whole = replace(block, masks={a: m for a, m in block.masks.items() if a != "X"})
+    return [
+        f"if (xblock > 0) & (xblock * X + X <= {length}):",
+        *(f"    {line}" for line in straight(kernel, whole)),
+        "else:",
+        *(f"    {line}" for line in straight(kernel, block)),
+    ]
 
 
 def _reduced(

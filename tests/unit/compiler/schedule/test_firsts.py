@@ -88,6 +88,18 @@ def test_where_the_default_suits_the_hint_it_is_first() -> None:
         assert firsts(kernel, TARGET, dims)[0] == candidates(kernel, TARGET, dims)[0]
 
 
+def test_a_tile_that_suits_the_hint_comes_before_a_default_that_does_not() -> None:
+    assert first_at("transpose_add_f32", 1021, 100_003)["words"] == 1
+    assert first_at("transpose_add_f32", 100_003, 32)["x"] == 32
+    assert first_at("transpose_add_f32", 7, 100_003)["y"] == 8
+
+
+@pytest.mark.parametrize(("rows", "is_near"), [(400_000, True), (4000, False)])
+def test_what_no_cache_holds_is_read_by_neighbours(rows: int, *, is_near: bool) -> None:
+    found = first_at("rotary_joined_f16", rows, 64, 32)
+    assert found.get("near", 0) == is_near
+
+
 @pytest.mark.parametrize("name", ["softmax_f32", "column_sum_f32", "transpose_add_f32", "add_bf16"])
 @pytest.mark.parametrize("sizes", [(1, 5120), (30_011, 1021), (100_003, 32), (8, 128_256)])
 def test_each_may_serve_where_it_is_first(name: str, sizes: tuple[int, int]) -> None:
