@@ -34,6 +34,7 @@ ERROR_SHARE = 0.1
 LEAST_CALIBRATION, MOST_CALIBRATION = 1.0, 16.0
 """Bounds of the factor by which hints left out correct the regrets that are stated."""
 NO_GAIN = 1e-9
+FBM = 0.0
 """What rounding may leave of a gain of nothing."""
 _ROOT_TWO, _ROOT_TAU = math.sqrt(2), math.sqrt(math.tau)
 
@@ -82,14 +83,21 @@ class InterpolatedSelector(StepSelector):
         if self._complete[near[0]].dims == dims:
             return None
         try:
-            return near[0], predictor.times(dims, near, lanes, missing)
+            return self._covering(dims, near), predictor.times(dims, near, lanes, missing)
         except (OverflowError, ZeroDivisionError):
             return None
 
     def _nearest(self, dims: Dims, missing: int) -> int:
         if self._measured is None:
             return super()._nearest(dims, missing)
-        return self._measured.near(dims, self._measured.lanes(dims, missing))[0]
+        return self._covering(dims, self._measured.near(dims, self._measured.lanes(dims, missing)))
+
+    def _covering(self, dims: Dims, near: Sequence[int]) -> int:
+        """The first of the nearest hints that the cut-off reaches, or the nearest of all."""
+        for hint in near:
+            if not log2_distance(dims, self._complete[hint].dims, self._cutoff)[1]:
+                return hint
+        return near[0]
 
     def _alternatives(self, dims: Dims) -> Alternatives:
         missing = ~self._facts.held(dims)
@@ -197,7 +205,10 @@ def band(first: Forecast, second: Forecast, error: float) -> float:
 def beats_fallback(each: Forecast, fallback: Forecast, scale: float, *, was_beaten: bool) -> bool:
     """Whether a Variant is predicted to beat the Fallback, beyond noise where none did near by."""
     if was_beaten:
-        return each.time_ns < fallback.time_ns
+        return (
+            each.time_ns * (1 - FBM * band(each, fallback, scale * each.fallback_error))
+            < fallback.time_ns
+        )
     error = scale * each.fallback_error
     return each.time_ns < fallback.time_ns * (1 - band(each, fallback, error))
 

@@ -167,9 +167,7 @@ class Predictor:
         matrix = _Matrix(table, fallback, complete)
         facts = candidates.size_facts
         self._divisors = facts.divisors
-        self._shares = _shares(
-            [candidates.needs(each) & facts.divisors for each in matrix.names[1:]]
-        )
+        self._shares = _shares([candidates.regime(each) for each in matrix.names[1:]])
         self._regimes = [~facts.held(each) & facts.divisors for each in dims]
         self._apart: dict[int, int] = {}
         self._clusters = self._clustered(dims)

@@ -1,15 +1,30 @@
-"""Ladders of a Program's Kernels: hints over its ranges, for whoever asks without sizes."""
+"""Ladders of a Program's Kernels: hints over its ranges, for whoever asks without sizes.
+
+On a GPU as many sizes again are searched between and beyond a ladder's hints, where these leave
+most room: predictions reach as far as there are timings on either side.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from nearhint_daemon.jobs import JobSpec
 from nearhint_daemon.programs import ProgramKey, Programs
 from nearhint_daemon.tables import TableKey
 from nearhint_daemon.tuning.efforts import Effort
-from nearhint_daemon.tuning.tuning_jobs import Wish, cross_job, hint_jobs
+from nearhint_daemon.tuning.lowered import Lowered
+from nearhint_daemon.tuning.tasks import needed_bytes
+from nearhint_daemon.tuning.tuning_jobs import Wish, cross_job, further_job, hint_jobs
 from nearhint_rules.expr import Expr
-from nearhint_rules.ladder import Rung, reachable_ladder
+from nearhint_rules.ladder import Rung, further_rungs, reachable_ladder
+from nearhint_rules.metrics import Dims
 from nearhint_rules.target import Target
+
+FURTHER_KINDS = ("cuda",)
+"""Where a search takes a second or less. On a CPU it takes several, and crosses nothing."""
+FURTHER_BYTES = 256 << 20
+"""What a Kernel moves at a further size, at most: beyond, memory decides as it does below."""
 
 
 class Ladders:
@@ -62,7 +77,16 @@ class Ladders:
                     wish, version=self._compiler_version, priority=priority, client=client
                 ):
                     specs[spec.key] = spec
-        for together in wishes.values():
+        for (_, fallback), together in wishes.items():
+            for wish in self._further(lowered, fallback, together, target):
+                spec = further_job(
+                    wish,
+                    requires=together[0],
+                    version=self._compiler_version,
+                    priority=priority,
+                    client=client,
+                )
+                specs.setdefault(spec.key, spec)
             crossing = cross_job(
                 together[0],
                 [wish.dims for wish in together],
@@ -73,3 +97,25 @@ class Ladders:
             if crossing is not None:
                 specs[crossing.key] = crossing
         return list(specs.values())
+
+    def _further(
+        self, lowered: Lowered, fallback: str, together: Sequence[Wish], target: Target
+    ) -> Iterator[Wish]:
+        """As many sizes again as a ladder has hints, where these leave most room."""
+        first = together[0]
+        if target.kind not in FURTHER_KINDS or first.effort < Effort.FULL or len(together) < 2:
+            return
+        namespace, kernel, _ = first.table_key
+        row = self._programs.kernel(namespace, kernel)
+        names = row.symbols.split()
+
+        def fits(dims: Dims) -> bool:
+            return needed_bytes(row, dict(zip(names, dims, strict=True))) <= FURTHER_BYTES
+
+        step = next(
+            each for each in lowered.steps if each.kernel == kernel and each.fallback == fallback
+        )
+        known = [wish.dims for wish in together]
+        for rung in further_rungs(step.dims, lowered.ranges, known, len(known), fits=fits):
+            near = {new: rung.sizes[old] for new, old in step.renamed.items()}
+            yield replace(first, dims=rung.dims, near=near)

@@ -8,11 +8,13 @@ tells them apart is that the hint is there as well. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from nearhint_rules import expr as ex
+from nearhint_rules.candidates import whole_tiles
 from nearhint_rules.errors import InvalidExpression
 from nearhint_rules.guard import Divisible, size_facts_hold
+from nearhint_rules.ladder import distance
 from nearhint_rules.metrics import Dims
 from nearhint_rules.table import HINT_LIMIT, HintRow, Table
 
@@ -23,20 +25,27 @@ NEAR_BEST = 1.3
 def companion(table: Table, dims: Dims) -> Dims | None:
     """The sizes beside a hint where no divisibility holds that a Variant needs and has there.
 
-    None where no Variant needs any, and where one less of each size is still divisible.
+    Where none needs any: that its tiles have. None where there is nothing of either, and where
+    one less of each size is still divisible.
     """
     sizes = dict(zip(table.symbols, dims, strict=True))
-    facts = {
-        fact
-        for variant in table.variants
-        for fact in variant.guard.facts
-        if isinstance(fact, Divisible) and _holds(fact, sizes)
-    }
+    facts = {fact for fact in _divisors(table) if _holds(fact, sizes)}
     names = set(ex.symbols_of(*(fact.expr for fact in facts)))
     less = {name: size - (name in names) for name, size in sizes.items()}
     if not facts or min(less.values()) < 1 or any(_holds(fact, less) for fact in facts):
         return None
     return tuple(less.values())
+
+
+def _divisors(table: Table) -> Collection[Divisible]:
+    """The divisibility that Variants need, or that of tiles where none needs any."""
+    needed = {
+        fact
+        for variant in table.variants
+        for fact in variant.guard.facts
+        if isinstance(fact, Divisible)
+    }
+    return needed or {fact for variant in table.variants for fact in whole_tiles(variant)}
 
 
 def companions(table: Table) -> frozenset[Dims]:
@@ -56,20 +65,29 @@ def lacking_beside(table: Table, rows: Sequence[HintRow]) -> Mapping[Dims, tuple
     """What is to be timed at the companions of these rows, which are hints of the Table.
 
     The Variants that are near the best of those at the hint that may run at the companion; nothing
-    once they were timed. No more companions than the Table has place for.
+    once they were timed. No more companions than the Table has place for, as far apart as can be.
     """
     known = {row.dims: {position for position, _ in row.ranked} for row in table.hints}
+    beside = {dims: row for row in rows if (dims := companion(table, row.dims)) is not None}
+    there = [dims for dims in beside if dims in known]
     found: dict[Dims, tuple[int, ...]] = {}
-    left = HINT_LIMIT - len(known)
-    for row in rows:
-        dims = companion(table, row.dims)
-        if dims is None or (dims not in known and left < 1):
-            continue
-        lacking = tuple(sorted(set(_best_beside(table, row, dims)) - known.get(dims, set())))
+    for dims in _apart(beside, there, limit=len(there) + HINT_LIMIT - len(known)):
+        lacking = set(_best_beside(table, beside[dims], dims)) - known.get(dims, set())
         if lacking:
-            left -= dims not in known
-            found[dims] = lacking
+            found[dims] = tuple(sorted(lacking))
     return found
+
+
+def _apart(points: Iterable[Dims], first: Sequence[Dims], *, limit: int) -> list[Dims]:
+    """`first`, then others, each the farthest from those before it; the least of all begins."""
+    chosen, left = list(first), sorted(set(points) - set(first))
+    while left and len(chosen) < limit:
+        farthest = max(
+            left, key=lambda at: min((distance(at, other) for other in chosen), default=0.0)
+        )
+        left.remove(farthest)
+        chosen.append(farthest)
+    return chosen
 
 
 def _best_beside(table: Table, row: HintRow, dims: Dims) -> Iterable[int]:

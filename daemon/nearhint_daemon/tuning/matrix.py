@@ -22,7 +22,7 @@ from nearhint_rules.table import HintRow, Table, is_complete
 NEAR_BEST = 1.3
 """How many times the best's median one of the best few may take."""
 FEW = 4
-EVERYWHERE = 16
+EVERYWHERE = 24
 """Up to so many hints everything that a prediction may name is wanted at all of them."""
 SEARCHED_TIER = 2
 """From this tier on, the search at a hint has ended."""
