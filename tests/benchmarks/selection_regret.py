@@ -1,6 +1,6 @@
 """What each selection rule loses on a real device, against the fastest of all at unseen sizes.
 
-    python -m tests.benchmarks.selection_regret --device cpu|cuda:0 [--kernels N|PATTERN]
+    python -m tests.benchmarks.selection_regret --device cpu|cuda:0 [--kernels N|PATTERNS]
         [--held-out 200] [--hints 8] [--effort full] [--threads N] [--budget-s S] [--tune-s S]
         [--matrix FILE] [--json FILE] [--compare-efforts]
     python -m tests.benchmarks.selection_regret --from-matrix FILE [--json FILE]
@@ -193,7 +193,9 @@ def main() -> None:
     """Command line; see the module's docstring."""
     parser = argparse.ArgumentParser(description="what each selection rule loses on a real device")
     parser.add_argument("--device", default="cpu", help="cpu or cuda:0")
-    parser.add_argument("--kernels", default="", help="how many, or a pattern of their titles")
+    parser.add_argument(
+        "--kernels", default="", help="how many, or patterns of their titles, with commas between"
+    )
     parser.add_argument("--held-out", type=int, default=200, help="sizes drawn a Kernel")
     parser.add_argument("--hints", type=int, default=8, help="hints a Kernel")
     parser.add_argument("--threads", type=int, default=0, help="of a CPU; 0: as many as torch has")
