@@ -7,6 +7,7 @@ One pass over a Table: what a newcomer's victory would make wanted elsewhere wai
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from nearhint_daemon import logs
@@ -24,6 +25,7 @@ from nearhint_rules.table import Table
 
 Lack = Callable[[Table, str], Mapping[Dims, tuple[int, ...]]]
 """What a Table lacks, and where, beside a Fallback."""
+BESIDE = "beside a hint, where other divisibility holds"
 
 
 class Crossing:
@@ -42,7 +44,7 @@ class Crossing:
         key = (row.namespace, payload["kernel"], payload["target"])
         await self._jobs.ended_under(search_prefixes(key), priority=row.priority)
         budgets.check()
-        for lack in (missing, missing_beside):
+        for lack, why in ((missing, ""), (missing_beside, BESIDE)):
             table = self._tables.newest(key)
             if table is None or table.default < 0:
                 raise NoVariant("no candidate passed")
@@ -51,7 +53,7 @@ class Crossing:
                 try:
                     task = await self._tasks.of(row, payload, dims=dims)
                     if task.dims == dims:
-                        await self._contest(task, wanted, lack)
+                        await self._contest(replace(task, why=why), wanted, lack)
                 except (BudgetSpent, StoreError):
                     raise
                 except DaemonError as error:

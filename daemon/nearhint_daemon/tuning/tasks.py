@@ -10,6 +10,7 @@ from nearhint_daemon.errors import HintTooLarge, HintUnreachable
 from nearhint_daemon.programs import Programs
 from nearhint_daemon.store.rows import FallbackRow, JobRow, KernelRow
 from nearhint_daemon.tables import TableKey
+from nearhint_daemon.tuning.tuning_jobs import WHY
 from nearhint_daemon.turns import Order
 from nearhint_daemon.workshop import Workshop
 from nearhint_proto import convert
@@ -25,7 +26,8 @@ from nearhint_rules.target import Target
 class Task:
     """One hint of a Kernel on a Target, beside a Fallback whose symbols have `sizes`.
 
-    `asked` are the Kernel's sizes that the hint was asked for.
+    `asked` are the Kernel's sizes that the hint was asked for. `why` says for what it is, if it is
+    nobody's hint.
     """
 
     kernel: KernelRow
@@ -38,6 +40,7 @@ class Task:
     order: Order
     stage: int
     asked: tuple[int, ...] = ()
+    why: str = ""
 
     @property
     def table_key(self) -> TableKey:
@@ -93,6 +96,7 @@ class Tasks:
             order=(row.priority, row.stage),
             stage=row.stage,
             asked=asked_dims(fallback, payload["near"]),
+            why=payload.get(WHY, ""),
         )
         if needed_bytes(kernel, task.named_dims) > self._workshop.limits.measure_memory_bytes:
             raise HintTooLarge("the hint's tensors would take more memory than measuring may use")

@@ -32,7 +32,7 @@ from nearhint_daemon.tuning.matrix import FEW, shared
 from nearhint_daemon.tuning.publishing import Publisher
 from nearhint_daemon.tuning.search_reports import of_pruned
 from nearhint_daemon.tuning.tasks import Task, Tasks
-from nearhint_daemon.tuning.tuning_jobs import ALONE, Wish, cross_job, hint_jobs, hint_key
+from nearhint_daemon.tuning.tuning_jobs import Wish, cross_job, hint_jobs, hint_key
 from nearhint_daemon.tuning.winners import Winners, elsewhere
 from nearhint_daemon.workshop import Workshop
 from nearhint_proto import convert
@@ -218,7 +218,7 @@ class Tuner:
         effort = Effort(payload.get("effort", Effort.FULL))
         again = bool(payload.get(AGAIN))
         listed = await self._listed(task, effort)
-        is_alone = effort < Effort.FULL or payload.get(ALONE)
+        is_alone = effort < Effort.FULL or bool(task.why)
         for hint in () if is_alone else listed.also_at:
             # Elsewhere in the bucket others may win; a bucket is at T2 once both are known.
             sizes = convert.size_hint_from_proto(hint)

@@ -21,8 +21,9 @@ CROSS = "cross"
 CROSS_STAGE = 3
 REFINE = "refine"
 REFINE_STAGE = 4
-ALONE = "alone"
-"""In a job's payload: search at these very sizes, and nowhere else in their bucket."""
+WHY = "why"
+"""In a job's payload: why sizes that are nobody's hint are searched, which those alone are."""
+FURTHER = "far from the ladder's hints"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ def further_job(wish: Wish, *, requires: Wish, version: str, priority: int, clie
         key=hint_key(wish, 2, version=version),
         kind=TUNE[2],
         lane=target,
-        payload={**wish.payload, ALONE: True},
+        payload={**wish.payload, WHY: FURTHER},
         namespace=namespace,
         requires=hint_key(requires, 1, version=version),
         priority=priority,
