@@ -38,6 +38,7 @@ from tests.benchmarks.selection_bench import (
     Bench,
     captures,
     open_tuning,
+    subjects,
     symbols_near,
     tuned,
 )
@@ -213,6 +214,9 @@ def main() -> None:
         sweep_report.write(report_on(selection_matrix.read(options.from_matrix)), options.json)
         return
     kind = options.device.partition(":")[0]
+    if not subjects(kind, options.kernels):
+        titles = ", ".join(each.sweep.title for each in subjects(kind, ""))
+        parser.error(f"--kernels {options.kernels!r} is the title of none of: {titles}")
     if kind == "cuda" and not torch.cuda.is_available():
         sys.exit("there is no CUDA device")
     command = f"python -m tests.benchmarks.selection_regret {' '.join(sys.argv[1:])}"
