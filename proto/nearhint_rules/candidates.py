@@ -194,12 +194,14 @@ def whole_tiles(variant: Variant) -> tuple[Divisible, ...]:
 
     Such a tile is worked through without masks; so are those of the original ops.
     """
-    match variant.artifact.launch:
-        case CudaLaunch(grid=(FloorDiv(Add((*terms, Int(last))), Int(size)), *_)) if (
-            size >= LEAST_TILE and last == size - 1
-        ):
+    launch = variant.artifact.launch
+    if not isinstance(launch, CudaLaunch):
+        return ()
+    match launch.grid[0]:
+        case FloorDiv(Add((*terms, Int(last))), Int(size)) if last == size - 1 >= LEAST_TILE - 1:
             return (Divisible(ex.add(*terms), size),)
-    return ()
+        case _:
+            return ()
 
 
 def _pointer_facts(variant: Variant) -> tuple[Aligned, ...]:
