@@ -35,7 +35,7 @@ LEAST_STEP = 0.5
 """Octaves between two hints, below which another one is not worth its tuning."""
 LEAST_ROOM = 1.0
 """Octaves from the nearest hint up to which nothing further is worth its tuning."""
-PLACES_LIMIT = 512
+PLACES_LIMIT = 64
 """Places that further rungs are chosen from."""
 _BITS = 3
 _SNAP = 0.125
