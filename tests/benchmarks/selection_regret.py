@@ -9,7 +9,7 @@ A daemon of the benchmark's own tunes the Kernels of `selection_cases`, all in o
 of hints over their ranges, all dimensions dynamic. Then the device is left alone, and at each
 held-out size every Variant of the Kernel's Table whose Guard holds is screened; what is near the
 best, what some rule selects, the default Variant and the Fallback are timed in one interleaved
-contest. So are they at the hints. Both go to the matrix FILE after every Kernel, from which
+contest. So are they at the hints, where time is left. Both go to the matrix FILE after every Kernel, from which
 `--from-matrix` judges the rules again, without a device. Each Kernel gets an equal share of the
 time that is left of `--budget-s`, so that a run that is short of time has all with fewer sizes.
 
@@ -60,9 +60,10 @@ EMPTIED_EVERY = 25
 
 
 def measure(bench: Bench, where: Arena, half: str, *, end_s: float) -> None:
-    """Times everything at the hints and at the held-out sizes, as far as the time goes."""
+    """Times everything at the held-out sizes and then at the hints, as far as the time goes."""
     captured, table = where.captured, where.table
     started = time.monotonic()
+    held_out = tuple(held_out_truths(bench, where, end_s=end_s))
     hints: list[Truth] = []
     for row in table.hints:
         symbols = symbols_near(captured, row.dims)
@@ -73,7 +74,7 @@ def measure(bench: Bench, where: Arena, half: str, *, end_s: float) -> None:
         table,
         captured.fallback.id,
         tuple(hints),
-        tuple(held_out_truths(bench, where, end_s=end_s)),
+        held_out,
     )
     seconds = time.monotonic() - started
     bench.keep(
