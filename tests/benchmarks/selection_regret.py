@@ -9,9 +9,10 @@ A daemon of the benchmark's own tunes the Kernels of `selection_cases`, all in o
 of hints over their ranges, all dimensions dynamic. Then the device is left alone, and at each
 held-out size every Variant of the Kernel's Table whose Guard holds is screened; what is near the
 best, what some rule selects, the default Variant and the Fallback are timed in one interleaved
-contest. So are they at the hints, where time is left. Both go to the matrix FILE after every Kernel, from which
-`--from-matrix` judges the rules again, without a device. Each Kernel gets an equal share of the
-time that is left of `--budget-s`, so that a run that is short of time has all with fewer sizes.
+contest. So are they at the hints, where time is left. Both go to the matrix FILE after every
+Kernel, from which `--from-matrix` judges the rules again, without a device. Each Kernel gets an
+equal share of the time that is left of `--budget-s`, so that a run that is short of time has all
+with fewer sizes.
 
 A rule's regret at a size is the time of what it selects over that of the fastest, less 1. `share`
 is the geometric mean of fastest / selected; `<default` and `<ops` count the sizes at which the
