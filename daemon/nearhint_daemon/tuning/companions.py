@@ -21,7 +21,7 @@ from nearhint_rules.table import HINT_LIMIT, HintRow, Table
 
 Step: TypeAlias = Callable[[Dims, Collection[str]], Dims | None]
 """Sizes beside some, with these symbols moved so that little divides them; None: there are none."""
-BESIDE = 0.25
+BESIDE = 0.2
 """Octaves from a hint within which a companion is."""
 NEAR_BEST = 1.3
 """How many times the median of the best that may run there one of the best few may take."""
@@ -38,16 +38,13 @@ def companion(table: Table, dims: Dims, step: Step | None = None) -> Dims | None
     if not facts:
         return None
     found = _one_less(table, dims, names) if step is None else step(dims, names)
-    return found if found is not None and _is_beside(table, facts, dims, found) else None
+    if found is None or min(found) < 1 or distance(dims, found) > BESIDE:
+        return None
+    return None if _held(table, facts, found) else found
 
 
 def _one_less(table: Table, dims: Dims, names: Collection[str]) -> Dims:
     return tuple(size - (name in names) for name, size in zip(table.symbols, dims, strict=True))
-
-
-def _is_beside(table: Table, facts: Collection[Divisible], dims: Dims, other: Dims) -> bool:
-    """Whether other sizes are near some, and have nothing of the divisibility there."""
-    return min(other) >= 1 and distance(dims, other) <= BESIDE and not _held(table, facts, other)
 
 
 def _held(table: Table, facts: Collection[Divisible], dims: Dims) -> frozenset[Divisible]:
@@ -68,14 +65,14 @@ def _divisors(table: Table) -> Collection[Divisible]:
 
 def companions(table: Table) -> frozenset[Dims]:
     """The rows of a Table that are companions of others."""
-    known = [row.dims for row in table.hints]
     divisors = _divisors(table)
-    held = {dims: facts for dims in known if (facts := _held(table, divisors, dims))}
+    held = {row.dims: _held(table, divisors, row.dims) for row in table.hints}
     return frozenset(
         other
-        for other in known
+        for other, theirs in held.items()
         if any(
-            _is_beside(table, facts, dims, other) for dims, facts in held.items() if dims != other
+            facts and facts.isdisjoint(theirs) and distance(dims, other) <= BESIDE
+            for dims, facts in held.items()
         )
     )
 
