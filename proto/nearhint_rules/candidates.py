@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from nearhint_rules import expr as ex
-from nearhint_rules.expr import Expr
+from nearhint_rules.artifact import CudaLaunch
+from nearhint_rules.expr import Add, Expr, FloorDiv, Int
 from nearhint_rules.guard import Aligned, AtMost, Divisible, Equals
 from nearhint_rules.metrics import Dims
 from nearhint_rules.ranking import beats
@@ -19,6 +20,10 @@ from nearhint_rules.table import HintRow, Table, Timing, Variant
 
 SizeFact: TypeAlias = Divisible | AtMost | Equals
 Test: TypeAlias = tuple[int, Callable[[int], bool]]
+
+
+LEAST_TILE = 128
+"""Elements of a tile from which on it matters whether one hangs over the end."""
 
 
 class Candidate(NamedTuple):
@@ -109,7 +114,16 @@ class Candidates:
     wherever it does.
     """
 
-    __slots__ = ("_default", "_fallback", "_needs", "_sets", "_variants", "implied", "size_facts")
+    __slots__ = (
+        "_default",
+        "_fallback",
+        "_needs",
+        "_sets",
+        "_variants",
+        "_whole",
+        "implied",
+        "size_facts",
+    )
 
     def __init__(self, table: Table, fallback: str) -> None:
         self._fallback = fallback
@@ -128,6 +142,16 @@ class Candidates:
                 if not isinstance(fact, Aligned):
                     needs |= self.size_facts.bit(fact)
             self._needs.append(needs)
+        # Where Guards say nothing of divisibility, what hangs over the end is what is left of it.
+        is_said = self.size_facts.divisors
+        self._whole = [
+            0 if is_said else sum(map(self.size_facts.bit, whole_tiles(variant)))
+            for variant in table.variants
+        ]
+
+    def regime(self, position: int) -> int:
+        """The divisibility that a Variant's speed hangs on, as bits: needed, or of whole tiles."""
+        return self._needs[position] & self.size_facts.divisors | self._whole[position]
 
     def needs(self, position: int) -> int:
         """The size facts that a Variant needs, as bits."""
@@ -163,6 +187,21 @@ class Candidates:
             implied,
             beats(timing, fallback),
         )
+
+
+def whole_tiles(variant: Variant) -> tuple[Divisible, ...]:
+    """That no tile hangs over the end, for a Variant whose tiles are parts of a flat block.
+
+    Such a tile is worked through without masks; so are those of the original ops.
+    """
+    launch = variant.artifact.launch
+    if not isinstance(launch, CudaLaunch):
+        return ()
+    match launch.grid[0]:
+        case FloorDiv(Add((*terms, Int(last))), Int(size)) if last == size - 1 >= LEAST_TILE - 1:
+            return (Divisible(ex.add(*terms), size),)
+        case _:
+            return ()
 
 
 def _pointer_facts(variant: Variant) -> tuple[Aligned, ...]:

@@ -1,15 +1,15 @@
 """The rule `interpolated`: times are predicted from all hints near by, and the least one serves.
 
 `InterpolatedSelector` is a `StepSelector`, and answers as that does (by the nearest hint) wherever
-a prediction would be no better: at sizes that were measured, beyond the cut-off, where too little
-was measured near by, and for a Table whose own hints, left out in turn, are served worse by
-predictions than by their neighbours. Nearest counts hints as farther where other facts of
-divisibility hold.
+a prediction would be no better: at sizes that were measured, beyond the cut-off of all hints near
+by, where too little was measured near by, and for a Table whose own hints, left out in turn, are
+served clearly worse by predictions than by their neighbours. Nearest counts hints as farther where
+other facts of divisibility hold, and comes after all that the cut-off reaches.
 
 Where it predicts, a Variant takes the place of the one that leads at the nearest hint, or of the
 default one if that is predicted to be faster, only if it is predicted to beat it beyond noise: that
 of a measurement, or a tenth of the error that such predictions have, if that is larger. So the
-Fallback keeps its place, too; where it lost it at the nearest hint, it is the one that must be
+Fallback keeps its place, too, unless it lost it at a hint near by: there it is the one that must be
 predicted to be faster. The regret that an answer states is what that error makes likely, in the
 proportion in which the hints that were left out bore it out.
 """
@@ -33,8 +33,9 @@ ERROR_SHARE = 0.1
 """The part of a prediction's error that a predicted gain must exceed."""
 LEAST_CALIBRATION, MOST_CALIBRATION = 1.0, 16.0
 """Bounds of the factor by which hints left out correct the regrets that are stated."""
-NO_GAIN = 1e-9
-"""What rounding may leave of a gain of nothing."""
+TOLERATED_LOSS = 0.01
+"""What predictions may lose at hints that are left out, on average: those are farther from what is
+known than the sizes between hints."""
 _ROOT_TWO, _ROOT_TAU = math.sqrt(2), math.sqrt(math.tau)
 
 
@@ -61,7 +62,7 @@ class InterpolatedSelector(StepSelector):
             return  # sizes of a launch that cannot be worked out at some hint
         self._measured = predictor
         trial = _Trial(predictor, table, fallback, self._complete)
-        if trial.gain > -NO_GAIN:
+        if trial.gain >= -TOLERATED_LOSS * len(self._complete):
             self.predictor = predictor
             self._calibration = trial.calibration
 
@@ -72,8 +73,8 @@ class InterpolatedSelector(StepSelector):
         found = self._forecast(dims, ~self._facts.held(dims))
         return tuple(sorted(found[1], key=lambda each: each.time_ns)) if found else ()
 
-    def _forecast(self, dims: Dims, missing: int) -> tuple[int, list[Forecast]] | None:
-        """The nearest hint and the times; None where the nearest hint is to answer."""
+    def _forecast(self, dims: Dims, missing: int) -> tuple[list[int], list[Forecast]] | None:
+        """The nearest hints and the times; None where the nearest of them is to answer."""
         predictor = self.predictor
         if predictor is None:
             return None
@@ -82,21 +83,29 @@ class InterpolatedSelector(StepSelector):
         if self._complete[near[0]].dims == dims:
             return None
         try:
-            return near[0], predictor.times(dims, near, lanes, missing)
+            return near, predictor.times(dims, near, lanes, missing)
         except (OverflowError, ZeroDivisionError):
             return None
 
     def _nearest(self, dims: Dims, missing: int) -> int:
         if self._measured is None:
             return super()._nearest(dims, missing)
-        return self._measured.near(dims, self._measured.lanes(dims, missing))[0]
+        return self._covering(dims, self._measured.near(dims, self._measured.lanes(dims, missing)))
+
+    def _covering(self, dims: Dims, near: Sequence[int]) -> int:
+        """The first of the nearest hints that the cut-off reaches, or the nearest of all."""
+        for hint in near:
+            if not log2_distance(dims, self._complete[hint].dims, self._cutoff)[1]:
+                return hint
+        return near[0]
 
     def _alternatives(self, dims: Dims) -> Alternatives:
         missing = ~self._facts.held(dims)
         found = self._forecast(dims, missing)
         if found is None:
             return super()._alternatives(dims)
-        nearest, times = found
+        near, times = found
+        nearest = self._covering(dims, near)
         row = self._rows[nearest] or self._row(nearest)
         distance, is_beyond = log2_distance(dims, row.dims, self._cutoff)
         incumbent = next((each for each in row.candidates if not each.needs & missing), None)
@@ -105,6 +114,8 @@ class InterpolatedSelector(StepSelector):
         assert self.predictor is not None  # it made the forecast
         scale = self.predictor.scale(distance)
         fallback = times[0]
+        # Those that beat the Fallback beyond noise come first at a hint.
+        was_beaten = any((self._rows[at] or self._row(at)).candidates[0].is_faster for at in near)
         order = ordered(times[1:], incumbent.variant, row.default, scale)
         alternatives: list[Alternative] = []
         tried = 0
@@ -114,7 +125,7 @@ class InterpolatedSelector(StepSelector):
                 continue
             tried |= bit
             served, reason = fallback, "predicted_fallback"
-            if beats_fallback(each, fallback, scale, was_beaten=incumbent.is_faster):
+            if beats_fallback(each, fallback, scale, was_beaten=was_beaten):
                 served, reason = each, "predicted"
             regret = self._calibration * expected_regret(served, (*order[at:], fallback), scale)
             selection = Selection(

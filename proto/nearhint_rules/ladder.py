@@ -13,7 +13,7 @@ size, and ties may occur.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -33,6 +33,11 @@ OPEN_OCTAVES = 14
 """How far a range without an upper end is taken to reach, in octaves above its lower end."""
 LEAST_STEP = 0.5
 """Octaves between two hints, below which another one is not worth its tuning."""
+LEAST_ROOM = 1.0
+"""Octaves from the nearest hint up to which nothing further is worth its tuning."""
+PLACES_LIMIT = 64
+"""Places that further rungs are chosen from."""
+_BITS = 3
 _SNAP = 0.125
 """How far a rung may be off its place, in steps, for the sake of a smaller odd part."""
 _ODD_PARTS = (1, *(n for n in range(3, 200, 2) if all(n % d for d in range(3, n, 2))))
@@ -106,6 +111,64 @@ def reachable_ladder(
     centre = _dims(exprs, middle) or next(iter(rungs), ())
     chosen = _outwards((dims for dims in rungs if dims not in first), centre, first, limit=budget)
     return tuple(rungs[dims] for dims in chosen)
+
+
+def further_rungs(
+    exprs: Sequence[Expr],
+    ranges: Ranges,
+    known: Sequence[Dims],
+    limit: int,
+    *,
+    fits: Callable[[Dims], bool] = lambda dims: True,
+) -> tuple[Rung, ...]:
+    """At most `limit` sizes more than a ladder's hints, `known`: where its steps leave most room.
+
+    A ladder's hints lie in the middles of their steps, so the ends of ranges are half a step from
+    any, and no two symbols are near an end together. The farthest from all others comes first;
+    what is within `LEAST_ROOM` of one of them, or does not fit, is left out. Ranges and `exprs` are
+    those of `reachable_ladder`.
+
+    >>> s0, s1 = ex.symbol("s0"), ex.symbol("s1")
+    >>> known = [(192, 256), (3328, 256)]
+    >>> found = further_rungs([s0, s1], {"s0": (16, 16384), "s1": (64, 1024)}, known, 3)
+    >>> [rung.dims for rung in found]
+    [(16, 1024), (32, 64), (16384, 1024)]
+    """
+    names = ex.symbols_of(*exprs)
+    whole = {name: _closed(name, bounds) for name, bounds in ranges.items()}
+    closed = {name: whole.get(name) or _closed(name, (1, None)) for name in names}
+    bounds = whole | closed
+    middle = dict(zip(bounds, _middle(list(bounds.values())), strict=True))
+    rungs: dict[Dims, Rung] = {}
+    if len(names) <= sum(1 for expr in exprs if ex.symbols_of(expr)):
+        for point in _spread_out(list(closed.values())):
+            _keep(rungs, exprs, middle | dict(zip(closed, point, strict=True)))
+    else:
+        for target in _spread_out([_extent(expr, closed) for expr in exprs]):
+            _keep(rungs, exprs, witness(exprs, middle, closed, target))
+    fitting = (dims for dims in rungs if fits(dims))
+    first = tuple(dict.fromkeys(known))
+    found = _outwards(fitting, (), first, limit=len(first) + limit, least=LEAST_ROOM)
+    return tuple(rungs[dims] for dims in found[len(first) :])
+
+
+def _spread_out(closed: Sequence[tuple[int, int]]) -> Iterator[Dims]:
+    """Sizes evenly over all ranges, the ends among them."""
+    counts = _counts([math.log2(high / low) for low, high in closed], PLACES_LIMIT)
+    yield from product(
+        *(_evenly(low, high, count) for (low, high), count in zip(closed, counts, strict=True))
+    )
+
+
+def _evenly(low: int, high: int, count: int) -> list[int]:
+    """`count` sizes from end to end, each with few bits, so that vectors can be promised there."""
+    sizes = [low * (high / low) ** (number / max(count - 1, 1)) for number in range(count)]
+    few = [
+        round(size / bit) * bit
+        for size in sizes
+        for bit in [1 << max(int(size).bit_length() - _BITS, 0)]
+    ]
+    return list(dict.fromkeys([low, *few[1:-1], high]))
 
 
 def distance(first: Dims, second: Dims) -> float:
@@ -220,12 +283,17 @@ def _dims(exprs: Sequence[Expr], sizes: Mapping[str, int]) -> Dims | None:
 
 
 def _outwards(
-    points: Iterable[Dims], centre: Dims, first: Sequence[Dims], *, limit: int
+    points: Iterable[Dims],
+    centre: Dims,
+    first: Sequence[Dims],
+    *,
+    limit: int,
+    least: float = LEAST_STEP,
 ) -> tuple[Dims, ...]:
     """`first`, then points in farthest-point order, from the one nearest to `centre`.
 
-    What is within `LEAST_STEP` of one that is there is left out. Gonzalez, Clustering to minimize
-    the maximum intercluster distance, 1985.
+    What is within `least` octaves of one that is there is left out. Gonzalez, Clustering to
+    minimize the maximum intercluster distance, 1985.
     """
     chosen = list(dict.fromkeys(first))
     left = {
@@ -237,7 +305,7 @@ def _outwards(
             point = max(left, key=lambda at: (left[at], at))
         else:
             point = min(left, key=lambda at: (distance(at, centre), at))
-        if left.pop(point) < LEAST_STEP:
+        if left.pop(point) < least:
             break
         chosen.append(point)
         for other in left:

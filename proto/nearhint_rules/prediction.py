@@ -47,7 +47,7 @@ FOLDS, FEW_FOLDS, MANY = 8, 4, 16
 """Times at most that a model is fitted again to see how far it is off; fewer with many hints."""
 NEAR = 4
 """The nearest hints, which correct a model."""
-STIFFNESS = 8.0
+STIFFNESS = 24.0
 """The squares of octaves that a trend in what a model is off by counts as seen without any."""
 POOLED = 2.0
 """The hints that the error of all Variants together counts for, beside a Variant's own."""
@@ -167,9 +167,7 @@ class Predictor:
         matrix = _Matrix(table, fallback, complete)
         facts = candidates.size_facts
         self._divisors = facts.divisors
-        self._shares = _shares(
-            [candidates.needs(each) & facts.divisors for each in matrix.names[1:]]
-        )
+        self._shares = _shares([candidates.regime(each) for each in matrix.names[1:]])
         self._regimes = [~facts.held(each) & facts.divisors for each in dims]
         self._apart: dict[int, int] = {}
         self._clusters = self._clustered(dims)

@@ -63,11 +63,12 @@ class Bench:
 
 
 def subjects(kind: str, wanted: str) -> list[Subject]:
-    """The first N Kernels, or those whose title has a pattern."""
+    """The first N Kernels, or those whose title has one of the patterns, with commas between."""
     listed = list(selection_cases.CPU if kind == "cpu" else selection_cases.GPU)
     if wanted.isdecimal():
         return listed[: int(wanted)]
-    return [each for each in listed if is_chosen(each.sweep.title, [wanted] if wanted else [])]
+    patterns = wanted.split(",") if wanted else []
+    return [each for each in listed if is_chosen(each.sweep.title, patterns)]
 
 
 def captures(bench: Bench, known: list[Captured]) -> Iterator[Captured]:

@@ -1,6 +1,6 @@
 """What each selection rule loses on a real device, against the fastest of all at unseen sizes.
 
-    python -m tests.benchmarks.selection_regret --device cpu|cuda:0 [--kernels N|PATTERN]
+    python -m tests.benchmarks.selection_regret --device cpu|cuda:0 [--kernels N|PATTERNS]
         [--held-out 200] [--hints 8] [--effort full] [--threads N] [--budget-s S] [--tune-s S]
         [--matrix FILE] [--json FILE] [--compare-efforts]
     python -m tests.benchmarks.selection_regret --from-matrix FILE [--json FILE]
@@ -9,9 +9,10 @@ A daemon of the benchmark's own tunes the Kernels of `selection_cases`, all in o
 of hints over their ranges, all dimensions dynamic. Then the device is left alone, and at each
 held-out size every Variant of the Kernel's Table whose Guard holds is screened; what is near the
 best, what some rule selects, the default Variant and the Fallback are timed in one interleaved
-contest. So are they at the hints. Both go to the matrix FILE after every Kernel, from which
-`--from-matrix` judges the rules again, without a device. Each Kernel gets an equal share of the
-time that is left of `--budget-s`, so that a run that is short of time has all with fewer sizes.
+contest. So are they at the hints, where time is left. Both go to the matrix FILE after every
+Kernel, from which `--from-matrix` judges the rules again, without a device. Each Kernel gets an
+equal share of the time that is left of `--budget-s`, so that a run that is short of time has all
+with fewer sizes.
 
 A rule's regret at a size is the time of what it selects over that of the fastest, less 1. `share`
 is the geometric mean of fastest / selected; `<default` and `<ops` count the sizes at which the
@@ -38,6 +39,7 @@ from tests.benchmarks.selection_bench import (
     Bench,
     captures,
     open_tuning,
+    subjects,
     symbols_near,
     tuned,
 )
@@ -59,9 +61,10 @@ EMPTIED_EVERY = 25
 
 
 def measure(bench: Bench, where: Arena, half: str, *, end_s: float) -> None:
-    """Times everything at the hints and at the held-out sizes, as far as the time goes."""
+    """Times everything at the held-out sizes and then at the hints, as far as the time goes."""
     captured, table = where.captured, where.table
     started = time.monotonic()
+    held_out = tuple(held_out_truths(bench, where, end_s=end_s))
     hints: list[Truth] = []
     for row in table.hints:
         symbols = symbols_near(captured, row.dims)
@@ -72,7 +75,7 @@ def measure(bench: Bench, where: Arena, half: str, *, end_s: float) -> None:
         table,
         captured.fallback.id,
         tuple(hints),
-        tuple(held_out_truths(bench, where, end_s=end_s)),
+        held_out,
     )
     seconds = time.monotonic() - started
     bench.keep(
@@ -193,7 +196,9 @@ def main() -> None:
     """Command line; see the module's docstring."""
     parser = argparse.ArgumentParser(description="what each selection rule loses on a real device")
     parser.add_argument("--device", default="cpu", help="cpu or cuda:0")
-    parser.add_argument("--kernels", default="", help="how many, or a pattern of their titles")
+    parser.add_argument(
+        "--kernels", default="", help="how many, or patterns of their titles, with commas between"
+    )
     parser.add_argument("--held-out", type=int, default=200, help="sizes drawn a Kernel")
     parser.add_argument("--hints", type=int, default=8, help="hints a Kernel")
     parser.add_argument("--threads", type=int, default=0, help="of a CPU; 0: as many as torch has")
@@ -211,6 +216,9 @@ def main() -> None:
         sweep_report.write(report_on(selection_matrix.read(options.from_matrix)), options.json)
         return
     kind = options.device.partition(":")[0]
+    if not subjects(kind, options.kernels):
+        titles = ", ".join(each.sweep.title for each in subjects(kind, ""))
+        parser.error(f"--kernels {options.kernels!r} is the title of none of: {titles}")
     if kind == "cuda" and not torch.cuda.is_available():
         sys.exit("there is no CUDA device")
     command = f"python -m tests.benchmarks.selection_regret {' '.join(sys.argv[1:])}"

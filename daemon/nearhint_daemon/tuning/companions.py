@@ -1,49 +1,80 @@
-"""Companions: sizes one less than a hint's, where Variants that promise divisibility may not run.
+"""Companions: sizes beside a hint's, where Variants that promise divisibility may not run.
 
 A hint's sizes are multiples of 16 mostly, so its contest is won by a Variant that reads vectors,
 and does not say how much the others lose where rows begin anywhere. So the best few of those that
 may run beside a hint are timed there too. A companion is a row of the Table like a hint's; what
-tells them apart is that the hint is there as well. Pure.
+tells them apart is that the hint is there as well, less than `BESIDE` away. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 from nearhint_rules import expr as ex
+from nearhint_rules.candidates import whole_tiles
 from nearhint_rules.errors import InvalidExpression
 from nearhint_rules.guard import Divisible, size_facts_hold
+from nearhint_rules.ladder import distance
 from nearhint_rules.metrics import Dims
 from nearhint_rules.table import HINT_LIMIT, HintRow, Table
 
+Step: TypeAlias = Callable[[Dims, Collection[str]], Dims | None]
+"""Sizes beside some, with these symbols moved so that little divides them; None: there are none."""
+BESIDE = 0.2
+"""Octaves from a hint within which a companion is."""
 NEAR_BEST = 1.3
 """How many times the median of the best that may run there one of the best few may take."""
 
 
-def companion(table: Table, dims: Dims) -> Dims | None:
+def companion(table: Table, dims: Dims, step: Step | None = None) -> Dims | None:
     """The sizes beside a hint where no divisibility holds that a Variant needs and has there.
 
-    None where no Variant needs any, and where one less of each size is still divisible.
+    Where none needs any: that its tiles have. None where there is nothing of either, and where
+    what `step` finds is as divisible. Without a `step`: one less of each size.
     """
+    facts = _held(table, _divisors(table), dims)
+    names = frozenset(ex.symbols_of(*(fact.expr for fact in facts)))
+    if not facts:
+        return None
+    found = _one_less(table, dims, names) if step is None else step(dims, names)
+    if found is None or min(found) < 1 or distance(dims, found) > BESIDE:
+        return None
+    return None if _held(table, facts, found) else found
+
+
+def _one_less(table: Table, dims: Dims, names: Collection[str]) -> Dims:
+    return tuple(size - (name in names) for name, size in zip(table.symbols, dims, strict=True))
+
+
+def _held(table: Table, facts: Collection[Divisible], dims: Dims) -> frozenset[Divisible]:
     sizes = dict(zip(table.symbols, dims, strict=True))
-    facts = {
+    return frozenset(fact for fact in facts if _holds(fact, sizes))
+
+
+def _divisors(table: Table) -> Collection[Divisible]:
+    """The divisibility that Variants need, or that of tiles where none needs any."""
+    needed = {
         fact
         for variant in table.variants
         for fact in variant.guard.facts
-        if isinstance(fact, Divisible) and _holds(fact, sizes)
+        if isinstance(fact, Divisible)
     }
-    names = set(ex.symbols_of(*(fact.expr for fact in facts)))
-    less = {name: size - (name in names) for name, size in sizes.items()}
-    if not facts or min(less.values()) < 1 or any(_holds(fact, less) for fact in facts):
-        return None
-    return tuple(less.values())
+    return needed or {fact for variant in table.variants for fact in whole_tiles(variant)}
 
 
 def companions(table: Table) -> frozenset[Dims]:
     """The rows of a Table that are companions of others."""
-    known = {row.dims for row in table.hints}
-    beside = {companion(table, dims) for dims in known}
-    return frozenset(dims for dims in known if dims in beside)
+    divisors = _divisors(table)
+    held = {row.dims: _held(table, divisors, row.dims) for row in table.hints}
+    return frozenset(
+        other
+        for other, theirs in held.items()
+        if any(
+            facts and facts.isdisjoint(theirs) and distance(dims, other) <= BESIDE
+            for dims, facts in held.items()
+        )
+    )
 
 
 def without_companions(table: Table) -> tuple[HintRow, ...]:
@@ -52,24 +83,35 @@ def without_companions(table: Table) -> tuple[HintRow, ...]:
     return tuple(row for row in table.hints if row.dims not in beside)
 
 
-def lacking_beside(table: Table, rows: Sequence[HintRow]) -> Mapping[Dims, tuple[int, ...]]:
+def lacking_beside(
+    table: Table, rows: Sequence[HintRow], step: Step | None = None
+) -> Mapping[Dims, tuple[int, ...]]:
     """What is to be timed at the companions of these rows, which are hints of the Table.
 
     The Variants that are near the best of those at the hint that may run at the companion; nothing
-    once they were timed. No more companions than the Table has place for.
+    once they were timed. No more companions than the Table has place for, as far apart as can be.
     """
     known = {row.dims: {position for position, _ in row.ranked} for row in table.hints}
+    beside = {dims: row for row in rows if (dims := companion(table, row.dims, step)) is not None}
+    there = [dims for dims in beside if dims in known]
     found: dict[Dims, tuple[int, ...]] = {}
-    left = HINT_LIMIT - len(known)
-    for row in rows:
-        dims = companion(table, row.dims)
-        if dims is None or (dims not in known and left < 1):
-            continue
-        lacking = tuple(sorted(set(_best_beside(table, row, dims)) - known.get(dims, set())))
+    for dims in _apart(beside, there, limit=len(there) + HINT_LIMIT - len(known)):
+        lacking = set(_best_beside(table, beside[dims], dims)) - known.get(dims, set())
         if lacking:
-            left -= dims not in known
-            found[dims] = lacking
+            found[dims] = tuple(sorted(lacking))
     return found
+
+
+def _apart(points: Iterable[Dims], first: Sequence[Dims], *, limit: int) -> list[Dims]:
+    """`first`, then others, each the farthest from those before it; the least of all begins."""
+    chosen, left = list(first), sorted(set(points) - set(first))
+    while left and len(chosen) < limit:
+        farthest = max(
+            left, key=lambda at: min((distance(at, other) for other in chosen), default=0.0)
+        )
+        left.remove(farthest)
+        chosen.append(farthest)
+    return chosen
 
 
 def _best_beside(table: Table, row: HintRow, dims: Dims) -> Iterable[int]:

@@ -19,7 +19,7 @@ from nearhint_daemon.store.rows import JobRow
 from nearhint_daemon.tuning.efforts import Effort
 from nearhint_daemon.tuning.tasks import asked_dims, reach
 from nearhint_daemon.tuning.tuner import CANDIDATES_LIMIT
-from nearhint_daemon.tuning.tuning_jobs import TUNE
+from nearhint_daemon.tuning.tuning_jobs import TUNE, WHY
 from nearhint_daemon.tuning.variants import Variants
 from nearhint_daemon.workshop import Workshop
 from nearhint_proto import convert
@@ -85,7 +85,8 @@ class Compiling:
                 order=order,
             )
             wanted |= dict.fromkeys(first)
-        for hint in found.also_at:  # sizes that tuning looks at as well
+        # Sizes that tuning looks at as well.
+        for hint in () if payload.get(WHY) else found.also_at:
             sizes = convert.size_hint_from_proto(hint)
             other = await listed([sizes[name] for name in names])
             wanted |= dict.fromkeys(other.schedules[:CANDIDATES_LIMIT])

@@ -6,7 +6,9 @@ One pass over a Table: what a newcomer's victory would make wanted elsewhere wai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from nearhint_daemon import logs
@@ -22,8 +24,7 @@ from nearhint_daemon.tuning.tuning_jobs import search_prefixes
 from nearhint_rules.metrics import Dims
 from nearhint_rules.table import Table
 
-Lack = Callable[[Table, str], Mapping[Dims, tuple[int, ...]]]
-"""What a Table lacks, and where, beside a Fallback."""
+BESIDE = "beside a hint, where other divisibility holds"
 
 
 class Crossing:
@@ -42,31 +43,34 @@ class Crossing:
         key = (row.namespace, payload["kernel"], payload["target"])
         await self._jobs.ended_under(search_prefixes(key), priority=row.priority)
         budgets.check()
-        for lack in (missing, missing_beside):
+        odd = self._tasks.odd_sizes(row, payload)
+        for lack, why in ((missing, ""), (partial(missing_beside, step=odd), BESIDE)):
             table = self._tables.newest(key)
             if table is None or table.default < 0:
                 raise NoVariant("no candidate passed")
             for dims, positions in lack(table, payload["fallback"]).items():
                 wanted = frozenset(table.variants[position].id for position in positions)
                 try:
-                    task = await self._tasks.of(row, payload, dims=dims)
+                    near = odd.near.get(dims, payload["near"])
+                    task = await self._tasks.of(row, {**payload, "near": near}, dims=dims)
                     if task.dims == dims:
-                        await self._contest(task, wanted, lack)
+                        await self._contest(replace(task, why=why), wanted)
                 except (BudgetSpent, StoreError):
                     raise
                 except DaemonError as error:
                     logs.warning("not_crossed", kernel=key[1], dims=dims, problem=str(error))
 
-    async def _contest(self, task: Task, wanted: frozenset[str], lack: Lack) -> None:
+    async def _contest(self, task: Task, wanted: frozenset[str]) -> None:
         async with self._contests.hint(task):
             table = self._tables.newest(task.table_key)
             if table is None:
                 return
-            lacking = lack(table, task.fallback.id).get(task.dims, ())
+            row = next((each for each in table.hints if each.dims == task.dims), None)
+            known = set[int]() if row is None else {position for position, _ in row.ranked}
             fresh = [
-                table.variants[position].schedule
-                for position in lacking
-                if table.variants[position].id in wanted
+                each.schedule
+                for position, each in enumerate(table.variants)
+                if each.id in wanted and position not in known
             ]
             if fresh:
                 schedules = dict.fromkeys((*incumbents(table, task.dims), *fresh))

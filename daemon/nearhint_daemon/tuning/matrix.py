@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from fractions import Fraction
 
-from nearhint_daemon.tuning.companions import lacking_beside, without_companions
+from nearhint_daemon.tuning.companions import Step, lacking_beside, without_companions
 from nearhint_rules.guard import size_facts_hold
 from nearhint_rules.metrics import Dims
 from nearhint_rules.prediction import contenders
@@ -22,7 +22,7 @@ from nearhint_rules.table import HintRow, Table, is_complete
 NEAR_BEST = 1.3
 """How many times the best's median one of the best few may take."""
 FEW = 4
-EVERYWHERE = 16
+EVERYWHERE = 24
 """Up to so many hints everything that a prediction may name is wanted at all of them."""
 SEARCHED_TIER = 2
 """From this tier on, the search at a hint has ended."""
@@ -103,10 +103,12 @@ def missing(table: Table, fallback: str) -> Mapping[Dims, tuple[int, ...]]:
     return found
 
 
-def missing_beside(table: Table, fallback: str) -> Mapping[Dims, tuple[int, ...]]:
+def missing_beside(
+    table: Table, fallback: str, step: Step | None = None
+) -> Mapping[Dims, tuple[int, ...]]:
     """What is to be measured at the companions of those hints, where these are few."""
     rows = _searched(table, fallback)
-    return lacking_beside(table, list(rows.values())) if 1 < len(rows) <= EVERYWHERE else {}
+    return lacking_beside(table, list(rows.values()), step) if 1 < len(rows) <= EVERYWHERE else {}
 
 
 def _searched(table: Table, fallback: str) -> dict[Dims, HintRow]:

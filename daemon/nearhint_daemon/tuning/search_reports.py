@@ -31,7 +31,7 @@ class SearchReports:
         self._clock = clock
 
     async def keep(self, task: Task, outcomes: Mapping[str, Outcome]) -> None:
-        """Keeps what became of Schedules at a task's hint."""
+        """Keeps what became of Schedules at a task's hint, and why there."""
         if not outcomes:
             return
         namespace, kernel, target = task.table_key
@@ -44,7 +44,7 @@ class SearchReports:
                 schedule=schedule,
                 stage=STAGES[task.stage],
                 outcome=outcome.name,
-                reason=outcome.reason[:REASON_LIMIT],
+                reason="; ".join(filter(None, (task.why, outcome.reason)))[:REASON_LIMIT],
                 at_s=self._clock(),
             )
             for schedule, outcome in outcomes.items()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ from nearhint_daemon.errors import HintTooLarge, HintUnreachable
 from nearhint_daemon.programs import Programs
 from nearhint_daemon.store.rows import FallbackRow, JobRow, KernelRow
 from nearhint_daemon.tables import TableKey
+from nearhint_daemon.tuning.tuning_jobs import WHY
 from nearhint_daemon.turns import Order
 from nearhint_daemon.workshop import Workshop
 from nearhint_proto import convert
@@ -17,6 +18,7 @@ from nearhint_proto.v1 import program_pb2, types_pb2
 from nearhint_rules import expr as ex
 from nearhint_rules.errors import InvalidExpression
 from nearhint_rules.hints import witness
+from nearhint_rules.metrics import Dims
 from nearhint_rules.plan import Fallback
 from nearhint_rules.target import Target
 
@@ -25,7 +27,8 @@ from nearhint_rules.target import Target
 class Task:
     """One hint of a Kernel on a Target, beside a Fallback whose symbols have `sizes`.
 
-    `asked` are the Kernel's sizes that the hint was asked for.
+    `asked` are the Kernel's sizes that the hint was asked for. `why` says for what it is, if it is
+    nobody's hint.
     """
 
     kernel: KernelRow
@@ -38,6 +41,7 @@ class Task:
     order: Order
     stage: int
     asked: tuple[int, ...] = ()
+    why: str = ""
 
     @property
     def table_key(self) -> TableKey:
@@ -68,6 +72,13 @@ class Tasks:
         self._programs = programs
         self._workshop = workshop
 
+    def odd_sizes(self, row: JobRow, payload: Mapping[str, Any]) -> OddSizes:
+        """What finds sizes beside the hints that a job is about."""
+        kernel = self._programs.kernel(row.namespace, payload["kernel"])
+        stored = self._programs.fallback(row.namespace, payload["fallback"])
+        fallback = convert.fallback_from_proto(program_pb2.Fallback.FromString(stored.message))
+        return OddSizes(kernel, fallback, payload["near"])
+
     async def of(
         self, row: JobRow, payload: Mapping[str, Any], *, dims: Sequence[int] | None = None
     ) -> Task:
@@ -93,10 +104,46 @@ class Tasks:
             order=(row.priority, row.stage),
             stage=row.stage,
             asked=asked_dims(fallback, payload["near"]),
+            why=payload.get(WHY, ""),
         )
         if needed_bytes(kernel, task.named_dims) > self._workshop.limits.measure_memory_bytes:
             raise HintTooLarge("the hint's tensors would take more memory than measuring may use")
         return task
+
+
+class OddSizes:
+    """Finds a Kernel's sizes beside others, where sizes of its Fallback's symbols are odd.
+
+    `near` has those by the Kernel's sizes that were found.
+    """
+
+    def __init__(self, kernel: KernelRow, fallback: Fallback, near: Mapping[str, int]) -> None:
+        self._exprs = dict(zip(kernel.symbols.split(), fallback.dims, strict=True))
+        self._fallback = fallback
+        self._near = near
+        self.near: dict[Dims, Mapping[str, int]] = {}
+
+    def __call__(self, dims: Dims, names: Collection[str]) -> Dims | None:
+        """The sizes beside `dims` where all that makes these of the Kernel's symbols is odd."""
+        try:
+            sizes, reached = reach(self._fallback, self._near, dims)
+        except HintUnreachable:
+            return None
+        if reached != dims:
+            return None
+        ranges = self._fallback.program.ranges()
+        for name in ex.symbols_of(*(self._exprs[each] for each in names)):
+            if sizes[name] % 2 == 0:
+                low, high = ranges.get(name, (1, None))
+                sizes[name] += -1 if sizes[name] > low else 1
+                if high is not None and sizes[name] > high:
+                    return None
+        try:
+            found = tuple(ex.evaluate(expr, sizes) for expr in self._exprs.values())
+        except InvalidExpression:
+            return None
+        self.near[found] = sizes
+        return found
 
 
 def asked_dims(fallback: Fallback, near: Mapping[str, int]) -> tuple[int, ...]:

@@ -218,7 +218,8 @@ class Tuner:
         effort = Effort(payload.get("effort", Effort.FULL))
         again = bool(payload.get(AGAIN))
         listed = await self._listed(task, effort)
-        for hint in listed.also_at if effort >= Effort.FULL else ():
+        is_alone = effort < Effort.FULL or bool(task.why)
+        for hint in () if is_alone else listed.also_at:
             # Elsewhere in the bucket others may win; a bucket is at T2 once both are known.
             sizes = convert.size_hint_from_proto(hint)
             dims = tuple(sizes[name] for name in task.named_dims)

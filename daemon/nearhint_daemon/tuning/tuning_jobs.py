@@ -21,6 +21,9 @@ CROSS = "cross"
 CROSS_STAGE = 3
 REFINE = "refine"
 REFINE_STAGE = 4
+WHY = "why"
+"""In a job's payload: why sizes that are nobody's hint are searched, which those alone are."""
+FURTHER = "far from the ladder's hints"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,22 @@ def hint_jobs(wish: Wish, *, version: str, priority: int, client: str) -> tuple[
         return first, second
     third = refine_job(wish, version=version, priority=priority, client=client, requires=second.key)
     return first, second, third
+
+
+def further_job(wish: Wish, *, requires: Wish, version: str, priority: int, client: str) -> JobSpec:
+    """The job that searches at sizes that are nobody's hint, once another is at T1."""
+    namespace, _, target = wish.table_key
+    return JobSpec(
+        key=hint_key(wish, 2, version=version),
+        kind=TUNE[2],
+        lane=target,
+        payload={**wish.payload, WHY: FURTHER},
+        namespace=namespace,
+        requires=hint_key(requires, 1, version=version),
+        priority=priority,
+        stage=2,
+        client=client,
+    )
 
 
 def refine_job(wish: Wish, *, version: str, priority: int, client: str, requires: str) -> JobSpec:

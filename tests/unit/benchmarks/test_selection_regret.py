@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 from tests.benchmarks import selection_matrix as matrix
+from tests.benchmarks import selection_regret
+from tests.benchmarks.selection_bench import subjects
 from tests.benchmarks.selection_cases import (
     CPU,
     DRAWN,
@@ -70,3 +72,23 @@ def test_every_bar_is_held_against_the_rule_that_serves() -> None:
     bars = {bar.name: bar for bar in matrix.bars(matrix.judge_all([case()]), "cuda")}
     assert len(bars) == 6
     assert not bars["slower than default or ops"].passes
+
+
+def test_kernels_are_chosen_by_number_or_by_patterns_of_their_titles() -> None:
+    assert [each.sweep.title for each in subjects("cuda", "add f16,row_sum")] == [
+        "row_sum f32",
+        "add f16",
+    ]
+    assert len(subjects("cuda", "14")) == 14
+
+
+def test_a_pattern_of_no_title_is_refused_with_those_that_exist(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        "sys.argv", ["selection_regret", "--device", "cuda:0", "--kernels", "nosuch"]
+    )
+    with pytest.raises(SystemExit) as left:
+        selection_regret.main()
+    assert left.value.code == 2
+    assert "add f16" in capsys.readouterr().err

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.unit.rules.tables import STEP, row, table, variant
+from tests.unit.rules.tables import STEP, row, table, tiled, variant
 
 from nearhint_daemon.tuning.companions import (
     companion,
@@ -89,3 +89,27 @@ def test_what_won_at_a_companion_is_not_offered_elsewhere() -> None:
     assert winners.similar(replace(found, kernel="other"), (63,)) == ()
     winners.note(found, (64,))
     assert winners.similar(replace(found, kernel="other"), (63,)) == (found.variants[1].schedule,)
+
+
+def test_where_no_variant_needs_divisibility_a_companion_is_where_tiles_hang_over() -> None:
+    flat = table(row((2048,), {0: 100}), variants=(tiled(0, 1024), tiled(1, 512)))
+    assert companion(flat, (2048,)) == (2047,)
+    assert companion(flat, (1000,)) is None
+    assert missing_beside(
+        replace(flat, hints=(row((2048,), {1: 90, 0: 100}), row((8192,), {0: 100}))), STEP
+    ) == {(2047,): (0, 1), (8191,): (0,)}
+    few_rows = table(row((2048,), {0: 100}), variants=(tiled(0, 64),))
+    assert companion(few_rows, (2048,)) is None
+
+
+def test_where_some_variant_needs_divisibility_tiles_say_nothing() -> None:
+    found = table(row((1024,), {0: 100}), variants=(tiled(0, 256), variant(1, Divisible(K0, 2048))))
+    assert companion(found, (1024,)) is None
+
+
+def test_companions_that_find_a_place_are_far_apart() -> None:
+    hints = [row((16 * number,), {0: 100, 1: 50}) for number in range(1, HINT_LIMIT - 1)]
+    first, last = hints[0].dims[0] - 1, hints[-1].dims[0] - 1
+    assert sorted(lacking_beside(guarded(*hints), hints)) == [(first,), (last,)]
+    kept = guarded(*hints, row((first + 16,), {0: 100}))
+    assert list(lacking_beside(kept, hints)) == [(last,)]

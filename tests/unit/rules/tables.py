@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from nearhint_rules import expr as ex
-from nearhint_rules.artifact import ArtifactRef, CpuLaunch
+from nearhint_rules.artifact import ArtifactRef, CpuLaunch, CudaLaunch
 from nearhint_rules.guard import Fact, Guard
 from nearhint_rules.table import HintRow, Table, Timing, Variant
 
@@ -20,6 +20,15 @@ def timing(median_ns: int, spread: float = 0.001) -> Timing:
 
 def variant(number: int, *facts: Fact) -> Variant:
     return Variant(f"{number:064x}", f"(schedule {number})", Guard(facts), ARTIFACT)
+
+
+def tiled(number: int, size: int, *facts: Fact) -> Variant:
+    """A Variant whose tiles are so many elements of all that there are along k0."""
+    grid = ex.floordiv(ex.add(ex.Sym("k0"), size - 1), size)
+    launch = CudaLaunch("f", (), (grid, ex.ONE, ex.ONE), 4, 0, 90)
+    return Variant(
+        f"{number:064x}", f"(schedule {number})", Guard(facts), ArtifactRef("a" * 64, 1, launch)
+    )
 
 
 def row(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 from itertools import combinations, pairwise, product
 
@@ -12,10 +13,12 @@ from nearhint_rules import expr as ex
 from nearhint_rules.errors import InvalidRange
 from nearhint_rules.ladder import (
     HINT_BUDGET,
+    LEAST_ROOM,
     LEAST_STEP,
     OPEN_OCTAVES,
     Ranges,
     distance,
+    further_rungs,
     ladder,
     reachable_ladder,
 )
@@ -202,3 +205,56 @@ def test_a_rung_has_sizes_for_symbols_that_its_kernel_does_not_use() -> None:
 
 def test_a_symbol_without_a_range_is_positive() -> None:
     assert all(rung.dims[0] >= 1 for rung in reachable_ladder([S0], {}, 4))
+
+
+def farthest(hints: Sequence[Dims], ranges: Ranges) -> float:
+    """How far some size of a grid over the ranges is from the hint nearest to it."""
+    axes = [
+        [round(low * ((high or low) / low) ** (step / 12)) for step in range(13)]
+        for low, high in ranges.values()
+    ]
+    return max(min(distance(dims, hint) for hint in hints) for dims in product(*axes))
+
+
+@pytest.mark.parametrize(
+    "ranges",
+    [
+        {"s0": (16, 16_384), "s1": (64, 8192)},
+        {"s0": (16, 1 << 20)},
+        {"s0": (2, 64), "s1": (2, 64)},
+    ],
+)
+def test_further_rungs_come_where_a_ladder_leaves_most_room(ranges: Ranges) -> None:
+    exprs = [ex.symbol(name) for name in ranges]
+    hints = [rung.dims for rung in reachable_ladder(exprs, ranges)]
+    found = [rung.dims for rung in further_rungs(exprs, ranges, hints, 8)]
+    assert 0 < len(found) <= 8
+    assert farthest([*hints, *found], ranges) < farthest(hints, ranges)
+    for number, dims in enumerate(found):
+        for size, (low, high) in zip(dims, ranges.values(), strict=True):
+            assert low <= size <= (high or size)
+        before = [*hints, *found[:number]]
+        room = [min(distance(at, other) for other in before) for at in found[number:]]
+        assert room[0] == max(room) >= LEAST_ROOM
+
+
+def test_further_rungs_are_where_they_fit_and_follow_their_symbols() -> None:
+    ranges: Ranges = {"s0": (16, 4096), "s1": (64, 4096)}
+    exprs = [S0, ex.mul(2, S1), S1]
+    hints = [rung.dims for rung in reachable_ladder(exprs, ranges)]
+
+    def fits(dims: Dims) -> bool:
+        return math.prod(dims) <= 1 << 28
+
+    found = further_rungs(exprs, ranges, hints, 6, fits=fits)
+    assert len(found) == 6
+    for rung in found:
+        assert fits(rung.dims)
+        assert rung.dims == (rung.sizes["s0"], 2 * rung.sizes["s1"], rung.sizes["s1"])
+    flat = further_rungs([ex.mul(S0, S1)], ranges, [(4096,), (1 << 22,)], 2)
+    assert all(rung.dims == (rung.sizes["s0"] * rung.sizes["s1"],) for rung in flat)
+
+
+def test_no_range_no_further_rung() -> None:
+    assert further_rungs([S0], {"s0": (64, 64)}, [(64,)], 8) == ()
+    assert further_rungs([S0], {"s0": (64, 100)}, [(80,)], 8) == ()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from tests.unit.rules.tables import OTHER_STEP, STEP, timing, variant
+from tests.unit.rules.tables import OTHER_STEP, STEP, tiled, timing, variant
 
 from nearhint_rules import expr as ex
 from nearhint_rules.artifact import ArtifactRef, CudaLaunch
@@ -453,3 +453,36 @@ def test_a_fallback_that_lost_its_place_near_by_gets_it_back_only_where_it_is_fa
     assert beats_fallback(near, ops, 1.0, was_beaten=True)
     assert not beats_fallback(near, ops, 1.0, was_beaten=False)
     assert not beats_fallback(slower, ops, 1.0, was_beaten=True)
+
+
+def test_tiles_that_hang_over_the_end_are_learnt_beside_hints() -> None:
+    # The original ops are the better for whole tiles, and lose more where one hangs over the end.
+    def whole(size: int) -> float:
+        return 1000 + size / 64 + (0 if size % 1024 == 0 else 400)
+
+    def ops(size: int) -> float:
+        return 950 + size / 64 + (0 if size % 1024 == 0 else 600)
+
+    variants = (tiled(0, 1024), tiled(1, 2048))
+    hints = tuple(1024 << step for step in range(0, 12, 2))
+    alone = matrix(whole, whole, fallback=ops, hints=hints, variants=variants)
+    assert served(INTERPOLATED, alone, 3001).variant == FALLBACK
+    beside = tuple(hint - 1 for hint in hints)
+    both = matrix(whole, whole, fallback=ops, hints=(*hints, *beside), variants=variants)
+    assert served(INTERPOLATED, both, 3001).variant != FALLBACK
+    assert served(INTERPOLATED, both, 12 * 1024).variant == FALLBACK
+
+
+def test_the_nearest_hint_that_the_cutoff_reaches_answers_before_a_nearer_one() -> None:
+    # (64, 64) is 5 times (64, 12.8) in one size, and less in product than (20, 20) in both.
+    near = rows_of(((64, 320), (1, 0)), ((19, 19), (2, 0)), ((4096, 4096), (0, 1)), cutoff=4)
+    found = served(INTERPOLATED, near, 64, 64)
+    assert found.hint == (19, 19)
+    assert not found.reason.startswith("beyond")
+
+
+def test_a_fallback_that_was_beaten_near_by_must_be_predicted_to_be_faster() -> None:
+    ties = matrix(flat, fallback=lambda size: flat(size) * (1.01 if size < 1024 else 1.2))
+    assert served(INTERPOLATED, ties, 300).variant == 0
+    everywhere = matrix(flat, fallback=lambda size: flat(size) * 1.01)
+    assert served(INTERPOLATED, everywhere, 300).variant == FALLBACK

@@ -1,0 +1,52 @@
+"""Sizes beside a hint that a Program's own sizes really give, where little divides them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from nearhint_daemon.store.rows import KernelRow
+from nearhint_daemon.tuning.tasks import OddSizes
+from nearhint_rules import expr as ex
+from nearhint_rules.expr import Expr
+from nearhint_rules.metrics import Dims
+from nearhint_rules.plan import Fallback
+from nearhint_rules.program import Program, Symbol
+
+S0, S1 = ex.symbol("s0"), ex.symbol("s1")
+RANGES = {"s0": (16, 4096), "s1": (64, 8192)}
+
+
+def odd_sizes(*dims: Expr, near: Mapping[str, int], **ranges: tuple[int, int]) -> OddSizes:
+    """For a Kernel k0, k1, ... whose sizes are these of its Fallback's symbols."""
+    symbols = tuple(Symbol(name, low, high) for name, (low, high) in (RANGES | ranges).items())
+    names = " ".join(f"k{number}" for number in range(len(dims)))
+    kernel = KernelRow("", "1" * 64, "", "", names, b"", b"", 0.0)
+    program = Program(symbols, (), (), ())
+    return OddSizes(kernel, Fallback(program, kernel.id, dims, (), ()), near)
+
+
+@pytest.mark.parametrize(
+    ("dims", "hint", "names", "expected"),
+    [
+        ((S0, S1), (256, 512), {"k1"}, (256, 511)),
+        ((S0, S1), (256, 512), {"k0", "k1"}, (255, 511)),
+        ((S0, S1), (256, 64), {"k1"}, (256, 65)),  # one less is outside the range
+        ((ex.mul(S0, S1),), (16384,), {"k0"}, (16575,)),  # 255 times 65
+        ((S0, ex.mul(2, S1), S1), (256, 160, 80), {"k1"}, (256, 158, 79)),
+        ((S0, S1), (256, 511), {"k1"}, (256, 511)),  # is odd
+    ],
+)
+def test_what_makes_sizes_is_odd_beside_a_hint(
+    dims: tuple[Expr, ...], hint: Dims, names: set[str], expected: Dims
+) -> None:
+    odd = odd_sizes(*dims, near={"s0": 256, "s1": 512})
+    assert odd(hint, names) == expected
+    sizes = odd.near[expected]
+    assert tuple(ex.evaluate(expr, sizes) for expr in dims) == expected
+
+
+def test_sizes_that_cannot_be_had_or_moved_have_none_beside_them() -> None:
+    assert odd_sizes(S0, S1, near={})((8, 64), {"k1"}) is None
+    assert odd_sizes(S0, S1, near={}, s1=(64, 64))((16, 64), {"k1"}) is None
