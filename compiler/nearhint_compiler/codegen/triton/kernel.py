@@ -58,8 +58,9 @@ from collections.abc import Mapping
 
 from nearhint_compiler.codegen.generated import Generated
 from nearhint_compiler.codegen.spacing import spaced
+from nearhint_compiler.codegen.triton.families import FAMILIES
 from nearhint_compiler.codegen.triton.guard import index_facts, promised_facts
-from nearhint_compiler.codegen.triton.layout import BLOCK_LIMIT, FAMILIES, Layout
+from nearhint_compiler.codegen.triton.layout import BLOCK_LIMIT, Layout
 from nearhint_compiler.codegen.triton.ops import prelude
 from nearhint_compiler.codegen.triton.row import ceil_div
 from nearhint_compiler.codegen.triton.text import TRITON_TYPES

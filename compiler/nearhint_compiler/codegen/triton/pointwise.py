@@ -1,0 +1,86 @@
+"""The families of pointwise kernels: flat blocks, and tiles of two or three axes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nearhint_compiler.analysis.flat import FLAT, flattened
+from nearhint_compiler.codegen.triton.block import Block
+from nearhint_compiler.codegen.triton.edges import (
+    tile_words_of,
+)
+from nearhint_compiler.codegen.triton.header import (
+    blocks_of,
+    header_of,
+    pointwise_loops,
+    spans_of,
+    tile,
+    tile_axes,
+)
+from nearhint_compiler.codegen.triton.layout import Layout
+from nearhint_compiler.codegen.triton.row import (
+    ceil_div,
+)
+from nearhint_compiler.codegen.triton.text import index_text
+from nearhint_compiler.codegen.triton.walks import straight
+from nearhint_compiler.errors import InvalidSchedule
+from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.schedule import block_pointers
+from nearhint_compiler.schedule.schedule import Schedule
+from nearhint_rules import expr as ex
+
+TILE_WORD = "(xword + xlane)"
+"""Where a lane of a tile in words lies, along the rows that the words are of."""
+
+
+def pointwise(kernel: ir.Kernel, schedule: Schedule) -> Layout:
+    """cuda.pointwise: flat blocks."""
+    if kernel.reduction:
+        raise InvalidSchedule("cuda.pointwise of a reduction")
+    if schedule.get(block_pointers.OPTION, 0):
+        raise InvalidSchedule("block pointers of a flat block")
+    total, x = ex.product(kernel.pointwise), schedule["x"]
+    header = header_of(schedule, ("X",))
+    header.axis("x", "X", "pid", total, x)
+    header.loops("x", "X", pointwise_loops(kernel))
+    flat, axis_of = flattened(kernel), {**header.axis_of, FLAT: "X"}
+    body = straight(flat, Block(("X",), axis_of, header.masks))
+    if schedule.get("whole", 0) and header.masks:
+        # A mask that may end anywhere keeps loads from being vectors: only the last block has one.
+        whole = straight(flat, Block(("X",), axis_of, {}))
+        body = [
+            f"if pid * X + X <= {index_text(total)}:",
+            *(f"    {line}" for line in whole),
+            "else:",
+            *(f"    {line}" for line in body),
+        ]
+    return Layout([*header.lines, *body], ceil_div(total, x), (("X", x),))
+
+
+def tiled(kernel: ir.Kernel, schedule: Schedule) -> Layout:
+    """cuda.tiled: tiles of two or three axes."""
+    if kernel.reduction:
+        raise InvalidSchedule(f"{schedule.family} of a reduction")
+    axes = tile_axes(schedule)
+    header = header_of(schedule, axes)
+    words = tile_words_of(kernel, schedule) if schedule.get("words", 0) else None
+    programs = tile(kernel, schedule, header, words)
+    spans = spans_of(kernel, schedule, header)
+    block = Block(axes, header.axis_of, header.masks, spans=spans, runs=header.runs)
+    if words is None:
+        body = straight(kernel, block)
+    else:
+        body = _within_rows(kernel, replace(block, texts=dict.fromkeys(words.indices, TILE_WORD)))
+    return Layout([*header.lines, *body], programs, blocks_of(schedule, axes))
+
+
+def _within_rows(kernel: ir.Kernel, block: Block) -> list[str]:
+    """The body of a tile in words: where no row begins or ends, none of its words is in part."""
+    length = index_text(ex.product(block.runs["x"].values()))
+    whole = replace(block, masks={a: m for a, m in block.masks.items() if a != "X"})
+    return [
+        f"if (xblock > 0) & (xblock * X + X <= {length}):",
+        *(f"    {line}" for line in straight(kernel, whole)),
+        "else:",
+        *(f"    {line}" for line in straight(kernel, block)),
+    ]

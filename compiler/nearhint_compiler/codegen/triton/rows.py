@@ -1,0 +1,154 @@
+"""The families whose programs have rows of their own: whole in registers, in turns, or walked."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from nearhint_compiler.analysis.affine import affine
+from nearhint_compiler.codegen.triton.block import REDUCED, Block, Turn
+from nearhint_compiler.codegen.triton.edges import (
+    begun,
+    row_lines,
+    with_edges,
+    words_of,
+)
+from nearhint_compiler.codegen.triton.header import (
+    Header,
+    blocks_of,
+    flat_rows,
+    header_of,
+    pointwise_loops,
+    spans_of,
+    tile,
+    tile_axes,
+)
+from nearhint_compiler.codegen.triton.layout import BLOCK_LIMIT, Layout
+from nearhint_compiler.codegen.triton.row import (
+    Row,
+    ceil_div,
+    planes,
+    row_of,
+    unflatten,
+    worded,
+)
+from nearhint_compiler.codegen.triton.text import index_text
+from nearhint_compiler.codegen.triton.walks import straight, walked
+from nearhint_compiler.errors import InvalidSchedule
+from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.schedule.schedule import Schedule
+from nearhint_rules import expr as ex
+
+
+def rows(kernel: ir.Kernel, schedule: Schedule) -> Layout:
+    """cuda.persistent and cuda.looped, flat or in a tile."""
+    if not kernel.reduction:
+        raise InvalidSchedule(f"{schedule.family} of a pointwise kernel")
+    is_tiled = schedule.family.startswith("cuda.tiled")
+    axes = (*tile_axes(schedule), REDUCED) if is_tiled else ("X", REDUCED)
+    blocks = blocks_of(schedule, axes)
+    if math.prod(size for _, size in blocks) > BLOCK_LIMIT:
+        raise InvalidSchedule(f"a block too large: {schedule}")
+    header = header_of(schedule, axes)
+    if is_tiled:
+        programs = tile(kernel, schedule, header)
+    elif schedule.get("turns", 1) > 1:
+        return _in_turns(kernel, schedule, header)
+    else:
+        programs = flat_rows(kernel, schedule["x"], header)
+    is_walked = not schedule.family.endswith("persistent")
+    row = row_for(kernel, schedule, is_walked=is_walked, wide=header.wide)
+    blocks += row.constants
+    if not is_walked:
+        block = reduced(row, kernel, schedule, header)
+        return Layout([*header.lines, *straight(kernel, block)], programs, blocks, row.whole)
+    header.lines += [*row.header, f"rlength = {index_text(row.span)}"]
+    block = reduced(row, kernel, schedule, header, span=("0", "rlength"))
+    return Layout([*header.lines, *walked(kernel, block)], programs, blocks, row.walked)
+
+
+def _in_turns(kernel: ir.Kernel, schedule: Schedule, header: Header) -> Layout:
+    """Rows in whole words, one after the other, whose words begin alike: every so many lanes."""
+    words, turns = words_of(kernel, schedule), schedule["turns"]
+    loops, rows = pointwise_loops(kernel), ex.product(kernel.pointwise)
+    is_other = schedule["x"] > 1 or schedule.get("r1", 0) or schedule.get("early", 0)
+    if is_other or not schedule.get("words", 0):
+        raise InvalidSchedule(f"turns of what is no row in registers: {schedule}")
+    if affine(words.base, [loops]) is None:
+        raise InvalidSchedule(f"rows whose words do not begin alike: {schedule}")
+    lanes = words.lanes
+    header.lines += [
+        f"first = pid // {lanes} * {lanes * turns} + pid % {lanes}",
+        *unflatten("first", {f"f{name}": extent for name, extent in loops.items()}),
+    ]
+    header.axis_of.update(dict.fromkeys(loops, "X"))
+    row = worded(kernel, schedule, lanes=lanes, is_walked=False)
+    block = reduced(row, kernel, schedule, header)
+    last = f"tl.minimum(first + {lanes * turns}, {index_text(rows)})"
+    turn = Turn(
+        f"for row in range(first, {last}, {lanes}):",
+        (
+            f"x = tl.full({block.row_shape}, 0, tl.int32){header.widened} + row",
+            *unflatten("x", loops),
+            *begun(words, block.row_shape),
+        ),
+    )
+    lines = [*header.lines, *straight(kernel, replace(block, turn=turn))]
+    programs = ex.mul(ceil_div(rows, lanes * turns), lanes)
+    return Layout(lines, programs, blocks_of(schedule, ("X", REDUCED)), row.whole)
+
+
+def row_for(kernel: ir.Kernel, schedule: Schedule, *, is_walked: bool, wide: bool) -> Row:
+    """How the elements of a row are laid out, by the options of `schedule`."""
+    if not schedule.get("words", 0):
+        return row_of(kernel, schedule, is_walked=is_walked, wide=wide)
+    words = words_of(kernel, schedule)
+    if schedule.get("r1", 0):
+        return planes(kernel, schedule, words, is_walked=is_walked, wide=wide)
+    return worded(kernel, schedule, lanes=words.lanes, is_walked=is_walked)
+
+
+def reduced(
+    row: Row,
+    kernel: ir.Kernel,
+    schedule: Schedule,
+    header: Header,
+    *,
+    span: tuple[str, str] = ("0", ""),
+) -> Block:
+    """The block of rows whose pointwise loops are declared; `span` is that of a walk."""
+    start, end = span
+    spread = f"[{', '.join('None' for _ in header.axes[1:])}, :]{header.widened}"
+    header.lines.append(f"rbase = tl.arange(0, R){spread}")
+    header.axis_of.update({f"r{n}": REDUCED for n in range(len(kernel.reduction))})
+    if row.has_mask:
+        header.masks[REDUCED] = "rmask"
+    header.starts[REDUCED] = "roffset" if end else "0"
+    counted, counted_first = row.counts(start, end) if end else ("", "")
+    block = Block(
+        header.axes,
+        header.axis_of,
+        header.masks,
+        row.element,
+        start,
+        end,
+        counted=counted,
+        counted_first=counted_first,
+        spans=spans_of(kernel, schedule, header),
+        group=schedule.get("group", 1),
+        unroll=schedule.get("unroll", 1),
+        ahead=schedule.get("ahead", 1),
+        place=f"i{schedule['index']}",
+        is_early=schedule.get("early", 0) == 1,
+        is_single=all(schedule[axis.lower()] == 1 for axis in header.axes[:-1]),
+    )
+    if not row.is_words:
+        return block
+    words = words_of(kernel, schedule)
+    header.lines.append(f"ebase = tl.arange(0, R // {words.lanes}){spread}")
+    if row.elements:
+        return with_edges(block, kernel, words, planes=ex.product(kernel.reduction[:-1]))
+    chunk = "chunk == 0" if "splits" in dict(schedule.options) else ""
+    first = pointwise_loops(kernel) if schedule.get("turns", 1) > 1 else ()
+    header.lines += row_lines(kernel, words, block.row_shape, chunk=chunk, first=tuple(first))
+    return with_edges(block, kernel, words)

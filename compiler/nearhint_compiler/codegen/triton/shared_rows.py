@@ -1,0 +1,151 @@
+"""The families whose programs share rows: in stages, and in teams that hold them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nearhint_compiler.analysis.index_width import INDEX_LIMIT
+from nearhint_compiler.analysis.online import SHARED, walks_of
+from nearhint_compiler.codegen.triton.block import REDUCED
+from nearhint_compiler.codegen.triton.cooperative import cooperative
+from nearhint_compiler.codegen.triton.header import (
+    Header,
+    blocks_of,
+    flat_rows,
+    header_of,
+)
+from nearhint_compiler.codegen.triton.layout import Layout
+from nearhint_compiler.codegen.triton.row import (
+    ceil_div,
+    within,
+)
+from nearhint_compiler.codegen.triton.rows import reduced, row_for
+from nearhint_compiler.codegen.triton.stages import staged, stages_of
+from nearhint_compiler.codegen.triton.text import index_text
+from nearhint_compiler.errors import InvalidSchedule
+from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.schedule import block_pointers
+from nearhint_compiler.schedule.schedule import Schedule
+from nearhint_rules import expr as ex
+from nearhint_rules.guard import AtMost
+
+SPLIT_LIMIT = 1024
+TEAM_LIMIT = 32
+POLLS = 1000
+"""Looks at a word before a program gives up, some 0.7 microseconds each."""
+
+
+def split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
+    """Rows in chunks, a whole number of steps each; only the last one may be shorter, or empty."""
+    if not kernel.reduction:
+        raise InvalidSchedule("cuda.split of a kernel without reductions")
+    most, r = schedule["splits"], schedule["r"]
+    if not 2 <= most <= SPLIT_LIMIT:
+        raise InvalidSchedule(f"{most} programs a row")
+    header = header_of(schedule, ("X", REDUCED))
+    rows, is_adapted = ex.product(kernel.pointwise), schedule.get("programs", 0) > 0
+    splits = _splits(schedule, ceil_div(rows, schedule["x"]))
+    if is_adapted:
+        # Counted along an axis of their own: what is divided would not be the same for all threads
+        # of a program any more, as Triton and ptxas see it, and cost registers in the walk.
+        header.lines.append(f"chunk = tl.program_id(1){header.widened}")
+    else:
+        header.next_of("chunk", splits)
+    blocks = flat_rows(kernel, schedule["x"], header)
+    row = row_for(kernel, schedule, is_walked=True, wide=header.wide)
+    steps = ex.floordiv(ex.add(row.span, ex.mul(splits, r), -1), ex.mul(splits, r))
+    chunk = "rchunk" if is_adapted else f"({index_text(ex.mul(steps, r))})"
+    header.lines += [
+        *row.header,
+        *(["rchunk = rsteps * R"] if is_adapted else []),
+        f"rows = {index_text(rows)}",
+        f"rstart = chunk * {chunk}",
+        f"rend = tl.minimum(rstart + {chunk}, {index_text(row.span)})",
+    ]
+    if schedule.get("unroll", 1) > 1 or schedule.get("ahead", 1) > 1:
+        # A chunk beyond the row: Triton counts the steps of such walks before it takes them.
+        header.lines.append("rend = tl.maximum(rstart, rend)")
+    block = reduced(row, kernel, schedule, header, span=("rstart", "rend"))
+    if is_adapted and row.has_mask:
+        block = replace(block, step_count="rsteps")
+    splits_text = "splits" if is_adapted else index_text(splits)
+    body = staged(kernel, block, rows="rows", splits=splits_text, lanes="LANES")
+    lanes = max(1 << (most - 1).bit_length(), _least_lanes(kernel, schedule))
+    array_length = ex.mul(rows, splits)
+    facts = () if header.wide else (AtMost(array_length, INDEX_LIMIT),)
+    layout = Layout(
+        [*header.lines, *body.lines],
+        blocks if is_adapted else ex.mul(blocks, splits),
+        (*blocks_of(schedule, ("X", REDUCED)), ("LANES", lanes), *row.constants),
+        (*facts, *row.walked),
+        body.arrays,
+        array_length,
+        body.launches,
+    )
+    if not is_adapted:
+        return layout
+    return replace(layout, shares=splits, sizes=(("splits", splits), ("rsteps", steps)))
+
+
+def held_by_teams(kernel: ir.Kernel, schedule: Schedule) -> Layout:
+    """Teams of programs, a row each at a time, whose chunks are blocks in registers."""
+    splits, r, teams = schedule["splits"], schedule["r"], schedule["teams"]
+    if not 2 <= splits <= TEAM_LIMIT or teams < 1 or schedule["x"] != 1:
+        raise InvalidSchedule(f"teams that cannot be: {schedule}")
+    if schedule.get("r1", 0) or schedule.get(block_pointers.OPTION, 0):
+        raise InvalidSchedule(f"tiles of rows that teams hold: {schedule}")
+    if stages_of(kernel) != 2 or walks_of(kernel, SHARED) != 2:
+        raise InvalidSchedule("a team meets once, and stores what it held")
+    header = Header(schedule["index"] == 64, ("X", REDUCED))
+    flat_rows(kernel, 1, header)
+    row = row_for(kernel, schedule, is_walked=True, wide=header.wide)
+    row_lines, header.lines = header.lines, []
+    header.lines += [
+        "rstart = chunk * R",
+        f"rend = tl.minimum(rstart + R, {index_text(row.span)})",
+    ]
+    block = reduced(row, kernel, schedule, header, span=("rstart", "rend"))
+    rows = ex.product(kernel.pointwise)
+    rounds = ceil_div(rows, teams)
+    busy = ex.floordiv(ex.add(rows, rounds, -1), rounds)
+    body = cooperative(
+        kernel,
+        block,
+        rows=index_text(rows),
+        row=row_lines,
+        part=header.lines,
+        splits=splits,
+        teams=index_text(busy),
+        polls=schedule.get("polls", POLLS),
+    )
+    array_length = ex.mul(rows, splits)
+    facts = () if header.wide else (AtMost(array_length, INDEX_LIMIT),)
+    lanes = max(1 << (splits - 1).bit_length(), 32 * schedule["warps"])
+    return Layout(
+        [f"program = tl.program_id(0){header.widened}", *body.lines],
+        ex.mul(busy, splits),
+        (*blocks_of(schedule, ("X", REDUCED)), ("LANES", lanes), *row.constants),
+        (*facts, *within(ceil_div(row.span, splits), r, "the row is longer than a team's blocks")),
+        body.arrays,
+        array_length,
+        body.launches,
+    )
+
+
+def _splits(schedule: Schedule, blocks: ex.Expr) -> ex.Expr:
+    """How many programs share a row: `splits`, or fewer where so many blocks make enough."""
+    most, programs = schedule["splits"], schedule.get("programs", 0)
+    if not programs:
+        return ex.Int(most)
+    return ex.maximum(1, ex.minimum(most, ex.floordiv(programs, blocks)))
+
+
+def _least_lanes(kernel: ir.Kernel, schedule: Schedule) -> int:
+    """What spreads parts over all threads, as elements are, if they meet them in the last stage.
+
+    Else Triton may bring their results to the elements' threads through shared memory, broadcast.
+    """
+    elements = ir.per_element(kernel)
+    if not any(isinstance(node, ir.Store) and elements[p] for p, node in enumerate(kernel.body)):
+        return 1
+    return max(1, 32 * schedule["warps"] // schedule["x"])
