@@ -41,9 +41,9 @@ CANDIDATE_LIMIT = 8
 SPACED_LIMIT = 4
 """Candidates whose loops are cut, of all."""
 STASH = 8192
-_TURNED_BYTES = 1 << 18
-"""Of the inputs that a task of cpu.panels turns round: a part of the second cache."""
-_PANEL_LENGTH = 4096
+_TURNED_BYTES = 1 << 19
+"""Of the inputs that a task of cpu.panels turns round: half of the second cache."""
+_PANEL_LENGTH = 8192
 _SHORT = 64
 _LINE_BYTES = 64
 _STEP = 4

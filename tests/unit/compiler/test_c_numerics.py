@@ -253,6 +253,16 @@ def test_panels_hold_turned_rows(
     run_all(native, distinct=5)
 
 
+@pytest.mark.parametrize("length", [6007, 8192])
+def test_a_panel_holds_rows_of_half_a_second_cache(length: int, tmp_path: Path) -> None:
+    given = kernel("transposed_softmax_f32")
+    schedule = candidates(given, MACHINE, {"k0": 20, "k1": length})[0]
+    assert schedule.family == "cpu.panels"
+    native = compile_kernel(given, schedule, tmp_path)
+    x = np.random.default_rng(0).normal(size=20 * length).astype(np.float32)
+    check(native, (20, length), [x], threads=2)
+
+
 @pytest.mark.parametrize(
     ("across", "rows", "length"),
     [(1, 16, 64), (-1, 16, 64), (0, 12, 64), (0, 0, 64), (0, 16, 9999)],
