@@ -3,18 +3,20 @@
 Options of the families:
 
     cpu.pointwise  axis lanes unroll block                lanes along p{axis}; threads share blocks
-    cpu.tiles      axis lanes unroll across tile rows     the same, for inputs along p{across}
+    cpu.tiles      axis lanes unroll across tile rows squares
+                                                          the same, for inputs along p{across}
     cpu.rows       axis lanes unroll short stash split    lanes along r{axis}, threads share rows
     cpu.columns    axis lanes unroll split                lanes along p{axis}, threads share blocks
     cpu.panels     axis lanes unroll short stash across rows length split
                                                           cpu.rows, for inputs along p{across}
 
 `lanes` elements a vector, whatever the dtype; `unroll` vectors a step; tiles of `rows` rows of
-`tile` elements, or of `tile` rows; rows of at most `short` vectors are kept in registers; a row of
-at most `stash` elements keeps costly values in memory; `split` 1 lets all threads share one row
-where there are fewer rows than threads, which a `scan` forbids; in panels, `rows` rows of at most
-`length` elements are turned round at a time. Each family may have `spaced` 1, for the kernel as
-`analysis.respace` cuts its loops, under its Guard.
+`tile` elements, or of `tile` rows, which go through a buffer unless there are `squares`: so many
+below each other, and `unroll` beside, are turned and used at once; rows of at most `short` vectors
+are kept in registers; a row of at most `stash` elements keeps costly values in memory; `split` 1
+lets all threads share one row where there are fewer rows than threads, which a `scan` forbids; in
+panels, `rows` rows of at most `length` elements are turned round at a time. Each family may have
+`spaced` 1, for the kernel as `analysis.respace` cuts its loops, under its Guard.
 
 The defaults were found on a Zen 4 (tests/benchmarks/cpu_kernels.py): vectors of the full width pay
 for rows and for functions such as exp; element by element, what only moves and adds is faster with
@@ -39,11 +41,13 @@ CANDIDATE_LIMIT = 8
 SPACED_LIMIT = 4
 """Candidates whose loops are cut, of all."""
 STASH = 8192
-_TURNED_BYTES = 1 << 18
-"""Of the inputs that a task of cpu.panels turns round: a part of the second cache."""
-_PANEL_LENGTH = 4096
+_TURNED_BYTES = 1 << 19
+"""Of the inputs that a task of cpu.panels turns round: half of the second cache."""
+_PANEL_LENGTH = 8192
 _SHORT = 64
 _LINE_BYTES = 64
+_STEP = 4
+"""Squares beside and below each other, at most."""
 _WIDE_DTYPES = ("f64", "i64")
 _COSTLY = frozenset(
     ("exp", "exp2", "expm1", "log", "log2", "log1p", "sigmoid", "tanh", "erf", "sin", "cos", "pow")
@@ -149,7 +153,8 @@ def _tile_space(
 ) -> Iterator[Schedule]:
     """Tiles with few rows: then what two of them share across is still in a cache.
 
-    The first of them keep what is turned in a third of the first cache.
+    Those without a buffer come first where a row of a square is little work. The first that have
+    one keep what is turned in a third of the first cache.
     """
     size = max(
         DTYPES[kernel.params[node.param].dtype]
@@ -157,12 +162,40 @@ def _tile_space(
         if isinstance(node, ir.Load) and _is_turned(node, across, lane)
     )
     widest = max(first, second)
+    direct = list(_direct_space(kernel, lane, across, lanes=widest, size=size))
     shapes = [(widest, 64, 128), (widest, 64, 64), (widest, 128, 128), (widest, 128, 64)]
     if first < second:
         shapes = [(first, 64, 128), (widest, 128, 64), (widest, 128, 128), (first, 128, 64)]
-    for width, along, across_bytes in shapes:
-        rows = max(width, across_bytes // size)
-        yield _tiles(lane, across, lanes=width, tile=along, rows=rows)
+    buffered = [
+        _tiles(lane, across, lanes=width, tile=along, rows=max(width, across_bytes // size))
+        for width, along, across_bytes in shapes
+    ]
+    yield from (*buffered, *direct[:1]) if _is_costly(kernel) else (*direct, *buffered[::2])
+
+
+def _direct_space(
+    kernel: ir.Kernel, lane: str, across: str, *, lanes: int, size: int
+) -> Iterator[Schedule]:
+    """Tiles without a buffer, that fill whole lines of what is written; `size` bytes are turned.
+
+    With narrow elements a square is part of a line: where rows lie a power of two apart, the line
+    is lost from the first cache before its other part is turned, unless both are at once.
+    """
+    if any(
+        isinstance(node, ir.Load)
+        and _is_turned(node, across, lane)
+        and _access_score(node.index, lane) == _IRREGULAR
+        for node in kernel.body
+    ):
+        return
+    line = _LINE_BYTES // min(DTYPES[param.dtype] for param in kernel.params)
+    beside = min(4, max(1, line // lanes))
+    below = min(_STEP // beside, max(1, _LINE_BYTES // size // lanes))
+    shapes = [(64, 128, 1), (16 * beside, 128, 1), (64, 64, below)]
+    if below > 1:
+        shapes = [(64, 128, 1), (64, 32, below), (16 * beside, 128, below)]
+    for along, rows, deep in shapes:
+        yield _tiles(lane, across, lanes=lanes, tile=along, rows=rows, unroll=beside, squares=deep)
 
 
 def _column_space(kernel: ir.Kernel, ranked: list[str], lanes: int) -> Iterator[Schedule]:
@@ -289,15 +322,18 @@ def _pointwise(variable: str, *, lanes: int, unroll: int) -> Schedule:
     return _schedule("cpu.pointwise", axis=axis, lanes=lanes, unroll=unroll, block=1024)
 
 
-def _tiles(variable: str, across: str, *, lanes: int, tile: int, rows: int) -> Schedule:
+def _tiles(
+    variable: str, across: str, *, lanes: int, tile: int, rows: int, unroll: int = 2, **more: int
+) -> Schedule:
     return _schedule(
         "cpu.tiles",
         axis=int(variable[1:]),
         lanes=lanes,
-        unroll=2,
+        unroll=unroll,
         across=int(across[1:]),
         tile=tile,
         rows=rows,
+        **more,
     )
 
 

@@ -34,7 +34,13 @@ _R, _R1 = (Coordinate(name, 1, 65_536) for name in ("r", "r1"))
 
 COORDINATES: Mapping[str, tuple[Coordinate, ...]] = {
     "cpu.pointwise": (_LANES, _UNROLL, Coordinate("block", 128, 65_536)),
-    "cpu.tiles": (_LANES, _UNROLL, Coordinate("tile", 8, 256), Coordinate("rows", 8, 128)),
+    "cpu.tiles": (
+        _LANES,
+        _UNROLL,
+        Coordinate("tile", 8, 256),
+        Coordinate("rows", 8, 128),
+        Coordinate("squares", 1, 4),
+    ),
     "cpu.rows": (_LANES, _UNROLL, Coordinate("short", 1, 16)),
     "cpu.columns": (_LANES, _UNROLL),
     "cpu.panels": (_LANES, _UNROLL, Coordinate("short", 1, 16), Coordinate("rows", 4, 64)),

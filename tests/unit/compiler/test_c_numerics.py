@@ -253,6 +253,16 @@ def test_panels_hold_turned_rows(
     run_all(native, distinct=5)
 
 
+@pytest.mark.parametrize("length", [6007, 8192])
+def test_a_panel_holds_rows_of_half_a_second_cache(length: int, tmp_path: Path) -> None:
+    given = kernel("transposed_softmax_f32")
+    schedule = candidates(given, MACHINE, {"k0": 20, "k1": length})[0]
+    assert schedule.family == "cpu.panels"
+    native = compile_kernel(given, schedule, tmp_path)
+    x = np.random.default_rng(0).normal(size=20 * length).astype(np.float32)
+    check(native, (20, length), [x], threads=2)
+
+
 @pytest.mark.parametrize(
     ("across", "rows", "length"),
     [(1, 16, 64), (-1, 16, 64), (0, 12, 64), (0, 0, 64), (0, 16, 9999)],
@@ -265,12 +275,17 @@ def test_panels_that_do_not_fit_are_refused(
         compile_kernel(kernel("transposed_softmax_f32"), parse_schedule(schedule), tmp_path)
 
 
-@pytest.mark.parametrize("sides", ["tile=64", "tile=128 rows=32", "tile=32 rows=64"])
+@pytest.mark.parametrize(
+    "options",
+    ["unroll=2 across=0 tile=64", "unroll=2 across=0 tile=128 rows=32",
+     "unroll=2 across=0 tile=32 rows=64", "unroll=1 across=0 tile=64 rows=128 squares=1",
+     "unroll=2 across=0 tile=16 rows=32 squares=2", "unroll=4 across=0 tile=64 rows=48 squares=1"],
+)  # fmt: skip
 @pytest.mark.parametrize(("level", "lanes"), WIDTHS)
-def test_tiles_turn_every_dtype(level: str, lanes: int, sides: str, tmp_path: Path) -> None:
+def test_tiles_turn_every_dtype(level: str, lanes: int, options: str, tmp_path: Path) -> None:
     rows, columns = ex.symbol("k0"), ex.symbol("k1")
     row, column = ex.symbol("p0"), ex.symbol("p1")
-    schedule = parse_schedule(f"cpu.tiles axis=1 lanes={lanes} unroll=2 across=0 {sides}")
+    schedule = parse_schedule(f"cpu.tiles axis=1 lanes={lanes} {options}")
     for dtype in ("f64", "f32", "bf16", "f8e5m2", "bool"):
         body = (
             ir.Load(0, ex.add(ex.mul(column, rows), row)),
@@ -279,7 +294,7 @@ def test_tiles_turn_every_dtype(level: str, lanes: int, sides: str, tmp_path: Pa
         params = (ir.Param("in", dtype), ir.Param("out", dtype))
         given = ir.Kernel(("k0", "k1"), (rows, columns), (), params, body)
         native = compile_kernel(given, schedule, tmp_path, at=LEVELS[level])
-        for dims in ((1, 1), (3, 67), (130, 65), (64, 64)):
+        for dims in ((1, 1), (3, 67), (130, 65), (64, 64), (33, 81)):
             bits = np.random.default_rng(0).integers(0, 2, dims, np.uint8)
             x = encode(dtype, bits.astype(np.float64))
             got = np.zeros(dims[::-1], x.dtype)
@@ -287,7 +302,11 @@ def test_tiles_turn_every_dtype(level: str, lanes: int, sides: str, tmp_path: Pa
             assert (got == x.T).all()
 
 
-@pytest.mark.parametrize("sides", ["tile=12", "tile=64 rows=0", "tile=64 rows=20", "tile=256"])
+@pytest.mark.parametrize(
+    "sides",
+    ["tile=12", "tile=64 rows=0", "tile=64 rows=20", "tile=256", "tile=64 squares=4",
+     "tile=64 squares=-1"],
+)  # fmt: skip
 def test_tiles_that_do_not_fit_are_refused(sides: str, tmp_path: Path) -> None:
     schedule = parse_schedule(f"cpu.tiles axis=1 lanes=8 unroll=2 across=0 {sides}")
     with pytest.raises(InvalidSchedule):

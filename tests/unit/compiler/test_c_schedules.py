@@ -51,8 +51,8 @@ def test_every_candidate_is_taken_and_they_are_few(name: str) -> None:
 def test_rows_that_no_panel_holds_have_no_candidate_with_one() -> None:
     given = kernel("transposed_softmax_f32")
     assert families(candidates(given, AVX512))[0] == "cpu.panels"
-    assert families(candidates(given, AVX512, {"k0": 99, "k1": 4096}))[0] == "cpu.panels"
-    assert "cpu.panels" not in families(candidates(given, AVX512, {"k0": 99, "k1": 5000}))
+    assert families(candidates(given, AVX512, {"k0": 99, "k1": 8192}))[0] == "cpu.panels"
+    assert "cpu.panels" not in families(candidates(given, AVX512, {"k0": 99, "k1": 8193}))
 
 
 def test_a_straight_row_has_no_panel() -> None:
@@ -69,10 +69,25 @@ def test_short_blocks_of_a_transposed_tensor_are_walked_a_lane_each() -> None:
 def test_rows_of_tiles_are_two_cache_lines_of_what_is_turned(name: str) -> None:
     """Long ones are not: the lines that two tiles share across would leave the cache between."""
     given = kernel(name)
-    default, *others = candidates(given, AVX512)
-    assert default.family == "cpu.tiles"
-    assert default["rows"] * DTYPES[given.params[0].dtype] == 128
-    assert {each["rows"] for each in others if each.family == "cpu.tiles"} >= {default["rows"]}
+    tiles = [each for each in candidates(given, AVX512) if each.family == "cpu.tiles"]
+    first, *others = [each for each in tiles if "squares" not in dict(each.options)]
+    assert first["rows"] * DTYPES[given.params[0].dtype] == 128
+    assert {each["rows"] for each in others} >= {first["rows"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "beside", "below"),
+    [("transpose_add_f32", 1, {1}), ("transpose_batched_bf16", 2, {1, 2})],
+)
+def test_what_is_turned_has_no_buffer_where_little_is_done_with_it(
+    name: str, beside: int, below: set[int]
+) -> None:
+    """Squares beside each other fill a line of what is written, and of what is read below."""
+    default, *others = candidates(kernel(name), AVX512)
+    direct = [each for each in (default, *others) if each.get("squares", 0)]
+    assert direct[0] == default
+    assert {each["unroll"] for each in direct} == {beside}
+    assert {each["squares"] for each in direct} == below
 
 
 def test_a_row_with_a_scan_is_never_shared() -> None:

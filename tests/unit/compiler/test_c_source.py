@@ -22,6 +22,10 @@ AVX2 = target(("avx", "avx2", "f16c", "fma"))
         ("bias_gelu_f16", "cpu.pointwise axis=1 lanes=8 unroll=2 block=1024"),
         ("transpose_add_f32", "cpu.tiles axis=1 lanes=8 unroll=2 across=0 tile=64 rows=32"),
         (
+            "transpose_batched_bf16",
+            "cpu.tiles axis=2 lanes=8 unroll=2 across=1 tile=32 rows=64 squares=2",
+        ),
+        (
             "residual_rms_norm_bf16",
             "cpu.rows axis=0 lanes=8 unroll=2 short=4 stash=8192 split=1",
         ),

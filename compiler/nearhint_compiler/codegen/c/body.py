@@ -59,13 +59,15 @@ class Body:
     """The nodes of one kernel, and how to write each in C.
 
     `lane` is the loop variable that lanes run along. `places` has, for a load whose data were
-    copied to where lanes are contiguous, the C expression of the place of the lane variable.
+    copied to where lanes are contiguous, the C expression of the place of the lane variable;
+    `values`, for a copy (load, copy) that is in a register, its vector.
     """
 
     kernel: ir.Kernel
     prelude: Prelude
     lane: str
     places: dict[int, str] = field(default_factory=dict[int, str])
+    values: dict[tuple[int, int], str] = field(default_factory=dict[tuple[int, int], str])
     dtypes: tuple[str, ...] = field(init=False)
     levels: tuple[int, ...] = field(init=False)
     variables: tuple[frozenset[str], ...] = field(init=False)
@@ -124,6 +126,8 @@ class Body:
     ) -> str:
         dtype = self.dtypes[position]
         match node:
+            case ir.Load() if (position, copy) in self.values:
+                return self.values[position, copy]
             case ir.Load() if position in self.places:
                 offset = copy * self.lanes
                 place = f"{self.places[position]} + {offset}" if offset else self.places[position]

@@ -27,9 +27,10 @@ from nearhint_compiler.codegen.c.primitive import FEATURES, Prelude, Row, Shape,
 from nearhint_compiler.codegen.c.rows import RowOptions, write_rows
 from nearhint_compiler.codegen.c.scan import SCAN_ROWS, is_scanning
 from nearhint_compiler.codegen.c.split import write_split
+from nearhint_compiler.codegen.c.squares import LARGEST_STEP, can_be_direct
 from nearhint_compiler.codegen.c.text import Writer
-from nearhint_compiler.codegen.c.tiles import LARGEST_TILE, Sides, write_tiles
-from nearhint_compiler.codegen.c.turn import TURN_ROWS
+from nearhint_compiler.codegen.c.tiles import LARGEST_TILE, Sides, write_direct_tiles, write_tiles
+from nearhint_compiler.codegen.c.turn import TURN_ROWS, turned_loads
 from nearhint_compiler.codegen.c.vector import VECTOR_ROWS
 from nearhint_compiler.codegen.generated import Generated
 from nearhint_compiler.codegen.spacing import spaced
@@ -107,6 +108,13 @@ def _tiles(writer: Writer, body: Body, schedule: Schedule) -> Expr:
             raise InvalidSchedule(f"a side of {side} for {body.lanes} lanes")
     if sides.along * sides.across > LARGEST_TILE:
         raise InvalidSchedule(f"a tile of {sides.along} x {sides.across}")
+    if deep := schedule.get("squares", 0):
+        turned = turned_loads(body, across)
+        if not 0 < deep * schedule["unroll"] <= LARGEST_STEP or not can_be_direct(body, turned):
+            raise InvalidSchedule(f"{deep} x {schedule['unroll']} squares of {len(turned)} inputs")
+        return write_direct_tiles(
+            writer, body, copies=schedule["unroll"], deep=deep, across=across, sides=sides
+        )
     return write_tiles(writer, body, copies=schedule["unroll"], across=across, sides=sides)
 
 

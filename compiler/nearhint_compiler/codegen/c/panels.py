@@ -24,8 +24,9 @@ from nearhint_rules.expr import Expr
 from nearhint_rules.program import DTYPES
 
 _LINE_BYTES = 64
-PANEL_BYTES = 1 << 19
-"""The most that all panels of a task take on the stack."""
+PANEL_BYTES = (1 << 19) + (1 << 13)
+"""The most that all panels of a task take on the stack: half of a second cache, and what spreads
+their rows over it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ take their time one after the other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,6 +21,7 @@ from nearhint_compiler.codegen.c.entry import RUN, tasks
 from nearhint_compiler.codegen.c.index import access, to_c
 from nearhint_compiler.codegen.c.lanes import lane_loop
 from nearhint_compiler.codegen.c.primitive import ELEMENTS
+from nearhint_compiler.codegen.c.squares import write_squares
 from nearhint_compiler.codegen.c.text import Writer
 from nearhint_compiler.codegen.c.turn import prefetch, turned_loads, write_nothing, write_turned
 from nearhint_compiler.ir import nodes as ir
@@ -41,63 +43,92 @@ class Sides:
 
 
 def write_tiles(writer: Writer, body: Body, *, copies: int, across: str, sides: Sides) -> Expr:
-    """Writes `run`; returns the number of tasks."""
-    kernel = body.kernel
-    names = [f"p{number}" for number in range(len(kernel.pointwise))]
-    extents = dict(zip(names, kernel.pointwise, strict=True))
-    lengths = {across: sides.across, body.lane: sides.along}
-    counts = {
-        name: ex.floordiv(ex.add(extents[name], length - 1), length)
-        for name, length in lengths.items()
-    }
+    """Writes `run`, whose tiles go through a buffer; returns the number of tasks."""
+    lane, turned = body.lane, turned_loads(body, across)
+    strides = {position: _stride(body, position, sides) for position in turned}
+    buffers = [
+        f"{ELEMENTS[body.dtypes[position]]} tile{position}[{sides.across * stride}]"
+        " __attribute__((aligned(64)));"
+        for position, stride in strides.items()
+    ]
+    with _each_tile(writer, body, across, sides, buffers) as invariants:
+        vectors = f"((end_{lane} - begin_{lane} + {body.lanes - 1}) / {body.lanes})"
+        writer.line(f"const int64_t share = ({sides.across - 1} + {vectors}) / {vectors};")
+        ahead = _next(writer, lane, across, sides)
+        ask = partial(_ask, body=body, across=across, sides=sides)
+        for position, stride in strides.items():
+            write_turned(
+                writer,
+                body,
+                position,
+                across,
+                f"tile{position}",
+                f"{stride}",
+                ahead=ahead,
+                meanwhile=ask if position == turned[0] else write_nothing,
+            )
+            place = f"tile{position} + ({across} - begin_{across}) * {stride} + {lane}"
+            body.places[position] = f"{place} - begin_{lane}"
+        rest = [place for place in range(len(body.kernel.body)) if place not in invariants]
+        with writer.block(
+            f"for (int64_t {across} = begin_{across}; {across} < end_{across}; {across}++)"
+        ):
+            body.write(writer, [p for p in rest if not body.in_lanes(p)], UNIFORM)
+            writer.line(f"int64_t {lane} = begin_{lane};")
+            each = [place for place in rest if body.in_lanes(place)]
+            lane_loop(writer, body, each, (), copies=copies, end=f"end_{lane}")
+    return _total(body, across, sides)
+
+
+def write_direct_tiles(
+    writer: Writer, body: Body, *, copies: int, deep: int, across: str, sides: Sides
+) -> Expr:
+    """Writes `run`, whose tiles have no buffer; returns the number of tasks."""
+    turned = turned_loads(body, across)
+    with _each_tile(writer, body, across, sides, ()) as invariants:
+        _next(writer, body.lane, across, sides)
+        write_squares(
+            writer, body, copies=copies, deep=deep, across=across, turned=turned, done=invariants
+        )
+    return _total(body, across, sides)
+
+
+@contextmanager
+def _each_tile(
+    writer: Writer, body: Body, across: str, sides: Sides, buffers: Sequence[str]
+) -> Generator[list[int]]:
+    """`run` with its loop over tiles; gives the nodes that are written before the loop."""
+    counts = _counts(body, across, sides)
     writer.line()
     writer.line(f"static void run{RUN}")
     with writer.block():
         write_declarations(writer, body)
         writer.line(f"const int64_t rows = {to_c(counts[across])};")
         writer.line(f"const int64_t blocks = {to_c(counts[body.lane])};")
-        turned = turned_loads(body, across)
-        for position in turned:
-            element = ELEMENTS[body.dtypes[position]]
-            size = sides.across * _stride(body, position, sides)
-            writer.line(f"{element} tile{position}[{size}] __attribute__((aligned(64)));")
+        for buffer in buffers:
+            writer.line(buffer)
         invariants = body.invariants()
         body.write(writer, invariants, UNIFORM)
-        others = [name for name in names if name not in counts]
+        others = [name for name in counts if name not in (across, body.lane)]
         counters = [*((name, f"n{name}") for name in others), ("row", "rows"), ("block", "blocks")]
         with tasks(writer, counters):
-            lane = body.lane
-            for name, counter in ((across, "row"), (lane, "block")):
-                length = lengths[name]
+            steps = ((across, "row", sides.across), (body.lane, "block", sides.along))
+            for name, counter, length in steps:
                 writer.line(f"const int64_t begin_{name} = {counter} * {length};")
                 writer.line(f"const int64_t end_{name} = least(n{name}, begin_{name} + {length});")
-            vectors = f"((end_{lane} - begin_{lane} + {body.lanes - 1}) / {body.lanes})"
-            writer.line(f"const int64_t share = ({sides.across - 1} + {vectors}) / {vectors};")
-            ahead = _next(writer, lane, across, sides)
-            ask = partial(_ask, body=body, across=across, sides=sides)
-            for position in turned:
-                stride = _stride(body, position, sides)
-                write_turned(
-                    writer,
-                    body,
-                    position,
-                    across,
-                    f"tile{position}",
-                    f"{stride}",
-                    ahead=ahead,
-                    meanwhile=ask if position == turned[0] else write_nothing,
-                )
-                place = f"tile{position} + ({across} - begin_{across}) * {stride} + {lane}"
-                body.places[position] = f"{place} - begin_{lane}"
-            rest = [place for place in range(len(kernel.body)) if place not in invariants]
-            with writer.block(
-                f"for (int64_t {across} = begin_{across}; {across} < end_{across}; {across}++)"
-            ):
-                body.write(writer, [p for p in rest if not body.in_lanes(p)], UNIFORM)
-                writer.line(f"int64_t {lane} = begin_{lane};")
-                each = [place for place in rest if body.in_lanes(place)]
-                lane_loop(writer, body, each, (), copies=copies, end=f"end_{lane}")
-    return ex.product([*(extents[name] for name in others), *counts.values()])
+            yield invariants
+
+
+def _counts(body: Body, across: str, sides: Sides) -> dict[str, Expr]:
+    """Tiles along the loops that tiles have sides along, steps along the others."""
+    counts = {f"p{number}": extent for number, extent in enumerate(body.kernel.pointwise)}
+    for name, length in ((across, sides.across), (body.lane, sides.along)):
+        counts[name] = ex.floordiv(ex.add(counts[name], length - 1), length)
+    return counts
+
+
+def _total(body: Body, across: str, sides: Sides) -> Expr:
+    return ex.product(_counts(body, across, sides).values())
 
 
 def _next(writer: Writer, lane: str, across: str, sides: Sides) -> Mapping[str, Expr]:

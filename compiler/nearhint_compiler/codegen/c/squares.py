@@ -1,0 +1,215 @@
+"""Family `cpu.tiles` with `squares`: inputs are turned round, and used without a buffer.
+
+A tile is walked in squares of lanes x lanes: the square of each input that is contiguous along
+`across` is read and turned in registers, and the loop goes over its rows at once. Nothing is
+written but the outputs, so a square costs its loads and shuffles beside what a straight loop does.
+
+Squares beside each other, along the lanes, fill lines of the outputs at once; squares below each
+other, across, use lines of the inputs at once. Both matter where rows lie a power of two apart,
+since few such lines fit the first cache together. What is read and written at the same place of
+the next tile is asked for meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from nearhint_compiler.codegen.c.body import UNIFORM, Body, Part
+from nearhint_compiler.codegen.c.index import access, to_c
+from nearhint_compiler.codegen.c.primitive import ELEMENTS
+from nearhint_compiler.codegen.c.text import Writer
+from nearhint_compiler.codegen.c.turn import prefetch
+from nearhint_compiler.ir import nodes as ir
+from nearhint_rules import expr as ex
+from nearhint_rules.expr import Expr
+from nearhint_rules.program import DTYPES
+
+_LINE_BYTES = 64
+LARGEST_STEP = 4
+"""Squares beside and below each other: their loads and shuffles are all written out."""
+_FEW = 8
+"""Nodes of a loop of which there is a copy for each row of a square, which stays in registers."""
+_UNROLL = 4
+
+
+def can_be_direct(body: Body, turned: Sequence[int]) -> bool:
+    """Whether rows of everything that is turned lie at a fixed distance."""
+    nodes = (body.kernel.body[position] for position in turned)
+    return all(
+        isinstance(node, ir.Load) and access(node.index, body.lane).stride is not None
+        for node in nodes
+    )
+
+
+def write_squares(
+    writer: Writer,
+    body: Body,
+    *,
+    copies: int,
+    deep: int,
+    across: str,
+    turned: Sequence[int],
+    done: Sequence[int],
+) -> None:
+    """The squares of one tile, between the C variables `begin_{v}` and `end_{v}`.
+
+    `copies` squares beside and `deep` below each other are a step. `further` and `below`, C
+    variables, are the steps to the next tile along the lanes and across.
+    The nodes in `done` are written already.
+    """
+    lane, lanes = body.lane, body.lanes
+    step, tall = copies * lanes, deep * lanes
+    rest = [place for place in range(len(body.kernel.body)) if place not in done]
+    with writer.block(f"for (int64_t at = begin_{across}; at < end_{across}; at += {tall})"):
+        writer.line(f"const int64_t bottom = least(at + {tall}, end_{across});")
+        writer.line(f"int64_t {lane} = begin_{lane};")
+        whole = f"bottom == at + {tall} && {lane} + {step} <= end_{lane}"
+        with writer.block(f"for (; {whole}; {lane} += {step})"):
+            _ask_for_next(writer, body, across, turned, copies, tall)
+            for position in turned:
+                _load_whole(writer, body, position, across, copies, deep)
+            writer.line("#pragma GCC unroll 1")
+            with writer.block(f"for (int d = 0; d < {deep}; d++)"):
+                writer.line(f"int64_t {across} = at + d * {lanes};")
+                _write_rows(writer, body, across, turned, rest, Part.full(copies))
+        with writer.block(f"for (; {lane} < end_{lane}; {lane} += {lanes})"):
+            writer.line(f"const int count = (int)least({lanes}, end_{lane} - {lane});")
+            with writer.block(f"for (int64_t {across} = at; {across} < bottom;)"):
+                writer.line(f"const int height = (int)least({lanes}, bottom - {across});")
+                writer.line("const int d = 0;")
+                for position in turned:
+                    _load_edge(writer, body, position, across)
+                _write_rows(writer, body, across, turned, rest, Part.tail("count"))
+
+
+def _ask_for_next(
+    writer: Writer, body: Body, across: str, turned: Sequence[int], copies: int, tall: int
+) -> None:
+    """Asks for the lines of the next tile's squares, each once."""
+    lane, lanes = body.lane, body.lanes
+    for position, node in enumerate(body.kernel.body):
+        if not isinstance(node, ir.Load | ir.Store) or across not in ex.symbols_of(node.index):
+            continue
+        place = ex.substitute(
+            node.index,
+            {
+                across: ex.add(ex.symbol("at"), ex.symbol("below")),
+                lane: ex.add(ex.symbol(lane), ex.symbol("further")),
+            },
+        )
+        line = _LINE_BYTES // DTYPES[body.kernel.params[node.param].dtype]
+        if position in turned:
+            # A row begins anywhere in a line.
+            first = f"at == begin_{across}"
+            _ask(writer, body, node, place, over=lane, count=copies * lanes, when=first)
+            each = f"(at - begin_{across}) % {line} == 0" if tall < line else ""
+            for below in range(0, tall, line):
+                end = ex.add(place, below + line - 1)
+                _ask(writer, body, node, end, over=lane, count=copies * lanes, when=each)
+        elif access(node.index, lane).is_contiguous:
+            each = f"({lane} - begin_{lane}) % {line} == 0" if copies * lanes < line else ""
+            for begin in range(0, copies * lanes, line):
+                end = ex.add(place, begin + line - 1)
+                _ask(writer, body, node, end, over=across, count=tall, when=each)
+
+
+def _ask(
+    writer: Writer,
+    body: Body,
+    node: ir.Load | ir.Store,
+    place: Expr,
+    *,
+    over: str,
+    count: int,
+    when: str = "",
+) -> None:
+    """Asks for the lines of `place`, an index, and of as many rows as follow along `over`."""
+    pitch = access(node.index, over).stride
+    if pitch is None:
+        return
+    kind = "out" if isinstance(node, ir.Store) else "in"
+    element = ELEMENTS[body.kernel.params[node.param].dtype]
+    with writer.block(f"if ({when})" if when else ""):
+        writer.line(f"const {element} *next = {kind}{node.param} + {to_c(place)};")
+        with writer.block(f"for (int l = 0; l < {count}; l++)"):
+            writer.line(prefetch("next", for_write=kind == "out"))
+            writer.line(f"next += {to_c(pitch)};")
+            writer.line(_opaque("next"))
+
+
+def _load_whole(
+    writer: Writer, body: Body, position: int, across: str, copies: int, deep: int
+) -> None:
+    """Loads the vectors of each row of squares beside and below each other, and turns them."""
+    base = {across: ex.symbol("at")}
+    dtype, lanes = _declare_first(writer, body, position, base), body.lanes
+    load, turn = body.prelude.use("load", dtype), body.prelude.use("turn", dtype)
+    for copy in range(copies):
+        square = f"square{position}_{copy}"
+        writer.line(f"v{dtype} {square}[{deep}][{lanes}];")
+        with writer.block(f"for (int l = 0; l < {lanes}; l++)"):
+            for down in range(deep):
+                further = f" + {down * lanes}" if down else ""
+                writer.line(f"{square}[{down}][l] = {load}(first{position}{further});")
+            writer.line(f"first{position} += pitch{position};")
+            writer.line(_opaque(f"first{position}"))
+        for down in range(deep):
+            writer.line(f"{turn}({square}[{down}]);")
+
+
+def _load_edge(writer: Writer, body: Body, position: int, across: str) -> None:
+    """Loads what there is of a square; rows beyond the last are that one again."""
+    dtype, lanes = _declare_first(writer, body, position, {}), body.lanes
+    load, turn = body.prelude.use("load_n", dtype), body.prelude.use("turn", dtype)
+    square = f"square{position}_0"
+    writer.line(f"v{dtype} {square}[1][{lanes}];")
+    writer.line("#pragma GCC unroll 1")
+    with writer.block(f"for (int l = 0; l < {lanes}; l++)"):
+        writer.line(f"{square}[0][l] = {load}(first{position}, height);")
+        writer.line(f"first{position} += l + 1 < count ? pitch{position} : 0;")
+    writer.line(f"{turn}({square}[0]);")
+
+
+def _declare_first(writer: Writer, body: Body, position: int, base: Mapping[str, Expr]) -> str:
+    """Declares where a square begins and how far its rows are apart; returns its dtype."""
+    node = body.kernel.body[position]
+    assert isinstance(node, ir.Load)
+    dtype = "u8" if body.dtypes[position] == "bool" else body.dtypes[position]
+    first = to_c(ex.substitute(node.index, base))
+    pitch = access(node.index, body.lane).stride
+    assert pitch is not None
+    writer.line(f"const {ELEMENTS[dtype]} *first{position} = in{node.param} + {first};")
+    writer.line(f"const int64_t pitch{position} = {to_c(pitch)};")
+    return dtype
+
+
+def _write_rows(
+    writer: Writer,
+    body: Body,
+    across: str,
+    turned: Sequence[int],
+    rest: Sequence[int],
+    part: Part,
+) -> None:
+    """The loop over the rows of squares."""
+    for position in turned:
+        for copy in range(part.copies):
+            value = f"square{position}_{copy}[d][l]"
+            is_bool = body.dtypes[position] == "bool"
+            body.values[position, copy] = (
+                f"__builtin_convertvector({value}, vbool) != 0" if is_bool else value
+            )
+    is_whole = not any(part.counts)
+    unroll = 1 if not is_whole else body.lanes if len(rest) <= _FEW else _UNROLL
+    writer.line(f"#pragma GCC unroll {unroll}")
+    with writer.block(f"for (int l = 0; l < {body.lanes if is_whole else 'height'}; l++)"):
+        body.write(writer, [p for p in rest if not body.in_lanes(p)], UNIFORM)
+        body.write(writer, [p for p in rest if body.in_lanes(p)], part)
+        writer.line(f"{across}++;")
+        writer.line(_opaque(across))
+    body.values.clear()
+
+
+def _opaque(name: str) -> str:
+    """Keeps the compiler from having an address for each row, for which it has no registers."""
+    return f'__asm__ volatile("" : "+r"({name}));'

@@ -1,0 +1,284 @@
+// cpu.tiles axis=2 lanes=8 unroll=2 across=1 tile=32 rows=64 squares=2
+// -O3 -std=gnu11 -fno-math-errno -fno-trapping-math -ffp-contract=off -fwrapv -Wno-psabi -mavx2 -mf16c -mfma
+#include <stdint.h>
+#include <string.h>
+
+typedef double vf64 __attribute__((vector_size(64)));
+typedef double uf64 __attribute__((vector_size(64), aligned(8), may_alias));
+typedef float vf32 __attribute__((vector_size(32)));
+typedef float uf32 __attribute__((vector_size(32), aligned(4), may_alias));
+typedef uint16_t vf16 __attribute__((vector_size(16)));
+typedef uint16_t uf16 __attribute__((vector_size(16), aligned(2), may_alias));
+typedef uint16_t vbf16 __attribute__((vector_size(16)));
+typedef uint16_t ubf16 __attribute__((vector_size(16), aligned(2), may_alias));
+typedef uint8_t vf8e4m3fn __attribute__((vector_size(8)));
+typedef uint8_t uf8e4m3fn __attribute__((vector_size(8), aligned(1), may_alias));
+typedef uint8_t vf8e5m2 __attribute__((vector_size(8)));
+typedef uint8_t uf8e5m2 __attribute__((vector_size(8), aligned(1), may_alias));
+typedef int64_t vi64 __attribute__((vector_size(64)));
+typedef int64_t ui64 __attribute__((vector_size(64), aligned(8), may_alias));
+typedef uint64_t vu64 __attribute__((vector_size(64)));
+typedef int32_t vi32 __attribute__((vector_size(32)));
+typedef int32_t ui32 __attribute__((vector_size(32), aligned(4), may_alias));
+typedef uint32_t vu32 __attribute__((vector_size(32)));
+typedef int16_t vi16 __attribute__((vector_size(16)));
+typedef int16_t ui16 __attribute__((vector_size(16), aligned(2), may_alias));
+typedef int8_t vi8 __attribute__((vector_size(8)));
+typedef int8_t ui8 __attribute__((vector_size(8), aligned(1), may_alias));
+typedef uint8_t vu8 __attribute__((vector_size(8)));
+typedef uint8_t uu8 __attribute__((vector_size(8), aligned(1), may_alias));
+typedef vi32 vbool;
+
+#ifdef __clang__
+#define SHUFFLE(type, v, ...) __builtin_shufflevector(v, v, __VA_ARGS__)
+#define SHUFFLE2(type, v, w, ...) __builtin_shufflevector(v, w, __VA_ARGS__)
+#else
+#define SHUFFLE(type, v, ...) __builtin_shuffle(v, (type){__VA_ARGS__})
+#define SHUFFLE2(type, v, w, ...) __builtin_shuffle(v, w, (type){__VA_ARGS__})
+#endif
+
+static inline vf32 splat_f32(float x) { return x - (vf32){0}; }
+
+static inline vbf16 load_bf16(const uint16_t *p) { return *(const ubf16 *)p; }
+
+/* Transposes 8 vectors of 8 lanes. */
+static inline void turn_bf16(vbf16 *v)
+{
+    const vbf16 a0 = v[0];
+    const vbf16 a1 = v[1];
+    const vbf16 a2 = v[2];
+    const vbf16 a3 = v[3];
+    const vbf16 a4 = v[4];
+    const vbf16 a5 = v[5];
+    const vbf16 a6 = v[6];
+    const vbf16 a7 = v[7];
+    const vbf16 b0_0 = SHUFFLE2(vi16, a0, a4, 0, 8, 1, 9, 2, 10, 3, 11);
+    const vbf16 b0_1 = SHUFFLE2(vi16, a0, a4, 4, 12, 5, 13, 6, 14, 7, 15);
+    const vbf16 b0_2 = SHUFFLE2(vi16, a1, a5, 0, 8, 1, 9, 2, 10, 3, 11);
+    const vbf16 b0_3 = SHUFFLE2(vi16, a1, a5, 4, 12, 5, 13, 6, 14, 7, 15);
+    const vbf16 b0_4 = SHUFFLE2(vi16, a2, a6, 0, 8, 1, 9, 2, 10, 3, 11);
+    const vbf16 b0_5 = SHUFFLE2(vi16, a2, a6, 4, 12, 5, 13, 6, 14, 7, 15);
+    const vbf16 b0_6 = SHUFFLE2(vi16, a3, a7, 0, 8, 1, 9, 2, 10, 3, 11);
+    const vbf16 b0_7 = SHUFFLE2(vi16, a3, a7, 4, 12, 5, 13, 6, 14, 7, 15);
+    const vbf16 b1_0 = SHUFFLE2(vi16, b0_0, b0_4, 0, 8, 1, 9, 2, 10, 3, 11);
+    const vbf16 b1_1 = SHUFFLE2(vi16, b0_0, b0_4, 4, 12, 5, 13, 6, 14, 7, 15);
+    const vbf16 b1_2 = SHUFFLE2(vi16, b0_1, b0_5, 0, 8, 1, 9, 2, 10, 3, 11);
+    const vbf16 b1_3 = SHUFFLE2(vi16, b0_1, b0_5, 4, 12, 5, 13, 6, 14, 7, 15);
+    const vbf16 b1_4 = SHUFFLE2(vi16, b0_2, b0_6, 0, 8, 1, 9, 2, 10, 3, 11);
+    const vbf16 b1_5 = SHUFFLE2(vi16, b0_2, b0_6, 4, 12, 5, 13, 6, 14, 7, 15);
+    const vbf16 b1_6 = SHUFFLE2(vi16, b0_3, b0_7, 0, 8, 1, 9, 2, 10, 3, 11);
+    const vbf16 b1_7 = SHUFFLE2(vi16, b0_3, b0_7, 4, 12, 5, 13, 6, 14, 7, 15);
+    const vbf16 b2_0 = SHUFFLE2(vi16, b1_0, b1_4, 0, 8, 1, 9, 2, 10, 3, 11);
+    const vbf16 b2_1 = SHUFFLE2(vi16, b1_0, b1_4, 4, 12, 5, 13, 6, 14, 7, 15);
+    const vbf16 b2_2 = SHUFFLE2(vi16, b1_1, b1_5, 0, 8, 1, 9, 2, 10, 3, 11);
+    const vbf16 b2_3 = SHUFFLE2(vi16, b1_1, b1_5, 4, 12, 5, 13, 6, 14, 7, 15);
+    const vbf16 b2_4 = SHUFFLE2(vi16, b1_2, b1_6, 0, 8, 1, 9, 2, 10, 3, 11);
+    const vbf16 b2_5 = SHUFFLE2(vi16, b1_2, b1_6, 4, 12, 5, 13, 6, 14, 7, 15);
+    const vbf16 b2_6 = SHUFFLE2(vi16, b1_3, b1_7, 0, 8, 1, 9, 2, 10, 3, 11);
+    const vbf16 b2_7 = SHUFFLE2(vi16, b1_3, b1_7, 4, 12, 5, 13, 6, 14, 7, 15);
+    v[0] = b2_0;
+    v[1] = b2_1;
+    v[2] = b2_2;
+    v[3] = b2_3;
+    v[4] = b2_4;
+    v[5] = b2_5;
+    v[6] = b2_6;
+    v[7] = b2_7;
+}
+
+static inline vf32 from_bf16_f32(vbf16 x)
+{
+    return (vf32)(__builtin_convertvector(x, vu32) << 16);
+}
+
+static inline vbf16 to_bf16_f32(vf32 x)
+{
+    vu32 bits = (vu32)x, ordered = (vu32)(x == x);
+    vu32 rounded = (bits + (0x7fff + (bits >> 16 & 1))) >> 16;
+    return __builtin_convertvector((ordered & rounded) | (~ordered & 0x7fc0), vbf16);
+}
+
+static inline void store_bf16(uint16_t *p, vbf16 v) { *(ubf16 *)p = v; }
+
+static inline vbf16 load_n_bf16(const uint16_t *p, int n)
+{
+    vbf16 v = {0};
+    memcpy(&v, p, (size_t)n * sizeof(*p));
+    return v;
+}
+
+static inline void store_n_bf16(uint16_t *p, vbf16 v, int n)
+{
+    memcpy(p, &v, (size_t)n * sizeof(*p));
+}
+
+static inline int64_t floor_div(int64_t a, int64_t b)
+{
+    return a / b - (a % b != 0 && (a < 0) != (b < 0));
+}
+
+static inline int64_t floor_mod(int64_t a, int64_t b)
+{
+    return a - b * floor_div(a, b);
+}
+
+static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t greatest(int64_t a, int64_t b) { return a > b ? a : b; }
+
+extern void GOMP_parallel(void (*function)(void *), void *data, unsigned threads, unsigned flags);
+extern int omp_get_thread_num(void);
+extern int omp_get_num_threads(void);
+
+static void run(void *const *parameters, const int64_t *dims, int64_t from, int64_t to)
+{
+    const uint16_t *const in0 = (const uint16_t *)parameters[0];
+    uint16_t *const out1 = (uint16_t *)parameters[1];
+    const int64_t k0 = dims[0];
+    const int64_t k1 = dims[1];
+    const int64_t k2 = dims[2];
+    const int64_t np0 = k0;
+    const int64_t np1 = k1;
+    const int64_t np2 = k2;
+    const int64_t rows = ((k1 + 63) / 64);
+    const int64_t blocks = ((k2 + 31) / 32);
+    const vf32 v2 = splat_f32(2.0f);
+    int64_t p0 = (from / blocks) / rows;
+    int64_t row = from / blocks % rows;
+    int64_t block = from % blocks;
+    for (int64_t task = from; task < to; task++) {
+        const int64_t begin_p1 = row * 64;
+        const int64_t end_p1 = least(np1, begin_p1 + 64);
+        const int64_t begin_p2 = block * 32;
+        const int64_t end_p2 = least(np2, begin_p2 + 32);
+        const int64_t is_last = block + 1 == blocks;
+        const int64_t further = 32 * (is_last ? -block : 1);
+        const int64_t below = is_last ? 64 : 0;
+        for (int64_t at = begin_p1; at < end_p1; at += 16) {
+            const int64_t bottom = least(at + 16, end_p1);
+            int64_t p2 = begin_p2;
+            for (; bottom == at + 16 && p2 + 16 <= end_p2; p2 += 16) {
+                if (at == begin_p1) {
+                    const uint16_t *next = in0 + (k1 * k2 * p0) + (further * k1) + (k1 * p2) + at + below;
+                    for (int l = 0; l < 16; l++) {
+                        __builtin_prefetch(next, 0, 2);
+                        next += k1;
+                        __asm__ volatile("" : "+r"(next));
+                    }
+                }
+                if ((at - begin_p1) % 32 == 0) {
+                    const uint16_t *next = in0 + (k1 * k2 * p0) + (further * k1) + (k1 * p2) + at + below + 31;
+                    for (int l = 0; l < 16; l++) {
+                        __builtin_prefetch(next, 0, 2);
+                        next += k1;
+                        __asm__ volatile("" : "+r"(next));
+                    }
+                }
+                if ((p2 - begin_p2) % 32 == 0) {
+                    const uint16_t *next = out1 + (k1 * k2 * p0) + (at * k2) + (below * k2) + further + p2 + 31;
+                    for (int l = 0; l < 16; l++) {
+                        __builtin_prefetch(next, 1, 2);
+                        next += k2;
+                        __asm__ volatile("" : "+r"(next));
+                    }
+                }
+                const uint16_t *first0 = in0 + (k1 * k2 * p0) + (k1 * p2) + at;
+                const int64_t pitch0 = k1;
+                vbf16 square0_0[2][8];
+                for (int l = 0; l < 8; l++) {
+                    square0_0[0][l] = load_bf16(first0);
+                    square0_0[1][l] = load_bf16(first0 + 8);
+                    first0 += pitch0;
+                    __asm__ volatile("" : "+r"(first0));
+                }
+                turn_bf16(square0_0[0]);
+                turn_bf16(square0_0[1]);
+                vbf16 square0_1[2][8];
+                for (int l = 0; l < 8; l++) {
+                    square0_1[0][l] = load_bf16(first0);
+                    square0_1[1][l] = load_bf16(first0 + 8);
+                    first0 += pitch0;
+                    __asm__ volatile("" : "+r"(first0));
+                }
+                turn_bf16(square0_1[0]);
+                turn_bf16(square0_1[1]);
+                #pragma GCC unroll 1
+                for (int d = 0; d < 2; d++) {
+                    int64_t p1 = at + d * 8;
+                    #pragma GCC unroll 8
+                    for (int l = 0; l < 8; l++) {
+                        const vbf16 v0_0 = square0_0[d][l];
+                        const vbf16 v0_1 = square0_1[d][l];
+                        const vf32 v1_0 = from_bf16_f32(v0_0);
+                        const vf32 v1_1 = from_bf16_f32(v0_1);
+                        const vf32 v3_0 = v1_0 * v2;
+                        const vf32 v3_1 = v1_1 * v2;
+                        const vbf16 v4_0 = to_bf16_f32(v3_0);
+                        const vbf16 v4_1 = to_bf16_f32(v3_1);
+                        store_bf16(out1 + (k1 * k2 * p0) + (k2 * p1) + p2, v4_0);
+                        store_bf16(out1 + (k1 * k2 * p0) + (k2 * p1) + p2 + 8, v4_1);
+                        p1++;
+                        __asm__ volatile("" : "+r"(p1));
+                    }
+                }
+            }
+            for (; p2 < end_p2; p2 += 8) {
+                const int count = (int)least(8, end_p2 - p2);
+                for (int64_t p1 = at; p1 < bottom;) {
+                    const int height = (int)least(8, bottom - p1);
+                    const int d = 0;
+                    const uint16_t *first0 = in0 + (k1 * k2 * p0) + (k1 * p2) + p1;
+                    const int64_t pitch0 = k1;
+                    vbf16 square0_0[1][8];
+                    #pragma GCC unroll 1
+                    for (int l = 0; l < 8; l++) {
+                        square0_0[0][l] = load_n_bf16(first0, height);
+                        first0 += l + 1 < count ? pitch0 : 0;
+                    }
+                    turn_bf16(square0_0[0]);
+                    #pragma GCC unroll 1
+                    for (int l = 0; l < height; l++) {
+                        const vbf16 v0_0 = square0_0[d][l];
+                        const vf32 v1_0 = from_bf16_f32(v0_0);
+                        const vf32 v3_0 = v1_0 * v2;
+                        const vbf16 v4_0 = to_bf16_f32(v3_0);
+                        store_n_bf16(out1 + (k1 * k2 * p0) + (k2 * p1) + p2, v4_0, count);
+                        p1++;
+                        __asm__ volatile("" : "+r"(p1));
+                    }
+                }
+            }
+        }
+        if (++block == blocks) {
+            block = 0;
+            if (++row == rows) {
+                row = 0;
+                p0++;
+            }
+        }
+    }
+}
+
+struct call {
+    void *const *parameters;
+    const int64_t *dims;
+    int64_t total;
+};
+
+static void share(void *data)
+{
+    const struct call *call = data;
+    const int64_t me = omp_get_thread_num(), threads = omp_get_num_threads();
+    run(call->parameters, call->dims, call->total * me / threads, call->total * (me + 1) / threads);
+}
+
+void nearhint_kernel(void *const *parameters, const int64_t *dims, int32_t threads)
+{
+    const int64_t k0 = dims[0];
+    const int64_t k1 = dims[1];
+    const int64_t k2 = dims[2];
+    struct call call = {parameters, dims, k0 * ((k1 + 63) / 64) * ((k2 + 31) / 32)};
+    if (threads > 1 && call.total > 1)
+        GOMP_parallel(share, &call, (unsigned)threads, 0);
+    else
+        run(parameters, dims, 0, call.total);
+}
