@@ -107,6 +107,11 @@ class Facts:
         return max(1, 16 // max(sizes, default=16))
 
     @property
+    def has_vectors(self) -> bool:
+        """Whether what is read as it lies is in vectors: sizes promise it, or need not."""
+        return self.divisible > 0 or not self.is_dividing_useful
+
+    @property
     def step_bytes(self) -> int:
         """What a step of the outer loops moves that read something again each time; else 0."""
         outer = prod(self.extents[: self.repeated.bit_length()])

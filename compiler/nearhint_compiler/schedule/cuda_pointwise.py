@@ -61,7 +61,7 @@ def schedules(facts: Facts) -> Iterator[Schedule]:
         yield from _blocks(facts, x=128 * lanes, warps=4)
     for warps, vectors in ((4, 1), (8, 1), (4, 2), (8, 2)):
         yield from _blocks(facts, x=32 * warps * lanes * vectors, warps=warps)
-        if facts.repeated and facts.divisible and (warps, vectors) == (4, 1):
+        if facts.repeated and facts.has_vectors and (warps, vectors) == (4, 1):
             yield from _outer(facts, lanes)
     if prod(facts.extents) <= FEW_BLOCKS * 128 * lanes * facts.processors:
         yield from _blocks(facts, x=64 * lanes, warps=4)

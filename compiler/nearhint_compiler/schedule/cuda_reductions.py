@@ -276,7 +276,7 @@ def _teams(facts: Facts) -> Iterator[Schedule]:
         blocks = {"x": 1, "r": elements, "splits": splits}
         blocks |= {"teams": max(1, held * facts.processors // splits), "warps": warps}
         bound = {"registers": REGISTERS // (32 * warps * held) // 8 * 8}
-        if facts.divisible or not facts.is_dividing_useful:
+        if facts.has_vectors:
             group = {"group": facts.lanes} if facts.has_groups else {}
             divisible = facts.divisible
             yield facts.schedule("cooperative", divisible=divisible, **blocks, **bound, **group)

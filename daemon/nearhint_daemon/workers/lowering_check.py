@@ -3,7 +3,8 @@
 Verification compares a binary with the IR; without this check an error in lowering would verify
 itself. It runs at small sizes within the Program's assumed ranges, 1 and primes among them (each
 symbol another prime, so that exchanged dimensions show), once with small inputs, where an epsilon
-that was left out is large.
+that was left out is large. Where sizes that are no symbols make even the smallest space large,
+slabs of it are compared (`reference`) with their part of what the ops make.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from nearhint_daemon.workers.inputs import (
     within_ranges,
 )
 from nearhint_daemon.workers.interpreter import Output, SpaceTooLargeError, interpret
+from nearhint_daemon.workers.reference import slab, slab_windows
 from nearhint_daemon.workers.ties import is_as_good, rounded_arg
 from nearhint_daemon.workers.tolerance import (
     EXACT,
@@ -50,6 +52,7 @@ PATTERNS: tuple[tuple[tuple[int, ...], ...], ...] = (
 )
 CASE_BYTES = 256 << 20
 CASE_POINTS = 1 << 20
+"""Points that are interpreted at once, of a case; beyond them its slabs are."""
 SMALL_SCALE = 2.0**-7
 
 
@@ -127,8 +130,7 @@ def _compare(
     device: str,
 ) -> LoweringVerdict:
     dims = kernel_dims(kernel, fallback, sizes)
-    if sizes_at(kernel, dims).points > CASE_POINTS:
-        raise FallbackInvalid("the iteration space is too large")
+    slabs = _slabs(kernel, dims, generator.initial_seed())
     program = AtenProgram(fallback.program, sizes, precision="f64", device=device)
     inputs = random_values(
         fallback.program, sizes, precision="f64", device=device, generator=generator, scale=scale
@@ -138,23 +140,36 @@ def _compare(
         flat_storage(values[number])[: 1 if param.role == "scalar" else None].cpu().numpy()
         for number, param in zip(fallback.inputs, kernel.params, strict=False)
     ]
-    try:
-        outputs = interpret(kernel, dims, arguments)
-    except IndexError as error:
-        return LoweringVerdict(str(error), np.inf, 1)
     types = value_types(fallback.program)
     worst = 0.0
-    for place, (number, output) in enumerate(zip(fallback.outputs, outputs, strict=True)):
-        value_type = types[number]
-        if not isinstance(value_type, TensorType):
-            raise FallbackInvalid(f"output {place} is no tensor")
-        outcome = _compare_output(value_type, sizes, output, values[number])
-        if outcome.problem and _is_tie(kernel, dims, arguments, place, output, values[number]):
-            continue
-        worst = max(worst, outcome.worst_error)
-        if outcome.problem:
-            return LoweringVerdict(f"output {place}: {outcome.problem}", worst, 1)
+    for part in slabs:
+        try:
+            outputs = interpret(part, dims, arguments)
+        except IndexError as error:
+            return LoweringVerdict(str(error), np.inf, 1)
+        for place, (number, output) in enumerate(zip(fallback.outputs, outputs, strict=True)):
+            value_type = types[number]
+            if not isinstance(value_type, TensorType):
+                raise FallbackInvalid(f"output {place} is no tensor")
+            is_whole = len(slabs) == 1
+            outcome = _compare_output(value_type, sizes, output, values[number], is_whole=is_whole)
+            if outcome.problem and _is_tie(part, dims, arguments, place, output, values[number]):
+                continue
+            worst = max(worst, outcome.worst_error)
+            if outcome.problem:
+                return LoweringVerdict(f"output {place}: {outcome.problem}", worst, 1)
     return LoweringVerdict("", worst, 1)
+
+
+def _slabs(kernel: ir.Kernel, dims: Mapping[str, int], seed: int) -> list[ir.Kernel]:
+    """The Kernel, or the first, the last and a random slab; raises `FallbackInvalid`."""
+    sizes = sizes_at(kernel, dims)
+    if sizes.points <= CASE_POINTS:
+        return [kernel]
+    windows = slab_windows(sizes, np.random.default_rng(seed))
+    if not windows:
+        raise FallbackInvalid("a row is too long to be interpreted")
+    return [slab(kernel, window) for window in windows]
 
 
 def _is_tie(
@@ -177,9 +192,14 @@ def _is_tie(
 
 
 def _compare_output(
-    value_type: TensorType, sizes: Mapping[str, int], output: Output, wanted: torch.Tensor
+    value_type: TensorType,
+    sizes: Mapping[str, int],
+    output: Output,
+    wanted: torch.Tensor,
+    *,
+    is_whole: bool,
 ) -> LoweringVerdict:
-    """One output, laid out as the Plan declares it, element by element."""
+    """One output, laid out as the Plan declares it, element by element; of a slab, its own."""
     spec = tensor_spec(value_type, sizes)
     if tuple(wanted.shape) != spec.shape:
         return LoweringVerdict(f"ATen makes {tuple(wanted.shape)}, not {spec.shape}", np.inf, 1)
@@ -187,16 +207,15 @@ def _compare_output(
         1, spec.elements
     ):
         return LoweringVerdict("stores outside its storage", np.inf, 1)
-    found = _laid_out(output.values.astype(np.float64), output, spec.elements, np.nan)
-    found = np.lib.stride_tricks.as_strided(
-        found, spec.shape, [8 * stride for stride in spec.stride]
-    )
+    steps = [8 * stride for stride in spec.stride]
+    storage, scales = np.full(max(1, spec.elements), np.nan), np.zeros(max(1, spec.elements))
+    found = np.lib.stride_tricks.as_strided(storage, spec.shape, steps)
+    magnitudes = np.lib.stride_tricks.as_strided(scales, spec.shape, steps)
     reference = wanted.to(torch.float64).cpu().numpy()
-    magnitudes = np.lib.stride_tricks.as_strided(
-        _laid_out(output.magnitudes, output, spec.elements, 0.0),
-        spec.shape,
-        [8 * stride for stride in spec.stride],
-    )
+    if not is_whole:
+        found[...] = reference
+    storage[output.indices] = output.values.astype(np.float64)
+    scales[output.indices] = output.magnitudes
     if value_type.dtype in FLOATS:
         allowed = tolerances(reference, magnitudes, output=EXACT, arithmetic=LOWERING)
         errors = errors_in_tolerances(found, reference, allowed, largest=EXACT.largest)
@@ -212,9 +231,3 @@ def _compare_output(
             1,
         )
     return LoweringVerdict("", float(errors.max(initial=0.0)), 1)
-
-
-def _laid_out(values: Array, output: Output, elements: int, filler: float) -> Array:
-    storage = np.full(max(1, elements), filler)
-    storage[output.indices] = values
-    return storage

@@ -102,6 +102,34 @@ def test_a_wrong_lowering_is_found(name: str, edit: Callable[[ir.BodyNode], ir.B
     assert found.worst_error > 1
 
 
+WIDE = 640_007
+"""Two such rows are more than is interpreted at once."""
+
+
+def test_static_sizes_that_make_any_space_large_are_checked_in_slabs() -> None:
+    kernel, fallback = lowered(activation(WIDE))
+    found = check_lowering(kernel, fallback, seed=1)
+    assert found.problem == ""
+    assert found.cases >= 2
+
+
+def after_the_last_slab_begins(body_node: ir.BodyNode) -> ir.BodyNode:
+    """Wrong at the end of the rows alone."""
+    match body_node:
+        case ir.Load(1, index):
+            return ir.Load(1, ex.minimum(index, WIDE - 9))
+        case _:
+            return body_node
+
+
+@pytest.mark.parametrize("edit", [scaled_constants, another_index, after_the_last_slab_begins])
+def test_a_wrong_lowering_is_found_in_slabs(
+    edit: Callable[[ir.BodyNode], ir.BodyNode],
+) -> None:
+    kernel, fallback = lowered(activation(WIDE))
+    assert "ATen says" in check_lowering(edited(kernel, edit), fallback, seed=1).problem
+
+
 def test_exchanged_dimensions_are_found() -> None:
     kernel, fallback = lowered(attention_weights())
     assert len(kernel.symbols) >= 2

@@ -100,6 +100,15 @@ def test_what_no_cache_holds_is_read_by_neighbours(rows: int, *, is_near: bool) 
     assert found.get("near", 0) == is_near
 
 
+def test_lengths_that_are_no_symbols_need_no_promise_to_be_read_by_neighbours() -> None:
+    kernel = parse_kernel("""(kernel (symbols k0) (pointwise 8 k0 96) (reduction)
+        (params (in f32) (in f32) (out f32)) (body (load 0 (+ (* 96 k0 p0) (* 96 p1) p2))
+        (load 1 (+ (* 96 p1) p2)) (mul f32 0 1) (store 2 (+ (* 96 k0 p0) (* 96 p1) p2) 2)))""")
+    found = firsts(kernel, TARGET, {"k0": 65_536})[0]
+    assert (found["near"], found["aligned"], found["divisible"]) == (1, 1, 0)
+    assert firsts(kernel, TARGET, {"k0": 1024})[0].get("near", 0) == 0
+
+
 @pytest.mark.parametrize("name", ["softmax_f32", "column_sum_f32", "transpose_add_f32", "add_bf16"])
 @pytest.mark.parametrize("sizes", [(1, 5120), (30_011, 1021), (100_003, 32), (8, 128_256)])
 def test_each_may_serve_where_it_is_first(name: str, sizes: tuple[int, int]) -> None:
