@@ -14,6 +14,7 @@ from nearhint_daemon.workers.contest import (
     ELIMINATE_AFTER,
     MAX_SAMPLES,
     MIN_SAMPLES,
+    PATIENCE,
     THOROUGH,
     Contestant,
     Enough,
@@ -138,6 +139,14 @@ def test_a_machine_that_is_never_quiet_is_measured_all_the_same() -> None:
     for contestant in contest(clock):
         assert len(contestant.samples) >= MIN_SAMPLES
         assert contestant.discarded <= DISCARDED_LIMIT * (MIN_SAMPLES + MAX_SAMPLES)
+
+
+def test_long_calls_that_are_never_left_alone_do_not_outlast_the_budget_by_much() -> None:
+    """102 s of a budget of 1 s were spent on two contestants of 0.2 and 0.5 s."""
+    clock = FakeClock({0: 2e8, 1: 5e8}, disturbed=lambda number: True)
+    entered = contest(clock, protected=1, budget_s=1.0)
+    assert all(0 <= len(each.samples) - MIN_SAMPLES <= 1 for each in entered)
+    assert clock.passed_s <= PATIENCE + (MIN_SAMPLES + 1) * 0.7
 
 
 def test_the_spread_is_the_error_of_the_median() -> None:
