@@ -37,6 +37,7 @@ from nearhint_compiler.pipeline import lower
 from nearhint_compiler.schedule import candidates
 from nearhint_daemon.workers.cc import Headers, compile_c
 from nearhint_daemon.workers.cubin import compile_cubin
+from nearhint_daemon.workers.libdevice import Libdevice
 from nearhint_daemon.workers.toolchain import detect, for_kind
 from nearhint_rules.target import CudaDevice, Target
 
@@ -140,9 +141,9 @@ def compile_costs() -> list[Cost]:
             rows.append(cost(f"analysis and source, {target.kind}", seconds[1:], BAR_SOURCE_S))
             if target.kind == "cuda":
                 with progress("Triton to cubin") as advance:
-                    seconds = builds(
-                        made, lambda each: compile_cubin(each, cuda, scratch=scratch), advance
-                    )
+                    library = Libdevice(scratch)
+                    build = partial(compile_cubin, target=cuda, scratch=scratch, libdevice=library)
+                    seconds = builds(made, build, advance)
                 rows.append(cost("Triton to cubin, sm_90", seconds[1:], BAR_CUBIN_S))
             else:
                 with progress("C to shared object") as advance:

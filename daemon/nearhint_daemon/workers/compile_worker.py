@@ -27,6 +27,7 @@ from nearhint_daemon.workers import toolchain as tools
 from nearhint_daemon.workers.built import Built
 from nearhint_daemon.workers.cc import CcTimedOut, Headers, commands, compile_c
 from nearhint_daemon.workers.errors import CompileFailed, RequestInvalid, ToolchainChanged
+from nearhint_daemon.workers.libdevice import Libdevice
 from nearhint_daemon.workers.limits import COMPILE_LIMITS, be_idle, enter
 from nearhint_daemon.workers.reproducer import for_compile
 from nearhint_daemon.workers.serve import (
@@ -164,6 +165,7 @@ def compile_variant(
     scratch: Path,
     toolchain: tuple[str, ...],
     headers: Headers | None = None,
+    libdevice: Libdevice | None = None,
 ) -> pb.Compiled:
     """Kernel + Schedule -> binary and launch metadata.
 
@@ -180,7 +182,7 @@ def compile_variant(
     generated = generate(kernel, parse_schedule(request.schedule), target)
     emitted = time.perf_counter()
     try:
-        built = build(generated, target, scratch=scratch, headers=headers)
+        built = build(generated, target, scratch=scratch, headers=headers, libdevice=libdevice)
     except CompileFailed as error:
         error.reproducer = for_compile(
             request,
@@ -203,7 +205,12 @@ def compile_variant(
 
 
 def build(
-    generated: Generated, target: Target, *, scratch: Path, headers: Headers | None = None
+    generated: Generated,
+    target: Target,
+    *,
+    scratch: Path,
+    headers: Headers | None = None,
+    libdevice: Libdevice | None = None,
 ) -> Built:
     """Runs the toolchain that the generated source is for."""
     match generated.language:
@@ -212,7 +219,7 @@ def build(
         case "triton":
             from nearhint_daemon.workers.cubin import compile_cubin
 
-            return compile_cubin(generated, target, scratch=scratch)
+            return compile_cubin(generated, target, scratch=scratch, libdevice=libdevice)
         case other:
             raise RequestInvalid(f"no toolchain for {other!r}")
 
@@ -221,12 +228,16 @@ def handlers(
     state: WorkerState, scratch: Path, toolchain: tuple[str, ...]
 ) -> Mapping[str, Handler]:
     """The jobs of this worker, by the names of their fields."""
-    headers = Headers(scratch)
+    headers, libdevice = Headers(scratch), Libdevice(scratch)
 
     def compile_or_leave(request: pb.WorkerRequest) -> pb.WorkerResponse:
         try:
             compiled = compile_variant(
-                request.compile_variant, scratch=scratch, toolchain=toolchain, headers=headers
+                request.compile_variant,
+                scratch=scratch,
+                toolchain=toolchain,
+                headers=headers,
+                libdevice=libdevice,
             )
         except CcTimedOut:
             state.is_damaged = True

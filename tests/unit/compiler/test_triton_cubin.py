@@ -17,6 +17,7 @@ from nearhint_compiler.schedule.schedule import parse_schedule
 from nearhint_daemon.workers import cubin
 from nearhint_daemon.workers.cubin import compile_cubin, read_flags
 from nearhint_daemon.workers.errors import CompileFailed, KernelOversized
+from nearhint_daemon.workers.libdevice import Libdevice
 from nearhint_rules import expr as ex
 from nearhint_rules.artifact import CudaLaunch, NullArgument
 from nearhint_rules.guard import Divisible
@@ -80,7 +81,9 @@ def all_reductions(dtype: str) -> ir.Kernel:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_op_compiles(dtype: str, capability: int, tmp_path: Path) -> None:
     generated = generate(all_ops(dtype, capability), parse_schedule(POINTWISE), target(capability))
-    built = compile_cubin(generated, target(capability), scratch=tmp_path)
+    built = compile_cubin(
+        generated, target(capability), scratch=tmp_path, libdevice=Libdevice(tmp_path)
+    )
     assert built.binary.startswith(ELF)
     assert isinstance(built.launch, CudaLaunch)
     assert built.launch.capability == capability
