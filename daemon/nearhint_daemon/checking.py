@@ -10,7 +10,8 @@ from nearhint_daemon import directories
 from nearhint_daemon.errors import ArtifactCorrupt, ArtifactUnknown, KernelUnknown
 from nearhint_daemon.store import Reading, database
 from nearhint_daemon.store.artifacts import ArtifactFiles
-from nearhint_daemon.store.rows import SHAPES, ArtifactRow
+from nearhint_daemon.store.rows import ArtifactRow
+from nearhint_daemon.store.shapes import SHAPES
 
 
 class Report(TypedDict):

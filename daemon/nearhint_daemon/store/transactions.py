@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
 
-from nearhint_daemon.store.rows import SHAPES, EventRow, Row, Shape
+from nearhint_daemon.store.rows import EventRow, Row
+from nearhint_daemon.store.shapes import SHAPES, Shape
 from nearhint_rules.canonical import identity
 
 RowT = TypeVar("RowT")

@@ -14,26 +14,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from nearhint_compiler.ir import nodes as ir
-from nearhint_daemon.workers.elements import STORAGE, Stored, decode
+from nearhint_daemon.workers.elements import Stored
+from nearhint_daemon.workers.magnitudes import magnitude
+from nearhint_daemon.workers.reference_ops import (
+    NUMPY_DTYPES,
+    OPERATIONS,
+    Array,
+    cast,
+    constant_value,
+    reduced,
+)
 from nearhint_rules import expr as ex
-from nearhint_rules.program import DTYPES
 
-Array: TypeAlias = npt.NDArray[Any]
 POINT_LIMIT = 1 << 24
-F8E4M3FN_LIMIT = 464.0
-"""Halfway from f8e4m3fn's largest number to what would be the next: all beyond it becomes NaN."""
-NUMPY_DTYPES: Mapping[str, Any] = {
-    "f64": np.float64, "f32": np.float64, "f16": np.float64, "bf16": np.float64,
-    "i64": np.int64, "i32": np.int32, "i16": np.int16, "i8": np.int8, "u8": np.uint8,
-    "bool": np.bool_, "f8e4m3fn": np.float64, "f8e5m2": np.float64,
-}  # fmt: skip
-"""What each IR dtype is computed in here: every float in f64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +126,7 @@ class _Run:
             value = scale = np.zeros(())
             if not isinstance(node, ir.Store):
                 value = self._value(position, node, values)
-                scale = _magnitude(node, value, values, scales, self.reduction_axes, self.extents)
+                scale = magnitude(node, value, values, scales, self.reduction_axes, self.extents)
             values.append(value)
             scales.append(scale)
         return values, scales
@@ -181,7 +180,7 @@ class _Run:
                 return np.asarray(OPERATIONS[name](*args)).astype(dtype)
             case ir.Reduce(kind, _, operand):
                 whole = self._along_reduction(values[operand])
-                return _reduce(kind, whole, self.reduction_axes).astype(dtype)
+                return reduced(kind, whole, self.reduction_axes).astype(dtype)
             case ir.Arg(kind, _, operand, index):
                 where = np.asarray(evaluate_index(index, self.variables))
                 return self._extremal(kind, self._along_reduction(values[operand]), where)
@@ -203,12 +202,12 @@ class _Run:
 
     def _extremal(self, kind: str, value: Array, index: Array) -> Array:
         """The least `index` among the extremal elements; NaN is the most extreme."""
-        is_best = value == _reduce(kind, value, self.reduction_axes)
+        is_best = value == reduced(kind, value, self.reduction_axes)
         if value.dtype.kind == "f":
             is_nan = np.isnan(value)
-            is_best = np.where(_reduce("any", is_nan, self.reduction_axes), is_nan, is_best)
+            is_best = np.where(reduced("any", is_nan, self.reduction_axes), is_nan, is_best)
         places = np.where(is_best, index, np.iinfo(np.int64).max)
-        return _reduce("min", places, self.reduction_axes)
+        return reduced("min", places, self.reduction_axes)
 
 
 def evaluate_index(index: ex.Expr, variables: Mapping[str, Array | int]) -> Array | int:
@@ -245,185 +244,3 @@ def _fold(function: Callable[[Any, Any], Any], items: list[Array | int]) -> Arra
     for item in items[1:]:
         result = function(result, item)
     return result
-
-
-def constant_value(dtype: str, bits: int) -> float | int | bool:
-    """The value whose bit pattern is `bits`."""
-    if dtype == "bool":
-        return bool(bits)
-    stored = np.asarray(bits, np.dtype(f"u{DTYPES[dtype]}")).view(STORAGE[dtype])
-    value = decode(dtype, stored)
-    return float(value) if value.dtype.kind == "f" else int(value)
-
-
-def cast(value: Array, source: str, target: str) -> Array:
-    """A cast as torch does it: floats to integers truncate, to bool compare with zero."""
-    if target == "bool":
-        return np.asarray(value != 0)
-    if source[0] in "fb" and source != "bool" and target[0] in "iu":
-        wide = np.trunc(np.nan_to_num(value, nan=0.0, posinf=0.0, neginf=0.0))
-        return np.asarray(wide.astype(np.int64), NUMPY_DTYPES[target])
-    if target == "f8e4m3fn":
-        return np.where(np.abs(value) > F8E4M3FN_LIMIT, np.nan, value).astype(np.float64)
-    return np.asarray(value, NUMPY_DTYPES[target])
-
-
-_erf = np.frompyfunc(math.erf, 1, 1)
-
-
-def _truncdiv(left: Array, right: Array) -> Array:
-    if left.dtype.kind == "f":
-        return np.trunc(left / right)
-    quotient = np.abs(left.astype(np.int64)) // np.maximum(np.abs(right.astype(np.int64)), 1)
-    return np.where((left < 0) != (right < 0), -quotient, quotient)
-
-
-def _floordiv(left: Array, right: Array) -> Array:
-    """torch's floor division: floor(a / b) corrected as in C's fmod for floats."""
-    if left.dtype.kind != "f":
-        return np.floor_divide(left, np.where(right == 0, 1, right))
-    return np.floor_divide(left, right)
-
-
-def _fold_arrays(items: list[Array]) -> Array:
-    largest = items[0]
-    for item in items[1:]:
-        largest = np.asarray(np.maximum(largest, item))
-    return largest
-
-
-OPERATIONS: Mapping[str, Callable[..., Any]] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "div": np.divide,
-    "floordiv": _floordiv,
-    "truncdiv": _truncdiv,
-    "mod": np.remainder,
-    "fmod": np.fmod,
-    "pow": np.power,
-    "neg": np.negative,
-    "abs": np.abs,
-    "sign": lambda x: np.where(np.isnan(x), 0, np.sign(x)) if x.dtype.kind == "f" else np.sign(x),
-    "reciprocal": lambda x: 1.0 / x,
-    "fma": lambda a, b, c: a * b + c,
-    "max": np.maximum,
-    "min": np.minimum,
-    "floor": np.floor,
-    "ceil": np.ceil,
-    "trunc": np.trunc,
-    "round": np.rint,
-    "exp": np.exp,
-    "exp2": np.exp2,
-    "expm1": np.expm1,
-    "log": np.log,
-    "log2": np.log2,
-    "log1p": np.log1p,
-    "sqrt": np.sqrt,
-    "rsqrt": lambda x: 1.0 / np.sqrt(x),
-    "sin": np.sin,
-    "cos": np.cos,
-    "tanh": np.tanh,
-    "erf": lambda x: np.asarray(_erf(x), np.float64),
-    "sigmoid": lambda x: np.where(x >= 0, 1 / (1 + np.exp(-x)), np.exp(x) / (1 + np.exp(x))),
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-    "isnan": np.isnan,
-    "isinf": np.isinf,
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-    "not": np.invert,
-    "shl": np.left_shift,
-    "shr": np.right_shift,
-    "where": np.where,
-}
-"""One row an op of `ir.OPS` but `cast`; a test checks that none is missing."""
-
-
-def _reduce(kind: str, value: Array, axes: tuple[int, ...]) -> Array:
-    if not axes:
-        return value
-    match kind:
-        case "sum":
-            return np.asarray(value.sum(axis=axes, keepdims=True, dtype=value.dtype))
-        case "prod":
-            return np.asarray(value.prod(axis=axes, keepdims=True, dtype=value.dtype))
-        case "max":
-            return np.asarray(value.max(axis=axes, keepdims=True))
-        case "min":
-            return np.asarray(value.min(axis=axes, keepdims=True))
-        case "any":
-            return np.asarray(value.any(axis=axes, keepdims=True))
-        case "all":
-            return np.asarray(value.all(axis=axes, keepdims=True))
-        case _:
-            raise AssertionError(kind)
-
-
-def _magnitude(
-    node: ir.BodyNode,
-    value: Array,
-    values: list[Array],
-    scales: list[Array],
-    axes: tuple[int, ...],
-    extents: tuple[int, ...],
-) -> Array:
-    """The size of the terms behind `value`: what rounding errors are relative to."""
-    own = np.abs(value).astype(np.float64)
-    match node:
-        case ir.Op("add" | "sub" | "fma" | "max" | "min", _, operands):
-            return _fold_arrays([own, *(scales[operand] for operand in operands)])
-        case ir.Op("mul", _, (left, right)):
-            return np.asarray(np.maximum(own, scales[left] * scales[right]))
-        case ir.Op("div", _, (left, right)):
-            relative = scales[left] / np.abs(values[right])
-            return np.maximum(own, np.where(np.isfinite(relative), relative, own))
-        case ir.Op("tanh" | "erf", _, (operand,)):
-            # Near zero they pass on what they are given, with the errors of the sum that made it.
-            slope = own / np.abs(values[operand])
-            passed = np.where(np.isfinite(slope), slope, 1.0) * scales[operand]
-            return np.asarray(np.maximum(own, np.where(np.isnan(passed), own, passed)))
-        case ir.Op("where", _, (condition, left, right)):
-            # What is not chosen has no part in it, and may be NaN where no element lies.
-            return np.maximum(own, np.where(values[condition], scales[left], scales[right]))
-        case ir.Op("cast", dtype, (operand,)) if _truncates(values[operand], value):
-            # Devices differ in what becomes of NaN and of what no such integer can hold.
-            limit = 2.0**63 if dtype == "i64" else 2.0**31
-            is_defined = np.abs(values[operand]) < limit
-            return np.asarray(np.where(is_defined, _finite_or(scales[operand], own), math.inf))
-        case ir.Op("neg" | "abs" | "cast", _, operands):
-            return np.maximum(own, scales[operands[0]])
-        case ir.Scan("sum", _, operand):
-            (axis,) = axes
-            wide = np.broadcast_to(
-                scales[operand], np.broadcast_shapes(scales[operand].shape, own.shape)
-            )
-            return np.asarray(np.maximum(own, np.cumsum(wide, axis=axis)))
-        case ir.Reduce("sum", _, operand):
-            shape = tuple(extent if axis in axes else 1 for axis, extent in enumerate(extents))
-            wide = np.broadcast_to(
-                scales[operand], np.broadcast_shapes(scales[operand].shape, shape)
-            )
-            return np.maximum(own, _reduce("sum", wide, axes))
-        case ir.Op(_, _, operands) if value.dtype.kind in "iu":
-            integers = [scales[each] for each in operands if _is_integer(values[each])]
-            return np.asarray(np.where(np.isinf(_fold_arrays([own, *integers])), math.inf, own))
-        case _:
-            return own
-
-
-def _truncates(source: Array, result: Array) -> bool:
-    return source.dtype.kind == "f" and _is_integer(result)
-
-
-def _is_integer(value: Array) -> bool:
-    return value.dtype.kind in "iu"
-
-
-def _finite_or(scale: Array, own: Array) -> Array:
-    return np.asarray(np.maximum(own, np.where(np.isfinite(scale), scale, 0.0)))

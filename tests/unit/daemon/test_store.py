@@ -21,7 +21,6 @@ from nearhint_daemon.errors import (
 from nearhint_daemon.store import Batch, Reading, Store, Writing, database, migrations, queries
 from nearhint_daemon.store.artifacts import ArtifactFiles
 from nearhint_daemon.store.rows import (
-    SHAPES,
     ActRow,
     ArtifactRow,
     CopyBandwidthRow,
@@ -36,6 +35,7 @@ from nearhint_daemon.store.rows import (
     TableRow,
 )
 from nearhint_daemon.store.schema import APPLICATION_ID, VERSION
+from nearhint_daemon.store.shapes import SHAPES
 from nearhint_proto import convert
 from nearhint_proto.v1 import types_pb2
 from nearhint_rules import expr as ex

@@ -16,7 +16,8 @@ from nearhint_daemon.workers.elements import (
     random_elements,
     whole_of,
 )
-from nearhint_daemon.workers.interpreter import constant_value, interpret
+from nearhint_daemon.workers.interpreter import interpret
+from nearhint_daemon.workers.reference_ops import constant_value
 from nearhint_daemon.workers.tolerance import PRECISIONS
 
 NAMES = {"f8e4m3fn": torch.float8_e4m3fn, "f8e5m2": torch.float8_e5m2}

@@ -9,12 +9,8 @@ import pytest
 
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
-from nearhint_daemon.workers.interpreter import (
-    OPERATIONS,
-    SpaceTooLargeError,
-    constant_value,
-    interpret,
-)
+from nearhint_daemon.workers.interpreter import SpaceTooLargeError, interpret
+from nearhint_daemon.workers.reference_ops import OPERATIONS, constant_value
 from nearhint_rules import expr as ex
 
 P0, R0, K0 = ex.symbol("p0"), ex.symbol("r0"), ex.symbol("k0")

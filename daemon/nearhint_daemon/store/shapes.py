@@ -1,0 +1,103 @@
+"""Where the store's rows are kept: one line a row type.
+
+A row may carry a hash of its own: rows that steer what runs do, because SQLite's integrity check
+does not see a flipped bit in a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+from nearhint_daemon.store.rows import (
+    ActRow,
+    ArtifactRow,
+    CopyBandwidthRow,
+    DevicePolicyRow,
+    EventRow,
+    FallbackRow,
+    JobRow,
+    KernelRow,
+    LaunchRow,
+    MeasurementRow,
+    MetaRow,
+    PlanRow,
+    ProgramRow,
+    QuarantinedVariantRow,
+    QuarantineRow,
+    RegretRow,
+    TableRow,
+    TargetRow,
+    TrafficRow,
+    TriedRow,
+    UsageRow,
+    VariantRow,
+)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Where a row type is kept: table, key columns, whether it is hashed."""
+
+    row: type
+    table: str
+    key: tuple[str, ...]
+    is_hashed: bool = False
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """The row's columns in order, the hash left out."""
+        return tuple(field.name for field in fields(self.row))
+
+    @cached_property
+    def hashed_columns(self) -> tuple[str, ...]:
+        """What the hash covers: everything but the cursor."""
+        return tuple(name for name in self.columns if name != "change_seq")
+
+
+_ALL = (
+    Shape(ProgramRow, "programs", ("namespace", "id"), is_hashed=True),
+    Shape(
+        PlanRow,
+        "plans",
+        ("namespace", "program", "target_kind", "compiler_version"),
+        is_hashed=True,
+    ),
+    Shape(
+        LaunchRow,
+        "launches",
+        ("namespace", "program", "target_kind", "compiler_version", "step"),
+    ),
+    Shape(KernelRow, "kernels", ("namespace", "id"), is_hashed=True),
+    Shape(FallbackRow, "fallbacks", ("namespace", "id"), is_hashed=True),
+    Shape(TargetRow, "targets", ("id",), is_hashed=True),
+    Shape(
+        VariantRow,
+        "variants",
+        ("namespace", "kernel", "target", "schedule", "compiler_version"),
+        is_hashed=True,
+    ),
+    Shape(ArtifactRow, "artifacts", ("sha256",)),
+    Shape(MeasurementRow, "measurements", ("id",)),
+    Shape(CopyBandwidthRow, "copy_bandwidths", ("target",)),
+    Shape(RegretRow, "regrets", ("namespace", "kernel", "target", "dims", "selector")),
+    Shape(TriedRow, "tried", ("namespace", "kernel", "target", "dims", "schedule")),
+    Shape(TableRow, "tables", ("namespace", "kernel", "target", "generation"), is_hashed=True),
+    Shape(JobRow, "jobs", ("key",)),
+    Shape(QuarantineRow, "quarantine", ("key",)),
+    Shape(
+        QuarantinedVariantRow,
+        "quarantined_variants",
+        ("namespace", "kernel", "target", "variant"),
+    ),
+    Shape(ActRow, "acts", ("seq",)),
+    Shape(UsageRow, "usage", ("namespace", "client_id", "program", "sizes")),
+    Shape(TrafficRow, "traffic", ("namespace", "kernel", "dims")),
+    Shape(DevicePolicyRow, "device_policy", ("device",)),
+    Shape(EventRow, "events", ("id",)),
+    Shape(MetaRow, "meta", ("name",)),
+)
+
+SHAPES: Mapping[type, Shape] = {shape.row: shape for shape in _ALL}
+"""Row type -> where it is kept."""

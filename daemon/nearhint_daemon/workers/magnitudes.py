@@ -1,0 +1,84 @@
+"""Magnitudes: how large the terms behind each value of a Kernel are, beside the value itself.
+
+A rounding error is judged against these (see `tolerance`).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from nearhint_compiler.ir import nodes as ir
+from nearhint_daemon.workers.reference_ops import Array, reduced
+
+
+def magnitude(
+    node: ir.BodyNode,
+    value: Array,
+    values: list[Array],
+    scales: list[Array],
+    axes: tuple[int, ...],
+    extents: tuple[int, ...],
+) -> Array:
+    """The size of the terms behind `value`: what rounding errors are relative to."""
+    own = np.abs(value).astype(np.float64)
+    match node:
+        case ir.Op("add" | "sub" | "fma" | "max" | "min", _, operands):
+            return _fold_arrays([own, *(scales[operand] for operand in operands)])
+        case ir.Op("mul", _, (left, right)):
+            return np.asarray(np.maximum(own, scales[left] * scales[right]))
+        case ir.Op("div", _, (left, right)):
+            relative = scales[left] / np.abs(values[right])
+            return np.maximum(own, np.where(np.isfinite(relative), relative, own))
+        case ir.Op("tanh" | "erf", _, (operand,)):
+            # Near zero they pass on what they are given, with the errors of the sum that made it.
+            slope = own / np.abs(values[operand])
+            passed = np.where(np.isfinite(slope), slope, 1.0) * scales[operand]
+            return np.asarray(np.maximum(own, np.where(np.isnan(passed), own, passed)))
+        case ir.Op("where", _, (condition, left, right)):
+            # What is not chosen has no part in it, and may be NaN where no element lies.
+            return np.maximum(own, np.where(values[condition], scales[left], scales[right]))
+        case ir.Op("cast", dtype, (operand,)) if _truncates(values[operand], value):
+            # Devices differ in what becomes of NaN and of what no such integer can hold.
+            limit = 2.0**63 if dtype == "i64" else 2.0**31
+            is_defined = np.abs(values[operand]) < limit
+            return np.asarray(np.where(is_defined, _finite_or(scales[operand], own), math.inf))
+        case ir.Op("neg" | "abs" | "cast", _, operands):
+            return np.maximum(own, scales[operands[0]])
+        case ir.Scan("sum", _, operand):
+            (axis,) = axes
+            wide = np.broadcast_to(
+                scales[operand], np.broadcast_shapes(scales[operand].shape, own.shape)
+            )
+            return np.asarray(np.maximum(own, np.cumsum(wide, axis=axis)))
+        case ir.Reduce("sum", _, operand):
+            shape = tuple(extent if axis in axes else 1 for axis, extent in enumerate(extents))
+            wide = np.broadcast_to(
+                scales[operand], np.broadcast_shapes(scales[operand].shape, shape)
+            )
+            return np.maximum(own, reduced("sum", wide, axes))
+        case ir.Op(_, _, operands) if value.dtype.kind in "iu":
+            integers = [scales[each] for each in operands if _is_integer(values[each])]
+            return np.asarray(np.where(np.isinf(_fold_arrays([own, *integers])), math.inf, own))
+        case _:
+            return own
+
+
+def _truncates(source: Array, result: Array) -> bool:
+    return source.dtype.kind == "f" and _is_integer(result)
+
+
+def _is_integer(value: Array) -> bool:
+    return value.dtype.kind in "iu"
+
+
+def _finite_or(scale: Array, own: Array) -> Array:
+    return np.asarray(np.maximum(own, np.where(np.isfinite(scale), scale, 0.0)))
+
+
+def _fold_arrays(items: list[Array]) -> Array:
+    largest = items[0]
+    for item in items[1:]:
+        largest = np.asarray(np.maximum(largest, item))
+    return largest

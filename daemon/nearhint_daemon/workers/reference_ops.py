@@ -1,0 +1,138 @@
+"""The ops of the loop IR on arrays, as the reference has them: every float in f64.
+
+`interpreter` walks a Kernel and asks here what each op, cast and reduction of it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from nearhint_daemon.workers.elements import STORAGE, decode
+from nearhint_rules.program import DTYPES
+
+Array: TypeAlias = npt.NDArray[Any]
+F8E4M3FN_LIMIT = 464.0
+"""Halfway from f8e4m3fn's largest number to what would be the next: all beyond it becomes NaN."""
+NUMPY_DTYPES: Mapping[str, Any] = {
+    "f64": np.float64, "f32": np.float64, "f16": np.float64, "bf16": np.float64,
+    "i64": np.int64, "i32": np.int32, "i16": np.int16, "i8": np.int8, "u8": np.uint8,
+    "bool": np.bool_, "f8e4m3fn": np.float64, "f8e5m2": np.float64,
+}  # fmt: skip
+"""What each IR dtype is computed in here: every float in f64."""
+
+
+def constant_value(dtype: str, bits: int) -> float | int | bool:
+    """The value whose bit pattern is `bits`."""
+    if dtype == "bool":
+        return bool(bits)
+    stored = np.asarray(bits, np.dtype(f"u{DTYPES[dtype]}")).view(STORAGE[dtype])
+    value = decode(dtype, stored)
+    return float(value) if value.dtype.kind == "f" else int(value)
+
+
+def cast(value: Array, source: str, target: str) -> Array:
+    """A cast as torch does it: floats to integers truncate, to bool compare with zero."""
+    if target == "bool":
+        return np.asarray(value != 0)
+    if source[0] in "fb" and source != "bool" and target[0] in "iu":
+        wide = np.trunc(np.nan_to_num(value, nan=0.0, posinf=0.0, neginf=0.0))
+        return np.asarray(wide.astype(np.int64), NUMPY_DTYPES[target])
+    if target == "f8e4m3fn":
+        return np.where(np.abs(value) > F8E4M3FN_LIMIT, np.nan, value).astype(np.float64)
+    return np.asarray(value, NUMPY_DTYPES[target])
+
+
+_erf = np.frompyfunc(math.erf, 1, 1)
+
+
+def _truncdiv(left: Array, right: Array) -> Array:
+    if left.dtype.kind == "f":
+        return np.trunc(left / right)
+    quotient = np.abs(left.astype(np.int64)) // np.maximum(np.abs(right.astype(np.int64)), 1)
+    return np.where((left < 0) != (right < 0), -quotient, quotient)
+
+
+def _floordiv(left: Array, right: Array) -> Array:
+    """torch's floor division: floor(a / b) corrected as in C's fmod for floats."""
+    if left.dtype.kind != "f":
+        return np.floor_divide(left, np.where(right == 0, 1, right))
+    return np.floor_divide(left, right)
+
+
+OPERATIONS: Mapping[str, Callable[..., Any]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "floordiv": _floordiv,
+    "truncdiv": _truncdiv,
+    "mod": np.remainder,
+    "fmod": np.fmod,
+    "pow": np.power,
+    "neg": np.negative,
+    "abs": np.abs,
+    "sign": lambda x: np.where(np.isnan(x), 0, np.sign(x)) if x.dtype.kind == "f" else np.sign(x),
+    "reciprocal": lambda x: 1.0 / x,
+    "fma": lambda a, b, c: a * b + c,
+    "max": np.maximum,
+    "min": np.minimum,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "trunc": np.trunc,
+    "round": np.rint,
+    "exp": np.exp,
+    "exp2": np.exp2,
+    "expm1": np.expm1,
+    "log": np.log,
+    "log2": np.log2,
+    "log1p": np.log1p,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1.0 / np.sqrt(x),
+    "sin": np.sin,
+    "cos": np.cos,
+    "tanh": np.tanh,
+    "erf": lambda x: np.asarray(_erf(x), np.float64),
+    "sigmoid": lambda x: np.where(x >= 0, 1 / (1 + np.exp(-x)), np.exp(x) / (1 + np.exp(x))),
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "isnan": np.isnan,
+    "isinf": np.isinf,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "not": np.invert,
+    "shl": np.left_shift,
+    "shr": np.right_shift,
+    "where": np.where,
+}
+"""One row an op of `ir.OPS` but `cast`; a test checks that none is missing."""
+
+
+def reduced(kind: str, value: Array, axes: tuple[int, ...]) -> Array:
+    """A reduction along `axes`, which stay, with one element each."""
+    if not axes:
+        return value
+    match kind:
+        case "sum":
+            return np.asarray(value.sum(axis=axes, keepdims=True, dtype=value.dtype))
+        case "prod":
+            return np.asarray(value.prod(axis=axes, keepdims=True, dtype=value.dtype))
+        case "max":
+            return np.asarray(value.max(axis=axes, keepdims=True))
+        case "min":
+            return np.asarray(value.min(axis=axes, keepdims=True))
+        case "any":
+            return np.asarray(value.any(axis=axes, keepdims=True))
+        case "all":
+            return np.asarray(value.all(axis=axes, keepdims=True))
+        case _:
+            raise AssertionError(kind)
