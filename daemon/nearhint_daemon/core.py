@@ -169,7 +169,7 @@ class Core:
         self.traffic = Traffic(
             self.store, self.programs, clock=time.time, half_life_s=config.traffic_half_life_s
         )
-        self.jobs.heat = lambda row: self.traffic.heat(row.namespace, json.loads(row.payload))
+        self.jobs.order_by(lambda row: self.traffic.heat(row.namespace, json.loads(row.payload)))
         self.publisher = Publisher(
             self.store, self.tables, self.traffic, self.quarantine, clock=time.time
         )

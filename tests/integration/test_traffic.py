@@ -289,7 +289,7 @@ def test_hot_sizes_are_tuned_first(tmp_path: Path) -> None:
                 used = Used(registered.program_id, {"s0": size}, 5 * size, (size, 0, 0, 0))
                 await daemon.core.usage.report(f"client {size}", [used], namespace="")
             await daemon.core.traffic.flush()
-            daemon.core.jobs._lane_limit = 1
+            daemon.core.jobs._lanes.limit = 1
             priority = kernel_service_pb2.PRIORITY_LIVE_MISS
             operation = await daemon.client.ensure(registered, *sizes, priority=priority)
             await daemon.client.finished(operation.id)

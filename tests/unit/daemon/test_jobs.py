@@ -125,7 +125,7 @@ def test_among_equals_what_is_hot_runs_first(tmp_path: Path) -> None:
     heats = {"warm": 3, "hot": 9, "urgent": 0}
 
     async def scenario(queue: JobQueue, store: Store) -> None:
-        queue.heat = lambda row: heats.get(row.key, 0)
+        queue.order_by(lambda row: heats.get(row.key, 0))
         await queue.ensure([spec("gate")])
         await queue.ensure(
             [spec(key, priority=Priority.WARM_UP) for key in ("cold", "cold 2", "warm", "hot")]
@@ -143,7 +143,7 @@ def test_what_gets_hot_while_it_waits_moves_forward(tmp_path: Path) -> None:
     heats: dict[str, int] = {}
 
     async def scenario(queue: JobQueue, store: Store) -> None:
-        queue.heat = lambda row: heats.get(row.key, 0)
+        queue.order_by(lambda row: heats.get(row.key, 0))
         await queue.ensure([spec("gate")])
         await queue.ensure([spec(key) for key in ("a", "b", "c")])
         heats["c"] = 2

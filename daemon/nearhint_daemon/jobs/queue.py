@@ -1,21 +1,11 @@
-"""Jobs: durable work, one of a key at a time however many ask, by priority, with leases.
-
-A job is acknowledged once its row is committed. Its handler keeps each result as it comes, so that
-a job that is run again, after a crash or a lost worker, goes on where the last attempt ended.
-Within a lane jobs run by (priority, stage, heat, arrival), where heat says how much a job's result
-would be used now; a job whose `requires` is open waits for it.
-"""
+"""The job queue: all jobs that are not ended, made durable, run and kept alive."""
 
 from __future__ import annotations
 
 import asyncio
-import heapq
-import itertools
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
-from typing import Any, Protocol
 
 from nearhint_daemon import logs
 from nearhint_daemon.errors import (
@@ -26,6 +16,8 @@ from nearhint_daemon.errors import (
     StoreReadOnly,
     TableChanged,
 )
+from nearhint_daemon.jobs.lanes import SUSPECTS, Heat, Lanes
+from nearhint_daemon.jobs.spec import Handler, JobSpec, Listener, Observer, Priority
 from nearhint_daemon.store import Store, Writing, queries
 from nearhint_daemon.store.rows import JobRow
 from nearhint_daemon.workers.errors import WorkerLost
@@ -36,11 +28,9 @@ RESTARTS = 5
 """So often may the daemon end during a job before it is suspected."""
 SUSPECTED_RESTARTS = 3
 """So often may it end while a suspected job runs alone in its lane, before that is given up."""
-SUSPECTS = "suspects/"
 HEAL_S = 1.0
 PUT_OFF_S = 3.0
 RETRY_S = 30.0
-REHEAT_LIMIT = 2048
 PASSING_CODES = frozenset(
     {
         "INTERNAL",
@@ -54,58 +44,6 @@ PASSING_CODES = frozenset(
     }
 )
 """Codes of failures that say nothing about the work itself."""
-OPEN_STATES = ("queued", "running")
-
-
-class Priority(IntEnum):
-    """Whose work goes first; the numbers are the protocol's."""
-
-    LIVE_MISS = 1
-    WARM_UP = 2
-    REFINEMENT = 3
-
-
-@dataclass(frozen=True, slots=True)
-class JobSpec:
-    """Work that is wanted. `payload` is JSON data that the handler understands.
-
-    `client` is who asks: none may fill more than half the queue. Repeatable work is done again
-    when it is asked for again.
-    """
-
-    key: str
-    kind: str
-    lane: str
-    payload: Mapping[str, Any]
-    namespace: str = ""
-    requires: str = ""
-    priority: int = Priority.LIVE_MISS
-    stage: int = 0
-    client: str = ""
-    is_repeatable: bool = False
-
-
-Heat = Callable[[JobRow], int]
-Handler = Callable[[JobRow, Mapping[str, Any]], Awaitable[None]]
-Listener = Callable[[JobRow], None]
-
-
-class Observer(Protocol):
-    """What the queue tells about itself."""
-
-    def job_ended(self, row: JobRow, seconds: float) -> None:
-        """A job ended, `seconds` after it was first taken up."""
-        ...
-
-    def job_started(self, row: JobRow, waited_s: float) -> None:
-        """A job was taken up after waiting."""
-        ...
-
-
-def _no_heat(row: JobRow) -> int:
-    """All work is alike."""
-    del row
-    return 0
 
 
 @dataclass
@@ -118,13 +56,6 @@ class _Open:
     is_cancelled: bool = False
     is_ending: bool = False
     ended: asyncio.Event = field(default_factory=asyncio.Event)
-
-
-@dataclass
-class _Lane:
-    limit: int
-    heap: list[tuple[int, int, int, int, str]] = field(default_factory=list)
-    active: int = 0
 
 
 class JobQueue:
@@ -145,16 +76,17 @@ class JobQueue:
         self._clock = clock
         self._observer = observer
         self._limit = limit
-        self._lane_limit = lane_limit
         self._handlers: dict[str, Handler] = {}
         self._open: dict[str, _Open] = {}
         self._blocked: dict[str, list[str]] = {}
-        self._lanes: dict[str, _Lane] = {}
-        self._arrival = itertools.count()
+        self._lanes = Lanes(limit=lane_limit)
         self._is_running = False
         self._keeper: asyncio.Task[None] | None = None
-        self.heat: Heat = _no_heat
         self.on_end: Listener = lambda row: None
+
+    def order_by(self, heat: Heat) -> None:
+        """Says how hot a job is."""
+        self._lanes.heat = heat
 
     def handle(self, kind: str, handler: Handler) -> None:
         """Says who does jobs of `kind`."""
@@ -260,15 +192,8 @@ class JobQueue:
             await self._end(job, JobCancelled("nobody waits for it any more"))
 
     def reheat(self) -> None:
-        """Orders what waits by what is hot now, in lanes of at most `REHEAT_LIMIT` jobs."""
-        for lane in self._lanes.values():
-            if len(lane.heap) > REHEAT_LIMIT:
-                continue
-            for place, (priority, stage, _, arrival, key) in enumerate(lane.heap):
-                job = self._open.get(key)
-                heat = self.heat(job.row) if job is not None else 0
-                lane.heap[place] = (priority, stage, -heat, arrival, key)
-            heapq.heapify(lane.heap)
+        """Orders what waits by what is hot now."""
+        self._lanes.reheat({key: job.row for key, job in self._open.items()})
 
     def reached(self, keys: Sequence[str]) -> frozenset[str]:
         """Those of these keys whose jobs are open or done."""
@@ -293,7 +218,7 @@ class JobQueue:
 
     def running(self) -> int:
         """Jobs that are being worked on."""
-        return sum(lane.active for lane in self._lanes.values())
+        return self._lanes.running()
 
     def is_idle(self) -> bool:
         """Whether nothing is worked on, and nothing waits."""
@@ -381,10 +306,7 @@ class JobQueue:
         if row.requires in self._open:
             self._blocked.setdefault(row.requires, []).append(row.key)
             return
-        limit = 1 if row.lane.startswith(SUSPECTS) else self._lane_limit
-        lane = self._lanes.setdefault(row.lane, _Lane(limit))
-        heat = self.heat(row)
-        heapq.heappush(lane.heap, (row.priority, row.stage, -heat, next(self._arrival), row.key))
+        self._lanes.add(row)
 
     def _raise_priority(self, spec: JobSpec) -> None:
         job = self._open.get(spec.key)
@@ -395,16 +317,10 @@ class JobQueue:
             self._enqueue(job)
 
     def _pump(self, name: str) -> None:
-        lane = self._lanes.get(name)
-        if lane is None or not self._is_running or self._store.is_read_only:
+        if not self._is_running or self._store.is_read_only:
             return
-        while lane.heap and lane.active < lane.limit:
-            priority, *_, key = heapq.heappop(lane.heap)
-            job = self._open.get(key)
-            # An entry from before the priority was raised, or of a job that has been taken up.
-            if job is None or job.row.state != "queued" or job.row.priority != priority:
-                continue
-            lane.active += 1
+        while (key := self._lanes.take(name, self._is_waiting)) is not None:
+            job = self._open[key]
             job.row = replace(
                 job.row,
                 state="running",
@@ -412,9 +328,14 @@ class JobQueue:
                 lease_expires_s=self._clock() + LEASE_S,
                 attempts=job.row.attempts + 1,
             )
-            job.task = asyncio.create_task(self._run(job, lane), name=f"job {key[:40]}")
+            job.task = asyncio.create_task(self._run(job), name=f"job {key[:40]}")
 
-    async def _run(self, job: _Open, lane: _Lane) -> None:
+    def _is_waiting(self, key: str, priority: int) -> bool:
+        # An entry may be from before the priority was raised, or of a job that was taken up since.
+        job = self._open.get(key)
+        return job is not None and job.row.state == "queued" and job.row.priority == priority
+
+    async def _run(self, job: _Open) -> None:
         started = self._clock()
         self._observer.job_started(job.row, max(0.0, started - job.row.created_at_s))
         failure: BaseException | None = None
@@ -429,7 +350,7 @@ class JobQueue:
         except Exception as error:
             failure = error
         finally:
-            lane.active -= 1
+            self._lanes.leave(job.row.lane)
             job.task = None
         await self._settle(job, failure, self._clock() - started)
         self._pump(job.row.lane)
