@@ -44,6 +44,15 @@ def test_the_demo_in_half_precision_is_as_close_to_eager_as_it_must_be() -> None
     assert (report["exceptions"], report["recompiles"], report["lost_results"]) == (0, 0, 0)
 
 
+def test_lowering_a_large_model_takes_as_little_memory_as_it_must() -> None:
+    report = read("2026-11-epyc-compiler-memory.json")
+    assert {row["target"] for row in report["rows"]} == {"cpu", "cuda"}
+    for row in report["rows"]:
+        assert row["launches"] >= 500
+        assert row["sources"] > row["kernels"] >= 500
+        assert row["peak_bytes"] <= 600_000_000
+
+
 def test_the_sweep_on_a_cpu_is_faster_than_eager_and_inductor() -> None:
     summary = read("2026-11-epyc-sweep.json")["summary"]
     means = {bar["name"]: bar for bar in summary["bars"]}
