@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.unit.compiler import test_triton_numerics as numerics
 from tests.unit.compiler.test_online import TARGET, kernel_of
-from tests.unit.compiler.test_triton_numerics import Case
+from tests.unit.compiler.test_triton_numerics import Case, Results
 
 from nearhint_compiler.codegen import generate
 from nearhint_compiler.errors import InvalidSchedule
@@ -48,18 +45,12 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, dict[str, Any]]]:
-    """Every case, prepared and run in one process."""
-    folder = tmp_path_factory.mktemp("cooperative")
-    prepared = {case.name: numerics.prepare(case, folder) for case in CASES}
-    subprocess.run([sys.executable, numerics.RUNNER, folder], check=True)
-    return folder, prepared
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return numerics.run(CASES, tmp_path_factory.mktemp("cooperative"))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_source_agrees_with_the_interpreter_of_the_ir(
-    case: Case, results: tuple[Path, dict[str, dict[str, Any]]]
-) -> None:
+def test_source_agrees_with_the_interpreter_of_the_ir(case: Case, results: Results) -> None:
     numerics.test_source_agrees_with_the_interpreter_of_the_ir(case, results)
 
 

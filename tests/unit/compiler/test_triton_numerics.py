@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -54,6 +54,7 @@ TORCH_DTYPES = {
 }
 TOLERANCES = {"f64": 1e-12, "f32": 3e-6, "f16": 1.2e-3, "bf16": 9e-3}
 POISON = 0x5A
+Results: TypeAlias = tuple[Path, dict[str, dict[str, Any]]]
 SIGNATURES = {f"*{kind.signature}": dtype for dtype, kind in TRITON_TYPES.items()}
 
 
@@ -371,13 +372,23 @@ def prepare(case: Case, folder: Path) -> dict[str, Any]:
     return {"kernel": kernel, "dims": dims, "inputs": inputs, "names": names}
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, dict[str, Any]]]:
-    """Every case, prepared and run in one process."""
-    folder = tmp_path_factory.mktemp("triton")
-    prepared = {case.name: prepare(case, folder) for case in CASES}
+def run(
+    cases: Sequence[Case],
+    folder: Path,
+    *,
+    change: Callable[[str, Path], object] = lambda name, folder: None,
+) -> Results:
+    """Prepares these cases, changes what was prepared, and runs all in one process."""
+    prepared = {case.name: prepare(case, folder) for case in cases}
+    for name in prepared:
+        change(name, folder)
     subprocess.run([sys.executable, RUNNER, folder], check=True)
     return folder, prepared
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return run(CASES, tmp_path_factory.mktemp("triton"))
 
 
 def as_numpy(value: torch.Tensor | float) -> Any:
@@ -387,9 +398,7 @@ def as_numpy(value: torch.Tensor | float) -> Any:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_source_agrees_with_the_interpreter_of_the_ir(
-    case: Case, results: tuple[Path, dict[str, dict[str, Any]]]
-) -> None:
+def test_source_agrees_with_the_interpreter_of_the_ir(case: Case, results: Results) -> None:
     folder, prepared = results
     facts = prepared[case.name]
     kernel, names = facts["kernel"], facts["names"]

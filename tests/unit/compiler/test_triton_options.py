@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.unit.compiler import test_triton_numerics as numerics
-from tests.unit.compiler.test_triton_numerics import Case, pointwise, rows, split, tiled
+from tests.unit.compiler.test_triton_numerics import Case, Results, pointwise, rows, split, tiled
 
 
 def whole(kernel: str, dims: tuple[int, ...]) -> list[Case]:
@@ -108,16 +104,10 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, dict[str, Any]]]:
-    """Every case, prepared and run in one process."""
-    folder = tmp_path_factory.mktemp("options")
-    prepared = {case.name: numerics.prepare(case, folder) for case in CASES}
-    subprocess.run([sys.executable, numerics.RUNNER, folder], check=True)
-    return folder, prepared
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return numerics.run(CASES, tmp_path_factory.mktemp("options"))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_source_agrees_with_the_interpreter_of_the_ir(
-    case: Case, results: tuple[Path, dict[str, dict[str, Any]]]
-) -> None:
+def test_source_agrees_with_the_interpreter_of_the_ir(case: Case, results: Results) -> None:
     numerics.test_source_agrees_with_the_interpreter_of_the_ir(case, results)

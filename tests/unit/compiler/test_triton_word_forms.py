@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 from tests.unit.compiler import test_triton_numerics as numerics
-from tests.unit.compiler.test_triton_numerics import Case
-from tests.unit.compiler.test_triton_words import Results, prepare, share_storage
+from tests.unit.compiler.test_triton_numerics import Case, Results
+from tests.unit.compiler.test_triton_words import share_storage
 
 
 def in_planes(
@@ -71,20 +68,13 @@ IN_PLACE = [
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    folder = tmp_path_factory.mktemp("forms")
-    prepared = prepare(CASES, folder)
-    subprocess.run([sys.executable, numerics.RUNNER, folder], check=True)
-    return prepared
+    return numerics.run(CASES, tmp_path_factory.mktemp("forms"))
 
 
 @pytest.fixture(scope="module")
 def results_in_place(tmp_path_factory: pytest.TempPathFactory) -> Results:
     folder = tmp_path_factory.mktemp("forms_in_place")
-    prepared = prepare(IN_PLACE, folder)
-    for case in IN_PLACE:
-        share_storage(case.name, folder)
-    subprocess.run([sys.executable, numerics.RUNNER, folder], check=True)
-    return prepared
+    return numerics.run(IN_PLACE, folder, change=share_storage)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

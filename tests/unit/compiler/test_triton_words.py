@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
 from tests.unit.compiler import test_triton_numerics as numerics
-from tests.unit.compiler.test_triton_numerics import Case
+from tests.unit.compiler.test_triton_numerics import Case, Results
 
 from nearhint_compiler.analysis.row_words import row_words
 from nearhint_compiler.codegen import generate
@@ -74,12 +71,6 @@ IN_PLACE = [
     *worded("layer_norm_dynamic_f32", (3, 2), (3, 133), r=32),
 ]
 
-Results: TypeAlias = tuple[Path, dict[str, dict[str, Any]]]
-
-
-def prepare(cases: list[Case], folder: Path) -> Results:
-    return folder, {case.name: numerics.prepare(case, folder) for case in cases}
-
 
 def share_storage(name: str, folder: Path) -> None:
     """Lets a prepared case read its first input from where its output goes."""
@@ -94,20 +85,13 @@ def share_storage(name: str, folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    folder = tmp_path_factory.mktemp("words")
-    prepared = prepare(CASES, folder)
-    subprocess.run([sys.executable, numerics.RUNNER, folder], check=True)
-    return prepared
+    return numerics.run(CASES, tmp_path_factory.mktemp("words"))
 
 
 @pytest.fixture(scope="module")
 def results_in_place(tmp_path_factory: pytest.TempPathFactory) -> Results:
     folder = tmp_path_factory.mktemp("words_in_place")
-    prepared = prepare(IN_PLACE, folder)
-    for case in IN_PLACE:
-        share_storage(case.name, folder)
-    subprocess.run([sys.executable, numerics.RUNNER, folder], check=True)
-    return prepared
+    return numerics.run(IN_PLACE, folder, change=share_storage)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
