@@ -1,8 +1,8 @@
 """The lowering table of elementwise ops: one row an op.
 
 A row is `elementwise(build, "argument names", computed_in, defaults)`. `computed_in` is "output"
-(every operand is cast to the output's dtype), "operands" (to torch's result type: comparisons) or
-"own" (each operand keeps its dtype).
+(every operand is cast to the output's dtype), "operands" (to torch's result type, and constants are
+as it has them: comparisons) or "own" (each operand keeps its dtype).
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ def elementwise(body: Body, names: str, computed_in: str = "output", **defaults:
             values = [
                 operand.at(point, dtype) for operand, dtype in zip(operands, wanted, strict=True)
             ]
+            if computed_in == "operands":
+                values = list(map(point.emit.nearest, values))
             result = body(point.emit, *values, **options)
             return (point.emit.cast(result, call.out.dtype),)
 

@@ -171,6 +171,26 @@ def test_elementwise_ops_of_two_tensors(name: str) -> None:
     assert launched_nodes(check(function, left, right))
 
 
+COMPARED: dict[str, Function] = {
+    "a tenth": lambda x: (x == 0.1, x != 0.1, x > 0.1, x >= 0.1, x < 0.1, x <= 0.1),
+    "a third": lambda x: (x == 1 / 3, x > 1 / 3, x >= 1 / 3, x < 1 / 3, x <= 1 / 3),
+    "three tenths": lambda x: torch.where(x > 0.3, 0.0, x + 1),
+    "integers": lambda x: (x == 2049, x > 257, x <= 2049),
+}
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16])
+@pytest.mark.parametrize("name", COMPARED)
+def test_low_precision_is_compared_with_numbers_as_it_has_them(
+    name: str, dtype: torch.dtype
+) -> None:
+    """A tenth is no half float: what is equal to it is the one that it rounds to."""
+    numbers = torch.tensor([0.1, 1 / 3, 0.3, 2049, 257], dtype=dtype)
+    x = torch.stack([numbers, numbers * (1 + 1 / 64), numbers * (1 - 1 / 64), -numbers])
+    lowered = check(COMPARED[name], x.repeat(3, 2))
+    assert launched_nodes(lowered)
+
+
 REDUCTIONS: dict[str, Function] = {
     "sum": lambda x: x.sum(1),
     "sum all": torch.sum,
