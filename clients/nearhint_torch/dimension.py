@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import torch
 
@@ -62,9 +62,9 @@ def read_dimension(argument: str, dimension: int, given: object) -> Dimension:
 
 def read_dimensions(dynamic: DynamicDimensions) -> dict[str, dict[int, Dimension]]:
     """Every dimension of every argument, read; raises `InvalidDynamic`."""
-    for argument, dimensions in dynamic.items():
-        if not isinstance(dimensions, Mapping):
-            problem = f"give dimensions by number, like {{0: 'rows'}}, not {dimensions!r}"
+    for argument, numbered in cast("Mapping[str, object]", dynamic).items():
+        if not isinstance(numbered, Mapping):
+            problem = f"give dimensions by number, like {{0: 'rows'}}, not {numbered!r}"
             raise InvalidDynamic(argument=argument, problem=problem)
     return {
         argument: {
