@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import torch
 
@@ -48,11 +48,13 @@ def read_dimension(argument: str, dimension: int, given: object) -> Dimension:
             raise _invalid(
                 argument,
                 dimension,
-                "give a name, a range or torch.export.Dim, not derived or a hint",
+                f"give a name, a range or a plain torch.export.Dim, not {given!r}",
             )
         found = Dimension(*exported)
     if found.name and not ex.SYMBOL_PATTERN.fullmatch(found.name):
         raise _invalid(argument, dimension, f"{found.name!r} is no identifier")
+    if found.low is not None and found.low < 0:
+        raise _invalid(argument, dimension, f"{found.low} is no size")
     if found.high is not None and found.high < max(found.low or 0, 1):
         raise _invalid(argument, dimension, f"{found.low} to {found.high} holds no size")
     return found
@@ -60,6 +62,10 @@ def read_dimension(argument: str, dimension: int, given: object) -> Dimension:
 
 def read_dimensions(dynamic: DynamicDimensions) -> dict[str, dict[int, Dimension]]:
     """Every dimension of every argument, read; raises `InvalidDynamic`."""
+    for argument, numbered in cast("Mapping[str, object]", dynamic).items():
+        if not isinstance(numbered, Mapping):
+            problem = f"give dimensions by number, like {{0: 'rows'}}, not {numbered!r}"
+            raise InvalidDynamic(argument=argument, problem=problem)
     return {
         argument: {
             dimension: read_dimension(argument, dimension, given)

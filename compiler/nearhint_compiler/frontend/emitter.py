@@ -6,6 +6,7 @@ the body; only loads, stores and the Program's own casts round to it.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -53,6 +54,29 @@ def constant_bits(dtype: str, value: float) -> int:
     except (struct.error, ValueError):
         raise Unlowerable("a constant out of its dtype's range") from None
     return int(struct.unpack(unsigned, packed)[0])
+
+
+def constant_value(constant: ir.Const) -> float:
+    """The number that the bits of an f32 constant stand for."""
+    return float(struct.unpack("<f", struct.pack("<I", constant.bits))[0])
+
+
+def nearest(dtype: str, value: float) -> float:
+    """The number of a low precision that is nearest to an f32; ties to even.
+
+    >>> nearest("f16", 0.1), nearest("bf16", 0.1), nearest("f16", 1e6)
+    (0.0999755859375, 0.10009765625, inf)
+    """
+    if dtype == "f16":
+        try:
+            return float(struct.unpack("<e", struct.pack("<e", value))[0])
+        except OverflowError:
+            return math.copysign(math.inf, value)
+    if dtype != "bf16" or not math.isfinite(value):
+        return value
+    bits = int(struct.unpack("<I", struct.pack("<f", value))[0])
+    upper = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000
+    return float(struct.unpack("<f", struct.pack("<I", upper))[0])
 
 
 @dataclass(slots=True)
@@ -103,6 +127,13 @@ class Emitter:
         """A number in the dtype that `dtype` is computed in."""
         wide = compute_dtype(dtype)
         return self.emit(ir.Const(wide, constant_bits(wide, value)), dtype)
+
+    def nearest(self, value: Value) -> Value:
+        """A constant as its own low precision has it; anything else is as it was."""
+        node = self.body[value.node]
+        if not isinstance(node, ir.Const) or value.dtype not in ir.LOW_PRECISION:
+            return value
+        return self.const(value.dtype, nearest(value.dtype, constant_value(node)))
 
     def iota(self, index: Expr) -> Value:
         """An integer expression as an i64 value."""

@@ -1,8 +1,8 @@
 """The lowering table of elementwise ops: one row an op.
 
 A row is `elementwise(build, "argument names", computed_in, defaults)`. `computed_in` is "output"
-(every operand is cast to the output's dtype), "operands" (to torch's result type: comparisons) or
-"own" (each operand keeps its dtype).
+(every operand is cast to the output's dtype), "operands" (to torch's result type, and constants are
+as it has them: comparisons) or "own" (each operand keeps its dtype).
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ def elementwise(body: Body, names: str, computed_in: str = "output", **defaults:
             values = [
                 operand.at(point, dtype) for operand, dtype in zip(operands, wanted, strict=True)
             ]
+            if computed_in == "operands":
+                values = list(map(point.emit.nearest, values))
             result = body(point.emit, *values, **options)
             return (point.emit.cast(result, call.out.dtype),)
 
@@ -292,6 +294,35 @@ def _lerp(e: Emitter, x: Value, y: Value, weight: Value) -> Value:
     return e.op("where", e.op("lt", e.op("abs", weight), half), near, far)
 
 
+def _mish(e: Emitter, x: Value) -> Value:
+    return e.op("mul", x, e.op("tanh", e.op("log1p", e.op("exp", x))))
+
+
+def _log_sigmoid(e: Emitter, x: Value) -> Value:
+    below = e.op("min", x, e.const(x.dtype, 0.0))
+    return e.op("sub", below, e.op("log1p", e.op("exp", e.op("neg", e.op("abs", x)))))
+
+
+def _threshold(e: Emitter, x: Value, *, threshold: Arg, value: Arg) -> Value:
+    low, fill = _number(e, x.dtype, threshold), _number(e, x.dtype, value)
+    return e.op("where", e.op("le", x, low), fill, x)
+
+
+def _nan_to_num(e: Emitter, x: Value, *, nan: Arg, posinf: Arg, neginf: Arg) -> Value:
+    if x.dtype not in dtypes.FLOATS:
+        return x
+    largest = dtypes.LARGEST[x.dtype]
+    fills = (
+        (e.op("isnan", x), 0.0 if nan is None else nan),
+        (e.op("eq", x, e.const(x.dtype, math.inf)), largest if posinf is None else posinf),
+        (e.op("eq", x, e.const(x.dtype, -math.inf)), -largest if neginf is None else neginf),
+    )
+    found = x
+    for is_it, fill in fills:
+        found = e.op("where", is_it, _number(e, x.dtype, fill), found)
+    return found
+
+
 def _shift(name: str) -> Body:
     """A shift by less than nothing, or by the width or more, leaves the sign's copies or zeros."""
 
@@ -386,6 +417,12 @@ POINTWISE: Mapping[str, Rule] = {
     "aten.hardswish.default": elementwise(lambda e, x: e.op("mul", x, _hardsigmoid(e, x)), "self"),
     "aten.softplus.default": elementwise(
         _softplus, "self | beta threshold", beta=Int(1), threshold=Int(20)
+    ),
+    "aten.mish.default": elementwise(_mish, "self"),
+    "aten.log_sigmoid_forward.default": elementwise(_log_sigmoid, "self"),
+    "aten.threshold.default": elementwise(_threshold, "self | threshold value"),
+    "aten.nan_to_num.default": elementwise(
+        _nan_to_num, "self | nan posinf neginf", nan=None, posinf=None, neginf=None
     ),
     # comparison
     **{

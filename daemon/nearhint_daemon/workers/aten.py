@@ -30,6 +30,7 @@ DTYPES: Mapping[str, torch.dtype] = {
     "f8e4m3fn": torch.float8_e4m3fn, "f8e5m2": torch.float8_e5m2,
 }  # fmt: skip
 FLOATS = frozenset({"f64", "f32", "f16", "bf16", "f8e4m3fn", "f8e5m2"})
+COMPARISONS = frozenset(f"aten.{name}.Scalar" for name in ("eq", "ne", "lt", "le", "gt", "ge"))
 _KEYWORDS: Mapping[tuple[str, str], object] = {
     ("layout", "strided"): torch.strided,
     ("memory_format", "preserve"): torch.preserve_format,
@@ -147,6 +148,8 @@ class AtenProgram:
         call = getattr(getattr(getattr(torch.ops, namespace), name), overload)
         keywords = {key: self._constant(arg, f"nodes[{index}].{key}") for key, arg in node.kwargs}
         args = list(node.args)
+        if self._precision == "f64" and node.op in COMPARISONS and len(args) == 2:
+            args[1] = _as_compared(self._program, node)
         if self._precision == "f64" and _makes_f8e4m3fn(self._program, node):
             call = _saturating(call)
         if self._precision == "f64" and len(args) > HALF_TO_FLOAT.get(node.op, len(args)):
@@ -216,6 +219,18 @@ class AtenProgram:
                 raise FallbackInvalid(f"{place}: a value where a constant is wanted")
             case _:
                 return ex.evaluate(arg, self._sizes)
+
+
+def _as_compared(program: pr.Program, node: pr.Node) -> pr.Arg:
+    """The number that a comparison in low precision is with: a tenth is no half float."""
+    tensor, number = node.args
+    kind = pr.value_types(program)[tensor.value] if isinstance(tensor, pr.Ref) else None
+    value = number.value if isinstance(number, ex.Int) else number
+    if not isinstance(value, int | float) or not isinstance(kind, pr.TensorType):
+        return number
+    if kind.dtype not in ("f16", "bf16"):
+        return number
+    return float(torch.tensor(value, dtype=DTYPES[kind.dtype]))
 
 
 def _makes_f8e4m3fn(program: pr.Program, node: pr.Node) -> bool:

@@ -140,11 +140,27 @@ def test_marks_of_the_callers_own_stay(session: Install) -> None:
 
 @pytest.mark.parametrize(
     "given",
-    [range(8, 4), range(0), range(2, 65, 2), 7, None, Dim.AUTO, 2 * Dim("rows"), "two words"],
+    [
+        range(8, 4),
+        range(0),
+        range(-5, 5),
+        range(2, 65, 2),
+        7,
+        None,
+        Dim.AUTO,
+        2 * Dim("rows"),
+        "two words",
+    ],
 )
 def test_what_names_no_range_of_sizes_is_refused(given: Any) -> None:
     with pytest.raises(InvalidDynamic, match=r"'x'.*dimension 0"):
         nearhint.kernel(twice, dynamic={"x": {0: given}})
+
+
+def test_dimensions_without_numbers_are_refused() -> None:
+    given: Any = {"x": ["rows"]}
+    with pytest.raises(InvalidDynamic, match=r"'x'.*by number, like"):
+        nearhint.kernel(twice, dynamic=given)
 
 
 def test_a_call_outside_its_range_is_refused(session: Install) -> None:

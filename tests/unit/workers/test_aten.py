@@ -119,6 +119,19 @@ def test_f64_replaces_every_float() -> None:
     torch.testing.assert_close(found.float(), native.values(same)[4], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(("dtype", "number"), [("f16", 0.1), ("bf16", 1 / 3), ("bf16", 257)])
+def test_f64_compares_with_the_number_that_low_precision_has(dtype: str, number: float) -> None:
+    """The lowering compares so, too; and a tenth is no half float."""
+    given = ex.Int(number) if isinstance(number, int) else number
+    makes = tensor(S0, dtype="bool")
+    compared = node("eq.Scalar", pr.Ref(0), given, makes=(makes,))
+    program = pr.Program((pr.Symbol("s0", 1),), (tensor(S0, dtype=dtype),), (compared,), (1,))
+    own = torch.float16 if dtype == "f16" else torch.bfloat16
+    x = torch.tensor([number, -number, 2 * number], dtype=own)
+    ready = AtenProgram(program, {"s0": 3}, precision="f64", device="cpu")
+    assert ready.values([x.double()])[1].tolist() == (x == number).tolist() == [True, False, False]
+
+
 def test_keywords_lists_of_tensors_and_split_results_run() -> None:
     x, half = tensor(S0, 4), tensor(S0, 2)
     program = pr.Program(

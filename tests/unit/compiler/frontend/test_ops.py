@@ -75,6 +75,11 @@ UNARY: dict[str, Function] = {
     "hardsigmoid": functional.hardsigmoid,
     "hardswish": functional.hardswish,
     "softplus": functional.softplus,
+    "mish": functional.mish,
+    "log_sigmoid": functional.logsigmoid,
+    "threshold": lambda x: functional.threshold(x, 0.1, -2.0),
+    "nan_to_num": torch.nan_to_num,
+    "nan_to_num of three": lambda x: x.nan_to_num(1.5, 7.0, -7.0),
     "isnan": torch.isnan,
     "isinf": torch.isinf,
     "logical_not": torch.logical_not,
@@ -166,6 +171,26 @@ def test_elementwise_ops_of_two_tensors(name: str) -> None:
     assert launched_nodes(check(function, left, right))
 
 
+COMPARED: dict[str, Function] = {
+    "a tenth": lambda x: (x == 0.1, x != 0.1, x > 0.1, x >= 0.1, x < 0.1, x <= 0.1),
+    "a third": lambda x: (x == 1 / 3, x > 1 / 3, x >= 1 / 3, x < 1 / 3, x <= 1 / 3),
+    "three tenths": lambda x: torch.where(x > 0.3, 0.0, x + 1),
+    "integers": lambda x: (x == 2049, x > 257, x <= 2049),
+}
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16])
+@pytest.mark.parametrize("name", COMPARED)
+def test_low_precision_is_compared_with_numbers_as_it_has_them(
+    name: str, dtype: torch.dtype
+) -> None:
+    """A tenth is no half float: what is equal to it is the one that it rounds to."""
+    numbers = torch.tensor([0.1, 1 / 3, 0.3, 2049, 257], dtype=dtype)
+    x = torch.stack([numbers, numbers * (1 + 1 / 64), numbers * (1 - 1 / 64), -numbers])
+    lowered = check(COMPARED[name], x.repeat(3, 2))
+    assert launched_nodes(lowered)
+
+
 REDUCTIONS: dict[str, Function] = {
     "sum": lambda x: x.sum(1),
     "sum all": torch.sum,
@@ -184,6 +209,20 @@ REDUCTIONS: dict[str, Function] = {
     "var 0": lambda x: x.var(-1, correction=0),
     "std": lambda x: x.std((0, 2)),
     "var_mean": lambda x: torch.var_mean(x, 1),
+    "std_mean": lambda x: torch.std_mean(x, (0, 2), correction=0),
+    "aminmax": lambda x: torch.aminmax(x, dim=1),
+    "aminmax all": torch.aminmax,
+    "nansum": lambda x: x.nansum((0, 2)),
+    "count_nonzero": lambda x: torch.count_nonzero(x, (1, 2)),
+    "count_nonzero all": torch.count_nonzero,
+    "vector norm": lambda x: torch.linalg.vector_norm(x, dim=-1),
+    "vector norm 1": lambda x: torch.linalg.vector_norm(x, 1, dim=(0, 1)),
+    "vector norm inf": lambda x: torch.linalg.vector_norm(x, INF, dim=1, keepdim=True),
+    "vector norm -inf": lambda x: torch.linalg.vector_norm(x, -INF, dim=1),
+    "vector norm 0": lambda x: torch.linalg.vector_norm(x, 0, dim=2),
+    "vector norm 3": lambda x: torch.linalg.vector_norm(x, 3, dim=2),
+    "vector norm all f64": lambda x: torch.linalg.vector_norm(x, dtype=F64),
+    "normalised": lambda x: functional.normalize(x, dim=-1),
     "logsumexp": lambda x: torch.logsumexp(x, -1),
     "softmax": lambda x: x.softmax(-1),
     "softmax middle": lambda x: x.softmax(1),
@@ -265,6 +304,10 @@ VIEWS: dict[str, Function] = {
         torch.arange(x.shape[1])[:, None] >= torch.arange(x.shape[2]), x, -INF
     ).softmax(-1),
     "gated": lambda x: functional.glu(x, -1),
+    "gated 2": lambda x: functional.glu(x[:, : x.shape[1] // 2 * 2], 1) + 1,
+    "padded": lambda x: functional.pad(x, (1, 2), value=0.5) * 2,
+    "padded behind": lambda x: functional.pad(x * 2, (0, 0, 0, 3)).exp(),
+    "padded before": lambda x: functional.pad(x + 1, (3, 0)).cumsum(-1),
     "heads": lambda x: (x * 2).view(x.shape[0], x.shape[1], 3, 4).transpose(1, 2).contiguous(),
     "rotate": lambda x: x[..., :6] * 2 - x[..., 6:],
     "column mean": lambda x: x - x.mean((0, 1)),
