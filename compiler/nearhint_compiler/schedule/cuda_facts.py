@@ -33,8 +33,8 @@ an H100's keeps what its own processors read."""
 REPEATED_SHARE = 256
 """What is read again is worth a loop of its own from such a part of the largest access on."""
 EXTRAS = (
-    "registers", "group", "near", "unroll", "ahead", "whole", "words", "turns", "early", "band",
-    "programs",
+    "registers", "group", "order", "unroll", "ahead", "whole", "words", "turns", "early",
+    "programs", "spread",
 )  # fmt: skip
 """Options that a schedule has behind all others, if it has them."""
 

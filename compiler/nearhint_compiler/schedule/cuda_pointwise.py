@@ -101,7 +101,7 @@ def _outer(facts: Facts, lanes: int) -> Iterator[Schedule]:
     """
     for y, vectors in REPEATED:
         blocks = {"z": 1, "y": y, "x": 128 * lanes * vectors, "cuts": facts.repeated, "warps": 4}
-        yield facts.schedule("tiled", divisible=facts.divisible, **blocks, near=1)
+        yield facts.schedule("tiled", divisible=facts.divisible, **blocks, order=1)
 
 
 def _squares(facts: Facts, tile: Tile) -> Iterator[Schedule]:
@@ -109,7 +109,7 @@ def _squares(facts: Facts, tile: Tile) -> Iterator[Schedule]:
     elements.
     """
     points, columns = prod(tile.extents), tile.extents[-1]
-    fitting, near = _fitting(tile, SQUARES), GROUP if points >= LARGE_POINTS else 1
+    fitting, order = _fitting(tile, SQUARES), GROUP if points >= LARGE_POINTS else 1
     if points >= LARGE_POINTS and facts.itemsize == 2 and OF_VECTORS in fitting:
         fitting = [OF_VECTORS, *fitting]
     worded: list[tuple[int, int, int]] = []
@@ -117,19 +117,19 @@ def _squares(facts: Facts, tile: Tile) -> Iterator[Schedule]:
         worded = _fitting(tile, WORDED)
     if facts.divisible:
         for shape in fitting:
-            yield facts.schedule("tiled", divisible=facts.divisible, **_near(tile, shape, near))
+            yield facts.schedule("tiled", divisible=facts.divisible, **_ordered(tile, shape, order))
     for number, (y, x, warps) in enumerate(worded):
         tight, wide = (1, GROUP) if tile.extents[0] <= FEW_DOWN * y else (GROUP, 1)
-        yield facts.schedule("tiled", **_near(tile, (y, x, warps), tight), words=1)
+        yield facts.schedule("tiled", **_ordered(tile, (y, x, warps), tight), words=1)
         if number == 0:
-            yield facts.schedule("tiled", **_near(tile, (y, x, warps), wide), words=1)
+            yield facts.schedule("tiled", **_ordered(tile, (y, x, warps), wide), words=1)
     for shape in PLAIN if worded else fitting:
-        yield facts.schedule("tiled", **_near(tile, shape, near))
+        yield facts.schedule("tiled", **_ordered(tile, shape, order))
 
 
-def _near(tile: Tile, shape: tuple[int, int, int], near: int) -> dict[str, int]:
+def _ordered(tile: Tile, shape: tuple[int, int, int], order: int) -> dict[str, int]:
     y, x, warps = shape
-    return {"z": 1, "y": y, "x": x, "cuts": tile.cuts, "warps": warps, "near": near}
+    return {"z": 1, "y": y, "x": x, "cuts": tile.cuts, "warps": warps, "order": order}
 
 
 def _fitting(tile: Tile, shapes: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:

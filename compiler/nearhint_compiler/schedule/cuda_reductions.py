@@ -92,12 +92,12 @@ their beginning and end."""
 CHUNK = 512
 """Elements of a row that are worth a program."""
 TILES = (
-    (32, 4, 4, 0), (64, 4, 8, 1), (64, 4, 2, 1), (128, 2, 8, 1), (128, 2, 2, 0), (64, 4, 2, 0),
-    (64, 2, 1, 0), (128, 2, 8, 0), (32, 8, 8, 1), (64, 2, 2, 0), (32, 8, 4, 0), (128, 2, 4, 0),
+    (32, 4, 4, 0), (64, 4, 8, -1), (64, 4, 2, -1), (128, 2, 8, -1), (128, 2, 2, 0), (64, 4, 2, 0),
+    (64, 2, 1, 0), (128, 2, 8, 0), (32, 8, 8, -1), (64, 2, 2, 0), (32, 8, 4, 0), (128, 2, 4, 0),
     (32, 4, 2, 0), (64, 1, 2, 0), (64, 1, 1, 0), (32, 1, 4, 0),
 )  # fmt: skip
-"""(along the axis that is contiguous somewhere, along the other, warps, band) of short rows in
-tiles. The first is little code, and serves few rows, too. With a band of 1 programs follow what is
+"""(along the axis that is contiguous somewhere, along the other, warps, order) of short rows in
+tiles. The first is little code, and serves few rows, too. In bands of one, programs follow what is
 read as it lies, which pays over thousands of rows (tests/benchmarks/gpu_outer.py)."""
 SHORT_ROW = 256
 
@@ -354,12 +354,12 @@ def _tiles(facts: Facts, tile: Tile) -> Iterator[Schedule]:
     names = AXES[-len(tile.extents) :]
     ranked = sorted(names, key=lambda name: -tile.scores[names.index(name)])
     r = _power_of_two(facts.length)
-    for long, short, warps, band in _small_first(r):
+    for long, short, warps, order in _small_first(r):
         blocks = dict.fromkeys(AXES, 1) | {ranked[0]: long, ranked[1]: short}
         if r <= SHORT_ROW:
             block = {**blocks, "r": r, "cuts": tile.cuts, "warps": warps}
-            if band and ranked[0] == names[-2]:
-                block["band"] = band
+            if order and ranked[0] == names[-2]:
+                block["order"] = order
             share = long * short * r / (32 * warps)
             if share <= ELEMENTS_PER_THREAD:
                 yield from both(facts, "tiled_persistent", **block)
@@ -373,8 +373,8 @@ def _tiles(facts: Facts, tile: Tile) -> Iterator[Schedule]:
 def _small_first(r: int) -> list[tuple[int, int, int, int]]:
     """The tiles, the first that may be a default, which promises nothing, before the others."""
     small = [
-        (long, short, warps, band)
-        for long, short, warps, band in TILES
+        (long, short, warps, order)
+        for long, short, warps, order in TILES
         if long * short * r <= ELEMENTS_PER_THREAD * 32 * warps
     ]
     return [*dict.fromkeys((*small[:1], *TILES))]

@@ -201,7 +201,7 @@ def test_blocks_of_one_length_are_stored_in_vectors_whatever_the_sizes_are(tmp_p
 )
 def test_tiles_of_any_size_move_their_rows_in_vectors(name: str, cuts: int, tmp_path: Path) -> None:
     kernel = parse_kernel((KERNELS / f"{name}.ir").read_text())
-    text = f"cuda.tiled z=1 y=32 x=128 cuts={cuts} warps=8 {ANY_LENGTH} near=1 words=1"
+    text = f"cuda.tiled z=1 y=32 x=128 cuts={cuts} warps=8 {ANY_LENGTH} order=1 words=1"
     generated = generate(kernel, parse_schedule(text), target(90))
     assert not [fact for fact in generated.guard.facts if isinstance(fact, Divisible)]
     ptx = ptx_of(generated, tmp_path)
@@ -211,7 +211,7 @@ def test_tiles_of_any_size_move_their_rows_in_vectors(name: str, cuts: int, tmp_
 
 def test_both_parts_of_a_join_are_one_vector_where_sizes_are_promised(tmp_path: Path) -> None:
     kernel = parse_kernel((KERNELS / "rotary_joined_f16.ir").read_text())
-    text = "cuda.tiled z=1 y=1 x=1024 cuts=1 warps=4 index=32 aligned=1 divisible=6 near=1"
+    text = "cuda.tiled z=1 y=1 x=1024 cuts=1 warps=4 index=32 aligned=1 divisible=6 order=1"
     ptx = ptx_of(generate(kernel, parse_schedule(text), target(90)), tmp_path)
     assert len(re.findall(r"ld\.global\S*\.v4\.b32", ptx)) == 4
     assert not re.search(r"ld\.global\S*\.b16", ptx)
