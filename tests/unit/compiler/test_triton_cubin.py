@@ -196,6 +196,29 @@ def test_blocks_of_one_length_are_stored_in_vectors_whatever_the_sizes_are(tmp_p
     assert len(re.findall(r"st\.global\S*\.b8", ptx)) == 0
 
 
+@pytest.mark.parametrize("divisible", [0, 1])
+def test_rows_that_are_spread_are_reduced_where_they_are_and_once(
+    divisible: int, tmp_path: Path
+) -> None:
+    """Each thread has a row, or few have, so what is computed once a row is computed less often."""
+    kernel = parse_kernel((KERNELS / "transposed_block_scale_f8e4m3fn.ir").read_text())
+    tile = f"z=1 y=64 x=4 r=32 cuts=1 warps=4 index=32 aligned=1 divisible={divisible}"
+    given, spread = (
+        ptx_of(
+            generate(kernel, parse_schedule(f"cuda.tiled_persistent {tile}{more}"), target(90)),
+            tmp_path,
+        )
+        for more in ("", " spread=1")
+    )
+    divisions, exchanges, loads = (
+        [len(re.findall(pattern, ptx)) for ptx in (given, spread)]
+        for pattern in (r"\bdiv\.", r"\b(?:shfl|bar)\.sync", r"\bld\.global")
+    )
+    assert divisions[1] < divisions[0]
+    assert exchanges[1] < exchanges[0]
+    assert loads[1] == loads[0]
+
+
 @pytest.mark.parametrize(
     ("name", "cuts"), [("transpose_add_f32", 1), ("transpose_batched_bf16", 2)]
 )

@@ -18,10 +18,11 @@ def whole(kernel: str, dims: tuple[int, ...]) -> list[Case]:
     return [Case(kernel, text, dims)]
 
 
-def tile_words(kernel: str, dims: tuple[int, ...], *, cuts: int = 1, index: int = 32) -> list[Case]:
-    rest = f"cuts={cuts} warps=1 index={index} aligned=1 divisible=0"
-    text = f"cuda.tiled z=1 y=4 x=16 {rest}"
-    return [Case(kernel, f"{text} {order}words=1", dims) for order in ("", "order=1 ", "order=-2 ")]
+def tile_words(
+    kernel: str, dims: tuple[int, ...], *, cuts: int = 1, index: int = 32, order: int = 1
+) -> list[Case]:
+    rest = f"cuts={cuts} warps=1 index={index} aligned=1 divisible=0 order={order} words=1"
+    return [Case(kernel, f"cuda.tiled z=1 y=4 x=16 {rest}", dims)]
 
 
 def grouped(kernel: str, dims: tuple[int, ...], *, special: bool = False) -> list[Case]:
@@ -49,13 +50,23 @@ def adapted(*cases: Case) -> list[Case]:
     ]
 
 
-def ordered(
-    kernel: str, dims: tuple[int, ...], *, cuts: int = 1, r: int = 1, index: int = 32
+def near(kernel: str, dims: tuple[int, ...], *, cuts: int = 1, index: int = 32) -> list[Case]:
+    text = f"cuda.tiled z=1 y=2 x=16 cuts={cuts} warps=1 index={index} aligned=0 divisible=0"
+    return [Case(kernel, f"{text} order={order}", dims) for order in (1, 4)]
+
+
+def banded(
+    kernel: str,
+    dims: tuple[int, ...],
+    *,
+    cuts: int = 1,
+    r: int = 1,
+    orders: tuple[int, ...] = (-1, -3, -64),
 ) -> list[Case]:
-    rest = f"cuts={cuts} warps=4 index={index} aligned=1 divisible=0"
+    rest = f"cuts={cuts} warps=4 index=32 aligned=1 divisible=0"
     family, rows = ("tiled_persistent", f" r={r}") if r > 1 else ("tiled", "")
     text = f"cuda.{family} z=1 y=4 x=2{rows} {rest} order="
-    return [Case(kernel, f"{text}{order}", dims) for order in (1, 4, 64, -1, -3, -64)]
+    return [Case(kernel, f"{text}{order}", dims) for order in orders]
 
 
 def spread(
@@ -72,18 +83,20 @@ CASES = [
     *pointwise("rotary_joined_f16", (3, 10, 5)),
     *tiled("rotary_joined_f16", (3, 10, 3), cuts=2),
     *whole("rotary_joined_f16", (3, 10, 7)),
-    *ordered("rotary_joined_f16", (3, 10, 7)),
-    *ordered("rotary_joined_f16", (7, 31, 3), index=64),
-    *ordered("rotary_joined_f16", (3, 37, 7), cuts=2),
-    *ordered("transpose_add_f32", (5, 67)),  # fewer programs down
-    *ordered("transpose_add_f32", (67, 5)),  # fewer programs across
-    *ordered("transpose_add_f32", (5, 67), index=64),
-    *ordered("transpose_batched_bf16", (9, 2, 3)),
-    *ordered("merge_heads_f16", (1, 3)),
+    *near("rotary_joined_f16", (3, 10, 7)),
+    *near("rotary_joined_f16", (7, 31, 3), index=64),
+    *near("rotary_joined_f16", (3, 37, 7), cuts=2),
+    *near("transpose_add_f32", (5, 67)),  # fewer programs down
+    *near("transpose_add_f32", (67, 5)),  # fewer programs across
+    *near("transpose_add_f32", (5, 67), index=64),
+    *near("transpose_batched_bf16", (9, 2, 3)),
+    *near("merge_heads_f16", (1, 3)),
     *tile_words("transpose_add_f32", (5, 67)),
     *tile_words("transpose_add_f32", (67, 5)),  # no row with a whole block
     *tile_words("transpose_add_f32", (6, 64), index=64),
     *tile_words("transpose_add_f32", (1, 1)),
+    *tile_words("transpose_add_f32", (5, 67), order=0),
+    *tile_words("transpose_add_f32", (11, 67), order=-2),
     *tile_words("transpose_batched_bf16", (3, 5, 37), cuts=2),
     *tile_words("bias_relu_dynamic_f32", (7, 61)),  # some of it the same for all rows
     *tile_words("rotary_joined_f16", (3, 31, 7)),
@@ -105,10 +118,11 @@ CASES = [
     *adapted(*split("column_sum_f32", (6, 135)), *split("softmax_f32", (5, 37))),
     *adapted(*split("row_cumsum_f32", (5, 261)), *split("mean_variance_f32", (1, 341))),
     # One more column of blocks than whole bands have, and fewer than one band.
-    *ordered("transposed_norm_bf16", (9, 7, 20), r=32),
-    *ordered("transpose_add_f32", (11, 17)),
-    *ordered("transpose_batched_bf16", (3, 5, 17), cuts=3),
-    *ordered("transpose_batched_bf16", (3, 5, 1), cuts=2),
+    *banded("transposed_norm_bf16", (9, 7, 20), r=32),
+    *banded("transpose_add_f32", (11, 17)),
+    *banded("transpose_batched_bf16", (3, 5, 17), cuts=3),
+    *banded("transpose_batched_bf16", (3, 5, 1), cuts=2),
+    *banded("transpose_batched_bf16", (3, 9, 17), cuts=3, orders=(1, 2)),
     *spread("transposed_norm_bf16", (9, 7, 20), r=32),
     *spread("transposed_norm_bf16", (5, 3, 32), r=32, special=True),
     # Rows of nothing but an infinity or NaN have their first place.
