@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -32,6 +33,10 @@ CACHE_KEEPS = (24 << 20, 48 << 20)
 an H100's keeps what its own processors read."""
 REPEATED_SHARE = 256
 """What is read again is worth a loop of its own from such a part of the largest access on."""
+LATE_AXES_SINCE = (3, 7)
+"""The first Triton that gives an access's threads to the last axis first, among those along which
+it is not contiguous, and not to the first."""
+_TRITON = re.compile(r"triton (\d+)\.(\d+).*")
 EXTRAS = (
     "registers", "group", "order", "unroll", "ahead", "whole", "words", "turns", "early",
     "programs", "spread",
@@ -62,7 +67,8 @@ class Facts:
 
     It `has_late` loads if some along the row come after a reduction that they do not need. `word`
     and `plane_word` are the lanes of the words of rows and of planes; 0 if there are none.
-    `row_loads` run along the rows; `own_bytes` are those of loads that are not of all rows.
+    `row_loads` run along the rows; `own_bytes` are those of loads that are not of all rows. With
+    `has_late_axes` the last axes of a block have threads before the first ones.
     """
 
     extents: tuple[int, ...]
@@ -90,6 +96,7 @@ class Facts:
     has_whole_rows: bool
     tile_word: int
     repeated: int
+    has_late_axes: bool
 
     @property
     def itemsize(self) -> int:
@@ -194,7 +201,14 @@ def facts_of(
         has_whole_rows=not has_scan and has_whole_rows(kernel),
         tile_word=tiled.lanes if tiled else 0,
         repeated=repeated,
+        has_late_axes=_has_late_axes(target),
     )
+
+
+def _has_late_axes(target: Target) -> bool:
+    """Whether the target's Triton gives threads to the last axis first, of those that are alike."""
+    found = (_TRITON.fullmatch(tool) for tool in target.toolchain)
+    return any(each and (int(each[1]), int(each[2])) >= LATE_AXES_SINCE for each in found)
 
 
 def row_loads(kernel: ir.Kernel, found: Sequence[Access]) -> list[Access]:

@@ -360,6 +360,8 @@ def _tiles(facts: Facts, tile: Tile) -> Iterator[Schedule]:
             block = {**blocks, "r": r, "cuts": tile.cuts, "warps": warps}
             if order and ranked[0] == names[-2]:
                 block["order"] = order
+            if facts.has_late_axes:
+                block["spread"] = 1
             share = long * short * r / (32 * warps)
             if share <= ELEMENTS_PER_THREAD:
                 yield from both(facts, "tiled_persistent", **block)

@@ -10,7 +10,7 @@ from nearhint_compiler.codegen.triton.text import index_text
 from nearhint_rules import expr as ex
 
 REDUCED = "R"
-"""The axis of the reduction: the last one, or the one before it."""
+"""The axis of the reduction, the last one or the first."""
 
 
 @dataclass(frozen=True, slots=True)

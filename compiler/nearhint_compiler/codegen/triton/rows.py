@@ -68,14 +68,15 @@ def rows(kernel: ir.Kernel, schedule: Schedule) -> Layout:
 
 
 def _axes(schedule: Schedule) -> tuple[str, ...]:
-    """The axes of a tile of rows, the reduction's last, or before the last where rows are `spread`.
+    """The axes of a tile of rows: the reduction's first where rows are `spread`, else last.
 
-    Triton gives an access's threads to the axis along which it is contiguous, then to the others
-    from the last one on: so they are spread over rows, each whole in one thread or few, and what is
-    computed once a row is not computed again by each thread that has a part of it.
+    Triton gives an access's threads to the axis along which it is contiguous, then to the others in
+    turn: up to 3.6 from the first one on, from 3.7 on from the last. What comes behind the tile's
+    other axes is whole in one thread or few, and what is computed once a row is not computed again
+    by each thread that has a part of it: half the instructions of a block with a scale.
     """
-    *outer, last = tile_axes(schedule)
-    return (*outer, REDUCED, last) if schedule.get("spread", 0) else (*outer, last, REDUCED)
+    axes = tile_axes(schedule)
+    return (REDUCED, *axes) if schedule.get("spread", 0) else (*axes, REDUCED)
 
 
 def _in_turns(kernel: ir.Kernel, schedule: Schedule, header: Header) -> Layout:
