@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -197,26 +199,48 @@ def test_blocks_of_one_length_are_stored_in_vectors_whatever_the_sizes_are(tmp_p
 
 
 @pytest.mark.parametrize("divisible", [0, 1])
-def test_rows_that_are_spread_are_reduced_where_they_are_and_once(
+def test_rows_of_tiles_are_whole_in_few_threads_and_computed_once(
     divisible: int, tmp_path: Path
 ) -> None:
-    """Each thread has a row, or few have, so what is computed once a row is computed less often."""
+    """What is done once a row, and between threads, is less than with the reduction's axis where
+    this Triton gives it threads first.
+    """
     kernel = parse_kernel((KERNELS / "transposed_block_scale_f8e4m3fn.ir").read_text())
+    here = replace(target(90), toolchain=(f"triton {version('triton')}",))
+    offered = candidates(kernel, here, {"k0": 1024, "k1": 128})
+    tiles = [each for each in offered if each.family == "cuda.tiled_persistent"]
+    (is_spread,) = {each.get("spread", 0) for each in tiles}
     tile = f"z=1 y=64 x=4 r=32 cuts=1 warps=4 index=32 aligned=1 divisible={divisible}"
-    given, spread = (
+    chosen, other = (
         ptx_of(
-            generate(kernel, parse_schedule(f"cuda.tiled_persistent {tile}{more}"), target(90)),
+            generate(
+                kernel, parse_schedule(f"cuda.tiled_persistent {tile} spread={spread}"), target(90)
+            ),
             tmp_path,
         )
-        for more in ("", " spread=1")
+        for spread in (is_spread, 1 - is_spread)
     )
     divisions, exchanges, loads = (
-        [len(re.findall(pattern, ptx)) for ptx in (given, spread)]
+        [len(re.findall(pattern, ptx)) for ptx in (chosen, other)]
         for pattern in (r"\bdiv\.", r"\b(?:shfl|bar)\.sync", r"\bld\.global")
     )
-    assert divisions[1] < divisions[0]
-    assert exchanges[1] < exchanges[0]
-    assert loads[1] == loads[0]
+    assert divisions[0] < divisions[1]
+    assert exchanges[0] < exchanges[1]
+    assert loads[0] == loads[1]
+
+
+@pytest.mark.parametrize(
+    ("toolchain", "is_spread"),
+    [("triton 3.6.0", 0), ("triton 3.7.1", 1), ("triton 4.0", 1), ("cc 12.2.0", 0)],
+)
+def test_rows_of_tiles_are_spread_for_a_triton_that_begins_at_the_last_axis(
+    toolchain: str, is_spread: int
+) -> None:
+    kernel = parse_kernel((KERNELS / "transposed_block_scale_f8e4m3fn.ir").read_text())
+    there = replace(target(90), toolchain=("ptxas 12.8", toolchain))
+    offered = candidates(kernel, there, {"k0": 1009, "k1": 125})
+    tiles = [each for each in offered if each.family == "cuda.tiled_persistent"]
+    assert {each.get("spread", 0) for each in tiles} == {is_spread}
 
 
 @pytest.mark.parametrize(
