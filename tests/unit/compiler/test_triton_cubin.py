@@ -198,6 +198,17 @@ def test_blocks_of_one_length_are_stored_in_vectors_whatever_the_sizes_are(tmp_p
     assert len(re.findall(r"st\.global\S*\.b8", ptx)) == 0
 
 
+def test_a_warp_that_has_all_rows_of_its_columns_waits_for_no_other(tmp_path: Path) -> None:
+    kernel = parse_kernel((KERNELS / "column_sum_f32.ir").read_text())
+    found = candidates(kernel, target(90), {"k0": 8, "k1": 131_072})
+    alone = [each for each in found if each["warps"] == 1]
+    assert {each.family for each in alone} == {"cuda.persistent", "cuda.looped"}
+    for schedule in alone:
+        ptx = ptx_of(generate(kernel, schedule, target(90)), tmp_path)
+        assert re.search(r"ld\.global\S*\.v4\.b32", ptx)
+        assert "bar.sync" not in ptx
+
+
 @pytest.mark.parametrize("divisible", [0, 1])
 def test_rows_of_tiles_are_whole_in_few_threads_and_computed_once(
     divisible: int, tmp_path: Path
