@@ -72,6 +72,8 @@ SECTOR_BYTES = 32
 SHARED_COLUMNS = ((64, 4096, 8, 4), (32, 1024, 4, 8), (64, 2048, 4, 8), (32, 2048, 8, 4))
 """(columns, elements, warps, programs a processor) of programs that share columns: those that run
 at once, or half of them, which have more to do each (tests/benchmarks/gpu_outer.py)."""
+ODD_COLUMNS = ((32, 1024, 8, 8), (64, 2048, 4, 8), (32, 2048, 8, 4), (64, 4096, 8, 4))
+"""The same element by element, fewer of them a thread first."""
 THIN_COLUMNS = ((32, 2048, 8, 1, 6), (32, 1024, 4, 2, 1))
 """The same, and steps ahead, where so few columns are all that there is that one program has nearly
 all: found in a cache, they take as long as programs take to begin and to end."""
@@ -340,10 +342,7 @@ def _shared(facts: Facts) -> Iterator[Schedule]:
 def _shared_columns(facts: Facts, columns: int) -> Iterator[Schedule]:
     """As many programs as run well at once, also where there are other numbers of columns."""
     thin = THIN_COLUMNS if columns <= THIN * THIN_COLUMNS[0][0] else ()
-    wide = [(*each, 1) for each in SHARED_COLUMNS]
-    if facts.is_dividing_useful and not facts.divisible:
-        # Element by element: fewer of them a thread.
-        wide.sort(key=lambda each: each[1])
+    wide = [(*each, 1) for each in (SHARED_COLUMNS if facts.has_vectors else ODD_COLUMNS)]
     for width, elements, warps, share, ahead in (*thin, *wide):
         x = min(width, _power_of_two(columns))
         r = elements // x
