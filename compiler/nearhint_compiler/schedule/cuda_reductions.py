@@ -91,12 +91,14 @@ ALONE_LIMIT = 8
 ALONE_LENGTH, LEAST_STEPS = 1024, 8
 """Elements of a column, and steps of its walk, that they have at least: so many threads are worth
 their beginning and end."""
-FEW_ROWS, FEW_AT_ONCE = 16, 8
-"""Rows so few that columns of them are nearly pointwise, and how many of them are read at once."""
-FEW = ((256, 4, 1), (128, 8, 1))
+FEW_ROWS, SOME_ROWS, FEW_AT_ONCE = 16, 128, 8
+"""Rows so few that columns of them are nearly pointwise; so few that it is so where 64 columns a
+program are programs for all processors; and how many of them are read at once."""
+FEW = ((128, 8, 1), (64, 16, 1), (256, 4, 1))
 """(columns, rows, warps) of a walk over few of them, in vectors. One or two threads have all rows
-of their columns: of 8 rows of 128 256 in bf16 on an H100 (2026-11-22) such a block took 2.2 us, and
-one of eight warps, each of which has a row, 11."""
+of their columns. Of 8, 24 and 100 rows of 128 256 in bf16 on an H100 (2026-11-22) the first took
+2.2, 2.8 and 5.8 us; in registers of eight warps, each of which has a row or few, it was 11, 13 and
+25, in the best walk of more warps 6.9, 8 and 10."""
 CHUNK = 512
 """Elements of a row that are worth a program."""
 TILES = (
@@ -162,13 +164,14 @@ def _columns(facts: Facts) -> Iterator[Schedule]:
     yield from _few(facts)
     r = _power_of_two(facts.length)
     # Few rows in vectors leave most threads of such a block without any.
-    given = _plain if r <= FEW_ROWS else both
+    is_few = _is_few(facts)
+    given = _plain if is_few and r <= FEW_ROWS else both
     for columns, elements, warps in (
         (x, 4096, 8), (x, 2048, 8), (2 * x, 2048, 8), (2 * x, 8192, 16), (4 * x, 2048, 8),
         (128, 2048, 4),
     ):  # fmt: skip
         yield from given(facts, "looped", x=columns, r=elements // columns, warps=warps)
-    if r <= 128:
+    if r <= (FEW_ROWS if is_few else 128):
         yield from given(facts, "persistent", x=max(16, 2048 // r), r=r, warps=8)
 
 
@@ -178,9 +181,15 @@ def _plain(facts: Facts, family: str, **options: int) -> Iterator[Schedule]:
         yield facts.schedule(family, **options)
 
 
+def _is_few(facts: Facts) -> bool:
+    """Whether there are few rows, in vectors, for the columns that there are."""
+    is_wide = prod(facts.extents) >= 64 * facts.processors
+    return facts.has_vectors and facts.length <= (SOME_ROWS if is_wide else FEW_ROWS)
+
+
 def _few(facts: Facts) -> Iterator[Schedule]:
     """Few rows in vectors of columns, held by one warp, and walked, which serves any number."""
-    if not facts.has_vectors or facts.length > FEW_ROWS:
+    if not _is_few(facts):
         return
     if facts.length <= FEW_AT_ONCE:
         held = {"x": 128, "r": FEW_AT_ONCE, "warps": 1}
