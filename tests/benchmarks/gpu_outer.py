@@ -36,9 +36,12 @@ CASES: tuple[tuple[str, Sizes, Sizes], ...] = (
     (COLUMNS, (16_384, 1024), (20_011, 768)),
     (COLUMNS, (1024, 131_072), (1021, 128_256)),
     (COLUMNS, (32_768, 1023), (30_011, 1021)),
+    (COLUMNS, (4, 131_072), (8, 128_256)),
+    (COLUMNS, (8, 65_536), (6, 50_257)),
     (BLOCKS, (8192, 128), (8192, 160)),
     (BLOCKS, (8191, 128), (7001, 160)),
     (BLOCKS, (32_767, 31), (40_013, 31)),
+    (BLOCKS, (131_072, 32), (128_256, 31)),
 )
 """A kernel, a hint, and sizes in its bucket, in the order of the kernel's symbols."""
 

@@ -106,7 +106,7 @@ def run_case(
 
 def _plain(schedule: Schedule) -> Schedule:
     """The same tile element by element, and with programs in the order of its axes."""
-    kept = tuple(each for each in schedule.options if each[0] not in ("near", "words"))
+    kept = tuple(each for each in schedule.options if each[0] not in ("order", "words"))
     return dataclasses.replace(schedule, options=kept)
 
 

@@ -53,7 +53,7 @@ def applies(kernel: ir.Kernel, schedule: Schedule) -> bool:
     """Whether some access of `kernel` as it is laid out may have a block pointer."""
     if schedule.family not in FAMILIES or schedule["index"] != 32:
         return False
-    if schedule.get("r1", 0) or schedule.get("words", 0):
+    if any(schedule.get(name, 0) for name in ("r1", "words", "spread")):
         return False
     axes = axes_of(kernel, schedule)
     return any(

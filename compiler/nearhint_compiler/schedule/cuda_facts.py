@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -32,9 +33,15 @@ CACHE_KEEPS = (24 << 20, 48 << 20)
 an H100's keeps what its own processors read."""
 REPEATED_SHARE = 256
 """What is read again is worth a loop of its own from such a part of the largest access on."""
+MUCH = 16
+"""What moves such a part of the bytes of the largest access is worth vectors."""
+LATE_AXES_SINCE = (3, 7)
+"""The first Triton that gives an access's threads to the last axis first, among those along which
+it is not contiguous, and not to the first."""
+_TRITON = re.compile(r"triton (\d+)\.(\d+).*")
 EXTRAS = (
-    "registers", "group", "near", "unroll", "ahead", "whole", "words", "turns", "early", "band",
-    "programs",
+    "registers", "group", "order", "unroll", "ahead", "whole", "words", "turns", "early",
+    "programs", "spread",
 )  # fmt: skip
 """Options that a schedule has behind all others, if it has them."""
 
@@ -62,7 +69,10 @@ class Facts:
 
     It `has_late` loads if some along the row come after a reduction that they do not need. `word`
     and `plane_word` are the lanes of the words of rows and of planes; 0 if there are none.
-    `row_loads` run along the rows; `own_bytes` are those of loads that are not of all rows.
+    `row_loads` run along the rows; `own_bytes` are those of loads that are not of all rows. With
+    `has_late_axes` the last axes of a block have threads before the first ones. If it
+    `is_divisible_in_part`, some of the sizes that vectors need are multiples, and others not; with
+    `has_static_vectors` some accesses need pointers alone.
     """
 
     extents: tuple[int, ...]
@@ -90,6 +100,9 @@ class Facts:
     has_whole_rows: bool
     tile_word: int
     repeated: int
+    has_late_axes: bool
+    is_divisible_in_part: bool
+    has_static_vectors: bool
 
     @property
     def itemsize(self) -> int:
@@ -130,7 +143,8 @@ class Facts:
     def schedule(self, family: str, *, divisible: int = 0, **options: int) -> Schedule:
         """A schedule with these blocks, with 16-byte pointers where they are all that is needed."""
         is_enough = (
-            not self.is_dividing_useful
+            options.pop("aligned", 0)
+            or not self.is_dividing_useful
             or self.has_whole_rows
             or options.get("whole", 0)
             or options.get("words", 0)
@@ -155,7 +169,9 @@ def facts_of(
     sizes = dims or dict.fromkeys(kernel.symbols, GENERIC_SIZE)
     found = accesses(kernel, sizes)
     is_columns = bool(kernel.reduction) and _is_columns(kernel, found)
-    useful = _worth_dividing(kernel, is_rows=bool(kernel.reduction) and not is_columns)
+    is_rows = bool(kernel.reduction) and not is_columns
+    useful = _worth_dividing(kernel, found, is_rows=is_rows)
+    is_static = any(_has_static_vectors(kernel, *each) for each in _much(kernel, found))
     device = target.device
     has_scan = any(isinstance(node, ir.Scan) for node in kernel.body)
     words = row_words(kernel)
@@ -194,7 +210,16 @@ def facts_of(
         has_whole_rows=not has_scan and has_whole_rows(kernel),
         tile_word=tiled.lanes if tiled else 0,
         repeated=repeated,
+        has_late_axes=_has_late_axes(target),
+        is_divisible_in_part=bool(divisible or is_static) and divisible.bit_count() < len(useful),
+        has_static_vectors=is_static,
     )
+
+
+def _has_late_axes(target: Target) -> bool:
+    """Whether the target's Triton gives threads to the last axis first, of those that are alike."""
+    found = (_TRITON.fullmatch(tool) for tool in target.toolchain)
+    return any(each and (int(each[1]), int(each[2])) >= LATE_AXES_SINCE for each in found)
 
 
 def row_loads(kernel: ir.Kernel, found: Sequence[Access]) -> list[Access]:
@@ -287,19 +312,22 @@ def _is_columns(kernel: ir.Kernel, found: Sequence[Access]) -> bool:
     return columns > rows
 
 
-def _worth_dividing(kernel: ir.Kernel, *, is_rows: bool) -> set[str]:
+def _worth_dividing(kernel: ir.Kernel, moved: Sequence[Access], *, is_rows: bool) -> set[str]:
     """Symbols that make strides and limits multiples of 16 if they are: as few as will do.
 
-    Each that is promised is a size that the Variant is not for, such as 7000 rows.
+    Each that is promised is a size that the Variant is not for, such as 7000 rows. So they are
+    those of accesses that move much alone, and not of a scale for every 32 elements.
     """
+    much = _much(kernel, moved)
     along = kernel.reduction if is_rows else kernel.pointwise
     found = [*along[-1:], ex.product(along)]
-    for node in kernel.body:
-        if isinstance(node, ir.Load | ir.Store):
-            for name in ex.symbols_of(node.index):
-                if name[0] in "pr":
-                    following = {name: ex.add(ex.symbol(name), 1)}
-                    found.append(ex.sub(ex.substitute(node.index, following), node.index))
+    if kernel.reduction and not is_rows:
+        found = [
+            extent
+            for number, extent in enumerate(along)
+            if any(access.is_contiguous(f"p{number}") for _, access in much)
+        ] or found
+    found += [stride for index, _ in much for stride in _strides(index)]
     chosen: set[str] = set()
     for size in sorted(dict.fromkeys(found), key=lambda size: len(ex.symbols_of(size))):
         names = [name for name in ex.symbols_of(size) if name in kernel.symbols]
@@ -308,6 +336,35 @@ def _worth_dividing(kernel: ir.Kernel, *, is_rows: bool) -> set[str]:
         one = next((name for name in reversed(names) if _is_multiple(size, {*chosen, name})), None)
         chosen |= set(names) if one is None else {one}
     return chosen
+
+
+def _much(kernel: ir.Kernel, moved: Sequence[Access]) -> list[tuple[ex.Expr, Access]]:
+    """The accesses that are worth vectors, with their indices."""
+    nodes = [node for node in kernel.body if isinstance(node, ir.Load | ir.Store)]
+    largest = max((access.size_bytes for access in moved), default=0)
+    return [
+        (node.index, access)
+        for node, access in zip(nodes, moved, strict=True)
+        if MUCH * access.size_bytes >= largest
+    ]
+
+
+def _strides(index: ex.Expr) -> list[ex.Expr]:
+    """How far apart neighbours along each loop are."""
+    names = [name for name in ex.symbols_of(index) if name[0] in "pr"]
+    following = [{name: ex.add(ex.symbol(name), 1)} for name in names]
+    return [ex.sub(ex.substitute(index, each), index) for each in following]
+
+
+def _has_static_vectors(kernel: ir.Kernel, index: ex.Expr, access: Access) -> bool:
+    """Whether an access has vectors along a pointwise loop wherever pointers are aligned."""
+    limits = [
+        extent
+        for number, extent in enumerate(kernel.pointwise)
+        if access.is_contiguous(f"p{number}")
+    ]
+    sizes = (*limits, *(stride for stride in _strides(index) if stride != ex.ONE))
+    return bool(limits) and all(_is_multiple(size, set()) for size in sizes)
 
 
 def _is_multiple(size: ex.Expr, names: set[str]) -> bool:

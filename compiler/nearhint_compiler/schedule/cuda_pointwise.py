@@ -39,7 +39,9 @@ REPEATED = ((2, 1), (1, 1), (2, 2), (4, 1))
 """(outer steps, vectors a thread and step) where outer loops read the same again and again. All
 programs that do run one after the other, so that it comes from a cache."""
 TARGETS = (1024, 2048, 4096)
-SQUARES_LIMIT = 14
+PROMISED_BESIDE_WORDS = 6
+"""Tiles that promise sizes, where others have words."""
+SQUARES_LIMIT = 16
 """How many of those are offered: others want room, too."""
 OVERHANG = 1.3
 """How many times the lanes of the tile that fits a space best another may have."""
@@ -101,7 +103,7 @@ def _outer(facts: Facts, lanes: int) -> Iterator[Schedule]:
     """
     for y, vectors in REPEATED:
         blocks = {"z": 1, "y": y, "x": 128 * lanes * vectors, "cuts": facts.repeated, "warps": 4}
-        yield facts.schedule("tiled", divisible=facts.divisible, **blocks, near=1)
+        yield facts.schedule("tiled", divisible=facts.divisible, **blocks, order=1)
 
 
 def _squares(facts: Facts, tile: Tile) -> Iterator[Schedule]:
@@ -109,27 +111,55 @@ def _squares(facts: Facts, tile: Tile) -> Iterator[Schedule]:
     elements.
     """
     points, columns = prod(tile.extents), tile.extents[-1]
-    fitting, near = _fitting(tile, SQUARES), GROUP if points >= LARGE_POINTS else 1
+    fitting, order = _fitting(tile, SQUARES), GROUP if points >= LARGE_POINTS else 1
     if points >= LARGE_POINTS and facts.itemsize == 2 and OF_VECTORS in fitting:
         fitting = [OF_VECTORS, *fitting]
     worded: list[tuple[int, int, int]] = []
     if facts.tile_word and columns >= LONG_ROW and points >= WORDED_POINTS:
         worded = _fitting(tile, WORDED)
-    if facts.divisible:
-        for shape in fitting:
-            yield facts.schedule("tiled", divisible=facts.divisible, **_near(tile, shape, near))
-    for number, (y, x, warps) in enumerate(worded):
-        tight, wide = (1, GROUP) if tile.extents[0] <= FEW_DOWN * y else (GROUP, 1)
-        yield facts.schedule("tiled", **_near(tile, (y, x, warps), tight), words=1)
-        if number == 0:
-            yield facts.schedule("tiled", **_near(tile, (y, x, warps), wide), words=1)
+    words = [
+        facts.schedule("tiled", **_ordered(tile, worded[at], each), words=1)
+        for at, each in _orders(tile, worded)
+    ]
+    if facts.is_divisible_in_part:
+        # What is along the other axis would be single elements: words come first.
+        yield from words
+    if facts.divisible or facts.has_static_vectors:
+        shapes = fitting[:PROMISED_BESIDE_WORDS] if words else fitting
+        promise = {"divisible": facts.divisible, "aligned": 1}
+        for shape in shapes:
+            yield facts.schedule("tiled", **promise, **_ordered(tile, shape, order))
+        for shape in shapes[:2]:
+            for divisible in _parts(facts):
+                promise["divisible"] = divisible
+                yield facts.schedule("tiled", **promise, **_ordered(tile, shape, order))
+    if not facts.is_divisible_in_part:
+        yield from words
     for shape in PLAIN if worded else fitting:
-        yield facts.schedule("tiled", **_near(tile, shape, near))
+        yield facts.schedule("tiled", **_ordered(tile, shape, order))
 
 
-def _near(tile: Tile, shape: tuple[int, int, int], near: int) -> dict[str, int]:
+def _orders(tile: Tile, worded: Sequence[tuple[int, int, int]]) -> Iterator[tuple[int, int]]:
+    """The place of a tile in words, and the order of its programs: the first in two orders."""
+    for at, (y, _, _) in enumerate(worded):
+        tight, wide = (1, GROUP) if tile.extents[0] <= FEW_DOWN * y else (GROUP, 1)
+        yield at, tight
+        if at == 0:
+            yield at, wide
+
+
+def _parts(facts: Facts) -> list[int]:
+    """Promises of one size each where there are several, or of none where pointers are enough for
+    some vectors: sizes beside a hint may keep one, as 128 256 x 35 does beside 131 072 x 32.
+    """
+    bits = [1 << at for at in range(facts.divisible.bit_length()) if facts.divisible >> at & 1]
+    found = bits if len(bits) > 1 else []
+    return [*found, 0] if facts.has_static_vectors and facts.divisible else found
+
+
+def _ordered(tile: Tile, shape: tuple[int, int, int], order: int) -> dict[str, int]:
     y, x, warps = shape
-    return {"z": 1, "y": y, "x": x, "cuts": tile.cuts, "warps": warps, "near": near}
+    return {"z": 1, "y": y, "x": x, "cuts": tile.cuts, "warps": warps, "order": order}
 
 
 def _fitting(tile: Tile, shapes: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:

@@ -69,9 +69,11 @@ the one before it, so a program alone gets nowhere near its share of the memory'
 SCAN_BLOCK = 1024
 SPLIT_LIMIT = 256
 SECTOR_BYTES = 32
-SHARED_COLUMNS = ((64, 4096, 8, 4), (32, 1024, 8, 8), (64, 2048, 4, 8), (32, 2048, 8, 4))
+SHARED_COLUMNS = ((64, 4096, 8, 4), (32, 1024, 4, 8), (64, 2048, 4, 8), (32, 2048, 8, 4))
 """(columns, elements, warps, programs a processor) of programs that share columns: those that run
 at once, or half of them, which have more to do each (tests/benchmarks/gpu_outer.py)."""
+ODD_COLUMNS = ((32, 1024, 8, 8), (64, 2048, 4, 8), (32, 2048, 8, 4), (64, 4096, 8, 4))
+"""The same element by element, fewer of them a thread first."""
 THIN_COLUMNS = ((32, 2048, 8, 1, 6), (32, 1024, 4, 2, 1))
 """The same, and steps ahead, where so few columns are all that there is that one program has nearly
 all: found in a cache, they take as long as programs take to begin and to end."""
@@ -89,15 +91,23 @@ ALONE_LIMIT = 8
 ALONE_LENGTH, LEAST_STEPS = 1024, 8
 """Elements of a column, and steps of its walk, that they have at least: so many threads are worth
 their beginning and end."""
+FEW_ROWS, SOME_ROWS, FEW_AT_ONCE = 16, 128, 8
+"""Rows so few that columns of them are nearly pointwise; so few that it is so where 64 columns a
+program are programs for all processors; and how many of them are read at once."""
+FEW = ((128, 8, 1), (64, 16, 1), (256, 4, 1))
+"""(columns, rows, warps) of a walk over few of them, in vectors. One or two threads have all rows
+of their columns. Of 8, 24 and 100 rows of 128 256 in bf16 on an H100 (2026-11-22) the first took
+2.2, 2.8 and 5.8 us; in registers of eight warps, each of which has a row or few, it was 11, 13 and
+25, in the best walk of more warps 6.9, 8 and 10."""
 CHUNK = 512
 """Elements of a row that are worth a program."""
 TILES = (
-    (32, 4, 4, 0), (64, 4, 8, 1), (64, 4, 2, 1), (128, 2, 8, 1), (128, 2, 2, 0), (64, 4, 2, 0),
-    (64, 2, 1, 0), (128, 2, 8, 0), (32, 8, 8, 1), (64, 2, 2, 0), (32, 8, 4, 0), (128, 2, 4, 0),
+    (32, 4, 4, 0), (64, 4, 8, -1), (64, 4, 2, -1), (128, 2, 8, -1), (128, 2, 2, 0), (64, 4, 2, 0),
+    (64, 2, 1, 0), (128, 2, 8, 0), (32, 8, 8, -1), (64, 2, 2, 0), (32, 8, 4, 0), (128, 2, 4, 0),
     (32, 4, 2, 0), (64, 1, 2, 0), (64, 1, 1, 0), (32, 1, 4, 0),
 )  # fmt: skip
-"""(along the axis that is contiguous somewhere, along the other, warps, band) of short rows in
-tiles. The first is little code, and serves few rows, too. With a band of 1 programs follow what is
+"""(along the axis that is contiguous somewhere, along the other, warps, order) of short rows in
+tiles. The first is little code, and serves few rows, too. In bands of one, programs follow what is
 read as it lies, which pays over thousands of rows (tests/benchmarks/gpu_outer.py)."""
 SHORT_ROW = 256
 
@@ -151,14 +161,41 @@ def _columns(facts: Facts) -> Iterator[Schedule]:
         wide = max(least, min(x, most))
         yield facts.schedule("looped", x=wide, r=DEFAULT_COLUMN_BLOCK // wide, warps=8)
     yield from _alone(facts, prod(facts.extents))
+    yield from _few(facts)
+    r = _power_of_two(facts.length)
+    # Few rows in vectors leave most threads of such a block without any.
+    is_few = _is_few(facts)
+    given = _plain if is_few and r <= FEW_ROWS else both
     for columns, elements, warps in (
         (x, 4096, 8), (x, 2048, 8), (2 * x, 2048, 8), (2 * x, 8192, 16), (4 * x, 2048, 8),
         (128, 2048, 4),
     ):  # fmt: skip
-        yield from both(facts, "looped", x=columns, r=elements // columns, warps=warps)
-    r = _power_of_two(facts.length)
-    if r <= 128:
-        yield from both(facts, "persistent", x=max(16, 2048 // r), r=r, warps=8)
+        yield from given(facts, "looped", x=columns, r=elements // columns, warps=warps)
+    if r <= (FEW_ROWS if is_few else 128):
+        yield from given(facts, "persistent", x=max(16, 2048 // r), r=r, warps=8)
+
+
+def _plain(facts: Facts, family: str, **options: int) -> Iterator[Schedule]:
+    """Element by element, if that is another kernel."""
+    if facts.is_dividing_useful:
+        yield facts.schedule(family, **options)
+
+
+def _is_few(facts: Facts) -> bool:
+    """Whether there are few rows, in vectors, for the columns that there are."""
+    is_wide = prod(facts.extents) >= 64 * facts.processors
+    return facts.has_vectors and facts.length <= (SOME_ROWS if is_wide else FEW_ROWS)
+
+
+def _few(facts: Facts) -> Iterator[Schedule]:
+    """Few rows in vectors of columns, held by one warp, and walked, which serves any number."""
+    if not _is_few(facts):
+        return
+    if facts.length <= FEW_AT_ONCE:
+        held = {"x": 128, "r": FEW_AT_ONCE, "warps": 1}
+        yield facts.schedule("persistent", divisible=facts.divisible, **held)
+    for x, rows, warps in FEW:
+        yield facts.schedule("looped", divisible=facts.divisible, x=x, r=rows, warps=warps)
 
 
 def _rows(facts: Facts) -> Iterator[Schedule]:
@@ -314,10 +351,7 @@ def _shared(facts: Facts) -> Iterator[Schedule]:
 def _shared_columns(facts: Facts, columns: int) -> Iterator[Schedule]:
     """As many programs as run well at once, also where there are other numbers of columns."""
     thin = THIN_COLUMNS if columns <= THIN * THIN_COLUMNS[0][0] else ()
-    wide = [(*each, 1) for each in SHARED_COLUMNS]
-    if facts.is_dividing_useful and not facts.divisible:
-        # Element by element: fewer of them a thread.
-        wide.sort(key=lambda each: each[1])
+    wide = [(*each, 1) for each in (SHARED_COLUMNS if facts.has_vectors else ODD_COLUMNS)]
     for width, elements, warps, share, ahead in (*thin, *wide):
         x = min(width, _power_of_two(columns))
         r = elements // x
@@ -354,27 +388,39 @@ def _tiles(facts: Facts, tile: Tile) -> Iterator[Schedule]:
     names = AXES[-len(tile.extents) :]
     ranked = sorted(names, key=lambda name: -tile.scores[names.index(name)])
     r = _power_of_two(facts.length)
-    for long, short, warps, band in _small_first(r):
+    for long, short, warps, order in _small_first(r):
         blocks = dict.fromkeys(AXES, 1) | {ranked[0]: long, ranked[1]: short}
         if r <= SHORT_ROW:
             block = {**blocks, "r": r, "cuts": tile.cuts, "warps": warps}
-            if band and ranked[0] == names[-2]:
-                block["band"] = band
+            if order and ranked[0] == names[-2] and _is_kept(facts, tile, short):
+                block["order"] = order
+            if facts.has_late_axes:
+                block["spread"] = 1
             share = long * short * r / (32 * warps)
             if share <= ELEMENTS_PER_THREAD:
-                yield from both(facts, "tiled_persistent", **block)
-            elif share <= 2 * ELEMENTS_PER_THREAD and facts.divisible:
-                # Element by element, so many would take a second to compile, and win nowhere.
+                yield facts.schedule("tiled_persistent", **block)
+            if facts.divisible and ELEMENTS_PER_THREAD <= share <= 2 * ELEMENTS_PER_THREAD:
+                # Element by element, so many would take a second to compile, and win nowhere; in
+                # vectors fewer leave threads parts of rows, and took up to 2.5 times as long.
                 yield facts.schedule("tiled_persistent", divisible=facts.divisible, **block)
         elif short <= 2:
             yield from both(facts, "tiled_looped", **blocks, r=32, cuts=tile.cuts, warps=2 * warps)
 
 
+def _is_kept(facts: Facts, tile: Tile, across: int) -> bool:
+    """Whether a band of tiles, `across` each, fits a cache: what is next to it in memory is written
+    by the next one. 128 256 rows of 31 blocks took 182 us in bands on an H100, 141 without; for
+    40 013 it was 44 and 45.
+    """
+    largest = max(access.size_bytes for access in facts.accesses)
+    return 2 * largest * across // tile.extents[-1] <= CACHE_KEEPS[0]
+
+
 def _small_first(r: int) -> list[tuple[int, int, int, int]]:
     """The tiles, the first that may be a default, which promises nothing, before the others."""
     small = [
-        (long, short, warps, band)
-        for long, short, warps, band in TILES
+        (long, short, warps, order)
+        for long, short, warps, order in TILES
         if long * short * r <= ELEMENTS_PER_THREAD * 32 * warps
     ]
     return [*dict.fromkeys((*small[:1], *TILES))]

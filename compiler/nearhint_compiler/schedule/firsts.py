@@ -85,7 +85,7 @@ def _kinds(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> tuple[
     )
     walked = tuple(each for each in found if each.family not in PERSISTENT)
     if facts.step_bytes > CACHED_BYTES:
-        walked = tuple(sorted(walked, key=lambda each: not each.get("near", 0)))
+        walked = tuple(sorted(walked, key=lambda each: not each.get("order", 0)))
     if is_columns:
         return (*held, *sorted(walked, key=lambda each: each.family != LOOPED))
     return held if held and default.family == LOOPED else (*held, *walked)

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 from nearhint_compiler.errors import InvalidSchedule
 
+_RENAMED = {"near": ("order", 1), "band": ("order", -1)}
+"""Options that older records have: what they are now, times what. A near tile went through bands of
+the axis before the last, a band through those of the last."""
 _TEXT = re.compile(r"[a-z]+\.[a-z0-9_]+(?: [a-z0-9_]+=-?\d{1,9}){0,16}")
 
 
@@ -42,9 +45,20 @@ class Schedule:
 
 
 def parse_schedule(text: str) -> Schedule:
-    """The Schedule that `str` printed; raises `InvalidSchedule` for anything else."""
+    """The Schedule that `str` printed; raises `InvalidSchedule` for anything else.
+
+    What an earlier version printed is read, too, and may be printed otherwise:
+
+    >>> str(parse_schedule("cuda.tiled y=32 x=64 band=2"))
+    'cuda.tiled y=32 x=64 order=-2'
+    """
     if not _TEXT.fullmatch(text):
         raise InvalidSchedule(f"not a schedule: {text[:80]!r}")
     family, *options = text.split(" ")
     pairs = (option.partition("=") for option in options)
-    return Schedule(family, tuple((key, int(value)) for key, _, value in pairs))
+    return Schedule(family, tuple(_current(key, int(value)) for key, _, value in pairs))
+
+
+def _current(key: str, value: int) -> tuple[str, int]:
+    name, times = _RENAMED.get(key, (key, 1))
+    return name, times * value

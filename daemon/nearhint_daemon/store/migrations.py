@@ -246,6 +246,23 @@ def m006_what_searches_tried(db: Database) -> None:
     _run(db, _TRIED)
 
 
+_RENAMED = """
+UPDATE quarantined_variants
+  SET schedule = replace(replace(schedule, ' near=', ' order='), ' band=', ' order=-');
+UPDATE quarantine SET key = replace(replace(key, ' near=', ' order='), ' band=', ' order=-')
+  WHERE key LIKE 'variant/%';
+"""
+
+
+@migrations()
+def m007_one_option_for_the_order_of_programs(db: Database) -> None:
+    """What must not be used stays so where its Schedule is now written otherwise.
+
+    What says no more than what was once tried or timed is left as it was written.
+    """
+    _run(db, _RENAMED)
+
+
 def _run(db: Database, script: str) -> None:
     for statement in script.split(";\n"):
         if statement.strip():

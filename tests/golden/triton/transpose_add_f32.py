@@ -21,14 +21,13 @@ def nearhint_9148ee3a8e90(a0, a1, a2, k0, k1, Y: tl.constexpr, X: tl.constexpr):
     pid = tl.program_id(0)
     xblock = pid % ((k1 + 31) // 32)
     pid = pid // ((k1 + 31) // 32)
-    x = xblock * X + tl.arange(0, X)[None, :]
-    xmask = x < k1
-    p1 = x
-    yblock = pid % ((k0 + 31) // 32)
-    pid = pid // ((k0 + 31) // 32)
+    yblock = pid
     y = yblock * Y + tl.arange(0, Y)[:, None]
     ymask = y < k0
     p0 = y
+    x = xblock * X + tl.arange(0, X)[None, :]
+    xmask = x < k1
+    p1 = x
     v0 = tl.load(a0 + ((k0 * p1) + p0), ymask & xmask, other=0)
     v1 = tl.load(a1 + ((k1 * p0) + p1), ymask & xmask, other=0)
     v2 = v0 + v1

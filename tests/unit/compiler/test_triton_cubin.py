@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -199,12 +201,68 @@ def test_blocks_of_one_length_are_stored_in_vectors_whatever_the_sizes_are(tmp_p
     assert len(re.findall(r"st\.global\S*\.b8", ptx)) == 0
 
 
+def test_a_warp_that_has_all_rows_of_its_columns_waits_for_no_other(tmp_path: Path) -> None:
+    kernel = parse_kernel((KERNELS / "column_sum_f32.ir").read_text())
+    found = candidates(kernel, target(90), {"k0": 8, "k1": 131_072})
+    alone = [each for each in found if each["warps"] == 1]
+    assert {each.family for each in alone} == {"cuda.persistent", "cuda.looped"}
+    for schedule in alone:
+        ptx = ptx_of(generate(kernel, schedule, target(90)), tmp_path)
+        assert re.search(r"ld\.global\S*\.v4\.b32", ptx)
+        assert "bar.sync" not in ptx
+
+
+@pytest.mark.parametrize("divisible", [0, 1])
+def test_rows_of_tiles_are_whole_in_few_threads_and_computed_once(
+    divisible: int, tmp_path: Path
+) -> None:
+    """What is done once a row, and between threads, is less than with the reduction's axis where
+    this Triton gives it threads first.
+    """
+    kernel = parse_kernel((KERNELS / "transposed_block_scale_f8e4m3fn.ir").read_text())
+    here = replace(target(90), toolchain=(f"triton {version('triton')}",))
+    offered = candidates(kernel, here, {"k0": 1024, "k1": 128})
+    tiles = [each for each in offered if each.family == "cuda.tiled_persistent"]
+    (is_spread,) = {each.get("spread", 0) for each in tiles}
+    tile = f"z=1 y=64 x=4 r=32 cuts=1 warps=4 index=32 aligned=1 divisible={divisible}"
+    chosen, other = (
+        ptx_of(
+            generate(
+                kernel, parse_schedule(f"cuda.tiled_persistent {tile} spread={spread}"), target(90)
+            ),
+            tmp_path,
+        )
+        for spread in (is_spread, 1 - is_spread)
+    )
+    divisions, exchanges, loads = (
+        [len(re.findall(pattern, ptx)) for ptx in (chosen, other)]
+        for pattern in (r"\bdiv\.", r"\b(?:shfl|bar)\.sync", r"\bld\.global")
+    )
+    assert divisions[0] < divisions[1]
+    assert exchanges[0] < exchanges[1]
+    assert loads[0] == loads[1]
+
+
+@pytest.mark.parametrize(
+    ("toolchain", "is_spread"),
+    [("triton 3.6.0", 0), ("triton 3.7.1", 1), ("triton 4.0", 1), ("cc 12.2.0", 0)],
+)
+def test_rows_of_tiles_are_spread_for_a_triton_that_begins_at_the_last_axis(
+    toolchain: str, is_spread: int
+) -> None:
+    kernel = parse_kernel((KERNELS / "transposed_block_scale_f8e4m3fn.ir").read_text())
+    there = replace(target(90), toolchain=("ptxas 12.8", toolchain))
+    offered = candidates(kernel, there, {"k0": 1009, "k1": 125})
+    tiles = [each for each in offered if each.family == "cuda.tiled_persistent"]
+    assert {each.get("spread", 0) for each in tiles} == {is_spread}
+
+
 @pytest.mark.parametrize(
     ("name", "cuts"), [("transpose_add_f32", 1), ("transpose_batched_bf16", 2)]
 )
 def test_tiles_of_any_size_move_their_rows_in_vectors(name: str, cuts: int, tmp_path: Path) -> None:
     kernel = parse_kernel((KERNELS / f"{name}.ir").read_text())
-    text = f"cuda.tiled z=1 y=32 x=128 cuts={cuts} warps=8 {ANY_LENGTH} near=1 words=1"
+    text = f"cuda.tiled z=1 y=32 x=128 cuts={cuts} warps=8 {ANY_LENGTH} order=1 words=1"
     generated = generate(kernel, parse_schedule(text), target(90))
     assert not [fact for fact in generated.guard.facts if isinstance(fact, Divisible)]
     ptx = ptx_of(generated, tmp_path)
@@ -214,7 +272,7 @@ def test_tiles_of_any_size_move_their_rows_in_vectors(name: str, cuts: int, tmp_
 
 def test_both_parts_of_a_join_are_one_vector_where_sizes_are_promised(tmp_path: Path) -> None:
     kernel = parse_kernel((KERNELS / "rotary_joined_f16.ir").read_text())
-    text = "cuda.tiled z=1 y=1 x=1024 cuts=1 warps=4 index=32 aligned=1 divisible=6 near=1"
+    text = "cuda.tiled z=1 y=1 x=1024 cuts=1 warps=4 index=32 aligned=1 divisible=6 order=1"
     ptx = ptx_of(generate(kernel, parse_schedule(text), target(90)), tmp_path)
     assert len(re.findall(r"ld\.global\S*\.v4\.b32", ptx)) == 4
     assert not re.search(r"ld\.global\S*\.b16", ptx)

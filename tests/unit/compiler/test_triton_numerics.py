@@ -76,8 +76,8 @@ class Case:
             for name, value in parse_schedule(self.schedule).options
             if name
             in (
-                *("polls", "group", "near", "unroll", "ahead", "whole", "words"),
-                *("turns", "early", "band", "programs"),
+                *("polls", "group", "order", "unroll", "ahead", "whole", "words"),
+                *("turns", "early", "programs", "spread"),
             )
         )
         tail = form + "_special" * self.special

@@ -14,13 +14,10 @@ def whole(kernel: str, dims: tuple[int, ...]) -> list[Case]:
     return [Case(kernel, text, dims)]
 
 
-def near(kernel: str, dims: tuple[int, ...], *, cuts: int = 1, index: int = 32) -> list[Case]:
-    text = f"cuda.tiled z=1 y=2 x=16 cuts={cuts} warps=1 index={index} aligned=0 divisible=0"
-    return [Case(kernel, f"{text} near={group}", dims) for group in (1, 4)]
-
-
-def tile_words(kernel: str, dims: tuple[int, ...], *, cuts: int = 1, index: int = 32) -> list[Case]:
-    rest = f"cuts={cuts} warps=1 index={index} aligned=1 divisible=0 near=1 words=1"
+def tile_words(
+    kernel: str, dims: tuple[int, ...], *, cuts: int = 1, index: int = 32, order: int = 1
+) -> list[Case]:
+    rest = f"cuts={cuts} warps=1 index={index} aligned=1 divisible=0 order={order} words=1"
     return [Case(kernel, f"cuda.tiled z=1 y=4 x=16 {rest}", dims)]
 
 
@@ -49,11 +46,33 @@ def adapted(*cases: Case) -> list[Case]:
     ]
 
 
-def banded(kernel: str, dims: tuple[int, ...], *, cuts: int = 1, r: int = 1) -> list[Case]:
+def near(kernel: str, dims: tuple[int, ...], *, cuts: int = 1, index: int = 32) -> list[Case]:
+    text = f"cuda.tiled z=1 y=2 x=16 cuts={cuts} warps=1 index={index} aligned=0 divisible=0"
+    return [Case(kernel, f"{text} order={order}", dims) for order in (1, 4)]
+
+
+def banded(
+    kernel: str,
+    dims: tuple[int, ...],
+    *,
+    cuts: int = 1,
+    r: int = 1,
+    orders: tuple[int, ...] = (-1, -3, -64),
+) -> list[Case]:
     rest = f"cuts={cuts} warps=4 index=32 aligned=1 divisible=0"
     family, rows = ("tiled_persistent", f" r={r}") if r > 1 else ("tiled", "")
-    text = f"cuda.{family} z=1 y=4 x=2{rows} {rest} band="
-    return [Case(kernel, f"{text}{band}", dims) for band in (1, 3, 64)]
+    text = f"cuda.{family} z=1 y=4 x=2{rows} {rest} order="
+    return [Case(kernel, f"{text}{order}", dims) for order in orders]
+
+
+def spread(
+    kernel: str, dims: tuple[int, ...], *, r: int, cuts: int = 1, special: bool = False
+) -> list[Case]:
+    text = f"cuda.tiled_persistent z=2 y=4 x=2 r={r} cuts={cuts} warps=4 index="
+    return [
+        Case(kernel, f"{text}{index} aligned=0 divisible=0{order} spread=1", dims, special)
+        for index, order in ((32, ""), (64, " order=-1"))
+    ]
 
 
 CASES = [
@@ -72,6 +91,8 @@ CASES = [
     *tile_words("transpose_add_f32", (67, 5)),  # no row with a whole block
     *tile_words("transpose_add_f32", (6, 64), index=64),
     *tile_words("transpose_add_f32", (1, 1)),
+    *tile_words("transpose_add_f32", (5, 67), order=0),
+    *tile_words("transpose_add_f32", (11, 67), order=-2),
     *tile_words("transpose_batched_bf16", (3, 5, 37), cuts=2),
     *tile_words("bias_relu_dynamic_f32", (7, 61)),  # some of it the same for all rows
     *tile_words("rotary_joined_f16", (3, 31, 7)),
@@ -97,6 +118,9 @@ CASES = [
     *banded("transpose_add_f32", (11, 17)),
     *banded("transpose_batched_bf16", (3, 5, 17), cuts=3),
     *banded("transpose_batched_bf16", (3, 5, 1), cuts=2),
+    *banded("transpose_batched_bf16", (3, 9, 17), cuts=3, orders=(1, 2)),
+    *spread("transposed_norm_bf16", (9, 7, 20), r=32),
+    *spread("transposed_norm_bf16", (5, 3, 32), r=32, special=True),
     # Rows of nothing but an infinity or NaN have their first place.
     *rows("row_argmax_f32", (5, 1), special=True),
     *split("row_argmax_f32", (5, 1), special=True),

@@ -273,6 +273,45 @@ def test_a_cast_to_f8_is_checked_unless_a_clamp_keeps_it_finite(
     assert ("_to_f8e4m3fn" in source) == is_checked
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "is_cast"),
+    [
+        (-448.0, 448.0, "v0"),  # the hardware's cast saturates there
+        (-464.0, 448.0, "v0"),
+        (-240.0, 448.0, "v4"),
+        (-448.0, 447.0, "v4"),
+        (448.0, 448.0, "v4"),
+    ],
+)
+def test_a_clamp_that_a_cast_to_f8_does_itself_is_left_to_it(
+    low: float, high: float, is_cast: str
+) -> None:
+    bits = [struct.pack(">f", each).hex() for each in (low, high)]
+    kernel = parse_kernel(
+        f"""(kernel (symbols k0) (pointwise k0) (reduction) (params (in f32) (out f8e4m3fn))
+        (body (load 0 p0) (const f32 0x{bits[0]}) (max f32 0 1) (const f32 0x{bits[1]})
+        (min f32 2 3) (cast f8e4m3fn 4) (store 1 p0 5)))"""
+    )
+    source = source_of(kernel, "cuda.pointwise x=64 warps=4 index=32 aligned=1 divisible=0")
+    assert f"v5 = {is_cast}.to(tl.float8e4nv)" in source
+
+
+@pytest.mark.parametrize(
+    ("schedule", "problem"),
+    [
+        ("cuda.persistent x=4 r=32 spread=1", "spread over no tile"),
+        ("cuda.tiled_looped z=1 y=4 x=4 r=32 cuts=1 spread=1", "spread over no tile"),
+        ("cuda.tiled_persistent z=1 y=4 x=4 r=32 cuts=1 spread=1 block_pointers=1", "no access"),
+        ("cuda.tiled_persistent z=1 y=4 x=4 r=32 cuts=1 order=-5000", "order of"),
+    ],
+)
+def test_rows_are_spread_over_tiles_in_registers_alone(schedule: str, problem: str) -> None:
+    family, _, blocks = schedule.partition(" ")
+    text = f"{family} warps=4 index=32 aligned=0 divisible=0 {blocks}"
+    with pytest.raises(InvalidSchedule, match=problem):
+        source_of(kernel_of("transposed_block_scale_f8e4m3fn"), text)
+
+
 def test_a_walk_steps_one_accumulator_for_each_group() -> None:
     rest = "x=1 r=64 warps=4 index=32 aligned=1 divisible=0 group=8"
     for name, accumulator in (("softmax_f32", "acc1"), ("row_sum_f32", "acc1")):

@@ -138,10 +138,10 @@ TILED = "tiled z=1 y=4 cuts=1 warps=1 index=32"
         ("layer_norm_f32", "looped x=1 r=64 warps=1 index=32 aligned=1", "no row has edges"),
         ("column_sum_f32", "looped x=1 r=64 warps=1 index=32 aligned=1", "no row has edges"),
         ("softmax_f32", "looped x=1 r=64 warps=1 index=32 aligned=1 block_pointers=1", "in tiles"),
-        ("transpose_add_f32", f"{TILED} x=16 aligned=0 near=1", "not aligned"),
-        ("transpose_add_f32", f"{TILED} x=2 aligned=1 near=1", "shorter than a word"),
-        ("transpose_add_f32", f"{TILED} x=16 aligned=1", "another order"),
-        ("merge_heads_f16", f"{TILED} x=16 aligned=1 near=1", "no row of a tile"),
+        ("transpose_add_f32", f"{TILED} x=16 aligned=0 order=1", "not aligned"),
+        ("transpose_add_f32", f"{TILED} x=2 aligned=1 order=1", "shorter than a word"),
+        ("transpose_add_f32", f"{TILED} x=16 aligned=1 block_pointers=1", "block pointers"),
+        ("merge_heads_f16", f"{TILED} x=16 aligned=1 order=1", "no row of a tile"),
     ],
 )
 def test_words_that_cannot_be_are_refused(name: str, schedule: str, problem: str) -> None:
@@ -192,7 +192,7 @@ def test_short_rows_and_small_spaces_are_read_element_by_element(rows: int, colu
 
 
 def test_a_tile_in_words_has_no_promise_about_sizes() -> None:
-    text = f"cuda.{TILED} x=16 aligned=1 divisible=0 near=1 words=1"
+    text = f"cuda.{TILED} x=16 aligned=1 divisible=0 order=1 words=1"
     facts = generate(kernel_of("transpose_add_f32"), parse_schedule(text), numerics.TARGET).guard
     assert not [fact for fact in facts.facts if isinstance(fact, Divisible)]
 

@@ -11,6 +11,7 @@ import pytest
 from sqlite_utils import Database
 
 from nearhint_compiler.ir.text import kernel_id, parse_kernel
+from nearhint_compiler.schedule import parse_schedule
 from nearhint_daemon.errors import (
     ArtifactCorrupt,
     ArtifactUnknown,
@@ -165,6 +166,32 @@ def test_a_store_of_version_2_gets_the_tables_of_operators_and_keeps_the_rest(
         assert acts == (replace(act, change_seq=7),)
         found = store.read_now(lambda r: queries.quarantined_variants(r, "", KERNEL.id, limit=9))
         assert [row.variant for row in found] == [barred.variant]
+
+    with_store(tmp_path, scenario)
+
+
+def test_a_store_of_version_6_bars_the_same_schedules_by_their_new_text(tmp_path: Path) -> None:
+    near, band = "cuda.tiled y=32 x=64 near=4 words=1", "cuda.tiled_persistent y=64 x=4 r=32 band=1"
+    keys = [f"variant//{KERNEL.id}/t/{text}" for text in (near, band)]
+    connection = sqlite3.connect(tmp_path / database.FILE_NAME, isolation_level=None)
+    with database.immediate(connection):
+        stop = "m007_one_option_for_the_order_of_programs"
+        migrations.migrations.apply(Database(connection), stop_before=stop)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute("PRAGMA user_version = 6")
+        for number, (text, key) in enumerate(zip((near, band), keys, strict=True)):
+            bar = ("", KERNEL.id, "t", f"{number}" * 64, text, "a" * 64, "why", "ann", 2.0, 5)
+            connection.execute(
+                "INSERT INTO quarantined_variants VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", bar
+            )
+            connection.execute("INSERT INTO quarantine VALUES (?, 'v', '', '', 2, 1.0, 5)", (key,))
+    connection.close()
+
+    async def scenario(store: Store, seen: Seen) -> None:
+        barred = store.read_now(lambda r: queries.quarantined_variants(r, "", KERNEL.id, limit=9))
+        assert {row.schedule for row in barred} == {str(parse_schedule(t)) for t in (near, band)}
+        kept = store.read_now(lambda reading: list(reading.where(QuarantineRow)))
+        assert {row.key.rpartition("/")[2] for row in kept} == {row.schedule for row in barred}
 
     with_store(tmp_path, scenario)
 

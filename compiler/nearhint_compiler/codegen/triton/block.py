@@ -10,7 +10,7 @@ from nearhint_compiler.codegen.triton.text import index_text
 from nearhint_rules import expr as ex
 
 REDUCED = "R"
-"""The axis of the reduction, always the last."""
+"""The axis of the reduction, the last one or the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class Block:
     @property
     def reduced_axis(self) -> int:
         """The position of the reduction's axis."""
-        return len(self.axes) - 1
+        return self.axes.index(REDUCED)
 
     @property
     def row_shape(self) -> str:

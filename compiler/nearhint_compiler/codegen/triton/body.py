@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from nearhint_compiler.analysis.branches import Branch, branches
 from nearhint_compiler.analysis.flat import FLAT, in_order
@@ -22,8 +24,17 @@ from nearhint_rules import expr as ex
 
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 """What is asked of places along a loop in the width of indices, not in the 64 bits of a value."""
-F8E4M3_LIMIT = 464.0
-"""Beyond this magnitude the nearest f8e4m3fn is not finite."""
+F8E4M3_LARGEST, F8E4M3_LIMIT = 448.0, 464.0
+"""The largest f8e4m3fn, and the magnitude beyond which the nearest one is not finite."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clamp:
+    """A node that is clamped, by the greatest of lower bounds and the least of upper ones."""
+
+    operand: int
+    least: float
+    most: float
 
 
 class Body:
@@ -128,8 +139,11 @@ class Body:
             case ir.Iota(index):
                 shape = self._shape(position)
                 return [f"{name} = tl.full({shape}, 0, tl.int64) + {self.block.text(index)}"]
-            case ir.Op("cast", "f8e4m3fn", (operand,)) if self._is_within(operand, F8E4M3_LIMIT):
-                return [f"{name} = {self.name(operand)}.to({TRITON_TYPES['f8e4m3fn'].name})"]
+            case ir.Op("cast", "f8e4m3fn", (operand,)) if clamp := self._clamp(operand):
+                # The hardware's cast saturates as such a clamp does, and keeps a NaN.
+                is_idle = -clamp.least >= F8E4M3_LARGEST <= clamp.most
+                value = self.name(clamp.operand if is_idle else operand)
+                return [f"{name} = {value}.to({TRITON_TYPES['f8e4m3fn'].name})"]
             case ir.Op("cast", dtype, (operand,)):
                 value = cast_text(self.name(operand), self._dtypes[operand], dtype)
                 return [f"{name} = {value}"]
@@ -175,18 +189,21 @@ class Body:
                 )
         return found
 
-    def _is_within(self, place: int, limit: float) -> bool:
-        """Whether a node is f32 and clamped by constants of at most `limit`, or NaN."""
-        kinds: set[str] = set()
-        node = self.kernel.body[place]
+    def _clamp(self, place: int) -> Clamp | None:
+        """The clamp, in f32 and by constants that f8e4m3fn holds, that a node is the last of."""
+        node, least, most = self.kernel.body[place], -math.inf, math.inf
         while isinstance(node, ir.Op) and node.name in ("min", "max") and node.dtype == "f32":
             nodes = [self.kernel.body[operand] for operand in node.operands]
             constants = [each for each in nodes if isinstance(each, ir.Const)]
-            if not constants or not abs(_single(constants[0])) <= limit:
-                return False
-            kinds.add(node.name)
-            node = nodes[0] if nodes[1] is constants[0] else nodes[1]
-        return kinds == {"min", "max"}
+            if not constants or not abs(bound := _single(constants[0])) <= F8E4M3_LIMIT:
+                return None
+            if node.name == "min":
+                most = min(most, bound)
+            else:
+                least = max(least, bound)
+            place = node.operands[0 if nodes[1] is constants[0] else 1]
+            node = self.kernel.body[place]
+        return Clamp(place, least, most) if math.inf not in (-least, most) else None
 
     def _pairs(self) -> dict[int, int]:
         """Loads that an earlier one serves: each of the two is used where the other is not."""

@@ -60,10 +60,8 @@ def tile_words_of(kernel: ir.Kernel, schedule: Schedule) -> RowWords:
         raise InvalidSchedule(f"no row of a tile has edges beside its words: {schedule}")
     if not schedule["aligned"]:
         raise InvalidSchedule(f"words of pointers that are not aligned: {schedule}")
-    if not schedule.get("near", 0) or schedule.get("block_pointers", 0):
-        raise InvalidSchedule(
-            f"words of tiles in another order, or with block pointers: {schedule}"
-        )
+    if schedule.get("block_pointers", 0):
+        raise InvalidSchedule(f"words of tiles with block pointers: {schedule}")
     if schedule["x"] < words.lanes:
         raise InvalidSchedule(f"a tile with rows shorter than a word: {schedule}")
     return words

@@ -53,47 +53,69 @@ class Header:
         self.lines.append(f"{name} = pid % {index_text(count)}")
         self.lines.append(f"pid = pid // {index_text(count)}")
 
-    def banded(self, names: tuple[str, str], counts: tuple[ex.Expr, ex.Expr], band: int) -> None:
-        """Splits two off `pid`: `band` of the first, for each of the second, before the next."""
-        (first, second), (across, down) = names, map(index_text, counts)
+    def ordered(self, counts: Mapping[str, ex.Expr], order: int) -> None:
+        """Splits `pid` into the parts of a tile's axes, the last fastest but for `order`.
+
+        With 1 the shorter of the last two axes comes first, all of it. With n > 1 programs go
+        through bands of n of the axis before the last, with -n through bands of n of the last:
+        first across the band, then along it. Neighbours along both axes run while what they share
+        is in a cache; along one, that is read as it lies.
+        """
+        slowest, *others = names = list(counts)
+        if not order:
+            for name in reversed(others):
+                self.next_of(name, counts[name])
+            self.lines.append(f"{slowest} = pid")
+            return
+        rows, columns = (index_text(counts[name]) for name in names[-2:])
+        place = "pid"
+        if len(names) > 2:
+            place = "inplane"
+            self.lines.append(f"inplane = pid % ({rows} * {columns})")
+            self.lines.append(f"pid = pid // ({rows} * {columns})")
+        if order == 1:
+            self._shorter_first(place, (names[-2], names[-1]), (rows, columns))
+        elif order > 0:
+            self._banded(place, (names[-2], names[-1]), (rows, columns), order)
+        else:
+            self._banded(place, (names[-1], names[-2]), (columns, rows), -order)
+        for name in names[:-2]:
+            self.lines.append(f"{name} = pid")
+
+    def _shorter_first(self, place: str, names: tuple[str, str], counts: tuple[str, str]) -> None:
+        (first, second), (rows, columns) = names, counts
         self.lines += [
-            f"inplane = pid % ({across} * {down})",
-            f"pid = pid // ({across} * {down})",
-            f"bandstart = inplane // ({band} * {down}) * {band}",
+            f"fewest = tl.minimum({rows}, {columns})",
+            f"fast = {place} % fewest",
+            f"slow = {place} // fewest",
+            f"{first} = tl.where({rows} < {columns}, fast, slow)",
+            f"{second} = tl.where({rows} < {columns}, slow, fast)",
+        ]
+
+    def _banded(
+        self, place: str, names: tuple[str, str], counts: tuple[str, str], band: int
+    ) -> None:
+        """Bands of `band` of the first axis, for each of which all of the second come in turn."""
+        (first, second), (across, down) = names, counts
+        if band == 1:
+            self.lines += [f"{first} = {place} // {down}", f"{second} = {place} % {down}"]
+            return
+        self.lines += [
+            f"band = {band} * {down}",
+            f"bandstart = {place} // band * {band}",
             f"bandwidth = tl.minimum({across} - bandstart, {band})",
-            f"inband = inplane % ({band} * {down})",
+            f"inband = {place} % band",
             f"{first} = bandstart + inband % bandwidth",
             f"{second} = inband // bandwidth",
         ]
 
-    def nearer_of(self, counts: Mapping[str, ex.Expr], near: int) -> None:
-        """Splits `pid` into the parts of two axes, `near` of the first fastest, then the second:
-        neighbours along both run while what they share is in a cache.
-        """
-        (first, rows), (second, columns) = counts.items()
-        if near == 1:
-            a, b = index_text(rows), index_text(columns)
-            self.lines += [
-                f"fewest = tl.minimum({a}, {b})",
-                "fast = pid % fewest",
-                "slow = pid // fewest",
-                f"{first} = tl.where({a} < {b}, fast, slow)",
-                f"{second} = tl.where({a} < {b}, slow, fast)",
-            ]
-            return
-        self.lines += [
-            f"group = {near} * {index_text(columns)}",
-            f"start = pid // group * {near}",
-            f"down = tl.minimum({index_text(rows)} - start, {near})",
-            "pid = pid % group",
-            f"{first} = start + pid % down",
-            f"{second} = pid // down",
-        ]
+    def spread(self, axis: str) -> str:
+        """The subscript that lays lanes along `axis`."""
+        return f"[{', '.join(':' if other == axis else 'None' for other in self.axes)}]"
 
     def axis(self, name: str, axis: str, program: str, size: ex.Expr, block: int) -> None:
         """Declares `name`, the positions along `axis` of program `program`, and their mask."""
-        spread = ", ".join(":" if other == axis else "None" for other in self.axes)
-        lanes = f"tl.arange(0, {axis})" + (f"[{spread}]" if len(self.axes) > 1 else "")
+        lanes = f"tl.arange(0, {axis})" + (self.spread(axis) if len(self.axes) > 1 else "")
         self.starts[axis] = f"{program} * {axis}"
         self.lines.append(f"{name} = {self.starts[axis]} + {lanes}")
         mask = mask_of(name, size, block, self.lines)
@@ -162,20 +184,9 @@ def tile(
         f"{axis.lower()}block": ceil_div(ex.add(size, more), schedule[axis.lower()])
         for axis, size, more in zip(axes, sizes, beside, strict=True)
     }
-    near, band = schedule.get("near", 0), schedule.get("band", 0)
-    if near and (band or len(axes) != 2):
-        raise InvalidSchedule(f"{schedule.family}: the order of {len(axes)} axes: {schedule}")
-    if near:
-        header.nearer_of(counts, near)
-    if band:
-        *_, down, across = counts
-        header.banded((across, down), (counts[across], counts[down]), band)
-    split_off = 2 if near or band else 0
-    declared = list(zip(axes, runs, sizes, strict=True))
-    for number, (axis, run, size) in enumerate(declared if near else reversed(declared)):
+    header.ordered(counts, schedule.get("order", 0))
+    for axis, run, size in zip(axes, runs, sizes, strict=True):
         name = axis.lower()
-        if number >= split_off:
-            header.next_of(f"{name}block", counts[f"{name}block"])
         if words and axis == axes[-1]:
             header.shifted(name, axis, f"{name}block", size, words)
         else:

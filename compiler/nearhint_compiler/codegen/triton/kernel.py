@@ -160,8 +160,10 @@ def _check(schedule: Schedule) -> None:
         raise InvalidSchedule(f"group of {schedule}")
     if not 1 <= schedule.get("ahead", 1) <= AHEAD_LIMIT:
         raise InvalidSchedule(f"ahead of {schedule}")
-    if not 0 <= schedule.get("band", 0) <= BAND_LIMIT:
-        raise InvalidSchedule(f"band of {schedule}")
+    if abs(schedule.get("order", 0)) > BAND_LIMIT:
+        raise InvalidSchedule(f"order of {schedule}")
+    if schedule.get("spread", 0) and schedule.family != "cuda.tiled_persistent":
+        raise InvalidSchedule(f"rows that are spread over no tile in registers: {schedule}")
     in_registers = schedule.family == "cuda.persistent"
     if not in_registers and (schedule.get("turns", 1) > 1 or schedule.get("early", 0)):
         raise InvalidSchedule(f"turns or early loads of what is not in registers: {schedule}")

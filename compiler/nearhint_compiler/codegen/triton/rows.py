@@ -45,7 +45,7 @@ def rows(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     if not kernel.reduction:
         raise InvalidSchedule(f"{schedule.family} of a pointwise kernel")
     is_tiled = schedule.family.startswith("cuda.tiled")
-    axes = (*tile_axes(schedule), REDUCED) if is_tiled else ("X", REDUCED)
+    axes = _axes(schedule) if is_tiled else ("X", REDUCED)
     blocks = blocks_of(schedule, axes)
     if math.prod(size for _, size in blocks) > BLOCK_LIMIT:
         raise InvalidSchedule(f"a block too large: {schedule}")
@@ -65,6 +65,18 @@ def rows(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     header.lines += [*row.header, f"rlength = {index_text(row.span)}"]
     block = reduced(row, kernel, schedule, header, span=("0", "rlength"))
     return Layout([*header.lines, *walked(kernel, block)], programs, blocks, row.walked)
+
+
+def _axes(schedule: Schedule) -> tuple[str, ...]:
+    """The axes of a tile of rows: the reduction's first where rows are `spread`, else last.
+
+    Triton gives an access's threads to the axis along which it is contiguous, then to the others in
+    turn: up to 3.6 from the first one on, from 3.7 on from the last. What comes behind the tile's
+    other axes is whole in one thread or few, and what is computed once a row is not computed again
+    by each thread that has a part of it: half the instructions of a block with a scale.
+    """
+    axes = tile_axes(schedule)
+    return (REDUCED, *axes) if schedule.get("spread", 0) else (*axes, REDUCED)
 
 
 def _in_turns(kernel: ir.Kernel, schedule: Schedule, header: Header) -> Layout:
@@ -118,7 +130,7 @@ def reduced(
 ) -> Block:
     """The block of rows whose pointwise loops are declared; `span` is that of a walk."""
     start, end = span
-    spread = f"[{', '.join('None' for _ in header.axes[1:])}, :]{header.widened}"
+    spread = f"{header.spread(REDUCED)}{header.widened}"
     header.lines.append(f"rbase = tl.arange(0, R){spread}")
     header.axis_of.update({f"r{n}": REDUCED for n in range(len(kernel.reduction))})
     if row.has_mask:
@@ -140,7 +152,7 @@ def reduced(
         ahead=schedule.get("ahead", 1),
         place=f"i{schedule['index']}",
         is_early=schedule.get("early", 0) == 1,
-        is_single=all(schedule[axis.lower()] == 1 for axis in header.axes[:-1]),
+        is_single=all(schedule[axis.lower()] == 1 for axis in header.axes if axis != REDUCED),
     )
     if not row.is_words:
         return block

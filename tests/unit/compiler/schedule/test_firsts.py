@@ -97,7 +97,7 @@ def test_a_tile_that_suits_the_hint_comes_before_a_default_that_does_not() -> No
 @pytest.mark.parametrize(("rows", "is_near"), [(400_000, True), (4000, False)])
 def test_what_no_cache_holds_is_read_by_neighbours(rows: int, *, is_near: bool) -> None:
     found = first_at("rotary_joined_f16", rows, 64, 32)
-    assert found.get("near", 0) == is_near
+    assert found.get("order", 0) == is_near
 
 
 def test_lengths_that_are_no_symbols_need_no_promise_to_be_read_by_neighbours() -> None:
@@ -105,8 +105,8 @@ def test_lengths_that_are_no_symbols_need_no_promise_to_be_read_by_neighbours() 
         (params (in f32) (in f32) (out f32)) (body (load 0 (+ (* 96 k0 p0) (* 96 p1) p2))
         (load 1 (+ (* 96 p1) p2)) (mul f32 0 1) (store 2 (+ (* 96 k0 p0) (* 96 p1) p2) 2)))""")
     found = firsts(kernel, TARGET, {"k0": 65_536})[0]
-    assert (found["near"], found["aligned"], found["divisible"]) == (1, 1, 0)
-    assert firsts(kernel, TARGET, {"k0": 1024})[0].get("near", 0) == 0
+    assert (found["order"], found["aligned"], found["divisible"]) == (1, 1, 0)
+    assert firsts(kernel, TARGET, {"k0": 1024})[0].get("order", 0) == 0
 
 
 @pytest.mark.parametrize("name", ["softmax_f32", "column_sum_f32", "transpose_add_f32", "add_bf16"])

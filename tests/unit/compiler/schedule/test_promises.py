@@ -16,6 +16,7 @@ from nearhint_compiler.schedule import candidates
         ("arg_over_two_loops_i32", {"k2"}),
         ("transpose_add_f32", {"k0", "k1"}),  # contiguous along each in some access
         ("add_f32", set()),  # flat: full blocks have no mask whose end would matter
+        ("transposed_block_scale_f8e4m3fn", {"k0"}),  # its scales are a 32nd of what is moved
         ("layer_norm_f32", set()),  # its rows have one length, a multiple of 16
     ],
 )

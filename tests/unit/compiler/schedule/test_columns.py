@@ -1,0 +1,90 @@
+"""What is offered for columns: few rows of them, in bands, and in tiles that promise one size."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.compiler.test_online import TARGET, kernel_of
+
+from nearhint_compiler.codegen import generate
+from nearhint_compiler.ir.text import parse_kernel
+from nearhint_compiler.schedule import Schedule, candidates
+from nearhint_compiler.schedule.firsts import firsts
+from nearhint_rules.guard import size_facts_hold
+
+STATIC = parse_kernel(
+    """(kernel (symbols k0) (pointwise 128256) (reduction k0) (params (in bf16) (out f32))
+    (body (load 0 (+ (* 128256 r0) p0)) (cast f32 0) (reduce sum f32 1) (store 1 p0 2)))"""
+)
+TURNED = parse_kernel(
+    """(kernel (symbols k0) (pointwise 128256 k0) (reduction)
+    (params (in bf16) (in bf16) (out bf16)) (body (load 0 (+ (* k0 p0) p1))
+    (load 1 (+ (* 128256 p1) p0)) (add bf16 0 1) (store 2 (+ (* k0 p0) p1) 2)))"""
+)
+
+
+def offered(name: str, *sizes: int) -> tuple[Schedule, ...]:
+    kernel = kernel_of(name)
+    return candidates(kernel, TARGET, dict(zip(kernel.symbols, sizes, strict=True)))
+
+
+def serves_any_rows(schedule: Schedule) -> bool:
+    guard = generate(STATIC, schedule, TARGET).guard
+    return all(size_facts_hold(guard, {"k0": rows}) for rows in (1, 8, 9, 1021))
+
+
+@pytest.mark.parametrize("rows", [1, 4, 8, 13, 16, 24, 128])
+def test_few_rows_in_vectors_are_those_of_one_warp(rows: int) -> None:
+    first = firsts(STATIC, TARGET, {"k0": rows})[0]
+    assert first["warps"] == 1
+    found = candidates(STATIC, TARGET, {"k0": rows})
+    # And what is near the best serves sizes beside the hint.
+    assert any(serves_any_rows(each) for each in found if each["warps"] == 1)
+    assert not [each for each in found if each.family == "cuda.persistent" and each["warps"] > 1]
+
+
+def test_more_rows_or_columns_that_begin_anywhere_have_the_blocks_that_they_had() -> None:
+    assert not [each for each in candidates(STATIC, TARGET, {"k0": 129}) if each["warps"] == 1]
+    for rows, columns in ((8, 50_257), (17, 8192)):
+        found = offered("column_sum_f32", rows, columns)
+        assert not [each for each in found if each["warps"] == 1]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "is_banded"), [((8192, 128), True), ((40_013, 31), True), ((131_072, 32), False)]
+)
+def test_tiles_go_in_bands_that_a_cache_keeps(sizes: tuple[int, int], *, is_banded: bool) -> None:
+    found = offered("transposed_block_scale_f8e4m3fn", *sizes)
+    assert any(each.get("order", 0) < 0 for each in found) == is_banded
+
+
+def test_few_elements_a_thread_are_not_offered_in_vectors() -> None:
+    found = offered("transposed_block_scale_f8e4m3fn", 8192, 128)
+    tiles = [each for each in found if each.family == "cuda.tiled_persistent"]
+    shares = {each: each["x"] * each["y"] * each["r"] // (32 * each["warps"]) for each in tiles}
+    assert min(share for each, share in shares.items() if each["divisible"]) >= 64
+    assert min(share for each, share in shares.items() if not each["divisible"]) <= 32
+
+
+def test_a_hint_where_all_sizes_are_multiples_has_tiles_for_sizes_where_one_is() -> None:
+    found = offered("transpose_add_f32", 131_072, 32)
+    assert {each["divisible"] for each in found} == {0, 1, 2, 3}
+    kernel = kernel_of("transpose_add_f32")
+    for each in found:
+        guard = generate(kernel, each, TARGET).guard
+        assert size_facts_hold(guard, {"k0": 128_256, "k1": 35}) == (each["divisible"] in (0, 1))
+
+
+def test_rows_of_a_length_that_is_a_multiple_need_pointers_alone() -> None:
+    first = candidates(TURNED, TARGET, {"k0": 35})[1]
+    assert (first["aligned"], first["divisible"]) == (1, 0)
+    promised = {
+        (each["aligned"], each["divisible"]) for each in candidates(TURNED, TARGET, {"k0": 32})
+    }
+    assert promised >= {(1, 1), (1, 0), (0, 0)}
+
+
+def test_words_come_first_where_promises_are_for_one_axis() -> None:
+    for sizes, is_first in (((32, 300_009), True), ((32, 524_288), False), ((31, 300_009), True)):
+        kernel = kernel_of("transpose_add_f32")
+        first = firsts(kernel, TARGET, dict(zip(kernel.symbols, sizes, strict=True)))[0]
+        assert first.get("words", 0) == is_first
