@@ -33,8 +33,8 @@ an H100's keeps what its own processors read."""
 REPEATED_SHARE = 256
 """What is read again is worth a loop of its own from such a part of the largest access on."""
 EXTRAS = (
-    "registers", "group", "near", "unroll", "ahead", "whole", "words", "turns", "early", "band",
-    "programs",
+    "registers", "group", "near", "unroll", "ahead", "whole", "words", "turns", "early", "stream",
+    "band", "programs",
 )  # fmt: skip
 """Options that a schedule has behind all others, if it has them."""
 
@@ -62,7 +62,8 @@ class Facts:
 
     It `has_late` loads if some along the row come after a reduction that they do not need. `word`
     and `plane_word` are the lanes of the words of rows and of planes; 0 if there are none.
-    `row_loads` run along the rows; `own_bytes` are those of loads that are not of all rows.
+    `row_loads` run along the rows; `own_bytes` are those of loads that are not of all rows. Where a
+    kernel `only_reads` rows, it stores nothing along them.
     """
 
     extents: tuple[int, ...]
@@ -87,6 +88,7 @@ class Facts:
     has_teams: bool
     row_loads: int
     own_bytes: int
+    only_reads: bool
     has_whole_rows: bool
     tile_word: int
     repeated: int
@@ -110,6 +112,11 @@ class Facts:
     def has_vectors(self) -> bool:
         """Whether what is read as it lies is in vectors: sizes promise it, or need not."""
         return self.divisible > 0 or not self.is_dividing_useful
+
+    @property
+    def moved_bytes(self) -> int:
+        """What is read and written, once each."""
+        return sum(access.size_bytes for access in self.accesses)
 
     @property
     def step_bytes(self) -> int:
@@ -190,6 +197,7 @@ def facts_of(
         has_groups=any(isinstance(node, ir.Reduce) for node in kernel.body),
         row_loads=len(row_loads(kernel, found)),
         own_bytes=sum(each.size_bytes for each in row_loads(kernel, found) if is_own(each)),
+        only_reads=not _has_row_stores(kernel),
         has_teams=walks_of(kernel, SHARED) == 2 and depth_of(kernel, SHARED) == 1,
         has_whole_rows=not has_scan and has_whole_rows(kernel),
         tile_word=tiled.lanes if tiled else 0,
@@ -247,6 +255,11 @@ def _has_late(kernel: ir.Kernel) -> bool:
         isinstance(node, ir.Load) and any(map(ir.is_reduction_variable, ex.symbols_of(node.index)))
         for node in after
     )
+
+
+def _has_row_stores(kernel: ir.Kernel) -> bool:
+    elements = ir.per_element(kernel)
+    return any(isinstance(node, ir.Store) and elements[p] for p, node in enumerate(kernel.body))
 
 
 def _flat(kernel: ir.Kernel) -> Flat:

@@ -63,6 +63,13 @@ norm in bf16 on an H100 (2026-11-22) took 48.7 us so in place of 51.9 for 30 011
 in place of 26.2 for 60 013 of 197; in f32 it gained nothing, and with 8192 elements it lost."""
 SHARED_LENGTH = 4096
 """Rows at least so long are shared by programs, where there are too few for all processors."""
+READ_ROWS, READ_PROGRAMS, READ_STEPS = 4, 8, 4
+"""Rows a processor up to which long rows are shared though a program a row would keep all busy,
+where nothing is stored along them; how many programs a processor has then at least, and how many
+steps each. Whole rows are too unequal a share: argmax of 300 rows of 128 256 in f32 on an H100
+(2026-11-22) took 53.8 us in place of 61.8, and as long as ever for 1021 rows."""
+READ_BLOCKS = ((2048, 8), (1024, 4))
+"""(elements, warps) of such programs."""
 LONG_SCAN = 8192
 """Such rows of a scan are shared by default where processors would be idle: each block waits for
 the one before it, so a program alone gets nowhere near its share of the memory's speed."""
@@ -192,7 +199,7 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
     if r <= PERSISTENT_LIMIT:
         held = [s for s in dict.fromkeys(shapes) if s[0] * r <= ELEMENTS_PER_THREAD * 32 * s[1]]
         found = (each for x, n in held for each in _persistent(facts, x=x, r=r, warps=n))
-        yield from _early(facts, found)
+        yield from _streamed(facts, _early(facts, found))
     under_way = facts.own_bytes // rows * min(rows, facts.processors)
     is_long = r > PERSISTENT_LIMIT and rows > facts.processors // 2 and facts.has_teams
     if is_long and under_way >= CACHE_KEEPS[1]:
@@ -213,7 +220,7 @@ def _early(facts: Facts, schedules: Iterable[Schedule]) -> Iterator[Schedule]:
     H100 (2026-11-22) a layer norm in bf16 took 3.2 in place of 3.7 us for 100 003 rows of 32, and
     57 in place of 54 for 7000 rows of 5120.
     """
-    is_small = sum(access.size_bytes for access in facts.accesses) <= EARLY_BYTES
+    is_small = facts.moved_bytes <= EARLY_BYTES
     first: tuple[int, int] | None = None
     for each in schedules:
         shape = each["x"], each["warps"]
@@ -222,6 +229,25 @@ def _early(facts: Facts, schedules: Iterable[Schedule]) -> Iterator[Schedule]:
             yield each
         if facts.has_late and is_small and not each.get("turns", 0):
             yield replace(each, options=(*each.options, ("early", 1)))
+
+
+def _streamed(facts: Facts, schedules: Iterable[Schedule]) -> Iterator[Schedule]:
+    """Rows in registers that take no place in a cache, where they are read alone and are more than
+    it keeps, and those of the first blocks as they were, too.
+
+    What kernels before left there to be written is not pushed out then: on an H100 (2026-11-22)
+    7000 rows of 5120 in f32 took 51.6 us for their largest in place of 56.4, after a write of
+    twice the cache, and 48.0 in place of 48.2 without.
+    """
+    first: tuple[int, int] | None = None
+    for each in schedules:
+        shape = each["x"], each["warps"]
+        first = first or shape
+        is_much = facts.only_reads and facts.moved_bytes > EARLY_BYTES
+        if is_much:
+            yield replace(each, options=(*each.options, ("stream", 1)))
+        if not is_much or shape == first:
+            yield each
 
 
 def _in_words(facts: Facts, r: int, *, walked: bool) -> dict[str, int]:
@@ -240,7 +266,8 @@ def _walked(facts: Facts, family: str, *, r: int, warps: int, **more: int) -> It
         yield facts.schedule(family, **blocks, **words)
     if has_room and facts.divisible:
         yield facts.schedule(family, divisible=facts.divisible, **blocks)
-    if facts.divisible or not (facts.is_dividing_useful or words):
+    is_other = facts.has_groups or not has_room  # else a group would be the same code
+    if is_other and (facts.divisible or not (facts.is_dividing_useful or words)):
         blocks["group"] = facts.lanes
         yield facts.schedule(family, divisible=facts.divisible, **blocks)
     if r >= UNROLLED:
@@ -299,6 +326,14 @@ def _shared(facts: Facts) -> Iterator[Schedule]:
         return
     if facts.is_columns:
         yield from _shared_columns(facts, rows)
+        return
+    is_read = facts.only_reads and not facts.has_scan
+    if is_read and facts.processors // 2 < rows <= READ_ROWS * facts.processors:
+        wanted = _power_of_two(READ_PROGRAMS * facts.processors // rows)
+        for elements, warps in READ_BLOCKS:
+            for splits in (2 * wanted, wanted):
+                if splits > 1 and splits * READ_STEPS * elements <= facts.length:
+                    yield from _walked(facts, "split", r=elements, splits=splits, warps=warps)
     elif rows <= facts.processors // 2:
         most = min(SPLIT_LIMIT, facts.length // CHUNK)
         wanted = _power_of_two(-(-2 * facts.processors // rows))
