@@ -59,9 +59,14 @@ def cooperative(
     def at(chunk: str) -> str:
         return f"(x * {splits} + {chunk})"
 
+    def beside(chunk: str) -> str:
+        return f"(pid * {splits} + {chunk})"
+
     held, known = plan.held(totals)
     first, then = plan.stored(known)
-    brought = gathered(totals, block, places, at, splits=str(splits), lanes="LANES")
+    brought = gathered(
+        totals, block, places, beside, splits=str(splits), lanes="LANES", is_single=True
+    )
     row_stores = plan.row_stores()
     finished = [
         *then,

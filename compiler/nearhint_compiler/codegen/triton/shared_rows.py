@@ -30,7 +30,7 @@ from nearhint_rules import expr as ex
 from nearhint_rules.guard import AtMost
 
 SPLIT_LIMIT = 1024
-TEAM_LIMIT = 32
+WARP = TEAM_LIMIT = 32
 POLLS = 1000
 """Looks at a word before a program gives up, some 0.7 microseconds each."""
 
@@ -120,11 +120,10 @@ def held_by_teams(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     )
     array_length = ex.mul(rows, splits)
     facts = () if header.wide else (AtMost(array_length, INDEX_LIMIT),)
-    lanes = max(1 << (splits - 1).bit_length(), 32 * schedule["warps"])
     return Layout(
         [f"program = tl.program_id(0){header.widened}", *body.lines],
         ex.mul(busy, splits),
-        (*blocks_of(schedule, ("X", REDUCED)), ("LANES", lanes), *row.constants),
+        (*blocks_of(schedule, ("X", REDUCED)), ("LANES", WARP), *row.constants),
         (*facts, *within(ceil_div(row.span, splits), r, "the row is longer than a team's blocks")),
         body.arrays,
         array_length,
