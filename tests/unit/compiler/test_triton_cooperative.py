@@ -132,6 +132,17 @@ def test_a_waiting_program_reads_its_word_with_one_thread_and_acquires(
     assert len(re.findall(r"st\.global\S*\.v4\.b32", ptx)) >= 2
 
 
+def test_each_warp_brings_the_parts_of_a_row_together_alone(tmp_path: Path) -> None:
+    """Between the meeting and the stores no thread waits for those of other warps."""
+    promised = HELD.replace("divisible=0 words=1", "divisible=2")
+    generated = generate(kernel_of("softmax_f32"), parse_schedule(promised), TARGET)
+    ptx = str(cubin._compile(generated, 90, tmp_path).asm["ptx"])
+    _, _, met = ptx.partition("or.b64")
+    before, _, _ = met.partition("st.global")
+    assert "shfl.sync" in before
+    assert before.count("bar.sync") <= 1  # that of the word itself
+
+
 def test_a_bound_on_registers_is_kept(tmp_path: Path) -> None:
     bounded = parse_schedule(f"{HELD.replace('r=1024', 'r=4096')} registers=72")
     generated = generate(kernel_of("softmax_f32"), bounded, TARGET)

@@ -71,6 +71,30 @@ def test_long_rows_that_are_few_are_shared_if_they_are_read_alone(rows: int, spl
     assert first.family == ("cuda.split" if splits else "cuda.looped")
 
 
+def test_rows_that_programs_walk_alone_have_more_programs_a_processor_if_they_are_read_alone() -> (
+    None
+):
+    blocks = {
+        name: next(
+            (each["r"], each["warps"])
+            for each in offered(name, 1021, 131_072)[1:]
+            if each.family == "cuda.looped"
+        )
+        for name in ("row_argmax_f32", "logsumexp_f32", "softmax_f32")
+    }
+    assert blocks["row_argmax_f32"] == blocks["logsumexp_f32"] == (4096, 16)
+    assert blocks["softmax_f32"] == (8192, 32)
+
+
+@pytest.mark.parametrize(("name", "splits"), [("plane_norm_bf16", 128), ("row_sum_f32", 256)])
+def test_a_program_has_so_many_bytes_of_a_row_that_few_share(name: str, splits: int) -> None:
+    """3 rows of a million elements: of twice the bytes twice the programs."""
+    kernel = kernel_of(name)
+    dims = (8, 3, 131_072) if len(kernel.symbols) == 3 else (3, 8 * 131_072)
+    found = offered(name, *dims)
+    assert next(each["splits"] for each in found if each.family == "cuda.split") == splits
+
+
 def test_rows_that_are_stored_are_not_shared_in_stages_where_they_are_enough() -> None:
     assert not [e for e in offered("softmax_f32", 300, 131_072) if e.family == "cuda.split"]
 
