@@ -34,7 +34,7 @@ REPEATED_SHARE = 256
 """What is read again is worth a loop of its own from such a part of the largest access on."""
 EXTRAS = (
     "registers", "group", "near", "unroll", "ahead", "whole", "words", "turns", "early", "stream",
-    "band", "programs",
+    "band", "programs", "walks",
 )  # fmt: skip
 """Options that a schedule has behind all others, if it has them."""
 

@@ -37,9 +37,9 @@ be promised, for the sizes beside: on an H100 (2026-11-22) 64 planes of 3137 by 
 and 74.3 us so in bf16 and f32, 42.8 and 76.0 without, and 78.8 and 89.1 element by element."""
 LONGEST_SIDE = 512
 """Elements along the innermost loop that tiles in words of the largest of them have at most, unless
-there are too few planes, for planes of other lengths than at the hint: with 4096 of them 200 planes of 1500 by 200 rows took 105
-and 155 us in bf16 and f32, with 512 49 and 87, and 64 planes of 4096 by 256 rows at most 1.5 %
-more."""
+there are too few planes, for planes of other lengths than at the hint: with 4096 of them 200 planes
+of 1500 by 200 rows took 105 and 155 us in bf16 and f32, with 512 49 and 87, and 64 planes of 4096
+by 256 rows at most 1.5 % more."""
 LARGEST_BLOCK = 32_768
 """Elements of a block that holds whole rows."""
 

@@ -76,7 +76,7 @@ class Case:
             if name
             in (
                 *("polls", "group", "near", "unroll", "ahead", "whole", "words"),
-                *("turns", "early", "stream", "band", "programs"),
+                *("turns", "early", "stream", "walks", "band", "programs"),
             )
         )
         tail = form + "_special" * self.special

@@ -42,6 +42,7 @@ bring Guards, and make Triton load vectors. As they may, too:
              as a word has lanes, so that all begin alike and what they share is read once
     early    1 for rows in registers whose loads all come before the first reduction
     stream   1 for rows in registers that are read once and take no place from others in a cache
+    walks    1 for teams that walk their parts, in any number of steps, and once more when they met
     band     tiles: programs go along y, `band` blocks of x wide, before they go on along x
     r1       the r elements of a block are a tile of two axes, r1 of them along the innermost
              reduction loop (`codegen.triton_row`)
