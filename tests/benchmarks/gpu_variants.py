@@ -57,7 +57,8 @@ class Compilers:
 
     def variants(self, kernel: Kernel, schedules: Sequence[Schedule]) -> list[Variant]:
         """Those of `schedules` that a device can launch, in order; raises `RuntimeError`."""
-        answers = self._runner.run(self._compile(kernel, schedules))
+        wanted = [(kernel, schedule) for schedule in schedules]
+        answers = self._runner.run(self._compile(wanted))
         found: list[Variant] = []
         for schedule, answer in zip(schedules, answers, strict=True):
             if answer.error.code == OVERSIZED:
@@ -65,16 +66,27 @@ class Compilers:
                 continue
             if answer.HasField("error"):
                 raise RuntimeError(f"{schedule}: {answer.error.code}: {answer.error.message}")
-            self.compiled += 1
-            self.compile_s += sum(answer.compiled.phase_s.values())
-            artifact = artifact_from_proto(answer.compiled.artifact)
-            guard = guard_from_proto(answer.compiled.guard)
-            found.append(Variant(schedule, guard, artifact, answer.compiled.binary))
+            found.append(self._variant(schedule, answer))
         return found
 
-    async def _compile(
-        self, kernel: Kernel, schedules: Sequence[Schedule]
-    ) -> list[pb.WorkerResponse]:
+    def tried(self, wanted: Sequence[tuple[Kernel, Schedule]]) -> list[Variant | str]:
+        """All of `wanted` at once: the Variant of each, or why there is none."""
+        answers = self._runner.run(self._compile(wanted))
+        return [
+            f"{schedule}: {answer.error.code}: {answer.error.message}"
+            if answer.HasField("error")
+            else self._variant(schedule, answer)
+            for (_, schedule), answer in zip(wanted, answers, strict=True)
+        ]
+
+    def _variant(self, schedule: Schedule, answer: pb.WorkerResponse) -> Variant:
+        self.compiled += 1
+        self.compile_s += sum(answer.compiled.phase_s.values())
+        artifact = artifact_from_proto(answer.compiled.artifact)
+        guard = guard_from_proto(answer.compiled.guard)
+        return Variant(schedule, guard, artifact, answer.compiled.binary)
+
+    async def _compile(self, wanted: Sequence[tuple[Kernel, Schedule]]) -> list[pb.WorkerResponse]:
         requests = [
             pb.WorkerRequest(
                 compile_variant=pb.CompileVariant(
@@ -83,7 +95,7 @@ class Compilers:
                     target=target_to_proto(self.target),
                 )
             )
-            for schedule in schedules
+            for kernel, schedule in wanted
         ]
         return await asyncio.gather(
             *(self._pool.run(request, timeout_s=TIMEOUT_S) for request in requests)

@@ -14,6 +14,8 @@ REST = "warps=8 index=32 aligned=1 divisible=0 group=4 words=1"
 TEAMS = "cuda.cooperative x=1 r=4096 splits=9 teams=60"
 HELD = f"{TEAMS} {REST}"
 GIVEN_UP = f"{TEAMS} {REST.replace(' group', ' polls=0 group')}"
+WALKED = f"{HELD} walks=1"
+WALKED_GIVEN_UP = f"{GIVEN_UP} walks=1"
 ROWS, COLUMNS = 701, 33_333
 
 
@@ -23,7 +25,7 @@ def values() -> torch.Tensor:
     return torch.randn(ROWS, COLUMNS, device="cuda", generator=generator)
 
 
-@pytest.mark.parametrize("schedule", [HELD, GIVEN_UP])
+@pytest.mark.parametrize("schedule", [HELD, GIVEN_UP, WALKED, WALKED_GIVEN_UP])
 def test_shared_rows_are_right_and_the_same_beside_themselves_on_other_streams(
     schedule: str, values: torch.Tensor, tmp_path: Path
 ) -> None:
@@ -46,11 +48,12 @@ def test_shared_rows_are_right_and_the_same_beside_themselves_on_other_streams(
     assert all(torch.equal(found[0], each) for each in found)
 
 
-def test_what_is_given_up_has_the_bits_of_what_is_held(
-    values: torch.Tensor, tmp_path: Path
+@pytest.mark.parametrize("schedules", [(HELD, GIVEN_UP), (WALKED, WALKED_GIVEN_UP)])
+def test_what_is_given_up_has_the_bits_of_what_is_not(
+    schedules: tuple[str, str], values: torch.Tensor, tmp_path: Path
 ) -> None:
     found: list[torch.Tensor] = []
-    for schedule in (HELD, GIVEN_UP):
+    for schedule in schedules:
         kernel = loaded("softmax_f32", schedule, tmp_path)
         scratch = torch.empty(
             kernel.workspace_bytes((ROWS, COLUMNS)), dtype=torch.uint8, device="cuda"

@@ -40,8 +40,8 @@ LATE_AXES_SINCE = (3, 7)
 it is not contiguous, and not to the first."""
 _TRITON = re.compile(r"triton (\d+)\.(\d+).*")
 EXTRAS = (
-    "registers", "group", "order", "unroll", "ahead", "whole", "words", "turns", "early",
-    "programs", "spread",
+    "registers", "group", "order", "unroll", "ahead", "whole", "words", "turns", "early", "stream",
+    "programs", "spread", "walks",
 )  # fmt: skip
 """Options that a schedule has behind all others, if it has them."""
 
@@ -72,7 +72,8 @@ class Facts:
     `row_loads` run along the rows; `own_bytes` are those of loads that are not of all rows. With
     `has_late_axes` the last axes of a block have threads before the first ones. If it
     `is_divisible_in_part`, some of the sizes that vectors need are multiples, and others not; with
-    `has_static_vectors` some accesses need pointers alone.
+    `has_static_vectors` some accesses need pointers alone. Where a kernel `only_reads` rows, it
+    stores nothing along them.
     """
 
     extents: tuple[int, ...]
@@ -97,6 +98,7 @@ class Facts:
     has_teams: bool
     row_loads: int
     own_bytes: int
+    only_reads: bool
     has_whole_rows: bool
     tile_word: int
     repeated: int
@@ -123,6 +125,11 @@ class Facts:
     def has_vectors(self) -> bool:
         """Whether what is read as it lies is in vectors: sizes promise it, or need not."""
         return self.divisible > 0 or not self.is_dividing_useful
+
+    @property
+    def moved_bytes(self) -> int:
+        """What is read and written, once each."""
+        return sum(access.size_bytes for access in self.accesses)
 
     @property
     def step_bytes(self) -> int:
@@ -206,6 +213,7 @@ def facts_of(
         has_groups=any(isinstance(node, ir.Reduce) for node in kernel.body),
         row_loads=len(row_loads(kernel, found)),
         own_bytes=sum(each.size_bytes for each in row_loads(kernel, found) if is_own(each)),
+        only_reads=not _has_row_stores(kernel),
         has_teams=walks_of(kernel, SHARED) == 2 and depth_of(kernel, SHARED) == 1,
         has_whole_rows=not has_scan and has_whole_rows(kernel),
         tile_word=tiled.lanes if tiled else 0,
@@ -272,6 +280,11 @@ def _has_late(kernel: ir.Kernel) -> bool:
         isinstance(node, ir.Load) and any(map(ir.is_reduction_variable, ex.symbols_of(node.index)))
         for node in after
     )
+
+
+def _has_row_stores(kernel: ir.Kernel) -> bool:
+    elements = ir.per_element(kernel)
+    return any(isinstance(node, ir.Store) and elements[p] for p, node in enumerate(kernel.body))
 
 
 def _flat(kernel: ir.Kernel) -> Flat:

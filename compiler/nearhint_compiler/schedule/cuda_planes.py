@@ -32,10 +32,14 @@ SHORTEST = 32
 SECTOR_BYTES = 32
 """What each line of a tile moves in vain, as it begins within a sector and ends within another."""
 TWO_STEPS = (4096, 8192)
-"""Elements of blocks whose walks in words also come with two steps written out: on an H100
-(2026-11-22) 64 planes of 3137 by 256 rows took 38.6 and 74.2 us so in bf16 and f32, 40.3 and 75.5
-without, and 78.8 and 89.1 element by element. The last is the one that is worth it where vectors
-can be promised, for the sizes beside."""
+"""Elements of blocks whose walks in words come with two steps written out, also where vectors can
+be promised, for the sizes beside: on an H100 (2026-11-22) 64 planes of 3137 by 256 rows took 39.7
+and 74.3 us so in bf16 and f32, 42.8 and 76.0 without, and 78.8 and 89.1 element by element."""
+LONGEST_SIDE = 512
+"""Elements along the innermost loop that tiles in words of the largest of them have at most, unless
+there are too few planes, for planes of other lengths than at the hint: with 4096 of them 200 planes
+of 1500 by 200 rows took 105 and 155 us in bf16 and f32, with 512 49 and 87, and 64 planes of 4096
+by 256 rows at most 1.5 % more."""
 LARGEST_BLOCK = 32_768
 """Elements of a block that holds whole rows."""
 
@@ -95,10 +99,12 @@ def _in_words(facts: Facts, schedule: Schedule) -> Iterator[Schedule]:
             yield _with(schedule, {**options, "r": r, "words": 1, "r1": r1})
         return
     r1 = _side(facts, schedule["r"], whole, least=shortest)
+    if schedule["r"] == TWO_STEPS[-1] and _is_as_good(facts, schedule["r"], whole, r1):
+        r1 = min(r1, LONGEST_SIDE)
     marks = {"group": lanes} if facts.has_groups else {}
-    if not facts.divisible and schedule["r"] in TWO_STEPS:
+    if schedule["r"] in TWO_STEPS:
         yield _with(schedule, {**options, **marks, "unroll": 2, "words": 1, "r1": r1})
-    if not facts.divisible or schedule["r"] == TWO_STEPS[-1]:
+    elif not facts.divisible:
         yield _with(schedule, {**options, **marks, "words": 1, "r1": r1})
 
 
@@ -119,6 +125,12 @@ def _side(facts: Facts, r: int, inner: int, *, least: int) -> int:
     sides = [1 << bit for bit in range(first.bit_length() - 1, last.bit_length())]
     vain, planes = SECTOR_BYTES / facts.itemsize, (*facts.reduced[:-1], inner)
     return min(sides, key=lambda r1: padded(planes, r=r, r1=r1) * (1 + vain / r1))
+
+
+def _is_as_good(facts: Facts, r: int, inner: int, r1: int) -> bool:
+    """Whether tiles of the longest side that suits other lengths, too, have few lanes more."""
+    planes = (*facts.reduced[:-1], inner)
+    return padded(planes, r=r, r1=min(r1, LONGEST_SIDE)) <= 1.1 * padded(planes, r=r, r1=r1)
 
 
 def _tiled(schedule: Schedule, *, r: int, r1: int) -> Schedule:

@@ -25,6 +25,11 @@ LEAST_CROSSING = 64
 LONG_BLOCKS = ((8192, 32), (16_384, 32), (32_768, 32), (4096, 16))
 """(elements, warps) for rows that registers cannot hold: so many threads that few rows are under
 way at once, and the second walk finds them in the L2 cache."""
+READ_LONG_BLOCKS = ((4096, 16), (8192, 32), (16_384, 32), (32_768, 32))
+"""The same where nothing is stored along the rows, so that one walk is all: rather more programs a
+processor, of which the last are less to wait for. On an H100 (2026-11-22) 300 rows of 128 256 took
+31.5 us for their argmax in bf16 in place of 35.3, and 51.0 in place of 56.0 for their variances in
+f32; 1021 rows, or 500 of 50 000, as long as ever."""
 UNROLLED = 32_768
 """Elements of a block from which on a walk also comes with two steps written out: a row has so few
 of them that what one waits for is not hidden behind the others."""
@@ -37,6 +42,10 @@ NARROW_TEAM_BLOCKS = (*WIDE_TEAM_BLOCKS, (8192, 8, 3))
 """The same of elements of two bytes, eight of which are a vector."""
 TEAM_WORDS = 4096
 """Elements of such a block in whole words, whose edges take registers, too."""
+WALKING_TEAM, WALKING_TEAM_WORDS = (2048, 8, 6), (2048, 8, 4)
+"""The same of teams that walk their parts twice, of wide elements beside weights, which are as much
+again to hold: 300 rows of 128 256 in f32 took a layer norm 149 us so, 165 held, 160 without a team;
+of 128 255 in words 167, and 215 without."""
 TEAM_LIMIT = 32
 REGISTERS = 65_536
 """Registers of a processor."""
@@ -63,6 +72,16 @@ norm in bf16 on an H100 (2026-11-22) took 48.7 us so in place of 51.9 for 30 011
 in place of 26.2 for 60 013 of 197; in f32 it gained nothing, and with 8192 elements it lost."""
 SHARED_LENGTH = 4096
 """Rows at least so long are shared by programs, where there are too few for all processors."""
+READ_ROWS, READ_PROGRAMS, READ_STEPS = 3, 8, 4
+"""Rows a processor up to which long rows are shared though a program a row would keep all busy,
+where nothing is stored along them; how many programs a processor has then, and how many steps each
+at least. Whole rows are too unequal a share: argmax of 132 rows of 200 000 in f32 on an H100
+(2026-11-22) took 39.1 us in place of 41.7, of 300 rows of 128 256 53.8 in place of 61.8."""
+READ_BLOCKS = ((1024, 4), (2048, 8))
+"""(elements, warps) of such programs."""
+READ_BYTES = 16 << 10
+"""What a program has at least of a row that few share, if nothing is stored along it: var_mean of
+3 rows of 8 by 128 256 in f32 took 6.4 us with 256 programs a row, 8.5 with 128."""
 LONG_SCAN = 8192
 """Such rows of a scan are shared by default where processors would be idle: each block waits for
 the one before it, so a program alone gets nowhere near its share of the memory's speed."""
@@ -214,6 +233,9 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
         (few, _warps(few * r, 256)),
         (1, _warps(r, 128)),
     ]
+    if together > 1 and facts.itemsize > 2:
+        # Half as much a thread: 5.2 us in place of 5.5 for the rows of 32 in `_early`.
+        shapes.insert(1, (together // 2, shapes[0][1]))
     if facts.plane_word:
         # In words few threads hold much, and bring it together the sooner: 1.1 to 1.2 times.
         is_first = rows >= 2 * facts.processors and not facts.divisible
@@ -229,12 +251,15 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
     if r <= PERSISTENT_LIMIT:
         held = [s for s in dict.fromkeys(shapes) if s[0] * r <= ELEMENTS_PER_THREAD * 32 * s[1]]
         found = (each for x, n in held for each in _persistent(facts, x=x, r=r, warps=n))
-        yield from _early(facts, found)
+        yield from _streamed(facts, _early(facts, found))
     under_way = facts.own_bytes // rows * min(rows, facts.processors)
     is_long = r > PERSISTENT_LIMIT and rows > facts.processors // 2 and facts.has_teams
     if is_long and under_way >= CACHE_KEEPS[1]:
         yield from _teams(facts)
-    for elements, count in SHORT_BLOCKS if r <= PERSISTENT_LIMIT else LONG_BLOCKS:
+        if facts.itemsize > 2 and facts.row_loads > 1:
+            yield from _walking_team(facts)
+    long = READ_LONG_BLOCKS if facts.only_reads else LONG_BLOCKS
+    for elements, count in SHORT_BLOCKS if r <= PERSISTENT_LIMIT else long:
         if elements < facts.length:
             yield from _walked(facts, "looped", r=elements, warps=count)
     if is_long and under_way >= CACHE_KEEPS[0]:
@@ -248,17 +273,37 @@ def _early(facts: Facts, schedules: Iterable[Schedule]) -> Iterator[Schedule]:
 
     So it is with few bytes. With many, the registers that hold them cost more than they save: on an
     H100 (2026-11-22) a layer norm in bf16 took 3.2 in place of 3.7 us for 100 003 rows of 32, and
-    57 in place of 54 for 7000 rows of 5120.
+    57 in place of 54 for 7000 rows of 5120; in f32 5.5 in place of 6.1 for 100 003 rows of 32.
     """
-    is_small = sum(access.size_bytes for access in facts.accesses) <= EARLY_BYTES
+    is_small = facts.moved_bytes <= EARLY_BYTES
     first: tuple[int, int] | None = None
     for each in schedules:
         shape = each["x"], each["warps"]
         first = first or shape
-        if not (facts.has_late and is_small) or shape == first or each.get("turns", 0):
+        is_early = facts.has_late and is_small and not each.get("turns", 0)
+        if not is_early or shape == first:
             yield each
-        if facts.has_late and is_small and not each.get("turns", 0):
+        if is_early:
             yield replace(each, options=(*each.options, ("early", 1)))
+
+
+def _streamed(facts: Facts, schedules: Iterable[Schedule]) -> Iterator[Schedule]:
+    """Rows in registers that take no place in a cache, where they are read alone and are more than
+    it keeps, and those of the first blocks as they were, too.
+
+    What kernels before left there to be written is not pushed out then: on an H100 (2026-11-22)
+    7000 rows of 5120 in f32 took 51.6 us for their largest in place of 56.4, after a write of
+    twice the cache, and 48.0 in place of 48.2 without.
+    """
+    first: tuple[int, int] | None = None
+    for each in schedules:
+        shape = each["x"], each["warps"]
+        first = first or shape
+        is_much = facts.only_reads and facts.moved_bytes > EARLY_BYTES
+        if is_much:
+            yield replace(each, options=(*each.options, ("stream", 1)))
+        if not is_much or shape == first:
+            yield each
 
 
 def _in_words(facts: Facts, r: int, *, walked: bool) -> dict[str, int]:
@@ -277,7 +322,8 @@ def _walked(facts: Facts, family: str, *, r: int, warps: int, **more: int) -> It
         yield facts.schedule(family, **blocks, **words)
     if has_room and facts.divisible:
         yield facts.schedule(family, divisible=facts.divisible, **blocks)
-    if facts.divisible or not (facts.is_dividing_useful or words):
+    is_other = facts.has_groups or not has_room  # else a group would be the same code
+    if is_other and (facts.divisible or not (facts.is_dividing_useful or words)):
         blocks["group"] = facts.lanes
         yield facts.schedule(family, divisible=facts.divisible, **blocks)
     if r >= UNROLLED:
@@ -323,6 +369,33 @@ def _teams(facts: Facts) -> Iterator[Schedule]:
             yield facts.schedule("cooperative", **blocks, **(bound if is_plain else {}), **words)
 
 
+def _walking_team(facts: Facts) -> Iterator[Schedule]:
+    """Teams that walk their parts twice: as many as the cache keeps most of the rows of."""
+    words = _in_words(facts, WALKING_TEAM_WORDS[0], walked=True)
+    promised = {"group": facts.lanes} if facts.has_groups else {}
+    for blocks, options in ((WALKING_TEAM, promised), (WALKING_TEAM_WORDS, words)):
+        elements, warps, held = blocks
+        if not (options if options is words else facts.has_vectors):
+            continue
+        row_bytes = facts.own_bytes // prod(facts.extents)
+        programs = held * facts.processors
+        splits = max(2, _power_of_two(-(-programs * row_bytes // CACHE_KEEPS[1])))
+        if splits > TEAM_LIMIT:
+            continue
+        yield facts.schedule(
+            "cooperative",
+            divisible=0 if options is words else facts.divisible,
+            x=1,
+            r=elements,
+            splits=splits,
+            teams=programs // splits,
+            warps=warps,
+            registers=REGISTERS // (32 * warps * held) // 8 * 8,
+            **options,
+            walks=1,
+        )
+
+
 def _has_turns(facts: Facts, r: int) -> bool:
     """Whether rows share what has no whole words, and there are enough of them to take turns."""
     is_many = prod(facts.extents) >= MANY_ROWS * facts.processors
@@ -336,9 +409,18 @@ def _shared(facts: Facts) -> Iterator[Schedule]:
         return
     if facts.is_columns:
         yield from _shared_columns(facts, rows)
+        return
+    is_read = facts.only_reads and not facts.has_scan
+    if is_read and facts.processors // 2 < rows <= READ_ROWS * facts.processors:
+        splits = _power_of_two(READ_PROGRAMS * facts.processors // rows)
+        for elements, warps in READ_BLOCKS:
+            if splits * READ_STEPS * elements <= facts.length:
+                yield from _walked(facts, "split", r=elements, splits=splits, warps=warps)
     elif rows <= facts.processors // 2:
         most = min(SPLIT_LIMIT, facts.length // CHUNK)
         wanted = _power_of_two(-(-2 * facts.processors // rows))
+        if is_read:
+            wanted = max(wanted, _power_of_two(facts.own_bytes // rows // READ_BYTES))
         for splits in dict.fromkeys(min(most, each) for each in (wanted, wanted // 2, 2 * wanted)):
             if splits < 2:
                 continue

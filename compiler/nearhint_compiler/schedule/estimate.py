@@ -144,7 +144,7 @@ def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Si
     )
     if registers > REGISTERS_PER_THREAD:
         moved += 2 * 4 * programs * threads * (registers - REGISTERS_PER_THREAD)
-    if schedule.family.endswith(("looped", "split")):
+    if schedule.family.endswith(("looped", "split")) or schedule.get("walks", 0):
         moved += _moved_again(kernel, schedule, found, tiles=tiles, capacity=capacity)
     full = waves * capacity / programs if waves > 1 else 1.0
     seconds = moved / (CUDA_BYTES_PER_S * share) * full + waves * CUDA_WAVE_S
@@ -176,7 +176,7 @@ def _moved_again(
     is_shared = schedule.get("splits", 1) > 1
     walks, under_way = walks_of(kernel, SHARED if is_shared else WALKED), capacity
     if is_shared:
-        under_way = tiles
+        under_way = schedule.get("teams", tiles)
     read = sum(access.size_bytes for access in row_loads(kernel, found) if is_own(access))
     all_kept, none_kept = CACHE_KEEPS
     waiting = read * min(1.0, under_way / tiles)

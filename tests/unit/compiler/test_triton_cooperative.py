@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from tests.unit.compiler.test_triton_numerics import Case, Results
 
 from nearhint_compiler.codegen import generate
 from nearhint_compiler.errors import InvalidSchedule
+from nearhint_compiler.schedule import candidates
 from nearhint_compiler.schedule.schedule import parse_schedule
 from nearhint_daemon.workers import cubin
 from nearhint_rules import expr as ex
@@ -31,6 +35,14 @@ def teams(kernel: str, *dims: tuple[int, ...], special: bool = False, more: str 
     return [Case(kernel, schedule, each, special) for each in dims for schedule in (narrow, wide)]
 
 
+def walking(
+    kernel: str, *dims: tuple[int, ...], special: bool = False, more: str = ""
+) -> list[Case]:
+    """The same where parts are walked twice, in any number of steps."""
+    found = teams(kernel, *dims, special=special, more=f"{more} walks=1")
+    return [replace(case, schedule=case.schedule.replace("r=64", "r=32")) for case in found]
+
+
 CASES = [
     *teams("softmax_f32", (5, 37), (3, 130), (1, 192)),
     *teams("softmax_f32", (3, 64), special=True, more=" group=4"),
@@ -38,6 +50,12 @@ CASES = [
     *teams("log_softmax_f32", (2, 161)),
     *teams("layer_norm_dynamic_f32", (3, 153), more=" group=4"),
     *teams("layer_norm_dynamic_f32", (3, 2), (3, 133), more=" group=4 words=1"),
+    *walking("softmax_f32", (5, 37), (3, 530), (1, 1)),
+    *walking("softmax_f32", (3, 64), special=True),
+    *walking("softmax_f32", (5, 3), (3, 531), more=" group=4 words=1"),
+    *walking("layer_norm_dynamic_f32", (3, 153), (2, 700), more=" group=4"),
+    *walking("layer_norm_dynamic_f32", (3, 2), (3, 733), more=" group=4 words=1"),
+    *walking("row_cumsum_f32", (5, 761), (1, 1)),
     *teams("row_cumsum_f32", (5, 161), (1, 1)),
     *teams("row_cumsum_f32", (3, 64), special=True),
     *teams("row_cumprod_f64", (3, 141)),
@@ -92,6 +110,39 @@ def test_what_no_team_can_hold_is_refused(name: str, schedule: str) -> None:
         generate(kernel_of(name), parse_schedule(schedule), TARGET)
 
 
+def test_a_team_that_walks_serves_rows_of_any_length() -> None:
+    walking = f"{HELD.replace(' words=1', '')} walks=1"
+    guard = generate(kernel_of("softmax_f32"), parse_schedule(walking), TARGET).guard
+    assert all(size_facts_hold(guard, {"k0": 7, "k1": each}) for each in (1, 5 * 1024, 1_000_003))
+
+
+def test_a_team_that_walks_keeps_nothing_in_registers_until_it_met() -> None:
+    text = f"{HELD.replace(' words=1', ' group=4')} walks=1"
+    source = generate(kernel_of("layer_norm_dynamic_f32"), parse_schedule(text), TARGET).source
+    before, _, after = source.partition("tl.atomic_or")
+    # The first block, for the pivot, and the walk; then the walk that stores, and that of others.
+    assert before.count("tl.load(a0") == 2
+    assert "tl.load(a1" not in before
+    assert after.count("tl.load(a0") == after.count("tl.load(a1") == 2
+
+
+def test_long_norms_of_wide_elements_beside_weights_are_offered_to_teams_that_walk() -> None:
+    for rows, columns, row_bytes in ((300, 131_072, 4 * 131_072), (300, 128_255, 4 * 128_255)):
+        kernel = kernel_of("layer_norm_dynamic_f32")
+        found = [
+            each
+            for each in candidates(kernel, TARGET, {"k0": rows, "k1": columns})
+            if each.get("walks", 0)
+        ]
+        assert found
+        # The cache keeps most of their rows.
+        assert all(each["teams"] * row_bytes <= 48 << 20 for each in found)
+    for name, dims in (("softmax_f32", (300, 131_072)), ("layer_norm_dynamic_f32", (1500, 40_000))):
+        kernel = kernel_of(name)
+        offered = candidates(kernel, TARGET, dict(zip(kernel.symbols, dims, strict=True)))
+        assert not [each for each in offered if each.get("walks", 0)]
+
+
 def test_a_row_is_read_once_but_for_what_is_given_up() -> None:
     lines = generate(kernel_of("softmax_f32"), parse_schedule(HELD), TARGET).source.splitlines()
     loads = [number for number, line in enumerate(lines) if "tl.load(a0" in line]
@@ -121,6 +172,17 @@ def test_a_waiting_program_reads_its_word_with_one_thread_and_acquires(
     assert len(re.findall(r"@%p\d+ atom\.global\.gpu\.acq_rel\.or\.b64", ptx)) == 1
     assert len(re.findall(r"ld\.global\S*\.v[24]\.b32", ptx)) >= 2
     assert len(re.findall(r"st\.global\S*\.v4\.b32", ptx)) >= 2
+
+
+def test_each_warp_brings_the_parts_of_a_row_together_alone(tmp_path: Path) -> None:
+    """Between the meeting and the stores no thread waits for those of other warps."""
+    promised = HELD.replace("divisible=0 words=1", "divisible=2")
+    generated = generate(kernel_of("softmax_f32"), parse_schedule(promised), TARGET)
+    ptx = str(cubin._compile(generated, 90, tmp_path).asm["ptx"])
+    _, _, met = ptx.partition("or.b64")
+    before, _, _ = met.partition("st.global")
+    assert "shfl.sync" in before
+    assert before.count("bar.sync") <= 1  # that of the word itself
 
 
 def test_a_bound_on_registers_is_kept(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ class Case:
             if name
             in (
                 *("polls", "group", "order", "unroll", "ahead", "whole", "words"),
-                *("turns", "early", "programs", "spread"),
+                *("turns", "early", "stream", "walks", "programs", "spread"),
             )
         )
         tail = form + "_special" * self.special

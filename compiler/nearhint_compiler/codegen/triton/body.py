@@ -52,6 +52,7 @@ class Body:
         self._beyond = neutrals(kernel)
         self._second = self._pairs()
         self._placed = _placed(kernel)
+        self._rows = {f"p{number}" for number in range(len(kernel.pointwise))}
         self._is_exact = any(each.role == "out" and each.dtype == "f32" for each in kernel.params)
         self._values = {
             operand
@@ -154,7 +155,9 @@ class Body:
             case ir.Op(op, _, operands):
                 texts = [self.name(operand) for operand in operands]
                 dtype = self._dtypes[operands[-1]]
-                return [f"{name} = {op_text(op, dtype, texts, is_exact=self._is_exact)}"]
+                is_once = bool(self.kernel.reduction) and not self.varies[position]
+                text = op_text(op, dtype, texts, is_exact=self._is_exact, is_once=is_once)
+                return [f"{name} = {text}"]
             case ir.Scan():
                 return self._scan(position, node)
             case ir.Store():
@@ -290,7 +293,10 @@ class Body:
             options += f'{self.block.bounds_checked}, padding_option="zero"'
         elif masks:
             options += f", {' & '.join(masks)}, other={beyond}"
-        if policy and any(map(ir.is_reduction_variable, ex.symbols_of(index))):
+        names = ex.symbols_of(index)
+        if self.block.is_streamed and self._rows <= {*names}:
+            policy = "evict_first"
+        if policy and any(map(ir.is_reduction_variable, names)):
             options += f', eviction_policy="{policy}"'
         return f"tl.load({pointer or f'a{param} + {self.block.text(index)}'}{options})"
 

@@ -12,6 +12,9 @@ marks are one word, so that each chunk is either given up before the last is cou
 has it. So nothing has to be resident together and no order of dispatch is relied on, and the same
 input gives the same bits however long anyone waited.
 
+Where registers would hold too little beside what else is read, parts are walked instead, and again
+after the meeting: teams are so few that a cache has their rows until then.
+
 The words are zeroed by a launch before, since a workspace begins with any bytes.
 
 The barrier is that of cooperative reductions (PyTorch, pull request #137756), which rely on all
@@ -25,6 +28,7 @@ from collections.abc import Sequence
 from nearhint_compiler.analysis.online import SHARED
 from nearhint_compiler.codegen.triton.block import Block
 from nearhint_compiler.codegen.triton.stages import Staged, gathered, left, placed
+from nearhint_compiler.codegen.triton.totals import Total
 from nearhint_compiler.codegen.triton.walks import WalkPlan
 from nearhint_compiler.ir import nodes as ir
 
@@ -44,12 +48,13 @@ def cooperative(
     splits: int,
     teams: str,
     polls: int,
+    is_walked: bool,
 ) -> Staged:
     """The body of a kernel whose rows are held by teams of `splits` programs.
 
     `rows` and `teams` are the texts of their numbers; `row` are the lines that make the loop
     variables of row `pid`, `part` those that say what `chunk` of it is. After `polls` looks at its
-    word a program gives up.
+    word a program gives up. A chunk `is_walked`, or a block in registers.
     """
     plan = WalkPlan(kernel, block, SHARED)
     arrays = ["i64"]
@@ -59,23 +64,23 @@ def cooperative(
     def at(chunk: str) -> str:
         return f"(x * {splits} + {chunk})"
 
-    held, known = plan.held(totals)
-    first, then = plan.stored(known)
-    brought = gathered(totals, block, places, at, splits=str(splits), lanes="LANES")
+    def beside(chunk: str) -> str:
+        return f"(pid * {splits} + {chunk})"
+
+    held, first, then, again = _walks(plan, totals) if is_walked else _blocks(plan, totals, block)
+    brought = gathered(
+        totals, block, places, beside, splits=str(splits), lanes="LANES", is_single=True
+    )
     row_stores = plan.row_stores()
     finished = [
         *then,
         *(["if chunk == 0:", *_indented(row_stores)] if row_stores else []),
     ]
-    loads, rest = plan.stored(())
     again = [
         "chunk = own * 0 + other",
         *part,
-        "roffset = rstart",
-        *block.element_header,
-        *loads,
         *([*brought, *plan.row_lines(1)] if any(total.precedes for total in totals) else []),
-        *rest,
+        *again,
         *finished[len(then) :],
     ]
     each = [
@@ -117,6 +122,27 @@ def cooperative(
         *_indented(each, 2),
     ]
     return Staged(tuple(lines), tuple(arrays), 2)
+
+
+def _blocks(
+    plan: WalkPlan, totals: Sequence[Total], block: Block
+) -> tuple[list[str], list[str], list[str], list[str]]:
+    """A chunk in registers: the lines that hold it and its totals, the loads beside it and what
+    comes after the meeting, and both of what another program gave up."""
+    held, known = plan.held(totals)
+    first, then = plan.stored(known)
+    loads, rest = plan.stored(())
+    return held, first, then, ["roffset = rstart", *block.element_header, *loads, *rest]
+
+
+def _walks(
+    plan: WalkPlan, totals: Sequence[Total]
+) -> tuple[list[str], list[str], list[str], list[str]]:
+    """The same of a chunk that is walked, and walked again where a cache has it."""
+    walked = plan.walk(0, totals)
+    closed = [line for total in totals for line in plan.closed(total)]
+    then = plan.walk(1, [])
+    return [*walked, *closed], [], then, then
 
 
 def _indented(lines: Sequence[str], depth: int = 1) -> list[str]:

@@ -41,6 +41,8 @@ bring Guards, and make Triton load vectors. As they may, too:
     turns    rows in words: how many a program has one after the other, each as far from the next
              as a word has lanes, so that all begin alike and what they share is read once
     early    1 for rows in registers whose loads all come before the first reduction
+    stream   1 for rows in registers that are read once and take no place from others in a cache
+    walks    1 for teams that walk their parts, in any number of steps, and once more when they met
     band     tiles: programs go along y, `band` blocks of x wide, before they go on along x
     r1       the r elements of a block are a tile of two axes, r1 of them along the innermost
              reduction loop (`codegen.triton_row`)
@@ -165,8 +167,11 @@ def _check(schedule: Schedule) -> None:
     if schedule.get("spread", 0) and schedule.family != "cuda.tiled_persistent":
         raise InvalidSchedule(f"rows that are spread over no tile in registers: {schedule}")
     in_registers = schedule.family == "cuda.persistent"
-    if not in_registers and (schedule.get("turns", 1) > 1 or schedule.get("early", 0)):
-        raise InvalidSchedule(f"turns or early loads of what is not in registers: {schedule}")
+    has_loads = schedule.get("early", 0) or schedule.get("stream", 0)
+    if not in_registers and (schedule.get("turns", 1) > 1 or has_loads):
+        raise InvalidSchedule(
+            f"turns, or a way of loading, of what is not in registers: {schedule}"
+        )
     if schedule.get("group", 1) > schedule.get("r", 1):
         raise InvalidSchedule(f"a group longer than the block: {schedule}")
 

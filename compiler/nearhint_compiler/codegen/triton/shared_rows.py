@@ -30,7 +30,7 @@ from nearhint_rules import expr as ex
 from nearhint_rules.guard import AtMost
 
 SPLIT_LIMIT = 1024
-TEAM_LIMIT = 32
+WARP = TEAM_LIMIT = 32
 POLLS = 1000
 """Looks at a word before a program gives up, some 0.7 microseconds each."""
 
@@ -88,7 +88,7 @@ def split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
 
 
 def held_by_teams(kernel: ir.Kernel, schedule: Schedule) -> Layout:
-    """Teams of programs, a row each at a time, whose chunks are blocks in registers."""
+    """Teams of programs, a row each at a time, whose chunks are blocks in registers, or walked."""
     splits, r, teams = schedule["splits"], schedule["r"], schedule["teams"]
     if not 2 <= splits <= TEAM_LIMIT or teams < 1 or schedule["x"] != 1:
         raise InvalidSchedule(f"teams that cannot be: {schedule}")
@@ -100,9 +100,12 @@ def held_by_teams(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     flat_rows(kernel, 1, header)
     row = row_for(kernel, schedule, is_walked=True, wide=header.wide)
     row_lines, header.lines = header.lines, []
+    is_walked = schedule.get("walks", 0) == 1
+    steps = ex.floordiv(ex.add(row.span, splits * r, -1), splits * r) if is_walked else ex.ONE
+    chunk = index_text(ex.mul(steps, r))
     header.lines += [
-        "rstart = chunk * R",
-        f"rend = tl.minimum(rstart + R, {index_text(row.span)})",
+        f"rstart = chunk * {chunk}",
+        f"rend = tl.maximum(rstart, tl.minimum(rstart + {chunk}, {index_text(row.span)}))",
     ]
     block = reduced(row, kernel, schedule, header, span=("rstart", "rend"))
     rows = ex.product(kernel.pointwise)
@@ -117,15 +120,20 @@ def held_by_teams(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         splits=splits,
         teams=index_text(busy),
         polls=schedule.get("polls", POLLS),
+        is_walked=is_walked,
     )
     array_length = ex.mul(rows, splits)
     facts = () if header.wide else (AtMost(array_length, INDEX_LIMIT),)
-    lanes = max(1 << (splits - 1).bit_length(), 32 * schedule["warps"])
+    if is_walked:
+        facts = (*facts, *row.walked)
+    else:
+        problem = "the row is longer than a team's blocks"
+        facts = (*facts, *within(ceil_div(row.span, splits), r, problem))
     return Layout(
         [f"program = tl.program_id(0){header.widened}", *body.lines],
         ex.mul(busy, splits),
-        (*blocks_of(schedule, ("X", REDUCED)), ("LANES", lanes), *row.constants),
-        (*facts, *within(ceil_div(row.span, splits), r, "the row is longer than a team's blocks")),
+        (*blocks_of(schedule, ("X", REDUCED)), ("LANES", WARP), *row.constants),
+        facts,
         body.arrays,
         array_length,
         body.launches,

@@ -115,14 +115,24 @@ def gathered(
     *,
     splits: str,
     lanes: str,
+    is_single: bool = False,
 ) -> list[str]:
-    """The totals of all chunks of this program's rows, or of those before, brought together."""
-    lines = [f"part = tl.arange(0, {lanes})[None, :]"]
+    """The totals of all chunks of this program's rows, or of those before, brought together.
+
+    Where `at` is the place of a single row, parts have one axis: then each warp brings together all
+    of them, if they are no more than its lanes, and none waits for another.
+    """
+    lines = [f"part = tl.arange(0, {lanes}){'' if is_single else '[None, :]'}"]
     for total in totals:
         wanted = "(part < chunk)" if total.precedes else f"(part < {splits})"
         mask = " & ".join(text for text in (block.row_mask, wanted) if text)
         for part in total.parts:
             where = f"w{places[part.name]} + {at('part')}"
             lines.append(f"{part.name} = tl.load({where}, {mask}, other={part.neutral})")
-        lines += [*total.across(str(block.reduced_axis)), *total.results]
+        across = total.across("0" if is_single else str(block.reduced_axis))
+        lines += across
+        if is_single:
+            made = {name for line in across for name in line.split(" = ")[0].split(", ")}
+            lines += [f"{name} = tl.expand_dims({name}, 0)" for name in sorted(made)]
+        lines += total.results
     return lines

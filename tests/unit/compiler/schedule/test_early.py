@@ -44,6 +44,16 @@ def test_loads_stay_where_they_are(name: str, dims: tuple[int, int]) -> None:
     assert not any(map(is_early, offered(name, dims)))
 
 
+@pytest.mark.parametrize(("name", "has_halves"), [("softmax_f32", True), ("softmax_f16", False)])
+def test_many_short_rows_of_wide_elements_come_with_half_as_many_a_thread(
+    name: str, has_halves: bool
+) -> None:
+    found = [e for e in offered(name, (100_003, 32)) if e.family == "cuda.persistent"]
+    first = found[0]
+    halves = [e for e in found if (e["x"], e["warps"]) == (first["x"] // 2, first["warps"])]
+    assert bool(halves) == has_halves
+
+
 def test_early_loads_come_before_the_first_reduction() -> None:
     text = "cuda.persistent x=2 r=1024 warps=4 index=32 aligned=0 divisible=0"
     for more, is_before in (("", False), (" early=1", True)):

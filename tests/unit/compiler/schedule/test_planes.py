@@ -83,6 +83,15 @@ def test_a_tile_wastes_little_of_an_awkward_row() -> None:
             assert lanes <= 1.2 * row[0] * row[1] or lanes == each["r"]
 
 
+@pytest.mark.parametrize("length", [4096, 4095])
+def test_tiles_in_words_suit_planes_of_other_lengths_than_at_the_hint(length: int) -> None:
+    found = [e for e in offered("plane_norm_bf16", (64, 256, length)) if e.get("words", 0)]
+    walked = {each["r"]: each for each in found if each.family == "cuda.looped"}
+    # Planes of 1500 would leave most of a tile of 4096 idle.
+    assert padded((64, 1500), r=8192, r1=walked[8192]["r1"]) <= 1.1 * 64 * 1500
+    assert all(walked[r].get("unroll", 1) == 2 for r in (4096, 8192))
+
+
 def test_a_persistent_tile_has_a_guard_on_each_side_and_a_walk_on_its_lanes() -> None:
     kernel = kernel_of("plane_norm_bf16")
     persistent = parse_schedule(f"cuda.persistent x=1 r=2048 {REST} r1=256")

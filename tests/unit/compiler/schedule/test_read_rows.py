@@ -1,0 +1,104 @@
+"""Rows that are read and not written: taken past the cache, and shared where they are few."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.compiler.test_online import TARGET, kernel_of
+
+from nearhint_compiler.codegen import generate
+from nearhint_compiler.errors import InvalidSchedule
+from nearhint_compiler.ir.text import parse_kernel
+from nearhint_compiler.schedule import Schedule, candidates, parse_schedule
+from nearhint_compiler.schedule.firsts import firsts
+
+REST = "warps=8 index=32 aligned=1 divisible=2"
+MASKED = parse_kernel(
+    """(kernel (symbols k0 k1 k2) (pointwise k0 k1) (reduction k2)
+    (params (in f32) (in f32) (in f32) (out f32)) (body (load 0 (+ (* k1 k2 p0) (* k2 p1) r0))
+    (load 1 (+ (* k2 p0) r0)) (add f32 0 1) (load 2 r0) (add f32 2 3) (reduce max f32 4)
+    (store 3 (+ (* k1 p0) p1) 5)))"""
+)
+
+
+def offered(name: str, *dims: int) -> tuple[Schedule, ...]:
+    kernel = kernel_of(name)
+    return candidates(kernel, TARGET, dict(zip(kernel.symbols, dims, strict=True)))
+
+
+def is_streamed(schedule: Schedule) -> bool:
+    return bool(schedule.get("stream", 0))
+
+
+@pytest.mark.parametrize("name", ["row_argmax_f32", "logsumexp_f32", "row_sum_f32"])
+def test_rows_that_no_cache_keeps_are_taken_past_it(name: str) -> None:
+    found = [each for each in offered(name, 7000, 5120) if each.family == "cuda.persistent"]
+    assert is_streamed(found[0])
+    # The given form of the first block is an alternative.
+    plain = [each for each in found if not is_streamed(each)]
+    assert {(each["x"], each["warps"]) for each in plain} == {(found[0]["x"], found[0]["warps"])}
+    kernel = kernel_of(name)
+    first = firsts(kernel, TARGET, dict(zip(kernel.symbols, (7000, 5120), strict=True)))[0]
+    assert is_streamed(first)
+
+
+@pytest.mark.parametrize(
+    ("name", "dims"),
+    [("softmax_f32", (7000, 5120)), ("row_argmax_f32", (700, 5120))],
+    ids=["stored, too", "few bytes"],
+)
+def test_rows_are_loaded_as_they_were(name: str, dims: tuple[int, int]) -> None:
+    assert not any(map(is_streamed, offered(name, *dims)))
+
+
+def test_what_rows_share_keeps_its_place_in_the_cache() -> None:
+    text = f"cuda.persistent x=1 r=1024 {REST} stream=1"
+    lines = generate(MASKED, parse_schedule(text), TARGET).source.splitlines()
+    evicted = [any(f"tl.load(a{n}" in x and "evict_first" in x for x in lines) for n in range(3)]
+    assert evicted == [True, False, False]
+
+
+@pytest.mark.parametrize("family", ["looped x=1 r=1024", "split x=1 r=1024 splits=4"])
+def test_a_walk_is_not_streamed(family: str) -> None:
+    with pytest.raises(InvalidSchedule, match="not in registers"):
+        generate(kernel_of("row_sum_f32"), parse_schedule(f"cuda.{family} {REST} stream=1"), TARGET)
+
+
+@pytest.mark.parametrize(("rows", "splits"), [(70, 16), (140, 8), (300, 4), (400, 0)])
+def test_long_rows_that_are_few_are_shared_if_they_are_read_alone(rows: int, splits: int) -> None:
+    found = {each.get("splits", 0) for each in offered("row_argmax_f32", rows, 131_072)}
+    assert found == {0, splits}
+    first = firsts(kernel_of("row_argmax_f32"), TARGET, {"k0": rows, "k1": 131_072})[0]
+    assert first.family == ("cuda.split" if splits else "cuda.looped")
+
+
+def test_rows_that_programs_walk_alone_have_more_programs_a_processor_if_they_are_read_alone() -> (
+    None
+):
+    blocks = {
+        name: next(
+            (each["r"], each["warps"])
+            for each in offered(name, 1021, 131_072)[1:]
+            if each.family == "cuda.looped"
+        )
+        for name in ("row_argmax_f32", "logsumexp_f32", "softmax_f32")
+    }
+    assert blocks["row_argmax_f32"] == blocks["logsumexp_f32"] == (4096, 16)
+    assert blocks["softmax_f32"] == (8192, 32)
+
+
+@pytest.mark.parametrize(("name", "splits"), [("plane_norm_bf16", 128), ("row_sum_f32", 256)])
+def test_a_program_has_so_many_bytes_of_a_row_that_few_share(name: str, splits: int) -> None:
+    """3 rows of a million elements: of twice the bytes twice the programs."""
+    kernel = kernel_of(name)
+    dims = (8, 3, 131_072) if len(kernel.symbols) == 3 else (3, 8 * 131_072)
+    found = offered(name, *dims)
+    assert next(each["splits"] for each in found if each.family == "cuda.split") == splits
+
+
+def test_rows_that_are_stored_are_not_shared_in_stages_where_they_are_enough() -> None:
+    assert not [e for e in offered("softmax_f32", 300, 131_072) if e.family == "cuda.split"]
+
+
+def test_what_cannot_be_grouped_is_offered_once() -> None:
+    for each in offered("row_argmax_f32", 1021, 131_072):
+        assert not each.get("group", 0) or each["r"] > 16 * 32 * each["warps"]

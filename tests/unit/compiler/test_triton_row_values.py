@@ -1,0 +1,55 @@
+"""What is computed once a row: with all digits where a result in f32 would show them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from tests.unit.compiler.test_online import TARGET, kernel_of
+
+from nearhint_compiler.codegen import generate
+from nearhint_compiler.ir.text import parse_kernel
+from nearhint_compiler.schedule.schedule import parse_schedule
+
+REST = "warps=4 index=32 aligned=0 divisible=0"
+FORMS = (
+    f"cuda.persistent x=2 r=1024 {REST}",
+    f"cuda.looped x=1 r=1024 {REST}",
+    f"cuda.split x=1 r=512 splits=3 {REST}",
+    f"cuda.cooperative x=1 r=512 splits=3 teams=2 {REST}",
+)
+
+
+def source_of(name: str, schedule: str) -> str:
+    return generate(kernel_of(name), parse_schedule(schedule), TARGET).source
+
+
+@pytest.mark.parametrize("schedule", FORMS)
+def test_quotients_and_roots_of_rows_are_rounded_where_f32_is_written(schedule: str) -> None:
+    body = source_of("layer_norm_dynamic_f32", schedule).partition("def nearhint_")[2]
+    # The mean, and the variance under the root.
+    assert len(re.findall(r"= tl\.div_rn\(", body)) == 2
+    assert len(re.findall(r"= _rsqrt\(", body)) == 1
+    assert "tl.rsqrt(" not in body
+
+
+def test_results_in_two_bytes_need_no_more_digits() -> None:
+    source = source_of("residual_layer_norm_f16", f"cuda.persistent x=1 r=1024 {REST}")
+    assert "tl.rsqrt(" in source
+    assert "_rsqrt(" not in source.replace("tl.rsqrt(", "")
+    assert "div_rn" not in source
+
+
+def test_elements_are_divided_as_fast_as_before() -> None:
+    assert "div_rn" not in source_of("softmax_f32", f"cuda.persistent x=1 r=1024 {REST}")
+
+
+def test_a_pointwise_kernel_has_no_values_of_rows() -> None:
+    kernel = parse_kernel(
+        "(kernel (symbols k0) (pointwise k0) (reduction) (params (in f32) (out f32))"
+        " (body (load 0 p0) (rsqrt f32 0) (div f32 0 1) (store 1 p0 2)))"
+    )
+    text = "cuda.pointwise x=128 warps=4 index=32 aligned=0 divisible=0"
+    source = generate(kernel, parse_schedule(text), TARGET).source
+    assert "tl.rsqrt(" in source
+    assert "div_rn" not in source
