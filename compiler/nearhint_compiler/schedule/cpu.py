@@ -45,8 +45,9 @@ SPACED_LIMIT = 4
 STASH = 8192
 _TURNED_BYTES = 1 << 19
 """Of the inputs that a task of cpu.panels turns round: half of the second cache."""
-_WIDEST = 4
-"""Cache lines of a row of what is turned that a block takes, at most."""
+_WIDEST = 2
+"""Cache lines of a row of what is turned that a block takes, at most: each row of a block lies in a
+page of its own, and a first buffer of translations has 72."""
 _SHORT = 64
 _LINE_BYTES = 64
 _STEP = 4
@@ -250,8 +251,8 @@ def _panel_space(kernel: ir.Kernel, lanes: int, dims: Mapping[str, int]) -> Iter
     known, given = _extent(kernel, "r0", {}), _extent(kernel, "r0", dims) or 0
     half = max(4, lanes // 2)
     for width, rows, least, further in (
-        (lanes, _WIDEST * line, line, 1),
         (lanes, _WIDEST * line, line, 0),
+        (lanes, _WIDEST * line, line, 1),
         (lanes, line, line, 0),
         (half, line, max(half, line // 2), 1),
     ):
