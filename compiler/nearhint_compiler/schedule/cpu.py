@@ -7,7 +7,7 @@ Options of the families:
                                                           the same, for inputs along p{across}
     cpu.rows       axis lanes unroll short stash split    lanes along r{axis}, threads share rows
     cpu.columns    axis lanes unroll split                lanes along p{axis}, threads share blocks
-    cpu.panels     axis lanes unroll short stash across rows length split
+    cpu.panels     axis lanes unroll short stash across rows length split least next
                                                           cpu.rows, for inputs along p{across}
 
 `lanes` elements a vector, whatever the dtype; `unroll` vectors a step; tiles of `rows` rows of
@@ -15,8 +15,10 @@ Options of the families:
 below each other, and `unroll` beside, are turned and used at once; rows of at most `short` vectors
 are kept in registers; a row of at most `stash` elements keeps costly values in memory; `split` 1
 lets all threads share one row where there are fewer rows than threads, which a `scan` forbids; in
-panels, `rows` rows of at most `length` elements are turned round at a time. Each family may have
-`spaced` 1, for the kernel as `analysis.respace` cuts its loops, under its Guard.
+panels, `least` rows of at most `length` elements, or up to `rows` shorter ones, are turned round at
+a time, and the `next` 1 are asked for meanwhile (`least` is `rows` and `next` 0 where they are not
+given). Each family may have `spaced` 1, for the kernel as `analysis.respace` cuts its loops, under
+its Guard.
 
 The defaults were found on a Zen 4 (tests/benchmarks/cpu_kernels.py): vectors of the full width pay
 for rows and for functions such as exp; element by element, what only moves and adds is faster with
@@ -43,7 +45,9 @@ SPACED_LIMIT = 4
 STASH = 8192
 _TURNED_BYTES = 1 << 19
 """Of the inputs that a task of cpu.panels turns round: half of the second cache."""
-_PANEL_LENGTH = 8192
+_WIDEST = 2
+"""Cache lines of a row of what is turned that a block takes, at most: each row of a block lies in a
+page of its own, and a first buffer of translations has 72."""
 _SHORT = 64
 _LINE_BYTES = 64
 _STEP = 4
@@ -191,11 +195,12 @@ def _direct_space(
     line = _LINE_BYTES // min(DTYPES[param.dtype] for param in kernel.params)
     beside = min(4, max(1, line // lanes))
     below = min(_STEP // beside, max(1, _LINE_BYTES // size // lanes))
-    shapes = [(64, 128, 1), (16 * beside, 128, 1), (64, 64, below)]
+    shapes = [(64, 128, 1, beside), (16 * beside, 128, 1, beside), (64, 64, below, beside)]
     if below > 1:
-        shapes = [(64, 128, 1), (64, 32, below), (16 * beside, 128, below)]
-    for along, rows, deep in shapes:
-        yield _tiles(lane, across, lanes=lanes, tile=along, rows=rows, unroll=beside, squares=deep)
+        # Elsewhere one square after the other, which has registers enough, is faster.
+        shapes = [(64, 128, 1, 1), (64, 32, below, beside), (128, 64, 1, 1)]
+    for along, rows, deep, copies in shapes:
+        yield _tiles(lane, across, lanes=lanes, tile=along, rows=rows, unroll=copies, squares=deep)
 
 
 def _column_space(kernel: ir.Kernel, ranked: list[str], lanes: int) -> Iterator[Schedule]:
@@ -240,16 +245,23 @@ def _panel_space(kernel: ir.Kernel, lanes: int, dims: Mapping[str, int]) -> Iter
         for node in kernel.body
         if isinstance(node, ir.Load) and _is_turned(node, across, "r0")
     ]
-    rows = max(lanes, _LINE_BYTES // max(sizes))
+    line = max(lanes, _LINE_BYTES // max(sizes))
     stash = STASH if plan_passes(kernel, stash=True).stashed else 0
     unroll = 2 if _is_costly(kernel) else 4
     known, given = _extent(kernel, "r0", {}), _extent(kernel, "r0", dims) or 0
-    for width, block in ((lanes, rows), (max(4, lanes // 2), rows), (lanes, 2 * rows)):
-        most = min(_PANEL_LENGTH, _TURNED_BYTES // (block * sum(sizes)))
-        if given <= most:
+    half = max(4, lanes // 2)
+    for width, rows, least, further in (
+        (lanes, _WIDEST * line, line, 0),
+        (lanes, _WIDEST * line, line, 1),
+        (lanes, line, line, 0),
+        (half, line, max(half, line // 2), 1),
+    ):
+        most = _TURNED_BYTES // (least * sum(sizes))
+        if max(given, known or 0) <= most:
             yield _schedule(
                 "cpu.panels", axis=0, lanes=width, unroll=unroll, short=4, stash=stash,
-                across=int(across[1:]), rows=block, length=known or most, split=0,
+                across=int(across[1:]), rows=rows, length=known or most, split=0, least=least,
+                next=further,
             )  # fmt: skip
 
 

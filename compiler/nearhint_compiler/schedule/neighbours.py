@@ -43,7 +43,7 @@ COORDINATES: Mapping[str, tuple[Coordinate, ...]] = {
     ),
     "cpu.rows": (_LANES, _UNROLL, Coordinate("short", 1, 16)),
     "cpu.columns": (_LANES, _UNROLL),
-    "cpu.panels": (_LANES, _UNROLL, Coordinate("short", 1, 16), Coordinate("rows", 4, 64)),
+    "cpu.panels": (_LANES, _UNROLL, Coordinate("short", 1, 16), Coordinate("rows", 4, 256)),
     "cuda.pointwise": (_X, _WARPS),
     "cuda.tiled": (_Z, _Y, _X, _WARPS),
     "cuda.persistent": (_X, _R, _R1, _WARPS),
@@ -102,5 +102,6 @@ def _serves(kernel: ir.Kernel, schedule: Schedule, dims: Mapping[str, int]) -> b
     if schedule.family == "cuda.cooperative" and not schedule.get("walks", 0):
         held = schedule["r"] * schedule["splits"]
         return held >= ex.evaluate(ex.product(kernel.reduction), dims)
-    sides = [schedule.get(name, 0) for name in ("tile", "rows")]
-    return all(side % schedule.get("lanes", 1) == 0 for side in sides)
+    sides = [schedule.get(name, 0) for name in ("tile", "rows", "least")]
+    is_whole = all(side % schedule.get("lanes", 1) == 0 for side in sides)
+    return is_whole and schedule.get("least", 0) <= schedule.get("rows", schedule.get("least", 0))

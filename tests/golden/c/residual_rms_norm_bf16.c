@@ -44,7 +44,8 @@ static inline vbf16 load_bf16(const uint16_t *p) { return *(const ubf16 *)p; }
 
 static inline vf32 from_bf16_f32(vbf16 x)
 {
-    return (vf32)(__builtin_convertvector(x, vu32) << 16);
+    const __m256i wide = _mm256_cvtepu16_epi32((__m128i)x);
+    return (vf32)_mm256_slli_epi32(wide, 16);
 }
 
 static inline vbf16 load_n_bf16(const uint16_t *p, int n)

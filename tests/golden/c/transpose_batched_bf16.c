@@ -2,6 +2,7 @@
 // -O3 -std=gnu11 -fno-math-errno -fno-trapping-math -ffp-contract=off -fwrapv -Wno-psabi -mavx2 -mf16c -mfma
 #include <stdint.h>
 #include <string.h>
+#include <immintrin.h>
 
 typedef double vf64 __attribute__((vector_size(64)));
 typedef double uf64 __attribute__((vector_size(64), aligned(8), may_alias));
@@ -88,7 +89,8 @@ static inline void turn_bf16(vbf16 *v)
 
 static inline vf32 from_bf16_f32(vbf16 x)
 {
-    return (vf32)(__builtin_convertvector(x, vu32) << 16);
+    const __m256i wide = _mm256_cvtepu16_epi32((__m128i)x);
+    return (vf32)_mm256_slli_epi32(wide, 16);
 }
 
 static inline vbf16 to_bf16_f32(vf32 x)

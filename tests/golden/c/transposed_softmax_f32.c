@@ -234,7 +234,7 @@ static void rows_up_to_64(void *const *parameters, const int64_t *dims, int64_t 
                     const int n = (int)least(8, end_p0 - begin_p0 - j);
                     vf32 square[8];
                     const float *p = in0 + (begin_r0 * k0) + (i0 * k0) + begin_p0 + j;
-                    const int64_t pitch = k0, ahead = 16 * k0;
+                    const int64_t pitch = k0, ahead = 48 * k0;
                     if (begin_r0 + i0 + 8 <= end_r0 && n == 8) {
                         for (int l = 0; l < 8; l++) {
                             square[l] = load_f32(p);

@@ -289,7 +289,34 @@ def test_panels_hold_turned_rows(
     run_all(native, distinct=5)
 
 
-@pytest.mark.parametrize("length", [6007, 8192])
+@pytest.mark.parametrize(("level", "lanes"), [WIDTHS[0], WIDTHS[2], WIDTHS[4]])
+@pytest.mark.parametrize(
+    ("name", "across"),
+    [("transposed_softmax_f32", 0), ("transposed_norm_bf16", 1), ("column_cumprod_i64", 0)],
+)
+@pytest.mark.parametrize("further", [0, 1])
+def test_panels_hold_more_rows_the_shorter_they_are(
+    name: str, across: int, further: int, level: str, lanes: int, tmp_path: Path
+) -> None:
+    schedule = PANELS.format(lanes=lanes, short=2, stash=128, across=across, rows=64, length=256)
+    given = parse_schedule(f"{schedule} least=16 next={further}")
+    native = compile_kernel(kernel(name), given, tmp_path, at=LEVELS[level])
+    assert ("__builtin_prefetch" in native.generated.source) >= bool(further)
+    run_all(native, distinct=5)
+
+
+def test_as_many_rows_fit_a_panel_as_its_length_allows(tmp_path: Path) -> None:
+    """Room for 16 rows of 256 holds 64 of up to 48 and 32 of 96; threads share whole blocks."""
+    schedule = PANELS.format(lanes=16, short=0, stash=0, across=0, rows=64, length=256)
+    given = parse_schedule(f"{schedule} least=16 next=1")
+    native = compile_kernel(kernel("transposed_softmax_f32"), given, tmp_path)
+    for length in (1, 47, 48, 49, 96, 97, 255, 256, 257):
+        for rows in (1, 16, 63, 64, 65, 200):
+            x = np.random.default_rng(length).normal(size=rows * length).astype(np.float32)
+            check(native, (rows, length), [x], threads=3)
+
+
+@pytest.mark.parametrize("length", [6007, 8192, 9001])
 def test_a_panel_holds_rows_of_half_a_second_cache(length: int, tmp_path: Path) -> None:
     given = kernel("transposed_softmax_f32")
     schedule = candidates(given, MACHINE, {"k0": 20, "k1": length})[0]
@@ -300,15 +327,16 @@ def test_a_panel_holds_rows_of_half_a_second_cache(length: int, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("across", "rows", "length"),
-    [(1, 16, 64), (-1, 16, 64), (0, 12, 64), (0, 0, 64), (0, 16, 9999)],
-)
+    ("across", "rows", "length", "more"),
+    [(1, 16, 64, ""), (-1, 16, 64, ""), (0, 12, 64, ""), (0, 0, 64, ""), (0, 16, 9999, ""),
+     (0, 16, 64, " least=24"), (0, 16, 64, " least=4"), (0, 16, 64, " least=0")],
+)  # fmt: skip
 def test_panels_that_do_not_fit_are_refused(
-    across: int, rows: int, length: int, tmp_path: Path
+    across: int, rows: int, length: int, more: str, tmp_path: Path
 ) -> None:
     schedule = PANELS.format(lanes=8, short=4, stash=0, across=across, rows=rows, length=length)
     with pytest.raises(InvalidSchedule):
-        compile_kernel(kernel("transposed_softmax_f32"), parse_schedule(schedule), tmp_path)
+        compile_kernel(kernel("transposed_softmax_f32"), parse_schedule(schedule + more), tmp_path)
 
 
 @pytest.mark.parametrize(

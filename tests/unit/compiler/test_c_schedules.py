@@ -51,8 +51,21 @@ def test_every_candidate_is_taken_and_they_are_few(name: str) -> None:
 def test_rows_that_no_panel_holds_have_no_candidate_with_one() -> None:
     given = kernel("transposed_softmax_f32")
     assert families(candidates(given, AVX512))[0] == "cpu.panels"
-    assert families(candidates(given, AVX512, {"k0": 99, "k1": 8192}))[0] == "cpu.panels"
-    assert "cpu.panels" not in families(candidates(given, AVX512, {"k0": 99, "k1": 8193}))
+    assert families(candidates(given, AVX512, {"k0": 99, "k1": 16384}))[0] == "cpu.panels"
+    assert "cpu.panels" not in families(candidates(given, AVX512, {"k0": 99, "k1": 16385}))
+
+
+def test_blocks_of_whole_cache_lines_come_before_those_of_half_a_line() -> None:
+    given = kernel("transposed_softmax_f32")
+    for length, least in ((8192, 16), (8193, 8)):
+        first = candidates(given, AVX512, {"k0": 99, "k1": length})[0]
+        assert (first["least"], first["length"]) == (least, (1 << 17) // least)
+
+
+def test_short_turned_rows_lie_two_cache_lines_side_by_side() -> None:
+    found = candidates(kernel("transposed_softmax_f32"), AVX512)
+    panels = [each for each in found if each.family == "cpu.panels"]
+    assert {(each["rows"], each["next"]) for each in panels} >= {(32, 0), (32, 1), (16, 0)}
 
 
 def test_a_straight_row_has_no_panel() -> None:
@@ -76,18 +89,17 @@ def test_rows_of_tiles_are_two_cache_lines_of_what_is_turned(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "beside", "below"),
-    [("transpose_add_f32", 1, {1}), ("transpose_batched_bf16", 2, {1, 2})],
+    ("name", "steps"),
+    [("transpose_add_f32", {(1, 1)}), ("transpose_batched_bf16", {(1, 1), (2, 2)})],
 )
 def test_what_is_turned_has_no_buffer_where_little_is_done_with_it(
-    name: str, beside: int, below: set[int]
+    name: str, steps: set[tuple[int, int]]
 ) -> None:
-    """Squares beside each other fill a line of what is written, and of what is read below."""
+    """One at a time has registers; squares beside and below each other fill whole lines."""
     default, *others = candidates(kernel(name), AVX512)
     direct = [each for each in (default, *others) if each.get("squares", 0)]
     assert direct[0] == default
-    assert {each["unroll"] for each in direct} == {beside}
-    assert {each["squares"] for each in direct} == below
+    assert {(each["unroll"], each["squares"]) for each in direct} == steps
 
 
 def test_a_row_with_a_scan_is_never_shared() -> None:

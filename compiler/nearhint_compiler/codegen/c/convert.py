@@ -127,6 +127,18 @@ _FROM_EIGHT = (
 )
 
 CONVERSION_ROWS: tuple[Row, ...] = (
+    *(
+        Row(
+            "from_bf16",
+            "static inline vf32 from_bf16_f32(vbf16 x)\n{\n"
+            "    const __m${R}i wide = ${M}_cvtepu16_epi32(($H)x);\n"
+            "    return (vf32)${M}_slli_epi32(wide, 16);\n}\n",
+            _F32,
+            level,
+            bits=(bits,),
+        )
+        for level, bits in ((AVX512, 512), (AVX2, 256))
+    ),
     Row(
         "from_bf16",
         "static inline vf32 from_bf16_f32(vbf16 x)\n"
@@ -134,24 +146,19 @@ CONVERSION_ROWS: tuple[Row, ...] = (
         _F32,
     ),
     Row(
-        "to_bf16_exactly",
-        "static __attribute__((noinline, cold)) vbf16 to_bf16_exactly_f32(vf32 x)\n{\n"
-        "    vu32 bits = (vu32)x, ordered = (vu32)(x == x);\n"
-        "    vu32 rounded = (bits + (0x7fff + (bits >> 16 & 1))) >> 16;\n"
-        "    return __builtin_convertvector((ordered & rounded) | (~ordered & 0x7fc0), vbf16);\n"
-        "}\n",
-        _F32,
-    ),
-    Row(
         "to_bf16",
         "/* The instruction takes denormals for zeros: they are rare, and rounded without it. */\n"
         "static inline vbf16 to_bf16_f32(vf32 x)\n{\n"
-        "    if (__builtin_expect(${M}_fpclass_ps_mask(($X)x, 0x20) != 0, 0))\n"
-        "        return to_bf16_exactly_f32(x);\n"
-        "    return (vbf16)${M}_cvtneps_pbh(($X)x);\n}\n",
+        "    $H packed = ($H)${M}_cvtneps_pbh(($X)x);\n"
+        "    const $K tiny = ${M}_fpclass_ps_mask(($X)x, 0x20);\n"
+        "    if (__builtin_expect(tiny != 0, 0)) {\n"
+        "        const vu32 bits = (vu32)x;\n"
+        "        const vu32 rounded = (bits + (0x7fff + (bits >> 16 & 1))) >> 16;\n"
+        "        packed = ${M}_mask_cvtepi32_epi16(packed, tiny, (__m${R}i)rounded);\n"
+        "    }\n"
+        "    return (vbf16)packed;\n}\n",
         _F32,
         AVX512_BF16,
-        needs=("to_bf16_exactly f32",),
         bits=(256, 512),
     ),
     Row(

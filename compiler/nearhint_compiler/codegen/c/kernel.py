@@ -85,15 +85,17 @@ def _columns(writer: Writer, body: Body, schedule: Schedule) -> Expr:
 
 
 def _panels(writer: Writer, body: Body, schedule: Schedule) -> Expr:
-    panels = Panels(f"p{schedule['across']}", schedule["rows"], schedule["length"])
+    rows, across = schedule["rows"], f"p{schedule['across']}"
+    least, further = schedule.get("least", rows), schedule.get("next", 0)
+    panels = Panels(across, rows, schedule["length"], least, further)
     if not 0 <= schedule["across"] < len(body.kernel.pointwise) or len(body.kernel.reduction) != 1:
         raise InvalidSchedule(f"panels across {panels.across}, {len(body.kernel.reduction)} loops")
-    if panels.rows < 1 or panels.rows % body.lanes:
-        raise InvalidSchedule(f"{panels.rows} rows for {body.lanes} lanes")
+    if not 0 < least <= rows or rows % body.lanes or least % body.lanes:
+        raise InvalidSchedule(f"{least} to {rows} rows for {body.lanes} lanes")
     (length,) = body.kernel.reduction
     is_long = isinstance(length, ex.Int) and length.value > panels.length
     if panel_bytes(body, panels) > PANEL_BYTES or is_long:
-        raise InvalidSchedule(f"{panels.rows} rows of {to_c(length)} in a panel")
+        raise InvalidSchedule(f"{least} rows of {to_c(length)} in a panel")
     options = RowOptions(schedule["unroll"], schedule["short"], schedule["stash"])
     return write_panels(writer, body, options, panels)
 

@@ -195,10 +195,9 @@ def _write_rows(
     for position in turned:
         for copy in range(part.copies):
             value = f"square{position}_{copy}[d][l]"
-            is_bool = body.dtypes[position] == "bool"
-            body.values[position, copy] = (
-                f"__builtin_convertvector({value}, vbool) != 0" if is_bool else value
-            )
+            if body.dtypes[position] == "bool":
+                value = f"{body.prelude.use('to_i32', 'u8')}({value}) != 0"
+            body.values[position, copy] = value
     is_whole = not any(part.counts)
     unroll = 1 if not is_whole else body.lanes if len(rest) <= _FEW else _UNROLL
     writer.line(f"#pragma GCC unroll {unroll}")

@@ -24,9 +24,9 @@ _MEMORY = (
     Row(
         "load",
         "static inline vbool load_bool(const uint8_t *p)\n"
-        "{\n    return __builtin_convertvector(load_u8(p), vbool) != 0;\n}\n",
+        "{\n    return to_i32_u8(load_u8(p)) != 0;\n}\n",
         ("bool",),
-        needs=("load u8",),
+        needs=("load u8", "to_i32 u8"),
     ),
     Row("store", "static inline void store_$T($E *p, $V v) { *($U *)p = v; }\n", _PLAIN),
     Row(
@@ -60,9 +60,9 @@ _MEMORY = (
     Row(
         "load_n",
         "static inline vbool load_n_bool(const uint8_t *p, int n)\n"
-        "{\n    return __builtin_convertvector(load_n_u8(p, n), vbool) != 0;\n}\n",
+        "{\n    return to_i32_u8(load_n_u8(p, n)) != 0;\n}\n",
         ("bool",),
-        needs=("load_n u8",),
+        needs=("load_n u8", "to_i32 u8"),
     ),
     Row(
         "store_n",
@@ -130,17 +130,16 @@ _MEMORY = (
         "load_within",
         "static inline vbool load_within_bool(\n"
         "    const uint8_t *p, int64_t first, int64_t low, int64_t high, int n)\n"
-        "{\n    return __builtin_convertvector(load_within_u8(p, first, low, high, n), vbool)"
-        " != 0;\n}\n",
+        "{\n    return to_i32_u8(load_within_u8(p, first, low, high, n)) != 0;\n}\n",
         ("bool",),
-        needs=("load_within u8",),
+        needs=("load_within u8", "to_i32 u8"),
     ),
     Row(
         "gather_n",
         "static inline vbool gather_n_bool(const uint8_t *p, int64_t stride, int n)\n"
-        "{\n    return __builtin_convertvector(gather_n_u8(p, stride, n), vbool) != 0;\n}\n",
+        "{\n    return to_i32_u8(gather_n_u8(p, stride, n)) != 0;\n}\n",
         ("bool",),
-        needs=("gather_n u8",),
+        needs=("gather_n u8", "to_i32 u8"),
     ),
     Row(
         "scatter_n",
