@@ -14,6 +14,9 @@ Kernel, from which `--from-matrix` judges the rules again, without a device. Eac
 equal share of the time that is left of `--budget-s`, so that a run that is short of time has all
 with fewer sizes.
 
+A contest whose best has a spread of more than 3 % was disturbed, and is held again, up to twice;
+where it stays so nothing is judged. The report counts both, and lists the latter.
+
 A rule's regret at a size is the time of what it selects over that of the fastest, less 1. `share`
 is the geometric mean of fastest / selected; `<default` and `<ops` count the sizes at which the
 default Variant, or the original ops, are faster than what was selected beyond noise. The bars are
@@ -80,7 +83,11 @@ def measure(bench: Bench, where: Arena, half: str, *, end_s: float) -> None:
     seconds = time.monotonic() - started
     bench.keep(
         selection_matrix.as_entry(
-            case, half=half, ranges=captured.subject.ranges, seconds=round(seconds, 2)
+            case,
+            half=half,
+            ranges=captured.subject.ranges,
+            seconds=round(seconds, 2),
+            repeated=where.repeated,
         )
     )
     if not case.held_out:
@@ -149,6 +156,10 @@ def report_on(matrix: Mapping[str, Any]) -> dict[str, Any]:
     """Prints what each rule loses, over all Kernels and the halves; the same for a file."""
     entries = matrix["kernels"]
     found: dict[str, Any] = {"conditions": matrix["conditions"], "left_out": matrix["left_out"]}
+    wide = selection_matrix.too_wide(selection_matrix.cases(matrix))
+    repeated = sum(len(entry.get("repeated", ())) for entry in entries)
+    print(f"{len(wide)} sizes too wide to judge at, {repeated} contests held again")
+    found |= {"too_wide": wide, "held_again": repeated}
     for part in ("all", *HALVES):
         chosen = [entry for entry in entries if part in ("all", entry["half"])]
         judged = selection_matrix.judge_all(list(selection_matrix.cases({"kernels": chosen})))
