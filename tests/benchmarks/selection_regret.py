@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.selection_regret --device cpu|cuda:0 [--kernels N|PATTERNS]
         [--held-out 200] [--hints 8] [--effort full] [--threads N] [--budget-s S] [--tune-s S]
-        [--matrix FILE] [--json FILE] [--compare-efforts]
+        [--matrix FILE] [--json FILE] [--compare-efforts [--together 4]]
     python -m tests.benchmarks.selection_regret --from-matrix FILE [--json FILE]
 
 A daemon of the benchmark's own tunes the Kernels of `selection_cases`, all in one go, at a ladder
@@ -222,6 +222,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the report to this file")
     parser.add_argument("--from-matrix", type=Path, help="judge this file; no device is needed")
     parser.add_argument("--compare-efforts", action="store_true")
+    parser.add_argument(
+        "--together", type=int, default=4, help="Kernels tuned at once to compare efforts"
+    )
     options = parser.parse_args()
     if options.from_matrix is not None:
         sweep_report.write(report_on(selection_matrix.read(options.from_matrix)), options.json)
