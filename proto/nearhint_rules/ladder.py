@@ -1,8 +1,11 @@
 """Ladders: hints spread over ranges of sizes, for when no traffic says yet where they are needed.
 
-Each symbol's range is divided into equal steps of log2, with a rung in the middle of each, so that
-the worst distance within the range is half a step. The budget goes to the symbols with the longest
-steps: a ladder of K hints is a box of steps, not the corners of one.
+Each symbol's range is divided into equal steps of log2, with a rung in the middle of each. The
+budget goes to the symbols with the longest steps. Of one symbol every step has a hint, so that the
+worst distance within the range is half a step. Of several every other one has, as the black squares
+of a chessboard: so few hints have as many different sizes of each symbol as a box with twice as
+many, and what holds up to some size of one symbol is seen on either side of it. Odd numbers of
+steps come first: then there is a hint in each corner.
 
 A rung is a power of two times an odd prime of its own (or once, times 1). Two hints are equally
 far from some size only if the product of their differing rungs is a perfect square, which such
@@ -13,7 +16,7 @@ size, and ties may occur.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -33,13 +36,13 @@ OPEN_OCTAVES = 14
 """How far a range without an upper end is taken to reach, in octaves above its lower end."""
 LEAST_STEP = 0.5
 """Octaves between two hints, below which another one is not worth its tuning."""
-LEAST_ROOM = 1.0
-"""Octaves from the nearest hint up to which nothing further is worth its tuning."""
-PLACES_LIMIT = 64
-"""Places that further rungs are chosen from."""
-_BITS = 3
 _SNAP = 0.125
-"""How far a rung may be off its place, in steps, for the sake of a smaller odd part."""
+"""How far a rung may be off its place, in steps, for the sake of a smaller odd part; twice as far
+for that of vectors."""
+_WHOLE = 32
+_EVERY_OTHER = 2
+_ODD_STEPS = 1.15
+"""How much longer steps may be together, for odd numbers of them."""
 _ODD_PARTS = (1, *(n for n in range(3, 200, 2) if all(n % d for d in range(3, n, 2))))
 
 
@@ -67,7 +70,7 @@ def ladder(
     """
     closed = [_closed(name, bounds) for name, bounds in ranges.items()]
     first = [_within(dims, ranges, closed) for dims in given]
-    points = _box(closed, min(limit, HINT_LIMIT))
+    points = _board(closed, min(limit, HINT_LIMIT))
     return _outwards(points, _middle(closed), first, limit=min(limit, HINT_LIMIT))
 
 
@@ -86,7 +89,7 @@ def reachable_ladder(
 
     >>> s0 = ex.symbol("s0")
     >>> [rung.dims for rung in reachable_ladder([s0, ex.mul(2, s0)], {"s0": (16, 1024)}, 2)]
-    [(320, 640), (48, 96)]
+    [(64, 128), (384, 768)]
     """
     names = ex.symbols_of(*exprs)
     whole = {name: _closed(name, bounds) for name, bounds in ranges.items()}
@@ -102,73 +105,15 @@ def reachable_ladder(
     first = list(rungs)
     budget = min(limit, HINT_LIMIT)
     if len(names) <= sum(1 for expr in exprs if ex.symbols_of(expr)):
-        for point in _box(closed, budget):
+        for point in _board(closed, budget):
             _keep(rungs, exprs, middle | dict(zip(known, point, strict=True)))
     else:  # fewer sizes than symbols: steps of the sizes, and symbols that give them
         extents = [_extent(expr, known) for expr in exprs]
-        for target in _box(extents, budget):
+        for target in _board(extents, budget):
             _keep(rungs, exprs, witness(exprs, middle, known, target))
     centre = _dims(exprs, middle) or next(iter(rungs), ())
     chosen = _outwards((dims for dims in rungs if dims not in first), centre, first, limit=budget)
     return tuple(rungs[dims] for dims in chosen)
-
-
-def further_rungs(
-    exprs: Sequence[Expr],
-    ranges: Ranges,
-    known: Sequence[Dims],
-    limit: int,
-    *,
-    fits: Callable[[Dims], bool] = lambda dims: True,
-) -> tuple[Rung, ...]:
-    """At most `limit` sizes more than a ladder's hints, `known`: where its steps leave most room.
-
-    A ladder's hints lie in the middles of their steps, so the ends of ranges are half a step from
-    any, and no two symbols are near an end together. The farthest from all others comes first;
-    what is within `LEAST_ROOM` of one of them, or does not fit, is left out. Ranges and `exprs` are
-    those of `reachable_ladder`.
-
-    >>> s0, s1 = ex.symbol("s0"), ex.symbol("s1")
-    >>> known = [(192, 256), (3328, 256)]
-    >>> found = further_rungs([s0, s1], {"s0": (16, 16384), "s1": (64, 1024)}, known, 3)
-    >>> [rung.dims for rung in found]
-    [(16, 1024), (32, 64), (16384, 1024)]
-    """
-    names = ex.symbols_of(*exprs)
-    whole = {name: _closed(name, bounds) for name, bounds in ranges.items()}
-    closed = {name: whole.get(name) or _closed(name, (1, None)) for name in names}
-    bounds = whole | closed
-    middle = dict(zip(bounds, _middle(list(bounds.values())), strict=True))
-    rungs: dict[Dims, Rung] = {}
-    if len(names) <= sum(1 for expr in exprs if ex.symbols_of(expr)):
-        for point in _spread_out(list(closed.values())):
-            _keep(rungs, exprs, middle | dict(zip(closed, point, strict=True)))
-    else:
-        for target in _spread_out([_extent(expr, closed) for expr in exprs]):
-            _keep(rungs, exprs, witness(exprs, middle, closed, target))
-    fitting = (dims for dims in rungs if fits(dims))
-    first = tuple(dict.fromkeys(known))
-    found = _outwards(fitting, (), first, limit=len(first) + limit, least=LEAST_ROOM)
-    return tuple(rungs[dims] for dims in found[len(first) :])
-
-
-def _spread_out(closed: Sequence[tuple[int, int]]) -> Iterator[Dims]:
-    """Sizes evenly over all ranges, the ends among them."""
-    counts = _counts([math.log2(high / low) for low, high in closed], PLACES_LIMIT)
-    yield from product(
-        *(_evenly(low, high, count) for (low, high), count in zip(closed, counts, strict=True))
-    )
-
-
-def _evenly(low: int, high: int, count: int) -> list[int]:
-    """`count` sizes from end to end, each with few bits, so that vectors can be promised there."""
-    sizes = [low * (high / low) ** (number / max(count - 1, 1)) for number in range(count)]
-    few = [
-        round(size / bit) * bit
-        for size in sizes
-        for bit in [1 << max(int(size).bit_length() - _BITS, 0)]
-    ]
-    return list(dict.fromkeys([low, *few[1:-1], high]))
 
 
 def distance(first: Dims, second: Dims) -> float:
@@ -203,31 +148,70 @@ def _middle(closed: Sequence[tuple[int, int]]) -> Dims:
     return tuple(math.isqrt(low * high) for low, high in closed)
 
 
-def _box(closed: Sequence[tuple[int, int]], limit: int) -> Iterator[Dims]:
-    """The product of the symbols' rungs, at most `limit` of them."""
+def _board(closed: Sequence[tuple[int, int]], limit: int) -> Iterator[Dims]:
+    """The product of the symbols' rungs, every other one if of several; at most `limit` of them.
+
+    Where ranges are too narrow for so many rungs, a box of fewer.
+    """
     if limit < 1:
         return
-    counts = _counts([math.log2(high / low) for low, high in closed], limit)
-    taken: set[int] = set()
-    axes = [
-        _rungs(low, high, count, taken) for (low, high), count in zip(closed, counts, strict=True)
-    ]
-    yield from product(*axes)
+    octaves = [math.log2(high / low) for low, high in closed]
+    odd, counts = _counts(octaves, limit, 2, _EVERY_OTHER), _counts(octaves, limit, 1, _EVERY_OTHER)
+    if _is_board(odd) and _steps(octaves, odd) <= _ODD_STEPS * _steps(octaves, counts):
+        counts = odd
+    every = _EVERY_OTHER if _is_board(counts) else 1
+    axes = _axes(closed, counts)
+    if every > 1 and _may_tie(axes):
+        every = 1
+        axes = _axes(closed, _counts(octaves, limit, 1, every))
+    for square in product(*map(enumerate, axes)):
+        if sum(step for step, _ in square) % every == 0:
+            yield tuple(size for _, size in square)
 
 
-def _counts(octaves: Sequence[float], limit: int) -> list[int]:
-    """Rungs a symbol: one more where that shortens the worst distance most, within the budget."""
+def _counts(octaves: Sequence[float], limit: int, by: int, every: int) -> list[int]:
+    """Rungs a symbol: `by` more where that shortens a step most, within the budget.
+
+    Of a board one in `every` counts.
+    """
     counts = [1] * len(octaves)
     while True:
-        total = math.prod(counts)
-        gains = [
-            (length / count - length / (count + 1), -position)
-            for position, (length, count) in enumerate(zip(octaves, counts, strict=True))
-            if total // count * (count + 1) <= limit and length / (count + 1) >= LEAST_STEP
-        ]
+        gains: list[tuple[float, int]] = []
+        for position, (length, count) in enumerate(zip(octaves, counts, strict=True)):
+            more = [each + by * (at == position) for at, each in enumerate(counts)]
+            hints = -(-math.prod(more) // (every if _is_board(more) else 1))
+            if hints <= limit and length / more[position] >= LEAST_STEP:
+                gains.append((length / count - length / more[position], -position))
         if not gains:
             return counts
-        counts[-max(gains)[1]] += 1
+        counts[-max(gains)[1]] += by
+
+
+def _is_board(counts: Sequence[int]) -> bool:
+    """Whether several symbols have rungs to choose from."""
+    return sum(count > 1 for count in counts) > 1
+
+
+def _steps(octaves: Sequence[float], counts: Sequence[int]) -> float:
+    """How long a step of each symbol is, together."""
+    return sum(length / count for length, count in zip(octaves, counts, strict=True))
+
+
+def _axes(closed: Sequence[tuple[int, int]], counts: Sequence[int]) -> list[list[int]]:
+    """The rungs of each symbol."""
+    taken: set[int] = set()
+    axes: list[list[int]] = [[]] * len(counts)
+    # Where there are few rungs, small odd parts do most.
+    for at in sorted(range(len(counts)), key=counts.__getitem__):
+        axes[at] = _rungs(*closed[at], counts[at], taken)
+    return axes
+
+
+def _may_tie(axes: Sequence[Sequence[int]]) -> bool:
+    """Whether some odd part is that of two rungs, which only 1 may be: of two symbols."""
+    parts = [[size // (size & -size) for size in axis] for axis in axes]
+    primes = [part for each in parts for part in each if part > 1]
+    return len(set(primes)) < len(primes) or any(each.count(1) > 1 for each in parts)
 
 
 def _rungs(low: int, high: int, count: int, taken: set[int]) -> list[int]:
@@ -246,17 +230,24 @@ def _rungs(low: int, high: int, count: int, taken: set[int]) -> list[int]:
 
 
 def _rung(place: float, step: float, bounds: tuple[int, int], refused: Collection[int]) -> int:
-    """A size near 2^place whose odd part is 1 or a prime that is not refused."""
+    """A size near 2^place whose odd part is 1 or a prime that is not refused.
+
+    Halves of it are whole vectors, if there is such a size about as near.
+    """
     low, high = bounds
-    best, least = max(low, min(round(2**place), high)), step / 2
+    best = max(low, min(round(2**place), high))
+    least = 4.0, 0.0
     for part in _ODD_PARTS:
         size = part << max(round(place - math.log2(part)), 0)
-        off = abs(math.log2(size) - place)
-        if part in refused or not low <= size <= high or off > least:
+        off = abs(math.log2(size) - place) / step
+        if part in refused or not low <= size <= high or off > 0.5:
             continue
-        best, least = size, off
-        if off <= _SNAP * step:
-            break
+        if size % _WHOLE == 0 and off <= 2 * _SNAP:
+            rank = (0.0, 0.0) if off <= _SNAP else (1.0, off)
+        else:
+            rank = (2.0, 0.0) if off <= _SNAP else (3.0, off)
+        if rank < least:
+            best, least = size, rank
     return best
 
 
@@ -283,17 +274,12 @@ def _dims(exprs: Sequence[Expr], sizes: Mapping[str, int]) -> Dims | None:
 
 
 def _outwards(
-    points: Iterable[Dims],
-    centre: Dims,
-    first: Sequence[Dims],
-    *,
-    limit: int,
-    least: float = LEAST_STEP,
+    points: Iterable[Dims], centre: Dims, first: Sequence[Dims], *, limit: int
 ) -> tuple[Dims, ...]:
     """`first`, then points in farthest-point order, from the one nearest to `centre`.
 
-    What is within `least` octaves of one that is there is left out. Gonzalez, Clustering to
-    minimize the maximum intercluster distance, 1985.
+    What is within `LEAST_STEP` of one that is there is left out. Gonzalez, Clustering to minimize
+    the maximum intercluster distance, 1985.
     """
     chosen = list(dict.fromkeys(first))
     left = {
@@ -305,7 +291,7 @@ def _outwards(
             point = max(left, key=lambda at: (left[at], at))
         else:
             point = min(left, key=lambda at: (distance(at, centre), at))
-        if left.pop(point) < least:
+        if left.pop(point) < LEAST_STEP:
             break
         chosen.append(point)
         for other in left:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from operator import mul
+from operator import itemgetter, mul
 from typing import NamedTuple
 
 from nearhint_rules.candidates import Candidates
@@ -278,6 +278,7 @@ class Predictor:
         point = [1.0, *map(math.log2, dims)]
         known: dict[int, int] = {}
         found: list[Forecast] = []
+        at_near = itemgetter(*near)  # a tuple: there are `LEAST_HINTS`
         for (
             variant,
             needs,
@@ -291,7 +292,7 @@ class Predictor:
         ) in self._subjects:
             if wanted & bit and not needs & missing:
                 time = math.exp(sum(map(mul, trend, point)))
-                time *= sum(map(mul, map(ratios.__getitem__, near), weights))
+                time *= sum(map(mul, at_near(ratios), weights))
                 time *= _cost_ns(cost, dims, elements, known)
                 found.append(Forecast(time, variant, error, fallback_error, spread))
         return found

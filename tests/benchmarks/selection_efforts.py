@@ -1,17 +1,18 @@
 """What `quick` reaches of what `max` does, and in how much of its device time.
 
-Kernel by Kernel, so that a run that ends early has compared some to the end: tuned at both efforts,
-each by a daemon of its own, and what the two Tables serve at each hint timed in one contest. Device
-time is that of the daemons' own jobs: `timed_s` of measuring, `device_s` of checks and of verifying
-as well.
+A few Kernels together, so that some are compiled while others are measured, and a run that ends
+early has compared some to the end: tuned at both efforts, each by a daemon of its own, and what the
+two Tables serve at each hint timed in one contest. Device time is that of the daemons' own jobs for
+these Kernels: `timed_s` of measuring, `device_s` of checks and of verifying as well.
 """
 
 from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from itertools import islice
 from typing import Any
 
 import torch
@@ -41,7 +42,6 @@ OURS, THEIRS = 0, 1
 
 def compare(bench: Bench) -> None:
     """Compares as many Kernels as the time allows; the report goes to the matrix file."""
-    known: list[Captured] = []
     done: list[dict[str, Any]] = []
     longest_s = 0.0
     with torch.no_grad(), ExitStack() as stack:
@@ -49,51 +49,57 @@ def compare(bench: Bench) -> None:
         tunings = {effort: open_tuning(bench, serving) for effort, serving in servings.items()}
         storage = Storage(bench.options.device, STORAGE_BYTES[bench.kind])
         screen = screen_on(bench.options.device)
-        for captured in captures(bench, known):
-            title = captured.subject.sweep.title
+        coming = captures(bench, [])
+        while together := tuple(islice(coming, bench.options.together)):
             started = time.monotonic()
             if started + longest_s > bench.end_s:
-                bench.report["left_out"][title] = "no time"
+                bench.report["left_out"] |= dict.fromkeys(map(title_of, together), "no time")
                 continue
-            try:
-                entry = _compared(bench, captured, tunings, storage, screen)
-            except Exception as error:  # the other Kernels are worth having
-                traceback.print_exc()
-                bench.report["left_out"][title] = f"{type(error).__name__}: {error}"[:500]
-                continue
-            if entry is None:
-                bench.report["left_out"][title] = "not tuned in time"
-                continue
+            entry = _compared(bench, together, tunings, storage, screen)
             longest_s = max(longest_s, time.monotonic() - started)
-            done.append(entry)
-            bench.report["efforts"] = {"by_kernel": done, **summary(done)}
+            if entry is not None:
+                done.append(entry)
+                bench.report["efforts"] = {"by_kernels": done, **summary(done)}
             bench.write()
         for tuning in tunings.values():
             tuning.connection.close()
-    say(f"compared {len(done)} Kernels; left out: {bench.report['left_out']}")
+    say(f"compared {summary(done)['kernels']} Kernels; left out: {bench.report['left_out']}")
     for bar in bars(done):
         say(bar.line())
 
 
+def title_of(captured: Captured) -> str:
+    """What a Kernel is called."""
+    return captured.subject.sweep.title
+
+
 def _compared(
     bench: Bench,
-    captured: Captured,
+    together: Sequence[Captured],
     tunings: Mapping[str, Tuning],
     storage: Storage,
     screen: Screen,
 ) -> dict[str, Any] | None:
-    """A Kernel at both efforts; None where one of them did not end in time."""
+    """Some Kernels at both efforts; None where one of these did not end in time."""
     spent: dict[str, dict[str, Any]] = {}
-    arenas: dict[str, Arena] = {}
     for effort, tuning in tunings.items():
-        spent[effort] = tuned(bench, tuning, [captured], effort)
-        table = tuning.table(captured.kernel_id)
-        if not spent[effort]["is_done"] or table is None or table.default < 0:
+        spent[effort] = tuned(bench, tuning, together, effort)
+        if not spent[effort]["is_done"]:
+            bench.report["left_out"] |= dict.fromkeys(map(title_of, together), "not tuned in time")
             return None
-        arenas[effort] = arena(captured, table, tuning, storage, screen, bench.options.device)
+    found: dict[str, dict[str, float]] = {}
+    for captured in together:
+        try:
+            quick, most = (
+                _arena(bench, captured, tuning, storage, screen) for tuning in tunings.values()
+            )
+            found[title_of(captured)] = shares(quick, most)
+        except Exception as error:  # the other Kernels are worth having
+            traceback.print_exc()
+            reason = f"{type(error).__name__}: {error}"[:500]
+            bench.report["left_out"][title_of(captured)] = reason
     entry = {
-        "title": captured.subject.sweep.title,
-        "shares": shares(arenas[QUICK], arenas[MOST]),
+        "shares": found,
         "timed_s": {effort: facts.get("bench_sum", 0.0) for effort, facts in spent.items()},
         "device_s": {
             effort: sum(facts.get(f"{phase}_sum", 0.0) for phase in PHASES)
@@ -101,8 +107,17 @@ def _compared(
         },
         "spent": spent,
     }
-    say(f"{entry['title']:28} {line_of([entry])}")
+    say(f"{', '.join(found)}: {line_of([entry])}")
     return entry
+
+
+def _arena(
+    bench: Bench, captured: Captured, tuning: Tuning, storage: Storage, screen: Screen
+) -> Arena:
+    table = tuning.table(captured.kernel_id)
+    if table is None or table.default < 0:
+        raise ValueError("no Variant")
+    return arena(captured, table, tuning, storage, screen, bench.options.device)
 
 
 def shares(quick: Arena, most: Arena) -> dict[str, float]:
@@ -148,8 +163,10 @@ def binary_of(where: Arena, position: int) -> str:
 
 def summary(done: list[dict[str, Any]]) -> dict[str, Any]:
     """The geometric mean of the shares, and what part of the time `quick` took."""
-    ratios = [ratio for entry in done for ratio in entry["shares"].values()]
+    kernels = [shares for entry in done for shares in entry["shares"].values()]
+    ratios = [ratio for shares in kernels for ratio in shares.values()]
     return {
+        "kernels": len(kernels),
         "points": len(ratios),
         "share": geometric_mean(ratios) if ratios else 0.0,
         "timed_share": _time_share(done, "timed_s"),
@@ -167,11 +184,11 @@ def bars(done: list[dict[str, Any]]) -> list[Bar]:
     if not done:
         return []
     facts = summary(done)
-    points = facts["points"]
+    points, count = facts["points"], facts["kernels"]
     return [
         Bar("quick's share of max", facts["share"], QUICK_SHARE, points=points),
-        Bar("quick's share of the time", facts["timed_share"], QUICK_TIME, True, len(done)),
-        Bar("with verifying", facts["device_share"], QUICK_TIME, True, len(done)),
+        Bar("quick's share of the time", facts["timed_share"], QUICK_TIME, True, count),
+        Bar("with verifying", facts["device_share"], QUICK_TIME, True, count),
     ]
 
 

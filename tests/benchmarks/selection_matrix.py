@@ -15,13 +15,14 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.sweep_report import Bar
 
+from nearhint_daemon.workers.contest import WIDE
 from nearhint_proto.convert import table_from_proto, table_to_proto
 from nearhint_proto.v1 import types_pb2
 from nearhint_rules.choice import FALLBACK
@@ -44,6 +45,11 @@ class Truth:
     dims: Dims
     origin: str
     timings: Mapping[int, Timing]
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether even the fastest is not known well enough to judge anything by."""
+        return min(self.timings.values(), key=lambda each: each.median_ns).spread > WIDE
 
     def contest(self, table: Table) -> Contest:
         """The same by identity."""
@@ -142,11 +148,18 @@ class Judged:
     stated: float | None
 
 
+def too_wide(found: Iterable[Case]) -> list[tuple[str, Dims]]:
+    """The held-out sizes of Kernels at which nothing is judged: what is true there is not known."""
+    return [(case.title, truth.dims) for case in found for truth in case.held_out if truth.is_wide]
+
+
 def judge(case: Case, name: str, rule: SelectorRule) -> list[Judged]:
-    """A rule at each held-out size of a Kernel whose answer was timed there."""
+    """A rule at each held-out size of a Kernel whose answer was timed there, none of them wide."""
     bound = rule.bind(case.table, case.fallback)
     found: list[Judged] = []
     for truth in case.held_out:
+        if truth.is_wide:
+            continue
         selection = bound.prepare(truth.dims).pick(ALIGNED)
         served = "" if selection.variant == FALLBACK else case.table.variants[selection.variant].id
         judgement = truth.contest(case.table).judge(name, served)

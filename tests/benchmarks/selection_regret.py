@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.selection_regret --device cpu|cuda:0 [--kernels N|PATTERNS]
         [--held-out 200] [--hints 8] [--effort full] [--threads N] [--budget-s S] [--tune-s S]
-        [--matrix FILE] [--json FILE] [--compare-efforts]
+        [--matrix FILE] [--json FILE] [--compare-efforts [--together 4]]
     python -m tests.benchmarks.selection_regret --from-matrix FILE [--json FILE]
 
 A daemon of the benchmark's own tunes the Kernels of `selection_cases`, all in one go, at a ladder
@@ -13,6 +13,9 @@ contest. So are they at the hints, where time is left. Both go to the matrix FIL
 Kernel, from which `--from-matrix` judges the rules again, without a device. Each Kernel gets an
 equal share of the time that is left of `--budget-s`, so that a run that is short of time has all
 with fewer sizes.
+
+A contest whose best has a spread of more than 3 % was disturbed, and is held again, up to twice;
+where it stays so nothing is judged. The report counts both, and lists the latter.
 
 A rule's regret at a size is the time of what it selects over that of the fastest, less 1. `share`
 is the geometric mean of fastest / selected; `<default` and `<ops` count the sizes at which the
@@ -80,7 +83,11 @@ def measure(bench: Bench, where: Arena, half: str, *, end_s: float) -> None:
     seconds = time.monotonic() - started
     bench.keep(
         selection_matrix.as_entry(
-            case, half=half, ranges=captured.subject.ranges, seconds=round(seconds, 2)
+            case,
+            half=half,
+            ranges=captured.subject.ranges,
+            seconds=round(seconds, 2),
+            repeated=where.repeated,
         )
     )
     if not case.held_out:
@@ -149,6 +156,10 @@ def report_on(matrix: Mapping[str, Any]) -> dict[str, Any]:
     """Prints what each rule loses, over all Kernels and the halves; the same for a file."""
     entries = matrix["kernels"]
     found: dict[str, Any] = {"conditions": matrix["conditions"], "left_out": matrix["left_out"]}
+    wide = selection_matrix.too_wide(selection_matrix.cases(matrix))
+    repeated = sum(len(entry.get("repeated", ())) for entry in entries)
+    print(f"{len(wide)} sizes too wide to judge at, {repeated} contests held again")
+    found |= {"too_wide": wide, "held_again": repeated}
     for part in ("all", *HALVES):
         chosen = [entry for entry in entries if part in ("all", entry["half"])]
         judged = selection_matrix.judge_all(list(selection_matrix.cases({"kernels": chosen})))
@@ -211,6 +222,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the report to this file")
     parser.add_argument("--from-matrix", type=Path, help="judge this file; no device is needed")
     parser.add_argument("--compare-efforts", action="store_true")
+    parser.add_argument(
+        "--together", type=int, default=4, help="Kernels tuned at once to compare efforts"
+    )
     options = parser.parse_args()
     if options.from_matrix is not None:
         sweep_report.write(report_on(selection_matrix.read(options.from_matrix)), options.json)

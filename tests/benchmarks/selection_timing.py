@@ -12,7 +12,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from typing import Protocol
@@ -22,7 +22,7 @@ from tests.benchmarks.selection_tuning import Captured, Tuning
 
 from nearhint_daemon.workers.aten import AtenProgram, Value, torch_dtype
 from nearhint_daemon.workers.clock import Clock, CpuClock, Sample
-from nearhint_daemon.workers.contest import Contestant, Enough, run_contest
+from nearhint_daemon.workers.contest import WIDE, Contestant, Enough, run_contest
 from nearhint_daemon.workers.inputs import tensor_spec
 from nearhint_daemon.workers.measure import (
     Measurable,
@@ -36,6 +36,7 @@ from nearhint_rules import program as pr
 from nearhint_rules.artifact import ArtifactRef
 from nearhint_rules.choice import FALLBACK
 from nearhint_rules.guard import Guard
+from nearhint_rules.metrics import Dims
 from nearhint_rules.table import Table, Timing
 
 SAMPLE_US = 120.0
@@ -52,12 +53,15 @@ HOPELESS_US, HOPELESS_RATIO = 50.0, 4.0
 SCREENED, SCREEN_LAUNCHES = 3, 2
 """Samples of each that are screened, the least one counts; on a GPU launches in a sample."""
 SCREENED_SPREAD = 0.1
-HOST_US, MOST_HOST_US = 40.0, 320.0
-"""What the host takes for a screened launch, at first and at most."""
+HOST_US, MOST_HOST_US = 12.0, 320.0
+"""What the host takes for a screened launch, at first and at most: twice as long as a bound launch
+does, since each fill is time as well."""
 FILLED_BYTES, FILL_US = 256 << 20, 50.0
 """A fill, and how long it takes at least."""
 GPU_ENOUGH, CPU_ENOUGH = Enough(samples=7, spread=0.004), Enough(samples=15, spread=0.01)
 BUDGET_S: Mapping[str, float] = {"cuda": 0.03, "cpu": 0.12}
+RACES_LIMIT = 3
+"""Times at most that a contest is held whose best was disturbed."""
 ALIGNMENT = 512
 
 
@@ -230,7 +234,10 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Arena:
-    """A Kernel's loaded Variants, by their position in its Table, and where they are timed."""
+    """A Kernel's loaded Variants, by their position in its Table, and where they are timed.
+
+    `repeated` has the sizes at which a contest was held again.
+    """
 
     captured: Captured
     table: Table
@@ -239,6 +246,7 @@ class Arena:
     screen: Screen
     device: str
     threads: int
+    repeated: list[Dims] = field(default_factory=list)
 
     def contest(
         self, symbols: Mapping[str, int], wanted: Collection[int] = ()
@@ -263,6 +271,12 @@ class Arena:
                 if at in kept.union(near[:NEAR_LIMIT])
             }
             timings = self.race(calls, prepared.moved, protected=protected)
+            for _ in range(RACES_LIMIT - 1):
+                if width_of(timings) <= WIDE:
+                    break
+                self.repeated.append(self.captured.dims(symbols))
+                again = self.race(calls, prepared.moved, protected=protected)
+                timings = min(timings, again, key=width_of)
         timings |= screened_alone(quick, timings)
         return timings | {at: timings[same] for at, same in first.items() if same in timings}
 
@@ -314,6 +328,11 @@ class Arena:
             enough=enough,
         )
         return {position: each.timing for position, each in contestants.items()}
+
+
+def width_of(timings: Mapping[int, Timing]) -> float:
+    """The relative spread of the best: how far what is true there may be off."""
+    return min(timings.values(), key=lambda timing: timing.median_ns).spread
 
 
 def screened_alone(quick: Mapping[int, float], timings: Mapping[int, Timing]) -> dict[int, Timing]:

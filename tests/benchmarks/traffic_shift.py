@@ -12,7 +12,8 @@ for its core is what other processes took, and says whether the machine was quie
 
 On a CPU the model has one thread, and with all of its process one core; the daemon and its workers
 have another; blocks beside a process at idle priority there that only counts say what part of it is
-the machine's. On a GPU each block is a burst after a gap, since `idle` waits for one.
+the machine's. On a GPU each block is a burst after a gap, since `idle` waits for one, and after a
+pair comes a spell without calls in which tuning goes on.
 
 What serves the hot sizes is noted after each pair, with the device's time that the daemon has used
 by then, and once more when all that was begun is done. In the end everything that may run at these
@@ -60,6 +61,8 @@ WITHOUT, WITH, SPINNER = KINDS = ("without", "with", "spinner")
 WARM_CALLS = 20
 FIRST_S = 90.0
 SETTLE_S = 10.0
+FINISH_S = 20.0
+"""What is under way when the time is up may take so long to end."""
 CONTESTS_S = 40.0
 FILLER_SIZES = 3
 RATIOS = ("p50_ms", "p99_ms", "cpu_p50_ms", "cpu_p99_ms")
@@ -81,6 +84,7 @@ class Setting:
     allowed: admin.DevicePolicy.ValueType
     calls: int
     gap_s: float
+    spell_s: float
 
 
 SETTINGS = {
@@ -95,6 +99,7 @@ SETTINGS = {
         admin.DEVICE_POLICY_ALWAYS,
         350,
         0.0,
+        0.0,
     ),
     "cuda": Setting(
         "cuda",
@@ -107,6 +112,7 @@ SETTINGS = {
         admin.DEVICE_POLICY_IDLE,
         600,
         3.5,
+        6.0,
     ),
 }
 
@@ -338,6 +344,9 @@ def run(setting: Setting, log: Log, *, seed: int, budget_s: float) -> dict[str, 
             # Turned round each time, so that no kind always comes after another.
             turn = pair % len(kinds)
             made = [bench.block(requests, kind=kind) for kind in (*kinds[turn:], *kinds[:turn])]
+            if setting.spell_s:
+                bench.daemon.allow(setting.name, setting.allowed)
+                time.sleep(setting.spell_s)
             bench.note(call, pair + 1, since_s=started_s)
             say(line_of(pair, made))
         if not bench.blocks:
@@ -366,7 +375,7 @@ def judged(bench: Bench, call: Call, *, since_s: float) -> list[dict[str, Any]]:
     """Regret of what served after each pair: against the fastest, in one contest a size."""
     bench.daemon.drop()
     bench.daemon.allow(bench.setting.name, admin.DEVICE_POLICY_ALWAYS)
-    if not bench.serving.finish(timeout_s=max(1.0, bench.end_s - time.monotonic())):
+    if not bench.serving.finish(timeout_s=max(FINISH_S, bench.end_s - time.monotonic())):
         say("tuning has not ended in time: nothing is judged")
         return []
     bench.serving.settle(timeout_s=SETTLE_S)

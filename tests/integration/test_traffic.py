@@ -16,16 +16,14 @@ from nearhint_daemon.services.messages import read_sizes
 from nearhint_daemon.store import Reading
 from nearhint_daemon.store.rows import JobRow
 from nearhint_daemon.traffic import histograms as traffic_module
-from nearhint_daemon.traffic import ladders
 from nearhint_daemon.traffic.histograms import SIZES_LIMIT
 from nearhint_daemon.traffic.placing import LEAST_CALLS
 from nearhint_daemon.traffic.usage import Used
-from nearhint_daemon.tuning.tuning_jobs import FURTHER
+from nearhint_daemon.tuning.tuning_jobs import LADDER
 from nearhint_proto.v1 import admin_service_pb2, kernel_service_pb2
 from nearhint_proto.v1 import worker_pb2 as pb
-from nearhint_rules.expr import symbol
 from nearhint_rules.hints import bucket
-from nearhint_rules.ladder import HINT_BUDGET, Ranges, distance, further_rungs, ladder
+from nearhint_rules.ladder import HINT_BUDGET, distance, ladder
 
 BUDGET = 4
 HALF_LIFE_S = 60.0
@@ -316,34 +314,25 @@ def test_whoever_asks_without_sizes_gets_a_ladder_over_the_ranges(tmp_path: Path
     asyncio.run(scenario())
 
 
-def test_a_ladder_is_searched_as_often_again_where_it_leaves_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ladders, "FURTHER_KINDS", ("cpu",))
-
+def test_reports_say_which_hints_are_a_ladder_s(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path, measure_memory_bytes=2**50, hint_budget=4) as daemon:
             registered = await daemon.client.register(chain(1, high=4096))
             assert (await daemon.client.tuned(registered)).failed == 0
-            ranges: Ranges = {"s0": (2, 4096)}
-            rungs = ladder(ranges, 4)
-            found = further_rungs([symbol("s0")], ranges, rungs, 4)
-            assert found
-            expected = sorted([*rungs, *(rung.dims for rung in found)])
+            await daemon.client.tuned(registered, 2048)
             (table,) = await daemon.client.tables_of(registered)
-            assert [tuple(row.dims) for row in table.hints] == expected
-            assert all(row.tier == 2 for row in table.hints)
-            asked = dict(daemon.bench.asked)
-            await daemon.client.tuned(registered)
-            assert dict(daemon.bench.asked) == asked
+            rungs = ladder({"s0": (2, 4096)}, 4)
+            assert {tuple(row.dims) for row in table.hints} == {*rungs, (2048,)}
             report = await daemon.client.admin.ExplainKernel(
                 admin_service_pb2.ExplainKernelRequest(kernel=table.kernel), timeout=20
             )
-            why = {
-                tuple(each.dims): {tried.reason.partition(";")[0] for tried in each.tried}
-                for each in report.searches
-            }
-            assert all((why[dims] == {FURTHER}) == (dims not in rungs) for dims in expected)
+            for each in report.searches:
+                found = {
+                    tried.reason.partition(";")[0] == LADDER
+                    for tried in each.tried
+                    if tried.stage == "search"
+                }
+                assert found <= {tuple(each.dims) in rungs}
 
     asyncio.run(scenario())
 

@@ -1,4 +1,4 @@
-"""Crossing: the best Variants of each hint are measured at the hints next to it, and beside it.
+"""Crossing: the best Variants of each hint are measured at those next to it, beyond and beside it.
 
 Every contest has the hint's own default and best few in it, so that its timings can be compared.
 One pass over a Table: what a newcomer's victory would make wanted elsewhere waits for the next.
@@ -17,8 +17,15 @@ from nearhint_daemon.jobs import JobQueue
 from nearhint_daemon.store.rows import JobRow
 from nearhint_daemon.tables import TableIndex
 from nearhint_daemon.tuning import budgets
+from nearhint_daemon.tuning.beyond import BEYOND
 from nearhint_daemon.tuning.contests import Contests
-from nearhint_daemon.tuning.matrix import SEARCHED_TIER, best_few, missing, missing_beside
+from nearhint_daemon.tuning.matrix import (
+    SEARCHED_TIER,
+    best_few,
+    missing,
+    missing_beside,
+    missing_beyond,
+)
 from nearhint_daemon.tuning.tasks import Task, Tasks
 from nearhint_daemon.tuning.tuning_jobs import search_prefixes
 from nearhint_rules.metrics import Dims
@@ -44,7 +51,11 @@ class Crossing:
         await self._jobs.ended_under(search_prefixes(key), priority=row.priority)
         budgets.check()
         odd = self._tasks.odd_sizes(row, payload)
-        for lack, why in ((missing, ""), (partial(missing_beside, step=odd), BESIDE)):
+        for lack, why in (
+            (missing, ""),
+            (missing_beyond, BEYOND),
+            (partial(missing_beside, step=odd), BESIDE),
+        ):
             table = self._tables.newest(key)
             if table is None or table.default < 0:
                 raise NoVariant("no candidate passed")

@@ -3,7 +3,8 @@
 The best few Variants of a hint are wanted at the hints next to it too, so that where one overtakes
 another is measured and not guessed. With few hints, all that a prediction may name are wanted at
 each of them: there, what a Variant takes elsewhere is what predictions rest on; and the best few of
-those that may run beside a hint are wanted there (`companions.py`). Pure.
+those that may run beside a hint are wanted there (`companions.py`), and those that may run beyond
+what holds its rows (`beyond.py`). Pure.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from fractions import Fraction
 
+from nearhint_daemon.tuning.beyond import lacking_beyond
 from nearhint_daemon.tuning.companions import Step, lacking_beside, without_companions
 from nearhint_rules.guard import size_facts_hold
 from nearhint_rules.metrics import Dims
@@ -101,6 +103,12 @@ def missing(table: Table, fallback: str) -> Mapping[Dims, tuple[int, ...]]:
         if lacking:
             found[dims] = lacking
     return found
+
+
+def missing_beyond(table: Table, fallback: str) -> Mapping[Dims, tuple[int, ...]]:
+    """What is to be measured beyond those hints, where these are few."""
+    rows = _searched(table, fallback)
+    return lacking_beyond(table, list(rows.values())) if 1 < len(rows) <= EVERYWHERE else {}
 
 
 def missing_beside(

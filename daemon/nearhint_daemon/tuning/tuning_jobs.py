@@ -22,15 +22,16 @@ CROSS_STAGE = 3
 REFINE = "refine"
 REFINE_STAGE = 4
 WHY = "why"
-"""In a job's payload: why sizes that are nobody's hint are searched, which those alone are."""
-FURTHER = "far from the ladder's hints"
+"""In a job's payload: why its sizes are searched though nobody named them, and they alone."""
+LADDER = "on the ladder over the ranges"
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
     """A hint that is wanted of a Kernel on a Target, beside a Fallback.
 
-    `near` are sizes of the Fallback's symbols close to which the hint is.
+    `near` are sizes of the Fallback's symbols close to which the hint is; `why` says who wants it,
+    unless it is a caller.
     """
 
     table_key: TableKey
@@ -39,10 +40,12 @@ class Wish:
     near: Mapping[str, int]
     threads: int
     effort: Effort = Effort.FULL
+    why: str = ""
 
     @property
     def payload(self) -> dict[str, Any]:
         """What the handler of a job gets."""
+        why = {WHY: self.why} if self.why else {}
         return {
             "kernel": self.table_key[1],
             "target": self.table_key[2],
@@ -51,6 +54,7 @@ class Wish:
             "near": dict(self.near),
             "threads": self.threads,
             "effort": int(self.effort),
+            **why,
         }
 
 
@@ -79,22 +83,6 @@ def hint_jobs(wish: Wish, *, version: str, priority: int, client: str) -> tuple[
         return first, second
     third = refine_job(wish, version=version, priority=priority, client=client, requires=second.key)
     return first, second, third
-
-
-def further_job(wish: Wish, *, requires: Wish, version: str, priority: int, client: str) -> JobSpec:
-    """The job that searches at sizes that are nobody's hint, once another is at T1."""
-    namespace, _, target = wish.table_key
-    return JobSpec(
-        key=hint_key(wish, 2, version=version),
-        kind=TUNE[2],
-        lane=target,
-        payload={**wish.payload, WHY: FURTHER},
-        namespace=namespace,
-        requires=hint_key(requires, 1, version=version),
-        priority=priority,
-        stage=2,
-        client=client,
-    )
 
 
 def refine_job(wish: Wish, *, version: str, priority: int, client: str, requires: str) -> JobSpec:

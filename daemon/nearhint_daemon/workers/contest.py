@@ -33,7 +33,10 @@ DISCARDED_LIMIT = 2
 """Disturbed samples a contestant may lose for each that it has wanted; past it they count."""
 PATIENCE = 3.0
 """Disturbed samples count, too, once so many budgets have passed: calls of half a second are rarely
-left alone on a CPU, and a worker that waits for it would be taken for hung."""
+left alone on a CPU, and a worker that waits for it would be taken for hung. As long is waited for
+the best of a contest to be no wider than `WIDE`."""
+WIDE = 0.03
+"""The relative spread beyond which the best one's timing decides nothing: a disturbed moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,8 @@ def run_contest(
     """Samples all in rounds until the answer is clear or the budget is spent.
 
     Clearly slower ones leave after a few rounds. Everyone gets at least one sample, and those that
-    stay `MIN_SAMPLES` however small the budget. `before_each` sample may raise, which ends it.
+    stay `MIN_SAMPLES` however small the budget. While the best is `WIDE` it goes on, for `PATIENCE`
+    budgets at most. `before_each` sample may raise, which ends it.
     """
     started = now()
     end, patient_until = started + budget_s, started + PATIENCE * budget_s
@@ -102,8 +106,7 @@ def run_contest(
     for number in range(MAX_SAMPLES * (1 + DISCARDED_LIMIT)):
         active = [contestant for contestant in contestants if not contestant.is_out]
         wanting = _wanting(active, enough)
-        late = now() >= end and all(len(c.samples) >= MIN_SAMPLES for c in active)
-        if not wanting or late:
+        if not wanting or _is_late(active, now(), end, patient_until):
             return
         # All of them, not the wanting alone: a median counts only beside those of its own time.
         turn = number % len(active)
@@ -111,6 +114,16 @@ def run_contest(
             before_each()
             _take(contestant, clock, is_patient=now() < patient_until)
         _eliminate(active)
+
+
+def _is_late(
+    active: Sequence[Contestant], now_s: float, end_s: float, patient_until_s: float
+) -> bool:
+    """Whether the time is up: later where the best was disturbed."""
+    if now_s < end_s or any(len(each.samples) < MIN_SAMPLES for each in active):
+        return False
+    best = min(active, key=lambda contestant: statistics.median(contestant.samples))
+    return now_s >= patient_until_s or spread_of(best.samples) <= WIDE
 
 
 def _wanting(active: Sequence[Contestant], enough: Enough) -> list[Contestant]:

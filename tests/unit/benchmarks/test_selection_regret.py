@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,26 @@ def test_sizes_are_in_the_ranges_and_mostly_not_large(subject: Subject) -> None:
 def test_enough_kernels_are_judged() -> None:
     assert len({subject.sweep.title for subject in GPU}) >= 14
     assert len({subject.sweep.title for subject in CPU}) >= 6
+
+
+def test_nothing_is_judged_where_the_fastest_is_not_known_and_the_report_says_where(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    known = case()
+    first, second = known.held_out
+    disturbed = {**first.timings, 0: Timing(100, 0.2)}
+    wide = replace(known, held_out=(replace(first, timings=disturbed), second))
+    assert [each.dims for each in matrix.judge(wide, "", SELECTORS["nearest"])] == [second.dims]
+    assert matrix.too_wide([known, wide]) == [("case", first.dims)]
+    # What is slow may be as wide as it likes.
+    slow = {**first.timings, FALLBACK: Timing(300, 0.2)}
+    assert not replace(first, timings=slow).is_wide
+    entry = matrix.as_entry(wide, half="develop", repeated=[(17,), (17,)])
+    report = selection_regret.report_on(
+        {"conditions": {}, "left_out": {}, "kind": "cuda", "kernels": [entry]}
+    )
+    assert (report["too_wide"], report["held_again"]) == ([("case", (17,))], 2)
+    assert "1 sizes too wide to judge at, 2 contests held again" in capsys.readouterr().out
 
 
 def test_a_rule_is_held_against_the_fastest_the_default_and_the_original_ops() -> None:

@@ -47,18 +47,18 @@ def test_what_is_screened_alone_is_told_without_what_the_screen_adds() -> None:
 def test_efforts_are_compared_over_hints_and_over_the_time_of_all_kernels() -> None:
     done = [
         {
-            "shares": {"16": 0.9, "64": 1.0},
+            "shares": {"first": {"16": 0.9}, "second": {"64": 1.0}},
             "timed_s": {"quick": 1.0, "max": 10.0},
             "device_s": {"quick": 2.0, "max": 12.0},
         },
         {
-            "shares": {"16": 1.0},
+            "shares": {"third": {"16": 1.0}},
             "timed_s": {"quick": 1.0, "max": 30.0},
             "device_s": {"quick": 4.0, "max": 48.0},
         },
     ]
     facts = selection_efforts.summary(done)
-    assert (facts["points"], round(facts["share"], 4)) == (3, 0.9655)
+    assert (facts["kernels"], facts["points"], round(facts["share"], 4)) == (3, 3, 0.9655)
     assert (facts["timed_share"], facts["device_share"]) == (0.05, 0.1)
     assert [bar.passes for bar in selection_efforts.bars(done)] == [True, True, True]
     assert selection_efforts.bars([]) == []

@@ -102,6 +102,16 @@ def test_noise_of_the_clearly_slower_does_not_prolong_a_contest() -> None:
     assert len(fast.samples) == len(slow.samples) == THOROUGH.samples
 
 
+def test_a_contest_whose_best_was_disturbed_goes_on_for_some_budgets() -> None:
+    costs = {0: 1e6, 1: 1.1e6}
+    budget_s = 2.1e-3 * MIN_SAMPLES
+    calm = contest(FakeClock(costs, noise=0.01), budget_s=budget_s)
+    assert len(calm[0].samples) == MIN_SAMPLES
+    wide = FakeClock(costs, noise=0.5)
+    assert MIN_SAMPLES < len(contest(wide, budget_s=budget_s)[0].samples) < MAX_SAMPLES
+    assert wide.passed_s <= PATIENCE * budget_s + 2.1e-3
+
+
 def test_thirty_two_short_kernels_are_measured_at_more_than_twenty_five_a_second() -> None:
     """By the clock's own account: three settling calls and one that counts, of 80 to 240 us."""
     costs = {number: 4 * (80_000.0 + 5_000.0 * number) for number in range(33)}
