@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from nearhint_compiler.errors import Unlowerable
 from nearhint_compiler.frontend import dtypes
-from nearhint_compiler.frontend.call import Call, per_row
+from nearhint_compiler.frontend.call import Call, as_number, per_row
 from nearhint_compiler.frontend.emitter import Emitter, SingleElements, Value
 from nearhint_compiler.frontend.loops import Loops, Point
 from nearhint_compiler.ir import index as ix
@@ -161,6 +162,20 @@ def _logsumexp(e: Emitter, x: Value, count: Expr) -> Sequence[Value]:
     return (e.op("add", e.op("log", total), shift),)
 
 
+def _vector_norm(e: Emitter, x: Value, count: Expr, **options: Arg) -> Sequence[Value]:
+    """The norms that need no power: by squares, by magnitudes, of the largest or the least."""
+    order = as_number(options["ord"])
+    if order == 2:
+        return (e.op("sqrt", e.reduce("sum", e.op("mul", x, x))),)
+    if order not in _NORMS:
+        raise Unlowerable("a norm of another order")
+    return (e.reduce(_NORMS[order], e.op("abs", x)),)
+
+
+_NORMS: Mapping[float, str] = {1: "sum", math.inf: "max", -math.inf: "min"}
+"""What is reduced of the magnitudes, by the norm's order."""
+
+
 def _extremal(kind: str, *, place: int, outputs: int) -> Rule:
     """The rule of max and min over one dim or all: the value, its place (output `place`), or both.
 
@@ -215,6 +230,9 @@ REDUCTIONS: Mapping[str, Rule] = {
     "aten.all.dim": reduction(_all, _DIMS, "own"),
     "aten.all.dims": reduction(_all, _DIMS, "own"),
     "aten.logsumexp.default": reduction(_logsumexp, _DIMS),
+    "aten.linalg_vector_norm.default": reduction(
+        _vector_norm, "self | ord dim keepdim dtype", ord=Int(2)
+    ),
     "aten.var.correction": reduction(_var, "self dim keepdim | correction", correction=None),
     "aten.var.dim": reduction(_var, "self dim | unbiased keepdim", unbiased=True),
     "aten.std.correction": reduction(_std, "self dim keepdim | correction", correction=None),

@@ -191,6 +191,11 @@ REDUCTIONS: dict[str, Function] = {
     "sum f64": lambda x: x.sum(1, dtype=F64),
     "count": lambda x: (x > 0).sum(1),
     "norm": lambda x: (x * x).sum(-1).sqrt(),
+    "vector norm": lambda x: torch.linalg.vector_norm(x, dim=(0, 2), keepdim=True),
+    "vector norm 1": lambda x: torch.linalg.vector_norm(x, 1, -1),
+    "vector norm, largest": lambda x: torch.linalg.vector_norm(x, INF, 1),
+    "vector norm, least": lambda x: torch.linalg.vector_norm(x, -INF, 1),
+    "vector norm in f64": lambda x: torch.linalg.vector_norm(x, dtype=F64),
     "centre": lambda x: x - x.mean(1, keepdim=True),
     "layer_norm": lambda x: functional.layer_norm(x, x.shape[-1:]),
     "layer_norm 2": lambda x: functional.layer_norm(x, x.shape[-2:]),
@@ -298,6 +303,36 @@ def test_channels_last_stays_channels_last_and_is_walked_in_one_loop() -> None:
     x = drawn(3, 8, 5, 5).to(memory_format=torch.channels_last)
     lowered = check(lambda x: torch.relu(x * 2), x)
     assert [len(kernel.kernel.pointwise) for kernel in lowered.kernels] == [1]
+
+
+def test_a_vector_norm_of_another_order_stays_as_it_is() -> None:
+    lowered = check(lambda x: torch.linalg.vector_norm(x, 3, -1), drawn(5, 12))
+    assert not lowered.kernels
+
+
+def group_norm_with_statistics(x: Tensor, w: Tensor, b: Tensor) -> Any:
+    batch, channels = x.shape[:2]
+    return torch.native_group_norm(x, w, b, batch, channels, x[0, 0].numel(), 4, 1e-5)
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 5), (1, 8, 5, 7), (2, 4, 3, 5), (2, 8, 3, 5, 2)])
+@pytest.mark.parametrize("dtype", [torch.float32, F16])
+@pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "dynamic"])
+def test_group_norm_makes_the_outputs_that_are_used(
+    shape: tuple[int, ...], dtype: torch.dtype, dynamic: bool
+) -> None:
+    arguments = [drawn(*each, dtype=dtype) for each in (shape, shape[1:2], shape[1:2])]
+    lowered = check(group_norm_with_statistics, *arguments, dynamic=dynamic)
+    assert len(lowered.kernels) == 1
+
+
+def test_what_is_added_before_and_after_a_group_norm_shares_its_kernel() -> None:
+    def block(x: Tensor, y: Tensor, w: Tensor) -> Tensor:
+        return functional.group_norm(x + y, 4, w).relu() + x
+
+    lowered = check(block, drawn(3, 8, 5, 7), drawn(3, 8, 5, 7, seed=1), drawn(8))
+    (kernel,) = lowered.kernels
+    assert [param.role for param in kernel.kernel.params] == ["in", "in", "in", "out"]
 
 
 def test_batch_norm_in_inference() -> None:
