@@ -36,7 +36,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -415,11 +415,7 @@ def resumed(file: Path | None, mode: str) -> tuple[dict[str, Any], dict[str, Any
 def chosen_sweeps(options: argparse.Namespace) -> list[Sweep]:
     """The sweeps of the mode that were asked for, at as many of their sizes."""
     listed = sweeps_of(options.mode, options.functions)
-    return [
-        replace(each, sizes=each.sizes[: options.sizes or None])
-        for each in listed
-        if is_chosen(each.title, options.cases)
-    ]
+    return [each.at_most(options.sizes) for each in listed if is_chosen(each.title, options.cases)]
 
 
 def budget_of(options: argparse.Namespace, left: Mapping[Sweep, Sequence[Sizes]]) -> Estimate:

@@ -60,17 +60,40 @@ class Compilers:
         answers = self._runner.run(self._compile(kernel, schedules))
         found: list[Variant] = []
         for schedule, answer in zip(schedules, answers, strict=True):
-            if answer.error.code == OVERSIZED:
-                self.refused.append(f"{schedule}: {answer.error.message}")
-                continue
-            if answer.HasField("error"):
+            if answer.HasField("error") and answer.error.code != OVERSIZED:
                 raise RuntimeError(f"{schedule}: {answer.error.code}: {answer.error.message}")
-            self.compiled += 1
-            self.compile_s += sum(answer.compiled.phase_s.values())
-            artifact = artifact_from_proto(answer.compiled.artifact)
-            guard = guard_from_proto(answer.compiled.guard)
-            found.append(Variant(schedule, guard, artifact, answer.compiled.binary))
+            if (variant := self._taken(schedule, answer)) is not None:
+                found.append(variant)
         return found
+
+    def _taken(self, schedule: Schedule, answer: pb.WorkerResponse) -> Variant | None:
+        if answer.HasField("error"):
+            self.refused.append(f"{schedule}: {answer.error.message}")
+            return None
+        self.compiled += 1
+        self.compile_s += sum(answer.compiled.phase_s.values())
+        artifact = artifact_from_proto(answer.compiled.artifact)
+        guard = guard_from_proto(answer.compiled.guard)
+        return Variant(schedule, guard, artifact, answer.compiled.binary)
+
+    def all_variants(
+        self, wanted: Sequence[tuple[Kernel, Sequence[Schedule]]]
+    ) -> list[list[Variant]]:
+        """Those of each Kernel that a device can launch; `refused` says why others cannot."""
+        answers = self._runner.run(self._compile_all(wanted))
+        return [
+            [
+                found
+                for schedule, answer in zip(schedules, each, strict=True)
+                if (found := self._taken(schedule, answer)) is not None
+            ]
+            for (_, schedules), each in zip(wanted, answers, strict=True)
+        ]
+
+    async def _compile_all(
+        self, wanted: Sequence[tuple[Kernel, Sequence[Schedule]]]
+    ) -> list[list[pb.WorkerResponse]]:
+        return await asyncio.gather(*(self._compile(*each) for each in wanted))
 
     async def _compile(
         self, kernel: Kernel, schedules: Sequence[Schedule]

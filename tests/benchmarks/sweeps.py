@@ -46,6 +46,10 @@ class Sweep:
         """Name, dtype and kind."""
         return " ".join(filter(None, (self.name, SHORT_NAMES[self.dtype], self.kind)))
 
+    def at_most(self, count: int) -> Sweep:
+        """The sweep at the first `count` of its sizes; 0: at all of them."""
+        return replace(self, sizes=self.sizes[: count or None])
+
     def case(self, sizes: Sizes) -> Case:
         """The function at some sizes."""
         name = f"{self.name} {SHORT_NAMES[self.dtype]} {'x'.join(map(str, sizes))}"

@@ -1,0 +1,186 @@
+"""The whole space of the sweeps' kernels at their very sizes, without a daemon, beside a copy.
+
+    python -m tests.benchmarks.gpu_spaces --functions pinned|others|all [--cases PATTERN]
+                                          [--sizes N] [--write FILE]
+    python -m tests.benchmarks.gpu_spaces --points FILE [--json FILE] [--budget-s N]
+
+The first form needs no GPU: it captures, and writes each point's Kernel and the Schedules to
+compile: all candidates at the measured sizes, and those at their hint that may run there. The
+second compiles all of them at once, and times those of one point interleaved, as replays of CUDA
+graphs. A point's line says what its first Schedule and the default take, its best, and the share
+of the copy's bandwidth that this is. Nothing is verified: `gpu_sweep` does that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks import gpu_contest, gpu_runs
+from tests.benchmarks.gpu_dry_run import SM_90, few_sizes, taken
+from tests.benchmarks.gpu_sweep_cases import FUNCTIONS, hints_of, sweeps_of
+from tests.benchmarks.gpu_timing import timed
+from tests.benchmarks.gpu_variants import Compilers, Variant
+from tests.benchmarks.sweep_report import say
+from tests.benchmarks.sweeps import Sweep, is_chosen
+
+from nearhint_compiler.codegen import generate
+from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.ir.text import parse_kernel, print_kernel
+from nearhint_compiler.pipeline import lower
+from nearhint_compiler.schedule import candidates, parse_schedule
+from nearhint_compiler.schedule.firsts import firsts
+from nearhint_daemon.workers import toolchain
+from nearhint_daemon.workers.cases import sizes_at
+from nearhint_rules import expr as ex
+from nearhint_rules.guard import size_facts_hold
+from nearhint_rules.plan import Launch
+from nearhint_rules.program import DTYPES
+from nearhint_rules.target import Target
+
+MODE = "a"
+SHOWN = 4
+
+
+def points_of(sweep: Sweep, target: Target) -> Iterator[dict[str, Any]]:
+    """Each launch of a sweep's Plan at each of its sizes."""
+    found = taken(sweep, MODE, few_sizes(sweep, MODE))
+    lowered = lower(found.program, target_kind="cuda")
+    kernels = {each.id: each.kernel for each in lowered.kernels}
+    for sizes in sweep.sizes:
+        (hint,) = hints_of(sweep, MODE, measured=[sizes])
+        for number, step in enumerate(lowered.plan.steps):
+            if not isinstance(step, Launch):
+                continue
+            kernel = kernels[step.kernel]
+            here, there = (_dims(kernel, step, found.symbols_at(each)) for each in (sizes, hint))
+            wanted = dict.fromkeys(candidates(kernel, target, here))
+            wanted |= dict.fromkeys(
+                each
+                for each in candidates(kernel, target, there)
+                if size_facts_hold(generate(kernel, each, target).guard, here)
+            )
+            yield {
+                "name": f"{sweep.case(sizes).name} #{number}",
+                "kernel": print_kernel(kernel),
+                "dims": list(here.values()),
+                "first": str(firsts(kernel, target, here)[0]),
+                "schedules": list(map(str, wanted)),
+            }
+
+
+def _dims(kernel: ir.Kernel, step: Launch, symbols: Mapping[str, int]) -> dict[str, int]:
+    dims = (ex.evaluate(dim, symbols) for dim in step.dims)
+    return dict(zip(kernel.symbols, dims, strict=True))
+
+
+def written(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """The points of the sweeps that were asked for."""
+    target = Target(SM_90, toolchain.for_kind("cuda", toolchain.detect()))
+    found: list[dict[str, Any]] = []
+    for sweep in sweeps_of(MODE, options.functions):
+        if is_chosen(sweep.title, options.cases):
+            found += points_of(sweep.at_most(options.sizes), target)
+            say(f"{sweep.title}: {len(found[-1]['schedules'])} Schedules")
+    return found
+
+
+def measured(
+    point: Mapping[str, Any], variants: Sequence[Variant], *, copy_gb_s: float
+) -> dict[str, Any]:
+    """The times of one point's Variants, in µs, and what the best one reaches of a copy."""
+    kernel = parse_kernel(point["kernel"])
+    sizes = dict(zip(kernel.symbols, point["dims"], strict=True))
+    times, _ = timed(kernel, sizes, [each for each in variants if _may_run(each, sizes)])
+    counts = zip(kernel.params, sizes_at(kernel, sizes).elements, strict=True)
+    moved_bytes = sum(DTYPES[param.dtype] * count for param, count in counts)
+    ranked = sorted(times.items(), key=lambda item: item[1])
+    best_us = ranked[0][1]
+    return {
+        "name": point["name"],
+        "dims": point["dims"],
+        "bytes": moved_bytes,
+        "share": round(moved_bytes / best_us / 1e3 / copy_gb_s, 3),
+        "first_over_best": _over(times, point["first"], best_us),
+        "default_over_best": _over(times, point["schedules"][0], best_us),
+        "first": point["first"],
+        "times_us": dict(ranked),
+    }
+
+
+def _may_run(variant: Variant, sizes: Mapping[str, int]) -> bool:
+    return size_facts_hold(variant.guard, sizes)
+
+
+def _over(times: Mapping[str, float], schedule: str, best_us: float) -> float | None:
+    return round(times[schedule] / best_us, 2) if schedule in times else None
+
+
+def line_of(row: Mapping[str, Any]) -> str:
+    """One point, for people."""
+    ranked = "\n    ".join(f"{us:9.1f} {name}" for name, us in [*row["times_us"].items()][:SHOWN])
+    return (
+        f"{row['name']}: {row['share']:.2f} of a copy, first {row['first_over_best']},"
+        f" default {row['default_over_best']} of {len(row['times_us'])}\n    {ranked}"
+    )
+
+
+def run(options: argparse.Namespace) -> None:
+    """Compiles and times the points of a file."""
+    target = gpu_runs.target_of(compile_only=options.compile_only)
+    points = json.loads(options.points.read_text(encoding="utf-8"))
+    end_s = time.monotonic() + options.budget_s
+    rows: list[dict[str, Any]] = []
+    with Compilers(target, count=len(os.sched_getaffinity(0))) as compilers:
+        wanted = [
+            (parse_kernel(each["kernel"]), list(map(parse_schedule, each["schedules"])))
+            for each in points
+        ]
+        started = time.monotonic()
+        compiled = compilers.all_variants(wanted)
+        say(f"{compilers.compiled} compiled in {time.monotonic() - started:.1f} s")
+        copy_gb_s = 0.0 if options.compile_only else gpu_contest.copy_bandwidth()
+        for point, variants in zip(points, compiled, strict=True):
+            if options.compile_only or time.monotonic() > end_s:
+                continue
+            try:
+                rows.append(measured(point, variants, copy_gb_s=copy_gb_s))
+                say(line_of(rows[-1]))
+            except Exception as error:  # the others are worth having
+                traceback.print_exc()
+                rows.append({"name": point["name"], "error": f"{type(error).__name__}: {error}"})
+    head = gpu_runs.head_of("python -m tests.benchmarks.gpu_spaces", target)
+    gpu_runs.write(
+        head | {"copy_gb_s": copy_gb_s, "points": rows, "refused": compilers.refused}, options.json
+    )
+
+
+def main() -> None:
+    """Command line; see the module's docstring."""
+    parser = argparse.ArgumentParser(description="the space of kernels at the sweeps' sizes")
+    parser.add_argument("--functions", choices=FUNCTIONS, default="pinned")
+    parser.add_argument("--cases", action="append", default=[], help="as of gpu_sweep")
+    parser.add_argument("--sizes", type=int, default=0, help="as of gpu_sweep")
+    parser.add_argument("--write", type=Path, help="write the points to this file; needs no GPU")
+    parser.add_argument("--points", type=Path, help="time the points of this file")
+    parser.add_argument("--json", type=Path, help="write the report to this file")
+    parser.add_argument("--budget-s", type=float, default=480.0, help="begin nothing after so long")
+    parser.add_argument("--compile-only", action="store_true", help="run nothing: needs no GPU")
+    options = parser.parse_args()
+    if options.points is not None:
+        run(options)
+    elif options.write is not None:
+        options.write.write_text(json.dumps(written(options)), encoding="utf-8")
+    else:
+        sys.exit("--write or --points is wanted")
+
+
+if __name__ == "__main__":
+    main()
