@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import difflib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from nearhint.errors import InvalidSetting
 from nearhint.readiness import settle
 from nearhint.warmup.manifest import Axis, ModelSpec, Range
+from nearhint.warmup.page import sizes_text
 from nearhint.warmup.points import Point, points_of
 from nearhint.warmup.report import Gain, ModelReport
 from nearhint.warmup.survey import Survey, Wish
 from nearhint_rules.program import SIZE_LIMIT
 from nearhint_torch.collecting import Collector
+from nearhint_torch.errors import InvalidDynamic
 from nearhint_torch.exported import load_exported
 from nearhint_torch.kernel import source_names
 from nearhint_torch.runner import watch
@@ -28,13 +32,14 @@ LOAD_TIMEOUT_S = 30.0
 class Unit:
     """One model of a manifest on one device.
 
-    Loading raises what the model's own code raises, `InvalidEntry` or `FileMissing`.
+    Loading raises what the model's own code raises, `InvalidEntry`, `InvalidDynamic`, `FileMissing`
+    or, where the device is not there, `InvalidSetting`.
     """
 
     def __init__(self, spec: ModelSpec, device: str) -> None:
         self.spec = spec
         self.device = device
-        self._device = torch.device(device)
+        self._device = _present(device)
         self._warm_up = _loaded(spec)
         self.points: tuple[Point, ...] = _points(spec, self._warm_up)
         self.failed: dict[int, str] = {}
@@ -88,6 +93,9 @@ class Unit:
             programs=len(mine),
             kernels=len(kernels),
             problem="; ".join(problems),
+            failed=tuple(
+                f"{sizes_text(self.points[number])}: {why}" for number, why in self.failed.items()
+            ),
         )
 
     def gains(self, *, deadline_s: float, on_point: Callable[[], None]) -> list[Gain]:
@@ -173,6 +181,14 @@ def source_of(spec: ModelSpec) -> str:
     return spec.entry or str(spec.exported)
 
 
+def _present(name: str) -> torch.device:
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        here = ", ".join(("cpu", *(f"cuda:{n}" for n in range(torch.cuda.device_count()))))
+        raise InvalidSetting(name="device", expected=f"on this machine ({here})", value=name)
+    return device
+
+
 def _loaded(spec: ModelSpec) -> WarmUp:
     if spec.exported is not None:
         return load_exported(spec.exported, dynamic=spec.dynamic)
@@ -181,12 +197,14 @@ def _loaded(spec: ModelSpec) -> WarmUp:
 
 def _points(spec: ModelSpec, warm_up: WarmUp) -> tuple[Point, ...]:
     """A model's points; without any sizes of its own, those of a ladder over the model's ranges."""
-    if spec.listed:
-        return spec.listed
-    axes: Mapping[str, Axis] = spec.axes
     names: Sequence[str] = list(
         dict.fromkeys(axis for each in warm_up.dynamic.values() for axis in each.values())
     )
+    for given in (spec.axes, *spec.listed, *(row.sizes for row in spec.observed)):
+        _check_names(given, names)
+    if spec.listed:
+        return spec.listed
+    axes: Mapping[str, Axis] = spec.axes
     bounded = {
         name: Range(*bounds)
         for name, bounds in warm_up.ranges.items()
@@ -197,3 +215,15 @@ def _points(spec: ModelSpec, warm_up: WarmUp) -> tuple[Point, ...]:
     if not axes and not spec.observed:
         return ({},)
     return points_of(axes, spec.observed, limit=spec.points)
+
+
+def _check_names(given: Collection[str], names: Sequence[str]) -> None:
+    """Raises `InvalidDynamic` unless sizes, where there are any, are of all the model's axes."""
+    for name in given:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
+            known = f"did you mean {near[0]}?" if near else f"its axes: {', '.join(names)}"
+            raise InvalidDynamic(argument=name, problem=f"no axis of the model; {known}")
+    for name in names:
+        if given and name not in given:
+            raise InvalidDynamic(argument=name, problem="no sizes are given for it")

@@ -180,6 +180,21 @@ def test_explain_tells_tables_measurements_and_what_runs(tmp_path: Path) -> None
     asyncio.run(scenario())
 
 
+def test_explain_refuses_a_size_of_a_symbol_that_the_kernel_has_not(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            registered = await daemon.client.register(chain(1))
+            kernel = registered.plan.steps[0].launch.kernel
+            request = admin_service_pb2.ExplainKernelRequest(kernel=kernel)
+            for symbol in ("k0", "k9"):
+                dim = request.dims.dims.add()
+                dim.symbol, dim.value = symbol, 60
+            with pytest.raises(grpc.aio.AioRpcError, match="the Kernel has no symbol k9"):
+                await daemon.client.admin.ExplainKernel(request, timeout=20)
+
+    asyncio.run(scenario())
+
+
 def test_kernels_are_listed_in_pages(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as daemon:

@@ -31,9 +31,7 @@ class Outputs:
             self.html.write_text(page(report), encoding="utf-8")
         if not self._put(report.as_json()):
             _print(report)
-        for model in report.models:
-            if model.problem:
-                talk(f"model {model.name} on {model.device}: {model.problem}")
+        _tell(report.models)
         for kernel, reason in report.at_t0.items():
             talk(f"runs as the original ops: {kernel[:12]}: {reason}")
         for kernel in report.pending:
@@ -72,6 +70,7 @@ class Outputs:
             "goals": kernels,
             "estimated_jobs": jobs,
         }
+        _tell(models)
         if self._put(content):
             return
         _print_models(models)
@@ -120,6 +119,7 @@ class Outputs:
                 for goal in goals
             ],
         }
+        _tell(models)
         if self._put(content):
             return
         _print_models(models)
@@ -186,6 +186,7 @@ def _print(report: Report) -> None:
     table(
         (
             "kernel",
+            "original ops",
             "title",
             "tier",
             "hints #",
@@ -204,6 +205,7 @@ def _kernel_row(kernel: KernelReport) -> tuple[object, ...]:
     span = f"{min(ratios):.2f} to {max(ratios):.2f}" if ratios else ""
     return (
         kernel.id[:12],
+        kernel.fallback[:12],
         kernel.title,
         f"T{kernel.tier}",
         len(kernel.hints),
@@ -212,6 +214,12 @@ def _kernel_row(kernel: KernelReport) -> tuple[object, ...]:
         len(kernel.rejected),
         "; ".join(kernel.problems),
     )
+
+
+def _tell(models: Sequence[ModelReport]) -> None:
+    for model in models:
+        for line in model.problems():
+            talk(line)
 
 
 def _print_models(models: Sequence[ModelReport]) -> None:

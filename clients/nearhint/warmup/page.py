@@ -190,9 +190,7 @@ def _times(kernel: KernelReport) -> str:
         )
         for name, style, read in LINES
     ]
-    return chart(
-        lines, x_title=_x_title(kernel), y_title="time", y_text=lambda ns: f"{ns / 1e3:.3g} µs"
-    )
+    return chart(lines, x_title=_x_title(kernel), y_title="time", y_text=_time)
 
 
 def _shares(kernel: KernelReport) -> str:
@@ -242,7 +240,17 @@ def _microseconds(nanoseconds: int | None) -> str:
 
 
 def _percent(share: float | None) -> str:
-    return "" if share is None else f"{100 * share:.3g} %"
+    if share is None:
+        return ""
+    return f"{100 * share:.3g} %" if share < 10 else f"{100 * share:.0f} %"
+
+
+def _time(nanoseconds: float) -> str:
+    """A time for people, in the unit that leaves it short: `20 ms`."""
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
+        if nanoseconds >= size:
+            return f"{nanoseconds / size:.3g} {unit}"
+    return f"{nanoseconds:.3g} ns"
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -6,7 +6,7 @@ Times are nanoseconds, bandwidths bytes a second.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from nearhint.commands.traffic import Traffic, bytes_at
@@ -83,7 +83,10 @@ class KernelReport:
 
 @dataclass(frozen=True, slots=True)
 class ModelReport:
-    """One model on one device: how many points, Programs and Kernels it has, or why it failed."""
+    """One model on one device: how many points, Programs and Kernels it has, or why it failed.
+
+    `failed` are the points that it could not be called at, each with its reason.
+    """
 
     name: str
     source: str
@@ -94,6 +97,15 @@ class ModelReport:
     programs: int = 0
     kernels: int = 0
     problem: str = ""
+    failed: tuple[str, ...] = ()
+
+    def problems(self) -> Iterator[str]:
+        """Lines for people: what is wrong with it, and at which of its points."""
+        lines = ((f": {self.problem}",) if self.problem else ()) + tuple(
+            f" at {each}" for each in self.failed
+        )
+        for line in lines:
+            yield f"model {self.name} on {self.device}{line}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,13 @@ CATEGORY: Mapping[str, int] = {
     **dict.fromkeys(INTEGERS, 1),
     **dict.fromkeys((*FLOATS, *STORED_FLOATS), 2),
 }
+LARGEST: Mapping[str, float] = {
+    "f64": (2 - 2.0**-52) * 2.0**1023,
+    "f32": (2 - 2.0**-23) * 2.0**127,
+    "f16": 65504.0,
+    "bf16": (2 - 2.0**-7) * 2.0**127,
+}
+"""The largest finite number of each dtype."""
 _WIDTH: Mapping[str, int] = {"i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1}
 
 

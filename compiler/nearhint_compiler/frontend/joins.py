@@ -22,6 +22,7 @@ from nearhint_rules.program import Arg, TensorType
 
 Rule: TypeAlias = Callable[[Call], Loops]
 PART_LIMIT = 8
+NO_PAD = (ex.ZERO, ex.ZERO)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +142,73 @@ def _flip(call: Call) -> Loops:
     return _joined(call, dim, (_Part(size, read),))
 
 
+def _glu(call: Call) -> Loops:
+    """The first half of a dim times the sigmoid of the second."""
+    call.bind(("self", "dim"), {"dim": Int(-1)})
+    shape, dtype = call.out.shape, call.out.dtype
+    dim = call.axis(call["dim"], len(shape))
+    half = shape[dim]
+    if call.tensor("self").shape != (*shape[:dim], ex.mul(2, half), *shape[dim + 1 :]):
+        raise Unlowerable("halves that are not provably the whole")
+    value, dims = call.value("self"), tuple(range(len(shape)))
+    for start in (ex.ZERO, half):
+        call.reads.append(Read(value, dims, Window(dim, ex.ZERO, half, start=start)))
+
+    def build(point: Point) -> tuple[Value]:
+        e = point.emit
+        left, right = (e.cast(point.read(place), dtype) for place in range(2))
+        return (e.op("mul", left, e.op("sigmoid", right)),)
+
+    return call.loops(shape, frozenset(), build)
+
+
+def _pad(call: Call) -> Loops:
+    """A constant before and behind what lies along one dim."""
+    call.bind(("self", "pad", "value"), {"value": Int(0)})
+    shape, dtype = call.out.shape, call.out.dtype
+    source = call.tensor("self").shape
+    pads = call.sizes("pad")
+    padded = [place for place in range(0, len(pads), 2) if pads[place : place + 2] != NO_PAD]
+    if len(padded) != 1 or len(pads) > 2 * len(source):
+        raise Unlowerable("not one padded dim")
+    before, behind = pads[padded[0] : padded[0] + 2]
+    dim = len(source) - 1 - padded[0] // 2
+    length = source[dim]
+    whole = ex.add(before, ex.add(length, behind))
+    if shape != (*source[:dim], whole, *source[dim + 1 :]):
+        raise Unlowerable("a padding whose traced shape is not the one it should have")
+    if not ix.is_positive(length, call.ranges) or min(map(_at_least, pads)) < 0:
+        raise Unlowerable("nothing to pad, or less than nothing to pad it with")
+    window = Window(dim, before, length)
+    call.reads.append(Read(call.value("self"), tuple(range(len(shape))), window))
+    fill = call.number("value")
+
+    def build(point: Point) -> tuple[Value]:
+        e = point.emit
+        position, first = e.iota(point.index[dim]), e.iota(before)
+        value = e.cast(point.read(0), dtype)
+        outside = e.const(dtype, fill)
+        if behind != ex.ZERO:
+            is_before = e.op("lt", position, e.iota(ex.add(before, length)))
+            value = e.op("where", is_before, value, outside)
+        if before != ex.ZERO:
+            value = e.op("where", e.op("lt", position, first), outside, value)
+        return (value,)
+
+    return call.loops(shape, frozenset(), build)
+
+
+def _at_least(size: Expr) -> int:
+    """A pad's size where it is known; a symbol may be negative."""
+    return size.value if isinstance(size, Int) else -1
+
+
 JOINS: Mapping[str, Rule] = {
     "aten.cat.default": _cat,
     "aten.stack.default": _stack,
     "aten.roll.default": _roll,
     "aten.flip.default": _flip,
+    "aten.constant_pad_nd.default": _pad,
 }
+GATES: Mapping[str, Rule] = {"aten.glu.default": _glu}
+"""Ops that read their input in parts, and compute with them."""

@@ -15,7 +15,7 @@ from nearhint_compiler.frontend.call import Call
 from nearhint_compiler.frontend.creation import CREATION
 from nearhint_compiler.frontend.duplicates import duplicates
 from nearhint_compiler.frontend.emitter import Emitter, Value
-from nearhint_compiler.frontend.joins import JOINS
+from nearhint_compiler.frontend.joins import GATES, JOINS
 from nearhint_compiler.frontend.loops import Loops, Lowered, View
 from nearhint_compiler.frontend.normalisation import NORMALISATION
 from nearhint_compiler.frontend.pointwise import POINTWISE
@@ -37,7 +37,7 @@ from nearhint_rules.program import (
 
 Rule = Callable[[Call], Lowered]
 TABLE: Mapping[str, Rule] = {
-    **POINTWISE, **CREATION, **JOINS, **REDUCTIONS, **SCANS, **NORMALISATION, **VIEWS,
+    **POINTWISE, **CREATION, **JOINS, **GATES, **REDUCTIONS, **SCANS, **NORMALISATION, **VIEWS,
 }  # fmt: skip
 """Every op that is lowered; any other is opaque. Attention and matrix products are never here."""
 

@@ -292,6 +292,35 @@ def _lerp(e: Emitter, x: Value, y: Value, weight: Value) -> Value:
     return e.op("where", e.op("lt", e.op("abs", weight), half), near, far)
 
 
+def _mish(e: Emitter, x: Value) -> Value:
+    return e.op("mul", x, e.op("tanh", e.op("log1p", e.op("exp", x))))
+
+
+def _log_sigmoid(e: Emitter, x: Value) -> Value:
+    below = e.op("min", x, e.const(x.dtype, 0.0))
+    return e.op("sub", below, e.op("log1p", e.op("exp", e.op("neg", e.op("abs", x)))))
+
+
+def _threshold(e: Emitter, x: Value, *, threshold: Arg, value: Arg) -> Value:
+    low, fill = _number(e, x.dtype, threshold), _number(e, x.dtype, value)
+    return e.op("where", e.op("le", x, low), fill, x)
+
+
+def _nan_to_num(e: Emitter, x: Value, *, nan: Arg, posinf: Arg, neginf: Arg) -> Value:
+    if x.dtype not in dtypes.FLOATS:
+        return x
+    largest = dtypes.LARGEST[x.dtype]
+    fills = (
+        (e.op("isnan", x), 0.0 if nan is None else nan),
+        (e.op("eq", x, e.const(x.dtype, math.inf)), largest if posinf is None else posinf),
+        (e.op("eq", x, e.const(x.dtype, -math.inf)), -largest if neginf is None else neginf),
+    )
+    found = x
+    for is_it, fill in fills:
+        found = e.op("where", is_it, _number(e, x.dtype, fill), found)
+    return found
+
+
 def _shift(name: str) -> Body:
     """A shift by less than nothing, or by the width or more, leaves the sign's copies or zeros."""
 
@@ -386,6 +415,12 @@ POINTWISE: Mapping[str, Rule] = {
     "aten.hardswish.default": elementwise(lambda e, x: e.op("mul", x, _hardsigmoid(e, x)), "self"),
     "aten.softplus.default": elementwise(
         _softplus, "self | beta threshold", beta=Int(1), threshold=Int(20)
+    ),
+    "aten.mish.default": elementwise(_mish, "self"),
+    "aten.log_sigmoid_forward.default": elementwise(_log_sigmoid, "self"),
+    "aten.threshold.default": elementwise(_threshold, "self | threshold value"),
+    "aten.nan_to_num.default": elementwise(
+        _nan_to_num, "self | nan posinf neginf", nan=None, posinf=None, neginf=None
     ),
     # comparison
     **{

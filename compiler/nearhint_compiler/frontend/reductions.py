@@ -18,6 +18,7 @@ from nearhint_rules.program import Arg
 
 Rule: TypeAlias = Callable[[Call], Loops]
 Body: TypeAlias = Callable[..., Sequence[Value]]
+_COMMON = frozenset({"self", "dim", "keepdim", "dtype"})
 
 
 def reduction(
@@ -26,10 +27,11 @@ def reduction(
     """The rule of a reduction of `self` over `dim`.
 
     `body(emitter, x, count, **options)` gets the element, in the dtype `computed_in` ("output",
-    "own" or a dtype), and the number of reduced elements.
+    "own" or a dtype), and the number of reduced elements. `names` lists the op's arguments; its
+    options are those that not every reduction has.
     """
-    names_list = [name for name in names.split() if name != "|"]
-    option_names = names.partition("|")[2].split()
+    names_list = names.split()
+    option_names = [name for name in names_list if name not in _COMMON]
 
     def rule(call: Call) -> Loops:
         call.bind(names_list, {"dim": None, "keepdim": False, "dtype": None, **defaults})
@@ -142,8 +144,51 @@ def _std(e: Emitter, x: Value, count: Expr, **options: Arg) -> Sequence[Value]:
     return (e.op("sqrt", variance_of(e, x, count, _correction(options))[0]),)
 
 
+def _std_mean(e: Emitter, x: Value, count: Expr, **options: Arg) -> Sequence[Value]:
+    variance, mean = variance_of(e, x, count, _correction(options))
+    return e.op("sqrt", variance), mean
+
+
 def _var_mean(e: Emitter, x: Value, count: Expr, **options: Arg) -> Sequence[Value]:
     return variance_of(e, x, count, _correction(options))
+
+
+def _nansum(e: Emitter, x: Value, count: Expr) -> Sequence[Value]:
+    if x.dtype in dtypes.FLOATS:
+        x = e.op("where", e.op("isnan", x), e.const(x.dtype, 0), x)
+    return (e.reduce("sum", x),)
+
+
+def _count(e: Emitter, x: Value, count: Expr) -> Sequence[Value]:
+    """How many elements are not zero, NaN among them."""
+    return (e.reduce("sum", e.cast(e.cast(x, "bool"), "i64")),)
+
+
+def _min_max(e: Emitter, x: Value, count: Expr) -> Sequence[Value]:
+    return e.reduce("min", x), e.reduce("max", x)
+
+
+def _vector_norm(e: Emitter, x: Value, count: Expr, **options: Arg) -> Sequence[Value]:
+    """The sum of powers without scaling, as eager has it; infinity is the largest magnitude."""
+    if x.dtype not in dtypes.FLOATS:
+        raise Unlowerable("a norm of integers")
+    order = float(as_number(options["ord"]))
+    magnitude = e.op("abs", x)
+    match order:
+        case 0.0:
+            return (e.reduce("sum", e.cast(e.cast(x, "bool"), x.dtype)),)
+        case 1.0:
+            return (e.reduce("sum", magnitude),)
+        case 2.0:
+            return (e.op("sqrt", e.reduce("sum", e.op("mul", x, x))),)
+        case math.inf:
+            return (e.reduce("max", magnitude),)
+        case _ if order == -math.inf:
+            return (e.reduce("min", magnitude),)
+        case _:
+            powers = e.op("pow", magnitude, e.const(x.dtype, order))
+            total = e.reduce("sum", powers)
+            return (e.op("pow", total, e.const(x.dtype, 1 / order)),)
 
 
 def _any(e: Emitter, x: Value, count: Expr) -> Sequence[Value]:
@@ -160,20 +205,6 @@ def _logsumexp(e: Emitter, x: Value, count: Expr) -> Sequence[Value]:
     shift = e.op("where", e.op("isinf", largest), zero, largest)
     total = e.reduce("sum", e.op("exp", e.op("sub", x, shift)))
     return (e.op("add", e.op("log", total), shift),)
-
-
-def _vector_norm(e: Emitter, x: Value, count: Expr, **options: Arg) -> Sequence[Value]:
-    """The norms that need no power: by squares, by magnitudes, of the largest or the least."""
-    order = as_number(options["ord"])
-    if order == 2:
-        return (e.op("sqrt", e.reduce("sum", e.op("mul", x, x))),)
-    if order not in _NORMS:
-        raise Unlowerable("a norm of another order")
-    return (e.reduce(_NORMS[order], e.op("abs", x)),)
-
-
-_NORMS: Mapping[float, str] = {1: "sum", math.inf: "max", -math.inf: "min"}
-"""What is reduced of the magnitudes, by the norm's order."""
 
 
 def _extremal(kind: str, *, place: int, outputs: int) -> Rule:
@@ -211,6 +242,13 @@ _DIMS = "self dim keepdim"
 REDUCTIONS: Mapping[str, Rule] = {
     "aten.sum.default": reduction(_simple("sum"), "self dtype"),
     "aten.sum.dim_IntList": reduction(_simple("sum"), "self dim keepdim dtype"),
+    "aten.nansum.default": reduction(_nansum, "self dim keepdim dtype", dim=None),
+    "aten.count_nonzero.default": reduction(_count, "self dim", "own", dim=None),
+    "aten.count_nonzero.dim_IntList": reduction(_count, "self dim", "own"),
+    "aten.linalg_vector_norm.default": reduction(
+        _vector_norm, "self ord dim keepdim dtype", ord=Int(2)
+    ),
+    "aten.aminmax.default": reduction(_min_max, "self dim keepdim", outputs=2),
     "aten.mean.default": reduction(_mean, "self dtype"),
     "aten.mean.dim": reduction(_mean, "self dim keepdim dtype"),
     "aten.prod.default": reduction(_simple("prod"), "self dtype"),
@@ -230,14 +268,14 @@ REDUCTIONS: Mapping[str, Rule] = {
     "aten.all.dim": reduction(_all, _DIMS, "own"),
     "aten.all.dims": reduction(_all, _DIMS, "own"),
     "aten.logsumexp.default": reduction(_logsumexp, _DIMS),
-    "aten.linalg_vector_norm.default": reduction(
-        _vector_norm, "self | ord dim keepdim dtype", ord=Int(2)
+    "aten.var.correction": reduction(_var, "self dim keepdim correction", correction=None),
+    "aten.var.dim": reduction(_var, "self dim unbiased keepdim", unbiased=True),
+    "aten.std.correction": reduction(_std, "self dim keepdim correction", correction=None),
+    "aten.std.dim": reduction(_std, "self dim unbiased keepdim", unbiased=True),
+    "aten.std_mean.correction": reduction(
+        _std_mean, "self dim keepdim correction", outputs=2, correction=None
     ),
-    "aten.var.correction": reduction(_var, "self dim keepdim | correction", correction=None),
-    "aten.var.dim": reduction(_var, "self dim | unbiased keepdim", unbiased=True),
-    "aten.std.correction": reduction(_std, "self dim keepdim | correction", correction=None),
-    "aten.std.dim": reduction(_std, "self dim | unbiased keepdim", unbiased=True),
     "aten.var_mean.correction": reduction(
-        _var_mean, "self dim keepdim | correction", outputs=2, correction=None
+        _var_mean, "self dim keepdim correction", outputs=2, correction=None
     ),
 }

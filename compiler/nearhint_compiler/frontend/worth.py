@@ -18,7 +18,7 @@ HEAVY = frozenset(
     f"aten.{name}"
     for name in (
         "exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "tanh", "erf", "sigmoid",
-        "gelu", "silu", "elu", "softplus", "pow",
+        "gelu", "silu", "elu", "softplus", "pow", "mish", "log_sigmoid_forward", "glu",
     )
 )  # fmt: skip
 """Ops that cost more than the memory traffic that recomputing them saves."""

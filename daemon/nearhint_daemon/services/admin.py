@@ -172,6 +172,9 @@ class AdminService(OperatingCalls, admin_service_pb2_grpc.AdminServiceServicer):
         selections = {}
         if request.HasField("dims"):
             sizes = read_sizes(request.dims, field="dims")
+            if unknown := sizes.keys() - set(kernel.symbols.split()):
+                problem = f"the Kernel has no symbol {min(unknown)}"
+                raise InvalidRequest(problem, field="dims")
             fallback = launches[0].fallback if launches else ""
             selections = {
                 table.target: _select(table, sizes, fallback=fallback) for table in tables

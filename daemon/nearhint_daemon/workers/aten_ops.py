@@ -29,6 +29,7 @@ alias default
 all default dim dims
 amax default
 amin default
+aminmax default
 any default dim dims
 arange default start start_step
 argmax default
@@ -56,6 +57,7 @@ constant_pad_nd default
 contiguous default
 cos default
 cosh default
+count_nonzero default dim_IntList
 cumprod default
 cumsum default
 detach default
@@ -115,6 +117,8 @@ min default dim other
 minimum default
 mish default
 mul Tensor Scalar
+nan_to_num default
+nansum default
 narrow default
 native_group_norm default
 native_layer_norm default
@@ -159,6 +163,7 @@ square default
 squeeze default dim dims
 stack default
 std correction dim
+std_mean correction
 sub Tensor Scalar
 sum default dim_IntList
 t default

@@ -179,6 +179,42 @@ def test_of_equals_the_least_index_counts_whatever_the_order(
     run_all(compile_kernel(given, schedule, tmp_path), distinct=3)
 
 
+INF, NAN = float("inf"), float("nan")
+MAX_AND_SUM: dict[tuple[float, ...], tuple[float, float]] = {
+    (1, 2, 3): (3, 1.5032147),
+    (-INF, 0, -INF): (0, 1),
+    # nothing finite: inf - inf is NaN, as eager has it
+    (-INF, -INF, -INF): (-INF, NAN),
+    (0, INF, 1): (INF, NAN),
+    (0, NAN, INF): (NAN, NAN),
+}
+"""Rows, and the maximum and the sum of exponentials of each."""
+
+
+@pytest.mark.parametrize("walked", [3, 16, 70, 2**20 + 13])
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        ROWS.format(axis=0, lanes=16, split=1),
+        ROWS.format(axis=0, lanes=8, split=1).replace("short=4 stash=0", "short=4 stash=256"),
+        COLUMNS.format(lanes=8, split=1),
+    ],
+)
+def test_maximum_and_sum_of_exponentials_of_rows_without_finite_scores(
+    schedule: str, walked: int, tmp_path: Path
+) -> None:
+    """Behind each row's three scores there is nothing: what is -inf adds nothing."""
+    given = kernel("max_and_sum_f32")
+    native = compile_kernel(given, parse_schedule(schedule), tmp_path)
+    rows = np.full((len(MAX_AND_SUM), walked), -np.inf, np.float32)
+    rows[:, :3] = list(MAX_AND_SUM)
+    for threads in (1, 3):
+        largest, total = (np.zeros(len(rows), np.float32) for _ in range(2))
+        native.run(rows.shape, [rows, largest, total], threads=threads)
+        found = np.stack((largest, total), 1)
+        np.testing.assert_allclose(found, list(MAX_AND_SUM.values()), rtol=2e-6)
+
+
 @pytest.mark.parametrize(("level", "lanes"), WIDTHS)
 @pytest.mark.parametrize("family", [ROWS, COLUMNS])
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ def kernel_of(name: str) -> ir.Kernel:
     ("name", "pairs"),
     [
         ("softmax_f32", (Online("softmax", 1, 4, 0),)),
+        ("max_and_sum_f32", (Online("softmax", 1, 4, 0),)),
         ("logsumexp_f32", (Online("shifted_softmax", 1, 7, 0),)),
         ("layer_norm_dynamic_f32", (Online("variance", 3, 9, 0),)),
         ("rms_norm_bf16", ()),

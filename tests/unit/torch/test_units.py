@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from nearhint.errors import FileMissing
+from nearhint.errors import FileMissing, InvalidSetting
 from nearhint.warmup.manifest import ModelSpec, Range
+from nearhint.warmup.survey import Survey
 from nearhint_torch.errors import InvalidDynamic, InvalidEntry
 from nearhint_torch.exported import load_exported
 from nearhint_torch.units import Unit
@@ -75,6 +77,42 @@ def test_a_point_that_the_model_refuses_is_kept_with_its_reason(entry: str) -> N
     assert "thirteen" in unit.failed[1]
     (wish,) = unit.wishes()
     assert [sorted(sizes) for sizes in wish.sizes] == [[3, 4]]
+
+
+@pytest.mark.parametrize(
+    ("axes", "problem"),
+    [
+        ({"rosw": (4,)}, "no axis of the model; did you mean rows?"),
+        ({"rows": (4,), "depth": (1,)}, "no axis of the model; its axes: rows"),
+    ],
+)
+def test_sizes_of_another_axis_are_refused_before_anything_runs(
+    entry: str, axes: dict[str, tuple[int, ...]], problem: str
+) -> None:
+    with pytest.raises(InvalidDynamic, match=re.escape(problem)):
+        Unit(ModelSpec(name="m", entry=entry, axes=axes), "cpu")
+    with pytest.raises(InvalidDynamic, match=re.escape(problem)):
+        Unit(ModelSpec(name="m", entry=entry, listed=(dict.fromkeys(axes, 4),)), "cpu")
+
+
+def test_an_axis_without_sizes_is_refused_by_name(exported: Path) -> None:
+    names = {"x": {0: "rows", 1: "columns"}, "y": {0: "rows", 1: "columns"}}
+    spec = ModelSpec(name="m", exported=exported, dynamic=names, axes={"rows": (4,)})
+    with pytest.raises(InvalidDynamic, match=r"dynamic\['columns'\]: no sizes are given"):
+        Unit(spec, "cpu")
+
+
+def test_a_device_that_is_not_there_is_refused_by_name(entry: str) -> None:
+    with pytest.raises(InvalidSetting, match=r"on this machine .*, got 'cuda:99'"):
+        Unit(ModelSpec(name="m", entry=entry), "cuda:99")
+
+
+def test_a_report_has_the_points_that_failed(entry: str) -> None:
+    unit = Unit(ModelSpec(name="m", entry=entry, axes={"rows": (4, 13)}), "cpu")
+    unit.capture(lambda: None)
+    report = unit.report(Survey(()))
+    assert report.failed == ("rows=13: RuntimeError: thirteen",)
+    assert list(report.problems()) == ["model m on cpu at rows=13: RuntimeError: thirteen"]
 
 
 def test_an_exported_program_brings_examples_names_and_ranges(exported: Path) -> None:

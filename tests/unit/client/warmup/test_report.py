@@ -219,6 +219,18 @@ def test_the_page_is_well_formed_and_has_every_kernel_with_its_reasons() -> None
     assert reader.tags.count("circle") == 3 + 3 + 2 + 3 + 3
 
 
+@pytest.mark.parametrize(
+    ("nanoseconds", "text"), [(500, "500 ns"), (5e3, "5 µs"), (2e6, "2 ms"), (5e7, "50 ms")]
+)
+def test_times_beside_a_chart_are_short(nanoseconds: float, text: str) -> None:
+    size = int(nanoseconds)
+    table = replace(TABLE, hints=(row(16, size, size, 2 * size),))
+    wanted = outcome()
+    survey = Survey(wanted.survey.programs, {(TARGET, KERNEL): table})
+    kernels = kernel_reports(Outcome(survey, wanted.problems), explained())
+    assert text in read(page(replace(report(), kernels=kernels))).texts
+
+
 def test_the_page_escapes_all_that_it_was_given() -> None:
     text = page(report())
     assert "<script" not in text
