@@ -288,9 +288,8 @@ def read_index(
 ) -> tuple[Expr, ...]:
     """The index into a read value at a point of the reading loop."""
     found = [ex.ZERO if dim == BROADCAST else index[dim] for dim in read.dims]
-    if read.window is not None:
-        dim = read.window.dim
-        found[dim] = ix.simplify(read.window.at(found[dim]), ranges)
+    for window in read.windows:
+        found[window.dim] = ix.simplify(window.at(found[window.dim]), ranges)
     if read.shape is not None:
         return ix.reindex(found, read.shape, graph.tensor(read.value).shape, ranges)
     return tuple(found)

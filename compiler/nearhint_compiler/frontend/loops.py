@@ -62,13 +62,13 @@ Remap: TypeAlias = Callable[[tuple[Expr, ...], Ranges], tuple[Expr, ...]]
 class Read:
     """A value that a loop reads: its dim d is indexed by dim `dims[d]` of the loop's shape.
 
-    `BROADCAST` stands for index 0. Along the dim of `window` it is read as that says. With a
+    `BROADCAST` stands for index 0. Along the dims of `windows` it is read as those say. With a
     `shape`, the dims are those of the value reshaped to it.
     """
 
     value: int
     dims: tuple[int, ...]
-    window: Window | None = None
+    windows: tuple[Window, ...] = ()
     shape: tuple[Expr, ...] | None = None
 
 

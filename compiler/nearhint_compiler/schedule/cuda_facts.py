@@ -62,7 +62,8 @@ class Facts:
 
     It `has_late` loads if some along the row come after a reduction that they do not need. `word`
     and `plane_word` are the lanes of the words of rows and of planes; 0 if there are none.
-    `row_loads` run along the rows; `own_bytes` are those of loads that are not of all rows.
+    `row_loads` run along the rows; `own_bytes` are those of loads that are not of all rows. `walks`
+    over rows that nothing holds read or write along them.
     """
 
     extents: tuple[int, ...]
@@ -90,6 +91,7 @@ class Facts:
     has_whole_rows: bool
     tile_word: int
     repeated: int
+    walks: int
 
     @property
     def itemsize(self) -> int:
@@ -194,6 +196,7 @@ def facts_of(
         has_whole_rows=not has_scan and has_whole_rows(kernel),
         tile_word=tiled.lanes if tiled else 0,
         repeated=repeated,
+        walks=walks_of(kernel, SHARED),
     )
 
 

@@ -82,6 +82,9 @@ SPARE = 1.5
 COLUMN_WARPS = 32
 """Warps a processor of programs that have columns alone: with fewer, too little is under way."""
 LEAST_COLUMN_WARPS = 8
+SHORT_COLUMN, HELD_PER_THREAD = 128, 32
+HELD_COLUMNS = ((64, 16), (32, 16), (16, 16), (32, 8))
+"""(columns, warps) of blocks that hold longer ones, with so many elements a thread at most."""
 ALONE = (128, 64, 32, 16)
 """Numbers of columns of such programs, of which there are at most `ALONE_LIMIT` a processor: of
 those with more columns fewer bytes are moved in vain."""
@@ -156,9 +159,24 @@ def _columns(facts: Facts) -> Iterator[Schedule]:
         (128, 2048, 4),
     ):  # fmt: skip
         yield from both(facts, "looped", x=columns, r=elements // columns, warps=warps)
+    yield from _held_columns(facts)
+
+
+def _held_columns(facts: Facts) -> Iterator[Schedule]:
+    """Columns in registers: short ones, also where some are longer than the hint's, and those that
+    would be read again.
+    """
     r = _power_of_two(facts.length)
-    if r <= 128:
-        yield from both(facts, "persistent", x=max(16, 2048 // r), r=r, warps=8)
+    if r <= SHORT_COLUMN:
+        for longest in (r,) if facts.has_static_length else (r, 2 * r):
+            yield from both(facts, "persistent", x=max(16, 2048 // r), r=longest, warps=8)
+        return
+    if facts.walks < 2 or facts.has_scan:
+        return
+    for x, warps in HELD_COLUMNS:
+        is_shared_out = prod(facts.extents) >= x * facts.processors
+        if is_shared_out and x * r <= HELD_PER_THREAD * 32 * warps:
+            yield from both(facts, "persistent", x=x, r=r, warps=warps)
 
 
 def _rows(facts: Facts) -> Iterator[Schedule]:

@@ -76,6 +76,13 @@ UNARY: dict[str, Function] = {
     "hardswish": functional.hardswish,
     "softplus": functional.softplus,
     "mish": functional.mish,
+    "celu": lambda x: functional.celu(x, 0.7),
+    "prelu": lambda x: functional.prelu(x, torch.full((1,), 0.3, dtype=x.dtype)),
+    "log10": torch.log10,
+    "logit": lambda x: torch.logit(x, 0.1),
+    "logit of probabilities": lambda x: torch.logit(torch.sigmoid(x)),
+    "sgn": torch.sgn,
+    "frac": torch.frac,
     "log_sigmoid": functional.logsigmoid,
     "threshold": lambda x: functional.threshold(x, 0.1, -2.0),
     "nan_to_num": torch.nan_to_num,
@@ -127,6 +134,13 @@ BINARY: dict[str, tuple[Function, Tensor, Tensor]] = {
     "fmod": (torch.fmod, drawn(30, 5), drawn(5)),
     "pow": (torch.pow, drawn(30, 5).abs(), drawn(5)),
     "maximum": (torch.maximum, awkward(30, 5), awkward(30, 5).flip(0)),
+    "logaddexp": (torch.logaddexp, awkward(30, 5), awkward(30, 5).flip(0)),
+    "xlogy": (torch.xlogy, awkward(30, 5), awkward(30, 5).flip(0)),
+    "xlogy of a number": (
+        lambda x, y: torch.xlogy(0.5, x) + torch.xlogy(y, 2.0),
+        drawn(30, 5).abs(),
+        drawn(5),
+    ),
     "minimum": (torch.minimum, awkward(30, 5), awkward(30, 5).flip(0)),
     "clamp tensor": (lambda x, y: torch.clamp(x, y, y + 1), awkward(30, 5), drawn(5)),
     "compare": (lambda x, y: (x < y) | (x >= 1) & (y != 0.5), awkward(30, 5), drawn(5)),
@@ -285,6 +299,11 @@ VIEWS: dict[str, Function] = {
     ).softmax(-1),
     "gated": lambda x: functional.glu(x, -1),
     "gated 2": lambda x: functional.glu(x[:, : x.shape[1] // 2 * 2], 1) + 1,
+    "unfold": lambda x: x.unfold(2, 4, 2).sum(-1),
+    "unfold rows": lambda x: x.unfold(-2, 3, 1) * 2,
+    "diagonal": lambda x: x.diagonal(0, 1, 2) + 1,
+    "diagonal above": lambda x: x.diagonal(2, 1, 2) + 1,
+    "diagonal below": lambda x: x.diagonal(-3, 2, 1) + 1,
     "padded": lambda x: functional.pad(x, (1, 2), value=0.5) * 2,
     "padded behind": lambda x: functional.pad(x * 2, (0, 0, 0, 3)).exp(),
     "padded before": lambda x: functional.pad(x + 1, (3, 0)).cumsum(-1),
@@ -337,6 +356,14 @@ def test_group_norm_makes_the_outputs_that_are_used(
     arguments = [drawn(*each, dtype=dtype) for each in (shape, shape[1:2], shape[1:2])]
     lowered = check(group_norm_with_statistics, *arguments, dynamic=dynamic)
     assert len(lowered.kernels) == 1
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 5), (2, 4, 3, 5), (1, 4, 7)])
+def test_an_instance_norm_is_lowered(shape: tuple[int, ...]) -> None:
+    def norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return functional.instance_norm(x, weight=weight, bias=bias)
+
+    assert check(norm, drawn(*shape), drawn(4), drawn(4, seed=1)).kernels
 
 
 def test_what_is_added_before_and_after_a_group_norm_shares_its_kernel() -> None:
