@@ -36,7 +36,7 @@ from nearhint_compiler.errors import CompilerError
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel, print_kernel
 from nearhint_compiler.pipeline import lower
-from nearhint_compiler.schedule import candidates, parse_schedule
+from nearhint_compiler.schedule import Schedule, candidates, parse_schedule
 from nearhint_compiler.schedule.firsts import firsts
 from nearhint_daemon.workers import toolchain
 from nearhint_daemon.workers.cases import sizes_at
