@@ -117,6 +117,22 @@ def test_short_columns_of_a_bucket_are_held_beyond_the_hints_length(kernel: ir.K
     assert any(size_facts_hold(generate(kernel, each, TARGET).guard, longer) for each in held)
 
 
+def test_few_columns_that_no_vectors_read_are_shared_by_many_programs() -> None:
+    odd, even = (first_at("column_sum_f32", 100_003, columns) for columns in (97, 96))
+    assert odd.family == even.family == "cuda.split"
+    assert odd["programs"] >= 4 * 132
+    assert not odd.get("ahead", 0)
+    assert even.get("ahead", 0)
+
+
+def test_a_scan_of_columns_is_shared_by_programs() -> None:
+    text = """(kernel (symbols k0 k1) (pointwise k0) (reduction k1) (params (in f32) (out f32))
+    (body (load 0 (+ (* k0 r0) p0)) (scan sum f32 0) (store 1 (+ (* k0 r0) p0) 1)))"""
+    for columns, length in ((5120, 7000), (97, 100_003)):
+        found = firsts(parse_kernel(text), TARGET, {"k0": columns, "k1": length})[0]
+        assert found.family == "cuda.split"
+
+
 def test_where_the_default_suits_the_hint_it_is_first() -> None:
     kernel = kernel_of("add_bf16")
     for size in (5120, 1021, 1 << 25):
