@@ -156,7 +156,7 @@ def _group_norm(call: Call) -> Loops:
     if len(shape) < 2:
         raise Unlowerable("a group norm without channels")
     channels, rest = ex.divide_monomials(shape[1], groups)
-    if rest != ex.ZERO or channels is None:
+    if rest != ex.ZERO:
         raise Unlowerable("channels that are not provably whole groups")
     split = (shape[0], groups, channels, *shape[2:])
     axes = frozenset(range(2, len(split)))
