@@ -18,9 +18,9 @@ from typing import Any, cast
 import torch
 from tests.benchmarks.captures import on_cuda
 from tests.benchmarks.cpu_kernels import QuietSession
-from tests.benchmarks.gpu_sweep_cases import hints_of, sweeps_of
+from tests.benchmarks.gpu_sweep_cases import hints_of
 from tests.benchmarks.sweep_report import say
-from tests.benchmarks.sweeps import Sizes, Sweep, axes_of, bound_at, is_chosen, starts_of
+from tests.benchmarks.sweeps import Sizes, Sweep, axes_of, bound_at, starts_of
 from torch import fx
 
 from nearhint.session import Session
@@ -153,15 +153,13 @@ def first_candidates(listed: Sequence[Schedule], count: int) -> list[Schedule]:
     return list(order)[:count]
 
 
-def dry_run(mode: str, *, patterns: Sequence[str], count: int, end_s: float) -> dict[str, Any]:
-    """Every sweep of a mode; prints as it goes. `end_s` is a time of the monotonic clock."""
+def dry_run(mode: str, sweeps: Sequence[Sweep], *, count: int, end_s: float) -> dict[str, Any]:
+    """Every one of the sweeps; prints as it goes. `end_s` is a time of the monotonic clock."""
     target = Target(SM_90, toolchain.for_kind("cuda", toolchain.detect()))
     findings: list[str] = []
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="nearhint-dry-") as scratch:
-        for sweep in sweeps_of(mode):
-            if not is_chosen(sweep.title, patterns):
-                continue
+        for sweep in sweeps:
             if time.monotonic() > end_s:
                 findings.append(f"{sweep.title}: left out")
                 continue

@@ -45,8 +45,11 @@ class Closeness:
     are_integers_equal: bool
 
 
-def closeness(outputs: Any, exact: Any, magnitudes: Any = None) -> Closeness:
-    """How close outputs are to those in float64; `magnitudes` are the scales of all of them."""
+def closeness(outputs: Any, exact: Any, magnitudes: Any = None, *, rounding: int = 0) -> Closeness:
+    """How close outputs are to those in float64; `magnitudes` are the scales of all of them.
+
+    Integers that floats were rounded to may be `rounding` from theirs.
+    """
     errors: list[float] = [0.0]
     are_equal = True
     references = as_tuple(exact)
@@ -55,8 +58,17 @@ def closeness(outputs: Any, exact: Any, magnitudes: Any = None) -> Closeness:
         if got.dtype.is_floating_point:
             errors.append(ulp_error(got, reference, scale))
         else:
-            are_equal &= torch.equal(got, reference)
+            are_equal &= _are_equal(got, reference, rounding)
     return Closeness(max(errors), are_equal)
+
+
+def _are_equal(got: Tensor, exact: Tensor, rounding: int) -> bool:
+    """Whether integers or bools have their dtype and shape and, but for rounding, their values."""
+    if not rounding:
+        return torch.equal(got, exact)
+    if (got.dtype, got.shape) != (exact.dtype, exact.shape):
+        return False
+    return bool(((got.long() - exact.long()).abs() <= rounding).all())
 
 
 def ulp_error(got: Tensor, exact: Tensor, magnitude: Tensor | None = None) -> float:

@@ -1,8 +1,10 @@
 """What is served on a GPU at many shapes, against Inductor's dynamic and static code and eager.
 
-    python -m tests.benchmarks.gpu_sweep --mode a|b [--cases PATTERN] [--budget-s N] [--batch N]
-                                         [--tune-s N] [--warm-processes N] [--resume FILE]
-                                         [--json FILE] [--tune-only] [--dry-run [N]]
+    python -m tests.benchmarks.gpu_sweep --mode a|b [--functions pinned|others|all]
+                                         [--cases PATTERN] [--sizes N] [--budget-s N] [--batch N]
+                                         [--tune-s N] [--attempts N] [--warm-processes N]
+                                         [--resume FILE] [--json FILE] [--tune-only]
+                                         [--dry-run [N]]
 
 Mode a: all dimensions dynamic; mode b: the rows alone. Each sweep of `gpu_sweep_cases` is captured
 once (and once more for one row, which torch keeps apart), and the hints of a batch of sweeps (of
@@ -14,11 +16,14 @@ interleaved rounds, warm and cold; cold launches each come after a write of twic
 whose own time is taken off. Ratios are the others' medians over ours. `gpu_numerics` says how
 errors are counted.
 
-A point that misses a bar of its own is measured again, up to twice, and the last time counts. While
-sweeps are captured, processes of their own fill Inductor's caches (`warm_pool`), before anything is
-timed. The report is written after each point, with the seconds of each phase; --resume leaves out
-the points that a report has already. --dry-run needs no GPU: see `gpu_dry_run`; N candidates are
-compiled of each kernel at each hint. A PATTERN after = is a whole name and dtype.
+The functions are those that kernels were made with (`pinned`), or others (`gpu_sweep_others`). What
+the budget leaves for tuning is said; where that is next to nothing, the run ends at once
+(`sweep_budget`). A point that misses a bar of its own is measured again, at most as often as
+--attempts says, and the last time counts. While sweeps are captured, processes of their own fill
+Inductor's caches (`warm_pool`), before anything is timed. The report is written after each point,
+with the seconds of each phase; --resume leaves out the points that a report has already. --dry-run
+needs no GPU: see `gpu_dry_run`; N candidates are compiled of each kernel at each hint. A PATTERN
+after = is a whole name and dtype.
 """
 
 from __future__ import annotations
@@ -43,10 +48,11 @@ from tests.benchmarks.cpu_sweep import served_by
 from tests.benchmarks.first_schedules import first_of
 from tests.benchmarks.gpu_dry_run import dry_run
 from tests.benchmarks.gpu_numerics import as_tuple, closeness, in_float64, written
-from tests.benchmarks.gpu_sweep_cases import sweeps_of
+from tests.benchmarks.gpu_sweep_cases import FUNCTIONS, sweeps_of
 from tests.benchmarks.gpu_tuning import Captured, inductor_dynamic
 from tests.benchmarks.phases import Phases
 from tests.benchmarks.serving import Serving, conditions_of
+from tests.benchmarks.sweep_budget import Estimate, estimate_of, points_s
 from tests.benchmarks.sweep_report import say
 from tests.benchmarks.sweeps import Sizes, Sweep, is_chosen, marked, starts_of
 from tests.benchmarks.warm_pool import (
@@ -66,8 +72,6 @@ from nearhint_rules.plan import Launch, RunNodes
 
 CONTENDERS = ("nearhint", "dynamic", "static", "eager")
 ATTEMPTS = 3
-POINT_RESERVE_S = 1.5
-"""What a point may take, for which tuning leaves time."""
 WARM_S = 120.0
 DEFAULT_BUDGET_S = 480.0
 DEFAULT_CANDIDATES = 2
@@ -101,17 +105,13 @@ class Bench:
         """Whether the time is up."""
         return time.monotonic() > self.end_s
 
-    def is_done(self, name: str) -> bool:
-        """Whether a point was measured, now or in the report that is resumed."""
-        return name in self.points and "error" not in self.points[name]
-
     def sizes_left(self, sweep: Sweep) -> list[Sizes]:
         """The sizes of a sweep that are not measured yet."""
-        return [sizes for sizes in sweep.sizes if not self.is_done(sweep.case(sizes).name)]
+        return sizes_left(sweep, self.points)
 
     def tune_s(self, points: int) -> float:
         """How long may be tuned now, if so many points are to be measured after it."""
-        left_s = self.end_s - time.monotonic() - POINT_RESERVE_S * points
+        left_s = self.end_s - time.monotonic() - points_s(points, self.options.attempts)
         return float(max(0.0, min(self.options.tune_s or left_s, left_s)))
 
     def report(self) -> dict[str, Any]:
@@ -149,6 +149,12 @@ class Bench:
     def write(self) -> None:
         """Writes the report as far as it is."""
         sweep_report.write(self.report(), self.options.json)
+
+
+def sizes_left(sweep: Sweep, points: Mapping[str, Mapping[str, Any]]) -> list[Sizes]:
+    """The sizes of a sweep that are not among the points, or failed there."""
+    done = {name for name, point in points.items() if "error" not in point}
+    return [sizes for sizes in sweep.sizes if sweep.case(sizes).name not in done]
 
 
 def symbols_of(call: Call) -> Sequence[Any]:
@@ -288,7 +294,7 @@ def measure_point(
             "bytes": bytes_of(plain) + bytes_of(as_tuple(calls["eager"]())),
             **numerics(captured.sweep, plain, calls, captured.calls),
         }
-    for attempt in range(ATTEMPTS):
+    for attempt in range(bench.options.attempts):
         point |= gpu_contest.times_of(calls, phases)
         point["attempts"] = attempt + 1
         point["ratios"] = gpu_points.ratios(point)
@@ -315,7 +321,7 @@ def numerics(
     exact = sweep.function(*wide)
     magnitudes = None if sweep.magnitudes is None else sweep.magnitudes(*wide)
     found: dict[str, Any] = {
-        name: asdict(closeness(calls[name](), exact, magnitudes))
+        name: asdict(closeness(calls[name](), exact, magnitudes, rounding=sweep.rounding))
         for name in ("nearhint", "dynamic")
     }
     del wide, exact, magnitudes
@@ -407,8 +413,16 @@ def resumed(file: Path | None, mode: str) -> tuple[dict[str, Any], dict[str, Any
 
 
 def chosen_sweeps(options: argparse.Namespace) -> list[Sweep]:
-    """The sweeps of the mode that were asked for."""
-    return [each for each in sweeps_of(options.mode) if is_chosen(each.title, options.cases)]
+    """The sweeps of the mode that were asked for, at as many of their sizes."""
+    listed = sweeps_of(options.mode, options.functions)
+    return [each.at_most(options.sizes) for each in listed if is_chosen(each.title, options.cases)]
+
+
+def budget_of(options: argparse.Namespace, left: Mapping[Sweep, Sequence[Sizes]]) -> Estimate:
+    """What measuring these sizes of these sweeps may take."""
+    return estimate_of(
+        left, mode=options.mode, attempts=options.attempts, budget_s=options.budget_s
+    )
 
 
 def plan_of(options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -428,6 +442,12 @@ def run(options: argparse.Namespace) -> Bench:
     phases = Phases(time.monotonic)
     end_s = time.monotonic() + options.budget_s
     points, sweeps = resumed(options.resume, options.mode)
+    wanted = {each: sizes_left(each, points) for each in chosen_sweeps(options)}
+    left = [sweep for sweep, sizes in wanted.items() if sizes]
+    estimate = budget_of(options, {sweep: wanted[sweep] for sweep in left})
+    say(estimate.line())
+    if not options.tune_only:
+        estimate.check()
     torch.set_num_threads(1)
     with phases.of("copy"):
         copy_gb_s = gpu_contest.copy_bandwidth()
@@ -445,7 +465,6 @@ def run(options: argparse.Namespace) -> Bench:
     ):
         bench = Bench(options, serving, end_s, copy_gb_s, head, phases, points, sweeps)
         serving.leave_alone()
-        left = [sweep for sweep in chosen_sweeps(options) if bench.sizes_left(sweep)]
         for batch in batches(left, options.batch):
             if bench.is_over:
                 bench.left_out += [sweep.title for sweep in batch]
@@ -460,6 +479,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="what a GPU serves, against Inductor and eager")
     parser.add_argument("--mode", required=True, choices=("a", "b"))
     parser.add_argument(
+        "--functions", choices=FUNCTIONS, default="pinned", help="which set of functions"
+    )
+    parser.add_argument(
+        "--sizes", type=int, default=0, help="so many sizes of each, the first; 0: all"
+    )
+    parser.add_argument(
         "--cases",
         action="append",
         default=[],
@@ -473,6 +498,9 @@ def main() -> None:
     )
     parser.add_argument(
         "--tune-s", type=float, default=0.0, help="tune a batch no longer; 0: while time is left"
+    )
+    parser.add_argument(
+        "--attempts", type=int, default=ATTEMPTS, help="at a point that misses a bar of its own"
     )
     parser.add_argument(
         "--warm-processes",
@@ -495,7 +523,9 @@ def main() -> None:
         end_s = time.monotonic() + options.budget_s
         plan = plan_of(options)
         say(f"batches: {plan}")
-        found = dry_run(options.mode, patterns=options.cases, count=options.dry_run, end_s=end_s)
+        sweeps = chosen_sweeps(options)
+        say(budget_of(options, {sweep: sweep.sizes for sweep in sweeps}).line())
+        found = dry_run(options.mode, sweeps, count=options.dry_run, end_s=end_s)
         found["batches"] = plan
         sweep_report.write(found, options.json)
         for finding in found["findings"]:

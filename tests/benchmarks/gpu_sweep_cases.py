@@ -6,12 +6,13 @@ at most about 2 GB are moved. What is compiled, or tuned by hand, is so at other
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from tests.benchmarks import sweep_functions as of
 from tests.benchmarks.cpu_cases import layer_norm
+from tests.benchmarks.gpu_sweep_others import OTHER_SWEEPS
 from tests.benchmarks.sweeps import Sizes, Sweep, ones_of, rows_alone, starts_of
 
 from nearhint_rules.hints import bucket
@@ -65,9 +66,18 @@ SWEEPS: tuple[Sweep, ...] = (
 )  # fmt: skip
 
 
-def sweeps_of(mode: str) -> tuple[Sweep, ...]:
+FUNCTIONS: Mapping[str, tuple[Sweep, ...]] = {
+    "pinned": SWEEPS,
+    "others": OTHER_SWEEPS,
+    "all": (*SWEEPS, *OTHER_SWEEPS),
+}
+"""Sets of sweeps; no two sweeps have one title."""
+
+
+def sweeps_of(mode: str, functions: str = "pinned") -> tuple[Sweep, ...]:
     """What is captured once each: mode "a", all dimensions dynamic; mode "b", the rows alone."""
-    return SWEEPS if mode == "a" else tuple(part for each in SWEEPS for part in rows_alone(each))
+    chosen = FUNCTIONS[functions]
+    return chosen if mode == "a" else tuple(part for each in chosen for part in rows_alone(each))
 
 
 def starts_for_tuning(sweep: Sweep, mode: str) -> list[Sizes]:

@@ -33,7 +33,10 @@ SETTINGS = {
 }
 PROGRESS_S = 5.0
 FINISH_S = 30.0
-"""At least, for what is measured at neighbours and beside hints once all hints are at T2."""
+FINISH_SHARE = 0.25
+"""For what is measured at neighbours and beside hints once all hints are at T2: at least so long,
+and where little time was given, this share of it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,7 @@ def tune(
             f" {serving.compiles_run()} compiled, {end_s - time.monotonic():.0f} s left"
         )
         report = serving.settle(timeout_s=PROGRESS_S)
-    left_s = max(FINISH_S, end_s - time.monotonic())
+    left_s = max(min(FINISH_S, FINISH_SHARE * timeout_s), end_s - time.monotonic())
     if report.settled and serving.finish(timeout_s=left_s):
         serving.leave_alone()
     else:

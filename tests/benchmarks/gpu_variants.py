@@ -57,29 +57,22 @@ class Compilers:
 
     def variants(self, kernel: Kernel, schedules: Sequence[Schedule]) -> list[Variant]:
         """Those of `schedules` that a device can launch, in order; raises `RuntimeError`."""
-        wanted = [(kernel, schedule) for schedule in schedules]
-        answers = self._runner.run(self._compile(wanted))
-        found: list[Variant] = []
+        answers = self._runner.run(self._compile([(kernel, each) for each in schedules]))
         for schedule, answer in zip(schedules, answers, strict=True):
-            if answer.error.code == OVERSIZED:
-                self.refused.append(f"{schedule}: {answer.error.message}")
-                continue
-            if answer.HasField("error"):
+            if answer.HasField("error") and answer.error.code != OVERSIZED:
                 raise RuntimeError(f"{schedule}: {answer.error.code}: {answer.error.message}")
-            found.append(self._variant(schedule, answer))
-        return found
+        found = map(self._taken, schedules, answers)
+        return [each for each in found if isinstance(each, Variant)]
 
     def tried(self, wanted: Sequence[tuple[Kernel, Schedule]]) -> list[Variant | str]:
         """All of `wanted` at once: the Variant of each, or why there is none."""
         answers = self._runner.run(self._compile(wanted))
-        return [
-            f"{schedule}: {answer.error.code}: {answer.error.message}"
-            if answer.HasField("error")
-            else self._variant(schedule, answer)
-            for (_, schedule), answer in zip(wanted, answers, strict=True)
-        ]
+        return list(map(self._taken, (schedule for _, schedule in wanted), answers))
 
-    def _variant(self, schedule: Schedule, answer: pb.WorkerResponse) -> Variant:
+    def _taken(self, schedule: Schedule, answer: pb.WorkerResponse) -> Variant | str:
+        if answer.HasField("error"):
+            self.refused.append(f"{schedule}: {answer.error.code}: {answer.error.message}")
+            return self.refused[-1]
         self.compiled += 1
         self.compile_s += sum(answer.compiled.phase_s.values())
         artifact = artifact_from_proto(answer.compiled.artifact)

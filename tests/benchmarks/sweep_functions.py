@@ -36,8 +36,8 @@ def logsumexp(x: Tensor) -> Tensor:
 
 def rms_norm_residual(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     total = x + residual
-    wide = _wide(total)
-    normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6)
+    values = wide(total)
+    normed = values * torch.rsqrt(values.square().mean(-1, keepdim=True) + 1e-6)
     return weight * normed.to(x.dtype), total
 
 
@@ -50,11 +50,11 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
 
 
 def column_sum(x: Tensor) -> Tensor:
-    return _wide(x).sum(0)
+    return wide(x).sum(0)
 
 
 def column_magnitudes(x: Tensor) -> Tensor:
-    return _wide(x).abs().sum(0)
+    return wide(x).abs().sum(0)
 
 
 def row_sum(x: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ def row_sum(x: Tensor) -> Tensor:
 
 def mx_quantise(x: Tensor) -> tuple[Tensor, Tensor]:
     """f8e4m3fn elements, and for each `BLOCK` of a row the e8m0 exponent of their scale."""
-    blocks = torch.unflatten(_wide(x), -1, (-1, BLOCK))
+    blocks = torch.unflatten(wide(x), -1, (-1, BLOCK))
     largest = blocks.abs().amax(-1, keepdim=True).clamp(min=LEAST_MAGNITUDE)
     exponent = torch.floor(torch.log2(largest)) - LARGEST_EXPONENT
     scaled = torch.clamp(blocks * torch.exp2(-exponent), -448.0, 448.0)
@@ -142,7 +142,7 @@ def transposed_copy(x: Tensor) -> Tensor:
     return x.t().contiguous()
 
 
-def _wide(x: Tensor) -> Tensor:
+def wide(x: Tensor) -> Tensor:
     return x if x.dtype in (torch.float32, torch.float64) else x.float()
 
 

@@ -26,6 +26,7 @@ class Sweep:
     two are taken for one symbol, and none of them 1. `kind` tells apart the parts of a sweep.
     `unit` is the length of a block of a row, where the function counts blocks. `magnitudes` are
     what the terms of the outputs sum to without their signs, where the outputs are sums.
+    `rounding` is how far integers may be from those in float64, where floats are rounded to them.
     """
 
     name: str
@@ -38,11 +39,16 @@ class Sweep:
     kind: str = ""
     unit: int = 0
     magnitudes: Callable[..., Tensor | tuple[Tensor, ...]] | None = None
+    rounding: int = 0
 
     @property
     def title(self) -> str:
         """Name, dtype and kind."""
         return " ".join(filter(None, (self.name, SHORT_NAMES[self.dtype], self.kind)))
+
+    def at_most(self, count: int) -> Sweep:
+        """The sweep at the first `count` of its sizes; 0: at all of them."""
+        return replace(self, sizes=self.sizes[: count or None])
 
     def case(self, sizes: Sizes) -> Case:
         """The function at some sizes."""

@@ -169,7 +169,7 @@ def compile_unit(unit: Unit, *, device: str) -> Outcome:
 
 
 def _compile(unit: Unit, device: str) -> None:
-    sweep = next(each for each in sweeps_of(unit.mode) if each.title == unit.title)
+    sweep = next(each for each in sweeps_of(unit.mode, "all") if each.title == unit.title)
     function: Callable[..., Any] = torch.compile(
         copy_of(sweep.function),
         backend=_compiled_alone,

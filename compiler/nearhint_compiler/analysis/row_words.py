@@ -95,8 +95,8 @@ def _words(kernel: ir.Kernel, outer: Loops, inner: Loops) -> RowWords | None:
     for base, index, size in _along(kernel, outer, inner):
         sizes.setdefault(base, []).append(size)
         indices.setdefault(base, set()).add(index)
-    # Of several, that of a row of its own: what all rows share is in a cache.
-    ranked = sorted(sizes, key=lambda base: (_has_rows(base), sum(sizes[base])))
+    # Of several, that of a row of its own: what rows share, all or some, is in a cache.
+    ranked = sorted(sizes, key=lambda base: (_row_variables(base), sum(sizes[base])))
     if not ranked:
         return None
     base = ranked[-1]
@@ -148,8 +148,8 @@ def _is_whole(loops: Loops, base: ex.Expr, lanes: int) -> bool:
     return _is_multiple(base, lanes) and _is_multiple(ex.product(loops.values()), lanes)
 
 
-def _has_rows(base: ex.Expr) -> bool:
-    return any(name[0] in ("p", TILE_ROW) for name in ex.symbols_of(base))
+def _row_variables(base: ex.Expr) -> int:
+    return sum(name[0] in ("p", TILE_ROW) for name in ex.symbols_of(base))
 
 
 def _is_multiple(size: ex.Expr, number: int) -> bool:

@@ -47,7 +47,7 @@ class _Here:
     def read(self, operand: int) -> Value:
         read = self.loops.reads[operand]
         ranges = self.builder.group.space.ranges(self.builder.graph.ranges)
-        index = read_index(read, self.index, ranges)
+        index = read_index(self.builder.graph, read, self.index, ranges)
         return self.builder.element(read.value, index, self.depth)
 
 

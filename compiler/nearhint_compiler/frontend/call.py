@@ -183,6 +183,15 @@ class Call:
         self.reads.append(Read(self.value(name), dims))
         return len(self.reads) - 1
 
+    def reshaped(self, name: str, shape: tuple[Expr, ...], first: int = 0) -> int:
+        """Reads a tensor argument reshaped to `shape`: the dims of the loop from `first` on."""
+        value, found = self.tensor_at(self.arguments[name])
+        if ix.segments(shape, found.shape) is None:
+            raise Unlowerable("a tensor of another number of elements than its loop's dims")
+        dims = tuple(range(first, first + len(shape)))
+        self.reads.append(Read(value, dims, shape=shape))
+        return len(self.reads) - 1
+
     def operand(self, name: str, shape: tuple[Expr, ...]) -> Operand:
         """An argument as an operand of a loop over `shape`: a tensor, a number or a size."""
         arg = self.arguments[name]

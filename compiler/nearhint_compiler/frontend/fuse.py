@@ -222,7 +222,7 @@ class Fusion:
     def _reads_here(self, node: int, read: Read, space: Space) -> bool:
         """Whether a member reads another member at the point at which that is computed."""
         graph, ranges = self.graph, space.ranges(self.graph.ranges)
-        index = read_index(read, self.place(node, space) or (), ranges)
+        index = read_index(graph, read, self.place(node, space) or (), ranges)
         root, found = graph.root_index(read.value, index, ranges)
         wanted = output_index(graph, root, space, self.place(graph.producers[root], space))
         return found == wanted
@@ -283,12 +283,15 @@ class Fusion:
         return found | graph.unmovable
 
 
-def read_index(read: Read, index: tuple[Expr, ...], ranges: ix.Ranges) -> tuple[Expr, ...]:
+def read_index(
+    graph: Graph, read: Read, index: tuple[Expr, ...], ranges: ix.Ranges
+) -> tuple[Expr, ...]:
     """The index into a read value at a point of the reading loop."""
     found = [ex.ZERO if dim == BROADCAST else index[dim] for dim in read.dims]
-    if read.window is not None:
-        dim = read.window.dim
-        found[dim] = ix.simplify(read.window.at(found[dim]), ranges)
+    for window in read.windows:
+        found[window.dim] = ix.simplify(window.at(found[window.dim]), ranges)
+    if read.shape is not None:
+        return ix.reindex(found, read.shape, graph.tensor(read.value).shape, ranges)
     return tuple(found)
 
 
@@ -298,9 +301,12 @@ def output_index(
     """The index into an output of the element that a member computes at the current point."""
     node = graph.producers[value]
     loops: Loops = graph.loops[node]
-    if value - graph.starts[node] not in loops.per_row:
+    shape = graph.tensor(value).shape
+    if value - graph.starts[node] in loops.per_row:
+        return space.at(space.kept_dims, shape, graph.ranges)
+    if place is None or shape == loops.shape:
         return place
-    return space.at(space.kept_dims, graph.tensor(value).shape, graph.ranges)
+    return ix.reindex(place, loops.shape, shape, space.ranges(graph.ranges))
 
 
 def fuse(graph: Graph) -> Fused:

@@ -75,7 +75,7 @@ def _cat(call: Call) -> Loops:
             raise Unlowerable("a part that may be empty")
         window = Window(dim, start, length)
         start = ex.add(start, length)
-        found.append(_Part(start, Read(value, tuple(range(len(shape))), window)))
+        found.append(_Part(start, Read(value, tuple(range(len(shape))), (window,))))
     if start != shape[dim]:
         raise Unlowerable("parts that do not make up the whole")
     return _joined(call, dim, found)
@@ -124,22 +124,23 @@ def _roll(call: Call) -> Loops:
         call,
         dim,
         (
-            _Part(shift, Read(value, dims, Window(dim, ex.ZERO, shift, start=kept))),
-            _Part(size, Read(value, dims, Window(dim, shift, kept))),
+            _Part(shift, Read(value, dims, (Window(dim, ex.ZERO, shift, start=kept),))),
+            _Part(size, Read(value, dims, (Window(dim, shift, kept),))),
         ),
     )
 
 
 def _flip(call: Call) -> Loops:
     call.bind(("self", "dims"), {})
-    shape = call.out.shape
-    if call.tensor("self").shape != shape:
-        raise Unlowerable("a flip whose traced shape is not its input's")
-    dim = _one_dim(call, call["dims"])
-    size = shape[dim]
-    window = Window(dim, ex.ZERO, size, start=ex.sub(size, 1), step=-1)
-    read = Read(call.value("self"), tuple(range(len(shape))), window)
-    return _joined(call, dim, (_Part(size, read),))
+    shape, dtype = call.out.shape, call.out.dtype
+    if call.tensor("self").shape != shape or call["dims"] == ():
+        raise Unlowerable("a flip of nothing, or whose traced shape is not its input's")
+    windows = tuple(
+        Window(dim, ex.ZERO, shape[dim], start=ex.sub(shape[dim], 1), step=-1)
+        for dim in sorted(call.axes("dims", len(shape)))
+    )
+    call.reads.append(Read(call.value("self"), tuple(range(len(shape))), windows))
+    return call.pointwise(lambda point: (point.emit.cast(point.read(0), dtype),))
 
 
 def _glu(call: Call) -> Loops:
@@ -152,7 +153,7 @@ def _glu(call: Call) -> Loops:
         raise Unlowerable("halves that are not provably the whole")
     value, dims = call.value("self"), tuple(range(len(shape)))
     for start in (ex.ZERO, half):
-        call.reads.append(Read(value, dims, Window(dim, ex.ZERO, half, start=start)))
+        call.reads.append(Read(value, dims, (Window(dim, ex.ZERO, half, start=start),)))
 
     def build(point: Point) -> tuple[Value]:
         e = point.emit
@@ -163,39 +164,33 @@ def _glu(call: Call) -> Loops:
 
 
 def _pad(call: Call) -> Loops:
-    """A constant before and behind what lies along one dim."""
+    """A constant before and behind what lies along some dims: `pad` begins with the last one."""
     call.bind(("self", "pad", "value"), {"value": Int(0)})
-    shape, dtype = call.out.shape, call.out.dtype
-    source = call.tensor("self").shape
-    pads = call.sizes("pad")
-    padded = [place for place in range(0, len(pads), 2) if pads[place : place + 2] != NO_PAD]
-    if len(padded) != 1 or len(pads) > 2 * len(source):
-        raise Unlowerable("not one padded dim")
-    before, behind = pads[padded[0] : padded[0] + 2]
-    dim = len(source) - 1 - padded[0] // 2
-    length = source[dim]
-    whole = ex.add(before, ex.add(length, behind))
-    if shape != (*source[:dim], whole, *source[dim + 1 :]):
-        raise Unlowerable("a padding whose traced shape is not the one it should have")
-    if not ix.is_positive(length, call.ranges) or min(map(_at_least, pads)) < 0:
-        raise Unlowerable("nothing to pad, or less than nothing to pad it with")
-    window = Window(dim, before, length)
-    call.reads.append(Read(call.value("self"), tuple(range(len(shape))), window))
-    fill = call.number("value")
+    shape, dtype, fill = call.out.shape, call.out.dtype, call.number("value")
+    source, pads = call.tensor("self").shape, call.sizes("pad")
+    if len(pads) % 2 or len(pads) > 2 * len(source) or min(map(_at_least, pads), default=0) < 0:
+        raise Unlowerable("less than nothing to pad it with")
+    pairs = zip(pads[::2], pads[1::2], strict=True)
+    sides = {len(source) - 1 - place: pair for place, pair in enumerate(pairs) if pair != NO_PAD}
+    whole = tuple(ex.add(size, *sides.get(dim, NO_PAD)) for dim, size in enumerate(source))
+    if shape != whole or not all(ix.is_positive(source[dim], call.ranges) for dim in sides):
+        raise Unlowerable("nothing to pad, or a traced shape that is not the one it should have")
+    windows = tuple(Window(dim, before, source[dim]) for dim, (before, _) in sides.items())
+    call.reads.append(Read(call.value("self"), tuple(range(len(shape))), windows))
 
     def build(point: Point) -> tuple[Value]:
         e = point.emit
-        position, first = e.iota(point.index[dim]), e.iota(before)
-        value = e.cast(point.read(0), dtype)
-        outside = e.const(dtype, fill)
-        if behind != ex.ZERO:
-            is_before = e.op("lt", position, e.iota(ex.add(before, length)))
-            value = e.op("where", is_before, value, outside)
-        if before != ex.ZERO:
-            value = e.op("where", e.op("lt", position, first), outside, value)
+        value, outside = e.cast(point.read(0), dtype), e.const(dtype, fill)
+        for dim, (before, behind) in sides.items():
+            position = e.iota(point.index[dim])
+            if behind != ex.ZERO:
+                is_before = e.op("lt", position, e.iota(ex.add(before, source[dim])))
+                value = e.op("where", is_before, value, outside)
+            if before != ex.ZERO:
+                value = e.op("where", e.op("lt", position, e.iota(before)), outside, value)
         return (value,)
 
-    return call.loops(shape, frozenset(), build)
+    return call.pointwise(build)
 
 
 def _at_least(size: Expr) -> int:

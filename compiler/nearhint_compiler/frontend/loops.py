@@ -62,12 +62,14 @@ Remap: TypeAlias = Callable[[tuple[Expr, ...], Ranges], tuple[Expr, ...]]
 class Read:
     """A value that a loop reads: its dim d is indexed by dim `dims[d]` of the loop's shape.
 
-    `BROADCAST` stands for index 0. Along the dim of `window` it is read as that says.
+    `BROADCAST` stands for index 0. Along the dims of `windows` it is read as those say. With a
+    `shape`, the dims are those of the value reshaped to it.
     """
 
     value: int
     dims: tuple[int, ...]
-    window: Window | None = None
+    windows: tuple[Window, ...] = ()
+    shape: tuple[Expr, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,8 @@ class Loops:
     """A node as loops over `shape`, of which the dims in `axes` are reduced.
 
     `build` makes one value for each output of the node. An output in `per_row` varies along the
-    kept dims alone; any other has one element for each point of `shape`. A loop with a scan is
+    kept dims alone; any other has one element for each point of `shape`, of which, where something
+    is reduced, it may be a reshape. A loop with a scan is
     walked in order, so its group must have no other reduced dim than its own.
     """
 

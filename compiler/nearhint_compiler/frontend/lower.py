@@ -286,7 +286,9 @@ def _check_loops(loops: Loops, outputs: Sequence[ValueType], types: Sequence[Val
         found = outputs[position]
         if not isinstance(found, TensorType) or not is_dense(found.shape, found.stride):
             raise Unlowerable("an output whose elements do not lie densely")
-        if position not in loops.per_row and found.shape != loops.shape:
+        if position in loops.per_row or found.shape == loops.shape:
+            continue
+        if loops.is_pointwise or ix.segments(loops.shape, found.shape) is None:
             raise Unlowerable("an output of another shape than its loop")
 
 

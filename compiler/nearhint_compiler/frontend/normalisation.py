@@ -146,6 +146,84 @@ EPSILON: Mapping[str, float] = {"f64": 2.0**-52, "f32": 2.0**-23}
 """torch.finfo(dtype).eps: rms_norm's default."""
 
 
+def _group_norm(call: Call) -> Loops:
+    """native_group_norm(input, weight, bias, N, C, HxW, group, eps) -> (out, mean, rstd).
+
+    A group is channels beside each other, so the loop is over a reshape of the input.
+    """
+    call.bind(("input", "weight", "bias", "N", "C", "HxW", "group", "eps"), {})
+    shape, groups = call.tensor("input").shape, call.size(call["group"])
+    if len(shape) < 2:
+        raise Unlowerable("a group norm without channels")
+    channels, rest = ex.divide_monomials(shape[1], groups)
+    if rest != ex.ZERO:
+        raise Unlowerable("channels that are not provably whole groups")
+    split = (shape[0], groups, channels, *shape[2:])
+    axes = frozenset(range(2, len(split)))
+    dtype, eps = _statistic_dtype(call), float(call.number("eps"))
+    if call.out.shape != shape or any(
+        call.output(position).shape != split[:2] for position in (1, 2)
+    ):
+        raise Unlowerable("a norm whose traced shape is not the one it should have")
+    source = call.reshaped("input", split)
+    places = {
+        name: call.reshaped(name, (groups, channels), 1)
+        for name in ("weight", "bias")
+        if call[name] is not None
+    }
+    count = ex.product(split[axis] for axis in sorted(axes))
+    out_dtypes = [call.output(position).dtype for position in range(3)]
+
+    def build(point: Point) -> tuple[Value, ...]:
+        e = point.emit
+        results = _normalised(point, e.cast(point.read(source), dtype), count, eps, places)
+        return tuple(e.cast(result, out) for result, out in zip(results, out_dtypes, strict=True))
+
+    return per_row(reduced(call, split, axes, build), 1, 2, outputs=3)
+
+
+def _norm_of_batch(call: Call) -> Loops:
+    """_native_batch_norm_legit.no_stats(input, weight, bias, training, momentum, eps), training:
+    (out, mean, rstd), with the statistics of each channel over all else.
+    """
+    call.bind(("input", "weight", "bias", "training", "momentum", "eps"), {})
+    shape, eps = call.tensor("input").shape, float(call.number("eps"))
+    dtype = _statistic_dtype(call)
+    if not call.flag("training") or len(shape) < 2 or call.out.shape != shape:
+        raise Unlowerable("not the statistics of the batch, or not as traced")
+    if any(call.output(position).shape != shape[1:2] for position in (1, 2)):
+        raise Unlowerable("statistics of another shape")
+    axes = frozenset(range(len(shape))) - {1}
+    x = call.operand("input", shape)
+    places = {name: call.read(name, (1,)) for name in ("weight", "bias") if call[name] is not None}
+    if any(call.tensor(name).shape != shape[1:2] for name in places):
+        raise Unlowerable("weights of another shape")
+    count = ex.product(shape[axis] for axis in sorted(axes))
+    out_dtypes = [call.output(position).dtype for position in range(3)]
+
+    def build(point: Point) -> tuple[Value, ...]:
+        results = _normalised(point, x.at(point, dtype), count, eps, places)
+        return tuple(
+            point.emit.cast(result, out) for result, out in zip(results, out_dtypes, strict=True)
+        )
+
+    return per_row(reduced(call, shape, axes, build), 1, 2, outputs=3)
+
+
+def _normalised(
+    point: Point, value: Value, count: Expr, eps: float, places: Mapping[str, int]
+) -> tuple[Value, Value, Value]:
+    """`value` less its mean, over its deviation, weighted; the mean; one over the deviation."""
+    e = point.emit
+    variance, mean = variance_of(e, value, count, 0)
+    rstd = e.op("rsqrt", e.op("add", variance, e.const(value.dtype, eps)))
+    normal = e.op("mul", e.op("sub", value, mean), rstd)
+    for name, op in (("weight", "mul"), ("bias", "add")):
+        if name in places:
+            normal = e.op(op, normal, e.cast(point.read(places[name]), value.dtype))
+    return normal, mean, rstd
+
+
 def _batch_norm(call: Call) -> Loops:
     """Batch norm with given statistics, a pointwise op; the saved statistics are empty."""
     names = ("input", "weight", "bias", "running_mean", "running_var", "momentum", "eps")
@@ -184,5 +262,7 @@ NORMALISATION: Mapping[str, Rule] = {
     "aten.native_layer_norm.default": _layer_norm,
     "aten.rms_norm.default": _rms_norm(1),
     "aten._fused_rms_norm.default": _rms_norm(2),
+    "aten.native_group_norm.default": _group_norm,
+    "aten._native_batch_norm_legit.no_stats": _norm_of_batch,
     "aten._native_batch_norm_legit_no_training.default": _batch_norm,
 }

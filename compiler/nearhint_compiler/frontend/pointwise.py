@@ -338,6 +338,46 @@ def _shift(name: str) -> Body:
     return body
 
 
+def _log10(e: Emitter, x: Value) -> Value:
+    return e.op("mul", e.op("log2", x), e.const(x.dtype, math.log10(2.0)))
+
+
+def _logaddexp(e: Emitter, x: Value, y: Value) -> Value:
+    """Infinities of one sign are what their sum is; else the larger, and what the other adds."""
+    distance = e.op("neg", e.op("abs", e.op("sub", x, y)))
+    total = e.op("add", e.op("max", x, y), e.op("log1p", e.op("exp", distance)))
+    same = e.op("and", e.op("isinf", x), e.op("eq", x, y))
+    return e.op("where", same, x, total)
+
+
+def _xlogy(e: Emitter, x: Value, y: Value) -> Value:
+    zero = e.const(x.dtype, 0)
+    found = e.op("where", e.op("eq", x, zero), zero, e.op("mul", x, e.op("log", y)))
+    return e.op("where", e.op("isnan", y), y, found)
+
+
+def _logit(e: Emitter, x: Value, *, eps: Arg) -> Value:
+    one = e.const(x.dtype, 1.0)
+    if eps is not None:
+        least = _number(e, x.dtype, eps)
+        x = e.op("min", e.op("max", x, least), e.op("sub", one, least))
+    return e.op("log", e.op("div", x, e.op("sub", one, x)))
+
+
+def _frac(e: Emitter, x: Value) -> Value:
+    return e.op("sub", x, e.op("trunc", x))
+
+
+def _celu(e: Emitter, x: Value, *, alpha: Arg) -> Value:
+    number = _number(e, x.dtype, alpha)
+    below = e.op("mul", number, e.op("expm1", e.op("div", x, number)))
+    return e.op("where", e.op("gt", x, e.const(x.dtype, 0)), x, below)
+
+
+def _prelu(e: Emitter, x: Value, weight: Value) -> Value:
+    return e.op("where", e.op("gt", x, e.const(x.dtype, 0)), x, e.op("mul", weight, x))
+
+
 def _isnan(e: Emitter, x: Value) -> Value:
     return e.const("bool", 0) if x.dtype not in dtypes.FLOATS else e.op("isnan", x)
 
@@ -380,6 +420,8 @@ POINTWISE: Mapping[str, Rule] = {
     "aten.neg.default": elementwise(_op("neg"), "self"),
     "aten.abs.default": elementwise(_op("abs"), "self"),
     "aten.sign.default": elementwise(_op("sign"), "self"),
+    "aten.sgn.default": elementwise(_op("sign"), "self"),
+    "aten.frac.default": elementwise(_frac, "self"),
     "aten.addcmul.default": elementwise(_addcmul, "self tensor1 tensor2 | value", value=Int(1)),
     "aten.addcdiv.default": elementwise(_addcdiv, "self tensor1 tensor2 | value", value=Int(1)),
     "aten.lerp.Scalar": elementwise(_lerp, "self end weight"),
@@ -400,6 +442,13 @@ POINTWISE: Mapping[str, Rule] = {
     },
     # transcendental
     **{f"aten.{name}.default": elementwise(_op(name), "self") for name in _MATH},
+    "aten.log10.default": elementwise(_log10, "self"),
+    "aten.logaddexp.default": elementwise(_logaddexp, "self other"),
+    "aten.logit.default": elementwise(_logit, "self | eps", eps=None),
+    **{
+        f"aten.xlogy.{overload}": elementwise(_xlogy, "self other")
+        for overload in ("Tensor", "Scalar_Self", "Scalar_Other")
+    },
     # activations
     "aten.relu.default": elementwise(_relu, "self"),
     "aten.silu.default": elementwise(_silu, "self"),
@@ -419,6 +468,8 @@ POINTWISE: Mapping[str, Rule] = {
         _softplus, "self | beta threshold", beta=Int(1), threshold=Int(20)
     ),
     "aten.mish.default": elementwise(_mish, "self"),
+    "aten.celu.default": elementwise(_celu, "self | alpha", alpha=1.0),
+    "aten._prelu_kernel.default": elementwise(_prelu, "self weight"),
     "aten.log_sigmoid_forward.default": elementwise(_log_sigmoid, "self"),
     "aten.threshold.default": elementwise(_threshold, "self | threshold value"),
     "aten.nan_to_num.default": elementwise(

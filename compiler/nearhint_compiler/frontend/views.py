@@ -159,6 +159,41 @@ def _bound(call: Call, name: str, absent: Expr, size: Expr) -> Expr:
     raise Unlowerable("a slice bound that is not provably in range")
 
 
+def _unfold(call: Call, base: Shape) -> Mapped:
+    """Windows of `size` every `step` along a dim; the place in a window is the last dim."""
+    dim, size = call.axis(call["dimension"], len(base)), call.size(call["size"])
+    step = call.integer("step")
+    if step < 1 or not ix.is_nonnegative(ex.sub(base[dim], size), call.ranges):
+        raise Unlowerable("windows that are not provably in range")
+    count = ex.add(ix.floordiv(ex.sub(base[dim], size), Int(step), call.ranges), 1)
+    shape = (*base[:dim], count, *base[dim + 1 :], size)
+
+    def remap(index: Shape, _: ix.Ranges) -> Shape:
+        place = ex.add(ex.mul(step, index[dim]), index[-1])
+        return (*index[:dim], place, *index[dim + 1 : -1])
+
+    return shape, remap
+
+
+def _diagonal(call: Call, base: Shape) -> Mapped:
+    """The dims that it runs along are dropped, and it is the last one."""
+    first, second = (call.axis(call[name], len(base)) for name in ("dim1", "dim2"))
+    offset = call.integer("offset")
+    down, right = max(0, -offset), max(0, offset)
+    rows, columns = ex.sub(base[first], down), ex.sub(base[second], right)
+    length = ix.simplify(ex.minimum(rows, columns), call.ranges)
+    if first == second or not ix.is_nonnegative(length, call.ranges):
+        raise Unlowerable("a diagonal that may be empty")
+    kept = [dim for dim in range(len(base)) if dim not in (first, second)]
+
+    def remap(index: Shape, _: ix.Ranges) -> Shape:
+        places = {first: ex.add(index[-1], down), second: ex.add(index[-1], right)}
+        places.update(zip(kept, index[:-1], strict=True))
+        return tuple(places[dim] for dim in range(len(base)))
+
+    return (*(base[dim] for dim in kept), length), remap
+
+
 def _parts(call: Call, dim: int, sizes: Sequence[Expr]) -> View:
     """Consecutive parts of `self` along `dim`, one an output."""
     base = call.tensor("self").shape
@@ -226,6 +261,10 @@ VIEWS: Mapping[str, Rule] = {
     "aten.select.int": _view(_select, "self dim index"),
     "aten.slice.Tensor": _view(
         _slice, "self dim start end step", dim=Int(0), start=None, end=None, step=Int(1)
+    ),
+    "aten.unfold.default": _view(_unfold, "self dimension size step"),
+    "aten.diagonal.default": _view(
+        _diagonal, "self offset dim1 dim2", offset=Int(0), dim1=Int(0), dim2=Int(1)
     ),
     "aten.split.Tensor": _split("self split_size dim"),
     "aten.split_with_sizes.default": _split("self split_sizes dim"),

@@ -69,11 +69,11 @@ class Facts:
 
     It `has_late` loads if some along the row come after a reduction that they do not need. `word`
     and `plane_word` are the lanes of the words of rows and of planes; 0 if there are none.
-    `row_loads` run along the rows; `own_bytes` are those of loads that are not of all rows. With
-    `has_late_axes` the last axes of a block have threads before the first ones. If it
-    `is_divisible_in_part`, some of the sizes that vectors need are multiples, and others not; with
-    `has_static_vectors` some accesses need pointers alone. Where a kernel `only_reads` rows, it
-    stores nothing along them.
+    `row_loads` run along the rows; `own_bytes` are those of loads that are not of all rows; `walks`
+    over rows that nothing holds read or write along them. With `has_late_axes` the last axes of a
+    block have threads before the first ones. If it `is_divisible_in_part`, some of the sizes that
+    vectors need are multiples, and others not; with `has_static_vectors` some accesses need
+    pointers alone. Where a kernel `only_reads` rows, it stores nothing along them.
     """
 
     extents: tuple[int, ...]
@@ -105,6 +105,7 @@ class Facts:
     has_late_axes: bool
     is_divisible_in_part: bool
     has_static_vectors: bool
+    walks: int
 
     @property
     def itemsize(self) -> int:
@@ -221,6 +222,7 @@ def facts_of(
         has_late_axes=_has_late_axes(target),
         is_divisible_in_part=bool(divisible or is_static) and divisible.bit_count() < len(useful),
         has_static_vectors=is_static,
+        walks=walks_of(kernel, SHARED),
     )
 
 

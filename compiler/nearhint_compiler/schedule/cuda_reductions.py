@@ -95,7 +95,9 @@ ODD_COLUMNS = ((32, 1024, 8, 8), (64, 2048, 4, 8), (32, 2048, 8, 4), (64, 4096, 
 """The same element by element, fewer of them a thread first."""
 THIN_COLUMNS = ((32, 2048, 8, 1, 6), (32, 1024, 4, 2, 1))
 """The same, and steps ahead, where so few columns are all that there is that one program has nearly
-all: found in a cache, they take as long as programs take to begin and to end."""
+all: found in a cache, they take as long as programs take to begin and to end. Of 97 columns, which
+no vectors read, they took 2.4 (a mean in bf16) to 5.7 times (argmin in f32) as long as the best,
+those of the others of the fewest elements 1.2 to 1.4 times (tests/benchmarks/gpu_spaces.py)."""
 THIN = 4
 """Blocks of columns that are so few."""
 SPARE = 1.5
@@ -103,6 +105,9 @@ SPARE = 1.5
 COLUMN_WARPS = 32
 """Warps a processor of programs that have columns alone: with fewer, too little is under way."""
 LEAST_COLUMN_WARPS = 8
+SHORT_COLUMN, HELD_PER_THREAD = 128, 32
+HELD_COLUMNS = ((64, 16), (32, 16), (16, 16), (32, 8))
+"""(columns, warps) of blocks that hold longer ones, with so many elements a thread at most."""
 ALONE = (128, 64, 32, 16)
 """Numbers of columns of such programs, of which there are at most `ALONE_LIMIT` a processor: of
 those with more columns fewer bytes are moved in vain."""
@@ -190,8 +195,26 @@ def _columns(facts: Facts) -> Iterator[Schedule]:
         (128, 2048, 4),
     ):  # fmt: skip
         yield from given(facts, "looped", x=columns, r=elements // columns, warps=warps)
-    if r <= (FEW_ROWS if is_few else 128):
-        yield from given(facts, "persistent", x=max(16, 2048 // r), r=r, warps=8)
+    yield from _held_columns(facts)
+
+
+def _held_columns(facts: Facts) -> Iterator[Schedule]:
+    """Columns in registers: short ones, also where some are longer than the hint's, and those that
+    would be read again.
+    """
+    r = _power_of_two(facts.length)
+    is_few = _is_few(facts)
+    if r <= (FEW_ROWS if is_few else SHORT_COLUMN):
+        given = _plain if is_few else both
+        for longest in (r,) if facts.has_static_length else (r, 2 * r):
+            yield from given(facts, "persistent", x=max(16, 2048 // r), r=longest, warps=8)
+        return
+    if facts.walks < 2 or facts.has_scan:
+        return
+    for x, warps in HELD_COLUMNS:
+        is_shared_out = prod(facts.extents) >= x * facts.processors
+        if is_shared_out and x * r <= HELD_PER_THREAD * 32 * warps:
+            yield from both(facts, "persistent", x=x, r=r, warps=warps)
 
 
 def _plain(facts: Facts, family: str, **options: int) -> Iterator[Schedule]:
@@ -434,7 +457,9 @@ def _shared_columns(facts: Facts, columns: int) -> Iterator[Schedule]:
     """As many programs as run well at once, also where there are other numbers of columns."""
     thin = THIN_COLUMNS if columns <= THIN * THIN_COLUMNS[0][0] else ()
     wide = [(*each, 1) for each in (SHARED_COLUMNS if facts.has_vectors else ODD_COLUMNS)]
-    for width, elements, warps, share, ahead in (*thin, *wide):
+    # Element by element they are more programs, which copy nothing ahead, first.
+    shapes = (*thin, *wide) if facts.has_vectors else (*wide, *thin)
+    for width, elements, warps, share, ahead in shapes:
         x = min(width, _power_of_two(columns))
         r = elements // x
         programs = facts.processors * share

@@ -27,7 +27,7 @@ BETTER: Mapping[str, float] = {"cpu": 1.5, "cuda": 1.3}
 """How many times as long as another's an estimate is, for the other to come first."""
 CACHED_BYTES = 32 << 20
 """What a step of outer loops may move for the next one to find in a cache what both read."""
-LOOPED = "cuda.looped"
+LOOPED, SPLIT = "cuda.looped", "cuda.split"
 PERSISTENT = ("cuda.persistent", "cuda.tiled_persistent")
 PROMISES = ("aligned", "divisible", "words")
 """Options in which Schedules of one layout differ, by what they ask of sizes or do without it."""
@@ -87,7 +87,9 @@ def _kinds(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> tuple[
     if facts.step_bytes > CACHED_BYTES:
         walked = tuple(sorted(walked, key=lambda each: not each.get("order", 0)))
     if is_columns:
-        return (*held, *sorted(walked, key=lambda each: each.family != LOOPED))
+        # A program alone waits at each step of a scan: 1.7 times as long as several that share it.
+        wanted = SPLIT if facts.has_scan else LOOPED
+        return (*held, *sorted(walked, key=lambda each: each.family != wanted))
     return held if held and default.family == LOOPED else (*held, *walked)
 
 

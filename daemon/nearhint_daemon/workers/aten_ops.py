@@ -14,7 +14,9 @@ __rshift__ Tensor Scalar
 _adaptive_avg_pool2d default
 _fused_rms_norm default
 _log_softmax default
+_native_batch_norm_legit no_stats
 _native_batch_norm_legit_no_training default
+_prelu_kernel default
 _reshape_alias default
 _softmax default
 _to_copy default
@@ -48,6 +50,7 @@ bitwise_right_shift Tensor Tensor_Scalar
 bitwise_xor Tensor Scalar
 cat default
 ceil default
+celu default
 chunk default
 clamp default Tensor
 clamp_max default Tensor
@@ -79,6 +82,7 @@ floor_divide default Scalar
 fmax default
 fmin default
 fmod Tensor Scalar
+frac default
 full default
 full_like default
 ge Tensor Scalar
@@ -103,10 +107,12 @@ log10 default
 log1p default
 log2 default
 log_sigmoid_forward default
+logaddexp default
 logical_and default
 logical_not default
 logical_or default
 logical_xor default
+logit default
 logsumexp default
 lt Tensor Scalar
 masked_fill Scalar Tensor
@@ -147,6 +153,7 @@ rsqrt default
 rsub Tensor Scalar
 scalar_tensor default
 select int
+sgn default
 sigmoid default
 sign default
 silu default

@@ -93,6 +93,9 @@ def test_integers_must_be_equal_beside_floats() -> None:
     assert closeness((torch.ones(2), right), exact).are_integers_equal
     found = closeness((torch.ones(2), wrong), exact)
     assert (found.ulp, found.are_integers_equal) == (0.0, False)
+    rounded = torch.tensor([1.0, 2.0]), torch.tensor([1, 4])
+    assert closeness((torch.ones(2), wrong), rounded, rounding=1).are_integers_equal
+    assert not closeness((torch.ones(2), right), rounded, rounding=1).are_integers_equal
 
 
 def test_functions_of_the_sweeps_stay_in_float64() -> None:

@@ -22,17 +22,18 @@ from tests.benchmarks.gpu_dry_run import (
     taken,
 )
 from tests.benchmarks.gpu_sweep import (
-    POINT_RESERVE_S,
     Bench,
     batches,
     chosen_sweeps,
     plan_of,
     resumed,
 )
-from tests.benchmarks.gpu_sweep_cases import MIDDLE, SWEEPS
+from tests.benchmarks.gpu_sweep_cases import MIDDLE, SWEEPS, sweeps_of
 from tests.benchmarks.phases import Phases
 from tests.benchmarks.serving import Serving
+from tests.benchmarks.sweep_budget import estimate_of, points_s
 from tests.benchmarks.sweeps import Sweep, marked, rows_alone, starts_of
+from tests.benchmarks.warm_pool import units_of
 
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import parse_schedule
@@ -96,7 +97,7 @@ def test_a_resumed_report_keeps_its_points_but_those_that_failed_or_were_not_tun
 
 
 def bench_of(*, end_s: float = 1e9, tune_s: float = 0.0) -> Bench:
-    options = argparse.Namespace(mode="a", tune_s=tune_s, json=None)
+    options = argparse.Namespace(mode="a", tune_s=tune_s, attempts=2, json=None)
     return Bench(options, Serving(), end_s, 3000.0, {"mode": "a"}, Phases(lambda: 0.0))
 
 
@@ -116,7 +117,9 @@ def test_batches_have_every_sweep_once_in_order() -> None:
 
 
 def test_an_exact_title_chooses_one_sweep_and_all_its_kinds() -> None:
-    options = argparse.Namespace(mode="a", cases=["=softmax bf16", "=argmax f32"])
+    options = argparse.Namespace(
+        mode="a", functions="pinned", sizes=0, cases=["=softmax bf16", "=argmax f32"]
+    )
     assert [each.title for each in chosen_sweeps(options)] == ["softmax bf16", "argmax f32"]
     options.mode = "b"
     kinds = chosen_sweeps(options)
@@ -127,12 +130,36 @@ def test_an_exact_title_chooses_one_sweep_and_all_its_kinds() -> None:
 def test_tuning_leaves_time_to_measure() -> None:
     end_s = time.monotonic() + 1000.0
     assert bench_of(end_s=end_s).tune_s(1000) == 0.0
-    assert bench_of(end_s=end_s).tune_s(100) <= 1000.0 - 100 * POINT_RESERVE_S
+    assert bench_of(end_s=end_s).tune_s(100) <= 1000.0 - points_s(100, 2)
     assert bench_of(end_s=end_s, tune_s=30.0).tune_s(100) == 30.0
 
 
+def test_a_budget_that_leaves_next_to_nothing_for_tuning_is_refused_with_one_that_would_do() -> (
+    None
+):
+    left = {sweep: sweep.sizes for sweep in SWEEPS}
+    wide = estimate_of(left, mode="a", attempts=3, budget_s=1000.0)
+    wide.check()
+    narrow = estimate_of(left, mode="a", attempts=3, budget_s=wide.before_s + wide.points_s + 9.0)
+    with pytest.raises(SystemExit, match=r"9 s are left .*--budget-s \d+ would do"):
+        narrow.check()
+    few = estimate_of({SOFTMAX: SOFTMAX.sizes}, mode="a", attempts=3, budget_s=1000.0)
+    assert (few.hints, few.wanted_s < wide.wanted_s) == (2, True)
+    replace(few, tune_s=few.wanted_s).check()
+
+
+def test_so_many_sizes_of_each_function_of_a_set_are_chosen() -> None:
+    options = argparse.Namespace(mode="a", functions="others", sizes=2, cases=["group_norm"])
+    (sweep,) = chosen_sweeps(options)
+    (whole,) = (each for each in sweeps_of("a", "others") if each.title == sweep.title)
+    assert sweep.sizes == whole.sizes[:2]
+    assert units_of({sweep: sweep.sizes}, "a")[0].title == whole.title
+
+
 def test_a_dry_run_says_what_each_batch_would_do() -> None:
-    options = argparse.Namespace(mode="a", cases=["=softmax bf16", "=argmax bf16"], batch=1)
+    options = argparse.Namespace(
+        mode="a", functions="pinned", sizes=0, cases=["=softmax bf16", "=argmax bf16"], batch=1
+    )
     first, second = plan_of(options)
     assert first == {"sweeps": ["softmax bf16"], "units": 7, "points": 6}
     assert second["sweeps"] == ["argmax bf16"]

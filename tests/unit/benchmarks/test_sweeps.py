@@ -61,7 +61,7 @@ def test_a_value_that_is_no_size_or_several_is_refused(value: int) -> None:
 
 @pytest.mark.parametrize("mode", ["a", "b"])
 def test_no_hint_of_the_gpu_sweep_is_measured_but_of_one_row(mode: str) -> None:
-    for sweep in sweeps_of(mode):
+    for sweep in sweeps_of(mode, "all"):
         for hint in hints_of(sweep, mode):
             assert hint not in sweep.sizes or hint[0] == 1
             assert is_power_of_two(hint[0])
@@ -69,7 +69,7 @@ def test_no_hint_of_the_gpu_sweep_is_measured_but_of_one_row(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", ["a", "b"])
 def test_a_sweep_is_captured_for_tuning_in_a_bucket_that_is_tuned_anyhow(mode: str) -> None:
-    for sweep in sweeps_of(mode):
+    for sweep in sweeps_of(mode, "all"):
         hints = hints_of(sweep, mode)
         plain = starts_of(sweep, sweep.compiled_at)
         starts = starts_for_tuning(sweep, mode)
@@ -94,7 +94,7 @@ def test_hints_for_rows_alone_keep_all_other_sizes() -> None:
 
 
 @pytest.mark.parametrize(
-    "sweep", [*cpu_sweep_cases.SWEEPS, *gpu_sweep_cases.SWEEPS], ids=lambda sweep: sweep.title
+    "sweep", [*cpu_sweep_cases.SWEEPS, *sweeps_of("a", "all")], ids=lambda sweep: sweep.title
 )
 def test_a_sweep_is_compiled_at_sizes_that_all_differ_and_are_not_measured(sweep: Sweep) -> None:
     assert len(set(sweep.compiled_at)) == len(sweep.compiled_at)
@@ -128,10 +128,16 @@ def test_the_gpu_sweep_has_five_shapes_or_more_of_each_function_in_both_dtypes()
     assert gpu_sweep_cases.TRANSPOSED_MX in names
 
 
-@pytest.mark.parametrize("sweep", gpu_sweep_cases.SWEEPS, ids=lambda sweep: sweep.title)
+@pytest.mark.parametrize("sweep", sweeps_of("a", "all"), ids=lambda sweep: sweep.title)
 def test_the_gpu_sweep_moves_about_two_gigabytes_at_most(sweep: Sweep) -> None:
     for case in sweep.cases():
         shapes = [torch.empty(shape, dtype=case.dtype, device="meta") for shape in case.shapes]
         arguments = case.prepare(shapes)
         everything = [*arguments, *as_tuple(case.function(*arguments))]
         assert sum(each.nbytes for each in everything) <= GPU_LIMIT_BYTES, case.name
+
+
+def test_no_two_sweeps_have_one_title() -> None:
+    titles = [sweep.title for sweep in sweeps_of("a", "all")]
+    assert len(set(titles)) == len(titles)
+    assert {*sweeps_of("a", "all")} == {*sweeps_of("a")} | {*sweeps_of("a", "others")}

@@ -197,6 +197,26 @@ def test_a_tile_in_words_has_no_promise_about_sizes() -> None:
     assert not [fact for fact in facts.facts if isinstance(fact, Divisible)]
 
 
+def test_words_are_those_of_a_row_of_its_own_and_not_of_what_some_rows_share() -> None:
+    """A scale and a shift for each of the outer rows are as many bytes as what is normalised."""
+    row, shared = "(+ (* k1 k2 p0) (* k2 p1) r0)", "(+ (* k2 p0) r0)"
+    kernel = parse_kernel(
+        f"""(kernel (symbols k0 k1 k2) (pointwise k0 k1) (reduction k2)
+        (params (in bf16) (in bf16) (in bf16) (out bf16)) (body
+        (load 0 {row}) (cast f32 0) (reduce sum f32 1) (load 1 {shared}) (cast f32 3)
+        (load 2 {shared}) (cast f32 5) (mul f32 1 4) (add f32 7 6) (sub f32 8 2) (cast bf16 9)
+        (store 3 {row} 10)))"""
+    )
+    words = row_words(kernel)
+    assert words is not None
+    assert ex.to_text(words.base) == "(+ (* k1 k2 p0) (* k2 p1))"
+    sizes = {"k0": 64, "k1": 1024, "k2": 1021}
+    offered = candidates(kernel, numerics.TARGET, sizes)
+    assert [each for each in offered if each.get("turns", 0)]
+    for each in offered:
+        generate(kernel, each, numerics.TARGET)
+
+
 def test_bytes_beside_wider_elements_do_not_make_words_longer() -> None:
     words = row_words(kernel_of("softmax_mask_f16"))
     assert words is not None

@@ -123,6 +123,18 @@ FUNCTIONS: dict[str, tuple[int, Function, tuple[Tensor, ...]]] = {
     "sum of one row": (0, lambda x: x.float().sum(0), (drawn(1, 70, dtype=BF16),)),
     "var_mean": (1, lambda x: torch.var_mean(x, (1, 2)), (drawn(5, 33, 70),)),
     "var_mean of channels": (2, lambda x: torch.var_mean(x, (0, 2)), (drawn(5, 33, 70),)),
+    "GroupNorm and SiLU": (
+        2,
+        lambda x, w, b: functional.silu(functional.group_norm(x, 4, w, b)),
+        (drawn(5, 12, 7, 9, dtype=BF16), drawn(12, dtype=BF16), drawn(12, seed=1, dtype=BF16)),
+    ),
+    "normalised": (1, lambda x: functional.normalize(x, dim=-1), (drawn(33, 70),)),
+    "normalised columns": (1, lambda x: functional.normalize(x, dim=0), (drawn(33, 70),)),
+    "cosine similarity": (
+        1,
+        lambda x, y: functional.cosine_similarity(x, y, dim=-1),
+        (drawn(33, 70), drawn(33, 70, seed=1)),
+    ),
     "argmax": (1, lambda x: x.argmax(-1), (drawn(33, 70),)),
     "argmax of all": (1, lambda x: x.argmax(), (drawn(33, 70),)),
     "best of softmax": (1, lambda x: (x * 2).softmax(-1).max(-1), (drawn(33, 70),)),

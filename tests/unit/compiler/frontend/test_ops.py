@@ -76,6 +76,13 @@ UNARY: dict[str, Function] = {
     "hardswish": functional.hardswish,
     "softplus": functional.softplus,
     "mish": functional.mish,
+    "celu": lambda x: functional.celu(x, 0.7),
+    "prelu": lambda x: functional.prelu(x, torch.full((1,), 0.3, dtype=x.dtype)),
+    "log10": torch.log10,
+    "logit": lambda x: torch.logit(x, 0.1),
+    "logit of probabilities": lambda x: torch.logit(torch.sigmoid(x)),
+    "sgn": torch.sgn,
+    "frac": torch.frac,
     "log_sigmoid": functional.logsigmoid,
     "threshold": lambda x: functional.threshold(x, 0.1, -2.0),
     "nan_to_num": torch.nan_to_num,
@@ -127,6 +134,13 @@ BINARY: dict[str, tuple[Function, Tensor, Tensor]] = {
     "fmod": (torch.fmod, drawn(30, 5), drawn(5)),
     "pow": (torch.pow, drawn(30, 5).abs(), drawn(5)),
     "maximum": (torch.maximum, awkward(30, 5), awkward(30, 5).flip(0)),
+    "logaddexp": (torch.logaddexp, awkward(30, 5), awkward(30, 5).flip(0)),
+    "xlogy": (torch.xlogy, awkward(30, 5), awkward(30, 5).flip(0)),
+    "xlogy of a number": (
+        lambda x, y: torch.xlogy(0.5, x) + torch.xlogy(y, 2.0),
+        drawn(30, 5).abs(),
+        drawn(5),
+    ),
     "minimum": (torch.minimum, awkward(30, 5), awkward(30, 5).flip(0)),
     "clamp tensor": (lambda x, y: torch.clamp(x, y, y + 1), awkward(30, 5), drawn(5)),
     "compare": (lambda x, y: (x < y) | (x >= 1) & (y != 0.5), awkward(30, 5), drawn(5)),
@@ -305,6 +319,11 @@ VIEWS: dict[str, Function] = {
     ).softmax(-1),
     "gated": lambda x: functional.glu(x, -1),
     "gated 2": lambda x: functional.glu(x[:, : x.shape[1] // 2 * 2], 1) + 1,
+    "unfold": lambda x: x.unfold(2, 4, 2).sum(-1),
+    "unfold rows": lambda x: x.unfold(-2, 3, 1) * 2,
+    "diagonal": lambda x: x.diagonal(0, 1, 2) + 1,
+    "diagonal above": lambda x: x.diagonal(2, 1, 2) + 1,
+    "diagonal below": lambda x: x.diagonal(-3, 2, 1) + 1,
     "padded": lambda x: functional.pad(x, (1, 2), value=0.5) * 2,
     "padded behind": lambda x: functional.pad(x * 2, (0, 0, 0, 3)).exp(),
     "padded before": lambda x: functional.pad(x + 1, (3, 0)).cumsum(-1),
@@ -341,6 +360,39 @@ def test_channels_last_stays_channels_last_and_is_walked_in_one_loop() -> None:
     x = drawn(3, 8, 5, 5).to(memory_format=torch.channels_last)
     lowered = check(lambda x: torch.relu(x * 2), x)
     assert [len(kernel.kernel.pointwise) for kernel in lowered.kernels] == [1]
+
+
+def group_norm_with_statistics(x: Tensor, w: Tensor, b: Tensor) -> Any:
+    batch, channels = x.shape[:2]
+    return torch.native_group_norm(x, w, b, batch, channels, x[0, 0].numel(), 4, 1e-5)
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 5), (1, 8, 5, 7), (2, 4, 3, 5), (2, 8, 3, 5, 2)])
+@pytest.mark.parametrize("dtype", [torch.float32, F16])
+@pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "dynamic"])
+def test_group_norm_makes_the_outputs_that_are_used(
+    shape: tuple[int, ...], dtype: torch.dtype, dynamic: bool
+) -> None:
+    arguments = [drawn(*each, dtype=dtype) for each in (shape, shape[1:2], shape[1:2])]
+    lowered = check(group_norm_with_statistics, *arguments, dynamic=dynamic)
+    assert len(lowered.kernels) == 1
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 5), (2, 4, 3, 5), (1, 4, 7)])
+def test_an_instance_norm_is_lowered(shape: tuple[int, ...]) -> None:
+    def norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return functional.instance_norm(x, weight=weight, bias=bias)
+
+    assert check(norm, drawn(*shape), drawn(4), drawn(4, seed=1)).kernels
+
+
+def test_what_is_added_before_and_after_a_group_norm_shares_its_kernel() -> None:
+    def block(x: Tensor, y: Tensor, w: Tensor) -> Tensor:
+        return functional.group_norm(x + y, 4, w).relu() + x
+
+    lowered = check(block, drawn(3, 8, 5, 7), drawn(3, 8, 5, 7, seed=1), drawn(8))
+    (kernel,) = lowered.kernels
+    assert [param.role for param in kernel.kernel.params] == ["in", "in", "in", "out"]
 
 
 def test_batch_norm_in_inference() -> None:

@@ -11,6 +11,7 @@ from tests.unit.compiler.frontend.building import S0, S1, Builder, tensor
 from tests.unit.compiler.frontend.running import check, launched_nodes
 from tests.unit.compiler.frontend.test_ops import awkward, drawn
 from torch import Tensor
+from torch.nn import functional
 
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.pipeline import Lowered, lower
@@ -127,6 +128,12 @@ JOINS: dict[str, Function] = {
     "roll back": lambda x: x.roll(-1, -1) * x,
     "roll far": lambda x: x.roll(1, 0) - x,
     "flip": lambda x: x.flip(1) + x,
+    "flip of two dims": lambda x: x.flip(0, 2) - x,
+    "pad of two dims": lambda x: functional.pad(x + 1, (0, 3, 2, 1), value=-1.5) * 2,
+    "pad alone": lambda x: functional.pad(x, (2, 0), value=3),
+    "pad of flags": lambda x: functional.pad(x > 0, (2, 0)) | functional.pad(x < -1, (1, 1)),
+    "gate of a join": lambda x: functional.glu(torch.cat((x * 2, x), 1), 1),
+    "reduced pad": lambda x: functional.pad(x, (1, 1)).sum(-1),
     "reduced": lambda x: torch.cat((x, x), -1).sum(-1),
 }
 
@@ -139,7 +146,13 @@ def test_what_moves_along_one_dim(name: str, kind: str, dynamic: bool) -> None:
     check(JOINS[name], x, dynamic=dynamic)
 
 
-@pytest.mark.parametrize("name", ["cat", "rotate half", "stack", "roll", "flip", "reduced"])
+IN_KERNELS = (
+    "cat", "rotate half", "stack", "roll", "flip", "flip of two dims", "reduced",
+    "pad of two dims", "pad alone", "pad of flags", "gate of a join", "reduced pad",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", IN_KERNELS)
 def test_a_join_that_meets_arithmetic_is_part_of_its_kernel_and_never_divides(name: str) -> None:
     lowered = check(JOINS[name], drawn(5, 7, 12), dynamic=False)
     assert len(launched_nodes(lowered)) == 1

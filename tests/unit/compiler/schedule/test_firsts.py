@@ -14,6 +14,7 @@ from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import Schedule, candidates, parse_schedule
 from nearhint_compiler.schedule.firsts import firsts
+from nearhint_rules import expr as ex
 from nearhint_rules.guard import size_facts_hold
 from nearhint_rules.target import CpuDevice, Target
 
@@ -79,6 +80,57 @@ def test_short_columns_are_held_in_registers_and_long_ones_shared() -> None:
     assert first_at("column_sum_f32", 131_072, 32).family == "cuda.split"
     plain = first_at("column_sum_f32", 8192, 4096)
     assert (plain.family, plain["divisible"]) == ("cuda.looped", 0b10)
+
+
+COLUMN_SOFTMAX = parse_kernel(
+    """(kernel (symbols k0 k1) (pointwise k0) (reduction k1) (params (in f32) (out f32)) (body
+    (load 0 (+ (* k0 r0) p0)) (reduce max f32 0) (sub f32 0 1) (exp f32 2) (reduce sum f32 3)
+    (div f32 3 4) (store 1 (+ (* k0 r0) p0) 5)))"""
+)
+
+
+def test_columns_that_would_be_read_again_are_held_where_there_are_enough() -> None:
+    def first(columns: int, length: int) -> Schedule:
+        return firsts(COLUMN_SOFTMAX, TARGET, {"k0": columns, "k1": length})[0]
+
+    held = first(8192, 509)
+    assert (held.family, held["r"]) == ("cuda.persistent", 512)
+    assert held["x"] * held["r"] <= 32 * 32 * held["warps"]
+    assert first(1024, 509).family != "cuda.persistent"
+    assert first(8192, 4000).family != "cuda.persistent"
+    assert first_at("column_sum_f32", 509, 8192).family != "cuda.persistent"
+
+
+@pytest.mark.parametrize(
+    "kernel", [COLUMN_SOFTMAX, kernel_of("column_sum_f32")], ids=["two", "one"]
+)
+def test_short_columns_of_a_bucket_are_held_beyond_the_hints_length(kernel: ir.Kernel) -> None:
+    (length,), (columns,) = (
+        ex.symbols_of(each[0]) for each in (kernel.reduction, kernel.pointwise)
+    )
+    held = [
+        each
+        for each in candidates(kernel, TARGET, {columns: 8192, length: 16})
+        if each.family == "cuda.persistent"
+    ]
+    longer = {columns: 8192, length: 21}
+    assert any(size_facts_hold(generate(kernel, each, TARGET).guard, longer) for each in held)
+
+
+def test_few_columns_that_no_vectors_read_are_shared_by_many_programs() -> None:
+    odd, even = (first_at("column_sum_f32", 100_003, columns) for columns in (97, 96))
+    assert odd.family == even.family == "cuda.split"
+    assert odd["programs"] >= 4 * 132
+    assert not odd.get("ahead", 0)
+    assert even.get("ahead", 0)
+
+
+def test_a_scan_of_columns_is_shared_by_programs() -> None:
+    text = """(kernel (symbols k0 k1) (pointwise k0) (reduction k1) (params (in f32) (out f32))
+    (body (load 0 (+ (* k0 r0) p0)) (scan sum f32 0) (store 1 (+ (* k0 r0) p0) 1)))"""
+    for columns, length in ((5120, 7000), (97, 100_003)):
+        found = firsts(parse_kernel(text), TARGET, {"k0": columns, "k1": length})[0]
+        assert found.family == "cuda.split"
 
 
 def test_where_the_default_suits_the_hint_it_is_first() -> None:

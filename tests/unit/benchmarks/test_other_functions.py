@@ -1,0 +1,25 @@
+"""The second set of sweep functions: each is right, and as few Kernels as it can be."""
+
+from __future__ import annotations
+
+import pytest
+from tests.benchmarks.gpu_dry_run import few_sizes
+from tests.benchmarks.gpu_numerics import in_float64
+from tests.benchmarks.gpu_sweep_cases import sweeps_of
+from tests.benchmarks.sweeps import Sweep
+from tests.unit.compiler.frontend.running import check
+
+from nearhint_rules.plan import Launch, RunNodes
+
+KERNELS = {"join": 0, "mean_pool": 2}
+"""Where it is not one: eager joins as fast as anything; a mask is summed once for all columns."""
+
+
+@pytest.mark.parametrize("sweep", sweeps_of("a", "others"), ids=lambda sweep: sweep.title)
+def test_each_other_function_is_right_and_one_kernel(sweep: Sweep) -> None:
+    arguments = sweep.case(few_sizes(sweep, "a")).arguments()
+    # Only in float64 are integers, to which floats were rounded, the same on both sides.
+    lowered = check(sweep.function, *(in_float64(arguments) if sweep.rounding else arguments))
+    launches = [step for step in lowered.plan.steps if isinstance(step, Launch)]
+    assert len(launches) == KERNELS.get(sweep.name, 1)
+    assert any(isinstance(step, RunNodes) for step in lowered.plan.steps) == (not launches)
