@@ -1,10 +1,11 @@
 """The rule `interpolated`: times are predicted from all hints near by, and the least one serves.
 
 `InterpolatedSelector` is a `StepSelector`, and answers as that does (by the nearest hint) wherever
-a prediction would be no better: at sizes that were measured, beyond the cut-off of all hints near
-by, where too little was measured near by, and for a Table whose own hints, left out in turn, are
-served clearly worse by predictions than by their neighbours. Nearest counts hints as farther where
-other facts of divisibility hold, and comes after all that the cut-off reaches.
+a prediction would be no better: at sizes that were measured, where one of them is beyond the
+cut-off of all hints near by (each for itself: between hints a ladder has gaps that no single one
+reaches over), where too little was measured near by, and for a Table whose own hints, left out in
+turn, are served clearly worse by predictions than by their neighbours. Nearest counts hints as
+farther where other facts of divisibility hold, and comes after all that the cut-off reaches.
 
 Where it predicts, a Variant takes the place of the one that leads at the nearest hint, or of the
 default one if that is predicted to be faster, only if it is predicted to beat it beyond noise: that
@@ -99,6 +100,14 @@ class InterpolatedSelector(StepSelector):
                 return hint
         return near[0]
 
+    def _is_between(self, dims: Dims, near: Sequence[int]) -> bool:
+        """Whether each of the sizes is within the cut-off of one of the nearest hints'."""
+        known = zip(*(self._complete[hint].dims for hint in near), strict=True)
+        return all(
+            any(not log2_distance((size,), (each,), self._cutoff)[1] for each in sizes)
+            for size, sizes in zip(dims, known, strict=True)
+        )
+
     def _alternatives(self, dims: Dims) -> Alternatives:
         missing = ~self._facts.held(dims)
         found = self._forecast(dims, missing)
@@ -109,7 +118,9 @@ class InterpolatedSelector(StepSelector):
         row = self._rows[nearest] or self._row(nearest)
         distance, is_beyond = log2_distance(dims, row.dims, self._cutoff)
         incumbent = next((each for each in row.candidates if not each.needs & missing), None)
-        if is_beyond or incumbent is None or incumbent.variant not in [at for _, at, *_ in times]:
+        if incumbent is None or incumbent.variant not in [at for _, at, *_ in times]:
+            return super()._alternatives(dims)
+        if is_beyond and not self._is_between(dims, near):
             return super()._alternatives(dims)
         assert self.predictor is not None  # it made the forecast
         scale = self.predictor.scale(distance)

@@ -242,6 +242,18 @@ def test_interpolated_beyond_the_cutoff_is_as_nearest() -> None:
         assert chosen.reason.startswith("beyond_cutoff")
 
 
+def test_interpolated_reaches_over_the_gaps_of_a_chessboard() -> None:
+    board = ((64, 64), (64, 1024), (256, 256), (1024, 64), (1024, 1024))
+    line = matrix(flat, steep, hints=tuple(rows * columns for rows, columns in board), cutoff=2)
+    hints = tuple(replace(row, dims=at) for row, at in zip(line.hints, board, strict=True))
+    found = replace(line, symbols=("k0", "k1"), hints=hints)
+    # No hint is within a ratio of 2, but each of the sizes is a hint's.
+    assert served(NEAREST, found, 256, 1024).reason == "beyond_cutoff_default"
+    chosen = served(INTERPOLATED, found, 256, 1024)
+    assert (chosen.variant, chosen.reason) == (1, "predicted")
+    assert served(INTERPOLATED, found, 256, 2049).reason == "beyond_cutoff_default"
+
+
 @pytest.mark.parametrize("hints", [(64,), (64, 1024)])
 def test_interpolated_with_too_few_hints_is_as_nearest(hints: tuple[int, ...]) -> None:
     found = matrix(flat, steep, hints=hints)
