@@ -247,11 +247,12 @@ def test_a_warm_up_whose_budget_is_spent_is_partial(entry: Path) -> None:
     assert (report["settled"], len(report["pending"])) == (False, 1)
 
 
-def test_a_warm_up_says_which_points_failed_and_why(entry: Path) -> None:
+def test_a_warm_up_refuses_an_axis_that_the_model_has_not(entry: Path) -> None:
     result = warm_up(entry, "--sizes", "rows=5;columns=3", "--json")
-    assert result.exit_code == ExitCode.PARTIAL, result.output
-    (point,) = json.loads(result.stdout)["points"]
-    assert "columns" in point["problem"]
+    assert result.exit_code == ExitCode.USAGE, result.output
+    assert "DYNAMIC_INVALID: dynamic['columns']" in result.stderr
+    assert "its axes: rows" in result.stderr
+    assert result.stdout == ""
 
 
 def test_a_warm_up_without_a_daemon_cannot_reach_it(entry: Path) -> None:

@@ -36,6 +36,12 @@ def magnitude(
             slope = own / np.abs(values[operand])
             passed = np.where(np.isfinite(slope), slope, 1.0) * scales[operand]
             return np.asarray(np.maximum(own, np.where(np.isnan(passed), own, passed)))
+        case ir.Op("sin" | "cos" as name, _, (operand,)):
+            # A sum that cancels has errors beside its value: they pass at the slope there.
+            angle = np.abs(values[operand])
+            slope = np.abs(np.cos(angle) if name == "sin" else np.sin(angle))
+            passed = np.where(scales[operand] > angle, slope * scales[operand], own)
+            return np.asarray(np.maximum(own, np.where(np.isfinite(passed), passed, own)))
         case ir.Op("where", _, (condition, left, right)):
             # What is not chosen has no part in it, and may be NaN where no element lies.
             return np.maximum(own, np.where(values[condition], scales[left], scales[right]))

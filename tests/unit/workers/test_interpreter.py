@@ -85,6 +85,21 @@ def test_what_follows_a_sum_near_zero_is_judged_against_its_terms_too(name: str)
     assert far == 1.0
 
 
+def test_a_sine_is_judged_against_a_sum_that_cancelled_and_else_by_itself() -> None:
+    kernel = parse_kernel("""
+        (kernel (symbols k0) (pointwise k0) (reduction)
+          (params (in f32) (in f32) (out f32) (out f32))
+          (body (load 0 p0) (load 1 p0) (add f32 0 1) (sin f32 2) (store 2 p0 3)
+            (sin f32 0) (store 3 p0 5)))
+    """)
+    terms = np.array([100.0, 3.0], np.float32), np.array([-99.999, 0.14159265], np.float32)
+    summed, alone = interpret(kernel, {"k0": 2}, list(terms))
+    near_zero, at_half_a_turn = summed.magnitudes.tolist()
+    assert near_zero == pytest.approx(100.0)  # the result is 1e-3
+    assert at_half_a_turn < 3.2
+    assert alone.magnitudes.tolist() == pytest.approx(np.abs(np.sin(terms[0])).tolist())
+
+
 def test_a_sum_is_judged_against_the_magnitude_of_its_terms() -> None:
     kernel = ir.Kernel(
         ("k0",),
