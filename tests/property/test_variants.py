@@ -85,6 +85,7 @@ def drawn_schedule(
     return beside
 
 
+@pytest.mark.timeout(600)  # a compiler runs for each of the draws
 @UNSHRUNK
 @given(KERNELS, st.data())
 def test_any_variant_of_any_kernel_is_right_on_a_cpu(
