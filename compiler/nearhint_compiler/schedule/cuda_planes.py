@@ -33,13 +33,11 @@ SECTOR_BYTES = 32
 """What each line of a tile moves in vain, as it begins within a sector and ends within another."""
 TWO_STEPS = (4096, 8192)
 """Elements of blocks whose walks in words come with two steps written out, also where vectors can
-be promised, for the sizes beside: on an H100 (2026-11-22) 64 planes of 3137 by 256 rows took 39.7
-and 74.3 us so in bf16 and f32, 42.8 and 76.0 without, and 78.8 and 89.1 element by element."""
+be promised, for the sizes beside: they are faster in words, and faster again in two steps."""
 LONGEST_SIDE = 512
 """Elements along the innermost loop that tiles in words of the largest of them have at most, unless
-there are too few planes, for planes of other lengths than at the hint: with 4096 of them 200 planes
-of 1500 by 200 rows took 105 and 155 us in bf16 and f32, with 512 49 and 87, and 64 planes of 4096
-by 256 rows at most 1.5 % more."""
+there are too few planes, for planes of other lengths than at the hint: longer sides leave most of a
+tile empty at planes of a third of the hint's length, and gain next to nothing at its own."""
 LARGEST_BLOCK = 32_768
 """Elements of a block that holds whole rows."""
 

@@ -27,9 +27,7 @@ LONG_BLOCKS = ((8192, 32), (16_384, 32), (32_768, 32), (4096, 16))
 way at once, and the second walk finds them in the L2 cache."""
 READ_LONG_BLOCKS = ((4096, 16), (8192, 32), (16_384, 32), (32_768, 32))
 """The same where nothing is stored along the rows, so that one walk is all: rather more programs a
-processor, of which the last are less to wait for. On an H100 (2026-11-22) 300 rows of 128 256 took
-31.5 us for their argmax in bf16 in place of 35.3, and 51.0 in place of 56.0 for their variances in
-f32; 1021 rows, or 500 of 50 000, as long as ever."""
+processor, of which the last are less to wait for: it pays where rows are few for all of them."""
 UNROLLED = 32_768
 """Elements of a block from which on a walk also comes with two steps written out: a row has so few
 of them that what one waits for is not hidden behind the others."""
@@ -44,8 +42,7 @@ TEAM_WORDS = 4096
 """Elements of such a block in whole words, whose edges take registers, too."""
 WALKING_TEAM, WALKING_TEAM_WORDS = (2048, 8, 6), (2048, 8, 4)
 """The same of teams that walk their parts twice, of wide elements beside weights, which are as much
-again to hold: 300 rows of 128 256 in f32 took a layer norm 149 us so, 165 held, 160 without a team;
-of 128 255 in words 167, and 215 without."""
+again to hold: few long rows of a layer norm in f32, also in words."""
 TEAM_LIMIT = 32
 REGISTERS = 65_536
 """Registers of a processor."""
@@ -75,13 +72,12 @@ SHARED_LENGTH = 4096
 READ_ROWS, READ_PROGRAMS, READ_STEPS = 3, 8, 4
 """Rows a processor up to which long rows are shared though a program a row would keep all busy,
 where nothing is stored along them; how many programs a processor has then, and how many steps each
-at least. Whole rows are too unequal a share: argmax of 132 rows of 200 000 in f32 on an H100
-(2026-11-22) took 39.1 us in place of 41.7, of 300 rows of 128 256 53.8 in place of 61.8."""
+at least. Whole rows are too unequal a share of so few."""
 READ_BLOCKS = ((1024, 4), (2048, 8))
 """(elements, warps) of such programs."""
 READ_BYTES = 16 << 10
-"""What a program has at least of a row that few share, if nothing is stored along it: var_mean of
-3 rows of 8 by 128 256 in f32 took 6.4 us with 256 programs a row, 8.5 with 128."""
+"""What a program has at least of a row that few share, if nothing is stored along it: of less, more
+time goes into bringing the parts together than is saved."""
 LONG_SCAN = 8192
 """Such rows of a scan are shared by default where processors would be idle: each block waits for
 the one before it, so a program alone gets nowhere near its share of the memory's speed."""
@@ -120,9 +116,8 @@ FEW_ROWS, SOME_ROWS, FEW_AT_ONCE = 16, 128, 8
 program are programs for all processors; and how many of them are read at once."""
 FEW = ((128, 8, 1), (64, 16, 1), (256, 4, 1))
 """(columns, rows, warps) of a walk over few of them, in vectors. One or two threads have all rows
-of their columns. Of 8, 24 and 100 rows of 128 256 in bf16 on an H100 (2026-11-22) the first took
-2.2, 2.8 and 5.8 us; in registers of eight warps, each of which has a row or few, it was 11, 13 and
-25, in the best walk of more warps 6.9, 8 and 10."""
+of their columns, and nothing is left to bring together; in registers of eight warps each has a row
+or few (tests/benchmarks/gpu_outer.py)."""
 CHUNK = 512
 """Elements of a row that are worth a program."""
 TILES = (
@@ -257,7 +252,7 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
         (1, _warps(r, 128)),
     ]
     if together > 1 and facts.itemsize > 2:
-        # Half as much a thread: 5.2 us in place of 5.5 for the rows of 32 in `_early`.
+        # Half as much a thread, for the shortest rows.
         shapes.insert(1, (together // 2, shapes[0][1]))
     if facts.plane_word:
         # In words few threads hold much, and bring it together the sooner: 1.1 to 1.2 times.
@@ -314,9 +309,8 @@ def _streamed(facts: Facts, schedules: Iterable[Schedule]) -> Iterator[Schedule]
     """Rows in registers that take no place in a cache, where they are read alone and are more than
     it keeps, and those of the first blocks as they were, too.
 
-    What kernels before left there to be written is not pushed out then: on an H100 (2026-11-22)
-    7000 rows of 5120 in f32 took 51.6 us for their largest in place of 56.4, after a write of
-    twice the cache, and 48.0 in place of 48.2 without.
+    What kernels before left there to be written is not pushed out then: it is what a cold cache
+    costs such a kernel. With a warm one it makes no difference.
     """
     first: tuple[int, int] | None = None
     for each in schedules:
@@ -508,7 +502,7 @@ def _tiles(facts: Facts, tile: Tile) -> Iterator[Schedule]:
                 yield facts.schedule("tiled_persistent", **block)
             if facts.divisible and ELEMENTS_PER_THREAD <= share <= 2 * ELEMENTS_PER_THREAD:
                 # Element by element, so many would take a second to compile, and win nowhere; in
-                # vectors fewer leave threads parts of rows, and took up to 2.5 times as long.
+                # vectors fewer leave threads parts of rows, which is slower than either.
                 yield facts.schedule("tiled_persistent", divisible=facts.divisible, **block)
         elif short <= 2:
             yield from both(facts, "tiled_looped", **blocks, r=32, cuts=tile.cuts, warps=2 * warps)
@@ -516,8 +510,7 @@ def _tiles(facts: Facts, tile: Tile) -> Iterator[Schedule]:
 
 def _is_kept(facts: Facts, tile: Tile, across: int) -> bool:
     """Whether a band of tiles, `across` each, fits a cache: what is next to it in memory is written
-    by the next one. 128 256 rows of 31 blocks took 182 us in bands on an H100, 141 without; for
-    40 013 it was 44 and 45.
+    by the next one. Beyond it bands are slower than the plain order.
     """
     largest = max(access.size_bytes for access in facts.accesses)
     return 2 * largest * across // tile.extents[-1] <= CACHE_KEEPS[0]

@@ -87,7 +87,7 @@ def _kinds(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> tuple[
     if facts.step_bytes > CACHED_BYTES:
         walked = tuple(sorted(walked, key=lambda each: not each.get("order", 0)))
     if is_columns:
-        # A program alone waits at each step of a scan: 1.7 times as long as several that share it.
+        # A program alone waits at each step of a scan, several that share it hide each other's.
         wanted = SPLIT if facts.has_scan else LOOPED
         return (*held, *sorted(walked, key=lambda each: each.family != wanted))
     return held if held and default.family == LOOPED else (*held, *walked)

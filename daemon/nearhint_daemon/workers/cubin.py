@@ -30,8 +30,8 @@ from nearhint_rules.artifact import CudaLaunch, NullArgument
 from nearhint_rules.target import CudaDevice, Target
 
 OPTIONS: Mapping[str, int] = {"enable_reflect_ftz": False, "sanitize_overflow": False}
-"""libdevice keeps denormal numbers, as eager does. Checks for integer overflow are never kept, and
-took an eighth of a compilation to be made and dropped: binaries without them are the same."""
+"""libdevice keeps denormal numbers, as eager does. Checks for integer overflow are
+made only to be dropped: binaries without them are the same."""
 SPILL_LIMIT_BYTES = 64
 """Register spills, a thread, beyond which a kernel is refused: the next Schedule is better."""
 REGISTERS = 65_536

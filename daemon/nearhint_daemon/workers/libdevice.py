@@ -1,4 +1,4 @@
-"""The functions of libdevice that kernels call, apart: read in an eighth of the time of all.
+"""The functions of libdevice that kernels call, apart: to read all takes long.
 
 Triton reads all 350 functions from bitcode for each kernel that calls one. Linked once into a
 module that declares a few, they can be printed as text (LLVM Language Reference Manual), which

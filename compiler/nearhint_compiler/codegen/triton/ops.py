@@ -4,9 +4,8 @@ Accuracy: `/` on f32 is div.full.f32, 2 ulp, as in Triton's own kernels; what co
 is within 2 ulp (CUDA C Programming Guide, mathematical functions). `exp` is ex2.approx of
 x * log2(e), whose error grows with |x|, by half an ulp to one for each unit. Where a kernel writes
 f32, and so would show it, `exp` is libdevice's; terms of sums alone keep the approximation. There
-quotients and roots of what is known once a row are rounded to nearest, or nearly: 1021 elements
-normalised with a root that is two ulp off are up to 9 ulp off after a weight and a bias, 4.7 with
-an exact one.
+quotients and roots of what is known once a row are rounded to nearest, or nearly: their error is in
+every element of the row (tests/gpu/test_cuda_launch.py).
 """
 
 from __future__ import annotations
