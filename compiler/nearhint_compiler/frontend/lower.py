@@ -272,7 +272,10 @@ class _Trial:
 
 
 def _check_loops(loops: Loops, outputs: Sequence[ValueType], types: Sequence[ValueType]) -> None:
-    """Raises `Unlowerable` unless the body can be built and its outputs can be written."""
+    """Raises `Unlowerable` unless the body can be built and its outputs can be written.
+
+    A Kernel's sizes are at least 1, so a loop over no elements is none.
+    """
     emit = Emitter()
     params: list[int] = []
     for read in loops.reads:
@@ -280,6 +283,8 @@ def _check_loops(loops: Loops, outputs: Sequence[ValueType], types: Sequence[Val
         assert isinstance(found, TensorType)
         params.append(emit.param("in", found.dtype))
     index = tuple(ex.Sym(f"d{place}") for place in range(len(loops.shape)))
+    if ex.ZERO in loops.shape:
+        raise Unlowerable("a loop over no elements")
     if len(loops.build(_Trial(emit, index, tuple(params)))) != loops.outputs:
         raise Unlowerable("a body with another number of outputs")
     for position in range(loops.outputs):

@@ -281,3 +281,16 @@ def test_what_repeats_a_node_that_stays_opaque_runs_by_itself() -> None:
     ran = [node for step in steps_of(lowered, RunNodes) for node in step.nodes]
     assert not made
     assert ran == [2, 3, 4]
+
+
+def test_loops_over_no_elements_stay_the_clients_own() -> None:
+    """Sizes of Kernels are at least 1, so there is none for rows without elements."""
+    b = Builder()
+    x = b.input(0, S0)
+    square = b.call("aten.pow.Tensor_Scalar", x, 2, out=tensor(0, S0))
+    mean = b.call("aten.mean.dim", square, [-1], True, out=tensor(0, 1))
+    scaled = b.call("aten.mul.Tensor", x, mean, out=tensor(0, S0))
+    total = b.call("aten.sum.dim_IntList", scaled, [0], out=tensor(S0))
+    lowered = lower(b.program(scaled, total), target_kind="cpu")
+    assert not lowered.kernels
+    assert sorted(node for nodes in order_of(lowered) for node in nodes) == [0, 1, 2, 3]
