@@ -129,11 +129,13 @@ class Emitter:
         return self.emit(ir.Const(wide, constant_bits(wide, value)), dtype)
 
     def nearest(self, value: Value) -> Value:
-        """A constant as its own low precision has it; anything else is as it was."""
-        node = self.body[value.node]
-        if not isinstance(node, ir.Const) or value.dtype not in ir.LOW_PRECISION:
+        """`value` as its own low precision has it, where it may have been more precise."""
+        if compute_dtype(value.dtype) == value.dtype:
             return value
-        return self.const(value.dtype, nearest(value.dtype, constant_value(node)))
+        node = self.body[value.node]
+        if isinstance(node, ir.Const):
+            return self.const(value.dtype, nearest(value.dtype, constant_value(node)))
+        return self._raised(self.emit(ir.Op("cast", value.dtype, (value.node,)), value.dtype))
 
     def iota(self, index: Expr) -> Value:
         """An integer expression as an i64 value."""

@@ -1,8 +1,9 @@
 """The lowering table of elementwise ops: one row an op.
 
 A row is `elementwise(build, "argument names", computed_in, defaults)`. `computed_in` is "output"
-(every operand is cast to the output's dtype), "operands" (to torch's result type, and constants are
-as it has them: comparisons) or "own" (each operand keeps its dtype).
+(every operand is cast to the output's dtype), "operands" (to torch's result type, and operands of
+another dtype are as it has them: comparisons and remainders, which jump) or "own" (each operand
+keeps its dtype).
 """
 
 from __future__ import annotations
@@ -43,7 +44,10 @@ def elementwise(body: Body, names: str, computed_in: str = "output", **defaults:
                 operand.at(point, dtype) for operand, dtype in zip(operands, wanted, strict=True)
             ]
             if computed_in == "operands":
-                values = list(map(point.emit.nearest, values))
+                values = [
+                    value if operand.dtype == value.dtype else point.emit.nearest(value)
+                    for operand, value in zip(operands, values, strict=True)
+                ]
             result = body(point.emit, *values, **options)
             return (point.emit.cast(result, call.out.dtype),)
 
@@ -410,8 +414,8 @@ POINTWISE: Mapping[str, Rule] = {
     "aten.div.Tensor_mode": elementwise(_divide, "self other | rounding_mode", rounding_mode=None),
     "aten.div.Scalar_mode": elementwise(_divide, "self other | rounding_mode", rounding_mode=None),
     "aten.floor_divide.default": elementwise(_op("floordiv"), "self other"),
-    **_binary_rows("remainder", _op("mod")),
-    **_binary_rows("fmod", _op("fmod")),
+    **_binary_rows("remainder", _op("mod"), "operands"),
+    **_binary_rows("fmod", _op("fmod"), "operands"),
     "aten.pow.Tensor_Scalar": elementwise(_pow_scalar, "self | exponent"),
     "aten.pow.Tensor_Tensor": elementwise(_op("pow"), "self exponent"),
     "aten.pow.Scalar": elementwise(_op("pow"), "self exponent"),

@@ -30,7 +30,10 @@ DTYPES: Mapping[str, torch.dtype] = {
     "f8e4m3fn": torch.float8_e4m3fn, "f8e5m2": torch.float8_e5m2,
 }  # fmt: skip
 FLOATS = frozenset({"f64", "f32", "f16", "bf16", "f8e4m3fn", "f8e5m2"})
-COMPARISONS = frozenset(f"aten.{name}.Scalar" for name in ("eq", "ne", "lt", "le", "gt", "ge"))
+WITH_OWN_NUMBERS = frozenset(
+    f"aten.{name}.Scalar" for name in ("eq", "ne", "lt", "le", "gt", "ge", "remainder", "fmod")
+)
+"""Ops that take a number as their tensor's dtype has it: they jump there."""
 _KEYWORDS: Mapping[tuple[str, str], object] = {
     ("layout", "strided"): torch.strided,
     ("memory_format", "preserve"): torch.preserve_format,
@@ -148,8 +151,8 @@ class AtenProgram:
         call = getattr(getattr(getattr(torch.ops, namespace), name), overload)
         keywords = {key: self._constant(arg, f"nodes[{index}].{key}") for key, arg in node.kwargs}
         args = list(node.args)
-        if self._precision == "f64" and node.op in COMPARISONS and len(args) == 2:
-            args[1] = _as_compared(self._program, node)
+        if self._precision == "f64" and node.op in WITH_OWN_NUMBERS and len(args) == 2:
+            args[1] = _own_number(self._program, node)
         if self._precision == "f64" and _makes_f8e4m3fn(self._program, node):
             call = _saturating(call)
         if self._precision == "f64" and len(args) > HALF_TO_FLOAT.get(node.op, len(args)):
@@ -221,8 +224,8 @@ class AtenProgram:
                 return ex.evaluate(arg, self._sizes)
 
 
-def _as_compared(program: pr.Program, node: pr.Node) -> pr.Arg:
-    """The number that a comparison in low precision is with: a tenth is no half float."""
+def _own_number(program: pr.Program, node: pr.Node) -> pr.Arg:
+    """The number that an op in low precision compares or divides with: a tenth is no half float."""
     tensor, number = node.args
     kind = pr.value_types(program)[tensor.value] if isinstance(tensor, pr.Ref) else None
     value = number.value if isinstance(number, ex.Int) else number

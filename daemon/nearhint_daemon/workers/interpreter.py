@@ -3,8 +3,9 @@
 It shares no code with the emitters. Every float is computed in f64 and rounded nowhere, so a
 Variant's error is its distance from the mathematically faithful answer, not from another
 approximation; casts between floats are therefore the identity, but for what is too large for
-f8e4m3fn, which has no infinity: it becomes NaN. Integers and booleans are exact, in their own
-dtype, with wrap-around.
+f8e4m3fn, which has no infinity: it becomes NaN. Where binaries are judged (`Casts.ROUND_GIVEN`),
+a cast of what was loaded rounds it, since a comparison with it is no approximation then. Integers
+and booleans are exact, in their own dtype, with wrap-around.
 
 It materialises the whole iteration space, so it is for small sizes (`POINT_LIMIT`).
 """
@@ -14,14 +15,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from nearhint_compiler.ir import nodes as ir
-from nearhint_daemon.workers.elements import Stored
-from nearhint_daemon.workers.magnitudes import magnitude
+from nearhint_daemon.workers.elements import Stored, decode, encode
+from nearhint_daemon.workers.magnitudes import is_given, magnitude
 from nearhint_daemon.workers.reference_ops import (
     NUMPY_DTYPES,
     OPERATIONS,
@@ -33,6 +35,7 @@ from nearhint_daemon.workers.reference_ops import (
 from nearhint_rules import expr as ex
 
 POINT_LIMIT = 1 << 24
+_MAY_ROUND = frozenset({("f32", "f64"), ("f32", "i64"), ("f32", "i32"), ("f64", "i64")})
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,13 @@ class Candidates:
     indices: Array
 
 
+class Casts(Enum):
+    """What casts between floats do: nothing, or round what a Kernel is given."""
+
+    EXACT = auto()
+    ROUND_GIVEN = auto()
+
+
 class SpaceTooLargeError(ValueError):
     """The iteration space exceeds `POINT_LIMIT` points."""
 
@@ -66,6 +76,8 @@ def interpret(
     kernel: ir.Kernel,
     dims: Mapping[str, int],
     inputs: Sequence[Stored | Array | float | int | bool],
+    *,
+    casts: Casts = Casts.EXACT,
 ) -> tuple[Output, ...]:
     """Runs `kernel` at `dims` on flat input storages; one `Output` for each output parameter.
 
@@ -74,7 +86,7 @@ def interpret(
     `SpaceTooLargeError`.
     """
     with np.errstate(all="ignore"):
-        return _Run(kernel, dims, inputs).outputs()
+        return _Run(kernel, dims, inputs, casts).outputs()
 
 
 def candidates(
@@ -85,7 +97,7 @@ def candidates(
 ) -> Candidates:
     """What `arg`, a node of `kernel`, chooses from: arrays of pointwise points x reduced points."""
     with np.errstate(all="ignore"):
-        run = _Run(kernel, dims, inputs)
+        run = _Run(kernel, dims, inputs, Casts.ROUND_GIVEN)
         values, scales = run.evaluated()
         index = np.asarray(evaluate_index(arg.index, run.variables))
         rows = math.prod(run.extents[: run.rank - len(run.reduction_axes)])
@@ -99,9 +111,14 @@ def candidates(
 
 class _Run:
     def __init__(
-        self, kernel: ir.Kernel, dims: Mapping[str, int], inputs: Sequence[Stored | Array | float]
+        self,
+        kernel: ir.Kernel,
+        dims: Mapping[str, int],
+        inputs: Sequence[Stored | Array | float],
+        casts: Casts,
     ) -> None:
         self.kernel = kernel
+        self.casts = casts
         self.dtypes = ir.dtypes_of(kernel)
         pointwise = [ex.evaluate(extent, dims) for extent in kernel.pointwise]
         reduction = [ex.evaluate(extent, dims) for extent in kernel.reduction]
@@ -126,7 +143,15 @@ class _Run:
             value = scale = np.zeros(())
             if not isinstance(node, ir.Store):
                 value = self._value(position, node, values)
-                scale = magnitude(node, value, values, scales, self.reduction_axes, self.extents)
+                scale = magnitude(
+                    self.kernel.body,
+                    position,
+                    value,
+                    values,
+                    scales,
+                    self.reduction_axes,
+                    self.extents,
+                )
             values.append(value)
             scales.append(scale)
         return values, scales
@@ -176,7 +201,7 @@ class _Run:
             case ir.Op(name, _, operands):
                 args = [values[operand] for operand in operands]
                 if name == "cast":
-                    return cast(args[0], self.dtypes[operands[0]], self.dtypes[position])
+                    return self._cast(position, args[0], self.dtypes[operands[0]])
                 return np.asarray(OPERATIONS[name](*args)).astype(dtype)
             case ir.Reduce(kind, _, operand):
                 whole = self._along_reduction(values[operand])
@@ -191,6 +216,14 @@ class _Run:
                 return np.asarray(running(whole, axis=axis, dtype=dtype))
             case _:
                 raise AssertionError(node)
+
+    def _cast(self, position: int, value: Array, source: str) -> Array:
+        target = self.dtypes[position]
+        found = cast(value, source, target)
+        rounds = target in ("f16", "bf16") or (target, source) in _MAY_ROUND
+        if self.casts is Casts.ROUND_GIVEN and rounds and is_given(self.kernel.body, position):
+            return decode(target, encode(target, found))
+        return found
 
     def _along_reduction(self, value: Array) -> Array:
         """`value` with all its elements along the reduction axes."""

@@ -6,14 +6,45 @@ A rounding error is judged against these (see `tolerance`).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from nearhint_compiler.ir import nodes as ir
 from nearhint_daemon.workers.reference_ops import Array, reduced
+from nearhint_daemon.workers.tolerance import FACTOR, PRECISIONS
 
 
 def magnitude(
+    body: Sequence[ir.BodyNode],
+    position: int,
+    value: Array,
+    values: list[Array],
+    scales: list[Array],
+    axes: tuple[int, ...],
+    extents: tuple[int, ...],
+) -> Array:
+    """The size of the terms behind `value`, of node `position`: rounding errors are relative to it.
+
+    Below the smallest normal number what is computed may be flushed, as results may: there it is
+    the size whose tolerance that number is, so that a product with it is judged by that, too
+    (eager's sigmoid of -90 is 0 in f32, and -90 times what it should be is a normal number).
+    """
+    found = _terms(body, body[position], value, values, scales, axes, extents)
+    match body[position]:
+        case ir.Op(_, dtype, _) | ir.Reduce(_, dtype, _) if dtype in ("f32", "f64"):
+            precision = PRECISIONS[dtype]
+            is_below = (value != 0) & (np.abs(value) < precision.least)
+            if not is_below.any():
+                return found
+            floor = precision.least / (FACTOR * precision.unit)
+            return np.asarray(np.where(is_below, np.maximum(found, floor), found))
+        case _:
+            return found
+
+
+def _terms(
+    body: Sequence[ir.BodyNode],
     node: ir.BodyNode,
     value: Array,
     values: list[Array],
@@ -21,7 +52,6 @@ def magnitude(
     axes: tuple[int, ...],
     extents: tuple[int, ...],
 ) -> Array:
-    """The size of the terms behind `value`: what rounding errors are relative to."""
     own = np.abs(value).astype(np.float64)
     match node:
         case ir.Op("add" | "sub" | "fma" | "max" | "min", _, operands):
@@ -37,10 +67,12 @@ def magnitude(
             passed = np.where(np.isfinite(slope), slope, 1.0) * scales[operand]
             return np.asarray(np.maximum(own, np.where(np.isnan(passed), own, passed)))
         case ir.Op("sin" | "cos" as name, _, (operand,)):
-            # A sum that cancels has errors beside its value: they pass at the slope there.
+            # What was computed has errors, of a sum that cancels beside its value: they pass at the
+            # slope there.
             angle = np.abs(values[operand])
             slope = np.abs(np.cos(angle) if name == "sin" else np.sin(angle))
-            passed = np.where(scales[operand] > angle, slope * scales[operand], own)
+            has_error = (scales[operand] > angle) | (not is_given(body, operand))
+            passed = np.where(has_error, slope * scales[operand], own)
             return np.asarray(np.maximum(own, np.where(np.isfinite(passed), passed, own)))
         case ir.Op("where", _, (condition, left, right)):
             # What is not chosen has no part in it, and may be NaN where no element lies.
@@ -69,6 +101,15 @@ def magnitude(
             return np.asarray(np.where(np.isinf(_fold_arrays([own, *integers])), math.inf, own))
         case _:
             return own
+
+
+def is_given(body: Sequence[ir.BodyNode], position: int) -> bool:
+    """Whether a node is what was loaded, or of its size: no operation has rounded it."""
+    match body[position]:
+        case ir.Op("cast" | "neg" | "abs", _, (operand,)):
+            return is_given(body, operand)
+        case node:
+            return isinstance(node, ir.Load | ir.Scalar | ir.Const | ir.Iota)
 
 
 def _truncates(source: Array, result: Array) -> bool:

@@ -29,7 +29,7 @@ from nearhint_daemon.workers.elements import (
     whole_of,
     with_drawn,
 )
-from nearhint_daemon.workers.interpreter import Output, interpret
+from nearhint_daemon.workers.interpreter import Casts, Output, interpret
 from nearhint_daemon.workers.tolerance import SHIFT
 from nearhint_rules import expr as ex
 
@@ -104,7 +104,10 @@ def make_reference(
     inputs = random_inputs(kernel, sizes, random, with_specials=with_specials)
     windows = slab_windows(sizes, random)
     exact = readable(kernel, inputs)
-    slabs = tuple(interpret(slab(kernel, window), sizes.dims, exact) for window in windows)
+    slabs = tuple(
+        interpret(slab(kernel, window), sizes.dims, exact, casts=Casts.ROUND_GIVEN)
+        for window in windows
+    )
     return Reference(inputs, windows, slabs, tuple(_covered(kernel, sizes, slabs)))
 
 
@@ -212,7 +215,9 @@ def sensitivity(
     moves: list[Array] = [np.zeros(output.values.shape) for output in outputs]
     for _ in range(SHIFTS):
         inputs = shifted(kernel, reference.inputs, random)
-        for place, output in enumerate(interpret(slab(kernel, window), sizes.dims, inputs)):
+        part = slab(kernel, window)
+        shifted_outputs = interpret(part, sizes.dims, inputs, casts=Casts.ROUND_GIVEN)
+        for place, output in enumerate(shifted_outputs):
             before, after = (np.asarray(o.values, np.float64) for o in (outputs[place], output))
             with np.errstate(invalid="ignore"):
                 moved = np.nan_to_num(np.abs(after - before), nan=np.inf)

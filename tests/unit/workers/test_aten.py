@@ -132,6 +132,15 @@ def test_f64_compares_with_the_number_that_low_precision_has(dtype: str, number:
     assert ready.values([x.double()])[1].tolist() == (x == number).tolist() == [True, False, False]
 
 
+def test_f64_leaves_the_remainder_of_the_number_that_low_precision_has() -> None:
+    makes = tensor(S0, dtype="f16")
+    left = node("remainder.Scalar", pr.Ref(0), 0.1, makes=(makes,))
+    program = pr.Program((pr.Symbol("s0", 1),), (makes,), (left,), (1,))
+    x = torch.tensor([0.5, 0.3, 7.7], dtype=torch.float16)
+    ready = AtenProgram(program, {"s0": 3}, precision="f64", device="cpu")
+    torch.testing.assert_close(ready.values([x.double()])[1].half(), x % 0.1, rtol=1e-3, atol=1e-4)
+
+
 def test_keywords_lists_of_tensors_and_split_results_run() -> None:
     x, half = tensor(S0, 4), tensor(S0, 2)
     program = pr.Program(

@@ -9,8 +9,9 @@ import pytest
 
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
-from nearhint_daemon.workers.interpreter import SpaceTooLargeError, interpret
+from nearhint_daemon.workers.interpreter import Casts, SpaceTooLargeError, interpret
 from nearhint_daemon.workers.reference_ops import OPERATIONS, constant_value
+from nearhint_daemon.workers.tolerance import PRECISIONS, arithmetic_of, tolerances
 from nearhint_rules import expr as ex
 
 P0, R0, K0 = ex.symbol("p0"), ex.symbol("r0"), ex.symbol("k0")
@@ -98,6 +99,53 @@ def test_a_sine_is_judged_against_a_sum_that_cancelled_and_else_by_itself() -> N
     assert near_zero == pytest.approx(100.0)  # the result is 1e-3
     assert at_half_a_turn < 3.2
     assert alone.magnitudes.tolist() == pytest.approx(np.abs(np.sin(terms[0])).tolist())
+
+
+def test_a_sine_of_a_product_is_judged_by_the_products_rounding() -> None:
+    """An f32 angle of 1000 is right to 6e-5, whatever its sine is."""
+    kernel = parse_kernel("""
+        (kernel (symbols k0) (pointwise k0) (reduction)
+          (params (in i64) (in f32) (out f32) (out f32))
+          (body (load 0 p0) (cast f32 0) (load 1 p0) (mul f32 1 2) (cos f32 3) (store 2 p0 4)
+            (cos f32 1) (store 3 p0 6)))
+    """)
+    places, steps = np.array([2000, 1000]), np.array([np.pi / 4, 1.0], np.float32)
+    product, alone = interpret(kernel, {"k0": 2}, [places, steps])
+    at_its_top, on_its_slope = product.magnitudes.tolist()
+    assert at_its_top == pytest.approx(1.0, abs=0.1)
+    assert on_its_slope == pytest.approx(1000 * np.abs(np.sin(1000.0)))
+    assert alone.magnitudes.tolist() == pytest.approx(np.abs(np.cos([2000.0, 1000.0])).tolist())
+
+
+def test_casts_round_what_a_kernel_is_given_where_binaries_are_judged() -> None:
+    """A comparison with a rounded number is exact; what was computed before is not rounded."""
+    kernel = parse_kernel("""
+        (kernel (symbols k0) (pointwise k0) (reduction)
+          (params (in f16) (scalar f64) (out bool) (out f32))
+          (body (load 0 p0) (cast f32 0) (scalar 1) (cast f32 2) (cast f16 3) (cast f32 4)
+            (eq bool 1 5) (store 2 p0 6) (mul f32 1 5) (cast bf16 8) (cast f32 9) (store 3 p0 10)))
+    """)
+    x = np.array([0.1, 0.2], np.float16)
+    given = [x, np.array(0.1)]
+    equal, product = interpret(kernel, {"k0": 2}, given, casts=Casts.ROUND_GIVEN)
+    assert equal.values.tolist() == [True, False]
+    assert product.values.tolist() == [float(each) * float(x[0]) for each in x]
+    assert not interpret(kernel, {"k0": 2}, given)[0].values.any()
+
+
+def test_what_is_below_the_smallest_normal_number_may_be_zero_for_what_multiplies_it() -> None:
+    """As eager's silu: sigmoid(-90) is 0 in f32, -90 times the true one is -7e-38."""
+    kernel = parse_kernel("""
+        (kernel (symbols k0) (pointwise k0) (reduction)
+          (params (in f32) (out f32))
+          (body (load 0 p0) (sigmoid f32 0) (mul f32 0 1) (store 1 p0 2)))
+    """)
+    x = np.array([-90.0, -80.0], np.float32)
+    (found,) = interpret(kernel, {"k0": 2}, [x])
+    precision, arithmetic = PRECISIONS["f32"], arithmetic_of(kernel, terms=1)
+    allowed = tolerances(found.values, found.magnitudes, output=precision, arithmetic=arithmetic)
+    assert allowed[0] > np.abs(found.values[0]) > precision.least
+    assert allowed[1] < 1e-4 * np.abs(found.values[1])
 
 
 def test_a_sum_is_judged_against_the_magnitude_of_its_terms() -> None:

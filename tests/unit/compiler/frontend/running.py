@@ -15,7 +15,7 @@ from torch._dynamo import guards
 from torch.fx.node import map_arg
 
 from nearhint_compiler.pipeline import Lowered, lower
-from nearhint_daemon.workers.interpreter import interpret
+from nearhint_daemon.workers.interpreter import Casts, interpret
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
 from nearhint_rules.plan import Free, Launch, MakeView, Output, RunNodes, Step
@@ -177,7 +177,7 @@ class _PlanRun:
             self.slots[slot].item() if param.role == "scalar" else flat(self.slots[slot])
             for slot, param in zip(step.inputs, kernel.params, strict=False)
         ]
-        done = interpret(kernel, dims, params)
+        done = interpret(kernel, dims, params, casts=Casts.ROUND_GIVEN)
         for output, result in zip(step.outputs, done, strict=True):
             tensor = self.allocated(output)
             whole = tensor.as_strided((tensor.numel(),), (1,))

@@ -205,6 +205,28 @@ def test_low_precision_is_compared_with_numbers_as_it_has_them(
     assert launched_nodes(lowered)
 
 
+@pytest.mark.parametrize("dtype", [F16, BF16])
+@pytest.mark.parametrize("other", [F64, torch.float32, BF16])
+def test_low_precision_is_compared_with_zero_dim_tensors_as_it_has_them(
+    dtype: torch.dtype, other: torch.dtype
+) -> None:
+    numbers = torch.tensor([0.1, 0.3, 2049, 257], dtype=dtype)
+
+    def compared(x: Tensor, tenth: Tensor, size: Tensor) -> Any:
+        return x == tenth, x > tenth, x <= tenth, x % tenth, x == size, x < x.shape[0]
+
+    tenth, size = torch.tensor(0.1, dtype=other), torch.tensor(2049)
+    x = torch.stack([numbers, numbers * (1 + 1 / 64), -numbers]).repeat(3, 2)
+    assert launched_nodes(check(compared, x, tenth, size))
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16])
+def test_low_precision_leaves_the_remainder_of_a_number_as_it_has_it(dtype: torch.dtype) -> None:
+    """0.5 is no multiple of the half float that a tenth is, and one of 0.1 in f32, almost."""
+    x = torch.tensor([0.5, 0.3, 1.1, 7.7, -0.5, 100.0], dtype=dtype)
+    assert launched_nodes(check(lambda x: (x % 0.1, torch.fmod(x, 0.1)), x))
+
+
 REDUCTIONS: dict[str, Function] = {
     "sum": lambda x: x.sum(1),
     "sum all": torch.sum,
