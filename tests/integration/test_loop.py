@@ -400,7 +400,9 @@ def test_no_variant_that_fails_verification_gets_into_a_table(tmp_path: Path) ->
     asyncio.run(scenario())
 
 
-def test_a_kernel_that_differs_from_its_fallback_is_never_timed(tmp_path: Path) -> None:
+def test_a_kernel_that_differs_from_its_fallback_is_never_timed_and_says_why(
+    tmp_path: Path,
+) -> None:
     async def scenario() -> None:
         def wrong(job: str, request: worker_pb2.WorkerRequest) -> worker_pb2.WorkerResponse | None:
             if job != "check_lowering":
@@ -413,7 +415,10 @@ def test_a_kernel_that_differs_from_its_fallback_is_never_timed(tmp_path: Path) 
             operation = await daemon.client.tuned(registered, 64)
             assert operation.state == operation_service_pb2.OPERATION_STATE_FAILED
             assert "LOWERING_WRONG" in str(operation.error)
-            assert await daemon.client.tables_of(registered) == []
+            (table,) = await daemon.client.tables_of(registered)
+            assert (len(table.variants), len(table.hints)) == (0, 0)
+            assert "max error 3" in table.reason
+            assert daemon.bench.asked["measure_hint"] == 0
 
     asyncio.run(scenario())
 

@@ -17,7 +17,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from nearhint_daemon.bandwidths import Bandwidths
-from nearhint_daemon.errors import HintTooLarge, HintUnreachable, NoVariant
+from nearhint_daemon.errors import HintTooLarge, HintUnreachable, LoweringWrong, NoVariant
 from nearhint_daemon.jobs import JobQueue, JobSpec
 from nearhint_daemon.programs import ProgramKey, Programs
 from nearhint_daemon.store import Store, queries
@@ -192,7 +192,7 @@ class Tuner:
             found = self._row(task)
             if found is not None and self._is_complete(task, found):
                 return
-            await self._checks.require(task)
+            await self._require_lowering(task)
             # A Table has one default for all its hints, which the first of them chooses.
             first = self._first.setdefault(task.table_key, asyncio.Lock())
             async with first:
@@ -211,6 +211,15 @@ class Tuner:
             ready = await self._contests.ready(task, tuple(kept))
             tier = 1 if found is None else found.tier
             await self._contests.hold(task, ready, tier=tier, care=SOON)
+
+    async def _require_lowering(self, task: Task) -> None:
+        """Raises `LoweringWrong`, after publishing why a Kernel without a Table stays at T0."""
+        try:
+            await self._checks.require(task)
+        except LoweringWrong as wrong:
+            symbols = task.kernel.symbols.split()
+            await self._publisher.give_up(task.table_key, symbols, str(wrong))
+            raise
 
     async def reach_t2(self, row: JobRow, payload: Mapping[str, Any]) -> None:
         """Does a `tune2` job."""

@@ -225,3 +225,20 @@ def test_a_fallback_that_never_runs_is_a_problem() -> None:
     found = check_lowering(kernel, fallback, seed=1)
     assert "could not be run" in found.problem
     assert found.cases == 0
+
+
+def test_integers_of_what_is_no_number_may_be_anything() -> None:
+    """0 / 0 has no integer: numpy makes 0 of it, and ATen the least there is."""
+    x = tensor(S0)
+    program = pr.Program(
+        (pr.Symbol("s0", 1, 64),),
+        (x,),
+        (
+            node("sub.Tensor", pr.Ref(0), pr.Ref(0), makes=(x,)),
+            node("div.Tensor", pr.Ref(1), pr.Ref(1), makes=(x,)),
+            node("_to_copy.default", pr.Ref(2), makes=(tensor(S0, dtype="i64"),)),
+        ),
+        (3,),
+    )
+    kernel, fallback = lowered(program)
+    assert check_lowering(kernel, fallback, seed=1).problem == ""
