@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
 from tests.integration.daemon_in_process import Running, running
 from tests.integration.fake_workers import (
     FakeBenchPool,
@@ -14,9 +15,10 @@ from tests.integration.fake_workers import (
     measured,
 )
 
+from nearhint_daemon import logs
 from nearhint_daemon.store import queries
 from nearhint_daemon.store.rows import TriedRow
-from nearhint_daemon.tuning.search_reports import TRIED_ROWS
+from nearhint_daemon.tuning.search_reports import TILES, TRIED_ROWS
 from nearhint_proto.v1 import admin_service_pb2, kernel_service_pb2, worker_pb2
 
 LISTED = (
@@ -27,6 +29,7 @@ LISTED = (
     "cpu.rows wrong=1",
 )
 FAR = "cpu.columns vector=8"
+REFUSED = "y=(// k0 64) x=64: neither of (// k0 64) and k0 provably divides the other"
 
 
 def at_compiling(job: str, request: worker_pb2.WorkerRequest) -> worker_pb2.WorkerResponse | None:
@@ -34,7 +37,9 @@ def at_compiling(job: str, request: worker_pb2.WorkerRequest) -> worker_pb2.Work
     response = worker_pb2.WorkerResponse(id=request.id)
     if job == "list_schedules":
         pruned = worker_pb2.PrunedSchedule(schedule=FAR, reason="estimated at 9.0 times the best")
-        response.schedules.CopyFrom(worker_pb2.Schedules(schedules=LISTED, pruned=[pruned]))
+        response.schedules.CopyFrom(
+            worker_pb2.Schedules(schedules=LISTED, pruned=[pruned], untiled=REFUSED)
+        )
         return response
     if job == "compile_variant" and request.compile_variant.schedule == LISTED[3]:
         request.compile_variant.schedule = LISTED[1]
@@ -64,7 +69,14 @@ async def explained(
     return await daemon.client.admin.ExplainKernel(request, timeout=20)
 
 
-def test_explain_says_what_was_tried_and_what_became_of_it(tmp_path: Path) -> None:
+def test_explain_says_what_was_tried_and_what_became_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged: list[dict[str, object]] = []
+    monkeypatch.setattr(
+        logs, "info", lambda event, **fields: logged.append({"event": event, **fields})
+    )
+
     async def scenario() -> None:
         pools = FakeCompilePool(faults=at_compiling), FakeBenchPool(faults=at_measuring)
         async with running(tmp_path, compile=pools[0], bench=pools[1]) as daemon:
@@ -82,6 +94,7 @@ def test_explain_says_what_was_tried_and_what_became_of_it(tmp_path: Path) -> No
                 LISTED[3]: "identical",
                 LISTED[4]: "rejected",
                 FAR: "pruned",
+                TILES: "pruned",
             }
             assert {each.stage for each in report.tried} == {"search"}
             assert found[LISTED[1]].reason == "1.00 µs, 21 samples"
@@ -89,7 +102,11 @@ def test_explain_says_what_was_tried_and_what_became_of_it(tmp_path: Path) -> No
             assert found[LISTED[3]].reason == f"the binary of {LISTED[1]}"
             assert "off by one at 17" in found[LISTED[4]].reason
             assert found[FAR].reason == "estimated at 9.0 times the best"
+            assert found[TILES].reason == f"the default tiling: {REFUSED}"
             assert report.searched_at_s > 0
+            kernel = registered.plan.steps[0].launch.kernel
+            expected = {"event": "default_tiling", "kernel": kernel, "dims": "64"}
+            assert {**expected, "reason": REFUSED} in logged
 
     asyncio.run(scenario())
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from nearhint_compiler.analysis import tilings
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule import cpu, cuda
 from nearhint_compiler.schedule.estimate import Estimate, estimate, far_off
@@ -20,6 +21,8 @@ FAR_OFF = 4.0
 """How many times the least estimate a candidate may take; estimates are no better than that."""
 QUICK_LIMIT: Mapping[str, int] = {"cpu": 3, "cuda": 5}
 MAX_LIMIT = 64
+TILED, TILING_AXES = "cuda.tiled", 4
+"""Families of tiles with several pointwise axes begin so; axes of a tiling, the reduction's too."""
 GRAIN = 2
 """Estimates that are the same in so many parts of the best are equal."""
 
@@ -34,10 +37,15 @@ class Pruned:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What is worth compiling, the default first, and what is not."""
+    """What is worth compiling, the default first, and what is not.
+
+    `untiled` says why tilings that ranked better than the default one were not taken, where the
+    kernel has no tiles.
+    """
 
     schedules: tuple[Schedule, ...]
     pruned: tuple[Pruned, ...] = ()
+    untiled: str = ""
 
 
 def choose(
@@ -82,7 +90,15 @@ def choose(
     return Choice(
         tuple(each for each in space if each not in pruned),
         tuple(Pruned(each, reason) for each, reason in pruned.items()),
+        _untiled(kernel, space, dims) if target.kind == "cuda" else "",
     )
+
+
+def _untiled(kernel: ir.Kernel, space: Sequence[Schedule], dims: Mapping[str, int]) -> str:
+    """Why the analysis' better tilings were refused, if nothing in the space is tiled."""
+    if any(each.family.startswith(TILED) for each in space):
+        return ""
+    return tilings.choose(kernel, dims, limit=TILING_AXES).reason
 
 
 def _diverse(

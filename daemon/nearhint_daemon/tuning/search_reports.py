@@ -52,9 +52,16 @@ class SearchReports:
         await self._store.write(lambda tx: queries.keep_tried(tx, rows, limit=TRIED_ROWS))
 
 
-def of_pruned(pruned: Sequence[pb.PrunedSchedule]) -> dict[str, Outcome]:
-    """Of what was not worth compiling."""
-    return {each.schedule: Outcome("pruned", each.reason) for each in pruned}
+TILES = "cuda.tiled"
+"""What stands for the Schedules that a Kernel has not, where its better tilings were refused."""
+
+
+def of_pruned(listed: pb.Schedules) -> dict[str, Outcome]:
+    """Of what was not worth compiling, and of tiles where there are none."""
+    found = {each.schedule: Outcome("pruned", each.reason) for each in listed.pruned}
+    if listed.untiled:
+        found[TILES] = Outcome("pruned", f"the default tiling: {listed.untiled}")
+    return found
 
 
 def of_built(rows: Sequence[VariantRow], kept: Sequence[VariantRow]) -> dict[str, Outcome]:

@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any
 from weakref import WeakValueDictionary
 
+from nearhint_daemon import logs
 from nearhint_daemon.bandwidths import Bandwidths
 from nearhint_daemon.errors import HintTooLarge, HintUnreachable, LoweringWrong, NoVariant
 from nearhint_daemon.jobs import JobQueue, JobSpec
@@ -262,7 +263,9 @@ class Tuner:
         """Times what is listed for a hint; all of it `again`, or what was not timed there yet."""
         async with self._contests.hint(task):
             found, table = self._row(task), self._table(task)
-            await self._contests.reports.keep(task, of_pruned(listed.pruned))
+            await self._contests.reports.keep(task, of_pruned(listed))
+            if listed.untiled:
+                logs.info("default_tiling", **_named(task), reason=listed.untiled)
             is_quick = effort == Effort.QUICK
             near = sorted(shared(table, task.dims, few=1 if is_quick else FEW))
             # What serves since T1 was timed with less care, and need not be listed.
@@ -353,6 +356,10 @@ class Tuner:
             threads=task.threads,
             order=task.order,
         )
+
+
+def _named(task: Task) -> dict[str, str]:
+    return {"kernel": task.table_key[1], "dims": " ".join(map(str, task.dims))}
 
 
 def _holds(row: VariantRow, task: Task) -> bool:

@@ -107,6 +107,7 @@ def list_schedules(request: pb.ListSchedules) -> pb.Schedules:
             pb.PrunedSchedule(schedule=str(each.schedule), reason=each.reason)
             for each in chosen.pruned
         ],
+        untiled=chosen.untiled,
     )
 
 

@@ -430,6 +430,9 @@ class Schedules(_message.Message):
     SCHEDULES_FIELD_NUMBER: _builtins.int
     PRUNED_FIELD_NUMBER: _builtins.int
     ALSO_AT_FIELD_NUMBER: _builtins.int
+    UNTILED_FIELD_NUMBER: _builtins.int
+    untiled: _builtins.str
+    """Why a tiling of several axes that ranked better than the default one was not taken; or empty."""
     @_builtins.property
     def schedules(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Printed Schedules."""
@@ -448,10 +451,11 @@ class Schedules(_message.Message):
         schedules: _abc.Iterable[_builtins.str] | None = ...,
         pruned: _abc.Iterable[Global___PrunedSchedule] | None = ...,
         also_at: _abc.Iterable[_types_pb2.SizeHint] | None = ...,
+        untiled: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["also_at", b"also_at", "pruned", b"pruned", "schedules", b"schedules"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["also_at", b"also_at", "pruned", b"pruned", "schedules", b"schedules", "untiled", b"untiled"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

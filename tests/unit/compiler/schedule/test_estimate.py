@@ -240,3 +240,18 @@ def test_rows_that_are_walked_again_are_moved_again_where_no_cache_keeps_them() 
     # 132 rows of 40 KB are kept, and so are 32 of half a megabyte.
     assert moved(walked, 3000, 10_240) == 2 * 3000 * 10_240 * 4
     assert moved(shared, 32, 128_256) == 2 * 32 * 128_256 * 4
+
+
+def test_a_kernel_that_cannot_be_tiled_has_the_default_tiling_and_the_reason() -> None:
+    """Of a prime number of elements none is a run of 64, and no Guard would hold."""
+    turned = """
+        (kernel (symbols) (pointwise EXTENT) (reduction) (params (in f32) (out f32))
+          (body (load 0 (+ (* 4099 (% p0 64)) (// p0 64))) (exp f32 0) (store 1 p0 1)))
+    """
+    prime, even = (parse_kernel(turned.replace("EXTENT", each)) for each in ("262147", "262144"))
+    chosen = choose(prime, H100, {}, effort="full")
+    assert {each.family for each in chosen.schedules} == {"cuda.pointwise"}
+    assert "neither of 4096 and 262147 provably divides the other" in chosen.untiled
+    cut = choose(even, H100, {}, effort="full")
+    assert "cuda.tiled" in {each.family for each in cut.schedules}
+    assert cut.untiled == ""
