@@ -12,7 +12,7 @@ import numpy as np
 
 from nearhint_compiler.ir import nodes as ir
 from nearhint_daemon.workers.reference_ops import Array, reduced
-from nearhint_daemon.workers.tolerance import FACTOR, PRECISIONS
+from nearhint_daemon.workers.tolerance import FACTOR, PRECISIONS, ROUNDINGS
 
 
 def magnitude(
@@ -74,6 +74,12 @@ def _terms(
             has_error = (scales[operand] > angle) | (not is_given(body, operand))
             passed = np.where(has_error, slope * scales[operand], own)
             return np.asarray(np.maximum(own, np.where(np.isfinite(passed), passed, own)))
+        case ir.Op("exp" | "exp2" | "expm1" | "sigmoid", _, (operand,)) if not is_given(
+            body, operand
+        ):
+            # A few roundings of the exponent are a relative error of so many times its terms.
+            moved = own * (scales[operand] * (ROUNDINGS / FACTOR))
+            return np.asarray(np.maximum(own, np.where(np.isfinite(moved), moved, own)))
         case ir.Op("where", _, (condition, left, right)):
             # What is not chosen has no part in it, and may be NaN where no element lies.
             return np.maximum(own, np.where(values[condition], scales[left], scales[right]))

@@ -11,7 +11,13 @@ from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_daemon.workers.interpreter import Casts, SpaceTooLargeError, interpret
 from nearhint_daemon.workers.reference_ops import OPERATIONS, constant_value
-from nearhint_daemon.workers.tolerance import PRECISIONS, arithmetic_of, tolerances
+from nearhint_daemon.workers.tolerance import (
+    FACTOR,
+    PRECISIONS,
+    ROUNDINGS,
+    arithmetic_of,
+    tolerances,
+)
 from nearhint_rules import expr as ex
 
 P0, R0, K0 = ex.symbol("p0"), ex.symbol("r0"), ex.symbol("k0")
@@ -115,6 +121,22 @@ def test_a_sine_of_a_product_is_judged_by_the_products_rounding() -> None:
     assert at_its_top == pytest.approx(1.0, abs=0.1)
     assert on_its_slope == pytest.approx(1000 * np.abs(np.sin(1000.0)))
     assert alone.magnitudes.tolist() == pytest.approx(np.abs(np.cos([2000.0, 1000.0])).tolist())
+
+
+def test_an_exponential_is_judged_by_the_roundings_of_a_large_exponent() -> None:
+    """A sum of terms near 100 is right to 2^-18, and so is the exponential of it, relatively."""
+    kernel = parse_kernel("""
+        (kernel (symbols k0) (pointwise k0) (reduction)
+          (params (in f32) (in f32) (out f32) (out f32))
+          (body (load 0 p0) (load 1 p0) (sub f32 0 1) (exp f32 2) (store 2 p0 3)
+            (exp f32 1) (store 3 p0 5)))
+    """)
+    terms = np.array([20.0, 4.0], np.float32), np.array([96.0, 3.0], np.float32)
+    computed, given = interpret(kernel, {"k0": 2}, list(terms))
+    far, near = (computed.magnitudes / computed.values).tolist()
+    assert far == pytest.approx(96.0 * ROUNDINGS / FACTOR)
+    assert near == 1.0
+    assert (given.magnitudes / given.values).tolist() == [1.0, 1.0]
 
 
 def test_casts_round_what_a_kernel_is_given_where_binaries_are_judged() -> None:
