@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
 
 import grpc
 from google.protobuf.message import Message
@@ -25,6 +25,7 @@ from nearhint_proto.v1 import (
 from nearhint_rules.selectors import select
 
 CHUNK_BYTES = 4096
+Found = TypeVar("Found")
 
 
 def add_services(answers: FakeAnswers, server: grpc.Server) -> None:
@@ -147,6 +148,15 @@ class _Operations(_Service, operation_service_pb2_grpc.OperationServiceServicer)
         return operation_service_pb2.CancelOperationResponse()
 
 
+def _named(kernels: Mapping[str, Found], name: str, context: grpc.ServicerContext) -> Found:
+    """What is kept for the first Kernel whose identity begins with `name`; aborts without one."""
+    for kernel, found in kernels.items():
+        if kernel.startswith(name):
+            return found
+    context.abort(grpc.StatusCode.NOT_FOUND, "no such kernel")
+    raise AssertionError("abort raises")
+
+
 def _canned(rpc: str) -> Any:
     """A call that is answered with what a test gave for it."""
 
@@ -195,11 +205,7 @@ class _Admin(_Service, admin_service_pb2_grpc.AdminServiceServicer):
         self, request: admin_service_pb2.ExplainKernelRequest, context: grpc.ServicerContext
     ) -> admin_service_pb2.ExplainKernelResponse:
         self.answers.enter("ExplainKernel", request, context)
-        for kernel, explained in self.store.explained.items():
-            if kernel.startswith(request.kernel):
-                return explained
-        context.abort(grpc.StatusCode.NOT_FOUND, "no such kernel")
-        raise AssertionError("abort raises")
+        return _named(self.store.explained, request.kernel, context)
 
     PinVariant = _canned("PinVariant")
     UnpinVariant = _canned("UnpinVariant")
@@ -213,11 +219,7 @@ class _Admin(_Service, admin_service_pb2_grpc.AdminServiceServicer):
         self, request: admin_service_pb2.MeasureRegretRequest, context: grpc.ServicerContext
     ) -> admin_service_pb2.MeasureRegretResponse:
         self.answers.enter("MeasureRegret", request, context)
-        for kernel, planned in self.store.regret_plans.items():
-            if kernel.startswith(request.kernel):
-                return planned
-        context.abort(grpc.StatusCode.NOT_FOUND, "no such kernel")
-        raise AssertionError("abort raises")
+        return _named(self.store.regret_plans, request.kernel, context)
 
     def GetRegret(  # noqa: N802
         self, request: admin_service_pb2.GetRegretRequest, context: grpc.ServicerContext

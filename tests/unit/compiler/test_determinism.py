@@ -6,15 +6,27 @@ import itertools
 import os
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
+from tests.unit.workers import building
 
 from nearhint_compiler.analysis.split import split
+from nearhint_compiler.codegen import generate
+from nearhint_compiler.errors import CompilerError
 from nearhint_compiler.frontend.loops import Loops
 from nearhint_compiler.frontend.space import space_of, unify
 from nearhint_compiler.ir.index import Ranges
+from nearhint_compiler.pipeline import lower
+from nearhint_compiler.schedule.choice import MAX, choose
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Int
+from nearhint_rules.target import CpuDevice, CudaDevice, Target
+
+TARGETS = {
+    "cuda": Target(CudaDevice("NVIDIA H100", 90, 132, 80 << 30, "580", 700), ("triton 3.7.1",)),
+    "cpu": Target(CpuDevice("test", ("avx2", "f16c", "fma"), "glibc"), ("cc",)),
+}
 
 SCRIPT = """
 from pathlib import Path
@@ -65,6 +77,22 @@ def test_plans_schedules_and_sources_do_not_hang_on_the_hash_seed() -> None:
     assert reference.count("cuda.") > 20
     assert reference.count("cpu.") > 20
     assert made("4242") == reference
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+def test_trial_generation_leaves_kernels_and_sources_as_they_were(kind: str) -> None:
+    """What a launch came from is known after any number of Schedules were tried, refused or not."""
+    program = building.norm()
+    first = lower(program, target_kind="cpu")
+    before = repr(first)
+    assert [source.nodes for source in first.sources] == [(0, 1)]
+    for lowered in first.kernels:
+        dims = dict.fromkeys(lowered.kernel.symbols, 96)
+        for schedule in choose(lowered.kernel, TARGETS[kind], dims, effort=MAX).schedules:
+            with suppress(CompilerError):
+                generate(lowered.kernel, schedule, TARGETS[kind])
+    assert repr(first) == before
+    assert lower(program, target_kind="cpu") == first
 
 
 @pytest.mark.parametrize("lengths", sorted(set(itertools.permutations((2, 1, 1)))))

@@ -111,6 +111,10 @@ def _reductions(x: Tensor) -> Any:
     return x.sum(), x.mean(0), x.softmax(-1), nn.layer_norm(x, x.shape[-1:]), x.var(1), x.amax(0)
 
 
+def _norm_by_hand(x: Tensor) -> Tensor:
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
+
+
 def _min_max_sizes(x: Tensor, y: Tensor) -> Any:
     return x[:3] + 1, y[:, : max(1, y.shape[1] // 2)].contiguous() * 2
 
@@ -142,6 +146,7 @@ CASES = (
     Case("list indices", _list_indices, lambda r, c: (torch.randn(r, r + c), torch.randn(r))),
     Case("outputs sharing storage", _shared_storage, lambda r, c: (torch.randn(r, 2 * c),)),
     Case("reductions", _reductions, _one),
+    Case("norm by hand", _norm_by_hand, _one),
     Case("min and max of sizes", _min_max_sizes, _pair),
     Case("transposed input", lambda x: x + 1, lambda r, c: (torch.randn(c, r).t(),)),
     Case("expanded input", lambda x: x * 2, lambda r, c: (torch.randn(r, 1).expand(r, c),)),

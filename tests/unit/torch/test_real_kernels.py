@@ -14,6 +14,7 @@ from tests.unit.torch.compiled_session import Compiled
 from tests.unit.torch.conftest import Install
 from torch.utils import _pytree as pytree
 
+from nearhint.session import counters
 from nearhint_torch.backend import nearhint
 from nearhint_torch.runner import watch
 
@@ -57,6 +58,7 @@ def shared(leaves: list[Any]) -> list[int]:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_kernels_give_what_eager_gives(case: Case, session: Install, compiled: Compiled) -> None:
     fake = session(compiled.snapshot)
+    failed = counters.seen().get("original_program_failed", 0)
     run = torch.compile(case.function, backend=nearhint, dynamic=True)
     launches = 0
     for sizes in SIZES:
@@ -78,6 +80,7 @@ def test_kernels_give_what_eager_gives(case: Case, session: Install, compiled: C
         assert all(report.tiers[0] == 0 for report in reports)
         launches += sum(report.tiers[2] for report in reports)
     assert not fake.fallbacks
+    assert counters.seen().get("original_program_failed", 0) == failed
     assert bool(launches) == (case.name not in ATEN_ALONE)
 
 
