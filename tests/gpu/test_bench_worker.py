@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -17,6 +18,7 @@ from nearhint_compiler.codegen import generate
 from nearhint_compiler.ir.text import parse_kernel, print_kernel
 from nearhint_compiler.schedule.schedule import parse_schedule
 from nearhint_daemon.workers.cubin import compile_cubin
+from nearhint_daemon.workers.cuda_watch import watch_of
 from nearhint_daemon.workers.pool import BenchPool
 from nearhint_proto.convert import artifact_to_proto, guard_to_proto
 from nearhint_proto.convert_table import size_hint_to_proto
@@ -86,6 +88,19 @@ def test_a_device_copies_from_memory_not_from_its_cache() -> None:
     assert copied.bytes_moved > 4 * torch.cuda.get_device_properties(0).L2_cache_size
     assert copied.bytes_moved / copied.timing.median_ns > 10  # GB/s: any device has more
     assert "cold cache, two buffers of" in copied.conditions
+
+
+def test_a_device_that_is_timed_says_its_clock_its_heat_and_who_else_is_there() -> None:
+    watch = watch_of(0)
+    assert watch is not None, "the driver has no management library"
+    torch.ones(1, device="cuda:0").sum().item()
+    assert isinstance(watch.is_disturbed(), bool)
+    found = re.match(r"(\d+) MHz, (\d+) C.*, (\d+) other processes, (\d+) at work$", watch.words())
+    assert found is not None, watch.words()
+    clock_mhz, heat_c, others, at_work = map(int, found.groups())
+    assert 100 < clock_mhz < 5000
+    assert 10 < heat_c < 110
+    assert at_work <= others
 
 
 @pytest.mark.parametrize(

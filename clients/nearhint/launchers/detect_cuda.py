@@ -29,8 +29,7 @@ def cuda_device(device_index: int = 0) -> CudaDevice:
     name = _text(checked(cuda.cuDeviceGetName(_TEXT_BYTES, device)))
     model, _, profile = name.partition(" MIG ")
     processors = attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
-    bus_id = _text(checked(cuda.cuDeviceGetPCIBusId(_TEXT_BYTES, device)))
-    driver_version, power_limit_w = _management(bus_id)
+    driver_version, power_limit_w = _management(bus_id(device_index))
     return CudaDevice(
         model=model,
         capability=capability_of(device_index),
@@ -42,11 +41,18 @@ def cuda_device(device_index: int = 0) -> CudaDevice:
     )
 
 
+def bus_id(device_index: int) -> str:
+    """Where the device is on the PCI bus, as the management library names it; raises
+    `CudaUnavailable`.
+    """
+    return _text(checked(driver().cuDeviceGetPCIBusId(_TEXT_BYTES, device_handle(device_index))))
+
+
 def _text(raw: bytes) -> str:
     return raw.partition(b"\0")[0].decode("ascii", "replace").strip()
 
 
-def _management(bus_id: str) -> tuple[str, int]:
+def _management(bus: str) -> tuple[str, int]:
     """The driver's version and the device's power limit in watts."""
     try:
         library: Any = ctypes.CDLL(NVML)
@@ -58,7 +64,7 @@ def _management(bus_id: str) -> tuple[str, int]:
     milliwatts = ctypes.c_uint()
     is_known = library.nvmlSystemGetDriverVersion(version, _TEXT_BYTES) == 0
     has_limit = (
-        library.nvmlDeviceGetHandleByPciBusId_v2(bus_id.encode(), ctypes.byref(device)) == 0
+        library.nvmlDeviceGetHandleByPciBusId_v2(bus.encode(), ctypes.byref(device)) == 0
         and library.nvmlDeviceGetPowerManagementLimit(device, ctypes.byref(milliwatts)) == 0
     )
     library.nvmlShutdown()

@@ -249,8 +249,10 @@ class Bench:
         if self._device == "cpu":
             return CpuClock(cache=cache, threads=threads, priority=self._priority, memory=memory)
         from nearhint_daemon.workers.cuda_clock import CudaClock
+        from nearhint_daemon.workers.cuda_watch import watch_of
 
-        return CudaClock(cache=cache, device_index=cuda_index(self._device), memory=memory)
+        index = cuda_index(self._device)
+        return CudaClock(cache=cache, device_index=index, memory=memory, watch=watch_of(index))
 
     def _cache_bytes(self) -> int:
         if self._device == "cpu":

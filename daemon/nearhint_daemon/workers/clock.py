@@ -27,7 +27,9 @@ _DEFAULT_CACHE_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Nanoseconds a call; `is_disturbed`: another process took the CPU meanwhile."""
+    """Nanoseconds a call; `is_disturbed`: another process took the device meanwhile, or heat slowed
+    it down.
+    """
 
     ns: float
     is_disturbed: bool

@@ -14,6 +14,7 @@ import torch
 
 from nearhint_daemon.workers.clock import OUTPUTS_ALLOCATED, WARM_UP_CALLS, Sample
 from nearhint_daemon.workers.cuda_subject import device_errors
+from nearhint_daemon.workers.cuda_watch import Watch
 
 SAMPLE_MS = 0.4
 """A sample is at least about this long."""
@@ -25,11 +26,20 @@ class CudaClock:
     """Device time between two events.
 
     `cache` "warm": a sample begins after an untimed replay; "cold": after memory of twice the L2
-    cache was written, and it is a single call. `memory` says in words what is called on.
+    cache was written, and it is a single call. `memory` says in words what is called on, `watch`
+    what disturbs the device.
     """
 
-    def __init__(self, *, cache: str, device_index: int, memory: str = OUTPUTS_ALLOCATED) -> None:
+    def __init__(
+        self,
+        *,
+        cache: str,
+        device_index: int,
+        memory: str = OUTPUTS_ALLOCATED,
+        watch: Watch | None = None,
+    ) -> None:
         self._index = device_index
+        self._watch = watch
         self._is_cold = cache == "cold"
         with device_errors():
             self._sweep = torch.zeros(
@@ -39,7 +49,14 @@ class CudaClock:
             )
             self._stream: torch.cuda.Stream = torch.cuda.Stream(device_index)  # type: ignore[no-untyped-call]
         self._graphs: dict[Callable[[], object], torch.cuda.CUDAGraph | None] = {}
-        self.conditions = f"cuda, {cache} cache, {memory}, graph replay"
+        self._treatment = f"cuda, {cache} cache, {memory}, graph replay"
+
+    @property
+    def conditions(self) -> str:
+        """How it is timed, and what the device says of itself by now."""
+        if self._watch is None:
+            return self._treatment
+        return f"{self._treatment}, {self._watch.words()}"
 
     @property
     def device(self) -> str:
@@ -62,7 +79,7 @@ class CudaClock:
         return calls
 
     def sample(self, call: Callable[[], object], calls: int) -> Sample:
-        """One sample. A device has no scheduler that could take it away unnoticed."""
+        """One sample."""
         graph = self._graphs.get(call)
         run: Callable[[], object] = (
             graph.replay if graph is not None else lambda: _repeat(call, calls)
@@ -73,7 +90,8 @@ class CudaClock:
             else:
                 run()
             elapsed_ms = self._events(run)
-        return Sample(elapsed_ms * 1e6 / calls, is_disturbed=False)
+        is_disturbed = self._watch is not None and self._watch.is_disturbed()
+        return Sample(elapsed_ms * 1e6 / calls, is_disturbed)
 
     def _events(self, run: Callable[[], object]) -> float:
         start, end = torch.Event(enable_timing=True), torch.Event(enable_timing=True)
