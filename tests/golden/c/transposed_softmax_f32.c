@@ -108,7 +108,7 @@ static inline vf32 sel_f32(vbool m, vf32 a, vf32 b)
 
 static inline vf32 max_f32(vf32 a, vf32 b)
 {
-    return sel_f32(a != a, a, (vf32)_mm256_max_ps(a, b));
+    return sel_f32(b != b, b, (vf32)_mm256_max_ps(b, a));
 }
 
 /* The first n lanes of v, the rest of other. */

@@ -265,12 +265,22 @@ _CHOICE = (
 
 
 def _extremum(name: str, sign: str) -> tuple[Row, ...]:
-    """NaN if an operand is NaN; the instruction alone returns its second operand then."""
+    """NaN if an operand is NaN; the instruction alone returns its second operand then.
+
+    That is `a`, an accumulator: what is asked of the other then waits for no step before.
+    """
     head = f"static inline $V {name}_$T($V a, $V b)\n{{\n"
     return (
         Row(
             name,
-            head + f"    return sel_$T(a != a, a, ($V)${{M}}_{name}_$S(a, b));\n}}\n",
+            head + "    const $K there = ${M}_cmp_${S}_mask(b, b, _CMP_ORD_Q);\n"
+            f"    return ${{M}}_mask_{name}_$S(b, there, b, a);\n}}\n",
+            FLOATS,
+            AVX512,
+        ),
+        Row(
+            name,
+            head + f"    return sel_$T(b != b, b, ($V)${{M}}_{name}_$S(b, a));\n}}\n",
             ("f32",),
             AVX2,
             needs=("sel $T",),
