@@ -2,7 +2,11 @@
 
 Triton reads all 350 functions from bitcode for each kernel that calls one. Linked once into a
 module that declares a few, they can be printed as text (LLVM Language Reference Manual), which
-Triton takes in the place of its own file; the binaries are the same.
+Triton takes in the place of its own file; the binaries compute the same.
+
+The functions ask, at each step, whether denormal numbers are flushed to zero (User Guide for NVPTX
+Back-end, Reflection Parameters). LLVM answers only when it writes assembly: until then all passes
+have both ways of each step of each element before them. Here the answer is in the text.
 """
 
 from __future__ import annotations
@@ -23,6 +27,9 @@ ARGUMENTS: Mapping[str, int] = {
 """The functions, of f32, that ops may end in (`codegen.triton.ops`), and what they take."""
 
 _CALLED = re.compile(r"\blibdevice\.(\w+)\(")
+_REFLECTED = re.compile(r"\bcall i32 @__nvvm_reflect\(.*")
+_NO = "add i32 0, 0"
+"""What LLVM answers without a flag for denormals, and to every other question that it may know."""
 
 
 class Libdevice:
@@ -70,6 +77,6 @@ def _linked(folder: Path) -> str:
     llvm_context = llvm.context()
     module = llvm.to_module(ir.parse_mlir_module(str(declarations), context), llvm_context)
     llvm.link_extern_libs(module, [str(whole)])
-    text = str(module).replace("define internal", "define")
+    text = _REFLECTED.sub(_NO, str(module)).replace("define internal", "define")
     del module  # before the context that it lies in
     return text

@@ -108,7 +108,7 @@ static inline vf32 sel_f32(vbool m, vf32 a, vf32 b)
 
 static inline vf32 max_f32(vf32 a, vf32 b)
 {
-    return sel_f32(a != a, a, (vf32)_mm256_max_ps(a, b));
+    return sel_f32(b != b, b, (vf32)_mm256_max_ps(b, a));
 }
 
 /* The first n lanes of v, the rest of other. */
@@ -212,6 +212,46 @@ extern void GOMP_parallel(void (*function)(void *), void *data, unsigned threads
 extern int omp_get_thread_num(void);
 extern int omp_get_num_threads(void);
 
+static __attribute__((noinline)) void turn_panel0(
+    void *const *parameters, const int64_t *dims, int64_t begin_p0, int64_t end_p0, 
+    float *panel, int64_t stride)
+{
+    const float *const in0 = (const float *)parameters[0];
+    float *const out1 = (float *)parameters[1];
+    const int64_t k0 = dims[0];
+    const int64_t k1 = dims[1];
+    const int64_t np0 = k0;
+    const int64_t nr0 = k1;
+    const int64_t begin_r0 = 0, end_r0 = nr0;
+    for (int64_t i0 = 0; begin_r0 + i0 < end_r0; i0 += 8) {
+        for (int64_t j = 0; begin_p0 + j < end_p0; j += 8) {
+            const int n = (int)least(8, end_p0 - begin_p0 - j);
+            vf32 square[8];
+            const float *p = in0 + (begin_r0 * k0) + (i0 * k0) + begin_p0 + j;
+            const int64_t pitch = k0, ahead = 48 * k0;
+            if (begin_r0 + i0 + 8 <= end_r0 && n == 8) {
+                for (int l = 0; l < 8; l++) {
+                    square[l] = load_f32(p);
+                    if (j == 0) __builtin_prefetch(p + ahead, 0, 2);
+                    if (j % 16 == 8) __builtin_prefetch(p + ahead + 7, 0, 2);
+                    p += pitch;
+                    __asm__("" : "+r"(p));
+                }
+            }
+            else {
+                for (int l = 0; l < 8; l++) {
+                    square[l] = load_n_f32(p, n);
+                    p += begin_r0 + i0 + l + 1 < end_r0 ? pitch : 0;
+                    __asm__("" : "+r"(p));
+                }
+            }
+            turn_f32(square);
+            for (int l = 0; l < 8; l++)
+                store_f32(panel + (j + l) * stride + i0, square[l]);
+        }
+    }
+}
+
 static void rows_up_to_64(void *const *parameters, const int64_t *dims, int64_t from, int64_t to)
 {
     const float *const in0 = (const float *)parameters[0];
@@ -227,36 +267,7 @@ static void rows_up_to_64(void *const *parameters, const int64_t *dims, int64_t 
     for (int64_t task = from; task < to; task++) {
         const int64_t begin_p0 = block * 16;
         const int64_t end_p0 = least(np0, begin_p0 + 16);
-        {
-            const int64_t begin_r0 = 0, end_r0 = nr0;
-            for (int64_t i0 = 0; begin_r0 + i0 < end_r0; i0 += 8) {
-                for (int64_t j = 0; begin_p0 + j < end_p0; j += 8) {
-                    const int n = (int)least(8, end_p0 - begin_p0 - j);
-                    vf32 square[8];
-                    const float *p = in0 + (begin_r0 * k0) + (i0 * k0) + begin_p0 + j;
-                    const int64_t pitch = k0, ahead = 48 * k0;
-                    if (begin_r0 + i0 + 8 <= end_r0 && n == 8) {
-                        for (int l = 0; l < 8; l++) {
-                            square[l] = load_f32(p);
-                            if (j == 0) __builtin_prefetch(p + ahead, 0, 2);
-                            if (j % 16 == 8) __builtin_prefetch(p + ahead + 7, 0, 2);
-                            p += pitch;
-                            __asm__("" : "+r"(p));
-                        }
-                    }
-                    else {
-                        for (int l = 0; l < 8; l++) {
-                            square[l] = load_n_f32(p, n);
-                            p += begin_r0 + i0 + l + 1 < end_r0 ? pitch : 0;
-                            __asm__("" : "+r"(p));
-                        }
-                    }
-                    turn_f32(square);
-                    for (int l = 0; l < 8; l++)
-                        store_f32(panel0 + (j + l) * stride0 + i0, square[l]);
-                }
-            }
-        }
+        turn_panel0(parameters, dims, begin_p0, end_p0, panel0, stride0);
         for (int64_t p0 = begin_p0; p0 < end_p0; p0++) {
             vf32 t1_0 = from_bits_f32(0xff800000), t1_1 = from_bits_f32(0xff800000);
             {

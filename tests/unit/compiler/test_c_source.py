@@ -9,11 +9,13 @@ import pytest
 from tests.unit.compiler.native import target
 
 from nearhint_compiler.codegen import generate
+from nearhint_compiler.codegen.c.primitive import AVX512, FEATURES
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import parse_schedule
 
 KERNELS = Path(__file__).parents[2] / "kernels"
 AVX2 = target(("avx", "avx2", "f16c", "fma"))
+MASKING = target(FEATURES[AVX512])
 
 
 @pytest.mark.parametrize(
@@ -42,3 +44,13 @@ def test_source_is_golden(name: str, schedule: str, golden: Callable[[str, str],
     kernel = parse_kernel((KERNELS / f"{name}.ir").read_text())
     generated = generate(kernel, parse_schedule(schedule), AVX2)
     golden(f"c/{name}.c", f"// {schedule}\n// {' '.join(generated.flags)}\n{generated.source}")
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+@pytest.mark.parametrize("name", ["add_bf16", "compare_bool", "narrow_mix", "to_u8"])
+def test_a_tail_is_masked_where_a_vector_is_part_of_a_register(name: str, lanes: int) -> None:
+    kernel = parse_kernel((KERNELS / f"{name}.ir").read_text())
+    schedule = parse_schedule(f"cpu.pointwise axis=0 lanes={lanes} unroll=2 block=1024")
+    source = generate(kernel, schedule, MASKING).source
+    assert "_mask_storeu_epi" in source
+    assert "memcpy(" not in source

@@ -13,13 +13,13 @@ from nearhint_rules.program import DTYPES
 
 NARROW = ("i16", "i8", "u8")
 _SUFFIX: Mapping[str, str] = {"i16": "epi16", "i8": "epi8", "u8": "epu8"}
-_FROM_BITS: Mapping[int, str] = {
+FROM_BITS: Mapping[int, str] = {
     32: "_mm_cvtsi32_si128((int)x)",
     64: "_mm_cvtsi64_si128((long long)x)",
     128: "(__m128i)x",
     256: "(__m256i)x",
 }
-_TO_BITS: Mapping[int, str] = {
+TO_BITS: Mapping[int, str] = {
     32: "_mm_cvtsi128_si32({})",
     64: "_mm_cvtsi128_si64({})",
     128: "{}",
@@ -34,7 +34,7 @@ def _bits(dtype: str, *, lanes: tuple[int, ...]) -> tuple[int, ...]:
 
 def _widened(dtype: str) -> Callable[[Shape], str]:
     def text(shape: Shape) -> str:
-        register = _FROM_BITS[shape.bits(dtype)]
+        register = FROM_BITS[shape.bits(dtype)]
         return (
             "static inline vi32 to_i32_$T($V x)\n"
             f"{{\n    return (vi32)${{N}}_cvt{_SUFFIX[dtype]}_epi32({register});\n}}\n"
@@ -48,7 +48,7 @@ def _narrowed(dtype: str) -> Callable[[Shape], str]:
         wide = f"${{N}}_cvtepi32_epi{8 * DTYPES[dtype]}((__m${{C}}i)x)"
         return (
             "static inline $V from_i32_$T(vi32 x)\n"
-            f"{{\n    return ($V){_TO_BITS[shape.bits(dtype)].format(wide)};\n}}\n"
+            f"{{\n    return ($V){TO_BITS[shape.bits(dtype)].format(wide)};\n}}\n"
         )
 
     return text

@@ -16,7 +16,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from nearhint_compiler.codegen.c.body import Body
+from nearhint_compiler.codegen.c.body import Body, write_declarations
 from nearhint_compiler.codegen.c.entry import tasks
 from nearhint_compiler.codegen.c.index import access, to_c
 from nearhint_compiler.codegen.c.primitive import ELEMENTS
@@ -62,6 +62,8 @@ def panel_bytes(body: Body, panels: Panels) -> int:
 
 def write_panels(writer: Writer, body: Body, options: RowOptions, panels: Panels) -> Expr:
     """Writes `run`; returns the number of tasks: one a block of rows."""
+    for position in turned_loads(body, panels.across):
+        _write_turn(writer, body, position, panels.across)
     extents = list(body.kernel.pointwise)
     number, height = int(panels.across[1:]), _height(body, panels)
     extents[number] = ex.floordiv(ex.add(extents[number], ex.sub(height, 1)), height)
@@ -105,13 +107,11 @@ def _rows_of_blocks(
         writer.line(f"const int64_t begin_{across} = block * {rows};")
         end = f"least(n{across}, begin_{across} + {rows})"
         writer.line(f"const int64_t end_{across} = {end};")
-        if turned:
-            with writer.block():
-                writer.line(f"const int64_t begin_{lane} = 0, end_{lane} = n{lane};")
-                ahead = {lane: ex.Int(_AHEAD)}
-                for position in turned:
-                    buffer, stride = f"panel{position}", f"stride{position}"
-                    write_turned(writer, body, position, across, buffer, stride, ahead=ahead)
+        others = [name for name, _ in row_counters(body) if name != across]
+        bounds = [f"begin_{across}", f"end_{across}"]
+        for position in turned:
+            given = ", ".join([*others, *bounds, f"panel{position}", f"stride{position}"])
+            writer.line(f"turn_panel{position}(parameters, dims, {given});")
         for position in turned:
             row = f"({across} - begin_{across}) * stride{position}"
             body.places[position] = f"panel{position} + {row} + {lane}"
@@ -121,6 +121,24 @@ def _rows_of_blocks(
                 _ask_for_next(writer, body, position, across, rows)
             yield
     body.places.clear()
+
+
+def _write_turn(writer: Writer, body: Body, position: int, across: str) -> None:
+    """The function that turns a panel of a load, which all lengths of rows have in common."""
+    lane, element = body.lane, ELEMENTS[body.dtypes[position]]
+    others = [name for name, _ in row_counters(body) if name != across]
+    counters = "".join(
+        f"int64_t {name}, " for name in (*others, f"begin_{across}", f"end_{across}")
+    )
+    writer.line()
+    writer.line(f"static __attribute__((noinline)) void turn_panel{position}(")
+    writer.line(f"    void *const *parameters, const int64_t *dims, {counters}")
+    writer.line(f"    {element} *panel, int64_t stride)")
+    with writer.block():
+        write_declarations(writer, body)
+        writer.line(f"const int64_t begin_{lane} = 0, end_{lane} = n{lane};")
+        ahead = {lane: ex.Int(_AHEAD)}
+        write_turned(writer, body, position, across, "panel", "stride", ahead=ahead)
 
 
 def _ask_for_next(writer: Writer, body: Body, position: int, across: str, rows: str) -> None:

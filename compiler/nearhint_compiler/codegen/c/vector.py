@@ -11,6 +11,7 @@ written to it, and hold zero after a load.
 
 from __future__ import annotations
 
+from nearhint_compiler.codegen.c.narrow import FROM_BITS, TO_BITS
 from nearhint_compiler.codegen.c.primitive import ALL, AVX2, AVX512, Row, Shape
 from nearhint_compiler.ir.nodes import FLOATS, INTEGERS
 
@@ -18,6 +19,8 @@ _NUMBERS = (*FLOATS, *INTEGERS)
 _WORDS = ("f64", "f32", "i64", "i32")
 _PLAIN = tuple(dtype for dtype in ALL if dtype != "bool")
 _SHORT = tuple(dtype for dtype in _PLAIN if dtype not in _WORDS)
+_PART_BITS = (32, 64)
+"""Vectors that are part of a register."""
 
 _MEMORY = (
     Row("load", "static inline $V load_$T(const $E *p) { return *(const $U *)p; }\n", _PLAIN),
@@ -32,9 +35,9 @@ _MEMORY = (
     Row(
         "store",
         "static inline void store_bool(uint8_t *p, vbool v)\n"
-        "{\n    store_u8(p, __builtin_convertvector(v & 1, vu8));\n}\n",
+        "{\n    store_u8(p, from_i32_u8(v & 1));\n}\n",
         ("bool",),
-        needs=("store u8",),
+        needs=("store u8", "from_i32 u8"),
     ),
     Row(
         "load_n",
@@ -42,6 +45,18 @@ _MEMORY = (
         "{\n    return ($V)${M}_maskz_loadu_$S(($K)((1u << n) - 1), p);\n}\n",
         _PLAIN,
         AVX512,
+    ),
+    *(
+        Row(
+            "load_n",
+            "static inline $V load_n_$T(const $E *p, int n)\n{\n"
+            "    const __m128i x = _mm_maskz_loadu_$S((__mmask8)((1u << n) - 1), p);\n"
+            f"    return ($V){TO_BITS[bits].format('x')};\n}}\n",
+            _SHORT,
+            AVX512,
+            bits=(bits,),
+        )
+        for bits in _PART_BITS
     ),
     Row(
         "load_n",
@@ -71,6 +86,17 @@ _MEMORY = (
         _PLAIN,
         AVX512,
     ),
+    *(
+        Row(
+            "store_n",
+            "static inline void store_n_$T($E *p, $V x, int n)\n{\n"
+            f"    _mm_mask_storeu_$S(p, (__mmask8)((1u << n) - 1), {FROM_BITS[bits]});\n}}\n",
+            _SHORT,
+            AVX512,
+            bits=(bits,),
+        )
+        for bits in _PART_BITS
+    ),
     Row(
         "store_n",
         "static inline void store_n_$T($E *p, $V v, int n)\n"
@@ -88,9 +114,9 @@ _MEMORY = (
     Row(
         "store_n",
         "static inline void store_n_bool(uint8_t *p, vbool v, int n)\n"
-        "{\n    store_n_u8(p, __builtin_convertvector(v & 1, vu8), n);\n}\n",
+        "{\n    store_n_u8(p, from_i32_u8(v & 1), n);\n}\n",
         ("bool",),
-        needs=("store_n u8",),
+        needs=("store_n u8", "from_i32 u8"),
     ),
     Row(
         "gather_n",
@@ -150,9 +176,9 @@ _MEMORY = (
     Row(
         "scatter_n",
         "static inline void scatter_n_bool(uint8_t *p, int64_t stride, vbool v, int n)\n"
-        "{\n    scatter_n_u8(p, stride, __builtin_convertvector(v & 1, vu8), n);\n}\n",
+        "{\n    scatter_n_u8(p, stride, from_i32_u8(v & 1), n);\n}\n",
         ("bool",),
-        needs=("scatter_n u8",),
+        needs=("scatter_n u8", "from_i32 u8"),
     ),
     Row("splat", "static inline $V splat_$T($E x) { return x - ($V){0}; }\n", _PLAIN),
     Row(
@@ -239,12 +265,22 @@ _CHOICE = (
 
 
 def _extremum(name: str, sign: str) -> tuple[Row, ...]:
-    """NaN if an operand is NaN; the instruction alone returns its second operand then."""
+    """NaN if an operand is NaN; the instruction alone returns its second operand then.
+
+    That is `a`, an accumulator: what is asked of the other then waits for no step before.
+    """
     head = f"static inline $V {name}_$T($V a, $V b)\n{{\n"
     return (
         Row(
             name,
-            head + f"    return sel_$T(a != a, a, ($V)${{M}}_{name}_$S(a, b));\n}}\n",
+            head + "    const $K there = ${M}_cmp_${S}_mask(b, b, _CMP_ORD_Q);\n"
+            f"    return ${{M}}_mask_{name}_$S(b, there, b, a);\n}}\n",
+            FLOATS,
+            AVX512,
+        ),
+        Row(
+            name,
+            head + f"    return sel_$T(b != b, b, ($V)${{M}}_{name}_$S(b, a));\n}}\n",
             ("f32",),
             AVX2,
             needs=("sel $T",),
