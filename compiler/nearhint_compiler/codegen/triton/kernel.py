@@ -90,6 +90,9 @@ BLOCKS = ("x", "y", "z", "r", "r1")
 WARPS = (1, 2, 4, 8, 16, 32)
 GROUPS = (1, 2, 4, 8, 16)
 BAND_LIMIT = 4096
+EARLY_CAPABILITY = 90
+"""The compute capability from which on a launch may begin before the one that it depends on has
+ended (PTX ISA, griddepcontrol)."""
 AHEAD_LIMIT = 16
 """Steps of a walk that are under way at once, at most."""
 
@@ -102,6 +105,8 @@ def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated
     entry = f"nearhint_{kernel_id(kernel)[:12]}"
     laid_out, spaced_facts = spaced(kernel, schedule)
     layout = FAMILIES[schedule.family](laid_out, schedule)
+    is_early = layout.stages > 1 and target.device.capability >= EARLY_CAPABILITY
+    lines = [*(_waiting(layout.stages) if is_early else ()), *layout.lines]
     width = f"i{schedule['index']}"
     workspace, workspace_bytes = _workspace(layout)
     sizes = {name: (SizeArgument(size, width), width) for name, size in layout.sizes}
@@ -127,6 +132,7 @@ def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated
         capability=target.device.capability,
         stages=layout.stages,
         workspace_bytes=workspace_bytes,
+        begin_early=is_early,
     )
     flags = (
         *(f"signature:{name}={kind}" for name, (_, kind) in parameters.items()),
@@ -135,8 +141,18 @@ def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated
         f"num_warps={schedule['warps']}",
         *([f"maxnreg={registers}"] if (registers := schedule.get("registers", 0)) else []),
     )
-    text = "\n".join((*source, *(f"    {line}" for line in layout.lines), ""))
+    text = "\n".join((*source, *(f"    {line}" for line in lines), ""))
     return Generated("triton", text, launch, Guard(facts), flags)
+
+
+def _waiting(stages: int) -> tuple[str, ...]:
+    """All of a stage waits for the one before, memory and all, and lets the next one begin."""
+    return (
+        "if stage > 0:",
+        "    tl.extra.cuda.gdc_wait()",
+        f"if stage < {stages - 1}:",
+        "    tl.extra.cuda.gdc_launch_dependents()",
+    )
 
 
 def _workspace(layout: Layout) -> tuple[dict[str, tuple[Argument, str]], ex.Expr]:
