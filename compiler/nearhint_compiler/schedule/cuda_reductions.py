@@ -84,13 +84,17 @@ the one before it, so a program alone gets nowhere near its share of the memory'
 SCAN_BLOCK = 1024
 SPLIT_LIMIT = 256
 SECTOR_BYTES = 32
-SHARED_COLUMNS = ((64, 4096, 8, 4), (32, 1024, 4, 8), (64, 2048, 4, 8), (32, 2048, 8, 4))
-"""(columns, elements, warps, programs a processor) of programs that share columns: those that run
-at once, or half of them, which have more to do each (tests/benchmarks/gpu_outer.py)."""
+SHARED_COLUMNS = (
+    (64, 2048, 8, 4, 1, 4), (64, 2048, 4, 4, 6, 1), (64, 4096, 4, 8, 1, 1), (64, 4096, 8, 2, 4, 1),
+    (32, 2048, 8, 4, 1, 1), (64, 2048, 4, 8, 1, 1), (128, 2048, 4, 8, 1, 1),
+)  # fmt: skip
+"""(columns, elements, warps, programs a processor, steps ahead, steps written out) of programs that
+share columns: those that run at once, or fewer, which have more to do each and several steps under
+way (tests/benchmarks/gpu_outer.py)."""
 ODD_COLUMNS = ((32, 1024, 8, 8), (64, 2048, 4, 8), (32, 2048, 8, 4), (64, 4096, 8, 4))
 """The same element by element, fewer of them a thread first."""
-THIN_COLUMNS = ((32, 2048, 8, 1, 6), (32, 1024, 4, 2, 1))
-"""The same, and steps ahead, where so few columns are all that there is that one program has nearly
+THIN_COLUMNS = ((32, 2048, 8, 1, 6, 1), (32, 1024, 4, 2, 1, 1))
+"""The same where so few columns are all that there is that one program has nearly
 all: found in a cache, they take as long as programs take to begin and to end. Of 97 columns, which
 no vectors read, they took 2.4 (a mean in bf16) to 5.7 times (argmin in f32) as long as the best,
 those of the others of the fewest elements 1.2 to 1.4 times (tests/benchmarks/gpu_spaces.py)."""
@@ -450,18 +454,29 @@ def _shared(facts: Facts) -> Iterator[Schedule]:
 def _shared_columns(facts: Facts, columns: int) -> Iterator[Schedule]:
     """As many programs as run well at once, also where there are other numbers of columns."""
     thin = THIN_COLUMNS if columns <= THIN * THIN_COLUMNS[0][0] else ()
-    wide = [(*each, 1) for each in (SHARED_COLUMNS if facts.has_vectors else ODD_COLUMNS)]
+    odd = [(*each, 1, 1) for each in ODD_COLUMNS]
     # Element by element they are more programs, which copy nothing ahead, first.
-    shapes = (*thin, *wide) if facts.has_vectors else (*wide, *thin)
-    for width, elements, warps, share, ahead in shapes:
+    shapes = (*thin, *SHARED_COLUMNS) if facts.has_vectors else (*odd, *thin)
+    for width, elements, warps, share, ahead, unroll in shapes:
         x = min(width, _power_of_two(columns))
-        r = elements // x
+        r, blocks = elements // x, -(-columns // x)
         programs = facts.processors * share
-        wanted = min(SPLIT_LIMIT, facts.length // r, programs // -(-columns // x))
-        if wanted >= 2:
-            splits = min(SPLIT_LIMIT, _power_of_two(int(SPARE * wanted)))
-            more = {"programs": programs} | ({"ahead": ahead} if ahead > 1 else {})
-            yield from both(facts, "split", x=x, r=r, splits=splits, warps=warps, **more)
+        wanted = min(SPLIT_LIMIT, facts.length // r, programs // blocks)
+        if wanted < 2:
+            continue
+        # Of one block no fewer columns could make more programs: what is brought together is less.
+        splits = min(SPLIT_LIMIT, _power_of_two(int(SPARE * wanted) if blocks > 1 else wanted))
+        if blocks == 1 and splits > wanted:
+            splits //= 2
+        more = {"programs": programs} | {
+            name: steps for name, steps in (("ahead", ahead), ("unroll", unroll)) if steps > 1
+        }
+        shape = {"x": x, "r": r, "splits": splits, "warps": warps, **more}
+        if ahead > 1 and facts.divisible:
+            # Only whole vectors are copied.
+            yield facts.schedule("split", divisible=facts.divisible, **shape)
+        else:
+            yield from both(facts, "split", **shape)
 
 
 def _alone(facts: Facts, columns: int) -> Iterator[Schedule]:
