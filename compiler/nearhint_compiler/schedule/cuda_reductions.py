@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from math import prod
@@ -98,6 +98,12 @@ THIN_COLUMNS = ((32, 2048, 8, 1, 6, 1), (32, 1024, 4, 2, 1, 1))
 all: found in a cache, they take as long as programs take to begin and to end. Of 97 columns, which
 no vectors read, they took 2.4 (a mean in bf16) to 5.7 times (argmin in f32) as long as the best,
 those of the others of the fewest elements 1.2 to 1.4 times (tests/benchmarks/gpu_spaces.py)."""
+FOLD_LIMIT, FOLDED_COLUMNS, FOLDED_LENGTH = 32, 64, 256
+"""How many rows are read as one at most, and how many columns, each how long, that makes at least:
+of shorter ones more is left to bring together than is gained."""
+FOLDED, ODD_BESIDE_FOLDS = 4, 2
+"""How many of these shapes are offered beside vectors that sizes promise, and how many of single
+elements beside them."""
 THIN = 4
 """Blocks of columns that are so few."""
 SPARE = 1.5
@@ -453,30 +459,67 @@ def _shared(facts: Facts) -> Iterator[Schedule]:
 
 def _shared_columns(facts: Facts, columns: int) -> Iterator[Schedule]:
     """As many programs as run well at once, also where there are other numbers of columns."""
-    thin = THIN_COLUMNS if columns <= THIN * THIN_COLUMNS[0][0] else ()
+    by = _fold(facts, columns)
     odd = [(*each, 1, 1) for each in ODD_COLUMNS]
+    if by:
+        for number, shape in enumerate(_column_shapes(facts, by * columns)):
+            if number < FOLDED or not facts.has_vectors:
+                folded = _sharing(facts, by * columns, facts.length // by, shape)
+                folds = [facts.schedule("split", aligned=1, **each, fold=by) for each in folded]
+            else:
+                folds = []
+            if facts.has_vectors:
+                for each in _sharing(facts, columns, facts.length, shape):
+                    yield facts.schedule("split", divisible=facts.divisible, **each)
+            yield from folds
+        for shape in () if facts.has_vectors else odd[:ODD_BESIDE_FOLDS]:
+            for each in _sharing(facts, columns, facts.length, shape):
+                yield facts.schedule("split", **each)
+        return
     # Element by element they are more programs, which copy nothing ahead, first.
-    shapes = (*thin, *SHARED_COLUMNS) if facts.has_vectors else (*odd, *thin)
-    for width, elements, warps, share, ahead, unroll in shapes:
-        x = min(width, _power_of_two(columns))
-        r, blocks = elements // x, -(-columns // x)
-        programs = facts.processors * share
-        wanted = min(SPLIT_LIMIT, facts.length // r, programs // blocks)
-        if wanted < 2:
-            continue
-        # Of one block no fewer columns could make more programs: what is brought together is less.
-        splits = min(SPLIT_LIMIT, _power_of_two(int(SPARE * wanted) if blocks > 1 else wanted))
-        if blocks == 1 and splits > wanted:
-            splits //= 2
-        more = {"programs": programs} | {
-            name: steps for name, steps in (("ahead", ahead), ("unroll", unroll)) if steps > 1
-        }
-        shape = {"x": x, "r": r, "splits": splits, "warps": warps, **more}
-        if ahead > 1 and facts.divisible:
-            # Only whole vectors are copied.
-            yield facts.schedule("split", divisible=facts.divisible, **shape)
-        else:
-            yield from both(facts, "split", **shape)
+    shapes = _column_shapes(facts, columns)
+    for shape in shapes if facts.has_vectors else (*odd, *shapes[: -len(SHARED_COLUMNS)]):
+        for each in _sharing(facts, columns, facts.length, shape):
+            if each.get("ahead", 1) > 1 and facts.divisible:
+                # Only whole vectors are copied.
+                yield facts.schedule("split", divisible=facts.divisible, **each)
+            else:
+                yield from both(facts, "split", **each)
+
+
+def _fold(facts: Facts, columns: int) -> int:
+    """How many rows make one that begins at a word and fills a block; 0 where none do."""
+    by = _column_lanes(facts)
+    while by < FOLD_LIMIT and by * columns < FOLDED_COLUMNS:
+        by *= 2
+    return by if facts.is_foldable and facts.length >= by * FOLDED_LENGTH else 0
+
+
+def _column_shapes(facts: Facts, columns: int) -> tuple[tuple[int, ...], ...]:
+    """Those of `SHARED_COLUMNS`, behind those for few columns if they are few."""
+    thin = THIN_COLUMNS if columns <= THIN * THIN_COLUMNS[0][0] else ()
+    return (*thin, *SHARED_COLUMNS)
+
+
+def _sharing(
+    facts: Facts, columns: int, length: int, shape: Sequence[int]
+) -> Iterator[dict[str, int]]:
+    """The options of programs that share so many columns of a length, if they are to."""
+    width, elements, warps, share, ahead, unroll = shape
+    x = min(width, _power_of_two(columns))
+    r, blocks = elements // x, -(-columns // x)
+    programs = facts.processors * share
+    wanted = min(SPLIT_LIMIT, length // r, programs // blocks)
+    if wanted < 2:
+        return
+    splits = _power_of_two(int(SPARE * wanted))
+    if blocks == 1:
+        # No fewer columns could make more programs: what is brought together is less.
+        splits = 1 << (wanted.bit_length() - 1)
+    more = {"programs": programs} | {
+        name: steps for name, steps in (("ahead", ahead), ("unroll", unroll)) if steps > 1
+    }
+    yield {"x": x, "r": r, "splits": min(SPLIT_LIMIT, splits), "warps": warps, **more}
 
 
 def _alone(facts: Facts, columns: int) -> Iterator[Schedule]:

@@ -29,6 +29,7 @@ bring Guards, and make Triton load vectors. As they may, too:
              without passing registers (`cp.async`)
     programs split rows: at most `splits` share one, fewer where rows are so many that all blocks of
              them together would be more than so many programs
+    fold     split columns: so many rows are read as one, and those that are no whole such row apart
     near     cuda.tiled of two axes: the order of programs, so that what neighbours share is in a
              cache. 1: first along the axis that has fewer of them, whatever the sizes; more: so
              many along the first axis, then along the second
@@ -89,6 +90,7 @@ ARRAY_ELEMENTS = 16
 BLOCKS = ("x", "y", "z", "r", "r1")
 WARPS = (1, 2, 4, 8, 16, 32)
 GROUPS = (1, 2, 4, 8, 16)
+FOLDS = (1, 2, 4, 8, 16, 32)
 BAND_LIMIT = 4096
 EARLY_CAPABILITY = 90
 """The compute capability from which on a launch may begin before the one that it depends on has
@@ -180,6 +182,10 @@ def _check(schedule: Schedule) -> None:
         raise InvalidSchedule(f"ahead of {schedule}")
     if abs(schedule.get("order", 0)) > BAND_LIMIT:
         raise InvalidSchedule(f"order of {schedule}")
+    if schedule.get("fold", 1) not in FOLDS or (
+        "fold" in dict(schedule.options) and schedule.family != "cuda.split"
+    ):
+        raise InvalidSchedule(f"fold of {schedule}")
     if schedule.get("spread", 0) and schedule.family != "cuda.tiled_persistent":
         raise InvalidSchedule(f"rows that are spread over no tile in registers: {schedule}")
     in_registers = schedule.family == "cuda.persistent"
