@@ -44,5 +44,6 @@ def crossings(
         return ()
     from nearhint_compiler.schedule import cuda_pointwise, cuda_reductions
 
-    module = cuda_reductions if kernel.reduction else cuda_pointwise
-    return module.crossings(kernel, target, dims)
+    if kernel.reduction:
+        return cuda_reductions.crossings(kernel, target, dims)
+    return cuda_pointwise.crossings(kernel, target, dims)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice, zip_longest
 from math import prod
 
 from nearhint_compiler.ir import nodes as ir
@@ -101,6 +101,8 @@ those of the others of the fewest elements 1.2 to 1.4 times (tests/benchmarks/gp
 FOLD_LIMIT, FOLDED_COLUMNS, FOLDED_LENGTH = 32, 64, 256
 """How many rows are read as one at most, and how many columns, each how long, that makes at least:
 of shorter ones more is left to bring together than is gained."""
+FOLDED_WIDEST = 512
+"""The most columns of a block then, where fewer would leave programs nothing to share."""
 FOLDED, ODD_BESIDE_FOLDS = 4, 2
 """How many of these shapes are offered beside vectors that sizes promise, and how many of single
 elements beside them."""
@@ -459,32 +461,38 @@ def _shared(facts: Facts) -> Iterator[Schedule]:
 
 def _shared_columns(facts: Facts, columns: int) -> Iterator[Schedule]:
     """As many programs as run well at once, also where there are other numbers of columns."""
-    by = _fold(facts, columns)
-    odd = [(*each, 1, 1) for each in ODD_COLUMNS]
-    if by:
-        for number, shape in enumerate(_column_shapes(facts, by * columns)):
-            if number < FOLDED or not facts.has_vectors:
-                folded = _sharing(facts, by * columns, facts.length // by, shape)
-                folds = [facts.schedule("split", aligned=1, **each, fold=by) for each in folded]
-            else:
-                folds = []
-            if facts.has_vectors:
-                for each in _sharing(facts, columns, facts.length, shape):
-                    yield facts.schedule("split", divisible=facts.divisible, **each)
-            yield from folds
-        for shape in () if facts.has_vectors else odd[:ODD_BESIDE_FOLDS]:
+    by, has_vectors = _fold(facts, columns), facts.has_vectors
+    promised = list(_promising_columns(facts, columns)) if has_vectors else []
+    folds = list(_folded_columns(facts, columns, by)) if by else []
+    for pair in zip_longest(promised, folds[: FOLDED if has_vectors else None], fillvalue=()):
+        yield from chain(*pair)
+    if not has_vectors:
+        shapes: list[tuple[int, ...]] = [(*each, 1, 1) for each in ODD_COLUMNS]
+        if not by:
+            # Element by element they are more programs, which copy nothing ahead, first.
+            shapes += _column_shapes(columns)[: -len(SHARED_COLUMNS)]
+        for shape in shapes[: ODD_BESIDE_FOLDS if by else None]:
             for each in _sharing(facts, columns, facts.length, shape):
                 yield facts.schedule("split", **each)
-        return
-    # Element by element they are more programs, which copy nothing ahead, first.
-    shapes = _column_shapes(facts, columns)
-    for shape in shapes if facts.has_vectors else (*odd, *shapes[: -len(SHARED_COLUMNS)]):
+
+
+def _promising_columns(facts: Facts, columns: int) -> Iterator[tuple[Schedule, ...]]:
+    """Shapes in vectors as sizes promise them, and without a promise if nothing else has none."""
+    for shape in _column_shapes(columns):
         for each in _sharing(facts, columns, facts.length, shape):
-            if each.get("ahead", 1) > 1 and facts.divisible:
-                # Only whole vectors are copied.
-                yield facts.schedule("split", divisible=facts.divisible, **each)
-            else:
-                yield from both(facts, "split", **each)
+            promised = facts.schedule("split", divisible=facts.divisible, **each)
+            # Only whole vectors are copied.
+            is_alone = facts.is_foldable or each.get("ahead", 1) > 1
+            yield (promised,) if is_alone else (facts.schedule("split", **each), promised)
+
+
+def _folded_columns(facts: Facts, columns: int, by: int) -> Iterator[tuple[Schedule, ...]]:
+    """Shapes in vectors of so many rows as one."""
+    for width, *rest in _column_shapes(by * columns):
+        while 2 * -(-by * columns // width) > rest[2] * facts.processors and width < FOLDED_WIDEST:
+            width *= 2
+        for each in _sharing(facts, by * columns, facts.length // by, (width, *rest)):
+            yield (facts.schedule("split", aligned=1, **each, fold=by),)
 
 
 def _fold(facts: Facts, columns: int) -> int:
@@ -495,7 +503,7 @@ def _fold(facts: Facts, columns: int) -> int:
     return by if facts.is_foldable and facts.length >= by * FOLDED_LENGTH else 0
 
 
-def _column_shapes(facts: Facts, columns: int) -> tuple[tuple[int, ...], ...]:
+def _column_shapes(columns: int) -> tuple[tuple[int, ...], ...]:
     """Those of `SHARED_COLUMNS`, behind those for few columns if they are few."""
     thin = THIN_COLUMNS if columns <= THIN * THIN_COLUMNS[0][0] else ()
     return (*thin, *SHARED_COLUMNS)
