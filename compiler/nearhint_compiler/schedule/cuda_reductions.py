@@ -133,9 +133,9 @@ or few (tests/benchmarks/gpu_outer.py)."""
 CHUNK = 512
 """Elements of a row that are worth a program."""
 TILES = (
-    (32, 4, 4, 0), (64, 4, 8, -1), (64, 4, 2, -1), (128, 2, 8, -1), (128, 2, 2, 0), (64, 4, 2, 0),
-    (64, 2, 1, 0), (128, 2, 8, 0), (32, 8, 8, -1), (64, 2, 2, 0), (32, 8, 4, 0), (128, 2, 4, 0),
-    (32, 4, 2, 0), (64, 1, 2, 0), (64, 1, 1, 0), (32, 1, 4, 0),
+    (32, 4, 4, 0), (64, 4, 8, -1), (64, 4, 2, -1), (64, 8, 4, -1), (128, 2, 8, -1), (128, 2, 2, 0),
+    (64, 4, 2, 0), (64, 2, 1, 0), (128, 2, 8, 0), (32, 8, 8, -1), (64, 2, 2, 0), (32, 8, 4, 0),
+    (128, 2, 4, 0), (32, 4, 2, 0), (64, 1, 2, 0), (64, 1, 1, 0), (32, 1, 4, 0),
 )  # fmt: skip
 """(along the axis that is contiguous somewhere, along the other, warps, order) of short rows in
 tiles. The first is little code, and serves few rows, too. In bands of one, programs follow what is
