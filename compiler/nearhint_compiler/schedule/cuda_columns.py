@@ -157,8 +157,9 @@ def _promising_columns(facts: Facts, columns: int) -> Iterator[tuple[Schedule, .
     for shape in _column_shapes(columns):
         for each in _sharing(facts, columns, facts.length, shape):
             promised = facts.schedule("split", divisible=facts.divisible, **each)
-            # Only whole vectors are copied.
-            is_alone = facts.is_foldable or each.get("ahead", 1) > 1
+            # Only whole vectors are copied; of a scan the first one may be a default.
+            is_copied = each.get("ahead", 1) > 1 and not facts.has_scan
+            is_alone = facts.is_foldable or is_copied
             yield (promised,) if is_alone else (facts.schedule("split", **each), promised)
 
 
