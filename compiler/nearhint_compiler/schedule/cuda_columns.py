@@ -19,8 +19,8 @@ SPLIT_LIMIT = 256
 """How many programs share a row or a column at most."""
 SECTOR_BYTES = 32
 SHARED_COLUMNS = (
-    (64, 2048, 8, 4, 1, 4), (64, 2048, 4, 4, 6, 1), (64, 4096, 4, 8, 1, 1), (64, 4096, 8, 2, 4, 1),
-    (32, 2048, 8, 4, 1, 1), (64, 2048, 4, 8, 1, 1), (128, 2048, 4, 8, 1, 1),
+    (64, 2048, 8, 2, 6, 1), (64, 2048, 4, 4, 4, 1), (64, 4096, 4, 8, 1, 1), (64, 2048, 8, 4, 1, 4),
+    (64, 2048, 4, 4, 6, 1), (32, 2048, 8, 4, 1, 1), (128, 2048, 4, 8, 1, 1),
 )  # fmt: skip
 """(columns, elements, warps, programs a processor, steps ahead, steps written out) of programs that
 share columns: those that run at once, or fewer, which have more to do each and several steps under
@@ -32,11 +32,14 @@ THIN_COLUMNS = ((32, 2048, 8, 1, 6, 1), (32, 1024, 4, 2, 1, 1))
 all: found in a cache, they take as long as programs take to begin and to end. Of 97 columns, which
 no vectors read, they took 2.4 (a mean in bf16) to 5.7 times (argmin in f32) as long as the best,
 those of the others of the fewest elements 1.2 to 1.4 times (tests/benchmarks/gpu_spaces.py)."""
-FOLD_LIMIT, FOLDED_COLUMNS, FOLDED_LENGTH = 32, 64, 256
+FOLDED_SHAPES = (
+    (64, 2048, 8, 1, 6, 1), (32, 2048, 8, 1, 6, 1), (64, 2048, 4, 2, 6, 1), (64, 2048, 4, 4, 6, 1),
+    (64, 2048, 8, 4, 1, 4), (64, 4096, 8, 2, 4, 1),
+)  # fmt: skip
+"""The same of several rows as one."""
+FOLD_LIMIT, FOLDED_COLUMNS, FOLDED_LENGTH = 32, 64, 128
 """How many rows are read as one at most, and how many columns, each how long, that makes at least:
 of shorter ones more is left to bring together than is gained."""
-FOLDED_WIDEST = 512
-"""The most columns of a block then, where fewer would leave programs nothing to share."""
 FOLDED, ODD_BESIDE_FOLDS = 4, 2
 """How many of these shapes are offered beside vectors that sizes promise, and how many of single
 elements beside them."""
@@ -165,16 +168,14 @@ def _promising_columns(facts: Facts, columns: int) -> Iterator[tuple[Schedule, .
 
 def _folded_columns(facts: Facts, columns: int, by: int) -> Iterator[tuple[Schedule, ...]]:
     """Shapes in vectors of so many rows as one."""
-    for width, *rest in _column_shapes(by * columns):
-        while 2 * -(-by * columns // width) > rest[2] * facts.processors and width < FOLDED_WIDEST:
-            width *= 2
-        for each in _sharing(facts, by * columns, facts.length // by, (width, *rest)):
+    for shape in FOLDED_SHAPES:
+        for each in _sharing(facts, by * columns, facts.length // by, shape, least=0):
             yield (facts.schedule("split", aligned=1, **each, fold=by),)
 
 
 def _fold(facts: Facts, columns: int) -> int:
-    """How many rows make one that begins at a word and fills a block; 0 where none do."""
-    by = _column_lanes(facts)
+    """How many rows make one that begins at a sector and fills a block; 0 where none do."""
+    by = SECTOR_BYTES // 16 * _column_lanes(facts)
     while by < FOLD_LIMIT and by * columns < FOLDED_COLUMNS:
         by *= 2
     return by if facts.is_foldable and facts.length >= by * FOLDED_LENGTH else 0
@@ -187,20 +188,22 @@ def _column_shapes(columns: int) -> tuple[tuple[int, ...], ...]:
 
 
 def _sharing(
-    facts: Facts, columns: int, length: int, shape: Sequence[int]
+    facts: Facts, columns: int, length: int, shape: Sequence[int], *, least: int = 2
 ) -> Iterator[dict[str, int]]:
-    """The options of programs that share so many columns of a length, if they are to."""
+    """The options of programs that share so many columns of a length, at `least` so many each; 0
+    where they may also have them alone.
+    """
     width, elements, warps, share, ahead, unroll = shape
     x = min(width, power_of_two(columns))
     r, blocks = elements // x, -(-columns // x)
     programs = facts.processors * share
     wanted = min(SPLIT_LIMIT, length // r, programs // blocks)
-    if wanted < 2:
+    if wanted < least or length < 2 * r:
         return
-    splits = power_of_two(int(SPARE * wanted))
+    splits = power_of_two(max(2, int(SPARE * wanted)))
     if blocks == 1:
         # No fewer columns could make more programs: what is brought together is less.
-        splits = 1 << (wanted.bit_length() - 1)
+        splits = max(2, 1 << (wanted.bit_length() - 1))
     more = {"programs": programs} | {
         name: steps for name, steps in (("ahead", ahead), ("unroll", unroll)) if steps > 1
     }
