@@ -40,6 +40,8 @@ FOLDED_SHAPES = (
 FOLD_LIMIT, FOLDED_COLUMNS, FOLDED_LENGTH = 32, 64, 128
 """How many rows are read as one at most, and how many columns, each how long, that makes at least:
 of shorter ones more is left to bring together than is gained."""
+WARPS_AT_ONCE, LEAST_FOLDED = 64, 8
+"""Warps that a processor runs at once, and the least rows of a block of such columns."""
 FOLDED, ODD_BESIDE_FOLDS = 4, 2
 """How many of these shapes are offered beside vectors that sizes promise, and how many of single
 elements beside them."""
@@ -168,9 +170,15 @@ def _promising_columns(facts: Facts, columns: int) -> Iterator[tuple[Schedule, .
 
 def _folded_columns(facts: Facts, columns: int, by: int) -> Iterator[tuple[Schedule, ...]]:
     """Shapes in vectors of so many rows as one."""
-    for shape in FOLDED_SHAPES:
-        for each in _sharing(facts, by * columns, facts.length // by, shape, least=0):
-            yield (facts.schedule("split", aligned=1, **each, fold=by),)
+    for width, elements, warps, *rest in FOLDED_SHAPES:
+        most = WARPS_AT_ONCE * facts.processors // warps
+        # Where there are more columns than at the hint, their programs still run at once.
+        while SPARE * -(-by * columns // width) > most and LEAST_FOLDED * width < elements:
+            width *= 2
+        shape = (width, elements, warps, *rest)
+        if SPARE * -(-by * columns // width) <= most:
+            for each in _sharing(facts, by * columns, facts.length // by, shape, least=0):
+                yield (facts.schedule("split", aligned=1, **each, fold=by),)
 
 
 def _fold(facts: Facts, columns: int) -> int:
