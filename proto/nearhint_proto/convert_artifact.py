@@ -175,6 +175,7 @@ def artifact_to_proto(artifact: ArtifactRef) -> pb.ArtifactRef:
                     capability=launch.capability,
                     stages=launch.stages,
                     workspace_bytes=expr_to_proto(launch.workspace_bytes),
+                    begin_early=launch.begin_early,
                 )
             )
     return message
@@ -228,6 +229,7 @@ def _launch_from_proto(message: pb.ArtifactRef, reader: ExprReader, field: str) 
                 capability=cuda.capability,
                 stages=check_range(max(1, cuda.stages), 1, STAGE_LIMIT, f"{field}.cuda.stages"),
                 workspace_bytes=workspace_bytes,
+                begin_early=cuda.begin_early,
             )
         case None:
             raise InvalidMessage(f"{field}.launch", "no launch metadata")

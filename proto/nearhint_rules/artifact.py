@@ -85,7 +85,9 @@ class CudaLaunch:
     """How to launch a CUDA Artifact: grid over the Kernel's symbols, 32 x `warps` threads.
 
     It is launched `stages` times in a row, with `workspace_bytes` (over the Kernel's symbols) of
-    scratch memory, aligned to 16 bytes, that keeps what one launch leaves for the next.
+    scratch memory, aligned to 16 bytes, that keeps what one launch leaves for the next. Where they
+    `begin_early`, each launch but the first waits by itself for the one before to have ended, so
+    that it may be dispatched already (CUDA: programmatic dependent launch).
     """
 
     entry: str
@@ -96,6 +98,7 @@ class CudaLaunch:
     capability: int
     stages: int = 1
     workspace_bytes: Expr = ZERO
+    begin_early: bool = False
 
 
 LaunchMetadata: TypeAlias = CpuLaunch | CudaLaunch

@@ -370,6 +370,7 @@ def artifacts(names: tuple[str, ...]) -> st.SearchStrategy[ArtifactRef]:
             capability=st.integers(50, 120),
             stages=st.integers(1, 4),
             workspace_bytes=extents(names),
+            begin_early=st.booleans(),
         ),
         signature=st.binary(max_size=8),
         key_id=TEXTS,

@@ -54,6 +54,8 @@ GRID_LIMIT = (2**31 - 1, 65_535, 65_535)
 STATIC_SHARED_BYTES = 48 << 10
 """Shared memory that a block gets without asking."""
 STREAMS_KEPT = 256
+EARLY_DRIVER = 12_030
+"""The driver from which on graphs keep what launches may begin early (CUDA 12.3)."""
 _STAGE = struct.Struct("=i4x")
 _CELLS = {"f64": "d", "f32": "f4x", "i64": "q", "i32": "i4x"}
 """Every argument is packed into 8 bytes."""
@@ -149,6 +151,7 @@ class CudaKernel:
         columns, rows, layers = grid
         shared = launch.shared_bytes
         retry = self._launch_in_own_context
+        early = _early_launcher(grid, block, shared) if _begins_early(launch) else None
 
         def call(addresses: Sequence[int], scalars: Sequence[float], stream: int) -> None:
             # A list's pop and append are atomic: each call has a buffer of its own while it runs,
@@ -168,7 +171,10 @@ class CudaKernel:
             for stage in range(stages):
                 if stages > 1:
                     _STAGE.pack_into(buffer, stage_at, stage)
-                (code,) = launch_kernel(*arguments)
+                if stage and early is not None:
+                    (code,) = early(stream, function, slot.table_address)
+                else:
+                    (code,) = launch_kernel(*arguments)
                 if code:
                     retry(code, arguments)
             free.append(slot)
@@ -226,6 +232,41 @@ def _stream(handle: int) -> Any:
         _streams.clear()
     _streams[handle] = found = driver().CUstream(handle)
     return found
+
+
+def _begins_early(launch: CudaLaunch) -> bool:
+    """Whether stages may begin early, also under capture."""
+    return launch.begin_early and int(checked(driver().cuDriverGetVersion())) >= EARLY_DRIVER
+
+
+def _early_launcher(
+    grid: tuple[int, int, int], block: int, shared: int
+) -> Callable[[int, Any, int], tuple[Any]]:
+    """Launches a function on a stream, with a table of arguments, while the launch before runs."""
+    cuda = driver()
+    attribute = cuda.CUlaunchAttribute()
+    attribute.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    attribute.value.programmaticStreamSerializationAllowed = 1
+    configs: dict[int, Any] = {}
+
+    def config_for(stream: int) -> Any:
+        config = cuda.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = block, 1, 1
+        config.sharedMemBytes, config.hStream = shared, _streams.get(stream) or _stream(stream)
+        config.attrs, config.numAttrs = [attribute], 1
+        if len(configs) >= STREAMS_KEPT:
+            configs.clear()
+        configs[stream] = config
+        return config
+
+    def launch(stream: int, function: Any, table: int) -> tuple[Any]:
+        found: tuple[Any] = cuda.cuLaunchKernelEx(
+            configs.get(stream) or config_for(stream), function, table, 0
+        )
+        return found
+
+    return launch
 
 
 def _named(dims: Sequence[int]) -> dict[str, int]:

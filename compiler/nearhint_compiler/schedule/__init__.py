@@ -38,10 +38,12 @@ def crossings(
 
     On a GPU a row that fits in registers does so up to a power of two, which is the middle of a
     bucket: beyond it the winner at the hint may not run, and what is second there need not be the
-    best. On a CPU there are none.
+    best. So does a short axis in one tile. On a CPU there are none.
     """
     if target.kind == "cpu":
         return ()
-    from nearhint_compiler.schedule import cuda_reductions
+    from nearhint_compiler.schedule import cuda_pointwise, cuda_reductions
 
-    return cuda_reductions.crossings(kernel, target, dims)
+    if kernel.reduction:
+        return cuda_reductions.crossings(kernel, target, dims)
+    return cuda_pointwise.crossings(kernel, target, dims)

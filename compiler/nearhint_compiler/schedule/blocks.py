@@ -74,3 +74,8 @@ def warps_for(blocks: Mapping[str, int]) -> int:
 def covering(extent: int) -> int:
     """The least power of two that is no less than `extent`."""
     return 1 << max(extent - 1, 0).bit_length()
+
+
+def power_of_two(size: int) -> int:
+    """The least power of two that is no less than `size`, which is positive."""
+    return 1 << (size - 1).bit_length()

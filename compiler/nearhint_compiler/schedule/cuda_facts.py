@@ -9,6 +9,7 @@ from enum import Enum
 from math import prod
 
 from nearhint_compiler.analysis.flat import flat_params
+from nearhint_compiler.analysis.folds import folded
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT, index_bounds
 from nearhint_compiler.analysis.online import SHARED, depth_of, walks_of
 from nearhint_compiler.analysis.row_words import (
@@ -41,7 +42,7 @@ it is not contiguous, and not to the first."""
 _TRITON = re.compile(r"triton (\d+)\.(\d+).*")
 EXTRAS = (
     "registers", "group", "order", "unroll", "ahead", "whole", "words", "turns", "early", "stream",
-    "programs", "spread", "walks",
+    "programs", "spread", "walks", "fold",
 )  # fmt: skip
 """Options that a schedule has behind all others, if it has them."""
 
@@ -70,7 +71,8 @@ class Facts:
     It `has_late` loads if some along the row come after a reduction that they do not need. `word`
     and `plane_word` are the lanes of the words of rows and of planes; 0 if there are none.
     `row_loads` run along the rows; `own_bytes` are those of loads that are not of all rows; `walks`
-    over rows that nothing holds read or write along them. With `has_late_axes` the last axes of a
+    over rows that nothing holds read or write along them. If it `is_foldable`, several rows of its
+    columns may be read as one. With `has_late_axes` the last axes of a
     block have threads before the first ones. If it `is_divisible_in_part`, some of the sizes that
     vectors need are multiples, and others not; with `has_static_vectors` some accesses need
     pointers alone. Where a kernel `only_reads` rows, it stores nothing along them.
@@ -106,6 +108,7 @@ class Facts:
     is_divisible_in_part: bool
     has_static_vectors: bool
     walks: int
+    is_foldable: bool
 
     @property
     def itemsize(self) -> int:
@@ -223,6 +226,7 @@ def facts_of(
         is_divisible_in_part=bool(divisible or is_static) and divisible.bit_count() < len(useful),
         has_static_vectors=is_static,
         walks=walks_of(kernel, SHARED),
+        is_foldable=is_columns and folded(kernel, 2) is not None,
     )
 
 

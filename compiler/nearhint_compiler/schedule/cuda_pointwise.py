@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from math import prod
+from math import prod, sqrt
 
+from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule.blocks import block_sizes, warps_for
-from nearhint_compiler.schedule.cuda_facts import Facts, Flat, Tile
+from nearhint_compiler.schedule.cuda_facts import Facts, Flat, Tile, facts_of
 from nearhint_compiler.schedule.schedule import Schedule
+from nearhint_rules import expr as ex
+from nearhint_rules.target import Target
 
 AXES: tuple[str, ...] = ("z", "y", "x")
 DEFAULT_SQUARE = (32, 64, 8)
@@ -45,6 +48,9 @@ SQUARES_LIMIT = 16
 """How many of those are offered: others want room, too."""
 OVERHANG = 1.3
 """How many times the lanes of the tile that fits a space best another may have."""
+CROSSED, CROSSED_POINTS = (16, 64), 1 << 16
+"""The least and the most that one tile has along an axis which ends there, at a hint of so many
+points at least: of a few more a second tile of them has next to nothing, and other tiles win."""
 FEW_BLOCKS = 4
 """Where a processor has no more blocks than so many, shorter ones are worth a try."""
 ROWS = ((4, 1024, 8), (4, 512, 4), (4, 256, 4), (1, 1024, 4), (2, 1024, 4))
@@ -84,6 +90,27 @@ def preferred(facts: Facts) -> Schedule | None:
     if tile is None or len(tile.extents) != 2:
         return None
     return next(_squares(facts, tile), None)
+
+
+def crossings(
+    kernel: ir.Kernel, target: Target, dims: Mapping[str, int]
+) -> tuple[Mapping[str, int], ...]:
+    """See `nearhint_compiler.schedule.crossings`.
+
+    An odd size, an eighth beyond the tile that holds the axis: no vectors lie along it then.
+    """
+    tile = facts_of(kernel, target, dims).tile
+    if tile is None or len(tile.extents) != 2 or prod(tile.extents) < CROSSED_POINTS:
+        return ()
+    found: list[Mapping[str, int]] = []
+    cut = tile.cuts.bit_length()
+    for extent in map(ex.product, (kernel.pointwise[:cut], kernel.pointwise[cut:])):
+        size, (least, most) = ex.evaluate(extent, dims), CROSSED
+        held = 1 << (size - 1).bit_length()
+        beyond = held + held // 8 + 1
+        if isinstance(extent, ex.Sym) and least <= held <= most and beyond < sqrt(2) * size:
+            found.append({**dims, extent.name: beyond})
+    return tuple(found)
 
 
 def _blocks(facts: Facts, *, x: int, warps: int) -> Iterator[Schedule]:

@@ -9,6 +9,8 @@ from itertools import islice
 from math import prod
 
 from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.schedule.blocks import power_of_two as _power_of_two
+from nearhint_compiler.schedule.cuda_columns import SPLIT_LIMIT, columns_of, shared_columns
 from nearhint_compiler.schedule.cuda_facts import CACHE_KEEPS, SIZE_MULTIPLE, Facts, Tile, facts_of
 from nearhint_compiler.schedule.cuda_planes import with_tiles
 from nearhint_compiler.schedule.cuda_pointwise import AXES, both
@@ -57,9 +59,6 @@ loop too often over long ones, more are mostly beyond the end of short ones. Sof
 times as long as the best with two rows, with one 51 times, with 32 of 32 elements 479 times."""
 SHORT_DEFAULT = (4, 256)
 """(rows, columns) of that block where the hint has many short rows."""
-DEFAULT_COLUMNS, DEFAULT_COLUMN_BLOCK = (8, 16), 2048
-"""Least and most columns, and the elements, of a block that serves any columns. Found alike: with 8
-columns 35 times as long as the best at most, with 2 of them 94 times, with 64 195 times."""
 EARLY_BYTES = 32 << 20
 """What a kernel moves at most where its loads come first: so much is in the L2 cache."""
 TURNS, TURNS_LONGEST, TURNS_LEAST_WORD, MANY_ROWS = 4, 1024, 8, 32
@@ -82,48 +81,12 @@ LONG_SCAN = 8192
 """Such rows of a scan are shared by default where processors would be idle: each block waits for
 the one before it, so a program alone gets nowhere near its share of the memory's speed."""
 SCAN_BLOCK = 1024
-SPLIT_LIMIT = 256
-SECTOR_BYTES = 32
-SHARED_COLUMNS = ((64, 4096, 8, 4), (32, 1024, 4, 8), (64, 2048, 4, 8), (32, 2048, 8, 4))
-"""(columns, elements, warps, programs a processor) of programs that share columns: those that run
-at once, or half of them, which have more to do each (tests/benchmarks/gpu_outer.py)."""
-ODD_COLUMNS = ((32, 1024, 8, 8), (64, 2048, 4, 8), (32, 2048, 8, 4), (64, 4096, 8, 4))
-"""The same element by element, fewer of them a thread first."""
-THIN_COLUMNS = ((32, 2048, 8, 1, 6), (32, 1024, 4, 2, 1))
-"""The same, and steps ahead, where so few columns are all that there is that one program has nearly
-all: found in a cache, they take as long as programs take to begin and to end. Of 97 columns, which
-no vectors read, they took 2.4 (a mean in bf16) to 5.7 times (argmin in f32) as long as the best,
-those of the others of the fewest elements 1.2 to 1.4 times (tests/benchmarks/gpu_spaces.py)."""
-THIN = 4
-"""Blocks of columns that are so few."""
-SPARE = 1.5
-"""How many more programs than at the hint may share columns, where there are fewer columns."""
-COLUMN_WARPS = 32
-"""Warps a processor of programs that have columns alone: with fewer, too little is under way."""
-LEAST_COLUMN_WARPS = 8
-SHORT_COLUMN, HELD_PER_THREAD = 128, 32
-HELD_COLUMNS = ((64, 16), (32, 16), (16, 16), (32, 8))
-"""(columns, warps) of blocks that hold longer ones, with so many elements a thread at most."""
-ALONE = (128, 64, 32, 16)
-"""Numbers of columns of such programs, of which there are at most `ALONE_LIMIT` a processor: of
-those with more columns fewer bytes are moved in vain."""
-ALONE_LIMIT = 8
-ALONE_LENGTH, LEAST_STEPS = 1024, 8
-"""Elements of a column, and steps of its walk, that they have at least: so many threads are worth
-their beginning and end."""
-FEW_ROWS, SOME_ROWS, FEW_AT_ONCE = 16, 128, 8
-"""Rows so few that columns of them are nearly pointwise; so few that it is so where 64 columns a
-program are programs for all processors; and how many of them are read at once."""
-FEW = ((128, 8, 1), (64, 16, 1), (256, 4, 1))
-"""(columns, rows, warps) of a walk over few of them, in vectors. One or two threads have all rows
-of their columns, and nothing is left to bring together; in registers of eight warps each has a row
-or few (tests/benchmarks/gpu_outer.py)."""
 CHUNK = 512
 """Elements of a row that are worth a program."""
 TILES = (
-    (32, 4, 4, 0), (64, 4, 8, -1), (64, 4, 2, -1), (128, 2, 8, -1), (128, 2, 2, 0), (64, 4, 2, 0),
-    (64, 2, 1, 0), (128, 2, 8, 0), (32, 8, 8, -1), (64, 2, 2, 0), (32, 8, 4, 0), (128, 2, 4, 0),
-    (32, 4, 2, 0), (64, 1, 2, 0), (64, 1, 1, 0), (32, 1, 4, 0),
+    (32, 4, 4, 0), (64, 4, 8, -1), (64, 4, 2, -1), (64, 8, 4, -1), (128, 2, 8, -1), (128, 2, 2, 0),
+    (64, 4, 2, 0), (64, 2, 1, 0), (128, 2, 8, 0), (32, 8, 8, -1), (64, 2, 2, 0), (32, 8, 4, 0),
+    (128, 2, 4, 0), (32, 4, 2, 0), (64, 1, 2, 0), (64, 1, 1, 0), (32, 1, 4, 0),
 )  # fmt: skip
 """(along the axis that is contiguous somewhere, along the other, warps, order) of short rows in
 tiles. The first is little code, and serves few rows, too. In bands of one, programs follow what is
@@ -137,7 +100,7 @@ def schedules(facts: Facts) -> Iterator[Schedule]:
 
 
 def _schedules(facts: Facts) -> Iterator[Schedule]:
-    found = _columns(facts) if facts.is_columns else _rows(facts)
+    found = columns_of(facts) if facts.is_columns else _rows(facts)
     shared = _shared(facts)
     if facts.has_scan and facts.length >= LONG_SCAN:
         yield from islice(shared, 1)
@@ -164,75 +127,6 @@ def crossings(
     # Beyond the block that holds the row: the far end of that block's own bucket, a multiple of 16.
     longer = int(dims[names[0]] / facts.length * _power_of_two(facts.length) * math.sqrt(2))
     return ({**dims, names[0]: longer - longer % SIZE_MULTIPLE},)
-
-
-def _columns(facts: Facts) -> Iterator[Schedule]:
-    """As many columns a program as leave every processor two, and the rest of a block in rows.
-
-    The numbers of columns and their lengths may change, so the default has a middle of both.
-    """
-    share = prod(facts.extents) // facts.processors
-    largest = max(facts.accesses, key=lambda access: access.size_bytes)
-    sector = min(SECTOR_BYTES // largest.itemsize, _power_of_two(share + 1) // 2)
-    x = min(64, max(2, sector, _power_of_two(share + 1) // 4))
-    if not facts.spaced:
-        least, most = DEFAULT_COLUMNS
-        wide = max(least, min(x, most))
-        yield facts.schedule("looped", x=wide, r=DEFAULT_COLUMN_BLOCK // wide, warps=8)
-    yield from _alone(facts, prod(facts.extents))
-    yield from _few(facts)
-    r = _power_of_two(facts.length)
-    # Few rows in vectors leave most threads of such a block without any.
-    is_few = _is_few(facts)
-    given = _plain if is_few and r <= FEW_ROWS else both
-    for columns, elements, warps in (
-        (x, 4096, 8), (x, 2048, 8), (2 * x, 2048, 8), (2 * x, 8192, 16), (4 * x, 2048, 8),
-        (128, 2048, 4),
-    ):  # fmt: skip
-        yield from given(facts, "looped", x=columns, r=elements // columns, warps=warps)
-    yield from _held_columns(facts)
-
-
-def _held_columns(facts: Facts) -> Iterator[Schedule]:
-    """Columns in registers: short ones, also where some are longer than the hint's, and those that
-    would be read again.
-    """
-    r = _power_of_two(facts.length)
-    is_few = _is_few(facts)
-    if r <= (FEW_ROWS if is_few else SHORT_COLUMN):
-        given = _plain if is_few else both
-        for longest in (r,) if facts.has_static_length else (r, 2 * r):
-            yield from given(facts, "persistent", x=max(16, 2048 // r), r=longest, warps=8)
-        return
-    if facts.walks < 2 or facts.has_scan:
-        return
-    for x, warps in HELD_COLUMNS:
-        is_shared_out = prod(facts.extents) >= x * facts.processors
-        if is_shared_out and x * r <= HELD_PER_THREAD * 32 * warps:
-            yield from both(facts, "persistent", x=x, r=r, warps=warps)
-
-
-def _plain(facts: Facts, family: str, **options: int) -> Iterator[Schedule]:
-    """Element by element, if that is another kernel."""
-    if facts.is_dividing_useful:
-        yield facts.schedule(family, **options)
-
-
-def _is_few(facts: Facts) -> bool:
-    """Whether there are few rows, in vectors, for the columns that there are."""
-    is_wide = prod(facts.extents) >= 64 * facts.processors
-    return facts.has_vectors and facts.length <= (SOME_ROWS if is_wide else FEW_ROWS)
-
-
-def _few(facts: Facts) -> Iterator[Schedule]:
-    """Few rows in vectors of columns, held by one warp, and walked, which serves any number."""
-    if not _is_few(facts):
-        return
-    if facts.length <= FEW_AT_ONCE:
-        held = {"x": 128, "r": FEW_AT_ONCE, "warps": 1}
-        yield facts.schedule("persistent", divisible=facts.divisible, **held)
-    for x, rows, warps in FEW:
-        yield facts.schedule("looped", divisible=facts.divisible, x=x, r=rows, warps=warps)
 
 
 def _rows(facts: Facts) -> Iterator[Schedule]:
@@ -425,7 +319,7 @@ def _shared(facts: Facts) -> Iterator[Schedule]:
     if facts.length < SHARED_LENGTH:
         return
     if facts.is_columns:
-        yield from _shared_columns(facts, rows)
+        yield from shared_columns(facts, rows)
         return
     is_read = facts.only_reads and not facts.has_scan
     if is_read and facts.processors // 2 < rows <= READ_ROWS * facts.processors:
@@ -445,43 +339,6 @@ def _shared(facts: Facts) -> Iterator[Schedule]:
                 yield from both(facts, "split", x=1, r=SCAN_BLOCK, splits=splits, warps=4)
             else:
                 yield from _walked(facts, "split", r=2048, splits=splits, warps=4)
-
-
-def _shared_columns(facts: Facts, columns: int) -> Iterator[Schedule]:
-    """As many programs as run well at once, also where there are other numbers of columns."""
-    thin = THIN_COLUMNS if columns <= THIN * THIN_COLUMNS[0][0] else ()
-    wide = [(*each, 1) for each in (SHARED_COLUMNS if facts.has_vectors else ODD_COLUMNS)]
-    # Element by element they are more programs, which copy nothing ahead, first.
-    shapes = (*thin, *wide) if facts.has_vectors else (*wide, *thin)
-    for width, elements, warps, share, ahead in shapes:
-        x = min(width, _power_of_two(columns))
-        r = elements // x
-        programs = facts.processors * share
-        wanted = min(SPLIT_LIMIT, facts.length // r, programs // -(-columns // x))
-        if wanted >= 2:
-            splits = min(SPLIT_LIMIT, _power_of_two(int(SPARE * wanted)))
-            more = {"programs": programs} | ({"ahead": ahead} if ahead > 1 else {})
-            yield from both(facts, "split", x=x, r=r, splits=splits, warps=warps, **more)
-
-
-def _alone(facts: Facts, columns: int) -> Iterator[Schedule]:
-    """A vector a thread, and as many warps as keep the processors busy in one launch."""
-    if facts.length < ALONE_LENGTH:
-        return
-    for x in ALONE:
-        blocks = -(-columns // x)
-        if not 0.9 * facts.processors <= blocks <= ALONE_LIMIT * facts.processors:
-            continue
-        share = max(1, COLUMN_WARPS * facts.processors // blocks)
-        warps = max(LEAST_COLUMN_WARPS, min(32, 1 << (share.bit_length() - 1)))
-        r = 32 * warps * _column_lanes(facts) // x
-        if LEAST_STEPS * r <= facts.length:
-            yield from both(facts, "looped", x=x, r=r, warps=warps)
-
-
-def _column_lanes(facts: Facts) -> int:
-    """Neighbouring columns that one load of a thread brings."""
-    return 16 // max(facts.accesses, key=lambda access: access.size_bytes).itemsize
 
 
 def _tiles(facts: Facts, tile: Tile) -> Iterator[Schedule]:
@@ -534,7 +391,3 @@ def _covering(facts: Facts) -> int:
     """The block for a row: in whole words, what is beside them needs no room."""
     words = _power_of_two(facts.length - facts.length % max(1, facts.word))
     return words if facts.has_words(words) else _power_of_two(facts.length)
-
-
-def _power_of_two(size: int) -> int:
-    return 1 << (size - 1).bit_length()

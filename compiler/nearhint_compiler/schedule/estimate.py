@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 
+from nearhint_compiler.analysis.folds import folded
 from nearhint_compiler.analysis.online import SHARED, WALKED, depth_of, walks_of
 from nearhint_compiler.analysis.respace import respaced
 from nearhint_compiler.analysis.strides import Access, accesses
@@ -110,6 +111,9 @@ def _extents(kernel: ir.Kernel, dims: Sizes) -> dict[str, int]:
 def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Sizes) -> Estimate:
     if schedule.get(block_pointers.OPTION, 0) and not block_pointers.applies(kernel, schedule):
         return Estimate(float("inf"), 0.0, 0.0, problem="no access can have a block pointer")
+    fold = folded(kernel, schedule["fold"]) if schedule.get("fold", 0) else None
+    if fold is not None:
+        kernel = fold.whole
     extents = _extents(kernel, dims)
     found = accesses(kernel, dims)
     axes = _axes(schedule, extents)

@@ -712,6 +712,7 @@ class CudaLaunch(_message.Message):
     CAPABILITY_FIELD_NUMBER: _builtins.int
     STAGES_FIELD_NUMBER: _builtins.int
     WORKSPACE_BYTES_FIELD_NUMBER: _builtins.int
+    BEGIN_EARLY_FIELD_NUMBER: _builtins.int
     entry: _builtins.str
     """The entry's name."""
     warps: _builtins.int
@@ -722,6 +723,8 @@ class CudaLaunch(_message.Message):
     """The compute capability that the cubin is for."""
     stages: _builtins.int
     """How often it is launched, in a row; 0 is 1."""
+    begin_early: _builtins.bool
+    """Whether launches but the first wait by themselves for the one before, and may begin early."""
     @_builtins.property
     def arguments(self) -> _containers.RepeatedCompositeFieldContainer[Global___LaunchArgument]:
         """Its arguments, in order."""
@@ -745,10 +748,11 @@ class CudaLaunch(_message.Message):
         capability: _builtins.int = ...,
         stages: _builtins.int = ...,
         workspace_bytes: Global___Expr | None = ...,
+        begin_early: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["workspace_bytes", b"workspace_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "capability", b"capability", "entry", b"entry", "grid", b"grid", "shared_bytes", b"shared_bytes", "stages", b"stages", "warps", b"warps", "workspace_bytes", b"workspace_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "begin_early", b"begin_early", "capability", b"capability", "entry", b"entry", "grid", b"grid", "shared_bytes", b"shared_bytes", "stages", b"stages", "warps", b"warps", "workspace_bytes", b"workspace_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

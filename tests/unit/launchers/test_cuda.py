@@ -92,7 +92,13 @@ class FakeDriver:
     load_code: Code = Code.CUDA_SUCCESS
     launch_code: Code = Code.CUDA_SUCCESS
     cells: tuple[Any, ...] = CELLS
+    version: int = 13000
+    early: list[int] = field(default_factory=list[int])
+    """The numbers of the launches that may begin before the one before has ended."""
 
+    CUlaunchAttributeID = SimpleNamespace(
+        CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION="programmatic"
+    )
     CUfunction_attribute = SimpleNamespace(
         CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES="shared",
         CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK="threads",
@@ -129,7 +135,7 @@ class FakeDriver:
         return Code.CUDA_SUCCESS, 80 << 30
 
     def cuDriverGetVersion(self) -> tuple[Code, int]:
-        return Code.CUDA_SUCCESS, 13000
+        return Code.CUDA_SUCCESS, self.version
 
     def cuDevicePrimaryCtxRetain(self, device: str) -> tuple[Code, str]:
         return Code.CUDA_SUCCESS, f"context of {device}"
@@ -174,6 +180,26 @@ class FakeDriver:
         grid, block = tuple(shape[:3]), tuple(shape[3:])
         self.launched.append(Launched(grid, block, shared, stream, values))
         return (Code.CUDA_SUCCESS,)
+
+    def CUlaunchAttribute(self) -> SimpleNamespace:
+        return SimpleNamespace(value=SimpleNamespace())
+
+    def CUlaunchConfig(self) -> SimpleNamespace:
+        return SimpleNamespace()
+
+    def cuLaunchKernelEx(
+        self, config: SimpleNamespace, function: str, table: int, extra: int
+    ) -> tuple[Code]:
+        (attribute,) = config.attrs
+        assert config.numAttrs == 1
+        assert attribute.id == "programmatic"
+        assert attribute.value.programmaticStreamSerializationAllowed == 1
+        grid = config.gridDimX, config.gridDimY, config.gridDimZ
+        block = config.blockDimX, config.blockDimY, config.blockDimZ
+        self.early.append(len(self.launched))
+        return self.cuLaunchKernel(
+            function, *grid, *block, config.sharedMemBytes, config.hStream, table, extra
+        )
 
 
 @pytest.fixture
@@ -230,6 +256,54 @@ def test_a_kernel_in_stages_is_launched_for_each_with_its_workspace(fake: FakeDr
         for pointer, workspace in ((0x2000, 0x9000), (0x3000, 0xA000))
         for stage in range(3)
     ]
+
+
+def staged_launch(stages: int) -> CudaLaunch:
+    return replace(
+        LAUNCH,
+        arguments=(PointerArgument(0), WorkspaceArgument(ex.ZERO), StageArgument()),
+        stages=stages,
+        workspace_bytes=ex.mul(32, K0),
+        begin_early=True,
+    )
+
+
+STAGED_CELLS = (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int32)
+
+
+def test_stages_that_wait_by_themselves_begin_early_on_their_stream(fake: FakeDriver) -> None:
+    fake.cells = STAGED_CELLS
+    call = load(BINARY, staged_launch(3), sha256=SHA256).bind((10, 7), threads=0)
+    call([0x1000, 0x9000], [], 5)
+    call([0x1000, 0xA000], [], 6)
+    call([0x1000, 0xB000], [], 5)
+    assert [(each.values[1:], each.stream) for each in fake.launched] == [
+        ((workspace, stage), stream)
+        for workspace, stream in ((0x9000, "stream 5"), (0xA000, "stream 6"), (0xB000, "stream 5"))
+        for stage in range(3)
+    ]
+    assert {(each.grid, each.block, each.shared) for each in fake.launched} == {
+        (fake.launched[0].grid, fake.launched[0].block, fake.launched[0].shared)
+    }
+    # The first of a call waits for whatever came before.
+    assert fake.early == [1, 2, 4, 5, 7, 8]
+
+
+def test_stages_begin_one_after_the_other_where_graphs_would_not_keep_it(fake: FakeDriver) -> None:
+    fake.cells, fake.version = STAGED_CELLS, 12_020
+    load(BINARY, staged_launch(2), sha256=SHA256).bind((10, 7))([0x1000, 0x9000], [], 5)
+    assert [each.values[2] for each in fake.launched] == [0, 1]
+    assert fake.early == []
+
+
+def test_an_early_stage_is_launched_in_its_own_context_if_another_is_current(
+    fake: FakeDriver,
+) -> None:
+    fake.cells = STAGED_CELLS
+    call = load(BINARY, staged_launch(2), sha256=SHA256).bind((10, 7))
+    fake.current.append("context of device 1")
+    call([0x1000, 0x9000], [], 5)
+    assert [each.values[2] for each in fake.launched] == [0, 1]
 
 
 def test_a_kernel_without_stages_wants_no_workspace(fake: FakeDriver) -> None:

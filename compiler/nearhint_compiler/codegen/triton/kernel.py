@@ -29,6 +29,7 @@ bring Guards, and make Triton load vectors. As they may, too:
              without passing registers (`cp.async`)
     programs split rows: at most `splits` share one, fewer where rows are so many that all blocks of
              them together would be more than so many programs
+    fold     split columns: so many rows are read as one, and those that are no whole such row apart
     near     cuda.tiled of two axes: the order of programs, so that what neighbours share is in a
              cache. 1: first along the axis that has fewer of them, whatever the sizes; more: so
              many along the first axis, then along the second
@@ -89,7 +90,11 @@ ARRAY_ELEMENTS = 16
 BLOCKS = ("x", "y", "z", "r", "r1")
 WARPS = (1, 2, 4, 8, 16, 32)
 GROUPS = (1, 2, 4, 8, 16)
+FOLDS = (1, 2, 4, 8, 16, 32)
 BAND_LIMIT = 4096
+EARLY_CAPABILITY = 90
+"""The compute capability from which on a launch may begin before the one that it depends on has
+ended (PTX ISA, griddepcontrol)."""
 AHEAD_LIMIT = 16
 """Steps of a walk that are under way at once, at most."""
 
@@ -102,6 +107,8 @@ def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated
     entry = f"nearhint_{kernel_id(kernel)[:12]}"
     laid_out, spaced_facts = spaced(kernel, schedule)
     layout = FAMILIES[schedule.family](laid_out, schedule)
+    is_early = layout.stages > 1 and target.device.capability >= EARLY_CAPABILITY
+    lines = [*(_waiting(layout.stages) if is_early else ()), *layout.lines]
     width = f"i{schedule['index']}"
     workspace, workspace_bytes = _workspace(layout)
     sizes = {name: (SizeArgument(size, width), width) for name, size in layout.sizes}
@@ -127,6 +134,7 @@ def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated
         capability=target.device.capability,
         stages=layout.stages,
         workspace_bytes=workspace_bytes,
+        begin_early=is_early,
     )
     flags = (
         *(f"signature:{name}={kind}" for name, (_, kind) in parameters.items()),
@@ -135,8 +143,18 @@ def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated
         f"num_warps={schedule['warps']}",
         *([f"maxnreg={registers}"] if (registers := schedule.get("registers", 0)) else []),
     )
-    text = "\n".join((*source, *(f"    {line}" for line in layout.lines), ""))
+    text = "\n".join((*source, *(f"    {line}" for line in lines), ""))
     return Generated("triton", text, launch, Guard(facts), flags)
+
+
+def _waiting(stages: int) -> tuple[str, ...]:
+    """All of a stage waits for the one before, memory and all, and lets the next one begin."""
+    return (
+        "if stage > 0:",
+        "    tl.extra.cuda.gdc_wait()",
+        f"if stage < {stages - 1}:",
+        "    tl.extra.cuda.gdc_launch_dependents()",
+    )
 
 
 def _workspace(layout: Layout) -> tuple[dict[str, tuple[Argument, str]], ex.Expr]:
@@ -164,6 +182,10 @@ def _check(schedule: Schedule) -> None:
         raise InvalidSchedule(f"ahead of {schedule}")
     if abs(schedule.get("order", 0)) > BAND_LIMIT:
         raise InvalidSchedule(f"order of {schedule}")
+    if schedule.get("fold", 1) not in FOLDS or (
+        "fold" in dict(schedule.options) and schedule.family != "cuda.split"
+    ):
+        raise InvalidSchedule(f"fold of {schedule}")
     if schedule.get("spread", 0) and schedule.family != "cuda.tiled_persistent":
         raise InvalidSchedule(f"rows that are spread over no tile in registers: {schedule}")
     in_registers = schedule.family == "cuda.persistent"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from nearhint_compiler.analysis.folds import folded
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT
 from nearhint_compiler.analysis.online import SHARED, walks_of
 from nearhint_compiler.codegen.triton.block import REDUCED
 from nearhint_compiler.codegen.triton.cooperative import cooperative
+from nearhint_compiler.codegen.triton.folding import COLUMNS, folding
 from nearhint_compiler.codegen.triton.header import (
     Header,
     blocks_of,
@@ -43,6 +45,13 @@ def split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     if not 2 <= most <= SPLIT_LIMIT:
         raise InvalidSchedule(f"{most} programs a row")
     header = header_of(schedule, ("X", REDUCED))
+    given, by = kernel, schedule.get("fold", 1)
+    fold = folded(kernel, by) if by > 1 else None
+    is_plain = by <= schedule["x"] and not schedule.get("words", 0) and not schedule.get("r1", 0)
+    if by > 1 and (fold is None or not is_plain):
+        raise InvalidSchedule(f"rows that are no part of longer ones: {schedule}")
+    if fold is not None:
+        kernel = fold.whole
     rows, is_adapted = ex.product(kernel.pointwise), schedule.get("programs", 0) > 0
     splits = _splits(schedule, ceil_div(rows, schedule["x"]))
     if is_adapted:
@@ -69,14 +78,18 @@ def split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     if is_adapted and row.has_mask:
         block = replace(block, step_count="rsteps")
     splits_text = "splits" if is_adapted else index_text(splits)
-    body = staged(kernel, block, rows="rows", splits=splits_text, lanes="LANES")
-    lanes = max(1 << (most - 1).bit_length(), _least_lanes(kernel, schedule))
+    if fold is None:
+        body = staged(kernel, block, rows="rows", splits=splits_text, lanes="LANES")
+    else:
+        body = folding(given, fold, block, by=by, splits=splits_text, lanes="LANES")
+    lanes = max(by << (most - 1).bit_length(), _least_lanes(kernel, schedule))
     array_length = ex.mul(rows, splits)
     facts = () if header.wide else (AtMost(array_length, INDEX_LIMIT),)
+    few = ((COLUMNS, schedule["x"] // by),) if fold is not None else ()
     layout = Layout(
         [*header.lines, *body.lines],
         blocks if is_adapted else ex.mul(blocks, splits),
-        (*blocks_of(schedule, ("X", REDUCED)), ("LANES", lanes), *row.constants),
+        (*blocks_of(schedule, ("X", REDUCED)), *few, ("LANES", lanes), *row.constants),
         (*facts, *row.walked),
         body.arrays,
         array_length,

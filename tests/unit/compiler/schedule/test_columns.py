@@ -88,3 +88,50 @@ def test_words_come_first_where_promises_are_for_one_axis() -> None:
         kernel = kernel_of("transpose_add_f32")
         first = firsts(kernel, TARGET, dict(zip(kernel.symbols, sizes, strict=True)))[0]
         assert first.get("words", 0) == is_first
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns"),
+    [(500_003, 35), (30_011, 1021), (7000, 5121), (100_003, 33), (1_000_003, 5), (9001, 513)],
+)
+def test_columns_of_any_number_are_shared_in_vectors(rows: int, columns: int) -> None:
+    kernel = kernel_of("column_sum_f32")
+    found = offered("column_sum_f32", rows, columns)
+    folds = [each for each in found if each.get("fold", 0)]
+    assert len(folds) >= 4
+    assert firsts(kernel, TARGET, {"k0": rows, "k1": columns})[0].get("fold", 0)
+    for each in folds:
+        made = generate(kernel, each, TARGET)
+        assert all(
+            size_facts_hold(made.guard, {"k0": rows + more, "k1": columns + more})
+            for more in range(4)
+        )
+        wide = each["fold"] * columns
+        assert each["fold"] % 8 == 0  # 32 bytes, a sector
+        assert wide >= 64
+        assert each["r"] * 2 <= rows // each["fold"]
+        assert each["splits"] <= max(2, rows // each["fold"] // each["r"] * 2)
+
+
+def test_beside_what_sizes_promise_folds_serve_the_sizes_beside_a_hint() -> None:
+    kernel = kernel_of("column_sum_f32")
+    shared = [each for each in offered("column_sum_f32", 32_768, 1024) if "splits" in str(each)]
+    there = {"k0": 32_768, "k1": 1024}
+    beside = {"k0": 32_767, "k1": 1023}
+    for each in shared:
+        guard = generate(kernel, each, TARGET).guard
+        assert size_facts_hold(guard, there)
+        assert size_facts_hold(guard, beside) == bool(each.get("fold", 0))
+    assert any(each.get("fold", 0) for each in shared)
+    assert any(each["divisible"] and each.get("ahead", 0) for each in shared)
+    assert any(each["divisible"] and each.get("unroll", 0) for each in shared)
+
+
+def test_columns_that_cannot_be_folded_are_shared_without_a_promise_too() -> None:
+    found = [each for each in offered("column_cumprod_i64", 8192, 4096) if "splits" in str(each)]
+    assert not [each for each in found if each.get("fold", 0)]
+    assert {bool(each["divisible"]) for each in found} == {False, True}
+
+
+def test_few_rows_are_not_worth_a_fold() -> None:
+    assert not [each for each in offered("column_sum_f32", 1000, 5121) if each.get("fold", 0)]

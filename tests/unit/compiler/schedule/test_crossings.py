@@ -32,3 +32,32 @@ def test_rows_that_registers_may_hold_cross_at_the_far_end_of_their_block(
     expected = () if other is None else (dict(zip(kernel.symbols, other, strict=True)),)
     assert crossings(kernel, TARGET, dims) == expected
     assert crossings(kernel, CPU, dims) == ()
+
+
+@pytest.mark.parametrize(
+    ("hint", "others"),
+    [
+        ((131_072, 32), [(131_072, 37)]),
+        ((131_072, 31), [(131_072, 37)]),  # in the same tile
+        ((64, 8192), [(73, 8192)]),
+        ((16, 8192), [(19, 8192)]),
+        ((48, 8192), []),  # what is beyond the tile is beyond the bucket
+        ((8, 65_536), []),  # fewer than any tile has
+        ((128, 8192), []),  # several tiles along either axis
+        ((64, 32), []),  # so little takes as long as a launch
+        ((64, 2048), [(73, 2048)]),
+    ],
+)
+def test_axes_of_one_tile_cross_beyond_it(
+    hint: tuple[int, int], others: list[tuple[int, int]]
+) -> None:
+    kernel = kernel_of("transpose_add_f32")
+    dims = dict(zip(kernel.symbols, hint, strict=True))
+    expected = tuple(dict(zip(kernel.symbols, other, strict=True)) for other in others)
+    assert crossings(kernel, TARGET, dims) == expected
+    assert crossings(kernel, CPU, dims) == ()
+
+
+def test_pointwise_kernels_without_tiles_cross_nowhere() -> None:
+    kernel = kernel_of("add_f32")
+    assert crossings(kernel, TARGET, dict.fromkeys(kernel.symbols, 32)) == ()

@@ -118,10 +118,18 @@ def test_short_columns_of_a_bucket_are_held_beyond_the_hints_length(kernel: ir.K
 
 
 def test_few_columns_that_no_vectors_read_are_shared_by_many_programs() -> None:
-    odd, even = (first_at("column_sum_f32", 100_003, columns) for columns in (97, 96))
+    odd, even = (first_at("column_argmin_bf16", columns, 100_003) for columns in (97, 96))
     assert odd.family == even.family == "cuda.split"
     assert odd["programs"] >= 4 * 132
     assert not odd.get("ahead", 0)
+    assert even.get("ahead", 0)
+
+
+def test_few_columns_of_sums_are_read_in_vectors_whatever_their_number() -> None:
+    odd, even = (first_at("column_sum_f32", 100_003, columns) for columns in (97, 96))
+    assert odd.family == even.family == "cuda.split"
+    assert odd.get("fold", 0)
+    assert odd.get("ahead", 0)
     assert even.get("ahead", 0)
 
 

@@ -1,0 +1,80 @@
+"""Folds: columns that are summed as if several rows were one, so that these begin at words.
+
+A matrix that is contiguous is one with `by` times as many columns and as many times fewer rows, in
+the same memory. Its rows begin at multiples of `by` elements whatever the number of columns is, so
+they are read in vectors, and a few columns fill a block. What is left of each of its columns
+belongs to one of the matrix: column c of every `columns` of them. Rows that are no whole one of the
+longer ones, fewer than `by`, are the rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from nearhint_compiler.analysis.affine import affine
+from nearhint_compiler.analysis.online import SHARED, depth_of, online_pairs
+from nearhint_compiler.ir import nodes as ir
+from nearhint_rules import expr as ex
+
+REDUCES = (ir.Load, ir.Scalar, ir.Const, ir.Op, ir.Reduce, ir.Store)
+"""What a kernel may consist of: nothing whose value depends on the place along a column."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """`whole` is the kernel over whole long rows, of which `rest` is the number: where the rest
+    begins. `needed` are the nodes that the reduces' operands are computed from.
+    """
+
+    whole: ir.Kernel
+    rest: ex.Expr
+    needed: tuple[int, ...]
+
+
+def folded(kernel: ir.Kernel, by: int) -> Fold | None:
+    """`kernel` with `by` rows as one; None where it is not one pass over contiguous columns.
+
+    What is not `needed` of the whole one has no meaning: it belongs to columns as they were.
+    """
+    if len(kernel.pointwise) != 1 or len(kernel.reduction) != 1 or by < 2:
+        return None
+    if any(not isinstance(node, REDUCES) for node in kernel.body):
+        return None
+    if online_pairs(kernel) or depth_of(kernel, SHARED) != 1:
+        return None
+    varies = ir.per_element(kernel)
+    (columns,), (length,) = kernel.pointwise, kernel.reduction
+    needed = _needed(kernel)
+    for place, node in enumerate(kernel.body):
+        match node:
+            case ir.Load(_, index) if place in needed:
+                found = affine(index, [{"r0": length}, {"p0": columns}])
+                if found is None or found.offset != ex.ZERO:
+                    return None
+                if found.strides != (columns, ex.ONE):
+                    return None
+            case ir.Load() | ir.Store() if varies[place]:
+                return None
+            case ir.Reduce() if place in needed:
+                return None
+            case _:
+                pass
+    wide, rows = ex.mul(by, columns), ex.floordiv(length, by)
+    index = ex.add(ex.mul(wide, ex.symbol("r0")), ex.symbol("p0"))
+    body = [
+        replace(node, index=index) if isinstance(node, ir.Load) and place in needed else node
+        for place, node in enumerate(kernel.body)
+    ]
+    whole = replace(kernel, pointwise=(wide,), reduction=(rows,), body=tuple(body))
+    return Fold(whole, rows, tuple(sorted(needed)))
+
+
+def _needed(kernel: ir.Kernel) -> set[int]:
+    found: set[int] = set()
+    pending = [node.operand for node in kernel.body if isinstance(node, ir.Reduce)]
+    while pending:
+        place = pending.pop()
+        if place not in found:
+            found.add(place)
+            pending += ir.operands_of(kernel.body[place])
+    return found

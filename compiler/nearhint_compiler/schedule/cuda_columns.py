@@ -1,0 +1,238 @@
+"""Schedules of reductions by columns on CUDA: alone, in registers, and shared by programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain, zip_longest
+from math import prod
+
+from nearhint_compiler.schedule.blocks import power_of_two
+from nearhint_compiler.schedule.cuda_facts import Facts
+from nearhint_compiler.schedule.cuda_pointwise import both
+from nearhint_compiler.schedule.schedule import Schedule
+
+DEFAULT_COLUMNS, DEFAULT_COLUMN_BLOCK = (8, 16), 2048
+"""Least and most columns, and the elements, of a block that serves any columns. Found as those of
+rows were (`cuda_reductions.DEFAULT_BLOCK`): with 8 columns 35 times as long as the best at most,
+with 2 of them 94 times, with 64 195 times."""
+SPLIT_LIMIT = 256
+"""How many programs share a row or a column at most."""
+SECTOR_BYTES = 32
+SHARED_COLUMNS = (
+    (64, 2048, 8, 2, 6, 1), (64, 2048, 4, 4, 4, 1), (64, 4096, 4, 8, 1, 1), (64, 2048, 8, 4, 1, 4),
+    (64, 2048, 4, 4, 6, 1), (32, 2048, 8, 4, 1, 1), (128, 2048, 4, 8, 1, 1),
+)  # fmt: skip
+"""(columns, elements, warps, programs a processor, steps ahead, steps written out) of programs that
+share columns: those that run at once, or fewer, which have more to do each and several steps under
+way (tests/benchmarks/gpu_outer.py)."""
+ODD_COLUMNS = ((32, 1024, 8, 8), (64, 2048, 4, 8), (32, 2048, 8, 4), (64, 4096, 8, 4))
+"""The same element by element, fewer of them a thread first."""
+THIN_COLUMNS = ((32, 2048, 8, 1, 6, 1), (32, 1024, 4, 2, 1, 1))
+"""The same where so few columns are all that there is that one program has nearly
+all: found in a cache, they take as long as programs take to begin and to end. Of 97 columns, which
+no vectors read, they took 2.4 (a mean in bf16) to 5.7 times (argmin in f32) as long as the best,
+those of the others of the fewest elements 1.2 to 1.4 times (tests/benchmarks/gpu_spaces.py)."""
+FOLDED_SHAPES = (
+    (64, 2048, 8, 1, 6, 1), (32, 2048, 8, 1, 6, 1), (64, 2048, 4, 2, 6, 1), (64, 2048, 4, 4, 6, 1),
+    (64, 2048, 8, 4, 1, 4), (64, 4096, 8, 2, 4, 1),
+)  # fmt: skip
+"""The same of several rows as one."""
+FOLD_LIMIT, FOLDED_COLUMNS, FOLDED_LENGTH = 32, 64, 128
+"""How many rows are read as one at most, and how many columns, each how long, that makes at least:
+of shorter ones more is left to bring together than is gained."""
+WARPS_AT_ONCE, LEAST_FOLDED = 64, 8
+"""Warps that a processor runs at once, and the least rows of a block of such columns."""
+FOLDED, ODD_BESIDE_FOLDS = 4, 2
+"""How many of these shapes are offered beside vectors that sizes promise, and how many of single
+elements beside them."""
+THIN = 4
+"""Blocks of columns that are so few."""
+SPARE = 1.5
+"""How many more programs than at the hint may share columns, where there are fewer columns."""
+COLUMN_WARPS = 32
+"""Warps a processor of programs that have columns alone: with fewer, too little is under way."""
+LEAST_COLUMN_WARPS = 8
+SHORT_COLUMN, HELD_PER_THREAD = 128, 32
+HELD_COLUMNS = ((64, 16), (32, 16), (16, 16), (32, 8))
+"""(columns, warps) of blocks that hold longer ones, with so many elements a thread at most."""
+ALONE = (128, 64, 32, 16)
+"""Numbers of columns of such programs, of which there are at most `ALONE_LIMIT` a processor: of
+those with more columns fewer bytes are moved in vain."""
+ALONE_LIMIT = 8
+ALONE_LENGTH, LEAST_STEPS = 1024, 8
+"""Elements of a column, and steps of its walk, that they have at least: so many threads are worth
+their beginning and end."""
+FEW_ROWS, SOME_ROWS, FEW_AT_ONCE = 16, 128, 8
+"""Rows so few that columns of them are nearly pointwise; so few that it is so where 64 columns a
+program are programs for all processors; and how many of them are read at once."""
+FEW = ((128, 8, 1), (64, 16, 1), (256, 4, 1))
+"""(columns, rows, warps) of a walk over few of them, in vectors. One or two threads have all rows
+of their columns, and nothing is left to bring together; in registers of eight warps each has a row
+or few (tests/benchmarks/gpu_outer.py)."""
+
+
+def columns_of(facts: Facts) -> Iterator[Schedule]:
+    """As many columns a program as leave every processor two, and the rest of a block in rows.
+
+    The numbers of columns and their lengths may change, so the default has a middle of both.
+    """
+    share = prod(facts.extents) // facts.processors
+    largest = max(facts.accesses, key=lambda access: access.size_bytes)
+    sector = min(SECTOR_BYTES // largest.itemsize, power_of_two(share + 1) // 2)
+    x = min(64, max(2, sector, power_of_two(share + 1) // 4))
+    if not facts.spaced:
+        least, most = DEFAULT_COLUMNS
+        wide = max(least, min(x, most))
+        yield facts.schedule("looped", x=wide, r=DEFAULT_COLUMN_BLOCK // wide, warps=8)
+    yield from _alone(facts, prod(facts.extents))
+    yield from _few(facts)
+    r = power_of_two(facts.length)
+    # Few rows in vectors leave most threads of such a block without any.
+    is_few = _is_few(facts)
+    given = _plain if is_few and r <= FEW_ROWS else both
+    for columns, elements, warps in (
+        (x, 4096, 8), (x, 2048, 8), (2 * x, 2048, 8), (2 * x, 8192, 16), (4 * x, 2048, 8),
+        (128, 2048, 4),
+    ):  # fmt: skip
+        yield from given(facts, "looped", x=columns, r=elements // columns, warps=warps)
+    yield from _held_columns(facts)
+
+
+def _held_columns(facts: Facts) -> Iterator[Schedule]:
+    """Columns in registers: short ones, also where some are longer than the hint's, and those that
+    would be read again.
+    """
+    r = power_of_two(facts.length)
+    is_few = _is_few(facts)
+    if r <= (FEW_ROWS if is_few else SHORT_COLUMN):
+        given = _plain if is_few else both
+        for longest in (r,) if facts.has_static_length else (r, 2 * r):
+            yield from given(facts, "persistent", x=max(16, 2048 // r), r=longest, warps=8)
+        return
+    if facts.walks < 2 or facts.has_scan:
+        return
+    for x, warps in HELD_COLUMNS:
+        is_shared_out = prod(facts.extents) >= x * facts.processors
+        if is_shared_out and x * r <= HELD_PER_THREAD * 32 * warps:
+            yield from both(facts, "persistent", x=x, r=r, warps=warps)
+
+
+def _plain(facts: Facts, family: str, **options: int) -> Iterator[Schedule]:
+    """Element by element, if that is another kernel."""
+    if facts.is_dividing_useful:
+        yield facts.schedule(family, **options)
+
+
+def _is_few(facts: Facts) -> bool:
+    """Whether there are few rows, in vectors, for the columns that there are."""
+    is_wide = prod(facts.extents) >= 64 * facts.processors
+    return facts.has_vectors and facts.length <= (SOME_ROWS if is_wide else FEW_ROWS)
+
+
+def _few(facts: Facts) -> Iterator[Schedule]:
+    """Few rows in vectors of columns, held by one warp, and walked, which serves any number."""
+    if not _is_few(facts):
+        return
+    if facts.length <= FEW_AT_ONCE:
+        held = {"x": 128, "r": FEW_AT_ONCE, "warps": 1}
+        yield facts.schedule("persistent", divisible=facts.divisible, **held)
+    for x, rows, warps in FEW:
+        yield facts.schedule("looped", divisible=facts.divisible, x=x, r=rows, warps=warps)
+
+
+def shared_columns(facts: Facts, columns: int) -> Iterator[Schedule]:
+    """As many programs as run well at once, also where there are other numbers of columns."""
+    by, has_vectors = _fold(facts, columns), facts.has_vectors
+    promised = list(_promising_columns(facts, columns)) if has_vectors else []
+    folds = list(_folded_columns(facts, columns, by)) if by else []
+    for pair in zip_longest(promised, folds[: FOLDED if has_vectors else None], fillvalue=()):
+        yield from chain(*pair)
+    if not has_vectors:
+        shapes: list[tuple[int, ...]] = [(*each, 1, 1) for each in ODD_COLUMNS]
+        if not by:
+            # Element by element they are more programs, which copy nothing ahead, first.
+            shapes += _column_shapes(columns)[: -len(SHARED_COLUMNS)]
+        for shape in shapes[: ODD_BESIDE_FOLDS if by else None]:
+            for each in _sharing(facts, columns, facts.length, shape):
+                yield facts.schedule("split", **each)
+
+
+def _promising_columns(facts: Facts, columns: int) -> Iterator[tuple[Schedule, ...]]:
+    """Shapes in vectors as sizes promise them, and without a promise if nothing else has none."""
+    for shape in _column_shapes(columns):
+        for each in _sharing(facts, columns, facts.length, shape):
+            promised = facts.schedule("split", divisible=facts.divisible, **each)
+            # Only whole vectors are copied; of a scan the first one may be a default.
+            is_copied = each.get("ahead", 1) > 1 and not facts.has_scan
+            is_alone = facts.is_foldable or is_copied
+            yield (promised,) if is_alone else (facts.schedule("split", **each), promised)
+
+
+def _folded_columns(facts: Facts, columns: int, by: int) -> Iterator[tuple[Schedule, ...]]:
+    """Shapes in vectors of so many rows as one."""
+    for width, elements, warps, *rest in FOLDED_SHAPES:
+        most = WARPS_AT_ONCE * facts.processors // warps
+        # Where there are more columns than at the hint, their programs still run at once.
+        while SPARE * -(-by * columns // width) > most and LEAST_FOLDED * width < elements:
+            width *= 2
+        shape = (width, elements, warps, *rest)
+        if SPARE * -(-by * columns // width) <= most:
+            for each in _sharing(facts, by * columns, facts.length // by, shape, least=0):
+                yield (facts.schedule("split", aligned=1, **each, fold=by),)
+
+
+def _fold(facts: Facts, columns: int) -> int:
+    """How many rows make one that begins at a sector and fills a block; 0 where none do."""
+    by = SECTOR_BYTES // 16 * _column_lanes(facts)
+    while by < FOLD_LIMIT and by * columns < FOLDED_COLUMNS:
+        by *= 2
+    return by if facts.is_foldable and facts.length >= by * FOLDED_LENGTH else 0
+
+
+def _column_shapes(columns: int) -> tuple[tuple[int, ...], ...]:
+    """Those of `SHARED_COLUMNS`, behind those for few columns if they are few."""
+    thin = THIN_COLUMNS if columns <= THIN * THIN_COLUMNS[0][0] else ()
+    return (*thin, *SHARED_COLUMNS)
+
+
+def _sharing(
+    facts: Facts, columns: int, length: int, shape: Sequence[int], *, least: int = 2
+) -> Iterator[dict[str, int]]:
+    """The options of programs that share so many columns of a length, at `least` so many each; 0
+    where they may also have them alone.
+    """
+    width, elements, warps, share, ahead, unroll = shape
+    x = min(width, power_of_two(columns))
+    r, blocks = elements // x, -(-columns // x)
+    programs = facts.processors * share
+    wanted = min(SPLIT_LIMIT, length // r, programs // blocks)
+    if wanted < least or length < 2 * r:
+        return
+    splits = power_of_two(max(2, int(SPARE * wanted)))
+    if blocks == 1:
+        # No fewer columns could make more programs: what is brought together is less.
+        splits = max(2, 1 << (wanted.bit_length() - 1))
+    more = {"programs": programs} | {
+        name: steps for name, steps in (("ahead", ahead), ("unroll", unroll)) if steps > 1
+    }
+    yield {"x": x, "r": r, "splits": min(SPLIT_LIMIT, splits), "warps": warps, **more}
+
+
+def _alone(facts: Facts, columns: int) -> Iterator[Schedule]:
+    """A vector a thread, and as many warps as keep the processors busy in one launch."""
+    if facts.length < ALONE_LENGTH:
+        return
+    for x in ALONE:
+        blocks = -(-columns // x)
+        if not 0.9 * facts.processors <= blocks <= ALONE_LIMIT * facts.processors:
+            continue
+        share = max(1, COLUMN_WARPS * facts.processors // blocks)
+        warps = max(LEAST_COLUMN_WARPS, min(32, 1 << (share.bit_length() - 1)))
+        r = 32 * warps * _column_lanes(facts) // x
+        if LEAST_STEPS * r <= facts.length:
+            yield from both(facts, "looped", x=x, r=r, warps=warps)
+
+
+def _column_lanes(facts: Facts) -> int:
+    """Neighbouring columns that one load of a thread brings."""
+    return 16 // max(facts.accesses, key=lambda access: access.size_bytes).itemsize

@@ -1,0 +1,67 @@
+"""Rows of columns that are read as one."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.compiler.test_online import TARGET, kernel_of
+
+from nearhint_compiler.analysis.folds import folded
+from nearhint_compiler.codegen import generate
+from nearhint_compiler.errors import InvalidSchedule
+from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.schedule import parse_schedule
+from nearhint_rules import expr as ex
+
+K0, K1 = ex.symbol("k0"), ex.symbol("k1")
+REST = "splits=4 warps=1 index=32 aligned=1 divisible=0"
+
+
+def test_rows_of_columns_are_one_in_the_same_memory() -> None:
+    kernel = kernel_of("column_sum_f32")
+    fold = folded(kernel, 8)
+    assert fold is not None
+    assert fold.whole.pointwise == (ex.mul(8, K1),)
+    assert fold.whole.reduction == (ex.floordiv(K0, 8),) == (fold.rest,)
+    load = fold.whole.body[0]
+    assert isinstance(load, ir.Load)
+    assert load.index == ex.add(ex.mul(8, K1, ex.symbol("r0")), ex.symbol("p0"))
+    assert fold.needed == (0,)
+
+
+def test_what_comes_after_the_reduces_stays_as_it_was() -> None:
+    kernel = kernel_of("column_sizes_bf16")
+    fold = folded(kernel, 2)
+    assert fold is not None
+    assert fold.needed == (0, 1, 2, 3, 4, 6)
+    assert fold.whole.body[1:] == kernel.body[1:]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "row_sum_f32",  # rows
+        "column_argmin_bf16",  # places along a column
+        "column_cumprod_i64",  # each step is a result
+        "transposed_softmax_f32",  # columns that are read again
+        "sum_outer_inner_f32",  # several loops
+        "add_f32",
+    ],
+)
+def test_others_are_not_folded(name: str) -> None:
+    kernel = kernel_of(name)
+    assert folded(kernel, 8) is None
+    with pytest.raises(InvalidSchedule):
+        generate(kernel, parse_schedule(f"cuda.split x=16 r=8 {REST} fold=8"), TARGET)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        f"cuda.split x=4 r=8 {REST} fold=8",  # no column of its own for a program
+        f"cuda.split x=16 r=8 {REST} fold=3",
+        "cuda.looped x=16 r=8 warps=1 index=32 aligned=1 divisible=0 fold=8",
+    ],
+)
+def test_folds_that_cannot_be_are_refused(schedule: str) -> None:
+    with pytest.raises(InvalidSchedule, match=r"fold|rows"):
+        generate(kernel_of("column_sum_f32"), parse_schedule(schedule), TARGET)

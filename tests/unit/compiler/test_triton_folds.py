@@ -1,0 +1,39 @@
+"""Rows of columns that are read as one change nothing that a kernel computes."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.compiler import test_triton_numerics as numerics
+from tests.unit.compiler.test_triton_numerics import Case, Results
+
+REST = "aligned=1 divisible=0"
+TEXTS = (
+    f"splits=3 warps=1 index=32 {REST} fold=2",
+    f"splits=4 warps=4 index=64 {REST} programs=7 fold=8",
+    f"splits=8 warps=1 index=32 {REST} ahead=3 programs=64 fold=8",
+    f"splits=8 warps=1 index=32 {REST} unroll=2 programs=64 fold=4",
+)
+
+
+def folded(kernel: str, dims: tuple[int, ...], *, special: bool = False) -> list[Case]:
+    return [Case(kernel, f"cuda.split x=16 r=4 {text}", dims, special) for text in TEXTS]
+
+
+CASES = [
+    *folded("column_sum_f32", (135, 6)),
+    *folded("column_sum_f32", (3, 5)),  # no whole long row of 8
+    *folded("column_sum_f32", (64, 1)),
+    *folded("column_sum_f32", (33, 21), special=True),
+    *folded("column_sizes_bf16", (45, 19)),
+    *folded("column_sizes_bf16", (41, 3), special=True),
+]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return numerics.run(CASES, tmp_path_factory.mktemp("folds"))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_source_agrees_with_the_interpreter_of_the_ir(case: Case, results: Results) -> None:
+    numerics.test_source_agrees_with_the_interpreter_of_the_ir(case, results)
