@@ -61,6 +61,31 @@ def firsts(
     return tuple(dict.fromkeys((best, *held)))
 
 
+def beside(
+    kernel: ir.Kernel,
+    target: Target,
+    dims: Mapping[str, int],
+    *,
+    first: Schedule,
+    default: Schedule | None = None,
+    threads: int = 1,
+) -> tuple[Schedule, ...]:
+    """One Schedule of each kind for sizes near `dims` that do not meet what `first` promises.
+
+    The sizes of a hint are powers of two, those that it serves mostly not: what promises that sizes
+    are multiples serves few of them, and beside it there would be but the default. None where
+    `first` promises nothing.
+    """
+    promised = first.get("divisible", 0)
+    if not promised:
+        return ()
+    odd = {
+        name: max(1, size - (promised >> number & 1))
+        for number, (name, size) in enumerate((each, dims[each]) for each in kernel.symbols)
+    }
+    return firsts(kernel, target, odd, default=default, threads=threads)
+
+
 def _kinds(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> tuple[Schedule, ...]:
     """One of each family: what keeps rows in registers, what the default is like, the others.
 
