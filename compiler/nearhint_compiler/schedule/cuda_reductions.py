@@ -20,6 +20,10 @@ PERSISTENT_LIMIT = 16_384
 """Elements of the longest row that is kept in registers."""
 ELEMENTS_PER_THREAD = 64
 """Beyond this, a block's values no longer fit in a thread's registers."""
+WHOLE_ROW = 1024
+"""Elements of the shortest row that has a program of its own. With two such rows programs took 1.12
+times as long, over 67 sizes of softmax, layer norm, RMS norm and sums on an H100, and at none less
+than 0.97 times (2026-11-h100-selection-board-matrix.json.gz)."""
 LEAST_CROSSING = 64
 """Elements of the shortest row for which two sizes of a bucket are worth looking at."""
 LONG_BLOCKS = ((8192, 32), (16_384, 32), (32_768, 32), (4096, 16))
@@ -60,6 +64,12 @@ SHORT_DEFAULT = (4, 256)
 DEFAULT_COLUMNS, DEFAULT_COLUMN_BLOCK = (8, 16), 2048
 """Least and most columns, and the elements, of a block that serves any columns. Found alike: with 8
 columns 35 times as long as the best at most, with 2 of them 94 times, with 64 195 times."""
+LEAST_COLUMNS, COLUMN_BLOCK = (8, 16), 4096
+"""Columns that programs have at least, where there would be a program of two or four for each half
+of a processor, or of eight, and the elements of a block of them. Of fewer, much is moved in vain,
+and of columns in vectors there is more to bring together: at 120 sizes of a column sum on an H100
+(tests/benchmarks/results/2026-11-h100-selection-board-matrix.json.gz) such blocks took 1.04 to 1.07
+times as long as the best, those of fewer columns 1.15 to 1.37 times."""
 EARLY_BYTES = 32 << 20
 """What a kernel moves at most where its loads come first: so much is in the L2 cache."""
 TURNS, TURNS_LONGEST, TURNS_LEAST_WORD, MANY_ROWS = 4, 1024, 8, 32
@@ -84,17 +94,18 @@ the one before it, so a program alone gets nowhere near its share of the memory'
 SCAN_BLOCK = 1024
 SPLIT_LIMIT = 256
 SECTOR_BYTES = 32
-SHARED_COLUMNS = ((64, 4096, 8, 4), (32, 1024, 4, 8), (64, 2048, 4, 8), (32, 2048, 8, 4))
+SHARED_COLUMNS = ((32, 2048, 8, 4), (64, 4096, 8, 4), (32, 1024, 4, 8), (64, 2048, 4, 8))
 """(columns, elements, warps, programs a processor) of programs that share columns: those that run
-at once, or half of them, which have more to do each (tests/benchmarks/gpu_outer.py)."""
-ODD_COLUMNS = ((32, 1024, 8, 8), (64, 2048, 4, 8), (32, 2048, 8, 4), (64, 4096, 8, 4))
+at once, or half of them, which have more to do each. The first took 1.00 to 1.09 times as long as
+the best at 50 sizes of 65 to 7500 columns (2026-11-h100-selection-board-matrix.json.gz)."""
+ODD_COLUMNS = ((32, 2048, 8, 4), (32, 1024, 8, 8), (64, 2048, 4, 8), (64, 4096, 8, 4))
 """The same element by element, fewer of them a thread first."""
 THIN_COLUMNS = ((32, 2048, 8, 1, 6), (32, 1024, 4, 2, 1))
 """The same, and steps ahead, where so few columns are all that there is that one program has nearly
 all: found in a cache, they take as long as programs take to begin and to end. Of 97 columns, which
 no vectors read, they took 2.4 (a mean in bf16) to 5.7 times (argmin in f32) as long as the best,
 those of the others of the fewest elements 1.2 to 1.4 times (tests/benchmarks/gpu_spaces.py)."""
-THIN = 4
+THIN = 2
 """Blocks of columns that are so few."""
 SPARE = 1.5
 """How many more programs than at the hint may share columns, where there are fewer columns."""
@@ -103,7 +114,9 @@ COLUMN_WARPS = 32
 LEAST_COLUMN_WARPS = 8
 SHORT_COLUMN, HELD_PER_THREAD = 128, 32
 HELD_COLUMNS = ((64, 16), (32, 16), (16, 16), (32, 8))
-"""(columns, warps) of blocks that hold longer ones, with so many elements a thread at most."""
+HELD_FEW_COLUMNS = ((16, 8), (8, 8))
+"""(columns, warps) of blocks that hold longer ones, with so many elements a thread at most; and
+where columns are too few for all processors to have some."""
 ALONE = (128, 64, 32, 16)
 """Numbers of columns of such programs, of which there are at most `ALONE_LIMIT` a processor: of
 those with more columns fewer bytes are moved in vain."""
@@ -179,11 +192,14 @@ def _columns(facts: Facts) -> Iterator[Schedule]:
         least, most = DEFAULT_COLUMNS
         wide = max(least, min(x, most))
         yield facts.schedule("looped", x=wide, r=DEFAULT_COLUMN_BLOCK // wide, warps=8)
+    # Few rows in vectors leave most threads of such a block without any.
+    is_few = _is_few(facts)
+    if not is_few:
+        columns = max(x, LEAST_COLUMNS[1 if x > LEAST_COLUMNS[0] // 2 else 0])
+        yield facts.schedule("looped", x=columns, r=COLUMN_BLOCK // columns, warps=8)
     yield from _alone(facts, prod(facts.extents))
     yield from _few(facts)
     r = _power_of_two(facts.length)
-    # Few rows in vectors leave most threads of such a block without any.
-    is_few = _is_few(facts)
     given = _plain if is_few and r <= FEW_ROWS else both
     for columns, elements, warps in (
         (x, 4096, 8), (x, 2048, 8), (2 * x, 2048, 8), (2 * x, 8192, 16), (4 * x, 2048, 8),
@@ -206,9 +222,9 @@ def _held_columns(facts: Facts) -> Iterator[Schedule]:
         return
     if facts.walks < 2 or facts.has_scan:
         return
-    for x, warps in HELD_COLUMNS:
-        is_shared_out = prod(facts.extents) >= x * facts.processors
-        if is_shared_out and x * r <= HELD_PER_THREAD * 32 * warps:
+    shapes = [each for each in HELD_COLUMNS if prod(facts.extents) >= each[0] * facts.processors]
+    for x, warps in shapes or HELD_FEW_COLUMNS:
+        if x * r <= HELD_PER_THREAD * 32 * warps:
             yield from both(facts, "persistent", x=x, r=r, warps=warps)
 
 
@@ -241,10 +257,13 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
     A dynamic row may outgrow the block of its hint, so the default loops.
     """
     r, rows = _covering(facts), prod(facts.extents)
-    together = max(1, min(2048 // r, _power_of_two(rows // facts.processors + 1) // 2))
+    # A row that is a program's share by itself is brought together with no other beside it.
+    most = 2048 // r if r < WHOLE_ROW else 1
+    together = max(1, min(most, _power_of_two(rows // facts.processors + 1) // 2))
     few = min(4, together)
+    alone = 512 if facts.itemsize <= 2 or r != WHOLE_ROW else 256
     shapes = [
-        (together, _warps(together * r, 512)),
+        (together, _warps(together * r, alone)),
         (1, _warps(r, 256)),
         (1, _warps(r, 512)),
         (1, _warps(r, 1024)),
@@ -354,11 +373,14 @@ def _walked(facts: Facts, family: str, *, r: int, warps: int, **more: int) -> It
 def _persistent(facts: Facts, *, x: int, r: int, warps: int) -> Iterator[Schedule]:
     """Rows up to the block of the hint, and where they are dynamic up to twice that."""
     words = _in_words(facts, r, walked=False)
-    if words and x == 1 and warps == _warps(r, 512) and _has_turns(facts, r):
+    has_turns = words and x == 1 and warps == _warps(r, 512) and _has_turns(facts, r)
+    if has_turns and not facts.divisible:
         yield facts.schedule("persistent", x=x, r=r, warps=warps, **words, turns=TURNS)
     yield facts.schedule("persistent", x=x, r=r, warps=warps, **words)
     if facts.divisible:
         yield facts.schedule("persistent", divisible=facts.divisible, x=x, r=r, warps=warps)
+        if has_turns:
+            yield facts.schedule("persistent", x=x, r=r, warps=warps, **words, turns=TURNS)
     elif words and facts.has_shared and r >= facts.length:
         yield facts.schedule("persistent", x=x, r=r, warps=warps)
     if not facts.has_static_length and 2 * x * r <= ELEMENTS_PER_THREAD * 32 * warps:

@@ -14,10 +14,11 @@ kinds of layout differ in what they move, or leave idle.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule import cpu, cuda
-from nearhint_compiler.schedule.cuda_facts import facts_of
+from nearhint_compiler.schedule.cuda_facts import Facts, facts_of
 from nearhint_compiler.schedule.cuda_pointwise import preferred
 from nearhint_compiler.schedule.estimate import estimate
 from nearhint_compiler.schedule.schedule import Schedule
@@ -27,6 +28,9 @@ BETTER: Mapping[str, float] = {"cpu": 1.5, "cuda": 1.3}
 """How many times as long as another's an estimate is, for the other to come first."""
 CACHED_BYTES = 32 << 20
 """What a step of outer loops may move for the next one to find in a cache what both read."""
+MANY_ROWS, NARROW_LANES, SPENT = 4, 8, 1.1
+"""Rows a processor, neighbours that one load of a thread brings, and how many times the lanes of a
+walk a block must have, for rows to be walked that registers could hold."""
 LOOPED, SPLIT = "cuda.looped", "cuda.split"
 PERSISTENT = ("cuda.persistent", "cuda.tiled_persistent")
 PROMISES = ("aligned", "divisible", "words")
@@ -109,13 +113,36 @@ def _kinds(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> tuple[
         if each.family in PERSISTENT
     )
     walked = tuple(each for each in found if each.family not in PERSISTENT)
+    if is_columns and facts.walks < 2:
+        # What brings vectors of columns together takes longer than what loads single elements.
+        plain = {each.family: each for each in reversed(offered)}
+        walked = tuple(plain[LOOPED] if each.family == LOOPED else each for each in walked)
     if facts.step_bytes > CACHED_BYTES:
         walked = tuple(sorted(walked, key=lambda each: not each.get("order", 0)))
     if is_columns:
-        # A program alone waits at each step of a scan, several that share it hide each other's.
-        wanted = SPLIT if facts.has_scan else LOOPED
-        return (*held, *sorted(walked, key=lambda each: each.family != wanted))
-    return held if held and default.family == LOOPED else (*held, *walked)
+        # Where programs may share columns, those that have some alone leave much of a device idle.
+        return (*held, *sorted(walked, key=lambda each: each.family != SPLIT))
+    if held and default.family == LOOPED:
+        shorter = _walked_instead(facts, offered, held[0])
+        return (shorter, *held) if shorter is not None else held
+    return (*held, *walked)
+
+
+def _walked_instead(facts: Facts, offered: Sequence[Schedule], held: Schedule) -> Schedule | None:
+    """The walk over rows that are only read, in whole blocks of which less is beyond their end.
+
+    Of two bytes an element it is not the memory that many rows wait for, but instructions: lanes
+    beyond the end of a row take as many as others. A walk has no values to keep.
+    """
+    is_many = prod(facts.extents) >= MANY_ROWS * facts.processors
+    if not facts.only_reads or facts.lanes < NARROW_LANES or held["x"] > 1 or not is_many:
+        return None
+    walks = [each for each in _promising(offered) if each.family == LOOPED and each["x"] == 1]
+    if not walks:
+        return None
+    best = min(walks, key=lambda each: -(-facts.length // each["r"]) * each["r"])
+    lanes = -(-facts.length // best["r"]) * best["r"]
+    return best if SPENT * lanes <= held["r"] else None
 
 
 def _first_of_each(offered: Sequence[Schedule]) -> tuple[Schedule, ...]:

@@ -57,9 +57,11 @@ precision is computed in f32, as the IR says.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from nearhint_compiler.codegen.generated import Generated
 from nearhint_compiler.codegen.spacing import spaced
+from nearhint_compiler.codegen.triton.divisions import by_factors
 from nearhint_compiler.codegen.triton.families import FAMILIES
 from nearhint_compiler.codegen.triton.guard import index_facts, promised_facts
 from nearhint_compiler.codegen.triton.layout import BLOCK_LIMIT, Layout
@@ -103,6 +105,17 @@ def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated
     laid_out, spaced_facts = spaced(kernel, schedule)
     layout = FAMILIES[schedule.family](laid_out, schedule)
     width = f"i{schedule['index']}"
+    if width == "i32":
+        lines, factors = by_factors(
+            layout.lines,
+            promised=[
+                name
+                for number, name in enumerate(kernel.symbols)
+                if schedule["divisible"] >> number & 1
+            ],
+            flats="r" if kernel.reduction else "xyz",
+        )
+        layout = replace(layout, lines=lines, sizes=(*layout.sizes, *factors))
     workspace, workspace_bytes = _workspace(layout)
     sizes = {name: (SizeArgument(size, width), width) for name, size in layout.sizes}
     parameters = {**_parameters(kernel, width), **sizes, **workspace}
