@@ -184,29 +184,42 @@ def _columns(facts: Facts) -> Iterator[Schedule]:
 
     The numbers of columns and their lengths may change, so the default has a middle of both.
     """
-    share = prod(facts.extents) // facts.processors
-    largest = max(facts.accesses, key=lambda access: access.size_bytes)
-    sector = min(SECTOR_BYTES // largest.itemsize, _power_of_two(share + 1) // 2)
-    x = min(64, max(2, sector, _power_of_two(share + 1) // 4))
+    x = _column_share(facts)
     if not facts.spaced:
         least, most = DEFAULT_COLUMNS
         wide = max(least, min(x, most))
         yield facts.schedule("looped", x=wide, r=DEFAULT_COLUMN_BLOCK // wide, warps=8)
-    # Few rows in vectors leave most threads of such a block without any.
-    is_few = _is_few(facts)
-    if not is_few:
-        columns = max(x, LEAST_COLUMNS[1 if x > LEAST_COLUMNS[0] // 2 else 0])
-        yield facts.schedule("looped", x=columns, r=COLUMN_BLOCK // columns, warps=8)
     yield from _alone(facts, prod(facts.extents))
     yield from _few(facts)
     r = _power_of_two(facts.length)
+    # Few rows in vectors leave most threads of such a block without any.
+    is_few = _is_few(facts)
     given = _plain if is_few and r <= FEW_ROWS else both
     for columns, elements, warps in (
         (x, 4096, 8), (x, 2048, 8), (2 * x, 2048, 8), (2 * x, 8192, 16), (4 * x, 2048, 8),
         (128, 2048, 4),
     ):  # fmt: skip
         yield from given(facts, "looped", x=columns, r=elements // columns, warps=warps)
+    if (preferred := preferred_columns(facts)) is not None:
+        yield preferred
     yield from _held_columns(facts)
+
+
+def _column_share(facts: Facts) -> int:
+    """So many columns a program leave every processor two."""
+    share = prod(facts.extents) // facts.processors
+    largest = max(facts.accesses, key=lambda access: access.size_bytes)
+    sector = min(SECTOR_BYTES // largest.itemsize, _power_of_two(share + 1) // 2)
+    return min(64, max(2, sector, _power_of_two(share + 1) // 4))
+
+
+def preferred_columns(facts: Facts) -> Schedule | None:
+    """The walk over columns that is held best where programs do not share them."""
+    if not facts.is_columns or _is_few(facts):
+        return None
+    share = _column_share(facts)
+    columns = max(share, LEAST_COLUMNS[1 if share > LEAST_COLUMNS[0] // 2 else 0])
+    return facts.schedule("looped", x=columns, r=COLUMN_BLOCK // columns, warps=8)
 
 
 def _held_columns(facts: Facts) -> Iterator[Schedule]:

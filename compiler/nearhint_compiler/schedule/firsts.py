@@ -20,6 +20,7 @@ from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule import cpu, cuda
 from nearhint_compiler.schedule.cuda_facts import Facts, facts_of
 from nearhint_compiler.schedule.cuda_pointwise import preferred
+from nearhint_compiler.schedule.cuda_reductions import preferred_columns
 from nearhint_compiler.schedule.estimate import estimate
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules.target import Target
@@ -99,27 +100,27 @@ def _kinds(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> tuple[
         return _first_of_each(cpu.candidates(kernel, target, dims))
     default, *others = offered = cuda.candidates(kernel, target, dims)
     facts = facts_of(kernel, target, dims)
-    is_columns = facts.is_columns
     if default.family == LOOPED:
         known = _layout(default)
         offered = tuple(each for each in others if _layout(_flat(each)) != known) or offered
     elif (tile := preferred(facts)) is not None:
         offered = (tile, *offered)
+    if (columns := preferred_columns(facts)) is not None:
+        offered = (columns, *offered)
     found = _first_of_each(_promising(offered))
     # Few values of a column leave few programs; vectors would leave fewer, and took 1.3 times.
     held = tuple(
         each
-        for each in (_first_of_each(offered) if is_columns else found)
+        for each in (_first_of_each(offered) if facts.is_columns else found)
         if each.family in PERSISTENT
     )
     walked = tuple(each for each in found if each.family not in PERSISTENT)
-    if is_columns and facts.walks < 2:
+    if columns is not None and facts.walks < 2:
         # What brings vectors of columns together takes longer than what loads single elements.
-        plain = {each.family: each for each in reversed(offered)}
-        walked = tuple(plain[LOOPED] if each.family == LOOPED else each for each in walked)
+        walked = tuple(columns if each.family == LOOPED else each for each in walked)
     if facts.step_bytes > CACHED_BYTES:
         walked = tuple(sorted(walked, key=lambda each: not each.get("order", 0)))
-    if is_columns:
+    if facts.is_columns:
         # Where programs may share columns, those that have some alone leave much of a device idle.
         return (*held, *sorted(walked, key=lambda each: each.family != SPLIT))
     if held and default.family == LOOPED:
