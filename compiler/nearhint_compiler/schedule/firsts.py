@@ -130,13 +130,16 @@ def _kinds(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> tuple[
 
 
 def _walked_instead(facts: Facts, offered: Sequence[Schedule], held: Schedule) -> Schedule | None:
-    """The walk over rows that are only read, in whole blocks of which less is beyond their end.
+    """The walk over rows that wait for instructions, with fewer lanes beyond their end.
 
-    Of two bytes an element it is not the memory that many rows wait for, but instructions: lanes
-    beyond the end of a row take as many as others. A walk has no values to keep.
+    So do many rows of two bytes an element that are only read, or that share more than they have of
+    their own and read it element by element: a lane beyond the end takes as many as another.
     """
     is_many = prod(facts.extents) >= MANY_ROWS * facts.processors
-    if not facts.only_reads or facts.lanes < NARROW_LANES or held["x"] > 1 or not is_many:
+    has_weights = not facts.divisible and facts.small_loads > facts.row_loads // 2
+    if not (is_many and (facts.only_reads or has_weights)):
+        return None
+    if facts.lanes < NARROW_LANES or held["x"] > 1:
         return None
     walks = [each for each in _promising(offered) if each.family == LOOPED and each["x"] == 1]
     if not walks:

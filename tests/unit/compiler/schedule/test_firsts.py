@@ -163,6 +163,20 @@ def test_rows_of_two_bytes_that_are_only_read_are_walked_where_a_block_is_not_fu
     assert first_at("row_argmax_f32", 7000, 5120).family == "cuda.persistent"
 
 
+def test_rows_that_share_more_than_they_have_are_walked_where_vectors_read_nothing_shared() -> None:
+    kernel = parse_kernel("""(kernel (symbols k0 k1) (pointwise k0) (reduction k1) (params (in bf16)
+        (in bf16) (in bf16) (out bf16)) (body (load 0 (+ (* k1 p0) r0)) (cast f32 0)
+        (reduce sum f32 1) (load 1 r0) (cast f32 3) (load 2 r0) (cast f32 5) (sub f32 1 2)
+        (mul f32 7 4) (add f32 8 6) (cast bf16 9) (store 3 (+ (* k1 p0) r0) 10)))""")
+
+    def first(rows: int, length: int) -> str:
+        return firsts(kernel, TARGET, {"k0": rows, "k1": length})[0].family
+
+    assert first(8581, 3001) == first(8581, 5763) == "cuda.looped"
+    assert first(8581, 3072) == first(8581, 4001) == first(100, 3001) == "cuda.persistent"
+    assert first_at("layer_norm_dynamic_f32", 8581, 3001).family == "cuda.persistent"
+
+
 def test_a_long_row_has_a_program_of_its_own() -> None:
     assert [first_at("softmax_f32", 4096, r)["x"] for r in (1024, 512)] == [1, 4]
 
