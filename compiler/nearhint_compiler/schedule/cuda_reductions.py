@@ -21,9 +21,11 @@ PERSISTENT_LIMIT = 16_384
 ELEMENTS_PER_THREAD = 64
 """Beyond this, a block's values no longer fit in a thread's registers."""
 WHOLE_ROW = 1024
-"""Elements of the shortest row that has a program of its own. With two such rows programs took 1.12
-times as long, over 67 sizes of softmax, layer norm, RMS norm and sums on an H100, and at none less
-than 0.97 times (2026-11-h100-selection-board-matrix.json.gz)."""
+"""Elements of the shortest row that has a program of its own: with two such rows programs were
+slower, or no faster, at all sizes that were timed on an H100
+(tests/benchmarks/results/2026-11-h100-selection-board-matrix.json.gz)."""
+FEW_WHOLE_ROWS = 8
+"""Such rows of a processor up to which they have four warps each also where elements are narrow."""
 LEAST_CROSSING = 64
 """Elements of the shortest row for which two sizes of a bucket are worth looking at."""
 LONG_BLOCKS = ((8192, 32), (16_384, 32), (32_768, 32), (4096, 16))
@@ -65,11 +67,10 @@ DEFAULT_COLUMNS, DEFAULT_COLUMN_BLOCK = (8, 16), 2048
 """Least and most columns, and the elements, of a block that serves any columns. Found alike: with 8
 columns 35 times as long as the best at most, with 2 of them 94 times, with 64 195 times."""
 LEAST_COLUMNS, COLUMN_BLOCK = (8, 16), 4096
-"""Columns that programs have at least, where there would be a program of two or four for each half
-of a processor, or of eight, and the elements of a block of them. Of fewer, much is moved in vain,
-and of columns in vectors there is more to bring together: at 120 sizes of a column sum on an H100
-(tests/benchmarks/results/2026-11-h100-selection-board-matrix.json.gz) such blocks took 1.04 to 1.07
-times as long as the best, those of fewer columns 1.15 to 1.37 times."""
+"""Columns that a program has at least, where its share of them would be up to four, and where it
+would be more; and the elements of a block of them. Of fewer columns much is moved in vain, and of
+columns in vectors there is more to bring together. Column sums on an H100 say so
+(tests/benchmarks/results/2026-11-h100-selection-board-matrix.json.gz)."""
 EARLY_BYTES = 32 << 20
 """What a kernel moves at most where its loads come first: so much is in the L2 cache."""
 TURNS, TURNS_LONGEST, TURNS_LEAST_WORD, MANY_ROWS = 4, 1024, 8, 32
@@ -96,8 +97,8 @@ SPLIT_LIMIT = 256
 SECTOR_BYTES = 32
 SHARED_COLUMNS = ((32, 2048, 8, 4), (64, 4096, 8, 4), (32, 1024, 4, 8), (64, 2048, 4, 8))
 """(columns, elements, warps, programs a processor) of programs that share columns: those that run
-at once, or half of them, which have more to do each. The first took 1.00 to 1.09 times as long as
-the best at 50 sizes of 65 to 7500 columns (2026-11-h100-selection-board-matrix.json.gz)."""
+at once, or half of them, which have more to do each (tests/benchmarks/gpu_outer.py). The first is
+near the best from some 65 columns on (2026-11-h100-selection-board-matrix.json.gz)."""
 ODD_COLUMNS = ((32, 2048, 8, 4), (32, 1024, 8, 8), (64, 2048, 4, 8), (64, 4096, 8, 4))
 """The same element by element, fewer of them a thread first."""
 THIN_COLUMNS = ((32, 2048, 8, 1, 6), (32, 1024, 4, 2, 1))
@@ -113,6 +114,9 @@ COLUMN_WARPS = 32
 """Warps a processor of programs that have columns alone: with fewer, too little is under way."""
 LEAST_COLUMN_WARPS = 8
 SHORT_COLUMN, HELD_PER_THREAD = 128, 32
+COLUMN_A_THREAD = (256, 8, 8)
+"""(columns, rows, warps) of a walk over short columns of which each thread has one: nothing is left
+to bring together, as it is where blocks hold them (tests/benchmarks/gpu_spaces.py)."""
 HELD_COLUMNS = ((64, 16), (32, 16), (16, 16), (32, 8))
 HELD_FEW_COLUMNS = ((16, 8), (8, 8))
 """(columns, warps) of blocks that hold longer ones, with so many elements a thread at most; and
@@ -206,7 +210,7 @@ def _columns(facts: Facts) -> Iterator[Schedule]:
 
 
 def _column_share(facts: Facts) -> int:
-    """So many columns a program leave every processor two."""
+    """As many columns a program as leave every processor two."""
     share = prod(facts.extents) // facts.processors
     largest = max(facts.accesses, key=lambda access: access.size_bytes)
     sector = min(SECTOR_BYTES // largest.itemsize, _power_of_two(share + 1) // 2)
@@ -217,6 +221,9 @@ def preferred_columns(facts: Facts) -> Schedule | None:
     """The walk over columns that is held best where programs do not share them."""
     if not facts.is_columns or _is_few(facts):
         return None
+    columns, rows, warps = COLUMN_A_THREAD
+    if facts.length <= SHORT_COLUMN and prod(facts.extents) >= columns * facts.processors:
+        return facts.schedule("looped", x=columns, r=rows, warps=warps)
     share = _column_share(facts)
     columns = max(share, LEAST_COLUMNS[1 if share > LEAST_COLUMNS[0] // 2 else 0])
     return facts.schedule("looped", x=columns, r=COLUMN_BLOCK // columns, warps=8)
@@ -274,7 +281,8 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
     most = 2048 // r if r < WHOLE_ROW else 1
     together = max(1, min(most, _power_of_two(rows // facts.processors + 1) // 2))
     few = min(4, together)
-    alone = 512 if facts.itemsize <= 2 or r != WHOLE_ROW else 256
+    is_wide = facts.itemsize > 2 or rows < FEW_WHOLE_ROWS * facts.processors
+    alone = 256 if r == WHOLE_ROW and is_wide else 512
     shapes = [
         (together, _warps(together * r, alone)),
         (1, _warps(r, 256)),

@@ -20,7 +20,7 @@ from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule import cpu, cuda
 from nearhint_compiler.schedule.cuda_facts import Facts, facts_of
 from nearhint_compiler.schedule.cuda_pointwise import preferred
-from nearhint_compiler.schedule.cuda_reductions import preferred_columns
+from nearhint_compiler.schedule.cuda_reductions import COLUMN_A_THREAD, preferred_columns
 from nearhint_compiler.schedule.estimate import estimate
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules.target import Target
@@ -121,6 +121,8 @@ def _kinds(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> tuple[
     if facts.step_bytes > CACHED_BYTES:
         walked = tuple(sorted(walked, key=lambda each: not each.get("order", 0)))
     if facts.is_columns:
+        if columns is not None and columns["x"] == COLUMN_A_THREAD[0] and facts.walks < 2:
+            return (columns,)
         # Where programs may share columns, those that have some alone leave much of a device idle.
         return (*held, *sorted(walked, key=lambda each: each.family != SPLIT))
     if held and default.family == LOOPED:

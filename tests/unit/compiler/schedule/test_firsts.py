@@ -84,6 +84,22 @@ def test_short_columns_are_held_in_registers_and_long_ones_shared() -> None:
     assert (plain.family, plain["divisible"]) == ("cuda.looped", 0)
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns", "family"),
+    [
+        (31, 3_000_001, "cuda.looped"),
+        (100, 240_001, "cuda.looped"),
+        (31, 5001, "cuda.persistent"),
+    ],
+)
+def test_a_thread_has_a_short_column_where_there_are_enough(
+    rows: int, columns: int, family: str
+) -> None:
+    found = first_at("column_sum_f32", rows, columns)
+    assert found.family == family
+    assert (found["x"] == 32 * found["warps"]) == (family == "cuda.looped")
+
+
 @pytest.mark.parametrize(("columns", "least"), [(400, 8), (1200, 16), (4096, 16), (300, 8)])
 def test_programs_have_whole_sectors_of_columns(columns: int, least: int) -> None:
     assert first_at("column_sum_f32", 1000, columns)["x"] >= least
