@@ -35,6 +35,8 @@ def source(name: str, schedule: str) -> Generated:
         ("float_division", POINTWISE),
         ("softmax_f32", LOOPED),
         ("layer_norm_f32", LOOPED),
+        ("rotary_joined_f16", POINTWISE),
+        ("plane_norm_bf16", LOOPED),
     ],
 )
 def test_functions_read_apart_change_no_byte(name: str, schedule: str, tmp_path: Path) -> None:
@@ -42,6 +44,11 @@ def test_functions_read_apart_change_no_byte(name: str, schedule: str, tmp_path:
     assert few.options(generated)
     apart = compile_cubin(generated, TARGET, scratch=tmp_path, libdevice=few)
     assert apart.binary == compile_cubin(generated, TARGET, scratch=tmp_path).binary
+
+
+def test_places_are_divided_by_what_is_in_the_part() -> None:
+    for name, schedule in (("rotary_joined_f16", POINTWISE), ("plane_norm_bf16", LOOPED)):
+        assert "tl.umulhi(" in source(name, schedule).source
 
 
 def test_functions_are_taken_apart_once(tmp_path: Path) -> None:
