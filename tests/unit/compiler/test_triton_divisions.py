@@ -75,6 +75,8 @@ def test_the_launch_brings_one_factor_for_each_size_that_is_divided_by() -> None
         LARGEST_PLACE // 7,
     ]
     assert "by_k2, by_k1, X: tl.constexpr" in found.source
+    empty = dict.fromkeys(("k0", "k1", "k2"), 0)
+    assert [ex.evaluate(each, empty) for each in factors_of(found)] == [LARGEST_PLACE] * 2
 
 
 def test_what_several_loops_leave_takes_no_division_where_their_quotient_is_wanted() -> None:

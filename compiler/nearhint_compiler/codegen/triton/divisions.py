@@ -55,7 +55,9 @@ def by_factors(
         if operator == "%" and len(symbols) > 1 and (place, symbols) in quotients:
             return f"{place} - {quotients[place, symbols]} * {size}"
         name = f"by_{'_'.join(symbols)}"
-        factors[name] = ex.floordiv(LARGEST_PLACE, ex.product(map(ex.symbol, symbols)))
+        # Of no elements there is no place to divide, but the launch's arguments still have values.
+        divisor = ex.maximum(1, ex.product(map(ex.symbol, symbols)))
+        factors[name] = ex.floordiv(LARGEST_PLACE, divisor)
         return f"{_HELPERS[operator]}({place}, {size}, {name})"
 
     mended: list[str] = []

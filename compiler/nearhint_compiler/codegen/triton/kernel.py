@@ -51,7 +51,8 @@ bring Guards, and make Triton load vectors. As they may, too:
 
 Programs are counted along the grid's first axis, x fastest, so that no axis overflows, and those of
 `programs` that share rows along the second, of which there are few; tensor axes are z, y, x, r. Low
-precision is computed in f32, as the IR says.
+precision is computed in f32, as the IR says. Places are divided by what `codegen.triton.divisions`
+adds to the arguments, named by_ and the sizes.
 """
 
 from __future__ import annotations
