@@ -66,11 +66,12 @@ SHORT_DEFAULT = (4, 256)
 DEFAULT_COLUMNS, DEFAULT_COLUMN_BLOCK = (8, 16), 2048
 """Least and most columns, and the elements, of a block that serves any columns. Found alike: with 8
 columns 35 times as long as the best at most, with 2 of them 94 times, with 64 195 times."""
-LEAST_COLUMNS, COLUMN_BLOCK = (8, 16), 4096
-"""Columns that a program has at least, where its share of them would be up to four, and where it
-would be more; and the elements of a block of them. Of fewer columns much is moved in vain, and of
-columns in vectors there is more to bring together. Column sums on an H100 say so
-(tests/benchmarks/results/2026-11-h100-selection-board-matrix.json.gz)."""
+COLUMN_WALKS = ((2, 4, 4096, 8), (8, 8, 8192, 16))
+"""(columns a processor, and with fewer: columns, elements, warps of a block). Of fewer columns much
+is moved in vain, and of columns in vectors there is more to bring together. Column sums on an H100
+say so (tests/benchmarks/results/2026-11-h100-selection-board-matrix.json.gz)."""
+LEAST_COLUMNS, COLUMN_BLOCK = 16, 4096
+"""Columns that others have at least, and elements."""
 EARLY_BYTES = 32 << 20
 """What a kernel moves at most where its loads come first: so much is in the L2 cache."""
 TURNS, TURNS_LONGEST, TURNS_LEAST_WORD, MANY_ROWS = 4, 1024, 8, 32
@@ -224,9 +225,12 @@ def preferred_columns(facts: Facts) -> Schedule | None:
     columns, rows, warps = COLUMN_A_THREAD
     if facts.length <= SHORT_COLUMN and prod(facts.extents) >= columns * facts.processors:
         return facts.schedule("looped", x=columns, r=rows, warps=warps)
-    share = _column_share(facts)
-    columns = max(share, LEAST_COLUMNS[1 if share > LEAST_COLUMNS[0] // 2 else 0])
-    return facts.schedule("looped", x=columns, r=COLUMN_BLOCK // columns, warps=8)
+    for share, x, elements, warps in COLUMN_WALKS:
+        if prod(facts.extents) < share * facts.processors:
+            r = min(elements // x, _power_of_two(facts.length))
+            return facts.schedule("looped", x=x, r=r, warps=max(1, warps * x * r // elements))
+    x = max(LEAST_COLUMNS, _column_share(facts))
+    return facts.schedule("looped", x=x, r=COLUMN_BLOCK // x, warps=8)
 
 
 def _held_columns(facts: Facts) -> Iterator[Schedule]:
