@@ -5,8 +5,8 @@ lanes are idle, over few long ones most of the device. What comes first at a hin
 the hint's sizes meet.
 
 It is found by rule, in the order in which candidates are offered, and not by estimate. Where all
-Variants of a Table were timed (tests/benchmarks/first_regret.py) the rule's choice took 1.06 times
-as long as the best of a hint, in the geometric mean over 296 of an H100, the Table's default 1.32
+Variants of a Table were timed (tests/benchmarks/first_regret.py) the rule's choice took 1.04 times
+as long as the best at a size, in the geometric mean over 1994 of an H100, the Table's default 1.21
 times; what was estimated best, 1.3 times when that was tried. So estimates are asked only where
 kinds of layout differ in what they move, or leave idle.
 """

@@ -75,7 +75,7 @@ def test_the_launch_brings_one_factor_for_each_size_that_is_divided_by() -> None
         LARGEST_PLACE // 7,
     ]
     assert "by_k2, by_k1, X: tl.constexpr" in found.source
-    empty = dict.fromkeys(("k0", "k1", "k2"), 0)
+    empty: dict[str, int] = {"k0": 0, "k1": 0, "k2": 0}
     assert [ex.evaluate(each, empty) for each in factors_of(found)] == [LARGEST_PLACE] * 2
 
 
