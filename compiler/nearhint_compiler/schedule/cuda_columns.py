@@ -15,6 +15,12 @@ DEFAULT_COLUMNS, DEFAULT_COLUMN_BLOCK = (8, 16), 2048
 """Least and most columns, and the elements, of a block that serves any columns. Found as those of
 rows were (`cuda_reductions.DEFAULT_BLOCK`): with 8 columns 35 times as long as the best at most,
 with 2 of them 94 times, with 64 195 times."""
+COLUMN_WALKS = ((2, 4, 4096, 8), (8, 8, 8192, 16))
+"""(columns a processor, and with fewer: columns, elements, warps of a block). Of fewer columns much
+is moved in vain, and of columns in vectors there is more to bring together. Column sums on an H100
+say so (tests/benchmarks/results/2026-11-h100-selection-board-matrix.json.gz)."""
+LEAST_COLUMNS, COLUMN_BLOCK = 16, 4096
+"""Columns that others have at least, and elements."""
 SPLIT_LIMIT = 256
 """How many programs share a row or a column at most."""
 SECTOR_BYTES = 32
@@ -25,7 +31,7 @@ SHARED_COLUMNS = (
 """(columns, elements, warps, programs a processor, steps ahead, steps written out) of programs that
 share columns: those that run at once, or fewer, which have more to do each and several steps under
 way (tests/benchmarks/gpu_outer.py)."""
-ODD_COLUMNS = ((32, 1024, 8, 8), (64, 2048, 4, 8), (32, 2048, 8, 4), (64, 4096, 8, 4))
+ODD_COLUMNS = ((32, 2048, 8, 4), (32, 1024, 8, 8), (64, 2048, 4, 8), (64, 4096, 8, 4))
 """The same element by element, fewer of them a thread first."""
 THIN_COLUMNS = ((32, 2048, 8, 1, 6, 1), (32, 1024, 4, 2, 1, 1))
 """The same where so few columns are all that there is that one program has nearly
@@ -45,7 +51,7 @@ WARPS_AT_ONCE, LEAST_FOLDED = 64, 8
 FOLDED, ODD_BESIDE_FOLDS = 4, 2
 """How many of these shapes are offered beside vectors that sizes promise, and how many of single
 elements beside them."""
-THIN = 4
+THIN = 2
 """Blocks of columns that are so few."""
 SPARE = 1.5
 """How many more programs than at the hint may share columns, where there are fewer columns."""
@@ -53,8 +59,13 @@ COLUMN_WARPS = 32
 """Warps a processor of programs that have columns alone: with fewer, too little is under way."""
 LEAST_COLUMN_WARPS = 8
 SHORT_COLUMN, HELD_PER_THREAD = 128, 32
+COLUMN_A_THREAD = (256, 8, 8)
+"""(columns, rows, warps) of a walk over short columns of which each thread has one: nothing is left
+to bring together, as it is where blocks hold them (tests/benchmarks/gpu_spaces.py)."""
 HELD_COLUMNS = ((64, 16), (32, 16), (16, 16), (32, 8))
-"""(columns, warps) of blocks that hold longer ones, with so many elements a thread at most."""
+HELD_FEW_COLUMNS = ((16, 8), (8, 8))
+"""(columns, warps) of blocks that hold longer ones, with so many elements a thread at most; and
+where columns are too few for all processors to have some."""
 ALONE = (128, 64, 32, 16)
 """Numbers of columns of such programs, of which there are at most `ALONE_LIMIT` a processor: of
 those with more columns fewer bytes are moved in vain."""
@@ -76,10 +87,7 @@ def columns_of(facts: Facts) -> Iterator[Schedule]:
 
     The numbers of columns and their lengths may change, so the default has a middle of both.
     """
-    share = prod(facts.extents) // facts.processors
-    largest = max(facts.accesses, key=lambda access: access.size_bytes)
-    sector = min(SECTOR_BYTES // largest.itemsize, power_of_two(share + 1) // 2)
-    x = min(64, max(2, sector, power_of_two(share + 1) // 4))
+    x = _column_share(facts)
     if not facts.spaced:
         least, most = DEFAULT_COLUMNS
         wide = max(least, min(x, most))
@@ -95,7 +103,32 @@ def columns_of(facts: Facts) -> Iterator[Schedule]:
         (128, 2048, 4),
     ):  # fmt: skip
         yield from given(facts, "looped", x=columns, r=elements // columns, warps=warps)
+    if (preferred := preferred_columns(facts)) is not None:
+        yield preferred
     yield from _held_columns(facts)
+
+
+def _column_share(facts: Facts) -> int:
+    """As many columns a program as leave every processor two."""
+    share = prod(facts.extents) // facts.processors
+    largest = max(facts.accesses, key=lambda access: access.size_bytes)
+    sector = min(SECTOR_BYTES // largest.itemsize, power_of_two(share + 1) // 2)
+    return min(64, max(2, sector, power_of_two(share + 1) // 4))
+
+
+def preferred_columns(facts: Facts) -> Schedule | None:
+    """The walk over columns that is held best where programs do not share them."""
+    if not facts.is_columns or _is_few(facts):
+        return None
+    columns, rows, warps = COLUMN_A_THREAD
+    if facts.length <= SHORT_COLUMN and prod(facts.extents) >= columns * facts.processors:
+        return facts.schedule("looped", x=columns, r=rows, warps=warps)
+    for share, x, elements, warps in COLUMN_WALKS:
+        if prod(facts.extents) < share * facts.processors:
+            r = min(elements // x, power_of_two(facts.length))
+            return facts.schedule("looped", x=x, r=r, warps=max(1, warps * x * r // elements))
+    x = max(LEAST_COLUMNS, _column_share(facts))
+    return facts.schedule("looped", x=x, r=COLUMN_BLOCK // x, warps=8)
 
 
 def _held_columns(facts: Facts) -> Iterator[Schedule]:
@@ -111,9 +144,9 @@ def _held_columns(facts: Facts) -> Iterator[Schedule]:
         return
     if facts.walks < 2 or facts.has_scan:
         return
-    for x, warps in HELD_COLUMNS:
-        is_shared_out = prod(facts.extents) >= x * facts.processors
-        if is_shared_out and x * r <= HELD_PER_THREAD * 32 * warps:
+    shapes = [each for each in HELD_COLUMNS if prod(facts.extents) >= each[0] * facts.processors]
+    for x, warps in shapes or HELD_FEW_COLUMNS:
+        if x * r <= HELD_PER_THREAD * 32 * warps:
             yield from both(facts, "persistent", x=x, r=r, warps=warps)
 
 

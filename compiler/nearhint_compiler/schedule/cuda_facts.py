@@ -70,12 +70,12 @@ class Facts:
 
     It `has_late` loads if some along the row come after a reduction that they do not need. `word`
     and `plane_word` are the lanes of the words of rows and of planes; 0 if there are none.
-    `row_loads` run along the rows; `own_bytes` are those of loads that are not of all rows; `walks`
-    over rows that nothing holds read or write along them. If it `is_foldable`, several rows of its
-    columns may be read as one. With `has_late_axes` the last axes of a
-    block have threads before the first ones. If it `is_divisible_in_part`, some of the sizes that
-    vectors need are multiples, and others not; with `has_static_vectors` some accesses need
-    pointers alone. Where a kernel `only_reads` rows, it stores nothing along them.
+    `row_loads` run along the rows, `small_loads` of them over little; `own_bytes` are those of
+    loads that are not of all rows; `walks` over rows that nothing holds read or write along them.
+    If it `is_foldable`, several rows of its columns may be read as one. With `has_late_axes` the
+    last axes of a block have threads before the first ones. If it `is_divisible_in_part`, some of
+    the sizes that vectors need are multiples, and others not; with `has_static_vectors` some
+    accesses need pointers alone. Where a kernel `only_reads` rows, it stores nothing along them.
     """
 
     extents: tuple[int, ...]
@@ -99,6 +99,7 @@ class Facts:
     has_groups: bool
     has_teams: bool
     row_loads: int
+    small_loads: int
     own_bytes: int
     only_reads: bool
     has_whole_rows: bool
@@ -216,6 +217,7 @@ def facts_of(
         has_late=_has_late(kernel),
         has_groups=any(isinstance(node, ir.Reduce) for node in kernel.body),
         row_loads=len(row_loads(kernel, found)),
+        small_loads=len(row_loads(kernel, found)) - len(_large(row_loads(kernel, found))),
         own_bytes=sum(each.size_bytes for each in row_loads(kernel, found) if is_own(each)),
         only_reads=not _has_row_stores(kernel),
         has_teams=walks_of(kernel, SHARED) == 2 and depth_of(kernel, SHARED) == 1,
@@ -244,6 +246,11 @@ def row_loads(kernel: ir.Kernel, found: Sequence[Access]) -> list[Access]:
         for node, access in zip(nodes, found, strict=True)
         if isinstance(node, ir.Load) and any(name[0] == "r" for name in access.strides)
     ]
+
+
+def _large(found: Sequence[Access]) -> list[Access]:
+    largest = max((access.size_bytes for access in found), default=0)
+    return [access for access in found if MUCH * access.size_bytes >= largest]
 
 
 def is_own(access: Access) -> bool:

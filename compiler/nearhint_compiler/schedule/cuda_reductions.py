@@ -22,6 +22,12 @@ PERSISTENT_LIMIT = 16_384
 """Elements of the longest row that is kept in registers."""
 ELEMENTS_PER_THREAD = 64
 """Beyond this, a block's values no longer fit in a thread's registers."""
+WHOLE_ROW = 1024
+"""Elements of the shortest row that has a program of its own: with two such rows programs were
+slower, or no faster, at all sizes that were timed on an H100
+(tests/benchmarks/results/2026-11-h100-selection-board-matrix.json.gz)."""
+FEW_WHOLE_ROWS = 8
+"""Such rows of a processor up to which they have four warps each also where elements are narrow."""
 LEAST_CROSSING = 64
 """Elements of the shortest row for which two sizes of a bucket are worth looking at."""
 LONG_BLOCKS = ((8192, 32), (16_384, 32), (32_768, 32), (4096, 16))
@@ -135,10 +141,14 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
     A dynamic row may outgrow the block of its hint, so the default loops.
     """
     r, rows = _covering(facts), prod(facts.extents)
-    together = max(1, min(2048 // r, _power_of_two(rows // facts.processors + 1) // 2))
+    # A row that is a program's share by itself is brought together with no other beside it.
+    most = 2048 // r if r < WHOLE_ROW else 1
+    together = max(1, min(most, _power_of_two(rows // facts.processors + 1) // 2))
     few = min(4, together)
+    is_wide = facts.itemsize > 2 or rows < FEW_WHOLE_ROWS * facts.processors
+    alone = 256 if r == WHOLE_ROW and is_wide else 512
     shapes = [
-        (together, _warps(together * r, 512)),
+        (together, _warps(together * r, alone)),
         (1, _warps(r, 256)),
         (1, _warps(r, 512)),
         (1, _warps(r, 1024)),
@@ -248,11 +258,14 @@ def _walked(facts: Facts, family: str, *, r: int, warps: int, **more: int) -> It
 def _persistent(facts: Facts, *, x: int, r: int, warps: int) -> Iterator[Schedule]:
     """Rows up to the block of the hint, and where they are dynamic up to twice that."""
     words = _in_words(facts, r, walked=False)
-    if words and x == 1 and warps == _warps(r, 512) and _has_turns(facts, r):
+    has_turns = words and x == 1 and warps == _warps(r, 512) and _has_turns(facts, r)
+    if has_turns and not facts.divisible:
         yield facts.schedule("persistent", x=x, r=r, warps=warps, **words, turns=TURNS)
     yield facts.schedule("persistent", x=x, r=r, warps=warps, **words)
     if facts.divisible:
         yield facts.schedule("persistent", divisible=facts.divisible, x=x, r=r, warps=warps)
+        if has_turns:
+            yield facts.schedule("persistent", x=x, r=r, warps=warps, **words, turns=TURNS)
     elif words and facts.has_shared and r >= facts.length:
         yield facts.schedule("persistent", x=x, r=r, warps=warps)
     if not facts.has_static_length and 2 * x * r <= ELEMENTS_PER_THREAD * 32 * warps:

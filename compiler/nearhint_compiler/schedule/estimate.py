@@ -150,7 +150,8 @@ def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Si
         moved += 2 * 4 * programs * threads * (registers - REGISTERS_PER_THREAD)
     if schedule.family.endswith(("looped", "split")) or schedule.get("walks", 0):
         moved += _moved_again(kernel, schedule, found, tiles=tiles, capacity=capacity)
-    full = waves * capacity / programs if waves > 1 else 1.0
+    # Points are so soon done with that the programs of two waves overlap; rows are not.
+    full = waves * capacity / programs if waves > 1 and kernel.reduction else 1.0
     seconds = moved / (CUDA_BYTES_PER_S * share) * full + waves * CUDA_WAVE_S
     if teams := schedule.get("teams", 0):
         seconds += ceil(tiles / teams) * CUDA_MEETING_S

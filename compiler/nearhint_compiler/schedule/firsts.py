@@ -5,8 +5,8 @@ lanes are idle, over few long ones most of the device. What comes first at a hin
 the hint's sizes meet.
 
 It is found by rule, in the order in which candidates are offered, and not by estimate. Where all
-Variants of a Table were timed (tests/benchmarks/first_regret.py) the rule's choice took 1.06 times
-as long as the best of a hint, in the geometric mean over 296 of an H100, the Table's default 1.32
+Variants of a Table were timed (tests/benchmarks/first_regret.py) the rule's choice took 1.04 times
+as long as the best at a size, in the geometric mean over 1994 of an H100, the Table's default 1.21
 times; what was estimated best, 1.3 times when that was tried. So estimates are asked only where
 kinds of layout differ in what they move, or leave idle.
 """
@@ -14,10 +14,12 @@ kinds of layout differ in what they move, or leave idle.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule import cpu, cuda
-from nearhint_compiler.schedule.cuda_facts import facts_of
+from nearhint_compiler.schedule.cuda_columns import COLUMN_A_THREAD, preferred_columns
+from nearhint_compiler.schedule.cuda_facts import Facts, facts_of
 from nearhint_compiler.schedule.cuda_pointwise import preferred
 from nearhint_compiler.schedule.estimate import estimate
 from nearhint_compiler.schedule.schedule import Schedule
@@ -27,6 +29,9 @@ BETTER: Mapping[str, float] = {"cpu": 1.5, "cuda": 1.3}
 """How many times as long as another's an estimate is, for the other to come first."""
 CACHED_BYTES = 32 << 20
 """What a step of outer loops may move for the next one to find in a cache what both read."""
+MANY_ROWS, NARROW_LANES, SPENT = 4, 8, 1.1
+"""Rows a processor, neighbours that one load of a thread brings, and how many times the lanes of a
+walk a block must have, for rows to be walked that registers could hold."""
 LOOPED, SPLIT = "cuda.looped", "cuda.split"
 PERSISTENT = ("cuda.persistent", "cuda.tiled_persistent")
 PROMISES = ("aligned", "divisible", "words")
@@ -61,6 +66,31 @@ def firsts(
     return tuple(dict.fromkeys((best, *held)))
 
 
+def beside(
+    kernel: ir.Kernel,
+    target: Target,
+    dims: Mapping[str, int],
+    *,
+    first: Schedule,
+    default: Schedule | None = None,
+    threads: int = 1,
+) -> tuple[Schedule, ...]:
+    """One Schedule of each kind for sizes near `dims` that do not meet what `first` promises.
+
+    The sizes of a hint are powers of two, those that it serves mostly not: what promises that sizes
+    are multiples serves few of them, and beside it there would be but the default. None where
+    `first` promises nothing.
+    """
+    promised = first.get("divisible", 0)
+    if not promised:
+        return ()
+    odd = {
+        name: max(1, size - (promised >> number & 1))
+        for number, (name, size) in enumerate((each, dims[each]) for each in kernel.symbols)
+    }
+    return firsts(kernel, target, odd, default=default, threads=threads)
+
+
 def _kinds(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> tuple[Schedule, ...]:
     """One of each family: what keeps rows in registers, what the default is like, the others.
 
@@ -70,27 +100,55 @@ def _kinds(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> tuple[
         return _first_of_each(cpu.candidates(kernel, target, dims))
     default, *others = offered = cuda.candidates(kernel, target, dims)
     facts = facts_of(kernel, target, dims)
-    is_columns = facts.is_columns
     if default.family == LOOPED:
         known = _layout(default)
         offered = tuple(each for each in others if _layout(_flat(each)) != known) or offered
     elif (tile := preferred(facts)) is not None:
         offered = (tile, *offered)
+    if (columns := preferred_columns(facts)) is not None:
+        offered = (columns, *offered)
     found = _first_of_each(_promising(offered))
     # Few values of a column leave few programs; vectors would leave fewer, and took 1.3 times.
     held = tuple(
         each
-        for each in (_first_of_each(offered) if is_columns else found)
+        for each in (_first_of_each(offered) if facts.is_columns else found)
         if each.family in PERSISTENT
     )
     walked = tuple(each for each in found if each.family not in PERSISTENT)
+    if columns is not None and facts.walks < 2:
+        # What brings vectors of columns together takes longer than what loads single elements.
+        walked = tuple(columns if each.family == LOOPED else each for each in walked)
     if facts.step_bytes > CACHED_BYTES:
         walked = tuple(sorted(walked, key=lambda each: not each.get("order", 0)))
-    if is_columns:
-        # A program alone waits at each step of a scan, several that share it hide each other's.
-        wanted = SPLIT if facts.has_scan else LOOPED
-        return (*held, *sorted(walked, key=lambda each: each.family != wanted))
-    return held if held and default.family == LOOPED else (*held, *walked)
+    if facts.is_columns:
+        if columns is not None and columns["x"] == COLUMN_A_THREAD[0] and facts.walks < 2:
+            return (columns,)
+        # Where programs may share columns, those that have some alone leave much of a device idle.
+        return (*held, *sorted(walked, key=lambda each: each.family != SPLIT))
+    if held and default.family == LOOPED:
+        shorter = _walked_instead(facts, offered, held[0])
+        return (shorter, *held) if shorter is not None else held
+    return (*held, *walked)
+
+
+def _walked_instead(facts: Facts, offered: Sequence[Schedule], held: Schedule) -> Schedule | None:
+    """The walk over rows that wait for instructions, with fewer lanes beyond their end.
+
+    So do many rows of two bytes an element that are only read, or that share more than they have of
+    their own and read it element by element: a lane beyond the end takes as many as another.
+    """
+    is_many = prod(facts.extents) >= MANY_ROWS * facts.processors
+    has_weights = not facts.divisible and facts.small_loads > facts.row_loads // 2
+    if not (is_many and (facts.only_reads or has_weights)):
+        return None
+    if facts.lanes < NARROW_LANES or held["x"] > 1:
+        return None
+    walks = [each for each in _promising(offered) if each.family == LOOPED and each["x"] == 1]
+    if not walks:
+        return None
+    best = min(walks, key=lambda each: -(-facts.length // each["r"]) * each["r"])
+    lanes = -(-facts.length // best["r"]) * best["r"]
+    return best if SPENT * lanes <= held["r"] else None
 
 
 def _first_of_each(offered: Sequence[Schedule]) -> tuple[Schedule, ...]:

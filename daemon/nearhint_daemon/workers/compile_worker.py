@@ -20,7 +20,7 @@ from nearhint_compiler.ir.nodes import Kernel
 from nearhint_compiler.ir.text import parse_kernel, print_kernel
 from nearhint_compiler.schedule import Schedule, candidates, crossings
 from nearhint_compiler.schedule.choice import FULL, choose
-from nearhint_compiler.schedule.firsts import firsts
+from nearhint_compiler.schedule.firsts import beside, firsts
 from nearhint_compiler.schedule.neighbours import neighbours
 from nearhint_compiler.schedule.schedule import parse_schedule
 from nearhint_daemon.workers import toolchain as tools
@@ -114,20 +114,41 @@ def list_schedules(request: pb.ListSchedules) -> pb.Schedules:
 def choose_first(request: pb.ChooseFirst) -> pb.Schedules:
     """Kernel -> the Schedule held best for the sizes that ask, and where it is measured; or none.
 
-    None where the default is held as good, and where no other has a Guard that holds at both.
+    None where the default is held as good, and where no other has a Guard that holds at both. Where
+    it promises what sizes are multiples of, the one held best for those beside comes after it.
     """
     kernel = read_kernel(request.kernel_ir)
     target = target_from_proto(request.target)
     hint, near = map(size_hint_from_proto, (request.hint, request.near))
     default = parse_schedule(request.default)
     threads = max(1, request.threads)
+    met = [each for each in (hint, near) if each]
     for dims in (near, hint) if near and near != hint else (hint,):
-        for schedule in firsts(kernel, target, dims, default=default, threads=threads):
-            if schedule == default:
-                return pb.Schedules()
-            if _serves(kernel, schedule, target, [each for each in (hint, near) if each]):
-                return pb.Schedules(schedules=[str(schedule)])
+        held = firsts(kernel, target, dims, default=default, threads=threads)
+        first = _first_serving(kernel, held, target, met, default=default)
+        if first == default:
+            return pb.Schedules()
+        if first is not None:
+            others = beside(kernel, target, dims, first=first, default=default, threads=threads)
+            other = _first_serving(kernel, others, target, met, default=default)
+            found = dict.fromkeys(each for each in (first, other) if each not in (None, default))
+            return pb.Schedules(schedules=map(str, found))
     return pb.Schedules()
+
+
+def _first_serving(
+    kernel: Kernel,
+    schedules: Iterable[Schedule],
+    target: Target,
+    sizes: Iterable[Mapping[str, int]],
+    *,
+    default: Schedule,
+) -> Schedule | None:
+    """The first that is the default, or that serves at all of these sizes; None if none does."""
+    for schedule in schedules:
+        if schedule == default or _serves(kernel, schedule, target, sizes):
+            return schedule
+    return None
 
 
 def _serves(

@@ -25,6 +25,8 @@ ARGUMENTS: Mapping[str, int] = {
     **dict.fromkeys(("fmod", "pow"), 2),
 }
 """The functions, of f32, that ops may end in (`codegen.triton.ops`), and what they take."""
+HIGH_HALF = "llvm.func @__nv_umulhi(i32, i32) -> i32"
+"""What `tl.umulhi` ends in, by which places are divided (`codegen.triton.divisions`)."""
 
 _CALLED = re.compile(r"\blibdevice\.(\w+)\(")
 _REFLECTED = re.compile(r"\bcall i32 @__nvvm_reflect\(.*")
@@ -69,7 +71,7 @@ def _linked(folder: Path) -> str:
         f"llvm.func @__nv_{name}f({', '.join(['f32'] * count)}) -> f32"
         for name, count in ARGUMENTS.items()
     )
-    declarations.write_text("\n".join(lines), encoding="ascii")
+    declarations.write_text("\n".join((*lines, HIGH_HALF)), encoding="ascii")
     whole = Path(triton.__file__).parent / "backends" / "nvidia" / "lib" / "libdevice.10.bc"
     context = ir.context()
     ir.load_dialects(context)

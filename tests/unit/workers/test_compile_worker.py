@@ -17,6 +17,7 @@ from tests.unit.workers.building import (
     target,
 )
 
+from nearhint_compiler.codegen import generate
 from nearhint_compiler.codegen.generated import Generated
 from nearhint_compiler.ir.text import parse_kernel, print_kernel
 from nearhint_compiler.schedule import parse_schedule
@@ -28,6 +29,7 @@ from nearhint_daemon.workers.reproducer import for_compile
 from nearhint_daemon.workers.serve import WorkerState
 from nearhint_proto.convert import program_to_proto, size_hint_to_proto, target_to_proto
 from nearhint_proto.v1 import worker_pb2 as pb
+from nearhint_rules.guard import size_facts_hold
 from nearhint_rules.target import CudaDevice, Target
 
 H100 = Target(CudaDevice("H100", 90, 132, 80 << 30, "550", 700), ("triton 3.6.0",))
@@ -53,6 +55,13 @@ def request(schedule: str = "", on: Target | None = None) -> pb.CompileVariant:
 
 def held_best(name: str, hint: Sizes, *, near: Sizes | None = None, default: str = "") -> str:
     """What a worker holds best on an H100 for a Kernel of the tests; "" for its default."""
+    return next(iter(all_held_best(name, hint, near=near, default=default)), "")
+
+
+def all_held_best(
+    name: str, hint: Sizes, *, near: Sizes | None = None, default: str = ""
+) -> list[str]:
+    """The same, and what is held best beside it."""
     kernel = parse_kernel((KERNELS / f"{name}.ir").read_text())
     asked = pb.ChooseFirst(
         kernel_ir=print_kernel(kernel),
@@ -62,7 +71,7 @@ def held_best(name: str, hint: Sizes, *, near: Sizes | None = None, default: str
     )
     listing = pb.ListSchedules(kernel_ir=asked.kernel_ir, target=asked.target, hint=asked.hint)
     asked.default = default or compile_worker.list_schedules(listing).schedules[0]
-    return "".join(compile_worker.choose_first(asked).schedules)
+    return list(compile_worker.choose_first(asked).schedules)
 
 
 def test_nothing_is_first_where_the_default_is_held_best() -> None:
@@ -83,6 +92,24 @@ def test_what_is_first_holds_where_it_is_measured_and_at_the_sizes_that_asked() 
     # What is best at the sizes that asked would not hold at the hint: the hint's own then.
     shorter = parse_schedule(held_best("softmax_f32", (512, 1040), near=(512, 1024)))
     assert (shorter["r"], shorter["divisible"]) == (2048, 2)
+
+
+@pytest.mark.parametrize("name", ["softmax_f32", "column_sum_f32", "row_argmax_f32"])
+@pytest.mark.parametrize("hint", [(131_072, 128), (128, 131_072), (8192, 4096)])
+def test_sizes_beside_those_of_a_hint_have_a_first_of_their_own(name: str, hint: Sizes) -> None:
+    """What a hint of powers of two promises serves none of the odd sizes in its bucket."""
+    kernel = parse_kernel((KERNELS / f"{name}.ir").read_text())
+    first, other = map(parse_schedule, all_held_best(name, hint))
+    assert (first["divisible"] > 0, other["divisible"]) == (True, 0)
+    here = dict(zip(kernel.symbols, hint, strict=True))
+    odd = {symbol: size - 1 for symbol, size in here.items()}
+    guards = [generate(kernel, each, H100).guard for each in (first, other)]
+    assert [size_facts_hold(each, odd) for each in guards] == [False, True]
+    assert all(size_facts_hold(each, here) for each in guards)
+
+
+def test_what_promises_nothing_is_alone() -> None:
+    assert len(all_held_best("softmax_f32", (512, 1021))) == 1
 
 
 def test_equal_source_gives_equal_bytes_wherever_it_is_compiled(tmp_path: Path) -> None:

@@ -56,6 +56,8 @@ def both(name: str, schedule: str, folder: Path) -> tuple[bytes, bytes]:
         ("gelu_tanh_f16", POINTWISE),
         ("softmax_f32", LOOPED),
         ("rms_norm_bf16", LOOPED),
+        ("rotary_joined_f16", POINTWISE),
+        ("plane_norm_bf16", LOOPED),
     ],
 )
 def test_functions_read_apart_change_no_instruction(
@@ -80,6 +82,11 @@ def test_what_the_functions_ask_about_denormals_is_answered_in_the_text(tmp_path
     text = Path(options["extern_libs"]["libdevice"]).read_text(encoding="ascii")
     assert "define float @__nv_expf" in text
     assert "call i32 @__nvvm_reflect" not in text
+
+
+def test_places_are_divided_by_what_is_in_the_part() -> None:
+    for name, schedule in (("rotary_joined_f16", POINTWISE), ("plane_norm_bf16", LOOPED)):
+        assert "tl.umulhi(" in source(name, schedule).source
 
 
 def test_functions_are_taken_apart_once(tmp_path: Path) -> None:

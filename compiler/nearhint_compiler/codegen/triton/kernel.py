@@ -52,15 +52,18 @@ bring Guards, and make Triton load vectors. As they may, too:
 
 Programs are counted along the grid's first axis, x fastest, so that no axis overflows, and those of
 `programs` that share rows along the second, of which there are few; tensor axes are z, y, x, r. Low
-precision is computed in f32, as the IR says.
+precision is computed in f32, as the IR says. Places are divided by what `codegen.triton.divisions`
+adds to the arguments, named by_ and the sizes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from nearhint_compiler.codegen.generated import Generated
 from nearhint_compiler.codegen.spacing import spaced
+from nearhint_compiler.codegen.triton.divisions import by_factors
 from nearhint_compiler.codegen.triton.families import FAMILIES
 from nearhint_compiler.codegen.triton.guard import index_facts, promised_facts
 from nearhint_compiler.codegen.triton.layout import BLOCK_LIMIT, Layout
@@ -107,9 +110,19 @@ def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated
     entry = f"nearhint_{kernel_id(kernel)[:12]}"
     laid_out, spaced_facts = spaced(kernel, schedule)
     layout = FAMILIES[schedule.family](laid_out, schedule)
-    is_early = layout.stages > 1 and target.device.capability >= EARLY_CAPABILITY
-    lines = [*(_waiting(layout.stages) if is_early else ()), *layout.lines]
     width = f"i{schedule['index']}"
+    if width == "i32":
+        lines, factors = by_factors(
+            layout.lines,
+            promised=[
+                name
+                for number, name in enumerate(kernel.symbols)
+                if schedule["divisible"] >> number & 1
+            ],
+            flats="r" if kernel.reduction else "xyz",
+        )
+        layout = replace(layout, lines=lines, sizes=(*layout.sizes, *factors))
+    is_early = layout.stages > 1 and target.device.capability >= EARLY_CAPABILITY
     workspace, workspace_bytes = _workspace(layout)
     sizes = {name: (SizeArgument(size, width), width) for name, size in layout.sizes}
     parameters = {**_parameters(kernel, width), **sizes, **workspace}
@@ -143,6 +156,7 @@ def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated
         f"num_warps={schedule['warps']}",
         *([f"maxnreg={registers}"] if (registers := schedule.get("registers", 0)) else []),
     )
+    lines = (*(_waiting(layout.stages) if is_early else ()), *layout.lines)
     text = "\n".join((*source, *(f"    {line}" for line in lines), ""))
     return Generated("triton", text, launch, Guard(facts), flags)
 

@@ -212,6 +212,18 @@ HELPERS: Mapping[str, tuple[str, ...]] = {
         "    m = a % b",
         "    return tl.where((m != 0) & ((m < 0) ^ (b < 0)), m + b, m)",
     ),
+    "_quotient": (
+        "def _quotient(place, size, factor):",
+        "    twice = (place + place).to(tl.uint32)",
+        "    near = tl.umulhi(twice, factor.to(tl.uint32)).to(tl.int32)",
+        "    return near + (place - near * size >= size).to(tl.int32)",
+    ),
+    "_remainder": (
+        "def _remainder(place, size, factor):",
+        "    twice = (place + place).to(tl.uint32)",
+        "    rest = place - tl.umulhi(twice, factor.to(tl.uint32)).to(tl.int32) * size",
+        "    return tl.minimum(rest.to(tl.uint32), (rest - size).to(tl.uint32)).to(tl.int32)",
+    ),
     "_float_mod": (
         "def _float_mod(a, b):",
         "    m = libdevice.fmod(a, b)",

@@ -13,7 +13,7 @@ from nearhint_compiler.codegen import generate
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import Schedule, candidates, parse_schedule
-from nearhint_compiler.schedule.firsts import firsts
+from nearhint_compiler.schedule.firsts import beside, firsts
 from nearhint_rules import expr as ex
 from nearhint_rules.guard import size_facts_hold
 from nearhint_rules.target import CpuDevice, Target
@@ -78,8 +78,31 @@ def test_what_sizes_divide_is_promised_and_nothing_else() -> None:
 def test_short_columns_are_held_in_registers_and_long_ones_shared() -> None:
     assert first_at("column_sum_f32", 8, 131_072).family == "cuda.persistent"
     assert first_at("column_sum_f32", 131_072, 32).family == "cuda.split"
-    plain = first_at("column_sum_f32", 8192, 4096)
-    assert (plain.family, plain["divisible"]) == ("cuda.looped", 0b10)
+    assert first_at("column_sum_f32", 8192, 4096).family == "cuda.split"
+    # Nothing is shared of fewer rows, and vectors of columns are not worth bringing together.
+    plain = first_at("column_sum_f32", 2048, 4096)
+    assert (plain.family, plain["divisible"]) == ("cuda.looped", 0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "family"),
+    [
+        (31, 3_000_001, "cuda.looped"),
+        (100, 240_001, "cuda.looped"),
+        (31, 5001, "cuda.persistent"),
+    ],
+)
+def test_a_thread_has_a_short_column_where_there_are_enough(
+    rows: int, columns: int, family: str
+) -> None:
+    found = first_at("column_sum_f32", rows, columns)
+    assert found.family == family
+    assert (found["x"] == 32 * found["warps"]) == (family == "cuda.looped")
+
+
+@pytest.mark.parametrize(("columns", "least"), [(400, 8), (1200, 16), (4096, 16), (200, 4)])
+def test_programs_have_whole_sectors_of_columns(columns: int, least: int) -> None:
+    assert first_at("column_sum_f32", 1000, columns)["x"] >= least
 
 
 COLUMN_SOFTMAX = parse_kernel(
@@ -118,7 +141,7 @@ def test_short_columns_of_a_bucket_are_held_beyond_the_hints_length(kernel: ir.K
 
 
 def test_few_columns_that_no_vectors_read_are_shared_by_many_programs() -> None:
-    odd, even = (first_at("column_argmin_bf16", columns, 100_003) for columns in (97, 96))
+    odd, even = (first_at("column_argmin_bf16", 100_003, columns) for columns in (97, 32))
     assert odd.family == even.family == "cuda.split"
     assert odd["programs"] >= 4 * 132
     assert not odd.get("ahead", 0)
@@ -136,9 +159,59 @@ def test_few_columns_of_sums_are_read_in_vectors_whatever_their_number() -> None
 def test_a_scan_of_columns_is_shared_by_programs() -> None:
     text = """(kernel (symbols k0 k1) (pointwise k0) (reduction k1) (params (in f32) (out f32))
     (body (load 0 (+ (* k0 r0) p0)) (scan sum f32 0) (store 1 (+ (* k0 r0) p0) 1)))"""
-    for columns, length in ((5120, 7000), (97, 100_003)):
+    for columns, length in ((640, 7000), (97, 100_003)):
         found = firsts(parse_kernel(text), TARGET, {"k0": columns, "k1": length})[0]
         assert found.family == "cuda.split"
+
+
+def test_a_scan_of_columns_enough_for_all_processors_is_in_one_launch() -> None:
+    text = """(kernel (symbols k0 k1) (pointwise k0) (reduction k1) (params (in f32) (out f32))
+    (body (load 0 (+ (* k0 r0) p0)) (scan sum f32 0) (store 1 (+ (* k0 r0) p0) 1)))"""
+    found = firsts(parse_kernel(text), TARGET, {"k0": 5120, "k1": 7000})[0]
+    assert found.family == "cuda.looped"
+    assert 5120 // found["x"] >= 2 * 132
+
+
+def test_rows_of_two_bytes_that_are_only_read_are_walked_where_a_block_is_not_full() -> None:
+    """A block of 8192 has 1.6 times the lanes of a row of 5120, of which a walk spends none."""
+    kernel = parse_kernel("""(kernel (symbols k0 k1) (pointwise k0) (reduction k1)
+        (params (in bf16) (out f32)) (body (load 0 (+ (* k1 p0) r0)) (cast f32 0)
+        (reduce max f32 1) (store 1 p0 2)))""")
+
+    def first(rows: int, length: int) -> str:
+        return firsts(kernel, TARGET, {"k0": rows, "k1": length})[0].family
+
+    assert first(7000, 5120) == first(12_007, 1500) == "cuda.looped"
+    assert first(7000, 8192) == first(100, 5120) == "cuda.persistent"
+    # Of four bytes an element it is the memory that they wait for.
+    assert first_at("row_argmax_f32", 7000, 5120).family == "cuda.persistent"
+
+
+def test_rows_that_share_more_than_they_have_are_walked_where_vectors_read_nothing_shared() -> None:
+    kernel = parse_kernel("""(kernel (symbols k0 k1) (pointwise k0) (reduction k1) (params (in bf16)
+        (in bf16) (in bf16) (out bf16)) (body (load 0 (+ (* k1 p0) r0)) (cast f32 0)
+        (reduce sum f32 1) (load 1 r0) (cast f32 3) (load 2 r0) (cast f32 5) (sub f32 1 2)
+        (mul f32 7 4) (add f32 8 6) (cast bf16 9) (store 3 (+ (* k1 p0) r0) 10)))""")
+
+    def first(rows: int, length: int) -> str:
+        return firsts(kernel, TARGET, {"k0": rows, "k1": length})[0].family
+
+    assert first(8581, 3001) == first(8581, 5763) == "cuda.looped"
+    assert first(8581, 3072) == first(8581, 4001) == first(100, 3001) == "cuda.persistent"
+    assert first_at("layer_norm_dynamic_f32", 8581, 3001).family == "cuda.persistent"
+
+
+def test_a_long_row_has_a_program_of_its_own() -> None:
+    assert [first_at("softmax_f32", 4096, r)["x"] for r in (1024, 512)] == [1, 4]
+
+
+def test_sizes_that_divide_nothing_have_a_first_beside_one_that_promises() -> None:
+    kernel = kernel_of("softmax_f32")
+    dims = {"k0": 8192, "k1": 4096}
+    first = firsts(kernel, TARGET, dims)[0]
+    (other, *_) = beside(kernel, TARGET, dims, first=first)
+    assert (first["divisible"], other["divisible"]) == (0b10, 0)
+    assert beside(kernel, TARGET, dims, first=other) == ()
 
 
 def test_where_the_default_suits_the_hint_it_is_first() -> None:
