@@ -156,8 +156,8 @@ def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated
         f"num_warps={schedule['warps']}",
         *([f"maxnreg={registers}"] if (registers := schedule.get("registers", 0)) else []),
     )
-    lines = (*(_waiting(layout.stages) if is_early else ()), *layout.lines)
-    text = "\n".join((*source, *(f"    {line}" for line in lines), ""))
+    waiting = _waiting(layout.stages) if is_early else ()
+    text = "\n".join((*source, *(f"    {line}" for line in (*waiting, *layout.lines)), ""))
     return Generated("triton", text, launch, Guard(facts), flags)
 
 

@@ -141,7 +141,7 @@ def test_short_columns_of_a_bucket_are_held_beyond_the_hints_length(kernel: ir.K
 
 
 def test_few_columns_that_no_vectors_read_are_shared_by_many_programs() -> None:
-    odd, even = (first_at("column_argmin_bf16", 100_003, columns) for columns in (97, 32))
+    odd, even = (first_at("column_argmin_bf16", columns, 100_003) for columns in (97, 32))
     assert odd.family == even.family == "cuda.split"
     assert odd["programs"] >= 4 * 132
     assert not odd.get("ahead", 0)
