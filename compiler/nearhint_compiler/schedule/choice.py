@@ -18,7 +18,7 @@ from nearhint_rules.target import Target
 QUICK, FULL, MAX = "quick", "full", "max"
 FAR_OFF = 4.0
 """How many times the least estimate a candidate may take; estimates are no better than that."""
-QUICK_LIMIT: Mapping[str, int] = {"cpu": 3, "cuda": 5}
+QUICK_LIMIT: Mapping[str, int] = {"cpu": 3, "cuda": 4}
 MAX_LIMIT = 64
 GRAIN = 2
 """Estimates that are the same in so many parts of the best are equal."""
