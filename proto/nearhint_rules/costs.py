@@ -12,9 +12,10 @@ A time is taken as a sum of costs with coefficients >= 0, the same for all Varia
     lanes     and its lanes
     tasks     thread blocks, or a CPU's chunks
     tiles     the elements of all tasks, were they full: a tile that hangs over an edge counts whole
+    uncached  the elements beyond what a device's last cache keeps from one call to the next
 
-They are fitted by least relative squares: non-negative least squares. What is a Variant's own is
-left to the ratios of measured to modelled times.
+They are fitted by least relative squares: non-negative least squares. A Variant's own are near
+those of all (`own_model`); what is left is left to the ratios of measured to modelled times.
 """
 
 from __future__ import annotations
@@ -36,17 +37,23 @@ PROCESSORS: Mapping[int, int] = {80: 108, 90: 132, 100: 148, 103: 148}
 """Multiprocessors of a device by compute capability; others are modelled without waves."""
 RESIDENT_WARPS, RESIDENT_BLOCKS, RESIDENT_BYTES = 64, 32, 164 << 10
 """What a multiprocessor holds at once (CUDA C++ Programming Guide, compute capabilities)."""
+KEPT_NS: Mapping[int, float] = {80: 14e3, 90: 9e3, 100: 9e3, 103: 9e3}
+"""How long memory takes for what a last cache keeps, by compute capability: for half of its bytes,
+since either half of the device has its own copy of what it reads."""
 LANES_LIMIT = 1 << 17
 """A Guard's bound up to this is that of a row that a task holds, and not of an index."""
+POOL = 20.0
+"""The hints that what all Variants have in common counts for, beside what one has of its own."""
 LEAST_GAIN, RIDGE = 1e-7, 1e-9
 """What is nothing, next to columns whose largest value is 1."""
 
 Counter: TypeAlias = Callable[[Dims], int]
-Costs: TypeAlias = tuple[float, float, float, float, float, float, float, float]
+Costs: TypeAlias = tuple[float, float, float, float, float, float, float, float, float]
 Model: TypeAlias = tuple[float, ...]
 """A coefficient for each of the costs, in nanoseconds."""
-Counted: TypeAlias = tuple[float, list[int], list[int]]
-"""At some sizes: the elements, the distinct numbers of tasks, the distinct lengths of rows."""
+Counted: TypeAlias = tuple[float, float, list[int], list[int]]
+"""At some sizes: the elements, those of them that are uncached, the distinct numbers of tasks, the
+distinct lengths of rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,15 +128,20 @@ class Cost(NamedTuple):
     alone: float
     busiest: float
     lane: float
+    uncached: float
 
 
 class Counts:
-    """What the costs of many binaries are made of, each distinct number worked out once."""
+    """What the costs of many binaries are made of, each distinct number worked out once.
 
-    __slots__ = ("_counters", "_lengths", "_places", "_symbols")
+    A last cache keeps `kept` elements.
+    """
 
-    def __init__(self, symbols: tuple[str, ...]) -> None:
+    __slots__ = ("_counters", "_kept", "_lengths", "_places", "_symbols")
+
+    def __init__(self, symbols: tuple[str, ...], *, kept: float = math.inf) -> None:
         self._symbols = symbols
+        self._kept = kept
         self._counters: list[Counter] = []
         self._lengths: list[Counter] = []
         self._places: dict[object, int] = {}
@@ -155,7 +167,7 @@ class Counts:
 
     def cost(self, cell: Cell, model: Model) -> Cost:
         """The cost of a binary whose place is `cell`."""
-        fixed, element, round_, alone, busiest, lane, task, tile = model
+        fixed, element, round_, alone, busiest, lane, task, tile, uncached = model
         is_round_free = not (round_ or alone or busiest or lane)
         return Cost(
             cell.tasks,
@@ -170,6 +182,7 @@ class Counts:
             alone / cell.warps,
             busiest,
             lane,
+            uncached,
         )
 
     def at(self, dims: Dims) -> Counted:
@@ -177,20 +190,22 @@ class Counts:
 
         Raises `ZeroDivisionError` for x // 0 and `OverflowError` beyond what a float holds.
         """
+        elements = float(math.prod(dims))
         return (
-            float(math.prod(dims)),
+            elements,
+            max(elements - self._kept, 0.0),
             [counter(dims) for counter in self._counters],
             [length(dims) for length in self._lengths],
         )
 
 
 def features(counted: Counted, cell: Cell) -> Costs:
-    """(1, elements, rounds, alone, busiest, lanes, tasks, tiles) of a binary."""
-    elements, counts, lengths = counted
+    """(1, elements, rounds, alone, busiest, lanes, tasks, tiles, uncached) of a binary."""
+    elements, uncached, counts, lengths = counted
     at, slots, processors, warps, rows, tile = cell
     tasks = counts[at]
     if not slots:
-        return 1.0, elements, 0.0, 0.0, 0.0, 0.0, float(tasks), tasks * tile
+        return 1.0, elements, 0.0, 0.0, 0.0, 0.0, float(tasks), tasks * tile, uncached
     share = lanes = elements / tasks
     for place, held in rows:
         lanes *= held / max(lengths[place], 1)
@@ -204,7 +219,19 @@ def features(counted: Counted, cell: Cell) -> Costs:
         most * lanes,
         float(tasks),
         tasks * tile,
+        uncached,
     )
+
+
+def kept_elements(variant: Variant, *, elements: float, time_ns: float) -> float:
+    """The elements that the last cache of a Variant's device keeps; infinite if not known.
+
+    Bytes are not known either, but that memory takes `time_ns` for `elements`, if that is longer
+    than for what the cache keeps.
+    """
+    launch = variant.artifact.launch
+    kept_ns = KEPT_NS.get(launch.capability, 0.0) if isinstance(launch, CudaLaunch) else 0.0
+    return elements * kept_ns / time_ns if 0 < kept_ns < time_ns else math.inf
 
 
 def _counter(tasks: Tasks, symbols: tuple[str, ...]) -> Counter:
@@ -249,6 +276,22 @@ class Fit:
 
     def _model(self, scaled: Sequence[float]) -> Model:
         return tuple(map(truediv, scaled, self._scale))
+
+
+def own_model(measured: Sequence[tuple[int, Costs, float]], model: Model) -> Model:
+    """The coefficients of one Variant: fitted to what was measured of it, and held near `model`.
+
+    Ridge regression towards those of all; columns are scaled by their largest value, as in `Fit`.
+    """
+    shares = [[cost / time for cost in costs] for _, costs, time in measured]
+    scale = [max(column) or 1.0 for column in zip(*shares, strict=True)]
+    rows = [list(map(truediv, row, scale)) for row in shares]
+    gram = _gram(rows, len(scale))
+    sums: list[float] = [sum(column) for column in zip(*rows, strict=True)]
+    for at, (coefficient, largest) in enumerate(zip(model, scale, strict=True)):
+        gram[at][at] += POOL
+        sums[at] += POOL * coefficient * largest
+    return tuple(map(truediv, nonnegative(gram, sums), scale))
 
 
 def _gram(rows: Sequence[Sequence[float]], size: int) -> list[list[float]]:

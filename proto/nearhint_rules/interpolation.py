@@ -34,7 +34,7 @@ ERROR_SHARE = 0.1
 """The part of a prediction's error that a predicted gain must exceed."""
 LEAST_CALIBRATION, MOST_CALIBRATION = 1.0, 16.0
 """Bounds of the factor by which hints left out correct the regrets that are stated."""
-TOLERATED_LOSS = 0.01
+TOLERATED_LOSS = 0.02
 """What predictions may lose at hints that are left out, on average: those are farther from what is
 known than the sizes between hints."""
 _ROOT_TWO, _ROOT_TAU = math.sqrt(2), math.sqrt(math.tau)

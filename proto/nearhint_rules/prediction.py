@@ -1,13 +1,14 @@
 """Predictions: how long each Variant and the Fallback will take at sizes that were not measured.
 
-A prediction is what a model of costs says (`costs.py`; one for all Variants of a Table, one for the
-Fallback), times what the model was off by: a trend over the sizes (ridge regression, Hoerl and
-Kennard 1970), and what is left of it at the hints near by, weighted by the inverse square of
-their distance (Shepard 1968). A hint where other facts of divisibility hold counts as farther:
-without vectors each Variant loses a share of its own. Choosing a kernel by a model that was fitted
-to measurements goes back to Frigo and Johnson's FFTW and to Cavazos and O'Boyle (CGO 2005); where a
-model errs the same way nearby, scaling it to a neighbour is Kernel Tuner's transfer between sizes
-(van Werkhoven 2019).
+A prediction is what a model of costs says (`costs.py`; one for the Fallback, one for all Variants
+of a Table, which each has nearly so), times what the model was off by: a trend over the sizes
+(ridge regression, Hoerl and Kennard 1970), and what is left of it at the hints near by, weighted by
+the inverse square of their distance (Shepard 1968). A hint where other facts of divisibility hold
+counts as farther: without vectors each Variant loses a share of its own. So does one whose bytes
+stay in a cache, for sizes whose bytes do not: there each loses what it reads twice. Choosing a
+kernel by a model that was fitted to measurements goes back to Frigo and Johnson's FFTW and to
+Cavazos and O'Boyle (CGO 2005); where a model errs the same way nearby, scaling it to a neighbour is
+Kernel Tuner's transfer between sizes (van Werkhoven 2019).
 
 How far predictions are off is taken from the same matrix of Variants and hints: hints are left out
 in turn, and predicted from the rest.
@@ -31,6 +32,8 @@ from nearhint_rules.costs import (
     Model,
     Tasks,
     features,
+    kept_elements,
+    own_model,
     solved,
 )
 from nearhint_rules.guard import Aligned, AtMost, Fact
@@ -38,7 +41,8 @@ from nearhint_rules.metrics import LANE_UNIT, SIZE_RATIO, BoundRatio, Dims
 from nearhint_rules.table import HintRow, Table, Variant
 
 CONTENDER_RATIO = 1.25
-"""How much slower than the best of a hint a Variant may be there, to be asked elsewhere."""
+"""How much slower than the best of a hint a Variant may be there, to be asked elsewhere. So much
+slower is one, at least, that may run there and was not timed: what may win there is."""
 DEFAULT_RATIO = 1.5
 """The same of the default Variant, which is to displace others only near where it is good."""
 LEAST_HINTS = 3
@@ -54,6 +58,8 @@ POOLED = 2.0
 APART = 0.5
 """The octaves that a hint counts as farther where divisibility lets other Variants run: so many
 if that is all of those that need any, in proportion if it is some."""
+UNCACHED_APART, LEVELS = 2.0, 4
+"""The octaves that it counts as farther where a cache keeps all and here none, in so many steps."""
 CLOSE = 0.1
 """The octaves within which hints are one place: left out together, none predicts another."""
 LEAST_LANE = LANE_UNIT >> 8
@@ -143,8 +149,10 @@ class Predictor:
 
     __slots__ = (
         "_apart",
+        "_cached",
         "_clusters",
         "_divisors",
+        "_in_cache",
         "_lanes",
         "_leaders",
         "_places",
@@ -168,8 +176,11 @@ class Predictor:
         facts = candidates.size_facts
         self._divisors = facts.divisors
         self._shares = _shares([candidates.regime(each) for each in matrix.names[1:]])
-        self._regimes = [~facts.held(each) & facts.divisors for each in dims]
-        self._apart: dict[int, int] = {}
+        missing = [~facts.held(each) for each in dims]
+        self._regimes = [each & facts.divisors for each in missing]
+        self._in_cache = matrix.kept
+        self._cached = [self._level(each) for each in dims]
+        self._apart: dict[tuple[int, int], int] = {}
         self._clusters = self._clustered(dims)
         self._lanes = [
             self.lanes(each, regime) for each, regime in zip(dims, self._regimes, strict=True)
@@ -177,9 +188,13 @@ class Predictor:
         self._points = [[1.0, *map(math.log2, each)] for each in dims]
         self._pulls = [self._weights(self._places, lanes) for lanes in self._lanes]
         self.spacing = self._spacing()
+        floors = {
+            each: matrix.floors(each, 0 if each == FALLBACK else candidates.needs(each), missing)
+            for each in matrix.names
+        }
         fallback_fit = Fit(matrix.measured(FALLBACK))
         fit = Fit(matrix.measured_variants())
-        raw = self._predict_left_out(matrix, fallback_fit, fit)
+        raw = self._predict_left_out(matrix, floors, fallback_fit, fit)
         errors = _Errors(raw, matrix, table.default)
         spreads = {each: _spread(complete, each, fallback) for each in matrix.names}
         self.left_out = [
@@ -189,13 +204,21 @@ class Predictor:
             ]
             for at_hint in raw
         ]
-        models = fallback_fit.model, fit.model
+        models = {
+            each: fallback_fit.model
+            if each == FALLBACK
+            else own_model(matrix.measured(each), fit.model)
+            for each in matrix.names
+        }
         ratios: dict[int, list[float]] = {}
         trends: dict[int, tuple[float, ...]] = {}
         for each in matrix.names:
-            found = _ratios(matrix.times[each], matrix.modelled(each, models[each != FALLBACK]))
+            modelled_ns = matrix.modelled(each, models[each])
+            found = _ratios(matrix.times[each], modelled_ns)
             trends[each] = _trend(self._points, found)
-            ratios[each] = self._filled(_level(found, self._along(trends[each])))
+            along = self._along(trends[each])
+            least = _level(_ratios(floors[each], modelled_ns), along)
+            ratios[each] = self._filled(_level(found, along), least)
         bits = {each: 1 << place for place, each in enumerate(matrix.names)}
         self._leaders = [
             sum(bits[each] for each in (FALLBACK, *leaders)) for leaders in matrix.leaders
@@ -207,7 +230,7 @@ class Predictor:
                 bits[each],
                 ratios[each],
                 trends[each],
-                matrix.counts.cost(matrix.cells[each], models[each != FALLBACK]),
+                matrix.counts.cost(matrix.cells[each], models[each]),
                 *errors.of(each),
                 spreads[each],
             )
@@ -232,17 +255,27 @@ class Predictor:
 
         `missing` are the facts that do not hold.
         """
-        regime = missing & self._divisors
+        regime = missing & self._divisors, self._level(dims)
         apart = self._apart.get(regime)
         if apart is None:
-            octaves = [self._octaves(regime ^ other) for other in self._regimes]
-            apart = self._apart[regime] = self.hints.packed(octaves)
+            apart = self._apart[regime] = self.hints.packed(self._octaves(*regime))
         return self.hints.lanes(dims, apart)
 
-    def _octaves(self, facts: int) -> int:
-        """What a hint counts as farther for, in the units of lanes, where these facts differ."""
-        share = sum(share for bit, share in self._shares.items() if facts & bit)
-        return round(min(share, 1.0) * APART * LANE_UNIT)
+    def _level(self, dims: Dims) -> int:
+        """The share of sizes' elements that a cache does not keep, in `LEVELS` steps."""
+        elements = math.prod(dims)
+        return round(LEVELS * (1 - self._in_cache / elements)) if elements > self._in_cache else 0
+
+    def _octaves(self, regime: int, level: int) -> list[int]:
+        """What each hint counts as farther for, in the units of lanes, under other facts."""
+        found: list[int] = []
+        for other_regime, other_level in zip(self._regimes, self._cached, strict=True):
+            facts = regime ^ other_regime
+            share = sum(share for bit, share in self._shares.items() if facts & bit)
+            octaves = min(share, 1.0) * APART
+            octaves += abs(level - other_level) / LEVELS * UNCACHED_APART
+            found.append(round(octaves * LANE_UNIT))
+        return found
 
     def _clustered(self, dims: Sequence[Dims]) -> list[list[int]]:
         """The hints by place."""
@@ -275,6 +308,7 @@ class Predictor:
         for hint in near:
             wanted |= self._leaders[hint]
         elements = float(math.prod(dims))
+        uncached = max(elements - self._in_cache, 0.0)
         point = [1.0, *map(math.log2, dims)]
         known: dict[int, int] = {}
         found: list[Forecast] = []
@@ -293,12 +327,12 @@ class Predictor:
             if wanted & bit and not needs & missing:
                 time = math.exp(sum(map(mul, trend, point)))
                 time *= sum(map(mul, at_near(ratios), weights))
-                time *= _cost_ns(cost, dims, elements, known)
+                time *= _cost_ns(cost, dims, elements, uncached, known)
                 found.append(Forecast(time, variant, error, fallback_error, spread))
         return found
 
     def _predict_left_out(
-        self, matrix: _Matrix, fallback_fit: Fit, fit: Fit
+        self, matrix: _Matrix, floors: Mapping[int, Sequence[float]], fallback_fit: Fit, fit: Fit
     ) -> list[dict[int, float]]:
         """By hint, what is predicted there for what was measured there."""
         clusters = self._clusters
@@ -318,7 +352,8 @@ class Predictor:
                 if not any(kept):
                     continue
                 trends = self._along(_trend(self._points, kept))
-                filled = self._filled(_level(kept, trends))
+                least = _level(_ratios(floors[each], modelled_ns), trends)
+                filled = self._filled(_level(kept, trends), least)
                 for hint in held_out:
                     if ratios[hint]:
                         corrections = map(filled.__getitem__, near[hint])
@@ -330,14 +365,17 @@ class Predictor:
         """The values of a trend at the hints."""
         return [math.exp(sum(map(mul, trend, point))) for point in self._points]
 
-    def _filled(self, ratios: Sequence[float]) -> list[float]:
-        """The ratios, and at hints without one what those that have one say, by their distance."""
+    def _filled(self, ratios: Sequence[float], floors: Sequence[float]) -> list[float]:
+        """The ratios, and at hints without one what those that have one say, by their distance.
+
+        That is at least the floor there.
+        """
         if all(ratios):
             return list(ratios)
         known = [1.0 if ratio else 0.0 for ratio in ratios]
         return [
-            ratio or sum(map(mul, pull, ratios)) / sum(map(mul, pull, known))
-            for ratio, pull in zip(ratios, self._pulls, strict=True)
+            ratio or max(sum(map(mul, pull, ratios)) / sum(map(mul, pull, known)), floor)
+            for ratio, pull, floor in zip(ratios, self._pulls, floors, strict=True)
         ]
 
     def _kept(self, lanes: Sequence[int], *, held_out: Collection[int]) -> list[int]:
@@ -373,13 +411,29 @@ def _shares(needs: Sequence[int]) -> dict[int, float]:
     return {bit: sum(1 for each in needed if each & bit) / len(needed) for bit in bits}
 
 
-def _cost_ns(cost: Cost, dims: Dims, elements: float, known: dict[int, int]) -> float:
+def _cost_ns(
+    cost: Cost, dims: Dims, elements: float, uncached: float, known: dict[int, int]
+) -> float:
     """What a model says of one at sizes with so many elements; `known` are counts by place."""
-    at, counter, rows, slots, processors, fixed, element, task, rounds, alone, busiest, lane = cost
+    (
+        at,
+        counter,
+        rows,
+        slots,
+        processors,
+        fixed,
+        element,
+        task,
+        rounds,
+        alone,
+        busiest,
+        lane,
+        beyond,
+    ) = cost
     tasks = known.get(at)
     if tasks is None:
         tasks = known[at] = counter(dims)
-    time_ns = fixed + element * elements + task * tasks
+    time_ns = fixed + element * elements + beyond * uncached + task * tasks
     if slots:
         share = lanes = elements / tasks
         for length, held in rows:
@@ -392,7 +446,7 @@ def _cost_ns(cost: Cost, dims: Dims, elements: float, known: dict[int, int]) -> 
 class _Matrix:
     """What was measured of the contenders, with features, by hint; the Fallback comes first.
 
-    `times` are nanoseconds, 0 where there are none.
+    `times` are nanoseconds, 0 where there are none; a cache keeps `kept` elements.
     """
 
     def __init__(self, table: Table, fallback: str, complete: Sequence[HintRow]) -> None:
@@ -402,7 +456,11 @@ class _Matrix:
         variants = sorted({table.default}.union(*self.leaders))
         self.names = (FALLBACK, *variants)
         dims = [row.dims for row in complete]
-        self.counts = Counts(table.symbols)
+        timings = [dict(row.ranked) for row in complete]
+        self._best = [min(each.median_ns for each in row.values()) for row in timings]
+        elements, time_ns = max(zip(map(math.prod, dims), self._best, strict=True))
+        self.kept = kept_elements(table.variants[variants[0]], elements=elements, time_ns=time_ns)
+        self.counts = Counts(table.symbols, kept=self.kept)
         self.cells = {FALLBACK: self.counts.cell(Tasks(), dims)}
         for each in variants:
             self.cells[each] = self.counts.cell(Tasks.of(table.variants[each]), dims)
@@ -411,12 +469,18 @@ class _Matrix:
             each: [features(at_hint, cell) for at_hint in counted]
             for each, cell in self.cells.items()
         }
-        timings = [dict(row.ranked) for row in complete]
         self.times = {
             each: [row[each].median_ns if each in row else 0 for row in timings]
             for each in variants
         }
         self.times[FALLBACK] = [dict(row.fallbacks)[fallback].median_ns for row in complete]
+
+    def floors(self, each: int, needs: int, missing: Sequence[int]) -> list[float]:
+        """What one takes at least where it may run and was not timed, in nanoseconds, or 0."""
+        return [
+            0.0 if time or needs & facts else CONTENDER_RATIO * best
+            for time, facts, best in zip(self.times[each], missing, self._best, strict=True)
+        ]
 
     def measured(self, each: int) -> list[tuple[int, Costs, float]]:
         """Hint, features and time of one."""
@@ -474,7 +538,7 @@ def _squares(off: Sequence[Mapping[int, float]], other: int) -> dict[int, list[f
     return found
 
 
-def _ratios(times: Sequence[int], modelled_ns: Sequence[float]) -> list[float]:
+def _ratios(times: Sequence[float], modelled_ns: Sequence[float]) -> list[float]:
     """Measured over modelled, 0 where there is none."""
     return [
         time / expected if expected > 0 else 0.0

@@ -31,6 +31,9 @@ from nearhint_rules.regret import DEFAULT, ORIGINAL, Contest, Judgement, Summary
 from nearhint_rules.selectors import SELECTORS, SelectorRule
 from nearhint_rules.table import Table, Timing
 
+SCREENED_SPREAD = 0.1
+"""What stands for the spread of a Variant that was screened alone, by a few cold launches: such a
+time is mostly too long."""
 ALIGNED = (512,) * 16
 """Addresses that meet every alignment, as those of the contests do."""
 EFFICIENCY_BAR: Mapping[str, float] = {"cuda": 0.97, "cpu": 0.95}
@@ -138,7 +141,10 @@ def read(file: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One rule's answer at one size of one Kernel; `stated` is the regret that it expected."""
+    """One rule's answer at one size of one Kernel; `stated` is the regret that it expected.
+
+    `is_raced`: what it serves was timed in a contest, and not screened alone.
+    """
 
     title: str
     dims: Dims
@@ -146,6 +152,7 @@ class Judged:
     judgement: Judgement
     reason: str
     stated: float | None
+    is_raced: bool = True
 
 
 def too_wide(found: Iterable[Case]) -> list[tuple[str, Dims]]:
@@ -172,6 +179,7 @@ def judge(case: Case, name: str, rule: SelectorRule) -> list[Judged]:
                     judgement,
                     selection.reason,
                     selection.expected_regret,
+                    truth.timings[selection.variant].spread != SCREENED_SPREAD,
                 )
             )
     return found

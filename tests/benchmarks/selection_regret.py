@@ -21,6 +21,8 @@ A rule's regret at a size is the time of what it selects over that of the fastes
 is the geometric mean of fastest / selected; `<default` and `<ops` count the sizes at which the
 default Variant, or the original ops, are faster than what was selected beyond noise. The bars are
 held against the rule that serves; Kernels are split into halves, `develop` and `report`, by turns.
+`raced` is that rule where its answer was timed in a contest: one that is judged again by a file may
+answer what was screened alone, whose time is mostly too long.
 
 --compare-efforts compares `quick` and `max` instead (`selection_efforts`).
 """
@@ -170,6 +172,10 @@ def report_on(matrix: Mapping[str, Any]) -> dict[str, Any]:
         print(selection_matrix.HEADER)
         for name, account in accounts.items():
             print(account.line(name))
+        if raced := [each for each in judged[selection_matrix.JUDGED] if each.is_raced]:
+            account = Account.of(raced)
+            print(account.line(f"raced ({account.summary.sizes})"))
+            found[f"raced, {part}"] = _figures(account)
         bars = selection_matrix.bars(judged, matrix["kind"])
         for bar in bars:
             print(bar.line())

@@ -18,6 +18,7 @@ from itertools import pairwise
 from typing import Protocol
 
 import torch
+from tests.benchmarks.selection_matrix import SCREENED_SPREAD
 from tests.benchmarks.selection_tuning import Captured, Tuning
 
 from nearhint_daemon.workers.aten import AtenProgram, Value, torch_dtype
@@ -52,7 +53,6 @@ HOPELESS_US, HOPELESS_RATIO = 50.0, 4.0
 """What is farther from it after one sample is not sampled again."""
 SCREENED, SCREEN_LAUNCHES = 3, 2
 """Samples of each that are screened, the least one counts; on a GPU launches in a sample."""
-SCREENED_SPREAD = 0.1
 HOST_US, MOST_HOST_US = 12.0, 320.0
 """What the host takes for a screened launch, at first and at most: twice as long as a bound launch
 does, since each fill is time as well."""

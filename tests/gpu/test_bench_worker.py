@@ -19,6 +19,7 @@ from nearhint_compiler.ir.text import parse_kernel, print_kernel
 from nearhint_compiler.schedule.schedule import parse_schedule
 from nearhint_daemon.workers.cubin import compile_cubin
 from nearhint_daemon.workers.cuda_watch import watch_of
+from nearhint_daemon.workers.inputs import TensorSpec, random_tensor
 from nearhint_daemon.workers.pool import BenchPool
 from nearhint_proto.convert import artifact_to_proto, guard_to_proto
 from nearhint_proto.convert_table import size_hint_to_proto
@@ -101,6 +102,18 @@ def test_a_device_that_is_timed_says_its_clock_its_heat_and_who_else_is_there() 
     assert 100 < clock_mhz < 5000
     assert 10 < heat_c < 110
     assert at_work <= others
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f8e4m3fn", "i64", "bool"])
+def test_inputs_of_a_contest_are_drawn_by_the_device(dtype: str) -> None:
+    spec = TensorSpec(dtype, (300, 5), (5, 1), "cuda")
+    first, second = (
+        random_tensor(spec, "native", "cuda:0", torch.Generator("cuda:0").manual_seed(3), scale=1.0)
+        for _ in range(2)
+    )
+    assert (first.is_cuda, first.shape) == (True, (300, 5))
+    assert torch.equal(first.double(), second.double())
+    assert first.double().std() > 0.3
 
 
 @pytest.mark.parametrize(

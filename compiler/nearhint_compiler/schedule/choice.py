@@ -19,7 +19,7 @@ from nearhint_rules.target import Target
 QUICK, FULL, MAX = "quick", "full", "max"
 FAR_OFF = 4.0
 """How many times the least estimate a candidate may take; estimates are no better than that."""
-QUICK_LIMIT: Mapping[str, int] = {"cpu": 3, "cuda": 5}
+QUICK_LIMIT: Mapping[str, int] = {"cpu": 3, "cuda": 4}
 MAX_LIMIT = 64
 TILED, TILING_AXES = "cuda.tiled", 4
 """Families of tiles with several pointwise axes begin so; axes of a tiling, the reduction's too."""

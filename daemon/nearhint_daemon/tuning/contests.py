@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from weakref import WeakValueDictionary
 
 from nearhint_daemon.errors import ArtifactCorrupt, ArtifactUnknown, NoVariant
@@ -23,7 +24,9 @@ from nearhint_proto.v1 import worker_pb2 as pb
 from nearhint_rules.metrics import Dims
 
 SOON = Care(share=0.25, enough_samples=7, enough_spread=0.02)
-"""For what is to come soon: T1, and quick searches."""
+"""For what is to come soon: T1."""
+ROUGH = replace(SOON, enough_samples=5)
+"""For quick searches: what is far apart shows in fewer samples, and what is near costs little."""
 THOROUGH = Care()
 """For what is to be right."""
 

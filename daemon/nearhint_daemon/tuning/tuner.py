@@ -24,7 +24,7 @@ from nearhint_daemon.programs import ProgramKey, Programs
 from nearhint_daemon.store import Store, queries
 from nearhint_daemon.store.rows import JobRow, VariantRow
 from nearhint_daemon.tables import TableIndex, TableKey
-from nearhint_daemon.tuning.contests import SOON, THOROUGH, Contests
+from nearhint_daemon.tuning.contests import ROUGH, SOON, THOROUGH, Contests
 from nearhint_daemon.tuning.crossing import incumbents
 from nearhint_daemon.tuning.efforts import Effort
 from nearhint_daemon.tuning.lowered import dims_at
@@ -284,7 +284,7 @@ class Tuner:
                 ready = await self._rest(task, table, ready)
                 if not ready:
                     return
-            care = SOON if is_quick else THOROUGH
+            care = ROUGH if is_quick else THOROUGH
             await self._contests.hold(task, ready, tier=2, care=care)
 
     def _transferred(self, task: Task, table: Table) -> tuple[str, ...]:

@@ -46,6 +46,11 @@ class Enough:
     samples: int = 21
     spread: float = 0.005
 
+    @property
+    def least(self) -> int:
+        """Samples that a contestant has if it stays."""
+        return min(MIN_SAMPLES, self.samples)
+
 
 THOROUGH = Enough()
 
@@ -95,8 +100,8 @@ def run_contest(
     """Samples all in rounds until the answer is clear or the budget is spent.
 
     Clearly slower ones leave after a few rounds. Everyone gets at least one sample, and those that
-    stay `MIN_SAMPLES` however small the budget. While the best is `WIDE` it goes on, for `PATIENCE`
-    budgets at most. `before_each` sample may raise, which ends it.
+    stay `enough.least` however small the budget. While the best is `WIDE` it goes on, for
+    `PATIENCE` budgets at most. `before_each` sample may raise, which ends it.
     """
     started = now()
     end, patient_until = started + budget_s, started + PATIENCE * budget_s
@@ -106,7 +111,7 @@ def run_contest(
     for number in range(MAX_SAMPLES * (1 + DISCARDED_LIMIT)):
         active = [contestant for contestant in contestants if not contestant.is_out]
         wanting = _wanting(active, enough)
-        if not wanting or _is_late(active, now(), end, patient_until):
+        if not wanting or _is_late(active, enough, now(), end, patient_until):
             return
         # All of them, not the wanting alone: a median counts only beside those of its own time.
         turn = number % len(active)
@@ -117,10 +122,14 @@ def run_contest(
 
 
 def _is_late(
-    active: Sequence[Contestant], now_s: float, end_s: float, patient_until_s: float
+    active: Sequence[Contestant],
+    enough: Enough,
+    now_s: float,
+    end_s: float,
+    patient_until_s: float,
 ) -> bool:
     """Whether the time is up: later where the best was disturbed."""
-    if now_s < end_s or any(len(each.samples) < MIN_SAMPLES for each in active):
+    if now_s < end_s or any(len(each.samples) < enough.least for each in active):
         return False
     best = min(active, key=lambda contestant: statistics.median(contestant.samples))
     return now_s >= patient_until_s or spread_of(best.samples) <= WIDE
@@ -129,7 +138,7 @@ def _is_late(
 def _wanting(active: Sequence[Contestant], enough: Enough) -> list[Contestant]:
     """Those that need more samples: the noisy, but for those that are clear of the best by now."""
     wanting = [contestant for contestant in active if not _has_enough(contestant, enough)]
-    if any(len(contestant.samples) < MIN_SAMPLES for contestant in active):
+    if any(len(contestant.samples) < enough.least for contestant in active):
         return wanting
     best = min(active, key=lambda contestant: statistics.median(contestant.samples))
     _, reach = interval_of(best.samples)
@@ -139,7 +148,7 @@ def _wanting(active: Sequence[Contestant], enough: Enough) -> list[Contestant]:
 def _has_enough(contestant: Contestant, enough: Enough) -> bool:
     count = len(contestant.samples)
     return count >= MAX_SAMPLES or (
-        count >= max(MIN_SAMPLES, enough.samples) and spread_of(contestant.samples) <= enough.spread
+        count >= enough.samples and spread_of(contestant.samples) <= enough.spread
     )
 
 

@@ -98,20 +98,25 @@ def random_tensor(
 ) -> torch.Tensor:
     """A tensor with exactly these strides over a random storage.
 
-    What is drawn is drawn by the host, so that all devices see the same; more than
-    `DRAWN_ELEMENTS` repeat these.
+    What is drawn is drawn where the generator is: by the host, so that all devices see the same, or
+    by the device, in no time. More than `DRAWN_ELEMENTS` repeat these.
     """
     dtype = torch_dtype(spec.dtype, precision)
     count = max(1, spec.elements)
     drawn = (min(count, DRAWN_ELEMENTS),)
     if spec.dtype in FLOATS:
-        storage = torch.randn(drawn, generator=generator, dtype=torch.float32) * scale
+        storage = torch.randn(
+            drawn, generator=generator, dtype=torch.float32, device=generator.device
+        )
+        storage *= scale
         # Rounded to its own dtype first, so that f64 and native runs see the same numbers.
         storage = storage.to(torch_dtype(spec.dtype, "native"))
     elif spec.dtype == "bool":
-        storage = torch.randint(0, 2, drawn, generator=generator)
+        storage = torch.randint(0, 2, drawn, generator=generator, device=generator.device)
     else:
-        storage = torch.randint(1, WHOLE_LIMIT + 1, drawn, generator=generator)
+        storage = torch.randint(
+            1, WHOLE_LIMIT + 1, drawn, generator=generator, device=generator.device
+        )
     return repeated(storage.to(dtype).to(device), count).as_strided(spec.shape, spec.stride)
 
 

@@ -82,6 +82,25 @@ def test_a_rule_is_held_against_the_fastest_the_default_and_the_original_ops() -
     assert account.worst.dims == (200,)
 
 
+def test_answers_that_were_screened_alone_count_and_are_told_apart() -> None:
+    known = case()
+    first, second = known.held_out
+    screened = {**first.timings, 1: Timing(150, matrix.SCREENED_SPREAD)}
+    judged = replace(known, held_out=(replace(first, timings=screened), second))
+    report = selection_regret.report_on(
+        {
+            "conditions": {},
+            "left_out": {},
+            "kind": "cuda",
+            "kernels": [matrix.as_entry(judged, half="develop")],
+        }
+    )
+    assert report["all"]["rules"]["interpolated"]["sizes"] == 2
+    assert report["all"]["rules"]["interpolated"]["mean"] == pytest.approx((0.5 + 1 / 3) / 2)
+    raced = report["raced, all"]
+    assert (raced["sizes"], raced["worst_at"]) == (1, (200,))
+
+
 @pytest.mark.parametrize("name", ["matrix.json", "matrix.json.gz"])
 def test_a_matrix_is_read_as_it_was_written(tmp_path: Path, name: str) -> None:
     file = tmp_path / name

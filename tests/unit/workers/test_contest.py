@@ -126,10 +126,11 @@ def test_a_steady_contest_ends_before_a_noisy_one() -> None:
     assert len(steady[0].samples) < len(noisy[0].samples) <= MAX_SAMPLES + 1
 
 
-def test_a_quick_contest_is_content_with_less() -> None:
-    quick = contest(FakeClock({0: 1000.0, 1: 1010.0}, noise=0.01), enough=Enough(7, 0.02))
+@pytest.mark.parametrize("samples", [5, 7])
+def test_a_quick_contest_is_content_with_less(samples: int) -> None:
+    quick = contest(FakeClock({0: 1000.0, 1: 1010.0}, noise=0.01), enough=Enough(samples, 0.02))
     thorough = contest(FakeClock({0: 1000.0, 1: 1010.0}, noise=0.01))
-    assert [len(contestant.samples) for contestant in quick] == [MIN_SAMPLES] * 2
+    assert [len(contestant.samples) for contestant in quick] == [samples] * 2
     assert len(thorough[0].samples) >= THOROUGH.samples
 
 

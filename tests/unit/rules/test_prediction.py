@@ -1,0 +1,123 @@
+"""What predictions know beside timings near by: caches, what was not timed, a Variant's own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from tests.unit.rules.tables import STEP, row, table, tiled, variant
+
+from nearhint_rules.artifact import CudaLaunch
+from nearhint_rules.costs import (
+    KEPT_NS,
+    Costs,
+    Counts,
+    Fit,
+    Tasks,
+    features,
+    kept_elements,
+    own_model,
+)
+from nearhint_rules.interpolation import InterpolatedSelector
+from nearhint_rules.selectors import NEAREST
+from nearhint_rules.table import Table, Variant
+
+KEPT = 9000
+"""Elements that a cache keeps where memory takes 1 ns each, on a device of capability 90."""
+
+
+def once(size: int) -> float:
+    """Reads once: half a nanosecond an element from a cache, one from memory."""
+    return 1000 + 0.5 * size + 0.5 * max(size - KEPT, 0)
+
+
+def twice(size: int) -> float:
+    """Starts faster, and reads again what a cache does not keep."""
+    return 600 + 0.5 * size + 2.0 * max(size - KEPT, 0)
+
+
+def on(capability: int, number: int) -> Variant:
+    """A Variant for a device."""
+    made = tiled(number, 1024)
+    launch = made.artifact.launch
+    assert isinstance(launch, CudaLaunch)
+    artifact = replace(made.artifact, launch=replace(launch, capability=capability))
+    return replace(made, artifact=artifact)
+
+
+def measured(
+    *times: Callable[[int], float], hints: tuple[int, ...], variants: tuple[Variant, ...]
+) -> Table:
+    """A Table of one symbol, its Variants' medians functions of the size."""
+    rows = []
+    for hint in hints:
+        medians = {at: round(time(hint)) for at, time in enumerate(times)}
+        ranked = dict(sorted(medians.items(), key=lambda timed: timed[1]))
+        rows.append(row((hint,), ranked, fallback=10 * max(medians.values())))
+    return table(*rows, variants=variants)
+
+
+def served(found: Table, size: int) -> int:
+    """The Variant that `interpolated` takes."""
+    return InterpolatedSelector(found, STEP).prepare((size,)).pick((512,)).variant
+
+
+def test_a_size_beyond_a_cache_is_not_predicted_from_a_hint_within() -> None:
+    hints = (64, 256, 1024, 4096, 65536, 262144, 1048576)
+    known, unknown = (
+        measured(once, twice, hints=hints, variants=(on(kind, 0), on(kind, 1))) for kind in (90, 75)
+    )
+    # The nearest hint is the one within the cache.
+    assert NEAREST.bind(known, STEP).prepare((12000,)).pick((512,)).variant == 1
+    assert once(12000) < twice(12000)
+    assert served(known, 12000) == 0
+    assert served(unknown, 12000) == 1
+    assert served(known, 7000) == 1
+
+
+def test_what_a_cache_keeps_follows_from_what_memory_takes() -> None:
+    assert kept_elements(on(90, 0), elements=1e6, time_ns=10 * KEPT_NS[90]) == pytest.approx(1e5)
+    within = kept_elements(on(90, 0), elements=1e6, time_ns=0.9 * KEPT_NS[90])
+    assert math.inf == within == kept_elements(on(75, 0), elements=1e6, time_ns=1e9)
+    assert kept_elements(variant(0), elements=1e6, time_ns=1e9) == math.inf
+
+
+def test_what_could_run_at_a_hint_and_was_not_timed_there_is_not_the_best_there() -> None:
+    def slower(size: int) -> float:
+        return once(size) * (0.8 if size < 1000 else 1.5)
+
+    hints = tuple(64 << step for step in range(0, 8, 2))
+    full = measured(once, slower, hints=hints, variants=(variant(0), variant(1)))
+    few = replace(
+        full,
+        hints=tuple(
+            replace(each, ranked=tuple(timed for timed in each.ranked if timed[0] == 0))
+            if each.dims > (1000,)
+            else each
+            for each in full.hints
+        ),
+    )
+    found = InterpolatedSelector(few, STEP)
+    assert {each.variant for each in found.forecast((900,))} == {-1, 0, 1}
+    times = {each.variant: each.time_ns for each in found.forecast((900,))}
+    assert times[1] > times[0]
+    assert served(few, 900) == 0
+    assert served(few, 200) == 1
+
+
+def test_a_variants_own_costs_are_near_those_of_all_until_much_is_measured_of_it() -> None:
+    counts = Counts(("k0",))
+    sizes = [(64 << step,) for step in range(12)]
+    cell = counts.cell(Tasks(), sizes)
+    costs = [features(counts.at(size), cell) for size in sizes]
+
+    def timed(element_ns: float) -> list[tuple[int, Costs, float]]:
+        return [(at, each, 1000 + element_ns * each[1]) for at, each in enumerate(costs)]
+
+    common = Fit(timed(1.0)).model
+    assert common[:2] == pytest.approx((1000, 1.0), rel=1e-3)
+    few, many = own_model(timed(2.0)[-1:], common), own_model(timed(2.0) * 100, common)
+    assert 1.0 < few[1] < 1.2
+    assert many[1] == pytest.approx(2.0, rel=0.05)
