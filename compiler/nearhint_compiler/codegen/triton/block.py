@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nearhint_compiler.analysis.affine import Loops, affine
 from nearhint_compiler.codegen.triton.text import index_text
@@ -48,7 +48,8 @@ class Block:
 
     Where a tile has the whole words of rows alone, `edges` is the tile with the rest of them, one
     lane for each word of `word` elements. Values of elements are named `prefix` and a number, and
-    an index is written as `texts` has it, or with its variables `renamed`.
+    an index is written as `texts` has it, or with its variables `renamed`. Along the reduction
+    a tile has `lanes`; `group_start` is the text of the place of each group's first element.
     """
 
     axes: tuple[str, ...]
@@ -74,6 +75,8 @@ class Block:
     prefix: str = "v"
     texts: Mapping[ex.Expr, str] = field(default_factory=dict)
     renamed: Mapping[str, ex.Expr] = field(default_factory=dict)
+    lanes: str = REDUCED
+    group_start: str = ""
     runs: Mapping[str, Loops] = field(default_factory=dict)
 
     def text(self, index: ex.Expr) -> str:
@@ -125,7 +128,7 @@ class Block:
     @property
     def element_shape(self) -> str:
         """The shape of what varies along the reduction; the row's where there is none."""
-        return self._along(f"{REDUCED} // {self.word}" if self.is_edges else REDUCED)
+        return self._along(f"{REDUCED} // {self.word}" if self.is_edges else self.lanes)
 
     @property
     def is_edges(self) -> bool:
@@ -150,6 +153,25 @@ class Block:
     def column_mask(self) -> str:
         """The mask along the reduction, empty if always true."""
         return self.masks.get(REDUCED, "")
+
+    def again(self, position: int) -> Block:
+        """The group of elements that the arg at `position` found, with places `place{position}`."""
+        return replace(
+            self,
+            masks={**self.masks, REDUCED: f"within{position}"},
+            prefix="g",
+            lanes=str(self.group),
+            renamed={"r0": ex.symbol(f"place{position}")},
+            texts={},
+            spans=(),
+            edges=None,
+            word=1,
+        )
+
+    @property
+    def spread(self) -> str:
+        """The subscript that lays lanes along the reduction."""
+        return f"[{', '.join(':' if axis == REDUCED else 'None' for axis in self.axes)}]"
 
     @property
     def row_mask(self) -> str:

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 from nearhint_compiler.analysis.affine import affine
+from nearhint_compiler.analysis.arg_groups import has_arg_groups
 from nearhint_compiler.codegen.triton.block import REDUCED, Block, Turn
 from nearhint_compiler.codegen.triton.edges import (
     begun,
@@ -132,6 +133,14 @@ def reduced(
     start, end = span
     spread = f"{header.spread(REDUCED)}{header.widened}"
     header.lines.append(f"rbase = tl.arange(0, R){spread}")
+    group_start = ""
+    if schedule.get("group", 1) > 1 and any(
+        has_arg_groups(kernel, place) for place in range(len(kernel.body))
+    ):
+        group = schedule["group"]
+        header.lines.append(f"gbase = tl.arange(0, R // {group}){spread} * {group}")
+        terms = ["rhead"] if row.is_words else []
+        group_start = f"({' + '.join([*terms, 'gbase', *(['roffset'] if end else [])])})"
     header.axis_of.update({f"r{n}": REDUCED for n in range(len(kernel.reduction))})
     if row.has_mask:
         header.masks[REDUCED] = "rmask"
@@ -148,6 +157,7 @@ def reduced(
         counted_first=counted_first,
         spans=spans_of(kernel, schedule, header),
         group=schedule.get("group", 1),
+        group_start=group_start,
         unroll=schedule.get("unroll", 1),
         ahead=schedule.get("ahead", 1),
         place=f"i{schedule['index']}",

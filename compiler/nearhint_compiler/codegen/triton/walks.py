@@ -22,7 +22,7 @@ from nearhint_compiler.codegen.triton.block import Block
 from nearhint_compiler.codegen.triton.body import Body
 from nearhint_compiler.codegen.triton.edges import Edges, stepped
 from nearhint_compiler.codegen.triton.ops import combine_name
-from nearhint_compiler.codegen.triton.text import TRITON_TYPES, neutral_text
+from nearhint_compiler.codegen.triton.text import TRITON_TYPES, index_text, neutral_text
 from nearhint_compiler.codegen.triton.totals import (
     LAST_PLACE,
     Part,
@@ -90,6 +90,8 @@ def _reduced(body: Body, position: int, node: ir.Reducing, edges: Edges | None) 
             dtype = TRITON_TYPES[node.dtype].name
             lines.append(f"v{position} = tl.full({body.block.row_shape}, {value}, {dtype})")
         return lines
+    if total.groups and body.block.group > 1:
+        return _grouped_arg(body, total, operand, edges)
     place = f"tl.full({body.block.element_shape}, 0, {TRITON_TYPES[width].name})"
     place = f"{place} + {body.block.text(node.index)}"
     if node.index != ex.symbol("r0") or len(body.kernel.reduction) > 1:
@@ -100,6 +102,21 @@ def _reduced(body: Body, position: int, node: ir.Reducing, edges: Edges | None) 
         f"at{position} = {place}",
         *within,
         *total.across(str(axis)),
+        *total.results,
+    ]
+
+
+def _grouped_arg(body: Body, total: Total, operand: str, edges: Edges | None) -> list[str]:
+    block = body.block
+    value, place = (part.name for part in total.parts)
+    assert total.groups is not None
+    elements = f"tl.reshape({operand}, {block.group_shape[:-1]}, {block.group}])"
+    return [
+        f"{value} = {total.groups.best(elements, str(len(block.axes)))}",
+        f"{place} = tl.broadcast_to({block.group_start}, {block.group_shape})",
+        *(edges.accumulated(total, group=block.group) if edges else []),
+        *total.across(str(block.reduced_axis)),
+        *found_within(body.kernel, block, total),
         *total.results,
     ]
 
@@ -232,7 +249,8 @@ class WalkPlan:
     def closed(self, total: Total) -> Sequence[str]:
         """The lines after a walk that bring its lanes together."""
         block = self._block
-        return total.close(str(block.reduced_axis), block.elements)
+        within = found_within(self._kernel, block, total) if self._is_grouped(total) else []
+        return [*total.close(str(block.reduced_axis), block.elements), *within]
 
     def held(self, totals: Sequence[Total]) -> tuple[list[str], list[int]]:
         """A block of elements in registers and its totals, as a walk over it alone would leave
@@ -316,14 +334,13 @@ class WalkPlan:
         return f"tl.reduce({words}, {len(block.axes)}, _combine_sum)"
 
     def _is_grouped(self, total: Total) -> bool:
-        return self._block.group > 1 and total.grouped is not None
+        return self._block.group > 1 and (total.grouped or total.groups) is not None
 
     def _group_of(self, total: Total) -> int:
         return self._block.group if self._is_grouped(total) else 1
 
-    def _grouped(self, total: Total) -> str:
+    def _grouped(self, total: Total, *, is_onward: bool) -> str:
         body, block = self.body, self._block
-        assert total.grouped is not None
         first = total.parts[0]
         element = body.full(total.operand)
         if total.pivot is None:
@@ -331,13 +348,35 @@ class WalkPlan:
         elif block.column_mask:
             element = f"tl.where({block.column_mask}, {element}, {total.pivot.name})"
         shape = f"{block.group_shape[:-1]}, {block.group}]"
-        return total.grouped(f"tl.reshape({element}, {shape})", str(len(block.axes)))
+        elements, axis = f"tl.reshape({element}, {shape})", str(len(block.axes))
+        if total.grouped is not None:
+            return total.grouped(elements, axis)
+        assert total.groups is not None
+        step = total.onward if is_onward and total.onward else total.step
+        return step(total.groups.best(elements, axis), lambda _: block.group_start)
 
     def _stepped(self, total: Total, *, is_onward: bool) -> list[str]:
         if self._is_grouped(total):
             names = ", ".join(part.name for part in total.walked)
-            return [f"{names} = {self._grouped(total)}"]
+            return [f"{names} = {self._grouped(total, is_onward=is_onward)}"]
         return stepped(self.body, total, is_onward=is_onward)
+
+
+def found_within(kernel: ir.Kernel, block: Block, total: Total) -> list[str]:
+    """The lines that make the place of an arg's group that of the element: it is read again."""
+    if total.groups is None:
+        return []
+    value, place = total.parts
+    places = f"place{total.groups.position}"
+    again = block.again(total.groups.position)
+    body = Body(kernel, again)
+    element = body.operand(total.operand, value.neutral, value.dtype)
+    return [
+        f"{places} = {place.name} + tl.arange(0, {block.group}){block.spread}",
+        f"{again.column_mask} = {places} < {index_text(ex.product(kernel.reduction))}",
+        *(line for p in body.needed([total.operand]) for line in body.lines(p)),
+        *total.groups.within(element, places, str(block.reduced_axis)),
+    ]
 
 
 def started(part: Part, shape: str) -> str:
