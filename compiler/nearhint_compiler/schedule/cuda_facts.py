@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from math import prod
 
+from nearhint_compiler.analysis.arg_groups import has_arg_groups
 from nearhint_compiler.analysis.flat import flat_params
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT, index_bounds
 from nearhint_compiler.analysis.online import SHARED, depth_of, walks_of
@@ -211,7 +212,10 @@ def facts_of(
         plane_word=planes.lanes if planes else 0,
         has_shared=words is not None and _has_shared(kernel, words),
         has_late=_has_late(kernel),
-        has_groups=any(isinstance(node, ir.Reduce) for node in kernel.body),
+        has_groups=any(
+            isinstance(node, ir.Reduce) or has_arg_groups(kernel, place)
+            for place, node in enumerate(kernel.body)
+        ),
         row_loads=len(row_loads(kernel, found)),
         own_bytes=sum(each.size_bytes for each in row_loads(kernel, found) if is_own(each)),
         only_reads=not _has_row_stores(kernel),

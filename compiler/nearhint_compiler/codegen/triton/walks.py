@@ -213,11 +213,14 @@ class WalkPlan:
         after: list[str] = []
         beside: list[str] = []
         edges = self._edges
+        # Edges that were read for a pivot are in registers.
+        pivoted = {p for t in totals if t.pivot for p in body.needed([t.operand])}
         if edges and edges.is_walked:
+            others = [p for p in needed if p not in pivoted]
+            after += [*edges.loads(others, policy), *edges.rest(others, policy)] if pivoted else []
             beside += [*edges.loads(needed, policy), *edges.rest(needed, policy)]
             beside += edges.rest(stores, rest)
         elif edges:
-            pivoted = {p for t in totals if t.pivot for p in body.needed([t.operand])}
             before += edges.loads(needed, policy)
             after += edges.rest([p for p in needed if p not in pivoted], policy)
             after += edges.rest(stores, rest)
@@ -228,7 +231,9 @@ class WalkPlan:
             inside += self._stepped(total, is_onward=not is_backwards)
             if edges:
                 after += edges.folded(total, group=self._group_of(total))
-                (beside if edges.is_walked else after).extend(stepped(edges.body, total))
+                more = stepped(edges.body, total)
+                after += [] if edges.is_walked and not pivoted else more
+                beside += more
         inside += [line for place in stores for line in body.lines(place, policy=rest)]
         steps = block.steps(stores=bool(stores))
         if is_backwards:
@@ -243,7 +248,8 @@ class WalkPlan:
         else:
             header = f"for roffset in {steps}:"
         if edges and edges.is_walked:
-            after += edges.walk(beside)
+            after += edges.rest(stores, rest) if pivoted else []
+            after += edges.walk(beside, is_begun=bool(pivoted))
         return [*before, header, *(f"    {line}" for line in inside), *after]
 
     def closed(self, total: Total) -> Sequence[str]:
