@@ -22,11 +22,26 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
+class NextRow:
+    """The texts of the first row of a loop, of the row after the one at hand, and of where rows end;
+    and the lines that say where the words of row `nx` begin."""
+
+    first: str
+    next: str
+    end: str
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
-    """A loop over rows: its first line, and the lines that say which row it is."""
+    """A loop over rows: its first line, and the lines that say which row it is.
+
+    With `ahead` the next row is loaded before the one at hand is computed.
+    """
 
     header: str
     lines: tuple[str, ...]
+    ahead: NextRow | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +50,8 @@ class Block:
 
     `axis_of` has the axis of each loop variable that varies inside the tile, `masks` the mask of
     each axis that the tile may overhang. `element_header` are the lines that make the reduction
-    variables and their mask from `rbase` and, in a walk, `roffset`. A walk goes from `start` to
+    variables and their mask from `rbase` and, in a walk, `roffset`, or where it `is_tiled` those of a
+    tile (`row.TILE`). A walk goes from `start` to
     `end`; without `end` there is none, and the tile holds whole rows. `counted` and `counted_first`
     are the numbers of elements in a walk and in its first block, if not those of its lanes. With
     `spans`, one for each axis, accesses that can are written as pointers to a block. An accumulator
@@ -56,6 +72,7 @@ class Block:
     axis_of: Mapping[str, str]
     masks: Mapping[str, str]
     element_header: tuple[str, ...] = ()
+    is_tiled: bool = False
     start: str = "0"
     end: str = ""
     counted: str = ""

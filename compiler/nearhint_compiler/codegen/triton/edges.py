@@ -67,9 +67,9 @@ def tile_words_of(kernel: ir.Kernel, schedule: Schedule) -> RowWords:
     return words
 
 
-def begun(words: RowWords, shape: str) -> list[str]:
+def begun(words: RowWords, shape: str, *, prefix: str = "r") -> list[str]:
     """Where the words of a row begin, `shape` being that of rows."""
-    return word_lines("r", _base(words.base, shape), "0", lanes=words.lanes)[:2]
+    return word_lines(prefix, _base(words.base, shape), "0", lanes=words.lanes)[:2]
 
 
 def _base(index: ex.Expr, shape: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from nearhint_compiler.analysis.affine import affine
 from nearhint_compiler.analysis.arg_groups import has_arg_groups
-from nearhint_compiler.codegen.triton.block import REDUCED, Block, Turn
+from nearhint_compiler.codegen.triton.block import REDUCED, Block, NextRow, Turn
 from nearhint_compiler.codegen.triton.edges import (
     begun,
     row_lines,
@@ -97,15 +97,20 @@ def _in_turns(kernel: ir.Kernel, schedule: Schedule, header: Header) -> Layout:
     header.axis_of.update(dict.fromkeys(loops, "X"))
     row = worded(kernel, schedule, lanes=lanes, is_walked=False)
     block = reduced(row, kernel, schedule, header)
-    last = f"tl.minimum(first + {lanes * turns}, {index_text(rows)})"
+    header.lines.append(f"last = tl.minimum(first + {lanes * turns}, {index_text(rows)})")
     turn = Turn(
-        f"for row in range(first, {last}, {lanes}):",
+        f"for row in range(first, last, {lanes}):",
         (
             f"x = tl.full({block.row_shape}, 0, tl.int32){header.widened} + row",
             *unflatten("x", loops),
             *begun(words, block.row_shape),
         ),
     )
+    if schedule.get("ahead", 1) > 1:
+        renamed = {name: ex.symbol(f"n{name}") for name in loops}
+        following = replace(words, base=ex.substitute(words.base, renamed))
+        lines = begun(following, block.row_shape, prefix="n")
+        turn = replace(turn, ahead=NextRow("first", f"(row + {lanes})", "last", tuple(lines)))
     lines = [*header.lines, *straight(kernel, replace(block, turn=turn))]
     programs = ex.mul(ceil_div(rows, lanes * turns), lanes)
     return Layout(lines, programs, blocks_of(schedule, ("X", REDUCED)), row.whole)
@@ -151,6 +156,7 @@ def reduced(
         header.axis_of,
         header.masks,
         row.element,
+        row.is_tiled,
         start,
         end,
         counted=counted,

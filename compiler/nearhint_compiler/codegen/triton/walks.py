@@ -7,7 +7,7 @@ later walk needs is computed again. Every other walk goes backwards.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from nearhint_compiler.analysis.online import (
@@ -18,10 +18,12 @@ from nearhint_compiler.analysis.online import (
     walk_levels,
     walks_of,
 )
+from nearhint_compiler.codegen.triton.ahead import Ahead
 from nearhint_compiler.codegen.triton.block import Block
 from nearhint_compiler.codegen.triton.body import Body
 from nearhint_compiler.codegen.triton.edges import Edges, stepped
 from nearhint_compiler.codegen.triton.ops import combine_name
+from nearhint_compiler.codegen.triton.row import NEXT_TILE, TILE
 from nearhint_compiler.codegen.triton.text import TRITON_TYPES, index_text, neutral_text
 from nearhint_compiler.codegen.triton.totals import (
     LAST_PLACE,
@@ -42,9 +44,17 @@ def straight(kernel: ir.Kernel, block: Block) -> list[str]:
     early = body.early
     lines: list[str] = []
     before: list[str] = []
+    taken: dict[int, list[str]] = {}
     if edges and block.turn:
         before = [*block.element_header, *edges.loads(early), *_lines(body, early)]
-        lines += edges.loads([p for p in varying if p not in early])
+        if row := block.turn.ahead:
+            ahead = Ahead(kernel, block, row.words)
+            own = ahead.own(varying)
+            before += ahead.loads(own, row=row.first, there=f"{row.first} < {row.end}")
+            taken = ahead.taken(own, edges)
+            lines += [line for place in own for line in taken[place]]
+            lines += ahead.loads(own, row=row.next, there=f"{row.next} < {row.end}")
+        lines += edges.loads([p for p in varying if p not in early and p not in taken])
     else:
         lines = [*edges.first(), *edges.loads(varying)] if edges else []
         lines += [*block.element_header, *_lines(body, early)]
@@ -59,7 +69,7 @@ def straight(kernel: ir.Kernel, block: Block) -> list[str]:
                 stores += [*body.lines(position), *beside]
             case ir.Scan() if edges:
                 lines += edges.scanned(body, position, node)
-            case _ if position in early:
+            case _ if position in early or position in taken:
                 continue
             case _:
                 lines += [*body.lines(position), *beside]
@@ -209,6 +219,9 @@ class WalkPlan:
             *block.element_header,
             *(line for place in needed for line in body.lines(place, policy=policy)),
         ]
+        counted = block.is_tiled and not is_backwards
+        if block.is_tiled and is_backwards:
+            inside = [*TILE, *inside]
         before = [] if ir.Scan in self._completed else body.carries(needed)
         after: list[str] = []
         beside: list[str] = []
@@ -250,6 +263,9 @@ class WalkPlan:
         if edges and edges.is_walked:
             after += edges.rest(stores, rest) if pivoted else []
             after += edges.walk(beside, is_begun=bool(pivoted))
+        if counted:
+            before += [f"roffset = {block.start}", *TILE]
+            inside += NEXT_TILE
         return [*before, header, *(f"    {line}" for line in inside), *after]
 
     def closed(self, total: Total) -> Sequence[str]:
@@ -258,13 +274,16 @@ class WalkPlan:
         within = found_within(self._kernel, block, total) if self._is_grouped(total) else []
         return [*total.close(str(block.reduced_axis), block.elements), *within]
 
-    def held(self, totals: Sequence[Total]) -> tuple[list[str], list[int]]:
+    def held(
+        self, totals: Sequence[Total], taken: Mapping[int, Sequence[str]]
+    ) -> tuple[list[str], list[int]]:
         """A block of elements in registers and its totals, as a walk over it alone would leave
-        them; and the nodes that are there."""
+        them; and the nodes that are there, of which some are `taken` as these lines have it."""
         body, block, edges = self.body, self._block, self._edges
-        needed = body.needed([total.operand for total in totals])
+        needed = self.needed(totals)
         lines = [*(edges.loads(needed) if edges else []), f"roffset = {block.start}"]
-        lines += [*block.element_header, *(line for p in needed for line in body.lines(p))]
+        lines += [*(TILE if block.is_tiled else ()), *block.element_header]
+        lines += [line for p in needed for line in taken.get(p) or body.lines(p)]
         lines += edges.rest(needed) if edges else []
         for total in totals:
             shape = block.group_shape if self._is_grouped(total) else block.element_shape
@@ -277,6 +296,10 @@ class WalkPlan:
             lines += edges.accumulated(total, group=self._group_of(total)) if edges else []
             lines += self.closed(total)
         return lines, needed
+
+    def needed(self, totals: Sequence[Total]) -> list[int]:
+        """What varies along the row of what these totals are made of."""
+        return self.body.needed([total.operand for total in totals])
 
     def stored(self, known: Sequence[int]) -> tuple[list[str], list[str]]:
         """The loads that stores along the row need beside what is `known`, and what comes then."""
@@ -299,6 +322,7 @@ class WalkPlan:
         needed, made = body.needed([total.operand]), self._first_sum(total, pivot)
         inside = [
             "roffset = rfirst",
+            *(TILE if block.is_tiled else ()),
             *block.element_header,
             *(line for place in needed for line in body.lines(place, policy="evict_last")),
         ]
@@ -345,13 +369,17 @@ class WalkPlan:
     def _group_of(self, total: Total) -> int:
         return self._block.group if self._is_grouped(total) else 1
 
+    def _is_masked_once(self, total: Total) -> bool:
+        """Whether a group's elements are there or not together, and are masked as their sums."""
+        return total.pivot is not None and self._edges is not None
+
     def _grouped(self, total: Total, *, is_onward: bool) -> str:
         body, block = self.body, self._block
         first = total.parts[0]
         element = body.full(total.operand)
         if total.pivot is None:
             element = body.operand(total.operand, first.neutral, first.dtype)
-        elif block.column_mask:
+        elif block.column_mask and not self._is_masked_once(total):
             element = f"tl.where({block.column_mask}, {element}, {total.pivot.name})"
         shape = f"{block.group_shape[:-1]}, {block.group}]"
         elements, axis = f"tl.reshape({element}, {shape})", str(len(block.axes))
@@ -363,8 +391,18 @@ class WalkPlan:
 
     def _stepped(self, total: Total, *, is_onward: bool) -> list[str]:
         if self._is_grouped(total):
-            names = ", ".join(part.name for part in total.walked)
-            return [f"{names} = {self._grouped(total, is_onward=is_onward)}"]
+            names = [part.name for part in total.walked]
+            call = self._grouped(total, is_onward=is_onward)
+            if not self._is_masked_once(total):
+                return [f"{', '.join(names)} = {call}"]
+            block = self._block
+            there = f"tl.broadcast_to({block.column_mask}, {block.element_shape}).to(tl.int32)"
+            there = f"tl.reshape({there}, {block.group_shape[:-1]}, {block.group}])"
+            return [
+                f"{', '.join(f'{name}_' for name in names)} = {call}",
+                f"there = tl.max({there}, {len(block.axes)}) > 0",
+                *(f"{name} = tl.where(there, {name}_, {name})" for name in names),
+            ]
         return stepped(self.body, total, is_onward=is_onward)
 
 
