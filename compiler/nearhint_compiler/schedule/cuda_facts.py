@@ -74,7 +74,8 @@ class Facts:
     over rows that nothing holds read or write along them. With `has_late_axes` the last axes of a
     block have threads before the first ones. If it `is_divisible_in_part`, some of the sizes that
     vectors need are multiples, and others not; with `has_static_vectors` some accesses need
-    pointers alone. Where a kernel `only_reads` rows, it stores nothing along them.
+    pointers alone. Where a kernel `only_reads` rows, it stores nothing along them. It `has_groups`
+    if something is stepped by neighbours, `has_arg_groups` if an arg is.
     """
 
     extents: tuple[int, ...]
@@ -96,6 +97,7 @@ class Facts:
     has_shared: bool
     has_late: bool
     has_groups: bool
+    has_arg_groups: bool
     has_teams: bool
     row_loads: int
     own_bytes: int
@@ -183,6 +185,7 @@ def facts_of(
     is_static = any(_has_static_vectors(kernel, *each) for each in _much(kernel, found))
     device = target.device
     has_scan = any(isinstance(node, ir.Scan) for node in kernel.body)
+    has_args = any(has_arg_groups(kernel, place) for place in range(len(kernel.body)))
     words = row_words(kernel)
     planes = None if has_scan else plane_words(kernel)
     tile = _tile(kernel, sizes)
@@ -212,10 +215,8 @@ def facts_of(
         plane_word=planes.lanes if planes else 0,
         has_shared=words is not None and _has_shared(kernel, words),
         has_late=_has_late(kernel),
-        has_groups=any(
-            isinstance(node, ir.Reduce) or has_arg_groups(kernel, place)
-            for place, node in enumerate(kernel.body)
-        ),
+        has_groups=has_args or any(isinstance(node, ir.Reduce) for node in kernel.body),
+        has_arg_groups=has_args,
         row_loads=len(row_loads(kernel, found)),
         own_bytes=sum(each.size_bytes for each in row_loads(kernel, found) if is_own(each)),
         only_reads=not _has_row_stores(kernel),

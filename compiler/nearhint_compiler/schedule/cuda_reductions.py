@@ -46,6 +46,9 @@ again to hold: few long rows of a layer norm in f32, also in words."""
 TEAM_LIMIT = 32
 REGISTERS = 65_536
 """Registers of a processor."""
+ARG_LANES = 8
+"""Elements of the vectors by which an arg in registers is looked for in groups. Of four, what is read
+again when a row is done costs as much as is saved."""
 ACCUMULATORS_PER_THREAD = 16
 """More of them leave too few registers for what is loaded."""
 SHORT_BLOCKS = ((1024, 4), (512, 2))
@@ -353,16 +356,23 @@ def _walked(facts: Facts, family: str, *, r: int, warps: int, **more: int) -> It
 
 def _persistent(facts: Facts, *, x: int, r: int, warps: int) -> Iterator[Schedule]:
     """Rows up to the block of the hint, and where they are dynamic up to twice that."""
-    words = _in_words(facts, r, walked=False)
+    words, blocks = _in_words(facts, r, walked=False), {"x": x, "r": r, "warps": warps}
+    # One comparison of places a vector is worth it where a vector is eight elements or more.
+    has_groups = facts.has_arg_groups and facts.lanes >= ARG_LANES
+    group = {"group": facts.lanes} if has_groups else {}
+    if words:
+        words |= group
     if words and x == 1 and warps == _warps(r, 512) and _has_turns(facts, r):
-        yield facts.schedule("persistent", x=x, r=r, warps=warps, **words, turns=TURNS)
-    yield facts.schedule("persistent", x=x, r=r, warps=warps, **words)
+        yield facts.schedule("persistent", **blocks, **words, turns=TURNS, ahead=2)
+        yield facts.schedule("persistent", **blocks, **words, turns=TURNS)
+    is_aligned = not facts.is_dividing_useful
+    yield facts.schedule("persistent", **blocks, **(words or (group if is_aligned else {})))
     if facts.divisible:
-        yield facts.schedule("persistent", divisible=facts.divisible, x=x, r=r, warps=warps)
+        yield facts.schedule("persistent", divisible=facts.divisible, **blocks, **group)
     elif words and facts.has_shared and r >= facts.length:
-        yield facts.schedule("persistent", x=x, r=r, warps=warps)
+        yield facts.schedule("persistent", **blocks)
     if not facts.has_static_length and 2 * x * r <= ELEMENTS_PER_THREAD * 32 * warps:
-        yield facts.schedule("persistent", x=x, r=2 * r, warps=warps, **words)
+        yield facts.schedule("persistent", **blocks | {"r": 2 * r}, **words)
 
 
 def _teams(facts: Facts) -> Iterator[Schedule]:
