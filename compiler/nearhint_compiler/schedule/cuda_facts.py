@@ -70,7 +70,8 @@ class Facts:
 
     It `has_late` loads if some along the row come after a reduction that they do not need. `word`
     and `plane_word` are the lanes of the words of rows and of planes; 0 if there are none.
-    `row_loads` run along the rows; `own_bytes` are those of loads that are not of all rows; `walks`
+    `row_loads` run along the rows; `own_loads` and `own_bytes` are of those that are not of all
+    rows; `walks`
     over rows that nothing holds read or write along them. With `has_late_axes` the last axes of a
     block have threads before the first ones. If it `is_divisible_in_part`, some of the sizes that
     vectors need are multiples, and others not; with `has_static_vectors` some accesses need
@@ -100,6 +101,7 @@ class Facts:
     has_arg_groups: bool
     has_teams: bool
     row_loads: int
+    own_loads: int
     own_bytes: int
     only_reads: bool
     has_whole_rows: bool
@@ -218,6 +220,7 @@ def facts_of(
         has_groups=has_args or any(isinstance(node, ir.Reduce) for node in kernel.body),
         has_arg_groups=has_args,
         row_loads=len(row_loads(kernel, found)),
+        own_loads=sum(map(is_own, row_loads(kernel, found))),
         own_bytes=sum(each.size_bytes for each in row_loads(kernel, found) if is_own(each)),
         only_reads=not _has_row_stores(kernel),
         has_teams=walks_of(kernel, SHARED) == 2 and depth_of(kernel, SHARED) == 1,

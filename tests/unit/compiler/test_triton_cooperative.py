@@ -57,6 +57,10 @@ CASES = [
     *teams("row_cumsum_f32", (5, 161), (1, 1)),
     *teams("row_cumsum_f32", (3, 64), special=True),
     *teams("row_cumprod_f64", (3, 141)),
+    *teams("softmax_f32", (5, 37), (3, 130), (1, 192), more=" ahead=2"),
+    *teams("softmax_f32", (3, 64), special=True, more=" group=4 ahead=2"),
+    *teams("layer_norm_dynamic_f32", (3, 153), (5, 7), more=" group=4 ahead=2"),
+    *teams("row_cumsum_f32", (5, 161), (1, 1), more=" ahead=2"),
 ]
 
 
@@ -101,11 +105,25 @@ def test_a_team_serves_rows_that_its_blocks_hold() -> None:
         ("softmax_f32", HELD.replace("teams=33", "teams=0")),
         ("softmax_f32", HELD.replace("x=1", "x=2")),
         ("plane_norm_bf16", f"{HELD.replace(' words=1', '')} r1=32"),
+        ("softmax_f32", f"{HELD} ahead=2"),  # each row's words begin elsewhere
+        ("softmax_f32", f"{HELD.replace(' words=1', '')} ahead=3"),
+        ("softmax_f32", f"{HELD.replace(' words=1', '')} walks=1 ahead=2"),
     ],
 )
 def test_what_no_team_can_hold_is_refused(name: str, schedule: str) -> None:
     with pytest.raises(InvalidSchedule):
         generate(kernel_of(name), parse_schedule(schedule), TARGET)
+
+
+def test_the_next_row_is_under_way_while_a_team_meets() -> None:
+    text = HELD.replace("words=1", "group=4 ahead=2")
+    source = generate(kernel_of("layer_norm_dynamic_f32"), parse_schedule(text), TARGET).source
+    _, row, inside = source.partition("for pid in range")
+    assert row
+    counted, polled, met = (inside.index(each) for each in ("atomic_add", "while", "tl.atomic_or"))
+    assert counted < inside.index("n0 = tl.load(a0") < polled
+    # Weights come when the registers of what has met are free.
+    assert "tl.load(a1" not in inside[:met]
 
 
 def test_a_team_that_walks_serves_rows_of_any_length() -> None:

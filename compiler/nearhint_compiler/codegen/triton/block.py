@@ -23,8 +23,8 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class NextRow:
-    """The texts of the first row of a loop, of the row after the one at hand, and of where rows end;
-    and the lines that say where the words of row `nx` begin."""
+    """The texts of a loop's first row, of the row after the one at hand, and of where rows end; and
+    the lines that say where the words of row `nx` begin."""
 
     first: str
     next: str
@@ -50,9 +50,9 @@ class Block:
 
     `axis_of` has the axis of each loop variable that varies inside the tile, `masks` the mask of
     each axis that the tile may overhang. `element_header` are the lines that make the reduction
-    variables and their mask from `rbase` and, in a walk, `roffset`, or where it `is_tiled` those of a
-    tile (`row.TILE`). A walk goes from `start` to
-    `end`; without `end` there is none, and the tile holds whole rows. `counted` and `counted_first`
+    variables and their mask from `rbase` and, in a walk, `roffset`, or where it `is_tiled` what
+    says which tile it is (`row.TILE`). A walk goes from `start` to `end`; without `end` there is
+    none, and the tile holds whole rows. `counted` and `counted_first`
     are the numbers of elements in a walk and in its first block, if not those of its lanes. With
     `spans`, one for each axis, accesses that can are written as pointers to a block. An accumulator
     is stepped by `group` neighbours along the row at once; `unroll` steps of a walk are written

@@ -22,7 +22,6 @@ from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
 from nearhint_rules.guard import AtMost, Fact
 
-
 TILE = ("rtile = roffset // R", "rdown = rtile // racross", "rside = rtile % racross")
 """Which tile begins at `roffset`: how many are before it along each axis."""
 NEXT_TILE = (

@@ -264,7 +264,8 @@ class WalkPlan:
             after += edges.rest(stores, rest) if pivoted else []
             after += edges.walk(beside, is_begun=bool(pivoted))
         if counted:
-            before += [f"roffset = {block.start}", *TILE]
+            # As wide as the offsets of the loop, whatever the start is.
+            before += [f"roffset = {block.end} * 0 + {block.start}", *TILE]
             inside += NEXT_TILE
         return [*before, header, *(f"    {line}" for line in inside), *after]
 
