@@ -169,6 +169,11 @@ class Body:
         """Whether a node is a load that needs no other node."""
         return isinstance(self.kernel.body[position], ir.Load) and position not in self._branches
 
+    def is_shared(self, position: int) -> bool:
+        """Whether a node is a load that is the same for all rows."""
+        node = self.kernel.body[position]
+        return isinstance(node, ir.Load) and not self._rows & {*ex.symbols_of(node.index)}
+
     @property
     def early(self) -> list[int]:
         """The loads that come before all else: in turns those that rows share, in order."""

@@ -161,9 +161,9 @@ def _walks(
     plan: WalkPlan, totals: Sequence[Total]
 ) -> tuple[list[str], list[str], list[str], list[str]]:
     """The same of a chunk that is walked, and walked again where a cache has it."""
-    walked = plan.walk(0, totals)
+    walked = plan.walk(0, totals, is_of_team=True)
     closed = [line for total in totals for line in plan.closed(total)]
-    then = plan.walk(1, [])
+    then = plan.walk(1, [], is_of_team=True)
     return [*walked, *closed], [], then, then
 
 

@@ -199,8 +199,12 @@ class WalkPlan:
         """The stores that run once a row."""
         return [line for position in self.body.row_stores for line in self.body.lines(position)]
 
-    def walk(self, number: int, totals: Sequence[Total]) -> list[str]:
-        """One walk over the row, up to where the parts have one accumulator a lane."""
+    def walk(self, number: int, totals: Sequence[Total], *, is_of_team: bool = False) -> list[str]:
+        """One walk over the row, up to where the parts have one accumulator a lane.
+
+        What all rows read alike `is_of_team` that has the same part of each row, and so reads it
+        again soon: it has no policy of its own, as what is read once or twice has.
+        """
         body, block = self.body, self._block
         is_last = number == self.last_walk
         stores = body.element_stores if is_last else []
@@ -217,7 +221,13 @@ class WalkPlan:
         rest = "evict_first" if number else ""
         inside = [
             *block.element_header,
-            *(line for place in needed for line in body.lines(place, policy=policy)),
+            *(
+                line
+                for place in needed
+                for line in body.lines(
+                    place, policy="" if is_of_team and body.is_shared(place) else policy
+                )
+            ),
         ]
         counted = block.is_tiled and not is_backwards
         if block.is_tiled and is_backwards:
