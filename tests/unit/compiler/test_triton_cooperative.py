@@ -142,6 +142,24 @@ def test_a_team_that_walks_keeps_nothing_in_registers_until_it_met() -> None:
     assert after.count("tl.load(a0") == after.count("tl.load(a1") == 2
 
 
+def test_a_team_that_walks_leaves_weights_in_the_cache() -> None:
+    text = f"{HELD.replace(' words=1', ' group=4')} walks=1"
+    source = generate(kernel_of("layer_norm_dynamic_f32"), parse_schedule(text), TARGET).source
+    loads = [line for line in source.splitlines() if "tl.load(a" in line]
+    assert all(("eviction_policy" in line) == ("a0" in line) for line in loads)
+
+
+@pytest.mark.parametrize(
+    ("name", "ahead"),
+    [("softmax_f32", 2), ("layer_norm_dynamic_f32", 2), ("softmax_f16", 1)],
+)
+def test_teams_load_wide_rows_ahead(name: str, ahead: int) -> None:
+    kernel = kernel_of(name)
+    offered = candidates(kernel, TARGET, {"k0": 300, "k1": 131_072})
+    held = [e for e in offered if e.family == "cuda.cooperative" and not e.get("walks", 0)]
+    assert max((each.get("ahead", 1) for each in held), default=1) == ahead
+
+
 def test_long_norms_of_wide_elements_beside_weights_are_offered_to_teams_that_walk() -> None:
     for rows, columns, row_bytes in ((300, 131_072, 4 * 131_072), (300, 128_255, 4 * 128_255)):
         kernel = kernel_of("layer_norm_dynamic_f32")

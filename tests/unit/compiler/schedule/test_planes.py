@@ -72,6 +72,16 @@ def test_elements_are_divided_by_sizes_in_the_flat_form_alone(
     assert bool(by_sizes) != is_tiled
 
 
+def test_planes_are_walked_in_words_before_programs_share_them_element_by_element() -> None:
+    kernel = kernel_of("sum_outer_inner_f32")
+    sizes = dict(zip(kernel.symbols, (64, 256, 3137), strict=True))
+    assert firsts(kernel, TARGET, sizes)[0].get("words", 0) == 1
+    # Where sizes promise vectors, and where a program a row leaves processors idle, they share.
+    for other in ((64, 256, 4096), (256, 64, 3137)):
+        sizes = dict(zip(kernel.symbols, other, strict=True))
+        assert firsts(kernel, TARGET, sizes)[0].family == "cuda.split"
+
+
 def test_a_tile_wastes_little_of_an_awkward_row() -> None:
     for dims in ((64, 256, 3137), (7, 16, 1021), (100_003, 3, 32), (8, 3, 128_256)):
         tiles = [each for each in offered("plane_norm_bf16", dims) if each.get("r1", 0)]
