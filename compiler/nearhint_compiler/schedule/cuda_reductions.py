@@ -419,21 +419,30 @@ def _walking_team(facts: Facts) -> Iterator[Schedule]:
             continue
         row_bytes = facts.own_bytes // prod(facts.extents)
         programs = held * facts.processors
-        splits = max(2, _power_of_two(-(-programs * row_bytes // CACHE_KEEPS[1])))
-        if splits > TEAM_LIMIT:
-            continue
-        yield facts.schedule(
-            "cooperative",
-            divisible=0 if options is words else facts.divisible,
-            x=1,
-            r=elements,
-            splits=splits,
-            teams=programs // splits,
-            warps=warps,
-            registers=REGISTERS // (32 * warps * held) // 8 * 8,
-            **options,
-            walks=1,
-        )
+        for splits in _team_sizes(-(-programs * row_bytes // CACHE_KEEPS[1]), facts.processors):
+            yield facts.schedule(
+                "cooperative",
+                divisible=0 if options is words else facts.divisible,
+                x=1,
+                r=elements,
+                splits=splits,
+                teams=programs // splits,
+                warps=warps,
+                registers=REGISTERS // (32 * warps * held) // 8 * 8,
+                **options,
+                walks=1,
+            )
+
+
+def _team_sizes(least: int, processors: int) -> Iterator[int]:
+    """A power of two, and the largest number below it that divides the processors.
+
+    Programs are dealt to processors in turn. So those of one processor have the same part of their
+    rows, and find in its own cache what rows read alike.
+    """
+    even = max(2, _power_of_two(least))
+    dealt = max((n for n in range(max(2, least), even) if processors % n == 0), default=even)
+    yield from (size for size in dict.fromkeys((even, dealt)) if size <= TEAM_LIMIT)
 
 
 def _has_turns(facts: Facts, r: int) -> bool:

@@ -171,6 +171,8 @@ def test_long_norms_of_wide_elements_beside_weights_are_offered_to_teams_that_wa
         assert found
         # The cache keeps most of their rows.
         assert all(each["teams"] * row_bytes <= 48 << 20 for each in found)
+        # Programs of one processor have the same part of all rows.
+        assert any(132 % each["splits"] == 0 for each in found)
     for name, dims in (("softmax_f32", (300, 131_072)), ("layer_norm_dynamic_f32", (1500, 40_000))):
         kernel = kernel_of(name)
         offered = candidates(kernel, TARGET, dict(zip(kernel.symbols, dims, strict=True)))
