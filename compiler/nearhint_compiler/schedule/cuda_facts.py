@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from math import prod
 
+from nearhint_compiler.analysis.arg_groups import has_arg_groups
 from nearhint_compiler.analysis.flat import flat_params
 from nearhint_compiler.analysis.folds import folded
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT, index_bounds
@@ -70,12 +71,13 @@ class Facts:
 
     It `has_late` loads if some along the row come after a reduction that they do not need. `word`
     and `plane_word` are the lanes of the words of rows and of planes; 0 if there are none.
-    `row_loads` run along the rows, `small_loads` of them over little; `own_bytes` are those of
-    loads that are not of all rows; `walks` over rows that nothing holds read or write along them.
-    If it `is_foldable`, several rows of its columns may be read as one. With `has_late_axes` the
-    last axes of a block have threads before the first ones. If it `is_divisible_in_part`, some of
-    the sizes that vectors need are multiples, and others not; with `has_static_vectors` some
-    accesses need pointers alone. Where a kernel `only_reads` rows, it stores nothing along them.
+    `row_loads` run along the rows, `small_loads` of them over little; `own_loads` and `own_bytes`
+    are of those that are not of all rows; `walks` over rows that nothing holds read or write along
+    them. If it `is_foldable`, several rows of its columns may be read as one. With `has_late_axes`
+    the last axes of a block have threads before the first ones. If it `is_divisible_in_part`, some
+    of the sizes that vectors need are multiples, and others not; with `has_static_vectors` some
+    accesses need pointers alone. Where a kernel `only_reads` rows, it stores nothing along them. It
+    `has_groups` if something is stepped by neighbours, `has_arg_groups` if an arg is.
     """
 
     extents: tuple[int, ...]
@@ -97,9 +99,11 @@ class Facts:
     has_shared: bool
     has_late: bool
     has_groups: bool
+    has_arg_groups: bool
     has_teams: bool
     row_loads: int
     small_loads: int
+    own_loads: int
     own_bytes: int
     only_reads: bool
     has_whole_rows: bool
@@ -186,6 +190,7 @@ def facts_of(
     is_static = any(_has_static_vectors(kernel, *each) for each in _much(kernel, found))
     device = target.device
     has_scan = any(isinstance(node, ir.Scan) for node in kernel.body)
+    has_args = any(has_arg_groups(kernel, place) for place in range(len(kernel.body)))
     words = row_words(kernel)
     planes = None if has_scan else plane_words(kernel)
     tile = _tile(kernel, sizes)
@@ -215,9 +220,11 @@ def facts_of(
         plane_word=planes.lanes if planes else 0,
         has_shared=words is not None and _has_shared(kernel, words),
         has_late=_has_late(kernel),
-        has_groups=any(isinstance(node, ir.Reduce) for node in kernel.body),
+        has_groups=has_args or any(isinstance(node, ir.Reduce) for node in kernel.body),
+        has_arg_groups=has_args,
         row_loads=len(row_loads(kernel, found)),
         small_loads=len(row_loads(kernel, found)) - len(_large(row_loads(kernel, found))),
+        own_loads=sum(map(is_own, row_loads(kernel, found))),
         own_bytes=sum(each.size_bytes for each in row_loads(kernel, found) if is_own(each)),
         only_reads=not _has_row_stores(kernel),
         has_teams=walks_of(kernel, SHARED) == 2 and depth_of(kernel, SHARED) == 1,

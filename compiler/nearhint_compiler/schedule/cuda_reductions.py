@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from math import prod
 
 from nearhint_compiler.ir import nodes as ir
@@ -36,15 +36,17 @@ way at once, and the second walk finds them in the L2 cache."""
 READ_LONG_BLOCKS = ((4096, 16), (8192, 32), (16_384, 32), (32_768, 32))
 """The same where nothing is stored along the rows, so that one walk is all: rather more programs a
 processor, of which the last are less to wait for: it pays where rows are few for all of them."""
-UNROLLED = 32_768
-"""Elements of a block from which on a walk also comes with two steps written out: a row has so few
-of them that what one waits for is not hidden behind the others."""
-TEAM_BLOCKS = ((8192, 8, 4), (4096, 8, 4), (8192, 8, 3))
-"""(elements, warps) of the blocks of a team that holds such a row, and how many of them a processor
-shall hold: of one load along the row, as timed on an H100 (tests/benchmarks/gpu_rows.py)."""
-WIDE_TEAM_BLOCKS = ((4096, 8, 4), (8192, 16, 2))
+UNROLLED, UNROLLED_ARG = 32_768, 4096
+"""Elements of a block from which on a walk, or one that looks for an arg by groups, also comes with
+two steps written out: a row has so few of them that what one waits for is not hidden behind the
+others."""
+TEAM_BLOCKS = ((4096, 8, 4, 2), (8192, 8, 4, 1), (8192, 8, 3, 1))
+"""(elements, warps) of the blocks of a team that holds such a row, how many of them a processor
+shall hold, and 2 where half of its registers are for the row after, loaded ahead: of one load along
+the row, as timed on an H100 (tests/benchmarks/gpu_rows.py)."""
+WIDE_TEAM_BLOCKS = ((4096, 8, 4, 2), (8192, 16, 2, 1))
 """The same of more loads: as many registers as these bounds leave hold half as many elements."""
-NARROW_TEAM_BLOCKS = (*WIDE_TEAM_BLOCKS, (8192, 8, 3))
+NARROW_TEAM_BLOCKS = ((4096, 8, 4, 1), (8192, 16, 2, 1), (8192, 8, 3, 1))
 """The same of elements of two bytes, eight of which are a vector."""
 TEAM_WORDS = 4096
 """Elements of such a block in whole words, whose edges take registers, too."""
@@ -54,6 +56,9 @@ again to hold: few long rows of a layer norm in f32, also in words."""
 TEAM_LIMIT = 32
 REGISTERS = 65_536
 """Registers of a processor."""
+ARG_LANES = 8
+"""Elements of the vectors by which an arg in registers is looked for in groups. Of four, what is
+read again when a row is done costs as much as is saved."""
 ACCUMULATORS_PER_THREAD = 16
 """More of them leave too few registers for what is loaded."""
 SHORT_BLOCKS = ((1024, 4), (512, 2))
@@ -67,7 +72,7 @@ SHORT_DEFAULT = (4, 256)
 """(rows, columns) of that block where the hint has many short rows."""
 EARLY_BYTES = 32 << 20
 """What a kernel moves at most where its loads come first: so much is in the L2 cache."""
-TURNS, TURNS_LONGEST, TURNS_LEAST_WORD, MANY_ROWS = 4, 1024, 8, 32
+TURNS, TURNS_LONGEST, TURNS_LEAST_WORD, MANY_ROWS = 4, 2048, 8, 32
 """How many rows a program takes in turn, where they share what cannot be read in words; elements of
 the longest block and of the shortest word for it, and how many rows a processor has then. A layer
 norm in bf16 on an H100 (2026-11-22) took 48.7 us so in place of 51.9 for 30 011 rows of 1021, 22.6
@@ -110,6 +115,10 @@ def _schedules(facts: Facts) -> Iterator[Schedule]:
     shared = _shared(facts)
     if facts.has_scan and facts.length >= LONG_SCAN:
         yield from islice(shared, 1)
+    # What walks planes in words moves vectors, and programs that share rows of them none.
+    is_worded = facts.plane_word > 0 and not facts.divisible and not facts.is_columns
+    if is_worded and prod(facts.extents) > facts.processors // 2:
+        found, shared = chain(found, shared), iter(())
     # Short rows of one length need no Guard in registers: there tiles are a default, too.
     is_tiled = facts.tile is not None and facts.has_static_length and facts.length <= SHORT_ROW
     if not facts.spaced and not is_tiled:
@@ -158,6 +167,8 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
     if together > 1 and facts.itemsize > 2:
         # Half as much a thread, for the shortest rows.
         shapes.insert(1, (together // 2, shapes[0][1]))
+    if not facts.divisible and _has_turns(facts, r):
+        shapes.insert(0, (1, _warps(r, 512)))
     if facts.plane_word:
         # In words few threads hold much, and bring it together the sooner: 1.1 to 1.2 times.
         is_first = rows >= 2 * facts.processors and not facts.divisible
@@ -241,13 +252,15 @@ def _walked(facts: Facts, family: str, *, r: int, warps: int, **more: int) -> It
     has_room = r <= ACCUMULATORS_PER_THREAD * 32 * warps
     if "group" in words or has_room:
         yield facts.schedule(family, **blocks, **words)
-    if has_room and facts.divisible:
+    # Groups alone are what makes a step of an arg short, and two steps at once worth while.
+    is_arg = facts.has_arg_groups and family == "looped"
+    if has_room and facts.divisible and not is_arg:
         yield facts.schedule(family, divisible=facts.divisible, **blocks)
     is_other = facts.has_groups or not has_room  # else a group would be the same code
     if is_other and (facts.divisible or not (facts.is_dividing_useful or words)):
         blocks["group"] = facts.lanes
         yield facts.schedule(family, divisible=facts.divisible, **blocks)
-    if r >= UNROLLED:
+    if r >= (UNROLLED_ARG if is_arg else UNROLLED):
         grouped = {"group": facts.lanes, "unroll": 2}
         if facts.divisible:
             yield facts.schedule(family, divisible=facts.divisible, **blocks | grouped)
@@ -257,26 +270,33 @@ def _walked(facts: Facts, family: str, *, r: int, warps: int, **more: int) -> It
 
 def _persistent(facts: Facts, *, x: int, r: int, warps: int) -> Iterator[Schedule]:
     """Rows up to the block of the hint, and where they are dynamic up to twice that."""
-    words = _in_words(facts, r, walked=False)
+    words, blocks = _in_words(facts, r, walked=False), {"x": x, "r": r, "warps": warps}
+    # One comparison of places a vector is worth it where a vector is eight elements or more.
+    has_groups = facts.has_arg_groups and facts.lanes >= ARG_LANES
+    group = {"group": facts.lanes} if has_groups else {}
+    if words:
+        words |= group
     has_turns = words and x == 1 and warps == _warps(r, 512) and _has_turns(facts, r)
-    if has_turns and not facts.divisible:
-        yield facts.schedule("persistent", x=x, r=r, warps=warps, **words, turns=TURNS)
-    yield facts.schedule("persistent", x=x, r=r, warps=warps, **words)
+    turns = [{"turns": TURNS, "ahead": 2}, {"turns": TURNS}] if has_turns else []
+    turning = [facts.schedule("persistent", **blocks, **words, **each) for each in turns]
+    if not facts.divisible:
+        yield from turning
+    is_aligned = not facts.is_dividing_useful
+    yield facts.schedule("persistent", **blocks, **(words or (group if is_aligned else {})))
     if facts.divisible:
-        yield facts.schedule("persistent", divisible=facts.divisible, x=x, r=r, warps=warps)
-        if has_turns:
-            yield facts.schedule("persistent", x=x, r=r, warps=warps, **words, turns=TURNS)
+        yield facts.schedule("persistent", divisible=facts.divisible, **blocks, **group)
+        yield from turning
     elif words and facts.has_shared and r >= facts.length:
-        yield facts.schedule("persistent", x=x, r=r, warps=warps)
+        yield facts.schedule("persistent", **blocks)
     if not facts.has_static_length and 2 * x * r <= ELEMENTS_PER_THREAD * 32 * warps:
-        yield facts.schedule("persistent", x=x, r=2 * r, warps=warps, **words)
+        yield facts.schedule("persistent", **blocks | {"r": 2 * r}, **words)
 
 
 def _teams(facts: Facts) -> Iterator[Schedule]:
     """Rows that teams hold: where vectors are promised, and at any length that blocks hold."""
     is_plain = facts.row_loads == 1
     wide = NARROW_TEAM_BLOCKS if facts.itemsize <= 2 else WIDE_TEAM_BLOCKS
-    for elements, warps, held in TEAM_BLOCKS if is_plain else wide:
+    for elements, warps, held, ahead in TEAM_BLOCKS if is_plain else wide:
         splits = -(-facts.length // elements)
         if not 2 <= splits <= TEAM_LIMIT:
             continue
@@ -284,9 +304,12 @@ def _teams(facts: Facts) -> Iterator[Schedule]:
         blocks |= {"teams": max(1, held * facts.processors // splits), "warps": warps}
         bound = {"registers": REGISTERS // (32 * warps * held) // 8 * 8}
         if facts.has_vectors:
-            group = {"group": facts.lanes} if facts.has_groups else {}
+            more = {"group": facts.lanes} if facts.has_groups else {}
+            # Of narrow elements half of the registers hold too little, and two rows are too many.
+            is_ahead = ahead > 1 and facts.itemsize > 2 and facts.own_loads == 1
+            more |= {"ahead": ahead} if is_ahead else {}
             divisible = facts.divisible
-            yield facts.schedule("cooperative", divisible=divisible, **blocks, **bound, **group)
+            yield facts.schedule("cooperative", divisible=divisible, **blocks, **bound, **more)
         words = _in_words(facts, elements, walked=True)
         if words and elements <= TEAM_WORDS:
             # With more loads the edges would spill.
@@ -303,21 +326,30 @@ def _walking_team(facts: Facts) -> Iterator[Schedule]:
             continue
         row_bytes = facts.own_bytes // prod(facts.extents)
         programs = held * facts.processors
-        splits = max(2, _power_of_two(-(-programs * row_bytes // CACHE_KEEPS[1])))
-        if splits > TEAM_LIMIT:
-            continue
-        yield facts.schedule(
-            "cooperative",
-            divisible=0 if options is words else facts.divisible,
-            x=1,
-            r=elements,
-            splits=splits,
-            teams=programs // splits,
-            warps=warps,
-            registers=REGISTERS // (32 * warps * held) // 8 * 8,
-            **options,
-            walks=1,
-        )
+        for splits in _team_sizes(-(-programs * row_bytes // CACHE_KEEPS[1]), facts.processors):
+            yield facts.schedule(
+                "cooperative",
+                divisible=0 if options is words else facts.divisible,
+                x=1,
+                r=elements,
+                splits=splits,
+                teams=programs // splits,
+                warps=warps,
+                registers=REGISTERS // (32 * warps * held) // 8 * 8,
+                **options,
+                walks=1,
+            )
+
+
+def _team_sizes(least: int, processors: int) -> Iterator[int]:
+    """A power of two, and the largest number below it that divides the processors.
+
+    Programs are dealt to processors in turn. So those of one processor have the same part of their
+    rows, and find in its own cache what rows read alike.
+    """
+    even = max(2, _power_of_two(least))
+    dealt = max((n for n in range(max(2, least), even) if processors % n == 0), default=even)
+    yield from (size for size in dict.fromkeys((even, dealt)) if size <= TEAM_LIMIT)
 
 
 def _has_turns(facts: Facts, r: int) -> bool:

@@ -128,7 +128,9 @@ def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Si
     registers = BASE_REGISTERS + wide * each * (1 + min(4, loads))
     registers *= 1.25 if schedule["index"] == 64 else 1.0
     registers = min(registers, schedule.get("registers", 0) or registers)
-    copied = schedule.get("ahead", 1) - 1
+    # What a team or a turn loads ahead stays in registers.
+    is_walked = schedule.family in ("cuda.looped", "cuda.split", "cuda.tiled_looped")
+    copied = schedule.get("ahead", 1) - 1 if is_walked else 0
     shared = block * 4 * wide * (copied + ("tiled" in schedule.family))
     if shared > SHARED_PER_BLOCK and kernel.reduction:
         return Estimate(float("inf"), 0.0, 0.0)

@@ -57,6 +57,10 @@ CASES = [
     *teams("row_cumsum_f32", (5, 161), (1, 1)),
     *teams("row_cumsum_f32", (3, 64), special=True),
     *teams("row_cumprod_f64", (3, 141)),
+    *teams("softmax_f32", (5, 37), (3, 130), (1, 192), more=" ahead=2"),
+    *teams("softmax_f32", (3, 64), special=True, more=" group=4 ahead=2"),
+    *teams("layer_norm_dynamic_f32", (3, 153), (5, 7), more=" group=4 ahead=2"),
+    *teams("row_cumsum_f32", (5, 161), (1, 1), more=" ahead=2"),
 ]
 
 
@@ -101,11 +105,25 @@ def test_a_team_serves_rows_that_its_blocks_hold() -> None:
         ("softmax_f32", HELD.replace("teams=33", "teams=0")),
         ("softmax_f32", HELD.replace("x=1", "x=2")),
         ("plane_norm_bf16", f"{HELD.replace(' words=1', '')} r1=32"),
+        ("softmax_f32", f"{HELD} ahead=2"),  # each row's words begin elsewhere
+        ("softmax_f32", f"{HELD.replace(' words=1', '')} ahead=3"),
+        ("softmax_f32", f"{HELD.replace(' words=1', '')} walks=1 ahead=2"),
     ],
 )
 def test_what_no_team_can_hold_is_refused(name: str, schedule: str) -> None:
     with pytest.raises(InvalidSchedule):
         generate(kernel_of(name), parse_schedule(schedule), TARGET)
+
+
+def test_the_next_row_is_under_way_while_a_team_meets() -> None:
+    text = HELD.replace("words=1", "group=4 ahead=2")
+    source = generate(kernel_of("layer_norm_dynamic_f32"), parse_schedule(text), TARGET).source
+    _, row, inside = source.partition("for pid in range")
+    assert row
+    counted, polled, met = (inside.index(each) for each in ("atomic_add", "while", "tl.atomic_or"))
+    assert counted < inside.index("n0 = tl.load(a0") < polled
+    # Weights come when the registers of what has met are free.
+    assert "tl.load(a1" not in inside[:met]
 
 
 def test_a_team_that_walks_serves_rows_of_any_length() -> None:
@@ -124,6 +142,24 @@ def test_a_team_that_walks_keeps_nothing_in_registers_until_it_met() -> None:
     assert after.count("tl.load(a0") == after.count("tl.load(a1") == 2
 
 
+def test_a_team_that_walks_leaves_weights_in_the_cache() -> None:
+    text = f"{HELD.replace(' words=1', ' group=4')} walks=1"
+    source = generate(kernel_of("layer_norm_dynamic_f32"), parse_schedule(text), TARGET).source
+    loads = [line for line in source.splitlines() if "tl.load(a" in line]
+    assert all(("eviction_policy" in line) == ("a0" in line) for line in loads)
+
+
+@pytest.mark.parametrize(
+    ("name", "ahead"),
+    [("softmax_f32", 2), ("layer_norm_dynamic_f32", 2), ("softmax_f16", 1)],
+)
+def test_teams_load_wide_rows_ahead(name: str, ahead: int) -> None:
+    kernel = kernel_of(name)
+    offered = candidates(kernel, TARGET, {"k0": 300, "k1": 131_072})
+    held = [e for e in offered if e.family == "cuda.cooperative" and not e.get("walks", 0)]
+    assert max((each.get("ahead", 1) for each in held), default=1) == ahead
+
+
 def test_long_norms_of_wide_elements_beside_weights_are_offered_to_teams_that_walk() -> None:
     for rows, columns, row_bytes in ((300, 131_072, 4 * 131_072), (300, 128_255, 4 * 128_255)):
         kernel = kernel_of("layer_norm_dynamic_f32")
@@ -135,6 +171,8 @@ def test_long_norms_of_wide_elements_beside_weights_are_offered_to_teams_that_wa
         assert found
         # The cache keeps most of their rows.
         assert all(each["teams"] * row_bytes <= 48 << 20 for each in found)
+        # Programs of one processor have the same part of all rows.
+        assert any(132 % each["splits"] == 0 for each in found)
     for name, dims in (("softmax_f32", (300, 131_072)), ("layer_norm_dynamic_f32", (1500, 40_000))):
         kernel = kernel_of(name)
         offered = candidates(kernel, TARGET, dict(zip(kernel.symbols, dims, strict=True)))

@@ -31,6 +31,15 @@ def grouped(kernel: str, dims: tuple[int, ...], *, special: bool = False) -> lis
     return [Case(kernel, schedule, dims, special) for schedule in schedules]
 
 
+def arg_groups(dims: tuple[int, ...], *, special: bool = False) -> list[Case]:
+    """Args by groups: in walks, in programs that share rows, and in registers."""
+    held = "warps=1 index=64 aligned=0 divisible=0 group=4"
+    return [
+        *grouped("row_argmax_f32", dims, special=special),
+        Case("row_argmax_f32", f"cuda.persistent x=2 r=64 {held}", dims, special),
+    ]
+
+
 def hurried(*cases: Case) -> list[Case]:
     """The same with three steps of a walk under way at once."""
     walks = [case for case in cases if "persistent" not in case.schedule]
@@ -105,7 +114,12 @@ CASES = [
     *grouped("logsumexp_f32", (3, 64), special=True),
     *grouped("layer_norm_dynamic_f32", (3, 53)),
     *grouped("mean_variance_f32", (9, 7), special=True),
-    *grouped("row_argmax_f32", (5, 61), special=True)[::2],
+    *arg_groups((5, 61), special=True),
+    *arg_groups((5, 1), special=True),
+    *arg_groups((3, 64)),
+    *numerics.filled(-float("inf"), *arg_groups((3, 61))),
+    *numerics.filled(2.0, *arg_groups((3, 61))),
+    *grouped("argmax_mask_f16", (5, 61)),
     *grouped("row_sum_i64", (5, 31))[1:],
     *hurried(*rows("softmax_f32", (5, 37)), *split("softmax_f32", (3, 75))),
     *hurried(*rows("column_sum_f32", (35, 6)), *split("column_sum_f32", (6, 135))),

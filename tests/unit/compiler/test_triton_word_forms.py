@@ -25,8 +25,8 @@ def in_turns(kernel: str, *dims: tuple[int, ...], r: int) -> list[Case]:
     """Rows that a program has one after the other, with what they share read once."""
     rest = "warps=1 aligned=1 divisible=0 words=1"
     texts = [
-        f"cuda.persistent x=1 r={r} index={index} {rest} turns={turns}"
-        for index, turns in ((32, 2), (64, 4))
+        f"cuda.persistent x=1 r={r} index={index} {rest} turns={turns}{more}"
+        for index, turns, more in ((32, 2, ""), (64, 4, ""), (32, 4, " ahead=2"))
     ]
     return [Case(kernel, text, each) for text in texts for each in dims]
 

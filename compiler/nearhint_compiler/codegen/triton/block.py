@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nearhint_compiler.analysis.affine import Loops, affine
 from nearhint_compiler.codegen.triton.text import index_text
@@ -22,11 +22,26 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
+class NextRow:
+    """The texts of a loop's first row, of the row after the one at hand, and of where rows end; and
+    the lines that say where the words of row `nx` begin."""
+
+    first: str
+    next: str
+    end: str
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
-    """A loop over rows: its first line, and the lines that say which row it is."""
+    """A loop over rows: its first line, and the lines that say which row it is.
+
+    With `ahead` the next row is loaded before the one at hand is computed.
+    """
 
     header: str
     lines: tuple[str, ...]
+    ahead: NextRow | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +50,9 @@ class Block:
 
     `axis_of` has the axis of each loop variable that varies inside the tile, `masks` the mask of
     each axis that the tile may overhang. `element_header` are the lines that make the reduction
-    variables and their mask from `rbase` and, in a walk, `roffset`. A walk goes from `start` to
-    `end`; without `end` there is none, and the tile holds whole rows. `counted` and `counted_first`
+    variables and their mask from `rbase` and, in a walk, `roffset`, or where it `is_tiled` what
+    says which tile it is (`row.TILE`). A walk goes from `start` to `end`; without `end` there is
+    none, and the tile holds whole rows. `counted` and `counted_first`
     are the numbers of elements in a walk and in its first block, if not those of its lanes. With
     `spans`, one for each axis, accesses that can are written as pointers to a block. An accumulator
     is stepped by `group` neighbours along the row at once; `unroll` steps of a walk are written
@@ -48,13 +64,15 @@ class Block:
 
     Where a tile has the whole words of rows alone, `edges` is the tile with the rest of them, one
     lane for each word of `word` elements. Values of elements are named `prefix` and a number, and
-    an index is written as `texts` has it, or with its variables `renamed`.
+    an index is written as `texts` has it, or with its variables `renamed`. Along the reduction
+    a tile has `lanes`; `group_start` is the text of the place of each group's first element.
     """
 
     axes: tuple[str, ...]
     axis_of: Mapping[str, str]
     masks: Mapping[str, str]
     element_header: tuple[str, ...] = ()
+    is_tiled: bool = False
     start: str = "0"
     end: str = ""
     counted: str = ""
@@ -74,6 +92,8 @@ class Block:
     prefix: str = "v"
     texts: Mapping[ex.Expr, str] = field(default_factory=dict)
     renamed: Mapping[str, ex.Expr] = field(default_factory=dict)
+    lanes: str = REDUCED
+    group_start: str = ""
     runs: Mapping[str, Loops] = field(default_factory=dict)
 
     def text(self, index: ex.Expr) -> str:
@@ -125,7 +145,7 @@ class Block:
     @property
     def element_shape(self) -> str:
         """The shape of what varies along the reduction; the row's where there is none."""
-        return self._along(f"{REDUCED} // {self.word}" if self.is_edges else REDUCED)
+        return self._along(f"{REDUCED} // {self.word}" if self.is_edges else self.lanes)
 
     @property
     def is_edges(self) -> bool:
@@ -150,6 +170,25 @@ class Block:
     def column_mask(self) -> str:
         """The mask along the reduction, empty if always true."""
         return self.masks.get(REDUCED, "")
+
+    def again(self, position: int) -> Block:
+        """The group of elements that the arg at `position` found, with places `place{position}`."""
+        return replace(
+            self,
+            masks={**self.masks, REDUCED: f"within{position}"},
+            prefix="g",
+            lanes=str(self.group),
+            renamed={"r0": ex.symbol(f"place{position}")},
+            texts={},
+            spans=(),
+            edges=None,
+            word=1,
+        )
+
+    @property
+    def spread(self) -> str:
+        """The subscript that lays lanes along the reduction."""
+        return f"[{', '.join(':' if axis == REDUCED else 'None' for axis in self.axes)}]"
 
     @property
     def row_mask(self) -> str:

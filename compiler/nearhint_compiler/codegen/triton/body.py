@@ -169,15 +169,21 @@ class Body:
         """Whether a node is a load that needs no other node."""
         return isinstance(self.kernel.body[position], ir.Load) and position not in self._branches
 
+    def is_shared(self, position: int) -> bool:
+        """Whether a node is a load that is the same for all rows."""
+        node = self.kernel.body[position]
+        return isinstance(node, ir.Load) and not self._rows & {*ex.symbols_of(node.index)}
+
     @property
     def early(self) -> list[int]:
         """The loads that come before all else: in turns those that rows share, in order."""
         block, found = self.block, list[int]()
         for place, node in enumerate(self.kernel.body):
-            if isinstance(node, ir.Load) and self.varies[place] and self.is_independent(place):
-                is_shared = not any(name[0] == "p" for name in ex.symbols_of(node.index))
-                if block.is_early or (block.turn and is_shared):
-                    found.append(place)
+            is_load = (
+                isinstance(node, ir.Load) and self.varies[place] and self.is_independent(place)
+            )
+            if is_load and (block.is_early or (block.turn and self.is_shared(place))):
+                found.append(place)
         return found
 
     def carries(self, positions: Iterable[int]) -> list[str]:

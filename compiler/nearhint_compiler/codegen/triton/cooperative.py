@@ -23,9 +23,10 @@ programs being resident.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from nearhint_compiler.analysis.online import SHARED
+from nearhint_compiler.codegen.triton.ahead import Ahead
 from nearhint_compiler.codegen.triton.block import Block
 from nearhint_compiler.codegen.triton.stages import Staged, gathered, left, placed
 from nearhint_compiler.codegen.triton.totals import Total
@@ -49,12 +50,14 @@ def cooperative(
     teams: str,
     polls: int,
     is_walked: bool,
+    ahead: Ahead | None,
 ) -> Staged:
     """The body of a kernel whose rows are held by teams of `splits` programs.
 
     `rows` and `teams` are the texts of their numbers; `row` are the lines that make the loop
     variables of row `pid`, `part` those that say what `chunk` of it is. After `polls` looks at its
-    word a program gives up. A chunk `is_walked`, or a block in registers.
+    word a program gives up. A chunk `is_walked`, or a block in registers; then those of the next
+    row may be loaded `ahead`, before the team meets.
     """
     plan = WalkPlan(kernel, block, SHARED)
     arrays = ["i64"]
@@ -67,7 +70,25 @@ def cooperative(
     def beside(chunk: str) -> str:
         return f"(pid * {splits} + {chunk})"
 
-    held, first, then, again = _walks(plan, totals) if is_walked else _blocks(plan, totals, block)
+    own = ahead.own(plan.needed(totals)) if ahead else []
+    taken = ahead.taken(own, None) if ahead else {}
+    if is_walked:
+        held, first, then, again = _walks(plan, totals)
+    else:
+        held, first, then, again = _blocks(plan, totals, block, taken)
+    before: list[str] = []
+    if ahead:
+        # What all rows share comes from a cache: registers are for the next row meanwhile.
+        then = [*first, *then]
+        first = ahead.loads(own, row="(pid + teams)", there="pid + teams < rows")
+        begin = f"(program // {splits})"
+        before = [
+            "chunk = own",
+            *part,
+            f"roffset = {block.start}",
+            *block.element_header,
+            *ahead.loads(own, row=begin, there=f"{begin} < rows"),
+        ]
     brought = gathered(
         totals, block, places, beside, splits=str(splits), lanes="LANES", is_single=True
     )
@@ -118,6 +139,7 @@ def cooperative(
         f"        word = start + tl.arange(0, {ZEROED})",
         f"        tl.store(w0 + word, tl.zeros([{ZEROED}], tl.int64), word < rows)",
         "else:",
+        *_indented(before),
         f"    for pid in range(program // {splits}, rows, teams):",
         *_indented(each, 2),
     ]
@@ -125,11 +147,11 @@ def cooperative(
 
 
 def _blocks(
-    plan: WalkPlan, totals: Sequence[Total], block: Block
+    plan: WalkPlan, totals: Sequence[Total], block: Block, taken: Mapping[int, Sequence[str]]
 ) -> tuple[list[str], list[str], list[str], list[str]]:
     """A chunk in registers: the lines that hold it and its totals, the loads beside it and what
     comes after the meeting, and both of what another program gave up."""
-    held, known = plan.held(totals)
+    held, known = plan.held(totals, taken)
     first, then = plan.stored(known)
     loads, rest = plan.stored(())
     return held, first, then, ["roffset = rstart", *block.element_header, *loads, *rest]
@@ -139,9 +161,9 @@ def _walks(
     plan: WalkPlan, totals: Sequence[Total]
 ) -> tuple[list[str], list[str], list[str], list[str]]:
     """The same of a chunk that is walked, and walked again where a cache has it."""
-    walked = plan.walk(0, totals)
+    walked = plan.walk(0, totals, is_of_team=True)
     closed = [line for total in totals for line in plan.closed(total)]
-    then = plan.walk(1, [])
+    then = plan.walk(1, [], is_of_team=True)
     return [*walked, *closed], [], then, then
 
 

@@ -67,9 +67,9 @@ def tile_words_of(kernel: ir.Kernel, schedule: Schedule) -> RowWords:
     return words
 
 
-def begun(words: RowWords, shape: str) -> list[str]:
+def begun(words: RowWords, shape: str, *, prefix: str = "r") -> list[str]:
     """Where the words of a row begin, `shape` being that of rows."""
-    return word_lines("r", _base(words.base, shape), "0", lanes=words.lanes)[:2]
+    return word_lines(prefix, _base(words.base, shape), "0", lanes=words.lanes)[:2]
 
 
 def _base(index: ex.Expr, shape: str) -> str:
@@ -159,11 +159,12 @@ class Edges:
         header = self.body.block.element_header
         return ["eoffset = 0", *header] if header else []
 
-    def walk(self, lines: Sequence[str]) -> list[str]:
-        """`lines` for all tiles of edges."""
+    def walk(self, lines: Sequence[str], *, is_begun: bool) -> list[str]:
+        """`lines` for all tiles of edges; for all but the first, if that was `is_begun`."""
         block = self.body.block
         inside = [*block.element_header, *lines]
-        header = f"for eoffset in range(0, {block.end}, {REDUCED} // {2 * block.word**2}):"
+        step = f"{REDUCED} // {2 * block.word**2}"
+        header = f"for eoffset in range({step if is_begun else 0}, {block.end}, {step}):"
         return [header, *(f"    {line}" for line in inside)]
 
     def loads(self, needed: Iterable[int], policy: str = "") -> list[str]:

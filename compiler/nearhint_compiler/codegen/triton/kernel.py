@@ -22,11 +22,12 @@ bring Guards, and make Triton load vectors. As they may, too:
     polls    teams: how often a program looks for the others before it gives up
     registers
              a bound on those of a thread, so that a processor holds as many programs as wanted
-    group    walks: by how many neighbours along the row an accumulator is stepped at once; those
-             of a thread's vector for speed, and any for right
+    group    walks, and args in registers: by how many neighbours along the row an accumulator is
+             stepped at once; those of a thread's vector for speed, and any for right
     unroll   walks: how many steps are written out, whose loads are under way together
     ahead    walks that store nothing: how many steps are under way at once, copied to shared memory
-             without passing registers (`cp.async`)
+             without passing registers (`cp.async`). Teams that hold their rows, and turns: 2 where
+             the next row is loaded, into registers, before the one at hand waits for its totals
     programs split rows: at most `splits` share one, fewer where rows are so many that all blocks of
              them together would be more than so many programs
     fold     split columns: so many rows are read as one, and those that are no whole such row apart
@@ -204,6 +205,8 @@ def _check(schedule: Schedule) -> None:
         raise InvalidSchedule(f"rows that are spread over no tile in registers: {schedule}")
     in_registers = schedule.family == "cuda.persistent"
     has_loads = schedule.get("early", 0) or schedule.get("stream", 0)
+    if in_registers and schedule.get("ahead", 1) > min(2, schedule.get("turns", 1)):
+        raise InvalidSchedule(f"a row ahead of one that comes alone: {schedule}")
     if not in_registers and (schedule.get("turns", 1) > 1 or has_loads):
         raise InvalidSchedule(
             f"turns, or a way of loading, of what is not in registers: {schedule}"

@@ -3,8 +3,9 @@
 Flat, the loops' variables are the quotients and remainders of an element's number. In a tile the
 innermost loop has an axis of its own, r1, and those around it are r0: `r` elements are `r1` of the
 one by `r / r1` of the other, both powers of two, so that lanes are split with shifts. A walk goes
-over whole tiles, of which the last of each axis may overhang; what divides is a tile's number, once
-for all its elements. Elements come in another order than flat; an arg's index is the loops' own.
+over whole tiles, of which the last of each axis may overhang, and counts them along both axes: a
+division would be what each step's loads wait for. Elements come in another order than flat; an
+arg's index is the loops' own.
 """
 
 from __future__ import annotations
@@ -21,6 +22,14 @@ from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
 from nearhint_rules.guard import AtMost, Fact
 
+TILE = ("rtile = roffset // R", "rdown = rtile // racross", "rside = rtile % racross")
+"""Which tile begins at `roffset`: how many are before it along each axis."""
+NEXT_TILE = (
+    "rside = rside + 1",
+    "rdown = tl.where(rside == racross, rdown + 1, rdown)",
+    "rside = tl.where(rside == racross, 0, rside)",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -31,7 +40,8 @@ class Row:
     `rbase` and in a walk `roffset`. `whole` are the Guards under which one block holds a row,
     `walked` those of a walk. `tile` is the text of the arguments of `_tile_elements`, if there are
     tiles; with `is_words` the lanes are those of a row's whole words. With `elements`, the text of
-    their number in a row, the lanes are those of the words of its planes, which no size has.
+    their number in a row, the lanes are those of the words of its planes, which no size has. A walk
+    that `is_tiled` has the variables of `TILE` in place of `roffset`.
     """
 
     span: ex.Expr
@@ -42,6 +52,7 @@ class Row:
     whole: tuple[Fact, ...] = ()
     walked: tuple[Fact, ...] = ()
     tile: str = ""
+    is_tiled: bool = False
     is_words: bool = False
     elements: str = ""
 
@@ -135,10 +146,9 @@ def planes(
     down, across, count = "rbase // R1", "rbase % R1", f"rbase // {lanes} % (R1 // {lanes})"
     element: list[str] = []
     if is_walked:
-        element.append("rtile = roffset // R")
-        down = f"rtile // racross * {outer} + {down}"
-        across = f"rtile % racross * R1 + {across}"
-        count = f"rtile % racross * (R1 // {lanes}) + {count}"
+        down = f"rdown * {outer} + {down}"
+        across = f"rside * R1 + {across}"
+        count = f"rside * (R1 // {lanes}) + {count}"
     names = plane_loops(kernel)
     flat = next(iter(names)) if len(names) == 1 else "router"
     last = f"r{len(names)}"
@@ -172,6 +182,7 @@ def planes(
         walked=() if wide else within(span, INDEX_LIMIT // 2, "tiles need 64 bits"),
         is_words=True,
         elements=elements,
+        is_tiled=True,
     )
 
 
@@ -203,9 +214,8 @@ def _tiled(kernel: ir.Kernel, schedule: Schedule, *, is_walked: bool, wide: bool
     down, across = "rbase // R1", "rbase % R1"
     element: list[str] = []
     if is_walked:
-        element.append("rtile = roffset // R")
-        down = f"rtile // racross * {outer} + {down}"
-        across = f"rtile % racross * R1 + {across}"
+        down = f"rdown * {outer} + {down}"
+        across = f"rside * R1 + {across}"
     element += [f"{flat} = {down}", f"{names[-1]} = {across}"]
     element += unflatten(flat, dict(zip(names[:-1], kernel.reduction[:-1], strict=True)))
     masks = [
@@ -233,4 +243,5 @@ def _tiled(kernel: ir.Kernel, schedule: Schedule, *, is_walked: bool, wide: bool
         constants=(("R1", inner),),
         walked=() if wide else within(span, INDEX_LIMIT // 2, "tiles need 64 bits"),
         tile=f"racross, {index_text(long)}, {index_text(short)}, {outer}, R1",
+        is_tiled=True,
     )

@@ -6,7 +6,8 @@ import math
 from dataclasses import replace
 
 from nearhint_compiler.analysis.affine import affine
-from nearhint_compiler.codegen.triton.block import REDUCED, Block, Turn
+from nearhint_compiler.analysis.arg_groups import has_arg_groups
+from nearhint_compiler.codegen.triton.block import REDUCED, Block, NextRow, Turn
 from nearhint_compiler.codegen.triton.edges import (
     begun,
     row_lines,
@@ -96,15 +97,20 @@ def _in_turns(kernel: ir.Kernel, schedule: Schedule, header: Header) -> Layout:
     header.axis_of.update(dict.fromkeys(loops, "X"))
     row = worded(kernel, schedule, lanes=lanes, is_walked=False)
     block = reduced(row, kernel, schedule, header)
-    last = f"tl.minimum(first + {lanes * turns}, {index_text(rows)})"
+    header.lines.append(f"last = tl.minimum(first + {lanes * turns}, {index_text(rows)})")
     turn = Turn(
-        f"for row in range(first, {last}, {lanes}):",
+        f"for row in range(first, last, {lanes}):",
         (
             f"x = tl.full({block.row_shape}, 0, tl.int32){header.widened} + row",
             *unflatten("x", loops),
             *begun(words, block.row_shape),
         ),
     )
+    if schedule.get("ahead", 1) > 1:
+        renamed = {name: ex.symbol(f"n{name}") for name in loops}
+        following = replace(words, base=ex.substitute(words.base, renamed))
+        lines = begun(following, block.row_shape, prefix="n")
+        turn = replace(turn, ahead=NextRow("first", f"(row + {lanes})", "last", tuple(lines)))
     lines = [*header.lines, *straight(kernel, replace(block, turn=turn))]
     programs = ex.mul(ceil_div(rows, lanes * turns), lanes)
     return Layout(lines, programs, blocks_of(schedule, ("X", REDUCED)), row.whole)
@@ -132,6 +138,14 @@ def reduced(
     start, end = span
     spread = f"{header.spread(REDUCED)}{header.widened}"
     header.lines.append(f"rbase = tl.arange(0, R){spread}")
+    group_start = ""
+    if schedule.get("group", 1) > 1 and any(
+        has_arg_groups(kernel, place) for place in range(len(kernel.body))
+    ):
+        group = schedule["group"]
+        header.lines.append(f"gbase = tl.arange(0, R // {group}){spread} * {group}")
+        terms = ["rhead"] if row.is_words else []
+        group_start = f"({' + '.join([*terms, 'gbase', *(['roffset'] if end else [])])})"
     header.axis_of.update({f"r{n}": REDUCED for n in range(len(kernel.reduction))})
     if row.has_mask:
         header.masks[REDUCED] = "rmask"
@@ -142,12 +156,14 @@ def reduced(
         header.axis_of,
         header.masks,
         row.element,
+        row.is_tiled,
         start,
         end,
         counted=counted,
         counted_first=counted_first,
         spans=spans_of(kernel, schedule, header),
         group=schedule.get("group", 1),
+        group_start=group_start,
         unroll=schedule.get("unroll", 1),
         ahead=schedule.get("ahead", 1),
         place=f"i{schedule['index']}",

@@ -7,6 +7,7 @@ from dataclasses import replace
 from nearhint_compiler.analysis.folds import folded
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT
 from nearhint_compiler.analysis.online import SHARED, walks_of
+from nearhint_compiler.codegen.triton.ahead import Ahead
 from nearhint_compiler.codegen.triton.block import REDUCED
 from nearhint_compiler.codegen.triton.cooperative import cooperative
 from nearhint_compiler.codegen.triton.folding import COLUMNS, folding
@@ -121,6 +122,11 @@ def held_by_teams(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         f"rend = tl.maximum(rstart, tl.minimum(rstart + {chunk}, {index_text(row.span)}))",
     ]
     block = reduced(row, kernel, schedule, header, span=("rstart", "rend"))
+    is_ahead = schedule.get("ahead", 1) > 1
+    if is_ahead and (is_walked or row.is_words or schedule["ahead"] > 2):
+        raise InvalidSchedule(f"the next row of what no block of registers has: {schedule}")
+    if is_ahead:
+        block = replace(block, ahead=1)
     rows = ex.product(kernel.pointwise)
     rounds = ceil_div(rows, teams)
     busy = ex.floordiv(ex.add(rows, rounds, -1), rounds)
@@ -134,6 +140,7 @@ def held_by_teams(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         teams=index_text(busy),
         polls=schedule.get("polls", POLLS),
         is_walked=is_walked,
+        ahead=Ahead(kernel, block) if is_ahead else None,
     )
     array_length = ex.mul(rows, splits)
     facts = () if header.wide else (AtMost(array_length, INDEX_LIMIT),)

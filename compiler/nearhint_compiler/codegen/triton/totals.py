@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from nearhint_compiler.analysis.arg_groups import has_arg_groups
 from nearhint_compiler.analysis.online import SHIFTED_SOFTMAX, VARIANCE, Online
 from nearhint_compiler.codegen.triton.ops import (
     KEEPS_NAN,
@@ -37,6 +38,20 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class ArgGroups:
+    """How the arg at `position` is looked for by groups of neighbours (`analysis.arg_groups`).
+
+    `best(elements, axis)` makes one element of each group, which is stepped with the place of the
+    group's first. When all is brought together, `within(elements, places, axis)` are the lines that
+    make the place that of an element, of the elements of the best group.
+    """
+
+    position: int
+    best: Callable[[str, str], str]
+    within: Callable[[str, str, str], Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
 class Total:
     """How one reduction, or a pair that one walk computes, is accumulated.
 
@@ -46,7 +61,8 @@ class Total:
     make `v*` of parts with one lane. `operand` is the node that is reduced.
 
     `grouped(elements, axis)`, where there is one, is the step for elements with one axis more, all
-    along which go into the same lane; beyond the row they are the pivot, or else neutral.
+    along which go into the same lane; beyond the row they are the pivot, or else neutral. `groups`
+    is what an arg has in its place.
 
     Where a walk carries something else than the parts, that is `walked`, and `close` makes the
     parts of it. `fold(axis)`, unless of a scan, takes an axis away from what a walk carries. Where
@@ -69,6 +85,7 @@ class Total:
     idle: str = ""
     onward: Callable[[str, Callable[[ex.Expr], str]], str] | None = None
     grouped: Callable[[str, str], str] | None = None
+    groups: ArgGroups | None = None
 
     @property
     def walked(self) -> tuple[Part, ...]:
@@ -134,6 +151,16 @@ def total_of(kernel: ir.Kernel, position: int, *, place_dtype: str) -> Total:
                     f"{place} = tl.reduce({place}, {axis}, _combine_min)",
                     f"{value} = best{position}",
                 ],
+                groups=ArgGroups(
+                    position,
+                    lambda elements, axis: f"tl.reduce({elements}, {axis}, {largest})",
+                    lambda elements, places, axis: [
+                        f"{place} = {at_best}({elements}, {value}, {places}, {last})",
+                        f"{place} = tl.reduce({place}, {axis}, _combine_min, keep_dims=True)",
+                    ],
+                )
+                if has_arg_groups(kernel, position)
+                else None,
             )
         case ir.Scan(kind, dtype, operand):
             combine, name = combine_name(kind, dtype), f"carry{position}"

@@ -7,7 +7,7 @@ later walk needs is computed again. Every other walk goes backwards.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from nearhint_compiler.analysis.online import (
@@ -18,11 +18,13 @@ from nearhint_compiler.analysis.online import (
     walk_levels,
     walks_of,
 )
+from nearhint_compiler.codegen.triton.ahead import Ahead
 from nearhint_compiler.codegen.triton.block import Block
 from nearhint_compiler.codegen.triton.body import Body
 from nearhint_compiler.codegen.triton.edges import Edges, stepped
 from nearhint_compiler.codegen.triton.ops import combine_name
-from nearhint_compiler.codegen.triton.text import TRITON_TYPES, neutral_text
+from nearhint_compiler.codegen.triton.row import NEXT_TILE, TILE
+from nearhint_compiler.codegen.triton.text import TRITON_TYPES, index_text, neutral_text
 from nearhint_compiler.codegen.triton.totals import (
     LAST_PLACE,
     Part,
@@ -42,9 +44,17 @@ def straight(kernel: ir.Kernel, block: Block) -> list[str]:
     early = body.early
     lines: list[str] = []
     before: list[str] = []
+    taken: dict[int, list[str]] = {}
     if edges and block.turn:
         before = [*block.element_header, *edges.loads(early), *_lines(body, early)]
-        lines += edges.loads([p for p in varying if p not in early])
+        if row := block.turn.ahead:
+            ahead = Ahead(kernel, block, row.words)
+            own = ahead.own(varying)
+            before += ahead.loads(own, row=row.first, there=f"{row.first} < {row.end}")
+            taken = ahead.taken(own, edges)
+            lines += [line for place in own for line in taken[place]]
+            lines += ahead.loads(own, row=row.next, there=f"{row.next} < {row.end}")
+        lines += edges.loads([p for p in varying if p not in early and p not in taken])
     else:
         lines = [*edges.first(), *edges.loads(varying)] if edges else []
         lines += [*block.element_header, *_lines(body, early)]
@@ -59,7 +69,7 @@ def straight(kernel: ir.Kernel, block: Block) -> list[str]:
                 stores += [*body.lines(position), *beside]
             case ir.Scan() if edges:
                 lines += edges.scanned(body, position, node)
-            case _ if position in early:
+            case _ if position in early or position in taken:
                 continue
             case _:
                 lines += [*body.lines(position), *beside]
@@ -90,6 +100,8 @@ def _reduced(body: Body, position: int, node: ir.Reducing, edges: Edges | None) 
             dtype = TRITON_TYPES[node.dtype].name
             lines.append(f"v{position} = tl.full({body.block.row_shape}, {value}, {dtype})")
         return lines
+    if total.groups and body.block.group > 1:
+        return _grouped_arg(body, total, operand, edges)
     place = f"tl.full({body.block.element_shape}, 0, {TRITON_TYPES[width].name})"
     place = f"{place} + {body.block.text(node.index)}"
     if node.index != ex.symbol("r0") or len(body.kernel.reduction) > 1:
@@ -100,6 +112,21 @@ def _reduced(body: Body, position: int, node: ir.Reducing, edges: Edges | None) 
         f"at{position} = {place}",
         *within,
         *total.across(str(axis)),
+        *total.results,
+    ]
+
+
+def _grouped_arg(body: Body, total: Total, operand: str, edges: Edges | None) -> list[str]:
+    block = body.block
+    value, place = (part.name for part in total.parts)
+    assert total.groups is not None
+    elements = f"tl.reshape({operand}, {block.group_shape[:-1]}, {block.group}])"
+    return [
+        f"{value} = {total.groups.best(elements, str(len(block.axes)))}",
+        f"{place} = tl.broadcast_to({block.group_start}, {block.group_shape})",
+        *(edges.accumulated(total, group=block.group) if edges else []),
+        *total.across(str(block.reduced_axis)),
+        *found_within(body.kernel, block, total),
         *total.results,
     ]
 
@@ -172,8 +199,12 @@ class WalkPlan:
         """The stores that run once a row."""
         return [line for position in self.body.row_stores for line in self.body.lines(position)]
 
-    def walk(self, number: int, totals: Sequence[Total]) -> list[str]:
-        """One walk over the row, up to where the parts have one accumulator a lane."""
+    def walk(self, number: int, totals: Sequence[Total], *, is_of_team: bool = False) -> list[str]:
+        """One walk over the row, up to where the parts have one accumulator a lane.
+
+        What all rows read alike `is_of_team` that has the same part of each row, and so reads it
+        again soon: it has no policy of its own, as what is read once or twice has.
+        """
         body, block = self.body, self._block
         is_last = number == self.last_walk
         stores = body.element_stores if is_last else []
@@ -190,17 +221,29 @@ class WalkPlan:
         rest = "evict_first" if number else ""
         inside = [
             *block.element_header,
-            *(line for place in needed for line in body.lines(place, policy=policy)),
+            *(
+                line
+                for place in needed
+                for line in body.lines(
+                    place, policy="" if is_of_team and body.is_shared(place) else policy
+                )
+            ),
         ]
+        counted = block.is_tiled and not is_backwards
+        if block.is_tiled and is_backwards:
+            inside = [*TILE, *inside]
         before = [] if ir.Scan in self._completed else body.carries(needed)
         after: list[str] = []
         beside: list[str] = []
         edges = self._edges
+        # Edges that were read for a pivot are in registers.
+        pivoted = {p for t in totals if t.pivot for p in body.needed([t.operand])}
         if edges and edges.is_walked:
+            others = [p for p in needed if p not in pivoted]
+            after += [*edges.loads(others, policy), *edges.rest(others, policy)] if pivoted else []
             beside += [*edges.loads(needed, policy), *edges.rest(needed, policy)]
             beside += edges.rest(stores, rest)
         elif edges:
-            pivoted = {p for t in totals if t.pivot for p in body.needed([t.operand])}
             before += edges.loads(needed, policy)
             after += edges.rest([p for p in needed if p not in pivoted], policy)
             after += edges.rest(stores, rest)
@@ -211,7 +254,9 @@ class WalkPlan:
             inside += self._stepped(total, is_onward=not is_backwards)
             if edges:
                 after += edges.folded(total, group=self._group_of(total))
-                (beside if edges.is_walked else after).extend(stepped(edges.body, total))
+                more = stepped(edges.body, total)
+                after += [] if edges.is_walked and not pivoted else more
+                beside += more
         inside += [line for place in stores for line in body.lines(place, policy=rest)]
         steps = block.steps(stores=bool(stores))
         if is_backwards:
@@ -226,21 +271,30 @@ class WalkPlan:
         else:
             header = f"for roffset in {steps}:"
         if edges and edges.is_walked:
-            after += edges.walk(beside)
+            after += edges.rest(stores, rest) if pivoted else []
+            after += edges.walk(beside, is_begun=bool(pivoted))
+        if counted:
+            # As wide as the offsets of the loop, whatever the start is.
+            before += [f"roffset = {block.end} * 0 + {block.start}", *TILE]
+            inside += NEXT_TILE
         return [*before, header, *(f"    {line}" for line in inside), *after]
 
     def closed(self, total: Total) -> Sequence[str]:
         """The lines after a walk that bring its lanes together."""
         block = self._block
-        return total.close(str(block.reduced_axis), block.elements)
+        within = found_within(self._kernel, block, total) if self._is_grouped(total) else []
+        return [*total.close(str(block.reduced_axis), block.elements), *within]
 
-    def held(self, totals: Sequence[Total]) -> tuple[list[str], list[int]]:
+    def held(
+        self, totals: Sequence[Total], taken: Mapping[int, Sequence[str]]
+    ) -> tuple[list[str], list[int]]:
         """A block of elements in registers and its totals, as a walk over it alone would leave
-        them; and the nodes that are there."""
+        them; and the nodes that are there, of which some are `taken` as these lines have it."""
         body, block, edges = self.body, self._block, self._edges
-        needed = body.needed([total.operand for total in totals])
+        needed = self.needed(totals)
         lines = [*(edges.loads(needed) if edges else []), f"roffset = {block.start}"]
-        lines += [*block.element_header, *(line for p in needed for line in body.lines(p))]
+        lines += [*(TILE if block.is_tiled else ()), *block.element_header]
+        lines += [line for p in needed for line in taken.get(p) or body.lines(p)]
         lines += edges.rest(needed) if edges else []
         for total in totals:
             shape = block.group_shape if self._is_grouped(total) else block.element_shape
@@ -253,6 +307,10 @@ class WalkPlan:
             lines += edges.accumulated(total, group=self._group_of(total)) if edges else []
             lines += self.closed(total)
         return lines, needed
+
+    def needed(self, totals: Sequence[Total]) -> list[int]:
+        """What varies along the row of what these totals are made of."""
+        return self.body.needed([total.operand for total in totals])
 
     def stored(self, known: Sequence[int]) -> tuple[list[str], list[str]]:
         """The loads that stores along the row need beside what is `known`, and what comes then."""
@@ -275,6 +333,7 @@ class WalkPlan:
         needed, made = body.needed([total.operand]), self._first_sum(total, pivot)
         inside = [
             "roffset = rfirst",
+            *(TILE if block.is_tiled else ()),
             *block.element_header,
             *(line for place in needed for line in body.lines(place, policy="evict_last")),
         ]
@@ -316,28 +375,63 @@ class WalkPlan:
         return f"tl.reduce({words}, {len(block.axes)}, _combine_sum)"
 
     def _is_grouped(self, total: Total) -> bool:
-        return self._block.group > 1 and total.grouped is not None
+        return self._block.group > 1 and (total.grouped or total.groups) is not None
 
     def _group_of(self, total: Total) -> int:
         return self._block.group if self._is_grouped(total) else 1
 
-    def _grouped(self, total: Total) -> str:
+    def _is_masked_once(self, total: Total) -> bool:
+        """Whether a group's elements are there or not together, and are masked as their sums."""
+        return total.pivot is not None and self._edges is not None
+
+    def _grouped(self, total: Total, *, is_onward: bool) -> str:
         body, block = self.body, self._block
-        assert total.grouped is not None
         first = total.parts[0]
         element = body.full(total.operand)
         if total.pivot is None:
             element = body.operand(total.operand, first.neutral, first.dtype)
-        elif block.column_mask:
+        elif block.column_mask and not self._is_masked_once(total):
             element = f"tl.where({block.column_mask}, {element}, {total.pivot.name})"
         shape = f"{block.group_shape[:-1]}, {block.group}]"
-        return total.grouped(f"tl.reshape({element}, {shape})", str(len(block.axes)))
+        elements, axis = f"tl.reshape({element}, {shape})", str(len(block.axes))
+        if total.grouped is not None:
+            return total.grouped(elements, axis)
+        assert total.groups is not None
+        step = total.onward if is_onward and total.onward else total.step
+        return step(total.groups.best(elements, axis), lambda _: block.group_start)
 
     def _stepped(self, total: Total, *, is_onward: bool) -> list[str]:
         if self._is_grouped(total):
-            names = ", ".join(part.name for part in total.walked)
-            return [f"{names} = {self._grouped(total)}"]
+            names = [part.name for part in total.walked]
+            call = self._grouped(total, is_onward=is_onward)
+            if not self._is_masked_once(total):
+                return [f"{', '.join(names)} = {call}"]
+            block = self._block
+            there = f"tl.broadcast_to({block.column_mask}, {block.element_shape}).to(tl.int32)"
+            there = f"tl.reshape({there}, {block.group_shape[:-1]}, {block.group}])"
+            return [
+                f"{', '.join(f'{name}_' for name in names)} = {call}",
+                f"there = tl.max({there}, {len(block.axes)}) > 0",
+                *(f"{name} = tl.where(there, {name}_, {name})" for name in names),
+            ]
         return stepped(self.body, total, is_onward=is_onward)
+
+
+def found_within(kernel: ir.Kernel, block: Block, total: Total) -> list[str]:
+    """The lines that make the place of an arg's group that of the element: it is read again."""
+    if total.groups is None:
+        return []
+    value, place = total.parts
+    places = f"place{total.groups.position}"
+    again = block.again(total.groups.position)
+    body = Body(kernel, again)
+    element = body.operand(total.operand, value.neutral, value.dtype)
+    return [
+        f"{places} = {place.name} + tl.arange(0, {block.group}){block.spread}",
+        f"{again.column_mask} = {places} < {index_text(ex.product(kernel.reduction))}",
+        *(line for p in body.needed([total.operand]) for line in body.lines(p)),
+        *total.groups.within(element, places, str(block.reduced_axis)),
+    ]
 
 
 def started(part: Part, shape: str) -> str:

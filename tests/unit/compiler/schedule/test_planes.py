@@ -54,22 +54,32 @@ def test_where_a_loop_is_one_long_or_there_is_one_alone_there_are_no_tiles() -> 
 
 
 @pytest.mark.parametrize(
-    ("schedule", "dims", "divisions"),
+    ("schedule", "is_tiled"),
     [
-        (f"cuda.looped x=1 r=2048 {REST}", (64, 256, 3137), 0),
-        (f"cuda.looped x=1 r=2048 {REST} r1=128", (64, 256, 3137), 2),
+        (f"cuda.looped x=1 r=2048 {REST}", False),
+        (f"cuda.looped x=1 r=2048 {REST} r1=128", True),
     ],
 )
 def test_elements_are_divided_by_sizes_in_the_flat_form_alone(
-    schedule: str, dims: tuple[int, ...], divisions: int
+    schedule: str, is_tiled: bool
 ) -> None:
-    """In tiles, scalars alone are divided: `rtile`, by `racross`."""
+    """Tiles are counted: a step divides nothing, and one that goes backwards scalars alone."""
     source = generate(kernel_of("plane_norm_bf16"), parse_schedule(schedule), TARGET).source
-    inside = source[source.index("for roffset") :].partition("for rback")[0]
-    assert len(re.findall(r"rtile (?://|%) racross", inside)) == divisions
-    by_sizes = re.findall(r"(?://|%) k\d|_(?:quotient|remainder)\(", inside)
-    assert bool(by_sizes) == (divisions == 0)
-    assert len(dims) == 3
+    walk, _, back = source[source.index("for roffset") :].partition("for rback")
+    assert not re.findall(r"rtile (?://|%)", walk.partition("rlast")[0])
+    assert len(re.findall(r"rtile (?://|%) racross", back)) == (2 if is_tiled else 0)
+    by_sizes = re.findall(r"(?://|%) k\d|_(?:quotient|remainder)\(", walk)
+    assert bool(by_sizes) != is_tiled
+
+
+def test_planes_are_walked_in_words_before_programs_share_them_element_by_element() -> None:
+    kernel = kernel_of("sum_outer_inner_f32")
+    sizes = dict(zip(kernel.symbols, (64, 256, 3137), strict=True))
+    assert firsts(kernel, TARGET, sizes)[0].get("words", 0) == 1
+    # Where sizes promise vectors, and where a program a row leaves processors idle, they share.
+    for other in ((64, 256, 4096), (256, 64, 3137)):
+        sizes = dict(zip(kernel.symbols, other, strict=True))
+        assert firsts(kernel, TARGET, sizes)[0].family == "cuda.split"
 
 
 def test_a_tile_wastes_little_of_an_awkward_row() -> None:

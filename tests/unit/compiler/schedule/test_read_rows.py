@@ -20,6 +20,12 @@ MASKED = parse_kernel(
 )
 
 
+NARROW_ARG = parse_kernel(
+    """(kernel (symbols k0 k1) (pointwise k0) (reduction k1) (params (in bf16) (out i64))
+    (body (load 0 (+ (* k1 p0) r0)) (cast f32 0) (arg max f32 1 r0) (store 1 p0 2)))"""
+)
+
+
 def offered(name: str, *dims: int) -> tuple[Schedule, ...]:
     kernel = kernel_of(name)
     return candidates(kernel, TARGET, dict(zip(kernel.symbols, dims, strict=True)))
@@ -99,6 +105,16 @@ def test_rows_that_are_stored_are_not_shared_in_stages_where_they_are_enough() -
     assert not [e for e in offered("softmax_f32", 300, 131_072) if e.family == "cuda.split"]
 
 
-def test_what_cannot_be_grouped_is_offered_once() -> None:
-    for each in offered("row_argmax_f32", 1021, 131_072):
-        assert not each.get("group", 0) or each["r"] > 16 * 32 * each["warps"]
+def test_args_in_vectors_of_eight_are_looked_for_by_groups() -> None:
+    for each in candidates(NARROW_ARG, TARGET, {"k0": 7000, "k1": 5120})[:-1]:
+        assert each["group"] == 8
+    # Of four, in registers, what is read again costs as much as is saved.
+    for each in offered("row_argmax_f32", 7000, 5120)[:-1]:
+        assert each.get("group", 0) == (0 if each.family == "cuda.persistent" else 4)
+
+
+def test_walks_for_an_arg_over_long_rows_also_come_in_two_steps() -> None:
+    walks = list(offered("row_argmax_f32", 1021, 131_072)[1:-1])
+    assert {(each["r"], each.get("unroll", 1)) for each in walks if each["divisible"]} == {
+        (r, steps) for r in (4096, 8192, 16_384, 32_768) for steps in (1, 2)
+    }

@@ -1,0 +1,85 @@
+"""The row after the one at hand, of programs that take rows in turn.
+
+Its loads are issued before what the row at hand waits for, its totals and its team, and are under
+way until the program comes to it. A row's loads wait in registers under names of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from nearhint_compiler.codegen.triton.block import REDUCED, Block
+from nearhint_compiler.codegen.triton.body import Body
+from nearhint_compiler.codegen.triton.edges import Edges
+from nearhint_compiler.codegen.triton.row import unflatten
+from nearhint_compiler.ir import nodes as ir
+from nearhint_rules import expr as ex
+
+PREFIX = "n"
+
+
+class Ahead:
+    """The loads of the next row, in `block`'s place, whose number is the variable `nx`.
+
+    `words` are the lines that say where its words begin, if the row is in words, as `nword`.
+    """
+
+    def __init__(self, kernel: ir.Kernel, block: Block, words: Sequence[str] = ()) -> None:
+        self._loops = {f"p{number}": extent for number, extent in enumerate(kernel.pointwise)}
+        self._block, self._words = block, tuple(words)
+        renamed = {name: ex.symbol(f"{PREFIX}{name}") for name in self._loops}
+        texts = dict.fromkeys(block.texts, "(nword + rlane)")
+        found = replace(
+            block,
+            prefix=PREFIX,
+            masks={REDUCED: "nmask"},
+            renamed={**block.renamed, **renamed},
+            texts=texts,
+            edges=None,
+            word=1,
+        )
+        self._body = Body(kernel, found)
+        self._edges: Body | None = None
+        if block.edges:
+            edges = replace(
+                block.edges,
+                prefix=f"{PREFIX}e",
+                masks={REDUCED: "nemask"},
+                renamed={**block.edges.renamed, **renamed},
+            )
+            self._edges = Body(kernel, edges)
+
+    def own(self, positions: Sequence[int]) -> list[int]:
+        """The loads among `positions` that are a row's own and wait for nothing."""
+        nodes = [(place, self._body.kernel.body[place]) for place in positions]
+        return [
+            place
+            for place, node in nodes
+            if isinstance(node, ir.Load)
+            and self._body.varies[place]
+            and self._body.is_independent(place)
+            and self._loops.keys() & {*ex.symbols_of(node.index)}
+        ]
+
+    def loads(self, positions: Sequence[int], *, row: str, there: str) -> list[str]:
+        """The lines that load row number `row`, if it is `there`."""
+        block = self._block
+        lines = [
+            f"nx = tl.full({block.row_shape}, 0, tl.int32) + {row}",
+            *unflatten("nx", {f"{PREFIX}{name}": size for name, size in self._loops.items()}),
+            *self._words,
+            f"nmask = {block.column_mask or '(rbase >= 0)'} & ({there})",
+        ]
+        if self._edges and block.edges:
+            lines.append(f"nemask = {block.edges.column_mask} & ({there})")
+            lines += [line for place in positions for line in self._edges.lines(place)]
+        return [*lines, *(line for place in positions for line in self._body.lines(place))]
+
+    def taken(self, positions: Sequence[int], edges: Edges | None) -> dict[int, list[str]]:
+        """By position, the lines that make what was loaded the row's at hand."""
+        found = {place: [f"v{place} = {self._body.name(place)}"] for place in positions}
+        if edges and self._edges:
+            for place in positions:
+                found[place].insert(0, f"{edges.body.name(place)} = {self._edges.name(place)}")
+        return found
