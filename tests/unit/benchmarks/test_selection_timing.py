@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tests.benchmarks import selection_efforts
-from tests.benchmarks.selection_timing import SCREENED_SPREAD, screened, screened_alone
+from tests.benchmarks.selection_matrix import SCREENED_SPREAD
+from tests.benchmarks.selection_timing import screened, screened_alone
 
 from nearhint_rules.choice import FALLBACK
 from nearhint_rules.table import Timing
