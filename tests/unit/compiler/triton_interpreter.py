@@ -67,7 +67,7 @@ class Cuda:
     gdc_launch_dependents = staticmethod(lambda: None)
 
 
-tl.extra.cuda = Cuda
+vars(tl.extra)["cuda"] = Cuda
 
 
 def run(folder: Path, name: str) -> None:
