@@ -67,7 +67,7 @@ class Cuda:
     gdc_launch_dependents = staticmethod(lambda: None)
 
 
-vars(tl.extra)["cuda"] = Cuda
+tl.extra.__dict__["cuda"] = Cuda
 
 
 def run(folder: Path, name: str) -> None:
