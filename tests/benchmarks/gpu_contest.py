@@ -57,9 +57,8 @@ def cache_write() -> Callable[[], object]:
 def times_of(calls: Mapping[str, Callable[[], Any]], phases: Phases) -> dict[str, Any]:
     """Medians and their relative spreads of all, in one contest warm and in another one cold.
 
-    A write takes its time by what ran before it: in one contest the first one of the cold, whose
-    writes came after small kernels, was charged for more than those after it. Here all that
-    is compared follows a write.
+    Calls of many writes leave the memory slower for what comes after: what is compared warm comes
+    after none, and cold ones each come after one, and after each other in turn.
     """
     clock, write = device_clock(), cache_write()
 

@@ -1,5 +1,10 @@
 """Times contestants against each other: interleaved, so that what drifts drifts for all.
 
+Who comes after whom changes from round to round, because what a call leaves behind, in caches or in
+the state of a device's memory, is the next one's to pay for. Over the rounds each comes after each
+other one as often (Williams, Experimental designs balanced for the estimation of residual effects
+of treatments, 1949).
+
 Rounds are cheap at first: a contestant whose interval is clear of the best's leaves after three of
 them, and is timed no more. An interval is the median and, to both sides, Student's quantile for its
 number of samples times the standard error, so that few samples decide only what is far apart.
@@ -114,11 +119,23 @@ def run_contest(
         if not wanting or _is_late(active, enough, now(), end, patient_until):
             return
         # All of them, not the wanting alone: a median counts only beside those of its own time.
-        turn = number % len(active)
-        for contestant in (*active[turn:], *active[:turn]):
+        for place in round_of(len(active), number):
             before_each()
-            _take(contestant, clock, is_patient=now() < patient_until)
+            _take(active[place], clock, is_patient=now() < patient_until)
         _eliminate(active)
+
+
+def round_of(count: int, number: int) -> list[int]:
+    """The order of so many contestants in a round.
+
+    >>> [round_of(4, number) for number in range(4)]
+    [[0, 1, 3, 2], [1, 2, 0, 3], [2, 3, 1, 0], [3, 0, 2, 1]]
+    """
+    steps = [(place + 1) // 2 * (1 if place % 2 else -1) for place in range(count)]
+    if number // count % 2:
+        # An odd number of them is balanced with its mirror image.
+        steps.reverse()
+    return [(number + step) % count for step in steps]
 
 
 def _is_late(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import pytest
 
@@ -18,6 +20,7 @@ from nearhint_daemon.workers.contest import (
     THOROUGH,
     Contestant,
     Enough,
+    round_of,
     run_contest,
     spread_of,
 )
@@ -64,6 +67,15 @@ def test_contestants_take_turns_and_the_first_changes() -> None:
     rounds = [clock.order[start : start + 3] for start in range(0, 9, 3)]
     assert [sorted(turn) for turn in rounds] == [[0, 1, 2]] * 3
     assert [turn[0] for turn in rounds] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 8])
+def test_each_comes_after_each_other_one_as_often(count: int) -> None:
+    rounds = [round_of(count, number) for number in range(2 * count)]
+    assert all(sorted(each) == list(range(count)) for each in rounds)
+    after = Counter(pair for each in rounds for pair in pairwise(each))
+    assert set(after.values()) == ({2} if count > 1 else set())
+    assert len(after) == count * (count - 1)
 
 
 def test_what_is_clearly_slower_leaves_early_but_not_what_is_protected() -> None:
