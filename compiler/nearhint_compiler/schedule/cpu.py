@@ -50,6 +50,9 @@ _WIDEST = 2
 page of its own, and a first buffer of translations has 72."""
 _SHORT = 64
 _LINE_BYTES = 64
+_SINGLY, _LEAST_LANES = 128, 4
+"""Elements that a step of cpu.pointwise moves one by one at most, where its lanes are apart in
+memory, and the lanes that it has at least. Compilers take far more than in proportion to them."""
 _STEP = 4
 """Squares beside and below each other, at most."""
 _WIDE_DTYPES = ("f64", "i64")
@@ -147,9 +150,25 @@ def _element_space(kernel: ir.Kernel, ranked: list[str], lanes: int) -> Iterator
     first, second = (half, lanes) if halves else (lanes, half)
     if across:
         yield from _tile_space(kernel, turned or best, across, first=first, second=second)
-    for width, unroll in ((first, 4), (second, 2), (first, 2), (second, 4), (first, 1)):
-        yield _pointwise(best, lanes=width, unroll=unroll)
-    yield from (_pointwise(other, lanes=lanes, unroll=2) for other in others[:1])
+    shapes = [
+        (best, *each) for each in ((first, 4), (second, 2), (first, 2), (second, 4), (first, 1))
+    ]
+    for axis, width, unroll in (*shapes, *((other, lanes, 2) for other in others[:1])):
+        width, unroll = _bounded(kernel, axis, lanes=width, unroll=unroll)
+        yield _pointwise(axis, lanes=width, unroll=unroll)
+
+
+def _bounded(kernel: ir.Kernel, axis: str, *, lanes: int, unroll: int) -> tuple[int, int]:
+    """Lanes and vectors a step that leave few enough elements to be moved one by one."""
+    single = sum(
+        isinstance(node, ir.Load | ir.Store) and _access_score(node.index, axis) < 0
+        for node in kernel.body
+    )
+    while unroll > 1 and single * lanes * unroll > _SINGLY:
+        unroll //= 2
+    while lanes > _LEAST_LANES and single * lanes * unroll > _SINGLY:
+        lanes //= 2
+    return lanes, unroll
 
 
 def _tile_space(

@@ -28,6 +28,27 @@ PERMUTED = """
     (add f32 0 1)
     (store 2 (+ (* k1 k2 p0) (* k2 p1) p2) 2)))
 """
+GATED = """
+(kernel (symbols k0)
+  (pointwise k0 16)
+  (reduction)
+  (params (in f32) (in f32) (in f32) (out f32))
+  (body
+    (load 0 (+ (* 48 p0) p1 16))
+    (load 1 (+ (* 48 p0) p1 16))
+    (add f32 0 1)
+    (sigmoid f32 2)
+    (load 0 (+ (* 48 p0) p1 32))
+    (load 1 (+ (* 48 p0) p1 32))
+    (mul f32 3 5)
+    (add f32 4 6)
+    (tanh f32 7)
+    (load 2 (+ (* 16 p0) p1))
+    (sub f32 9 8)
+    (mul f32 3 10)
+    (add f32 8 11)
+    (store 3 (+ (* 16 p0) p1) 12)))
+"""
 
 
 def kernel(name: str) -> ir.Kernel:
@@ -121,3 +142,12 @@ def test_what_is_stored_along_another_loop_than_loaded_is_turned(tmp_path: Path)
         random = np.random.default_rng(0)
         inputs = [random.normal(0, 1, int(np.prod(dims))).astype(np.float32) for _ in range(2)]
         check(native, dims, inputs, threads=3)
+
+
+def test_few_elements_a_step_are_moved_one_by_one() -> None:
+    """A gated unit's rows of 16 are apart: along them compilers would take minutes."""
+    offered = candidates(parse_kernel(GATED), AVX512, {"k0": 4096})
+    along = [each for each in offered if each["axis"] == 0]
+    assert along
+    assert all(6 * each["lanes"] * each["unroll"] <= 128 for each in along)
+    assert max(each["lanes"] * each["unroll"] for each in offered if each["axis"] == 1) == 64
