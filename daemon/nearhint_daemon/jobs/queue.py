@@ -24,6 +24,7 @@ from nearhint_daemon.workers.errors import WorkerLost
 
 LEASE_S = 300.0
 ATTEMPTS = 2
+"""So often may a daemon try a job whose worker is lost; ends of daemons are counted apart."""
 RESTARTS = 5
 """So often may the daemon end during a job before it is suspected."""
 SUSPECTED_RESTARTS = 3
@@ -53,6 +54,7 @@ class _Open:
     client: str = ""
     listeners: list[Listener] = field(default_factory=list)
     task: asyncio.Task[None] | None = None
+    losses: int = 0
     is_cancelled: bool = False
     is_ending: bool = False
     ended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -363,7 +365,8 @@ class JobQueue:
         is_transient = isinstance(failure, WorkerLost | TableChanged) or not isinstance(
             failure, DaemonError | None
         )
-        if is_transient and row.attempts < ATTEMPTS:
+        job.losses += is_transient
+        if is_transient and job.losses < ATTEMPTS:
             logs.warning("job_retried", kind=row.kind, key=row.key, problem=repr(failure))
             job.row = replace(row, state="queued", lease_owner="")
             self._enqueue(job)

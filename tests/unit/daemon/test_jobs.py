@@ -285,6 +285,26 @@ def test_jobs_that_were_there_when_the_daemon_ended_too_often_run_one_at_a_time(
     assert max(len(keys) for keys in together) == 1
 
 
+def test_ends_of_daemons_are_no_losses_of_workers(tmp_path: Path) -> None:
+    lost: list[str] = []
+
+    async def crash_once(row: JobRow, payload: Mapping[str, Any]) -> None:
+        if not lost:
+            lost.append(row.key)
+            raise LOST
+
+    async def scenario(queue: JobQueue, store: Store) -> None:
+        row = left_running("a", attempts=RESTARTS - 1)
+        await store.write(lambda tx: tx.put(row))
+        await queue.start()
+        rows = await ended(queue, "a")
+        assert rows["a"].state == "done"
+        assert lost == ["a"]
+        await queue.stop()
+
+    with_queue(tmp_path, scenario, handler=crash_once, is_started=False)
+
+
 def test_a_job_that_ends_the_daemon_again_and_again_is_given_up(tmp_path: Path) -> None:
     async def scenario(queue: JobQueue, store: Store) -> None:
         row = left_running("a", attempts=RESTARTS + SUSPECTED_RESTARTS)
