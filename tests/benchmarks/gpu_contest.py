@@ -57,8 +57,8 @@ def cache_write() -> Callable[[], object]:
 def times_of(calls: Mapping[str, Callable[[], Any]], phases: Phases) -> dict[str, Any]:
     """Medians and their relative spreads of all, in one contest warm and in another one cold.
 
-    Calls of many writes leave the memory slower for what comes after: what is compared warm comes
-    after none, and cold ones each come after one, and after each other in turn.
+    In one contest of a fixed order, who came after the writes alone took longer: what is compared
+    warm comes after none, and cold ones each come after one, and after each other in turn.
     """
     clock, write = device_clock(), cache_write()
 

@@ -74,9 +74,8 @@ EARLY_BYTES = 32 << 20
 """What a kernel moves at most where its loads come first: so much is in the L2 cache."""
 TURNS, TURNS_LONGEST, TURNS_LEAST_WORD, MANY_ROWS = 4, 2048, 8, 32
 """How many rows a program takes in turn, where they share what cannot be read in words; elements of
-the longest block and of the shortest word for it, and how many rows a processor has then. A layer
-norm in bf16 on an H100 (2026-11-22) took 48.7 us so in place of 51.9 for 30 011 rows of 1021, 22.6
-in place of 26.2 for 60 013 of 197; in f32 it gained nothing, and with 8192 elements it lost."""
+the longest block and of the shortest word for it, and how many rows a processor has then. Narrow
+elements gain by it, wide ones nothing."""
 SHARED_LENGTH = 4096
 """Rows at least so long are shared by programs, where there are too few for all processors."""
 READ_ROWS, READ_PROGRAMS, READ_STEPS = 3, 8, 4
@@ -204,9 +203,7 @@ def _early(facts: Facts, schedules: Iterable[Schedule]) -> Iterator[Schedule]:
     """Rows in registers whose loads all come first, where what is waited for is what is slow, and
     those of the first blocks as they were.
 
-    So it is with few bytes. With many, the registers that hold them cost more than they save: on an
-    H100 (2026-11-22) a layer norm in bf16 took 3.2 in place of 3.7 us for 100 003 rows of 32, and
-    57 in place of 54 for 7000 rows of 5120; in f32 5.5 in place of 6.1 for 100 003 rows of 32.
+    So it is with few bytes. With many, the registers that hold them cost more than they save.
     """
     is_small = facts.moved_bytes <= EARLY_BYTES
     first: tuple[int, int] | None = None

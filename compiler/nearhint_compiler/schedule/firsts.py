@@ -6,7 +6,7 @@ the hint's sizes meet.
 
 It is found by rule, in the order in which candidates are offered, and not by estimate. Where all
 Variants of a Table were timed (tests/benchmarks/first_regret.py) the rule's choice took 1.04 times
-as long as the best at a size, in the geometric mean over 1994 of an H100, the Table's default 1.21
+as long as the best at a size, in the geometric mean over 1944 of an H100, the Table's default 1.19
 times; what was estimated best, 1.3 times when that was tried. So estimates are asked only where
 kinds of layout differ in what they move, or leave idle.
 """
