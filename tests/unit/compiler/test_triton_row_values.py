@@ -44,12 +44,17 @@ def test_elements_are_divided_as_fast_as_before() -> None:
     assert "div_rn" not in source_of("softmax_f32", f"cuda.persistent x=1 r=1024 {REST}")
 
 
-def test_a_pointwise_kernel_has_no_values_of_rows() -> None:
+@pytest.mark.parametrize("written", ["f32", "bf16"])
+def test_a_pointwise_kernel_has_no_values_of_rows_but_roots_with_their_digits(written: str) -> None:
+    # As batch norm in inference has them, where each root is in all elements of a channel.
+    result = "2" if written == "f32" else "3"
+    rounded = "" if written == "f32" else "(cast bf16 2) "
     kernel = parse_kernel(
-        "(kernel (symbols k0) (pointwise k0) (reduction) (params (in f32) (out f32))"
-        " (body (load 0 p0) (rsqrt f32 0) (div f32 0 1) (store 1 p0 2)))"
+        f"(kernel (symbols k0) (pointwise k0) (reduction) (params (in f32) (out {written}))"
+        f" (body (load 0 p0) (rsqrt f32 0) (div f32 0 1) {rounded}(store 1 p0 {result})))"
     )
     text = "cuda.pointwise x=128 warps=4 index=32 aligned=0 divisible=0"
     source = generate(kernel, parse_schedule(text), TARGET).source
-    assert "tl.rsqrt(" in source
+    assert bool(re.search(r"= _rsqrt\(", source)) == (written == "f32")
+    assert bool(re.search(r"= tl\.rsqrt\(\w+\)\n.*/", source)) == (written == "bf16")
     assert "div_rn" not in source
