@@ -2,8 +2,10 @@
 
 A hint's sizes are multiples of 16 mostly, so its contest is won by a Variant that reads vectors,
 and does not say how much the others lose where rows begin anywhere. So the best few of those that
-may run beside a hint are timed there too. A companion is a row of the Table like a hint's; what
-tells them apart is that the hint is there as well, less than `BESIDE` away. Pure.
+may run beside a hint are timed there too. That is not one less than the hint: there tiles are as
+good as full, blocks hold their rows as exactly, and rows begin nearly as far apart as a power of
+two, which is no more like other odd sizes than the hint is. A companion is a row of the Table like
+a hint's; what tells them apart is that the hint is there as well, less than `BESIDE` away. Pure.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ Step: TypeAlias = Callable[[Dims, Collection[str]], Dims | None]
 """Sizes beside some, with these symbols moved so that little divides them; None: there are none."""
 BESIDE = 0.2
 """Octaves from a hint within which a companion is."""
+PART = 64
+"""A companion's sizes are smaller by one part in so many, and odd."""
 NEAR_BEST = 1.3
 """How many times the median of the best that may run there one of the best few may take."""
 
@@ -31,20 +35,30 @@ def companion(table: Table, dims: Dims, step: Step | None = None) -> Dims | None
     """The sizes beside a hint where no divisibility holds that a Variant needs and has there.
 
     Where none needs any: that its tiles have. None where there is nothing of either, and where
-    what `step` finds is as divisible. Without a `step`: one less of each size.
+    what `step` finds is as divisible. Without a `step`: `odd_below` of each size.
     """
     facts = _held(table, _divisors(table), dims)
     names = frozenset(ex.symbols_of(*(fact.expr for fact in facts)))
     if not facts:
         return None
-    found = _one_less(table, dims, names) if step is None else step(dims, names)
+    found = _odd(table, dims, names) if step is None else step(dims, names)
     if found is None or min(found) < 1 or distance(dims, found) > BESIDE:
         return None
     return None if _held(table, facts, found) else found
 
 
-def _one_less(table: Table, dims: Dims, names: Collection[str]) -> Dims:
-    return tuple(size - (name in names) for name, size in zip(table.symbols, dims, strict=True))
+def odd_below(size: int) -> int:
+    """An odd size below an even one, by one part in `PART`; an odd size itself.
+
+    >>> [odd_below(size) for size in (2, 64, 96, 3584, 3585)]
+    [1, 63, 95, 3527, 3585]
+    """
+    return size if size % 2 else (size - 1 - size // PART) | 1
+
+
+def _odd(table: Table, dims: Dims, names: Collection[str]) -> Dims:
+    sizes = zip(table.symbols, dims, strict=True)
+    return tuple(odd_below(size) if name in names else size for name, size in sizes)
 
 
 def _held(table: Table, facts: Collection[Divisible], dims: Dims) -> frozenset[Divisible]:

@@ -10,6 +10,7 @@ from nearhint_daemon.errors import HintTooLarge, HintUnreachable
 from nearhint_daemon.programs import Programs
 from nearhint_daemon.store.rows import FallbackRow, JobRow, KernelRow
 from nearhint_daemon.tables import TableKey
+from nearhint_daemon.tuning.companions import odd_below
 from nearhint_daemon.tuning.tuning_jobs import WHY
 from nearhint_daemon.turns import Order
 from nearhint_daemon.workshop import Workshop
@@ -135,7 +136,8 @@ class OddSizes:
         for name in ex.symbols_of(*(self._exprs[each] for each in names)):
             if sizes[name] % 2 == 0:
                 low, high = ranges.get(name, (1, None))
-                sizes[name] += -1 if sizes[name] > low else 1
+                below = odd_below(sizes[name])
+                sizes[name] = below if below >= low else sizes[name] + 1
                 if high is not None and sizes[name] > high:
                     return None
         try:

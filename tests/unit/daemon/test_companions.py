@@ -7,9 +7,11 @@ from dataclasses import replace
 from tests.unit.rules.tables import STEP, row, table, tiled, variant
 
 from nearhint_daemon.tuning.companions import (
+    PART,
     companion,
     companions,
     lacking_beside,
+    odd_below,
     without_companions,
 )
 from nearhint_daemon.tuning.matrix import missing, missing_beside, shared
@@ -27,14 +29,27 @@ def guarded(*rows: HintRow) -> Table:
     return table(*rows, variants=GUARDED)
 
 
-def test_a_companion_is_one_less_of_each_size_that_some_variant_wants_divisible() -> None:
+def test_a_companion_is_odd_in_each_size_that_some_variant_wants_divisible() -> None:
     found = table(
         row((512, 2816), {0: 100}),
         variants=(variant(0), variant(1, Divisible(K1, 16), AtMost(K0, 600))),
     )
-    assert companion(found, (512, 2816)) == (512, 2815)
+    assert companion(found, (512, 2816)) == (512, 2771)
     both = replace(found, variants=(variant(0), variant(1, Divisible(ex.mul(K0, K1), 16))))
-    assert companion(both, (512, 2816)) == (511, 2815)
+    assert companion(both, (512, 2816)) == (503, 2771)
+
+
+def test_a_companion_is_no_more_than_a_few_percent_less_and_not_one_less_than_what_is_whole() -> (
+    None
+):
+    for size in range(2, 70_000, 2):
+        odd = odd_below(size)
+        assert odd % 2 == 1
+        assert 0 < size - odd <= 1 + size / PART
+        if size >= 2 * PART:
+            assert (size - odd) > 1
+    # Rows of two bytes an element, of multiples of 512: one less begins 2 bytes off a KiB.
+    assert [odd_below(512 * by) * 2 % 1024 for by in (3, 7, 17)] == [974, 910, 750]
 
 
 def test_where_nothing_is_divisible_or_all_stays_so_there_is_no_companion() -> None:
@@ -58,8 +73,8 @@ def test_the_best_few_that_may_run_beside_a_hint_are_wanted_there_once() -> None
         row((1024,), {1: 50, 0: 100, 2: 140}),
     )
     found = guarded(*hints)
-    assert missing_beside(found, STEP) == {(63,): (0, 3), (1023,): (0,)}
-    beside = row((63,), {0: 100, 3: 80}), row((1023,), {0: 100})
+    assert missing_beside(found, STEP) == {(63,): (0, 3), (1007,): (0,)}
+    beside = row((63,), {0: 100, 3: 80}), row((1007,), {0: 100})
     assert missing_beside(guarded(*hints, *beside), STEP) == {}
 
 
@@ -93,11 +108,11 @@ def test_what_won_at_a_companion_is_not_offered_elsewhere() -> None:
 
 def test_where_no_variant_needs_divisibility_a_companion_is_where_tiles_hang_over() -> None:
     flat = table(row((2048,), {0: 100}), variants=(tiled(0, 1024), tiled(1, 512)))
-    assert companion(flat, (2048,)) == (2047,)
+    assert companion(flat, (2048,)) == (2015,)
     assert companion(flat, (1000,)) is None
     assert missing_beside(
         replace(flat, hints=(row((2048,), {1: 90, 0: 100}), row((8192,), {0: 100}))), STEP
-    ) == {(2047,): (0, 1), (8191,): (0,)}
+    ) == {(2015,): (0, 1), (8063,): (0,)}
     few_rows = table(row((2048,), {0: 100}), variants=(tiled(0, 64),))
     assert companion(few_rows, (2048,)) is None
 
@@ -109,7 +124,7 @@ def test_where_some_variant_needs_divisibility_tiles_say_nothing() -> None:
 
 def test_companions_that_find_a_place_are_far_apart() -> None:
     hints = [row((16 * number,), {0: 100, 1: 50}) for number in range(1, HINT_LIMIT - 1)]
-    first, last = hints[0].dims[0] - 1, hints[-1].dims[0] - 1
+    first, last = odd_below(hints[0].dims[0]), odd_below(hints[-1].dims[0])
     assert sorted(lacking_beside(guarded(*hints), hints)) == [(first,), (last,)]
     kept = guarded(*hints, row((first + 16,), {0: 100}))
     assert list(lacking_beside(kept, hints)) == [(last,)]

@@ -30,10 +30,10 @@ def odd_sizes(*dims: Expr, near: Mapping[str, int], **ranges: tuple[int, int]) -
 @pytest.mark.parametrize(
     ("dims", "hint", "names", "expected"),
     [
-        ((S0, S1), (256, 512), {"k1"}, (256, 511)),
-        ((S0, S1), (256, 512), {"k0", "k1"}, (255, 511)),
-        ((S0, S1), (256, 64), {"k1"}, (256, 65)),  # one less is outside the range
-        ((ex.mul(S0, S1),), (16384,), {"k0"}, (16575,)),  # 255 times 65
+        ((S0, S1), (256, 512), {"k1"}, (256, 503)),
+        ((S0, S1), (256, 512), {"k0", "k1"}, (251, 503)),
+        ((S0, S1), (256, 64), {"k1"}, (256, 65)),  # what is below is outside the range
+        ((ex.mul(S0, S1),), (16384,), {"k0"}, (16315,)),  # 251 times 65
         ((S0, ex.mul(2, S1), S1), (256, 160, 80), {"k1"}, (256, 158, 79)),
         ((S0, S1), (256, 511), {"k1"}, (256, 511)),  # is odd
     ],
