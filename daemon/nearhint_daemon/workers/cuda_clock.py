@@ -48,7 +48,7 @@ class CudaClock:
                 device=self.device,
             )
             self._stream: torch.cuda.Stream = torch.cuda.Stream(device_index)  # type: ignore[no-untyped-call]
-            # One pool for all graphs, so that all contestants write their outputs to the same place.
+            # One pool for all graphs: so all contestants write their outputs to the same place.
             self._pool = torch.cuda.graph_pool_handle()
         self._graphs: dict[Callable[[], object], torch.cuda.CUDAGraph | None] = {}
         self._treatment = f"cuda, {cache} cache, {memory}, graph replay"
