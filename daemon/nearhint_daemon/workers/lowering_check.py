@@ -5,12 +5,17 @@ itself. It runs at small sizes within the Program's assumed ranges, 1 and primes
 symbol another prime, so that exchanged dimensions show), once with small inputs, where an epsilon
 that was left out is large. Where sizes that are no symbols make even the smallest space large,
 slabs of it are compared (`reference`) with their part of what the ops make.
+
+A Kernel's constants may be rounded to f32, as eager's are: that moves a remainder by as much as it
+moves the whole, and half floats are so few that some lie just where it makes a quotient's floor
+another (1.5 // 0.3). So an element may also lie between what it is with constants that are moved a
+unit up and a unit down.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -21,6 +26,7 @@ from nearhint_daemon.workers.cases import sizes_at
 from nearhint_daemon.workers.elements import Array
 from nearhint_daemon.workers.errors import FallbackInvalid
 from nearhint_daemon.workers.inputs import (
+    TensorSpec,
     flat_storage,
     random_values,
     size_bytes,
@@ -54,6 +60,10 @@ CASE_BYTES = 256 << 20
 CASE_POINTS = 1 << 20
 """Points that are interpreted at once, of a case; beyond them its slabs are."""
 SMALL_SCALE = 2.0**-7
+LARGEST = 0x7F7FFFFF
+"""The bits of the largest finite f32."""
+SHORT_BITS = 8
+"""Trailing zeros of a constant's bits from which on it is taken as written so, and not rounded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +165,11 @@ def _compare(
             outcome = _compare_output(value_type, sizes, output, values[number], is_whole=is_whole)
             if outcome.problem and _is_tie(part, dims, arguments, place, output, values[number]):
                 continue
+            if outcome.problem and (near := list(_constants_moved(part))):
+                others = [interpret(each, dims, arguments)[place] for each in near]
+                outcome = _compare_output(
+                    value_type, sizes, output, values[number], is_whole=is_whole, others=others
+                )
             worst = max(worst, outcome.worst_error)
             if outcome.problem:
                 return LoweringVerdict(f"output {place}: {outcome.problem}", worst, 1)
@@ -170,6 +185,27 @@ def _slabs(kernel: ir.Kernel, dims: Mapping[str, int], seed: int) -> list[ir.Ker
     if not windows:
         raise FallbackInvalid("a row is too long to be interpreted")
     return [slab(kernel, window) for window in windows]
+
+
+def _constants_moved(kernel: ir.Kernel) -> Iterator[ir.Kernel]:
+    """The Kernel with all constants that were rounded to f32 a unit up, and a unit down."""
+    rounded = [isinstance(node, ir.Const) and _is_rounded(node) for node in kernel.body]
+    for step in (1, -1) if any(rounded) else ():
+        yield replace(
+            kernel,
+            body=tuple(
+                replace(node, bits=node.bits + step)
+                if isinstance(node, ir.Const) and is_it
+                else node
+                for node, is_it in zip(kernel.body, rounded, strict=True)
+            ),
+        )
+
+
+def _is_rounded(constant: ir.Const) -> bool:
+    """Whether a constant may be another one that f32 does not hold; the largest of f32 is none."""
+    is_short = constant.bits % (1 << SHORT_BITS) == 0
+    return constant.dtype == "f32" and not is_short and constant.bits & LARGEST != LARGEST
 
 
 def _is_tie(
@@ -198,8 +234,12 @@ def _compare_output(
     wanted: torch.Tensor,
     *,
     is_whole: bool,
+    others: Sequence[Output] = (),
 ) -> LoweringVerdict:
-    """One output, laid out as the Plan declares it, element by element; of a slab, its own."""
+    """One output, laid out as the Plan declares it, element by element; of a slab, its own.
+
+    Elements may be between those of `others`.
+    """
     spec = tensor_spec(value_type, sizes)
     if tuple(wanted.shape) != spec.shape:
         return LoweringVerdict(f"ATen makes {tuple(wanted.shape)}, not {spec.shape}", np.inf, 1)
@@ -207,21 +247,14 @@ def _compare_output(
         1, spec.elements
     ):
         return LoweringVerdict("stores outside its storage", np.inf, 1)
-    steps = [8 * stride for stride in spec.stride]
-    storage, scales = np.full(max(1, spec.elements), np.nan), np.zeros(max(1, spec.elements))
-    found = np.lib.stride_tricks.as_strided(storage, spec.shape, steps)
-    magnitudes = np.lib.stride_tricks.as_strided(scales, spec.shape, steps)
     reference = wanted.to(torch.float64).cpu().numpy()
-    if not is_whole:
-        found[...] = reference
-    storage[output.indices] = output.values.astype(np.float64)
-    scales[output.indices] = output.magnitudes
-    if value_type.dtype in FLOATS:
-        allowed = tolerances(reference, magnitudes, output=EXACT, arithmetic=LOWERING)
-        errors = errors_in_tolerances(found, reference, allowed, largest=EXACT.largest)
-    else:
-        # Of infinite magnitude: cast from what no integer can hold, so anything is right.
-        errors = np.where((found == reference) | np.isinf(magnitudes), 0.0, np.inf)
+    found, magnitudes = _laid_out(spec, output, None if is_whole else reference)
+    errors = _errors(value_type.dtype, found, reference, magnitudes)
+    if others:
+        made = [found, *(_laid_out(spec, other, found)[0] for other in others)]
+        nearest = np.clip(reference, np.min(made, axis=0), np.max(made, axis=0))
+        again = _errors(value_type.dtype, nearest, reference, magnitudes)
+        errors = np.where(np.isnan(reference), errors, np.minimum(errors, again))
     if errors.size and errors.max() > 1:
         at = np.unravel_index(int(errors.argmax()), errors.shape)
         where = [int(position) for position in at]
@@ -232,3 +265,25 @@ def _compare_output(
             1,
         )
     return LoweringVerdict("", float(errors.max(initial=0.0)), 1)
+
+
+def _laid_out(spec: TensorSpec, output: Output, around: Array | None) -> tuple[Array, Array]:
+    """An output's elements and magnitudes as it lies, what it leaves out as it is `around`."""
+    steps = [8 * stride for stride in spec.stride]
+    storage, scales = np.full(max(1, spec.elements), np.nan), np.zeros(max(1, spec.elements))
+    found = np.lib.stride_tricks.as_strided(storage, spec.shape, steps)
+    magnitudes = np.lib.stride_tricks.as_strided(scales, spec.shape, steps)
+    if around is not None:
+        found[...] = around
+    storage[output.indices] = output.values.astype(np.float64)
+    scales[output.indices] = output.magnitudes
+    return found, magnitudes
+
+
+def _errors(dtype: str, found: Array, reference: Array, magnitudes: Array) -> Array:
+    """In units of their tolerances."""
+    if dtype in FLOATS:
+        allowed = tolerances(reference, magnitudes, output=EXACT, arithmetic=LOWERING)
+        return errors_in_tolerances(found, reference, allowed, largest=EXACT.largest)
+    # Of infinite magnitude: cast from what no integer can hold, so anything is right.
+    return np.where((found == reference) | np.isinf(magnitudes), 0.0, np.inf)

@@ -227,6 +227,31 @@ def test_floor_modulus_and_truncated_division_follow_torch() -> None:
         np.testing.assert_array_equal(OPERATIONS[name](left, right), wanted.numpy(), name)
 
 
+TRUNCATED = parse_kernel("""
+    (kernel (symbols k0) (pointwise k0) (reduction)
+      (params (in f32) (out f32) (out f64))
+      (body (load 0 p0)
+            (const f32 0x3dcccccd)
+            (truncdiv f32 0 1)
+            (store 1 p0 2)
+            (cast f64 0)
+            (cast f64 1)
+            (truncdiv f64 4 5)
+            (store 2 p0 6)))
+""")
+
+
+def test_a_quotient_in_f32_is_rounded_before_it_is_truncated_as_eager_does() -> None:
+    torch = pytest.importorskip("torch")
+    given = np.array([80.0, -1.5, 0.5, 0.49, 7.0], np.float32)
+    eager = torch.div(torch.from_numpy(given), 0.1, rounding_mode="trunc").numpy()
+    f32, f64 = interpret(TRUNCATED, {"k0": 5}, [given, None, None], casts=Casts.ROUND_GIVEN)
+    assert list(f32.values) == list(eager) == [800, -15, 5, 4, 70]
+    assert list(f64.values) == [799, -14, 4, 4, 69]
+    exact, _ = interpret(TRUNCATED, {"k0": 5}, [given, None, None])
+    assert list(exact.values) == list(f64.values)
+
+
 ROWS_AND_PLACES = parse_kernel("""
     (kernel (symbols k0 k1) (pointwise k0) (reduction k1)
       (params (in f32) (out i64) (out f32))

@@ -106,6 +106,65 @@ WIDE = 640_007
 """Two such rows are more than is interpreted at once."""
 
 
+def divided(op: str, dtype: str, by: float, rounding_mode: str = "") -> pr.Program:
+    """An op of x, in half floats so often a whole number of times `by`."""
+    x = tensor(S0, 7, dtype=dtype)
+    options = (("rounding_mode", rounding_mode),) if rounding_mode else ()
+    made = pr.Node(f"aten.{op}", (pr.Ref(0), by), options, (0,), (x,))
+    return pr.Program((pr.Symbol("s0", 1, 4096),), (x,), (made,), (1,))
+
+
+DIVISIONS = [
+    ("floor_divide.default", "bf16", 0.3, ""),
+    ("floor_divide.default", "f16", 0.1, ""),
+    ("div.Tensor_mode", "bf16", 0.1, "trunc"),
+    ("remainder.Scalar", "f32", 0.1, ""),
+    ("fmod.Scalar", "f32", 1.7, ""),
+]
+
+
+@pytest.mark.parametrize(("op", "dtype", "by", "mode"), DIVISIONS)
+def test_divisors_that_are_rounded_may_move_what_hangs_on_their_last_digit(
+    op: str, dtype: str, by: float, mode: str
+) -> None:
+    kernel, fallback = lowered(divided(op, dtype, by, mode))
+    for seed in range(8):
+        assert check_lowering(kernel, fallback, seed=seed).problem == ""
+
+
+@pytest.mark.parametrize(
+    ("op", "by", "right", "wrong"),
+    [
+        ("floor_divide.default", 0.3, "floordiv", "truncdiv"),
+        ("remainder.Scalar", 0.1, "mod", "fmod"),
+    ],
+)
+def test_another_division_is_found_though_its_divisor_is_rounded(
+    op: str, by: float, right: str, wrong: str
+) -> None:
+    kernel, fallback = lowered(divided(op, "f32", by))
+
+    def exchange(body_node: ir.BodyNode) -> ir.BodyNode:
+        if isinstance(body_node, ir.Op) and body_node.name == right:
+            return replace(body_node, name=wrong)
+        return body_node
+
+    assert "ATen says" in check_lowering(edited(kernel, exchange), fallback, seed=1).problem
+
+
+@pytest.mark.parametrize("by", [0.25, 0.5])
+def test_divisors_that_are_not_rounded_move_nothing(by: float) -> None:
+    # Half floats are often a whole number of times such a one, and there its floor is told exactly.
+    kernel, fallback = lowered(divided("floor_divide.default", "bf16", by))
+
+    def just_above(body_node: ir.BodyNode) -> ir.BodyNode:
+        if isinstance(body_node, ir.Const) and body_node.dtype == "f32":
+            return replace(body_node, bits=body_node.bits + 256)
+        return body_node
+
+    assert "ATen says" in check_lowering(edited(kernel, just_above), fallback, seed=1).problem
+
+
 def test_static_sizes_that_make_any_space_large_are_checked_in_slabs() -> None:
     kernel, fallback = lowered(activation(WIDE))
     found = check_lowering(kernel, fallback, seed=1)
