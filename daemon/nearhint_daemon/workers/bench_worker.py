@@ -177,7 +177,12 @@ class Bench:
         kernel = _read_kernel(request.kernel_ir)
         threads = max(1, request.threads)
         torch.set_num_threads(threads)
-        clock = self._clock(request.cache, threads)
+        enough = (
+            Enough(request.enough_samples, request.enough_spread)
+            if request.enough_samples
+            else THOROUGH
+        )
+        clock = self._clock(request.cache, threads, is_rough=enough.is_rough)
         results = measure(
             kernel,
             _read_fallback(request.fallback, kernel),
@@ -187,9 +192,7 @@ class Bench:
             threads=threads,
             device=self._device,
             budget_s=request.budget_s,
-            enough=Enough(request.enough_samples, request.enough_spread)
-            if request.enough_samples
-            else THOROUGH,
+            enough=enough,
             memory_limit_bytes=request.memory_limit_bytes,
             seed=_seed(request.seed),
             before_each=self._check_wanted if request.gives_way else lambda: None,
@@ -245,14 +248,27 @@ class Bench:
 
         return CudaSubject(candidate.binary, artifact, device_index=cuda_index(self._device))
 
-    def _clock(self, cache: str, threads: int, *, memory: str = OUTPUTS_ALLOCATED) -> Clock:
+    def _clock(
+        self,
+        cache: str,
+        threads: int,
+        *,
+        memory: str = OUTPUTS_ALLOCATED,
+        is_rough: bool = False,
+    ) -> Clock:
         if self._device == "cpu":
             return CpuClock(cache=cache, threads=threads, priority=self._priority, memory=memory)
-        from nearhint_daemon.workers.cuda_clock import CudaClock
+        from nearhint_daemon.workers.cuda_clock import ROUGH_SAMPLE_MS, SAMPLE_MS, CudaClock
         from nearhint_daemon.workers.cuda_watch import watch_of
 
         index = cuda_index(self._device)
-        return CudaClock(cache=cache, device_index=index, memory=memory, watch=watch_of(index))
+        return CudaClock(
+            cache=cache,
+            device_index=index,
+            memory=memory,
+            watch=watch_of(index),
+            sample_ms=ROUGH_SAMPLE_MS if is_rough else SAMPLE_MS,
+        )
 
     def _cache_bytes(self) -> int:
         if self._device == "cpu":

@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from nearhint_daemon.workers.clock import Clock
+from nearhint_rules.ranking import LEAST_GAIN
 from nearhint_rules.table import Timing
 
 MIN_SAMPLES = 7
@@ -55,6 +56,11 @@ class Enough:
     def least(self) -> int:
         """Samples that a contestant has if it stays."""
         return min(MIN_SAMPLES, self.samples)
+
+    @property
+    def is_rough(self) -> bool:
+        """Whether what differs by less than counts as a gain need not be told apart."""
+        return self.spread >= LEAST_GAIN
 
 
 THOROUGH = Enough()

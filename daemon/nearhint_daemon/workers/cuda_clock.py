@@ -18,6 +18,9 @@ from nearhint_daemon.workers.cuda_watch import Watch
 
 SAMPLE_MS = 0.4
 """A sample is at least about this long."""
+ROUGH_SAMPLE_MS = 0.2
+"""One of a contest that need not tell apart what is within some percent: an event's place is known
+to half a microsecond."""
 MAX_CALLS = 200
 ESTIMATE_CALLS = 10
 
@@ -27,7 +30,7 @@ class CudaClock:
 
     `cache` "warm": a sample begins after an untimed replay; "cold": after memory of twice the L2
     cache was written, and it is a single call. `memory` says in words what is called on, `watch`
-    what disturbs the device.
+    what disturbs the device. A warm sample is at least about `sample_ms` long.
     """
 
     def __init__(
@@ -37,8 +40,10 @@ class CudaClock:
         device_index: int,
         memory: str = OUTPUTS_ALLOCATED,
         watch: Watch | None = None,
+        sample_ms: float = SAMPLE_MS,
     ) -> None:
         self._index = device_index
+        self._sample_ms = sample_ms
         self._watch = watch
         self._is_cold = cache == "cold"
         with device_errors():
@@ -76,7 +81,7 @@ class CudaClock:
             run = few.replay if few is not None else lambda: _repeat(call, ESTIMATE_CALLS)
             with device_errors(), torch.cuda.stream(self._stream):
                 elapsed_ms = self._events(run) / ESTIMATE_CALLS
-            calls = int(max(1, min(MAX_CALLS, SAMPLE_MS / max(elapsed_ms, 1e-6))))
+            calls = int(max(1, min(MAX_CALLS, self._sample_ms / max(elapsed_ms, 1e-6))))
         self._graphs[call] = self._captured(call, calls)
         return calls
 

@@ -24,6 +24,7 @@ from nearhint_daemon.workers.contest import (
     run_contest,
     spread_of,
 )
+from nearhint_rules.ranking import LEAST_GAIN
 
 
 @dataclass
@@ -144,6 +145,12 @@ def test_a_quick_contest_is_content_with_less(samples: int) -> None:
     thorough = contest(FakeClock({0: 1000.0, 1: 1010.0}, noise=0.01))
     assert [len(contestant.samples) for contestant in quick] == [samples] * 2
     assert len(thorough[0].samples) >= THOROUGH.samples
+
+
+def test_a_contest_is_rough_that_need_not_tell_apart_what_is_no_gain() -> None:
+    assert Enough(7, LEAST_GAIN).is_rough
+    assert not Enough(7, 0.99 * LEAST_GAIN).is_rough
+    assert not THOROUGH.is_rough
 
 
 def test_a_budget_that_is_spent_leaves_the_least_number_of_samples() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,14 @@ from tests.unit.workers.building import compiled, default_source, lowered, norm
 from nearhint_daemon.workers.clock import CpuClock
 from nearhint_daemon.workers.contest import MIN_SAMPLES
 from nearhint_daemon.workers.errors import MemoryLimitExceeded
-from nearhint_daemon.workers.measure import Entry, Result, measure, output_allocators
+from nearhint_daemon.workers.measure import (
+    Entry,
+    Result,
+    _leave_imports_alone,
+    measure,
+    output_allocators,
+    without_collector,
+)
 from nearhint_daemon.workers.subjects import CpuSubject
 from nearhint_rules import expr as ex
 from nearhint_rules.guard import ALWAYS, Aligned, Divisible, Guard
@@ -65,6 +73,22 @@ def test_an_entry_whose_guard_does_not_hold_has_no_timing(subject: CpuSubject) -
     assert "Guard" in found["pointers"].problem
     assert found["broken"].problem == "ARTIFACT_CORRUPT"
     assert [name for name, result in found.items() if result.timing] == ["ops"]
+
+
+def test_the_collector_never_looks_at_all_that_imports_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(gc, "collect", lambda *ages: done.append(f"collect {ages}"))
+    monkeypatch.setattr(gc, "freeze", lambda: done.append("freeze"))
+    _leave_imports_alone.cache_clear()
+    for _ in range(2):
+        with without_collector():
+            assert not gc.isenabled()
+            done.append("contest")
+        assert gc.isenabled()
+    young = f"collect {(1,)}"
+    assert done == [young, "freeze", "collect ()", "contest", "collect ()", "contest"]
 
 
 def test_a_hint_over_its_memory_is_refused(subject: CpuSubject) -> None:
