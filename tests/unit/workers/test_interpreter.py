@@ -16,6 +16,7 @@ from nearhint_daemon.workers.tolerance import (
     PRECISIONS,
     ROUNDINGS,
     arithmetic_of,
+    errors_in_tolerances,
     tolerances,
 )
 from nearhint_rules import expr as ex
@@ -225,6 +226,19 @@ def test_floor_modulus_and_truncated_division_follow_torch() -> None:
     }
     for name, wanted in pairs.items():
         np.testing.assert_array_equal(OPERATIONS[name](left, right), wanted.numpy(), name)
+
+
+@pytest.mark.parametrize(
+    "other", [(math.nan, math.nan), (math.nan, 1.0), (9.0, 1.0), (math.inf, 2e9)]
+)
+def test_an_elements_error_does_not_hang_on_what_others_are(other: tuple[float, float]) -> None:
+    right = [(1.0, 1.0), (1.5, 1.0), (0.0, -0.0), (-1.0, -1.25), (2.0, 1.0)]
+    found = []
+    for pairs in (right, [*right, other]):
+        actual, reference = np.array(pairs).T
+        errors = errors_in_tolerances(actual, reference, np.ones(len(pairs)), largest=1e9)
+        found.append(list(errors[: len(right)]))
+    assert found[0] == found[1] == [0, 0.5, 0, 0.25, 1]
 
 
 TRUNCATED = parse_kernel("""
