@@ -21,9 +21,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from nearhint_compiler.analysis.jumps import before_jumps, is_given
 from nearhint_compiler.ir import nodes as ir
 from nearhint_daemon.workers.elements import Stored, decode, encode
-from nearhint_daemon.workers.magnitudes import is_given, magnitude
+from nearhint_daemon.workers.magnitudes import magnitude
 from nearhint_daemon.workers.reference_ops import (
     NUMPY_DTYPES,
     OPERATIONS,
@@ -62,7 +63,10 @@ class Candidates:
 
 
 class Casts(Enum):
-    """What casts between floats do: nothing, or round what a Kernel is given."""
+    """What casts between floats do: nothing, or round what a Kernel is given.
+
+    Where they round, so does an f32 operation on what is given, before what jumps.
+    """
 
     EXACT = auto()
     ROUND_GIVEN = auto()
@@ -120,6 +124,7 @@ class _Run:
         self.kernel = kernel
         self.casts = casts
         self.dtypes = ir.dtypes_of(kernel)
+        self._before_jumps = before_jumps(kernel)
         pointwise = [ex.evaluate(extent, dims) for extent in kernel.pointwise]
         reduction = [ex.evaluate(extent, dims) for extent in kernel.reduction]
         if math.prod(pointwise) * math.prod(reduction) > POINT_LIMIT:
@@ -204,7 +209,10 @@ class _Run:
                     return self._cast(position, args[0], self.dtypes[operands[0]])
                 if name == "truncdiv" and self._rounds_quotient(position):
                     return np.trunc((args[0] / args[1]).astype(np.float32)).astype(dtype)
-                return np.asarray(OPERATIONS[name](*args)).astype(dtype)
+                made = np.asarray(OPERATIONS[name](*args))
+                if position in self._before_jumps and self.casts is Casts.ROUND_GIVEN:
+                    made = made.astype(np.float32)
+                return made.astype(dtype)
             case ir.Reduce(kind, _, operand):
                 whole = self._along_reduction(values[operand])
                 return reduced(kind, whole, self.reduction_axes).astype(dtype)

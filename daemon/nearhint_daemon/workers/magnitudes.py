@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from nearhint_compiler.analysis.jumps import is_given
 from nearhint_compiler.ir import nodes as ir
 from nearhint_daemon.workers.reference_ops import Array, reduced
 from nearhint_daemon.workers.tolerance import FACTOR, PRECISIONS, ROUNDINGS
@@ -107,15 +108,6 @@ def _terms(
             return np.asarray(np.where(np.isinf(_fold_arrays([own, *integers])), math.inf, own))
         case _:
             return own
-
-
-def is_given(body: Sequence[ir.BodyNode], position: int) -> bool:
-    """Whether a node is what was loaded, or of its size: no operation has rounded it."""
-    match body[position]:
-        case ir.Op("cast" | "neg" | "abs", _, (operand,)):
-            return is_given(body, operand)
-        case node:
-            return isinstance(node, ir.Load | ir.Scalar | ir.Const | ir.Iota)
 
 
 def _truncates(source: Array, result: Array) -> bool:

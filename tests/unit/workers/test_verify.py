@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.unit.workers.building import (
+    S0,
     activation,
     attention_weights,
     column_sums,
@@ -17,7 +19,9 @@ from tests.unit.workers.building import (
     doubled,
     hand_written,
     lowered,
+    node,
     norm,
+    tensor,
 )
 
 from nearhint_compiler.ir import nodes as ir
@@ -27,7 +31,7 @@ from nearhint_daemon.workers.cases import sizes_at
 from nearhint_daemon.workers.elements import DRAWN_ELEMENTS, Array, Elements, decode, encode
 from nearhint_daemon.workers.errors import MemoryLimitExceeded
 from nearhint_daemon.workers.memory import Buffer, GuardedBuffer
-from nearhint_daemon.workers.reference import make_reference
+from nearhint_daemon.workers.reference import make_reference, sensitivity
 from nearhint_daemon.workers.subjects import CpuSubject
 from nearhint_daemon.workers.verify import References, Verdict, cases, verify
 from nearhint_rules import expr as ex
@@ -168,6 +172,39 @@ def test_a_jump_that_rounding_moves_is_excused_but_not_a_wrong_one(
     assert verdict_on(kernel, right, hint=hint).problem == ""
     wrong = by_hand(loop.format("* 3.01f"), tmp_path)
     assert verdict_on(kernel, wrong, hint=hint).problem != ""
+
+
+@pytest.mark.parametrize(("op", "by"), [("div.Tensor", 0.1), ("mul.Tensor", 0.3)])
+@pytest.mark.parametrize("jump", ["floor", "trunc", "round"])
+def test_half_floats_whose_quotients_are_nearly_whole_are_rounded_as_eager_does(
+    op: str, by: float, jump: str, tmp_path: Path
+) -> None:
+    x = tensor(S0, dtype="bf16")
+    nodes = (
+        node(op, pr.Ref(0), by, makes=(x,)),
+        node(f"{jump}.default", pr.Ref(1), makes=(x,)),
+    )
+    kernel, _ = lowered(pr.Program((pr.Symbol("s0", 1, 4096),), (x,), nodes, (2,)))
+    right = CpuSubject(*compiled(default_source(kernel), tmp_path))
+    for seed in range(4):
+        hints = [dict.fromkeys(kernel.symbols, 20_000)]
+        found = verify(kernel, right, ALWAYS, hints, threads=1, seed=seed, references=References())
+        assert found.problem == ""
+
+
+def test_what_jumps_for_one_input_alone_moves_whatever_is_drawn() -> None:
+    kernel = parse_kernel(
+        "(kernel (symbols k0) (pointwise k0) (reduction) (params (in f32) (out f32))"
+        " (body (load 0 p0) (floor f32 0) (store 1 p0 1)))"
+    )
+    sizes = sizes_at(kernel, {"k0": 64})
+    whole = replace(
+        make_reference(kernel, sizes, seed=(1,)), inputs=(np.full(64, 3, np.float32), None)
+    )
+    whole = replace(whole, slabs=((replace(whole.slabs[0][0], values=np.full(64, 3.0)),),))
+    for seed in range(8):
+        (moves,) = sensitivity(kernel, sizes, whole, 0, np.random.default_rng(seed))
+        assert (moves == 1).all()
 
 
 class NumpySubject:

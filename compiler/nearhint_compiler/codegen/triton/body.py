@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from nearhint_compiler.analysis.branches import Branch, branches
 from nearhint_compiler.analysis.flat import FLAT, in_order
+from nearhint_compiler.analysis.jumps import before_jumps
 from nearhint_compiler.codegen.triton.beyond import ZEROS, loaded, neutrals
 from nearhint_compiler.codegen.triton.block import Block
 from nearhint_compiler.codegen.triton.ops import combine_name, op_text
@@ -54,6 +55,7 @@ class Body:
         self._placed = _placed(kernel)
         self._rows = {f"p{number}" for number in range(len(kernel.pointwise))}
         self._is_exact = any(each.role == "out" and each.dtype == "f32" for each in kernel.params)
+        self._before_jumps = before_jumps(kernel)
         self._values = {
             operand
             for place, node in enumerate(kernel.body)
@@ -155,8 +157,15 @@ class Body:
             case ir.Op(op, _, operands):
                 texts = [self.name(operand) for operand in operands]
                 dtype = self._dtypes[operands[-1]]
+                is_jumped_from = position in self._before_jumps
                 is_once = bool(self.kernel.reduction) and not self.varies[position]
-                text = op_text(op, dtype, texts, is_exact=self._is_exact, is_once=is_once)
+                text = op_text(
+                    op,
+                    dtype,
+                    texts,
+                    is_exact=self._is_exact or is_jumped_from,
+                    is_once=is_once or is_jumped_from,
+                )
                 return [f"{name} = {text}"]
             case ir.Scan():
                 return self._scan(position, node)

@@ -1,0 +1,44 @@
+"""Jumps: what leaps by a whole number where its operand moves by a digit, as floor does.
+
+Of half floats a good part lies just where that happens: a tenth of each fifth multiple of 1/2 is
+whole. So whoever computes what jumps has to round what it jumps from as eager does, in f32, where
+that is determined: one operation on what a Kernel is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nearhint_compiler.ir import nodes as ir
+
+_JUMPS = frozenset({"floor", "ceil", "trunc", "round"})
+_ROUNDED = frozenset({"add", "sub", "mul", "div"})
+
+
+def before_jumps(kernel: ir.Kernel) -> frozenset[int]:
+    """The positions of operations in f32 on what is given, whose results jumps are taken of."""
+    found: set[int] = set()
+    for node in kernel.body:
+        match node:
+            case ir.Op(name, dtype, (operand,)) if name in _JUMPS or (
+                name == "cast" and dtype in ir.INTEGERS
+            ):
+                source = kernel.body[operand]
+                if (
+                    isinstance(source, ir.Op)
+                    and (source.name in _ROUNDED and source.dtype == "f32")
+                    and all(is_given(kernel.body, each) for each in source.operands)
+                ):
+                    found.add(operand)
+            case _:
+                continue
+    return frozenset(found)
+
+
+def is_given(body: Sequence[ir.BodyNode], position: int) -> bool:
+    """Whether a node is what was loaded, or of its size: no operation has rounded it."""
+    match body[position]:
+        case ir.Op("cast" | "neg" | "abs", _, (operand,)):
+            return is_given(body, operand)
+        case node:
+            return isinstance(node, ir.Load | ir.Scalar | ir.Const | ir.Iota)

@@ -1,0 +1,59 @@
+"""What is rounded as eager rounds it, because a whole number hangs on its last digit."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.compiler.test_online import TARGET
+
+from nearhint_compiler.analysis.jumps import before_jumps
+from nearhint_compiler.codegen import generate
+from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.ir.text import parse_kernel
+from nearhint_compiler.schedule.schedule import parse_schedule
+
+TENTH = "(const f32 0x3dcccccd)"
+
+
+def kernel_of(*body: str, out: str = "bf16") -> ir.Kernel:
+    """Of x in bf16, which node 1 has in f32."""
+    nodes = " ".join(("(load 0 p0)", "(cast f32 0)", TENTH, *body))
+    return parse_kernel(
+        f"(kernel (symbols k0) (pointwise k0) (reduction) (params (in bf16) (out {out}))"
+        f" (body {nodes}))"
+    )
+
+
+def source_of(kernel: ir.Kernel) -> str:
+    text = "cuda.pointwise x=128 warps=4 index=32 aligned=0 divisible=0"
+    return generate(kernel, parse_schedule(text), TARGET).source
+
+
+@pytest.mark.parametrize("jump", ["floor", "ceil", "trunc", "round"])
+@pytest.mark.parametrize("operation", ["add", "sub", "mul", "div"])
+def test_an_operation_on_what_is_given_is_found_before_a_jump(operation: str, jump: str) -> None:
+    kernel = kernel_of(
+        f"({operation} f32 1 2)", f"({jump} f32 3)", "(cast bf16 4)", "(store 1 p0 5)"
+    )
+    assert before_jumps(kernel) == {3}
+    assert ("tl.div_rn(" in source_of(kernel)) == (operation == "div")
+
+
+def test_a_cast_to_an_integer_jumps_as_well() -> None:
+    kernel = kernel_of("(div f32 1 2)", "(cast i32 3)", "(store 1 p0 4)", out="i32")
+    assert before_jumps(kernel) == {3}
+    assert "tl.div_rn(" in source_of(kernel)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        ("(div f32 1 2)", "(cast bf16 3)", "(store 1 p0 4)"),  # nothing jumps
+        # What was computed may be anything within its error: rounding it makes it no surer.
+        ("(exp f32 1)", "(div f32 3 2)", "(floor f32 4)", "(cast bf16 5)", "(store 1 p0 6)"),
+        ("(floor f32 1)", "(cast bf16 3)", "(store 1 p0 4)"),  # of what is given itself
+    ],
+)
+def test_elsewhere_quotients_are_as_fast_as_before(body: tuple[str, ...]) -> None:
+    kernel = kernel_of(*body)
+    assert before_jumps(kernel) == frozenset()
+    assert "div_rn" not in source_of(kernel)
