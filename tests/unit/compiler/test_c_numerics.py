@@ -19,6 +19,7 @@ from tests.unit.compiler.native import (
     target,
 )
 
+from nearhint_compiler.codegen import generate
 from nearhint_compiler.codegen.c import arg as c_arg
 from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
@@ -39,6 +40,30 @@ PANELS = (
     " rows={rows} length={length} split=0"
 )
 COLUMNS = "cpu.columns axis=0 lanes={lanes} unroll=2 split={split}"
+SCALED = """
+(kernel (symbols k0 k1 k2)
+  (pointwise k0 k1)
+  (reduction k2)
+  (params (in f32) (in f32) (in f32) (out f32) (out f32) (out i64))
+  (body
+    (load 0 (+ (* k1 k2 p0) (* k2 p1) r0))
+    (load 1 p1)
+    (load 2 r0)
+    (mul f32 0 1)
+    (mul f32 3 2)
+    (exp f32 4)
+    (reduce sum f32 5)
+    (reduce sum f32 2)
+    (sqrt f32 6)
+    (add f32 8 7)
+    (iota p1)
+    (mul f32 5 9)
+    (reduce max f32 11)
+    (store 3 (+ (* k1 k2 p0) (* k2 p1) r0) 11)
+    (store 4 (+ (* k1 p0) p1) 12)
+    (store 5 (+ (* k1 p0) p1) 10)))
+"""
+"""A number a row at the start and at the end, a sum that is the same for all rows, three outputs."""
 HALVES = """
 (kernel (symbols k0 k1 k2 k3)
   (pointwise k0 k1 k2)
@@ -260,6 +285,63 @@ def test_a_running_sum_of_f32_is_rounded_once(family: str, level: str, tmp_path:
     native.run((3, 5001), [x, got])
     exact = np.cumsum(x.astype(np.float64), axis=1)
     assert (np.abs(got - exact) <= np.spacing(np.abs(exact).astype(np.float32)) * 0.5001).all()
+
+
+BESIDE = "cpu.rows axis=0 lanes={lanes} unroll=2 short=2 stash=0 split=1 beside={beside}"
+
+
+@pytest.mark.parametrize(("level", "lanes"), WIDTHS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "layer_norm_dynamic_f32",
+        "log_softmax_f32",
+        "max_and_sum_f32",
+        "mean_variance_f32",
+        "row_all_f32",
+        "row_any_bool",
+        "row_max_u8",
+        "row_min_i8",
+        "row_prod_f64",
+        "row_sum_i64",
+        "softmax_f32",
+        "softmax_mask_f16",
+    ],
+)
+def test_rows_side_by_side_are_those_one_by_one(
+    name: str, level: str, lanes: int, tmp_path: Path
+) -> None:
+    schedule = parse_schedule(BESIDE.format(lanes=lanes, beside=8 * lanes))
+    native = compile_kernel(kernel(name), schedule, tmp_path, at=LEVELS[level])
+    run_all(native, distinct=7)
+
+
+def test_a_row_has_side_by_side_what_others_have_before_and_after_the_walks(tmp_path: Path) -> None:
+    given = parse_kernel(SCALED)
+    schedule = parse_schedule(BESIDE.format(lanes=8, beside=64))
+    native = compile_kernel(given, schedule, tmp_path, at=AVX2)
+    for number, dims in enumerate(((1, 1, 1), (3, 5, 9), (2, 8, 16), (2, 9, 17), (5, 33, 64))):
+        rows, columns = dims[0] * dims[1], dims[2]
+        random = np.random.default_rng(number)
+        arrays = [random.random(size) for size in (rows * columns, dims[1], columns)]
+        values = [encode("f32", array) for array in arrays]
+        for count in (1, 2, 3):
+            check(native, dims, values, threads=count)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("row_argmax_f32", "beside=64"),
+        ("row_cumsum_f32", "beside=64"),
+        ("sum_outer_inner_f32", "beside=64"),
+        ("row_sum_f32", "beside=4096"),
+    ],
+)
+def test_rows_that_cannot_be_side_by_side_are_refused(name: str, options: str) -> None:
+    schedule = parse_schedule(f"cpu.rows axis=0 lanes=8 unroll=2 short=2 stash=0 split=0 {options}")
+    with pytest.raises(InvalidSchedule, match="beside each other"):
+        generate(kernel(name), schedule, AVX2)
 
 
 def test_a_row_with_a_scan_is_not_shared(tmp_path: Path) -> None:
