@@ -63,7 +63,7 @@ SCALED = """
     (store 4 (+ (* k1 p0) p1) 12)
     (store 5 (+ (* k1 p0) p1) 10)))
 """
-"""A number a row at the start and at the end, a sum that is the same for all rows, three outputs."""
+"""A number a row at the start and at the end, a sum that is the same for all rows."""
 HALVES = """
 (kernel (symbols k0 k1 k2 k3)
   (pointwise k0 k1 k2)

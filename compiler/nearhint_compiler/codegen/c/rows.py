@@ -35,7 +35,6 @@ from nearhint_compiler.codegen.c.walks import walk_rows, whole
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
 
-
 _BESIDE_COPIES = 2
 """Vectors unrolled in rows side by side, of which each has a chain of its own already."""
 
