@@ -16,11 +16,11 @@ Options of the families:
 below each other, and `unroll` beside, are turned and used at once; rows of at most `short` vectors
 are kept in registers; a row of at most `stash` elements keeps costly values in memory; rows of at
 most `beside` elements (none, where it is not given) are walked as many as there are lanes side by
-side, and what is done once a row is done for all of those at once; `split` 1 lets all threads share one row where there are fewer rows than threads, which a `scan` forbids; in
-panels, `least` rows of at most `length` elements, or up to `rows` shorter ones, are turned round at
-a time, and the `next` 1 are asked for meanwhile (`least` is `rows` and `next` 0 where they are not
-given). Each family may have `spaced` 1, for the kernel as `analysis.respace` cuts its loops, under
-its Guard.
+side, and what is done once a row is done for all of those at once; `split` 1 lets all threads
+share one row where there are fewer rows than threads, which a `scan` forbids; in panels, `least`
+rows of at most `length` elements, or up to `rows` shorter ones, are turned round at a time, and the
+`next` 1 are asked for meanwhile (`least` is `rows` and `next` 0 where they are not given). Each
+family may have `spaced` 1, for the kernel as `analysis.respace` cuts its loops, under its Guard.
 
 The defaults were found on a Zen 4 (tests/benchmarks/cpu_kernels.py): vectors of the full width pay
 for rows and for functions such as exp; element by element, what only moves and adds is faster with
