@@ -209,7 +209,9 @@ def _direct_space(
     """Tiles without a buffer, that fill whole lines of what is written; `size` bytes are turned.
 
     With narrow elements a square is part of a line: where rows lie a power of two apart, the line
-    is lost from the first cache before its other part is turned, unless both are at once.
+    is lost from the first cache before its other part is turned, unless both are at once. So the
+    first have several squares there, and one at a time elsewhere: what is found at a power of two
+    serves other sizes, too.
     """
     if any(
         isinstance(node, ir.Load)
@@ -223,8 +225,7 @@ def _direct_space(
     below = min(_STEP // beside, max(1, _LINE_BYTES // size // lanes))
     shapes = [(64, 128, 1, beside), (16 * beside, 128, 1, beside), (64, 64, below, beside)]
     if below > 1:
-        # Elsewhere one square after the other, which has registers enough, is faster.
-        shapes = [(64, 128, 1, 1), (64, 32, below, beside), (128, 64, 1, 1)]
+        shapes = [(64, 32, below, beside), (128, 128, below, beside), (128, 64, 1, 1)]
     for along, rows, deep, copies in shapes:
         yield _tiles(lane, across, lanes=lanes, tile=along, rows=rows, unroll=copies, squares=deep)
 

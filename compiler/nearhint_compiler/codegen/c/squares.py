@@ -6,7 +6,8 @@ written but the outputs, so a square costs its loads and shuffles beside what a 
 
 Squares beside each other, along the lanes, fill lines of the outputs at once; squares below each
 other, across, use lines of the inputs at once. Both matter where rows lie a power of two apart,
-since few such lines fit the first cache together. What is read and written at the same place of
+since few such lines fit the first cache together; there are not registers enough for more than
+one, so elsewhere it is one square after the other. What is read and written at the same place of
 the next tile is asked for meanwhile.
 """
 
@@ -27,6 +28,9 @@ from nearhint_rules.program import DTYPES
 _LINE_BYTES = 64
 LARGEST_STEP = 4
 """Squares beside and below each other: their loads and shuffles are all written out."""
+_CROWDED_BYTES = 256
+"""Rows at a multiple of this distance share sixteen sets of a first cache of 64, or fewer: what a
+tile has side by side is more than their ways."""
 _FEW = 8
 """Nodes of a loop of which there is a copy for each row of a square, which stays in registers."""
 _UNROLL = 4
@@ -53,13 +57,47 @@ def write_squares(
 ) -> None:
     """The squares of one tile, between the C variables `begin_{v}` and `end_{v}`.
 
-    `copies` squares beside and `deep` below each other are a step. `further` and `below`, C
-    variables, are the steps to the next tile along the lanes and across.
+    `copies` squares beside and `deep` below each other are a step, where rows are crowded, and one
+    elsewhere. `further` and `below`, C variables, are the steps to the next tile along the lanes
+    and across.
     The nodes in `done` are written already.
     """
+    rest = [place for place in range(len(body.kernel.body)) if place not in done]
+    if copies * deep == 1:
+        _write_steps(writer, body, across, turned, rest, copies=1, deep=1)
+        return
+    with writer.block(f"if ({_crowded(body, across, turned)})"):
+        _write_steps(writer, body, across, turned, rest, copies=copies, deep=deep)
+    with writer.block("else"):
+        _write_steps(writer, body, across, turned, rest, copies=1, deep=1)
+
+
+def _crowded(body: Body, across: str, turned: Sequence[int]) -> str:
+    """Whether rows of something that is turned, or of an output, fall on few sets of a cache."""
+    found: list[str] = []
+    for position, node in enumerate(body.kernel.body):
+        if position not in turned and not isinstance(node, ir.Store):
+            continue
+        assert isinstance(node, ir.Load | ir.Store)
+        pitch = access(node.index, body.lane if position in turned else across).stride
+        if pitch is not None:
+            size = DTYPES[body.kernel.params[node.param].dtype]
+            found.append(f"{to_c(ex.mul(size, pitch))} % {_CROWDED_BYTES} == 0")
+    return " || ".join(dict.fromkeys(found)) or "0"
+
+
+def _write_steps(
+    writer: Writer,
+    body: Body,
+    across: str,
+    turned: Sequence[int],
+    rest: Sequence[int],
+    *,
+    copies: int,
+    deep: int,
+) -> None:
     lane, lanes = body.lane, body.lanes
     step, tall = copies * lanes, deep * lanes
-    rest = [place for place in range(len(body.kernel.body)) if place not in done]
     with writer.block(f"for (int64_t at = begin_{across}; at < end_{across}; at += {tall})"):
         writer.line(f"const int64_t bottom = least(at + {tall}, end_{across});")
         writer.line(f"int64_t {lane} = begin_{lane};")
