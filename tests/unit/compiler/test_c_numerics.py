@@ -21,6 +21,7 @@ from tests.unit.compiler.native import (
 
 from nearhint_compiler.codegen import generate
 from nearhint_compiler.codegen.c import arg as c_arg
+from nearhint_compiler.codegen.c.homes import homes_of
 from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
@@ -40,6 +41,21 @@ PANELS = (
     " rows={rows} length={length} split=0"
 )
 COLUMNS = "cpu.columns axis=0 lanes={lanes} unroll=2 split={split}"
+READ_AGAIN = """
+(kernel (symbols k0 k1)
+  (pointwise k0)
+  (reduction k1)
+  (params (in f32) (in f32) (out f32))
+  (body
+    (load 0 (+ (* k1 p0) r0))
+    (exp f32 0)
+    (reduce sum f32 1)
+    (div f32 1 2)
+    (load 1 (+ (* k1 p0) r0))
+    (mul f32 3 4)
+    (store 2 (+ (* k1 p0) r0) 5)))
+"""
+"""The second input, which the output may share its storage with, is read in the last walk."""
 SCALED = """
 (kernel (symbols k0 k1 k2)
   (pointwise k0 k1)
@@ -342,6 +358,41 @@ def test_rows_that_cannot_be_side_by_side_are_refused(name: str, options: str) -
     schedule = parse_schedule(f"cpu.rows axis=0 lanes=8 unroll=2 short=2 stash=0 split=0 {options}")
     with pytest.raises(InvalidSchedule, match="beside each other"):
         generate(kernel(name), schedule, AVX2)
+
+
+KEPT = "cpu.rows axis=0 lanes={lanes} unroll=2 short={short} stash={stash} split=1"
+
+
+@pytest.mark.parametrize(("level", "lanes"), WIDTHS)
+@pytest.mark.parametrize("name", ["softmax_f32", "one_row_softmax_f32"])
+def test_what_a_row_keeps_may_be_where_its_input_is(
+    name: str, level: str, lanes: int, tmp_path: Path
+) -> None:
+    """An output may share its storage with an input that is read at the same index."""
+    given = kernel(name)
+    options = KEPT.format(lanes=lanes, short=1, stash=8192)
+    more = f" beside={4 * lanes}" if given.pointwise else ""
+    native = compile_kernel(given, parse_schedule(options + more), tmp_path, at=LEVELS[level])
+    for columns in (1, 3, 16, 65, 300, 20_001):
+        dims = ((3, columns) if given.pointwise else (columns,))[-len(given.symbols) :]
+        shape = dims if given.pointwise else (1, columns)
+        x = np.random.default_rng(columns).standard_normal(shape).astype(np.float32)
+        expected = np.exp(x.astype(np.float64) - x.max(-1, keepdims=True))
+        expected /= expected.sum(-1, keepdims=True)
+        for threads in (1, 3):
+            both = x.copy()
+            native.run(dims, [both, both], threads=threads)
+            assert np.abs(both - expected).max() <= 1e-6 * expected.max()
+
+
+def test_a_row_is_kept_in_an_output_of_its_dtype_that_is_not_read_there_again() -> None:
+    given = kernel("softmax_f32")
+    ((position, (param, index)),) = homes_of(given, "r0").items()
+    assert isinstance(given.body[position], ir.Op)
+    assert (param, index) == (1, next(n for n in given.body if isinstance(n, ir.Store)).index)
+    assert homes_of(kernel("softmax_f16"), "r0") == {}
+    assert homes_of(kernel("layer_norm_dynamic_f32"), "r0") == {}
+    assert homes_of(parse_kernel(READ_AGAIN), "r0") == {}
 
 
 def test_a_row_with_a_scan_is_not_shared(tmp_path: Path) -> None:

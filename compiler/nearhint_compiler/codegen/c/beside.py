@@ -2,8 +2,8 @@
 
 What is done once a row (the sum over a vector's lanes, a logarithm, a division, a store) is then
 done for all of those rows at once, one a lane; and a walk of one row waits for no walk of another.
-Between walks a row is read again, and what was costly comes from a stash: both are in the first
-cache, since rows are short.
+Between walks a row is read again, and what was costly comes from a stash or from the output that it
+was kept in: both are in the first cache, since rows are short.
 """
 
 from __future__ import annotations
@@ -14,7 +14,14 @@ from dataclasses import dataclass
 from nearhint_compiler.analysis.passes import Passes, plan_passes
 from nearhint_compiler.codegen.c.body import UNIFORM, Body, Part
 from nearhint_compiler.codegen.c.entry import tasks
-from nearhint_compiler.codegen.c.lanes import keep, lane_loop, stash_element, stash_vector, take
+from nearhint_compiler.codegen.c.lanes import (
+    home_of,
+    keep,
+    lane_loop,
+    stash_element,
+    stash_vector,
+    take,
+)
 from nearhint_compiler.codegen.c.text import Writer
 from nearhint_compiler.codegen.c.totals import accumulate, combined, declare_totals
 from nearhint_compiler.ir import nodes as ir
@@ -47,7 +54,10 @@ class _Rows:
     def places(self, positions: Sequence[int]) -> list[tuple[int, str]]:
         """Where the current row is in the stashes of `positions`."""
         row = f"({self.last} - first) * {self.pitch} + {self.body.lane}"
-        return [(position, f"stash{position} + {row}") for position in positions]
+        return [
+            (position, home_of(self.body, position) or f"stash{position} + {row}")
+            for position in positions
+        ]
 
     def known(self, walk: int) -> list[int]:
         """What the elements of a walk use that is one number a row."""
@@ -99,7 +109,8 @@ def write_beside(
 
 def _declare(writer: Writer, rows: _Rows) -> None:
     body, lanes = rows.body, rows.body.lanes
-    arrays = {f"stash{position}": (position, rows.pitch) for position in rows.passes.stashed}
+    kept = [position for position in rows.passes.stashed if position not in body.homes]
+    arrays = {f"stash{position}": (position, rows.pitch) for position in kept}
     for walk in range(rows.passes.count):
         arrays |= {f"row{position}": (position, 1) for position in rows.known(walk)}
     for name, (position, pitch) in arrays.items():

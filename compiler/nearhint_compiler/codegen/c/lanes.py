@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nearhint_compiler.codegen.c.body import Body, Part
+from nearhint_compiler.codegen.c.index import to_c
 from nearhint_compiler.codegen.c.primitive import ELEMENTS
 from nearhint_compiler.codegen.c.text import Writer
 from nearhint_compiler.codegen.c.totals import (
@@ -81,16 +82,32 @@ def take(writer: Writer, body: Body, stash: Sequence[tuple[int, str]], part: Par
     for position, place in stash:
         for copy in range(body.copies(position, part)):
             vector, through = f"v{body.dtypes[position]}", stash_vector(body, position)
-            name, offset = body.name(position, copy), copy * body.lanes
-            writer.line(f"const {vector} {name} = *(const {through} *)({place} + {offset});")
+            name, here = body.name(position, copy), f"{place} + {copy * body.lanes}"
+            value = f"*(const {through} *)({here})"
+            if position in body.homes:
+                value = body.contiguous(here, body.dtypes[position], part.counts[copy])
+            writer.line(f"const {vector} {name} = {value};")
 
 
 def keep(writer: Writer, body: Body, stash: Sequence[tuple[int, str]], part: Part) -> None:
     """Writes values to a stash, as `take` reads them."""
     for position, place in stash:
         for copy in range(body.copies(position, part)):
-            name, offset = body.name(position, copy), copy * body.lanes
-            writer.line(f"*({stash_vector(body, position)} *)({place} + {offset}) = {name};")
+            name, here = body.name(position, copy), f"{place} + {copy * body.lanes}"
+            if position not in body.homes:
+                writer.line(f"*({stash_vector(body, position)} *)({here}) = {name};")
+                continue
+            count = part.counts[copy]
+            function = body.prelude.use("store_n" if count else "store", body.dtypes[position])
+            writer.line(f"{function}({here}, {name}{f', {count}' if count else ''});")
+
+
+def home_of(body: Body, position: int) -> str:
+    """Where a value is kept that an output is the stash of; "" where a stash is."""
+    if position not in body.homes:
+        return ""
+    param, index = body.homes[position]
+    return f"out{param} + {to_c(index)}"
 
 
 def stash_element(body: Body, position: int) -> str:

@@ -3,8 +3,9 @@
 A row of at most `short` vectors is held in registers, in straight-line code for each number of
 vectors, with no loop and nothing computed twice. Rows of at most `beside` elements are walked side
 by side (`beside.py`), in straight-line code where they have at most `short` vectors. A longer row
-is walked once for each level of reduces; what is costly and needed again goes to a stash on the
-stack if the row fits its `stash` elements, and is computed again otherwise.
+is walked once for each level of reduces; what is costly and needed again is kept in the output that
+will have its place (`homes.py`). Where there is none, it goes to a stash on the stack if the row
+fits its `stash` elements, and is computed again otherwise.
 """
 
 from __future__ import annotations
@@ -100,11 +101,13 @@ def _cases(body: Body, options: RowOptions, each: EachRow, limits: Sequence[int]
     if options.beside > options.short * body.lanes:
         copies = min(options.copies, _BESIDE_COPIES)
         cases.append(_beside_case(body, copies, options.beside, is_straight=False))
-    stash = options.stash if plan_passes(body.kernel, stash=True).stashed else 0
+    has_home = bool(body.homes) and options.stash > 0
+    has_stash = bool(plan_passes(body.kernel, stash=True).stashed) and not has_home
+    stash = options.stash if has_stash else 0
     for limit in sorted({*limits, *((stash,) if stash else ())}):
         name = "rows_with_stash" if limit == stash else f"rows_up_to_{limit}"
-        cases.append(_long_case(body, options, each, limit, name, stash=limit <= stash))
-    return [*cases, _long_case(body, options, each, None, "rows", stash=False)]
+        cases.append(_long_case(body, options, each, limit, name, stash=has_home or limit <= stash))
+    return [*cases, _long_case(body, options, each, None, "rows", stash=has_home)]
 
 
 def _short_case(body: Body, copies: int, each: EachRow) -> _Case:
@@ -204,6 +207,8 @@ def _long_row(
     passes = plan_passes(body.kernel, stash=stash)
     invariants = body.invariants()
     for position in passes.stashed:
+        if position in body.homes:
+            continue
         element = stash_element(body, position)
         size = options.stash + options.copies * body.lanes
         writer.line(f"{element} stash{position}[{size}] __attribute__((aligned(64)));")
