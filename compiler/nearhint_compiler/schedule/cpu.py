@@ -225,7 +225,7 @@ def _direct_space(
     below = min(_STEP // beside, max(1, _LINE_BYTES // size // lanes))
     shapes = [(64, 128, 1, beside), (16 * beside, 128, 1, beside), (64, 64, below, beside)]
     if below > 1:
-        shapes = [(64, 32, below, beside), (128, 128, below, beside), (128, 64, 1, 1)]
+        shapes = [(128, 128, below, beside), (64, 32, below, beside), (128, 64, 1, 1)]
     for along, rows, deep, copies in shapes:
         yield _tiles(lane, across, lanes=lanes, tile=along, rows=rows, unroll=copies, squares=deep)
 

@@ -62,14 +62,30 @@ def write_squares(
     and across.
     The nodes in `done` are written already.
     """
+    lane, lanes = body.lane, body.lanes
     rest = [place for place in range(len(body.kernel.body)) if place not in done]
-    if copies * deep == 1:
-        _write_steps(writer, body, across, turned, rest, copies=1, deep=1)
-        return
-    with writer.block(f"if ({_crowded(body, across, turned)})"):
-        _write_steps(writer, body, across, turned, rest, copies=copies, deep=deep)
-    with writer.block("else"):
-        _write_steps(writer, body, across, turned, rest, copies=1, deep=1)
+    is_single, tall = copies * deep == 1, deep * lanes
+    if not is_single:
+        writer.line(f"const int is_crowded = {_crowded(body, across, turned)};")
+    writer.line(f"int64_t at = begin_{across};")
+    with writer.block(f"while (at < end_{across})"):
+        writer.line(f"int64_t {lane} = begin_{lane}, bottom = least(at + {lanes}, end_{across});")
+        if not is_single:
+            with writer.block(f"if (is_crowded && at + {tall} <= end_{across})"):
+                writer.line(f"bottom = at + {tall};")
+                _write_whole(writer, body, across, turned, rest, copies=copies, deep=deep)
+        otherwise = "" if is_single else "else "
+        with writer.block(f"{otherwise}if (bottom == at + {lanes})"):
+            _write_whole(writer, body, across, turned, rest, copies=1, deep=1)
+        with writer.block(f"for (; {lane} < end_{lane}; {lane} += {lanes})"):
+            writer.line(f"const int count = (int)least({lanes}, end_{lane} - {lane});")
+            with writer.block(f"for (int64_t {across} = at; {across} < bottom;)"):
+                writer.line(f"const int height = (int)least({lanes}, bottom - {across});")
+                writer.line("const int d = 0;")
+                for position in turned:
+                    _load_edge(writer, body, position, across)
+                _write_rows(writer, body, across, turned, rest, Part.tail("count"))
+        writer.line("at = bottom;")
 
 
 def _crowded(body: Body, across: str, turned: Sequence[int]) -> str:
@@ -86,7 +102,7 @@ def _crowded(body: Body, across: str, turned: Sequence[int]) -> str:
     return " || ".join(dict.fromkeys(found)) or "0"
 
 
-def _write_steps(
+def _write_whole(
     writer: Writer,
     body: Body,
     across: str,
@@ -96,28 +112,16 @@ def _write_steps(
     copies: int,
     deep: int,
 ) -> None:
-    lane, lanes = body.lane, body.lanes
-    step, tall = copies * lanes, deep * lanes
-    with writer.block(f"for (int64_t at = begin_{across}; at < end_{across}; at += {tall})"):
-        writer.line(f"const int64_t bottom = least(at + {tall}, end_{across});")
-        writer.line(f"int64_t {lane} = begin_{lane};")
-        whole = f"bottom == at + {tall} && {lane} + {step} <= end_{lane}"
-        with writer.block(f"for (; {whole}; {lane} += {step})"):
-            _ask_for_next(writer, body, across, turned, copies, tall)
-            for position in turned:
-                _load_whole(writer, body, position, across, copies, deep)
-            writer.line("#pragma GCC unroll 1")
-            with writer.block(f"for (int d = 0; d < {deep}; d++)"):
-                writer.line(f"int64_t {across} = at + d * {lanes};")
-                _write_rows(writer, body, across, turned, rest, Part.full(copies))
-        with writer.block(f"for (; {lane} < end_{lane}; {lane} += {lanes})"):
-            writer.line(f"const int count = (int)least({lanes}, end_{lane} - {lane});")
-            with writer.block(f"for (int64_t {across} = at; {across} < bottom;)"):
-                writer.line(f"const int height = (int)least({lanes}, bottom - {across});")
-                writer.line("const int d = 0;")
-                for position in turned:
-                    _load_edge(writer, body, position, across)
-                _write_rows(writer, body, across, turned, rest, Part.tail("count"))
+    """Whole steps of `copies` squares beside and `deep` below each other, from row `at` on."""
+    lane, step, tall = body.lane, copies * body.lanes, deep * body.lanes
+    with writer.block(f"for (; {lane} + {step} <= end_{lane}; {lane} += {step})"):
+        _ask_for_next(writer, body, across, turned, copies, tall)
+        for position in turned:
+            _load_whole(writer, body, position, across, copies, deep)
+        writer.line("#pragma GCC unroll 1")
+        with writer.block(f"for (int d = 0; d < {deep}; d++)"):
+            writer.line(f"int64_t {across} = at + d * {body.lanes};")
+            _write_rows(writer, body, across, turned, rest, Part.full(copies))
 
 
 def _ask_for_next(
@@ -191,8 +195,10 @@ def _load_whole(
                 writer.line(f"{square}[{down}][l] = {load}(first{position}{further});")
             writer.line(f"first{position} += pitch{position};")
             writer.line(_opaque(f"first{position}"))
-        for down in range(deep):
-            writer.line(f"{turn}({square}[{down}]);")
+        if deep > 1:
+            writer.line("#pragma GCC unroll 1")
+        writer.line(f"for (int d = 0; d < {deep}; d++)")
+        writer.line(f"    {turn}({square}[d]);")
 
 
 def _load_edge(writer: Writer, body: Body, position: int, across: str) -> None:
