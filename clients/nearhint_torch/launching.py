@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, TypeAlias
 
 import torch
 
 from nearhint.session import Choice
 from nearhint_rules.artifact import CudaLaunch, ScalarArgument
-from nearhint_torch.adapter import current_stream, empty_maker
+from nearhint_torch.adapter import EmptyMaker, current_stream, empty_maker
 from nearhint_torch.nodes import Slots, Step
+from nearhint_torch.pages import large_empty
 
 Call: TypeAlias = Callable[[Slots, list[int]], None]
 
@@ -61,14 +63,13 @@ def launch_step(plan: LaunchPlan, choice: Choice, *, count_fallback: Callable[[s
         if not tensor.is_placed
     ]
     made = [
-        (position, tensor.slot, tensor.shape, tensor.stride, tensor.dtype)
+        (position, tensor.slot, tensor.shape, tensor.stride, tensor.dtype, _maker(tensor, plan))
         for position, tensor in enumerate(parameters)
         if position >= len(plan.inputs) and not tensor.is_placed
     ]
     checks = [(tensor.slot, tensor.stride, tensor.shape) for tensor in plan.unsure]
     address_slot = plan.address_slot
     first_facts, first_call = variants[0]
-    empty = empty_maker(plan.device)
 
     def run(slots: Slots) -> None:
         for slot, stride, shape in checks:
@@ -80,7 +81,7 @@ def launch_step(plan: LaunchPlan, choice: Choice, *, count_fallback: Callable[[s
             addresses = slots[address_slot].copy()
             for position, slot in read:
                 addresses[position] = slots[slot].data_ptr()
-            for position, slot, shape, stride, dtype in made:
+            for position, slot, shape, stride, dtype, empty in made:
                 tensor = empty(shape, stride, dtype)
                 slots[slot] = tensor
                 addresses[position] = tensor.data_ptr()
@@ -97,6 +98,11 @@ def launch_step(plan: LaunchPlan, choice: Choice, *, count_fallback: Callable[[s
         _run_fallback(slots, plan)
 
     return run
+
+
+def _maker(tensor: Tensor, plan: LaunchPlan) -> EmptyMaker:
+    size_bytes = prod(tensor.shape) * tensor.dtype.itemsize
+    return large_empty(empty_maker(plan.device), size_bytes, plan.device)
 
 
 _Facts: TypeAlias = tuple[tuple[int, int], ...]

@@ -5,7 +5,8 @@ Options of the families:
     cpu.pointwise  axis lanes unroll block                lanes along p{axis}; threads share blocks
     cpu.tiles      axis lanes unroll across tile rows squares
                                                           the same, for inputs along p{across}
-    cpu.rows       axis lanes unroll short stash split    lanes along r{axis}, threads share rows
+    cpu.rows       axis lanes unroll short stash split beside
+                                                          lanes along r{axis}, threads share rows
     cpu.columns    axis lanes unroll split                lanes along p{axis}, threads share blocks
     cpu.panels     axis lanes unroll short stash across rows length split least next
                                                           cpu.rows, for inputs along p{across}
@@ -13,12 +14,13 @@ Options of the families:
 `lanes` elements a vector, whatever the dtype; `unroll` vectors a step; tiles of `rows` rows of
 `tile` elements, or of `tile` rows, which go through a buffer unless there are `squares`: so many
 below each other, and `unroll` beside, are turned and used at once; rows of at most `short` vectors
-are kept in registers; a row of at most `stash` elements keeps costly values in memory; `split` 1
-lets all threads share one row where there are fewer rows than threads, which a `scan` forbids; in
-panels, `least` rows of at most `length` elements, or up to `rows` shorter ones, are turned round at
-a time, and the `next` 1 are asked for meanwhile (`least` is `rows` and `next` 0 where they are not
-given). Each family may have `spaced` 1, for the kernel as `analysis.respace` cuts its loops, under
-its Guard.
+are kept in registers; a row of at most `stash` elements keeps costly values in memory; rows of at
+most `beside` elements (none, where it is not given) are walked as many as there are lanes side by
+side, and what is done once a row is done for all of those at once; `split` 1 lets all threads
+share one row where there are fewer rows than threads, which a `scan` forbids; in panels, `least`
+rows of at most `length` elements, or up to `rows` shorter ones, are turned round at a time, and the
+`next` 1 are asked for meanwhile (`least` is `rows` and `next` 0 where they are not given). Each
+family may have `spaced` 1, for the kernel as `analysis.respace` cuts its loops, under its Guard.
 
 The defaults were found on a Zen 4 (tests/benchmarks/cpu_kernels.py): vectors of the full width pay
 for rows and for functions such as exp; element by element, what only moves and adds is faster with
@@ -30,6 +32,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
+from nearhint_compiler.analysis.beside import LONGEST_BESIDE, can_be_beside
 from nearhint_compiler.analysis.passes import plan_passes
 from nearhint_compiler.analysis.respace import respaced
 from nearhint_compiler.ir import nodes as ir
@@ -43,6 +46,10 @@ CANDIDATE_LIMIT = 8
 SPACED_LIMIT = 4
 """Candidates whose loops are cut, of all."""
 STASH = 8192
+_BESIDE_BYTES, _BESIDE_VECTORS = 1 << 15, 8
+"""Of the rows that are walked side by side, and of what is kept of them: a first cache, so that it
+is there for the next walk. Of rows that are walked once: where the lanes of a longer one are added
+up, that is little beside its own additions."""
 _TURNED_BYTES = 1 << 19
 """Of the inputs that a task of cpu.panels turns round: half of the second cache."""
 _WIDEST = 2
@@ -202,7 +209,9 @@ def _direct_space(
     """Tiles without a buffer, that fill whole lines of what is written; `size` bytes are turned.
 
     With narrow elements a square is part of a line: where rows lie a power of two apart, the line
-    is lost from the first cache before its other part is turned, unless both are at once.
+    is lost from the first cache before its other part is turned, unless both are at once. So the
+    first have several squares there, and one at a time elsewhere: what is found at a power of two
+    serves other sizes, too.
     """
     if any(
         isinstance(node, ir.Load)
@@ -216,8 +225,7 @@ def _direct_space(
     below = min(_STEP // beside, max(1, _LINE_BYTES // size // lanes))
     shapes = [(64, 128, 1, beside), (16 * beside, 128, 1, beside), (64, 64, below, beside)]
     if below > 1:
-        # Elsewhere one square after the other, which has registers enough, is faster.
-        shapes = [(64, 128, 1, 1), (64, 32, below, beside), (128, 64, 1, 1)]
+        shapes = [(128, 128, below, beside), (64, 32, below, beside), (128, 64, 1, 1)]
     for along, rows, deep, copies in shapes:
         yield _tiles(lane, across, lanes=lanes, tile=along, rows=rows, unroll=copies, squares=deep)
 
@@ -246,12 +254,34 @@ def _row_space(kernel: ir.Kernel, ranked: list[str], lanes: int) -> Iterator[Sch
     elif not split:
         order = [(half, 4), (half, 2), (lanes, 4), (lanes, 2)]
     for width, unroll in order:
-        yield _rows(best, lanes=width, unroll=unroll, stash=stash, split=split)
+        beside = _beside(kernel, width)
+        yield _rows(best, lanes=width, unroll=unroll, stash=stash, split=split, beside=beside)
     yield _rows(best, lanes=lanes, unroll=4, split=split)
     yield _rows(best, lanes=half, unroll=2, split=split)
     for other in others:
         if other.startswith("p"):
             yield _columns(other, lanes=half, unroll=4, split=split)
+
+
+def _beside(kernel: ir.Kernel, lanes: int) -> int:
+    """The longest row of which as many as there are lanes stay in the cache between walks."""
+    if not can_be_beside(kernel):
+        return 0
+    passes, last = plan_passes(kernel, stash=True), f"p{len(kernel.pointwise) - 1}"
+    own = {
+        node
+        for node in kernel.body
+        if isinstance(node, ir.Load) and {"r0", last} <= set(ex.symbols_of(node.index))
+    }
+    sizes = [DTYPES[kernel.params[node.param].dtype] for node in own]
+    sizes += [max(4, DTYPES[ir.dtypes_of(kernel)[position]]) for position in passes.stashed]
+    # Arithmetic hides that what is read again comes from a second cache.
+    room = _BESIDE_BYTES * (2 if _is_costly(kernel) else 1)
+    longest = min(room // (lanes * max(1, sum(sizes))), LONGEST_BESIDE * lanes)
+    if passes.count == 1:
+        longest = _BESIDE_VECTORS * lanes
+    known = _extent(kernel, "r0", {})
+    return 0 if known is not None and known > longest else longest // lanes * lanes
 
 
 def _panel_space(kernel: ir.Kernel, lanes: int, dims: Mapping[str, int]) -> Iterator[Schedule]:
@@ -368,10 +398,20 @@ def _tiles(
     )
 
 
-def _rows(variable: str, *, lanes: int, unroll: int, split: int, stash: int = 0) -> Schedule:
-    axis = int(variable[1:])
+def _rows(
+    variable: str, *, lanes: int, unroll: int, split: int, stash: int = 0, beside: int = 0
+) -> Schedule:
+    # Of rows side by side few lengths need straight-line code: their walks do not wait for a loop.
+    short, more = (2, {"beside": beside}) if beside else (4, {})
     return _schedule(
-        "cpu.rows", axis=axis, lanes=lanes, unroll=unroll, short=4, stash=stash, split=split
+        "cpu.rows",
+        axis=int(variable[1:]),
+        lanes=lanes,
+        unroll=unroll,
+        short=short,
+        stash=stash,
+        split=split,
+        **more,
     )
 
 

@@ -155,71 +155,129 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
         const int64_t is_last = block + 1 == blocks;
         const int64_t further = 32 * (is_last ? -block : 1);
         const int64_t below = is_last ? 64 : 0;
-        for (int64_t at = begin_p1; at < end_p1; at += 16) {
-            const int64_t bottom = least(at + 16, end_p1);
-            int64_t p2 = begin_p2;
-            for (; bottom == at + 16 && p2 + 16 <= end_p2; p2 += 16) {
-                if (at == begin_p1) {
-                    const uint16_t *next = in0 + (k1 * k2 * p0) + (further * k1) + (k1 * p2) + at + below;
-                    for (int l = 0; l < 16; l++) {
-                        __builtin_prefetch(next, 0, 2);
-                        next += k1;
-                        __asm__ volatile("" : "+r"(next));
+        const int is_crowded = 2 * k1 % 256 == 0 || 2 * k2 % 256 == 0;
+        int64_t at = begin_p1;
+        while (at < end_p1) {
+            int64_t p2 = begin_p2, bottom = least(at + 8, end_p1);
+            if (is_crowded && at + 16 <= end_p1) {
+                bottom = at + 16;
+                for (; p2 + 16 <= end_p2; p2 += 16) {
+                    if (at == begin_p1) {
+                        const uint16_t *next = in0 + (k1 * k2 * p0) + (further * k1) + (k1 * p2) + at + below;
+                        for (int l = 0; l < 16; l++) {
+                            __builtin_prefetch(next, 0, 2);
+                            next += k1;
+                            __asm__ volatile("" : "+r"(next));
+                        }
                     }
-                }
-                if ((at - begin_p1) % 32 == 0) {
-                    const uint16_t *next = in0 + (k1 * k2 * p0) + (further * k1) + (k1 * p2) + at + below + 31;
-                    for (int l = 0; l < 16; l++) {
-                        __builtin_prefetch(next, 0, 2);
-                        next += k1;
-                        __asm__ volatile("" : "+r"(next));
+                    if ((at - begin_p1) % 32 == 0) {
+                        const uint16_t *next = in0 + (k1 * k2 * p0) + (further * k1) + (k1 * p2) + at + below + 31;
+                        for (int l = 0; l < 16; l++) {
+                            __builtin_prefetch(next, 0, 2);
+                            next += k1;
+                            __asm__ volatile("" : "+r"(next));
+                        }
                     }
-                }
-                if ((p2 - begin_p2) % 32 == 0) {
-                    const uint16_t *next = out1 + (k1 * k2 * p0) + (at * k2) + (below * k2) + further + p2 + 31;
-                    for (int l = 0; l < 16; l++) {
-                        __builtin_prefetch(next, 1, 2);
-                        next += k2;
-                        __asm__ volatile("" : "+r"(next));
+                    if ((p2 - begin_p2) % 32 == 0) {
+                        const uint16_t *next = out1 + (k1 * k2 * p0) + (at * k2) + (below * k2) + further + p2 + 31;
+                        for (int l = 0; l < 16; l++) {
+                            __builtin_prefetch(next, 1, 2);
+                            next += k2;
+                            __asm__ volatile("" : "+r"(next));
+                        }
                     }
-                }
-                const uint16_t *first0 = in0 + (k1 * k2 * p0) + (k1 * p2) + at;
-                const int64_t pitch0 = k1;
-                vbf16 square0_0[2][8];
-                for (int l = 0; l < 8; l++) {
-                    square0_0[0][l] = load_bf16(first0);
-                    square0_0[1][l] = load_bf16(first0 + 8);
-                    first0 += pitch0;
-                    __asm__ volatile("" : "+r"(first0));
-                }
-                turn_bf16(square0_0[0]);
-                turn_bf16(square0_0[1]);
-                vbf16 square0_1[2][8];
-                for (int l = 0; l < 8; l++) {
-                    square0_1[0][l] = load_bf16(first0);
-                    square0_1[1][l] = load_bf16(first0 + 8);
-                    first0 += pitch0;
-                    __asm__ volatile("" : "+r"(first0));
-                }
-                turn_bf16(square0_1[0]);
-                turn_bf16(square0_1[1]);
-                #pragma GCC unroll 1
-                for (int d = 0; d < 2; d++) {
-                    int64_t p1 = at + d * 8;
-                    #pragma GCC unroll 8
+                    const uint16_t *first0 = in0 + (k1 * k2 * p0) + (k1 * p2) + at;
+                    const int64_t pitch0 = k1;
+                    vbf16 square0_0[2][8];
                     for (int l = 0; l < 8; l++) {
-                        const vbf16 v0_0 = square0_0[d][l];
-                        const vbf16 v0_1 = square0_1[d][l];
-                        const vf32 v1_0 = from_bf16_f32(v0_0);
-                        const vf32 v1_1 = from_bf16_f32(v0_1);
-                        const vf32 v3_0 = v1_0 * v2;
-                        const vf32 v3_1 = v1_1 * v2;
-                        const vbf16 v4_0 = to_bf16_f32(v3_0);
-                        const vbf16 v4_1 = to_bf16_f32(v3_1);
-                        store_bf16(out1 + (k1 * k2 * p0) + (k2 * p1) + p2, v4_0);
-                        store_bf16(out1 + (k1 * k2 * p0) + (k2 * p1) + p2 + 8, v4_1);
-                        p1++;
-                        __asm__ volatile("" : "+r"(p1));
+                        square0_0[0][l] = load_bf16(first0);
+                        square0_0[1][l] = load_bf16(first0 + 8);
+                        first0 += pitch0;
+                        __asm__ volatile("" : "+r"(first0));
+                    }
+                    #pragma GCC unroll 1
+                    for (int d = 0; d < 2; d++)
+                        turn_bf16(square0_0[d]);
+                    vbf16 square0_1[2][8];
+                    for (int l = 0; l < 8; l++) {
+                        square0_1[0][l] = load_bf16(first0);
+                        square0_1[1][l] = load_bf16(first0 + 8);
+                        first0 += pitch0;
+                        __asm__ volatile("" : "+r"(first0));
+                    }
+                    #pragma GCC unroll 1
+                    for (int d = 0; d < 2; d++)
+                        turn_bf16(square0_1[d]);
+                    #pragma GCC unroll 1
+                    for (int d = 0; d < 2; d++) {
+                        int64_t p1 = at + d * 8;
+                        #pragma GCC unroll 8
+                        for (int l = 0; l < 8; l++) {
+                            const vbf16 v0_0 = square0_0[d][l];
+                            const vbf16 v0_1 = square0_1[d][l];
+                            const vf32 v1_0 = from_bf16_f32(v0_0);
+                            const vf32 v1_1 = from_bf16_f32(v0_1);
+                            const vf32 v3_0 = v1_0 * v2;
+                            const vf32 v3_1 = v1_1 * v2;
+                            const vbf16 v4_0 = to_bf16_f32(v3_0);
+                            const vbf16 v4_1 = to_bf16_f32(v3_1);
+                            store_bf16(out1 + (k1 * k2 * p0) + (k2 * p1) + p2, v4_0);
+                            store_bf16(out1 + (k1 * k2 * p0) + (k2 * p1) + p2 + 8, v4_1);
+                            p1++;
+                            __asm__ volatile("" : "+r"(p1));
+                        }
+                    }
+                }
+            }
+            else if (bottom == at + 8) {
+                for (; p2 + 8 <= end_p2; p2 += 8) {
+                    if (at == begin_p1) {
+                        const uint16_t *next = in0 + (k1 * k2 * p0) + (further * k1) + (k1 * p2) + at + below;
+                        for (int l = 0; l < 8; l++) {
+                            __builtin_prefetch(next, 0, 2);
+                            next += k1;
+                            __asm__ volatile("" : "+r"(next));
+                        }
+                    }
+                    if ((at - begin_p1) % 32 == 0) {
+                        const uint16_t *next = in0 + (k1 * k2 * p0) + (further * k1) + (k1 * p2) + at + below + 31;
+                        for (int l = 0; l < 8; l++) {
+                            __builtin_prefetch(next, 0, 2);
+                            next += k1;
+                            __asm__ volatile("" : "+r"(next));
+                        }
+                    }
+                    if ((p2 - begin_p2) % 32 == 0) {
+                        const uint16_t *next = out1 + (k1 * k2 * p0) + (at * k2) + (below * k2) + further + p2 + 31;
+                        for (int l = 0; l < 8; l++) {
+                            __builtin_prefetch(next, 1, 2);
+                            next += k2;
+                            __asm__ volatile("" : "+r"(next));
+                        }
+                    }
+                    const uint16_t *first0 = in0 + (k1 * k2 * p0) + (k1 * p2) + at;
+                    const int64_t pitch0 = k1;
+                    vbf16 square0_0[1][8];
+                    for (int l = 0; l < 8; l++) {
+                        square0_0[0][l] = load_bf16(first0);
+                        first0 += pitch0;
+                        __asm__ volatile("" : "+r"(first0));
+                    }
+                    for (int d = 0; d < 1; d++)
+                        turn_bf16(square0_0[d]);
+                    #pragma GCC unroll 1
+                    for (int d = 0; d < 1; d++) {
+                        int64_t p1 = at + d * 8;
+                        #pragma GCC unroll 8
+                        for (int l = 0; l < 8; l++) {
+                            const vbf16 v0_0 = square0_0[d][l];
+                            const vf32 v1_0 = from_bf16_f32(v0_0);
+                            const vf32 v3_0 = v1_0 * v2;
+                            const vbf16 v4_0 = to_bf16_f32(v3_0);
+                            store_bf16(out1 + (k1 * k2 * p0) + (k2 * p1) + p2, v4_0);
+                            p1++;
+                            __asm__ volatile("" : "+r"(p1));
+                        }
                     }
                 }
             }
@@ -249,6 +307,7 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
                     }
                 }
             }
+            at = bottom;
         }
         if (++block == blocks) {
             block = 0;

@@ -19,7 +19,9 @@ from tests.unit.compiler.native import (
     target,
 )
 
+from nearhint_compiler.codegen import generate
 from nearhint_compiler.codegen.c import arg as c_arg
+from nearhint_compiler.codegen.c.homes import homes_of
 from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
@@ -39,6 +41,45 @@ PANELS = (
     " rows={rows} length={length} split=0"
 )
 COLUMNS = "cpu.columns axis=0 lanes={lanes} unroll=2 split={split}"
+READ_AGAIN = """
+(kernel (symbols k0 k1)
+  (pointwise k0)
+  (reduction k1)
+  (params (in f32) (in f32) (out f32))
+  (body
+    (load 0 (+ (* k1 p0) r0))
+    (exp f32 0)
+    (reduce sum f32 1)
+    (div f32 1 2)
+    (load 1 (+ (* k1 p0) r0))
+    (mul f32 3 4)
+    (store 2 (+ (* k1 p0) r0) 5)))
+"""
+"""The second input, which the output may share its storage with, is read in the last walk."""
+SCALED = """
+(kernel (symbols k0 k1 k2)
+  (pointwise k0 k1)
+  (reduction k2)
+  (params (in f32) (in f32) (in f32) (out f32) (out f32) (out i64))
+  (body
+    (load 0 (+ (* k1 k2 p0) (* k2 p1) r0))
+    (load 1 p1)
+    (load 2 r0)
+    (mul f32 0 1)
+    (mul f32 3 2)
+    (exp f32 4)
+    (reduce sum f32 5)
+    (reduce sum f32 2)
+    (sqrt f32 6)
+    (add f32 8 7)
+    (iota p1)
+    (mul f32 5 9)
+    (reduce max f32 11)
+    (store 3 (+ (* k1 k2 p0) (* k2 p1) r0) 11)
+    (store 4 (+ (* k1 p0) p1) 12)
+    (store 5 (+ (* k1 p0) p1) 10)))
+"""
+"""A number a row at the start and at the end, a sum that is the same for all rows."""
 HALVES = """
 (kernel (symbols k0 k1 k2 k3)
   (pointwise k0 k1 k2)
@@ -262,6 +303,98 @@ def test_a_running_sum_of_f32_is_rounded_once(family: str, level: str, tmp_path:
     assert (np.abs(got - exact) <= np.spacing(np.abs(exact).astype(np.float32)) * 0.5001).all()
 
 
+BESIDE = "cpu.rows axis=0 lanes={lanes} unroll=2 short=2 stash=0 split=1 beside={beside}"
+
+
+@pytest.mark.parametrize(("level", "lanes"), WIDTHS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "layer_norm_dynamic_f32",
+        "log_softmax_f32",
+        "max_and_sum_f32",
+        "mean_variance_f32",
+        "row_all_f32",
+        "row_any_bool",
+        "row_max_u8",
+        "row_min_i8",
+        "row_prod_f64",
+        "row_sum_i64",
+        "softmax_f32",
+        "softmax_mask_f16",
+    ],
+)
+def test_rows_side_by_side_are_those_one_by_one(
+    name: str, level: str, lanes: int, tmp_path: Path
+) -> None:
+    schedule = parse_schedule(BESIDE.format(lanes=lanes, beside=8 * lanes))
+    native = compile_kernel(kernel(name), schedule, tmp_path, at=LEVELS[level])
+    run_all(native, distinct=7)
+
+
+def test_a_row_has_side_by_side_what_others_have_before_and_after_the_walks(tmp_path: Path) -> None:
+    given = parse_kernel(SCALED)
+    schedule = parse_schedule(BESIDE.format(lanes=8, beside=64))
+    native = compile_kernel(given, schedule, tmp_path, at=AVX2)
+    for number, dims in enumerate(((1, 1, 1), (3, 5, 9), (2, 8, 16), (2, 9, 17), (5, 33, 64))):
+        rows, columns = dims[0] * dims[1], dims[2]
+        random = np.random.default_rng(number)
+        arrays = [random.random(size) for size in (rows * columns, dims[1], columns)]
+        values = [encode("f32", array) for array in arrays]
+        for count in (1, 2, 3):
+            check(native, dims, values, threads=count)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("row_argmax_f32", "beside=64"),
+        ("row_cumsum_f32", "beside=64"),
+        ("sum_outer_inner_f32", "beside=64"),
+        ("row_sum_f32", "beside=4096"),
+    ],
+)
+def test_rows_that_cannot_be_side_by_side_are_refused(name: str, options: str) -> None:
+    schedule = parse_schedule(f"cpu.rows axis=0 lanes=8 unroll=2 short=2 stash=0 split=0 {options}")
+    with pytest.raises(InvalidSchedule, match="beside each other"):
+        generate(kernel(name), schedule, AVX2)
+
+
+KEPT = "cpu.rows axis=0 lanes={lanes} unroll=2 short={short} stash={stash} split=1"
+
+
+@pytest.mark.parametrize(("level", "lanes"), WIDTHS)
+@pytest.mark.parametrize("name", ["softmax_f32", "one_row_softmax_f32"])
+def test_what_a_row_keeps_may_be_where_its_input_is(
+    name: str, level: str, lanes: int, tmp_path: Path
+) -> None:
+    """An output may share its storage with an input that is read at the same index."""
+    given = kernel(name)
+    options = KEPT.format(lanes=lanes, short=1, stash=8192)
+    more = f" beside={4 * lanes}" if given.pointwise else ""
+    native = compile_kernel(given, parse_schedule(options + more), tmp_path, at=LEVELS[level])
+    for columns in (1, 3, 16, 65, 300, 20_001):
+        dims = ((3, columns) if given.pointwise else (columns,))[-len(given.symbols) :]
+        shape = dims if given.pointwise else (1, columns)
+        x = np.random.default_rng(columns).standard_normal(shape).astype(np.float32)
+        expected = np.exp(x.astype(np.float64) - x.max(-1, keepdims=True))
+        expected /= expected.sum(-1, keepdims=True)
+        for threads in (1, 3):
+            both = x.copy()
+            native.run(dims, [both, both], threads=threads)
+            assert np.abs(both - expected).max() <= 1e-6 * expected.max()
+
+
+def test_a_row_is_kept_in_an_output_of_its_dtype_that_is_not_read_there_again() -> None:
+    given = kernel("softmax_f32")
+    ((position, (param, index)),) = homes_of(given, "r0").items()
+    assert isinstance(given.body[position], ir.Op)
+    assert (param, index) == (1, next(n for n in given.body if isinstance(n, ir.Store)).index)
+    assert homes_of(kernel("softmax_f16"), "r0") == {}
+    assert homes_of(kernel("layer_norm_dynamic_f32"), "r0") == {}
+    assert homes_of(parse_kernel(READ_AGAIN), "r0") == {}
+
+
 def test_a_row_with_a_scan_is_not_shared(tmp_path: Path) -> None:
     with pytest.raises(InvalidSchedule):
         compile_kernel(
@@ -358,7 +491,8 @@ def test_tiles_turn_every_dtype(level: str, lanes: int, options: str, tmp_path: 
         params = (ir.Param("in", dtype), ir.Param("out", dtype))
         given = ir.Kernel(("k0", "k1"), (rows, columns), (), params, body)
         native = compile_kernel(given, schedule, tmp_path, at=LEVELS[level])
-        for dims in ((1, 1), (3, 67), (130, 65), (64, 64), (33, 81)):
+        # Rows of 256 elements are crowded, whatever their dtype, and get several squares at once.
+        for dims in ((1, 1), (3, 67), (130, 65), (64, 64), (33, 81), (256, 81), (80, 256)):
             bits = np.random.default_rng(0).integers(0, 2, dims, np.uint8)
             x = encode(dtype, bits.astype(np.float64))
             got = np.zeros(dims[::-1], x.dtype)

@@ -94,6 +94,21 @@ def test_a_straight_row_has_no_panel() -> None:
         assert "cpu.panels" not in families(candidates(kernel(name), AVX512))
 
 
+@pytest.mark.parametrize(
+    ("name", "longest"),
+    [
+        ("layer_norm_dynamic_f32", 512),  # 16 rows in 32 KiB
+        ("log_softmax_f32", 1024),  # twice that: arithmetic hides it
+        ("softmax_f32", 512),  # with as much for what is kept
+        ("row_sum_f32", 128),  # 8 vectors: read once
+        ("row_argmax_f32", 0),
+        ("one_row_softmax_f32", 0),
+    ],
+)
+def test_rows_side_by_side_stay_in_the_first_cache_between_walks(name: str, longest: int) -> None:
+    assert candidates(kernel(name), AVX512)[0].get("beside", 0) == longest
+
+
 def test_short_blocks_of_a_transposed_tensor_are_walked_a_lane_each() -> None:
     found = families(candidates(kernel("transposed_block_scale_f8e4m3fn"), AVX512))
     assert found[:2] == ["cpu.columns", "cpu.panels"]

@@ -31,6 +31,10 @@ MASKING = target(FEATURES[AVX512])
             "residual_rms_norm_bf16",
             "cpu.rows axis=0 lanes=8 unroll=2 short=4 stash=8192 split=1",
         ),
+        (
+            "log_softmax_f32",
+            "cpu.rows axis=0 lanes=8 unroll=2 short=1 stash=0 split=0 beside=64",
+        ),
         ("column_sum_f32", "cpu.columns axis=0 lanes=8 unroll=4 split=1"),
         ("row_argmax_f32", "cpu.rows axis=0 lanes=8 unroll=2 short=1 stash=0 split=1"),
         (

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nearhint_compiler.codegen.c import ops as c_ops
+from nearhint_compiler.codegen.c.homes import homes_of
 from nearhint_compiler.codegen.c.index import Clamped, access, clamped, shifted, to_c
 from nearhint_compiler.codegen.c.primitive import ELEMENTS, Prelude, vector_bytes
 from nearhint_compiler.codegen.c.text import Writer
@@ -60,7 +61,8 @@ class Body:
 
     `lane` is the loop variable that lanes run along. `places` has, for a load whose data were
     copied to where lanes are contiguous, the C expression of the place of the lane variable;
-    `values`, for a copy (load, copy) that is in a register, its vector.
+    `values`, for a copy (load, copy) that is in a register, its vector. `homes` are the
+    outputs that values of a row are kept in, instead of a stash.
     """
 
     kernel: ir.Kernel
@@ -71,11 +73,13 @@ class Body:
     dtypes: tuple[str, ...] = field(init=False)
     levels: tuple[int, ...] = field(init=False)
     variables: tuple[frozenset[str], ...] = field(init=False)
+    homes: Mapping[int, tuple[int, Expr]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.dtypes = ir.dtypes_of(self.kernel)
         self.levels = ir.levels(self.kernel)
         self.variables = variables_of(self.kernel)
+        self.homes = homes_of(self.kernel, self.lane) if self.lane.startswith("r") else {}
 
     @property
     def lanes(self) -> int:
@@ -131,7 +135,7 @@ class Body:
             case ir.Load() if position in self.places:
                 offset = copy * self.lanes
                 place = f"{self.places[position]} + {offset}" if offset else self.places[position]
-                return self._contiguous(place, dtype, count)
+                return self.contiguous(place, dtype, count)
             case ir.Load(param, index):
                 return self._load(param, index, dtype, copy, count)
             case ir.Scalar(param):
@@ -216,7 +220,7 @@ class Body:
             )
         place = f"in{param} + {to_c(here)}"
         if moves.is_contiguous:
-            return self._contiguous(place, dtype, count)
+            return self.contiguous(place, dtype, count)
         gather = self.prelude.use("gather_n", dtype)
         return f"{gather}({place}, {to_c(moves.stride)}, {count or self.lanes})"
 
@@ -227,7 +231,8 @@ class Body:
         load = self.prelude.use("load_within", dtype)
         return f"{load}({param} + {to_c(index.base)}, {bounds})"
 
-    def _contiguous(self, place: str, dtype: str, count: str) -> str:
+    def contiguous(self, place: str, dtype: str, count: str) -> str:
+        """A vector of the elements from `place` on, of which `count` are there, if it is not ""."""
         if count:
             return f"{self.prelude.use('load_n', dtype)}({place}, {count})"
         return f"{self.prelude.use('load', dtype)}({place})"

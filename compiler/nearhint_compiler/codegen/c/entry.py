@@ -61,8 +61,14 @@ def write_entry(writer: Writer, symbols: Sequence[str], total: str, *, split: bo
 
 
 @contextmanager
-def tasks(writer: Writer, counters: Sequence[tuple[str, str]]) -> Generator[None]:
-    """A loop over tasks [from, to); `counters` are (C variable, its extent), slowest first."""
+def tasks(
+    writer: Writer, counters: Sequence[tuple[str, str]], *, step: str = ""
+) -> Generator[None]:
+    """A loop over tasks [from, to); `counters` are (C variable, its extent), slowest first.
+
+    With `step`, a variable that the loop's body sets, it goes over so many tasks at a time, which
+    are neighbours along the last counter.
+    """
     rest = "from"
     declared: list[str] = []
     for name, extent in reversed(counters):
@@ -71,18 +77,20 @@ def tasks(writer: Writer, counters: Sequence[tuple[str, str]]) -> Generator[None
         rest = f"{rest} / {extent}" if rest == "from" else f"({rest}) / {extent}"
     for line in reversed(declared):
         writer.line(line)
-    with writer.block("for (int64_t task = from; task < to; task++)"):
+    further = f"task += {step}" if step else "task++"
+    with writer.block(f"for (int64_t task = from; task < to; {further})"):
         yield
-        _advance(writer, counters)
+        _advance(writer, counters, step)
 
 
-def _advance(writer: Writer, counters: Sequence[tuple[str, str]]) -> None:
+def _advance(writer: Writer, counters: Sequence[tuple[str, str]], step: str) -> None:
     if not counters:
         return
     *outer, (name, extent) = counters
     if not outer:
-        writer.line(f"{name}++;")
+        writer.line(f"{name} += {step};" if step else f"{name}++;")
         return
-    with writer.block(f"if (++{name} == {extent})"):
+    moved = f"({name} += {step})" if step else f"++{name}"
+    with writer.block(f"if ({moved} == {extent})"):
         writer.line(f"{name} = 0;")
-        _advance(writer, outer)
+        _advance(writer, outer, "")

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from nearhint_compiler.analysis.beside import LONGEST_BESIDE, can_be_beside
 from nearhint_compiler.codegen.c.arg import ARG_ROWS
 from nearhint_compiler.codegen.c.body import Body
 from nearhint_compiler.codegen.c.columns import write_columns
@@ -76,7 +77,10 @@ def _pointwise(writer: Writer, body: Body, schedule: Schedule) -> Expr:
 
 
 def _rows(writer: Writer, body: Body, schedule: Schedule) -> Expr:
-    options = RowOptions(schedule["unroll"], schedule["short"], schedule["stash"])
+    beside = schedule.get("beside", 0)
+    if beside and (beside > LONGEST_BESIDE * body.lanes or not can_be_beside(body.kernel)):
+        raise InvalidSchedule(f"rows of {beside} elements beside each other")
+    options = RowOptions(schedule["unroll"], schedule["short"], schedule["stash"], beside)
     return write_rows(writer, body, options)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nearhint_compiler.codegen.c.body import Body, Part
+from nearhint_compiler.codegen.c.index import to_c
+from nearhint_compiler.codegen.c.primitive import ELEMENTS
 from nearhint_compiler.codegen.c.text import Writer
 from nearhint_compiler.codegen.c.totals import (
     accumulate,
@@ -26,21 +28,22 @@ def lane_loop(
     end: str,
     taken: Sequence[tuple[int, str]] = (),
     kept: Sequence[tuple[int, str]] = (),
+    length: int | None = None,
 ) -> None:
     """Computes `positions` for the lane variable, declared before, up to `end`.
 
     `taken` and `kept` are values read from and written to a stash: (position, C expression of the
-    place of the lane variable's element).
+    place of the lane variable's element). `length` is the most that `end` can be; None: unknown.
     """
     lane, step = body.lane, copies * body.lanes
 
     def vectors(part: Part, prefix: str) -> None:
         if prefix == "s":
             write_here(writer, body, reduces, lane)
-        _take(writer, body, taken, part)
+        take(writer, body, taken, part)
         body.write(writer, positions, part)
         accumulate(writer, body, reduces, part, prefix=prefix)
-        _keep(writer, body, kept, part)
+        keep(writer, body, kept, part)
 
     def full_vectors(limit: str, prefix: str) -> None:
         with writer.block(f"for (; {lane} + {step} <= {limit}; {lane} += {step})"):
@@ -52,6 +55,8 @@ def lane_loop(
             vectors(Part.tail("count"), prefix)
 
     steps = run_steps(body, reduces)
+    if length is not None and length <= steps * body.lanes:
+        steps = 0
     if steps and has_places(body, reduces):
         with writer.block(f"while ({lane} < {end})"):
             writer.line(f"const int64_t begin = {lane};")
@@ -72,21 +77,46 @@ def lane_loop(
     tail(end, "t")
 
 
-def _take(writer: Writer, body: Body, stash: Sequence[tuple[int, str]], part: Part) -> None:
+def take(writer: Writer, body: Body, stash: Sequence[tuple[int, str]], part: Part) -> None:
+    """Reads values from a stash: (position, C expression of the place of the first)."""
     for position, place in stash:
         for copy in range(body.copies(position, part)):
-            vector, through = f"v{body.dtypes[position]}", _stash_type(body, position)
-            name, offset = body.name(position, copy), copy * body.lanes
-            writer.line(f"const {vector} {name} = *(const {through} *)({place} + {offset});")
+            vector, through = f"v{body.dtypes[position]}", stash_vector(body, position)
+            name, here = body.name(position, copy), f"{place} + {copy * body.lanes}"
+            value = f"*(const {through} *)({here})"
+            if position in body.homes:
+                value = body.contiguous(here, body.dtypes[position], part.counts[copy])
+            writer.line(f"const {vector} {name} = {value};")
 
 
-def _keep(writer: Writer, body: Body, stash: Sequence[tuple[int, str]], part: Part) -> None:
+def keep(writer: Writer, body: Body, stash: Sequence[tuple[int, str]], part: Part) -> None:
+    """Writes values to a stash, as `take` reads them."""
     for position, place in stash:
         for copy in range(body.copies(position, part)):
-            name, offset = body.name(position, copy), copy * body.lanes
-            writer.line(f"*({_stash_type(body, position)} *)({place} + {offset}) = {name};")
+            name, here = body.name(position, copy), f"{place} + {copy * body.lanes}"
+            if position not in body.homes:
+                writer.line(f"*({stash_vector(body, position)} *)({here}) = {name};")
+                continue
+            count = part.counts[copy]
+            function = body.prelude.use("store_n" if count else "store", body.dtypes[position])
+            writer.line(f"{function}({here}, {name}{f', {count}' if count else ''});")
 
 
-def _stash_type(body: Body, position: int) -> str:
+def home_of(body: Body, position: int) -> str:
+    """Where a value is kept that an output is the stash of; "" where a stash is."""
+    if position not in body.homes:
+        return ""
+    param, index = body.homes[position]
+    return f"out{param} + {to_c(index)}"
+
+
+def stash_element(body: Body, position: int) -> str:
+    """The C type of an element of a stash."""
+    dtype = body.dtypes[position]
+    return "int32_t" if dtype == "bool" else ELEMENTS[dtype]
+
+
+def stash_vector(body: Body, position: int) -> str:
+    """The C type that a vector goes to a stash through."""
     dtype = body.dtypes[position]
     return "ui32" if dtype == "bool" else f"u{dtype}"

@@ -1,9 +1,11 @@
 """Family `cpu.rows`: lanes along a reduction loop; one thread does all walks over a row.
 
 A row of at most `short` vectors is held in registers, in straight-line code for each number of
-vectors, with no loop and nothing computed twice. A longer row is walked once for each level of
-reduces; what is costly and needed again goes to a stash on the stack if the row fits its `stash`
-elements, and is computed again otherwise.
+vectors, with no loop and nothing computed twice. Rows of at most `beside` elements are walked side
+by side (`beside.py`), in straight-line code where they have at most `short` vectors. A longer row
+is walked once for each level of reduces; what is costly and needed again is kept in the output that
+will have its place (`homes.py`). Where there is none, it goes to a stash on the stack if the row
+fits its `stash` elements, and is computed again otherwise.
 """
 
 from __future__ import annotations
@@ -14,10 +16,11 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from nearhint_compiler.analysis.passes import plan_passes
+from nearhint_compiler.codegen.c.beside import write_beside
 from nearhint_compiler.codegen.c.body import UNIFORM, Body, Part, write_declarations
 from nearhint_compiler.codegen.c.entry import RUN, tasks
 from nearhint_compiler.codegen.c.index import to_c
-from nearhint_compiler.codegen.c.primitive import ELEMENTS
+from nearhint_compiler.codegen.c.lanes import stash_element
 from nearhint_compiler.codegen.c.scan import declare_carries
 from nearhint_compiler.codegen.c.text import Writer
 from nearhint_compiler.codegen.c.totals import (
@@ -33,14 +36,21 @@ from nearhint_compiler.codegen.c.walks import walk_rows, whole
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
 
+_BESIDE_COPIES = 2
+"""Vectors unrolled in rows side by side, of which each has a chain of its own already."""
+
 
 @dataclass(frozen=True, slots=True)
 class RowOptions:
-    """`copies` vectors unrolled, `short` vectors in registers, `stash` elements a stashed value."""
+    """`copies` vectors unrolled, `short` vectors in registers, `stash` elements a stashed value.
+
+    Rows of at most `beside` elements are walked as many side by side as there are lanes.
+    """
 
     copies: int
     short: int
     stash: int
+    beside: int = 0
 
 
 EachRow: TypeAlias = Callable[[Writer, int | None], AbstractContextManager[None]]
@@ -82,17 +92,36 @@ def write_row_cases(
 def _cases(body: Body, options: RowOptions, each: EachRow, limits: Sequence[int]) -> list[_Case]:
     cases: list[_Case] = []
     if len(body.kernel.reduction) == 1:
-        cases += [_short_case(body, copies, each) for copies in range(1, options.short + 1)]
-    stash = options.stash if plan_passes(body.kernel, stash=True).stashed else 0
+        cases += [
+            _beside_case(body, copies, copies * body.lanes, is_straight=True)
+            if copies * body.lanes <= options.beside
+            else _short_case(body, copies, each)
+            for copies in range(1, options.short + 1)
+        ]
+    if options.beside > options.short * body.lanes:
+        copies = min(options.copies, _BESIDE_COPIES)
+        cases.append(_beside_case(body, copies, options.beside, is_straight=False))
+    has_home = bool(body.homes) and options.stash > 0
+    has_stash = bool(plan_passes(body.kernel, stash=True).stashed) and not has_home
+    stash = options.stash if has_stash else 0
     for limit in sorted({*limits, *((stash,) if stash else ())}):
         name = "rows_with_stash" if limit == stash else f"rows_up_to_{limit}"
-        cases.append(_long_case(body, options, each, limit, name, stash=limit <= stash))
-    return [*cases, _long_case(body, options, each, None, "rows", stash=False)]
+        cases.append(_long_case(body, options, each, limit, name, stash=has_home or limit <= stash))
+    return [*cases, _long_case(body, options, each, None, "rows", stash=has_home)]
 
 
 def _short_case(body: Body, copies: int, each: EachRow) -> _Case:
     limit = copies * body.lanes
     return _Case(limit, f"rows_of_{copies}", lambda w: _short_row(w, body, copies, each))
+
+
+def _beside_case(body: Body, copies: int, length: int, *, is_straight: bool) -> _Case:
+    name = f"rows_of_{copies}" if is_straight else f"rows_beside_up_to_{length}"
+
+    def write(writer: Writer) -> None:
+        write_beside(writer, body, copies=copies, length=length, is_straight=is_straight)
+
+    return _Case(length, name, write)
 
 
 def _long_case(
@@ -178,8 +207,9 @@ def _long_row(
     passes = plan_passes(body.kernel, stash=stash)
     invariants = body.invariants()
     for position in passes.stashed:
-        dtype = body.dtypes[position]
-        element = "int32_t" if dtype == "bool" else ELEMENTS[dtype]
+        if position in body.homes:
+            continue
+        element = stash_element(body, position)
         size = options.stash + options.copies * body.lanes
         writer.line(f"{element} stash{position}[{size}] __attribute__((aligned(64)));")
     body.write(writer, invariants, UNIFORM)

@@ -71,7 +71,7 @@ def write_split(writer: Writer, body: Body, *, copies: int) -> None:
     in_columns = body.lane.startswith("p")
     split = _Split(
         body,
-        plan_passes(body.kernel, stash=False),
+        plan_passes(body.kernel, stash=bool(body.homes)),
         copies,
         masked_part(copies) if in_columns else None,
     )

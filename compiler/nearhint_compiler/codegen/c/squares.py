@@ -6,7 +6,8 @@ written but the outputs, so a square costs its loads and shuffles beside what a 
 
 Squares beside each other, along the lanes, fill lines of the outputs at once; squares below each
 other, across, use lines of the inputs at once. Both matter where rows lie a power of two apart,
-since few such lines fit the first cache together. What is read and written at the same place of
+since few such lines fit the first cache together; there are not registers enough for more than
+one, so elsewhere it is one square after the other. What is read and written at the same place of
 the next tile is asked for meanwhile.
 """
 
@@ -27,6 +28,9 @@ from nearhint_rules.program import DTYPES
 _LINE_BYTES = 64
 LARGEST_STEP = 4
 """Squares beside and below each other: their loads and shuffles are all written out."""
+_CROWDED_BYTES = 256
+"""Rows at a multiple of this distance share sixteen sets of a first cache of 64, or fewer: what a
+tile has side by side is more than their ways."""
 _FEW = 8
 """Nodes of a loop of which there is a copy for each row of a square, which stays in registers."""
 _UNROLL = 4
@@ -53,25 +57,26 @@ def write_squares(
 ) -> None:
     """The squares of one tile, between the C variables `begin_{v}` and `end_{v}`.
 
-    `copies` squares beside and `deep` below each other are a step. `further` and `below`, C
-    variables, are the steps to the next tile along the lanes and across.
+    `copies` squares beside and `deep` below each other are a step, where rows are crowded, and one
+    elsewhere. `further` and `below`, C variables, are the steps to the next tile along the lanes
+    and across.
     The nodes in `done` are written already.
     """
     lane, lanes = body.lane, body.lanes
-    step, tall = copies * lanes, deep * lanes
     rest = [place for place in range(len(body.kernel.body)) if place not in done]
-    with writer.block(f"for (int64_t at = begin_{across}; at < end_{across}; at += {tall})"):
-        writer.line(f"const int64_t bottom = least(at + {tall}, end_{across});")
-        writer.line(f"int64_t {lane} = begin_{lane};")
-        whole = f"bottom == at + {tall} && {lane} + {step} <= end_{lane}"
-        with writer.block(f"for (; {whole}; {lane} += {step})"):
-            _ask_for_next(writer, body, across, turned, copies, tall)
-            for position in turned:
-                _load_whole(writer, body, position, across, copies, deep)
-            writer.line("#pragma GCC unroll 1")
-            with writer.block(f"for (int d = 0; d < {deep}; d++)"):
-                writer.line(f"int64_t {across} = at + d * {lanes};")
-                _write_rows(writer, body, across, turned, rest, Part.full(copies))
+    is_single, tall = copies * deep == 1, deep * lanes
+    if not is_single:
+        writer.line(f"const int is_crowded = {_crowded(body, across, turned)};")
+    writer.line(f"int64_t at = begin_{across};")
+    with writer.block(f"while (at < end_{across})"):
+        writer.line(f"int64_t {lane} = begin_{lane}, bottom = least(at + {lanes}, end_{across});")
+        if not is_single:
+            with writer.block(f"if (is_crowded && at + {tall} <= end_{across})"):
+                writer.line(f"bottom = at + {tall};")
+                _write_whole(writer, body, across, turned, rest, copies=copies, deep=deep)
+        otherwise = "" if is_single else "else "
+        with writer.block(f"{otherwise}if (bottom == at + {lanes})"):
+            _write_whole(writer, body, across, turned, rest, copies=1, deep=1)
         with writer.block(f"for (; {lane} < end_{lane}; {lane} += {lanes})"):
             writer.line(f"const int count = (int)least({lanes}, end_{lane} - {lane});")
             with writer.block(f"for (int64_t {across} = at; {across} < bottom;)"):
@@ -80,6 +85,43 @@ def write_squares(
                 for position in turned:
                     _load_edge(writer, body, position, across)
                 _write_rows(writer, body, across, turned, rest, Part.tail("count"))
+        writer.line("at = bottom;")
+
+
+def _crowded(body: Body, across: str, turned: Sequence[int]) -> str:
+    """Whether rows of something that is turned, or of an output, fall on few sets of a cache."""
+    found: list[str] = []
+    for position, node in enumerate(body.kernel.body):
+        if position not in turned and not isinstance(node, ir.Store):
+            continue
+        assert isinstance(node, ir.Load | ir.Store)
+        pitch = access(node.index, body.lane if position in turned else across).stride
+        if pitch is not None:
+            size = DTYPES[body.kernel.params[node.param].dtype]
+            found.append(f"{to_c(ex.mul(size, pitch))} % {_CROWDED_BYTES} == 0")
+    return " || ".join(dict.fromkeys(found)) or "0"
+
+
+def _write_whole(
+    writer: Writer,
+    body: Body,
+    across: str,
+    turned: Sequence[int],
+    rest: Sequence[int],
+    *,
+    copies: int,
+    deep: int,
+) -> None:
+    """Whole steps of `copies` squares beside and `deep` below each other, from row `at` on."""
+    lane, step, tall = body.lane, copies * body.lanes, deep * body.lanes
+    with writer.block(f"for (; {lane} + {step} <= end_{lane}; {lane} += {step})"):
+        _ask_for_next(writer, body, across, turned, copies, tall)
+        for position in turned:
+            _load_whole(writer, body, position, across, copies, deep)
+        writer.line("#pragma GCC unroll 1")
+        with writer.block(f"for (int d = 0; d < {deep}; d++)"):
+            writer.line(f"int64_t {across} = at + d * {body.lanes};")
+            _write_rows(writer, body, across, turned, rest, Part.full(copies))
 
 
 def _ask_for_next(
@@ -153,8 +195,10 @@ def _load_whole(
                 writer.line(f"{square}[{down}][l] = {load}(first{position}{further});")
             writer.line(f"first{position} += pitch{position};")
             writer.line(_opaque(f"first{position}"))
-        for down in range(deep):
-            writer.line(f"{turn}({square}[{down}]);")
+        if deep > 1:
+            writer.line("#pragma GCC unroll 1")
+        writer.line(f"for (int d = 0; d < {deep}; d++)")
+        writer.line(f"    {turn}({square}[d]);")
 
 
 def _load_edge(writer: Writer, body: Body, position: int, across: str) -> None:

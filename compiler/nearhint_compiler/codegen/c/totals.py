@@ -135,15 +135,21 @@ def across(writer: Writer, body: Body, reduces: Sequence[int], copies: int) -> N
             splat = body.prelude.use("splat", "i64")
             writer.line(f"const vi64 v{position} = {splat}(at_t{position}_0);")
             continue
-        parts = [f"t{position}_{copy}" for copy in range(copies)]
-        while len(parts) > 1:
-            pairs = [parts[start : start + 2] for start in range(0, len(parts), 2)]
-            parts = [
-                f"({body.combine(node, pair[0], pair[1])})" if len(pair) == 2 else pair[0]
-                for pair in pairs
-            ]
+        total = combined(body, node, [f"t{position}_{copy}" for copy in range(copies)])
         function = body.prelude.use(f"across_{node.kind}", node.dtype)
-        writer.line(f"const v{node.dtype} v{position} = {function}({parts[0]});")
+        writer.line(f"const v{node.dtype} v{position} = {function}({total});")
+
+
+def combined(body: Body, node: ir.Reduce, totals: Sequence[str]) -> str:
+    """Vectors of a reduce's operands combined pairwise, as a C expression."""
+    parts = list(totals)
+    while len(parts) > 1:
+        pairs = [parts[start : start + 2] for start in range(0, len(parts), 2)]
+        parts = [
+            f"({body.combine(node, pair[0], pair[1])})" if len(pair) == 2 else pair[0]
+            for pair in pairs
+        ]
+    return parts[0]
 
 
 def finish_columns(writer: Writer, body: Body, reduces: Sequence[int], part: Part) -> None:

@@ -11,6 +11,8 @@ written to it, and hold zero after a load.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from nearhint_compiler.codegen.c.narrow import FROM_BITS, TO_BITS
 from nearhint_compiler.codegen.c.primitive import ALL, AVX2, AVX512, Row, Shape
 from nearhint_compiler.ir.nodes import FLOATS, INTEGERS
@@ -417,13 +419,49 @@ def _across(kind: str, dtypes: tuple[str, ...]) -> Row:
     return Row(f"across_{kind}", text, dtypes, needs=needs)
 
 
-_ACROSS = (
-    _across("sum", _NUMBERS),
-    _across("prod", _NUMBERS),
-    _across("max", (*_NUMBERS, "bool")),
-    _across("min", (*_NUMBERS, "bool")),
-    _across("any", ("bool",)),
-    _across("all", ("bool",)),
+def _totals(kind: str, dtypes: tuple[str, ...]) -> Row:
+    """As many reductions over lanes as there are lanes: fewer steps than one after the other.
+
+    Two vectors become one that has, of each pair of lanes, what is left of the one vector and of
+    the other, until each lane is left with a vector of its own.
+    """
+
+    def text(shape: Shape) -> str:
+        steps = "".join(
+            f"    for (int i = 0; i < {shape.lanes}; i += {2 * bit}) {{\n"
+            f"        v = SHUFFLE2($I, t[i], t[i + {bit}], {_blended(shape.lanes, bit, 0)});\n"
+            f"        s = SHUFFLE2($I, t[i], t[i + {bit}], {_blended(shape.lanes, bit, bit)});\n"
+            f"        s = SHUFFLE($I, s, $XOR{bit});\n"
+            f"        t[i] = {_COMBINE[kind]};\n    }}\n"
+            for bit in (1, 2, 4, 8)
+            if bit < shape.lanes
+        )
+        body = f"    $V v, s;\n{steps}" if steps else ""
+        return (
+            "/* Lane l: the lanes of t[l] combined. */\n"
+            f"static inline $V totals_{kind}_$T($V *t)\n{{\n{body}    return t[0];\n}}\n"
+        )
+
+    needs = (f"{kind} $T",) if kind in ("max", "min") else ()
+    return Row(f"totals_{kind}", text, dtypes, needs=needs)
+
+
+def _blended(lanes: int, bit: int, of_first: int) -> str:
+    """The lanes of the first vector whose `bit` is `of_first`, the others of the second."""
+    chosen = (lane if lane & bit == of_first else lanes + lane for lane in range(lanes))
+    return ", ".join(map(str, chosen))
+
+
+_REDUCED: Mapping[str, tuple[str, ...]] = {
+    "sum": _NUMBERS,
+    "prod": _NUMBERS,
+    "max": (*_NUMBERS, "bool"),
+    "min": (*_NUMBERS, "bool"),
+    "any": ("bool",),
+    "all": ("bool",),
+}
+_ACROSS = tuple(
+    make(kind, dtypes) for make in (_across, _totals) for kind, dtypes in _REDUCED.items()
 )
 
 

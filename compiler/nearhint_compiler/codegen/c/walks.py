@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from nearhint_compiler.analysis.passes import Passes
 from nearhint_compiler.codegen.c.body import UNIFORM, Body, Part, reduction_loops
-from nearhint_compiler.codegen.c.lanes import lane_loop
+from nearhint_compiler.codegen.c.lanes import home_of, lane_loop
 from nearhint_compiler.codegen.c.scan import walked_in_order
 from nearhint_compiler.codegen.c.text import Writer
 from nearhint_compiler.codegen.c.totals import (
@@ -138,6 +138,8 @@ def _opened(
 
 
 def _place(body: Body, position: int) -> str:
+    if home := home_of(body, position):
+        return home
     order = reduction_loops(body)
     place = order[0]
     for name in order[1:]:

@@ -97,17 +97,19 @@ def test_every_winner_that_was_recorded_on_a_cpu_is_kept_and_estimated_near_the_
         winner = parse_schedule(row["winner"])
         for effort in ("full", "max"):
             chosen = choose(given, AVX512, dims, effort=effort, threads=2)
-            assert winner in map(_square, chosen.schedules)
+            assert winner in map(_as_recorded, chosen.schedules)
         found = [estimate(given, each, AVX512, dims, threads=2) for each in chosen.schedules]
         taken = estimate(given, winner, AVX512, dims, threads=2)
         assert taken.seconds <= FAR_OFF / 2 * min(each.seconds for each in found)
 
 
-def _square(schedule: Schedule) -> Schedule:
-    """Tiles as they were when they were recorded: of as many rows as columns."""
+def _as_recorded(schedule: Schedule) -> Schedule:
+    """Tiles of as many rows as columns, and rows of which none were side by side."""
     options = dict(schedule.options)
     if schedule.family == "cpu.tiles":
         del options["rows"]
+    if options.pop("beside", 0):
+        options["short"] = 4
     return Schedule(schedule.family, tuple(options.items()))
 
 
