@@ -178,6 +178,8 @@ def test_policy_is_shown_and_set(explained: FakeDaemon) -> None:
         (["nonsense"], ExitCode.USAGE),
         (["regret", "ffff"], ExitCode.NOT_FOUND),
         (["regret", "abab", "--at", "k0"], ExitCode.USAGE),
+        (["regret", "abab", "--at", f"k0={2**63}"], ExitCode.USAGE),
+        (["pin", "abab", "--fallback", "--at", f"k0={2**63}"], ExitCode.USAGE),
         (["regret", "abab", "--at", "k0=1", "--sizes", "3"], ExitCode.USAGE),
         (["regret", "--at", "k0=1"], ExitCode.USAGE),
         (["regret", "abab", "--sizes", "0"], ExitCode.USAGE),
@@ -303,13 +305,32 @@ def test_sizes_are_all_combinations(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("text", ["batch", "batch=", "batch=0", "batch=-1", "=1", "a=1;a=2", "a=x"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("batch", "batch=", "batch=0", "batch=-1", "=1", "a=1;a=2", "a=x"),
+        *(f"a=1,{10**18}", f"a={'9' * 5000}"),
+    ],
+)
 def test_sizes_that_make_no_sense_are_refused(text: str) -> None:
     with pytest.raises(InvalidSetting):
         read_sizes(text)
 
 
-@pytest.mark.parametrize("text", ["k0", "k0=", "k0=-1", "k0=1,k0=2", "k0=1e3"])
+def test_a_file_of_sizes_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    listed = tmp_path / "sizes.txt"
+    listed.write_bytes(b"batch=1\xff")
+    with pytest.raises(InvalidSetting, match="--sizes-file"):
+        read_sizes_file(listed)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("k0", "k0=", "k0=-1", "k0=1,k0=2", "k0=1e3"),
+        *(f"k0=1,k1={10**18}", f"k0={'9' * 5000}"),
+    ],
+)
 def test_dims_that_make_no_sense_are_refused(text: str) -> None:
     with pytest.raises(InvalidSetting):
         read_dims(text)
