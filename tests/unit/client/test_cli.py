@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import click
 import grpc
 import pytest
+from google.rpc import error_details_pb2, status_pb2
 from tests.unit.client import doubling
 from tests.unit.client.cli_cases import run
 
@@ -16,8 +18,9 @@ from nearhint.commands.explain import read_dims
 from nearhint.commands.run import read_sizes, read_sizes_file
 from nearhint.commands.searches import print_searches, searches_json
 from nearhint.connection import Connection
-from nearhint.errors import InvalidSetting
-from nearhint.exit_codes import BY_ERROR, ExitCode
+from nearhint.counters import Counters
+from nearhint.errors import DaemonUnreachable, DaemonUnready, InvalidSetting
+from nearhint.exit_codes import BY_ERROR, ExitCode, exit_code
 from nearhint.testing import TARGET_ID, FakeDaemon
 from nearhint_proto import convert
 from nearhint_proto.v1 import (
@@ -224,6 +227,47 @@ def test_a_refusal_decides_the_exit_code(
 ) -> None:
     explained.fail("GetStatus", status)
     assert run("status", "--address", explained.address).exit_code == code
+
+
+class Refusal(grpc.RpcError):
+    """What gRPC raises where the daemon says UNAVAILABLE, with its own code or without."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__()
+        self._reason = reason
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.UNAVAILABLE
+
+    def details(self) -> str:
+        return "the disk takes no writes now"
+
+    def trailing_metadata(self) -> tuple[tuple[str, bytes], ...]:
+        if not self._reason:
+            return ()
+        status = status_pb2.Status()
+        status.details.add().Pack(error_details_pb2.ErrorInfo(reason=self._reason))
+        return (("grpc-status-details-bin", status.SerializeToString()),)
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected", "code"),
+    [
+        ("STORE_READ_ONLY", DaemonUnready, ExitCode.REFUSED),
+        ("", DaemonUnreachable, ExitCode.UNREACHABLE),
+    ],
+)
+def test_a_daemon_that_answers_is_not_called_unreachable(
+    explained: FakeDaemon, reason: str, expected: type[DaemonUnreachable], code: ExitCode
+) -> None:
+    connection = Connection(
+        explained.address, trusted_uids=frozenset(), counters=Counters(), version="1"
+    )
+    with closing(connection):
+        error = connection._typed("GetStatus", Refusal(reason))
+    assert type(error) is expected
+    assert exit_code(error) == code
+    assert "the disk takes no writes now" in str(error)
 
 
 def test_another_protocol_is_refused(explained: FakeDaemon) -> None:
