@@ -292,6 +292,7 @@ class Core:
         if self.store.moved_aside is not None:
             name = self.store.moved_aside.name
             self._problems["store"] = f"the database was damaged; it was moved to {name}"
+            logs.error("database_moved_aside", to=name)
         self.pools.compile.start()
         self.pools.bench.start()
         self.devices.start()

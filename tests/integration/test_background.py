@@ -1,4 +1,4 @@
-"""The daemon's loops in the background go on after a turn that failed."""
+"""What nobody asked the daemon for: loops that go on after a failure, damage that is told."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import pytest
 from tests.integration.daemon_in_process import running
 
 from nearhint_daemon import core as core_module
+from nearhint_daemon import logs
 from nearhint_daemon.errors import StoreReadOnly
+from nearhint_daemon.store import database
 from nearhint_daemon.tuning import idle_time
 
 DEADLINE_S = 20.0
@@ -59,3 +61,20 @@ def test_a_loop_goes_on_after_a_turn_that_failed(
             monkeypatch.undo()
 
     asyncio.run(scenario())
+
+
+def test_a_damaged_database_is_moved_aside_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "state").mkdir(mode=0o700)
+    (tmp_path / "state" / database.FILE_NAME).write_bytes(b"no database" * 1000)
+    told: list[str] = []
+    monkeypatch.setattr(logs, "error", lambda event, **_: told.append(event))
+
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            (problem,) = daemon.core.problems()
+            assert "was damaged" in problem
+
+    asyncio.run(scenario())
+    assert told == ["database_moved_aside"]
