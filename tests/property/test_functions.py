@@ -207,4 +207,5 @@ def test_the_plan_of_a_function_gives_what_eager_gives(
         ):
             assert torch.equal(expected.isnan(), eager.isnan())
             # An f64 result may come through f32, which a Kernel rounds to as eager does.
-            close(result, expected, at_least=2e-5)
+            # Strides are those of the trace, which are not always the ones that an op gives.
+            close(result.contiguous(), expected.contiguous(), at_least=2e-5)

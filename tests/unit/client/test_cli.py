@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import click
 import grpc
@@ -242,7 +243,7 @@ class Refusal(grpc.RpcError):
     def details(self) -> str:
         return "the disk takes no writes now"
 
-    def trailing_metadata(self) -> tuple[tuple[str, bytes], ...]:
+    def trailing_metadata(self) -> Any:
         if not self._reason:
             return ()
         status = status_pb2.Status()
