@@ -27,6 +27,7 @@ from nearhint.counters import Counters
 from nearhint.errors import (
     DaemonFailed,
     DaemonUnreachable,
+    DaemonUnready,
     DeadlineMissed,
     NearhintError,
     NotFound,
@@ -310,11 +311,13 @@ class Connection:
     def _typed(self, rpc: str, error: grpc.RpcError) -> NearhintError:
         call = cast("grpc.Call", error)  # every RpcError of a call is one as well
         status, problem = call.code(), call.details() or ""
+        reason_code = _reason_code(call)
+        if status in _LOST and reason_code != NO_REASON:
+            return DaemonUnready(rpc=rpc, reason_code=reason_code, problem=problem)
         if status in _LOST:
             return DaemonUnreachable(address=self.address, problem=problem or status.name)
         if status == grpc.StatusCode.DEADLINE_EXCEEDED:
             return DeadlineMissed(rpc=rpc, timeout_s=DEADLINES_S[rpc])
-        reason_code = _reason_code(call)
         if status == grpc.StatusCode.NOT_FOUND:
             return NotFound(rpc=rpc, reason_code=reason_code, problem=problem)
         if status in _REFUSED:
@@ -327,6 +330,7 @@ def _identity(socket: Path) -> tuple[int, int, int]:
     return info.st_dev, info.st_ino, info.st_ctime_ns
 
 
+NO_REASON = "UNKNOWN"
 _LOST = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED})
 _REFUSED = frozenset(
     {
@@ -343,7 +347,7 @@ _REFUSED = frozenset(
 
 
 def _reason_code(error: grpc.Call) -> str:
-    """The `google.rpc.ErrorInfo.reason` that the daemon attached, or "UNKNOWN"."""
+    """The `google.rpc.ErrorInfo.reason` that the daemon attached, or `NO_REASON`."""
     for key, value in error.trailing_metadata() or ():
         if key != "grpc-status-details-bin" or not isinstance(value, bytes):
             continue
@@ -355,4 +359,4 @@ def _reason_code(error: grpc.Call) -> str:
                     return str(info.reason)
         except DecodeError:
             break
-    return "UNKNOWN"
+    return NO_REASON

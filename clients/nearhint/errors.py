@@ -78,6 +78,14 @@ class DaemonUnreachable(NearhintError):
     hint = "Start one with `nearhintd serve`, or set NEARHINT_ADDRESS."
 
 
+class DaemonUnready(DaemonUnreachable):
+    """The daemon answers, and says that it cannot do this now; `reason_code` is its own code."""
+
+    code = "DAEMON_UNREADY"
+    template = "{rpc} cannot be done now ({reason_code}): {problem}"
+    hint = "Try again later; `nearhint status` lists the daemon's problems."
+
+
 class DeadlineMissed(NearhintError):
     """The daemon did not answer in time: it is stopped, or has too much to do."""
 

@@ -24,6 +24,7 @@ class ExitCode(IntEnum):
 
 BY_ERROR: Mapping[type[errors.NearhintError], ExitCode] = {
     errors.InvalidSetting: ExitCode.USAGE,
+    errors.DaemonUnready: ExitCode.REFUSED,
     errors.DaemonUnreachable: ExitCode.UNREACHABLE,
     errors.DeadlineMissed: ExitCode.UNREACHABLE,
     errors.NotFound: ExitCode.NOT_FOUND,
@@ -35,7 +36,7 @@ BY_ERROR: Mapping[type[errors.NearhintError], ExitCode] = {
     errors.Rejected: ExitCode.REFUSED,
     errors.Disabled: ExitCode.REFUSED,
 }
-"""What an error means for whoever called the command; any other is FAILED."""
+"""What an error means for whoever called the command, the first that fits; else FAILED."""
 
 
 def exit_code(error: errors.NearhintError) -> ExitCode:

@@ -20,6 +20,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import RestartAnalysis
 from torch._guards import TracingContext, detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
 Runnable: TypeAlias = Callable[..., Any]
 GraphCompiler: TypeAlias = Callable[[torch.fx.GraphModule, Sequence[Any]], Runnable]
@@ -29,6 +30,10 @@ LARGEST_SIZE = 2**62
 
 ControlFlow = RestartAnalysis
 """Raised through a backend by Dynamo to start over; never to be caught."""
+
+
+NotDynamic = ConstraintViolationError
+"""Raised by a capture that ties a size that is marked as dynamic, or its range, to less."""
 
 
 class SymbolicExpr(Protocol):

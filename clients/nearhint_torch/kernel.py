@@ -16,7 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
-from nearhint_torch.adapter import mark_dynamic
+from nearhint_torch.adapter import NotDynamic, mark_dynamic
 from nearhint_torch.dimension import (
     Dimension,
     DynamicDimensions,
@@ -45,7 +45,8 @@ def kernel(
     Gradients are not computed: the call runs without grad mode.
 
     Raises `InvalidDynamic` if `function` has no such argument or a range holds no size, or, in a
-    call, if the argument is no tensor, lacks the dimension or has a size outside the range.
+    call, if the argument is no tensor, lacks the dimension or has a size outside the range, or if
+    `function` ties the size to another that is fixed, or does other things within the range.
 
     >>> import torch
     >>> twice = kernel(lambda x: x * 2, dynamic={"x": {0: "rows"}})
@@ -71,11 +72,23 @@ def kernel(
                 mark(argument, args[position], dimensions)
             elif argument in kwargs:
                 mark(argument, kwargs[argument], dimensions)
-        with torch.no_grad():
-            result: Result = compiled(*args, **kwargs)
+        try:
+            with torch.no_grad():
+                result: Result = compiled(*args, **kwargs)
+        except NotDynamic as error:
+            raise InvalidDynamic(argument=", ".join(read), problem=_tied(error)) from error
         return result
 
     return call
+
+
+def _tied(error: Exception) -> str:
+    """What torch says of a size that cannot vary, and what to do."""
+    told = [line.strip(" -") for line in str(error).splitlines() if line.strip().startswith("-")]
+    return (
+        "its size cannot vary as said; sizes that are equal in every call must all be named, and "
+        f"the function must do the same in all of a range ({' '.join(told[:1])})"
+    )
 
 
 def mark(argument: str, value: object, dimensions: Mapping[int, Dimension]) -> None:

@@ -213,6 +213,9 @@ def _points(spec: ModelSpec, warm_up: WarmUp) -> tuple[Point, ...]:
     if not axes and not spec.observed and all(name in bounded for name in names):
         axes = {name: bounded[name] for name in names}
     if not axes and not spec.observed:
+        for name in names:
+            if name not in bounded:
+                raise _without_sizes(name)
         return ({},)
     return points_of(axes, spec.observed, limit=spec.points)
 
@@ -226,4 +229,8 @@ def _check_names(given: Collection[str], names: Sequence[str]) -> None:
             raise InvalidDynamic(argument=name, problem=f"no axis of the model; {known}")
     for name in names:
         if given and name not in given:
-            raise InvalidDynamic(argument=name, problem="no sizes are given for it")
+            raise _without_sizes(name)
+
+
+def _without_sizes(name: str) -> InvalidDynamic:
+    return InvalidDynamic(argument=name, problem="no sizes are given for it")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from nearhint_daemon import directories
-from nearhint_daemon.errors import ArtifactCorrupt, ArtifactUnknown, KernelUnknown
+from nearhint_daemon.errors import ArtifactCorrupt, ArtifactUnknown, DatabaseMissing
 from nearhint_daemon.store import Reading, database
 from nearhint_daemon.store.artifacts import ArtifactFiles
 from nearhint_daemon.store.rows import ArtifactRow
@@ -24,11 +24,11 @@ class Report(TypedDict):
 def check(state_dir: Path) -> Report:
     """Checks a stopped daemon's state; changes nothing but to move a corrupt artifact aside.
 
-    Raises `StateDirectoryLocked` where a daemon runs, `KernelUnknown` where there is no database.
+    Raises `StateDirectoryLocked` where a daemon runs, `DatabaseMissing` where there is no database.
     """
     path = state_dir / database.FILE_NAME
     if not path.exists():
-        raise KernelUnknown(f"no database in {state_dir}")
+        raise DatabaseMissing(f"no database in {state_dir}")
     lock = directories.StateLock(state_dir)
     lock.acquire()
     try:

@@ -36,7 +36,7 @@ def _exits(command: Callable[Arguments, ExitCode]) -> Callable[Arguments, None]:
         try:
             code = command(*args, **kwargs)
         except DaemonError as error:
-            click.echo(f"nearhintd: {error}", err=True)
+            click.echo(f"nearhintd: {error.code}: {error}", err=True)
             if error.hint:
                 click.echo(f"  {error.hint}", err=True)
             code = error.exit_code

@@ -8,8 +8,8 @@ import os
 import random
 import time
 import uuid
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -292,6 +292,7 @@ class Core:
         if self.store.moved_aside is not None:
             name = self.store.moved_aside.name
             self._problems["store"] = f"the database was damaged; it was moved to {name}"
+            logs.error("database_moved_aside", to=name)
         self.pools.compile.start()
         self.pools.bench.start()
         self.devices.start()
@@ -361,10 +362,8 @@ class Core:
     async def _use_idle_time(self) -> None:
         while True:
             pause_s = IDLE_S
-            try:
+            async with _going_on("idle-time"):
                 pause_s = await self.idle_time.turn()
-            except DaemonError as error:
-                logs.warning("idle_time_lost", problem=repr(error))
             await asyncio.sleep(max(IDLE_S, pause_s))
 
     async def _check_toolchain(self) -> None:
@@ -382,17 +381,16 @@ class Core:
     async def _flush_usage(self) -> None:
         while True:
             await asyncio.sleep(USAGE_FLUSH_S)
-            with suppress(StoreReadOnly):
-                await self.usage.flush()
-            await self.restorer.make_room(self.config.max_store_bytes)
+            async with _going_on("usage"):
+                with suppress(StoreReadOnly):
+                    await self.usage.flush()
+                await self.restorer.make_room(self.config.max_store_bytes)
 
     async def _watch_traffic(self) -> None:
         while True:
             await asyncio.sleep(USAGE_FLUSH_S)
-            try:
+            async with _going_on("traffic"):  # hints stay where they are, until the next time
                 await self.follow_traffic()
-            except Exception as error:  # hints stay where they are, until the next time
-                logs.warning("traffic_not_followed", problem=repr(error))
 
     async def follow_traffic(self) -> None:
         """Writes what traffic showed; hot work goes first, and hints move to where it is."""
@@ -402,21 +400,23 @@ class Core:
 
     async def _set_gauges(self) -> None:
         while True:
-            for priority, count in self.jobs.depth().items():
-                self.metrics.queue_depth.labels(Priority(priority).name.lower()).set(count)
-            for part, size in (await asyncio.to_thread(self.store.size_bytes)).items():
-                self.metrics.store_bytes.labels(part).set(size)
-            self.metrics.quarantined.set(self.quarantine.count())
-            self.metrics.watchers.set(self.tables.watchers)
-            self.metrics.traffic_sizes.set(self.traffic.sizes())
-            self.metrics.generation.set(self.tables.change_seq)
-            self.metrics.table_age_seconds.set(time.monotonic() - self.tables.published_at)
+            async with _going_on("gauges"):
+                for priority, count in self.jobs.depth().items():
+                    self.metrics.queue_depth.labels(Priority(priority).name.lower()).set(count)
+                for part, size in (await asyncio.to_thread(self.store.size_bytes)).items():
+                    self.metrics.store_bytes.labels(part).set(size)
+                self.metrics.quarantined.set(self.quarantine.count())
+                self.metrics.watchers.set(self.tables.watchers)
+                self.metrics.traffic_sizes.set(self.traffic.sizes())
+                self.metrics.generation.set(self.tables.change_seq)
+                self.metrics.table_age_seconds.set(time.monotonic() - self.tables.published_at)
             await asyncio.sleep(GAUGES_S)
 
     async def _sample_regret(self) -> None:
         while True:
             await asyncio.sleep(IDLE_LOOK_S)
-            await self.idle_regret.look()
+            async with _going_on("regret"):
+                await self.idle_regret.look()
 
     async def _watch_lag(self) -> None:
         while True:
@@ -424,3 +424,12 @@ class Core:
             await asyncio.sleep(LAG_S)
             lag = time.monotonic() - before - LAG_S
             self.metrics.loop_lag_seconds.observe(max(0.0, lag))
+
+
+@asynccontextmanager
+async def _going_on(work: str) -> AsyncGenerator[None]:
+    """What fails in one turn of a loop in the background is logged, and tried at the next."""
+    try:
+        yield
+    except Exception as error:
+        logs.warning("background_work_failed", work=work, problem=repr(error))

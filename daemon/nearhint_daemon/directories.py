@@ -12,7 +12,7 @@ import socket
 import stat
 from pathlib import Path
 
-from nearhint_daemon.errors import DirectoryUnsafe, SocketInUse, StateDirectoryLocked
+from nearhint_daemon.errors import DirectoryUnsafe, SocketInUse, StateDirectoryLocked, StoreError
 
 STATE_MODE = 0o700
 SOCKET_DIRECTORY_MODE = 0o750
@@ -43,7 +43,7 @@ def prepare(path: Path, *, mode: int) -> None:
     forbidden = stat.S_IWOTH if mode != STATE_MODE else stat.S_IWOTH | stat.S_IWGRP
     if found.st_mode & forbidden:
         raise DirectoryUnsafe(f"{path} may be written by others: chmod {mode:o} {path}")
-    if mode == STATE_MODE:
+    if mode == STATE_MODE and stat.S_IMODE(found.st_mode) != mode:
         path.chmod(mode)
 
 
@@ -55,7 +55,17 @@ class StateLock:
         self._descriptor = -1
 
     def acquire(self) -> None:
-        """Takes the lock; raises `StateDirectoryLocked` naming the holder's pid."""
+        """Takes the lock; raises `StateDirectoryLocked` naming the holder's pid.
+
+        Raises `StoreError` where the lock's file cannot be written.
+        """
+        try:
+            self._acquire()
+        except OSError as error:
+            self.release()
+            raise StoreError(f"{self._path} cannot be written: {error.strerror}") from error
+
+    def _acquire(self) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(self._path, flags, 0o600)
         try:
@@ -66,9 +76,9 @@ class StateLock:
             raise StateDirectoryLocked(
                 f"{self._path.parent} is in use by the nearhintd with pid {holder}"
             ) from None
+        self._descriptor = descriptor
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-        self._descriptor = descriptor
 
     def release(self) -> None:
         """Gives the lock back; the file stays."""

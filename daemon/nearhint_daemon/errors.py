@@ -203,6 +203,15 @@ class StoreError(DaemonError):
     """The store cannot do what was asked."""
 
     code = "STORE_FAILED"
+    hint = "see that its disk has room and takes writes"
+
+
+class DatabaseMissing(StoreError):
+    """There is no database in the state directory."""
+
+    code = "DATABASE_MISSING"
+    hint = "name the state directory of a daemon that has run: --state-dir"
+    exit_code = ExitCode.NOT_FOUND
 
 
 class StoreReadOnly(StoreError):
@@ -288,6 +297,7 @@ STATUS_OF_CODE: Mapping[str, str] = {
     "BUDGET_SPENT": "CANCELLED",
     "STORE_READ_ONLY": "UNAVAILABLE",
     "STORE_FAILED": "INTERNAL",
+    "DATABASE_MISSING": "NOT_FOUND",
     "SCHEMA_TOO_NEW": "FAILED_PRECONDITION",
     "STATE_LOCKED": "FAILED_PRECONDITION",
     "DIRECTORY_UNSAFE": "FAILED_PRECONDITION",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sqlite3
 from collections.abc import Callable
 from http import HTTPStatus
 from pathlib import Path
@@ -20,7 +21,7 @@ from nearhint_daemon.config import Config
 from nearhint_daemon.core import VERSION, Core, MakePools, Pools, compile_workers
 from nearhint_daemon.devices import default_names
 from nearhint_daemon.endpoint import Answer, Endpoint, as_json, text
-from nearhint_daemon.errors import InvalidConfiguration
+from nearhint_daemon.errors import InvalidConfiguration, StoreError
 from nearhint_daemon.exit_codes import ExitCode
 from nearhint_daemon.metrics import Metrics
 from nearhint_daemon.server import Server
@@ -58,7 +59,10 @@ async def _live(config: Config, make_pools: MakePools) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, stopping)
-    core = Core(config, make_pools=make_pools)
+    try:
+        core = Core(config, make_pools=make_pools)
+    except (OSError, sqlite3.Error) as error:
+        raise StoreError(f"{config.state_dir} cannot be used: {error}") from error
     server = Server(core, config.socket_path)
     endpoint = Endpoint(_routes(core))
     metrics_file = config.state_dir / METRICS_ADDRESS_NAME

@@ -8,7 +8,14 @@ from datetime import UTC, datetime
 import click
 
 from nearhint.cli_output import print_json, stdout, table, talk
-from nearhint.commands.options import address_option, connected, examples, exits, json_option
+from nearhint.commands.options import (
+    SIZE_DIGITS,
+    address_option,
+    connected,
+    examples,
+    exits,
+    json_option,
+)
 from nearhint.commands.searches import print_searches, searches_json
 from nearhint.commands.status import kernel_json
 from nearhint.commands.traffic import (
@@ -45,6 +52,9 @@ def read_dims(text: str | None, *, option: str = "--dims") -> Sizes:
             continue
         if not equals or not value.strip().isdecimal() or name.strip() in sizes:
             raise InvalidSetting(name=option, expected="like k0=128,k1=384", value=text)
+        if len(value.strip()) > SIZE_DIGITS:
+            expected = f"sizes of at most {SIZE_DIGITS} digits"
+            raise InvalidSetting(name=option, expected=expected, value=text)
         sizes[name.strip()] = int(value)
     return sizes
 

@@ -20,6 +20,8 @@ from nearhint.exit_codes import ExitCode, exit_code
 from nearhint_rules.errors import RulesError
 
 Arguments = ParamSpec("Arguments")
+SIZE_DIGITS = 18
+"""More than any size of a Program has, and no more than a message can carry."""
 
 address_option = click.option(
     "--address", metavar="unix:PATH", help="The daemon's socket; also NEARHINT_ADDRESS."

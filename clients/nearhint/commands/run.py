@@ -9,7 +9,7 @@ from types import ModuleType
 
 import click
 
-from nearhint.commands.options import examples, exits, json_option
+from nearhint.commands.options import SIZE_DIGITS, examples, exits, json_option
 from nearhint.errors import InvalidSetting, MissingExtra
 from nearhint.exit_codes import ExitCode
 
@@ -28,7 +28,9 @@ def read_sizes(text: str) -> list[Sizes]:
         numbers = [value.strip() for value in values.split(",")]
         if not name.isidentifier() or not equals or name in axes:
             raise _bad_sizes(text)
-        if not all(number.isdecimal() and int(number) > 0 for number in numbers):
+        if not all(number.isdecimal() and len(number) <= SIZE_DIGITS for number in numbers):
+            raise _bad_sizes(text)
+        if not all(map(int, numbers)):
             raise _bad_sizes(text)
         axes[name] = [int(number) for number in numbers]
     return [dict(zip(axes, point, strict=True)) for point in itertools.product(*axes.values())]
@@ -48,7 +50,10 @@ def read_pairs(text: str) -> tuple[tuple[int, int], ...]:
 
 def read_sizes_file(path: Path) -> list[Sizes]:
     """The combinations of each line of a file; empty lines and lines that start with # are none."""
-    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+    try:
+        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidSetting(name="--sizes-file", expected="a text file", value=path) from error
     return [sizes for line in lines if line and line[0] != "#" for sizes in read_sizes(line)]
 
 

@@ -172,8 +172,17 @@ def _square(e: Emitter, x: Value) -> Value:
     return e.op("mul", x, x)
 
 
-def _ldexp(e: Emitter, x: Value, exponent: Value) -> Value:
-    return e.op("mul", x, e.op("exp2", exponent))
+def _ldexp(call: Call) -> Loops:
+    """The product with a power of two; of an integer, releases of torch overflow differently."""
+    call.bind(("self", "other"), {})
+    if call.tensor("other").dtype not in dtypes.FLOATS:
+        raise Unlowerable("an exponent that is an integer")
+    return _SCALED_BY_POWER(call)
+
+
+_SCALED_BY_POWER = elementwise(
+    lambda e, x, exponent: e.op("mul", x, e.op("exp2", exponent)), "self other"
+)
 
 
 _POWERS: Mapping[float, Body] = {
@@ -419,7 +428,7 @@ POINTWISE: Mapping[str, Rule] = {
     "aten.pow.Tensor_Scalar": elementwise(_pow_scalar, "self | exponent"),
     "aten.pow.Tensor_Tensor": elementwise(_op("pow"), "self exponent"),
     "aten.pow.Scalar": elementwise(_op("pow"), "self exponent"),
-    "aten.ldexp.Tensor": elementwise(_ldexp, "self other"),
+    "aten.ldexp.Tensor": _ldexp,
     "aten.square.default": elementwise(_square, "self"),
     "aten.neg.default": elementwise(_op("neg"), "self"),
     "aten.abs.default": elementwise(_op("abs"), "self"),

@@ -53,6 +53,8 @@ def _same(call: Call, base: Shape) -> Mapped:
 
 def _reshape(call: Call, base: Shape) -> Mapped:
     shape = call.out.shape
+    if ex.ZERO in (*shape, *base):
+        raise Unlowerable("a reshape of no elements")
     if ix.segments(shape, base) is None:
         raise Unlowerable("a reshape between sizes that are not provably equal")
     return shape, lambda index, ranges: ix.reindex(index, shape, base, ranges)

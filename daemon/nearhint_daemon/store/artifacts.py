@@ -21,7 +21,7 @@ from nearhint_rules.canonical import content_hash
 ARTIFACT_LIMIT_BYTES = 64 * 2**20
 _NAME = re.compile(r"[0-9a-f]{64}")
 _TEMPORARY = ".part"
-_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS})
+_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS})
 
 
 class ArtifactFiles:
@@ -81,8 +81,12 @@ class ArtifactFiles:
                 yield path.name
 
     def size_bytes(self) -> int:
-        """Bytes of all files."""
-        return sum(path.lstat().st_size for path in self._root.glob("??/*"))
+        """Bytes of all files; some may come and go meanwhile."""
+        total = 0
+        for path in self._root.glob("??/*"):
+            with suppress(FileNotFoundError):
+                total += path.lstat().st_size
+        return total
 
     @contextmanager
     def _folder(self, sha256: str) -> Generator[int, None, None]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import click
 import grpc
 import pytest
+from google.rpc import error_details_pb2, status_pb2
 from tests.unit.client import doubling
 from tests.unit.client.cli_cases import run
 
@@ -16,8 +19,9 @@ from nearhint.commands.explain import read_dims
 from nearhint.commands.run import read_sizes, read_sizes_file
 from nearhint.commands.searches import print_searches, searches_json
 from nearhint.connection import Connection
-from nearhint.errors import InvalidSetting
-from nearhint.exit_codes import BY_ERROR, ExitCode
+from nearhint.counters import Counters
+from nearhint.errors import DaemonUnreachable, DaemonUnready, InvalidSetting
+from nearhint.exit_codes import BY_ERROR, ExitCode, exit_code
 from nearhint.testing import TARGET_ID, FakeDaemon
 from nearhint_proto import convert
 from nearhint_proto.v1 import (
@@ -178,6 +182,8 @@ def test_policy_is_shown_and_set(explained: FakeDaemon) -> None:
         (["nonsense"], ExitCode.USAGE),
         (["regret", "ffff"], ExitCode.NOT_FOUND),
         (["regret", "abab", "--at", "k0"], ExitCode.USAGE),
+        (["regret", "abab", "--at", f"k0={2**63}"], ExitCode.USAGE),
+        (["pin", "abab", "--fallback", "--at", f"k0={2**63}"], ExitCode.USAGE),
         (["regret", "abab", "--at", "k0=1", "--sizes", "3"], ExitCode.USAGE),
         (["regret", "--at", "k0=1"], ExitCode.USAGE),
         (["regret", "abab", "--sizes", "0"], ExitCode.USAGE),
@@ -222,6 +228,47 @@ def test_a_refusal_decides_the_exit_code(
 ) -> None:
     explained.fail("GetStatus", status)
     assert run("status", "--address", explained.address).exit_code == code
+
+
+class Refusal(grpc.RpcError):
+    """What gRPC raises where the daemon says UNAVAILABLE, with its own code or without."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__()
+        self._reason = reason
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.UNAVAILABLE
+
+    def details(self) -> str:
+        return "the disk takes no writes now"
+
+    def trailing_metadata(self) -> Any:
+        if not self._reason:
+            return ()
+        status = status_pb2.Status()
+        status.details.add().Pack(error_details_pb2.ErrorInfo(reason=self._reason))
+        return (("grpc-status-details-bin", status.SerializeToString()),)
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected", "code"),
+    [
+        ("STORE_READ_ONLY", DaemonUnready, ExitCode.REFUSED),
+        ("", DaemonUnreachable, ExitCode.UNREACHABLE),
+    ],
+)
+def test_a_daemon_that_answers_is_not_called_unreachable(
+    explained: FakeDaemon, reason: str, expected: type[DaemonUnreachable], code: ExitCode
+) -> None:
+    connection = Connection(
+        explained.address, trusted_uids=frozenset(), counters=Counters(), version="1"
+    )
+    with closing(connection):
+        error = connection._typed("GetStatus", Refusal(reason))
+    assert type(error) is expected
+    assert exit_code(error) == code
+    assert "the disk takes no writes now" in str(error)
 
 
 def test_another_protocol_is_refused(explained: FakeDaemon) -> None:
@@ -303,13 +350,32 @@ def test_sizes_are_all_combinations(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("text", ["batch", "batch=", "batch=0", "batch=-1", "=1", "a=1;a=2", "a=x"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("batch", "batch=", "batch=0", "batch=-1", "=1", "a=1;a=2", "a=x"),
+        *(f"a=1,{10**18}", f"a={'9' * 5000}"),
+    ],
+)
 def test_sizes_that_make_no_sense_are_refused(text: str) -> None:
     with pytest.raises(InvalidSetting):
         read_sizes(text)
 
 
-@pytest.mark.parametrize("text", ["k0", "k0=", "k0=-1", "k0=1,k0=2", "k0=1e3"])
+def test_a_file_of_sizes_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    listed = tmp_path / "sizes.txt"
+    listed.write_bytes(b"batch=1\xff")
+    with pytest.raises(InvalidSetting, match="--sizes-file"):
+        read_sizes_file(listed)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("k0", "k0=", "k0=-1", "k0=1,k0=2", "k0=1e3"),
+        *(f"k0=1,k1={10**18}", f"k0={'9' * 5000}"),
+    ],
+)
 def test_dims_that_make_no_sense_are_refused(text: str) -> None:
     with pytest.raises(InvalidSetting):
         read_dims(text)

@@ -80,6 +80,27 @@ def test_the_check_refuses_a_running_daemons_database(state_dir: Path) -> None:
 def test_a_state_directory_without_database_is_not_found(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["db", "check", "--state-dir", str(tmp_path)])
     assert result.exit_code == ExitCode.NOT_FOUND
+    assert "DATABASE_MISSING" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["LOCK", "nearhint.db", "artifacts/corrupt"])
+def test_a_state_directory_that_takes_no_writes_ends_with_one_message(
+    tmp_path: Path, name: str
+) -> None:
+    """A folder where a file should be, or a file where a folder should, fails like a full disk."""
+    state, path = tmp_path / "state", tmp_path / "state" / name
+    state.mkdir(mode=0o700)
+    if name == "artifacts/corrupt":
+        path.parent.mkdir()
+        path.write_bytes(b"")
+    else:
+        path.mkdir()
+    address = f"unix:{tmp_path}/run/nearhint.sock"
+    arguments = ["serve", "--state-dir", str(state), "--address", address]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == ExitCode.FAILED
+    assert result.stderr.startswith("nearhintd: STORE_FAILED: ")
+    assert "Traceback" not in result.stderr
 
 
 def test_config_show_says_where_values_come_from() -> None:

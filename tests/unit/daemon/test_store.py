@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import time
 from collections.abc import Awaitable, Callable
@@ -494,6 +495,24 @@ def test_what_a_crash_left_of_a_write_is_swept(tmp_path: Path) -> None:
     ArtifactFiles(tmp_path / "artifacts")
     assert not left.exists()
     assert files.get(sha256) == b"binary"
+
+
+def test_files_that_go_while_they_are_counted_are_not_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A finished write renames its file, an eviction removes one."""
+    files = ArtifactFiles(tmp_path / "artifacts")
+    gone, kept = files.put(b"binary"), files.put(b"another")
+    lstat = Path.lstat
+
+    def racing(path: Path) -> os.stat_result:
+        if path.name == gone:
+            files.remove(gone)
+        return lstat(path)
+
+    monkeypatch.setattr(Path, "lstat", racing)
+    assert files.size_bytes() == len(b"another")
+    assert files.get(kept) == b"another"
 
 
 def test_a_row_of_an_artifact_comes_after_its_file(tmp_path: Path) -> None:

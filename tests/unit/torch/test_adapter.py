@@ -145,6 +145,13 @@ def test_the_conversion_table_names_classes_that_torch_has() -> None:
     assert {name for name in ours if not hasattr(functions, name)} == set()
 
 
+def test_a_marked_size_that_is_tied_to_a_fixed_one_is_told_by_its_own_error() -> None:
+    x, y = torch.ones(3, 4), torch.ones(3, 4)
+    adapter.mark_dynamic(x, 0)
+    with pytest.raises(adapter.NotDynamic, match="specialized it to be a constant"):
+        torch.compile(torch.add, backend="eager", dynamic=False)(x, y)
+
+
 def test_marking_a_dimension_keeps_it_symbolic_and_leaves_one_alone() -> None:
     captured: list[Any] = []
 

@@ -183,3 +183,21 @@ def test_torchs_dimensions_say_their_names_and_ranges() -> None:
     assert adapter.exported_dimension(2 * Dim("rows")) is None
     assert adapter.exported_dimension(Dim.AUTO) is None
     assert adapter.exported_dimension("rows") is None
+
+
+def test_a_size_that_is_tied_to_a_fixed_one_is_refused_with_what_to_do() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x + y
+
+    kernel = nearhint.kernel(function, dynamic={"x": {0: "rows"}})
+    with pytest.raises(InvalidDynamic, match=r"dynamic\['x'\].* must all be named"):
+        kernel(torch.ones(5, 4), torch.ones(5, 4))
+
+
+def test_a_function_that_does_other_things_within_a_range_is_refused() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if x.shape[0] > 8 else x * 3
+
+    kernel = nearhint.kernel(function, dynamic={"x": {0: range(1, 65)}})
+    with pytest.raises(InvalidDynamic, match="the same in all of a range"):
+        kernel(torch.ones(20, 4))

@@ -102,6 +102,11 @@ def test_an_axis_without_sizes_is_refused_by_name(exported: Path) -> None:
         Unit(spec, "cpu")
 
 
+def test_axes_without_range_need_sizes(entry: str) -> None:
+    with pytest.raises(InvalidDynamic, match=r"dynamic\['rows'\]: no sizes are given"):
+        Unit(ModelSpec(name="m", entry=entry), "cpu")
+
+
 def test_a_device_that_is_not_there_is_refused_by_name(entry: str) -> None:
     with pytest.raises(InvalidSetting, match=r"on this machine .*, got 'cuda:99'"):
         Unit(ModelSpec(name="m", entry=entry), "cuda:99")

@@ -294,3 +294,12 @@ def test_loops_over_no_elements_stay_the_clients_own() -> None:
     lowered = lower(b.program(scaled, total), target_kind="cpu")
     assert not lowered.kernels
     assert sorted(node for nodes in order_of(lowered) for node in nodes) == [0, 1, 2, 3]
+
+
+def test_a_program_that_reshapes_no_elements_is_lowered_all_the_same() -> None:
+    b = Builder()
+    x, empty = b.input(S0, 64), b.input(S0, 0)
+    view = b.call("aten.view.default", empty, [2, 0], out=tensor(2, 0), alias=empty)
+    total = b.call("aten.exp.default", x, out=KIND)
+    lowered = lower(b.program(view, total), target_kind="cpu")
+    assert [step.nodes for step in steps_of(lowered, Launch)] == [(1,)]

@@ -1,0 +1,80 @@
+"""What nobody asked the daemon for: loops that go on after a failure, damage that is told."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.integration.daemon_in_process import running
+
+from nearhint_daemon import core as core_module
+from nearhint_daemon import logs
+from nearhint_daemon.errors import StoreReadOnly
+from nearhint_daemon.store import database
+from nearhint_daemon.tuning import idle_time
+
+DEADLINE_S = 20.0
+
+
+class FailsOnce:
+    """Fails when it is called first, and tells when it is called again."""
+
+    def __init__(self, error: Exception) -> None:
+        self._errors = [error]
+        self.called_again = asyncio.Event()
+
+    def __call__(self, *_: object) -> dict[str, int]:
+        if self._errors:
+            raise self._errors.pop()
+        self.called_again.set()
+        return {}
+
+    async def later(self, *_: object) -> bool:
+        return bool(self())
+
+
+@pytest.mark.parametrize(
+    ("owner", "method", "error"),
+    [
+        ("traffic", "sizes", FileNotFoundError("an artifact was evicted")),
+        ("usage", "flush", RuntimeError("SQLite failed")),
+        ("restorer", "make_room", FileNotFoundError("an artifact was evicted")),
+        ("idle_regret", "look", StoreReadOnly("the disk takes no writes now")),
+        ("idle_time", "turn", ValueError("a Table of another version")),
+    ],
+)
+def test_a_loop_goes_on_after_a_turn_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: str, method: str, error: Exception
+) -> None:
+    for pause in ("GAUGES_S", "USAGE_FLUSH_S", "IDLE_LOOK_S", "IDLE_S"):
+        monkeypatch.setattr(core_module, pause, 0.01)
+    monkeypatch.setattr(idle_time, "IDLE_S", 0.01)
+
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            failing = FailsOnce(error)
+            is_async = method != "sizes"
+            target = getattr(daemon.core, owner)
+            monkeypatch.setattr(target, method, failing.later if is_async else failing)
+            await asyncio.wait_for(failing.called_again.wait(), DEADLINE_S)
+            monkeypatch.undo()
+
+    asyncio.run(scenario())
+
+
+def test_a_damaged_database_is_moved_aside_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "state").mkdir(mode=0o700)
+    (tmp_path / "state" / database.FILE_NAME).write_bytes(b"no database" * 1000)
+    told: list[str] = []
+    monkeypatch.setattr(logs, "error", lambda event, **_: told.append(event))
+
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            (problem,) = daemon.core.problems()
+            assert "was damaged" in problem
+
+    asyncio.run(scenario())
+    assert told == ["database_moved_aside"]
