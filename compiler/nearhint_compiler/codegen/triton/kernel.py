@@ -66,7 +66,7 @@ from nearhint_compiler.codegen.generated import Generated
 from nearhint_compiler.codegen.spacing import spaced
 from nearhint_compiler.codegen.triton.divisions import by_factors
 from nearhint_compiler.codegen.triton.families import FAMILIES
-from nearhint_compiler.codegen.triton.guard import index_facts, promised_facts
+from nearhint_compiler.codegen.triton.guard import SIZE_MULTIPLE, index_facts, promised_facts
 from nearhint_compiler.codegen.triton.layout import BLOCK_LIMIT, Layout
 from nearhint_compiler.codegen.triton.ops import prelude
 from nearhint_compiler.codegen.triton.row import ceil_div
@@ -118,7 +118,7 @@ def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated
             promised=[
                 name
                 for number, name in enumerate(kernel.symbols)
-                if schedule["divisible"] >> number & 1
+                if schedule["divisible"] >> number & 1 and not schedule.get("unit", 0)
             ],
             flats="r" if kernel.reduction else "xyz",
         )
@@ -128,7 +128,10 @@ def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated
     sizes = {name: (SizeArgument(size, width), width) for name, size in layout.sizes}
     parameters = {**_parameters(kernel, width), **sizes, **workspace}
     promised, divisible = promised_facts(
-        kernel, aligned=schedule["aligned"] == 1, divisible=schedule["divisible"]
+        kernel,
+        aligned=schedule["aligned"] == 1,
+        divisible=schedule["divisible"],
+        multiple=schedule.get("multiple", SIZE_MULTIPLE),
     )
     facts = (
         *spaced_facts,
@@ -153,7 +156,10 @@ def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated
     flags = (
         *(f"signature:{name}={kind}" for name, (_, kind) in parameters.items()),
         *(f"constexpr:{name}={value}" for name, value in constants.items()),
-        *(f"divisible:{place}" for place in divisible),
+        *(
+            f"divisible:{place}{'' if multiple == SIZE_MULTIPLE else f'={multiple}'}"
+            for place, multiple in divisible.items()
+        ),
         f"num_warps={schedule['warps']}",
         *([f"maxnreg={registers}"] if (registers := schedule.get("registers", 0)) else []),
     )
