@@ -7,8 +7,9 @@ neighbouring positions, which behind a minimum nobody sees.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
@@ -21,6 +22,82 @@ class Branch:
     index: ex.Expr
     true: tuple[int, ...]
     false: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of two loads, or choices of loads: `true` where the node `condition` holds."""
+
+    condition: int
+    true: Choice | int
+    false: Choice | int
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Loads that exclude each other, and which of them is wanted.
+
+    That is one of them wherever the nodes `true` are true and `false` are false.
+    """
+
+    places: frozenset[int]
+    wanted: Choice | int
+    true: tuple[int, ...]
+    false: tuple[int, ...]
+
+    @property
+    def conditions(self) -> Iterator[int]:
+        """The nodes that say which of them is wanted."""
+        pending = [self.wanted]
+        while pending:
+            match pending.pop():
+                case Choice(condition, true, false):
+                    yield condition
+                    pending += [false, true]
+                case _:
+                    continue
+
+
+def joined(kernel: ir.Kernel) -> Mapping[int, Joined]:
+    """By their positions: the loads of `branches` that are one of several at each point.
+
+    Such as read one dtype where a condition holds, and where it does not, and are else alike.
+    """
+    found = [
+        Joined(frozenset([place]), place, branch.true, branch.false)
+        for place, branch in branches(kernel).items()
+    ]
+    while pair := next(_exclusive(kernel, found), None):
+        found = [each for each in found if each not in pair]
+        found.append(_either(*pair))
+    return {place: each for each in found if len(each.places) > 1 for place in each.places}
+
+
+def _exclusive(kernel: ir.Kernel, found: Sequence[Joined]) -> Iterator[tuple[Joined, Joined]]:
+    """Pairs that differ in one condition, which is true for the first."""
+    for one, other in permutations(found, 2):
+        rest = set(one.true) - set(other.true)
+        is_pair = len(rest) == 1 and rest == set(other.false) - set(one.false)
+        is_pair = is_pair and set(one.false) <= set(other.false)
+        is_pair = is_pair and set(other.true) <= set(one.true)
+        if is_pair and len({_dtype(kernel, place) for place in one.places | other.places}) == 1:
+            yield one, other
+
+
+def _either(one: Joined, other: Joined) -> Joined:
+    (condition,) = set(one.true) - set(other.true)
+    return Joined(
+        one.places | other.places,
+        Choice(condition, one.wanted, other.wanted),
+        other.true,
+        one.false,
+    )
+
+
+def _dtype(kernel: ir.Kernel, place: int) -> str:
+    node = kernel.body[place]
+    assert isinstance(node, ir.Load)
+    return kernel.params[node.param].dtype
 
 
 def branches(kernel: ir.Kernel) -> Mapping[int, Branch]:

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from nearhint_compiler.analysis.branches import Branch, branches
+from nearhint_compiler.analysis.branches import Branch, Choice, branches, joined
 from nearhint_compiler.analysis.flat import FLAT, in_order
 from nearhint_compiler.codegen.triton.beyond import ZEROS, loaded, neutrals
 from nearhint_compiler.codegen.triton.block import Block
@@ -50,7 +50,7 @@ class Body:
         self._dtypes = ir.dtypes_of(kernel)
         self._branches = branches(kernel)
         self._beyond = neutrals(kernel)
-        self._second = self._pairs()
+        self._joined = joined(kernel)
         self._placed = _placed(kernel)
         self._rows = {f"p{number}" for number in range(len(kernel.pointwise))}
         self._is_exact = any(each.role == "out" and each.dtype == "f32" for each in kernel.params)
@@ -123,12 +123,9 @@ class Body:
         """The statements of a node that is no reduce and no arg; `policy` is for its access."""
         node, name = self.kernel.body[position], self.name(position)
         match node:
-            case ir.Load() if position in self._second:
-                return [f"{name} = {self.name(self._second[position])}"]
+            case ir.Load(_, index) if position in self._branches and self._is_whole(index):
+                return self._branched(position, policy)
             case ir.Load(param, index):
-                branch = self._branches.get(position)
-                if branch is not None and self._is_whole(index):
-                    return [f"{name} = {self._branched(position, branch, policy)}"]
                 beyond = self._beyond.get(position, "0")
                 return [f"{name} = {self._load(param, index, policy, beyond=beyond)}"]
             case ir.Scalar(param):
@@ -214,35 +211,48 @@ class Body:
             node = self.kernel.body[place]
         return Clamp(place, least, most) if math.inf not in (-least, most) else None
 
-    def _pairs(self) -> dict[int, int]:
-        """Loads that an earlier one serves: each of the two is used where the other is not."""
-        found: dict[int, int] = {}
-        for second, branch in self._branches.items():
-            for first, other in self._branches.items():
-                is_pair = first < second and first not in found.values()
-                is_pair = is_pair and self._param(first) == self._param(second)
-                is_pair = is_pair and len(branch.true + branch.false) == 1
-                if is_pair and (branch.true, branch.false) == (other.false, other.true):
-                    found[second] = first
-        return found
+    def _branched(self, position: int, policy: str) -> list[str]:
+        """A load in a branch, or those of all branches of some conditions at once."""
+        name, several = self.name(position), self._joined.get(position)
+        if several is None:
+            branch = self._branches[position]
+            index = self._in_order(branch.index)
+            param = self._param(position)
+            return [f"{name} = {self._load(param, index, policy, branch=branch)}"]
+        first = min(several.places)
+        if position != first:
+            return [f"{name} = {self.name(first)}"]
+        params = {self._param(place) for place in several.places}
+        base = f"a{params.pop()} + " if len(params) == 1 else ""
+        wanted = f"{base}{self._wanted(several.wanted, has_base=bool(base))}"
+        masks = [self._conditions(several.true, several.false)]
+        masks.insert(0, self.block.mask_of(self._branches[first].index))
+        masked = " & ".join(filter(None, masks))
+        options = f", {masked}, other=0" if masked else ""
+        return [
+            *(line for each in several.conditions if each > first for line in self.lines(each)),
+            f"{name} = tl.load({wanted}{options})",
+        ]
+
+    def _wanted(self, wanted: Choice | int, *, has_base: bool) -> str:
+        """Where the wanted one of several loads is: from a pointer on, or as a pointer."""
+        if isinstance(wanted, int):
+            index = self.block.text(self._in_order(self._branches[wanted].index))
+            return index if has_base else f"a{self._param(wanted)} + {index}"
+        true, false = (
+            self._wanted(each, has_base=has_base) for each in (wanted.true, wanted.false)
+        )
+        return f"tl.where({self.name(wanted.condition)}, {true}, {false})"
+
+    def _conditions(self, true: Iterable[int], false: Iterable[int]) -> str:
+        """The mask where these nodes are true and those are false."""
+        masks = [self.name(place) for place in true]
+        return " & ".join([*masks, *(f"({self.name(place)} == 0)" for place in false)])
 
     def _param(self, position: int) -> int:
         node = self.kernel.body[position]
         assert isinstance(node, ir.Load)
         return node.param
-
-    def _branched(self, position: int, branch: Branch, policy: str) -> str:
-        """A load in a branch, or those of both branches of one condition at once."""
-        index, param = self._in_order(branch.index), self._param(position)
-        second = next((b for b, a in self._second.items() if a == position), None)
-        if second is None:
-            return self._load(param, index, policy, branch=branch)
-        ways = [index, self._in_order(self._branches[second].index)]
-        condition = self.name((*branch.true, *branch.false)[0])
-        texts = [self.block.text(way) for way in (ways if branch.true else reversed(ways))]
-        mask = self.block.mask_of(index)
-        masked = f", {mask}, other=0" if mask else ""
-        return f"tl.load(a{param} + tl.where({condition}, {texts[0]}, {texts[1]}){masked})"
 
     def _in_order(self, index: ex.Expr) -> ex.Expr:
         is_flat = FLAT in self.block.axis_of
@@ -293,8 +303,7 @@ class Body:
         options = ""
         masks = [mask] if not pointer and (mask := self.block.mask_of(index)) else []
         if branch is not None:
-            masks += [self.name(place) for place in branch.true]
-            masks += [f"({self.name(place)} == 0)" for place in branch.false]
+            masks.append(self._conditions(branch.true, branch.false))
         if pointer and self.block.bounds_checked:
             options += f'{self.block.bounds_checked}, padding_option="zero"'
         elif masks:
