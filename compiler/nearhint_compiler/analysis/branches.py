@@ -59,18 +59,26 @@ class Joined:
 
 
 def joined(kernel: ir.Kernel) -> Mapping[int, Joined]:
-    """By their positions: the loads of `branches` that are one of several at each point.
+    """By their positions: loads that are one of several at each point.
 
-    Such as read one dtype where a condition holds, and where it does not, and are else alike.
+    Such as read one dtype where a condition holds, and where it does not, and are else alike; one
+    of them at least is one of `branches`.
     """
+    branched = branches(kernel)
     found = [
         Joined(frozenset([place]), place, branch.true, branch.false)
-        for place, branch in branches(kernel).items()
+        for place, branch in guarded(kernel).items()
+        if not _is_clamped(branch.index)
     ]
     while pair := next(_exclusive(kernel, found), None):
         found = [each for each in found if each not in pair]
         found.append(_either(*pair))
-    return {place: each for each in found if len(each.places) > 1 for place in each.places}
+    return {
+        place: each
+        for each in found
+        if len(each.places) > 1 and not each.places.isdisjoint(branched)
+        for place in each.places
+    }
 
 
 def _exclusive(kernel: ir.Kernel, found: Sequence[Joined]) -> Iterator[tuple[Joined, Joined]]:
@@ -80,7 +88,7 @@ def _exclusive(kernel: ir.Kernel, found: Sequence[Joined]) -> Iterator[tuple[Joi
         is_pair = len(rest) == 1 and rest == set(other.false) - set(one.false)
         is_pair = is_pair and set(one.false) <= set(other.false)
         is_pair = is_pair and set(other.true) <= set(one.true)
-        if is_pair and len({_dtype(kernel, place) for place in one.places | other.places}) == 1:
+        if is_pair and len({_kind(kernel, place) for place in one.places | other.places}) == 1:
             yield one, other
 
 
@@ -94,10 +102,11 @@ def _either(one: Joined, other: Joined) -> Joined:
     )
 
 
-def _dtype(kernel: ir.Kernel, place: int) -> str:
+def _kind(kernel: ir.Kernel, place: int) -> tuple[str, bool]:
+    """The dtype of a load, and whether it is there once an element or once a row."""
     node = kernel.body[place]
     assert isinstance(node, ir.Load)
-    return kernel.params[node.param].dtype
+    return kernel.params[node.param].dtype, ir.per_element(kernel)[place]
 
 
 def branches(kernel: ir.Kernel) -> Mapping[int, Branch]:
@@ -105,6 +114,15 @@ def branches(kernel: ir.Kernel) -> Mapping[int, Branch]:
 
     The conditions are those of `where`s that compare two index expressions, earlier in the body.
     """
+    return {
+        place: branch
+        for place, branch in guarded(kernel).items()
+        if branch.index != _index(kernel, place) and not _is_clamped(branch.index)
+    }
+
+
+def guarded(kernel: ir.Kernel) -> Mapping[int, Branch]:
+    """By the position of a load: under which such conditions all its uses lie, if under any."""
     users: list[list[int]] = [[] for _ in kernel.body]
     for place, node in enumerate(kernel.body):
         for operand in ir.operands_of(node):
@@ -114,17 +132,21 @@ def branches(kernel: ir.Kernel) -> Mapping[int, Branch]:
     for place in reversed(range(len(kernel.body))):
         ways = [_way(kernel, place, user, conditions[user]) for user in users[place]]
         conditions[place] = frozenset.intersection(*ways) if ways else frozenset()
-        node = kernel.body[place]
-        if not isinstance(node, ir.Load):
-            continue
         known = sorted(each for each in conditions[place] if each[0] < place)
-        index = _unclamped(node.index, list(_facts(kernel, known)))
-        if index != node.index and not _is_clamped(index):
-            true, false = (
-                tuple(at for at, holds in known if holds == wanted) for wanted in (True, False)
-            )
-            found[place] = Branch(index, true, false)
+        if not isinstance(kernel.body[place], ir.Load) or not known:
+            continue
+        index = _unclamped(_index(kernel, place), list(_facts(kernel, known)))
+        true, false = (
+            tuple(at for at, holds in known if holds == wanted) for wanted in (True, False)
+        )
+        found[place] = Branch(index, true, false)
     return found
+
+
+def _index(kernel: ir.Kernel, place: int) -> ex.Expr:
+    node = kernel.body[place]
+    assert isinstance(node, ir.Load)
+    return node.index
 
 
 def _way(
@@ -147,10 +169,19 @@ def _compared(kernel: ir.Kernel, place: int) -> tuple[ex.Expr, ex.Expr] | None:
     node = kernel.body[place]
     if not isinstance(node, ir.Op) or node.name != "lt":
         return None
-    low, high = (kernel.body[operand] for operand in node.operands)
-    if not isinstance(low, ir.Iota) or not isinstance(high, ir.Iota):
-        return None
-    return low.index, high.index
+    low, high = (place_of(kernel.body[operand]) for operand in node.operands)
+    return None if low is None or high is None else (low, high)
+
+
+def place_of(node: ir.BodyNode) -> ex.Expr | None:
+    """The index expression that a node's value is: that of a place, or an integer."""
+    match node:
+        case ir.Iota(index):
+            return index
+        case ir.Const("i64", bits):
+            return ex.Int(bits - (bits >> 63 << 64))
+        case _:
+            return None
 
 
 def _facts(

@@ -206,9 +206,9 @@ class Block:
         """The mask of what varies along all axes."""
         return self._all(self.axes)
 
-    def mask_of(self, index: ex.Expr) -> str:
-        """The mask under which a load of `index` stays in its storage."""
-        used = {self.axis_of[name] for name in ex.symbols_of(index) if name in self.axis_of}
+    def mask_of(self, *indices: ex.Expr) -> str:
+        """The mask under which a load of these indices stays in its storage."""
+        used = {self.axis_of[name] for name in ex.symbols_of(*indices) if name in self.axis_of}
         return self._all(axis for axis in self.axes if axis in used)
 
     def pointer(self, base: str, index: ex.Expr) -> str:

@@ -7,7 +7,14 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from nearhint_compiler.analysis.branches import Branch, Choice, branches, joined
+from nearhint_compiler.analysis.branches import (
+    Branch,
+    Choice,
+    branches,
+    guarded,
+    joined,
+    place_of,
+)
 from nearhint_compiler.analysis.flat import FLAT, in_order
 from nearhint_compiler.codegen.triton.beyond import ZEROS, loaded, neutrals
 from nearhint_compiler.codegen.triton.block import Block
@@ -50,6 +57,7 @@ class Body:
         self._dtypes = ir.dtypes_of(kernel)
         self._branches = branches(kernel)
         self._beyond = neutrals(kernel)
+        self._guarded = guarded(kernel)
         self._joined = joined(kernel)
         self._placed = _placed(kernel)
         self._rows = {f"p{number}" for number in range(len(kernel.pointwise))}
@@ -123,8 +131,12 @@ class Body:
         """The statements of a node that is no reduce and no arg; `policy` is for its access."""
         node, name = self.kernel.body[position], self.name(position)
         match node:
-            case ir.Load(_, index) if position in self._branches and self._is_whole(index):
-                return self._branched(position, policy)
+            case ir.Load() if position in self._joined and self._is_whole(*self._ways(position)):
+                return self._wanted_of(position)
+            case ir.Load(param, index) if position in self._branches and self._is_whole(index):
+                branch = self._branches[position]
+                where = self._in_order(branch.index)
+                return [f"{name} = {self._load(param, where, policy, branch=branch)}"]
             case ir.Load(param, index):
                 beyond = self._beyond.get(position, "0")
                 return [f"{name} = {self._load(param, index, policy, beyond=beyond)}"]
@@ -146,8 +158,8 @@ class Body:
                 value = cast_text(self.name(operand), self._dtypes[operand], dtype)
                 return [f"{name} = {value}"]
             case ir.Op(op, _, operands) if position in self._placed:
-                nodes = [self.kernel.body[operand] for operand in operands]
-                texts = [self.block.text(each.index) for each in nodes if isinstance(each, ir.Iota)]
+                places = (place_of(self.kernel.body[operand]) for operand in operands)
+                texts = [self.block.text(place) for place in places if place is not None]
                 return [f"{name} = {op_text(op, 'i64', texts)}"]
             case ir.Op(op, _, operands):
                 texts = [self.name(operand) for operand in operands]
@@ -164,7 +176,8 @@ class Body:
 
     def is_independent(self, position: int) -> bool:
         """Whether a node is a load that needs no other node."""
-        return isinstance(self.kernel.body[position], ir.Load) and position not in self._branches
+        is_load = isinstance(self.kernel.body[position], ir.Load)
+        return is_load and position not in self._branches and position not in self._joined
 
     def is_shared(self, position: int) -> bool:
         """Whether a node is a load that is the same for all rows."""
@@ -211,33 +224,34 @@ class Body:
             node = self.kernel.body[place]
         return Clamp(place, least, most) if math.inf not in (-least, most) else None
 
-    def _branched(self, position: int, policy: str) -> list[str]:
-        """A load in a branch, or those of all branches of some conditions at once."""
-        name, several = self.name(position), self._joined.get(position)
-        if several is None:
-            branch = self._branches[position]
-            index = self._in_order(branch.index)
-            param = self._param(position)
-            return [f"{name} = {self._load(param, index, policy, branch=branch)}"]
+    def _ways(self, position: int) -> list[ex.Expr]:
+        """The indices of the loads of which the one at `position` is one."""
+        return [self._guarded[place].index for place in self._joined[position].places]
+
+    def _wanted_of(self, position: int) -> list[str]:
+        """The lines that load the wanted one of several at once, at the first of them."""
+        name, several = self.name(position), self._joined[position]
         first = min(several.places)
         if position != first:
             return [f"{name} = {self.name(first)}"]
         params = {self._param(place) for place in several.places}
         base = f"a{params.pop()} + " if len(params) == 1 else ""
-        wanted = f"{base}{self._wanted(several.wanted, has_base=bool(base))}"
-        masks = [self._conditions(several.true, several.false)]
-        masks.insert(0, self.block.mask_of(self._branches[first].index))
+        where = f"{base}{self._wanted(several.wanted, has_base=bool(base))}"
+        masks = (
+            self.block.mask_of(*self._ways(position)),
+            self._conditions(several.true, several.false),
+        )
         masked = " & ".join(filter(None, masks))
         options = f", {masked}, other=0" if masked else ""
         return [
             *(line for each in several.conditions if each > first for line in self.lines(each)),
-            f"{name} = tl.load({wanted}{options})",
+            f"{name} = tl.load({where}{options})",
         ]
 
     def _wanted(self, wanted: Choice | int, *, has_base: bool) -> str:
         """Where the wanted one of several loads is: from a pointer on, or as a pointer."""
         if isinstance(wanted, int):
-            index = self.block.text(self._in_order(self._branches[wanted].index))
+            index = self.block.text(self._in_order(self._guarded[wanted].index))
             return index if has_base else f"a{self._param(wanted)} + {index}"
         true, false = (
             self._wanted(each, has_base=has_base) for each in (wanted.true, wanted.false)
@@ -285,10 +299,10 @@ class Body:
         kind = TRITON_TYPES[dtype]
         return f"a{param}" if kind.scalar == dtype else f"a{param}.to({kind.name})"
 
-    def _is_whole(self, index: ex.Expr) -> bool:
-        """Whether an index varies along every axis, so that any mask is of its shape."""
+    def _is_whole(self, *indices: ex.Expr) -> bool:
+        """Whether indices vary along every axis, so that any mask is of their shape."""
         axis_of = self.block.axis_of
-        return {axis_of[n] for n in ex.symbols_of(index) if n in axis_of} == {*self.block.axes}
+        return {axis_of[n] for n in ex.symbols_of(*indices) if n in axis_of} == {*self.block.axes}
 
     def _load(
         self,
@@ -340,10 +354,10 @@ def _placed(kernel: ir.Kernel) -> frozenset[int]:
     def is_placed(node: ir.BodyNode) -> bool:
         if not isinstance(node, ir.Op) or node.name not in COMPARISONS:
             return False
-        operands = [kernel.body[operand] for operand in node.operands]
-        places = [operand.index for operand in operands if isinstance(operand, ir.Iota)]
+        found = [place_of(kernel.body[operand]) for operand in node.operands]
+        places = [place for place in found if place is not None]
         loops = {name for name in ex.symbols_of(*places) if name[0] != "k"}
-        return len(places) == len(operands) and bool(loops)
+        return len(places) == len(found) and bool(loops)
 
     return frozenset(p for p, node in enumerate(kernel.body) if is_placed(node))
 

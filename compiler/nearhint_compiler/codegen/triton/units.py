@@ -55,9 +55,9 @@ class Units:
         return [
             *lines,
             f"lane = tl.arange(0, {self.lanes})[None, :]",
-            f"{last} = {last} + lane",
-            f"{BEYOND} = {last} >= {length}",
-            f"{last} = tl.where({BEYOND}, {last} - {length}, {last})",
+            f"e{last} = {last} + lane",
+            f"{BEYOND} = e{last} >= {length}",
+            f"{last} = tl.where({BEYOND}, e{last} - {length}, e{last})",
             "x = x + lane",
         ]
 
@@ -67,12 +67,15 @@ class Units:
         if found is None:
             raise InvalidSchedule("units of an index that is not affine in the innermost loop")
         step, first = found
+        last, length = [*self.loops.items()][-1]
         names = {name for name in self.loops if name in ex.symbols_of(first)}
         if not names:
             return index_text(index)
         second = ex.substitute(first, {name: ex.symbol(f"e{name}") for name in names})
+        # Of the second row, too, steps are counted from where the first one begins.
+        second = ex.sub(second, ex.mul(step, length))
         row = f"tl.where({BEYOND}, {index_text(second)}, {index_text(first)})"
-        along = ex.mul(step, ex.symbol([*self.loops][-1]))
+        along = ex.mul(step, ex.symbol(f"e{last}"))
         return row if along == ex.ZERO else f"({row} + {index_text(along)})"
 
     def facts(self) -> tuple[Fact, ...]:
