@@ -36,6 +36,9 @@ bring Guards, and make Triton load vectors. As they may, too:
              many along the first axis, then along the second
     whole    1 for flat blocks without a mask where they are full, whose vectors need no promise
              about sizes
+    unit     cuda.pointwise: so many neighbours are a unit, whose place is divided once
+             (`analysis.units`); no row is shorter
+    multiple what `divisible` promises sizes to be multiples of, 16 without it
     words    1 for rows in whole words, with their edges apart (`codegen.triton.edges`): vectors
              along rows of any length, no promise about sizes; with r1, along planes of any length.
              Of cuda.tiled, with near, the rows are those along its last axis: each begins in the
