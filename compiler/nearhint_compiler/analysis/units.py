@@ -8,7 +8,7 @@ takes the one that it lies in.
 
 from __future__ import annotations
 
-from nearhint_compiler.analysis.branches import branches
+from nearhint_compiler.analysis.branches import read_at
 from nearhint_compiler.ir import index as ix
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
@@ -40,9 +40,9 @@ def has_units(kernel: ir.Kernel) -> bool:
     """
     if kernel.reduction or len(kernel.pointwise) < 2:
         return False
-    guarded = branches(kernel)
+    known = read_at(kernel)
     return all(
-        along_row(kernel, guarded[place].index if place in guarded else node.index) is not None
+        along_row(kernel, known.get(place, node.index)) is not None
         for place, node in enumerate(kernel.body)
         if isinstance(node, ir.Indexed)
     )

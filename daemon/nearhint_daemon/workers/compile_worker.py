@@ -134,7 +134,7 @@ def choose_first(request: pb.ChooseFirst) -> pb.Schedules:
                 beside(
                     kernel, target, dims, first=first, default=default, threads=threads, less=less
                 )
-                for less in ((1, 2) if first.get("multiple", 0) else (1,))
+                for less in ((1, 2) if first.get("unit", 0) else (1,))
             )
             others = (
                 _first_serving(kernel, each, target, met, default=default) for each in held_beside

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nearhint_compiler.analysis.branches import Choice, branches, joined
+from nearhint_compiler.analysis.branches import Choice, branches, guarded, joined
 from nearhint_compiler.ir.nodes import Kernel, Load
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_rules import expr as ex
@@ -98,3 +98,14 @@ def test_a_condition_that_comes_later_is_none() -> None:
     (lt bool 0 1)""",
     ).replace("(where f32 2 3 8)", "(where f32 3 2 8)")
     assert 2 not in indices(parse_kernel(late))
+
+
+def test_a_pad_is_read_at_clamped_places_and_a_roll_where_it_lies() -> None:
+    padded, rolled = (
+        parse_kernel((KERNELS / f"{name}.ir").read_text()) for name in ("padded_bf16", "rolled_f16")
+    )
+    assert not branches(padded)
+    assert not joined(padded)
+    assert not branches(rolled)
+    assert joined(rolled)[3].wanted == Choice(2, 3, 5)
+    assert ex.to_text(guarded(rolled)[5].index) == "(+ (* k1 p0) p1 -1)"
