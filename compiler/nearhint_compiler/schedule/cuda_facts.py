@@ -14,6 +14,7 @@ from nearhint_compiler.analysis.folds import folded
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT, index_bounds
 from nearhint_compiler.analysis.online import SHARED, depth_of, walks_of
 from nearhint_compiler.analysis.row_words import (
+    WORD_BYTES,
     RowWords,
     has_whole_rows,
     plane_words,
@@ -85,7 +86,8 @@ class Facts:
     accesses need pointers alone. Where a kernel `only_reads` rows, it stores nothing along them. It
     `has_groups` if something is stepped by neighbours, `has_arg_groups` if an arg is. A `unit` is
     so many points of a flat block whose places may be divided at once, or 0; `promises` are the
-    bits of all sizes that vectors need, by what all of them are multiples of.
+    bits of all sizes that vectors need, by what all of them are multiples of. `divisible` are the
+    bits of those that are multiples of `multiple`.
     """
 
     extents: tuple[int, ...]
@@ -124,6 +126,7 @@ class Facts:
     is_foldable: bool
     unit: int
     promises: Mapping[int, int]
+    multiple: int
 
     @property
     def itemsize(self) -> int:
@@ -176,6 +179,8 @@ class Facts:
             or options.get("words", 0)
         )
         aligned = 1 if divisible or is_enough else 0
+        if divisible and self.multiple != SIZE_MULTIPLE:
+            options.setdefault("multiple", self.multiple)
         extras = {name: options.pop(name) for name in EXTRAS if name in options}
         options |= {"index": self.index, "aligned": aligned, "divisible": divisible}
         if self.spaced:
@@ -206,10 +211,11 @@ def facts_of(
     tile = _tile(kernel, sizes)
     repeated = _repeated(kernel, found) if tile is None else 0
     tiled = tile_words(kernel, tile.cuts) if tile is not None else None
+    multiple = SIZE_MULTIPLE if kernel.reduction else _word(kernel, found)
     divisible = sum(
         1 << number
         for number, name in enumerate(kernel.symbols)
-        if dims is not None and name in useful and dims[name] % SIZE_MULTIPLE == 0
+        if dims is not None and name in useful and dims[name] % multiple == 0
     )
     return Facts(
         extents=tuple(ex.evaluate(extent, sizes) for extent in kernel.pointwise),
@@ -248,7 +254,14 @@ def facts_of(
         is_foldable=is_columns and folded(kernel, 2) is not None,
         unit=_unit(kernel, found, sizes),
         promises=_promises(kernel, dims, useful),
+        multiple=multiple,
     )
+
+
+def _word(kernel: ir.Kernel, found: Sequence[Access]) -> int:
+    """The most elements that a word holds of what moves much."""
+    narrowest = min((access.itemsize for _, access in _much(kernel, found)), default=1)
+    return WORD_BYTES // narrowest
 
 
 def _unit(kernel: ir.Kernel, found: Sequence[Access], sizes: Mapping[str, int]) -> int:

@@ -53,6 +53,8 @@ CROSSED, CROSSED_POINTS = (16, 64), 1 << 16
 points at least: of a few more a second tile of them has next to nothing, and other tiles win."""
 FEW_BLOCKS = 4
 """Where a processor has no more blocks than so many, shorter ones are worth a try."""
+SHORT_BLOCKS = 2
+"""Where it has no more than so many, and places are divided, shorter ones are first."""
 UNITED = 8
 """Points of a thread at least, where they come in units."""
 MANY_LOOPS = 3
@@ -95,10 +97,12 @@ def schedules(facts: Facts) -> Iterator[Schedule]:
 
 
 def preferred(facts: Facts) -> Schedule | None:
-    """The tile that is held best at the sizes at hand, or units, where there are any."""
-    tile = facts.tile
+    """The tile that is held best at the sizes at hand, or units, or short blocks of few points."""
+    tile, lanes = facts.tile, max(1, 16 // facts.itemsize)
     if tile is None and facts.unit and len(facts.extents) >= MANY_LOOPS:
         return next(_units(facts))
+    if tile is None and facts.flat != Flat.ALL and _is_short(facts, 128 * lanes):
+        return next(_blocks(facts, x=64 * lanes, warps=4))
     if tile is None or len(tile.extents) != 2:
         return None
     return next(_squares(facts, tile), None)
@@ -141,7 +145,7 @@ def _units(facts: Facts) -> Iterator[Schedule]:
     """
     within = sorted((each for each in facts.promises if each <= facts.unit), reverse=True)
     x = 128 * max(UNITED, 16 // facts.itemsize)
-    if prod(facts.extents) <= FEW_BLOCKS * x * facts.processors:
+    if _is_short(facts, x):
         x //= 2
     blocks = {"x": x, "warps": 4, "whole": 1}
     for multiple in within:
@@ -150,6 +154,11 @@ def _units(facts: Facts) -> Iterator[Schedule]:
     yield facts.schedule("pointwise", **blocks, unit=facts.unit)
     if 2 * facts.unit <= facts.extents[-1]:
         yield facts.schedule("pointwise", **blocks, unit=2 * facts.unit)
+
+
+def _is_short(facts: Facts, x: int) -> bool:
+    """Whether blocks of `x` would be so few that shorter ones take less time."""
+    return prod(facts.extents) <= SHORT_BLOCKS * x * facts.processors
 
 
 def _outer(facts: Facts, lanes: int) -> Iterator[Schedule]:

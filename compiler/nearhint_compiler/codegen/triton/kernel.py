@@ -16,7 +16,7 @@ Families (options in order; every block size is a power of two):
 Bit i of `cuts` is set where an axis ends with loop p{i}. All have warps, index, aligned, divisible
 and, as they may, spaced: 1 for the kernel as `analysis.respace` cuts its loops, under the Guard
 that this needs. `index` is 32 or 64, the width of index arithmetic; 32 brings Guards. `aligned` 1
-promises 16-byte pointers, and bit i of `divisible` promises that symbol i is a multiple of 16: both
+promises 16-byte pointers, and bit i of `divisible` promises that symbol i is a multiple: both
 bring Guards, and make Triton load vectors. As they may, too:
 
     polls    teams: how often a program looks for the others before it gives up
