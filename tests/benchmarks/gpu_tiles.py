@@ -4,9 +4,9 @@
 
 Transposed adds and rotary embeddings, at sizes that are odd along either axis, both or none; sums
 of each row with each of others, joins, and heads that change places with tokens, whose rows begin
-anywhere. Every candidate at a size is compiled, and those that may run there are timed interleaved, as CUDA graph
-replays, with a warm cache. The fastest and the default of each are verified against the f64
-interpreter at awkward sizes.
+anywhere. Every candidate at a size is compiled, and those that may run there are timed interleaved,
+as CUDA graph replays, with a warm cache. The fastest and the default of each are verified against
+the f64 interpreter at awkward sizes.
 """
 
 from __future__ import annotations
