@@ -1,18 +1,18 @@
-"""Pointwise kernels that read along two axes or again: tiles in words, near tiles, and the rest.
+"""Pointwise kernels that read along two axes, again or in parts: tiles, units, and the rest.
 
     python -m tests.benchmarks.gpu_tiles [--json FILE] [--only TEXT] [--budget-s S] [--compile-only]
 
-Transposed adds and rotary embeddings, at sizes that are odd along either axis, both or none. Every
-candidate at a size is compiled, and those that may run there are timed interleaved, as CUDA graph
-replays, with a warm cache. The fastest and the default of each are verified against the f64
-interpreter at awkward sizes.
+Transposed adds and rotary embeddings, at sizes that are odd along either axis, both or none; sums
+of each row with each of others, joins, and heads that change places with tokens, whose rows begin
+anywhere. Every candidate at a size is compiled, and those that may run there are timed interleaved,
+as CUDA graph replays, with a warm cache. The fastest and the default of each are verified against
+the f64 interpreter at awkward sizes.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
 import sys
 import time
@@ -24,9 +24,11 @@ from tests.benchmarks.gpu_kernels import Bench, say
 from tests.benchmarks.gpu_timing import timed
 from tests.benchmarks.gpu_variants import Compilers, Variant
 
+from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel, print_kernel
 from nearhint_compiler.schedule import Schedule, candidates
 from nearhint_compiler.schedule.firsts import firsts
+from nearhint_daemon.workers.cases import sizes_at
 from nearhint_rules.guard import size_facts_hold
 from nearhint_rules.program import DTYPES
 
@@ -47,9 +49,29 @@ ROTARY = f"""{HEAD} (cast f32 0) (load 1 (+ (* k2 p1) p2)) (cast f32 2) (mul f32
 ROTARY_F32 = f"""{HEAD} (load 1 (+ (* k2 p1) p2)) (mul f32 0 1) (iota p2) (iota (+ k2 (* -1 k3)))
     (lt bool 3 4) {TURNED} (neg f32 6) {KEPT} (where f32 5 7 8) (load 2 (+ (* k2 p1) p2))
     (mul f32 9 10) (add f32 2 11) (store 3 (+ (* k1 k2 p0) (* k2 p1) p2) 12)))"""
+OUTER = """(kernel (symbols k0 k1 k2) (pointwise k0 k1 k2) (reduction)
+    (params (in T) (in T) (out T)) (body (load 0 (+ (* k2 p0) p2)) (cast f32 0)
+    (load 1 (+ (* k2 p1) p2)) (cast f32 2) (add f32 1 3) (cast T 4)
+    (store 2 (+ (* k1 k2 p0) (* k2 p1) p2) 5)))"""
+OUTER_F32 = """(kernel (symbols k0 k1 k2) (pointwise k0 k1 k2) (reduction)
+    (params (in T) (in T) (out T)) (body (load 0 (+ (* k2 p0) p2)) (load 1 (+ (* k2 p1) p2))
+    (add f32 0 1) (store 2 (+ (* k1 k2 p0) (* k2 p1) p2) 2)))"""
+PARTS = """(kernel (symbols k0 k1 k2 k3) (pointwise k0 k1) (reduction)
+    (params (in T) (in T) (out T)) (body (iota p1) (iota k2) (lt bool 0 1)
+    (load 0 (+ (* k2 p0) (min p1 (+ k2 -1))))"""
+LATER = "(load 1 (+ (* k3 p0) (max 0 (+ (* -1 k2) p1))))"
+JOIN = f"""{PARTS} (cast f32 3) {LATER} (cast f32 5) (where f32 2 4 6) (cast T 7)
+    (store 2 (+ (* k1 p0) p1) 8)))"""
+JOIN_F32 = f"{PARTS} {LATER} (where f32 2 3 4) (store 2 (+ (* k1 p0) p1) 5)))"
+HEADS = """(kernel (symbols k0 k1 k2 k3) (pointwise k0 k1 k2 k3) (reduction)
+    (params (in T) (out T)) (body (load 0 (+ (* k1 k2 k3 p0) (* k1 k3 p2) (* k3 p1) p3))
+    (store 1 (+ (* k1 k2 k3 p0) (* k2 k3 p1) (* k3 p2) p3) 0)))"""
 KERNELS: Mapping[str, Mapping[str, str]] = {
     "transposed_add": {"bf16": ADD, "f32": ADD_F32},
     "rotary": {"bf16": ROTARY, "f32": ROTARY_F32},
+    "outer_add": {"bf16": OUTER, "f32": OUTER_F32},
+    "join": {"bf16": JOIN, "f32": JOIN_F32},
+    "swapped_heads": {"bf16": HEADS, "f32": HEADS},
 }
 SIZES: Mapping[str, tuple[tuple[int, ...], ...]] = {
     "transposed_add": (
@@ -61,6 +83,9 @@ SIZES: Mapping[str, tuple[tuple[int, ...], ...]] = {
         (3, 100_003, 32, 16), (8, 16_411, 96, 48), (7, 509, 66, 33), (32, 4001, 128, 64),
         (5, 20_011, 66, 33), (32, 1, 128, 64),
     ),
+    "outer_add": ((61, 509, 1021), (300, 3001, 33), (5003, 7, 900), (30, 40, 97)),
+    "join": ((7000, 8121, 5120, 3001), (100_003, 128, 97, 31), (300, 70_001, 50_001, 20_000)),
+    "swapped_heads": ((50, 7, 700, 66), (3, 129, 200, 300), (50, 7, 700, 67), (4, 16, 33, 65)),
 }  # fmt: skip
 
 
@@ -97,7 +122,7 @@ def run_case(
     best = min(variants, key=lambda each: times[str(each.schedule)])
     row |= {"default_us": times[str(offered[0])], "first_us": times[str(first)]}
     row |= {"best_us": times[str(best.schedule)], "best": str(best.schedule)}
-    row["gb_s"] = round(moved_bytes(name, dtype, dims) / row["best_us"] / 1e3)
+    row["gb_s"] = round(moved_bytes(kernel, sizes) / row["best_us"] / 1e3)
     row["us"] = dict(sorted(times.items(), key=lambda each: each[1]))
     tried = [best, *(each for each in variants if each.schedule == offered[0])]
     row["problems"] = [found for each in tried if (found := bench.verify(kernel, each, [sizes]))]
@@ -110,11 +135,12 @@ def _plain(schedule: Schedule) -> Schedule:
     return dataclasses.replace(schedule, options=kept)
 
 
-def moved_bytes(name: str, dtype: str, dims: tuple[int, ...]) -> int:
+def moved_bytes(kernel: ir.Kernel, sizes: Mapping[str, int]) -> int:
     """The bytes of each parameter once."""
-    points = math.prod(dims[:3] if name == "rotary" else dims)
-    again = 2 * points // dims[0] if name == "rotary" else points
-    return (2 * points + again) * DTYPES[dtype]
+    elements = sizes_at(kernel, sizes).elements
+    return sum(
+        count * DTYPES[param.dtype] for count, param in zip(elements, kernel.params, strict=True)
+    )
 
 
 def main() -> None:

@@ -7,11 +7,16 @@ neighbouring positions, which behind a minimum nobody sees.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations
+from typing import TypeAlias
 
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
+
+Comparison: TypeAlias = Callable[[int], tuple[ex.Expr, ex.Expr] | None]
+"""By the position of a node: what it says is below what, if it says that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +28,130 @@ class Branch:
     false: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of two loads, or choices of loads: `true` where the node `condition` holds."""
+
+    condition: int
+    true: Choice | int
+    false: Choice | int
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Loads that exclude each other, and which of them is wanted.
+
+    That is one of them wherever the nodes `true` are true and `false` are false.
+    """
+
+    places: frozenset[int]
+    wanted: Choice | int
+    true: tuple[int, ...]
+    false: tuple[int, ...]
+
+    @property
+    def conditions(self) -> Iterator[int]:
+        """The nodes that say which of them is wanted."""
+        pending = [self.wanted]
+        while pending:
+            match pending.pop():
+                case Choice(condition, true, false):
+                    yield condition
+                    pending += [false, true]
+                case _:
+                    continue
+
+
+def joined(kernel: ir.Kernel) -> Mapping[int, Joined]:
+    """By their positions: loads that are one of several at each point.
+
+    Such as read one dtype where a condition holds, and where it does not, and are else alike. The
+    condition makes the index of one of them at least affine; it may compare with a constant.
+    """
+    ways = guarded(kernel)
+    found = [
+        Joined(frozenset([place]), place, branch.true, branch.false)
+        for place, branch in ways.items()
+        if not _is_clamped(branch.index)
+    ]
+    while pair := next(_exclusive(kernel, found), None):
+        found = [each for each in found if each not in pair]
+        found.append(_either(*pair))
+    return {
+        place: each
+        for each in found
+        if len(each.places) > 1
+        and any(ways[other].index != _index(kernel, other) for other in each.places)
+        for place in each.places
+    }
+
+
+def read_at(kernel: ir.Kernel) -> Mapping[int, ex.Expr]:
+    """By the positions of such loads, and of those of `branches`: their indices where one is read.
+
+    >>> from nearhint_compiler.ir.text import parse_kernel
+    >>> found = read_at(parse_kernel('''(kernel (symbols k0) (pointwise k0) (reduction)
+    ...     (params (in f32) (out f32)) (body (iota p0) (const i64 0x1) (lt bool 0 1)
+    ...     (load 0 (+ k0 -1)) (load 0 (max 0 (+ p0 -1))) (where f32 2 3 4) (store 1 p0 5)))'''))
+    >>> {place: ex.to_text(index) for place, index in found.items()}
+    {3: '(+ k0 -1)', 4: '(+ p0 -1)'}
+    """
+    ways = guarded(kernel)
+    several = {place: ways[place].index for place in sorted(joined(kernel))}
+    return {**{place: branch.index for place, branch in branches(kernel).items()}, **several}
+
+
+def _exclusive(kernel: ir.Kernel, found: Sequence[Joined]) -> Iterator[tuple[Joined, Joined]]:
+    """Pairs that differ in one condition, which is true for the first."""
+    for one, other in permutations(found, 2):
+        rest = set(one.true) - set(other.true)
+        is_pair = len(rest) == 1 and rest == set(other.false) - set(one.false)
+        is_pair = is_pair and set(one.false) <= set(other.false)
+        is_pair = is_pair and set(other.true) <= set(one.true)
+        if is_pair and len({_kind(kernel, place) for place in one.places | other.places}) == 1:
+            yield one, other
+
+
+def _either(one: Joined, other: Joined) -> Joined:
+    (condition,) = set(one.true) - set(other.true)
+    return Joined(
+        one.places | other.places,
+        Choice(condition, one.wanted, other.wanted),
+        other.true,
+        one.false,
+    )
+
+
+def _kind(kernel: ir.Kernel, place: int) -> tuple[str, bool]:
+    """The dtype of a load, and whether it is there once an element or once a row."""
+    node = kernel.body[place]
+    assert isinstance(node, ir.Load)
+    return kernel.params[node.param].dtype, ir.per_element(kernel)[place]
+
+
 def branches(kernel: ir.Kernel) -> Mapping[int, Branch]:
     """By the position of a load: where all its uses lie in branches that make it affine.
 
-    The conditions are those of `where`s that compare two index expressions, earlier in the body.
+    The conditions are those of `where`s that compare two places, earlier in the body. Where places
+    are compared with constants, as in a pad, loads at clamped indices took less than under masks.
     """
+    found = _guarded(kernel, lambda place: _compared(kernel, place, constants=()))
+    return {
+        place: branch
+        for place, branch in found.items()
+        if branch.index != _index(kernel, place) and not _is_clamped(branch.index)
+    }
+
+
+def guarded(kernel: ir.Kernel) -> Mapping[int, Branch]:
+    """By the position of a load: under which conditions all its uses lie, if under any.
+
+    The conditions compare places with places or constants.
+    """
+    return _guarded(kernel, lambda place: _compared(kernel, place))
+
+
+def _guarded(kernel: ir.Kernel, compared: Comparison) -> Mapping[int, Branch]:
     users: list[list[int]] = [[] for _ in kernel.body]
     for place, node in enumerate(kernel.body):
         for operand in ir.operands_of(node):
@@ -35,23 +159,31 @@ def branches(kernel: ir.Kernel) -> Mapping[int, Branch]:
     conditions: list[frozenset[tuple[int, bool]]] = [frozenset()] * len(kernel.body)
     found: dict[int, Branch] = {}
     for place in reversed(range(len(kernel.body))):
-        ways = [_way(kernel, place, user, conditions[user]) for user in users[place]]
+        ways = [_way(kernel, place, user, conditions[user], compared) for user in users[place]]
         conditions[place] = frozenset.intersection(*ways) if ways else frozenset()
-        node = kernel.body[place]
-        if not isinstance(node, ir.Load):
-            continue
         known = sorted(each for each in conditions[place] if each[0] < place)
-        index = _unclamped(node.index, list(_facts(kernel, known)))
-        if index != node.index and not _is_clamped(index):
-            true, false = (
-                tuple(at for at, holds in known if holds == wanted) for wanted in (True, False)
-            )
-            found[place] = Branch(index, true, false)
+        if not isinstance(kernel.body[place], ir.Load) or not known:
+            continue
+        index = _unclamped(_index(kernel, place), list(_facts(known, compared)))
+        true, false = (
+            tuple(at for at, holds in known if holds == wanted) for wanted in (True, False)
+        )
+        found[place] = Branch(index, true, false)
     return found
 
 
+def _index(kernel: ir.Kernel, place: int) -> ex.Expr:
+    node = kernel.body[place]
+    assert isinstance(node, ir.Load)
+    return node.index
+
+
 def _way(
-    kernel: ir.Kernel, place: int, user: int, conditions: frozenset[tuple[int, bool]]
+    kernel: ir.Kernel,
+    place: int,
+    user: int,
+    conditions: frozenset[tuple[int, bool]],
+    compared: Comparison,
 ) -> frozenset[tuple[int, bool]]:
     """What holds where `user` needs the value of `place`."""
     node = kernel.body[user]
@@ -60,30 +192,47 @@ def _way(
     if node.name != "where" or node.operands.count(place) != 1 or node.operands[0] == place:
         return conditions
     condition = node.operands[0]
-    if _compared(kernel, condition) is None:
+    if compared(condition) is None:
         return conditions
     return conditions | {(condition, node.operands[1] == place)}
 
 
-def _compared(kernel: ir.Kernel, place: int) -> tuple[ex.Expr, ex.Expr] | None:
-    """The index expressions of a node that says whether one is below the other."""
+def _compared(
+    kernel: ir.Kernel, place: int, *, constants: tuple[str, ...] = ("i64",)
+) -> tuple[ex.Expr, ex.Expr] | None:
+    """The index expressions of a node that says whether one is below the other.
+
+    They are places, and constants of these dtypes.
+    """
     node = kernel.body[place]
     if not isinstance(node, ir.Op) or node.name != "lt":
         return None
-    low, high = (kernel.body[operand] for operand in node.operands)
-    if not isinstance(low, ir.Iota) or not isinstance(high, ir.Iota):
+    nodes = [kernel.body[operand] for operand in node.operands]
+    if any(isinstance(each, ir.Const) and each.dtype not in constants for each in nodes):
         return None
-    return low.index, high.index
+    low, high = map(place_of, nodes)
+    return None if low is None or high is None else (low, high)
+
+
+def place_of(node: ir.BodyNode) -> ex.Expr | None:
+    """The index expression that a node's value is: that of a place, or an integer."""
+    match node:
+        case ir.Iota(index):
+            return index
+        case ir.Const("i64", bits):
+            return ex.Int(bits - (bits >> 63 << 64))
+        case _:
+            return None
 
 
 def _facts(
-    kernel: ir.Kernel, conditions: Iterable[tuple[int, bool]]
+    conditions: Iterable[tuple[int, bool]], compared: Comparison
 ) -> Iterable[tuple[ex.Expr, ex.Expr]]:
     """Pairs of which the first is at most the second."""
     for place, holds in conditions:
-        compared = _compared(kernel, place)
-        if compared is not None:
-            low, high = compared
+        pair = compared(place)
+        if pair is not None:
+            low, high = pair
             yield (low, ex.sub(high, 1)) if holds else (high, low)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from nearhint_compiler.frontend.creation import CREATION
 from nearhint_compiler.frontend.joins import JOINS
@@ -24,8 +24,12 @@ HEAVY = frozenset(
 """Ops that cost more than the memory traffic that recomputing them saves."""
 
 CLONES = frozenset({"aten.clone.default", "aten.contiguous.default"})
-COPIES = CLONES | {*CREATION, *JOINS} - {"aten.constant_pad_nd.default"}
-"""Ops that eager runs as fast as any Kernel when they stand alone. (It pads in two passes.)"""
+COPIES: Mapping[str, frozenset[str]] = {
+    "cpu": CLONES | {*CREATION, *JOINS} - {"aten.constant_pad_nd.default"},
+    "cuda": CLONES | {*CREATION},
+}
+"""By device: ops that eager runs as fast as any Kernel when they stand alone. (It pads in two
+passes. On a GPU it joins rows of odd lengths, rolls and flips element by element.)"""
 
 
 def is_cheap(
@@ -58,9 +62,9 @@ def is_worth_a_launch(graph: Graph, nodes: Sequence[int], inlined: Collection[in
     points = [ex.product(graph.loops[node].shape) for node in nodes]
     if all(isinstance(count, ex.Int) and count.value <= TINY_POINTS for count in points):
         return False
-    return (
-        len(nodes) > 1 or graph.program.nodes[nodes[0]].op not in COPIES or _turns(graph, nodes[0])
-    )
+    first, device = nodes[0], graph.tensor(graph.starts[nodes[0]]).device
+    is_copy = graph.program.nodes[first].op in COPIES[device]
+    return len(nodes) > 1 or not is_copy or _turns(graph, first)
 
 
 def _turns(graph: Graph, node: int) -> bool:

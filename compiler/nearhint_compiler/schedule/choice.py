@@ -23,6 +23,8 @@ QUICK_LIMIT: Mapping[str, int] = {"cpu": 3, "cuda": 4}
 MAX_LIMIT = 64
 TILED, TILING_AXES = "cuda.tiled", 4
 """Families of tiles with several pointwise axes begin so; axes of a tiling, the reduction's too."""
+KINDS = frozenset({"divisible", "spaced", "unit"})
+"""Options that make Schedules of a family differ in kind, where they are set."""
 GRAIN = 2
 """Estimates that are the same in so many parts of the best are equal."""
 
@@ -116,9 +118,9 @@ def _diverse(
     """
     least = min(estimates[each].seconds for each in space)
     order = sorted(space, key=lambda each: round(GRAIN * estimates[each].seconds / least))
-    firsts: dict[tuple[str, bool, bool], Schedule] = {}
+    firsts: dict[tuple[str, frozenset[str]], Schedule] = {}
     for each in (*(each for each in transferred if each in space), *order):
-        firsts.setdefault((each.family, "divisible" in _set(each), "spaced" in _set(each)), each)
+        firsts.setdefault((each.family, _set(each) & KINDS), each)
     wanted = dict.fromkeys((*(each for each in space if each in kept), *firsts.values(), *order))
     return set(list(wanted)[: max(limit, len(kept))])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from math import prod
@@ -14,6 +14,7 @@ from nearhint_compiler.analysis.folds import folded
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT, index_bounds
 from nearhint_compiler.analysis.online import SHARED, depth_of, walks_of
 from nearhint_compiler.analysis.row_words import (
+    WORD_BYTES,
     RowWords,
     has_whole_rows,
     plane_words,
@@ -22,6 +23,7 @@ from nearhint_compiler.analysis.row_words import (
 )
 from nearhint_compiler.analysis.strides import Access, accesses, contiguous_bytes
 from nearhint_compiler.analysis.tilings import REDUCTION_AXIS, choose
+from nearhint_compiler.analysis.units import has_units
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
@@ -30,6 +32,8 @@ from nearhint_rules.target import CudaDevice, Target
 GENERIC_SIZE = 97
 """What a size is taken for where none is given."""
 SIZE_MULTIPLE = 16
+PROMISED = (2, 4, 8)
+"""Multiples below that which sizes may be promised to be."""
 CACHE_KEEPS = (24 << 20, 48 << 20)
 """Bytes under way of which the L2 cache keeps all, and from which on it keeps nothing: each half of
 an H100's keeps what its own processors read."""
@@ -37,13 +41,16 @@ REPEATED_SHARE = 256
 """What is read again is worth a loop of its own from such a part of the largest access on."""
 MUCH = 16
 """What moves such a part of the bytes of the largest access is worth vectors."""
+UNIT_BYTES = 8
+"""Of a unit of a flat block, in its widest elements. What threads read element by element lies so
+far apart: of 16 bytes, a load of a warp would touch four lines of the first cache."""
 LATE_AXES_SINCE = (3, 7)
 """The first Triton that gives an access's threads to the last axis first, among those along which
 it is not contiguous, and not to the first."""
 _TRITON = re.compile(r"triton (\d+)\.(\d+).*")
 EXTRAS = (
     "registers", "group", "order", "unroll", "ahead", "whole", "words", "turns", "early", "stream",
-    "programs", "spread", "walks", "fold",
+    "programs", "spread", "walks", "fold", "unit", "multiple",
 )  # fmt: skip
 """Options that a schedule has behind all others, if it has them."""
 
@@ -77,7 +84,10 @@ class Facts:
     the last axes of a block have threads before the first ones. If it `is_divisible_in_part`, some
     of the sizes that vectors need are multiples, and others not; with `has_static_vectors` some
     accesses need pointers alone. Where a kernel `only_reads` rows, it stores nothing along them. It
-    `has_groups` if something is stepped by neighbours, `has_arg_groups` if an arg is.
+    `has_groups` if something is stepped by neighbours, `has_arg_groups` if an arg is. A `unit` is
+    so many points of a flat block whose places may be divided at once, or 0; `promises` are the
+    bits of all sizes that vectors need, by what all of them are multiples of. `divisible` are the
+    bits of those that are multiples of `multiple`.
     """
 
     extents: tuple[int, ...]
@@ -114,6 +124,9 @@ class Facts:
     has_static_vectors: bool
     walks: int
     is_foldable: bool
+    unit: int
+    promises: Mapping[int, int]
+    multiple: int
 
     @property
     def itemsize(self) -> int:
@@ -166,6 +179,8 @@ class Facts:
             or options.get("words", 0)
         )
         aligned = 1 if divisible or is_enough else 0
+        if divisible and self.multiple != SIZE_MULTIPLE:
+            options.setdefault("multiple", self.multiple)
         extras = {name: options.pop(name) for name in EXTRAS if name in options}
         options |= {"index": self.index, "aligned": aligned, "divisible": divisible}
         if self.spaced:
@@ -196,10 +211,11 @@ def facts_of(
     tile = _tile(kernel, sizes)
     repeated = _repeated(kernel, found) if tile is None else 0
     tiled = tile_words(kernel, tile.cuts) if tile is not None else None
+    multiple = SIZE_MULTIPLE if kernel.reduction else _word(kernel, found)
     divisible = sum(
         1 << number
         for number, name in enumerate(kernel.symbols)
-        if dims is not None and name in useful and dims[name] % SIZE_MULTIPLE == 0
+        if dims is not None and name in useful and dims[name] % multiple == 0
     )
     return Facts(
         extents=tuple(ex.evaluate(extent, sizes) for extent in kernel.pointwise),
@@ -236,7 +252,35 @@ def facts_of(
         has_static_vectors=is_static,
         walks=walks_of(kernel, SHARED),
         is_foldable=is_columns and folded(kernel, 2) is not None,
+        unit=_unit(kernel, found, sizes),
+        promises=_promises(kernel, dims, useful),
+        multiple=multiple,
     )
+
+
+def _word(kernel: ir.Kernel, found: Sequence[Access]) -> int:
+    """The most elements that a word holds of what moves much."""
+    narrowest = min((access.itemsize for _, access in _much(kernel, found)), default=1)
+    return WORD_BYTES // narrowest
+
+
+def _unit(kernel: ir.Kernel, found: Sequence[Access], sizes: Mapping[str, int]) -> int:
+    """The points of a unit of a flat block, where some access is not at the flat index."""
+    if not has_units(kernel) or _flat(kernel) == Flat.ALL:
+        return 0
+    widest = max((access.itemsize for _, access in _much(kernel, found)), default=UNIT_BYTES)
+    lanes = max(2, UNIT_BYTES // widest)
+    return lanes if lanes <= ex.evaluate(kernel.pointwise[-1], sizes) else 0
+
+
+def _promises(
+    kernel: ir.Kernel, dims: Mapping[str, int] | None, useful: Collection[str]
+) -> Mapping[int, int]:
+    if dims is None or not useful:
+        return {}
+    bits = sum(1 << number for number, name in enumerate(kernel.symbols) if name in useful)
+    least = [dims[name] & -dims[name] for name in useful]
+    return {multiple: bits for multiple in PROMISED if all(each >= multiple for each in least)}
 
 
 def _has_late_axes(target: Target) -> bool:

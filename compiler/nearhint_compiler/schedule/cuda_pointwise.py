@@ -53,6 +53,12 @@ CROSSED, CROSSED_POINTS = (16, 64), 1 << 16
 points at least: of a few more a second tile of them has next to nothing, and other tiles win."""
 FEW_BLOCKS = 4
 """Where a processor has no more blocks than so many, shorter ones are worth a try."""
+SHORT_BLOCKS = 2
+"""Where it has no more than so many, and places are divided, shorter ones are first."""
+UNITED = 8
+"""Points of a thread at least, where they come in units."""
+MANY_LOOPS = 3
+"""Loops whose extents a point's place is divided by so often that units come first."""
 ROWS = ((4, 1024, 8), (4, 512, 4), (4, 256, 4), (1, 1024, 4), (2, 1024, 4))
 """(rows, columns, warps) where rows are read as they lie; short ones go more to a block."""
 
@@ -68,7 +74,13 @@ def schedules(facts: Facts) -> Iterator[Schedule]:
         yield from _targets(facts, facts.tile)
         yield from _blocks(facts, x=128 * lanes, warps=4)
     for warps, vectors in ((4, 1), (8, 1), (4, 2), (8, 2)):
-        yield from _blocks(facts, x=32 * warps * lanes * vectors, warps=warps)
+        default, *promising = _blocks(facts, x=32 * warps * lanes * vectors, warps=warps)
+        yield default
+        if facts.unit and facts.tile is None and (warps, vectors) == (4, 1):
+            yield from _units(facts)
+        if not (facts.unit and facts.is_divisible_in_part):
+            # Else some loads are of single elements, and places are divided by what is promised.
+            yield from promising
         if facts.repeated and facts.has_vectors and (warps, vectors) == (4, 1):
             yield from _outer(facts, lanes)
     if prod(facts.extents) <= FEW_BLOCKS * 128 * lanes * facts.processors:
@@ -85,8 +97,12 @@ def schedules(facts: Facts) -> Iterator[Schedule]:
 
 
 def preferred(facts: Facts) -> Schedule | None:
-    """The tile that is held best at the sizes at hand, where there is one."""
-    tile = facts.tile
+    """The tile that is held best at the sizes at hand, or units, or short blocks of few points."""
+    tile, lanes = facts.tile, max(1, 16 // facts.itemsize)
+    if tile is None and facts.unit and len(facts.extents) >= MANY_LOOPS:
+        return next(_units(facts))
+    if tile is None and facts.flat != Flat.ALL and _is_short(facts, 128 * lanes):
+        return next(_blocks(facts, x=64 * lanes, warps=4))
     if tile is None or len(tile.extents) != 2:
         return None
     return next(_squares(facts, tile), None)
@@ -121,6 +137,28 @@ def _blocks(facts: Facts, *, x: int, warps: int) -> Iterator[Schedule]:
     yield facts.schedule("pointwise", x=x, warps=warps, whole=1)
     if facts.divisible and facts.flat != Flat.ALL:
         yield facts.schedule("pointwise", divisible=facts.divisible, x=x, warps=warps, whole=1)
+
+
+def _units(facts: Facts) -> Iterator[Schedule]:
+    """Flat blocks in units, with what all sizes are multiples of within them: whatever that is at
+    a hint, sizes that it serves may be multiples of less.
+    """
+    within = sorted((each for each in facts.promises if each <= facts.unit), reverse=True)
+    x = 128 * max(UNITED, 16 // facts.itemsize)
+    if _is_short(facts, x):
+        x //= 2
+    blocks = {"x": x, "warps": 4, "whole": 1}
+    for multiple in within:
+        promise = {"divisible": facts.promises[multiple], "multiple": multiple}
+        yield facts.schedule("pointwise", **blocks, **promise, unit=facts.unit)
+    yield facts.schedule("pointwise", **blocks, unit=facts.unit)
+    if 2 * facts.unit <= facts.extents[-1]:
+        yield facts.schedule("pointwise", **blocks, unit=2 * facts.unit)
+
+
+def _is_short(facts: Facts, x: int) -> bool:
+    """Whether blocks of `x` would be so few that shorter ones take less time."""
+    return prod(facts.extents) <= SHORT_BLOCKS * x * facts.processors
 
 
 def _outer(facts: Facts, lanes: int) -> Iterator[Schedule]:

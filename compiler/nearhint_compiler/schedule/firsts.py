@@ -19,7 +19,7 @@ from math import prod
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule import cpu, cuda
 from nearhint_compiler.schedule.cuda_columns import COLUMN_A_THREAD, preferred_columns
-from nearhint_compiler.schedule.cuda_facts import Facts, facts_of
+from nearhint_compiler.schedule.cuda_facts import SIZE_MULTIPLE, Facts, facts_of
 from nearhint_compiler.schedule.cuda_pointwise import preferred
 from nearhint_compiler.schedule.estimate import estimate
 from nearhint_compiler.schedule.schedule import Schedule
@@ -32,9 +32,9 @@ CACHED_BYTES = 32 << 20
 MANY_ROWS, NARROW_LANES, SPENT = 4, 8, 1.1
 """Rows a processor, neighbours that one load of a thread brings, and how many times the lanes of a
 walk a block must have, for rows to be walked that registers could hold."""
-LOOPED, SPLIT = "cuda.looped", "cuda.split"
+LOOPED, SPLIT, TILED = "cuda.looped", "cuda.split", "cuda.tiled"
 PERSISTENT = ("cuda.persistent", "cuda.tiled_persistent")
-PROMISES = ("aligned", "divisible", "words")
+PROMISES = ("aligned", "divisible", "words", "multiple")
 """Options in which Schedules of one layout differ, by what they ask of sizes or do without it."""
 
 
@@ -74,21 +74,23 @@ def beside(
     first: Schedule,
     default: Schedule | None = None,
     threads: int = 1,
+    less: int = 1,
 ) -> tuple[Schedule, ...]:
     """One Schedule of each kind for sizes near `dims` that do not meet what `first` promises.
 
     The sizes of a hint are powers of two, those that it serves mostly not: what promises that sizes
-    are multiples serves few of them, and beside it there would be but the default. None where
-    `first` promises nothing.
+    are multiples serves few of them, and beside it there would be but the default. They are `less`
+    than those of the hint: 1 for odd ones, 2 for those that are multiples of two and no more. None
+    where `first` promises nothing, or as little.
     """
     promised = first.get("divisible", 0)
-    if not promised:
+    if not promised or first.get("multiple", SIZE_MULTIPLE) <= less:
         return ()
-    odd = {
-        name: max(1, size - (promised >> number & 1))
+    other = {
+        name: max(1, size - less * (promised >> number & 1))
         for number, (name, size) in enumerate((each, dims[each]) for each in kernel.symbols)
     }
-    return firsts(kernel, target, odd, default=default, threads=threads)
+    return firsts(kernel, target, other, default=default, threads=threads)
 
 
 def _kinds(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> tuple[Schedule, ...]:
@@ -103,8 +105,11 @@ def _kinds(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> tuple[
     if default.family == LOOPED:
         known = _layout(default)
         offered = tuple(each for each in others if _layout(_flat(each)) != known) or offered
-    elif (tile := preferred(facts)) is not None:
-        offered = (tile, *offered)
+    elif (first := preferred(facts)) is not None:
+        if first.family == TILED:
+            # A flat block reads what is transposed element by element, which estimates do not know.
+            offered = tuple(each for each in offered if each.family == TILED)
+        offered = (first, *offered)
     if (columns := preferred_columns(facts)) is not None:
         offered = (columns, *offered)
     found = _first_of_each(_promising(offered))

@@ -44,7 +44,7 @@ COORDINATES: Mapping[str, tuple[Coordinate, ...]] = {
     "cpu.rows": (_LANES, _UNROLL, Coordinate("short", 1, 16)),
     "cpu.columns": (_LANES, _UNROLL),
     "cpu.panels": (_LANES, _UNROLL, Coordinate("short", 1, 16), Coordinate("rows", 4, 256)),
-    "cuda.pointwise": (_X, _WARPS),
+    "cuda.pointwise": (_X, _WARPS, Coordinate("unit", 2, 16)),
     "cuda.tiled": (_Z, _Y, _X, _WARPS),
     "cuda.persistent": (_X, _R, _R1, _WARPS),
     "cuda.looped": (_X, _R, _R1, _WARPS, _AHEAD),
@@ -84,9 +84,11 @@ def _with(schedule: Schedule, option: str, value: int) -> Schedule:
 
 
 def _serves(kernel: ir.Kernel, schedule: Schedule, dims: Mapping[str, int]) -> bool:
-    """Whether a persistent row fits its block, a team's its blocks, and tiles and panels hold whole
-    vectors.
+    """Whether a persistent row fits its block, a team's its blocks, a unit a row, and tiles and
+    panels hold whole vectors.
     """
+    if unit := schedule.get("unit", 0):
+        return unit <= min(schedule["x"], ex.evaluate(kernel.pointwise[-1], dims))
     r1 = schedule.get("r1", 0)
     if r1 > schedule.get("r", r1):
         return False

@@ -115,7 +115,8 @@ def choose_first(request: pb.ChooseFirst) -> pb.Schedules:
     """Kernel -> the Schedule held best for the sizes that ask, and where it is measured; or none.
 
     None where the default is held as good, and where no other has a Guard that holds at both. Where
-    it promises what sizes are multiples of, the one held best for those beside comes after it.
+    it promises what sizes are multiples of, the one held best for those beside comes after it; and
+    where that is less than Triton's vectors want, the one for sizes that are but even.
     """
     kernel = read_kernel(request.kernel_ir)
     target = target_from_proto(request.target)
@@ -129,9 +130,16 @@ def choose_first(request: pb.ChooseFirst) -> pb.Schedules:
         if first == default:
             return pb.Schedules()
         if first is not None:
-            others = beside(kernel, target, dims, first=first, default=default, threads=threads)
-            other = _first_serving(kernel, others, target, met, default=default)
-            found = dict.fromkeys(each for each in (first, other) if each not in (None, default))
+            held_beside = (
+                beside(
+                    kernel, target, dims, first=first, default=default, threads=threads, less=less
+                )
+                for less in ((1, 2) if first.get("unit", 0) else (1,))
+            )
+            others = (
+                _first_serving(kernel, each, target, met, default=default) for each in held_beside
+            )
+            found = dict.fromkeys(each for each in (first, *others) if each not in (None, default))
             return pb.Schedules(schedules=map(str, found))
     return pb.Schedules()
 

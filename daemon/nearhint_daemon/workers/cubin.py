@@ -51,6 +51,9 @@ SHARED_LIMIT_BYTES: Mapping[int, int] = {
 """Shared memory of a block by capability (CUDA C++ Programming Guide, compute capabilities)."""
 SHARED_LIMIT_DEFAULT_BYTES = 48 << 10
 
+DIVISIBLE = 16
+"""What an argument is promised to be a multiple of, where a flag does not say it."""
+
 _PTX_PARAMETERS = re.compile(r"\.visible \.entry \w+\(([^)]*)\)")
 _SPILLED = re.compile(r"(\d+) bytes spill stores")
 _REGISTERS = re.compile(r"Used (\d+) registers")
@@ -62,19 +65,20 @@ class Options:
 
     signature: Mapping[str, str]
     constants: Mapping[str, int]
-    divisible: tuple[int, ...]
+    divisible: Mapping[int, int]
     options: Mapping[str, int]
 
 
 def read_flags(flags: Sequence[str]) -> Options:
-    """Reads `signature:NAME=TYPE`, `constexpr:NAME=VALUE`, `divisible:POSITION` and `KEY=VALUE`.
+    """Reads `signature:NAME=TYPE`, `constexpr:NAME=VALUE`, `divisible:POSITION`, of 16 if no other
+    number is behind it as in `divisible:3=8`, and `KEY=VALUE`.
 
     >>> read_flags(["signature:a0=*fp32", "constexpr:X=8", "divisible:0", "num_warps=4"]).constants
     {'X': 8}
     """
     signature: dict[str, str] = {}
     constants: dict[str, int] = {}
-    divisible: list[int] = []
+    divisible: dict[int, int] = {}
     options: dict[str, int] = {}
     for flag in flags:
         key, _, value = flag.rpartition("=")
@@ -84,10 +88,11 @@ def read_flags(flags: Sequence[str]) -> Options:
             case "constexpr":
                 constants[key.partition(":")[2]] = int(value)
             case "divisible":
-                divisible.append(int(flag.partition(":")[2]))
+                place, _, multiple = flag.partition(":")[2].partition("=")
+                divisible[int(place)] = int(multiple or DIVISIBLE)
             case _:
                 options[key] = int(value)
-    return Options(signature, constants, tuple(divisible), options)
+    return Options(signature, constants, divisible, options)
 
 
 def compile_cubin(
@@ -134,7 +139,10 @@ def _compile(
             fn=_import(path, generated.launch.entry),
             signature={**flags.signature, **dict.fromkeys(flags.constants, "constexpr")},
             constexprs=dict(flags.constants),
-            attrs={(place,): [["tt.divisibility", 16]] for place in flags.divisible},
+            attrs={
+                (place,): [["tt.divisibility", multiple]]
+                for place, multiple in flags.divisible.items()
+            },
         )
         try:
             target = GPUTarget("cuda", capability, 32)

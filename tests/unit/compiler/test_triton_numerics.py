@@ -78,6 +78,7 @@ class Case:
             in (
                 *("polls", "group", "order", "unroll", "ahead", "whole", "words"),
                 *("turns", "early", "stream", "walks", "programs", "spread"),
+                *("unit", "multiple"),
             )
         )
         tail = form + "_special" * self.special

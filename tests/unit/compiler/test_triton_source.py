@@ -196,23 +196,41 @@ def source_of(kernel: Kernel, schedule: str) -> str:
     return generate(kernel, parse_schedule(schedule), TARGET).source
 
 
-def of_two_tensors(kernel: Kernel) -> Kernel:
-    """The kernel with the second part of its join read from another tensor."""
+def of_two_tensors(kernel: Kernel, dtype: str) -> Kernel:
+    """The kernel with the second part of its join read from another tensor, of `dtype`."""
     place = 11
     part = kernel.body[place]
     assert isinstance(part, Load)
     assert "max" in ex.to_text(part.index)
     body = (*kernel.body[:place], replace(part, param=1), *kernel.body[place + 1 :])
-    return replace(kernel, body=body)
+    params = (kernel.params[0], replace(kernel.params[1], dtype=dtype), *kernel.params[2:])
+    return replace(kernel, body=body, params=params)
 
 
 def test_parts_of_a_join_are_read_under_their_condition_without_clamps() -> None:
     plain = "cuda.pointwise x=64 warps=4 index=32 aligned=1 divisible=0"
-    source = source_of(of_two_tensors(kernel_of("rotary_joined_f16")), plain)
+    source = source_of(of_two_tensors(kernel_of("rotary_joined_f16"), "bf16"), plain)
     body = source[source.index("def nearhint_") :]
     assert "tl.minimum" not in body
     assert "tl.maximum" not in body
     assert source.count("xmask & v7,") == source.count("xmask & (v7 == 0),") == 1
+
+
+def test_parts_of_a_join_that_are_of_one_dtype_are_read_where_the_wanted_one_is() -> None:
+    plain = "cuda.pointwise x=64 warps=4 index=32 aligned=1 divisible=0"
+    source = source_of(of_two_tensors(kernel_of("rotary_joined_f16"), "f16"), plain)
+    wanted = "tl.where(v7, a0 + (k2 + x), a1 + (((-1) * k1) + k2 + x))"
+    assert f"v8 = tl.load({wanted}, xmask, other=0)" in source
+    assert "v11 = v8\n" in source
+    assert source.count("tl.load(") == 4
+
+
+def test_the_wanted_one_of_several_parts_is_read_once() -> None:
+    plain = "cuda.pointwise x=64 warps=4 index=32 aligned=1 divisible=0"
+    source = source_of(kernel_of("join_of_three_bf16"), plain)
+    loads = [line for line in source.splitlines() if "tl.load(" in line]
+    assert len(loads) == 1
+    assert source.index("v6 = p1 < (2 * k1)") < source.index("v3 = tl.load(tl.where(v2, a0 + ")
 
 
 def test_parts_of_a_join_that_are_of_one_tensor_are_read_at_once() -> None:

@@ -81,6 +81,14 @@ def test_nothing_is_first_where_the_default_is_held_best() -> None:
     assert held_best("softmax_f32", (512, 1024), default=found) == ""
 
 
+def test_beside_units_that_promise_are_those_for_odd_sizes_and_for_even_ones() -> None:
+    found = [parse_schedule(each) for each in all_held_best("swapped_heads_bf16", (8, 512, 64))]
+    promised = [(each["unit"], each["divisible"], each.get("multiple", 0)) for each in found]
+    assert promised == [(4, 4, 4), (4, 0, 0), (4, 4, 2)]
+    even = parse_schedule(held_best("swapped_heads_bf16", (8, 512, 64), near=(7, 700, 66)))
+    assert (even["unit"], even["multiple"]) == (4, 2)
+
+
 def test_what_is_first_holds_where_it_is_measured_and_at_the_sizes_that_asked() -> None:
     hint = (512, 1024)
     promising = parse_schedule(held_best("softmax_f32", hint))

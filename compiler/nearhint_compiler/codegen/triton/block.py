@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from nearhint_compiler.analysis.affine import Loops, affine
 from nearhint_compiler.codegen.triton.text import index_text
+from nearhint_compiler.codegen.triton.units import Units
 from nearhint_rules import expr as ex
 
 REDUCED = "R"
@@ -65,7 +66,8 @@ class Block:
     Where a tile has the whole words of rows alone, `edges` is the tile with the rest of them, one
     lane for each word of `word` elements. Values of elements are named `prefix` and a number, and
     an index is written as `texts` has it, or with its variables `renamed`. Along the reduction
-    a tile has `lanes`; `group_start` is the text of the place of each group's first element.
+    a tile has `lanes`; `group_start` is the text of the place of each group's first element. A flat
+    block in `units` has an axis of units and one of their points in place of its own.
     """
 
     axes: tuple[str, ...]
@@ -95,11 +97,15 @@ class Block:
     lanes: str = REDUCED
     group_start: str = ""
     runs: Mapping[str, Loops] = field(default_factory=dict)
+    units: Units | None = None
 
     def text(self, index: ex.Expr) -> str:
         """An index of the kernel as Triton source."""
-        found = self.texts.get(index)
-        return found or index_text(ex.substitute(self._flat(index), self.renamed))
+        if found := self.texts.get(index):
+            return found
+        if self.units is not None:
+            return self.units.text(index)
+        return index_text(ex.substitute(self._flat(index), self.renamed))
 
     def _flat(self, index: ex.Expr) -> ex.Expr:
         """`index` at the positions along `runs`, where it is affine in them."""
@@ -164,7 +170,7 @@ class Block:
     @property
     def unit_shape(self) -> str:
         """One element, with the tile's rank."""
-        return _shape(["1"] * len(self.axes))
+        return _shape(["1"] * (len(self.axes) if self.units is None else 2))
 
     @property
     def column_mask(self) -> str:
@@ -200,9 +206,9 @@ class Block:
         """The mask of what varies along all axes."""
         return self._all(self.axes)
 
-    def mask_of(self, index: ex.Expr) -> str:
-        """The mask under which a load of `index` stays in its storage."""
-        used = {self.axis_of[name] for name in ex.symbols_of(index) if name in self.axis_of}
+    def mask_of(self, *indices: ex.Expr) -> str:
+        """The mask under which a load of these indices stays in its storage."""
+        used = {self.axis_of[name] for name in ex.symbols_of(*indices) if name in self.axis_of}
         return self._all(axis for axis in self.axes if axis in used)
 
     def pointer(self, base: str, index: ex.Expr) -> str:
@@ -229,6 +235,8 @@ class Block:
         return f", boundary_check=[{', '.join(places)}]" if places else ""
 
     def _along(self, reduced: str) -> str:
+        if self.units is not None:
+            return _shape([f"X // {self.units.lanes}", str(self.units.lanes)])
         return _shape([(reduced if axis == REDUCED else axis) for axis in self.axes])
 
     def _all(self, axes: Iterable[str]) -> str:

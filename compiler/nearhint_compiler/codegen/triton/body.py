@@ -7,7 +7,14 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from nearhint_compiler.analysis.branches import Branch, branches
+from nearhint_compiler.analysis.branches import (
+    Branch,
+    Choice,
+    branches,
+    guarded,
+    joined,
+    place_of,
+)
 from nearhint_compiler.analysis.flat import FLAT, in_order
 from nearhint_compiler.analysis.jumps import before_jumps
 from nearhint_compiler.codegen.triton.beyond import ZEROS, loaded, neutrals
@@ -51,7 +58,8 @@ class Body:
         self._dtypes = ir.dtypes_of(kernel)
         self._branches = branches(kernel)
         self._beyond = neutrals(kernel)
-        self._second = self._pairs()
+        self._guarded = guarded(kernel)
+        self._joined = joined(kernel)
         self._placed = _placed(kernel)
         self._rows = {f"p{number}" for number in range(len(kernel.pointwise))}
         self._is_exact = any(each.role == "out" and each.dtype == "f32" for each in kernel.params)
@@ -125,12 +133,13 @@ class Body:
         """The statements of a node that is no reduce and no arg; `policy` is for its access."""
         node, name = self.kernel.body[position], self.name(position)
         match node:
-            case ir.Load() if position in self._second:
-                return [f"{name} = {self.name(self._second[position])}"]
+            case ir.Load() if position in self._joined and self._is_whole(*self._ways(position)):
+                return self._wanted_of(position)
+            case ir.Load(param, index) if position in self._branches and self._is_whole(index):
+                branch = self._branches[position]
+                where = self._in_order(branch.index)
+                return [f"{name} = {self._load(param, where, policy, branch=branch)}"]
             case ir.Load(param, index):
-                branch = self._branches.get(position)
-                if branch is not None and self._is_whole(index):
-                    return [f"{name} = {self._branched(position, branch, policy)}"]
                 beyond = self._beyond.get(position, "0")
                 return [f"{name} = {self._load(param, index, policy, beyond=beyond)}"]
             case ir.Scalar(param):
@@ -151,8 +160,8 @@ class Body:
                 value = cast_text(self.name(operand), self._dtypes[operand], dtype)
                 return [f"{name} = {value}"]
             case ir.Op(op, _, operands) if position in self._placed:
-                nodes = [self.kernel.body[operand] for operand in operands]
-                texts = [self.block.text(each.index) for each in nodes if isinstance(each, ir.Iota)]
+                places = (place_of(self.kernel.body[operand]) for operand in operands)
+                texts = [self.block.text(place) for place in places if place is not None]
                 return [f"{name} = {op_text(op, 'i64', texts)}"]
             case ir.Op(op, _, operands):
                 texts = [self.name(operand) for operand in operands]
@@ -176,7 +185,8 @@ class Body:
 
     def is_independent(self, position: int) -> bool:
         """Whether a node is a load that needs no other node."""
-        return isinstance(self.kernel.body[position], ir.Load) and position not in self._branches
+        is_load = isinstance(self.kernel.body[position], ir.Load)
+        return is_load and position not in self._branches and position not in self._joined
 
     def is_shared(self, position: int) -> bool:
         """Whether a node is a load that is the same for all rows."""
@@ -223,35 +233,49 @@ class Body:
             node = self.kernel.body[place]
         return Clamp(place, least, most) if math.inf not in (-least, most) else None
 
-    def _pairs(self) -> dict[int, int]:
-        """Loads that an earlier one serves: each of the two is used where the other is not."""
-        found: dict[int, int] = {}
-        for second, branch in self._branches.items():
-            for first, other in self._branches.items():
-                is_pair = first < second and first not in found.values()
-                is_pair = is_pair and self._param(first) == self._param(second)
-                is_pair = is_pair and len(branch.true + branch.false) == 1
-                if is_pair and (branch.true, branch.false) == (other.false, other.true):
-                    found[second] = first
-        return found
+    def _ways(self, position: int) -> list[ex.Expr]:
+        """The indices of the loads of which the one at `position` is one."""
+        return [self._guarded[place].index for place in self._joined[position].places]
+
+    def _wanted_of(self, position: int) -> list[str]:
+        """The lines that load the wanted one of several at once, at the first of them."""
+        name, several = self.name(position), self._joined[position]
+        first = min(several.places)
+        if position != first:
+            return [f"{name} = {self.name(first)}"]
+        params = {self._param(place) for place in several.places}
+        base = f"a{params.pop()} + " if len(params) == 1 else ""
+        where = f"{base}{self._wanted(several.wanted, has_base=bool(base))}"
+        masks = (
+            self.block.mask_of(*self._ways(position)),
+            self._conditions(several.true, several.false),
+        )
+        masked = " & ".join(filter(None, masks))
+        options = f", {masked}, other=0" if masked else ""
+        return [
+            *(line for each in several.conditions if each > first for line in self.lines(each)),
+            f"{name} = tl.load({where}{options})",
+        ]
+
+    def _wanted(self, wanted: Choice | int, *, has_base: bool) -> str:
+        """Where the wanted one of several loads is: from a pointer on, or as a pointer."""
+        if isinstance(wanted, int):
+            index = self.block.text(self._in_order(self._guarded[wanted].index))
+            return index if has_base else f"a{self._param(wanted)} + {index}"
+        true, false = (
+            self._wanted(each, has_base=has_base) for each in (wanted.true, wanted.false)
+        )
+        return f"tl.where({self.name(wanted.condition)}, {true}, {false})"
+
+    def _conditions(self, true: Iterable[int], false: Iterable[int]) -> str:
+        """The mask where these nodes are true and those are false."""
+        masks = [self.name(place) for place in true]
+        return " & ".join([*masks, *(f"({self.name(place)} == 0)" for place in false)])
 
     def _param(self, position: int) -> int:
         node = self.kernel.body[position]
         assert isinstance(node, ir.Load)
         return node.param
-
-    def _branched(self, position: int, branch: Branch, policy: str) -> str:
-        """A load in a branch, or those of both branches of one condition at once."""
-        index, param = self._in_order(branch.index), self._param(position)
-        second = next((b for b, a in self._second.items() if a == position), None)
-        if second is None:
-            return self._load(param, index, policy, branch=branch)
-        ways = [index, self._in_order(self._branches[second].index)]
-        condition = self.name((*branch.true, *branch.false)[0])
-        texts = [self.block.text(way) for way in (ways if branch.true else reversed(ways))]
-        mask = self.block.mask_of(index)
-        masked = f", {mask}, other=0" if mask else ""
-        return f"tl.load(a{param} + tl.where({condition}, {texts[0]}, {texts[1]}){masked})"
 
     def _in_order(self, index: ex.Expr) -> ex.Expr:
         is_flat = FLAT in self.block.axis_of
@@ -284,10 +308,10 @@ class Body:
         kind = TRITON_TYPES[dtype]
         return f"a{param}" if kind.scalar == dtype else f"a{param}.to({kind.name})"
 
-    def _is_whole(self, index: ex.Expr) -> bool:
-        """Whether an index varies along every axis, so that any mask is of its shape."""
+    def _is_whole(self, *indices: ex.Expr) -> bool:
+        """Whether indices vary along every axis, so that any mask is of their shape."""
         axis_of = self.block.axis_of
-        return {axis_of[n] for n in ex.symbols_of(index) if n in axis_of} == {*self.block.axes}
+        return {axis_of[n] for n in ex.symbols_of(*indices) if n in axis_of} == {*self.block.axes}
 
     def _load(
         self,
@@ -302,8 +326,7 @@ class Body:
         options = ""
         masks = [mask] if not pointer and (mask := self.block.mask_of(index)) else []
         if branch is not None:
-            masks += [self.name(place) for place in branch.true]
-            masks += [f"({self.name(place)} == 0)" for place in branch.false]
+            masks.append(self._conditions(branch.true, branch.false))
         if pointer and self.block.bounds_checked:
             options += f'{self.block.bounds_checked}, padding_option="zero"'
         elif masks:
@@ -340,10 +363,10 @@ def _placed(kernel: ir.Kernel) -> frozenset[int]:
     def is_placed(node: ir.BodyNode) -> bool:
         if not isinstance(node, ir.Op) or node.name not in COMPARISONS:
             return False
-        operands = [kernel.body[operand] for operand in node.operands]
-        places = [operand.index for operand in operands if isinstance(operand, ir.Iota)]
+        found = [place_of(kernel.body[operand]) for operand in node.operands]
+        places = [place for place in found if place is not None]
         loops = {name for name in ex.symbols_of(*places) if name[0] != "k"}
-        return len(places) == len(operands) and bool(loops)
+        return len(places) == len(found) and bool(loops)
 
     return frozenset(p for p, node in enumerate(kernel.body) if is_placed(node))
 

@@ -13,13 +13,16 @@ each other: those stay as they are. So do those of scalars, and with indices of 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from nearhint_rules import expr as ex
 
 LARGEST_PLACE = 2**31 - 1
-_DIVISION = re.compile(r"\b(e?[rxyz](?:_\d+)?) (%|//) (k\d+|\(k\d+(?: \* k\d+)+\))")
+_PRODUCT = r"(?:\d+|k\d+|\((?:\d+|k\d+)(?: \* k\d+)+\))"
+_SIZE = rf"k\d+|{_PRODUCT}|\({_PRODUCT}(?: \+ (?:{_PRODUCT}|\(-\d+\)))+\)"
+_DIVISION = re.compile(rf"\b(e?[rxyz](?:_\d+)?) (%|//) (?!\d)({_SIZE})")
 _QUOTIENT = re.compile(r"(e?[rxyz]_\d+) = (e?[rxyz](?:_\d+)?) // (k\d+)")
+_NAMES = (("(", ""), (")", ""), (" * ", "_"), (" + ", "_and_"), ("-", "less"))
 _LOOP = re.compile(r"\b(?:p|e?r)\d+\b")
 _HELPERS = {"//": "_quotient", "%": "_remainder"}
 
@@ -52,12 +55,11 @@ def by_factors(
         symbols = tuple(sorted(re.findall(r"k\d+", size)))
         if place.lstrip("e")[0] not in flats or not promised.isdisjoint(symbols):
             return found[0]
-        if operator == "%" and len(symbols) > 1 and (place, symbols) in quotients:
+        if operator == "%" and (place, symbols) in quotients and size == _product(symbols):
             return f"{place} - {quotients[place, symbols]} * {size}"
-        name = f"by_{'_'.join(symbols)}"
+        name = f"by_{_named(size)}"
         # Of no elements there is no place to divide, but the launch's arguments still have values.
-        divisor = ex.maximum(1, ex.product(map(ex.symbol, symbols)))
-        factors[name] = ex.floordiv(LARGEST_PLACE, divisor)
+        factors[name] = ex.floordiv(LARGEST_PLACE, ex.maximum(1, _size(size)))
         return f"{_HELPERS[operator]}({place}, {size}, {name})"
 
     mended: list[str] = []
@@ -72,3 +74,24 @@ def by_factors(
             if any(f"{letter}{outer}" in wanted for outer in range(int(number))):
                 quotients[divided[name]] = name
     return mended, tuple(factors.items())
+
+
+def _product(symbols: Sequence[str]) -> str:
+    return f"({' * '.join(symbols)})"
+
+
+def _named(size: str) -> str:
+    for text, name in _NAMES:
+        size = size.replace(text, name)
+    return size
+
+
+def _size(text: str) -> ex.Expr:
+    """The sum of products that `text` is."""
+    terms = text.removeprefix("(").removesuffix(")").split(" + ") if " + " in text else [text]
+    return ex.add(*(_term(term) for term in terms))
+
+
+def _term(text: str) -> ex.Expr:
+    factors = text.strip("()").split(" * ")
+    return ex.mul(*(ex.symbol(each) if each[0] == "k" else int(each) for each in factors))

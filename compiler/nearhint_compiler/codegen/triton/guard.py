@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT, index_bounds
 from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
@@ -13,25 +15,27 @@ SIZE_MULTIPLE = 16
 
 
 def promised_facts(
-    kernel: ir.Kernel, *, aligned: bool, divisible: int
-) -> tuple[tuple[Fact, ...], tuple[int, ...]]:
-    """The Guards behind `aligned` and `divisible`, and the positions of the arguments they cover.
+    kernel: ir.Kernel, *, aligned: bool, divisible: int, multiple: int = SIZE_MULTIPLE
+) -> tuple[tuple[Fact, ...], Mapping[int, int]]:
+    """The Guards behind `aligned` and `divisible`, and by the positions of the arguments that they
+    cover, of what those are multiples.
 
-    `divisible` has a bit for each symbol. Raises `InvalidSchedule` for a symbol that is not there.
+    `divisible` has a bit for each symbol, which is a multiple of `multiple`. Raises
+    `InvalidSchedule` for a symbol that is not there.
     """
     if not 0 <= divisible < 1 << len(kernel.symbols):
         raise InvalidSchedule(f"divisible={divisible} of {len(kernel.symbols)} symbols")
     facts: list[Fact] = []
-    positions: list[int] = []
+    positions: dict[int, int] = {}
     for place, param in enumerate(kernel.params):
         if aligned and param.role != "scalar":
             facts.append(Aligned(place, POINTER_BYTES))
-            positions.append(place)
+            positions[place] = POINTER_BYTES
     for number, name in enumerate(kernel.symbols):
         if divisible >> number & 1:
-            facts.append(Divisible(ex.symbol(name), SIZE_MULTIPLE))
-            positions.append(len(kernel.params) + number)
-    return tuple(facts), tuple(positions)
+            facts.append(Divisible(ex.symbol(name), multiple))
+            positions[len(kernel.params) + number] = multiple
+    return tuple(facts), positions
 
 
 def index_facts(kernel: ir.Kernel) -> tuple[Fact, ...]:

@@ -16,7 +16,7 @@ Families (options in order; every block size is a power of two):
 Bit i of `cuts` is set where an axis ends with loop p{i}. All have warps, index, aligned, divisible
 and, as they may, spaced: 1 for the kernel as `analysis.respace` cuts its loops, under the Guard
 that this needs. `index` is 32 or 64, the width of index arithmetic; 32 brings Guards. `aligned` 1
-promises 16-byte pointers, and bit i of `divisible` promises that symbol i is a multiple of 16: both
+promises 16-byte pointers, and bit i of `divisible` promises that symbol i is a multiple: both
 bring Guards, and make Triton load vectors. As they may, too:
 
     polls    teams: how often a program looks for the others before it gives up
@@ -36,6 +36,9 @@ bring Guards, and make Triton load vectors. As they may, too:
              many along the first axis, then along the second
     whole    1 for flat blocks without a mask where they are full, whose vectors need no promise
              about sizes
+    unit     cuda.pointwise: so many neighbours are a unit, whose place is divided once
+             (`analysis.units`); no row is shorter
+    multiple what `divisible` promises sizes to be multiples of, 16 without it
     words    1 for rows in whole words, with their edges apart (`codegen.triton.edges`): vectors
              along rows of any length, no promise about sizes; with r1, along planes of any length.
              Of cuda.tiled, with near, the rows are those along its last axis: each begins in the
@@ -66,7 +69,7 @@ from nearhint_compiler.codegen.generated import Generated
 from nearhint_compiler.codegen.spacing import spaced
 from nearhint_compiler.codegen.triton.divisions import by_factors
 from nearhint_compiler.codegen.triton.families import FAMILIES
-from nearhint_compiler.codegen.triton.guard import index_facts, promised_facts
+from nearhint_compiler.codegen.triton.guard import SIZE_MULTIPLE, index_facts, promised_facts
 from nearhint_compiler.codegen.triton.layout import BLOCK_LIMIT, Layout
 from nearhint_compiler.codegen.triton.ops import prelude
 from nearhint_compiler.codegen.triton.row import ceil_div
@@ -118,7 +121,7 @@ def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated
             promised=[
                 name
                 for number, name in enumerate(kernel.symbols)
-                if schedule["divisible"] >> number & 1
+                if schedule["divisible"] >> number & 1 and not schedule.get("unit", 0)
             ],
             flats="r" if kernel.reduction else "xyz",
         )
@@ -128,7 +131,10 @@ def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated
     sizes = {name: (SizeArgument(size, width), width) for name, size in layout.sizes}
     parameters = {**_parameters(kernel, width), **sizes, **workspace}
     promised, divisible = promised_facts(
-        kernel, aligned=schedule["aligned"] == 1, divisible=schedule["divisible"]
+        kernel,
+        aligned=schedule["aligned"] == 1,
+        divisible=schedule["divisible"],
+        multiple=schedule.get("multiple", SIZE_MULTIPLE),
     )
     facts = (
         *spaced_facts,
@@ -153,7 +159,10 @@ def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated
     flags = (
         *(f"signature:{name}={kind}" for name, (_, kind) in parameters.items()),
         *(f"constexpr:{name}={value}" for name, value in constants.items()),
-        *(f"divisible:{place}" for place in divisible),
+        *(
+            f"divisible:{place}{'' if multiple == SIZE_MULTIPLE else f'={multiple}'}"
+            for place, multiple in divisible.items()
+        ),
         f"num_warps={schedule['warps']}",
         *([f"maxnreg={registers}"] if (registers := schedule.get("registers", 0)) else []),
     )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from nearhint_compiler.analysis.flat import FLAT, flattened
+from nearhint_compiler.analysis.flat import FLAT, flattened, in_order
 from nearhint_compiler.codegen.triton.block import Block
 from nearhint_compiler.codegen.triton.edges import (
     tile_words_of,
 )
+from nearhint_compiler.codegen.triton.guard import SIZE_MULTIPLE
 from nearhint_compiler.codegen.triton.header import (
     blocks_of,
     header_of,
@@ -22,6 +24,7 @@ from nearhint_compiler.codegen.triton.row import (
     ceil_div,
 )
 from nearhint_compiler.codegen.triton.text import index_text
+from nearhint_compiler.codegen.triton.units import Units
 from nearhint_compiler.codegen.triton.walks import straight
 from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
@@ -39,6 +42,8 @@ def pointwise(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         raise InvalidSchedule("cuda.pointwise of a reduction")
     if schedule.get(block_pointers.OPTION, 0):
         raise InvalidSchedule("block pointers of a flat block")
+    if schedule.get("unit", 0):
+        return _in_units(kernel, schedule)
     total, x = ex.product(kernel.pointwise), schedule["x"]
     header = header_of(schedule, ("X",))
     header.axis("x", "X", "pid", total, x)
@@ -46,15 +51,39 @@ def pointwise(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     flat, axis_of = flattened(kernel), {**header.axis_of, FLAT: "X"}
     body = straight(flat, Block(("X",), axis_of, header.masks))
     if schedule.get("whole", 0) and header.masks:
-        # A mask that may end anywhere keeps loads from being vectors: only the last block has one.
-        whole = straight(flat, Block(("X",), axis_of, {}))
-        body = [
-            f"if pid * X + X <= {index_text(total)}:",
-            *(f"    {line}" for line in whole),
-            "else:",
-            *(f"    {line}" for line in body),
-        ]
+        body = _whole(total, straight(flat, Block(("X",), axis_of, {})), body)
     return Layout([*header.lines, *body], ceil_div(total, x), (("X", x),))
+
+
+def _in_units(kernel: ir.Kernel, schedule: Schedule) -> Layout:
+    """A flat block whose points come in units of neighbours."""
+    lanes, x = schedule["unit"], schedule["x"]
+    if len(kernel.pointwise) < 2 or lanes & (lanes - 1) or not 1 < lanes <= x:
+        raise InvalidSchedule(f"no units of a flat index: {schedule}")
+    multiple = schedule.get("multiple", SIZE_MULTIPLE) if schedule["divisible"] else 1
+    units = Units(kernel, lanes, min(lanes, multiple))
+    total = ex.product(kernel.pointwise)
+    header = header_of(schedule, ("X",))
+    header.lines += units.lines()
+    header.lines.append(f"xmask = x < {index_text(total)}")
+    axis_of = dict.fromkeys(pointwise_loops(kernel), "X")
+    indices = (node.index for node in kernel.body if isinstance(node, ir.Indexed))
+    flat = {each: "x" for each in indices if in_order(kernel, each) == ex.symbol(FLAT)}
+    block = Block(("X",), axis_of, {"X": "xmask"}, texts=flat, units=units)
+    body = straight(kernel, block)
+    if schedule.get("whole", 0):
+        body = _whole(total, straight(kernel, replace(block, masks={})), body)
+    return Layout([*header.lines, *body], ceil_div(total, x), (("X", x),), facts=units.facts())
+
+
+def _whole(total: ex.Expr, whole: Sequence[str], masked: Sequence[str]) -> list[str]:
+    """A mask that may end anywhere keeps loads from being vectors: only the last block has one."""
+    return [
+        f"if pid * X + X <= {index_text(total)}:",
+        *(f"    {line}" for line in whole),
+        "else:",
+        *(f"    {line}" for line in masked),
+    ]
 
 
 def tiled(kernel: ir.Kernel, schedule: Schedule) -> Layout:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nearhint_compiler.analysis.branches import branches
+from nearhint_compiler.analysis.branches import Choice, branches, guarded, joined
 from nearhint_compiler.ir.nodes import Kernel, Load
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_rules import expr as ex
@@ -51,6 +51,29 @@ def test_parts_of_a_join_are_read_where_they_lie() -> None:
     assert (found[7].true, found[7].false) == ((), (2, 5))
 
 
+def test_the_parts_of_a_join_are_one_of_several() -> None:
+    found = joined(parse_kernel(THREE_PARTS))
+    assert set(found) == {3, 6, 7}
+    assert found[3] is found[7]
+    assert found[3].wanted == Choice(2, 3, Choice(5, 6, 7))
+    assert list(found[3].conditions) == [2, 5]
+    assert (found[3].true, found[3].false) == ((), ())
+
+
+def test_parts_of_several_dtypes_are_read_apart() -> None:
+    wide = THREE_PARTS.replace("(in f32) (out", "(in f64) (out").replace(
+        "(where f32 5 6 7)", "(cast f32 7)\n    (where f32 5 6 8)"
+    )
+    found = joined(
+        parse_kernel(
+            wide.replace(
+                "(where f32 2 3 8)\n    (store 3 p0 9)", "(where f32 2 3 9)\n    (store 3 p0 10)"
+            )
+        )
+    )
+    assert found == {}
+
+
 def test_what_is_used_elsewhere_too_stays_clamped() -> None:
     twice = THREE_PARTS.replace("(store 3 p0 9)", "(add f32 3 9)\n    (store 3 p0 10)")
     assert set(indices(parse_kernel(twice))) == {6, 7}
@@ -75,3 +98,14 @@ def test_a_condition_that_comes_later_is_none() -> None:
     (lt bool 0 1)""",
     ).replace("(where f32 2 3 8)", "(where f32 3 2 8)")
     assert 2 not in indices(parse_kernel(late))
+
+
+def test_a_pad_is_read_at_clamped_places_and_a_roll_where_it_lies() -> None:
+    padded, rolled = (
+        parse_kernel((KERNELS / f"{name}.ir").read_text()) for name in ("padded_bf16", "rolled_f16")
+    )
+    assert not branches(padded)
+    assert not joined(padded)
+    assert not branches(rolled)
+    assert joined(rolled)[3].wanted == Choice(2, 3, 5)
+    assert ex.to_text(guarded(rolled)[5].index) == "(+ (* k1 p0) p1 -1)"

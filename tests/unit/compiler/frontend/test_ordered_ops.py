@@ -172,8 +172,17 @@ def divisions(index: ex.Expr) -> bool:
         lambda x: x.flip(0),
     ],
 )
-def test_a_join_that_stands_alone_stays_a_node(function: Function) -> None:
+def test_a_join_that_stands_alone_stays_a_node_on_a_cpu(function: Function) -> None:
     assert not launched_nodes(check(function, drawn(5, 7)))
+
+
+def test_a_join_that_stands_alone_is_a_kernel_on_a_gpu() -> None:
+    b = Builder()
+    x, y = (b.input(S0, length, dtype="bf16", device="cuda") for length in (97, S1))
+    whole = tensor(S0, ex.add(S1, 97), dtype="bf16", device="cuda")
+    joined = b.call("aten.cat.default", (x, y), 1, out=whole)
+    (kernel,) = lower(b.program(joined), target_kind="cuda").kernels
+    assert [param.role for param in kernel.kernel.params] == ["in", "in", "out"]
 
 
 def test_too_many_parts_stay_a_node() -> None:

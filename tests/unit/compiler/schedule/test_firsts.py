@@ -227,6 +227,21 @@ def test_a_tile_that_suits_the_hint_comes_before_a_default_that_does_not() -> No
     assert first_at("transpose_add_f32", 7, 100_003)["y"] == 8
 
 
+def test_what_is_transposed_is_first_in_a_tile_also_where_rows_do_not_fill_it() -> None:
+    narrow = parse_kernel("""(kernel (symbols k0 k1) (pointwise k0 k1) (reduction)
+        (params (in bf16) (in bf16) (out bf16)) (body (load 0 (+ (* k1 p0) p1)) (cast f32 0)
+        (load 1 (+ (* k0 p1) p0)) (cast f32 2) (add f32 1 3) (cast bf16 4)
+        (store 2 (+ (* k1 p0) p1) 5)))""")
+    for rows, columns in ((128_256, 35), (35, 128_256), (1000, 1000)):
+        found = firsts(narrow, TARGET, {"k0": rows, "k1": columns})
+        assert {each.family for each in found} == {"cuda.tiled"}
+
+
+def test_few_points_whose_places_are_divided_are_in_short_blocks() -> None:
+    assert [first_at("rolled_f16", rows, 131)["x"] for rows in (1000, 10_000)] == [512, 1024]
+    assert first_at("swapped_heads_bf16", 16, 33, 65)["x"] == 512
+
+
 @pytest.mark.parametrize(("rows", "is_near"), [(400_000, True), (4000, False)])
 def test_what_no_cache_holds_is_read_by_neighbours(rows: int, *, is_near: bool) -> None:
     found = first_at("rotary_joined_f16", rows, 64, 32)

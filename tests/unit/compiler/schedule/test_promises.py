@@ -1,4 +1,4 @@
-"""Which sizes a schedule promises to be multiples of 16."""
+"""Which sizes a schedule promises to be multiples, and of what."""
 
 from __future__ import annotations
 
@@ -29,3 +29,24 @@ def test_no_more_sizes_are_promised_than_vectors_need(name: str, promised: set[s
         if dict(schedule.options)["divisible"] >> number & 1
     }
     assert found == promised
+
+
+@pytest.mark.parametrize(
+    ("name", "multiple"),
+    [
+        ("transpose_add_f32", 4),
+        ("swapped_heads_bf16", 8),
+        ("softmax_f32", 16),
+    ],
+)
+def test_points_are_promised_to_fill_words_and_rows_what_triton_asks_for(
+    name: str, multiple: int
+) -> None:
+    kernel = kernel_of(name)
+    for size, is_promised in ((48 + multiple, True), (48 + multiple // 2, False)):
+        found = [
+            schedule.get("multiple", 16)
+            for schedule in candidates(kernel, TARGET, dict.fromkeys(kernel.symbols, size))
+            if schedule["divisible"] and not schedule.get("unit", 0)
+        ]
+        assert set(found) == ({multiple} if is_promised else set())

@@ -1,0 +1,88 @@
+"""Flat blocks in units (`analysis.units`): the lines that place them, and their indices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nearhint_compiler.analysis.units import along_row
+from nearhint_compiler.codegen.triton.row import unflatten
+from nearhint_compiler.codegen.triton.text import index_text
+from nearhint_compiler.errors import InvalidSchedule
+from nearhint_compiler.ir import nodes as ir
+from nearhint_rules import expr as ex
+from nearhint_rules.guard import AtMost, Fact
+
+BEYOND = "beyond"
+"""The points of a unit that lie in its second row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """Units of `lanes` points of a kernel's flat index, which begin at multiples of `multiple`."""
+
+    kernel: ir.Kernel
+    lanes: int
+    multiple: int
+
+    @property
+    def loops(self) -> Mapping[str, ex.Expr]:
+        """The extents of the loops by their variables, the outermost first."""
+        return {f"p{number}": extent for number, extent in enumerate(self.kernel.pointwise)}
+
+    def lines(self) -> list[str]:
+        """Where points lie: their unit's place is divided, and the next row's by a carry."""
+        *outer, last = self.loops
+        length = index_text(self.loops[last])
+        lines = [
+            f"x = pid * X + tl.arange(0, X // {self.lanes})[:, None] * {self.lanes}",
+            *unflatten("x", self.loops),
+        ]
+        if self.multiple > 1:
+            # What Triton cannot see behind the division: where rows are whole multiples, so are
+            # the places in them at which units begin.
+            lines.append(f"{last} = tl.multiple_of({last}, [{self.multiple}, {self.multiple}])")
+        step = "1"
+        for place, name in reversed([*enumerate(outer)]):
+            lines.append(f"e{name} = {name} + {step}")
+            if place:
+                extent = index_text(self.loops[name])
+                lines += [
+                    f"e{name}over = e{name} == {extent}",
+                    f"e{name} = tl.where(e{name}over, 0, e{name})",
+                ]
+                step = f"e{name}over.to(tl.int32)"
+        return [
+            *lines,
+            f"lane = tl.arange(0, {self.lanes})[None, :]",
+            f"e{last} = {last} + lane",
+            f"{BEYOND} = e{last} >= {length}",
+            f"{last} = tl.where({BEYOND}, e{last} - {length}, e{last})",
+            "x = x + lane",
+        ]
+
+    def text(self, index: ex.Expr) -> str:
+        """`index` as Triton source; raises `InvalidSchedule` where it is not affine in the row."""
+        found = along_row(self.kernel, index)
+        if found is None:
+            raise InvalidSchedule("units of an index that is not affine in the innermost loop")
+        step, first = found
+        last, length = [*self.loops.items()][-1]
+        names = {name for name in self.loops if name in ex.symbols_of(first)}
+        if not names:
+            return index_text(index)
+        second = ex.substitute(first, {name: ex.symbol(f"e{name}") for name in names})
+        # Of the second row, too, steps are counted from where the first one begins.
+        second = ex.sub(second, ex.mul(step, length))
+        row = f"tl.where({BEYOND}, {index_text(second)}, {index_text(first)})"
+        along = ex.mul(step, ex.symbol(f"e{last}"))
+        return row if along == ex.ZERO else f"({row} + {index_text(along)})"
+
+    def facts(self) -> tuple[Fact, ...]:
+        """The Guard that no unit is longer than a row; raises `InvalidSchedule` if each is."""
+        beyond = ex.sub(self.lanes, self.kernel.pointwise[-1])
+        if not isinstance(beyond, ex.Int):
+            return (AtMost(beyond, 0),)
+        if beyond.value > 0:
+            raise InvalidSchedule("units longer than a row")
+        return ()

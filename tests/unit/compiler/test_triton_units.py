@@ -1,0 +1,100 @@
+"""Flat blocks in units compute what the IR says, wherever rows begin."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.compiler import test_triton_numerics as numerics
+from tests.unit.compiler.test_triton_numerics import Case, Results
+from tests.unit.compiler.test_triton_source import TARGET, kernel_of
+
+from nearhint_compiler.analysis.units import has_units
+from nearhint_compiler.codegen import generate
+from nearhint_compiler.codegen.generated import Generated
+from nearhint_compiler.errors import InvalidSchedule
+from nearhint_compiler.schedule.schedule import parse_schedule
+from nearhint_rules.guard import Divisible, size_facts_hold
+
+FLAT = "cuda.pointwise x=64 warps=1"
+
+
+def in_units(
+    kernel: str, *dims: tuple[int, ...], units: tuple[int, ...] = (2, 8), promised: str = ""
+) -> list[Case]:
+    """Blocks with a mask and without, with indices of both widths."""
+    forms = (
+        f"{FLAT} index=32 aligned=1 {promised or 'divisible=0'}",
+        f"{FLAT} index=64 aligned=1 {promised or 'divisible=0'}",
+    )
+    return [
+        Case(kernel, f"{form} unit={unit}{' whole=1' * number}", each)
+        for number, form in enumerate(forms)
+        for unit in units
+        for each in dims
+    ]
+
+
+CASES = [
+    *in_units("bias_relu_dynamic_f32", (5, 8), (7, 13), (3, 37), (1, 64)),
+    *in_units("bias_relu_dynamic_f32", (5, 3), (33, 2), units=(2,)),
+    *in_units("transpose_batched_bf16", (3, 5, 17), (2, 1, 8), (1, 9, 11)),
+    *in_units("rotary_joined_f16", (3, 10, 5), (5, 16, 8)),
+    *in_units("join_of_three_bf16", (5, 3), (3, 9), (9, 13)),
+    *in_units("rolled_f16", (5, 9), (3, 8), (1, 33)),
+    *numerics.pointwise("padded_bf16", (5, 3)),
+    *numerics.pointwise("rolled_f16", (5, 9)),
+    *numerics.tiled("padded_bf16", (5, 13)),
+    *numerics.tiled("rolled_f16", (9, 19)),
+    *numerics.tiled("join_of_three_bf16", (5, 9)),
+    *in_units("swapped_heads_bf16", (3, 5, 9), (2, 1, 8), (1, 7, 13)),
+    *in_units("swapped_heads_bf16", (3, 5, 10), (1, 2, 12), promised="divisible=4 multiple=2"),
+    *in_units("swapped_heads_bf16", (3, 5, 12), promised="divisible=4 multiple=4", units=(8,)),
+]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return numerics.run(CASES, tmp_path_factory.mktemp("units"))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_source_agrees_with_the_interpreter_of_the_ir(case: Case, results: Results) -> None:
+    numerics.test_source_agrees_with_the_interpreter_of_the_ir(case, results)
+
+
+def generated(name: str, options: str) -> Generated:
+    return generate(kernel_of(name), parse_schedule(f"{FLAT} index=32 aligned=1 {options}"), TARGET)
+
+
+def test_no_unit_is_longer_than_a_row() -> None:
+    guard = generated("swapped_heads_bf16", "divisible=0 unit=8").guard
+    assert size_facts_hold(guard, {"k0": 3, "k1": 5, "k2": 8})
+    assert not size_facts_hold(guard, {"k0": 3, "k1": 5, "k2": 7})
+    with pytest.raises(InvalidSchedule):
+        generated("rotary_f16", "divisible=0 unit=256")
+
+
+def test_a_units_place_is_divided_and_not_each_points() -> None:
+    lines = generated("swapped_heads_bf16", "divisible=0 unit=8").source.splitlines()
+    begun = lines.index("    x = pid * X + tl.arange(0, X // 8)[:, None] * 8")
+    spread = lines.index("    lane = tl.arange(0, 8)[None, :]")
+    divided = [
+        at for at, line in enumerate(lines) if "_quotient(x" in line or "_remainder(x" in line
+    ]
+    assert len(divided) == 6
+    assert all(begun < at < spread for at in divided)
+
+
+def test_sizes_may_be_promised_to_be_multiples_of_less_than_a_word() -> None:
+    found = generated("swapped_heads_bf16", "divisible=4 multiple=2 unit=8")
+    assert [fact.by for fact in found.guard.facts if isinstance(fact, Divisible)] == [2]
+    assert [flag for flag in found.flags if flag.startswith("divisible:")] == [
+        "divisible:0", "divisible:1", "divisible:4=2"
+    ]  # fmt: skip
+
+
+def test_an_index_that_is_divided_along_the_row_has_no_units() -> None:
+    assert has_units(kernel_of("join_of_three_bf16"))
+    assert not has_units(kernel_of("merge_heads_f16"))
+    assert not has_units(kernel_of("padded_bf16"))
+    with pytest.raises(InvalidSchedule):
+        generated("merge_heads_f16", "divisible=0 unit=8")
