@@ -20,6 +20,7 @@ from nearhint_compiler.analysis.row_words import (
     row_words,
     tile_words,
 )
+from nearhint_compiler.analysis.runs import run_of, runs_of
 from nearhint_compiler.analysis.strides import Access, accesses, contiguous_bytes
 from nearhint_compiler.analysis.tilings import REDUCTION_AXIS, choose
 from nearhint_compiler.ir import nodes as ir
@@ -43,7 +44,7 @@ it is not contiguous, and not to the first."""
 _TRITON = re.compile(r"triton (\d+)\.(\d+).*")
 EXTRAS = (
     "registers", "group", "order", "unroll", "ahead", "whole", "words", "turns", "early", "stream",
-    "programs", "spread", "walks", "fold",
+    "programs", "spread", "walks", "fold", "pieces", "runs",
 )  # fmt: skip
 """Options that a schedule has behind all others, if it has them."""
 
@@ -77,7 +78,9 @@ class Facts:
     the last axes of a block have threads before the first ones. If it `is_divisible_in_part`, some
     of the sizes that vectors need are multiples, and others not; with `has_static_vectors` some
     accesses need pointers alone. Where a kernel `only_reads` rows, it stores nothing along them. It
-    `has_groups` if something is stepped by neighbours, `has_arg_groups` if an arg is.
+    `has_groups` if something is stepped by neighbours, `has_arg_groups` if an arg is. Neighbours of
+    the shortest `run` along the rows share what `run_loads` of the row's loads bring; both are 0 if
+    all differ.
     """
 
     extents: tuple[int, ...]
@@ -114,6 +117,8 @@ class Facts:
     has_static_vectors: bool
     walks: int
     is_foldable: bool
+    run: int
+    run_loads: int
 
     @property
     def itemsize(self) -> int:
@@ -236,6 +241,11 @@ def facts_of(
         has_static_vectors=is_static,
         walks=walks_of(kernel, SHARED),
         is_foldable=is_columns and folded(kernel, 2) is not None,
+        run=min((ex.evaluate(run, sizes) for run in runs_of(kernel)), default=0),
+        run_loads=sum(
+            isinstance(node, ir.Load) and run_of(kernel, node.index) is not None
+            for node in kernel.body
+        ),
     )
 
 

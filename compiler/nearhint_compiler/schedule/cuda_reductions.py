@@ -93,6 +93,11 @@ the one before it, so a program alone gets nowhere near its share of the memory'
 SCAN_BLOCK = 1024
 CHUNK = 512
 """Elements of a row that are worth a program."""
+WITH_RUNS = ("cuda.persistent", "cuda.looped", "cuda.split", "cuda.cooperative")
+"""Families whose rows are flat."""
+PIECES, PIECES_LEAST = 8, 1024
+"""A block of a power of two is so many pieces, of which a row needs five at least, from such a block
+on: with fewer than all the others cost no instructions, which is what many rows wait for."""
 TILES = (
     (32, 4, 4, 0), (64, 4, 8, -1), (64, 4, 2, -1), (64, 8, 4, -1), (128, 2, 8, -1), (128, 2, 2, 0),
     (64, 4, 2, 0), (64, 2, 1, 0), (128, 2, 8, 0), (32, 8, 8, -1), (64, 2, 2, 0), (32, 8, 4, 0),
@@ -106,7 +111,23 @@ SHORT_ROW = 256
 
 def schedules(facts: Facts) -> Iterator[Schedule]:
     """The default first, but where loops were cut: for the tiles that this allows."""
-    return with_tiles(facts, _schedules(facts))
+    return with_tiles(facts, _with_runs(facts, _schedules(facts)))
+
+
+def _with_runs(facts: Facts, schedules: Iterator[Schedule]) -> Iterator[Schedule]:
+    """Rows in vectors whose lanes read once what they share; the default as it is, for all sizes.
+
+    Each element would be a division and as many loads, which take longer than the row's own.
+    """
+    yield from islice(schedules, 1)
+    for each in schedules:
+        lanes = min(facts.lanes, each.get("r", 1))
+        is_flat = each.family in WITH_RUNS and not each.get("r1", 0)
+        is_vector = each.get("words", 0) or not facts.is_dividing_useful or each["divisible"]
+        if is_flat and is_vector and 1 < lanes <= facts.run:
+            yield replace(each, options=(*each.options, ("runs", lanes)))
+        else:
+            yield each
 
 
 def _schedules(facts: Facts) -> Iterator[Schedule]:
@@ -181,6 +202,7 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
     if not facts.has_static_length:
         yield looped
     if r <= PERSISTENT_LIMIT:
+        yield from _streamed(facts, _in_pieces(facts, r))
         held = [s for s in dict.fromkeys(shapes) if s[0] * r <= ELEMENTS_PER_THREAD * 32 * s[1]]
         found = (each for x, n in held for each in _persistent(facts, x=x, r=r, warps=n))
         yield from _streamed(facts, _early(facts, found))
@@ -194,9 +216,39 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
     for elements, count in SHORT_BLOCKS if r <= PERSISTENT_LIMIT else long:
         if elements < facts.length:
             yield from _walked(facts, "looped", r=elements, warps=count)
-    if is_long and under_way >= CACHE_KEEPS[0]:
+    if is_long:
         yield from _teams(facts)
     yield looped
+
+
+def _in_pieces(facts: Facts, r: int) -> Iterator[Schedule]:
+    """Rows in registers in as many pieces as they need, of those that the block `r` is.
+
+    Where they need all, there are some for longer rows, half an octave beyond the hint.
+    """
+    length = facts.length - facts.length % max(1, facts.word)
+    if r < PIECES_LEAST or facts.has_scan:
+        return
+    size = r // PIECES
+    pieces = -(-length // size)
+    if pieces == PIECES:
+        if facts.has_static_length:
+            return
+        size, pieces = 2 * size, 3 * PIECES // 4
+    if pieces % 2 == 0:
+        size, pieces = 2 * size, pieces // 2
+    words = _in_words(facts, size, walked=False)
+    has_groups = facts.has_arg_groups and facts.lanes >= ARG_LANES
+    group = {"group": facts.lanes} if has_groups else {}
+    most = min(16, max(1, size // (32 * facts.lanes)))
+    for warps in dict.fromkeys((most, max(1, most // 2))):
+        if pieces * size > ELEMENTS_PER_THREAD * 32 * warps:
+            continue
+        blocks = {"x": 1, "r": size, "warps": warps, "pieces": pieces}
+        if facts.divisible:
+            yield facts.schedule("persistent", divisible=facts.divisible, **blocks, **group)
+        if words or not facts.is_dividing_useful:
+            yield facts.schedule("persistent", **blocks, **words, **group)
 
 
 def _early(facts: Facts, schedules: Iterable[Schedule]) -> Iterator[Schedule]:
@@ -291,7 +343,7 @@ def _persistent(facts: Facts, *, x: int, r: int, warps: int) -> Iterator[Schedul
 
 def _teams(facts: Facts) -> Iterator[Schedule]:
     """Rows that teams hold: where vectors are promised, and at any length that blocks hold."""
-    is_plain = facts.row_loads == 1
+    is_plain = facts.row_loads - facts.run_loads == 1
     wide = NARROW_TEAM_BLOCKS if facts.itemsize <= 2 else WIDE_TEAM_BLOCKS
     for elements, warps, held, ahead in TEAM_BLOCKS if is_plain else wide:
         splits = -(-facts.length // elements)

@@ -121,7 +121,7 @@ def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Si
     tiles = prod(ceil(prod(axes[name].values()) / blocks[name]) for name in axes)
     programs, launches = _programs(kernel, schedule, tiles)
     threads = 32 * schedule["warps"]
-    block = prod(blocks.values()) * schedule.get("r", 1)
+    block = prod(blocks.values()) * schedule.get("r", 1) * schedule.get("pieces", 1)
     each = block / threads
     loads = sum(isinstance(node, ir.Load) for node in kernel.body)
     wide = 2 if any(access.itemsize > 4 for access in found) else 1
@@ -199,7 +199,7 @@ def _splits(schedule: Schedule, blocks: int) -> int:
 def _row_in_use(schedule: Schedule, extents: Mapping[str, int]) -> float:
     """The share of a block's lanes along a row that have an element."""
     loops = tuple(extent for name, extent in extents.items() if name[0] == "r")
-    r, r1 = schedule.get("r", 1), schedule.get("r1", 0)
+    r, r1 = schedule.get("r", 1) * schedule.get("pieces", 1), schedule.get("r1", 0)
     return prod(loops) / padded(loops, r=r, r1=r1) if r1 else min(1.0, prod(loops) / r)
 
 

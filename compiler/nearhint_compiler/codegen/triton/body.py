@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from nearhint_compiler.analysis.branches import Branch, branches
 from nearhint_compiler.analysis.flat import FLAT, in_order
+from nearhint_compiler.analysis.runs import run_of
 from nearhint_compiler.codegen.triton.beyond import ZEROS, loaded, neutrals
 from nearhint_compiler.codegen.triton.block import Block
 from nearhint_compiler.codegen.triton.ops import combine_name, op_text
@@ -18,6 +19,7 @@ from nearhint_compiler.codegen.triton.text import (
     full_text,
     neutral_text,
 )
+from nearhint_compiler.codegen.triton.together import read_together
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule.block_pointers import is_pointed
 from nearhint_rules import expr as ex
@@ -52,6 +54,7 @@ class Body:
         self._beyond = neutrals(kernel)
         self._second = self._pairs()
         self._placed = _placed(kernel)
+        self._terms = _terms_of_sums(kernel)
         self._rows = {f"p{number}" for number in range(len(kernel.pointwise))}
         self._is_exact = any(each.role == "out" and each.dtype == "f32" for each in kernel.params)
         self._values = {
@@ -129,6 +132,9 @@ class Body:
                 branch = self._branches.get(position)
                 if branch is not None and self._is_whole(index):
                     return [f"{name} = {self._branched(position, branch, policy)}"]
+                together = self.block.together
+                if together and branch is None and run_of(self.kernel, index):
+                    return read_together(self.kernel, self.block, together, node, name)
                 beyond = self._beyond.get(position, "0")
                 return [f"{name} = {self._load(param, index, policy, beyond=beyond)}"]
             case ir.Scalar(param):
@@ -156,7 +162,10 @@ class Body:
                 texts = [self.name(operand) for operand in operands]
                 dtype = self._dtypes[operands[-1]]
                 is_once = bool(self.kernel.reduction) and not self.varies[position]
-                text = op_text(op, dtype, texts, is_exact=self._is_exact, is_once=is_once)
+                is_term = position in self._terms
+                text = op_text(
+                    op, dtype, texts, is_exact=self._is_exact, is_once=is_once, is_term=is_term
+                )
                 return [f"{name} = {text}"]
             case ir.Scan():
                 return self._scan(position, node)
@@ -323,6 +332,16 @@ class Body:
         """A pointer to the whole block, where the layout wants one and the access can have one."""
         has_type = is_pointed(self.kernel, param)
         return self.block.pointer(f"a{param}", index) if has_type else ""
+
+
+def _terms_of_sums(kernel: ir.Kernel) -> frozenset[int]:
+    """What varies along the row and goes into sums alone, by whatever operations."""
+    varies, others = ir.per_element(kernel), set[int]()
+    for place, node in reversed([*enumerate(kernel.body)]):
+        is_sum = isinstance(node, ir.Reduce) and node.kind == "sum"
+        if not is_sum and (place in others or not isinstance(node, ir.Op) or not varies[place]):
+            others.update(ir.operands_of(node))
+    return frozenset(p for p, each in enumerate(varies) if each) - others
 
 
 def _placed(kernel: ir.Kernel) -> frozenset[int]:

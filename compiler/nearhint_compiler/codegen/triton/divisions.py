@@ -18,9 +18,11 @@ from collections.abc import Collection, Iterable
 from nearhint_rules import expr as ex
 
 LARGEST_PLACE = 2**31 - 1
-_DIVISION = re.compile(r"\b(e?[rxyz](?:_\d+)?) (%|//) (k\d+|\(k\d+(?: \* k\d+)+\))")
-_QUOTIENT = re.compile(r"(e?[rxyz]_\d+) = (e?[rxyz](?:_\d+)?) // (k\d+)")
-_LOOP = re.compile(r"\b(?:p|e?r)\d+\b")
+_OF = r"(?:e|[bgh]\d*)?"
+_PLACE = rf"{_OF}[rxyz](?:_\d+)?"
+_DIVISION = re.compile(rf"\b({_PLACE}) (%|//) (k\d+|\(k\d+(?: \* k\d+)+\))")
+_QUOTIENT = re.compile(rf"({_OF}[rxyz]_\d+) = ({_PLACE}) // (k\d+)")
+_LOOP = re.compile(rf"\b(?:p|{_OF}r)\d+\b")
 _HELPERS = {"//": "_quotient", "%": "_remainder"}
 
 
@@ -50,7 +52,7 @@ def by_factors(
     def product(found: re.Match[str]) -> str:
         place, operator, size = found.groups()
         symbols = tuple(sorted(re.findall(r"k\d+", size)))
-        if place.lstrip("e")[0] not in flats or not promised.isdisjoint(symbols):
+        if place.partition("_")[0][-1] not in flats or not promised.isdisjoint(symbols):
             return found[0]
         if operator == "%" and len(symbols) > 1 and (place, symbols) in quotients:
             return f"{place} - {quotients[place, symbols]} * {size}"

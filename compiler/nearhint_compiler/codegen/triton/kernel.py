@@ -19,6 +19,9 @@ that this needs. `index` is 32 or 64, the width of index arithmetic; 32 brings G
 promises 16-byte pointers, and bit i of `divisible` promises that symbol i is a multiple of 16: both
 bring Guards, and make Triton load vectors. As they may, too:
 
+    pieces   rows in registers: so many blocks of r elements hold a row, one behind the other
+    runs     rows of several loops: by how many neighbours what the innermost loops share is read at
+             once, which is at most as many as are in any of its runs
     polls    teams: how often a program looks for the others before it gives up
     registers
              a bound on those of a thread, so that a processor holds as many programs as wanted
@@ -91,6 +94,7 @@ from nearhint_rules.target import CudaDevice, Target
 
 ARRAY_ELEMENTS = 16
 """The arrays of a workspace are whole multiples of so many, so that each is aligned."""
+PERSISTENT = "cuda.persistent"
 BLOCKS = ("x", "y", "z", "r", "r1")
 WARPS = (1, 2, 4, 8, 16, 32)
 GROUPS = (1, 2, 4, 8, 16)
@@ -99,6 +103,7 @@ BAND_LIMIT = 4096
 EARLY_CAPABILITY = 90
 """The compute capability from which on a launch may begin before the one that it depends on has
 ended (PTX ISA, griddepcontrol)."""
+PIECES_LIMIT = 8
 AHEAD_LIMIT = 16
 """Steps of a walk that are under way at once, at most."""
 
@@ -201,9 +206,16 @@ def _check(schedule: Schedule) -> None:
         "fold" in dict(schedule.options) and schedule.family != "cuda.split"
     ):
         raise InvalidSchedule(f"fold of {schedule}")
+    if schedule.get("runs", 1) not in GROUPS or schedule.get("runs", 1) > schedule.get("r", 1):
+        raise InvalidSchedule(f"runs of {schedule}")
+    is_whole = not (schedule.get("r1", 0) or schedule.get("turns", 0))
+    if "pieces" in dict(schedule.options) and not (
+        1 < schedule["pieces"] <= PIECES_LIMIT and schedule.family == PERSISTENT and is_whole
+    ):
+        raise InvalidSchedule(f"pieces of {schedule}")
     if schedule.get("spread", 0) and schedule.family != "cuda.tiled_persistent":
         raise InvalidSchedule(f"rows that are spread over no tile in registers: {schedule}")
-    in_registers = schedule.family == "cuda.persistent"
+    in_registers = schedule.family == PERSISTENT
     has_loads = schedule.get("early", 0) or schedule.get("stream", 0)
     if in_registers and schedule.get("ahead", 1) > min(2, schedule.get("turns", 1)):
         raise InvalidSchedule(f"a row ahead of one that comes alone: {schedule}")

@@ -3,7 +3,8 @@
 Accuracy: `/` on f32 is div.full.f32, 2 ulp, as in Triton's own kernels; what comes from libdevice
 is within 2 ulp (CUDA C Programming Guide, mathematical functions). `exp` is ex2.approx of
 x * log2(e), whose error grows with |x|, by half an ulp to one for each unit. Where a kernel writes
-f32, and so would show it, `exp` is libdevice's; terms of sums alone keep the approximation. There
+f32, and so would show it, `exp` is libdevice's; terms of sums alone are exp2 of a product of which nothing is lost but its last rounding, which has no
+bias: one more instruction than the approximation. There
 quotients and roots of what is known once a row are rounded to nearest, or nearly: their error is in
 every element of the row (tests/gpu/test_cuda_launch.py).
 """
@@ -108,17 +109,26 @@ _EXACT_ONCE: Mapping[tuple[str, str], str] = {
     ("rsqrt", "f32"): "_rsqrt({0})",
 }
 """Of what is there once a row, where digits cost little and go into all of the row's elements."""
+_TERMS: Mapping[tuple[str, str], str] = {("exp", "f32"): "_exp_term({0})"}
+"""Of what is nothing but terms of sums, in which errors without a bias are lost."""
 
 
 def op_text(
-    name: str, dtype: str, operands: Sequence[str], *, is_exact: bool = False, is_once: bool = False
+    name: str,
+    dtype: str,
+    operands: Sequence[str],
+    *,
+    is_exact: bool = False,
+    is_once: bool = False,
+    is_term: bool = False,
 ) -> str:
     """An elementwise op on `operands`, all of `dtype` (of the operands, not of the result).
 
     `is_exact` asks for all of the dtype's digits where the usual spelling has less; `is_once` says
-    that the op is there once a row.
+    that the op is there once a row, and `is_term` that it goes into sums along the row alone.
     """
-    exact = (_EXACT_ONCE if is_once else _EXACT).get((name, dtype)) if is_exact else None
+    table = _EXACT_ONCE if is_once else _TERMS if is_term else _EXACT
+    exact = table.get((name, dtype)) if is_exact else None
     template = exact or _OPS_BY_DTYPE[dtype].get(name) or OP_TEXT[name]
     return template.format(*operands, type=TRITON_TYPES[dtype].name)
 
@@ -280,6 +290,11 @@ HELPERS: Mapping[str, tuple[str, ...]] = {
     "_at_best_nan": (
         "def _at_best_nan(v, best, at, last: tl.constexpr):",
         "    return tl.where((v == best) | ((v != v) & (best != best)), at, last)",
+    ),
+    "_exp_term": (
+        "def _exp_term(x):",
+        "    # 2 ** (x * log2(e)), with what the constant's nearest f32 is less than it.",
+        "    return tl.exp2(tl.fma(x, 1.925963033500992e-08, x * 1.4426950216293335))",
     ),
     "_exp_below": (
         "def _exp_below(a, b):",
