@@ -1,7 +1,7 @@
 """Runs: neighbours along a row that read the same.
 
-What does not vary along a row's innermost loops, such as a weight of each channel where a row is the
-planes of several, is the same for all elements of these loops, which lie one behind the other.
+What does not vary along a row's innermost loops, such as a weight of each channel where a row is
+the planes of several, is the same for all elements of these loops, one behind the other.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from nearhint_compiler.analysis.arg_groups import has_arg_groups
 from nearhint_compiler.analysis.flat import flat_params
 from nearhint_compiler.analysis.folds import folded
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT, index_bounds
+from nearhint_compiler.analysis.multiples import size_multiple
 from nearhint_compiler.analysis.online import SHARED, depth_of, walks_of
 from nearhint_compiler.analysis.row_words import (
     RowWords,
@@ -30,7 +31,6 @@ from nearhint_rules.target import CudaDevice, Target
 
 GENERIC_SIZE = 97
 """What a size is taken for where none is given."""
-SIZE_MULTIPLE = 16
 CACHE_KEEPS = (24 << 20, 48 << 20)
 """Bytes under way of which the L2 cache keeps all, and from which on it keeps nothing: each half of
 an H100's keeps what its own processors read."""
@@ -201,10 +201,11 @@ def facts_of(
     tile = _tile(kernel, sizes)
     repeated = _repeated(kernel, found) if tile is None else 0
     tiled = tile_words(kernel, tile.cuts) if tile is not None else None
+    multiple = size_multiple(kernel)
     divisible = sum(
         1 << number
         for number, name in enumerate(kernel.symbols)
-        if dims is not None and name in useful and dims[name] % SIZE_MULTIPLE == 0
+        if dims is not None and name in useful and dims[name] % multiple == 0
     )
     return Facts(
         extents=tuple(ex.evaluate(extent, sizes) for extent in kernel.pointwise),
@@ -356,12 +357,12 @@ def _is_columns(kernel: ir.Kernel, found: Sequence[Access]) -> bool:
 
 
 def _worth_dividing(kernel: ir.Kernel, moved: Sequence[Access], *, is_rows: bool) -> set[str]:
-    """Symbols that make strides and limits multiples of 16 if they are: as few as will do.
+    """Symbols that make strides and limits multiples if they are: as few as will do.
 
     Each that is promised is a size that the Variant is not for, such as 7000 rows. So they are
     those of accesses that move much alone, and not of a scale for every 32 elements.
     """
-    much = _much(kernel, moved)
+    much, multiple = _much(kernel, moved), size_multiple(kernel)
     along = kernel.reduction if is_rows else kernel.pointwise
     found = [*along[-1:], ex.product(along)]
     if kernel.reduction and not is_rows:
@@ -374,9 +375,11 @@ def _worth_dividing(kernel: ir.Kernel, moved: Sequence[Access], *, is_rows: bool
     chosen: set[str] = set()
     for size in sorted(dict.fromkeys(found), key=lambda size: len(ex.symbols_of(size))):
         names = [name for name in ex.symbols_of(size) if name in kernel.symbols]
-        if _is_multiple(size, chosen):
+        if _is_multiple(size, chosen, multiple):
             continue
-        one = next((name for name in reversed(names) if _is_multiple(size, {*chosen, name})), None)
+        one = next(
+            (name for name in reversed(names) if _is_multiple(size, {*chosen, name}, multiple)), None
+        )
         chosen |= set(names) if one is None else {one}
     return chosen
 
@@ -407,10 +410,12 @@ def _has_static_vectors(kernel: ir.Kernel, index: ex.Expr, access: Access) -> bo
         if access.is_contiguous(f"p{number}")
     ]
     sizes = (*limits, *(stride for stride in _strides(index) if stride != ex.ONE))
-    return bool(limits) and all(_is_multiple(size, set()) for size in sizes)
+    return bool(limits) and all(
+        _is_multiple(size, set(), size_multiple(kernel)) for size in sizes
+    )
 
 
-def _is_multiple(size: ex.Expr, names: set[str]) -> bool:
-    """Whether `size` is a multiple of 16 where the sizes of these names are."""
-    multiples = {name: ex.mul(SIZE_MULTIPLE, ex.symbol(name)) for name in names}
-    return ex.mod(ex.substitute(size, multiples), SIZE_MULTIPLE) == ex.ZERO
+def _is_multiple(size: ex.Expr, names: set[str], multiple: int) -> bool:
+    """Whether `size` is a multiple of that where the sizes of these names are."""
+    multiples = {name: ex.mul(multiple, ex.symbol(name)) for name in names}
+    return ex.mod(ex.substitute(size, multiples), multiple) == ex.ZERO

@@ -8,10 +8,11 @@ from dataclasses import replace
 from itertools import chain, islice
 from math import prod
 
+from nearhint_compiler.analysis.multiples import SIZE_MULTIPLE
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule.blocks import power_of_two as _power_of_two
 from nearhint_compiler.schedule.cuda_columns import SPLIT_LIMIT, columns_of, shared_columns
-from nearhint_compiler.schedule.cuda_facts import CACHE_KEEPS, SIZE_MULTIPLE, Facts, Tile, facts_of
+from nearhint_compiler.schedule.cuda_facts import CACHE_KEEPS, Facts, Tile, facts_of
 from nearhint_compiler.schedule.cuda_planes import with_tiles
 from nearhint_compiler.schedule.cuda_pointwise import AXES, both
 from nearhint_compiler.schedule.schedule import Schedule
@@ -96,8 +97,8 @@ CHUNK = 512
 WITH_RUNS = ("cuda.persistent", "cuda.looped", "cuda.split", "cuda.cooperative")
 """Families whose rows are flat."""
 PIECES, PIECES_LEAST = 8, 1024
-"""A block of a power of two is so many pieces, of which a row needs five at least, from such a block
-on: with fewer than all the others cost no instructions, which is what many rows wait for."""
+"""A block of a power of two is so many pieces, from such a block on. A row of another length needs
+fewer, and is spared the instructions of the others, which is what many rows wait for."""
 TILES = (
     (32, 4, 4, 0), (64, 4, 8, -1), (64, 4, 2, -1), (64, 8, 4, -1), (128, 2, 8, -1), (128, 2, 2, 0),
     (64, 4, 2, 0), (64, 2, 1, 0), (128, 2, 8, 0), (32, 8, 8, -1), (64, 2, 2, 0), (32, 8, 4, 0),
@@ -154,8 +155,8 @@ def crossings(
 ) -> tuple[Mapping[str, int], ...]:
     """See `nearhint_compiler.schedule.crossings`."""
     facts = facts_of(kernel, target, dims)
-    names = ex.symbols_of(ex.product(kernel.reduction))
-    if facts.is_columns or len(names) != 1:
+    names = [name for size in reversed(kernel.reduction) for name in ex.symbols_of(size)]
+    if facts.is_columns or not names:
         return ()
     if not LEAST_CROSSING <= facts.length <= PERSISTENT_LIMIT // 2:
         return ()

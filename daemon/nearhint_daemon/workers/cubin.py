@@ -62,19 +62,20 @@ class Options:
 
     signature: Mapping[str, str]
     constants: Mapping[str, int]
-    divisible: tuple[int, ...]
+    divisible: Mapping[int, int]
     options: Mapping[str, int]
 
 
 def read_flags(flags: Sequence[str]) -> Options:
-    """Reads `signature:NAME=TYPE`, `constexpr:NAME=VALUE`, `divisible:POSITION` and `KEY=VALUE`.
+    """Reads `signature:NAME=TYPE`, `constexpr:NAME=VALUE`, `divisible:POSITION=BY` and `KEY=VALUE`.
 
-    >>> read_flags(["signature:a0=*fp32", "constexpr:X=8", "divisible:0", "num_warps=4"]).constants
-    {'X': 8}
+    >>> flags = read_flags(["signature:a0=*fp32", "constexpr:X=8", "divisible:0=16", "num_warps=4"])
+    >>> flags.constants, flags.divisible
+    ({'X': 8}, {0: 16})
     """
     signature: dict[str, str] = {}
     constants: dict[str, int] = {}
-    divisible: list[int] = []
+    divisible: dict[int, int] = {}
     options: dict[str, int] = {}
     for flag in flags:
         key, _, value = flag.rpartition("=")
@@ -84,10 +85,10 @@ def read_flags(flags: Sequence[str]) -> Options:
             case "constexpr":
                 constants[key.partition(":")[2]] = int(value)
             case "divisible":
-                divisible.append(int(flag.partition(":")[2]))
+                divisible[int(key.partition(":")[2])] = int(value)
             case _:
                 options[key] = int(value)
-    return Options(signature, constants, tuple(divisible), options)
+    return Options(signature, constants, divisible, options)
 
 
 def compile_cubin(
@@ -134,7 +135,9 @@ def _compile(
             fn=_import(path, generated.launch.entry),
             signature={**flags.signature, **dict.fromkeys(flags.constants, "constexpr")},
             constexprs=dict(flags.constants),
-            attrs={(place,): [["tt.divisibility", 16]] for place in flags.divisible},
+            attrs={
+                (place,): [["tt.divisibility", by]] for place, by in flags.divisible.items()
+            },
         )
         try:
             target = GPUTarget("cuda", capability, 32)

@@ -78,6 +78,7 @@ class Case:
             in (
                 *("polls", "group", "order", "unroll", "ahead", "whole", "words"),
                 *("turns", "early", "stream", "walks", "programs", "spread"),
+                *("pieces", "runs"),
             )
         )
         tail = form + "_special" * self.special

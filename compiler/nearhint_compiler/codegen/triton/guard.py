@@ -3,34 +3,36 @@
 from __future__ import annotations
 
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT, index_bounds
+from nearhint_compiler.analysis.multiples import size_multiple
 from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
 from nearhint_rules.guard import Aligned, AtMost, Divisible, Fact
 
 POINTER_BYTES = 16
-SIZE_MULTIPLE = 16
 
 
 def promised_facts(
     kernel: ir.Kernel, *, aligned: bool, divisible: int
-) -> tuple[tuple[Fact, ...], tuple[int, ...]]:
-    """The Guards behind `aligned` and `divisible`, and the positions of the arguments they cover.
+) -> tuple[tuple[Fact, ...], tuple[tuple[int, int], ...]]:
+    """The Guards behind `aligned` and `divisible`, and the arguments they cover: positions, and what
+    the arguments are multiples of.
 
     `divisible` has a bit for each symbol. Raises `InvalidSchedule` for a symbol that is not there.
     """
     if not 0 <= divisible < 1 << len(kernel.symbols):
         raise InvalidSchedule(f"divisible={divisible} of {len(kernel.symbols)} symbols")
     facts: list[Fact] = []
-    positions: list[int] = []
+    positions: list[tuple[int, int]] = []
+    multiple = size_multiple(kernel)
     for place, param in enumerate(kernel.params):
         if aligned and param.role != "scalar":
             facts.append(Aligned(place, POINTER_BYTES))
-            positions.append(place)
+            positions.append((place, POINTER_BYTES))
     for number, name in enumerate(kernel.symbols):
         if divisible >> number & 1:
-            facts.append(Divisible(ex.symbol(name), SIZE_MULTIPLE))
-            positions.append(len(kernel.params) + number)
+            facts.append(Divisible(ex.symbol(name), multiple))
+            positions.append((len(kernel.params) + number, multiple))
     return tuple(facts), tuple(positions)
 
 

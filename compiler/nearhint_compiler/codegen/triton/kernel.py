@@ -16,8 +16,8 @@ Families (options in order; every block size is a power of two):
 Bit i of `cuts` is set where an axis ends with loop p{i}. All have warps, index, aligned, divisible
 and, as they may, spaced: 1 for the kernel as `analysis.respace` cuts its loops, under the Guard
 that this needs. `index` is 32 or 64, the width of index arithmetic; 32 brings Guards. `aligned` 1
-promises 16-byte pointers, and bit i of `divisible` promises that symbol i is a multiple of 16: both
-bring Guards, and make Triton load vectors. As they may, too:
+promises 16-byte pointers, and bit i of `divisible` promises that symbol i is a multiple of 16, or
+of as many as reductions need (`analysis.multiples`): both bring Guards, and make Triton load vectors. As they may, too:
 
     pieces   rows in registers: so many blocks of r elements hold a row, one behind the other
     runs     rows of several loops: by how many neighbours what the innermost loops share is read at
@@ -158,7 +158,7 @@ def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated
     flags = (
         *(f"signature:{name}={kind}" for name, (_, kind) in parameters.items()),
         *(f"constexpr:{name}={value}" for name, value in constants.items()),
-        *(f"divisible:{place}" for place in divisible),
+        *(f"divisible:{place}={by}" for place, by in divisible),
         f"num_warps={schedule['warps']}",
         *([f"maxnreg={registers}"] if (registers := schedule.get("registers", 0)) else []),
     )

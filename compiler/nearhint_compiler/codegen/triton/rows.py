@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from nearhint_compiler.analysis.affine import affine
 from nearhint_compiler.analysis.arg_groups import has_arg_groups
+from nearhint_compiler.analysis.multiples import size_multiple
 from nearhint_compiler.analysis.runs import runs_of
 from nearhint_compiler.codegen.triton.block import REDUCED, Block, NextRow, Together, Turn
 from nearhint_compiler.codegen.triton.edges import (
@@ -223,7 +224,9 @@ def _sharing(
         length = index_text(ex.product(kernel.reduction))
         masks = f"({first}r < {length})", f"({last}r < {length})"
     promised = frozenset(
-        name for at, name in enumerate(kernel.symbols) if schedule["divisible"] >> at & 1
+        name
+        for at, name in enumerate(kernel.symbols)
+        if schedule["divisible"] >> at & 1 and size_multiple(kernel) % lanes == 0
     )
     together = Together(lanes, first, last, *masks, promised)
     lines = sharing_lines(kernel, place, number=number, lanes=lanes)
@@ -244,7 +247,7 @@ def _in_pieces(block: Block, row: Row, kernel: ir.Kernel, schedule: Schedule) ->
             element_header=tuple(piece_of(kernel, schedule, row, number=number)),
             prefix=f"{prefix}v",
             renamed={name: ex.symbol(f"{prefix}{name}") for name in names},
-            texts={index: f"(rword + {prefix}rlane)" for index in block.texts},
+            texts=dict.fromkeys(block.texts, f"(rword + {prefix}rlane)"),
             group_start=start,
         )
         if row.has_mask:

@@ -1,9 +1,9 @@
 """What neighbours along a row share, read once for all of them.
 
-A weight of each channel is the same for all of a plane. In a row that is several planes, one behind
-the other, elements next to each other have the same weight, or those of two planes where one ends
-among them: so the lanes of a vector need two loads at most, of what their first and their last have,
-and the places of these alone are divided by the planes' length.
+A weight of each channel is the same for all of a plane. In a row that is several planes, one
+behind the other, elements next to each other have the same weight, or those of two planes where one
+ends among them: so the lanes of a vector need two loads at most, of what their first and their last
+have, and the places of these alone are divided by the planes' length.
 """
 
 from __future__ import annotations
