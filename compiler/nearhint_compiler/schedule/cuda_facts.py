@@ -378,7 +378,8 @@ def _worth_dividing(kernel: ir.Kernel, moved: Sequence[Access], *, is_rows: bool
         if _is_multiple(size, chosen, multiple):
             continue
         one = next(
-            (name for name in reversed(names) if _is_multiple(size, {*chosen, name}, multiple)), None
+            (name for name in reversed(names) if _is_multiple(size, {*chosen, name}, multiple)),
+            None,
         )
         chosen |= set(names) if one is None else {one}
     return chosen
@@ -410,9 +411,7 @@ def _has_static_vectors(kernel: ir.Kernel, index: ex.Expr, access: Access) -> bo
         if access.is_contiguous(f"p{number}")
     ]
     sizes = (*limits, *(stride for stride in _strides(index) if stride != ex.ONE))
-    return bool(limits) and all(
-        _is_multiple(size, set(), size_multiple(kernel)) for size in sizes
-    )
+    return bool(limits) and all(_is_multiple(size, set(), size_multiple(kernel)) for size in sizes)
 
 
 def _is_multiple(size: ex.Expr, names: set[str], multiple: int) -> bool:

@@ -348,5 +348,5 @@ def test_flags_are_read_back() -> None:
     assert list(flags.signature) == ["a0", "a1", "k0", "k1"]
     assert flags.signature["a0"] == "*fp16"
     assert flags.constants == {"X": 1, "R": 1024}
-    assert flags.divisible == ()
+    assert flags.divisible == {}
     assert flags.options == {"num_warps": 4}

@@ -336,14 +336,6 @@ HELPERS: Mapping[str, tuple[str, ...]] = {
         "    some, squares = tl.reduce((delta, delta * delta), last, _two_sums)",
         "    return shifted + some, square + squares",
     ),
-    "_welford": (
-        "def _welford(total, mean, square, count, total_2, mean_2, square_2, count_2):",
-        "    both = count + count_2",
-        "    share = tl.where(both == 0.0, 0.0, count_2 / both)",
-        "    delta = mean_2 - mean",
-        "    square = square + square_2 + delta * (delta * (count * share))",
-        "    return total + total_2, mean + delta * share, square, both",
-    ),
 }
 """Functions that a kernel may call, without their decorator."""
 
