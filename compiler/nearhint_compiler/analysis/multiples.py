@@ -10,7 +10,7 @@ VECTOR_BYTES, SIZE_MULTIPLE = 16, 16
 
 
 def size_multiple(kernel: ir.Kernel) -> int:
-    """What promised sizes are multiples of: 16, or no more than fill the vectors of what is reduced.
+    """What promised sizes are multiples of: 16, or as many as fill vectors of what is reduced.
 
     Rows of 3000 elements of two bytes are whole vectors of eight, and so begin where vectors may.
 

@@ -22,6 +22,7 @@ from nearhint_compiler.analysis.row_words import (
     tile_words,
 )
 from nearhint_compiler.analysis.runs import run_of, runs_of
+from nearhint_compiler.analysis.shares import shares_of_sums
 from nearhint_compiler.analysis.strides import Access, accesses, contiguous_bytes
 from nearhint_compiler.analysis.tilings import REDUCTION_AXIS, choose
 from nearhint_compiler.ir import nodes as ir
@@ -44,7 +45,7 @@ it is not contiguous, and not to the first."""
 _TRITON = re.compile(r"triton (\d+)\.(\d+).*")
 EXTRAS = (
     "registers", "group", "order", "unroll", "ahead", "whole", "words", "turns", "early", "stream",
-    "programs", "spread", "walks", "fold", "pieces", "runs",
+    "programs", "spread", "walks", "fold", "pieces", "runs", "reuse",
 )  # fmt: skip
 """Options that a schedule has behind all others, if it has them."""
 
@@ -80,7 +81,7 @@ class Facts:
     accesses need pointers alone. Where a kernel `only_reads` rows, it stores nothing along them. It
     `has_groups` if something is stepped by neighbours, `has_arg_groups` if an arg is. Neighbours of
     the shortest `run` along the rows share what `run_loads` of the row's loads bring; both are 0 if
-    all differ.
+    all differ. It `has_shares` of a sum of terms that it may have kept.
     """
 
     extents: tuple[int, ...]
@@ -119,6 +120,7 @@ class Facts:
     is_foldable: bool
     run: int
     run_loads: int
+    has_shares: bool
 
     @property
     def itemsize(self) -> int:
@@ -243,6 +245,7 @@ def facts_of(
         walks=walks_of(kernel, SHARED),
         is_foldable=is_columns and folded(kernel, 2) is not None,
         run=min((ex.evaluate(run, sizes) for run in runs_of(kernel)), default=0),
+        has_shares=bool(shares_of_sums(kernel)),
         run_loads=sum(
             isinstance(node, ir.Load) and run_of(kernel, node.index) is not None
             for node in kernel.body

@@ -79,12 +79,18 @@ the longest block and of the shortest word for it, and how many rows a processor
 elements gain by it, wide ones nothing."""
 SHARED_LENGTH = 4096
 """Rows at least so long are shared by programs, where there are too few for all processors."""
-READ_ROWS, READ_PROGRAMS, READ_STEPS = 3, 8, 4
+READ_ROWS, READ_PROGRAMS, READ_STEPS = 2, 8, 4
 """Rows a processor up to which long rows are shared though a program a row would keep all busy,
 where nothing is stored along them; how many programs a processor has then, and how many steps each
 at least. Whole rows are too unequal a share of so few."""
 READ_BLOCKS = ((1024, 4), (2048, 8))
 """(elements, warps) of such programs."""
+READ_HELD, READ_BLOCK = 4, (4096, 8)
+"""Programs a processor, and their (elements, warps), of so few rows that are read alone that each
+of them may have a part of any length."""
+WALKED_BLOCK = (8192, 16)
+"""(elements, warps) of programs that share a row of narrow elements, and have so many of it that
+they walk several such blocks twice."""
 READ_BYTES = 16 << 10
 """What a program has at least of a row that few share, if nothing is stored along it: of less, more
 time goes into bringing the parts together than is saved."""
@@ -96,9 +102,18 @@ CHUNK = 512
 """Elements of a row that are worth a program."""
 WITH_RUNS = ("cuda.persistent", "cuda.looped", "cuda.split", "cuda.cooperative")
 """Families whose rows are flat."""
-PIECES, PIECES_LEAST = 8, 1024
-"""A block of a power of two is so many pieces, from such a block on. A row of another length needs
-fewer, and is spared the instructions of the others, which is what many rows wait for."""
+PIECES, PIECES_LEAST, PIECES_ROWS = (3, 8), 1024, 4
+"""The least and the most pieces of a row in registers, the block from which on they come before
+blocks of a power of two, which have more lanes than rows of most lengths need, and how many rows a
+processor has then: of fewer none waits for another's instructions."""
+HELD = (32, 24, 48)
+"""Elements that a thread shall hold of a row in pieces, narrow ones and wide ones, and what it may."""
+NARROW_LANES = 8
+REUSED = 6
+"""Schedules that also come with terms of sums kept."""
+WARPS, EARLY_REGISTERS = (1, 2, 4, 8, 16), 48
+"""Warps of rows in pieces, and what a thread of the most may hold of loads that come first: of 64
+registers, so that a processor has two such programs."""
 TILES = (
     (32, 4, 4, 0), (64, 4, 8, -1), (64, 4, 2, -1), (64, 8, 4, -1), (128, 2, 8, -1), (128, 2, 2, 0),
     (64, 4, 2, 0), (64, 2, 1, 0), (128, 2, 8, 0), (32, 8, 8, -1), (64, 2, 2, 0), (32, 8, 4, 0),
@@ -203,16 +218,22 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
     if not facts.has_static_length:
         yield looped
     if r <= PERSISTENT_LIMIT:
-        yield from _streamed(facts, _in_pieces(facts, r))
+        pieces = list(_in_pieces(facts))
         held = [s for s in dict.fromkeys(shapes) if s[0] * r <= ELEMENTS_PER_THREAD * 32 * s[1]]
-        found = (each for x, n in held for each in _persistent(facts, x=x, r=r, warps=n))
-        yield from _streamed(facts, _early(facts, found))
+        has_fewer = r >= PIECES_LEAST and any(each["r"] * each["pieces"] < r for each in pieces[:1])
+        has_late = r > PIECES_LEAST and facts.has_late and bool(pieces)
+        is_first = rows >= PIECES_ROWS * facts.processors and (has_fewer or has_late)
+        blocks = held[:2] if is_first else held
+        found = (each for x, n in blocks for each in _persistent(facts, x=x, r=r, warps=n))
+        ways = (pieces, _early(facts, found)) if is_first else (_early(facts, found), pieces)
+        yield from _reused(facts, _streamed(facts, chain(*ways)))
     under_way = facts.own_bytes // rows * min(rows, facts.processors)
     is_long = r > PERSISTENT_LIMIT and rows > facts.processors // 2 and facts.has_teams
     if is_long and under_way >= CACHE_KEEPS[1]:
-        yield from _teams(facts)
-        if facts.itemsize > 2 and facts.row_loads > 1:
-            yield from _walking_team(facts)
+        walking = _walking_team(facts) if facts.itemsize > 2 and facts.row_loads > 1 else iter(())
+        # Where there are more weights than rows of its own, a thread has no room for them beside.
+        ways = [_teams(facts), walking]
+        yield from chain(*(ways[::-1] if facts.row_loads > 2 * facts.own_loads else ways))
     long = READ_LONG_BLOCKS if facts.only_reads else LONG_BLOCKS
     for elements, count in SHORT_BLOCKS if r <= PERSISTENT_LIMIT else long:
         if elements < facts.length:
@@ -222,34 +243,63 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
     yield looped
 
 
-def _in_pieces(facts: Facts, r: int) -> Iterator[Schedule]:
-    """Rows in registers in as many pieces as they need, of those that the block `r` is.
-
-    Where they need all, there are some for longer rows, half an octave beyond the hint.
-    """
-    length = facts.length - facts.length % max(1, facts.word)
-    if r < PIECES_LEAST or facts.has_scan:
-        return
-    size = r // PIECES
-    pieces = -(-length // size)
-    if pieces == PIECES:
-        if facts.has_static_length:
-            return
-        size, pieces = 2 * size, 3 * PIECES // 4
-    if pieces % 2 == 0:
-        size, pieces = 2 * size, pieces // 2
-    words = _in_words(facts, size, walked=False)
-    has_groups = facts.has_arg_groups and facts.lanes >= ARG_LANES
-    group = {"group": facts.lanes} if has_groups else {}
-    most = min(16, max(1, size // (32 * facts.lanes)))
-    for warps in dict.fromkeys((most, max(1, most // 2))):
-        if pieces * size > ELEMENTS_PER_THREAD * 32 * warps:
-            continue
+def _in_pieces(facts: Facts) -> Iterator[Schedule]:
+    """Rows in registers in as many pieces as they need, of a vector a thread each."""
+    found = _pieces(facts)
+    for size, warps, pieces in found:
+        words = _in_words(facts, size, walked=False)
+        has_groups = facts.has_arg_groups and facts.lanes >= ARG_LANES
+        group = {"group": facts.lanes} if has_groups else {}
         blocks = {"x": 1, "r": size, "warps": warps, "pieces": pieces}
-        if facts.divisible:
-            yield facts.schedule("persistent", divisible=facts.divisible, **blocks, **group)
+        forms: list[dict[str, int]] = [{"divisible": facts.divisible}] if facts.divisible else []
         if words or not facts.is_dividing_useful:
-            yield facts.schedule("persistent", **blocks, **words, **group)
+            forms.append(words)
+        for early in _ways_of_loading(facts, pieces, warps):
+            for form in forms:
+                yield facts.schedule("persistent", **blocks, **group, **form, **early)
+
+
+def _ways_of_loading(facts: Facts, pieces: int, warps: int) -> list[dict[str, int]]:
+    """Whether all loads come first: where there are registers for them, rather so."""
+    if not facts.has_late:
+        return [{}]
+    held = pieces * facts.lanes
+    # In words, what runs share is two loads of which each element has one.
+    whole = facts.run_loads if facts.word and not facts.divisible else 0
+    loaded = held * whole + held * facts.itemsize * (facts.row_loads - whole) // 4
+    is_late = held > HELD[0] or (warps == WARPS[-1] and loaded > EARLY_REGISTERS)
+    return [{}, {"early": 1}] if is_late else [{"early": 1}, {}]
+
+
+def _pieces(facts: Facts) -> list[tuple[int, int, int]]:
+    """Elements, warps and number of pieces of a row, the best first.
+
+    The fewest warps whose threads hold no more than `HELD`, half as many that hold more and are
+    less in vain, and what holds longer rows.
+    """
+    lanes, length = facts.lanes, facts.length - facts.length % max(1, facts.word)
+    if facts.has_scan:
+        return []
+    most = HELD[0] if lanes >= NARROW_LANES else HELD[1]
+    sizes = {warps: 32 * warps * lanes for warps in WARPS}
+    counts = {warps: -(-length // size) for warps, size in sizes.items()}
+    held = next((warps for warps in sizes if counts[warps] * lanes <= most), 0)
+    if counts.get(held, 0) < PIECES[0]:
+        return []
+    found, half = [held], held // 2
+    if half and counts[half] <= PIECES[1] and counts[half] * lanes <= HELD[2]:
+        # What is read alone waits for instructions, many warps wait for each other, and most where
+        # they read weights one by one.
+        has_singles = facts.has_shared and not facts.divisible and lanes >= NARROW_LANES
+        is_wide = held >= (WARPS[-2] if has_singles else WARPS[-1])
+        found.insert(0 if facts.only_reads or is_wide else 1, half)
+    shapes = [(sizes[warps], warps, counts[warps]) for warps in found]
+    if not facts.has_static_length:
+        if (counts[held] + 1) * lanes <= most:
+            shapes.append((sizes[held], held, counts[held] + 1))
+        elif held < WARPS[-1]:
+            shapes.append((2 * sizes[held], 2 * held, counts[held] // 2 + 1))
+    return shapes
 
 
 def _early(facts: Facts, schedules: Iterable[Schedule]) -> Iterator[Schedule]:
@@ -268,6 +318,15 @@ def _early(facts: Facts, schedules: Iterable[Schedule]) -> Iterator[Schedule]:
             yield each
         if is_early:
             yield replace(each, options=(*each.options, ("early", 1)))
+
+
+def _reused(facts: Facts, schedules: Iterable[Schedule]) -> Iterator[Schedule]:
+    """Rows in registers, and the first of them also with what was summed kept for what is made of
+    it: half of the exponentials, and twice the registers."""
+    for number, each in enumerate(schedules):
+        yield each
+        if facts.has_shares and number < REUSED:
+            yield replace(each, options=(*each.options, ("reuse", 1)))
 
 
 def _streamed(facts: Facts, schedules: Iterable[Schedule]) -> Iterator[Schedule]:
@@ -392,13 +451,13 @@ def _walking_team(facts: Facts) -> Iterator[Schedule]:
 
 
 def _team_sizes(least: int, processors: int) -> Iterator[int]:
-    """A power of two, and the largest number below it that divides the processors.
+    """A power of two, and the least number above it that divides the processors.
 
     Programs are dealt to processors in turn. So those of one processor have the same part of their
     rows, and find in its own cache what rows read alike.
     """
     even = max(2, _power_of_two(least))
-    dealt = max((n for n in range(max(2, least), even) if processors % n == 0), default=even)
+    dealt = next((n for n in range(even + 1, TEAM_LIMIT + 1) if processors % n == 0), even)
     yield from (size for size in dict.fromkeys((even, dealt)) if size <= TEAM_LIMIT)
 
 
@@ -427,12 +486,20 @@ def _shared(facts: Facts) -> Iterator[Schedule]:
         wanted = _power_of_two(-(-2 * facts.processors // rows))
         if is_read:
             wanted = max(wanted, _power_of_two(facts.own_bytes // rows // READ_BYTES))
+        # As many programs a processor as keep all of its threads busy, and no more.
+        even = READ_HELD * facts.processors // rows
+        if is_read and READ_BYTES * even <= facts.length * facts.itemsize:
+            r, warps = READ_BLOCK
+            yield from _walked(facts, "split", r=r, splits=even, warps=warps)
         for splits in dict.fromkeys(min(most, each) for each in (wanted, wanted // 2, 2 * wanted)):
             if splits < 2:
                 continue
             if facts.has_scan:
                 yield from both(facts, "split", x=1, r=SCAN_BLOCK, splits=splits, warps=4)
             else:
+                r, warps = WALKED_BLOCK
+                if not is_read and facts.itemsize <= 2 and 4 * r * splits <= facts.length:
+                    yield from _walked(facts, "split", r=r, splits=splits, warps=warps)
                 yield from _walked(facts, "split", r=2048, splits=splits, warps=4)
 
 

@@ -135,9 +135,7 @@ def _compile(
             fn=_import(path, generated.launch.entry),
             signature={**flags.signature, **dict.fromkeys(flags.constants, "constexpr")},
             constexprs=dict(flags.constants),
-            attrs={
-                (place,): [["tt.divisibility", by]] for place, by in flags.divisible.items()
-            },
+            attrs={(place,): [["tt.divisibility", by]] for place, by in flags.divisible.items()},
         )
         try:
             target = GPUTarget("cuda", capability, 32)

@@ -10,13 +10,14 @@ from nearhint_compiler.codegen import generate
 from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir.nodes import Kernel
 from nearhint_compiler.ir.text import parse_kernel
-from nearhint_compiler.schedule import candidates
+from nearhint_compiler.schedule import Schedule, candidates
 from nearhint_compiler.schedule.schedule import parse_schedule
 from nearhint_rules.guard import size_facts_hold
 
 pytestmark = pytest.mark.timeout(600)  # all cases are interpreted in one go
 
 ALIGNED, ANY = "index=32 aligned=1 divisible=0", "index=64 aligned=0 divisible=0"
+WIDE = ANY.replace("aligned=0", "aligned=1")
 
 
 def pieces(kernel: str, *dims: tuple[int, ...], special: bool = False) -> list[Case]:
@@ -25,8 +26,7 @@ def pieces(kernel: str, *dims: tuple[int, ...], special: bool = False) -> list[C
         f"cuda.persistent x=2 r=32 warps=1 {ANY} pieces=3",
         f"cuda.persistent x=1 r=32 warps=1 {ALIGNED} early=1 pieces=5",
         f"cuda.persistent x=1 r=32 warps=1 {ALIGNED} words=1 pieces=3",
-        f"cuda.persistent x=2 r=32 warps=1 {ANY.replace('aligned=0', 'aligned=1')} words=1 stream=1"
-        " pieces=5",
+        f"cuda.persistent x=2 r=32 warps=1 {WIDE} words=1 stream=1 pieces=5",
     )
     return [Case(kernel, text, each, special) for text in texts for each in dims]
 
@@ -54,6 +54,15 @@ def runs(*dims: tuple[int, ...]) -> list[Case]:
     return [Case("group_norm_bf16", text, each) for text in texts for each in dims]
 
 
+def reused(kernel: str, *dims: tuple[int, ...]) -> list[Case]:
+    """Shares of a sum made of its terms, in pieces and in words beside edges."""
+    texts = (
+        f"cuda.persistent x=2 r=64 warps=1 {ANY} pieces=3 reuse=1",
+        f"cuda.persistent x=1 r=128 warps=1 {ALIGNED} words=1 pieces=2 reuse=1",
+    )
+    return [Case(kernel, text, each) for text in texts for each in dims]
+
+
 CASES = [
     *pieces("softmax_f32", (3, 1), (2, 37), (1, 96)),
     *pieces("layer_norm_dynamic_f32", (2, 67)),
@@ -67,6 +76,7 @@ CASES = [
     *runs((1, 2, 131), (1, 13, 8)),
     Case("group_norm_bf16", f"cuda.persistent x=1 r=64 warps=1 {ALIGNED[:-1]}4 runs=8", (1, 3, 16)),
     *numerics.rows("entropy_bf16", (5, 37)),
+    *reused("entropy_bf16", (5, 37), (3, 150)),
 ]
 
 
@@ -92,6 +102,7 @@ def kernel_of(name: str) -> Kernel:
         ("softmax_f32", "cuda.persistent x=1 r=128 warps=1 {} turns=4 words=1 pieces=3"),
         ("row_cumsum_f32", "cuda.persistent x=1 r=32 warps=1 {} pieces=3"),
         ("softmax_f32", "cuda.persistent x=1 r=32 warps=1 {} runs=8"),
+        ("entropy_bf16", "cuda.looped x=1 r=32 warps=1 {} reuse=1"),
         ("group_norm_bf16", "cuda.persistent x=1 r=64 warps=1 {} runs=3"),
         ("group_norm_bf16", "cuda.persistent x=1 r=64 warps=1 {} runs=8 r1=32"),
     ],
@@ -109,12 +120,25 @@ def test_runs_shorter_than_a_vector_are_not_for_it() -> None:
 
 
 def test_rows_have_no_piece_that_they_do_not_need() -> None:
-    kernel = kernel_of("softmax_f16")
-    for length, lanes in ((5120, 5120), (3000, 3072), (1100, 1152 + 128)):
-        found = candidates(kernel, TARGET, {"k0": 7000, "k1": length})
-        assert any(each["r"] * each.get("pieces", 0) == lanes for each in found), length
+    for length, lanes in ((5120, 5120), (3000, 3072), (1152, 1280)):
+        found = in_pieces(7000, length)
+        assert any(each["r"] * each["pieces"] == lanes for each in found), length
 
 
-def test_rows_that_fill_a_block_have_pieces_for_longer_ones() -> None:
-    found = candidates(kernel_of("softmax_f16"), TARGET, {"k0": 7000, "k1": 4096})
-    assert {each["r"] * each["pieces"] for each in found if each.get("pieces", 0)} == {6144}
+def test_rows_have_pieces_for_longer_ones_of_their_bucket() -> None:
+    assert {each["r"] * each["pieces"] for each in in_pieces(7000, 4096)} == {4096, 6144}
+    assert {each["r"] * each["pieces"] for each in in_pieces(7000, 2900)} == {3072, 4096}
+
+
+def test_shares_of_a_sum_also_come_without_a_second_exponential() -> None:
+    kernel = kernel_of("entropy_bf16")
+    found = candidates(kernel, TARGET, {"k0": 7000, "k1": 5120})
+    reusing = next(each for each in found if each.get("reuse", 0))
+    kept, anew = (generate(kernel, each, TARGET).source for each in (reusing, found[1]))
+    assert kept.count("_exp_term(") < anew.count("_exp_term(")
+    assert not any(each.get("reuse", 0) for each in in_pieces(7000, 5120))
+
+
+def in_pieces(rows: int, length: int) -> list[Schedule]:
+    found = candidates(kernel_of("softmax_f16"), TARGET, {"k0": rows, "k1": length})
+    return [each for each in found if each.get("pieces", 0)]

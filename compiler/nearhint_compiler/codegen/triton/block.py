@@ -76,7 +76,8 @@ class Block:
     memory while one is computed, in walks that store nothing. Where the number of steps is given
     as `step_count`, a walk may take as many, also beyond its end, under the mask. `place` is the
     dtype of places along it, until they are results. A tile that `is_single` has one row.
-    What `is_streamed` is read once, and takes no place in a cache from what is there.
+    What `is_streamed` is read once, and takes no place in a cache from what is there. Terms
+    that were summed and are kept are used again, if it `is_reused`, for what are shares of the sum.
 
     Where rows take several tiles in registers, one behind the other, `pieces` are the others. What
     neighbours share is read once for those that are `together`.
@@ -104,6 +105,7 @@ class Block:
     is_single: bool = False
     is_early: bool = False
     is_streamed: bool = False
+    is_reused: bool = False
     turn: Turn | None = None
     edges: Block | None = None
     pieces: tuple[Block, ...] = ()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from nearhint_compiler.analysis.branches import Branch, branches
 from nearhint_compiler.analysis.flat import FLAT, in_order
 from nearhint_compiler.analysis.runs import run_of
+from nearhint_compiler.analysis.shares import shares_of_sums
 from nearhint_compiler.codegen.triton.beyond import ZEROS, loaded, neutrals
 from nearhint_compiler.codegen.triton.block import Block
 from nearhint_compiler.codegen.triton.ops import combine_name, op_text
@@ -55,8 +56,7 @@ class Body:
         self._second = self._pairs()
         self._placed = _placed(kernel)
         self._terms = _terms_of_sums(kernel)
-        # A walk has not kept what it would be made of.
-        self._shares = {} if block.end else _shares_of_sums(kernel)
+        self._shares = shares_of_sums(kernel) if block.is_reused else {}
         self._rows = {f"p{number}" for number in range(len(kernel.pointwise))}
         self._is_exact = any(each.role == "out" and each.dtype == "f32" for each in kernel.params)
         self._values = {
@@ -157,8 +157,8 @@ class Body:
                 value = cast_text(self.name(operand), self._dtypes[operand], dtype)
                 return [f"{name} = {value}"]
             case ir.Op() if position in self._shares:
-                term, total = self._shares[position]
-                return [f"{name} = {self.name(term)} * (1.0 / {self.name(total)})"]
+                share = self._shares[position]
+                return [f"{name} = {self.name(share.term)} * (1.0 / {self.name(share.total)})"]
             case ir.Op(op, _, operands) if position in self._placed:
                 nodes = [self.kernel.body[operand] for operand in operands]
                 texts = [self.block.text(each.index) for each in nodes if isinstance(each, ir.Iota)]
@@ -337,47 +337,6 @@ class Body:
         """A pointer to the whole block, where the layout wants one and the access can have one."""
         has_type = is_pointed(self.kernel, param)
         return self.block.pointer(f"a{param}", index) if has_type else ""
-
-
-def _shares_of_sums(kernel: ir.Kernel) -> dict[int, tuple[int, int]]:
-    """Exponentials of log-softmaxes: by position, those whose sum they are shares of, and the sum.
-
-    exp(a - log(s)) is exp(a) / s where s is the sum of exp(a). It is so in floats, too, where a is
-    no more than 0: the term is there, and less is lost than in an exponential of what was rounded.
-    """
-    found: dict[int, tuple[int, int]] = {}
-    for place, node in enumerate(kernel.body):
-        match [kernel.body[at] for at in _operands(kernel, place)]:
-            case [ir.Op("sub", "f32", (below, logarithm))] if _is(node, "exp"):
-                (total, *_) = [*_operands(kernel, logarithm), -1]
-                summed = kernel.body[total]
-                if not _is(kernel.body[logarithm], "log") or not isinstance(summed, ir.Reduce):
-                    continue
-                (term,) = ir.operands_of(summed)
-                is_sum = summed.kind == "sum" and _is(kernel.body[term], "exp")
-                if is_sum and _operands(kernel, term) == (below,) and _is_below(kernel, below):
-                    found[place] = term, total
-            case _:
-                continue
-    return found
-
-
-def _is_below(kernel: ir.Kernel, place: int) -> bool:
-    """Whether a node is what its operand has less than the most along the row."""
-    match kernel.body[place]:
-        case ir.Op("sub", _, (value, most)):
-            node = kernel.body[most]
-            return isinstance(node, ir.Reduce) and (node.kind, node.operand) == ("max", value)
-        case _:
-            return False
-
-
-def _is(node: ir.BodyNode, name: str) -> bool:
-    return isinstance(node, ir.Op) and node.name == name
-
-
-def _operands(kernel: ir.Kernel, place: int) -> tuple[int, ...]:
-    return tuple(ir.operands_of(kernel.body[place]))
 
 
 def _terms_of_sums(kernel: ir.Kernel) -> frozenset[int]:

@@ -15,8 +15,8 @@ POINTER_BYTES = 16
 def promised_facts(
     kernel: ir.Kernel, *, aligned: bool, divisible: int
 ) -> tuple[tuple[Fact, ...], tuple[tuple[int, int], ...]]:
-    """The Guards behind `aligned` and `divisible`, and the arguments they cover: positions, and what
-    the arguments are multiples of.
+    """The Guards behind `aligned` and `divisible`; positions of the arguments that these cover, and
+    what they are multiples of.
 
     `divisible` has a bit for each symbol. Raises `InvalidSchedule` for a symbol that is not there.
     """

@@ -17,7 +17,8 @@ Bit i of `cuts` is set where an axis ends with loop p{i}. All have warps, index,
 and, as they may, spaced: 1 for the kernel as `analysis.respace` cuts its loops, under the Guard
 that this needs. `index` is 32 or 64, the width of index arithmetic; 32 brings Guards. `aligned` 1
 promises 16-byte pointers, and bit i of `divisible` promises that symbol i is a multiple of 16, or
-of as many as reductions need (`analysis.multiples`): both bring Guards, and make Triton load vectors. As they may, too:
+of as many as reductions need (`analysis.multiples`): both bring Guards, and make Triton load
+vectors. As they may, too:
 
     pieces   rows in registers: so many blocks of r elements hold a row, one behind the other
     runs     rows of several loops: by how many neighbours what the innermost loops share is read at
@@ -47,6 +48,7 @@ of as many as reductions need (`analysis.multiples`): both bring Guards, and mak
              as a word has lanes, so that all begin alike and what they share is read once
     early    1 for rows in registers whose loads all come before the first reduction
     stream   1 for rows in registers that are read once and take no place from others in a cache
+    reuse    1 for rows in registers whose shares of a sum are made of its terms (`analysis.shares`)
     walks    1 for teams that walk their parts, in any number of steps, and once more when they met
     band     tiles: programs go along y, `band` blocks of x wide, before they go on along x
     r1       the r elements of a block are a tile of two axes, r1 of them along the innermost
@@ -216,12 +218,12 @@ def _check(schedule: Schedule) -> None:
     if schedule.get("spread", 0) and schedule.family != "cuda.tiled_persistent":
         raise InvalidSchedule(f"rows that are spread over no tile in registers: {schedule}")
     in_registers = schedule.family == PERSISTENT
-    has_loads = schedule.get("early", 0) or schedule.get("stream", 0)
+    has_loads = any(schedule.get(name, 0) for name in ("early", "stream", "reuse"))
     if in_registers and schedule.get("ahead", 1) > min(2, schedule.get("turns", 1)):
         raise InvalidSchedule(f"a row ahead of one that comes alone: {schedule}")
     if not in_registers and (schedule.get("turns", 1) > 1 or has_loads):
         raise InvalidSchedule(
-            f"turns, or a way of loading, of what is not in registers: {schedule}"
+            f"turns, or a way of loading or keeping, of what is not in registers: {schedule}"
         )
     if schedule.get("group", 1) > schedule.get("r", 1):
         raise InvalidSchedule(f"a group longer than the block: {schedule}")

@@ -3,10 +3,10 @@
 Accuracy: `/` on f32 is div.full.f32, 2 ulp, as in Triton's own kernels; what comes from libdevice
 is within 2 ulp (CUDA C Programming Guide, mathematical functions). `exp` is ex2.approx of
 x * log2(e), whose error grows with |x|, by half an ulp to one for each unit. Where a kernel writes
-f32, and so would show it, `exp` is libdevice's; terms of sums alone are exp2 of a product of which nothing is lost but its last rounding, which has no
-bias: one more instruction than the approximation. There
-quotients and roots of what is known once a row are rounded to nearest, or nearly: their error is in
-every element of the row (tests/gpu/test_cuda_launch.py).
+f32, and so would show it, `exp` is libdevice's; terms of sums alone are exp2 of a product that
+loses nothing but its last rounding, which has no bias: one instruction more than the approximation.
+There quotients and roots of what is known once a row are rounded to nearest, or nearly: their error
+is in every element of the row (tests/gpu/test_cuda_launch.py).
 """
 
 from __future__ import annotations
