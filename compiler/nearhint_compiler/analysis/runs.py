@@ -40,7 +40,8 @@ def loops_of(kernel: ir.Kernel) -> dict[str, ex.Expr]:
 
 def within_run(kernel: ir.Kernel, run: ex.Expr) -> ex.Expr:
     """Which element of its run an element is, by the loops' variables."""
-    place, size = ex.ZERO, ex.ONE
+    place: ex.Expr = ex.ZERO
+    size: ex.Expr = ex.ONE
     for name, extent in reversed(loops_of(kernel).items()):
         if size == run:
             break

@@ -13,6 +13,7 @@ from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule.blocks import power_of_two as _power_of_two
 from nearhint_compiler.schedule.cuda_columns import SPLIT_LIMIT, columns_of, shared_columns
 from nearhint_compiler.schedule.cuda_facts import CACHE_KEEPS, Facts, Tile, facts_of
+from nearhint_compiler.schedule.cuda_pieces import come_first, in_pieces
 from nearhint_compiler.schedule.cuda_planes import with_tiles
 from nearhint_compiler.schedule.cuda_pointwise import AXES, both
 from nearhint_compiler.schedule.schedule import Schedule
@@ -102,18 +103,8 @@ CHUNK = 512
 """Elements of a row that are worth a program."""
 WITH_RUNS = ("cuda.persistent", "cuda.looped", "cuda.split", "cuda.cooperative")
 """Families whose rows are flat."""
-PIECES, PIECES_LEAST, PIECES_ROWS = (3, 8), 1024, 4
-"""The least and the most pieces of a row in registers, the block from which on they come before
-blocks of a power of two, which have more lanes than rows of most lengths need, and how many rows a
-processor has then: of fewer none waits for another's instructions."""
-HELD = (32, 24, 48)
-"""Elements that a thread shall hold of a row in pieces, narrow ones and wide ones, and what it may."""
-NARROW_LANES = 8
 REUSED = 6
 """Schedules that also come with terms of sums kept."""
-WARPS, EARLY_REGISTERS = (1, 2, 4, 8, 16), 48
-"""Warps of rows in pieces, and what a thread of the most may hold of loads that come first: of 64
-registers, so that a processor has two such programs."""
 TILES = (
     (32, 4, 4, 0), (64, 4, 8, -1), (64, 4, 2, -1), (64, 8, 4, -1), (128, 2, 8, -1), (128, 2, 2, 0),
     (64, 4, 2, 0), (64, 2, 1, 0), (128, 2, 8, 0), (32, 8, 8, -1), (64, 2, 2, 0), (32, 8, 4, 0),
@@ -218,11 +209,9 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
     if not facts.has_static_length:
         yield looped
     if r <= PERSISTENT_LIMIT:
-        pieces = list(_in_pieces(facts))
+        pieces = list(in_pieces(facts))
         held = [s for s in dict.fromkeys(shapes) if s[0] * r <= ELEMENTS_PER_THREAD * 32 * s[1]]
-        has_fewer = r >= PIECES_LEAST and any(each["r"] * each["pieces"] < r for each in pieces[:1])
-        has_late = r > PIECES_LEAST and facts.has_late and bool(pieces)
-        is_first = rows >= PIECES_ROWS * facts.processors and (has_fewer or has_late)
+        is_first = come_first(facts, r, pieces)
         blocks = held[:2] if is_first else held
         found = (each for x, n in blocks for each in _persistent(facts, x=x, r=r, warps=n))
         ways = (pieces, _early(facts, found)) if is_first else (_early(facts, found), pieces)
@@ -232,8 +221,8 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
     if is_long and under_way >= CACHE_KEEPS[1]:
         walking = _walking_team(facts) if facts.itemsize > 2 and facts.row_loads > 1 else iter(())
         # Where there are more weights than rows of its own, a thread has no room for them beside.
-        ways = [_teams(facts), walking]
-        yield from chain(*(ways[::-1] if facts.row_loads > 2 * facts.own_loads else ways))
+        teams = [_teams(facts), walking]
+        yield from chain(*(teams[::-1] if facts.row_loads > 2 * facts.own_loads else teams))
     long = READ_LONG_BLOCKS if facts.only_reads else LONG_BLOCKS
     for elements, count in SHORT_BLOCKS if r <= PERSISTENT_LIMIT else long:
         if elements < facts.length:
@@ -241,65 +230,6 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
     if is_long:
         yield from _teams(facts)
     yield looped
-
-
-def _in_pieces(facts: Facts) -> Iterator[Schedule]:
-    """Rows in registers in as many pieces as they need, of a vector a thread each."""
-    found = _pieces(facts)
-    for size, warps, pieces in found:
-        words = _in_words(facts, size, walked=False)
-        has_groups = facts.has_arg_groups and facts.lanes >= ARG_LANES
-        group = {"group": facts.lanes} if has_groups else {}
-        blocks = {"x": 1, "r": size, "warps": warps, "pieces": pieces}
-        forms: list[dict[str, int]] = [{"divisible": facts.divisible}] if facts.divisible else []
-        if words or not facts.is_dividing_useful:
-            forms.append(words)
-        for early in _ways_of_loading(facts, pieces, warps):
-            for form in forms:
-                yield facts.schedule("persistent", **blocks, **group, **form, **early)
-
-
-def _ways_of_loading(facts: Facts, pieces: int, warps: int) -> list[dict[str, int]]:
-    """Whether all loads come first: where there are registers for them, rather so."""
-    if not facts.has_late:
-        return [{}]
-    held = pieces * facts.lanes
-    # In words, what runs share is two loads of which each element has one.
-    whole = facts.run_loads if facts.word and not facts.divisible else 0
-    loaded = held * whole + held * facts.itemsize * (facts.row_loads - whole) // 4
-    is_late = held > HELD[0] or (warps == WARPS[-1] and loaded > EARLY_REGISTERS)
-    return [{}, {"early": 1}] if is_late else [{"early": 1}, {}]
-
-
-def _pieces(facts: Facts) -> list[tuple[int, int, int]]:
-    """Elements, warps and number of pieces of a row, the best first.
-
-    The fewest warps whose threads hold no more than `HELD`, half as many that hold more and are
-    less in vain, and what holds longer rows.
-    """
-    lanes, length = facts.lanes, facts.length - facts.length % max(1, facts.word)
-    if facts.has_scan:
-        return []
-    most = HELD[0] if lanes >= NARROW_LANES else HELD[1]
-    sizes = {warps: 32 * warps * lanes for warps in WARPS}
-    counts = {warps: -(-length // size) for warps, size in sizes.items()}
-    held = next((warps for warps in sizes if counts[warps] * lanes <= most), 0)
-    if counts.get(held, 0) < PIECES[0]:
-        return []
-    found, half = [held], held // 2
-    if half and counts[half] <= PIECES[1] and counts[half] * lanes <= HELD[2]:
-        # What is read alone waits for instructions, many warps wait for each other, and most where
-        # they read weights one by one.
-        has_singles = facts.has_shared and not facts.divisible and lanes >= NARROW_LANES
-        is_wide = held >= (WARPS[-2] if has_singles else WARPS[-1])
-        found.insert(0 if facts.only_reads or is_wide else 1, half)
-    shapes = [(sizes[warps], warps, counts[warps]) for warps in found]
-    if not facts.has_static_length:
-        if (counts[held] + 1) * lanes <= most:
-            shapes.append((sizes[held], held, counts[held] + 1))
-        elif held < WARPS[-1]:
-            shapes.append((2 * sizes[held], 2 * held, counts[held] // 2 + 1))
-    return shapes
 
 
 def _early(facts: Facts, schedules: Iterable[Schedule]) -> Iterator[Schedule]:

@@ -218,18 +218,19 @@ def _sharing(
     if block.end:
         base = f"{base} + roffset"
     first, last = f"{SHARING}{number}", f"{LAST}{number}"
-    masks, place = ("", ""), base
+    first_mask, last_mask, place = "", "", base
     if row.is_words:
-        place, masks = f"rhead + {base}", (f"({base} < rbody)",) * 2
+        place = f"rhead + {base}"
+        first_mask = last_mask = f"({base} < rbody)"
     elif row.has_mask:
         length = index_text(ex.product(kernel.reduction))
-        masks = f"({first}r < {length})", f"({last}r < {length})"
+        first_mask, last_mask = f"({first}r < {length})", f"({last}r < {length})"
     promised = frozenset(
         name
         for at, name in enumerate(kernel.symbols)
         if schedule["divisible"] >> at & 1 and size_multiple(kernel) % lanes == 0
     )
-    together = Together(lanes, first, last, *masks, promised)
+    together = Together(lanes, first, last, first_mask, last_mask, promised)
     lines = sharing_lines(kernel, place, number=number, lanes=lanes)
     return replace(block, element_header=(*block.element_header, *lines), together=together)
 

@@ -7,7 +7,7 @@ later walk needs is computed again. Every other walk goes backwards.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from nearhint_compiler.analysis.online import (
@@ -136,10 +136,12 @@ def _reduced(
 def _found_behind(total: Total, values: Sequence[str], places: Sequence[str]) -> list[str]:
     """The lines that step an arg with pieces of the row behind the first, and their places."""
     step, both = total.onward or total.step, ", ".join(part.name for part in total.parts)
-    return [
-        f"{both} = {step(value, lambda _, place=place: place)}"
-        for value, place in zip(values, places, strict=True)
-    ]
+
+    def at(place: str) -> Callable[[ex.Expr], str]:
+        return lambda _: place
+
+    pairs = zip(values, places, strict=True)
+    return [f"{both} = {step(value, at(place))}" for value, place in pairs]
 
 
 def _grouped_arg(
