@@ -133,9 +133,9 @@ def test_promises_to_triton_are_guards() -> None:
     assert Divisible(ex.symbol("k1"), 4) in facts
     assert {fact for fact in facts if isinstance(fact, Aligned)} == {Aligned(0, 16), Aligned(1, 16)}
     assert {flag for flag in generated.flags if flag.startswith("divisible")} == {
-        "divisible:0",
-        "divisible:1",
-        "divisible:3",
+        "divisible:0=16",
+        "divisible:1=16",
+        "divisible:3=4",
     }
 
 
