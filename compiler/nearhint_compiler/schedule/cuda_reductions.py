@@ -227,6 +227,8 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
     for elements, count in SHORT_BLOCKS if r <= PERSISTENT_LIMIT else long:
         if elements < facts.length:
             yield from _walked(facts, "looped", r=elements, warps=count)
+    if r <= PERSISTENT_LIMIT and facts.only_reads and facts.walks == 1:
+        yield from _in_four_steps(facts)
     if is_long:
         yield from _teams(facts)
     yield looped
@@ -275,6 +277,15 @@ def _streamed(facts: Facts, schedules: Iterable[Schedule]) -> Iterator[Schedule]
             yield replace(each, options=(*each.options, ("stream", 1)))
         if not is_much or shape == first:
             yield each
+
+
+def _in_four_steps(facts: Facts) -> Iterator[Schedule]:
+    """Rows that are read once and alone, in walks of which so many steps are written out."""
+    elements, warps = SHORT_BLOCKS[0]
+    if 4 * elements <= facts.length:
+        for each in _walked(facts, "looped", r=elements, warps=warps):
+            if each.get("group", 0):
+                yield replace(each, options=(*each.options, ("unroll", 4)))
 
 
 def _in_words(facts: Facts, r: int, *, walked: bool) -> dict[str, int]:
