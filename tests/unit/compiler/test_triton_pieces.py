@@ -101,6 +101,7 @@ def kernel_of(name: str) -> Kernel:
         ("softmax_f32", "cuda.persistent x=1 r=32 warps=1 {} pieces=9"),
         ("softmax_f32", "cuda.persistent x=1 r=128 warps=1 {} turns=4 words=1 pieces=3"),
         ("row_cumsum_f32", "cuda.persistent x=1 r=32 warps=1 {} pieces=3"),
+        ("softmax_f32", "cuda.persistent x=1 r=32 warps=1 {} pieces=3 block_pointers=1"),
         ("softmax_f32", "cuda.persistent x=1 r=32 warps=1 {} runs=8"),
         ("entropy_bf16", "cuda.looped x=1 r=32 warps=1 {} reuse=1"),
         ("group_norm_bf16", "cuda.persistent x=1 r=64 warps=1 {} runs=3"),
