@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.gpu.test_cuda_launch import addresses, loaded
+from torch.nn.functional import group_norm
 
 pytestmark = pytest.mark.gpu
 
@@ -64,3 +65,37 @@ def test_what_is_given_up_has_the_bits_of_what_is_not(
         call(addresses(out, out, scratch), (), int(torch.cuda.current_stream().cuda_stream))
         found.append(out)
     assert torch.equal(*found)
+
+
+PLANES = "index=32 aligned=1 divisible=0"
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        f"cuda.persistent x=1 r=2048 warps=8 {PLANES} words=1 pieces=3 runs=8",
+        f"cuda.persistent x=1 r=2048 warps=8 {PLANES} words=1 early=1 pieces=3 runs=8",
+        f"cuda.looped x=1 r=1024 warps=4 {PLANES} group=8 words=1 runs=8",
+        f"cuda.split x=1 r=1024 splits=4 warps=4 {PLANES} group=8 words=1 runs=8",
+        f"cuda.cooperative x=1 r=2048 splits=3 teams=40 warps=8 {PLANES} words=1 runs=8",
+        f"cuda.cooperative x=1 r=2048 splits=3 teams=40 warps=8 {PLANES} polls=0 words=1 runs=8",
+        f"cuda.cooperative x=1 r=512 splits=3 teams=40 warps=4 {PLANES} walks=1 runs=8",
+    ],
+)
+def test_rows_of_several_planes_have_the_weights_of_each(schedule: str, tmp_path: Path) -> None:
+    """No plane ends with a vector, and no row with a piece or a chunk."""
+    generator = torch.Generator("cuda").manual_seed(1)
+    images, groups, channels, plane = 50, 3, 7, 693
+
+    def made(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, device="cuda", generator=generator).bfloat16()
+
+    x, weight, bias = made(images, groups * channels, plane), *(made(21) for _ in range(2))
+    kernel, dims = loaded("group_norm_bf16", schedule, tmp_path), (images, channels, plane)
+    scratch = torch.empty(kernel.workspace_bytes(dims), dtype=torch.uint8, device="cuda")
+    out = torch.full_like(x, float("nan"))
+    stream = int(torch.cuda.current_stream().cuda_stream)
+    shared = [scratch] if len(scratch) else []
+    kernel.bind(dims)(addresses(x, weight, bias, out, *shared), (), stream)
+    expected = group_norm(x.float(), groups, weight.float(), bias.float())
+    torch.testing.assert_close(out.float(), expected, rtol=1e-2, atol=1e-2)

@@ -12,6 +12,7 @@ from nearhint_compiler.analysis.arg_groups import has_arg_groups
 from nearhint_compiler.analysis.flat import flat_params
 from nearhint_compiler.analysis.folds import folded
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT, index_bounds
+from nearhint_compiler.analysis.multiples import size_multiple
 from nearhint_compiler.analysis.online import SHARED, depth_of, walks_of
 from nearhint_compiler.analysis.row_words import (
     WORD_BYTES,
@@ -21,6 +22,8 @@ from nearhint_compiler.analysis.row_words import (
     row_words,
     tile_words,
 )
+from nearhint_compiler.analysis.runs import run_of, runs_of
+from nearhint_compiler.analysis.shares import shares_of_sums
 from nearhint_compiler.analysis.strides import Access, accesses, contiguous_bytes
 from nearhint_compiler.analysis.tilings import REDUCTION_AXIS, choose
 from nearhint_compiler.analysis.units import has_units
@@ -31,9 +34,8 @@ from nearhint_rules.target import CudaDevice, Target
 
 GENERIC_SIZE = 97
 """What a size is taken for where none is given."""
-SIZE_MULTIPLE = 16
 PROMISED = (2, 4, 8)
-"""Multiples below that which sizes may be promised to be."""
+"""Multiples below a word's elements which sizes may be promised to be."""
 CACHE_KEEPS = (24 << 20, 48 << 20)
 """Bytes under way of which the L2 cache keeps all, and from which on it keeps nothing: each half of
 an H100's keeps what its own processors read."""
@@ -50,7 +52,7 @@ it is not contiguous, and not to the first."""
 _TRITON = re.compile(r"triton (\d+)\.(\d+).*")
 EXTRAS = (
     "registers", "group", "order", "unroll", "ahead", "whole", "words", "turns", "early", "stream",
-    "programs", "spread", "walks", "fold", "unit", "multiple",
+    "programs", "spread", "walks", "fold", "pieces", "runs", "reuse", "unit", "multiple",
 )  # fmt: skip
 """Options that a schedule has behind all others, if it has them."""
 
@@ -84,10 +86,12 @@ class Facts:
     the last axes of a block have threads before the first ones. If it `is_divisible_in_part`, some
     of the sizes that vectors need are multiples, and others not; with `has_static_vectors` some
     accesses need pointers alone. Where a kernel `only_reads` rows, it stores nothing along them. It
-    `has_groups` if something is stepped by neighbours, `has_arg_groups` if an arg is. A `unit` is
-    so many points of a flat block whose places may be divided at once, or 0; `promises` are the
-    bits of all sizes that vectors need, by what all of them are multiples of. `divisible` are the
-    bits of those that are multiples of `multiple`.
+    `has_groups` if something is stepped by neighbours, `has_arg_groups` if an arg is. Neighbours of
+    the shortest `run` along the rows share what `run_loads` of the row's loads bring; both are 0 if
+    all differ. It `has_shares` of a sum of terms that it may have kept. A `unit` is so many points
+    of a flat block whose places may be divided at once, or 0; `promises` are the bits of all sizes
+    that vectors need, by what all of them are multiples of. `divisible` are the bits of those that
+    are multiples of `multiple`, or where that is 0, of what is promised without a number.
     """
 
     extents: tuple[int, ...]
@@ -127,6 +131,9 @@ class Facts:
     unit: int
     promises: Mapping[int, int]
     multiple: int
+    run: int
+    run_loads: int
+    has_shares: bool
 
     @property
     def itemsize(self) -> int:
@@ -179,7 +186,7 @@ class Facts:
             or options.get("words", 0)
         )
         aligned = 1 if divisible or is_enough else 0
-        if divisible and self.multiple != SIZE_MULTIPLE:
+        if divisible and self.multiple:
             options.setdefault("multiple", self.multiple)
         extras = {name: options.pop(name) for name in EXTRAS if name in options}
         options |= {"index": self.index, "aligned": aligned, "divisible": divisible}
@@ -211,7 +218,8 @@ def facts_of(
     tile = _tile(kernel, sizes)
     repeated = _repeated(kernel, found) if tile is None else 0
     tiled = tile_words(kernel, tile.cuts) if tile is not None else None
-    multiple = SIZE_MULTIPLE if kernel.reduction else _word(kernel, found)
+    promised = size_multiple(kernel)
+    multiple = promised if kernel.reduction else _word(kernel, found)
     divisible = sum(
         1 << number
         for number, name in enumerate(kernel.symbols)
@@ -254,7 +262,13 @@ def facts_of(
         is_foldable=is_columns and folded(kernel, 2) is not None,
         unit=_unit(kernel, found, sizes),
         promises=_promises(kernel, dims, useful),
-        multiple=multiple,
+        multiple=multiple if multiple != promised else 0,
+        run=min((ex.evaluate(run, sizes) for run in runs_of(kernel)), default=0),
+        has_shares=bool(shares_of_sums(kernel)),
+        run_loads=sum(
+            isinstance(node, ir.Load) and run_of(kernel, node.index) is not None
+            for node in kernel.body
+        ),
     )
 
 
@@ -390,12 +404,12 @@ def _is_columns(kernel: ir.Kernel, found: Sequence[Access]) -> bool:
 
 
 def _worth_dividing(kernel: ir.Kernel, moved: Sequence[Access], *, is_rows: bool) -> set[str]:
-    """Symbols that make strides and limits multiples of 16 if they are: as few as will do.
+    """Symbols that make strides and limits multiples if they are: as few as will do.
 
     Each that is promised is a size that the Variant is not for, such as 7000 rows. So they are
     those of accesses that move much alone, and not of a scale for every 32 elements.
     """
-    much = _much(kernel, moved)
+    much, multiple = _much(kernel, moved), size_multiple(kernel)
     along = kernel.reduction if is_rows else kernel.pointwise
     found = [*along[-1:], ex.product(along)]
     if kernel.reduction and not is_rows:
@@ -408,9 +422,12 @@ def _worth_dividing(kernel: ir.Kernel, moved: Sequence[Access], *, is_rows: bool
     chosen: set[str] = set()
     for size in sorted(dict.fromkeys(found), key=lambda size: len(ex.symbols_of(size))):
         names = [name for name in ex.symbols_of(size) if name in kernel.symbols]
-        if _is_multiple(size, chosen):
+        if _is_multiple(size, chosen, multiple):
             continue
-        one = next((name for name in reversed(names) if _is_multiple(size, {*chosen, name})), None)
+        one = next(
+            (name for name in reversed(names) if _is_multiple(size, {*chosen, name}, multiple)),
+            None,
+        )
         chosen |= set(names) if one is None else {one}
     return chosen
 
@@ -441,10 +458,10 @@ def _has_static_vectors(kernel: ir.Kernel, index: ex.Expr, access: Access) -> bo
         if access.is_contiguous(f"p{number}")
     ]
     sizes = (*limits, *(stride for stride in _strides(index) if stride != ex.ONE))
-    return bool(limits) and all(_is_multiple(size, set()) for size in sizes)
+    return bool(limits) and all(_is_multiple(size, set(), size_multiple(kernel)) for size in sizes)
 
 
-def _is_multiple(size: ex.Expr, names: set[str]) -> bool:
-    """Whether `size` is a multiple of 16 where the sizes of these names are."""
-    multiples = {name: ex.mul(SIZE_MULTIPLE, ex.symbol(name)) for name in names}
-    return ex.mod(ex.substitute(size, multiples), SIZE_MULTIPLE) == ex.ZERO
+def _is_multiple(size: ex.Expr, names: set[str], multiple: int) -> bool:
+    """Whether `size` is a multiple of that where the sizes of these names are."""
+    multiples = {name: ex.mul(multiple, ex.symbol(name)) for name in names}
+    return ex.mod(ex.substitute(size, multiples), multiple) == ex.ZERO

@@ -27,6 +27,8 @@ from nearhint_compiler.schedule.schedule import Schedule
 FAMILIES = ("cuda.persistent", "cuda.looped", "cuda.split")
 WORDED = ("cuda.persistent", "cuda.looped")
 """Those whose programs have whole planes, and the edges of each."""
+FLAT_OPTIONS = ("runs", "pieces")
+"""Options of rows that are no tiles."""
 SHORTEST = 32
 """Elements along the innermost loop that a tile has at least, if there are so many."""
 SECTOR_BYTES = 32
@@ -72,6 +74,8 @@ def padded(reduced: tuple[int, ...], *, r: int, r1: int) -> int:
 
 
 def _has_twin(facts: Facts, schedule: Schedule) -> bool:
+    if schedule.get("pieces", 0):
+        return False
     is_row = len(facts.reduced) > 1 and schedule.family in FAMILIES
     is_row = is_row and not schedule.get("words", 0)
     return is_row and min(_sides(facts)) > 1 and schedule["divisible"] == facts.divisible
@@ -83,7 +87,8 @@ def _sides(facts: Facts) -> tuple[int, int]:
 
 def _in_words(facts: Facts, schedule: Schedule) -> Iterator[Schedule]:
     """The tiles of `schedule` in whole words, where they may begin anywhere."""
-    if not facts.plane_word or schedule.family not in WORDED or schedule["divisible"]:
+    is_row = schedule.family in WORDED and not schedule.get("pieces", 0)
+    if not facts.plane_word or not is_row or schedule["divisible"]:
         return
     (outer, inner), lanes = _sides(facts), facts.plane_word
     shortest, whole = 2 * lanes**2, inner - inner % lanes
@@ -136,4 +141,6 @@ def _tiled(schedule: Schedule, *, r: int, r1: int) -> Schedule:
 
 
 def _with(schedule: Schedule, options: Mapping[str, int]) -> Schedule:
-    return replace(schedule, options=tuple(options.items()))
+    """`schedule` in tiles: each has parts of one run alone, and no pieces."""
+    kept = {name: value for name, value in options.items() if name not in FLAT_OPTIONS}
+    return replace(schedule, options=tuple(kept.items()))

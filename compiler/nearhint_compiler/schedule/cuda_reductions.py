@@ -8,10 +8,12 @@ from dataclasses import replace
 from itertools import chain, islice
 from math import prod
 
+from nearhint_compiler.analysis.multiples import SIZE_MULTIPLE
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule.blocks import power_of_two as _power_of_two
 from nearhint_compiler.schedule.cuda_columns import SPLIT_LIMIT, columns_of, shared_columns
-from nearhint_compiler.schedule.cuda_facts import CACHE_KEEPS, SIZE_MULTIPLE, Facts, Tile, facts_of
+from nearhint_compiler.schedule.cuda_facts import CACHE_KEEPS, Facts, Tile, facts_of
+from nearhint_compiler.schedule.cuda_pieces import come_first, in_pieces
 from nearhint_compiler.schedule.cuda_planes import with_tiles
 from nearhint_compiler.schedule.cuda_pointwise import AXES, both
 from nearhint_compiler.schedule.schedule import Schedule
@@ -78,12 +80,18 @@ the longest block and of the shortest word for it, and how many rows a processor
 elements gain by it, wide ones nothing."""
 SHARED_LENGTH = 4096
 """Rows at least so long are shared by programs, where there are too few for all processors."""
-READ_ROWS, READ_PROGRAMS, READ_STEPS = 3, 8, 4
+READ_ROWS, READ_PROGRAMS, READ_STEPS = 2, 8, 4
 """Rows a processor up to which long rows are shared though a program a row would keep all busy,
 where nothing is stored along them; how many programs a processor has then, and how many steps each
 at least. Whole rows are too unequal a share of so few."""
 READ_BLOCKS = ((1024, 4), (2048, 8))
 """(elements, warps) of such programs."""
+READ_HELD, READ_BLOCK = 4, (4096, 8)
+"""Programs a processor, and their (elements, warps), of so few rows that are read alone that each
+of them may have a part of any length."""
+WALKED_BLOCK = (8192, 16)
+"""(elements, warps) of programs that share a row of narrow elements, and have so many of it that
+they walk several such blocks twice."""
 READ_BYTES = 16 << 10
 """What a program has at least of a row that few share, if nothing is stored along it: of less, more
 time goes into bringing the parts together than is saved."""
@@ -93,6 +101,10 @@ the one before it, so a program alone gets nowhere near its share of the memory'
 SCAN_BLOCK = 1024
 CHUNK = 512
 """Elements of a row that are worth a program."""
+WITH_RUNS = ("cuda.persistent", "cuda.looped", "cuda.split", "cuda.cooperative")
+"""Families whose rows are flat."""
+REUSED = 6
+"""Schedules that also come with terms of sums kept."""
 TILES = (
     (32, 4, 4, 0), (64, 4, 8, -1), (64, 4, 2, -1), (64, 8, 4, -1), (128, 2, 8, -1), (128, 2, 2, 0),
     (64, 4, 2, 0), (64, 2, 1, 0), (128, 2, 8, 0), (32, 8, 8, -1), (64, 2, 2, 0), (32, 8, 4, 0),
@@ -106,7 +118,23 @@ SHORT_ROW = 256
 
 def schedules(facts: Facts) -> Iterator[Schedule]:
     """The default first, but where loops were cut: for the tiles that this allows."""
-    return with_tiles(facts, _schedules(facts))
+    return with_tiles(facts, _with_runs(facts, _schedules(facts)))
+
+
+def _with_runs(facts: Facts, schedules: Iterator[Schedule]) -> Iterator[Schedule]:
+    """Rows in vectors whose lanes read once what they share; the default as it is, for all sizes.
+
+    Each element would be a division and as many loads, which take longer than the row's own.
+    """
+    yield from islice(schedules, 1)
+    for each in schedules:
+        lanes = min(facts.lanes, each.get("r", 1))
+        is_flat = each.family in WITH_RUNS and not (each.get("r1", 0) or facts.is_columns)
+        is_vector = each.get("words", 0) or not facts.is_dividing_useful or each["divisible"]
+        if is_flat and is_vector and 1 < lanes <= facts.run:
+            yield replace(each, options=(*each.options, ("runs", lanes)))
+        else:
+            yield each
 
 
 def _schedules(facts: Facts) -> Iterator[Schedule]:
@@ -133,8 +161,8 @@ def crossings(
 ) -> tuple[Mapping[str, int], ...]:
     """See `nearhint_compiler.schedule.crossings`."""
     facts = facts_of(kernel, target, dims)
-    names = ex.symbols_of(ex.product(kernel.reduction))
-    if facts.is_columns or len(names) != 1:
+    names = [name for size in reversed(kernel.reduction) for name in ex.symbols_of(size)]
+    if facts.is_columns or not names:
         return ()
     if not LEAST_CROSSING <= facts.length <= PERSISTENT_LIMIT // 2:
         return ()
@@ -181,20 +209,27 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
     if not facts.has_static_length:
         yield looped
     if r <= PERSISTENT_LIMIT:
+        pieces = list(in_pieces(facts))
         held = [s for s in dict.fromkeys(shapes) if s[0] * r <= ELEMENTS_PER_THREAD * 32 * s[1]]
-        found = (each for x, n in held for each in _persistent(facts, x=x, r=r, warps=n))
-        yield from _streamed(facts, _early(facts, found))
+        is_first = come_first(facts, r, pieces)
+        blocks = held[:2] if is_first else held
+        found = (each for x, n in blocks for each in _persistent(facts, x=x, r=r, warps=n))
+        ways = (pieces, _early(facts, found)) if is_first else (_early(facts, found), pieces)
+        yield from _reused(facts, _streamed(facts, chain(*ways)))
     under_way = facts.own_bytes // rows * min(rows, facts.processors)
     is_long = r > PERSISTENT_LIMIT and rows > facts.processors // 2 and facts.has_teams
     if is_long and under_way >= CACHE_KEEPS[1]:
-        yield from _teams(facts)
-        if facts.itemsize > 2 and facts.row_loads > 1:
-            yield from _walking_team(facts)
+        walking = _walking_team(facts) if facts.itemsize > 2 and facts.row_loads > 1 else iter(())
+        # Where there are more weights than rows of its own, a thread has no room for them beside.
+        teams = [_teams(facts), walking]
+        yield from chain(*(teams[::-1] if facts.row_loads > 2 * facts.own_loads else teams))
     long = READ_LONG_BLOCKS if facts.only_reads else LONG_BLOCKS
     for elements, count in SHORT_BLOCKS if r <= PERSISTENT_LIMIT else long:
         if elements < facts.length:
             yield from _walked(facts, "looped", r=elements, warps=count)
-    if is_long and under_way >= CACHE_KEEPS[0]:
+    if r <= PERSISTENT_LIMIT and facts.only_reads and facts.walks == 1:
+        yield from _in_four_steps(facts)
+    if is_long:
         yield from _teams(facts)
     yield looped
 
@@ -217,6 +252,15 @@ def _early(facts: Facts, schedules: Iterable[Schedule]) -> Iterator[Schedule]:
             yield replace(each, options=(*each.options, ("early", 1)))
 
 
+def _reused(facts: Facts, schedules: Iterable[Schedule]) -> Iterator[Schedule]:
+    """Rows in registers, and the first of them also with what was summed kept for what is made of
+    it: half of the exponentials, and twice the registers."""
+    for number, each in enumerate(schedules):
+        yield each
+        if facts.has_shares and number < REUSED:
+            yield replace(each, options=(*each.options, ("reuse", 1)))
+
+
 def _streamed(facts: Facts, schedules: Iterable[Schedule]) -> Iterator[Schedule]:
     """Rows in registers that take no place in a cache, where they are read alone and are more than
     it keeps, and those of the first blocks as they were, too.
@@ -233,6 +277,15 @@ def _streamed(facts: Facts, schedules: Iterable[Schedule]) -> Iterator[Schedule]
             yield replace(each, options=(*each.options, ("stream", 1)))
         if not is_much or shape == first:
             yield each
+
+
+def _in_four_steps(facts: Facts) -> Iterator[Schedule]:
+    """Rows that are read once and alone, in walks of which so many steps are written out."""
+    elements, warps = SHORT_BLOCKS[0]
+    if 4 * elements <= facts.length:
+        for each in _walked(facts, "looped", r=elements, warps=warps):
+            if each.get("group", 0):
+                yield replace(each, options=(*each.options, ("unroll", 4)))
 
 
 def _in_words(facts: Facts, r: int, *, walked: bool) -> dict[str, int]:
@@ -291,7 +344,7 @@ def _persistent(facts: Facts, *, x: int, r: int, warps: int) -> Iterator[Schedul
 
 def _teams(facts: Facts) -> Iterator[Schedule]:
     """Rows that teams hold: where vectors are promised, and at any length that blocks hold."""
-    is_plain = facts.row_loads == 1
+    is_plain = facts.row_loads - facts.run_loads == 1
     wide = NARROW_TEAM_BLOCKS if facts.itemsize <= 2 else WIDE_TEAM_BLOCKS
     for elements, warps, held, ahead in TEAM_BLOCKS if is_plain else wide:
         splits = -(-facts.length // elements)
@@ -339,13 +392,13 @@ def _walking_team(facts: Facts) -> Iterator[Schedule]:
 
 
 def _team_sizes(least: int, processors: int) -> Iterator[int]:
-    """A power of two, and the largest number below it that divides the processors.
+    """A power of two, and the least number above it that divides the processors.
 
     Programs are dealt to processors in turn. So those of one processor have the same part of their
     rows, and find in its own cache what rows read alike.
     """
     even = max(2, _power_of_two(least))
-    dealt = max((n for n in range(max(2, least), even) if processors % n == 0), default=even)
+    dealt = next((n for n in range(even + 1, TEAM_LIMIT + 1) if processors % n == 0), even)
     yield from (size for size in dict.fromkeys((even, dealt)) if size <= TEAM_LIMIT)
 
 
@@ -374,12 +427,20 @@ def _shared(facts: Facts) -> Iterator[Schedule]:
         wanted = _power_of_two(-(-2 * facts.processors // rows))
         if is_read:
             wanted = max(wanted, _power_of_two(facts.own_bytes // rows // READ_BYTES))
+        # As many programs a processor as keep all of its threads busy, and no more.
+        even = READ_HELD * facts.processors // rows
+        if is_read and READ_BYTES * even <= facts.length * facts.itemsize:
+            r, warps = READ_BLOCK
+            yield from _walked(facts, "split", r=r, splits=even, warps=warps)
         for splits in dict.fromkeys(min(most, each) for each in (wanted, wanted // 2, 2 * wanted)):
             if splits < 2:
                 continue
             if facts.has_scan:
                 yield from both(facts, "split", x=1, r=SCAN_BLOCK, splits=splits, warps=4)
             else:
+                r, warps = WALKED_BLOCK
+                if not is_read and facts.itemsize <= 2 and 4 * r * splits <= facts.length:
+                    yield from _walked(facts, "split", r=r, splits=splits, warps=warps)
                 yield from _walked(facts, "split", r=2048, splits=splits, warps=4)
 
 

@@ -121,11 +121,14 @@ def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Si
     tiles = prod(ceil(prod(axes[name].values()) / blocks[name]) for name in axes)
     programs, launches = _programs(kernel, schedule, tiles)
     threads = 32 * schedule["warps"]
-    block = prod(blocks.values()) * schedule.get("r", 1)
+    block = prod(blocks.values()) * schedule.get("r", 1) * schedule.get("pieces", 1)
     each = block / threads
     loads = sum(isinstance(node, ir.Load) for node in kernel.body)
     wide = 2 if any(access.itemsize > 4 for access in found) else 1
-    registers = BASE_REGISTERS + wide * each * (1 + min(4, loads))
+    itemsize = max((access.itemsize for access in found), default=4)
+    # In pieces one is computed at a time, and the others wait as they were loaded.
+    waiting = min(2, loads) * itemsize / 4 if schedule.get("pieces", 0) else min(4, loads)
+    registers = BASE_REGISTERS + wide * each * (1 + waiting)
     registers *= 1.25 if schedule["index"] == 64 else 1.0
     registers = min(registers, schedule.get("registers", 0) or registers)
     # What a team or a turn loads ahead stays in registers.
@@ -138,7 +141,6 @@ def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Si
     capacity = device.multiprocessors * resident
     waves = ceil(programs / capacity)
     running = min(programs, capacity) * threads
-    itemsize = max((access.itemsize for access in found), default=4)
     in_use = _row_in_use(schedule, extents) * prod(
         min(1.0, prod(axes[name].values()) / blocks[name]) for name in axes
     )
@@ -199,7 +201,7 @@ def _splits(schedule: Schedule, blocks: int) -> int:
 def _row_in_use(schedule: Schedule, extents: Mapping[str, int]) -> float:
     """The share of a block's lanes along a row that have an element."""
     loops = tuple(extent for name, extent in extents.items() if name[0] == "r")
-    r, r1 = schedule.get("r", 1), schedule.get("r1", 0)
+    r, r1 = schedule.get("r", 1) * schedule.get("pieces", 1), schedule.get("r1", 0)
     return prod(loops) / padded(loops, r=r, r1=r1) if r1 else min(1.0, prod(loops) / r)
 
 

@@ -16,10 +16,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import prod
 
+from nearhint_compiler.analysis.multiples import SIZE_MULTIPLE
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule import cpu, cuda
+from nearhint_compiler.schedule.blocks import covering
 from nearhint_compiler.schedule.cuda_columns import COLUMN_A_THREAD, preferred_columns
-from nearhint_compiler.schedule.cuda_facts import SIZE_MULTIPLE, Facts, facts_of
+from nearhint_compiler.schedule.cuda_facts import Facts, facts_of
 from nearhint_compiler.schedule.cuda_pointwise import preferred
 from nearhint_compiler.schedule.estimate import estimate
 from nearhint_compiler.schedule.schedule import Schedule
@@ -137,14 +139,16 @@ def _kinds(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> tuple[
 
 
 def _walked_instead(facts: Facts, offered: Sequence[Schedule], held: Schedule) -> Schedule | None:
-    """The walk over rows that wait for instructions, with fewer lanes beyond their end.
+    """The walk over rows that wait for instructions, where blocks of powers of two have more lanes.
 
-    So do many rows of two bytes an element that are only read, or that share more than they have of
-    their own and read it element by element: a lane beyond the end takes as many as another.
+    So do many rows of two bytes an element that are only read, once, or that share more than they
+    have of their own and read it element by element: a lane beyond the end takes as many as
+    another. What is held in pieces has few of them, but bools in registers take longer than walked.
     """
     is_many = prod(facts.extents) >= MANY_ROWS * facts.processors
+    is_read_once = facts.only_reads and facts.walks < 2
     has_weights = not facts.divisible and facts.small_loads > facts.row_loads // 2
-    if not (is_many and (facts.only_reads or has_weights)):
+    if not (is_many and (is_read_once or (has_weights and not held.get("pieces", 0)))):
         return None
     if facts.lanes < NARROW_LANES or held["x"] > 1:
         return None
@@ -153,7 +157,8 @@ def _walked_instead(facts: Facts, offered: Sequence[Schedule], held: Schedule) -
         return None
     best = min(walks, key=lambda each: -(-facts.length // each["r"]) * each["r"])
     lanes = -(-facts.length // best["r"]) * best["r"]
-    return best if SPENT * lanes <= held["r"] else None
+    block = covering(held["r"] * held.get("pieces", 1))
+    return best if SPENT * lanes <= block else None
 
 
 def _first_of_each(offered: Sequence[Schedule]) -> tuple[Schedule, ...]:

@@ -100,7 +100,8 @@ def _serves(kernel: ir.Kernel, schedule: Schedule, dims: Mapping[str, int]) -> b
     if schedule.family in _PERSISTENT:
         words = row_words(kernel) if schedule.get("words", 0) else None
         beside = words.lanes - 1 if words else 0
-        return schedule["r"] + beside >= ex.evaluate(ex.product(kernel.reduction), dims)
+        held = schedule["r"] * schedule.get("pieces", 1)
+        return held + beside >= ex.evaluate(ex.product(kernel.reduction), dims)
     if schedule.family == "cuda.cooperative" and not schedule.get("walks", 0):
         held = schedule["r"] * schedule["splits"]
         return held >= ex.evaluate(ex.product(kernel.reduction), dims)

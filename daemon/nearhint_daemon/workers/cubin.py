@@ -51,9 +51,6 @@ SHARED_LIMIT_BYTES: Mapping[int, int] = {
 """Shared memory of a block by capability (CUDA C++ Programming Guide, compute capabilities)."""
 SHARED_LIMIT_DEFAULT_BYTES = 48 << 10
 
-DIVISIBLE = 16
-"""What an argument is promised to be a multiple of, where a flag does not say it."""
-
 _PTX_PARAMETERS = re.compile(r"\.visible \.entry \w+\(([^)]*)\)")
 _SPILLED = re.compile(r"(\d+) bytes spill stores")
 _REGISTERS = re.compile(r"Used (\d+) registers")
@@ -70,11 +67,11 @@ class Options:
 
 
 def read_flags(flags: Sequence[str]) -> Options:
-    """Reads `signature:NAME=TYPE`, `constexpr:NAME=VALUE`, `divisible:POSITION`, of 16 if no other
-    number is behind it as in `divisible:3=8`, and `KEY=VALUE`.
+    """Reads `signature:NAME=TYPE`, `constexpr:NAME=VALUE`, `divisible:POSITION=BY` and `KEY=VALUE`.
 
-    >>> read_flags(["signature:a0=*fp32", "constexpr:X=8", "divisible:0", "num_warps=4"]).constants
-    {'X': 8}
+    >>> flags = read_flags(["signature:a0=*fp32", "constexpr:X=8", "divisible:0=16", "num_warps=4"])
+    >>> flags.constants, flags.divisible
+    ({'X': 8}, {0: 16})
     """
     signature: dict[str, str] = {}
     constants: dict[str, int] = {}
@@ -88,8 +85,7 @@ def read_flags(flags: Sequence[str]) -> Options:
             case "constexpr":
                 constants[key.partition(":")[2]] = int(value)
             case "divisible":
-                place, _, multiple = flag.partition(":")[2].partition("=")
-                divisible[int(place)] = int(multiple or DIVISIBLE)
+                divisible[int(key.partition(":")[2])] = int(value)
             case _:
                 options[key] = int(value)
     return Options(signature, constants, divisible, options)
@@ -139,10 +135,7 @@ def _compile(
             fn=_import(path, generated.launch.entry),
             signature={**flags.signature, **dict.fromkeys(flags.constants, "constexpr")},
             constexprs=dict(flags.constants),
-            attrs={
-                (place,): [["tt.divisibility", multiple]]
-                for place, multiple in flags.divisible.items()
-            },
+            attrs={(place,): [["tt.divisibility", by]] for place, by in flags.divisible.items()},
         )
         try:
             target = GPUTarget("cuda", capability, 32)

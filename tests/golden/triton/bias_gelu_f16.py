@@ -4,9 +4,9 @@
 # signature:a2=*fp16
 # signature:k0=i32
 # constexpr:X=1024
-# divisible:0
-# divisible:1
-# divisible:2
+# divisible:0=16
+# divisible:1=16
+# divisible:2=16
 # num_warps=4
 import triton
 import triton.language as tl

@@ -6,9 +6,9 @@
 # signature:k1=i32
 # constexpr:X=64
 # constexpr:R=32
-# divisible:0
-# divisible:1
-# divisible:2
+# divisible:0=16
+# divisible:1=16
+# divisible:2=16
 # num_warps=8
 import triton
 import triton.language as tl

@@ -5,8 +5,8 @@
 # signature:k1=i32
 # constexpr:X=1
 # constexpr:R=1024
-# divisible:0
-# divisible:1
+# divisible:0=16
+# divisible:1=16
 # num_warps=4
 import triton
 import triton.language as tl

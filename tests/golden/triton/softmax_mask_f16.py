@@ -6,10 +6,10 @@
 # signature:k1=i32
 # constexpr:X=2
 # constexpr:R=512
-# divisible:0
-# divisible:1
-# divisible:2
-# divisible:4
+# divisible:0=16
+# divisible:1=16
+# divisible:2=16
+# divisible:4=16
 # num_warps=4
 import triton
 import triton.language as tl

@@ -6,11 +6,11 @@
 # signature:k1=i32
 # constexpr:Y=32
 # constexpr:X=32
-# divisible:0
-# divisible:1
-# divisible:2
-# divisible:3
-# divisible:4
+# divisible:0=16
+# divisible:1=16
+# divisible:2=16
+# divisible:3=16
+# divisible:4=16
 # num_warps=4
 import triton
 import triton.language as tl

@@ -353,4 +353,4 @@ def test_flags_are_read_back() -> None:
 
 
 def test_flags_say_of_what_an_argument_is_a_multiple() -> None:
-    assert read_flags(["divisible:0", "divisible:3=8"]).divisible == {0: 16, 3: 8}
+    assert read_flags(["divisible:0=16", "divisible:3=8"]).divisible == {0: 16, 3: 8}

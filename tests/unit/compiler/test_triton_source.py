@@ -130,12 +130,12 @@ def test_promises_to_triton_are_guards() -> None:
     generated = generate(kernel_of("softmax_f32"), schedule, TARGET)
     facts = generated.guard.facts
     assert AtMost(ex.symbol("k1"), 1024) in facts
-    assert Divisible(ex.symbol("k1"), 16) in facts
+    assert Divisible(ex.symbol("k1"), 4) in facts
     assert {fact for fact in facts if isinstance(fact, Aligned)} == {Aligned(0, 16), Aligned(1, 16)}
     assert {flag for flag in generated.flags if flag.startswith("divisible")} == {
-        "divisible:0",
-        "divisible:1",
-        "divisible:3",
+        "divisible:0=16",
+        "divisible:1=16",
+        "divisible:3=4",
     }
 
 

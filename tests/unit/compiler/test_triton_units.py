@@ -88,7 +88,7 @@ def test_sizes_may_be_promised_to_be_multiples_of_less_than_a_word() -> None:
     found = generated("swapped_heads_bf16", "divisible=4 multiple=2 unit=8")
     assert [fact.by for fact in found.guard.facts if isinstance(fact, Divisible)] == [2]
     assert [flag for flag in found.flags if flag.startswith("divisible:")] == [
-        "divisible:0", "divisible:1", "divisible:4=2"
+        "divisible:0=16", "divisible:1=16", "divisible:4=2"
     ]  # fmt: skip
 
 

@@ -37,6 +37,7 @@ class Ahead:
             renamed={**block.renamed, **renamed},
             texts=texts,
             edges=None,
+            together=None,
             word=1,
         )
         self._body = Body(kernel, found)

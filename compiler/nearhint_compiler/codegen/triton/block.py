@@ -46,6 +46,22 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
+class Together:
+    """`lanes` neighbours along the row, for which what several of them share is read once.
+
+    The loops' variables of the first of them have the prefix `first`, those of the last `last`, and
+    `first_mask` and `last_mask` say which are there. Sizes in `promised` are multiples of lanes.
+    """
+
+    lanes: int
+    first: str
+    last: str
+    first_mask: str
+    last_mask: str
+    promised: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Block:
     """A tile: its tensor axes from the outermost, each named as its block size is.
 
@@ -61,8 +77,11 @@ class Block:
     memory while one is computed, in walks that store nothing. Where the number of steps is given
     as `step_count`, a walk may take as many, also beyond its end, under the mask. `place` is the
     dtype of places along it, until they are results. A tile that `is_single` has one row.
-    What `is_streamed` is read once, and takes no place in a cache from what is there.
+    What `is_streamed` is read once, and takes no place in a cache from what is there. Terms
+    that were summed and are kept are used again, if it `is_reused`, for what are shares of the sum.
 
+    Where rows take several tiles in registers, one behind the other, `pieces` are the others. What
+    neighbours share is read once for those that are `together`.
     Where a tile has the whole words of rows alone, `edges` is the tile with the rest of them, one
     lane for each word of `word` elements. Values of elements are named `prefix` and a number, and
     an index is written as `texts` has it, or with its variables `renamed`. Along the reduction
@@ -88,8 +107,11 @@ class Block:
     is_single: bool = False
     is_early: bool = False
     is_streamed: bool = False
+    is_reused: bool = False
     turn: Turn | None = None
     edges: Block | None = None
+    pieces: tuple[Block, ...] = ()
+    together: Together | None = None
     word: int = 1
     prefix: str = "v"
     texts: Mapping[ex.Expr, str] = field(default_factory=dict)
@@ -163,6 +185,10 @@ class Block:
         """The shape of what is there once for each `group` of elements."""
         return self._along(f"{REDUCED} // {self.group}")
 
+    def lanes_shape(self, lanes: int) -> str:
+        """The shape of elements in groups of so many neighbours, that of groups before it."""
+        return self._along(f"{REDUCED} // {lanes}, {lanes}")
+
     def words_shape(self, lanes: int) -> str:
         """The shape of elements word by word, where each has so many lanes."""
         return self._along(f"{REDUCED} // {self.word}, {lanes}")
@@ -188,6 +214,7 @@ class Block:
             texts={},
             spans=(),
             edges=None,
+            together=None,
             word=1,
         )
 
@@ -210,6 +237,11 @@ class Block:
         """The mask under which a load of these indices stays in its storage."""
         used = {self.axis_of[name] for name in ex.symbols_of(*indices) if name in self.axis_of}
         return self._all(axis for axis in self.axes if axis in used)
+
+    def rows_mask_of(self, index: ex.Expr) -> str:
+        """The same of what is there once for neighbours along the reduction."""
+        used = {self.axis_of[name] for name in ex.symbols_of(index) if name in self.axis_of}
+        return self._all(axis for axis in self.axes if axis in used and axis != REDUCED)
 
     def pointer(self, base: str, index: ex.Expr) -> str:
         """A pointer to the whole block, for an `index` that is affine in it; else nothing."""

@@ -17,6 +17,8 @@ from nearhint_compiler.analysis.branches import (
 )
 from nearhint_compiler.analysis.flat import FLAT, in_order
 from nearhint_compiler.analysis.jumps import before_jumps
+from nearhint_compiler.analysis.runs import run_of
+from nearhint_compiler.analysis.shares import shares_of_sums
 from nearhint_compiler.codegen.triton.beyond import ZEROS, loaded, neutrals
 from nearhint_compiler.codegen.triton.block import Block
 from nearhint_compiler.codegen.triton.ops import combine_name, op_text
@@ -26,6 +28,7 @@ from nearhint_compiler.codegen.triton.text import (
     full_text,
     neutral_text,
 )
+from nearhint_compiler.codegen.triton.together import read_together
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule.block_pointers import is_pointed
 from nearhint_rules import expr as ex
@@ -61,6 +64,8 @@ class Body:
         self._guarded = guarded(kernel)
         self._joined = joined(kernel)
         self._placed = _placed(kernel)
+        self._terms = _terms_of_sums(kernel)
+        self._shares = shares_of_sums(kernel) if block.is_reused else {}
         self._rows = {f"p{number}" for number in range(len(kernel.pointwise))}
         self._is_exact = any(each.role == "out" and each.dtype == "f32" for each in kernel.params)
         self._before_jumps = before_jumps(kernel)
@@ -140,6 +145,10 @@ class Body:
                 where = self._in_order(branch.index)
                 return [f"{name} = {self._load(param, where, policy, branch=branch)}"]
             case ir.Load(param, index):
+                together = self.block.together
+                is_plain = position not in self._branches and position not in self._joined
+                if together and is_plain and run_of(self.kernel, index):
+                    return read_together(self.kernel, self.block, together, node, name)
                 beyond = self._beyond.get(position, "0")
                 return [f"{name} = {self._load(param, index, policy, beyond=beyond)}"]
             case ir.Scalar(param):
@@ -159,6 +168,9 @@ class Body:
             case ir.Op("cast", dtype, (operand,)):
                 value = cast_text(self.name(operand), self._dtypes[operand], dtype)
                 return [f"{name} = {value}"]
+            case ir.Op() if position in self._shares:
+                share = self._shares[position]
+                return [f"{name} = {self.name(share.term)} * (1.0 / {self.name(share.total)})"]
             case ir.Op(op, _, operands) if position in self._placed:
                 places = (place_of(self.kernel.body[operand]) for operand in operands)
                 texts = [self.block.text(place) for place in places if place is not None]
@@ -174,6 +186,7 @@ class Body:
                     texts,
                     is_exact=self._is_exact or is_jumped_from,
                     is_once=is_once or is_jumped_from,
+                    is_term=position in self._terms,
                 )
                 return [f"{name} = {text}"]
             case ir.Scan():
@@ -355,6 +368,16 @@ class Body:
         """A pointer to the whole block, where the layout wants one and the access can have one."""
         has_type = is_pointed(self.kernel, param)
         return self.block.pointer(f"a{param}", index) if has_type else ""
+
+
+def _terms_of_sums(kernel: ir.Kernel) -> frozenset[int]:
+    """What varies along the row and goes into sums alone, by whatever operations."""
+    varies, others = ir.per_element(kernel), set[int]()
+    for place, node in reversed([*enumerate(kernel.body)]):
+        is_sum = isinstance(node, ir.Reduce) and node.kind == "sum"
+        if not is_sum and (place in others or not isinstance(node, ir.Op) or not varies[place]):
+            others.update(ir.operands_of(node))
+    return frozenset(p for p, each in enumerate(varies) if each) - others
 
 
 def _placed(kernel: ir.Kernel) -> frozenset[int]:

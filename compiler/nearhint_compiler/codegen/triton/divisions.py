@@ -18,12 +18,14 @@ from collections.abc import Collection, Iterable, Sequence
 from nearhint_rules import expr as ex
 
 LARGEST_PLACE = 2**31 - 1
+_OF = r"(?:e|[bgh]\d*)?"
+_PLACE = rf"{_OF}[rxyz](?:_\d+)?"
 _PRODUCT = r"(?:\d+|k\d+|\((?:\d+|k\d+)(?: \* k\d+)+\))"
 _SIZE = rf"k\d+|{_PRODUCT}|\({_PRODUCT}(?: \+ (?:{_PRODUCT}|\(-\d+\)))+\)"
-_DIVISION = re.compile(rf"\b(e?[rxyz](?:_\d+)?) (%|//) (?!\d)({_SIZE})")
-_QUOTIENT = re.compile(r"(e?[rxyz]_\d+) = (e?[rxyz](?:_\d+)?) // (k\d+)")
+_DIVISION = re.compile(rf"\b({_PLACE}) (%|//) (?!\d)({_SIZE})")
+_QUOTIENT = re.compile(rf"({_OF}[rxyz]_\d+) = ({_PLACE}) // (k\d+)")
 _NAMES = (("(", ""), (")", ""), (" * ", "_"), (" + ", "_and_"), ("-", "less"))
-_LOOP = re.compile(r"\b(?:p|e?r)\d+\b")
+_LOOP = re.compile(rf"\b(?:p|{_OF}r)\d+\b")
 _HELPERS = {"//": "_quotient", "%": "_remainder"}
 
 
@@ -53,7 +55,7 @@ def by_factors(
     def product(found: re.Match[str]) -> str:
         place, operator, size = found.groups()
         symbols = tuple(sorted(re.findall(r"k\d+", size)))
-        if place.lstrip("e")[0] not in flats or not promised.isdisjoint(symbols):
+        if place.partition("_")[0][-1] not in flats or not promised.isdisjoint(symbols):
             return found[0]
         if operator == "%" and (place, symbols) in quotients and size == _product(symbols):
             return f"{place} - {quotients[place, symbols]} * {size}"

@@ -132,6 +132,7 @@ def with_edges(
         prefix="e",
         renamed={name: ex.symbol(f"e{name}") for name in _loops(kernel)},
         group=1,
+        together=None,
     )
     texts = dict.fromkeys(words.indices, "(rword + rlane)")
     return replace(block, edges=edges, word=words.lanes, texts=texts)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT, index_bounds
+from nearhint_compiler.analysis.multiples import size_multiple
 from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
 from nearhint_rules.guard import Aligned, AtMost, Divisible, Fact
 
 POINTER_BYTES = 16
-SIZE_MULTIPLE = 16
 
 
 def promised_facts(
-    kernel: ir.Kernel, *, aligned: bool, divisible: int, multiple: int = SIZE_MULTIPLE
+    kernel: ir.Kernel, *, aligned: bool, divisible: int, multiple: int = 0
 ) -> tuple[tuple[Fact, ...], Mapping[int, int]]:
     """The Guards behind `aligned` and `divisible`, and by the positions of the arguments that they
     cover, of what those are multiples.
@@ -27,6 +27,7 @@ def promised_facts(
         raise InvalidSchedule(f"divisible={divisible} of {len(kernel.symbols)} symbols")
     facts: list[Fact] = []
     positions: dict[int, int] = {}
+    multiple = multiple or size_multiple(kernel)
     for place, param in enumerate(kernel.params):
         if aligned and param.role != "scalar":
             facts.append(Aligned(place, POINTER_BYTES))

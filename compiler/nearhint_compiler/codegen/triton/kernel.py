@@ -16,9 +16,13 @@ Families (options in order; every block size is a power of two):
 Bit i of `cuts` is set where an axis ends with loop p{i}. All have warps, index, aligned, divisible
 and, as they may, spaced: 1 for the kernel as `analysis.respace` cuts its loops, under the Guard
 that this needs. `index` is 32 or 64, the width of index arithmetic; 32 brings Guards. `aligned` 1
-promises 16-byte pointers, and bit i of `divisible` promises that symbol i is a multiple: both
+promises 16-byte pointers, and bit i of `divisible` promises that symbol i is a multiple of what
+`multiple` says, without it of 16, or of as many as reductions need (`analysis.multiples`): both
 bring Guards, and make Triton load vectors. As they may, too:
 
+    pieces   rows in registers: so many blocks of r elements hold a row, one behind the other
+    runs     rows of several loops: by how many neighbours what the innermost loops share is read at
+             once, which is at most as many as are in any of its runs
     polls    teams: how often a program looks for the others before it gives up
     registers
              a bound on those of a thread, so that a processor holds as many programs as wanted
@@ -38,7 +42,7 @@ bring Guards, and make Triton load vectors. As they may, too:
              about sizes
     unit     cuda.pointwise: so many neighbours are a unit, whose place is divided once
              (`analysis.units`); no row is shorter
-    multiple what `divisible` promises sizes to be multiples of, 16 without it
+    multiple what `divisible` promises sizes to be multiples of
     words    1 for rows in whole words, with their edges apart (`codegen.triton.edges`): vectors
              along rows of any length, no promise about sizes; with r1, along planes of any length.
              Of cuda.tiled, with near, the rows are those along its last axis: each begins in the
@@ -47,6 +51,7 @@ bring Guards, and make Triton load vectors. As they may, too:
              as a word has lanes, so that all begin alike and what they share is read once
     early    1 for rows in registers whose loads all come before the first reduction
     stream   1 for rows in registers that are read once and take no place from others in a cache
+    reuse    1 for rows in registers whose shares of a sum are made of its terms (`analysis.shares`)
     walks    1 for teams that walk their parts, in any number of steps, and once more when they met
     band     tiles: programs go along y, `band` blocks of x wide, before they go on along x
     r1       the r elements of a block are a tile of two axes, r1 of them along the innermost
@@ -69,7 +74,7 @@ from nearhint_compiler.codegen.generated import Generated
 from nearhint_compiler.codegen.spacing import spaced
 from nearhint_compiler.codegen.triton.divisions import by_factors
 from nearhint_compiler.codegen.triton.families import FAMILIES
-from nearhint_compiler.codegen.triton.guard import SIZE_MULTIPLE, index_facts, promised_facts
+from nearhint_compiler.codegen.triton.guard import index_facts, promised_facts
 from nearhint_compiler.codegen.triton.layout import BLOCK_LIMIT, Layout
 from nearhint_compiler.codegen.triton.ops import prelude
 from nearhint_compiler.codegen.triton.row import ceil_div
@@ -94,6 +99,7 @@ from nearhint_rules.target import CudaDevice, Target
 
 ARRAY_ELEMENTS = 16
 """The arrays of a workspace are whole multiples of so many, so that each is aligned."""
+PERSISTENT = "cuda.persistent"
 BLOCKS = ("x", "y", "z", "r", "r1")
 WARPS = (1, 2, 4, 8, 16, 32)
 GROUPS = (1, 2, 4, 8, 16)
@@ -102,6 +108,7 @@ BAND_LIMIT = 4096
 EARLY_CAPABILITY = 90
 """The compute capability from which on a launch may begin before the one that it depends on has
 ended (PTX ISA, griddepcontrol)."""
+PIECES_LIMIT = 8
 AHEAD_LIMIT = 16
 """Steps of a walk that are under way at once, at most."""
 
@@ -134,7 +141,7 @@ def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated
         kernel,
         aligned=schedule["aligned"] == 1,
         divisible=schedule["divisible"],
-        multiple=schedule.get("multiple", SIZE_MULTIPLE),
+        multiple=schedule.get("multiple", 0),
     )
     facts = (
         *spaced_facts,
@@ -159,10 +166,7 @@ def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated
     flags = (
         *(f"signature:{name}={kind}" for name, (_, kind) in parameters.items()),
         *(f"constexpr:{name}={value}" for name, value in constants.items()),
-        *(
-            f"divisible:{place}{'' if multiple == SIZE_MULTIPLE else f'={multiple}'}"
-            for place, multiple in divisible.items()
-        ),
+        *(f"divisible:{place}={multiple}" for place, multiple in divisible.items()),
         f"num_warps={schedule['warps']}",
         *([f"maxnreg={registers}"] if (registers := schedule.get("registers", 0)) else []),
     )
@@ -210,15 +214,22 @@ def _check(schedule: Schedule) -> None:
         "fold" in dict(schedule.options) and schedule.family != "cuda.split"
     ):
         raise InvalidSchedule(f"fold of {schedule}")
+    if schedule.get("runs", 1) not in GROUPS or schedule.get("runs", 1) > schedule.get("r", 1):
+        raise InvalidSchedule(f"runs of {schedule}")
+    is_whole = not (schedule.get("r1", 0) or schedule.get("turns", 0))
+    if "pieces" in dict(schedule.options) and not (
+        1 < schedule["pieces"] <= PIECES_LIMIT and schedule.family == PERSISTENT and is_whole
+    ):
+        raise InvalidSchedule(f"pieces of {schedule}")
     if schedule.get("spread", 0) and schedule.family != "cuda.tiled_persistent":
         raise InvalidSchedule(f"rows that are spread over no tile in registers: {schedule}")
-    in_registers = schedule.family == "cuda.persistent"
-    has_loads = schedule.get("early", 0) or schedule.get("stream", 0)
+    in_registers = schedule.family == PERSISTENT
+    has_loads = any(schedule.get(name, 0) for name in ("early", "stream", "reuse"))
     if in_registers and schedule.get("ahead", 1) > min(2, schedule.get("turns", 1)):
         raise InvalidSchedule(f"a row ahead of one that comes alone: {schedule}")
     if not in_registers and (schedule.get("turns", 1) > 1 or has_loads):
         raise InvalidSchedule(
-            f"turns, or a way of loading, of what is not in registers: {schedule}"
+            f"turns, or a way of loading or keeping, of what is not in registers: {schedule}"
         )
     if schedule.get("group", 1) > schedule.get("r", 1):
         raise InvalidSchedule(f"a group longer than the block: {schedule}")

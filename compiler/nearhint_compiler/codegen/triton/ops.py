@@ -4,8 +4,9 @@ Accuracy: `/` on f32 is div.full.f32, 2 ulp, as in Triton's own kernels; what co
 is within 2 ulp (CUDA C Programming Guide, mathematical functions). `exp` is ex2.approx of
 x * log2(e), whose error grows with |x|, by half an ulp to one for each unit. Where a kernel writes
 f32, and so would show it, `exp` is libdevice's, and rsqrt.approx, which is 2 ulp off, is corrected;
-terms of sums alone keep the approximation. There quotients and roots of what is known once a row
-are rounded to nearest, or nearly: their error is in every element of the row
+terms of sums alone are exp2 of a product that loses nothing but its last rounding, which has no
+bias: one instruction more than the approximation. There quotients and roots of what is known once a
+row are rounded to nearest, or nearly: their error is in every element of the row
 (tests/gpu/test_cuda_launch.py).
 """
 
@@ -111,17 +112,26 @@ _EXACT_ONCE: Mapping[tuple[str, str], str] = {
     ("sqrt", "f32"): "tl.sqrt_rn({0})",
 }
 """Of what is there once a row, where digits cost little and go into all of the row's elements."""
+_TERMS: Mapping[tuple[str, str], str] = {("exp", "f32"): "_exp_term({0})"}
+"""Of what is nothing but terms of sums, in which errors without a bias are lost."""
 
 
 def op_text(
-    name: str, dtype: str, operands: Sequence[str], *, is_exact: bool = False, is_once: bool = False
+    name: str,
+    dtype: str,
+    operands: Sequence[str],
+    *,
+    is_exact: bool = False,
+    is_once: bool = False,
+    is_term: bool = False,
 ) -> str:
     """An elementwise op on `operands`, all of `dtype` (of the operands, not of the result).
 
     `is_exact` asks for all of the dtype's digits where the usual spelling has less; `is_once` says
-    that the op is there once a row.
+    that the op is there once a row, and `is_term` that it goes into sums along the row alone.
     """
-    exact = (_EXACT_ONCE if is_once else _EXACT).get((name, dtype)) if is_exact else None
+    table = _EXACT_ONCE if is_once else _TERMS if is_term else _EXACT
+    exact = table.get((name, dtype)) if is_exact else None
     template = exact or _OPS_BY_DTYPE[dtype].get(name) or OP_TEXT[name]
     return template.format(*operands, type=TRITON_TYPES[dtype].name)
 
@@ -284,6 +294,11 @@ HELPERS: Mapping[str, tuple[str, ...]] = {
         "def _at_best_nan(v, best, at, last: tl.constexpr):",
         "    return tl.where((v == best) | ((v != v) & (best != best)), at, last)",
     ),
+    "_exp_term": (
+        "def _exp_term(x):",
+        "    # 2 ** (x * log2(e)), with what the constant's nearest f32 is less than it.",
+        "    return tl.exp2(tl.fma(x, 1.925963033500992e-08, x * 1.4426950216293335))",
+    ),
     "_exp_below": (
         "def _exp_below(a, b):",
         "    # exp(a - b) for a <= b, 1 where both are the same infinity.",
@@ -323,14 +338,6 @@ HELPERS: Mapping[str, tuple[str, ...]] = {
         "    delta = x - tl.expand_dims(pivot, last)",
         "    some, squares = tl.reduce((delta, delta * delta), last, _two_sums)",
         "    return shifted + some, square + squares",
-    ),
-    "_welford": (
-        "def _welford(total, mean, square, count, total_2, mean_2, square_2, count_2):",
-        "    both = count + count_2",
-        "    share = tl.where(both == 0.0, 0.0, count_2 / both)",
-        "    delta = mean_2 - mean",
-        "    square = square + square_2 + delta * (delta * (count * share))",
-        "    return total + total_2, mean + delta * share, square, both",
     ),
 }
 """Functions that a kernel may call, without their decorator."""

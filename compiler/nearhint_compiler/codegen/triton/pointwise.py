@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from nearhint_compiler.analysis.flat import FLAT, flattened, in_order
+from nearhint_compiler.analysis.multiples import SIZE_MULTIPLE
 from nearhint_compiler.codegen.triton.block import Block
 from nearhint_compiler.codegen.triton.edges import (
     tile_words_of,
 )
-from nearhint_compiler.codegen.triton.guard import SIZE_MULTIPLE
 from nearhint_compiler.codegen.triton.header import (
     blocks_of,
     header_of,

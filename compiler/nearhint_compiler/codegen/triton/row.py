@@ -22,6 +22,8 @@ from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
 from nearhint_rules.guard import AtMost, Fact
 
+PIECE, SHARING, LAST = "b", "g", "h"
+"""What names begin with: of a row's pieces, and of neighbours that share, their first and last."""
 TILE = ("rtile = roffset // R", "rdown = rtile // racross", "rside = rtile % racross")
 """Which tile begins at `roffset`: how many are before it along each axis."""
 NEXT_TILE = (
@@ -109,9 +111,8 @@ def _fills(size: ex.Expr, block: int) -> bool:
 
 
 def _flat(kernel: ir.Kernel, schedule: Schedule, *, is_walked: bool, wide: bool) -> Row:
-    length, r = ex.product(kernel.reduction), schedule["r"]
-    loops = {f"r{number}": extent for number, extent in enumerate(kernel.reduction)}
-    element = [f"r = {'rbase + roffset' if is_walked else 'rbase'}", *unflatten("r", loops)]
+    length, r = ex.product(kernel.reduction), schedule["r"] * schedule.get("pieces", 1)
+    element = [f"r = {'rbase + roffset' if is_walked else 'rbase'}", *_split(kernel)]
     has_mask = not _fills(length, r)
     if has_mask:
         element.append(f"rmask = r < {index_text(length)}")
@@ -119,14 +120,37 @@ def _flat(kernel: ir.Kernel, schedule: Schedule, *, is_walked: bool, wide: bool)
     return Row(length, tuple(element), has_mask, whole=whole)
 
 
+def piece_of(kernel: ir.Kernel, schedule: Schedule, row: Row, *, number: int) -> list[str]:
+    """The lines that make the variables of the loops, and the mask, of piece `number` of a row:
+    those of the first one, with `PIECE` and the number before their names."""
+    prefix, offset = f"{PIECE}{number}", number * schedule["r"]
+    split = _split(kernel, prefix)
+    if row.is_words:
+        return [
+            f"{prefix}rlane = rbase + {offset}",
+            f"{prefix}r = rhead + {prefix}rlane",
+            *split,
+            f"{prefix}rmask = {prefix}rlane < rbody",
+        ]
+    lines = [f"{prefix}r = rbase + {offset}", *split]
+    if row.has_mask:
+        lines.append(f"{prefix}rmask = {prefix}r < {index_text(row.span)}")
+    return lines
+
+
+def _split(kernel: ir.Kernel, prefix: str = "") -> list[str]:
+    """The lines that make the loops' variables of an element's number in a flat row."""
+    loops = {f"{prefix}r{number}": extent for number, extent in enumerate(kernel.reduction)}
+    return unflatten(f"{prefix}r", loops)
+
+
 def worded(kernel: ir.Kernel, schedule: Schedule, *, lanes: int, is_walked: bool) -> Row:
     """The whole words of a row, `lanes` elements each: `rbody` elements from number `rhead` on."""
-    length, r = ex.product(kernel.reduction), schedule["r"]
-    loops = {f"r{number}": extent for number, extent in enumerate(kernel.reduction)}
+    length, r = ex.product(kernel.reduction), schedule["r"] * schedule.get("pieces", 1)
     element = (
         f"rlane = {'rbase + roffset' if is_walked else 'rbase'}",
         "r = rhead + rlane",
-        *unflatten("r", loops),
+        *_split(kernel),
         "rmask = rlane < rbody",
     )
     problem = "the row is longer than the block and its edges"

@@ -7,7 +7,9 @@ from dataclasses import replace
 
 from nearhint_compiler.analysis.affine import affine
 from nearhint_compiler.analysis.arg_groups import has_arg_groups
-from nearhint_compiler.codegen.triton.block import REDUCED, Block, NextRow, Turn
+from nearhint_compiler.analysis.multiples import size_multiple
+from nearhint_compiler.analysis.runs import runs_of
+from nearhint_compiler.codegen.triton.block import REDUCED, Block, NextRow, Together, Turn
 from nearhint_compiler.codegen.triton.edges import (
     begun,
     row_lines,
@@ -26,14 +28,19 @@ from nearhint_compiler.codegen.triton.header import (
 )
 from nearhint_compiler.codegen.triton.layout import BLOCK_LIMIT, Layout
 from nearhint_compiler.codegen.triton.row import (
+    LAST,
+    PIECE,
+    SHARING,
     Row,
     ceil_div,
+    piece_of,
     planes,
     row_of,
     unflatten,
     worded,
 )
 from nearhint_compiler.codegen.triton.text import index_text
+from nearhint_compiler.codegen.triton.together import runs_facts, sharing_lines
 from nearhint_compiler.codegen.triton.walks import straight, walked
 from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
@@ -60,12 +67,14 @@ def rows(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     is_walked = not schedule.family.endswith("persistent")
     row = row_for(kernel, schedule, is_walked=is_walked, wide=header.wide)
     blocks += row.constants
+    runs = runs_facts(kernel, schedule)
     if not is_walked:
         block = reduced(row, kernel, schedule, header)
-        return Layout([*header.lines, *straight(kernel, block)], programs, blocks, row.whole)
+        facts = (*row.whole, *runs)
+        return Layout([*header.lines, *straight(kernel, block)], programs, blocks, facts)
     header.lines += [*row.header, f"rlength = {index_text(row.span)}"]
     block = reduced(row, kernel, schedule, header, span=("0", "rlength"))
-    return Layout([*header.lines, *walked(kernel, block)], programs, blocks, row.walked)
+    return Layout([*header.lines, *walked(kernel, block)], programs, blocks, (*row.walked, *runs))
 
 
 def _axes(schedule: Schedule) -> tuple[str, ...]:
@@ -169,10 +178,12 @@ def reduced(
         place=f"i{schedule['index']}",
         is_early=schedule.get("early", 0) == 1,
         is_streamed=schedule.get("stream", 0) == 1,
+        is_reused=schedule.get("reuse", 0) == 1,
         is_single=all(schedule[axis.lower()] == 1 for axis in header.axes if axis != REDUCED),
     )
+    block = _together(block, row, kernel, schedule, header)
     if not row.is_words:
-        return block
+        return _in_pieces(block, row, kernel, schedule)
     words = words_of(kernel, schedule)
     header.lines.append(f"ebase = tl.arange(0, R // {words.lanes}){spread}")
     if row.elements:
@@ -180,4 +191,70 @@ def reduced(
     chunk = "chunk == 0" if "splits" in dict(schedule.options) else ""
     first = pointwise_loops(kernel) if schedule.get("turns", 1) > 1 else ()
     header.lines += row_lines(kernel, words, block.row_shape, chunk=chunk, first=tuple(first))
-    return with_edges(block, kernel, words)
+    return _in_pieces(with_edges(block, kernel, words), row, kernel, schedule)
+
+
+def _together(
+    block: Block, row: Row, kernel: ir.Kernel, schedule: Schedule, header: Header
+) -> Block:
+    """`block` where what neighbours share is read once for them, if `schedule` has it so."""
+    lanes = schedule.get("runs", 0)
+    if not lanes:
+        return block
+    if row.is_tiled or schedule.get("r1", 0) or not runs_of(kernel):
+        raise InvalidSchedule(f"runs of what neighbours do not share: {schedule}")
+    header.lines.append(
+        f"sbase = tl.arange(0, R // {lanes}){header.spread(REDUCED)}{header.widened} * {lanes}"
+    )
+    return _sharing(block, row, kernel, schedule)
+
+
+def _sharing(
+    block: Block, row: Row, kernel: ir.Kernel, schedule: Schedule, *, number: int = 0
+) -> Block:
+    """`block` with the variables of what neighbours share, in piece `number` of its rows."""
+    lanes = schedule["runs"]
+    base = f"sbase + {number * schedule['r']}" if number else "sbase"
+    if block.end:
+        base = f"{base} + roffset"
+    first, last = f"{SHARING}{number}", f"{LAST}{number}"
+    first_mask, last_mask, place = "", "", base
+    if row.is_words:
+        place = f"rhead + {base}"
+        first_mask = last_mask = f"({base} < rbody)"
+    elif row.has_mask:
+        length = index_text(ex.product(kernel.reduction))
+        first_mask, last_mask = f"({first}r < {length})", f"({last}r < {length})"
+    promised = frozenset(
+        name
+        for at, name in enumerate(kernel.symbols)
+        if schedule["divisible"] >> at & 1 and size_multiple(kernel) % lanes == 0
+    )
+    together = Together(lanes, first, last, first_mask, last_mask, promised)
+    lines = sharing_lines(kernel, place, number=number, lanes=lanes)
+    return replace(block, element_header=(*block.element_header, *lines), together=together)
+
+
+def _in_pieces(block: Block, row: Row, kernel: ir.Kernel, schedule: Schedule) -> Block:
+    """`block` with the pieces of its rows that come behind it."""
+    if "pieces" in dict(schedule.options) and any(isinstance(n, ir.Scan) for n in kernel.body):
+        raise InvalidSchedule(f"a scan in pieces: {schedule}")
+    found: list[Block] = []
+    for number in range(1, schedule.get("pieces", 1)):
+        prefix = f"{PIECE}{number}"
+        start = f"({block.group_start} + {number * schedule['r']})" if block.group_start else ""
+        names = [f"r{place}" for place in range(len(kernel.reduction))]
+        piece = replace(
+            block,
+            element_header=tuple(piece_of(kernel, schedule, row, number=number)),
+            prefix=f"{prefix}v",
+            renamed={name: ex.symbol(f"{prefix}{name}") for name in names},
+            texts=dict.fromkeys(block.texts, f"(rword + {prefix}rlane)"),
+            group_start=start,
+        )
+        if row.has_mask:
+            piece = replace(piece, masks={**block.masks, REDUCED: f"{prefix}rmask"})
+        if block.together:
+            piece = _sharing(piece, row, kernel, schedule, number=number)
+        found.append(piece)
+    return replace(block, pieces=tuple(found))

@@ -25,6 +25,7 @@ from nearhint_compiler.codegen.triton.row import (
 from nearhint_compiler.codegen.triton.rows import reduced, row_for
 from nearhint_compiler.codegen.triton.stages import staged, stages_of
 from nearhint_compiler.codegen.triton.text import index_text
+from nearhint_compiler.codegen.triton.together import runs_facts
 from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule import block_pointers
@@ -86,6 +87,7 @@ def split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     lanes = max(by << (most - 1).bit_length(), _least_lanes(kernel, schedule))
     array_length = ex.mul(rows, splits)
     facts = () if header.wide else (AtMost(array_length, INDEX_LIMIT),)
+    facts = (*facts, *runs_facts(kernel, schedule))
     few = ((COLUMNS, schedule["x"] // by),) if fold is not None else ()
     layout = Layout(
         [*header.lines, *body.lines],
@@ -144,6 +146,7 @@ def held_by_teams(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     )
     array_length = ex.mul(rows, splits)
     facts = () if header.wide else (AtMost(array_length, INDEX_LIMIT),)
+    facts = (*facts, *runs_facts(kernel, schedule))
     if is_walked:
         facts = (*facts, *row.walked)
     else:

@@ -216,31 +216,54 @@ def _variance(kernel: ir.Kernel, pair: Online) -> Total:
     """Sums of differences from a pivot, the mean of the row's first block; no division a step.
 
     The pivot is so near to the mean that what the subtraction at the end loses is little: of n
-    elements in blocks of R, at most n / R roundings of the sum of squares.
+    elements in blocks of R, at most n / R roundings of the sum of squares. Where f32 is written,
+    lanes and parts are brought together in f64: they are few, and each rounding there would be in
+    all of a row's elements.
     """
     dtype = _dtype(kernel, pair)
     kinds = ("total", "mean", "square", "count")
     total, mean, square, count = (f"{kind}{pair.first}" for kind in kinds)
     shifted, pivot = f"shifted{pair.first}", f"pivot{pair.first}"
-    parts = f"{total}, {mean}, {square}, {count}"
     lanes = f"{shifted}, {square}"
+    is_exact = dtype == "f32" and any(p.role == "out" and p.dtype == dtype for p in kernel.params)
+
+    narrow, wide = TRITON_TYPES[dtype].name, TRITON_TYPES["f64" if is_exact else dtype].name
+
+    def cast(names: Sequence[str], to: str) -> list[str]:
+        return [f"{each} = {each}.to({to})" for each in names if narrow != wide]
 
     def close(axis: str, elements: str) -> list[str]:
-        name = TRITON_TYPES[dtype].name
+        part = f"part{pair.first}"
         return [
+            *cast((shifted, square), wide),
             f"{lanes} = tl.reduce(({lanes}), {axis}, _two_sums, keep_dims=True)",
-            f"{count} = tl.zeros_like({shifted}) + tl.maximum({elements}, 0).to({name})",
+            f"{count} = tl.zeros_like({pivot}) + tl.maximum({elements}, 0).to({narrow})",
+            f"{part} = {shifted}{f'.to({narrow})' * is_exact} / tl.maximum({count}, 1.0)",
             f"{total} = {shifted} + {pivot} * {count}",
-            f"part{pair.first} = {shifted} / tl.maximum({count}, 1.0)",
-            f"{mean} = {pivot} + part{pair.first}",
-            f"{square} = tl.maximum({square} - {shifted} * part{pair.first}, 0.0, {KEEPS_NAN})",
+            f"{mean} = {pivot} + {part}",
+            f"{square} = tl.maximum({square} - {shifted} * {part}, 0.0, {KEEPS_NAN})",
+            *cast((total, square), narrow),
+        ]
+
+    def across(axis: str) -> list[str]:
+        whole, many, away = (f"{name}{pair.first}" for name in ("whole", "many", "away"))
+        return [
+            *cast((total, square), wide),
+            f"{whole}, {many} = tl.reduce(({total}, {count}), {axis}, _two_sums, keep_dims=True)",
+            f"{total} = {whole}{f'.to({narrow})' * is_exact}",
+            f"{away} = {mean} - {total} / tl.maximum({many}, 1.0)",
+            f"{square} = {square} + {away} * {away} * {count}",
+            f"{square} = tl.reduce({square}, {axis}, _combine_sum, keep_dims=True)",
+            f"{count} = {many}",
+            f"{mean} = {total} / tl.maximum({count}, 1.0)",
+            *cast((square,), narrow),
         ]
 
     return Total(
         pair.operand,
         tuple(Part(name, dtype, "0.0") for name in (total, mean, square, count)),
         lambda element, _: f"_shifted_step({lanes}, {pivot}, {element})",
-        lambda axis: [f"{parts} = tl.reduce(({parts}), {axis}, _welford, keep_dims=True)"],
+        across,
         # A mean cannot leave an infinity again; a sum with one may still be an infinity.
         (f"v{pair.first} = {total}", f"v{pair.second} = {square}"),
         lanes=tuple(Part(name, dtype, "0.0") for name in (shifted, square)),

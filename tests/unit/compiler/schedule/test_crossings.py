@@ -18,6 +18,7 @@ CPU = Target(CpuDevice("AMD EPYC", ("avx2",), "glibc 2.36"), ("cc 12.2.0",))
         ("softmax_f32", (512, 64), (512, 80)),
         ("softmax_f32", (512, 8192), (512, 11584)),
         ("softmax_f32", (512, 2816), (512, 5792)),  # beyond the block of 4096
+        ("group_norm_bf16", (64, 16, 512), (64, 16, 720)),  # along the innermost of its loops
         ("softmax_f32", (512, 32), None),  # shorter than it matters
         ("softmax_f32", (512, 16_384), None),  # registers hold no longer one
         ("layer_norm_f32", (512,), None),  # rows of one length

@@ -41,7 +41,14 @@ def test_loads_come_first_where_few_bytes_are_moved_beside_one_form_without() ->
     ids=["many bytes", "no load behind a reduction"],
 )
 def test_loads_stay_where_they_are(name: str, dims: tuple[int, int]) -> None:
-    assert not any(map(is_early, offered(name, dims)))
+    assert not any(is_early(each) for each in offered(name, dims) if not each.get("pieces", 0))
+
+
+def test_loads_of_rows_in_pieces_come_first_while_a_thread_holds_few_elements() -> None:
+    found = candidates(NARROW_NORM, TARGET, {"k0": 7000, "k1": 3008})
+    ways = [is_early(each) for each in found if each.get("pieces", 0) == 3]
+    assert set(ways[:1]) == {True}
+    assert set(ways) == {True, False}
 
 
 @pytest.mark.parametrize(("name", "has_halves"), [("softmax_f32", True), ("softmax_f16", False)])

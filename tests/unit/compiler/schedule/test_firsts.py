@@ -187,18 +187,39 @@ def test_rows_of_two_bytes_that_are_only_read_are_walked_where_a_block_is_not_fu
     assert first_at("row_argmax_f32", 7000, 5120).family == "cuda.persistent"
 
 
-def test_rows_that_share_more_than_they_have_are_walked_where_vectors_read_nothing_shared() -> None:
-    kernel = parse_kernel("""(kernel (symbols k0 k1) (pointwise k0) (reduction k1) (params (in bf16)
-        (in bf16) (in bf16) (out bf16)) (body (load 0 (+ (* k1 p0) r0)) (cast f32 0)
-        (reduce sum f32 1) (load 1 r0) (cast f32 3) (load 2 r0) (cast f32 5) (sub f32 1 2)
-        (mul f32 7 4) (add f32 8 6) (cast bf16 9) (store 3 (+ (* k1 p0) r0) 10)))""")
+NARROW_NORM = parse_kernel(
+    """(kernel (symbols k0 k1) (pointwise k0) (reduction k1) (params (in bf16)
+    (in bf16) (in bf16) (out bf16)) (body (load 0 (+ (* k1 p0) r0)) (cast f32 0)
+    (reduce sum f32 1) (load 1 r0) (cast f32 3) (load 2 r0) (cast f32 5) (sub f32 1 2)
+    (mul f32 7 4) (add f32 8 6) (cast bf16 9) (store 3 (+ (* k1 p0) r0) 10)))"""
+)
 
-    def first(rows: int, length: int) -> str:
-        return firsts(kernel, TARGET, {"k0": rows, "k1": length})[0].family
 
-    assert first(8581, 3001) == first(8581, 5763) == "cuda.looped"
-    assert first(8581, 3072) == first(8581, 4001) == first(100, 3001) == "cuda.persistent"
-    assert first_at("layer_norm_dynamic_f32", 8581, 3001).family == "cuda.persistent"
+@pytest.mark.parametrize(
+    ("rows", "length", "pieces", "warps"),
+    [
+        (26_041, 1152, 3, 2),
+        (10_000, 3000, 3, 4),
+        (9996, 3001, 3, 4),
+        (7324, 4096, 4, 4),
+        (5859, 5120, 3, 8),
+        (3000, 10_000, 5, 8),  # of so many warps few programs find room
+        (300, 3000, 0, 8),  # so few that none waits for another
+    ],
+)
+def test_rows_are_held_in_no_more_pieces_than_they_need(
+    rows: int, length: int, pieces: int, warps: int
+) -> None:
+    found = firsts(NARROW_NORM, TARGET, {"k0": rows, "k1": length})[0]
+    assert (found.family, found.get("pieces", 0)) == ("cuda.persistent", pieces)
+    assert found["warps"] == warps
+    assert found["r"] * max(1, pieces) >= length - length % 8
+
+
+def test_rows_that_wait_for_instructions_have_the_fewest_lanes() -> None:
+    kernel = kernel_of("entropy_bf16")
+    found = firsts(kernel, TARGET, {"k0": 6835, "k1": 5120})[0]
+    assert (found["r"], found["pieces"], found["warps"]) == (1024, 5, 4)
 
 
 def test_a_long_row_has_a_program_of_its_own() -> None:

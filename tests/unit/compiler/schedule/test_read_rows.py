@@ -69,7 +69,7 @@ def test_a_walk_is_not_streamed(family: str) -> None:
         generate(kernel_of("row_sum_f32"), parse_schedule(f"cuda.{family} {REST} stream=1"), TARGET)
 
 
-@pytest.mark.parametrize(("rows", "splits"), [(70, 16), (140, 8), (300, 4), (400, 0)])
+@pytest.mark.parametrize(("rows", "splits"), [(70, 16), (140, 8), (264, 4), (300, 0)])
 def test_long_rows_that_are_few_are_shared_if_they_are_read_alone(rows: int, splits: int) -> None:
     found = {each.get("splits", 0) for each in offered("row_argmax_f32", rows, 131_072)}
     assert found == {0, splits}
@@ -92,13 +92,17 @@ def test_rows_that_programs_walk_alone_have_more_programs_a_processor_if_they_ar
     assert blocks["softmax_f32"] == (8192, 32)
 
 
-@pytest.mark.parametrize(("name", "splits"), [("plane_norm_bf16", 128), ("row_sum_f32", 256)])
-def test_a_program_has_so_many_bytes_of_a_row_that_few_share(name: str, splits: int) -> None:
-    """3 rows of a million elements: of twice the bytes twice the programs."""
+@pytest.mark.parametrize(
+    ("name", "splits"), [("plane_norm_bf16", {128}), ("row_sum_f32", {176, 256})]
+)
+def test_a_program_has_so_many_bytes_of_a_row_that_few_share(name: str, splits: set[int]) -> None:
+    """3 rows of a million elements: of twice the bytes twice the programs, or all that there are
+    places for."""
     kernel = kernel_of(name)
     dims = (8, 3, 131_072) if len(kernel.symbols) == 3 else (3, 8 * 131_072)
     found = offered(name, *dims)
-    assert next(each["splits"] for each in found if each.family == "cuda.split") == splits
+    offered_splits = dict.fromkeys(e["splits"] for e in found if e.family == "cuda.split")
+    assert set([*offered_splits][: len(splits)]) == splits
 
 
 def test_rows_that_are_stored_are_not_shared_in_stages_where_they_are_enough() -> None:

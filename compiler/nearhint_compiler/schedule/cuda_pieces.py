@@ -1,0 +1,97 @@
+"""Rows in registers in pieces: several blocks of a power of two, one behind the other.
+
+A block of a power of two has up to twice the lanes of a row, and those beyond its end take as many
+instructions as the others; pieces are as many as the row needs. Each is one vector for each thread,
+so all of a row is asked for at once, and accumulators are those of one piece.
+
+How much a thread holds matters more than a few lanes in vain: with more than half of its registers,
+too few programs are there to hide what each of them waits for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from nearhint_compiler.schedule.cuda_facts import Facts
+from nearhint_compiler.schedule.schedule import Schedule
+
+LEAST, MOST = 3, 8
+"""Pieces of a row: of fewer a block of a power of two has no more lanes."""
+LEAST_BLOCK, MANY_ROWS = 1024, 4
+"""The block from which on pieces come before blocks of a power of two, and how many rows a
+processor has then: of fewer none waits for another's instructions."""
+NARROW, WIDE, AT_MOST = 32, 24, 48
+"""Elements that a thread shall hold of a row, narrow ones and wide ones, and how many it may."""
+NARROW_LANES = 8
+WARPS = (1, 2, 4, 8, 16)
+EARLY_REGISTERS = 48
+"""Registers of loads that come first, in a thread of the widest programs: of 64, so that a
+processor has two such programs."""
+
+
+def come_first(facts: Facts, block: int, pieces: list[Schedule]) -> bool:
+    """Whether these pieces come before a `block` of a power of two that holds the row."""
+    has_fewer = any(each["r"] * each["pieces"] < block for each in pieces[:1])
+    is_many = prod(facts.extents) >= MANY_ROWS * facts.processors
+    if block == LEAST_BLOCK:
+        return is_many and has_fewer
+    return is_many and block > LEAST_BLOCK and bool(pieces) and (has_fewer or facts.has_late)
+
+
+def in_pieces(facts: Facts) -> Iterator[Schedule]:
+    """Rows in registers in as many pieces as they need, of a vector a thread each."""
+    for size, warps, pieces in _pieces(facts):
+        words = {"words": 1} if facts.has_words(size) else {}
+        has_groups = facts.has_arg_groups and facts.lanes >= NARROW_LANES
+        group = {"group": facts.lanes} if has_groups else {}
+        blocks = {"x": 1, "r": size, "warps": warps, "pieces": pieces}
+        forms: list[dict[str, int]] = [{"divisible": facts.divisible}] if facts.divisible else []
+        if words or not facts.is_dividing_useful:
+            forms.append(words)
+        for early in _ways_of_loading(facts, pieces, warps):
+            for form in forms:
+                yield facts.schedule("persistent", **blocks, **group, **form, **early)
+
+
+def _ways_of_loading(facts: Facts, pieces: int, warps: int) -> list[dict[str, int]]:
+    """Whether all loads come first: where there are registers for them, rather so."""
+    if not facts.has_late:
+        return [{}]
+    held = pieces * facts.lanes
+    # In words, what runs share is two loads of which each element has one.
+    whole = facts.run_loads if facts.word and not facts.divisible else 0
+    loaded = held * whole + held * facts.itemsize * (facts.row_loads - whole) // 4
+    is_late = held > NARROW or (warps == WARPS[-1] and loaded > EARLY_REGISTERS)
+    return [{}, {"early": 1}] if is_late else [{"early": 1}, {}]
+
+
+def _pieces(facts: Facts) -> list[tuple[int, int, int]]:
+    """Elements, warps and number of pieces of a row, the best first.
+
+    The fewest warps whose threads hold little enough, half as many that hold more and have fewer
+    lanes in vain, and what holds longer rows.
+    """
+    lanes, length = facts.lanes, facts.length - facts.length % max(1, facts.word)
+    if facts.has_scan:
+        return []
+    most = min(MOST, (NARROW if lanes >= NARROW_LANES else WIDE) // lanes)
+    sizes = {warps: 32 * warps * lanes for warps in WARPS}
+    counts = {warps: -(-length // size) for warps, size in sizes.items()}
+    held = next((warps for warps in sizes if counts[warps] <= most), 0)
+    if counts.get(held, 0) < LEAST:
+        return []
+    found, half = [held], held // 2
+    if half and counts[half] <= min(MOST, AT_MOST // lanes):
+        # What is read alone waits for instructions, many warps wait for each other, and most where
+        # they read weights one by one.
+        has_singles = facts.has_shared and not facts.divisible and lanes >= NARROW_LANES
+        is_wide = held >= (WARPS[-2] if has_singles else WARPS[-1])
+        found.insert(0 if facts.only_reads or is_wide else 1, half)
+    shapes = [(sizes[warps], warps, counts[warps]) for warps in found]
+    if not facts.has_static_length:
+        if counts[held] < most:
+            shapes.append((sizes[held], held, counts[held] + 1))
+        elif held < WARPS[-1]:
+            shapes.append((2 * sizes[held], 2 * held, counts[held] // 2 + 1))
+    return shapes

@@ -1,0 +1,145 @@
+"""Rows in pieces, and what neighbours share read once for them, compute what the IR says."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.compiler import test_triton_numerics as numerics
+from tests.unit.compiler.test_triton_numerics import KERNELS, TARGET, Case, Results
+
+from nearhint_compiler.codegen import generate
+from nearhint_compiler.errors import InvalidSchedule
+from nearhint_compiler.ir.nodes import Kernel
+from nearhint_compiler.ir.text import parse_kernel
+from nearhint_compiler.schedule import Schedule, candidates
+from nearhint_compiler.schedule.schedule import parse_schedule
+from nearhint_rules.guard import size_facts_hold
+
+pytestmark = pytest.mark.timeout(600)  # all cases are interpreted in one go
+
+ALIGNED, ANY = "index=32 aligned=1 divisible=0", "index=64 aligned=0 divisible=0"
+WIDE = ANY.replace("aligned=0", "aligned=1")
+
+
+def pieces(kernel: str, *dims: tuple[int, ...], special: bool = False) -> list[Case]:
+    """Rows of up to 96 elements or 5 more of 32, flat and in words of four."""
+    texts = (
+        f"cuda.persistent x=2 r=32 warps=1 {ANY} pieces=3",
+        f"cuda.persistent x=1 r=32 warps=1 {ALIGNED} early=1 pieces=5",
+        f"cuda.persistent x=1 r=32 warps=1 {ALIGNED} words=1 pieces=3",
+        f"cuda.persistent x=2 r=32 warps=1 {WIDE} words=1 stream=1 pieces=5",
+    )
+    return [Case(kernel, text, each, special) for text in texts for each in dims]
+
+
+def args(*dims: tuple[int, ...], special: bool = False) -> list[Case]:
+    """An arg in pieces, by groups."""
+    texts = (
+        f"cuda.persistent x=2 r=32 warps=1 {ANY} group=4 pieces=3",
+        f"cuda.persistent x=1 r=32 warps=1 {ALIGNED} group=4 words=1 pieces=3",
+    )
+    return [Case("row_argmax_f32", text, each, special) for text in texts for each in dims]
+
+
+def runs(*dims: tuple[int, ...]) -> list[Case]:
+    """A group norm in registers, in pieces, in walks, in stages and in teams."""
+    texts = (
+        f"cuda.persistent x=2 r=512 warps=1 {ANY} runs=4",
+        f"cuda.persistent x=1 r=128 warps=1 {ALIGNED} words=1 pieces=3 runs=8",
+        f"cuda.looped x=1 r=128 warps=1 {ALIGNED} group=8 words=1 runs=8",
+        f"cuda.looped x=2 r=16 warps=1 {ANY} runs=8",
+        f"cuda.split x=1 r=16 splits=3 warps=1 {ANY} runs=2",
+        f"cuda.cooperative x=1 r=128 splits=3 teams=2 warps=1 {ALIGNED} words=1 runs=8",
+        f"cuda.cooperative x=1 r=32 splits=4 teams=2 warps=1 {ALIGNED} walks=1 runs=4",
+    )
+    return [Case("group_norm_bf16", text, each) for text in texts for each in dims]
+
+
+def reused(kernel: str, *dims: tuple[int, ...]) -> list[Case]:
+    """Shares of a sum made of its terms, in pieces and in words beside edges."""
+    texts = (
+        f"cuda.persistent x=2 r=64 warps=1 {ANY} pieces=3 reuse=1",
+        f"cuda.persistent x=1 r=128 warps=1 {ALIGNED} words=1 pieces=2 reuse=1",
+    )
+    return [Case(kernel, text, each) for text in texts for each in dims]
+
+
+CASES = [
+    *pieces("softmax_f32", (3, 1), (2, 37), (1, 96)),
+    *pieces("layer_norm_dynamic_f32", (2, 67)),
+    *pieces("logsumexp_f32", (3, 71), special=True),
+    *pieces("row_argmax_f32", (3, 67), (1, 96), special=True),
+    *pieces("row_any_bool", (3, 61))[:2],
+    *numerics.filled(-float("inf"), *pieces("row_argmax_f32", (2, 61))),
+    *numerics.filled(2.0, *args((2, 61), (2, 90))),
+    *args((3, 93), (2, 7), special=True),
+    # Runs longer than a piece, several in each, and of one word.
+    *runs((1, 2, 131), (1, 13, 8)),
+    Case("group_norm_bf16", f"cuda.persistent x=1 r=64 warps=1 {ALIGNED[:-1]}4 runs=8", (1, 3, 16)),
+    *numerics.rows("entropy_bf16", (5, 37)),
+    *reused("entropy_bf16", (5, 37), (3, 150)),
+]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return numerics.run(CASES, tmp_path_factory.mktemp("pieces"))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_source_agrees_with_the_interpreter_of_the_ir(case: Case, results: Results) -> None:
+    numerics.test_source_agrees_with_the_interpreter_of_the_ir(case, results)
+
+
+def kernel_of(name: str) -> Kernel:
+    return parse_kernel((KERNELS / f"{name}.ir").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("name", "schedule"),
+    [
+        ("softmax_f32", "cuda.looped x=1 r=32 warps=1 {} pieces=3"),
+        ("softmax_f32", "cuda.persistent x=1 r=32 warps=1 {} pieces=9"),
+        ("softmax_f32", "cuda.persistent x=1 r=128 warps=1 {} turns=4 words=1 pieces=3"),
+        ("row_cumsum_f32", "cuda.persistent x=1 r=32 warps=1 {} pieces=3"),
+        ("softmax_f32", "cuda.persistent x=1 r=32 warps=1 {} pieces=3 block_pointers=1"),
+        ("softmax_f32", "cuda.persistent x=1 r=32 warps=1 {} runs=8"),
+        ("entropy_bf16", "cuda.looped x=1 r=32 warps=1 {} reuse=1"),
+        ("group_norm_bf16", "cuda.persistent x=1 r=64 warps=1 {} runs=3"),
+        ("group_norm_bf16", "cuda.persistent x=1 r=64 warps=1 {} runs=8 r1=32"),
+    ],
+)
+def test_what_has_no_pieces_or_runs_is_refused(name: str, schedule: str) -> None:
+    with pytest.raises(InvalidSchedule):
+        generate(kernel_of(name), parse_schedule(schedule.format(ALIGNED)), TARGET)
+
+
+def test_runs_shorter_than_a_vector_are_not_for_it() -> None:
+    schedule = parse_schedule(f"cuda.looped x=1 r=128 warps=1 {ALIGNED} group=8 words=1 runs=8")
+    guard = generate(kernel_of("group_norm_bf16"), schedule, TARGET).guard
+    held = [size_facts_hold(guard, {"k0": 1, "k1": 5, "k2": each}) for each in (1, 7, 8, 9)]
+    assert held == [False, False, True, True]
+
+
+def test_rows_have_no_piece_that_they_do_not_need() -> None:
+    for length, lanes in ((5120, 5120), (3000, 3072), (1152, 1280)):
+        found = in_pieces(7000, length)
+        assert any(each["r"] * each["pieces"] == lanes for each in found), length
+
+
+def test_rows_have_pieces_for_longer_ones_of_their_bucket() -> None:
+    assert {each["r"] * each["pieces"] for each in in_pieces(7000, 4096)} == {4096, 6144}
+    assert {each["r"] * each["pieces"] for each in in_pieces(7000, 2900)} == {3072, 4096}
+
+
+def test_shares_of_a_sum_also_come_without_a_second_exponential() -> None:
+    kernel = kernel_of("entropy_bf16")
+    found = candidates(kernel, TARGET, {"k0": 7000, "k1": 5120})
+    reusing = next(each for each in found if each.get("reuse", 0))
+    kept, anew = (generate(kernel, each, TARGET).source for each in (reusing, found[1]))
+    assert kept.count("_exp_term(") < anew.count("_exp_term(")
+    assert not any(each.get("reuse", 0) for each in in_pieces(7000, 5120))
+
+
+def in_pieces(rows: int, length: int) -> list[Schedule]:
+    found = candidates(kernel_of("softmax_f16"), TARGET, {"k0": rows, "k1": length})
+    return [each for each in found if each.get("pieces", 0)]
