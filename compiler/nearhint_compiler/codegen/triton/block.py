@@ -86,6 +86,7 @@ class Block:
     is_single: bool = False
     is_early: bool = False
     is_streamed: bool = False
+    is_lean: bool = False
     turn: Turn | None = None
     edges: Block | None = None
     word: int = 1

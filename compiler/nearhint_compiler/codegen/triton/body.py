@@ -155,6 +155,8 @@ class Body:
             case ir.Op(op, _, operands):
                 texts = [self.name(operand) for operand in operands]
                 dtype = self._dtypes[operands[-1]]
+                if self.block.is_lean and op == "div" and dtype == "f32" and not self.varies[operands[1]] and self.varies[operands[0]] and not self._is_exact:
+                    return [f"{name} = {texts[0]} * (1.0 / {texts[1]})"]
                 is_once = bool(self.kernel.reduction) and not self.varies[position]
                 text = op_text(op, dtype, texts, is_exact=self._is_exact, is_once=is_once)
                 return [f"{name} = {text}"]

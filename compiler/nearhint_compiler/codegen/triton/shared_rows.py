@@ -1,4 +1,4 @@
-"""The families whose programs share rows: in stages, and in teams that hold them."""
+"""The families whose programs share rows: in stages, in teams that hold them, and in chains."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from nearhint_compiler.analysis.folds import folded
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT
-from nearhint_compiler.analysis.online import SHARED, walks_of
+from nearhint_compiler.analysis.online import SHARED, depth_of, walks_of
 from nearhint_compiler.codegen.triton.ahead import Ahead
 from nearhint_compiler.codegen.triton.block import REDUCED
+from nearhint_compiler.codegen.triton.chained import chained, words_of
 from nearhint_compiler.codegen.triton.cooperative import cooperative
 from nearhint_compiler.codegen.triton.folding import COLUMNS, folding
 from nearhint_compiler.codegen.triton.header import (
@@ -34,6 +35,7 @@ from nearhint_rules.guard import AtMost
 
 SPLIT_LIMIT = 1024
 WARP = TEAM_LIMIT = 32
+BACK_LIMIT, RUN_LIMIT = 64, 128
 POLLS = 1000
 """Looks at a word before a program gives up, some 0.7 microseconds each."""
 
@@ -102,19 +104,22 @@ def split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
 
 
 def held_by_teams(kernel: ir.Kernel, schedule: Schedule) -> Layout:
-    """Teams of programs, a row each at a time, whose chunks are blocks in registers, or walked."""
-    splits, r, teams = schedule["splits"], schedule["r"], schedule["teams"]
-    if not 2 <= splits <= TEAM_LIMIT or teams < 1 or schedule["x"] != 1:
+    """Teams of programs, a row or a block of columns each at a time, whose chunks are blocks in
+    registers, or walked."""
+    splits, r, teams, x = schedule["splits"], schedule["r"], schedule["teams"], schedule["x"]
+    if not 2 <= splits <= TEAM_LIMIT or teams < 1:
         raise InvalidSchedule(f"teams that cannot be: {schedule}")
     if schedule.get("r1", 0) or schedule.get(block_pointers.OPTION, 0):
         raise InvalidSchedule(f"tiles of rows that teams hold: {schedule}")
     if stages_of(kernel) != 2 or walks_of(kernel, SHARED) != 2:
         raise InvalidSchedule("a team meets once, and stores what it held")
+    is_walked, is_ahead = schedule.get("walks", 0) == 1, schedule.get("ahead", 1) > 1
+    if x > 1 and (is_ahead or schedule.get("words", 0) or schedule.get("group", 1) > 1):
+        raise InvalidSchedule(f"what a block of columns cannot be: {schedule}")
     header = Header(schedule["index"] == 64, ("X", REDUCED))
-    flat_rows(kernel, 1, header)
+    blocks = flat_rows(kernel, x, header)
     row = row_for(kernel, schedule, is_walked=True, wide=header.wide)
     row_lines, header.lines = header.lines, []
-    is_walked = schedule.get("walks", 0) == 1
     steps = ex.floordiv(ex.add(row.span, splits * r, -1), splits * r) if is_walked else ex.ONE
     chunk = index_text(ex.mul(steps, r))
     header.lines += [
@@ -122,18 +127,20 @@ def held_by_teams(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         f"rend = tl.maximum(rstart, tl.minimum(rstart + {chunk}, {index_text(row.span)}))",
     ]
     block = reduced(row, kernel, schedule, header, span=("rstart", "rend"))
-    is_ahead = schedule.get("ahead", 1) > 1
     if is_ahead and (is_walked or row.is_words or schedule["ahead"] > 2):
         raise InvalidSchedule(f"the next row of what no block of registers has: {schedule}")
     if is_ahead:
         block = replace(block, ahead=1)
     rows = ex.product(kernel.pointwise)
-    rounds = ceil_div(rows, teams)
-    busy = ex.floordiv(ex.add(rows, rounds, -1), rounds)
+    rounds = ceil_div(blocks, teams)
+    busy = ex.floordiv(ex.add(blocks, rounds, -1), rounds)
+    # Parts of columns are brought together by all threads, as their elements are.
+    lanes = max(1 << (splits - 1).bit_length(), _least_lanes(kernel, schedule)) if x > 1 else WARP
     body = cooperative(
         kernel,
         block,
-        rows=index_text(rows),
+        rows=index_text(blocks),
+        columns=index_text(rows) if x > 1 else "",
         row=row_lines,
         part=header.lines,
         splits=splits,
@@ -152,11 +159,61 @@ def held_by_teams(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     return Layout(
         [f"program = tl.program_id(0){header.widened}", *body.lines],
         ex.mul(busy, splits),
-        (*blocks_of(schedule, ("X", REDUCED)), ("LANES", WARP), *row.constants),
+        (*blocks_of(schedule, ("X", REDUCED)), ("LANES", lanes), *row.constants),
         facts,
         body.arrays,
         array_length,
         body.launches,
+    )
+
+
+def in_chains(kernel: ir.Kernel, schedule: Schedule) -> Layout:
+    """Chunks of scanned columns in registers, each after those before it."""
+    r, run, back = schedule["r"], schedule.get("unroll", 1), schedule["back"]
+    if not 1 <= back <= BACK_LIMIT or not 1 <= run <= RUN_LIMIT:
+        raise InvalidSchedule(f"chunks that cannot be: {schedule}")
+    if schedule.get("r1", 0) or schedule.get("words", 0) or schedule.get("group", 1) > 1:
+        raise InvalidSchedule(f"tiles or words of what is chained: {schedule}")
+    if not is_chained(kernel):
+        raise InvalidSchedule("chunks are chained by nothing but scans of their own")
+    header = Header(schedule["index"] == 64, ("X", REDUCED))
+    blocks = flat_rows(kernel, schedule["x"], header)
+    place, header.lines = header.lines, []
+    row = row_for(kernel, schedule, is_walked=True, wide=header.wide)
+    block = reduced(row, kernel, schedule, header, span=("rstart", "rlength"))
+    lines, rows = header.lines, ex.product(kernel.pointwise)
+    chunks = ceil_div(row.span, r * run)
+    body = chained(
+        kernel,
+        block,
+        rows=index_text(rows),
+        chunks=index_text(chunks),
+        blocks=index_text(blocks),
+        place=[*place, *lines, f"rbase = rbase * {run}", f"rstart = chunk * (R * {run})"],
+        run=run,
+        back=back,
+        runs=r,
+    )
+    array_length = ex.add(ex.mul(rows, chunks), 1)
+    facts = () if header.wide else (AtMost(array_length, INDEX_LIMIT),)
+    return Layout(
+        [f"program = tl.program_id(0){header.widened}", *body.lines],
+        ex.mul(blocks, chunks),
+        (*blocks_of(schedule, ("X", REDUCED)), *row.constants),
+        (*facts, *row.walked),
+        body.arrays,
+        array_length,
+        body.launches,
+    )
+
+
+def is_chained(kernel: ir.Kernel) -> bool:
+    """Whether all that a chunk waits for are scans, none of which needs another."""
+    completed = [node for node in kernel.body if isinstance(node, SHARED)]
+    return (
+        bool(completed)
+        and all(isinstance(node, ir.Scan) and words_of(node.dtype) for node in completed)
+        and depth_of(kernel, SHARED) == 1
     )
 
 

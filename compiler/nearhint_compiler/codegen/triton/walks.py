@@ -73,6 +73,10 @@ def straight(kernel: ir.Kernel, block: Block) -> list[str]:
                 continue
             case _:
                 lines += [*body.lines(position), *beside]
+    if block.is_lean:
+        length = index_text(ex.product(kernel.reduction))
+        again = [f"rbase = rbase + tl.minimum({length} - 1, 0)", *block.element_header]
+        stores = [*again, *stores]
     if block.turn is None:
         return [*lines, *stores]
     inside = [*block.turn.lines, *lines, *stores]
