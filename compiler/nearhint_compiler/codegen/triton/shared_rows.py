@@ -11,7 +11,7 @@ from nearhint_compiler.codegen.triton.ahead import Ahead
 from nearhint_compiler.codegen.triton.block import REDUCED
 from nearhint_compiler.codegen.triton.chained import chained, words_of
 from nearhint_compiler.codegen.triton.cooperative import cooperative
-from nearhint_compiler.codegen.triton.folding import COLUMNS, folding
+from nearhint_compiler.codegen.triton.folding import folding
 from nearhint_compiler.codegen.triton.header import (
     Header,
     blocks_of,
@@ -24,7 +24,7 @@ from nearhint_compiler.codegen.triton.row import (
     within,
 )
 from nearhint_compiler.codegen.triton.rows import reduced, row_for
-from nearhint_compiler.codegen.triton.stages import staged, stages_of
+from nearhint_compiler.codegen.triton.stages import COLUMNS, apart_of, staged, stages_of
 from nearhint_compiler.codegen.triton.text import index_text
 from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
@@ -81,18 +81,27 @@ def split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     if is_adapted and row.has_mask:
         block = replace(block, step_count="rsteps")
     splits_text = "splits" if is_adapted else index_text(splits)
+    x, few = schedule["x"], schedule.get("apart", 0)
+    has_scan = any(isinstance(node, ir.Scan) for node in kernel.body)
+    if few and (not 0 < few <= x or x % few or fold is not None or has_scan):
+        raise InvalidSchedule(f"totals that are not brought together apart: {schedule}")
+    apart = apart_of(kernel, block, x=x, few=few) if few else None
     if fold is None:
-        body = staged(kernel, block, rows="rows", splits=splits_text, lanes="LANES")
+        body = staged(
+            kernel, block, rows="rows", splits=splits_text, lanes="LANES", apart=apart
+        )
     else:
         body = folding(given, fold, block, by=by, splits=splits_text, lanes="LANES")
-    lanes = max(by << (most - 1).bit_length(), _least_lanes(kernel, schedule))
-    array_length = ex.mul(rows, splits)
+    lanes = by << (most - 1).bit_length()
+    if apart is None:
+        lanes = max(lanes, _least_lanes(kernel, schedule))
+    array_length = ex.mul(rows, ex.add(splits, 1 if apart else 0))
     facts = () if header.wide else (AtMost(array_length, INDEX_LIMIT),)
-    few = ((COLUMNS, schedule["x"] // by),) if fold is not None else ()
+    columns = few or (x // by if fold is not None else 0)
     layout = Layout(
         [*header.lines, *body.lines],
         blocks if is_adapted else ex.mul(blocks, splits),
-        (*blocks_of(schedule, ("X", REDUCED)), *few, ("LANES", lanes), *row.constants),
+        (*blocks_of(schedule, ("X", REDUCED)), *(((COLUMNS, columns),) if columns else ()), ("LANES", lanes), *row.constants),
         (*facts, *row.walked),
         body.arrays,
         array_length,
