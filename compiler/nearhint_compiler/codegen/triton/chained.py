@@ -28,9 +28,10 @@ from nearhint_compiler.codegen.triton.block import Block
 from nearhint_compiler.codegen.triton.body import Body
 from nearhint_compiler.codegen.triton.ops import combine_name
 from nearhint_compiler.codegen.triton.stages import Staged
-from nearhint_compiler.codegen.triton.text import TRITON_TYPES, neutral_text
+from nearhint_compiler.codegen.triton.text import TRITON_TYPES, index_text, neutral_text
 from nearhint_compiler.codegen.triton.walks import WalkPlan
 from nearhint_compiler.ir import nodes as ir
+from nearhint_rules import expr as ex
 from nearhint_rules.program import DTYPES
 
 WORD_BYTES = 4
@@ -55,17 +56,20 @@ def chained(
     run: int,
     back: int,
     runs: int,
+    lanes: int,
 ) -> Staged:
     """The body of a kernel of scans, whose `block` has one element of each of `runs` runs.
 
     `rows`, `chunks` and `blocks` are the texts of the numbers of columns, of their chunks and of
     blocks of columns; `place` are the lines that make the loop variables of columns of block `pid`.
-    A program has `run` rows of each run, and looks at `back` chunks at once.
+    A program has `run` rows of each run, and looks at `back` chunks at once with `lanes`
+    lanes, one or more for each thread and each column.
     """
     plan = WalkPlan(kernel, block, SHARED)
     body = plan.body
     scans = {p: node for p, node in enumerate(kernel.body) if isinstance(node, ir.Scan)}
-    stores = body.element_stores
+    stores, columns = body.element_stores, block.axes[0]
+    length = index_text(ex.product(kernel.reduction))
     first = [p for p in body.needed([node.operand for node in scans.values()]) if p not in scans]
     rest = [p for p in body.needed(stores) if p not in {*first, *scans}]
     steps = [_Step(kernel, block, number) for number in range(run)]
@@ -85,15 +89,12 @@ def chained(
         f"total{p} = {combine_name(node.kind, node.dtype)}(carry{p}, total{p})"
         for p, node in scans.items()
     ]
-    started = [
+    started = [f"carry{p} = {_full(f'[{lanes}]', node)}" for p, node in scans.items()]
+    looks = [
         line
         for p, node in scans.items()
-        for line in (
-            f"carry{p} = {_full(block.row_shape, node)}",
-            *([f"before{p} = carry{p}"] if runs == 1 else []),
-        )
+        for line in _look(p, node, words[p], back=back, lanes=lanes)
     ]
-    looks = [line for p, node in scans.items() for line in _look(block, p, node, words[p], back)]
     stored = [line for step in steps for line in step.stored(rest, scans, stores)]
     row_stores = plan.row_stores()
     lines = [
@@ -122,15 +123,21 @@ def chained(
         f"    state = tl.where(chunk == 0, {WHOLE}, {TOTAL}).to(tl.int64) << 32",
         *_indented(left),
         *_indented(started),
+        f"    look = tl.arange(0, {lanes})",
+        f"    lookx = pid * {columns} + look % {columns}",
+        f"    looks = (look < {columns}) & (lookx < rows)",
         "    known = (chunk == 0).to(tl.int32)",
         "    while known == 0:",
         *_indented(looks, 2),
-        f"        known = {_all_known(block, list(scans))}",
+        f"        known = {_all_known(list(scans))}",
+        *(f"    {line}" for p, node in scans.items() for line in _told(block, p, node, lanes=lanes)),
         "    if chunk > 0:",
         *_indented(whole, 2),
         f"        state = tl.full([], {WHOLE}, tl.int64) << 32",
         *_indented(left, 2),
         *(f"    start{p} = {_start(p, node, runs)}" for p, node in scans.items()),
+        # Nothing more, as lengths are positive: but places need no registers until they are stored.
+        f"    rstart = rstart + tl.minimum({length} - 1, 0)",
         *_indented(stored),
         *(["    if chunk == 0:", *_indented(row_stores, 2)] if row_stores else []),
     ]
@@ -205,24 +212,28 @@ def _packed(value: str, dtype: str) -> list[str]:
     return [f"(({bits} & 0xFFFFFFFF) | state)", f"((({bits} >> 32) & 0xFFFFFFFF) | state)"]
 
 
-def _look(block: Block, p: int, node: ir.Scan, arrays: Sequence[int], back: int) -> list[str]:
-    """What is before the chunk by what `back` chunks before it have left, from the farthest on."""
+def _look(p: int, node: ir.Scan, arrays: Sequence[int], *, back: int, lanes: int) -> list[str]:
+    """What is before the chunk by what `back` chunks before it have left, from the farthest on.
+
+    Of the lanes of a column the first one looks alone, and others are told by `_told`: what several
+    threads read of a word need not be the same.
+    """
     combine, dtype = combine_name(node.kind, node.dtype), TRITON_TYPES[node.dtype].name
-    shape = block.row_shape
     lines = [
-        f"carry{p} = {_full(shape, node)}",
-        f"known{p} = tl.zeros({shape}, tl.int32)",
+        f"carry{p} = {_full(f'[{lanes}]', node)}",
+        f"known{p} = tl.zeros([{lanes}], tl.int32)",
     ]
-    for number in range(back, 0, -1):
-        masks = [f"(chunk >= {number})", *([block.row_mask] if block.row_mask else [])]
-        names = [f"word{p}_{number}_{place}" for place in range(len(arrays))]
+    words = {
+        number: [f"word{p}_{number}_{place}" for place in range(len(arrays))]
+        for number in range(back, 0, -1)
+    }
+    for number, names in words.items():
         lines += [
-            f"{name} = tl.load(w{array} + ((chunk - {number}) * rows + x), "
-            f"{' & '.join(masks)}, other=0, volatile=True)"
+            f"{name} = tl.load(w{array} + ((chunk - {number}) * rows + lookx), "
+            f"looks & (chunk >= {number}), other=0, volatile=True)"
             for name, array in zip(names, arrays, strict=True)
         ]
-    for number in range(back, 0, -1):
-        names = [f"word{p}_{number}_{place}" for place in range(len(arrays))]
+    for names in words.values():
         state = f"({names[0]} >> 32).to(tl.int32)"
         bits = f"{names[0]}.to(tl.int32).to({dtype}, bitcast=True)"
         if len(names) > 1:
@@ -232,20 +243,26 @@ def _look(block: Block, p: int, node: ir.Scan, arrays: Sequence[int], back: int)
         lines += [
             f"state{p} = {state}",
             f"value{p} = {bits}",
-            f"carry{p} = tl.where(state{p} == {WHOLE}, value{p}, "
-            f"{combine}(carry{p}, value{p}))",
+            f"carry{p} = tl.where(state{p} == {WHOLE}, value{p}, {combine}(carry{p}, value{p}))",
             f"known{p} = tl.where(state{p} == {TOTAL}, known{p}, (state{p} == {WHOLE}).to(tl.int32))",
         ]
     return lines
 
 
-def _all_known(block: Block, scans: Sequence[int]) -> str:
+def _all_known(scans: Sequence[int]) -> str:
     known = f"known{scans[0]}"
     for p in scans[1:]:
         known = f"tl.minimum({known}, known{p})"
-    if block.row_mask:
-        known = f"tl.where({block.row_mask}, {known}, 1)"
-    return f"tl.min(tl.min({known}, 1), 0)"
+    return f"tl.min(tl.where(looks, {known}, 1), 0)"
+
+
+def _told(block: Block, p: int, node: ir.Scan, *, lanes: int) -> list[str]:
+    """What the first lanes have found, bit by bit, for all."""
+    dtype, width = TRITON_TYPES[node.dtype].name, f"tl.int{8 * DTYPES[node.dtype]}"
+    bits = f"tl.where(looks, carry{p}.to({width}, bitcast=True), 0)"
+    columns = block.axes[0]
+    found = f"tl.reduce(tl.reshape({bits}, [{lanes} // {columns}, {columns}]), 0, _combine_sum)"
+    return [f"carry{p} = tl.expand_dims({found}.to({dtype}, bitcast=True), {block.reduced_axis})"]
 
 
 def _indented(lines: Sequence[str], depth: int = 1) -> list[str]:

@@ -202,6 +202,7 @@ def in_chains(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         run=run,
         back=back,
         runs=r,
+        lanes=max(WARP * schedule["warps"], schedule["x"]),
     )
     array_length = ex.add(ex.mul(rows, chunks), 1)
     facts = () if header.wide else (AtMost(array_length, INDEX_LIMIT),)
