@@ -73,6 +73,31 @@ ALONE_LIMIT = 8
 ALONE_LENGTH, LEAST_STEPS = 1024, 8
 """Elements of a column, and steps of its walk, that they have at least: so many threads are worth
 their beginning and end."""
+HELD_ANEW = ((64, 128), (32, 64))
+"""(elements, registers) of a thread of a block that holds columns and computes places anew for what
+it stores: two such blocks and more are on a processor at once, one of which loads while another
+computes or stores."""
+ANEW_COLUMNS, ANEW_BLOCK, ANEW_WARPS, REGISTERS = (32, 64, 16), 4096, 16, 65_536
+"""Numbers of columns of such blocks, elements of those of short columns, the most warps, and the
+registers of a processor."""
+CHAINS = ((64, 8, 4, 16, 128), (128, 8, 8, 16, 128), (64, 8, 4, 8, 96), (32, 16, 4, 16, 128))
+"""(columns, runs, warps, rows a run, registers) of chunks of scanned columns."""
+CHUNKS_SEEN, LEAST_CHUNKS = 8, 2
+"""How many of them a program looks at at once, and how many there are at least."""
+CHAIN_BYTES = 1 << 20
+"""What a chunk of all columns moves at least, for the chain of chunks to be no longer than what
+they move takes."""
+SCANNED_ALONE = ((128, 16, 4, 8, 1), (128, 32, 4, 4, 1), (128, 16, 4, 4, 2), (32, 64, 8, 4, 1))
+"""(columns, rows, warps, programs a processor, steps written out) of programs that share scanned
+columns, of which each thread has one: what is scanned needs no other thread."""
+GATHERED_BYTES = 4 << 20
+"""What programs read of the totals of others at least, for these to be brought together apart."""
+APART_LANES, APART_LIMIT = 8, 1024
+"""Totals of a thread that brings them together apart, about, and how many programs they are of at
+most."""
+ODD_STORED = ((128, 2048, 4, 4, 1, 2), (128, 2048, 4, 8, 1, 1), (128, 4096, 8, 4, 1, 1))
+"""`SHARED_COLUMNS` of single elements that are stored: of as many columns as a block has, each of
+the threads of one warp or more has one, and what it stores is in whole lines."""
 FEW_ROWS, SOME_ROWS, FEW_AT_ONCE = 16, 128, 8
 """Rows so few that columns of them are nearly pointwise; so few that it is so where 64 columns a
 program are programs for all processors; and how many of them are read at once."""
@@ -137,6 +162,7 @@ def _held_columns(facts: Facts) -> Iterator[Schedule]:
     """
     r = power_of_two(facts.length)
     is_few = _is_few(facts)
+    yield from _held_anew(facts, r)
     if r <= (FEW_ROWS if is_few else SHORT_COLUMN):
         given = _plain if is_few else both
         for longest in (r,) if facts.has_static_length else (r, 2 * r):
@@ -148,6 +174,28 @@ def _held_columns(facts: Facts) -> Iterator[Schedule]:
     for x, warps in shapes or HELD_FEW_COLUMNS:
         if x * r <= HELD_PER_THREAD * 32 * warps:
             yield from both(facts, "persistent", x=x, r=r, warps=warps)
+
+
+def _held_anew(facts: Facts, r: int) -> Iterator[Schedule]:
+    """The same where they are stored, of which little is held beside them."""
+    if facts.only_reads or _is_few(facts):
+        return
+    if r <= SHORT_COLUMN:
+        elements, _ = HELD_ANEW[-1]
+        x = max(ANEW_COLUMNS[0], ANEW_BLOCK // max(r, FEW_ROWS))
+        for longest in (r,) if facts.has_static_length else (r, 2 * r):
+            warps = max(1, x * longest // (32 * elements))
+            yield from both(facts, "persistent", x=x, r=longest, warps=warps, anew=1)
+        return
+    if facts.has_scan:
+        return
+    for x in ANEW_COLUMNS:
+        for elements, registers in HELD_ANEW:
+            warps = x * r // (32 * elements)
+            is_full = prod(facts.extents) >= x * facts.processors
+            if is_full and 1 <= warps <= ANEW_WARPS and 64 * warps * registers <= REGISTERS:
+                blocks = {"x": x, "r": r, "warps": warps, "registers": registers}
+                yield from both(facts, "persistent", **blocks, anew=1)
 
 
 def _plain(facts: Facts, family: str, **options: int) -> Iterator[Schedule]:
@@ -175,6 +223,9 @@ def _few(facts: Facts) -> Iterator[Schedule]:
 
 def shared_columns(facts: Facts, columns: int) -> Iterator[Schedule]:
     """As many programs as run well at once, also where there are other numbers of columns."""
+    if facts.has_scan:
+        yield from _scanned(facts, columns)
+        return
     by, has_vectors = _fold(facts, columns), facts.has_vectors
     promised = list(_promising_columns(facts, columns)) if has_vectors else []
     folds = list(_folded_columns(facts, columns, by)) if by else []
@@ -182,12 +233,40 @@ def shared_columns(facts: Facts, columns: int) -> Iterator[Schedule]:
         yield from chain(*pair)
     if not has_vectors:
         shapes: list[tuple[int, ...]] = [(*each, 1, 1) for each in ODD_COLUMNS]
+        if not facts.only_reads:
+            shapes[:0] = ODD_STORED
         if not by:
             # Element by element they are more programs, which copy nothing ahead, first.
             shapes += _column_shapes(columns)[: -len(SHARED_COLUMNS)]
         for shape in shapes[: ODD_BESIDE_FOLDS if by else None]:
             for each in _sharing(facts, columns, facts.length, shape):
                 yield facts.schedule("split", **each)
+
+
+def chained_columns(facts: Facts) -> Iterator[Schedule]:
+    """Scans whose chunks are held and wait for those before them."""
+    if not facts.is_chained:
+        return
+    for x, runs, warps, rows, registers in CHAINS:
+        if facts.itemsize > 4:
+            rows //= 2
+        if facts.length >= LEAST_CHUNKS * runs * rows:
+            blocks = {"x": x, "r": runs, "warps": warps, "registers": registers, "unroll": rows}
+            yield facts.schedule("chained", divisible=facts.divisible, **blocks, back=CHUNKS_SEEN)
+
+
+def is_long_chain(facts: Facts) -> bool:
+    """Whether a chain of chunks is no longer than what they move takes."""
+    _, runs, _, rows, _ = CHAINS[0]
+    return facts.is_chained and facts.moved_bytes // facts.length * runs * rows >= CHAIN_BYTES
+
+
+def _scanned(facts: Facts, columns: int) -> Iterator[Schedule]:
+    """Programs that share scanned columns: two walks, of which the second one is the scan."""
+    for x, rows, warps, share, unroll in SCANNED_ALONE:
+        shape = (x, x * rows, warps, share, 1, unroll)
+        for each in _sharing(facts, columns, facts.length, shape):
+            yield from both(facts, "split", **each)
 
 
 def _promising_columns(facts: Facts, columns: int) -> Iterator[tuple[Schedule, ...]]:
@@ -238,7 +317,8 @@ def _sharing(
     x = min(width, power_of_two(columns))
     r, blocks = elements // x, -(-columns // x)
     programs = facts.processors * share
-    wanted = min(SPLIT_LIMIT, length // r, programs // blocks)
+    limit = SPLIT_LIMIT if facts.only_reads else APART_LIMIT
+    wanted = min(limit, length // r, programs // blocks)
     if wanted < least or length < 2 * r:
         return
     splits = power_of_two(max(2, int(SPARE * wanted)))
@@ -248,7 +328,22 @@ def _sharing(
     more = {"programs": programs} | {
         name: steps for name, steps in (("ahead", ahead), ("unroll", unroll)) if steps > 1
     }
-    yield {"x": x, "r": r, "splits": min(SPLIT_LIMIT, splits), "warps": warps, **more}
+    if few := _apart(facts, x=x, splits=wanted, programs=blocks * wanted, warps=warps):
+        more["apart"] = few
+    yield {"x": x, "r": r, "splits": min(limit, splits), "warps": warps, **more}
+
+
+def _apart(facts: Facts, *, x: int, splits: int, programs: int, warps: int) -> int:
+    """The columns of a program that brings totals together apart; 0 where that is not worth it.
+
+    So it is where all programs would read many totals of others, and where those of a block are
+    more than the registers of one.
+    """
+    lanes = power_of_two(splits)
+    is_much = not facts.only_reads and 4 * programs * splits * x >= GATHERED_BYTES
+    if not is_much and x * lanes <= HELD_PER_THREAD * 32 * warps:
+        return 0
+    return min(x, max(1, APART_LANES * 32 * warps // lanes))
 
 
 def _alone(facts: Facts, columns: int) -> Iterator[Schedule]:

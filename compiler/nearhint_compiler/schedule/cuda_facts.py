@@ -9,6 +9,7 @@ from enum import Enum
 from math import prod
 
 from nearhint_compiler.analysis.arg_groups import has_arg_groups
+from nearhint_compiler.analysis.chains import is_chained
 from nearhint_compiler.analysis.flat import flat_params
 from nearhint_compiler.analysis.folds import folded
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT, index_bounds
@@ -44,6 +45,7 @@ _TRITON = re.compile(r"triton (\d+)\.(\d+).*")
 EXTRAS = (
     "registers", "group", "order", "unroll", "ahead", "whole", "words", "turns", "early", "stream",
     "programs", "spread", "walks", "fold",
+    "apart", "back", "anew",
 )  # fmt: skip
 """Options that a schedule has behind all others, if it has them."""
 
@@ -73,7 +75,8 @@ class Facts:
     and `plane_word` are the lanes of the words of rows and of planes; 0 if there are none.
     `row_loads` run along the rows, `small_loads` of them over little; `own_loads` and `own_bytes`
     are of those that are not of all rows; `walks` over rows that nothing holds read or write along
-    them. If it `is_foldable`, several rows of its columns may be read as one. With `has_late_axes`
+    them. If it `is_foldable`, several rows of its columns may be read as one; if it
+    `is_chained`, chunks of its columns wait but for those before them. With `has_late_axes`
     the last axes of a block have threads before the first ones. If it `is_divisible_in_part`, some
     of the sizes that vectors need are multiples, and others not; with `has_static_vectors` some
     accesses need pointers alone. Where a kernel `only_reads` rows, it stores nothing along them. It
@@ -114,6 +117,7 @@ class Facts:
     has_static_vectors: bool
     walks: int
     is_foldable: bool
+    is_chained: bool
 
     @property
     def itemsize(self) -> int:
@@ -235,6 +239,7 @@ def facts_of(
         is_divisible_in_part=bool(divisible or is_static) and divisible.bit_count() < len(useful),
         has_static_vectors=is_static,
         walks=walks_of(kernel, SHARED),
+        is_chained=is_columns and is_chained(kernel),
         is_foldable=is_columns and folded(kernel, 2) is not None,
     )
 

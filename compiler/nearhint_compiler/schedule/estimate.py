@@ -37,6 +37,8 @@ CUDA_WAVE_S = 5e-7
 """For a program to begin, to wait for its first bytes, and to end."""
 CUDA_MEETING_S = 2.5e-6
 """For a team to meet, beside what other teams of a processor hide."""
+CUDA_LOOK_S = 2e-6
+"""For what a program leaves to be seen by another one that looks for it."""
 THREADS_PER_PROCESSOR = 2048
 REGISTERS_PER_PROCESSOR = 65_536
 REGISTERS_PER_THREAD = 255
@@ -122,6 +124,12 @@ def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Si
     programs, launches = _programs(kernel, schedule, tiles)
     threads = 32 * schedule["warps"]
     block = prod(blocks.values()) * schedule.get("r", 1)
+    chunks = 0
+    if schedule.family == "cuda.chained":
+        block *= schedule["unroll"]
+        length = prod(extent for name, extent in extents.items() if name[0] == "r")
+        chunks = ceil(length / (schedule["r"] * schedule["unroll"]))
+        programs, launches = tiles * chunks, 2
     each = block / threads
     loads = sum(isinstance(node, ir.Load) for node in kernel.body)
     wide = 2 if any(access.itemsize > 4 for access in found) else 1
@@ -157,6 +165,8 @@ def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Si
     seconds = moved / (CUDA_BYTES_PER_S * share) * full + waves * CUDA_WAVE_S
     if teams := schedule.get("teams", 0):
         seconds += ceil(tiles / teams) * CUDA_MEETING_S
+    if chunks:
+        seconds = max(seconds, chunks / schedule["back"] * CUDA_LOOK_S)
     occupancy = running / (device.multiprocessors * THREADS_PER_PROCESSOR)
     return Estimate(seconds + launches * CUDA_LAUNCH_S, min(1.0, occupancy), moved, waves)
 
@@ -168,7 +178,8 @@ def _programs(kernel: ir.Kernel, schedule: Schedule, tiles: int) -> tuple[int, i
         return tiles, 1
     if teams := schedule.get("teams", 0):
         return ceil(tiles / ceil(tiles / teams)) * splits, 2
-    return tiles * _splits(schedule, tiles), depth_of(kernel, SHARED) + 1
+    walks = depth_of(kernel, SHARED)
+    return tiles * _splits(schedule, tiles), (1 + bool(schedule.get("apart", 0))) * walks + 1
 
 
 def _moved_again(

@@ -18,7 +18,11 @@ from math import prod
 
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule import cpu, cuda
-from nearhint_compiler.schedule.cuda_columns import COLUMN_A_THREAD, preferred_columns
+from nearhint_compiler.schedule.cuda_columns import (
+    COLUMN_A_THREAD,
+    is_long_chain,
+    preferred_columns,
+)
 from nearhint_compiler.schedule.cuda_facts import Facts, facts_of
 from nearhint_compiler.schedule.cuda_pointwise import preferred
 from nearhint_compiler.schedule.estimate import estimate
@@ -32,7 +36,7 @@ CACHED_BYTES = 32 << 20
 MANY_ROWS, NARROW_LANES, SPENT = 4, 8, 1.1
 """Rows a processor, neighbours that one load of a thread brings, and how many times the lanes of a
 walk a block must have, for rows to be walked that registers could hold."""
-LOOPED, SPLIT = "cuda.looped", "cuda.split"
+LOOPED, SPLIT, CHAINED = "cuda.looped", "cuda.split", "cuda.chained"
 PERSISTENT = ("cuda.persistent", "cuda.tiled_persistent")
 PROMISES = ("aligned", "divisible", "words")
 """Options in which Schedules of one layout differ, by what they ask of sizes or do without it."""
@@ -124,7 +128,8 @@ def _kinds(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> tuple[
         if columns is not None and columns["x"] == COLUMN_A_THREAD[0] and facts.walks < 2:
             return (columns,)
         # Where programs may share columns, those that have some alone leave much of a device idle.
-        return (*held, *sorted(walked, key=lambda each: each.family != SPLIT))
+        order = (CHAINED, SPLIT, LOOPED) if is_long_chain(facts) else (SPLIT, CHAINED, LOOPED)
+        return (*held, *sorted(walked, key=lambda each: order.index(each.family)))
     if held and default.family == LOOPED:
         shorter = _walked_instead(facts, offered, held[0])
         return (shorter, *held) if shorter is not None else held

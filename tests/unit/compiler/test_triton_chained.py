@@ -29,7 +29,25 @@ def chains(kernel: str, *dims: tuple[int, ...], special: bool = False) -> list[C
     return [Case(kernel, text, each, special) for each in dims for text in texts]
 
 
+def apart(kernel: str, *dims: tuple[int, ...], special: bool = False) -> list[Case]:
+    """Totals brought together by programs of few columns, more and fewer of them than chunks."""
+    texts = (
+        f"cuda.split x=8 r=2 splits=7 warps=1 {PROMISES} apart=2",
+        f"cuda.split x=4 r=4 splits=3 warps=1 {PROMISES.replace('32', '64')} apart=1",
+        f"cuda.split x=4 r=2 splits=8 warps=1 {PROMISES} programs=9 apart=4",
+    )
+    return [Case(kernel, text, each, special) for each in dims for text in texts]
+
+
 CASES = [
+    *apart("column_cumsum_f32", (5, 37), (11, 3)),
+    *apart("column_cumprod_i64", (5, 29)),
+    *apart("weighted_middle_scans_bf16", (3, 5, 31)),
+    *apart("standardised_columns_f32", (9, 37), (3, 2)),
+    *apart("standardised_columns_f32", (3, 40), special=True),
+    *apart("column_sum_f32", (37, 11)),
+    *apart("column_argmin_bf16", (9, 40)),
+    *apart("normalised_cumsum_bf16", (5, 43)),
     *chains("column_cumsum_f32", (5, 37), (3, 6), (1, 1), (9, 2)),
     *chains("column_cumsum_f32", (3, 40), special=True),
     *chains("column_cumprod_i64", (7, 29)),
@@ -51,9 +69,7 @@ def test_source_agrees_with_the_interpreter_of_the_ir(case: Case, results: Resul
 CHAINED = f"cuda.chained x=128 r=8 warps=8 {PROMISES} unroll=16 back=8"
 
 
-@pytest.mark.parametrize(
-    ("name", "words"), [("column_cumsum_f32", 1), ("column_cumprod_i64", 2)]
-)
+@pytest.mark.parametrize(("name", "words"), [("column_cumsum_f32", 1), ("column_cumprod_i64", 2)])
 def test_a_program_has_a_chunk_and_leaves_a_word_for_each_column_or_two_of_wide_values(
     name: str, words: int
 ) -> None:

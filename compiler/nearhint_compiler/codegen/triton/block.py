@@ -60,7 +60,9 @@ class Block:
     memory while one is computed, in walks that store nothing. Where the number of steps is given
     as `step_count`, a walk may take as many, also beyond its end, under the mask. `place` is the
     dtype of places along it, until they are results. A tile that `is_single` has one row.
-    What `is_streamed` is read once, and takes no place in a cache from what is there.
+    What `is_streamed` is read once, and takes no place in a cache from what is there. Where it
+    `is_anew`, places are computed again for what is stored, and quotients by what is there once a
+    row are products: what a thread holds is then little beside the elements.
 
     Where a tile has the whole words of rows alone, `edges` is the tile with the rest of them, one
     lane for each word of `word` elements. Values of elements are named `prefix` and a number, and
@@ -86,7 +88,7 @@ class Block:
     is_single: bool = False
     is_early: bool = False
     is_streamed: bool = False
-    is_lean: bool = False
+    is_anew: bool = False
     turn: Turn | None = None
     edges: Block | None = None
     word: int = 1

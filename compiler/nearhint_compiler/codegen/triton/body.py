@@ -155,7 +155,7 @@ class Body:
             case ir.Op(op, _, operands):
                 texts = [self.name(operand) for operand in operands]
                 dtype = self._dtypes[operands[-1]]
-                if self.block.is_lean and op == "div" and dtype == "f32" and not self.varies[operands[1]] and self.varies[operands[0]] and not self._is_exact:
+                if op == "div" and dtype == "f32" and self._is_scaled(*operands):
                     return [f"{name} = {texts[0]} * (1.0 / {texts[1]})"]
                 is_once = bool(self.kernel.reduction) and not self.varies[position]
                 text = op_text(op, dtype, texts, is_exact=self._is_exact, is_once=is_once)
@@ -266,6 +266,11 @@ class Body:
             f"{name} = {combine}(carry{position}, {name})",
             f"carry{position} = {combine}(carry{position}, last{position})",
         ]
+
+    def _is_scaled(self, number: int, divisor: int) -> bool:
+        """Whether a quotient may be the product with what is there once a row."""
+        is_once = self.varies[number] and not self.varies[divisor]
+        return self.block.is_anew and is_once and not self._is_exact
 
     def _shape(self, position: int) -> str:
         return self.block.element_shape if self.varies[position] else self.block.row_shape

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from nearhint_compiler.analysis.chains import words_of
 from nearhint_compiler.analysis.online import SHARED
 from nearhint_compiler.codegen.triton.block import Block
 from nearhint_compiler.codegen.triton.body import Body
@@ -34,15 +35,8 @@ from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
 from nearhint_rules.program import DTYPES
 
-WORD_BYTES = 4
-"""Bytes of a value in a word, beside the state."""
 TOTAL, WHOLE = 1, 2
 """The states of a word: the total of its chunk, and that of all up to it; 0 before."""
-
-
-def words_of(dtype: str) -> int:
-    """How many words a value takes; 0 where it is narrower than what a word holds."""
-    return DTYPES[dtype] // WORD_BYTES
 
 
 def chained(
@@ -130,7 +124,11 @@ def chained(
         "    while known == 0:",
         *_indented(looks, 2),
         f"        known = {_all_known(list(scans))}",
-        *(f"    {line}" for p, node in scans.items() for line in _told(block, p, node, lanes=lanes)),
+        *(
+            f"    {line}"
+            for p, node in scans.items()
+            for line in _told(block, p, node, lanes=lanes)
+        ),
         "    if chunk > 0:",
         *_indented(whole, 2),
         f"        state = tl.full([], {WHOLE}, tl.int64) << 32",
@@ -158,9 +156,7 @@ class _Step:
         lines = [*self._header]
         lines += [line for p in first for line in body.lines(p, policy="evict_first")]
         for p, node in scans.items():
-            value = body.operand(
-                node.operand, neutral_text(node.kind, node.dtype), node.dtype
-            )
+            value = body.operand(node.operand, neutral_text(node.kind, node.dtype), node.dtype)
             if number:
                 value = f"{combine_name(node.kind, node.dtype)}(along{p}_{number - 1}, {value})"
             lines.append(f"along{p}_{number} = {value}")
@@ -188,8 +184,7 @@ def _before(block: Block, p: int, node: ir.Scan, run: int, runs: int) -> list[st
     neutral = _full(block.element_shape, node)
     return [
         f"total{p} = tl.reduce({last}, {axis}, {combine}, keep_dims=True)",
-        f"before{p}, last{p} = "
-        f"tl.associative_scan(({neutral}, {last}), {axis}, _before{combine})",
+        f"before{p}, last{p} = tl.associative_scan(({neutral}, {last}), {axis}, _before{combine})",
     ]
 
 

@@ -169,7 +169,7 @@ def reduced(
         place=f"i{schedule['index']}",
         is_early=schedule.get("early", 0) == 1,
         is_streamed=schedule.get("stream", 0) == 1,
-        is_lean=schedule.get("lean", 0) == 1,
+        is_anew=schedule.get("anew", 0) == 1,
         is_single=all(schedule[axis.lower()] == 1 for axis in header.axes if axis != REDUCED),
     )
     if not row.is_words:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from nearhint_compiler.analysis.chains import is_chained
 from nearhint_compiler.analysis.folds import folded
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT
-from nearhint_compiler.analysis.online import SHARED, depth_of, walks_of
+from nearhint_compiler.analysis.online import SHARED, walks_of
 from nearhint_compiler.codegen.triton.ahead import Ahead
 from nearhint_compiler.codegen.triton.block import REDUCED
-from nearhint_compiler.codegen.triton.chained import chained, words_of
+from nearhint_compiler.codegen.triton.chained import chained
 from nearhint_compiler.codegen.triton.cooperative import cooperative
 from nearhint_compiler.codegen.triton.folding import folding
 from nearhint_compiler.codegen.triton.header import (
@@ -82,14 +83,11 @@ def split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         block = replace(block, step_count="rsteps")
     splits_text = "splits" if is_adapted else index_text(splits)
     x, few = schedule["x"], schedule.get("apart", 0)
-    has_scan = any(isinstance(node, ir.Scan) for node in kernel.body)
-    if few and (not 0 < few <= x or x % few or fold is not None or has_scan):
+    if few and (not 0 < few <= x or x % few or fold is not None):
         raise InvalidSchedule(f"totals that are not brought together apart: {schedule}")
     apart = apart_of(kernel, block, x=x, few=few) if few else None
     if fold is None:
-        body = staged(
-            kernel, block, rows="rows", splits=splits_text, lanes="LANES", apart=apart
-        )
+        body = staged(kernel, block, rows="rows", splits=splits_text, lanes="LANES", apart=apart)
     else:
         body = folding(given, fold, block, by=by, splits=splits_text, lanes="LANES")
     lanes = by << (most - 1).bit_length()
@@ -101,7 +99,12 @@ def split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     layout = Layout(
         [*header.lines, *body.lines],
         blocks if is_adapted else ex.mul(blocks, splits),
-        (*blocks_of(schedule, ("X", REDUCED)), *(((COLUMNS, columns),) if columns else ()), ("LANES", lanes), *row.constants),
+        (
+            *blocks_of(schedule, ("X", REDUCED)),
+            *(((COLUMNS, columns),) if columns else ()),
+            ("LANES", lanes),
+            *row.constants,
+        ),
         (*facts, *row.walked),
         body.arrays,
         array_length,
@@ -214,16 +217,6 @@ def in_chains(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         body.arrays,
         array_length,
         body.launches,
-    )
-
-
-def is_chained(kernel: ir.Kernel) -> bool:
-    """Whether all that a chunk waits for are scans, none of which needs another."""
-    completed = [node for node in kernel.body if isinstance(node, SHARED)]
-    return (
-        bool(completed)
-        and all(isinstance(node, ir.Scan) and words_of(node.dtype) for node in completed)
-        and depth_of(kernel, SHARED) == 1
     )
 
 

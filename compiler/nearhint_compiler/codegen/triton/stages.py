@@ -19,7 +19,9 @@ from dataclasses import dataclass, replace
 
 from nearhint_compiler.analysis.online import SHARED, depth_of
 from nearhint_compiler.codegen.triton.block import REDUCED, Block
+from nearhint_compiler.codegen.triton.ops import combine_name
 from nearhint_compiler.codegen.triton.row import unflatten
+from nearhint_compiler.codegen.triton.text import TRITON_TYPES
 from nearhint_compiler.codegen.triton.totals import Total
 from nearhint_compiler.codegen.triton.walks import WalkPlan
 from nearhint_compiler.ir import nodes as ir
@@ -148,7 +150,7 @@ def _staged_apart(
         for level in range(levels):
             for each in plan.totals(level):
                 for part in each.parts:
-                    where = f"w{places[part.name]} + {total}"
+                    where = f"w{places[part.name]} + {at('chunk') if each.precedes else total}"
                     masked = f", {mask}, other={part.neutral}" if mask else ""
                     lines.append(f"{part.name} = tl.load({where}{masked})")
                 lines += each.results
@@ -159,8 +161,10 @@ def _staged_apart(
     for level in range(plan.depth):
         walked = known(plan, level, block.row_mask, at(splits))
         stages.append([*walked, *_left(plan, block, level, places, at)])
-        totals = few.totals(level)
+        totals = [total for total in few.totals(level) if not total.precedes]
+        starts = [total for total in few.totals(level) if total.precedes]
         brought = gathered(totals, apart.block, places, beside, splits=splits, lanes=lanes)
+        brought += _before(kernel, starts, apart.block, places, beside, splits=splits, lanes=lanes)
         is_last = level == plan.depth - 1 and plan.last_walk < plan.depth
         if is_last:
             brought = [*known(few, level, COLUMN_MASK, beside(splits)), *brought]
@@ -186,6 +190,38 @@ def _staged_apart(
         for line in (f"if stage == {stage}:", *(f"    {each}" for each in inside))
     ]
     return Staged(tuple(lines), tuple(arrays), len(stages))
+
+
+def _before(
+    kernel: ir.Kernel,
+    totals: Sequence[Total],
+    block: Block,
+    places: Mapping[str, int],
+    at: Callable[[str], str],
+    *,
+    splits: str,
+    lanes: str,
+) -> list[str]:
+    """What comes before each chunk, in the place of its total."""
+    lines: list[str] = []
+    wide = replace(block, lanes=lanes)
+    mask = " & ".join(text for text in (block.row_mask, f"(part < {splits})") if text)
+    for total in totals:
+        (part,) = total.parts
+        node = kernel.body[int(part.name.removeprefix("carry"))]
+        assert isinstance(node, ir.Scan)
+        where, dtype = f"w{places[part.name]} + {at('part')}", TRITON_TYPES[part.dtype].name
+        neutral = f"tl.full({wide.element_shape}, {part.neutral}, {dtype})"
+        combine = f"_before{combine_name(node.kind, node.dtype)}"
+        lines += [
+            f"{part.name} = tl.load({where}, {mask}, other={part.neutral})",
+            f"{part.name}, last{part.name} = tl.associative_scan(({neutral}, {part.name}), "
+            f"{block.reduced_axis}, {combine})",
+            # Whoever stores a start has not read the total that it takes the place of.
+            "tl.debug_barrier()",
+            f"tl.store({where}, {part.name}, {mask})",
+        ]
+    return lines
 
 
 def _left(
