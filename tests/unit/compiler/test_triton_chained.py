@@ -1,4 +1,4 @@
-"""Scans of columns in chunks that wait for those before them: what is computed, left and launched."""
+"""Scanned columns in chunks that wait for those before them, and totals brought together apart."""
 
 from __future__ import annotations
 

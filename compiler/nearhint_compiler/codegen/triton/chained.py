@@ -239,7 +239,8 @@ def _look(p: int, node: ir.Scan, arrays: Sequence[int], *, back: int, lanes: int
             f"state{p} = {state}",
             f"value{p} = {bits}",
             f"carry{p} = tl.where(state{p} == {WHOLE}, value{p}, {combine}(carry{p}, value{p}))",
-            f"known{p} = tl.where(state{p} == {TOTAL}, known{p}, (state{p} == {WHOLE}).to(tl.int32))",
+            f"whole{p} = (state{p} == {WHOLE}).to(tl.int32)",
+            f"known{p} = tl.where(state{p} == {TOTAL}, known{p}, whole{p})",
         ]
     return lines
 

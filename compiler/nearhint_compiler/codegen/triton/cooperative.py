@@ -17,6 +17,8 @@ after the meeting: teams are so few that a cache has their rows until then.
 
 The words are zeroed by a launch before, since a workspace begins with any bytes.
 
+A row may be a block of columns, too, whose totals lie next to each other.
+
 The barrier is that of cooperative reductions (PyTorch, pull request #137756), which rely on all
 programs being resident.
 """
@@ -57,9 +59,9 @@ def cooperative(
 
     `rows` and `teams` are the texts of their numbers; `row` are the lines that make the loop
     variables of row `pid`, `part` those that say what `chunk` of it is. Where a row is a block of
-    columns, `columns` is the text of the number of all of them; else it is empty. After `polls` looks at its
-    word a program gives up. A chunk `is_walked`, or a block in registers; then those of the next
-    row may be loaded `ahead`, before the team meets.
+    columns, `columns` is the text of the number of all of them; else it is empty. After `polls`
+    looks at its word a program gives up. A chunk `is_walked`, or a block in registers; then those
+    of the next row may be loaded `ahead`, before the team meets.
     """
     plan = WalkPlan(kernel, block, SHARED)
     arrays = ["i64"]

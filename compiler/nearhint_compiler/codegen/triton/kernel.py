@@ -22,8 +22,8 @@ promises 16-byte pointers, and bit i of `divisible` promises that symbol i is a 
 bring Guards, and make Triton load vectors. As they may, too:
 
     polls    teams: how often a program looks for the others before it gives up
-    apart    split columns: the totals of all chunks, or of those before each, are brought together in
-             a stage between, by programs of so many columns
+    apart    split columns: the totals of all chunks, or of those before each, are brought together
+             in a stage between, by programs of so many columns
     back     chains: how many chunks before its own a program looks at at once
     registers
              a bound on those of a thread, so that a processor holds as many programs as wanted
@@ -49,8 +49,8 @@ bring Guards, and make Triton load vectors. As they may, too:
              as a word has lanes, so that all begin alike and what they share is read once
     early    1 for rows in registers whose loads all come before the first reduction
     stream   1 for rows in registers that are read once and take no place from others in a cache
-    anew     1 for rows in registers whose places are computed again for what is stored, so that less
-             is held beside the elements
+    anew     1 for rows in registers whose places are computed again for what is stored, so that
+             less is held beside the elements
     walks    1 for teams that walk their parts, in any number of steps, and once more when they met
     band     tiles: programs go along y, `band` blocks of x wide, before they go on along x
     r1       the r elements of a block are a tile of two axes, r1 of them along the innermost

@@ -27,7 +27,6 @@ from nearhint_compiler.codegen.triton.walks import WalkPlan
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
 
-
 COLUMNS, COLUMN, COLUMN_MASK = "XS", "column", "columnmask"
 """The axis of the few columns of a program that brings totals together apart, their flat index and
 their mask."""
@@ -213,10 +212,10 @@ def _before(
         where, dtype = f"w{places[part.name]} + {at('part')}", TRITON_TYPES[part.dtype].name
         neutral = f"tl.full({wide.element_shape}, {part.neutral}, {dtype})"
         combine = f"_before{combine_name(node.kind, node.dtype)}"
+        both = f"({neutral}, {part.name})"
         lines += [
             f"{part.name} = tl.load({where}, {mask}, other={part.neutral})",
-            f"{part.name}, last{part.name} = tl.associative_scan(({neutral}, {part.name}), "
-            f"{block.reduced_axis}, {combine})",
+            f"{part.name}, last = tl.associative_scan({both}, {block.reduced_axis}, {combine})",
             # Whoever stores a start has not read the total that it takes the place of.
             "tl.debug_barrier()",
             f"tl.store({where}, {part.name}, {mask})",
