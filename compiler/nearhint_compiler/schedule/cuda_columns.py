@@ -73,7 +73,7 @@ ALONE_LIMIT = 8
 ALONE_LENGTH, LEAST_STEPS = 1024, 8
 """Elements of a column, and steps of its walk, that they have at least: so many threads are worth
 their beginning and end."""
-HELD_ANEW = ((64, 128), (32, 64))
+HELD_ANEW = ((32, 64), (64, 128))
 """(elements, registers) of a thread of a block that holds columns and computes places anew for what
 it stores: two such blocks and more are on a processor at once, one of which loads while another
 computes or stores."""
@@ -181,7 +181,7 @@ def _held_anew(facts: Facts, r: int) -> Iterator[Schedule]:
     if facts.only_reads or _is_few(facts):
         return
     if r <= SHORT_COLUMN:
-        elements, _ = HELD_ANEW[-1]
+        elements, _ = HELD_ANEW[0]
         x = max(ANEW_COLUMNS[0], ANEW_BLOCK // max(r, FEW_ROWS))
         for longest in (r,) if facts.has_static_length else (r, 2 * r):
             warps = max(1, x * longest // (32 * elements))
@@ -290,6 +290,8 @@ def _folded_columns(facts: Facts, columns: int, by: int) -> Iterator[tuple[Sched
         shape = (width, elements, warps, *rest)
         if SPARE * -(-by * columns // width) <= most:
             for each in _sharing(facts, by * columns, facts.length // by, shape, least=0):
+                # They are brought together by few programs as they are.
+                each.pop("apart", 0)
                 yield (facts.schedule("split", aligned=1, **each, fold=by),)
 
 
