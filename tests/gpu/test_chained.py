@@ -14,7 +14,7 @@ REST = "index=32 aligned=0 divisible=0"
 CHAINS = (
     f"cuda.chained x=128 r=4 warps=4 {REST} unroll=8 back=8",
     f"cuda.chained x=64 r=2 warps=2 {REST} unroll=4 back=1",
-    f"cuda.chained x=32 r=1 warps=1 {REST} unroll=16 back=32",
+    f"cuda.chained x=32 r=1 warps=1 {REST} unroll=4 back=12",
 )
 COLUMNS, ROWS = 515, 20_011
 

@@ -42,6 +42,10 @@ LATE_AXES_SINCE = (3, 7)
 """The first Triton that gives an access's threads to the last axis first, among those along which
 it is not contiguous, and not to the first."""
 _TRITON = re.compile(r"triton (\d+)\.(\d+).*")
+FUNCTIONS = frozenset({
+    "exp", "exp2", "expm1", "log", "log2", "log1p", "pow", "sin", "cos", "tanh", "erf", "sigmoid",
+})  # fmt: skip
+"""Ops of many instructions, which need registers of their own."""
 EXTRAS = (
     "registers", "group", "order", "unroll", "ahead", "whole", "words", "turns", "early", "stream",
     "programs", "spread", "walks", "fold",
@@ -76,7 +80,8 @@ class Facts:
     `row_loads` run along the rows, `small_loads` of them over little; `own_loads` and `own_bytes`
     are of those that are not of all rows; `walks` over rows that nothing holds read or write along
     them. If it `is_foldable`, several rows of its columns may be read as one; if it
-    `is_chained`, chunks of its columns wait but for those before them. With `has_late_axes`
+    `is_chained`, chunks of its columns wait but for those before them. It `has_functions` if
+    elements go through one of many instructions, such as exp. With `has_late_axes`
     the last axes of a block have threads before the first ones. If it `is_divisible_in_part`, some
     of the sizes that vectors need are multiples, and others not; with `has_static_vectors` some
     accesses need pointers alone. Where a kernel `only_reads` rows, it stores nothing along them. It
@@ -118,6 +123,7 @@ class Facts:
     walks: int
     is_foldable: bool
     is_chained: bool
+    has_functions: bool
 
     @property
     def itemsize(self) -> int:
@@ -240,7 +246,16 @@ def facts_of(
         has_static_vectors=is_static,
         walks=walks_of(kernel, SHARED),
         is_chained=is_columns and is_chained(kernel),
+        has_functions=_has_functions(kernel),
         is_foldable=is_columns and folded(kernel, 2) is not None,
+    )
+
+
+def _has_functions(kernel: ir.Kernel) -> bool:
+    elements = ir.per_element(kernel)
+    return any(
+        isinstance(node, ir.Op) and node.name in FUNCTIONS and elements[place]
+        for place, node in enumerate(kernel.body)
     )
 
 

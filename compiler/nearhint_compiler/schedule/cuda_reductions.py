@@ -15,6 +15,7 @@ from nearhint_compiler.schedule.cuda_columns import (
     chained_columns,
     columns_of,
     shared_columns,
+    teams_of_columns,
 )
 from nearhint_compiler.schedule.cuda_facts import CACHE_KEEPS, SIZE_MULTIPLE, Facts, Tile, facts_of
 from nearhint_compiler.schedule.cuda_planes import with_tiles
@@ -366,6 +367,7 @@ def _shared(facts: Facts) -> Iterator[Schedule]:
     if facts.is_columns and facts.length >= SHARED_LENGTH:
         yield from shared_columns(facts, rows)
     if facts.is_columns:
+        yield from teams_of_columns(facts)
         yield from chained_columns(facts)
     if facts.is_columns or facts.length < SHARED_LENGTH:
         return

@@ -37,7 +37,7 @@ CUDA_WAVE_S = 5e-7
 """For a program to begin, to wait for its first bytes, and to end."""
 CUDA_MEETING_S = 2.5e-6
 """For a team to meet, beside what other teams of a processor hide."""
-CUDA_LOOK_S = 2e-6
+CUDA_LOOK_S = 1.2e-6
 """For what a program leaves to be seen by another one that looks for it."""
 THREADS_PER_PROCESSOR = 2048
 REGISTERS_PER_PROCESSOR = 65_536

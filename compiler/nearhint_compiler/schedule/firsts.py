@@ -37,6 +37,7 @@ MANY_ROWS, NARROW_LANES, SPENT = 4, 8, 1.1
 """Rows a processor, neighbours that one load of a thread brings, and how many times the lanes of a
 walk a block must have, for rows to be walked that registers could hold."""
 LOOPED, SPLIT, CHAINED = "cuda.looped", "cuda.split", "cuda.chained"
+TEAMS = "cuda.cooperative"
 PERSISTENT = ("cuda.persistent", "cuda.tiled_persistent")
 PROMISES = ("aligned", "divisible", "words")
 """Options in which Schedules of one layout differ, by what they ask of sizes or do without it."""
@@ -128,7 +129,9 @@ def _kinds(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> tuple[
         if columns is not None and columns["x"] == COLUMN_A_THREAD[0] and facts.walks < 2:
             return (columns,)
         # Where programs may share columns, those that have some alone leave much of a device idle.
-        order = (CHAINED, SPLIT, LOOPED) if is_long_chain(facts) else (SPLIT, CHAINED, LOOPED)
+        chains = (CHAINED, SPLIT) if is_long_chain(facts) else (SPLIT, CHAINED)
+        # Half as much is under way of teams that compute much.
+        order = (*chains, TEAMS, LOOPED) if facts.has_functions else (TEAMS, *chains, LOOPED)
         return (*held, *sorted(walked, key=lambda each: order.index(each.family)))
     if held and default.family == LOOPED:
         shorter = _walked_instead(facts, offered, held[0])
