@@ -39,6 +39,8 @@ CUDA_MEETING_S = 2.5e-6
 """For a team to meet, beside what other teams of a processor hide."""
 CUDA_LOOK_S = 1.2e-6
 """For what a program leaves to be seen by another one that looks for it."""
+CUDA_SCANNED_STEP_S = 4e-6
+"""For a step of a program that scans columns alone: each waits for the one before it."""
 THREADS_PER_PROCESSOR = 2048
 REGISTERS_PER_PROCESSOR = 65_536
 REGISTERS_PER_THREAD = 255
@@ -124,10 +126,9 @@ def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Si
     programs, launches = _programs(kernel, schedule, tiles)
     threads = 32 * schedule["warps"]
     block = prod(blocks.values()) * schedule.get("r", 1)
-    chunks = 0
+    chunks, length = 0, prod(extent for name, extent in extents.items() if name[0] == "r")
     if schedule.family == "cuda.chained":
         block *= schedule["unroll"]
-        length = prod(extent for name, extent in extents.items() if name[0] == "r")
         chunks = ceil(length / (schedule["r"] * schedule["unroll"]))
         programs, launches = tiles * chunks, 2
     each = block / threads
@@ -161,10 +162,14 @@ def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Si
     if schedule.family.endswith(("looped", "split")) or schedule.get("walks", 0):
         moved += _moved_again(kernel, schedule, found, tiles=tiles, capacity=capacity)
     # Points are so soon done with that the programs of two waves overlap; rows are not.
-    full = waves * capacity / programs if waves > 1 and kernel.reduction else 1.0
+    # Those of a chain do, which are many and small.
+    is_uneven = waves > 1 and bool(kernel.reduction) and not chunks
+    full = waves * capacity / programs if is_uneven else 1.0
     seconds = moved / (CUDA_BYTES_PER_S * share) * full + waves * CUDA_WAVE_S
     if teams := schedule.get("teams", 0):
         seconds += ceil(tiles / teams) * CUDA_MEETING_S
+    if schedule.family == "cuda.looped" and _has_scanned_columns(kernel, found):
+        seconds = max(seconds, ceil(length / schedule["r"]) * CUDA_SCANNED_STEP_S)
     if chunks:
         seconds = max(seconds, chunks / schedule["back"] * CUDA_LOOK_S)
     occupancy = running / (device.multiprocessors * THREADS_PER_PROCESSOR)
@@ -199,6 +204,12 @@ def _moved_again(
     all_kept, none_kept = CACHE_KEEPS
     waiting = read * min(1.0, under_way / tiles)
     return (walks - 1) * read * min(1.0, max(0.0, (waiting - all_kept) / (none_kept - all_kept)))
+
+
+def _has_scanned_columns(kernel: ir.Kernel, found: Sequence[Access]) -> bool:
+    is_scan = any(isinstance(node, ir.Scan) for node in kernel.body)
+    names = [f"p{number}" for number in range(len(kernel.pointwise))]
+    return is_scan and any(access.is_contiguous(name) for access in found for name in names)
 
 
 def _splits(schedule: Schedule, blocks: int) -> int:
