@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain, zip_longest
 from math import prod
+from typing import TypeAlias
 
 from nearhint_compiler.schedule.blocks import power_of_two
 from nearhint_compiler.schedule.cuda_facts import CACHE_KEEPS, Facts
 from nearhint_compiler.schedule.cuda_pointwise import both
 from nearhint_compiler.schedule.schedule import Schedule
+
+Shape: TypeAlias = tuple[int, int, int, int, int, int]
+"""Columns, elements and warps of a block, programs a processor, steps ahead, steps written out."""
 
 DEFAULT_COLUMNS, DEFAULT_COLUMN_BLOCK = (8, 16), 2048
 """Least and most columns, and the elements, of a block that serves any columns. Found as those of
@@ -24,7 +28,7 @@ LEAST_COLUMNS, COLUMN_BLOCK = 16, 4096
 SPLIT_LIMIT = 256
 """How many programs share a row or a column at most."""
 SECTOR_BYTES = 32
-SHARED_COLUMNS: Sequence[tuple[int, int, int, int, int, int]] = (
+SHARED_COLUMNS: Sequence[Shape] = (
     (64, 2048, 8, 2, 6, 1), (64, 2048, 4, 4, 4, 1), (64, 4096, 4, 8, 1, 1), (64, 2048, 8, 4, 1, 4),
     (64, 2048, 4, 4, 6, 1), (32, 2048, 8, 4, 1, 1), (128, 2048, 4, 8, 1, 1),
 )  # fmt: skip
@@ -328,7 +332,7 @@ def _promising_columns(facts: Facts, columns: int) -> Iterator[tuple[Schedule, .
 
 def _folded_columns(facts: Facts, columns: int, by: int) -> Iterator[tuple[Schedule, ...]]:
     """Shapes in vectors of so many rows as one."""
-    for width, elements, warps, *rest in FOLDED_SHAPES:
+    for width, elements, warps, *rest in _leaving(facts, FOLDED_SHAPES):
         most = WARPS_AT_ONCE * facts.processors // warps
         # Where there are more columns than at the hint, their programs still run at once.
         while SPARE * -(-by * columns // width) > most and LEAST_FOLDED * width < elements:
@@ -349,20 +353,24 @@ def _fold(facts: Facts, columns: int) -> int:
     return by if facts.is_foldable and facts.length >= by * FOLDED_LENGTH else 0
 
 
-def _column_shapes(facts: Facts, columns: int) -> tuple[tuple[int, ...], ...]:
-    """Those of `SHARED_COLUMNS`, behind those for few columns if they are few.
+def _column_shapes(facts: Facts, columns: int) -> tuple[Shape, ...]:
+    """Those of `SHARED_COLUMNS`, behind those for few columns if they are few."""
+    thin = THIN_COLUMNS if columns <= THIN * THIN_COLUMNS[0][0] else ()
+    return (*thin, *_leaving(facts, SHARED_COLUMNS))
+
+
+def _leaving(facts: Facts, shapes: Sequence[Shape]) -> Sequence[Shape]:
+    """First those that leave a cache as it is, where more is read than it keeps and none is stored.
 
     What is copied ahead takes its place in the L2 cache, and pushes out what kernels before have
-    left there to be written. So it comes last where more is read than a cache keeps, and nothing is
-    stored: with a warm cache it gains 2 % at most, with a cold one it took 1.05 to 1.13 times.
-    Sums, and narrow elements, are steps written out first, of which a thread has more under way.
+    left there to be written: with a warm cache it gains 2 % at most, with a cold one it took 1.05
+    (f32) to 1.13 times (bf16). Sums, and narrow elements, are steps written out first, of which a
+    thread has more under way.
     """
-    thin = THIN_COLUMNS if columns <= THIN * THIN_COLUMNS[0][0] else ()
-    shapes = SHARED_COLUMNS
-    if facts.only_reads and facts.own_bytes >= CACHE_KEEPS[1]:
-        is_written_out = facts.itemsize <= 2 or facts.is_foldable
-        shapes = sorted(shapes, key=lambda each: (each[4] > 1, is_written_out and each[5] == 1))
-    return (*thin, *shapes)
+    if not facts.only_reads or facts.own_bytes < CACHE_KEEPS[1]:
+        return shapes
+    is_written_out = facts.itemsize <= 2 or facts.is_foldable
+    return sorted(shapes, key=lambda each: (each[4] > 1, is_written_out and each[5] == 1))
 
 
 def _sharing(

@@ -133,5 +133,9 @@ def test_columns_that_cannot_be_folded_are_shared_without_a_promise_too() -> Non
     assert {bool(each["divisible"]) for each in found} == {False, True}
 
 
+def test_a_mean_of_columns_is_folded_as_a_sum_is() -> None:
+    assert any(each.get("fold", 0) for each in offered("column_mean_bf16", 97, 100_003))
+
+
 def test_few_rows_are_not_worth_a_fold() -> None:
     assert not [each for each in offered("column_sum_f32", 1000, 5121) if each.get("fold", 0)]
