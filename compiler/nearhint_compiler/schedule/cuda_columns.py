@@ -194,7 +194,7 @@ def _held_columns(facts: Facts) -> Iterator[Schedule]:
 
 def _held_anew(facts: Facts, r: int) -> Iterator[Schedule]:
     """The same where they are stored, of which little is held beside them."""
-    if facts.only_reads:
+    if facts.only_reads or facts.walks < 2:
         return
     if r <= SHORT_COLUMN:
         given = _plain if _is_few(facts) and r <= FEW_ROWS else both
@@ -205,11 +205,10 @@ def _held_anew(facts: Facts, r: int) -> Iterator[Schedule]:
         return
     found: list[dict[str, int]] = []
     for x in ANEW_COLUMNS:
-        is_full = prod(facts.extents) >= x * facts.processors
         # Of fewer columns more is moved in vain.
-        for elements, registers in (
-            HELD_ANEW if is_full and (x >= ANEW_COLUMNS[0] or not found) else ()
-        ):
+        if prod(facts.extents) < x * facts.processors or (found and x < ANEW_COLUMNS[0]):
+            continue
+        for elements, registers in HELD_ANEW:
             warps = x * r // (32 * elements)
             if 1 <= warps <= ANEW_WARPS and 64 * warps * registers <= REGISTERS:
                 found.append({"x": x, "r": r, "warps": warps, "registers": registers})

@@ -1,6 +1,8 @@
-"""Scanned columns in chunks that wait for those before them, and totals brought together apart."""
+"""Columns scanned in chains of chunks, brought together apart, and stored where places are anew."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 from tests.unit.compiler import test_triton_numerics as numerics
@@ -9,7 +11,9 @@ from tests.unit.compiler.test_triton_numerics import Case, Results
 
 from nearhint_compiler.codegen import generate
 from nearhint_compiler.errors import InvalidSchedule
+from nearhint_compiler.schedule import candidates
 from nearhint_compiler.schedule.schedule import parse_schedule
+from nearhint_daemon.workers import cubin
 from nearhint_rules import expr as ex
 from nearhint_rules.artifact import CudaLaunch
 
@@ -39,7 +43,18 @@ def apart(kernel: str, *dims: tuple[int, ...], special: bool = False) -> list[Ca
     return [Case(kernel, text, each, special) for each in dims for text in texts]
 
 
+def anew(kernel: str, *dims: tuple[int, ...], special: bool = False) -> list[Case]:
+    """Columns in registers whose places are computed again for what is stored."""
+    narrow = f"cuda.persistent x=4 r=64 warps=1 {PROMISES} anew=1"
+    wide = f"cuda.persistent x=8 r=64 warps=4 {PROMISES.replace('32', '64')} registers=64 anew=1"
+    return [Case(kernel, text, each, special) for each in dims for text in (narrow, wide)]
+
+
 CASES = [
+    *anew("middle_softmax_bf16", (3, 5, 37), (1, 7, 1), (2, 3, 64)),
+    *anew("middle_softmax_bf16", (2, 3, 40), special=True),
+    *anew("standardised_columns_f32", (5, 37)),
+    *anew("weighted_middle_scans_bf16", (3, 5, 31)),
     *apart("column_cumsum_f32", (5, 37), (11, 3)),
     *apart("column_cumprod_i64", (5, 29)),
     *apart("weighted_middle_scans_bf16", (3, 5, 31)),
@@ -81,6 +96,25 @@ def test_a_program_has_a_chunk_and_leaves_a_word_for_each_column_or_two_of_wide_
     assert [ex.evaluate(size, sizes) for size in launch.grid] == [chunks * blocks, 1, 1]
     length = -(-(300 * chunks + 1) // 16) * 16
     assert ex.evaluate(launch.workspace_bytes, sizes) == 8 * words * length
+
+
+@pytest.mark.parametrize("name", ["column_cumsum_f32", "column_cumprod_i64"])
+def test_what_serves_all_sizes_keeps_totals_of_few_columns_in_registers(
+    name: str, tmp_path: Path
+) -> None:
+    kernel = kernel_of(name)
+    plain = candidates(kernel, TARGET, {"k0": 97, "k1": 100_003})[-1]
+    assert (plain["index"], plain["aligned"], plain["divisible"]) == (64, 0, 0)
+    built = cubin.compile_cubin(generate(kernel, plain, TARGET), TARGET, scratch=tmp_path)
+    assert built.binary
+
+
+@pytest.mark.parametrize("schedule", [CHAINED, CHAINED.replace("x=128 r=8", "x=64 r=16")])
+def test_chunks_and_their_places_fit_registers(schedule: str, tmp_path: Path) -> None:
+    text = schedule.replace("divisible=0", "divisible=1 registers=128")
+    made = generate(kernel_of("column_cumsum_f32"), parse_schedule(text), TARGET)
+    log = cubin.compile_cubin(made, TARGET, scratch=tmp_path).log
+    assert "0 bytes spill stores" in log
 
 
 @pytest.mark.parametrize(
