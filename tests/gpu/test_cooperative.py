@@ -99,3 +99,50 @@ def test_rows_of_several_planes_have_the_weights_of_each(schedule: str, tmp_path
     kernel.bind(dims)(addresses(x, weight, bias, out, *shared), (), stream)
     expected = group_norm(x.float(), groups, weight.float(), bias.float())
     torch.testing.assert_close(out.float(), expected, rtol=1e-2, atol=1e-2)
+
+
+OF_COLUMNS = "cuda.cooperative x=32 r=256 splits=8 teams=66 warps=8 index=32 aligned=0 divisible=0"
+LENGTH, WIDTH = 2001, 5121
+
+
+def test_columns_that_teams_hold_are_right_and_the_same_if_given_up(tmp_path: Path) -> None:
+    generator = torch.Generator("cuda").manual_seed(1)
+    values = torch.randn(LENGTH, WIDTH, device="cuda", generator=generator)
+    found: list[torch.Tensor] = []
+    for schedule in (OF_COLUMNS, f"{OF_COLUMNS} polls=0", f"{OF_COLUMNS} walks=1"):
+        kernel = loaded("standardised_columns_f32", schedule, tmp_path)
+        call, size_bytes = kernel.bind((WIDTH, LENGTH)), kernel.workspace_bytes((WIDTH, LENGTH))
+        for _ in range(3):
+            scratch = torch.full((size_bytes,), 0x5A, dtype=torch.uint8, device="cuda")
+            out = values.clone()
+            # In place: a chunk that is given up is still what it was.
+            call(addresses(out, out, scratch), (), int(torch.cuda.current_stream().cuda_stream))
+            found.append(out)
+    wide = values.double()
+    expected = (wide - wide.mean(0)) / (wide.var(0, correction=0) + 1e-5).sqrt()
+    torch.testing.assert_close(found[0].double(), expected, rtol=1e-5, atol=1e-5)
+    assert all(torch.equal(found[0], each) for each in found[:6])
+    assert all(torch.equal(found[6], each) for each in found[6:])
+    torch.testing.assert_close(found[6].double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_totals_brought_together_apart_are_right_and_the_same(tmp_path: Path) -> None:
+    generator = torch.Generator("cuda").manual_seed(1)
+    values = torch.randn(100_003, 97, device="cuda", generator=generator)
+    rest = "index=32 aligned=0 divisible=0"
+    schedule = f"cuda.split x=128 r=16 splits=512 warps=4 {rest} unroll=2 programs=528 apart=2"
+    wide = values.double()
+    for name, expected in (
+        ("standardised_columns_f32", (wide - wide.mean(0)) / (wide.var(0, correction=0)).sqrt()),
+        ("column_cumsum_f32", wide.cumsum(0)),
+    ):
+        kernel = loaded(name, schedule, tmp_path)
+        call, size_bytes = kernel.bind((97, 100_003)), kernel.workspace_bytes((97, 100_003))
+        found: list[torch.Tensor] = []
+        for _ in range(3):
+            scratch = torch.full((size_bytes,), 0x5A, dtype=torch.uint8, device="cuda")
+            out = torch.full_like(values, float("nan"))
+            call(addresses(values, out, scratch), (), int(torch.cuda.current_stream().cuda_stream))
+            found.append(out)
+        torch.testing.assert_close(found[0].double(), expected, rtol=1e-4, atol=2e-3)
+        assert all(torch.equal(found[0], each) for each in found)

@@ -38,7 +38,7 @@ def folded(kernel: ir.Kernel, by: int) -> Fold | None:
     """
     if len(kernel.pointwise) != 1 or len(kernel.reduction) != 1 or by < 2:
         return None
-    if any(not isinstance(node, REDUCES) for node in kernel.body):
+    if not all(isinstance(node, REDUCES) or _is_size(node) for node in kernel.body):
         return None
     if online_pairs(kernel) or depth_of(kernel, SHARED) != 1:
         return None
@@ -67,6 +67,13 @@ def folded(kernel: ir.Kernel, by: int) -> Fold | None:
     ]
     whole = replace(kernel, pointwise=(wide,), reduction=(rows,), body=tuple(body))
     return Fold(whole, rows, tuple(sorted(needed)))
+
+
+def _is_size(node: ir.BodyNode) -> bool:
+    """Whether a node is a number that all elements have, such as that of a column's."""
+    return isinstance(node, ir.Iota) and not any(
+        name[0] in "pr" for name in ex.symbols_of(node.index)
+    )
 
 
 def _needed(kernel: ir.Kernel) -> set[int]:

@@ -73,6 +73,9 @@ def _without_promises(schedule: Schedule) -> Schedule:
         options["x"] = min(options["x"], WIDE_BLOCK // 16)
         # Half as much in registers: indices take twice as many, and this one must compile.
         options["r"] = min(options["r"], max(1, WIDE_BLOCK // options["x"]))
+    if family == "cuda.split" and (few := schedule.get("apart", 0)):
+        # What many programs have left would not fit registers otherwise.
+        options["apart"] = min(few, options["x"])
     return Schedule(family, tuple(options.items()))
 
 

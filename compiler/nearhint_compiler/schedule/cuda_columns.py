@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain, zip_longest
 from math import prod
+from typing import TypeAlias
 
 from nearhint_compiler.schedule.blocks import power_of_two
-from nearhint_compiler.schedule.cuda_facts import Facts
+from nearhint_compiler.schedule.cuda_facts import CACHE_KEEPS, Facts
 from nearhint_compiler.schedule.cuda_pointwise import both
 from nearhint_compiler.schedule.schedule import Schedule
+
+Shape: TypeAlias = tuple[int, int, int, int, int, int]
+"""Columns, elements and warps of a block, programs a processor, steps ahead, steps written out."""
 
 DEFAULT_COLUMNS, DEFAULT_COLUMN_BLOCK = (8, 16), 2048
 """Least and most columns, and the elements, of a block that serves any columns. Found as those of
@@ -24,7 +28,7 @@ LEAST_COLUMNS, COLUMN_BLOCK = 16, 4096
 SPLIT_LIMIT = 256
 """How many programs share a row or a column at most."""
 SECTOR_BYTES = 32
-SHARED_COLUMNS = (
+SHARED_COLUMNS: Sequence[Shape] = (
     (64, 2048, 8, 2, 6, 1), (64, 2048, 4, 4, 4, 1), (64, 4096, 4, 8, 1, 1), (64, 2048, 8, 4, 1, 4),
     (64, 2048, 4, 4, 6, 1), (32, 2048, 8, 4, 1, 1), (128, 2048, 4, 8, 1, 1),
 )  # fmt: skip
@@ -73,6 +77,43 @@ ALONE_LIMIT = 8
 ALONE_LENGTH, LEAST_STEPS = 1024, 8
 """Elements of a column, and steps of its walk, that they have at least: so many threads are worth
 their beginning and end."""
+HELD_ANEW = ((32, 64), (64, 128))
+"""(elements, registers) of a thread of a block that holds columns and computes places anew for what
+it stores: two such blocks and more are on a processor at once, one of which loads while another
+computes or stores (a softmax of 509 rows in bf16 on an H100: 72 against 91 microseconds)."""
+ANEW_COLUMNS, ANEW_WARPS, REGISTERS = (32, 64, 16), 16, 65_536
+"""Numbers of columns of such blocks, and their most warps; registers of a processor."""
+ANEW_WHOLE, ANEW_SHORT = (64, 128, 4), 32
+"""(rows, columns, warps) up to which each of such columns is whole in a thread; columns of longer
+ones that are short, too."""
+CHAINS = ((64, 16, 8, 16, 128), (64, 8, 4, 16, 128), (128, 8, 8, 16, 128), (64, 8, 4, 24, 168))
+"""(columns, runs, warps, rows a run, registers) of chunks of scanned columns."""
+ODD_CHAINS = ((128, 8, 8, 16, 128), (64, 8, 4, 16, 128), (64, 8, 4, 8, 96))
+"""The same of single elements, of which wider rows are more whole lines."""
+CHUNKS_SEEN, LEAST_CHUNKS = 8, 2
+"""How many of them a program looks at at once, and how many there are at least."""
+CHAIN_BYTES = 1 << 18
+"""What a chunk of all columns moves at least, for the chain of chunks to be no longer than what
+they move takes: of 300 columns it was not (70 microseconds, 88 in stages), of 97 twice as long."""
+SCANNED_ALONE = ((128, 32, 4, 4, 2), (128, 16, 4, 8, 2), (128, 64, 4, 4, 1), (128, 16, 4, 8, 1))
+"""(columns, rows, warps, programs a processor, steps written out) of programs that share scanned
+columns, of which each thread has one: what is scanned needs no other thread."""
+SCANNED_BYTES = 256
+"""What a thread has of its column at once, at most."""
+TEAM_ROW_BYTES, TEAM_LIMIT = 128, 32
+"""What a row of a block of columns has that a team holds, a line; and of how many programs it is at
+most."""
+TEAM_SHAPES, TEAM_FUNCTIONS = ((8, 64, 128), (4, 64, 128)), ((8, 32, 128),)
+"""(warps, elements and registers of a thread) of its programs, of which several are on a processor;
+and where elements go through functions, which need registers, too."""
+GATHERED_BYTES = 4 << 20
+"""What programs read of the totals of others at least, for these to be brought together apart."""
+APART_LANES, APART_LIMIT = 8, 1024
+"""Totals of a thread that brings them together apart, about, and how many programs they are of at
+most."""
+ODD_STORED = ((128, 2048, 4, 4, 1, 2), (128, 2048, 4, 8, 1, 1), (128, 4096, 8, 4, 1, 1))
+"""`SHARED_COLUMNS` of single elements that are stored: of as many columns as a block has, each of
+the threads of one warp or more has one, and what it stores is in whole lines."""
 FEW_ROWS, SOME_ROWS, FEW_AT_ONCE = 16, 128, 8
 """Rows so few that columns of them are nearly pointwise; so few that it is so where 64 columns a
 program are programs for all processors; and how many of them are read at once."""
@@ -100,7 +141,7 @@ def columns_of(facts: Facts) -> Iterator[Schedule]:
     given = _plain if is_few and r <= FEW_ROWS else both
     for columns, elements, warps in (
         (x, 4096, 8), (x, 2048, 8), (2 * x, 2048, 8), (2 * x, 8192, 16), (4 * x, 2048, 8),
-        (128, 2048, 4),
+        (128, 2048, 4), (128, 1024, 4),
     ):  # fmt: skip
         yield from given(facts, "looped", x=columns, r=elements // columns, warps=warps)
     if (preferred := preferred_columns(facts)) is not None:
@@ -137,6 +178,7 @@ def _held_columns(facts: Facts) -> Iterator[Schedule]:
     """
     r = power_of_two(facts.length)
     is_few = _is_few(facts)
+    yield from _held_anew(facts, r)
     if r <= (FEW_ROWS if is_few else SHORT_COLUMN):
         given = _plain if is_few else both
         for longest in (r,) if facts.has_static_length else (r, 2 * r):
@@ -148,6 +190,39 @@ def _held_columns(facts: Facts) -> Iterator[Schedule]:
     for x, warps in shapes or HELD_FEW_COLUMNS:
         if x * r <= HELD_PER_THREAD * 32 * warps:
             yield from both(facts, "persistent", x=x, r=r, warps=warps)
+
+
+def _held_anew(facts: Facts, r: int) -> Iterator[Schedule]:
+    """The same where they are stored, of which little is held beside them."""
+    if facts.only_reads or facts.walks < 2:
+        return
+    if r <= SHORT_COLUMN:
+        given = _plain if _is_few(facts) and r <= FEW_ROWS else both
+        for longest in (r,) if facts.has_static_length else (r, 2 * r):
+            yield from given(facts, "persistent", **_short_anew(longest), anew=1)
+        return
+    if facts.has_scan:
+        return
+    found: list[dict[str, int]] = []
+    for x in ANEW_COLUMNS:
+        # Of fewer columns more is moved in vain.
+        if prod(facts.extents) < x * facts.processors or (found and x < ANEW_COLUMNS[0]):
+            continue
+        for elements, registers in HELD_ANEW:
+            warps = x * r // (32 * elements)
+            if 1 <= warps <= ANEW_WARPS and 64 * warps * registers <= REGISTERS:
+                found.append({"x": x, "r": r, "warps": warps, "registers": registers})
+    for blocks in found:
+        yield from both(facts, "persistent", **blocks, anew=1)
+
+
+def _short_anew(r: int) -> dict[str, int]:
+    """A block of columns each of which is in one thread, or in few."""
+    longest, x, warps = ANEW_WHOLE
+    if r > longest:
+        x, warps = ANEW_SHORT, ANEW_SHORT * r // (32 * HELD_ANEW[0][0])
+    bound = dict(HELD_ANEW[1:]).get(x * r // (32 * warps), 0)
+    return {"x": x, "r": r, "warps": warps} | ({"registers": bound} if bound else {})
 
 
 def _plain(facts: Facts, family: str, **options: int) -> Iterator[Schedule]:
@@ -175,6 +250,9 @@ def _few(facts: Facts) -> Iterator[Schedule]:
 
 def shared_columns(facts: Facts, columns: int) -> Iterator[Schedule]:
     """As many programs as run well at once, also where there are other numbers of columns."""
+    if facts.has_scan:
+        yield from _scanned(facts, columns)
+        return
     by, has_vectors = _fold(facts, columns), facts.has_vectors
     promised = list(_promising_columns(facts, columns)) if has_vectors else []
     folds = list(_folded_columns(facts, columns, by)) if by else []
@@ -182,28 +260,78 @@ def shared_columns(facts: Facts, columns: int) -> Iterator[Schedule]:
         yield from chain(*pair)
     if not has_vectors:
         shapes: list[tuple[int, ...]] = [(*each, 1, 1) for each in ODD_COLUMNS]
+        if not facts.only_reads:
+            shapes[:0] = ODD_STORED
         if not by:
             # Element by element they are more programs, which copy nothing ahead, first.
-            shapes += _column_shapes(columns)[: -len(SHARED_COLUMNS)]
+            shapes += _column_shapes(facts, columns)[: -len(SHARED_COLUMNS)]
         for shape in shapes[: ODD_BESIDE_FOLDS if by else None]:
             for each in _sharing(facts, columns, facts.length, shape):
                 yield facts.schedule("split", **each)
 
 
+def teams_of_columns(facts: Facts) -> Iterator[Schedule]:
+    """Columns too long for a program that teams of them hold, where a cache would not keep them
+    until they are read again.
+    """
+    is_held = facts.has_teams and not facts.has_scan and facts.has_vectors
+    if not is_held or facts.own_bytes < CACHE_KEEPS[1]:
+        return
+    if facts.length * ANEW_COLUMNS[0] <= max(each for each, _ in HELD_ANEW) * 32 * ANEW_WARPS:
+        return
+    columns = prod(facts.extents)
+    x = TEAM_ROW_BYTES // max(facts.accesses, key=lambda access: access.size_bytes).itemsize
+    for warps, elements, registers in TEAM_FUNCTIONS if facts.has_functions else TEAM_SHAPES:
+        r = elements * 32 * warps // x
+        splits = -(-facts.length // r)
+        teams = REGISTERS // (32 * warps * registers) * facts.processors // splits
+        if 2 <= splits <= TEAM_LIMIT and columns >= teams * x:
+            blocks = {"x": x, "r": r, "splits": splits, "teams": teams, "warps": warps}
+            blocks["registers"] = registers
+            yield facts.schedule("cooperative", divisible=facts.divisible, **blocks)
+
+
+def chained_columns(facts: Facts) -> Iterator[Schedule]:
+    """Scans whose chunks are held and wait for those before them."""
+    if not facts.is_chained:
+        return
+    for x, runs, warps, rows, registers in CHAINS if facts.has_vectors else ODD_CHAINS:
+        if facts.itemsize > 4:
+            # Values, totals and words are of two registers each.
+            rows //= 4
+        if facts.length >= LEAST_CHUNKS * runs * rows:
+            blocks = {"x": x, "r": runs, "warps": warps, "registers": registers, "unroll": rows}
+            yield facts.schedule("chained", divisible=facts.divisible, **blocks, back=CHUNKS_SEEN)
+
+
+def is_long_chain(facts: Facts) -> bool:
+    """Whether a chain of chunks is no longer than what they move takes."""
+    _, runs, _, rows, _ = ODD_CHAINS[0]
+    return facts.is_chained and facts.moved_bytes // facts.length * runs * rows >= CHAIN_BYTES
+
+
+def _scanned(facts: Facts, columns: int) -> Iterator[Schedule]:
+    """Programs that share scanned columns: two walks, of which the second one is the scan."""
+    for x, rows, warps, share, unroll in SCANNED_ALONE:
+        if rows * unroll * facts.itemsize > SCANNED_BYTES:
+            continue
+        for each in _sharing(facts, columns, facts.length, (x, x * rows, warps, share, 1, unroll)):
+            yield facts.schedule("split", **each)
+
+
 def _promising_columns(facts: Facts, columns: int) -> Iterator[tuple[Schedule, ...]]:
     """Shapes in vectors as sizes promise them, and without a promise if nothing else has none."""
-    for shape in _column_shapes(columns):
+    for shape in _column_shapes(facts, columns):
         for each in _sharing(facts, columns, facts.length, shape):
             promised = facts.schedule("split", divisible=facts.divisible, **each)
-            # Only whole vectors are copied; of a scan the first one may be a default.
-            is_copied = each.get("ahead", 1) > 1 and not facts.has_scan
-            is_alone = facts.is_foldable or is_copied
+            # Only whole vectors are copied.
+            is_alone = facts.is_foldable or each.get("ahead", 1) > 1
             yield (promised,) if is_alone else (facts.schedule("split", **each), promised)
 
 
 def _folded_columns(facts: Facts, columns: int, by: int) -> Iterator[tuple[Schedule, ...]]:
     """Shapes in vectors of so many rows as one."""
-    for width, elements, warps, *rest in FOLDED_SHAPES:
+    for width, elements, warps, *rest in _leaving(facts, FOLDED_SHAPES):
         most = WARPS_AT_ONCE * facts.processors // warps
         # Where there are more columns than at the hint, their programs still run at once.
         while SPARE * -(-by * columns // width) > most and LEAST_FOLDED * width < elements:
@@ -211,6 +339,8 @@ def _folded_columns(facts: Facts, columns: int, by: int) -> Iterator[tuple[Sched
         shape = (width, elements, warps, *rest)
         if SPARE * -(-by * columns // width) <= most:
             for each in _sharing(facts, by * columns, facts.length // by, shape, least=0):
+                # They are brought together by few programs as they are.
+                each.pop("apart", 0)
                 yield (facts.schedule("split", aligned=1, **each, fold=by),)
 
 
@@ -222,10 +352,24 @@ def _fold(facts: Facts, columns: int) -> int:
     return by if facts.is_foldable and facts.length >= by * FOLDED_LENGTH else 0
 
 
-def _column_shapes(columns: int) -> tuple[tuple[int, ...], ...]:
+def _column_shapes(facts: Facts, columns: int) -> tuple[Shape, ...]:
     """Those of `SHARED_COLUMNS`, behind those for few columns if they are few."""
     thin = THIN_COLUMNS if columns <= THIN * THIN_COLUMNS[0][0] else ()
-    return (*thin, *SHARED_COLUMNS)
+    return (*thin, *_leaving(facts, SHARED_COLUMNS))
+
+
+def _leaving(facts: Facts, shapes: Sequence[Shape]) -> Sequence[Shape]:
+    """First those that leave a cache as it is, where more is read than it keeps and none is stored.
+
+    What is copied ahead takes its place in the L2 cache, and pushes out what kernels before have
+    left there to be written: with a warm cache it gains 2 % at most, with a cold one it took 1.05
+    (f32) to 1.13 times (bf16). Sums, and narrow elements, are steps written out first, of which a
+    thread has more under way.
+    """
+    if not facts.only_reads or facts.own_bytes < CACHE_KEEPS[1]:
+        return shapes
+    is_written_out = facts.itemsize <= 2 or facts.is_foldable
+    return sorted(shapes, key=lambda each: (each[4] > 1, is_written_out and each[5] == 1))
 
 
 def _sharing(
@@ -238,7 +382,8 @@ def _sharing(
     x = min(width, power_of_two(columns))
     r, blocks = elements // x, -(-columns // x)
     programs = facts.processors * share
-    wanted = min(SPLIT_LIMIT, length // r, programs // blocks)
+    limit = SPLIT_LIMIT if facts.only_reads else APART_LIMIT
+    wanted = min(limit, length // r, programs // blocks)
     if wanted < least or length < 2 * r:
         return
     splits = power_of_two(max(2, int(SPARE * wanted)))
@@ -248,7 +393,24 @@ def _sharing(
     more = {"programs": programs} | {
         name: steps for name, steps in (("ahead", ahead), ("unroll", unroll)) if steps > 1
     }
-    yield {"x": x, "r": r, "splits": min(SPLIT_LIMIT, splits), "warps": warps, **more}
+    splits = min(limit, splits)
+    if few := _apart(
+        facts, x=x, wanted=wanted, programs=blocks * wanted, lanes=splits, warps=warps
+    ):
+        more["apart"] = few
+    yield {"x": x, "r": r, "splits": splits, "warps": warps, **more}
+
+
+def _apart(facts: Facts, *, x: int, wanted: int, programs: int, lanes: int, warps: int) -> int:
+    """The columns of a program that brings totals together apart; 0 where that is not worth it.
+
+    So it is where all programs would read many totals of others, and where those of a block, with
+    so many lanes for each column, are more than the registers of one.
+    """
+    is_much = not facts.only_reads and 4 * programs * wanted * x >= GATHERED_BYTES
+    if not is_much and x * lanes <= HELD_PER_THREAD * 32 * warps:
+        return 0
+    return min(x, max(1, APART_LANES * 32 * warps // lanes))
 
 
 def _alone(facts: Facts, columns: int) -> Iterator[Schedule]:

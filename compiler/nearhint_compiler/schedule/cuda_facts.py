@@ -9,6 +9,7 @@ from enum import Enum
 from math import prod
 
 from nearhint_compiler.analysis.arg_groups import has_arg_groups
+from nearhint_compiler.analysis.chains import is_chained
 from nearhint_compiler.analysis.flat import flat_params
 from nearhint_compiler.analysis.folds import folded
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT, index_bounds
@@ -50,9 +51,14 @@ LATE_AXES_SINCE = (3, 7)
 """The first Triton that gives an access's threads to the last axis first, among those along which
 it is not contiguous, and not to the first."""
 _TRITON = re.compile(r"triton (\d+)\.(\d+).*")
+FUNCTIONS = frozenset({
+    "exp", "exp2", "expm1", "log", "log2", "log1p", "pow", "sin", "cos", "tanh", "erf", "sigmoid",
+})  # fmt: skip
+"""Ops of many instructions, which need registers of their own."""
 EXTRAS = (
     "registers", "group", "order", "unroll", "ahead", "whole", "words", "turns", "early", "stream",
     "programs", "spread", "walks", "fold", "pieces", "runs", "reuse", "unit", "multiple",
+    "apart", "back", "anew",
 )  # fmt: skip
 """Options that a schedule has behind all others, if it has them."""
 
@@ -82,7 +88,9 @@ class Facts:
     and `plane_word` are the lanes of the words of rows and of planes; 0 if there are none.
     `row_loads` run along the rows, `small_loads` of them over little; `own_loads` and `own_bytes`
     are of those that are not of all rows; `walks` over rows that nothing holds read or write along
-    them. If it `is_foldable`, several rows of its columns may be read as one. With `has_late_axes`
+    them. If it `is_foldable`, several rows of its columns may be read as one; if it
+    `is_chained`, chunks of its columns wait but for those before them. It `has_functions` if
+    elements go through one of many instructions, such as exp. With `has_late_axes`
     the last axes of a block have threads before the first ones. If it `is_divisible_in_part`, some
     of the sizes that vectors need are multiples, and others not; with `has_static_vectors` some
     accesses need pointers alone. Where a kernel `only_reads` rows, it stores nothing along them. It
@@ -134,6 +142,8 @@ class Facts:
     run: int
     run_loads: int
     has_shares: bool
+    is_chained: bool
+    has_functions: bool
 
     @property
     def itemsize(self) -> int:
@@ -259,6 +269,8 @@ def facts_of(
         is_divisible_in_part=bool(divisible or is_static) and divisible.bit_count() < len(useful),
         has_static_vectors=is_static,
         walks=walks_of(kernel, SHARED),
+        is_chained=is_columns and is_chained(kernel),
+        has_functions=_has_functions(kernel),
         is_foldable=is_columns and folded(kernel, 2) is not None,
         unit=_unit(kernel, found, sizes),
         promises=_promises(kernel, dims, useful),
@@ -295,6 +307,14 @@ def _promises(
     bits = sum(1 << number for number, name in enumerate(kernel.symbols) if name in useful)
     least = [dims[name] & -dims[name] for name in useful]
     return {multiple: bits for multiple in PROMISED if all(each >= multiple for each in least)}
+
+
+def _has_functions(kernel: ir.Kernel) -> bool:
+    elements = ir.per_element(kernel)
+    return any(
+        isinstance(node, ir.Op) and node.name in FUNCTIONS and elements[place]
+        for place, node in enumerate(kernel.body)
+    )
 
 
 def _has_late_axes(target: Target) -> bool:

@@ -11,7 +11,13 @@ from math import prod
 from nearhint_compiler.analysis.multiples import SIZE_MULTIPLE
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule.blocks import power_of_two as _power_of_two
-from nearhint_compiler.schedule.cuda_columns import SPLIT_LIMIT, columns_of, shared_columns
+from nearhint_compiler.schedule.cuda_columns import (
+    SPLIT_LIMIT,
+    chained_columns,
+    columns_of,
+    shared_columns,
+    teams_of_columns,
+)
 from nearhint_compiler.schedule.cuda_facts import CACHE_KEEPS, Facts, Tile, facts_of
 from nearhint_compiler.schedule.cuda_pieces import come_first, in_pieces
 from nearhint_compiler.schedule.cuda_planes import with_tiles
@@ -411,10 +417,12 @@ def _has_turns(facts: Facts, r: int) -> bool:
 def _shared(facts: Facts) -> Iterator[Schedule]:
     """Several programs a row, where a program a row would leave processors idle."""
     rows = prod(facts.extents)
-    if facts.length < SHARED_LENGTH:
-        return
-    if facts.is_columns:
+    if facts.is_columns and facts.length >= SHARED_LENGTH:
         yield from shared_columns(facts, rows)
+    if facts.is_columns:
+        yield from teams_of_columns(facts)
+        yield from chained_columns(facts)
+    if facts.is_columns or facts.length < SHARED_LENGTH:
         return
     is_read = facts.only_reads and not facts.has_scan
     if is_read and facts.processors // 2 < rows <= READ_ROWS * facts.processors:

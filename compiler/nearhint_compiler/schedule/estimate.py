@@ -37,6 +37,10 @@ CUDA_WAVE_S = 5e-7
 """For a program to begin, to wait for its first bytes, and to end."""
 CUDA_MEETING_S = 2.5e-6
 """For a team to meet, beside what other teams of a processor hide."""
+CUDA_LOOK_S = 1.2e-6
+"""For what a program leaves to be seen by another one that looks for it."""
+CUDA_SCANNED_STEP_S = 4e-6
+"""For a step of a program that scans columns alone: each waits for the one before it."""
 THREADS_PER_PROCESSOR = 2048
 REGISTERS_PER_PROCESSOR = 65_536
 REGISTERS_PER_THREAD = 255
@@ -122,6 +126,11 @@ def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Si
     programs, launches = _programs(kernel, schedule, tiles)
     threads = 32 * schedule["warps"]
     block = prod(blocks.values()) * schedule.get("r", 1) * schedule.get("pieces", 1)
+    chunks, length = 0, prod(extent for name, extent in extents.items() if name[0] == "r")
+    if schedule.family == "cuda.chained":
+        block *= schedule["unroll"]
+        chunks = ceil(length / (schedule["r"] * schedule["unroll"]))
+        programs, launches = tiles * chunks, 2
     each = block / threads
     loads = sum(isinstance(node, ir.Load) for node in kernel.body)
     wide = 2 if any(access.itemsize > 4 for access in found) else 1
@@ -155,10 +164,16 @@ def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Si
     if schedule.family.endswith(("looped", "split")) or schedule.get("walks", 0):
         moved += _moved_again(kernel, schedule, found, tiles=tiles, capacity=capacity)
     # Points are so soon done with that the programs of two waves overlap; rows are not.
-    full = waves * capacity / programs if waves > 1 and kernel.reduction else 1.0
+    # Those of a chain do, which are many and small.
+    is_uneven = waves > 1 and bool(kernel.reduction) and not chunks
+    full = waves * capacity / programs if is_uneven else 1.0
     seconds = moved / (CUDA_BYTES_PER_S * share) * full + waves * CUDA_WAVE_S
     if teams := schedule.get("teams", 0):
         seconds += ceil(tiles / teams) * CUDA_MEETING_S
+    if schedule.family == "cuda.looped" and _has_scanned_columns(kernel, found):
+        seconds = max(seconds, ceil(length / schedule["r"]) * CUDA_SCANNED_STEP_S)
+    if chunks:
+        seconds = max(seconds, chunks / schedule["back"] * CUDA_LOOK_S)
     occupancy = running / (device.multiprocessors * THREADS_PER_PROCESSOR)
     return Estimate(seconds + launches * CUDA_LAUNCH_S, min(1.0, occupancy), moved, waves)
 
@@ -170,7 +185,8 @@ def _programs(kernel: ir.Kernel, schedule: Schedule, tiles: int) -> tuple[int, i
         return tiles, 1
     if teams := schedule.get("teams", 0):
         return ceil(tiles / ceil(tiles / teams)) * splits, 2
-    return tiles * _splits(schedule, tiles), depth_of(kernel, SHARED) + 1
+    walks = depth_of(kernel, SHARED)
+    return tiles * _splits(schedule, tiles), (1 + bool(schedule.get("apart", 0))) * walks + 1
 
 
 def _moved_again(
@@ -190,6 +206,12 @@ def _moved_again(
     all_kept, none_kept = CACHE_KEEPS
     waiting = read * min(1.0, under_way / tiles)
     return (walks - 1) * read * min(1.0, max(0.0, (waiting - all_kept) / (none_kept - all_kept)))
+
+
+def _has_scanned_columns(kernel: ir.Kernel, found: Sequence[Access]) -> bool:
+    is_scan = any(isinstance(node, ir.Scan) for node in kernel.body)
+    names = [f"p{number}" for number in range(len(kernel.pointwise))]
+    return is_scan and any(access.is_contiguous(name) for access in found for name in names)
 
 
 def _splits(schedule: Schedule, blocks: int) -> int:

@@ -20,7 +20,11 @@ from nearhint_compiler.analysis.multiples import SIZE_MULTIPLE
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule import cpu, cuda
 from nearhint_compiler.schedule.blocks import covering
-from nearhint_compiler.schedule.cuda_columns import COLUMN_A_THREAD, preferred_columns
+from nearhint_compiler.schedule.cuda_columns import (
+    COLUMN_A_THREAD,
+    is_long_chain,
+    preferred_columns,
+)
 from nearhint_compiler.schedule.cuda_facts import Facts, facts_of
 from nearhint_compiler.schedule.cuda_pointwise import preferred
 from nearhint_compiler.schedule.estimate import estimate
@@ -34,7 +38,8 @@ CACHED_BYTES = 32 << 20
 MANY_ROWS, NARROW_LANES, SPENT = 4, 8, 1.1
 """Rows a processor, neighbours that one load of a thread brings, and how many times the lanes of a
 walk a block must have, for rows to be walked that registers could hold."""
-LOOPED, SPLIT, TILED = "cuda.looped", "cuda.split", "cuda.tiled"
+LOOPED, SPLIT, TILED, CHAINED = "cuda.looped", "cuda.split", "cuda.tiled", "cuda.chained"
+TEAMS = "cuda.cooperative"
 PERSISTENT = ("cuda.persistent", "cuda.tiled_persistent")
 PROMISES = ("aligned", "divisible", "words", "multiple")
 """Options in which Schedules of one layout differ, by what they ask of sizes or do without it."""
@@ -131,7 +136,10 @@ def _kinds(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> tuple[
         if columns is not None and columns["x"] == COLUMN_A_THREAD[0] and facts.walks < 2:
             return (columns,)
         # Where programs may share columns, those that have some alone leave much of a device idle.
-        return (*held, *sorted(walked, key=lambda each: each.family != SPLIT))
+        chains = (CHAINED, SPLIT) if is_long_chain(facts) else (SPLIT, CHAINED)
+        # Half as much is under way of teams that compute much.
+        order = (*chains, TEAMS, LOOPED) if facts.has_functions else (TEAMS, *chains, LOOPED)
+        return (*held, *sorted(walked, key=lambda each: order.index(each.family)))
     if held and default.family == LOOPED:
         shorter = _walked_instead(facts, offered, held[0])
         return (shorter, *held) if shorter is not None else held

@@ -50,6 +50,7 @@ COORDINATES: Mapping[str, tuple[Coordinate, ...]] = {
     "cuda.looped": (_X, _R, _R1, _WARPS, _AHEAD),
     "cuda.split": (_X, _R, _R1, Coordinate("splits", 2, 256), _PROGRAMS, _WARPS, _AHEAD),
     "cuda.cooperative": (_R, Coordinate("splits", 2, 32), Coordinate("teams", 1, 512), _WARPS),
+    "cuda.chained": (_X, _R, _UNROLL, _WARPS, Coordinate("back", 1, 32)),
     "cuda.tiled_persistent": (_Z, _Y, _X, _R, _WARPS),
     "cuda.tiled_looped": (_Z, _Y, _X, _R, _WARPS),
 }  # fmt: skip

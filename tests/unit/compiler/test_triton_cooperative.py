@@ -41,7 +41,18 @@ def walking(
     return [replace(case, schedule=case.schedule.replace("r=64", "r=32")) for case in found]
 
 
+def of_columns(kernel: str, *dims: tuple[int, ...], special: bool = False) -> list[Case]:
+    """Teams of blocks of columns, whole and in part, held and walked."""
+    held = f"cuda.cooperative x=4 r=16 splits=3 teams=2 warps=1 {PROMISES} polls=2"
+    wide = held.replace("x=4 r=16 splits=3", "x=2 r=8 splits=7").replace("index=32", "index=64")
+    walked = held.replace("r=16", "r=8") + " walks=1"
+    return [Case(kernel, text, each, special) for each in dims for text in (held, wide, walked)]
+
+
 CASES = [
+    *of_columns("standardised_columns_f32", (5, 37), (9, 3), (1, 1)),
+    *of_columns("column_cumsum_f32", (5, 41)),
+    *of_columns("column_cumsum_f32", (3, 40), special=True),
     *teams("softmax_f32", (5, 37), (3, 130), (1, 192)),
     *teams("softmax_f32", (3, 64), special=True, more=" group=4"),
     *teams("softmax_f32", (5, 3), (5, 37), (3, 131), more=" group=4 words=1"),

@@ -24,6 +24,7 @@ CASES = [
     *folded("column_sum_f32", (3, 5)),  # no whole long row of 8
     *folded("column_sum_f32", (64, 1)),
     *folded("column_sum_f32", (33, 21), special=True),
+    *folded("column_mean_bf16", (6, 135)),
     *folded("column_sizes_bf16", (45, 19)),
     *folded("column_sizes_bf16", (41, 3), special=True),
 ]

@@ -79,6 +79,8 @@ class Block:
     dtype of places along it, until they are results. A tile that `is_single` has one row.
     What `is_streamed` is read once, and takes no place in a cache from what is there. Terms
     that were summed and are kept are used again, if it `is_reused`, for what are shares of the sum.
+    Where it `is_anew`, places are computed again for what is stored, and quotients by what is there
+    once a row are products: what a thread holds is then little beside the elements.
 
     Where rows take several tiles in registers, one behind the other, `pieces` are the others. What
     neighbours share is read once for those that are `together`.
@@ -108,6 +110,7 @@ class Block:
     is_early: bool = False
     is_streamed: bool = False
     is_reused: bool = False
+    is_anew: bool = False
     turn: Turn | None = None
     edges: Block | None = None
     pieces: tuple[Block, ...] = ()

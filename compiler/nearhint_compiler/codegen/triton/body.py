@@ -179,6 +179,9 @@ class Body:
                 texts = [self.name(operand) for operand in operands]
                 dtype = self._dtypes[operands[-1]]
                 is_jumped_from = position in self._before_jumps
+                is_quotient = op == "div" and dtype == "f32" and not is_jumped_from
+                if is_quotient and self._is_scaled(*operands):
+                    return [f"{name} = {texts[0]} * (1.0 / {texts[1]})"]
                 is_once = bool(self.kernel.reduction) and not self.varies[position]
                 text = op_text(
                     op,
@@ -310,6 +313,11 @@ class Body:
             f"{name} = {combine}(carry{position}, {name})",
             f"carry{position} = {combine}(carry{position}, last{position})",
         ]
+
+    def _is_scaled(self, number: int, divisor: int) -> bool:
+        """Whether a quotient may be the product with what is there once a row."""
+        is_once = self.varies[number] and not self.varies[divisor]
+        return self.block.is_anew and is_once and not self._is_exact
 
     def _shape(self, position: int) -> str:
         return self.block.element_shape if self.varies[position] else self.block.row_shape

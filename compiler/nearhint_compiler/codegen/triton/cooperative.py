@@ -17,6 +17,8 @@ after the meeting: teams are so few that a cache has their rows until then.
 
 The words are zeroed by a launch before, since a workspace begins with any bytes.
 
+A row may be a block of columns, too, whose totals lie next to each other.
+
 The barrier is that of cooperative reductions (PyTorch, pull request #137756), which rely on all
 programs being resident.
 """
@@ -44,6 +46,7 @@ def cooperative(
     block: Block,
     *,
     rows: str,
+    columns: str,
     row: Sequence[str],
     part: Sequence[str],
     splits: int,
@@ -55,9 +58,10 @@ def cooperative(
     """The body of a kernel whose rows are held by teams of `splits` programs.
 
     `rows` and `teams` are the texts of their numbers; `row` are the lines that make the loop
-    variables of row `pid`, `part` those that say what `chunk` of it is. After `polls` looks at its
-    word a program gives up. A chunk `is_walked`, or a block in registers; then those of the next
-    row may be loaded `ahead`, before the team meets.
+    variables of row `pid`, `part` those that say what `chunk` of it is. Where a row is a block of
+    columns, `columns` is the text of the number of all of them; else it is empty. After `polls`
+    looks at its word a program gives up. A chunk `is_walked`, or a block in registers; then those
+    of the next row may be loaded `ahead`, before the team meets.
     """
     plan = WalkPlan(kernel, block, SHARED)
     arrays = ["i64"]
@@ -65,10 +69,10 @@ def cooperative(
     totals = plan.totals(0)
 
     def at(chunk: str) -> str:
-        return f"(x * {splits} + {chunk})"
+        return f"({chunk} * {columns} + x)" if columns else f"(x * {splits} + {chunk})"
 
     def beside(chunk: str) -> str:
-        return f"(pid * {splits} + {chunk})"
+        return at(chunk) if columns else f"(pid * {splits} + {chunk})"
 
     own = ahead.own(plan.needed(totals)) if ahead else []
     taken = ahead.taken(own, None) if ahead else {}
@@ -90,7 +94,13 @@ def cooperative(
             *ahead.loads(own, row=begin, there=f"{begin} < rows"),
         ]
     brought = gathered(
-        totals, block, places, beside, splits=str(splits), lanes="LANES", is_single=True
+        totals,
+        block,
+        places,
+        beside,
+        splits=str(splits),
+        lanes="LANES",
+        is_single=not columns,
     )
     row_stores = plan.row_stores()
     finished = [

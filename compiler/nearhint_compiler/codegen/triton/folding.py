@@ -15,16 +15,23 @@ from nearhint_compiler.analysis.online import SHARED
 from nearhint_compiler.codegen.triton.block import REDUCED, Block
 from nearhint_compiler.codegen.triton.body import Body
 from nearhint_compiler.codegen.triton.ops import combine_name
-from nearhint_compiler.codegen.triton.stages import Staged, gathered, left, placed
+from nearhint_compiler.codegen.triton.stages import (
+    COLUMN_MASK,
+    COLUMNS,
+    Staged,
+    gathered,
+    left,
+    placed,
+)
 from nearhint_compiler.codegen.triton.text import TRITON_TYPES, index_text
 from nearhint_compiler.codegen.triton.totals import Total
 from nearhint_compiler.codegen.triton.walks import WalkPlan
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
 
-REST, COLUMN, COLUMNS = "restmask", "columnmask", "XS"
-"""The masks of the two stages' columns, and the axis of those of the last one: as many times fewer
-as rows were one, so that the same programs have all of them."""
+REST = "restmask"
+"""The mask of the columns of the first stage; those of the last one are as many times fewer as rows
+were one, so that the same programs have all of them."""
 
 
 def folding(
@@ -56,7 +63,7 @@ def folding(
         block,
         axes=(COLUMNS, REDUCED),
         axis_of={**block.axis_of, "p0": COLUMNS},
-        masks={COLUMNS: COLUMN},
+        masks={COLUMNS: COLUMN_MASK},
         renamed={"p0": ex.symbol("column")},
     )
     ends = WalkPlan(kernel, few, SHARED)
@@ -80,7 +87,7 @@ def folding(
         "    if chunk == 0:",
         f"        columns = {index_text(columns)}",
         f"        column = pid * {COLUMNS} + tl.arange(0, {COLUMNS})[:, None]",
-        f"        {COLUMN} = column < columns",
+        f"        {COLUMN_MASK} = column < columns",
         *(f"        {line}" for line in last),
     ]
     return Staged(tuple(lines), tuple(arrays), 2)

@@ -8,8 +8,10 @@ Families (options in order; every block size is a power of two):
     cuda.looped      x r          x rows a program, r elements a step
     cuda.split       x r splits   the same, `splits` programs sharing a row, in stages; scans too
     cuda.cooperative x r splits teams
-                     a row's parts of r elements in registers, a team of `splits` programs a row
-                     and `teams` rows at a time (`codegen.triton.cooperative`); x is 1
+                     the parts of r elements of x rows in registers, a team of `splits` programs
+                     for them and `teams` teams at a time (`codegen.triton.cooperative`)
+    cuda.chained     x r           scans of x columns in chunks of r runs in registers, each after
+                     those before it (`codegen.triton.chained`); `unroll` rows are a run
     cuda.tiled_persistent, cuda.tiled_looped
                      z y x r cuts the rows in a tile as cuda.tiled has it
 
@@ -24,6 +26,9 @@ bring Guards, and make Triton load vectors. As they may, too:
     runs     rows of several loops: by how many neighbours what the innermost loops share is read at
              once, which is at most as many as are in any of its runs
     polls    teams: how often a program looks for the others before it gives up
+    apart    split columns: the totals of all chunks, or of those before each, are brought together
+             in a stage between, by programs of so many columns
+    back     chains: how many chunks before its own a program looks at at once
     registers
              a bound on those of a thread, so that a processor holds as many programs as wanted
     group    walks, and args in registers: by how many neighbours along the row an accumulator is
@@ -52,6 +57,8 @@ bring Guards, and make Triton load vectors. As they may, too:
     early    1 for rows in registers whose loads all come before the first reduction
     stream   1 for rows in registers that are read once and take no place from others in a cache
     reuse    1 for rows in registers whose shares of a sum are made of its terms (`analysis.shares`)
+    anew     1 for rows in registers whose places are computed again for what is stored, so that
+             less is held beside the elements
     walks    1 for teams that walk their parts, in any number of steps, and once more when they met
     band     tiles: programs go along y, `band` blocks of x wide, before they go on along x
     r1       the r elements of a block are a tile of two axes, r1 of them along the innermost
@@ -224,7 +231,7 @@ def _check(schedule: Schedule) -> None:
     if schedule.get("spread", 0) and schedule.family != "cuda.tiled_persistent":
         raise InvalidSchedule(f"rows that are spread over no tile in registers: {schedule}")
     in_registers = schedule.family == PERSISTENT
-    has_loads = any(schedule.get(name, 0) for name in ("early", "stream", "reuse"))
+    has_loads = any(schedule.get(name, 0) for name in ("early", "stream", "reuse", "anew"))
     if in_registers and schedule.get("ahead", 1) > min(2, schedule.get("turns", 1)):
         raise InvalidSchedule(f"a row ahead of one that comes alone: {schedule}")
     if not in_registers and (schedule.get("turns", 1) > 1 or has_loads):

@@ -194,6 +194,14 @@ def _later_arg_helper(kind: str, *, has_nan: bool) -> tuple[str, ...]:
     )
 
 
+_BEFORE: Mapping[str, tuple[str, ...]] = {
+    f"_before{name}": (
+        f"def _before{name}(a, b, a_2, b_2):",
+        "    # All but the last of what is combined, and the last.",
+        f"    return {name}({name}(a, b), a_2), b_2",
+    )
+    for name in map(COMBINE.__getitem__, ir.SCANS)
+}
 HELPERS: Mapping[str, tuple[str, ...]] = {
     "_tanh": (
         "def _tanh(x):",
@@ -265,6 +273,7 @@ HELPERS: Mapping[str, tuple[str, ...]] = {
     ),
     "_combine_any": ("def _combine_any(a, b):", "    return a | b"),
     "_combine_all": ("def _combine_all(a, b):", "    return a & b"),
+    **_BEFORE,
     "_to_f8e4m3fn": (
         "def _to_f8e4m3fn(x):",
         "    # The hardware's cast saturates; beyond 464 the nearest number would not be finite.",

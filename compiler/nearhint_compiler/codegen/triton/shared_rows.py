@@ -1,16 +1,18 @@
-"""The families whose programs share rows: in stages, and in teams that hold them."""
+"""The families whose programs share rows: in stages, in teams that hold them, and in chains."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from nearhint_compiler.analysis.chains import is_chained
 from nearhint_compiler.analysis.folds import folded
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT
 from nearhint_compiler.analysis.online import SHARED, walks_of
 from nearhint_compiler.codegen.triton.ahead import Ahead
 from nearhint_compiler.codegen.triton.block import REDUCED
+from nearhint_compiler.codegen.triton.chained import chained
 from nearhint_compiler.codegen.triton.cooperative import cooperative
-from nearhint_compiler.codegen.triton.folding import COLUMNS, folding
+from nearhint_compiler.codegen.triton.folding import folding
 from nearhint_compiler.codegen.triton.header import (
     Header,
     blocks_of,
@@ -23,7 +25,7 @@ from nearhint_compiler.codegen.triton.row import (
     within,
 )
 from nearhint_compiler.codegen.triton.rows import reduced, row_for
-from nearhint_compiler.codegen.triton.stages import staged, stages_of
+from nearhint_compiler.codegen.triton.stages import COLUMNS, apart_of, staged, stages_of
 from nearhint_compiler.codegen.triton.text import index_text
 from nearhint_compiler.codegen.triton.together import runs_facts
 from nearhint_compiler.errors import InvalidSchedule
@@ -35,6 +37,7 @@ from nearhint_rules.guard import AtMost
 
 SPLIT_LIMIT = 1024
 WARP = TEAM_LIMIT = 32
+BACK_LIMIT, RUN_LIMIT = 64, 128
 POLLS = 1000
 """Looks at a word before a program gives up, some 0.7 microseconds each."""
 
@@ -80,19 +83,30 @@ def split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     if is_adapted and row.has_mask:
         block = replace(block, step_count="rsteps")
     splits_text = "splits" if is_adapted else index_text(splits)
+    x, few = schedule["x"], schedule.get("apart", 0)
+    if few and (not 0 < few <= x or x % few or fold is not None):
+        raise InvalidSchedule(f"totals that are not brought together apart: {schedule}")
+    apart = apart_of(kernel, block, x=x, few=few) if few else None
     if fold is None:
-        body = staged(kernel, block, rows="rows", splits=splits_text, lanes="LANES")
+        body = staged(kernel, block, rows="rows", splits=splits_text, lanes="LANES", apart=apart)
     else:
         body = folding(given, fold, block, by=by, splits=splits_text, lanes="LANES")
-    lanes = max(by << (most - 1).bit_length(), _least_lanes(kernel, schedule))
-    array_length = ex.mul(rows, splits)
+    lanes = by << (most - 1).bit_length()
+    if apart is None:
+        lanes = max(lanes, _least_lanes(kernel, schedule))
+    array_length = ex.mul(rows, ex.add(splits, 1 if apart else 0))
     facts = () if header.wide else (AtMost(array_length, INDEX_LIMIT),)
     facts = (*facts, *runs_facts(kernel, schedule))
-    few = ((COLUMNS, schedule["x"] // by),) if fold is not None else ()
+    columns = few or (x // by if fold is not None else 0)
     layout = Layout(
         [*header.lines, *body.lines],
         blocks if is_adapted else ex.mul(blocks, splits),
-        (*blocks_of(schedule, ("X", REDUCED)), *few, ("LANES", lanes), *row.constants),
+        (
+            *blocks_of(schedule, ("X", REDUCED)),
+            *(((COLUMNS, columns),) if columns else ()),
+            ("LANES", lanes),
+            *row.constants,
+        ),
         (*facts, *row.walked),
         body.arrays,
         array_length,
@@ -104,19 +118,22 @@ def split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
 
 
 def held_by_teams(kernel: ir.Kernel, schedule: Schedule) -> Layout:
-    """Teams of programs, a row each at a time, whose chunks are blocks in registers, or walked."""
-    splits, r, teams = schedule["splits"], schedule["r"], schedule["teams"]
-    if not 2 <= splits <= TEAM_LIMIT or teams < 1 or schedule["x"] != 1:
+    """Teams of programs, a row or a block of columns each at a time, whose chunks are blocks in
+    registers, or walked."""
+    splits, r, teams, x = schedule["splits"], schedule["r"], schedule["teams"], schedule["x"]
+    if not 2 <= splits <= TEAM_LIMIT or teams < 1:
         raise InvalidSchedule(f"teams that cannot be: {schedule}")
     if schedule.get("r1", 0) or schedule.get(block_pointers.OPTION, 0):
         raise InvalidSchedule(f"tiles of rows that teams hold: {schedule}")
     if stages_of(kernel) != 2 or walks_of(kernel, SHARED) != 2:
         raise InvalidSchedule("a team meets once, and stores what it held")
+    is_walked, is_ahead = schedule.get("walks", 0) == 1, schedule.get("ahead", 1) > 1
+    if x > 1 and (is_ahead or schedule.get("words", 0) or schedule.get("group", 1) > 1):
+        raise InvalidSchedule(f"what a block of columns cannot be: {schedule}")
     header = Header(schedule["index"] == 64, ("X", REDUCED))
-    flat_rows(kernel, 1, header)
+    blocks = flat_rows(kernel, x, header)
     row = row_for(kernel, schedule, is_walked=True, wide=header.wide)
     row_lines, header.lines = header.lines, []
-    is_walked = schedule.get("walks", 0) == 1
     steps = ex.floordiv(ex.add(row.span, splits * r, -1), splits * r) if is_walked else ex.ONE
     chunk = index_text(ex.mul(steps, r))
     header.lines += [
@@ -124,18 +141,20 @@ def held_by_teams(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         f"rend = tl.maximum(rstart, tl.minimum(rstart + {chunk}, {index_text(row.span)}))",
     ]
     block = reduced(row, kernel, schedule, header, span=("rstart", "rend"))
-    is_ahead = schedule.get("ahead", 1) > 1
     if is_ahead and (is_walked or row.is_words or schedule["ahead"] > 2):
         raise InvalidSchedule(f"the next row of what no block of registers has: {schedule}")
     if is_ahead:
         block = replace(block, ahead=1)
     rows = ex.product(kernel.pointwise)
-    rounds = ceil_div(rows, teams)
-    busy = ex.floordiv(ex.add(rows, rounds, -1), rounds)
+    rounds = ceil_div(blocks, teams)
+    busy = ex.floordiv(ex.add(blocks, rounds, -1), rounds)
+    # Parts of columns are brought together by all threads, as their elements are.
+    lanes = max(1 << (splits - 1).bit_length(), _least_lanes(kernel, schedule)) if x > 1 else WARP
     body = cooperative(
         kernel,
         block,
-        rows=index_text(rows),
+        rows=index_text(blocks),
+        columns=index_text(rows) if x > 1 else "",
         row=row_lines,
         part=header.lines,
         splits=splits,
@@ -155,8 +174,49 @@ def held_by_teams(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     return Layout(
         [f"program = tl.program_id(0){header.widened}", *body.lines],
         ex.mul(busy, splits),
-        (*blocks_of(schedule, ("X", REDUCED)), ("LANES", WARP), *row.constants),
+        (*blocks_of(schedule, ("X", REDUCED)), ("LANES", lanes), *row.constants),
         facts,
+        body.arrays,
+        array_length,
+        body.launches,
+    )
+
+
+def in_chains(kernel: ir.Kernel, schedule: Schedule) -> Layout:
+    """Chunks of scanned columns in registers, each after those before it."""
+    r, run, back = schedule["r"], schedule.get("unroll", 1), schedule["back"]
+    if not 1 <= back <= BACK_LIMIT or not 1 <= run <= RUN_LIMIT:
+        raise InvalidSchedule(f"chunks that cannot be: {schedule}")
+    if schedule.get("r1", 0) or schedule.get("words", 0) or schedule.get("group", 1) > 1:
+        raise InvalidSchedule(f"tiles or words of what is chained: {schedule}")
+    if not is_chained(kernel):
+        raise InvalidSchedule("chunks are chained by nothing but scans of their own")
+    header = Header(schedule["index"] == 64, ("X", REDUCED))
+    blocks = flat_rows(kernel, schedule["x"], header)
+    place, header.lines = header.lines, []
+    row = row_for(kernel, schedule, is_walked=True, wide=header.wide)
+    block = reduced(row, kernel, schedule, header, span=("rstart", "rlength"))
+    lines, rows = header.lines, ex.product(kernel.pointwise)
+    chunks = ceil_div(row.span, r * run)
+    body = chained(
+        kernel,
+        block,
+        rows=index_text(rows),
+        chunks=index_text(chunks),
+        blocks=index_text(blocks),
+        place=[*place, *lines, f"rbase = rbase * {run}", f"rstart = chunk * (R * {run})"],
+        run=run,
+        back=back,
+        runs=r,
+        lanes=max(WARP * schedule["warps"], schedule["x"]),
+    )
+    array_length = ex.add(ex.mul(rows, chunks), 1)
+    facts = () if header.wide else (AtMost(array_length, INDEX_LIMIT),)
+    return Layout(
+        [f"program = tl.program_id(0){header.widened}", *body.lines],
+        ex.mul(blocks, chunks),
+        (*blocks_of(schedule, ("X", REDUCED)), *row.constants),
+        (*facts, *row.walked),
         body.arrays,
         array_length,
         body.launches,

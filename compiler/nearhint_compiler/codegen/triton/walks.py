@@ -75,6 +75,11 @@ def straight(kernel: ir.Kernel, block: Block) -> list[str]:
                 continue
             case _:
                 lines += [*_lines(bodies, [position]), *beside]
+    if block.is_anew:
+        # Nothing more, as lengths are positive; but a compiler does not see that it is the same.
+        length = index_text(ex.product(kernel.reduction))
+        anew = [f"rbase = rbase + tl.minimum({length} - 1, 0)", *block.element_header]
+        stores = [*anew, *stores]
     if block.turn is None:
         return [*lines, *stores]
     inside = [*block.turn.lines, *lines, *stores]

@@ -128,9 +128,81 @@ def test_beside_what_sizes_promise_folds_serve_the_sizes_beside_a_hint() -> None
 
 
 def test_columns_that_cannot_be_folded_are_shared_without_a_promise_too() -> None:
-    found = [each for each in offered("column_cumprod_i64", 8192, 4096) if "splits" in str(each)]
+    found = [each for each in offered("column_argmin_bf16", 4096, 8192) if "splits" in str(each)]
     assert not [each for each in found if each.get("fold", 0)]
     assert {bool(each["divisible"]) for each in found} == {False, True}
+
+
+SOFTMAX_OF_MIDDLE = kernel_of("middle_softmax_bf16")
+
+
+@pytest.mark.parametrize(("length", "is_whole"), [(21, True), (60, True), (100, False)])
+def test_short_columns_that_are_stored_are_whole_in_threads_first(
+    length: int, is_whole: bool
+) -> None:
+    sizes = {"k0": 300, "k1": 1021, "k2": length}
+    found = firsts(SOFTMAX_OF_MIDDLE, TARGET, sizes)[0]
+    assert (found.family, found["anew"]) == ("cuda.persistent", 1)
+    assert (found["x"] == 32 * found["warps"]) == is_whole
+
+
+def test_a_bucket_of_few_rows_has_blocks_for_more_whatever_the_columns_are() -> None:
+    found = candidates(SOFTMAX_OF_MIDDLE, TARGET, {"k0": 256, "k1": 4096, "k2": 16})
+    held = [each for each in found if each.get("anew", 0)]
+    there = {"k0": 300, "k1": 5000, "k2": 21}
+    assert any(
+        size_facts_hold(generate(SOFTMAX_OF_MIDDLE, each, TARGET).guard, there) for each in held
+    )
+
+
+def test_two_blocks_of_columns_that_are_held_fit_a_processor() -> None:
+    for length in (200, 509, 1000):
+        found = candidates(SOFTMAX_OF_MIDDLE, TARGET, {"k0": 61, "k1": 1021, "k2": length})
+        held = [each for each in found if each.get("anew", 0)]
+        assert held
+        assert all(2 * 32 * each["warps"] * each["registers"] <= 65_536 for each in held)
+
+
+def test_few_columns_that_are_stored_bring_totals_together_apart() -> None:
+    kernel = kernel_of("standardised_columns_f32")
+    few, many = (
+        next(
+            each
+            for each in firsts(kernel, TARGET, {"k0": columns, "k1": length})
+            if each.family == "cuda.split"
+        )
+        for columns, length in ((97, 100_003), (5120, 7000))
+    )
+    assert few["apart"] * 32 * few["warps"] > 0
+    # The lanes of all its totals are few a thread.
+    assert few["apart"] * few["splits"] <= 16 * 32 * few["warps"]
+    assert not many.get("apart", 0)
+
+
+def test_long_columns_are_held_by_teams_where_no_cache_would_keep_them() -> None:
+    kernel = kernel_of("standardised_columns_f32")
+    large, small = (
+        firsts(kernel, TARGET, {"k0": columns, "k1": 7000})[0] for columns in (5120, 640)
+    )
+    assert large.family == "cuda.cooperative"
+    assert large["splits"] * large["r"] >= 7000
+    # As many teams as a device holds.
+    programs = large["teams"] * large["splits"]
+    assert programs * 32 * large["warps"] * large["registers"] <= 132 * 65_536
+    assert small.family == "cuda.split"
+
+
+def test_what_a_cold_cache_pays_for_comes_last_of_sums_larger_than_it() -> None:
+    kernel = kernel_of("column_mean_bf16")
+    large, small = (
+        firsts(kernel, TARGET, {"k0": columns, "k1": 7000})[0] for columns in (5120, 1024)
+    )
+    assert not large.get("ahead", 0)
+    assert small.get("ahead", 0)
+
+
+def test_a_mean_of_columns_is_folded_as_a_sum_is() -> None:
+    assert any(each.get("fold", 0) for each in offered("column_mean_bf16", 97, 100_003))
 
 
 def test_few_rows_are_not_worth_a_fold() -> None:

@@ -159,17 +159,19 @@ def test_few_columns_of_sums_are_read_in_vectors_whatever_their_number() -> None
 def test_a_scan_of_columns_is_shared_by_programs() -> None:
     text = """(kernel (symbols k0 k1) (pointwise k0) (reduction k1) (params (in f32) (out f32))
     (body (load 0 (+ (* k0 r0) p0)) (scan sum f32 0) (store 1 (+ (* k0 r0) p0) 1)))"""
-    for columns, length in ((640, 7000), (97, 100_003)):
+    for columns, length, family in ((640, 7000, "cuda.chained"), (97, 100_003, "cuda.split")):
         found = firsts(parse_kernel(text), TARGET, {"k0": columns, "k1": length})[0]
-        assert found.family == "cuda.split"
+        assert found.family == family
 
 
-def test_a_scan_of_columns_enough_for_all_processors_is_in_one_launch() -> None:
+def test_a_scan_of_many_columns_is_read_once() -> None:
     text = """(kernel (symbols k0 k1) (pointwise k0) (reduction k1) (params (in f32) (out f32))
     (body (load 0 (+ (* k0 r0) p0)) (scan sum f32 0) (store 1 (+ (* k0 r0) p0) 1)))"""
     found = firsts(parse_kernel(text), TARGET, {"k0": 5120, "k1": 7000})[0]
-    assert found.family == "cuda.looped"
-    assert 5120 // found["x"] >= 2 * 132
+    assert found.family == "cuda.chained"
+    # Two programs a processor, which hold the elements and their places.
+    assert 2 * 32 * found["warps"] * found["registers"] <= 65_536
+    assert found["x"] * found["r"] * found["unroll"] <= 16 * found["registers"] * found["warps"]
 
 
 def test_rows_of_two_bytes_that_are_only_read_are_walked_where_a_block_is_not_full() -> None:

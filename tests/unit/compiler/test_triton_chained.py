@@ -1,0 +1,125 @@
+"""Columns scanned in chains of chunks, brought together apart, and stored where places are anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.unit.compiler import test_triton_numerics as numerics
+from tests.unit.compiler.test_online import TARGET, kernel_of
+from tests.unit.compiler.test_triton_numerics import Case, Results
+
+from nearhint_compiler.codegen import generate
+from nearhint_compiler.errors import InvalidSchedule
+from nearhint_compiler.schedule import candidates
+from nearhint_compiler.schedule.schedule import parse_schedule
+from nearhint_daemon.workers import cubin
+from nearhint_rules import expr as ex
+from nearhint_rules.artifact import CudaLaunch
+
+pytest.importorskip("triton")
+pytestmark = pytest.mark.timeout(600)  # all cases are interpreted in one go
+
+PROMISES = "index=32 aligned=1 divisible=0"
+
+
+def chains(kernel: str, *dims: tuple[int, ...], special: bool = False) -> list[Case]:
+    """Runs of one row and of some, one run a program and several, and 64-bit indices."""
+    texts = (
+        f"cuda.chained x=4 r=2 warps=1 {PROMISES} unroll=3 back=2",
+        f"cuda.chained x=2 r=1 warps=1 {PROMISES} unroll=4 back=3",
+        f"cuda.chained x=8 r=4 warps=4 {PROMISES.replace('32', '64')} unroll=1 back=1",
+    )
+    return [Case(kernel, text, each, special) for each in dims for text in texts]
+
+
+def apart(kernel: str, *dims: tuple[int, ...], special: bool = False) -> list[Case]:
+    """Totals brought together by programs of few columns, more and fewer of them than chunks."""
+    texts = (
+        f"cuda.split x=8 r=2 splits=7 warps=1 {PROMISES} apart=2",
+        f"cuda.split x=4 r=4 splits=3 warps=1 {PROMISES.replace('32', '64')} apart=1",
+        f"cuda.split x=4 r=2 splits=8 warps=1 {PROMISES} programs=9 apart=4",
+    )
+    return [Case(kernel, text, each, special) for each in dims for text in texts]
+
+
+def anew(kernel: str, *dims: tuple[int, ...], special: bool = False) -> list[Case]:
+    """Columns in registers whose places are computed again for what is stored."""
+    narrow = f"cuda.persistent x=4 r=64 warps=1 {PROMISES} anew=1"
+    wide = f"cuda.persistent x=8 r=64 warps=4 {PROMISES.replace('32', '64')} registers=64 anew=1"
+    return [Case(kernel, text, each, special) for each in dims for text in (narrow, wide)]
+
+
+CASES = [
+    *anew("middle_softmax_bf16", (3, 5, 37), (1, 7, 1), (2, 3, 64)),
+    *anew("middle_softmax_bf16", (2, 3, 40), special=True),
+    *anew("standardised_columns_f32", (5, 37)),
+    *anew("weighted_middle_scans_bf16", (3, 5, 31)),
+    *apart("column_cumsum_f32", (5, 37), (11, 3)),
+    *apart("column_cumprod_i64", (5, 29)),
+    *apart("weighted_middle_scans_bf16", (3, 5, 31)),
+    *apart("standardised_columns_f32", (9, 37), (3, 2)),
+    *apart("standardised_columns_f32", (3, 40), special=True),
+    *apart("column_sum_f32", (37, 11)),
+    *apart("column_argmin_bf16", (9, 40)),
+    *apart("normalised_cumsum_bf16", (5, 43)),
+    *chains("column_cumsum_f32", (5, 37), (3, 6), (1, 1), (9, 2)),
+    *chains("column_cumsum_f32", (3, 40), special=True),
+    *chains("column_cumprod_i64", (7, 29)),
+    *chains("weighted_middle_scans_bf16", (3, 5, 31)),
+    *chains("row_cumprod_f64", (3, 41)),
+]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return numerics.run(CASES, tmp_path_factory.mktemp("chained"))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_source_agrees_with_the_interpreter_of_the_ir(case: Case, results: Results) -> None:
+    numerics.test_source_agrees_with_the_interpreter_of_the_ir(case, results)
+
+
+CHAINED = f"cuda.chained x=128 r=8 warps=8 {PROMISES} unroll=16 back=8"
+
+
+@pytest.mark.parametrize(("name", "words"), [("column_cumsum_f32", 1), ("column_cumprod_i64", 2)])
+def test_a_program_has_a_chunk_and_leaves_a_word_for_each_column_or_two_of_wide_values(
+    name: str, words: int
+) -> None:
+    launch = generate(kernel_of(name), parse_schedule(CHAINED), TARGET).launch
+    assert isinstance(launch, CudaLaunch)
+    assert launch.stages == 2  # the first zeroes words
+    sizes = {"k0": 300, "k1": 1000}
+    chunks, blocks = 8, 3
+    assert [ex.evaluate(size, sizes) for size in launch.grid] == [chunks * blocks, 1, 1]
+    length = -(-(300 * chunks + 1) // 16) * 16
+    assert ex.evaluate(launch.workspace_bytes, sizes) == 8 * words * length
+
+
+@pytest.mark.parametrize("name", ["column_cumsum_f32", "column_cumprod_i64"])
+def test_what_serves_all_sizes_keeps_totals_of_few_columns_in_registers(
+    name: str, tmp_path: Path
+) -> None:
+    kernel = kernel_of(name)
+    plain = candidates(kernel, TARGET, {"k0": 97, "k1": 100_003})[-1]
+    assert (plain["index"], plain["aligned"], plain["divisible"]) == (64, 0, 0)
+    built = cubin.compile_cubin(generate(kernel, plain, TARGET), TARGET, scratch=tmp_path)
+    assert built.binary
+
+
+@pytest.mark.parametrize("schedule", [CHAINED, CHAINED.replace("x=128 r=8", "x=64 r=16")])
+def test_chunks_and_their_places_fit_registers(schedule: str, tmp_path: Path) -> None:
+    text = schedule.replace("divisible=0", "divisible=1 registers=128")
+    made = generate(kernel_of("column_cumsum_f32"), parse_schedule(text), TARGET)
+    log = cubin.compile_cubin(made, TARGET, scratch=tmp_path).log
+    assert "0 bytes spill stores" in log
+
+
+@pytest.mark.parametrize(
+    "name", ["column_sum_f32", "normalised_cumsum_bf16", "standardised_columns_f32"]
+)
+def test_nothing_but_scans_of_their_own_is_chained(name: str) -> None:
+    with pytest.raises(InvalidSchedule, match="scans"):
+        generate(kernel_of(name), parse_schedule(CHAINED), TARGET)
