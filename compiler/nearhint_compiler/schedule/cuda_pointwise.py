@@ -55,6 +55,9 @@ FEW_BLOCKS = 4
 """Where a processor has no more blocks than so many, shorter ones are worth a try."""
 SHORT_BLOCKS = 2
 """Where it has no more than so many, and places are divided, shorter ones are first."""
+TURNED = 4
+"""Fewer neighbours than so many that go to other rows each, as pairs do that are taken apart, are
+read as well by those rows in turn: tiles gain nothing."""
 UNITED = 8
 """Points of a thread at least, where they come in units."""
 MANY_LOOPS = 3
@@ -105,6 +108,8 @@ def preferred(facts: Facts) -> Schedule | None:
         return next(_blocks(facts, x=64 * lanes, warps=4))
     if tile is None or len(tile.extents) != 2:
         return None
+    if facts.extents[place := tile.cuts.bit_length() - 1] < TURNED and place:
+        return next(_blocks(facts, x=128 * lanes, warps=4))
     return next(_squares(facts, tile), None)
 
 

@@ -38,7 +38,7 @@ CACHED_BYTES = 32 << 20
 MANY_ROWS, NARROW_LANES, SPENT = 4, 8, 1.1
 """Rows a processor, neighbours that one load of a thread brings, and how many times the lanes of a
 walk a block must have, for rows to be walked that registers could hold."""
-LOOPED, SPLIT, TILED, CHAINED = "cuda.looped", "cuda.split", "cuda.tiled", "cuda.chained"
+LOOPED, SPLIT, CHAINED = "cuda.looped", "cuda.split", "cuda.chained"
 TEAMS = "cuda.cooperative"
 PERSISTENT = ("cuda.persistent", "cuda.tiled_persistent")
 PROMISES = ("aligned", "divisible", "words", "multiple")
@@ -113,9 +113,10 @@ def _kinds(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> tuple[
         known = _layout(default)
         offered = tuple(each for each in others if _layout(_flat(each)) != known) or offered
     elif (first := preferred(facts)) is not None:
-        if first.family == TILED:
-            # A flat block reads what is transposed element by element, which estimates do not know.
-            offered = tuple(each for each in offered if each.family == TILED)
+        if facts.tile is not None:
+            # How a flat block reads what is transposed depends on caches, which estimates do not
+            # know.
+            offered = tuple(each for each in offered if each.family == first.family)
         offered = (first, *offered)
     if (columns := preferred_columns(facts)) is not None:
         offered = (columns, *offered)

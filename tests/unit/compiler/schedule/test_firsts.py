@@ -260,6 +260,14 @@ def test_what_is_transposed_is_first_in_a_tile_also_where_rows_do_not_fill_it() 
         assert {each.family for each in found} == {"cuda.tiled"}
 
 
+@pytest.mark.parametrize(("together", "family"), [(2, "cuda.pointwise"), (16, "cuda.tiled")])
+def test_pairs_that_are_taken_apart_need_no_tile(together: int, family: str) -> None:
+    kernel = parse_kernel(f"""(kernel (symbols k0 k1) (pointwise k0 {together} k1) (reduction)
+        (params (in bf16) (out bf16)) (body (load 0 (+ (* {together} k1 p0) p1 (* {together} p2)))
+        (store 1 (+ (* {together} k1 p0) (* k1 p1) p2) 0)))""")
+    assert firsts(kernel, TARGET, {"k0": 7000, "k1": 2561})[0].family == family
+
+
 def test_few_points_whose_places_are_divided_are_in_short_blocks() -> None:
     assert [first_at("rolled_f16", rows, 131)["x"] for rows in (1000, 10_000)] == [512, 1024]
     assert first_at("swapped_heads_bf16", 16, 33, 65)["x"] == 512
