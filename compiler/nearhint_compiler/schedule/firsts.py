@@ -112,7 +112,7 @@ def _kinds(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> tuple[
     if default.family == LOOPED:
         known = _layout(default)
         offered = tuple(each for each in others if _layout(_flat(each)) != known) or offered
-    elif (first := preferred(facts)) is not None:
+    elif not kernel.reduction and (first := preferred(facts)) is not None:
         if facts.tile is not None:
             # How a flat block reads what is transposed depends on caches, which estimates do not
             # know.
@@ -139,8 +139,10 @@ def _kinds(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> tuple[
         # Where programs may share columns, those that have some alone leave much of a device idle.
         chains = (CHAINED, SPLIT) if is_long_chain(facts) else (SPLIT, CHAINED)
         # Half as much is under way of teams that compute much.
-        order = (*chains, TEAMS, LOOPED) if facts.has_functions else (TEAMS, *chains, LOOPED)
-        return (*held, *sorted(walked, key=lambda each: order.index(each.family)))
+        order = (*chains, TEAMS) if facts.has_functions else (TEAMS, *chains)
+        shared = [each for each in walked if each.family in order]
+        others = [each for each in walked if each.family not in order]
+        return (*held, *sorted(shared, key=lambda each: order.index(each.family)), *others)
     if held and default.family == LOOPED:
         shorter = _walked_instead(facts, offered, held[0])
         return (shorter, *held) if shorter is not None else held

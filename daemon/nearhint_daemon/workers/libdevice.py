@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from nearhint_compiler.codegen.generated import Generated
+from nearhint_compiler.codegen.triton.ops import HELPERS
 
 ARGUMENTS: Mapping[str, int] = {
     **dict.fromkeys(("ceil", "floor", "nearbyint", "trunc"), 1),
@@ -28,6 +29,8 @@ ARGUMENTS: Mapping[str, int] = {
 HIGH_HALF = "llvm.func @__nv_umulhi(i32, i32) -> i32"
 """What `tl.umulhi` ends in, by which places are divided (`codegen.triton.divisions`)."""
 
+_WIDE = "\n".join(HELPERS["_wide"])
+"""How few values of f32 are added in f64, for which there is an instruction."""
 _CALLED = re.compile(r"\blibdevice\.(\w+)\(")
 _REFLECTED = re.compile(r"\bcall i32 @__nvvm_reflect\(.*")
 _NO = "add i32 0, 0"
@@ -43,7 +46,8 @@ class Libdevice:
 
     def options(self, generated: Generated) -> Mapping[str, Mapping[str, str]]:
         """What makes Triton read it; nothing where the source may call what is not in it."""
-        has_f64 = "float64" in generated.source or any("fp64" in each for each in generated.flags)
+        others = generated.source.replace(_WIDE, "")
+        has_f64 = "float64" in others or any("fp64" in each for each in generated.flags)
         if has_f64 or not ARGUMENTS.keys() >= set(_CALLED.findall(generated.source)):
             return {}
         if self._options is None:

@@ -223,6 +223,7 @@ HELPERS: Mapping[str, tuple[str, ...]] = {
         "    rest = tl.fma(x * y, y * -1.0, tl.full(x.shape, 1.0, tl.float32))",
         "    return tl.where(tl.abs(rest) < 1.0, tl.fma(y * 0.5, rest, y), y)",
     ),
+    "_wide": ("def _wide(x):", "    return x.to(tl.float64)"),
     "_floordiv": (
         "def _floordiv(a, b):",
         "    q = a // b",

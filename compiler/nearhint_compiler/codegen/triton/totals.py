@@ -227,28 +227,31 @@ def _variance(kernel: ir.Kernel, pair: Online) -> Total:
     lanes = f"{shifted}, {square}"
     is_exact = dtype == "f32" and any(p.role == "out" and p.dtype == dtype for p in kernel.params)
 
-    narrow, wide = TRITON_TYPES[dtype].name, TRITON_TYPES["f64" if is_exact else dtype].name
+    narrow = TRITON_TYPES[dtype].name
 
-    def cast(names: Sequence[str], to: str) -> list[str]:
-        return [f"{each} = {each}.to({to})" for each in names if narrow != wide]
+    def widened(*names: str) -> list[str]:
+        return [f"{each} = _wide({each})" for each in names if is_exact]
+
+    def narrowed(*names: str) -> list[str]:
+        return [f"{each} = {each}.to({narrow})" for each in names if is_exact]
 
     def close(axis: str, elements: str) -> list[str]:
         part = f"part{pair.first}"
         return [
-            *cast((shifted, square), wide),
+            *widened(shifted, square),
             f"{lanes} = tl.reduce(({lanes}), {axis}, _two_sums, keep_dims=True)",
             f"{count} = tl.zeros_like({pivot}) + tl.maximum({elements}, 0).to({narrow})",
             f"{part} = {shifted}{f'.to({narrow})' * is_exact} / tl.maximum({count}, 1.0)",
             f"{total} = {shifted} + {pivot} * {count}",
             f"{mean} = {pivot} + {part}",
             f"{square} = tl.maximum({square} - {shifted} * {part}, 0.0, {KEEPS_NAN})",
-            *cast((total, square), narrow),
+            *narrowed(total, square),
         ]
 
     def across(axis: str) -> list[str]:
         whole, many, away = (f"{name}{pair.first}" for name in ("whole", "many", "away"))
         return [
-            *cast((total, square), wide),
+            *widened(total, square),
             f"{whole}, {many} = tl.reduce(({total}, {count}), {axis}, _two_sums, keep_dims=True)",
             f"{total} = {whole}{f'.to({narrow})' * is_exact}",
             f"{away} = {mean} - {total} / tl.maximum({many}, 1.0)",
@@ -256,7 +259,7 @@ def _variance(kernel: ir.Kernel, pair: Online) -> Total:
             f"{square} = tl.reduce({square}, {axis}, _combine_sum, keep_dims=True)",
             f"{count} = {many}",
             f"{mean} = {total} / tl.maximum({count}, 1.0)",
-            *cast((square,), narrow),
+            *narrowed(square),
         ]
 
     return Total(
