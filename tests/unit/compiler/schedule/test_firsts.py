@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.compiler.test_online import TARGET, kernel_of
+from tests.unit.compiler.test_online import KERNELS, TARGET, kernel_of
 
 from nearhint_compiler.codegen import generate
 from nearhint_compiler.ir import nodes as ir
@@ -286,6 +286,16 @@ def test_lengths_that_are_no_symbols_need_no_promise_to_be_read_by_neighbours() 
     found = firsts(kernel, TARGET, {"k0": 65_536})[0]
     assert (found["order"], found["aligned"], found["divisible"]) == (1, 1, 0)
     assert firsts(kernel, TARGET, {"k0": 1024})[0].get("order", 0) == 0
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (100, 97, 33), (4096, 64, 300), (32, 8192, 40)])
+@pytest.mark.parametrize("name", sorted(each.stem for each in KERNELS.glob("*.ir")))
+def test_each_is_of_its_kernels_kind(name: str, sizes: tuple[int, ...]) -> None:
+    kernel = kernel_of(name)
+    found = firsts(kernel, TARGET, named(kernel, (*sizes, 2, 2)[: len(kernel.symbols)]))
+    assert found
+    for schedule in found:
+        assert generate(kernel, schedule, TARGET).source
 
 
 @pytest.mark.parametrize("name", ["softmax_f32", "column_sum_f32", "transpose_add_f32", "add_bf16"])
