@@ -362,9 +362,8 @@ def _leaving(facts: Facts, shapes: Sequence[Shape]) -> Sequence[Shape]:
     """First those that leave a cache as it is, where more is read than it keeps and none is stored.
 
     What is copied ahead takes its place in the L2 cache, and pushes out what kernels before have
-    left there to be written: with a warm cache it gains 2 % at most, with a cold one it took 1.05
-    (f32) to 1.13 times (bf16). Sums, and narrow elements, are steps written out first, of which a
-    thread has more under way.
+    left there to be written: it gains next to nothing with a warm cache, and loses with a cold one.
+    Sums, and narrow elements, are steps written out first, of which a thread has more under way.
     """
     if not facts.only_reads or facts.own_bytes < CACHE_KEEPS[1]:
         return shapes
