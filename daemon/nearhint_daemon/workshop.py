@@ -16,6 +16,7 @@ from typing import Protocol
 
 from nearhint_daemon.devices import Devices
 from nearhint_daemon.errors import DaemonError, HintTooLarge, ToolchainMissing, WorkerRefused
+from nearhint_daemon.jobs import hands
 from nearhint_daemon.quiet import Quiet
 from nearhint_daemon.tuning import budgets
 from nearhint_daemon.tuning.efforts import Effort
@@ -313,7 +314,8 @@ class Workshop:
         self, phase: str, request: pb.WorkerRequest, timeout_s: float, order: Order
     ) -> pb.WorkerResponse:
         request.id = next(self._numbers)
-        async with self._turns.take(order), self._compiling(phase):
+        await self._compilers.toolchain()  # the first of them may still be starting
+        async with self._turns.take(order), self._compiling(phase), hands.given():
             started = self._monotonic()
             try:
                 response = await self._compilers.run(request, timeout_s=timeout_s)
@@ -335,7 +337,8 @@ class Workshop:
             budgets.check()
             started = self._monotonic()
             try:
-                response = await self.devices.run(device, request, timeout_s=timeout_s)
+                async with hands.given():
+                    response = await self.devices.run(device, request, timeout_s=timeout_s)
             except Exception as error:
                 self._ended(phase, started, error)
                 raise

@@ -11,6 +11,7 @@ from tests.integration.daemon_in_process import Running, running
 from tests.integration.fake_workers import SCHEDULES, FakeCompilePool, chain
 from tests.integration.statuses import details
 
+from nearhint_daemon.store.queries import open_jobs
 from nearhint_daemon.store.rows import EventRow
 from nearhint_proto.v1 import (
     admin_service_pb2,
@@ -51,6 +52,27 @@ def test_under_never_nothing_runs_on_the_device_until_it_is_allowed(tmp_path: Pa
                 ("never", "ann"),
                 ("always", "ann"),
             ]
+
+    asyncio.run(scenario())
+
+
+def test_a_daemon_that_ends_while_its_jobs_wait_did_not_end_for_them(
+    tmp_path: Path,
+) -> None:
+    """They wait for a device that is not to be used, or, as `cross` jobs do, for one another."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            registered = await daemon.client.register(chain(1))
+            await set_policy(daemon, NEVER)
+            await daemon.client.ensure(registered, 16, 64)
+
+            async with asyncio.timeout(10):
+                while daemon.core.jobs.running() < 3:
+                    await asyncio.sleep(0.01)
+            await daemon.core.store.write(lambda tx: None)  # behind what they may have written
+            rows = daemon.core.store.read_now(lambda reading: tuple(open_jobs(reading)))
+            assert {row.kind: row.attempts for row in rows} == {"tune1": 0, "tune2": 0, "cross": 0}
 
     asyncio.run(scenario())
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from nearhint_daemon import logs
 from nearhint_daemon.errors import (
@@ -13,9 +15,10 @@ from nearhint_daemon.errors import (
     JobCancelled,
     QueueFull,
     StoreError,
-    StoreReadOnly,
     TableChanged,
 )
+from nearhint_daemon.jobs import hands
+from nearhint_daemon.jobs.hands import Hands
 from nearhint_daemon.jobs.lanes import SUSPECTS, Heat, Lanes
 from nearhint_daemon.jobs.spec import Handler, JobSpec, Listener, Observer, Priority
 from nearhint_daemon.store import Store, Writing, queries
@@ -26,12 +29,14 @@ LEASE_S = 300.0
 ATTEMPTS = 2
 """So often may a daemon try a job whose worker is lost; ends of daemons are counted apart."""
 RESTARTS = 5
-"""So often may the daemon end during a job before it is suspected."""
+"""So often may the daemon end while a worker has a job before it is suspected."""
 SUSPECTED_RESTARTS = 3
 """So often may it end while a suspected job runs alone in its lane, before that is given up."""
 HEAL_S = 1.0
 PUT_OFF_S = 3.0
 RETRY_S = 30.0
+WAITING_S = 5.0
+"""A job that no worker has had for so long waits, and is not why the daemon ends."""
 PASSING_CODES = frozenset(
     {
         "INTERNAL",
@@ -54,6 +59,8 @@ class _Open:
     client: str = ""
     listeners: list[Listener] = field(default_factory=list)
     task: asyncio.Task[None] | None = None
+    hands: Hands | None = None
+    counted: asyncio.Future[None] | None = None
     losses: int = 0
     is_cancelled: bool = False
     is_ending: bool = False
@@ -113,11 +120,11 @@ class JobQueue:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        running = [job.row for job in self._open.values() if job.row.state == "running"]
+        running = [job for job in self._open.values() if job.row.state == "running"]
 
         def give_back(tx: Writing) -> None:
-            for row in running:
-                tx.put(replace(row, state="queued", lease_owner="", attempts=row.attempts - 1))
+            for job in running:
+                tx.put(replace(_uncounted(job), lease_owner=""))
 
         await self._store.write(give_back)
 
@@ -328,8 +335,8 @@ class JobQueue:
                 state="running",
                 lease_owner=self._owner,
                 lease_expires_s=self._clock() + LEASE_S,
-                attempts=job.row.attempts + 1,
             )
+            job.counted = None
             job.task = asyncio.create_task(self._run(job), name=f"job {key[:40]}")
 
     def _is_waiting(self, key: str, priority: int) -> bool:
@@ -343,8 +350,8 @@ class JobQueue:
         failure: BaseException | None = None
         try:
             row = job.row
-            await self._store.write(lambda tx: tx.put(row))
-            await self._handlers[row.kind](row, json.loads(row.payload))
+            with hands.of_job(self._hands_of(job)):
+                await self._handlers[row.kind](row, json.loads(row.payload))
         except asyncio.CancelledError:
             if not self._is_running:
                 raise
@@ -356,6 +363,19 @@ class JobQueue:
             job.task = None
         await self._settle(job, failure, self._clock() - started)
         self._pump(job.row.lane)
+
+    def _hands_of(self, job: _Open) -> Hands:
+        job.hands = Hands(partial(self._count, job), self._clock)
+        return job.hands
+
+    async def _count(self, job: _Open) -> None:
+        """A worker is about to have it: from here on the daemon may end because of it."""
+        if job.row.state != "running" or job.is_ending:
+            return  # what a job began for others, too, may go on without it
+        if job.counted is None:
+            row = job.row = replace(job.row, attempts=job.row.attempts + 1)
+            job.counted = asyncio.ensure_future(self._store.write(lambda tx: tx.put_all([row])))
+        await asyncio.shield(job.counted)
 
     async def _settle(self, job: _Open, failure: BaseException | None, seconds: float) -> None:
         row = job.row
@@ -380,7 +400,7 @@ class JobQueue:
 
     def _put_off(self, job: _Open) -> None:
         """The store took nothing: the job is tried again after a while, at no attempt's cost."""
-        job.row = replace(job.row, state="queued", attempts=job.row.attempts - 1)
+        job.row = _uncounted(job)
         asyncio.get_running_loop().call_later(PUT_OFF_S, self._take_up, job)
 
     def _take_up(self, job: _Open) -> None:
@@ -444,10 +464,27 @@ class JobQueue:
                     for lane in self._lanes:
                         self._pump(lane)
                 continue
+            await self._uncount_waiting()
             if self._clock() - renewed < LEASE_S / 3:
                 continue
             renewed = self._clock()
             await self._renew(renewed + LEASE_S)
+
+    async def _uncount_waiting(self) -> None:
+        """Jobs whose workers are done, and that wait since, have their attempts back."""
+        latest_s = self._clock() - WAITING_S
+        rows: list[JobRow] = []
+        for job in self._open.values():
+            own, counted = job.hands, job.counted
+            if own is None or counted is None or not counted.done() or job.is_ending:
+                continue
+            if job.row.state == "running" and not own.held and own.empty_since_s <= latest_s:
+                job.row = replace(job.row, attempts=job.row.attempts - 1)
+                job.counted = None
+                rows.append(job.row)
+        if rows:
+            with suppress(StoreError):  # a count too many is harmless
+                await self._store.write(lambda tx: tx.put_all(rows))
 
     async def _renew(self, expires_s: float) -> None:
         rows: list[JobRow] = []
@@ -457,5 +494,11 @@ class JobQueue:
                 rows.append(job.row)
         try:
             await self._store.write(lambda tx: tx.put_all(rows))
-        except StoreReadOnly:
+        except StoreError:
             logs.warning("leases_not_renewed", jobs=len(rows))
+
+
+def _uncounted(job: _Open) -> JobRow:
+    """The row of a job that waits again, without the attempt that it had."""
+    was_counted = job.counted is not None
+    return replace(job.row, state="queued", attempts=job.row.attempts - was_counted)

@@ -9,14 +9,16 @@ from typing import Any
 
 import pytest
 
-from nearhint_daemon.errors import BudgetSpent, NoVariant, QueueFull
+from nearhint_daemon.errors import BudgetSpent, NoVariant, QueueFull, StoreReadOnly
 from nearhint_daemon.jobs import (
     RESTARTS,
     SUSPECTED_RESTARTS,
     JobQueue,
     JobSpec,
     Priority,
+    hands,
 )
+from nearhint_daemon.jobs import queue as job_queue
 from nearhint_daemon.metrics import Metrics
 from nearhint_daemon.store import Store, queries
 from nearhint_daemon.store.rows import JobRow
@@ -303,6 +305,143 @@ def test_ends_of_daemons_are_no_losses_of_workers(tmp_path: Path) -> None:
         await queue.stop()
 
     with_queue(tmp_path, scenario, handler=crash_once, is_started=False)
+
+
+async def work() -> None:
+    """A piece of work of a job that a worker does."""
+    async with hands.given():
+        await asyncio.sleep(0)
+
+
+def test_only_what_a_worker_has_is_counted_when_the_daemon_ends(tmp_path: Path) -> None:
+    async def scenario(queue: JobQueue, store: Store) -> None:
+        begun: set[str] = set()
+        both = asyncio.Event()
+
+        async def hold(row: JobRow, payload: Mapping[str, Any]) -> None:
+            if row.key == "works":
+                await asyncio.gather(work(), work())
+            begun.add(row.key)
+            if len(begun) == 2:
+                both.set()
+            await asyncio.Event().wait()
+
+        queue.handle("lower", hold)
+        await queue.start()
+        if store.read_now(lambda reading: len(tuple(queries.open_jobs(reading)))) == 0:
+            await queue.ensure([spec("waits"), spec("works")])
+        async with asyncio.timeout(10):
+            await both.wait()
+        # No stop: the rows are left as a crash leaves them.
+
+    for _ in range(RESTARTS - 1):
+        with_queue(tmp_path, scenario, lane_limit=2, is_started=False)
+    assert attempts_in(tmp_path) == {"waits": 0, "works": RESTARTS - 1}
+
+
+def attempts_in(folder: Path) -> dict[str, int]:
+    """Of the jobs that are open, as the store has them."""
+    found: dict[str, int] = {}
+
+    async def look(queue: JobQueue, store: Store) -> None:
+        rows = await store.read(lambda reading: tuple(queries.open_jobs(reading)))
+        found.update((row.key, row.attempts) for row in rows)
+
+    with_queue(folder, look, is_started=False)
+    return found
+
+
+def test_what_waits_long_after_a_worker_had_it_is_counted_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_queue, "HEAL_S", 0.0)
+    now = [1000.0]
+
+    async def scenario(queue: JobQueue, store: Store) -> None:
+        worked = asyncio.Event()
+        again = asyncio.Event()
+
+        async def hold(row: JobRow, payload: Mapping[str, Any]) -> None:
+            await work()
+            worked.set()
+            await again.wait()
+            async with hands.given():
+                await asyncio.Event().wait()
+
+        def attempts() -> int:
+            (row,) = store.read_now(lambda reading: tuple(queries.open_jobs(reading)))
+            return row.attempts
+
+        queue.handle("lower", hold)
+        await queue.start()
+        await queue.ensure([spec("a")])
+        async with asyncio.timeout(10):
+            await worked.wait()
+            assert attempts() == 1
+            now[0] += job_queue.WAITING_S
+            while attempts():
+                await asyncio.sleep(0)
+            again.set()
+            while not attempts():
+                await asyncio.sleep(0)
+            now[0] += job_queue.WAITING_S
+            for _ in range(20):
+                await asyncio.sleep(0)
+        # No stop: the rows are left as a crash leaves them.
+
+    with_queue(tmp_path, scenario, clock=lambda: now[0], is_started=False)
+    assert attempts_in(tmp_path) == {"a": 1}
+
+
+def test_a_job_that_is_stopped_while_a_worker_has_it_has_its_attempt_back(tmp_path: Path) -> None:
+    async def scenario(queue: JobQueue, store: Store) -> None:
+        given = asyncio.Event()
+
+        async def hold(row: JobRow, payload: Mapping[str, Any]) -> None:
+            if row.key == "works":
+                async with hands.given():
+                    given.set()
+                    await asyncio.Event().wait()
+            await asyncio.Event().wait()
+
+        queue.handle("lower", hold)
+        await queue.start()
+        await queue.ensure([spec("waits"), spec("works")])
+        async with asyncio.timeout(10):
+            await given.wait()
+        await queue.stop()
+        rows = await store.read(lambda reading: tuple(queries.open_jobs(reading)))
+        assert {row.key: (row.state, row.attempts) for row in rows} == {
+            "waits": ("queued", 0),
+            "works": ("queued", 0),
+        }
+
+    with_queue(tmp_path, scenario, lane_limit=2, is_started=False)
+
+
+def test_work_that_goes_on_after_its_job_counts_for_nobody(tmp_path: Path) -> None:
+    """What a job began for others, too, is not its own: its row stays as it ended."""
+    shared: list[asyncio.Task[None]] = []
+    go_on = asyncio.Event()
+
+    async def late() -> None:
+        await go_on.wait()
+        async with hands.given():
+            pass
+
+    async def begin(row: JobRow, payload: Mapping[str, Any]) -> None:
+        shared.append(asyncio.create_task(late()))
+
+    async def scenario(queue: JobQueue, store: Store) -> None:
+        await queue.ensure([spec("a")])
+        if "a" in queue.open_among(["a"]):
+            await ended(queue, "a")
+        go_on.set()
+        await shared[0]
+        rows = await store.read(lambda reading: queries.jobs_by_key(reading, ["a"]))
+        assert (rows["a"].state, rows["a"].attempts) == ("done", 0)
+
+    with_queue(tmp_path, scenario, handler=begin)
 
 
 def test_a_job_that_ends_the_daemon_again_and_again_is_given_up(tmp_path: Path) -> None:

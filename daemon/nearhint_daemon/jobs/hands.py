@@ -1,0 +1,54 @@
+"""Whether a worker has work of a job in its hands.
+
+Jobs wait inside their handlers as well: for other jobs, for a device that serves, for a worker that
+starts. A daemon that ends meanwhile ended for something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+
+@dataclass(eq=False)
+class Hands:
+    """One job's: how many workers have something of it, and since when none has.
+
+    `before` is waited for each time before one is given something.
+    """
+
+    before: Callable[[], Awaitable[None]]
+    clock: Callable[[], float]
+    held: int = 0
+    empty_since_s: float = float("inf")
+
+
+_HANDS: ContextVar[Hands | None] = ContextVar("hands", default=None)
+
+
+@contextmanager
+def of_job(hands: Hands) -> Generator[None]:
+    """What runs within gives workers work of this job."""
+    token = _HANDS.set(hands)
+    try:
+        yield
+    finally:
+        _HANDS.reset(token)
+
+
+@asynccontextmanager
+async def given() -> AsyncGenerator[None]:
+    """Within, a worker has work of the job that enters this."""
+    hands = _HANDS.get()
+    if hands is None:
+        yield
+        return
+    hands.held += 1
+    try:
+        await hands.before()
+        yield
+    finally:
+        hands.held -= 1
+        hands.empty_since_s = hands.clock()
