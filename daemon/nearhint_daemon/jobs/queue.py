@@ -459,11 +459,10 @@ class JobQueue:
         renewed = self._clock()
         while True:
             await asyncio.sleep(HEAL_S)
-            if self._store.is_read_only:
-                if await self._store.heal():
-                    for lane in self._lanes:
-                        self._pump(lane)
+            if self._store.is_read_only and not await self._store.heal():
                 continue
+            for lane in self._lanes:  # whoever wrote first after a full disk took none up
+                self._pump(lane)
             await self._uncount_waiting()
             if self._clock() - renewed < LEASE_S / 3:
                 continue

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from nearhint_daemon.errors import ArtifactCorrupt, StoreReadOnly
+from nearhint_daemon.errors import ArtifactCorrupt, StoreError, StoreReadOnly
 from nearhint_daemon.store import database
 from nearhint_daemon.store.artifacts import ArtifactFiles
 from nearhint_daemon.store.rows import ArtifactRow, EventRow, MetaRow
@@ -98,7 +98,7 @@ class Store:
         """Tries a small write; whether the disk takes writes."""
         try:
             await self.write(lambda tx: tx.put(MetaRow("probed_at_s", str(self._clock()))))
-        except StoreReadOnly:
+        except StoreError:
             return False
         return True
 

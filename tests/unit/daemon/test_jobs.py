@@ -541,3 +541,37 @@ def test_who_asks_for_a_job_that_is_about_to_end_undone_gets_a_new_one(tmp_path:
         assert {key: row.state for key, row in rows.items()} == {"a": "done", "b": "done"}
 
     with_queue(tmp_path, scenario, handler=work)
+
+
+def test_what_waits_for_a_full_disk_goes_on_whoever_writes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Usage and traffic are written, too: the first write that succeeds may be theirs."""
+    monkeypatch.setattr(job_queue, "HEAL_S", 0.01)
+    monkeypatch.setattr(job_queue, "PUT_OFF_S", 0.0)
+    runs: list[str] = []
+
+    async def scenario(queue: JobQueue, store: Store) -> None:
+        async def full_once(row: JobRow, payload: Mapping[str, Any]) -> None:
+            runs.append(row.key)
+            if len(runs) == 1:
+                store._set_read_only(value=True)
+                raise StoreReadOnly("the disk takes no writes now")
+
+        async def never() -> bool:
+            return False
+
+        monkeypatch.setattr(store, "heal", never)
+        queue.handle("lower", full_once)
+        await queue.ensure([spec("a")])
+        async with asyncio.timeout(10):
+            while not (runs and queue.depth()[Priority.LIVE_MISS] and not queue.running()):
+                await asyncio.sleep(0)
+            for _ in range(5):
+                await asyncio.sleep(0)  # it is taken up again, and the disk is still full
+            await store.write(lambda tx: None)
+            while queue.open_among(["a"]):
+                await asyncio.sleep(0)
+        assert runs == ["a", "a"]
+
+    with_queue(tmp_path, scenario)

@@ -467,6 +467,19 @@ def test_a_full_database_refuses_writes_serves_reads_and_heals(tmp_path: Path) -
     with_store(tmp_path, scenario)
 
 
+def test_a_database_that_somebody_else_holds_is_tried_again(tmp_path: Path) -> None:
+    async def scenario(store: Store, seen: Seen) -> None:
+        store._writer._connection.execute("PRAGMA busy_timeout = 0")
+        other = sqlite3.connect(tmp_path / database.FILE_NAME, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        assert not await store.heal()
+        other.execute("ROLLBACK")
+        assert await store.heal()
+        other.close()
+
+    with_store(tmp_path, scenario)
+
+
 def test_an_artifact_is_kept_by_content_and_checked_at_every_read(tmp_path: Path) -> None:
     files = ArtifactFiles(tmp_path / "artifacts")
     sha256 = files.put(b"binary")
