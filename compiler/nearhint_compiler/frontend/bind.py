@@ -22,7 +22,7 @@ TITLE_PARTS = 6
 
 
 class RepeatInFallbackError(Exception):
-    """A Fallback would compute again what its Kernel reads; `nodes` are the repeats in it."""
+    """Fallbacks would compute again what their Kernels read; `nodes` are the repeats in them."""
 
     def __init__(self, nodes: frozenset[int]) -> None:
         super().__init__(f"nodes {sorted(nodes)}")
@@ -72,7 +72,7 @@ def bind(
 ) -> Bound:
     """Turns raw steps into a Plan's, and makes the Fallback of each launch.
 
-    Raises `RepeatInFallbackError` where a Kernel reads what its Fallback does not.
+    Raises `RepeatInFallbackError` where Kernels read what their Fallbacks compute again.
     """
     made = frozenset(slot for kernel in kernels for slot in kernel.outputs)
     slicer = Slicer(graph.program)
@@ -81,6 +81,7 @@ def bind(
     fallbacks: list[Fallback] = []
     reads: dict[int, tuple[int, ...]] = {}
     sources: list[tuple[str, ...]] = []
+    repeats: set[int] = set()
     for step in steps:
         if isinstance(step, RunNode):
             if bound and isinstance(bound[-1], RunNodes):
@@ -91,6 +92,9 @@ def bind(
             built = kernels[step.group]
             identity = kernel_id(built.kernel)
             nodes = fallback_nodes(graph, opaque, made, built)
+            repeats |= _read_and_repeated(graph, built, nodes)
+            if repeats:
+                continue
             fallback, read = _fallback(slicer, graph, built, identity, nodes)
             outputs = tuple(output_of(graph, slot) for slot in built.outputs)
             bound.append(Launch(identity, fallback.id, built.dims, built.inputs, outputs, nodes))
@@ -103,6 +107,8 @@ def bind(
                 named[identity] = NamedKernel(identity, built.kernel, name, traffic(built.kernel))
         else:
             bound.append(step)
+    if repeats:
+        raise RepeatInFallbackError(frozenset(repeats))
     return Bound(tuple(bound), tuple(named.values()), tuple(fallbacks), reads, tuple(sources))
 
 
@@ -124,15 +130,23 @@ def fallback_nodes(
     return tuple(sorted(found))
 
 
+def _read_and_repeated(graph: Graph, built: BuiltKernel, nodes: Sequence[int]) -> frozenset[int]:
+    """The repeats among the nodes of a Fallback, if one computes again what its Kernel reads.
+
+    Such a Fallback agrees with its Kernel only where what both read is what the nodes make, and
+    neither is checked so.
+    """
+    repeats = graph.repeats.intersection(nodes)
+    is_read = any(graph.root(graph.starts[node]) in built.inputs for node in repeats)
+    return repeats if is_read else frozenset()
+
+
 def _fallback(
     slicer: Slicer, graph: Graph, built: BuiltKernel, identity: str, nodes: tuple[int, ...]
 ) -> tuple[Fallback, tuple[int, ...]]:
     part, read, names = slicer.part(nodes, built.outputs)
     places = {value: place for place, value in enumerate(read)}
-    if not places.keys() >= {*built.inputs}:
-        repeats = graph.repeats.intersection(nodes)
-        assert repeats  # nothing else reads other values than its loops do
-        raise RepeatInFallbackError(repeats)
+    assert places.keys() >= {*built.inputs}  # only repeats read other values than their loops do
     symbols = {old: Sym(new) for old, new in names.items()}
     outputs = tuple(value for value in part.outputs if value is not None)
     fallback = Fallback(

@@ -11,6 +11,7 @@ from tests.unit.compiler.frontend.running import check, launched_nodes
 from torch import Tensor
 
 from nearhint_compiler.pipeline import Lowered, lower
+from nearhint_daemon.workers.lowering_check import check_lowering
 from nearhint_rules import expr as ex
 from nearhint_rules.plan import Free, Launch, MakeView, RunNodes, Step
 from nearhint_rules.program import TensorType
@@ -264,6 +265,24 @@ def test_a_fallback_reads_what_its_kernel_reads_though_a_node_repeats_another() 
     assert again.value not in made
     for fallback in lowered.fallbacks:
         assert all(0 <= place < len(fallback.program.inputs) for place in fallback.inputs)
+
+
+def test_a_fallback_computes_nothing_again_that_its_kernel_reads() -> None:
+    """Both halves of a rotary embedding compute the same angles, and are one Kernel."""
+
+    def turned(x: Tensor) -> Tensor:
+        angles = torch.arange(x.shape[1])[:, None] * torch.arange(4) * 0.1
+        twice = torch.cat([angles.cos(), angles.cos()], -1)
+        first, second = x.chunk(2, -1)
+        return x * twice + torch.cat([-second, first], -1)
+
+    def both(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return turned(x), turned(y)
+
+    lowered = check(both, torch.randn(2, 6, 8), torch.randn(2, 6, 8))
+    kernels = {found.id: found.kernel for found in lowered.kernels}
+    for fallback in lowered.fallbacks:
+        assert check_lowering(kernels[fallback.kernel], fallback, seed=1).problem == ""
 
 
 def test_what_repeats_a_node_that_stays_opaque_runs_by_itself() -> None:
