@@ -13,9 +13,13 @@ from torch import fx
 
 from nearhint_torch.adapter import Schema, op_name, schema_of
 
+EVERY = -1
 UNSTATED_ALIASES: Mapping[str, tuple[tuple[int, str], ...]] = {
     "aten._unsafe_view.default": ((0, "self"),),
     "aten.native_dropout.default": ((0, "input"),),
+    "aten.unsafe_chunk.default": ((EVERY, "self"),),
+    "aten.unsafe_split.Tensor": ((EVERY, "self"),),
+    "aten.unsafe_split_with_sizes.default": ((EVERY, "self"),),
 }
 """(output, parameter) pairs that share storage although the schema does not say so."""
 
@@ -74,9 +78,10 @@ def _aliases(
             if parameter.alias_sets and may_share:
                 for value in _nodes_in(arguments.get(parameter.name)):
                     yield output, value
-    for output, name in UNSTATED_ALIASES.get(op_name(node.target), ()):
-        for value in _nodes_in(arguments.get(name)):
-            yield output, value
+    for place, name in UNSTATED_ALIASES.get(op_name(node.target), ()):
+        for output in range(outputs) if place == EVERY else (place,):
+            for value in _nodes_in(arguments.get(name)):
+                yield output, value
 
 
 def _draws(schema: Schema, arguments: Mapping[str, object]) -> bool:
