@@ -81,6 +81,7 @@ class _Resolution:
         self._snapshot = snapshot
         self._sizes = sizes
         self._threads = threads
+        self._views = {step.slot for step in snapshot.plan.steps if isinstance(step, MakeView)}
         self._template = resolver.calls.template(sizes)
         self._steps: list[Step] = []
         self._placed: dict[int, Placed] = {}
@@ -246,7 +247,8 @@ class _Resolution:
         return range(first, first + len(self._captured.program.nodes[index].outputs))
 
     def _drop_internals(self, launch: Launch) -> None:
-        kept = {output.slot for output in launch.outputs}
+        # A view that the Plan makes as well is needed after the step, and may be laid out already.
+        kept = {output.slot for output in launch.outputs} | self._views
         made = [slot for index in launch.nodes for slot in self._made_by(index)]
         self._free([slot for slot in made if slot not in kept])
 

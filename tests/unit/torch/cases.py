@@ -119,6 +119,21 @@ def _min_max_sizes(x: Tensor, y: Tensor) -> Any:
     return x[:3] + 1, y[:, : max(1, y.shape[1] // 2)].contiguous() * 2
 
 
+def _gates(x: Tensor, w: Tensor) -> Any:
+    """Recurrent cells split one product into gates that share its memory."""
+    h = x.new_zeros(x.shape[0], 3)
+    h, c = torch.lstm_cell(x, (h, h), w[:12], w[12:24, :3])
+    return torch.gru_cell(x, h, w[:9], w[9:18, :3]), c
+
+
+def _rotated_heads(x: Tensor, w: Tensor) -> Any:
+    """The values of an attention are a view of what its queries and keys are made of."""
+    q, k, v = (x @ w).view(1, x.shape[0], 3, 2, 4).permute(2, 0, 3, 1, 4).unbind(0)
+    angle = torch.arange(x.shape[0])[:, None] * torch.ones(4)
+    turned = [each * angle.cos() + each.roll(2, -1) * angle.sin() for each in (q, k)]
+    return nn.scaled_dot_product_attention(*turned, v)
+
+
 CASES = (
     Case("chain", lambda x, y: nn.gelu(x * 2 + y).sum(-1), _pair),
     Case("aliased outputs", _aliased_outputs, _one),
@@ -158,5 +173,7 @@ CASES = (
     Case("0-d scalar", lambda x, s: x * s + 1, lambda r, c: (torch.randn(r, c), torch.tensor(2.0))),
     Case("python scalars", lambda x, n, f: x * n + f, lambda r, c: (torch.randn(r, c), c, 0.5)),
     Case("bfloat16", lambda x: nn.silu(x) * x, lambda r, c: (torch.randn(r, c).bfloat16(),)),
+    Case("gates", _gates, lambda r, c: (torch.randn(r, c), torch.randn(24, c))),
+    Case("rotated heads", _rotated_heads, lambda r, c: (torch.randn(r, c), torch.randn(c, 24))),
     Case("one input twice", lambda x, y: (x + y, x.add_(1)), lambda r, c: (torch.ones(r, c),) * 2),
 )

@@ -13,6 +13,7 @@ from tests.unit.torch.fake_session import FakeSnapshot, all_nodes
 from torch.utils import _pytree as pytree
 
 from nearhint.session import counters
+from nearhint_compiler.pipeline import lower
 from nearhint_torch.backend import nearhint
 
 SIZES = ((3, 5), (4, 7), (2, 9))
@@ -77,6 +78,19 @@ def test_a_plan_of_single_nodes_gives_what_eager_gives(case: Case, session: Inst
     assert fake.handles, "nothing was captured"
     assert not fake.fallbacks
     assert counters.seen().get("original_program_failed", 0) == before
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_plan_whose_kernels_are_not_there_yet_gives_what_eager_gives(
+    case: Case, session: Install
+) -> None:
+    fake = session(lambda program: FakeSnapshot(lower(program, target_kind="cpu").plan))
+    compiled = torch.compile(case.function, backend=nearhint, dynamic=True)
+    with torch.no_grad():
+        for sizes in (*SIZES, *SIZES):
+            assert_same(case, sizes, compiled)
+    assert fake.handles, "nothing was captured"
+    assert not fake.fallbacks
 
 
 @pytest.mark.parametrize("sizes", [(1, 5), (0, 5), (5, 0), (1, 1)])
