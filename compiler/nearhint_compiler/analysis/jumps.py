@@ -35,6 +35,23 @@ def before_jumps(kernel: ir.Kernel) -> frozenset[int]:
     return frozenset(found)
 
 
+def leading_to_jumps(kernel: ir.Kernel) -> frozenset[int]:
+    """The positions of operations from whose results, by others point by point, a jump is taken.
+
+    The largest of what is divided by its own maximum is 1, and 255 times that is no 254.
+    """
+    found: set[int] = set()
+    for position in reversed(range(len(kernel.body))):
+        match kernel.body[position]:
+            case ir.Op(name, dtype, operands) if position in found or (
+                name in _JUMPS or (name == "cast" and dtype in ir.INTEGERS)
+            ):
+                found.update(operands)
+            case _:
+                continue
+    return frozenset(found)
+
+
 def is_given(body: Sequence[ir.BodyNode], position: int) -> bool:
     """Whether a node is what was loaded, or of its size: no operation has rounded it."""
     match body[position]:

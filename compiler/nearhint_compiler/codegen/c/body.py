@@ -11,6 +11,7 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from nearhint_compiler.analysis.jumps import leading_to_jumps
 from nearhint_compiler.codegen.c import ops as c_ops
 from nearhint_compiler.codegen.c.homes import homes_of
 from nearhint_compiler.codegen.c.index import Clamped, access, clamped, shifted, to_c
@@ -74,11 +75,13 @@ class Body:
     levels: tuple[int, ...] = field(init=False)
     variables: tuple[frozenset[str], ...] = field(init=False)
     homes: Mapping[int, tuple[int, Expr]] = field(init=False)
+    leading_to_jumps: frozenset[int] = field(init=False)
 
     def __post_init__(self) -> None:
         self.dtypes = ir.dtypes_of(self.kernel)
         self.levels = ir.levels(self.kernel)
         self.variables = variables_of(self.kernel)
+        self.leading_to_jumps = leading_to_jumps(self.kernel)
         self.homes = homes_of(self.kernel, self.lane) if self.lane.startswith("r") else {}
 
     @property
@@ -148,7 +151,7 @@ class Body:
                 names = [self.name(operand, copy) for operand in operands]
                 given = [self.dtypes[operand] for operand in operands]
                 return (
-                    self._shortcut(node, names)
+                    self._shortcut(node, position, names)
                     or self._position(node, copy)
                     or self._rounding(node, copy, here)
                     or c_ops.expression(node, names, given, self.prelude)
@@ -161,17 +164,18 @@ class Body:
             case _:
                 raise AssertionError(node)
 
-    def _shortcut(self, node: ir.Op, names: Sequence[str]) -> str:
+    def _shortcut(self, node: ir.Op, position: int, names: Sequence[str]) -> str:
         """Small powers, and divisions of many lanes by one number; else "".
 
-        The number is a power's constant exponent, or a divisor that is equal in all lanes.
+        The number is a power's constant exponent, or a divisor that is equal in all lanes. A
+        quotient that something jumps from has all its digits.
         """
         if node.name == "pow":
             exponent = self.kernel.body[node.operands[1]]
             if isinstance(exponent, ir.Const):
                 text = _REPEATED.get(_float_of(exponent.dtype, exponent.bits), "")
                 return text.replace("$x", names[0])
-        if node.name == "div" and node.dtype == "f32":
+        if node.name == "div" and node.dtype == "f32" and position not in self.leading_to_jumps:
             top, bottom = node.operands
             if self.in_lanes(top) and not self.in_lanes(bottom):
                 return f"{self.prelude.use('quotient', 'f32')}({names[0]}, {names[1]})"

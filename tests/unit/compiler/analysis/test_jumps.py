@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from tests.unit.compiler.test_online import TARGET
+from tests.unit.workers.building import default_source
 
-from nearhint_compiler.analysis.jumps import before_jumps
+from nearhint_compiler.analysis.jumps import before_jumps, leading_to_jumps
 from nearhint_compiler.codegen import generate
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
@@ -57,3 +58,21 @@ def test_elsewhere_quotients_are_as_fast_as_before(body: tuple[str, ...]) -> Non
     kernel = kernel_of(*body)
     assert before_jumps(kernel) == frozenset()
     assert "div_rn" not in source_of(kernel)
+
+
+@pytest.mark.parametrize(
+    ("then", "is_found"),
+    [("(cast u8 4) (store 1 r0 5)", True), ("(exp f32 4) (store 1 r0 5)", False)],
+)
+def test_what_others_turn_into_a_jump_is_divided_to_the_last_digit(
+    then: str, is_found: bool
+) -> None:
+    """The largest of what is divided by its own maximum is 1, and 255 times that is no 254."""
+    kernel = parse_kernel(
+        "(kernel (symbols k0) (pointwise) (reduction k0)"
+        f" (params (in f32) (out {'u8' if is_found else 'f32'}))"
+        " (body (load 0 r0) (reduce max f32 0) (div f32 0 1) (const f32 0x437f0000) (mul f32 2 3)"
+        f" {then}))"
+    )
+    assert (2 in leading_to_jumps(kernel)) == is_found
+    assert ("quotient_f32" in default_source(kernel).source) == (not is_found)
