@@ -116,6 +116,8 @@ def db_check(state_dir: str | None, file: Path | None, as_json: bool) -> ExitCod
         report = check(loaded.config.state_dir)
     except sqlite3.DatabaseError as error:
         report = {"problems": [f"the database cannot be read: {error}"], "rows": {}}
+    except OSError as error:
+        report = {"problems": [f"the state directory cannot be used: {error}"], "rows": {}}
     problems, rows = report["problems"], report["rows"]
     if as_json:
         click.echo(json.dumps({"schema_version": SCHEMA_VERSION, **report}))

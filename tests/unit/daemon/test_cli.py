@@ -51,6 +51,16 @@ def test_every_setting_is_a_flag_of_serve() -> None:
     assert all(f"--{name.replace('_', '-')}" in output for name in SETTINGS)
 
 
+def test_a_state_directory_that_is_no_such_thing_is_a_problem(state_dir: Path) -> None:
+    artifacts = state_dir / "artifacts"
+    artifacts.rename(state_dir / "elsewhere")
+    artifacts.write_text("no directory")
+    result = CliRunner().invoke(main, ["db", "check", "--state-dir", str(state_dir), "--json"])
+    assert result.exit_code == ExitCode.INTEGRITY, result.output
+    (problem,) = json.loads(result.stdout)["problems"]
+    assert str(artifacts) in problem
+
+
 def test_a_sound_database_passes_the_check(state_dir: Path) -> None:
     result = CliRunner().invoke(main, ["db", "check", "--state-dir", str(state_dir), "--json"])
     assert result.exit_code == ExitCode.OK
