@@ -108,6 +108,13 @@ def integrity_check(connection: sqlite3.Connection) -> tuple[str, ...]:
     return () if found == ("ok",) else found
 
 
+def is_emptied(path: Path) -> bool:
+    """Whether what was committed lies in the log alone, which SQLite deletes beside no database."""
+    log = path.with_name(f"{path.name}-wal")
+    is_empty = not path.exists() or (path.is_file() and not path.stat().st_size)
+    return is_empty and log.exists() and log.stat().st_size > 0
+
+
 def move_aside(path: Path) -> Path:
     """Moves a damaged database and its side files into `corrupt-<time>` beside it."""
     aside = path.parent / f"corrupt-{time.time_ns()}"

@@ -158,6 +158,8 @@ class Store:
 
     def _open(self) -> sqlite3.Connection:
         """The writing connection; a damaged database is moved aside: results can be made again."""
+        if database.is_emptied(self._path):
+            self._move_aside("it is empty, and its log is not")
         try:
             connection = database.open_writer(self._path)
             problems = database.quick_check(connection)
@@ -170,9 +172,12 @@ class Store:
             return connection
         if connection is not None:
             connection.close()
-        self._observer.store_found_corrupt("database", problems[0])
-        self.moved_aside = database.move_aside(self._path)
+        self._move_aside(problems[0])
         return database.open_writer(self._path)
+
+    def _move_aside(self, problem: str) -> None:
+        self._observer.store_found_corrupt("database", problem)
+        self.moved_aside = database.move_aside(self._path)
 
     def _new_reading(self) -> Reading:
         return Reading(

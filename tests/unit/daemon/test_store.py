@@ -467,6 +467,32 @@ def test_a_full_database_refuses_writes_serves_reads_and_heals(tmp_path: Path) -
     with_store(tmp_path, scenario)
 
 
+@pytest.mark.parametrize("how", ["emptied", "deleted"])
+def test_a_log_without_its_database_is_moved_aside_loudly(tmp_path: Path, how: str) -> None:
+    """SQLite would delete it, and with it what was committed last."""
+    path = tmp_path / database.FILE_NAME
+    log = tmp_path / f"{database.FILE_NAME}-wal"
+
+    async def write(store: Store, seen: Seen) -> None:
+        await store.write(lambda tx: tx.put(KERNEL))
+        kept.append(log.read_bytes())
+
+    kept: list[bytes] = []
+    with_store(tmp_path, write)
+    path.write_bytes(b"")
+    if how == "deleted":
+        path.unlink()
+    log.write_bytes(kept[0])
+
+    async def look(store: Store, seen: Seen) -> None:
+        assert store.moved_aside is not None
+        assert (store.moved_aside / log.name).read_bytes() == kept[0]
+        assert store.read_now(lambda reading: reading.get(KernelRow, "", KERNEL.id)) is None
+        assert seen.corrupt
+
+    with_store(tmp_path, look)
+
+
 def test_a_database_that_somebody_else_holds_is_tried_again(tmp_path: Path) -> None:
     async def scenario(store: Store, seen: Seen) -> None:
         store._writer._connection.execute("PRAGMA busy_timeout = 0")
