@@ -234,6 +234,7 @@ class StateDirectoryLocked(StoreError):
     """Another daemon holds the state directory."""
 
     code = "STATE_LOCKED"
+    hint = "stop it, or use another directory: --state-dir"
     exit_code = ExitCode.REFUSED
 
 
@@ -241,6 +242,7 @@ class DirectoryUnsafe(DaemonError):
     """A directory belongs to somebody else, or others may write to it."""
 
     code = "DIRECTORY_UNSAFE"
+    hint = "correct its owner and mode, or use another directory"
     exit_code = ExitCode.REFUSED
 
 
@@ -248,6 +250,7 @@ class SocketInUse(DaemonError):
     """What is at the socket's path is no stale socket."""
 
     code = "SOCKET_IN_USE"
+    hint = "use another path: --address"
     exit_code = ExitCode.REFUSED
 
 

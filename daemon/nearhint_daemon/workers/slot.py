@@ -16,6 +16,8 @@ OnRestart: TypeAlias = Callable[[str, str], None]
 """Called with the worker's kind and a reason (`REASONS`) whenever a worker was lost."""
 REASONS = ("died", "hung", "start_failed", "cancelled", "recycled")
 """Why a worker was lost: `recycled` is one that left between jobs, as after an overrun."""
+LAST_WORDS = 200
+"""Characters of a worker's last line that its failure to start tells."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,4 +248,7 @@ class Slot:
 
 
 def _start_failed(loss: WorkerLost) -> WorkerStartFailed:
-    return WorkerStartFailed(kind=loss.kind, detail=loss.detail, reproducer=loss.reproducer)
+    """With the last that the worker said: a device or a module that is not there."""
+    said = loss.reproducer.get("stderr.txt", "").strip().rpartition("\n")[2].strip()
+    detail = f"{loss.detail}: {said[:LAST_WORDS]}" if said else loss.detail
+    return WorkerStartFailed(kind=loss.kind, detail=detail, reproducer=loss.reproducer)

@@ -85,6 +85,7 @@ def test_the_check_refuses_a_running_daemons_database(state_dir: Path) -> None:
     lock.release()
     assert result.exit_code == ExitCode.REFUSED
     assert "in use" in result.stderr
+    assert "stop it" in result.stderr
 
 
 def test_a_state_directory_without_database_is_not_found(tmp_path: Path) -> None:

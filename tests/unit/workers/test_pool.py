@@ -239,7 +239,7 @@ async def test_an_idle_worker_stops_and_comes_back(folder: Path) -> None:
 @scenario
 async def test_a_worker_that_never_starts_fails_jobs_at_once(folder: Path) -> None:
     async with pool(folder, device="broken") as watched:
-        with pytest.raises(WorkerStartFailed, match="status 1") as caught:
+        with pytest.raises(WorkerStartFailed, match=r"status 1: .*never starts") as caught:
             await watched.run("hello")
         assert "never starts" in caught.value.reproducer["stderr.txt"]
         assert watched.lost.get_nowait() == ("compile", "start_failed")
