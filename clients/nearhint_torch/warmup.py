@@ -136,7 +136,7 @@ def _capture(manifest: Manifest) -> _Captured:
         for device in spec.devices:
             try:
                 units.append(Unit(spec, device))
-            except Exception as error:  # a model's own code may raise anything
+            except (Exception, SystemExit) as error:  # a model's own code may raise anything
                 wrong = _typed(spec, error)
                 first = first or wrong
                 failed.append(failure(spec, device, f"{wrong.code}: {wrong}"))
@@ -160,7 +160,7 @@ def _capture(manifest: Manifest) -> _Captured:
     return _Captured(tuple(units), tuple(failed))
 
 
-def _typed(spec: ModelSpec, error: Exception) -> NearhintError:
+def _typed(spec: ModelSpec, error: BaseException) -> NearhintError:
     if isinstance(error, NearhintError):
         return error
     return InvalidEntry(entry=source_of(spec), problem=f"{type(error).__name__}: {error}")

@@ -52,6 +52,10 @@ def warm_up():
         args=(torch.randn(2, 96), torch.randn(96)),
         dynamic={"x": {0: "rows"}},
     )
+
+
+def leave():
+    raise SystemExit(3)
 """
 
 
@@ -261,7 +265,9 @@ def test_a_warm_up_without_a_daemon_cannot_reach_it(entry: Path) -> None:
     assert result.stdout == ""
 
 
-@pytest.mark.parametrize("name", ["warm_entry:absent", "warm_entry", "no_such_module:warm_up"])
+@pytest.mark.parametrize(
+    "name", ["warm_entry:absent", "warm_entry", "no_such_module:warm_up", "warm_entry:leave"]
+)
 def test_an_entry_that_leads_nowhere_is_a_usage_error(entry: Path, name: str) -> None:
     (entry / "warm_entry.py").write_text(ENTRY)
     result = CliRunner().invoke(main, ["warmup", name, "--sizes", "rows=5"])
