@@ -45,7 +45,7 @@ from nearhint_daemon.workers.tolerance import (
 from nearhint_rules import expr as ex
 from nearhint_rules.errors import InvalidExpression
 from nearhint_rules.plan import Fallback
-from nearhint_rules.program import TensorType, value_types
+from nearhint_rules.program import TensorType, ValueType, value_types
 
 PATTERNS: tuple[tuple[tuple[int, ...], ...], ...] = (
     # For each row: the largest that fits.
@@ -80,8 +80,9 @@ def check_lowering(
 ) -> LoweringVerdict:
     """Compares at several sizes, up to the first that differs.
 
-    Sizes at which the ops themselves refuse to run are left out: a Program's ranges do not hold all
-    that was assumed. If none is left, that is a problem. Raises `OpNotAllowed`.
+    Sizes at which the ops themselves refuse to run, or make other shapes than the Program says, are
+    left out: its ranges do not hold all that was assumed. If none is left, that is a problem.
+    Raises `OpNotAllowed`.
     """
     worst, count = 0.0, 0
     refusal = "no sizes are small enough"
@@ -146,11 +147,13 @@ def _compare(
         fallback.program, sizes, precision="f64", device=device, generator=generator, scale=scale
     )
     values = program.values(inputs)
+    types = value_types(fallback.program)
+    for number in fallback.outputs:
+        _require_shape(types[number], sizes, values[number])
     arguments = [
         flat_storage(values[number])[: 1 if param.role == "scalar" else None].cpu().numpy()
         for number, param in zip(fallback.inputs, kernel.params, strict=False)
     ]
-    types = value_types(fallback.program)
     worst = 0.0
     for part in slabs:
         try:
@@ -159,8 +162,7 @@ def _compare(
             return LoweringVerdict(str(error), np.inf, 1)
         for place, (number, output) in enumerate(zip(fallback.outputs, outputs, strict=True)):
             value_type = types[number]
-            if not isinstance(value_type, TensorType):
-                raise FallbackInvalid(f"output {place} is no tensor")
+            assert isinstance(value_type, TensorType)
             is_whole = len(slabs) == 1
             outcome = _compare_output(value_type, sizes, output, values[number], is_whole=is_whole)
             if outcome.problem and _is_tie(part, dims, arguments, place, output, values[number]):
@@ -174,6 +176,15 @@ def _compare(
             if outcome.problem:
                 return LoweringVerdict(f"output {place}: {outcome.problem}", worst, 1)
     return LoweringVerdict("", worst, 1)
+
+
+def _require_shape(value_type: ValueType, sizes: Mapping[str, int], made: torch.Tensor) -> None:
+    """Raises `FallbackInvalid` where the ops make something else than the Program says."""
+    if not isinstance(value_type, TensorType):
+        raise FallbackInvalid("an output is no tensor")
+    shape = tensor_spec(value_type, sizes).shape
+    if tuple(made.shape) != shape:
+        raise FallbackInvalid(f"ATen makes {tuple(made.shape)}, not {shape}")
 
 
 def _slabs(kernel: ir.Kernel, dims: Mapping[str, int], seed: int) -> list[ir.Kernel]:
@@ -241,8 +252,6 @@ def _compare_output(
     Elements may be between those of `others`.
     """
     spec = tensor_spec(value_type, sizes)
-    if tuple(wanted.shape) != spec.shape:
-        return LoweringVerdict(f"ATen makes {tuple(wanted.shape)}, not {spec.shape}", np.inf, 1)
     if output.indices.size and not 0 <= output.indices.min() <= output.indices.max() < max(
         1, spec.elements
     ):

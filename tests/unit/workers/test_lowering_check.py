@@ -23,6 +23,7 @@ from nearhint_rules import expr as ex
 from nearhint_rules import program as pr
 from nearhint_rules.plan import Fallback
 
+P0 = ex.symbol("p0")
 PROGRAMS = {
     "norm": norm(),
     "activation": activation(),
@@ -233,6 +234,34 @@ def test_sizes_that_the_ops_refuse_are_left_out() -> None:
     )
     fallback = Fallback(program, "k" * 64, (ex.mul(4, quarter),), (0,), (2,))
     assert check_lowering(kernel, fallback, seed=1).problem == ""
+
+
+def test_sizes_where_the_ops_make_another_shape_are_left_out() -> None:
+    """view(-1, 4) makes what the Program says where its other size is 4, as the guards said."""
+    s1 = ex.symbol("s1")
+    x, square = tensor(S0, s1), tensor(S0, s1)
+    program = pr.Program(
+        (pr.Symbol("s0", 2, 64), pr.Symbol("s1", 2, 4)),
+        (x,),
+        (
+            node("view.default", pr.Ref(0), (ex.Int(-1), ex.Int(4)), makes=(square,)),
+            node("exp.default", pr.Ref(1), makes=(square,)),
+        ),
+        (2,),
+    )
+    kernel = ir.Kernel(
+        ("k0",),
+        (ex.symbol("k0"),),
+        (),
+        (ir.Param("in", "f32"), ir.Param("out", "f32")),
+        (ir.Load(0, P0), ir.Op("exp", "f32", (0,)), ir.Store(1, P0, 1)),
+    )
+    fallback = Fallback(program, "k" * 64, (ex.mul(S0, s1),), (0,), (2,))
+    found = check_lowering(kernel, fallback, seed=1)
+    assert found.problem == ""
+    assert found.cases >= 1
+    wrong = replace(kernel, body=(ir.Load(0, P0), ir.Op("tanh", "f32", (0,)), ir.Store(1, P0, 1)))
+    assert "ATen says" in check_lowering(wrong, fallback, seed=1).problem
 
 
 def place_of_the_largest(factor: float) -> pr.Program:
