@@ -246,7 +246,9 @@ class JobQueue:
     def _may_retry(self, row: JobRow) -> bool:
         if row.state != "failed":
             return row.state == "cancelled"
-        return row.code in PASSING_CODES and self._clock() - row.finished_at_s >= RETRY_S
+        # A clock that was set back says nothing about how long ago that was.
+        is_fresh = 0.0 <= self._clock() - row.finished_at_s < RETRY_S
+        return row.code in PASSING_CODES and not is_fresh
 
     async def _take_over(self, row: JobRow) -> None:
         # The daemon may have ended for any of the jobs that were running, or for none of them.

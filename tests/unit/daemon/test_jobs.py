@@ -204,8 +204,11 @@ def test_a_lost_worker_costs_one_more_attempt_and_no_more(tmp_path: Path) -> Non
     with_queue(tmp_path, scenario, handler=crash)
 
 
-def test_a_failure_that_may_pass_is_tried_again_after_a_while(tmp_path: Path) -> None:
-    now = [1000.0]
+@pytest.mark.parametrize("later_s", [60.0, -86_400.0], ids=["later", "by a clock set back"])
+def test_a_failure_that_may_pass_is_tried_again_after_a_while(
+    tmp_path: Path, later_s: float
+) -> None:
+    now = [100_000.0]
     runs: list[str] = []
 
     async def bug(row: JobRow, payload: Mapping[str, Any]) -> None:
@@ -218,7 +221,7 @@ def test_a_failure_that_may_pass_is_tried_again_after_a_while(tmp_path: Path) ->
         assert (await ended(queue, "a"))["a"].code == "INTERNAL"
         (row,) = await queue.ensure([spec("a")])
         assert row.state == "failed"
-        now[0] += 60
+        now[0] += later_s
         await queue.ensure([spec("a")])
         assert (await ended(queue, "a"))["a"].state == "done"
 
