@@ -7,7 +7,8 @@ largest number there as well, because that is no error of rounding.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
@@ -81,7 +82,7 @@ class AtenProgram:
 
     def values(self, inputs: Sequence[Value]) -> list[Any]:
         """Every value of the Program, by number."""
-        with torch.no_grad():
+        with torch.no_grad(), _floats_made_in(self._precision):
             environment = self._environment(inputs)
             for step in self._steps:
                 self._run(step, environment)
@@ -222,6 +223,17 @@ class AtenProgram:
                 raise FallbackInvalid(f"{place}: a value where a constant is wanted")
             case _:
                 return ex.evaluate(arg, self._sizes)
+
+
+@contextmanager
+def _floats_made_in(precision: str) -> Generator[None]:
+    """Within, what ops make of integers (`exp`, a quotient) is in f64, too, in that precision."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64 if precision == "f64" else before)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def _own_number(program: pr.Program, node: pr.Node) -> pr.Arg:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+import torch
 from tests.unit.workers.building import (
     S0,
     activation,
@@ -313,6 +314,25 @@ def test_a_fallback_that_never_runs_is_a_problem() -> None:
     found = check_lowering(kernel, fallback, seed=1)
     assert "could not be run" in found.problem
     assert found.cases == 0
+
+
+def test_what_ops_make_of_integers_is_in_f64_as_well() -> None:
+    """What is left of a large exponential hangs on digits that f32 has not."""
+    x, y = tensor(S0, dtype="i64"), tensor(S0)
+    program = pr.Program(
+        (pr.Symbol("s0", 1, 64),),
+        (x,),
+        (
+            node("abs.default", pr.Ref(0), makes=(x,)),
+            node("add.Tensor", pr.Ref(1), ex.Int(9), makes=(x,)),
+            node("exp.default", pr.Ref(2), makes=(y,)),
+            node("fmod.Scalar", pr.Ref(3), ex.Int(3), makes=(y,)),
+        ),
+        (4,),
+    )
+    kernel, fallback = lowered(program)
+    assert check_lowering(kernel, fallback, seed=1).problem == ""
+    assert torch.get_default_dtype() == torch.float32
 
 
 def test_integers_of_what_is_no_number_may_be_anything() -> None:
