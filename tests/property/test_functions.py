@@ -23,6 +23,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from nearhint_compiler.pipeline import lower
+from nearhint_daemon.workers.lowering_check import check_lowering
 from nearhint_torch.capture import capture
 
 Tensor: TypeAlias = torch.Tensor
@@ -39,8 +40,17 @@ DTYPES = (
     torch.int8,
     torch.uint8,
     torch.bool,
+    torch.int16,
 )
 LAYOUTS = ("contiguous", "transposed", "strided", "expanded", "offset")
+
+
+def set_in_place(x: Tensor, dim: int) -> Tensor:
+    made = x.clone()
+    made[1:] = 2
+    made.select(dim, 0).copy_(x.select(dim, -1))
+    return made.mul_(2)
+
 
 STEPS: dict[str, Step] = {
     "add": lambda x, y, d, k: x + y,
@@ -97,6 +107,121 @@ STEPS: dict[str, Step] = {
     "triangle": lambda x, y, d, k: x.tril(int(k)),
     "counting": lambda x, y, d, k: torch.arange(x.shape[d]),
     "filled": lambda x, y, d, k: torch.full(x.shape, x.shape[d]),
+    "floor": lambda x, y, d, k: (x * 0.75).floor(),
+    "round": lambda x, y, d, k: (x * 0.5).round(),
+    "truncated": lambda x, y, d, k: (x * 0.75).trunc(),
+    "sign": lambda x, y, d, k: x.sign() + x.sgn(),
+    "negative": lambda x, y, d, k: -x,
+    "square": lambda x, y, d, k: x.square(),
+    "root": lambda x, y, d, k: x.abs().sqrt() + (x.abs() + 1).rsqrt(),
+    "exponential": lambda x, y, d, k: x.clamp(-9, 9).exp(),
+    "logarithm": lambda x, y, d, k: x.abs().log1p() + (x.abs() + 1).log2(),
+    "sigmoid": lambda x, y, d, k: x.sigmoid(),
+    "relu": lambda x, y, d, k: x.relu(),
+    "gelu": lambda x, y, d, k: nn.gelu(x, approximate="tanh" if k else "none"),
+    "silu": lambda x, y, d, k: nn.silu(x),
+    "softplus": lambda x, y, d, k: nn.softplus(x),
+    "leaky": lambda x, y, d, k: nn.leaky_relu(x, 0.25),
+    "elu": lambda x, y, d, k: nn.elu(x),
+    "hard": lambda x, y, d, k: nn.hardswish(x) + nn.hardsigmoid(x) + nn.hardtanh(x),
+    "erf": lambda x, y, d, k: x.erf(),
+    "power": lambda x, y, d, k: x ** (3 if k else 2),
+    "power of two": lambda x, y, d, k: 2 ** x.clamp(0, 5),
+    "power of both": lambda x, y, d, k: x.abs() ** y.clamp(0, 3),
+    "rest": lambda x, y, d, k: torch.fmod(x, 3),
+    "rest of both": lambda x, y, d, k: torch.fmod(x, y.abs() + 1),
+    "remainder of both": lambda x, y, d, k: x % (y.abs() + 1),
+    "quotient": lambda x, y, d, k: x / (y.abs() + 1),
+    "whole quotient": lambda x, y, d, k: torch.div(
+        x, y.abs() + 1, rounding_mode="floor" if k else "trunc"
+    ),
+    "shifted": lambda x, y, d, k: ((x & 7) << 2) >> 1,
+    "masked": lambda x, y, d, k: x.masked_fill(y > 0, 3),
+    "between": lambda x, y, d, k: torch.lerp(x, y, 0.25),
+    "with a product": lambda x, y, d, k: torch.addcmul(x, x, y, value=2),
+    "with a quotient": lambda x, y, d, k: torch.addcdiv(x, x, y.abs() + 1, value=2),
+    "at least": lambda x, y, d, k: x.clamp(min=y),
+    "least": lambda x, y, d, k: torch.fmin(x, y) + torch.minimum(x, y),
+    "variance and mean": lambda x, y, d, k: torch.var_mean(x, d, keepdim=k),
+    "deviation": lambda x, y, d, k: x.std(keepdim=False) if k else x.std((0, -1)),
+    "both ends": lambda x, y, d, k: torch.aminmax(x, dim=d, keepdim=k),
+    "largest and its place": lambda x, y, d, k: x.max(d, keepdim=k),
+    "place of the least": lambda x, y, d, k: x.argmin() if k else x.argmin(d),
+    "products so far": lambda x, y, d, k: x.cumprod(d),
+    "sum of numbers": lambda x, y, d, k: x.nansum(d, keepdim=k),
+    "numbers": lambda x, y, d, k: (x / (x - 1)).nan_to_num(posinf=7, neginf=-7),
+    "no numbers": lambda x, y, d, k: (x / (x - 1)).isnan() | (x / (x - 1)).isinf(),
+    "not": lambda x, y, d, k: x.logical_not() & ~(y > 1),
+    "log softmax": lambda x, y, d, k: x.log_softmax(d),
+    "rms norm": lambda x, y, d, k: nn.rms_norm(x, x.shape[-1:]),
+    "group norm": lambda x, y, d, k: nn.group_norm(x.unsqueeze(0), 1),
+    "normalised": lambda x, y, d, k: nn.normalize(x, dim=d),
+    "taken apart": lambda x, y, d, k: x.unbind(d)[-1],
+    "split": lambda x, y, d, k: x.split(2, d)[-1],
+    "halved": lambda x, y, d, k: x.chunk(2, d)[int(k)],
+    "gated": lambda x, y, d, k: nn.glu(x, d),
+    "narrow": lambda x, y, d, k: x.narrow(d, 1, 1),
+    "odd ones": lambda x, y, d, k: x[..., 1::2],
+    "without the last": lambda x, y, d, k: x[:-1],
+    "turned round": lambda x, y, d, k: x.permute(*reversed(range(x.dim()))),
+    "moved": lambda x, y, d, k: x.movedim(0, d),
+    "repeated": lambda x, y, d, k: x.repeat(2, *([1] * (x.dim() - 1))),
+    "each twice": lambda x, y, d, k: (
+        x.unsqueeze(-1).expand(*x.shape, 2).reshape(*x.shape[:-1], -1)
+    ),
+    "pairs": lambda x, y, d, k: x.reshape(*x.shape[:-1], -1, 2).sum(-1),
+    "windows summed": lambda x, y, d, k: x.unfold(d, 3, 2).sum(-1),
+    "cropped": lambda x, y, d, k: nn.pad(x, (-1, 1), value=4),
+    "mirrored": lambda x, y, d, k: nn.pad(x.unsqueeze(0), (1, 1), mode="replicate"),
+    "upper triangle": lambda x, y, d, k: x.triu(-int(k)),
+    "trace": lambda x, y, d, k: x.diagonal(int(k)).sum(-1),
+    "joined with another": lambda x, y, d, k: torch.cat([x, y, x], d),
+    "stacked behind": lambda x, y, d, k: torch.stack([x, x + 1, x * 2], -1).flatten(-2),
+    "filled as another": lambda x, y, d, k: torch.zeros_like(x) + torch.full_like(y, 2),
+    "sum as doubles": lambda x, y, d, k: x.sum(d, dtype=torch.float64, keepdim=k),
+    "mean as floats": lambda x, y, d, k: x.mean(d, dtype=torch.float32, keepdim=k),
+    "sum as bytes": lambda x, y, d, k: x.sum(d, dtype=torch.int8),
+    "to int": lambda x, y, d, k: x.clamp(-100, 100).to(torch.int32),
+    "to int8": lambda x, y, d, k: x.clamp(-100, 100).to(torch.int8),
+    "to half": lambda x, y, d, k: x.clamp(-100, 100).to(torch.float16 if k else torch.bfloat16),
+    "to bool": lambda x, y, d, k: x.to(torch.bool),
+    "like another": lambda x, y, d, k: x.type_as(y),
+    "copied": lambda x, y, d, k: x.contiguous() if k else x.clone(),
+    "added in place": lambda x, y, d, k: x.clone().add_(y if k else 1),
+    "set in place": lambda x, y, d, k: set_in_place(x, d),
+    "one in a scatter": lambda x, y, d, k: torch.select_scatter(x, x.select(d, 0) * 2, d, -1),
+    "part in a scatter": lambda x, y, d, k: torch.slice_scatter(x, x[1:] + 1, 0, 1),
+    "product of matrices": lambda x, y, d, k: x @ y.transpose(-1, -2),
+    "product of a matrix": lambda x, y, d, k: (x.double() @ x.double().transpose(-1, -2)).relu(),
+    "gathered": lambda x, y, d, k: x.gather(d, torch.zeros_like(x, dtype=torch.int64)),
+    "chosen": lambda x, y, d, k: x[torch.tensor([1, 0])],
+    "first of all": lambda x, y, d, k: x.topk(2, d)[0],
+    "sorted and more": lambda x, y, d, k: x.sort(d)[0] * 2 + 1,
+    "outer": lambda x, y, d, k: x.unsqueeze(-1) * y.unsqueeze(-2),
+    "distance": lambda x, y, d, k: (x.unsqueeze(0) - x.unsqueeze(1)).abs().sum(d),
+    "where less": lambda x, y, d, k: torch.where(x < y, 1.5, 0),
+    "mean of a mask": lambda x, y, d, k: ((x > 0) * y).sum(d) / (x > 0).sum(d).clamp(min=1),
+    "counted sizes": lambda x, y, d, k: torch.arange(x.shape[d]) * 1.0 * x.shape[0] - x.shape[-1],
+    "position": lambda x, y, d, k: x + torch.arange(x.shape[-1]) // 2,
+    "cut at a size": lambda x, y, d, k: x[: x.shape[0] // 2],
+    "middle": lambda x, y, d, k: x.narrow(d, x.shape[d] // 3, x.shape[d] // 2),
+    "rolled by a size": lambda x, y, d, k: x.roll(x.shape[d] // 2, d),
+    "flipped both": lambda x, y, d, k: x.flip(0, -1),
+    "hypotenuse": lambda x, y, d, k: torch.hypot(x, y) + torch.atan2(x, y.abs() + 1),
+    "trigonometry": lambda x, y, d, k: x.sin() + x.cos() * x.atan() + x.sinh().tanh(),
+    "xlogy": lambda x, y, d, k: torch.xlogy(x, y.abs()) + torch.logaddexp(x, y),
+    "copied sign": lambda x, y, d, k: torch.copysign(x, y) + x.signbit(),
+    "scaled by twos": lambda x, y, d, k: torch.ldexp(x, y.clamp(-3, 3)),
+    "bits of both": lambda x, y, d, k: (x | y) ^ (x & y),
+    "all of two": lambda x, y, d, k: (x > 0).all() | (y > 0).any(d),
+    "counted in all": lambda x, y, d, k: x.count_nonzero(),
+    "norm of two": lambda x, y, d, k: torch.linalg.vector_norm(x, 2 if k else float("inf"), d),
+    "median": lambda x, y, d, k: x.median(d)[0],
+    "softmax as doubles": lambda x, y, d, k: x.softmax(d, dtype=torch.float64),
+    "mish": lambda x, y, d, k: nn.mish(x) + nn.celu(x) + nn.threshold(x, 1, -1),
+    "log sigmoid": lambda x, y, d, k: nn.logsigmoid(x),
+    "logit": lambda x, y, d, k: x.sigmoid().logit(1e-3) + x.frac(),
+    "unsafe split": lambda x, y, d, k: x.unsafe_split(2, d),
     "opaque": lambda x, y, d, k: x.sort(d),
 }  # fmt: skip
 
@@ -197,6 +322,10 @@ def test_the_plan_of_a_function_gives_what_eager_gives(
         return  # what torch itself cannot trace
     captured = capture(graph, fakes)
     lowered = lower(captured.program, target_kind="cpu")
+    kernels = {found.id: found.kernel for found in lowered.kernels}
+    for fallback in lowered.fallbacks:
+        # What a daemon asks first: a right Kernel that it finds wrong is never served.
+        assert check_lowering(kernels[fallback.kernel], fallback, seed=1).problem == ""
     for seed, sizes in enumerate(SIZES):
         inputs = [made(each, sizes, 7 * seed + place) for place, each in enumerate(given_as)]
         if not environment.evaluate_guards_for_args(fakes, inputs, ignore_static=False):
