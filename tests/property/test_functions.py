@@ -157,7 +157,7 @@ STEPS: dict[str, Step] = {
     "group norm": lambda x, y, d, k: nn.group_norm(x.unsqueeze(0), 1),
     "normalised": lambda x, y, d, k: nn.normalize(x, dim=d),
     "taken apart": lambda x, y, d, k: x.unbind(d)[-1],
-    "split": lambda x, y, d, k: x.split(2, d)[-1],
+    "split": lambda x, y, d, k: torch.split(x, 2, d)[-1],
     "halved": lambda x, y, d, k: x.chunk(2, d)[int(k)],
     "gated": lambda x, y, d, k: nn.glu(x, d),
     "narrow": lambda x, y, d, k: x.narrow(d, 1, 1),
