@@ -282,7 +282,7 @@ class _Resolution:
         stride: tuple[int, ...],
         offset: int,
     ) -> Placed:
-        start = base.offset + offset
+        start = base.offset + (0 if 0 in shape else offset)  # of no elements, it has no place
         end = (start + extent(shape, stride)) * base.dtype.itemsize
         if start < 0 or min(stride, default=0) < 0 or end > self._storage_bytes[base.storage]:
             raise InvalidPlan(step="view", problem=f"slot {view.slot} leaves its base's storage")
