@@ -271,5 +271,8 @@ VIEWS: Mapping[str, Rule] = {
     "aten.split.Tensor": _split("self split_size dim"),
     "aten.split_with_sizes.default": _split("self split_sizes dim"),
     "aten.chunk.default": _split("self chunks dim"),
+    "aten.unsafe_split.Tensor": _split("self split_size dim"),
+    "aten.unsafe_split_with_sizes.default": _split("self split_sizes dim"),
+    "aten.unsafe_chunk.default": _split("self chunks dim"),
     "aten.unbind.int": _unbind,
 }

@@ -186,6 +186,9 @@ trunc default
 unbind int
 unflatten int
 unfold default
+unsafe_chunk default
+unsafe_split Tensor
+unsafe_split_with_sizes default
 unsqueeze default
 var correction dim
 var_mean correction dim

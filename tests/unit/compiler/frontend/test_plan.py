@@ -267,6 +267,17 @@ def test_a_fallback_reads_what_its_kernel_reads_though_a_node_repeats_another() 
         assert all(0 <= place < len(fallback.program.inputs) for place in fallback.inputs)
 
 
+def test_gates_of_a_recurrent_cell_are_read_where_one_product_left_them() -> None:
+    def gated(x: Tensor) -> Tensor:
+        first, second, third = (x @ x.t() @ x).unsafe_chunk(3, 1)
+        return first.sigmoid() * second.tanh() + third
+
+    lowered = check(gated, torch.randn(5, 12))
+    (launch,) = steps_of(lowered, Launch)
+    assert len(launch.inputs) == 1
+    assert not steps_of(lowered, MakeView)[1:]  # but x.t()
+
+
 def test_a_fallback_computes_nothing_again_that_its_kernel_reads() -> None:
     """Both halves of a rotary embedding compute the same angles, and are one Kernel."""
 
