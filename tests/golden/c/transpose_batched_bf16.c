@@ -87,6 +87,17 @@ static inline void turn_bf16(vbf16 *v)
     v[7] = b2_7;
 }
 
+/* Loads 8 vectors of 8 lanes, `pitch` apart, and transposes them. */
+static inline void load_turned_bf16(const uint16_t *p, int64_t pitch, vbf16 *v)
+{
+    for (int l = 0; l < 8; l++) {
+        v[l] = load_bf16(p);
+        p += pitch;
+        __asm__("" : "+r"(p));
+    }
+    turn_bf16(v);
+}
+
 static inline vf32 from_bf16_f32(vbf16 x)
 {
     const __m256i wide = _mm256_cvtepu16_epi32((__m128i)x);
@@ -156,158 +167,219 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
         const int64_t further = 32 * (is_last ? -block : 1);
         const int64_t below = is_last ? 64 : 0;
         const int is_crowded = 2 * k1 % 256 == 0 || 2 * k2 % 256 == 0;
-        int64_t at = begin_p1;
-        while (at < end_p1) {
-            int64_t p2 = begin_p2, bottom = least(at + 8, end_p1);
-            if (is_crowded && at + 16 <= end_p1) {
-                bottom = at + 16;
-                for (; p2 + 16 <= end_p2; p2 += 16) {
-                    if (at == begin_p1) {
-                        const uint16_t *next = in0 + (k1 * k2 * p0) + (further * k1) + (k1 * p2) + at + below;
-                        for (int l = 0; l < 16; l++) {
-                            __builtin_prefetch(next, 0, 2);
-                            next += k1;
-                            __asm__ volatile("" : "+r"(next));
+        if (!is_crowded && np1 >= 8 && np2 >= 8) {
+            const int64_t left_p1 = (end_p1 - begin_p1) % 8, last_p1 = end_p1 - 8;
+            const int64_t from_p1[2] = {begin_p1, last_p1};
+            const int64_t to_p1[2] = {end_p1 - left_p1, last_p1 + (left_p1 > 0)};
+            const int64_t left_p2 = (end_p2 - begin_p2) % 8, last_p2 = end_p2 - 8;
+            const int64_t from_p2[2] = {begin_p2, last_p2};
+            const int64_t to_p2[2] = {end_p2 - left_p2, last_p2 + (left_p2 > 0)};
+            #pragma GCC unroll 1
+            for (int n = 0; n < 4; n++) {
+                for (int64_t p2 = from_p2[n / 2]; p2 < to_p2[n / 2]; p2 += 8) {
+                    for (int64_t at = from_p1[n % 2]; at < to_p1[n % 2]; at += 8) {
+                        if (at == begin_p1) {
+                            const uint16_t *next = in0 + (k1 * k2 * p0) + (further * k1) + (k1 * p2) + at + below;
+                            #pragma GCC unroll 16
+                            for (int l = 0; l < 8; l++) {
+                                __builtin_prefetch(next, 0, 2);
+                                next += k1;
+                                __asm__ volatile("" : "+r"(next));
+                            }
                         }
-                    }
-                    if ((at - begin_p1) % 32 == 0) {
-                        const uint16_t *next = in0 + (k1 * k2 * p0) + (further * k1) + (k1 * p2) + at + below + 31;
-                        for (int l = 0; l < 16; l++) {
-                            __builtin_prefetch(next, 0, 2);
-                            next += k1;
-                            __asm__ volatile("" : "+r"(next));
+                        if ((at - begin_p1) % 32 == 0) {
+                            const uint16_t *next = in0 + (k1 * k2 * p0) + (further * k1) + (k1 * p2) + at + below + 31;
+                            #pragma GCC unroll 16
+                            for (int l = 0; l < 8; l++) {
+                                __builtin_prefetch(next, 0, 2);
+                                next += k1;
+                                __asm__ volatile("" : "+r"(next));
+                            }
                         }
-                    }
-                    if ((p2 - begin_p2) % 32 == 0) {
-                        const uint16_t *next = out1 + (k1 * k2 * p0) + (at * k2) + (below * k2) + further + p2 + 31;
-                        for (int l = 0; l < 16; l++) {
-                            __builtin_prefetch(next, 1, 2);
-                            next += k2;
-                            __asm__ volatile("" : "+r"(next));
+                        if ((p2 - begin_p2) % 32 == 0) {
+                            const uint16_t *next = out1 + (k1 * k2 * p0) + (at * k2) + (below * k2) + further + p2 + 31;
+                            #pragma GCC unroll 16
+                            for (int l = 0; l < 8; l++) {
+                                __builtin_prefetch(next, 1, 2);
+                                next += k2;
+                                __asm__ volatile("" : "+r"(next));
+                            }
                         }
-                    }
-                    const uint16_t *first0 = in0 + (k1 * k2 * p0) + (k1 * p2) + at;
-                    const int64_t pitch0 = k1;
-                    vbf16 square0_0[2][8];
-                    for (int l = 0; l < 8; l++) {
-                        square0_0[0][l] = load_bf16(first0);
-                        square0_0[1][l] = load_bf16(first0 + 8);
-                        first0 += pitch0;
-                        __asm__ volatile("" : "+r"(first0));
-                    }
-                    #pragma GCC unroll 1
-                    for (int d = 0; d < 2; d++)
-                        turn_bf16(square0_0[d]);
-                    vbf16 square0_1[2][8];
-                    for (int l = 0; l < 8; l++) {
-                        square0_1[0][l] = load_bf16(first0);
-                        square0_1[1][l] = load_bf16(first0 + 8);
-                        first0 += pitch0;
-                        __asm__ volatile("" : "+r"(first0));
-                    }
-                    #pragma GCC unroll 1
-                    for (int d = 0; d < 2; d++)
-                        turn_bf16(square0_1[d]);
-                    #pragma GCC unroll 1
-                    for (int d = 0; d < 2; d++) {
-                        int64_t p1 = at + d * 8;
-                        #pragma GCC unroll 8
-                        for (int l = 0; l < 8; l++) {
-                            const vbf16 v0_0 = square0_0[d][l];
-                            const vbf16 v0_1 = square0_1[d][l];
-                            const vf32 v1_0 = from_bf16_f32(v0_0);
-                            const vf32 v1_1 = from_bf16_f32(v0_1);
-                            const vf32 v3_0 = v1_0 * v2;
-                            const vf32 v3_1 = v1_1 * v2;
-                            const vbf16 v4_0 = to_bf16_f32(v3_0);
-                            const vbf16 v4_1 = to_bf16_f32(v3_1);
-                            store_bf16(out1 + (k1 * k2 * p0) + (k2 * p1) + p2, v4_0);
-                            store_bf16(out1 + (k1 * k2 * p0) + (k2 * p1) + p2 + 8, v4_1);
-                            p1++;
-                            __asm__ volatile("" : "+r"(p1));
-                        }
-                    }
-                }
-            }
-            else if (bottom == at + 8) {
-                for (; p2 + 8 <= end_p2; p2 += 8) {
-                    if (at == begin_p1) {
-                        const uint16_t *next = in0 + (k1 * k2 * p0) + (further * k1) + (k1 * p2) + at + below;
-                        for (int l = 0; l < 8; l++) {
-                            __builtin_prefetch(next, 0, 2);
-                            next += k1;
-                            __asm__ volatile("" : "+r"(next));
-                        }
-                    }
-                    if ((at - begin_p1) % 32 == 0) {
-                        const uint16_t *next = in0 + (k1 * k2 * p0) + (further * k1) + (k1 * p2) + at + below + 31;
-                        for (int l = 0; l < 8; l++) {
-                            __builtin_prefetch(next, 0, 2);
-                            next += k1;
-                            __asm__ volatile("" : "+r"(next));
-                        }
-                    }
-                    if ((p2 - begin_p2) % 32 == 0) {
-                        const uint16_t *next = out1 + (k1 * k2 * p0) + (at * k2) + (below * k2) + further + p2 + 31;
-                        for (int l = 0; l < 8; l++) {
-                            __builtin_prefetch(next, 1, 2);
-                            next += k2;
-                            __asm__ volatile("" : "+r"(next));
-                        }
-                    }
-                    const uint16_t *first0 = in0 + (k1 * k2 * p0) + (k1 * p2) + at;
-                    const int64_t pitch0 = k1;
-                    vbf16 square0_0[1][8];
-                    for (int l = 0; l < 8; l++) {
-                        square0_0[0][l] = load_bf16(first0);
-                        first0 += pitch0;
-                        __asm__ volatile("" : "+r"(first0));
-                    }
-                    for (int d = 0; d < 1; d++)
-                        turn_bf16(square0_0[d]);
-                    #pragma GCC unroll 1
-                    for (int d = 0; d < 1; d++) {
-                        int64_t p1 = at + d * 8;
+                        const uint16_t *first0 = in0 + (k1 * k2 * p0) + (k1 * p2) + at;
+                        const int64_t pitch0 = k1;
+                        vbf16 square0_0[1][8];
+                        load_turned_bf16(first0, pitch0, square0_0[0]);
+                        const int d = 0;
+                        int64_t p1 = at;
+                        uint16_t *row5 = out1 + (k1 * k2 * p0) + (k2 * p1) + p2;
                         #pragma GCC unroll 8
                         for (int l = 0; l < 8; l++) {
                             const vbf16 v0_0 = square0_0[d][l];
                             const vf32 v1_0 = from_bf16_f32(v0_0);
                             const vf32 v3_0 = v1_0 * v2;
                             const vbf16 v4_0 = to_bf16_f32(v3_0);
-                            store_bf16(out1 + (k1 * k2 * p0) + (k2 * p1) + p2, v4_0);
+                            store_bf16(row5, v4_0);
+                            row5 += k2;
+                            __asm__ volatile("" : "+r"(row5));
+                        }
+                    }
+                }
+            }
+        }
+        else {
+            int64_t at = begin_p1;
+            while (at < end_p1) {
+                int64_t p2 = begin_p2, bottom = least(at + 8, end_p1);
+                if (is_crowded && at + 16 <= end_p1) {
+                    bottom = at + 16;
+                    for (; p2 + 16 <= end_p2; p2 += 16) {
+                        if (at == begin_p1) {
+                            const uint16_t *next = in0 + (k1 * k2 * p0) + (further * k1) + (k1 * p2) + at + below;
+                            for (int l = 0; l < 16; l++) {
+                                __builtin_prefetch(next, 0, 2);
+                                next += k1;
+                                __asm__ volatile("" : "+r"(next));
+                            }
+                        }
+                        if ((at - begin_p1) % 32 == 0) {
+                            const uint16_t *next = in0 + (k1 * k2 * p0) + (further * k1) + (k1 * p2) + at + below + 31;
+                            for (int l = 0; l < 16; l++) {
+                                __builtin_prefetch(next, 0, 2);
+                                next += k1;
+                                __asm__ volatile("" : "+r"(next));
+                            }
+                        }
+                        if ((p2 - begin_p2) % 32 == 0) {
+                            const uint16_t *next = out1 + (k1 * k2 * p0) + (at * k2) + (below * k2) + further + p2 + 31;
+                            for (int l = 0; l < 16; l++) {
+                                __builtin_prefetch(next, 1, 2);
+                                next += k2;
+                                __asm__ volatile("" : "+r"(next));
+                            }
+                        }
+                        const uint16_t *first0 = in0 + (k1 * k2 * p0) + (k1 * p2) + at;
+                        const int64_t pitch0 = k1;
+                        vbf16 square0_0[2][8];
+                        for (int l = 0; l < 8; l++) {
+                            square0_0[0][l] = load_bf16(first0);
+                            square0_0[1][l] = load_bf16(first0 + 8);
+                            first0 += pitch0;
+                            __asm__ volatile("" : "+r"(first0));
+                        }
+                        #pragma GCC unroll 1
+                        for (int d = 0; d < 2; d++)
+                            turn_bf16(square0_0[d]);
+                        vbf16 square0_1[2][8];
+                        for (int l = 0; l < 8; l++) {
+                            square0_1[0][l] = load_bf16(first0);
+                            square0_1[1][l] = load_bf16(first0 + 8);
+                            first0 += pitch0;
+                            __asm__ volatile("" : "+r"(first0));
+                        }
+                        #pragma GCC unroll 1
+                        for (int d = 0; d < 2; d++)
+                            turn_bf16(square0_1[d]);
+                        #pragma GCC unroll 1
+                        for (int d = 0; d < 2; d++) {
+                            int64_t p1 = at + d * 8;
+                            #pragma GCC unroll 8
+                            for (int l = 0; l < 8; l++) {
+                                const vbf16 v0_0 = square0_0[d][l];
+                                const vbf16 v0_1 = square0_1[d][l];
+                                const vf32 v1_0 = from_bf16_f32(v0_0);
+                                const vf32 v1_1 = from_bf16_f32(v0_1);
+                                const vf32 v3_0 = v1_0 * v2;
+                                const vf32 v3_1 = v1_1 * v2;
+                                const vbf16 v4_0 = to_bf16_f32(v3_0);
+                                const vbf16 v4_1 = to_bf16_f32(v3_1);
+                                store_bf16(out1 + (k1 * k2 * p0) + (k2 * p1) + p2, v4_0);
+                                store_bf16(out1 + (k1 * k2 * p0) + (k2 * p1) + p2 + 8, v4_1);
+                                p1++;
+                                __asm__ volatile("" : "+r"(p1));
+                            }
+                        }
+                    }
+                }
+                else if (bottom == at + 8) {
+                    for (; p2 + 8 <= end_p2; p2 += 8) {
+                        if (at == begin_p1) {
+                            const uint16_t *next = in0 + (k1 * k2 * p0) + (further * k1) + (k1 * p2) + at + below;
+                            for (int l = 0; l < 8; l++) {
+                                __builtin_prefetch(next, 0, 2);
+                                next += k1;
+                                __asm__ volatile("" : "+r"(next));
+                            }
+                        }
+                        if ((at - begin_p1) % 32 == 0) {
+                            const uint16_t *next = in0 + (k1 * k2 * p0) + (further * k1) + (k1 * p2) + at + below + 31;
+                            for (int l = 0; l < 8; l++) {
+                                __builtin_prefetch(next, 0, 2);
+                                next += k1;
+                                __asm__ volatile("" : "+r"(next));
+                            }
+                        }
+                        if ((p2 - begin_p2) % 32 == 0) {
+                            const uint16_t *next = out1 + (k1 * k2 * p0) + (at * k2) + (below * k2) + further + p2 + 31;
+                            for (int l = 0; l < 8; l++) {
+                                __builtin_prefetch(next, 1, 2);
+                                next += k2;
+                                __asm__ volatile("" : "+r"(next));
+                            }
+                        }
+                        const uint16_t *first0 = in0 + (k1 * k2 * p0) + (k1 * p2) + at;
+                        const int64_t pitch0 = k1;
+                        vbf16 square0_0[1][8];
+                        for (int l = 0; l < 8; l++) {
+                            square0_0[0][l] = load_bf16(first0);
+                            first0 += pitch0;
+                            __asm__ volatile("" : "+r"(first0));
+                        }
+                        for (int d = 0; d < 1; d++)
+                            turn_bf16(square0_0[d]);
+                        #pragma GCC unroll 1
+                        for (int d = 0; d < 1; d++) {
+                            int64_t p1 = at + d * 8;
+                            #pragma GCC unroll 8
+                            for (int l = 0; l < 8; l++) {
+                                const vbf16 v0_0 = square0_0[d][l];
+                                const vf32 v1_0 = from_bf16_f32(v0_0);
+                                const vf32 v3_0 = v1_0 * v2;
+                                const vbf16 v4_0 = to_bf16_f32(v3_0);
+                                store_bf16(out1 + (k1 * k2 * p0) + (k2 * p1) + p2, v4_0);
+                                p1++;
+                                __asm__ volatile("" : "+r"(p1));
+                            }
+                        }
+                    }
+                }
+                for (; p2 < end_p2; p2 += 8) {
+                    const int count = (int)least(8, end_p2 - p2);
+                    for (int64_t p1 = at; p1 < bottom;) {
+                        const int height = (int)least(8, bottom - p1);
+                        const int d = 0;
+                        const uint16_t *first0 = in0 + (k1 * k2 * p0) + (k1 * p2) + p1;
+                        const int64_t pitch0 = k1;
+                        vbf16 square0_0[1][8];
+                        #pragma GCC unroll 1
+                        for (int l = 0; l < 8; l++) {
+                            square0_0[0][l] = load_n_bf16(first0, height);
+                            first0 += l + 1 < count ? pitch0 : 0;
+                        }
+                        turn_bf16(square0_0[0]);
+                        #pragma GCC unroll 1
+                        for (int l = 0; l < height; l++) {
+                            const vbf16 v0_0 = square0_0[d][l];
+                            const vf32 v1_0 = from_bf16_f32(v0_0);
+                            const vf32 v3_0 = v1_0 * v2;
+                            const vbf16 v4_0 = to_bf16_f32(v3_0);
+                            store_n_bf16(out1 + (k1 * k2 * p0) + (k2 * p1) + p2, v4_0, count);
                             p1++;
                             __asm__ volatile("" : "+r"(p1));
                         }
                     }
                 }
+                at = bottom;
             }
-            for (; p2 < end_p2; p2 += 8) {
-                const int count = (int)least(8, end_p2 - p2);
-                for (int64_t p1 = at; p1 < bottom;) {
-                    const int height = (int)least(8, bottom - p1);
-                    const int d = 0;
-                    const uint16_t *first0 = in0 + (k1 * k2 * p0) + (k1 * p2) + p1;
-                    const int64_t pitch0 = k1;
-                    vbf16 square0_0[1][8];
-                    #pragma GCC unroll 1
-                    for (int l = 0; l < 8; l++) {
-                        square0_0[0][l] = load_n_bf16(first0, height);
-                        first0 += l + 1 < count ? pitch0 : 0;
-                    }
-                    turn_bf16(square0_0[0]);
-                    #pragma GCC unroll 1
-                    for (int l = 0; l < height; l++) {
-                        const vbf16 v0_0 = square0_0[d][l];
-                        const vf32 v1_0 = from_bf16_f32(v0_0);
-                        const vf32 v3_0 = v1_0 * v2;
-                        const vbf16 v4_0 = to_bf16_f32(v3_0);
-                        store_n_bf16(out1 + (k1 * k2 * p0) + (k2 * p1) + p2, v4_0, count);
-                        p1++;
-                        __asm__ volatile("" : "+r"(p1));
-                    }
-                }
-            }
-            at = bottom;
         }
         if (++block == blocks) {
             block = 0;

@@ -500,6 +500,23 @@ def test_tiles_turn_every_dtype(level: str, lanes: int, options: str, tmp_path: 
             assert (got == x.T).all()
 
 
+@pytest.mark.parametrize(("level", "lanes"), WIDTHS)
+@pytest.mark.parametrize("dims", [(9, 70), (40, 33), (130, 67)])
+def test_what_is_written_where_it_is_read_is_done_once(
+    dims: tuple[int, int], level: str, lanes: int, tmp_path: Path
+) -> None:
+    """Squares that are moved back do again what is done: not so where that changed what is read."""
+    options = "unroll=2 across=0 tile=64 rows=64 squares=2"
+    schedule = parse_schedule(f"cpu.tiles axis=1 lanes={lanes} {options}")
+    native = compile_kernel(kernel("transpose_add_f32"), schedule, tmp_path, at=LEVELS[level])
+    for apart in (False, True):
+        x = np.random.default_rng(0).normal(size=dims).astype(np.float32)
+        y = np.random.default_rng(1).normal(size=dims[::-1]).astype(np.float32)
+        expected, got = x + y.T, np.zeros_like(x) if apart else x
+        native.run(dims, [y, x, got], threads=2)
+        assert (got == expected).all()
+
+
 @pytest.mark.parametrize(
     "sides",
     ["tile=12", "tile=64 rows=0", "tile=64 rows=20", "tile=256", "tile=64 squares=4",

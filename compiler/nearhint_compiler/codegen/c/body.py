@@ -61,7 +61,8 @@ class Body:
     """The nodes of one kernel, and how to write each in C.
 
     `lane` is the loop variable that lanes run along. `places` has, for a load whose data were
-    copied to where lanes are contiguous, the C expression of the place of the lane variable;
+    copied to where lanes are contiguous, and for what a pointer follows, the C expression of the
+    place of the lane variable;
     `values`, for a copy (load, copy) that is in a register, its vector. `homes` are the
     outputs that values of a row are kept in, instead of a stash.
     """
@@ -126,7 +127,7 @@ class Body:
             node = self.kernel.body[position]
             if isinstance(node, ir.Store):
                 for copy in range(self.copies(position, part)):
-                    self._store(writer, node, copy, part.counts[copy])
+                    self._store(writer, position, node, copy, part.counts[copy])
 
     def _value(
         self, position: int, node: ir.BodyNode, copy: int, count: str, here: frozenset[int]
@@ -136,9 +137,7 @@ class Body:
             case ir.Load() if (position, copy) in self.values:
                 return self.values[position, copy]
             case ir.Load() if position in self.places:
-                offset = copy * self.lanes
-                place = f"{self.places[position]} + {offset}" if offset else self.places[position]
-                return self.contiguous(place, dtype, count)
+                return self.contiguous(self._place(position, copy), dtype, count)
             case ir.Load(param, index):
                 return self._load(param, index, dtype, copy, count)
             case ir.Scalar(param):
@@ -279,7 +278,11 @@ class Body:
             return f"{splat}(INT64_MIN)"
         return f"{splat}({f'INT64_C({signed})' if dtype == 'i64' else signed})"
 
-    def _store(self, writer: Writer, node: ir.Store, copy: int, count: str) -> None:
+    def _place(self, position: int, copy: int) -> str:
+        offset = copy * self.lanes
+        return f"{self.places[position]} + {offset}" if offset else self.places[position]
+
+    def _store(self, writer: Writer, position: int, node: ir.Store, copy: int, count: str) -> None:
         dtype = self.kernel.params[node.param].dtype
         value = self.name(node.value, copy)
         moves = access(node.index, self.lane)
@@ -288,6 +291,8 @@ class Body:
             writer.line(f"out{node.param}[{to_c(node.index)}] = {element};")
             return
         place = f"out{node.param} + {to_c(shifted(node.index, self.lane, copy * self.lanes))}"
+        if position in self.places:
+            place = self._place(position, copy)
         if moves.is_contiguous:
             function = self.prelude.use("store_n" if count else "store", dtype)
             writer.line(f"{function}({place}, {value}{f', {count}' if count else ''});")

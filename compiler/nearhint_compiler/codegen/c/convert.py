@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nearhint_compiler.codegen.c.narrow import NARROW
-from nearhint_compiler.codegen.c.primitive import AVX2, AVX512, AVX512_BF16, Prelude, Row
+from nearhint_compiler.codegen.c.primitive import AVX2, AVX512, AVX512_BF16, Prelude, Row, Shape
 from nearhint_compiler.ir.nodes import FLOATS, LOW_PRECISION
 
 _F32 = ("f32",)
@@ -126,18 +126,31 @@ _FROM_EIGHT = (
     ),
 )
 
+
+def _widened_bf16(shape: Shape) -> str:
+    """One instruction puts each number into the upper half of its lane, and zeros below it."""
+    bits, half = 32 * shape.lanes, 16 * shape.lanes
+    upper = ", ".join(f"{place // 2}" for place in range(2 * shape.lanes))
+    whole = f"${{M}}_castsi{half}_si{bits}(($H)x)"
+    chosen = f"{'0xaaaaaaaa' if bits == 512 else '0xaaaa'}, (__m{bits}i)upper"
+    return (
+        "static inline vf32 from_bf16_f32(vbf16 x)\n{\n"
+        f"    typedef int16_t places __attribute__((vector_size({bits // 8})));\n"
+        f"    const places upper = {{{upper}}};\n"
+        f"    return (vf32)${{M}}_maskz_permutexvar_epi16({chosen}, {whole});\n}}\n"
+    )
+
+
 CONVERSION_ROWS: tuple[Row, ...] = (
-    *(
-        Row(
-            "from_bf16",
-            "static inline vf32 from_bf16_f32(vbf16 x)\n{\n"
-            "    const __m${R}i wide = ${M}_cvtepu16_epi32(($H)x);\n"
-            "    return (vf32)${M}_slli_epi32(wide, 16);\n}\n",
-            _F32,
-            level,
-            bits=(bits,),
-        )
-        for level, bits in ((AVX512, 512), (AVX2, 256))
+    Row("from_bf16", _widened_bf16, _F32, AVX512, bits=(256, 512)),
+    Row(
+        "from_bf16",
+        "static inline vf32 from_bf16_f32(vbf16 x)\n{\n"
+        "    const __m${R}i wide = ${M}_cvtepu16_epi32(($H)x);\n"
+        "    return (vf32)${M}_slli_epi32(wide, 16);\n}\n",
+        _F32,
+        AVX2,
+        bits=(256,),
     ),
     Row(
         "from_bf16",

@@ -7,13 +7,18 @@ written but the outputs, so a square costs its loads and shuffles beside what a 
 Squares beside each other, along the lanes, fill lines of the outputs at once; squares below each
 other, across, use lines of the inputs at once. Both matter where rows lie a power of two apart,
 since few such lines fit the first cache together; there are not registers enough for more than
-one, so elsewhere it is one square after the other. What is read and written at the same place of
-the next tile is asked for meanwhile.
+one, so elsewhere it is one square after the other. Where a vector is part of a line, those go
+across first, so that the other part of a line that was read is used next, and the last ones move
+back over what is done already, so that they are whole and need no masks. What is read and written
+at the same place of the next tile is asked for meanwhile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from types import MappingProxyType
 
 from nearhint_compiler.codegen.c.body import UNIFORM, Body, Part
 from nearhint_compiler.codegen.c.index import access, to_c
@@ -33,7 +38,7 @@ _CROWDED_BYTES = 256
 tile has side by side is more than their ways."""
 _FEW = 8
 """Nodes of a loop of which there is a copy for each row of a square, which stays in registers."""
-_UNROLL = 4
+_UNROLL, _UNROLL_ASKING = 4, 16
 
 
 def can_be_direct(body: Body, turned: Sequence[int]) -> bool:
@@ -62,11 +67,111 @@ def write_squares(
     and across.
     The nodes in `done` are written already.
     """
-    lane, lanes = body.lane, body.lanes
     rest = [place for place in range(len(body.kernel.body)) if place not in done]
-    is_single, tall = copies * deep == 1, deep * lanes
-    if not is_single:
+    is_narrow = _is_narrow(body, turned)
+    if is_narrow or copies * deep > 1:
         writer.line(f"const int is_crowded = {_crowded(body, across, turned)};")
+    if is_narrow:
+        with writer.block(f"if (!is_crowded && {_may_repeat(body, across)})"):
+            _write_singly(writer, body, across, turned, rest)
+    with writer.block("else") if is_narrow else nullcontext():
+        _write_steps(writer, body, across, turned, rest, copies=copies, deep=deep)
+
+
+def _is_narrow(body: Body, turned: Sequence[int]) -> bool:
+    """Whether vectors of what is turned are part of a cache line only."""
+    size = max((DTYPES[body.dtypes[position]] for position in turned), default=_LINE_BYTES)
+    return body.lanes * size < _LINE_BYTES
+
+
+def _may_repeat(body: Body, across: str) -> str:
+    """Whether what is done may be done again, for all of which there is room for a square.
+
+    What is read where it is written may be the same memory, and must be read before.
+    """
+    facts = [f"n{name} >= {body.lanes}" for name in (across, body.lane)]
+    stores = [node for node in body.kernel.body if isinstance(node, ir.Store)]
+    facts += [
+        f"(const void *)in{load.param} != out{store.param}"
+        for load in body.kernel.body
+        if isinstance(load, ir.Load)
+        for store in stores
+        if load.index == store.index
+    ]
+    return " && ".join(dict.fromkeys(facts))
+
+
+def _write_singly(
+    writer: Writer, body: Body, across: str, turned: Sequence[int], rest: Sequence[int]
+) -> None:
+    """Square after square, across first: whole ones, then the last of each side, moved back."""
+    lane, lanes = body.lane, body.lanes
+    for name in (across, lane):
+        begin, end = f"begin_{name}", f"end_{name}"
+        left = f"({end} - {begin}) % {lanes}"
+        writer.line(f"const int64_t left_{name} = {left}, last_{name} = {end} - {lanes};")
+        writer.line(f"const int64_t from_{name}[2] = {{{begin}, last_{name}}};")
+        writer.line(
+            f"const int64_t to_{name}[2] ="
+            f" {{{end} - left_{name}, last_{name} + (left_{name} > 0)}};"
+        )
+    along = (
+        f"for (int64_t {lane} = from_{lane}[n / 2]; {lane} < to_{lane}[n / 2]; {lane} += {lanes})"
+    )
+    down = f"for (int64_t at = from_{across}[n % 2]; at < to_{across}[n % 2]; at += {lanes})"
+    writer.line("#pragma GCC unroll 1")
+    with writer.block("for (int n = 0; n < 4; n++)"), writer.block(along), writer.block(down):
+        _ask_for_next(writer, body, across, turned, copies=1, tall=lanes, unroll=_UNROLL_ASKING)
+        for position in turned:
+            dtype = _declare_first(writer, body, position, {across: ex.symbol("at")})
+            load = body.prelude.use("load_turned", dtype)
+            writer.line(f"v{dtype} square{position}_0[1][{lanes}];")
+            writer.line(f"{load}(first{position}, pitch{position}, square{position}_0[0]);")
+        writer.line("const int d = 0;")
+        writer.line(f"int64_t {across} = at;")
+        with _pointed(writer, body, across, turned, rest) as pitches:
+            _write_rows(writer, body, across, turned, rest, Part.full(1), pitches=pitches)
+
+
+@contextmanager
+def _pointed(
+    writer: Writer, body: Body, across: str, turned: Sequence[int], rest: Sequence[int]
+) -> Generator[Mapping[str, str]]:
+    """Pointers to rows of what lies along the lanes, each with how far the next row is.
+
+    Else there is an address to be multiplied out for each row.
+    """
+    pitches: dict[str, str] = {}
+    for position in rest:
+        node = body.kernel.body[position]
+        if position in turned or not isinstance(node, ir.Load | ir.Store):
+            continue
+        pitch = access(node.index, across).stride
+        if pitch is None or not access(node.index, body.lane).is_contiguous:
+            continue
+        element = ELEMENTS[body.kernel.params[node.param].dtype]
+        kind = f"{element} *" if isinstance(node, ir.Store) else f"const {element} *"
+        name = f"out{node.param}" if isinstance(node, ir.Store) else f"in{node.param}"
+        writer.line(f"{kind}row{position} = {name} + {to_c(node.index)};")
+        body.places[position] = f"row{position}"
+        pitches[f"row{position}"] = to_c(pitch)
+    yield pitches
+    body.places.clear()
+
+
+def _write_steps(
+    writer: Writer,
+    body: Body,
+    across: str,
+    turned: Sequence[int],
+    rest: Sequence[int],
+    *,
+    copies: int,
+    deep: int,
+) -> None:
+    """Step after step, along the lanes first, and what is left with masks."""
+    lane, lanes = body.lane, body.lanes
+    is_single, tall = copies * deep == 1, deep * lanes
     writer.line(f"int64_t at = begin_{across};")
     with writer.block(f"while (at < end_{across})"):
         writer.line(f"int64_t {lane} = begin_{lane}, bottom = least(at + {lanes}, end_{across});")
@@ -115,7 +220,7 @@ def _write_whole(
     """Whole steps of `copies` squares beside and `deep` below each other, from row `at` on."""
     lane, step, tall = body.lane, copies * body.lanes, deep * body.lanes
     with writer.block(f"for (; {lane} + {step} <= end_{lane}; {lane} += {step})"):
-        _ask_for_next(writer, body, across, turned, copies, tall)
+        _ask_for_next(writer, body, across, turned, copies=copies, tall=tall, unroll=1)
         for position in turned:
             _load_whole(writer, body, position, across, copies, deep)
         writer.line("#pragma GCC unroll 1")
@@ -125,10 +230,18 @@ def _write_whole(
 
 
 def _ask_for_next(
-    writer: Writer, body: Body, across: str, turned: Sequence[int], copies: int, tall: int
+    writer: Writer,
+    body: Body,
+    across: str,
+    turned: Sequence[int],
+    *,
+    copies: int,
+    tall: int,
+    unroll: int,
 ) -> None:
     """Asks for the lines of the next tile's squares, each once."""
     lane, lanes = body.lane, body.lanes
+    ask = partial(_ask, unroll=unroll)
     for position, node in enumerate(body.kernel.body):
         if not isinstance(node, ir.Load | ir.Store) or across not in ex.symbols_of(node.index):
             continue
@@ -143,16 +256,16 @@ def _ask_for_next(
         if position in turned:
             # A row begins anywhere in a line.
             first = f"at == begin_{across}"
-            _ask(writer, body, node, place, over=lane, count=copies * lanes, when=first)
+            ask(writer, body, node, place, over=lane, count=copies * lanes, when=first)
             each = f"(at - begin_{across}) % {line} == 0" if tall < line else ""
             for below in range(0, tall, line):
                 end = ex.add(place, below + line - 1)
-                _ask(writer, body, node, end, over=lane, count=copies * lanes, when=each)
+                ask(writer, body, node, end, over=lane, count=copies * lanes, when=each)
         elif access(node.index, lane).is_contiguous:
             each = f"({lane} - begin_{lane}) % {line} == 0" if copies * lanes < line else ""
             for begin in range(0, copies * lanes, line):
                 end = ex.add(place, begin + line - 1)
-                _ask(writer, body, node, end, over=across, count=tall, when=each)
+                ask(writer, body, node, end, over=across, count=tall, when=each)
 
 
 def _ask(
@@ -163,6 +276,7 @@ def _ask(
     *,
     over: str,
     count: int,
+    unroll: int,
     when: str = "",
 ) -> None:
     """Asks for the lines of `place`, an index, and of as many rows as follow along `over`."""
@@ -173,6 +287,8 @@ def _ask(
     element = ELEMENTS[body.kernel.params[node.param].dtype]
     with writer.block(f"if ({when})" if when else ""):
         writer.line(f"const {element} *next = {kind}{node.param} + {to_c(place)};")
+        if unroll > 1:
+            writer.line(f"#pragma GCC unroll {unroll}")
         with writer.block(f"for (int l = 0; l < {count}; l++)"):
             writer.line(prefetch("next", for_write=kind == "out"))
             writer.line(f"next += {to_c(pitch)};")
@@ -234,22 +350,35 @@ def _write_rows(
     turned: Sequence[int],
     rest: Sequence[int],
     part: Part,
+    *,
+    pitches: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """The loop over the rows of squares."""
+    """The loop over the rows of squares; `pitches` are of pointers that go from row to row."""
     for position in turned:
         for copy in range(part.copies):
             value = f"square{position}_{copy}[d][l]"
             if body.dtypes[position] == "bool":
                 value = f"{body.prelude.use('to_i32', 'u8')}({value}) != 0"
             body.values[position, copy] = value
+    indexed = [
+        node
+        for position in rest
+        if position not in turned
+        and isinstance(node := body.kernel.body[position], ir.Load | ir.Store | ir.Iota)
+        and across in ex.symbols_of(node.index)
+    ]
     is_whole = not any(part.counts)
     unroll = 1 if not is_whole else body.lanes if len(rest) <= _FEW else _UNROLL
     writer.line(f"#pragma GCC unroll {unroll}")
     with writer.block(f"for (int l = 0; l < {body.lanes if is_whole else 'height'}; l++)"):
         body.write(writer, [p for p in rest if not body.in_lanes(p)], UNIFORM)
         body.write(writer, [p for p in rest if body.in_lanes(p)], part)
-        writer.line(f"{across}++;")
-        writer.line(_opaque(across))
+        steps = {name: f"{name} += {pitch};" for name, pitch in pitches.items()}
+        if len(pitches) < len(indexed):
+            steps[across] = f"{across}++;"
+        for name, step in steps.items():
+            writer.line(step)
+            writer.line(_opaque(name))
     body.values.clear()
 
 

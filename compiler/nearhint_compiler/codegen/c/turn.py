@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 from nearhint_compiler.codegen.c.body import Body
 from nearhint_compiler.codegen.c.index import access, to_c
-from nearhint_compiler.codegen.c.primitive import ELEMENTS, Row, Shape
+from nearhint_compiler.codegen.c.primitive import AVX2, AVX512, ELEMENTS, Row, Shape
 from nearhint_compiler.codegen.c.text import Writer
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
 from nearhint_rules.program import DTYPES
 
-_LINE_BYTES = 64
+_LINE_BYTES, _PIECE_BYTES = 64, 16
 
 
 def _turn(shape: Shape, size: int) -> str:
@@ -76,12 +76,69 @@ def _exchanged(lines: list[str], names: Sequence[str], bit: int) -> list[str]:
     return made
 
 
-def _turns(size: int) -> Row:
+def _load_turned(shape: Shape, size: int) -> str:
+    """Pieces of 16 bytes, of rows that are as many apart as a piece has elements, make a vector.
+
+    So each piece is where it belongs when it is loaded, and what is left is to interleave within 16
+    bytes; loads are not what a square waits for.
+    """
+    lanes, near = shape.lanes, _PIECE_BYTES // size
+    names = [f"a{place}" for place in range(lanes)]
+    lines = [f"    const int64_t apart = {near} * pitch;"]
+    for row in range(near):
+        for first in range(0, lanes, near):
+            place = f"p + {first}" if first else "p"
+            lines.append(f"    const $V a{first + row} = pieces_$T({place}, apart);")
+        if row + 1 < near:
+            lines += ["    p += pitch;", '    __asm__("" : "+r"(p));']
+    for number in range(near.bit_length() - 1):
+        names = _interleaved(lines, names, near, f"b{number}_")
+    lines += [f"    v[{lane}] = {name};" for lane, name in enumerate(names)]
+    body = "".join(f"{line}\n" for line in lines)
+    return (
+        f"{_pieces(lanes // near)}\n"
+        "/* Loads $W vectors, each `pitch` elements after the one before, and transposes them. */\n"
+        f"static inline void load_turned_$T(const $E *p, int64_t pitch, $V *v)\n{{\n{body}}}\n"
+    )
+
+
+def _pieces(count: int) -> str:
+    lines = ["    const __m128i first = _mm_loadu_si128((const __m128i *)p);"]
+    lines.append(f"    __m{128 * count}i v = ${{M}}_castsi128_si{128 * count}(first);")
+    insert = "inserti128_si256" if count == 2 else "inserti32x4"
+    for place in range(1, count):
+        piece = f"_mm_loadu_si128((const __m128i *)(p + {place} * apart))"
+        lines.append(f"    v = ${{M}}_{insert}(v, {piece}, {place});")
+    body = "".join(f"{line}\n" for line in (*lines, "    return ($V)v;"))
+    return f"static inline $V pieces_$T(const $E *p, int64_t apart)\n{{\n{body}}}\n"
+
+
+_LOADED_AND_TURNED = """/* Loads $W vectors of $W lanes, `pitch` apart, and transposes them. */
+static inline void load_turned_$T(const $E *p, int64_t pitch, $V *v)
+{
+    for (int l = 0; l < $W; l++) {
+        v[l] = load_$T(p);
+        p += pitch;
+        __asm__("" : "+r"(p));
+    }
+    turn_$T(v);
+}
+"""
+
+
+def _turns(size: int) -> tuple[Row, ...]:
     dtypes = tuple(dtype for dtype in DTYPES if dtype != ir.BOOL and DTYPES[dtype] == size)
-    return Row("turn", lambda shape: _turn(shape, size), dtypes)
+    return (
+        Row("turn", lambda shape: _turn(shape, size), dtypes),
+        *(
+            Row("load_turned", lambda shape: _load_turned(shape, size), dtypes, level, bits=(bits,))
+            for level, bits in ((AVX512, 512), (AVX2, 256))
+        ),
+        Row("load_turned", _LOADED_AND_TURNED, dtypes, needs=("load $T", "turn $T")),
+    )
 
 
-TURN_ROWS: tuple[Row, ...] = tuple(_turns(size) for size in (8, 4, 2, 1))
+TURN_ROWS: tuple[Row, ...] = tuple(row for size in (8, 4, 2, 1) for row in _turns(size))
 
 
 def turned_loads(body: Body, across: str) -> list[int]:
