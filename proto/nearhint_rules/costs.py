@@ -244,6 +244,42 @@ def features(counted: Counted, cell: Cell) -> Costs:
     )
 
 
+def cost_ns(
+    cost: Cost, dims: Dims, elements: float, uncached: float, known: dict[int, int]
+) -> float:
+    """What a model says of one at sizes with so many elements; `known` are counts by place."""
+    (
+        at,
+        counter,
+        rows,
+        slots,
+        processors,
+        fixed,
+        element,
+        task,
+        rounds,
+        alone,
+        busiest,
+        lane,
+        beyond,
+        walking,
+        in_cache,
+    ) = cost
+    tasks = known.get(at)
+    if tasks is None:
+        tasks = known[at] = counter(dims)
+    time_ns = fixed + element * elements + beyond * uncached + task * tasks
+    if slots:
+        share = lanes = elements / tasks
+        for length, held in rows:
+            lanes *= held / max(length(dims), 1)
+        time_ns += -(-tasks // slots) * (rounds + alone * lanes)
+        time_ns += -(-tasks // processors) * (busiest * share + lane * lanes)
+    if walking and elements > in_cache:
+        time_ns *= again(min(tasks, walking) * elements / tasks, in_cache)
+    return time_ns
+
+
 def again(walked: float, in_cache: float) -> float:
     """The factor by which a walk costs more whose tasks are at `walked` elements at once.
 

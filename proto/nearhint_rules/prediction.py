@@ -33,7 +33,7 @@ from nearhint_rules.costs import (
     Fit,
     Model,
     Tasks,
-    again,
+    cost_ns,
     features,
     kept_elements,
     own_model,
@@ -334,7 +334,7 @@ class Predictor:
             if not needs & missing and (wanted & bit or _is_filled(cost.rows, dims)):
                 time = math.exp(sum(map(mul, trend, point)))
                 time *= sum(map(mul, at_near(ratios), weights))
-                time *= _cost_ns(cost, dims, elements, uncached, known)
+                time *= cost_ns(cost, dims, elements, uncached, known)
                 found.append(Forecast(time, variant, error, fallback_error, spread))
         return found
 
@@ -421,42 +421,6 @@ def _shares(needs: Sequence[int]) -> dict[int, float]:
 def _is_filled(rows: Sequence[tuple[Counter, int]], dims: Dims) -> bool:
     """Whether tasks hold whole rows, and these are most of what one holds."""
     return any(held < LEAST_FILL * length(dims) for length, held in rows)
-
-
-def _cost_ns(
-    cost: Cost, dims: Dims, elements: float, uncached: float, known: dict[int, int]
-) -> float:
-    """What a model says of one at sizes with so many elements; `known` are counts by place."""
-    (
-        at,
-        counter,
-        rows,
-        slots,
-        processors,
-        fixed,
-        element,
-        task,
-        rounds,
-        alone,
-        busiest,
-        lane,
-        beyond,
-        walking,
-        in_cache,
-    ) = cost
-    tasks = known.get(at)
-    if tasks is None:
-        tasks = known[at] = counter(dims)
-    time_ns = fixed + element * elements + beyond * uncached + task * tasks
-    if slots:
-        share = lanes = elements / tasks
-        for length, held in rows:
-            lanes *= held / max(length(dims), 1)
-        time_ns += -(-tasks // slots) * (rounds + alone * lanes)
-        time_ns += -(-tasks // processors) * (busiest * share + lane * lanes)
-    if walking and elements > in_cache:
-        time_ns *= again(min(tasks, walking) * elements / tasks, in_cache)
-    return time_ns
 
 
 class _Matrix:
