@@ -118,8 +118,7 @@ class Candidates:
         "_default",
         "_fallback",
         "_needs",
-        "_sets",
-        "_variants",
+        "_pointers",
         "_whole",
         "implied",
         "size_facts",
@@ -130,12 +129,12 @@ class Candidates:
         self.size_facts = SizeFacts(table.symbols)
         self._default = table.default
         self._needs: list[int] = []
-        self._variants = [_pointer_facts(variant) for variant in table.variants]
-        self._sets = {facts: at for at, facts in enumerate(dict.fromkeys(self._variants))}
+        wanted = [_pointer_facts(variant) for variant in table.variants]
+        sets = {facts: at for at, facts in enumerate(dict.fromkeys(wanted))}
         self.implied = [
-            sum(1 << at for other, at in self._sets.items() if _implies(facts, other))
-            for facts in self._sets
+            sum(1 << at for other, at in sets.items() if _implies(facts, other)) for facts in sets
         ]
+        self._pointers = [(facts, 1 << sets[facts], self.implied[sets[facts]]) for facts in wanted]
         for variant in table.variants:
             needs = 0
             for fact in variant.guard.facts:
@@ -159,9 +158,7 @@ class Candidates:
 
     def pointers(self, position: int) -> tuple[tuple[Aligned, ...], int, int]:
         """A Variant's pointer facts, and their bits as `Candidate.bit` and `.implied`."""
-        facts = self._variants[position]
-        at = self._sets[facts]
-        return facts, 1 << at, self.implied[at]
+        return self._pointers[position]
 
     def row(self, hint: HintRow) -> Row:
         """A hint that is complete for the Fallback."""

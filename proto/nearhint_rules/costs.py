@@ -14,7 +14,11 @@ A time is taken as a sum of costs with coefficients >= 0, the same for all Varia
     tiles     the elements of all tasks, were they full: a tile that hangs over an edge counts whole
     uncached  the elements beyond what a device's last cache keeps from one call to the next
 
-They are fitted by least relative squares: non-negative least squares. A Variant's own are near
+Who walks over rows without holding them asks for lines again: for all of them in a second pass, or
+for those at the edges of a neighbour's columns. A cache has them as long as it holds all that the
+tasks which run at once are at. Beyond that all of a walk costs more, up to `AGAIN` of itself.
+
+The costs are fitted by least relative squares: non-negative least squares. A Variant's own are near
 those of all (`own_model`); what is left is left to the ratios of measured to modelled times.
 """
 
@@ -40,6 +44,11 @@ RESIDENT_WARPS, RESIDENT_BLOCKS, RESIDENT_BYTES = 64, 32, 164 << 10
 KEPT_NS: Mapping[int, float] = {80: 14e3, 90: 9e3, 100: 9e3, 103: 9e3}
 """How long memory takes for what a last cache keeps, by compute capability: for half of its bytes,
 since either half of the device has its own copy of what it reads."""
+KEPT_COPIES = 2
+"""So many times as much a last cache has for what is asked for again at once."""
+AGAIN = 1 / 3
+"""What a walk takes more where its rows come from memory again: a third pass, beside the one that
+reads and the one that writes."""
 LANES_LIMIT = 1 << 17
 """A Guard's bound up to this is that of a row that a task holds, and not of an index."""
 POOL = 20.0
@@ -99,7 +108,11 @@ class Tasks:
 
 
 class Cell(NamedTuple):
-    """`Tasks`, with places in `Counted` for expressions, and the elements of a whole tile."""
+    """`Tasks`, with places in `Counted` for expressions, and the elements of a whole tile.
+
+    `in_cache` are the elements that a cache holds of what its tasks walk over; infinite if they
+    walk over nothing.
+    """
 
     tasks: int
     slots: int
@@ -107,13 +120,15 @@ class Cell(NamedTuple):
     warps: int
     rows: tuple[tuple[int, int], ...]
     tile: float
+    in_cache: float
 
 
 class Cost(NamedTuple):
     """A binary's features times a model's coefficients: what does not depend on sizes, done.
 
     `counter` and those in `rows`, each with the lanes that are held, are called with sizes; equal
-    ones have equal places `at`. `slots` is 0 where rounds cost nothing.
+    ones have equal places `at`. `slots` is 0 where rounds cost nothing, `walking` is how many tasks
+    run at once where these may have to read more again than is `in_cache`.
     """
 
     at: int
@@ -129,6 +144,8 @@ class Cost(NamedTuple):
     busiest: float
     lane: float
     uncached: float
+    walking: int
+    in_cache: float
 
 
 class Counts:
@@ -163,7 +180,8 @@ class Counts:
             rows.append((place, lanes))
         counter = self._counters[at]
         tile = max(math.prod(dims) / counter(dims) for dims in hints)
-        return Cell(at, tasks.slots, tasks.processors, tasks.warps, tuple(rows), tile)
+        in_cache = math.inf if rows else KEPT_COPIES * self._kept
+        return Cell(at, tasks.slots, tasks.processors, tasks.warps, tuple(rows), tile, in_cache)
 
     def cost(self, cell: Cell, model: Model) -> Cost:
         """The cost of a binary whose place is `cell`."""
@@ -183,6 +201,8 @@ class Counts:
             busiest,
             lane,
             uncached,
+            cell.slots if cell.in_cache < math.inf else 0,
+            cell.in_cache,
         )
 
     def at(self, dims: Dims) -> Counted:
@@ -202,7 +222,7 @@ class Counts:
 def features(counted: Counted, cell: Cell) -> Costs:
     """(1, elements, rounds, alone, busiest, lanes, tasks, tiles, uncached) of a binary."""
     elements, uncached, counts, lengths = counted
-    at, slots, processors, warps, rows, tile = cell
+    at, slots, processors, warps, rows, tile, in_cache = cell
     tasks = counts[at]
     if not slots:
         return 1.0, elements, 0.0, 0.0, 0.0, 0.0, float(tasks), tasks * tile, uncached
@@ -210,17 +230,63 @@ def features(counted: Counted, cell: Cell) -> Costs:
     for place, held in rows:
         lanes *= held / max(lengths[place], 1)
     rounds, most = -(-tasks // slots), -(-tasks // processors)
+    more = again(min(tasks, slots) * share, in_cache)
     return (
-        1.0,
-        elements,
-        float(rounds),
-        rounds * lanes / warps,
-        most * share,
-        most * lanes,
-        float(tasks),
-        tasks * tile,
-        uncached,
+        more,
+        more * elements,
+        more * rounds,
+        more * rounds * lanes / warps,
+        more * most * share,
+        more * most * lanes,
+        more * tasks,
+        more * tasks * tile,
+        more * uncached,
     )
+
+
+def cost_ns(
+    cost: Cost, dims: Dims, elements: float, uncached: float, known: dict[int, int]
+) -> float:
+    """What a model says of one at sizes with so many elements; `known` are counts by place."""
+    (
+        at,
+        counter,
+        rows,
+        slots,
+        processors,
+        fixed,
+        element,
+        task,
+        rounds,
+        alone,
+        busiest,
+        lane,
+        beyond,
+        walking,
+        in_cache,
+    ) = cost
+    tasks = known.get(at)
+    if tasks is None:
+        tasks = known[at] = counter(dims)
+    time_ns = fixed + element * elements + beyond * uncached + task * tasks
+    if slots:
+        share = lanes = elements / tasks
+        for length, held in rows:
+            lanes *= held / max(length(dims), 1)
+        time_ns += -(-tasks // slots) * (rounds + alone * lanes)
+        time_ns += -(-tasks // processors) * (busiest * share + lane * lanes)
+    if walking and elements > in_cache:
+        time_ns *= again(min(tasks, walking) * elements / tasks, in_cache)
+    return time_ns
+
+
+def again(walked: float, in_cache: float) -> float:
+    """The factor by which a walk costs more whose tasks are at `walked` elements at once.
+
+    >>> again(80.0, 100.0), again(300.0, 100.0)
+    (1.0, 1.2222222222222223)
+    """
+    return 1.0 if walked <= in_cache else 1.0 + AGAIN * (1.0 - in_cache / walked)
 
 
 def kept_elements(variant: Variant, *, elements: float, time_ns: float) -> float:

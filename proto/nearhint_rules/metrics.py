@@ -139,8 +139,11 @@ class BoundRatio:
 
     def order(self, dims: Dims) -> list[int]:
         """The hints' positions, nearest first."""
-        ratios = [Fraction(*_ratio(dims, hint)) for hint in self._hints]
-        return sorted(range(len(ratios)), key=ratios.__getitem__)
+        ratios = [_ratio(dims, hint) for hint in self._hints]
+        # Over one denominator, so that integers are compared, and not fractions.
+        whole = math.lcm(*(low for _, low in ratios))
+        keys = [high * (whole // low) for high, low in ratios]
+        return sorted(range(len(keys)), key=keys.__getitem__)
 
 
 def _axis(hints: Sequence[int]) -> tuple[list[int], list[tuple[int, int]]]:

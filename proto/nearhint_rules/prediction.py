@@ -5,7 +5,8 @@ of a Table, which each has nearly so), times what the model was off by: a trend 
 (ridge regression, Hoerl and Kennard 1970), and what is left of it at the hints near by, weighted by
 the inverse square of their distance (Shepard 1968). A hint where other facts of divisibility hold
 counts as farther: without vectors each Variant loses a share of its own. So does one whose bytes
-stay in a cache, for sizes whose bytes do not: there each loses what it reads twice. Choosing a
+stay in a cache, for sizes whose bytes do not: there each loses what it reads twice. Predicted is
+what was good at hints near by, and what holds rows that are most of what it can hold. Choosing a
 kernel by a model that was fitted to measurements goes back to Frigo and Johnson's FFTW and to
 Cavazos and O'Boyle (CGO 2005); where a model errs the same way nearby, scaling it to a neighbour is
 Kernel Tuner's transfer between sizes (van Werkhoven 2019).
@@ -27,10 +28,12 @@ from nearhint_rules.costs import (
     LANES_LIMIT,
     Cost,
     Costs,
+    Counter,
     Counts,
     Fit,
     Model,
     Tasks,
+    cost_ns,
     features,
     kept_elements,
     own_model,
@@ -60,6 +63,9 @@ APART = 0.5
 if that is all of those that need any, in proportion if it is some."""
 UNCACHED_APART, LEVELS = 2.0, 4
 """The octaves that it counts as farther where a cache keeps all and here none, in so many steps."""
+LEAST_FILL = 2.0
+"""The part of what a task holds that rows fill at least, for it to be the block for them: more than
+one in so many. At hints near by they may be too short for it, or too long."""
 CLOSE = 0.1
 """The octaves within which hints are one place: left out together, none predicts another."""
 LEAST_LANE = LANE_UNIT >> 8
@@ -298,7 +304,8 @@ class Predictor:
     def times(
         self, dims: Dims, near: Sequence[int], lanes: Sequence[int], missing: int
     ) -> list[Forecast]:
-        """The times of those best near by whose size facts hold, the Fallback's first.
+        """The times of those whose size facts hold, the Fallback's first: of the best near by, and
+        of those whose blocks rows of these sizes fill.
 
         `lanes` are the distances of `dims`, `near` the hints nearest, `missing` the facts that do
         not hold. Raises `OverflowError` or `ZeroDivisionError` where a launch cannot be worked out.
@@ -324,10 +331,10 @@ class Predictor:
             fallback_error,
             spread,
         ) in self._subjects:
-            if wanted & bit and not needs & missing:
+            if not needs & missing and (wanted & bit or _is_filled(cost.rows, dims)):
                 time = math.exp(sum(map(mul, trend, point)))
                 time *= sum(map(mul, at_near(ratios), weights))
-                time *= _cost_ns(cost, dims, elements, uncached, known)
+                time *= cost_ns(cost, dims, elements, uncached, known)
                 found.append(Forecast(time, variant, error, fallback_error, spread))
         return found
 
@@ -411,36 +418,9 @@ def _shares(needs: Sequence[int]) -> dict[int, float]:
     return {bit: sum(1 for each in needed if each & bit) / len(needed) for bit in bits}
 
 
-def _cost_ns(
-    cost: Cost, dims: Dims, elements: float, uncached: float, known: dict[int, int]
-) -> float:
-    """What a model says of one at sizes with so many elements; `known` are counts by place."""
-    (
-        at,
-        counter,
-        rows,
-        slots,
-        processors,
-        fixed,
-        element,
-        task,
-        rounds,
-        alone,
-        busiest,
-        lane,
-        beyond,
-    ) = cost
-    tasks = known.get(at)
-    if tasks is None:
-        tasks = known[at] = counter(dims)
-    time_ns = fixed + element * elements + beyond * uncached + task * tasks
-    if slots:
-        share = lanes = elements / tasks
-        for length, held in rows:
-            lanes *= held / max(length(dims), 1)
-        time_ns += -(-tasks // slots) * (rounds + alone * lanes)
-        time_ns += -(-tasks // processors) * (busiest * share + lane * lanes)
-    return time_ns
+def _is_filled(rows: Sequence[tuple[Counter, int]], dims: Dims) -> bool:
+    """Whether tasks hold whole rows, and these are most of what one holds."""
+    return any(held < LEAST_FILL * length(dims) for length, held in rows)
 
 
 class _Matrix:

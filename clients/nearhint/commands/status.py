@@ -15,7 +15,7 @@ from nearhint.commands.options import (
     exits,
     json_option,
 )
-from nearhint.errors import NotFound
+from nearhint.errors import InvalidSetting
 from nearhint.warmup.targets import device_json
 from nearhint_proto.v1 import admin_service_pb2
 
@@ -138,7 +138,9 @@ def policy(device: str, policy: str | None, address: str | None, as_json: bool) 
             every = connection.get_status().devices
             devices = [each for each in every if device in {each.name, each.name.split(":")[0]}]
             if not devices:
-                raise NotFound(rpc="GetStatus", reason_code="DEVICE_UNKNOWN", problem=device)
+                known = ", ".join(each.name for each in every) or "none"
+                expected = f"a device of this daemon ({known})"
+                raise InvalidSetting(name="DEVICE", expected=expected, value=device)
         else:
             request = admin_service_pb2.SetDevicePolicyRequest(
                 device=device, policy=POLICIES[policy], actor=actor()

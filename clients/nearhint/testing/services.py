@@ -185,7 +185,7 @@ class _Admin(_Service, admin_service_pb2_grpc.AdminServiceServicer):
         self.answers.enter("SetDevicePolicy", request, context)
         devices = [each for each in self.store.status.devices if each.name == request.device]
         if not devices:
-            context.abort(grpc.StatusCode.NOT_FOUND, "no such device")
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no device of that name here")
         for device in devices:
             device.policy = request.policy
         return admin_service_pb2.SetDevicePolicyResponse(devices=devices)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from nearhint._tuning import failure
+from nearhint.cli_output import talk
 from nearhint.connection import Connection
 from nearhint.errors import NearhintError, NotFound, Rejected
 from nearhint.warmup.survey import (
@@ -28,7 +29,7 @@ from nearhint.warmup.survey import (
     tables_of,
 )
 from nearhint_proto import convert
-from nearhint_proto.v1 import kernel_service_pb2, operation_service_pb2
+from nearhint_proto.v1 import admin_service_pb2, kernel_service_pb2, operation_service_pb2
 from nearhint_rules.table import HINT_LIMIT, Table
 
 POINTS_A_CALL = 8
@@ -42,6 +43,7 @@ LOSSES_LIMIT = 20
 BUDGET_LIMIT_S = 7 * 86_400.0
 """What the daemon takes for the budget of one request."""
 BUDGET_ENDED = "the budget ended"
+"""How the reason begins where a goal was not finished."""
 
 EFFORTS: Mapping[str, kernel_service_pb2.Effort.ValueType] = {
     "none": kernel_service_pb2.EFFORT_NONE,
@@ -184,6 +186,8 @@ class _Round:
 
     def run(self) -> Outcome:
         """Until every goal is met or given up, or the deadline has come."""
+        for device in sorted(set(self._held().values())):
+            talk(f"the policy of {device} is never: this waits until it may be measured on")
         self._report()
         while self._calls or self._flying:
             if self._clock() >= self._deadline_s:
@@ -248,7 +252,7 @@ class _Round:
         del self._flying[operation_id]
         self._tables.update(tables_of(self._connection, call.goals))
         if operation.skipped:
-            reason = BUDGET_ENDED
+            reason = _unfinished(self._held().get(call.program.target))
         elif operation.state != operation_service_pb2.OPERATION_STATE_DONE:
             reason = failure(operation)
         elif operation.failed:
@@ -283,13 +287,30 @@ class _Round:
                 self._connection.cancel_operation(operation_id)
             except NotFound:
                 continue
-        self._problems.update(dict.fromkeys(self._open, BUDGET_ENDED))
+        held = self._held()
+        for goal in self._open:
+            self._problems[goal] = _unfinished(held.get(goal.target))
         self._report()
+
+    def _held(self) -> dict[str, str]:
+        """By Target of goals that lack a measurement: a device where the policy is against it."""
+        targets = {goal.target for goal in self._unmet(self._open) if self._tiers[goal]}
+        return {
+            device.target_id: device.name
+            for device in self._connection.get_status().devices
+            if device.policy == admin_service_pb2.DEVICE_POLICY_NEVER
+            and device.target_id in targets
+        }
 
     def _report(self) -> None:
         """Met goals count as done, though more may be tried there."""
         left = len(self._unmet(self._open))
         self._progress(len(self._tiers) - left, len(self._tiers), len(self._problems))
+
+
+def _unfinished(held: str | None) -> str:
+    """Why a budget did not do; `held` is a device that nothing may be measured on."""
+    return f"{BUDGET_ENDED}: the policy of {held} is never" if held else BUDGET_ENDED
 
 
 def _why(table: Table | None) -> str:

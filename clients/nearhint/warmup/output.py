@@ -34,8 +34,9 @@ class Outputs:
         _tell(report.models)
         for kernel, reason in report.at_t0.items():
             talk(f"runs as the original ops: {kernel[:12]}: {reason}")
-        for kernel in report.pending:
-            talk(f"not yet tuned: {kernel[:12]}")
+        for each in report.kernels:
+            if each.id in report.pending:
+                talk(f"not yet tuned: {each.id[:12]}: {'; '.join(each.problems)}")
 
     def survey(self, survey: Survey, models: Sequence[ModelReport]) -> None:
         """Prints and keeps what a warm-up would do."""

@@ -145,7 +145,9 @@ class Report:
 
 def standing(outcome: Outcome) -> tuple[tuple[str, ...], dict[str, str], tuple[str, ...]]:
     """Kernels at their tier, those that stay at T0 and why, and those the budget left; by id."""
-    pending = {goal.kernel for goal, why in outcome.problems.items() if why == BUDGET_ENDED}
+    pending = {
+        goal.kernel for goal, why in outcome.problems.items() if why.startswith(BUDGET_ENDED)
+    }
     at_t0 = {
         goal.kernel: why for goal, why in outcome.problems.items() if goal.kernel not in pending
     }

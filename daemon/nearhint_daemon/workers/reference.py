@@ -30,7 +30,13 @@ from nearhint_daemon.workers.elements import (
     with_drawn,
 )
 from nearhint_daemon.workers.interpreter import Casts, Output, interpret
-from nearhint_daemon.workers.tolerance import SHIFT
+from nearhint_daemon.workers.tolerance import (
+    PRECISIONS,
+    SHIFT,
+    Arithmetic,
+    arithmetic_of,
+    tolerances,
+)
 from nearhint_rules import expr as ex
 
 Window: TypeAlias = tuple[tuple[int, int], ...]
@@ -49,12 +55,24 @@ _SHIFT_OPS = frozenset({"shl", "shr"})
 
 
 @dataclass(frozen=True, slots=True)
+class Expected:
+    """What is to be at elements of an output, and how far off each may be.
+
+    Integers may not, but where `allowed` is infinite: any value is right there.
+    """
+
+    indices: Array
+    values: Array
+    allowed: Array
+
+
+@dataclass(frozen=True, slots=True)
 class Reference:
     """Inputs as stored (None for an output), and for each slab the outputs in order."""
 
     inputs: tuple[Elements | None, ...]
     windows: tuple[Window, ...]
-    slabs: tuple[tuple[Output, ...], ...]
+    slabs: tuple[tuple[Expected, ...], ...]
     covered: tuple[Array, ...]
     """For each output which elements are stored to: a flag each, or one for all that says yes.
 
@@ -71,7 +89,7 @@ class Reference:
         """What it takes to keep it."""
         kept = [elements.nbytes for elements in self.inputs if elements is not None]
         for output in (output for slab in self.slabs for output in slab):
-            kept += [output.indices.nbytes, output.values.nbytes, output.magnitudes.nbytes]
+            kept += [output.indices.nbytes, output.values.nbytes, output.allowed.nbytes]
         return sum(kept) + sum(flags.nbytes for flags in self.covered)
 
 
@@ -104,15 +122,29 @@ def make_reference(
     inputs = random_inputs(kernel, sizes, random, with_specials=with_specials)
     windows = slab_windows(sizes, random)
     exact = readable(kernel, inputs)
-    slabs = tuple(
-        interpret(slab(kernel, window), sizes.dims, exact, casts=Casts.ROUND_GIVEN)
-        for window in windows
-    )
-    return Reference(inputs, windows, slabs, tuple(_covered(kernel, sizes, slabs)))
+    arithmetic = arithmetic_of(kernel, terms=math.prod(sizes.reduction))
+    dtypes = [param.dtype for param in kernel.params if param.role == "out"]
+    slabs: list[tuple[Expected, ...]] = []
+    for window in windows:
+        outputs = interpret(slab(kernel, window), sizes.dims, exact, casts=Casts.ROUND_GIVEN)
+        named = zip(dtypes, outputs, strict=True)
+        slabs.append(tuple(_expected(dtype, output, arithmetic) for dtype, output in named))
+    return Reference(inputs, windows, tuple(slabs), tuple(_covered(kernel, sizes, slabs)))
+
+
+def _expected(dtype: str, output: Output, arithmetic: Arithmetic) -> Expected:
+    if dtype in FLOATS:
+        precision = PRECISIONS[dtype]
+        allowed = tolerances(
+            output.values, output.magnitudes, output=precision, arithmetic=arithmetic
+        )
+    else:
+        allowed = np.where(np.isinf(output.magnitudes), math.inf, 0.0)
+    return Expected(output.indices, output.values, allowed)
 
 
 def _covered(
-    kernel: ir.Kernel, sizes: Sizes, slabs: Sequence[tuple[Output, ...]]
+    kernel: ir.Kernel, sizes: Sizes, slabs: Sequence[tuple[Expected, ...]]
 ) -> Iterator[Array]:
     is_whole = len(slabs) == 1
     if not is_whole and sizes.points > COVERAGE_POINTS:

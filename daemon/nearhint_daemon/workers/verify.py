@@ -5,7 +5,8 @@ memory that notices strays (`memory`), and compares every element that has a ref
 policy of `tolerance`; elements that no store covers must be untouched. Cases differ in sizes (the
 hints, and awkward ones), in layout, in threads, and one strews NaN and infinities into the inputs.
 
-References are kept: the Variants of one Kernel come one after the other, with the same seed.
+References are kept, with the tolerances: the Variants of one Kernel come one after the other, with
+the same seed.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from nearhint_compiler.ir import nodes as ir
 from nearhint_daemon.workers.cases import Sizes, awkward_sizes, hinted_sizes
 from nearhint_daemon.workers.elements import FLOATS, Array, Elements, decode
 from nearhint_daemon.workers.errors import MemoryLimitExceeded
-from nearhint_daemon.workers.interpreter import Output
 from nearhint_daemon.workers.memory import Buffer, close_all, poison_byte
 from nearhint_daemon.workers.reference import (
+    Expected,
     Reference,
     make_reference,
     readable,
@@ -36,10 +37,8 @@ from nearhint_daemon.workers.tolerance import (
     EXCUSED_SHARE,
     GAIN,
     PRECISIONS,
-    Arithmetic,
     arithmetic_of,
     errors_in_tolerances,
-    tolerances,
 )
 from nearhint_rules.guard import Guard, pointer_facts, size_facts_hold
 
@@ -242,7 +241,7 @@ def _compare(
     for position, (place, found) in enumerate(outputs.items()):
         expected = reference.slabs[number][position]
         dtype = kernel.params[place].dtype
-        errors = element_errors(dtype, found, expected, arithmetic)
+        errors = element_errors(dtype, found, expected)
         arg = rounded_arg(kernel, place)
         if arg is not None and errors.any():
             good = is_as_good(
@@ -278,20 +277,19 @@ def _compare(
     return Verdict("", worst, 1, False)
 
 
-def element_errors(dtype: str, found: Array, expected: Output, arithmetic: Arithmetic) -> Array:
+def element_errors(dtype: str, found: Array, expected: Expected) -> Array:
     """Errors in units of the tolerance; integers and booleans are right (0) or wrong, but for
-    integers of infinite magnitude, which are not defined.
+    integers that may be anything, which are not defined.
     """
     if dtype not in FLOATS:
         same = _raw(found) == _raw(np.asarray(expected.values, found.dtype))
-        same |= np.isinf(expected.magnitudes)
+        same |= np.isinf(expected.allowed)
         return np.where(same, 0.0, math.inf)
-    precision = PRECISIONS[dtype]
-    allowed = tolerances(
-        expected.values, expected.magnitudes, output=precision, arithmetic=arithmetic
-    )
     return errors_in_tolerances(
-        decode(dtype, found), expected.values, allowed, largest=precision.largest
+        decode(dtype, found),
+        expected.values,
+        expected.allowed,
+        largest=PRECISIONS[dtype].largest,
     )
 
 

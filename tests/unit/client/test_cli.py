@@ -173,8 +173,9 @@ def test_policy_is_shown_and_set(explained: FakeDaemon) -> None:
     ("arguments", "code"),
     [
         (["explain", "ffff"], ExitCode.NOT_FOUND),
-        (["policy", "cuda:7"], ExitCode.NOT_FOUND),
-        (["policy", "cuda:7", "never"], ExitCode.NOT_FOUND),
+        (["policy", "cuda:7"], ExitCode.USAGE),
+        (["policy", "cuda"], ExitCode.USAGE),
+        (["policy", "cuda:7", "never"], ExitCode.USAGE),
         (["policy", "cpu", "sometimes"], ExitCode.USAGE),
         (["explain", "abab", "--dims", "k0"], ExitCode.USAGE),
         (["status", "--address", "tcp:1"], ExitCode.USAGE),

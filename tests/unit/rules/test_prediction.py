@@ -11,6 +11,8 @@ from tests.unit.rules.tables import STEP, row, table, tiled, variant
 
 from nearhint_rules.artifact import CudaLaunch
 from nearhint_rules.costs import (
+    AGAIN,
+    KEPT_COPIES,
     KEPT_NS,
     Costs,
     Counts,
@@ -20,6 +22,8 @@ from nearhint_rules.costs import (
     kept_elements,
     own_model,
 )
+from nearhint_rules.expr import Sym
+from nearhint_rules.guard import AtMost, Guard
 from nearhint_rules.interpolation import InterpolatedSelector
 from nearhint_rules.selectors import NEAREST
 from nearhint_rules.table import Table, Variant
@@ -82,6 +86,58 @@ def test_what_a_cache_keeps_follows_from_what_memory_takes() -> None:
     within = kept_elements(on(90, 0), elements=1e6, time_ns=0.9 * KEPT_NS[90])
     assert math.inf == within == kept_elements(on(75, 0), elements=1e6, time_ns=1e9)
     assert kept_elements(variant(0), elements=1e6, time_ns=1e9) == math.inf
+
+
+def holding(number: int, bound: int, *, capability: int = 90) -> Variant:
+    """A Variant whose tasks hold whole rows of at most so many elements."""
+    return replace(on(capability, number), guard=Guard((AtMost(Sym("k0"), bound),)))
+
+
+def forecasts(found: Table, size: int) -> dict[int, float]:
+    """Predicted times by Variant."""
+    times = InterpolatedSelector(found, STEP).forecast((size,))
+    return {each.variant: each.time_ns for each in times}
+
+
+@pytest.mark.parametrize(("capability", "costs_more"), [(90, True), (75, False)])
+def test_walks_over_more_than_a_cache_holds_read_it_again(
+    capability: int, costs_more: bool
+) -> None:
+    found = measured(
+        once,
+        once,
+        hints=(64, 256, 1024, 4096, 16384),
+        variants=(on(capability, 0), holding(1, 1 << 17, capability=capability)),
+    )
+    within, beyond = forecasts(found, 8192), forecasts(found, 65536)
+    assert within[0] == pytest.approx(within[1], rel=0.05)
+    assert (beyond[0] > 1.15 * beyond[1]) == costs_more
+
+
+def test_a_walk_costs_up_to_a_third_more_by_how_much_it_is_over_at_once() -> None:
+    counts = Counts(("k0",), kept=KEPT)
+    walk, hold = (
+        counts.cell(Tasks.of(each), [(1 << 17,)]) for each in (on(90, 0), holding(1, 1 << 17))
+    )
+    held = KEPT_COPIES * KEPT
+    assert features(counts.at((held,)), walk)[:2] == (1.0, held)
+    assert features(counts.at((4 * held,)), walk)[0] == pytest.approx(1 + AGAIN * 3 / 4)
+    assert features(counts.at((4 * held,)), hold)[0] == 1.0
+
+
+def test_what_rows_of_a_size_fill_is_predicted_there_though_slow_at_the_hints_near_by() -> None:
+    def whole(size: int) -> float:
+        return 600 if size < 100 else 6000
+
+    found = measured(
+        once,
+        whole,
+        hints=(16, 256, 512, 768, 1024),
+        variants=(variant(0), holding(1, 2048)),
+    )
+    assert 1 not in forecasts(found, 1000)
+    assert 1 in forecasts(found, 1100)
+    assert 1 not in forecasts(found, 2100)
 
 
 def test_what_could_run_at_a_hint_and_was_not_timed_there_is_not_the_best_there() -> None:

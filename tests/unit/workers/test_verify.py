@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from tests.unit.workers.building import (
 
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
+from nearhint_daemon.workers import reference as referring
 from nearhint_daemon.workers import verify as verifying
 from nearhint_daemon.workers.cases import sizes_at
 from nearhint_daemon.workers.elements import DRAWN_ELEMENTS, Array, Elements, decode, encode
@@ -33,6 +35,7 @@ from nearhint_daemon.workers.errors import MemoryLimitExceeded
 from nearhint_daemon.workers.memory import Buffer, GuardedBuffer
 from nearhint_daemon.workers.reference import make_reference, sensitivity
 from nearhint_daemon.workers.subjects import CpuSubject
+from nearhint_daemon.workers.tolerance import tolerances
 from nearhint_daemon.workers.verify import References, Verdict, cases, verify
 from nearhint_rules import expr as ex
 from nearhint_rules import program as pr
@@ -322,6 +325,25 @@ def test_the_second_variant_of_a_kernel_computes_no_reference(
     for _ in range(2):
         found = verify(doubled(), subject, ALWAYS, hints, threads=1, seed=1, references=references)
         assert found.problem == ""
+        counts.append(len(made))
+    assert counts[0] == counts[1] > 2
+
+
+def test_the_second_variant_of_a_kernel_computes_no_tolerance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[object] = []
+
+    def counted(*args: Array, **options: Any) -> Array:
+        made.append(args)
+        return tolerances(*args, **options)
+
+    for module in (verifying, referring):
+        monkeypatch.setattr(module, "tolerances", counted, raising=False)
+    subject = by_hand("for (int64_t i = 0; i < n; i++) y[i] = x[i] * 2;", tmp_path)
+    references, counts = References(), []
+    for _ in range(2):
+        verify(doubled(), subject, ALWAYS, [], threads=1, seed=1, references=references)
         counts.append(len(made))
     assert counts[0] == counts[1] > 2
 

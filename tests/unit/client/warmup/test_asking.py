@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -22,7 +23,7 @@ from nearhint.warmup.asking import (
     Outcome,
 )
 from nearhint.warmup.survey import Goal, Wish
-from nearhint_proto.v1 import kernel_service_pb2
+from nearhint_proto.v1 import admin_service_pb2, kernel_service_pb2
 from nearhint_rules.hints import bucket
 
 FAR_S = 1e9
@@ -193,6 +194,33 @@ def test_what_the_daemon_skipped_is_left_by_the_budget(daemon: FakeDaemon, stage
 
     stage.then = skip
     assert set(stage.bring(wish(4)).problems.values()) == {BUDGET_ENDED}
+
+
+@pytest.mark.parametrize("target", [TARGET_ID, "9f" * 32])
+def test_a_policy_that_held_it_up_is_said_at_once_and_in_the_reason(
+    daemon: FakeDaemon, stage: Stage, capsys: pytest.CaptureFixture[str], target: str
+) -> None:
+    daemon.store.status.devices.add(
+        name="cpu", target_id=target, policy=admin_service_pb2.DEVICE_POLICY_NEVER
+    )
+    said: list[str] = []
+    stage.then = lambda: said.append(capsys.readouterr().err)
+    problems = stage.bring(wish(4), deadline_s=1.0).problems
+    is_held = target == TARGET_ID
+    why = ": the policy of cpu is never" if is_held else ""
+    assert set(problems.values()) == {BUDGET_ENDED + why}
+    assert ("the policy of cpu is never: this waits" in said[0]) == is_held
+
+
+def test_a_policy_holds_up_nothing_that_is_only_compiled(
+    daemon: FakeDaemon, stage: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    daemon.store.status.devices.add(
+        name="cpu", target_id=TARGET_ID, policy=admin_service_pb2.DEVICE_POLICY_NEVER
+    )
+    compiled = replace(wish(4), is_compiled_only=True)
+    assert set(stage.bring(compiled, deadline_s=1.0).problems.values()) == {BUDGET_ENDED}
+    assert "policy" not in capsys.readouterr().err
 
 
 def test_no_room_in_the_queue_is_waited_for(daemon: FakeDaemon, stage: Stage) -> None:

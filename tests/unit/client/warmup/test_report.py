@@ -11,6 +11,7 @@ from tests.unit.client import doubling
 
 from nearhint.warmup.asking import BUDGET_ENDED, Outcome
 from nearhint.warmup.chart import Line, Mark, chart
+from nearhint.warmup.output import Outputs
 from nearhint.warmup.page import page
 from nearhint.warmup.report import (
     ORIGINAL,
@@ -164,6 +165,13 @@ def test_a_report_is_whole_only_without_problems() -> None:
     assert not replace(whole, models=report().models).is_whole
     assert not replace(whole, points=(Gain("m", "cpu", {}, problem="it broke"),)).is_whole
     assert not replace(whole, points=(Gain("m", "cpu", {}, 1.0, 1.0, (1, 0, 0)),)).is_whole
+
+
+def test_what_the_budget_left_is_told_with_its_reason(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Outputs().report(report())
+    assert f"not yet tuned: {KERNEL[:12]}: 65536: {BUDGET_ENDED}\n" in capsys.readouterr().err
 
 
 def test_the_report_is_json() -> None:
