@@ -269,20 +269,15 @@ def _reused(facts: Facts, schedules: Iterable[Schedule]) -> Iterator[Schedule]:
 
 def _streamed(facts: Facts, schedules: Iterable[Schedule]) -> Iterator[Schedule]:
     """Rows in registers that take no place in a cache, where they are read alone and are more than
-    it keeps, and those of the first blocks as they were, too.
+    it keeps.
 
     What kernels before left there to be written is not pushed out then: it is what a cold cache
-    costs such a kernel. With a warm one it makes no difference.
+    costs such a kernel. With a warm one it makes no difference, so what is measured with that would
+    take either.
     """
-    first: tuple[int, int] | None = None
+    is_much = facts.only_reads and facts.moved_bytes > EARLY_BYTES
     for each in schedules:
-        shape = each["x"], each["warps"]
-        first = first or shape
-        is_much = facts.only_reads and facts.moved_bytes > EARLY_BYTES
-        if is_much:
-            yield replace(each, options=(*each.options, ("stream", 1)))
-        if not is_much or shape == first:
-            yield each
+        yield replace(each, options=(*each.options, ("stream", 1))) if is_much else each
 
 
 def _in_four_steps(facts: Facts) -> Iterator[Schedule]:
