@@ -80,10 +80,13 @@ SHORT_DEFAULT = (4, 256)
 """(rows, columns) of that block where the hint has many short rows."""
 EARLY_BYTES = 32 << 20
 """What a kernel moves at most where its loads come first: so much is in the L2 cache."""
-TURNS, TURNS_LONGEST, TURNS_LEAST_WORD, MANY_ROWS = 4, 2048, 8, 32
+TURNS, TURNS_LEAST_WORD, MANY_ROWS = 4, 8, 32
 """How many rows a program takes in turn, where they share what cannot be read in words; elements of
-the longest block and of the shortest word for it, and how many rows a processor has then. Narrow
-elements gain by it, wide ones nothing."""
+the shortest word for it, and how many rows a processor has then. Narrow elements gain by it, wide
+ones nothing."""
+TURNS_SHORTEST, TURNS_LONGEST = 256, 2048
+"""Elements of the blocks of such rows: norms of shorter ones are faster with several together,
+whatever their number (tests/benchmarks/selection_matrix.py)."""
 SHARED_LENGTH = 4096
 """Rows at least so long are shared by programs, where there are too few for all processors."""
 READ_ROWS, READ_PROGRAMS, READ_STEPS = 2, 8, 4
@@ -404,9 +407,14 @@ def _team_sizes(least: int, processors: int) -> Iterator[int]:
 
 
 def _has_turns(facts: Facts, r: int) -> bool:
-    """Whether rows share what has no whole words, and there are enough of them to take turns."""
+    """Whether all rows share what has no whole words, and there are enough of them to take turns.
+
+    What is of some of them alone, as a mask is of an image, each would read again.
+    """
     is_many = prod(facts.extents) >= MANY_ROWS * facts.processors
-    return is_many and facts.has_shared and facts.word >= TURNS_LEAST_WORD and r <= TURNS_LONGEST
+    has_weights = facts.has_shared and facts.row_loads > facts.own_loads
+    is_long = TURNS_SHORTEST <= r <= TURNS_LONGEST
+    return is_many and has_weights and facts.word >= TURNS_LEAST_WORD and is_long
 
 
 def _shared(facts: Facts) -> Iterator[Schedule]:

@@ -92,6 +92,20 @@ def test_rows_of_wide_elements_or_without_weights_take_no_turns() -> None:
         assert not [each for each in offered(name, (30_011, 1021)) if each.get("turns", 0)]
 
 
+def test_short_rows_and_those_that_share_with_some_take_no_turns() -> None:
+    """A mask is of the rows of an image: who has other rows in turn reads it again for each."""
+    masked = parse_kernel("""(kernel (symbols k0 k1 k2) (pointwise k0 k1) (reduction k2)
+        (params (in bf16) (in bf16) (out bf16)) (body (load 0 (+ (* k1 k2 p0) (* k2 p1) r0))
+        (cast f32 0) (load 1 (+ (* k2 p0) r0)) (cast f32 2) (add f32 1 3) (reduce max f32 4)
+        (sub f32 4 5) (cast bf16 6) (store 2 (+ (* k1 k2 p0) (* k2 p1) r0) 7)))""")
+    for kernel, dims in (
+        (NARROW_NORM, {"k0": 60_000, "k1": 97}),
+        (masked, {"k0": 60, "k1": 500, "k2": 1021}),
+    ):
+        found = candidates(kernel, TARGET, dims)
+        assert not [each for each in found if each.get("turns", 0)]
+
+
 def test_what_turns_share_is_read_before_them() -> None:
     text = "cuda.persistent x=1 r=1024 warps=2 index=32 aligned=1 divisible=0 words=1 turns=4"
     source = generate(NARROW_NORM, parse_schedule(text), TARGET).source
