@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
+from nearhint_compiler.schedule.blocks import covering
 from nearhint_compiler.schedule.cuda_facts import Facts
 from nearhint_compiler.schedule.schedule import Schedule
 
@@ -25,6 +26,9 @@ NARROW, WIDE, AT_MOST = 32, 24, 48
 """Elements that a thread shall hold of a row, narrow ones and wide ones, and how many it may."""
 NARROW_LANES = 8
 WARPS = (1, 2, 4, 8, 16)
+SIDE_THREADS, SIDE_WIDE, SIDE_WARPS = 4, 16, (4, 8)
+"""Threads of a short row at least, wide elements that each shall hold of it, and warps of programs
+with several."""
 EARLY_REGISTERS = 48
 """Registers of loads that come first, in a thread of the widest programs: of 64, so that a
 processor has two such programs."""
@@ -52,6 +56,29 @@ def in_pieces(facts: Facts) -> Iterator[Schedule]:
         for early in _ways_of_loading(facts, pieces, warps):
             for form in forms:
                 yield facts.schedule("persistent", **blocks, **group, **form, **early)
+
+
+def side_by_side(facts: Facts) -> Iterator[Schedule]:
+    """Rows too short for a warp's pieces, several a program, each in pieces that few threads have.
+
+    What threads of a warp bring together takes an exchange for each bit of their number, and for
+    each row that they share: few that have all of one row take the fewest.
+    """
+    lanes = facts.lanes
+    if facts.has_scan or facts.length >= LEAST * 32 * lanes:
+        return
+    forms: list[dict[str, int]] = [{"divisible": facts.divisible}] if facts.divisible else []
+    if facts.word or not facts.is_dividing_useful:
+        forms.append({"words": 1} if facts.word else {})
+    held = NARROW if lanes >= NARROW_LANES else SIDE_WIDE
+    for form in forms:
+        word = facts.word if "words" in form else 1
+        whole = facts.length - facts.length % word
+        r = max(covering(-(-whole // held)) * lanes, SIDE_THREADS * lanes, 2 * word**2)
+        pieces = -(-whole // r)
+        for warps in SIDE_WARPS if 2 <= pieces <= MOST else ():
+            x = 32 * warps * lanes // r
+            yield facts.schedule("persistent", x=x, r=r, warps=warps, pieces=pieces, **form)
 
 
 def _ways_of_loading(facts: Facts, pieces: int, warps: int) -> list[dict[str, int]]:

@@ -19,7 +19,7 @@ from nearhint_compiler.schedule.cuda_columns import (
     teams_of_columns,
 )
 from nearhint_compiler.schedule.cuda_facts import CACHE_KEEPS, Facts, Tile, facts_of
-from nearhint_compiler.schedule.cuda_pieces import come_first, in_pieces
+from nearhint_compiler.schedule.cuda_pieces import come_first, in_pieces, side_by_side
 from nearhint_compiler.schedule.cuda_planes import with_tiles
 from nearhint_compiler.schedule.cuda_pointwise import AXES, both
 from nearhint_compiler.schedule.schedule import Schedule
@@ -223,7 +223,9 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
         is_first = come_first(facts, r, pieces)
         blocks = held[:2] if is_first else held
         found = (each for x, n in blocks for each in _persistent(facts, x=x, r=r, warps=n))
+        beside = list(side_by_side(facts)) if together > 1 else []
         ways = (pieces, _early(facts, found)) if is_first else (_early(facts, found), pieces)
+        ways = (_early(facts, beside), *ways)
         yield from _reused(facts, _streamed(facts, chain(*ways)))
     under_way = facts.own_bytes // rows * min(rows, facts.processors)
     is_long = r > PERSISTENT_LIMIT and rows > facts.processors // 2 and facts.has_teams
