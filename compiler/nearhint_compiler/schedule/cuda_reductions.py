@@ -19,7 +19,7 @@ from nearhint_compiler.schedule.cuda_columns import (
     teams_of_columns,
 )
 from nearhint_compiler.schedule.cuda_facts import CACHE_KEEPS, Facts, Tile, facts_of
-from nearhint_compiler.schedule.cuda_pieces import come_first, in_pieces, side_by_side
+from nearhint_compiler.schedule.cuda_pieces import come_first, in_pieces, one_by_one, side_by_side
 from nearhint_compiler.schedule.cuda_planes import with_tiles
 from nearhint_compiler.schedule.cuda_pointwise import AXES, both
 from nearhint_compiler.schedule.schedule import Schedule
@@ -44,6 +44,9 @@ way at once, and the second walk finds them in the L2 cache."""
 READ_LONG_BLOCKS = ((4096, 16), (8192, 32), (16_384, 32), (32_768, 32))
 """The same where nothing is stored along the rows, so that one walk is all: rather more programs a
 processor, of which the last are less to wait for: it pays where rows are few for all of them."""
+READ_PLANE_WARPS = 32
+"""Warps of such programs first where rows are planes in words, a vector a thread: what is computed
+of places takes the longer, the fewer threads there are for it."""
 UNROLLED, UNROLLED_ARG = 32_768, 4096
 """Elements of a block from which on a walk, or one that looks for an arg by groups, also comes with
 two steps written out: a row has so few of them that what one waits for is not hidden behind the
@@ -112,8 +115,8 @@ CHUNK = 512
 """Elements of a row that are worth a program."""
 WITH_RUNS = ("cuda.persistent", "cuda.looped", "cuda.split", "cuda.cooperative")
 """Families whose rows are flat."""
-REUSED = 6
-"""Schedules that also come with terms of sums kept."""
+REUSED = 2
+"""Schedules that also come with terms of sums kept: registers are what rows in pieces need more."""
 TILES = (
     (32, 4, 4, 0), (64, 4, 8, -1), (64, 4, 2, -1), (64, 8, 4, -1), (128, 2, 8, -1), (128, 2, 2, 0),
     (64, 4, 2, 0), (64, 2, 1, 0), (128, 2, 8, 0), (32, 8, 8, -1), (64, 2, 2, 0), (32, 8, 4, 0),
@@ -223,9 +226,11 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
         is_first = come_first(facts, r, pieces)
         blocks = held[:2] if is_first else held
         found = (each for x, n in blocks for each in _persistent(facts, x=x, r=r, warps=n))
-        beside = list(side_by_side(facts)) if together > 1 else []
-        ways = (pieces, _early(facts, found)) if is_first else (_early(facts, found), pieces)
-        ways = (_early(facts, beside), *ways)
+        singles = list(one_by_one(facts)) if together > 1 else []
+        if together > 1:
+            pieces += side_by_side(facts)
+        ways = [pieces, _early(facts, found)] if is_first else [_early(facts, found), pieces]
+        ways.insert(len(ways) if facts.divisible else 0, singles)
         yield from _reused(facts, _streamed(facts, chain(*ways)))
     under_way = facts.own_bytes // rows * min(rows, facts.processors)
     is_long = r > PERSISTENT_LIMIT and rows > facts.processors // 2 and facts.has_teams
@@ -235,6 +240,8 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
         teams = [_teams(facts), walking]
         yield from chain(*(teams[::-1] if facts.row_loads > 2 * facts.own_loads else teams))
     long = READ_LONG_BLOCKS if facts.only_reads else LONG_BLOCKS
+    if facts.only_reads and facts.plane_word and not facts.divisible:
+        long = tuple(dict.fromkeys(((READ_PLANE_WARPS * 32 * facts.lanes, READ_PLANE_WARPS), *long)))
     for elements, count in SHORT_BLOCKS if r <= PERSISTENT_LIMIT else long:
         if elements < facts.length:
             yield from _walked(facts, "looped", r=elements, warps=count)
