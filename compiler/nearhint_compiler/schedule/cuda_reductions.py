@@ -241,7 +241,8 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
         yield from chain(*(teams[::-1] if facts.row_loads > 2 * facts.own_loads else teams))
     long = READ_LONG_BLOCKS if facts.only_reads else LONG_BLOCKS
     if facts.only_reads and facts.plane_word and not facts.divisible:
-        long = tuple(dict.fromkeys(((READ_PLANE_WARPS * 32 * facts.lanes, READ_PLANE_WARPS), *long)))
+        widest = READ_PLANE_WARPS * 32 * facts.lanes, READ_PLANE_WARPS
+        long = tuple(dict.fromkeys((widest, *long)))
     for elements, count in SHORT_BLOCKS if r <= PERSISTENT_LIMIT else long:
         if elements < facts.length:
             yield from _walked(facts, "looped", r=elements, warps=count)
