@@ -168,7 +168,7 @@ class Body:
                 together = self.block.together
                 is_plain = position not in self._branches and position not in self._joined
                 if together and is_plain and run_of(self.kernel, index):
-                    return read_together(self.kernel, self.block, together, node, name)
+                    return read_together(self.kernel, self.block, together, position, name)
                 beyond = self._beyond.get(position, "0")
                 return [f"{name} = {self._load(param, index, policy, beyond=beyond)}"]
             case ir.Scalar(param):
