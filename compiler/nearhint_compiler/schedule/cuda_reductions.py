@@ -239,7 +239,7 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
         # Where there are more weights than rows of its own, a thread has no room for them beside.
         teams = [_teams(facts), walking]
         yield from chain(*(teams[::-1] if facts.row_loads > 2 * facts.own_loads else teams))
-    long = READ_LONG_BLOCKS if facts.only_reads else LONG_BLOCKS
+    long: tuple[tuple[int, int], ...] = READ_LONG_BLOCKS if facts.only_reads else LONG_BLOCKS
     if facts.only_reads and facts.plane_word and not facts.divisible:
         widest = READ_PLANE_WARPS * 32 * facts.lanes, READ_PLANE_WARPS
         long = tuple(dict.fromkeys((widest, *long)))
