@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
+from nearhint_compiler.schedule.blocks import covering
 from nearhint_compiler.schedule.cuda_facts import Facts
 from nearhint_compiler.schedule.schedule import Schedule
 
@@ -25,6 +26,11 @@ NARROW, WIDE, AT_MOST = 32, 24, 48
 """Elements that a thread shall hold of a row, narrow ones and wide ones, and how many it may."""
 NARROW_LANES = 8
 WARPS = (1, 2, 4, 8, 16)
+SIDE_THREADS, SIDE_HELD, SIDE_WARPS = 4, 16, (2, 4)
+"""Threads of a short row at least, elements that each shall hold of it, and warps of programs with
+several such rows, the more where twice the threads have a row."""
+SINGLES, SINGLE_ROWS = 16, 32
+"""Elements of a piece that are read one by one, and rows of a program that has such."""
 EARLY_REGISTERS = 48
 """Registers of loads that come first, in a thread of the widest programs: of 64, so that a
 processor has two such programs."""
@@ -52,6 +58,41 @@ def in_pieces(facts: Facts) -> Iterator[Schedule]:
         for early in _ways_of_loading(facts, pieces, warps):
             for form in forms:
                 yield facts.schedule("persistent", **blocks, **group, **form, **early)
+
+
+def side_by_side(facts: Facts) -> Iterator[Schedule]:
+    """Rows too short for a warp's pieces, several a program, each in pieces that few threads have.
+
+    What threads of a warp bring together takes an exchange for each bit of their number, and for
+    each row that they share: few that have all of one row take the fewest. Of narrow elements few
+    threads would have too much, and take longer.
+    """
+    is_wide = facts.lanes < NARROW_LANES
+    if facts.has_scan or not is_wide or facts.length >= LEAST * 32 * facts.lanes:
+        return
+    words = {"words": 1} if facts.word else {}
+    forms: list[dict[str, int]] = [{"divisible": facts.divisible}] if facts.divisible else []
+    forms += [words] if words or not facts.is_dividing_useful else []
+    for form in forms:
+        word = facts.word if form is words else 1
+        whole = facts.length - facts.length % max(1, word)
+        r = max(
+            SIDE_THREADS * facts.lanes, 2 * word**2, covering(-(-whole // SIDE_HELD)) * facts.lanes
+        )
+        for size, warps in ((r, SIDE_WARPS[0]), (2 * r, SIDE_WARPS[1])):
+            blocks = {"x": 32 * warps * facts.lanes // size, "r": size, "warps": warps}
+            if 2 <= -(-whole // size) <= MOST:
+                yield facts.schedule("persistent", **blocks, pieces=-(-whole // size), **form)
+
+
+def one_by_one(facts: Facts) -> Iterator[Schedule]:
+    """Rows shorter than the least block of words, in pieces whose elements are read one by one.
+
+    Most lanes of such a block, and of its edges, have no element.
+    """
+    if not facts.has_scan and SINGLES < facts.length <= facts.word**2:
+        blocks = {"x": SINGLE_ROWS, "r": SINGLES, "warps": SIDE_WARPS[1]}
+        yield facts.schedule("persistent", **blocks, pieces=-(-facts.length // SINGLES))
 
 
 def _ways_of_loading(facts: Facts, pieces: int, warps: int) -> list[dict[str, int]]:
@@ -90,8 +131,9 @@ def _pieces(facts: Facts) -> list[tuple[int, int, int]]:
         found.insert(0 if facts.only_reads or is_wide else 1, half)
     shapes = [(sizes[warps], warps, counts[warps]) for warps in found]
     if not facts.has_static_length:
-        if counts[held] < most:
+        more = min(MOST, AT_MOST // lanes) if facts.only_reads else most
+        if counts[held] < more:
             shapes.append((sizes[held], held, counts[held] + 1))
-        elif held < WARPS[-1]:
+        if counts[held] >= most and held < WARPS[-1]:
             shapes.append((2 * sizes[held], 2 * held, counts[held] // 2 + 1))
     return shapes

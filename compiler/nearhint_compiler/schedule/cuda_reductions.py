@@ -19,7 +19,7 @@ from nearhint_compiler.schedule.cuda_columns import (
     teams_of_columns,
 )
 from nearhint_compiler.schedule.cuda_facts import CACHE_KEEPS, Facts, Tile, facts_of
-from nearhint_compiler.schedule.cuda_pieces import come_first, in_pieces
+from nearhint_compiler.schedule.cuda_pieces import come_first, in_pieces, one_by_one, side_by_side
 from nearhint_compiler.schedule.cuda_planes import with_tiles
 from nearhint_compiler.schedule.cuda_pointwise import AXES, both
 from nearhint_compiler.schedule.schedule import Schedule
@@ -44,6 +44,9 @@ way at once, and the second walk finds them in the L2 cache."""
 READ_LONG_BLOCKS = ((4096, 16), (8192, 32), (16_384, 32), (32_768, 32))
 """The same where nothing is stored along the rows, so that one walk is all: rather more programs a
 processor, of which the last are less to wait for: it pays where rows are few for all of them."""
+READ_PLANE_WARPS = 32
+"""Warps of such programs first where rows are planes in words, a vector a thread: what is computed
+of places takes the longer, the fewer threads there are for it."""
 UNROLLED, UNROLLED_ARG = 32_768, 4096
 """Elements of a block from which on a walk, or one that looks for an arg by groups, also comes with
 two steps written out: a row has so few of them that what one waits for is not hidden behind the
@@ -80,10 +83,13 @@ SHORT_DEFAULT = (4, 256)
 """(rows, columns) of that block where the hint has many short rows."""
 EARLY_BYTES = 32 << 20
 """What a kernel moves at most where its loads come first: so much is in the L2 cache."""
-TURNS, TURNS_LONGEST, TURNS_LEAST_WORD, MANY_ROWS = 4, 2048, 8, 32
+TURNS, TURNS_LEAST_WORD, MANY_ROWS = 4, 8, 32
 """How many rows a program takes in turn, where they share what cannot be read in words; elements of
-the longest block and of the shortest word for it, and how many rows a processor has then. Narrow
-elements gain by it, wide ones nothing."""
+the shortest word for it, and how many rows a processor has then. Narrow elements gain by it, wide
+ones nothing."""
+TURNS_SHORTEST, TURNS_LONGEST = 256, 2048
+"""Elements of the blocks of such rows: norms of shorter ones are faster with several together,
+whatever their number (tests/benchmarks/selection_matrix.py)."""
 SHARED_LENGTH = 4096
 """Rows at least so long are shared by programs, where there are too few for all processors."""
 READ_ROWS, READ_PROGRAMS, READ_STEPS = 2, 8, 4
@@ -109,8 +115,8 @@ CHUNK = 512
 """Elements of a row that are worth a program."""
 WITH_RUNS = ("cuda.persistent", "cuda.looped", "cuda.split", "cuda.cooperative")
 """Families whose rows are flat."""
-REUSED = 6
-"""Schedules that also come with terms of sums kept."""
+REUSED = 2
+"""Schedules that also come with terms of sums kept: registers are what rows in pieces need more."""
 TILES = (
     (32, 4, 4, 0), (64, 4, 8, -1), (64, 4, 2, -1), (64, 8, 4, -1), (128, 2, 8, -1), (128, 2, 2, 0),
     (64, 4, 2, 0), (64, 2, 1, 0), (128, 2, 8, 0), (32, 8, 8, -1), (64, 2, 2, 0), (32, 8, 4, 0),
@@ -220,7 +226,11 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
         is_first = come_first(facts, r, pieces)
         blocks = held[:2] if is_first else held
         found = (each for x, n in blocks for each in _persistent(facts, x=x, r=r, warps=n))
-        ways = (pieces, _early(facts, found)) if is_first else (_early(facts, found), pieces)
+        singles = list(one_by_one(facts)) if together > 1 else []
+        if together > 1:
+            pieces += side_by_side(facts)
+        ways = [pieces, _early(facts, found)] if is_first else [_early(facts, found), pieces]
+        ways.insert(len(ways) if facts.divisible else 0, singles)
         yield from _reused(facts, _streamed(facts, chain(*ways)))
     under_way = facts.own_bytes // rows * min(rows, facts.processors)
     is_long = r > PERSISTENT_LIMIT and rows > facts.processors // 2 and facts.has_teams
@@ -229,7 +239,10 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
         # Where there are more weights than rows of its own, a thread has no room for them beside.
         teams = [_teams(facts), walking]
         yield from chain(*(teams[::-1] if facts.row_loads > 2 * facts.own_loads else teams))
-    long = READ_LONG_BLOCKS if facts.only_reads else LONG_BLOCKS
+    long: tuple[tuple[int, int], ...] = READ_LONG_BLOCKS if facts.only_reads else LONG_BLOCKS
+    if facts.only_reads and facts.plane_word and not facts.divisible:
+        widest = READ_PLANE_WARPS * 32 * facts.lanes, READ_PLANE_WARPS
+        long = tuple(dict.fromkeys((widest, *long)))
     for elements, count in SHORT_BLOCKS if r <= PERSISTENT_LIMIT else long:
         if elements < facts.length:
             yield from _walked(facts, "looped", r=elements, warps=count)
@@ -269,20 +282,15 @@ def _reused(facts: Facts, schedules: Iterable[Schedule]) -> Iterator[Schedule]:
 
 def _streamed(facts: Facts, schedules: Iterable[Schedule]) -> Iterator[Schedule]:
     """Rows in registers that take no place in a cache, where they are read alone and are more than
-    it keeps, and those of the first blocks as they were, too.
+    it keeps.
 
     What kernels before left there to be written is not pushed out then: it is what a cold cache
-    costs such a kernel. With a warm one it makes no difference.
+    costs such a kernel. With a warm one it makes no difference, so what is measured with that would
+    take either.
     """
-    first: tuple[int, int] | None = None
+    is_much = facts.only_reads and facts.moved_bytes > EARLY_BYTES
     for each in schedules:
-        shape = each["x"], each["warps"]
-        first = first or shape
-        is_much = facts.only_reads and facts.moved_bytes > EARLY_BYTES
-        if is_much:
-            yield replace(each, options=(*each.options, ("stream", 1)))
-        if not is_much or shape == first:
-            yield each
+        yield replace(each, options=(*each.options, ("stream", 1))) if is_much else each
 
 
 def _in_four_steps(facts: Facts) -> Iterator[Schedule]:
@@ -409,9 +417,14 @@ def _team_sizes(least: int, processors: int) -> Iterator[int]:
 
 
 def _has_turns(facts: Facts, r: int) -> bool:
-    """Whether rows share what has no whole words, and there are enough of them to take turns."""
+    """Whether all rows share what has no whole words, and there are enough of them to take turns.
+
+    What is of some of them alone, as a mask is of an image, each would read again.
+    """
     is_many = prod(facts.extents) >= MANY_ROWS * facts.processors
-    return is_many and facts.has_shared and facts.word >= TURNS_LEAST_WORD and r <= TURNS_LONGEST
+    has_weights = facts.has_shared and facts.row_loads > facts.own_loads
+    is_long = TURNS_SHORTEST <= r <= TURNS_LONGEST
+    return is_many and has_weights and facts.word >= TURNS_LEAST_WORD and is_long
 
 
 def _shared(facts: Facts) -> Iterator[Schedule]:

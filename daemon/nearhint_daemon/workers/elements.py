@@ -186,3 +186,17 @@ WHOLE_RANGES: Mapping[str, tuple[int, int]] = {
 
 SPECIAL_FLOATS = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-40, 80.0, -80.0, 1.0)
 """Strewn into float inputs, rounded to their dtype: eager's answers to them must be ours."""
+
+SPECIAL_FACTORS = (np.nan, np.inf, -np.inf, 0.0, -0.0, 80.0, -80.0, 1.0)
+"""The same of what is multiplied along a row: no denormal number, whose product with others may be
+0, and with an infinity NaN or infinite, as the order has it."""
+
+
+def as_factors(normal: Array) -> Array:
+    """Normal numbers as factors: 2 to a part of each, of its sign, so that products of a million
+    stay in the range of f32.
+
+    >>> as_factors(np.array([32.0, -32.0, 0.0]))
+    array([ 2. , -0.5,  1. ])
+    """
+    return np.asarray(np.copysign(2.0 ** (normal / 32.0), normal))

@@ -18,10 +18,12 @@ from nearhint_compiler.ir import nodes as ir
 from nearhint_daemon.workers.cases import Sizes, stored_indices
 from nearhint_daemon.workers.elements import (
     FLOATS,
+    SPECIAL_FACTORS,
     SPECIAL_FLOATS,
     Array,
     Elements,
     Stored,
+    as_factors,
     decode,
     drawn_of,
     encode,
@@ -96,7 +98,15 @@ class Reference:
 def random_inputs(
     kernel: ir.Kernel, sizes: Sizes, random: np.random.Generator, *, with_specials: bool
 ) -> tuple[Elements | None, ...]:
-    """Random elements for each input and scalar; with one of each of `SPECIAL_FLOATS`."""
+    """Random elements for each input and scalar; with one of each of `SPECIAL_FLOATS`.
+
+    Products are of numbers near 1: of others those of many leave the range of f32, and what is
+    then 0 times infinity depends on the order in which they are made.
+    """
+    has_products = any(
+        isinstance(node, ir.Reduce | ir.Scan) and node.kind == "prod" for node in kernel.body
+    )
+    specials = SPECIAL_FACTORS if has_products else SPECIAL_FLOATS
     names = {node.name for node in kernel.body if isinstance(node, ir.Op)}
     whole = "shift" if names & _SHIFT_OPS else "divisor" if names & _DIVISIONS else "any"
     made: list[Elements | None] = []
@@ -105,8 +115,11 @@ def random_inputs(
             made.append(None)
             continue
         stored = random_elements(param.dtype, count, random, whole=whole)
+        if has_products and param.dtype in FLOATS:
+            near_one = as_factors(decode(param.dtype, drawn_of(stored)))
+            stored = with_drawn(stored, encode(param.dtype, near_one))
         if with_specials and param.dtype in FLOATS and param.role == "in":
-            chosen = random.permutation(SPECIAL_FLOATS)[: count // SPECIAL_EVERY]
+            chosen = random.permutation(specials)[: count // SPECIAL_EVERY]
             places = random.choice(count, chosen.size, replace=False)
             stored = whole_of(stored)
             stored[places] = encode(param.dtype, chosen)

@@ -76,6 +76,10 @@ CASES = [
     *runs((1, 2, 131), (1, 13, 8)),
     Case("group_norm_bf16", f"cuda.persistent x=1 r=64 warps=1 {ALIGNED[:-1]}4 runs=8", (1, 3, 16)),
     *numerics.rows("entropy_bf16", (5, 37)),
+    # Where the most is infinite or NaN, what is beyond the row is no number either.
+    *numerics.rows("entropy_bf16", (3, 61), special=True),
+    *numerics.filled(-float("inf"), *numerics.rows("entropy_bf16", (2, 37))),
+    *numerics.filled(float("inf"), *reused("entropy_bf16", (2, 37))),
     *reused("entropy_bf16", (5, 37), (3, 150)),
 ]
 
@@ -129,6 +133,47 @@ def test_rows_have_no_piece_that_they_do_not_need() -> None:
 def test_rows_have_pieces_for_longer_ones_of_their_bucket() -> None:
     assert {each["r"] * each["pieces"] for each in in_pieces(7000, 4096)} == {4096, 6144}
     assert {each["r"] * each["pieces"] for each in in_pieces(7000, 2900)} == {3072, 4096}
+
+
+@pytest.mark.parametrize("length", [97, 128, 200])
+def test_short_rows_of_wide_elements_also_come_in_pieces_that_few_threads_have(length: int) -> None:
+    kernel = kernel_of("softmax_f32")
+    found = candidates(kernel, TARGET, {"k0": 100_003, "k1": length})
+    (held, *_), pieces = found[1:], [each for each in found if each.get("pieces", 0)]
+    assert not held.get("pieces", 0)
+    assert pieces
+    for each in pieces:
+        threads = each["r"] // 4
+        assert each["x"] * threads == 32 * each["warps"]
+        assert threads <= 32
+        assert each["r"] * (each["pieces"] - 1) < length <= each["r"] * each["pieces"] + 3
+    few = candidates(kernel, TARGET, {"k0": 100, "k1": length})
+    assert not any(each.get("pieces", 0) for each in few)
+    narrow = candidates(kernel_of("softmax_f16"), TARGET, {"k0": 100_003, "k1": length})
+    assert not any(each.get("pieces", 0) for each in narrow)
+
+
+@pytest.mark.parametrize(("length", "is_first"), [(49, True), (33, True), (64, False)])
+def test_short_rows_of_narrow_elements_are_read_one_by_one_in_pieces(
+    length: int, *, is_first: bool
+) -> None:
+    """A block of words has 128 lanes, and edges of 16 beside them."""
+    kernel = kernel_of("softmax_f16")
+    found = candidates(kernel, TARGET, {"k0": 500_000, "k1": length})
+    (single,) = (each for each in found if each.get("pieces", 0))
+    assert (single["aligned"], single["divisible"], single.get("words", 0)) == (0, 0, 0)
+    assert (found[1] == single) == is_first
+    guard = generate(kernel, single, TARGET).guard
+    assert size_facts_hold(guard, {"k0": 300_001, "k1": length})
+
+
+def test_rows_that_are_only_read_also_come_in_one_piece_more_of_the_same_length() -> None:
+    def shapes(name: str) -> set[tuple[int, int]]:
+        found = candidates(kernel_of(name), TARGET, {"k0": 8192, "k1": 4096})
+        return {(each["r"], each["pieces"]) for each in found if each.get("pieces", 0)}
+
+    assert shapes("entropy_bf16") == {(1024, 4), (1024, 5), (2048, 3)}
+    assert shapes("softmax_f16") == {(1024, 4), (2048, 3)}
 
 
 def test_shares_of_a_sum_also_come_without_a_second_exponential() -> None:

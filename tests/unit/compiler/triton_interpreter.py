@@ -2,8 +2,8 @@
 
 A program of its own, because the interpreter replaces parts of `triton.language` for good. FOLDER
 holds cases: NAME.py (the source), NAME.json (entry, grid, arguments) and NAME.npz (storages as
-bytes), whose outputs are written to NAME.out.npz. libdevice cannot be interpreted, so numpy stands
-in for it here, and the real one is tested on a GPU.
+bytes), whose outputs are written to NAME.out.npz. libdevice and instructions cannot be interpreted,
+so numpy stands in for them here, and the real ones are tested on a GPU.
 """
 
 from __future__ import annotations
@@ -68,6 +68,18 @@ class Cuda:
 
 
 tl.extra.__dict__["cuda"] = Cuda
+
+INSTRUCTIONS = {"ex2.approx.ftz.f32": from_numpy(np.exp2)}
+
+
+def inline_asm_elementwise(
+    asm: str, constraints: str, args: list[Any], *_: Any, **more: Any
+) -> Any:
+    """One instruction, by its name."""
+    return INSTRUCTIONS[asm.split()[0]](*args)
+
+
+tl.__dict__["inline_asm_elementwise"] = inline_asm_elementwise
 
 
 def run(folder: Path, name: str) -> None:

@@ -30,13 +30,20 @@ from nearhint_compiler.ir.text import parse_kernel
 from nearhint_daemon.workers import reference as referring
 from nearhint_daemon.workers import verify as verifying
 from nearhint_daemon.workers.cases import sizes_at
-from nearhint_daemon.workers.elements import DRAWN_ELEMENTS, Array, Elements, decode, encode
+from nearhint_daemon.workers.elements import (
+    DRAWN_ELEMENTS,
+    Array,
+    Elements,
+    decode,
+    encode,
+    whole_of,
+)
 from nearhint_daemon.workers.errors import MemoryLimitExceeded
 from nearhint_daemon.workers.memory import Buffer, GuardedBuffer
 from nearhint_daemon.workers.reference import make_reference, sensitivity
 from nearhint_daemon.workers.subjects import CpuSubject
-from nearhint_daemon.workers.tolerance import tolerances
-from nearhint_daemon.workers.verify import References, Verdict, cases, verify
+from nearhint_daemon.workers.tolerance import arithmetic_of, tolerances
+from nearhint_daemon.workers.verify import References, Verdict, cases, element_errors, verify
 from nearhint_rules import expr as ex
 from nearhint_rules import program as pr
 from nearhint_rules.guard import ALWAYS, Aligned, AtMost, Divisible, Equals, Guard
@@ -286,6 +293,32 @@ def test_references_are_kept_within_their_limit() -> None:
         kept = sum(reference.size_bytes for reference in references._kept.values())
         assert references._size_bytes == kept
         assert kept <= 4096 or len(references._kept) == 1
+
+
+@pytest.mark.parametrize("length", [300, 20_011])
+def test_products_have_one_answer_in_whatever_order_they_are_made(length: int) -> None:
+    """Of factors far from 1 those of many are 0 in f32, and with an infinity NaN, or infinite."""
+    kernel = parse_kernel("""
+        (kernel (symbols k0 k1) (pointwise k0) (reduction k1)
+          (params (in f32) (out f32))
+          (body (load 0 (+ (* k1 p0) r0))
+                (reduce prod f32 0)
+                (store 1 p0 1)))
+    """)
+    sizes = sizes_at(kernel, {"k0": 2, "k1": length})
+    numbers = 0
+    for seed in range(20):
+        reference = make_reference(kernel, sizes, seed=(seed,), with_specials=seed > 0)
+        (stored, _), ((expected,),) = reference.inputs, reference.slabs
+        assert stored is not None
+        factors = decode("f32", whole_of(stored)).astype(np.float32).reshape(2, length)
+        for each in (factors, factors[:, ::-1]):
+            with np.errstate(invalid="ignore"):
+                found = np.multiply.accumulate(each, axis=1, dtype=np.float32)[:, -1]
+            arithmetic = arithmetic_of(kernel, terms=length)
+            assert element_errors("f32", found, expected, arithmetic).max() <= 1
+        numbers += int(np.isfinite(expected.values).sum())
+    assert numbers >= 2
 
 
 def test_a_reference_of_a_large_size_keeps_what_was_drawn() -> None:

@@ -128,11 +128,31 @@ class Body:
         node = self.kernel.body[position]
         if isinstance(node, ir.Op) and node.name == "mul" and len({*node.operands}) == 1:
             return neutral in ZEROS and self.is_neutral_beyond(node.operands[0], neutral)
+        if self._is_term_of_most(position):
+            # exp(-inf - m) is 0, unless m is -inf: then elements are NaN as well.
+            return neutral in ZEROS
         load = loaded(self.kernel, position)
         if load is None or load in self._branches or self.block.spans or not self.varies[load]:
             return False
         beyond = self._beyond.get(load)
         return neutral in ZEROS if beyond is None else neutral == beyond
+
+    def _is_term_of_most(self, position: int) -> bool:
+        """Whether a node is exp(x - m) where m is the most along the row, beyond which x is -inf.
+
+        Where rows are stored a mask costs nothing that shows.
+        """
+        match self.kernel.body[position]:
+            case ir.Op("exp", _, (below,)) if not self.element_stores:
+                difference = self.kernel.body[below]
+            case _:
+                return False
+        match difference:
+            case ir.Op("sub", dtype, (value, most)):
+                is_most = self.kernel.body[most] == ir.Reduce("max", dtype, value)
+                return is_most and self.is_neutral_beyond(value, neutral_text("max", dtype))
+            case _:
+                return False
 
     def lines(self, position: int, *, policy: str = "") -> Sequence[str]:
         """The statements of a node that is no reduce and no arg; `policy` is for its access."""
@@ -148,7 +168,7 @@ class Body:
                 together = self.block.together
                 is_plain = position not in self._branches and position not in self._joined
                 if together and is_plain and run_of(self.kernel, index):
-                    return read_together(self.kernel, self.block, together, node, name)
+                    return read_together(self.kernel, self.block, together, position, name)
                 beyond = self._beyond.get(position, "0")
                 return [f"{name} = {self._load(param, index, policy, beyond=beyond)}"]
             case ir.Scalar(param):

@@ -5,9 +5,9 @@ is within 2 ulp (CUDA C Programming Guide, mathematical functions). `exp` is ex2
 x * log2(e), whose error grows with |x|, by half an ulp to one for each unit. Where a kernel writes
 f32, and so would show it, `exp` is libdevice's, and rsqrt.approx, which is 2 ulp off, is corrected;
 terms of sums alone are exp2 of a product that loses nothing but its last rounding, which has no
-bias: one instruction more than the approximation. There quotients and roots of what is known once a
-row are rounded to nearest, or nearly: their error is in every element of the row
-(tests/gpu/test_cuda_launch.py).
+bias, and 0 where they would be denormal: fewer instructions than `exp` takes. There quotients and
+roots of what is known once a row are rounded to nearest, or nearly: their error is in every element
+of the row (tests/gpu/test_cuda_launch.py).
 """
 
 from __future__ import annotations
@@ -307,7 +307,10 @@ HELPERS: Mapping[str, tuple[str, ...]] = {
     "_exp_term": (
         "def _exp_term(x):",
         "    # 2 ** (x * log2(e)), with what the constant's nearest f32 is less than it.",
-        "    return tl.exp2(tl.fma(x, 1.925963033500992e-08, x * 1.4426950216293335))",
+        "    y = tl.fma(x, 1.925963033500992e-08, x * 1.4426950216293335)",
+        "    return tl.inline_asm_elementwise(",
+        '        "ex2.approx.ftz.f32 $0, $1;", "=r,r", [y], tl.float32, is_pure=True, pack=1',
+        "    )",
     ),
     "_exp_below": (
         "def _exp_below(a, b):",

@@ -32,9 +32,16 @@ def runs_facts(kernel: ir.Kernel, schedule: Schedule) -> tuple[Fact, ...]:
 
 
 def read_together(
-    kernel: ir.Kernel, block: Block, together: Together, load: ir.Load, name: str
+    kernel: ir.Kernel, block: Block, together: Together, position: int, name: str
 ) -> list[str]:
-    """The lines that load `name`, once or twice for all neighbours that are `together`."""
+    """The lines that load `name`, the load at `position`, once or twice for all neighbours that are
+    `together`.
+
+    What is wanted in f32 alone is so before it is laid beside each of them: one cast for all.
+    """
+    load = kernel.body[position]
+    assert isinstance(load, ir.Load)
+    wide = ".to(tl.float32)" if _is_widened(kernel, position) else ""
     run, lanes, axis = run_of(kernel, load.index), together.lanes, len(block.axes)
     assert run is not None
     rows = block.rows_mask_of(load.index)
@@ -42,7 +49,8 @@ def read_together(
     def loaded(prefix: str, mask: str) -> str:
         where = f"a{load.param} + {index_text(_renamed(kernel, load.index, prefix))}"
         masks = " & ".join(filter(None, (rows, mask)))
-        return f"tl.expand_dims(tl.load({where}{f', {masks}, other=0' if masks else ''}), {axis})"
+        value = f"tl.load({where}{f', {masks}, other=0' if masks else ''}){wide}"
+        return f"tl.expand_dims({value}, {axis})"
 
     value, lines = loaded(together.first, together.first_mask), list[str]()
     multiple = {size: ex.mul(lanes, ex.symbol(size)) for size in together.promised}
@@ -55,6 +63,16 @@ def read_together(
         value = f"tl.where({name}_run, {value}, {loaded(together.last, together.last_mask)})"
     whole = f"tl.broadcast_to({value}, {block.lanes_shape(lanes)})"
     return [*lines, f"{name} = tl.reshape({whole}, {block.element_shape})"]
+
+
+def _is_widened(kernel: ir.Kernel, position: int) -> bool:
+    """Whether nothing is made of a load of few digits but its f32."""
+    load = kernel.body[position]
+    assert isinstance(load, ir.Load)
+    uses = [node for node in kernel.body if position in ir.operands_of(node)]
+    return kernel.params[load.param].dtype in ir.LOW_PRECISION and all(
+        isinstance(node, ir.Op) and (node.name, node.dtype) == ("cast", "f32") for node in uses
+    )
 
 
 def sharing_lines(kernel: ir.Kernel, place: str, *, number: int, lanes: int) -> list[str]:

@@ -55,7 +55,11 @@ def test_loads_of_rows_in_pieces_come_first_while_a_thread_holds_few_elements() 
 def test_many_short_rows_of_wide_elements_come_with_half_as_many_a_thread(
     name: str, has_halves: bool
 ) -> None:
-    found = [e for e in offered(name, (100_003, 32)) if e.family == "cuda.persistent"]
+    found = [
+        e
+        for e in offered(name, (100_003, 32))
+        if e.family == "cuda.persistent" and not e.get("pieces", 0)
+    ]
     first = found[0]
     halves = [e for e in found if (e["x"], e["warps"]) == (first["x"] // 2, first["warps"])]
     assert bool(halves) == has_halves
@@ -90,6 +94,20 @@ def test_many_rows_that_share_weights_are_taken_in_turn(rows: int) -> None:
 def test_rows_of_wide_elements_or_without_weights_take_no_turns() -> None:
     for name in ("layer_norm_dynamic_f32", "softmax_f16"):
         assert not [each for each in offered(name, (30_011, 1021)) if each.get("turns", 0)]
+
+
+def test_short_rows_and_those_that_share_with_some_take_no_turns() -> None:
+    """A mask is of the rows of an image: who has other rows in turn reads it again for each."""
+    masked = parse_kernel("""(kernel (symbols k0 k1 k2) (pointwise k0 k1) (reduction k2)
+        (params (in bf16) (in bf16) (out bf16)) (body (load 0 (+ (* k1 k2 p0) (* k2 p1) r0))
+        (cast f32 0) (load 1 (+ (* k2 p0) r0)) (cast f32 2) (add f32 1 3) (reduce max f32 4)
+        (sub f32 4 5) (cast bf16 6) (store 2 (+ (* k1 k2 p0) (* k2 p1) r0) 7)))""")
+    for kernel, dims in (
+        (NARROW_NORM, {"k0": 60_000, "k1": 97}),
+        (masked, {"k0": 60, "k1": 500, "k2": 1021}),
+    ):
+        found = candidates(kernel, TARGET, dims)
+        assert not [each for each in found if each.get("turns", 0)]
 
 
 def test_what_turns_share_is_read_before_them() -> None:

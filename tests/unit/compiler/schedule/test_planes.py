@@ -219,3 +219,8 @@ def test_steps_from_a_tile_of_words_hold_the_edges_beside_them() -> None:
 def test_planes_shorter_than_their_words_need_are_not_offered_in_words() -> None:
     for dims in ((512, 64, 97), (1, 64, 4097)):
         assert not [each for each in offered("plane_norm_bf16", dims) if each.get("words", 0)]
+
+
+def test_planes_that_are_only_read_have_the_most_threads_first() -> None:
+    first = firsts(kernel_of("sum_outer_inner_f32"), TARGET, {"k0": 64, "k1": 256, "k2": 3137})[0]
+    assert (first["words"], first["warps"], first["r"]) == (1, 32, 32 * 32 * 4)

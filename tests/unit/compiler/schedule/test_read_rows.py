@@ -38,10 +38,8 @@ def is_streamed(schedule: Schedule) -> bool:
 @pytest.mark.parametrize("name", ["row_argmax_f32", "logsumexp_f32", "row_sum_f32"])
 def test_rows_that_no_cache_keeps_are_taken_past_it(name: str) -> None:
     found = [each for each in offered(name, 7000, 5120) if each.family == "cuda.persistent"]
-    assert is_streamed(found[0])
-    # The given form of the first block is an alternative.
-    plain = [each for each in found if not is_streamed(each)]
-    assert {(each["x"], each["warps"]) for each in plain} == {(found[0]["x"], found[0]["warps"])}
+    # A search with a warm cache would see no difference, and take either.
+    assert all(map(is_streamed, found))
     kernel = kernel_of(name)
     first = firsts(kernel, TARGET, dict(zip(kernel.symbols, (7000, 5120), strict=True)))[0]
     assert is_streamed(first)
