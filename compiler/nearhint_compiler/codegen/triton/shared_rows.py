@@ -34,6 +34,7 @@ from nearhint_compiler.schedule import block_pointers
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
 from nearhint_rules.guard import AtMost
+from nearhint_rules.program import DTYPES
 
 SPLIT_LIMIT = 1024
 WARP = TEAM_LIMIT = 32
@@ -145,6 +146,8 @@ def held_by_teams(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         raise InvalidSchedule(f"the next row of what no block of registers has: {schedule}")
     if is_ahead:
         block = replace(block, ahead=1)
+    if x > 1:
+        block = replace(block, share=_share(kernel, schedule))
     rows = ex.product(kernel.pointwise)
     rounds = ceil_div(blocks, teams)
     busy = ex.floordiv(ex.add(blocks, rounds, -1), rounds)
@@ -229,6 +232,13 @@ def _splits(schedule: Schedule, blocks: ex.Expr) -> ex.Expr:
     if not programs:
         return ex.Int(most)
     return ex.maximum(1, ex.minimum(most, ex.floordiv(programs, blocks)))
+
+
+def _share(kernel: ir.Kernel, schedule: Schedule) -> int:
+    """The rows of a block of columns that a thread has if it reads vectors; else it has more."""
+    lanes = 16 // max(DTYPES[param.dtype] for param in kernel.params)
+    each = schedule["x"] * schedule["r"] // (32 * schedule["warps"])
+    return max(1, min(each // lanes, schedule["r"]))
 
 
 def _least_lanes(kernel: ir.Kernel, schedule: Schedule) -> int:

@@ -347,8 +347,24 @@ class WalkPlan:
                 lines += _mean(total.pivot, _counted(total.pivot, block.elements))
             lines += self._stepped(total, is_onward=True)
             lines += edges.accumulated(total, group=self._group_of(total)) if edges else []
+            lines += self._of_threads(total)
             lines += self.closed(total)
         return lines, needed
+
+    def _of_threads(self, total: Total) -> list[str]:
+        """The lines that bring a thread's own lanes together as they are, before they are widened:
+        converting each takes longer than all else that is done with an element.
+        """
+        block = self._block
+        is_idle = block.share == 1 or not total.is_widened or self._is_grouped(total)
+        if is_idle or self._edges or total.fold is None:
+            return []
+        # What is far apart along the row is in one thread, not what is side by side.
+        axis, shape = block.reduced_axis, block.shares_shape
+        return [
+            *(f"{part.name} = tl.reshape({part.name}, {shape})" for part in total.walked),
+            *total.fold(str(axis)),
+        ]
 
     def needed(self, totals: Sequence[Total]) -> list[int]:
         """What varies along the row of what these totals are made of."""
