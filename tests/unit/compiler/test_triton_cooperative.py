@@ -46,7 +46,10 @@ def of_columns(kernel: str, *dims: tuple[int, ...], special: bool = False) -> li
     held = f"cuda.cooperative x=4 r=16 splits=3 teams=2 warps=1 {PROMISES} polls=2"
     wide = held.replace("x=4 r=16 splits=3", "x=2 r=8 splits=7").replace("index=32", "index=64")
     walked = held.replace("r=16", "r=8") + " walks=1"
-    return [Case(kernel, text, each, special) for each in dims for text in (held, wide, walked)]
+    # Several rows a thread, which are added before they are widened.
+    many = held.replace("x=4 r=16", "x=8 r=64")
+    texts = (held, wide, walked, many)
+    return [Case(kernel, text, each, special) for each in dims for text in texts]
 
 
 CASES = [

@@ -149,7 +149,11 @@ def held_by_teams(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     if x > 1:
         block = replace(block, share=_share(kernel, schedule))
     rows = ex.product(kernel.pointwise)
-    rounds = ceil_div(blocks, teams)
+    is_adapted = x > 1 and not is_walked
+    # Columns are shared by as many programs as hold them, and teams are as many more.
+    used = ceil_div(row.span, r) if is_adapted else ex.Int(splits)
+    most = ex.maximum(1, ex.floordiv(splits * teams, used)) if is_adapted else ex.Int(teams)
+    rounds = ex.floordiv(ex.add(blocks, most, -1), most)
     busy = ex.floordiv(ex.add(blocks, rounds, -1), rounds)
     # Parts of columns are brought together by all threads, as their elements are.
     lanes = max(1 << (splits - 1).bit_length(), _least_lanes(kernel, schedule)) if x > 1 else WARP
@@ -160,13 +164,14 @@ def held_by_teams(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         columns=index_text(rows) if x > 1 else "",
         row=row_lines,
         part=header.lines,
-        splits=splits,
-        teams=index_text(busy),
+        splits=ex.symbol("splits") if is_adapted else used,
+        most=splits,
+        teams="busy" if is_adapted else index_text(busy),
         polls=schedule.get("polls", POLLS),
         is_walked=is_walked,
         ahead=Ahead(kernel, block) if is_ahead else None,
     )
-    array_length = ex.mul(rows, splits)
+    array_length = ex.mul(rows, used)
     facts = () if header.wide else (AtMost(array_length, INDEX_LIMIT),)
     facts = (*facts, *runs_facts(kernel, schedule))
     if is_walked:
@@ -176,12 +181,13 @@ def held_by_teams(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         facts = (*facts, *within(ceil_div(row.span, splits), r, problem))
     return Layout(
         [f"program = tl.program_id(0){header.widened}", *body.lines],
-        ex.mul(busy, splits),
+        ex.mul(busy, used),
         (*blocks_of(schedule, ("X", REDUCED)), ("LANES", lanes), *row.constants),
         facts,
         body.arrays,
         array_length,
         body.launches,
+        sizes=(("splits", used), ("busy", busy)) if is_adapted else (),
     )
 
 
