@@ -110,6 +110,40 @@ def test_a_team_serves_rows_that_its_blocks_hold() -> None:
     assert not size_facts_hold(guard, {"k0": 7, "k1": 5 * 1024 + 4})
 
 
+OF_COLUMNS = f"cuda.cooperative x=32 r=512 splits=16 teams=16 warps=8 {PROMISES} registers=128"
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows", "splits", "teams"),
+    [(4096, 8192, 16, 16), (5120, 7000, 14, 18), (5120, 7169, 15, 16), (5120, 512, 1, 160)],
+)
+def test_as_many_programs_share_columns_as_hold_them(
+    columns: int, rows: int, splits: int, teams: int
+) -> None:
+    """Of 256 at most: places that would be idle are those of more teams."""
+    generated = generate(kernel_of("standardised_columns_f32"), parse_schedule(OF_COLUMNS), TARGET)
+    sizes = {"k0": columns, "k1": rows}
+    assert size_facts_hold(generated.guard, sizes)
+    assert isinstance(generated.launch, CudaLaunch)
+    assert [ex.evaluate(size, sizes) for size in generated.launch.grid] == [splits * teams, 1, 1]
+    assert not size_facts_hold(generated.guard, {"k0": columns, "k1": 8193})
+    # Who comes last asks for the marks of as many as there may be.
+    assert "for other in range(0, 16)" in generated.source
+
+
+def test_a_thread_adds_what_it_holds_before_that_is_widened() -> None:
+    kernel = kernel_of("standardised_columns_f32")
+    lines = generate(kernel, parse_schedule(OF_COLUMNS), TARGET).source.splitlines()
+    reshaped, widened = (
+        next(number for number, line in enumerate(lines) if text in line)
+        for text in ("tl.reshape(square1, [X, 16, R // 16])", "square1 = _wide(square1)")
+    )
+    assert reshaped < widened
+    # Of other totals nothing is widened, and each is one reduction.
+    scanned = generate(kernel_of("column_cumsum_f32"), parse_schedule(OF_COLUMNS), TARGET).source
+    assert "tl.reshape" not in scanned
+
+
 @pytest.mark.parametrize(
     ("name", "schedule"),
     [

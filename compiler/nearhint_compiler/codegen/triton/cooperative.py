@@ -67,9 +67,7 @@ def cooperative(
     of the next row may be loaded `ahead`, before the team meets.
     """
     plan = WalkPlan(kernel, block, SHARED)
-    many, others, stride = map(
-        index_text, (splits, ex.add(splits, -1), ex.mul(ZEROED, splits))
-    )
+    many, others, stride = map(index_text, (splits, ex.add(splits, -1), ex.mul(ZEROED, splits)))
     arrays = ["i64"]
     places = placed(plan, arrays)
     totals = plan.totals(0)
