@@ -78,7 +78,7 @@ def straight(kernel: ir.Kernel, block: Block) -> list[str]:
     if block.is_anew:
         # Nothing more, as lengths are positive; but a compiler does not see that it is the same.
         length = index_text(ex.product(kernel.reduction))
-        anew = [f"rbase = rbase + tl.minimum({length} - 1, 0)", *block.element_header]
+        anew = [f"rbase = rbase + tl.minimum({length} - 1, 0)", *header]
         stores = [*anew, *stores]
     if block.turn is None:
         return [*lines, *stores]
