@@ -113,6 +113,10 @@ most."""
 TEAM_SHAPES, TEAM_FUNCTIONS = ((8, 64, 128), (4, 64, 128)), ((8, 32, 128),)
 """(warps, elements and registers of a thread) of its programs, of which several are on a processor;
 and where elements go through functions, which need registers, too."""
+ODD_TEAM = (128, 32, 4, 128)
+"""(columns, rows, warps, registers) of programs of teams whose threads have a part of one column
+each: so wide that what rows of odd lengths share of a sector is little, and too wide for a program
+to hold."""
 GATHERED_BYTES = 4 << 20
 """What programs read of the totals of others at least, for these to be brought together apart."""
 APART_LANES, APART_LIMIT = 8, 1024
@@ -297,10 +301,18 @@ def shared_columns(facts: Facts, columns: int) -> Iterator[Schedule]:
 
 def teams_of_columns(facts: Facts) -> Iterator[Schedule]:
     """Columns too long for a program that teams of them hold, where a cache would not keep them
-    until they are read again.
+    until they are read again; and shorter ones, wider than a program can hold them.
     """
-    is_held = facts.has_teams and not facts.has_scan and facts.has_vectors
+    is_held = facts.has_teams and not facts.has_scan
     if not is_held or facts.own_bytes < CACHE_KEEPS[1]:
+        return
+    x, r, warps, registers = ODD_TEAM
+    teams = REGISTERS // (32 * warps * registers) * facts.processors // -(-facts.length // r)
+    is_wide = prod(facts.extents) >= teams * x and facts.is_dividing_useful
+    if is_wide and SHORT_COLUMN < facts.length <= TEAM_LIMIT * r:
+        blocks = {"x": x, "r": r, "splits": -(-facts.length // r), "teams": teams}
+        yield facts.schedule("cooperative", **blocks, warps=warps, registers=registers)
+    if not facts.has_vectors:
         return
     if facts.length * ANEW_COLUMNS[0] <= max(each for each, _ in HELD_ANEW) * 32 * ANEW_WARPS:
         return

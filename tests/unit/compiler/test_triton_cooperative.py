@@ -54,6 +54,8 @@ def of_columns(kernel: str, *dims: tuple[int, ...], special: bool = False) -> li
 
 CASES = [
     *of_columns("standardised_columns_f32", (5, 37), (9, 3), (1, 1)),
+    *of_columns("middle_softmax_bf16", (2, 3, 37), (1, 9, 1)),
+    *of_columns("middle_softmax_bf16", (2, 3, 40), special=True),
     *of_columns("column_cumsum_f32", (5, 41)),
     *of_columns("column_cumsum_f32", (3, 40), special=True),
     *teams("softmax_f32", (5, 37), (3, 130), (1, 192)),
@@ -131,15 +133,15 @@ def test_as_many_programs_share_columns_as_hold_them(
     assert "for other in range(0, 16)" in generated.source
 
 
-def test_a_thread_adds_what_it_holds_before_that_is_widened() -> None:
-    kernel = kernel_of("standardised_columns_f32")
-    lines = generate(kernel, parse_schedule(OF_COLUMNS), TARGET).source.splitlines()
-    reshaped, widened = (
-        next(number for number, line in enumerate(lines) if text in line)
-        for text in ("tl.reshape(square1, [X, 16, R // 16])", "square1 = _wide(square1)")
-    )
-    assert reshaped < widened
-    # Of other totals nothing is widened, and each is one reduction.
+@pytest.mark.parametrize("name", ["standardised_columns_f32", "middle_softmax_bf16"])
+def test_what_a_thread_holds_of_a_column_is_one_lane(name: str) -> None:
+    """16 rows of four f32 that it loads at once, 8 of eight bf16."""
+    lanes = 16 if name == "standardised_columns_f32" else 8
+    source = generate(kernel_of(name), parse_schedule(OF_COLUMNS), TARGET).source
+    before, _, _ = source.partition("tl.atomic_add")
+    assert f"[X, R // {lanes}], " in before
+    assert f"[X, {lanes}, R // {lanes}]), [0, 2, 1])" in before
+    # What several rows of a column become stays in order in a scan.
     scanned = generate(kernel_of("column_cumsum_f32"), parse_schedule(OF_COLUMNS), TARGET).source
     assert "tl.reshape" not in scanned
 

@@ -69,7 +69,7 @@ class Total:
     it starts from the mean of the first block of elements, that is `pivot`. What `precedes` is
     wanted of the parts of a row before this one alone: the start of a scan. A step with an `idle`
     element changes nothing that counts. `onward` is a step that costs less, for blocks that come
-    in the order of the row. If it `is_widened`, lanes are brought together in a wider dtype.
+    in the order of the row.
     """
 
     operand: int
@@ -86,7 +86,6 @@ class Total:
     onward: Callable[[str, Callable[[ex.Expr], str]], str] | None = None
     grouped: Callable[[str, str], str] | None = None
     groups: ArgGroups | None = None
-    is_widened: bool = False
 
     @property
     def walked(self) -> tuple[Part, ...]:
@@ -275,7 +274,6 @@ def _variance(kernel: ir.Kernel, pair: Online) -> Total:
         fold=lambda axis: [f"{lanes} = tl.reduce(({lanes}), {axis}, _two_sums)"],
         pivot=Part(pivot, dtype, "0.0"),
         grouped=lambda elements, _: f"_shifted_group({lanes}, {pivot}, {elements})",
-        is_widened=is_exact,
     )
 
 

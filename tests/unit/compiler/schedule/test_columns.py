@@ -208,6 +208,26 @@ def test_long_columns_are_held_by_teams_where_no_cache_would_keep_them() -> None
     assert small.family == "cuda.split"
 
 
+def test_wide_columns_of_odd_rows_are_offered_to_teams_at_any_hint() -> None:
+    """A hint has even sizes, of which it promises none there."""
+    for sizes in ((64, 1024, 512), (61, 1021, 509)):
+        dims = dict(zip(SOFTMAX_OF_MIDDLE.symbols, sizes, strict=True))
+        found = [
+            each
+            for each in candidates(SOFTMAX_OF_MIDDLE, TARGET, dims)
+            if each.family == "cuda.cooperative"
+        ]
+        (team,) = found
+        # Each thread has a part of one column.
+        assert (team["divisible"], team["x"]) == (0, 32 * team["warps"])
+        guard = generate(SOFTMAX_OF_MIDDLE, team, TARGET).guard
+        assert size_facts_hold(guard, {"k0": 61, "k1": 1021, "k2": 509})
+    for few in ((64, 1024, 128), (2, 1024, 512), (64, 1024, 4096)):
+        dims = dict(zip(SOFTMAX_OF_MIDDLE.symbols, few, strict=True))
+        offered_there = candidates(SOFTMAX_OF_MIDDLE, TARGET, dims)
+        assert not [e for e in offered_there if "cooperative" in str(e) and e["x"] == 128]
+
+
 @pytest.mark.parametrize(
     ("name", "odd"), [("column_mean_bf16", 0), ("column_mean_bf16", 1), ("column_argmin_bf16", 0)]
 )
