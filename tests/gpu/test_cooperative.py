@@ -102,16 +102,20 @@ def test_rows_of_several_planes_have_the_weights_of_each(schedule: str, tmp_path
 
 
 OF_COLUMNS = "cuda.cooperative x=32 r=256 splits=8 teams=66 warps=8 index=32 aligned=0 divisible=0"
-LENGTH, WIDTH = 2001, 5121
+WIDTH = 5121
 
 
-def test_columns_that_teams_hold_are_right_and_the_same_if_given_up(tmp_path: Path) -> None:
+@pytest.mark.parametrize("length", [2001, 1301, 200])
+def test_columns_that_teams_hold_are_right_and_the_same_if_given_up(
+    length: int, tmp_path: Path
+) -> None:
+    """Teams of eight, of six, and of a single program."""
     generator = torch.Generator("cuda").manual_seed(1)
-    values = torch.randn(LENGTH, WIDTH, device="cuda", generator=generator)
+    values = torch.randn(length, WIDTH, device="cuda", generator=generator)
     found: list[torch.Tensor] = []
     for schedule in (OF_COLUMNS, f"{OF_COLUMNS} polls=0", f"{OF_COLUMNS} walks=1"):
         kernel = loaded("standardised_columns_f32", schedule, tmp_path)
-        call, size_bytes = kernel.bind((WIDTH, LENGTH)), kernel.workspace_bytes((WIDTH, LENGTH))
+        call, size_bytes = kernel.bind((WIDTH, length)), kernel.workspace_bytes((WIDTH, length))
         for _ in range(3):
             scratch = torch.full((size_bytes,), 0x5A, dtype=torch.uint8, device="cuda")
             out = values.clone()

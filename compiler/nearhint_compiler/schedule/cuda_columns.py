@@ -42,6 +42,8 @@ THIN_COLUMNS = ((32, 2048, 8, 1, 6, 1), (32, 1024, 4, 2, 1, 1))
 all: found in a cache, they take as long as programs take to begin and to end. Of 97 columns, which
 no vectors read, they took 2.4 (a mean in bf16) to 5.7 times (argmin in f32) as long as the best,
 those of the others of the fewest elements 1.2 to 1.4 times (tests/benchmarks/gpu_spaces.py)."""
+WRITTEN_OUT = 4
+"""Steps that are written out where none is copied ahead."""
 FOLDED_SHAPES = (
     (64, 2048, 8, 1, 6, 1), (32, 2048, 8, 1, 6, 1), (64, 2048, 4, 2, 6, 1), (64, 2048, 4, 4, 6, 1),
     (64, 2048, 8, 4, 1, 4), (64, 4096, 8, 2, 4, 1),
@@ -86,6 +88,11 @@ ANEW_COLUMNS, ANEW_WARPS, REGISTERS = (32, 64, 16), 16, 65_536
 ANEW_WHOLE, ANEW_SHORT = (64, 128, 4), 32
 """(rows, columns, warps) up to which each of such columns is whole in a thread; columns of longer
 ones that are short, too."""
+PIECED, COLUMN_PIECES = {16: (128, 1), 32: (128, 2), 64: (64, 2)}, 8
+"""(columns, warps) of such columns in vectors, by the rows of a block that holds them, and pieces
+of them at most. What warps have of a column goes through shared memory, where vectors meet in the
+same banks: with four warps or eight that is what takes time (tests/benchmarks/gpu_spaces.py), so
+two at most have parts of one."""
 CHAINS = ((64, 16, 8, 16, 128), (64, 8, 4, 16, 128), (128, 8, 8, 16, 128), (64, 8, 4, 24, 168))
 """(columns, runs, warps, rows a run, registers) of chunks of scanned columns."""
 ODD_CHAINS = ((128, 8, 8, 16, 128), (64, 8, 4, 16, 128), (64, 8, 4, 8, 96))
@@ -106,6 +113,10 @@ most."""
 TEAM_SHAPES, TEAM_FUNCTIONS = ((8, 64, 128), (4, 64, 128)), ((8, 32, 128),)
 """(warps, elements and registers of a thread) of its programs, of which several are on a processor;
 and where elements go through functions, which need registers, too."""
+ODD_TEAM = (128, 32, 4, 128)
+"""(columns, rows, warps, registers) of programs of teams whose threads have a part of one column
+each: so wide that what rows of odd lengths share of a sector is little, and too wide for a program
+to hold."""
 GATHERED_BYTES = 4 << 20
 """What programs read of the totals of others at least, for these to be brought together apart."""
 APART_LANES, APART_LIMIT = 8, 1024
@@ -197,6 +208,7 @@ def _held_anew(facts: Facts, r: int) -> Iterator[Schedule]:
     if facts.only_reads or facts.walks < 2:
         return
     if r <= SHORT_COLUMN:
+        yield from _in_pieces(facts)
         given = _plain if _is_few(facts) and r <= FEW_ROWS else both
         for longest in (r,) if facts.has_static_length else (r, 2 * r):
             yield from given(facts, "persistent", **_short_anew(longest), anew=1)
@@ -214,6 +226,23 @@ def _held_anew(facts: Facts, r: int) -> Iterator[Schedule]:
                 found.append({"x": x, "r": r, "warps": warps, "registers": registers})
     for blocks in found:
         yield from both(facts, "persistent", **blocks, anew=1)
+
+
+def _in_pieces(facts: Facts) -> Iterator[Schedule]:
+    """Short columns in vectors, whole in one warp or two, and as long as they are, so that a thread
+    holds little more.
+    """
+    r = max(min(PIECED), power_of_two(facts.length))
+    if not facts.has_vectors or facts.has_scan or r not in PIECED:
+        return
+    x, warps = PIECED[r]
+    rows = max(1, 32 * warps * _column_lanes(facts) // x)
+    while rows * COLUMN_PIECES < facts.length:
+        rows *= 2
+    pieces = -(-facts.length // rows)
+    if pieces > 1:
+        held = {"x": x, "r": rows, "warps": warps, "pieces": pieces, "anew": 1}
+        yield facts.schedule("persistent", divisible=facts.divisible, **held)
 
 
 def _short_anew(r: int) -> dict[str, int]:
@@ -264,7 +293,7 @@ def shared_columns(facts: Facts, columns: int) -> Iterator[Schedule]:
             shapes[:0] = ODD_STORED
         if not by:
             # Element by element they are more programs, which copy nothing ahead, first.
-            shapes += _column_shapes(facts, columns)[: -len(SHARED_COLUMNS)]
+            shapes += _thin(columns)
         for shape in shapes[: ODD_BESIDE_FOLDS if by else None]:
             for each in _sharing(facts, columns, facts.length, shape):
                 yield facts.schedule("split", **each)
@@ -272,10 +301,18 @@ def shared_columns(facts: Facts, columns: int) -> Iterator[Schedule]:
 
 def teams_of_columns(facts: Facts) -> Iterator[Schedule]:
     """Columns too long for a program that teams of them hold, where a cache would not keep them
-    until they are read again.
+    until they are read again; and shorter ones, wider than a program can hold them.
     """
-    is_held = facts.has_teams and not facts.has_scan and facts.has_vectors
+    is_held = facts.has_teams and not facts.has_scan
     if not is_held or facts.own_bytes < CACHE_KEEPS[1]:
+        return
+    x, r, warps, registers = ODD_TEAM
+    teams = REGISTERS // (32 * warps * registers) * facts.processors // -(-facts.length // r)
+    is_wide = prod(facts.extents) >= teams * x and facts.is_dividing_useful
+    if is_wide and SHORT_COLUMN < facts.length <= TEAM_LIMIT * r:
+        blocks = {"x": x, "r": r, "splits": -(-facts.length // r), "teams": teams}
+        yield facts.schedule("cooperative", **blocks, warps=warps, registers=registers)
+    if not facts.has_vectors:
         return
     if facts.length * ANEW_COLUMNS[0] <= max(each for each, _ in HELD_ANEW) * 32 * ANEW_WARPS:
         return
@@ -354,21 +391,30 @@ def _fold(facts: Facts, columns: int) -> int:
 
 def _column_shapes(facts: Facts, columns: int) -> tuple[Shape, ...]:
     """Those of `SHARED_COLUMNS`, behind those for few columns if they are few."""
-    thin = THIN_COLUMNS if columns <= THIN * THIN_COLUMNS[0][0] else ()
-    return (*thin, *_leaving(facts, SHARED_COLUMNS))
+    return (*_thin(columns), *_leaving(facts, SHARED_COLUMNS))
+
+
+def _thin(columns: int) -> Sequence[Shape]:
+    """`THIN_COLUMNS` if columns are so few."""
+    return THIN_COLUMNS if columns <= THIN * THIN_COLUMNS[0][0] else ()
 
 
 def _leaving(facts: Facts, shapes: Sequence[Shape]) -> Sequence[Shape]:
-    """First those that leave a cache as it is, where more is read than it keeps and none is stored.
+    """Those that leave a cache as it is, where more is read than it keeps and none is stored.
 
-    What is copied ahead takes its place in the L2 cache, and pushes out what kernels before have
-    left there to be written: it gains next to nothing with a warm cache, and loses with a cold one.
-    Sums, and narrow elements, are steps written out first, of which a thread has more under way.
+    What is copied ahead takes its place in the L2 cache, because copies have no policy there, and
+    pushes out what kernels before have left to be written: with a warm cache it gains next to
+    nothing, and with a cold one it loses. Contests are held with a warm one. So steps are written
+    out instead, behind shapes that have them as they are: of sums, and of narrow elements, those
+    come first, of which a thread has more under way (tests/benchmarks/gpu_spaces.py).
     """
     if not facts.only_reads or facts.own_bytes < CACHE_KEEPS[1]:
         return shapes
     is_written_out = facts.itemsize <= 2 or facts.is_foldable
-    return sorted(shapes, key=lambda each: (each[4] > 1, is_written_out and each[5] == 1))
+    kept = [each for each in shapes if each[4] == 1]
+    others = [(*each[:4], 1, WRITTEN_OUT) for each in shapes if each[4] > 1]
+    first = sorted(kept, key=lambda each: is_written_out and each[5] == 1)
+    return list(dict.fromkeys((*first, *others)))
 
 
 def _sharing(

@@ -38,6 +38,9 @@ FEW_WHOLE_ROWS = 8
 """Such rows of a processor up to which they have four warps each also where elements are narrow."""
 LEAST_CROSSING = 64
 """Elements of the shortest row for which two sizes of a bucket are worth looking at."""
+COLUMNS_CROSSING = (8, 512)
+"""Elements of the shortest column that is stored for which they are, and of the longest, beyond
+which no program holds twice as many."""
 LONG_BLOCKS = ((8192, 32), (16_384, 32), (32_768, 32), (4096, 16))
 """(elements, warps) for rows that registers cannot hold: so many threads that few rows are under
 way at once, and the second walk finds them in the L2 cache."""
@@ -174,13 +177,17 @@ def crossings(
     """See `nearhint_compiler.schedule.crossings`."""
     facts = facts_of(kernel, target, dims)
     names = [name for size in reversed(kernel.reduction) for name in ex.symbols_of(size)]
-    if facts.is_columns or not names:
+    least, most = LEAST_CROSSING, PERSISTENT_LIMIT // 2
+    multiple = SIZE_MULTIPLE
+    if facts.is_columns:
+        # Those that are read alone and once are walked as fast; and no vectors lie along them.
+        is_held = facts.walks > 1 and not facts.only_reads and not facts.has_scan
+        (least, most), multiple = COLUMNS_CROSSING if is_held else (1, 0), 1
+    if not names or not least <= facts.length <= most:
         return ()
-    if not LEAST_CROSSING <= facts.length <= PERSISTENT_LIMIT // 2:
-        return ()
-    # Beyond the block that holds the row: the far end of that block's own bucket, a multiple of 16.
+    # Beyond the block that holds the row: the far end of that block's own bucket.
     longer = int(dims[names[0]] / facts.length * _power_of_two(facts.length) * math.sqrt(2))
-    return ({**dims, names[0]: longer - longer % SIZE_MULTIPLE},)
+    return ({**dims, names[0]: longer - longer % multiple},)
 
 
 def _rows(facts: Facts) -> Iterator[Schedule]:

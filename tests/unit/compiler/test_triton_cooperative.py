@@ -46,11 +46,16 @@ def of_columns(kernel: str, *dims: tuple[int, ...], special: bool = False) -> li
     held = f"cuda.cooperative x=4 r=16 splits=3 teams=2 warps=1 {PROMISES} polls=2"
     wide = held.replace("x=4 r=16 splits=3", "x=2 r=8 splits=7").replace("index=32", "index=64")
     walked = held.replace("r=16", "r=8") + " walks=1"
-    return [Case(kernel, text, each, special) for each in dims for text in (held, wide, walked)]
+    # Several rows a thread, which are added before they are widened.
+    many = held.replace("x=4 r=16", "x=8 r=64")
+    texts = (held, wide, walked, many)
+    return [Case(kernel, text, each, special) for each in dims for text in texts]
 
 
 CASES = [
     *of_columns("standardised_columns_f32", (5, 37), (9, 3), (1, 1)),
+    *of_columns("middle_softmax_bf16", (2, 3, 37), (1, 9, 1)),
+    *of_columns("middle_softmax_bf16", (2, 3, 40), special=True),
     *of_columns("column_cumsum_f32", (5, 41)),
     *of_columns("column_cumsum_f32", (3, 40), special=True),
     *teams("softmax_f32", (5, 37), (3, 130), (1, 192)),
@@ -105,6 +110,40 @@ def test_a_team_serves_rows_that_its_blocks_hold() -> None:
     # Words of four: what is beside the last one needs no room.
     assert size_facts_hold(guard, {"k0": 7, "k1": 5 * 1024 + 3})
     assert not size_facts_hold(guard, {"k0": 7, "k1": 5 * 1024 + 4})
+
+
+OF_COLUMNS = f"cuda.cooperative x=32 r=512 splits=16 teams=16 warps=8 {PROMISES} registers=128"
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows", "splits", "teams"),
+    [(4096, 8192, 16, 16), (5120, 7000, 14, 18), (5120, 7169, 15, 16), (5120, 512, 1, 160)],
+)
+def test_as_many_programs_share_columns_as_hold_them(
+    columns: int, rows: int, splits: int, teams: int
+) -> None:
+    """Of 256 at most: places that would be idle are those of more teams."""
+    generated = generate(kernel_of("standardised_columns_f32"), parse_schedule(OF_COLUMNS), TARGET)
+    sizes = {"k0": columns, "k1": rows}
+    assert size_facts_hold(generated.guard, sizes)
+    assert isinstance(generated.launch, CudaLaunch)
+    assert [ex.evaluate(size, sizes) for size in generated.launch.grid] == [splits * teams, 1, 1]
+    assert not size_facts_hold(generated.guard, {"k0": columns, "k1": 8193})
+    # Who comes last asks for the marks of as many as there may be.
+    assert "for other in range(0, 16)" in generated.source
+
+
+@pytest.mark.parametrize("name", ["standardised_columns_f32", "middle_softmax_bf16"])
+def test_what_a_thread_holds_of_a_column_is_one_lane(name: str) -> None:
+    """16 rows of four f32 that it loads at once, 8 of eight bf16."""
+    lanes = 16 if name == "standardised_columns_f32" else 8
+    source = generate(kernel_of(name), parse_schedule(OF_COLUMNS), TARGET).source
+    before, _, _ = source.partition("tl.atomic_add")
+    assert f"[X, R // {lanes}], " in before
+    assert f"[X, {lanes}, R // {lanes}]), [0, 2, 1])" in before
+    # What several rows of a column become stays in order in a scan.
+    scanned = generate(kernel_of("column_cumsum_f32"), parse_schedule(OF_COLUMNS), TARGET).source
+    assert "tl.reshape" not in scanned
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,22 @@ def reused(kernel: str, *dims: tuple[int, ...]) -> list[Case]:
     return [Case(kernel, text, each) for text in texts for each in dims]
 
 
+def columns(kernel: str, *dims: tuple[int, ...], special: bool = False) -> list[Case]:
+    """Columns in pieces of some rows each, or one."""
+    texts = (
+        f"cuda.persistent x=4 r=4 warps=1 {ANY} pieces=3 anew=1",
+        f"cuda.persistent x=8 r=2 warps=1 {ANY.replace('64', '32')} pieces=6 anew=1",
+        f"cuda.persistent x=4 r=2 warps=1 {ALIGNED} pieces=7",
+    )
+    return [Case(kernel, text, each, special) for text in texts for each in dims]
+
+
 CASES = [
+    *columns("middle_softmax_bf16", (2, 5, 7), (3, 3, 11), (1, 1, 1)),
+    *columns("middle_softmax_bf16", (2, 7, 9), special=True),
+    *columns("standardised_columns_f32", (5, 9), (13, 11)),
+    *columns("column_argmin_bf16", (5, 9), special=True),
+    *columns("transposed_norm_bf16", (2, 5, 7)),
     *pieces("softmax_f32", (3, 1), (2, 37), (1, 96)),
     *pieces("layer_norm_dynamic_f32", (2, 67)),
     *pieces("logsumexp_f32", (3, 71), special=True),

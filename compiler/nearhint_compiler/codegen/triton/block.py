@@ -79,6 +79,7 @@ class Block:
     dtype of places along it, until they are results. A tile that `is_single` has one row.
     What `is_streamed` is read once, and takes no place in a cache from what is there. Terms
     that were summed and are kept are used again, if it `is_reused`, for what are shares of the sum.
+    Of elements that are held each thread has so many along the row, its `share`.
     Where it `is_anew`, places are computed again for what is stored, and quotients by what is there
     once a row are products: what a thread holds is then little beside the elements.
 
@@ -111,6 +112,7 @@ class Block:
     is_streamed: bool = False
     is_reused: bool = False
     is_anew: bool = False
+    share: int = 1
     turn: Turn | None = None
     edges: Block | None = None
     pieces: tuple[Block, ...] = ()
@@ -191,6 +193,11 @@ class Block:
     def lanes_shape(self, lanes: int) -> str:
         """The shape of elements in groups of so many neighbours, that of groups before it."""
         return self._along(f"{REDUCED} // {lanes}, {lanes}")
+
+    @property
+    def shares_shape(self) -> str:
+        """The shape of what is there once for all that a thread has along the row."""
+        return self._along(f"{REDUCED} // {self.share}")
 
     def words_shape(self, lanes: int) -> str:
         """The shape of elements word by word, where each has so many lanes."""

@@ -31,9 +31,11 @@ from nearhint_compiler.analysis.online import SHARED
 from nearhint_compiler.codegen.triton.ahead import Ahead
 from nearhint_compiler.codegen.triton.block import Block
 from nearhint_compiler.codegen.triton.stages import Staged, gathered, left, placed
+from nearhint_compiler.codegen.triton.text import index_text
 from nearhint_compiler.codegen.triton.totals import Total
 from nearhint_compiler.codegen.triton.walks import WalkPlan
 from nearhint_compiler.ir import nodes as ir
+from nearhint_rules import expr as ex
 
 COUNTED = 256
 """The marks of a word begin behind its count."""
@@ -49,13 +51,14 @@ def cooperative(
     columns: str,
     row: Sequence[str],
     part: Sequence[str],
-    splits: int,
+    splits: ex.Expr,
+    most: int,
     teams: str,
     polls: int,
     is_walked: bool,
     ahead: Ahead | None,
 ) -> Staged:
-    """The body of a kernel whose rows are held by teams of `splits` programs.
+    """The body of a kernel whose rows are held by teams of `splits` programs, at `most` so many.
 
     `rows` and `teams` are the texts of their numbers; `row` are the lines that make the loop
     variables of row `pid`, `part` those that say what `chunk` of it is. Where a row is a block of
@@ -64,15 +67,16 @@ def cooperative(
     of the next row may be loaded `ahead`, before the team meets.
     """
     plan = WalkPlan(kernel, block, SHARED)
+    many, others, stride = map(index_text, (splits, ex.add(splits, -1), ex.mul(ZEROED, splits)))
     arrays = ["i64"]
     places = placed(plan, arrays)
     totals = plan.totals(0)
 
     def at(chunk: str) -> str:
-        return f"({chunk} * {columns} + x)" if columns else f"(x * {splits} + {chunk})"
+        return f"({chunk} * {columns} + x)" if columns else f"(x * {many} + {chunk})"
 
     def beside(chunk: str) -> str:
-        return at(chunk) if columns else f"(pid * {splits} + {chunk})"
+        return at(chunk) if columns else f"(pid * {many} + {chunk})"
 
     own = ahead.own(plan.needed(totals)) if ahead else []
     taken = ahead.taken(own, None) if ahead else {}
@@ -85,7 +89,7 @@ def cooperative(
         # What all rows share comes from a cache: registers are for the next row meanwhile.
         then = [*first, *then]
         first = ahead.loads(own, row="(pid + teams)", there="pid + teams < rows")
-        begin = f"(program // {splits})"
+        begin = f"(program // {many})"
         before = [
             "chunk = own",
             *part,
@@ -98,7 +102,7 @@ def cooperative(
         block,
         places,
         beside,
-        splits=str(splits),
+        splits=many,
         lanes="LANES",
         is_single=not columns,
     )
@@ -127,30 +131,31 @@ def cooperative(
         *first,
         "seen = old + 1",
         "polls = 0",
-        f"while (seen % {COUNTED} < {splits}) & (polls < {polls}):",
+        f"while (seen % {COUNTED} < {many}) & (polls < {polls}):",
         '    seen = tl.atomic_add(w0 + pid, 0, sem="acquire")',
         "    polls += 1",
-        f"if seen % {COUNTED} < {splits}:",
+        f"if seen % {COUNTED} < {many}:",
         f"    mark = tl.full([], {COUNTED}, tl.int64) << chunk",
         '    seen = tl.atomic_or(w0 + pid, mark, sem="acq_rel")',
-        f"if seen % {COUNTED} == {splits}:",
+        f"if seen % {COUNTED} == {many}:",
         *_indented([*brought, *plan.row_lines(1), *finished]),
-        f"    if (old % {COUNTED} == {splits - 1}) & (old >= {COUNTED}):",
-        f"        for other in range(0, {splits}):",
+        f"    if (old % {COUNTED} == {others}) & (old >= {COUNTED}):",
+        # As many as there may be: a loop of so many steps as there are would spill registers.
+        f"        for other in range(0, {most}):",
         f"            if (old // {COUNTED} >> other) % 2 == 1:",
         *_indented(again, 4),
     ]
     lines = [
         f"rows = {rows}",
         f"teams = {teams}",
-        f"own = program % {splits}",
+        f"own = program % {many}",
         "if stage == 0:",
-        f"    for start in range(program * {ZEROED}, rows, teams * {splits * ZEROED}):",
+        f"    for start in range(program * {ZEROED}, rows, teams * {stride}):",
         f"        word = start + tl.arange(0, {ZEROED})",
         f"        tl.store(w0 + word, tl.zeros([{ZEROED}], tl.int64), word < rows)",
         "else:",
         *_indented(before),
-        f"    for pid in range(program // {splits}, rows, teams):",
+        f"    for pid in range(program // {many}, rows, teams):",
         *_indented(each, 2),
     ]
     return Staged(tuple(lines), tuple(arrays), 2)

@@ -34,6 +34,7 @@ from nearhint_compiler.schedule import block_pointers
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
 from nearhint_rules.guard import AtMost
+from nearhint_rules.program import DTYPES
 
 SPLIT_LIMIT = 1024
 WARP = TEAM_LIMIT = 32
@@ -145,8 +146,14 @@ def held_by_teams(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         raise InvalidSchedule(f"the next row of what no block of registers has: {schedule}")
     if is_ahead:
         block = replace(block, ahead=1)
+    if x > 1:
+        block = replace(block, share=_share(kernel, schedule))
     rows = ex.product(kernel.pointwise)
-    rounds = ceil_div(blocks, teams)
+    is_adapted = x > 1 and not is_walked
+    # Columns are shared by as many programs as hold them, and teams are as many more.
+    used = ceil_div(row.span, r) if is_adapted else ex.Int(splits)
+    most = ex.maximum(1, ex.floordiv(splits * teams, used)) if is_adapted else ex.Int(teams)
+    rounds = ex.floordiv(ex.add(blocks, most, -1), most)
     busy = ex.floordiv(ex.add(blocks, rounds, -1), rounds)
     # Parts of columns are brought together by all threads, as their elements are.
     lanes = max(1 << (splits - 1).bit_length(), _least_lanes(kernel, schedule)) if x > 1 else WARP
@@ -157,13 +164,14 @@ def held_by_teams(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         columns=index_text(rows) if x > 1 else "",
         row=row_lines,
         part=header.lines,
-        splits=splits,
-        teams=index_text(busy),
+        splits=ex.symbol("splits") if is_adapted else used,
+        most=splits,
+        teams="busy" if is_adapted else index_text(busy),
         polls=schedule.get("polls", POLLS),
         is_walked=is_walked,
         ahead=Ahead(kernel, block) if is_ahead else None,
     )
-    array_length = ex.mul(rows, splits)
+    array_length = ex.mul(rows, used)
     facts = () if header.wide else (AtMost(array_length, INDEX_LIMIT),)
     facts = (*facts, *runs_facts(kernel, schedule))
     if is_walked:
@@ -173,12 +181,13 @@ def held_by_teams(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         facts = (*facts, *within(ceil_div(row.span, splits), r, problem))
     return Layout(
         [f"program = tl.program_id(0){header.widened}", *body.lines],
-        ex.mul(busy, splits),
+        ex.mul(busy, used),
         (*blocks_of(schedule, ("X", REDUCED)), ("LANES", lanes), *row.constants),
         facts,
         body.arrays,
         array_length,
         body.launches,
+        sizes=(("splits", used), ("busy", busy)) if is_adapted else (),
     )
 
 
@@ -229,6 +238,13 @@ def _splits(schedule: Schedule, blocks: ex.Expr) -> ex.Expr:
     if not programs:
         return ex.Int(most)
     return ex.maximum(1, ex.minimum(most, ex.floordiv(programs, blocks)))
+
+
+def _share(kernel: ir.Kernel, schedule: Schedule) -> int:
+    """The rows of a block of columns that a thread has if it reads vectors; else it has more."""
+    lanes = 16 // max(DTYPES[param.dtype] for param in kernel.params)
+    each = schedule["x"] * schedule["r"] // (32 * schedule["warps"])
+    return max(1, min(each // lanes, schedule["r"]))
 
 
 def _least_lanes(kernel: ir.Kernel, schedule: Schedule) -> int:

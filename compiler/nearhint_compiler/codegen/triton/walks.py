@@ -19,7 +19,7 @@ from nearhint_compiler.analysis.online import (
     walks_of,
 )
 from nearhint_compiler.codegen.triton.ahead import Ahead
-from nearhint_compiler.codegen.triton.block import Block
+from nearhint_compiler.codegen.triton.block import REDUCED, Block
 from nearhint_compiler.codegen.triton.body import Body
 from nearhint_compiler.codegen.triton.edges import Edges, stepped
 from nearhint_compiler.codegen.triton.ops import combine_name
@@ -78,7 +78,7 @@ def straight(kernel: ir.Kernel, block: Block) -> list[str]:
     if block.is_anew:
         # Nothing more, as lengths are positive; but a compiler does not see that it is the same.
         length = index_text(ex.product(kernel.reduction))
-        anew = [f"rbase = rbase + tl.minimum({length} - 1, 0)", *block.element_header]
+        anew = [f"rbase = rbase + tl.minimum({length} - 1, 0)", *header]
         stores = [*anew, *stores]
     if block.turn is None:
         return [*lines, *stores]
@@ -339,16 +339,42 @@ class WalkPlan:
         lines += [line for p in needed for line in taken.get(p) or body.lines(p)]
         lines += edges.rest(needed) if edges else []
         for total in totals:
+            has_shares = self._has_shares(total)
             shape = block.group_shape if self._is_grouped(total) else block.element_shape
-            lines += [started(part, shape) for part in total.walked]
+            if not has_shares:
+                lines += [started(part, shape) for part in total.walked]
             if total.pivot:
                 summed = edges.summed(total.pivot, total.operand) if edges else []
                 lines += [f"{total.pivot.name} = {self._first_sum(total, total.pivot)}", *summed]
                 lines += _mean(total.pivot, _counted(total.pivot, block.elements))
-            lines += self._stepped(total, is_onward=True)
+            if has_shares:
+                lines += self._of_threads(total)
+            else:
+                lines += self._stepped(total, is_onward=True)
             lines += edges.accumulated(total, group=self._group_of(total)) if edges else []
             lines += self.closed(total)
         return lines, needed
+
+    def _of_threads(self, total: Total) -> list[str]:
+        """The lines that make one lane of what each thread has along the row, which is little to
+        hold, and few to convert where lanes are widened.
+        """
+        block, (pointwise, reduced) = self._block, self._block.axes
+        assert total.grouped is not None
+        assert reduced == REDUCED
+        # What is far apart along the row is in one thread, not what is side by side.
+        shape = f"[{pointwise}, {block.share}, {REDUCED} // {block.share}]"
+        elements = f"tl.permute(tl.reshape({self._masked(total)}, {shape}), [0, 2, 1])"
+        names = ", ".join(part.name for part in total.walked)
+        return [
+            *(started(part, block.shares_shape) for part in total.walked),
+            f"{names} = {total.grouped(elements, '2')}",
+        ]
+
+    def _has_shares(self, total: Total) -> bool:
+        """Whether a thread has several elements along the row that may go into one lane."""
+        is_whole = not (self._edges or self._is_grouped(total))
+        return is_whole and self._block.share > 1 and total.grouped is not None
 
     def needed(self, totals: Sequence[Total]) -> list[int]:
         """What varies along the row of what these totals are made of."""
@@ -426,16 +452,21 @@ class WalkPlan:
         """Whether a group's elements are there or not together, and are masked as their sums."""
         return total.pivot is not None and self._edges is not None
 
-    def _grouped(self, total: Total, *, is_onward: bool) -> str:
+    def _masked(self, total: Total) -> str:
+        """The elements of a total, those beyond the row as what changes nothing."""
         body, block = self.body, self._block
         first = total.parts[0]
-        element = body.full(total.operand)
         if total.pivot is None:
-            element = body.operand(total.operand, first.neutral, first.dtype)
-        elif block.column_mask and not self._is_masked_once(total):
-            element = f"tl.where({block.column_mask}, {element}, {total.pivot.name})"
+            return body.operand(total.operand, first.neutral, first.dtype)
+        element = body.full(total.operand)
+        if block.column_mask and not self._is_masked_once(total):
+            return f"tl.where({block.column_mask}, {element}, {total.pivot.name})"
+        return element
+
+    def _grouped(self, total: Total, *, is_onward: bool) -> str:
+        block = self._block
         shape = f"{block.group_shape[:-1]}, {block.group}]"
-        elements, axis = f"tl.reshape({element}, {shape})", str(len(block.axes))
+        elements, axis = f"tl.reshape({self._masked(total)}, {shape})", str(len(block.axes))
         if total.grouped is not None:
             return total.grouped(elements, axis)
         assert total.groups is not None

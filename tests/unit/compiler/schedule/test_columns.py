@@ -123,8 +123,9 @@ def test_beside_what_sizes_promise_folds_serve_the_sizes_beside_a_hint() -> None
         assert size_facts_hold(guard, there)
         assert size_facts_hold(guard, beside) == bool(each.get("fold", 0))
     assert any(each.get("fold", 0) for each in shared)
-    assert any(each["divisible"] and each.get("ahead", 0) for each in shared)
     assert any(each["divisible"] and each.get("unroll", 0) for each in shared)
+    fewer = [each for each in offered("column_sum_f32", 8192, 1024) if "splits" in str(each)]
+    assert any(each["divisible"] and each.get("ahead", 0) for each in fewer)
 
 
 def test_columns_that_cannot_be_folded_are_shared_without_a_promise_too() -> None:
@@ -144,6 +145,21 @@ def test_short_columns_that_are_stored_are_whole_in_threads_first(
     found = firsts(SOFTMAX_OF_MIDDLE, TARGET, sizes)[0]
     assert (found.family, found["anew"]) == ("cuda.persistent", 1)
     assert (found["x"] == 32 * found["warps"]) == is_whole
+
+
+@pytest.mark.parametrize(("length", "warps"), [(9, 1), (16, 1), (21, 2), (32, 2), (45, 2), (64, 2)])
+def test_short_columns_in_vectors_are_in_two_warps_at_most_and_as_long_as_they_are(
+    length: int, warps: int
+) -> None:
+    sizes = {"k0": 300, "k1": 5000, "k2": length}
+    found = firsts(SOFTMAX_OF_MIDDLE, TARGET, sizes)[0]
+    assert (found["warps"], found["divisible"], found["anew"]) == (warps, 2, 1)
+    assert length <= found["r"] * found["pieces"] < length + found["r"]
+    # A thread holds no more than half of its registers.
+    assert found["x"] * found["r"] * found["pieces"] <= 64 * 32 * warps
+    guard = generate(SOFTMAX_OF_MIDDLE, found, TARGET).guard
+    assert size_facts_hold(guard, sizes)
+    assert not size_facts_hold(guard, sizes | {"k1": 4999})
 
 
 def test_a_bucket_of_few_rows_has_blocks_for_more_whatever_the_columns_are() -> None:
@@ -192,13 +208,44 @@ def test_long_columns_are_held_by_teams_where_no_cache_would_keep_them() -> None
     assert small.family == "cuda.split"
 
 
-def test_what_a_cold_cache_pays_for_comes_last_of_sums_larger_than_it() -> None:
-    kernel = kernel_of("column_mean_bf16")
+def test_wide_columns_of_odd_rows_are_offered_to_teams_at_any_hint() -> None:
+    """A hint has even sizes, of which it promises none there."""
+    for sizes in ((64, 1024, 512), (61, 1021, 509)):
+        dims = dict(zip(SOFTMAX_OF_MIDDLE.symbols, sizes, strict=True))
+        found = [
+            each
+            for each in candidates(SOFTMAX_OF_MIDDLE, TARGET, dims)
+            if each.family == "cuda.cooperative"
+        ]
+        (team,) = found
+        # Each thread has a part of one column.
+        assert (team["divisible"], team["x"]) == (0, 32 * team["warps"])
+        guard = generate(SOFTMAX_OF_MIDDLE, team, TARGET).guard
+        assert size_facts_hold(guard, {"k0": 61, "k1": 1021, "k2": 509})
+    for few in ((64, 1024, 128), (2, 1024, 512), (64, 1024, 4096)):
+        dims = dict(zip(SOFTMAX_OF_MIDDLE.symbols, few, strict=True))
+        offered_there = candidates(SOFTMAX_OF_MIDDLE, TARGET, dims)
+        assert not [e for e in offered_there if "cooperative" in str(e) and e["x"] == 128]
+
+
+@pytest.mark.parametrize(
+    ("name", "odd"), [("column_mean_bf16", 0), ("column_mean_bf16", 1), ("column_argmin_bf16", 0)]
+)
+def test_nothing_is_copied_ahead_of_more_than_a_cache_keeps(name: str, odd: int) -> None:
+    """A cold cache pays for it, and no contest shows that."""
     large, small = (
-        firsts(kernel, TARGET, {"k0": columns, "k1": 7000})[0] for columns in (5120, 1024)
+        [each for each in offered(name, columns + odd, 7000) if each.family == "cuda.split"]
+        for columns in (5120, 1024)
     )
-    assert not large.get("ahead", 0)
-    assert small.get("ahead", 0)
+    assert not [each for each in large if each.get("ahead", 0)]
+    # As many steps are under way without.
+    assert any(each.get("unroll", 0) for each in large)
+    assert any(each.get("ahead", 0) for each in small)
+
+
+def test_what_is_stored_pays_for_a_cache_anyway() -> None:
+    found = offered("standardised_columns_f32", 5120, 7000)
+    assert any(each.get("ahead", 0) for each in found)
 
 
 def test_a_mean_of_columns_is_folded_as_a_sum_is() -> None:

@@ -22,7 +22,13 @@ CPU = Target(CpuDevice("AMD EPYC", ("avx2",), "glibc 2.36"), ("cc 12.2.0",))
         ("softmax_f32", (512, 32), None),  # shorter than it matters
         ("softmax_f32", (512, 16_384), None),  # registers hold no longer one
         ("layer_norm_f32", (512,), None),  # rows of one length
-        ("column_sum_f32", (4096, 4096), None),  # rows that lie across
+        ("middle_softmax_bf16", (256, 4096, 16), (256, 4096, 22)),  # columns, of any number
+        ("middle_softmax_bf16", (64, 1024, 512), (64, 1024, 724)),
+        ("middle_softmax_bf16", (64, 1024, 1024), None),  # no program holds twice as many
+        ("middle_softmax_bf16", (4096, 1024, 4), None),
+        ("column_sum_f32", (4096, 4096), None),  # columns that are read once and alone
+        ("column_sum_f32", (64, 65_536), None),
+        ("column_cumsum_f32", (65_536, 64), None),
     ],
 )
 def test_rows_that_registers_may_hold_cross_at_the_far_end_of_their_block(
