@@ -84,6 +84,26 @@ def test_a_units_place_is_divided_and_not_each_points() -> None:
     assert all(begun < at < spread for at in divided)
 
 
+def test_points_of_rows_of_any_length_choose_between_pointers_and_add_constants() -> None:
+    source = generated("swapped_heads_bf16", "divisible=0 unit=4").source
+    (loaded,) = {line.split(", xmask")[0] for line in source.splitlines() if "tl.load(" in line}
+    assert "= tl.load(tl.where(beyond, a0 + (" in loaded
+    assert loaded.removesuffix(")").endswith(" + lane")
+    # Behind a choice of pointers Triton sees no vectors, which units of promised sizes are.
+    promised = generated("swapped_heads_bf16", "divisible=4 multiple=4 unit=4").source
+    assert "tl.load(a0 + (tl.where(beyond, " in promised
+
+
+def test_the_first_point_of_a_unit_lies_in_its_first_row() -> None:
+    source = generated("swapped_heads_bf16", "divisible=0 unit=4").source
+    assert "    beyond = (lane > 0) & (lane >= k2 - p3)\n" in source
+
+
+def test_what_lies_so_many_beside_the_flat_index_is_in_one_row() -> None:
+    source = generated("rolled_f16", "divisible=0 unit=8").source
+    assert "a0 + (x + (-1))" in source
+
+
 def test_sizes_may_be_promised_to_be_multiples_of_less_than_a_word() -> None:
     found = generated("swapped_heads_bf16", "divisible=4 multiple=2 unit=8")
     assert [fact.by for fact in found.guard.facts if isinstance(fact, Divisible)] == [2]
