@@ -349,6 +349,8 @@ class Body:
         pointer = "" if branch is not None else self._pointer(param, index)
         options = ""
         masks = [mask] if not pointer and (mask := self.block.mask_of(index)) else []
+        if branch is None and (found := self.block.once(f"a{param}", index)):
+            return found
         if branch is not None:
             masks.append(self._conditions(branch.true, branch.false))
         if pointer and self.block.bounds_checked:

@@ -15,6 +15,8 @@ from nearhint_rules.guard import AtMost, Fact
 
 BEYOND = "beyond"
 """The points of a unit that lie in its second row."""
+OVER = "over"
+"""The units with such points."""
 BEGUN = "begun"
 """The place in its row at which a unit begins."""
 
@@ -61,7 +63,8 @@ class Units:
         if self.has_pointers:
             # A unit begins in its first row: of that point nothing is chosen.
             beyond = f"(lane > 0) & (lane >= {length} - {last})"
-            lines += [f"{BEGUN} = {last}", f"{BEYOND} = {beyond}"]
+            over = f"{last} > {index_text(ex.sub(self.kernel.pointwise[-1], self.lanes))}"
+            lines += [f"{BEGUN} = {last}", f"{BEYOND} = {beyond}", f"{OVER} = {over}"]
         else:
             lines.append(f"{BEYOND} = e{last} >= {length}")
         return [
@@ -100,6 +103,20 @@ class Units:
         chosen = f"tl.where({BEYOND}, {rows[0]}, {rows[1]})"
         along = ex.mul(step, ex.symbol("lane"))
         return chosen if along == ex.ZERO else f"{chosen} + {index_text(along)}"
+
+    def once(self, base: str, index: ex.Expr) -> str:
+        """What a row has once, read for both rows of a unit; nothing where it has more.
+
+        All points of the block are there, and so is the row of those beyond the first one.
+        """
+        step, first, second = self._rows(index)
+        if not self.has_pointers or first == second or step != ex.ZERO:
+            return ""
+        loads = (
+            f"tl.load({base} + {index_text(second)}, {OVER}, other=0)",
+            f"tl.load({base} + {index_text(first)})",
+        )
+        return f"tl.where({BEYOND}, {', '.join(loads)})"
 
     def _rows(self, index: ex.Expr) -> tuple[ex.Expr, ex.Expr, ex.Expr]:
         """How far `index` moves with a step, and what it is at the beginnings of both rows, each as
