@@ -148,7 +148,8 @@ def _blocks(facts: Facts, *, x: int, warps: int) -> Iterator[Schedule]:
 
 def _units(facts: Facts) -> Iterator[Schedule]:
     """Flat blocks in units, with what all sizes are multiples of within them: whatever that is at
-    a hint, sizes that it serves may be multiples of less.
+    a hint, sizes that it serves may be multiples of less. Units that are promised to be whole words
+    are vectors, and nothing is read one by one.
     """
     within = sorted((each for each in facts.promises if each <= facts.unit), reverse=True)
     x = 128 * max(UNITED, 16 // facts.itemsize)
@@ -159,10 +160,14 @@ def _units(facts: Facts) -> Iterator[Schedule]:
         promise = {"divisible": facts.promises[multiple], "multiple": multiple}
         yield facts.schedule("pointwise", **blocks, **promise, unit=facts.unit)
     yield facts.schedule("pointwise", **blocks, unit=facts.unit)
+    word = 2 * facts.unit
+    if word in facts.promises:
+        promise = {"divisible": facts.promises[word], "multiple": word}
+        yield facts.schedule("pointwise", **blocks, **promise, unit=word)
     if not _is_short(facts, 2 * x):
         yield facts.schedule("pointwise", **blocks | {"x": 2 * x}, unit=facts.unit)
-    if 2 * facts.unit <= facts.extents[-1]:
-        yield facts.schedule("pointwise", **blocks, unit=2 * facts.unit)
+    if word <= facts.extents[-1]:
+        yield facts.schedule("pointwise", **blocks, unit=word)
 
 
 def _is_divided_much(facts: Facts) -> bool:

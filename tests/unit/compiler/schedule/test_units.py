@@ -55,6 +55,16 @@ def test_narrow_elements_of_rows_that_begin_anywhere_are_first_in_units() -> Non
         assert firsts(joined, TARGET, sizes_of(100_003, width))[0].get("unit", 0) == unit
 
 
+def test_units_that_are_promised_to_be_whole_words_are_tried() -> None:
+    def whole(*dims: int) -> list[int]:
+        found = in_units(HEADS, *dims)
+        return [each["unit"] for each in found if each.get("multiple", 0) == each["unit"]]
+
+    assert whole(8, 512, 64) == [4, 8]
+    assert whole(8, 512, 68) == [4]
+    assert whole(8, 512, 66) == []
+
+
 def test_many_units_have_a_block_of_twice_as_many() -> None:
     def blocks(*dims: int) -> set[int]:
         return {each["x"] for each in in_units(HEADS, *dims)}
