@@ -3,10 +3,10 @@
     python -m tests.benchmarks.gpu_tiles [--json FILE] [--only TEXT] [--budget-s S] [--compile-only]
 
 Transposed adds and rotary embeddings, at sizes that are odd along either axis, both or none; sums
-of each row with each of others, joins, and heads that change places with tokens, whose rows begin
-anywhere. Every candidate at a size is compiled, and those that may run there are timed interleaved,
-as CUDA graph replays, with a warm cache. The fastest and the default of each are verified against
-the f64 interpreter at awkward sizes.
+of each row with each of others, joins, heads that change places with tokens, and planes of channels
+with a scale each, whose rows begin anywhere. Every candidate at a size is compiled, and those that
+may run there are timed interleaved, as CUDA graph replays, with a warm cache. The fastest and the
+default of each are verified against the f64 interpreter at awkward sizes.
 """
 
 from __future__ import annotations
@@ -66,12 +66,20 @@ JOIN_F32 = f"{PARTS} {LATER} (where f32 2 3 4) (store 2 (+ (* k1 p0) p1) 5)))"
 HEADS = """(kernel (symbols k0 k1 k2 k3) (pointwise k0 k1 k2 k3) (reduction)
     (params (in T) (out T)) (body (load 0 (+ (* k1 k2 k3 p0) (* k1 k3 p2) (* k3 p1) p3))
     (store 1 (+ (* k1 k2 k3 p0) (* k2 k3 p1) (* k3 p2) p3) 0)))"""
+SCALED = """(kernel (symbols k0 k1 k2) (pointwise k0 k1 k2) (reduction)
+    (params (in T) (in T) (in T) (out T)) (body (load 0 (+ (* k1 k2 p0) (* k2 p1) p2))
+    (cast f32 0) (load 1 p1) (cast f32 2) (mul f32 1 3) (load 2 p1) (cast f32 5) (add f32 4 6)
+    (cast T 7) (store 3 (+ (* k1 k2 p0) (* k2 p1) p2) 8)))"""
+SCALED_F32 = """(kernel (symbols k0 k1 k2) (pointwise k0 k1 k2) (reduction)
+    (params (in T) (in T) (in T) (out T)) (body (load 0 (+ (* k1 k2 p0) (* k2 p1) p2)) (load 1 p1)
+    (mul f32 0 1) (load 2 p1) (add f32 2 3) (store 3 (+ (* k1 k2 p0) (* k2 p1) p2) 4)))"""
 KERNELS: Mapping[str, Mapping[str, str]] = {
     "transposed_add": {"bf16": ADD, "f32": ADD_F32},
     "rotary": {"bf16": ROTARY, "f32": ROTARY_F32},
     "outer_add": {"bf16": OUTER, "f32": OUTER_F32},
     "join": {"bf16": JOIN, "f32": JOIN_F32},
     "swapped_heads": {"bf16": HEADS, "f32": HEADS},
+    "scaled_planes": {"bf16": SCALED, "f32": SCALED_F32},
 }
 SIZES: Mapping[str, tuple[tuple[int, ...], ...]] = {
     "transposed_add": (
@@ -86,6 +94,7 @@ SIZES: Mapping[str, tuple[tuple[int, ...], ...]] = {
     "outer_add": ((61, 509, 1021), (300, 3001, 33), (5003, 7, 900), (30, 40, 97)),
     "join": ((7000, 8121, 5120, 3001), (100_003, 128, 97, 31), (300, 70_001, 50_001, 20_000)),
     "swapped_heads": ((50, 7, 700, 66), (3, 129, 200, 300), (50, 7, 700, 67), (4, 16, 33, 65)),
+    "scaled_planes": ((50, 250, 3193), (500, 2000, 49), (9, 61, 515)),
 }  # fmt: skip
 
 

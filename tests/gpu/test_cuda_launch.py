@@ -94,6 +94,22 @@ def test_rows_in_words_are_written_beside_each_other_and_nowhere_else(
     assert (storage[rows * columns :] == 7.0).all()
 
 
+@pytest.mark.parametrize("unit", [2, 4, 8])
+@pytest.mark.parametrize("planes", [(61, 37, 1021), (300, 7, 33), (5, 3, 8)])
+def test_units_that_lie_in_two_rows_have_what_each_row_has_once(
+    planes: tuple[int, int, int], unit: int, tmp_path: Path
+) -> None:
+    rows, channels, length = planes
+    kernel = loaded("scaled_planes_bf16", f"{NARROW} whole=1 unit={unit}", tmp_path)
+    values = torch.randn(rows, channels, length, device="cuda", dtype=torch.bfloat16)
+    scale = torch.randn(channels, device="cuda", dtype=torch.bfloat16)
+    shift = torch.randn(rows, channels, device="cuda")
+    out = torch.full_like(values, float("nan"))
+    kernel.bind(planes)(addresses(values, scale, shift, out), (), stream())
+    exact = values.double() * scale.double()[None, :, None] + shift.double()[:, :, None]
+    torch.testing.assert_close(out.double(), exact, rtol=2**-8, atol=1e-5)
+
+
 def test_more_elements_than_32_bits_can_count(tmp_path: Path) -> None:
     size = 2**32 + 12_345
     values = torch.arange(-5, 6, dtype=torch.int8, device="cuda")

@@ -60,8 +60,10 @@ TURNED = 4
 read as well by those rows in turn: tiles gain nothing."""
 UNITED = 8
 """Points of a thread at least, where they come in units."""
-MANY_LOOPS = 3
-"""Loops whose extents a point's place is divided by so often that units come first."""
+MANY_LOOPS, NARROW_BYTES = 3, 2
+"""Loops whose extents a point's place is divided by so often that units come first. Of elements of
+so many bytes they do where a place is divided once: those take more instructions a byte, and where
+rows begin anywhere, units have fewer than flat blocks (tests/benchmarks/gpu_tiles.py)."""
 ROWS = ((4, 1024, 8), (4, 512, 4), (4, 256, 4), (1, 1024, 4), (2, 1024, 4))
 """(rows, columns, warps) where rows are read as they lie; short ones go more to a block."""
 
@@ -102,7 +104,7 @@ def schedules(facts: Facts) -> Iterator[Schedule]:
 def preferred(facts: Facts) -> Schedule | None:
     """The tile that is held best at the sizes at hand, or units, or short blocks of few points."""
     tile, lanes = facts.tile, max(1, 16 // facts.itemsize)
-    if tile is None and facts.unit and len(facts.extents) >= MANY_LOOPS:
+    if tile is None and facts.unit and _is_divided_much(facts):
         return next(_units(facts))
     if tile is None and facts.flat != Flat.ALL and _is_short(facts, 128 * lanes):
         return next(_blocks(facts, x=64 * lanes, warps=4))
@@ -146,7 +148,8 @@ def _blocks(facts: Facts, *, x: int, warps: int) -> Iterator[Schedule]:
 
 def _units(facts: Facts) -> Iterator[Schedule]:
     """Flat blocks in units, with what all sizes are multiples of within them: whatever that is at
-    a hint, sizes that it serves may be multiples of less.
+    a hint, sizes that it serves may be multiples of less. Units that are promised to be whole words
+    are vectors, and nothing is read one by one.
     """
     within = sorted((each for each in facts.promises if each <= facts.unit), reverse=True)
     x = 128 * max(UNITED, 16 // facts.itemsize)
@@ -157,8 +160,20 @@ def _units(facts: Facts) -> Iterator[Schedule]:
         promise = {"divisible": facts.promises[multiple], "multiple": multiple}
         yield facts.schedule("pointwise", **blocks, **promise, unit=facts.unit)
     yield facts.schedule("pointwise", **blocks, unit=facts.unit)
-    if 2 * facts.unit <= facts.extents[-1]:
-        yield facts.schedule("pointwise", **blocks, unit=2 * facts.unit)
+    word = 2 * facts.unit
+    if word in facts.promises:
+        promise = {"divisible": facts.promises[word], "multiple": word}
+        yield facts.schedule("pointwise", **blocks, **promise, unit=word)
+    if not _is_short(facts, 2 * x):
+        yield facts.schedule("pointwise", **blocks | {"x": 2 * x}, unit=facts.unit)
+    if word <= facts.extents[-1]:
+        yield facts.schedule("pointwise", **blocks, unit=word)
+
+
+def _is_divided_much(facts: Facts) -> bool:
+    """Whether what places are divided for takes longer than vectors of half a word."""
+    is_narrow = facts.itemsize <= NARROW_BYTES and not facts.divisible
+    return is_narrow or len(facts.extents) >= MANY_LOOPS
 
 
 def _is_short(facts: Facts, x: int) -> bool:

@@ -128,6 +128,9 @@ TILES = (
 """(along the axis that is contiguous somewhere, along the other, warps, order) of short rows in
 tiles. The first is little code, and serves few rows, too. In bands of one, programs follow what is
 read as it lies, which pays over thousands of rows (tests/benchmarks/gpu_outer.py)."""
+MANY_TILES, SOME_TILES, WIDE_TILE = 8, 2, (8, 32, 8)
+"""How many of them a processor has for the first in bands to be first of all, where sizes promise
+nothing, and how many of a tile that writes long runs, (sides, warps), for that one to be."""
 SHORT_ROW = 256
 
 
@@ -494,6 +497,26 @@ def _tiles(facts: Facts, tile: Tile) -> Iterator[Schedule]:
                 yield facts.schedule("tiled_persistent", divisible=facts.divisible, **block)
         elif short <= 2:
             yield from both(facts, "tiled_looped", **blocks, r=32, cuts=tile.cuts, warps=2 * warps)
+
+
+def preferred_tile(facts: Facts) -> Schedule | None:
+    """The tile of rows that is held best where there are enough of them and, if there are many, of
+    sizes that promise nothing. The default is little code, and serves few rows, too.
+    """
+    if facts.tile is None or len(facts.tile.extents) != 2:
+        return None
+    found = [each for each in _tiles(facts, facts.tile) if each.family == "cuda.tiled_persistent"]
+    banded = [each for each in found if each.get("order", 0)]
+    wide = [each for each in found if (*sorted((each["x"], each["y"])), each["warps"]) == WIDE_TILE]
+    for least, tiles in ((MANY_TILES, banded), (SOME_TILES, wide)):
+        if tiles and _programs(facts.tile, tiles[0]) >= least * facts.processors:
+            return None if facts.divisible and least == MANY_TILES else tiles[0]
+    return None
+
+
+def _programs(tile: Tile, schedule: Schedule) -> int:
+    sides = zip(tile.extents, (schedule["y"], schedule["x"]), strict=True)
+    return prod(-(-extent // block) for extent, block in sides)
 
 
 def _is_kept(facts: Facts, tile: Tile, across: int) -> bool:

@@ -27,6 +27,7 @@ from nearhint_compiler.schedule.cuda_columns import (
 )
 from nearhint_compiler.schedule.cuda_facts import Facts, facts_of
 from nearhint_compiler.schedule.cuda_pointwise import preferred
+from nearhint_compiler.schedule.cuda_reductions import preferred_tile
 from nearhint_compiler.schedule.estimate import estimate
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules.target import Target
@@ -118,6 +119,8 @@ def _kinds(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> tuple[
             # know.
             offered = tuple(each for each in offered if each.family == first.family)
         offered = (first, *offered)
+    if kernel.reduction and (rows := preferred_tile(facts)) is not None:
+        offered = (rows, *offered)
     if (columns := preferred_columns(facts)) is not None:
         offered = (columns, *offered)
     found = _first_of_each(_promising(offered))

@@ -6,6 +6,9 @@ may run beside a hint are timed there too. That is not one less than the hint: t
 good as full, blocks hold their rows as exactly, and rows begin nearly as far apart as a power of
 two, which is no more like other odd sizes than the hint is. A companion is a row of the Table like
 a hint's; what tells them apart is that the hint is there as well, less than `BESIDE` away. Pure.
+
+A Variant may not run where one of its facts fails. So a companion need not be odd in all that some
+fact is about: where two odd sizes are joined, the sum of both is even.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ from nearhint_rules.table import HINT_LIMIT, HintRow, Table
 
 Step: TypeAlias = Callable[[Dims, Collection[str]], Dims | None]
 """Sizes beside some, with these symbols moved so that little divides them; None: there are none."""
+Needs: TypeAlias = frozenset[Divisible]
+"""The divisibility that one Variant needs, all of it."""
 BESIDE = 0.2
 """Octaves from a hint within which a companion is."""
 PART = 64
@@ -32,19 +37,19 @@ NEAR_BEST = 1.3
 
 
 def companion(table: Table, dims: Dims, step: Step | None = None) -> Dims | None:
-    """The sizes beside a hint where no divisibility holds that a Variant needs and has there.
+    """The sizes beside a hint where no Variant has the divisibility that it needs and has there.
 
     Where none needs any: that its tiles have. None where there is nothing of either, and where
     what `step` finds is as divisible. Without a `step`: `odd_below` of each size.
     """
-    facts = _held(table, _divisors(table), dims)
-    names = frozenset(ex.symbols_of(*(fact.expr for fact in facts)))
-    if not facts:
+    needs = _held(table, _divisors(table), dims)
+    if not needs:
         return None
+    names = frozenset(ex.symbols_of(*(fact.expr for facts in needs for fact in facts)))
     found = _odd(table, dims, names) if step is None else step(dims, names)
     if found is None or min(found) < 1 or distance(dims, found) > BESIDE:
         return None
-    return None if _held(table, facts, found) else found
+    return None if _held(table, needs, found) else found
 
 
 def odd_below(size: int) -> int:
@@ -61,20 +66,19 @@ def _odd(table: Table, dims: Dims, names: Collection[str]) -> Dims:
     return tuple(odd_below(size) if name in names else size for name, size in sizes)
 
 
-def _held(table: Table, facts: Collection[Divisible], dims: Dims) -> frozenset[Divisible]:
+def _held(table: Table, needs: Collection[Needs], dims: Dims) -> frozenset[Needs]:
     sizes = dict(zip(table.symbols, dims, strict=True))
-    return frozenset(fact for fact in facts if _holds(fact, sizes))
+    return frozenset(facts for facts in needs if all(_holds(fact, sizes) for fact in facts))
 
 
-def _divisors(table: Table) -> Collection[Divisible]:
-    """The divisibility that Variants need, or that of tiles where none needs any."""
+def _divisors(table: Table) -> Collection[Needs]:
+    """The divisibility that each Variant needs, or where none needs any, that of their tiles."""
     needed = {
-        fact
+        frozenset(fact for fact in variant.guard.facts if isinstance(fact, Divisible))
         for variant in table.variants
-        for fact in variant.guard.facts
-        if isinstance(fact, Divisible)
     }
-    return needed or {fact for variant in table.variants for fact in whole_tiles(variant)}
+    tiles = {frozenset([fact]) for variant in table.variants for fact in whole_tiles(variant)}
+    return needed - {frozenset()} or tiles
 
 
 def companions(table: Table) -> frozenset[Dims]:
@@ -85,8 +89,8 @@ def companions(table: Table) -> frozenset[Dims]:
         other
         for other, theirs in held.items()
         if any(
-            facts and facts.isdisjoint(theirs) and distance(dims, other) <= BESIDE
-            for dims, facts in held.items()
+            needs and needs.isdisjoint(theirs) and distance(dims, other) <= BESIDE
+            for dims, needs in held.items()
         )
     )
 

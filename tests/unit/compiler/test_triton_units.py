@@ -45,6 +45,8 @@ CASES = [
     *numerics.tiled("padded_bf16", (5, 13)),
     *numerics.tiled("rolled_f16", (9, 19)),
     *numerics.tiled("join_of_three_bf16", (5, 9)),
+    *in_units("scaled_planes_bf16", (3, 5, 9), (2, 1, 8), (1, 7, 13), (4, 8, 8)),
+    *in_units("scaled_planes_bf16", (3, 5, 12), promised="divisible=4 multiple=4", units=(8,)),
     *in_units("swapped_heads_bf16", (3, 5, 9), (2, 1, 8), (1, 7, 13)),
     *in_units("swapped_heads_bf16", (3, 5, 10), (1, 2, 12), promised="divisible=4 multiple=2"),
     *in_units("swapped_heads_bf16", (3, 5, 12), promised="divisible=4 multiple=4", units=(8,)),
@@ -82,6 +84,36 @@ def test_a_units_place_is_divided_and_not_each_points() -> None:
     ]
     assert len(divided) == 6
     assert all(begun < at < spread for at in divided)
+
+
+def test_points_of_rows_of_any_length_choose_between_pointers_and_add_constants() -> None:
+    source = generated("swapped_heads_bf16", "divisible=0 unit=4").source
+    (loaded,) = {line.split(", xmask")[0] for line in source.splitlines() if "tl.load(" in line}
+    assert "= tl.load(tl.where(beyond, a0 + (" in loaded
+    assert loaded.removesuffix(")").endswith(" + lane")
+    # Behind a choice of pointers Triton sees no vectors, which units of promised sizes are.
+    promised = generated("swapped_heads_bf16", "divisible=4 multiple=4 unit=4").source
+    assert "tl.load(a0 + (tl.where(beyond, " in promised
+
+
+def test_the_first_point_of_a_unit_lies_in_its_first_row() -> None:
+    source = generated("swapped_heads_bf16", "divisible=0 unit=4").source
+    assert "    beyond = (lane > 0) & (lane >= k2 - p3)\n" in source
+
+
+def test_what_rows_have_once_is_read_once_for_each_row_of_a_unit() -> None:
+    source = generated("scaled_planes_bf16", "divisible=0 unit=8 whole=1").source
+    whole, masked = source.split("    else:\n")
+    once = "tl.where(beyond, tl.load(a1 + ep1, over, other=0), tl.load(a1 + p1))"
+    assert once in whole
+    assert "    over = p2 > (k2 + (-8))\n" in whole
+    # In the last block the second row of a unit may not be there.
+    assert "over, " not in masked
+
+
+def test_what_lies_so_many_beside_the_flat_index_is_in_one_row() -> None:
+    source = generated("rolled_f16", "divisible=0 unit=8").source
+    assert "a0 + (x + (-1))" in source
 
 
 def test_sizes_may_be_promised_to_be_multiples_of_less_than_a_word() -> None:

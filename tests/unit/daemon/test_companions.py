@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from tests.unit.rules.tables import STEP, row, table, tiled, variant
@@ -18,6 +19,7 @@ from nearhint_daemon.tuning.matrix import missing, missing_beside, shared
 from nearhint_daemon.tuning.winners import Winners, elsewhere
 from nearhint_rules import expr as ex
 from nearhint_rules.guard import AtMost, Divisible
+from nearhint_rules.metrics import Dims
 from nearhint_rules.table import HINT_LIMIT, HintRow, Table
 
 K0, K1 = ex.Sym("k0"), ex.Sym("k1")
@@ -59,6 +61,26 @@ def test_where_nothing_is_divisible_or_all_stays_so_there_is_no_companion() -> N
     assert companion(trivial, (64,)) is None
     least = table(row((1,), {0: 100}), variants=(variant(0), variant(1, Divisible(K0, 1))))
     assert companion(least, (1,)) is None
+
+
+def test_where_odd_sizes_are_joined_their_sum_is_even_and_what_needs_all_three_may_not_run() -> (
+    None
+):
+    needed = [tuple(Divisible(name, by) for name in (K0, K1)) for by in (2, 16)]
+    joined = table(
+        row((160, 128), {1: 50, 0: 100}),
+        variants=(variant(0), variant(1, *needed[0]), variant(2, *needed[1])),
+    )
+
+    def sum_and_part(dims: Dims, names: Collection[str]) -> Dims:
+        assert names == {"k0", "k1"}
+        return odd_below(dims[1]) + odd_below(dims[0] - dims[1]), odd_below(dims[1])
+
+    assert companion(joined, (160, 128), sum_and_part) == (156, 125)
+    beside = replace(joined, hints=(*joined.hints, row((156, 125), {0: 90})))
+    assert companions(beside) == {(156, 125)}
+    alone = replace(joined, variants=(*joined.variants, variant(3, Divisible(K0, 2))))
+    assert companion(alone, (160, 128), sum_and_part) is None
 
 
 def test_a_companion_is_told_from_a_hint_by_the_hint() -> None:

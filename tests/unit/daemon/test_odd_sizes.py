@@ -47,6 +47,29 @@ def test_what_makes_sizes_is_odd_beside_a_hint(
     assert tuple(ex.evaluate(expr, sizes) for expr in dims) == expected
 
 
+@pytest.mark.parametrize(
+    ("near", "most", "hint", "expected"),
+    [
+        ((4, 8, 131_072), 64, (131_072, 32), (129_023, 33)),  # 3 times 11, not 3 times 7
+        ((4, 8, 131_072), 8, (131_072, 32), (129_023, 21)),
+        ((131_072, 4, 32), 64, (32, 524_288), (31, 516_093)),  # 172 031 times 3
+    ],
+)
+def test_what_small_sizes_lose_as_odd_ones_a_larger_one_beside_them_makes_up_for(
+    near: tuple[int, int, int], most: int, hint: Dims, expected: Dims
+) -> None:
+    columns = ex.symbol("s2")
+    odd = odd_sizes(
+        columns,
+        ex.mul(S0, S1),
+        near=dict(zip(("s0", "s1", "s2"), near, strict=True)),
+        s0=(2, 200_000),
+        s1=(2, most),
+        s2=(2, 200_000),
+    )
+    assert odd(hint, {"k0", "k1"}) == expected
+
+
 def test_sizes_that_cannot_be_had_or_moved_have_none_beside_them() -> None:
     assert odd_sizes(S0, S1, near={})((8, 64), {"k1"}) is None
     assert odd_sizes(S0, S1, near={}, s1=(64, 64))((16, 64), {"k1"}) is None

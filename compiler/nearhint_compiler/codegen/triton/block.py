@@ -134,6 +134,22 @@ class Block:
             return self.units.text(index)
         return index_text(ex.substitute(self._flat(index), self.renamed))
 
+    def at(self, base: str, index: ex.Expr) -> str:
+        """Pointers to what is at an index of the kernel from `base` on, as Triton source."""
+        if self.units is not None and self.has_rows(index):
+            return self.units.pointer(base, index)
+        return f"{base} + {self.text(index)}"
+
+    def once(self, base: str, index: ex.Expr) -> str:
+        """What the rows of a unit have once at an index, loaded; nothing if they have more."""
+        if self.units is None or self.masks or index in self.texts:
+            return ""
+        return self.units.once(base, index)
+
+    def has_rows(self, index: ex.Expr) -> bool:
+        """Whether what is loaded at an index chooses between pointers to the rows of a unit."""
+        return self.units is not None and self.units.has_pointers and index not in self.texts
+
     def _flat(self, index: ex.Expr) -> ex.Expr:
         """`index` at the positions along `runs`, where it is affine in them."""
         found = affine(index, list(self.runs.values())) if self.runs else None

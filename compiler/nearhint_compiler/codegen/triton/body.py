@@ -280,7 +280,8 @@ class Body:
         if position != first:
             return [f"{name} = {self.name(first)}"]
         params = {self._param(place) for place in several.places}
-        base = f"a{params.pop()} + " if len(params) == 1 else ""
+        has_base = len(params) == 1 and not any(map(self.block.has_rows, self._ways(position)))
+        base = f"a{params.pop()} + " if has_base else ""
         where = f"{base}{self._wanted(several.wanted, has_base=bool(base))}"
         masks = (
             self.block.mask_of(*self._ways(position)),
@@ -296,8 +297,10 @@ class Body:
     def _wanted(self, wanted: Choice | int, *, has_base: bool) -> str:
         """Where the wanted one of several loads is: from a pointer on, or as a pointer."""
         if isinstance(wanted, int):
-            index = self.block.text(self._in_order(self._guarded[wanted].index))
-            return index if has_base else f"a{self._param(wanted)} + {index}"
+            index = self._in_order(self._guarded[wanted].index)
+            if has_base:
+                return self.block.text(index)
+            return self.block.at(f"a{self._param(wanted)}", index)
         true, false = (
             self._wanted(each, has_base=has_base) for each in (wanted.true, wanted.false)
         )
@@ -366,6 +369,8 @@ class Body:
         pointer = "" if branch is not None else self._pointer(param, index)
         options = ""
         masks = [mask] if not pointer and (mask := self.block.mask_of(index)) else []
+        if branch is None and (found := self.block.once(f"a{param}", index)):
+            return found
         if branch is not None:
             masks.append(self._conditions(branch.true, branch.false))
         if pointer and self.block.bounds_checked:
@@ -377,7 +382,7 @@ class Body:
             policy = "evict_first"
         if policy and any(map(ir.is_reduction_variable, names)):
             options += f', eviction_policy="{policy}"'
-        return f"tl.load({pointer or f'a{param} + {self.block.text(index)}'}{options})"
+        return f"tl.load({pointer or self.block.at(f'a{param}', index)}{options})"
 
     def _store(self, node: ir.Store, position: int, policy: str) -> str:
         shape, varies = self._shape(position), self.varies[position]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from nearhint_compiler.analysis.branches import read_at
 from nearhint_compiler.analysis.flat import FLAT, flattened, in_order
 from nearhint_compiler.analysis.multiples import SIZE_MULTIPLE
 from nearhint_compiler.codegen.triton.block import Block
@@ -67,13 +68,22 @@ def _in_units(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     header.lines += units.lines()
     header.lines.append(f"xmask = x < {index_text(total)}")
     axis_of = dict.fromkeys(pointwise_loops(kernel), "X")
-    indices = (node.index for node in kernel.body if isinstance(node, ir.Indexed))
-    flat = {each: "x" for each in indices if in_order(kernel, each) == ex.symbol(FLAT)}
-    block = Block(("X",), axis_of, {"X": "xmask"}, texts=flat, units=units)
+    block = Block(("X",), axis_of, {"X": "xmask"}, texts=_beside_flat(kernel), units=units)
     body = straight(kernel, block)
     if schedule.get("whole", 0):
         body = _whole(total, straight(kernel, replace(block, masks={})), body)
     return Layout([*header.lines, *body], ceil_div(total, x), (("X", x),), facts=units.facts())
+
+
+def _beside_flat(kernel: ir.Kernel) -> dict[ex.Expr, str]:
+    """The texts of the indices that are the flat one or, as parts of a join, so many beside it."""
+    indices = {node.index for node in kernel.body if isinstance(node, ir.Indexed)}
+    found: dict[ex.Expr, str] = {}
+    for index in (*indices, *read_at(kernel).values()):
+        flat = in_order(kernel, index)
+        if flat is not None and FLAT not in ex.symbols_of(ex.sub(flat, ex.symbol(FLAT))):
+            found[index] = index_text(flat)
+    return found
 
 
 def _whole(total: ex.Expr, whole: Sequence[str], masked: Sequence[str]) -> list[str]:

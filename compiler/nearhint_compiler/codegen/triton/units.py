@@ -15,6 +15,10 @@ from nearhint_rules.guard import AtMost, Fact
 
 BEYOND = "beyond"
 """The points of a unit that lie in its second row."""
+OVER = "over"
+"""The units with such points."""
+BEGUN = "begun"
+"""The place in its row at which a unit begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,31 +56,81 @@ class Units:
                     f"e{name} = tl.where(e{name}over, 0, e{name})",
                 ]
                 step = f"e{name}over.to(tl.int32)"
-        return [
-            *lines,
+        lines += [
             f"lane = tl.arange(0, {self.lanes})[None, :]",
             f"e{last} = {last} + lane",
-            f"{BEYOND} = e{last} >= {length}",
+        ]
+        if self.has_pointers:
+            # A unit begins in its first row: of that point nothing is chosen.
+            beyond = f"(lane > 0) & (lane >= {length} - {last})"
+            over = f"{last} > {index_text(ex.sub(self.kernel.pointwise[-1], self.lanes))}"
+            lines += [f"{BEGUN} = {last}", f"{BEYOND} = {beyond}", f"{OVER} = {over}"]
+        else:
+            lines.append(f"{BEYOND} = e{last} >= {length}")
+        return [
+            *lines,
             f"{last} = tl.where({BEYOND}, e{last} - {length}, e{last})",
             "x = x + lane",
         ]
 
+    @property
+    def has_pointers(self) -> bool:
+        """Whether loads choose between pointers: no, where some units are in one row by promise,
+        and so in vectors, which Triton sees in indices alone.
+        """
+        return self.multiple == 1
+
     def text(self, index: ex.Expr) -> str:
         """`index` as Triton source; raises `InvalidSchedule` where it is not affine in the row."""
+        step, first, second = self._rows(index)
+        if first == second:
+            return index_text(index)
+        row = f"tl.where({BEYOND}, {index_text(second)}, {index_text(first)})"
+        along = ex.mul(step, ex.symbol(f"e{[*self.loops][-1]}"))
+        return row if along == ex.ZERO else f"({row} + {index_text(along)})"
+
+    def pointer(self, base: str, index: ex.Expr) -> str:
+        """A pointer from `base` on; raises `InvalidSchedule` as `text` does.
+
+        Of units in rows of any length each point takes the pointer to its row, and a constant is
+        left to add, which is part of a load: an index would be widened and scaled for each.
+        """
+        step, first, second = self._rows(index)
+        if first == second:
+            return f"{base} + {self.text(index)}"
+        begun = ex.mul(step, ex.symbol(BEGUN))
+        rows = [f"{base} + {index_text(ex.add(row, begun))}" for row in (second, first)]
+        chosen = f"tl.where({BEYOND}, {rows[0]}, {rows[1]})"
+        along = ex.mul(step, ex.symbol("lane"))
+        return chosen if along == ex.ZERO else f"{chosen} + {index_text(along)}"
+
+    def once(self, base: str, index: ex.Expr) -> str:
+        """What a row has once, read for both rows of a unit; nothing where it has more.
+
+        All points of the block are there, and so is the row of those beyond the first one.
+        """
+        step, first, second = self._rows(index)
+        if not self.has_pointers or first == second or step != ex.ZERO:
+            return ""
+        loads = (
+            f"tl.load({base} + {index_text(second)}, {OVER}, other=0)",
+            f"tl.load({base} + {index_text(first)})",
+        )
+        return f"tl.where({BEYOND}, {', '.join(loads)})"
+
+    def _rows(self, index: ex.Expr) -> tuple[ex.Expr, ex.Expr, ex.Expr]:
+        """How far `index` moves with a step, and what it is at the beginnings of both rows, each as
+        many steps before as there are from the first one's beginning; equal where rows are alike.
+        """
         found = along_row(self.kernel, index)
         if found is None:
             raise InvalidSchedule("units of an index that is not affine in the innermost loop")
         step, first = found
-        last, length = [*self.loops.items()][-1]
         names = {name for name in self.loops if name in ex.symbols_of(first)}
         if not names:
-            return index_text(index)
+            return step, first, first
         second = ex.substitute(first, {name: ex.symbol(f"e{name}") for name in names})
-        # Of the second row, too, steps are counted from where the first one begins.
-        second = ex.sub(second, ex.mul(step, length))
-        row = f"tl.where({BEYOND}, {index_text(second)}, {index_text(first)})"
-        along = ex.mul(step, ex.symbol(f"e{last}"))
-        return row if along == ex.ZERO else f"({row} + {index_text(along)})"
+        return step, first, ex.sub(second, ex.mul(step, self.kernel.pointwise[-1]))
 
     def facts(self) -> tuple[Fact, ...]:
         """The Guard that no unit is longer than a row; raises `InvalidSchedule` if each is."""

@@ -260,6 +260,30 @@ def test_what_is_transposed_is_first_in_a_tile_also_where_rows_do_not_fill_it() 
         assert {each.family for each in found} == {"cuda.tiled"}
 
 
+MX = """(kernel (symbols k0 k1) (pointwise k0 k1) (reduction 32) (params (in bf16) (out bf16))
+    (body (load 0 (+ (* 32 k0 p1) (* k0 r0) p0)) (cast f32 0) (abs f32 1) (reduce max f32 2)
+    (div f32 1 3) (cast bf16 4) (store 1 (+ (* 32 k1 p0) (* 32 p1) r0) 5)))"""
+
+
+@pytest.mark.parametrize(
+    ("sizes", "tile"),
+    [
+        ((7001, 160), (64, 4, 8, -1)),  # many, and odd
+        ((8192, 160), (32, 4, 4, 0)),  # many, where vectors may win
+        ((1009, 125), (32, 8, 8, -1)),
+        ((32, 4096), (32, 8, 8, -1)),
+        ((101, 61), (32, 4, 4, 0)),
+    ],
+)
+def test_blocks_of_a_transposed_matrix_are_first_in_tiles_that_suit_their_number(
+    sizes: tuple[int, int], tile: tuple[int, int, int, int]
+) -> None:
+    kernel = parse_kernel(MX)
+    first = firsts(kernel, TARGET, named(kernel, sizes))[0]
+    assert first.family == "cuda.tiled_persistent"
+    assert (first["y"], first["x"], first["warps"], first.get("order", 0)) == tile
+
+
 @pytest.mark.parametrize(("together", "family"), [(2, "cuda.pointwise"), (16, "cuda.tiled")])
 def test_pairs_that_are_taken_apart_need_no_tile(together: int, family: str) -> None:
     kernel = parse_kernel(f"""(kernel (symbols k0 k1) (pointwise k0 {together} k1) (reduction)

@@ -49,6 +49,31 @@ def test_where_places_are_divided_by_many_sizes_units_are_first() -> None:
     assert single.get("unit", 0) == 0
 
 
+def test_narrow_elements_of_rows_that_begin_anywhere_are_first_in_units() -> None:
+    joined = kernel_of("join_of_three_bf16")
+    for width, unit in ((97, 4), (4096, 0)):
+        assert firsts(joined, TARGET, sizes_of(100_003, width))[0].get("unit", 0) == unit
+
+
+def test_units_that_are_promised_to_be_whole_words_are_tried() -> None:
+    def whole(*dims: int) -> list[int]:
+        found = in_units(HEADS, *dims)
+        return [each["unit"] for each in found if each.get("multiple", 0) == each["unit"]]
+
+    assert whole(8, 512, 64) == [4, 8]
+    assert whole(8, 512, 68) == [4]
+    assert whole(8, 512, 66) == []
+
+
+def test_many_units_have_a_block_of_twice_as_many() -> None:
+    def blocks(*dims: int) -> set[int]:
+        return {each["x"] for each in in_units(HEADS, *dims)}
+
+    assert blocks(50, 700, 67) == {1024, 2048}
+    assert blocks(8, 256, 67) == {1024}
+    assert blocks(8, 16, 67) == {512}
+
+
 def test_beside_a_first_that_promises_are_odd_sizes_and_even_ones() -> None:
     kernel, sizes = kernel_of(HEADS), sizes_of(8, 512, 64)
     first = firsts(kernel, TARGET, sizes)[0]
