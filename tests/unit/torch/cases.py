@@ -130,8 +130,8 @@ def _rotated_heads(x: Tensor, w: Tensor) -> Any:
     """The values of an attention are a view of what its queries and keys are made of."""
     q, k, v = (x @ w).view(1, x.shape[0], 3, 2, 4).permute(2, 0, 3, 1, 4).unbind(0)
     angle = torch.arange(x.shape[0])[:, None] * torch.ones(4)
-    turned = [each * angle.cos() + each.roll(2, -1) * angle.sin() for each in (q, k)]
-    return nn.scaled_dot_product_attention(*turned, v)
+    q, k = (each * angle.cos() + each.roll(2, -1) * angle.sin() for each in (q, k))
+    return nn.scaled_dot_product_attention(q, k, v)
 
 
 CASES = (
