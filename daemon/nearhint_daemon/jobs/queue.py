@@ -30,8 +30,12 @@ ATTEMPTS = 2
 """So often may a daemon try a job whose worker is lost; ends of daemons are counted apart."""
 RESTARTS = 5
 """So often may the daemon end while a worker has a job before it is suspected."""
-SUSPECTED_RESTARTS = 3
-"""So often may it end while a suspected job runs alone in its lane, before that is given up."""
+SUSPECTED_RESTARTS = 10
+"""So often may it end while a suspected job runs alone in its lane, before that is given up.
+
+A warm-up outlives ten kills in a row, whichever job they find at work: what they interrupt is no
+reason to give one up.
+"""
 HEAL_S = 1.0
 PUT_OFF_S = 3.0
 RETRY_S = 30.0

@@ -215,8 +215,11 @@ def test_words_are_those_of_a_row_of_its_own_and_not_of_what_some_rows_share() -
     assert ex.to_text(words.base) == "(+ (* k1 k2 p0) (* k2 p1))"
     sizes = {"k0": 64, "k1": 1024, "k2": 1021}
     offered = candidates(kernel, numerics.TARGET, sizes)
-    assert [each for each in offered if each.get("turns", 0)]
-    for each in offered:
+    assert not [each for each in offered if each.get("turns", 0)]
+    turns = (
+        "cuda.persistent x=1 r=1024 warps=4 index=32 aligned=1 divisible=0 ahead=2 words=1 turns=4"
+    )
+    for each in (*offered, parse_schedule(turns)):
         generate(kernel, each, numerics.TARGET)
 
 
