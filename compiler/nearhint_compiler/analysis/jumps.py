@@ -20,9 +20,7 @@ def before_jumps(kernel: ir.Kernel) -> frozenset[int]:
     found: set[int] = set()
     for node in kernel.body:
         match node:
-            case ir.Op(name, dtype, (operand,)) if name in _JUMPS or (
-                name == "cast" and dtype in ir.INTEGERS
-            ):
+            case ir.Op(_, _, (operand,)) if _is_jump(node):
                 source = kernel.body[operand]
                 if (
                     isinstance(source, ir.Op)
@@ -42,14 +40,14 @@ def leading_to_jumps(kernel: ir.Kernel) -> frozenset[int]:
     """
     found: set[int] = set()
     for position in reversed(range(len(kernel.body))):
-        match kernel.body[position]:
-            case ir.Op(name, dtype, operands) if position in found or (
-                name in _JUMPS or (name == "cast" and dtype in ir.INTEGERS)
-            ):
-                found.update(operands)
-            case _:
-                continue
+        node = kernel.body[position]
+        if isinstance(node, ir.Op) and (position in found or _is_jump(node)):
+            found.update(node.operands)
     return frozenset(found)
+
+
+def _is_jump(node: ir.Op) -> bool:
+    return node.name in _JUMPS or (node.name == "cast" and node.dtype in ir.INTEGERS)
 
 
 def is_given(body: Sequence[ir.BodyNode], position: int) -> bool:

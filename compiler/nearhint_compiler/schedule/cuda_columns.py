@@ -90,9 +90,8 @@ ANEW_WHOLE, ANEW_SHORT = (64, 128, 4), 32
 ones that are short, too."""
 PIECED, COLUMN_PIECES = {16: (128, 1), 32: (128, 2), 64: (64, 2)}, 8
 """(columns, warps) of such columns in vectors, by the rows of a block that holds them, and pieces
-of them at most. What warps have of a column goes through shared memory, where vectors meet in the
-same banks: with four warps or eight that is what takes time (tests/benchmarks/gpu_spaces.py), so
-two at most have parts of one."""
+of them at most. What warps have of a column goes through shared memory, of which four warps or
+eight take more than one or two do: so two at most have parts of one."""
 CHAINS = ((64, 16, 8, 16, 128), (64, 8, 4, 16, 128), (128, 8, 8, 16, 128), (64, 8, 4, 24, 168))
 """(columns, runs, warps, rows a run, registers) of chunks of scanned columns."""
 ODD_CHAINS = ((128, 8, 8, 16, 128), (64, 8, 4, 16, 128), (64, 8, 4, 8, 96))
@@ -403,10 +402,9 @@ def _leaving(facts: Facts, shapes: Sequence[Shape]) -> Sequence[Shape]:
     """Those that leave a cache as it is, where more is read than it keeps and none is stored.
 
     What is copied ahead takes its place in the L2 cache, because copies have no policy there, and
-    pushes out what kernels before have left to be written: with a warm cache it gains next to
-    nothing, and with a cold one it loses. Contests are held with a warm one. So steps are written
-    out instead, behind shapes that have them as they are: of sums, and of narrow elements, those
-    come first, of which a thread has more under way (tests/benchmarks/gpu_spaces.py).
+    pushes out what kernels before have left to be written, which a contest with a warm cache does
+    not show. So steps are written out instead, behind shapes that have them as they are: of sums,
+    and of narrow elements, those come first, of which a thread has more under way.
     """
     if not facts.only_reads or facts.own_bytes < CACHE_KEEPS[1]:
         return shapes
