@@ -24,7 +24,8 @@ SQUARES = (
 )  # fmt: skip
 """Tiles where both axes matter, the best of small spaces first."""
 OF_VECTORS = (64, 64, 4)
-"""The best of large spaces of two bytes an element where sizes are promised: vectors along y."""
+"""The best of large spaces of two bytes an element where sizes are promised: vectors along y.
+Element by element it takes up to twice as long as others."""
 WORDED = ((32, 128, 8), (32, 64, 4), (64, 64, 8))
 """Tiles in whole words of rows that begin anywhere: what other accesses have along y is read
 element by element from the first cache, and nothing is exchanged between threads. Found alike: of
@@ -36,6 +37,8 @@ LARGE_POINTS = 1 << 22
 GROUP, FEW_DOWN = 4, 32
 """Programs along y that come one after the other in a large space; where words have no more than so
 many, all of them do."""
+NARROW = 2
+"""Programs across up to which there is nothing to group: they come one after the other as it is."""
 PLAIN = SQUARES[:2]
 """Tiles of elements that are worth a try beside words, where sizes promise nothing."""
 REPEATED = ((2, 1), (1, 1), (2, 2), (4, 1))
@@ -197,8 +200,9 @@ def _squares(facts: Facts, tile: Tile) -> Iterator[Schedule]:
     """
     points, columns = prod(tile.extents), tile.extents[-1]
     fitting, order = _fitting(tile, SQUARES), GROUP if points >= LARGE_POINTS else 1
+    vectors = fitting
     if points >= LARGE_POINTS and facts.itemsize == 2 and OF_VECTORS in fitting:
-        fitting = [OF_VECTORS, *fitting]
+        vectors = [*dict.fromkeys((OF_VECTORS, *fitting))]
     worded: list[tuple[int, int, int]] = []
     if facts.tile_word and columns >= LONG_ROW and points >= WORDED_POINTS:
         worded = _fitting(tile, WORDED)
@@ -210,7 +214,7 @@ def _squares(facts: Facts, tile: Tile) -> Iterator[Schedule]:
         # What is along the other axis would be single elements: words come first.
         yield from words
     if facts.divisible or facts.has_static_vectors:
-        shapes = fitting[:PROMISED_BESIDE_WORDS] if words else fitting
+        shapes = vectors[:PROMISED_BESIDE_WORDS] if words else vectors
         promise = {"divisible": facts.divisible, "aligned": 1}
         for shape in shapes:
             yield facts.schedule("tiled", **promise, **_ordered(tile, shape, order))
@@ -244,7 +248,9 @@ def _parts(facts: Facts) -> list[int]:
 
 def _ordered(tile: Tile, shape: tuple[int, int, int], order: int) -> dict[str, int]:
     y, x, warps = shape
-    return {"z": 1, "y": y, "x": x, "cuts": tile.cuts, "warps": warps, "order": order}
+    blocks = {"z": 1, "y": y, "x": x, "cuts": tile.cuts, "warps": warps}
+    is_narrow = tile.extents[-1] <= NARROW * x
+    return blocks if order == GROUP and is_narrow else blocks | {"order": order}
 
 
 def _fitting(tile: Tile, shapes: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:

@@ -213,6 +213,10 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
         (few, _warps(few * r, 256)),
         (1, _warps(r, 128)),
     ]
+    if together < 32 * facts.lanes // r <= rows:
+        # Few short rows: a warp that holds several reads them in vectors, and is not a program for
+        # each.
+        shapes.append((32 * facts.lanes // r, 1))
     if together > 1 and facts.itemsize > 2:
         # Half as much a thread, for the shortest rows.
         shapes.insert(1, (together // 2, shapes[0][1]))
