@@ -70,6 +70,24 @@ def test_many_short_rows_go_together_to_a_program() -> None:
     assert (found["x"], found["r"]) == (64, 32)
 
 
+@pytest.mark.parametrize(
+    ("name", "sizes", "together"),
+    [
+        ("softmax_f16", (160, 32), {1, 8}),
+        ("softmax_f32", (160, 32), {1, 4}),
+        ("softmax_f32", (3, 32), {1}),  # not enough for a warp
+        ("softmax_f32", (160, 128), {1}),  # each is as many vectors as a warp has threads
+    ],
+)
+def test_few_short_rows_are_also_in_vectors_of_one_warp(
+    name: str, sizes: tuple[int, int], together: set[int]
+) -> None:
+    kernel = kernel_of(name)
+    offered = candidates(kernel, TARGET, named(kernel, sizes))
+    held = [each for each in offered if each.family == "cuda.persistent"]
+    assert {each["x"] for each in held if each["warps"] == 1} == together
+
+
 def test_what_sizes_divide_is_promised_and_nothing_else() -> None:
     assert first_at("softmax_f32", 1021, 1024)["divisible"] == 0b10
     assert first_at("softmax_f32", 1024, 1021)["divisible"] == 0
@@ -250,14 +268,43 @@ def test_a_tile_that_suits_the_hint_comes_before_a_default_that_does_not() -> No
     assert first_at("transpose_add_f32", 7, 100_003)["y"] == 8
 
 
+NARROW_ADD = """(kernel (symbols k0 k1) (pointwise k0 k1) (reduction)
+    (params (in bf16) (in bf16) (out bf16)) (body (load 0 (+ (* k1 p0) p1)) (cast f32 0)
+    (load 1 (+ (* k0 p1) p0)) (cast f32 2) (add f32 1 3) (cast bf16 4)
+    (store 2 (+ (* k1 p0) p1) 5)))"""
+
+
 def test_what_is_transposed_is_first_in_a_tile_also_where_rows_do_not_fill_it() -> None:
-    narrow = parse_kernel("""(kernel (symbols k0 k1) (pointwise k0 k1) (reduction)
-        (params (in bf16) (in bf16) (out bf16)) (body (load 0 (+ (* k1 p0) p1)) (cast f32 0)
-        (load 1 (+ (* k0 p1) p0)) (cast f32 2) (add f32 1 3) (cast bf16 4)
-        (store 2 (+ (* k1 p0) p1) 5)))""")
+    narrow = parse_kernel(NARROW_ADD)
     for rows, columns in ((128_256, 35), (35, 128_256), (1000, 1000)):
         found = firsts(narrow, TARGET, {"k0": rows, "k1": columns})
         assert {each.family for each in found} == {"cuda.tiled"}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "tile"),
+    [
+        ((4096, 8192), (64, 64, 4)),
+        ((31_049, 1024), (64, 64, 4)),  # vectors along one axis
+        ((31_049, 1021), (32, 64, 8)),
+        ((128_255, 125), (32, 64, 8)),
+    ],
+)
+def test_a_tile_that_is_best_of_vectors_is_first_where_there_are_some(
+    sizes: tuple[int, int], tile: tuple[int, int, int]
+) -> None:
+    kernel = parse_kernel(NARROW_ADD)
+    first = firsts(kernel, TARGET, named(kernel, sizes))[0]
+    assert (first["y"], first["x"], first["warps"]) == tile
+    assert bool(first["divisible"]) == (tile == (64, 64, 4))
+
+
+@pytest.mark.parametrize(("columns", "is_grouped"), [(35, False), (128, False), (200, True)])
+def test_programs_of_a_narrow_space_are_in_no_groups(columns: int, *, is_grouped: bool) -> None:
+    kernel = parse_kernel(NARROW_ADD)
+    first = firsts(kernel, TARGET, named(kernel, (128_256, columns)))[0]
+    assert first["x"] == 64
+    assert (first.get("order", 0) > 1) == is_grouped
 
 
 MX = """(kernel (symbols k0 k1) (pointwise k0 k1) (reduction 32) (params (in bf16) (out bf16))
