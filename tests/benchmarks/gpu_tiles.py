@@ -2,11 +2,12 @@
 
     python -m tests.benchmarks.gpu_tiles [--json FILE] [--only TEXT] [--budget-s S] [--compile-only]
 
-Transposed adds and rotary embeddings, at sizes that are odd along either axis, both or none; sums
-of each row with each of others, joins, heads that change places with tokens, and planes of channels
-with a scale each, whose rows begin anywhere. Every candidate at a size is compiled, and those that
-may run there are timed interleaved, as CUDA graph replays, with a warm cache. The fastest and the
-default of each are verified against the f64 interpreter at awkward sizes.
+Transposed adds, also of many matrices, and rotary embeddings, at sizes that are odd along either
+axis, both or none; sums of each row with each of others, joins, heads that change places with
+tokens, and planes of channels with a scale each, whose rows begin anywhere. Every candidate at a
+size is compiled, and those that may run there are timed interleaved, as CUDA graph replays, with a
+warm cache. The fastest and the default of each are verified against the f64 interpreter at awkward
+sizes.
 """
 
 from __future__ import annotations
@@ -73,8 +74,17 @@ SCALED = """(kernel (symbols k0 k1 k2) (pointwise k0 k1 k2) (reduction)
 SCALED_F32 = """(kernel (symbols k0 k1 k2) (pointwise k0 k1 k2) (reduction)
     (params (in T) (in T) (in T) (out T)) (body (load 0 (+ (* k1 k2 p0) (* k2 p1) p2)) (load 1 p1)
     (mul f32 0 1) (load 2 p1) (add f32 2 3) (store 3 (+ (* k1 k2 p0) (* k2 p1) p2) 4)))"""
+BATCHED = """(kernel (symbols k0 k1 k2) (pointwise k0 k1 k2) (reduction)
+    (params (in T) (in T) (out T)) (body (load 0 (+ (* k1 k2 p0) (* k2 p1) p2)) (cast f32 0)
+    (load 1 (+ (* k1 k2 p0) (* k1 p2) p1)) (cast f32 2) (add f32 1 3) (cast T 4)
+    (store 2 (+ (* k1 k2 p0) (* k2 p1) p2) 5)))"""
+BATCHED_F32 = """(kernel (symbols k0 k1 k2) (pointwise k0 k1 k2) (reduction)
+    (params (in T) (in T) (out T)) (body (load 0 (+ (* k1 k2 p0) (* k2 p1) p2))
+    (load 1 (+ (* k1 k2 p0) (* k1 p2) p1)) (add f32 0 1)
+    (store 2 (+ (* k1 k2 p0) (* k2 p1) p2) 2)))"""
 KERNELS: Mapping[str, Mapping[str, str]] = {
     "transposed_add": {"bf16": ADD, "f32": ADD_F32},
+    "batched_add": {"bf16": BATCHED, "f32": BATCHED_F32},
     "rotary": {"bf16": ROTARY, "f32": ROTARY_F32},
     "outer_add": {"bf16": OUTER, "f32": OUTER_F32},
     "join": {"bf16": JOIN, "f32": JOIN_F32},
@@ -87,6 +97,7 @@ SIZES: Mapping[str, tuple[tuple[int, ...], ...]] = {
         (4096, 8192), (4096, 8191), (4099, 8192), (300, 301), (33, 5120), (7, 100_001),
         (128_256, 35), (100_003, 64), (2048, 130), (1000, 1000),
     ),
+    "batched_add": ((61, 509, 1021), (300, 77, 640), (50, 3193, 250), (1000, 49, 512)),
     "rotary": (
         (3, 100_003, 32, 16), (8, 16_411, 96, 48), (7, 509, 66, 33), (32, 4001, 128, 64),
         (5, 20_011, 66, 33), (32, 1, 128, 64),
