@@ -49,6 +49,8 @@ FOLDED_SHAPES = (
     (64, 2048, 8, 4, 1, 4), (64, 4096, 8, 2, 4, 1),
 )  # fmt: skip
 """The same of several rows as one."""
+STORED_FOLDS = ((64, 2048, 8, 4, 6, 1), (64, 2048, 8, 4, 1, 2), (128, 2048, 4, 8, 1, 1))
+"""The same where elements are stored."""
 FOLD_LIMIT, FOLDED_COLUMNS, FOLDED_LENGTH = 32, 64, 128
 """How many rows are read as one at most, and how many columns, each how long, that makes at least:
 of shorter ones more is left to bring together than is gained."""
@@ -98,6 +100,8 @@ ODD_CHAINS = ((128, 8, 8, 16, 128), (64, 8, 4, 16, 128), (64, 8, 4, 8, 96))
 """The same of single elements, of which wider rows are more whole lines."""
 CHUNKS_SEEN, LEAST_CHUNKS = 8, 2
 """How many of them a program looks at at once, and how many there are at least."""
+CHUNKS_TOGETHER = 8
+"""How many chunks are together where a chain of single ones were too long."""
 CHAIN_BYTES = 1 << 18
 """What a chunk of all columns moves at least, for the chain of chunks to be no longer than what
 they move takes: of 300 columns it was not (70 microseconds, 88 in stages), of 97 twice as long."""
@@ -337,7 +341,13 @@ def chained_columns(facts: Facts) -> Iterator[Schedule]:
             rows //= 4
         if facts.length >= LEAST_CHUNKS * runs * rows:
             blocks = {"x": x, "r": runs, "warps": warps, "registers": registers, "unroll": rows}
-            yield facts.schedule("chained", divisible=facts.divisible, **blocks, back=CHUNKS_SEEN)
+            blocks["back"] = CHUNKS_SEEN
+            if not is_long_chain(facts):
+                together = facts.schedule(
+                    "chained", divisible=facts.divisible, **blocks, together=CHUNKS_TOGETHER
+                )
+                yield together
+            yield facts.schedule("chained", divisible=facts.divisible, **blocks)
 
 
 def is_long_chain(facts: Facts) -> bool:
@@ -367,7 +377,8 @@ def _promising_columns(facts: Facts, columns: int) -> Iterator[tuple[Schedule, .
 
 def _folded_columns(facts: Facts, columns: int, by: int) -> Iterator[tuple[Schedule, ...]]:
     """Shapes in vectors of so many rows as one."""
-    for width, elements, warps, *rest in _leaving(facts, FOLDED_SHAPES):
+    shapes = FOLDED_SHAPES if facts.is_foldable else STORED_FOLDS
+    for width, elements, warps, *rest in _leaving(facts, shapes):
         most = WARPS_AT_ONCE * facts.processors // warps
         # Where there are more columns than at the hint, their programs still run at once.
         while SPARE * -(-by * columns // width) > most and LEAST_FOLDED * width < elements:
@@ -377,7 +388,17 @@ def _folded_columns(facts: Facts, columns: int, by: int) -> Iterator[tuple[Sched
             for each in _sharing(facts, by * columns, facts.length // by, shape, least=0):
                 # They are brought together by few programs as they are.
                 each.pop("apart", 0)
+                if facts.folds_stores:
+                    each |= _gathering(each["splits"], by=by, x=each["x"], warps=warps)
                 yield (facts.schedule("split", aligned=1, **each, fold=by),)
+
+
+def _gathering(splits: int, *, by: int, x: int, warps: int) -> dict[str, int]:
+    """So few programs that their parts of a column, and the rest of it, are as many lanes; and the
+    columns of a program that brings them together.
+    """
+    few = APART_LANES * 32 * warps // (by * splits)
+    return {"splits": max(2, splits - 1), "apart": min(x, max(1, few))}
 
 
 def _fold(facts: Facts, columns: int) -> int:
@@ -385,7 +406,8 @@ def _fold(facts: Facts, columns: int) -> int:
     by = SECTOR_BYTES // 16 * _column_lanes(facts)
     while by < FOLD_LIMIT and by * columns < FOLDED_COLUMNS:
         by *= 2
-    return by if facts.is_foldable and facts.length >= by * FOLDED_LENGTH else 0
+    is_possible = facts.is_foldable or facts.folds_stores
+    return by if is_possible and facts.length >= by * FOLDED_LENGTH else 0
 
 
 def _column_shapes(facts: Facts, columns: int) -> tuple[Shape, ...]:

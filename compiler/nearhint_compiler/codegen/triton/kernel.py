@@ -29,6 +29,8 @@ bring Guards, and make Triton load vectors. As they may, too:
     apart    split columns: the totals of all chunks, or of those before each, are brought together
              in a stage between, by programs of so many columns
     back     chains: how many chunks before its own a program looks at at once
+    together chains: so many chunks in a row leave what they come to together, too, and `back` is
+             counted in as many
     registers
              a bound on those of a thread, so that a processor holds as many programs as wanted
     group    walks, and args in registers: by how many neighbours along the row an accumulator is
@@ -39,7 +41,8 @@ bring Guards, and make Triton load vectors. As they may, too:
              the next row is loaded, into registers, before the one at hand waits for its totals
     programs split rows: at most `splits` share one, fewer where rows are so many that all blocks of
              them together would be more than so many programs
-    fold     split columns: so many rows are read as one, and those that are no whole such row apart
+    fold     split columns: so many rows are read, and stored, as one, and those that are no whole
+             such row apart
     near     cuda.tiled of two axes: the order of programs, so that what neighbours share is in a
              cache. 1: first along the axis that has fewer of them, whatever the sizes; more: so
              many along the first axis, then along the second

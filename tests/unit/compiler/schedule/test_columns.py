@@ -243,6 +243,22 @@ def test_nothing_is_copied_ahead_of_more_than_a_cache_keeps(name: str, odd: int)
     assert any(each.get("ahead", 0) for each in small)
 
 
+@pytest.mark.parametrize(
+    ("name", "sizes"), [("column_sum_f32", (4096, 2048)), ("column_mean_bf16", (2048, 8192))]
+)
+def test_what_is_copied_ahead_serves_what_a_cache_keeps_alone(
+    name: str, sizes: tuple[int, int]
+) -> None:
+    """A hint of few bytes has Variants that may be asked for many."""
+    kernel = kernel_of(name)
+    ahead = [each for each in offered(name, *sizes) if each.get("ahead", 0)]
+    assert ahead
+    for each in ahead:
+        guard = generate(kernel, each, TARGET).guard
+        assert size_facts_hold(guard, dict(zip(("k0", "k1"), sizes, strict=True)))
+        assert not size_facts_hold(guard, {"k0": 8192, "k1": 4096})
+
+
 def test_what_is_stored_pays_for_a_cache_anyway() -> None:
     found = offered("standardised_columns_f32", 5120, 7000)
     assert any(each.get("ahead", 0) for each in found)
@@ -250,6 +266,35 @@ def test_what_is_stored_pays_for_a_cache_anyway() -> None:
 
 def test_a_mean_of_columns_is_folded_as_a_sum_is() -> None:
     assert any(each.get("fold", 0) for each in offered("column_mean_bf16", 97, 100_003))
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows"), [(97, 100_003), (35, 500_003), (1021, 30_011), (5, 1_000_003)]
+)
+def test_columns_of_any_number_are_stored_in_vectors(columns: int, rows: int) -> None:
+    kernel = kernel_of("standardised_columns_f32")
+    found = offered("standardised_columns_f32", columns, rows)
+    folds = [each for each in found if each.get("fold", 0)]
+    assert folds
+    for each in folds:
+        made = generate(kernel, each, TARGET)
+        assert all(
+            size_facts_hold(made.guard, {"k0": columns + more, "k1": rows + more})
+            for more in range(4)
+        )
+        assert each["fold"] % 8 == 0  # 32 bytes, a sector
+        # All parts of a column, and what is no whole long row, are few lanes a thread.
+        lanes = each["fold"] * (each["splits"] + 1)
+        assert lanes * each["apart"] <= 16 * 32 * each["warps"] or each["apart"] == 1
+
+
+def test_many_chunks_of_few_columns_are_together() -> None:
+    few, many = (
+        [each for each in offered("column_cumsum_f32", columns, 100_003) if "chained" in str(each)]
+        for columns in (97, 5120)
+    )
+    assert any(each.get("together", 0) for each in few)
+    assert not any(each.get("together", 0) for each in many)
 
 
 def test_few_rows_are_not_worth_a_fold() -> None:
