@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, zip_longest
 from math import prod
 from typing import TypeAlias
@@ -138,6 +139,20 @@ or few (tests/benchmarks/gpu_outer.py)."""
 
 
 def columns_of(facts: Facts) -> Iterator[Schedule]:
+    """Columns alone; those that are held are spread over threads as they are loaded.
+
+    Where threads come to the last axes first, those of a block of columns would else be along its
+    rows: all that was loaded would go through shared memory, and lanes be brought together by
+    shuffles, which is more than half of the instructions of a softmax over odd columns.
+    """
+    for each in _columns_of(facts):
+        if facts.has_late_axes and each.family == "cuda.persistent":
+            yield replace(each, options=(*each.options, ("spread", 1)))
+        else:
+            yield each
+
+
+def _columns_of(facts: Facts) -> Iterator[Schedule]:
     """As many columns a program as leave every processor two, and the rest of a block in rows.
 
     The numbers of columns and their lengths may change, so the default has a middle of both.

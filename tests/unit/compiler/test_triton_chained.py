@@ -50,7 +50,13 @@ def anew(kernel: str, *dims: tuple[int, ...], special: bool = False) -> list[Cas
     """Columns in registers whose places are computed again for what is stored."""
     narrow = f"cuda.persistent x=4 r=64 warps=1 {PROMISES} anew=1"
     wide = f"cuda.persistent x=8 r=64 warps=4 {PROMISES.replace('32', '64')} registers=64 anew=1"
-    return [Case(kernel, text, each, special) for each in dims for text in (narrow, wide)]
+    turned = f"cuda.persistent x=8 r=16 warps=2 {PROMISES} spread=1 pieces=4 anew=1"
+    texts = (narrow, f"{narrow} spread=1", wide, turned)
+    return [
+        Case(kernel, text, each, special)
+        for each in dims
+        for text in (texts[:-1] if "scans" in kernel else texts)
+    ]
 
 
 CASES = [

@@ -62,6 +62,8 @@ bring Guards, and make Triton load vectors. As they may, too:
     reuse    1 for rows in registers whose shares of a sum are made of its terms (`analysis.shares`)
     anew     1 for rows in registers whose places are computed again for what is stored, so that
              less is held beside the elements
+    spread   rows in registers: 1 for blocks whose first axis is the reduction's, so that what comes
+             behind it has threads first
     walks    1 for teams that walk their parts, in any number of steps, and once more when they met
     band     tiles: programs go along y, `band` blocks of x wide, before they go on along x
     r1       the r elements of a block are a tile of two axes, r1 of them along the innermost
@@ -231,8 +233,8 @@ def _check(schedule: Schedule) -> None:
         1 < schedule["pieces"] <= PIECES_LIMIT and schedule.family == PERSISTENT and is_whole
     ):
         raise InvalidSchedule(f"pieces of {schedule}")
-    if schedule.get("spread", 0) and schedule.family != "cuda.tiled_persistent":
-        raise InvalidSchedule(f"rows that are spread over no tile in registers: {schedule}")
+    if schedule.get("spread", 0) and not schedule.family.endswith("persistent"):
+        raise InvalidSchedule(f"rows that are spread and not in registers: {schedule}")
     in_registers = schedule.family == PERSISTENT
     has_loads = any(schedule.get(name, 0) for name in ("early", "stream", "reuse", "anew"))
     if in_registers and schedule.get("ahead", 1) > min(2, schedule.get("turns", 1)):

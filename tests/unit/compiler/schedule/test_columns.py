@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.unit.compiler.test_online import TARGET, kernel_of
 
@@ -169,6 +171,15 @@ def test_a_bucket_of_few_rows_has_blocks_for_more_whatever_the_columns_are() -> 
     assert any(
         size_facts_hold(generate(SOFTMAX_OF_MIDDLE, each, TARGET).guard, there) for each in held
     )
+
+
+@pytest.mark.parametrize(("triton", "is_spread"), [("3.6.0", 0), ("3.7.1", 1)])
+def test_columns_that_are_held_have_threads_as_they_are_loaded(triton: str, is_spread: int) -> None:
+    target = replace(TARGET, toolchain=(f"triton {triton}",))
+    found = candidates(SOFTMAX_OF_MIDDLE, target, {"k0": 61, "k1": 1021, "k2": 509})
+    held = [each for each in found if each.family == "cuda.persistent"]
+    assert held
+    assert {each.get("spread", 0) for each in held} == {is_spread}
 
 
 def test_two_blocks_of_columns_that_are_held_fit_a_processor() -> None:
