@@ -50,7 +50,7 @@ FOLDED_SHAPES = (
     (64, 2048, 8, 4, 1, 4), (64, 4096, 8, 2, 4, 1),
 )  # fmt: skip
 """The same of several rows as one."""
-STORED_FOLDS = ((64, 2048, 8, 4, 6, 1), (64, 2048, 8, 4, 1, 2), (128, 2048, 4, 8, 1, 1))
+STORED_FOLDS = ((64, 2048, 8, 2, 6, 1), (64, 2048, 8, 4, 6, 1), (64, 2048, 8, 4, 1, 2))
 """The same where elements are stored."""
 FOLD_LIMIT, FOLDED_COLUMNS, FOLDED_LENGTH = 32, 64, 128
 """How many rows are read as one at most, and how many columns, each how long, that makes at least:
@@ -71,6 +71,13 @@ SHORT_COLUMN, HELD_PER_THREAD = 128, 32
 COLUMN_A_THREAD = (256, 8, 8)
 """(columns, rows, warps) of a walk over short columns of which each thread has one: nothing is left
 to bring together, as it is where blocks hold them (tests/benchmarks/gpu_spaces.py)."""
+PLANES = ((128, 8, 4, 1), (64, 32, 8, 2), (128, 8, 4, 2))
+"""(columns, rows, warps, steps written out) of walks over columns of one plane, where all of them
+share something along the row, such as a mask: each thread reads it once a row, and not once for
+each of its columns."""
+STEP_BYTES, STEP_COLUMNS, STEP_WARPS = 4096, 128, 4
+"""Of a step of columns that are only read where each program has some alone, of which several are
+written out: 32 bytes a thread and step, so that many programs are on a processor."""
 HELD_COLUMNS = ((64, 16), (32, 16), (16, 16), (32, 8))
 HELD_FEW_COLUMNS = ((16, 8), (8, 8))
 """(columns, warps) of blocks that hold longer ones, with so many elements a thread at most; and
@@ -99,6 +106,8 @@ CHAINS = ((64, 16, 8, 16, 128), (64, 8, 4, 16, 128), (128, 8, 8, 16, 128), (64, 
 """(columns, runs, warps, rows a run, registers) of chunks of scanned columns."""
 ODD_CHAINS = ((128, 8, 8, 16, 128), (64, 8, 4, 16, 128), (64, 8, 4, 8, 96))
 """The same of single elements, of which wider rows are more whole lines."""
+CHAINS_TOGETHER = ((128, 4, 4, 24, 168), (64, 8, 4, 16, 128), (128, 8, 8, 16, 128))
+"""The same of chunks that are together, of which small ones are not too many."""
 CHUNKS_SEEN, LEAST_CHUNKS = 8, 2
 """How many of them a program looks at at once, and how many there are at least."""
 CHUNKS_TOGETHER = 8
@@ -173,6 +182,7 @@ def _columns_of(facts: Facts) -> Iterator[Schedule]:
         (128, 2048, 4), (128, 1024, 4),
     ):  # fmt: skip
         yield from given(facts, "looped", x=columns, r=elements // columns, warps=warps)
+    yield from _in_planes(facts)
     if (preferred := preferred_columns(facts)) is not None:
         yield preferred
     yield from _held_columns(facts)
@@ -190,6 +200,8 @@ def preferred_columns(facts: Facts) -> Schedule | None:
     """The walk over columns that is held best where programs do not share them."""
     if not facts.is_columns or _is_few(facts):
         return None
+    if planes := list(_in_planes(facts)):
+        return planes[0]
     columns, rows, warps = COLUMN_A_THREAD
     if facts.length <= SHORT_COLUMN and prod(facts.extents) >= columns * facts.processors:
         return facts.schedule("looped", x=columns, r=rows, warps=warps)
@@ -199,6 +211,20 @@ def preferred_columns(facts: Facts) -> Schedule | None:
             return facts.schedule("looped", x=x, r=r, warps=max(1, warps * x * r // elements))
     x = max(LEAST_COLUMNS, _column_share(facts))
     return facts.schedule("looped", x=x, r=COLUMN_BLOCK // x, warps=8)
+
+
+def _in_planes(facts: Facts) -> Iterator[Schedule]:
+    """Walks over columns of one plane each, which share what they have along the row."""
+    is_walked = facts.only_reads and facts.walks < 2 and not facts.has_scan
+    if not (facts.has_planes and is_walked):
+        return
+    columns = facts.extents[-1]
+    for x, rows, warps, unroll in PLANES:
+        if columns >= x and prod(facts.extents) >= x * facts.processors:
+            tile = {"z": 1, "y": 1, "x": x, "r": rows, "cuts": 1 << (len(facts.extents) - 2)}
+            more = {"unroll": unroll} if unroll > 1 else {}
+            divisible = facts.divisible
+            yield facts.schedule("tiled_looped", divisible=divisible, **tile, warps=warps, **more)
 
 
 def _held_columns(facts: Facts) -> Iterator[Schedule]:
@@ -347,28 +373,43 @@ def teams_of_columns(facts: Facts) -> Iterator[Schedule]:
 
 
 def chained_columns(facts: Facts) -> Iterator[Schedule]:
-    """Scans whose chunks are held and wait for those before them."""
+    """Scans whose chunks are held and wait for those before them; where these are many, together.
+
+    What is together comes without a promise, too: few columns are seldom what a hint's sizes are.
+    """
     if not facts.is_chained:
         return
-    for x, runs, warps, rows, registers in CHAINS if facts.has_vectors else ODD_CHAINS:
-        if facts.itemsize > 4:
-            # Values, totals and words are of two registers each.
-            rows //= 4
-        if facts.length >= LEAST_CHUNKS * runs * rows:
-            blocks = {"x": x, "r": runs, "warps": warps, "registers": registers, "unroll": rows}
-            blocks["back"] = CHUNKS_SEEN
-            if not is_long_chain(facts):
-                together = facts.schedule(
-                    "chained", divisible=facts.divisible, **blocks, together=CHUNKS_TOGETHER
-                )
-                yield together
-            yield facts.schedule("chained", divisible=facts.divisible, **blocks)
+    if _keeps_up(facts, CHAINS_TOGETHER[0], CHUNKS_TOGETHER) and not _keeps_up(
+        facts, ODD_CHAINS[0]
+    ):
+        for shape in CHAINS_TOGETHER:
+            for each in _chunks(facts, shape):
+                yield facts.schedule("chained", **each, together=CHUNKS_TOGETHER)
+    for shape in CHAINS if facts.has_vectors else ODD_CHAINS:
+        for each in _chunks(facts, shape):
+            yield facts.schedule("chained", divisible=facts.divisible, **each)
+
+
+def _chunks(facts: Facts, shape: tuple[int, int, int, int, int]) -> Iterator[dict[str, int]]:
+    x, runs, warps, rows, registers = shape
+    if facts.itemsize > 4:
+        # Values, totals and words are of two registers each.
+        rows //= 4
+    if facts.length >= LEAST_CHUNKS * runs * rows:
+        blocks = {"x": x, "r": runs, "warps": warps, "registers": registers, "unroll": rows}
+        yield {**blocks, "back": CHUNKS_SEEN}
 
 
 def is_long_chain(facts: Facts) -> bool:
     """Whether a chain of chunks is no longer than what they move takes."""
-    _, runs, _, rows, _ = ODD_CHAINS[0]
-    return facts.is_chained and facts.moved_bytes // facts.length * runs * rows >= CHAIN_BYTES
+    together = _keeps_up(facts, CHAINS_TOGETHER[0], CHUNKS_TOGETHER)
+    return facts.is_chained and (together or _keeps_up(facts, ODD_CHAINS[0]))
+
+
+def _keeps_up(facts: Facts, shape: Sequence[int], together: int = 1) -> bool:
+    _, runs, _, rows, _ = shape
+    row_bytes = facts.moved_bytes // facts.length
+    return row_bytes * runs * rows * together >= CHAIN_BYTES
 
 
 def _scanned(facts: Facts, columns: int) -> Iterator[Schedule]:

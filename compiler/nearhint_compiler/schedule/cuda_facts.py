@@ -184,6 +184,15 @@ class Facts:
             for access in self.accesses
         )
 
+    @property
+    def has_planes(self) -> bool:
+        """Whether neighbouring columns share something along the row that outer loops do not."""
+        inner = f"p{len(self.extents) - 1}"
+        return any(
+            inner not in access.strides and {"p", "r"} <= {name[0] for name in access.strides}
+            for access in self.accesses
+        )
+
     def has_words(self, r: int) -> bool:
         """Whether blocks of `r` may hold rows in whole words, and their edges."""
         return self.word > 0 and r >= 2 * self.word**2

@@ -299,13 +299,34 @@ def test_columns_of_any_number_are_stored_in_vectors(columns: int, rows: int) ->
         assert lanes * each["apart"] <= 16 * 32 * each["warps"] or each["apart"] == 1
 
 
-def test_many_chunks_of_few_columns_are_together() -> None:
-    few, many = (
-        [each for each in offered("column_cumsum_f32", columns, 100_003) if "chained" in str(each)]
-        for columns in (97, 5120)
+def test_many_chunks_of_few_columns_are_together_whatever_sizes_promise() -> None:
+    few, hint, many = (
+        [each for each in offered("column_cumsum_f32", *sizes) if "chained" in str(each)]
+        for sizes in ((97, 100_003), (128, 131_072), (5120, 100_003))
     )
-    assert any(each.get("together", 0) for each in few)
+    for found in (few, hint):
+        together = [each for each in found if each.get("together", 0)]
+        assert together
+        assert not any(each["divisible"] for each in together)
     assert not any(each.get("together", 0) for each in many)
+
+
+MEAN_POOL = parse_kernel(
+    """(kernel (symbols k0 k1 k2) (pointwise k0 k1) (reduction k2)
+    (params (in f32) (in f32) (out f32)) (body (load 0 (+ (* k1 k2 p0) p1 (* k1 r0)))
+    (load 1 (+ (* k2 p0) r0)) (mul f32 0 1) (reduce sum f32 2) (store 2 (+ (* k1 p0) p1) 3)))"""
+)
+
+
+@pytest.mark.parametrize("columns", [512, 384, 1021])
+def test_columns_that_share_a_mask_are_of_one_plane(columns: int) -> None:
+    sizes = {"k0": 256, "k1": columns, "k2": 512}
+    first = firsts(MEAN_POOL, TARGET, sizes)[0]
+    assert (first.family, first["y"], first["cuts"]) == ("cuda.tiled_looped", 1, 1)
+    assert size_facts_hold(generate(MEAN_POOL, first, TARGET).guard, sizes)
+    # Of fewer columns than a block has, several planes are better.
+    few = candidates(MEAN_POOL, TARGET, sizes | {"k1": 32})
+    assert not [each for each in few if each.family == "cuda.tiled_looped"]
 
 
 def test_few_rows_are_not_worth_a_fold() -> None:
