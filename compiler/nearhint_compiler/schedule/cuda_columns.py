@@ -75,9 +75,10 @@ PLANES = ((128, 8, 4, 1), (64, 32, 8, 2), (128, 8, 4, 2))
 """(columns, rows, warps, steps written out) of walks over columns of one plane, where all of them
 share something along the row, such as a mask: each thread reads it once a row, and not once for
 each of its columns."""
-STEP_BYTES, STEP_COLUMNS, STEP_WARPS = 4096, 128, 4
-"""Of a step of columns that are only read where each program has some alone, of which several are
-written out: 32 bytes a thread and step, so that many programs are on a processor."""
+STEP_BYTES, STEP_COLUMNS, STEP_WARPS, STEP_PROGRAMS = 4096, 128, 4, 2
+"""Of a step of columns that are only read where each program has some alone, of which `WRITTEN_OUT`
+are written out: 32 bytes a thread and step, so that many programs are on a processor, and how many
+a processor has at least, for so much to be under way."""
 HELD_COLUMNS = ((64, 16), (32, 16), (16, 16), (32, 8))
 HELD_FEW_COLUMNS = ((16, 8), (8, 8))
 """(columns, warps) of blocks that hold longer ones, with so many elements a thread at most; and
@@ -200,8 +201,8 @@ def preferred_columns(facts: Facts) -> Schedule | None:
     """The walk over columns that is held best where programs do not share them."""
     if not facts.is_columns or _is_few(facts):
         return None
-    if planes := list(_in_planes(facts)):
-        return planes[0]
+    if first := next(chain(_in_planes(facts), _in_steps(facts)), None):
+        return first
     columns, rows, warps = COLUMN_A_THREAD
     if facts.length <= SHORT_COLUMN and prod(facts.extents) >= columns * facts.processors:
         return facts.schedule("looped", x=columns, r=rows, warps=warps)
@@ -225,6 +226,17 @@ def _in_planes(facts: Facts) -> Iterator[Schedule]:
             more = {"unroll": unroll} if unroll > 1 else {}
             divisible = facts.divisible
             yield facts.schedule("tiled_looped", divisible=divisible, **tile, warps=warps, **more)
+
+
+def _in_steps(facts: Facts) -> Iterator[Schedule]:
+    """Walks of several small steps at once over columns in vectors that are only read."""
+    is_read_once = facts.only_reads and facts.walks < 2 and not facts.has_scan
+    is_wide = prod(facts.extents) >= STEP_PROGRAMS * STEP_COLUMNS * facts.processors
+    if is_read_once and is_wide and facts.has_vectors:
+        itemsize = max(facts.accesses, key=lambda access: access.size_bytes).itemsize
+        r = STEP_BYTES // (STEP_COLUMNS * itemsize)
+        blocks = {"x": STEP_COLUMNS, "r": r, "warps": STEP_WARPS, "unroll": WRITTEN_OUT}
+        yield facts.schedule("looped", divisible=facts.divisible, **blocks)
 
 
 def _held_columns(facts: Facts) -> Iterator[Schedule]:
