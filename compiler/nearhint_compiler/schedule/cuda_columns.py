@@ -71,7 +71,7 @@ SHORT_COLUMN, HELD_PER_THREAD = 128, 32
 COLUMN_A_THREAD = (256, 8, 8)
 """(columns, rows, warps) of a walk over short columns of which each thread has one: nothing is left
 to bring together, as it is where blocks hold them (tests/benchmarks/gpu_spaces.py)."""
-PLANES = ((128, 8, 4, 1), (64, 32, 8, 2), (128, 8, 4, 2))
+PLANES = ((128, 8, 4, 1), (64, 32, 8, 2))
 """(columns, rows, warps, steps written out) of walks over columns of one plane, where all of them
 share something along the row, such as a mask: each thread reads it once a row, and not once for
 each of its columns."""
@@ -224,8 +224,10 @@ def _in_planes(facts: Facts) -> Iterator[Schedule]:
         if columns >= x and prod(facts.extents) >= x * facts.processors:
             tile = {"z": 1, "y": 1, "x": x, "r": rows, "cuts": 1 << (len(facts.extents) - 2)}
             more = {"unroll": unroll} if unroll > 1 else {}
-            divisible = facts.divisible
-            yield facts.schedule("tiled_looped", divisible=divisible, **tile, warps=warps, **more)
+            for divisible in dict.fromkeys((facts.divisible, 0)):
+                yield facts.schedule(
+                    "tiled_looped", divisible=divisible, **tile, warps=warps, **more
+                )
 
 
 def _in_steps(facts: Facts) -> Iterator[Schedule]:

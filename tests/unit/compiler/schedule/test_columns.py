@@ -329,5 +329,24 @@ def test_columns_that_share_a_mask_are_of_one_plane(columns: int) -> None:
     assert not [each for each in few if each.family == "cuda.tiled_looped"]
 
 
+@pytest.mark.parametrize(
+    ("name", "sizes", "itemsize"),
+    [("column_sum_f32", (300, 128_256), 4), ("column_mean_bf16", (128_256, 1021), 2)],
+)
+def test_columns_that_are_only_read_have_several_small_steps_under_way(
+    name: str, sizes: tuple[int, int], itemsize: int
+) -> None:
+    kernel = kernel_of(name)
+    first = firsts(kernel, TARGET, dict(zip(("k0", "k1"), sizes, strict=True)))[0]
+    assert first.family == "cuda.looped"
+    threads, blocks = 32 * first["warps"], -(-128_256 // first["x"])
+    # A vector or two a thread and step, and more than a latency's worth a processor.
+    step_bytes = first["x"] * first["r"] * itemsize
+    assert step_bytes <= 32 * threads
+    assert blocks // 132 * step_bytes * first["unroll"] >= 40 << 10
+    odd = firsts(kernel, TARGET, dict(zip(("k0", "k1"), (size + 1 for size in sizes), strict=True)))
+    assert not odd[0].get("unroll", 0)
+
+
 def test_few_rows_are_not_worth_a_fold() -> None:
     assert not [each for each in offered("column_sum_f32", 1000, 5121) if each.get("fold", 0)]
