@@ -31,7 +31,7 @@ SPLIT_LIMIT = 256
 SECTOR_BYTES = 32
 SHARED_COLUMNS: Sequence[Shape] = (
     (64, 2048, 8, 2, 6, 1), (64, 2048, 4, 4, 4, 1), (64, 4096, 4, 8, 1, 1), (64, 2048, 8, 4, 1, 4),
-    (64, 2048, 4, 4, 6, 1), (32, 2048, 8, 4, 1, 1), (128, 2048, 4, 8, 1, 1),
+    (64, 4096, 8, 4, 1, 2), (64, 2048, 4, 4, 6, 1), (32, 2048, 8, 4, 1, 1), (128, 2048, 4, 8, 1, 1),
 )  # fmt: skip
 """(columns, elements, warps, programs a processor, steps ahead, steps written out) of programs that
 share columns: those that run at once, or fewer, which have more to do each and several steps under
@@ -47,7 +47,7 @@ WRITTEN_OUT = 4
 """Steps that are written out where none is copied ahead."""
 FOLDED_SHAPES = (
     (64, 2048, 8, 1, 6, 1), (32, 2048, 8, 1, 6, 1), (64, 2048, 4, 2, 6, 1), (64, 2048, 4, 4, 6, 1),
-    (64, 2048, 8, 4, 1, 4), (64, 4096, 8, 2, 4, 1),
+    (64, 2048, 8, 4, 1, 4), (64, 4096, 8, 4, 1, 2), (64, 4096, 8, 2, 4, 1),
 )  # fmt: skip
 """The same of several rows as one."""
 STORED_FOLDS = ((64, 2048, 8, 2, 6, 1), (64, 2048, 8, 4, 6, 1), (64, 2048, 8, 4, 1, 2))
