@@ -50,7 +50,7 @@ FOLDED_SHAPES = (
     (64, 2048, 8, 4, 1, 4), (64, 4096, 8, 4, 1, 2), (64, 4096, 8, 2, 4, 1),
 )  # fmt: skip
 """The same of several rows as one."""
-STORED_FOLDS = ((64, 2048, 8, 2, 6, 1), (64, 2048, 8, 4, 6, 1), (64, 2048, 8, 4, 1, 2))
+STORED_FOLDS = ((64, 4096, 8, 2, 3, 1), (64, 2048, 8, 2, 6, 1), (64, 2048, 8, 4, 1, 2))
 """The same where elements are stored."""
 FOLD_LIMIT, FOLDED_COLUMNS, FOLDED_LENGTH = 32, 64, 128
 """How many rows are read as one at most, and how many columns, each how long, that makes at least:
@@ -71,14 +71,15 @@ SHORT_COLUMN, HELD_PER_THREAD = 128, 32
 COLUMN_A_THREAD = (256, 8, 8)
 """(columns, rows, warps) of a walk over short columns of which each thread has one: nothing is left
 to bring together, as it is where blocks hold them (tests/benchmarks/gpu_spaces.py)."""
-PLANES = ((128, 8, 4, 1), (64, 32, 8, 2))
+PLANES = ((64, 16, 4, 2), (128, 8, 4, 1), (64, 8, 4, 1))
 """(columns, rows, warps, steps written out) of walks over columns of one plane, where all of them
 share something along the row, such as a mask: each thread reads it once a row, and not once for
-each of its columns."""
-STEP_BYTES, STEP_COLUMNS, STEP_WARPS, STEP_PROGRAMS = 4096, 128, 4, 2
+each of its columns. The last is for columns of any length, others have `LEAST_PLANE_STEPS`."""
+LEAST_PLANE_STEPS = 4
+STEP_BYTES, STEP_COLUMNS, STEP_WARPS, STEP_PROGRAMS = 4096, 128, 4, 5
 """Of a step of columns that are only read where each program has some alone, of which `WRITTEN_OUT`
 are written out: 32 bytes a thread and step, so that many programs are on a processor, and how many
-a processor has at least, for so much to be under way."""
+a processor has at least: with three, more columns of fewer rows are slower than fewer of more."""
 HELD_COLUMNS = ((64, 16), (32, 16), (16, 16), (32, 8))
 HELD_FEW_COLUMNS = ((16, 8), (8, 8))
 """(columns, warps) of blocks that hold longer ones, with so many elements a thread at most; and
@@ -221,7 +222,9 @@ def _in_planes(facts: Facts) -> Iterator[Schedule]:
         return
     columns = facts.extents[-1]
     for x, rows, warps, unroll in PLANES:
-        if columns >= x and prod(facts.extents) >= x * facts.processors:
+        is_long = facts.length >= LEAST_PLANE_STEPS * rows * unroll
+        has_columns = columns >= x and prod(facts.extents) >= x * facts.processors
+        if has_columns and (is_long or (x, rows, warps, unroll) == PLANES[-1]):
             tile = {"z": 1, "y": 1, "x": x, "r": rows, "cuts": 1 << (len(facts.extents) - 2)}
             more = {"unroll": unroll} if unroll > 1 else {}
             for divisible in dict.fromkeys((facts.divisible, 0)):
@@ -282,6 +285,10 @@ def _held_anew(facts: Facts, r: int) -> Iterator[Schedule]:
             warps = x * r // (32 * elements)
             if 1 <= warps <= ANEW_WARPS and 64 * warps * registers <= REGISTERS:
                 found.append({"x": x, "r": r, "warps": warps, "registers": registers})
+    for blocks in found[:1]:
+        # Of single elements one half after the other takes fewer registers.
+        halves = {**blocks, "r": r // 2, "pieces": 2}
+        yield from _plain(facts, "persistent", **halves, anew=1)
     for blocks in found:
         yield from both(facts, "persistent", **blocks, anew=1)
 

@@ -117,7 +117,7 @@ def test_columns_that_would_be_read_again_are_held_where_there_are_enough() -> N
         return firsts(COLUMN_SOFTMAX, TARGET, {"k0": columns, "k1": length})[0]
 
     held = first(8192, 509)
-    assert (held.family, held["r"]) == ("cuda.persistent", 512)
+    assert (held.family, held["r"] * held["pieces"]) == ("cuda.persistent", 512)
     assert held["x"] * held["r"] <= 32 * 32 * held["warps"]
     assert first(1024, 509).family != "cuda.persistent"
     assert first(8192, 4000).family != "cuda.persistent"
