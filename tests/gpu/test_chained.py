@@ -15,6 +15,7 @@ CHAINS = (
     f"cuda.chained x=128 r=4 warps=4 {REST} unroll=8 back=8",
     f"cuda.chained x=64 r=2 warps=2 {REST} unroll=4 back=1",
     f"cuda.chained x=32 r=1 warps=1 {REST} unroll=4 back=12",
+    f"cuda.chained x=128 r=4 warps=4 {REST} unroll=4 back=4 together=16",
 )
 COLUMNS, ROWS = 515, 20_011
 

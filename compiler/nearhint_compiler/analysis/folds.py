@@ -1,10 +1,11 @@
-"""Folds: columns that are summed as if several rows were one, so that these begin at words.
+"""Folds: columns that are reduced as if several rows were one, so that these begin at words.
 
 A matrix that is contiguous is one with `by` times as many columns and as many times fewer rows, in
 the same memory. Its rows begin at multiples of `by` elements whatever the number of columns is, so
 they are read in vectors, and a few columns fill a block. What is left of each of its columns
 belongs to one of the matrix: column c of every `columns` of them. Rows that are no whole one of the
-longer ones, fewer than `by`, are the rest.
+longer ones, fewer than `by`, are the rest. Where elements are stored, too, in the same order, a
+walk over the long rows stores them, with what each of its columns is a part of.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from nearhint_compiler.analysis.affine import affine
-from nearhint_compiler.analysis.online import SHARED, depth_of, online_pairs
+from nearhint_compiler.analysis.online import SHARED, depth_of, online_pairs, walks_of
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
 
@@ -23,12 +24,14 @@ REDUCES = (ir.Load, ir.Scalar, ir.Const, ir.Op, ir.Reduce, ir.Store)
 @dataclass(frozen=True, slots=True)
 class Fold:
     """`whole` is the kernel over whole long rows, of which `rest` is the number: where the rest
-    begins. `needed` are the nodes that the reduces' operands are computed from.
+    begins. `needed` are the nodes that the reduces' operands are computed from. If elements are
+    stored, it `is_stored`: then the whole kernel's other nodes have their columns as they were.
     """
 
     whole: ir.Kernel
     rest: ex.Expr
     needed: tuple[int, ...]
+    is_stored: bool = False
 
 
 def folded(kernel: ir.Kernel, by: int) -> Fold | None:
@@ -67,6 +70,37 @@ def folded(kernel: ir.Kernel, by: int) -> Fold | None:
     ]
     whole = replace(kernel, pointwise=(wide,), reduction=(rows,), body=tuple(body))
     return Fold(whole, rows, tuple(sorted(needed)))
+
+
+def folded_stores(kernel: ir.Kernel, by: int) -> Fold | None:
+    """The same of a kernel that walks contiguous columns twice, and stores along them alone."""
+    if len(kernel.pointwise) != 1 or len(kernel.reduction) != 1 or by < 2:
+        return None
+    if not all(isinstance(node, REDUCES) or _is_size(node) for node in kernel.body):
+        return None
+    if depth_of(kernel, SHARED) != 1 or walks_of(kernel, SHARED) != 2:
+        return None
+    varies = ir.per_element(kernel)
+    (columns,), (length,) = kernel.pointwise, kernel.reduction
+    wide, rows = ex.mul(by, columns), ex.floordiv(length, by)
+    index = ex.add(ex.mul(wide, ex.symbol("r0")), ex.symbol("p0"))
+    column = {"p0": ex.mod(ex.symbol("p0"), columns)}
+    body: list[ir.BodyNode] = []
+    for place, node in enumerate(kernel.body):
+        match node:
+            case ir.Load() | ir.Store() if varies[place]:
+                found = affine(node.index, [{"r0": length}, {"p0": columns}])
+                if found is None or found.offset != ex.ZERO or found.strides != (columns, ex.ONE):
+                    return None
+                body.append(replace(node, index=index))
+            case ir.Store():
+                return None
+            case ir.Load():
+                body.append(replace(node, index=ex.substitute(node.index, column)))
+            case _:
+                body.append(node)
+    whole = replace(kernel, pointwise=(wide,), reduction=(rows,), body=tuple(body))
+    return Fold(whole, rows, tuple(sorted(_needed(kernel))), is_stored=True)
 
 
 def _is_size(node: ir.BodyNode) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, zip_longest
 from math import prod
 from typing import TypeAlias
@@ -30,7 +31,7 @@ SPLIT_LIMIT = 256
 SECTOR_BYTES = 32
 SHARED_COLUMNS: Sequence[Shape] = (
     (64, 2048, 8, 2, 6, 1), (64, 2048, 4, 4, 4, 1), (64, 4096, 4, 8, 1, 1), (64, 2048, 8, 4, 1, 4),
-    (64, 2048, 4, 4, 6, 1), (32, 2048, 8, 4, 1, 1), (128, 2048, 4, 8, 1, 1),
+    (64, 4096, 8, 4, 1, 2), (64, 2048, 4, 4, 6, 1), (32, 2048, 8, 4, 1, 1), (128, 2048, 4, 8, 1, 1),
 )  # fmt: skip
 """(columns, elements, warps, programs a processor, steps ahead, steps written out) of programs that
 share columns: those that run at once, or fewer, which have more to do each and several steps under
@@ -46,9 +47,11 @@ WRITTEN_OUT = 4
 """Steps that are written out where none is copied ahead."""
 FOLDED_SHAPES = (
     (64, 2048, 8, 1, 6, 1), (32, 2048, 8, 1, 6, 1), (64, 2048, 4, 2, 6, 1), (64, 2048, 4, 4, 6, 1),
-    (64, 2048, 8, 4, 1, 4), (64, 4096, 8, 2, 4, 1),
+    (64, 2048, 8, 4, 1, 4), (64, 4096, 8, 4, 1, 2), (64, 4096, 8, 2, 4, 1),
 )  # fmt: skip
 """The same of several rows as one."""
+STORED_FOLDS = ((64, 4096, 8, 2, 3, 1), (64, 2048, 8, 2, 6, 1), (64, 2048, 8, 4, 1, 2))
+"""The same where elements are stored."""
 FOLD_LIMIT, FOLDED_COLUMNS, FOLDED_LENGTH = 32, 64, 128
 """How many rows are read as one at most, and how many columns, each how long, that makes at least:
 of shorter ones more is left to bring together than is gained."""
@@ -68,6 +71,15 @@ SHORT_COLUMN, HELD_PER_THREAD = 128, 32
 COLUMN_A_THREAD = (256, 8, 8)
 """(columns, rows, warps) of a walk over short columns of which each thread has one: nothing is left
 to bring together, as it is where blocks hold them (tests/benchmarks/gpu_spaces.py)."""
+PLANES = ((64, 16, 4, 2), (128, 8, 4, 1), (64, 8, 4, 1))
+"""(columns, rows, warps, steps written out) of walks over columns of one plane, where all of them
+share something along the row, such as a mask: each thread reads it once a row, and not once for
+each of its columns. The last is for columns of any length, others have `LEAST_PLANE_STEPS`."""
+LEAST_PLANE_STEPS = 4
+STEP_BYTES, STEP_COLUMNS, STEP_WARPS, STEP_PROGRAMS = 4096, 128, 4, 5
+"""Of a step of columns that are only read where each program has some alone, of which `WRITTEN_OUT`
+are written out: 32 bytes a thread and step, so that many programs are on a processor, and how many
+a processor has at least: with three, more columns of fewer rows are slower than fewer of more."""
 HELD_COLUMNS = ((64, 16), (32, 16), (16, 16), (32, 8))
 HELD_FEW_COLUMNS = ((16, 8), (8, 8))
 """(columns, warps) of blocks that hold longer ones, with so many elements a thread at most; and
@@ -96,8 +108,12 @@ CHAINS = ((64, 16, 8, 16, 128), (64, 8, 4, 16, 128), (128, 8, 8, 16, 128), (64, 
 """(columns, runs, warps, rows a run, registers) of chunks of scanned columns."""
 ODD_CHAINS = ((128, 8, 8, 16, 128), (64, 8, 4, 16, 128), (64, 8, 4, 8, 96))
 """The same of single elements, of which wider rows are more whole lines."""
+CHAINS_TOGETHER = ((128, 4, 4, 24, 168), (64, 8, 4, 16, 128), (128, 8, 8, 16, 128))
+"""The same of chunks that are together, of which small ones are not too many."""
 CHUNKS_SEEN, LEAST_CHUNKS = 8, 2
 """How many of them a program looks at at once, and how many there are at least."""
+CHUNKS_TOGETHER = 8
+"""How many chunks are together where a chain of single ones were too long."""
 CHAIN_BYTES = 1 << 18
 """What a chunk of all columns moves at least, for the chain of chunks to be no longer than what
 they move takes: of 300 columns it was not (70 microseconds, 88 in stages), of 97 twice as long."""
@@ -134,6 +150,20 @@ or few (tests/benchmarks/gpu_outer.py)."""
 
 
 def columns_of(facts: Facts) -> Iterator[Schedule]:
+    """Columns alone; those that are held are spread over threads as they are loaded.
+
+    Where threads come to the last axes first, those of a block of columns would else be along its
+    rows: all that was loaded would go through shared memory, and lanes be brought together by
+    shuffles, which is more than half of the instructions of a softmax over odd columns.
+    """
+    for each in _columns_of(facts):
+        if facts.has_late_axes and each.family == "cuda.persistent":
+            yield replace(each, options=(*each.options, ("spread", 1)))
+        else:
+            yield each
+
+
+def _columns_of(facts: Facts) -> Iterator[Schedule]:
     """As many columns a program as leave every processor two, and the rest of a block in rows.
 
     The numbers of columns and their lengths may change, so the default has a middle of both.
@@ -154,6 +184,7 @@ def columns_of(facts: Facts) -> Iterator[Schedule]:
         (128, 2048, 4), (128, 1024, 4),
     ):  # fmt: skip
         yield from given(facts, "looped", x=columns, r=elements // columns, warps=warps)
+    yield from _in_planes(facts)
     if (preferred := preferred_columns(facts)) is not None:
         yield preferred
     yield from _held_columns(facts)
@@ -171,6 +202,8 @@ def preferred_columns(facts: Facts) -> Schedule | None:
     """The walk over columns that is held best where programs do not share them."""
     if not facts.is_columns or _is_few(facts):
         return None
+    if first := next(chain(_in_planes(facts), _in_steps(facts)), None):
+        return first
     columns, rows, warps = COLUMN_A_THREAD
     if facts.length <= SHORT_COLUMN and prod(facts.extents) >= columns * facts.processors:
         return facts.schedule("looped", x=columns, r=rows, warps=warps)
@@ -180,6 +213,35 @@ def preferred_columns(facts: Facts) -> Schedule | None:
             return facts.schedule("looped", x=x, r=r, warps=max(1, warps * x * r // elements))
     x = max(LEAST_COLUMNS, _column_share(facts))
     return facts.schedule("looped", x=x, r=COLUMN_BLOCK // x, warps=8)
+
+
+def _in_planes(facts: Facts) -> Iterator[Schedule]:
+    """Walks over columns of one plane each, which share what they have along the row."""
+    is_walked = facts.only_reads and facts.walks < 2 and not facts.has_scan
+    if not (facts.has_planes and is_walked):
+        return
+    columns = facts.extents[-1]
+    for x, rows, warps, unroll in PLANES:
+        is_long = facts.length >= LEAST_PLANE_STEPS * rows * unroll
+        has_columns = columns >= x and prod(facts.extents) >= x * facts.processors
+        if has_columns and (is_long or (x, rows, warps, unroll) == PLANES[-1]):
+            tile = {"z": 1, "y": 1, "x": x, "r": rows, "cuts": 1 << (len(facts.extents) - 2)}
+            more = {"unroll": unroll} if unroll > 1 else {}
+            for divisible in dict.fromkeys((facts.divisible, 0)):
+                yield facts.schedule(
+                    "tiled_looped", divisible=divisible, **tile, warps=warps, **more
+                )
+
+
+def _in_steps(facts: Facts) -> Iterator[Schedule]:
+    """Walks of several small steps at once over columns in vectors that are only read."""
+    is_read_once = facts.only_reads and facts.walks < 2 and not facts.has_scan
+    is_wide = prod(facts.extents) >= STEP_PROGRAMS * STEP_COLUMNS * facts.processors
+    if is_read_once and is_wide and facts.has_vectors:
+        itemsize = max(facts.accesses, key=lambda access: access.size_bytes).itemsize
+        r = STEP_BYTES // (STEP_COLUMNS * itemsize)
+        blocks = {"x": STEP_COLUMNS, "r": r, "warps": STEP_WARPS, "unroll": WRITTEN_OUT}
+        yield facts.schedule("looped", divisible=facts.divisible, **blocks)
 
 
 def _held_columns(facts: Facts) -> Iterator[Schedule]:
@@ -223,6 +285,10 @@ def _held_anew(facts: Facts, r: int) -> Iterator[Schedule]:
             warps = x * r // (32 * elements)
             if 1 <= warps <= ANEW_WARPS and 64 * warps * registers <= REGISTERS:
                 found.append({"x": x, "r": r, "warps": warps, "registers": registers})
+    for blocks in found[:1]:
+        # Of single elements one half after the other takes fewer registers.
+        halves = {**blocks, "r": r // 2, "pieces": 2}
+        yield from _plain(facts, "persistent", **halves, anew=1)
     for blocks in found:
         yield from both(facts, "persistent", **blocks, anew=1)
 
@@ -328,22 +394,43 @@ def teams_of_columns(facts: Facts) -> Iterator[Schedule]:
 
 
 def chained_columns(facts: Facts) -> Iterator[Schedule]:
-    """Scans whose chunks are held and wait for those before them."""
+    """Scans whose chunks are held and wait for those before them; where these are many, together.
+
+    What is together comes without a promise, too: few columns are seldom what a hint's sizes are.
+    """
     if not facts.is_chained:
         return
-    for x, runs, warps, rows, registers in CHAINS if facts.has_vectors else ODD_CHAINS:
-        if facts.itemsize > 4:
-            # Values, totals and words are of two registers each.
-            rows //= 4
-        if facts.length >= LEAST_CHUNKS * runs * rows:
-            blocks = {"x": x, "r": runs, "warps": warps, "registers": registers, "unroll": rows}
-            yield facts.schedule("chained", divisible=facts.divisible, **blocks, back=CHUNKS_SEEN)
+    if _keeps_up(facts, CHAINS_TOGETHER[0], CHUNKS_TOGETHER) and not _keeps_up(
+        facts, ODD_CHAINS[0]
+    ):
+        for shape in CHAINS_TOGETHER:
+            for each in _chunks(facts, shape):
+                yield facts.schedule("chained", **each, together=CHUNKS_TOGETHER)
+    for shape in CHAINS if facts.has_vectors else ODD_CHAINS:
+        for each in _chunks(facts, shape):
+            yield facts.schedule("chained", divisible=facts.divisible, **each)
+
+
+def _chunks(facts: Facts, shape: tuple[int, int, int, int, int]) -> Iterator[dict[str, int]]:
+    x, runs, warps, rows, registers = shape
+    if facts.itemsize > 4:
+        # Values, totals and words are of two registers each.
+        rows //= 4
+    if facts.length >= LEAST_CHUNKS * runs * rows:
+        blocks = {"x": x, "r": runs, "warps": warps, "registers": registers, "unroll": rows}
+        yield {**blocks, "back": CHUNKS_SEEN}
 
 
 def is_long_chain(facts: Facts) -> bool:
     """Whether a chain of chunks is no longer than what they move takes."""
-    _, runs, _, rows, _ = ODD_CHAINS[0]
-    return facts.is_chained and facts.moved_bytes // facts.length * runs * rows >= CHAIN_BYTES
+    together = _keeps_up(facts, CHAINS_TOGETHER[0], CHUNKS_TOGETHER)
+    return facts.is_chained and (together or _keeps_up(facts, ODD_CHAINS[0]))
+
+
+def _keeps_up(facts: Facts, shape: Sequence[int], together: int = 1) -> bool:
+    _, runs, _, rows, _ = shape
+    row_bytes = facts.moved_bytes // facts.length
+    return row_bytes * runs * rows * together >= CHAIN_BYTES
 
 
 def _scanned(facts: Facts, columns: int) -> Iterator[Schedule]:
@@ -367,7 +454,8 @@ def _promising_columns(facts: Facts, columns: int) -> Iterator[tuple[Schedule, .
 
 def _folded_columns(facts: Facts, columns: int, by: int) -> Iterator[tuple[Schedule, ...]]:
     """Shapes in vectors of so many rows as one."""
-    for width, elements, warps, *rest in _leaving(facts, FOLDED_SHAPES):
+    shapes = FOLDED_SHAPES if facts.is_foldable else STORED_FOLDS
+    for width, elements, warps, *rest in _leaving(facts, shapes):
         most = WARPS_AT_ONCE * facts.processors // warps
         # Where there are more columns than at the hint, their programs still run at once.
         while SPARE * -(-by * columns // width) > most and LEAST_FOLDED * width < elements:
@@ -377,7 +465,17 @@ def _folded_columns(facts: Facts, columns: int, by: int) -> Iterator[tuple[Sched
             for each in _sharing(facts, by * columns, facts.length // by, shape, least=0):
                 # They are brought together by few programs as they are.
                 each.pop("apart", 0)
+                if facts.folds_stores:
+                    each |= _gathering(each["splits"], by=by, x=each["x"], warps=warps)
                 yield (facts.schedule("split", aligned=1, **each, fold=by),)
+
+
+def _gathering(splits: int, *, by: int, x: int, warps: int) -> dict[str, int]:
+    """So few programs that their parts of a column, and the rest of it, are as many lanes; and the
+    columns of a program that brings them together.
+    """
+    few = APART_LANES * 32 * warps // (by * splits)
+    return {"splits": max(2, splits - 1), "apart": min(x, max(1, few))}
 
 
 def _fold(facts: Facts, columns: int) -> int:
@@ -385,7 +483,8 @@ def _fold(facts: Facts, columns: int) -> int:
     by = SECTOR_BYTES // 16 * _column_lanes(facts)
     while by < FOLD_LIMIT and by * columns < FOLDED_COLUMNS:
         by *= 2
-    return by if facts.is_foldable and facts.length >= by * FOLDED_LENGTH else 0
+    is_possible = facts.is_foldable or facts.folds_stores
+    return by if is_possible and facts.length >= by * FOLDED_LENGTH else 0
 
 
 def _column_shapes(facts: Facts, columns: int) -> tuple[Shape, ...]:

@@ -11,7 +11,7 @@ from math import prod
 from nearhint_compiler.analysis.arg_groups import has_arg_groups
 from nearhint_compiler.analysis.chains import is_chained
 from nearhint_compiler.analysis.flat import flat_params
-from nearhint_compiler.analysis.folds import folded
+from nearhint_compiler.analysis.folds import folded, folded_stores
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT, index_bounds
 from nearhint_compiler.analysis.multiples import size_multiple
 from nearhint_compiler.analysis.online import SHARED, depth_of, walks_of
@@ -58,7 +58,7 @@ FUNCTIONS = frozenset({
 EXTRAS = (
     "registers", "group", "order", "unroll", "ahead", "whole", "words", "turns", "early", "stream",
     "programs", "spread", "walks", "fold", "pieces", "runs", "reuse", "unit", "multiple",
-    "apart", "back", "anew",
+    "apart", "back", "anew", "together",
 )  # fmt: skip
 """Options that a schedule has behind all others, if it has them."""
 
@@ -88,18 +88,19 @@ class Facts:
     and `plane_word` are the lanes of the words of rows and of planes; 0 if there are none.
     `row_loads` run along the rows, `small_loads` of them over little; `own_loads` and `own_bytes`
     are of those that are not of all rows; `walks` over rows that nothing holds read or write along
-    them. If it `is_foldable`, several rows of its columns may be read as one; if it
-    `is_chained`, chunks of its columns wait but for those before them. It `has_functions` if
-    elements go through one of many instructions, such as exp. With `has_late_axes`
-    the last axes of a block have threads before the first ones. If it `is_divisible_in_part`, some
-    of the sizes that vectors need are multiples, and others not; with `has_static_vectors` some
-    accesses need pointers alone. Where a kernel `only_reads` rows, it stores nothing along them. It
-    `has_groups` if something is stepped by neighbours, `has_arg_groups` if an arg is. Neighbours of
-    the shortest `run` along the rows share what `run_loads` of the row's loads bring; both are 0 if
-    all differ. It `has_shares` of a sum of terms that it may have kept. A `unit` is so many points
-    of a flat block whose places may be divided at once, or 0; `promises` are the bits of all sizes
-    that vectors need, by what all of them are multiples of. `divisible` are the bits of those that
-    are multiples of `multiple`, or where that is 0, of what is promised without a number.
+    them. If it `is_foldable`, several rows of its columns may be read as one, and if it
+    `folds_stores` those that it stores, too; if it `is_chained`, chunks of its columns wait but for
+    those before them. It `has_functions` if elements go through one of many instructions, such as
+    exp. With `has_late_axes` the last axes of a block have threads before the first ones. If it
+    `is_divisible_in_part`, some of the sizes that vectors need are multiples, and others not; with
+    `has_static_vectors` some accesses need pointers alone. Where a kernel `only_reads` rows, it
+    stores nothing along them. It `has_groups` if something is stepped by neighbours,
+    `has_arg_groups` if an arg is. Neighbours of the shortest `run` along the rows share what
+    `run_loads` of the row's loads bring; both are 0 if all differ. It `has_shares` of a sum of
+    terms that it may have kept. A `unit` is so many points of a flat block whose places may be
+    divided at once, or 0; `promises` are the bits of all sizes that vectors need, by what all of
+    them are multiples of. `divisible` are the bits of those that are multiples of `multiple`, or
+    where that is 0, of what is promised without a number.
     """
 
     extents: tuple[int, ...]
@@ -136,6 +137,7 @@ class Facts:
     has_static_vectors: bool
     walks: int
     is_foldable: bool
+    folds_stores: bool
     unit: int
     promises: Mapping[int, int]
     multiple: int
@@ -179,6 +181,15 @@ class Facts:
         names = {f"p{place}" for place in range(self.repeated.bit_length())}
         return sum(
             access.size_bytes // (outer if names & access.strides.keys() else 1)
+            for access in self.accesses
+        )
+
+    @property
+    def has_planes(self) -> bool:
+        """Whether neighbouring columns share something along the row that outer loops do not."""
+        inner = f"p{len(self.extents) - 1}"
+        return any(
+            inner not in access.strides and {"p", "r"} <= {name[0] for name in access.strides}
             for access in self.accesses
         )
 
@@ -272,6 +283,7 @@ def facts_of(
         is_chained=is_columns and is_chained(kernel),
         has_functions=_has_functions(kernel),
         is_foldable=is_columns and folded(kernel, 2) is not None,
+        folds_stores=is_columns and folded_stores(kernel, 2) is not None,
         unit=_unit(kernel, found, sizes),
         promises=_promises(kernel, dims, useful),
         multiple=multiple if multiple != promised else 0,

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 
-from nearhint_compiler.analysis.folds import folded
+from nearhint_compiler.analysis.folds import folded, folded_stores
 from nearhint_compiler.analysis.online import SHARED, WALKED, depth_of, walks_of
 from nearhint_compiler.analysis.respace import respaced
 from nearhint_compiler.analysis.strides import Access, accesses
@@ -115,7 +115,8 @@ def _extents(kernel: ir.Kernel, dims: Sizes) -> dict[str, int]:
 def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Sizes) -> Estimate:
     if schedule.get(block_pointers.OPTION, 0) and not block_pointers.applies(kernel, schedule):
         return Estimate(float("inf"), 0.0, 0.0, problem="no access can have a block pointer")
-    fold = folded(kernel, schedule["fold"]) if schedule.get("fold", 0) else None
+    by = schedule.get("fold", 1)
+    fold, given = folded(kernel, by) or folded_stores(kernel, by), kernel
     if fold is not None:
         kernel = fold.whole
     extents = _extents(kernel, dims)
@@ -123,7 +124,7 @@ def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Si
     axes = _axes(schedule, extents)
     blocks = {name: schedule.get(name, 1) for name in axes}
     tiles = prod(ceil(prod(axes[name].values()) / blocks[name]) for name in axes)
-    programs, launches = _programs(kernel, schedule, tiles)
+    programs, launches = _programs(given, schedule, tiles)
     threads = 32 * schedule["warps"]
     block = prod(blocks.values()) * schedule.get("r", 1) * schedule.get("pieces", 1)
     chunks, length = 0, prod(extent for name, extent in extents.items() if name[0] == "r")
@@ -162,7 +163,7 @@ def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Si
     if registers > REGISTERS_PER_THREAD:
         moved += 2 * 4 * programs * threads * (registers - REGISTERS_PER_THREAD)
     if schedule.family.endswith(("looped", "split")) or schedule.get("walks", 0):
-        moved += _moved_again(kernel, schedule, found, tiles=tiles, capacity=capacity)
+        moved += _moved_again(given, schedule, found, tiles=tiles, capacity=capacity)
     # Points are so soon done with that the programs of two waves overlap; rows are not.
     # Those of a chain do, which are many and small.
     is_uneven = waves > 1 and bool(kernel.reduction) and not chunks
@@ -173,7 +174,8 @@ def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Si
     if schedule.family == "cuda.looped" and _has_scanned_columns(kernel, found):
         seconds = max(seconds, ceil(length / schedule["r"]) * CUDA_SCANNED_STEP_S)
     if chunks:
-        seconds = max(seconds, chunks / schedule["back"] * CUDA_LOOK_S)
+        behind = schedule["back"] * schedule.get("together", 1)
+        seconds = max(seconds, chunks / behind * CUDA_LOOK_S)
     occupancy = running / (device.multiprocessors * THREADS_PER_PROCESSOR)
     return Estimate(seconds + launches * CUDA_LAUNCH_S, min(1.0, occupancy), moved, waves)
 

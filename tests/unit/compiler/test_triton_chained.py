@@ -24,11 +24,14 @@ PROMISES = "index=32 aligned=1 divisible=0"
 
 
 def chains(kernel: str, *dims: tuple[int, ...], special: bool = False) -> list[Case]:
-    """Runs of one row and of some, one run a program and several, and 64-bit indices."""
+    """Runs of one row and of some, one run a program and several, 64-bit indices, and several
+    chunks together."""
     texts = (
         f"cuda.chained x=4 r=2 warps=1 {PROMISES} unroll=3 back=2",
         f"cuda.chained x=2 r=1 warps=1 {PROMISES} unroll=4 back=3",
         f"cuda.chained x=8 r=4 warps=4 {PROMISES.replace('32', '64')} unroll=1 back=1",
+        f"cuda.chained x=8 r=2 warps=1 {PROMISES} unroll=1 back=2 together=4",
+        f"cuda.chained x=4 r=1 warps=1 {PROMISES.replace('32', '64')} unroll=2 back=3 together=2",
     )
     return [Case(kernel, text, each, special) for each in dims for text in texts]
 
@@ -47,7 +50,13 @@ def anew(kernel: str, *dims: tuple[int, ...], special: bool = False) -> list[Cas
     """Columns in registers whose places are computed again for what is stored."""
     narrow = f"cuda.persistent x=4 r=64 warps=1 {PROMISES} anew=1"
     wide = f"cuda.persistent x=8 r=64 warps=4 {PROMISES.replace('32', '64')} registers=64 anew=1"
-    return [Case(kernel, text, each, special) for each in dims for text in (narrow, wide)]
+    turned = f"cuda.persistent x=8 r=16 warps=2 {PROMISES} spread=1 pieces=4 anew=1"
+    texts = (narrow, f"{narrow} spread=1", wide, turned)
+    return [
+        Case(kernel, text, each, special)
+        for each in dims
+        for text in (texts[:-1] if "scans" in kernel else texts)
+    ]
 
 
 CASES = [
@@ -96,6 +105,16 @@ def test_a_program_has_a_chunk_and_leaves_a_word_for_each_column_or_two_of_wide_
     assert [ex.evaluate(size, sizes) for size in launch.grid] == [chunks * blocks, 1, 1]
     length = -(-(300 * chunks + 1) // 16) * 16
     assert ex.evaluate(launch.workspace_bytes, sizes) == 8 * words * length
+
+
+def test_chunks_together_leave_words_of_their_own() -> None:
+    schedule = parse_schedule(f"{CHAINED} together=3")
+    launch = generate(kernel_of("column_cumsum_f32"), schedule, TARGET).launch
+    assert isinstance(launch, CudaLaunch)
+    sizes = {"k0": 97, "k1": 1000}
+    # Eight chunks, of which the last two are no whole team.
+    length = -(-(97 * (8 + 2) + 1) // 16) * 16
+    assert ex.evaluate(launch.workspace_bytes, sizes) == 8 * length
 
 
 @pytest.mark.parametrize("name", ["column_cumsum_f32", "column_cumprod_i64"])

@@ -1,4 +1,4 @@
-"""Rows of columns that are read as one change nothing that a kernel computes."""
+"""Rows of columns that are read or stored as one change nothing that a kernel computes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,29 @@ TEXTS = (
     f"splits=8 warps=1 index=32 {REST} unroll=2 programs=64 fold=4",
 )
 
+STORED = (
+    f"splits=3 warps=1 index=32 {REST} fold=2 apart=2",
+    f"splits=4 warps=4 index=64 {REST} programs=7 fold=8 apart=16",
+    f"splits=7 warps=1 index=32 {REST} ahead=3 programs=64 fold=8 apart=1",
+    f"splits=8 warps=1 index=32 {REST} unroll=2 programs=64 fold=4 apart=4",
+)
+
 
 def folded(kernel: str, dims: tuple[int, ...], *, special: bool = False) -> list[Case]:
     return [Case(kernel, f"cuda.split x=16 r=4 {text}", dims, special) for text in TEXTS]
 
 
+def stored(kernel: str, dims: tuple[int, ...], *, special: bool = False) -> list[Case]:
+    return [Case(kernel, f"cuda.split x=16 r=4 {text}", dims, special) for text in STORED]
+
+
 CASES = [
+    *stored("standardised_columns_f32", (5, 135)),
+    *stored("standardised_columns_f32", (6, 3)),  # no whole long row of 8
+    *stored("standardised_columns_f32", (1, 64)),
+    *stored("standardised_columns_f32", (21, 33), special=True),
+    *stored("scaled_column_softmax_bf16", (7, 141)),
+    *stored("scaled_column_softmax_bf16", (3, 40), special=True),
     *folded("column_sum_f32", (135, 6)),
     *folded("column_sum_f32", (3, 5)),  # no whole long row of 8
     *folded("column_sum_f32", (64, 1)),

@@ -148,6 +148,12 @@ def tiled_rows(
     return [Case(kernel, schedule, dims) for schedule in (whole, steps)]
 
 
+def in_planes(kernel: str, dims: tuple[int, ...]) -> list[Case]:
+    """Columns of one plane a program, which share what they have along the row."""
+    text = "cuda.tiled_looped z=1 y=1 x=128 r=4 cuts=1 warps=4 index=32 aligned=0 divisible=0"
+    return [Case(kernel, f"{text}{more}", dims) for more in ("", " unroll=2")]
+
+
 def cubed(kernel: str, dims: tuple[int, ...], *, z: int = 2) -> list[Case]:
     text = f"cuda.tiled z={z} y=4 x=8 cuts=3 warps=4 index=32 aligned=0 divisible=0"
     return [Case(kernel, text, dims)]
@@ -205,6 +211,7 @@ CASES = [
     *rows("mean_variance_f32", (9, 7), special=True),
     *rows("column_sum_f32", (35, 6)),
     *rows("masked_mean_pool_f16", (1, 5)),
+    *in_planes("masked_mean_pool_f16", (3, 13)),
     *rows("abs_max_all_f32", (55,)),
     *rows("sum_outer_inner_f32", (3, 4, 7)),
     *rows("logsumexp_f32", (4, 37)),

@@ -318,8 +318,8 @@ def test_a_clamp_that_a_cast_to_f8_does_itself_is_left_to_it(
 @pytest.mark.parametrize(
     ("schedule", "problem"),
     [
-        ("cuda.persistent x=4 r=32 spread=1", "spread over no tile"),
-        ("cuda.tiled_looped z=1 y=4 x=4 r=32 cuts=1 spread=1", "spread over no tile"),
+        ("cuda.looped x=4 r=32 spread=1", "spread and not in registers"),
+        ("cuda.tiled_looped z=1 y=4 x=4 r=32 cuts=1 spread=1", "spread and not in registers"),
         ("cuda.tiled_persistent z=1 y=4 x=4 r=32 cuts=1 spread=1 block_pointers=1", "no access"),
         ("cuda.tiled_persistent z=1 y=4 x=4 r=32 cuts=1 order=-5000", "order of"),
     ],

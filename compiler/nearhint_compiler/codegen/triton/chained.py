@@ -14,6 +14,11 @@ such words, each with the state. Programs take their chunks in the order in whic
 ticket, all columns of the first rows first: so whoever is waited for has begun, and no order of
 dispatch is relied on. The words are zeroed by a launch before.
 
+Where columns are so few that a chunk of all of them is little, chunks are many, and what each waits
+for would take longer than what they move. Then several chunks in a row are `together`: each adds
+the totals of those of its own before it, and what comes before all of them is looked for behind
+them, as of one chunk: the last of them leaves what all come to. That order is fixed, too.
+
 The method is the decoupled look-back of Merrill and Garland, Single-pass Parallel Prefix Scan,
 NVIDIA technical report NVR-2016-002; that the sum does not depend on where it starts is ours.
 """
@@ -21,7 +26,7 @@ NVIDIA technical report NVR-2016-002; that the sum does not depend on where it s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from nearhint_compiler.analysis.chains import words_of
 from nearhint_compiler.analysis.online import SHARED
@@ -51,13 +56,15 @@ def chained(
     back: int,
     runs: int,
     lanes: int,
+    together: int = 1,
 ) -> Staged:
     """The body of a kernel of scans, whose `block` has one element of each of `runs` runs.
 
     `rows`, `chunks` and `blocks` are the texts of the numbers of columns, of their chunks and of
     blocks of columns; `place` are the lines that make the loop variables of columns of block `pid`.
     A program has `run` rows of each run, and looks at `back` chunks at once with `lanes`
-    lanes, one or more for each thread and each column.
+    lanes, one or more for each thread and each column. With several chunks `together` those of its
+    own are looked at first, and `back` times as many behind.
     """
     plan = WalkPlan(kernel, block, SHARED)
     body = plan.body
@@ -74,21 +81,88 @@ def chained(
     held = [line for step in steps for line in step.held(first, scans)]
     found = [line for p, node in scans.items() for line in _before(block, p, node, run, runs)]
     mask = f", {block.row_mask}" if block.row_mask else ""
-    left = [
-        f'tl.atomic_xchg(w{array} + (chunk * rows + x), {word}{mask}, sem="relaxed")'
-        for p, node in scans.items()
-        for array, word in zip(words[p], _packed(f"total{p}", node.dtype), strict=True)
-    ]
+
+    def left(at: str) -> list[str]:
+        return [
+            f'tl.atomic_xchg(w{array} + ({at} * rows + x), {word}{mask}, sem="relaxed")'
+            for p, node in scans.items()
+            for array, word in zip(words[p], _packed(f"total{p}", node.dtype), strict=True)
+        ]
+
+    def zeros(at: str) -> list[str]:
+        return [
+            f"tl.store(w{array} + ({at} * rows + x), tl.zeros({block.row_shape}, tl.int64){mask})"
+            for array in range(len(arrays))
+        ]
+
     whole = [
         f"total{p} = {combine_name(node.kind, node.dtype)}(carry{p}, total{p})"
         for p, node in scans.items()
     ]
     started = [f"carry{p} = {_full(f'[{lanes}]', node)}" for p, node in scans.items()]
+    looked = Chunks("chunk", back) if together == 1 else Chunks("team", back, "chunks + ")
     looks = [
-        line
-        for p, node in scans.items()
-        for line in _look(p, node, words[p], back=back, lanes=lanes)
+        line for p, node in scans.items() for line in _look(p, node, words[p], looked, lanes=lanes)
     ]
+    told = [line for p, node in scans.items() for line in _told(block, p, node, lanes=lanes)]
+    waited = [
+        f"known = ({looked.name} == 0).to(tl.int32)",
+        "while known == 0:",
+        *_indented(looks),
+        f"    known = {_all_known(list(scans))}",
+        *told,
+    ]
+    if together == 1:
+        behind = [
+            f"state = tl.where(chunk == 0, {WHOLE}, {TOTAL}).to(tl.int64) << 32",
+            *left("chunk"),
+            *started,
+            *_looking(columns, lanes),
+            *waited,
+            "if chunk > 0:",
+            *_indented(whole),
+            f"    state = tl.full([], {WHOLE}, tl.int64) << 32",
+            *_indented(left("chunk")),
+        ]
+    else:
+        own = [
+            line
+            for p, node in scans.items()
+            for line in _look_at_own(p, node, words[p], together, lanes=lanes)
+        ]
+        behind = [
+            f"state = tl.full([], {TOTAL}, tl.int64) << 32",
+            *left("chunk"),
+            *started,
+            *_looking(columns, lanes),
+            f"team = chunk // {together}",
+            f"place = chunk % {together}",
+            "known = (place == 0).to(tl.int32)",
+            "while known == 0:",
+            *_indented(own),
+            f"    known = {_all_known(list(scans))}",
+            *told,
+            *(f"own{p} = carry{p}" for p in scans),
+            *whole,
+            f"if place == {together - 1}:",
+            f"    state = tl.where(team == 0, {WHOLE}, {TOTAL}).to(tl.int64) << 32",
+            *_indented(left("(chunks + team)")),
+            *started,
+            *waited,
+            f"if (place == {together - 1}) & (team > 0):",
+            *_indented(whole),
+            f"    state = tl.full([], {WHOLE}, tl.int64) << 32",
+            *_indented(left("(chunks + team)")),
+            *(
+                f"carry{p} = {combine_name(node.kind, node.dtype)}(carry{p}, own{p})"
+                for p, node in scans.items()
+            ),
+        ]
+    zeroed, words_end = zeros("chunk"), "chunks * rows"
+    if together > 1:
+        last = f"chunk % {together} == {together - 1}"
+        zeroed += [f"if {last}:", *_indented(zeros(f"(chunks + chunk // {together})"))]
+        words_end = f"(chunks + chunks // {together}) * rows"
     stored = [line for step in steps for line in step.stored(rest, scans, stores)]
     row_stores = plan.row_stores()
     lines = [
@@ -99,40 +173,18 @@ def chained(
         "    chunk = program // blocks",
         "    pid = program % blocks",
         *_indented(place),
-        *(
-            f"    tl.store(w{array} + (chunk * rows + x), "
-            f"tl.zeros({block.row_shape}, tl.int64){mask})"
-            for array in range(len(arrays))
-        ),
+        *_indented(zeroed),
         "    if program == 0:",
-        "        tl.store(w0 + chunks * rows, tl.zeros([], tl.int64))",
+        f"        tl.store(w0 + {words_end}, tl.zeros([], tl.int64))",
         "else:",
-        '    ticket = tl.atomic_add(w0 + chunks * rows, 1, sem="relaxed").to(program.dtype)',
+        f'    ticket = tl.atomic_add(w0 + {words_end}, 1, sem="relaxed").to(program.dtype)',
         "    chunk = ticket // blocks",
         "    pid = ticket % blocks",
         *_indented(place),
         *_indented(plan.row_lines(0)),
         *_indented(held),
         *_indented(found),
-        f"    state = tl.where(chunk == 0, {WHOLE}, {TOTAL}).to(tl.int64) << 32",
-        *_indented(left),
-        *_indented(started),
-        f"    look = tl.arange(0, {lanes})",
-        f"    lookx = pid * {columns} + look % {columns}",
-        f"    looks = (look < {columns}) & (lookx < rows)",
-        "    known = (chunk == 0).to(tl.int32)",
-        "    while known == 0:",
-        *_indented(looks, 2),
-        f"        known = {_all_known(list(scans))}",
-        *(
-            f"    {line}"
-            for p, node in scans.items()
-            for line in _told(block, p, node, lanes=lanes)
-        ),
-        "    if chunk > 0:",
-        *_indented(whole, 2),
-        f"        state = tl.full([], {WHOLE}, tl.int64) << 32",
-        *_indented(left, 2),
+        *_indented(behind),
         *(f"    start{p} = {_start(p, node, runs)}" for p, node in scans.items()),
         # Nothing more, as lengths are positive: but places need no registers until they are stored.
         f"    rstart = rstart + tl.minimum({length} - 1, 0)",
@@ -207,34 +259,84 @@ def _packed(value: str, dtype: str) -> list[str]:
     return [f"(({bits} & 0xFFFFFFFF) | state)", f"((({bits} >> 32) & 0xFFFFFFFF) | state)"]
 
 
-def _look(p: int, node: ir.Scan, arrays: Sequence[int], *, back: int, lanes: int) -> list[str]:
-    """What is before the chunk by what `back` chunks before it have left, from the farthest on.
-
-    Of the lanes of a column the first one looks alone, and others are told by `_told`: what several
-    threads read of a word need not be the same.
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """What a program looks at: `back` of them, before that whose number is the variable `name`, and
+    the text of what comes before their numbers in a workspace.
     """
-    combine, dtype = combine_name(node.kind, node.dtype), TRITON_TYPES[node.dtype].name
-    lines = [
-        f"carry{p} = {_full(f'[{lanes}]', node)}",
-        f"known{p} = tl.zeros([{lanes}], tl.int32)",
+
+    name: str
+    back: int
+    behind: str = ""
+
+
+def _looking(columns: str, lanes: int) -> list[str]:
+    """Which column a lane looks at, if it does."""
+    return [
+        f"look = tl.arange(0, {lanes})",
+        f"lookx = pid * {columns} + look % {columns}",
+        f"looks = (look < {columns}) & (lookx < rows)",
     ]
-    words = {
-        number: [f"word{p}_{number}_{place}" for place in range(len(arrays))]
-        for number in range(back, 0, -1)
-    }
-    for number, names in words.items():
+
+
+def _words(
+    p: int, node: ir.Scan, arrays: Sequence[int], chunks: Chunks, least: str
+) -> tuple[list[str], list[tuple[int, str, str]]]:
+    """The lines that load the words of chunks, from the farthest on, and the number, the state and
+    the value of each. Those before chunk `least` are not there."""
+    dtype, lines = TRITON_TYPES[node.dtype].name, list[str]()
+    found: list[tuple[int, str, str]] = []
+    for number in range(chunks.back, 0, -1):
+        names = [f"word{p}_{number}_{place}" for place in range(len(arrays))]
+        at = f"({chunks.behind}{chunks.name} - {number}) * rows + lookx"
         lines += [
-            f"{name} = tl.load(w{array} + ((chunk - {number}) * rows + lookx), "
-            f"looks & (chunk >= {number}), other=0, volatile=True)"
+            f"{name} = tl.load(w{array} + ({at}), "
+            f"looks & ({least} >= {number}), other=0, volatile=True)"
             for name, array in zip(names, arrays, strict=True)
         ]
-    for names in words.values():
         state = f"({names[0]} >> 32).to(tl.int32)"
         bits = f"{names[0]}.to(tl.int32).to({dtype}, bitcast=True)"
         if len(names) > 1:
             # One of two words may be newer.
             state = f"tl.where({names[0]} >> 32 == {names[1]} >> 32, {state}, 0)"
             bits = f"(({names[0]} & 0xFFFFFFFF) | ({names[1]} << 32)).to({dtype}, bitcast=True)"
+        found.append((number, state, bits))
+    return lines, found
+
+
+def _look_at_own(
+    p: int, node: ir.Scan, arrays: Sequence[int], together: int, *, lanes: int
+) -> list[str]:
+    """What those of its own before a chunk come to, if all have left it."""
+    combine = combine_name(node.kind, node.dtype)
+    loads, words = _words(p, node, arrays, Chunks("chunk", together - 1), "place")
+    lines = [
+        f"carry{p} = {_full(f'[{lanes}]', node)}",
+        f"known{p} = tl.full([{lanes}], 1, tl.int32)",
+        *loads,
+    ]
+    for number, state, bits in words:
+        lines += [
+            f"carry{p} = tl.where(place >= {number}, {combine}(carry{p}, {bits}), carry{p})",
+            f"known{p} = tl.where((place >= {number}) & ({state} == 0), 0, known{p})",
+        ]
+    return lines
+
+
+def _look(p: int, node: ir.Scan, arrays: Sequence[int], chunks: Chunks, *, lanes: int) -> list[str]:
+    """What is before the chunk by what those before it have left, from the farthest on.
+
+    Of the lanes of a column the first one looks alone, and others are told by `_told`: what several
+    threads read of a word need not be the same.
+    """
+    combine = combine_name(node.kind, node.dtype)
+    loads, words = _words(p, node, arrays, chunks, chunks.name)
+    lines = [
+        f"carry{p} = {_full(f'[{lanes}]', node)}",
+        f"known{p} = tl.zeros([{lanes}], tl.int32)",
+        *loads,
+    ]
+    for _, state, bits in words:
         lines += [
             f"state{p} = {state}",
             f"value{p} = {bits}",

@@ -3,6 +3,11 @@
 In the first each program walks its chunk of the long columns; the first one has the rest of the
 rows, too, at once. What it leaves are the totals of long columns, `by` for each column: the last
 stage brings together those of all chunks and of the rows that were one, in one order.
+
+Where elements are stored there are three: the rest of the rows is a chunk of its own, of one long
+row that is not whole, what all leave is brought together in the second, by programs of few columns,
+and in the third each program walks its chunk again, with the totals of the columns that its long
+ones are parts of.
 """
 
 from __future__ import annotations
@@ -91,6 +96,106 @@ def folding(
         *(f"        {line}" for line in last),
     ]
     return Staged(tuple(lines), tuple(arrays), 2)
+
+
+def folding_stores(
+    kernel: ir.Kernel, fold: Fold, block: Block, *, by: int, blocks: str, splits: str, lanes: str
+) -> Staged:
+    """The same of a kernel that stores along its columns; totals lie behind the parts of all chunks
+    and of the rest, and all programs, `splits` for each of the `blocks` of long columns, bring them
+    together, `COLUMNS` columns at a time.
+    """
+    # What counts the rows of a column counts those of all.
+    walked = replace(fold.whole, reduction=kernel.reduction)
+    whole = WalkPlan(walked, block, SHARED)
+    arrays: list[str] = []
+    places = placed(whole, arrays)
+    totals = whole.totals(0)
+    (columns,), (length,) = kernel.pointwise, kernel.reduction
+    many = index_text(columns)
+    others = index_text(ex.mod(length, by))
+    rest = replace(
+        block,
+        masks={"X": REST, REDUCED: "tmask"},
+        element_header=("tmask = rbase < 1", f"r0 = {index_text(fold.rest)} + rbase"),
+        start="0",
+        end="1",
+        counted="",
+        counted_first="",
+        step_count="",
+        unroll=1,
+        ahead=1,
+        prefix="t",
+    )
+    few = replace(
+        block,
+        axes=(COLUMNS, REDUCED),
+        axis_of={**block.axis_of, "p0": COLUMNS},
+        masks={COLUMNS: COLUMN_MASK},
+        renamed={"p0": ex.symbol("column")},
+    )
+    beside = WalkPlan(walked, rest, SHARED)
+
+    def left_of(plan: WalkPlan, of: Block, chunk: str) -> list[str]:
+        closed = [line for total in totals for line in plan.closed(total)]
+        found = left(totals, of, places, lambda _: f"({chunk} * rows + x)")
+        return [*plan.walk(0, totals), *closed, *found]
+
+    def of_rest(lines: Sequence[str]) -> list[str]:
+        """Lines of the last chunk, which may be shorter than the others."""
+        lines = [f"{REST} = x < {others} * {many}", *lines]
+        return [f"if chunk == {splits} - 1:", *(f"    {line}" for line in lines)]
+
+    def total_at(column: str) -> str:
+        return f"(({splits} + 1) * rows + {column})"
+
+    first = [
+        *whole.row_lines(0),
+        *left_of(whole, block, "chunk"),
+        *of_rest(left_of(beside, rest, splits)),
+    ]
+    brought = [
+        f"column = slice * {COLUMNS} + tl.arange(0, {COLUMNS})[:, None]",
+        f"{COLUMN_MASK} = column < {many}",
+        *gathered(
+            totals,
+            few,
+            places,
+            lambda part: f"({part} * {many} + column)",
+            splits=f"({splits} * {by} + {others})",
+            lanes=lanes,
+        ),
+        *(
+            f"tl.store(w{places[part.name]} + {total_at('column')}, {part.name}, {COLUMN_MASK})"
+            for total in totals
+            for part in total.parts
+        ),
+    ]
+    slices = f"({many} + {COLUMNS} - 1) // {COLUMNS}"
+    turns = f"range(pid * {splits} + chunk, {slices}, {blocks} * {splits})"
+    mask = f", {block.row_mask}" if block.row_mask else ""
+    last = [
+        *whole.row_lines(0),
+        *(
+            f"{part.name} = tl.load(w{places[part.name]} + {total_at(f'x % {many}')}{mask})"
+            for total in totals
+            for part in total.parts
+        ),
+        *(line for total in totals for line in total.results),
+        *whole.row_lines(1),
+        *whole.walk(1, []),
+        *of_rest(beside.walk(1, [])),
+    ]
+    lines = [
+        "if stage == 0:",
+        *(f"    {line}" for line in first),
+        "if stage == 1:",
+        f"    for slice in {turns}:",
+        *(f"        {line}" for line in brought),
+        "if stage == 2:",
+        *(f"    {line}" for line in last),
+    ]
+    return Staged(tuple(lines), tuple(arrays), 3)
 
 
 def _rest(

@@ -29,6 +29,8 @@ bring Guards, and make Triton load vectors. As they may, too:
     apart    split columns: the totals of all chunks, or of those before each, are brought together
              in a stage between, by programs of so many columns
     back     chains: how many chunks before its own a program looks at at once
+    together chains: so many chunks in a row leave what they come to together, too, and `back` is
+             counted in as many
     registers
              a bound on those of a thread, so that a processor holds as many programs as wanted
     group    walks, and args in registers: by how many neighbours along the row an accumulator is
@@ -39,7 +41,8 @@ bring Guards, and make Triton load vectors. As they may, too:
              the next row is loaded, into registers, before the one at hand waits for its totals
     programs split rows: at most `splits` share one, fewer where rows are so many that all blocks of
              them together would be more than so many programs
-    fold     split columns: so many rows are read as one, and those that are no whole such row apart
+    fold     split columns: so many rows are read, and stored, as one, and those that are no whole
+             such row apart
     near     cuda.tiled of two axes: the order of programs, so that what neighbours share is in a
              cache. 1: first along the axis that has fewer of them, whatever the sizes; more: so
              many along the first axis, then along the second
@@ -59,6 +62,8 @@ bring Guards, and make Triton load vectors. As they may, too:
     reuse    1 for rows in registers whose shares of a sum are made of its terms (`analysis.shares`)
     anew     1 for rows in registers whose places are computed again for what is stored, so that
              less is held beside the elements
+    spread   rows in registers: 1 for blocks whose first axis is the reduction's, so that what comes
+             behind it has threads first
     walks    1 for teams that walk their parts, in any number of steps, and once more when they met
     band     tiles: programs go along y, `band` blocks of x wide, before they go on along x
     r1       the r elements of a block are a tile of two axes, r1 of them along the innermost
@@ -228,8 +233,8 @@ def _check(schedule: Schedule) -> None:
         1 < schedule["pieces"] <= PIECES_LIMIT and schedule.family == PERSISTENT and is_whole
     ):
         raise InvalidSchedule(f"pieces of {schedule}")
-    if schedule.get("spread", 0) and schedule.family != "cuda.tiled_persistent":
-        raise InvalidSchedule(f"rows that are spread over no tile in registers: {schedule}")
+    if schedule.get("spread", 0) and not schedule.family.endswith("persistent"):
+        raise InvalidSchedule(f"rows that are spread and not in registers: {schedule}")
     in_registers = schedule.family == PERSISTENT
     has_loads = any(schedule.get(name, 0) for name in ("early", "stream", "reuse", "anew"))
     if in_registers and schedule.get("ahead", 1) > min(2, schedule.get("turns", 1)):

@@ -53,7 +53,7 @@ def rows(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     if not kernel.reduction:
         raise InvalidSchedule(f"{schedule.family} of a pointwise kernel")
     is_tiled = schedule.family.startswith("cuda.tiled")
-    axes = _axes(schedule) if is_tiled else ("X", REDUCED)
+    axes = _axes(schedule, tile_axes(schedule) if is_tiled else ("X",))
     blocks = blocks_of(schedule, axes)
     if math.prod(size for _, size in blocks) > BLOCK_LIMIT:
         raise InvalidSchedule(f"a block too large: {schedule}")
@@ -77,15 +77,14 @@ def rows(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     return Layout([*header.lines, *walked(kernel, block)], programs, blocks, (*row.walked, *runs))
 
 
-def _axes(schedule: Schedule) -> tuple[str, ...]:
-    """The axes of a tile of rows: the reduction's first where rows are `spread`, else last.
+def _axes(schedule: Schedule, axes: tuple[str, ...]) -> tuple[str, ...]:
+    """The axes of a block of rows: the reduction's first where rows are `spread`, else last.
 
     Triton gives an access's threads to the axis along which it is contiguous, then to the others in
     turn: up to 3.6 from the first one on, from 3.7 on from the last. What comes behind the tile's
     other axes is whole in one thread or few, and what is computed once a row is not computed again
     by each thread that has a part of it: half the instructions of a block with a scale.
     """
-    axes = tile_axes(schedule)
     return (REDUCED, *axes) if schedule.get("spread", 0) else (*axes, REDUCED)
 
 

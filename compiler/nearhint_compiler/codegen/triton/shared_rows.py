@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nearhint_compiler.analysis.chains import is_chained
-from nearhint_compiler.analysis.folds import folded
+from nearhint_compiler.analysis.folds import folded, folded_stores
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT
 from nearhint_compiler.analysis.online import SHARED, walks_of
 from nearhint_compiler.codegen.triton.ahead import Ahead
 from nearhint_compiler.codegen.triton.block import REDUCED
 from nearhint_compiler.codegen.triton.chained import chained
 from nearhint_compiler.codegen.triton.cooperative import cooperative
-from nearhint_compiler.codegen.triton.folding import folding
+from nearhint_compiler.codegen.triton.folding import folding, folding_stores
 from nearhint_compiler.codegen.triton.header import (
     Header,
     blocks_of,
@@ -31,14 +31,15 @@ from nearhint_compiler.codegen.triton.together import runs_facts
 from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule import block_pointers
+from nearhint_compiler.schedule.cuda_facts import CACHE_KEEPS
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
-from nearhint_rules.guard import AtMost
+from nearhint_rules.guard import AtMost, Fact
 from nearhint_rules.program import DTYPES
 
 SPLIT_LIMIT = 1024
 WARP = TEAM_LIMIT = 32
-BACK_LIMIT, RUN_LIMIT = 64, 128
+BACK_LIMIT, RUN_LIMIT, TOGETHER_LIMIT = 64, 128, 32
 POLLS = 1000
 """Looks at a word before a program gives up, some 0.7 microseconds each."""
 
@@ -52,7 +53,8 @@ def split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         raise InvalidSchedule(f"{most} programs a row")
     header = header_of(schedule, ("X", REDUCED))
     given, by = kernel, schedule.get("fold", 1)
-    fold = folded(kernel, by) if by > 1 else None
+    fold = folded(kernel, by) or folded_stores(kernel, by) if by > 1 else None
+    is_stored = fold is not None and fold.is_stored
     is_plain = by <= schedule["x"] and not schedule.get("words", 0) and not schedule.get("r1", 0)
     if by > 1 and (fold is None or not is_plain):
         raise InvalidSchedule(f"rows that are no part of longer ones: {schedule}")
@@ -85,19 +87,34 @@ def split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         block = replace(block, step_count="rsteps")
     splits_text = "splits" if is_adapted else index_text(splits)
     x, few = schedule["x"], schedule.get("apart", 0)
-    if few and (not 0 < few <= x or x % few or fold is not None):
+    if (few and (not 0 < few <= x or x % few or (fold is not None and not is_stored))) or (
+        is_stored and not few
+    ):
         raise InvalidSchedule(f"totals that are not brought together apart: {schedule}")
-    apart = apart_of(kernel, block, x=x, few=few) if few else None
+    apart = apart_of(kernel, block, x=x, few=few) if few and fold is None else None
+    lanes = by << (most - 1).bit_length()
+    array_length = ex.mul(rows, ex.add(splits, 1 if apart else 0))
     if fold is None:
         body = staged(kernel, block, rows="rows", splits=splits_text, lanes="LANES", apart=apart)
+    elif is_stored:
+        body = folding_stores(
+            given,
+            fold,
+            block,
+            by=by,
+            blocks=index_text(blocks),
+            splits=splits_text,
+            lanes="LANES",
+        )
+        # With what is no whole long row, and the totals.
+        lanes = 1 << (by * (most + 1) - 1).bit_length()
+        array_length = ex.mul(rows, ex.add(splits, 2))
     else:
         body = folding(given, fold, block, by=by, splits=splits_text, lanes="LANES")
-    lanes = by << (most - 1).bit_length()
-    if apart is None:
+    if not few:
         lanes = max(lanes, _least_lanes(kernel, schedule))
-    array_length = ex.mul(rows, ex.add(splits, 1 if apart else 0))
     facts = () if header.wide else (AtMost(array_length, INDEX_LIMIT),)
-    facts = (*facts, *runs_facts(kernel, schedule))
+    facts = (*facts, *runs_facts(kernel, schedule), *_ahead_facts(given, schedule))
     columns = few or (x // by if fold is not None else 0)
     layout = Layout(
         [*header.lines, *body.lines],
@@ -194,7 +211,9 @@ def held_by_teams(kernel: ir.Kernel, schedule: Schedule) -> Layout:
 def in_chains(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     """Chunks of scanned columns in registers, each after those before it."""
     r, run, back = schedule["r"], schedule.get("unroll", 1), schedule["back"]
-    if not 1 <= back <= BACK_LIMIT or not 1 <= run <= RUN_LIMIT:
+    together = schedule.get("together", 1)
+    is_possible = 1 <= back <= BACK_LIMIT and 1 <= together <= TOGETHER_LIMIT
+    if not is_possible or not 1 <= run <= RUN_LIMIT:
         raise InvalidSchedule(f"chunks that cannot be: {schedule}")
     if schedule.get("r1", 0) or schedule.get("words", 0) or schedule.get("group", 1) > 1:
         raise InvalidSchedule(f"tiles or words of what is chained: {schedule}")
@@ -218,8 +237,10 @@ def in_chains(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         back=back,
         runs=r,
         lanes=max(WARP * schedule["warps"], schedule["x"]),
+        together=together,
     )
-    array_length = ex.add(ex.mul(rows, chunks), 1)
+    several = ex.floordiv(chunks, together) if together > 1 else ex.ZERO
+    array_length = ex.add(ex.mul(rows, ex.add(chunks, several)), 1)
     facts = () if header.wide else (AtMost(array_length, INDEX_LIMIT),)
     return Layout(
         [f"program = tl.program_id(0){header.widened}", *body.lines],
@@ -240,6 +261,31 @@ def _splits(schedule: Schedule, blocks: ex.Expr) -> ex.Expr:
     return ex.maximum(1, ex.minimum(most, ex.floordiv(programs, blocks)))
 
 
+def _ahead_facts(kernel: ir.Kernel, schedule: Schedule) -> tuple[Fact, ...]:
+    """The Guard of what is copied ahead and only read: that caches hold it all.
+
+    Copies have no policy in the L2 cache, so beyond that they push out what kernels before have
+    left to be written, which takes longer than they save. A contest with a warm cache does not show
+    that.
+    """
+    if schedule.get("ahead", 1) == 1 or _has_element_stores(kernel):
+        return ()
+    itemsizes = [
+        DTYPES[kernel.params[node.param].dtype]
+        for node in kernel.body
+        if isinstance(node, ir.Load)
+        and any(map(ir.is_reduction_variable, ex.symbols_of(node.index)))
+    ]
+    elements = ex.product((*kernel.pointwise, *kernel.reduction))
+    problem = "what is copied ahead is more than a cache keeps"
+    return within(ex.mul(max(itemsizes, default=1), elements), CACHE_KEEPS[1], problem)
+
+
+def _has_element_stores(kernel: ir.Kernel) -> bool:
+    elements = ir.per_element(kernel)
+    return any(isinstance(node, ir.Store) and elements[p] for p, node in enumerate(kernel.body))
+
+
 def _share(kernel: ir.Kernel, schedule: Schedule) -> int:
     """The rows of a block of columns that a thread has if it reads vectors; else it has more."""
     lanes = 16 // max(DTYPES[param.dtype] for param in kernel.params)
@@ -252,7 +298,6 @@ def _least_lanes(kernel: ir.Kernel, schedule: Schedule) -> int:
 
     Else Triton may bring their results to the elements' threads through shared memory, broadcast.
     """
-    elements = ir.per_element(kernel)
-    if not any(isinstance(node, ir.Store) and elements[p] for p, node in enumerate(kernel.body)):
+    if not _has_element_stores(kernel):
         return 1
     return max(1, 32 * schedule["warps"] // schedule["x"])

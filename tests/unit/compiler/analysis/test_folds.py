@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.unit.compiler.test_online import TARGET, kernel_of
 
-from nearhint_compiler.analysis.folds import folded
+from nearhint_compiler.analysis.folds import folded, folded_stores
 from nearhint_compiler.codegen import generate
 from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
@@ -54,6 +54,34 @@ def test_others_are_not_folded(name: str) -> None:
         generate(kernel, parse_schedule(f"cuda.split x=16 r=8 {REST} fold=8"), TARGET)
 
 
+def test_columns_that_are_stored_are_walked_as_one_with_what_each_is_a_part_of() -> None:
+    kernel = kernel_of("scaled_column_softmax_bf16")
+    fold = folded_stores(kernel, 8)
+    assert fold is not None
+    assert fold.is_stored
+    assert folded(kernel, 8) is None
+    load, store, weight = (fold.whole.body[place] for place in (0, 11, 7))
+    assert isinstance(load, ir.Load)
+    assert isinstance(store, ir.Store)
+    assert isinstance(weight, ir.Load)
+    assert load.index == store.index == ex.add(ex.mul(8, K0, ex.symbol("r0")), ex.symbol("p0"))
+    assert weight.index == ex.mod(ex.symbol("p0"), K0)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "column_sum_f32",  # nothing is stored along columns
+        "column_cumsum_f32",  # each step is a result
+        "middle_softmax_bf16",  # matrices of their own
+        "softmax_f32",  # rows
+        "add_f32",
+    ],
+)
+def test_others_are_not_stored_as_one(name: str) -> None:
+    assert folded_stores(kernel_of(name), 8) is None
+
+
 @pytest.mark.parametrize(
     "schedule",
     [
@@ -65,3 +93,9 @@ def test_others_are_not_folded(name: str) -> None:
 def test_folds_that_cannot_be_are_refused(schedule: str) -> None:
     with pytest.raises(InvalidSchedule, match=r"fold|rows"):
         generate(kernel_of("column_sum_f32"), parse_schedule(schedule), TARGET)
+
+
+def test_what_is_stored_is_brought_together_apart() -> None:
+    schedule = parse_schedule(f"cuda.split x=16 r=8 {REST} fold=8")
+    with pytest.raises(InvalidSchedule, match="apart"):
+        generate(kernel_of("standardised_columns_f32"), schedule, TARGET)

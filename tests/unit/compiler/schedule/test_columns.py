@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.unit.compiler.test_online import TARGET, kernel_of
 
@@ -171,6 +173,15 @@ def test_a_bucket_of_few_rows_has_blocks_for_more_whatever_the_columns_are() -> 
     )
 
 
+@pytest.mark.parametrize(("triton", "is_spread"), [("3.6.0", 0), ("3.7.1", 1)])
+def test_columns_that_are_held_have_threads_as_they_are_loaded(triton: str, is_spread: int) -> None:
+    target = replace(TARGET, toolchain=(f"triton {triton}",))
+    found = candidates(SOFTMAX_OF_MIDDLE, target, {"k0": 61, "k1": 1021, "k2": 509})
+    held = [each for each in found if each.family == "cuda.persistent"]
+    assert held
+    assert {each.get("spread", 0) for each in held} == {is_spread}
+
+
 def test_two_blocks_of_columns_that_are_held_fit_a_processor() -> None:
     for length in (200, 509, 1000):
         found = candidates(SOFTMAX_OF_MIDDLE, TARGET, {"k0": 61, "k1": 1021, "k2": length})
@@ -243,6 +254,22 @@ def test_nothing_is_copied_ahead_of_more_than_a_cache_keeps(name: str, odd: int)
     assert any(each.get("ahead", 0) for each in small)
 
 
+@pytest.mark.parametrize(
+    ("name", "sizes"), [("column_sum_f32", (4096, 2048)), ("column_mean_bf16", (2048, 8192))]
+)
+def test_what_is_copied_ahead_serves_what_a_cache_keeps_alone(
+    name: str, sizes: tuple[int, int]
+) -> None:
+    """A hint of few bytes has Variants that may be asked for many."""
+    kernel = kernel_of(name)
+    ahead = [each for each in offered(name, *sizes) if each.get("ahead", 0)]
+    assert ahead
+    for each in ahead:
+        guard = generate(kernel, each, TARGET).guard
+        assert size_facts_hold(guard, dict(zip(("k0", "k1"), sizes, strict=True)))
+        assert not size_facts_hold(guard, {"k0": 8192, "k1": 4096})
+
+
 def test_what_is_stored_pays_for_a_cache_anyway() -> None:
     found = offered("standardised_columns_f32", 5120, 7000)
     assert any(each.get("ahead", 0) for each in found)
@@ -250,6 +277,75 @@ def test_what_is_stored_pays_for_a_cache_anyway() -> None:
 
 def test_a_mean_of_columns_is_folded_as_a_sum_is() -> None:
     assert any(each.get("fold", 0) for each in offered("column_mean_bf16", 97, 100_003))
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows"), [(97, 100_003), (35, 500_003), (1021, 30_011), (5, 1_000_003)]
+)
+def test_columns_of_any_number_are_stored_in_vectors(columns: int, rows: int) -> None:
+    kernel = kernel_of("standardised_columns_f32")
+    found = offered("standardised_columns_f32", columns, rows)
+    folds = [each for each in found if each.get("fold", 0)]
+    assert folds
+    for each in folds:
+        made = generate(kernel, each, TARGET)
+        assert all(
+            size_facts_hold(made.guard, {"k0": columns + more, "k1": rows + more})
+            for more in range(4)
+        )
+        assert each["fold"] % 8 == 0  # 32 bytes, a sector
+        # All parts of a column, and what is no whole long row, are few lanes a thread.
+        lanes = each["fold"] * (each["splits"] + 1)
+        assert lanes * each["apart"] <= 16 * 32 * each["warps"] or each["apart"] == 1
+
+
+def test_many_chunks_of_few_columns_are_together_whatever_sizes_promise() -> None:
+    few, hint, many = (
+        [each for each in offered("column_cumsum_f32", *sizes) if "chained" in str(each)]
+        for sizes in ((97, 100_003), (128, 131_072), (5120, 100_003))
+    )
+    for found in (few, hint):
+        together = [each for each in found if each.get("together", 0)]
+        assert together
+        assert not any(each["divisible"] for each in together)
+    assert not any(each.get("together", 0) for each in many)
+
+
+MEAN_POOL = parse_kernel(
+    """(kernel (symbols k0 k1 k2) (pointwise k0 k1) (reduction k2)
+    (params (in f32) (in f32) (out f32)) (body (load 0 (+ (* k1 k2 p0) p1 (* k1 r0)))
+    (load 1 (+ (* k2 p0) r0)) (mul f32 0 1) (reduce sum f32 2) (store 2 (+ (* k1 p0) p1) 3)))"""
+)
+
+
+@pytest.mark.parametrize("columns", [512, 384, 1021])
+def test_columns_that_share_a_mask_are_of_one_plane(columns: int) -> None:
+    sizes = {"k0": 256, "k1": columns, "k2": 512}
+    first = firsts(MEAN_POOL, TARGET, sizes)[0]
+    assert (first.family, first["y"], first["cuts"]) == ("cuda.tiled_looped", 1, 1)
+    assert size_facts_hold(generate(MEAN_POOL, first, TARGET).guard, sizes)
+    # Of fewer columns than a block has, several planes are better.
+    few = candidates(MEAN_POOL, TARGET, sizes | {"k1": 32})
+    assert not [each for each in few if each.family == "cuda.tiled_looped"]
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "itemsize"),
+    [("column_sum_f32", (300, 128_256), 4), ("column_mean_bf16", (128_256, 1021), 2)],
+)
+def test_columns_that_are_only_read_have_several_small_steps_under_way(
+    name: str, sizes: tuple[int, int], itemsize: int
+) -> None:
+    kernel = kernel_of(name)
+    first = firsts(kernel, TARGET, dict(zip(("k0", "k1"), sizes, strict=True)))[0]
+    assert first.family == "cuda.looped"
+    threads, blocks = 32 * first["warps"], -(-128_256 // first["x"])
+    # A vector or two a thread and step, and more than a latency's worth a processor.
+    step_bytes = first["x"] * first["r"] * itemsize
+    assert step_bytes <= 32 * threads
+    assert blocks // 132 * step_bytes * first["unroll"] >= 40 << 10
+    odd = firsts(kernel, TARGET, dict(zip(("k0", "k1"), (size + 1 for size in sizes), strict=True)))
+    assert not odd[0].get("unroll", 0)
 
 
 def test_few_rows_are_not_worth_a_fold() -> None:

@@ -135,7 +135,7 @@ def test_columns_that_would_be_read_again_are_held_where_there_are_enough() -> N
         return firsts(COLUMN_SOFTMAX, TARGET, {"k0": columns, "k1": length})[0]
 
     held = first(8192, 509)
-    assert (held.family, held["r"]) == ("cuda.persistent", 512)
+    assert (held.family, held["r"] * held["pieces"]) == ("cuda.persistent", 512)
     assert held["x"] * held["r"] <= 32 * 32 * held["warps"]
     assert first(1024, 509).family != "cuda.persistent"
     assert first(8192, 4000).family != "cuda.persistent"
@@ -177,9 +177,13 @@ def test_few_columns_of_sums_are_read_in_vectors_whatever_their_number() -> None
 def test_a_scan_of_columns_is_shared_by_programs() -> None:
     text = """(kernel (symbols k0 k1) (pointwise k0) (reduction k1) (params (in f32) (out f32))
     (body (load 0 (+ (* k0 r0) p0)) (scan sum f32 0) (store 1 (+ (* k0 r0) p0) 1)))"""
-    for columns, length, family in ((640, 7000, "cuda.chained"), (97, 100_003, "cuda.split")):
+    for columns, length, family, together in (
+        (640, 7000, "cuda.chained", 1),
+        (97, 100_003, "cuda.chained", 8),
+        (5, 1_000_003, "cuda.split", 1),
+    ):
         found = firsts(parse_kernel(text), TARGET, {"k0": columns, "k1": length})[0]
-        assert found.family == family
+        assert (found.family, found.get("together", 1)) == (family, together)
 
 
 def test_a_scan_of_many_columns_is_read_once() -> None:
