@@ -53,7 +53,9 @@ def kernel(
     >>> twice(torch.ones(3)).tolist()
     [2.0, 2.0, 2.0]
     """
-    signature = inspect.signature(function)
+    signature = inspect.signature(
+        function.forward if isinstance(function, torch.nn.Module) else function
+    )
     for argument in dynamic:
         if argument not in signature.parameters:
             raise InvalidDynamic(argument=argument, problem="the function has no such argument")
