@@ -207,6 +207,11 @@ CASES = (
     Case("norm by hand", _norm_by_hand, _one),
     Case("min and max of sizes", _min_max_sizes, _pair),
     Case("transposed input", lambda x: x + 1, lambda r, c: (torch.randn(c, r).t(),)),
+    Case(
+        "reductions of equal elements",
+        lambda x: (x.softmax(-1), nn.layer_norm(x, x.shape[-1:]), x.logsumexp(-1), x.var(-1)),
+        lambda r, c: (torch.randn(r, 1).expand(r, c),),
+    ),
     Case("expanded input", lambda x: x * 2, lambda r, c: (torch.randn(r, 1).expand(r, c),)),
     Case(
         "unaligned offset",
