@@ -98,6 +98,8 @@ class ShapeFacts:
         if self._environment is None:
             return None, None
         bounds = self._environment.bound_sympy(expression)
+        if bounds is None:  # of the length of a nested tensor's rows, which is no number
+            return None, None
         return _finite(bounds.lower), _finite(bounds.upper)
 
     def equations(self) -> Iterator[tuple[SymbolicExpr, SymbolicExpr]]:
@@ -164,8 +166,8 @@ def outputs_from_arguments() -> frozenset[int]:
     """
     context = TracingContext.try_get()
     metadata = None if context is None else context.fw_metadata
-    if metadata is None or metadata.num_mutated_inp_runtime_indices:
-        return frozenset()
+    if metadata is None or metadata.num_mutated_inp_runtime_indices or metadata.tokens:
+        return frozenset()  # other results come before these
     kinds = {OutputType.is_input, OutputType.alias_of_input}
     return frozenset(
         place for place, info in enumerate(metadata.output_info) if info.output_type in kinds

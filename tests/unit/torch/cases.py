@@ -86,7 +86,7 @@ def _tokens_of_the_cache_itself(cache: Tensor, new: Tensor, places: Tensor) -> A
 def _tokens_in_a_copy(cache: Tensor, new: Tensor, places: Tensor) -> Any:
     made = cache.index_copy(1, places, new)
     cache.copy_(made)
-    return made, made[:, :1]
+    return made, made[:, :1], new * 2 + 1
 
 
 def _mutates_and_returns_a_view(x: Tensor) -> Any:
@@ -172,6 +172,12 @@ def _rotated_heads(x: Tensor, w: Tensor) -> Any:
     return nn.scaled_dot_product_attention(q, k, v)
 
 
+def _nested(x: Tensor) -> Any:
+    """The rows of a nested tensor have a length that is no number."""
+    rows = torch.nested.nested_tensor_from_jagged(x, torch.tensor([0, 1, x.shape[0]]))
+    return nn.silu(rows * 2).values(), (rows + 1).sum(-1).values()
+
+
 CASES = (
     Case("chain", lambda x, y: nn.gelu(x * 2 + y).sum(-1), _pair),
     Case("aliased outputs", _aliased_outputs, _one),
@@ -221,6 +227,7 @@ CASES = (
     Case("0-d scalar", lambda x, s: x * s + 1, lambda r, c: (torch.randn(r, c), torch.tensor(2.0))),
     Case("python scalars", lambda x, n, f: x * n + f, lambda r, c: (torch.randn(r, c), c, 0.5)),
     Case("bfloat16", lambda x: nn.silu(x) * x, lambda r, c: (torch.randn(r, c).bfloat16(),)),
+    Case("nested", _nested, _one),
     Case("gates", _gates, lambda r, c: (torch.randn(r, c), torch.randn(24, c))),
     Case("rotated heads", _rotated_heads, lambda r, c: (torch.randn(r, c), torch.randn(c, 24))),
     Case("one input twice", lambda x, y: (x + y, x.add_(1)), lambda r, c: (torch.ones(r, c),) * 2),
