@@ -14,7 +14,7 @@ Updates of updates are made one after the other. Torch's compiler calls this re-
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -130,16 +130,21 @@ def _writes(target: fx.Node, update: fx.Node) -> _Write | None:
     view = _view(target, VIEWS[op], update.args[2:], update)
     if view is None or update.kwargs:
         return None
-    part = update.args[1]
-    is_update = isinstance(part, fx.Node) and op_name(part.target) in UPDATES
-    if is_update and len(part.users) == 1 and _is_same(part.args[0], view):
+    part: object = update.args[1]
+    if (
+        isinstance(part, fx.Node)
+        and op_name(part.target) in UPDATES
+        and len(part.users) == 1
+        and _is_same(part.args[0], view)
+    ):
         return _writes(view, part)
     return _aten.copy_.default, (view, part), {}
 
 
 def _view(target: fx.Node, op: str, where: tuple[Any, ...], before: fx.Node) -> fx.Node | None:
     """A view of `target` that the graph has before a node."""
-    for node in target.graph.nodes:
+    nodes: Iterable[fx.Node] = target.graph.nodes
+    for node in nodes:
         if node is before:
             return None
         if op_name(node.target) == op and node.args == (target, *where) and not node.kwargs:
