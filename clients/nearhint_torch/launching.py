@@ -67,13 +67,18 @@ def launch_step(plan: LaunchPlan, choice: Choice, *, count_fallback: Callable[[s
         for position, tensor in enumerate(parameters)
         if position >= len(plan.inputs) and not tensor.is_placed
     ]
-    checks = [(each.slot, each.dtype, each.shape, each.stride) for each in plan.unsure]
+    expected = [
+        (each.slot, each.dtype, prod(each.shape), each.stride, each.shape) for each in plan.unsure
+    ]
     address_slot = plan.address_slot
     first_facts, first_call = variants[0]
 
     def run(slots: Slots) -> None:
-        for slot, dtype, shape, stride in checks:
-            if not is_as_captured(slots[slot], dtype, shape, stride):
+        for slot, dtype, count, stride, shape in expected:
+            given = slots[slot]
+            if given.dtype is dtype and given.numel() == count and given.stride() == stride:
+                continue
+            if not is_as_captured(given, dtype, shape, stride):
                 count_fallback("strides_differ")
                 _run_fallback(slots, plan)
                 return
