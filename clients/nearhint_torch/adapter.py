@@ -18,6 +18,7 @@ import torch._dynamo
 from functorch.compile import make_boxed_func  # type: ignore[import-untyped]
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import RestartAnalysis
+from torch._functorch._aot_autograd.schemas import OutputType
 from torch._guards import TracingContext, detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
@@ -97,6 +98,8 @@ class ShapeFacts:
         if self._environment is None:
             return None, None
         bounds = self._environment.bound_sympy(expression)
+        if bounds is None:  # of the length of a nested tensor's rows, which is no number
+            return None, None
         return _finite(bounds.lower), _finite(bounds.upper)
 
     def equations(self) -> Iterator[tuple[SymbolicExpr, SymbolicExpr]]:
@@ -156,22 +159,55 @@ def static_inputs() -> frozenset[int]:
     return frozenset(found or ())
 
 
+def outputs_from_arguments() -> frozenset[int]:
+    """Positions of the graph's results that callers get as their arguments or views of these.
+
+    Inside a compiler only. Whatever memory the graph returns there, callers see the argument's.
+    """
+    context = TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    if metadata is None or metadata.num_mutated_inp_runtime_indices or metadata.tokens:
+        return frozenset()  # other results come before these
+    kinds = {OutputType.is_input, OutputType.alias_of_input}
+    return frozenset(
+        place for place, info in enumerate(metadata.output_info) if info.output_type in kinds
+    )
+
+
+def returns_gradients(module: torch.fx.GraphModule) -> bool:
+    """Whether a result of a graph of Dynamo's asks for gradients, or may."""
+    (output,) = module.graph.find_nodes(op="output")
+    values = [node.meta.get("example_value") for node in output.all_input_nodes]
+    return any(
+        value is None or (isinstance(value, torch.Tensor) and value.requires_grad)
+        for value in values
+    )
+
+
 def aot_inference(
-    module: torch.fx.GraphModule, example_inputs: Sequence[Any], *, compiler: GraphCompiler
+    module: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    compiler: GraphCompiler,
+    training: GraphCompiler | None = None,
 ) -> Runnable:
     """Captures `module` as an ATen graph without autograd and hands it to `compiler`.
 
     No decompositions are asked for, so that an op with a library kernel stays one node; mutations
-    of inputs stay mutations. What `compiler` returns takes one list of arguments.
+    of inputs stay mutations. What `compiler` returns takes one list of arguments. `training` gets
+    the forward graph instead where gradients are needed after all.
     """
 
-    def boxed(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Runnable:
-        run: Runnable = make_boxed_func(compiler(graph, inputs))
-        return run
+    def boxing(compiler: GraphCompiler) -> GraphCompiler:
+        def boxed(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Runnable:
+            run: Runnable = make_boxed_func(compiler(graph, inputs))
+            return run
+
+        return boxed
 
     backend = aot_autograd(
-        fw_compiler=boxed,
-        inference_compiler=boxed,
+        fw_compiler=boxing(training or compiler),
+        inference_compiler=boxing(compiler),
         decompositions={},
         keep_inference_input_mutations=True,
     )

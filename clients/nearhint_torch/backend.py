@@ -16,9 +16,11 @@ from torch import fx
 
 from nearhint.config import from_environment
 from nearhint.session import ProgramHandle, counters, session_for
-from nearhint_torch.adapter import ControlFlow, aot_inference
+from nearhint_torch.adapter import ControlFlow, aot_inference, returns_gradients
 from nearhint_torch.capture import Captured, capture
 from nearhint_torch.devices import device_half
+from nearhint_torch.errors import NeedsGradients
+from nearhint_torch.in_place import update_in_place
 from nearhint_torch.runner import CompiledGraph
 
 READY_TIMEOUT_S = 0.5
@@ -31,15 +33,18 @@ def nearhint(
     """Compiles a graph of Dynamo's; see `torch.compile`."""
     options: Mapping[str, Any] = settings.get("options") or {}
     try:
-        reason = _reason_for_original(example_inputs)
+        reason = _reason_for_original(module, example_inputs)
         if reason:
             counters.event(f"original_{reason}")
             return module.forward
         compiled = aot_inference(
-            module, example_inputs, compiler=partial(_compile, options=options)
+            module, example_inputs, compiler=partial(_compile, options=options), training=_refuse
         )
     except ControlFlow:
         raise
+    except NeedsGradients:
+        counters.event("original_gradients")
+        return module.forward
     except Exception:
         counters.event("original_capture_failed")
         return module.forward
@@ -47,19 +52,28 @@ def nearhint(
     return compiled
 
 
-def _reason_for_original(example_inputs: Sequence[Any]) -> str:
+def _reason_for_original(module: fx.GraphModule, example_inputs: Sequence[Any]) -> str:
+    """Gradients are needed where arguments ask for them and results do, too.
+
+    A model that does all of its work within `torch.no_grad()` has results that do not.
+    """
     if from_environment().is_disabled:
         return "disabled"
     needs_gradients = torch.is_grad_enabled() and any(
         isinstance(value, torch.Tensor) and value.requires_grad for value in example_inputs
     )
-    return "gradients" if needs_gradients else ""
+    return "gradients" if needs_gradients and returns_gradients(module) else ""
+
+
+def _refuse(graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    raise NeedsGradients
 
 
 def _compile(
     graph: fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any]
 ) -> Callable[..., Any]:
     try:
+        update_in_place(graph)
         captured = capture(graph, example_inputs, user_names=options.get("names"))
         device = device_half(captured.device)
         session = session_for(

@@ -14,6 +14,7 @@ from nearhint_rules.target import Device
 from nearhint_torch.adapter import ControlFlow, aot_inference
 from nearhint_torch.capture import capture
 from nearhint_torch.devices import device_half
+from nearhint_torch.in_place import update_in_place
 from nearhint_torch.runner import size_reader
 
 
@@ -55,13 +56,15 @@ class Collector:
         )
 
     def _compile(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        forward: Callable[..., Any] = graph.forward
         try:
+            update_in_place(graph)
             captured = capture(graph, inputs, user_names=self._user_names)
             device = device_half(captured.device)
         except Exception as error:
             self._note(error)
-            return forward
+            original: Callable[..., Any] = graph.forward
+            return original
+        forward: Callable[..., Any] = graph.forward
         program = captured.program
         _, _, seen = self._found.setdefault(program.id, (program, device, {}))
         read = size_reader(captured.bindings)

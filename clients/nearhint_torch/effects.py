@@ -53,6 +53,15 @@ def effects_of(node: fx.Node, *, outputs: int) -> Effects:
     )
 
 
+def aliases_of(node: fx.Node) -> frozenset[fx.Node]:
+    """The arguments that any result of a node may share storage with."""
+    if node.op not in {"call_function", "call_method", "call_module"}:
+        return frozenset()
+    value = node.meta.get("val")
+    outputs = len(value) if isinstance(value, (list, tuple)) else 1
+    return frozenset(source for _, source in effects_of(node, outputs=outputs).aliases)
+
+
 def _worst_case(node: fx.Node, outputs: int) -> Effects:
     if getattr(node.target, "__module__", "") in {"_operator", "math"}:
         # Arithmetic on sizes, or an item of a tuple.

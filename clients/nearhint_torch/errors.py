@@ -24,6 +24,13 @@ class UnboundSymbol(TorchClientError):
     template = "no argument gives the size {symbol}"
 
 
+class NeedsGradients(TorchClientError):
+    """A graph's results ask for gradients, which no kernel computes."""
+
+    code = "GRADIENTS_NEEDED"
+    template = "gradients are needed"
+
+
 class InvalidPlan(TorchClientError):
     """A Plan does not fit the Program that it was made for."""
 

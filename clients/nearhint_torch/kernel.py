@@ -53,7 +53,7 @@ def kernel(
     >>> twice(torch.ones(3)).tolist()
     [2.0, 2.0, 2.0]
     """
-    signature = inspect.signature(function)
+    signature = inspect.signature(getattr(function, "forward", function))
     for argument in dynamic:
         if argument not in signature.parameters:
             raise InvalidDynamic(argument=argument, problem="the function has no such argument")

@@ -1,8 +1,8 @@
 """Launch steps: from a Choice to a closure that packs addresses and calls the binary.
 
-Whatever goes wrong in a launch (a fact about addresses that does not hold, strides that capture
-did not foresee, an error of the launcher) is answered by running the step's Fallback, the nodes
-that it replaces; these are pure, so that is always right.
+Whatever goes wrong in a launch (a fact about addresses that does not hold, strides or a type that
+capture did not foresee, an error of the launcher) is answered by running the step's Fallback, the
+nodes that it replaces; these are pure, so that is always right.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class LaunchPlan:
     """One launch step at resolved sizes.
 
     `dims` are the Kernel's symbols. `address_slot` holds the parameters' addresses as far as they
-    are known before the call. `unsure` are inputs whose strides ATen chose. `fallback` are the
-    steps of the nodes that the launch replaces.
+    are known before the call. `unsure` are inputs that ATen makes: how they lie, and of what type
+    they are, is its choice. `fallback` are the steps of the nodes that the launch replaces.
     """
 
     dims: tuple[int, ...]
@@ -67,13 +67,18 @@ def launch_step(plan: LaunchPlan, choice: Choice, *, count_fallback: Callable[[s
         for position, tensor in enumerate(parameters)
         if position >= len(plan.inputs) and not tensor.is_placed
     ]
-    checks = [(tensor.slot, tensor.stride, tensor.shape) for tensor in plan.unsure]
+    expected = [
+        (each.slot, each.dtype, prod(each.shape), each.stride, each.shape) for each in plan.unsure
+    ]
     address_slot = plan.address_slot
     first_facts, first_call = variants[0]
 
     def run(slots: Slots) -> None:
-        for slot, stride, shape in checks:
-            if slots[slot].stride() != stride and not is_laid_out(slots[slot], shape, stride):
+        for slot, dtype, count, stride, shape in expected:
+            given = slots[slot]
+            if given.dtype is dtype and given.numel() == count and given.stride() == stride:
+                continue
+            if not is_as_captured(given, dtype, shape, stride):
                 count_fallback("strides_differ")
                 _run_fallback(slots, plan)
                 return
@@ -163,6 +168,17 @@ def _bound_cuda(plan: LaunchPlan, kernel: Any, launch: CudaLaunch) -> Call:
     return run
 
 
+def is_as_captured(
+    tensor: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...]
+) -> bool:
+    """Whether what ATen made is what capture foresaw; else its elements are not where we read."""
+    return (
+        tensor.dtype is dtype
+        and tensor.shape == shape
+        and (tensor.stride() == stride or is_laid_out(tensor, shape, stride))
+    )
+
+
 def is_laid_out(tensor: torch.Tensor, shape: Sequence[int], stride: Sequence[int]) -> bool:
     """Whether strides agree wherever there is more than one element to step over."""
     return all(
@@ -183,7 +199,9 @@ def _run_fallback(slots: Slots, plan: LaunchPlan) -> None:
         slots[output.slot] = tensor
     for output in plan.outputs:
         result = slots[output.slot]
-        if not output.is_placed and not is_laid_out(result, output.shape, output.stride):
+        if output.is_placed or is_as_captured(result, output.dtype, output.shape, output.stride):
+            continue
+        if result.shape == output.shape:
             tensor = torch.empty_strided(
                 output.shape, output.stride, dtype=output.dtype, device=plan.device
             )

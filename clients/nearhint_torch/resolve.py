@@ -336,7 +336,9 @@ def checked_view(
 
     def run(slots: Slots) -> None:
         tensor = slots[base]
-        if tensor.stride() == stride or is_laid_out(tensor, shape, stride):
+        if tensor.shape == shape and (
+            tensor.stride() == stride or is_laid_out(tensor, shape, stride)
+        ):
             make(slots)
         else:
             otherwise(slots)

@@ -75,6 +75,11 @@ def _terms(
             has_error = (scales[operand] > angle) | (not is_given(body, operand))
             passed = np.where(has_error, slope * scales[operand], own)
             return np.asarray(np.maximum(own, np.where(np.isfinite(passed), passed, own)))
+        case ir.Op("log" | "log2" | "log1p" as name, _, (operand,)) if not is_given(body, operand):
+            # Near 1 they are nearly nothing: a few roundings of what they are given are more.
+            base = np.abs(values[operand] + (name == "log1p"))
+            passed = scales[operand] / base * (ROUNDINGS / FACTOR)
+            return np.asarray(np.maximum(own, np.where(np.isfinite(passed), passed, own)))
         case ir.Op("exp" | "exp2" | "expm1" | "sigmoid", _, (operand,)) if not is_given(
             body, operand
         ):

@@ -51,6 +51,44 @@ def _cache_update(cache: Tensor, new: Tensor, position: Tensor) -> Any:
     return cache.sum(), cache[: new.shape[0]] + new
 
 
+def _tokens(rows: int, columns: int) -> tuple[Tensor, Tensor, Tensor]:
+    """A cache, what is put there, and where."""
+    return torch.zeros(2, rows + 8, columns), torch.randn(2, rows, columns), torch.arange(rows) + 3
+
+
+def _tokens_put(cache: Tensor, new: Tensor, places: Tensor) -> Any:
+    cache[:, places] = new * 2
+    return (cache * 1.5).sum(-1), new + 1
+
+
+def _tokens_in_slices(cache: Tensor, new: Tensor, places: Tensor) -> Any:
+    cache[1:, 3 : 3 + new.shape[1]] = new[1:] * 2
+    cache[0, :2] = 1
+    return cache.sum(1), cache, cache[:, :2]
+
+
+def _tokens_after_tokens(cache: Tensor, new: Tensor, places: Tensor) -> Any:
+    before = cache[:, :4] * 2
+    cache.index_copy_(1, places, new)
+    between = cache.sum(1)
+    cache.index_add_(1, places, new * 3)
+    return before, between, cache.amax(1), cache.view(-1)
+
+
+def _tokens_of_the_cache_itself(cache: Tensor, new: Tensor, places: Tensor) -> Any:
+    old = cache[:, 1:3]
+    cache[:, places] = new
+    cache[:, :2] = cache[:, 2:4]
+    cache[:, :-1] = cache[:, 1:].clone()
+    return cache * 1, old + 1
+
+
+def _tokens_in_a_copy(cache: Tensor, new: Tensor, places: Tensor) -> Any:
+    made = cache.index_copy(1, places, new)
+    cache.copy_(made)
+    return made, made[:, :1], new * 2 + 1
+
+
 def _mutates_and_returns_a_view(x: Tensor) -> Any:
     x.mul_(2)
     return x.view(-1), x
@@ -134,6 +172,12 @@ def _rotated_heads(x: Tensor, w: Tensor) -> Any:
     return nn.scaled_dot_product_attention(q, k, v)
 
 
+def _nested(x: Tensor) -> Any:
+    """The rows of a nested tensor have a length that is no number."""
+    rows = torch.nested.nested_tensor_from_jagged(x, torch.tensor([0, 1, x.shape[0]]))
+    return nn.silu(rows * 2).values(), (rows + 1).sum(-1).values()
+
+
 CASES = (
     Case("chain", lambda x, y: nn.gelu(x * 2 + y).sum(-1), _pair),
     Case("aliased outputs", _aliased_outputs, _one),
@@ -148,6 +192,11 @@ CASES = (
             torch.arange(rows) + 1,
         ),
     ),
+    Case("tokens put into a cache", _tokens_put, _tokens),
+    Case("tokens in slices of a cache", _tokens_in_slices, _tokens),
+    Case("tokens after tokens", _tokens_after_tokens, _tokens),
+    Case("tokens of the cache itself", _tokens_of_the_cache_itself, _tokens),
+    Case("tokens in a copy of the cache", _tokens_in_a_copy, _tokens),
     Case("mutated input and its view returned", _mutates_and_returns_a_view, _one),
     Case("random steps", _random, _one),
     Case("complex intermediates", _complex, _one),
@@ -164,6 +213,11 @@ CASES = (
     Case("norm by hand", _norm_by_hand, _one),
     Case("min and max of sizes", _min_max_sizes, _pair),
     Case("transposed input", lambda x: x + 1, lambda r, c: (torch.randn(c, r).t(),)),
+    Case(
+        "reductions of equal elements",
+        lambda x: (x.softmax(-1), nn.layer_norm(x, x.shape[-1:], eps=1.0), x.logsumexp(-1)),
+        lambda r, c: (torch.randn(r, 1).expand(r, c),),
+    ),
     Case("expanded input", lambda x: x * 2, lambda r, c: (torch.randn(r, 1).expand(r, c),)),
     Case(
         "unaligned offset",
@@ -173,6 +227,7 @@ CASES = (
     Case("0-d scalar", lambda x, s: x * s + 1, lambda r, c: (torch.randn(r, c), torch.tensor(2.0))),
     Case("python scalars", lambda x, n, f: x * n + f, lambda r, c: (torch.randn(r, c), c, 0.5)),
     Case("bfloat16", lambda x: nn.silu(x) * x, lambda r, c: (torch.randn(r, c).bfloat16(),)),
+    Case("nested", _nested, _one),
     Case("gates", _gates, lambda r, c: (torch.randn(r, c), torch.randn(24, c))),
     Case("rotated heads", _rotated_heads, lambda r, c: (torch.randn(r, c), torch.randn(c, 24))),
     Case("one input twice", lambda x, y: (x + y, x.add_(1)), lambda r, c: (torch.ones(r, c),) * 2),

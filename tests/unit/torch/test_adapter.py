@@ -109,6 +109,66 @@ def test_parameters_are_static_inputs(graph: dict[str, Any]) -> None:
     assert adapter.static_inputs() == frozenset()
 
 
+def test_results_that_are_arguments_or_views_of_them_are_known() -> None:
+    found: list[frozenset[int]] = []
+
+    def compiler(module: torch.fx.GraphModule, inputs: Any) -> Any:
+        found.append(adapter.outputs_from_arguments())
+        return module.forward
+
+    def backend(module: torch.fx.GraphModule, inputs: Any) -> Any:
+        return adapter.aot_inference(module, inputs, compiler=compiler)
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> Any:
+        x.add_(1)
+        made = y * 2
+        return made, made[0], x, y.t()  # Dynamo hands out `x` itself
+
+    with torch.no_grad():
+        torch.compile(function, backend=backend)(torch.ones(2, 3), torch.ones(2, 3))
+    assert found == [frozenset({2})]
+    assert adapter.outputs_from_arguments() == frozenset()
+
+
+@pytest.mark.parametrize("needs", [True, False])
+def test_a_graph_whose_results_ask_for_gradients_is_known(needs: bool) -> None:
+    found: list[bool] = []
+
+    def backend(module: torch.fx.GraphModule, inputs: Any) -> Any:
+        found.append(adapter.returns_gradients(module))
+        return module.forward
+
+    def function(x: torch.Tensor) -> Any:
+        with torch.set_grad_enabled(needs):
+            return x * 2, x.shape[0]
+
+    torch.compile(function, backend=backend)(torch.ones(2, requires_grad=True))
+    assert found == [needs]
+
+
+def test_a_graph_that_trains_goes_to_the_compiler_for_that() -> None:
+    went: list[str] = []
+
+    def compiler(name: str) -> Any:
+        def compile_graph(module: torch.fx.GraphModule, inputs: Any) -> Any:
+            went.append(name)
+            return module.forward
+
+        return compile_graph
+
+    def backend(module: torch.fx.GraphModule, inputs: Any) -> Any:
+        return adapter.aot_inference(
+            module, inputs, compiler=compiler("inference"), training=compiler("training")
+        )
+
+    x = torch.ones(2, requires_grad=True)
+    torch.compile(lambda x: x * 2, backend=backend)(x)
+    assert went == ["training"]
+    with torch.no_grad():
+        torch.compile(lambda x: x * 3, backend=backend)(x)
+    assert went == ["training", "inference"]
+
+
 def test_capture_hands_out_fake_tensors_and_whole_ops(graph: dict[str, Any]) -> None:
     tensors = [value for value in graph["inputs"] if isinstance(value, torch.Tensor)]
     assert all(map(adapter.is_fake, tensors))

@@ -50,6 +50,51 @@ def test_with_gradients_required_the_original_graph_trains(session: Install) -> 
     assert not fake.handles
 
 
+class WithoutGradients(torch.nn.Module):
+    """Asks for none of its own results, whatever mode it is called in."""
+
+    def __init__(self, mode: Any) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(6, 4)
+        self.mode = mode
+
+    def forward(self, x: Tensor) -> Tensor:
+        with self.mode():
+            return torch.nn.functional.gelu(self.layer(x))
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_model_that_turns_gradients_off_by_itself_is_captured(
+    session: Install, mode: Any
+) -> None:
+    fake = session(lambda program: FakeSnapshot(all_nodes(program)))
+    model = WithoutGradients(mode)
+    compiled = torch.compile(model, backend="nearhint", dynamic=True)
+    for rows in (3, 5):
+        x = torch.randn(rows, 6)
+        got = compiled(x)
+        assert torch.equal(got, model(x))
+        assert not got.requires_grad
+    assert len(fake.handles) == 1
+
+
+def test_gradients_that_show_in_a_mutation_alone_leave_the_graph_as_it_is(
+    session: Install,
+) -> None:
+    fake = session(lambda program: None)
+
+    def function(total: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+        total.add_((x * weight).sum())
+        return x * 2
+
+    weight, total = torch.ones(4, requires_grad=True), torch.zeros(())
+    compiled = torch.compile(function, backend="nearhint", dynamic=True)
+    assert counted("original_gradients", lambda: compiled(total, torch.ones(3, 4), weight)) == 1
+    (gradient,) = torch.autograd.grad(total, weight)
+    assert gradient.tolist() == [3.0] * 4
+    assert not fake.handles
+
+
 def test_the_switch_leaves_everything_to_torch(
     session: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,6 +193,17 @@ def test_one_function_becomes_a_kernel_with_its_sizes_named(session: Install) ->
     symbols = [[symbol.user_name for symbol in each.program.symbols] for each in fake.handles]
     assert symbols[0] == ["rows"]
     assert not norm(x, weight).requires_grad
+
+
+def test_a_module_becomes_a_kernel_by_the_arguments_of_its_forward(session: Install) -> None:
+    fake = session(lambda program: FakeSnapshot(all_nodes(program)))
+    model = WithoutGradients(torch.no_grad)
+    kernel = nearhint.kernel(model, dynamic={"x": {0: "rows"}})
+    for rows in (3, 9):
+        x = torch.randn(rows, 6)
+        assert torch.equal(kernel(x), model(x))
+    (handle,) = fake.handles
+    assert [symbol.user_name for symbol in handle.program.symbols] == ["rows"]
 
 
 def test_sizes_of_one_are_captured_on_their_own_and_stay_right(session: Install) -> None:

@@ -364,6 +364,34 @@ def test_strides_that_capture_did_not_foresee_run_the_fallback(plans: Fixture) -
     assert plans.fallbacks == ["strides_differ"]
 
 
+@pytest.mark.parametrize(
+    "made",
+    [lambda x: x.double(), lambda x: x.bfloat16(), lambda x: x[:, :-1], lambda x: x.view(-1)],
+    ids=["f64", "bf16", "smaller", "flat"],
+)
+def test_types_that_capture_did_not_foresee_run_the_fallback(
+    plans: Fixture, made: Callable[[Tensor], Tensor]
+) -> None:
+    """What torch says of an op's result is not always what the op makes."""
+    with torch.library._scoped_library("nearhint_test", "DEF") as library:
+        library.define("moody(Tensor x) -> Tensor")
+        library.impl("moody", lambda x: made(x).clone(), "CompositeExplicitAutograd")
+        library._register_fake("moody", torch.empty_like)
+
+        def function(x: Tensor) -> Any:
+            return torch.ops.nearhint_test.moody(x) * 2 + 1
+
+        def steps(program: Program) -> tuple[Step, ...]:
+            return RunNodes((0,)), launch_of(program)
+
+        compiled = plans.compile(function, steps)
+        x = torch.randn(3, 5)
+        result = compiled(x)
+    torch.testing.assert_close(result, made(x) * 2 + 1, check_dtype=False)
+    assert not plans.kernel.calls
+    assert plans.fallbacks == ["strides_differ"]
+
+
 def test_a_node_writes_into_the_storage_that_the_plan_offers(plans: Fixture) -> None:
     def function(x: Tensor, w: Tensor) -> Tensor:
         return (x @ w) * 2 + 1

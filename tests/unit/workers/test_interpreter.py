@@ -140,6 +140,27 @@ def test_an_exponential_is_judged_by_the_roundings_of_a_large_exponent() -> None
     assert (given.magnitudes / given.values).tolist() == [1.0, 1.0]
 
 
+@pytest.mark.parametrize(("name", "base"), [("log", 0.0), ("log2", 0.0), ("log1p", 1.0)])
+def test_a_logarithm_near_zero_is_judged_by_the_roundings_of_what_it_is_of(
+    name: str, base: float
+) -> None:
+    """A mean that is nearly 1 is right to 1e-7, and so is its logarithm, small as that is."""
+    kernel = parse_kernel(f"""
+        (kernel (symbols k0) (pointwise k0) (reduction)
+          (params (in f32) (in f32) (out f32) (out f32))
+          (body (load 0 p0) (load 1 p0) (add f32 0 1) ({name} f32 2) (store 2 p0 3)
+            ({name} f32 1) (store 3 p0 5)))
+    """)
+    ones = np.array([1.0, 1.0], np.float32) - np.float32(base)
+    terms = ones + np.float32(6.0), np.array([-5.999, 1e6], np.float32)
+    computed, _ = interpret(kernel, {"k0": 2}, list(terms))
+    near, far = computed.magnitudes.tolist()
+    assert near == pytest.approx(abs(terms[0][0]) * ROUNDINGS / FACTOR, rel=0.01)
+    assert far == computed.values[1]
+    _, given = interpret(kernel, {"k0": 2}, [terms[0], ones + np.float32(1.001)])
+    assert given.magnitudes.tolist() == given.values.tolist()
+
+
 def test_casts_round_what_a_kernel_is_given_where_binaries_are_judged() -> None:
     """A comparison with a rounded number is exact; what was computed before is not rounded."""
     kernel = parse_kernel("""

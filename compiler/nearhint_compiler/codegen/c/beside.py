@@ -60,10 +60,10 @@ class _Rows:
         ]
 
     def known(self, walk: int) -> list[int]:
-        """What the elements of a walk use that is one number a row."""
+        """What the elements and the reduces of a walk use that is one number a row."""
         used = {
             operand
-            for position in self.passes.elements[walk]
+            for position in (*self.passes.elements[walk], *self.passes.reduces[walk])
             for operand in ir.operands_of(self.body.kernel.body[position])
         }
         return sorted(

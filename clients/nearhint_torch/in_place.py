@@ -1,0 +1,198 @@
+"""Updates in place: what a model writes into part of an argument, capture makes a copy of all for.
+
+A captured graph is functional. `cache[:, :, p] = k` is an `index_put` of the whole cache there, and
+the graph ends with copying that back: for one token the cache is read twice and written twice.
+Where nobody reads afterwards what was there before, such updates are made in the argument again:
+
+    copy_(x, index_put(x, ...))              index_put_(x, ...)
+    copy_(x, slice_scatter(x, part, ...))    `part` is written into slice(x, ...), in the same way
+    copy_(x, copy(x, part))                  copy_(x, part)
+
+Updates of updates are made one after the other. Torch's compiler calls this re-inplacing
+(torch/_inductor/fx_passes/reinplace.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import fx
+
+from nearhint_torch.adapter import op_name, outputs_from_arguments
+from nearhint_torch.effects import aliases_of
+
+_aten: Any = torch.ops.aten
+COPY_BACK = "aten.copy_.default"
+COPY = "aten.copy.default"
+IN_PLACE: Mapping[str, Any] = {
+    "aten.index_add.default": _aten.index_add_.default,
+    "aten.index_copy.default": _aten.index_copy_.default,
+    "aten.index_fill.int_Scalar": _aten.index_fill_.int_Scalar,
+    "aten.index_fill.int_Tensor": _aten.index_fill_.int_Tensor,
+    "aten.index_put.default": _aten.index_put_.default,
+    "aten.masked_scatter.default": _aten.masked_scatter_.default,
+    "aten.scatter.src": _aten.scatter_.src,
+    "aten.scatter.value": _aten.scatter_.value,
+    "aten.scatter_add.default": _aten.scatter_add_.default,
+    "aten.scatter_reduce.two": _aten.scatter_reduce_.two,
+}
+"""Ops that write part of their first argument, and the same op in place."""
+VIEWS: Mapping[str, str] = {
+    "aten.select_scatter.default": "aten.select.int",
+    "aten.slice_scatter.default": "aten.slice.Tensor",
+}
+"""Ops that put their second argument into a part of the first, and the view that the part is."""
+UPDATES = frozenset({COPY, *IN_PLACE, *VIEWS})
+
+
+def update_in_place(module: fx.GraphModule) -> None:
+    """Makes such updates of the arguments of a captured graph in place."""
+    graph, changed = module.graph, False
+    for node in list(graph.nodes):
+        if op_name(node.target) == COPY_BACK and node.args[0].op == "placeholder":
+            changed |= _update(graph, node)
+    if changed:
+        module.recompile()
+
+
+def _update(graph: fx.Graph, copy_back: fx.Node) -> bool:
+    """Makes the updates whose result is copied back, up to the first that has to stay."""
+    argument, result = copy_back.args[:2]
+    assert isinstance(argument, fx.Node)
+    updates = _chain(argument, result)
+    for number, update in enumerate(updates):
+        if not _is_free(graph, argument, update, copy_back):
+            return number > 0
+        writes = _writes(argument, update)
+        if writes is None or not _reads_nothing_of(argument, writes):
+            return number > 0
+        _replace(graph, argument, update, writes)
+    if updates:
+        copy_back.replace_all_uses_with(argument)
+        graph.erase_node(copy_back)
+    return bool(updates)
+
+
+def _chain(argument: fx.Node, result: object) -> list[fx.Node]:
+    """The updates that lead from an argument to a result, in order; none if others do."""
+    found: list[fx.Node] = []
+    while isinstance(result, fx.Node) and op_name(result.target) in UPDATES:
+        found.append(result)
+        result = result.args[0]
+    return found[::-1] if result is argument else []
+
+
+def _is_free(graph: fx.Graph, argument: fx.Node, update: fx.Node, copy_back: fx.Node) -> bool:
+    """Whether nobody needs what was in the argument before the update, or a copy of what is then.
+
+    What leaves the graph is needed, unless it shares the argument's memory in any case.
+    """
+    nodes = list(graph.nodes)
+    later = nodes[nodes.index(update) + 1 :]
+    old, new = _sharing(nodes, argument), _sharing(nodes, update)
+    anew = outputs_from_arguments()
+    for node in later:
+        if node.op == "output":
+            leaving = _flat(node.args[0])
+            if any(each in new for place, each in enumerate(leaving) if place not in anew):
+                return False
+        elif node is not copy_back and not old.isdisjoint(node.all_input_nodes):
+            return False
+    return True
+
+
+def _sharing(nodes: Collection[fx.Node], source: fx.Node) -> set[fx.Node]:
+    """`source` and what may share its memory."""
+    found = {source}
+    for node in nodes:
+        if not found.isdisjoint(aliases_of(node)):
+            found.add(node)
+    return found
+
+
+def _flat(results: object) -> list[object]:
+    return list(results) if isinstance(results, (list, tuple)) else [results]
+
+
+_Write = tuple[Any, tuple[Any, ...], dict[str, Any]]
+"""An op in place, its arguments and keyword arguments."""
+
+
+def _writes(target: fx.Node, update: fx.Node) -> _Write | None:
+    """The call that makes an update in `target`; None if there is no view of the part."""
+    op, rest = op_name(update.target), update.args[1:]
+    if op in IN_PLACE:
+        return IN_PLACE[op], (target, *rest), dict(update.kwargs)
+    if op == COPY:
+        return _aten.copy_.default, (target, *rest), dict(update.kwargs)
+    view = _view(target, VIEWS[op], update.args[2:], update)
+    if view is None or update.kwargs:
+        return None
+    part: object = update.args[1]
+    if (
+        isinstance(part, fx.Node)
+        and op_name(part.target) in UPDATES
+        and len(part.users) == 1
+        and _is_same(part.args[0], view)
+    ):
+        return _writes(view, part)
+    return _aten.copy_.default, (view, part), {}
+
+
+def _view(target: fx.Node, op: str, where: tuple[Any, ...], before: fx.Node) -> fx.Node | None:
+    """A view of `target` that the graph has before a node."""
+    nodes: Iterable[fx.Node] = target.graph.nodes
+    for node in nodes:
+        if node is before:
+            return None
+        if op_name(node.target) == op and node.args == (target, *where) and not node.kwargs:
+            return node
+    return None
+
+
+def _is_same(left: object, right: object) -> bool:
+    """Whether two values are one node, or the same view of the same."""
+    if left is right or not isinstance(left, fx.Node) or not isinstance(right, fx.Node):
+        return left is right
+    return (
+        op_name(left.target) in VIEWS.values()
+        and left.target == right.target
+        and left.args[1:] == right.args[1:]
+        and left.kwargs == right.kwargs
+        and _is_same(left.args[0], right.args[0])
+    )
+
+
+def _reads_nothing_of(argument: fx.Node, write: _Write) -> bool:
+    """Whether what is written is no part of the argument itself."""
+    _, args, kwargs = write
+    shared = _sharing(list(argument.graph.nodes), argument)
+    return shared.isdisjoint(_nodes_in((*args[1:], *kwargs.values())))
+
+
+def _nodes_in(value: object) -> Iterator[fx.Node]:
+    if isinstance(value, fx.Node):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _nodes_in(inner)
+
+
+def _replace(graph: fx.Graph, argument: fx.Node, update: fx.Node, write: _Write) -> None:
+    op, args, kwargs = write
+    with graph.inserting_before(update):
+        made = graph.call_function(op, args, kwargs)
+    made.meta = {**update.meta, "val": args[0].meta["val"]}
+    update.replace_all_uses_with(argument)
+    _erase(graph, update)
+
+
+def _erase(graph: fx.Graph, node: fx.Node) -> None:
+    """Drops an update that nobody reads, and the updates that only it read."""
+    read = [each for each in node.all_input_nodes if op_name(each.target) in UPDATES]
+    graph.erase_node(node)
+    for each in read:
+        if not each.users:
+            _erase(graph, each)

@@ -1,0 +1,107 @@
+"""Updates of parts of arguments are made where they are, and whole caches are not copied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tests.unit.torch.conftest import Install
+
+from nearhint_rules.program import Program
+from nearhint_torch.backend import nearhint
+
+Tensor = torch.Tensor
+Function = Callable[..., Any]
+
+
+def program_of(session: Install, function: Function, *args: Any) -> Program:
+    fake = session(lambda program: None)
+    with torch.no_grad():
+        torch.compile(function, backend=nearhint, dynamic=True)(*args)
+    (handle,) = fake.handles
+    return handle.program
+
+
+def tokens() -> tuple[Tensor, Tensor, Tensor]:
+    return torch.zeros(2, 16, 6), torch.randn(2, 3, 6), torch.arange(3) + 4
+
+
+def put(cache: Tensor, new: Tensor, places: Tensor) -> Any:
+    cache[:, places] = new
+    return cache.sum(1)
+
+
+def put_twice(cache: Tensor, new: Tensor, places: Tensor) -> Any:
+    cache.index_copy_(1, places, new)
+    cache.index_add_(1, places, new)
+    return cache.sum(1)
+
+
+def put_in_slices(cache: Tensor, new: Tensor, places: Tensor) -> Any:
+    cache[:, 3 : 3 + new.shape[1], ::2] = new[..., ::2]
+    return cache.sum(1)
+
+
+def put_and_returned(cache: Tensor, new: Tensor, places: Tensor) -> Any:
+    cache.index_copy_(1, places, new)
+    return cache, cache[:, :2]
+
+
+def read_before(cache: Tensor, new: Tensor, places: Tensor) -> Any:
+    total = cache.sum(1)
+    cache[:, places] = new
+    return total
+
+
+UPDATES = {
+    put: ["aten.index_put_.default"],
+    put_twice: ["aten.index_copy_.default", "aten.index_add_.default"],
+    put_in_slices: ["aten.copy_.default"],
+    put_and_returned: ["aten.index_copy_.default"],
+    read_before: ["aten.index_put_.default"],
+}
+
+
+@pytest.mark.parametrize("function", UPDATES, ids=lambda function: function.__name__)
+def test_an_update_is_made_in_the_argument(function: Function, session: Install) -> None:
+    program = program_of(session, function, *tokens())
+    assert [node.op for node in program.nodes if node.mutates] == UPDATES[function]
+    ops = {node.op for node in program.nodes}
+    assert ops.isdisjoint({"aten.index_put.default", "aten.slice_scatter.default"})
+    copied = [node for node in program.nodes if node.op == "aten.copy_.default"]
+    whole = program.inputs[[type(each).__name__ for each in program.inputs].index("TensorType")]
+    assert all(node.outputs != (whole,) for node in copied)
+
+
+def old_is_read(cache: Tensor, new: Tensor, places: Tensor) -> Any:
+    made = cache.index_copy(1, places, new)
+    total = cache.sum(1)
+    cache.copy_(made)
+    return total
+
+
+def copy_leaves(cache: Tensor, new: Tensor, places: Tensor) -> Any:
+    made = cache.index_copy(1, places, new)
+    cache.copy_(made)
+    return made[:, :1]
+
+
+def from_itself(cache: Tensor, new: Tensor, places: Tensor) -> Any:
+    cache[:, :2] = cache[:, 2:4]
+    return cache.sum(1)
+
+
+def other_updates(cache: Tensor, new: Tensor, places: Tensor) -> Any:
+    cache.mul_(2)
+    return cache.sum(1)
+
+
+@pytest.mark.parametrize("function", [old_is_read, copy_leaves, from_itself, other_updates])
+def test_an_update_that_others_would_notice_stays_a_copy(
+    function: Function, session: Install
+) -> None:
+    program = program_of(session, function, *tokens())
+    assert [node.op for node in program.nodes if node.mutates] == ["aten.copy_.default"]
+    assert not any(node.op.endswith("_.default") for node in program.nodes if not node.mutates)
