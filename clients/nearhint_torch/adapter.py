@@ -167,10 +167,11 @@ def aot_inference(
     where that has something to do.
     """
     bare: list[tuple[Runnable, _Varying]] = []
+    is_flat = not any(isinstance(value, list | tuple | dict) for value in example_inputs)
 
     def boxed(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Runnable:
         made = compiler(graph, inputs)
-        if len(inputs) == len(example_inputs) and _is_handed_through():
+        if is_flat and len(inputs) == len(example_inputs) and _is_handed_through():
             bare.append((made, _varying()))
         run: Runnable = make_boxed_func(made)
         return run
@@ -241,10 +242,7 @@ _MARK = (
 
 
 def _shortened(wrapped: Runnable, bare: Runnable, varying: _Varying) -> Runnable:
-    """Calls `bare`, once torch's wrapper has seen a call, where that has nothing to switch off.
-
-    The wrapper takes longer than all that is done here for a small kernel.
-    """
+    """Calls `bare`, once torch's wrapper has seen a call, where that has nothing to switch off."""
     is_grad_enabled, is_any_autocast_enabled = torch.is_grad_enabled, _is_any_autocast_enabled
     is_first = True
 

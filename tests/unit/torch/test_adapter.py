@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from nearhint_torch import adapter
 from nearhint_torch.sizes import CONVERSIONS
@@ -181,7 +183,7 @@ def test_the_current_stream_has_a_handle() -> None:
 
 
 def _frames() -> Iterator[FrameType]:
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         yield frame
         frame = frame.f_back
@@ -202,7 +204,7 @@ def _seen_by_torch(function: Any, *arguments: torch.Tensor, calls: int = 3) -> l
     def backend(module: torch.fx.GraphModule, inputs: Any) -> Any:
         return adapter.aot_inference(module, inputs, compiler=compiler)
 
-    compiled = torch.compile(function, backend=backend, dynamic=True)
+    compiled: Any = torch.compile(function, backend=backend, dynamic=True)
     results = [compiled(*arguments) for _ in range(calls)]
     return [[result, is_wrapped] for result, is_wrapped in zip(results, wrapped, strict=True)]
 
@@ -243,3 +245,18 @@ def test_torchs_wrapper_switches_off_what_is_on() -> None:
         calls = _seen_by_torch(lambda x: x @ x.t(), x)
     assert all(is_wrapped for _, is_wrapped in calls)
     assert calls[0][0].dtype is torch.bfloat16
+
+
+def test_arguments_in_a_list_go_through_torchs_wrapper() -> None:
+    class Twice(torch.nn.Module):
+        def forward(self, given: list[torch.Tensor]) -> tuple[torch.Tensor]:
+            return (given[0] * 2,)
+
+    x = torch.randn(5, 7)
+    known = TracingContext(FakeTensorMode())
+    with torch.no_grad(), tracing(known):
+        module = torch.fx.symbolic_trace(Twice())
+        run = adapter.aot_inference(module, [[x]], compiler=lambda graph, _: graph.forward)
+        for _ in range(3):
+            (result,) = run([x])
+            assert torch.equal(result, x * 2)
