@@ -16,8 +16,10 @@ from typing import Any, Protocol, TypeAlias
 import torch
 import torch._dynamo
 from functorch.compile import make_boxed_func  # type: ignore[import-untyped]
+from torch._C import _is_any_autocast_enabled
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import RestartAnalysis
+from torch._functorch._aot_autograd import runtime_wrappers
 from torch._functorch._aot_autograd.schemas import OutputType
 from torch._guards import TracingContext, detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor
@@ -153,8 +155,7 @@ def is_fake(value: object) -> bool:
 
 def static_inputs() -> frozenset[int]:
     """Positions of the graph's inputs that are parameters and buffers; inside a compiler only."""
-    context = TracingContext.try_get()
-    metadata = None if context is None else context.fw_metadata
+    metadata = _metadata()
     found = None if metadata is None else getattr(metadata, "static_input_indices", None)
     return frozenset(found or ())
 
@@ -164,8 +165,7 @@ def outputs_from_arguments() -> frozenset[int]:
 
     Inside a compiler only. Whatever memory the graph returns there, callers see the argument's.
     """
-    context = TracingContext.try_get()
-    metadata = None if context is None else context.fw_metadata
+    metadata = _metadata()
     if metadata is None or metadata.num_mutated_inp_runtime_indices or metadata.tokens:
         return frozenset()  # other results come before these
     kinds = {OutputType.is_input, OutputType.alias_of_input}
@@ -194,25 +194,106 @@ def aot_inference(
     """Captures `module` as an ATen graph without autograd and hands it to `compiler`.
 
     No decompositions are asked for, so that an op with a library kernel stays one node; mutations
-    of inputs stay mutations. What `compiler` returns takes one list of arguments. `training` gets
-    the forward graph instead where gradients are needed after all.
+    of inputs stay mutations. What is returned calls what `compiler` returned, in torch's wrapper
+    where that has something to do. `training` gets the forward graph instead where gradients are
+    needed after all.
     """
+    bare: list[tuple[Runnable, _Varying]] = []
+    is_flat = not any(isinstance(value, list | tuple | dict) for value in example_inputs)
 
-    def boxing(compiler: GraphCompiler) -> GraphCompiler:
-        def boxed(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Runnable:
-            run: Runnable = make_boxed_func(compiler(graph, inputs))
-            return run
+    def boxed(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Runnable:
+        made = compiler(graph, inputs)
+        if is_flat and len(inputs) == len(example_inputs) and _is_handed_through():
+            bare.append((made, _varying()))
+        run: Runnable = make_boxed_func(made)
+        return run
 
-        return boxed
+    def forward(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Runnable:
+        run: Runnable = make_boxed_func((training or compiler)(graph, inputs))
+        return run
 
     backend = aot_autograd(
-        fw_compiler=boxing(training or compiler),
-        inference_compiler=boxing(compiler),
+        fw_compiler=forward,
+        inference_compiler=boxed,
         decompositions={},
         keep_inference_input_mutations=True,
     )
     compiled: Runnable = backend(module, example_inputs)
-    return compiled
+    return _shortened(compiled, *bare[0]) if bare else compiled
+
+
+_Varying: TypeAlias = tuple[tuple[int, frozenset[int]], ...]
+_WORK_AROUND = (
+    "num_mutated_inp_runtime_indices",
+    "num_outputs_aliased",
+    "num_intermediate_bases",
+    "num_graphsafe_rng_states",
+    "is_rng_op_functionalized",
+    "mutated_graph_handled_indices_seen_by_autograd",
+    "tokens",
+    "grad_enabled_mutation",
+)
+"""What torch's wrapper does around a graph, by the names of its metadata: nothing, if all are
+empty."""
+
+
+_KINDS = ("subclass_inp_meta", "subclass_fw_graph_out_meta")
+
+
+def _metadata() -> Any:
+    """What torch knows of the graph that is being compiled; None outside a compiler."""
+    context = TracingContext.try_get()
+    return None if context is None else context.fw_metadata
+
+
+def _is_handed_through() -> bool:
+    """Whether torch's wrapper hands over a call's arguments and results as they are.
+
+    False for what an older or newer torch does not say. Inside a compiler only.
+    """
+    metadata = _metadata()
+    if any(getattr(metadata, name, True) for name in _WORK_AROUND):
+        return False
+    kinds = [type(kind).__name__ for name in _KINDS for kind in getattr(metadata, name, (None,))]
+    if any(kind != "PlainTensorMeta" for kind in kinds):
+        return False
+    return not any(given.mutates_data or given.mutates_metadata for given in metadata.input_info)
+
+
+def _varying() -> _Varying:
+    """The results that torch's wrapper marks, with their dimensions that vary."""
+    metadata = _metadata()
+    if not metadata.dynamic_outputs:
+        return ()
+    each = enumerate(info.dynamic_dims for info in metadata.output_info)
+    return tuple((place, frozenset(found)) for place, found in each if found is not None)
+
+
+_MARK = (
+    "_dynamo_propagated_dynamic_indices"
+    if hasattr(runtime_wrappers, "mark_dynamo_propagated_dynamic_indices")
+    else "_dynamo_weak_dynamic_indices"
+)
+"""Where a tensor says so to the graph that it goes to next: 2.13 has a name of its own for that."""
+
+
+def _shortened(wrapped: Runnable, bare: Runnable, varying: _Varying) -> Runnable:
+    """Calls `bare`, once torch's wrapper has seen a call, where that has nothing to switch off."""
+    is_grad_enabled, is_any_autocast_enabled = torch.is_grad_enabled, _is_any_autocast_enabled
+    is_first = True
+
+    def call(*args: Any) -> Any:
+        nonlocal is_first
+        if is_first or is_grad_enabled() or is_any_autocast_enabled():
+            is_first = False
+            return wrapped(*args)
+        results = bare(*args)
+        for place, found in varying:
+            tensor = results[place]
+            setattr(tensor, _MARK, {*found, *getattr(tensor, _MARK, ())})
+        return results
+
+    return call
 
 
 def mark_dynamic(

@@ -207,14 +207,13 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
                         }
                         const uint16_t *first0 = in0 + (k1 * k2 * p0) + (k1 * p2) + at;
                         const int64_t pitch0 = k1;
-                        vbf16 square0_0[1][8];
-                        load_turned_bf16(first0, pitch0, square0_0[0]);
-                        const int d = 0;
+                        vbf16 square0[8];
+                        load_turned_bf16(first0, pitch0, square0);
                         int64_t p1 = at;
                         uint16_t *row5 = out1 + (k1 * k2 * p0) + (k2 * p1) + p2;
                         #pragma GCC unroll 8
                         for (int l = 0; l < 8; l++) {
-                            const vbf16 v0_0 = square0_0[d][l];
+                            const vbf16 v0_0 = square0[l];
                             const vf32 v1_0 = from_bf16_f32(v0_0);
                             const vf32 v3_0 = v1_0 * v2;
                             const vbf16 v4_0 = to_bf16_f32(v3_0);

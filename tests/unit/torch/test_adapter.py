@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import importlib
-from types import SimpleNamespace
+import sys
+from collections.abc import Iterator
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from nearhint_torch import adapter
 from nearhint_torch.sizes import CONVERSIONS
@@ -236,3 +240,83 @@ def test_dynamo_may_start_over_through_the_backend() -> None:
 @pytest.mark.gpu
 def test_the_current_stream_has_a_handle() -> None:
     assert adapter.current_stream(0) == torch.cuda.current_stream(0).cuda_stream
+
+
+def _frames() -> Iterator[FrameType]:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _seen_by_torch(function: Any, *arguments: torch.Tensor, calls: int = 3) -> list[list[Any]]:
+    """The results of calls of a compiled function; beside each, whether torch's wrapper ran it."""
+    wrapped: list[bool] = []
+
+    def compiler(module: torch.fx.GraphModule, inputs: Any) -> Any:
+        def run(*given: Any) -> Any:
+            files = [frame.f_code.co_filename for frame in _frames()]
+            wrapped.append(any("_functorch" in file for file in files))
+            return module.forward(*given)
+
+        return run
+
+    def backend(module: torch.fx.GraphModule, inputs: Any) -> Any:
+        return adapter.aot_inference(module, inputs, compiler=compiler)
+
+    compiled: Any = torch.compile(function, backend=backend, dynamic=True)
+    results = [compiled(*arguments) for _ in range(calls)]
+    return [[result, is_wrapped] for result, is_wrapped in zip(results, wrapped, strict=True)]
+
+
+@pytest.mark.parametrize("graph_mode", [torch.no_grad, torch.inference_mode])
+def test_torchs_wrapper_is_left_out_after_a_first_call_that_it_hands_through(
+    graph_mode: Any,
+) -> None:
+    x = torch.randn(5, 7)
+    with graph_mode():
+        calls = _seen_by_torch(lambda x: (x * 2, x.sum(1)), x)
+    assert [is_wrapped for _, is_wrapped in calls] == [True, False, False]
+    for results, _ in calls:
+        assert torch.equal(results[0], x * 2)
+        assert [vars(result) for result in results] == [vars(result) for result in calls[0][0]]
+    assert any(vars(result) for result in calls[0][0]), "torch marks what varies"
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        pytest.param(lambda x: x.add_(1), id="a mutation"),
+        pytest.param(lambda x: x.view(-1), id="a view of an input"),
+    ],
+)
+def test_torchs_wrapper_stays_where_it_has_something_to_do(function: Any) -> None:
+    with torch.no_grad():
+        calls = _seen_by_torch(function, torch.randn(5, 7))
+    assert all(is_wrapped for _, is_wrapped in calls)
+
+
+def test_torchs_wrapper_switches_off_what_is_on() -> None:
+    x = torch.randn(5, 7)
+    with torch.enable_grad():
+        calls = _seen_by_torch(lambda x: x * 2, x)
+    assert all(is_wrapped for _, is_wrapped in calls)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        calls = _seen_by_torch(lambda x: x @ x.t(), x)
+    assert all(is_wrapped for _, is_wrapped in calls)
+    assert calls[0][0].dtype is torch.bfloat16
+
+
+def test_arguments_in_a_list_go_through_torchs_wrapper() -> None:
+    class Twice(torch.nn.Module):
+        def forward(self, given: list[torch.Tensor]) -> tuple[torch.Tensor]:
+            return (given[0] * 2,)
+
+    x = torch.randn(5, 7)
+    known = TracingContext(FakeTensorMode())
+    with torch.no_grad(), tracing(known):
+        module = torch.fx.symbolic_trace(Twice())
+        run = adapter.aot_inference(module, [[x]], compiler=lambda graph, _: graph.forward)
+        for _ in range(3):
+            (result,) = run([x])
+            assert torch.equal(result, x * 2)

@@ -160,8 +160,8 @@ def test_a_call_at_known_sizes_is_few_python_calls(plans: Fixture) -> None:
         compiled(x)
     finally:
         sys.setprofile(None)
-    assert called[0] == "CompiledGraph.__call__"
-    assert len(called) <= 9, called
+    assert called.index("CompiledGraph.__call__") <= 1
+    assert len(called) - called.index("CompiledGraph.__call__") <= 9, called
 
 
 def test_an_output_that_leaves_is_never_used_again(plans: Fixture) -> None:

@@ -9,8 +9,9 @@ other, across, use lines of the inputs at once. Both matter where rows lie a pow
 since few such lines fit the first cache together; there are not registers enough for more than
 one, so elsewhere it is one square after the other. Where a vector is part of a line, those go
 across first, so that the other part of a line that was read is used next, and the last ones move
-back over what is done already, so that they are whole and need no masks. What is read and written
-at the same place of the next tile is asked for meanwhile.
+back over what is done already, so that they are whole and need no masks. Two of them, of elements
+of two bytes, fit the registers of one (`turn.py`): lines along the lanes are then whole, too. What
+is read and written at the same place of the next tile is asked for meanwhile.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from types import MappingProxyType
 
 from nearhint_compiler.codegen.c.body import UNIFORM, Body, Part
 from nearhint_compiler.codegen.c.index import access, to_c
-from nearhint_compiler.codegen.c.primitive import ELEMENTS
+from nearhint_compiler.codegen.c.primitive import AVX512, ELEMENTS
 from nearhint_compiler.codegen.c.text import Writer
 from nearhint_compiler.codegen.c.turn import prefetch
 from nearhint_compiler.ir import nodes as ir
@@ -39,6 +40,7 @@ tile has side by side is more than their ways."""
 _FEW = 8
 """Nodes of a loop of which there is a copy for each row of a square, which stays in registers."""
 _UNROLL, _UNROLL_ASKING = 4, 16
+_PAIR = 2
 
 
 def can_be_direct(body: Body, turned: Sequence[int]) -> bool:
@@ -59,12 +61,13 @@ def write_squares(
     across: str,
     turned: Sequence[int],
     done: Sequence[int],
+    along: int,
 ) -> None:
     """The squares of one tile, between the C variables `begin_{v}` and `end_{v}`.
 
-    `copies` squares beside and `deep` below each other are a step, where rows are crowded, and one
-    elsewhere. `further` and `below`, C variables, are the steps to the next tile along the lanes
-    and across.
+    The tile has `along` elements along the lanes. `copies` squares beside and `deep` below each
+    other are a step, where rows are crowded, and one or a pair elsewhere. `further` and `below`, C
+    variables, are the steps to the next tile along the lanes and across.
     The nodes in `done` are written already.
     """
     rest = [place for place in range(len(body.kernel.body)) if place not in done]
@@ -72,8 +75,9 @@ def write_squares(
     if is_narrow or copies * deep > 1:
         writer.line(f"const int is_crowded = {_crowded(body, across, turned)};")
     if is_narrow:
-        with writer.block(f"if (!is_crowded && {_may_repeat(body, across)})"):
-            _write_singly(writer, body, across, turned, rest)
+        beside = _PAIR if _has_pairs(body, turned) and along % (_PAIR * body.lanes) == 0 else 1
+        with writer.block(f"if (!is_crowded && {_may_repeat(body, across, beside)})"):
+            _write_singly(writer, body, across, turned, rest, beside)
     with writer.block("else") if is_narrow else nullcontext():
         _write_steps(writer, body, across, turned, rest, copies=copies, deep=deep)
 
@@ -84,12 +88,20 @@ def _is_narrow(body: Body, turned: Sequence[int]) -> bool:
     return body.lanes * size < _LINE_BYTES
 
 
-def _may_repeat(body: Body, across: str) -> str:
+def _has_pairs(body: Body, turned: Sequence[int]) -> bool:
+    """Whether two squares beside each other are turned in as many registers."""
+    sizes = {DTYPES[body.dtypes[position]] for position in turned}
+    is_whole = sizes == {2} and _PAIR * 2 * body.lanes == _LINE_BYTES
+    return is_whole and body.prelude.shape.level >= AVX512
+
+
+def _may_repeat(body: Body, across: str, beside: int) -> str:
     """Whether what is done may be done again, for all of which there is room for a square.
 
     What is read where it is written may be the same memory, and must be read before.
     """
-    facts = [f"n{name} >= {body.lanes}" for name in (across, body.lane)]
+    sides = ((across, body.lanes), (body.lane, beside * body.lanes))
+    facts = [f"n{name} >= {side}" for name, side in sides]
     stores = [node for node in body.kernel.body if isinstance(node, ir.Store)]
     facts += [
         f"(const void *)in{load.param} != out{store.param}"
@@ -102,35 +114,46 @@ def _may_repeat(body: Body, across: str) -> str:
 
 
 def _write_singly(
-    writer: Writer, body: Body, across: str, turned: Sequence[int], rest: Sequence[int]
+    writer: Writer,
+    body: Body,
+    across: str,
+    turned: Sequence[int],
+    rest: Sequence[int],
+    beside: int,
 ) -> None:
     """Square after square, across first: whole ones, then the last of each side, moved back."""
     lane, lanes = body.lane, body.lanes
-    for name in (across, lane):
+    wide = beside * lanes
+    for name, side in ((across, lanes), (lane, wide)):
         begin, end = f"begin_{name}", f"end_{name}"
-        left = f"({end} - {begin}) % {lanes}"
-        writer.line(f"const int64_t left_{name} = {left}, last_{name} = {end} - {lanes};")
+        left = f"({end} - {begin}) % {side}"
+        writer.line(f"const int64_t left_{name} = {left}, last_{name} = {end} - {side};")
         writer.line(f"const int64_t from_{name}[2] = {{{begin}, last_{name}}};")
         writer.line(
             f"const int64_t to_{name}[2] ="
             f" {{{end} - left_{name}, last_{name} + (left_{name} > 0)}};"
         )
     along = (
-        f"for (int64_t {lane} = from_{lane}[n / 2]; {lane} < to_{lane}[n / 2]; {lane} += {lanes})"
+        f"for (int64_t {lane} = from_{lane}[n / 2]; {lane} < to_{lane}[n / 2]; {lane} += {wide})"
     )
     down = f"for (int64_t at = from_{across}[n % 2]; at < to_{across}[n % 2]; at += {lanes})"
     writer.line("#pragma GCC unroll 1")
     with writer.block("for (int n = 0; n < 4; n++)"), writer.block(along), writer.block(down):
-        _ask_for_next(writer, body, across, turned, copies=1, tall=lanes, unroll=_UNROLL_ASKING)
+        _ask_for_next(
+            writer, body, across, turned, copies=beside, tall=lanes, unroll=_UNROLL_ASKING
+        )
         for position in turned:
             dtype = _declare_first(writer, body, position, {across: ex.symbol("at")})
-            load = body.prelude.use("load_turned", dtype)
-            writer.line(f"v{dtype} square{position}_0[1][{lanes}];")
-            writer.line(f"{load}(first{position}, pitch{position}, square{position}_0[0]);")
-        writer.line("const int d = 0;")
+            load = body.prelude.use("load_pair" if beside > 1 else "load_turned", dtype)
+            vector = f"pair_{dtype}" if beside > 1 else f"v{dtype}"
+            writer.line(f"{vector} square{position}[{lanes}];")
+            writer.line(f"{load}(first{position}, pitch{position}, square{position});")
         writer.line(f"int64_t {across} = at;")
+        row = "half{copy}_{dtype}(square{position}[l])" if beside > 1 else "square{position}[l]"
         with _pointed(writer, body, across, turned, rest) as pitches:
-            _write_rows(writer, body, across, turned, rest, Part.full(1), pitches=pitches)
+            _write_rows(
+                writer, body, across, turned, rest, Part.full(beside), pitches=pitches, row=row
+            )
 
 
 @contextmanager
@@ -352,11 +375,15 @@ def _write_rows(
     part: Part,
     *,
     pitches: Mapping[str, str] = MappingProxyType({}),
+    row: str = "square{position}_{copy}[d][l]",
 ) -> None:
-    """The loop over the rows of squares; `pitches` are of pointers that go from row to row."""
+    """The loop over the rows of squares; `pitches` are of pointers that go from row to row.
+
+    `row` is where row l of what is turned is, in C.
+    """
     for position in turned:
         for copy in range(part.copies):
-            value = f"square{position}_{copy}[d][l]"
+            value = row.format(position=position, copy=copy, dtype=body.dtypes[position])
             if body.dtypes[position] == "bool":
                 value = f"{body.prelude.use('to_i32', 'u8')}({value}) != 0"
             body.values[position, copy] = value

@@ -88,7 +88,14 @@ def write_direct_tiles(
     with _each_tile(writer, body, across, sides, ()) as invariants:
         _next(writer, body.lane, across, sides)
         write_squares(
-            writer, body, copies=copies, deep=deep, across=across, turned=turned, done=invariants
+            writer,
+            body,
+            copies=copies,
+            deep=deep,
+            across=across,
+            turned=turned,
+            done=invariants,
+            along=sides.along,
         )
     return _total(body, across, sides)
 

@@ -28,7 +28,7 @@ def _turn(shape: Shape, size: int) -> str:
     names = [f"a{lane}" for lane in range(lanes)]
     lines = [f"    const $V {name} = v[{lane}];" for lane, name in enumerate(names)]
     for number in range(near.bit_length() - 1):
-        names = _interleaved(lines, names, near, f"b{number}_")
+        names = _interleaved(lines, names, near, f"b{number}_", lanes=lanes)
     for bit in (bit for bit in (1, 2, 4, 8) if near <= bit < lanes):
         names = _exchanged(lines, names, bit)
     lines += [f"    v[{lane}] = {name};" for lane, name in enumerate(names)]
@@ -39,12 +39,20 @@ def _turn(shape: Shape, size: int) -> str:
     )
 
 
-def _interleaved(lines: list[str], names: Sequence[str], near: int, prefix: str) -> list[str]:
+def _interleaved(
+    lines: list[str],
+    names: Sequence[str],
+    near: int,
+    prefix: str,
+    *,
+    lanes: int,
+    vector: str = "$V",
+    integer: str = "$I",
+) -> list[str]:
     """Interleaves, in groups of `near` vectors, those of the first half with those of the second.
 
     Half of the lanes of each `near` go to one vector and half to the next.
     """
-    lanes = len(names)
     parts = [
         ", ".join(
             str(start + half + lane // 2 + (lanes if lane % 2 else 0))
@@ -54,12 +62,14 @@ def _interleaved(lines: list[str], names: Sequence[str], near: int, prefix: str)
         for half in (0, near // 2)
     ]
     made: list[str] = []
-    for group in range(0, lanes, near):
+    for group in range(0, len(names), near):
         for place in range(group, group + near // 2):
             pair = f"{names[place]}, {names[place + near // 2]}"
             for part in parts:
                 made.append(f"{prefix}{len(made)}")
-                lines.append(f"    const $V {made[-1]} = SHUFFLE2($I, {pair}, {part});")
+                lines.append(
+                    f"    const {vector} {made[-1]} = SHUFFLE2({integer}, {pair}, {part});"
+                )
     return made
 
 
@@ -82,35 +92,69 @@ def _load_turned(shape: Shape, size: int) -> str:
     So each piece is where it belongs when it is loaded, and what is left is to interleave within 16
     bytes; loads are not what a square waits for.
     """
-    lanes, near = shape.lanes, _PIECE_BYTES // size
-    names = [f"a{place}" for place in range(lanes)]
-    lines = [f"    const int64_t apart = {near} * pitch;"]
-    for row in range(near):
-        for first in range(0, lanes, near):
-            place = f"p + {first}" if first else "p"
-            lines.append(f"    const $V a{first + row} = pieces_$T({place}, apart);")
-        if row + 1 < near:
-            lines += ["    p += pitch;", '    __asm__("" : "+r"(p));']
-    for number in range(near.bit_length() - 1):
-        names = _interleaved(lines, names, near, f"b{number}_")
-    lines += [f"    v[{lane}] = {name};" for lane, name in enumerate(names)]
-    body = "".join(f"{line}\n" for line in lines)
+    lanes = shape.lanes
+    pieces = _pieces(lanes * size // _PIECE_BYTES, "pieces_$T", "$V")
+    body = _turned_pieces(lanes, size, "pieces_$T", lanes=lanes)
     return (
-        f"{_pieces(lanes // near)}\n"
+        f"{pieces}\n"
         "/* Loads $W vectors, each `pitch` elements after the one before, and transposes them. */\n"
         f"static inline void load_turned_$T(const $E *p, int64_t pitch, $V *v)\n{{\n{body}}}\n"
     )
 
 
-def _pieces(count: int) -> str:
+def _load_pair(shape: Shape) -> str:
+    """As `_load_turned`, of two squares beside each other: a register has a row of each.
+
+    So there is room for both, and what is along the lanes is read and written by whole lines.
+    """
+    body = _turned_pieces(
+        shape.lanes, 2, "pieces_of_pair_$T", lanes=2 * shape.lanes, vector="pair_$T", integer="pair"
+    )
+    return (
+        "typedef int16_t pair __attribute__((vector_size(64)));\n"
+        "typedef $E pair_$T __attribute__((vector_size(64)));\n\n"
+        f"{_pieces(4, 'pieces_of_pair_$T', 'pair_$T')}\n"
+        "/* Loads twice $W vectors, `pitch` apart, and transposes them: two in each of v. */\n"
+        "static inline void load_pair_$T(const $E *p, int64_t pitch, pair_$T *v)\n"
+        f"{{\n{body}}}\n\n"
+        "static inline $V half0_$T(pair_$T v)"
+        " { return ($V)_mm512_castsi512_si256((__m512i)v); }\n"
+        "static inline $V half1_$T(pair_$T v)"
+        " { return ($V)_mm512_extracti64x4_epi64((__m512i)v, 1); }\n"
+    )
+
+
+def _turned_pieces(
+    count: int, size: int, load: str, *, lanes: int, vector: str = "$V", integer: str = "$I"
+) -> str:
+    """Statements that leave in `v` the columns of what begins at p, `count` of `lanes` elements."""
+    near = _PIECE_BYTES // size
+    names = [f"a{place}" for place in range(count)]
+    lines = [f"    const int64_t apart = {near} * pitch;"]
+    for row in range(near):
+        for first in range(0, count, near):
+            place = f"p + {first}" if first else "p"
+            lines.append(f"    const {vector} a{first + row} = {load}({place}, apart);")
+        if row + 1 < near:
+            lines += ["    p += pitch;", '    __asm__("" : "+r"(p));']
+    for number in range(near.bit_length() - 1):
+        names = _interleaved(
+            lines, names, near, f"b{number}_", lanes=lanes, vector=vector, integer=integer
+        )
+    lines += [f"    v[{place}] = {name};" for place, name in enumerate(names)]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _pieces(count: int, name: str, vector: str) -> str:
+    bits = 128 * count
+    prefix, insert = f"_mm{bits}", "inserti128_si256" if count == 2 else "inserti32x4"
     lines = ["    const __m128i first = _mm_loadu_si128((const __m128i *)p);"]
-    lines.append(f"    __m{128 * count}i v = ${{M}}_castsi128_si{128 * count}(first);")
-    insert = "inserti128_si256" if count == 2 else "inserti32x4"
+    lines.append(f"    __m{bits}i v = {prefix}_castsi128_si{bits}(first);")
     for place in range(1, count):
         piece = f"_mm_loadu_si128((const __m128i *)(p + {place} * apart))"
-        lines.append(f"    v = ${{M}}_{insert}(v, {piece}, {place});")
-    body = "".join(f"{line}\n" for line in (*lines, "    return ($V)v;"))
-    return f"static inline $V pieces_$T(const $E *p, int64_t apart)\n{{\n{body}}}\n"
+        lines.append(f"    v = {prefix}_{insert}(v, {piece}, {place});")
+    body = "".join(f"{line}\n" for line in (*lines, f"    return ({vector})v;"))
+    return f"static inline {vector} {name}(const $E *p, int64_t apart)\n{{\n{body}}}\n"
 
 
 _LOADED_AND_TURNED = """/* Loads $W vectors of $W lanes, `pitch` apart, and transposes them. */
@@ -135,6 +179,7 @@ def _turns(size: int) -> tuple[Row, ...]:
             for level, bits in ((AVX512, 512), (AVX2, 256))
         ),
         Row("load_turned", _LOADED_AND_TURNED, dtypes, needs=("load $T", "turn $T")),
+        *((Row("load_pair", _load_pair, dtypes, AVX512, bits=(256,)),) if size == 2 else ()),
     )
 
 
