@@ -6,8 +6,11 @@ many Variants need it. Its pointer facts are left for each call.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import or_
 from typing import NamedTuple, TypeAlias
 
 from nearhint_rules import expr as ex
@@ -19,8 +22,6 @@ from nearhint_rules.ranking import beats
 from nearhint_rules.table import HintRow, Table, Timing, Variant
 
 SizeFact: TypeAlias = Divisible | AtMost | Equals
-Test: TypeAlias = tuple[int, Callable[[int], bool]]
-
 
 LEAST_TILE = 128
 """Elements of a tile from which on it matters whether one hangs over the end."""
@@ -59,52 +60,90 @@ class SizeFacts:
     `divisors` are the bits of those about divisibility.
     """
 
-    __slots__ = ("_bits", "_symbols", "_tests", "divisors")
+    __slots__ = ("_about", "_bits", "_symbols", "_tests", "divisors")
 
     def __init__(self, symbols: tuple[str, ...]) -> None:
         self._symbols = symbols
         self.divisors = 0
         self._bits: dict[SizeFact, int] = {}
-        # Each distinct size is worked out once, and then put to its divisors and other tests.
-        self._tests: dict[
-            Expr, tuple[Callable[[Dims], int], list[tuple[int, int]], list[Test]]
-        ] = {}
+        # Each distinct size is worked out once, and then put to all that is asked of it.
+        self._about: dict[Expr, list[tuple[int, SizeFact]]] = {}
+        self._tests: dict[Expr, _Tests] = {}
 
     def bit(self, fact: SizeFact) -> int:
         """The bit that stands for `fact`; raises `InvalidExpression` for an unknown symbol."""
         known = self._bits.get(fact)
         if known is not None:
             return known
-        if fact.expr not in self._tests:
-            size = ex.compiled_by_position(fact.expr, self._symbols)
-            self._tests[fact.expr] = (size, [], [])
+        size = ex.compiled_by_position(fact.expr, self._symbols)
         bit = self._bits[fact] = 1 << len(self._bits)
-        _, divisors, tests = self._tests[fact.expr]
-        match fact:
-            case Divisible(_, by):
-                divisors.append((bit, by))
-                self.divisors |= bit
-            case AtMost(_, bound):
-                tests.append((bit, bound.__ge__))
-            case Equals(_, value):
-                tests.append((bit, value.__eq__))
+        if isinstance(fact, Divisible):
+            self.divisors |= bit
+        about = self._about.setdefault(fact.expr, [])
+        about.append((bit, fact))
+        self._tests[fact.expr] = _tests(size, about)
         return bit
 
     def held(self, dims: Dims) -> int:
         """The bits of all facts that hold at `dims`; one that cannot be worked out does not."""
         held = 0
-        for size, divisors, tests in self._tests.values():
+        for size, powers, dividing, bounds, within, others, equal in self._tests.values():
             try:
                 value = size(dims)
             except ZeroDivisionError:
                 continue
-            for bit, by in divisors:
+            if powers:
+                held |= dividing[bisect_right(powers, value & -value) if value else -1]
+            if bounds:
+                held |= within[bisect_left(bounds, value)]
+            for by, bit in others:
                 if not value % by:
                     held |= bit
-            for bit, test in tests:
-                if test(value):
-                    held |= bit
+            if equal:
+                held |= equal.get(value, 0)
         return held
+
+
+class _Tests(NamedTuple):
+    """All that is asked of one size, sorted, so that one search answers for all of a kind.
+
+    Of `powers` of two the first n divide: `dividing[n]` are their bits. It is within all `bounds`
+    but the first n: `within[n]`.
+    """
+
+    size: Callable[[Dims], int]
+    powers: list[int]
+    dividing: list[int]
+    bounds: list[int]
+    within: list[int]
+    others: list[tuple[int, int]]
+    equal: dict[int, int]
+
+
+def _tests(size: Callable[[Dims], int], about: Sequence[tuple[int, SizeFact]]) -> _Tests:
+    powers: list[tuple[int, int]] = []
+    bounds: list[tuple[int, int]] = []
+    others: list[tuple[int, int]] = []
+    equal: dict[int, int] = {}
+    for bit, fact in about:
+        match fact:
+            case Divisible(_, by):
+                (others if by & (by - 1) else powers).append((by, bit))
+            case AtMost(_, bound):
+                bounds.append((bound, bit))
+            case Equals(_, value):
+                equal[value] = bit
+    powers.sort()
+    bounds.sort()
+    return _Tests(
+        size,
+        [by for by, _ in powers],
+        list(accumulate((bit for _, bit in powers), or_, initial=0)),
+        [bound for bound, _ in bounds],
+        list(accumulate((bit for _, bit in reversed(bounds)), or_, initial=0))[::-1],
+        others,
+        equal,
+    )
 
 
 class Candidates:

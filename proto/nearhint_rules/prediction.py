@@ -19,26 +19,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from operator import itemgetter, mul
-from typing import NamedTuple
+from operator import mul
 
 from nearhint_rules.candidates import Candidates
 from nearhint_rules.choice import FALLBACK
 from nearhint_rules.costs import (
     LANES_LIMIT,
-    Cost,
     Costs,
-    Counter,
     Counts,
     Fit,
     Model,
     Tasks,
-    cost_ns,
     features,
     kept_elements,
     own_model,
     solved,
 )
+from nearhint_rules.forecasts import NEAR, Forecast, Forecasts, Subject
 from nearhint_rules.guard import Aligned, AtMost, Fact
 from nearhint_rules.metrics import LANE_UNIT, SIZE_RATIO, BoundRatio, Dims
 from nearhint_rules.table import HintRow, Table, Variant
@@ -52,8 +49,6 @@ LEAST_HINTS = 3
 """Hints that there must be."""
 FOLDS, FEW_FOLDS, MANY = 8, 4, 16
 """Times at most that a model is fitted again to see how far it is off; fewer with many hints."""
-NEAR = 4
-"""The nearest hints, which correct a model."""
 STIFFNESS = 24.0
 """The squares of octaves that a trend in what a model is off by counts as seen without any."""
 POOLED = 2.0
@@ -63,27 +58,10 @@ APART = 0.5
 if that is all of those that need any, in proportion if it is some."""
 UNCACHED_APART, LEVELS = 2.0, 4
 """The octaves that it counts as farther where a cache keeps all and here none, in so many steps."""
-LEAST_FILL = 2.0
-"""The part of what a task holds that rows fill at least, for it to be the block for them: more than
-one in so many. At hints near by they may be too short for it, or too long."""
 CLOSE = 0.1
 """The octaves within which hints are one place: left out together, none predicts another."""
 LEAST_LANE = LANE_UNIT >> 8
 """The log2 distance that closer hints are taken to be at, in the units of `BoundRatio`."""
-
-
-class Forecast(NamedTuple):
-    """A predicted time: of the Variant at this position, or of the Fallback (-1).
-
-    `error` is the root mean square of its relative error against the default Variant's,
-    `fallback_error` that against the Fallback's; `spread` is the mean of its timings'.
-    """
-
-    time_ns: float
-    variant: int
-    error: float
-    fallback_error: float
-    spread: float
 
 
 def contenders(table: Table) -> frozenset[int]:
@@ -127,23 +105,6 @@ def _leaders(row: HintRow, needs: Sequence[frozenset[Fact]], default: int) -> se
     return found
 
 
-class _Subject(NamedTuple):
-    """A Variant or the Fallback, laid out for a call; `bit` stands for it.
-
-    `ratios` are measured over modelled, without the trend, by hint.
-    """
-
-    variant: int
-    needs: int
-    bit: int
-    ratios: list[float]
-    trend: tuple[float, ...]
-    cost: Cost
-    error: float
-    fallback_error: float
-    spread: float
-
-
 class Predictor:
     """Predicts times from a Table's complete hints, for one Fallback.
 
@@ -158,15 +119,14 @@ class Predictor:
         "_cached",
         "_clusters",
         "_divisors",
+        "_forecasts",
         "_in_cache",
         "_lanes",
-        "_leaders",
         "_places",
         "_points",
         "_pulls",
         "_regimes",
         "_shares",
-        "_subjects",
         "hints",
         "left_out",
         "spacing",
@@ -225,23 +185,23 @@ class Predictor:
             along = self._along(trends[each])
             least = _level(_ratios(floors[each], modelled_ns), along)
             ratios[each] = self._filled(_level(found, along), least)
-        bits = {each: 1 << place for place, each in enumerate(matrix.names)}
-        self._leaders = [
-            sum(bits[each] for each in (FALLBACK, *leaders)) for leaders in matrix.leaders
-        ]
-        self._subjects = [
-            _Subject(
-                each,
-                0 if each == FALLBACK else candidates.needs(each),
-                bits[each],
-                ratios[each],
-                trends[each],
-                matrix.counts.cost(matrix.cells[each], models[each]),
-                *errors.of(each),
-                spreads[each],
-            )
-            for each in matrix.names
-        ]
+        self._forecasts = Forecasts(
+            [
+                Subject(
+                    each,
+                    0 if each == FALLBACK else candidates.needs(each),
+                    ratios[each],
+                    trends[each],
+                    matrix.counts.cost(matrix.cells[each], models[each]),
+                    *errors.of(each),
+                    spreads[each],
+                )
+                for each in matrix.names
+            ],
+            matrix.counts,
+            leaders=matrix.leaders,
+            kept=matrix.kept,
+        )
 
     def scale(self, distance: float) -> float:
         """The share of the errors to reckon with at a log2 distance from the nearest hint.
@@ -304,39 +264,8 @@ class Predictor:
     def times(
         self, dims: Dims, near: Sequence[int], lanes: Sequence[int], missing: int
     ) -> list[Forecast]:
-        """The times of those whose size facts hold, the Fallback's first: of the best near by, and
-        of those whose blocks rows of these sizes fill.
-
-        `lanes` are the distances of `dims`, `near` the hints nearest, `missing` the facts that do
-        not hold. Raises `OverflowError` or `ZeroDivisionError` where a launch cannot be worked out.
-        """
-        weights = self._weights(near, lanes)
-        wanted = 0
-        for hint in near:
-            wanted |= self._leaders[hint]
-        elements = float(math.prod(dims))
-        uncached = max(elements - self._in_cache, 0.0)
-        point = [1.0, *map(math.log2, dims)]
-        known: dict[int, int] = {}
-        found: list[Forecast] = []
-        at_near = itemgetter(*near)  # a tuple: there are `LEAST_HINTS`
-        for (
-            variant,
-            needs,
-            bit,
-            ratios,
-            trend,
-            cost,
-            error,
-            fallback_error,
-            spread,
-        ) in self._subjects:
-            if not needs & missing and (wanted & bit or _is_filled(cost.rows, dims)):
-                time = math.exp(sum(map(mul, trend, point)))
-                time *= sum(map(mul, at_near(ratios), weights))
-                time *= cost_ns(cost, dims, elements, uncached, known)
-                found.append(Forecast(time, variant, error, fallback_error, spread))
-        return found
+        """As `Forecasts.at`; `lanes` are the distances of `dims`, `near` the hints nearest."""
+        return self._forecasts.at(dims, near, self._weights(near, lanes), missing)
 
     def _predict_left_out(
         self, matrix: _Matrix, floors: Mapping[int, Sequence[float]], fallback_fit: Fit, fit: Fit
@@ -416,11 +345,6 @@ def _shares(needs: Sequence[int]) -> dict[int, float]:
         whole |= each
     bits = [1 << place for place in range(whole.bit_length()) if whole >> place & 1]
     return {bit: sum(1 for each in needed if each & bit) / len(needed) for bit in bits}
-
-
-def _is_filled(rows: Sequence[tuple[Counter, int]], dims: Dims) -> bool:
-    """Whether tasks hold whole rows, and these are most of what one holds."""
-    return any(held < LEAST_FILL * length(dims) for length, held in rows)
 
 
 class _Matrix:
