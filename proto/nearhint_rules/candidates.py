@@ -15,14 +15,23 @@ from typing import NamedTuple, TypeAlias
 
 from nearhint_rules import expr as ex
 from nearhint_rules.artifact import CudaLaunch
-from nearhint_rules.expr import Add, Expr, FloorDiv, Int
-from nearhint_rules.guard import Aligned, AtMost, Divisible, Equals
+from nearhint_rules.expr import Add, Expr, FloorDiv, Int, Sym
+from nearhint_rules.guard import (
+    Aligned,
+    AtMost,
+    Divisible,
+    Equals,
+    implies,
+    pointer_facts,
+)
 from nearhint_rules.metrics import Dims
 from nearhint_rules.ranking import beats
 from nearhint_rules.table import HintRow, Table, Timing, Variant
 
 SizeFact: TypeAlias = Divisible | AtMost | Equals
 
+FAR = 1 << 17
+"""A bound that is so many times what multiplies the symbols is far from most sizes."""
 LEAST_TILE = 128
 """Elements of a tile from which on it matters whether one hangs over the end."""
 
@@ -57,10 +66,11 @@ class Row:
 class SizeFacts:
     """The size facts of a Table's Variants, each once, as tests on sizes by position.
 
-    `divisors` are the bits of those about divisibility.
+    `divisors` are the bits of those about divisibility. Bounds far beyond most sizes, as of what an
+    index reaches, hold together as long as the product of some symbols is small.
     """
 
-    __slots__ = ("_about", "_bits", "_symbols", "_tests", "divisors")
+    __slots__ = ("_about", "_bits", "_far", "_symbols", "_tests", "divisors")
 
     def __init__(self, symbols: tuple[str, ...]) -> None:
         self._symbols = symbols
@@ -69,6 +79,7 @@ class SizeFacts:
         # Each distinct size is worked out once, and then put to all that is asked of it.
         self._about: dict[Expr, list[tuple[int, SizeFact]]] = {}
         self._tests: dict[Expr, _Tests] = {}
+        self._far: dict[frozenset[str], _Far] = {}
 
     def bit(self, fact: SizeFact) -> int:
         """The bit that stands for `fact`; raises `InvalidExpression` for an unknown symbol."""
@@ -79,14 +90,40 @@ class SizeFacts:
         bit = self._bits[fact] = 1 << len(self._bits)
         if isinstance(fact, Divisible):
             self.divisors |= bit
+        most = ex.ceiling(fact.expr) if isinstance(fact, AtMost) else None
+        if most is not None and isinstance(fact, AtMost) and fact.bound >= FAR * most[0]:
+            self._add_far(size, fact.bound, bit, most)
+            return bit
         about = self._about.setdefault(fact.expr, [])
         about.append((bit, fact))
         self._tests[fact.expr] = _tests(size, about)
         return bit
 
+    def _add_far(
+        self, size: Callable[[Dims], int], bound: int, bit: int, most: tuple[int, frozenset[str]]
+    ) -> None:
+        coefficient, names = most
+        far = self._far.get(names)
+        if far is None:
+            product = ex.product([Sym(name) for name in self._symbols if name in names])
+            far = _Far(ex.compiled_by_position(product, self._symbols), bound, 0, [])
+        self._far[names] = _Far(
+            far.product,
+            min(far.limit, bound // max(coefficient, 1)),
+            far.bits | bit,
+            [*far.tests, (size, bound, bit)],
+        )
+
     def held(self, dims: Dims) -> int:
         """The bits of all facts that hold at `dims`; one that cannot be worked out does not."""
         held = 0
+        for product, limit, bits, tests in self._far.values():
+            if product(dims) <= limit:
+                held |= bits
+            else:
+                for size, bound, bit in tests:
+                    if size(dims) <= bound:
+                        held |= bit
         for size, powers, dividing, bounds, within, others, equal in self._tests.values():
             try:
                 value = size(dims)
@@ -102,6 +139,15 @@ class SizeFacts:
             if equal:
                 held |= equal.get(value, 0)
         return held
+
+
+class _Far(NamedTuple):
+    """Sizes that are within their bounds, all `bits`, where a product of symbols is small."""
+
+    product: Callable[[Dims], int]
+    limit: int
+    bits: int
+    tests: list[tuple[Callable[[Dims], int], int, int]]
 
 
 class _Tests(NamedTuple):
@@ -168,10 +214,10 @@ class Candidates:
         self.size_facts = SizeFacts(table.symbols)
         self._default = table.default
         self._needs: list[int] = []
-        wanted = [_pointer_facts(variant) for variant in table.variants]
+        wanted = [pointer_facts(variant.guard) for variant in table.variants]
         sets = {facts: at for at, facts in enumerate(dict.fromkeys(wanted))}
         self.implied = [
-            sum(1 << at for other, at in sets.items() if _implies(facts, other)) for facts in sets
+            sum(1 << at for other, at in sets.items() if implies(facts, other)) for facts in sets
         ]
         self._pointers = [(facts, 1 << sets[facts], self.implied[sets[facts]]) for facts in wanted]
         for variant in table.variants:
@@ -238,18 +284,3 @@ def whole_tiles(variant: Variant) -> tuple[Divisible, ...]:
             return (Divisible(ex.add(*terms), size),)
         case _:
             return ()
-
-
-def _pointer_facts(variant: Variant) -> tuple[Aligned, ...]:
-    return tuple(fact for fact in variant.guard.facts if isinstance(fact, Aligned))
-
-
-def _implies(facts: Sequence[Aligned], others: Sequence[Aligned]) -> bool:
-    """Whether `others` hold wherever `facts` do."""
-    return all(
-        any(
-            fact.parameter == other.parameter and fact.to_bytes % other.to_bytes == 0
-            for fact in facts
-        )
-        for other in others
-    )

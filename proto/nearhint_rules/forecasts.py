@@ -23,7 +23,14 @@ LEAST_FILL = 2.0
 one in so many. At hints near by they may be too short for it, or too long."""
 NEAR = 4
 """The nearest hints, which correct a model."""
+NAMED_RATIO, NAMED_LIMIT = 1.1, 4
+"""How much slower than the best a Variant may be at one of them, to be named near it, and how many
+may be: what was slower at all of them seldom wins between them, and of what was as good any does.
+"""
 _BYTE = 8
+
+Timed: TypeAlias = tuple[int, int]
+"""A time in nanoseconds, and the Variant whose it is."""
 
 
 class Forecast(NamedTuple):
@@ -60,20 +67,22 @@ class Subject(NamedTuple):
 class Forecasts:
     """Predicts the times of `subjects`, the first of which is the Fallback, from hints near by.
 
-    `leaders` has by hint the Variants that may be named near it; a cache keeps `kept` elements. A
+    `orders` has by hint the Variants that may be named near it, the fastest first; one order for
+    each kind of addresses. `always` are named near it in any case. A cache keeps `kept` elements. A
     set of subjects is an integer, with a byte for each that is 0 or 1.
     """
 
     __slots__ = (
+        "_always",
         "_counters",
         "_eligible",
         "_filling",
         "_kept",
         "_laid",
-        "_leaders",
         "_lengths",
         "_needed",
         "_needs",
+        "_orders",
     )
 
     def __init__(
@@ -81,14 +90,19 @@ class Forecasts:
         subjects: Sequence[Subject],
         counts: Counts,
         *,
-        leaders: Sequence[Collection[int]],
+        orders: Sequence[Sequence[Sequence[Timed]]],
+        always: Sequence[Collection[int]],
         kept: float,
     ) -> None:
         self._kept = kept
         self._counters: Sequence[Counter] = counts.counters
         self._lengths: Sequence[Counter] = counts.lengths
         places = {each.variant: 1 << _BYTE * at for at, each in enumerate(subjects)}
-        self._leaders = [sum(places[each] for each in {FALLBACK, *named}) for named in leaders]
+        self._always = [sum(places[each] for each in {FALLBACK, *named}) for named in always]
+        self._orders = [
+            [[(time_ns, places[each]) for time_ns, each in order] for order in at_hint]
+            for at_hint in orders
+        ]
         self._needs = [(each.needs, places[each.variant]) for each in subjects]
         self._needed = 0
         for each in subjects:
@@ -114,6 +128,25 @@ class Forecasts:
             self._eligible[lacking] = found
         return found
 
+    def _named(self, near: Sequence[int], eligible: int) -> int:
+        """Those that may be named: of all that may run, the few that are best at a hint near by."""
+        named = 0
+        for hint in near:
+            named |= self._always[hint]
+            for order in self._orders[hint]:
+                limit, left = math.inf, NAMED_LIMIT
+                for time_ns, place in order:
+                    if place & eligible:
+                        if time_ns > limit:
+                            break
+                        if left == NAMED_LIMIT:
+                            limit = NAMED_RATIO * time_ns
+                        named |= place
+                        left -= 1
+                        if not left:
+                            break
+        return named
+
     def at(
         self, dims: Dims, near: Sequence[int], weights: Sequence[float], missing: int
     ) -> list[Forecast]:
@@ -123,13 +156,12 @@ class Forecasts:
         `near` are the hints nearest, with their weights; `missing` the facts that do not hold.
         Raises `OverflowError` or `ZeroDivisionError` where a launch cannot be worked out.
         """
-        wanted = 0
-        for hint in near:
-            wanted |= self._leaders[hint]
+        eligible = self.eligible(missing)
+        wanted = self._named(near, eligible)
         lengths = [max(length(dims), 1) for length in self._lengths]
         for length, (bounds, filling) in zip(lengths, self._filling, strict=True):
             wanted |= filling[bisect_left(bounds, LEAST_FILL * length)]
-        wanted &= self.eligible(missing)
+        wanted &= eligible
         elements = float(math.prod(dims))
         uncached = elements - self._kept if elements > self._kept else 0.0
         logs = list(map(math.log2, dims))

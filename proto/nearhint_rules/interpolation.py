@@ -155,6 +155,8 @@ class InterpolatedSelector(StepSelector):
             alternatives.append((pointer_facts, selection))
             if not pointer_facts:
                 return tuple(alternatives)
+        if all(implied & tried for implied in self._implied):
+            return (*alternatives, self._nothing)
         # What none of these addresses meet is the nearest hint's to answer.
         return (*alternatives, *super()._alternatives(dims))
 

@@ -35,7 +35,7 @@ from nearhint_rules.costs import (
     own_model,
     solved,
 )
-from nearhint_rules.forecasts import NEAR, Forecast, Forecasts, Subject
+from nearhint_rules.forecasts import NEAR, Forecast, Forecasts, Subject, Timed
 from nearhint_rules.guard import Aligned, AtMost, Fact
 from nearhint_rules.metrics import LANE_UNIT, SIZE_RATIO, BoundRatio, Dims
 from nearhint_rules.table import HintRow, Table, Variant
@@ -56,7 +56,7 @@ POOLED = 2.0
 APART = 0.5
 """The octaves that a hint counts as farther where divisibility lets other Variants run: so many
 if that is all of those that need any, in proportion if it is some."""
-UNCACHED_APART, LEVELS = 2.0, 4
+UNCACHED_APART, LEVELS = 2.0, 16
 """The octaves that it counts as farther where a cache keeps all and here none, in so many steps."""
 CLOSE = 0.1
 """The octaves within which hints are one place: left out together, none predicts another."""
@@ -116,7 +116,6 @@ class Predictor:
 
     __slots__ = (
         "_apart",
-        "_cached",
         "_clusters",
         "_divisors",
         "_forecasts",
@@ -127,6 +126,7 @@ class Predictor:
         "_pulls",
         "_regimes",
         "_shares",
+        "_uncached",
         "hints",
         "left_out",
         "spacing",
@@ -145,8 +145,17 @@ class Predictor:
         missing = [~facts.held(each) for each in dims]
         self._regimes = [each & facts.divisors for each in missing]
         self._in_cache = matrix.kept
-        self._cached = [self._level(each) for each in dims]
-        self._apart: dict[tuple[int, int], int] = {}
+        cached = [self._level(each) for each in dims]
+        self._uncached = [
+            self.hints.packed(
+                [
+                    round(abs(level - other) / LEVELS * UNCACHED_APART * LANE_UNIT)
+                    for other in cached
+                ]
+            )
+            for level in range(LEVELS + 1)
+        ]
+        self._apart: dict[int, int] = {}
         self._clusters = self._clustered(dims)
         self._lanes = [
             self.lanes(each, regime) for each, regime in zip(dims, self._regimes, strict=True)
@@ -199,7 +208,11 @@ class Predictor:
                 for each in matrix.names
             ],
             matrix.counts,
-            leaders=matrix.leaders,
+            orders=[
+                matrix.orders(hint, [candidates.pointers(each)[1:] for each in matrix.names[1:]])
+                for hint in self._places
+            ],
+            always=[leaders & {table.default} for leaders in matrix.leaders],
             kept=matrix.kept,
         )
 
@@ -221,26 +234,24 @@ class Predictor:
 
         `missing` are the facts that do not hold.
         """
-        regime = missing & self._divisors, self._level(dims)
+        regime = missing & self._divisors
         apart = self._apart.get(regime)
         if apart is None:
-            apart = self._apart[regime] = self.hints.packed(self._octaves(*regime))
-        return self.hints.lanes(dims, apart)
+            apart = self._apart[regime] = self.hints.packed(self._other_facts(regime))
+        return self.hints.lanes(dims, apart + self._uncached[self._level(dims)])
 
     def _level(self, dims: Dims) -> int:
         """The share of sizes' elements that a cache does not keep, in `LEVELS` steps."""
         elements = math.prod(dims)
         return round(LEVELS * (1 - self._in_cache / elements)) if elements > self._in_cache else 0
 
-    def _octaves(self, regime: int, level: int) -> list[int]:
+    def _other_facts(self, regime: int) -> list[int]:
         """What each hint counts as farther for, in the units of lanes, under other facts."""
         found: list[int] = []
-        for other_regime, other_level in zip(self._regimes, self._cached, strict=True):
-            facts = regime ^ other_regime
+        for other in self._regimes:
+            facts = regime ^ other
             share = sum(share for bit, share in self._shares.items() if facts & bit)
-            octaves = min(share, 1.0) * APART
-            octaves += abs(level - other_level) / LEVELS * UNCACHED_APART
-            found.append(round(octaves * LANE_UNIT))
+            found.append(round(min(share, 1.0) * APART * LANE_UNIT))
         return found
 
     def _clustered(self, dims: Sequence[Dims]) -> list[list[int]]:
@@ -385,6 +396,22 @@ class _Matrix:
             0.0 if time or needs & facts else CONTENDER_RATIO * best
             for time, facts, best in zip(self.times[each], missing, self._best, strict=True)
         ]
+
+    def orders(self, hint: int, addresses: Sequence[tuple[int, int]]) -> list[list[Timed]]:
+        """The leaders at a hint by their times, for each set of facts of addresses that may hold.
+
+        `addresses` are, by Variant, the bit of the set that it needs, and those of all that hold
+        wherever that one does.
+        """
+        pointers = dict(zip(self.names[1:], addresses, strict=True))
+        found: dict[int, list[Timed]] = {}
+        for held in dict(addresses).values():
+            found[held] = sorted(
+                (self.times[each][hint], each)
+                for each in self.leaders[hint]
+                if pointers[each][0] & held
+            )
+        return list(found.values())
 
     def measured(self, each: int) -> list[tuple[int, Costs, float]]:
         """Hint, features and time of one."""

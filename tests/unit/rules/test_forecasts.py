@@ -12,7 +12,7 @@ from nearhint_rules.candidates import SizeFacts
 from nearhint_rules.choice import FALLBACK
 from nearhint_rules.costs import Cell, Counts, Model, Tasks, features
 from nearhint_rules.expr import Expr, Sym
-from nearhint_rules.forecasts import Forecasts, Subject
+from nearhint_rules.forecasts import NAMED_LIMIT, NAMED_RATIO, Forecasts, Subject, Timed
 from nearhint_rules.guard import AtMost, Divisible, Equals, Guard, size_facts_hold
 from nearhint_rules.metrics import Dims
 
@@ -71,8 +71,9 @@ def test_a_time_is_the_models_times_the_trend_and_the_ratios_near_by(rank: int, 
     rng = Random(rank)
     symbols = SYMBOLS[:rank]
     subjects, counts, cells, models = made(symbols, rng)
-    named = [range(len(subjects) - 1)] * len(HINTS)
-    forecasts = Forecasts(subjects, counts, leaders=named, kept=KEPT)
+    everyone = [range(len(subjects) - 1)] * len(HINTS)
+    orders: list[list[list[Timed]]] = [[] for _ in HINTS]
+    forecasts = Forecasts(subjects, counts, orders=orders, always=everyone, kept=KEPT)
     near = [2, 0, 3, 1][:hints]
     weights = [0.4, 0.3, 0.2, 0.1][:hints]
     for _ in range(50):
@@ -96,8 +97,8 @@ def test_a_time_is_the_models_times_the_trend_and_the_ratios_near_by(rank: int, 
 def test_predicted_is_who_leads_near_by_or_holds_rows_that_fill_it_and_may_run() -> None:
     subjects, counts, _, _ = made(("k0", "k1"), Random(1))
     subjects[1] = subjects[1]._replace(needs=0b10)
-    leaders = [{0}, {0, 1}, set[int](), {4}]
-    forecasts = Forecasts(subjects, counts, leaders=leaders, kept=KEPT)
+    orders = [[[(100, 0)]], [[(100, 0), (109, 1)]], [], [[(100, 4)]]]
+    forecasts = Forecasts(subjects, counts, orders=orders, always=[()] * 4, kept=KEPT)
 
     def named(dims: Dims, near: list[int], missing: int = 0) -> list[int]:
         weights = [1 / len(near)] * len(near)
@@ -113,12 +114,37 @@ def test_predicted_is_who_leads_near_by_or_holds_rows_that_fill_it_and_may_run()
     assert named((64, 2049), [2, 2, 3]) == [FALLBACK, 2, 3, 4]
 
 
+def test_named_are_the_few_that_are_as_good_as_best_of_those_that_may_run() -> None:
+    subjects, counts, _, _ = made(("k0",), Random(1))
+    first = next(each for each in subjects if each.variant == 0)
+    many = [
+        subjects[0],
+        *(first._replace(variant=at, needs=int(at == 0)) for at in range(NAMED_LIMIT + 3)),
+    ]
+    good: list[Timed] = [(100, 0), *((200 + at, at) for at in range(1, NAMED_LIMIT + 2))]
+    slow: Timed = (round(200 * NAMED_RATIO) + 2, NAMED_LIMIT + 2)
+    orders = [[[*good, slow]], [[*good[:2], slow]], [[slow], good[:1]]]
+    forecasts = Forecasts(many, counts, orders=orders, always=[(), (), (2,)], kept=KEPT)
+
+    def named(hint: int, missing: int) -> list[int]:
+        found = forecasts.at((64,), [hint] * 3, [0.4, 0.3, 0.3], missing)
+        return [each.variant for each in found[1:]]
+
+    assert named(0, 0) == [0]
+    assert named(0, 1) == list(range(1, NAMED_LIMIT + 1))
+    assert named(1, 1) == [1]
+    # Each kind of addresses has its own best, and who is always named is so beside them.
+    assert named(2, 0) == [0, 2, NAMED_LIMIT + 2]
+
+
 def test_facts_hold_where_guards_say_so() -> None:
     k0, k1 = Sym("k0"), Sym("k1")
     both = ex.product([k0, k1])
     asked = [
         *(Divisible(size, by) for size in (k0, both) for by in (1, 2, 8, 16, 3, 12, 128)),
         *(AtMost(size, bound) for size in (k1, both) for bound in (1, 64, 1024, 63)),
+        *(AtMost(ex.mul(16, size), (1 << 31) - 1) for size in (k0, k1, both)),
+        AtMost(ex.add(both, k0), 1 << 20),
         *(Equals(k0, value) for value in (1, 24, 384)),
         Divisible(ex.floordiv(k0, ex.add(k1, -3)), 4),
     ]
@@ -128,6 +154,7 @@ def test_facts_hold_where_guards_say_so() -> None:
     rng = Random(3)
     sizes = [(24, 64), (384, 1), (1, 1), (16, 64), (5, 3)]
     sizes += [(rng.randint(1, 500), rng.randint(4, 2000)) for _ in range(200)]
+    sizes += [(1 << rng.randint(1, 31), 4 << rng.randint(0, 29)) for _ in range(200)]
     for dims in sizes:
         held = facts.held(dims)
         for fact, bit in bits.items():
