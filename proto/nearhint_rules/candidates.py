@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import accumulate
 from operator import or_
 from typing import NamedTuple, TypeAlias
@@ -54,13 +55,17 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A complete hint as one step sees it; `candidates` are in serving order."""
+    """A complete hint as one step sees it; `candidates` are in serving order.
+
+    `addresses` are their distinct `implied`.
+    """
 
     dims: Dims
     candidates: tuple[Candidate, ...]
     default: int
     fallback: Timing
     tier: int
+    addresses: tuple[int, ...]
 
 
 class SizeFacts:
@@ -193,19 +198,16 @@ def _tests(size: Callable[[Dims], int], about: Sequence[tuple[int, SizeFact]]) -
 
 
 class Candidates:
-    """A Table's Variants, ready to be looked up by position at any hint, for one Fallback.
-
-    `implied` has one entry for each distinct set of pointer facts: the sets, as bits, that hold
-    wherever it does.
-    """
+    """A Table's Variants, ready to be looked up by position at any hint, for one Fallback."""
 
     __slots__ = (
+        "_addresses",
         "_default",
         "_fallback",
+        "_needed",
         "_needs",
         "_pointers",
         "_whole",
-        "implied",
         "size_facts",
     )
 
@@ -216,16 +218,18 @@ class Candidates:
         self._needs: list[int] = []
         wanted = [pointer_facts(variant.guard) for variant in table.variants]
         sets = {facts: at for at, facts in enumerate(dict.fromkeys(wanted))}
-        self.implied = [
+        implied = [
             sum(1 << at for other, at in sets.items() if implies(facts, other)) for facts in sets
         ]
-        self._pointers = [(facts, 1 << sets[facts], self.implied[sets[facts]]) for facts in wanted]
+        self._pointers = [(facts, 1 << sets[facts], implied[sets[facts]]) for facts in wanted]
         for variant in table.variants:
             needs = 0
             for fact in variant.guard.facts:
                 if not isinstance(fact, Aligned):
                     needs |= self.size_facts.bit(fact)
             self._needs.append(needs)
+        self._needed = reduce(or_, self._needs, 0)
+        self._addresses: dict[int, list[int]] = {}
         # Where Guards say nothing of divisibility, what hangs over the end is what is left of it.
         is_said = self.size_facts.divisors
         self._whole = [
@@ -241,6 +245,22 @@ class Candidates:
         """The size facts that a Variant needs, as bits."""
         return self._needs[position]
 
+    def addresses(self, missing: int) -> list[int]:
+        """The distinct `Candidate.implied` of those that may run, by their sizes.
+
+        `missing` are the size facts that do not hold.
+        """
+        lacking = missing & self._needed
+        found = self._addresses.get(lacking)
+        if found is None:
+            sets = {
+                implied
+                for needs, (_, _, implied) in zip(self._needs, self._pointers, strict=True)
+                if not needs & lacking
+            }
+            found = self._addresses[lacking] = sorted(sets)
+        return found
+
     def pointers(self, position: int) -> tuple[tuple[Aligned, ...], int, int]:
         """A Variant's pointer facts, and their bits as `Candidate.bit` and `.implied`."""
         return self._pointers[position]
@@ -248,14 +268,14 @@ class Candidates:
     def row(self, hint: HintRow) -> Row:
         """A hint that is complete for the Fallback."""
         timing = dict(hint.fallbacks)[self._fallback]
+        candidates = [self._candidate(position, timed, timing) for position, timed in hint.ranked]
         return Row(
             dims=hint.dims,
-            candidates=tuple(
-                [self._candidate(position, timed, timing) for position, timed in hint.ranked]
-            ),
+            candidates=tuple(candidates),
             default=self._default,
             fallback=timing,
             tier=hint.tier,
+            addresses=tuple(dict.fromkeys(each.implied for each in candidates)),
         )
 
     def _candidate(self, position: int, timing: Timing, fallback: Timing) -> Candidate:

@@ -11,7 +11,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
 from itertools import accumulate, compress
-from operator import or_
+from operator import mul, or_
 from typing import NamedTuple, TypeAlias
 
 from nearhint_rules.choice import FALLBACK
@@ -164,8 +164,8 @@ class Forecasts:
         wanted &= eligible
         elements = float(math.prod(dims))
         uncached = elements - self._kept if elements > self._kept else 0.0
-        logs = list(map(math.log2, dims))
-        octaves, others = logs[0], logs[1:]
+        logs = [*map(math.log2, dims), 0.0]
+        octaves, octaves_2, others = logs[0], logs[1], logs[2:-1]
         # As many as there can be: hints that are not there weigh nothing.
         first, second, third, fourth = (*near, 0)[:NEAR]
         weight, weight_2, weight_3, weight_4 = (*weights, 0.0)[:NEAR]
@@ -176,6 +176,7 @@ class Forecasts:
             ratios,
             level,
             slope,
+            slope_2,
             slopes,
             at,
             rows,
@@ -203,11 +204,11 @@ class Forecasts:
                     lanes *= held / lengths[place]
                 cost_ns += -(-tasks // slots) * (round_ + alone * lanes)
                 cost_ns += -(-tasks // processors) * (busiest * share + lane * lanes)
-            if walking and elements > in_cache:
+            if elements > in_cache:
                 cost_ns *= again(min(tasks, walking) * elements / tasks, in_cache)
-            trend = level + slope * octaves
-            for other, more in zip(slopes, others, strict=True):
-                trend += other * more
+            trend = level + slope * octaves + slope_2 * octaves_2
+            if others:
+                trend += sum(map(mul, slopes, others))
             ratio = (
                 ratios[first] * weight
                 + ratios[second] * weight_2
@@ -235,6 +236,7 @@ _Laid: TypeAlias = tuple[
     Sequence[float],
     float,
     float,
+    float,
     tuple[float, ...],
     int,
     tuple[tuple[int, int], ...],
@@ -256,14 +258,15 @@ _Laid: TypeAlias = tuple[
 
 def _laid(each: Subject) -> _Laid:
     """A subject as `Forecasts.at` goes through them."""
-    level, slope, *slopes = each.trend
+    level, slope, slope_2, *slopes = (*each.trend, 0.0)
     cost = each.cost
     return (
         each.variant,
         each.ratios,
         level,
         slope,
-        tuple(slopes),
+        slope_2,
+        tuple(slopes[:-1]),
         *cost,
         (each.error, each.fallback_error, each.spread),
     )

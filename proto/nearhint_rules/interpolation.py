@@ -155,10 +155,10 @@ class InterpolatedSelector(StepSelector):
             alternatives.append((pointer_facts, selection))
             if not pointer_facts:
                 return tuple(alternatives)
-        if all(implied & tried for implied in self._implied):
+        if all(implied & tried for implied in self._candidates.addresses(missing)):
             return (*alternatives, self._nothing)
         # What none of these addresses meet is the nearest hint's to answer.
-        return (*alternatives, *super()._alternatives(dims))
+        return (*alternatives, *self._by_hints(dims, missing, nearest, tried))
 
 
 class _Trial:
