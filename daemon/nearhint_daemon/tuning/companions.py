@@ -130,6 +130,12 @@ def companions(table: Table) -> frozenset[Dims]:
     )
 
 
+def sided_companions(table: Table) -> frozenset[Dims]:
+    """Those of a Table's companions where some Variants have the divisibility that they need."""
+    divisors = _divisors(table)
+    return frozenset(dims for dims in companions(table) if _held(table, divisors, dims))
+
+
 def without_companions(table: Table) -> tuple[HintRow, ...]:
     """The rows of a Table that are hints."""
     beside = companions(table)

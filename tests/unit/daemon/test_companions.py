@@ -14,6 +14,7 @@ from nearhint_daemon.tuning.companions import (
     lacking_beside,
     odd_below,
     one_sided,
+    sided_companions,
     without_companions,
 )
 from nearhint_daemon.tuning.matrix import missing, missing_beside, shared
@@ -196,6 +197,7 @@ def test_hints_in_turn_have_a_companion_odd_in_one_size_and_in_the_other() -> No
     beside = [row(each, dict.fromkeys(positions, 100)) for each, positions in found.items()]
     complete = table(*hints, *beside, variants=SIDED)
     assert companions(complete) == found.keys()
+    assert sided_companions(complete) == sides.keys()
     assert [each.dims for each in without_companions(complete)] == dims
     assert missing_beside(complete, STEP) == {}
     # One that is there is the hint's, whosever turn it is.

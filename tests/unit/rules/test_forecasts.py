@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from nearhint_rules import expr as ex
-from nearhint_rules.candidates import SizeFacts
+from nearhint_rules.candidates import SizeFact, SizeFacts
 from nearhint_rules.choice import FALLBACK
 from nearhint_rules.costs import Cell, Counts, Model, Tasks, features
 from nearhint_rules.expr import Expr, Sym
@@ -140,7 +140,7 @@ def test_named_are_the_few_that_are_as_good_as_best_of_those_that_may_run() -> N
 def test_facts_hold_where_guards_say_so() -> None:
     k0, k1 = Sym("k0"), Sym("k1")
     both = ex.product([k0, k1])
-    asked = [
+    asked: list[SizeFact] = [
         *(Divisible(size, by) for size in (k0, both) for by in (1, 2, 8, 16, 3, 12, 128)),
         *(AtMost(size, bound) for size in (k1, both) for bound in (1, 64, 1024, 63)),
         *(AtMost(ex.mul(16, size), (1 << 31) - 1) for size in (k0, k1, both)),
