@@ -80,6 +80,7 @@ class Forecasts:
         "_kept",
         "_laid",
         "_lengths",
+        "_named",
         "_needed",
         "_needs",
         "_orders",
@@ -107,7 +108,9 @@ class Forecasts:
         self._needed = 0
         for each in subjects:
             self._needed |= each.needs
+        # By the needed facts that do not hold: a few, since few sizes are asked for few multiples.
         self._eligible: dict[int, int] = {}
+        self._named: list[dict[int, int]] = [{} for _ in orders]
         self._filling = [
             _filling(
                 (held, places[each.variant])
@@ -119,33 +122,27 @@ class Forecasts:
         ]
         self._laid = list(map(_laid, subjects))
 
-    def eligible(self, missing: int) -> int:
-        """Those that may run where these size facts do not hold."""
-        lacking = missing & self._needed
+    def _may_run(self, lacking: int) -> int:
+        """Those that need none of these size facts."""
         found = self._eligible.get(lacking)
         if found is None:
             found = sum(place for needs, place in self._needs if not needs & lacking)
             self._eligible[lacking] = found
         return found
 
-    def _named(self, near: Sequence[int], eligible: int) -> int:
-        """Those that may be named: of all that may run, the few that are best at a hint near by."""
-        named = 0
-        for hint in near:
-            named |= self._always[hint]
+    def _named_near(self, hint: int, lacking: int) -> int:
+        """Those that may be named near a hint: of all that may run, the few that are best there."""
+        found = self._named[hint].get(lacking)
+        if found is None:
+            eligible = self._may_run(lacking)
+            found = self._always[hint] & eligible
             for order in self._orders[hint]:
-                limit, left = math.inf, NAMED_LIMIT
-                for time_ns, place in order:
-                    if place & eligible:
-                        if time_ns > limit:
-                            break
-                        if left == NAMED_LIMIT:
-                            limit = NAMED_RATIO * time_ns
-                        named |= place
-                        left -= 1
-                        if not left:
-                            break
-        return named
+                timed = [each for each in order if each[1] & eligible][:NAMED_LIMIT]
+                for time_ns, place in timed:
+                    if time_ns <= NAMED_RATIO * timed[0][0]:
+                        found |= place
+            self._named[hint][lacking] = found
+        return found
 
     def at(
         self, dims: Dims, near: Sequence[int], weights: Sequence[float], missing: int
@@ -156,12 +153,13 @@ class Forecasts:
         `near` are the hints nearest, with their weights; `missing` the facts that do not hold.
         Raises `OverflowError` or `ZeroDivisionError` where a launch cannot be worked out.
         """
-        eligible = self.eligible(missing)
-        wanted = self._named(near, eligible)
+        lacking = missing & self._needed
+        wanted = 0
+        for hint in near:
+            wanted |= self._named_near(hint, lacking)
         lengths = [max(length(dims), 1) for length in self._lengths]
         for length, (bounds, filling) in zip(lengths, self._filling, strict=True):
-            wanted |= filling[bisect_left(bounds, LEAST_FILL * length)]
-        wanted &= eligible
+            wanted |= filling[bisect_left(bounds, LEAST_FILL * length)] & self._may_run(lacking)
         elements = float(math.prod(dims))
         uncached = elements - self._kept if elements > self._kept else 0.0
         logs = [*map(math.log2, dims), 0.0]
