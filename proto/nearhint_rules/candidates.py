@@ -6,22 +6,33 @@ many Variants need it. Its pointer facts are left for each call.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from itertools import accumulate
+from operator import or_
 from typing import NamedTuple, TypeAlias
 
 from nearhint_rules import expr as ex
 from nearhint_rules.artifact import CudaLaunch
-from nearhint_rules.expr import Add, Expr, FloorDiv, Int
-from nearhint_rules.guard import Aligned, AtMost, Divisible, Equals
+from nearhint_rules.expr import Add, Expr, FloorDiv, Int, Sym
+from nearhint_rules.guard import (
+    Aligned,
+    AtMost,
+    Divisible,
+    Equals,
+    implies,
+    pointer_facts,
+)
 from nearhint_rules.metrics import Dims
 from nearhint_rules.ranking import beats
 from nearhint_rules.table import HintRow, Table, Timing, Variant
 
 SizeFact: TypeAlias = Divisible | AtMost | Equals
-Test: TypeAlias = tuple[int, Callable[[int], bool]]
 
-
+FAR = 1 << 17
+"""A bound that is so many times what multiplies the symbols is far from most sizes."""
 LEAST_TILE = 128
 """Elements of a tile from which on it matters whether one hangs over the end."""
 
@@ -44,83 +55,159 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A complete hint as one step sees it; `candidates` are in serving order."""
+    """A complete hint as one step sees it; `candidates` are in serving order.
+
+    `addresses` are their distinct `implied`.
+    """
 
     dims: Dims
     candidates: tuple[Candidate, ...]
     default: int
     fallback: Timing
     tier: int
+    addresses: tuple[int, ...]
 
 
 class SizeFacts:
     """The size facts of a Table's Variants, each once, as tests on sizes by position.
 
-    `divisors` are the bits of those about divisibility.
+    `divisors` are the bits of those about divisibility. Bounds far beyond most sizes, as of what an
+    index reaches, hold together as long as the product of some symbols is small.
     """
 
-    __slots__ = ("_bits", "_symbols", "_tests", "divisors")
+    __slots__ = ("_about", "_bits", "_far", "_symbols", "_tests", "divisors")
 
     def __init__(self, symbols: tuple[str, ...]) -> None:
         self._symbols = symbols
         self.divisors = 0
         self._bits: dict[SizeFact, int] = {}
-        # Each distinct size is worked out once, and then put to its divisors and other tests.
-        self._tests: dict[
-            Expr, tuple[Callable[[Dims], int], list[tuple[int, int]], list[Test]]
-        ] = {}
+        # Each distinct size is worked out once, and then put to all that is asked of it.
+        self._about: dict[Expr, list[tuple[int, SizeFact]]] = {}
+        self._tests: dict[Expr, _Tests] = {}
+        self._far: dict[frozenset[str], _Far] = {}
 
     def bit(self, fact: SizeFact) -> int:
         """The bit that stands for `fact`; raises `InvalidExpression` for an unknown symbol."""
         known = self._bits.get(fact)
         if known is not None:
             return known
-        if fact.expr not in self._tests:
-            size = ex.compiled_by_position(fact.expr, self._symbols)
-            self._tests[fact.expr] = (size, [], [])
+        size = ex.compiled_by_position(fact.expr, self._symbols)
         bit = self._bits[fact] = 1 << len(self._bits)
-        _, divisors, tests = self._tests[fact.expr]
-        match fact:
-            case Divisible(_, by):
-                divisors.append((bit, by))
-                self.divisors |= bit
-            case AtMost(_, bound):
-                tests.append((bit, bound.__ge__))
-            case Equals(_, value):
-                tests.append((bit, value.__eq__))
+        if isinstance(fact, Divisible):
+            self.divisors |= bit
+        most = ex.ceiling(fact.expr) if isinstance(fact, AtMost) else None
+        if most is not None and isinstance(fact, AtMost) and fact.bound >= FAR * most[0]:
+            self._add_far(size, fact.bound, bit, most)
+            return bit
+        about = self._about.setdefault(fact.expr, [])
+        about.append((bit, fact))
+        self._tests[fact.expr] = _tests(size, about)
         return bit
+
+    def _add_far(
+        self, size: Callable[[Dims], int], bound: int, bit: int, most: tuple[int, frozenset[str]]
+    ) -> None:
+        coefficient, names = most
+        far = self._far.get(names)
+        if far is None:
+            product = ex.product([Sym(name) for name in self._symbols if name in names])
+            far = _Far(ex.compiled_by_position(product, self._symbols), bound, 0, [])
+        self._far[names] = _Far(
+            far.product,
+            min(far.limit, bound // max(coefficient, 1)),
+            far.bits | bit,
+            [*far.tests, (size, bound, bit)],
+        )
 
     def held(self, dims: Dims) -> int:
         """The bits of all facts that hold at `dims`; one that cannot be worked out does not."""
         held = 0
-        for size, divisors, tests in self._tests.values():
+        for product, limit, bits, tests in self._far.values():
+            if product(dims) <= limit:
+                held |= bits
+            else:
+                for size, bound, bit in tests:
+                    if size(dims) <= bound:
+                        held |= bit
+        for size, powers, dividing, bounds, within, others, equal in self._tests.values():
             try:
                 value = size(dims)
             except ZeroDivisionError:
                 continue
-            for bit, by in divisors:
+            if powers:
+                held |= dividing[bisect_right(powers, value & -value) if value else -1]
+            if bounds:
+                held |= within[bisect_left(bounds, value)]
+            for by, bit in others:
                 if not value % by:
                     held |= bit
-            for bit, test in tests:
-                if test(value):
-                    held |= bit
+            if equal:
+                held |= equal.get(value, 0)
         return held
 
 
-class Candidates:
-    """A Table's Variants, ready to be looked up by position at any hint, for one Fallback.
+class _Far(NamedTuple):
+    """Sizes that are within their bounds, all `bits`, where a product of symbols is small."""
 
-    `implied` has one entry for each distinct set of pointer facts: the sets, as bits, that hold
-    wherever it does.
+    product: Callable[[Dims], int]
+    limit: int
+    bits: int
+    tests: list[tuple[Callable[[Dims], int], int, int]]
+
+
+class _Tests(NamedTuple):
+    """All that is asked of one size, sorted, so that one search answers for all of a kind.
+
+    Of `powers` of two the first n divide: `dividing[n]` are their bits. It is within all `bounds`
+    but the first n: `within[n]`.
     """
 
+    size: Callable[[Dims], int]
+    powers: list[int]
+    dividing: list[int]
+    bounds: list[int]
+    within: list[int]
+    others: list[tuple[int, int]]
+    equal: dict[int, int]
+
+
+def _tests(size: Callable[[Dims], int], about: Sequence[tuple[int, SizeFact]]) -> _Tests:
+    powers: list[tuple[int, int]] = []
+    bounds: list[tuple[int, int]] = []
+    others: list[tuple[int, int]] = []
+    equal: dict[int, int] = {}
+    for bit, fact in about:
+        match fact:
+            case Divisible(_, by):
+                (others if by & (by - 1) else powers).append((by, bit))
+            case AtMost(_, bound):
+                bounds.append((bound, bit))
+            case Equals(_, value):
+                equal[value] = bit
+    powers.sort()
+    bounds.sort()
+    return _Tests(
+        size,
+        [by for by, _ in powers],
+        list(accumulate((bit for _, bit in powers), or_, initial=0)),
+        [bound for bound, _ in bounds],
+        list(accumulate((bit for _, bit in reversed(bounds)), or_, initial=0))[::-1],
+        others,
+        equal,
+    )
+
+
+class Candidates:
+    """A Table's Variants, ready to be looked up by position at any hint, for one Fallback."""
+
     __slots__ = (
+        "_addresses",
         "_default",
         "_fallback",
+        "_needed",
         "_needs",
         "_pointers",
         "_whole",
-        "implied",
         "size_facts",
     )
 
@@ -129,18 +216,20 @@ class Candidates:
         self.size_facts = SizeFacts(table.symbols)
         self._default = table.default
         self._needs: list[int] = []
-        wanted = [_pointer_facts(variant) for variant in table.variants]
+        wanted = [pointer_facts(variant.guard) for variant in table.variants]
         sets = {facts: at for at, facts in enumerate(dict.fromkeys(wanted))}
-        self.implied = [
-            sum(1 << at for other, at in sets.items() if _implies(facts, other)) for facts in sets
+        implied = [
+            sum(1 << at for other, at in sets.items() if implies(facts, other)) for facts in sets
         ]
-        self._pointers = [(facts, 1 << sets[facts], self.implied[sets[facts]]) for facts in wanted]
+        self._pointers = [(facts, 1 << sets[facts], implied[sets[facts]]) for facts in wanted]
         for variant in table.variants:
             needs = 0
             for fact in variant.guard.facts:
                 if not isinstance(fact, Aligned):
                     needs |= self.size_facts.bit(fact)
             self._needs.append(needs)
+        self._needed = reduce(or_, self._needs, 0)
+        self._addresses: dict[int, list[int]] = {}
         # Where Guards say nothing of divisibility, what hangs over the end is what is left of it.
         is_said = self.size_facts.divisors
         self._whole = [
@@ -156,6 +245,22 @@ class Candidates:
         """The size facts that a Variant needs, as bits."""
         return self._needs[position]
 
+    def addresses(self, missing: int) -> list[int]:
+        """The distinct `Candidate.implied` of those that may run, by their sizes.
+
+        `missing` are the size facts that do not hold.
+        """
+        lacking = missing & self._needed
+        found = self._addresses.get(lacking)
+        if found is None:
+            sets = {
+                implied
+                for needs, (_, _, implied) in zip(self._needs, self._pointers, strict=True)
+                if not needs & lacking
+            }
+            found = self._addresses[lacking] = sorted(sets)
+        return found
+
     def pointers(self, position: int) -> tuple[tuple[Aligned, ...], int, int]:
         """A Variant's pointer facts, and their bits as `Candidate.bit` and `.implied`."""
         return self._pointers[position]
@@ -163,14 +268,14 @@ class Candidates:
     def row(self, hint: HintRow) -> Row:
         """A hint that is complete for the Fallback."""
         timing = dict(hint.fallbacks)[self._fallback]
+        candidates = [self._candidate(position, timed, timing) for position, timed in hint.ranked]
         return Row(
             dims=hint.dims,
-            candidates=tuple(
-                [self._candidate(position, timed, timing) for position, timed in hint.ranked]
-            ),
+            candidates=tuple(candidates),
             default=self._default,
             fallback=timing,
             tier=hint.tier,
+            addresses=tuple(dict.fromkeys(each.implied for each in candidates)),
         )
 
     def _candidate(self, position: int, timing: Timing, fallback: Timing) -> Candidate:
@@ -199,18 +304,3 @@ def whole_tiles(variant: Variant) -> tuple[Divisible, ...]:
             return (Divisible(ex.add(*terms), size),)
         case _:
             return ()
-
-
-def _pointer_facts(variant: Variant) -> tuple[Aligned, ...]:
-    return tuple(fact for fact in variant.guard.facts if isinstance(fact, Aligned))
-
-
-def _implies(facts: Sequence[Aligned], others: Sequence[Aligned]) -> bool:
-    """Whether `others` hold wherever `facts` do."""
-    return all(
-        any(
-            fact.parameter == other.parameter and fact.to_bytes % other.to_bytes == 0
-            for fact in facts
-        )
-        for other in others
-    )

@@ -126,14 +126,14 @@ class Cell(NamedTuple):
 class Cost(NamedTuple):
     """A binary's features times a model's coefficients: what does not depend on sizes, done.
 
-    `counter` and those in `rows`, each with the lanes that are held, are called with sizes; equal
-    ones have equal places `at`. `slots` is 0 where rounds cost nothing, `walking` is how many tasks
-    run at once where these may have to read more again than is `in_cache`.
+    `at` is the place of its number of tasks in `Counts.counters`; `rows` are places in
+    `Counts.lengths`, each with the lanes that are held. `slots` is 0 where rounds cost nothing,
+    `walking` is how many tasks run at once where these may have to read more again than is
+    `in_cache`.
     """
 
     at: int
-    counter: Counter
-    rows: tuple[tuple[Counter, int], ...]
+    rows: tuple[tuple[int, int], ...]
     slots: int
     processors: int
     fixed: float
@@ -151,16 +151,17 @@ class Cost(NamedTuple):
 class Counts:
     """What the costs of many binaries are made of, each distinct number worked out once.
 
-    A last cache keeps `kept` elements.
+    A last cache keeps `kept` elements. `counters` count the tasks of binaries at sizes, `lengths`
+    are those of rows that tasks hold.
     """
 
-    __slots__ = ("_counters", "_kept", "_lengths", "_places", "_symbols")
+    __slots__ = ("_kept", "_places", "_symbols", "counters", "lengths")
 
     def __init__(self, symbols: tuple[str, ...], *, kept: float = math.inf) -> None:
         self._symbols = symbols
         self._kept = kept
-        self._counters: list[Counter] = []
-        self._lengths: list[Counter] = []
+        self.counters: list[Counter] = []
+        self.lengths: list[Counter] = []
         self._places: dict[object, int] = {}
 
     def cell(self, tasks: Tasks, hints: Sequence[Dims]) -> Cell:
@@ -169,16 +170,16 @@ class Counts:
         The elements of a whole tile are the most that a task has at any of `hints`.
         """
         cut = tasks.counts, tasks.grain
-        at = self._places.setdefault(cut, len(self._counters))
-        if at == len(self._counters):
-            self._counters.append(_counter(tasks, self._symbols))
+        at = self._places.setdefault(cut, len(self.counters))
+        if at == len(self.counters):
+            self.counters.append(_counter(tasks, self._symbols))
         rows: list[tuple[int, int]] = []
         for length, lanes in tasks.rows:
-            place = self._places.setdefault(length, len(self._lengths))
-            if place == len(self._lengths):
-                self._lengths.append(ex.compiled_by_position(length, self._symbols))
+            place = self._places.setdefault(length, len(self.lengths))
+            if place == len(self.lengths):
+                self.lengths.append(ex.compiled_by_position(length, self._symbols))
             rows.append((place, lanes))
-        counter = self._counters[at]
+        counter = self.counters[at]
         tile = max(math.prod(dims) / counter(dims) for dims in hints)
         in_cache = math.inf if rows else KEPT_COPIES * self._kept
         return Cell(at, tasks.slots, tasks.processors, tasks.warps, tuple(rows), tile, in_cache)
@@ -189,8 +190,7 @@ class Counts:
         is_round_free = not (round_ or alone or busiest or lane)
         return Cost(
             cell.tasks,
-            self._counters[cell.tasks],
-            tuple((self._lengths[place], held) for place, held in cell.rows),
+            cell.rows,
             0 if is_round_free else cell.slots,
             cell.processors,
             fixed,
@@ -214,8 +214,8 @@ class Counts:
         return (
             elements,
             max(elements - self._kept, 0.0),
-            [counter(dims) for counter in self._counters],
-            [length(dims) for length in self._lengths],
+            [counter(dims) for counter in self.counters],
+            [length(dims) for length in self.lengths],
         )
 
 
@@ -242,42 +242,6 @@ def features(counted: Counted, cell: Cell) -> Costs:
         more * tasks * tile,
         more * uncached,
     )
-
-
-def cost_ns(
-    cost: Cost, dims: Dims, elements: float, uncached: float, known: dict[int, int]
-) -> float:
-    """What a model says of one at sizes with so many elements; `known` are counts by place."""
-    (
-        at,
-        counter,
-        rows,
-        slots,
-        processors,
-        fixed,
-        element,
-        task,
-        rounds,
-        alone,
-        busiest,
-        lane,
-        beyond,
-        walking,
-        in_cache,
-    ) = cost
-    tasks = known.get(at)
-    if tasks is None:
-        tasks = known[at] = counter(dims)
-    time_ns = fixed + element * elements + beyond * uncached + task * tasks
-    if slots:
-        share = lanes = elements / tasks
-        for length, held in rows:
-            lanes *= held / max(length(dims), 1)
-        time_ns += -(-tasks // slots) * (rounds + alone * lanes)
-        time_ns += -(-tasks // processors) * (busiest * share + lane * lanes)
-    if walking and elements > in_cache:
-        time_ns *= again(min(tasks, walking) * elements / tasks, in_cache)
-    return time_ns
 
 
 def again(walked: float, in_cache: float) -> float:
@@ -309,6 +273,9 @@ def _counter(tasks: Tasks, symbols: tuple[str, ...]) -> Counter:
     if len(parts) == 1:
         (only,) = parts
         return lambda dims: max(only(dims) // grain, 1)
+    if len(parts) == 2:
+        first, second = parts
+        return lambda dims: max(first(dims) * second(dims) // grain, 1)
     return lambda dims: max(math.prod([part(dims) for part in parts]) // grain, 1)
 
 

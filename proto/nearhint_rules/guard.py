@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -78,3 +78,27 @@ def pointer_facts(guard: Guard) -> tuple[Aligned, ...]:
 def pointer_facts_hold(facts: Sequence[Aligned], addresses: Sequence[int]) -> bool:
     """Whether every alignment fact holds for the parameters' addresses."""
     return all(addresses[fact.parameter] % fact.to_bytes == 0 for fact in facts)
+
+
+def implies(facts: Collection[Fact], others: Iterable[Fact]) -> bool:
+    """Whether others are seen to hold wherever all of some facts do, each because of one of them.
+
+    >>> k0 = ex.Sym("k0")
+    >>> implies([AtMost(k0, 64), Divisible(k0, 16)], [AtMost(k0, 128), Divisible(k0, 8)])
+    True
+    >>> implies([Divisible(k0, 8)], [Divisible(k0, 16)])
+    False
+    """
+    return all(any(_implies(fact, other) for fact in facts) for other in others)
+
+
+def _implies(fact: Fact, other: Fact) -> bool:
+    match fact, other:
+        case Divisible(expr, by), Divisible(same, least):
+            return expr == same and by % least == 0
+        case AtMost(expr, bound), AtMost(same, most):
+            return expr == same and bound <= most
+        case Aligned(parameter, to_bytes), Aligned(at, least):
+            return parameter == at and to_bytes % least == 0
+        case _:
+            return fact == other

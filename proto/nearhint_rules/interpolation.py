@@ -22,8 +22,9 @@ from collections.abc import Sequence
 
 from nearhint_rules.choice import FALLBACK, Alternative, Alternatives, Selection
 from nearhint_rules.errors import InvalidExpression
+from nearhint_rules.forecasts import Forecast
 from nearhint_rules.metrics import SIZE_RATIO, Dims
-from nearhint_rules.prediction import LEAST_HINTS, Forecast, Predictor
+from nearhint_rules.prediction import LEAST_HINTS, Predictor
 from nearhint_rules.ranking import LEAST_GAIN, SPREADS, beats
 from nearhint_rules.selection import REMEMBERED_LIMIT, StepSelector, log2_distance
 from nearhint_rules.table import HintRow, Table
@@ -46,7 +47,7 @@ class InterpolatedSelector(StepSelector):
     `predictor` is None where the Table holds too little to predict from.
     """
 
-    __slots__ = ("_calibration", "_measured", "predictor")
+    __slots__ = ("_calibration", "_measured", "_won", "predictor")
 
     def __init__(
         self, table: Table | None, fallback: str, *, remembered: int = REMEMBERED_LIMIT
@@ -55,6 +56,7 @@ class InterpolatedSelector(StepSelector):
         self.predictor: Predictor | None = None
         self._measured: Predictor | None = None
         self._calibration = 1.0
+        self._won: list[bool] = []
         if table is None or self._settled is not None or len(self._complete) < LEAST_HINTS:
             return
         try:
@@ -62,6 +64,8 @@ class InterpolatedSelector(StepSelector):
         except (InvalidExpression, OverflowError, ZeroDivisionError):
             return  # sizes of a launch that cannot be worked out at some hint
         self._measured = predictor
+        # Those that beat the Fallback beyond noise come first at a hint.
+        self._won = [self._row(hint).candidates[0].is_faster for hint in range(len(self._complete))]
         trial = _Trial(predictor, table, fallback, self._complete)
         if trial.gain >= -TOLERATED_LOSS * len(self._complete):
             self.predictor = predictor
@@ -91,14 +95,22 @@ class InterpolatedSelector(StepSelector):
     def _nearest(self, dims: Dims, missing: int) -> int:
         if self._measured is None:
             return super()._nearest(dims, missing)
-        return self._covering(dims, self._measured.near(dims, self._measured.lanes(dims, missing)))
+        near = self._measured.near(dims, self._measured.lanes(dims, missing))
+        return self._covering(dims, near)[0]
 
-    def _covering(self, dims: Dims, near: Sequence[int]) -> int:
-        """The first of the nearest hints that the cut-off reaches, or the nearest of all."""
+    def _covering(self, dims: Dims, near: Sequence[int]) -> tuple[int, float, bool]:
+        """The first of the nearest hints that the cut-off reaches, or the nearest of all.
+
+        With its distance, and whether it is beyond the cut-off.
+        """
+        found: tuple[int, float, bool] | None = None
         for hint in near:
-            if not log2_distance(dims, self._complete[hint].dims, self._cutoff)[1]:
-                return hint
-        return near[0]
+            distance, is_beyond = log2_distance(dims, self._complete[hint].dims, self._cutoff)
+            if not is_beyond:
+                return hint, distance, False
+            found = found or (hint, distance, True)
+        assert found is not None  # there are `LEAST_HINTS`
+        return found
 
     def _is_between(self, dims: Dims, near: Sequence[int]) -> bool:
         """Whether each of the sizes is within the cut-off of one of the nearest hints'."""
@@ -114,20 +126,18 @@ class InterpolatedSelector(StepSelector):
         if found is None:
             return super()._alternatives(dims)
         near, times = found
-        nearest = self._covering(dims, near)
+        nearest, distance, is_beyond = self._covering(dims, near)
         row = self._rows[nearest] or self._row(nearest)
-        distance, is_beyond = log2_distance(dims, row.dims, self._cutoff)
         incumbent = next((each for each in row.candidates if not each.needs & missing), None)
-        if incumbent is None or incumbent.variant not in [at for _, at, *_ in times]:
-            return super()._alternatives(dims)
-        if is_beyond and not self._is_between(dims, near):
+        if incumbent is None or (is_beyond and not self._is_between(dims, near)):
             return super()._alternatives(dims)
         assert self.predictor is not None  # it made the forecast
         scale = self.predictor.scale(distance)
         fallback = times[0]
-        # Those that beat the Fallback beyond noise come first at a hint.
-        was_beaten = any((self._rows[at] or self._row(at)).candidates[0].is_faster for at in near)
         order = ordered(times[1:], incumbent.variant, row.default, scale)
+        if not any(each.variant == incumbent.variant for each in order):
+            return super()._alternatives(dims)
+        was_beaten = any(map(self._won.__getitem__, near))
         alternatives: list[Alternative] = []
         tried = 0
         for at, each in enumerate(order):
@@ -145,8 +155,10 @@ class InterpolatedSelector(StepSelector):
             alternatives.append((pointer_facts, selection))
             if not pointer_facts:
                 return tuple(alternatives)
+        if all(implied & tried for implied in self._candidates.addresses(missing)):
+            return (*alternatives, self._nothing)
         # What none of these addresses meet is the nearest hint's to answer.
-        return (*alternatives, *super()._alternatives(dims))
+        return (*alternatives, *self._by_hints(dims, missing, nearest, tried))
 
 
 class _Trial:
@@ -230,8 +242,12 @@ def expected_regret(served: Forecast, others: Sequence[Forecast], scale: float) 
     That is the expected improvement of the best of them (Mockus 1975), with relative errors taken
     as normal.
     """
-    most = 0.0
+    most = seen_error = 0.0
+    seen_ns = math.inf
     for other in others:
+        # What is as sure and no faster than one that was seen is likely to win by less.
+        if other.time_ns >= seen_ns and other.error <= seen_error:
+            continue
         error = scale * math.sqrt(served.error * served.error + other.error * other.error)
         if error < LEAST_ERROR:
             error = LEAST_ERROR
@@ -240,4 +256,6 @@ def expected_regret(served: Forecast, others: Sequence[Forecast], scale: float) 
             z = gap / error
             loss = error * math.exp(-z * z / 2) / _ROOT_TAU - gap * math.erfc(z / _ROOT_TWO) / 2
             most = max(most, loss)
+        if other is not served and other.error >= seen_error:
+            seen_ns, seen_error = other.time_ns, other.error
     return most

@@ -16,6 +16,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from struct import Struct
 from typing import Protocol, TypeAlias
 
@@ -139,6 +140,10 @@ class BoundRatio:
 
     def order(self, dims: Dims) -> list[int]:
         """The hints' positions, nearest first."""
+        lanes = self.lanes(dims)
+        found = sorted(range(len(lanes)), key=lanes.__getitem__)
+        if all(lanes[far] - lanes[near] > self.slack for near, far in pairwise(found)):
+            return found
         ratios = [_ratio(dims, hint) for hint in self._hints]
         # Over one denominator, so that integers are compared, and not fractions.
         whole = math.lcm(*(low for _, low in ratios))

@@ -19,26 +19,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from operator import itemgetter, mul
-from typing import NamedTuple
+from operator import mul
 
 from nearhint_rules.candidates import Candidates
 from nearhint_rules.choice import FALLBACK
 from nearhint_rules.costs import (
     LANES_LIMIT,
-    Cost,
     Costs,
-    Counter,
     Counts,
     Fit,
     Model,
     Tasks,
-    cost_ns,
     features,
     kept_elements,
     own_model,
     solved,
 )
+from nearhint_rules.forecasts import NEAR, Forecast, Forecasts, Subject, Timed
 from nearhint_rules.guard import Aligned, AtMost, Fact
 from nearhint_rules.metrics import LANE_UNIT, SIZE_RATIO, BoundRatio, Dims
 from nearhint_rules.table import HintRow, Table, Variant
@@ -52,8 +49,6 @@ LEAST_HINTS = 3
 """Hints that there must be."""
 FOLDS, FEW_FOLDS, MANY = 8, 4, 16
 """Times at most that a model is fitted again to see how far it is off; fewer with many hints."""
-NEAR = 4
-"""The nearest hints, which correct a model."""
 STIFFNESS = 24.0
 """The squares of octaves that a trend in what a model is off by counts as seen without any."""
 POOLED = 2.0
@@ -61,29 +56,12 @@ POOLED = 2.0
 APART = 0.5
 """The octaves that a hint counts as farther where divisibility lets other Variants run: so many
 if that is all of those that need any, in proportion if it is some."""
-UNCACHED_APART, LEVELS = 2.0, 4
+UNCACHED_APART, LEVELS = 2.0, 16
 """The octaves that it counts as farther where a cache keeps all and here none, in so many steps."""
-LEAST_FILL = 2.0
-"""The part of what a task holds that rows fill at least, for it to be the block for them: more than
-one in so many. At hints near by they may be too short for it, or too long."""
 CLOSE = 0.1
 """The octaves within which hints are one place: left out together, none predicts another."""
 LEAST_LANE = LANE_UNIT >> 8
 """The log2 distance that closer hints are taken to be at, in the units of `BoundRatio`."""
-
-
-class Forecast(NamedTuple):
-    """A predicted time: of the Variant at this position, or of the Fallback (-1).
-
-    `error` is the root mean square of its relative error against the default Variant's,
-    `fallback_error` that against the Fallback's; `spread` is the mean of its timings'.
-    """
-
-    time_ns: float
-    variant: int
-    error: float
-    fallback_error: float
-    spread: float
 
 
 def contenders(table: Table) -> frozenset[int]:
@@ -127,23 +105,6 @@ def _leaders(row: HintRow, needs: Sequence[frozenset[Fact]], default: int) -> se
     return found
 
 
-class _Subject(NamedTuple):
-    """A Variant or the Fallback, laid out for a call; `bit` stands for it.
-
-    `ratios` are measured over modelled, without the trend, by hint.
-    """
-
-    variant: int
-    needs: int
-    bit: int
-    ratios: list[float]
-    trend: tuple[float, ...]
-    cost: Cost
-    error: float
-    fallback_error: float
-    spread: float
-
-
 class Predictor:
     """Predicts times from a Table's complete hints, for one Fallback.
 
@@ -155,18 +116,17 @@ class Predictor:
 
     __slots__ = (
         "_apart",
-        "_cached",
         "_clusters",
         "_divisors",
+        "_forecasts",
         "_in_cache",
         "_lanes",
-        "_leaders",
         "_places",
         "_points",
         "_pulls",
         "_regimes",
         "_shares",
-        "_subjects",
+        "_uncached",
         "hints",
         "left_out",
         "spacing",
@@ -185,8 +145,17 @@ class Predictor:
         missing = [~facts.held(each) for each in dims]
         self._regimes = [each & facts.divisors for each in missing]
         self._in_cache = matrix.kept
-        self._cached = [self._level(each) for each in dims]
-        self._apart: dict[tuple[int, int], int] = {}
+        cached = [self._level(each) for each in dims]
+        self._uncached = [
+            self.hints.packed(
+                [
+                    round(abs(level - other) / LEVELS * UNCACHED_APART * LANE_UNIT)
+                    for other in cached
+                ]
+            )
+            for level in range(LEVELS + 1)
+        ]
+        self._apart: dict[int, int] = {}
         self._clusters = self._clustered(dims)
         self._lanes = [
             self.lanes(each, regime) for each, regime in zip(dims, self._regimes, strict=True)
@@ -225,23 +194,27 @@ class Predictor:
             along = self._along(trends[each])
             least = _level(_ratios(floors[each], modelled_ns), along)
             ratios[each] = self._filled(_level(found, along), least)
-        bits = {each: 1 << place for place, each in enumerate(matrix.names)}
-        self._leaders = [
-            sum(bits[each] for each in (FALLBACK, *leaders)) for leaders in matrix.leaders
-        ]
-        self._subjects = [
-            _Subject(
-                each,
-                0 if each == FALLBACK else candidates.needs(each),
-                bits[each],
-                ratios[each],
-                trends[each],
-                matrix.counts.cost(matrix.cells[each], models[each]),
-                *errors.of(each),
-                spreads[each],
-            )
-            for each in matrix.names
-        ]
+        self._forecasts = Forecasts(
+            [
+                Subject(
+                    each,
+                    0 if each == FALLBACK else candidates.needs(each),
+                    ratios[each],
+                    trends[each],
+                    matrix.counts.cost(matrix.cells[each], models[each]),
+                    *errors.of(each),
+                    spreads[each],
+                )
+                for each in matrix.names
+            ],
+            matrix.counts,
+            orders=[
+                matrix.orders(hint, [candidates.pointers(each)[1:] for each in matrix.names[1:]])
+                for hint in self._places
+            ],
+            always=[leaders & {table.default} for leaders in matrix.leaders],
+            kept=matrix.kept,
+        )
 
     def scale(self, distance: float) -> float:
         """The share of the errors to reckon with at a log2 distance from the nearest hint.
@@ -261,26 +234,24 @@ class Predictor:
 
         `missing` are the facts that do not hold.
         """
-        regime = missing & self._divisors, self._level(dims)
+        regime = missing & self._divisors
         apart = self._apart.get(regime)
         if apart is None:
-            apart = self._apart[regime] = self.hints.packed(self._octaves(*regime))
-        return self.hints.lanes(dims, apart)
+            apart = self._apart[regime] = self.hints.packed(self._other_facts(regime))
+        return self.hints.lanes(dims, apart + self._uncached[self._level(dims)])
 
     def _level(self, dims: Dims) -> int:
         """The share of sizes' elements that a cache does not keep, in `LEVELS` steps."""
         elements = math.prod(dims)
         return round(LEVELS * (1 - self._in_cache / elements)) if elements > self._in_cache else 0
 
-    def _octaves(self, regime: int, level: int) -> list[int]:
+    def _other_facts(self, regime: int) -> list[int]:
         """What each hint counts as farther for, in the units of lanes, under other facts."""
         found: list[int] = []
-        for other_regime, other_level in zip(self._regimes, self._cached, strict=True):
-            facts = regime ^ other_regime
+        for other in self._regimes:
+            facts = regime ^ other
             share = sum(share for bit, share in self._shares.items() if facts & bit)
-            octaves = min(share, 1.0) * APART
-            octaves += abs(level - other_level) / LEVELS * UNCACHED_APART
-            found.append(round(octaves * LANE_UNIT))
+            found.append(round(min(share, 1.0) * APART * LANE_UNIT))
         return found
 
     def _clustered(self, dims: Sequence[Dims]) -> list[list[int]]:
@@ -304,39 +275,8 @@ class Predictor:
     def times(
         self, dims: Dims, near: Sequence[int], lanes: Sequence[int], missing: int
     ) -> list[Forecast]:
-        """The times of those whose size facts hold, the Fallback's first: of the best near by, and
-        of those whose blocks rows of these sizes fill.
-
-        `lanes` are the distances of `dims`, `near` the hints nearest, `missing` the facts that do
-        not hold. Raises `OverflowError` or `ZeroDivisionError` where a launch cannot be worked out.
-        """
-        weights = self._weights(near, lanes)
-        wanted = 0
-        for hint in near:
-            wanted |= self._leaders[hint]
-        elements = float(math.prod(dims))
-        uncached = max(elements - self._in_cache, 0.0)
-        point = [1.0, *map(math.log2, dims)]
-        known: dict[int, int] = {}
-        found: list[Forecast] = []
-        at_near = itemgetter(*near)  # a tuple: there are `LEAST_HINTS`
-        for (
-            variant,
-            needs,
-            bit,
-            ratios,
-            trend,
-            cost,
-            error,
-            fallback_error,
-            spread,
-        ) in self._subjects:
-            if not needs & missing and (wanted & bit or _is_filled(cost.rows, dims)):
-                time = math.exp(sum(map(mul, trend, point)))
-                time *= sum(map(mul, at_near(ratios), weights))
-                time *= cost_ns(cost, dims, elements, uncached, known)
-                found.append(Forecast(time, variant, error, fallback_error, spread))
-        return found
+        """As `Forecasts.at`; `lanes` are the distances of `dims`, `near` the hints nearest."""
+        return self._forecasts.at(dims, near, self._weights(near, lanes), missing)
 
     def _predict_left_out(
         self, matrix: _Matrix, floors: Mapping[int, Sequence[float]], fallback_fit: Fit, fit: Fit
@@ -418,11 +358,6 @@ def _shares(needs: Sequence[int]) -> dict[int, float]:
     return {bit: sum(1 for each in needed if each & bit) / len(needed) for bit in bits}
 
 
-def _is_filled(rows: Sequence[tuple[Counter, int]], dims: Dims) -> bool:
-    """Whether tasks hold whole rows, and these are most of what one holds."""
-    return any(held < LEAST_FILL * length(dims) for length, held in rows)
-
-
 class _Matrix:
     """What was measured of the contenders, with features, by hint; the Fallback comes first.
 
@@ -461,6 +396,22 @@ class _Matrix:
             0.0 if time or needs & facts else CONTENDER_RATIO * best
             for time, facts, best in zip(self.times[each], missing, self._best, strict=True)
         ]
+
+    def orders(self, hint: int, addresses: Sequence[tuple[int, int]]) -> list[list[Timed]]:
+        """The leaders at a hint by their times, for each set of facts of addresses that may hold.
+
+        `addresses` are, by Variant, the bit of the set that it needs, and those of all that hold
+        wherever that one does.
+        """
+        pointers = dict(zip(self.names[1:], addresses, strict=True))
+        found: dict[int, list[Timed]] = {}
+        for held in dict(addresses).values():
+            found[held] = sorted(
+                (self.times[each][hint], each)
+                for each in self.leaders[hint]
+                if pointers[each][0] & held
+            )
+        return list(found.values())
 
     def measured(self, each: int) -> list[tuple[int, Costs, float]]:
         """Hint, features and time of one."""

@@ -43,7 +43,6 @@ class StepSelector:
         "_facts",
         "_generation",
         "_hints",
-        "_implied",
         "_memory",
         "_nothing",
         "_pins",
@@ -76,7 +75,6 @@ class StepSelector:
         self._cutoff = table.cutoff
         self._candidates = Candidates(table, fallback)
         self._facts = self._candidates.size_facts
-        self._implied = self._candidates.implied
         complete = [row for row in table.hints if is_complete(row, table.default, fallback)]
         hints = [row.dims for row in complete]
         self._complete = [complete[at] for at in metric.preferred(hints)]
@@ -113,13 +111,22 @@ class StepSelector:
     def _alternatives(self, dims: Dims) -> Alternatives:
         """What serves under which pointer facts, up to the first that needs none."""
         missing = ~self._facts.held(dims)
+        return self._by_hints(dims, missing, self._nearest(dims, missing))
+
+    def _by_hints(self, dims: Dims, missing: int, nearest: int, tried: int = 0) -> Alternatives:
+        """The same of the hints from the nearest on, where these size facts do not hold.
+
+        `tried` are the sets of pointer facts that something else serves under.
+        """
         found: list[Alternative] = []
-        tried = 0
         # The nearest hint answers nearly always: the order of the others can wait.
-        order = [self._nearest(dims, missing)]
+        order = [nearest]
         for at in order:
             row = self._rows[at] or self._row(at)
-            eligible = [each for each in row.candidates if not each.needs & missing]
+            is_tried = tried and all(implied & tried for implied in row.addresses)
+            eligible = (
+                [] if is_tried else [each for each in row.candidates if not each.needs & missing]
+            )
             if eligible:
                 distance, is_beyond = log2_distance(dims, row.dims, self._cutoff)
                 if is_beyond:
@@ -137,7 +144,7 @@ class StepSelector:
                     found.append((candidate.pointer_facts, selection))
                     if not candidate.pointer_facts:
                         return tuple(found)
-                if all(implied & tried for implied in self._implied):
+                if all(implied & tried for implied in self._candidates.addresses(missing)):
                     break
             if len(order) == 1:
                 order += self._hints.order(dims)[1:]

@@ -1,11 +1,17 @@
-"""How long a selection takes: 32 hints, 3 symbols, Guards on sizes and addresses.
+"""How long a selection takes: 32 hints, 3 symbols, Guards on sizes and addresses; or real Tables.
 
-    python tests/benchmarks/selection.py [--json] [--hints N] [--symbols N]
+    python -m tests.benchmarks.selection [--json] [--hints N] [--symbols N]
+    python -m tests.benchmarks.selection --from-matrix FILE [--json]
 
 Remembered: the sizes were asked for before; the time is that of `BoundSelector.choice` and
 `Choice.pick`. New: the sizes were not; nothing is remembered. Each figure is the median over
 batches of the batch's mean, the loop's own cost included. The bars are 1 us and 10 us for the rule
 `nearest`, 2 us and 25 us for `interpolated`.
+
+With a matrix (`selection_matrix`), `interpolated` answers at the held-out sizes of its Kernels, by
+Tables as they were served. Each new size is asked for in every pass, and its time is the median of
+those; printed are the median, the 95th percentile and the most over a Kernel's sizes, what a size
+that is remembered takes, and what it takes to make a Table ready.
 """
 
 from __future__ import annotations
@@ -19,12 +25,18 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks import selection_matrix
+from tests.benchmarks.selection_matrix import ALIGNED, Case
 
 from nearhint_rules import expr as ex
 from nearhint_rules.artifact import ArtifactRef, CudaLaunch
 from nearhint_rules.choice import Choice
 from nearhint_rules.guard import Aligned, AtMost, Divisible, Equals, Fact, Guard
 from nearhint_rules.ranking import rank
+from nearhint_rules.regret import P95, percentile
 from nearhint_rules.selectors import SELECTORS
 from nearhint_rules.table import HintRow, Table, Timing, Variant, check
 
@@ -32,6 +44,8 @@ STEP = "f" * 64
 BATCHES = 201
 BATCH = 100
 LARGEST = 4096
+PASSES = 15
+PERCENTILES = {"p50": 0.5, "p95": P95, "max": 1.0}
 
 
 def build_table(*, hints: int, symbols: int, rng: random.Random) -> Table:
@@ -128,6 +142,53 @@ def measure(rule: str, *, hints: int, symbols: int) -> dict[str, float]:
     }
 
 
+def times_us(case: Case) -> tuple[list[float], dict[str, float]]:
+    """Microseconds at each held-out size of a Kernel, new; and what a remembered one takes.
+
+    The latter with what it takes to make the Table ready.
+    """
+    sizes = [truth.dims for truth in case.held_out]
+    started = time.perf_counter_ns()
+    bound = SELECTORS["interpolated"].bind(case.table, case.fallback)
+    ready_us = (time.perf_counter_ns() - started) / 1000
+    new: list[list[float]] = [[] for _ in sizes]
+    remembered: list[float] = []
+    for _ in range(PASSES):
+        for times, dims in zip(new, sizes, strict=True):
+            started = time.perf_counter_ns()
+            bound.prepare(dims).pick(ALIGNED)
+            times.append((time.perf_counter_ns() - started) / 1000)
+        for dims in sizes:
+            bound.choice(dims)
+        started = time.perf_counter_ns()
+        for dims in sizes:
+            bound.choice(dims).pick(ALIGNED)
+        remembered.append((time.perf_counter_ns() - started) / len(sizes) / 1000)
+    figures = {"remembered_us": statistics.median(remembered), "ready_us": ready_us}
+    return list(map(statistics.median, new)), figures
+
+
+def measure_matrix(file: Path) -> dict[str, dict[str, float]]:
+    """Figures by Kernel, and over the sizes of all."""
+    found: dict[str, dict[str, float]] = {}
+    together: list[float] = []
+    for case in selection_matrix.cases(selection_matrix.read(file)):
+        times, figures = times_us(case)
+        together += times
+        found[case.title] = {
+            "variants": len(case.table.variants),
+            "sizes": len(times),
+            **_percentiles(times),
+            **figures,
+        }
+    found["all"] = {"sizes": len(together), **_percentiles(together)}
+    return found
+
+
+def _percentiles(times: Sequence[float]) -> dict[str, float]:
+    return {f"{name}_us": percentile(times, share) for name, share in PERCENTILES.items()}
+
+
 def machine() -> str:
     """The processor's name and Python's version."""
     name = platform.processor() or platform.machine()
@@ -147,7 +208,11 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--hints", type=int, default=32)
     parser.add_argument("--symbols", type=int, default=3)
+    parser.add_argument("--from-matrix", type=Path, help="the Tables and sizes of this file")
     options = parser.parse_args()
+    if options.from_matrix is not None:
+        _report_matrix(measure_matrix(options.from_matrix), options)
+        return 0
     rules = ("nearest", "interpolated")
     found = {rule: measure(rule, hints=options.hints, symbols=options.symbols) for rule in rules}
     if options.json:
@@ -161,6 +226,19 @@ def main() -> int:
         for name, value in figures.items():
             print(f"{rule:14} {name:16} {value:9.3f}")
     return 0
+
+
+def _report_matrix(found: dict[str, dict[str, float]], options: argparse.Namespace) -> None:
+    if options.json:
+        report: dict[str, Any] = {"machine": machine(), "matrix": options.from_matrix.name}
+        print(json.dumps(report | {"kernels": found}))
+        return
+    print(f"{machine()}; {options.from_matrix.name}; us", file=sys.stderr)
+    names = dict.fromkeys(name for figures in found.values() for name in figures)
+    print(f"{'kernel':28}" + "".join(f"{name.removesuffix('_us'):>12}" for name in names))
+    for title, figures in found.items():
+        cells = [f"{figures[name]:12.4g}" if name in figures else f"{'':12}" for name in names]
+        print(f"{title:28}" + "".join(cells))
 
 
 if __name__ == "__main__":

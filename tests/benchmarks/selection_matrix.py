@@ -16,12 +16,13 @@ import gzip
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.sweep_report import Bar
 
+from nearhint_daemon.tuning.companions import sided_companions
 from nearhint_daemon.workers.contest import WIDE
 from nearhint_proto.convert import table_from_proto, table_to_proto
 from nearhint_proto.v1 import types_pb2
@@ -120,6 +121,17 @@ def cases(report: Mapping[str, Any]) -> Iterator[Case]:
             tuple(map(_truth, entry["hints"])),
             tuple(map(_truth, entry["held_out"])),
         )
+
+
+def without_sided_rows(report: Mapping[str, Any]) -> dict[str, Any]:
+    """A file whose Tables have no companions that are odd in one of several sizes."""
+    kernels = []
+    for entry, case in zip(report["kernels"], cases(report), strict=True):
+        gone = sided_companions(case.table)
+        rows = tuple(row for row in case.table.hints if row.dims not in gone)
+        kept = table_to_proto(replace(case.table, hints=rows))
+        kernels.append({**entry, "table": kept.SerializeToString().hex()})
+    return {**report, "kernels": kernels}
 
 
 def write(report: Mapping[str, Any], file: Path) -> None:

@@ -3,7 +3,7 @@
     python -m tests.benchmarks.selection_regret --device cpu|cuda:0 [--kernels N|PATTERNS]
         [--held-out 200] [--hints 8] [--effort full] [--threads N] [--budget-s S] [--tune-s S]
         [--matrix FILE] [--json FILE] [--compare-efforts [--together 4]]
-    python -m tests.benchmarks.selection_regret --from-matrix FILE [--json FILE]
+    python -m tests.benchmarks.selection_regret --from-matrix FILE [--without-sided] [--json FILE]
 
 A daemon of the benchmark's own tunes the Kernels of `selection_cases`, all in one go, at a ladder
 of hints over their ranges, all dimensions dynamic. Then the device is left alone, and at each
@@ -231,9 +231,17 @@ def main() -> None:
     parser.add_argument(
         "--together", type=int, default=4, help="Kernels tuned at once to compare efforts"
     )
+    parser.add_argument(
+        "--without-sided",
+        action="store_true",
+        help="judge the file without companions that are odd in one of several sizes",
+    )
     options = parser.parse_args()
     if options.from_matrix is not None:
-        sweep_report.write(report_on(selection_matrix.read(options.from_matrix)), options.json)
+        matrix = selection_matrix.read(options.from_matrix)
+        if options.without_sided:
+            matrix = selection_matrix.without_sided_rows(matrix)
+        sweep_report.write(report_on(matrix), options.json)
         return
     kind = options.device.partition(":")[0]
     if not subjects(kind, options.kernels):

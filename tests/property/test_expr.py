@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.property.examples import examples
@@ -126,6 +128,38 @@ def test_bounds_hold_at_every_point_of_the_ranges(
     low, high = ex.bounds(expr, ranges)
     assert low is None or low <= value
     assert high is None or value <= high
+
+
+@examples(200)
+@given(trees(), POSITIVE)
+def test_a_ceiling_is_not_below_the_value_where_symbols_are_positive(
+    tree: Expr, sizes: dict[str, int]
+) -> None:
+    expr = canonical(tree)
+    value = value_of(expr, sizes)
+    found = ex.ceiling(expr)
+    assume(value is not None and found is not None)
+    assert value is not None
+    assert found is not None
+    most, names = found
+    assert value <= most * math.prod(sizes[name] for name in names)
+
+
+def test_what_an_index_reaches_has_a_ceiling() -> None:
+    for text, known in {
+        "(+ (* 2 k0 k1) -2)": (2, {"k0", "k1"}),
+        "(* 16 k0 (max 1 (min 8 (// 132 (// (+ (* 16 k0) 63) 64)))))": (16 * 8, {"k0"}),
+        "(+ (* -1 k2) 4)": (4, {"k2"}),
+    }.items():
+        most, names = known
+        assert ex.ceiling(ex.parse(text)) == (most, frozenset(names))
+    for text in (
+        "(^ k0 2)",
+        "(* k0 (min k0 k1))",
+        "(// k0 (+ k1 -1))",
+        "(* (min 1 (+ k0 -9)) (min 1 (+ k1 -9)))",
+    ):
+        assert ex.ceiling(ex.parse(text)) is None
 
 
 @given(exprs(leaves=10))

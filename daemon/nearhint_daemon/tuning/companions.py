@@ -9,6 +9,11 @@ a hint's; what tells them apart is that the hint is there as well, less than `BE
 
 A Variant may not run where one of its facts fails. So a companion need not be odd in all that some
 fact is about: where two odd sizes are joined, the sum of both is even.
+
+Where Variants need divisibility of one size or of another, as those that read along one and write
+along the other do, sizes of which one alone is odd are as common as any, and like neither: what may
+run there reads vectors from rows that begin anywhere, or writes them so. So a hint has a companion
+of that kind as well, hints in turn one for each of the sizes.
 """
 
 from __future__ import annotations
@@ -52,6 +57,34 @@ def companion(table: Table, dims: Dims, step: Step | None = None) -> Dims | None
     return None if _held(table, needs, found) else found
 
 
+def one_sided(table: Table, dims: Dims, step: Step | None = None) -> tuple[Dims, ...]:
+    """The sizes beside a hint, odd in one symbol, where some Variants keep what they need.
+
+    One for each of the symbols that takes from some Variants what they have at the hint, and not
+    from all. `step` as in `companion`.
+    """
+    needs = _held(table, _divisors(table), dims)
+    names = ex.symbols_of(*(fact.expr for facts in needs for fact in facts))
+    found: dict[frozenset[Needs], Dims] = {}
+    for name in sorted(names):
+        only = frozenset([name])
+        odd = _odd(table, dims, only) if step is None else step(dims, only)
+        if odd is not None and min(odd) >= 1 and distance(dims, odd) <= BESIDE:
+            left = _held(table, needs, odd)
+            if _is_one_sided(dims, needs, odd, left):
+                found.setdefault(left, odd)
+    return tuple(found.values())
+
+
+def _is_one_sided(dims: Dims, needs: frozenset[Needs], other: Dims, left: frozenset[Needs]) -> bool:
+    """Whether what other sizes keep of a hint's divisibility is some, for odd sizes among them."""
+    return (
+        bool(left)
+        and left < needs
+        and all(size == at or size % 2 == 1 for size, at in zip(other, dims, strict=True))
+    )
+
+
 def odd_below(size: int) -> int:
     """An odd size below an even one, by one part in `PART`; an odd size itself.
 
@@ -89,10 +122,18 @@ def companions(table: Table) -> frozenset[Dims]:
         other
         for other, theirs in held.items()
         if any(
-            needs and needs.isdisjoint(theirs) and distance(dims, other) <= BESIDE
+            needs
+            and (needs.isdisjoint(theirs) or _is_one_sided(dims, needs, other, theirs))
+            and distance(dims, other) <= BESIDE
             for dims, needs in held.items()
         )
     )
+
+
+def sided_companions(table: Table) -> frozenset[Dims]:
+    """Those of a Table's companions where some Variants have the divisibility that they need."""
+    divisors = _divisors(table)
+    return frozenset(dims for dims in companions(table) if _held(table, divisors, dims))
 
 
 def without_companions(table: Table) -> tuple[HintRow, ...]:
@@ -107,16 +148,37 @@ def lacking_beside(
     """What is to be timed at the companions of these rows, which are hints of the Table.
 
     The Variants that are near the best of those at the hint that may run at the companion; nothing
-    once they were timed. No more companions than the Table has place for, as far apart as can be.
+    once they were timed. No more companions than the Table has place for, as far apart as can be;
+    those that are one-sided come last.
     """
     known = {row.dims: {position for position, _ in row.ranked} for row in table.hints}
     beside = {dims: row for row in rows if (dims := companion(table, row.dims, step)) is not None}
     there = [dims for dims in beside if dims in known]
+    wanted = _apart(beside, there, limit=len(there) + HINT_LIMIT - len(known))
+    sides = _in_turn(table, rows, known, step)
+    there = [dims for dims in sides if dims in known]
+    room = HINT_LIMIT - len(known.keys() | wanted)
+    beside |= sides
+    wanted += _apart(sides, there, limit=len(there) + room)
     found: dict[Dims, tuple[int, ...]] = {}
-    for dims in _apart(beside, there, limit=len(there) + HINT_LIMIT - len(known)):
+    for dims in wanted:
         lacking = set(_best_beside(table, beside[dims], dims)) - known.get(dims, set())
         if lacking:
             found[dims] = tuple(sorted(lacking))
+    return found
+
+
+def _in_turn(
+    table: Table, rows: Sequence[HintRow], known: Collection[Dims], step: Step | None
+) -> dict[Dims, HintRow]:
+    """A one-sided companion a hint, by its sizes: the one that it has, or hints in turn another."""
+    found: dict[Dims, HintRow] = {}
+    turn = 0
+    for row in sorted(rows, key=lambda row: row.dims):
+        sides = one_sided(table, row.dims, step)
+        if sides:
+            found[next((dims for dims in sides if dims in known), sides[turn % len(sides)])] = row
+            turn += 1
     return found
 
 

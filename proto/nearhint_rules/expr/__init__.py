@@ -37,6 +37,7 @@ from nearhint_rules.expr.algebra import (
 )
 from nearhint_rules.expr.intervals import (
     bounds,
+    ceiling,
 )
 from nearhint_rules.expr.nodes import (
     DEGREE_LIMIT,
@@ -101,6 +102,7 @@ __all__ = [
     "bounded",
     "bounds",
     "canonical",
+    "ceiling",
     "children",
     "compiled",
     "compiled_by_position",

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 
-from nearhint_rules.expr.nodes import Add, Expr, FloorDiv, Int, Max, Min, Mod, Mul, Pow, Sym
+from nearhint_rules.expr.nodes import (
+    Add,
+    Expr,
+    FloorDiv,
+    Int,
+    Max,
+    Min,
+    Mod,
+    Mul,
+    Pow,
+    Sym,
+    symbols_of,
+)
 
 
 def bounds(
@@ -65,6 +78,57 @@ def bounds(
             lows, highs = zip(*(bounds(arg, ranges) for arg in args), strict=True)
             known = [value for value in lows if value is not None]
             return (max(known) if known else None), (None if None in highs else max(highs))
+
+
+def ceiling(expr: Expr) -> tuple[int, frozenset[str]] | None:
+    """A coefficient C and symbols with `expr` <= C times their product, all of them 1 or more.
+
+    None where none is known: a symbol may be multiplied by itself, or something divided by 0.
+    Sound, not tight.
+
+    >>> ceiling(Add((Mul((Int(2), Sym("a"), Sym("b"))), Sym("a"))))[0]
+    3
+    """
+    match expr:
+        case Int(value):
+            return max(value, 0), frozenset()
+        case Sym(name):
+            return 1, frozenset([name])
+        case Add(terms):
+            return _together([ceiling(term) for term in terms], sum)
+        case Max(args):
+            return _together([ceiling(arg) for arg in args], max)
+        case Min(args):
+            known = [found for found in map(ceiling, args) if found is not None]
+            return min(known, key=lambda each: (len(each[1]), each[0]), default=None)
+        case Mul(factors):
+            grown = [ceiling(factor) for factor in factors]
+            if sum(_least(factor) < 0 for factor in factors) > 1:
+                return None  # two of them may be negative, and as small as they like
+            names = [name for each in grown if each is not None for name in each[1]]
+            return _together(grown, math.prod) if len(names) == len(set(names)) else None
+        case Pow():
+            return None
+        case FloorDiv(numerator, denominator):
+            return ceiling(numerator) if _least(denominator) >= 1 else None
+        case Mod(_, denominator):
+            return ceiling(denominator) if _least(denominator) >= 1 else None
+
+
+def _least(expr: Expr) -> float:
+    """The lower bound for symbols of 1 or more."""
+    low, _ = bounds(expr, dict.fromkeys(symbols_of(expr), (1, None)))
+    return -math.inf if low is None else low
+
+
+def _together(
+    found: Sequence[tuple[int, frozenset[str]] | None], combine: Callable[[list[int]], int]
+) -> tuple[int, frozenset[str]] | None:
+    """The ceiling of what is combined of terms with these: over all of their symbols."""
+    known = [each for each in found if each is not None]
+    if len(known) < len(found):
+        return None
+    return combine([most for most, _ in known]), frozenset().union(*(names for _, names in known))
 
 
 def _interval_product(

@@ -100,6 +100,9 @@ def _compiled(
         case Mul((first, second)):
             left, right = _compiled(first, load), _compiled(second, load)
             return lambda sizes: left(sizes) * right(sizes)
+        case FloorDiv(Add((first, Int(constant))), Int(by)) if by:
+            get = _compiled(first, load)
+            return lambda sizes: (get(sizes) + constant) // by
         case FloorDiv(numerator, denominator):
             left, right = _compiled(numerator, load), _compiled(denominator, load)
             return lambda sizes: left(sizes) // right(sizes)

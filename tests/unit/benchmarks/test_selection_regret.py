@@ -19,9 +19,11 @@ from tests.benchmarks.selection_cases import (
     Subject,
     held_out_sizes,
 )
-from tests.unit.rules.tables import STEP, row, table
+from tests.unit.rules.tables import STEP, row, table, variant
 
+from nearhint_rules import expr as ex
 from nearhint_rules.choice import FALLBACK
+from nearhint_rules.guard import Divisible
 from nearhint_rules.selectors import SELECTORS
 from nearhint_rules.table import Timing
 
@@ -132,3 +134,13 @@ def test_a_pattern_of_no_title_is_refused_with_those_that_exist(
         selection_regret.main()
     assert left.value.code == 2
     assert "add f16" in capsys.readouterr().err
+
+
+def test_a_file_is_judged_without_companions_that_are_odd_in_one_size() -> None:
+    k0, k1 = ex.Sym("k0"), ex.Sym("k1")
+    variants = (variant(0), variant(1, Divisible(k0, 8)), variant(2, Divisible(k1, 8)))
+    dims = [(512, 2816), (503, 2771), (503, 2816)]
+    served = table(*(row(each, {0: 100}) for each in dims), variants=variants)
+    entry = matrix.as_entry(matrix.Case("case", served, STEP, (), ()))
+    (left,) = matrix.cases(matrix.without_sided_rows({"kernels": [entry]}))
+    assert [each.dims for each in left.table.hints] == dims[:2]

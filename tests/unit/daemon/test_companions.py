@@ -13,6 +13,8 @@ from nearhint_daemon.tuning.companions import (
     companions,
     lacking_beside,
     odd_below,
+    one_sided,
+    sided_companions,
     without_companions,
 )
 from nearhint_daemon.tuning.matrix import missing, missing_beside, shared
@@ -150,3 +152,61 @@ def test_companions_that_find_a_place_are_far_apart() -> None:
     assert sorted(lacking_beside(guarded(*hints), hints)) == [(first,), (last,)]
     kept = guarded(*hints, row((first + 16,), {0: 100}))
     assert list(lacking_beside(kept, hints)) == [(last,)]
+
+
+SIDED = (
+    variant(0),
+    variant(1, Divisible(K0, 8)),
+    variant(2, Divisible(K1, 8)),
+    variant(3, Divisible(K0, 8), Divisible(K1, 8)),
+)
+"""What reads along one size and writes along another."""
+
+
+def test_where_one_size_or_another_is_to_be_divisible_each_side_has_a_companion() -> None:
+    sided = table(row((512, 2816), {3: 50, 1: 80, 2: 90, 0: 100}), variants=SIDED)
+    assert one_sided(sided, (512, 2816)) == ((503, 2816), (512, 2771))
+    # What is odd already is no side, and what takes all is no half.
+    assert one_sided(sided, (512, 2815)) == ()
+    one = replace(sided, variants=(variant(0), variant(1, Divisible(K0, 8))))
+    assert one_sided(one, (512, 2816)) == ()
+    product = replace(sided, variants=(variant(0), variant(1, Divisible(ex.mul(K0, K1), 8))))
+    assert one_sided(product, (512, 2816)) == ()
+
+
+def test_a_step_says_which_sizes_are_beside_on_one_side() -> None:
+    sided = table(row((512, 2816), {0: 100}), variants=SIDED)
+    asked: list[Collection[str]] = []
+
+    def step(dims: Dims, names: Collection[str]) -> Dims | None:
+        asked.append(names)
+        return (511, dims[1]) if "k0" in names else None
+
+    assert one_sided(sided, (512, 2816), step) == ((511, 2816),)
+    assert asked == [{"k0"}, {"k1"}]
+
+
+def test_hints_in_turn_have_a_companion_odd_in_one_size_and_in_the_other() -> None:
+    dims = [(64, 64), (64, 4096), (4096, 64), (4096, 4096)]
+    hints = [row(each, {3: 50, 1: 80, 2: 90, 0: 100}) for each in dims]
+    sided = table(*hints, variants=SIDED)
+    found = missing_beside(sided, STEP)
+    both = {(63, 63): (0,), (63, 4031): (0,), (4031, 63): (0,), (4031, 4031): (0,)}
+    sides = {(63, 64): (0, 2), (64, 4031): (0, 1), (4031, 64): (0, 2), (4096, 4031): (0, 1)}
+    assert found == both | sides
+    beside = [row(each, dict.fromkeys(positions, 100)) for each, positions in found.items()]
+    complete = table(*hints, *beside, variants=SIDED)
+    assert companions(complete) == found.keys()
+    assert sided_companions(complete) == sides.keys()
+    assert [each.dims for each in without_companions(complete)] == dims
+    assert missing_beside(complete, STEP) == {}
+    # One that is there is the hint's, whosever turn it is.
+    other = table(*hints, row((4096, 63), {0: 100, 1: 90}), variants=SIDED)
+    assert not {(4095, 64), (4031, 64)} & missing_beside(other, STEP).keys()
+
+
+def test_one_sided_companions_leave_their_place_to_the_others() -> None:
+    hints = [row((64 << at, 64), {3: 50, 0: 100}) for at in range(HINT_LIMIT // 2)]
+    found = missing_beside(table(*hints, variants=SIDED), STEP)
+    assert len(found) == HINT_LIMIT // 2
+    assert all(first % 2 and second % 2 for first, second in found)

@@ -11,10 +11,11 @@ from tests.unit.rules.tables import OTHER_STEP, STEP, tiled, timing, variant
 from nearhint_rules import expr as ex
 from nearhint_rules.artifact import ArtifactRef, CudaLaunch
 from nearhint_rules.choice import FALLBACK, Selection
+from nearhint_rules.forecasts import Forecast
 from nearhint_rules.guard import Aligned, AtMost, Divisible, Fact
 from nearhint_rules.interpolation import InterpolatedSelector, beats_fallback
 from nearhint_rules.metrics import SIZE_RATIO, ArgumentShapes
-from nearhint_rules.prediction import Forecast, contenders
+from nearhint_rules.prediction import contenders
 from nearhint_rules.selectors import (
     DEFAULT_SELECTOR,
     NEAREST,
