@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import math
 import os
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -22,6 +23,22 @@ from nearhint_rules.errors import RulesError
 Arguments = ParamSpec("Arguments")
 SIZE_DIGITS = 18
 """More than any size of a Program has, and no more than a message can carry."""
+
+
+class _Seconds(click.FloatRange):
+    """Seconds above 0. `FloatRange` alone lets "nan" and "inf" pass, which no clock reaches."""
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """The number; fails as a wrong option does."""
+        seconds = float(super().convert(value, param, ctx))
+        if not math.isfinite(seconds):
+            self.fail(f"{value!r} is no number of seconds.", param, ctx)
+        return seconds
+
+
+SECONDS = _Seconds(min=0, min_open=True)
 
 address_option = click.option(
     "--address", metavar="unix:PATH", help="The daemon's socket; also NEARHINT_ADDRESS."
