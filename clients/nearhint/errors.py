@@ -52,6 +52,14 @@ class FileMissing(NearhintError):
     template = "{path}: {problem}"
 
 
+class OutputFailed(NearhintError):
+    """A result cannot be written to the file that was named for it."""
+
+    code = "OUTPUT_FAILED"
+    template = "{path}: {problem}"
+    hint = "The daemon keeps what was measured: asked again, it answers at once."
+
+
 class Disabled(NearhintError):
     """The user switched nearhint off."""
 

@@ -11,7 +11,13 @@ from pathlib import Path
 import click
 
 from nearhint import config
-from nearhint.commands.options import address_option, examples, exits, open_connection
+from nearhint.commands.options import (
+    SECONDS,
+    address_option,
+    examples,
+    exits,
+    open_connection,
+)
 from nearhint.commands.run import Sizes, load_part, read_sizes, read_sizes_file
 from nearhint.errors import InvalidSetting
 from nearhint.exit_codes import ExitCode
@@ -49,9 +55,7 @@ CLIENT_ID = "nearhint warmup"
 @click.option("--device", help="cpu, cuda or cuda:N; else the manifest's, else cpu.")
 @click.option("--effort", type=click.Choice(EFFORTS), help="Else the manifest's, else full.")
 @click.option("--budget", help="Give up after so long: seconds, or like 90s, 10m, 1h30m.")
-@click.option(
-    "--budget-s", type=click.FloatRange(min=0, min_open=True), help="The same, in seconds."
-)
+@click.option("--budget-s", type=SECONDS, help="The same, in seconds.")
 @click.option("--dry-run", is_flag=True, help="Say what would be asked for; measure nothing.")
 @click.option("--compile-only", is_flag=True, help="Compile for the --target; measure nothing.")
 @click.option(
@@ -109,10 +113,10 @@ def warmup(
         raise InvalidSetting(name="--compile-only", expected="given a --target", value="")
     if target_files and not compile_only:
         raise InvalidSetting(name="--target", expected="given with --compile-only", value="")
+    if dry_run and html is not None:
+        raise InvalidSetting(name="--dry-run", expected="without --html", value="")
     outputs = Outputs(json=json_to or "", html=html)
-    for path in (html, Path(json_to) if json_to and json_to != STDOUT else None):
-        if path is not None and not path.parent.is_dir():
-            raise InvalidSetting(name="--html or --json", expected="in a folder", value=str(path))
+    outputs.check()
     if address is not None:
         # The backend in this process takes its daemon from the environment, as in a server.
         config.socket_path(address)
