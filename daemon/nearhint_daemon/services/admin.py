@@ -124,10 +124,13 @@ class AdminService(OperatingCalls, admin_service_pb2_grpc.AdminServiceServicer):
             return [(row, queries.programs_using(reading, namespace, row.id)) for row in rows]
 
         rows = await self._core.store.read(page)
-        return pb.ListKernelsResponse(
-            kernels=[self._summary(row, programs) for row, programs in rows[:size]],
-            next_page_token=rows[size - 1][0].id if len(rows) > size else "",
+        response = pb.ListKernelsResponse(
+            next_page_token=rows[size - 1][0].id if len(rows) > size else ""
         )
+        for row, programs in rows[:size]:
+            response.kernels.append(self._summary(row, programs))
+            await asyncio.sleep(0)  # a long page holds up nobody
+        return response
 
     async def ExplainKernel(  # noqa: N802 - the protocol's name
         self, request: pb.ExplainKernelRequest, context: Context
@@ -170,7 +173,7 @@ class AdminService(OperatingCalls, admin_service_pb2_grpc.AdminServiceServicer):
             if (table := self._core.tables.newest(key)) is not None
         ]
         selections = {}
-        if request.HasField("dims"):
+        if request.HasField("dims") or not kernel.symbols:
             sizes = read_sizes(request.dims, field="dims")
             if unknown := sizes.keys() - set(kernel.symbols.split()):
                 problem = f"the Kernel has no symbol {min(unknown)}"
@@ -231,9 +234,9 @@ class AdminService(OperatingCalls, admin_service_pb2_grpc.AdminServiceServicer):
 
     def _summary(self, row: KernelRow, programs: int) -> pb.KernelSummary:
         tables = [
-            table
+            types_pb2.Table.FromString(entry.message)
             for key in self._core.tables.of_kernel(row.namespace, row.id)
-            if (table := self._core.tables.newest(key)) is not None
+            if (entry := self._core.tables.entry(key)) is not None
         ]
         return pb.KernelSummary(
             id=row.id,
