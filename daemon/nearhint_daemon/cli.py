@@ -75,7 +75,8 @@ def _flag(name: str) -> str:
 
 def _setting_options(command: Callable[..., None]) -> Callable[..., None]:
     for name, setting in reversed(settings.SETTINGS.items()):
-        text = f"{setting.metadata['help']} [default: {_plain(setting.default) or 'empty'}]"
+        default = "empty" if setting.default == () else setting.default
+        text = f"{setting.metadata['help']} [default: {default}]"
         command = click.option(_flag(name), name, default=None, help=text)(command)
     return command
 
