@@ -12,7 +12,8 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -124,7 +125,8 @@ class Writer:
         except Exception as error:
             failure = error
             if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
+                with suppress(sqlite3.Error):  # the next piece of work finds out, and says so
+                    self._connection.execute("ROLLBACK")
         self._on_batch(
             Batch(len(batch), time.monotonic() - started, type(failure).__name__ if failure else "")
         )
@@ -135,7 +137,7 @@ class Writer:
                 else StoreError(f"SQLite failed: {failure}")
             )
             for item in batch:
-                if not item.future.done():
+                with suppress(InvalidStateError):  # nobody waits any more
                     item.future.set_exception(refusal)
             return is_last
         for item, result, problem in answers:

@@ -5,6 +5,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -38,6 +39,7 @@ from nearhint_daemon.store.rows import (
 )
 from nearhint_daemon.store.schema import APPLICATION_ID, VERSION
 from nearhint_daemon.store.shapes import SHAPES
+from nearhint_daemon.store.writer import Writer
 from nearhint_proto import convert
 from nearhint_proto.v1 import types_pb2
 from nearhint_rules import expr as ex
@@ -575,3 +577,42 @@ def test_the_daemon_keeps_its_identity(tmp_path: Path) -> None:
     with_store(tmp_path, scenario)
     with_store(tmp_path, scenario)
     assert found[0] == found[1] != ""
+
+
+class Breaking:
+    """A connection on which statements fail, one for each time that they are named."""
+
+    def __init__(self, connection: sqlite3.Connection, *statements: str) -> None:
+        self._connection = connection
+        self._failing = list(statements)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._connection, name)
+
+    def execute(self, statement: str, *parameters: object) -> sqlite3.Cursor:
+        if statement in self._failing:
+            self._failing.remove(statement)
+            raise sqlite3.OperationalError("disk I/O error")
+        return self._connection.execute(statement, *parameters)
+
+
+def test_a_writer_whose_rollback_fails_goes_on(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        connection = Breaking(database.open_writer(tmp_path / "db"), "COMMIT", "ROLLBACK")
+        writer = Writer(
+            connection,  # type: ignore[arg-type]
+            on_batch=lambda batch: None,
+            on_corrupt=lambda table, key: None,
+        )
+        writer.start()
+        with pytest.raises(StoreError):
+            await writer.run(lambda tx: tx.put(MetaRow("a", "1")))
+        with pytest.raises(StoreError):
+            await asyncio.wait_for(writer.run(lambda tx: tx.put(MetaRow("b", "1"))), 10)
+        await asyncio.wait_for(writer.run(lambda tx: tx.put(MetaRow("c", "1"))), 10)
+        await asyncio.to_thread(writer.close)
+
+    asyncio.run(scenario())
+    with closing(sqlite3.connect(tmp_path / "db")) as connection:
+        names = [row[0] for row in connection.execute("SELECT name FROM meta WHERE length(name)=1")]
+    assert names == ["c"]
