@@ -66,11 +66,16 @@ class Store:
         self.daemon_id = await self.write(_daemon_id)
 
     async def close(self) -> None:
-        """Finishes what is queued and closes every connection."""
-        await asyncio.to_thread(self._writer.close)
+        """Finishes what is queued and closes every connection.
+
+        The one that writes is the last: it takes the log into the database and deletes it, which
+        one that only reads may not.
+        """
+        await asyncio.to_thread(self._writer.finish)
         self._readers.shutdown()
         for reading in (self._inline, *self._free):
             reading.connection.close()
+        await asyncio.to_thread(self._writer.close)
 
     def now(self) -> float:
         """Seconds since the epoch, by the store's clock."""

@@ -71,11 +71,14 @@ class Writer:
         """Starts the thread."""
         self._thread.start()
 
-    def close(self) -> None:
-        """Finishes what is queued, then closes the connection."""
+    def finish(self) -> None:
+        """Does what is queued, and takes no more."""
         self._is_closed = True
         self._queue.put(None)
         self._thread.join()
+
+    def close(self) -> None:
+        """Closes the connection, after `finish`."""
         self._connection.close()
 
     async def run(self, work: Callable[[Writing], ResultT]) -> ResultT:

@@ -95,6 +95,18 @@ def direct(folder: Path) -> sqlite3.Connection:
     return sqlite3.connect(folder / database.FILE_NAME)
 
 
+def test_a_closed_store_is_one_file(tmp_path: Path) -> None:
+    """Whoever copies the database of a stopped daemon has what it wrote."""
+
+    async def scenario(store: Store, seen: Seen) -> None:
+        await store.write(lambda tx: tx.put(KERNEL))
+
+    with_store(tmp_path, scenario)
+    assert [path.name for path in tmp_path.glob(f"{database.FILE_NAME}*")] == [database.FILE_NAME]
+    with closing(direct(tmp_path)) as connection:
+        assert connection.execute("SELECT count(*) FROM kernels").fetchone() == (1,)
+
+
 def test_columns_of_every_table_are_the_fields_of_its_row(tmp_path: Path) -> None:
     connection = database.open_writer(tmp_path / "db")
     for shape in SHAPES.values():
@@ -610,7 +622,8 @@ def test_a_writer_whose_rollback_fails_goes_on(tmp_path: Path) -> None:
         with pytest.raises(StoreError):
             await asyncio.wait_for(writer.run(lambda tx: tx.put(MetaRow("b", "1"))), 10)
         await asyncio.wait_for(writer.run(lambda tx: tx.put(MetaRow("c", "1"))), 10)
-        await asyncio.to_thread(writer.close)
+        await asyncio.to_thread(writer.finish)
+        writer.close()
 
     asyncio.run(scenario())
     with closing(sqlite3.connect(tmp_path / "db")) as connection:
