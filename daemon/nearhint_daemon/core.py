@@ -18,7 +18,7 @@ from nearhint_daemon import logs
 from nearhint_daemon.bandwidths import BANDWIDTH, Bandwidths
 from nearhint_daemon.config import Config
 from nearhint_daemon.devices import Bench, Devices
-from nearhint_daemon.errors import DaemonError, StoreReadOnly, ToolchainMissing
+from nearhint_daemon.errors import DaemonError, StoreError, StoreReadOnly, ToolchainMissing
 from nearhint_daemon.jobs import JobQueue, Priority
 from nearhint_daemon.metrics import Metrics
 from nearhint_daemon.operating.interventions import Interventions
@@ -322,10 +322,10 @@ class Core:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.devices.stop()
-        with suppress(StoreReadOnly):
+        with suppress(StoreError):
             await self.jobs.stop()
         await asyncio.gather(self.pools.compile.stop(), self.pools.bench.stop())
-        with suppress(StoreReadOnly):
+        with suppress(StoreError):
             await self.usage.flush()
             await self.traffic.flush()
         await self.store.close()
@@ -338,6 +338,8 @@ class Core:
         ]
         if self.store.is_read_only:
             found.append("the disk takes no writes: results are served, none are made")
+        if self.store.damage:
+            found.append(f"{self.store.damage}; start the daemon again, which moves it aside")
         return tuple(found)
 
     def target_id(self, device: Device) -> str:

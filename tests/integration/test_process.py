@@ -217,6 +217,34 @@ def test_a_low_soft_limit_of_descriptors_does_not_limit_clients(tmp_path: Path) 
         assert now == (DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS))
 
 
+def test_a_database_damaged_meanwhile_is_told_and_moved_aside_at_the_next_start(
+    tmp_path: Path,
+) -> None:
+    async def tune(daemon: DaemonProcess, *sizes: int) -> int:
+        async with grpc.aio.insecure_channel(daemon.address) as channel:
+            client = Client(channel)
+            return (await client.tuned(await client.register(chain(3)), *sizes)).state
+
+    with daemon_in(tmp_path) as daemon:
+        daemon.start()
+        assert asyncio.run(tune(daemon, 16, 64, 256)) == DONE
+        assert daemon.terminate() == ExitCode.OK
+        daemon.start()
+        with (daemon.state_dir / "nearhint.db").open("r+b") as file:
+            file.truncate(3 * 4096)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            asyncio.run(tune(daemon, 1024))
+        assert caught.value.code() is grpc.StatusCode.DATA_LOSS
+        (problem,) = daemon.status().problems
+        assert "start the daemon again" in problem
+        assert daemon.terminate() == ExitCode.OK
+        assert "Traceback" not in daemon.log.read_text()
+        daemon.start()
+        (problem,) = daemon.status().problems
+        assert "it was moved to corrupt-" in problem
+        assert asyncio.run(tune(daemon, 16)) == DONE
+
+
 def test_a_second_sigterm_ends_it_at_once(tmp_path: Path) -> None:
     with daemon_in(tmp_path, flags=("--drain-delay-s", "60")) as daemon:
         daemon.start()

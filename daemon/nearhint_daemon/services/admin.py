@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from nearhint_compiler import COMPILER_VERSION
 from nearhint_daemon.core import VERSION, Core
-from nearhint_daemon.errors import InvalidRequest
+from nearhint_daemon.errors import InvalidRequest, StoreDamaged
 from nearhint_daemon.jobs import Priority
 from nearhint_daemon.services import regret
 from nearhint_daemon.services.boundary import Context
@@ -79,10 +80,11 @@ class AdminService(OperatingCalls, admin_service_pb2_grpc.AdminServiceServicer):
     async def GetStatus(  # noqa: N802 - the protocol's name
         self, request: pb.GetStatusRequest, context: Context
     ) -> pb.GetStatusResponse:
-        """Counts, devices and queue."""
+        """Counts, devices and queue; where the store is damaged, that it is, and no counts."""
         core = self._core
-        counts = await core.store.read(_counts)
-        quarantined = core.quarantine.count()
+        counts: Mapping[str, int] = {}
+        with suppress(StoreDamaged):
+            counts = {**await core.store.read(_counts), "quarantined": core.quarantine.count()}
         depth = core.jobs.depth()
         sizes = await asyncio.to_thread(core.store.size_bytes)
         return pb.GetStatusResponse(
@@ -94,7 +96,6 @@ class AdminService(OperatingCalls, admin_service_pb2_grpc.AdminServiceServicer):
             store_size_bytes=sum(sizes.values()),
             metrics_address=core.metrics_address,
             problems=core.problems(),
-            quarantined=quarantined,
             **counts,
         )
 

@@ -18,6 +18,7 @@ from nearhint_daemon.errors import (
     ArtifactCorrupt,
     ArtifactUnknown,
     SchemaTooNew,
+    StoreDamaged,
     StoreError,
     StoreReadOnly,
 )
@@ -93,6 +94,33 @@ def with_store(folder: Path, scenario: Callable[[Store, Seen], Awaitable[None]])
 
 def direct(folder: Path) -> sqlite3.Connection:
     return sqlite3.connect(folder / database.FILE_NAME)
+
+
+def forget_pages(tx: Writing) -> None:
+    tx.connection.execute("PRAGMA cache_size = 0")
+    tx.connection.execute("PRAGMA shrink_memory")
+
+
+def test_damage_that_comes_while_a_store_is_open_is_told_once_and_typed(tmp_path: Path) -> None:
+    async def fill(store: Store, seen: Seen) -> None:
+        rows = [replace(KERNEL, id=f"{number:064x}") for number in range(500)]
+        await store.write(lambda tx: tx.put_all(rows))
+
+    async def scenario(store: Store, seen: Seen) -> None:
+        path = tmp_path / database.FILE_NAME
+        path.write_bytes(bytes(path.stat().st_size))
+        for _ in range(2):
+            with pytest.raises(StoreDamaged):
+                await store.read(lambda reading: list(reading.select(KernelRow)))
+        with pytest.raises(StoreDamaged):
+            store.read_now(lambda reading: reading.get(KernelRow, "", KERNEL.id))
+        with pytest.raises(StoreDamaged):
+            await store.write(lambda tx: forget_pages(tx) or tx.put(MEASUREMENT))
+        assert "damaged" in store.damage
+        assert [what for what, _ in seen.corrupt] == ["database"]
+
+    with_store(tmp_path, fill)
+    with_store(tmp_path, scenario)
 
 
 def test_a_closed_store_is_one_file(tmp_path: Path) -> None:
