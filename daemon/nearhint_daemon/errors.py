@@ -40,7 +40,7 @@ class KernelUnknown(DaemonError):
     """No Kernel, Program or Target of that name is stored."""
 
     code = "KERNEL_UNKNOWN"
-    hint = "register the Program first"
+    hint = "register the Program first; `nearhint kernels` lists what is known"
     exit_code = ExitCode.NOT_FOUND
 
 

@@ -94,7 +94,11 @@ def unpin(kernel: str, at: str | None, target: str, address: str | None, as_json
 )
 @click.argument("kernel")
 @click.option(
-    "--to", "generation", type=click.IntRange(min=1), required=True, help="The generation."
+    "--to",
+    "generation",
+    type=click.IntRange(min=1, max=2**62 - 1),
+    required=True,
+    help="The generation.",
 )
 @target_option
 @address_option

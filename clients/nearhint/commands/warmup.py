@@ -27,6 +27,7 @@ from nearhint.warmup.manifest import (
     EFFORTS,
     Manifest,
     ModelSpec,
+    is_device,
     read_duration,
     read_manifest,
 )
@@ -155,6 +156,8 @@ def _manifest(source: str, points: Sequence[Sizes]) -> Manifest:
 def _overridden(manifest: Manifest, *, device: str | None, effort: str | None) -> Manifest:
     models = manifest.models
     if device is not None:
+        if not is_device(device):
+            raise InvalidSetting(name="--device", expected="cpu, cuda or cuda:N", value=device)
         models = tuple(replace(model, devices=(device,)) for model in models)
     if effort is not None:
         models = tuple(replace(model, effort=effort) for model in models)

@@ -133,6 +133,11 @@ def read_duration(value: object) -> float | None:
     return float(seconds) if 0 < seconds <= LONGEST_S else None
 
 
+def is_device(name: str) -> bool:
+    """Whether a device may be named so, here or elsewhere."""
+    return _DEVICE.fullmatch(name) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class _Reader:
     path: Path
@@ -241,7 +246,7 @@ class _Reader:
         if not names:
             raise self.error(place, 'must be a list like ["cpu", "cuda:0"]')
         for number, name in enumerate(names):
-            if not isinstance(name, str) or not _DEVICE.fullmatch(name):
+            if not isinstance(name, str) or not is_device(name):
                 raise self.error(f"{place}[{number}]", f"must be cpu, cuda or cuda:N, not {name!r}")
         return tuple(dict.fromkeys(map(str, names)))
 

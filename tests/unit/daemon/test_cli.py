@@ -3,6 +3,8 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+import subprocess
+import sys
 import time
 from contextlib import closing
 from pathlib import Path
@@ -190,3 +192,13 @@ def test_a_bad_setting_is_a_usage_error() -> None:
     result = CliRunner().invoke(main, ["serve", "--address", "0.0.0.0:50051"])
     assert result.exit_code == ExitCode.USAGE
     assert "unix socket only" in result.stderr
+
+
+def test_a_stdout_that_is_full_ends_with_one_line() -> None:
+    command = [sys.executable, "-m", "nearhint_daemon", "config", "show"]
+    with Path("/dev/full").open("wb") as full:
+        ended = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, timeout=60, check=False
+        )
+    assert ended.returncode == ExitCode.FAILED
+    assert ended.stderr.decode() == "nearhintd: stdout takes no more: No space left on device\n"
