@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from functools import wraps
-from typing import ParamSpec
+from typing import Any, ParamSpec
 
 import click
 
@@ -29,7 +29,7 @@ class _Seconds(click.FloatRange):
     """Seconds above 0. `FloatRange` alone lets "nan" and "inf" pass, which no clock reaches."""
 
     def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
         """The number; fails as a wrong option does."""
         seconds = float(super().convert(value, param, ctx))

@@ -4,7 +4,7 @@ import asyncio
 import os
 import sqlite3
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -96,9 +96,10 @@ def direct(folder: Path) -> sqlite3.Connection:
     return sqlite3.connect(folder / database.FILE_NAME)
 
 
-def forget_pages(tx: Writing) -> None:
+def write_without_what_is_cached(tx: Writing) -> None:
     tx.connection.execute("PRAGMA cache_size = 0")
     tx.connection.execute("PRAGMA shrink_memory")
+    tx.put(MEASUREMENT)
 
 
 def test_damage_that_comes_while_a_store_is_open_is_told_once_and_typed(tmp_path: Path) -> None:
@@ -115,7 +116,7 @@ def test_damage_that_comes_while_a_store_is_open_is_told_once_and_typed(tmp_path
         with pytest.raises(StoreDamaged):
             store.read_now(lambda reading: reading.get(KernelRow, "", KERNEL.id))
         with pytest.raises(StoreDamaged):
-            await store.write(lambda tx: forget_pages(tx) or tx.put(MEASUREMENT))
+            await store.write(write_without_what_is_cached)
         assert "damaged" in store.damage
         assert [what for what, _ in seen.corrupt] == ["database"]
 
@@ -629,7 +630,7 @@ class Breaking:
     def __getattr__(self, name: str) -> object:
         return getattr(self._connection, name)
 
-    def execute(self, statement: str, *parameters: object) -> sqlite3.Cursor:
+    def execute(self, statement: str, *parameters: Sequence[str | int]) -> sqlite3.Cursor:
         if statement in self._failing:
             self._failing.remove(statement)
             raise sqlite3.OperationalError("disk I/O error")
