@@ -7,7 +7,7 @@ import io
 import json
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import click
 from rich.console import Console
@@ -26,7 +26,8 @@ def replace_what_no_terminal_shows() -> None:
     """Signs that the encoding of stdout or stderr lacks are replaced, not a reason to fail."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+            with suppress(OSError):  # what cannot be asked where it is stays as it is
+                stream.reconfigure(errors="backslashreplace")
 
 
 def is_stdout_full(error: OSError) -> bool:
