@@ -15,6 +15,7 @@ from tests.integration.daemon_in_process import Running, kernels_in, running
 from tests.integration.fake_workers import CPU, chain
 from tests.integration.statuses import details
 
+from nearhint_daemon.metrics import JOB_KINDS
 from nearhint_daemon.server import MODULES
 from nearhint_daemon.services import boundary
 from nearhint_daemon.services.admin import AdminService
@@ -348,6 +349,14 @@ def test_what_counters_show_of_a_report_is_within_the_caps(tmp_path: Path) -> No
             assert counted == [1, 2 + CALLS_LIMIT, 3, 4]
             reason = {"reason": "no_plan"}
             assert sample("nearhint_dispatch_fallbacks_total", reason) == CALLS_LIMIT
+
+    asyncio.run(scenario())
+
+
+def test_every_kind_of_job_is_counted_from_the_start(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            assert set(daemon.core.jobs._handlers) == set(JOB_KINDS)
 
     asyncio.run(scenario())
 
