@@ -16,7 +16,13 @@ from nearhint import config, version
 from nearhint.cli_output import is_stdout_full, replace_what_no_terminal_shows, talk
 from nearhint.connection import Connection
 from nearhint.counters import Counters
-from nearhint.errors import DaemonUnreachable, InvalidSetting, NearhintError, OutputFailed
+from nearhint.errors import (
+    DaemonUnreachable,
+    Disabled,
+    InvalidSetting,
+    NearhintError,
+    OutputFailed,
+)
 from nearhint.exit_codes import ExitCode, exit_code
 from nearhint_rules.errors import RulesError
 
@@ -114,6 +120,12 @@ def open_connection(address: str | None) -> Connection:
         connection.close()
         raise
     return connection
+
+
+def check_enabled() -> None:
+    """Raises `Disabled` where models would run as captured, so that there is nothing to show."""
+    if config.from_environment().is_disabled:
+        raise Disabled(name="NEARHINT_DISABLE")
 
 
 def actor() -> str:

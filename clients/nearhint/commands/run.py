@@ -9,7 +9,14 @@ from types import ModuleType
 
 import click
 
-from nearhint.commands.options import SECONDS, SIZE_DIGITS, examples, exits, json_option
+from nearhint.commands.options import (
+    SECONDS,
+    SIZE_DIGITS,
+    check_enabled,
+    examples,
+    exits,
+    json_option,
+)
 from nearhint.errors import FileMissing, InvalidManifest, InvalidSetting, MissingExtra
 from nearhint.exit_codes import ExitCode
 from nearhint.warmup.files import read_file
@@ -116,6 +123,7 @@ def demo(
     Cold, then warm, then from a second process, then after the daemon was killed and started
     again. Needs nearhint[daemon,torch,demo].
     """
+    check_enabled()
     module = load_part("nearhint.demo", what="nearhint demo", extra="daemon,torch,demo")
     options = module.DemoOptions(
         device=device,

@@ -14,6 +14,7 @@ from nearhint import config
 from nearhint.commands.options import (
     SECONDS,
     address_option,
+    check_enabled,
     examples,
     exits,
     open_connection,
@@ -99,6 +100,7 @@ def warmup(
     exit code 7 if something failed or is left. Run it again to go on: no finished measurement is
     repeated. Needs nearhint[torch].
     """
+    check_enabled()
     points: list[Sizes] = read_sizes(sizes) if sizes else []
     if sizes_file is not None:
         points += read_sizes_file(sizes_file)

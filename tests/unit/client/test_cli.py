@@ -325,6 +325,16 @@ def test_what_no_message_can_carry_is_wrong_usage(
     assert not isinstance(result.exception, UnicodeError)
 
 
+@pytest.mark.parametrize("arguments", [("demo",), ("warmup", "m:f", "--sizes", "n=1")])
+def test_what_runs_models_is_refused_where_nearhint_is_switched_off(
+    monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("NEARHINT_DISABLE", "1")
+    result = run(*arguments)
+    assert result.exit_code == ExitCode.REFUSED
+    assert "DISABLED: switched off by NEARHINT_DISABLE" in result.stderr
+
+
 def test_whoever_has_no_name_is_a_number(
     explained: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
