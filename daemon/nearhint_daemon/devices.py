@@ -14,7 +14,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -306,6 +306,9 @@ async def _gpu_utilisation(index: str) -> int | None:
     finally:
         if process.returncode is None:
             process.kill()
+            with suppress(TimeoutError):  # what hangs in its driver may not even end then
+                async with asyncio.timeout(IDLE_POLL_S):
+                    await process.wait()
     text = output.decode("ascii", "replace").strip()
     return int(text) if text.isdigit() else None
 
