@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import click
 from rich.console import Console
@@ -15,8 +17,25 @@ from rich.table import Table
 
 SCHEMA_VERSION = 1
 """Of every `--json` output. Fields are added without a new number; unknown ones are ignored."""
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 PIPE_WIDTH = 200
 """Columns where stdout is no terminal: nothing is cut off for a file."""
+
+
+def replace_what_no_terminal_shows() -> None:
+    """Signs that the encoding of stdout or stderr lacks are replaced, not a reason to fail."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            with suppress(OSError):  # what cannot be asked where it is stays as it is
+                stream.reconfigure(errors="backslashreplace")
+
+
+def is_stdout_full(error: OSError) -> bool:
+    """Whether stdout takes no more; what it has not taken is let go then."""
+    if error.filename is not None or error.errno not in _FULL:
+        return False
+    sys.stdout = io.StringIO()  # else the interpreter tries again when it ends, and says so
+    return True
 
 
 def print_json(content: Mapping[str, object]) -> None:

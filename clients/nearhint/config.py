@@ -18,6 +18,7 @@ from nearhint.errors import InvalidSetting
 DEFAULT_SOCKET = Path("/run/nearhint/nearhint.sock")
 MAX_SOCKET_PATH_BYTES = 107
 """What fits into `sockaddr_un.sun_path` on Linux, unix(7)."""
+UID_DIGITS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +96,7 @@ def _cache_dir(variables: Mapping[str, str]) -> Path:
 
 def _trusted_uids(text: str) -> frozenset[int]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not all(part.isascii() and part.isdigit() for part in parts):
+    if not all(part.isascii() and part.isdigit() and len(part) <= UID_DIGITS for part in parts):
         raise InvalidSetting(
             name="NEARHINT_TRUSTED_UID", expected="user ids with commas", value=text
         )

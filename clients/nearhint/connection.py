@@ -14,6 +14,7 @@ the engine closes its Connection before a fork (`nearhint._engine`).
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 from urllib.parse import quote
@@ -310,19 +311,22 @@ class Connection:
 
     def _typed(self, rpc: str, error: grpc.RpcError) -> NearhintError:
         call = cast("grpc.Call", error)  # every RpcError of a call is one as well
-        status, problem = call.code(), call.details() or ""
-        reason_code = _reason_code(call)
-        if status in _LOST and reason_code != NO_REASON:
-            return DaemonUnready(rpc=rpc, reason_code=reason_code, problem=problem)
+        status, said = call.code(), _said(call)
+        problem = said.problem
+        told = {"rpc": rpc, "reason_code": said.reason_code, "problem": problem}
+        if said.hint:
+            told["hint"] = f"{said.hint[0].upper()}{said.hint[1:]}."
+        if status in _LOST and said.reason_code != NO_REASON:
+            return DaemonUnready(**told)
         if status in _LOST:
             return DaemonUnreachable(address=self.address, problem=problem or status.name)
         if status == grpc.StatusCode.DEADLINE_EXCEEDED:
             return DeadlineMissed(rpc=rpc, timeout_s=DEADLINES_S[rpc])
         if status == grpc.StatusCode.NOT_FOUND:
-            return NotFound(rpc=rpc, reason_code=reason_code, problem=problem)
+            return NotFound(**told)
         if status in _REFUSED:
-            return Rejected(rpc=rpc, status=status.name, reason_code=reason_code, problem=problem)
-        return DaemonFailed(rpc=rpc, status=status.name, problem=problem)
+            return Rejected(status=status.name, **told)
+        return DaemonFailed(status=status.name, **told)
 
 
 def _identity(socket: Path) -> tuple[int, int, int]:
@@ -346,17 +350,34 @@ _REFUSED = frozenset(
 )
 
 
-def _reason_code(error: grpc.Call) -> str:
-    """The `google.rpc.ErrorInfo.reason` that the daemon attached, or `NO_REASON`."""
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What the daemon says of a call that failed, the request's field with it where one is wrong.
+
+    `reason_code` is `NO_REASON` where gRPC says it and not the daemon.
+    """
+
+    problem: str
+    reason_code: str = NO_REASON
+    hint: str = ""
+
+
+def _said(error: grpc.Call) -> _Said:
+    """From the status that the daemon attached: google.rpc.ErrorInfo and BadRequest."""
+    said = _Said(error.details() or "")
     for key, value in error.trailing_metadata() or ():
         if key != "grpc-status-details-bin" or not isinstance(value, bytes):
             continue
         try:
             status = status_pb2.Status.FromString(value)
             for detail in status.details:
-                info = error_details_pb2.ErrorInfo()
+                info, request = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
                 if detail.Unpack(info):
-                    return str(info.reason)
+                    hint = info.metadata.get("hint", "")
+                    said = replace(said, reason_code=str(info.reason), hint=hint)
+                elif detail.Unpack(request) and request.field_violations:
+                    wrong = request.field_violations[0]
+                    said = replace(said, problem=f"{wrong.field}: {wrong.description}")
         except DecodeError:
             break
-    return NO_REASON
+    return said

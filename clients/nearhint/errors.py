@@ -10,7 +10,10 @@ from typing import ClassVar
 
 
 class NearhintError(Exception):
-    """Base of all errors of the client; `code` is stable across releases."""
+    """Base of all errors of the client; `code` is stable across releases.
+
+    A field `hint`, as the daemon sends one, takes the place of the class's own.
+    """
 
     code: ClassVar[str] = "CLIENT"
     template: ClassVar[str] = "{problem}"
@@ -27,7 +30,8 @@ class NearhintError(Exception):
 
     def report(self) -> str:
         """One line for people: code, message, and what to do about it."""
-        tail = f". {self.hint}" if self.hint else ""
+        hint = self.fields.get("hint") or self.hint
+        tail = f". {hint}" if hint else ""
         return f"{self.code}: {self}{tail}"
 
 
@@ -50,6 +54,14 @@ class FileMissing(NearhintError):
 
     code = "FILE_MISSING"
     template = "{path}: {problem}"
+
+
+class OutputFailed(NearhintError):
+    """A result cannot be written to the file that was named for it."""
+
+    code = "OUTPUT_FAILED"
+    template = "{path}: {problem}"
+    hint = "The daemon keeps what was measured: asked again, it answers at once."
 
 
 class Disabled(NearhintError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,15 @@ def load_exported(path: Path, *, dynamic: Dimensions) -> WarmUp:
     """
     if not path.is_file():
         raise FileMissing(path=path, problem="no such file")
+    log = logging.getLogger("torch.export")
+    level = log.level
+    log.setLevel(logging.CRITICAL)  # it warns with a traceback before it raises
     try:
         program = torch.export.load(path)
     except Exception as error:  # the archive's reader may fail in ways of its own
         raise InvalidEntry(entry=str(path), problem=f"not an exported program: {error}") from error
+    finally:
+        log.setLevel(level)
     examples = program.example_inputs
     if examples is None:
         raise InvalidEntry(entry=str(path), problem="it was saved without example arguments")

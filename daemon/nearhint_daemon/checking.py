@@ -1,4 +1,8 @@
-"""`nearhintd db check`: the database's structure, each row's hash, each artifact's bytes."""
+"""`nearhintd db check`: the database's structure, each row's hash, each artifact's bytes.
+
+Of a database of an earlier version a copy is brought up to this one, as the next start would do,
+and the rows of the copy are checked.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,8 @@ class Report(TypedDict):
 def check(state_dir: Path) -> Report:
     """Checks a stopped daemon's state; changes nothing but to move a corrupt artifact aside.
 
-    Raises `StateDirectoryLocked` where a daemon runs, `DatabaseMissing` where there is no database.
+    Raises `StateDirectoryLocked` where a daemon runs, `DatabaseMissing` where there is no database,
+    `SchemaTooNew` or `StoreError` for one that this version must not touch.
     """
     path = state_dir / database.FILE_NAME
     if not path.exists():
@@ -44,8 +49,13 @@ def _check(state_dir: Path, path: Path) -> Report:
         problems.append(f"{table} {key}: the row does not have its hash")
 
     rows: dict[str, int] = {}
-    with closing(database.open_reader(path)) as connection:
-        problems += database.integrity_check(connection)
+    if not path.stat().st_size:  # SQLite would delete the log beside it, if there is one
+        return {"problems": [f"{path.name} is empty"], "rows": rows}
+    with (
+        closing(database.open_reader(path)) as stored,
+        closing(database.brought_up(stored)) as connection,
+    ):
+        problems += database.integrity_check(stored)
         reading = Reading(connection, on_corrupt=corrupt)
         for row_type, shape in SHAPES.items():
             rows[shape.table] = sum(1 for _ in reading.select(row_type))

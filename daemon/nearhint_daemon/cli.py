@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import sqlite3
 import sys
@@ -18,6 +20,7 @@ from nearhint_daemon.errors import DaemonError
 from nearhint_daemon.exit_codes import ExitCode
 
 SCHEMA_VERSION = 1
+_STDOUT_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 Arguments = ParamSpec("Arguments")
 
 EPILOG = """\b
@@ -40,6 +43,12 @@ def _exits(command: Callable[Arguments, ExitCode]) -> Callable[Arguments, None]:
             if error.hint:
                 click.echo(f"  {error.hint}", err=True)
             code = error.exit_code
+        except OSError as error:
+            if error.filename is not None or error.errno not in _STDOUT_FULL:
+                raise
+            sys.stdout = io.StringIO()  # else the interpreter tries again when it ends
+            click.echo(f"nearhintd: stdout takes no more: {error.strerror}", err=True)
+            code = ExitCode.FAILED
         except KeyboardInterrupt:
             click.echo("nearhintd: interrupted", err=True)
             code = ExitCode.INTERRUPTED
@@ -75,7 +84,8 @@ def _flag(name: str) -> str:
 
 def _setting_options(command: Callable[..., None]) -> Callable[..., None]:
     for name, setting in reversed(settings.SETTINGS.items()):
-        text = f"{setting.metadata['help']} [default: {_plain(setting.default) or 'empty'}]"
+        default = "empty" if setting.default == () else setting.default
+        text = f"{setting.metadata['help']} [default: {default}]"
         command = click.option(_flag(name), name, default=None, help=text)(command)
     return command
 

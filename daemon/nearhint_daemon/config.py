@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -22,9 +23,14 @@ FILE_VARIABLE = "NEARHINT_CONFIG"
 UNIX_SCHEME = "unix:"
 
 
+_INTEGER = re.compile(r"\s*-?[0-9]{1,19}\s*")
+_DEVICE = re.compile(r"cpu|cuda:(0|[1-9][0-9]{0,2})")
+FILE_LIMIT_BYTES = 1 << 20
+
+
 def _count(low: int, high: int) -> Callable[[object], int]:
     def parse(value: object) -> int:
-        if isinstance(value, str) and value.strip().lstrip("-").isdigit():
+        if isinstance(value, str) and _INTEGER.fullmatch(value):
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise ValueError(f"must be an integer from {low} to {high}")
@@ -90,9 +96,10 @@ def _devices(value: object) -> tuple[str, ...]:
     if not isinstance(names, list | tuple):
         raise ValueError("must be device names: cpu, cuda:0, …")
     parsed = tuple(str(name).strip() for name in names if str(name).strip())
-    for name in parsed:
-        if name != "cpu" and not (name.startswith("cuda:") and name[5:].isdigit()):
-            raise ValueError("must be device names: cpu, cuda:0, …")
+    if not all(map(_DEVICE.fullmatch, parsed)):
+        raise ValueError("must be device names: cpu, cuda:0, …")
+    if len(set(parsed)) < len(parsed):
+        raise ValueError("must name each device once")
     return parsed
 
 
@@ -196,7 +203,9 @@ class Config:
 
 
 SETTINGS = {setting.name: setting for setting in fields(Config)}
-CLIENT_VARIABLES = frozenset({"NEARHINT_CACHE_DIR", "NEARHINT_DISABLE", FILE_VARIABLE})
+CLIENT_VARIABLES = frozenset(
+    {"NEARHINT_CACHE_DIR", "NEARHINT_DISABLE", "NEARHINT_TRUSTED_UID", FILE_VARIABLE}
+)
 """Variables with the daemon's prefix that belong to the client, or name the file."""
 
 
@@ -242,10 +251,14 @@ def load(
 
 def _read_file(path: Path) -> dict[str, object]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            data = file.read(FILE_LIMIT_BYTES + 1)
+        if len(data) > FILE_LIMIT_BYTES:
+            raise InvalidConfiguration(f"{path}: more than {FILE_LIMIT_BYTES} bytes")
+        return tomllib.loads(data.decode("utf-8"))
     except OSError as error:
         raise InvalidConfiguration(f"{path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidConfiguration(f"{path}: {error}") from None
 
 

@@ -18,7 +18,7 @@ from nearhint_daemon import logs
 from nearhint_daemon.bandwidths import BANDWIDTH, Bandwidths
 from nearhint_daemon.config import Config
 from nearhint_daemon.devices import Bench, Devices
-from nearhint_daemon.errors import DaemonError, StoreReadOnly
+from nearhint_daemon.errors import DaemonError, StoreError, StoreReadOnly, ToolchainMissing
 from nearhint_daemon.jobs import JobQueue, Priority
 from nearhint_daemon.metrics import Metrics
 from nearhint_daemon.operating.interventions import Interventions
@@ -63,6 +63,7 @@ RECALLED_TABLES = 256
 """Tables whose winners are looked up when the daemon starts."""
 IDLE_LOOK_S = 15.0
 LAG_S = 0.25
+TOOLCHAIN_RETRY_S = 15.0
 
 
 class CompilePool(Compilers, Protocol):
@@ -321,10 +322,10 @@ class Core:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.devices.stop()
-        with suppress(StoreReadOnly):
+        with suppress(StoreError):
             await self.jobs.stop()
         await asyncio.gather(self.pools.compile.stop(), self.pools.bench.stop())
-        with suppress(StoreReadOnly):
+        with suppress(StoreError):
             await self.usage.flush()
             await self.traffic.flush()
         await self.store.close()
@@ -337,6 +338,8 @@ class Core:
         ]
         if self.store.is_read_only:
             found.append("the disk takes no writes: results are served, none are made")
+        if self.store.damage:
+            found.append(f"{self.store.damage}; start the daemon again, which moves it aside")
         return tuple(found)
 
     def target_id(self, device: Device) -> str:
@@ -371,12 +374,22 @@ class Core:
             is_needed = kind == "cpu" or any(
                 name.startswith(kind) for name in self.pools.bench.devices
             )
-            try:
-                self._toolchains[kind] = await self.workshop.toolchain(kind)
-            except (DaemonError, WorkersError) as error:
-                if is_needed:
-                    self._problems[kind] = f"no {words}: {kind} Kernels stay at T0 ({error})"
-                    logs.warning("toolchain_missing", kind=kind, problem=str(error))
+            while not await self._found_toolchain(kind, words, is_needed=is_needed):
+                await asyncio.sleep(TOOLCHAIN_RETRY_S)
+
+    async def _found_toolchain(self, kind: str, words: str, *, is_needed: bool) -> bool:
+        """Whether it is known what compiles here; a worker that does not start may start later."""
+        try:
+            self._toolchains[kind] = await self.workshop.toolchain(kind)
+        except (DaemonError, WorkersError) as error:
+            is_missing = isinstance(error, ToolchainMissing)
+            if is_needed and kind not in self._problems:
+                what = words if is_missing else "compile worker"
+                self._problems[kind] = f"no {what}: {kind} Kernels stay at T0 ({error})"
+                logs.warning("toolchain_missing", kind=kind, problem=str(error))
+            return is_missing
+        self._problems.pop(kind, None)
+        return True
 
     async def _flush_usage(self) -> None:
         while True:

@@ -14,7 +14,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,7 +24,7 @@ from nearhint_daemon.store import Store, Writing
 from nearhint_daemon.store.rows import DevicePolicyRow, EventRow
 from nearhint_daemon.traffic.presence import Presence
 from nearhint_daemon.turns import Order, Turns
-from nearhint_daemon.workers.errors import WorkersError
+from nearhint_daemon.workers.errors import WorkersError, WorkerStartFailed
 from nearhint_proto import convert
 from nearhint_proto.v1 import worker_pb2
 from nearhint_rules.target import CudaDevice, Device
@@ -33,6 +33,8 @@ POLICIES = ("always", "idle", "never")
 IDLE_LOAD = 0.5
 IDLE_UTILISATION_PERCENT = 5
 IDLE_POLL_S = 1.0
+UTILISATION_LIMIT_S = 10.0
+"""How long a driver's tool may take to answer."""
 SPELL_S = 2.0
 HELLO_RETRY_S = 15.0
 CUDA = "cuda"
@@ -208,7 +210,14 @@ class Devices:
         self, name: str, request: worker_pb2.WorkerRequest, *, timeout_s: float
     ) -> worker_pb2.WorkerResponse:
         """Runs one job on a device whose turn is held."""
-        return await self._bench.run(request, timeout_s=timeout_s, device=name)
+        slot = self._slots[name]
+        try:
+            response = await self._bench.run(request, timeout_s=timeout_s, device=name)
+        except WorkerStartFailed as error:  # the device may be gone
+            _set_unusable(slot, error)
+            raise
+        slot.problem = ""
+        return response
 
     def _announce(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
@@ -256,8 +265,7 @@ class Devices:
             try:
                 pong = await self._bench.hello(slot.name)
             except WorkersError as error:
-                slot.problem = f"its worker does not start: {error}"
-                logs.warning("device_unusable", device=slot.name, problem=slot.problem)
+                _set_unusable(slot, error)
                 self._announce()
                 await asyncio.sleep(HELLO_RETRY_S)
                 continue
@@ -265,6 +273,11 @@ class Devices:
             slot.problem = ""
             logs.info("device_ready", device=slot.name, ready_s=round(pong.ready_s, 2))
             self._announce()
+
+
+def _set_unusable(slot: _Slot, error: WorkersError) -> None:
+    slot.problem = f"its worker does not start: {error}"
+    logs.warning("device_unusable", device=slot.name, problem=slot.problem)
 
 
 async def _is_idle(name: str) -> bool:
@@ -285,7 +298,17 @@ async def _gpu_utilisation(index: str) -> int | None:
         )
     except OSError:
         return None
-    output, _ = await process.communicate()
+    try:
+        async with asyncio.timeout(UTILISATION_LIMIT_S):
+            output, _ = await process.communicate()
+    except TimeoutError:  # as where a device fell off its bus
+        return None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            with suppress(TimeoutError):  # what hangs in its driver may not even end then
+                async with asyncio.timeout(IDLE_POLL_S):
+                    await process.wait()
     text = output.decode("ascii", "replace").strip()
     return int(text) if text.isdigit() else None
 

@@ -40,11 +40,16 @@ def prepare(path: Path, *, mode: int) -> None:
         raise DirectoryUnsafe(f"{path} is not a directory")
     if found.st_uid != os.geteuid():
         raise DirectoryUnsafe(f"{path} belongs to uid {found.st_uid}, not to {os.geteuid()}")
-    forbidden = stat.S_IWOTH if mode != STATE_MODE else stat.S_IWOTH | stat.S_IWGRP
-    if found.st_mode & forbidden:
-        raise DirectoryUnsafe(f"{path} may be written by others: chmod {mode:o} {path}")
+    # Who may write here may replace the socket: clients refuse such a directory as well.
+    if found.st_mode & (stat.S_IWOTH | stat.S_IWGRP):
+        is_shared = found.st_mode & stat.S_ISVTX  # as /tmp is
+        advice = "name one of its own" if is_shared else f"chmod {mode:o} {path}"
+        raise DirectoryUnsafe(f"{path} may be written by others: {advice}")
     if mode == STATE_MODE and stat.S_IMODE(found.st_mode) != mode:
-        path.chmod(mode)
+        try:
+            path.chmod(mode)
+        except OSError as error:
+            raise DirectoryUnsafe(f"{path} is not of mode {mode:o}: {error.strerror}") from None
 
 
 class StateLock:

@@ -40,7 +40,7 @@ class KernelUnknown(DaemonError):
     """No Kernel, Program or Target of that name is stored."""
 
     code = "KERNEL_UNKNOWN"
-    hint = "register the Program first"
+    hint = "register the Program first; `nearhint kernels` lists what is known"
     exit_code = ExitCode.NOT_FOUND
 
 
@@ -222,6 +222,14 @@ class StoreReadOnly(StoreError):
     retry_after_s = 5.0
 
 
+class StoreDamaged(StoreError):
+    """The database was damaged while the daemon ran; what it has in memory goes on serving."""
+
+    code = "STORE_DAMAGED"
+    hint = "start the daemon again: it moves the database aside, and makes results anew"
+    exit_code = ExitCode.INTEGRITY
+
+
 class SchemaTooNew(StoreError):
     """The database was written by a newer version."""
 
@@ -301,6 +309,7 @@ STATUS_OF_CODE: Mapping[str, str] = {
     "STORE_READ_ONLY": "UNAVAILABLE",
     "STORE_FAILED": "INTERNAL",
     "DATABASE_MISSING": "NOT_FOUND",
+    "STORE_DAMAGED": "DATA_LOSS",
     "SCHEMA_TOO_NEW": "FAILED_PRECONDITION",
     "STATE_LOCKED": "FAILED_PRECONDITION",
     "DIRECTORY_UNSAFE": "FAILED_PRECONDITION",

@@ -1,13 +1,14 @@
 """A daemon's life: directories, lock, store, workers, socket; then the way back, in order.
 
-SIGTERM or SIGINT drains: health says NOT_SERVING, calls in flight end, running jobs are given back
-to the durable queue. A second one ends the process at once.
+SIGTERM, SIGINT or SIGHUP drains: health says NOT_SERVING, calls in flight end, running jobs are
+given back to the durable queue. A second one ends the process at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import sqlite3
 from collections.abc import Callable
@@ -28,6 +29,8 @@ from nearhint_daemon.server import Server
 from nearhint_daemon.workers.pool import BenchPool, CompilePool
 
 METRICS_OFF = -1
+DESCRIPTORS = 65_536
+"""More than clients will ever need on one machine."""
 METRICS_ADDRESS_NAME = "metrics_address"
 
 
@@ -41,6 +44,7 @@ def make_pools(config: Config, metrics: Metrics) -> Pools:
 
 def serve(config: Config, *, make_pools: MakePools = make_pools) -> ExitCode:
     """Runs a daemon until it is told to stop; raises `DaemonError` where it cannot start."""
+    _allow_descriptors()
     socket_path = config.socket_path
     directories.prepare(config.state_dir, mode=directories.STATE_MODE)
     directories.prepare(socket_path.parent, mode=directories.SOCKET_DIRECTORY_MODE)
@@ -54,11 +58,21 @@ def serve(config: Config, *, make_pools: MakePools = make_pools) -> ExitCode:
     return ExitCode.OK
 
 
+def _allow_descriptors() -> None:
+    """Each client holds one; the soft limit of 1024 that most systems start with is of few."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 async def _live(config: Config, make_pools: MakePools) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _on_signal, stopping)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        is_nohup = number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN
+        if not is_nohup:
+            loop.add_signal_handler(number, _on_signal, stopping)
     try:
         core = Core(config, make_pools=make_pools)
     except (OSError, sqlite3.Error) as error:
@@ -71,7 +85,10 @@ async def _live(config: Config, make_pools: MakePools) -> None:
         metrics_file.unlink(missing_ok=True)
         if config.metrics_port != METRICS_OFF:
             core.metrics_address = await _listen(endpoint, config.metrics_port)
-            _write(metrics_file, core.metrics_address)
+            try:
+                _write(metrics_file, core.metrics_address)
+            except OSError as error:  # a full disk is no reason not to serve what is there
+                logs.warning("metrics_address_not_written", problem=str(error))
         await server.start()
         core.state = "serving"
         logs.info("serving", address=config.address, metrics=core.metrics_address, pid=os.getpid())

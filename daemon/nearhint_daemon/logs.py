@@ -35,15 +35,22 @@ class JsonFormatter(logging.Formatter):
 
 
 class ConsoleFormatter(logging.Formatter):
-    """`time level event key=value …`, a traceback below."""
+    """`time level event key=value …`, values with spaces quoted, a traceback below."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as text."""
-        pairs = "".join(f" {key}={value}" for key, value in _fields(record).items())
+        pairs = "".join(f" {key}={_word(value)}" for key, value in _fields(record).items())
         text = f"{_moment(record)} {record.levelname.lower():7} {record.getMessage()}{pairs}"
         if record.exc_info:
             text += "\n" + "".join(traceback.format_exception(*record.exc_info)).rstrip()
         return text.replace("\r", "\\r")
+
+
+def _word(value: object) -> str:
+    """A value as it is, or quoted where it would look like more than one, or like another line."""
+    text = str(value)
+    is_plain = text.isprintable() and not any(sign in text for sign in ' "=')
+    return text if text and is_plain else json.dumps(text, ensure_ascii=False)
 
 
 FORMATTERS: Mapping[str, type[logging.Formatter]] = {

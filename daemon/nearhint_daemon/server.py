@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import quote
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -90,7 +91,8 @@ class Server:
     async def start(self) -> None:
         """Binds the socket, mode 0660, and reports SERVING; raises `SocketInUse`."""
         try:
-            self._server.add_insecure_port(f"unix:{self._socket_path}")
+            # gRPC reads a URI: what means something else there has to be quoted.
+            self._server.add_insecure_port(f"unix:{quote(str(self._socket_path))}")
             await self._server.start()
         except RuntimeError as error:
             raise SocketInUse(f"cannot listen on {self._socket_path}: {error}") from None

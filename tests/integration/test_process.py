@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import resource
 import signal
 import stat
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,19 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.integration.daemon_in_process import Client
-from tests.integration.daemon_process import ROOT, SOURCES, DaemonProcess, daemon_in
+from tests.integration.daemon_process import (
+    ROOT,
+    SOURCES,
+    START_LIMIT_S,
+    DaemonProcess,
+    daemon_in,
+)
 from tests.integration.fake_workers import chain
 
+from nearhint.connection import Connection
+from nearhint.counters import Counters
 from nearhint_daemon.exit_codes import ExitCode
+from nearhint_daemon.lifecycle import DESCRIPTORS
 from nearhint_proto.v1 import operation_service_pb2
 
 DONE = operation_service_pb2.OPERATION_STATE_DONE
@@ -160,6 +171,78 @@ def test_sigterm_ends_calls_in_flight_and_gives_jobs_back(tmp_path: Path) -> Non
                 assert (await client.tuned(registered, 64)).state == DONE
 
         asyncio.run(finish())
+
+
+def test_a_terminal_that_closes_drains_it_unless_it_is_to_outlive_that(tmp_path: Path) -> None:
+    with daemon_in(tmp_path) as daemon:
+        daemon.start()
+        os.kill(daemon.pid, signal.SIGHUP)
+        assert daemon.process is not None
+        assert daemon.process.wait(timeout=20) == ExitCode.OK
+        assert not (tmp_path / "run" / "s").exists()
+        before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as `nohup` does
+        try:
+            daemon.start()
+        finally:
+            signal.signal(signal.SIGHUP, before)
+        os.kill(daemon.pid, signal.SIGHUP)
+        assert daemon.status().state == "serving"
+
+
+def test_a_socket_may_lie_where_names_have_signs_of_an_address(tmp_path: Path) -> None:
+    folder = tmp_path / "a b%20c#d?e"
+    folder.mkdir()
+    address = f"unix:{folder}/run/s"
+    with daemon_in(folder) as daemon:
+        daemon.process = daemon.popen()
+        settings = {"trusted_uids": frozenset[int](), "counters": Counters(), "version": "0"}
+        deadline_s = time.monotonic() + START_LIMIT_S
+        while not (folder / "run" / "s").is_socket():
+            assert daemon.process.poll() is None, daemon.log.read_text()
+            assert time.monotonic() < deadline_s
+        with closing(Connection(address, **settings)) as connection:  # type: ignore[arg-type]
+            assert connection.hello().daemon_id
+        assert daemon.terminate() == ExitCode.OK
+
+
+def test_a_low_soft_limit_of_descriptors_does_not_limit_clients(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with daemon_in(tmp_path) as daemon:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+        try:
+            daemon.start()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        now, _ = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
+        assert now == (DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS))
+
+
+def test_a_database_damaged_meanwhile_is_told_and_moved_aside_at_the_next_start(
+    tmp_path: Path,
+) -> None:
+    async def tune(daemon: DaemonProcess, *sizes: int) -> int:
+        async with grpc.aio.insecure_channel(daemon.address) as channel:
+            client = Client(channel)
+            return (await client.tuned(await client.register(chain(3)), *sizes)).state
+
+    with daemon_in(tmp_path) as daemon:
+        daemon.start()
+        assert asyncio.run(tune(daemon, 16, 64, 256)) == DONE
+        assert daemon.terminate() == ExitCode.OK
+        daemon.start()
+        with (daemon.state_dir / "nearhint.db").open("r+b") as file:
+            file.truncate(3 * 4096)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            asyncio.run(tune(daemon, 1024))
+        assert caught.value.code() is grpc.StatusCode.DATA_LOSS
+        (problem,) = daemon.status().problems
+        assert "start the daemon again" in problem
+        assert daemon.terminate() == ExitCode.OK
+        assert "Traceback" not in daemon.log.read_text()
+        daemon.start()
+        (problem,) = daemon.status().problems
+        assert "it was moved to corrupt-" in problem
+        assert asyncio.run(tune(daemon, 16)) == DONE
 
 
 def test_a_second_sigterm_ends_it_at_once(tmp_path: Path) -> None:

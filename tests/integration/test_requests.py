@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ from tests.integration.daemon_in_process import Running, kernels_in, running
 from tests.integration.fake_workers import CPU, chain
 from tests.integration.statuses import details
 
+from nearhint_daemon.metrics import JOB_KINDS
 from nearhint_daemon.server import MODULES
 from nearhint_daemon.services import boundary
 from nearhint_daemon.services.admin import AdminService
 from nearhint_daemon.traffic import histograms as traffic
 from nearhint_daemon.traffic.histograms import CLIENT_CALLS
-from nearhint_daemon.traffic.usage import SIZES_LIMIT
+from nearhint_daemon.traffic.usage import CALLS_LIMIT, SIZES_LIMIT
 from nearhint_proto import convert
 from nearhint_proto.v1 import (
     admin_service_pb2,
@@ -28,6 +30,9 @@ from nearhint_proto.v1 import (
     program_pb2,
     types_pb2,
 )
+from nearhint_rules.artifact import ArtifactRef, CpuLaunch
+from nearhint_rules.expr import Int
+from nearhint_rules.guard import Guard
 from nearhint_rules.program import Program
 
 Spoil = Callable[[program_pb2.Program], None]
@@ -317,6 +322,45 @@ def test_usage_outside_the_ranges_is_refused_and_each_client_is_capped(tmp_path:
     asyncio.run(scenario())
 
 
+def test_what_counters_show_of_a_report_is_within_the_caps(tmp_path: Path) -> None:
+    """One without launches hides nobody else's; no client makes a counter jump for good."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            registered = await daemon.client.register(chain(1))
+
+            def usage(size: int, launches: list[int]) -> kernel_service_pb2.Usage:
+                sizes = convert.size_hint_to_proto({"s0": size})
+                return kernel_service_pb2.Usage(
+                    program_id=registered.program_id, sizes=sizes, calls=1, launches=launches
+                )
+
+            request = kernel_service_pb2.ReportUsageRequest(
+                client_id="a",
+                usages=[usage(16, [1, 2, 3, 4]), usage(32, []), usage(64, [0, 2**63])],
+                fallback_reasons={"no_plan": 2**63},
+            )
+            await daemon.client.kernels.ReportUsage(request, timeout=20)
+            sample = daemon.core.metrics.registry.get_sample_value
+            counted = [
+                sample("nearhint_dispatch_launches_total", {"tier": f"t{tier}"})
+                for tier in range(4)
+            ]
+            assert counted == [1, 2 + CALLS_LIMIT, 3, 4]
+            reason = {"reason": "no_plan"}
+            assert sample("nearhint_dispatch_fallbacks_total", reason) == CALLS_LIMIT
+
+    asyncio.run(scenario())
+
+
+def test_every_kind_of_job_is_counted_from_the_start(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            assert set(daemon.core.jobs._handlers) == set(JOB_KINDS)
+
+    asyncio.run(scenario())
+
+
 def test_one_client_cannot_outweigh_another_or_report_endless_sizes(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as daemon:
@@ -348,6 +392,54 @@ def test_one_client_cannot_outweigh_another_or_report_endless_sizes(tmp_path: Pa
             assert met[0].weight == pytest.approx(CLIENT_CALLS, abs=1)
             assert met[1].weight == pytest.approx(3, abs=1)
             assert len(met) == traffic.SIZES_LIMIT
+
+    asyncio.run(scenario())
+
+
+def test_a_kernel_without_symbols_is_explained_at_its_one_size(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            registered = await daemon.client.register(chain(1))
+            await daemon.client.tuned(registered, 64)
+            (key,) = daemon.core.tables.every_key()
+            found = daemon.core.tables.newest(key)
+            row = daemon.core.programs.kernel("", key[1])
+            assert found is not None
+            binary = ArtifactRef("b" * 64, 9, CpuLaunch("entry", Int(1), 1))
+            fixed = replace(
+                found,
+                kernel="e" * 64,
+                symbols=(),
+                variants=tuple(
+                    replace(each, guard=Guard(()), artifact=binary) for each in found.variants
+                ),
+                hints=(replace(found.hints[0], dims=()),),
+            )
+            await daemon.core.store.write(lambda tx: tx.put(replace(row, id="e" * 64, symbols="")))
+            await daemon.core.tables.publish(fixed)
+            request = admin_service_pb2.ExplainKernelRequest(kernel="eeee")
+            answer = await daemon.client.admin.ExplainKernel(request, timeout=20)
+            assert list(answer.selections) == [key[2]]
+            request.kernel = key[1]  # one with symbols is asked about sizes, or about none
+            answer = await daemon.client.admin.ExplainKernel(request, timeout=20)
+            assert not answer.selections
+
+    asyncio.run(scenario())
+
+
+def test_listing_kernels_forgets_no_selector_that_is_in_use(tmp_path: Path) -> None:
+    """A line of each says what its message says: to decode all would push out what serves."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            registered = await daemon.client.register(chain(2))
+            await daemon.client.tuned(registered, 64)
+            daemon.core.tables._decoded.clear()
+            request = admin_service_pb2.ListKernelsRequest()
+            answer = await daemon.client.admin.ListKernels(request, timeout=20)
+            assert [max(kernel.tiers.values()) for kernel in answer.kernels] == [2, 2]
+            assert [kernel.hints for kernel in answer.kernels] == [1, 1]
+            assert not daemon.core.tables._decoded
 
     asyncio.run(scenario())
 

@@ -77,7 +77,7 @@ def explain(kernel: str, dims: str | None, address: str | None, as_json: bool) -
     """
     sizes = read_dims(dims)
     request = admin_service_pb2.ExplainKernelRequest(kernel=kernel)
-    if sizes:
+    if dims is not None:
         request.dims.CopyFrom(convert.size_hint_to_proto(sizes))
     with connected(address) as connection:
         answer = connection.explain_kernel(request)
@@ -105,7 +105,8 @@ def _print(
     out.print(f"reads    {text_at(traffic.read, sizes)} bytes", markup=False)
     out.print(f"writes   {text_at(traffic.written, sizes)} bytes", markup=False)
     for target, selection in answer.selections.items():
-        out.print(f"\nat {_sizes(sizes)} on target {target[:12]}:", markup=False)
+        where = _sizes(sizes) or "its one size"
+        out.print(f"\nat {where} on target {target[:12]}:", markup=False)
         for line in _selection_lines(selection):
             out.print(f"  {line}", markup=False)
     for each in tables:

@@ -94,7 +94,11 @@ def unpin(kernel: str, at: str | None, target: str, address: str | None, as_json
 )
 @click.argument("kernel")
 @click.option(
-    "--to", "generation", type=click.IntRange(min=1), required=True, help="The generation."
+    "--to",
+    "generation",
+    type=click.IntRange(min=1, max=2**62 - 1),
+    required=True,
+    help="The generation.",
 )
 @target_option
 @address_option
@@ -223,7 +227,8 @@ def quarantine(
         listing = admin_service_pb2.ListQuarantineRequest(kernel=kernel or "")
         with connected(address) as connection:
             rows = connection.list_quarantine(listing).quarantined
-        _quarantined(rows, as_json=as_json)
+        chosen = [row for row in rows if row.target_id.startswith(target)]
+        _quarantined(chosen, as_json=as_json)
         return
     if kernel is None or not variant or not reason:
         raise click.UsageError("give KERNEL, --variant and --reason, or --list")

@@ -3,25 +3,48 @@
 from __future__ import annotations
 
 import getpass
+import math
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from functools import wraps
-from typing import ParamSpec
+from typing import Any, ParamSpec
 
 import click
 
 from nearhint import config, version
-from nearhint.cli_output import talk
+from nearhint.cli_output import is_stdout_full, replace_what_no_terminal_shows, talk
 from nearhint.connection import Connection
 from nearhint.counters import Counters
-from nearhint.errors import DaemonUnreachable, NearhintError
+from nearhint.errors import (
+    DaemonUnreachable,
+    Disabled,
+    InvalidSetting,
+    NearhintError,
+    OutputFailed,
+)
 from nearhint.exit_codes import ExitCode, exit_code
 from nearhint_rules.errors import RulesError
 
 Arguments = ParamSpec("Arguments")
 SIZE_DIGITS = 18
 """More than any size of a Program has, and no more than a message can carry."""
+
+
+class _Seconds(click.FloatRange):
+    """Seconds above 0. `FloatRange` alone lets "nan" and "inf" pass, which no clock reaches."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """The number; fails as a wrong option does."""
+        seconds = float(super().convert(value, param, ctx))
+        if not math.isfinite(seconds):
+            self.fail(f"{value!r} is no number of seconds.", param, ctx)
+        return seconds
+
+
+SECONDS = _Seconds(min=0, min_open=True)
 
 address_option = click.option(
     "--address", metavar="unix:PATH", help="The daemon's socket; also NEARHINT_ADDRESS."
@@ -34,7 +57,9 @@ def exits(command: Callable[Arguments, ExitCode | None]) -> Callable[Arguments, 
 
     @wraps(command)
     def run(*args: Arguments.args, **options: Arguments.kwargs) -> None:
+        replace_what_no_terminal_shows()
         try:
+            _check_text(options)
             code = command(*args, **options) or ExitCode.OK
         except NearhintError as error:
             talk(f"nearhint: {error.report()}")
@@ -42,12 +67,29 @@ def exits(command: Callable[Arguments, ExitCode | None]) -> Callable[Arguments, 
         except RulesError as error:
             talk(f"nearhint: the daemon's answer makes no sense: {error.code}: {error}")
             code = ExitCode.INTEGRITY
+        except OSError as error:
+            if not is_stdout_full(error):
+                raise
+            talk(f"nearhint: {OutputFailed(path='stdout', problem=error.strerror).report()}")
+            code = ExitCode.FAILED
         except KeyboardInterrupt:
             talk("nearhint: interrupted")
             code = ExitCode.INTERRUPTED
         click.get_current_context().exit(int(code))
 
     return run
+
+
+def _check_text(options: Mapping[str, object]) -> None:
+    """Raises `InvalidSetting` for bytes that are no UTF-8: no message can carry them."""
+    for name, value in options.items():
+        for text in value if isinstance(value, tuple) else (value,):
+            try:
+                (text if isinstance(text, str) else "").encode()
+            except UnicodeEncodeError as error:
+                raise InvalidSetting(
+                    name=name.replace("_", "-"), expected="UTF-8", value=text
+                ) from error
 
 
 @contextmanager
@@ -80,12 +122,19 @@ def open_connection(address: str | None) -> Connection:
     return connection
 
 
+def check_enabled() -> None:
+    """Raises `Disabled` where models would run as captured, so that there is nothing to show."""
+    if config.from_environment().is_disabled:
+        raise Disabled(name="NEARHINT_DISABLE")
+
+
 def actor() -> str:
     """Who runs the command, for the daemon's record."""
     try:
-        return getpass.getuser()
+        name = getpass.getuser()
     except (KeyError, OSError):
-        return f"uid {os.getuid()}"
+        name = ""
+    return name if name and name.isprintable() else f"uid {os.getuid()}"
 
 
 def examples(*lines: str) -> str:

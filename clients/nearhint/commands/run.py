@@ -9,9 +9,17 @@ from types import ModuleType
 
 import click
 
-from nearhint.commands.options import SIZE_DIGITS, examples, exits, json_option
-from nearhint.errors import InvalidSetting, MissingExtra
+from nearhint.commands.options import (
+    SECONDS,
+    SIZE_DIGITS,
+    check_enabled,
+    examples,
+    exits,
+    json_option,
+)
+from nearhint.errors import FileMissing, InvalidManifest, InvalidSetting, MissingExtra
 from nearhint.exit_codes import ExitCode
+from nearhint.warmup.files import read_file
 
 Sizes = dict[str, int]
 
@@ -51,8 +59,8 @@ def read_pairs(text: str) -> tuple[tuple[int, int], ...]:
 def read_sizes_file(path: Path) -> list[Sizes]:
     """The combinations of each line of a file; empty lines and lines that start with # are none."""
     try:
-        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
+        lines = [line.strip() for line in read_file(path).splitlines()]
+    except (FileMissing, InvalidManifest) as error:
         raise InvalidSetting(name="--sizes-file", expected="a text file", value=path) from error
     return [sizes for line in lines if line and line[0] != "#" for sizes in read_sizes(line)]
 
@@ -95,7 +103,7 @@ def load_part(module: str, *, what: str, extra: str) -> ModuleType:
 )
 @click.option(
     "--settle-timeout-s",
-    type=click.FloatRange(min=0, min_open=True),
+    type=SECONDS,
     default=600.0,
     show_default=True,
     help="Go on with what is tuned after so many seconds.",
@@ -115,6 +123,7 @@ def demo(
     Cold, then warm, then from a second process, then after the daemon was killed and started
     again. Needs nearhint[daemon,torch,demo].
     """
+    check_enabled()
     module = load_part("nearhint.demo", what="nearhint demo", extra="daemon,torch,demo")
     options = module.DemoOptions(
         device=device,

@@ -11,7 +11,14 @@ from pathlib import Path
 import click
 
 from nearhint import config
-from nearhint.commands.options import address_option, examples, exits, open_connection
+from nearhint.commands.options import (
+    SECONDS,
+    address_option,
+    check_enabled,
+    examples,
+    exits,
+    open_connection,
+)
 from nearhint.commands.run import Sizes, load_part, read_sizes, read_sizes_file
 from nearhint.errors import InvalidSetting
 from nearhint.exit_codes import ExitCode
@@ -21,6 +28,7 @@ from nearhint.warmup.manifest import (
     EFFORTS,
     Manifest,
     ModelSpec,
+    is_device,
     read_duration,
     read_manifest,
 )
@@ -49,9 +57,7 @@ CLIENT_ID = "nearhint warmup"
 @click.option("--device", help="cpu, cuda or cuda:N; else the manifest's, else cpu.")
 @click.option("--effort", type=click.Choice(EFFORTS), help="Else the manifest's, else full.")
 @click.option("--budget", help="Give up after so long: seconds, or like 90s, 10m, 1h30m.")
-@click.option(
-    "--budget-s", type=click.FloatRange(min=0, min_open=True), help="The same, in seconds."
-)
+@click.option("--budget-s", type=SECONDS, help="The same, in seconds.")
 @click.option("--dry-run", is_flag=True, help="Say what would be asked for; measure nothing.")
 @click.option("--compile-only", is_flag=True, help="Compile for the --target; measure nothing.")
 @click.option(
@@ -94,6 +100,7 @@ def warmup(
     exit code 7 if something failed or is left. Run it again to go on: no finished measurement is
     repeated. Needs nearhint[torch].
     """
+    check_enabled()
     points: list[Sizes] = read_sizes(sizes) if sizes else []
     if sizes_file is not None:
         points += read_sizes_file(sizes_file)
@@ -109,10 +116,10 @@ def warmup(
         raise InvalidSetting(name="--compile-only", expected="given a --target", value="")
     if target_files and not compile_only:
         raise InvalidSetting(name="--target", expected="given with --compile-only", value="")
+    if dry_run and html is not None:
+        raise InvalidSetting(name="--dry-run", expected="without --html", value="")
     outputs = Outputs(json=json_to or "", html=html)
-    for path in (html, Path(json_to) if json_to and json_to != STDOUT else None):
-        if path is not None and not path.parent.is_dir():
-            raise InvalidSetting(name="--html or --json", expected="in a folder", value=str(path))
+    outputs.check()
     if address is not None:
         # The backend in this process takes its daemon from the environment, as in a server.
         config.socket_path(address)
@@ -151,6 +158,8 @@ def _manifest(source: str, points: Sequence[Sizes]) -> Manifest:
 def _overridden(manifest: Manifest, *, device: str | None, effort: str | None) -> Manifest:
     models = manifest.models
     if device is not None:
+        if not is_device(device):
+            raise InvalidSetting(name="--device", expected="cpu, cuda or cuda:N", value=device)
         models = tuple(replace(model, devices=(device,)) for model in models)
     if effort is not None:
         models = tuple(replace(model, effort=effort) for model in models)

@@ -7,14 +7,17 @@ import importlib
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from nearhint.demo.text import Batch, batches
-from nearhint.errors import MissingExtra
+from nearhint.errors import InvalidSetting, MissingExtra
 
 Features = Mapping[str, Any]
+SAVED = ("modules.json", "config.json")
+"""Of which a directory with a model has one: sentence-transformers' own, or its transformer's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,15 @@ class Encoder:
         longest = self.model.max_seq_length
         encoded = self.model.tokenizer(list(texts), truncation=True, max_length=longest)
         return [len(ids) for ids in encoded["input_ids"]]
+
+
+def check_present(*, device: str, directory: str) -> None:
+    """Raises `InvalidSetting` where a device is not here, or a directory holds no model."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise InvalidSetting(name="--device", expected="on this machine (cpu)", value=device)
+    if directory and not any((Path(directory) / name).is_file() for name in SAVED):
+        expected = "a directory as sentence-transformers saves one"
+        raise InvalidSetting(name="--model", expected=expected, value=directory)
 
 
 def capture_only() -> Callable[..., Any]:

@@ -21,7 +21,13 @@ from nearhint.demo import second
 from nearhint.demo.closeness import NOTHING, closeness
 from nearhint.demo.conditions import conditions
 from nearhint.demo.daemon import DemoDaemon, environment, explained, lost, results
-from nearhint.demo.models import Embeddings, Encoder, Features, warm_up_capture
+from nearhint.demo.models import (
+    Embeddings,
+    Encoder,
+    Features,
+    check_present,
+    warm_up_capture,
+)
 from nearhint.demo.options import DemoOptions
 from nearhint.demo.report import DemoReport, Row, geometric_mean
 from nearhint.demo.text import Batch
@@ -35,7 +41,11 @@ _POLL_S = 0.1
 
 
 def run(options: DemoOptions) -> DemoReport:
-    """The whole demo, on a daemon in a temporary directory; progress goes to stderr."""
+    """The whole demo, on a daemon in a temporary directory; progress goes to stderr.
+
+    Raises `InvalidSetting` before anything is started where device or model are not there.
+    """
+    check_present(device=options.device, directory=options.model)
     directory = Path(tempfile.mkdtemp(prefix="nearhint-demo-"))
     daemon = DemoDaemon(directory)
     outside = dict(os.environ)

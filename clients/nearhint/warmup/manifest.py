@@ -31,7 +31,8 @@ from math import prod
 from pathlib import Path
 from typing import TypeAlias, TypeGuard, cast
 
-from nearhint.errors import FileMissing, InvalidManifest
+from nearhint.errors import InvalidManifest
+from nearhint.warmup.files import read_file
 from nearhint.warmup.observed import Observed, read_observed
 from nearhint.warmup.targets import read_device
 from nearhint_rules.program import SIZE_LIMIT
@@ -50,7 +51,9 @@ MODEL_KEYS = (*_SHARED, "name", "entry", "exported", "dims", "sizes", "dynamic")
 
 _DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?")
+_DURATION = re.compile(r"(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9}(?:\.\d{1,9})?)s)?")
+LONGEST_S = 1e9
+"""Thirty years: whoever gives a budget beyond means something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +110,8 @@ class Manifest:
 def read_manifest(path: Path) -> Manifest:
     """The manifest in a file; raises `FileMissing` or `InvalidManifest`, which names the key."""
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise FileMissing(path=path, problem=error.strerror or "cannot be read") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        content = tomllib.loads(read_file(path))
+    except (ValueError, RecursionError) as error:
         raise InvalidManifest(path=path, key="not TOML", problem=error) from error
     return _Reader(path).manifest(content)
 
@@ -121,15 +122,20 @@ def read_duration(value: object) -> float | None:
     >>> read_duration("1h30m"), read_duration(2.5), read_duration("soon"), read_duration(0)
     (5400.0, 2.5, None, None)
     """
-    seconds = 0.0
+    seconds: float = 0.0
     if isinstance(value, str):
         found = _DURATION.fullmatch(value.strip())
         if found is not None:
             hours, minutes, rest = found.groups(default="0")
             seconds = 3600 * int(hours) + 60 * int(minutes) + float(rest)
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        seconds = float(value)
-    return seconds if 0 < seconds < float("inf") else None
+        seconds = value
+    return float(seconds) if 0 < seconds <= LONGEST_S else None
+
+
+def is_device(name: str) -> bool:
+    """Whether a device may be named so, here or elsewhere."""
+    return _DEVICE.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +246,7 @@ class _Reader:
         if not names:
             raise self.error(place, 'must be a list like ["cpu", "cuda:0"]')
         for number, name in enumerate(names):
-            if not isinstance(name, str) or not _DEVICE.fullmatch(name):
+            if not isinstance(name, str) or not is_device(name):
                 raise self.error(f"{place}[{number}]", f"must be cpu, cuda or cuda:N, not {name!r}")
         return tuple(dict.fromkeys(map(str, names)))
 

@@ -17,11 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from nearhint.errors import FileMissing, InvalidManifest
+from nearhint.errors import InvalidManifest
+from nearhint.warmup.files import read_file
 from nearhint_rules.program import SIZE_LIMIT
 
 COUNT = "count"
 ROWS_LIMIT = 1_000_000
+FILE_LIMIT_BYTES = 128 << 20
 JSON_SUFFIXES = frozenset({".jsonl", ".ndjson", ".json"})
 
 
@@ -39,12 +41,7 @@ def read_observed(path: Path) -> tuple[Observed, ...]:
 
     Files whose name ends in .jsonl, .ndjson or .json are JSON lines, all others are CSV.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise FileMissing(path=path, problem=error.strerror or "cannot be read") from error
-    except UnicodeDecodeError as error:
-        raise InvalidManifest(path=path, key="not text", problem=error) from error
+    lines = read_file(path, limit_bytes=FILE_LIMIT_BYTES).splitlines()
     if len(lines) > ROWS_LIMIT:
         raise InvalidManifest(path=path, key="rows", problem=f"more than {ROWS_LIMIT}")
     cells = _json_rows(path, lines) if path.suffix in JSON_SUFFIXES else _csv_rows(path, lines)
@@ -71,17 +68,21 @@ def read_observed(path: Path) -> tuple[Observed, ...]:
 
 def _csv_rows(path: Path, lines: list[str]) -> Iterator[tuple[int, dict[str, object]]]:
     reader = csv.reader(lines)
-    header = [name.strip() for name in next(reader, [])]
-    if not all(header) or len(set(header)) != len(header) or not set(header) - {COUNT}:
-        problem = "must be different names of dims, and count"
-        raise InvalidManifest(path=path, key="line 1", problem=problem)
-    for cells in reader:
-        if not cells:
-            continue
-        if len(cells) != len(header):
-            problem = f"{len(cells)} cells under {len(header)} names"
-            raise InvalidManifest(path=path, key=f"line {reader.line_num}", problem=problem)
-        yield reader.line_num, dict(zip(header, cells, strict=True))
+    try:
+        header = [name.strip() for name in next(reader, [])]
+        if not all(header) or len(set(header)) != len(header) or not set(header) - {COUNT}:
+            problem = "must be different names of dims, and count"
+            raise InvalidManifest(path=path, key="line 1", problem=problem)
+        for cells in reader:
+            if not cells:
+                continue
+            if len(cells) != len(header):
+                problem = f"{len(cells)} cells under {len(header)} names"
+                raise InvalidManifest(path=path, key=f"line {reader.line_num}", problem=problem)
+            yield reader.line_num, dict(zip(header, cells, strict=True))
+    except csv.Error as error:
+        place = f"line {reader.line_num}"
+        raise InvalidManifest(path=path, key=place, problem=error) from error
 
 
 def _json_rows(path: Path, lines: list[str]) -> Iterator[tuple[int, dict[str, object]]]:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from nearhint.cli_output import SCHEMA_VERSION, print_json, table, talk
+from nearhint.errors import InvalidSetting, OutputFailed
 from nearhint.warmup.asking import Outcome
 from nearhint.warmup.page import page, sizes_text
 from nearhint.warmup.report import KernelReport, ModelReport, Report
@@ -25,11 +26,26 @@ class Outputs:
     json: str = ""
     html: Path | None = None
 
+    def check(self) -> None:
+        """Raises `InvalidSetting` where a file could not be written at the end of it all."""
+        for option, path in (("--json", self._json_file), ("--html", self.html)):
+            if path is None:
+                continue
+            try:
+                is_there = path.exists()
+                path.open("ab").close()
+                if not is_there:
+                    path.unlink()
+            except OSError as error:
+                expected = f"a file that can be written ({error.strerror})"
+                raise InvalidSetting(name=option, expected=expected, value=str(path)) from error
+
     def report(self, report: Report) -> None:
-        """Prints and keeps what a warm-up came to."""
-        if self.html is not None:
-            self.html.write_text(page(report), encoding="utf-8")
-        if not self._put(report.as_json()):
+        """Prints and keeps what a warm-up came to; raises `OutputFailed`."""
+        content = report.as_json()
+        if self.json == STDOUT:
+            print_json(content)
+        else:
             _print(report)
         _tell(report.models)
         for kernel, reason in report.at_t0.items():
@@ -37,9 +53,12 @@ class Outputs:
         for each in report.kernels:
             if each.id in report.pending:
                 talk(f"not yet tuned: {each.id[:12]}: {'; '.join(each.problems)}")
+        self._keep(content)
+        if self.html is not None:
+            _write(self.html, page(report))
 
     def survey(self, survey: Survey, models: Sequence[ModelReport]) -> None:
-        """Prints and keeps what a warm-up would do."""
+        """Prints and keeps what a warm-up would do; raises `OutputFailed`."""
         goals, met = survey.goals(), survey.met()
         jobs = JOBS_A_GOAL * (len(goals) - len(met))
         programs = [
@@ -72,7 +91,8 @@ class Outputs:
             "estimated_jobs": jobs,
         }
         _tell(models)
-        if self._put(content):
+        if self.json == STDOUT:
+            print_json(content)
             return
         _print_models(models)
         table(
@@ -103,9 +123,10 @@ class Outputs:
             ],
             title=f"Kernels and buckets; about {jobs} jobs",
         )
+        self._keep(content)
 
     def compiled(self, outcome: Outcome, models: Sequence[ModelReport]) -> None:
-        """Prints and keeps what was compiled ahead."""
+        """Prints and keeps what was compiled ahead; raises `OutputFailed`."""
         goals = outcome.survey.goals()
         content = {
             "compile_only": True,
@@ -121,7 +142,8 @@ class Outputs:
             ],
         }
         _tell(models)
-        if self._put(content):
+        if self.json == STDOUT:
+            print_json(content)
             return
         _print_models(models)
         table(
@@ -137,16 +159,24 @@ class Outputs:
             ],
             title="compiled",
         )
+        self._keep(content)
 
-    def _put(self, content: Mapping[str, object]) -> bool:
-        """Writes JSON where it is wanted; whether that was stdout."""
-        if self.json == STDOUT:
-            print_json(content)
-            return True
-        if self.json:
+    @property
+    def _json_file(self) -> Path | None:
+        return Path(self.json) if self.json not in ("", STDOUT) else None
+
+    def _keep(self, content: Mapping[str, object]) -> None:
+        """Writes JSON where a file is wanted."""
+        if self._json_file is not None:
             text = json.dumps({"schema_version": SCHEMA_VERSION, **content}, indent=2)
-            Path(self.json).write_text(text + "\n", encoding="utf-8")
-        return False
+            _write(self._json_file, text + "\n")
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise OutputFailed(path=path, problem=error.strerror or error) from error
 
 
 def _named(symbols: Sequence[object], sizes: Sequence[int]) -> dict[str, int]:

@@ -12,7 +12,8 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import cast
 
-from nearhint.errors import FileMissing, InvalidManifest
+from nearhint.errors import InvalidManifest
+from nearhint.warmup.files import read_file
 from nearhint_proto import convert
 from nearhint_proto.v1 import types_pb2
 from nearhint_rules.errors import RulesError
@@ -34,9 +35,7 @@ def device_json(message: types_pb2.Device) -> dict[str, object] | None:
 def read_device(path: Path) -> Device:
     """The device half in a JSON file; raises `FileMissing` or `InvalidManifest`."""
     try:
-        content: object = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise FileMissing(path=path, problem=error.strerror or "cannot be read") from error
+        content: object = json.loads(read_file(path))
     except (ValueError, RecursionError) as error:
         raise InvalidManifest(path=path, key="not JSON", problem=error) from error
     given = _half(path, content)

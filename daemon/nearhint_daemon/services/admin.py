@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 
 from nearhint_compiler import COMPILER_VERSION
 from nearhint_daemon.core import VERSION, Core
-from nearhint_daemon.errors import InvalidRequest
+from nearhint_daemon.errors import InvalidRequest, StoreDamaged
 from nearhint_daemon.jobs import Priority
 from nearhint_daemon.services import regret
 from nearhint_daemon.services.boundary import Context
@@ -24,8 +26,10 @@ from nearhint_daemon.store.rows import (
     ArtifactRow,
     CopyBandwidthRow,
     KernelRow,
+    LaunchRow,
     MeasurementRow,
     ProgramRow,
+    QuarantinedVariantRow,
     TriedRow,
     VariantRow,
 )
@@ -79,10 +83,11 @@ class AdminService(OperatingCalls, admin_service_pb2_grpc.AdminServiceServicer):
     async def GetStatus(  # noqa: N802 - the protocol's name
         self, request: pb.GetStatusRequest, context: Context
     ) -> pb.GetStatusResponse:
-        """Counts, devices and queue."""
+        """Counts, devices and queue; where the store is damaged, that it is, and no counts."""
         core = self._core
-        counts = await core.store.read(_counts)
-        quarantined = core.quarantine.count()
+        counts: Mapping[str, int] = {}
+        with suppress(StoreDamaged):
+            counts = {**await core.store.read(_counts), "quarantined": core.quarantine.count()}
         depth = core.jobs.depth()
         sizes = await asyncio.to_thread(core.store.size_bytes)
         return pb.GetStatusResponse(
@@ -94,7 +99,6 @@ class AdminService(OperatingCalls, admin_service_pb2_grpc.AdminServiceServicer):
             store_size_bytes=sum(sizes.values()),
             metrics_address=core.metrics_address,
             problems=core.problems(),
-            quarantined=quarantined,
             **counts,
         )
 
@@ -124,10 +128,13 @@ class AdminService(OperatingCalls, admin_service_pb2_grpc.AdminServiceServicer):
             return [(row, queries.programs_using(reading, namespace, row.id)) for row in rows]
 
         rows = await self._core.store.read(page)
-        return pb.ListKernelsResponse(
-            kernels=[self._summary(row, programs) for row, programs in rows[:size]],
-            next_page_token=rows[size - 1][0].id if len(rows) > size else "",
+        response = pb.ListKernelsResponse(
+            next_page_token=rows[size - 1][0].id if len(rows) > size else ""
         )
+        for row, programs in rows[:size]:
+            response.kernels.append(self._summary(row, programs))
+            await asyncio.sleep(0)  # a long page holds up nobody
+        return response
 
     async def ExplainKernel(  # noqa: N802 - the protocol's name
         self, request: pb.ExplainKernelRequest, context: Context
@@ -135,47 +142,19 @@ class AdminService(OperatingCalls, admin_service_pb2_grpc.AdminServiceServicer):
         """One Kernel: Tables, Measurements, what was rejected and what runs at given sizes."""
         namespace = read_namespace(request.namespace)
         kernel = await self.find(namespace, request.kernel)
-        store = self._core.store
-        measurements = await store.read(
-            lambda reading: queries.newest_measurements(
-                reading, namespace, kernel.id, limit=MEASUREMENTS_LIMIT
-            )
-        )
-        variants = await store.read(
-            lambda reading: tuple(
-                reading.where(VariantRow, namespace=namespace, kernel=kernel.id, state="rejected")
-            )
-        )
-        barred = await store.read(
-            lambda reading: queries.quarantined_variants(
-                reading, namespace, kernel.id, limit=BARRED_LIMIT
-            )
-        )
-        launches = await store.read(
-            lambda reading: queries.launches_of_kernel(
-                reading, namespace, kernel.id, limit=SOURCES_LIMIT
-            )
-        )
-        programs = await store.read(
-            lambda reading: queries.programs_using(reading, namespace, kernel.id)
-        )
-        tried = await store.read(
-            lambda reading: queries.tried_of_kernel(
-                reading, namespace, kernel.id, limit=TRIED_LIMIT
-            )
-        )
+        known = await self._core.store.read(lambda reading: _known(reading, kernel))
         tables = [
             table
             for key in self._core.tables.of_kernel(namespace, kernel.id)
             if (table := self._core.tables.newest(key)) is not None
         ]
         selections = {}
-        if request.HasField("dims"):
+        if request.HasField("dims") or not kernel.symbols:
             sizes = read_sizes(request.dims, field="dims")
             if unknown := sizes.keys() - set(kernel.symbols.split()):
                 problem = f"the Kernel has no symbol {min(unknown)}"
                 raise InvalidRequest(problem, field="dims")
-            fallback = launches[0].fallback if launches else ""
+            fallback = known.launches[0].fallback if known.launches else ""
             selections = {
                 table.target: _select(table, sizes, fallback=fallback) for table in tables
             }
@@ -183,27 +162,30 @@ class AdminService(OperatingCalls, admin_service_pb2_grpc.AdminServiceServicer):
             types_pb2.Expr.FromString(each) for each in (kernel.bytes_read, kernel.bytes_written)
         ]
         return pb.ExplainKernelResponse(
-            kernel=self._summary(kernel, programs),
+            kernel=self._summary(kernel, known.programs),
             ir=kernel.ir,
             bytes_moved=convert.expr_to_proto(ex.add(*map(convert.expr_from_proto, moved))),
             bytes_read=moved[0],
             bytes_written=moved[1],
             tables=[convert.table_to_proto(table) for table in tables],
-            measurements=map(_measurement_message, measurements),
+            measurements=map(_measurement_message, known.measurements),
             selections=selections,
             rejected=[
-                *(f"{row.schedule}: {row.problem}" for row in variants),
-                *(f"{row.schedule}: quarantined by {row.actor}: {row.reason}" for row in barred),
+                *(f"{row.schedule}: {row.problem}" for row in known.rejected),
+                *(
+                    f"{row.schedule}: quarantined by {row.actor}: {row.reason}"
+                    for row in known.barred
+                ),
             ],
             provenance=list(
-                dict.fromkeys(line for row in launches for line in row.sources.splitlines())
+                dict.fromkeys(line for row in known.launches for line in row.sources.splitlines())
             )[:SOURCES_LIMIT],
             copy_bandwidths={
                 row.target: _bandwidth_message(row)
                 for table in tables
                 if (row := self._core.bandwidths.of(table.target)) is not None
             },
-            searches=_search_messages(tried),
+            searches=_search_messages(known.tried),
         )
 
     async def MeasureRegret(  # noqa: N802 - the protocol's name
@@ -231,9 +213,9 @@ class AdminService(OperatingCalls, admin_service_pb2_grpc.AdminServiceServicer):
 
     def _summary(self, row: KernelRow, programs: int) -> pb.KernelSummary:
         tables = [
-            table
+            types_pb2.Table.FromString(entry.message)
             for key in self._core.tables.of_kernel(row.namespace, row.id)
-            if (table := self._core.tables.newest(key)) is not None
+            if (entry := self._core.tables.entry(key)) is not None
         ]
         return pb.KernelSummary(
             id=row.id,
@@ -258,6 +240,31 @@ def _counts(reading: Reading) -> Mapping[str, int]:
         "artifacts": reading.count(ArtifactRow),
         "change_seq": reading.change_seq(),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What the store has of one Kernel."""
+
+    programs: int
+    launches: tuple[LaunchRow, ...]
+    measurements: tuple[MeasurementRow, ...]
+    rejected: tuple[VariantRow, ...]
+    barred: tuple[QuarantinedVariantRow, ...]
+    tried: tuple[TriedRow, ...]
+
+
+def _known(reading: Reading, kernel: KernelRow) -> _Known:
+    key = (kernel.namespace, kernel.id)
+    rejected = reading.where(VariantRow, namespace=key[0], kernel=key[1], state="rejected")
+    return _Known(
+        programs=queries.programs_using(reading, *key),
+        launches=queries.launches_of_kernel(reading, *key, limit=SOURCES_LIMIT),
+        measurements=queries.newest_measurements(reading, *key, limit=MEASUREMENTS_LIMIT),
+        rejected=tuple(rejected),
+        barred=queries.quarantined_variants(reading, *key, limit=BARRED_LIMIT),
+        tried=queries.tried_of_kernel(reading, *key, limit=TRIED_LIMIT),
+    )
 
 
 def _select(

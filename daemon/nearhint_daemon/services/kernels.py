@@ -17,7 +17,12 @@ from nearhint_daemon.services.messages import (
     read_text,
 )
 from nearhint_daemon.tables import TableKey
-from nearhint_daemon.traffic.usage import Used
+from nearhint_daemon.traffic.usage import (
+    CALLS_LIMIT,
+    USAGES_LIMIT,
+    Used,
+    launches_by_tier,
+)
 from nearhint_daemon.tuning.compiling import compile_jobs
 from nearhint_daemon.tuning.efforts import Effort
 from nearhint_daemon.tuning.lowered import sizes_within
@@ -194,14 +199,16 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
                 calls=usage.calls,
                 launches=tuple(usage.launches),
             )
-            for position, usage in enumerate(request.usages)
+            for position, usage in enumerate(request.usages[:USAGES_LIMIT])
         ]
         if request.target_id:
             device = self._core.programs.target(request.target_id).device
             self._core.presence.note(client_id, device, is_serving=request.is_serving)
         accepted = await self._core.usage.report(client_id, used, namespace=namespace)
-        launches = [sum(counts) for counts in zip(*(each.launches[:4] for each in used))]  # noqa: B905
-        self._core.metrics.usage_reported(launches, dict(request.fallback_reasons))
+        reasons = {
+            name: min(count, CALLS_LIMIT) for name, count in request.fallback_reasons.items()
+        }
+        self._core.metrics.usage_reported(launches_by_tier(used), reasons)
         return pb.ReportUsageResponse(accepted=accepted)
 
 

@@ -73,7 +73,7 @@ def device_message(state: DeviceState, *, target_id: str = "") -> admin_service_
         device=None if state.device is None else convert.device_to_proto(state.device),
         target_id=target_id,
         policy=POLICIES[state.policy],
-        is_worker_ready=state.device is not None,
+        is_worker_ready=state.device is not None and not state.problem,
         problem=state.problem,
     )
 

@@ -56,14 +56,15 @@ def open_writer(path: Path) -> sqlite3.Connection:
         version = schema.version_of(connection)
         _set_pragmas(connection, WRITER_PRAGMAS)
         if version < schema.VERSION:
-            _migrate(connection)
+            migrate(connection)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _migrate(connection: sqlite3.Connection) -> None:
+def migrate(connection: sqlite3.Connection) -> None:
+    """Brings a database to this version's schema, all or nothing."""
     # sqlite-utils loads numpy where that is installed: not at every start.
     from nearhint_daemon.store import migrations
 
@@ -81,6 +82,23 @@ def open_reader(path: Path) -> sqlite3.Connection:
     )
     _set_pragmas(connection, READER_PRAGMAS)
     return connection
+
+
+def brought_up(connection: sqlite3.Connection) -> sqlite3.Connection:
+    """The connection if it has this version's schema; else a copy with it, gone when it is closed.
+
+    Raises `SchemaTooNew`, or `StoreError` for a database of others.
+    """
+    if schema.version_of(connection) == schema.VERSION:
+        return connection
+    copy = sqlite3.connect("", isolation_level=None)
+    try:
+        connection.backup(copy)
+        migrate(copy)
+    except BaseException:
+        copy.close()
+        raise
+    return copy
 
 
 @contextmanager

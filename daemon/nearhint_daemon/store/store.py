@@ -10,12 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from nearhint_daemon.errors import ArtifactCorrupt, StoreError, StoreReadOnly
+from nearhint_daemon.errors import ArtifactCorrupt, StoreDamaged, StoreError, StoreReadOnly
 from nearhint_daemon.store import database
 from nearhint_daemon.store.artifacts import ArtifactFiles
 from nearhint_daemon.store.rows import ArtifactRow, EventRow, MetaRow
 from nearhint_daemon.store.transactions import Reading, Writing
-from nearhint_daemon.store.writer import Batch, Writer
+from nearhint_daemon.store.writer import Batch, Writer, refusal_of
 
 ResultT = TypeVar("ResultT")
 
@@ -58,6 +58,8 @@ class Store:
         )
         self._free = [self._new_reading() for _ in range(READERS)]
         self._is_read_only = False
+        self.damage = ""
+        """How the database was found damaged, if it was, since it was opened."""
         self.daemon_id = ""
 
     async def start(self) -> None:
@@ -66,11 +68,16 @@ class Store:
         self.daemon_id = await self.write(_daemon_id)
 
     async def close(self) -> None:
-        """Finishes what is queued and closes every connection."""
-        await asyncio.to_thread(self._writer.close)
+        """Finishes what is queued and closes every connection.
+
+        The one that writes is the last: it takes the log into the database and deletes it, which
+        one that only reads may not.
+        """
+        await asyncio.to_thread(self._writer.finish)
         self._readers.shutdown()
         for reading in (self._inline, *self._free):
             reading.connection.close()
+        await asyncio.to_thread(self._writer.close)
 
     def now(self) -> float:
         """Seconds since the epoch, by the store's clock."""
@@ -84,12 +91,16 @@ class Store:
     async def write(self, work: Callable[[Writing], ResultT]) -> ResultT:
         """Runs `work` in a transaction; returns once its commit is durable.
 
-        Raises `StoreReadOnly` on a full or failing disk, and whatever `work` raises.
+        Raises `StoreReadOnly` on a full or failing disk, `StoreDamaged`, and whatever `work`
+        raises.
         """
         try:
             result = await self._writer.run(work)
         except StoreReadOnly:
             self._set_read_only(value=True)
+            raise
+        except StoreDamaged as error:
+            self._note_damage(error)
             raise
         self._set_read_only(value=False)
         return result
@@ -103,11 +114,11 @@ class Store:
         return True
 
     def read_now(self, work: Callable[[Reading], ResultT]) -> ResultT:
-        """Runs a read of a few rows here and now (some microseconds each)."""
-        return work(self._inline)
+        """Runs a read of a few rows here and now (some microseconds each); as `read` raises."""
+        return self._read(self._inline, work)
 
     async def read(self, work: Callable[[Reading], ResultT]) -> ResultT:
-        """Runs a longer read in another thread."""
+        """Runs a longer read in another thread; raises `StoreDamaged`, and what `work` raises."""
         return await asyncio.get_running_loop().run_in_executor(
             self._readers, self._read_pooled, work
         )
@@ -187,9 +198,24 @@ class Store:
     def _read_pooled(self, work: Callable[[Reading], ResultT]) -> ResultT:
         reading = self._free.pop()
         try:
-            return work(reading)
+            return self._read(reading, work)
         finally:
             self._free.append(reading)
+
+    def _read(self, reading: Reading, work: Callable[[Reading], ResultT]) -> ResultT:
+        try:
+            return work(reading)
+        except sqlite3.DatabaseError as error:
+            refusal = refusal_of(error)
+            if not isinstance(refusal, StoreDamaged):
+                raise
+            self._note_damage(refusal)
+            raise refusal from error
+
+    def _note_damage(self, error: StoreDamaged) -> None:
+        if not self.damage:
+            self.damage = str(error)
+            self._observer.store_found_corrupt("database", self.damage)
 
     def _set_read_only(self, *, value: bool) -> None:
         if value != self._is_read_only:

@@ -12,11 +12,12 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from nearhint_daemon.errors import StoreError, StoreReadOnly
+from nearhint_daemon.errors import StoreDamaged, StoreError, StoreReadOnly
 from nearhint_daemon.store.transactions import OnCorrupt, Writing
 
 ResultT = TypeVar("ResultT")
@@ -42,11 +43,18 @@ class Batch:
     error: str
 
 
-def is_disk_error(error: BaseException) -> bool:
-    """Whether a disk that is full or failing is the cause."""
-    if isinstance(error, sqlite3.Error):
-        return (getattr(error, "sqlite_errorcode", 0) & 0xFF) in DISK_ERRORS
-    return False
+DAMAGE_ERRORS = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+"""Primary result codes that say: what is on the disk is no database of ours any more."""
+
+
+def refusal_of(error: BaseException) -> StoreError | None:
+    """What is said where the disk, or what is on it, is the cause; None: it is not."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # what is none of SQLite's has no code
+    if code in DISK_ERRORS:
+        return StoreReadOnly("the disk takes no writes now")
+    if code in DAMAGE_ERRORS:
+        return StoreDamaged(f"the database is damaged: {error}")
+    return None
 
 
 class Writer:
@@ -70,17 +78,21 @@ class Writer:
         """Starts the thread."""
         self._thread.start()
 
-    def close(self) -> None:
-        """Finishes what is queued, then closes the connection."""
+    def finish(self) -> None:
+        """Does what is queued, and takes no more."""
         self._is_closed = True
         self._queue.put(None)
         self._thread.join()
+
+    def close(self) -> None:
+        """Closes the connection, after `finish`."""
         self._connection.close()
 
     async def run(self, work: Callable[[Writing], ResultT]) -> ResultT:
         """Runs `work` in a transaction and returns its result once that is committed.
 
-        Raises `StoreReadOnly` if the disk takes no writes, and whatever `work` raises.
+        Raises `StoreReadOnly` if the disk takes no writes, `StoreDamaged` if what is there is no
+        database, and whatever `work` raises.
         """
         if self._is_closed:
             raise StoreError("the store is closed")
@@ -124,18 +136,15 @@ class Writer:
         except Exception as error:
             failure = error
             if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
+                with suppress(sqlite3.Error):  # the next piece of work finds out, and says so
+                    self._connection.execute("ROLLBACK")
         self._on_batch(
             Batch(len(batch), time.monotonic() - started, type(failure).__name__ if failure else "")
         )
         if failure is not None:
-            refusal: StoreError = (
-                StoreReadOnly("the disk takes no writes now")
-                if is_disk_error(failure)
-                else StoreError(f"SQLite failed: {failure}")
-            )
+            refusal = refusal_of(failure) or StoreError(f"SQLite failed: {failure}")
             for item in batch:
-                if not item.future.done():
+                with suppress(InvalidStateError):  # nobody waits any more
                     item.future.set_exception(refusal)
             return is_last
         for item, result, problem in answers:
@@ -154,7 +163,7 @@ class Writer:
         try:
             result = item.work(self._writing)
         except Exception as error:
-            if is_disk_error(error) or not self._connection.in_transaction:
+            if refusal_of(error) is not None or not self._connection.in_transaction:
                 raise
             self._connection.execute("ROLLBACK TO item")
             self._connection.execute("RELEASE item")

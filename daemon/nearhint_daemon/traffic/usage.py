@@ -32,12 +32,23 @@ EVENT_ROWS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """How often a Program ran at sizes, and its launches by tier T0 … T3."""
+    """How often a Program ran at sizes, and its launches by tier T0 … T3, as a client says."""
 
     program: str
     sizes: Mapping[str, int]
     calls: int
     launches: Sequence[int]
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Calls, then launches by tier, as far as they count."""
+        launches = [*self.launches[:TIERS], *([0] * TIERS)][:TIERS]
+        return tuple(min(count, CALLS_LIMIT) for count in (self.calls, *launches))
+
+
+def launches_by_tier(used: Sequence[Used]) -> list[int]:
+    """The launches of all of these, as far as they count."""
+    return [sum(each.counts[1 + tier] for each in used) for tier in range(TIERS)]
 
 
 @dataclass
@@ -77,7 +88,7 @@ class Usage:
             raise QueueFull("this client reports too often", field="client_id")
         client.tokens -= 1.0
         accepted = 0
-        for position, usage in enumerate(used[:USAGES_LIMIT]):
+        for position, usage in enumerate(used):
             try:
                 ranges = self._programs.ranges(namespace, usage.program)
             except KernelUnknown:
@@ -88,15 +99,12 @@ class Usage:
             if kept not in client.sizes and len(client.sizes) >= SIZES_LIMIT:
                 continue
             client.sizes.add(kept)
-            counts = [*usage.launches[:TIERS], *([0] * TIERS)][:TIERS]
             total = self._gathered.setdefault(
                 (namespace, client_id, usage.program, text), [0] * (TIERS + 1)
             )
-            for index, count in enumerate((usage.calls, *counts)):
-                total[index] += min(count, CALLS_LIMIT)
-            self._traffic.note(
-                client_id, namespace, usage.program, text, min(usage.calls, CALLS_LIMIT)
-            )
+            for index, count in enumerate(usage.counts):
+                total[index] += count
+            self._traffic.note(client_id, namespace, usage.program, text, usage.counts[0])
             accepted += 1
         return accepted
 

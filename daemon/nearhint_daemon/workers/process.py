@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -68,16 +69,39 @@ class WorkerProcess:
     """A running worker. It serves one request at a time; the caller sees to that."""
 
     def __init__(self, command: WorkerCommand) -> None:
-        """Spawns the process, on the running event loop; it may not be ready yet."""
+        """Spawns the process, on the running event loop; it may not be ready yet.
+
+        Raises `WorkerDied` where the system has no room, descriptor or process for it.
+        """
         self.kind = command.kind
-        self._scratch = Path(
-            tempfile.mkdtemp(prefix=f"nearhint-{command.kind}-", dir=command.scratch_root)
-        )
-        ours, theirs = socket.socketpair()
-        try:
+        with ExitStack() as undo:
+            try:
+                self._spawn(command, undo)
+            except OSError as error:
+                detail = f"the system has nothing to start it with: {error}"
+                raise WorkerDied(kind=command.kind, detail=detail, reproducer={}) from error
+            undo.pop_all()
+        self.spawned_at = time.monotonic()
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        loop = asyncio.get_running_loop()
+        self._pidfd = os.pidfd_open(self._popen.pid)
+        self._has_answered = False
+        self.ended: asyncio.Future[int] = loop.create_future()
+        """Done, with the exit status, as soon as the process has ended."""
+        loop.add_reader(self._pidfd, self._on_end)
+
+    def _spawn(self, command: WorkerCommand, undo: ExitStack) -> None:
+        """The process with its folder, log and socket, which `undo` gives back."""
+        prefix = f"nearhint-{command.kind}-"
+        self._scratch = Path(tempfile.mkdtemp(prefix=prefix, dir=command.scratch_root))
+        undo.callback(shutil.rmtree, self._scratch, ignore_errors=True)
+        self._socket, theirs = socket.socketpair()
+        undo.callback(self._socket.close)
+        with theirs:
             self._log = os.open(
                 self._scratch / _LOG_NAME, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             )
+            undo.callback(os.close, self._log)
             self._popen = subprocess.Popen(
                 _arguments(command, theirs.fileno()),
                 stdin=subprocess.DEVNULL,
@@ -88,18 +112,7 @@ class WorkerProcess:
                 cwd=self._scratch,
                 env=_environment(command.variables, self._scratch),
             )
-        finally:
-            theirs.close()
-        ours.setblocking(False)
-        self.spawned_at = time.monotonic()
-        self._socket = ours
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-        loop = asyncio.get_running_loop()
-        self._pidfd = os.pidfd_open(self._popen.pid)
-        self._has_answered = False
-        self.ended: asyncio.Future[int] = loop.create_future()
-        """Done, with the exit status, as soon as the process has ended."""
-        loop.add_reader(self._pidfd, self._on_end)
+        self._socket.setblocking(False)
 
     @property
     def pid(self) -> int:

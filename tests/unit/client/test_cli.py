@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -193,9 +196,15 @@ def test_policy_is_shown_and_set(explained: FakeDaemon) -> None:
         (["warmup", "m:f", "--sizes", "batch"], ExitCode.USAGE),
         (["warmup", "m:f", "--sizes", "n=1", "--budget", "0"], ExitCode.USAGE),
         (["warmup", "m:f", "--sizes", "n=1", "--budget", "soon"], ExitCode.USAGE),
+        (["warmup", "m:f", "--sizes", "n=1", "--budget", f"{'9' * 400}h"], ExitCode.USAGE),
+        (["warmup", "m:f", "--sizes", "n=1", "--budget-s", "nan"], ExitCode.USAGE),
+        (["warmup", "m:f", "--sizes", "n=1", "--budget-s", "inf"], ExitCode.USAGE),
+        (["demo", "--settle-timeout-s", "nan"], ExitCode.USAGE),
         (["warmup", "m:f", "--sizes", "n=1", "--budget", "1m", "--budget-s", "3"], ExitCode.USAGE),
         (["warmup", "m:f", "--sizes", "n=1", "--effort", "hard"], ExitCode.USAGE),
         (["warmup", "m:f", "--sizes", "n=1", "--html", "/nowhere/at/all.html"], ExitCode.USAGE),
+        (["warmup", "m:f", "--sizes", "n=1", "--json", "/"], ExitCode.USAGE),
+        (["warmup", "m:f", "--sizes", "n=1", "--dry-run", "--html", "x.html"], ExitCode.USAGE),
         (["warmup", "m:f", "--sizes", "n=1", "--compile-only"], ExitCode.USAGE),
         (["warmup", "m:f", "--sizes", "n=1", "--target", "absent.json"], ExitCode.NOT_FOUND),
         (["warmup", "absent.toml"], ExitCode.NOT_FOUND),
@@ -270,6 +279,93 @@ def test_a_daemon_that_answers_is_not_called_unreachable(
     assert type(error) is expected
     assert exit_code(error) == code
     assert "the disk takes no writes now" in str(error)
+
+
+def test_what_is_wrong_and_what_to_do_is_told_as_the_daemon_says_it(explained: FakeDaemon) -> None:
+    class Wrong(Refusal):
+        def code(self) -> grpc.StatusCode:
+            return grpc.StatusCode.INVALID_ARGUMENT
+
+        def trailing_metadata(self) -> Any:
+            status = status_pb2.Status()
+            metadata = {"hint": "give more digits"}
+            status.details.add().Pack(error_details_pb2.ErrorInfo(reason="X", metadata=metadata))
+            wrong = error_details_pb2.BadRequest()
+            wrong.field_violations.add(field="kernel", description="must be hex")
+            status.details.add().Pack(wrong)
+            return (("grpc-status-details-bin", status.SerializeToString()),)
+
+    connection = Connection(
+        explained.address, trusted_uids=frozenset(), counters=Counters(), version="1"
+    )
+    with closing(connection):
+        error = connection._typed("ExplainKernel", Wrong(""))
+    assert error.report().endswith("(INVALID_ARGUMENT, X): kernel: must be hex. Give more digits.")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["explain", "\udcff\udcfe"],
+        ["explain", "abab", "--dims", "\udcff=3"],
+        ["regret", "abab", "--selector", "\udcff"],
+        ["pin", "abab", "--variant", "\udcff"],
+        ["quarantine", "abab", "--variant", "77c0", "--reason", "\udcff"],
+        ["history", "abab", "--target", "\udcff"],
+        ["rollback", "abab", "--to", "9" * 30],
+        ["warmup", "m:f", "--sizes", "n=1", "--device", "tpu"],
+    ],
+)
+def test_what_no_message_can_carry_is_wrong_usage(
+    explained: FakeDaemon, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    monkeypatch.setenv("NEARHINT_ADDRESS", explained.address)
+    result = run(*arguments)
+    assert result.exit_code == ExitCode.USAGE, result.exception
+    assert not isinstance(result.exception, UnicodeError)
+
+
+@pytest.mark.parametrize("arguments", [("demo",), ("warmup", "m:f", "--sizes", "n=1")])
+def test_what_runs_models_is_refused_where_nearhint_is_switched_off(
+    monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("NEARHINT_DISABLE", "1")
+    result = run(*arguments)
+    assert result.exit_code == ExitCode.REFUSED
+    assert "DISABLED: switched off by NEARHINT_DISABLE" in result.stderr
+
+
+def test_whoever_has_no_name_is_a_number(
+    explained: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOGNAME", "\udcff")
+    assert run("policy", "cpu", "never", "--address", explained.address).exit_code == ExitCode.OK
+    (request,) = explained.asked("SetDevicePolicy")
+    assert request.actor == f"uid {os.getuid()}"
+
+
+@pytest.mark.parametrize("arguments", [("status",), ("kernels", "--json")])
+def test_a_stdout_that_is_full_ends_with_one_line(
+    explained: FakeDaemon, arguments: tuple[str, ...]
+) -> None:
+    command = [sys.executable, "-m", "nearhint", *arguments, "--address", explained.address]
+    with Path("/dev/full").open("wb") as full:
+        ended = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, timeout=60, check=False
+        )
+    assert ended.returncode == ExitCode.FAILED
+    (line,) = [
+        line for line in ended.stderr.decode().splitlines() if not line.startswith("problem")
+    ]
+    assert line.startswith("nearhint: OUTPUT_FAILED: stdout: No space left")
+
+
+def test_signs_that_an_encoding_lacks_are_replaced(explained: FakeDaemon) -> None:
+    command = [sys.executable, "-m", "nearhint", "explain", "abab", "--address", explained.address]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    ended = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False)
+    assert ended.returncode == ExitCode.OK, ended.stderr.decode()
+    assert b"median \\xb5s" in ended.stdout
 
 
 def test_another_protocol_is_refused(explained: FakeDaemon) -> None:

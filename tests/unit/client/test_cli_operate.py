@@ -147,6 +147,10 @@ def test_quarantine_bars_lists_and_releases(operated: FakeDaemon) -> None:
     assert "2 jobs" in barred.stderr
     listed = run("quarantine", "--list", "--json", "--address", operated.address)
     assert json.loads(listed.stdout)["quarantined"][0]["actor"] == "ann"
+    for target, count in ((TARGET_ID[:8], 1), (TARGET_ID[::-1], 0)):
+        chosen = ("--list", "--target", target, "--json", "--address", operated.address)
+        some = run("quarantine", *chosen)
+        assert len(json.loads(some.stdout)["quarantined"]) == count
     released = run("release", "abab", "--variant", "77c0", "--json", "--address", operated.address)
     assert json.loads(released.stdout)["retuning_jobs"] == 3
     (request,) = operated.asked("QuarantineVariant")

@@ -46,6 +46,7 @@ def test_the_cache_follows_xdg() -> None:
         ("NEARHINT_CACHE_DIR", "relative"),
         ("NEARHINT_DISABLE", "yes"),
         ("NEARHINT_TRUSTED_UID", "root"),
+        ("NEARHINT_TRUSTED_UID", "9" * 5000),
     ],
 )
 def test_a_value_that_means_nothing_is_an_error_with_its_name(name: str, value: str) -> None:

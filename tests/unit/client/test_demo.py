@@ -23,6 +23,7 @@ from nearhint.demo.options import GPU_PAIRS, DemoOptions
 from nearhint.demo.report import DemoReport, Row, as_json, as_table
 from nearhint.demo.second import first_batch
 from nearhint.demo.text import Batch
+from nearhint.exit_codes import ExitCode
 
 ROW = Row(
     batch=4,
@@ -174,3 +175,13 @@ def test_a_row_compares_both_sides_with_the_reference(tmp_path: Path) -> None:
 def test_a_call_that_fails_is_as_far_as_can_be(tmp_path: Path) -> None:
     found = row(None, tmp_path)
     assert (found.max_abs_diff, found.cosine) == (NOTHING.max_abs_diff, NOTHING.cosine)
+
+
+def test_a_model_or_a_device_that_is_not_there_is_wrong_usage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for option, value in (("--model", str(tmp_path)), ("--device", "cuda")):
+        result = CliRunner().invoke(main, ["demo", option, value])
+        assert result.exit_code == ExitCode.USAGE, result.output
+        assert f"SETTING_INVALID: {option} must be" in result.stderr

@@ -2,19 +2,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
+import subprocess
+import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
+from sqlite_utils import Database
 from tests.unit.daemon.test_store import KERNEL, Seen
 
 from nearhint_daemon.cli import main
 from nearhint_daemon.config import SETTINGS
 from nearhint_daemon.directories import StateLock
 from nearhint_daemon.exit_codes import ExitCode
-from nearhint_daemon.store import Store
+from nearhint_daemon.store import Store, database, migrations
+from nearhint_daemon.store.schema import APPLICATION_ID, VERSION
 
 
 @pytest.fixture
@@ -49,6 +55,13 @@ def test_every_command_has_help(path: tuple[str, ...]) -> None:
 def test_every_setting_is_a_flag_of_serve() -> None:
     output = CliRunner().invoke(main, ["serve", "--help"]).output
     assert all(f"--{name.replace('_', '-')}" in output for name in SETTINGS)
+
+
+def test_the_help_says_every_default_as_it_is() -> None:
+    shown = " ".join(CliRunner().invoke(main, ["serve", "--help"]).output.split())
+    for setting in SETTINGS.values():
+        default = "empty" if setting.default == () else setting.default
+        assert f"{setting.metadata['help']} [default: {default}]" in shown, setting.name
 
 
 def test_a_state_directory_that_is_no_such_thing_is_a_problem(state_dir: Path) -> None:
@@ -92,6 +105,42 @@ def test_a_state_directory_without_database_is_not_found(tmp_path: Path) -> None
     result = CliRunner().invoke(main, ["db", "check", "--state-dir", str(tmp_path)])
     assert result.exit_code == ExitCode.NOT_FOUND
     assert "DATABASE_MISSING" in result.stderr
+
+
+def test_a_database_of_an_earlier_version_is_checked_as_it_will_be_brought_up(
+    state_dir: Path,
+) -> None:
+    path = state_dir / database.FILE_NAME
+    path.unlink()
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        migrations.migrations.apply(Database(connection), stop_before="m003_acts_of_operators")
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute("PRAGMA user_version = 2")
+    before = path.read_bytes()
+    result = CliRunner().invoke(main, ["db", "check", "--state-dir", str(state_dir)])
+    assert result.exit_code == ExitCode.OK, result.output
+    assert "acts           0" in result.stdout
+    assert path.read_bytes() == before
+
+
+def test_a_database_of_a_later_version_is_not_called_damaged(state_dir: Path) -> None:
+    with closing(sqlite3.connect(state_dir / database.FILE_NAME)) as connection:
+        connection.execute(f"PRAGMA user_version = {VERSION + 1}")
+    result = CliRunner().invoke(main, ["db", "check", "--state-dir", str(state_dir)])
+    assert result.exit_code == ExitCode.REFUSED
+    assert "SCHEMA_TOO_NEW" in result.stderr
+
+
+def test_a_database_that_was_emptied_beside_its_log_is_a_problem_and_stays(
+    state_dir: Path,
+) -> None:
+    path, log = state_dir / database.FILE_NAME, state_dir / f"{database.FILE_NAME}-wal"
+    path.write_bytes(b"")
+    log.write_bytes(b"what was committed")
+    result = CliRunner().invoke(main, ["db", "check", "--state-dir", str(state_dir), "--json"])
+    assert result.exit_code == ExitCode.INTEGRITY
+    assert "empty" in json.loads(result.stdout)["problems"][0]
+    assert log.read_bytes() == b"what was committed"
 
 
 @pytest.mark.parametrize("name", ["LOCK", "nearhint.db", "artifacts/corrupt"])
@@ -143,3 +192,13 @@ def test_a_bad_setting_is_a_usage_error() -> None:
     result = CliRunner().invoke(main, ["serve", "--address", "0.0.0.0:50051"])
     assert result.exit_code == ExitCode.USAGE
     assert "unix socket only" in result.stderr
+
+
+def test_a_stdout_that_is_full_ends_with_one_line() -> None:
+    command = [sys.executable, "-m", "nearhint_daemon", "config", "show"]
+    with Path("/dev/full").open("wb") as full:
+        ended = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, timeout=60, check=False
+        )
+    assert ended.returncode == ExitCode.FAILED
+    assert ended.stderr.decode() == "nearhintd: stdout takes no more: No space left on device\n"

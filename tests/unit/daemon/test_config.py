@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+from nearhint import config as client_config
 from nearhint_daemon import config as settings
 from nearhint_daemon.errors import InvalidConfiguration
 
@@ -32,7 +34,9 @@ def test_an_unknown_setting_is_an_error_that_names_the_likely_one(tmp_path: Path
 
 
 def test_variables_of_the_client_are_let_pass() -> None:
-    loaded = settings.load({}, environment={"NEARHINT_CACHE_DIR": "/x", "NEARHINT_DISABLE": "1"})
+    read = frozenset(re.findall(r"^(NEARHINT_[A-Z_]+) ", client_config.__doc__ or "", re.MULTILINE))
+    assert len(read) == 4
+    loaded = settings.load({}, environment=dict.fromkeys(read - {"NEARHINT_ADDRESS"}, "1"))
     assert loaded.warnings == ()
     assert settings.load({}, environment={"NEARHINT_OTHER": "1"}).warnings != ()
 
@@ -44,7 +48,13 @@ def test_variables_of_the_client_are_let_pass() -> None:
         ("metrics_port", "http"),
         ("address", "localhost:50051"),
         ("address", "unix:relative"),
+        ("metrics_port", "--5"),
+        ("metrics_port", "²"),
+        ("metrics_port", "9" * 5000),
         ("devices", "gpu"),
+        ("devices", "cpu,cpu"),
+        ("devices", "cuda:²"),
+        ("devices", "cuda:00"),
         ("measure_budget_s", "-1"),
         ("measure_budget_s", "nan"),
         ("regret_share", "1.5"),
@@ -54,8 +64,25 @@ def test_variables_of_the_client_are_let_pass() -> None:
     ],
 )
 def test_a_value_that_cannot_be_used_is_named_with_its_origin(name: str, value: str) -> None:
-    with pytest.raises(InvalidConfiguration, match=name):
+    with pytest.raises(InvalidConfiguration, match=f"{name} = .* must "):
         settings.load({name: value}, environment={})
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"threads =",
+        b"\xff",
+        f"a = {'[' * 5000}".encode(),
+        f"threads = {'9' * 5000}".encode(),
+        b"#" * (settings.FILE_LIMIT_BYTES + 1),
+    ],
+)
+def test_a_file_that_is_no_toml_is_named(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "nearhint.toml"
+    file.write_bytes(content)
+    with pytest.raises(InvalidConfiguration, match=r"nearhint\.toml: "):
+        settings.load({}, environment={}, file=file)
 
 
 def test_a_unix_address_may_have_slashes() -> None:

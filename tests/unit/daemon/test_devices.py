@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -9,11 +10,15 @@ import pytest
 from tests.integration.fake_workers import CPU, FakeBenchPool
 from tests.unit.daemon.test_store import Seen
 
+from nearhint_daemon import devices
 from nearhint_daemon.devices import SPELL_S, Devices, default_names
 from nearhint_daemon.errors import InvalidRequest, NoDevice
+from nearhint_daemon.services.messages import device_message
 from nearhint_daemon.store import Store
 from nearhint_daemon.traffic.presence import Presence
 from nearhint_daemon.turns import Turns
+from nearhint_daemon.workers.errors import WorkerStartFailed
+from nearhint_proto.v1 import worker_pb2 as pb
 from nearhint_rules.target import CpuDevice, CudaDevice
 
 
@@ -168,6 +173,35 @@ def test_only_a_device_of_exactly_this_kind_is_used(tmp_path: Path) -> None:
     with_devices(tmp_path, scenario)
 
 
+def test_a_device_that_disappears_is_told_until_it_works_again(tmp_path: Path) -> None:
+    class Lost(FakeBenchPool):
+        is_there = False
+
+        async def run(
+            self, request: pb.WorkerRequest, *, timeout_s: float, device: str | None = None
+        ) -> pb.WorkerResponse:
+            if self.is_there:
+                return pb.WorkerResponse()
+            raise WorkerStartFailed(kind="bench", detail="no such device", reproducer={})
+
+    bench = Lost()
+
+    async def scenario(devices: Devices) -> None:
+        await devices.names_for(CPU)
+        with pytest.raises(WorkerStartFailed):
+            await devices.run("cpu", pb.WorkerRequest(), timeout_s=1)
+        (lost,) = devices.states()
+        assert "no such device" in lost.problem
+        assert not device_message(lost).is_worker_ready
+        bench.is_there = True
+        await devices.run("cpu", pb.WorkerRequest(), timeout_s=1)
+        (found,) = devices.states()
+        assert found.problem == ""
+        assert device_message(found).is_worker_ready
+
+    with_devices(tmp_path, scenario, bench=bench)
+
+
 def test_an_unknown_policy_is_refused(tmp_path: Path) -> None:
     async def scenario(devices: Devices) -> None:
         with pytest.raises(InvalidRequest):
@@ -176,6 +210,22 @@ def test_an_unknown_policy_is_refused(tmp_path: Path) -> None:
             await devices.set_policy("cuda", "never", actor="ann")
 
     with_devices(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("script", "idle"),
+    [("echo 3", True), ("echo 97", False), ("echo '[N/A]'", False), ("exec sleep 600", False)],
+)
+def test_a_gpu_whose_tool_says_nothing_counts_as_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, idle: bool
+) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\n{script}\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    if "sleep" in script:
+        monkeypatch.setattr(devices, "UTILISATION_LIMIT_S", 0.2)
+    assert asyncio.run(devices._is_idle("cuda:0")) is idle
 
 
 def test_a_process_that_hides_its_gpus_has_none() -> None:

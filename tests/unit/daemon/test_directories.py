@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
@@ -7,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from nearhint.errors import UntrustedPath
+from nearhint.trust import trusted_directory
 from nearhint_daemon import directories
 from nearhint_daemon.errors import DirectoryUnsafe, SocketInUse, StateDirectoryLocked
 
@@ -26,12 +29,38 @@ def test_a_state_directory_that_others_may_write_is_refused(tmp_path: Path, mode
         directories.prepare(path, mode=directories.STATE_MODE)
 
 
-def test_a_socket_directory_that_others_may_write_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", [0o757, 0o775])
+def test_a_socket_directory_that_clients_would_not_trust_is_refused(
+    tmp_path: Path, mode: int
+) -> None:
     path = tmp_path / "run"
     path.mkdir()
-    path.chmod(0o757)
-    with pytest.raises(DirectoryUnsafe):
+    path.chmod(mode)
+    with pytest.raises(UntrustedPath):
+        trusted_directory(path, trusted_uids=frozenset())
+    with pytest.raises(DirectoryUnsafe, match=f"chmod 750 {path}"):
         directories.prepare(path, mode=directories.SOCKET_DIRECTORY_MODE)
+
+
+def test_nobody_is_told_to_change_a_directory_that_all_share(tmp_path: Path) -> None:
+    path = tmp_path / "shared"
+    path.mkdir()
+    path.chmod(0o1777)
+    with pytest.raises(DirectoryUnsafe, match="name one of its own"):
+        directories.prepare(path, mode=directories.SOCKET_DIRECTORY_MODE)
+
+
+def test_a_state_directory_whose_mode_cannot_be_changed_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, mode: int) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    path = tmp_path / "state"
+    path.mkdir(mode=0o755)
+    monkeypatch.setattr(Path, "chmod", refuse)
+    with pytest.raises(DirectoryUnsafe, match="not of mode 700: Read-only file system"):
+        directories.prepare(path, mode=directories.STATE_MODE)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")

@@ -190,3 +190,13 @@ def test_a_workloads_own_ranges_bound_its_ladder(
     assert all(2 <= point["n"] <= 32 for point in wide)
     narrow = Unit(ModelSpec(name="m", entry=entry, axes={"n": Range(4, 8)}), "cpu").points
     assert all(4 <= point["n"] <= 8 for point in narrow)
+
+
+def test_a_file_that_is_no_exported_program_is_told_in_one_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "model.pt2"
+    path.write_text("junk")
+    with pytest.raises(InvalidEntry, match="not an exported program"):
+        load_exported(path, dynamic={})
+    assert capfd.readouterr().err == ""

@@ -8,6 +8,7 @@ import pytest
 import torch
 from tests.unit.workers.building import S0, S1, attention_weights, node, norm, tensor
 
+from nearhint_compiler.frontend.lower import TABLE
 from nearhint_daemon.workers.aten import AtenProgram, Value
 from nearhint_daemon.workers.aten_ops import ALLOWED, HALF_TO_FLOAT
 from nearhint_daemon.workers.elements import DRAWN_ELEMENTS
@@ -32,6 +33,10 @@ def schema_of(op: str) -> torch.FunctionSchema:
     found = getattr(getattr(getattr(torch.ops, namespace), name), overload)._schema
     assert isinstance(found, torch.FunctionSchema)
     return found
+
+
+def test_every_op_that_is_lowered_runs_as_a_fallback() -> None:
+    assert set(TABLE) - set(ALLOWED) == set()
 
 
 @pytest.mark.parametrize("op", sorted(ALLOWED))

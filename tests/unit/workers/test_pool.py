@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
@@ -299,3 +300,23 @@ async def test_descriptors_do_not_grow_with_crashes(folder: Path) -> None:
                 await watched.run("exit 1")
         await watched.run("hello")
         assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("lacks", ["folder", "process"])
+def test_a_worker_that_the_system_cannot_start_says_so_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacks: str
+) -> None:
+    scratch = tmp_path / "absent" if lacks == "folder" else tmp_path
+    if lacks == "process":
+        monkeypatch.setattr(sys, "executable", str(tmp_path / "absent"))
+
+    async def scenario() -> None:
+        few = CompilePool(1, command=command(scratch))
+        before = len(os.listdir("/proc/self/fd"))
+        with pytest.raises(WorkerStartFailed, match="No such file"):
+            await few.toolchain()
+        assert len(os.listdir("/proc/self/fd")) == before
+        await few.stop()
+
+    asyncio.run(scenario())
+    assert list(tmp_path.iterdir()) == []

@@ -9,6 +9,7 @@ import pytest
 
 from nearhint.errors import FileMissing, InvalidManifest
 from nearhint.exit_codes import ExitCode, exit_code
+from nearhint.warmup.files import SMALL_BYTES
 from nearhint.warmup.manifest import Range, read_duration, read_manifest
 
 ENTRY = '[[model]]\nentry = "m:f"\n'
@@ -106,6 +107,11 @@ def test_a_manifest_says_models_sizes_effort_budget_and_labels(tmp_path: Path) -
         (ENTRY + "dynamic = { x = { first = 'n' } }", "dynamic.x.first: must be a dimension's"),
         ("targets = 'x.json'\n" + ENTRY, "targets: must be a list of files"),
         ("[[model]\n", "not TOML"),
+        (f"a = {'[' * 5000}", "not TOML"),
+        (f"budget = {'9' * 5000}\n" + ENTRY, "not TOML"),
+        (f"budget = {'9' * 400}\n" + ENTRY, "budget: must be seconds above 0"),
+        (f"budget = '{'9' * 400}h'\n" + ENTRY, "budget: must be seconds above 0"),
+        ("#" * (SMALL_BYTES + 1), "size: more than 1,048,576 bytes"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_its_place(
@@ -118,6 +124,14 @@ def test_a_manifest_that_is_not_there_is_not_found(tmp_path: Path) -> None:
     with pytest.raises(FileMissing) as caught:
         read_manifest(tmp_path / "absent.toml")
     assert exit_code(caught.value) == ExitCode.NOT_FOUND
+
+
+@pytest.mark.parametrize("key", ["sizes = 'a\\u0000b.csv'", "targets = ['a\\u0000b.json']"])
+def test_a_path_that_no_file_can_have_is_not_found(tmp_path: Path, key: str) -> None:
+    text = key.replace("'", '"')
+    content = text + "\n" + ENTRY if key.startswith("targets") else ENTRY + text
+    with pytest.raises(FileMissing, match="null byte"):
+        read_manifest(manifest(tmp_path, content))
 
 
 def test_a_file_of_sizes_that_is_not_there_is_not_found(tmp_path: Path) -> None:

@@ -43,6 +43,8 @@ def test_a_row_without_a_count_is_one_call(tmp_path: Path) -> None:
         ("a.csv", "n,count\n0,3\n", "line 2"),
         ("a.csv", "n,count\n3,0\n", "line 2"),
         ("a.csv", "n\n99999999999999999999999\n", "line 2"),
+        ("a.csv", f"n\n3\n{'9' * 200_000}\n", "line 3"),
+        ("a.csv", f"{'n' * 200_000}\n3\n", "line 1"),
         ("a.jsonl", "{\n", "line 1"),
         ("a.jsonl", "[1]\n", "line 1"),
         ("a.jsonl", '{"count": 3}\n', "line 1"),

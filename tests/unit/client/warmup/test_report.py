@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from tests.unit.client import doubling
 
+from nearhint.errors import InvalidSetting, OutputFailed
 from nearhint.warmup.asking import BUDGET_ENDED, Outcome
 from nearhint.warmup.chart import Line, Mark, chart
 from nearhint.warmup.output import Outputs
@@ -214,6 +216,25 @@ def read(text: str) -> Reader:
     reader.close()
     assert reader.open == []
     return reader
+
+
+def test_what_no_file_takes_is_printed_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    outputs = Outputs(json="/dev/full")
+    outputs.check()
+    with pytest.raises(OutputFailed, match="No space left"):
+        outputs.report(report())
+    assert "warmed up" in capsys.readouterr().out
+
+
+def test_files_that_cannot_be_written_are_refused_before_anything_is_done(tmp_path: Path) -> None:
+    new, old = tmp_path / "new.json", tmp_path / "old.html"
+    old.write_text("from before")
+    Outputs(json=str(new), html=old).check()
+    assert not new.exists()
+    assert old.read_text() == "from before"
+    for path in (tmp_path, tmp_path / "absent" / "x.json"):
+        with pytest.raises(InvalidSetting, match="--json must be a file that can be written"):
+            Outputs(json=str(path)).check()
 
 
 def test_the_page_is_well_formed_and_has_every_kernel_with_its_reasons() -> None:

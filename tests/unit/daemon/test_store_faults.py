@@ -1,0 +1,98 @@
+"""A store whose disk, or database, or rollback fails under it, and one that is closed in order."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.unit.daemon.test_store import KERNEL, MEASUREMENT, Seen, direct, with_store
+
+from nearhint_daemon.errors import StoreDamaged, StoreError
+from nearhint_daemon.store import Store, Writing, database
+from nearhint_daemon.store.rows import KernelRow, MetaRow
+from nearhint_daemon.store.writer import Writer
+
+
+def write_without_what_is_cached(tx: Writing) -> None:
+    tx.connection.execute("PRAGMA cache_size = 0")
+    tx.connection.execute("PRAGMA shrink_memory")
+    tx.put(MEASUREMENT)
+
+
+def test_damage_that_comes_while_a_store_is_open_is_told_once_and_typed(tmp_path: Path) -> None:
+    async def fill(store: Store, seen: Seen) -> None:
+        rows = [replace(KERNEL, id=f"{number:064x}") for number in range(500)]
+        await store.write(lambda tx: tx.put_all(rows))
+
+    async def scenario(store: Store, seen: Seen) -> None:
+        path = tmp_path / database.FILE_NAME
+        path.write_bytes(bytes(path.stat().st_size))
+        for _ in range(2):
+            with pytest.raises(StoreDamaged):
+                await store.read(lambda reading: list(reading.select(KernelRow)))
+        with pytest.raises(StoreDamaged):
+            store.read_now(lambda reading: reading.get(KernelRow, "", KERNEL.id))
+        with pytest.raises(StoreDamaged):
+            await store.write(write_without_what_is_cached)
+        assert "damaged" in store.damage
+        assert [what for what, _ in seen.corrupt] == ["database"]
+
+    with_store(tmp_path, fill)
+    with_store(tmp_path, scenario)
+
+
+def test_a_closed_store_is_one_file(tmp_path: Path) -> None:
+    """Whoever copies the database of a stopped daemon has what it wrote."""
+
+    async def scenario(store: Store, seen: Seen) -> None:
+        await store.write(lambda tx: tx.put(KERNEL))
+
+    with_store(tmp_path, scenario)
+    assert [path.name for path in tmp_path.glob(f"{database.FILE_NAME}*")] == [database.FILE_NAME]
+    with closing(direct(tmp_path)) as connection:
+        assert connection.execute("SELECT count(*) FROM kernels").fetchone() == (1,)
+
+
+class Breaking:
+    """A connection on which statements fail, one for each time that they are named."""
+
+    def __init__(self, connection: sqlite3.Connection, *statements: str) -> None:
+        self._connection = connection
+        self._failing = list(statements)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._connection, name)
+
+    def execute(self, statement: str, *parameters: Sequence[str | int]) -> sqlite3.Cursor:
+        if statement in self._failing:
+            self._failing.remove(statement)
+            raise sqlite3.OperationalError("disk I/O error")
+        return self._connection.execute(statement, *parameters)
+
+
+def test_a_writer_whose_rollback_fails_goes_on(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        connection = Breaking(database.open_writer(tmp_path / "db"), "COMMIT", "ROLLBACK")
+        writer = Writer(
+            connection,  # type: ignore[arg-type]
+            on_batch=lambda batch: None,
+            on_corrupt=lambda table, key: None,
+        )
+        writer.start()
+        with pytest.raises(StoreError):
+            await writer.run(lambda tx: tx.put(MetaRow("a", "1")))
+        with pytest.raises(StoreError):
+            await asyncio.wait_for(writer.run(lambda tx: tx.put(MetaRow("b", "1"))), 10)
+        await asyncio.wait_for(writer.run(lambda tx: tx.put(MetaRow("c", "1"))), 10)
+        await asyncio.to_thread(writer.finish)
+        writer.close()
+
+    asyncio.run(scenario())
+    with closing(sqlite3.connect(tmp_path / "db")) as connection:
+        names = [row[0] for row in connection.execute("SELECT name FROM meta WHERE length(name)=1")]
+    assert names == ["c"]
