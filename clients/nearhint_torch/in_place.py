@@ -14,7 +14,7 @@ Updates of updates are made one after the other. Torch's compiler calls this re-
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -91,7 +91,7 @@ def _is_free(graph: fx.Graph, argument: fx.Node, update: fx.Node, copy_back: fx.
     """
     nodes = list(graph.nodes)
     later = nodes[nodes.index(update) + 1 :]
-    old, new = _sharing(nodes, argument), _sharing(nodes, update)
+    old, new = _sharing(argument), _sharing(update)
     anew = outputs_from_arguments()
     for node in later:
         if node.op == "output":
@@ -103,12 +103,14 @@ def _is_free(graph: fx.Graph, argument: fx.Node, update: fx.Node, copy_back: fx.
     return True
 
 
-def _sharing(nodes: Collection[fx.Node], source: fx.Node) -> set[fx.Node]:
-    """`source` and what may share its memory."""
-    found = {source}
-    for node in nodes:
-        if not found.isdisjoint(aliases_of(node)):
-            found.add(node)
+def _sharing(source: fx.Node) -> set[fx.Node]:
+    """`source` and what may share its memory, which only those who read it or one of these can."""
+    found, left = {source}, [source]
+    while left:
+        node = left.pop()
+        sharing = [each for each in node.users if each not in found and node in aliases_of(each)]
+        found.update(sharing)
+        left += sharing
     return found
 
 
@@ -168,8 +170,7 @@ def _is_same(left: object, right: object) -> bool:
 def _reads_nothing_of(argument: fx.Node, write: _Write) -> bool:
     """Whether what is written is no part of the argument itself."""
     _, args, kwargs = write
-    shared = _sharing(list(argument.graph.nodes), argument)
-    return shared.isdisjoint(_nodes_in((*args[1:], *kwargs.values())))
+    return _sharing(argument).isdisjoint(_nodes_in((*args[1:], *kwargs.values())))
 
 
 def _nodes_in(value: object) -> Iterator[fx.Node]:

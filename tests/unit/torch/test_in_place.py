@@ -10,7 +10,9 @@ import torch
 from tests.unit.torch.conftest import Install
 
 from nearhint_rules.program import Program
+from nearhint_torch import in_place
 from nearhint_torch.backend import nearhint
+from nearhint_torch.effects import aliases_of
 
 Tensor = torch.Tensor
 Function = Callable[..., Any]
@@ -105,3 +107,27 @@ def test_an_update_that_others_would_notice_stays_a_copy(
     program = program_of(session, function, *tokens())
     assert [node.op for node in program.nodes if node.mutates] == ["aten.copy_.default"]
     assert not any(node.op.endswith("_.default") for node in program.nodes if not node.mutates)
+
+
+def test_many_caches_are_not_each_looked_for_in_the_whole_graph(
+    session: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    def counting(node: torch.fx.Node) -> frozenset[torch.fx.Node]:
+        asked.append(node)
+        return aliases_of(node)
+
+    monkeypatch.setattr(in_place, "aliases_of", counting)
+    caches = [torch.zeros(2, 16, 6) for _ in range(24)]
+
+    def function(new: Tensor, places: Tensor, *caches: Tensor) -> Tensor:
+        for cache in caches:
+            cache.index_copy_(1, places, new)
+            new = torch.tanh(new * cache[:, :3] + 1)
+        return new
+
+    _, new, places = tokens()
+    program = program_of(session, function, new, places, *caches)
+    assert sum(node.op == "aten.index_copy_.default" for node in program.nodes) == len(caches)
+    assert len(asked) < 30 * len(caches)
