@@ -149,100 +149,113 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
     }
 }
 
-extern void GOMP_barrier(void);
-
 struct work {
     void *const *parameters;
     const int64_t *dims;
     int64_t chunks;
-    vf32 t1_0[2][64];
-    vf32 t1_1[2][64];
-    vf32 t1_2[2][64];
-    vf32 t1_3[2][64];
+    int64_t p0;
+    vf32 v1_0;
+    vf32 v1_1;
+    vf32 v1_2;
+    vf32 v1_3;
+    vf32 t1_0[64];
+    vf32 t1_1[64];
+    vf32 t1_2[64];
+    vf32 t1_3[64];
 };
 
-static void together(void *data)
+static void walk_0(void *data)
 {
     struct work *const work = data;
     void *const *const parameters = work->parameters;
     const int64_t *const dims = work->dims;
-    const int64_t me = omp_get_thread_num(), threads = omp_get_num_threads();
-    const int64_t chunks = work->chunks;
     const float *const in0 = (const float *)parameters[0];
     float *const out1 = (float *)parameters[1];
     const int64_t k0 = dims[0];
     const int64_t k1 = dims[1];
     const int64_t np0 = k1;
     const int64_t nr0 = k0;
-    const int64_t from = 0, to = ((k1 + 31) / 32);
-    const int64_t blocks = ((k1 + 31) / 32);
-    int64_t block = from;
-    for (int64_t task = from; task < to; task++) {
-        const int64_t turn = task % 2;
-        const int64_t p0 = block * 32;
-        const int count0 = (int)greatest(0, least(8, np0 - p0 - 0));
-        const int count1 = (int)greatest(0, least(8, np0 - p0 - 8));
-        const int count2 = (int)greatest(0, least(8, np0 - p0 - 16));
-        const int count3 = (int)greatest(0, least(8, np0 - p0 - 24));
-        for (int64_t chunk = me; chunk < chunks; chunk += threads) {
-            const int64_t start = nr0 * chunk / chunks;
-            const int64_t finish = nr0 * (chunk + 1) / chunks;
-            vf32 t1_0 = splat_f32(0), t1_1 = splat_f32(0), t1_2 = splat_f32(0), t1_3 = splat_f32(0);
-            for (int64_t begin = start; begin < finish; begin += 64) {
-                const int64_t stop = least(finish, begin + 64);
-                vf32 s1_0 = splat_f32(0), s1_1 = splat_f32(0), s1_2 = splat_f32(0), s1_3 = splat_f32(0);
-                for (int64_t r0 = begin; r0 < stop; r0++) {
-                    const vf32 v0_0 = load_n_f32(in0 + (k1 * r0) + p0, count0);
-                    const vf32 v0_1 = load_n_f32(in0 + (k1 * r0) + p0 + 8, count1);
-                    const vf32 v0_2 = load_n_f32(in0 + (k1 * r0) + p0 + 16, count2);
-                    const vf32 v0_3 = load_n_f32(in0 + (k1 * r0) + p0 + 24, count3);
-                    s1_0 = s1_0 + v0_0;
-                    s1_1 = s1_1 + v0_1;
-                    s1_2 = s1_2 + v0_2;
-                    s1_3 = s1_3 + v0_3;
-                }
-                t1_0 = t1_0 + s1_0;
-                t1_1 = t1_1 + s1_1;
-                t1_2 = t1_2 + s1_2;
-                t1_3 = t1_3 + s1_3;
+    const int64_t p0 = work->p0;
+    const int count0 = (int)greatest(0, least(8, np0 - p0 - 0));
+    const int count1 = (int)greatest(0, least(8, np0 - p0 - 8));
+    const int count2 = (int)greatest(0, least(8, np0 - p0 - 16));
+    const int count3 = (int)greatest(0, least(8, np0 - p0 - 24));
+    for (int64_t chunk = omp_get_thread_num(); chunk < work->chunks; chunk += omp_get_num_threads()) {
+        const int64_t start = nr0 * chunk / work->chunks;
+        const int64_t finish = nr0 * (chunk + 1) / work->chunks;
+        vf32 t1_0 = splat_f32(0), t1_1 = splat_f32(0), t1_2 = splat_f32(0), t1_3 = splat_f32(0);
+        for (int64_t begin = start; begin < finish; begin += 64) {
+            const int64_t stop = least(finish, begin + 64);
+            vf32 s1_0 = splat_f32(0), s1_1 = splat_f32(0), s1_2 = splat_f32(0), s1_3 = splat_f32(0);
+            for (int64_t r0 = begin; r0 < stop; r0++) {
+                const vf32 v0_0 = load_n_f32(in0 + (k1 * r0) + p0, count0);
+                const vf32 v0_1 = load_n_f32(in0 + (k1 * r0) + p0 + 8, count1);
+                const vf32 v0_2 = load_n_f32(in0 + (k1 * r0) + p0 + 16, count2);
+                const vf32 v0_3 = load_n_f32(in0 + (k1 * r0) + p0 + 24, count3);
+                s1_0 = s1_0 + v0_0;
+                s1_1 = s1_1 + v0_1;
+                s1_2 = s1_2 + v0_2;
+                s1_3 = s1_3 + v0_3;
             }
-            work->t1_0[turn][chunk] = t1_0;
-            work->t1_1[turn][chunk] = t1_1;
-            work->t1_2[turn][chunk] = t1_2;
-            work->t1_3[turn][chunk] = t1_3;
+            t1_0 = t1_0 + s1_0;
+            t1_1 = t1_1 + s1_1;
+            t1_2 = t1_2 + s1_2;
+            t1_3 = t1_3 + s1_3;
         }
-        GOMP_barrier();
-        vf32 t1_0 = work->t1_0[turn][0];
-        vf32 t1_1 = work->t1_1[turn][0];
-        vf32 t1_2 = work->t1_2[turn][0];
-        vf32 t1_3 = work->t1_3[turn][0];
-        for (int64_t chunk = 1; chunk < chunks; chunk++) {
-            t1_0 = t1_0 + work->t1_0[turn][chunk];
-            t1_1 = t1_1 + work->t1_1[turn][chunk];
-            t1_2 = t1_2 + work->t1_2[turn][chunk];
-            t1_3 = t1_3 + work->t1_3[turn][chunk];
-        }
-        const vf32 v1_0 = t1_0;
-        const vf32 v1_1 = t1_1;
-        const vf32 v1_2 = t1_2;
-        const vf32 v1_3 = t1_3;
-        if (me == 0) {
-            store_n_f32(out1 + p0, v1_0, count0);
-            store_n_f32(out1 + p0 + 8, v1_1, count1);
-            store_n_f32(out1 + p0 + 16, v1_2, count2);
-            store_n_f32(out1 + p0 + 24, v1_3, count3);
-        }
-        block++;
+        work->t1_0[chunk] = t1_0;
+        work->t1_1[chunk] = t1_1;
+        work->t1_2[chunk] = t1_2;
+        work->t1_3[chunk] = t1_3;
     }
 }
 
 static void cooperate(void *const *parameters, const int64_t *dims, int32_t threads)
 {
+    const float *const in0 = (const float *)parameters[0];
+    float *const out1 = (float *)parameters[1];
+    const int64_t k0 = dims[0];
+    const int64_t k1 = dims[1];
+    const int64_t np0 = k1;
+    const int64_t nr0 = k0;
     struct work work;
     work.parameters = parameters;
     work.dims = dims;
     work.chunks = least(threads, 64);
-    GOMP_parallel(together, &work, (unsigned)threads, 0);
+    const int64_t from = 0, to = ((k1 + 31) / 32);
+    const int64_t blocks = ((k1 + 31) / 32);
+    int64_t block = from;
+    for (int64_t task = from; task < to; task++) {
+        const int64_t p0 = block * 32;
+        const int count0 = (int)greatest(0, least(8, np0 - p0 - 0));
+        const int count1 = (int)greatest(0, least(8, np0 - p0 - 8));
+        const int count2 = (int)greatest(0, least(8, np0 - p0 - 16));
+        const int count3 = (int)greatest(0, least(8, np0 - p0 - 24));
+        work.p0 = p0;
+        GOMP_parallel(walk_0, &work, (unsigned)threads, 0);
+        vf32 t1_0 = work.t1_0[0];
+        vf32 t1_1 = work.t1_1[0];
+        vf32 t1_2 = work.t1_2[0];
+        vf32 t1_3 = work.t1_3[0];
+        for (int64_t chunk = 1; chunk < work.chunks; chunk++) {
+            t1_0 = t1_0 + work.t1_0[chunk];
+            t1_1 = t1_1 + work.t1_1[chunk];
+            t1_2 = t1_2 + work.t1_2[chunk];
+            t1_3 = t1_3 + work.t1_3[chunk];
+        }
+        const vf32 v1_0 = t1_0;
+        const vf32 v1_1 = t1_1;
+        const vf32 v1_2 = t1_2;
+        const vf32 v1_3 = t1_3;
+        work.v1_0 = v1_0;
+        work.v1_1 = v1_1;
+        work.v1_2 = v1_2;
+        work.v1_3 = v1_3;
+        store_n_f32(out1 + p0, v1_0, count0);
+        store_n_f32(out1 + p0 + 8, v1_1, count1);
+        store_n_f32(out1 + p0 + 16, v1_2, count2);
+        store_n_f32(out1 + p0 + 24, v1_3, count3);
+        block++;
+    }
 }
 
 struct call {
@@ -260,12 +273,10 @@ static void share(void *data)
 
 void nearhint_kernel(void *const *parameters, const int64_t *dims, int32_t threads)
 {
-    const int64_t k0 = dims[0];
     const int64_t k1 = dims[1];
     struct call call = {parameters, dims, ((k1 + 31) / 32)};
-    const int32_t together = (int32_t)least(threads, k0 * k1 / 87381);
-    if (together > 1 && call.total < together)
-        cooperate(parameters, dims, together);
+    if (threads > 1 && call.total < threads)
+        cooperate(parameters, dims, threads);
     else if (threads > 1 && call.total > 1)
         GOMP_parallel(share, &call, (unsigned)threads, 0);
     else

@@ -213,23 +213,21 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
     rows_with_stash(parameters, dims, from, to);
 }
 
-extern void GOMP_barrier(void);
-
 struct work {
     void *const *parameters;
     const int64_t *dims;
     int64_t chunks;
-    vf32 t9_0[2][64];
-    vf32 t9_1[2][64];
+    int64_t p0;
+    vf32 v9;
+    vf32 t9_0[64];
+    vf32 t9_1[64];
 };
 
-static void together(void *data)
+static void walk_0(void *data)
 {
     struct work *const work = data;
     void *const *const parameters = work->parameters;
     const int64_t *const dims = work->dims;
-    const int64_t me = omp_get_thread_num(), threads = omp_get_num_threads();
-    const int64_t chunks = work->chunks;
     const uint16_t *const in0 = (const uint16_t *)parameters[0];
     const uint16_t *const in1 = (const uint16_t *)parameters[1];
     const uint16_t *const in2 = (const uint16_t *)parameters[2];
@@ -238,71 +236,19 @@ static void together(void *data)
     const int64_t k0 = dims[0];
     const int64_t np0 = k0;
     const int64_t nr0 = 4096;
-    const int64_t from = 0, to = k0;
     const vf32 v8 = splat_f32(4096.0f);
     const vf32 v11 = splat_f32(9.999999974752427e-07f);
-    int64_t p0 = from;
-    for (int64_t task = from; task < to; task++) {
-        const int64_t turn = task % 2;
-        for (int64_t chunk = me; chunk < chunks; chunk += threads) {
-            const int64_t start = nr0 * chunk / chunks;
-            const int64_t finish = nr0 * (chunk + 1) / chunks;
-            vf32 t9_0 = splat_f32(0), t9_1 = splat_f32(0);
-            {
-                int64_t r0 = start;
-                while (r0 + 16 <= finish) {
-                    const int64_t stop = least(finish, r0 + 1024);
-                    vf32 s9_0 = splat_f32(0), s9_1 = splat_f32(0);
-                    for (; r0 + 16 <= stop; r0 += 16) {
-                        const vbf16 v0_0 = load_bf16(in0 + (4096 * p0) + r0);
-                        const vbf16 v0_1 = load_bf16(in0 + (4096 * p0) + r0 + 8);
-                        const vf32 v1_0 = from_bf16_f32(v0_0);
-                        const vf32 v1_1 = from_bf16_f32(v0_1);
-                        const vbf16 v2_0 = load_bf16(in1 + (4096 * p0) + r0);
-                        const vbf16 v2_1 = load_bf16(in1 + (4096 * p0) + r0 + 8);
-                        const vf32 v3_0 = from_bf16_f32(v2_0);
-                        const vf32 v3_1 = from_bf16_f32(v2_1);
-                        const vf32 v4_0 = v1_0 + v3_0;
-                        const vf32 v4_1 = v1_1 + v3_1;
-                        const vf32 v7_0 = v4_0 * v4_0;
-                        const vf32 v7_1 = v4_1 * v4_1;
-                        s9_0 = s9_0 + v7_0;
-                        s9_1 = s9_1 + v7_1;
-                    }
-                    t9_0 = t9_0 + s9_0;
-                    t9_1 = t9_1 + s9_1;
-                }
-                for (; r0 < finish; r0 += 8) {
-                    const int count = (int)least(8, finish - r0);
-                    const vbf16 v0_0 = load_n_bf16(in0 + (4096 * p0) + r0, count);
-                    const vf32 v1_0 = from_bf16_f32(v0_0);
-                    const vbf16 v2_0 = load_n_bf16(in1 + (4096 * p0) + r0, count);
-                    const vf32 v3_0 = from_bf16_f32(v2_0);
-                    const vf32 v4_0 = v1_0 + v3_0;
-                    const vf32 v7_0 = v4_0 * v4_0;
-                    t9_0 = t9_0 + keep_n_f32(count, v7_0, splat_f32(0));
-                }
-            }
-            work->t9_0[turn][chunk] = t9_0;
-            work->t9_1[turn][chunk] = t9_1;
-        }
-        GOMP_barrier();
-        vf32 t9_0 = work->t9_0[turn][0];
-        vf32 t9_1 = work->t9_1[turn][0];
-        for (int64_t chunk = 1; chunk < chunks; chunk++) {
-            t9_0 = t9_0 + work->t9_0[turn][chunk];
-            t9_1 = t9_1 + work->t9_1[turn][chunk];
-        }
-        const vf32 v9 = across_sum_f32((t9_0 + t9_1));
-        const vf32 v10 = v9 / v8;
-        const vf32 v12 = v10 + v11;
-        const vf32 v13 = 1 / sqrt_f32(v12);
-        for (int64_t chunk = me; chunk < chunks; chunk += threads) {
-            const int64_t start = nr0 * chunk / chunks;
-            const int64_t finish = nr0 * (chunk + 1) / chunks;
-            {
-                int64_t r0 = start;
-                for (; r0 + 16 <= finish; r0 += 16) {
+    const int64_t p0 = work->p0;
+    for (int64_t chunk = omp_get_thread_num(); chunk < work->chunks; chunk += omp_get_num_threads()) {
+        const int64_t start = nr0 * chunk / work->chunks;
+        const int64_t finish = nr0 * (chunk + 1) / work->chunks;
+        vf32 t9_0 = splat_f32(0), t9_1 = splat_f32(0);
+        {
+            int64_t r0 = start;
+            while (r0 + 16 <= finish) {
+                const int64_t stop = least(finish, r0 + 1024);
+                vf32 s9_0 = splat_f32(0), s9_1 = splat_f32(0);
+                for (; r0 + 16 <= stop; r0 += 16) {
                     const vbf16 v0_0 = load_bf16(in0 + (4096 * p0) + r0);
                     const vbf16 v0_1 = load_bf16(in0 + (4096 * p0) + r0 + 8);
                     const vf32 v1_0 = from_bf16_f32(v0_0);
@@ -313,52 +259,138 @@ static void together(void *data)
                     const vf32 v3_1 = from_bf16_f32(v2_1);
                     const vf32 v4_0 = v1_0 + v3_0;
                     const vf32 v4_1 = v1_1 + v3_1;
-                    const vbf16 v5_0 = to_bf16_f32(v4_0);
-                    const vbf16 v5_1 = to_bf16_f32(v4_1);
-                    const vf32 v14_0 = v4_0 * v13;
-                    const vf32 v14_1 = v4_1 * v13;
-                    const vbf16 v15_0 = load_bf16(in2 + r0);
-                    const vbf16 v15_1 = load_bf16(in2 + r0 + 8);
-                    const vf32 v16_0 = from_bf16_f32(v15_0);
-                    const vf32 v16_1 = from_bf16_f32(v15_1);
-                    const vf32 v17_0 = v14_0 * v16_0;
-                    const vf32 v17_1 = v14_1 * v16_1;
-                    const vbf16 v18_0 = to_bf16_f32(v17_0);
-                    const vbf16 v18_1 = to_bf16_f32(v17_1);
-                    store_bf16(out3 + (4096 * p0) + r0, v5_0);
-                    store_bf16(out3 + (4096 * p0) + r0 + 8, v5_1);
-                    store_bf16(out4 + (4096 * p0) + r0, v18_0);
-                    store_bf16(out4 + (4096 * p0) + r0 + 8, v18_1);
+                    const vf32 v7_0 = v4_0 * v4_0;
+                    const vf32 v7_1 = v4_1 * v4_1;
+                    s9_0 = s9_0 + v7_0;
+                    s9_1 = s9_1 + v7_1;
                 }
-                for (; r0 < finish; r0 += 8) {
-                    const int count = (int)least(8, finish - r0);
-                    const vbf16 v0_0 = load_n_bf16(in0 + (4096 * p0) + r0, count);
-                    const vf32 v1_0 = from_bf16_f32(v0_0);
-                    const vbf16 v2_0 = load_n_bf16(in1 + (4096 * p0) + r0, count);
-                    const vf32 v3_0 = from_bf16_f32(v2_0);
-                    const vf32 v4_0 = v1_0 + v3_0;
-                    const vbf16 v5_0 = to_bf16_f32(v4_0);
-                    const vf32 v14_0 = v4_0 * v13;
-                    const vbf16 v15_0 = load_n_bf16(in2 + r0, count);
-                    const vf32 v16_0 = from_bf16_f32(v15_0);
-                    const vf32 v17_0 = v14_0 * v16_0;
-                    const vbf16 v18_0 = to_bf16_f32(v17_0);
-                    store_n_bf16(out3 + (4096 * p0) + r0, v5_0, count);
-                    store_n_bf16(out4 + (4096 * p0) + r0, v18_0, count);
-                }
+                t9_0 = t9_0 + s9_0;
+                t9_1 = t9_1 + s9_1;
+            }
+            for (; r0 < finish; r0 += 8) {
+                const int count = (int)least(8, finish - r0);
+                const vbf16 v0_0 = load_n_bf16(in0 + (4096 * p0) + r0, count);
+                const vf32 v1_0 = from_bf16_f32(v0_0);
+                const vbf16 v2_0 = load_n_bf16(in1 + (4096 * p0) + r0, count);
+                const vf32 v3_0 = from_bf16_f32(v2_0);
+                const vf32 v4_0 = v1_0 + v3_0;
+                const vf32 v7_0 = v4_0 * v4_0;
+                t9_0 = t9_0 + keep_n_f32(count, v7_0, splat_f32(0));
             }
         }
-        p0++;
+        work->t9_0[chunk] = t9_0;
+        work->t9_1[chunk] = t9_1;
+    }
+}
+
+static void walk_1(void *data)
+{
+    struct work *const work = data;
+    void *const *const parameters = work->parameters;
+    const int64_t *const dims = work->dims;
+    const uint16_t *const in0 = (const uint16_t *)parameters[0];
+    const uint16_t *const in1 = (const uint16_t *)parameters[1];
+    const uint16_t *const in2 = (const uint16_t *)parameters[2];
+    uint16_t *const out3 = (uint16_t *)parameters[3];
+    uint16_t *const out4 = (uint16_t *)parameters[4];
+    const int64_t k0 = dims[0];
+    const int64_t np0 = k0;
+    const int64_t nr0 = 4096;
+    const vf32 v8 = splat_f32(4096.0f);
+    const vf32 v11 = splat_f32(9.999999974752427e-07f);
+    const int64_t p0 = work->p0;
+    const vf32 v9 = work->v9;
+    const vf32 v10 = v9 / v8;
+    const vf32 v12 = v10 + v11;
+    const vf32 v13 = 1 / sqrt_f32(v12);
+    for (int64_t chunk = omp_get_thread_num(); chunk < work->chunks; chunk += omp_get_num_threads()) {
+        const int64_t start = nr0 * chunk / work->chunks;
+        const int64_t finish = nr0 * (chunk + 1) / work->chunks;
+        {
+            int64_t r0 = start;
+            for (; r0 + 16 <= finish; r0 += 16) {
+                const vbf16 v0_0 = load_bf16(in0 + (4096 * p0) + r0);
+                const vbf16 v0_1 = load_bf16(in0 + (4096 * p0) + r0 + 8);
+                const vf32 v1_0 = from_bf16_f32(v0_0);
+                const vf32 v1_1 = from_bf16_f32(v0_1);
+                const vbf16 v2_0 = load_bf16(in1 + (4096 * p0) + r0);
+                const vbf16 v2_1 = load_bf16(in1 + (4096 * p0) + r0 + 8);
+                const vf32 v3_0 = from_bf16_f32(v2_0);
+                const vf32 v3_1 = from_bf16_f32(v2_1);
+                const vf32 v4_0 = v1_0 + v3_0;
+                const vf32 v4_1 = v1_1 + v3_1;
+                const vbf16 v5_0 = to_bf16_f32(v4_0);
+                const vbf16 v5_1 = to_bf16_f32(v4_1);
+                const vf32 v14_0 = v4_0 * v13;
+                const vf32 v14_1 = v4_1 * v13;
+                const vbf16 v15_0 = load_bf16(in2 + r0);
+                const vbf16 v15_1 = load_bf16(in2 + r0 + 8);
+                const vf32 v16_0 = from_bf16_f32(v15_0);
+                const vf32 v16_1 = from_bf16_f32(v15_1);
+                const vf32 v17_0 = v14_0 * v16_0;
+                const vf32 v17_1 = v14_1 * v16_1;
+                const vbf16 v18_0 = to_bf16_f32(v17_0);
+                const vbf16 v18_1 = to_bf16_f32(v17_1);
+                store_bf16(out3 + (4096 * p0) + r0, v5_0);
+                store_bf16(out3 + (4096 * p0) + r0 + 8, v5_1);
+                store_bf16(out4 + (4096 * p0) + r0, v18_0);
+                store_bf16(out4 + (4096 * p0) + r0 + 8, v18_1);
+            }
+            for (; r0 < finish; r0 += 8) {
+                const int count = (int)least(8, finish - r0);
+                const vbf16 v0_0 = load_n_bf16(in0 + (4096 * p0) + r0, count);
+                const vf32 v1_0 = from_bf16_f32(v0_0);
+                const vbf16 v2_0 = load_n_bf16(in1 + (4096 * p0) + r0, count);
+                const vf32 v3_0 = from_bf16_f32(v2_0);
+                const vf32 v4_0 = v1_0 + v3_0;
+                const vbf16 v5_0 = to_bf16_f32(v4_0);
+                const vf32 v14_0 = v4_0 * v13;
+                const vbf16 v15_0 = load_n_bf16(in2 + r0, count);
+                const vf32 v16_0 = from_bf16_f32(v15_0);
+                const vf32 v17_0 = v14_0 * v16_0;
+                const vbf16 v18_0 = to_bf16_f32(v17_0);
+                store_n_bf16(out3 + (4096 * p0) + r0, v5_0, count);
+                store_n_bf16(out4 + (4096 * p0) + r0, v18_0, count);
+            }
+        }
     }
 }
 
 static void cooperate(void *const *parameters, const int64_t *dims, int32_t threads)
 {
+    const uint16_t *const in0 = (const uint16_t *)parameters[0];
+    const uint16_t *const in1 = (const uint16_t *)parameters[1];
+    const uint16_t *const in2 = (const uint16_t *)parameters[2];
+    uint16_t *const out3 = (uint16_t *)parameters[3];
+    uint16_t *const out4 = (uint16_t *)parameters[4];
+    const int64_t k0 = dims[0];
+    const int64_t np0 = k0;
+    const int64_t nr0 = 4096;
     struct work work;
     work.parameters = parameters;
     work.dims = dims;
     work.chunks = least(threads, 64);
-    GOMP_parallel(together, &work, (unsigned)threads, 0);
+    const int64_t from = 0, to = k0;
+    const vf32 v8 = splat_f32(4096.0f);
+    const vf32 v11 = splat_f32(9.999999974752427e-07f);
+    int64_t p0 = from;
+    for (int64_t task = from; task < to; task++) {
+        work.p0 = p0;
+        GOMP_parallel(walk_0, &work, (unsigned)threads, 0);
+        vf32 t9_0 = work.t9_0[0];
+        vf32 t9_1 = work.t9_1[0];
+        for (int64_t chunk = 1; chunk < work.chunks; chunk++) {
+            t9_0 = t9_0 + work.t9_0[chunk];
+            t9_1 = t9_1 + work.t9_1[chunk];
+        }
+        const vf32 v9 = across_sum_f32((t9_0 + t9_1));
+        work.v9 = v9;
+        const vf32 v10 = v9 / v8;
+        const vf32 v12 = v10 + v11;
+        const vf32 v13 = 1 / sqrt_f32(v12);
+        GOMP_parallel(walk_1, &work, (unsigned)threads, 0);
+        p0++;
+    }
 }
 
 struct call {
@@ -378,9 +410,8 @@ void nearhint_kernel(void *const *parameters, const int64_t *dims, int32_t threa
 {
     const int64_t k0 = dims[0];
     struct call call = {parameters, dims, k0};
-    const int32_t together = (int32_t)least(threads, 4096 * k0 / 26214);
-    if (together > 1 && call.total < together)
-        cooperate(parameters, dims, together);
+    if (threads > 1 && call.total < threads)
+        cooperate(parameters, dims, threads);
     else if (threads > 1 && call.total > 1)
         GOMP_parallel(share, &call, (unsigned)threads, 0);
     else

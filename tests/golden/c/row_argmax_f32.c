@@ -221,90 +221,93 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
     rows(parameters, dims, from, to);
 }
 
-extern void GOMP_barrier(void);
-
 struct work {
     void *const *parameters;
     const int64_t *dims;
     int64_t chunks;
-    float t1_0[2][64];
-    int64_t at_t1_0[2][64];
+    int64_t p0;
+    vi64 v1;
+    float t1_0[64];
+    int64_t at_t1_0[64];
 };
 
-static void together(void *data)
+static void walk_0(void *data)
 {
     struct work *const work = data;
     void *const *const parameters = work->parameters;
     const int64_t *const dims = work->dims;
-    const int64_t me = omp_get_thread_num(), threads = omp_get_num_threads();
-    const int64_t chunks = work->chunks;
     const float *const in0 = (const float *)parameters[0];
     int64_t *const out1 = (int64_t *)parameters[1];
     const int64_t k0 = dims[0];
     const int64_t k1 = dims[1];
     const int64_t np0 = k0;
     const int64_t nr0 = k1;
-    const int64_t from = 0, to = k0;
-    int64_t p0 = from;
-    for (int64_t task = from; task < to; task++) {
-        const int64_t turn = task % 2;
-        for (int64_t chunk = me; chunk < chunks; chunk += threads) {
-            const int64_t start = nr0 * chunk / chunks;
-            const int64_t finish = nr0 * (chunk + 1) / chunks;
-            float t1_0 = (from_bits_f32(0xff800000))[0];
-            int64_t at_t1_0 = INT64_MAX;
-            {
-                int64_t r0 = start;
-                while (r0 < finish) {
-                    const int64_t begin = r0;
-                    const int64_t stop = least(finish, begin + 67108864);
-                    vf32 s1_0 = from_bits_f32(0xff800000), s1_1 = from_bits_f32(0xff800000);
-                    vi32 at_s1_0 = {0}, at_s1_1 = {0};
-                    for (; r0 + 16 <= stop; r0 += 16) {
-                        const vi32 here = splat_i32((int32_t)(r0 - begin));
-                        const vf32 v0_0 = load_f32(in0 + (k1 * p0) + r0);
-                        const vf32 v0_1 = load_f32(in0 + (k1 * p0) + r0 + 8);
-                        seek_max_f32(&s1_0, &at_s1_0, v0_0, here);
-                        seek_max_f32(&s1_1, &at_s1_1, v0_1, here);
-                    }
-                    for (; r0 < stop; r0 += 8) {
-                        const int count = (int)least(8, stop - r0);
-                        const vi32 here = splat_i32((int32_t)(r0 - begin));
-                        const vf32 v0_0 = load_n_f32(in0 + (k1 * p0) + r0, count);
-                        seek_max_f32(&s1_0, &at_s1_0, keep_n_f32(count, v0_0, from_bits_f32(0xff800000)), here);
-                    }
-                    at_s1_0 = at_s1_0 + (vi32){0, 1, 2, 3, 4, 5, 6, 7} + 0;
-                    at_s1_1 = at_s1_1 + (vi32){0, 1, 2, 3, 4, 5, 6, 7} + 8;
-                    settle_max_f32(&s1_0, &at_s1_0, s1_1, at_s1_1);
-                    place_max_f32(&s1_0, &at_s1_0);
-                    const int64_t offset1 = at_s1_0[0];
-                    decide_one_max_f32(&t1_0, &at_t1_0, s1_0[0], begin + offset1);
+    const int64_t p0 = work->p0;
+    for (int64_t chunk = omp_get_thread_num(); chunk < work->chunks; chunk += omp_get_num_threads()) {
+        const int64_t start = nr0 * chunk / work->chunks;
+        const int64_t finish = nr0 * (chunk + 1) / work->chunks;
+        float t1_0 = (from_bits_f32(0xff800000))[0];
+        int64_t at_t1_0 = INT64_MAX;
+        {
+            int64_t r0 = start;
+            while (r0 < finish) {
+                const int64_t begin = r0;
+                const int64_t stop = least(finish, begin + 67108864);
+                vf32 s1_0 = from_bits_f32(0xff800000), s1_1 = from_bits_f32(0xff800000);
+                vi32 at_s1_0 = {0}, at_s1_1 = {0};
+                for (; r0 + 16 <= stop; r0 += 16) {
+                    const vi32 here = splat_i32((int32_t)(r0 - begin));
+                    const vf32 v0_0 = load_f32(in0 + (k1 * p0) + r0);
+                    const vf32 v0_1 = load_f32(in0 + (k1 * p0) + r0 + 8);
+                    seek_max_f32(&s1_0, &at_s1_0, v0_0, here);
+                    seek_max_f32(&s1_1, &at_s1_1, v0_1, here);
                 }
+                for (; r0 < stop; r0 += 8) {
+                    const int count = (int)least(8, stop - r0);
+                    const vi32 here = splat_i32((int32_t)(r0 - begin));
+                    const vf32 v0_0 = load_n_f32(in0 + (k1 * p0) + r0, count);
+                    seek_max_f32(&s1_0, &at_s1_0, keep_n_f32(count, v0_0, from_bits_f32(0xff800000)), here);
+                }
+                at_s1_0 = at_s1_0 + (vi32){0, 1, 2, 3, 4, 5, 6, 7} + 0;
+                at_s1_1 = at_s1_1 + (vi32){0, 1, 2, 3, 4, 5, 6, 7} + 8;
+                settle_max_f32(&s1_0, &at_s1_0, s1_1, at_s1_1);
+                place_max_f32(&s1_0, &at_s1_0);
+                const int64_t offset1 = at_s1_0[0];
+                decide_one_max_f32(&t1_0, &at_t1_0, s1_0[0], begin + offset1);
             }
-            work->t1_0[turn][chunk] = t1_0;
-            work->at_t1_0[turn][chunk] = at_t1_0;
         }
-        GOMP_barrier();
-        float t1_0 = work->t1_0[turn][0];
-        int64_t at_t1_0 = work->at_t1_0[turn][0];
-        for (int64_t chunk = 1; chunk < chunks; chunk++) {
-            decide_one_max_f32(&t1_0, &at_t1_0, work->t1_0[turn][chunk], work->at_t1_0[turn][chunk]);
-        }
-        const vi64 v1 = splat_i64(at_t1_0);
-        if (me == 0) {
-            out1[p0] = v1[0];
-        }
-        p0++;
+        work->t1_0[chunk] = t1_0;
+        work->at_t1_0[chunk] = at_t1_0;
     }
 }
 
 static void cooperate(void *const *parameters, const int64_t *dims, int32_t threads)
 {
+    const float *const in0 = (const float *)parameters[0];
+    int64_t *const out1 = (int64_t *)parameters[1];
+    const int64_t k0 = dims[0];
+    const int64_t k1 = dims[1];
+    const int64_t np0 = k0;
+    const int64_t nr0 = k1;
     struct work work;
     work.parameters = parameters;
     work.dims = dims;
     work.chunks = least(threads, 64);
-    GOMP_parallel(together, &work, (unsigned)threads, 0);
+    const int64_t from = 0, to = k0;
+    int64_t p0 = from;
+    for (int64_t task = from; task < to; task++) {
+        work.p0 = p0;
+        GOMP_parallel(walk_0, &work, (unsigned)threads, 0);
+        float t1_0 = work.t1_0[0];
+        int64_t at_t1_0 = work.at_t1_0[0];
+        for (int64_t chunk = 1; chunk < work.chunks; chunk++) {
+            decide_one_max_f32(&t1_0, &at_t1_0, work.t1_0[chunk], work.at_t1_0[chunk]);
+        }
+        const vi64 v1 = splat_i64(at_t1_0);
+        work.v1 = v1;
+        out1[p0] = v1[0];
+        p0++;
+    }
 }
 
 struct call {
@@ -323,11 +326,9 @@ static void share(void *data)
 void nearhint_kernel(void *const *parameters, const int64_t *dims, int32_t threads)
 {
     const int64_t k0 = dims[0];
-    const int64_t k1 = dims[1];
     struct call call = {parameters, dims, k0};
-    const int32_t together = (int32_t)least(threads, k0 * k1 / 87381);
-    if (together > 1 && call.total < together)
-        cooperate(parameters, dims, together);
+    if (threads > 1 && call.total < threads)
+        cooperate(parameters, dims, threads);
     else if (threads > 1 && call.total > 1)
         GOMP_parallel(share, &call, (unsigned)threads, 0);
     else

@@ -1,6 +1,6 @@
 """Compiles generated C with the machine's compiler, runs it, and compares with the interpreter.
 
-The OpenMP runtime is a stand-in that makes its threads anew for each call and counts those.
+The OpenMP runtime is a stand-in that runs the threads one after another and counts its calls.
 """
 
 from __future__ import annotations
@@ -42,38 +42,17 @@ RELATIVE: Mapping[str, float] = {
 }  # fmt: skip
 
 _STAND_IN = """
-#include <pthread.h>
-int stand_in_calls;
-static __thread int stand_in_thread, stand_in_threads = 1;
-static pthread_barrier_t stand_in_barrier;
-struct start { void (*function)(void *); void *data; int thread, threads; };
+int stand_in_calls, stand_in_thread, stand_in_threads = 1;
 int omp_get_thread_num(void) { return stand_in_thread; }
 int omp_get_num_threads(void) { return stand_in_threads; }
-void GOMP_barrier(void) { pthread_barrier_wait(&stand_in_barrier); }
-static void *stand_in_run(void *data)
-{
-    const struct start *start = data;
-    stand_in_thread = start->thread;
-    stand_in_threads = start->threads;
-    start->function(start->data);
-    stand_in_threads = 1;
-    return 0;
-}
 void GOMP_parallel(void (*function)(void *), void *data, unsigned threads, unsigned flags)
 {
-    pthread_t started[threads];
-    struct start starts[threads];
     stand_in_calls++;
-    pthread_barrier_init(&stand_in_barrier, 0, threads);
-    for (int thread = (int)threads - 1; thread >= 0; thread--) {
-        starts[thread] = (struct start){function, data, thread, (int)threads};
-        if (thread > 0)
-            pthread_create(&started[thread], 0, stand_in_run, &starts[thread]);
-    }
-    stand_in_run(&starts[0]);
-    for (unsigned thread = 1; thread < threads; thread++)
-        pthread_join(started[thread], 0);
-    pthread_barrier_destroy(&stand_in_barrier);
+    stand_in_threads = (int)threads;
+    for (stand_in_thread = stand_in_threads - 1; stand_in_thread > 0; stand_in_thread--)
+        function(data);
+    function(data);
+    stand_in_threads = 1;
 }
 """
 

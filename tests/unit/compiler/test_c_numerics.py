@@ -140,12 +140,6 @@ def sizes(rank: int) -> Iterator[tuple[int, ...]]:
         yield from ((1, 1, 1), (2, 3, 17), (3, 17, 1), (5, 4, 70), (1, 9, 131))
 
 
-@pytest.fixture(autouse=True)
-def short_rows_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As those are that pay for it."""
-    monkeypatch.setattr("nearhint_compiler.codegen.c.kernel.TOGETHER_WORK", 0)
-
-
 def run_all(native: Native, *, distinct: int, threads: Sequence[int] = (1, 3)) -> None:
     for number, dims in enumerate(sizes(len(native.kernel.symbols))):
         given = inputs(native.kernel, dims, number, distinct=distinct)
@@ -399,19 +393,6 @@ def test_a_row_is_kept_in_an_output_of_its_dtype_that_is_not_read_there_again() 
     assert homes_of(kernel("softmax_f16"), "r0") == {}
     assert homes_of(kernel("layer_norm_dynamic_f32"), "r0") == {}
     assert homes_of(parse_kernel(READ_AGAIN), "r0") == {}
-
-
-@pytest.mark.parametrize(("length", "rows", "calls"), [(1000, 1, 0), (300_000, 1, 1), (1000, 2, 1)])
-def test_a_row_is_shared_where_that_pays(
-    length: int, rows: int, calls: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Threads of which each has a row do not wait for each other, so that they pay sooner."""
-    monkeypatch.undo()
-    schedule = parse_schedule(ROWS.format(axis=0, lanes=8, split=1))
-    native = compile_kernel(kernel("log_softmax_f32"), schedule, tmp_path)
-    x = np.random.default_rng(0).normal(size=rows * length).astype(np.float32)
-    check(native, (rows, length), [x], threads=2)
-    assert native.calls == calls
 
 
 def test_a_row_with_a_scan_is_not_shared(tmp_path: Path) -> None:

@@ -58,31 +58,3 @@ def test_a_tail_is_masked_where_a_vector_is_part_of_a_register(name: str, lanes:
     source = generate(kernel, schedule, MASKING).source
     assert "_mask_storeu_epi" in source
     assert "memcpy(" not in source
-
-
-@pytest.mark.parametrize(
-    ("options", "has_pairs"),
-    [("lanes=16 tile=64", True), ("lanes=16 tile=48", False), ("lanes=8 tile=64", False)],
-)
-def test_two_squares_of_short_elements_are_turned_at_once_where_tiles_are_of_whole_pairs(
-    options: str, has_pairs: bool
-) -> None:
-    kernel = parse_kernel((KERNELS / "transpose_batched_bf16.ir").read_text())
-    schedule = parse_schedule(f"cpu.tiles axis=2 across=1 unroll=1 rows=48 squares=1 {options}")
-    assert ("load_pair_bf16(" in generate(kernel, schedule, MASKING).source) is has_pairs
-
-
-@pytest.mark.parametrize(
-    "schedule",
-    [
-        "cpu.rows axis=0 lanes=8 unroll=2 short=1 stash=256 split=1",
-        "cpu.columns axis=0 lanes=8 unroll=2 split=1",
-    ],
-)
-def test_threads_that_share_a_row_begin_once_and_wait_where_they_need_totals(schedule: str) -> None:
-    kernel = parse_kernel((KERNELS / "log_softmax_f32.ir").read_text())
-    _, _, shared = generate(kernel, parse_schedule(schedule), AVX2).source.partition("struct work")
-    together, _, entry = shared.partition("struct call")
-    assert together.count("GOMP_parallel(") == 1
-    assert together.count("GOMP_barrier()") == 2, "one for the maximum, one for the sum"
-    assert entry.count("GOMP_parallel(") == 1

@@ -39,24 +39,22 @@ static void share(void *data)
 RUN = "(void *const *parameters, const int64_t *dims, int64_t from, int64_t to)"
 
 
-def write_entry(writer: Writer, symbols: Sequence[str], total: str, *, together: str = "") -> None:
+def write_entry(writer: Writer, symbols: Sequence[str], total: str, *, split: bool) -> None:
     """The entry, for a `run` that does the tasks in [from, to) of `total`.
 
-    With `together`, a C expression of how many of `threads` pay for themselves on one task, there
-    is a `cooperate` for fewer tasks than those.
+    With `split` there is a `cooperate` for fewer tasks than threads.
     """
     writer.line(_SHARE)
     writer.line(f"void {ENTRY}(void *const *parameters, const int64_t *dims, int32_t threads)")
     with writer.block():
         for place, name in enumerate(symbols):
-            if name in total or name in together:
+            if name in total:
                 writer.line(f"const int64_t {name} = dims[{place}];")
         writer.line(f"struct call call = {{parameters, dims, {total}}};")
-        if together:
-            writer.line(f"const int32_t together = (int32_t){together};")
-            writer.line("if (together > 1 && call.total < together)")
-            writer.line("    cooperate(parameters, dims, together);")
-        writer.line(f"{'else ' if together else ''}if (threads > 1 && call.total > 1)")
+        if split:
+            writer.line("if (threads > 1 && call.total < threads)")
+            writer.line("    cooperate(parameters, dims, threads);")
+        writer.line(f"{'else ' if split else ''}if (threads > 1 && call.total > 1)")
         writer.line("    GOMP_parallel(share, &call, (unsigned)threads, 0);")
         writer.line("else")
         writer.line("    run(parameters, dims, 0, call.total);")

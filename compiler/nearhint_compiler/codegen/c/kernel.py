@@ -159,9 +159,7 @@ def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated
         raise InvalidSchedule("a row with a scan is walked by one thread")
     if split:
         write_split(loops, body, copies=schedule["unroll"])
-    share = max(1, TOGETHER_WORK // _weight(kernel))
-    together = f"least(threads, {to_c(_work(kernel))} / {share})"
-    write_entry(loops, kernel.symbols, to_c(total), together=together if split else "")
+    write_entry(loops, kernel.symbols, to_c(total), split=split)
     source = f"{prelude.text()}\n{INDEX_FUNCTIONS}{OPENMP}{loops.text()}"
     return Generated(
         language="c",
@@ -198,9 +196,6 @@ _WEIGHTS: Mapping[str, int] = {
     **dict.fromkeys(("div", "sqrt", "rsqrt", "reciprocal"), 2),
 }
 _THREAD_WORK = 1 << 15
-TOGETHER_WORK = 1 << 18
-"""What pays for one more thread, by itself and with others on one row: these wait for each other
-after each walk, and what one of them wrote or read last is in a cache of its own."""
 
 
 def _work(kernel: ir.Kernel) -> Expr:
@@ -209,15 +204,10 @@ def _work(kernel: ir.Kernel) -> Expr:
 
 def _grain(kernel: ir.Kernel) -> int:
     """Elements that pay for one more thread: fewer, the more is done with each."""
-    return max(1024, _THREAD_WORK // _weight(kernel))
-
-
-def _weight(kernel: ir.Kernel) -> int:
-    """How much is done with an element."""
     weight = 1
     for node in kernel.body:
         if isinstance(node, ir.Op):
             weight += _WEIGHTS.get(node.name, 0)
         elif isinstance(node, ir.Load | ir.Store):
             weight += 1
-    return weight
+    return max(1024, _THREAD_WORK // weight)

@@ -1,10 +1,8 @@
 """One row, or one block of columns, shared by all threads: for reductions to few outputs.
 
-Threads walk runs of the reduction's first loop and leave their totals in a table; after a walk
-they wait for each other, and each combines all of them, in the order of the runs, so that the
-result does not depend on which thread was first. A run is a `chunk`; there are as many as threads,
-at most `CHUNKS`. All of a kernel is one parallel region, since to begin one costs more than to wait
-in it.
+Threads walk runs of the reduction's first loop and leave their totals in a table; after each walk
+the calling thread combines them, in the order of the runs, so that the result does not depend on
+which thread was first. A run is a `chunk`; there are as many as threads, at most `CHUNKS`.
 """
 
 from __future__ import annotations
@@ -61,6 +59,12 @@ class _Split:
         copies = self.copies if part is None else self.body.copies(position, part)
         return totals_of(self.body, position, copies)
 
+    def values(self, position: int) -> list[str]:
+        """The C variables of a reduce's value."""
+        if self.part is None:
+            return [f"v{position}"]
+        return [self.body.name(position, copy) for copy in self.totals(position)]
+
 
 def write_split(writer: Writer, body: Body, *, copies: int) -> None:
     """Writes `cooperate`, which does all tasks, one after another, each with all threads."""
@@ -71,52 +75,102 @@ def write_split(writer: Writer, body: Body, *, copies: int) -> None:
         copies,
         masked_part(copies) if in_columns else None,
     )
-    writer.line()
-    writer.line("extern void GOMP_barrier(void);")
     _write_struct(writer, split)
-    _write_together(writer, split)
-    writer.line()
-    head = "static void cooperate(void *const *parameters, const int64_t *dims, int32_t threads)"
-    writer.line(head)
-    with writer.block():
-        writer.line("struct work work;")
-        writer.line("work.parameters = parameters;")
-        writer.line("work.dims = dims;")
-        writer.line(f"work.chunks = least(threads, {CHUNKS});")
-        writer.line("GOMP_parallel(together, &work, (unsigned)threads, 0);")
+    for walk in range(split.passes.count):
+        _write_walk(writer, split, walk)
+    _write_cooperate(writer, split)
+
+
+def _all_reduces(split: _Split) -> list[tuple[int, ir.Reducing]]:
+    return [
+        found for reduces in split.passes.reduces for found in reduce_nodes(split.body, reduces)
+    ]
 
 
 def _write_struct(writer: Writer, split: _Split) -> None:
-    """The tables, of each two: a thread may be at the next task while another reads this one's."""
     writer.line()
     with writer.block("struct work", tail=";"):
         writer.line("void *const *parameters;")
         writer.line("const int64_t *dims;")
         writer.line("int64_t chunks;")
-        for reduces in split.passes.reduces:
-            for position, reduce in reduce_nodes(split.body, reduces):
+        for number in range(len(split.body.kernel.pointwise)):
+            writer.line(f"int64_t p{number};")
+        for position, reduce in _all_reduces(split):
+            for name in split.values(position):
+                writer.line(f"v{split.body.dtypes[position]} {name};")
+            for copy in split.totals(position):
                 total, index = total_types(split.body, reduce)
+                writer.line(f"{total} t{position}_{copy}[{CHUNKS}];")
+                if index:
+                    writer.line(f"{index} at_t{position}_{copy}[{CHUNKS}];")
+
+
+def _write_walk(writer: Writer, split: _Split, walk: int) -> None:
+    body, passes = split.body, split.passes
+    writer.line()
+    writer.line(f"static void walk_{walk}(void *data)")
+    with writer.block():
+        writer.line("struct work *const work = data;")
+        writer.line("void *const *const parameters = work->parameters;")
+        writer.line("const int64_t *const dims = work->dims;")
+        write_declarations(writer, body)
+        body.write(writer, body.invariants(), UNIFORM)
+        for number in range(len(body.kernel.pointwise)):
+            writer.line(f"const int64_t p{number} = work->p{number};")
+        if split.part is not None:
+            write_counts(writer, body, split.copies)
+        for known in range(walk + 1):
+            for position in passes.reduces[known - 1] if known else ():
+                for name in split.values(position):
+                    writer.line(f"const v{body.dtypes[position]} {name} = work->{name};")
+            _write_row_nodes(writer, split, known, stores=False)
+        count = f"n{reduction_loops(body)[0]}"
+        head = (
+            "for (int64_t chunk = omp_get_thread_num(); chunk < work->chunks;"
+            " chunk += omp_get_num_threads())"
+        )
+        with writer.block(head):
+            writer.line(f"const int64_t start = {count} * chunk / work->chunks;")
+            writer.line(f"const int64_t finish = {count} * (chunk + 1) / work->chunks;")
+            span = Range("start", "finish")
+            if split.part is None:
+                walk_rows(writer, body, passes, walk, copies=split.copies, span=span)
+            else:
+                walk_columns(writer, body, passes, walk, part=split.part, span=span)
+            for position, reduce in reduce_nodes(body, passes.reduces[walk]):
                 for copy in split.totals(position):
-                    writer.line(f"{total} t{position}_{copy}[2][{CHUNKS}];")
-                    if index:
-                        writer.line(f"{index} at_t{position}_{copy}[2][{CHUNKS}];")
+                    total = f"t{position}_{copy}"
+                    writer.line(f"work->{total}[chunk] = {total};")
+                    if isinstance(reduce, ir.Arg):
+                        writer.line(f"work->at_{total}[chunk] = at_{total};")
 
 
-def _write_together(writer: Writer, split: _Split) -> None:
+def _write_row_nodes(writer: Writer, split: _Split, after: int, *, stores: bool) -> None:
+    body = split.body
+    nodes = set(split.passes.rows[after]) - set(body.invariants())
+    wanted = {
+        position
+        for position in nodes
+        if stores or not isinstance(body.kernel.body[position], ir.Store)
+    }
+    body.write(writer, wanted, split.part or UNIFORM)
+
+
+def _write_cooperate(writer: Writer, split: _Split) -> None:
     body, passes = split.body, split.passes
     blocks = None if split.part is None else column_blocks(body, split.copies)
     total = ex.product(body.kernel.pointwise)
     if blocks is not None:
         total = ex.mul(blocks, *outer_extents(body))
+    head = "static void cooperate(void *const *parameters, const int64_t *dims, int32_t threads)"
     writer.line()
-    writer.line("static void together(void *data)")
+    writer.line(head)
     with writer.block():
-        writer.line("struct work *const work = data;")
-        writer.line("void *const *const parameters = work->parameters;")
-        writer.line("const int64_t *const dims = work->dims;")
-        writer.line("const int64_t me = omp_get_thread_num(), threads = omp_get_num_threads();")
-        writer.line("const int64_t chunks = work->chunks;")
         write_declarations(writer, body)
+        writer.line("struct work work;")
+        writer.line("work.parameters = parameters;")
+        writer.line("work.dims = dims;")
+        writer.line(f"work.chunks = least(threads, {CHUNKS});")
         writer.line(f"const int64_t from = 0, to = {to_c(total)};")
         counters = row_counters(body)
         if blocks is not None:
@@ -124,61 +178,17 @@ def _write_together(writer: Writer, split: _Split) -> None:
             counters = column_counters(body)
         body.write(writer, body.invariants(), UNIFORM)
         with tasks(writer, counters):
-            writer.line("const int64_t turn = task % 2;")
             if split.part is not None:
                 step = split.copies * body.lanes
                 writer.line(f"const int64_t {body.lane} = block * {step};")
                 write_counts(writer, body, split.copies)
-            _write_row_nodes(writer, split, 0)
+            for number in range(len(body.kernel.pointwise)):
+                writer.line(f"work.p{number} = p{number};")
+            _write_row_nodes(writer, split, 0, stores=True)
             for walk in range(passes.count):
-                _write_walk(writer, split, walk)
-                if passes.reduces[walk]:
-                    writer.line("GOMP_barrier();")
-                    _write_combination(writer, split, passes.reduces[walk])
-                _write_row_nodes(writer, split, walk + 1)
-            _write_row_stores(writer, split)
-
-
-def _write_walk(writer: Writer, split: _Split, walk: int) -> None:
-    body, passes = split.body, split.passes
-    count = f"n{reduction_loops(body)[0]}"
-    with writer.block("for (int64_t chunk = me; chunk < chunks; chunk += threads)"):
-        writer.line(f"const int64_t start = {count} * chunk / chunks;")
-        writer.line(f"const int64_t finish = {count} * (chunk + 1) / chunks;")
-        span = Range("start", "finish")
-        if split.part is None:
-            walk_rows(writer, body, passes, walk, copies=split.copies, span=span)
-        else:
-            walk_columns(writer, body, passes, walk, part=split.part, span=span)
-        for position, reduce in reduce_nodes(body, passes.reduces[walk]):
-            for copy in split.totals(position):
-                total = f"t{position}_{copy}"
-                writer.line(f"work->{total}[turn][chunk] = {total};")
-                if isinstance(reduce, ir.Arg):
-                    writer.line(f"work->at_{total}[turn][chunk] = at_{total};")
-
-
-def _row_stores(split: _Split, after: int) -> list[int]:
-    nodes = split.body.kernel.body
-    return [place for place in split.passes.rows[after] if isinstance(nodes[place], ir.Store)]
-
-
-def _write_row_nodes(writer: Writer, split: _Split, after: int) -> None:
-    done = {*split.body.invariants(), *_row_stores(split, after)}
-    split.body.write(writer, set(split.passes.rows[after]) - done, split.part or UNIFORM)
-
-
-def _write_row_stores(writer: Writer, split: _Split) -> None:
-    """One thread stores what a row has once, when nobody has still to read what may be there."""
-    last = split.passes.count
-    stores = _row_stores(split, last)
-    if not stores:
-        return
-    rows = (place for known in split.passes.rows for place in known)
-    if any(isinstance(split.body.kernel.body[place], ir.Load) for place in rows):
-        writer.line("GOMP_barrier();")
-    with writer.block("if (me == 0)"):
-        split.body.write(writer, stores, split.part or UNIFORM)
+                writer.line(f"GOMP_parallel(walk_{walk}, &work, (unsigned)threads, 0);")
+                _write_combination(writer, split, passes.reduces[walk])
+                _write_row_nodes(writer, split, walk + 1, stores=True)
 
 
 def _write_combination(writer: Writer, split: _Split, reduces: Sequence[int]) -> None:
@@ -187,14 +197,18 @@ def _write_combination(writer: Writer, split: _Split, reduces: Sequence[int]) ->
         for copy in split.totals(position):
             total = f"t{position}_{copy}"
             value, index = total_types(body, reduce)
-            writer.line(f"{value} {total} = work->{total}[turn][0];")
+            writer.line(f"{value} {total} = work.{total}[0];")
             if index:
-                writer.line(f"{index} at_{total} = work->at_{total}[turn][0];")
-    with writer.block("for (int64_t chunk = 1; chunk < chunks; chunk++)"):
-        for position in reduces:
-            for copy in split.totals(position):
-                combine_totals(writer, body, position, copy, source="work->{}[turn][chunk]")
+                writer.line(f"{index} at_{total} = work.at_{total}[0];")
+    if reduces:
+        with writer.block("for (int64_t chunk = 1; chunk < work.chunks; chunk++)"):
+            for position in reduces:
+                for copy in split.totals(position):
+                    combine_totals(writer, body, position, copy, source="work.{}[chunk]")
     if split.part is None:
         across(writer, body, reduces, split.copies)
     else:
         finish_columns(writer, body, reduces, split.part)
+    for position in reduces:
+        for name in split.values(position):
+            writer.line(f"work.{name} = {name};")
