@@ -14,7 +14,8 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -173,18 +174,26 @@ def test_sigterm_ends_calls_in_flight_and_gives_jobs_back(tmp_path: Path) -> Non
         asyncio.run(finish())
 
 
+@contextmanager
+def hanging_up(disposition: signal.Handlers) -> Iterator[None]:
+    """What children do when their terminal closes, whatever whoever runs the tests does."""
+    before = signal.signal(signal.SIGHUP, disposition)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_a_terminal_that_closes_drains_it_unless_it_is_to_outlive_that(tmp_path: Path) -> None:
     with daemon_in(tmp_path) as daemon:
-        daemon.start()
+        with hanging_up(signal.SIG_DFL):
+            daemon.start()
         os.kill(daemon.pid, signal.SIGHUP)
         assert daemon.process is not None
         assert daemon.process.wait(timeout=20) == ExitCode.OK
         assert not (tmp_path / "run" / "s").exists()
-        before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as `nohup` does
-        try:
+        with hanging_up(signal.SIG_IGN):  # as `nohup` does
             daemon.start()
-        finally:
-            signal.signal(signal.SIGHUP, before)
         os.kill(daemon.pid, signal.SIGHUP)
         assert daemon.status().state == "serving"
 
