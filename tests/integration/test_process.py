@@ -14,7 +14,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -175,7 +175,7 @@ def test_sigterm_ends_calls_in_flight_and_gives_jobs_back(tmp_path: Path) -> Non
 
 
 @contextmanager
-def hanging_up(disposition: signal.Handlers) -> Iterator[None]:
+def hanging_up(disposition: signal.Handlers) -> Generator[None]:
     """What children do when their terminal closes, whatever whoever runs the tests does."""
     before = signal.signal(signal.SIGHUP, disposition)
     try:
