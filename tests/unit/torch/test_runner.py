@@ -343,10 +343,11 @@ def test_a_view_inside_the_arena_is_read_by_a_launch(plans: Fixture) -> None:
     assert read == written + 5 * 4
 
 
-def test_strides_that_capture_did_not_foresee_run_the_fallback(plans: Fixture) -> None:
+def moody_result(plans: Fixture, made: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """A Kernel behind an op that makes something else of `x` than torch foresees."""
     with torch.library._scoped_library("nearhint_test", "DEF") as library:
         library.define("moody(Tensor x) -> Tensor")
-        library.impl("moody", lambda x: x.t().contiguous().t(), "CompositeExplicitAutograd")
+        library.impl("moody", made, "CompositeExplicitAutograd")
         library._register_fake("moody", torch.empty_like)
 
         def function(x: Tensor) -> Any:
@@ -355,9 +356,13 @@ def test_strides_that_capture_did_not_foresee_run_the_fallback(plans: Fixture) -
         def steps(program: Program) -> tuple[Step, ...]:
             return RunNodes((0,)), launch_of(program)
 
-        compiled = plans.compile(function, steps)
-        x = torch.randn(3, 5)
-        result = compiled(x)
+        result: Tensor = plans.compile(function, steps)(x)
+    return result
+
+
+def test_strides_that_capture_did_not_foresee_run_the_fallback(plans: Fixture) -> None:
+    x = torch.randn(3, 5)
+    result = moody_result(plans, lambda x: x.t().contiguous().t(), x)
     assert torch.equal(result, x * 2 + 1)
     assert result.stride() == (5, 1)
     assert not plans.kernel.calls
@@ -373,20 +378,8 @@ def test_types_that_capture_did_not_foresee_run_the_fallback(
     plans: Fixture, made: Callable[[Tensor], Tensor]
 ) -> None:
     """What torch says of an op's result is not always what the op makes."""
-    with torch.library._scoped_library("nearhint_test", "DEF") as library:
-        library.define("moody(Tensor x) -> Tensor")
-        library.impl("moody", lambda x: made(x).clone(), "CompositeExplicitAutograd")
-        library._register_fake("moody", torch.empty_like)
-
-        def function(x: Tensor) -> Any:
-            return torch.ops.nearhint_test.moody(x) * 2 + 1
-
-        def steps(program: Program) -> tuple[Step, ...]:
-            return RunNodes((0,)), launch_of(program)
-
-        compiled = plans.compile(function, steps)
-        x = torch.randn(3, 5)
-        result = compiled(x)
+    x = torch.randn(3, 5)
+    result = moody_result(plans, lambda x: made(x).clone(), x)
     torch.testing.assert_close(result, made(x) * 2 + 1, check_dtype=False)
     assert not plans.kernel.calls
     assert plans.fallbacks == ["strides_differ"]
