@@ -45,7 +45,7 @@ from nearhint_daemon.workers.serve import (
     serve,
 )
 from nearhint_daemon.workers.subjects import CpuSubject
-from nearhint_daemon.workers.verify import References, verify
+from nearhint_daemon.workers.verify import References, Runs, verify
 from nearhint_proto.convert import (
     artifact_from_proto,
     device_to_proto,
@@ -61,6 +61,7 @@ from nearhint_rules.plan import Fallback
 from nearhint_rules.target import Device
 
 if TYPE_CHECKING:
+    from nearhint_daemon.workers.cuda_runs import CudaRuns
     from nearhint_daemon.workers.cuda_subject import CudaSubject
     from nearhint_daemon.workers.measure import Entry
 
@@ -78,6 +79,7 @@ class Bench:
         self._state = state
         self._priority = priority
         self._references = References()
+        self._cuda_runs: CudaRuns | None = None
         self._is_wanted = False
 
     def give_way(self, number: int, frame: FrameType | None) -> None:
@@ -158,6 +160,7 @@ class Bench:
                 threads=max(1, request.threads),
                 seed=_seed(request.seed),
                 references=self._references,
+                runs=self._runs(subject),
             )
         except DeviceBroken as error:  # by this binary: nothing else runs here
             self._state.is_damaged = True
@@ -247,6 +250,15 @@ class Bench:
         from nearhint_daemon.workers.cuda_subject import CudaSubject
 
         return CudaSubject(candidate.binary, artifact, device_index=cuda_index(self._device))
+
+    def _runs(self, subject: Subject) -> Runs | None:
+        if isinstance(subject, CpuSubject):
+            return None
+        from nearhint_daemon.workers.cuda_runs import CudaRuns
+
+        if self._cuda_runs is None:
+            self._cuda_runs = CudaRuns()
+        return self._cuda_runs.of(subject)
 
     def _clock(
         self,

@@ -25,7 +25,7 @@ BAND_BYTES = 16 * ALIGNMENT_BYTES
 """Pattern on either side of a parameter."""
 SCRATCH_BAND_BYTES = 4096
 """Pattern behind a workspace."""
-_WORDS = {
+WORDS = {
     1: (torch.uint8, np.uint8),
     2: (torch.int16, np.int16),
     4: (torch.int32, np.int32),
@@ -43,26 +43,19 @@ class CudaBuffer:
         self.dtype = dtype
         storage = np.dtype(STORAGE[dtype])
         size = count * storage.itemsize
-        start = (
-            BAND_BYTES
-            + {
-                "aligned": 0,
-                "flush": -size % ALIGNMENT_BYTES,
-                "shifted": storage.itemsize,
-            }[layout]
-        )
+        start = start_in(layout, size, storage.itemsize)
         self._whole = torch.full(
             (size + 2 * BAND_BYTES + ALIGNMENT_BYTES,), PATTERN, dtype=torch.uint8, device=device
         )
         self._start, self._end = start, start + size
-        in_torch, in_numpy = _WORDS[storage.itemsize]
-        self._words = self._whole[self._start : self._end].view(in_torch)
+        in_torch, in_numpy = WORDS[storage.itemsize]
+        self.words = self._whole[self._start : self._end].view(in_torch)
         self._drawn: torch.Tensor | None = None
         if content is None:
             self._whole[self._start : self._end].fill_(poison_byte(dtype))
         else:
             self._drawn = torch.from_numpy(drawn_of(content).view(in_numpy)).to(device)
-            repeat_into(self._words, self._drawn)
+            repeat_into(self.words, self._drawn)
 
     @property
     def address(self) -> int:
@@ -72,33 +65,44 @@ class CudaBuffer:
 
     def read(self) -> Array:
         """The elements, as stored."""
-        return self._on_host(self._words)
+        return on_host(self.dtype, self.words)
 
     def read_at(self, indices: Array) -> Array:
         """The elements at `indices`, as stored; they alone leave the device."""
-        where = torch.from_numpy(indices).to(self._words.device)
-        return self._on_host(self._words[where])
-
-    def _on_host(self, words: torch.Tensor) -> Array:
-        raw: Array = words.cpu().numpy()
-        return np.asarray(raw.view(np.dtype(STORAGE[self.dtype])))
+        where = torch.from_numpy(indices).to(self.words.device)
+        return on_host(self.dtype, self.words[where])
 
     def value(self) -> float:
         """The first element, as a Python number."""
-        number: float = decode(self.dtype, self._on_host(self._words[:1]))[0].item()
+        number: float = decode(self.dtype, on_host(self.dtype, self.words[:1]))[0].item()
         return number
+
+    def intact(self) -> torch.Tensor:
+        """`is_intact`, a bool that is not waited for."""
+        around = (self._whole[: self._start], self._whole[self._end :])
+        found = torch.stack([(band == PATTERN).all() for band in around]).all()
+        return found if self._drawn is None else found & repeats(self.words, self._drawn)
 
     def is_intact(self) -> bool:
         """Whether the pattern around the parameter is whole, and an input as it was."""
-        around = (self._whole[: self._start], self._whole[self._end :])
-        return all(bool((band == PATTERN).all()) for band in around) and (
-            self._drawn is None or repeats(self._words, self._drawn)
-        )
+        return bool(self.intact())
 
     def close(self) -> None:
         """Gives the memory back to torch's allocator."""
-        self._whole = self._words = torch.empty(0, dtype=torch.uint8)
+        self._whole = self.words = torch.empty(0, dtype=torch.uint8)
         self._drawn = None
+
+
+def start_in(layout: str, size_bytes: int, width: int) -> int:
+    """Where a parameter begins, in bytes, in memory that is aligned; `width` is an element's."""
+    moved = {"aligned": 0, "flush": -size_bytes % ALIGNMENT_BYTES, "shifted": width}
+    return BAND_BYTES + moved[layout]
+
+
+def on_host(dtype: str, words: torch.Tensor) -> Array:
+    """Elements as stored, from those that they are moved as."""
+    raw: Array = words.cpu().numpy()
+    return np.asarray(raw.view(np.dtype(STORAGE[dtype])))
 
 
 class CudaSubject:
@@ -110,11 +114,11 @@ class CudaSubject:
         if len(binary) != artifact.size_bytes:
             raise ArtifactCorrupt(sha256=artifact.sha256, problem=f"{len(binary)} bytes")
         self._index = device_index
-        self._device = f"cuda:{device_index}"
+        self.device = f"cuda:{device_index}"
         self._kernel = cuda.load(
             binary, artifact.launch, sha256=artifact.sha256, device_index=device_index
         )
-        self._scalars = [
+        self.scalars = [
             argument.parameter
             for argument in artifact.launch.arguments
             if isinstance(argument, ScalarArgument)
@@ -123,29 +127,38 @@ class CudaSubject:
     def allocate(self, dtype: str, count: int, *, layout: str, content: Elements | None) -> Buffer:
         """Memory between bands of a pattern."""
         with device_errors():
-            return CudaBuffer(dtype, count, device=self._device, layout=layout, content=content)
+            return CudaBuffer(dtype, count, device=self.device, layout=layout, content=content)
 
     def run(self, dims: Sequence[int], buffers: Sequence[Buffer], *, threads: int) -> None:
         """Runs once, to the end. Threads are a matter of CPUs."""
         del threads
-        call = self._kernel.bind(dims)
         with device_errors():
             scalars = [
                 buffer.value()
-                for buffer in (buffers[place] for place in self._scalars)
+                for buffer in (buffers[place] for place in self.scalars)
                 if isinstance(buffer, CudaBuffer)
             ]
-            stream = torch.cuda.current_stream(self._index).cuda_stream
-            size = self._kernel.workspace_bytes(dims)
-            # All bits set is NaN: what is read before it was written shows.
-            scratch = torch.full(
-                (size + SCRATCH_BAND_BYTES,), 0xFF, dtype=torch.uint8, device=self._device
-            )
-            addresses = [buffer.address for buffer in buffers]
-            call([*addresses, scratch.data_ptr()] if size else addresses, scalars, stream)
+            band = self.launch(dims, [buffer.address for buffer in buffers], scalars)
             torch.cuda.synchronize(self._index)
-            if not bool((scratch[size:] == 0xFF).all()):
+            if band is not None and not bool((band == 0xFF).all()):
                 raise DeviceBroken("a kernel wrote behind its workspace")
+
+    def launch(
+        self, dims: Sequence[int], addresses: Sequence[int], scalars: Sequence[float]
+    ) -> torch.Tensor | None:
+        """Begins a run; the bytes behind its workspace, all bits of which must stay set."""
+        call = self._kernel.bind(dims)
+        size = self._kernel.workspace_bytes(dims)
+        stream = torch.cuda.current_stream(self._index).cuda_stream
+        if not size:
+            call(addresses, scalars, stream)
+            return None
+        # All bits set is NaN: what is read before it was written shows.
+        scratch = torch.full(
+            (size + SCRATCH_BAND_BYTES,), 0xFF, dtype=torch.uint8, device=self.device
+        )
+        call([*addresses, scratch.data_ptr()], scalars, stream)
+        return scratch[size:]
 
     def caller(
         self,
@@ -158,9 +171,9 @@ class CudaSubject:
         """A callable that allocates the outputs and launches the binary on fixed inputs."""
         del threads
         call, index = self._kernel.bind(dims), self._index
-        size, device = self._kernel.workspace_bytes(dims), self._device
+        size, device = self._kernel.workspace_bytes(dims), self.device
         addresses = [tensor.data_ptr() for tensor in inputs]
-        scalars = [inputs[place].item() for place in self._scalars]
+        scalars = [inputs[place].item() for place in self.scalars]
         kept = tuple(inputs)  # an address does not keep its tensor
 
         def launch() -> object:

@@ -137,13 +137,13 @@ def repeat_into(destination: torch.Tensor, drawn: torch.Tensor) -> None:
     destination[whole:].copy_(drawn[: count - whole])
 
 
-def repeats(tensor: torch.Tensor, drawn: torch.Tensor) -> bool:
-    """Whether `tensor` is still what `repeat_into` made of it, in each bit; of integers.
+def repeats(tensor: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
+    """Whether `tensor` is still what `repeat_into` made of it, in each bit; of integers: a bool.
 
     Every element is compared with the one a repetition before it: no second copy is made.
     """
     block = drawn.numel()
-    return torch.equal(tensor[:block], drawn) and torch.equal(tensor[block:], tensor[:-block])
+    return (tensor[:block] == drawn).all() & (tensor[block:] == tensor[:-block]).all()
 
 
 def flat_storage(tensor: torch.Tensor) -> torch.Tensor:

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -94,6 +96,28 @@ class Verdict:
     is_damaging: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A case after its run: the memory of its parameters, which is there until the next is asked
+    for; or, where it was compared on its device and all of it was right, its worst error alone.
+    """
+
+    case: Case
+    reference: Reference
+    worst_error: float = 0.0
+    buffers: Sequence[Buffer] = ()
+
+
+class Runs(Protocol):
+    """Runs cases, in any grouping, and tells of them in their order."""
+
+    def __call__(
+        self, kernel: ir.Kernel, wanted: Iterable[tuple[Case, Reference]]
+    ) -> Generator[Ran, None, None]:
+        """Runs these."""
+        ...
+
+
 class References:
     """References by (Kernel, sizes, seed, specials), the least recently used dropped first."""
 
@@ -160,53 +184,66 @@ def verify(
     threads: int,
     seed: int,
     references: References,
+    runs: Runs | None = None,
 ) -> Verdict:
-    """Runs all cases, up to the first that fails."""
+    """Runs all cases, up to the first that fails; `runs` says how (None: one by one)."""
     worst, count = 0.0, 0
     can_shift = not pointer_facts(guard)
-    for case in cases(kernel, guard, hints, threads=threads, can_shift=can_shift):
-        outcome = run_case(kernel, subject, case, seed=seed, references=references)
-        worst, count = max(worst, outcome.worst_error), count + 1
-        if outcome.problem:
-            problem = f"{outcome.problem}, {case}"
-            return Verdict(problem, worst, count, outcome.is_damaging)
+    wanted = (
+        (case, references.get(kernel, case.sizes, seed=seed, with_specials=case.with_specials))
+        for case in cases(kernel, guard, hints, threads=threads, can_shift=can_shift)
+    )
+    with closing((runs or partial(one_by_one, subject))(kernel, wanted)) as each:
+        for ran in each:
+            outcome = judged(kernel, ran, seed=seed)
+            worst, count = max(worst, outcome.worst_error), count + 1
+            if outcome.problem:
+                problem = f"{outcome.problem}, {ran.case}"
+                return Verdict(problem, worst, count, outcome.is_damaging)
     if count == 0:
         return Verdict("the Guard allows none of the sizes to run at", worst, count, False)
     return Verdict("", worst, count, False)
 
 
-def run_case(
-    kernel: ir.Kernel, subject: Subject, case: Case, *, seed: int, references: References
-) -> Verdict:
-    """One run and its comparison."""
-    reference = references.get(kernel, case.sizes, seed=seed, with_specials=case.with_specials)
-    buffers: list[Buffer] = []
-    try:
-        for param, count, content in zip(
-            kernel.params, case.sizes.elements, reference.inputs, strict=True
-        ):
-            buffers.append(
-                subject.allocate(param.dtype, count, layout=case.layout, content=content)
-            )
-        subject.run(tuple(case.sizes.dims.values()), buffers, threads=case.threads)
-        strays = [place for place, buffer in enumerate(buffers) if not buffer.is_intact()]
-        if strays:
-            return Verdict(f"writes beside parameter {strays[0]}", math.inf, 1, True)
-        outputs = {
-            place: buffer
-            for place, (param, buffer) in enumerate(zip(kernel.params, buffers, strict=True))
-            if param.role == "out"
-        }
-        wholes, slabs = _read(reference, outputs)
-    finally:
-        close_all(buffers)
+def one_by_one(
+    subject: Subject, kernel: ir.Kernel, wanted: Iterable[tuple[Case, Reference]]
+) -> Generator[Ran, None, None]:
+    """Each case in memory of its own, until the next is asked for."""
+    for case, reference in wanted:
+        buffers: list[Buffer] = []
+        try:
+            for param, count, content in zip(
+                kernel.params, case.sizes.elements, reference.inputs, strict=True
+            ):
+                buffers.append(
+                    subject.allocate(param.dtype, count, layout=case.layout, content=content)
+                )
+            subject.run(tuple(case.sizes.dims.values()), buffers, threads=case.threads)
+            yield Ran(case, reference, buffers=buffers)
+        finally:
+            close_all(buffers)
+
+
+def judged(kernel: ir.Kernel, ran: Ran, *, seed: int) -> Verdict:
+    """What a run was like, by what is in its memory if it was not compared where it ran."""
+    if not ran.buffers:
+        return Verdict("", ran.worst_error, 1, False)
+    strays = [place for place, buffer in enumerate(ran.buffers) if not buffer.is_intact()]
+    if strays:
+        return Verdict(f"writes beside parameter {strays[0]}", math.inf, 1, True)
+    outputs = {
+        place: buffer
+        for place, (param, buffer) in enumerate(zip(kernel.params, ran.buffers, strict=True))
+        if param.role == "out"
+    }
+    wholes, slabs = _read(ran.reference, outputs)
     worst = 0.0
     for number, found in enumerate(slabs):
-        outcome = _compare(kernel, case.sizes, reference, number, found, seed=seed)
+        outcome = _compare(kernel, ran.case.sizes, ran.reference, number, found, seed=seed)
         worst = max(worst, outcome.worst_error)
         if outcome.problem:
             return outcome
-    return Verdict(_coverage(kernel, reference, wholes), worst, 1, False)
+    return Verdict(_coverage(kernel, ran.reference, wholes), worst, 1, False)
 
 
 def _read(
@@ -293,6 +330,11 @@ def element_errors(dtype: str, found: Array, expected: Expected) -> Array:
     )
 
 
+def unwritten_limit(dtype: str, count: int) -> float:
+    """How many of so many elements of an output may look as if they were not written."""
+    return 0 if dtype in FLOATS else POISON_SHARE * count
+
+
 def _has_nan(reference: Reference, position: int) -> bool:
     return any(bool(np.isnan(slab[position].values).any()) for slab in reference.slabs)
 
@@ -316,9 +358,10 @@ def _coverage(kernel: ir.Kernel, reference: Reference, outputs: Mapping[int, Arr
         is_poison = actual.view(f"u{width}") == poison
         if not (is_poison | covered).all():
             return f"output {place} is written where no store is"
-        limit = 0 if dtype in FLOATS else POISON_SHARE * actual.size
         if dtype in ONE_BYTE_FLOATS and _has_nan(reference, position):
             continue
-        if not reference.is_whole and np.count_nonzero(is_poison & covered) > limit:
+        if not reference.is_whole and np.count_nonzero(is_poison & covered) > unwritten_limit(
+            dtype, actual.size
+        ):
             return f"output {place} is not written everywhere"
     return ""
