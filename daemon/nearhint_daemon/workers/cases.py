@@ -10,6 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.ir.index import coefficient_of
 from nearhint_daemon.workers.elements import Array
 from nearhint_daemon.workers.interpreter import evaluate_index
 from nearhint_rules import expr as ex
@@ -191,19 +192,52 @@ def _size_at(size: ex.Expr, dims: Mapping[str, int]) -> int:
 
 def stores_overlap(kernel: ir.Kernel, sizes: Sizes) -> bool:
     """Whether two points of the space store to the same element of one output."""
-    stored: dict[int, list[Array]] = {}
+    stored: dict[int, list[ir.Store]] = {}
     for node in kernel.body:
         if isinstance(node, ir.Store):
-            stored.setdefault(node.param, []).append(stored_indices(kernel, sizes, node))
-    return any(np.bincount(np.concatenate(parts)).max() > 1 for parts in stored.values())
+            stored.setdefault(node.param, []).append(node)
+    return any(
+        np.bincount(np.concatenate([stored_indices(sizes, each) for each in nodes])).max() > 1
+        for nodes in stored.values()
+        if len(nodes) > 1 or not dense_count(sizes, nodes[0])
+    )
 
 
-def stored_indices(kernel: ir.Kernel, sizes: Sizes, node: ir.Store) -> Array:
-    """The elements that a store writes, one for each point at which it runs."""
+def dense_count(sizes: Sizes, node: ir.Store) -> int:
+    """How many elements a store writes, if these are the first ones, each once; 0: not proved."""
+    rest, steps = node.index, list[tuple[int, int]]()
+    try:
+        for name, extent in _stored_axes(sizes, node):
+            found = coefficient_of(rest, name)
+            if found is None:
+                return 0
+            coefficient, rest = found
+            if extent > 1:
+                steps.append((ex.evaluate(coefficient, sizes.dims), extent))
+        if ex.evaluate(rest, sizes.dims) != 0:
+            return 0
+    except InvalidExpression:
+        return 0  # a coefficient has another axis in it
+    count = 1
+    for step, extent in sorted(steps):
+        if step != count:
+            return 0
+        count *= extent
+    return count
+
+
+def _stored_axes(sizes: Sizes, node: ir.Store) -> list[tuple[str, int]]:
+    """The axes along which a store runs, with their extents."""
     along = any(map(ir.is_reduction_variable, ex.symbols_of(node.index)))
     axes = [(f"p{number}", extent) for number, extent in enumerate(sizes.pointwise)]
     if along:
         axes += [(f"r{number}", extent) for number, extent in enumerate(sizes.reduction)]
+    return axes
+
+
+def stored_indices(sizes: Sizes, node: ir.Store) -> Array:
+    """The elements that a store writes, one for each point at which it runs."""
+    axes = _stored_axes(sizes, node)
     variables: dict[str, Array | int] = dict(sizes.dims)
     for axis, (name, extent) in enumerate(axes):
         shape = [1] * len(axes)

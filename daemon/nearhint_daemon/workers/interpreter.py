@@ -212,10 +212,10 @@ class _Run:
                 made = np.asarray(OPERATIONS[name](*args))
                 if position in self._before_jumps and self.casts is Casts.ROUND_GIVEN:
                     made = made.astype(np.float32)
-                return made.astype(dtype)
+                return np.asarray(made, dtype)
             case ir.Reduce(kind, _, operand):
                 whole = self._along_reduction(values[operand])
-                return reduced(kind, whole, self.reduction_axes).astype(dtype)
+                return np.asarray(reduced(kind, whole, self.reduction_axes), dtype)
             case ir.Arg(kind, _, operand, index):
                 where = np.asarray(evaluate_index(index, self.variables))
                 return self._extremal(kind, self._along_reduction(values[operand]), where)

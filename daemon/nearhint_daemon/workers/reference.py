@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
 
 from nearhint_compiler.ir import nodes as ir
-from nearhint_daemon.workers.cases import Sizes, stored_indices
+from nearhint_daemon.workers.cases import Sizes, dense_count, stored_indices
 from nearhint_daemon.workers.elements import (
     FLOATS,
     SPECIAL_FACTORS,
@@ -137,12 +138,19 @@ def make_reference(
     exact = readable(kernel, inputs)
     arithmetic = arithmetic_of(kernel, terms=math.prod(sizes.reduction))
     dtypes = [param.dtype for param in kernel.params if param.role == "out"]
-    slabs: list[tuple[Expected, ...]] = []
-    for window in windows:
+
+    def expected(window: Window) -> tuple[Expected, ...]:
         outputs = interpret(slab(kernel, window), sizes.dims, exact, casts=Casts.ROUND_GIVEN)
         named = zip(dtypes, outputs, strict=True)
-        slabs.append(tuple(_expected(dtype, output, arithmetic) for dtype, output in named))
-    return Reference(inputs, windows, tuple(slabs), tuple(_covered(kernel, sizes, slabs)))
+        return tuple(_expected(dtype, output, arithmetic) for dtype, output in named)
+
+    if len(windows) > 1:
+        # Arrays of a slab are large: numpy leaves the interpreter's lock to the others meanwhile.
+        with ThreadPoolExecutor(len(windows)) as pool:
+            slabs = tuple(pool.map(expected, windows))
+    else:
+        slabs = tuple(map(expected, windows))
+    return Reference(inputs, windows, slabs, tuple(_covered(kernel, sizes, slabs)))
 
 
 def _expected(dtype: str, output: Output, arithmetic: Arithmetic) -> Expected:
@@ -164,13 +172,16 @@ def _covered(
         return
     outputs = [place for place, param in enumerate(kernel.params) if param.role == "out"]
     for position, place in enumerate(outputs):
+        stores = [node for node in kernel.body if isinstance(node, ir.Store) and node.param == place]
+        if any(dense_count(sizes, node) == sizes.elements[place] for node in stores):
+            yield np.ones(1, np.bool_)
+            continue
         flags = np.zeros(sizes.elements[place], np.bool_)
         if is_whole:
             flags[slabs[0][position].indices] = True
         else:
-            for node in kernel.body:
-                if isinstance(node, ir.Store) and node.param == place:
-                    flags[stored_indices(kernel, sizes, node)] = True
+            for node in stores:
+                flags[stored_indices(sizes, node)] = True
         yield np.ones(1, np.bool_) if flags.all() else flags
 
 
