@@ -38,7 +38,7 @@ def scripted() -> tuple[Script, FakeCompilePool, FakeBenchPool]:
     ("effort", "contests"),
     [
         (pb.EFFORT_NONE, [(DEFAULT,)]),
-        (pb.EFFORT_QUICK, [(DEFAULT,), SPACE["quick"]]),
+        (pb.EFFORT_QUICK, [SPACE["quick"]]),
         (pb.EFFORT_UNSPECIFIED, [(DEFAULT,), SPACE["full"]]),
         (pb.EFFORT_FULL, [(DEFAULT,), SPACE["full"]]),
         (99, [(DEFAULT,), SPACE["full"]]),
@@ -65,9 +65,9 @@ def test_more_effort_does_the_rest_only_and_less_does_nothing(tmp_path: Path) ->
             await daemon.client.tuned(registered, 64, effort=pb.EFFORT_QUICK)
             await daemon.client.tuned(registered, 64, effort=pb.EFFORT_FULL)
             # What was not timed yet, beside the default and what serves.
-            assert script.timed[2:] == [(64, (DEFAULT, FIRST, SECOND))]
+            assert script.timed[1:] == [(64, (DEFAULT, FIRST, SECOND))]
             await daemon.client.tuned(registered, 64, effort=pb.EFFORT_MAX)
-            assert script.timed[3] == (64, (DEFAULT, SECOND, THIRD))
+            assert script.timed[2] == (64, (DEFAULT, SECOND, THIRD))
             timed = len(script.timed)
             for effort in (pb.EFFORT_MAX, pb.EFFORT_FULL, pb.EFFORT_QUICK, pb.EFFORT_NONE):
                 operation = await daemon.client.ensure(registered, 64, effort=effort)
@@ -94,7 +94,7 @@ def test_a_quick_search_times_the_winners_of_the_hints_beside_and_no_more_of_the
             await daemon.at_rest()
             script.timed.clear()
             await daemon.client.tuned(registered, 256, effort=pb.EFFORT_QUICK)
-            assert script.timed == [(256, (DEFAULT,)), (256, (*SPACE["quick"], THIRD))]
+            assert script.timed == [(256, (*SPACE["quick"], THIRD))]
 
     asyncio.run(scenario())
 

@@ -3,8 +3,8 @@
 T1: the default Schedule, and where another is held better at the hint that one too, are compiled
 and verified, the Fallback's lowering is checked, and all are timed at the hint: the fastest that is
 known not to be slower than the original ops serves. T2: the other candidates are compiled and
-verified, and all are timed together, interleaved. What was built for one hint is only timed at the
-next.
+verified, and all are timed together, interleaved. A quick search, where nothing is known yet, is
+both at once: its own candidates are few. What was built for one hint is only timed at the next.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from nearhint_daemon.tuning.crossing import incumbents
 from nearhint_daemon.tuning.efforts import Effort
 from nearhint_daemon.tuning.lowered import dims_at
 from nearhint_daemon.tuning.lowering_checks import LoweringChecks
-from nearhint_daemon.tuning.matrix import FEW, shared
+from nearhint_daemon.tuning.matrix import FEW, SEARCHED_TIER, shared
 from nearhint_daemon.tuning.publishing import Publisher
 from nearhint_daemon.tuning.search_reports import of_pruned
 from nearhint_daemon.tuning.tasks import Task, Tasks
@@ -227,6 +227,9 @@ class Tuner:
         task = await self._tasks.of(row, payload)
         effort = Effort(payload.get("effort", Effort.FULL))
         again = bool(payload.get(AGAIN))
+        if effort == Effort.QUICK and await self._reach_at_once(task):
+            await self._bandwidths.want(task.target)
+            return
         listed = await self._listed(task, effort)
         is_alone = effort < Effort.FULL or bool(task.why)
         for hint in () if is_alone else listed.also_at:
@@ -239,8 +242,39 @@ class Tuner:
         await self._search(task, listed, effort, again=again)
         await self._bandwidths.want(task.target)
 
+    async def _reach_at_once(self, task: Task) -> bool:
+        """Does a quick search where nothing is known yet, T1 and T2 in one; False elsewhere."""
+        async with self._contests.hint(task):
+            if self._row(task) is not None:
+                return False
+            await self._require_lowering(task)
+            first = self._first.setdefault(task.table_key, asyncio.Lock())
+            async with first:
+                table = self._tables.newest(task.table_key)
+                if table is None or table.default < 0:
+                    firsts = [row.schedule for row in await self._firsts(task)]
+                    await self._hold_few(task, firsts)
+                    return True
+            default = table.variants[table.default].schedule
+            near = shared(table, task.dims, few=1)
+            schedules = (table.variants[position].schedule for position in sorted(near))
+            await self._hold_few(
+                task, (default, *await self._held_best(task, default)), near=tuple(schedules)
+            )
+            return True
+
+    async def _hold_few(
+        self, task: Task, firsts: Sequence[str], *, near: Sequence[str] = ()
+    ) -> None:
+        """Times these, the default first, with what a quick search tries and what won nearby."""
+        listed = await self._listed(task, Effort.QUICK)
+        await self._contests.reports.keep(task, of_pruned(listed))
+        wanted = dict.fromkeys((*firsts, *listed.schedules, *near))
+        ready = await self._contests.ready(task, tuple(wanted))
+        await self._contests.hold(task, ready, tier=SEARCHED_TIER, care=ROUGH)
+
     async def _listed(self, task: Task, effort: Effort) -> pb.Schedules:
-        """The Schedules that are worth trying at a hint; raises `NoVariant` without a default."""
+        """The Schedules that are worth trying at a hint."""
         return await self._workshop.schedules(
             task.kernel.ir,
             task.target,
@@ -248,7 +282,7 @@ class Tuner:
             effort=effort,
             threads=task.threads,
             order=task.order,
-            transferred=self._transferred(task, self._table(task)),
+            transferred=self._transferred(task),
         )
 
     def _table(self, task: Task) -> Table:
@@ -287,7 +321,7 @@ class Tuner:
             care = ROUGH if is_quick else THOROUGH
             await self._contests.hold(task, ready, tier=2, care=care)
 
-    def _transferred(self, task: Task, table: Table) -> tuple[str, ...]:
+    def _transferred(self, task: Task) -> tuple[str, ...]:
         """What won for the Kernel on other Targets of its kind, and for similar Kernels here."""
         namespace, kernel, target = task.table_key
         others = [
@@ -297,8 +331,11 @@ class Tuner:
             and self._programs.target(key[2]).kind == task.target.kind
             and (found := self._tables.newest(key)) is not None
         ]
-        won = (*elsewhere(others, task.dims), *self._winners.similar(table, task.dims))
-        return tuple(dict.fromkeys(won))
+        table = self._tables.newest(task.table_key)
+        similar = (
+            () if table is None or table.default < 0 else self._winners.similar(table, task.dims)
+        )
+        return tuple(dict.fromkeys((*elsewhere(others, task.dims), *similar)))
 
     async def _rest(self, task: Task, table: Table, rows: Sequence[VariantRow]) -> list[VariantRow]:
         """What was never timed at a hint that was searched, behind what it is held against."""

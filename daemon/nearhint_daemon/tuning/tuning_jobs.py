@@ -59,7 +59,10 @@ class Wish:
 
 
 def hint_jobs(wish: Wish, *, version: str, priority: int, client: str) -> tuple[JobSpec, ...]:
-    """The jobs that bring a hint to T1, and, if the effort is worth it, then to T2 and T3."""
+    """The jobs that bring a hint to T1, and, if the effort is worth it, then to T2 and T3.
+
+    A quick search is one job: it has few more Variants than T1, and times them together.
+    """
     namespace, _, target = wish.table_key
 
     def job(stage: int, requires: str) -> JobSpec:
@@ -78,6 +81,8 @@ def hint_jobs(wish: Wish, *, version: str, priority: int, client: str) -> tuple[
     first = job(1, "")
     if wish.effort == Effort.NONE:
         return (first,)
+    if wish.effort == Effort.QUICK:
+        return (job(2, ""),)
     second = job(2, first.key)
     if wish.effort < Effort.MAX:
         return first, second

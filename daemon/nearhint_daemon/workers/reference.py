@@ -172,7 +172,9 @@ def _covered(
         return
     outputs = [place for place, param in enumerate(kernel.params) if param.role == "out"]
     for position, place in enumerate(outputs):
-        stores = [node for node in kernel.body if isinstance(node, ir.Store) and node.param == place]
+        stores = [
+            node for node in kernel.body if isinstance(node, ir.Store) and node.param == place
+        ]
         if any(dense_count(sizes, node) == sizes.elements[place] for node in stores):
             yield np.ones(1, np.bool_)
             continue
