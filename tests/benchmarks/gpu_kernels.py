@@ -45,6 +45,7 @@ from nearhint.launchers import load
 from nearhint_compiler.ir.nodes import Kernel
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import candidates
+from nearhint_daemon.workers.cuda_runs import CudaRuns
 from nearhint_daemon.workers.measure import Entry
 from nearhint_daemon.workers.measure import measure as measure_hint
 from nearhint_daemon.workers.verify import References, verify
@@ -74,6 +75,7 @@ class Bench:
     verified: int = 0
     cases: int = 0
     references: References = dataclasses.field(default_factory=References)
+    runs: CudaRuns = dataclasses.field(default_factory=CudaRuns)
 
     def variants(
         self, kernel: Kernel, dims: Mapping[str, int], *, at_most: int = 99
@@ -92,14 +94,16 @@ class Bench:
         """What is wrong with a Variant, or nothing."""
         from nearhint_daemon.workers.cuda_subject import CudaSubject
 
+        subject = CudaSubject(variant.binary, variant.artifact, device_index=0)
         verdict = verify(
             kernel,
-            CudaSubject(variant.binary, variant.artifact, device_index=0),
+            subject,
             variant.guard,
             hints,
             threads=1,
             seed=1,
             references=self.references,
+            runs=self.runs.of(subject),
         )
         self.verified += not verdict.problem
         self.cases += verdict.cases

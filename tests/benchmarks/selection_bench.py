@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,9 +71,16 @@ def subjects(kind: str, wanted: str) -> list[Subject]:
     return [each for each in listed if is_chosen(each.sweep.title, patterns)]
 
 
-def captures(bench: Bench, known: list[Captured]) -> Iterator[Captured]:
-    """The Kernels that were asked for, one after the other; they are added to `known`."""
+def captures(
+    bench: Bench, known: list[Captured], *, without: Collection[str] = ()
+) -> Iterator[Captured]:
+    """The Kernels that were asked for, one after the other; they are added to `known`.
+
+    Those of the titles `without` are passed over.
+    """
     for subject in subjects(bench.kind, bench.options.kernels):
+        if subject.sweep.title in without:
+            continue
         try:
             known.append(capture_subject(subject, bench.kind))
         except ValueError as error:

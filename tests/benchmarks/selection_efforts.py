@@ -3,7 +3,12 @@
 A few Kernels together, so that some are compiled while others are measured, and a run that ends
 early has compared some to the end: tuned at both efforts, each by a daemon of its own, and what the
 two Tables serve at each hint timed in one contest. Device time is that of the daemons' own jobs for
-these Kernels: `timed_s` of measuring, `device_s` of checks and of verifying as well.
+these Kernels, for as long as they have the device, whatever the host does meanwhile: `timed_s` of
+measuring, `device_s` of checks and of verifying as well.
+
+--resume keeps what the matrix file has of Kernels that were compared before and does the others, so
+that 14 Kernels need not fit into one run: of those that are tuned together, three took half a
+minute at two hints each.
 """
 
 from __future__ import annotations
@@ -42,14 +47,15 @@ OURS, THEIRS = 0, 1
 
 def compare(bench: Bench) -> None:
     """Compares as many Kernels as the time allows; the report goes to the matrix file."""
-    done: list[dict[str, Any]] = []
+    done = compared_before(bench)
+    known = {title for entry in done for title in entry["shares"]}
     longest_s = 0.0
     with torch.no_grad(), ExitStack() as stack:
         servings = {effort: stack.enter_context(bench.serving()) for effort in (QUICK, MOST)}
         tunings = {effort: open_tuning(bench, serving) for effort, serving in servings.items()}
         storage = Storage(bench.options.device, STORAGE_BYTES[bench.kind])
         screen = screen_on(bench.options.device)
-        coming = captures(bench, [])
+        coming = captures(bench, [], without=known)
         while together := tuple(islice(coming, bench.options.together)):
             started = time.monotonic()
             if started + longest_s > bench.end_s:
@@ -66,6 +72,17 @@ def compare(bench: Bench) -> None:
     say(f"compared {summary(done)['kernels']} Kernels; left out: {bench.report['left_out']}")
     for bar in bars(done):
         say(bar.line())
+
+
+def compared_before(bench: Bench) -> list[dict[str, Any]]:
+    """What the matrix file has of an earlier run that this one goes on with."""
+    path = bench.options.matrix
+    if not bench.options.resume or path is None or not path.exists():
+        return []
+    before = selection_matrix.read(path)
+    bench.report["before"] = [*before.get("before", ()), before["conditions"]]
+    bench.report["efforts"] = before.get("efforts", {"by_kernels": []})
+    return list(bench.report["efforts"]["by_kernels"])
 
 
 def title_of(captured: Captured) -> str:
@@ -171,7 +188,16 @@ def summary(done: list[dict[str, Any]]) -> dict[str, Any]:
         "share": geometric_mean(ratios) if ratios else 0.0,
         "timed_share": _time_share(done, "timed_s"),
         "device_share": _time_share(done, "device_s"),
+        "phases": {
+            phase: {effort: _spent(done, effort, phase) for effort in (QUICK, MOST)}
+            for phase in PHASES
+        },
     }
+
+
+def _spent(done: list[dict[str, Any]], effort: str, phase: str) -> float:
+    """Seconds that one phase of an effort had the device for."""
+    return float(sum(entry["spent"][effort].get(f"{phase}_sum", 0.0) for entry in done))
 
 
 def _time_share(done: list[dict[str, Any]], field: str) -> float:

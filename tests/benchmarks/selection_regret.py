@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.selection_regret --device cpu|cuda:0 [--kernels N|PATTERNS]
         [--held-out 200] [--hints 8] [--effort full] [--threads N] [--budget-s S] [--tune-s S]
-        [--matrix FILE] [--json FILE] [--compare-efforts [--together 4]]
+        [--matrix FILE] [--json FILE] [--compare-efforts [--together 4] [--resume]]
     python -m tests.benchmarks.selection_regret --from-matrix FILE [--without-sided] [--json FILE]
 
 A daemon of the benchmark's own tunes the Kernels of `selection_cases`, all in one go, at a ladder
@@ -230,6 +230,9 @@ def main() -> None:
     parser.add_argument("--compare-efforts", action="store_true")
     parser.add_argument(
         "--together", type=int, default=4, help="Kernels tuned at once to compare efforts"
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="compare the efforts that the matrix file lacks"
     )
     parser.add_argument(
         "--without-sided",

@@ -117,6 +117,7 @@ def test_any_variant_of_any_kernel_is_right_on_a_gpu(
     kernel: ir.Kernel, data: st.DataObject
 ) -> None:
     from nearhint_daemon.workers.cubin import compile_cubin
+    from nearhint_daemon.workers.cuda_runs import CudaRuns
     from nearhint_daemon.workers.cuda_subject import CudaSubject
 
     target = Target(cuda_device(0), for_kind("cuda", detect()))
@@ -129,13 +130,15 @@ def test_any_variant_of_any_kernel_is_right_on_a_gpu(
         except KernelOversized:
             return
     reference = ArtifactRef(content_hash(built.binary), len(built.binary), built.launch)
+    subject = CudaSubject(built.binary, reference, device_index=0)
     verdict = verify(
         kernel,
-        CudaSubject(built.binary, reference, device_index=0),
+        subject,
         generated.guard,
         [dims],
         threads=1,
         seed=data.draw(st.integers(0, 2**20), label="seed"),
         references=References(),
+        runs=CudaRuns().of(subject),
     )
     assert verdict.problem == ""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
-from tests.benchmarks import selection_efforts
+from tests.benchmarks import selection_efforts, selection_matrix
+from tests.benchmarks.selection_bench import Bench
 from tests.benchmarks.selection_matrix import SCREENED_SPREAD
 from tests.benchmarks.selection_timing import screened, screened_alone
 
@@ -51,15 +54,36 @@ def test_efforts_are_compared_over_hints_and_over_the_time_of_all_kernels() -> N
             "shares": {"first": {"16": 0.9}, "second": {"64": 1.0}},
             "timed_s": {"quick": 1.0, "max": 10.0},
             "device_s": {"quick": 2.0, "max": 12.0},
+            "spent": {"quick": {"bench_sum": 1.0, "verify_sum": 0.5}, "max": {"bench_sum": 10.0}},
         },
         {
             "shares": {"third": {"16": 1.0}},
             "timed_s": {"quick": 1.0, "max": 30.0},
             "device_s": {"quick": 4.0, "max": 48.0},
+            "spent": {"quick": {"bench_sum": 1.0, "verify_sum": 2.0}, "max": {"bench_sum": 30.0}},
         },
     ]
     facts = selection_efforts.summary(done)
     assert (facts["kernels"], facts["points"], round(facts["share"], 4)) == (3, 3, 0.9655)
     assert (facts["timed_share"], facts["device_share"]) == (0.05, 0.1)
+    assert facts["phases"] == {
+        "check": {"quick": 0.0, "max": 0.0},
+        "verify": {"quick": 2.5, "max": 0.0},
+        "bench": {"quick": 2.0, "max": 40.0},
+    }
     assert [bar.passes for bar in selection_efforts.bars(done)] == [True, True, True]
     assert selection_efforts.bars([]) == []
+
+
+def test_efforts_go_on_with_what_a_file_has(tmp_path: Path) -> None:
+    file = tmp_path / "matrix.json"
+    entry = {"shares": {"first": {"16": 1.0}}}
+    before = {"conditions": {"date": "then"}, "efforts": {"by_kernels": [entry]}}
+    for wish, wanted in ((True, [entry]), (False, [])):
+        options = argparse.Namespace(resume=wish, matrix=file)
+        bench = Bench(options, "cpu", 0.0, {"conditions": {"date": "now"}})
+        assert selection_efforts.compared_before(bench) == []
+        selection_matrix.write(before, file)
+        assert selection_efforts.compared_before(bench) == wanted
+        assert bench.report.get("before") == ([{"date": "then"}] if wish else None)
+        file.unlink()
