@@ -1,0 +1,50 @@
+"""Which elements stores cover, proved without enumerating them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.ir.text import parse_kernel
+from nearhint_daemon.workers.cases import awkward_sizes, dense_count, sizes_at, stored_indices
+from nearhint_rules import expr as ex
+from nearhint_rules.guard import ALWAYS
+
+KERNELS = sorted((Path(__file__).parents[2] / "kernels").glob("*.ir"))
+K0, P0, P1 = ex.symbol("k0"), ex.symbol("p0"), ex.symbol("p1")
+
+
+@pytest.mark.parametrize("path", KERNELS, ids=lambda path: path.stem)
+def test_what_is_said_to_be_dense_is(path: Path) -> None:
+    kernel = parse_kernel(path.read_text())
+    for sizes in awkward_sizes(kernel, ALWAYS)[:8]:
+        for node in kernel.body:
+            if isinstance(node, ir.Store) and (count := dense_count(sizes, node)):
+                stored = np.sort(stored_indices(sizes, node))
+                np.testing.assert_array_equal(stored, np.arange(count))
+
+
+@pytest.mark.parametrize(
+    ("index", "count"),
+    [
+        (ex.add(ex.mul(4, P0), P1), 12),
+        (ex.add(P0, ex.mul(3, P1)), 12),  # turned round
+        (ex.add(ex.mul(K0, P0), P1), 12),
+        (ex.add(ex.mul(5, P0), P1), 0),  # between rows there is something else
+        (ex.add(ex.mul(3, P0), P1), 0),  # rows overlap
+        (ex.add(ex.mul(4, P0), P1, 1), 0),
+        (ex.add(ex.mul(4, P0), ex.sub(3, P1)), 0),
+        (ex.mul(P0, P1), 0),
+        (ex.add(ex.mul(4, P0), ex.mod(P1, 4)), 0),  # dense, but not linear
+    ],
+)
+def test_rows_that_lie_one_after_the_other_are_dense(index: ex.Expr, count: int) -> None:
+    kernel = parse_kernel("""
+        (kernel (symbols k0) (pointwise 3 4) (reduction) (params (in f32) (out f32))
+          (body (load 0 p1) (store 1 (+ (* 4 p0) p1) 0)))
+    """)
+    sizes = sizes_at(kernel, {"k0": 4})
+    assert dense_count(sizes, ir.Store(1, index, 0)) == count
