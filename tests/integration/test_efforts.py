@@ -14,7 +14,7 @@ from tests.integration.statuses import details
 from nearhint_daemon.jobs import Priority
 from nearhint_daemon.store.rows import JobRow
 from nearhint_proto.v1 import kernel_service_pb2 as pb
-from nearhint_proto.v1 import operation_service_pb2
+from nearhint_proto.v1 import operation_service_pb2, worker_pb2
 
 DEFAULT, FIRST, SECOND, THIRD = (f"cpu.rows vector={width}" for width in (4, 8, 16, 32))
 SPACE = {
@@ -95,6 +95,61 @@ def test_a_quick_search_times_the_winners_of_the_hints_beside_and_no_more_of_the
             script.timed.clear()
             await daemon.client.tuned(registered, 256, effort=pb.EFFORT_QUICK)
             assert script.timed == [(256, (*SPACE["quick"], THIRD))]
+
+    asyncio.run(scenario())
+
+
+def test_a_quick_search_goes_on_from_t1_where_that_was_reached(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        script, compile_pool, bench = scripted()
+        async with running(tmp_path, compile=compile_pool, bench=bench) as daemon:
+            registered = await daemon.client.register(chain(1))
+            await daemon.client.tuned(registered, 64, effort=pb.EFFORT_NONE)
+            await daemon.client.tuned(registered, 64, effort=pb.EFFORT_QUICK)
+            assert script.timed == [(64, (DEFAULT,)), (64, SPACE["quick"])]
+            await daemon.client.tuned(registered, 64, effort=pb.EFFORT_NONE)
+            assert len(script.timed) == 2
+            (table,) = await daemon.client.tables_of(registered)
+            assert [row.tier for row in table.hints] == [2]
+
+    asyncio.run(scenario())
+
+
+def test_quick_searches_that_come_at_once_have_one_default_and_one_contest_each(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        script, compile_pool, bench = scripted()
+        async with running(tmp_path, compile=compile_pool, bench=bench) as daemon:
+            registered = await daemon.client.register(chain(1))
+            sizes = (16, 64, 256, 1024)
+            operation = await daemon.client.tuned(registered, *sizes, effort=pb.EFFORT_QUICK)
+            assert (operation.total, operation.failed) == (4, 0)
+            assert sorted(script.timed) == [(size, SPACE["quick"]) for size in sizes]
+            assert bench.asked["check_lowering"] == 1
+            (table,) = await daemon.client.tables_of(registered)
+            assert table.variants[table.default_variant].schedule == DEFAULT
+            assert [row.tier for row in table.hints] == [2] * 4
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("job", ["check_lowering", "verify_variant"])
+def test_a_quick_search_times_nothing_that_failed_a_check(tmp_path: Path, job: str) -> None:
+    def wrong(asked: str, request: worker_pb2.WorkerRequest) -> worker_pb2.WorkerResponse | None:
+        verdict = worker_pb2.Verdict(is_ok=False, problem="max error 3")
+        response = worker_pb2.WorkerResponse(id=request.id, verdict=verdict)
+        return response if asked == job else None
+
+    async def scenario() -> None:
+        async with running(tmp_path, bench=FakeBenchPool(faults=wrong)) as daemon:
+            registered = await daemon.client.register(chain(1))
+            operation = await daemon.client.tuned(registered, 64, effort=pb.EFFORT_QUICK)
+            assert operation.state == operation_service_pb2.OPERATION_STATE_FAILED
+            (table,) = await daemon.client.tables_of(registered)
+            assert (len(table.variants), len(table.hints)) == (0, 0)
+            assert "max error 3" in table.reason
+            assert daemon.bench.asked["measure_hint"] == 0
 
     asyncio.run(scenario())
 

@@ -11,7 +11,7 @@ class Effort(IntEnum):
     NONE = 1
     """T1 alone: the default Schedule, and what is held best at the hint."""
     QUICK = 2
-    """T2 over a few Schedules of different families."""
+    """T2 over a few Schedules of different families, in one contest with those of T1."""
     FULL = 3
     """T2 over what the compiler thinks worth trying, and crossing."""
     MAX = 4

@@ -99,7 +99,8 @@ class Verdict:
 @dataclass(frozen=True, slots=True)
 class Ran:
     """A case after its run: the memory of its parameters, which is there until the next is asked
-    for; or, where it was compared on its device and all of it was right, its worst error alone.
+    for; or, where it was compared on its device and all of it was right, the worst error that was
+    found in it, or in what was compared with it.
     """
 
     case: Case
