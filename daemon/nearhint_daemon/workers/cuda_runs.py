@@ -178,13 +178,19 @@ class _Shared:
 
     @property
     def size_bytes(self) -> int:
-        """What it takes to keep it."""
+        """What it takes to keep it, and its references with it."""
         arrays = [
-            array
-            for each in self.compared
-            for array in (each.places, each.values, each.allowed, each.bounds)
+            self.image,
+            *(
+                array
+                for each in self.compared
+                for array in (each.places, each.values, each.allowed, each.bounds)
+            ),
         ]
-        return int(self.image.nbytes + sum(array.nbytes for array in arrays))
+        references = {id(reference): reference for _, reference in self.cases}
+        return sum(array.nbytes for array in arrays) + sum(
+            reference.size_bytes for reference in references.values()
+        )
 
 
 def _shared(kernel: ir.Kernel, cases: Sequence[tuple[Case, Reference]]) -> _Shared:
