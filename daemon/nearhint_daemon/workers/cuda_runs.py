@@ -412,7 +412,7 @@ class _Alone:
         self._kernel = kernel
         self._subject = subject
         self._reference: Reference | None = None
-        self._slabs: list[list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]] = []
+        self._expected: list[tuple[torch.Tensor, ...]] = []
 
     def run(self, case: Case, reference: Reference) -> Generator[Ran, None, None]:
         """Runs one."""
@@ -451,20 +451,23 @@ class _Alone:
     def _expect(self, reference: Reference) -> None:
         if reference is self._reference:
             return
-        device = self._subject.device
-        self._slabs = []  # before others come: both may be large
-        self._slabs = [
-            [
-                (
-                    _sent(expected.indices, device),
-                    _sent(_comparable(self._kernel.params[place].dtype, expected), device),
-                    _sent(expected.allowed, device),
-                )
-                for place, expected in zip(_outputs(self._kernel), slab, strict=True)
-            ]
-            for slab in reference.slabs
+        self._expected = []  # before others come: both may be large
+        self._expected = [
+            self._sent(place, [slab[position] for slab in reference.slabs])
+            for position, place in enumerate(_outputs(self._kernel) if reference.slabs else ())
         ]
         self._reference = reference
+
+    def _sent(self, place: int, slabs: Sequence[Expected]) -> tuple[torch.Tensor, ...]:
+        """What all slabs expect of an output: places, values and tolerances."""
+        dtype = self._kernel.params[place].dtype
+        parts = [
+            (expected.indices, _comparable(dtype, expected), expected.allowed) for expected in slabs
+        ]
+        return tuple(
+            torch.cat([_sent(array, self._subject.device) for array in arrays])
+            for arrays in zip(*parts, strict=True)
+        )
 
     def _looked_at(
         self, buffers: Sequence[CudaBuffer], reference: Reference
@@ -474,8 +477,8 @@ class _Alone:
         worst = torch.zeros((), dtype=torch.float64, device=self._subject.device)
         for position, place in enumerate(_outputs(self._kernel)):
             dtype, words = self._kernel.params[place].dtype, buffers[place].words
-            for slab in self._slabs:
-                places, values, allowed = slab[position]
+            if self._expected:
+                places, values, allowed = self._expected[position]
                 errors = _errors(dtype, words[places], values, allowed)
                 is_bad = ~(errors <= 1)
                 doubts.append(is_bad.any())

@@ -47,6 +47,10 @@ Window: TypeAlias = tuple[tuple[int, int], ...]
 SLAB_POINTS = 1 << 18
 ROW_LIMIT = 1 << 21
 """Elements of a reduction up to which it can be interpreted."""
+PART_POINTS = 1 << 16
+"""Points of a slab that a thread interprets at once, if its outermost dim can be cut so short."""
+THREADS = 6
+"""That interpret slabs together."""
 COVERAGE_POINTS = 1 << 24
 """Points up to which all stored elements are enumerated, when slabs do not show them all."""
 SPECIAL_EVERY = 8
@@ -144,13 +148,48 @@ def make_reference(
         named = zip(dtypes, outputs, strict=True)
         return tuple(_expected(dtype, output, arithmetic) for dtype, output in named)
 
-    if len(windows) > 1:
-        # Arrays of a slab are large: numpy leaves the interpreter's lock to the others meanwhile.
-        with ThreadPoolExecutor(len(windows)) as pool:
-            slabs = tuple(pool.map(expected, windows))
+    parts = [list(_parts(kernel, window, sizes)) for window in windows]
+    flat = [part for each in parts for part in each]
+    if len(flat) > 1:
+        # Their arrays are large: numpy leaves the interpreter's lock to the others meanwhile.
+        with ThreadPoolExecutor(min(len(flat), THREADS)) as pool:
+            found = iter(list(pool.map(expected, flat)))
     else:
-        slabs = tuple(map(expected, windows))
+        found = map(expected, flat)
+    slabs = tuple(_joined([next(found) for _ in each]) for each in parts)
     return Reference(inputs, windows, slabs, tuple(_covered(kernel, sizes, slabs)))
+
+
+def _parts(kernel: ir.Kernel, window: Window, sizes: Sizes) -> Iterator[Window]:
+    """A window cut along its outermost dim, so that what is computed of a part stays in a cache.
+
+    Elements keep their order. It is whole where an output has several stores, which come in turn.
+    """
+    axis = next((axis for axis, (_, length) in enumerate(window) if length > 1), None)
+    stores = [node for node in kernel.body if isinstance(node, ir.Store)]
+    if axis is None or len(stores) > len({node.param for node in stores}):
+        yield window
+        return
+    start, length = window[axis]
+    points = math.prod(length for _, length in window) * math.prod(sizes.reduction)
+    count = min(-(-points // PART_POINTS), length)
+    for number in range(count):
+        low, high = (start + length * each // count for each in (number, number + 1))
+        yield (*window[:axis], (low, high - low), *window[axis + 1 :])
+
+
+def _joined(parts: Sequence[tuple[Expected, ...]]) -> tuple[Expected, ...]:
+    """The outputs of a window by those of its parts."""
+    if len(parts) == 1:
+        return parts[0]
+    return tuple(
+        Expected(
+            np.concatenate([each.indices for each in outputs]),
+            np.concatenate([each.values for each in outputs]),
+            np.concatenate([each.allowed for each in outputs]),
+        )
+        for outputs in zip(*parts, strict=True)
+    )
 
 
 def _expected(dtype: str, output: Output, arithmetic: Arithmetic) -> Expected:
