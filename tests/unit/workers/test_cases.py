@@ -1,4 +1,4 @@
-"""Which elements stores cover, proved without enumerating them."""
+"""Which elements stores cover, without enumerating them; and references, part by part."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
+from nearhint_daemon.workers import reference
 from nearhint_daemon.workers.cases import awkward_sizes, dense_count, sizes_at, stored_indices
 from nearhint_rules import expr as ex
 from nearhint_rules.guard import ALWAYS
@@ -25,6 +26,26 @@ def test_what_is_said_to_be_dense_is(path: Path) -> None:
             if isinstance(node, ir.Store) and (count := dense_count(sizes, node)):
                 stored = np.sort(stored_indices(sizes, node))
                 np.testing.assert_array_equal(stored, np.arange(count))
+
+
+@pytest.mark.parametrize("path", KERNELS, ids=lambda path: path.stem)
+def test_a_reference_is_the_same_in_however_many_parts(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = parse_kernel(path.read_text())
+    sizes = awkward_sizes(kernel, ALWAYS)[0]
+    monkeypatch.setattr(reference, "SLAB_POINTS", max(1, sizes.points // 4))
+    made = []
+    for points in (sizes.points, max(1, sizes.points // 40)):
+        monkeypatch.setattr(reference, "PART_POINTS", points)
+        made.append(reference.make_reference(kernel, sizes, seed=(1,)))
+    first, second = made
+    assert first.windows == second.windows
+    for whole, joined in zip(first.slabs, second.slabs, strict=True):
+        for one, other in zip(whole, joined, strict=True):
+            np.testing.assert_array_equal(one.indices, other.indices)
+            np.testing.assert_array_equal(one.values, other.values)
+            np.testing.assert_array_equal(one.allowed, other.allowed)
 
 
 @pytest.mark.parametrize(
