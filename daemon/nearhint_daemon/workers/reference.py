@@ -259,9 +259,11 @@ def slab(kernel: ir.Kernel, window: Window) -> ir.Kernel:
         for axis, (start, _) in enumerate(window)
         if start
     }
+    cut = replace(kernel, pointwise=tuple(ex.Int(length) for _, length in window))
+    if not moved:
+        return cut
     return replace(
-        kernel,
-        pointwise=tuple(ex.Int(length) for _, length in window),
+        cut,
         body=tuple(
             replace(node, index=ex.substitute(node.index, moved))
             if isinstance(node, ir.Load | ir.Store | ir.Iota)
