@@ -70,10 +70,8 @@ def compare(bench: Bench) -> None:
         for tuning in tunings.values():
             tuning.connection.close()
     say(f"compared {summary(done)['kernels']} Kernels; left out: {bench.report['left_out']}")
-    for phase, spent_s in summary(done)["phases"].items():
-        say(
-            f"  {phase}: " + ", ".join(f"{effort} {each:.2f} s" for effort, each in spent_s.items())
-        )
+    for phase, spent in summary(done)["phases"].items():
+        say(f"  {phase}: " + ", ".join(f"{effort} {each:.2f} s" for effort, each in spent.items()))
     for bar in bars(done):
         say(bar.line())
 
