@@ -47,7 +47,41 @@ def cast(value: Array, source: str, target: str) -> Array:
     return np.asarray(value, NUMPY_DTYPES[target])
 
 
-_erf = np.frompyfunc(math.erf, 1, 1)
+ERF_STEPS, ERF_END, ERF_TERMS = 1024, 6, 6
+"""Places at which erf is expanded: so many a unit, up to where it is 1; terms of each expansion."""
+
+
+def _erf_expansions() -> Array:
+    """Taylor's coefficients of erf at each place, a row a term.
+
+    A derivative is -2 x times the one before, less 2 n times the one before that, as Hermite's
+    polynomials go (Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.19 and 22.7.13).
+    """
+    places = np.arange(ERF_STEPS * ERF_END + 1) / ERF_STEPS
+    rows = [np.array([math.erf(place) for place in places])]
+    before, now = np.zeros_like(places), 2 / math.sqrt(math.pi) * np.exp(-(places**2))
+    for term in range(1, ERF_TERMS):
+        rows.append(now / math.factorial(term))
+        before, now = now, -2 * places * now - 2 * (term - 1) * before
+    return np.stack(rows)
+
+
+_ERF = _erf_expansions()
+
+
+def erf(value: Array) -> Array:
+    """The error function of f64, of which numpy has none: two units in the last place off at most.
+
+    >>> erf(np.array([0.5, -np.inf, 0.0])) - [math.erf(0.5), -1.0, 0.0]
+    array([0., 0., 0.])
+    """
+    size = np.minimum(np.abs(value), ERF_END)
+    place = np.rint(np.nan_to_num(size) * ERF_STEPS).astype(np.intp)
+    rest = size - place / ERF_STEPS
+    found = _ERF[-1].take(place)
+    for row in _ERF[-2::-1]:
+        found = found * rest + row.take(place)
+    return np.asarray(np.copysign(found, value))
 
 
 def _truncdiv(left: Array, right: Array) -> Array:
@@ -96,7 +130,7 @@ OPERATIONS: Mapping[str, Callable[..., Any]] = {
     "sin": np.sin,
     "cos": np.cos,
     "tanh": np.tanh,
-    "erf": lambda x: np.asarray(_erf(x), np.float64),
+    "erf": erf,
     "sigmoid": lambda x: np.where(x >= 0, 1 / (1 + np.exp(-x)), np.exp(x) / (1 + np.exp(x))),
     "eq": np.equal,
     "ne": np.not_equal,

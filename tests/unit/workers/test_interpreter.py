@@ -10,7 +10,7 @@ import pytest
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_daemon.workers.interpreter import Casts, SpaceTooLargeError, interpret
-from nearhint_daemon.workers.reference_ops import OPERATIONS, constant_value
+from nearhint_daemon.workers.reference_ops import OPERATIONS, constant_value, erf
 from nearhint_daemon.workers.tolerance import (
     FACTOR,
     PRECISIONS,
@@ -322,3 +322,18 @@ def test_what_a_choice_leaves_has_no_part_in_its_magnitude() -> None:
         kernel, {"k0": 2}, [chosen, np.array([2.0, np.nan]), np.array([np.inf, -3.0])]
     )
     assert found.magnitudes.tolist() == [2, 3]
+
+
+def test_erf_is_that_of_the_c_library() -> None:
+    draw = np.random.default_rng(5)
+    drawn = (
+        draw.standard_normal(4000),
+        draw.uniform(-7, 7, 4000),
+        10.0 ** draw.uniform(-300, 1, 999),
+    )
+    special = [0.0, -0.0, 6.0, -6.0, 5.9999, np.inf, -np.inf, 5e-324]
+    values = np.concatenate((*drawn, special))
+    found, wanted = erf(values), np.array([math.erf(value) for value in values])
+    np.testing.assert_array_max_ulp(found, wanted, maxulp=3)
+    np.testing.assert_array_equal(np.signbit(found), np.signbit(values))
+    assert np.isnan(erf(np.array([np.nan]))).all()
