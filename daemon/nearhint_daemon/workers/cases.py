@@ -192,15 +192,11 @@ def _size_at(size: ex.Expr, dims: Mapping[str, int]) -> int:
 
 def stores_overlap(kernel: ir.Kernel, sizes: Sizes) -> bool:
     """Whether two points of the space store to the same element of one output."""
-    stored: dict[int, list[ir.Store]] = {}
+    stored: dict[int, list[Array]] = {}
     for node in kernel.body:
         if isinstance(node, ir.Store):
-            stored.setdefault(node.param, []).append(node)
-    return any(
-        np.bincount(np.concatenate([stored_indices(sizes, each) for each in nodes])).max() > 1
-        for nodes in stored.values()
-        if len(nodes) > 1 or not dense_count(sizes, nodes[0])
-    )
+            stored.setdefault(node.param, []).append(stored_indices(sizes, node))
+    return any(np.bincount(np.concatenate(parts)).max() > 1 for parts in stored.values())
 
 
 def dense_count(sizes: Sizes, node: ir.Store) -> int:

@@ -214,10 +214,11 @@ def _covered(
         stores = [
             node for node in kernel.body if isinstance(node, ir.Store) and node.param == place
         ]
-        if any(dense_count(sizes, node) == sizes.elements[place] for node in stores):
+        count = sizes.elements[place]
+        if not is_whole and any(dense_count(sizes, node) == count for node in stores):
             yield np.ones(1, np.bool_)
             continue
-        flags = np.zeros(sizes.elements[place], np.bool_)
+        flags = np.zeros(count, np.bool_)
         if is_whole:
             flags[slabs[0][position].indices] = True
         else:
