@@ -14,7 +14,8 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -27,6 +28,7 @@ from nearhint_daemon.workers.elements import FLOATS, Array, Elements, decode
 from nearhint_daemon.workers.errors import MemoryLimitExceeded
 from nearhint_daemon.workers.memory import Buffer, close_all, poison_byte
 from nearhint_daemon.workers.reference import (
+    SLAB_POINTS,
     Expected,
     Reference,
     make_reference,
@@ -126,14 +128,18 @@ class References:
         self._limit_bytes = limit_bytes
         self._size_bytes = 0
         self._kept: OrderedDict[tuple[object, ...], Reference] = OrderedDict()
+        self._begun: dict[tuple[object, ...], Future[Reference]] = {}
 
     def get(self, kernel: ir.Kernel, sizes: Sizes, *, seed: int, with_specials: bool) -> Reference:
         """The reference of a case, computed if it is not kept."""
         key = (kernel, tuple(sizes.dims.items()), seed, with_specials)
         found = self._kept.pop(key, None)
         if found is None:
-            found = make_reference(
-                kernel, sizes, seed=(seed, *sizes.dims.values()), with_specials=with_specials
+            begun = self._begun.pop(key, None)
+            found = (
+                _reference(kernel, sizes, seed, with_specials=with_specials)
+                if begun is None
+                else begun.result()
             )
             self._size_bytes += found.size_bytes
         self._kept[key] = found
@@ -141,6 +147,35 @@ class References:
             _, dropped = self._kept.popitem(last=False)
             self._size_bytes -= dropped.size_bytes
         return found
+
+    @contextmanager
+    def beginning(
+        self, kernel: ir.Kernel, later: Iterable[Sizes], *, seed: int
+    ) -> Generator[None, None, None]:
+        """Has references of large sizes, without specials, computed while others are asked for.
+
+        None of that goes on afterwards.
+        """
+        keys = {(kernel, tuple(sizes.dims.items()), seed, False): sizes for sizes in later}
+        wanted = {key: sizes for key, sizes in keys.items() if key not in self._kept}
+        if not wanted:
+            yield
+            return
+        with ThreadPoolExecutor(1) as pool:
+            for key, sizes in wanted.items():
+                self._begun[key] = pool.submit(_reference, kernel, sizes, seed, with_specials=False)
+            try:
+                yield
+            finally:
+                for begun in self._begun.values():
+                    begun.cancel()
+                self._begun.clear()
+
+
+def _reference(kernel: ir.Kernel, sizes: Sizes, seed: int, *, with_specials: bool) -> Reference:
+    return make_reference(
+        kernel, sizes, seed=(seed, *sizes.dims.values()), with_specials=with_specials
+    )
 
 
 def cases(
@@ -194,7 +229,10 @@ def verify(
         (case, references.get(kernel, case.sizes, seed=seed, with_specials=case.with_specials))
         for case in cases(kernel, guard, hints, threads=threads, can_shift=can_shift)
     )
-    with closing((runs or partial(one_by_one, subject))(kernel, wanted)) as each:
+    with (
+        references.beginning(kernel, _large(kernel, guard, hints), seed=seed),
+        closing((runs or partial(one_by_one, subject))(kernel, wanted)) as each,
+    ):
         for ran in each:
             outcome = judged(kernel, ran, seed=seed)
             worst, count = max(worst, outcome.worst_error), count + 1
@@ -204,6 +242,15 @@ def verify(
     if count == 0:
         return Verdict("the Guard allows none of the sizes to run at", worst, count, False)
     return Verdict("", worst, count, False)
+
+
+def _large(kernel: ir.Kernel, guard: Guard, hints: Sequence[Mapping[str, int]]) -> Iterator[Sizes]:
+    """The sizes of hints whose references take numpy longer than the interpreter."""
+    for hint in hints:
+        if size_facts_hold(guard, hint):
+            sizes = hinted_sizes(kernel, tuple(hint.items()))
+            if sizes.points > SLAB_POINTS and sizes.size_bytes(kernel) <= BYTES_LIMIT:
+                yield sizes
 
 
 def one_by_one(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -431,3 +432,38 @@ def test_a_byte_is_compared_where_the_number_can_be_one(
         f"isfinite(x[i]) ? fabsf({of_others}) : {of_what_is_no_byte};"
     )
     assert (verdict_on(kernel, by_hand(body, tmp_path)).problem == "") == is_right
+
+
+def test_what_is_large_is_interpreted_once_while_the_rest_is_and_nothing_is_left_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: dict[int, list[str]] = {}
+
+    def noted(kernel: ir.Kernel, sizes: Any, **options: Any) -> object:
+        threads.setdefault(sizes.dims["k0"], []).append(threading.current_thread().name)
+        return make_reference(kernel, sizes, **options)
+
+    monkeypatch.setattr(verifying, "make_reference", noted)
+    right = by_hand("for (int64_t i = 0; i < n; i++) y[i] = x[i] * 2;", tmp_path)
+    wrong = by_hand("for (int64_t i = 0; i < n; i++) y[i] = x[i] * 3;", tmp_path)
+    references, hints = References(), [{"k0": 1 << 20}, {"k0": 1 << 21}]
+    for subject, is_right in ((wrong, False), (right, True), (right, True)):
+        found = verify(doubled(), subject, ALWAYS, hints, threads=1, seed=1, references=references)
+        assert (found.problem == "") == is_right
+        assert references._begun == {}
+    main = threading.main_thread().name
+    for size, names in threads.items():
+        assert (main in names) == (size < 1 << 20)
+        assert len(names) <= (2 if size >= 1 << 20 else 3)
+
+
+def test_what_goes_wrong_beside_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(kernel: ir.Kernel, sizes: Any, **options: Any) -> object:
+        if sizes.dims["k0"] == 1 << 20:
+            raise MemoryError("no room")
+        return make_reference(kernel, sizes, **options)
+
+    monkeypatch.setattr(verifying, "make_reference", failing)
+    right = by_hand("for (int64_t i = 0; i < n; i++) y[i] = x[i] * 2;", tmp_path)
+    with pytest.raises(MemoryError, match="no room"):
+        verdict_on(doubled(), right, hint=1 << 20)
