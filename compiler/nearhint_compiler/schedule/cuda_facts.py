@@ -58,7 +58,7 @@ FUNCTIONS = frozenset({
 EXTRAS = (
     "registers", "group", "order", "unroll", "ahead", "whole", "words", "turns", "early", "stream",
     "programs", "spread", "walks", "fold", "pieces", "runs", "reuse", "unit", "multiple",
-    "apart", "back", "anew", "together",
+    "apart", "back", "anew", "together", "held",
 )  # fmt: skip
 """Options that a schedule has behind all others, if it has them."""
 

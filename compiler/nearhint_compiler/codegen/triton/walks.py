@@ -241,11 +241,19 @@ class WalkPlan:
         """The stores that run once a row."""
         return [line for position in self.body.row_stores for line in self.body.lines(position)]
 
-    def walk(self, number: int, totals: Sequence[Total], *, is_of_team: bool = False) -> list[str]:
+    def walk(
+        self,
+        number: int,
+        totals: Sequence[Total],
+        *,
+        is_of_team: bool = False,
+        pivots: WalkPlan | None = None,
+    ) -> list[str]:
         """One walk over the row, up to where the parts have one accumulator a lane.
 
         What all rows read alike `is_of_team` that has the same part of each row, and so reads it
-        again soon: it has no policy of its own, as what is read once or twice has.
+        again soon: it has no policy of its own, as what is read once or twice has. `pivots` has the
+        plan of the first tile of rows of any length, where this one's are all whole.
         """
         body, block = self.body, self._block
         is_last = number == self.last_walk
@@ -292,8 +300,8 @@ class WalkPlan:
         for total in totals:
             shape = block.group_shape if self._is_grouped(total) else block.element_shape
             before += [started(part, shape) for part in total.walked]
-            before += self._pivot(total, policy)
-            inside += self._stepped(total, is_onward=not is_backwards)
+            before += (pivots or self)._pivot(total, policy)
+            inside += self.stepped(total, is_onward=not is_backwards)
             if edges:
                 after += edges.folded(total, group=self._group_of(total))
                 more = stepped(edges.body, total)
@@ -350,7 +358,7 @@ class WalkPlan:
             if has_shares:
                 lines += self._of_threads(total)
             else:
-                lines += self._stepped(total, is_onward=True)
+                lines += self.stepped(total, is_onward=True)
             lines += edges.accumulated(total, group=self._group_of(total)) if edges else []
             lines += self.closed(total)
         return lines, needed
@@ -473,7 +481,8 @@ class WalkPlan:
         step = total.onward if is_onward and total.onward else total.step
         return step(total.groups.best(elements, axis), lambda _: block.group_start)
 
-    def _stepped(self, total: Total, *, is_onward: bool) -> list[str]:
+    def stepped(self, total: Total, *, is_onward: bool = True) -> list[str]:
+        """The lines that step a total with one block of elements."""
         if self._is_grouped(total):
             names = [part.name for part in total.walked]
             call = self._grouped(total, is_onward=is_onward)
