@@ -12,11 +12,16 @@ from tests.benchmarks import gpu_contest, gpu_limits, gpu_runs
 from tests.benchmarks import sweep_functions as of
 from tests.benchmarks.gpu_movers import MOVERS
 from tests.benchmarks.gpu_sweep_cases import SWEEPS
+from tests.benchmarks.gpu_variants import Variant
 from tests.benchmarks.phases import Phases
 from tests.benchmarks.sweeps import Sweep
 
 from nearhint_compiler.ir.text import parse_kernel
+from nearhint_compiler.schedule import parse_schedule
 from nearhint_daemon.workers.clock import Sample
+from nearhint_rules import expr as ex
+from nearhint_rules.artifact import ArtifactRef, CpuLaunch
+from nearhint_rules.guard import AtMost, Guard
 
 SERVED = "cuda.tiled z=1 y=32 x=32 cuts=1 warps=4 index=32 aligned=0 divisible=0"
 
@@ -171,18 +176,64 @@ class Ledger:
     def sample(self, call: Callable[[], object], calls: int) -> Sample:
         self.ns = 0.0
         call()
-        return Sample(self.ns, is_disturbed=False)
+        return Sample(max(self.ns, 1000.0), is_disturbed=False)
 
 
-def test_what_empties_the_cache_is_taken_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger = Ledger()
+@pytest.fixture
+def ledger(monkeypatch: pytest.MonkeyPatch) -> Ledger:
+    """In place of a device."""
+    made = Ledger()
     emptied = {
-        "cold": ("write", lambda: ledger.takes(3000)),
-        "clean": ("read", lambda: ledger.takes(4000)),
+        "cold": ("write", lambda: made.takes(3000)),
+        "clean": ("read", lambda: made.takes(4000)),
     }
-    monkeypatch.setattr(gpu_contest, "device_clock", lambda: ledger)
+    monkeypatch.setattr(gpu_contest, "device_clock", lambda: made)
     monkeypatch.setattr(gpu_contest, "EMPTIED_BY", emptied)
     monkeypatch.setattr(gpu_contest, "POINT_S", 0.0)
+    monkeypatch.setattr(gpu_contest, "DEVICE", "cpu")
+    return made
+
+
+def test_a_point_is_measured_by_the_best_of_what_may_run_there(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (sweep,) = (each for each in SWEEPS if each.title == "permute_add bf16")
+    chosen = replace(sweep, sizes=((61, 509, 1021),))
+    target = gpu_runs.target_of(compile_only=True)
+    (made,) = gpu_limits.points_of_sweep(chosen, {}, 4, target)
+    # Tensors as small as may be.
+    made |= {"sizes": [2, 3, 5], "bytes": 96}
+    variants: list[list[Variant]] = [
+        [variant(text, never=place == 0) for place, text in enumerate(each["schedules"])]
+        for each in made["kernels"]
+    ]
+    monkeypatch.setattr(
+        gpu_limits,
+        "timed",
+        lambda kernel, sizes, found: ({str(v.schedule): 9.0 - at for at, v in enumerate(found)}, 1),
+    )
+    monkeypatch.setattr(gpu_limits, "storages", lambda kernel, sizes: [])
+    monkeypatch.setattr(gpu_limits, "caller", lambda *_: ledger.takes(95_000))
+    row = gpu_limits.measured_or_error(made, variants, Phases(lambda: 0.0), gb_s=4000.0)
+    ours = [each["by"] for each in row["entrants"] if each["role"] == "ours"]
+    assert ours == made["kernels"][0]["schedules"][:1:-1]
+    assert not any(each["role"] == "ours, as served" for each in row["entrants"])
+    assert {each["role"] for each in row["entrants"] if each["by"] == "torch"} == {
+        "copy", "permuted copy", "add, straight",
+    }  # fmt: skip
+    assert row["shares"]["clean"]["ours"] == pytest.approx(
+        3 * 2 * 31_701_029 / 95e3 / 4e3, abs=1e-3
+    )
+
+
+def variant(text: str, *, never: bool) -> Variant:
+    """A Variant that nothing is known of, but for the first, which runs nowhere."""
+    guard = Guard((AtMost(ex.ONE, 0),)) if never else Guard(())
+    launch = CpuLaunch("entry", ex.ONE, 1)
+    return Variant(parse_schedule(text), guard, ArtifactRef("a" * 64, 1, launch), b"")
+
+
+def test_what_empties_the_cache_is_taken_off(ledger: Ledger) -> None:
     calls = {"a": ledger.takes(7000), "b": ledger.takes(9000)}
     found = gpu_contest.times_of(calls, Phases(lambda: 0.0), caches=("warm", "cold", "clean"))
     both = {"a": 7.0, "b": 9.0}
