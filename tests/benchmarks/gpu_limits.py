@@ -28,6 +28,7 @@ import argparse
 import json
 import math
 import os
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -242,7 +243,7 @@ def best_of(each: Mapping[str, Any], compiled: Sequence[Variant]) -> list[Entran
 def of_torch(point: Mapping[str, Any]) -> list[Entrant]:
     """Torch's copy of as many bytes, and its own kernels of the movers."""
     moved = point["bytes"]
-    first = torch.ones(moved // 2, dtype=torch.uint8, device=gpu_contest.DEVICE)
+    first = torch.ones(moved // COPIED_BYTES, dtype=torch.float32, device=gpu_contest.DEVICE)
     found = [Entrant(COPY, "torch", moved, partial(torch.empty_like(first).copy_, first))]
     sweep = next(each for each in FUNCTIONS["all"] if each.title == point["sweep"])
     movers = {each.name: each for each in MOVERS.get(sweep.name, ())}
@@ -295,6 +296,18 @@ def lines_of(row: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def table_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The shares of all points, a line for each role: with each state of the cache, and the bar."""
+    return [
+        f"{row['name']:44} {row['bytes'] / 1e6:6.0f} MB  "
+        + " ".join(f"{row['shares'][cache][role]:.3f}" for cache in CACHES)
+        + f"  (bar {row['bar']:g})  {role}"
+        for row in rows
+        if "error" not in row
+        for role in sorted(row["shares"]["cold"], key=lambda role: -row["shares"]["cold"][role])
+    ]
+
+
 def run(options: argparse.Namespace) -> None:
     """Compiles and times the points of a file, or those that are asked for."""
     target = gpu_runs.target_of(compile_only=options.compile_only)
@@ -324,6 +337,9 @@ def run(options: argparse.Namespace) -> None:
                 torch.cuda.empty_cache()
             report |= {"refused": compilers.refused, "seconds": phases.seconds()}
             write(report, options.json)
+    sys.stdout.write(
+        "\n".join([f"shares of a copy: {', '.join(CACHES)}", *table_of(report["points"])]) + "\n"
+    )
     say(f"{compilers.compiled} compiled; {phases.line()}; left out {report['left_out']}")
 
 

@@ -156,6 +156,17 @@ def test_lines_say_the_nearest_first() -> None:
     assert gpu_limits.lines_of({"name": "x", "error": "lost"}) == ["x: lost"]
 
 
+def test_the_table_has_a_line_for_each_role_of_each_point() -> None:
+    made = {"name": "argmax", "bytes": 71_700_000, "bar": 0.9}
+    made["shares"] = {
+        cache: {"ours": 0.87, "copy": 0.92, "largest": cold}
+        for cache, cold in (("warm", 0.99), ("cold", 0.9), ("clean", 0.98))
+    }
+    lines = gpu_limits.table_of([made, {"name": "x", "error": "lost"}])
+    assert [line.rpartition("  ")[2] for line in lines] == ["copy", "largest", "ours"]
+    assert "0.990 0.900 0.980  (bar 0.9)" in lines[1]
+
+
 class Ledger:
     """A clock for calls that say themselves how long they take."""
 
