@@ -86,13 +86,10 @@ def _with(schedule: Schedule, option: str, value: int) -> Schedule:
 
 def _serves(kernel: ir.Kernel, schedule: Schedule, dims: Mapping[str, int]) -> bool:
     """Whether a persistent row fits its block, a team's its blocks, a unit a row, and tiles and
-    panels hold whole vectors; and whether rows reach into all tiles that are held of them.
+    panels hold whole vectors.
     """
     if unit := schedule.get("unit", 0):
         return unit <= min(schedule["x"], ex.evaluate(kernel.pointwise[-1], dims))
-    if held := schedule.get("held", 0):
-        length = ex.evaluate(ex.product(kernel.reduction), dims)
-        return schedule["r"] * (held - 1) < length
     r1 = schedule.get("r1", 0)
     if r1 > schedule.get("r", r1):
         return False

@@ -2,7 +2,7 @@
 
 The second walk begins with them, and reads them no more: what it reads again comes from the L2
 cache, whose bandwidth is what long rows beside weights wait for. The tiles that are walked are all
-whole, and need no mask; the last one that is held ends with the row.
+whole, and need no mask; those that are held end with the row.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
-from nearhint_rules.guard import AtMost, Fact
 
 WALKED_END = "rwalked"
 """Where the tiles end that are walked."""
@@ -39,13 +38,13 @@ def held_walks(kernel: ir.Kernel, block: Block, schedule: Schedule) -> list[str]
     plan = WalkPlan(kernel, block)
     masks = {axis: mask for axis, mask in block.masks.items() if axis != REDUCED}
     walked = WalkPlan(kernel, replace(block, end=WALKED_END, masks=masks))
-    tiles = [_tile(kernel, block, number, is_last=number == count - 1) for number in range(count)]
+    tiles = [_tile(kernel, block, number) for number in range(count)]
     plans = [WalkPlan(kernel, tile) for tile in tiles]
     totals = plan.totals(FIRST)
     needed = plan.needed(totals)
     loads = [place for place in needed if plan.body.is_independent(place)]
     lines = [
-        f"{WALKED_END} = (({block.end} + (R - 1)) // R - {count}) * R",
+        f"{WALKED_END} = tl.maximum(({block.end} + (R - 1)) // R - {count}, 0) * R",
         *plan.row_lines(FIRST),
         *walked.walk(FIRST, totals, pivots=plan),
     ]
@@ -65,23 +64,12 @@ def held_walks(kernel: ir.Kernel, block: Block, schedule: Schedule) -> list[str]
     return [*lines, *walked.walk(SECOND, []), *plan.row_stores()]
 
 
-def held_facts(kernel: ir.Kernel, schedule: Schedule) -> tuple[Fact, ...]:
-    """The Guard that rows reach into the last tile; raises `InvalidSchedule` if none does."""
-    before = schedule["r"] * (schedule["held"] - 1)
-    missing = ex.sub(before + 1, ex.product(kernel.reduction))
-    if not isinstance(missing, ex.Int):
-        return (AtMost(missing, 0),)
-    if missing.value > 0:
-        raise InvalidSchedule(f"more tiles held than a row has: {schedule}")
-    return ()
-
-
-def _tile(kernel: ir.Kernel, block: Block, number: int, *, is_last: bool) -> Block:
-    """Tile `number` of those that are held; only the last one may end before its lanes do."""
+def _tile(kernel: ir.Kernel, block: Block, number: int) -> Block:
+    """Tile `number` of those that are held, which a short row may not reach."""
     prefix = f"{PIECE}{number}"
     lines = [f"{prefix}r = rbase + ({WALKED_END} + {number} * R)", *split_row(kernel, prefix)]
-    masks = {axis: mask for axis, mask in block.masks.items() if axis != REDUCED}
-    if is_last and REDUCED in block.masks:
+    masks = dict(block.masks)
+    if REDUCED in masks:
         masks[REDUCED] = f"{prefix}rmask"
         lines.append(f"{prefix}rmask = {prefix}r < {index_text(ex.product(kernel.reduction))}")
     names = [f"r{place}" for place in range(len(kernel.reduction))]
@@ -90,7 +78,7 @@ def _tile(kernel: ir.Kernel, block: Block, number: int, *, is_last: bool) -> Blo
         element_header=tuple(lines),
         prefix=f"{prefix}v",
         renamed={name: ex.symbol(f"{prefix}{name}") for name in names},
-        masks={axis: masks[axis] for axis in block.axes if axis in masks},
+        masks=masks,
     )
 
 

@@ -37,7 +37,7 @@ bring Guards, and make Triton load vectors. As they may, too:
              stepped at once; those of a thread's vector for speed, and any for right
     unroll   walks: how many steps are written out, whose loads are under way together
     held     walks over flat rows that are walked twice: how many tiles, the last of the first walk,
-             stay in registers for the second (`codegen.triton.held`); rows reach into the last one
+             stay in registers for the second (`codegen.triton.held`)
     ahead    walks that store nothing: how many steps are under way at once, copied to shared memory
              without passing registers (`cp.async`). Teams that hold their rows, and turns: 2 where
              the next row is loaded, into registers, before the one at hand waits for its totals

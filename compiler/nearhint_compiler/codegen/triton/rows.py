@@ -26,7 +26,7 @@ from nearhint_compiler.codegen.triton.header import (
     tile,
     tile_axes,
 )
-from nearhint_compiler.codegen.triton.held import held_facts, held_walks
+from nearhint_compiler.codegen.triton.held import held_walks
 from nearhint_compiler.codegen.triton.layout import BLOCK_LIMIT, Layout
 from nearhint_compiler.codegen.triton.row import (
     LAST,
@@ -76,10 +76,10 @@ def rows(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     header.lines += [*row.header, f"rlength = {index_text(row.span)}"]
     block = reduced(row, kernel, schedule, header, span=("0", "rlength"))
     if schedule.get("held", 0):
-        lines = [*header.lines, *held_walks(kernel, block, schedule)]
-        facts = (*row.walked, *runs, *held_facts(kernel, schedule))
-        return Layout(lines, programs, blocks, facts)
-    return Layout([*header.lines, *walked(kernel, block)], programs, blocks, (*row.walked, *runs))
+        body = held_walks(kernel, block, schedule)
+    else:
+        body = walked(kernel, block)
+    return Layout([*header.lines, *body], programs, blocks, (*row.walked, *runs))
 
 
 def _axes(schedule: Schedule, axes: tuple[str, ...]) -> tuple[str, ...]:
