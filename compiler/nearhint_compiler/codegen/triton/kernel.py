@@ -36,8 +36,10 @@ bring Guards, and make Triton load vectors. As they may, too:
     group    walks, and args in registers: by how many neighbours along the row an accumulator is
              stepped at once; those of a thread's vector for speed, and any for right
     unroll   walks: how many steps are written out, whose loads are under way together
-    held     walks over flat rows that are walked twice: how many tiles, the last of the first walk,
-             stay in registers for the second (`codegen.triton.held`)
+    held     walks over flat rows that are walked twice: how many tiles, the last of the first
+             walk, stay in registers for the second (`codegen.triton.held`)
+    keep     walks: 1 where what all rows read alike is to stay in the first cache, from which the
+             rows after read it again
     ahead    walks that store nothing: how many steps are under way at once, copied to shared memory
              without passing registers (`cp.async`). Teams that hold their rows, and turns: 2 where
              the next row is loaded, into registers, before the one at hand waits for its totals
@@ -240,6 +242,8 @@ def _check(schedule: Schedule) -> None:
         0 < schedule["held"] <= HELD_LIMIT and has_tiles and not schedule.get("words", 0)
     ):
         raise InvalidSchedule(f"tiles held of {schedule}")
+    if schedule.get("keep", 0) and schedule.family != LOOPED:
+        raise InvalidSchedule(f"what rows share is kept of what is not walked: {schedule}")
     if schedule.get("spread", 0) and not schedule.family.endswith("persistent"):
         raise InvalidSchedule(f"rows that are spread and not in registers: {schedule}")
     in_registers = schedule.family == PERSISTENT

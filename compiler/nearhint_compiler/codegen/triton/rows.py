@@ -184,6 +184,7 @@ def reduced(
         is_streamed=schedule.get("stream", 0) == 1,
         is_reused=schedule.get("reuse", 0) == 1,
         is_anew=schedule.get("anew", 0) == 1,
+        keeps_shared=schedule.get("keep", 0) == 1,
         is_single=all(schedule[axis.lower()] == 1 for axis in header.axes if axis != REDUCED),
     )
     block = _together(block, row, kernel, schedule, header)

@@ -242,18 +242,13 @@ class WalkPlan:
         return [line for position in self.body.row_stores for line in self.body.lines(position)]
 
     def walk(
-        self,
-        number: int,
-        totals: Sequence[Total],
-        *,
-        is_of_team: bool = False,
-        pivots: WalkPlan | None = None,
+        self, number: int, totals: Sequence[Total], *, pivots: WalkPlan | None = None
     ) -> list[str]:
         """One walk over the row, up to where the parts have one accumulator a lane.
 
-        What all rows read alike `is_of_team` that has the same part of each row, and so reads it
-        again soon: it has no policy of its own, as what is read once or twice has. `pivots` has the
-        plan of the first tile of rows of any length, where this one's are all whole.
+        What all rows read alike has no policy where the block keeps it: it is read again soon, and
+        not once or twice. `pivots` has the plan of the first tile of rows of any length, where this
+        one's are all whole.
         """
         body, block = self.body, self._block
         is_last = number == self.last_walk
@@ -275,7 +270,7 @@ class WalkPlan:
                 line
                 for place in needed
                 for line in body.lines(
-                    place, policy="" if is_of_team and body.is_shared(place) else policy
+                    place, policy="" if block.keeps_shared and body.is_shared(place) else policy
                 )
             ),
         ]
