@@ -92,13 +92,13 @@ class Facts:
     read as one, and if it `folds_stores` those that it stores, too; if it `is_chained`, chunks of
     its columns wait but for those before them. It `has_functions` if elements go through one of
     many instructions, such as exp. With `has_late_axes` the last axes of a block have threads
-    before the first ones. If it `is_divisible_in_part`, some of the sizes that vectors need are multiples, and others not; with
-    `has_static_vectors` some accesses need pointers alone. Where a kernel `only_reads` rows, it
-    stores nothing along them. It `has_groups` if something is stepped by neighbours,
-    `has_arg_groups` if an arg is. Neighbours of the shortest `run` along the rows share what
-    `run_loads` of the row's loads bring; both are 0 if all differ. It `has_shares` of a sum of
-    terms that it may have kept. A `unit` is so many points of a flat block whose places may be
-    divided at once, or 0; `promises` are the bits of all sizes that vectors need, by what all of
+    before the first ones. If it `is_divisible_in_part`, some of the sizes that vectors need are
+    multiples, and others not; with `has_static_vectors` some accesses need pointers alone. Where a
+    kernel `only_reads` rows, it stores nothing along them. It `has_groups` if something is stepped
+    by neighbours, `has_arg_groups` if an arg is. Neighbours of the shortest `run` along the rows
+    share what `run_loads` of the row's loads bring; both are 0 if all differ. It `has_shares` of a
+    sum of terms that it may have kept. A `unit` is so many points of a flat block whose places may
+    be divided at once, or 0; `promises` are the bits of all sizes that vectors need, by what all of
     them are multiples of. `divisible` are the bits of those that are multiples of `multiple`, or
     where that is 0, of what is promised without a number.
     """
