@@ -157,7 +157,7 @@ def test_lines_say_the_nearest_first() -> None:
 
 
 def test_the_table_has_a_line_for_each_role_of_each_point() -> None:
-    made = {"name": "argmax", "bytes": 71_700_000, "bar": 0.9}
+    made: dict[str, Any] = {"name": "argmax", "bytes": 71_700_000, "bar": 0.9}
     made["shares"] = {
         cache: {"ours": 0.87, "copy": 0.92, "largest": cold}
         for cache, cold in (("warm", 0.99), ("cold", 0.9), ("clean", 0.98))

@@ -29,6 +29,8 @@ def held(kernel: str, *dims: tuple[int, ...], special: bool = False) -> list[Cas
     return [Case(kernel, text, each, special) for text in texts for each in dims]
 
 
+KEPT = f"cuda.looped x=1 r=128 warps=1 {NARROW} keep=1"
+WORDS = KEPT.replace("aligned=0", "aligned=1") + " words=1"
 CASES = [
     *held("layer_norm_dynamic_f32", (2, 1), (3, 64), (2, 131)),
     *held("softmax_f32", (3, 17), (1, 96), (2, 131)),
@@ -38,6 +40,8 @@ CASES = [
     # Rows that fill their tiles, and are two arrays.
     Case("residual_rms_norm_bf16", f"cuda.looped x=1 r=512 warps=4 {NARROW} group=8 held=3", (2,)),
     *held("softmax_mask_f16", (2, 67)),
+    Case("layer_norm_dynamic_f32", KEPT, (2, 131)),
+    Case("layer_norm_dynamic_f32", WORDS, (3, 301)),
 ]
 
 
