@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -48,47 +48,85 @@ def device_clock() -> Clock:
 
 def cache_write() -> Callable[[], object]:
     """What leaves nothing of a call's in the last cache."""
-    from nearhint_daemon.workers.cuda_clock import l2_bytes
-
-    swept = torch.empty(2 * l2_bytes(0), dtype=torch.uint8, device=DEVICE)
+    swept = _beyond_cache()
     return partial(swept.fill_, 1)
 
 
-def times_of(calls: Mapping[str, Callable[[], Any]], phases: Phases) -> dict[str, Any]:
-    """Medians and their relative spreads of all, in one contest warm and in another one cold.
+def cache_read() -> Callable[[], object]:
+    """What leaves nothing of a call's in the last cache, and nothing that is to be written back."""
+    swept = _beyond_cache().view(torch.float32)
+    return partial(torch.amax, swept)
+
+
+def _beyond_cache() -> torch.Tensor:
+    from nearhint_daemon.workers.cuda_clock import l2_bytes
+
+    return torch.zeros(2 * l2_bytes(0), dtype=torch.uint8, device=DEVICE)
+
+
+EMPTIED_BY: Mapping[str, tuple[str, Callable[[], Callable[[], object]]]] = {
+    "cold": ("write", cache_write),
+    "clean": ("read", cache_read),
+}
+"""By the state of the cache: a name, and what brings it about. The lines of a write are written
+back while the next call runs, which a call that reads alone is the slower for.
+"""
+
+
+def times_of(
+    calls: Mapping[str, Callable[[], Any]],
+    phases: Phases,
+    *,
+    caches: Sequence[str] = ("warm", "cold"),
+) -> dict[str, Any]:
+    """Medians and their relative spreads of all, in a contest for each state of the cache: "warm",
+    "cold" or "clean".
 
     In one contest of a fixed order, who came after the writes alone took longer: what is compared
-    warm comes after none, and cold ones each come after one, and after each other in turn.
+    warm comes after none, and the others each come after one, and after each other in turn.
     """
-    clock, write = device_clock(), cache_write()
-
-    def after_write(call: Callable[[], Any]) -> Any:
-        write()
-        return call()
-
-    warm = {name: Contestant(name, call, is_protected=True) for name, call in calls.items()}
-    cold = {
-        name: Contestant(f"cold {name}", partial(after_write, call), is_protected=True)
-        for name, call in calls.items()
-    }
-    alone = Contestant("write", write, is_protected=True)
-    contests = ((*warm.values(),), (alone, *cold.values()))
-    everyone = tuple(each for contest in contests for each in contest)
+    contests = {cache: _contestants(calls, cache) for cache in caches}
+    clock = device_clock()
     with phases.of("sampling"), without_collector():
         phased = PhasedClock(clock, phases)
-        for contest in contests:
-            run_contest(contest, phased, now=time.monotonic, budget_s=POINT_S / len(contests))
+        for contest in contests.values():
+            everyone = tuple(contest.values())
+            run_contest(everyone, phased, now=time.monotonic, budget_s=POINT_S / len(contests))
     graphs = getattr(clock, "_graphs", {})
+    alone = {cache: contests[cache][EMPTIED_BY[cache][0]] for cache in caches if cache != "warm"}
+    everyone = tuple(each for contest in contests.values() for each in contest.values())
     return {
         "times_us": {
-            "warm": {name: each.timing.median_ns / 1e3 for name, each in warm.items()},
-            "cold": {name: less(each, alone) for name, each in cold.items()},
+            cache: {
+                name: less(contest[name], alone[cache])
+                if cache in alone
+                else contest[name].timing.median_ns / 1e3
+                for name in calls
+            }
+            for cache, contest in contests.items()
         },
         "spreads": {each.id: each.timing.spread for each in everyone},
-        "samples": len(alone.samples),
-        "write_us": alone.timing.median_ns / 1e3,
+        "samples": min((len(each.samples) for each in alone.values()), default=0),
+        **{f"{each.id}_us": each.timing.median_ns / 1e3 for each in alone.values()},
         "not_captured": [each.id for each in everyone if graphs.get(each.call) is None],
     }
+
+
+def _contestants(calls: Mapping[str, Callable[[], Any]], cache: str) -> dict[str, Contestant]:
+    """By name: the calls, each after what empties the cache, and that alone, the first."""
+    if cache == "warm":
+        return {name: Contestant(name, call, is_protected=True) for name, call in calls.items()}
+    emptying, made = EMPTIED_BY[cache]
+    empty = made()
+
+    def after(call: Callable[[], Any]) -> Any:
+        empty()
+        return call()
+
+    found = {emptying: Contestant(emptying, empty, is_protected=True)}
+    for name, call in calls.items():
+        found[name] = Contestant(f"{cache} {name}", partial(after, call), is_protected=True)
+    return found
 
 
 def less(both: Contestant, alone: Contestant) -> float:

@@ -58,7 +58,7 @@ FUNCTIONS = frozenset({
 EXTRAS = (
     "registers", "group", "order", "unroll", "ahead", "whole", "words", "turns", "early", "stream",
     "programs", "spread", "walks", "fold", "pieces", "runs", "reuse", "unit", "multiple",
-    "apart", "back", "anew", "together",
+    "apart", "back", "anew", "together", "held", "keep",
 )  # fmt: skip
 """Options that a schedule has behind all others, if it has them."""
 
@@ -87,18 +87,18 @@ class Facts:
     It `has_late` loads if some along the row come after a reduction that they do not need. `word`
     and `plane_word` are the lanes of the words of rows and of planes; 0 if there are none.
     `row_loads` run along the rows, `small_loads` of them over little; `own_loads` and `own_bytes`
-    are of those that are not of all rows; `walks` over rows that nothing holds read or write along
-    them. If it `is_foldable`, several rows of its columns may be read as one, and if it
-    `folds_stores` those that it stores, too; if it `is_chained`, chunks of its columns wait but for
-    those before them. It `has_functions` if elements go through one of many instructions, such as
-    exp. With `has_late_axes` the last axes of a block have threads before the first ones. If it
-    `is_divisible_in_part`, some of the sizes that vectors need are multiples, and others not; with
-    `has_static_vectors` some accesses need pointers alone. Where a kernel `only_reads` rows, it
-    stores nothing along them. It `has_groups` if something is stepped by neighbours,
-    `has_arg_groups` if an arg is. Neighbours of the shortest `run` along the rows share what
-    `run_loads` of the row's loads bring; both are 0 if all differ. It `has_shares` of a sum of
-    terms that it may have kept. A `unit` is so many points of a flat block whose places may be
-    divided at once, or 0; `promises` are the bits of all sizes that vectors need, by what all of
+    are of those that are not of all rows, `shared_bytes` of the others; `walks` over rows that
+    nothing holds read or write along them. If it `is_foldable`, several rows of its columns may be
+    read as one, and if it `folds_stores` those that it stores, too; if it `is_chained`, chunks of
+    its columns wait but for those before them. It `has_functions` if elements go through one of
+    many instructions, such as exp. With `has_late_axes` the last axes of a block have threads
+    before the first ones. If it `is_divisible_in_part`, some of the sizes that vectors need are
+    multiples, and others not; with `has_static_vectors` some accesses need pointers alone. Where a
+    kernel `only_reads` rows, it stores nothing along them. It `has_groups` if something is stepped
+    by neighbours, `has_arg_groups` if an arg is. Neighbours of the shortest `run` along the rows
+    share what `run_loads` of the row's loads bring; both are 0 if all differ. It `has_shares` of a
+    sum of terms that it may have kept. A `unit` is so many points of a flat block whose places may
+    be divided at once, or 0; `promises` are the bits of all sizes that vectors need, by what all of
     them are multiples of. `divisible` are the bits of those that are multiples of `multiple`, or
     where that is 0, of what is promised without a number.
     """
@@ -128,6 +128,7 @@ class Facts:
     small_loads: int
     own_loads: int
     own_bytes: int
+    shared_bytes: int
     only_reads: bool
     has_whole_rows: bool
     tile_word: int
@@ -271,6 +272,7 @@ def facts_of(
         small_loads=len(row_loads(kernel, found)) - len(_large(row_loads(kernel, found))),
         own_loads=sum(map(is_own, row_loads(kernel, found))),
         own_bytes=sum(each.size_bytes for each in row_loads(kernel, found) if is_own(each)),
+        shared_bytes=sum(each.size_bytes for each in row_loads(kernel, found) if not is_own(each)),
         only_reads=not _has_row_stores(kernel),
         has_teams=walks_of(kernel, SHARED) == 2 and depth_of(kernel, SHARED) == 1,
         has_whole_rows=not has_scan and has_whole_rows(kernel),

@@ -44,6 +44,13 @@ which no program holds twice as many."""
 LONG_BLOCKS = ((8192, 32), (16_384, 32), (32_768, 32), (4096, 16))
 """(elements, warps) for rows that registers cannot hold: so many threads that few rows are under
 way at once, and the second walk finds them in the L2 cache."""
+HELD_TILES = ((16_384, 32, 2), (32_768, 32, 1), (16_384, 32, 3))
+"""(elements, warps, tiles that stay in registers) of such rows of narrow elements, where the L2
+cache keeps but a part of those under way: what is held is not read from it again. Where it keeps
+all of them, rows take longer with tiles that are held than without."""
+FIRST_CACHE_KEEPS = 200 << 10
+"""Bytes that all long rows read alike, as weights, which stay in the first cache of a processor
+beside what passes through it. Of more, what was read last would take the place of what is next."""
 READ_LONG_BLOCKS = ((4096, 16), (8192, 32), (16_384, 32), (32_768, 32))
 """The same where nothing is stored along the rows, so that one walk is all: rather more programs a
 processor, of which the last are less to wait for: it pays where rows are few for all of them."""
@@ -253,13 +260,16 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
         # Where there are more weights than rows of its own, a thread has no room for them beside.
         teams = [_teams(facts), walking]
         yield from chain(*(teams[::-1] if facts.row_loads > 2 * facts.own_loads else teams))
+    if is_long and under_way > CACHE_KEEPS[0]:
+        yield from _holding(facts)
     long: tuple[tuple[int, int], ...] = READ_LONG_BLOCKS if facts.only_reads else LONG_BLOCKS
     if facts.only_reads and facts.plane_word and not facts.divisible:
         widest = READ_PLANE_WARPS * 32 * facts.lanes, READ_PLANE_WARPS
         long = tuple(dict.fromkeys((widest, *long)))
     for elements, count in SHORT_BLOCKS if r <= PERSISTENT_LIMIT else long:
         if elements < facts.length:
-            yield from _walked(facts, "looped", r=elements, warps=count)
+            walks = _walked(facts, "looped", r=elements, warps=count)
+            yield from _keeping(walks) if is_long and _has_next(facts, under_way) else walks
     if r <= PERSISTENT_LIMIT and facts.only_reads and facts.walks == 1:
         yield from _in_four_steps(facts)
     if is_long:
@@ -344,6 +354,33 @@ def _walked(facts: Facts, family: str, *, r: int, warps: int, **more: int) -> It
             yield facts.schedule(family, divisible=facts.divisible, **blocks | grouped)
         elif "group" in words:
             yield facts.schedule(family, **blocks, **words, unroll=2)
+
+
+def _has_next(facts: Facts, under_way: int) -> bool:
+    """Whether a processor's first cache holds what all rows read alike for the rows after.
+
+    Where the L2 cache keeps but a part of the rows `under_way`, in bytes, it is for them.
+    """
+    has_next = prod(facts.extents) > facts.processors
+    is_little = 0 < facts.shared_bytes <= FIRST_CACHE_KEEPS
+    return has_next and is_little and under_way <= CACHE_KEEPS[0]
+
+
+def _keeping(schedules: Iterable[Schedule]) -> Iterator[Schedule]:
+    for each in schedules:
+        yield replace(each, options=(*each.options, ("keep", 1)))
+
+
+def _holding(facts: Facts) -> Iterator[Schedule]:
+    """Rows that are walked twice but for their last tiles; those are of one load, in vectors."""
+    is_flat = len(facts.reduced) == 1 and not facts.run
+    if facts.has_scan or facts.own_loads > 1 or facts.itemsize > 2 or not facts.has_vectors:
+        return
+    group = {"group": facts.lanes} if facts.has_groups else {}
+    for elements, warps, held in HELD_TILES if is_flat else ():
+        blocks = {"x": 1, "r": elements, "warps": warps, **group, "held": held}
+        if elements * held < facts.length:
+            yield facts.schedule("looped", divisible=facts.divisible, **blocks)
 
 
 def _persistent(facts: Facts, *, x: int, r: int, warps: int) -> Iterator[Schedule]:

@@ -163,7 +163,8 @@ def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Si
     if registers > REGISTERS_PER_THREAD:
         moved += 2 * 4 * programs * threads * (registers - REGISTERS_PER_THREAD)
     if schedule.family.endswith(("looped", "split")) or schedule.get("walks", 0):
-        moved += _moved_again(given, schedule, found, tiles=tiles, capacity=capacity)
+        held = min(1.0, schedule.get("held", 0) * schedule["r"] / length)
+        moved += _moved_again(given, schedule, found, tiles=tiles, capacity=capacity, held=held)
     # Points are so soon done with that the programs of two waves overlap; rows are not.
     # Those of a chain do, which are many and small.
     is_uneven = waves > 1 and bool(kernel.reduction) and not chunks
@@ -198,13 +199,17 @@ def _moved_again(
     *,
     tiles: int,
     capacity: int,
+    held: float,
 ) -> float:
-    """Bytes of rows that are walked again and come from memory: of those under way, too many."""
+    """Bytes of rows that are walked again and come from memory: of those under way, too many. Such
+    a part of each is `held` in registers.
+    """
     is_shared = schedule.get("splits", 1) > 1
     walks, under_way = walks_of(kernel, SHARED if is_shared else WALKED), capacity
     if is_shared:
         under_way = schedule.get("teams", tiles)
-    read = sum(access.size_bytes for access in row_loads(kernel, found) if is_own(access))
+    own = sum(access.size_bytes for access in row_loads(kernel, found) if is_own(access))
+    read = own * (1.0 - held)
     all_kept, none_kept = CACHE_KEEPS
     waiting = read * min(1.0, under_way / tiles)
     return (walks - 1) * read * min(1.0, max(0.0, (waiting - all_kept) / (none_kept - all_kept)))

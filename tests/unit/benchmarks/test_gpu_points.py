@@ -71,6 +71,16 @@ def test_a_large_point_below_its_share_falls_short() -> None:
     assert gpu_points.shortfalls(slow) == ["0.800 of a copy's bandwidth, at least 0.9"]
 
 
+def test_shares_with_a_warm_cache_are_reported_beside_the_cold_ones() -> None:
+    made = point(nearhint_us=100.0, moved=240_000_000)
+    made["times_us"]["warm"] = {**made["times_us"]["warm"], "nearhint": 80.0}
+    held = [bar for bar in gpu_points.bars_of([made], [], "a") if "share" in bar.name]
+    assert [(bar.name, round(bar.figure, 3), bar.passes) for bar in held] == [
+        ("share of a copy, rows up to 16384 elements", 0.8, False),
+        ("warm, share of a copy, rows up to 16384 elements", 1.0, True),
+    ]
+
+
 def test_the_transposed_quantisation_has_a_bar_in_microseconds() -> None:
     assert gpu_points.shortfalls(point(name=TRANSPOSED_MX)) == []
     slow = point(name=TRANSPOSED_MX, nearhint_us=80.5, dynamic_us=200.0, static_us=150.0)

@@ -78,7 +78,7 @@ class Case:
             in (
                 *("polls", "group", "order", "unroll", "ahead", "whole", "words"),
                 *("turns", "early", "stream", "walks", "programs", "spread"),
-                *("pieces", "runs", "reuse", "unit", "multiple"),
+                *("pieces", "runs", "reuse", "unit", "multiple", "held"),
             )
         )
         tail = form + "_special" * self.special

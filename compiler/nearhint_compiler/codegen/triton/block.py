@@ -82,6 +82,7 @@ class Block:
     Of elements that are held each thread has so many along the row, its `share`.
     Where it `is_anew`, places are computed again for what is stored, and quotients by what is there
     once a row are products: what a thread holds is then little beside the elements.
+    Where it `keeps_shared`, what all rows read alike stays in a cache from one row to the next.
 
     Where rows take several tiles in registers, one behind the other, `pieces` are the others. What
     neighbours share is read once for those that are `together`.
@@ -112,6 +113,7 @@ class Block:
     is_streamed: bool = False
     is_reused: bool = False
     is_anew: bool = False
+    keeps_shared: bool = False
     share: int = 1
     turn: Turn | None = None
     edges: Block | None = None

@@ -26,6 +26,7 @@ programs being resident.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from nearhint_compiler.analysis.online import SHARED
 from nearhint_compiler.codegen.triton.ahead import Ahead
@@ -66,7 +67,8 @@ def cooperative(
     looks at its word a program gives up. A chunk `is_walked`, or a block in registers; then those
     of the next row may be loaded `ahead`, before the team meets.
     """
-    plan = WalkPlan(kernel, block, SHARED)
+    # A program has the same part of each row, and so reads what all of them read alike again soon.
+    plan = WalkPlan(kernel, replace(block, keeps_shared=True), SHARED)
     many, others, stride = map(index_text, (splits, ex.add(splits, -1), ex.mul(ZEROED, splits)))
     arrays = ["i64"]
     places = placed(plan, arrays)
@@ -176,9 +178,9 @@ def _walks(
     plan: WalkPlan, totals: Sequence[Total]
 ) -> tuple[list[str], list[str], list[str], list[str]]:
     """The same of a chunk that is walked, and walked again where a cache has it."""
-    walked = plan.walk(0, totals, is_of_team=True)
+    walked = plan.walk(0, totals)
     closed = [line for total in totals for line in plan.closed(total)]
-    then = plan.walk(1, [], is_of_team=True)
+    then = plan.walk(1, [])
     return [*walked, *closed], [], then, then
 
 

@@ -36,6 +36,10 @@ bring Guards, and make Triton load vectors. As they may, too:
     group    walks, and args in registers: by how many neighbours along the row an accumulator is
              stepped at once; those of a thread's vector for speed, and any for right
     unroll   walks: how many steps are written out, whose loads are under way together
+    held     walks over flat rows that are walked twice: how many tiles, the last of the first
+             walk, stay in registers for the second (`codegen.triton.held`)
+    keep     walks: 1 where what all rows read alike is to stay in the first cache, from which the
+             rows after read it again
     ahead    walks that store nothing: how many steps are under way at once, copied to shared memory
              without passing registers (`cp.async`). Teams that hold their rows, and turns: 2 where
              the next row is loaded, into registers, before the one at hand waits for its totals
@@ -111,7 +115,7 @@ from nearhint_rules.target import CudaDevice, Target
 
 ARRAY_ELEMENTS = 16
 """The arrays of a workspace are whole multiples of so many, so that each is aligned."""
-PERSISTENT = "cuda.persistent"
+PERSISTENT, LOOPED = "cuda.persistent", "cuda.looped"
 BLOCKS = ("x", "y", "z", "r", "r1")
 WARPS = (1, 2, 4, 8, 16, 32)
 GROUPS = (1, 2, 4, 8, 16)
@@ -120,7 +124,7 @@ BAND_LIMIT = 4096
 EARLY_CAPABILITY = 90
 """The compute capability from which on a launch may begin before the one that it depends on has
 ended (PTX ISA, griddepcontrol)."""
-PIECES_LIMIT = 8
+PIECES_LIMIT = HELD_LIMIT = 8
 AHEAD_LIMIT = 16
 """Steps of a walk that are under way at once, at most."""
 
@@ -233,6 +237,13 @@ def _check(schedule: Schedule) -> None:
         1 < schedule["pieces"] <= PIECES_LIMIT and schedule.family == PERSISTENT and is_whole
     ):
         raise InvalidSchedule(f"pieces of {schedule}")
+    has_tiles = schedule.family == LOOPED and is_whole and schedule.get("ahead", 1) == 1
+    if "held" in dict(schedule.options) and not (
+        0 < schedule["held"] <= HELD_LIMIT and has_tiles and not schedule.get("words", 0)
+    ):
+        raise InvalidSchedule(f"tiles held of {schedule}")
+    if schedule.get("keep", 0) and schedule.family != LOOPED:
+        raise InvalidSchedule(f"what rows share is kept of what is not walked: {schedule}")
     if schedule.get("spread", 0) and not schedule.family.endswith("persistent"):
         raise InvalidSchedule(f"rows that are spread and not in registers: {schedule}")
     in_registers = schedule.family == PERSISTENT

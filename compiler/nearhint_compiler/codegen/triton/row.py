@@ -112,7 +112,7 @@ def _fills(size: ex.Expr, block: int) -> bool:
 
 def _flat(kernel: ir.Kernel, schedule: Schedule, *, is_walked: bool, wide: bool) -> Row:
     length, r = ex.product(kernel.reduction), schedule["r"] * schedule.get("pieces", 1)
-    element = [f"r = {'rbase + roffset' if is_walked else 'rbase'}", *_split(kernel)]
+    element = [f"r = {'rbase + roffset' if is_walked else 'rbase'}", *split_row(kernel)]
     has_mask = not _fills(length, r)
     if has_mask:
         element.append(f"rmask = r < {index_text(length)}")
@@ -124,7 +124,7 @@ def piece_of(kernel: ir.Kernel, schedule: Schedule, row: Row, *, number: int) ->
     """The lines that make the variables of the loops, and the mask, of piece `number` of a row:
     those of the first one, with `PIECE` and the number before their names."""
     prefix, offset = f"{PIECE}{number}", number * schedule["r"]
-    split = _split(kernel, prefix)
+    split = split_row(kernel, prefix)
     if row.is_words:
         return [
             f"{prefix}rlane = rbase + {offset}",
@@ -138,7 +138,7 @@ def piece_of(kernel: ir.Kernel, schedule: Schedule, row: Row, *, number: int) ->
     return lines
 
 
-def _split(kernel: ir.Kernel, prefix: str = "") -> list[str]:
+def split_row(kernel: ir.Kernel, prefix: str = "") -> list[str]:
     """The lines that make the loops' variables of an element's number in a flat row."""
     loops = {f"{prefix}r{number}": extent for number, extent in enumerate(kernel.reduction)}
     return unflatten(f"{prefix}r", loops)
@@ -150,7 +150,7 @@ def worded(kernel: ir.Kernel, schedule: Schedule, *, lanes: int, is_walked: bool
     element = (
         f"rlane = {'rbase + roffset' if is_walked else 'rbase'}",
         "r = rhead + rlane",
-        *_split(kernel),
+        *split_row(kernel),
         "rmask = rlane < rbody",
     )
     problem = "the row is longer than the block and its edges"

@@ -26,6 +26,7 @@ from nearhint_compiler.codegen.triton.header import (
     tile,
     tile_axes,
 )
+from nearhint_compiler.codegen.triton.held import held_walks
 from nearhint_compiler.codegen.triton.layout import BLOCK_LIMIT, Layout
 from nearhint_compiler.codegen.triton.row import (
     LAST,
@@ -74,7 +75,11 @@ def rows(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         return Layout([*header.lines, *straight(kernel, block)], programs, blocks, facts)
     header.lines += [*row.header, f"rlength = {index_text(row.span)}"]
     block = reduced(row, kernel, schedule, header, span=("0", "rlength"))
-    return Layout([*header.lines, *walked(kernel, block)], programs, blocks, (*row.walked, *runs))
+    if schedule.get("held", 0):
+        body = held_walks(kernel, block, schedule)
+    else:
+        body = walked(kernel, block)
+    return Layout([*header.lines, *body], programs, blocks, (*row.walked, *runs))
 
 
 def _axes(schedule: Schedule, axes: tuple[str, ...]) -> tuple[str, ...]:
@@ -179,6 +184,7 @@ def reduced(
         is_streamed=schedule.get("stream", 0) == 1,
         is_reused=schedule.get("reuse", 0) == 1,
         is_anew=schedule.get("anew", 0) == 1,
+        keeps_shared=schedule.get("keep", 0) == 1,
         is_single=all(schedule[axis.lower()] == 1 for axis in header.axes if axis != REDUCED),
     )
     block = _together(block, row, kernel, schedule, header)

@@ -241,11 +241,14 @@ class WalkPlan:
         """The stores that run once a row."""
         return [line for position in self.body.row_stores for line in self.body.lines(position)]
 
-    def walk(self, number: int, totals: Sequence[Total], *, is_of_team: bool = False) -> list[str]:
+    def walk(
+        self, number: int, totals: Sequence[Total], *, pivots: WalkPlan | None = None
+    ) -> list[str]:
         """One walk over the row, up to where the parts have one accumulator a lane.
 
-        What all rows read alike `is_of_team` that has the same part of each row, and so reads it
-        again soon: it has no policy of its own, as what is read once or twice has.
+        What all rows read alike has no policy where the block keeps it: it is read again soon, and
+        not once or twice. `pivots` has the plan of the first tile of rows of any length, where this
+        one's are all whole.
         """
         body, block = self.body, self._block
         is_last = number == self.last_walk
@@ -267,7 +270,7 @@ class WalkPlan:
                 line
                 for place in needed
                 for line in body.lines(
-                    place, policy="" if is_of_team and body.is_shared(place) else policy
+                    place, policy="" if block.keeps_shared and body.is_shared(place) else policy
                 )
             ),
         ]
@@ -292,8 +295,8 @@ class WalkPlan:
         for total in totals:
             shape = block.group_shape if self._is_grouped(total) else block.element_shape
             before += [started(part, shape) for part in total.walked]
-            before += self._pivot(total, policy)
-            inside += self._stepped(total, is_onward=not is_backwards)
+            before += (pivots or self)._pivot(total, policy)
+            inside += self.stepped(total, is_onward=not is_backwards)
             if edges:
                 after += edges.folded(total, group=self._group_of(total))
                 more = stepped(edges.body, total)
@@ -350,7 +353,7 @@ class WalkPlan:
             if has_shares:
                 lines += self._of_threads(total)
             else:
-                lines += self._stepped(total, is_onward=True)
+                lines += self.stepped(total, is_onward=True)
             lines += edges.accumulated(total, group=self._group_of(total)) if edges else []
             lines += self.closed(total)
         return lines, needed
@@ -473,7 +476,8 @@ class WalkPlan:
         step = total.onward if is_onward and total.onward else total.step
         return step(total.groups.best(elements, axis), lambda _: block.group_start)
 
-    def _stepped(self, total: Total, *, is_onward: bool) -> list[str]:
+    def stepped(self, total: Total, *, is_onward: bool = True) -> list[str]:
+        """The lines that step a total with one block of elements."""
         if self._is_grouped(total):
             names = [part.name for part in total.walked]
             call = self._grouped(total, is_onward=is_onward)

@@ -1,0 +1,155 @@
+"""What only moves memory as a function of the sweeps does, with next to no arithmetic.
+
+Each takes the arguments of the function that it is for. What all of the function's inputs are read
+for, and all of its outputs written by, in the same places, says what the function's arithmetic
+costs; what is read and written in a simpler way, what its order does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from tests.benchmarks.cpu_cases import Shape
+from tests.benchmarks.sweep_functions import wide
+from tests.benchmarks.sweeps import Sweep
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Mover:
+    """A function that moves what another one does, or nearly.
+
+    `is_one_op`: eager runs it as one kernel, which is worth timing, too. `layout`: the shapes of
+    its arguments by the sizes of a sweep, where they are not the other function's.
+    """
+
+    name: str
+    function: Callable[..., Tensor | tuple[Tensor, ...]]
+    is_one_op: bool = False
+    layout: Callable[..., tuple[Shape, ...]] | None = None
+
+    def of(self, sweep: Sweep) -> Sweep:
+        """The sweep with this function in place of its own."""
+        return replace(sweep, function=self.function, layout=self.layout or sweep.layout)
+
+
+def row_sum_and_walk(x: Tensor) -> Tensor:
+    values = wide(x)
+    return (values - values.sum(-1, keepdim=True)).to(x.dtype)
+
+
+def scaled_total(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    total = x + residual
+    return weight * total, total
+
+
+def row_sum_of_total(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    total = x + residual
+    return weight * row_sum_and_walk(total), total
+
+
+def scale_and_shift(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return (wide(x) * wide(weight) + wide(bias)).to(x.dtype)
+
+
+def row_sum_scaled(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    values = wide(x)
+    less = values - values.sum(-1, keepdim=True)
+    return (less * wide(weight) + wide(bias)).to(x.dtype)
+
+
+def total(x: Tensor) -> Tensor:
+    return x.sum(dtype=torch.float32)
+
+
+def largest_of_columns(x: Tensor) -> Tensor:
+    return x.amax(0)
+
+
+def sums_of_rows(x: Tensor) -> Tensor:
+    return x.sum(-1, dtype=torch.float32)
+
+
+def largest_of_rows(x: Tensor) -> Tensor:
+    return x.amax(-1)
+
+
+def sums_of_planes(x: Tensor) -> Tensor:
+    return x.sum((0, 2), dtype=torch.float32)
+
+
+def largest_of_planes(x: Tensor) -> Tensor:
+    return x.amax((0, 2))
+
+
+def to_f8(x: Tensor) -> Tensor:
+    return x.to(torch.float8_e4m3fn)
+
+
+def to_f8_transposed(x: Tensor) -> Tensor:
+    return x.t().to(torch.float8_e4m3fn, memory_format=torch.contiguous_format)
+
+
+def add(x: Tensor, y: Tensor) -> Tensor:
+    return x + y
+
+
+def permuted(x: Tensor, y: Tensor) -> Tensor:
+    return x.permute(2, 0, 1).contiguous()
+
+
+def two_alike(rows: int, middle: int, columns: int) -> tuple[Shape, ...]:
+    return ((rows, middle, columns),) * 2
+
+
+def rotated_by_nothing(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    return x * cos + sin
+
+
+def to_scale(weight: Tensor, scale: Tensor) -> Tensor:
+    return weight.to(scale.dtype)
+
+
+_ROWS = (Mover("a row's sum, then a walk over it", row_sum_and_walk),)
+MOVERS: Mapping[str, tuple[Mover, ...]] = {
+    "softmax": _ROWS,
+    "log_softmax": _ROWS,
+    "cumsum": _ROWS,
+    "rms_norm_residual": (
+        Mover("a row's sum, then a walk over it", row_sum_of_total),
+        Mover("add, and scale", scaled_total),
+    ),
+    "layer_norm": (
+        Mover("a row's sum, then a walk over it", row_sum_scaled),
+        Mover("scale and shift", scale_and_shift),
+    ),
+    "column_sum": (
+        Mover("largest of columns", largest_of_columns, is_one_op=True),
+        Mover("sum of all", total, is_one_op=True),
+    ),
+    "mx_quantise": (Mover("conversion", to_f8, is_one_op=True),),
+    "mx_quantise_transposed": (
+        Mover("conversion, transposed", to_f8_transposed, is_one_op=True),
+        Mover("conversion, straight", to_f8, is_one_op=True),
+    ),
+    "swiglu": (Mover("add", add, is_one_op=True),),
+    "dequantise": (Mover("conversion", to_scale, is_one_op=True),),
+    "permute_add": (
+        Mover("permuted copy", permuted, is_one_op=True),
+        Mover("add, straight", add, is_one_op=True, layout=two_alike),
+    ),
+    "rotary": (Mover("scale and shift", rotated_by_nothing),),
+    "var_mean": (
+        Mover("sums", sums_of_planes, is_one_op=True),
+        Mover("largest", largest_of_planes, is_one_op=True),
+        Mover("sum of all", total, is_one_op=True),
+    ),
+    "argmax": (
+        Mover("largest", largest_of_rows, is_one_op=True),
+        Mover("sums", sums_of_rows, is_one_op=True),
+        Mover("sum of all", total, is_one_op=True),
+    ),
+}
+"""By the name of a sweep, the nearest to its accesses first; for others there are copies alone."""
