@@ -211,7 +211,8 @@ def _direct_space(
     With narrow elements a square is part of a line: where rows lie a power of two apart, the line
     is lost from the first cache before its other part is turned, unless both are at once. So the
     first have several squares there, and one at a time elsewhere: what is found at a power of two
-    serves other sizes, too.
+    serves other sizes, too. Therefore all are tall: a tile of few rows is not much worse at a power
+    of two, and so may be found there, but is elsewhere.
     """
     if any(
         isinstance(node, ir.Load)
@@ -225,7 +226,8 @@ def _direct_space(
     below = min(_STEP // beside, max(1, _LINE_BYTES // size // lanes))
     shapes = [(64, 128, 1, beside), (16 * beside, 128, 1, beside), (64, 64, below, beside)]
     if below > 1:
-        shapes = [(128, 128, below, beside), (64, 32, below, beside), (128, 64, 1, 1)]
+        most = (64, 128, below, beside)
+        shapes = [most, (128, 128, below, beside), (64, 128, below, 1), (64, 128, 1, 1)]
     for along, rows, deep, copies in shapes:
         yield _tiles(lane, across, lanes=lanes, tile=along, rows=rows, unroll=copies, squares=deep)
 

@@ -126,7 +126,7 @@ def test_rows_of_tiles_are_two_cache_lines_of_what_is_turned(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "steps"),
-    [("transpose_add_f32", {(1, 1)}), ("transpose_batched_bf16", {(1, 1), (2, 2)})],
+    [("transpose_add_f32", {(1, 1)}), ("transpose_batched_bf16", {(1, 1), (1, 2), (2, 2)})],
 )
 def test_what_is_turned_has_no_buffer_where_little_is_done_with_it(
     name: str, steps: set[tuple[int, int]]
@@ -136,6 +136,12 @@ def test_what_is_turned_has_no_buffer_where_little_is_done_with_it(
     direct = [each for each in (default, *others) if each.get("squares", 0)]
     assert direct[0] == default
     assert {(each["unroll"], each["squares"]) for each in direct} == steps
+
+
+def test_tiles_of_narrow_elements_are_as_tall_as_suits_rows_that_are_not_crowded() -> None:
+    """What wins where rows are a power of two apart serves other sizes, too."""
+    offered = candidates(kernel("transpose_batched_bf16"), AVX512)
+    assert {each["rows"] for each in offered if each.get("squares", 0)} == {128}
 
 
 def test_a_row_with_a_scan_is_never_shared() -> None:
