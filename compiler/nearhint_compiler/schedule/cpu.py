@@ -31,6 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from math import prod
 
 from nearhint_compiler.analysis.beside import LONGEST_BESIDE, can_be_beside
 from nearhint_compiler.analysis.passes import plan_passes
@@ -56,6 +57,8 @@ _WIDEST = 2
 """Cache lines of a row of what is turned that a block takes, at most: each row of a block lies in a
 page of its own, and a first buffer of translations has 72."""
 _SHORT = 64
+_FEW_ROWS = 64
+"""As many threads may share a row; with more rows than threads, none do."""
 _LINE_BYTES = 64
 _SINGLY, _LEAST_LANES = 128, 4
 """Elements that a step of cpu.pointwise moves one by one at most, where its lanes are apart in
@@ -145,7 +148,7 @@ def _space(
     if ranked[0].startswith("p"):
         yield from _column_space(kernel, ranked, lanes)
     else:
-        yield from _row_space(kernel, ranked, lanes)
+        yield from _row_space(kernel, ranked, lanes, dims)
 
 
 def _element_space(kernel: ir.Kernel, ranked: list[str], lanes: int) -> Iterator[Schedule]:
@@ -246,7 +249,9 @@ def _column_space(kernel: ir.Kernel, ranked: list[str], lanes: int) -> Iterator[
             yield _rows(other, lanes=lanes, unroll=2, split=split)
 
 
-def _row_space(kernel: ir.Kernel, ranked: list[str], lanes: int) -> Iterator[Schedule]:
+def _row_space(
+    kernel: ir.Kernel, ranked: list[str], lanes: int, dims: Mapping[str, int]
+) -> Iterator[Schedule]:
     best, *others = ranked
     half, split = max(4, lanes // 2), _split(kernel)
     stash = STASH if plan_passes(kernel, stash=True).stashed else 0
@@ -255,14 +260,22 @@ def _row_space(kernel: ir.Kernel, ranked: list[str], lanes: int) -> Iterator[Sch
         order = [(lanes, 2), (half, 4), (lanes, 4), (half, 2)]
     elif not split:
         order = [(half, 4), (half, 2), (lanes, 4), (lanes, 2)]
-    for width, unroll in order:
+    for place, (width, unroll) in enumerate(order):
         beside = _beside(kernel, width)
         yield _rows(best, lanes=width, unroll=unroll, stash=stash, split=split, beside=beside)
+        if place == 0 and split and _has_few_rows(kernel, dims):
+            # Threads that share a row wait for each other after each walk: short ones are over.
+            yield _rows(best, lanes=width, unroll=unroll, stash=stash, split=0, beside=beside)
     yield _rows(best, lanes=lanes, unroll=4, split=split)
     yield _rows(best, lanes=half, unroll=2, split=split)
     for other in others:
         if other.startswith("p"):
             yield _columns(other, lanes=half, unroll=4, split=split)
+
+
+def _has_few_rows(kernel: ir.Kernel, dims: Mapping[str, int]) -> bool:
+    rows = [_extent(kernel, f"p{number}", dims) for number in range(len(kernel.pointwise))]
+    return all(rows) and prod(filter(None, rows)) < _FEW_ROWS
 
 
 def _beside(kernel: ir.Kernel, lanes: int) -> int:

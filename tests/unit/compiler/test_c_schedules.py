@@ -144,6 +144,15 @@ def test_tiles_of_narrow_elements_are_as_tall_as_suits_rows_that_are_not_crowded
     assert {each["rows"] for each in offered if each.get("squares", 0)} == {128}
 
 
+@pytest.mark.parametrize(("rows", "shared"), [(1, {0, 1}), (63, {0, 1}), (64, {1}), (100_000, {1})])
+def test_one_thread_a_row_is_tried_where_there_may_be_fewer_rows_than_threads(
+    rows: int, shared: set[int]
+) -> None:
+    offered = candidates(kernel("log_softmax_f32"), AVX512, {"k0": rows, "k1": 32_768})
+    assert {each["split"] for each in offered if each.family == "cpu.rows"} == shared
+    assert offered[0]["split"] == 1
+
+
 def test_a_row_with_a_scan_is_never_shared() -> None:
     for name in ("row_cumsum_f32", "column_cumprod_i64", "normalised_cumsum_bf16"):
         assert {schedule["split"] for schedule in candidates(kernel(name), AVX512)} == {0}
