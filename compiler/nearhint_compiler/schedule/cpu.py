@@ -158,14 +158,18 @@ def _element_space(kernel: ir.Kernel, ranked: list[str], lanes: int) -> Iterator
     across = best if turned else _across(kernel, best, others)
     halves = _is_single(kernel) and not _is_costly(kernel)
     first, second = (half, lanes) if halves else (lanes, half)
+    tiles: list[Schedule] = []
+    last: list[Schedule] = []
     if across:
-        yield from _tile_space(kernel, turned or best, across, first=first, second=second)
+        tiles, last = _tile_space(kernel, turned or best, across, first=first, second=second)
+    yield from tiles
     shapes = [
         (best, *each) for each in ((first, 4), (second, 2), (first, 2), (second, 4), (first, 1))
     ]
     for axis, width, unroll in (*shapes, *((other, lanes, 2) for other in others[:1])):
         width, unroll = _bounded(kernel, axis, lanes=width, unroll=unroll)
         yield _pointwise(axis, lanes=width, unroll=unroll)
+    yield from last
 
 
 def _bounded(kernel: ir.Kernel, axis: str, *, lanes: int, unroll: int) -> tuple[int, int]:
@@ -183,11 +187,12 @@ def _bounded(kernel: ir.Kernel, axis: str, *, lanes: int, unroll: int) -> tuple[
 
 def _tile_space(
     kernel: ir.Kernel, lane: str, across: str, *, first: int, second: int
-) -> Iterator[Schedule]:
+) -> tuple[list[Schedule], list[Schedule]]:
     """Tiles with few rows: then what two of them share across is still in a cache.
 
     Those without a buffer come first where a row of a square is little work. The first that have
-    one keep what is turned in a third of the first cache.
+    one keep what is turned in a third of the first cache. The second list is for the end: of narrow
+    elements, a buffer may win at a power of two, and loses at other sizes, which that serves.
     """
     size = max(
         DTYPES[kernel.params[node.param].dtype]
@@ -203,7 +208,11 @@ def _tile_space(
         _tiles(lane, across, lanes=width, tile=along, rows=max(width, across_bytes // size))
         for width, along, across_bytes in shapes
     ]
-    yield from (*buffered, *direct[:1]) if _is_costly(kernel) else (*direct, *buffered[::2])
+    if _is_costly(kernel):
+        return [*buffered, *direct[:1]], []
+    if any(each["squares"] > 1 for each in direct):
+        return direct, buffered[::2]
+    return [*direct, *buffered[::2]], []
 
 
 def _direct_space(
@@ -229,8 +238,11 @@ def _direct_space(
     below = min(_STEP // beside, max(1, _LINE_BYTES // size // lanes))
     shapes = [(64, 128, 1, beside), (16 * beside, 128, 1, beside), (64, 64, below, beside)]
     if below > 1:
-        most = (64, 128, below, beside)
-        shapes = [most, (128, 128, below, beside), (64, 128, below, 1), (64, 128, 1, 1)]
+        shapes = [
+            *((along, 128, below, beside) for along in (64, 128, 32)),
+            (64, 128, below, 1),
+            (64, 128, 1, 1),
+        ]
     for along, rows, deep, copies in shapes:
         yield _tiles(lane, across, lanes=lanes, tile=along, rows=rows, unroll=copies, squares=deep)
 
