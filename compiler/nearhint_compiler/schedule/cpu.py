@@ -31,6 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from math import prod
 
 from nearhint_compiler.analysis.beside import LONGEST_BESIDE, can_be_beside
 from nearhint_compiler.analysis.passes import plan_passes
@@ -56,6 +57,8 @@ _WIDEST = 2
 """Cache lines of a row of what is turned that a block takes, at most: each row of a block lies in a
 page of its own, and a first buffer of translations has 72."""
 _SHORT = 64
+_FEW_ROWS = 64
+"""As many threads may share a row; with more rows than threads, none do."""
 _LINE_BYTES = 64
 _SINGLY, _LEAST_LANES = 128, 4
 """Elements that a step of cpu.pointwise moves one by one at most, where its lanes are apart in
@@ -145,7 +148,7 @@ def _space(
     if ranked[0].startswith("p"):
         yield from _column_space(kernel, ranked, lanes)
     else:
-        yield from _row_space(kernel, ranked, lanes)
+        yield from _row_space(kernel, ranked, lanes, dims)
 
 
 def _element_space(kernel: ir.Kernel, ranked: list[str], lanes: int) -> Iterator[Schedule]:
@@ -155,14 +158,18 @@ def _element_space(kernel: ir.Kernel, ranked: list[str], lanes: int) -> Iterator
     across = best if turned else _across(kernel, best, others)
     halves = _is_single(kernel) and not _is_costly(kernel)
     first, second = (half, lanes) if halves else (lanes, half)
+    tiles: list[Schedule] = []
+    last: list[Schedule] = []
     if across:
-        yield from _tile_space(kernel, turned or best, across, first=first, second=second)
+        tiles, last = _tile_space(kernel, turned or best, across, first=first, second=second)
+    yield from tiles
     shapes = [
         (best, *each) for each in ((first, 4), (second, 2), (first, 2), (second, 4), (first, 1))
     ]
     for axis, width, unroll in (*shapes, *((other, lanes, 2) for other in others[:1])):
         width, unroll = _bounded(kernel, axis, lanes=width, unroll=unroll)
         yield _pointwise(axis, lanes=width, unroll=unroll)
+    yield from last
 
 
 def _bounded(kernel: ir.Kernel, axis: str, *, lanes: int, unroll: int) -> tuple[int, int]:
@@ -180,11 +187,12 @@ def _bounded(kernel: ir.Kernel, axis: str, *, lanes: int, unroll: int) -> tuple[
 
 def _tile_space(
     kernel: ir.Kernel, lane: str, across: str, *, first: int, second: int
-) -> Iterator[Schedule]:
+) -> tuple[list[Schedule], list[Schedule]]:
     """Tiles with few rows: then what two of them share across is still in a cache.
 
     Those without a buffer come first where a row of a square is little work. The first that have
-    one keep what is turned in a third of the first cache.
+    one keep what is turned in a third of the first cache. The second list is for the end: of narrow
+    elements, a buffer may win at a power of two, and loses at other sizes, which that serves.
     """
     size = max(
         DTYPES[kernel.params[node.param].dtype]
@@ -200,7 +208,11 @@ def _tile_space(
         _tiles(lane, across, lanes=width, tile=along, rows=max(width, across_bytes // size))
         for width, along, across_bytes in shapes
     ]
-    yield from (*buffered, *direct[:1]) if _is_costly(kernel) else (*direct, *buffered[::2])
+    if _is_costly(kernel):
+        return [*buffered, *direct[:1]], []
+    if any(each["squares"] > 1 for each in direct):
+        return direct, buffered[::2]
+    return [*direct, *buffered[::2]], []
 
 
 def _direct_space(
@@ -211,7 +223,8 @@ def _direct_space(
     With narrow elements a square is part of a line: where rows lie a power of two apart, the line
     is lost from the first cache before its other part is turned, unless both are at once. So the
     first have several squares there, and one at a time elsewhere: what is found at a power of two
-    serves other sizes, too.
+    serves other sizes, too. Therefore all are tall: a tile of few rows is not much worse at a power
+    of two, and so may be found there, but is elsewhere.
     """
     if any(
         isinstance(node, ir.Load)
@@ -225,7 +238,11 @@ def _direct_space(
     below = min(_STEP // beside, max(1, _LINE_BYTES // size // lanes))
     shapes = [(64, 128, 1, beside), (16 * beside, 128, 1, beside), (64, 64, below, beside)]
     if below > 1:
-        shapes = [(128, 128, below, beside), (64, 32, below, beside), (128, 64, 1, 1)]
+        shapes = [
+            *((along, 128, below, beside) for along in (64, 128, 32)),
+            (64, 128, below, 1),
+            (64, 128, 1, 1),
+        ]
     for along, rows, deep, copies in shapes:
         yield _tiles(lane, across, lanes=lanes, tile=along, rows=rows, unroll=copies, squares=deep)
 
@@ -244,7 +261,9 @@ def _column_space(kernel: ir.Kernel, ranked: list[str], lanes: int) -> Iterator[
             yield _rows(other, lanes=lanes, unroll=2, split=split)
 
 
-def _row_space(kernel: ir.Kernel, ranked: list[str], lanes: int) -> Iterator[Schedule]:
+def _row_space(
+    kernel: ir.Kernel, ranked: list[str], lanes: int, dims: Mapping[str, int]
+) -> Iterator[Schedule]:
     best, *others = ranked
     half, split = max(4, lanes // 2), _split(kernel)
     stash = STASH if plan_passes(kernel, stash=True).stashed else 0
@@ -253,14 +272,22 @@ def _row_space(kernel: ir.Kernel, ranked: list[str], lanes: int) -> Iterator[Sch
         order = [(lanes, 2), (half, 4), (lanes, 4), (half, 2)]
     elif not split:
         order = [(half, 4), (half, 2), (lanes, 4), (lanes, 2)]
-    for width, unroll in order:
+    for place, (width, unroll) in enumerate(order):
         beside = _beside(kernel, width)
         yield _rows(best, lanes=width, unroll=unroll, stash=stash, split=split, beside=beside)
+        if place == 0 and split and _has_few_rows(kernel, dims):
+            # Threads that share a row wait for each other after each walk: short ones are over.
+            yield _rows(best, lanes=width, unroll=unroll, stash=stash, split=0, beside=beside)
     yield _rows(best, lanes=lanes, unroll=4, split=split)
     yield _rows(best, lanes=half, unroll=2, split=split)
     for other in others:
         if other.startswith("p"):
             yield _columns(other, lanes=half, unroll=4, split=split)
+
+
+def _has_few_rows(kernel: ir.Kernel, dims: Mapping[str, int]) -> bool:
+    rows = [_extent(kernel, f"p{number}", dims) for number in range(len(kernel.pointwise))]
+    return all(rows) and prod(filter(None, rows)) < _FEW_ROWS
 
 
 def _beside(kernel: ir.Kernel, lanes: int) -> int:

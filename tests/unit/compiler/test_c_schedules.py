@@ -11,7 +11,8 @@ from tests.unit.compiler.native import MACHINE, check, compile_kernel, target
 from nearhint_compiler.codegen import generate
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
-from nearhint_compiler.schedule import Schedule, candidates
+from nearhint_compiler.schedule import Schedule, candidates, cpu
+from nearhint_compiler.schedule.choice import MAX_LIMIT
 from nearhint_compiler.schedule.cpu import CANDIDATE_LIMIT
 from nearhint_rules.program import DTYPES
 
@@ -118,7 +119,8 @@ def test_short_blocks_of_a_transposed_tensor_are_walked_a_lane_each() -> None:
 def test_rows_of_tiles_are_two_cache_lines_of_what_is_turned(name: str) -> None:
     """Long ones are not: the lines that two tiles share across would leave the cache between."""
     given = kernel(name)
-    tiles = [each for each in candidates(given, AVX512) if each.family == "cpu.tiles"]
+    space = cpu.candidates(given, AVX512, limit=MAX_LIMIT)
+    tiles = [each for each in space if each.family == "cpu.tiles"]
     first, *others = [each for each in tiles if "squares" not in dict(each.options)]
     assert first["rows"] * DTYPES[given.params[0].dtype] == 128
     assert {each["rows"] for each in others} >= {first["rows"]}
@@ -126,7 +128,7 @@ def test_rows_of_tiles_are_two_cache_lines_of_what_is_turned(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "steps"),
-    [("transpose_add_f32", {(1, 1)}), ("transpose_batched_bf16", {(1, 1), (2, 2)})],
+    [("transpose_add_f32", {(1, 1)}), ("transpose_batched_bf16", {(1, 1), (1, 2), (2, 2)})],
 )
 def test_what_is_turned_has_no_buffer_where_little_is_done_with_it(
     name: str, steps: set[tuple[int, int]]
@@ -136,6 +138,22 @@ def test_what_is_turned_has_no_buffer_where_little_is_done_with_it(
     direct = [each for each in (default, *others) if each.get("squares", 0)]
     assert direct[0] == default
     assert {(each["unroll"], each["squares"]) for each in direct} == steps
+
+
+def test_tiles_of_narrow_elements_are_as_tall_as_suits_rows_that_are_not_crowded() -> None:
+    """What wins where rows are a power of two apart serves other sizes, too."""
+    offered = candidates(kernel("transpose_batched_bf16"), AVX512)
+    tiles = [each for each in offered if each.family == "cpu.tiles"]
+    assert {(each["rows"], bool(each.get("squares", 0))) for each in tiles} == {(128, True)}
+
+
+@pytest.mark.parametrize(("rows", "shared"), [(1, {0, 1}), (63, {0, 1}), (64, {1}), (100_000, {1})])
+def test_one_thread_a_row_is_tried_where_there_may_be_fewer_rows_than_threads(
+    rows: int, shared: set[int]
+) -> None:
+    offered = candidates(kernel("log_softmax_f32"), AVX512, {"k0": rows, "k1": 32_768})
+    assert {each["split"] for each in offered if each.family == "cpu.rows"} == shared
+    assert offered[0]["split"] == 1
 
 
 def test_a_row_with_a_scan_is_never_shared() -> None:
