@@ -32,6 +32,7 @@ from nearhint_compiler.codegen.triton.totals import (
     online_total,
     total_of,
 )
+from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
 
@@ -277,6 +278,8 @@ class WalkPlan:
         before = [] if ir.Scan in self._completed else body.carries(needed)
         after: list[str] = []
         beside: list[str] = []
+        if block.pieces:
+            return self._in_pieces(needed, totals, policy, is_plain=not (is_backwards or stores))
         edges = self._edges
         # Edges that were read for a pivot are in registers.
         pivoted = {p for t in totals if t.pivot for p in body.needed([t.operand])}
@@ -320,6 +323,32 @@ class WalkPlan:
             before += [f"roffset = {block.end} * 0 + {block.start}", *TILE]
             inside += NEXT_TILE
         return [*before, header, *(f"    {line}" for line in inside), *after]
+
+    def _in_pieces(
+        self, needed: Sequence[int], totals: Sequence[Total], policy: str, *, is_plain: bool
+    ) -> list[str]:
+        """A walk in steps of several pieces, all of which are loaded before any is used.
+
+        Steps that are written out are loaded one by one, as ptxas schedules them, and those left
+        when they are no multiple of how many are written out come one after the other.
+        """
+        block = self._block
+        if not is_plain or any(total.pivot for total in totals):
+            raise InvalidSchedule("steps in pieces of what is not only read once")
+        bodies = [self.body, *(Body(self._kernel, piece) for piece in block.pieces)]
+        loads = [place for place in needed if self.body.is_independent(place)]
+        inside = [line for body in bodies for line in body.block.element_header]
+        for body in bodies:
+            inside += [line for place in loads for line in body.lines(place, policy=policy)]
+        for body in bodies:
+            rest = (place for place in needed if place not in loads)
+            inside += [line for place in rest for line in body.lines(place, policy=policy)]
+            inside += [line for each in totals for line in stepped(body, each, is_onward=True)]
+        return [
+            *(started(part, block.element_shape) for total in totals for part in total.walked),
+            f"for roffset in range({block.start}, {block.end}, R * {len(bodies)}):",
+            *(f"    {line}" for line in inside),
+        ]
 
     def closed(self, total: Total) -> Sequence[str]:
         """The lines after a walk that bring its lanes together."""
