@@ -227,3 +227,16 @@ def test_shares_of_a_sum_also_come_without_a_second_exponential() -> None:
 def in_pieces(rows: int, length: int) -> list[Schedule]:
     found = candidates(kernel_of("softmax_f16"), TARGET, {"k0": rows, "k1": length})
     return [each for each in found if each.get("pieces", 0)]
+
+
+def test_steps_in_pieces_load_all_before_any_is_used_and_add_to_a_total_once() -> None:
+    schedule = parse_schedule(f"cuda.looped x=4 r=2 warps=1 {ALIGNED} pieces=3")
+    source = generate(kernel_of("column_sum_f32"), schedule, TARGET).source
+    lines = [line.strip() for line in source.splitlines()]
+    loop = lines[lines.index("for roffset in range(0, rlength, R * 3):") :]
+    loads = [number for number, line in enumerate(loop) if "tl.load" in line]
+    sums = [number for number, line in enumerate(loop) if "_combine_sum(" in line]
+    assert len(loads) == 3
+    assert max(loads) < min(sums)
+    # A total of many rows is one of few sums: its error grows with how many were added to it.
+    assert sum(line.startswith("acc1 = _combine_sum(acc1, ") for line in loop) == 1

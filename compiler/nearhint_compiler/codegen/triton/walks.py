@@ -340,14 +340,30 @@ class WalkPlan:
         inside = [line for body in bodies for line in body.block.element_header]
         for body in bodies:
             inside += [line for place in loads for line in body.lines(place, policy=policy)]
+        rest = [place for place in needed if place not in loads]
         for body in bodies:
-            rest = (place for place in needed if place not in loads)
             inside += [line for place in rest for line in body.lines(place, policy=policy)]
-            inside += [line for each in totals for line in stepped(body, each, is_onward=True)]
+        inside += [line for total in totals for line in self._stepped_at_once(total, bodies)]
         return [
             *(started(part, block.element_shape) for total in totals for part in total.walked),
             f"for roffset in range({block.start}, {block.end}, R * {len(bodies)}):",
             *(f"    {line}" for line in inside),
+        ]
+
+    def _stepped_at_once(self, total: Total, bodies: Sequence[Body]) -> list[str]:
+        """The lines that step a total with several pieces: reduced first, so that a long sum is one
+        of few sums."""
+        part, *others = total.walked
+        place = int(part.name.removeprefix("acc"))
+        node = self._kernel.body[place]
+        if others or not isinstance(node, ir.Reduce):
+            return [line for body in bodies for line in stepped(body, total, is_onward=True)]
+        combine, name = combine_name(node.kind, node.dtype), f"some{place}"
+        first, *rest = (body.operand(total.operand, part.neutral, part.dtype) for body in bodies)
+        return [
+            f"{name} = {first}",
+            *(f"{name} = {combine}({name}, {each})" for each in rest),
+            f"{part.name} = {combine}({part.name}, {name})",
         ]
 
     def closed(self, total: Total) -> Sequence[str]:
