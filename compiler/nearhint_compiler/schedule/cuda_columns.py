@@ -11,10 +11,18 @@ from typing import TypeAlias
 from nearhint_compiler.schedule.blocks import power_of_two
 from nearhint_compiler.schedule.cuda_facts import CACHE_KEEPS, Facts
 from nearhint_compiler.schedule.cuda_pointwise import both
+from nearhint_compiler.schedule.cuda_steps import (
+    STEP_REGISTERS,
+    bounded,
+    column_lanes,
+    in_steps,
+    shared_steps,
+)
 from nearhint_compiler.schedule.schedule import Schedule
 
-Shape: TypeAlias = tuple[int, int, int, int, int, int]
-"""Columns, elements and warps of a block, programs a processor, steps ahead, steps written out."""
+Shape: TypeAlias = tuple[int, ...]
+"""Columns, elements and warps of a block, programs a processor, steps ahead, steps written out;
+and pieces of a step, where it has several."""
 
 DEFAULT_COLUMNS, DEFAULT_COLUMN_BLOCK = (8, 16), 2048
 """Least and most columns, and the elements, of a block that serves any columns. Found as those of
@@ -76,7 +84,7 @@ PLANES = ((64, 16, 4, 2), (128, 8, 4, 1), (64, 8, 4, 1))
 share something along the row, such as a mask: each thread reads it once a row, and not once for
 each of its columns. The last is for columns of any length, others have `LEAST_PLANE_STEPS`."""
 LEAST_PLANE_STEPS = 4
-STEP_BYTES, STEP_COLUMNS, STEP_WARPS, STEP_PROGRAMS = 4096, 128, 4, 5
+WRITTEN_BYTES, WRITTEN_COLUMNS, WRITTEN_WARPS, WRITTEN_PROGRAMS = 4096, 128, 4, 5
 """Of a step of columns that are only read where each program has some alone, of which `WRITTEN_OUT`
 are written out: 32 bytes a thread and step, so that many programs are on a processor, and how many
 a processor has at least: with three, more columns of fewer rows are slower than fewer of more."""
@@ -175,6 +183,7 @@ def _columns_of(facts: Facts) -> Iterator[Schedule]:
         yield facts.schedule("looped", x=wide, r=DEFAULT_COLUMN_BLOCK // wide, warps=8)
     yield from _alone(facts, prod(facts.extents))
     yield from _few(facts)
+    yield from in_steps(facts)
     r = power_of_two(facts.length)
     # Few rows in vectors leave most threads of such a block without any.
     is_few = _is_few(facts)
@@ -202,7 +211,7 @@ def preferred_columns(facts: Facts) -> Schedule | None:
     """The walk over columns that is held best where programs do not share them."""
     if not facts.is_columns or _is_few(facts):
         return None
-    if first := next(chain(_in_planes(facts), _in_steps(facts)), None):
+    if first := next(chain(_in_planes(facts), in_steps(facts), _written_out(facts)), None):
         return first
     columns, rows, warps = COLUMN_A_THREAD
     if facts.length <= SHORT_COLUMN and prod(facts.extents) >= columns * facts.processors:
@@ -233,14 +242,14 @@ def _in_planes(facts: Facts) -> Iterator[Schedule]:
                 )
 
 
-def _in_steps(facts: Facts) -> Iterator[Schedule]:
-    """Walks of several small steps at once over columns in vectors that are only read."""
+def _written_out(facts: Facts) -> Iterator[Schedule]:
+    """Walks of several small steps at once over columns in vectors that have no pieces."""
     is_read_once = facts.only_reads and facts.walks < 2 and not facts.has_scan
-    is_wide = prod(facts.extents) >= STEP_PROGRAMS * STEP_COLUMNS * facts.processors
-    if is_read_once and is_wide and facts.has_vectors:
+    is_wide = prod(facts.extents) >= WRITTEN_PROGRAMS * WRITTEN_COLUMNS * facts.processors
+    if is_read_once and is_wide and facts.has_vectors and not facts.has_pieces:
         itemsize = max(facts.accesses, key=lambda access: access.size_bytes).itemsize
-        r = STEP_BYTES // (STEP_COLUMNS * itemsize)
-        blocks = {"x": STEP_COLUMNS, "r": r, "warps": STEP_WARPS, "unroll": WRITTEN_OUT}
+        r = WRITTEN_BYTES // (WRITTEN_COLUMNS * itemsize)
+        blocks = {"x": WRITTEN_COLUMNS, "r": r, "warps": WRITTEN_WARPS, "unroll": WRITTEN_OUT}
         yield facts.schedule("looped", divisible=facts.divisible, **blocks)
 
 
@@ -301,7 +310,7 @@ def _in_pieces(facts: Facts) -> Iterator[Schedule]:
     if not facts.has_vectors or facts.has_scan or r not in PIECED:
         return
     x, warps = PIECED[r]
-    rows = max(1, 32 * warps * _column_lanes(facts) // x)
+    rows = max(1, 32 * warps * column_lanes(facts) // x)
     while rows * COLUMN_PIECES < facts.length:
         rows *= 2
     pieces = -(-facts.length // rows)
@@ -448,7 +457,7 @@ def _promising_columns(facts: Facts, columns: int) -> Iterator[tuple[Schedule, .
         for each in _sharing(facts, columns, facts.length, shape):
             promised = facts.schedule("split", divisible=facts.divisible, **each)
             # Only whole vectors are copied.
-            is_alone = facts.is_foldable or each.get("ahead", 1) > 1
+            is_alone = facts.is_foldable or each.get("ahead", 1) > 1 or each.get("pieces", 0) > 0
             yield (promised,) if is_alone else (facts.schedule("split", **each), promised)
 
 
@@ -456,7 +465,9 @@ def _folded_columns(facts: Facts, columns: int, by: int) -> Iterator[tuple[Sched
     """Shapes in vectors of so many rows as one."""
     shapes = FOLDED_SHAPES if facts.is_foldable else STORED_FOLDS
     for width, elements, warps, *rest in _leaving(facts, shapes):
-        most = WARPS_AT_ONCE * facts.processors // warps
+        # Steps in pieces have more in registers.
+        at_once = REGISTERS // (32 * STEP_REGISTERS) if rest[3:] else WARPS_AT_ONCE
+        most = at_once * facts.processors // warps
         # Where there are more columns than at the hint, their programs still run at once.
         while SPARE * -(-by * columns // width) > most and LEAST_FOLDED * width < elements:
             width *= 2
@@ -480,7 +491,7 @@ def _gathering(splits: int, *, by: int, x: int, warps: int) -> dict[str, int]:
 
 def _fold(facts: Facts, columns: int) -> int:
     """How many rows make one that begins at a sector and fills a block; 0 where none do."""
-    by = SECTOR_BYTES // 16 * _column_lanes(facts)
+    by = SECTOR_BYTES // 16 * column_lanes(facts)
     while by < FOLD_LIMIT and by * columns < FOLDED_COLUMNS:
         by *= 2
     is_possible = facts.is_foldable or facts.folds_stores
@@ -507,11 +518,12 @@ def _leaving(facts: Facts, shapes: Sequence[Shape]) -> Sequence[Shape]:
     """
     if not facts.only_reads or facts.own_bytes < CACHE_KEEPS[1]:
         return shapes
+    pieced = shared_steps(facts) if facts.has_pieces else ()
     is_written_out = facts.itemsize <= 2 or facts.is_foldable
     kept = [each for each in shapes if each[4] == 1]
     others = [(*each[:4], 1, WRITTEN_OUT) for each in shapes if each[4] > 1]
     first = sorted(kept, key=lambda each: is_written_out and each[5] == 1)
-    return list(dict.fromkeys((*first, *others)))
+    return list(dict.fromkeys((*pieced, *first, *others)))
 
 
 def _sharing(
@@ -520,7 +532,7 @@ def _sharing(
     """The options of programs that share so many columns of a length, at `least` so many each; 0
     where they may also have them alone.
     """
-    width, elements, warps, share, ahead, unroll = shape
+    width, elements, warps, share, ahead, unroll, *several = shape
     x = min(width, power_of_two(columns))
     r, blocks = elements // x, -(-columns // x)
     programs = facts.processors * share
@@ -536,6 +548,8 @@ def _sharing(
         name: steps for name, steps in (("ahead", ahead), ("unroll", unroll)) if steps > 1
     }
     splits = min(limit, splits)
+    if several:
+        more |= {**bounded(warps), "pieces": several[0]}
     if few := _apart(
         facts, x=x, wanted=wanted, programs=blocks * wanted, lanes=splits, warps=warps
     ):
@@ -565,11 +579,6 @@ def _alone(facts: Facts, columns: int) -> Iterator[Schedule]:
             continue
         share = max(1, COLUMN_WARPS * facts.processors // blocks)
         warps = max(LEAST_COLUMN_WARPS, min(32, 1 << (share.bit_length() - 1)))
-        r = 32 * warps * _column_lanes(facts) // x
+        r = 32 * warps * column_lanes(facts) // x
         if LEAST_STEPS * r <= facts.length:
             yield from both(facts, "looped", x=x, r=r, warps=warps)
-
-
-def _column_lanes(facts: Facts) -> int:
-    """Neighbouring columns that one load of a thread brings."""
-    return 16 // max(facts.accesses, key=lambda access: access.size_bytes).itemsize

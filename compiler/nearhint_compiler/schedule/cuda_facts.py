@@ -14,7 +14,7 @@ from nearhint_compiler.analysis.flat import flat_params
 from nearhint_compiler.analysis.folds import folded, folded_stores
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT, index_bounds
 from nearhint_compiler.analysis.multiples import size_multiple
-from nearhint_compiler.analysis.online import SHARED, depth_of, walks_of
+from nearhint_compiler.analysis.online import SHARED, depth_of, online_pairs, walks_of
 from nearhint_compiler.analysis.row_words import (
     WORD_BYTES,
     RowWords,
@@ -97,8 +97,10 @@ class Facts:
     kernel `only_reads` rows, it stores nothing along them. It `has_groups` if something is stepped
     by neighbours, `has_arg_groups` if an arg is. Neighbours of the shortest `run` along the rows
     share what `run_loads` of the row's loads bring; both are 0 if all differ. It `has_shares` of a
-    sum of terms that it may have kept. A `unit` is so many points of a flat block whose places may
-    be divided at once, or 0; `promises` are the bits of all sizes that vectors need, by what all of
+    sum of terms that it may have kept. A walk over columns `has_pieces` if a step of it may be
+    several that are loaded at once: it is the only one, without scans, and what it carries is
+    stepped element by element. A `unit` is so many points of a flat block whose places may be
+    divided at once, or 0; `promises` are the bits of all sizes that vectors need, by what all of
     them are multiples of. `divisible` are the bits of those that are multiples of `multiple`, or
     where that is 0, of what is promised without a number.
     """
@@ -147,6 +149,7 @@ class Facts:
     has_shares: bool
     is_chained: bool
     has_functions: bool
+    has_pieces: bool
 
     @property
     def itemsize(self) -> int:
@@ -284,6 +287,10 @@ def facts_of(
         walks=walks_of(kernel, SHARED),
         is_chained=is_columns and is_chained(kernel),
         has_functions=_has_functions(kernel),
+        has_pieces=is_columns
+        and not has_scan
+        and not online_pairs(kernel)
+        and walks_of(kernel, SHARED) == 1,
         is_foldable=is_columns and folded(kernel, 2) is not None,
         folds_stores=is_columns and folded_stores(kernel, 2) is not None,
         unit=_unit(kernel, found, sizes),

@@ -12,6 +12,7 @@ TEXTS = (
     f"splits=4 warps=4 index=64 {REST} programs=7 fold=8",
     f"splits=8 warps=1 index=32 {REST} ahead=3 programs=64 fold=8",
     f"splits=8 warps=1 index=32 {REST} unroll=2 programs=64 fold=4",
+    f"splits=8 warps=1 index=32 {REST} programs=64 fold=4 pieces=3",
 )
 
 STORED = (

@@ -73,7 +73,23 @@ def columns(kernel: str, *dims: tuple[int, ...], special: bool = False) -> list[
     return [Case(kernel, text, each, special) for text in texts for each in dims]
 
 
+def walks(kernel: str, *dims: tuple[int, ...], special: bool = False) -> list[Case]:
+    """Walks in steps of several pieces, of which the last ones are beyond the end; alone, and of
+    programs whose chunks are no whole steps."""
+    texts = (
+        f"cuda.looped x=4 r=2 warps=1 {ANY} pieces=3",
+        f"cuda.looped x=8 r=4 warps=1 {ALIGNED} registers=64 pieces=2",
+        f"cuda.split x=4 r=2 splits=2 warps=1 {ALIGNED} pieces=4",
+        f"cuda.split x=4 r=1 splits=4 warps=1 {ALIGNED} programs=6 pieces=2",
+    )
+    return [Case(kernel, text, each, special) for text in texts for each in dims]
+
+
 CASES = [
+    *walks("column_sum_f32", (5, 9), (13, 37), (3, 1)),
+    *walks("column_sum_f32", (5, 29), special=True),
+    *walks("column_argmin_bf16", (5, 19), special=True),
+    *walks("logsumexp_f32", (3, 41)),
     *columns("middle_softmax_bf16", (2, 5, 7), (3, 3, 11), (1, 1, 1)),
     *columns("middle_softmax_bf16", (2, 7, 9), special=True),
     *columns("standardised_columns_f32", (5, 9), (13, 11)),
@@ -117,6 +133,14 @@ def kernel_of(name: str) -> Kernel:
     ("name", "schedule"),
     [
         ("softmax_f32", "cuda.looped x=1 r=32 warps=1 {} pieces=3"),
+        ("layer_norm_dynamic_f32", "cuda.looped x=1 r=32 warps=1 {} pieces=2"),
+        ("row_any_bool", "cuda.looped x=1 r=32 warps=1 {} group=4 pieces=2"),
+        ("logsumexp_f32", "cuda.looped x=1 r=32 warps=1 {} words=1 pieces=2"),
+        ("row_cumsum_f32", "cuda.looped x=1 r=32 warps=1 {} pieces=2"),
+        (
+            "standardised_columns_f32",
+            "cuda.cooperative x=4 r=4 splits=2 teams=1 warps=1 {} pieces=2",
+        ),
         ("softmax_f32", "cuda.persistent x=1 r=32 warps=1 {} pieces=9"),
         ("softmax_f32", "cuda.persistent x=1 r=128 warps=1 {} turns=4 words=1 pieces=3"),
         ("row_cumsum_f32", "cuda.persistent x=1 r=32 warps=1 {} pieces=3"),
@@ -203,3 +227,16 @@ def test_shares_of_a_sum_also_come_without_a_second_exponential() -> None:
 def in_pieces(rows: int, length: int) -> list[Schedule]:
     found = candidates(kernel_of("softmax_f16"), TARGET, {"k0": rows, "k1": length})
     return [each for each in found if each.get("pieces", 0)]
+
+
+def test_steps_in_pieces_load_all_before_any_is_used_and_add_to_a_total_once() -> None:
+    schedule = parse_schedule(f"cuda.looped x=4 r=2 warps=1 {ALIGNED} pieces=3")
+    source = generate(kernel_of("column_sum_f32"), schedule, TARGET).source
+    lines = [line.strip() for line in source.splitlines()]
+    loop = lines[lines.index("for roffset in range(0, rlength, R * 3):") :]
+    loads = [number for number, line in enumerate(loop) if "tl.load" in line]
+    sums = [number for number, line in enumerate(loop) if "_combine_sum(" in line]
+    assert len(loads) == 3
+    assert max(loads) < min(sums)
+    # A total of many rows is one of few sums: its error grows with how many were added to it.
+    assert sum(line.startswith("acc1 = _combine_sum(acc1, ") for line in loop) == 1

@@ -84,8 +84,8 @@ class Block:
     once a row are products: what a thread holds is then little beside the elements.
     Where it `keeps_shared`, what all rows read alike stays in a cache from one row to the next.
 
-    Where rows take several tiles in registers, one behind the other, `pieces` are the others. What
-    neighbours share is read once for those that are `together`.
+    Where rows, or steps of a walk, take several tiles in registers, one behind the other, `pieces`
+    are the others. What neighbours share is read once for those that are `together`.
     Where a tile has the whole words of rows alone, `edges` is the tile with the rest of them, one
     lane for each word of `word` elements. Values of elements are named `prefix` and a number, and
     an index is written as `texts` has it, or with its variables `renamed`. Along the reduction

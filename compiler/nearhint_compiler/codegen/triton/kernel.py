@@ -22,7 +22,8 @@ promises 16-byte pointers, and bit i of `divisible` promises that symbol i is a 
 `multiple` says, without it of 16, or of as many as reductions need (`analysis.multiples`): both
 bring Guards, and make Triton load vectors. As they may, too:
 
-    pieces   rows in registers: so many blocks of r elements hold a row, one behind the other
+    pieces   rows in registers: so many blocks of r elements hold a row, one behind the other; walks
+             that read rows once: so many are a step, all loaded before any of them is used
     runs     rows of several loops: by how many neighbours what the innermost loops share is read at
              once, which is at most as many as are in any of its runs
     polls    teams: how often a program looks for the others before it gives up
@@ -116,6 +117,7 @@ from nearhint_rules.target import CudaDevice, Target
 ARRAY_ELEMENTS = 16
 """The arrays of a workspace are whole multiples of so many, so that each is aligned."""
 PERSISTENT, LOOPED = "cuda.persistent", "cuda.looped"
+IN_PIECES = (PERSISTENT, LOOPED, "cuda.split")
 BLOCKS = ("x", "y", "z", "r", "r1")
 WARPS = (1, 2, 4, 8, 16, 32)
 GROUPS = (1, 2, 4, 8, 16)
@@ -234,7 +236,7 @@ def _check(schedule: Schedule) -> None:
         raise InvalidSchedule(f"runs of {schedule}")
     is_whole = not (schedule.get("r1", 0) or schedule.get("turns", 0))
     if "pieces" in dict(schedule.options) and not (
-        1 < schedule["pieces"] <= PIECES_LIMIT and schedule.family == PERSISTENT and is_whole
+        1 < schedule["pieces"] <= PIECES_LIMIT and schedule.family in IN_PIECES and is_whole
     ):
         raise InvalidSchedule(f"pieces of {schedule}")
     has_tiles = schedule.family == LOOPED and is_whole and schedule.get("ahead", 1) == 1

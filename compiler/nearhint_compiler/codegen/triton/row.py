@@ -120,11 +120,18 @@ def _flat(kernel: ir.Kernel, schedule: Schedule, *, is_walked: bool, wide: bool)
     return Row(length, tuple(element), has_mask, whole=whole)
 
 
-def piece_of(kernel: ir.Kernel, schedule: Schedule, row: Row, *, number: int) -> list[str]:
-    """The lines that make the variables of the loops, and the mask, of piece `number` of a row:
-    those of the first one, with `PIECE` and the number before their names."""
+def piece_of(
+    kernel: ir.Kernel, schedule: Schedule, row: Row, *, number: int, end: str = ""
+) -> list[str]:
+    """The lines that make the variables of the loops, and the mask, of piece `number` of a row, or
+    of a step of a walk to `end`: those of the first one, with `PIECE` and the number before their
+    names."""
     prefix, offset = f"{PIECE}{number}", number * schedule["r"]
     split = split_row(kernel, prefix)
+    if end:
+        # A walk may end before the row does.
+        first = f"{prefix}r = rbase + (roffset + {offset})"
+        return [first, *split, f"{prefix}rmask = {prefix}r < {end}"]
     if row.is_words:
         return [
             f"{prefix}rlane = rbase + {offset}",

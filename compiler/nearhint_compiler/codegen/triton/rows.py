@@ -243,8 +243,11 @@ def _sharing(
 
 def _in_pieces(block: Block, row: Row, kernel: ir.Kernel, schedule: Schedule) -> Block:
     """`block` with the pieces of its rows that come behind it."""
-    if "pieces" in dict(schedule.options) and any(isinstance(n, ir.Scan) for n in kernel.body):
-        raise InvalidSchedule(f"a scan in pieces: {schedule}")
+    is_odd = any(isinstance(n, ir.Scan) for n in kernel.body) or (
+        block.end and (row.is_words or row.is_tiled or block.together or block.group > 1)
+    )
+    if "pieces" in dict(schedule.options) and is_odd:
+        raise InvalidSchedule(f"what has no pieces: {schedule}")
     found: list[Block] = []
     for number in range(1, schedule.get("pieces", 1)):
         prefix = f"{PIECE}{number}"
@@ -252,13 +255,13 @@ def _in_pieces(block: Block, row: Row, kernel: ir.Kernel, schedule: Schedule) ->
         names = [f"r{place}" for place in range(len(kernel.reduction))]
         piece = replace(
             block,
-            element_header=tuple(piece_of(kernel, schedule, row, number=number)),
+            element_header=tuple(piece_of(kernel, schedule, row, number=number, end=block.end)),
             prefix=f"{prefix}v",
             renamed={name: ex.symbol(f"{prefix}{name}") for name in names},
             texts=dict.fromkeys(block.texts, f"(rword + {prefix}rlane)"),
             group_start=start,
         )
-        if row.has_mask:
+        if row.has_mask or block.end:
             piece = replace(piece, masks={**block.masks, REDUCED: f"{prefix}rmask"})
         if block.together:
             piece = _sharing(piece, row, kernel, schedule, number=number)

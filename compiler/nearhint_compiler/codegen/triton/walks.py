@@ -32,6 +32,7 @@ from nearhint_compiler.codegen.triton.totals import (
     online_total,
     total_of,
 )
+from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
 
@@ -280,6 +281,8 @@ class WalkPlan:
         before = [] if ir.Scan in self._completed else body.carries(needed)
         after: list[str] = []
         beside: list[str] = []
+        if block.pieces:
+            return self._in_pieces(needed, totals, policy, is_plain=not (is_backwards or stores))
         edges = self._edges
         # Edges that were read for a pivot are in registers.
         pivoted = {p for t in totals if t.pivot for p in body.needed([t.operand])}
@@ -323,6 +326,48 @@ class WalkPlan:
             before += [f"roffset = {block.end} * 0 + {block.start}", *TILE]
             inside += NEXT_TILE
         return [*before, header, *(f"    {line}" for line in inside), *after]
+
+    def _in_pieces(
+        self, needed: Sequence[int], totals: Sequence[Total], policy: str, *, is_plain: bool
+    ) -> list[str]:
+        """A walk in steps of several pieces, all of which are loaded before any is used.
+
+        Steps that are written out are loaded one by one, as ptxas schedules them, and those left
+        when they are no multiple of how many are written out come one after the other.
+        """
+        block = self._block
+        if not is_plain or any(total.pivot for total in totals):
+            raise InvalidSchedule("steps in pieces of what is not only read once")
+        bodies = [self.body, *(Body(self._kernel, piece) for piece in block.pieces)]
+        loads = [place for place in needed if self.body.is_independent(place)]
+        inside = [line for body in bodies for line in body.block.element_header]
+        for body in bodies:
+            inside += [line for place in loads for line in body.lines(place, policy=policy)]
+        rest = [place for place in needed if place not in loads]
+        for body in bodies:
+            inside += [line for place in rest for line in body.lines(place, policy=policy)]
+        inside += [line for total in totals for line in self._stepped_at_once(total, bodies)]
+        return [
+            *(started(part, block.element_shape) for total in totals for part in total.walked),
+            f"for roffset in range({block.start}, {block.end}, R * {len(bodies)}):",
+            *(f"    {line}" for line in inside),
+        ]
+
+    def _stepped_at_once(self, total: Total, bodies: Sequence[Body]) -> list[str]:
+        """The lines that step a total with several pieces: reduced first, so that a long sum is one
+        of few sums."""
+        part, *others = total.walked
+        place = int(part.name.removeprefix("acc"))
+        node = self._kernel.body[place]
+        if others or not isinstance(node, ir.Reduce):
+            return [line for body in bodies for line in stepped(body, total, is_onward=True)]
+        combine, name = combine_name(node.kind, node.dtype), f"some{place}"
+        first, *rest = (body.operand(total.operand, part.neutral, part.dtype) for body in bodies)
+        return [
+            f"{name} = {first}",
+            *(f"{name} = {combine}({name}, {each})" for each in rest),
+            f"{part.name} = {combine}({part.name}, {name})",
+        ]
 
     def closed(self, total: Total) -> Sequence[str]:
         """The lines after a walk that bring its lanes together."""

@@ -45,7 +45,8 @@ def test_few_rows_in_vectors_are_those_of_one_warp(rows: int) -> None:
 
 
 def test_more_rows_or_columns_that_begin_anywhere_have_the_blocks_that_they_had() -> None:
-    assert not [each for each in candidates(STATIC, TARGET, {"k0": 129}) if each["warps"] == 1]
+    found = candidates(STATIC, TARGET, {"k0": 129})
+    assert not [each for each in found if each["warps"] == 1 and not each.get("pieces", 0)]
     for rows, columns in ((8, 50_257), (17, 8192)):
         found = offered("column_sum_f32", rows, columns)
         assert not [each for each in found if each["warps"] == 1]
@@ -333,19 +334,50 @@ def test_columns_that_share_a_mask_are_of_one_plane(columns: int) -> None:
     ("name", "sizes", "itemsize"),
     [("column_sum_f32", (300, 128_256), 4), ("column_mean_bf16", (128_256, 1021), 2)],
 )
-def test_columns_that_are_only_read_have_several_small_steps_under_way(
+def test_columns_that_are_only_read_have_several_pieces_under_way(
     name: str, sizes: tuple[int, int], itemsize: int
 ) -> None:
     kernel = kernel_of(name)
     first = firsts(kernel, TARGET, dict(zip(("k0", "k1"), sizes, strict=True)))[0]
     assert first.family == "cuda.looped"
     threads, blocks = 32 * first["warps"], -(-128_256 // first["x"])
-    # A vector or two a thread and step, and more than a latency's worth a processor.
-    step_bytes = first["x"] * first["r"] * itemsize
-    assert step_bytes <= 32 * threads
-    assert blocks // 132 * step_bytes * first["unroll"] >= 40 << 10
+    # A vector a thread and piece, and more than a latency's worth a processor in few warps.
+    assert first["x"] * first["r"] * itemsize == 16 * threads
+    assert 40 << 10 <= blocks // 132 * 16 * threads * first["pieces"] <= 64 << 10
+    assert blocks * first["warps"] <= 16 * 132
     odd = firsts(kernel, TARGET, dict(zip(("k0", "k1"), (size + 1 for size in sizes), strict=True)))
-    assert not odd[0].get("unroll", 0)
+    assert not odd[0].get("pieces", 0)
+
+
+@pytest.mark.parametrize("columns", [8192, 12_288, 30_000, 50_000, 131_072, 1_000_000])
+def test_warps_of_columns_in_pieces_are_as_many_whatever_their_number(columns: int) -> None:
+    first = firsts(kernel_of("column_sum_f32"), TARGET, {"k0": 512, "k1": columns})[0]
+    assert (first.family, first["pieces"]) == ("cuda.looped", 8)
+    assert -(-columns // first["x"]) * first["warps"] / 132 >= 8
+    # Where one warp is too many already, it has wide rows.
+    assert -(-columns // first["x"]) * first["warps"] / 132 <= 16 or first["x"] == 128
+
+
+def test_what_is_carried_by_place_has_fewer_pieces_and_more_warps() -> None:
+    place, total = (
+        next(each for each in offered(name, 8192, 4096) if each.get("pieces", 0))
+        for name in ("column_argmin_bf16", "column_sum_f32")
+    )
+    assert (place.family, total.family) == ("cuda.split", "cuda.split")
+    assert (place["pieces"], total["pieces"]) == (4, 8)
+    # As many vectors are under way.
+    assert all(
+        each["pieces"] * each["warps"] * each["programs"] == 128 * 132 for each in (place, total)
+    )
+
+
+@pytest.mark.parametrize("name", ["transposed_softmax_f32", "standardised_columns_f32"])
+def test_columns_that_are_walked_twice_have_no_steps_in_pieces(name: str) -> None:
+    assert not [
+        each
+        for each in offered(name, 8192, 4096)
+        if each.get("pieces", 0) and each.family != "cuda.persistent"
+    ]
 
 
 def test_few_rows_are_not_worth_a_fold() -> None:

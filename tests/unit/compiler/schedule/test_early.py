@@ -117,3 +117,16 @@ def test_what_turns_share_is_read_before_them() -> None:
     assert before.count("tl.load(a1") == 2
     assert "tl.load(a1" not in inside
     assert inside.count("tl.load(a0") == 2
+
+
+def test_loads_of_many_short_rows_come_first_and_pass_by_the_cache() -> None:
+    found = offered("layer_norm_dynamic_f32", (131_072, 32))
+    early = [each for each in found if is_early(each)]
+    assert early
+    assert all(each["stream"] == 1 and each["x"] > 1 for each in early)
+    # Each beside the same without, of which the first is still the first.
+    plain = [each.options for each in found if not is_early(each)]
+    assert all(each.options[:-2] in plain for each in early)
+    assert found.index(early[0]) > 1
+    longer = offered("layer_norm_dynamic_f32", (32_768, 512))
+    assert not [each for each in longer if is_early(each) and each.get("stream", 0)]

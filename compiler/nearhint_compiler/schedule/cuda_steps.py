@@ -1,0 +1,74 @@
+"""Steps of walks over columns that are only read: pieces that are loaded before any is used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from nearhint_compiler.schedule.blocks import power_of_two
+from nearhint_compiler.schedule.cuda_facts import Facts
+from nearhint_compiler.schedule.schedule import Schedule
+
+STEP_COLUMNS, STEP_BYTES, STEP_WARPS, STEP_PIECES, STEP_REGISTERS = 64, 128, 16, 8, 64
+"""Columns of a step in pieces of what is only read, and bytes that a row of it has, at least; about
+how many warps a processor has then, how many vectors each of their threads has under way, and a
+bound on the registers that hold them. So 64 KiB are under way in 2 to 16 programs. Without a bound
+ptxas counts on as many warps as there may be, and has each load wait for the one before it. Of sums
+of 12 to 524 MB, 200 to 30 011 rows of 1021 to 128 256 columns in f32 and bf16, these came within
+1.3 % of the best of 9 to 44 forms with 8 to 64 warps and 1 to 8 vectors on an H100, cold and warm;
+the best without pieces took up to 1.14 times as long (tests/benchmarks/gpu_schedules.py)."""
+STEP_SHARING = {8: (8, 4, 2), 4: (4,)}
+"""Warps of such programs that share columns, by their pieces: those that leave fewest parts first.
+"""
+LEAST_SHARE, STEP_LIMIT = 0.9, 16
+"""Programs a processor that have columns alone at least, and their most warps."""
+
+
+def in_steps(facts: Facts) -> Iterator[Schedule]:
+    """Walks in steps of pieces over columns in vectors that are only read: as few warps as have
+    enough under way, of more columns each where one warp is too many."""
+    if not facts.has_pieces or not facts.has_vectors or facts.has_planes:
+        return
+    lanes, pieces, columns = column_lanes(facts), _step_pieces(facts), prod(facts.extents)
+    x = max(STEP_COLUMNS, STEP_BYTES // facts.itemsize)
+    busy = STEP_WARPS * STEP_PIECES // pieces
+    while columns > busy * x * facts.processors and x < 32 * lanes:
+        x *= 2
+    if columns < LEAST_SHARE * x * facts.processors:
+        return
+    for width, most in ((x, busy), (2 * x, busy), (x, 2 * busy)):
+        share = most * width * facts.processors // columns
+        warps = max(width // (32 * lanes), 1, min(STEP_LIMIT, power_of_two(share + 1) // 2))
+        # More warps have fewer vectors each.
+        several = pieces * busy // most
+        rows = 32 * lanes * warps // width
+        if several > 1 and rows * several <= facts.length:
+            blocks = {"x": width, "r": rows, "warps": warps}
+            yield facts.schedule(
+                "looped", divisible=facts.divisible, **blocks, **bounded(warps), pieces=several
+            )
+
+
+def _step_pieces(facts: Facts) -> int:
+    """The pieces of a step: fewer where there is more to load, or to carry, for each."""
+    is_much = facts.own_loads > 1 or not facts.is_foldable
+    return STEP_PIECES // 2 if is_much else STEP_PIECES
+
+
+def bounded(warps: int) -> dict[str, int]:
+    """Of single warps there are no more on a processor than have such registers."""
+    return {"registers": STEP_REGISTERS} if warps > 1 else {}
+
+
+def shared_steps(facts: Facts) -> Iterator[tuple[int, ...]]:
+    """Programs of as many warps a processor as `in_steps` has, and of its pieces."""
+    pieces = _step_pieces(facts)
+    busy = STEP_WARPS * STEP_PIECES // pieces
+    for warps in STEP_SHARING[pieces]:
+        elements = 32 * column_lanes(facts) * warps
+        yield (STEP_COLUMNS, elements, warps, busy // warps, 1, 1, pieces)
+
+
+def column_lanes(facts: Facts) -> int:
+    """Neighbouring columns that one load of a thread brings."""
+    return 16 // max(facts.accesses, key=lambda access: access.size_bytes).itemsize
