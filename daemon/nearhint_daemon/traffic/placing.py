@@ -2,9 +2,9 @@
 
 Every few seconds the sizes that clients meet lately are held against each Table's hints. Where
 other hints would lose clearly less, those are tuned, as refinement; once they are at T2, hints that
-serve almost nothing any more are let go, down to the budget. What traffic does not show costs
-nothing: no size is tuned here that no client met, and a Kernel without a Table is left to those
-who ask for it.
+serve almost nothing any more are let go, down to the budget. Where hints stay as they are, sizes
+that are called often are probed (`tuning/probing.py`). What traffic does not show costs nothing: no
+size is tuned here that no client met, and a Kernel without a Table is left to those who ask for it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from nearhint_daemon.traffic.histograms import KernelKey, Met, Traffic
 from nearhint_daemon.traffic.sizes_text import parse_sizes
 from nearhint_daemon.tuning.companions import without_companions
 from nearhint_daemon.tuning.publishing import Publisher
-from nearhint_daemon.tuning.tuning_jobs import Wish, hint_jobs
+from nearhint_daemon.tuning.tuning_jobs import Wish, hint_jobs, probe_job
 from nearhint_rules.metrics import Dims
 from nearhint_rules.placement import (
     LOSS_PER_OCTAVE,
@@ -38,7 +38,7 @@ from nearhint_rules.placement import (
     place,
     removal_costs,
 )
-from nearhint_rules.table import HINT_LIMIT, Table
+from nearhint_rules.table import HINT_LIMIT, PROBE_LIMIT, Table, is_complete
 
 LEAST_GAIN = 0.01
 """The share of a Kernel's time that other hints must save before any is tuned."""
@@ -48,6 +48,8 @@ LEAST_CALLS = 16.0
 """Decayed calls at a size, below which it is no hint: what comes once is not worth its tuning."""
 SIZES_LIMIT = 48
 """The heaviest sizes of a Kernel that a placement looks at."""
+PROBES_A_LOOK = 4
+"""Sizes of a Kernel that are probed together; then it is looked at again."""
 KERNELS_A_TURN = 256
 DECISIONS_A_TURN = 8
 NEWEST = 64
@@ -177,6 +179,11 @@ def _shares(met: Sequence[Met]) -> tuple[tuple[Dims, int], ...]:
     )
 
 
+def _is_served(table: Table, fallback: str) -> bool:
+    """Whether the steps with a Fallback are answered from a Table at all."""
+    return any(is_complete(row, table.default, fallback) for row in table.hints)
+
+
 class Placer:
     """Moves the hints of all Kernels, a few at a time."""
 
@@ -253,6 +260,8 @@ class Placer:
         elif move.evicted:
             await self._publisher.drop_hints(key, move.evicted)
             self._observer.hints_evicted(len(move.evicted))
+        else:
+            await self._probe(key, table, [each for each in met if each.dims not in refused])
         self._seen[key] = seen
         return True
 
@@ -265,7 +274,8 @@ class Placer:
         if any(row.state in {"queued", "running"} for row in rows.values()):
             return False
         table = self._tables.newest(key)
-        reached = {row.dims for row in table.hints} if table is not None else set[Dims]()
+        there = (*table.hints, *table.probes) if table is not None else ()
+        reached = {row.dims for row in there}
         for dims in open_jobs.values():
             if dims not in reached:
                 self._refuse(key, dims)
@@ -304,6 +314,21 @@ class Placer:
         if opened:
             self._open[key] = opened
             self._observer.hints_wanted(len(set(opened.values())))
+
+    async def _probe(self, key: TableKey, table: Table, met: Sequence[Met]) -> None:
+        """Has the heaviest sizes timed that are neither hints nor probes, a few at a time."""
+        opened: dict[str, Dims] = {}
+        known = {row.dims for row in (*table.hints, *table.probes)}
+        for each in met[:PROBE_LIMIT]:
+            if len(opened) == PROBES_A_LOOK or each.weight < LEAST_CALLS:
+                break
+            wish = None if each.dims in known else await self._wish(key, each)
+            if wish is not None and _is_served(table, wish.fallback):
+                spec = probe_job(wish, version=self._compiler_version, priority=Priority.REFINEMENT)
+                await self._jobs.ensure([spec])
+                opened[spec.key] = each.dims
+        if opened:
+            self._open[key] = opened
 
     async def _wish(self, key: TableKey, met: Met) -> Wish | None:
         """How to tune sizes as they were met; None: the Program that met them is gone."""

@@ -26,12 +26,14 @@ from nearhint_proto.v1 import worker_pb2 as pb
 from nearhint_rules.hints import to_evict
 from nearhint_rules.ranking import rank
 from nearhint_rules.selectors import DEFAULT_SELECTOR
-from nearhint_rules.table import HINT_LIMIT, HintRow, Table, Timing, Variant
+from nearhint_rules.table import HINT_LIMIT, PROBE_LIMIT, HintRow, Table, Timing, Variant
 
 RANKED_LIMIT = 48
 VARIANTS_LIMIT = 256
 """Of a Table: what a client takes."""
 MEASURED = "measured"
+PROBED_TIER = 2
+"""What won at a probe is a measured winner, though nothing was searched there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,12 @@ class Publisher:
         async with self._locks[key]:
             table = self._tables.newest(key) or _empty(key, task.kernel.symbols.split())
             timed = self._unbarred(timed, table)
+            before = len(table.variants)
             table = with_hint(table, task.dims, task.fallback.id, timed, tier=tier)
+            # What is new may be the best where calls are, and was not timed there.
+            is_new = len(table.variants) > before
+            probes = tuple(row for row in table.probes if not is_new and row.dims != task.dims)
+            table = replace(table, probes=probes)
             evicted = self._evicted(table, task)
             kept = tuple(row for row in table.hints if row.dims not in evicted)
             table = replace(table, hints=kept, reason="", selector=DEFAULT_SELECTOR)
@@ -126,6 +133,26 @@ class Publisher:
                 await self._forget(key, evicted)
             measurements = self.measurements(task, timed)
             return await self._tables.publish(table, measurements, hint=task.dims)
+
+    async def publish_probe(self, task: Task, timed: Timed) -> Table:
+        """Adds or replaces a probe, and keeps the Measurements, in one transaction.
+
+        Where there are too many, the least used goes. Raises `TableUnknown`, `TableChanged`.
+        """
+        key = task.table_key
+        async with self._locks[key]:
+            table = self._tables.newest(key)
+            if table is None or table.default < 0:
+                raise TableUnknown("the Kernel's Table is no more", field="kernel")
+            timed = self._unbarred(timed, table)
+            table = with_probe(table, task.dims, task.fallback.id, timed)
+            calls = {met.dims: met.weight for met in self._traffic.met(*key[:2])}
+            uses = {row.dims: calls.get(row.dims, 0.0) for row in table.probes}
+            gone = to_evict(uses, keep={task.dims}, limit=PROBE_LIMIT)
+            probes = tuple(row for row in table.probes if row.dims not in gone)
+            return await self._tables.publish(
+                fitted(replace(table, probes=probes)), self.measurements(task, timed)
+            )
 
     async def edit(self, key: TableKey, change: Callable[[Table], Edit]) -> Edited:
         """Publishes what `change` makes of the newest Table; lost hints may be tuned again.
@@ -297,6 +324,12 @@ def with_hint(
     return replace(made, hints=(*others, shortened(made, row, RANKED_LIMIT)))
 
 
+def with_probe(table: Table, dims: tuple[int, ...], fallback: str, timed: Timed) -> Table:
+    """The Table with what was timed at sizes that answer for themselves alone."""
+    made = with_hint(replace(table, hints=table.probes), dims, fallback, timed, tier=PROBED_TIER)
+    return replace(made, hints=table.hints, probes=made.hints)
+
+
 def shortened(table: Table, row: HintRow, limit: int) -> HintRow:
     """At most `limit` Variants, from the front, after those that neighbours have among their best.
 
@@ -313,9 +346,14 @@ def shortened(table: Table, row: HintRow, limit: int) -> HintRow:
 
 
 def fitted(table: Table) -> Table:
-    """Compacted, with ever shorter rows while it has more Variants than a client takes."""
+    """Compacted, with ever shorter rows while it has more Variants than a client takes.
+
+    Probes go first: they only save a prediction.
+    """
     limit = RANKED_LIMIT
     fitted = compacted(table)
+    if len(fitted.variants) > VARIANTS_LIMIT:
+        fitted = compacted(replace(table, probes=()))
     while len(fitted.variants) > VARIANTS_LIMIT:
         limit -= 1
         hints = tuple(shortened(fitted, row, limit) for row in fitted.hints)

@@ -21,6 +21,8 @@ CROSS = "cross"
 CROSS_STAGE = 3
 REFINE = "refine"
 REFINE_STAGE = 4
+PROBE = "probe"
+PROBE_STAGE = 3
 WHY = "why"
 """In a job's payload: why its sizes are searched though nobody named them, and they alone."""
 LADDER = "on the ladder over the ranges"
@@ -99,6 +101,25 @@ def refine_job(wish: Wish, *, version: str, priority: int, client: str, requires
         priority=priority,
         stage=REFINE_STAGE,
         client=client,
+    )
+
+
+def probe_job(wish: Wish, *, version: str, priority: int) -> JobSpec:
+    """The job that times what may be best at sizes that calls have.
+
+    It may be asked for again: a probe goes where it is not used, and where new Variants came.
+    """
+    namespace, _, target = wish.table_key
+    dims = "x".join(map(str, wish.dims))
+    return JobSpec(
+        key=f"{PROBE}/{'/'.join(wish.table_key)}/{dims}/{wish.fallback}/{version}",
+        kind=PROBE,
+        lane=f"{PROBE}/{target}",
+        payload=wish.payload,
+        namespace=namespace,
+        priority=priority,
+        stage=PROBE_STAGE,
+        is_repeatable=True,
     )
 
 

@@ -1,0 +1,82 @@
+"""Probes: sizes that clients call often, at which the few Variants that matter there are timed.
+
+A prediction is right at most sizes, and not at all of them. Where calls are, it need not stay
+unknown: what is predicted to be nearly the best, what is best at the hints near by, the default
+Variant and the original ops are timed in one contest, and from then on these very sizes are
+answered by it. Nothing is compiled, and other sizes are predicted as before: on an H100 as many
+probes as hints made predictions between them no better (`tests.benchmarks.probe_regret`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from nearhint_daemon.errors import HintUnreachable, NoVariant
+from nearhint_daemon.store.rows import JobRow
+from nearhint_daemon.tables import TableIndex
+from nearhint_daemon.tuning.contests import Contests
+from nearhint_daemon.tuning.matrix import best_few
+from nearhint_daemon.tuning.tasks import Task, Tasks
+from nearhint_rules.guard import size_facts_hold
+from nearhint_rules.interpolation import InterpolatedSelector
+from nearhint_rules.ladder import distance
+from nearhint_rules.metrics import Dims
+from nearhint_rules.table import Table, is_complete
+
+NEAR_HINTS = 2
+"""So many of the hints nearest to a probe, whose best few are timed there."""
+PREDICTED = 8
+"""So many of those that are predicted to be the fastest."""
+
+
+class Probing:
+    """Does `probe` jobs."""
+
+    def __init__(self, tables: TableIndex, tasks: Tasks, contests: Contests) -> None:
+        self._tables = tables
+        self._tasks = tasks
+        self._contests = contests
+
+    async def probe(self, row: JobRow, payload: Mapping[str, Any]) -> None:
+        """Does one, unless it was done. Raises `NoVariant`, `HintUnreachable`, `HintTooLarge`."""
+        task = await self._tasks.of(row, payload)
+        if task.dims != tuple(payload["dims"]):
+            raise HintUnreachable("no call has these sizes")
+        async with self._contests.hint(task):
+            table = self._tables.newest(task.table_key)
+            if table is None or table.default < 0:
+                raise NoVariant("nothing is known of the Kernel yet")
+            if not _is_known(table, task):
+                ready = await self._contests.ready(task, _schedules(table, task))
+                await self._contests.probe(task, ready)
+
+
+def _is_known(table: Table, task: Task) -> bool:
+    """Whether these very sizes are a hint or a probe, timed beside this Fallback."""
+    return any(
+        row.dims == task.dims and is_complete(row, table.default, task.fallback.id)
+        for row in (*table.hints, *table.probes)
+    )
+
+
+def _schedules(table: Table, task: Task) -> tuple[str, ...]:
+    positions = worth_probing(table, task.fallback.id, task.dims)
+    return tuple(table.variants[position].schedule for position in positions)
+
+
+def worth_probing(table: Table, fallback: str, dims: Dims) -> tuple[int, ...]:
+    """The Variants that may turn out the best at sizes, the default first.
+
+    What is predicted to be fast, and the best few at the hints near by, as far as they may run.
+    """
+    sizes = dict(zip(table.symbols, dims, strict=True))
+    bound = InterpolatedSelector(table, fallback)
+    predicted = [each.variant for each in bound.forecast(dims) if each.variant >= 0]
+    rows = sorted(
+        (row for row in table.hints if is_complete(row, table.default, fallback)),
+        key=lambda row: (distance(row.dims, dims), row.dims),
+    )
+    best = [position for row in rows[:NEAR_HINTS] for position in best_few(row)]
+    found = dict.fromkeys((table.default, *predicted[:PREDICTED], *best))
+    return tuple(each for each in found if size_facts_hold(table.variants[each].guard, sizes))
