@@ -2,9 +2,9 @@
 
 Every few seconds the sizes that clients meet lately are held against each Table's hints. Where
 other hints would lose clearly less, those are tuned, as refinement; once they are at T2, hints that
-serve almost nothing any more are let go, down to the budget. Where hints stay as they are, sizes
-that are called often are probed (`tuning/probing.py`). What traffic does not show costs nothing: no
-size is tuned here that no client met, and a Kernel without a Table is left to those who ask for it.
+serve almost nothing any more are let go, down to the budget. Sizes that are called often and become
+no hints are probed (`tuning/probing.py`). What traffic does not show costs nothing: no size is
+tuned here that no client met, and a Kernel without a Table is left to those who ask for it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ LEAST_CALLS = 16.0
 """Decayed calls at a size, below which it is no hint: what comes once is not worth its tuning."""
 SIZES_LIMIT = 48
 """The heaviest sizes of a Kernel that a placement looks at."""
-PROBES_A_LOOK = 4
+PROBES_A_LOOK = 8
 """Sizes of a Kernel that are probed together; then it is looked at again."""
 KERNELS_A_TURN = 256
 DECISIONS_A_TURN = 8
@@ -260,8 +260,8 @@ class Placer:
         elif move.evicted:
             await self._publisher.drop_hints(key, move.evicted)
             self._observer.hints_evicted(len(move.evicted))
-        else:
-            await self._probe(key, table, [each for each in met if each.dims not in refused])
+        soon = refused.union(each.dims for each in move.wanted)
+        await self._probe(key, table, [each for each in met if each.dims not in soon])
         self._seen[key] = seen
         return True
 
@@ -328,7 +328,7 @@ class Placer:
                 await self._jobs.ensure([spec])
                 opened[spec.key] = each.dims
         if opened:
-            self._open[key] = opened
+            self._open[key] = self._open.get(key, {}) | opened
 
     async def _wish(self, key: TableKey, met: Met) -> Wish | None:
         """How to tune sizes as they were met; None: the Program that met them is gone."""

@@ -22,7 +22,8 @@ CROSS_STAGE = 3
 REFINE = "refine"
 REFINE_STAGE = 4
 PROBE = "probe"
-PROBE_STAGE = 3
+PROBE_STAGE = 1
+"""A contest of a few, whose binaries are there: soon over, and good for many calls."""
 WHY = "why"
 """In a job's payload: why its sizes are searched though nobody named them, and they alone."""
 LADDER = "on the ladder over the ranges"
