@@ -119,12 +119,7 @@ class Publisher:
         async with self._locks[key]:
             table = self._tables.newest(key) or _empty(key, task.kernel.symbols.split())
             timed = self._unbarred(timed, table)
-            before = len(table.variants)
             table = with_hint(table, task.dims, task.fallback.id, timed, tier=tier)
-            # What is new may be the best where calls are, and was not timed there.
-            is_new = len(table.variants) > before
-            probes = tuple(row for row in table.probes if not is_new and row.dims != task.dims)
-            table = replace(table, probes=probes)
             evicted = self._evicted(table, task)
             kept = tuple(row for row in table.hints if row.dims not in evicted)
             table = replace(table, hints=kept, reason="", selector=DEFAULT_SELECTOR)
@@ -293,7 +288,10 @@ def _empty(key: TableKey, symbols: Sequence[str], *, reason: str = "") -> Table:
 def with_hint(
     table: Table, dims: tuple[int, ...], fallback: str, timed: Timed, *, tier: int
 ) -> Table:
-    """The Table with what was timed at a hint; raises `WorkerRefused` without the default."""
+    """The Table with what was timed at a hint; raises `WorkerRefused` without the default.
+
+    Probes go where Variants are new: what calls have is timed again with them.
+    """
     variants = list(table.variants)
     positions = {variant.id: position for position, variant in enumerate(variants)}
     timings: dict[int, Timing] = {}
@@ -320,7 +318,15 @@ def with_hint(
         dims, ranked, tuple(sorted(fallbacks.items())), max(tier, before.tier if before else 0)
     )
     others = tuple(each for each in table.hints if each.dims != dims)
-    made = replace(table, variants=tuple(variants), default=default, hints=(*others, row))
+    # What is new may be the best where calls are, and was not timed there.
+    is_new = len(variants) > len(table.variants)
+    made = replace(
+        table,
+        variants=tuple(variants),
+        default=default,
+        hints=(*others, row),
+        probes=() if is_new else tuple(each for each in table.probes if each.dims != dims),
+    )
     return replace(made, hints=(*others, shortened(made, row, RANKED_LIMIT)))
 
 
