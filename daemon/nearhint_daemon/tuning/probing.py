@@ -3,13 +3,13 @@
 A prediction is right at most sizes, and not at all of them. Where calls are, it need not stay
 unknown: what is predicted to be nearly the best, what is best at the hints near by, the default
 Variant and the original ops are timed in one contest, and from then on these very sizes are
-answered by it. Nothing is compiled, and other sizes are predicted as before: on an H100 as many
-probes as hints made predictions between them no better (`tests.benchmarks.probe_regret`).
+answered by it. Nothing is compiled, and other sizes are predicted as before: on an H100 twice as
+many rows made predictions between them little better (`tests.benchmarks.probe_regret`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nearhint_daemon.errors import HintUnreachable, NoVariant
@@ -18,6 +18,8 @@ from nearhint_daemon.tables import TableIndex
 from nearhint_daemon.tuning.contests import Contests
 from nearhint_daemon.tuning.matrix import best_few
 from nearhint_daemon.tuning.tasks import Task, Tasks
+from nearhint_rules.choice import FALLBACK
+from nearhint_rules.forecasts import Forecast
 from nearhint_rules.guard import size_facts_hold
 from nearhint_rules.interpolation import InterpolatedSelector
 from nearhint_rules.ladder import distance
@@ -61,22 +63,26 @@ def _is_known(table: Table, task: Task) -> bool:
 
 
 def _schedules(table: Table, task: Task) -> tuple[str, ...]:
-    positions = worth_probing(table, task.fallback.id, task.dims)
+    fallback = task.fallback.id
+    predicted = InterpolatedSelector(table, fallback).forecast(task.dims)
+    positions = worth_probing(table, fallback, task.dims, predicted)
     return tuple(table.variants[position].schedule for position in positions)
 
 
-def worth_probing(table: Table, fallback: str, dims: Dims) -> tuple[int, ...]:
+def worth_probing(
+    table: Table, fallback: str, dims: Dims, predicted: Sequence[Forecast]
+) -> tuple[int, ...]:
     """The Variants that may turn out the best at sizes, the default first.
 
-    What is predicted to be fast, and the best few at the hints near by, as far as they may run.
+    The first few of those `predicted`, the least time first, and the best few at the hints near by,
+    as far as they may run.
     """
     sizes = dict(zip(table.symbols, dims, strict=True))
-    bound = InterpolatedSelector(table, fallback)
-    predicted = [each.variant for each in bound.forecast(dims) if each.variant >= 0]
+    fast = [each.variant for each in predicted if each.variant != FALLBACK]
     rows = sorted(
         (row for row in table.hints if is_complete(row, table.default, fallback)),
         key=lambda row: (distance(row.dims, dims), row.dims),
     )
     best = [position for row in rows[:NEAR_HINTS] for position in best_few(row)]
-    found = dict.fromkeys((table.default, *predicted[:PREDICTED], *best))
+    found = dict.fromkeys((table.default, *fast[:PREDICTED], *best))
     return tuple(each for each in found if size_facts_hold(table.variants[each].guard, sizes))
