@@ -209,7 +209,7 @@ class Core:
         )
         self.compiling = Compiling(self.programs, self.variants, self.workshop)
         self.crossing = Crossing(self.tables, self.jobs, tasks, contests)
-        self.probing = Probing(self.tables, tasks, contests)
+        self.probing = Probing(self.tables, tasks, contests, self.publisher)
         self.refining = Refining(self.store, self.tables, self.workshop, tasks, contests)
         self.idle_time = IdleTime(
             self.store,

@@ -14,7 +14,7 @@ from tests.integration.fake_workers import SCHEDULES, FakeBenchPool, answer, cha
 
 from nearhint_daemon.services.messages import read_sizes
 from nearhint_daemon.store import Reading
-from nearhint_daemon.store.rows import JobRow
+from nearhint_daemon.store.rows import JobRow, TableRow
 from nearhint_daemon.traffic import histograms as traffic_module
 from nearhint_daemon.traffic.histograms import SIZES_LIMIT
 from nearhint_daemon.traffic.placing import LEAST_CALLS
@@ -395,18 +395,25 @@ def test_what_calls_have_often_is_served_by_what_was_timed_there(tmp_path: Path)
 
             before = served(300)[0]
             assert before == SCHEDULES[1]
-            await replay.run([300], reports=3)
+            earlier = daemon.core.tables.newest(key)
+            timed = daemon.bench.asked["measure_hint"]
+            await replay.run([300, 500], reports=3)
             after, hint = served(300)
             assert after != before
             assert hint == (300,)
             table = daemon.core.tables.newest(key)
+            assert earlier is not None
             assert table is not None
-            assert [row.dims for row in table.probes] == [(300,)]
-            # Of other sizes nothing is known by it, and nothing is timed twice.
+            assert [row.dims for row in table.probes] == [(300,), (500,)]
+            assert table.hints == earlier.hints
+            # Both came with one generation, and nothing is timed twice.
+            kept = daemon.core.store.read_now(
+                lambda reading: [row.generation for row in reading.where(TableRow)]
+            )
+            assert sum(generation > earlier.generation for generation in kept) == 1
+            assert daemon.bench.asked["measure_hint"] == timed + 2
+            # Of other sizes nothing is known by it.
             assert served(310)[0] == before
-            timed = daemon.bench.asked["measure_hint"]
-            await replay.run([300], reports=3)
-            assert daemon.bench.asked["measure_hint"] == timed
 
         # What was learnt is there after a restart.
         async with running(

@@ -214,7 +214,7 @@ class Placer:
         self._clock = clock
         self._observer = observer
         self._seen: dict[TableKey, Seen] = {}
-        self._open: dict[TableKey, dict[str, Dims]] = {}
+        self._open: dict[TableKey, dict[str, frozenset[Dims]]] = {}
         self._refused: OrderedDict[tuple[TableKey, Dims], float] = OrderedDict()
         self._looked_at: OrderedDict[KernelKey, None] = OrderedDict()
 
@@ -276,9 +276,8 @@ class Placer:
         table = self._tables.newest(key)
         there = (*table.hints, *table.probes) if table is not None else ()
         reached = {row.dims for row in there}
-        for dims in open_jobs.values():
-            if dims not in reached:
-                self._refuse(key, dims)
+        for dims in frozenset().union(*open_jobs.values()) - reached:
+            self._refuse(key, dims)
         del self._open[key]
         return True
 
@@ -297,7 +296,7 @@ class Placer:
 
     async def _tune(self, key: TableKey, wanted: Sequence[Met]) -> None:
         found = [(met, await self._wish(key, met)) for met in wanted]
-        opened: dict[str, Dims] = {}
+        opened: dict[str, frozenset[Dims]] = {}
         for met, wish in found:
             if wish is None:
                 self._refuse(key, met.dims)
@@ -310,25 +309,26 @@ class Placer:
                 )
             ]
             await self._jobs.ensure(specs)
-            opened |= {spec.key: met.dims for spec in specs}
+            opened |= {spec.key: frozenset([met.dims]) for spec in specs}
         if opened:
             self._open[key] = opened
             self._observer.hints_wanted(len(set(opened.values())))
 
     async def _probe(self, key: TableKey, table: Table, met: Sequence[Met]) -> None:
         """Has the heaviest sizes timed that are neither hints nor probes, a few at a time."""
-        opened: dict[str, Dims] = {}
+        wanted: dict[str, list[Wish]] = {}
         known = {row.dims for row in (*table.hints, *table.probes)}
         for each in met[:PROBE_LIMIT]:
-            if len(opened) == PROBES_A_LOOK or each.weight < LEAST_CALLS:
+            if each.weight < LEAST_CALLS or sum(map(len, wanted.values())) == PROBES_A_LOOK:
                 break
             wish = None if each.dims in known else await self._wish(key, each)
             if wish is not None and _is_served(table, wish.fallback):
-                spec = probe_job(wish, version=self._compiler_version, priority=Priority.REFINEMENT)
-                await self._jobs.ensure([spec])
-                opened[spec.key] = each.dims
-        if opened:
-            self._open[key] = self._open.get(key, {}) | opened
+                wanted.setdefault(wish.fallback, []).append(wish)
+        for wishes in wanted.values():
+            spec = probe_job(wishes, version=self._compiler_version, priority=Priority.REFINEMENT)
+            await self._jobs.ensure([spec])
+            dims = frozenset(wish.dims for wish in wishes)
+            self._open[key] = self._open.get(key, {}) | {spec.key: dims}
 
     async def _wish(self, key: TableKey, met: Met) -> Wish | None:
         """How to tune sizes as they were met; None: the Program that met them is gone."""

@@ -78,14 +78,10 @@ class Contests:
         self, task: Task, rows: Sequence[VariantRow], *, tier: int, care: Care = THOROUGH
     ) -> None:
         """Times Variants, the default first, and the Fallback, and publishes what came out."""
-        await self._publisher.publish(task, await self._timed(task, rows, care), tier=tier)
+        await self._publisher.publish(task, await self.timed(task, rows, care), tier=tier)
 
-    async def probe(self, task: Task, rows: Sequence[VariantRow]) -> None:
-        """The same at sizes that are no hint and answer for themselves alone."""
-        timed = await self._timed(task, rows, THOROUGH)
-        await self._publisher.publish_probe(task, timed)
-
-    async def _timed(self, task: Task, rows: Sequence[VariantRow], care: Care) -> Timed:
+    async def timed(self, task: Task, rows: Sequence[VariantRow], care: Care = THOROUGH) -> Timed:
+        """The same, and what came out is not published yet."""
         if not rows:
             raise NoVariant("no candidate passed")
         candidates: list[pb.Candidate] = []

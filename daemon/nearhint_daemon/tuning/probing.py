@@ -12,11 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nearhint_daemon.errors import HintUnreachable, NoVariant
+from nearhint_daemon import logs
+from nearhint_daemon.errors import BudgetSpent, DaemonError, NoVariant, StoreError
 from nearhint_daemon.store.rows import JobRow
 from nearhint_daemon.tables import TableIndex
 from nearhint_daemon.tuning.contests import Contests
 from nearhint_daemon.tuning.matrix import best_few
+from nearhint_daemon.tuning.publishing import Publisher, Timed
 from nearhint_daemon.tuning.tasks import Task, Tasks
 from nearhint_rules.choice import FALLBACK
 from nearhint_rules.forecasts import Forecast
@@ -35,23 +37,43 @@ PREDICTED = 8
 class Probing:
     """Does `probe` jobs."""
 
-    def __init__(self, tables: TableIndex, tasks: Tasks, contests: Contests) -> None:
+    def __init__(
+        self, tables: TableIndex, tasks: Tasks, contests: Contests, publisher: Publisher
+    ) -> None:
         self._tables = tables
         self._tasks = tasks
         self._contests = contests
+        self._publisher = publisher
 
     async def probe(self, row: JobRow, payload: Mapping[str, Any]) -> None:
-        """Does one, unless it was done. Raises `NoVariant`, `HintUnreachable`, `HintTooLarge`."""
-        task = await self._tasks.of(row, payload)
-        if task.dims != tuple(payload["dims"]):
-            raise HintUnreachable("no call has these sizes")
+        """Does one: what is known by now is not timed, and all is published together.
+
+        Sizes at which nothing can be timed are left out.
+        """
+        found: list[tuple[Task, Timed]] = []
+        for point in payload["points"]:
+            try:
+                task = await self._tasks.of(row, {**payload, **point})
+                timed = await self._timed(task) if task.dims == tuple(point["dims"]) else None
+            except (BudgetSpent, StoreError):
+                raise
+            except DaemonError as error:
+                logs.warning("not_probed", dims=point["dims"], problem=str(error))
+                continue
+            if timed is not None:
+                found.append((task, timed))
+        if found:
+            await self._publisher.publish_probes(found)
+
+    async def _timed(self, task: Task) -> Timed | None:
         async with self._contests.hint(task):
             table = self._tables.newest(task.table_key)
             if table is None or table.default < 0:
                 raise NoVariant("nothing is known of the Kernel yet")
-            if not _is_known(table, task):
-                ready = await self._contests.ready(task, _schedules(table, task))
-                await self._contests.probe(task, ready)
+            if _is_known(table, task):
+                return None
+            ready = await self._contests.ready(task, _schedules(table, task))
+            return await self._contests.timed(task, ready)
 
 
 def _is_known(table: Table, task: Task) -> bool:

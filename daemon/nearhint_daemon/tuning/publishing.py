@@ -129,25 +129,26 @@ class Publisher:
             measurements = self.measurements(task, timed)
             return await self._tables.publish(table, measurements, hint=task.dims)
 
-    async def publish_probe(self, task: Task, timed: Timed) -> Table:
-        """Adds or replaces a probe, and keeps the Measurements, in one transaction.
+    async def publish_probes(self, contests: Sequence[tuple[Task, Timed]]) -> Table:
+        """Adds or replaces probes of one Table, and keeps the Measurements, in one transaction.
 
-        Where there are too many, the least used goes. Raises `TableUnknown`, `TableChanged`.
+        Where there are too many, the least used go. Raises `TableUnknown`, `TableChanged`.
         """
-        key = task.table_key
+        key = contests[0][0].table_key
         async with self._locks[key]:
             table = self._tables.newest(key)
             if table is None or table.default < 0:
                 raise TableUnknown("the Kernel's Table is no more", field="kernel")
-            timed = self._unbarred(timed, table)
-            table = with_probe(table, task.dims, task.fallback.id, timed)
+            measurements: list[MeasurementRow] = []
+            for task, timed in contests:
+                kept = self._unbarred(timed, table)
+                table = with_probe(table, task.dims, task.fallback.id, kept)
+                measurements += self.measurements(task, kept)
             calls = {met.dims: met.weight for met in self._traffic.met(*key[:2])}
             uses = {row.dims: calls.get(row.dims, 0.0) for row in table.probes}
-            gone = to_evict(uses, keep={task.dims}, limit=PROBE_LIMIT)
+            gone = to_evict(uses, keep={task.dims for task, _ in contests}, limit=PROBE_LIMIT)
             probes = tuple(row for row in table.probes if row.dims not in gone)
-            return await self._tables.publish(
-                fitted(replace(table, probes=probes)), self.measurements(task, timed)
-            )
+            return await self._tables.publish(fitted(replace(table, probes=probes)), measurements)
 
     async def edit(self, key: TableKey, change: Callable[[Table], Edit]) -> Edited:
         """Publishes what `change` makes of the newest Table; lost hints may be tuned again.

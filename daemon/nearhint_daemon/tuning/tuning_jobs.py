@@ -5,7 +5,7 @@ A key says what is to be known, not who asked: the same work has the same key ho
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,18 +105,21 @@ def refine_job(wish: Wish, *, version: str, priority: int, client: str, requires
     )
 
 
-def probe_job(wish: Wish, *, version: str, priority: int) -> JobSpec:
-    """The job that times what may be best at sizes that calls have.
+def probe_job(wishes: Sequence[Wish], *, version: str, priority: int) -> JobSpec:
+    """The job that times what may be best at sizes that calls have, beside one Fallback.
 
     It may be asked for again: a probe goes where it is not used, and where new Variants came.
     """
-    namespace, _, target = wish.table_key
-    dims = "x".join(map(str, wish.dims))
+    first = wishes[0]
+    namespace, _, target = first.table_key
+    sizes = sorted("x".join(map(str, wish.dims)) for wish in wishes)
+    digest = identity("nearhint.probes.v1", tuple(sizes))
+    points = [{"dims": list(wish.dims), "near": dict(wish.near)} for wish in wishes]
     return JobSpec(
-        key=f"{PROBE}/{'/'.join(wish.table_key)}/{dims}/{wish.fallback}/{version}",
+        key=f"{PROBE}/{'/'.join(first.table_key)}/{digest[:16]}/{first.fallback}/{version}",
         kind=PROBE,
         lane=f"{PROBE}/{target}",
-        payload=wish.payload,
+        payload={**first.payload, "points": points},
         namespace=namespace,
         priority=priority,
         stage=PROBE_STAGE,
