@@ -117,21 +117,25 @@ def servable(table: Table, loaded: Mapping[ArtifactRef, LoadedKernel]) -> Table:
             replace(row, ranked=tuple(each for each in row.ranked if each[0] in here))
             for row in table.hints
         ),
+        probes=tuple(
+            replace(row, ranked=tuple(each for each in row.ranked if each[0] in here))
+            for row in table.probes
+        ),
     )
 
 
 def needed(table: Table) -> tuple[int, ...]:
     """The Variants that selection can answer with, by position.
 
-    That is the default, what is pinned, and at each hint the ranked ones up to the first without
-    a Guard; with predictions, also whatever was nearly the best of some hint.
+    That is the default, what is pinned, and at each hint and probe the ranked ones up to the first
+    without a Guard; with predictions, also whatever was nearly the best of some hint.
     """
     found = dict.fromkeys([table.default] if table.default >= 0 else [])
     pinned = {pin.variant for pin in table.pins}
     found |= dict.fromkeys(at for at, each in enumerate(table.variants) if each.id in pinned)
     if isinstance(rule_of(table), Interpolated):
         found |= dict.fromkeys(sorted(contenders(table)))
-    for row in table.hints:
+    for row in (*table.hints, *table.probes):
         for position, _ in row.ranked:
             found[position] = None
             if not table.variants[position].guard.facts:

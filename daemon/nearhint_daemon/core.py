@@ -41,13 +41,14 @@ from nearhint_daemon.tuning.contests import Contests
 from nearhint_daemon.tuning.crossing import Crossing
 from nearhint_daemon.tuning.idle_time import IDLE_S, IdleTime
 from nearhint_daemon.tuning.lowering_checks import LoweringChecks
+from nearhint_daemon.tuning.probing import Probing
 from nearhint_daemon.tuning.publishing import Publisher
 from nearhint_daemon.tuning.races import Races
 from nearhint_daemon.tuning.refining import Refining
 from nearhint_daemon.tuning.search_reports import SearchReports
 from nearhint_daemon.tuning.tasks import Tasks
 from nearhint_daemon.tuning.tuner import Tuner
-from nearhint_daemon.tuning.tuning_jobs import CROSS, REFINE, TUNE
+from nearhint_daemon.tuning.tuning_jobs import CROSS, PROBE, REFINE, TUNE
 from nearhint_daemon.tuning.variants import Variants
 from nearhint_daemon.tuning.winners import Winners
 from nearhint_daemon.workers.errors import WorkersError
@@ -208,6 +209,7 @@ class Core:
         )
         self.compiling = Compiling(self.programs, self.variants, self.workshop)
         self.crossing = Crossing(self.tables, self.jobs, tasks, contests)
+        self.probing = Probing(self.tables, tasks, contests, self.publisher)
         self.refining = Refining(self.store, self.tables, self.workshop, tasks, contests)
         self.idle_time = IdleTime(
             self.store,
@@ -302,6 +304,7 @@ class Core:
         self.jobs.handle(TUNE[2], self.budgets.held(self.tuner.reach_t2))
         self.jobs.handle(CROSS, self.budgets.held(self.crossing.cross))
         self.jobs.handle(REFINE, self.budgets.held(self.refining.refine))
+        self.jobs.handle(PROBE, self.probing.probe)
         self.jobs.handle(COMPILE, self.compiling.compile)
         self.jobs.handle(RESTORE, self.restorer.restore)
         self.jobs.handle(BANDWIDTH, self.bandwidths.measure)

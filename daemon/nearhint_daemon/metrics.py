@@ -41,6 +41,7 @@ JOB_KINDS = (
     "tune2",
     "cross",
     "refine",
+    "probe",
     "compile",
     "restore",
     "bandwidth",

@@ -32,6 +32,7 @@ from nearhint_rules.selectors import rule_name
 from nearhint_rules.table import (
     HINT_LIMIT,
     PIN_LIMIT,
+    PROBE_LIMIT,
     HintRow,
     Pin,
     Table,
@@ -185,6 +186,7 @@ def table_to_proto(table: Table) -> pb.Table:
         key_id=table.key_id,
         pins=map(pin_to_proto, table.pins),
         selector=table.selector,
+        probes=map(hint_row_to_proto, table.probes),
     )
 
 
@@ -195,6 +197,7 @@ def table_from_proto(message: pb.Table) -> Table:
         check_count(message.variants, VARIANT_LIMIT, "variants")
         check_count(message.hints, HINT_LIMIT, "hints")
         check_count(message.pins, PIN_LIMIT, "pins")
+        check_count(message.probes, PROBE_LIMIT, "probes")
         check_count(message.signature, SIGNATURE_LIMIT, "signature")
         reader = ExprReader()
         table = Table(
@@ -224,6 +227,10 @@ def table_from_proto(message: pb.Table) -> Table:
                 for position, pin in enumerate(message.pins)
             ),
             selector=check_text(message.selector, SELECTOR_LIMIT, "selector"),
+            probes=tuple(
+                hint_row_from_proto(row, field=f"probes[{position}]")
+                for position, row in enumerate(message.probes)
+            ),
         )
         check(table)
     except InvalidMessage as problem:

@@ -10,9 +10,9 @@ farther where other facts of divisibility hold, and comes after all that the cut
 Where it predicts, a Variant takes the place of the one that leads at the nearest hint, or of the
 default one if that is predicted to be faster, only if it is predicted to beat it beyond noise: that
 of a measurement, or a tenth of the error that such predictions have, if that is larger. So the
-Fallback keeps its place, too, unless it lost it at a hint near by: there it is the one that must be
-predicted to be faster. The regret that an answer states is what that error makes likely, in the
-proportion in which the hints that were left out bore it out.
+Fallback keeps its place, too, unless it lost it at a hint near by: there it is the one that must
+beat the Variant beyond noise. The regret that an answer states is what that error makes likely, in
+the proportion in which the hints that were left out bore it out.
 """
 
 from __future__ import annotations
@@ -229,11 +229,14 @@ def band(first: Forecast, second: Forecast, error: float) -> float:
 
 
 def beats_fallback(each: Forecast, fallback: Forecast, scale: float, *, was_beaten: bool) -> bool:
-    """Whether a Variant is predicted to beat the Fallback, beyond noise where none did near by."""
+    """Whether a Variant serves: who did not win near by must be predicted to win beyond noise.
+
+    `was_beaten` says whether some Variant beat the Fallback there, beyond noise.
+    """
+    noise = band(each, fallback, scale * each.fallback_error)
     if was_beaten:
-        return each.time_ns < fallback.time_ns
-    error = scale * each.fallback_error
-    return each.time_ns < fallback.time_ns * (1 - band(each, fallback, error))
+        return each.time_ns * (1 - noise) < fallback.time_ns
+    return each.time_ns < fallback.time_ns * (1 - noise)
 
 
 def expected_regret(served: Forecast, others: Sequence[Forecast], scale: float) -> float:

@@ -7,7 +7,8 @@ step's Fallback are measured count. The nearest such hint that has a Variant who
 answers, with its best-ranked such Variant; unless it is beyond the cut-off, or the Variant does
 not beat the Fallback there beyond noise. What an operator pinned comes before that answer. The
 same Table gives the same answer in every process. Which hint is nearest is a `Metric`;
-`selectors.py` has the other rules, and asks by a Table's own.
+`selectors.py` has the other rules, and asks by a Table's own. Sizes that were probed answer by
+what was timed at them, whatever the rule.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class StepSelector:
         "_memory",
         "_nothing",
         "_pins",
+        "_probes",
         "_remembered",
         "_rows",
         "_settled",
@@ -81,6 +83,8 @@ class StepSelector:
         self._rows: list[Row | None] = [None] * len(complete)
         self._hints = metric.bind(table.symbols, [row.dims for row in self._complete])
         self._buckets = frozenset(bucket(hint) for hint in hints)
+        probes = [row for row in table.probes if is_complete(row, table.default, fallback)]
+        self._probes = {row.dims: row for row in probes}
 
     def choice(self, dims: Dims) -> Choice:
         """As `prepare`, from memory where it is known."""
@@ -101,7 +105,8 @@ class StepSelector:
             return self._empty
         choice = self._settled
         if choice is None:
-            choice = Choice(self._alternatives(dims), bucket(dims) in self._buckets)
+            found = self._probed(dims) if dims in self._probes else self._alternatives(dims)
+            choice = Choice(found, bucket(dims) in self._buckets)
         return choice if self._pins is None else self._pins.before(choice, dims)
 
     def _by_fallback(self, reason: str, *, is_covered: bool) -> Choice:
@@ -112,6 +117,22 @@ class StepSelector:
         """What serves under which pointer facts, up to the first that needs none."""
         missing = ~self._facts.held(dims)
         return self._by_hints(dims, missing, self._nearest(dims, missing))
+
+    def _probed(self, dims: Dims) -> Alternatives:
+        """What was timed at these very sizes; the hints answer where no address meets it."""
+        row = self._candidates.row(self._probes[dims])
+        missing = ~self._facts.held(dims)
+        eligible = [each for each in row.candidates if not each.needs & missing]
+        tried = 0
+        found: list[Alternative] = []
+        for candidate in eligible:
+            if not candidate.implied & tried:
+                tried |= candidate.bit
+                answer = self._at(row, candidate, eligible, dims, 0.0)
+                found.append((candidate.pointer_facts, answer))
+                if not candidate.pointer_facts:
+                    return tuple(found)
+        return (*found, *self._alternatives(dims))
 
     def _by_hints(self, dims: Dims, missing: int, nearest: int, tried: int = 0) -> Alternatives:
         """The same of the hints from the nearest on, where these size facts do not hold.

@@ -107,7 +107,7 @@ class DefaultOnly:
             )
             for row in table.hints
         )
-        return StepSelector(replace(table, hints=hints), fallback)
+        return StepSelector(replace(table, hints=hints, probes=()), fallback)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nearhint_rules.artifact import (
@@ -19,6 +20,7 @@ from nearhint_rules.guard import Aligned, Divisible, Guard
 DEFAULT_CUTOFF = 4
 HINT_LIMIT = 32
 PIN_LIMIT = 64
+PROBE_LIMIT = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,8 @@ class Table:
     `default` is the position of the default Variant (-1: none verified). `cutoff` is a ratio per
     symbol. `reason` says why there is no Variant, if there is none and there will be none. `pins`
     win over every rule of selection; see `pins.Pins`. `selector` names the rule that serves
-    (`selectors.SELECTORS`); empty for "nearest".
+    (`selectors.SELECTORS`); empty for "nearest". `probes` are sizes that calls have, at which what
+    might serve was timed: each answers for itself, and nothing is known from it of others.
     """
 
     kernel: str
@@ -92,6 +95,7 @@ class Table:
     key_id: str = ""
     pins: tuple[Pin, ...] = ()
     selector: str = ""
+    probes: tuple[HintRow, ...] = ()
 
 
 def is_complete(row: HintRow, default: int, fallback: str) -> bool:
@@ -117,9 +121,18 @@ def check(table: Table) -> None:
         raise InvalidTable("hints", f"{len(table.hints)} hints, at most {HINT_LIMIT}")
     for position, variant in enumerate(table.variants):
         _check_variant(variant, frozenset(table.symbols), f"variants[{position}]")
+    if len(table.probes) > PROBE_LIMIT:
+        raise InvalidTable("probes", f"{len(table.probes)} probes, at most {PROBE_LIMIT}")
+    _check_rows(table, table.hints, "hints")
+    _check_rows(table, table.probes, "probes")
+    _check_pins(table)
+
+
+def _check_rows(table: Table, rows: Sequence[HintRow], field: str) -> None:
+    count = len(table.variants)
     seen: set[tuple[int, ...]] = set()
-    for number, row in enumerate(table.hints):
-        place = f"hints[{number}]"
+    for number, row in enumerate(rows):
+        place = f"{field}[{number}]"
         if len(row.dims) != len(table.symbols) or any(dim < 1 for dim in row.dims):
             raise InvalidTable(f"{place}.dims", f"{row.dims} for symbols {table.symbols}")
         if row.dims in seen:
@@ -130,7 +143,6 @@ def check(table: Table) -> None:
             raise InvalidTable(f"{place}.ranked", "ranks an unknown variant")
         if len(set(ranked)) != len(ranked):
             raise InvalidTable(f"{place}.ranked", "ranks a variant twice")
-    _check_pins(table)
 
 
 def _check_pins(table: Table) -> None:

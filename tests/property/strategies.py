@@ -426,6 +426,7 @@ def tables(draw: st.DrawFn) -> Table:
         signature=draw(st.binary(max_size=8)),
         key_id=draw(TEXTS),
         pins=tuple(Pin(place, draw(pinned)) for place in places),
+        probes=tuple(rows[: draw(st.integers(0, 2))]),
         selector=draw(st.sampled_from(("", "nearest", "of a newer daemon"))),
     )
 

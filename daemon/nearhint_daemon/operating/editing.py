@@ -17,23 +17,27 @@ Dims = tuple[int, ...]
 
 
 def compacted(table: Table) -> Table:
-    """Without Variants that no hint ranks and nothing pins; positions follow, hints in order."""
+    """Without Variants that no row ranks and nothing pins; positions follow, rows in order."""
     pinned = {pin.variant for pin in table.pins}
     used = sorted(
-        {position for row in table.hints for position, _ in row.ranked}
+        {position for row in (*table.hints, *table.probes) for position, _ in row.ranked}
         | {position for position, each in enumerate(table.variants) if each.id in pinned}
         | ({table.default} if table.default >= 0 else set())
     )
     moved: Mapping[int, int] = {old: new for new, old in enumerate(used)}
-    hints = tuple(
-        replace(row, ranked=tuple((moved[position], timing) for position, timing in row.ranked))
-        for row in sorted(table.hints, key=lambda row: row.dims)
-    )
+
+    def renumbered(rows: Sequence[HintRow]) -> tuple[HintRow, ...]:
+        return tuple(
+            replace(row, ranked=tuple((moved[position], timing) for position, timing in row.ranked))
+            for row in sorted(rows, key=lambda row: row.dims)
+        )
+
     return replace(
         table,
         variants=tuple(table.variants[position] for position in used),
         default=moved.get(table.default, -1),
-        hints=hints,
+        hints=renumbered(table.hints),
+        probes=renumbered(table.probes),
     )
 
 
@@ -43,7 +47,7 @@ def position_of(table: Table, variant: str) -> int | None:
 
 
 def without_variants(table: Table, gone: Collection[str]) -> Table:
-    """Without these Variants, their ranks and their pins.
+    """Without these Variants, their ranks and their pins, and without probes that rank them.
 
     If the default is among them, the next default is one of those that were measured: at the most
     hints, if possible without a Guard, and there the fastest. Hints at which it was not measured
@@ -55,12 +59,16 @@ def without_variants(table: Table, gone: Collection[str]) -> Table:
         for row in table.hints
     )
     hints = tuple(row for row in ranked if row.ranked)
+    probes = tuple(
+        row for row in table.probes if left_out.isdisjoint(position for position, _ in row.ranked)
+    )
     default = table.default
     if default in left_out:
         default = _next_default(table.variants, hints)
     return replace(
         table,
         hints=hints,
+        probes=probes,
         default=default,
         pins=tuple(pin for pin in table.pins if pin.variant not in gone),
     )

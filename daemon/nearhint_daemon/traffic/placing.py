@@ -2,9 +2,9 @@
 
 Every few seconds the sizes that clients meet lately are held against each Table's hints. Where
 other hints would lose clearly less, those are tuned, as refinement; once they are at T2, hints that
-serve almost nothing any more are let go, down to the budget. What traffic does not show costs
-nothing: no size is tuned here that no client met, and a Kernel without a Table is left to those
-who ask for it.
+serve almost nothing any more are let go, down to the budget. Sizes that are called often and become
+no hints are probed (`tuning/probing.py`). What traffic does not show costs nothing: no size is
+tuned here that no client met, and a Kernel without a Table is left to those who ask for it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from nearhint_daemon.traffic.histograms import KernelKey, Met, Traffic
 from nearhint_daemon.traffic.sizes_text import parse_sizes
 from nearhint_daemon.tuning.companions import without_companions
 from nearhint_daemon.tuning.publishing import Publisher
-from nearhint_daemon.tuning.tuning_jobs import Wish, hint_jobs
+from nearhint_daemon.tuning.tuning_jobs import Wish, hint_jobs, probe_job
 from nearhint_rules.metrics import Dims
 from nearhint_rules.placement import (
     LOSS_PER_OCTAVE,
@@ -38,7 +38,7 @@ from nearhint_rules.placement import (
     place,
     removal_costs,
 )
-from nearhint_rules.table import HINT_LIMIT, Table
+from nearhint_rules.table import HINT_LIMIT, PROBE_LIMIT, Table, is_complete
 
 LEAST_GAIN = 0.01
 """The share of a Kernel's time that other hints must save before any is tuned."""
@@ -48,6 +48,8 @@ LEAST_CALLS = 16.0
 """Decayed calls at a size, below which it is no hint: what comes once is not worth its tuning."""
 SIZES_LIMIT = 48
 """The heaviest sizes of a Kernel that a placement looks at."""
+PROBES_A_LOOK = 8
+"""Sizes of a Kernel that are probed together; then it is looked at again."""
 KERNELS_A_TURN = 256
 DECISIONS_A_TURN = 8
 NEWEST = 64
@@ -177,6 +179,11 @@ def _shares(met: Sequence[Met]) -> tuple[tuple[Dims, int], ...]:
     )
 
 
+def _is_served(table: Table, fallback: str) -> bool:
+    """Whether the steps with a Fallback are answered from a Table at all."""
+    return any(is_complete(row, table.default, fallback) for row in table.hints)
+
+
 class Placer:
     """Moves the hints of all Kernels, a few at a time."""
 
@@ -207,7 +214,7 @@ class Placer:
         self._clock = clock
         self._observer = observer
         self._seen: dict[TableKey, Seen] = {}
-        self._open: dict[TableKey, dict[str, Dims]] = {}
+        self._open: dict[TableKey, dict[str, frozenset[Dims]]] = {}
         self._refused: OrderedDict[tuple[TableKey, Dims], float] = OrderedDict()
         self._looked_at: OrderedDict[KernelKey, None] = OrderedDict()
 
@@ -253,6 +260,8 @@ class Placer:
         elif move.evicted:
             await self._publisher.drop_hints(key, move.evicted)
             self._observer.hints_evicted(len(move.evicted))
+        soon = refused.union(each.dims for each in move.wanted)
+        await self._probe(key, table, [each for each in met if each.dims not in soon])
         self._seen[key] = seen
         return True
 
@@ -265,10 +274,10 @@ class Placer:
         if any(row.state in {"queued", "running"} for row in rows.values()):
             return False
         table = self._tables.newest(key)
-        reached = {row.dims for row in table.hints} if table is not None else set[Dims]()
-        for dims in open_jobs.values():
-            if dims not in reached:
-                self._refuse(key, dims)
+        there = (*table.hints, *table.probes) if table is not None else ()
+        reached = {row.dims for row in there}
+        for dims in frozenset().union(*open_jobs.values()) - reached:
+            self._refuse(key, dims)
         del self._open[key]
         return True
 
@@ -287,7 +296,7 @@ class Placer:
 
     async def _tune(self, key: TableKey, wanted: Sequence[Met]) -> None:
         found = [(met, await self._wish(key, met)) for met in wanted]
-        opened: dict[str, Dims] = {}
+        opened: dict[str, frozenset[Dims]] = {}
         for met, wish in found:
             if wish is None:
                 self._refuse(key, met.dims)
@@ -300,10 +309,26 @@ class Placer:
                 )
             ]
             await self._jobs.ensure(specs)
-            opened |= {spec.key: met.dims for spec in specs}
+            opened |= {spec.key: frozenset([met.dims]) for spec in specs}
         if opened:
             self._open[key] = opened
             self._observer.hints_wanted(len(set(opened.values())))
+
+    async def _probe(self, key: TableKey, table: Table, met: Sequence[Met]) -> None:
+        """Has the heaviest sizes timed that are neither hints nor probes, a few at a time."""
+        wanted: dict[str, list[Wish]] = {}
+        known = {row.dims for row in (*table.hints, *table.probes)}
+        for each in met[:PROBE_LIMIT]:
+            if each.weight < LEAST_CALLS or sum(map(len, wanted.values())) == PROBES_A_LOOK:
+                break
+            wish = None if each.dims in known else await self._wish(key, each)
+            if wish is not None and _is_served(table, wish.fallback):
+                wanted.setdefault(wish.fallback, []).append(wish)
+        for wishes in wanted.values():
+            spec = probe_job(wishes, version=self._compiler_version, priority=Priority.REFINEMENT)
+            await self._jobs.ensure([spec])
+            dims = frozenset(wish.dims for wish in wishes)
+            self._open[key] = self._open.get(key, {}) | {spec.key: dims}
 
     async def _wish(self, key: TableKey, met: Met) -> Wish | None:
         """How to tune sizes as they were met; None: the Program that met them is gone."""

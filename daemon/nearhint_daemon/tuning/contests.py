@@ -78,6 +78,10 @@ class Contests:
         self, task: Task, rows: Sequence[VariantRow], *, tier: int, care: Care = THOROUGH
     ) -> None:
         """Times Variants, the default first, and the Fallback, and publishes what came out."""
+        await self._publisher.publish(task, await self.timed(task, rows, care), tier=tier)
+
+    async def timed(self, task: Task, rows: Sequence[VariantRow], care: Care = THOROUGH) -> Timed:
+        """The same, and what came out is not published yet."""
         if not rows:
             raise NoVariant("no candidate passed")
         candidates: list[pb.Candidate] = []
@@ -92,5 +96,4 @@ class Contests:
                 candidates.append(await self._variants.candidate(row))
         measured = await self._races.run(task, rows, candidates, care)
         await self.reports.keep(task, of_timed(measured, rows))
-        timed = Timed.of(measured, rows, task.fallback.id)
-        await self._publisher.publish(task, timed, tier=tier)
+        return Timed.of(measured, rows, task.fallback.id)

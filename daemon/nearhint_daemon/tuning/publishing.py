@@ -26,12 +26,14 @@ from nearhint_proto.v1 import worker_pb2 as pb
 from nearhint_rules.hints import to_evict
 from nearhint_rules.ranking import rank
 from nearhint_rules.selectors import DEFAULT_SELECTOR
-from nearhint_rules.table import HINT_LIMIT, HintRow, Table, Timing, Variant
+from nearhint_rules.table import HINT_LIMIT, PROBE_LIMIT, HintRow, Table, Timing, Variant
 
 RANKED_LIMIT = 48
 VARIANTS_LIMIT = 256
 """Of a Table: what a client takes."""
 MEASURED = "measured"
+PROBED_TIER = 2
+"""What won at a probe is a measured winner, though nothing was searched there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,27 @@ class Publisher:
                 await self._forget(key, evicted)
             measurements = self.measurements(task, timed)
             return await self._tables.publish(table, measurements, hint=task.dims)
+
+    async def publish_probes(self, contests: Sequence[tuple[Task, Timed]]) -> Table:
+        """Adds or replaces probes of one Table, and keeps the Measurements, in one transaction.
+
+        Where there are too many, the least used go. Raises `TableUnknown`, `TableChanged`.
+        """
+        key = contests[0][0].table_key
+        async with self._locks[key]:
+            table = self._tables.newest(key)
+            if table is None or table.default < 0:
+                raise TableUnknown("the Kernel's Table is no more", field="kernel")
+            measurements: list[MeasurementRow] = []
+            for task, timed in contests:
+                kept = self._unbarred(timed, table)
+                table = with_probe(table, task.dims, task.fallback.id, kept)
+                measurements += self.measurements(task, kept)
+            calls = {met.dims: met.weight for met in self._traffic.met(*key[:2])}
+            uses = {row.dims: calls.get(row.dims, 0.0) for row in table.probes}
+            gone = to_evict(uses, keep={task.dims for task, _ in contests}, limit=PROBE_LIMIT)
+            probes = tuple(row for row in table.probes if row.dims not in gone)
+            return await self._tables.publish(fitted(replace(table, probes=probes)), measurements)
 
     async def edit(self, key: TableKey, change: Callable[[Table], Edit]) -> Edited:
         """Publishes what `change` makes of the newest Table; lost hints may be tuned again.
@@ -266,7 +289,10 @@ def _empty(key: TableKey, symbols: Sequence[str], *, reason: str = "") -> Table:
 def with_hint(
     table: Table, dims: tuple[int, ...], fallback: str, timed: Timed, *, tier: int
 ) -> Table:
-    """The Table with what was timed at a hint; raises `WorkerRefused` without the default."""
+    """The Table with what was timed at a hint; raises `WorkerRefused` without the default.
+
+    Probes go where Variants are new: what calls have is timed again with them.
+    """
     variants = list(table.variants)
     positions = {variant.id: position for position, variant in enumerate(variants)}
     timings: dict[int, Timing] = {}
@@ -293,8 +319,22 @@ def with_hint(
         dims, ranked, tuple(sorted(fallbacks.items())), max(tier, before.tier if before else 0)
     )
     others = tuple(each for each in table.hints if each.dims != dims)
-    made = replace(table, variants=tuple(variants), default=default, hints=(*others, row))
+    # What is new may be the best where calls are, and was not timed there.
+    is_new = len(variants) > len(table.variants)
+    made = replace(
+        table,
+        variants=tuple(variants),
+        default=default,
+        hints=(*others, row),
+        probes=() if is_new else tuple(each for each in table.probes if each.dims != dims),
+    )
     return replace(made, hints=(*others, shortened(made, row, RANKED_LIMIT)))
+
+
+def with_probe(table: Table, dims: tuple[int, ...], fallback: str, timed: Timed) -> Table:
+    """The Table with what was timed at sizes that answer for themselves alone."""
+    made = with_hint(replace(table, hints=table.probes), dims, fallback, timed, tier=PROBED_TIER)
+    return replace(made, hints=table.hints, probes=made.hints)
 
 
 def shortened(table: Table, row: HintRow, limit: int) -> HintRow:
@@ -313,9 +353,14 @@ def shortened(table: Table, row: HintRow, limit: int) -> HintRow:
 
 
 def fitted(table: Table) -> Table:
-    """Compacted, with ever shorter rows while it has more Variants than a client takes."""
+    """Compacted, with ever shorter rows while it has more Variants than a client takes.
+
+    Probes go first: they only save a prediction.
+    """
     limit = RANKED_LIMIT
     fitted = compacted(table)
+    if len(fitted.variants) > VARIANTS_LIMIT:
+        fitted = compacted(replace(table, probes=()))
     while len(fitted.variants) > VARIANTS_LIMIT:
         limit -= 1
         hints = tuple(shortened(fitted, row, limit) for row in fitted.hints)

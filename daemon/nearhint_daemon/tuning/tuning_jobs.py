@@ -5,7 +5,7 @@ A key says what is to be known, not who asked: the same work has the same key ho
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,9 @@ CROSS = "cross"
 CROSS_STAGE = 3
 REFINE = "refine"
 REFINE_STAGE = 4
+PROBE = "probe"
+PROBE_STAGE = 1
+"""A contest of a few, whose binaries are there: soon over, and good for many calls."""
 WHY = "why"
 """In a job's payload: why its sizes are searched though nobody named them, and they alone."""
 LADDER = "on the ladder over the ranges"
@@ -104,6 +107,28 @@ def refine_job(wish: Wish, *, version: str, priority: int, client: str, requires
         priority=priority,
         stage=REFINE_STAGE,
         client=client,
+    )
+
+
+def probe_job(wishes: Sequence[Wish], *, version: str, priority: int) -> JobSpec:
+    """The job that times what may be best at sizes that calls have, beside one Fallback.
+
+    It may be asked for again: a probe goes where it is not used, and where new Variants came.
+    """
+    first = wishes[0]
+    namespace, _, target = first.table_key
+    sizes = sorted("x".join(map(str, wish.dims)) for wish in wishes)
+    digest = identity("nearhint.probes.v1", tuple(sizes))
+    points = [{"dims": list(wish.dims), "near": dict(wish.near)} for wish in wishes]
+    return JobSpec(
+        key=f"{PROBE}/{'/'.join(first.table_key)}/{digest[:16]}/{first.fallback}/{version}",
+        kind=PROBE,
+        lane=f"{PROBE}/{target}",
+        payload={**first.payload, "points": points},
+        namespace=namespace,
+        priority=priority,
+        stage=PROBE_STAGE,
+        is_repeatable=True,
     )
 
 

@@ -1018,6 +1018,7 @@ class Table(_message.Message):
     KEY_ID_FIELD_NUMBER: _builtins.int
     SELECTOR_FIELD_NUMBER: _builtins.int
     PINS_FIELD_NUMBER: _builtins.int
+    PROBES_FIELD_NUMBER: _builtins.int
     kernel: _builtins.str
     """The Kernel's identity."""
     target: _builtins.str
@@ -1054,6 +1055,10 @@ class Table(_message.Message):
     def pins(self) -> _containers.RepeatedCompositeFieldContainer[Global___Pin]:
         """What operators pinned; it comes before what the hints would answer."""
 
+    @_builtins.property
+    def probes(self) -> _containers.RepeatedCompositeFieldContainer[Global___HintRow]:
+        """Sizes that calls have, where what might serve was timed; each answers for itself alone."""
+
     def __init__(
         self,
         *,
@@ -1071,10 +1076,11 @@ class Table(_message.Message):
         key_id: _builtins.str = ...,
         selector: _builtins.str = ...,
         pins: _abc.Iterable[Global___Pin] | None = ...,
+        probes: _abc.Iterable[Global___HintRow] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_default_variant", b"_default_variant", "default_variant", b"default_variant"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_default_variant", b"_default_variant", "cutoff", b"cutoff", "default_variant", b"default_variant", "generation", b"generation", "hints", b"hints", "kernel", b"kernel", "key_id", b"key_id", "namespace", b"namespace", "pins", b"pins", "reason", b"reason", "selector", b"selector", "signature", b"signature", "symbols", b"symbols", "target", b"target", "variants", b"variants"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_default_variant", b"_default_variant", "cutoff", b"cutoff", "default_variant", b"default_variant", "generation", b"generation", "hints", b"hints", "kernel", b"kernel", "key_id", b"key_id", "namespace", b"namespace", "pins", b"pins", "probes", b"probes", "reason", b"reason", "selector", b"selector", "signature", b"signature", "symbols", b"symbols", "target", b"target", "variants", b"variants"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__default_variant: _TypeAlias = _typing.Literal["default_variant"]  # noqa: Y015
     _WhichOneofArgType__default_variant: _TypeAlias = _typing.Literal["_default_variant", b"_default_variant"]  # noqa: Y015

@@ -13,7 +13,7 @@ from nearhint_rules import expr as ex
 from nearhint_rules.artifact import ArtifactRef
 from nearhint_rules.guard import AtMost, Guard
 from nearhint_rules.selectors import select
-from nearhint_rules.table import Pin, Table, check
+from nearhint_rules.table import Pin, Table, Timing, check
 
 FIRST = doubling.variant(b"first", name="1")
 SECOND = doubling.variant(b"second", name="2")
@@ -49,3 +49,14 @@ def test_a_pin_waits_for_its_binary() -> None:
 def test_a_pinned_fallback_needs_no_binary() -> None:
     now = servable(pinned(""), {})
     assert select(now, (64,), fallback=doubling.FALLBACK).reason == "pinned"
+
+
+def test_a_probe_answers_with_what_is_loaded() -> None:
+    found = doubling.table(64, variants=(FIRST, SECOND))
+    (hint,) = found.hints
+    fast = ((1, Timing(1, 0.0)), *(each for each in hint.ranked if each[0] == 0))
+    probed = replace(found, probes=(replace(hint, dims=(65,), ranked=fast),))
+    both = servable(probed, loaded(FIRST.artifact, SECOND.artifact))
+    assert select(both, (65,), fallback=doubling.FALLBACK).variant == 1
+    one = servable(probed, loaded(FIRST.artifact))
+    assert select(one, (65,), fallback=doubling.FALLBACK).variant == 0

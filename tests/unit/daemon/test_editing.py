@@ -36,6 +36,22 @@ def test_compaction_keeps_what_is_ranked_pinned_or_the_default() -> None:
     check(kept)
 
 
+def test_compaction_renumbers_probes_too_and_keeps_what_they_rank() -> None:
+    found = table(row((16,), {0: 1000}))
+    found = compacted(replace(found, probes=(row((18,), {2: 900, 0: 1000}), row((17,), {0: 900}))))
+    check(found)
+    assert [each.id for each in found.variants] == [variant(0).id, variant(2).id]
+    assert [[at for at, _ in each.ranked] for each in found.probes] == [[0], [1, 0]]
+
+
+def test_a_variant_leaves_with_the_probes_that_rank_it() -> None:
+    found = table(row((16,), {1: 900, 0: 1000}))
+    found = replace(found, probes=(row((17,), {1: 900, 0: 1000}), row((18,), {0: 1000})))
+    after = compacted(without_variants(found, {variant(1).id}))
+    check(after)
+    assert [each.dims for each in after.probes] == [(18,)]
+
+
 def test_a_variant_leaves_with_its_ranks_and_its_pins() -> None:
     found = table(row((16,), {1: 900, 0: 1000, 2: 1100}), row((64,), {0: 1000, 2: 1100}))
     found = replace(found, pins=(Pin((), variant(1).id), Pin((16,), variant(2).id), Pin((64,), "")))

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.unit.rules.tables import row, table, timing, variant
+from tests.unit.rules.tables import STEP, row, table, timing, variant
 
-from nearhint_daemon.tuning.publishing import RANKED_LIMIT, VARIANTS_LIMIT, fitted, shortened
+from nearhint_daemon.store.rows import VariantRow
+from nearhint_daemon.tuning.publishing import (
+    RANKED_LIMIT,
+    VARIANTS_LIMIT,
+    Timed,
+    fitted,
+    shortened,
+    with_hint,
+    with_probe,
+)
+from nearhint_proto import convert
 from nearhint_rules.table import HintRow, check
 
 MANY = RANKED_LIMIT + 10
@@ -51,3 +61,47 @@ def test_a_table_never_has_more_variants_than_clients_take() -> None:
         winner = found.variants[before.ranked[0][0]]
         assert short.variants[after.ranked[0][0]] == winner
         assert short.default in [position for position, _ in after.ranked]
+
+
+def timed(medians: dict[int, int], fallback: int = 2000) -> Timed:
+    """A contest of these Variants, the first of them the default."""
+    return Timed(
+        tuple((built(number), timing(median), 0) for number, median in medians.items()),
+        (timing(fallback), 0),
+        "",
+    )
+
+
+def built(number: int) -> VariantRow:
+    made = variant(number)
+    return VariantRow(
+        namespace="",
+        kernel="1" * 64,
+        target="2" * 64,
+        schedule=made.schedule,
+        compiler_version="1",
+        id=made.id,
+        artifact=made.artifact.sha256,
+        message=convert.variant_to_proto(made).SerializeToString(),
+        state="verified",
+        problem="",
+        created_at_s=0.0,
+    )
+
+
+def test_a_probe_is_no_hint_and_is_replaced_by_what_is_timed_there_again() -> None:
+    found = table(row((16,), {1: 900, 0: 1000}))
+    once = with_probe(found, (17,), STEP, timed({0: 1000, 2: 800}))
+    assert once.hints == found.hints
+    assert [(each.dims, each.ranked[0][0]) for each in once.probes] == [((17,), 2)]
+    again = with_probe(once, (17,), STEP, timed({0: 700, 2: 900}))
+    assert [(each.dims, each.ranked[0][0]) for each in again.probes] == [((17,), 0)]
+
+
+def test_probes_go_where_a_hint_takes_their_place_or_variants_are_new() -> None:
+    found = table(row((16,), {1: 900, 0: 1000}))
+    found = replace(found, probes=(row((17,), {0: 1000}), row((18,), {0: 1000})))
+    known = with_hint(found, (17,), STEP, timed({0: 1000, 1: 900}), tier=2)
+    assert [each.dims for each in known.probes] == [(18,)]
+    fresh = with_hint(found, (64,), STEP, timed({0: 1000, 7: 900}), tier=2)
+    assert fresh.probes == ()

@@ -237,6 +237,11 @@ def test_free_text_is_cut_and_cleaned_when_it_is_written() -> None:
     assert len(back.label) == 256
 
 
+def probe(size: int, position: int = 0) -> types_pb2.HintRow:
+    ranked = types_pb2.Ranked(variant=position, timing=types_pb2.Timing(median_ns=1))
+    return types_pb2.HintRow(dims=[size], ranked=[ranked], tier=2)
+
+
 TableEdit = Callable[[types_pb2.Table], object]
 BAD_TABLES: dict[str, tuple[TableEdit, str]] = {
     "kernel": (lambda message: setattr(message, "kernel", "A" * 64), "kernel"),
@@ -322,6 +327,22 @@ BAD_TABLES: dict[str, tuple[TableEdit, str]] = {
     "too many pins": (
         lambda message: [message.pins.add(dims=[size]) for size in range(1, 100)],
         "pins",
+    ),
+    "a probe of a variant that is not there": (
+        lambda message: message.probes.append(probe(17, 9)),
+        "probes[0].ranked",
+    ),
+    "a probe at too few sizes": (
+        lambda message: message.probes.add(tier=2),
+        "probes[0].dims",
+    ),
+    "a probe twice": (
+        lambda message: message.probes.extend([probe(17), probe(17)]),
+        "probes[1].dims",
+    ),
+    "too many probes": (
+        lambda message: message.probes.extend(map(probe, range(1, 34))),
+        "probes",
     ),
     "two-dimensional grid": (
         lambda message: message.variants[0].artifact.cuda.grid.extend([symbol("k0")] * 2),

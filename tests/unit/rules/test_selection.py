@@ -14,8 +14,8 @@ from nearhint_rules.choice import FALLBACK, REASONS, Choice, Selection
 from nearhint_rules.errors import InvalidMessage
 from nearhint_rules.guard import Aligned, AtMost, Divisible, Equals
 from nearhint_rules.selection import StepSelector
-from nearhint_rules.selectors import Selector, prepare, select
-from nearhint_rules.table import Pin, Table
+from nearhint_rules.selectors import SELECTORS, Selector, prepare, select
+from nearhint_rules.table import HintRow, Pin, Table
 
 K0 = ex.Sym("k0")
 
@@ -284,3 +284,55 @@ def test_threads_get_the_same_answers_and_memory_stays_bounded() -> None:
     # A thread that was put off may still write to a half that has been retired: one entry each.
     assert len(young) <= 16 + 4
     assert len(old) <= 16 + 4
+
+
+def probed(found: Table, *rows: HintRow) -> Table:
+    return replace(found, probes=rows)
+
+
+def test_a_probe_answers_for_its_own_sizes_alone_whatever_the_rule() -> None:
+    hints = table(*(row((size,), {1: 900, 0: 1000}) for size in (16, 64, 256, 1024)))
+    found = probed(hints, row((60,), {2: 700, 0: 1000, 1: 1100}))
+    for selector in ("nearest", "interpolated", "volume"):
+        named = replace(found, selector=selector)
+        assert served(named, 60) == Selection(2, (60,), 0.0, 0.0, "winner", 7, 2)
+        for size in (59, 61, 64):
+            assert served(named, size).variant == 1
+    assert prepare(found, (60,), STEP).is_covered
+    assert not prepare(
+        probed(found, row((1 << 20,), {2: 700, 0: 900})), (1 << 20,), STEP
+    ).is_covered
+    assert SELECTORS["default_only"].bind(found, STEP).prepare((60,)).pick([]).variant == 0
+
+
+def test_a_probe_corrects_what_is_slower_than_the_default_or_the_original_ops() -> None:
+    hints = table(*(row((size,), {1: 900, 0: 1000}) for size in (16, 64, 256)))
+    found = probed(
+        hints,
+        row((60,), {0: 1000, 1: 1100}),
+        row((61,), {1: 2100, 0: 2200}, fallback=2000),
+    )
+    assert served(found, 60)[::4] == (0, "winner")
+    assert served(found, 61)[::4] == (FALLBACK, "fallback_wins")
+
+
+def test_a_probe_obeys_guards_addresses_fallbacks_and_pins() -> None:
+    variants = (variant(0), variant(1, AtMost(K0, 50)), variant(2, Aligned(0, 16)))
+    hints = table(row((16,), {0: 900}), variants=variants)
+    found = probed(hints, row((60,), {1: 600, 2: 700, 0: 900}))
+    assert served(found, 60).variant == 2
+    assert served(found, 60, alignments=[8]).variant == 0
+    only = probed(hints, row((60,), {2: 700}), row((62,), {2: 700, 0: 900}, step=OTHER_STEP))
+    for size in (60, 62):  # the default, or this Fallback, was not timed there
+        assert served(only, size).hint == (16,)
+    pinned = replace(found, pins=(Pin((), variant(0).id),))
+    assert served(pinned, 60).reason == "pinned"
+
+
+def test_where_no_address_meets_a_probe_the_hints_answer() -> None:
+    variants = (variant(0, Aligned(0, 16)), variant(1, Aligned(0, 8)))
+    hints = table(row((16,), {1: 800, 0: 900}), variants=variants)
+    found = probed(hints, row((60,), {0: 700}))
+    assert served(found, 60).hint == (60,)
+    assert served(found, 60, alignments=[8])[:2] == (1, (16,))
+    assert served(found, 60, alignments=[4]).variant == FALLBACK
