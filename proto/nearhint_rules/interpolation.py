@@ -83,20 +83,20 @@ class InterpolatedSelector(StepSelector):
         predictor = self.predictor
         if predictor is None:
             return None
-        lanes = predictor.lanes(dims, missing)
-        near = predictor.near(dims, lanes)
+        keys = predictor.near(dims, missing)
+        near = predictor.hints.positions(keys)
         if self._complete[near[0]].dims == dims:
             return None
         try:
-            return near, predictor.times(dims, near, lanes, missing)
+            return near, predictor.times(dims, near, keys, missing)
         except (OverflowError, ZeroDivisionError):
             return None
 
     def _nearest(self, dims: Dims, missing: int) -> int:
         if self._measured is None:
             return super()._nearest(dims, missing)
-        near = self._measured.near(dims, self._measured.lanes(dims, missing))
-        return self._covering(dims, near)[0]
+        keys = self._measured.near(dims, missing)
+        return self._covering(dims, self._measured.hints.positions(keys))[0]
 
     def _covering(self, dims: Dims, near: Sequence[int]) -> tuple[int, float, bool]:
         """The first of the nearest hints that the cut-off reaches, or the nearest of all.
@@ -127,15 +127,15 @@ class InterpolatedSelector(StepSelector):
             return super()._alternatives(dims)
         near, times = found
         nearest, distance, is_beyond = self._covering(dims, near)
-        row = self._rows[nearest] or self._row(nearest)
-        incumbent = next((each for each in row.candidates if not each.needs & missing), None)
-        if incumbent is None or (is_beyond and not self._is_between(dims, near)):
+        leading = self._reached(nearest, missing).within
+        if not leading or (is_beyond and not self._is_between(dims, near)):
             return super()._alternatives(dims)
+        row, incumbent = self._row(nearest), leading[0].variant
         assert self.predictor is not None  # it made the forecast
         scale = self.predictor.scale(distance)
         fallback = times[0]
-        order = ordered(times[1:], incumbent.variant, row.default, scale)
-        if not any(each.variant == incumbent.variant for each in order):
+        order = ordered(times[1:], incumbent, row.default, scale)
+        if not any(each.variant == incumbent for each in order):
             return super()._alternatives(dims)
         was_beaten = any(map(self._won.__getitem__, near))
         alternatives: list[Alternative] = []
@@ -155,7 +155,7 @@ class InterpolatedSelector(StepSelector):
             alternatives.append((pointer_facts, selection))
             if not pointer_facts:
                 return tuple(alternatives)
-        if all(implied & tried for implied in self._candidates.addresses(missing)):
+        if self._candidates.are_met(missing, tried):
             return (*alternatives, self._nothing)
         # What none of these addresses meet is the nearest hint's to answer.
         return (*alternatives, *self._by_hints(dims, missing, nearest, tried))

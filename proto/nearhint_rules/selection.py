@@ -13,9 +13,10 @@ same Table gives the same answer in every process. Which hint is nearest is a `M
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
-from nearhint_rules.candidates import Candidate, Candidates, Row
+from nearhint_rules.candidates import Candidate, Candidates, Reached, Row
 from nearhint_rules.choice import FALLBACK, Alternative, Alternatives, Choice, Selection
 from nearhint_rules.hints import bucket
 from nearhint_rules.metrics import SIZE_RATIO, Dims, Metric
@@ -43,6 +44,7 @@ class StepSelector:
         "_facts",
         "_generation",
         "_hints",
+        "_known",
         "_memory",
         "_nothing",
         "_pins",
@@ -79,6 +81,8 @@ class StepSelector:
         hints = [row.dims for row in complete]
         self._complete = [complete[at] for at in metric.preferred(hints)]
         self._rows: list[Row | None] = [None] * len(complete)
+        # By hint and the needed facts that do not hold: a few.
+        self._known: list[dict[int, Reached]] = [{} for _ in complete]
         self._hints = metric.bind(table.symbols, [row.dims for row in self._complete])
         self._buckets = frozenset(bucket(hint) for hint in hints)
 
@@ -119,36 +123,42 @@ class StepSelector:
         `tried` are the sets of pointer facts that something else serves under.
         """
         found: list[Alternative] = []
-        # The nearest hint answers nearly always: the order of the others can wait.
-        order = [nearest]
-        for at in order:
-            row = self._rows[at] or self._row(at)
-            is_tried = tried and all(implied & tried for implied in row.addresses)
-            eligible = (
-                [] if is_tried else [each for each in row.candidates if not each.needs & missing]
-            )
-            if eligible:
-                distance, is_beyond = log2_distance(dims, row.dims, self._cutoff)
+        for at in self._order(dims, nearest):
+            reached = self._reached(at, missing)
+            fresh = [each for each in reached.within if not each.implied & tried]
+            if not fresh:
+                continue
+            row = self._row(at)
+            distance, is_beyond = log2_distance(dims, row.dims, self._cutoff)
+            if is_beyond:
+                # The default Variant first: whoever else is eligible only makes this hint the one
+                # that answers.
+                fresh = [each for each in reached.beyond if not each.implied & tried]
+            for candidate in fresh:
+                tried |= candidate.bit
                 if is_beyond:
-                    # The default Variant first: whoever else is eligible only makes this hint the
-                    # one that answers.
-                    eligible.sort(key=lambda each: each.variant != row.default)
-                for candidate in eligible:
-                    if candidate.implied & tried:
-                        continue
-                    tried |= candidate.bit
-                    if is_beyond:
-                        selection = self._beyond(row, candidate, distance)
-                    else:
-                        selection = self._at(row, candidate, eligible, dims, distance)
-                    found.append((candidate.pointer_facts, selection))
-                    if not candidate.pointer_facts:
-                        return tuple(found)
-                if all(implied & tried for implied in self._candidates.addresses(missing)):
-                    break
-            if len(order) == 1:
-                order += self._hints.order(dims)[1:]
+                    selection = self._beyond(row, candidate, distance)
+                else:
+                    selection = self._at(row, candidate, missing, dims, distance)
+                found.append((candidate.pointer_facts, selection))
+                if not candidate.pointer_facts:
+                    return tuple(found)
+            if self._candidates.are_met(missing, tried):
+                break
         return (*found, self._nothing)
+
+    def _order(self, dims: Dims, nearest: int) -> Iterator[int]:
+        """The nearest hint, which answers nearly always: the order of the others can wait."""
+        yield nearest
+        yield from islice(self._hints.order(dims), 1, None)
+
+    def _reached(self, at: int, missing: int) -> Reached:
+        """Those of a hint that serve where these size facts do not hold."""
+        lacking = missing & self._candidates.needed
+        found = self._known[at].get(lacking)
+        if found is None:
+            found = self._known[at][lacking] = Reached.of(self._row(at), lacking)
+        return found
 
     def _nearest(self, dims: Dims, missing: int) -> int:
         """The hint that is asked first; `missing` are the facts that do not hold."""
@@ -156,14 +166,16 @@ class StepSelector:
 
     def _row(self, at: int) -> Row:
         """A hint, made ready the first time that it is asked."""
-        row = self._rows[at] = self._candidates.row(self._complete[at])
+        row = self._rows[at]
+        if row is None:
+            row = self._rows[at] = self._candidates.row(self._complete[at])
         return row
 
     def _at(
         self,
         row: Row,
         candidate: Candidate,
-        eligible: Sequence[Candidate],
+        missing: int,
         dims: Dims,
         distance: float,
     ) -> Selection:
@@ -172,6 +184,7 @@ class StepSelector:
             variant, reason = candidate.variant, "winner"
         regret = None
         if row.tier >= 2 and dims == row.dims:
+            eligible = row.eligible(missing)
             regret = _regret(row, eligible[eligible.index(candidate) :])
         return Selection(variant, row.dims, distance, regret, reason, self._generation, row.tier)
 
