@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
-from itertools import accumulate, compress
+from functools import reduce
+from itertools import accumulate, compress, islice
 from operator import mul, or_
 from typing import NamedTuple, TypeAlias
 
@@ -31,6 +32,10 @@ _BYTE = 8
 
 Timed: TypeAlias = tuple[int, int]
 """A time in nanoseconds, and the Variant whose it is."""
+
+
+Predicted: TypeAlias = tuple[float, int, float, float, float]
+"""A `Forecast` as calls make them: a plain tuple, in a fifth of the time."""
 
 
 class Forecast(NamedTuple):
@@ -74,16 +79,15 @@ class Forecasts:
 
     __slots__ = (
         "_always",
-        "_counters",
-        "_eligible",
+        "_cuts",
         "_filling",
         "_kept",
         "_laid",
         "_lengths",
-        "_named",
         "_needed",
         "_needs",
         "_orders",
+        "_regimes",
     )
 
     def __init__(
@@ -96,21 +100,25 @@ class Forecasts:
         kept: float,
     ) -> None:
         self._kept = kept
-        self._counters: Sequence[Counter] = counts.counters
         self._lengths: Sequence[Counter] = counts.lengths
-        places = {each.variant: 1 << _BYTE * at for at, each in enumerate(subjects)}
+        # Those that cut their work alike are next to each other: what they share is worked out
+        # once.
+        cuts = list(dict.fromkeys(map(_cut, subjects)))
+        ordered = sorted(subjects, key=lambda each: cuts.index(_cut(each)))
+        self._cuts = [
+            (counts.counters[at], max(processors, 1), rows) for at, processors, rows in cuts
+        ]
+        self._laid = [_laid(each, cuts.index(_cut(each))) for each in ordered]
+        places = {each.variant: 1 << _BYTE * at for at, each in enumerate(ordered)}
         self._always = [sum(places[each] for each in {FALLBACK, *named}) for named in always]
         self._orders = [
             [[(time_ns, places[each]) for time_ns, each in order] for order in at_hint]
             for at_hint in orders
         ]
         self._needs = [(each.needs, places[each.variant]) for each in subjects]
-        self._needed = 0
-        for each in subjects:
-            self._needed |= each.needs
+        self._needed = reduce(or_, (each.needs for each in subjects), 0)
         # By the needed facts that do not hold: a few, since few sizes are asked for few multiples.
-        self._eligible: dict[int, int] = {}
-        self._named: list[dict[int, int]] = [{} for _ in orders]
+        self._regimes: dict[int, tuple[int, list[int]]] = {}
         self._filling = [
             _filling(
                 (held, places[each.variant])
@@ -120,33 +128,30 @@ class Forecasts:
             )
             for at in range(len(self._lengths))
         ]
-        self._laid = list(map(_laid, subjects))
 
-    def _may_run(self, lacking: int) -> int:
-        """Those that need none of these size facts."""
-        found = self._eligible.get(lacking)
-        if found is None:
-            found = sum(place for needs, place in self._needs if not needs & lacking)
-            self._eligible[lacking] = found
+    def _regime(self, lacking: int) -> tuple[int, list[int]]:
+        """Those that need none of these size facts, and those that may be named near each hint."""
+        eligible = sum(place for needs, place in self._needs if not needs & lacking)
+        named = [
+            self._named(always & eligible, eligible, orders)
+            for always, orders in zip(self._always, self._orders, strict=True)
+        ]
+        found = self._regimes[lacking] = eligible, named
         return found
 
-    def _named_near(self, hint: int, lacking: int) -> int:
+    def _named(self, always: int, eligible: int, orders: Sequence[Sequence[Timed]]) -> int:
         """Those that may be named near a hint: of all that may run, the few that are best there."""
-        found = self._named[hint].get(lacking)
-        if found is None:
-            eligible = self._may_run(lacking)
-            found = self._always[hint] & eligible
-            for order in self._orders[hint]:
-                timed = [each for each in order if each[1] & eligible][:NAMED_LIMIT]
-                for time_ns, place in timed:
-                    if time_ns <= NAMED_RATIO * timed[0][0]:
-                        found |= place
-            self._named[hint][lacking] = found
+        found = always
+        for order in orders:
+            timed = list(islice((each for each in order if each[1] & eligible), NAMED_LIMIT))
+            for time_ns, place in timed:
+                if time_ns <= NAMED_RATIO * timed[0][0]:
+                    found |= place
         return found
 
     def at(
         self, dims: Dims, near: Sequence[int], weights: Sequence[float], missing: int
-    ) -> list[Forecast]:
+    ) -> list[Predicted]:
         """The times of those whose size facts hold, the Fallback's first: of the best near by, and
         of those whose blocks rows of these sizes fill.
 
@@ -154,12 +159,13 @@ class Forecasts:
         Raises `OverflowError` or `ZeroDivisionError` where a launch cannot be worked out.
         """
         lacking = missing & self._needed
+        eligible, named = self._regimes.get(lacking) or self._regime(lacking)
         wanted = 0
         for hint in near:
-            wanted |= self._named_near(hint, lacking)
+            wanted |= named[hint]
         lengths = [max(length(dims), 1) for length in self._lengths]
         for length, (bounds, filling) in zip(lengths, self._filling, strict=True):
-            wanted |= filling[bisect_left(bounds, LEAST_FILL * length)] & self._may_run(lacking)
+            wanted |= filling[bisect_left(bounds, LEAST_FILL * length)] & eligible
         elements = float(math.prod(dims))
         uncached = elements - self._kept if elements > self._kept else 0.0
         logs = [*map(math.log2, dims), 0.0]
@@ -167,41 +173,44 @@ class Forecasts:
         # As many as there can be: hints that are not there weigh nothing.
         first, second, third, fourth = (*near, 0)[:NEAR]
         weight, weight_2, weight_3, weight_4 = (*weights, 0.0)[:NEAR]
-        known = [0] * len(self._counters)
-        found: list[Forecast] = []
+        exp = math.exp
+        tasks, share, lanes, busy, known = 1, 0.0, 0.0, 0, -1
+        found: list[Predicted] = []
         for (
+            cut,
             variant,
-            ratios,
-            level,
-            slope,
-            slope_2,
-            slopes,
-            at,
-            rows,
             slots,
-            processors,
             fixed,
             element,
+            beyond,
             task,
             round_,
             alone,
             busiest,
             lane,
-            beyond,
             walking,
             in_cache,
-            errors,
+            level,
+            slope,
+            slope_2,
+            slopes,
+            ratios,
+            error,
+            fallback_error,
+            spread,
         ) in compress(self._laid, wanted.to_bytes(len(self._laid), "little")):
-            tasks = known[at]
-            if not tasks:
-                tasks = known[at] = self._counters[at](dims)
-            cost_ns = fixed + element * elements + beyond * uncached + task * tasks
-            if slots:
+            if cut != known:
+                known = cut
+                counter, processors, rows = self._cuts[cut]
+                tasks = counter(dims)
                 share = lanes = elements / tasks
                 for place, held in rows:
                     lanes *= held / lengths[place]
+                busy = -(-tasks // processors)
+            cost_ns = fixed + element * elements + beyond * uncached + task * tasks
+            if slots:
                 cost_ns += -(-tasks // slots) * (round_ + alone * lanes)
-                cost_ns += -(-tasks // processors) * (busiest * share + lane * lanes)
+                cost_ns += busy * (busiest * share + lane * lanes)
             if elements > in_cache:
                 cost_ns *= again(min(tasks, walking) * elements / tasks, in_cache)
             trend = level + slope * octaves + slope_2 * octaves_2
@@ -213,12 +222,9 @@ class Forecasts:
                 + ratios[third] * weight_3
                 + ratios[fourth] * weight_4
             )
-            found.append(_forecast(Forecast, (math.exp(trend) * ratio * cost_ns, variant, *errors)))
+            time_ns = exp(trend) * ratio * cost_ns
+            found.append((time_ns, variant, error, fallback_error, spread))
         return found
-
-
-_forecast = tuple.__new__
-"""Makes a named tuple of one, which its own constructor takes several times as long for."""
 
 
 def _filling(held: Iterable[tuple[int, int]]) -> tuple[list[int], list[int]]:
@@ -229,55 +235,60 @@ def _filling(held: Iterable[tuple[int, int]]) -> tuple[list[int], list[int]]:
     )
 
 
+def _cut(each: Subject) -> tuple[int, int, tuple[tuple[int, int], ...]]:
+    """How a subject cuts its work: places of its tasks and rows, and what works on them."""
+    return each.cost.at, each.cost.processors, each.cost.rows
+
+
 _Laid: TypeAlias = tuple[
     int,
-    Sequence[float],
+    int,
+    int,
+    float,
+    float,
+    float,
+    float,
+    float,
+    float,
+    float,
+    float,
+    int,
+    float,
     float,
     float,
     float,
     tuple[float, ...],
-    int,
-    tuple[tuple[int, int], ...],
-    int,
-    int,
+    Sequence[float],
     float,
     float,
     float,
-    float,
-    float,
-    float,
-    float,
-    float,
-    int,
-    float,
-    tuple[float, float, float],
 ]
 
 
-def _laid(each: Subject) -> _Laid:
+def _laid(each: Subject, cut: int) -> _Laid:
     """A subject as `Forecasts.at` goes through them."""
     level, slope, slope_2, *slopes = (*each.trend, 0.0)
     cost = each.cost
     return (
+        cut,
         each.variant,
-        each.ratios,
-        level,
-        slope,
-        slope_2,
-        tuple(slopes[:-1]),
-        cost.at,
-        cost.rows,
         cost.slots,
-        cost.processors,
         cost.fixed,
         cost.element,
+        cost.uncached,
         cost.task,
         cost.round,
         cost.alone,
         cost.busiest,
         cost.lane,
-        cost.uncached,
         cost.walking,
         cost.in_cache,
-        (each.error, each.fallback_error, each.spread),
+        level,
+        slope,
+        slope_2,
+        tuple(slopes[:-1]),
+        each.ratios,
+        each.error,
+        each.fallback_error,
+        each.spread,
     )

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 
 from nearhint_rules.choice import FALLBACK, Alternative, Alternatives, Selection
 from nearhint_rules.errors import InvalidExpression
-from nearhint_rules.forecasts import Forecast
+from nearhint_rules.forecasts import Forecast, Predicted
 from nearhint_rules.metrics import SIZE_RATIO, Dims
 from nearhint_rules.prediction import LEAST_HINTS, Predictor
 from nearhint_rules.ranking import LEAST_GAIN, SPREADS, beats
@@ -76,9 +76,9 @@ class InterpolatedSelector(StepSelector):
         if self._settled is not None or not dims or min(dims) < 1:
             return ()
         found = self._forecast(dims, ~self._facts.held(dims))
-        return tuple(sorted(found[1], key=lambda each: each.time_ns)) if found else ()
+        return tuple(map(Forecast._make, sorted(found[1]))) if found else ()
 
-    def _forecast(self, dims: Dims, missing: int) -> tuple[list[int], list[Forecast]] | None:
+    def _forecast(self, dims: Dims, missing: int) -> tuple[list[int], list[Predicted]] | None:
         """The nearest hints and the times; None where the nearest of them is to answer."""
         predictor = self.predictor
         if predictor is None:
@@ -133,15 +133,15 @@ class InterpolatedSelector(StepSelector):
         row, incumbent = self._row(nearest), leading[0].variant
         assert self.predictor is not None  # it made the forecast
         scale = self.predictor.scale(distance)
-        fallback = times[0]
-        order = ordered(times[1:], incumbent, row.default, scale)
-        if not any(each.variant == incumbent for each in order):
+        fallback = times.pop(0)
+        if incumbent not in [variant for _, variant, *_ in times]:
             return super()._alternatives(dims)
-        was_beaten = any(map(self._won.__getitem__, near))
+        order = ordered(times, incumbent, row.default, scale)
+        was_beaten = any([self._won[hint] for hint in near])
         alternatives: list[Alternative] = []
         tried = 0
         for at, each in enumerate(order):
-            pointer_facts, bit, implied = self._candidates.pointers(each.variant)
+            pointer_facts, bit, implied = self._candidates.pointers(each[1])
             if implied & tried:
                 continue
             tried |= bit
@@ -150,7 +150,7 @@ class InterpolatedSelector(StepSelector):
                 served, reason = each, "predicted"
             regret = self._calibration * expected_regret(served, (*order[at:], fallback), scale)
             selection = Selection(
-                served.variant, row.dims, distance, regret, reason, self._generation, row.tier
+                served[1], row.dims, distance, regret, reason, self._generation, row.tier
             )
             alternatives.append((pointer_facts, selection))
             if not pointer_facts:
@@ -196,15 +196,15 @@ class _Trial:
 
 
 def ordered(
-    times: Sequence[Forecast], incumbent: int, default: int, scale: float
-) -> list[Forecast]:
+    times: Sequence[Predicted], incumbent: int, default: int, scale: float
+) -> list[Predicted]:
     """The Variants in serving order: those that beat the holder beyond noise, it, the rest.
 
     The holder is the incumbent, or the default Variant where that is predicted to be faster.
     """
     order = sorted(times)
     for at, holder in enumerate(order):
-        if holder.variant in (incumbent, default):
+        if holder[1] in (incumbent, default):
             faster = 0
             while faster < at and beats_forecast(order[faster], holder, scale):
                 faster += 1
@@ -213,49 +213,56 @@ def ordered(
     return order
 
 
-def beats_forecast(challenger: Forecast, holder: Forecast, scale: float) -> bool:
+def beats_forecast(challenger: Predicted, holder: Predicted, scale: float) -> bool:
     """Whether one Variant is predicted to beat another beyond noise."""
-    error = math.hypot(challenger.error, holder.error)
-    return challenger.time_ns < holder.time_ns * (1 - band(challenger, holder, scale * error))
+    time_ns, _, error, _, spread = challenger
+    held_ns, _, held_error, _, held_spread = holder
+    least = band(spread, held_spread, scale * math.hypot(error, held_error))
+    return time_ns < held_ns * (1 - least)
 
 
-def band(first: Forecast, second: Forecast, error: float) -> float:
+def band(first_spread: float, second_spread: float, error: float) -> float:
     """The relative gain at or below which two predictions with this error are equal.
 
     At least that at or below which measurements with their spreads are (`ranking.tie_band`).
     """
-    combined = math.sqrt(first.spread * first.spread + second.spread * second.spread)
+    combined = math.sqrt(first_spread * first_spread + second_spread * second_spread)
     return max(LEAST_GAIN, SPREADS * combined, ERROR_SHARE * error)
 
 
-def beats_fallback(each: Forecast, fallback: Forecast, scale: float, *, was_beaten: bool) -> bool:
+def beats_fallback(
+    each: Predicted, fallback: Predicted, scale: float, *, was_beaten: bool
+) -> bool:
     """Whether a Variant is predicted to beat the Fallback, beyond noise where none did near by."""
+    time_ns, _, _, error, spread = each
+    fallback_ns, _, _, _, fallback_spread = fallback
     if was_beaten:
-        return each.time_ns < fallback.time_ns
-    error = scale * each.fallback_error
-    return each.time_ns < fallback.time_ns * (1 - band(each, fallback, error))
+        return time_ns < fallback_ns
+    return time_ns < fallback_ns * (1 - band(spread, fallback_spread, scale * error))
 
 
-def expected_regret(served: Forecast, others: Sequence[Forecast], scale: float) -> float:
+def expected_regret(served: Predicted, others: Sequence[Predicted], scale: float) -> float:
     """The relative loss to expect, against whichever of the others is then the fastest.
 
     That is the expected improvement of the best of them (Mockus 1975), with relative errors taken
     as normal.
     """
+    served_ns, variant, served_error, _, _ = served
     most = seen_error = 0.0
     seen_ns = math.inf
-    for other in others:
+    for time_ns, other, other_error, _, _ in others:
         # What is as sure and no faster than one that was seen is likely to win by less.
-        if other.time_ns >= seen_ns and other.error <= seen_error:
+        if other == variant or (time_ns >= seen_ns and other_error <= seen_error):
             continue
-        error = scale * math.sqrt(served.error * served.error + other.error * other.error)
+        error = scale * math.sqrt(served_error * served_error + other_error * other_error)
         if error < LEAST_ERROR:
             error = LEAST_ERROR
-        gap = other.time_ns / served.time_ns - 1
-        if other is not served and gap < 4 * error:
+        gap = time_ns / served_ns - 1
+        if gap < 4 * error:
             z = gap / error
             loss = error * math.exp(-z * z / 2) / _ROOT_TAU - gap * math.erfc(z / _ROOT_TWO) / 2
-            most = max(most, loss)
-        if other is not served and other.error >= seen_error:
-            seen_ns, seen_error = other.time_ns, other.error
+            if loss > most:
+                most = loss
+        if other_error >= seen_error:
+            seen_ns, seen_error = time_ns, other_error
     return most

@@ -35,7 +35,7 @@ from nearhint_rules.costs import (
     own_model,
     solved,
 )
-from nearhint_rules.forecasts import NEAR, Forecast, Forecasts, Subject, Timed
+from nearhint_rules.forecasts import NEAR, Forecast, Forecasts, Predicted, Subject, Timed
 from nearhint_rules.guard import Aligned, AtMost, Fact
 from nearhint_rules.metrics import LANE_UNIT, SIZE_RATIO, BoundRatio, Dims
 from nearhint_rules.table import HintRow, Table, Variant
@@ -275,7 +275,7 @@ class Predictor:
 
     def times(
         self, dims: Dims, near: Sequence[int], keys: Sequence[int], missing: int
-    ) -> list[Forecast]:
+    ) -> list[Predicted]:
         """As `Forecasts.at`; `near` are the hints nearest, `keys` theirs."""
         return self._forecasts.at(dims, near, self._weights(keys), missing)
 
