@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import accumulate
+from math import prod
 from operator import or_
 from typing import NamedTuple, TypeAlias
 
@@ -104,7 +105,7 @@ class SizeFacts:
     index reaches, hold together as long as the product of some symbols is small.
     """
 
-    __slots__ = ("_about", "_bits", "_far", "_symbols", "_tests", "divisors")
+    __slots__ = ("_about", "_bits", "_far", "_far_bits", "_far_limit", "_symbols", "_tests", "divisors")
 
     def __init__(self, symbols: tuple[str, ...]) -> None:
         self._symbols = symbols
@@ -114,6 +115,7 @@ class SizeFacts:
         self._about: dict[Expr, list[tuple[int, SizeFact]]] = {}
         self._tests: dict[Expr, _Tests] = {}
         self._far: dict[frozenset[str], _Far] = {}
+        self._far_limit = self._far_bits = 0
 
     def bit(self, fact: SizeFact) -> int:
         """The bit that stands for `fact`; raises `InvalidExpression` for an unknown symbol."""
@@ -147,17 +149,26 @@ class SizeFacts:
             far.bits | bit,
             [*far.tests, (size, bound, bit)],
         )
+        # Sizes are 1 at least: the product of some is no more than that of all.
+        self._far_limit = min(each.limit for each in self._far.values())
+        self._far_bits |= bit
 
     def held(self, dims: Dims) -> int:
-        """The bits of all facts that hold at `dims`; one that cannot be worked out does not."""
+        """The bits of all facts that hold at `dims`, each 1 at least.
+
+        A fact that cannot be worked out does not hold.
+        """
         held = 0
-        for product, limit, bits, tests in self._far.values():
-            if product(dims) <= limit:
-                held |= bits
-            else:
-                for size, bound, bit in tests:
-                    if size(dims) <= bound:
-                        held |= bit
+        if prod(dims) <= self._far_limit:
+            held = self._far_bits
+        else:
+            for product, limit, bits, tests in self._far.values():
+                if product(dims) <= limit:
+                    held |= bits
+                else:
+                    for size, bound, bit in tests:
+                        if size(dims) <= bound:
+                            held |= bit
         for size, powers, dividing, bounds, within, others, equal in self._tests.values():
             try:
                 value = size(dims)
@@ -229,7 +240,8 @@ def _tests(size: Callable[[Dims], int], about: Sequence[tuple[int, SizeFact]]) -
 class Candidates:
     """A Table's Variants, ready to be looked up by position at any hint, for one Fallback.
 
-    `needed` are the size facts that any of them needs.
+    `needed` are the size facts that any of them needs. `pointers` are, by Variant, its pointer
+    facts and their bits as `Candidate.bit` and `.implied`.
     """
 
     __slots__ = (
@@ -237,9 +249,9 @@ class Candidates:
         "_default",
         "_fallback",
         "_needs",
-        "_pointers",
         "_whole",
         "needed",
+        "pointers",
         "size_facts",
     )
 
@@ -253,7 +265,7 @@ class Candidates:
         implied = [
             sum(1 << at for other, at in sets.items() if implies(facts, other)) for facts in sets
         ]
-        self._pointers = [(facts, 1 << sets[facts], implied[sets[facts]]) for facts in wanted]
+        self.pointers = [(facts, 1 << sets[facts], implied[sets[facts]]) for facts in wanted]
         for variant in table.variants:
             needs = 0
             for fact in variant.guard.facts:
@@ -288,17 +300,13 @@ class Candidates:
         if sets is None:
             sets = self._addresses[lacking] = {
                 implied
-                for needs, (_, _, implied) in zip(self._needs, self._pointers, strict=True)
+                for needs, (_, _, implied) in zip(self._needs, self.pointers, strict=True)
                 if not needs & lacking
             }
         for implied in sets:  # noqa: SIM110 (a third of the time of all())
             if not implied & tried:
                 return False
         return True
-
-    def pointers(self, position: int) -> tuple[tuple[Aligned, ...], int, int]:
-        """A Variant's pointer facts, and their bits as `Candidate.bit` and `.implied`."""
-        return self._pointers[position]
 
     def row(self, hint: HintRow) -> Row:
         """A hint that is complete for the Fallback."""
@@ -313,7 +321,7 @@ class Candidates:
         )
 
     def _candidate(self, position: int, timing: Timing, fallback: Timing) -> Candidate:
-        pointer_facts, bit, implied = self.pointers(position)
+        pointer_facts, bit, implied = self.pointers[position]
         return Candidate(
             position,
             timing.median_ns,

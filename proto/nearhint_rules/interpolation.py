@@ -140,8 +140,9 @@ class InterpolatedSelector(StepSelector):
         was_beaten = any([self._won[hint] for hint in near])
         alternatives: list[Alternative] = []
         tried = 0
+        pointers = self._candidates.pointers
         for at, each in enumerate(order):
-            pointer_facts, bit, implied = self._candidates.pointers(each[1])
+            pointer_facts, bit, implied = pointers[each[1]]
             if implied & tried:
                 continue
             tried |= bit

@@ -16,7 +16,6 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise
 from struct import Struct
 from typing import Protocol, TypeAlias
 
@@ -35,7 +34,7 @@ class BoundMetric(Protocol):
         ...
 
     def order(self, dims: Dims) -> Iterable[int]:
-        """The hints' positions, nearest first."""
+        """The hints' positions, nearest first; worked out when the first is asked for."""
         ...
 
 
@@ -162,14 +161,15 @@ class BoundRatio:
     def order(self, dims: Dims) -> Iterator[int]:
         """The hints' positions, nearest first."""
         keys = sorted(self.keys(dims))
+        mask, close, count = self.mask, self._close, len(keys)
         start = 0
-        for end, (key, after) in enumerate(pairwise((*keys, math.inf)), start=1):
-            if after - key < self._close:
+        for end in range(1, count + 1):
+            if end < count and keys[end] - keys[end - 1] < close:
                 continue
             if end - start == 1:
-                yield keys[start] & self.mask
+                yield keys[start] & mask
             else:
-                yield from self._exactly([key & self.mask for key in keys[start:end]], dims)
+                yield from self._exactly([key & mask for key in keys[start:end]], dims)
             start = end
 
     def _exactly(self, close: Sequence[int], dims: Dims) -> list[int]:
@@ -345,9 +345,9 @@ class _BoundShapes:
         distances = self._distances(dims)
         return distances.index(min(distances))
 
-    def order(self, dims: Dims) -> list[int]:
+    def order(self, dims: Dims) -> Iterator[int]:
         distances = self._distances(dims)
-        return sorted(range(len(distances)), key=distances.__getitem__)
+        yield from sorted(range(len(distances)), key=distances.__getitem__)
 
     def _distances(self, dims: Dims) -> list[float]:
         shapes = _shapes(self._call, self._symbols, dims)

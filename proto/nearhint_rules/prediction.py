@@ -62,6 +62,7 @@ CLOSE = 0.1
 """The octaves within which hints are one place: left out together, none predicts another."""
 LEAST_LANE = LANE_UNIT >> 8
 """The log2 distance that closer hints are taken to be at, in units of 2^-16."""
+_MOST = 1 / (LEAST_LANE * LEAST_LANE)
 
 
 def contenders(table: Table) -> frozenset[int]:
@@ -209,7 +210,7 @@ class Predictor:
             ],
             matrix.counts,
             orders=[
-                matrix.orders(hint, [candidates.pointers(each)[1:] for each in matrix.names[1:]])
+                matrix.orders(hint, [candidates.pointers[each][1:] for each in matrix.names[1:]])
                 for hint in self._places
             ],
             always=[leaders & {table.default} for leaders in matrix.leaders],
@@ -333,12 +334,10 @@ class Predictor:
     def _weights(self, keys: Sequence[int]) -> list[float]:
         """By the inverse square of the distance; their sum is 1."""
         bits, zero = self.hints.bits, self.hints.zero
-        weights: list[float] = []
-        for key in keys:
-            distance = (key >> bits) - zero
-            if distance < LEAST_LANE:
-                distance = LEAST_LANE
-            weights.append(1 / (distance * distance))
+        weights = [
+            1 / (distance * distance) if (distance := (key >> bits) - zero) > LEAST_LANE else _MOST
+            for key in keys
+        ]
         total = sum(weights)
         return [weight / total for weight in weights]
 

@@ -13,8 +13,8 @@ same Table gives the same answer in every process. Which hint is nearest is a `M
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Sequence
+from itertools import chain, islice
 
 from nearhint_rules.candidates import Candidate, Candidates, Reached, Row
 from nearhint_rules.choice import FALLBACK, Alternative, Alternatives, Choice, Selection
@@ -123,7 +123,8 @@ class StepSelector:
         `tried` are the sets of pointer facts that something else serves under.
         """
         found: list[Alternative] = []
-        for at in self._order(dims, nearest):
+        # The nearest hint answers nearly always: the order of the others can wait.
+        for at in chain((nearest,), islice(self._hints.order(dims), 1, None)):
             reached = self._reached(at, missing)
             fresh = [each for each in reached.within if not each.implied & tried]
             if not fresh:
@@ -146,11 +147,6 @@ class StepSelector:
             if self._candidates.are_met(missing, tried):
                 break
         return (*found, self._nothing)
-
-    def _order(self, dims: Dims, nearest: int) -> Iterator[int]:
-        """The nearest hint, which answers nearly always: the order of the others can wait."""
-        yield nearest
-        yield from islice(self._hints.order(dims), 1, None)
 
     def _reached(self, at: int, missing: int) -> Reached:
         """Those of a hint that serve where these size facts do not hold."""

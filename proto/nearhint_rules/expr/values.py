@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from operator import itemgetter
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from nearhint_rules.errors import InvalidExpression
 from nearhint_rules.expr.nodes import (
@@ -65,7 +65,7 @@ def compiled(expr: Expr) -> Callable[[Mapping[str, int]], int]:
 
     It raises `KeyError` for a symbol without a value and `ZeroDivisionError` for x // 0.
     """
-    return _compiled(expr, itemgetter)
+    return _compiled(expr, lambda *names: itemgetter(*names))
 
 
 def compiled_by_position(expr: Expr, symbols: Sequence[str]) -> Callable[[tuple[int, ...]], int]:
@@ -77,14 +77,14 @@ def compiled_by_position(expr: Expr, symbols: Sequence[str]) -> Callable[[tuple[
     if unknown:
         raise InvalidExpression(f"no value for symbol {min(unknown)!r}")
     positions = {name: position for position, name in enumerate(symbols)}
-    return _compiled(expr, lambda name: itemgetter(positions[name]))
+    return _compiled(expr, lambda *names: itemgetter(*[positions[name] for name in names]))
 
 
 _Sizes = TypeVar("_Sizes")
 
 
 def _compiled(
-    expr: Expr, load: Callable[[str], Callable[[_Sizes], int]]
+    expr: Expr, load: Callable[..., Callable[[_Sizes], Any]]
 ) -> Callable[[_Sizes], int]:
     match expr:
         case Int(value):
@@ -97,6 +97,9 @@ def _compiled(
         case Mul((Int(constant), second)):
             get = _compiled(second, load)
             return lambda sizes: constant * get(sizes)
+        case Mul(factors) if all(isinstance(factor, Sym) for factor in factors):
+            get = load(*[factor.name for factor in factors if isinstance(factor, Sym)])
+            return lambda sizes: prod(get(sizes))
         case Mul((first, second)):
             left, right = _compiled(first, load), _compiled(second, load)
             return lambda sizes: left(sizes) * right(sizes)
