@@ -83,7 +83,6 @@ class Forecasts:
         "_filling",
         "_kept",
         "_laid",
-        "_lengths",
         "_needed",
         "_needs",
         "_orders",
@@ -100,13 +99,17 @@ class Forecasts:
         kept: float,
     ) -> None:
         self._kept = kept
-        self._lengths: Sequence[Counter] = counts.lengths
         # Those that cut their work alike are next to each other: what they share is worked out
         # once.
         cuts = list(dict.fromkeys(map(_cut, subjects)))
         ordered = sorted(subjects, key=lambda each: cuts.index(_cut(each)))
         self._cuts = [
-            (counts.counters[at], max(processors, 1), rows) for at, processors, rows in cuts
+            (
+                counts.counters[at],
+                max(processors, 1),
+                [(place, float(held)) for place, held in rows],
+            )
+            for at, processors, rows in cuts
         ]
         self._laid = [_laid(each, cuts.index(_cut(each))) for each in ordered]
         places = {each.variant: 1 << _BYTE * at for at, each in enumerate(ordered)}
@@ -121,12 +124,15 @@ class Forecasts:
         self._regimes: dict[int, tuple[int, list[int]]] = {}
         self._filling = [
             _filling(
-                (held, places[each.variant])
-                for each in subjects
-                for place, held in each.cost.rows
-                if place == at
+                length,
+                (
+                    (held, places[each.variant])
+                    for each in subjects
+                    for place, held in each.cost.rows
+                    if place == at
+                ),
             )
-            for at in range(len(self._lengths))
+            for at, length in enumerate(counts.lengths)
         ]
 
     def _regime(self, lacking: int) -> tuple[int, list[int]]:
@@ -163,9 +169,11 @@ class Forecasts:
         wanted = 0
         for hint in near:
             wanted |= named[hint]
-        lengths = [max(length(dims), 1) for length in self._lengths]
-        for length, (bounds, filling) in zip(lengths, self._filling, strict=True):
-            wanted |= filling[bisect_left(bounds, LEAST_FILL * length)] & eligible
+        lengths: list[float] = []
+        for length_of, bounds, filling in self._filling:
+            length = float(length_of(dims))
+            lengths.append(length if length > 1.0 else 1.0)
+            wanted |= filling[bisect_left(bounds, LEAST_FILL * lengths[-1])] & eligible
         elements = float(math.prod(dims))
         uncached = elements - self._kept if elements > self._kept else 0.0
         logs = [*map(math.log2, dims), 0.0]
@@ -173,7 +181,6 @@ class Forecasts:
         # As many as there can be: hints that are not there weigh nothing.
         first, second, third, fourth = (*near, 0)[:NEAR]
         weight, weight_2, weight_3, weight_4 = (*weights, 0.0)[:NEAR]
-        exp = math.exp
         tasks, share, lanes, busy, known = 1, 0.0, 0.0, 0, -1
         found: list[Predicted] = []
         for (
@@ -209,7 +216,8 @@ class Forecasts:
                 busy = -(-tasks // processors)
             cost_ns = fixed + element * elements + beyond * uncached + task * tasks
             if slots:
-                cost_ns += -(-tasks // slots) * (round_ + alone * lanes)
+                rounds = 1 if tasks <= slots else -(-tasks // slots)
+                cost_ns += rounds * (round_ + alone * lanes)
                 cost_ns += busy * (busiest * share + lane * lanes)
             if elements > in_cache:
                 cost_ns *= again(min(tasks, walking) * elements / tasks, in_cache)
@@ -222,17 +230,16 @@ class Forecasts:
                 + ratios[third] * weight_3
                 + ratios[fourth] * weight_4
             )
-            time_ns = exp(trend) * ratio * cost_ns
+            time_ns = math.exp(trend) * ratio * cost_ns
             found.append((time_ns, variant, error, fallback_error, spread))
         return found
 
 
-def _filling(held: Iterable[tuple[int, int]]) -> tuple[list[int], list[int]]:
-    """Bounds in order, and the union of the sets that have the first n of them."""
+def _filling(length: Counter, held: Iterable[tuple[int, int]]) -> _Filling:
+    """A length of rows, its bounds in order, and the union of the sets with the first n of them."""
     order = sorted(held)
-    return [bound for bound, _ in order], list(
-        accumulate((each for _, each in order), or_, initial=0)
-    )
+    sets = accumulate((each for _, each in order), or_, initial=0)
+    return length, [bound for bound, _ in order], list(sets)
 
 
 def _cut(each: Subject) -> tuple[int, int, tuple[tuple[int, int], ...]]:
@@ -240,6 +247,7 @@ def _cut(each: Subject) -> tuple[int, int, tuple[tuple[int, int], ...]]:
     return each.cost.at, each.cost.processors, each.cost.rows
 
 
+_Filling: TypeAlias = tuple[Counter, list[int], list[int]]
 _Laid: TypeAlias = tuple[
     int,
     int,

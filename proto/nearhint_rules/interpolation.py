@@ -39,6 +39,8 @@ TOLERATED_LOSS = 0.02
 """What predictions may lose at hints that are left out, on average: those are farther from what is
 known than the sizes between hints."""
 _ROOT_TWO, _ROOT_TAU = math.sqrt(2), math.sqrt(math.tau)
+_tuple = tuple.__new__
+"""Makes a named tuple of a plain one, which its own constructor takes twice as long for."""
 
 
 class InterpolatedSelector(StepSelector):
@@ -83,20 +85,19 @@ class InterpolatedSelector(StepSelector):
         predictor = self.predictor
         if predictor is None:
             return None
-        keys = predictor.near(dims, missing)
-        near = predictor.hints.positions(keys)
+        near, weights = predictor.near(dims, missing)
         if self._complete[near[0]].dims == dims:
             return None
         try:
-            return near, predictor.times(dims, near, keys, missing)
+            return near, predictor.forecasts.at(dims, near, weights, missing)
         except (OverflowError, ZeroDivisionError):
             return None
 
     def _nearest(self, dims: Dims, missing: int) -> int:
         if self._measured is None:
             return super()._nearest(dims, missing)
-        keys = self._measured.near(dims, missing)
-        return self._covering(dims, self._measured.hints.positions(keys))[0]
+        near, _ = self._measured.near(dims, missing)
+        return self._covering(dims, near)[0]
 
     def _covering(self, dims: Dims, near: Sequence[int]) -> tuple[int, float, bool]:
         """The first of the nearest hints that the cut-off reaches, or the nearest of all.
@@ -134,7 +135,7 @@ class InterpolatedSelector(StepSelector):
         assert self.predictor is not None  # it made the forecast
         scale = self.predictor.scale(distance)
         fallback = times.pop(0)
-        if incumbent not in [variant for _, variant, *_ in times]:
+        if incumbent not in [each[1] for each in times]:
             return super()._alternatives(dims)
         order = ordered(times, incumbent, row.default, scale)
         was_beaten = any([self._won[hint] for hint in near])
@@ -150,8 +151,9 @@ class InterpolatedSelector(StepSelector):
             if beats_fallback(each, fallback, scale, was_beaten=was_beaten):
                 served, reason = each, "predicted"
             regret = self._calibration * expected_regret(served, (*order[at:], fallback), scale)
-            selection = Selection(
-                served[1], row.dims, distance, regret, reason, self._generation, row.tier
+            selection = _tuple(
+                Selection,
+                (served[1], row.dims, distance, regret, reason, self._generation, row.tier),
             )
             alternatives.append((pointer_facts, selection))
             if not pointer_facts:

@@ -127,11 +127,6 @@ class BoundRatio:
         """The log2 distance that a key holds, in units of 2^-16."""
         return (key >> self.bits) - self.zero
 
-    def positions(self, keys: Sequence[int]) -> list[int]:
-        """The positions that keys hold."""
-        mask = self.mask
-        return [key & mask for key in keys]
-
     def packed(self, distances: Sequence[int]) -> int:
         """Distances by hint, in units of 2^-16, as one number."""
         return sum(distance << (_LANE * at + self.bits) for at, distance in enumerate(distances))

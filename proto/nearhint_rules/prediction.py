@@ -119,7 +119,6 @@ class Predictor:
         "_apart",
         "_clusters",
         "_divisors",
-        "_forecasts",
         "_in_cache",
         "_keys",
         "_places",
@@ -128,6 +127,7 @@ class Predictor:
         "_regimes",
         "_shares",
         "_uncached",
+        "forecasts",
         "hints",
         "left_out",
         "spacing",
@@ -195,7 +195,7 @@ class Predictor:
             along = self._along(trends[each])
             least = _level(_ratios(floors[each], modelled_ns), along)
             ratios[each] = self._filled(_level(found, along), least)
-        self._forecasts = Forecasts(
+        self.forecasts = Forecasts(
             [
                 Subject(
                     each,
@@ -270,15 +270,11 @@ class Predictor:
             found.setdefault(first, []).append(hint)
         return list(found.values())
 
-    def near(self, dims: Dims, missing: int) -> list[int]:
-        """The keys of the hints nearest to sizes; `missing` are the facts that do not hold."""
-        return self.hints.first(self.keys(dims, missing), dims, NEAR)
-
-    def times(
-        self, dims: Dims, near: Sequence[int], keys: Sequence[int], missing: int
-    ) -> list[Predicted]:
-        """As `Forecasts.at`; `near` are the hints nearest, `keys` theirs."""
-        return self._forecasts.at(dims, near, self._weights(keys), missing)
+    def near(self, dims: Dims, missing: int) -> tuple[list[int], list[float]]:
+        """The hints nearest to sizes, with their weights; `missing` are facts that do not hold."""
+        keys = self.hints.first(self.keys(dims, missing), dims, NEAR)
+        mask = self.hints.mask
+        return [key & mask for key in keys], self._weights(keys)
 
     def _predict_left_out(
         self, matrix: _Matrix, floors: Mapping[int, Sequence[float]], fallback_fit: Fit, fit: Fit
