@@ -7,7 +7,7 @@ many Variants need it. Its pointer facts are left for each call.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import accumulate
@@ -69,32 +69,19 @@ class Row:
         return [each for each in self.candidates if not each.needs & missing]
 
 
-class Reached(NamedTuple):
-    """Those of a hint that serve where some facts do not hold, each for some addresses.
+def reached(candidates: Iterable[Candidate], missing: int) -> tuple[Candidate, ...]:
+    """Those that serve at some addresses: before which none may run wherever they may.
 
-    In serving order; `beyond` the cut-off the default Variant comes first.
+    `missing` are the size facts that do not hold.
     """
-
-    within: tuple[Candidate, ...]
-    beyond: tuple[Candidate, ...]
-
-    @staticmethod
-    def of(row: Row, missing: int) -> Reached:
-        """Of a hint."""
-        eligible = row.eligible(missing)
-        within = _reached(eligible)
-        eligible.sort(key=lambda each: each.variant != row.default)
-        return Reached(within, _reached(eligible))
-
-
-def _reached(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """Those before which none may run wherever they may, by its addresses."""
     found: list[Candidate] = []
     tried = 0
     for each in candidates:
-        if not each.implied & tried:
-            tried |= each.bit
+        if not each.needs & missing and not each.implied & tried:
             found.append(each)
+            tried |= each.bit
+            if not each.pointer_facts:
+                break
     return tuple(found)
 
 

@@ -11,7 +11,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
 from functools import reduce
-from itertools import accumulate, compress, islice
+from itertools import accumulate, compress
 from operator import mul, or_
 from typing import NamedTuple, TypeAlias
 
@@ -121,7 +121,7 @@ class Forecasts:
         self._needs = [(each.needs, places[each.variant]) for each in subjects]
         self._needed = reduce(or_, (each.needs for each in subjects), 0)
         # By the needed facts that do not hold: a few, since few sizes are asked for few multiples.
-        self._regimes: dict[int, tuple[int, list[int]]] = {}
+        self._regimes: dict[int, tuple[int, dict[int, int]]] = {}
         self._filling = [
             _filling(
                 length,
@@ -135,23 +135,24 @@ class Forecasts:
             for at, length in enumerate(counts.lengths)
         ]
 
-    def _regime(self, lacking: int) -> tuple[int, list[int]]:
-        """Those that need none of these size facts, and those that may be named near each hint."""
-        eligible = sum(place for needs, place in self._needs if not needs & lacking)
-        named = [
-            self._named(always & eligible, eligible, orders)
-            for always, orders in zip(self._always, self._orders, strict=True)
-        ]
-        found = self._regimes[lacking] = eligible, named
+    def _regime(self, lacking: int) -> tuple[int, dict[int, int]]:
+        """Those that need none of these size facts, and what is named near hints among them."""
+        eligible = sum([place for needs, place in self._needs if not needs & lacking])
+        found = self._regimes[lacking] = eligible, {}
         return found
 
-    def _named(self, always: int, eligible: int, orders: Sequence[Sequence[Timed]]) -> int:
+    def _named(self, hint: int, eligible: int) -> int:
         """Those that may be named near a hint: of all that may run, the few that are best there."""
-        found = always
-        for order in orders:
-            timed = list(islice((each for each in order if each[1] & eligible), NAMED_LIMIT))
-            for time_ns, place in timed:
-                if time_ns <= NAMED_RATIO * timed[0][0]:
+        found = self._always[hint] & eligible
+        for order in self._orders[hint]:
+            count, limit_ns = 0, math.inf
+            for time_ns, place in order:
+                if place & eligible:
+                    if not count:
+                        limit_ns = NAMED_RATIO * time_ns
+                    if count == NAMED_LIMIT or time_ns > limit_ns:
+                        break
+                    count += 1
                     found |= place
         return found
 
@@ -168,7 +169,10 @@ class Forecasts:
         eligible, named = self._regimes.get(lacking) or self._regime(lacking)
         wanted = 0
         for hint in near:
-            wanted |= named[hint]
+            named_near = named.get(hint)
+            if named_near is None:
+                named_near = named[hint] = self._named(hint, eligible)
+            wanted |= named_near
         lengths: list[float] = []
         for length_of, bounds, filling in self._filling:
             length = float(length_of(dims))

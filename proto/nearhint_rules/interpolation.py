@@ -128,7 +128,7 @@ class InterpolatedSelector(StepSelector):
             return super()._alternatives(dims)
         near, times = found
         nearest, distance, is_beyond = self._covering(dims, near)
-        leading = self._reached(nearest, missing).within
+        leading = self._reached(nearest, missing)
         if not leading or (is_beyond and not self._is_between(dims, near)):
             return super()._alternatives(dims)
         row, incumbent = self._row(nearest), leading[0].variant

@@ -16,7 +16,7 @@ import math
 from collections.abc import Sequence
 from itertools import chain, islice
 
-from nearhint_rules.candidates import Candidate, Candidates, Reached, Row
+from nearhint_rules.candidates import Candidate, Candidates, Row, reached
 from nearhint_rules.choice import FALLBACK, Alternative, Alternatives, Choice, Selection
 from nearhint_rules.hints import bucket
 from nearhint_rules.metrics import SIZE_RATIO, Dims, Metric
@@ -82,7 +82,7 @@ class StepSelector:
         self._complete = [complete[at] for at in metric.preferred(hints)]
         self._rows: list[Row | None] = [None] * len(complete)
         # By hint and the needed facts that do not hold: a few.
-        self._known: list[dict[int, Reached]] = [{} for _ in complete]
+        self._known: list[dict[int, tuple[Candidate, ...]]] = [{} for _ in complete]
         self._hints = metric.bind(table.symbols, [row.dims for row in self._complete])
         self._buckets = frozenset(bucket(hint) for hint in hints)
 
@@ -125,8 +125,7 @@ class StepSelector:
         found: list[Alternative] = []
         # The nearest hint answers nearly always: the order of the others can wait.
         for at in chain((nearest,), islice(self._hints.order(dims), 1, None)):
-            reached = self._reached(at, missing)
-            fresh = [each for each in reached.within if not each.implied & tried]
+            fresh = [each for each in self._reached(at, missing) if not each.implied & tried]
             if not fresh:
                 continue
             row = self._row(at)
@@ -134,7 +133,8 @@ class StepSelector:
             if is_beyond:
                 # The default Variant first: whoever else is eligible only makes this hint the one
                 # that answers.
-                fresh = [each for each in reached.beyond if not each.implied & tried]
+                order = sorted(row.candidates, key=lambda each: each.variant != row.default)
+                fresh = [each for each in reached(order, missing) if not each.implied & tried]
             for candidate in fresh:
                 tried |= candidate.bit
                 if is_beyond:
@@ -148,12 +148,12 @@ class StepSelector:
                 break
         return (*found, self._nothing)
 
-    def _reached(self, at: int, missing: int) -> Reached:
-        """Those of a hint that serve where these size facts do not hold."""
+    def _reached(self, at: int, missing: int) -> tuple[Candidate, ...]:
+        """Those of a hint that serve where these size facts do not hold, the first first."""
         lacking = missing & self._candidates.needed
         found = self._known[at].get(lacking)
         if found is None:
-            found = self._known[at][lacking] = Reached.of(self._row(at), lacking)
+            found = self._known[at][lacking] = reached(self._row(at).candidates, lacking)
         return found
 
     def _nearest(self, dims: Dims, missing: int) -> int:
