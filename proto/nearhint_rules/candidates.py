@@ -56,11 +56,14 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A complete hint as one step sees it; `candidates` are in serving order."""
+    """A complete hint as one step sees it; `candidates` are in serving order.
+
+    `standard` is the default Variant among them.
+    """
 
     dims: Dims
     candidates: tuple[Candidate, ...]
-    default: int
+    standard: Candidate
     fallback: Timing
     tier: int
 
@@ -302,7 +305,7 @@ class Candidates:
         return Row(
             dims=hint.dims,
             candidates=tuple(candidates),
-            default=self._default,
+            standard=next(each for each in candidates if each.variant == self._default),
             fallback=timing,
             tier=hint.tier,
         )

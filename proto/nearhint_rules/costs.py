@@ -271,12 +271,22 @@ def _counter(tasks: Tasks, symbols: tuple[str, ...]) -> Counter:
     if not parts:
         return lambda _: 1
     if len(parts) == 1:
-        (only,) = parts
-        return lambda dims: max(only(dims) // grain, 1)
-    if len(parts) == 2:
+        (whole,) = parts
+    elif len(parts) == 2:
         first, second = parts
-        return lambda dims: max(first(dims) * second(dims) // grain, 1)
-    return lambda dims: max(math.prod([part(dims) for part in parts]) // grain, 1)
+
+        def whole(dims: Dims) -> int:
+            return first(dims) * second(dims)
+    else:
+
+        def whole(dims: Dims) -> int:
+            return math.prod([part(dims) for part in parts])
+
+    def count(dims: Dims) -> int:
+        tasks = whole(dims) // grain
+        return tasks if tasks > 1 else 1
+
+    return count
 
 
 class Fit:

@@ -29,6 +29,8 @@ NAMED_RATIO, NAMED_LIMIT = 1.1, 4
 may be: what was slower at all of them seldom wins between them, and of what was as good any does.
 """
 _BYTE = 8
+_NONE = (0.0, 0.0, 0.0)
+"""What stands for symbols that a Kernel does not have, up to four."""
 
 Timed: TypeAlias = tuple[int, int]
 """A time in nanoseconds, and the Variant whose it is."""
@@ -101,8 +103,8 @@ class Forecasts:
         self._kept = kept
         # Those that cut their work alike are next to each other: what they share is worked out
         # once.
-        cuts = list(dict.fromkeys(map(_cut, subjects)))
-        ordered = sorted(subjects, key=lambda each: cuts.index(_cut(each)))
+        ordered = [subjects[0], *sorted(subjects[1:], key=_cut)]
+        cuts = list(dict.fromkeys(map(_cut, ordered)))
         self._cuts = [
             (
                 counts.counters[at],
@@ -180,12 +182,13 @@ class Forecasts:
             wanted |= filling[bisect_left(bounds, LEAST_FILL * lengths[-1])] & eligible
         elements = float(math.prod(dims))
         uncached = elements - self._kept if elements > self._kept else 0.0
-        logs = [*map(math.log2, dims), 0.0]
-        octaves, octaves_2, others = logs[0], logs[1], logs[2:-1]
+        octaves, octaves_2, octaves_3, octaves_4, *others = (*map(math.log2, dims), *_NONE)
+        is_deep = len(dims) > 2
         # As many as there can be: hints that are not there weigh nothing.
         first, second, third, fourth = (*near, 0)[:NEAR]
         weight, weight_2, weight_3, weight_4 = (*weights, 0.0)[:NEAR]
-        tasks, share, lanes, busy, known = 1, 0.0, 0.0, 0, -1
+        tasks, share, lanes, busy = 1, 0.0, 0.0, 0
+        known, counted = -1, None
         found: list[Predicted] = []
         for (
             cut,
@@ -204,6 +207,8 @@ class Forecasts:
             level,
             slope,
             slope_2,
+            slope_3,
+            slope_4,
             slopes,
             ratios,
             error,
@@ -213,11 +218,14 @@ class Forecasts:
             if cut != known:
                 known = cut
                 counter, processors, rows = self._cuts[cut]
-                tasks = counter(dims)
-                share = lanes = elements / tasks
+                if counter is not counted:
+                    counted = counter
+                    tasks = counter(dims)
+                    share = elements / tasks
+                busy = -(-tasks // processors)
+                lanes = share
                 for place, held in rows:
                     lanes *= held / lengths[place]
-                busy = -(-tasks // processors)
             cost_ns = fixed + element * elements + beyond * uncached + task * tasks
             if slots:
                 rounds = 1 if tasks <= slots else -(-tasks // slots)
@@ -226,8 +234,9 @@ class Forecasts:
             if elements > in_cache:
                 cost_ns *= again(min(tasks, walking) * elements / tasks, in_cache)
             trend = level + slope * octaves + slope_2 * octaves_2
-            if others:
-                trend += sum(map(mul, slopes, others))
+            if is_deep:
+                deep = slope_3 * octaves_3 + slope_4 * octaves_4
+                trend += sum(map(mul, slopes, others), deep) if slopes else deep
             ratio = (
                 ratios[first] * weight
                 + ratios[second] * weight_2
@@ -269,6 +278,8 @@ _Laid: TypeAlias = tuple[
     float,
     float,
     float,
+    float,
+    float,
     tuple[float, ...],
     Sequence[float],
     float,
@@ -279,7 +290,7 @@ _Laid: TypeAlias = tuple[
 
 def _laid(each: Subject, cut: int) -> _Laid:
     """A subject as `Forecasts.at` goes through them."""
-    level, slope, slope_2, *slopes = (*each.trend, 0.0)
+    level, slope, slope_2, slope_3, slope_4, *_ = (*each.trend, *_NONE)
     cost = each.cost
     return (
         cut,
@@ -298,7 +309,9 @@ def _laid(each: Subject, cut: int) -> _Laid:
         level,
         slope,
         slope_2,
-        tuple(slopes[:-1]),
+        slope_3,
+        slope_4,
+        each.trend[5:],
         each.ratios,
         each.error,
         each.fallback_error,

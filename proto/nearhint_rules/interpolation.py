@@ -137,7 +137,7 @@ class InterpolatedSelector(StepSelector):
         fallback = times.pop(0)
         if incumbent not in [each[1] for each in times]:
             return super()._alternatives(dims)
-        order = ordered(times, incumbent, row.default, scale)
+        order = ordered(times, incumbent, row.standard.variant, scale)
         was_beaten = any([self._won[hint] for hint in near])
         alternatives: list[Alternative] = []
         tried = 0

@@ -133,8 +133,8 @@ class StepSelector:
             if is_beyond:
                 # The default Variant first: whoever else is eligible only makes this hint the one
                 # that answers.
-                order = sorted(row.candidates, key=lambda each: each.variant != row.default)
-                fresh = [each for each in reached(order, missing) if not each.implied & tried]
+                order = reached((row.standard, *row.candidates), missing)
+                fresh = [each for each in order if not each.implied & tried]
             for candidate in fresh:
                 tried |= candidate.bit
                 if is_beyond:
@@ -185,7 +185,7 @@ class StepSelector:
         return Selection(variant, row.dims, distance, regret, reason, self._generation, row.tier)
 
     def _beyond(self, row: Row, candidate: Candidate, distance: float) -> Selection:
-        if candidate.variant == row.default and candidate.is_faster:
+        if candidate.variant == row.standard.variant and candidate.is_faster:
             reason, variant, tier = "beyond_cutoff_default", candidate.variant, 1
         else:
             reason, variant, tier = "beyond_cutoff_fallback", FALLBACK, 0
