@@ -109,7 +109,7 @@ class BoundRatio:
 
     def nearest(self, dims: Dims) -> int:
         """The position of the nearest hint."""
-        return self.first(self.keys(dims), dims)[0] & self.mask
+        return self.first(self.keys(dims), dims, 2)[0] & self.mask
 
     def keys(self, dims: Dims, apart: int = 0) -> tuple[int, ...]:
         """The key of each hint.
@@ -131,18 +131,19 @@ class BoundRatio:
         """Distances by hint, in units of 2^-16, as one number."""
         return sum(distance << (_LANE * at + self.bits) for at, distance in enumerate(distances))
 
-    def first(self, keys: Sequence[int], dims: Dims, count: int = 1) -> list[int]:
-        """The first keys, the nearest hint's before all; of those that are as near, the exact one.
+    def first(self, keys: Sequence[int], dims: Dims, count: int) -> list[int]:
+        """The `count` first keys (two or more), of which the very first is exact.
 
         `keys` are those of `dims`.
         """
-        found = sorted(keys)[: max(count, 2)]
+        found = sorted(keys)[:count]
         if len(found) > 1 and found[1] - found[0] < self._close:
+            # Rounding may have swapped them.
             bound = ((found[0] >> self.bits) + self.slack + 1) << self.bits
             close = [key & self.mask for key in keys if key < bound]
             nearest = keys[self._nearest_of(close, dims)]
             found = [nearest, *[key for key in found if key != nearest][: len(found) - 1]]
-        return found[:count]
+        return found
 
     def _nearest_of(self, close: Sequence[int], dims: Dims) -> int:
         best = close[0]

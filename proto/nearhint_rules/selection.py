@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import chain, islice
+from typing import TypeAlias
 
 from nearhint_rules.candidates import Candidate, Candidates, Row, reached
 from nearhint_rules.choice import FALLBACK, Alternative, Alternatives, Choice, Selection
@@ -25,6 +26,9 @@ from nearhint_rules.table import Table, is_complete
 
 REMEMBERED_LIMIT = 1024
 """Sizes that a `StepSelector` remembers, at least; at most twice as many."""
+
+
+_Known: TypeAlias = tuple[dict[int, tuple[Candidate, ...]], dict[int, tuple[Candidate, ...]]]
 
 
 class StepSelector:
@@ -81,8 +85,8 @@ class StepSelector:
         hints = [row.dims for row in complete]
         self._complete = [complete[at] for at in metric.preferred(hints)]
         self._rows: list[Row | None] = [None] * len(complete)
-        # By hint and the needed facts that do not hold: a few.
-        self._known: list[dict[int, tuple[Candidate, ...]]] = [{} for _ in complete]
+        # By hint, within the cut-off and beyond it, and by the needed facts that do not hold: a few.
+        self._known: list[_Known] = [({}, {}) for _ in complete]
         self._hints = metric.bind(table.symbols, [row.dims for row in self._complete])
         self._buckets = frozenset(bucket(hint) for hint in hints)
 
@@ -133,7 +137,7 @@ class StepSelector:
             if is_beyond:
                 # The default Variant first: whoever else is eligible only makes this hint the one
                 # that answers.
-                order = reached((row.standard, *row.candidates), missing)
+                order = self._reached(at, missing, beyond=True)
                 fresh = [each for each in order if not each.implied & tried]
             for candidate in fresh:
                 tried |= candidate.bit
@@ -148,12 +152,20 @@ class StepSelector:
                 break
         return (*found, self._nothing)
 
-    def _reached(self, at: int, missing: int) -> tuple[Candidate, ...]:
-        """Those of a hint that serve where these size facts do not hold, the first first."""
+    def _reached(
+        self, at: int, missing: int, *, beyond: bool = False
+    ) -> tuple[Candidate, ...]:
+        """Those of a hint that serve where these size facts do not hold, the first first.
+
+        Beyond the cut-off that is the default Variant.
+        """
         lacking = missing & self._candidates.needed
-        found = self._known[at].get(lacking)
+        known = self._known[at][beyond]
+        found = known.get(lacking)
         if found is None:
-            found = self._known[at][lacking] = reached(self._row(at).candidates, lacking)
+            row = self._row(at)
+            order = (row.standard, *row.candidates) if beyond else row.candidates
+            found = known[lacking] = reached(order, lacking)
         return found
 
     def _nearest(self, dims: Dims, missing: int) -> int:
