@@ -185,20 +185,20 @@ class _Far(NamedTuple):
     tests: list[tuple[Callable[[Dims], int], int, int]]
 
 
-class _Tests(NamedTuple):
-    """All that is asked of one size, sorted, so that one search answers for all of a kind.
+_Tests: TypeAlias = tuple[
+    Callable[[Dims], int],
+    list[int],
+    list[int],
+    list[int],
+    list[int],
+    list[tuple[int, int]],
+    dict[int, int],
+]
+"""All that is asked of one size, sorted, so that one search answers for all of a kind.
 
-    Of `powers` of two the first n divide: `dividing[n]` are their bits. It is within all `bounds`
-    but the first n: `within[n]`.
-    """
-
-    size: Callable[[Dims], int]
-    powers: list[int]
-    dividing: list[int]
-    bounds: list[int]
-    within: list[int]
-    others: list[tuple[int, int]]
-    equal: dict[int, int]
+That is size, powers, dividing, bounds, within, others and equal. Of `powers` of two the first n
+divide: `dividing[n]` are their bits. It is within all `bounds` but the first n: `within[n]`.
+"""
 
 
 def _tests(size: Callable[[Dims], int], about: Sequence[tuple[int, SizeFact]]) -> _Tests:
@@ -216,7 +216,7 @@ def _tests(size: Callable[[Dims], int], about: Sequence[tuple[int, SizeFact]]) -
                 equal[value] = bit
     powers.sort()
     bounds.sort()
-    return _Tests(
+    return (
         size,
         [by for by, _ in powers],
         list(accumulate((bit for _, bit in powers), or_, initial=0)),

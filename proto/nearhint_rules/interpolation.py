@@ -58,7 +58,7 @@ class InterpolatedSelector(StepSelector):
         self.predictor: Predictor | None = None
         self._measured: Predictor | None = None
         self._calibration = 1.0
-        self._won: list[bool] = []
+        self._won: frozenset[int] = frozenset()
         if table is None or self._settled is not None or len(self._complete) < LEAST_HINTS:
             return
         try:
@@ -67,7 +67,11 @@ class InterpolatedSelector(StepSelector):
             return  # sizes of a launch that cannot be worked out at some hint
         self._measured = predictor
         # Those that beat the Fallback beyond noise come first at a hint.
-        self._won = [self._row(hint).candidates[0].is_faster for hint in range(len(self._complete))]
+        self._won = frozenset(
+            hint
+            for hint in range(len(self._complete))
+            if self._row(hint).candidates[0].is_faster
+        )
         trial = _Trial(predictor, table, fallback, self._complete)
         if trial.gain >= -TOLERATED_LOSS * len(self._complete):
             self.predictor = predictor
@@ -138,7 +142,7 @@ class InterpolatedSelector(StepSelector):
         if incumbent not in [each[1] for each in times]:
             return super()._alternatives(dims)
         order = ordered(times, incumbent, row.standard.variant, scale)
-        was_beaten = any([self._won[hint] for hint in near])
+        was_beaten = not self._won.isdisjoint(near)
         alternatives: list[Alternative] = []
         tried = 0
         pointers = self._candidates.pointers

@@ -222,7 +222,7 @@ class Predictor:
 
         A hint that is left out is predicted from where its neighbour is, `spacing` away.
         """
-        return min(distance / self.spacing, 1.0)
+        return distance / self.spacing if distance < self.spacing else 1.0
 
     def neighbour(self, hint: int) -> int:
         """The hint nearest to another, but for those in the same place."""
