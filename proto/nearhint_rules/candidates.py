@@ -95,7 +95,16 @@ class SizeFacts:
     index reaches, hold together as long as the product of some symbols is small.
     """
 
-    __slots__ = ("_about", "_bits", "_far", "_far_bits", "_far_limit", "_symbols", "_tests", "divisors")
+    __slots__ = (
+        "_about",
+        "_bits",
+        "_far",
+        "_far_bits",
+        "_far_limit",
+        "_symbols",
+        "_tests",
+        "divisors",
+    )
 
     def __init__(self, symbols: tuple[str, ...]) -> None:
         self._symbols = symbols

@@ -270,23 +270,22 @@ def _counter(tasks: Tasks, symbols: tuple[str, ...]) -> Counter:
     grain = tasks.grain
     if not parts:
         return lambda _: 1
-    if len(parts) == 1:
-        (whole,) = parts
-    elif len(parts) == 2:
-        first, second = parts
-
-        def whole(dims: Dims) -> int:
-            return first(dims) * second(dims)
-    else:
-
-        def whole(dims: Dims) -> int:
-            return math.prod([part(dims) for part in parts])
+    whole = _product(parts)
 
     def count(dims: Dims) -> int:
         tasks = whole(dims) // grain
         return tasks if tasks > 1 else 1
 
     return count
+
+
+def _product(parts: Sequence[Counter]) -> Counter:
+    if len(parts) == 1:
+        return parts[0]
+    if len(parts) == 2:
+        first, second = parts
+        return lambda dims: first(dims) * second(dims)
+    return lambda dims: math.prod([part(dims) for part in parts])
 
 
 class Fit:

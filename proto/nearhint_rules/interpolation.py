@@ -68,9 +68,7 @@ class InterpolatedSelector(StepSelector):
         self._measured = predictor
         # Those that beat the Fallback beyond noise come first at a hint.
         self._won = frozenset(
-            hint
-            for hint in range(len(self._complete))
-            if self._row(hint).candidates[0].is_faster
+            hint for hint in range(len(self._complete)) if self._row(hint).candidates[0].is_faster
         )
         trial = _Trial(predictor, table, fallback, self._complete)
         if trial.gain >= -TOLERATED_LOSS * len(self._complete):
@@ -194,7 +192,7 @@ class _Trial:
                 served = times[0]
             if not was_beaten:
                 position = FALLBACK
-            time = measured[served.variant]
+            time = measured[served[1]]
             self.gain += math.log(measured[position] / time)
             came += time / min(measured.values()) - 1
             stated += expected_regret(served, times, 1.0)
@@ -237,9 +235,7 @@ def band(first_spread: float, second_spread: float, error: float) -> float:
     return max(LEAST_GAIN, SPREADS * combined, ERROR_SHARE * error)
 
 
-def beats_fallback(
-    each: Predicted, fallback: Predicted, scale: float, *, was_beaten: bool
-) -> bool:
+def beats_fallback(each: Predicted, fallback: Predicted, scale: float, *, was_beaten: bool) -> bool:
     """Whether a Variant is predicted to beat the Fallback, beyond noise where none did near by."""
     time_ns, _, _, error, spread = each
     fallback_ns, _, _, _, fallback_spread = fallback

@@ -35,7 +35,7 @@ from nearhint_rules.costs import (
     own_model,
     solved,
 )
-from nearhint_rules.forecasts import NEAR, Forecast, Forecasts, Predicted, Subject, Timed
+from nearhint_rules.forecasts import NEAR, Forecast, Forecasts, Subject, Timed
 from nearhint_rules.guard import Aligned, AtMost, Fact
 from nearhint_rules.metrics import LANE_UNIT, SIZE_RATIO, BoundRatio, Dims
 from nearhint_rules.table import HintRow, Table, Variant
@@ -260,11 +260,7 @@ class Predictor:
         found: dict[int, list[int]] = {}
         for hint, keys in enumerate(map(self.hints.keys, dims)):
             first = next(
-                (
-                    other
-                    for other in found
-                    if self.hints.distance(keys[other]) <= CLOSE * LANE_UNIT
-                ),
+                (other for other in found if self.hints.distance(keys[other]) <= CLOSE * LANE_UNIT),
                 hint,
             )
             found.setdefault(first, []).append(hint)

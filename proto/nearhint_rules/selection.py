@@ -85,7 +85,7 @@ class StepSelector:
         hints = [row.dims for row in complete]
         self._complete = [complete[at] for at in metric.preferred(hints)]
         self._rows: list[Row | None] = [None] * len(complete)
-        # By hint, within the cut-off and beyond it, and by the needed facts that do not hold: a few.
+        # By hint, within the cut-off and beyond it, by the needed facts that do not hold: a few.
         self._known: list[_Known] = [({}, {}) for _ in complete]
         self._hints = metric.bind(table.symbols, [row.dims for row in self._complete])
         self._buckets = frozenset(bucket(hint) for hint in hints)
@@ -152,9 +152,7 @@ class StepSelector:
                 break
         return (*found, self._nothing)
 
-    def _reached(
-        self, at: int, missing: int, *, beyond: bool = False
-    ) -> tuple[Candidate, ...]:
+    def _reached(self, at: int, missing: int, *, beyond: bool = False) -> tuple[Candidate, ...]:
         """Those of a hint that serve where these size facts do not hold, the first first.
 
         Beyond the cut-off that is the default Variant.

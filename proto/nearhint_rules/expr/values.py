@@ -65,7 +65,7 @@ def compiled(expr: Expr) -> Callable[[Mapping[str, int]], int]:
 
     It raises `KeyError` for a symbol without a value and `ZeroDivisionError` for x // 0.
     """
-    return _compiled(expr, lambda *names: itemgetter(*names))
+    return _compiled(expr, itemgetter)
 
 
 def compiled_by_position(expr: Expr, symbols: Sequence[str]) -> Callable[[tuple[int, ...]], int]:
@@ -83,9 +83,7 @@ def compiled_by_position(expr: Expr, symbols: Sequence[str]) -> Callable[[tuple[
 _Sizes = TypeVar("_Sizes")
 
 
-def _compiled(
-    expr: Expr, load: Callable[..., Callable[[_Sizes], Any]]
-) -> Callable[[_Sizes], int]:
+def _compiled(expr: Expr, load: Callable[..., Callable[[_Sizes], Any]]) -> Callable[[_Sizes], int]:
     match expr:
         case Int(value):
             return lambda sizes: value
@@ -98,8 +96,9 @@ def _compiled(
             get = _compiled(second, load)
             return lambda sizes: constant * get(sizes)
         case Mul(factors) if all(isinstance(factor, Sym) for factor in factors):
-            get = load(*[factor.name for factor in factors if isinstance(factor, Sym)])
-            return lambda sizes: prod(get(sizes))
+            names = [factor.name for factor in factors if isinstance(factor, Sym)]
+            several: Callable[[_Sizes], tuple[int, ...]] = load(*names)
+            return lambda sizes: prod(several(sizes))
         case Mul((first, second)):
             left, right = _compiled(first, load), _compiled(second, load)
             return lambda sizes: left(sizes) * right(sizes)
