@@ -130,16 +130,19 @@ class InterpolatedSelector(StepSelector):
             return super()._alternatives(dims)
         near, times = found
         nearest, distance, is_beyond = self._covering(dims, near)
-        leading = self._reached(nearest, missing)
+        leading = self._reached(nearest, missing & self._candidates.needed)
         if not leading or (is_beyond and not self._is_between(dims, near)):
             return super()._alternatives(dims)
         row, incumbent = self._row(nearest), leading[0].variant
         assert self.predictor is not None  # it made the forecast
         scale = self.predictor.scale(distance)
         fallback = times.pop(0)
-        if incumbent not in [each[1] for each in times]:
-            return super()._alternatives(dims)
         order = ordered(times, incumbent, row.standard.variant, scale)
+        for each in order:  # it is one of the first, if any
+            if each[1] == incumbent:
+                break
+        else:
+            return super()._alternatives(dims)
         was_beaten = not self._won.isdisjoint(near)
         alternatives: list[Alternative] = []
         tried = 0

@@ -127,9 +127,11 @@ class StepSelector:
         `tried` are the sets of pointer facts that something else serves under.
         """
         found: list[Alternative] = []
+        lacking = missing & self._candidates.needed
         # The nearest hint answers nearly always: the order of the others can wait.
         for at in chain((nearest,), islice(self._hints.order(dims), 1, None)):
-            fresh = [each for each in self._reached(at, missing) if not each.implied & tried]
+            candidates = self._known[at][0].get(lacking) or self._reached(at, lacking)
+            fresh = [each for each in candidates if not each.implied & tried]
             if not fresh:
                 continue
             row = self._row(at)
@@ -137,8 +139,8 @@ class StepSelector:
             if is_beyond:
                 # The default Variant first: whoever else is eligible only makes this hint the one
                 # that answers.
-                order = self._reached(at, missing, beyond=True)
-                fresh = [each for each in order if not each.implied & tried]
+                candidates = self._reached(at, lacking, beyond=True)
+                fresh = [each for each in candidates if not each.implied & tried]
             for candidate in fresh:
                 tried |= candidate.bit
                 if is_beyond:
@@ -152,12 +154,11 @@ class StepSelector:
                 break
         return (*found, self._nothing)
 
-    def _reached(self, at: int, missing: int, *, beyond: bool = False) -> tuple[Candidate, ...]:
-        """Those of a hint that serve where these size facts do not hold, the first first.
+    def _reached(self, at: int, lacking: int, *, beyond: bool = False) -> tuple[Candidate, ...]:
+        """Those of a hint that serve where these needed facts do not hold, the first first.
 
         Beyond the cut-off that is the default Variant.
         """
-        lacking = missing & self._candidates.needed
         known = self._known[at][beyond]
         found = known.get(lacking)
         if found is None:
