@@ -123,16 +123,16 @@ class InterpolatedSelector(StepSelector):
             for size, sizes in zip(dims, known, strict=True)
         )
 
-    def _alternatives(self, dims: Dims) -> Alternatives:
+    def _alternatives(self, dims: Dims, most: int) -> Alternatives:
         missing = ~self._facts.held(dims)
         found = self._forecast(dims, missing)
         if found is None:
-            return super()._alternatives(dims)
+            return super()._alternatives(dims, most)
         near, times = found
         nearest, distance, is_beyond = self._covering(dims, near)
         leading = self._reached(nearest, missing & self._candidates.needed)
         if not leading or (is_beyond and not self._is_between(dims, near)):
-            return super()._alternatives(dims)
+            return super()._alternatives(dims, most)
         row, incumbent = self._row(nearest), leading[0].variant
         assert self.predictor is not None  # it made the forecast
         scale = self.predictor.scale(distance)
@@ -142,7 +142,7 @@ class InterpolatedSelector(StepSelector):
             if each[1] == incumbent:
                 break
         else:
-            return super()._alternatives(dims)
+            return super()._alternatives(dims, most)
         was_beaten = not self._won.isdisjoint(near)
         alternatives: list[Alternative] = []
         tried = 0
@@ -161,12 +161,13 @@ class InterpolatedSelector(StepSelector):
                 (served[1], row.dims, distance, regret, reason, self._generation, row.tier),
             )
             alternatives.append((pointer_facts, selection))
-            if not pointer_facts:
+            if not pointer_facts or len(alternatives) == most:
                 return tuple(alternatives)
         if self._candidates.are_met(missing, tried):
             return (*alternatives, self._nothing)
         # What none of these addresses meet is the nearest hint's to answer.
-        return (*alternatives, *self._by_hints(dims, missing, nearest, tried))
+        others = self._by_hints(dims, missing, nearest, most - len(alternatives), tried)
+        return (*alternatives, *others)
 
 
 class _Trial:

@@ -13,7 +13,9 @@ same Table gives the same answer in every process. Which hint is nearest is a `M
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
+from functools import partial
 from itertools import chain, islice
 from typing import TypeAlias
 
@@ -70,7 +72,7 @@ class StepSelector:
         self._memory: tuple[dict[Dims, Choice], dict[Dims, Choice]] = ({}, {})
         self._generation = 0 if table is None else table.generation
         self._empty = self._by_fallback("zero_elements", is_covered=True)
-        (self._nothing,) = self._by_fallback("no_eligible_variant", is_covered=False).alternatives
+        self._nothing = self._by_fallback("no_eligible_variant", is_covered=False).first
         self._pins = Pins(table, fallback) if table is not None and table.pins else None
         self._settled: Choice | None = None
         reason = _settled_reason(table, fallback)
@@ -109,19 +111,29 @@ class StepSelector:
             return self._empty
         choice = self._settled
         if choice is None:
-            choice = Choice(self._alternatives(dims), bucket(dims) in self._buckets)
+            (first,) = self._alternatives(dims, 1)
+            rest = partial(self._rest, dims) if first[0] else ()
+            choice = Choice(first, bucket(dims) in self._buckets, rest)
         return choice if self._pins is None else self._pins.before(choice, dims)
 
     def _by_fallback(self, reason: str, *, is_covered: bool) -> Choice:
         selection = Selection(FALLBACK, (), 0.0, None, reason, self._generation, 0)
-        return Choice((((), selection),), is_covered)
+        return Choice(((), selection), is_covered)
 
-    def _alternatives(self, dims: Dims) -> Alternatives:
-        """What serves under which pointer facts, up to the first that needs none."""
+    def _rest(self, dims: Dims) -> Alternatives:
+        """What serves after the first, worked out from the sizes again: nothing else is kept."""
+        return self._alternatives(dims, sys.maxsize)[1:]
+
+    def _alternatives(self, dims: Dims, most: int) -> Alternatives:
+        """What serves under which pointer facts, up to the first that needs none; `most` of them,
+        at least 1.
+        """
         missing = ~self._facts.held(dims)
-        return self._by_hints(dims, missing, self._nearest(dims, missing))
+        return self._by_hints(dims, missing, self._nearest(dims, missing), most)
 
-    def _by_hints(self, dims: Dims, missing: int, nearest: int, tried: int = 0) -> Alternatives:
+    def _by_hints(
+        self, dims: Dims, missing: int, nearest: int, most: int, tried: int = 0
+    ) -> Alternatives:
         """The same of the hints from the nearest on, where these size facts do not hold.
 
         `tried` are the sets of pointer facts that something else serves under.
@@ -148,7 +160,7 @@ class StepSelector:
                 else:
                     selection = self._at(row, candidate, missing, dims, distance)
                 found.append((candidate.pointer_facts, selection))
-                if not candidate.pointer_facts:
+                if not candidate.pointer_facts or len(found) == most:
                     return tuple(found)
             if self._candidates.are_met(missing, tried):
                 break
