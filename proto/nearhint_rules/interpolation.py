@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from nearhint_rules.choice import FALLBACK, Alternative, Alternatives, Selection
 from nearhint_rules.errors import InvalidExpression
@@ -38,6 +39,7 @@ LEAST_CALIBRATION, MOST_CALIBRATION = 1.0, 16.0
 TOLERATED_LOSS = 0.02
 """What predictions may lose at hints that are left out, on average: those are farther from what is
 known than the sizes between hints."""
+_Forecast: TypeAlias = tuple[list[int], list[Predicted]]
 _ROOT_TWO, _ROOT_TAU = math.sqrt(2), math.sqrt(math.tau)
 _tuple = tuple.__new__
 """Makes a named tuple of a plain one, which its own constructor takes twice as long for."""
@@ -49,7 +51,7 @@ class InterpolatedSelector(StepSelector):
     `predictor` is None where the Table holds too little to predict from.
     """
 
-    __slots__ = ("_calibration", "_measured", "_won", "predictor")
+    __slots__ = ("_calibration", "_latest", "_measured", "_won", "predictor")
 
     def __init__(
         self, table: Table | None, fallback: str, *, remembered: int = REMEMBERED_LIMIT
@@ -59,6 +61,9 @@ class InterpolatedSelector(StepSelector):
         self._measured: Predictor | None = None
         self._calibration = 1.0
         self._won: frozenset[int] = frozenset()
+        # Of the sizes whose first alternative was asked for last: if an address is not aligned,
+        # the rest is asked for right after it. Replaced as a whole, for threads.
+        self._latest: tuple[Dims | None, _Forecast | None] = (None, None)
         if table is None or self._settled is not None or len(self._complete) < LEAST_HINTS:
             return
         try:
@@ -82,7 +87,7 @@ class InterpolatedSelector(StepSelector):
         found = self._forecast(dims, ~self._facts.held(dims))
         return tuple(map(Forecast._make, sorted(found[1]))) if found else ()
 
-    def _forecast(self, dims: Dims, missing: int) -> tuple[list[int], list[Predicted]] | None:
+    def _forecast(self, dims: Dims, missing: int) -> _Forecast | None:
         """The nearest hints and the times; None where the nearest of them is to answer."""
         predictor = self.predictor
         if predictor is None:
@@ -125,7 +130,10 @@ class InterpolatedSelector(StepSelector):
 
     def _alternatives(self, dims: Dims, most: int) -> Alternatives:
         missing = ~self._facts.held(dims)
-        found = self._forecast(dims, missing)
+        sizes, found = self._latest
+        if most == 1 or sizes != dims:
+            found = self._forecast(dims, missing)
+            self._latest = dims, found
         if found is None:
             return super()._alternatives(dims, most)
         near, times = found
@@ -136,8 +144,8 @@ class InterpolatedSelector(StepSelector):
         row, incumbent = self._row(nearest), leading[0].variant
         assert self.predictor is not None  # it made the forecast
         scale = self.predictor.scale(distance)
-        fallback = times.pop(0)
-        order = ordered(times, incumbent, row.standard.variant, scale)
+        fallback = times[0]
+        order = ordered(times[1:], incumbent, row.standard.variant, scale)
         for each in order:  # it is one of the first, if any
             if each[1] == incumbent:
                 break

@@ -121,7 +121,7 @@ class StepSelector:
         return Choice(((), selection), is_covered)
 
     def _rest(self, dims: Dims) -> Alternatives:
-        """What serves after the first, worked out from the sizes again: nothing else is kept."""
+        """What serves after the first, worked out from the sizes: a Choice keeps nothing else."""
         return self._alternatives(dims, sys.maxsize)[1:]
 
     def _alternatives(self, dims: Dims, most: int) -> Alternatives:

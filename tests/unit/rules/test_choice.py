@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.unit.rules.tables import STEP, row, table, variant
@@ -102,6 +103,26 @@ def test_sizes_are_worked_out_again_for_the_first_address_that_is_not_aligned(
     for _ in range(3):
         assert step.choice((size,)).pick([4]).variant == 0
     assert asked == [1, len(choice.alternatives)]
+
+
+def test_a_forecast_serves_twice_where_the_rest_is_asked_for_right_after_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    step = by_prediction()
+    forecast: list[tuple[int, ...]] = []
+    really = InterpolatedSelector._forecast
+
+    def counted(self: InterpolatedSelector, dims: tuple[int, ...], missing: int) -> Any:
+        forecast.append(dims)
+        return really(self, dims, missing)
+
+    monkeypatch.setattr(InterpolatedSelector, "_forecast", counted)
+    first = step.prepare((9000,)).alternatives
+    assert forecast == [(9000,)]
+    left = step.prepare((9000,))
+    assert step.prepare((9001,)).first != left.first
+    assert left.alternatives == first
+    assert forecast == [(9000,), (9000,), (9001,), (9000,)]
 
 
 def test_what_a_pin_comes_before_is_left_until_it_is_asked(
