@@ -7,13 +7,15 @@ keeps its loaded binaries, for as long as someone holds it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 from nearhint.launchers import LoadedKernel
 from nearhint_rules.artifact import ArtifactRef
 from nearhint_rules.choice import FALLBACK, Selection
+from nearhint_rules.choice import Choice as Decided
 from nearhint_rules.guard import Aligned
 from nearhint_rules.plan import Launch, Plan
 from nearhint_rules.prediction import contenders
@@ -24,26 +26,64 @@ CHOICE_LIMIT = 4096
 """Remembered answers a Snapshot; past it they are forgotten and made again."""
 
 
-class Choice(NamedTuple):
-    """What runs for one launch step at given Kernel sizes. A tuple, since calls make it.
+class Choice:
+    """What runs for one launch step at given Kernel sizes.
 
     `kernel` is the loaded binary (None: run the Fallback); `selection` says why, from which hint
     and at which tier. A Fallback that was measured and won is served at the tier of its hint.
     `facts` must hold for the call's addresses (`guard.pointer_facts_hold`), else `otherwise` is
-    the answer; it is there whenever `facts` is not empty. Where the sizes' bucket is not tuned for
-    this step (`is_covered` False), `ProgramHandle.want` asks for it.
+    the answer. Where the sizes' bucket is not tuned for this step (`is_covered` False),
+    `ProgramHandle.want` asks for it.
     """
 
-    kernel: LoadedKernel | None
-    selection: Selection
-    is_covered: bool
-    facts: tuple[Aligned, ...] = ()
-    otherwise: Choice | None = None
+    __slots__ = ("_otherwise", "facts", "is_covered", "kernel", "selection")
+
+    def __init__(
+        self,
+        kernel: LoadedKernel | None,
+        selection: Selection,
+        is_covered: bool,
+        facts: tuple[Aligned, ...] = (),
+        otherwise: Choice | Callable[[], Choice] | None = None,
+    ) -> None:
+        self.kernel = kernel
+        self.selection = selection
+        self.is_covered = is_covered
+        self.facts = facts
+        self._otherwise = otherwise
+
+    @property
+    def otherwise(self) -> Choice | None:
+        """The answer where `facts` do not hold; there whenever there are any.
+
+        Worked out when it is first asked for, and remembered. No lock is taken: two threads that
+        ask at once work out equal answers.
+        """
+        otherwise = self._otherwise
+        if otherwise is not None and not isinstance(otherwise, Choice):
+            otherwise = self._otherwise = otherwise()
+        return otherwise
 
     @property
     def tier(self) -> int:
         """The tier that serves, 0 to 3."""
         return self.selection.tier
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Choice):
+            return NotImplemented
+        return self._plain() == other._plain()
+
+    def __hash__(self) -> int:
+        return hash((self.selection, self.facts))
+
+    def __repr__(self) -> str:
+        names = ("kernel", "selection", "is_covered", "facts", "otherwise")
+        said = zip(names, self._plain(), strict=True)
+        return f"Choice({', '.join(f'{name}={value!r}' for name, value in said)})"
+
+    def _plain(self) -> tuple[object, ...]:
+        return self.kernel, self.selection, self.is_covered, self.facts, self.otherwise
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,21 +123,36 @@ class Snapshot:
         decided = self.selectors[step].prepare(dims)
         launch = self.plan.steps[step]
         assert isinstance(launch, Launch)  # no other step has a selector
-        choice: Choice | None = None
-        for facts, selection in decided.alternatives[::-1]:
-            kernel = None
-            if selection.variant != FALLBACK:
-                key = (launch.kernel, selection.variant)
-                kernel = self._kernels.get(key) or self._kernel(*key)
-            choice = Choice(kernel, selection, decided.is_covered, facts, choice)
-        assert choice is not None  # a decision has at least the Fallback
-        return choice
+        facts, selection = decided.first
+        kernel = None
+        if selection.variant != FALLBACK:
+            key = (launch.kernel, selection.variant)
+            kernel = self._kernels.get(key) or self._kernel(*key)
+        if not facts:
+            return Choice(kernel, selection, decided.is_covered)
+        # Not the Snapshot itself, which remembers the Choice: it is to go when no one holds it.
+        otherwise = partial(_otherwise, self.tables[launch.kernel], self.loaded, decided)
+        return Choice(kernel, selection, decided.is_covered, facts, otherwise)
 
     def _kernel(self, kernel: str, variant: int) -> LoadedKernel:
         """A Variant's binary, remembered: an Artifact's launch metadata are long to hash."""
         found = self.loaded[self.tables[kernel].variants[variant].artifact]
         self._kernels[kernel, variant] = found
         return found
+
+
+def _otherwise(
+    table: Table, loaded: Mapping[ArtifactRef, LoadedKernel], decided: Decided
+) -> Choice:
+    """The answer where the first alternative's facts do not hold, with those after it."""
+    found: Choice | None = None
+    for facts, selection in decided.rest[::-1]:
+        kernel = None
+        if selection.variant != FALLBACK:
+            kernel = loaded[table.variants[selection.variant].artifact]
+        found = Choice(kernel, selection, decided.is_covered, facts, found)
+    assert found is not None  # the last alternative needs no facts
+    return found
 
 
 def servable(table: Table, loaded: Mapping[ArtifactRef, LoadedKernel]) -> Table:

@@ -56,7 +56,9 @@ class LaunchPlan:
 def launch_step(plan: LaunchPlan, choice: Choice, *, count_fallback: Callable[[str], None]) -> Step:
     """The step that launches what `choice` names, which must not be the Fallback."""
     parameters = (*plan.inputs, *plan.outputs)
-    variants = _variants(plan, choice)
+    assert choice.kernel is not None
+    first_facts, first_call = _facts_of(choice), _bound(plan, choice.kernel)
+    others: list[list[tuple[_Facts, Call]]] = []
     read = [
         (position, tensor.slot)
         for position, tensor in enumerate(plan.inputs)
@@ -71,7 +73,12 @@ def launch_step(plan: LaunchPlan, choice: Choice, *, count_fallback: Callable[[s
         (each.slot, each.dtype, prod(each.shape), each.stride, each.shape) for each in plan.unsure
     ]
     address_slot = plan.address_slot
-    first_facts, first_call = variants[0]
+
+    def other(addresses: Sequence[int]) -> Call | None:
+        # Hardly ever asked for, so bound then. Two threads may both bind them: either's will do.
+        if not others:
+            others.append(_variants(plan, choice.otherwise))
+        return _first_that_holds(others[0], addresses)
 
     def run(slots: Slots) -> None:
         for slot, dtype, count, stride, shape in expected:
@@ -92,7 +99,7 @@ def launch_step(plan: LaunchPlan, choice: Choice, *, count_fallback: Callable[[s
                 addresses[position] = tensor.data_ptr()
             call: Call | None = first_call
             if first_facts and not _hold(first_facts, addresses):
-                call = _first_that_holds(variants, addresses)
+                call = other(addresses)
             if call is not None:
                 call(slots, addresses)
                 return
@@ -113,13 +120,15 @@ def _maker(tensor: Tensor, plan: LaunchPlan) -> EmptyMaker:
 _Facts: TypeAlias = tuple[tuple[int, int], ...]
 
 
-def _variants(plan: LaunchPlan, choice: Choice) -> list[tuple[_Facts, Call]]:
+def _facts_of(choice: Choice) -> _Facts:
+    return tuple((fact.parameter, fact.to_bytes) for fact in choice.facts)
+
+
+def _variants(plan: LaunchPlan, current: Choice | None) -> list[tuple[_Facts, Call]]:
     """What may run, best first, with the (parameter, bytes) alignments that each needs."""
     variants: list[tuple[_Facts, Call]] = []
-    current: Choice | None = choice
     while current is not None and current.kernel is not None:
-        facts = tuple((fact.parameter, fact.to_bytes) for fact in current.facts)
-        variants.append((facts, _bound(plan, current.kernel)))
+        variants.append((_facts_of(current), _bound(plan, current.kernel)))
         current = current.otherwise
     return variants
 

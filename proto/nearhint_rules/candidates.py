@@ -7,10 +7,11 @@ many Variants need it. Its pointer facts are left for each call.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import accumulate
+from math import prod
 from operator import or_
 from typing import NamedTuple, TypeAlias
 
@@ -57,15 +58,34 @@ class Candidate(NamedTuple):
 class Row:
     """A complete hint as one step sees it; `candidates` are in serving order.
 
-    `addresses` are their distinct `implied`.
+    `standard` is the default Variant among them.
     """
 
     dims: Dims
     candidates: tuple[Candidate, ...]
-    default: int
+    standard: Candidate
     fallback: Timing
     tier: int
-    addresses: tuple[int, ...]
+
+    def eligible(self, missing: int) -> list[Candidate]:
+        """Those that may run, by their sizes; `missing` are the size facts that do not hold."""
+        return [each for each in self.candidates if not each.needs & missing]
+
+
+def reached(candidates: Iterable[Candidate], missing: int) -> tuple[Candidate, ...]:
+    """Those that serve at some addresses: before which none may run wherever they may.
+
+    `missing` are the size facts that do not hold.
+    """
+    found: list[Candidate] = []
+    tried = 0
+    for each in candidates:
+        if not each.needs & missing and not each.implied & tried:
+            found.append(each)
+            tried |= each.bit
+            if not each.pointer_facts:
+                break
+    return tuple(found)
 
 
 class SizeFacts:
@@ -75,7 +95,16 @@ class SizeFacts:
     index reaches, hold together as long as the product of some symbols is small.
     """
 
-    __slots__ = ("_about", "_bits", "_far", "_symbols", "_tests", "divisors")
+    __slots__ = (
+        "_about",
+        "_bits",
+        "_far",
+        "_far_bits",
+        "_far_limit",
+        "_symbols",
+        "_tests",
+        "divisors",
+    )
 
     def __init__(self, symbols: tuple[str, ...]) -> None:
         self._symbols = symbols
@@ -85,6 +114,7 @@ class SizeFacts:
         self._about: dict[Expr, list[tuple[int, SizeFact]]] = {}
         self._tests: dict[Expr, _Tests] = {}
         self._far: dict[frozenset[str], _Far] = {}
+        self._far_limit = self._far_bits = 0
 
     def bit(self, fact: SizeFact) -> int:
         """The bit that stands for `fact`; raises `InvalidExpression` for an unknown symbol."""
@@ -118,17 +148,26 @@ class SizeFacts:
             far.bits | bit,
             [*far.tests, (size, bound, bit)],
         )
+        # Sizes are 1 at least: the product of some is no more than that of all.
+        self._far_limit = min(each.limit for each in self._far.values())
+        self._far_bits |= bit
 
     def held(self, dims: Dims) -> int:
-        """The bits of all facts that hold at `dims`; one that cannot be worked out does not."""
+        """The bits of all facts that hold at `dims`, each 1 at least.
+
+        A fact that cannot be worked out does not hold.
+        """
         held = 0
-        for product, limit, bits, tests in self._far.values():
-            if product(dims) <= limit:
-                held |= bits
-            else:
-                for size, bound, bit in tests:
-                    if size(dims) <= bound:
-                        held |= bit
+        if prod(dims) <= self._far_limit:
+            held = self._far_bits
+        else:
+            for product, limit, bits, tests in self._far.values():
+                if product(dims) <= limit:
+                    held |= bits
+                else:
+                    for size, bound, bit in tests:
+                        if size(dims) <= bound:
+                            held |= bit
         for size, powers, dividing, bounds, within, others, equal in self._tests.values():
             try:
                 value = size(dims)
@@ -155,20 +194,20 @@ class _Far(NamedTuple):
     tests: list[tuple[Callable[[Dims], int], int, int]]
 
 
-class _Tests(NamedTuple):
-    """All that is asked of one size, sorted, so that one search answers for all of a kind.
+_Tests: TypeAlias = tuple[
+    Callable[[Dims], int],
+    list[int],
+    list[int],
+    list[int],
+    list[int],
+    list[tuple[int, int]],
+    dict[int, int],
+]
+"""All that is asked of one size, sorted, so that one search answers for all of a kind.
 
-    Of `powers` of two the first n divide: `dividing[n]` are their bits. It is within all `bounds`
-    but the first n: `within[n]`.
-    """
-
-    size: Callable[[Dims], int]
-    powers: list[int]
-    dividing: list[int]
-    bounds: list[int]
-    within: list[int]
-    others: list[tuple[int, int]]
-    equal: dict[int, int]
+That is size, powers, dividing, bounds, within, others and equal. Of `powers` of two the first n
+divide: `dividing[n]` are their bits. It is within all `bounds` but the first n: `within[n]`.
+"""
 
 
 def _tests(size: Callable[[Dims], int], about: Sequence[tuple[int, SizeFact]]) -> _Tests:
@@ -186,7 +225,7 @@ def _tests(size: Callable[[Dims], int], about: Sequence[tuple[int, SizeFact]]) -
                 equal[value] = bit
     powers.sort()
     bounds.sort()
-    return _Tests(
+    return (
         size,
         [by for by, _ in powers],
         list(accumulate((bit for _, bit in powers), or_, initial=0)),
@@ -198,16 +237,20 @@ def _tests(size: Callable[[Dims], int], about: Sequence[tuple[int, SizeFact]]) -
 
 
 class Candidates:
-    """A Table's Variants, ready to be looked up by position at any hint, for one Fallback."""
+    """A Table's Variants, ready to be looked up by position at any hint, for one Fallback.
+
+    `needed` are the size facts that any of them needs. `pointers` are, by Variant, its pointer
+    facts and their bits as `Candidate.bit` and `.implied`.
+    """
 
     __slots__ = (
         "_addresses",
         "_default",
         "_fallback",
-        "_needed",
         "_needs",
-        "_pointers",
         "_whole",
+        "needed",
+        "pointers",
         "size_facts",
     )
 
@@ -221,15 +264,15 @@ class Candidates:
         implied = [
             sum(1 << at for other, at in sets.items() if implies(facts, other)) for facts in sets
         ]
-        self._pointers = [(facts, 1 << sets[facts], implied[sets[facts]]) for facts in wanted]
+        self.pointers = [(facts, 1 << sets[facts], implied[sets[facts]]) for facts in wanted]
         for variant in table.variants:
             needs = 0
             for fact in variant.guard.facts:
                 if not isinstance(fact, Aligned):
                     needs |= self.size_facts.bit(fact)
             self._needs.append(needs)
-        self._needed = reduce(or_, self._needs, 0)
-        self._addresses: dict[int, list[int]] = {}
+        self.needed = reduce(or_, self._needs, 0)
+        self._addresses: dict[int, set[int]] = {}
         # Where Guards say nothing of divisibility, what hangs over the end is what is left of it.
         is_said = self.size_facts.divisors
         self._whole = [
@@ -245,25 +288,24 @@ class Candidates:
         """The size facts that a Variant needs, as bits."""
         return self._needs[position]
 
-    def addresses(self, missing: int) -> list[int]:
-        """The distinct `Candidate.implied` of those that may run, by their sizes.
+    def are_met(self, missing: int, tried: int) -> bool:
+        """Whether something serves wherever any may that may run, by its sizes.
 
-        `missing` are the size facts that do not hold.
+        `missing` are the size facts that do not hold, `tried` the sets of pointer facts that
+        something serves under.
         """
-        lacking = missing & self._needed
-        found = self._addresses.get(lacking)
-        if found is None:
-            sets = {
+        lacking = missing & self.needed
+        sets = self._addresses.get(lacking)
+        if sets is None:
+            sets = self._addresses[lacking] = {
                 implied
-                for needs, (_, _, implied) in zip(self._needs, self._pointers, strict=True)
+                for needs, (_, _, implied) in zip(self._needs, self.pointers, strict=True)
                 if not needs & lacking
             }
-            found = self._addresses[lacking] = sorted(sets)
-        return found
-
-    def pointers(self, position: int) -> tuple[tuple[Aligned, ...], int, int]:
-        """A Variant's pointer facts, and their bits as `Candidate.bit` and `.implied`."""
-        return self._pointers[position]
+        for implied in sets:  # noqa: SIM110 (a generator costs more than all its steps)
+            if not implied & tried:
+                return False
+        return True
 
     def row(self, hint: HintRow) -> Row:
         """A hint that is complete for the Fallback."""
@@ -272,14 +314,13 @@ class Candidates:
         return Row(
             dims=hint.dims,
             candidates=tuple(candidates),
-            default=self._default,
+            standard=next(each for each in candidates if each.variant == self._default),
             fallback=timing,
             tier=hint.tier,
-            addresses=tuple(dict.fromkeys(each.implied for each in candidates)),
         )
 
     def _candidate(self, position: int, timing: Timing, fallback: Timing) -> Candidate:
-        pointer_facts, bit, implied = self.pointers(position)
+        pointer_facts, bit, implied = self.pointers[position]
         return Candidate(
             position,
             timing.median_ns,

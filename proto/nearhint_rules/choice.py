@@ -5,7 +5,7 @@ A Choice is what sizes alone decide; `Choice.pick(addresses)` decides the rest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from nearhint_rules.guard import Aligned
@@ -54,25 +54,75 @@ Alternative: TypeAlias = tuple[tuple[Aligned, ...], Selection]
 Alternatives: TypeAlias = tuple[Alternative, ...]
 
 
-class Choice(NamedTuple):
+class Choice:
     """What sizes alone decide: Selections in order, each with the pointer facts that it needs.
 
-    The last one needs none. `is_covered` says whether the sizes' bucket is tuned for this step;
-    where it is not, ask for it.
+    `first` is the first of them, and always there. Hardly any call needs the others, so they are
+    worked out when they are first asked for: by `pick`, for an address that does not meet the first
+    one's facts, or by `rest` and `alternatives`. They are remembered from then on. No lock is
+    taken: two threads that ask at once both work out the same. Until then a Choice keeps, besides
+    what it says, no more than where to ask; it compares and prints as if all were there.
+
+    The last alternative needs no facts. `is_covered` says whether the sizes' bucket is tuned for
+    this step; where it is not, ask for it.
+
+    >>> of = [Selection(variant, (), 0.0, None, "winner", 1, 2) for variant in range(2)]
+    >>> choice = Choice(((Aligned(0, 16),), of[1]), True, lambda: (((), of[0]),))
+    >>> [choice.pick([address]).variant for address in (32, 8)]
+    [1, 0]
     """
 
-    alternatives: Alternatives
-    is_covered: bool
+    __slots__ = ("_rest", "first", "is_covered")
+
+    def __init__(
+        self,
+        first: Alternative,
+        is_covered: bool,
+        rest: Alternatives | Callable[[], Alternatives] = (),
+    ) -> None:
+        self.first = first
+        self.is_covered = is_covered
+        self._rest = rest
+
+    @property
+    def rest(self) -> Alternatives:
+        """The alternatives after the first: what serves where its pointer facts do not hold."""
+        rest = self._rest
+        if not isinstance(rest, tuple):
+            rest = self._rest = rest()
+        return rest
+
+    @property
+    def alternatives(self) -> Alternatives:
+        """All of them, in order."""
+        return (self.first, *self.rest)
 
     def pick(self, addresses: Sequence[int]) -> Selection:
         """The first Selection whose pointer facts hold for the parameters' addresses.
 
         An alignment may stand for an address. An address that is missing meets no fact.
         """
-        for facts, selection in self.alternatives:
-            for fact in facts:
-                if fact.parameter >= len(addresses) or addresses[fact.parameter] % fact.to_bytes:
-                    break
-            else:
+        facts, selection = self.first
+        for fact in facts:
+            if fact.parameter >= len(addresses) or addresses[fact.parameter] % fact.to_bytes:
+                break
+        else:
+            return selection
+        for facts, selection in self.rest:
+            if all(
+                fact.parameter < len(addresses) and not addresses[fact.parameter] % fact.to_bytes
+                for fact in facts
+            ):
                 return selection
-        return self.alternatives[-1][1]
+        return selection
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Choice):
+            return NotImplemented
+        return self.is_covered == other.is_covered and self.alternatives == other.alternatives
+
+    def __hash__(self) -> int:
+        return hash((self.first, self.is_covered))
+
+    def __repr__(self) -> str:
+        return f"Choice(alternatives={self.alternatives!r}, is_covered={self.is_covered!r})"

@@ -270,13 +270,22 @@ def _counter(tasks: Tasks, symbols: tuple[str, ...]) -> Counter:
     grain = tasks.grain
     if not parts:
         return lambda _: 1
+    whole = _product(parts)
+
+    def count(dims: Dims) -> int:
+        tasks = whole(dims) // grain
+        return tasks if tasks > 1 else 1
+
+    return count
+
+
+def _product(parts: Sequence[Counter]) -> Counter:
     if len(parts) == 1:
-        (only,) = parts
-        return lambda dims: max(only(dims) // grain, 1)
+        return parts[0]
     if len(parts) == 2:
         first, second = parts
-        return lambda dims: max(first(dims) * second(dims) // grain, 1)
-    return lambda dims: max(math.prod([part(dims) for part in parts]) // grain, 1)
+        return lambda dims: first(dims) * second(dims)
+    return lambda dims: math.prod([part(dims) for part in parts])
 
 
 class Fit:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
+from functools import reduce
 from itertools import accumulate, compress
 from operator import mul, or_
 from typing import NamedTuple, TypeAlias
@@ -28,9 +29,13 @@ NAMED_RATIO, NAMED_LIMIT = 1.1, 4
 may be: what was slower at all of them seldom wins between them, and of what was as good any does.
 """
 _BYTE = 8
+_NONE = (0.0, 0.0, 0.0)
+"""What stands for symbols that a Kernel does not have, up to four."""
 
 Timed: TypeAlias = tuple[int, int]
 """A time in nanoseconds, and the Variant whose it is."""
+Predicted: TypeAlias = tuple[float, int, float, float, float]
+"""A `Forecast` as calls make them: a plain tuple is made several times as fast."""
 
 
 class Forecast(NamedTuple):
@@ -74,16 +79,14 @@ class Forecasts:
 
     __slots__ = (
         "_always",
-        "_counters",
-        "_eligible",
+        "_cuts",
         "_filling",
         "_kept",
         "_laid",
-        "_lengths",
-        "_named",
         "_needed",
         "_needs",
         "_orders",
+        "_regimes",
     )
 
     def __init__(
@@ -96,57 +99,66 @@ class Forecasts:
         kept: float,
     ) -> None:
         self._kept = kept
-        self._counters: Sequence[Counter] = counts.counters
-        self._lengths: Sequence[Counter] = counts.lengths
-        places = {each.variant: 1 << _BYTE * at for at, each in enumerate(subjects)}
+        # Those that cut their work alike are next to each other: what they share is worked out
+        # once.
+        ordered = [subjects[0], *sorted(subjects[1:], key=_cut)]
+        cuts = list(dict.fromkeys(map(_cut, ordered)))
+        self._cuts = [
+            (
+                counts.counters[at],
+                max(processors, 1),
+                [(place, float(held)) for place, held in rows],
+            )
+            for at, processors, rows in cuts
+        ]
+        self._laid = [_laid(each, cuts.index(_cut(each))) for each in ordered]
+        places = {each.variant: 1 << _BYTE * at for at, each in enumerate(ordered)}
         self._always = [sum(places[each] for each in {FALLBACK, *named}) for named in always]
         self._orders = [
             [[(time_ns, places[each]) for time_ns, each in order] for order in at_hint]
             for at_hint in orders
         ]
         self._needs = [(each.needs, places[each.variant]) for each in subjects]
-        self._needed = 0
-        for each in subjects:
-            self._needed |= each.needs
+        self._needed = reduce(or_, (each.needs for each in subjects), 0)
         # By the needed facts that do not hold: a few, since few sizes are asked for few multiples.
-        self._eligible: dict[int, int] = {}
-        self._named: list[dict[int, int]] = [{} for _ in orders]
+        self._regimes: dict[int, tuple[int, dict[int, int]]] = {}
         self._filling = [
             _filling(
-                (held, places[each.variant])
-                for each in subjects
-                for place, held in each.cost.rows
-                if place == at
+                length,
+                (
+                    (held, places[each.variant])
+                    for each in subjects
+                    for place, held in each.cost.rows
+                    if place == at
+                ),
             )
-            for at in range(len(self._lengths))
+            for at, length in enumerate(counts.lengths)
         ]
-        self._laid = list(map(_laid, subjects))
 
-    def _may_run(self, lacking: int) -> int:
-        """Those that need none of these size facts."""
-        found = self._eligible.get(lacking)
-        if found is None:
-            found = sum(place for needs, place in self._needs if not needs & lacking)
-            self._eligible[lacking] = found
+    def _regime(self, lacking: int) -> tuple[int, dict[int, int]]:
+        """Those that need none of these size facts, and what is named near hints among them."""
+        eligible = sum([place for needs, place in self._needs if not needs & lacking])
+        found = self._regimes[lacking] = eligible, {}
         return found
 
-    def _named_near(self, hint: int, lacking: int) -> int:
+    def _named(self, hint: int, eligible: int) -> int:
         """Those that may be named near a hint: of all that may run, the few that are best there."""
-        found = self._named[hint].get(lacking)
-        if found is None:
-            eligible = self._may_run(lacking)
-            found = self._always[hint] & eligible
-            for order in self._orders[hint]:
-                timed = [each for each in order if each[1] & eligible][:NAMED_LIMIT]
-                for time_ns, place in timed:
-                    if time_ns <= NAMED_RATIO * timed[0][0]:
-                        found |= place
-            self._named[hint][lacking] = found
+        found = self._always[hint] & eligible
+        for order in self._orders[hint]:
+            count, limit_ns = 0, math.inf
+            for time_ns, place in order:
+                if place & eligible:
+                    if not count:
+                        limit_ns = NAMED_RATIO * time_ns
+                    if count == NAMED_LIMIT or time_ns > limit_ns:
+                        break
+                    count += 1
+                    found |= place
         return found
 
     def at(
         self, dims: Dims, near: Sequence[int], weights: Sequence[float], missing: int
-    ) -> list[Forecast]:
+    ) -> list[Predicted]:
         """The times of those whose size facts hold, the Fallback's first: of the best near by, and
         of those whose blocks rows of these sizes fill.
 
@@ -154,130 +166,152 @@ class Forecasts:
         Raises `OverflowError` or `ZeroDivisionError` where a launch cannot be worked out.
         """
         lacking = missing & self._needed
+        eligible, named = self._regimes.get(lacking) or self._regime(lacking)
         wanted = 0
         for hint in near:
-            wanted |= self._named_near(hint, lacking)
-        lengths = [max(length(dims), 1) for length in self._lengths]
-        for length, (bounds, filling) in zip(lengths, self._filling, strict=True):
-            wanted |= filling[bisect_left(bounds, LEAST_FILL * length)] & self._may_run(lacking)
+            named_near = named.get(hint)
+            if named_near is None:
+                named_near = named[hint] = self._named(hint, eligible)
+            wanted |= named_near
+        lengths: list[float] = []
+        for length_of, bounds, filling in self._filling:
+            length = float(length_of(dims))
+            lengths.append(length if length > 1.0 else 1.0)
+            wanted |= filling[bisect_left(bounds, LEAST_FILL * lengths[-1])] & eligible
         elements = float(math.prod(dims))
         uncached = elements - self._kept if elements > self._kept else 0.0
-        logs = [*map(math.log2, dims), 0.0]
-        octaves, octaves_2, others = logs[0], logs[1], logs[2:-1]
+        octaves, octaves_2, octaves_3, octaves_4, *others = (*map(math.log2, dims), *_NONE)
+        is_deep = len(dims) > 2
         # As many as there can be: hints that are not there weigh nothing.
         first, second, third, fourth = (*near, 0)[:NEAR]
         weight, weight_2, weight_3, weight_4 = (*weights, 0.0)[:NEAR]
-        known = [0] * len(self._counters)
-        found: list[Forecast] = []
+        tasks, share, lanes, busy = 1, 0.0, 0.0, 0
+        known, counted = -1, None
+        found: list[Predicted] = []
         for (
+            cut,
             variant,
-            ratios,
-            level,
-            slope,
-            slope_2,
-            slopes,
-            at,
-            rows,
             slots,
-            processors,
             fixed,
             element,
+            beyond,
             task,
             round_,
             alone,
             busiest,
             lane,
-            beyond,
             walking,
             in_cache,
-            errors,
+            level,
+            slope,
+            slope_2,
+            slope_3,
+            slope_4,
+            slopes,
+            ratios,
+            error,
+            fallback_error,
+            spread,
         ) in compress(self._laid, wanted.to_bytes(len(self._laid), "little")):
-            tasks = known[at]
-            if not tasks:
-                tasks = known[at] = self._counters[at](dims)
-            cost_ns = fixed + element * elements + beyond * uncached + task * tasks
-            if slots:
-                share = lanes = elements / tasks
+            if cut != known:
+                known = cut
+                counter, processors, rows = self._cuts[cut]
+                if counter is not counted:
+                    counted = counter
+                    tasks = counter(dims)
+                    share = elements / tasks
+                busy = -(-tasks // processors)
+                lanes = share
                 for place, held in rows:
                     lanes *= held / lengths[place]
-                cost_ns += -(-tasks // slots) * (round_ + alone * lanes)
-                cost_ns += -(-tasks // processors) * (busiest * share + lane * lanes)
+            cost_ns = fixed + element * elements + beyond * uncached + task * tasks
+            if slots:
+                rounds = 1 if tasks <= slots else -(-tasks // slots)
+                cost_ns += rounds * (round_ + alone * lanes)
+                cost_ns += busy * (busiest * share + lane * lanes)
             if elements > in_cache:
                 cost_ns *= again(min(tasks, walking) * elements / tasks, in_cache)
             trend = level + slope * octaves + slope_2 * octaves_2
-            if others:
-                trend += sum(map(mul, slopes, others))
+            if is_deep:
+                deep = slope_3 * octaves_3 + slope_4 * octaves_4
+                trend += sum(map(mul, slopes, others), deep) if slopes else deep
             ratio = (
                 ratios[first] * weight
                 + ratios[second] * weight_2
                 + ratios[third] * weight_3
                 + ratios[fourth] * weight_4
             )
-            found.append(_forecast(Forecast, (math.exp(trend) * ratio * cost_ns, variant, *errors)))
+            time_ns = math.exp(trend) * ratio * cost_ns
+            found.append((time_ns, variant, error, fallback_error, spread))
         return found
 
 
-_forecast = tuple.__new__
-"""Makes a named tuple of one, which its own constructor takes several times as long for."""
-
-
-def _filling(held: Iterable[tuple[int, int]]) -> tuple[list[int], list[int]]:
-    """Bounds in order, and the union of the sets that have the first n of them."""
+def _filling(length: Counter, held: Iterable[tuple[int, int]]) -> _Filling:
+    """A length of rows, its bounds in order, and the union of the sets with the first n of them."""
     order = sorted(held)
-    return [bound for bound, _ in order], list(
-        accumulate((each for _, each in order), or_, initial=0)
-    )
+    sets = accumulate((each for _, each in order), or_, initial=0)
+    return length, [bound for bound, _ in order], list(sets)
 
 
+def _cut(each: Subject) -> tuple[int, int, tuple[tuple[int, int], ...]]:
+    """How a subject cuts its work: places of its tasks and rows, and what works on them."""
+    return each.cost.at, each.cost.processors, each.cost.rows
+
+
+_Filling: TypeAlias = tuple[Counter, list[int], list[int]]
 _Laid: TypeAlias = tuple[
     int,
-    Sequence[float],
+    int,
+    int,
+    float,
+    float,
+    float,
+    float,
+    float,
+    float,
+    float,
+    float,
+    int,
+    float,
+    float,
+    float,
     float,
     float,
     float,
     tuple[float, ...],
-    int,
-    tuple[tuple[int, int], ...],
-    int,
-    int,
+    Sequence[float],
     float,
     float,
     float,
-    float,
-    float,
-    float,
-    float,
-    float,
-    int,
-    float,
-    tuple[float, float, float],
 ]
 
 
-def _laid(each: Subject) -> _Laid:
+def _laid(each: Subject, cut: int) -> _Laid:
     """A subject as `Forecasts.at` goes through them."""
-    level, slope, slope_2, *slopes = (*each.trend, 0.0)
+    level, slope, slope_2, slope_3, slope_4, *_ = (*each.trend, *_NONE)
     cost = each.cost
     return (
+        cut,
         each.variant,
-        each.ratios,
-        level,
-        slope,
-        slope_2,
-        tuple(slopes[:-1]),
-        cost.at,
-        cost.rows,
         cost.slots,
-        cost.processors,
         cost.fixed,
         cost.element,
+        cost.uncached,
         cost.task,
         cost.round,
         cost.alone,
         cost.busiest,
         cost.lane,
-        cost.uncached,
         cost.walking,
         cost.in_cache,
-        (each.error, each.fallback_error, each.spread),
+        level,
+        slope,
+        slope_2,
+        slope_3,
+        slope_4,
+        each.trend[5:],
+        each.ratios,
+        each.error,
+        each.fallback_error,
+        each.spread,
     )

@@ -19,10 +19,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from nearhint_rules.choice import FALLBACK, Alternative, Alternatives, Selection
 from nearhint_rules.errors import InvalidExpression
-from nearhint_rules.forecasts import Forecast
+from nearhint_rules.forecasts import Forecast, Predicted
 from nearhint_rules.metrics import SIZE_RATIO, Dims
 from nearhint_rules.prediction import LEAST_HINTS, Predictor
 from nearhint_rules.ranking import LEAST_GAIN, SPREADS, beats
@@ -38,7 +39,10 @@ LEAST_CALIBRATION, MOST_CALIBRATION = 1.0, 16.0
 TOLERATED_LOSS = 0.02
 """What predictions may lose at hints that are left out, on average: those are farther from what is
 known than the sizes between hints."""
+_Forecast: TypeAlias = tuple[list[int], list[Predicted]]
 _ROOT_TWO, _ROOT_TAU = math.sqrt(2), math.sqrt(math.tau)
+_tuple = tuple.__new__
+"""Makes a named tuple of a plain one, which its own constructor takes twice as long for."""
 
 
 class InterpolatedSelector(StepSelector):
@@ -47,7 +51,7 @@ class InterpolatedSelector(StepSelector):
     `predictor` is None where the Table holds too little to predict from.
     """
 
-    __slots__ = ("_calibration", "_measured", "_won", "predictor")
+    __slots__ = ("_calibration", "_latest", "_measured", "_won", "predictor")
 
     def __init__(
         self, table: Table | None, fallback: str, *, remembered: int = REMEMBERED_LIMIT
@@ -56,7 +60,10 @@ class InterpolatedSelector(StepSelector):
         self.predictor: Predictor | None = None
         self._measured: Predictor | None = None
         self._calibration = 1.0
-        self._won: list[bool] = []
+        self._won: frozenset[int] = frozenset()
+        # Of the sizes whose first alternative was asked for last: if an address is not aligned,
+        # the rest is asked for right after it. Replaced as a whole, for threads.
+        self._latest: tuple[Dims | None, _Forecast | None] = (None, None)
         if table is None or self._settled is not None or len(self._complete) < LEAST_HINTS:
             return
         try:
@@ -65,7 +72,9 @@ class InterpolatedSelector(StepSelector):
             return  # sizes of a launch that cannot be worked out at some hint
         self._measured = predictor
         # Those that beat the Fallback beyond noise come first at a hint.
-        self._won = [self._row(hint).candidates[0].is_faster for hint in range(len(self._complete))]
+        self._won = frozenset(
+            hint for hint in range(len(self._complete)) if self._row(hint).candidates[0].is_faster
+        )
         trial = _Trial(predictor, table, fallback, self._complete)
         if trial.gain >= -TOLERATED_LOSS * len(self._complete):
             self.predictor = predictor
@@ -76,26 +85,25 @@ class InterpolatedSelector(StepSelector):
         if self._settled is not None or not dims or min(dims) < 1:
             return ()
         found = self._forecast(dims, ~self._facts.held(dims))
-        return tuple(sorted(found[1], key=lambda each: each.time_ns)) if found else ()
+        return tuple(map(Forecast._make, sorted(found[1]))) if found else ()
 
-    def _forecast(self, dims: Dims, missing: int) -> tuple[list[int], list[Forecast]] | None:
+    def _forecast(self, dims: Dims, missing: int) -> _Forecast | None:
         """The nearest hints and the times; None where the nearest of them is to answer."""
         predictor = self.predictor
         if predictor is None:
             return None
-        lanes = predictor.lanes(dims, missing)
-        near = predictor.near(dims, lanes)
+        near, weights = predictor.near(dims, missing)
         if self._complete[near[0]].dims == dims:
             return None
         try:
-            return near, predictor.times(dims, near, lanes, missing)
+            return near, predictor.forecasts.at(dims, near, weights, missing)
         except (OverflowError, ZeroDivisionError):
             return None
 
     def _nearest(self, dims: Dims, missing: int) -> int:
         if self._measured is None:
             return super()._nearest(dims, missing)
-        near = self._measured.near(dims, self._measured.lanes(dims, missing))
+        near, _ = self._measured.near(dims, missing)
         return self._covering(dims, near)[0]
 
     def _covering(self, dims: Dims, near: Sequence[int]) -> tuple[int, float, bool]:
@@ -120,28 +128,35 @@ class InterpolatedSelector(StepSelector):
             for size, sizes in zip(dims, known, strict=True)
         )
 
-    def _alternatives(self, dims: Dims) -> Alternatives:
+    def _alternatives(self, dims: Dims, most: int) -> Alternatives:
         missing = ~self._facts.held(dims)
-        found = self._forecast(dims, missing)
+        sizes, found = self._latest
+        if most == 1 or sizes != dims:
+            found = self._forecast(dims, missing)
+            self._latest = dims, found
         if found is None:
-            return super()._alternatives(dims)
+            return super()._alternatives(dims, most)
         near, times = found
         nearest, distance, is_beyond = self._covering(dims, near)
-        row = self._rows[nearest] or self._row(nearest)
-        incumbent = next((each for each in row.candidates if not each.needs & missing), None)
-        if incumbent is None or (is_beyond and not self._is_between(dims, near)):
-            return super()._alternatives(dims)
+        leading = self._reached(nearest, missing & self._candidates.needed)
+        if not leading or (is_beyond and not self._is_between(dims, near)):
+            return super()._alternatives(dims, most)
+        row, incumbent = self._row(nearest), leading[0].variant
         assert self.predictor is not None  # it made the forecast
         scale = self.predictor.scale(distance)
         fallback = times[0]
-        order = ordered(times[1:], incumbent.variant, row.default, scale)
-        if not any(each.variant == incumbent.variant for each in order):
-            return super()._alternatives(dims)
-        was_beaten = any(map(self._won.__getitem__, near))
+        order = ordered(times[1:], incumbent, row.standard.variant, scale)
+        for each in order:  # it is one of the first, if any
+            if each[1] == incumbent:
+                break
+        else:
+            return super()._alternatives(dims, most)
+        was_beaten = not self._won.isdisjoint(near)
         alternatives: list[Alternative] = []
         tried = 0
+        pointers = self._candidates.pointers
         for at, each in enumerate(order):
-            pointer_facts, bit, implied = self._candidates.pointers(each.variant)
+            pointer_facts, bit, implied = pointers[each[1]]
             if implied & tried:
                 continue
             tried |= bit
@@ -149,16 +164,18 @@ class InterpolatedSelector(StepSelector):
             if beats_fallback(each, fallback, scale, was_beaten=was_beaten):
                 served, reason = each, "predicted"
             regret = self._calibration * expected_regret(served, (*order[at:], fallback), scale)
-            selection = Selection(
-                served.variant, row.dims, distance, regret, reason, self._generation, row.tier
+            selection = _tuple(
+                Selection,
+                (served[1], row.dims, distance, regret, reason, self._generation, row.tier),
             )
             alternatives.append((pointer_facts, selection))
-            if not pointer_facts:
+            if not pointer_facts or len(alternatives) == most:
                 return tuple(alternatives)
-        if all(implied & tried for implied in self._candidates.addresses(missing)):
+        if self._candidates.are_met(missing, tried):
             return (*alternatives, self._nothing)
         # What none of these addresses meet is the nearest hint's to answer.
-        return (*alternatives, *self._by_hints(dims, missing, nearest, tried))
+        others = self._by_hints(dims, missing, nearest, most - len(alternatives), tried)
+        return (*alternatives, *others)
 
 
 class _Trial:
@@ -187,7 +204,7 @@ class _Trial:
                 served = times[0]
             if not was_beaten:
                 position = FALLBACK
-            time = measured[served.variant]
+            time = measured[served[1]]
             self.gain += math.log(measured[position] / time)
             came += time / min(measured.values()) - 1
             stated += expected_regret(served, times, 1.0)
@@ -196,15 +213,15 @@ class _Trial:
 
 
 def ordered(
-    times: Sequence[Forecast], incumbent: int, default: int, scale: float
-) -> list[Forecast]:
+    times: Sequence[Predicted], incumbent: int, default: int, scale: float
+) -> list[Predicted]:
     """The Variants in serving order: those that beat the holder beyond noise, it, the rest.
 
     The holder is the incumbent, or the default Variant where that is predicted to be faster.
     """
     order = sorted(times)
     for at, holder in enumerate(order):
-        if holder.variant in (incumbent, default):
+        if holder[1] in (incumbent, default):
             faster = 0
             while faster < at and beats_forecast(order[faster], holder, scale):
                 faster += 1
@@ -213,52 +230,58 @@ def ordered(
     return order
 
 
-def beats_forecast(challenger: Forecast, holder: Forecast, scale: float) -> bool:
+def beats_forecast(challenger: Predicted, holder: Predicted, scale: float) -> bool:
     """Whether one Variant is predicted to beat another beyond noise."""
-    error = math.hypot(challenger.error, holder.error)
-    return challenger.time_ns < holder.time_ns * (1 - band(challenger, holder, scale * error))
+    time_ns, _, error, _, spread = challenger
+    held_ns, _, held_error, _, held_spread = holder
+    least = band(spread, held_spread, scale * math.hypot(error, held_error))
+    return time_ns < held_ns * (1 - least)
 
 
-def band(first: Forecast, second: Forecast, error: float) -> float:
+def band(first_spread: float, second_spread: float, error: float) -> float:
     """The relative gain at or below which two predictions with this error are equal.
 
     At least that at or below which measurements with their spreads are (`ranking.tie_band`).
     """
-    combined = math.sqrt(first.spread * first.spread + second.spread * second.spread)
+    combined = math.sqrt(first_spread * first_spread + second_spread * second_spread)
     return max(LEAST_GAIN, SPREADS * combined, ERROR_SHARE * error)
 
 
-def beats_fallback(each: Forecast, fallback: Forecast, scale: float, *, was_beaten: bool) -> bool:
+def beats_fallback(each: Predicted, fallback: Predicted, scale: float, *, was_beaten: bool) -> bool:
     """Whether a Variant serves: who did not win near by must be predicted to win beyond noise.
 
     `was_beaten` says whether some Variant beat the Fallback there, beyond noise.
     """
-    noise = band(each, fallback, scale * each.fallback_error)
+    time_ns, _, _, error, spread = each
+    fallback_ns, _, _, _, fallback_spread = fallback
+    noise = band(spread, fallback_spread, scale * error)
     if was_beaten:
-        return each.time_ns * (1 - noise) < fallback.time_ns
-    return each.time_ns < fallback.time_ns * (1 - noise)
+        return time_ns * (1 - noise) < fallback_ns
+    return time_ns < fallback_ns * (1 - noise)
 
 
-def expected_regret(served: Forecast, others: Sequence[Forecast], scale: float) -> float:
+def expected_regret(served: Predicted, others: Sequence[Predicted], scale: float) -> float:
     """The relative loss to expect, against whichever of the others is then the fastest.
 
     That is the expected improvement of the best of them (Mockus 1975), with relative errors taken
     as normal.
     """
+    served_ns, variant, served_error, _, _ = served
     most = seen_error = 0.0
     seen_ns = math.inf
-    for other in others:
+    for time_ns, other, other_error, _, _ in others:
         # What is as sure and no faster than one that was seen is likely to win by less.
-        if other.time_ns >= seen_ns and other.error <= seen_error:
+        if other == variant or (time_ns >= seen_ns and other_error <= seen_error):
             continue
-        error = scale * math.sqrt(served.error * served.error + other.error * other.error)
+        error = scale * math.sqrt(served_error * served_error + other_error * other_error)
         if error < LEAST_ERROR:
             error = LEAST_ERROR
-        gap = other.time_ns / served.time_ns - 1
-        if other is not served and gap < 4 * error:
+        gap = time_ns / served_ns - 1
+        if gap < 4 * error:
             z = gap / error
             loss = error * math.exp(-z * z / 2) / _ROOT_TAU - gap * math.erfc(z / _ROOT_TWO) / 2
-            most = max(most, loss)
-        if other is not served and other.error >= seen_error:
-            seen_ns, seen_error = other.time_ns, other.error
+            if loss > most:
+                most = loss
+        if other_error >= seen_error:
+            seen_ns, seen_error = time_ns, other_error
     return most

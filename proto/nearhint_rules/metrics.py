@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise
 from struct import Struct
 from typing import Protocol, TypeAlias
 
@@ -34,8 +33,8 @@ class BoundMetric(Protocol):
         """The position of the nearest hint."""
         ...
 
-    def order(self, dims: Dims) -> list[int]:
-        """The hints' positions, nearest first."""
+    def order(self, dims: Dims) -> Iterable[int]:
+        """The hints' positions, nearest first; worked out when the first is asked for."""
         ...
 
 
@@ -75,37 +74,45 @@ class SizeRatio:
 SIZE_RATIO = SizeRatio()
 
 LANE_UNIT = 1 << 16
-"""What a log2 distance of 1 is in the lanes of `BoundRatio`."""
-_LANE = 32
+"""What a log2 distance of 1 is in the keys of `BoundRatio`."""
+_LANE = 64
 
 
 class BoundRatio:
-    """Finds the nearest hint with one big integer, and decides between close ones exactly.
+    """Finds the nearest hints with one big integer, and decides between close ones exactly.
 
-    The integer has a lane of 32 bits for each hint, which holds its log2 distance in units of
-    2^-16, rounded. Between two neighbouring sizes of a symbol's hints the lanes are linear in
-    log2 of the call's size: one product and one sum a symbol give the distances to all hints.
-    Hints that rounding cannot tell apart are compared as fractions. `zero` is the distance 0,
-    `slack` what rounding may add up to.
+    The integer has a lane of 64 bits for each hint, which holds its key: its log2 distance in units
+    of 2^-16, rounded, above its position, so that sorted keys are hints in their order. Between two
+    neighbouring sizes of a symbol's hints the keys are linear in log2 of the call's size: one
+    product and one sum a symbol give the keys of all hints. Hints that rounding cannot tell apart
+    are compared as fractions.
+
+    A key is `distance + zero << bits | position`. `zero` is what keeps it positive, `slack` what
+    rounding may add up to.
     """
 
-    __slots__ = ("_axes", "_bias", "_hints", "_lanes", "slack", "zero")
+    __slots__ = ("_axes", "_bias", "_close", "_hints", "_lanes", "bits", "mask", "slack", "zero")
 
     def __init__(self, hints: Sequence[Dims]) -> None:
         self._hints = list(hints)
-        self._axes = [_axis(sizes) for sizes in zip(*hints, strict=True)]
+        self.bits = (len(hints) - 1).bit_length()
+        self.mask = (1 << self.bits) - 1
+        self._axes = [_axis(sizes, self.bits) for sizes in zip(*hints, strict=True)]
         # Each symbol rounds the call's log2 and the hint's; the bias keeps every lane positive.
         self.slack = 4 * len(self._axes)
         self.zero = 2 * len(self._axes)
-        self._bias = sum(self.zero << (_LANE * lane) for lane in range(len(hints)))
-        self._lanes = Struct(f"<{len(hints)}I")
+        self._close = self.slack + 1 << self.bits
+        self._bias = self.packed([self.zero] * len(hints)) + sum(
+            position << (_LANE * position) for position in range(len(hints))
+        )
+        self._lanes = Struct(f"<{len(hints)}Q")
 
     def nearest(self, dims: Dims) -> int:
         """The position of the nearest hint."""
-        return self.nearest_in(self.lanes(dims), dims)
+        return self.first(self.keys(dims), dims, 2)[0] & self.mask
 
-    def lanes(self, dims: Dims, apart: int = 0) -> tuple[int, ...]:
-        """The log2 distance to each hint in units of 2^-16, rounded, plus `zero`.
+    def keys(self, dims: Dims, apart: int = 0) -> tuple[int, ...]:
+        """The key of each hint.
 
         `apart` is what `packed` made of distances that each hint is farther by.
         """
@@ -116,18 +123,27 @@ class BoundRatio:
             total += constant + slope * int(log2(size) * LANE_UNIT + 0.5)
         return self._lanes.unpack(total.to_bytes(self._lanes.size, "little"))
 
-    def packed(self, distances: Sequence[int]) -> int:
-        """Distances by hint, in the units of `lanes`, as one number."""
-        return sum(distance << (_LANE * lane) for lane, distance in enumerate(distances))
+    def distance(self, key: int) -> int:
+        """The log2 distance that a key holds, in units of 2^-16."""
+        return (key >> self.bits) - self.zero
 
-    def nearest_in(self, lanes: Sequence[int], dims: Dims) -> int:
-        """The nearest hint, where the distances of `dims` are known."""
-        least = min(lanes)
-        best = lanes.index(least)
-        bound = least + self.slack
-        if min(lanes[:best], default=bound + 1) > bound < min(lanes[best + 1 :], default=bound + 1):
-            return best
-        return self._nearest_of([at for at, lane in enumerate(lanes) if lane <= bound], dims)
+    def packed(self, distances: Sequence[int]) -> int:
+        """Distances by hint, in units of 2^-16, as one number."""
+        return sum(distance << (_LANE * at + self.bits) for at, distance in enumerate(distances))
+
+    def first(self, keys: Sequence[int], dims: Dims, count: int) -> list[int]:
+        """The `count` first keys (two or more), of which the very first is exact.
+
+        `keys` are those of `dims`.
+        """
+        found = sorted(keys)[:count]
+        if len(found) > 1 and found[1] - found[0] < self._close:
+            # Rounding may have swapped them.
+            bound = ((found[0] >> self.bits) + self.slack + 1) << self.bits
+            close = [key & self.mask for key in keys if key < bound]
+            nearest = keys[self._nearest_of(close, dims)]
+            found = [nearest, *[key for key in found if key != nearest][: len(found) - 1]]
+        return found
 
     def _nearest_of(self, close: Sequence[int], dims: Dims) -> int:
         best = close[0]
@@ -138,35 +154,43 @@ class BoundRatio:
                 best, high, low = at, other_high, other_low
         return best
 
-    def order(self, dims: Dims) -> list[int]:
+    def order(self, dims: Dims) -> Iterator[int]:
         """The hints' positions, nearest first."""
-        lanes = self.lanes(dims)
-        found = sorted(range(len(lanes)), key=lanes.__getitem__)
-        if all(lanes[far] - lanes[near] > self.slack for near, far in pairwise(found)):
-            return found
-        ratios = [_ratio(dims, hint) for hint in self._hints]
+        keys = sorted(self.keys(dims))
+        mask, close, count = self.mask, self._close, len(keys)
+        start = 0
+        for end in range(1, count + 1):
+            if end < count and keys[end] - keys[end - 1] < close:
+                continue
+            if end - start == 1:
+                yield keys[start] & mask
+            else:
+                yield from self._exactly([key & mask for key in keys[start:end]], dims)
+            start = end
+
+    def _exactly(self, close: Sequence[int], dims: Dims) -> list[int]:
+        ratios = {at: _ratio(dims, self._hints[at]) for at in sorted(close)}
         # Over one denominator, so that integers are compared, and not fractions.
-        whole = math.lcm(*(low for _, low in ratios))
-        keys = [high * (whole // low) for high, low in ratios]
-        return sorted(range(len(keys)), key=keys.__getitem__)
+        whole = math.lcm(*(low for _, low in ratios.values()))
+        return sorted(ratios, key=lambda at: ratios[at][0] * (whole // ratios[at][1]))
 
 
-def _axis(hints: Sequence[int]) -> tuple[list[int], list[tuple[int, int]]]:
+def _axis(hints: Sequence[int], bits: int) -> tuple[list[int], list[tuple[int, int]]]:
     """One symbol: its hints' distinct sizes, and for each cell between them, constant and slope.
 
     In the cell of the sizes d above `sizes[:cell]`, a lane is log2 d - log2 h for the hints below
-    and log2 h - log2 d for those above.
+    and log2 h - log2 d for those above, times 2^bits.
     """
     sizes = sorted(set(hints))
-    logs = [round(math.log2(hint) * LANE_UNIT) for hint in hints]
+    logs = [round(math.log2(hint) * LANE_UNIT) << bits for hint in hints]
     constant = sum(log << (_LANE * lane) for lane, log in enumerate(logs))
-    slope = -sum(1 << (_LANE * lane) for lane in range(len(hints)))
+    slope = -sum(1 << (_LANE * lane + bits) for lane in range(len(hints)))
     cells = [(constant, slope)]
     for size in sizes:
         for lane, hint in enumerate(hints):
             if hint == size:
                 constant -= 2 * logs[lane] << (_LANE * lane)
-                slope += 2 << (_LANE * lane)
+                slope += 2 << (_LANE * lane + bits)
         cells.append((constant, slope))
     return sizes, cells
 
@@ -231,7 +255,7 @@ class _BoundFloored:
     def nearest(self, dims: Dims) -> int:
         return self._ratios.nearest(_floored(dims))
 
-    def order(self, dims: Dims) -> list[int]:
+    def order(self, dims: Dims) -> Iterable[int]:
         return self._ratios.order(_floored(dims))
 
 
@@ -248,7 +272,7 @@ class _BoundVolume:
     def nearest(self, dims: Dims) -> int:
         return self._ratios.nearest((math.prod(dims),))
 
-    def order(self, dims: Dims) -> list[int]:
+    def order(self, dims: Dims) -> Iterable[int]:
         return self._ratios.order((math.prod(dims),))
 
 
@@ -317,9 +341,9 @@ class _BoundShapes:
         distances = self._distances(dims)
         return distances.index(min(distances))
 
-    def order(self, dims: Dims) -> list[int]:
+    def order(self, dims: Dims) -> Iterator[int]:
         distances = self._distances(dims)
-        return sorted(range(len(distances)), key=distances.__getitem__)
+        yield from sorted(range(len(distances)), key=distances.__getitem__)
 
     def _distances(self, dims: Dims) -> list[float]:
         shapes = _shapes(self._call, self._symbols, dims)

@@ -56,10 +56,11 @@ class Pins:
                 continue
             found.append((pinned.pointer_facts, self._selection(pinned, choice, dims)))
             if not pinned.pointer_facts:
-                return choice._replace(alternatives=tuple(found))
+                return Choice(found[0], choice.is_covered, tuple(found[1:]))
         if not found:
             return choice
-        return choice._replace(alternatives=(*found, *choice.alternatives))
+        first, *others = found
+        return Choice(first, choice.is_covered, lambda: (*others, *choice.alternatives))
 
     def _pinned(self, table: Table, pin: Pin) -> _Pinned:
         if not pin.variant:
@@ -76,7 +77,7 @@ class Pins:
 
     def _selection(self, pinned: _Pinned, choice: Choice, dims: Dims) -> Selection:
         """What the rule would have answered, with the pinned Variant or Fallback in its place."""
-        _, instead = choice.alternatives[0]
+        _, instead = choice.first
         row = self._rows.get(dims)
         return instead._replace(
             variant=pinned.position,

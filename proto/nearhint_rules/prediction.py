@@ -61,7 +61,8 @@ UNCACHED_APART, LEVELS = 2.0, 16
 CLOSE = 0.1
 """The octaves within which hints are one place: left out together, none predicts another."""
 LEAST_LANE = LANE_UNIT >> 8
-"""The log2 distance that closer hints are taken to be at, in the units of `BoundRatio`."""
+"""The log2 distance that closer hints are taken to be at, in units of 2^-16."""
+_MOST = 1 / (LEAST_LANE * LEAST_LANE)
 
 
 def contenders(table: Table) -> frozenset[int]:
@@ -118,15 +119,15 @@ class Predictor:
         "_apart",
         "_clusters",
         "_divisors",
-        "_forecasts",
         "_in_cache",
-        "_lanes",
+        "_keys",
         "_places",
         "_points",
         "_pulls",
         "_regimes",
         "_shares",
         "_uncached",
+        "forecasts",
         "hints",
         "left_out",
         "spacing",
@@ -157,11 +158,11 @@ class Predictor:
         ]
         self._apart: dict[int, int] = {}
         self._clusters = self._clustered(dims)
-        self._lanes = [
-            self.lanes(each, regime) for each, regime in zip(dims, self._regimes, strict=True)
+        self._keys = [
+            self.keys(each, regime) for each, regime in zip(dims, self._regimes, strict=True)
         ]
         self._points = [[1.0, *map(math.log2, each)] for each in dims]
-        self._pulls = [self._weights(self._places, lanes) for lanes in self._lanes]
+        self._pulls = list(map(self._weights, self._keys))
         self.spacing = self._spacing()
         floors = {
             each: matrix.floors(each, 0 if each == FALLBACK else candidates.needs(each), missing)
@@ -194,7 +195,7 @@ class Predictor:
             along = self._along(trends[each])
             least = _level(_ratios(floors[each], modelled_ns), along)
             ratios[each] = self._filled(_level(found, along), least)
-        self._forecasts = Forecasts(
+        self.forecasts = Forecasts(
             [
                 Subject(
                     each,
@@ -209,7 +210,7 @@ class Predictor:
             ],
             matrix.counts,
             orders=[
-                matrix.orders(hint, [candidates.pointers(each)[1:] for each in matrix.names[1:]])
+                matrix.orders(hint, [candidates.pointers[each][1:] for each in matrix.names[1:]])
                 for hint in self._places
             ],
             always=[leaders & {table.default} for leaders in matrix.leaders],
@@ -221,16 +222,16 @@ class Predictor:
 
         A hint that is left out is predicted from where its neighbour is, `spacing` away.
         """
-        return min(distance / self.spacing, 1.0)
+        return distance / self.spacing if distance < self.spacing else 1.0
 
     def neighbour(self, hint: int) -> int:
         """The hint nearest to another, but for those in the same place."""
         held_out = next(each for each in self._clusters if hint in each)
-        near = self._kept(self._lanes[hint], held_out=held_out)
-        return near[0] if near else hint
+        near = self._kept(self._keys[hint], held_out=held_out)
+        return near[0] & self.hints.mask if near else hint
 
-    def lanes(self, dims: Dims, missing: int) -> tuple[int, ...]:
-        """The distances of sizes as `hints.lanes`, and what divisibility adds to them.
+    def keys(self, dims: Dims, missing: int) -> tuple[int, ...]:
+        """The distances of sizes as `hints.keys`, and what divisibility adds to them.
 
         `missing` are the facts that do not hold.
         """
@@ -238,7 +239,7 @@ class Predictor:
         apart = self._apart.get(regime)
         if apart is None:
             apart = self._apart[regime] = self.hints.packed(self._other_facts(regime))
-        return self.hints.lanes(dims, apart + self._uncached[self._level(dims)])
+        return self.hints.keys(dims, apart + self._uncached[self._level(dims)])
 
     def _level(self, dims: Dims) -> int:
         """The share of sizes' elements that a cache does not keep, in `LEVELS` steps."""
@@ -246,7 +247,7 @@ class Predictor:
         return round(LEVELS * (1 - self._in_cache / elements)) if elements > self._in_cache else 0
 
     def _other_facts(self, regime: int) -> list[int]:
-        """What each hint counts as farther for, in the units of lanes, under other facts."""
+        """What each hint counts as farther for, in units of 2^-16, under other facts."""
         found: list[int] = []
         for other in self._regimes:
             facts = regime ^ other
@@ -256,27 +257,20 @@ class Predictor:
 
     def _clustered(self, dims: Sequence[Dims]) -> list[list[int]]:
         """The hints by place."""
-        limit = self.hints.zero + CLOSE * LANE_UNIT
         found: dict[int, list[int]] = {}
-        for hint, lanes in enumerate(map(self.hints.lanes, dims)):
-            first = next((other for other in found if lanes[other] <= limit), hint)
+        for hint, keys in enumerate(map(self.hints.keys, dims)):
+            first = next(
+                (other for other in found if self.hints.distance(keys[other]) <= CLOSE * LANE_UNIT),
+                hint,
+            )
             found.setdefault(first, []).append(hint)
         return list(found.values())
 
-    def near(self, dims: Dims, lanes: Sequence[int]) -> list[int]:
-        """The hints nearest to sizes, whose distances are `lanes`."""
-        near = sorted(self._places, key=lanes.__getitem__)[:NEAR]
-        if lanes[near[1]] - lanes[near[0]] <= self.hints.slack:
-            # Rounding may have swapped them.
-            nearest = self.hints.nearest_in(lanes, dims)
-            near = [nearest, *[hint for hint in near if hint != nearest][: len(near) - 1]]
-        return near
-
-    def times(
-        self, dims: Dims, near: Sequence[int], lanes: Sequence[int], missing: int
-    ) -> list[Forecast]:
-        """As `Forecasts.at`; `lanes` are the distances of `dims`, `near` the hints nearest."""
-        return self._forecasts.at(dims, near, self._weights(near, lanes), missing)
+    def near(self, dims: Dims, missing: int) -> tuple[list[int], list[float]]:
+        """The hints nearest to sizes, with their weights; `missing` are facts that do not hold."""
+        keys = self.hints.first(self.keys(dims, missing), dims, NEAR)
+        mask = self.hints.mask
+        return [key & mask for key in keys], self._weights(keys)
 
     def _predict_left_out(
         self, matrix: _Matrix, floors: Mapping[int, Sequence[float]], fallback_fit: Fit, fit: Fit
@@ -288,8 +282,8 @@ class Predictor:
         for fold in range(folds):
             held_out = [hint for cluster in clusters[fold::folds] for hint in cluster]
             models = fallback_fit.without(held_out), fit.without(held_out)
-            near = {hint: self._kept(self._lanes[hint], held_out=held_out) for hint in held_out}
-            weights = {hint: self._weights(near[hint], self._lanes[hint]) for hint in held_out}
+            near = {hint: self._kept(self._keys[hint], held_out=held_out) for hint in held_out}
+            weights = {hint: self._weights(keys) for hint, keys in near.items()}
             for each in matrix.names:
                 modelled_ns = matrix.modelled(each, models[each != FALLBACK])
                 ratios = _ratios(matrix.times[each], modelled_ns)
@@ -303,7 +297,7 @@ class Predictor:
                 filled = self._filled(_level(kept, trends), least)
                 for hint in held_out:
                     if ratios[hint]:
-                        corrections = map(filled.__getitem__, near[hint])
+                        corrections = [filled[key & self.hints.mask] for key in near[hint]]
                         mixed = sum(map(mul, corrections, weights[hint]))
                         found[hint][each] = modelled_ns[hint] * mixed * trends[hint]
         return found
@@ -325,26 +319,24 @@ class Predictor:
             for ratio, pull, floor in zip(ratios, self._pulls, floors, strict=True)
         ]
 
-    def _kept(self, lanes: Sequence[int], *, held_out: Collection[int]) -> list[int]:
-        """The nearest hints, but for those held out."""
-        kept = [each for each in self._places if each not in held_out]
-        return sorted(kept, key=lanes.__getitem__)[:NEAR]
+    def _kept(self, keys: Sequence[int], *, held_out: Collection[int]) -> list[int]:
+        """The keys of the nearest hints, but for those held out."""
+        return sorted(key for hint, key in enumerate(keys) if hint not in held_out)[:NEAR]
 
-    def _weights(self, hints: Sequence[int], lanes: Sequence[int]) -> list[float]:
+    def _weights(self, keys: Sequence[int]) -> list[float]:
         """By the inverse square of the distance; their sum is 1."""
-        zero = self.hints.zero
-        weights: list[float] = []
-        for hint in hints:
-            distance = lanes[hint] - zero
-            if distance < LEAST_LANE:
-                distance = LEAST_LANE
-            weights.append(1 / (distance * distance))
+        bits, zero = self.hints.bits, self.hints.zero
+        weights = [
+            1 / (distance * distance) if (distance := (key >> bits) - zero) > LEAST_LANE else _MOST
+            for key in keys
+        ]
         total = sum(weights)
         return [weight / total for weight in weights]
 
     def _spacing(self) -> float:
-        zero = self.hints.zero
-        distances = [self._lanes[hint][self.neighbour(hint)] - zero for hint in self._places]
+        distances = [
+            self.hints.distance(self._keys[hint][self.neighbour(hint)]) for hint in self._places
+        ]
         return max(sum(distances) / len(distances), LEAST_LANE) / LANE_UNIT
 
 

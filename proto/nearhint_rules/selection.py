@@ -14,9 +14,13 @@ what was timed at them, whatever the rule.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
+from functools import partial
+from itertools import chain, islice
+from typing import TypeAlias
 
-from nearhint_rules.candidates import Candidate, Candidates, Row
+from nearhint_rules.candidates import Candidate, Candidates, Row, reached
 from nearhint_rules.choice import FALLBACK, Alternative, Alternatives, Choice, Selection
 from nearhint_rules.hints import bucket
 from nearhint_rules.metrics import SIZE_RATIO, Dims, Metric
@@ -25,6 +29,9 @@ from nearhint_rules.table import Table, is_complete
 
 REMEMBERED_LIMIT = 1024
 """Sizes that a `StepSelector` remembers, at least; at most twice as many."""
+
+
+_Known: TypeAlias = tuple[dict[int, tuple[Candidate, ...]], dict[int, tuple[Candidate, ...]]]
 
 
 class StepSelector:
@@ -44,6 +51,7 @@ class StepSelector:
         "_facts",
         "_generation",
         "_hints",
+        "_known",
         "_memory",
         "_nothing",
         "_pins",
@@ -66,7 +74,7 @@ class StepSelector:
         self._memory: tuple[dict[Dims, Choice], dict[Dims, Choice]] = ({}, {})
         self._generation = 0 if table is None else table.generation
         self._empty = self._by_fallback("zero_elements", is_covered=True)
-        (self._nothing,) = self._by_fallback("no_eligible_variant", is_covered=False).alternatives
+        self._nothing = self._by_fallback("no_eligible_variant", is_covered=False).first
         self._pins = Pins(table, fallback) if table is not None and table.pins else None
         self._settled: Choice | None = None
         reason = _settled_reason(table, fallback)
@@ -81,6 +89,8 @@ class StepSelector:
         hints = [row.dims for row in complete]
         self._complete = [complete[at] for at in metric.preferred(hints)]
         self._rows: list[Row | None] = [None] * len(complete)
+        # By hint, within the cut-off and beyond it, by the needed facts that do not hold: a few.
+        self._known: list[_Known] = [({}, {}) for _ in complete]
         self._hints = metric.bind(table.symbols, [row.dims for row in self._complete])
         self._buckets = frozenset(bucket(hint) for hint in hints)
         probes = [row for row in table.probes if is_complete(row, table.default, fallback)]
@@ -105,71 +115,94 @@ class StepSelector:
             return self._empty
         choice = self._settled
         if choice is None:
-            found = self._probed(dims) if dims in self._probes else self._alternatives(dims)
-            choice = Choice(found, bucket(dims) in self._buckets)
+            (first,) = self._found(dims, 1)
+            rest = partial(self._rest, dims) if first[0] else ()
+            choice = Choice(first, bucket(dims) in self._buckets, rest)
         return choice if self._pins is None else self._pins.before(choice, dims)
 
     def _by_fallback(self, reason: str, *, is_covered: bool) -> Choice:
         selection = Selection(FALLBACK, (), 0.0, None, reason, self._generation, 0)
-        return Choice((((), selection),), is_covered)
+        return Choice(((), selection), is_covered)
 
-    def _alternatives(self, dims: Dims) -> Alternatives:
-        """What serves under which pointer facts, up to the first that needs none."""
+    def _rest(self, dims: Dims) -> Alternatives:
+        """What serves after the first, worked out from the sizes: a Choice keeps nothing else."""
+        return self._found(dims, sys.maxsize)[1:]
+
+    def _found(self, dims: Dims, most: int) -> Alternatives:
+        """What serves under which pointer facts, up to the first that needs none; `most` of them,
+        at least 1. Probes answer at their own sizes.
+        """
+        if dims in self._probes:
+            return self._probed(dims, most)
+        return self._alternatives(dims, most)
+
+    def _alternatives(self, dims: Dims, most: int) -> Alternatives:
+        """The same, as the hints answer."""
         missing = ~self._facts.held(dims)
-        return self._by_hints(dims, missing, self._nearest(dims, missing))
+        return self._by_hints(dims, missing, self._nearest(dims, missing), most)
 
-    def _probed(self, dims: Dims) -> Alternatives:
+    def _probed(self, dims: Dims, most: int) -> Alternatives:
         """What was timed at these very sizes; the hints answer where no address meets it."""
         row = self._candidates.row(self._probes[dims])
         missing = ~self._facts.held(dims)
-        eligible = [each for each in row.candidates if not each.needs & missing]
         tried = 0
         found: list[Alternative] = []
-        for candidate in eligible:
+        for candidate in row.eligible(missing):
             if not candidate.implied & tried:
                 tried |= candidate.bit
-                answer = self._at(row, candidate, eligible, dims, 0.0)
+                answer = self._at(row, candidate, missing, dims, 0.0)
                 found.append((candidate.pointer_facts, answer))
-                if not candidate.pointer_facts:
+                if not candidate.pointer_facts or len(found) == most:
                     return tuple(found)
-        return (*found, *self._alternatives(dims))
+        return (*found, *self._alternatives(dims, most - len(found)))
 
-    def _by_hints(self, dims: Dims, missing: int, nearest: int, tried: int = 0) -> Alternatives:
+    def _by_hints(
+        self, dims: Dims, missing: int, nearest: int, most: int, tried: int = 0
+    ) -> Alternatives:
         """The same of the hints from the nearest on, where these size facts do not hold.
 
         `tried` are the sets of pointer facts that something else serves under.
         """
         found: list[Alternative] = []
+        lacking = missing & self._candidates.needed
         # The nearest hint answers nearly always: the order of the others can wait.
-        order = [nearest]
-        for at in order:
-            row = self._rows[at] or self._row(at)
-            is_tried = tried and all(implied & tried for implied in row.addresses)
-            eligible = (
-                [] if is_tried else [each for each in row.candidates if not each.needs & missing]
-            )
-            if eligible:
-                distance, is_beyond = log2_distance(dims, row.dims, self._cutoff)
+        for at in chain((nearest,), islice(self._hints.order(dims), 1, None)):
+            candidates = self._known[at][0].get(lacking) or self._reached(at, lacking)
+            fresh = [each for each in candidates if not each.implied & tried]
+            if not fresh:
+                continue
+            row = self._row(at)
+            distance, is_beyond = log2_distance(dims, row.dims, self._cutoff)
+            if is_beyond:
+                # The default Variant first: whoever else is eligible only makes this hint the one
+                # that answers.
+                candidates = self._reached(at, lacking, beyond=True)
+                fresh = [each for each in candidates if not each.implied & tried]
+            for candidate in fresh:
+                tried |= candidate.bit
                 if is_beyond:
-                    # The default Variant first: whoever else is eligible only makes this hint the
-                    # one that answers.
-                    eligible.sort(key=lambda each: each.variant != row.default)
-                for candidate in eligible:
-                    if candidate.implied & tried:
-                        continue
-                    tried |= candidate.bit
-                    if is_beyond:
-                        selection = self._beyond(row, candidate, distance)
-                    else:
-                        selection = self._at(row, candidate, eligible, dims, distance)
-                    found.append((candidate.pointer_facts, selection))
-                    if not candidate.pointer_facts:
-                        return tuple(found)
-                if all(implied & tried for implied in self._candidates.addresses(missing)):
-                    break
-            if len(order) == 1:
-                order += self._hints.order(dims)[1:]
+                    selection = self._beyond(row, candidate, distance)
+                else:
+                    selection = self._at(row, candidate, missing, dims, distance)
+                found.append((candidate.pointer_facts, selection))
+                if not candidate.pointer_facts or len(found) == most:
+                    return tuple(found)
+            if self._candidates.are_met(missing, tried):
+                break
         return (*found, self._nothing)
+
+    def _reached(self, at: int, lacking: int, *, beyond: bool = False) -> tuple[Candidate, ...]:
+        """Those of a hint that serve where these needed facts do not hold, the first first.
+
+        Beyond the cut-off that is the default Variant.
+        """
+        known = self._known[at][beyond]
+        found = known.get(lacking)
+        if found is None:
+            row = self._row(at)
+            order = (row.standard, *row.candidates) if beyond else row.candidates
+            found = known[lacking] = reached(order, lacking)
+        return found
 
     def _nearest(self, dims: Dims, missing: int) -> int:
         """The hint that is asked first; `missing` are the facts that do not hold."""
@@ -177,14 +210,16 @@ class StepSelector:
 
     def _row(self, at: int) -> Row:
         """A hint, made ready the first time that it is asked."""
-        row = self._rows[at] = self._candidates.row(self._complete[at])
+        row = self._rows[at]
+        if row is None:
+            row = self._rows[at] = self._candidates.row(self._complete[at])
         return row
 
     def _at(
         self,
         row: Row,
         candidate: Candidate,
-        eligible: Sequence[Candidate],
+        missing: int,
         dims: Dims,
         distance: float,
     ) -> Selection:
@@ -193,11 +228,12 @@ class StepSelector:
             variant, reason = candidate.variant, "winner"
         regret = None
         if row.tier >= 2 and dims == row.dims:
+            eligible = row.eligible(missing)
             regret = _regret(row, eligible[eligible.index(candidate) :])
         return Selection(variant, row.dims, distance, regret, reason, self._generation, row.tier)
 
     def _beyond(self, row: Row, candidate: Candidate, distance: float) -> Selection:
-        if candidate.variant == row.default and candidate.is_faster:
+        if candidate.variant == row.standard.variant and candidate.is_faster:
             reason, variant, tier = "beyond_cutoff_default", candidate.variant, 1
         else:
             reason, variant, tier = "beyond_cutoff_fallback", FALLBACK, 0

@@ -176,6 +176,8 @@ def _check(table: Table | None, dims: Sequence[int]) -> None:
 def _pick(choice: Choice, alignments: Sequence[int] | None) -> Selection:
     if alignments is not None:
         return choice.pick(alignments)
+    if all(not ASSUMED_ALIGNMENT % fact.to_bytes for fact in choice.first[0]):
+        return choice.first[1]
     last = max((fact.parameter for facts, _ in choice.alternatives for fact in facts), default=-1)
     return choice.pick([ASSUMED_ALIGNMENT] * (last + 1))
 

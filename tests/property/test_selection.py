@@ -252,7 +252,7 @@ def test_the_nearest_hint_is_exact(hints: list[tuple[int, ...]], dims: tuple[int
     preferred = [hints[at] for at in order]
     bound = SIZE_RATIO.bind(("a", "b", "c"), preferred)
     wanted = sorted(range(len(hints)), key=lambda at: ratio(dims, preferred[at]))
-    assert bound.order(dims) == wanted
+    assert list(bound.order(dims)) == wanted
     assert bound.nearest(dims) == wanted[0]
 
 

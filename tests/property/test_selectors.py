@@ -20,6 +20,7 @@ from tests.property.strategies import (
 from tests.property.test_selection import ADDRESSES, SIZES, STEP, guard_holds, ratio
 
 from nearhint_rules.choice import FALLBACK, REASONS, Choice
+from nearhint_rules.guard import pointer_facts_hold
 from nearhint_rules.ranking import rank
 from nearhint_rules.selectors import NEAREST, SELECTORS
 from nearhint_rules.table import HintRow, Table, Timing, Variant, is_complete
@@ -104,6 +105,24 @@ def test_every_rule_keeps_to_guards_completeness_and_the_cutoff(
         assert (chosen.variant, chosen.reason) == (table.default, "beyond_cutoff_default")
     if name == "default_only":
         assert chosen.variant == table.default
+
+
+@given(ANY_TABLE, NAMES, st.data())
+def test_what_is_worked_out_when_asked_is_what_all_alternatives_say(
+    table: Table, name: str, data: st.DataObject
+) -> None:
+    dims, addresses = asked(table, data), data.draw(ADDRESSES)
+    bound = SELECTORS[name].bind(table, STEP)
+    picked = bound.prepare(dims).pick(addresses)
+    whole = bound.prepare(dims)
+    alternatives = whole.alternatives
+    assert whole.first == alternatives[0]
+    assert all(facts for facts, _ in alternatives[:-1])
+    assert picked == next(
+        selection
+        for facts, selection in alternatives
+        if not facts or pointer_facts_hold(facts, addresses)
+    )
 
 
 @given(ANY_TABLE, NAMES, st.data())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from operator import itemgetter
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from nearhint_rules.errors import InvalidExpression
 from nearhint_rules.expr.nodes import (
@@ -77,15 +77,13 @@ def compiled_by_position(expr: Expr, symbols: Sequence[str]) -> Callable[[tuple[
     if unknown:
         raise InvalidExpression(f"no value for symbol {min(unknown)!r}")
     positions = {name: position for position, name in enumerate(symbols)}
-    return _compiled(expr, lambda name: itemgetter(positions[name]))
+    return _compiled(expr, lambda *names: itemgetter(*[positions[name] for name in names]))
 
 
 _Sizes = TypeVar("_Sizes")
 
 
-def _compiled(
-    expr: Expr, load: Callable[[str], Callable[[_Sizes], int]]
-) -> Callable[[_Sizes], int]:
+def _compiled(expr: Expr, load: Callable[..., Callable[[_Sizes], Any]]) -> Callable[[_Sizes], int]:
     match expr:
         case Int(value):
             return lambda sizes: value
@@ -97,6 +95,10 @@ def _compiled(
         case Mul((Int(constant), second)):
             get = _compiled(second, load)
             return lambda sizes: constant * get(sizes)
+        case Mul(factors) if all(isinstance(factor, Sym) for factor in factors):
+            names = [factor.name for factor in factors if isinstance(factor, Sym)]
+            several: Callable[[_Sizes], tuple[int, ...]] = load(*names)
+            return lambda sizes: prod(several(sizes))
         case Mul((first, second)):
             left, right = _compiled(first, load), _compiled(second, load)
             return lambda sizes: left(sizes) * right(sizes)

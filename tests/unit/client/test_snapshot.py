@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 from tests.unit.client import doubling
 
 from nearhint.launchers import LoadedKernel
-from nearhint.snapshot import needed, servable
+from nearhint.snapshot import Snapshot, needed, servable
 from nearhint_rules import expr as ex
 from nearhint_rules.artifact import ArtifactRef
-from nearhint_rules.guard import AtMost, Guard
-from nearhint_rules.selectors import select
+from nearhint_rules.choice import Alternatives
+from nearhint_rules.choice import Choice as Decided
+from nearhint_rules.guard import Aligned, AtMost, Guard
+from nearhint_rules.selection import StepSelector
+from nearhint_rules.selectors import BoundSelector, select
 from nearhint_rules.table import Pin, Table, Timing, check
 
 FIRST = doubling.variant(b"first", name="1")
@@ -60,3 +65,79 @@ def test_a_probe_answers_with_what_is_loaded() -> None:
     assert select(both, (65,), fallback=doubling.FALLBACK).variant == 1
     one = servable(probed, loaded(FIRST.artifact))
     assert select(one, (65,), fallback=doubling.FALLBACK).variant == 0
+
+
+class Kernel:
+    """Stands for a loaded binary."""
+
+
+class Asked:
+    """A selector that counts how often what comes after the first alternative is worked out."""
+
+    def __init__(self, table: Table) -> None:
+        self._step = StepSelector(table, doubling.FALLBACK)
+        self.count = 0
+
+    def choice(self, dims: tuple[int, ...]) -> Decided:
+        return self.prepare(dims)
+
+    def prepare(self, dims: tuple[int, ...]) -> Decided:
+        whole = self._step.prepare(dims)
+
+        def rest() -> Alternatives:
+            self.count += 1
+            return whole.rest
+
+        return Decided(whole.first, whole.is_covered, rest)
+
+
+VECTORS = doubling.variant(b"vectors", name="4", guard=Guard((Aligned(0, 16),)))
+
+
+def aligned_first() -> tuple[Snapshot, Asked, dict[ArtifactRef, Any]]:
+    """A Snapshot whose Table has a Variant for aligned addresses before one for all."""
+    found = doubling.table(64, variants=(VECTORS, FIRST))
+    found = replace(found, default=1)
+    selector, binaries = Asked(found), {VECTORS.artifact: Kernel(), FIRST.artifact: Kernel()}
+    selectors: dict[int, BoundSelector] = {0: selector}
+    snapshot = Snapshot(
+        doubling.plan(), 1, {doubling.KERNEL: found}, cast("Any", binaries), selectors
+    )
+    return snapshot, selector, binaries
+
+
+def test_what_serves_unaligned_addresses_is_worked_out_when_it_is_asked_for_and_kept() -> None:
+    snapshot, selector, binaries = aligned_first()
+    choice = snapshot.choose(0, (64,))
+    assert (choice.kernel, choice.facts) == (binaries[VECTORS.artifact], (Aligned(0, 16),))
+    assert snapshot.choose(0, (64,)) is choice
+    assert selector.count == 0
+    otherwise = choice.otherwise
+    assert otherwise is not None
+    assert (otherwise.kernel, otherwise.facts) == (binaries[FIRST.artifact], ())
+    assert otherwise.otherwise is None
+    assert snapshot.choose(0, (64,)).otherwise is otherwise
+    assert selector.count == 1
+
+
+def test_choices_are_equal_and_print_alike_however_much_of_them_was_asked_for() -> None:
+    snapshot, _, binaries = aligned_first()
+    other = Snapshot(snapshot.plan, 1, snapshot.tables, cast("Any", binaries), snapshot.selectors)
+    asked, fresh = snapshot.choose(0, (64,)), other.choose(0, (64,))
+    assert asked.otherwise is not None
+    assert asked == fresh
+    assert repr(snapshot.choose(0, (64,))) == repr(fresh)
+    assert hash(asked) == hash(fresh)
+    assert asked != asked.otherwise
+
+
+def test_a_snapshot_that_no_one_holds_lets_its_binaries_go_at_once() -> None:
+    snapshot, _, binaries = aligned_first()
+    assert snapshot.choose(0, (64,)).facts
+    references = [weakref.ref(binary) for binary in binaries.values()]
+    gc.disable()
+    try:
+        del snapshot, binaries
+        assert [reference() for reference in references] == [None, None]
+    finally:
+        gc.enable()

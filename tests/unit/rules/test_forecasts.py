@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Sequence
 from random import Random
 
 import pytest
@@ -12,13 +13,25 @@ from nearhint_rules.candidates import SizeFact, SizeFacts
 from nearhint_rules.choice import FALLBACK
 from nearhint_rules.costs import Cell, Counts, Model, Tasks, features
 from nearhint_rules.expr import Expr, Sym
-from nearhint_rules.forecasts import NAMED_LIMIT, NAMED_RATIO, Forecasts, Subject, Timed
+from nearhint_rules.forecasts import (
+    LEAST_FILL,
+    NAMED_LIMIT,
+    NAMED_RATIO,
+    Forecasts,
+    Subject,
+    Timed,
+)
 from nearhint_rules.guard import AtMost, Divisible, Equals, Guard, size_facts_hold
 from nearhint_rules.metrics import Dims
 
-SYMBOLS = ("k0", "k1", "k2")
+SYMBOLS = ("k0", "k1", "k2", "k3", "k4", "k5")
 KEPT = 50_000.0
-HINTS = [(16, 64, 8), (256, 64, 8), (64, 512, 8), (1024, 1024, 8)]
+HINTS = [
+    (16, 64, 8, 4, 2, 8),
+    (256, 64, 8, 2, 2, 2),
+    (64, 512, 8, 1, 3, 1),
+    (1024, 1024, 8, 1, 1, 4),
+]
 
 
 def tiled(size: Expr, block: int) -> Expr:
@@ -65,33 +78,70 @@ def made(
     return subjects, counts, cells, models
 
 
-@pytest.mark.parametrize("rank", [1, 2, 3])
+def plainly(
+    subjects: Sequence[Subject],
+    orders: Sequence[Sequence[Sequence[Timed]]],
+    always: Sequence[Collection[int]],
+    lengths: Sequence[int],
+    near: Sequence[int],
+    missing: int,
+) -> set[int]:
+    """Who is predicted, by the definition."""
+    eligible = {each.variant for each in subjects if not each.needs & missing}
+    found = {FALLBACK}
+    for hint in near:
+        found.update(always[hint])
+        for order in orders[hint]:
+            timed = [each for each in order if each[1] in eligible][:NAMED_LIMIT]
+            found.update(each for time, each in timed if time <= NAMED_RATIO * timed[0][0])
+    for each in subjects:
+        if any(held < LEAST_FILL * lengths[place] for place, held in each.cost.rows):
+            found.add(each.variant)
+    return found & eligible
+
+
+@pytest.mark.parametrize("rank", range(1, len(SYMBOLS) + 1))
 @pytest.mark.parametrize("hints", [3, 4])
 def test_a_time_is_the_models_times_the_trend_and_the_ratios_near_by(rank: int, hints: int) -> None:
     rng = Random(rank)
     symbols = SYMBOLS[:rank]
     subjects, counts, cells, models = made(symbols, rng)
-    everyone = [range(len(subjects) - 1)] * len(HINTS)
-    orders: list[list[list[Timed]]] = [[] for _ in HINTS]
-    forecasts = Forecasts(subjects, counts, orders=orders, always=everyone, kept=KEPT)
-    near = [2, 0, 3, 1][:hints]
-    weights = [0.4, 0.3, 0.2, 0.1][:hints]
+    subjects[1:] = [each._replace(needs=rng.randrange(4)) for each in subjects[1:]]
+    variants = range(len(subjects) - 1)
+    always = [rng.sample(variants, rng.randrange(2)) for _ in HINTS]
+    orders: list[list[list[Timed]]] = [
+        [
+            sorted((rng.randint(100, 115), each) for each in variants)
+            for _ in range(rng.randrange(3))
+        ]
+        for _ in HINTS
+    ]
+    forecasts = Forecasts(subjects, counts, orders=orders, always=always, kept=KEPT)
+    by_variant = {
+        each.variant: (each, cell, model)
+        for each, cell, model in zip(subjects, cells, models, strict=True)
+    }
     for _ in range(50):
+        near = rng.sample(range(len(HINTS)), hints)
+        weights = [rng.random() for _ in near]
+        missing = rng.randrange(4)
         dims: Dims = tuple(rng.randint(1, 2000) for _ in symbols)
-        found = forecasts.at(dims, near, weights, 0)
-        assert [each.variant for each in found] == [each.variant for each in subjects]
-        assert found[0].variant == FALLBACK
+        found = forecasts.at(dims, near, weights, missing)
         counted = counts.at(dims)
-        for forecast, each, cell, model in zip(found, subjects, cells, models, strict=True):
+        expected = plainly(subjects, orders, always, counted[3], near, missing)
+        assert found[0][1] == FALLBACK
+        assert sorted(each[1] for each in found) == sorted(expected)
+        for time_ns, variant, *errors in found:
+            each, cell, model = by_variant[variant]
             point = (1.0, *map(math.log2, dims))
-            expected = math.exp(sum(a * b for a, b in zip(each.trend, point, strict=True)))
-            expected *= sum(
+            plain_ns = math.exp(sum(a * b for a, b in zip(each.trend, point, strict=True)))
+            plain_ns *= sum(
                 each.ratios[hint] * weight for hint, weight in zip(near, weights, strict=True)
             )
             costs = features(counted, cell)
-            expected *= sum(cost * share for cost, share in zip(costs, model, strict=True))
-            assert forecast.time_ns == pytest.approx(expected)
-            assert forecast[2:] == (each.error, each.fallback_error, each.spread)
+            plain_ns *= sum(cost * share for cost, share in zip(costs, model, strict=True))
+            assert time_ns == pytest.approx(plain_ns, rel=1e-12)
+            assert tuple(errors) == (each.error, each.fallback_error, each.spread)
 
 
 def test_predicted_is_who_leads_near_by_or_holds_rows_that_fill_it_and_may_run() -> None:
@@ -102,7 +152,7 @@ def test_predicted_is_who_leads_near_by_or_holds_rows_that_fill_it_and_may_run()
 
     def named(dims: Dims, near: list[int], missing: int = 0) -> list[int]:
         weights = [1 / len(near)] * len(near)
-        return [each.variant for each in forecasts.at(dims, near, weights, missing)]
+        return [each[1] for each in forecasts.at(dims, near, weights, missing)]
 
     assert named((64, 64), [0, 1, 2]) == [FALLBACK, 0, 1]
     assert named((64, 64), [0, 0, 2]) == [FALLBACK, 0]
@@ -128,7 +178,7 @@ def test_named_are_the_few_that_are_as_good_as_best_of_those_that_may_run() -> N
 
     def named(hint: int, missing: int) -> list[int]:
         found = forecasts.at((64,), [hint] * 3, [0.4, 0.3, 0.3], missing)
-        return [each.variant for each in found[1:]]
+        return sorted(each[1] for each in found[1:])
 
     assert named(0, 0) == [0]
     assert named(0, 1) == list(range(1, NAMED_LIMIT + 1))

@@ -83,7 +83,9 @@ class FakeSnapshot:
         return choice(dims) if choice is not None else chosen(None, dims, tier=0)
 
 
-def chosen(kernel: Any, dims: tuple[int, ...], *, tier: int = 2, **more: Any) -> Choice:
+def chosen(
+    kernel: Any, dims: tuple[int, ...], *, tier: int = 2, is_covered: bool = True, **more: Any
+) -> Choice:
     """A Choice of `kernel` (None: the Fallback) at the hint that the sizes are themselves."""
     selection = Selection(
         variant=-1 if kernel is None else 0,
@@ -94,7 +96,7 @@ def chosen(kernel: Any, dims: tuple[int, ...], *, tier: int = 2, **more: Any) ->
         generation=1,
         tier=tier,
     )
-    return Choice(kernel, selection, True, **more)
+    return Choice(kernel, selection, is_covered, **more)
 
 
 class FakeKernel:
