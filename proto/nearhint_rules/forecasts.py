@@ -108,8 +108,9 @@ class Forecasts:
                 counts.counters[at],
                 max(processors, 1),
                 [(place, float(held)) for place, held in rows],
+                step,
             )
-            for at, processors, rows in cuts
+            for at, processors, rows, step in cuts
         ]
         self._laid = [_laid(each, cuts.index(_cut(each))) for each in ordered]
         places = {each.variant: 1 << _BYTE * at for at, each in enumerate(ordered)}
@@ -185,7 +186,7 @@ class Forecasts:
         # As many as there can be: hints that are not there weigh nothing.
         first, second, third, fourth = (*near, 0)[:NEAR]
         weight, weight_2, weight_3, weight_4 = (*weights, 0.0)[:NEAR]
-        tasks, share, lanes, busy = 1, 0.0, 0.0, 0
+        tasks, share, lanes, busy = 1, 0.0, 0.0, 1.0
         known, counted = -1, None
         found: list[Predicted] = []
         for (
@@ -215,18 +216,22 @@ class Forecasts:
         ) in compress(self._laid, wanted.to_bytes(len(self._laid), "little")):
             if cut != known:
                 known = cut
-                counter, processors, rows = self._cuts[cut]
+                counter, processors, rows, step = self._cuts[cut]
                 if counter is not counted:
                     counted = counter
                     tasks = counter(dims)
                     share = elements / tasks
-                busy = -(-tasks // processors)
+                busy = 1.0
+                if tasks > processors:
+                    busy = (tasks / processors - (-tasks // processors)) / 2
                 lanes = share
                 for place, held in rows:
                     lanes *= held / lengths[place]
+                if step:
+                    lanes = math.ceil(share / step) * step
             cost_ns = fixed + element * elements + beyond * uncached + task * tasks
             if slots:
-                rounds = 1 if tasks <= slots else -(-tasks // slots)
+                rounds = 1.0 if tasks <= slots else (tasks / slots - (-tasks // slots)) / 2
                 cost_ns += rounds * (round_ + alone * lanes)
                 cost_ns += busy * (busiest * share + lane * lanes)
             if elements > in_cache:
@@ -253,9 +258,9 @@ def _filling(length: Counter, held: Iterable[tuple[int, int]]) -> _Filling:
     return length, [bound for bound, _ in order], list(sets)
 
 
-def _cut(each: Subject) -> tuple[int, int, tuple[tuple[int, int], ...]]:
-    """How a subject cuts its work: places of its tasks and rows, and what works on them."""
-    return each.cost.at, each.cost.processors, each.cost.rows
+def _cut(each: Subject) -> tuple[int, int, tuple[tuple[int, int], ...], int]:
+    """How a subject cuts its work: places of its tasks and rows, what works on them, and how."""
+    return each.cost.at, each.cost.processors, each.cost.rows, each.cost.step
 
 
 _Filling: TypeAlias = tuple[Counter, list[int], list[int]]
