@@ -24,6 +24,7 @@ from typing import TypeAlias
 
 from nearhint._chance import REAL, Chance
 from nearhint._dialogue import Dialogue
+from nearhint._forking import wait_for_grpc_to_end
 from nearhint._registration import Registration
 from nearhint._state import SessionState
 from nearhint._watch import TableBatch, WatchEnded
@@ -38,6 +39,8 @@ LONGEST_PAUSE_S = 30.0
 INBOX_LIMIT = 1_024
 STOP_S = 2.0
 """How long a fork, and the end of the process, wait for the thread to let go of gRPC."""
+GRPC_END_S = 0.5
+"""How long a fork then waits for gRPC to end; it does not where the application uses it too."""
 
 log = logging.getLogger("nearhint")
 
@@ -319,9 +322,13 @@ def _client_id() -> str:
 
 
 def _before_fork() -> None:
-    for engine in list(_engines):
+    engines = list(_engines)
+    was_connected = any(engine.is_connected for engine in engines)
+    for engine in engines:
         if not engine.pause(timeout_s=STOP_S):
             log.warning("engine_busy_at_fork address=%s", engine.address)
+    if was_connected and not wait_for_grpc_to_end(timeout_s=GRPC_END_S):
+        log.info("grpc_in_use_at_fork")
 
 
 def _after_fork_in_parent() -> None:

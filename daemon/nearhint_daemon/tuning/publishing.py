@@ -17,6 +17,7 @@ from nearhint_daemon.store.rows import JobRow, MeasurementRow, VariantRow
 from nearhint_daemon.store.store import DAEMON
 from nearhint_daemon.tables import TableIndex, TableKey
 from nearhint_daemon.traffic.histograms import Traffic
+from nearhint_daemon.tuning.drift import carried
 from nearhint_daemon.tuning.matrix import shared
 from nearhint_daemon.tuning.tasks import Task
 from nearhint_daemon.tuning.tuning_jobs import hint_prefixes, tune_prefixes, tunes_of
@@ -291,11 +292,13 @@ def with_hint(
 ) -> Table:
     """The Table with what was timed at a hint; raises `WorkerRefused` without the default.
 
+    What was timed there before and not now stays, at the speed of now (`drift.carried`).
     Probes go where Variants are new: what calls have is timed again with them.
     """
     variants = list(table.variants)
     positions = {variant.id: position for position, variant in enumerate(variants)}
     timings: dict[int, Timing] = {}
+    fallbacks = {fallback: timed.fallback[0]}
     for built, timing, _ in timed.variants:
         if built.id not in positions:
             positions[built.id] = len(variants)
@@ -305,9 +308,11 @@ def with_hint(
     if default not in timings or (table.default < 0 and timed.is_headless):
         raise WorkerRefused("the default Variant was not measured", worker_code="NOT_MEASURED")
     before = next((row for row in table.hints if row.dims == dims), None)
-    # What was timed here before and not now keeps its timing.
-    timings = {**(dict(before.ranked) if before else {}), **timings}
-    fallbacks = {**(dict(before.fallbacks) if before else {}), fallback: timed.fallback[0]}
+    if before is not None:
+        held: dict[int | str, Timing] = {**dict(before.ranked), **dict(before.fallbacks)}
+        kept = carried(held, {**timings, **fallbacks})
+        timings.update((each, kept[each]) for each, _ in before.ranked if each in kept)
+        fallbacks.update((each, kept[each]) for each, _ in before.fallbacks if each in kept)
     ranked = rank(
         timings,
         default=default,
