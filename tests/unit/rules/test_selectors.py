@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 
 import pytest
 from tests.unit.rules.tables import OTHER_STEP, STEP, tiled, timing, variant
@@ -13,7 +14,12 @@ from nearhint_rules.artifact import ArtifactRef, CudaLaunch
 from nearhint_rules.choice import FALLBACK, Selection
 from nearhint_rules.forecasts import Forecast
 from nearhint_rules.guard import Aligned, AtMost, Divisible, Fact
-from nearhint_rules.interpolation import InterpolatedSelector, beats_fallback
+from nearhint_rules.interpolation import (
+    InterpolatedSelector,
+    beats_fallback,
+    leader,
+    ordered,
+)
 from nearhint_rules.metrics import SIZE_RATIO, ArgumentShapes
 from nearhint_rules.prediction import contenders
 from nearhint_rules.selectors import (
@@ -89,6 +95,12 @@ def rows_of(*rows: tuple[tuple[int, ...], tuple[int, ...]], cutoff: int = 4) -> 
 
 def served(rule: SelectorRule, found: Table, *dims: int) -> Selection:
     return select(found, dims, fallback=STEP, rule=rule)
+
+
+def why(rule: SelectorRule, found: Table, *dims: int) -> tuple[int, str]:
+    """The Variant that serves, and the reason."""
+    selection = served(rule, found, *dims)
+    return selection.variant, selection.reason
 
 
 def test_every_rule_has_its_name() -> None:
@@ -203,7 +215,7 @@ def test_interpolated_finds_a_crossover_between_hints() -> None:
     for size in (1100, 1300, 1380):
         assert served(INTERPOLATED, found, size).variant == 0
     for size in (1800, 1900, 1950):
-        assert served(INTERPOLATED, found, size)[0] == 1
+        assert served(INTERPOLATED, found, size).variant == 1
         # The nearest hint is the one below the crossover.
         assert served(NEAREST, found, size).variant == (0 if size < 2048 else 1)
     assert crossover == round((1600 - 1000) / (1 - 0.6))
@@ -287,15 +299,15 @@ def test_a_variant_measured_at_two_hints_is_not_predicted() -> None:
 def test_the_fallback_serves_where_it_is_predicted_to_win_beyond_noise() -> None:
     # Equal at 3000: below, the original ops are faster; at the hint above, they lost.
     found = matrix(flat, steep, fallback=lambda size: 0.8333333 * size)
-    assert served(INTERPOLATED, found, 2600)[::4] == (FALLBACK, "predicted_fallback")
+    assert why(INTERPOLATED, found, 2600) == (FALLBACK, "predicted_fallback")
     assert served(INTERPOLATED, found, 2800).variant == FALLBACK
     assert served(INTERPOLATED, found, 3000).variant != FALLBACK
-    assert served(INTERPOLATED, found, 3400)[::4] == (0, "predicted")
+    assert why(INTERPOLATED, found, 3400) == (0, "predicted")
 
 
 def test_the_spread_of_timings_counts_as_noise() -> None:
     found = matrix(flat, fallback=lambda size: 1.1 * flat(size))
-    assert served(INTERPOLATED, found, 3000)[::4] == (0, "predicted")
+    assert why(INTERPOLATED, found, 3000) == (0, "predicted")
     noisy = tuple(
         replace(
             row,
@@ -305,7 +317,7 @@ def test_the_spread_of_timings_counts_as_noise() -> None:
         for row in found.hints
     )
     chosen = served(INTERPOLATED, replace(found, hints=noisy), 3000)
-    assert chosen[::4] == (FALLBACK, "predicted_fallback")
+    assert (chosen.variant, chosen.reason) == (FALLBACK, "predicted_fallback")
 
 
 def test_within_noise_the_variant_that_leads_at_the_nearest_hint_stays() -> None:
@@ -470,6 +482,25 @@ def test_whoever_did_not_win_near_by_must_be_predicted_to_win_beyond_noise() -> 
     assert served == [True, True, False]
     served = [beats_fallback(each, ops, 1.0, was_beaten=False) for each in (far, near, behind)]
     assert served == [True, False, False]
+
+
+def test_who_leads_is_the_first_in_serving_order() -> None:
+    rng = Random(11)
+    ways: set[str] = set()
+    for _ in range(2000):
+        # Few distinct times, so that some are equal.
+        times = [
+            (100.0 + rng.randrange(8), variant, rng.choice((0.0, 0.5)), 0.0, 0.001)
+            for variant in rng.sample(range(8), rng.randint(1, 8))
+        ]
+        incumbent, default = rng.randrange(8), rng.randrange(8)
+        found = leader(times, incumbent, default, 1.0)
+        if incumbent not in [each[1] for each in times]:
+            assert found is None
+            continue
+        assert found == ordered(times, incumbent, default, 1.0)[0]
+        ways.add("fastest" if found == min(times) else "holder")
+    assert ways == {"fastest", "holder"}
 
 
 def test_tiles_that_hang_over_the_end_are_learnt_beside_hints() -> None:
