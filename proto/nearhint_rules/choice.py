@@ -17,7 +17,7 @@ FALLBACK = -1
 REASONS: Mapping[str, str] = {
     "winner": "the best-ranked eligible Variant at the nearest hint",
     "predicted": "the eligible Variant that is predicted to be fastest at these sizes",
-    "predicted_fallback": "no eligible Variant is predicted to beat the Fallback beyond noise",
+    "predicted_fallback": "the Fallback is predicted to beat every eligible Variant beyond noise",
     "fallback_wins": "the best-ranked eligible Variant does not beat the Fallback beyond noise",
     "beyond_cutoff_default": "no hint is near enough; the default Variant won at the nearest",
     "beyond_cutoff_fallback": "no hint is near enough; the default Variant did not win there",

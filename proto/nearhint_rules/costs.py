@@ -4,27 +4,34 @@ A time is taken as a sum of costs with coefficients >= 0, the same for all Varia
 
     1         the launch, and what no size changes
     elements  what memory moves: prod d
-    rounds    waves: tasks run in rounds of as many as fit on the device, and the last round takes
-              as long as a full one
-    alone     the lanes that a warp works through, one round after the other: the elements, or
-              where a task holds whole rows all that its Guard allows, however short they are
+    rounds    waves: tasks run in rounds of as many as fit on the device
+    alone     the lanes that a warp works through, one round after the other: the elements; where a
+              task holds whole rows all that its Guard allows, however short they are; where it
+              walks all of its tiles, however little of the last one is left
     busiest   the elements of the multiprocessor with the most tasks
     lanes     and its lanes
     tasks     thread blocks, or a CPU's chunks
     tiles     the elements of all tasks, were they full: a tile that hangs over an edge counts whole
     uncached  the elements beyond what a device's last cache keeps from one call to the next
 
+The last round, and the multiprocessor with the most tasks, are half way between what tasks would
+take that can be divided at will and those that wait for each other: the last tasks are as slow as
+any for what they wait for, and have more of the device for what they move.
+
 Who walks over rows without holding them asks for lines again: for all of them in a second pass, or
 for those at the edges of a neighbour's columns. A cache has them as long as it holds all that the
 tasks which run at once are at. Beyond that all of a walk costs more, up to `AGAIN` of itself.
 
-The costs are fitted by least relative squares: non-negative least squares. A Variant's own are near
-those of all (`own_model`); what is left is left to the ratios of measured to modelled times.
+The costs are fitted by least relative squares: non-negative least squares. Those of one form of
+Schedule are near those of all, and a Variant's own near its form's (`own_model`): who walks waits
+for other things than who holds rows. What is left is left to the ratios of measured to modelled
+times.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from operator import mul, sub, truediv
@@ -52,9 +59,10 @@ reads and the one that writes."""
 LANES_LIMIT = 1 << 17
 """A Guard's bound up to this is that of a row that a task holds, and not of an index."""
 POOL = 20.0
-"""The hints that what all Variants have in common counts for, beside what one has of its own."""
+"""The measurements that what more Variants have in common counts for, beside what is measured."""
 LEAST_GAIN, RIDGE = 1e-7, 1e-9
 """What is nothing, next to columns whose largest value is 1."""
+_EXTENTS = re.compile(r"\b[xyzr]\d*=(\d+)")
 
 Counter: TypeAlias = Callable[[Dims], int]
 Costs: TypeAlias = tuple[float, float, float, float, float, float, float, float, float]
@@ -71,6 +79,7 @@ class Tasks:
 
     There are as many tasks as the product of `counts`, over `grain`. `slots` and `processors` are
     0 if not known. `rows` are lengths that a task holds whole, with the lanes that it has for each.
+    `tile` are the elements that it works on at once; 0 if not known.
     """
 
     counts: tuple[Expr, ...] = ()
@@ -79,6 +88,7 @@ class Tasks:
     processors: int = 0
     warps: int = 1
     rows: tuple[tuple[Expr, int], ...] = ()
+    tile: int = 0
 
     @staticmethod
     def of(variant: Variant) -> Tasks:
@@ -104,6 +114,7 @@ class Tasks:
                         for fact in variant.guard.facts
                         if isinstance(fact, AtMost) and fact.bound <= LANES_LIMIT
                     ),
+                    tile_elements(variant.schedule),
                 )
 
 
@@ -111,7 +122,7 @@ class Cell(NamedTuple):
     """`Tasks`, with places in `Counted` for expressions, and the elements of a whole tile.
 
     `in_cache` are the elements that a cache holds of what its tasks walk over; infinite if they
-    walk over nothing.
+    walk over nothing. `step` are the elements of a step of theirs, 0 if they take one.
     """
 
     tasks: int
@@ -121,6 +132,7 @@ class Cell(NamedTuple):
     rows: tuple[tuple[int, int], ...]
     tile: float
     in_cache: float
+    step: int
 
 
 class Cost(NamedTuple):
@@ -129,7 +141,7 @@ class Cost(NamedTuple):
     `at` is the place of its number of tasks in `Counts.counters`; `rows` are places in
     `Counts.lengths`, each with the lanes that are held. `slots` is 0 where rounds cost nothing,
     `walking` is how many tasks run at once where these may have to read more again than is
-    `in_cache`.
+    `in_cache`. `step` is as in `Cell`.
     """
 
     at: int
@@ -146,6 +158,7 @@ class Cost(NamedTuple):
     uncached: float
     walking: int
     in_cache: float
+    step: int
 
 
 class Counts:
@@ -182,7 +195,10 @@ class Counts:
         counter = self.counters[at]
         tile = max(math.prod(dims) / counter(dims) for dims in hints)
         in_cache = math.inf if rows else KEPT_COPIES * self._kept
-        return Cell(at, tasks.slots, tasks.processors, tasks.warps, tuple(rows), tile, in_cache)
+        step = 0 if rows else tasks.tile
+        return Cell(
+            at, tasks.slots, tasks.processors, tasks.warps, tuple(rows), tile, in_cache, step
+        )
 
     def cost(self, cell: Cell, model: Model) -> Cost:
         """The cost of a binary whose place is `cell`."""
@@ -203,6 +219,7 @@ class Counts:
             uncached,
             cell.slots if cell.in_cache < math.inf else 0,
             cell.in_cache,
+            cell.step,
         )
 
     def at(self, dims: Dims) -> Counted:
@@ -222,14 +239,16 @@ class Counts:
 def features(counted: Counted, cell: Cell) -> Costs:
     """(1, elements, rounds, alone, busiest, lanes, tasks, tiles, uncached) of a binary."""
     elements, uncached, counts, lengths = counted
-    at, slots, processors, warps, rows, tile, in_cache = cell
+    at, slots, processors, warps, rows, tile, in_cache, step = cell
     tasks = counts[at]
     if not slots:
         return 1.0, elements, 0.0, 0.0, 0.0, 0.0, float(tasks), tasks * tile, uncached
     share = lanes = elements / tasks
     for place, held in rows:
         lanes *= held / max(lengths[place], 1)
-    rounds, most = -(-tasks // slots), -(-tasks // processors)
+    if step:
+        lanes = math.ceil(share / step) * step
+    rounds, most = rounds_of(tasks, slots), rounds_of(tasks, processors)
     more = again(min(tasks, slots) * share, in_cache)
     return (
         more,
@@ -242,6 +261,25 @@ def features(counted: Counted, cell: Cell) -> Costs:
         more * tasks * tile,
         more * uncached,
     )
+
+
+def rounds_of(tasks: int, at_once: int) -> float:
+    """How long tasks take, of which so many run at once, in times of one.
+
+    >>> rounds_of(132, 132), rounds_of(198, 132), rounds_of(264, 132)
+    (1.0, 1.75, 2.0)
+    """
+    return 1.0 if tasks <= at_once else (tasks / at_once - (-tasks // at_once)) / 2
+
+
+def tile_elements(schedule: str) -> int:
+    """The elements of a tile of a printed Schedule: the product of its extents.
+
+    >>> tile_elements("cuda.looped x=2 r=512 warps=4 index=32"), tile_elements("cuda.copy")
+    (1024, 0)
+    """
+    extents = _EXTENTS.findall(schedule)
+    return math.prod(map(int, extents)) if extents else 0
 
 
 def again(walked: float, in_cache: float) -> float:
@@ -324,9 +362,9 @@ class Fit:
 
 
 def own_model(measured: Sequence[tuple[int, Costs, float]], model: Model) -> Model:
-    """The coefficients of one Variant: fitted to what was measured of it, and held near `model`.
+    """The coefficients of one Variant, or of some: fitted to their times, and held near `model`.
 
-    Ridge regression towards those of all; columns are scaled by their largest value, as in `Fit`.
+    Ridge regression towards those of more; columns are scaled by their largest value, as in `Fit`.
     """
     shares = [[cost / time for cost in costs] for _, costs, time in measured]
     scale = [max(column) or 1.0 for column in zip(*shares, strict=True)]

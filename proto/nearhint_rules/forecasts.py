@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
 from functools import reduce
 from itertools import accumulate, compress
-from math import exp, log2, prod
+from math import ceil, exp, log2, prod
 from operator import mul, or_
 from typing import NamedTuple, TypeAlias
 
@@ -104,9 +104,10 @@ class Forecasts:
         # once.
         ordered = [subjects[0], *sorted(subjects[1:], key=_cut)]
         cuts = list(dict.fromkeys(map(_cut, ordered)))
-        grids = {grid: (counts.counters[grid[0]], max(grid[1], 1)) for grid, _ in cuts}
+        grids = {grid: (counts.counters[grid[0]], max(grid[1], 1)) for grid, _, _ in cuts}
         self._cuts = [
-            (grids[grid], [(place, float(held)) for place, held in rows]) for grid, rows in cuts
+            (grids[grid], [(place, float(held)) for place, held in rows], float(step))
+            for grid, rows, step in cuts
         ]
         self._laid = [_laid(each, cuts.index(_cut(each))) for each in ordered]
         places = {each.variant: 1 << _BYTE * at for at, each in enumerate(ordered)}
@@ -221,20 +222,26 @@ class Forecasts:
         ) in compress(self._laid, wanted.to_bytes(len(self._laid), "little")):
             if cut != known:
                 known = cut
-                grid, rows = cuts[cut]
+                grid, rows, step = cuts[cut]
                 if grid is not counted:
                     counted = counter, processors = grid
                     count = counter(dims)
                     tasks = float(count)
                     share = elements / tasks
-                    busy = float(-(-count // processors))
+                    busy = 1.0
+                    if count > processors:
+                        busy = (tasks / processors - (-count // processors)) / 2
                 lanes = share
                 for place, held in rows:
                     lanes *= held / lengths[place]
+                if step:
+                    lanes = ceil(share / step) * step
             cost_ns = fixed + element * elements + beyond * uncached + task * tasks
             if slots:
                 in_round = round_ + alone * lanes
-                cost_ns += in_round if count <= slots else -(-count // slots) * in_round
+                if count > slots:
+                    in_round *= (tasks / slots - (-count // slots)) / 2
+                cost_ns += in_round
                 cost_ns += busy * (busiest * share + lane * lanes)
             if elements > in_cache:
                 walked = (tasks if tasks < walking else walking) * elements / tasks
@@ -261,9 +268,11 @@ def _filling(length: Counter, held: Iterable[tuple[int, int]]) -> _Filling:
     return length, [float(bound) for bound, _ in order], list(sets)
 
 
-def _cut(each: Subject) -> tuple[tuple[int, int], tuple[tuple[int, int], ...]]:
-    """How a subject cuts its work: the place of its tasks and what works on them, and its rows."""
-    return (each.cost.at, each.cost.processors), each.cost.rows
+def _cut(each: Subject) -> tuple[tuple[int, int], tuple[tuple[int, int], ...], int]:
+    """How a subject cuts its work: the place of its tasks and what works on them, its rows, and
+    the elements of a step.
+    """
+    return (each.cost.at, each.cost.processors), each.cost.rows, each.cost.step
 
 
 _Filling: TypeAlias = tuple[Counter, list[float], list[int]]

@@ -9,10 +9,12 @@ farther where other facts of divisibility hold, and comes after all that the cut
 
 Where it predicts, a Variant takes the place of the one that leads at the nearest hint, or of the
 default one if that is predicted to be faster, only if it is predicted to beat it beyond noise: that
-of a measurement, or a tenth of the error that such predictions have, if that is larger. So the
-Fallback keeps its place, too, unless it lost it at a hint near by: there it is the one that must
-beat the Variant beyond noise. The regret that an answer states is what that error makes likely, in
-the proportion in which the hints that were left out bore it out.
+of a measurement, or a tenth of the error that such predictions have, if that is larger. None comes
+before the default one that is not predicted to beat it by what the same times differ from one
+measurement to another. The Fallback serves where it is predicted to beat the Variant beyond noise:
+which of two is slower at sizes that nobody measured is as likely either way. The regret that an
+answer states is what that error makes likely, in the proportion in which the hints that were left
+out bore it out.
 """
 
 from __future__ import annotations
@@ -37,15 +39,20 @@ LEAST_ERROR = 0.01
 """The relative error that a prediction has at least: measurements are no better."""
 ERROR_SHARE = 0.1
 """The part of a prediction's error that a predicted gain must exceed."""
+LEAST_LEAD = 0.035
+"""The relative gain that must be predicted for the default Variant to be left: twice the standard
+deviation of how much the ratio of two times at some sizes differs from one measurement to another,
+of which the one was at the hints and the other is a call's (`tests.benchmarks.selection_repeats`).
+"""
 LEAST_CALIBRATION, MOST_CALIBRATION = 1.0, 16.0
 """Bounds of the factor by which hints left out correct the regrets that are stated."""
 TOLERATED_LOSS = 0.02
 """What predictions may lose at hints that are left out, on average: those are farther from what is
 known than the sizes between hints."""
 _Forecast: TypeAlias = tuple[list[int], list[Predicted]]
-_Standing: TypeAlias = tuple[Row, int, float, float, int, bool]
+_Standing: TypeAlias = tuple[Row, int, float, float, int]
 """The hint that answers as the nearest, its position, the distance to it, the share of the errors
-to reckon with, who leads there, and whether some Variant beat the Fallback near by."""
+to reckon with, and who leads there."""
 _ROOT_TWO, _ROOT_TAU = math.sqrt(2), math.sqrt(math.tau)
 
 
@@ -55,7 +62,7 @@ class InterpolatedSelector(StepSelector):
     `predictor` is None where the Table holds too little to predict from.
     """
 
-    __slots__ = ("_calibration", "_latest", "_measured", "_won", "predictor")
+    __slots__ = ("_calibration", "_latest", "_measured", "predictor")
 
     def __init__(
         self, table: Table | None, fallback: str, *, remembered: int = REMEMBERED_LIMIT
@@ -64,7 +71,6 @@ class InterpolatedSelector(StepSelector):
         self.predictor: Predictor | None = None
         self._measured: Predictor | None = None
         self._calibration = 1.0
-        self._won: frozenset[int] = frozenset()
         # Of the sizes whose first alternative was asked for last: if an address is not aligned,
         # the rest is asked for right after it. Replaced as a whole, for threads.
         self._latest: tuple[Dims | None, _Forecast | None] = (None, None)
@@ -75,10 +81,6 @@ class InterpolatedSelector(StepSelector):
         except (InvalidExpression, OverflowError, ZeroDivisionError):
             return  # sizes of a launch that cannot be worked out at some hint
         self._measured = predictor
-        # Those that beat the Fallback beyond noise come first at a hint.
-        self._won = frozenset(
-            hint for hint in range(len(self._complete)) if self._row(hint).candidates[0].is_faster
-        )
         trial = _Trial(predictor, table, fallback, self._complete)
         if trial.gain >= -TOLERATED_LOSS * len(self._complete):
             self.predictor = predictor
@@ -142,8 +144,7 @@ class InterpolatedSelector(StepSelector):
             return None
         assert self.predictor is not None  # it found what is near
         scale = self.predictor.scale(distance)
-        was_beaten = not self._won.isdisjoint(near)
-        return self._row(nearest), nearest, distance, scale, leading[0].variant, was_beaten
+        return self._row(nearest), nearest, distance, scale, leading[0].variant
 
     def _first(self, dims: Dims) -> Alternative:
         missing = ~self._facts.held(dims)
@@ -152,14 +153,14 @@ class InterpolatedSelector(StepSelector):
         standing = None if found is None else self._standing(dims, found[0], missing)
         if found is None or standing is None:
             return super()._alternatives(dims, 1)[0]
-        row, _, distance, scale, incumbent, was_beaten = standing
+        row, _, distance, scale, incumbent = standing
         fallback, *times = found[1]
         served = leader(times, incumbent, row.standard.variant, scale)
         if served is None:
             return super()._alternatives(dims, 1)[0]
         pointer_facts, _, _ = self._candidates.pointers[served[1]]
         reason = "predicted"
-        if not beats_fallback(served, fallback, scale, was_beaten=was_beaten):
+        if loses_to_fallback(served, fallback, scale):
             served, reason = fallback, "predicted_fallback"
         regret = partial(self._regret, dims)
         return pointer_facts, Selection(
@@ -178,9 +179,10 @@ class InterpolatedSelector(StepSelector):
         standing = None if found is None else self._standing(dims, found[0], missing)
         if found is None or standing is None:
             return super()._alternatives(dims, most)
-        row, nearest, distance, scale, incumbent, was_beaten = standing
+        row, nearest, distance, scale, incumbent = standing
         fallback, *times = found[1]
-        order = ordered(times, incumbent, row.standard.variant, scale)
+        standard = row.standard.variant
+        order = led(ordered(times, incumbent, standard, scale), standard)
         if all(each[1] != incumbent for each in order):
             return super()._alternatives(dims, most)
         alternatives: list[Alternative] = []
@@ -191,7 +193,7 @@ class InterpolatedSelector(StepSelector):
                 continue
             tried |= bit
             served, reason = fallback, "predicted_fallback"
-            if beats_fallback(each, fallback, scale, was_beaten=was_beaten):
+            if not loses_to_fallback(each, fallback, scale):
                 served, reason = each, "predicted"
             regret = self._calibration * expected_regret(served, (*order[at:], fallback), scale)
             selection = Selection(
@@ -228,10 +230,9 @@ class _Trial:
             near = complete[predictor.neighbour(hint)]
             position, timing = next(each for each in near.ranked if each[0] in measured)
             served = ordered(times[1:], position, table.default, 1.0)[0]
-            was_beaten = beats(timing, dict(near.fallbacks)[fallback])
-            if not beats_fallback(served, times[0], 1.0, was_beaten=was_beaten):
+            if loses_to_fallback(served, times[0], 1.0):
                 served = times[0]
-            if not was_beaten:
+            if not beats(timing, dict(near.fallbacks)[fallback]):
                 position = FALLBACK
             time = measured[served[1]]
             self.gain += math.log(measured[position] / time)
@@ -259,27 +260,51 @@ def ordered(
     return order
 
 
+def led(order: list[Predicted], default: int) -> list[Predicted]:
+    """The same order, but what does not lead the default Variant by `LEAST_LEAD` comes after it."""
+    for at, holder in enumerate(order):
+        if holder[1] == default:
+            limit_ns = holder[0] * (1 - LEAST_LEAD)
+            before = order[:at]
+            if before and max(before)[0] > limit_ns:
+                leading = [each for each in before if each[0] <= limit_ns]
+                close = [each for each in before if each[0] > limit_ns]
+                return [*leading, holder, *close, *order[at + 1 :]]
+            break
+    return order
+
+
 def leader(
     times: Sequence[Predicted], incumbent: int, default: int, scale: float
 ) -> Predicted | None:
-    """The first of `ordered`; None where the incumbent is not among them."""
+    """The first of `led` what is `ordered`; None where the incumbent is not among them."""
     fastest = times[0]
     least_ns = fastest[0]
     holder: Predicted | None = None
-    holders, is_there = (incumbent, default), False
+    standard: Predicted | None = None
+    is_there = False
     for each in times:
         time_ns, variant, _, _, _ = each
         if time_ns <= least_ns and each < fastest:
             fastest, least_ns = each, time_ns
-        if variant in holders:
-            is_there = is_there or variant == incumbent
-            if holder is None or each < holder:
-                holder = each
+        if variant == default:
+            standard = each
+        elif variant != incumbent:
+            continue
+        is_there = is_there or variant == incumbent
+        if holder is None or each < holder:
+            holder = each
     if holder is None or not is_there:
         return None
-    if fastest is holder or beats_forecast(fastest, holder, scale):
-        return fastest
-    return holder
+    first = holder
+    if fastest is not holder and beats_forecast(fastest, holder, scale):
+        first = fastest
+    if standard is None or first is standard:
+        return first
+    limit_ns = standard[0] * (1 - LEAST_LEAD)
+    if first[0] <= limit_ns:
+        return first
+    return fastest if least_ns <= limit_ns else standard
 
 
 def beats_forecast(challenger: Predicted, holder: Predicted, scale: float) -> bool:
@@ -300,19 +325,13 @@ def band(first_spread: float, second_spread: float, error: float) -> float:
     return noise if noise > (by_error := ERROR_SHARE * error) else by_error
 
 
-def beats_fallback(each: Predicted, fallback: Predicted, scale: float, *, was_beaten: bool) -> bool:
-    """Whether a Variant serves: who did not win near by must be predicted to win beyond noise.
-
-    `was_beaten` says whether some Variant beat the Fallback there, beyond noise.
-    """
+def loses_to_fallback(each: Predicted, fallback: Predicted, scale: float) -> bool:
+    """Whether the Fallback is predicted to beat a Variant beyond noise."""
     time_ns, _, _, error, spread = each
     fallback_ns, _, _, _, fallback_spread = fallback
-    if (time_ns < fallback_ns) is was_beaten:
-        return was_beaten  # noise only widens it
-    noise = band(spread, fallback_spread, scale * error)
-    if was_beaten:
-        return time_ns * (1 - noise) < fallback_ns
-    return time_ns < fallback_ns * (1 - noise)
+    if time_ns <= fallback_ns:
+        return False  # noise only widens it
+    return fallback_ns <= time_ns * (1 - band(spread, fallback_spread, scale * error))
 
 
 def expected_regret(served: Predicted, others: Sequence[Predicted], scale: float) -> float:

@@ -1,9 +1,10 @@
 """Predictions: how long each Variant and the Fallback will take at sizes that were not measured.
 
 A prediction is what a model of costs says (`costs.py`; one for the Fallback, one for all Variants
-of a Table, which each has nearly so), times what the model was off by: a trend over the sizes
-(ridge regression, Hoerl and Kennard 1970), and what is left of it at the hints near by, weighted by
-the inverse square of their distance (Shepard 1968). A hint where other facts of divisibility hold
+of a Table, which those of a form of Schedule have nearly so, and each of them), times what the
+model was off by: a trend over the sizes (ridge regression, Hoerl and Kennard 1970), and what is
+left of it at the hints near by, weighted by the inverse square of their distance (Shepard 1968).
+A hint where other facts of divisibility hold
 counts as farther: without vectors each Variant loses a share of its own. So does one whose bytes
 stay in a cache, for sizes whose bytes do not: there each loses what it reads twice. Predicted is
 what was good at hints near by, and what holds rows that are most of what it can hold. Choosing a
@@ -181,12 +182,12 @@ class Predictor:
             ]
             for at_hint in raw
         ]
-        models = {
-            each: fallback_fit.model
-            if each == FALLBACK
-            else own_model(matrix.measured(each), fit.model)
-            for each in matrix.names
-        }
+        models = {FALLBACK: fallback_fit.model}
+        for alike in matrix.forms.values():
+            model = own_model(
+                [entry for each in alike for entry in matrix.measured(each)], fit.model
+            )
+            models |= {each: own_model(matrix.measured(each), model) for each in alike}
         ratios: dict[int, list[float]] = {}
         trends: dict[int, tuple[float, ...]] = {}
         for each in matrix.names:
@@ -373,7 +374,8 @@ def _shares(needs: Sequence[int]) -> dict[int, float]:
 class _Matrix:
     """What was measured of the contenders, with features, by hint; the Fallback comes first.
 
-    `times` are nanoseconds, 0 where there are none; a cache keeps `kept` elements.
+    `times` are nanoseconds, 0 where there are none; a cache keeps `kept` elements. `forms` has the
+    Variants by the form of their Schedules.
     """
 
     def __init__(self, table: Table, fallback: str, complete: Sequence[HintRow]) -> None:
@@ -382,6 +384,10 @@ class _Matrix:
         # The order of rows has no part in it; neither has the order of a set.
         variants = sorted({table.default}.union(*self.leaders))
         self.names = (FALLBACK, *variants)
+        self.forms: dict[str, list[int]] = {}
+        for each in variants:
+            form, _, _ = table.variants[each].schedule.partition(" ")
+            self.forms.setdefault(form, []).append(each)
         dims = [row.dims for row in complete]
         timings = [dict(row.ranked) for row in complete]
         self._best = [min(each.median_ns for each in row.values()) for row in timings]

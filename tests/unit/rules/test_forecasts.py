@@ -41,7 +41,7 @@ def tiled(size: Expr, block: int) -> Expr:
 
 
 def binaries(symbols: tuple[str, ...]) -> list[Tasks]:
-    """Some with waves, with rows that they hold, with parts of two sizes; one says nothing."""
+    """With waves, rows that they hold, tiles that they walk in, parts of two sizes, or nothing."""
     first, last = Sym(symbols[0]), Sym(symbols[-1])
     return [
         Tasks(),
@@ -50,6 +50,7 @@ def binaries(symbols: tuple[str, ...]) -> list[Tasks]:
         Tasks((first,), 1, 528, 132, 2, ((last, 1024),)),
         Tasks((first,), 1, 528, 132, 4, ((last, 4096),)),
         Tasks((ex.product([first, last]),), 512),
+        Tasks((tiled(first, 16),), 1, 1056, 132, 8, tile=16 * 256),
     ]
 
 
