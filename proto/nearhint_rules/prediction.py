@@ -277,21 +277,14 @@ class Predictor:
         Where there are fewer than `NEAR`, one of them is there twice, and weighs nothing then.
         """
         hints = self.hints
-        bits, zero, mask = hints.bits, hints.zero, hints.mask
+        mask = hints.mask
         found = hints.first(self.keys(dims, missing), dims, NEAR)
-        near: list[int] = []
-        weights: list[float] = []
-        total = 0.0
-        for key in found:
-            near.append(key & mask)
-            distance = (key >> bits) - zero
-            weight = 1.0 / (distance * distance) if distance > LEAST_LANE else _MOST
-            weights.append(weight)
-            total += weight
-        if len(near) < NEAR:
-            near.append(0)
+        weights = self._weights(found)
+        if len(found) < NEAR:
+            found.append(found[0])
             weights.append(0.0)
-        return near, [weight / total for weight in weights]
+        first, second, third, fourth = found
+        return [first & mask, second & mask, third & mask, fourth & mask], weights
 
     def _predict_left_out(
         self, matrix: _Matrix, floors: Mapping[int, Sequence[float]], fallback_fit: Fit, fit: Fit
@@ -347,11 +340,13 @@ class Predictor:
     def _weights(self, keys: Sequence[int]) -> list[float]:
         """By the inverse square of the distance; their sum is 1."""
         bits, zero = self.hints.bits, self.hints.zero
-        weights = [
-            1 / (distance * distance) if (distance := (key >> bits) - zero) > LEAST_LANE else _MOST
-            for key in keys
-        ]
-        total = sum(weights)
+        total = 0.0
+        weights: list[float] = []
+        for key in keys:
+            distance = (key >> bits) - zero
+            weight = 1.0 / (distance * distance) if distance > LEAST_LANE else _MOST
+            weights.append(weight)
+            total += weight
         return [weight / total for weight in weights]
 
     def _spacing(self) -> float:
