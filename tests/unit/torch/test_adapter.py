@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import FrameType, SimpleNamespace
 from typing import Any
@@ -271,7 +271,7 @@ def test_a_step_runs_with_its_device_as_the_current_one(monkeypatch: pytest.Monk
     current = [0]
 
     @contextmanager
-    def device(index: int) -> Iterator[None]:
+    def device(index: int) -> Generator[None]:
         before, current[0] = current[0], index
         yield
         current[0] = before
