@@ -130,25 +130,31 @@ class StreamArenaPool(ArenaPool):
 
     def take(self) -> Arena:
         """An arena for the current stream; under graph capture a new one, which the graph keeps."""
+        queue = self._queue()
         try:
-            return self._queue().pop()
+            return Arena(self._device) if queue is None else queue.pop()
         except IndexError:
             return Arena(self._device)
 
     def give(self, arena: Arena) -> None:
         """Gives an arena back; on the stream that it was taken on."""
-        if not torch.cuda.is_current_stream_capturing():
-            self._queue().append(arena)
+        queue = self._queue()
+        if queue is not None:
+            queue.append(arena)
 
     def held(self) -> Sequence[Arena]:
         """The free arenas of all streams."""
         return [arena for queue in self._free_by_stream.values() for arena in queue]
 
-    def _queue(self) -> deque[Arena]:
+    def _queue(self) -> deque[Arena] | None:
+        """The free arenas of the current stream; None under capture."""
         if torch.cuda.is_current_stream_capturing():
-            return deque()
+            return None
         stream = current_stream(self._device.index or 0)
-        return self._free_by_stream.setdefault(stream, deque(maxlen=POOLED_LIMIT))
+        queue = self._free_by_stream.get(stream)
+        if queue is None:
+            queue = self._free_by_stream.setdefault(stream, deque(maxlen=POOLED_LIMIT))
+        return queue
 
 
 def arena_pool(device: torch.device) -> ArenaPool:

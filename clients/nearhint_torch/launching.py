@@ -16,7 +16,7 @@ import torch
 
 from nearhint.session import Choice
 from nearhint_rules.artifact import CudaLaunch, ScalarArgument
-from nearhint_torch.adapter import EmptyMaker, current_stream, empty_maker
+from nearhint_torch.adapter import EmptyMaker, current_stream, empty_maker, on_device
 from nearhint_torch.nodes import Slots, Step
 from nearhint_torch.pages import large_empty
 
@@ -109,7 +109,7 @@ def launch_step(plan: LaunchPlan, choice: Choice, *, count_fallback: Callable[[s
         count_fallback(reason)
         _run_fallback(slots, plan)
 
-    return run
+    return on_device(plan.device, run) if plan.device.type == "cuda" else run
 
 
 def _maker(tensor: Tensor, plan: LaunchPlan) -> EmptyMaker:
@@ -134,7 +134,10 @@ def _variants(plan: LaunchPlan, current: Choice | None) -> list[tuple[_Facts, Ca
 
 
 def _hold(facts: _Facts, addresses: Sequence[int]) -> bool:
-    return all(not addresses[parameter] % to_bytes for parameter, to_bytes in facts)
+    for parameter, to_bytes in facts:  # noqa: SIM110 (a generator costs more than all its steps)
+        if addresses[parameter] % to_bytes:
+            return False
+    return True
 
 
 def _first_that_holds(
@@ -160,6 +163,8 @@ def _bound_cuda(plan: LaunchPlan, kernel: Any, launch: CudaLaunch) -> Call:
     ]
 
     workspace_bytes = kernel.workspace_bytes(plan.dims)
+    if not scalars and not workspace_bytes:
+        return lambda _, addresses: call(addresses, (), current_stream(index))
 
     def run(slots: Slots, addresses: list[int]) -> None:
         # 0-d CPU tensors: reading them waits for no device.
@@ -168,11 +173,7 @@ def _bound_cuda(plan: LaunchPlan, kernel: Any, launch: CudaLaunch) -> Call:
             # The allocator gives memory back to later work of this stream alone.
             scratch = torch.empty(workspace_bytes, dtype=torch.uint8, device=plan.device)
             addresses.append(scratch.data_ptr())
-        if torch.cuda.current_device() == index:
-            call(addresses, values, current_stream(index))
-            return
-        with torch.cuda.device(index):
-            call(addresses, values, current_stream(index))
+        call(addresses, values, current_stream(index))
 
     return run
 

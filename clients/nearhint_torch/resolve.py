@@ -19,6 +19,7 @@ from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
 from nearhint_rules.plan import Free, Launch, MakeView, Output, RunNodes
 from nearhint_rules.program import IntType, TensorType, value_types
+from nearhint_torch.adapter import viewer
 from nearhint_torch.arena import Arena, Layout, Placed
 from nearhint_torch.arguments import DTYPES_BY_NAME
 from nearhint_torch.capture import Captured
@@ -321,9 +322,10 @@ def view_step(
 ) -> Step:
     """Makes a strided view; `offset` counts from the first element of the base."""
 
+    view = viewer()
+
     def run(slots: Slots) -> None:
-        tensor = slots[base]
-        slots[slot] = tensor.as_strided(shape, stride, tensor.storage_offset() + offset)
+        slots[slot] = view(slots[base], shape, stride, offset)
 
     return run
 

@@ -6,7 +6,7 @@ A Choice is what sizes alone decide; `Choice.pick(addresses)` decides the rest.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from nearhint_rules.guard import Aligned
 from nearhint_rules.metrics import Dims
@@ -31,23 +31,64 @@ REASONS: Mapping[str, str] = {
 """Every reason that a Selection may give, and what it means. Stable across releases."""
 
 
-class Selection(NamedTuple):
-    """The answer to "what runs at these sizes". A tuple, since calls make it: a third of the time.
+class Selection:
+    """The answer to "what runs at these sizes".
 
     `variant` is a position in `Table.variants`, or `FALLBACK`. `hint` is where the answer came
-    from, empty if from none; `distance` is the log2 distance to it. `expected_regret` is the
-    relative loss against the fastest that may run, known where the search has ended at these very
-    sizes, and estimated where times are predicted. `tier` is the tier that serves: 0 for a
-    Fallback by lack of anything better.
+    from, empty if from none; `distance` is the log2 distance to it. `tier` is the tier that serves:
+    0 for a Fallback by lack of anything better. Instead of the expected regret, what works it out
+    may be given.
     """
 
-    variant: int
-    hint: Dims
-    distance: float
-    expected_regret: float | None
-    reason: str
-    generation: int
-    tier: int
+    __slots__ = ("_regret", "distance", "generation", "hint", "reason", "tier", "variant")
+
+    def __init__(
+        self,
+        variant: int,
+        hint: Dims,
+        distance: float,
+        expected_regret: float | Callable[[], float | None] | None,
+        reason: str,
+        generation: int,
+        tier: int,
+    ) -> None:
+        self.variant = variant
+        self.hint = hint
+        self.distance = distance
+        self._regret = expected_regret
+        self.reason = reason
+        self.generation = generation
+        self.tier = tier
+
+    @property
+    def expected_regret(self) -> float | None:
+        """The relative loss against the fastest that may run: known where the search has ended at
+        these very sizes, estimated where times are predicted, else None.
+
+        No call asks what it may lose, so an estimate is worked out when it is first read, and
+        remembered.
+        """
+        regret = self._regret
+        if callable(regret):
+            regret = self._regret = regret()
+        return regret
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Selection):
+            return NotImplemented
+        return self._known() == other._known() and self.expected_regret == other.expected_regret
+
+    def __hash__(self) -> int:
+        return hash(self._known())
+
+    def __repr__(self) -> str:
+        names = ("variant", "hint", "distance", "reason", "generation", "tier")
+        said = dict(zip(names, self._known(), strict=True), expected_regret=self.expected_regret)
+        return f"Selection({', '.join(f'{name}={value!r}' for name, value in said.items())})"
+
+    def _known(self) -> tuple[object, ...]:
+        """What is there without being asked for."""
+        return self.variant, self.hint, self.distance, self.reason, self.generation, self.tier
 
 
 Alternative: TypeAlias = tuple[tuple[Aligned, ...], Selection]

@@ -309,6 +309,9 @@ def _counter(tasks: Tasks, symbols: tuple[str, ...]) -> Counter:
     if not parts:
         return lambda _: 1
     whole = _product(parts)
+    ranges = dict.fromkeys(symbols, (1, None))
+    if grain == 1 and all((ex.bounds(each, ranges)[0] or 0) > 0 for each in tasks.counts):
+        return whole
 
     def count(dims: Dims) -> int:
         tasks = whole(dims) // grain

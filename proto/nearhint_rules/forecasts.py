@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
 from functools import reduce
 from itertools import accumulate, compress
+from math import ceil, exp, log2, prod
 from operator import mul, or_
 from typing import NamedTuple, TypeAlias
 
@@ -103,14 +104,10 @@ class Forecasts:
         # once.
         ordered = [subjects[0], *sorted(subjects[1:], key=_cut)]
         cuts = list(dict.fromkeys(map(_cut, ordered)))
+        grids = {grid: (counts.counters[grid[0]], max(grid[1], 1)) for grid, _, _ in cuts}
         self._cuts = [
-            (
-                counts.counters[at],
-                max(processors, 1),
-                [(place, float(held)) for place, held in rows],
-                step,
-            )
-            for at, processors, rows, step in cuts
+            (grids[grid], [(place, float(held)) for place, held in rows], float(step))
+            for grid, rows, step in cuts
         ]
         self._laid = [_laid(each, cuts.index(_cut(each))) for each in ordered]
         places = {each.variant: 1 << _BYTE * at for at, each in enumerate(ordered)}
@@ -122,7 +119,8 @@ class Forecasts:
         self._needs = [(each.needs, places[each.variant]) for each in subjects]
         self._needed = reduce(or_, (each.needs for each in subjects), 0)
         # By the needed facts that do not hold: a few, since few sizes are asked for few multiples.
-        self._regimes: dict[int, tuple[int, dict[int, int]]] = {}
+        # Who may run then, and by hint who is named near it, 0 until that is asked for.
+        self._regimes: dict[int, tuple[int, list[int]]] = {}
         self._filling = [
             _filling(
                 length,
@@ -136,14 +134,17 @@ class Forecasts:
             for at, length in enumerate(counts.lengths)
         ]
 
-    def _regime(self, lacking: int) -> tuple[int, dict[int, int]]:
+    def _regime(self, lacking: int) -> tuple[int, list[int]]:
         """Those that need none of these size facts, and what is named near hints among them."""
         eligible = sum([place for needs, place in self._needs if not needs & lacking])
-        found = self._regimes[lacking] = eligible, {}
+        found = self._regimes[lacking] = eligible, [0] * len(self._orders)
         return found
 
-    def _named(self, hint: int, eligible: int) -> int:
-        """Those that may be named near a hint: of all that may run, the few that are best there."""
+    def _named(self, hint: int, eligible: int, named: list[int]) -> int:
+        """Those that may be named near a hint: of all that may run, the few that are best there.
+
+        `named` remembers them.
+        """
         found = self._always[hint] & eligible
         for order in self._orders[hint]:
             count, limit_ns = 0, math.inf
@@ -155,6 +156,7 @@ class Forecasts:
                         break
                     count += 1
                     found |= place
+        named[hint] = found
         return found
 
     def at(
@@ -163,30 +165,34 @@ class Forecasts:
         """The times of those whose size facts hold, the Fallback's first: of the best near by, and
         of those whose blocks rows of these sizes fill.
 
-        `near` are the hints nearest, with their weights; `missing` the facts that do not hold.
-        Raises `OverflowError` or `ZeroDivisionError` where a launch cannot be worked out.
+        `near` are the hints nearest, `NEAR` of them, with their weights, 0 where there are fewer;
+        `missing` the facts that do not hold. Raises `OverflowError` or `ZeroDivisionError` where a
+        launch cannot be worked out.
         """
         lacking = missing & self._needed
         eligible, named = self._regimes.get(lacking) or self._regime(lacking)
         wanted = 0
         for hint in near:
-            named_near = named.get(hint)
-            if named_near is None:
-                named_near = named[hint] = self._named(hint, eligible)
-            wanted |= named_near
-        lengths: list[float] = []
+            wanted |= named[hint] or self._named(hint, eligible, named)
+        lengths: list[int] = []
         for length_of, bounds, filling in self._filling:
-            length = float(length_of(dims))
-            lengths.append(length if length > 1.0 else 1.0)
-            wanted |= filling[bisect_left(bounds, LEAST_FILL * lengths[-1])] & eligible
-        elements = float(math.prod(dims))
+            length = length_of(dims)
+            if length < 1:
+                length = 1
+            lengths.append(length)
+            wanted |= filling[bisect_left(bounds, LEAST_FILL * length)] & eligible
+        elements = float(prod(dims))
         uncached = elements - self._kept if elements > self._kept else 0.0
-        octaves, octaves_2, octaves_3, octaves_4, *others = (*map(math.log2, dims), *_NONE)
+        octaves, octaves_2 = log2(dims[0]), log2(dims[-1])  # one symbol has no second slope
+        octaves_3 = octaves_4 = 0.0
+        others: list[float] = []
         is_deep = len(dims) > 2
-        # As many as there can be: hints that are not there weigh nothing.
-        first, second, third, fourth = (*near, 0)[:NEAR]
-        weight, weight_2, weight_3, weight_4 = (*weights, 0.0)[:NEAR]
-        tasks, share, lanes, busy = 1, 0.0, 0.0, 1.0
+        if is_deep:
+            octaves, octaves_2, octaves_3, octaves_4, *others = (*map(log2, dims), *_NONE)
+        first, second, third, fourth = near
+        weight, weight_2, weight_3, weight_4 = weights
+        cuts = self._cuts
+        count, tasks, share, lanes, busy = 1, 1.0, 0.0, 0.0, 1.0
         known, counted = -1, None
         found: list[Predicted] = []
         for (
@@ -216,26 +222,31 @@ class Forecasts:
         ) in compress(self._laid, wanted.to_bytes(len(self._laid), "little")):
             if cut != known:
                 known = cut
-                counter, processors, rows, step = self._cuts[cut]
-                if counter is not counted:
-                    counted = counter
-                    tasks = counter(dims)
+                grid, rows, step = cuts[cut]
+                if grid is not counted:
+                    counted = counter, processors = grid
+                    count = counter(dims)
+                    tasks = float(count)
                     share = elements / tasks
-                busy = 1.0
-                if tasks > processors:
-                    busy = (tasks / processors - (-tasks // processors)) / 2
+                    busy = 1.0
+                    if count > processors:
+                        busy = (tasks / processors - (-count // processors)) / 2
                 lanes = share
                 for place, held in rows:
                     lanes *= held / lengths[place]
                 if step:
-                    lanes = math.ceil(share / step) * step
+                    lanes = ceil(share / step) * step
             cost_ns = fixed + element * elements + beyond * uncached + task * tasks
             if slots:
-                rounds = 1.0 if tasks <= slots else (tasks / slots - (-tasks // slots)) / 2
-                cost_ns += rounds * (round_ + alone * lanes)
+                in_round = round_ + alone * lanes
+                if count > slots:
+                    in_round *= (tasks / slots - (-count // slots)) / 2
+                cost_ns += in_round
                 cost_ns += busy * (busiest * share + lane * lanes)
             if elements > in_cache:
-                cost_ns *= again(min(tasks, walking) * elements / tasks, in_cache)
+                walked = (tasks if tasks < walking else walking) * elements / tasks
+                if walked > in_cache:
+                    cost_ns *= again(walked, in_cache)
             trend = level + slope * octaves + slope_2 * octaves_2
             if is_deep:
                 deep = slope_3 * octaves_3 + slope_4 * octaves_4
@@ -246,8 +257,7 @@ class Forecasts:
                 + ratios[third] * weight_3
                 + ratios[fourth] * weight_4
             )
-            time_ns = math.exp(trend) * ratio * cost_ns
-            found.append((time_ns, variant, error, fallback_error, spread))
+            found.append((exp(trend) * ratio * cost_ns, variant, error, fallback_error, spread))
         return found
 
 
@@ -255,15 +265,17 @@ def _filling(length: Counter, held: Iterable[tuple[int, int]]) -> _Filling:
     """A length of rows, its bounds in order, and the union of the sets with the first n of them."""
     order = sorted(held)
     sets = accumulate((each for _, each in order), or_, initial=0)
-    return length, [bound for bound, _ in order], list(sets)
+    return length, [float(bound) for bound, _ in order], list(sets)
 
 
-def _cut(each: Subject) -> tuple[int, int, tuple[tuple[int, int], ...], int]:
-    """How a subject cuts its work: places of its tasks and rows, what works on them, and how."""
-    return each.cost.at, each.cost.processors, each.cost.rows, each.cost.step
+def _cut(each: Subject) -> tuple[tuple[int, int], tuple[tuple[int, int], ...], int]:
+    """How a subject cuts its work: the place of its tasks and what works on them, its rows, and
+    the elements of a step.
+    """
+    return (each.cost.at, each.cost.processors), each.cost.rows, each.cost.step
 
 
-_Filling: TypeAlias = tuple[Counter, list[int], list[int]]
+_Filling: TypeAlias = tuple[Counter, list[float], list[int]]
 _Laid: TypeAlias = tuple[
     int,
     int,

@@ -21,8 +21,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
+from math import erfc, exp, sqrt
 from typing import TypeAlias
 
+from nearhint_rules.candidates import Row
 from nearhint_rules.choice import FALLBACK, Alternative, Alternatives, Selection
 from nearhint_rules.errors import InvalidExpression
 from nearhint_rules.forecasts import Forecast, Predicted
@@ -47,9 +50,10 @@ TOLERATED_LOSS = 0.02
 """What predictions may lose at hints that are left out, on average: those are farther from what is
 known than the sizes between hints."""
 _Forecast: TypeAlias = tuple[list[int], list[Predicted]]
+_Standing: TypeAlias = tuple[Row, int, float, float, int]
+"""The hint that answers as the nearest, its position, the distance to it, the share of the errors
+to reckon with, and who leads there."""
 _ROOT_TWO, _ROOT_TAU = math.sqrt(2), math.sqrt(math.tau)
-_tuple = tuple.__new__
-"""Makes a named tuple of a plain one, which its own constructor takes twice as long for."""
 
 
 class InterpolatedSelector(StepSelector):
@@ -113,14 +117,16 @@ class InterpolatedSelector(StepSelector):
 
         With its distance, and whether it is beyond the cut-off.
         """
-        found: tuple[int, float, bool] | None = None
-        for hint in near:
-            distance, is_beyond = log2_distance(dims, self._complete[hint].dims, self._cutoff)
-            if not is_beyond:
-                return hint, distance, False
-            found = found or (hint, distance, True)
-        assert found is not None  # there are `LEAST_HINTS`
-        return found
+        nearest = near[0]
+        distance, is_beyond = log2_distance(dims, self._complete[nearest].dims, self._cutoff)
+        if is_beyond:
+            for hint in near[1:]:
+                farther, is_farther_beyond = log2_distance(
+                    dims, self._complete[hint].dims, self._cutoff
+                )
+                if not is_farther_beyond:
+                    return hint, farther, False
+        return nearest, distance, is_beyond
 
     def _is_between(self, dims: Dims, near: Sequence[int]) -> bool:
         """Whether each of the sizes is within the cut-off of one of the nearest hints'."""
@@ -130,35 +136,59 @@ class InterpolatedSelector(StepSelector):
             for size, sizes in zip(dims, known, strict=True)
         )
 
-    def _alternatives(self, dims: Dims, most: int) -> Alternatives:
-        missing = ~self._facts.held(dims)
-        sizes, found = self._latest
-        if most == 1 or sizes != dims:
-            found = self._forecast(dims, missing)
-            self._latest = dims, found
-        if found is None:
-            return super()._alternatives(dims, most)
-        near, times = found
+    def _standing(self, dims: Dims, near: Sequence[int], missing: int) -> _Standing | None:
+        """What the hints nearest to sizes say; None where the nearest of them is to answer."""
         nearest, distance, is_beyond = self._covering(dims, near)
         leading = self._reached(nearest, missing & self._candidates.needed)
         if not leading or (is_beyond and not self._is_between(dims, near)):
-            return super()._alternatives(dims, most)
-        row, incumbent = self._row(nearest), leading[0].variant
-        assert self.predictor is not None  # it made the forecast
+            return None
+        assert self.predictor is not None  # it found what is near
         scale = self.predictor.scale(distance)
-        fallback = times[0]
+        return self._row(nearest), nearest, distance, scale, leading[0].variant
+
+    def _first(self, dims: Dims) -> Alternative:
+        missing = ~self._facts.held(dims)
+        found = self._forecast(dims, missing)
+        self._latest = dims, found
+        standing = None if found is None else self._standing(dims, found[0], missing)
+        if found is None or standing is None:
+            return super()._alternatives(dims, 1)[0]
+        row, _, distance, scale, incumbent = standing
+        fallback, *times = found[1]
+        served = leader(times, incumbent, row.standard.variant, scale)
+        if served is None:
+            return super()._alternatives(dims, 1)[0]
+        pointer_facts, _, _ = self._candidates.pointers[served[1]]
+        reason = "predicted"
+        if loses_to_fallback(served, fallback, scale):
+            served, reason = fallback, "predicted_fallback"
+        regret = partial(self._regret, dims)
+        return pointer_facts, Selection(
+            served[1], row.dims, distance, regret, reason, self._generation, row.tier
+        )
+
+    def _regret(self, dims: Dims) -> float | None:
+        """What the first alternative is expected to lose."""
+        return self._alternatives(dims, 1)[0][1].expected_regret
+
+    def _alternatives(self, dims: Dims, most: int) -> Alternatives:
+        missing = ~self._facts.held(dims)
+        sizes, found = self._latest
+        if sizes != dims:
+            found = self._forecast(dims, missing)
+        standing = None if found is None else self._standing(dims, found[0], missing)
+        if found is None or standing is None:
+            return super()._alternatives(dims, most)
+        row, nearest, distance, scale, incumbent = standing
+        fallback, *times = found[1]
         standard = row.standard.variant
-        order = led(ordered(times[1:], incumbent, standard, scale), standard)
-        for each in order:  # it is one of the first, if any
-            if each[1] == incumbent:
-                break
-        else:
+        order = led(ordered(times, incumbent, standard, scale), standard)
+        if all(each[1] != incumbent for each in order):
             return super()._alternatives(dims, most)
         alternatives: list[Alternative] = []
         tried = 0
-        pointers = self._candidates.pointers
         for at, each in enumerate(order):
-            pointer_facts, bit, implied = pointers[each[1]]
+            pointer_facts, bit, implied = self._candidates.pointers[each[1]]
             if implied & tried:
                 continue
             tried |= bit
@@ -166,9 +196,8 @@ class InterpolatedSelector(StepSelector):
             if not loses_to_fallback(each, fallback, scale):
                 served, reason = each, "predicted"
             regret = self._calibration * expected_regret(served, (*order[at:], fallback), scale)
-            selection = _tuple(
-                Selection,
-                (served[1], row.dims, distance, regret, reason, self._generation, row.tier),
+            selection = Selection(
+                served[1], row.dims, distance, regret, reason, self._generation, row.tier
             )
             alternatives.append((pointer_facts, selection))
             if not pointer_facts or len(alternatives) == most:
@@ -245,6 +274,39 @@ def led(order: list[Predicted], default: int) -> list[Predicted]:
     return order
 
 
+def leader(
+    times: Sequence[Predicted], incumbent: int, default: int, scale: float
+) -> Predicted | None:
+    """The first of `led` what is `ordered`; None where the incumbent is not among them."""
+    fastest = times[0]
+    least_ns = fastest[0]
+    holder: Predicted | None = None
+    standard: Predicted | None = None
+    is_there = False
+    for each in times:
+        time_ns, variant, _, _, _ = each
+        if time_ns <= least_ns and each < fastest:
+            fastest, least_ns = each, time_ns
+        if variant == default:
+            standard = each
+        elif variant != incumbent:
+            continue
+        is_there = is_there or variant == incumbent
+        if holder is None or each < holder:
+            holder = each
+    if holder is None or not is_there:
+        return None
+    first = holder
+    if fastest is not holder and beats_forecast(fastest, holder, scale):
+        first = fastest
+    if standard is None or first is standard:
+        return first
+    limit_ns = standard[0] * (1 - LEAST_LEAD)
+    if first[0] <= limit_ns:
+        return first
+    return fastest if least_ns <= limit_ns else standard
+
+
 def beats_forecast(challenger: Predicted, holder: Predicted, scale: float) -> bool:
     """Whether one Variant is predicted to beat another beyond noise."""
     time_ns, _, error, _, spread = challenger
@@ -258,14 +320,17 @@ def band(first_spread: float, second_spread: float, error: float) -> float:
 
     At least that at or below which measurements with their spreads are (`ranking.tie_band`).
     """
-    combined = math.sqrt(first_spread * first_spread + second_spread * second_spread)
-    return max(LEAST_GAIN, SPREADS * combined, ERROR_SHARE * error)
+    combined = SPREADS * sqrt(first_spread * first_spread + second_spread * second_spread)
+    noise = combined if combined > LEAST_GAIN else LEAST_GAIN
+    return noise if noise > (by_error := ERROR_SHARE * error) else by_error
 
 
 def loses_to_fallback(each: Predicted, fallback: Predicted, scale: float) -> bool:
     """Whether the Fallback is predicted to beat a Variant beyond noise."""
     time_ns, _, _, error, spread = each
     fallback_ns, _, _, _, fallback_spread = fallback
+    if time_ns <= fallback_ns:
+        return False  # noise only widens it
     return fallback_ns <= time_ns * (1 - band(spread, fallback_spread, scale * error))
 
 
@@ -276,19 +341,20 @@ def expected_regret(served: Predicted, others: Sequence[Predicted], scale: float
     as normal.
     """
     served_ns, variant, served_error, _, _ = served
+    square = served_error * served_error
     most = seen_error = 0.0
     seen_ns = math.inf
     for time_ns, other, other_error, _, _ in others:
         # What is as sure and no faster than one that was seen is likely to win by less.
         if other == variant or (time_ns >= seen_ns and other_error <= seen_error):
             continue
-        error = scale * math.sqrt(served_error * served_error + other_error * other_error)
+        error = scale * sqrt(square + other_error * other_error)
         if error < LEAST_ERROR:
             error = LEAST_ERROR
         gap = time_ns / served_ns - 1
         if gap < 4 * error:
             z = gap / error
-            loss = error * math.exp(-z * z / 2) / _ROOT_TAU - gap * math.erfc(z / _ROOT_TWO) / 2
+            loss = error * exp(-z * z / 2) / _ROOT_TAU - gap * erfc(z / _ROOT_TWO) / 2
             if loss > most:
                 most = loss
         if other_error >= seen_error:

@@ -16,6 +16,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from math import log2
 from struct import Struct
 from typing import Protocol, TypeAlias
 
@@ -75,37 +76,55 @@ SIZE_RATIO = SizeRatio()
 
 LANE_UNIT = 1 << 16
 """What a log2 distance of 1 is in the keys of `BoundRatio`."""
-_LANE = 64
+_OCTAVES = 64
+"""The log2 distance in one symbol that lanes have room for, at least: sizes are 64-bit."""
 
 
 class BoundRatio:
     """Finds the nearest hints with one big integer, and decides between close ones exactly.
 
-    The integer has a lane of 64 bits for each hint, which holds its key: its log2 distance in units
-    of 2^-16, rounded, above its position, so that sorted keys are hints in their order. Between two
+    The integer has a lane for each hint, which holds its key: its log2 distance in units of 2^-16,
+    rounded, above its position, so that sorted keys are hints in their order. Between two
     neighbouring sizes of a symbol's hints the keys are linear in log2 of the call's size: one
     product and one sum a symbol give the keys of all hints. Hints that rounding cannot tell apart
-    are compared as fractions.
+    are compared as fractions. Lanes have 32 bits where that is enough, else 64.
 
     A key is `distance + zero << bits | position`. `zero` is what keeps it positive, `slack` what
     rounding may add up to.
     """
 
-    __slots__ = ("_axes", "_bias", "_close", "_hints", "_lanes", "bits", "mask", "slack", "zero")
+    __slots__ = (
+        "_axes",
+        "_bias",
+        "_close",
+        "_hints",
+        "_lane",
+        "_lanes",
+        "bits",
+        "mask",
+        "slack",
+        "zero",
+    )
 
     def __init__(self, hints: Sequence[Dims]) -> None:
         self._hints = list(hints)
         self.bits = (len(hints) - 1).bit_length()
         self.mask = (1 << self.bits) - 1
-        self._axes = [_axis(sizes, self.bits) for sizes in zip(*hints, strict=True)]
+        by_symbol = list(zip(*hints, strict=True))
+        # One symbol more: for rounding, and for what is added to distances.
+        widest = (len(by_symbol) + 1) * _OCTAVES * LANE_UNIT << self.bits
+        self._lane, kind = (32, "I") if widest < 1 << 32 else (64, "Q")
+        self._axes = [
+            (at, *_axis(sizes, self.bits, self._lane)) for at, sizes in enumerate(by_symbol)
+        ]
         # Each symbol rounds the call's log2 and the hint's; the bias keeps every lane positive.
         self.slack = 4 * len(self._axes)
         self.zero = 2 * len(self._axes)
         self._close = self.slack + 1 << self.bits
         self._bias = self.packed([self.zero] * len(hints)) + sum(
-            position << (_LANE * position) for position in range(len(hints))
+            position << (self._lane * position) for position in range(len(hints))
         )
-        self._lanes = Struct(f"<{len(hints)}Q")
+        self._lanes = Struct(f"<{len(hints)}{kind}")
 
     def nearest(self, dims: Dims) -> int:
         """The position of the nearest hint."""
@@ -117,8 +136,8 @@ class BoundRatio:
         `apart` is what `packed` made of distances that each hint is farther by.
         """
         total = self._bias + apart
-        log2 = math.log2
-        for (sizes, cells), size in zip(self._axes, dims, strict=True):
+        for at, sizes, cells in self._axes:
+            size = dims[at]
             constant, slope = cells[bisect_left(sizes, size)]
             total += constant + slope * int(log2(size) * LANE_UNIT + 0.5)
         return self._lanes.unpack(total.to_bytes(self._lanes.size, "little"))
@@ -129,7 +148,9 @@ class BoundRatio:
 
     def packed(self, distances: Sequence[int]) -> int:
         """Distances by hint, in units of 2^-16, as one number."""
-        return sum(distance << (_LANE * at + self.bits) for at, distance in enumerate(distances))
+        return sum(
+            distance << (self._lane * at + self.bits) for at, distance in enumerate(distances)
+        )
 
     def first(self, keys: Sequence[int], dims: Dims, count: int) -> list[int]:
         """The `count` first keys (two or more), of which the very first is exact.
@@ -175,7 +196,9 @@ class BoundRatio:
         return sorted(ratios, key=lambda at: ratios[at][0] * (whole // ratios[at][1]))
 
 
-def _axis(hints: Sequence[int], bits: int) -> tuple[list[int], list[tuple[int, int]]]:
+def _axis(
+    hints: Sequence[int], bits: int, lane_bits: int
+) -> tuple[list[int], list[tuple[int, int]]]:
     """One symbol: its hints' distinct sizes, and for each cell between them, constant and slope.
 
     In the cell of the sizes d above `sizes[:cell]`, a lane is log2 d - log2 h for the hints below
@@ -183,14 +206,14 @@ def _axis(hints: Sequence[int], bits: int) -> tuple[list[int], list[tuple[int, i
     """
     sizes = sorted(set(hints))
     logs = [round(math.log2(hint) * LANE_UNIT) << bits for hint in hints]
-    constant = sum(log << (_LANE * lane) for lane, log in enumerate(logs))
-    slope = -sum(1 << (_LANE * lane + bits) for lane in range(len(hints)))
+    constant = sum(log << (lane_bits * lane) for lane, log in enumerate(logs))
+    slope = -sum(1 << (lane_bits * lane + bits) for lane in range(len(hints)))
     cells = [(constant, slope)]
     for size in sizes:
         for lane, hint in enumerate(hints):
             if hint == size:
-                constant -= 2 * logs[lane] << (_LANE * lane)
-                slope += 2 << (_LANE * lane + bits)
+                constant -= 2 * logs[lane] << (lane_bits * lane)
+                slope += 2 << (lane_bits * lane + bits)
         cells.append((constant, slope))
     return sizes, cells
 

@@ -79,11 +79,14 @@ class Pins:
         """What the rule would have answered, with the pinned Variant or Fallback in its place."""
         _, instead = choice.first
         row = self._rows.get(dims)
-        return instead._replace(
-            variant=pinned.position,
-            expected_regret=None if row is None else self._regret(pinned, instead, row),
-            reason=REASON,
-            tier=instead.tier if pinned.position < 0 else max(1, instead.tier),
+        return Selection(
+            pinned.position,
+            instead.hint,
+            instead.distance,
+            None if row is None else self._regret(pinned, instead, row),
+            REASON,
+            instead.generation,
+            instead.tier if pinned.position < 0 else max(1, instead.tier),
         )
 
     def _regret(self, pinned: _Pinned, instead: Selection, row: HintRow) -> float | None:

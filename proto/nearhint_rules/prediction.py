@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from math import prod
 from operator import mul
 
 from nearhint_rules.candidates import Candidates
@@ -147,7 +148,7 @@ class Predictor:
         missing = [~facts.held(each) for each in dims]
         self._regimes = [each & facts.divisors for each in missing]
         self._in_cache = matrix.kept
-        cached = [self._level(each) for each in dims]
+        cached = [self._level(prod(each)) for each in dims]
         self._uncached = [
             self.hints.packed(
                 [
@@ -157,7 +158,7 @@ class Predictor:
             )
             for level in range(LEVELS + 1)
         ]
-        self._apart: dict[int, int] = {}
+        self._apart: dict[int, list[int]] = {}
         self._clusters = self._clustered(dims)
         self._keys = [
             self.keys(each, regime) for each, regime in zip(dims, self._regimes, strict=True)
@@ -237,14 +238,17 @@ class Predictor:
         `missing` are the facts that do not hold.
         """
         regime = missing & self._divisors
-        apart = self._apart.get(regime)
-        if apart is None:
-            apart = self._apart[regime] = self.hints.packed(self._other_facts(regime))
-        return self.hints.keys(dims, apart + self._uncached[self._level(dims)])
+        apart = self._apart.get(regime) or self._regime(regime)
+        return self.hints.keys(dims, apart[self._level(prod(dims))])
 
-    def _level(self, dims: Dims) -> int:
-        """The share of sizes' elements that a cache does not keep, in `LEVELS` steps."""
-        elements = math.prod(dims)
+    def _regime(self, regime: int) -> list[int]:
+        """What each hint counts as farther for where these facts do not hold, by level."""
+        facts = self.hints.packed(self._other_facts(regime))
+        found = self._apart[regime] = [facts + uncached for uncached in self._uncached]
+        return found
+
+    def _level(self, elements: int) -> int:
+        """The share of elements that a cache does not keep, in `LEVELS` steps."""
         return round(LEVELS * (1 - self._in_cache / elements)) if elements > self._in_cache else 0
 
     def _other_facts(self, regime: int) -> list[int]:
@@ -268,10 +272,19 @@ class Predictor:
         return list(found.values())
 
     def near(self, dims: Dims, missing: int) -> tuple[list[int], list[float]]:
-        """The hints nearest to sizes, with their weights; `missing` are facts that do not hold."""
-        keys = self.hints.first(self.keys(dims, missing), dims, NEAR)
-        mask = self.hints.mask
-        return [key & mask for key in keys], self._weights(keys)
+        """The hints nearest to sizes, with their weights; `missing` are facts that do not hold.
+
+        Where there are fewer than `NEAR`, one of them is there twice, and weighs nothing then.
+        """
+        hints = self.hints
+        mask = hints.mask
+        found = hints.first(self.keys(dims, missing), dims, NEAR)
+        weights = self._weights(found)
+        if len(found) < NEAR:
+            found.append(found[0])
+            weights.append(0.0)
+        first, second, third, fourth = found
+        return [first & mask, second & mask, third & mask, fourth & mask], weights
 
     def _predict_left_out(
         self, matrix: _Matrix, floors: Mapping[int, Sequence[float]], fallback_fit: Fit, fit: Fit
@@ -327,11 +340,13 @@ class Predictor:
     def _weights(self, keys: Sequence[int]) -> list[float]:
         """By the inverse square of the distance; their sum is 1."""
         bits, zero = self.hints.bits, self.hints.zero
-        weights = [
-            1 / (distance * distance) if (distance := (key >> bits) - zero) > LEAST_LANE else _MOST
-            for key in keys
-        ]
-        total = sum(weights)
+        total = 0.0
+        weights: list[float] = []
+        for key in keys:
+            distance = (key >> bits) - zero
+            weight = 1.0 / (distance * distance) if distance > LEAST_LANE else _MOST
+            weights.append(weight)
+            total += weight
         return [weight / total for weight in weights]
 
     def _spacing(self) -> float:

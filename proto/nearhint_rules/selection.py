@@ -13,11 +13,11 @@ what was timed at them, whatever the rule.
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Sequence
 from functools import partial
 from itertools import chain, islice
+from math import log2
 from typing import TypeAlias
 
 from nearhint_rules.candidates import Candidate, Candidates, Row, reached
@@ -115,7 +115,7 @@ class StepSelector:
             return self._empty
         choice = self._settled
         if choice is None:
-            (first,) = self._found(dims, 1)
+            first = self._probed(dims, 1)[0] if dims in self._probes else self._first(dims)
             rest = partial(self._rest, dims) if first[0] else ()
             choice = Choice(first, bucket(dims) in self._buckets, rest)
         return choice if self._pins is None else self._pins.before(choice, dims)
@@ -126,23 +126,25 @@ class StepSelector:
 
     def _rest(self, dims: Dims) -> Alternatives:
         """What serves after the first, worked out from the sizes: a Choice keeps nothing else."""
-        return self._found(dims, sys.maxsize)[1:]
-
-    def _found(self, dims: Dims, most: int) -> Alternatives:
-        """What serves under which pointer facts, up to the first that needs none; `most` of them,
-        at least 1. Probes answer at their own sizes.
-        """
         if dims in self._probes:
-            return self._probed(dims, most)
-        return self._alternatives(dims, most)
+            return self._probed(dims, sys.maxsize)[1:]
+        return self._alternatives(dims, sys.maxsize)[1:]
+
+    def _first(self, dims: Dims) -> Alternative:
+        """The first of `_alternatives`."""
+        return self._alternatives(dims, 1)[0]
 
     def _alternatives(self, dims: Dims, most: int) -> Alternatives:
-        """The same, as the hints answer."""
+        """What serves under which pointer facts as the hints answer, up to the first that needs
+        none; `most` of them, at least 1.
+        """
         missing = ~self._facts.held(dims)
         return self._by_hints(dims, missing, self._nearest(dims, missing), most)
 
     def _probed(self, dims: Dims, most: int) -> Alternatives:
-        """What was timed at these very sizes; the hints answer where no address meets it."""
+        """The same of what was timed at these very sizes; the hints answer where no address meets
+        it.
+        """
         row = self._candidates.row(self._probes[dims])
         missing = ~self._facts.held(dims)
         tried = 0
@@ -254,14 +256,15 @@ def log2_distance(dims: Dims, hint: Dims, cutoff: int) -> tuple[float, bool]:
     """The log2 distance, and whether a ratio is above `cutoff` in any symbol."""
     larger = smaller = 1
     is_beyond = False
-    for high, low in zip(dims, hint, strict=True):
+    for at, low in enumerate(hint):
+        high = dims[at]
         if high < low:
             high, low = low, high
         if high > cutoff * low:
             is_beyond = True
         larger *= high
         smaller *= low
-    return math.log2(larger) - math.log2(smaller), is_beyond
+    return log2(larger) - log2(smaller), is_beyond
 
 
 def _regret(row: Row, eligible: Sequence[Candidate]) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.property.examples import examples
@@ -59,6 +60,33 @@ def test_compiled_expressions_agree_with_evaluation(tree: Expr, sizes: dict[str,
     assume(wanted is not None)
     assert ex.compiled(expr)(sizes) == wanted
     assert ex.compiled_by_position(expr, NAMES)(tuple(sizes[name] for name in NAMES)) == wanted
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(// (+ s0 63) 64)",
+        "(* (// (+ s0 31) 32) (// (+ s1 127) 128))",
+        "(* (// (+ s0 31) 32) (// (+ (* s1 s2) 127) 128))",
+        "(// (+ (* s0 s1) 1023) 1024)",
+        "(* s0 s1)",
+        "(* s0 s1 s2)",
+        "(* 2 s1)",
+        "(* 2 s0 s1)",
+        "(* s0 (// (+ s1 127) 128))",
+        "(max 1 (min 16 (// 528 (// (+ s0 63) 64))))",
+    ],
+)
+def test_what_grids_are_made_of_is_compiled_to_what_it_is(text: str) -> None:
+    expr, names = ex.parse(text), ("s2", "s1", "s0")
+    for sizes in ((1, 1, 1), (7, 129, 64), (65, 5, 1000)):
+        named = dict(zip(names, sizes, strict=True))
+        assert ex.to_text(expr) == text
+        wanted = ex.evaluate(expr, named)
+        assert (ex.compiled(expr)(named), ex.compiled_by_position(expr, names)(sizes)) == (
+            wanted,
+            wanted,
+        )
 
 
 @given(exprs(), exprs(), SIZES)

@@ -168,9 +168,14 @@ class CudaKernel:
                 function, columns, rows, layers, block, 1, 1, shared,
                 _streams.get(stream) or _stream(stream), slot.table_address, 0,
             )  # fmt: skip
+            if stages == 1:
+                (code,) = launch_kernel(*arguments)
+                if code:
+                    retry(code, arguments)
+                free.append(slot)
+                return
             for stage in range(stages):
-                if stages > 1:
-                    _STAGE.pack_into(buffer, stage_at, stage)
+                _STAGE.pack_into(buffer, stage_at, stage)
                 if stage and early is not None:
                     (code,) = early(stream, function, slot.table_address)
                 else:

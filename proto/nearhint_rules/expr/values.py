@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from operator import itemgetter
-from typing import Any, TypeVar
+from typing import Any
 
 from nearhint_rules.errors import InvalidExpression
 from nearhint_rules.expr.nodes import (
@@ -65,7 +65,7 @@ def compiled(expr: Expr) -> Callable[[Mapping[str, int]], int]:
 
     It raises `KeyError` for a symbol without a value and `ZeroDivisionError` for x // 0.
     """
-    return _compiled(expr, itemgetter)
+    return _compiled(expr, str)
 
 
 def compiled_by_position(expr: Expr, symbols: Sequence[str]) -> Callable[[tuple[int, ...]], int]:
@@ -76,47 +76,63 @@ def compiled_by_position(expr: Expr, symbols: Sequence[str]) -> Callable[[tuple[
     unknown = set(symbols_of(expr)).difference(symbols)
     if unknown:
         raise InvalidExpression(f"no value for symbol {min(unknown)!r}")
-    positions = {name: position for position, name in enumerate(symbols)}
-    return _compiled(expr, lambda *names: itemgetter(*[positions[name] for name in names]))
+    return _compiled(expr, {name: position for position, name in enumerate(symbols)}.__getitem__)
 
 
-_Sizes = TypeVar("_Sizes")
+def _compiled(expr: Expr, key: Callable[[str], Any]) -> Callable[[Any], int]:
+    """A closure over what has the value of a symbol under its key.
 
-
-def _compiled(expr: Expr, load: Callable[..., Callable[[_Sizes], Any]]) -> Callable[[_Sizes], int]:
+    A call costs more than the arithmetic, so what grids are made of is one call.
+    """
     match expr:
         case Int(value):
             return lambda sizes: value
         case Sym(name):
-            return load(name)
+            return itemgetter(key(name))
         case Add((first, Int(constant))):
-            get = _compiled(first, load)
+            get = _compiled(first, key)
             return lambda sizes: get(sizes) + constant
+        case Mul((Int(constant), Sym(name))):
+            at = key(name)
+            return lambda sizes: constant * sizes[at]
         case Mul((Int(constant), second)):
-            get = _compiled(second, load)
+            get = _compiled(second, key)
             return lambda sizes: constant * get(sizes)
+        case Mul((Sym(name), Sym(other))):
+            at, by_at = key(name), key(other)
+            return lambda sizes: sizes[at] * sizes[by_at]
         case Mul(factors) if all(isinstance(factor, Sym) for factor in factors):
-            names = [factor.name for factor in factors if isinstance(factor, Sym)]
-            several: Callable[[_Sizes], tuple[int, ...]] = load(*names)
+            several = itemgetter(*[key(each.name) for each in factors if isinstance(each, Sym)])
             return lambda sizes: prod(several(sizes))
+        case Mul(
+            (
+                FloorDiv(Add((Sym(name), Int(constant))), Int(by)),
+                FloorDiv(Add((Sym(other), Int(added))), Int(size)),
+            )
+        ) if by and size:
+            at, by_at = key(name), key(other)
+            return lambda sizes: (sizes[at] + constant) // by * ((sizes[by_at] + added) // size)
         case Mul((first, second)):
-            left, right = _compiled(first, load), _compiled(second, load)
+            left, right = _compiled(first, key), _compiled(second, key)
             return lambda sizes: left(sizes) * right(sizes)
+        case FloorDiv(Add((Sym(name), Int(constant))), Int(by)) if by:
+            at = key(name)
+            return lambda sizes: (sizes[at] + constant) // by
         case FloorDiv(Add((first, Int(constant))), Int(by)) if by:
-            get = _compiled(first, load)
+            get = _compiled(first, key)
             return lambda sizes: (get(sizes) + constant) // by
         case FloorDiv(numerator, denominator):
-            left, right = _compiled(numerator, load), _compiled(denominator, load)
+            left, right = _compiled(numerator, key), _compiled(denominator, key)
             return lambda sizes: left(sizes) // right(sizes)
         case Mod(numerator, denominator):
-            left, right = _compiled(numerator, load), _compiled(denominator, load)
+            left, right = _compiled(numerator, key), _compiled(denominator, key)
             return lambda sizes: left(sizes) % right(sizes)
         case Pow(base, exponent):
-            get = _compiled(base, load)
+            get = _compiled(base, key)
             return lambda sizes: int(get(sizes) ** exponent)
         case Add() | Mul() | Min() | Max():
             combine = _COMBINE[type(expr)]
-            parts = [_compiled(child, load) for child in children(expr)]
+            parts = [_compiled(child, key) for child in children(expr)]
             return lambda sizes: combine([part(sizes) for part in parts])
 
 

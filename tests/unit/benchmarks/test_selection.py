@@ -24,6 +24,7 @@ def test_a_matrix_gives_percentiles_by_kernel_and_over_all(
     assert (figures["variants"], figures["sizes"]) == (3, 2)
     assert 0 < figures["p50_us"] <= figures["p95_us"] <= figures["max_us"]
     assert figures["remembered_us"] > 0
+    assert figures["stated_us"] > 0
     assert report["kernels"]["all"]["max_us"] == figures["max_us"]
     monkeypatch.setattr(sys, "argv", ["selection", "--from-matrix", str(file)])
     assert selection.main() == 0

@@ -11,15 +11,16 @@ import pytest
 from tests.unit.rules.tables import STEP, row, table, variant
 from tests.unit.rules.test_selectors import flat, matrix, steep
 
-from nearhint_rules.choice import Alternatives, Choice, Selection
+from nearhint_rules import interpolation
+from nearhint_rules.choice import Alternative, Alternatives, Choice, Selection
 from nearhint_rules.guard import Aligned
 from nearhint_rules.interpolation import InterpolatedSelector
 from nearhint_rules.selection import StepSelector
 from nearhint_rules.table import Pin
 
-FAST, SLOW = (Selection(at, (16,), 0.0, None, "winner", 1, 2) for at in (1, 0))
+FAST, SLOW, LAST = (Selection(at, (16,), 0.0, None, "winner", 1, 2) for at in (1, 0, 2))
 FIRST = ((Aligned(0, 16),), FAST)
-REST: Alternatives = (((Aligned(1, 8),), SLOW), ((), SLOW._replace(variant=2)))
+REST: Alternatives = (((Aligned(1, 8),), SLOW), ((), LAST))
 
 
 class Counted:
@@ -77,7 +78,7 @@ def by_hint() -> StepSelector:
     return StepSelector(table(row((16,), {2: 800, 1: 900, 0: 1000}), variants=variants), STEP)
 
 
-def by_prediction() -> StepSelector:
+def by_prediction() -> InterpolatedSelector:
     variants = (variant(0), variant(1, Aligned(0, 64)))
     return InterpolatedSelector(matrix(flat, steep, variants=variants), STEP)
 
@@ -88,14 +89,20 @@ def test_sizes_are_worked_out_again_for_the_first_address_that_is_not_aligned(
 ) -> None:
     step = make()
     asked: list[int] = []
-    really = type(step)._alternatives
+    really, really_first = type(step)._alternatives, type(step)._first
 
     def counted(self: StepSelector, dims: tuple[int, ...], most: int) -> Alternatives:
         found = really(self, dims, most)
-        asked.append(len(found))
+        if most > 1:
+            asked.append(len(found))
         return found
 
+    def first(self: StepSelector, dims: tuple[int, ...]) -> Alternative:
+        asked.append(1)
+        return really_first(self, dims)
+
     monkeypatch.setattr(type(step), "_alternatives", counted)
+    monkeypatch.setattr(type(step), "_first", first)
     choice = step.choice((size,))
     for _ in range(3):
         assert choice.pick([128]) == choice.first[1]
@@ -121,8 +128,52 @@ def test_a_forecast_serves_twice_where_the_rest_is_asked_for_right_after_the_fir
     assert forecast == [(9000,)]
     left = step.prepare((9000,))
     assert step.prepare((9001,)).first != left.first
-    assert left.alternatives == first
+    assert left.rest == first[1:]
     assert forecast == [(9000,), (9000,), (9001,), (9000,)]
+
+
+def test_the_regret_to_expect_is_worked_out_when_it_is_first_read_and_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    step = by_prediction()
+    asked: list[float] = []
+    really = interpolation.expected_regret
+
+    def counted(*args: Any) -> float:
+        asked.append(really(*args))
+        return asked[-1]
+
+    monkeypatch.setattr(interpolation, "expected_regret", counted)
+    choices = [step.prepare((size,)) for size in (9000, 9001)]
+    assert [choice.pick([512]).reason for choice in choices] == ["predicted"] * 2
+    assert not asked
+    # Also for sizes that are not those asked for last.
+    for choice in choices:
+        regret = choice.pick([512]).expected_regret
+        assert regret == pytest.approx(step._calibration * asked[-1])
+        assert choice.first[1].expected_regret == regret
+    assert len(asked) == len(choices)
+    assert choices[0].first[1] == step.prepare((9000,)).first[1] != choices[1].first[1]
+
+
+def test_selections_are_equal_and_print_by_what_they_say() -> None:
+    asked: list[float] = []
+
+    def estimate() -> float:
+        asked.append(0.5)
+        return asked[-1]
+
+    known, estimated = (
+        Selection(1, (16,), 0.0, regret, "predicted", 1, 2) for regret in (0.5, estimate)
+    )
+    assert estimated != Selection(2, (16,), 0.0, 0.5, "predicted", 1, 2)
+    assert hash(known) == hash(estimated)
+    assert not asked
+    assert known == estimated != Selection(1, (16,), 0.0, 0.25, "predicted", 1, 2)
+    assert repr(known) == repr(estimated)
+    assert "expected_regret=0.5" in repr(known)
+    assert known != (1, (16,), 0.0, 0.5, "predicted", 1, 2)
+    assert asked == [0.5]
 
 
 def test_what_a_pin_comes_before_is_left_until_it_is_asked(

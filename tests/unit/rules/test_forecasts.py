@@ -17,6 +17,7 @@ from nearhint_rules.forecasts import (
     LEAST_FILL,
     NAMED_LIMIT,
     NAMED_RATIO,
+    NEAR,
     Forecasts,
     Subject,
     Timed,
@@ -125,6 +126,8 @@ def test_a_time_is_the_models_times_the_trend_and_the_ratios_near_by(rank: int, 
     for _ in range(50):
         near = rng.sample(range(len(HINTS)), hints)
         weights = [rng.random() for _ in near]
+        near += near[:1] * (NEAR - hints)
+        weights += [0.0] * (NEAR - hints)
         missing = rng.randrange(4)
         dims: Dims = tuple(rng.randint(1, 2000) for _ in symbols)
         found = forecasts.at(dims, near, weights, missing)
@@ -152,8 +155,9 @@ def test_predicted_is_who_leads_near_by_or_holds_rows_that_fill_it_and_may_run()
     forecasts = Forecasts(subjects, counts, orders=orders, always=[()] * 4, kept=KEPT)
 
     def named(dims: Dims, near: list[int], missing: int = 0) -> list[int]:
-        weights = [1 / len(near)] * len(near)
-        return [each[1] for each in forecasts.at(dims, near, weights, missing)]
+        return [
+            each[1] for each in forecasts.at(dims, [*near, near[0]], [1 / NEAR] * NEAR, missing)
+        ]
 
     assert named((64, 64), [0, 1, 2]) == [FALLBACK, 0, 1]
     assert named((64, 64), [0, 0, 2]) == [FALLBACK, 0]
@@ -178,7 +182,7 @@ def test_named_are_the_few_that_are_as_good_as_best_of_those_that_may_run() -> N
     forecasts = Forecasts(many, counts, orders=orders, always=[(), (), (2,)], kept=KEPT)
 
     def named(hint: int, missing: int) -> list[int]:
-        found = forecasts.at((64,), [hint] * 3, [0.4, 0.3, 0.3], missing)
+        found = forecasts.at((64,), [hint] * NEAR, [0.25] * NEAR, missing)
         return sorted(each[1] for each in found[1:])
 
     assert named(0, 0) == [0]

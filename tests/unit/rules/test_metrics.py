@@ -6,6 +6,8 @@ The figures are those of PyTorch's own multi-kernels for A[m, 512] @ B[512, 64],
 from __future__ import annotations
 
 import math
+from fractions import Fraction
+from random import Random
 
 import pytest
 from tests.unit.rules.tables import STEP, row, table
@@ -111,3 +113,17 @@ def test_a_call_may_have_other_arguments_than_the_key() -> None:
     found = table(*(row((hint,), {0: 1000}) for hint in HINTS), cutoff=2**20)
     assert select(found, (4096,), fallback=STEP, rule=ByMetric(metric)).hint == (64,)
     assert select(found, (4096,), fallback=STEP).hint == (4096,)
+
+
+def test_hints_are_in_order_however_many_there_are() -> None:
+    rng = Random(7)
+    hints = {tuple(1 << rng.randrange(61) for _ in range(3)) for _ in range(400)}
+    for count in (30, 390):
+        bound = SIZE_RATIO.bind(("k0", "k1", "k2"), sorted(hints)[:count])
+        for _ in range(20):
+            dims = tuple(rng.randint(1, 1 << rng.randrange(1, 62)) for _ in range(3))
+            ratios = [
+                Fraction(math.prod(map(max, dims, hint)), math.prod(map(min, dims, hint)))
+                for hint in sorted(hints)[:count]
+            ]
+            assert [ratios[at] for at in bound.order(dims)] == sorted(ratios)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 
 import pytest
 from tests.unit.rules.tables import OTHER_STEP, STEP, tiled, timing, variant
@@ -16,8 +17,10 @@ from nearhint_rules.guard import Aligned, AtMost, Divisible, Fact
 from nearhint_rules.interpolation import (
     LEAST_LEAD,
     InterpolatedSelector,
+    leader,
     led,
     loses_to_fallback,
+    ordered,
 )
 from nearhint_rules.metrics import SIZE_RATIO, ArgumentShapes
 from nearhint_rules.prediction import contenders
@@ -94,6 +97,12 @@ def rows_of(*rows: tuple[tuple[int, ...], tuple[int, ...]], cutoff: int = 4) -> 
 
 def served(rule: SelectorRule, found: Table, *dims: int) -> Selection:
     return select(found, dims, fallback=STEP, rule=rule)
+
+
+def why(rule: SelectorRule, found: Table, *dims: int) -> tuple[int, str]:
+    """The Variant that serves, and the reason."""
+    selection = served(rule, found, *dims)
+    return selection.variant, selection.reason
 
 
 def test_every_rule_has_its_name() -> None:
@@ -211,7 +220,7 @@ def test_interpolated_finds_a_crossover_between_hints() -> None:
     for size in (1100, 1300, 1380):
         assert served(INTERPOLATED, found, size).variant == 1
     for size in (1800, 1900, 1950):
-        assert served(INTERPOLATED, found, size)[0] == 2
+        assert served(INTERPOLATED, found, size).variant == 2
         # The nearest hint is the one below the crossover.
         assert served(NEAREST, found, size).variant == (1 if size < 2048 else 2)
     assert crossover == round((1600 - 1000) / (1 - 0.6))
@@ -295,10 +304,10 @@ def test_a_variant_measured_at_two_hints_is_not_predicted() -> None:
 def test_the_fallback_serves_where_it_is_predicted_to_win_beyond_noise() -> None:
     # Equal at 3000: below, the original ops are faster; at the hint above, they lost.
     found = matrix(flat, steep, fallback=lambda size: 0.8333333 * size)
-    assert served(INTERPOLATED, found, 2600)[::4] == (FALLBACK, "predicted_fallback")
+    assert why(INTERPOLATED, found, 2600) == (FALLBACK, "predicted_fallback")
     assert served(INTERPOLATED, found, 2800).variant == FALLBACK
     assert served(INTERPOLATED, found, 3000).variant != FALLBACK
-    assert served(INTERPOLATED, found, 3400)[::4] == (0, "predicted")
+    assert why(INTERPOLATED, found, 3400) == (0, "predicted")
 
 
 def test_the_spread_of_timings_counts_as_noise() -> None:
@@ -481,6 +490,25 @@ def test_the_default_variant_is_left_only_for_a_clear_lead() -> None:
     assert led([unclear, slow], 0) == [unclear, slow]
 
 
+def test_who_leads_is_the_first_in_serving_order() -> None:
+    rng = Random(11)
+    ways: set[str] = set()
+    for _ in range(2000):
+        # Few distinct times, so that some are equal.
+        times = [
+            (100.0 + rng.randrange(8), variant, rng.choice((0.0, 0.5)), 0.0, 0.001)
+            for variant in rng.sample(range(8), rng.randint(1, 8))
+        ]
+        incumbent, default = rng.randrange(8), rng.randrange(8)
+        found = leader(times, incumbent, default, 1.0)
+        assert (found is None) == (incumbent not in [each[1] for each in times])
+        if found is None:
+            continue
+        assert found == led(ordered(times, incumbent, default, 1.0), default)[0]
+        ways.add("fastest" if found == min(times) else "default" if found[1] == default else "led")
+    assert ways == {"fastest", "default", "led"}
+
+
 def test_tiles_that_hang_over_the_end_are_learnt_beside_hints() -> None:
     # The original ops are the better for whole tiles, and lose more where one hangs over the end.
     def whole(size: int) -> float:
@@ -509,7 +537,7 @@ def test_the_nearest_hint_that_the_cutoff_reaches_answers_before_a_nearer_one() 
 
 def test_between_hints_ties_are_the_variants() -> None:
     ties = matrix(flat, fallback=lambda size: flat(size) * 0.99)
-    assert served(INTERPOLATED, ties, 300)[::4] == (0, "predicted")
+    assert why(INTERPOLATED, ties, 300) == (0, "predicted")
     assert served(INTERPOLATED, ties, 256).variant == FALLBACK
     wins = matrix(flat, fallback=lambda size: flat(size) * 0.97)
     assert served(INTERPOLATED, wins, 300).variant == FALLBACK

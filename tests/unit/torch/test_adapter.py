@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType, SimpleNamespace
 from typing import Any
 
@@ -235,6 +236,68 @@ def test_dynamo_may_start_over_through_the_backend() -> None:
     from torch._dynamo.exc import TensorifyScalarRestartAnalysis
 
     assert issubclass(TensorifyScalarRestartAnalysis, adapter.ControlFlow)
+
+
+@pytest.mark.parametrize("has_entry", [True, False])
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_views_share_their_bases_storage_and_count_from_its_first_element(
+    has_entry: bool,
+    mode: Callable[[], AbstractContextManager[None]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if not has_entry:
+        monkeypatch.setattr(adapter, "_guards", lambda: None)
+    view = adapter.viewer()
+    with mode():
+        for base in (torch.arange(24.0)[4:].view(4, 5), torch.nn.Parameter(torch.ones(4, 5))):
+            found = view(base, (3, 2), (5, 1), 2)
+            assert (found.shape, found.stride()) == ((3, 2), (5, 1))
+            assert torch.equal(found, base[:3, 2:4])
+            found.fill_(-1.0)
+            assert torch.equal(base[:3, 2:4], torch.full((3, 2), -1.0))
+
+
+@pytest.mark.parametrize("has_entry", [True, False])
+def test_empty_tensors_lie_as_they_are_asked_to(
+    has_entry: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_entry:
+        monkeypatch.setattr(adapter, "_guards", lambda: None)
+    made = adapter.empty_maker(torch.device("cpu"))((3, 2), (1, 4), torch.bfloat16)
+    assert (made.shape, made.stride(), made.dtype) == ((3, 2), (1, 4), torch.bfloat16)
+
+
+def test_a_step_runs_with_its_device_as_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    current = [0]
+
+    @contextmanager
+    def device(index: int) -> Generator[None]:
+        before, current[0] = current[0], index
+        yield
+        current[0] = before
+
+    monkeypatch.delattr(torch._C, "_cuda_getDevice", raising=False)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: current[0])
+    monkeypatch.setattr(torch.cuda, "device", device)
+    seen: list[tuple[str, int]] = []
+
+    def step(given: str) -> None:
+        seen.append((given, current[0]))
+
+    for index in (0, 1):
+        adapter.on_device(torch.device("cuda", index), step)("here")
+    assert seen == [("here", 0), ("here", 1)]
+    assert current == [0]
+
+
+@pytest.mark.gpu
+def test_the_current_device_has_a_number_and_memory() -> None:
+    assert torch._C._cuda_getDevice() == torch.cuda.current_device()
+    device = torch.device("cuda", torch.cuda.current_device())
+    made = adapter.empty_maker(device)((3, 2), (1, 4), torch.bfloat16)
+    assert (made.device, made.shape, made.stride()) == (device, (3, 2), (1, 4))
+    found = adapter.viewer()(made, (2, 2), (1, 4), 1)
+    assert (found.device, found.data_ptr()) == (device, made.data_ptr() + made.element_size())
 
 
 @pytest.mark.gpu
