@@ -105,10 +105,14 @@ class ShapeFacts:
         return _finite(bounds.lower), _finite(bounds.upper)
 
     def equations(self) -> Iterator[tuple[SymbolicExpr, SymbolicExpr]]:
-        """The sides of each equation that is a guard of this capture."""
+        """The sides of each equation that is a guard of this capture.
+
+        A symbol that torch has replaced by others since stands for these: no graph has it.
+        """
         for guard in getattr(self._environment, "guards", ()):
-            if type(guard.expr).__name__ == "Equality":
-                yield guard.expr.args
+            equation = self._environment.replace(guard.expr)
+            if type(equation).__name__ == "Equality":
+                yield equation.args
 
     def is_backed(self, symbol: Any) -> bool:
         """Whether the symbol had a value at capture: it stands for a size of an argument."""

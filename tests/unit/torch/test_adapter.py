@@ -62,24 +62,39 @@ def test_a_symbols_range_and_source_are_known(graph: dict[str, Any]) -> None:
     assert graph["facts"].bounds(_symbol(graph)) == (2, None)
 
 
-def test_equations_among_the_guards_are_read() -> None:
+def equations_of(function: Any, *args: torch.Tensor) -> tuple[list[tuple[Any, Any]], set[Any]]:
+    """The equations of a capture, and the symbols in the sizes of its arguments."""
     found: list[tuple[Any, Any]] = []
+    given: set[Any] = set()
 
     def compiler(module: torch.fx.GraphModule, inputs: Any) -> Any:
         found.extend(adapter.ShapeFacts(inputs).equations())
+        for value in inputs:
+            sizes = value.shape if isinstance(value, torch.Tensor) else (value,)
+            for size in sizes:
+                if isinstance(size, torch.SymInt):
+                    given.update(adapter.size_expression(size).free_symbols)
         return module.forward
 
     def backend(module: torch.fx.GraphModule, inputs: Any) -> Any:
         return adapter.aot_inference(module, inputs, compiler=compiler)
 
     with torch.no_grad():
-        torch.compile(lambda x: x.view(-1, 32) + 1, backend=backend, dynamic=True)(
-            torch.randn(5, 96)
-        )
+        torch.compile(function, backend=backend, dynamic=True)(*args)
+    return found, given
+
+
+def test_equations_among_the_guards_are_read() -> None:
+    found, _ = equations_of(lambda x: x.view(-1, 32) + 1, torch.randn(5, 96))
     kinds = {type(side).__name__ for sides in found for side in sides}
     assert "Mod" in kinds
     assert all(len(sides) == 2 for sides in found)
     assert not list(adapter.ShapeFacts([torch.ones(2)]).equations())
+
+
+def test_equations_name_no_symbol_that_was_replaced() -> None:
+    found, given = equations_of(lambda x, y: x + y[1:], torch.randn(5, 3), torch.randn(6, 3))
+    assert {symbol for sides in found for side in sides for symbol in side.free_symbols} <= given
 
 
 @pytest.mark.filterwarnings("error::FutureWarning")
