@@ -22,7 +22,6 @@ from torch._dynamo.exc import RestartAnalysis
 from torch._functorch._aot_autograd import runtime_wrappers
 from torch._functorch._aot_autograd.schemas import OutputType
 from torch._guards import TracingContext, detect_fake_mode
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
 Runnable: TypeAlias = Callable[..., Any]
@@ -150,11 +149,6 @@ def _finite(bound: Any) -> int | None:
     if bound is None or not getattr(bound, "is_Integer", isinstance(bound, int)):
         return None
     return int(bound)
-
-
-def is_fake(value: object) -> bool:
-    """Whether a tensor has no memory: one that capture made."""
-    return isinstance(value, FakeTensor)
 
 
 def static_inputs() -> frozenset[int]:

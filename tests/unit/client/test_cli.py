@@ -70,6 +70,7 @@ def test_kernels_reads_every_page(explained: FakeDaemon) -> None:
     assert len(json.loads(result.stdout)["kernels"]) == 2501
     few = run("kernels", "--json", "--limit", "3", "--address", explained.address)
     assert len(json.loads(few.stdout)["kernels"]) == 3
+    assert ("more than 3" in few.stderr, result.stderr) == (True, "")
 
 
 def test_explain_says_why(explained: FakeDaemon) -> None:
