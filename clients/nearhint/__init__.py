@@ -41,14 +41,9 @@ def kernel(fn: Any, **options: Any) -> Any:
 
 def load_torch(what: str) -> Any:
     """The package `nearhint_torch`; raises `MissingExtra` in the name of `what` without torch."""
-    from nearhint.errors import MissingExtra
+    from nearhint import extras
 
-    try:
-        return importlib.import_module("nearhint_torch")
-    except ModuleNotFoundError as error:
-        if error.name not in {"torch", "nearhint_torch", "numpy"}:
-            raise
-        raise MissingExtra(what=what, module=error.name, extra="torch") from error
+    return extras.load("nearhint_torch", what=what, extra="torch")
 
 
 def __getattr__(name: str) -> Any:

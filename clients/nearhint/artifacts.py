@@ -22,6 +22,8 @@ from nearhint_rules.canonical import content_hash
 
 SHA256_PATTERN = re.compile(r"[0-9a-f]{64}")
 MAX_ARTIFACT_BYTES = 256 << 20
+_OWN_FILE = re.compile(r"[0-9a-f]{64}(\.part)?|\.new-.*")
+"""Names of what the cache writes; nothing else is ever deleted."""
 
 Fetch = Callable[[int], Iterator[bytes]]
 """The bytes of an Artifact from an offset on, in chunks."""
@@ -99,10 +101,13 @@ class ArtifactCache:
         return data
 
     def size_bytes(self) -> int:
-        """What all cached files take."""
+        """What all cached files take, 0 where the directory cannot be used."""
         return sum(size for _, size, _ in self._files())
 
     def _path(self, name: str) -> Path:
+        return self._root() / name[:2] / name
+
+    def _root(self) -> Path:
         if self._checked is None:
             try:
                 self._checked = private_directory(self.directory, trusted_uids=self.trusted_uids)
@@ -110,7 +115,7 @@ class ArtifactCache:
                 raise
             except OSError as error:
                 raise CacheUnusable(path=self.directory, problem=error.strerror) from error
-        return self._checked / name[:2] / name
+        return self._checked
 
     def _read_part(self, sha256: str, size_bytes: int) -> bytes:
         try:
@@ -145,7 +150,9 @@ class ArtifactCache:
     def _files(self) -> list[tuple[float, int, Path]]:
         found: list[tuple[float, int, Path]] = []
         with suppress(NearhintError):
-            for path in self._path("").parent.glob("??/*"):
+            for path in self._root().glob("[0-9a-f][0-9a-f]/*"):
+                if not _OWN_FILE.fullmatch(path.name):
+                    continue
                 with suppress(OSError):
                     info = path.stat()
                     found.append((info.st_mtime, info.st_size, path))
@@ -158,5 +165,6 @@ class ArtifactCache:
             if total <= self.limit_bytes:
                 return
             if path.name != keep:
-                path.unlink(missing_ok=True)
-                total -= size
+                with suppress(OSError):
+                    path.unlink(missing_ok=True)
+                    total -= size

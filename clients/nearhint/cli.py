@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import click
 
+from nearhint.commands.demo import demo
 from nearhint.commands.explain import explain
 from nearhint.commands.operate import history, pin, quarantine, release, rollback, unpin
 from nearhint.commands.options import examples
 from nearhint.commands.regret import regret
-from nearhint.commands.run import demo
 from nearhint.commands.status import kernels, policy, status
 from nearhint.commands.warmup import warmup
 from nearhint.version import VERSION

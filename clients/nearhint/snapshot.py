@@ -1,8 +1,8 @@
 """Snapshots: what one run of a Plan works from, from beginning to end.
 
-A Snapshot is immutable but for two memories, `memo` (the runner's) and the answers of `choose`;
-both live and die with it. A new Plan or Table makes a new Snapshot; the old one stays valid, and
-keeps its loaded binaries, for as long as someone holds it.
+A Snapshot is immutable but for the answers of `choose`, which it remembers. A new Plan or Table
+makes a new Snapshot; the old one stays valid, and keeps its loaded binaries, for as long as someone
+holds it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 from nearhint.launchers import LoadedKernel
 from nearhint_rules.artifact import ArtifactRef
@@ -92,7 +91,7 @@ class Snapshot:
 
     `tables` maps a Kernel's identity to its Table as far as its binaries are here, `loaded` an
     Artifact to the loaded binary (by its launch metadata too: two Kernels can share the bytes),
-    `selectors` a launch step's number to its selection. `memo` belongs to the runner.
+    `selectors` a launch step's number to its selection.
     """
 
     plan: Plan
@@ -100,7 +99,6 @@ class Snapshot:
     tables: Mapping[str, Table]
     loaded: Mapping[ArtifactRef, LoadedKernel]
     selectors: Mapping[int, BoundSelector]
-    memo: dict[Any, Any] = field(default_factory=dict[Any, Any])
     _kernels: dict[tuple[str, int], LoadedKernel] = field(
         default_factory=dict[tuple[str, int], LoadedKernel]
     )

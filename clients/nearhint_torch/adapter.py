@@ -22,7 +22,6 @@ from torch._dynamo.exc import RestartAnalysis
 from torch._functorch._aot_autograd import runtime_wrappers
 from torch._functorch._aot_autograd.schemas import OutputType
 from torch._guards import TracingContext, detect_fake_mode
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
 Runnable: TypeAlias = Callable[..., Any]
@@ -105,10 +104,14 @@ class ShapeFacts:
         return _finite(bounds.lower), _finite(bounds.upper)
 
     def equations(self) -> Iterator[tuple[SymbolicExpr, SymbolicExpr]]:
-        """The sides of each equation that is a guard of this capture."""
+        """The sides of each equation that is a guard of this capture.
+
+        A symbol that torch has replaced by others since stands for these: no graph has it.
+        """
         for guard in getattr(self._environment, "guards", ()):
-            if type(guard.expr).__name__ == "Equality":
-                yield guard.expr.args
+            equation = self._environment.replace(guard.expr)
+            if type(equation).__name__ == "Equality":
+                yield equation.args
 
     def is_backed(self, symbol: Any) -> bool:
         """Whether the symbol had a value at capture: it stands for a size of an argument."""
@@ -146,11 +149,6 @@ def _finite(bound: Any) -> int | None:
     if bound is None or not getattr(bound, "is_Integer", isinstance(bound, int)):
         return None
     return int(bound)
-
-
-def is_fake(value: object) -> bool:
-    """Whether a tensor has no memory: one that capture made."""
-    return isinstance(value, FakeTensor)
 
 
 def static_inputs() -> frozenset[int]:

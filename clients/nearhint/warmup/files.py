@@ -22,6 +22,6 @@ def read_file(path: Path, *, limit_bytes: int = SMALL_BYTES) -> str:
     if len(data) > limit_bytes:
         raise InvalidManifest(path=path, key="size", problem=f"more than {limit_bytes:,} bytes")
     try:
-        return data.decode("utf-8")
+        return data.decode("utf-8-sig")  # spreadsheets put a byte order mark before their CSV
     except UnicodeDecodeError as error:
         raise InvalidManifest(path=path, key="not text", problem=error) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -21,7 +21,11 @@ JOBS_A_GOAL = 2
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Places for results: `json` is a file's path, "-" for stdout, or empty; `html` a file."""
+    """Places for results: `json` is a file's path, "-" for stdout, or empty; `html` a file.
+
+    Files come first, since whoever reads stdout may leave; what no file takes is printed all the
+    same.
+    """
 
     json: str = ""
     html: Path | None = None
@@ -43,19 +47,18 @@ class Outputs:
     def report(self, report: Report) -> None:
         """Prints and keeps what a warm-up came to; raises `OutputFailed`."""
         content = report.as_json()
-        if self.json == STDOUT:
-            print_json(content)
-        else:
-            _print(report)
-        _tell(report.models)
-        for kernel, reason in report.at_t0.items():
-            talk(f"runs as the original ops: {kernel[:12]}: {reason}")
-        for each in report.kernels:
-            if each.id in report.pending:
-                talk(f"not yet tuned: {each.id[:12]}: {'; '.join(each.problems)}")
-        self._keep(content)
-        if self.html is not None:
-            _write(self.html, page(report))
+        try:
+            self._keep(content)
+            if self.html is not None:
+                _write(self.html, page(report))
+        finally:
+            self._show(content, lambda: _print(report))
+            _tell(report.models)
+            for kernel, reason in report.at_t0.items():
+                talk(f"runs as the original ops: {kernel[:12]}: {reason}")
+            for each in report.kernels:
+                if each.id in report.pending:
+                    talk(f"not yet tuned: {each.id[:12]}: {'; '.join(each.problems)}")
 
     def survey(self, survey: Survey, models: Sequence[ModelReport]) -> None:
         """Prints and keeps what a warm-up would do; raises `OutputFailed`."""
@@ -91,39 +94,10 @@ class Outputs:
             "estimated_jobs": jobs,
         }
         _tell(models)
-        if self.json == STDOUT:
-            print_json(content)
-            return
-        _print_models(models)
-        table(
-            ("program", "model", "label", "points #", "kernels #", "why none"),
-            [
-                (
-                    each.program_id[:12],
-                    each.wish.model,
-                    each.wish.program.label,
-                    len(each.goals),
-                    len({goal.kernel for some in each.goals.values() for goal in some}),
-                    each.reason,
-                )
-                for each in survey.programs
-            ],
-            title="Programs",
-        )
-        table(
-            ("kernel", "original ops", "bucket", "state"),
-            [
-                (
-                    goal.kernel[:12],
-                    goal.fallback[:12],
-                    "x".join(map(str, goal.bucket)),
-                    "measured" if goal in met else "to be measured",
-                )
-                for goal in goals
-            ],
-            title=f"Kernels and buckets; about {jobs} jobs",
-        )
-        self._keep(content)
+        try:
+            self._keep(content)
+        finally:
+            self._show(content, lambda: _print_survey(survey, models, jobs))
 
     def compiled(self, outcome: Outcome, models: Sequence[ModelReport]) -> None:
         """Prints and keeps what was compiled ahead; raises `OutputFailed`."""
@@ -142,28 +116,21 @@ class Outputs:
             ],
         }
         _tell(models)
-        if self.json == STDOUT:
-            print_json(content)
-            return
-        _print_models(models)
-        table(
-            ("kernel", "target", "bucket", "problem"),
-            [
-                (
-                    goal.kernel[:12],
-                    goal.target[:12],
-                    "x".join(map(str, goal.bucket)),
-                    outcome.problems.get(goal, ""),
-                )
-                for goal in goals
-            ],
-            title="compiled",
-        )
-        self._keep(content)
+        try:
+            self._keep(content)
+        finally:
+            self._show(content, lambda: _print_compiled(outcome, models))
 
     @property
     def _json_file(self) -> Path | None:
         return Path(self.json) if self.json not in ("", STDOUT) else None
+
+    def _show(self, content: Mapping[str, object], print_tables: Callable[[], None]) -> None:
+        """Prints JSON where that is wanted on stdout, else tables."""
+        if self.json == STDOUT:
+            print_json(content)
+        else:
+            print_tables()
 
     def _keep(self, content: Mapping[str, object]) -> None:
         """Writes JSON where a file is wanted."""
@@ -182,6 +149,56 @@ def _write(path: Path, text: str) -> None:
 def _named(symbols: Sequence[object], sizes: Sequence[int]) -> dict[str, int]:
     names = (getattr(symbol, "user_name", "") or getattr(symbol, "name", "") for symbol in symbols)
     return dict(zip(names, sizes, strict=True))
+
+
+def _print_survey(survey: Survey, models: Sequence[ModelReport], jobs: int) -> None:
+    goals, met = survey.goals(), survey.met()
+    _print_models(models)
+    table(
+        ("program", "model", "label", "points #", "kernels #", "why none"),
+        [
+            (
+                each.program_id[:12],
+                each.wish.model,
+                each.wish.program.label,
+                len(each.goals),
+                len({goal.kernel for some in each.goals.values() for goal in some}),
+                each.reason,
+            )
+            for each in survey.programs
+        ],
+        title="Programs",
+    )
+    table(
+        ("kernel", "original ops", "bucket", "state"),
+        [
+            (
+                goal.kernel[:12],
+                goal.fallback[:12],
+                "x".join(map(str, goal.bucket)),
+                "measured" if goal in met else "to be measured",
+            )
+            for goal in goals
+        ],
+        title=f"Kernels and buckets; about {jobs} jobs",
+    )
+
+
+def _print_compiled(outcome: Outcome, models: Sequence[ModelReport]) -> None:
+    _print_models(models)
+    table(
+        ("kernel", "target", "bucket", "problem"),
+        [
+            (
+                goal.kernel[:12],
+                goal.target[:12],
+                "x".join(map(str, goal.bucket)),
+                outcome.problems.get(goal, ""),
+            )
+            for goal in outcome.survey.goals()
+        ],
+        title="compiled",
+    )
 
 
 def _print(report: Report) -> None:

@@ -89,8 +89,24 @@ def test_the_oldest_go_when_it_is_full(tmp_path: Path) -> None:
     for letter in b"abcde":
         binary = bytes([letter]) * 4096
         kept.obtain(content_hash(binary), len(binary), Source(binary))
-    assert kept.size_bytes() <= 3 * 4096
-    assert kept.read(content_hash(b"e" * 4096)) is not None
+    assert kept.size_bytes() == 3 * 4096
+    here = [kept.read(content_hash(bytes([letter]) * 4096)) is not None for letter in b"abcde"]
+    assert here == [False, False, True, True, True]
+
+
+def test_only_what_the_cache_wrote_is_counted_and_deleted(tmp_path: Path) -> None:
+    kept = cache(tmp_path, limit_bytes=4096)
+    others = [tmp_path / "go" / "sum", tmp_path / "cache" / "my" / "notes"]
+    others.append(tmp_path / "cache" / "ab" / "readme")
+    for other in others:
+        other.parent.mkdir(parents=True, mode=0o700)
+        other.write_bytes(bytes(4 * 4096))
+    (tmp_path / "cache").chmod(0o700)
+    for letter in b"abc":
+        binary = bytes([letter]) * 4096
+        assert kept.obtain(content_hash(binary), len(binary), Source(binary)) == binary
+    assert kept.size_bytes() == 4096
+    assert all(other.exists() for other in others)
 
 
 def test_a_directory_that_others_may_write_to_is_not_used(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from tests.unit.client.cli_cases import run
 
 from nearhint.cli import main
 from nearhint.commands.explain import read_dims
-from nearhint.commands.run import read_sizes, read_sizes_file
 from nearhint.commands.searches import print_searches, searches_json
+from nearhint.commands.sizes import read_sizes, read_sizes_file
 from nearhint.connection import Connection
 from nearhint.counters import Counters
 from nearhint.errors import DaemonUnreachable, DaemonUnready, InvalidSetting
@@ -70,6 +70,7 @@ def test_kernels_reads_every_page(explained: FakeDaemon) -> None:
     assert len(json.loads(result.stdout)["kernels"]) == 2501
     few = run("kernels", "--json", "--limit", "3", "--address", explained.address)
     assert len(json.loads(few.stdout)["kernels"]) == 3
+    assert ("more than 3" in few.stderr, result.stderr) == (True, "")
 
 
 def test_explain_says_why(explained: FakeDaemon) -> None:

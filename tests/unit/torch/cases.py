@@ -212,6 +212,11 @@ CASES = (
     Case("reductions", _reductions, _one),
     Case("norm by hand", _norm_by_hand, _one),
     Case("min and max of sizes", _min_max_sizes, _pair),
+    Case(
+        "one row more",
+        lambda x, y: (x + y[1:], y.diff(dim=0) * x),
+        lambda r, c: (torch.randn(r, c), torch.randn(r + 1, c)),
+    ),
     Case("transposed input", lambda x: x + 1, lambda r, c: (torch.randn(c, r).t(),)),
     Case(
         "reductions of equal elements",

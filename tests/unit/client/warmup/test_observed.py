@@ -31,6 +31,12 @@ def test_a_row_without_a_count_is_one_call(tmp_path: Path) -> None:
     assert [row.count for row in read_observed(path)] == [2, 1]
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_name(tmp_path: Path) -> None:
+    path = tmp_path / "seen.csv"
+    path.write_text("n,count\n5,2\n", encoding="utf-8-sig")
+    assert [dict(row.sizes) for row in read_observed(path)] == [{"n": 5}]
+
+
 @pytest.mark.parametrize(
     ("name", "text", "place"),
     [

@@ -11,6 +11,7 @@ import pytest
 from tests.unit.client import doubling
 
 from nearhint.errors import InvalidSetting, OutputFailed
+from nearhint.warmup import output
 from nearhint.warmup.asking import BUDGET_ENDED, Outcome
 from nearhint.warmup.chart import Line, Mark, chart
 from nearhint.warmup.output import Outputs
@@ -224,6 +225,19 @@ def test_what_no_file_takes_is_printed_all_the_same(capsys: pytest.CaptureFixtur
     with pytest.raises(OutputFailed, match="No space left"):
         outputs.report(report())
     assert "warmed up" in capsys.readouterr().out
+
+
+def test_files_are_written_although_nobody_reads_stdout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def left(*_: object, **__: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(output, "table", left)
+    with pytest.raises(BrokenPipeError):
+        Outputs(json=str(tmp_path / "run.json"), html=tmp_path / "page.html").report(report())
+    assert json.loads((tmp_path / "run.json").read_text())["kernels"]
+    assert "svg" in (tmp_path / "page.html").read_text()
 
 
 def test_files_that_cannot_be_written_are_refused_before_anything_is_done(tmp_path: Path) -> None:

@@ -1,0 +1,57 @@
+"""Sizes as commands take them: lists by axis in an option, or a line for each group in a file."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+from nearhint.commands.options import SIZE_DIGITS
+from nearhint.errors import FileMissing, InvalidManifest, InvalidSetting
+from nearhint.warmup.files import read_file
+
+Sizes = dict[str, int]
+
+
+def read_sizes(text: str) -> list[Sizes]:
+    """Every combination of `batch=1,8;tokens=16,64`; raises `InvalidSetting`.
+
+    >>> read_sizes("batch=1,8;tokens=16")
+    [{'batch': 1, 'tokens': 16}, {'batch': 8, 'tokens': 16}]
+    """
+    axes: dict[str, list[int]] = {}
+    for part in text.split(";"):
+        name, equals, values = part.strip().partition("=")
+        numbers = [value.strip() for value in values.split(",")]
+        if not name.isidentifier() or not equals or name in axes:
+            raise _bad_sizes(text)
+        if not all(number.isdecimal() and len(number) <= SIZE_DIGITS for number in numbers):
+            raise _bad_sizes(text)
+        if not all(map(int, numbers)):
+            raise _bad_sizes(text)
+        axes[name] = [int(number) for number in numbers]
+    return [dict(zip(axes, point, strict=True)) for point in itertools.product(*axes.values())]
+
+
+def read_pairs(text: str) -> tuple[tuple[int, int], ...]:
+    """The (batch, tokens) of `batch=1,8;tokens=16,64`; raises `InvalidSetting`.
+
+    >>> read_pairs("batch=1,8;tokens=16")
+    ((1, 16), (8, 16))
+    """
+    points = read_sizes(text)
+    if any(point.keys() != {"batch", "tokens"} for point in points):
+        raise _bad_sizes(text)
+    return tuple((point["batch"], point["tokens"]) for point in points)
+
+
+def read_sizes_file(path: Path) -> list[Sizes]:
+    """The combinations of each line of a file; empty lines and lines that start with # are none."""
+    try:
+        lines = [line.strip() for line in read_file(path).splitlines()]
+    except (FileMissing, InvalidManifest) as error:
+        raise InvalidSetting(name="--sizes-file", expected="a text file", value=path) from error
+    return [sizes for line in lines if line and line[0] != "#" for sizes in read_sizes(line)]
+
+
+def _bad_sizes(text: str) -> InvalidSetting:
+    return InvalidSetting(name="--sizes", expected="like 'batch=1,8;tokens=16,64'", value=text)
