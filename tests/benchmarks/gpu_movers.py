@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from tests.benchmarks.cpu_cases import Shape
+from tests.benchmarks.other_functions import GROUPS
 from tests.benchmarks.sweep_functions import wide
 from tests.benchmarks.sweeps import Sweep
 from torch import Tensor
@@ -112,6 +113,38 @@ def to_scale(weight: Tensor, scale: Tensor) -> Tensor:
     return weight.to(scale.dtype)
 
 
+def middle_less_largest(x: Tensor) -> Tensor:
+    return x - x.amax(1, keepdim=True)
+
+
+def columns_less_sums(x: Tensor) -> Tensor:
+    return x - x.sum(0)
+
+
+def groups_less_sums(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    rows, channels, height, width = x.shape
+    values = wide(x).reshape(rows, GROUPS, channels // GROUPS, height, width)
+    less = (values - values.sum((2, 3, 4), keepdim=True)).reshape(x.shape)
+    return (less * wide(weight)[:, None, None] + wide(bias)[:, None, None]).to(x.dtype)
+
+
+def scaled_channels(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return (wide(x) * wide(weight)[:, None, None] + wide(bias)[:, None, None]).to(x.dtype)
+
+
+def sums_of_products(x: Tensor, y: Tensor) -> Tensor:
+    return (x * y).sum(-1)
+
+
+def sums_of_inner_planes(x: Tensor) -> Tensor:
+    return x.sum((1, 2), dtype=torch.float32)
+
+
+def masked_less_sums(scores: Tensor, mask: Tensor) -> Tensor:
+    values = wide(scores) + mask
+    return (values - values.sum(-1, keepdim=True)).to(scores.dtype)
+
+
 _ROWS = (Mover("a row's sum, then a walk over it", row_sum_and_walk),)
 MOVERS: Mapping[str, tuple[Mover, ...]] = {
     "softmax": _ROWS,
@@ -150,6 +183,24 @@ MOVERS: Mapping[str, tuple[Mover, ...]] = {
         Mover("largest", largest_of_rows, is_one_op=True),
         Mover("sums", sums_of_rows, is_one_op=True),
         Mover("sum of all", total, is_one_op=True),
+    ),
+    "softmax_of_middle": (Mover("less the largest along it", middle_less_largest),),
+    "standardise_columns": (Mover("columns less their sums", columns_less_sums),),
+    "group_norm": (
+        Mover("a group's sum, then a walk over it", groups_less_sums),
+        Mover("scale and shift", scaled_channels),
+    ),
+    "masked_softmax": (Mover("a row's sum, then a walk over it", masked_less_sums),),
+    "logsumexp_of_planes": (Mover("sums", sums_of_inner_planes, is_one_op=True),),
+    "cosine_similarity": (Mover("sums of products", sums_of_products),),
+    "argmin_of_columns": (Mover("largest of columns", largest_of_columns, is_one_op=True),),
+    "mean_of_columns": (Mover("largest of columns", largest_of_columns, is_one_op=True),),
+    **dict.fromkeys(
+        ("entropy", "max_with_place", "any_above"),
+        (
+            Mover("largest", largest_of_rows, is_one_op=True),
+            Mover("sums", sums_of_rows, is_one_op=True),
+        ),
     ),
 }
 """By the name of a sweep, the nearest to its accesses first; for others there are copies alone."""

@@ -245,7 +245,9 @@ def _batch_norm(call: Call) -> Loops:
     def build(point: Point) -> tuple[Value]:
         e = point.emit
         given = {name: e.cast(point.read(place), work) for name, place in places.items()}
-        rstd = e.op("rsqrt", e.op("add", given["running_var"], e.const(work, eps)))
+        # As torch decomposes it: whoever rounds the same way has the same error.
+        deviation = e.op("sqrt", e.op("add", given["running_var"], e.const(work, eps)))
+        rstd = e.op("reciprocal", deviation)
         value = e.op("mul", e.op("sub", x.at(point, work), given["running_mean"]), rstd)
         if "weight" in given:
             value = e.op("mul", value, given["weight"])

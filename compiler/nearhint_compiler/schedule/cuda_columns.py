@@ -116,7 +116,7 @@ CHAINS = ((64, 16, 8, 16, 128), (64, 8, 4, 16, 128), (128, 8, 8, 16, 128), (64, 
 """(columns, runs, warps, rows a run, registers) of chunks of scanned columns."""
 ODD_CHAINS = ((128, 8, 8, 16, 128), (64, 8, 4, 16, 128), (64, 8, 4, 8, 96))
 """The same of single elements, of which wider rows are more whole lines."""
-CHAINS_TOGETHER = ((128, 4, 4, 24, 168), (64, 8, 4, 16, 128), (128, 8, 8, 16, 128))
+CHAINS_TOGETHER = ((128, 4, 4, 28, 168), (64, 8, 4, 16, 128), (128, 8, 8, 16, 128))
 """The same of chunks that are together, of which small ones are not too many."""
 CHUNKS_SEEN, LEAST_CHUNKS = 8, 2
 """How many of them a program looks at at once, and how many there are at least."""

@@ -11,7 +11,7 @@ import torch
 from tests.benchmarks import gpu_contest, gpu_limits, gpu_runs
 from tests.benchmarks import sweep_functions as of
 from tests.benchmarks.gpu_movers import MOVERS
-from tests.benchmarks.gpu_sweep_cases import SWEEPS
+from tests.benchmarks.gpu_sweep_cases import FUNCTIONS, SWEEPS
 from tests.benchmarks.gpu_variants import Variant
 from tests.benchmarks.phases import Phases
 from tests.benchmarks.sweeps import Sweep
@@ -131,7 +131,7 @@ def test_a_point_is_timed_beside_its_movers_and_a_copy() -> None:
 
 
 def test_every_mover_takes_the_arguments_of_its_function() -> None:
-    sweeps = {each.name: each for each in SWEEPS}
+    sweeps = {each.name: each for each in FUNCTIONS["all"]}
     for name, movers in MOVERS.items():
         sweep = sweeps[name]
         assert len({each.name for each in movers}) == len(movers)

@@ -58,3 +58,15 @@ def test_a_pointwise_kernel_has_no_values_of_rows_but_roots_with_their_digits(wr
     assert bool(re.search(r"= _rsqrt\(", source)) == (written == "f32")
     assert bool(re.search(r"= tl\.rsqrt\(\w+\)\n.*/", source)) == (written == "bf16")
     assert "div_rn" not in source
+
+
+@pytest.mark.parametrize("written", ["f32", "bf16"])
+def test_square_roots_of_elements_are_rounded_where_f32_shows_it(written: str) -> None:
+    result, rounded = ("1", "") if written == "f32" else ("2", "(cast bf16 1) ")
+    kernel = parse_kernel(
+        f"(kernel (symbols k0) (pointwise k0) (reduction) (params (in f32) (out {written}))"
+        f" (body (load 0 p0) (sqrt f32 0) {rounded}(store 1 p0 {result})))"
+    )
+    text = "cuda.pointwise x=128 warps=4 index=32 aligned=0 divisible=0"
+    source = generate(kernel, parse_schedule(text), TARGET).source
+    assert ("tl.sqrt_rn(" in source) == (written == "f32")

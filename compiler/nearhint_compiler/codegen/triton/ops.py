@@ -3,11 +3,11 @@
 Accuracy: `/` on f32 is div.full.f32, 2 ulp, as in Triton's own kernels; what comes from libdevice
 is within 2 ulp (CUDA C Programming Guide, mathematical functions). `exp` is ex2.approx of
 x * log2(e), whose error grows with |x|, by half an ulp to one for each unit. Where a kernel writes
-f32, and so would show it, `exp` is libdevice's, and rsqrt.approx, which is 2 ulp off, is corrected;
-terms of sums alone are exp2 of a product that loses nothing but its last rounding, which has no
-bias, and 0 where they would be denormal: fewer instructions than `exp` takes. There quotients and
-roots of what is known once a row are rounded to nearest, or nearly: their error is in every element
-of the row (tests/gpu/test_cuda_launch.py).
+f32, and so would show it, `exp` is libdevice's, sqrt is rounded to nearest, and rsqrt.approx, which
+is 2 ulp off, is corrected; terms of sums alone are exp2 of a product that loses nothing but its
+last rounding, which has no bias, and 0 where they would be denormal: fewer instructions than `exp`
+takes. There quotients of what is known once a row are rounded to nearest: their error is in every
+element of the row (tests/gpu/test_cuda_launch.py).
 """
 
 from __future__ import annotations
@@ -105,12 +105,9 @@ _OPS_BY_DTYPE: Mapping[str, Mapping[str, str]] = {
 _EXACT: Mapping[tuple[str, str], str] = {
     ("exp", "f32"): "libdevice.exp({0})",
     ("rsqrt", "f32"): "_rsqrt({0})",
-}
-_EXACT_ONCE: Mapping[tuple[str, str], str] = {
-    **_EXACT,
-    ("div", "f32"): "tl.div_rn({0}, {1})",
     ("sqrt", "f32"): "tl.sqrt_rn({0})",
 }
+_EXACT_ONCE: Mapping[tuple[str, str], str] = {**_EXACT, ("div", "f32"): "tl.div_rn({0}, {1})"}
 """Of what is there once a row, where digits cost little and go into all of the row's elements."""
 _TERMS: Mapping[tuple[str, str], str] = {("exp", "f32"): "_exp_term({0})"}
 """Of what is nothing but terms of sums, in which errors without a bias are lost."""
