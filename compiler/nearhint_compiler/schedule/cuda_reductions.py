@@ -54,9 +54,10 @@ beside what passes through it. Of more, what was read last would take the place 
 READ_LONG_BLOCKS = ((4096, 16), (8192, 32), (16_384, 32), (32_768, 32))
 """The same where nothing is stored along the rows, so that one walk is all: rather more programs a
 processor, of which the last are less to wait for: it pays where rows are few for all of them."""
-READ_PLANE_WARPS = 32
-"""Warps of such programs first where rows are planes in words, a vector a thread: what is computed
-of places takes the longer, the fewer threads there are for it."""
+READ_PLANE_WARPS = (16, 32)
+"""Warps of such programs first where rows are planes in words, a vector a thread, if there are more
+of them than processors, and else: what is computed of places takes the longer, the fewer threads
+there are for it, and twice as many threads, the longer to meet."""
 UNROLLED, UNROLLED_ARG = 32_768, 4096
 """Elements of a block from which on a walk, or one that looks for an arg by groups, also comes with
 two steps written out: a row has so few of them that what one waits for is not hidden behind the
@@ -101,6 +102,8 @@ TURNS, TURNS_LEAST_WORD, MANY_ROWS = 4, 8, 32
 """How many rows a program takes in turn, where they share what cannot be read in words; elements of
 the shortest word for it, and how many rows a processor has then. Narrow elements gain by it, wide
 ones nothing."""
+TURN_REGISTERS = 48
+"""Registers of a thread that has a vector of each such row: a processor holds forty warps then."""
 TURNS_SHORTEST, TURNS_LONGEST = 256, 2048
 """Elements of the blocks of such rows: norms of shorter ones are faster with several together,
 whatever their number (tests/benchmarks/selection_matrix.py)."""
@@ -268,8 +271,9 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
         yield from _holding(facts)
     long: tuple[tuple[int, int], ...] = READ_LONG_BLOCKS if facts.only_reads else LONG_BLOCKS
     if facts.only_reads and facts.plane_word and not facts.divisible:
-        widest = READ_PLANE_WARPS * 32 * facts.lanes, READ_PLANE_WARPS
-        long = tuple(dict.fromkeys((widest, *long)))
+        each = [(count * 32 * facts.lanes, count) for count in READ_PLANE_WARPS]
+        first = each if rows > facts.processors else each[::-1]
+        long = tuple(dict.fromkeys((*first, *long)))
     for elements, count in SHORT_BLOCKS if r <= PERSISTENT_LIMIT else long:
         if elements < facts.length:
             walks = _walked(facts, "looped", r=elements, warps=count)
@@ -401,6 +405,9 @@ def _persistent(facts: Facts, *, x: int, r: int, warps: int) -> Iterator[Schedul
     has_turns = words and x == 1 and warps == _warps(r, 512) and _has_turns(facts, r)
     turns = [{"turns": TURNS, "ahead": 2}, {"turns": TURNS}] if has_turns else []
     turning = [facts.schedule("persistent", **blocks, **words, **each) for each in turns]
+    if turning:
+        narrow = {**blocks, "warps": r // (32 * facts.lanes), "registers": TURN_REGISTERS}
+        turning.append(facts.schedule("persistent", **narrow, **words, **turns[0]))
     if not facts.divisible:
         yield from turning
     is_aligned = not facts.is_dividing_useful
