@@ -55,9 +55,9 @@ READ_LONG_BLOCKS = ((4096, 16), (8192, 32), (16_384, 32), (32_768, 32))
 """The same where nothing is stored along the rows, so that one walk is all: rather more programs a
 processor, of which the last are less to wait for: it pays where rows are few for all of them."""
 READ_PLANE_WARPS = (16, 32)
-"""Warps of such programs first where rows are planes in words, a vector a thread, if there are more
-of them than processors, and else: what is computed of places takes the longer, the fewer threads
-there are for it, and twice as many threads, the longer to meet."""
+"""Warps of such programs first where rows are planes in words, a vector a thread, if most processors
+have two programs or more, and else: what is computed of places takes the longer, the fewer threads
+there are for it."""
 UNROLLED, UNROLLED_ARG = 32_768, 4096
 """Elements of a block from which on a walk, or one that looks for an arg by groups, also comes with
 two steps written out: a row has so few of them that what one waits for is not hidden behind the
@@ -272,7 +272,7 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
     long: tuple[tuple[int, int], ...] = READ_LONG_BLOCKS if facts.only_reads else LONG_BLOCKS
     if facts.only_reads and facts.plane_word and not facts.divisible:
         each = [(count * 32 * facts.lanes, count) for count in READ_PLANE_WARPS]
-        first = each if rows > facts.processors else each[::-1]
+        first = each if 2 * rows > 3 * facts.processors else each[::-1]
         long = tuple(dict.fromkeys((*first, *long)))
     for elements, count in SHORT_BLOCKS if r <= PERSISTENT_LIMIT else long:
         if elements < facts.length:

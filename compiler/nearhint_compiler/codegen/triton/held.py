@@ -65,7 +65,7 @@ def held_walks(kernel: ir.Kernel, block: Block, schedule: Schedule) -> list[str]
 
 
 def tile(kernel: ir.Kernel, block: Block, number: int, *, after: str) -> Block:
-    """Tile `number` of those that are held behind element `after`, which a short row may not reach."""
+    """Tile `number` of those that are held behind `after`, which a short row may not reach."""
     prefix = f"{PIECE}{number}"
     lines = [f"{prefix}r = rbase + ({after} + {number} * R)", *split_row(kernel, prefix)]
     masks = dict(block.masks)
