@@ -241,6 +241,19 @@ def test_teams_load_wide_rows_ahead(name: str, ahead: int) -> None:
     assert max((each.get("ahead", 1) for each in held), default=1) == ahead
 
 
+def test_wide_rows_beside_weights_are_held_in_tiles_of_a_vector_a_thread() -> None:
+    kernel = kernel_of("layer_norm_dynamic_f32")
+    sizes = {"k0": 300, "k1": 128_256}
+    (tiled,) = (e for e in candidates(kernel, TARGET, sizes) if e.get("pieces", 0))
+    assert tiled["r"] == 32 * tiled["warps"] * 4
+    assert size_facts_hold(generate(kernel, tiled, TARGET).guard, sizes)
+    # Five programs a processor.
+    assert tiled["teams"] * tiled["splits"] <= 5 * 132
+    for name, dims in (("softmax_f32", (300, 128_256)), ("layer_norm_dynamic_f32", (300, 300_000))):
+        offered = candidates(kernel_of(name), TARGET, dict(zip(("k0", "k1"), dims, strict=True)))
+        assert not [e for e in offered if e.family == "cuda.cooperative" and e.get("pieces", 0)]
+
+
 def test_long_norms_of_wide_elements_beside_weights_are_offered_to_teams_that_walk() -> None:
     for rows, columns, row_bytes in ((300, 131_072, 4 * 131_072), (300, 128_255, 4 * 128_255)):
         kernel = kernel_of("layer_norm_dynamic_f32")
