@@ -1,14 +1,14 @@
 """What limits the large points of the GPU sweep: copies, and kernels that only move as much.
 
-    python -m tests.benchmarks.gpu_limits [--report FILE] [--functions pinned|others|all]
-                                          [--cases PATTERN] [--most N] [--write FILE]
-                                          [--points FILE] [--json FILE] [--budget-s N]
-                                          [--compile-only]
+    python -m tests.benchmarks.gpu_limits [--report FILE | --every]
+                                          [--functions pinned|others|all] [--cases PATTERN]
+                                          [--most N] [--write FILE] [--points FILE] [--json FILE]
+                                          [--budget-s N] [--compile-only]
 
-Points are those that are short of their share of a copy in a sweep's reports or, where none is
-given, all that are held against one. At each take part, interleaved, with a warm cache, with a cold
-one, and with one that was emptied by reading ("clean": after a write its lines are written back
-while the call runs):
+Points are those that are short of their share of a copy in a sweep's reports, the ones in `results`
+unless others are given, or every one that is held against a copy. At each take part, interleaved,
+with a warm cache, with a cold one, and with one that was emptied by reading ("clean": after a write
+its lines are written back while the call runs):
 
 - a copy of half as many bytes as the point moves, torch's and our flat kernels';
 - the movers of `gpu_movers`: our Schedules of a function that reads and writes in the same places
@@ -57,6 +57,11 @@ from nearhint_rules.target import Target
 
 CACHES = ("warm", "cold", "clean")
 COPY, OURS, SERVED = "copy", "ours", "ours, as served"
+REPORTS = tuple(
+    Path(__file__).parent / "results" / f"2026-11-h100-{name}.json"
+    for name in ("sweep", "sweep-f32", "sweep-rows", "sweep-rows-f32", "sweep-others")
+)
+"""What is reported of the sweeps: of a point that is short in several, the first counts."""
 MOST = 16
 KEPT = 2
 """Schedules of each Kernel that are compared."""
@@ -80,10 +85,7 @@ class Entrant:
 
 def points_of(options: argparse.Namespace, target: Target) -> Iterator[dict[str, Any]]:
     """The points that are asked for: their Kernels, their movers and copies, with Schedules."""
-    reported = None
-    if options.report:
-        reports = [json.loads(file.read_text(encoding="utf-8")) for file in options.report]
-        reported = {name: found for each in reports for name, found in short_points(each).items()}
+    reported = None if options.every else short_of(options.report or REPORTS)
     for sweep in sweeps_of(gpu_spaces.MODE, options.functions):
         if not is_chosen(sweep.title, options.cases):
             continue
@@ -97,6 +99,14 @@ def points_of(options: argparse.Namespace, target: Target) -> Iterator[dict[str,
             yield from points_of_sweep(
                 replace(sweep, sizes=tuple(wanted)), reported or {}, options.most, target
             )
+
+
+def short_of(files: Sequence[Path]) -> dict[str, dict[str, Any]]:
+    """As `short_points`, of the reports in `files`, the first of which counts where several tell
+    of a point.
+    """
+    reports = [json.loads(file.read_text(encoding="utf-8")) for file in reversed(files)]
+    return {name: found for each in reports for name, found in short_points(each).items()}
 
 
 def short_points(report: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -377,8 +387,12 @@ def measured_or_error(
 def main() -> None:
     """Command line; see the module's docstring."""
     parser = argparse.ArgumentParser(description="what limits large points of the GPU sweep")
-    parser.add_argument(
+    chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument(
         "--report", type=Path, action="append", help="the points that fall short in this report"
+    )
+    chosen.add_argument(
+        "--every", action="store_true", help="every point that is held against a copy"
     )
     parser.add_argument("--functions", choices=FUNCTIONS, default="pinned")
     parser.add_argument("--cases", action="append", default=[], help="as of gpu_sweep")

@@ -33,11 +33,11 @@ SHORTEST = 32
 """Elements along the innermost loop that a tile has at least, if there are so many."""
 SECTOR_BYTES = 32
 """What each line of a tile moves in vain, as it begins within a sector and ends within another."""
-TWO_STEPS = (4096, 8192)
+TWO_STEPS = (2048, 4096, 8192)
 """Elements of blocks whose walks in words come with two steps written out, also where vectors can
 be promised, for the sizes beside: they are faster in words, and faster again in two steps."""
-LONGEST_SIDE = 512
-"""Elements along the innermost loop that tiles in words of the largest of them have at most, unless
+ROBUST, LONGEST_SIDE = (2048, 8192), 512
+"""Elements along the innermost loop that tiles in words of such blocks have at most, unless
 there are too few planes, for planes of other lengths than at the hint: longer sides leave most of a
 tile empty at planes of a third of the hint's length, and gain next to nothing at its own."""
 LARGEST_BLOCK = 32_768
@@ -102,7 +102,7 @@ def _in_words(facts: Facts, schedule: Schedule) -> Iterator[Schedule]:
             yield _with(schedule, {**options, "r": r, "words": 1, "r1": r1})
         return
     r1 = _side(facts, schedule["r"], whole, least=shortest)
-    if schedule["r"] == TWO_STEPS[-1] and _is_as_good(facts, schedule["r"], whole, r1):
+    if schedule["r"] in ROBUST and _is_as_good(facts, schedule["r"], whole, r1):
         r1 = min(r1, LONGEST_SIDE)
     marks = {"group": lanes} if facts.has_groups else {}
     if schedule["r"] in TWO_STEPS:

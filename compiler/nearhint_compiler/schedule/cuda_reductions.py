@@ -22,6 +22,7 @@ from nearhint_compiler.schedule.cuda_facts import CACHE_KEEPS, Facts, Tile, fact
 from nearhint_compiler.schedule.cuda_pieces import come_first, in_pieces, one_by_one, side_by_side
 from nearhint_compiler.schedule.cuda_planes import with_tiles
 from nearhint_compiler.schedule.cuda_pointwise import AXES, both
+from nearhint_compiler.schedule.cuda_teams import in_words, teams_of_rows, walking_teams
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
 from nearhint_rules.target import Target
@@ -54,29 +55,16 @@ beside what passes through it. Of more, what was read last would take the place 
 READ_LONG_BLOCKS = ((4096, 16), (8192, 32), (16_384, 32), (32_768, 32))
 """The same where nothing is stored along the rows, so that one walk is all: rather more programs a
 processor, of which the last are less to wait for: it pays where rows are few for all of them."""
-READ_PLANE_WARPS = 32
-"""Warps of such programs first where rows are planes in words, a vector a thread: what is computed
-of places takes the longer, the fewer threads there are for it."""
+READ_PLANE_WARPS = (16, 32)
+"""Warps of such programs first where rows are planes in words, a vector a thread: of wide elements
+if most processors have two programs or more, and else. What is computed of places takes the longer,
+the fewer threads there are for it."""
+WIDE_LANES = 4
+"""Elements of a vector of wide ones."""
 UNROLLED, UNROLLED_ARG = 32_768, 4096
 """Elements of a block from which on a walk, or one that looks for an arg by groups, also comes with
 two steps written out: a row has so few of them that what one waits for is not hidden behind the
 others."""
-TEAM_BLOCKS = ((4096, 8, 4, 2), (8192, 8, 4, 1), (8192, 8, 3, 1))
-"""(elements, warps) of the blocks of a team that holds such a row, how many of them a processor
-shall hold, and 2 where half of its registers are for the row after, loaded ahead: of one load along
-the row, as timed on an H100 (tests/benchmarks/gpu_rows.py)."""
-WIDE_TEAM_BLOCKS = ((4096, 8, 4, 2), (8192, 16, 2, 1))
-"""The same of more loads: as many registers as these bounds leave hold half as many elements."""
-NARROW_TEAM_BLOCKS = ((4096, 8, 4, 1), (8192, 16, 2, 1), (8192, 8, 3, 1))
-"""The same of elements of two bytes, eight of which are a vector."""
-TEAM_WORDS = 4096
-"""Elements of such a block in whole words, whose edges take registers, too."""
-WALKING_TEAM, WALKING_TEAM_WORDS = (2048, 8, 6), (2048, 8, 4)
-"""The same of teams that walk their parts twice, of wide elements beside weights, which are as much
-again to hold: few long rows of a layer norm in f32, also in words."""
-TEAM_LIMIT = 32
-REGISTERS = 65_536
-"""Registers of a processor."""
 ARG_LANES = 8
 """Elements of the vectors by which an arg in registers is looked for in groups. Of four, what is
 read again when a row is done costs as much as is saved."""
@@ -101,6 +89,8 @@ TURNS, TURNS_LEAST_WORD, MANY_ROWS = 4, 8, 32
 """How many rows a program takes in turn, where they share what cannot be read in words; elements of
 the shortest word for it, and how many rows a processor has then. Narrow elements gain by it, wide
 ones nothing."""
+TURN_REGISTERS = 48
+"""Registers of a thread that has a vector of each such row: a processor holds forty warps then."""
 TURNS_SHORTEST, TURNS_LONGEST = 256, 2048
 """Elements of the blocks of such rows: norms of shorter ones are faster with several together,
 whatever their number (tests/benchmarks/selection_matrix.py)."""
@@ -241,7 +231,7 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
     block = DEFAULT_BLOCK // x
     if together > 1 and r <= SHORT_DEFAULT[1]:
         x, block = SHORT_DEFAULT
-    words = _in_words(facts, block, walked=True)
+    words = in_words(facts, block, walked=True)
     looped = facts.schedule("looped", x=x, r=block, warps=_warps(x * block, 256), **words)
     if not facts.has_static_length:
         yield looped
@@ -260,16 +250,17 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
     under_way = facts.own_bytes // rows * min(rows, facts.processors)
     is_long = r > PERSISTENT_LIMIT and rows > facts.processors // 2 and facts.has_teams
     if is_long and under_way >= CACHE_KEEPS[1]:
-        walking = _walking_team(facts) if facts.itemsize > 2 and facts.row_loads > 1 else iter(())
+        walking = walking_teams(facts) if facts.itemsize > 2 and facts.row_loads > 1 else iter(())
         # Where there are more weights than rows of its own, a thread has no room for them beside.
-        teams = [_teams(facts), walking]
+        teams = [teams_of_rows(facts), walking]
         yield from chain(*(teams[::-1] if facts.row_loads > 2 * facts.own_loads else teams))
     if is_long and under_way > CACHE_KEEPS[0]:
         yield from _holding(facts)
     long: tuple[tuple[int, int], ...] = READ_LONG_BLOCKS if facts.only_reads else LONG_BLOCKS
     if facts.only_reads and facts.plane_word and not facts.divisible:
-        widest = READ_PLANE_WARPS * 32 * facts.lanes, READ_PLANE_WARPS
-        long = tuple(dict.fromkeys((widest, *long)))
+        is_several = facts.lanes <= WIDE_LANES and 2 * rows > 3 * facts.processors
+        count = READ_PLANE_WARPS[0 if is_several else 1]
+        long = tuple(dict.fromkeys(((count * 32 * facts.lanes, count), *long)))
     for elements, count in SHORT_BLOCKS if r <= PERSISTENT_LIMIT else long:
         if elements < facts.length:
             walks = _walked(facts, "looped", r=elements, warps=count)
@@ -277,7 +268,7 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
     if r <= PERSISTENT_LIMIT and facts.only_reads and facts.walks == 1:
         yield from _in_four_steps(facts)
     if is_long:
-        yield from _teams(facts)
+        yield from teams_of_rows(facts)
     yield looped
 
 
@@ -333,17 +324,9 @@ def _in_four_steps(facts: Facts) -> Iterator[Schedule]:
                 yield replace(each, options=(*each.options, ("unroll", 4)))
 
 
-def _in_words(facts: Facts, r: int, *, walked: bool) -> dict[str, int]:
-    """What makes rows be read in whole words, where they may be of any length."""
-    if not facts.has_words(r) or (walked and facts.has_scan):
-        return {}
-    # One accumulator for each word: what is beside it then costs nothing more.
-    return {"group": facts.word, "words": 1} if walked and facts.has_groups else {"words": 1}
-
-
 def _walked(facts: Facts, family: str, *, r: int, warps: int, **more: int) -> Iterator[Schedule]:
     """A row a program; where vectors are promised, also with one accumulator for each of them."""
-    words, blocks = _in_words(facts, r, walked=True), {"x": 1, "r": r, **more, "warps": warps}
+    words, blocks = in_words(facts, r, walked=True), {"x": 1, "r": r, **more, "warps": warps}
     has_room = r <= ACCUMULATORS_PER_THREAD * 32 * warps
     if "group" in words or has_room:
         yield facts.schedule(family, **blocks, **words)
@@ -392,7 +375,7 @@ def _holding(facts: Facts) -> Iterator[Schedule]:
 
 def _persistent(facts: Facts, *, x: int, r: int, warps: int) -> Iterator[Schedule]:
     """Rows up to the block of the hint, and where they are dynamic up to twice that."""
-    words, blocks = _in_words(facts, r, walked=False), {"x": x, "r": r, "warps": warps}
+    words, blocks = in_words(facts, r, walked=False), {"x": x, "r": r, "warps": warps}
     # One comparison of places a vector is worth it where a vector is eight elements or more.
     has_groups = facts.has_arg_groups and facts.lanes >= ARG_LANES
     group = {"group": facts.lanes} if has_groups else {}
@@ -401,6 +384,9 @@ def _persistent(facts: Facts, *, x: int, r: int, warps: int) -> Iterator[Schedul
     has_turns = words and x == 1 and warps == _warps(r, 512) and _has_turns(facts, r)
     turns = [{"turns": TURNS, "ahead": 2}, {"turns": TURNS}] if has_turns else []
     turning = [facts.schedule("persistent", **blocks, **words, **each) for each in turns]
+    if turning:
+        narrow = {**blocks, "warps": r // (32 * facts.lanes), "registers": TURN_REGISTERS}
+        turning.append(facts.schedule("persistent", **narrow, **words, **turns[0]))
     if not facts.divisible:
         yield from turning
     is_aligned = not facts.is_dividing_useful
@@ -412,66 +398,6 @@ def _persistent(facts: Facts, *, x: int, r: int, warps: int) -> Iterator[Schedul
         yield facts.schedule("persistent", **blocks)
     if not facts.has_static_length and 2 * x * r <= ELEMENTS_PER_THREAD * 32 * warps:
         yield facts.schedule("persistent", **blocks | {"r": 2 * r}, **words)
-
-
-def _teams(facts: Facts) -> Iterator[Schedule]:
-    """Rows that teams hold: where vectors are promised, and at any length that blocks hold."""
-    is_plain = facts.row_loads - facts.run_loads == 1
-    wide = NARROW_TEAM_BLOCKS if facts.itemsize <= 2 else WIDE_TEAM_BLOCKS
-    for elements, warps, held, ahead in TEAM_BLOCKS if is_plain else wide:
-        splits = -(-facts.length // elements)
-        if not 2 <= splits <= TEAM_LIMIT:
-            continue
-        blocks = {"x": 1, "r": elements, "splits": splits}
-        blocks |= {"teams": max(1, held * facts.processors // splits), "warps": warps}
-        bound = {"registers": REGISTERS // (32 * warps * held) // 8 * 8}
-        if facts.has_vectors:
-            more = {"group": facts.lanes} if facts.has_groups else {}
-            # Of narrow elements half of the registers hold too little, and two rows are too many.
-            is_ahead = ahead > 1 and facts.itemsize > 2 and facts.own_loads == 1
-            more |= {"ahead": ahead} if is_ahead else {}
-            divisible = facts.divisible
-            yield facts.schedule("cooperative", divisible=divisible, **blocks, **bound, **more)
-        words = _in_words(facts, elements, walked=True)
-        if words and elements <= TEAM_WORDS:
-            # With more loads the edges would spill.
-            yield facts.schedule("cooperative", **blocks, **(bound if is_plain else {}), **words)
-
-
-def _walking_team(facts: Facts) -> Iterator[Schedule]:
-    """Teams that walk their parts twice: as many as the cache keeps most of the rows of."""
-    words = _in_words(facts, WALKING_TEAM_WORDS[0], walked=True)
-    promised = {"group": facts.lanes} if facts.has_groups else {}
-    for blocks, options in ((WALKING_TEAM, promised), (WALKING_TEAM_WORDS, words)):
-        elements, warps, held = blocks
-        if not (options if options is words else facts.has_vectors):
-            continue
-        row_bytes = facts.own_bytes // prod(facts.extents)
-        programs = held * facts.processors
-        for splits in _team_sizes(-(-programs * row_bytes // CACHE_KEEPS[1]), facts.processors):
-            yield facts.schedule(
-                "cooperative",
-                divisible=0 if options is words else facts.divisible,
-                x=1,
-                r=elements,
-                splits=splits,
-                teams=programs // splits,
-                warps=warps,
-                registers=REGISTERS // (32 * warps * held) // 8 * 8,
-                **options,
-                walks=1,
-            )
-
-
-def _team_sizes(least: int, processors: int) -> Iterator[int]:
-    """A power of two, and the least number above it that divides the processors.
-
-    Programs are dealt to processors in turn. So those of one processor have the same part of their
-    rows, and find in its own cache what rows read alike.
-    """
-    even = max(2, _power_of_two(least))
-    dealt = next((n for n in range(even + 1, TEAM_LIMIT + 1) if processors % n == 0), even)
-    yield from (size for size in dict.fromkeys((even, dealt)) if size <= TEAM_LIMIT)
 
 
 def _has_turns(facts: Facts, r: int) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -72,6 +74,29 @@ def test_what_two_launches_served_is_no_one_schedule() -> None:
     made = point("two", share=0.8)
     made["launches"] = made["launches"] * 2
     assert gpu_limits.short_points({"points": [made]})["two"]["schedule"] == ""
+
+
+def test_of_a_point_that_is_short_in_several_reports_the_first_counts(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("all dims", "rows")]
+    for file, points in zip(
+        files,
+        ([point("both", share=0.8)], [point("both", share=0.7), point("rows", share=0.6)]),
+        strict=True,
+    ):
+        file.write_text(json.dumps({"points": points}), encoding="utf-8")
+    shares = {name: each["share"]["cold"] for name, each in gpu_limits.short_of(files).items()}
+    assert shares == {"both": 0.8, "rows": 0.6}
+
+
+def test_what_misses_its_share_in_any_report_of_a_sweep_is_timed_unless_others_are_asked_for() -> (
+    None
+):
+    chosen = gpu_limits.short_of(gpu_limits.REPORTS)
+    for file in gpu_limits.REPORTS:
+        short = gpu_limits.short_points(json.loads(file.read_text(encoding="utf-8")))
+        assert short.keys() <= chosen.keys()
+    titles = {each.title for each in FUNCTIONS["all"]}
+    assert {name.rpartition(" ")[0] for name in chosen} <= titles
 
 
 @pytest.mark.parametrize(("rows", "is_large"), [(16_000, True), (15_999, False)])

@@ -77,6 +77,9 @@ CASES = [
     *teams("softmax_f32", (3, 64), special=True, more=" group=4 ahead=2"),
     *teams("layer_norm_dynamic_f32", (3, 153), (5, 7), more=" group=4 ahead=2"),
     *teams("row_cumsum_f32", (5, 161), (1, 1), more=" ahead=2"),
+    *teams("softmax_f32", (5, 37), (3, 130), (1, 384), more=" pieces=2"),
+    *teams("softmax_f32", (3, 64), special=True, more=" group=4 pieces=3"),
+    *teams("layer_norm_dynamic_f32", (3, 401), (5, 7), (2, 384), more=" group=4 pieces=3"),
 ]
 
 
@@ -158,6 +161,11 @@ def test_what_a_thread_holds_of_a_column_is_one_lane(name: str) -> None:
         ("softmax_f32", f"{HELD} ahead=2"),  # each row's words begin elsewhere
         ("softmax_f32", f"{HELD.replace(' words=1', '')} ahead=3"),
         ("softmax_f32", f"{HELD.replace(' words=1', '')} walks=1 ahead=2"),
+        ("softmax_f32", f"{HELD} pieces=2"),
+        ("softmax_f32", f"{HELD.replace(' words=1', '')} walks=1 pieces=2"),
+        ("softmax_f32", f"{HELD.replace(' words=1', '')} ahead=2 pieces=2"),
+        ("row_cumsum_f32", f"{HELD.replace(' words=1', '')} pieces=2"),
+        ("standardised_columns_f32", f"{OF_COLUMNS} pieces=2"),
     ],
 )
 def test_what_no_team_can_hold_is_refused(name: str, schedule: str) -> None:
@@ -174,6 +182,29 @@ def test_the_next_row_is_under_way_while_a_team_meets() -> None:
     assert counted < inside.index("n0 = tl.load(a0") < polled
     # Weights come when the registers of what has met are free.
     assert "tl.load(a1" not in inside[:met]
+
+
+def test_a_team_serves_rows_that_the_tiles_of_its_parts_hold() -> None:
+    text = f"{HELD.replace(' words=1', '')} pieces=3"
+    guard = generate(kernel_of("softmax_f32"), parse_schedule(text), TARGET).guard
+    assert size_facts_hold(guard, {"k0": 7, "k1": 3 * 5 * 1024})
+    assert not size_facts_hold(guard, {"k0": 7, "k1": 3 * 5 * 1024 + 1})
+
+
+def test_all_tiles_of_a_part_are_under_way_together_and_weights_come_one_by_one() -> None:
+    text = f"{HELD.replace(' words=1', ' group=4')} pieces=3"
+    source = generate(kernel_of("layer_norm_dynamic_f32"), parse_schedule(text), TARGET).source
+    before, _, after = source.partition("tl.atomic_or")
+    met, _, given_up = after.partition("for other in")
+
+    def moved(text: str) -> str:
+        return "".join(re.findall(r"tl\.(?:load|store)\((a\d) \+", text))
+
+    assert moved(before) == 3 * "a0"
+    assert moved(met) == 3 * "a1a2a3"
+    assert moved(given_up) == 3 * "a0a1a2a3"
+    # Where they lie is not kept in registers until then.
+    assert met.index("rstart = ") < met.index("tl.load(a1")
 
 
 def test_a_team_that_walks_serves_rows_of_any_length() -> None:
@@ -208,6 +239,19 @@ def test_teams_load_wide_rows_ahead(name: str, ahead: int) -> None:
     offered = candidates(kernel, TARGET, {"k0": 300, "k1": 131_072})
     held = [e for e in offered if e.family == "cuda.cooperative" and not e.get("walks", 0)]
     assert max((each.get("ahead", 1) for each in held), default=1) == ahead
+
+
+def test_wide_rows_beside_weights_are_held_in_tiles_of_a_vector_a_thread() -> None:
+    kernel = kernel_of("layer_norm_dynamic_f32")
+    sizes = {"k0": 300, "k1": 128_256}
+    (tiled,) = (e for e in candidates(kernel, TARGET, sizes) if e.get("pieces", 0))
+    assert tiled["r"] == 32 * tiled["warps"] * 4
+    assert size_facts_hold(generate(kernel, tiled, TARGET).guard, sizes)
+    # Five programs a processor.
+    assert tiled["teams"] * tiled["splits"] <= 5 * 132
+    for name, dims in (("softmax_f32", (300, 128_256)), ("layer_norm_dynamic_f32", (300, 300_000))):
+        offered = candidates(kernel_of(name), TARGET, dict(zip(("k0", "k1"), dims, strict=True)))
+        assert not [e for e in offered if e.family == "cuda.cooperative" and e.get("pieces", 0)]
 
 
 def test_long_norms_of_wide_elements_beside_weights_are_offered_to_teams_that_walk() -> None:

@@ -12,6 +12,9 @@ marks are one word, so that each chunk is either given up before the last is cou
 has it. So nothing has to be resident together and no order of dispatch is relied on, and the same
 input gives the same bits however long anyone waited.
 
+A chunk may be several tiles, loaded together: then what stores need beside them, such as weights,
+comes a tile at a time after the meeting, in registers that earlier tiles have left.
+
 Where registers would hold too little beside what else is read, parts are walked instead, and again
 after the meeting: teams are so few that a cache has their rows until then.
 
@@ -58,14 +61,15 @@ def cooperative(
     polls: int,
     is_walked: bool,
     ahead: Ahead | None,
+    tiles: Sequence[Block] = (),
 ) -> Staged:
     """The body of a kernel whose rows are held by teams of `splits` programs, at `most` so many.
 
     `rows` and `teams` are the texts of their numbers; `row` are the lines that make the loop
     variables of row `pid`, `part` those that say what `chunk` of it is. Where a row is a block of
     columns, `columns` is the text of the number of all of them; else it is empty. After `polls`
-    looks at its word a program gives up. A chunk `is_walked`, or a block in registers; then those
-    of the next row may be loaded `ahead`, before the team meets.
+    looks at its word a program gives up. A chunk `is_walked`, or a block in registers, or several,
+    its `tiles`; a block of the next row may be loaded `ahead`, before the team meets.
     """
     # A program has the same part of each row, and so reads what all of them read alike again soon.
     plan = WalkPlan(kernel, replace(block, keeps_shared=True), SHARED)
@@ -84,6 +88,11 @@ def cooperative(
     taken = ahead.taken(own, None) if ahead else {}
     if is_walked:
         held, first, then, again = _walks(plan, totals)
+    elif tiles:
+        plans = [WalkPlan(kernel, each) for each in tiles]
+        length = index_text(ex.product(kernel.reduction))
+        anew = [f"chunk = own + tl.minimum({length} - 1, 0)", *part]
+        held, first, then, again = _tiles(plan, totals, plans, anew=anew)
     else:
         held, first, then, again = _blocks(plan, totals, block, taken)
     before: list[str] = []
@@ -172,6 +181,23 @@ def _blocks(
     first, then = plan.stored(known)
     loads, rest = plan.stored(())
     return held, first, then, ["roffset = rstart", *block.element_header, *loads, *rest]
+
+
+def _tiles(
+    plan: WalkPlan, totals: Sequence[Total], tiles: Sequence[WalkPlan], *, anew: Sequence[str]
+) -> tuple[list[str], list[str], list[str], list[str]]:
+    """The same of a chunk in several blocks, of which the last may be beyond the row.
+
+    Nothing but what was loaded waits in registers: places are computed `anew`, so that a compiler
+    does not see that they are the same.
+    """
+    held, known = plan.held_in_tiles(totals, tiles)
+    then, again = list(anew), list[str]()
+    for each in tiles:
+        header = each.body.block.element_header
+        then += [*header, *(line for lines in each.stored(known) for line in lines)]
+        again += [*header, *(line for lines in each.stored(()) for line in lines)]
+    return held, [], then, again
 
 
 def _walks(

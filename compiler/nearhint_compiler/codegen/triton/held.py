@@ -38,7 +38,7 @@ def held_walks(kernel: ir.Kernel, block: Block, schedule: Schedule) -> list[str]
     plan = WalkPlan(kernel, block)
     masks = {axis: mask for axis, mask in block.masks.items() if axis != REDUCED}
     walked = WalkPlan(kernel, replace(block, end=WALKED_END, masks=masks))
-    tiles = [_tile(kernel, block, number) for number in range(count)]
+    tiles = [tile(kernel, block, number, after=WALKED_END) for number in range(count)]
     plans = [WalkPlan(kernel, tile) for tile in tiles]
     totals = plan.totals(FIRST)
     needed = plan.needed(totals)
@@ -64,10 +64,10 @@ def held_walks(kernel: ir.Kernel, block: Block, schedule: Schedule) -> list[str]
     return [*lines, *walked.walk(SECOND, []), *plan.row_stores()]
 
 
-def _tile(kernel: ir.Kernel, block: Block, number: int) -> Block:
-    """Tile `number` of those that are held, which a short row may not reach."""
+def tile(kernel: ir.Kernel, block: Block, number: int, *, after: str) -> Block:
+    """Tile `number` of those that are held behind `after`, which a short row may not reach."""
     prefix = f"{PIECE}{number}"
-    lines = [f"{prefix}r = rbase + ({WALKED_END} + {number} * R)", *split_row(kernel, prefix)]
+    lines = [f"{prefix}r = rbase + ({after} + {number} * R)", *split_row(kernel, prefix)]
     masks = dict(block.masks)
     if REDUCED in masks:
         masks[REDUCED] = f"{prefix}rmask"

@@ -22,8 +22,9 @@ promises 16-byte pointers, and bit i of `divisible` promises that symbol i is a 
 `multiple` says, without it of 16, or of as many as reductions need (`analysis.multiples`): both
 bring Guards, and make Triton load vectors. As they may, too:
 
-    pieces   rows in registers: so many blocks of r elements hold a row, one behind the other; walks
-             that read rows once: so many are a step, all loaded before any of them is used
+    pieces   rows in registers, and parts of them that teams hold: so many blocks of r elements hold
+             one, one behind the other; walks that read rows once: so many are a step, all loaded
+             before any of them is used
     runs     rows of several loops: by how many neighbours what the innermost loops share is read at
              once, which is at most as many as are in any of its runs
     polls    teams: how often a program looks for the others before it gives up
@@ -117,7 +118,7 @@ from nearhint_rules.target import CudaDevice, Target
 ARRAY_ELEMENTS = 16
 """The arrays of a workspace are whole multiples of so many, so that each is aligned."""
 PERSISTENT, LOOPED = "cuda.persistent", "cuda.looped"
-IN_PIECES = (PERSISTENT, LOOPED, "cuda.split")
+IN_PIECES = (PERSISTENT, LOOPED, "cuda.split", "cuda.cooperative")
 BLOCKS = ("x", "y", "z", "r", "r1")
 WARPS = (1, 2, 4, 8, 16, 32)
 GROUPS = (1, 2, 4, 8, 16)

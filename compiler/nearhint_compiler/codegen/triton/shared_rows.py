@@ -19,6 +19,7 @@ from nearhint_compiler.codegen.triton.header import (
     flat_rows,
     header_of,
 )
+from nearhint_compiler.codegen.triton.held import tile
 from nearhint_compiler.codegen.triton.layout import Layout
 from nearhint_compiler.codegen.triton.row import (
     ceil_div,
@@ -152,13 +153,22 @@ def held_by_teams(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     blocks = flat_rows(kernel, x, header)
     row = row_for(kernel, schedule, is_walked=True, wide=header.wide)
     row_lines, header.lines = header.lines, []
-    steps = ex.floordiv(ex.add(row.span, splits * r, -1), splits * r) if is_walked else ex.ONE
+    pieces = schedule.get("pieces", 1)
+    has_order = any(isinstance(node, ir.Scan | ir.Arg) for node in kernel.body)
+    is_odd = x > 1 or is_ahead or is_walked or row.is_words or schedule.get("runs", 0) or has_order
+    if pieces > 1 and is_odd:
+        raise InvalidSchedule(f"tiles of what teams have no tiles of: {schedule}")
+    steps = ex.floordiv(ex.add(row.span, splits * r, -1), splits * r)
+    steps = steps if is_walked else ex.Int(pieces)
     chunk = index_text(ex.mul(steps, r))
     header.lines += [
         f"rstart = chunk * {chunk}",
         f"rend = tl.maximum(rstart, tl.minimum(rstart + {chunk}, {index_text(row.span)}))",
     ]
-    block = reduced(row, kernel, schedule, header, span=("rstart", "rend"))
+    options = tuple(option for option in schedule.options if option[0] != "pieces")
+    whole = replace(schedule, options=options)
+    block = reduced(row, kernel, whole, header, span=("rstart", "rend"))
+    tiles = [tile(kernel, block, number, after="rstart") for number in range(pieces)]
     if is_ahead and (is_walked or row.is_words or schedule["ahead"] > 2):
         raise InvalidSchedule(f"the next row of what no block of registers has: {schedule}")
     if is_ahead:
@@ -187,6 +197,7 @@ def held_by_teams(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         polls=schedule.get("polls", POLLS),
         is_walked=is_walked,
         ahead=Ahead(kernel, block) if is_ahead else None,
+        tiles=tiles if pieces > 1 else (),
     )
     array_length = ex.mul(rows, used)
     facts = () if header.wide else (AtMost(array_length, INDEX_LIMIT),)
@@ -195,7 +206,7 @@ def held_by_teams(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         facts = (*facts, *row.walked)
     else:
         problem = "the row is longer than a team's blocks"
-        facts = (*facts, *within(ceil_div(row.span, splits), r, problem))
+        facts = (*facts, *within(ceil_div(row.span, splits), r * pieces, problem))
     return Layout(
         [f"program = tl.program_id(0){header.widened}", *body.lines],
         ex.mul(busy, used),

@@ -403,6 +403,27 @@ class WalkPlan:
             lines += self.closed(total)
         return lines, needed
 
+    def held_in_tiles(
+        self, totals: Sequence[Total], tiles: Sequence[WalkPlan]
+    ) -> tuple[list[str], list[int]]:
+        """As `held` of a block in several tiles, whose loads are under way together."""
+        needed = self.needed(totals)
+        loads = [place for place in needed if self.body.is_independent(place)]
+        lines = [line for each in tiles for line in each.body.block.element_header]
+        lines += [line for each in tiles for place in loads for line in each.body.lines(place)]
+        rest = [place for place in needed if place not in loads]
+        lines += [line for each in tiles for place in rest for line in each.body.lines(place)]
+        block = self._block
+        for total in totals:
+            shape = block.group_shape if self._is_grouped(total) else block.element_shape
+            lines += [started(part, shape) for part in total.walked]
+            if total.pivot:
+                lines.append(f"{total.pivot.name} = {tiles[0]._first_sum(total, total.pivot)}")
+                lines += _mean(total.pivot, _counted(total.pivot, block.first_elements))
+            lines += [line for each in tiles for line in each.stepped(total)]
+            lines += self.closed(total)
+        return lines, needed
+
     def _of_threads(self, total: Total) -> list[str]:
         """The lines that make one lane of what each thread has along the row, which is little to
         hold, and few to convert where lanes are widened.

@@ -81,6 +81,9 @@ def test_many_rows_that_share_weights_are_taken_in_turn(rows: int) -> None:
     found = candidates(NARROW_NORM, TARGET, {"k0": rows, "k1": 1021})
     turns = [each for each in found if each.get("turns", 0)]
     assert bool(turns) == (rows > 32 * 132)
+    # Two vectors a thread, and one, of threads so small that a processor holds forty warps.
+    bounds = {(each["warps"], each.get("registers", 0)) for each in turns}
+    assert bounds == ({(2, 0), (4, 48)} if turns else set())
     for each in turns:
         assert each["x"] == 1
         guard = generate(NARROW_NORM, each, TARGET).guard

@@ -10,6 +10,7 @@ from tests.unit.compiler.test_online import TARGET, kernel_of
 
 from nearhint_compiler.codegen import generate
 from nearhint_compiler.errors import InvalidSchedule
+from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import Schedule, candidates, parse_schedule
 from nearhint_compiler.schedule.cuda_planes import padded
 from nearhint_compiler.schedule.estimate import estimate
@@ -221,6 +222,22 @@ def test_planes_shorter_than_their_words_need_are_not_offered_in_words() -> None
         assert not [each for each in offered("plane_norm_bf16", dims) if each.get("words", 0)]
 
 
-def test_planes_that_are_only_read_have_the_most_threads_first() -> None:
-    first = firsts(kernel_of("sum_outer_inner_f32"), TARGET, {"k0": 64, "k1": 256, "k2": 3137})[0]
-    assert (first["words"], first["warps"], first["r"]) == (1, 32, 32 * 32 * 4)
+@pytest.mark.parametrize(("rows", "warps"), [(256, 16), (200, 16), (198, 32), (132, 32)])
+def test_planes_that_are_only_read_have_a_vector_a_thread_first(rows: int, warps: int) -> None:
+    """The most threads of a program are for a processor that has one alone."""
+    first = firsts(kernel_of("sum_outer_inner_f32"), TARGET, {"k0": 64, "k1": rows, "k2": 3137})[0]
+    assert (first["words"], first["unroll"]) == (1, 2)
+    assert (first["warps"], first["r"]) == (warps, warps * 32 * 4)
+
+
+def test_narrow_planes_that_are_only_read_have_the_most_threads_first() -> None:
+    text = """(kernel (symbols k0 k1 k2) (pointwise k1) (reduction k0 k2)
+        (params (in bf16) (out f32)) (body (load 0 (+ (* k1 k2 r0) (* k2 p0) r1)) (cast f32 0)
+        (reduce sum f32 1) (store 1 p0 2)))"""
+    first = firsts(parse_kernel(text), TARGET, {"k0": 64, "k1": 256, "k2": 3137})[0]
+    assert (first["words"], first["warps"], first["r"]) == (1, 32, 32 * 32 * 8)
+
+
+def test_the_first_tile_of_planes_that_are_only_read_suits_other_lengths() -> None:
+    first = firsts(kernel_of("sum_outer_inner_f32"), TARGET, {"k0": 64, "k1": 256, "k2": 4095})[0]
+    assert padded((64, 1500), r=first["r"], r1=first["r1"]) <= 1.1 * 64 * 1500

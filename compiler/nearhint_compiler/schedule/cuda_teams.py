@@ -1,0 +1,121 @@
+"""Teams of programs that hold long rows between them, or walk them twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from nearhint_compiler.schedule.blocks import power_of_two as _power_of_two
+from nearhint_compiler.schedule.cuda_facts import CACHE_KEEPS, Facts
+from nearhint_compiler.schedule.schedule import Schedule
+
+TEAM_BLOCKS = ((4096, 8, 4, 2), (8192, 8, 4, 1), (8192, 8, 3, 1))
+"""(elements, warps) of the blocks of a team that holds such a row, how many of them a processor
+shall hold, and 2 where half of its registers are for the row after, loaded ahead: of one load along
+the row, as timed on an H100 (tests/benchmarks/gpu_rows.py)."""
+WIDE_TEAM_BLOCKS = ((4096, 8, 4, 2), (8192, 16, 2, 1))
+"""The same of more loads: as many registers as these bounds leave hold half as many elements."""
+NARROW_TEAM_BLOCKS = ((4096, 8, 4, 1), (8192, 16, 2, 1), (8192, 8, 3, 1))
+"""The same of elements of two bytes, eight of which are a vector."""
+TILED_TEAM, TILED_LIMIT = (8, 5), 4
+"""(warps, programs of a processor) of teams whose parts are tiles of a vector a thread, and at most
+so many: of wide elements that stores need something beside."""
+TEAM_WORDS = 4096
+"""Elements of such a block in whole words, whose edges take registers, too."""
+WALKING_TEAM, WALKING_TEAM_WORDS = (2048, 8, 6), (2048, 8, 4)
+"""The same of teams that walk their parts twice, of wide elements beside weights, which are as much
+again to hold: few long rows of a layer norm in f32, also in words."""
+TEAM_LIMIT = 32
+REGISTERS = 65_536
+"""Registers of a processor."""
+
+
+def in_words(facts: Facts, r: int, *, walked: bool) -> dict[str, int]:
+    """What makes rows be read in whole words, where they may be of any length."""
+    if not facts.has_words(r) or (walked and facts.has_scan):
+        return {}
+    # One accumulator for each word: what is beside it then costs nothing more.
+    return {"group": facts.word, "words": 1} if walked and facts.has_groups else {"words": 1}
+
+
+def teams_of_rows(facts: Facts) -> Iterator[Schedule]:
+    """Rows that teams hold: where vectors are promised, and at any length that blocks hold."""
+    is_plain = facts.row_loads - facts.run_loads == 1
+    wide = NARROW_TEAM_BLOCKS if facts.itemsize <= 2 else WIDE_TEAM_BLOCKS
+    for elements, warps, held, ahead in TEAM_BLOCKS if is_plain else wide:
+        splits = -(-facts.length // elements)
+        if not 2 <= splits <= TEAM_LIMIT:
+            continue
+        blocks = {"x": 1, "r": elements, "splits": splits}
+        blocks |= {"teams": max(1, held * facts.processors // splits), "warps": warps}
+        bound = {"registers": REGISTERS // (32 * warps * held) // 8 * 8}
+        if facts.has_vectors:
+            more = {"group": facts.lanes} if facts.has_groups else {}
+            # Of narrow elements half of the registers hold too little, and two rows are too many.
+            is_ahead = ahead > 1 and facts.itemsize > 2 and facts.own_loads == 1
+            more |= {"ahead": ahead} if is_ahead else {}
+            divisible = facts.divisible
+            yield facts.schedule("cooperative", divisible=divisible, **blocks, **bound, **more)
+        words = in_words(facts, elements, walked=True)
+        if words and elements <= TEAM_WORDS:
+            # With more loads the edges would spill.
+            yield facts.schedule("cooperative", **blocks, **(bound if is_plain else {}), **words)
+    yield from _tiled_team(facts)
+
+
+def _tiled_team(facts: Facts) -> Iterator[Schedule]:
+    """Rows that teams hold in tiles, in vectors."""
+    warps, held = TILED_TEAM
+    r = 32 * warps * facts.lanes
+    pieces = -(-facts.length // (TEAM_LIMIT * r))
+    splits = -(-facts.length // (r * max(1, pieces)))
+    is_flat = len(facts.reduced) == 1 and not facts.has_scan and facts.has_vectors
+    if is_flat and 1 < pieces <= TILED_LIMIT and facts.itemsize > 2 and facts.row_loads > 1:
+        yield facts.schedule(
+            "cooperative",
+            divisible=facts.divisible,
+            x=1,
+            r=r,
+            splits=splits,
+            teams=held * facts.processors // splits,
+            warps=warps,
+            registers=REGISTERS // (32 * warps * held) // 8 * 8,
+            **({"group": facts.lanes} if facts.has_groups else {}),
+            pieces=pieces,
+        )
+
+
+def walking_teams(facts: Facts) -> Iterator[Schedule]:
+    """Teams that walk their parts twice: as many as the cache keeps most of the rows of."""
+    words = in_words(facts, WALKING_TEAM_WORDS[0], walked=True)
+    promised = {"group": facts.lanes} if facts.has_groups else {}
+    for blocks, options in ((WALKING_TEAM, promised), (WALKING_TEAM_WORDS, words)):
+        elements, warps, held = blocks
+        if not (options if options is words else facts.has_vectors):
+            continue
+        row_bytes = facts.own_bytes // prod(facts.extents)
+        programs = held * facts.processors
+        for splits in _team_sizes(-(-programs * row_bytes // CACHE_KEEPS[1]), facts.processors):
+            yield facts.schedule(
+                "cooperative",
+                divisible=0 if options is words else facts.divisible,
+                x=1,
+                r=elements,
+                splits=splits,
+                teams=programs // splits,
+                warps=warps,
+                registers=REGISTERS // (32 * warps * held) // 8 * 8,
+                **options,
+                walks=1,
+            )
+
+
+def _team_sizes(least: int, processors: int) -> Iterator[int]:
+    """A power of two, and the least number above it that divides the processors.
+
+    Programs are dealt to processors in turn. So those of one processor have the same part of their
+    rows, and find in its own cache what rows read alike.
+    """
+    even = max(2, _power_of_two(least))
+    dealt = next((n for n in range(even + 1, TEAM_LIMIT + 1) if processors % n == 0), even)
+    yield from (size for size in dict.fromkeys((even, dealt)) if size <= TEAM_LIMIT)
