@@ -53,9 +53,9 @@ is there for the next walk. Of rows that are walked once: where the lanes of a l
 up, that is little beside its own additions."""
 _TURNED_BYTES = 1 << 19
 """Of the inputs that a task of cpu.panels turns round: half of the second cache."""
-_WIDEST = 2
-"""Cache lines of a row of what is turned that a block takes, at most: each row of a block lies in a
-page of its own, and a first buffer of translations has 72."""
+_WIDEST = 4
+"""Cache lines of a row of what is turned that a block takes, at most: each row of it lies in a page
+of its own, which every block visits. Of more than four, little of that is left to save."""
 _SHORT = 64
 _FEW_ROWS = 64
 """As many threads may share a row; with more rows than threads, none do."""
