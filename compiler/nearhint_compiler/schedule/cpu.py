@@ -238,8 +238,11 @@ def _direct_space(
     below = min(_STEP // beside, max(1, _LINE_BYTES // size // lanes))
     shapes = [(64, 128, 1, beside), (16 * beside, 128, 1, beside), (64, 64, below, beside)]
     if below > 1:
+        sides = ((64, 128), (128, 128), (32, 128))
+        if all(isinstance(node, ir.Load | ir.Store) for node in kernel.body):
+            sides = ((128, 64), (128, 128), (64, 128))
         shapes = [
-            *((along, 128, below, beside) for along in (64, 128, 32)),
+            *((*each, below, beside) for each in sides),
             (64, 128, below, 1),
             (64, 128, 1, 1),
         ]

@@ -476,7 +476,8 @@ def test_panels_that_do_not_fit_are_refused(
     "options",
     ["unroll=2 across=0 tile=64", "unroll=2 across=0 tile=128 rows=32",
      "unroll=2 across=0 tile=32 rows=64", "unroll=1 across=0 tile=64 rows=128 squares=1",
-     "unroll=2 across=0 tile=16 rows=32 squares=2", "unroll=4 across=0 tile=64 rows=48 squares=1"],
+     "unroll=2 across=0 tile=16 rows=32 squares=2", "unroll=2 across=0 tile=64 rows=32 squares=2",
+     "unroll=4 across=0 tile=64 rows=48 squares=1"],
 )  # fmt: skip
 @pytest.mark.parametrize(("level", "lanes"), WIDTHS)
 def test_tiles_turn_every_dtype(level: str, lanes: int, options: str, tmp_path: Path) -> None:
@@ -491,8 +492,10 @@ def test_tiles_turn_every_dtype(level: str, lanes: int, options: str, tmp_path: 
         params = (ir.Param("in", dtype), ir.Param("out", dtype))
         given = ir.Kernel(("k0", "k1"), (rows, columns), (), params, body)
         native = compile_kernel(given, schedule, tmp_path, at=LEVELS[level])
-        # Rows of 256 elements are crowded, whatever their dtype, and get several squares at once.
-        for dims in ((1, 1), (3, 67), (130, 65), (64, 64), (33, 81), (256, 81), (80, 256)):
+        # Rows of 256 elements are crowded, whatever their dtype, and get several squares at once;
+        # tiles of some are as tall as the last, which has rows of three.
+        sizes = ((1, 1), (3, 67), (130, 65), (64, 64), (33, 81), (256, 81), (80, 256), (1152, 40))
+        for dims in sizes:
             bits = np.random.default_rng(0).integers(0, 2, dims, np.uint8)
             x = encode(dtype, bits.astype(np.float64))
             got = np.zeros(dims[::-1], x.dtype)

@@ -117,10 +117,45 @@ def _load_pair(shape: Shape) -> str:
         "/* Loads twice $W vectors, `pitch` apart, and transposes them: two in each of v. */\n"
         "static inline void load_pair_$T(const $E *p, int64_t pitch, pair_$T *v)\n"
         f"{{\n{body}}}\n\n"
+        "static inline void store_pair_$T($E *p, pair_$T v)"
+        " { _mm512_storeu_si512(p, (__m512i)v); }\n"
         "static inline $V half0_$T(pair_$T v)"
         " { return ($V)_mm512_castsi512_si256((__m512i)v); }\n"
         "static inline $V half1_$T(pair_$T v)"
         " { return ($V)_mm512_extracti64x4_epi64((__m512i)v, 1); }\n"
+    )
+
+
+def _load_lines(shape: Shape) -> str:
+    """As `_load_pair`, of as many columns as rows: whole lines are read, each once.
+
+    Pieces of 16 bytes change places before they are interleaved, which costs shuffles; a line that
+    leaves the first cache at once, because rows are crowded, costs more.
+    """
+    near, count = _PIECE_BYTES // 2, 2 * shape.lanes
+    names = [""] * count
+    lines = [f"    const int64_t apart = {near} * pitch;"]
+    for row in range(near):
+        a, b, c, d = rows = [f"a{row + place}" for place in range(0, count, near)]
+        for place, name in enumerate(rows):
+            lines.append(f"    __m512i {name} = _mm512_loadu_si512(p + {place} * apart);")
+            lines.append(f'    __asm__("" : "+v"({name}));')
+        for half, control in (("low", 0x44), ("high", 0xEE)):
+            for place, (left, right) in enumerate(((a, b), (c, d))):
+                shuffled = f"_mm512_shuffle_i32x4({left}, {right}, {control})"
+                lines.append(f"    const __m512i {half}{row}_{place} = {shuffled};")
+        for place in range(4):
+            half, control = ("low", "high")[place // 2], (0x88, 0xDD)[place % 2]
+            pair = f"{half}{row}_0, {half}{row}_1"
+            names[row + near * place] = f"c{row + near * place}"
+            shuffled = f"(pair_$T)_mm512_shuffle_i32x4({pair}, {control})"
+            lines.append(f"    const pair_$T c{row + near * place} = {shuffled};")
+        if row + 1 < near:
+            lines += ["    p += pitch;", '    __asm__("" : "+r"(p));']
+    body = _interleaved_pieces(lines, names, near, lanes=count, vector="pair_$T", integer="pair")
+    return (
+        "/* Loads twice $W lines, `pitch` apart, and transposes them. */\n"
+        f"static inline void load_lines_$T(const $E *p, int64_t pitch, pair_$T *v)\n{{\n{body}}}\n"
     )
 
 
@@ -137,6 +172,13 @@ def _turned_pieces(
             lines.append(f"    const {vector} a{first + row} = {load}({place}, apart);")
         if row + 1 < near:
             lines += ["    p += pitch;", '    __asm__("" : "+r"(p));']
+    return _interleaved_pieces(lines, names, near, lanes=lanes, vector=vector, integer=integer)
+
+
+def _interleaved_pieces(
+    lines: list[str], names: Sequence[str], near: int, *, lanes: int, vector: str, integer: str
+) -> str:
+    """`lines`, and statements that leave in `v` what pieces of `near` elements transpose to."""
     for number in range(near.bit_length() - 1):
         names = _interleaved(
             lines, names, near, f"b{number}_", lanes=lanes, vector=vector, integer=integer
@@ -170,8 +212,18 @@ static inline void load_turned_$T(const $E *p, int64_t pitch, $V *v)
 """
 
 
+def _of_size(size: int) -> tuple[str, ...]:
+    return tuple(dtype for dtype in DTYPES if dtype != ir.BOOL and DTYPES[dtype] == size)
+
+
+_PAIRS = (
+    Row("load_pair", _load_pair, _of_size(2), AVX512, bits=(256,)),
+    Row("load_lines", _load_lines, _of_size(2), AVX512, ("load_pair $T",), (256,)),
+)
+
+
 def _turns(size: int) -> tuple[Row, ...]:
-    dtypes = tuple(dtype for dtype in DTYPES if dtype != ir.BOOL and DTYPES[dtype] == size)
+    dtypes = _of_size(size)
     return (
         Row("turn", lambda shape: _turn(shape, size), dtypes),
         *(
@@ -179,7 +231,7 @@ def _turns(size: int) -> tuple[Row, ...]:
             for level, bits in ((AVX512, 512), (AVX2, 256))
         ),
         Row("load_turned", _LOADED_AND_TURNED, dtypes, needs=("load $T", "turn $T")),
-        *((Row("load_pair", _load_pair, dtypes, AVX512, bits=(256,)),) if size == 2 else ()),
+        *(_PAIRS if size == 2 else ()),
     )
 
 
