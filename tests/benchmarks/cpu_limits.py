@@ -55,6 +55,8 @@ TORCH, COPY, MOVER = "torch, contiguous()", "copy", "mover"
 SOURCE = Path(__file__).with_name("cpu_mover.c")
 MOVED_BYTES, LEAST_SIDE = 2, 32
 """Of the elements that movers are for, and of the sides that they take."""
+MOVERS_KEPT = 3
+"""Movers that are compared, of those that were fastest on their own."""
 NEEDS = ("avx512bw", "avx512dq", "avx512f", "avx512vl")
 """The instruction sets of a mover."""
 WAYS: tuple[tuple[str, ...], ...] = tuple(
@@ -122,14 +124,15 @@ def best(case: Case, arguments: Sequence[Tensor], bench: Bench) -> tuple[str, Ca
     calls = [
         bare_launch(step, each.kernel, captured.sizes(), captured.arguments) for each in variants
     ]
-    return fastest([str(each.schedule) for each in variants], calls)
+    named = zip((str(each.schedule) for each in variants), calls, strict=True)
+    return fastest([*named], count=1)[0]
 
 
-def fastest(names: Sequence[str], calls: Sequence[Call]) -> tuple[str, Call]:
-    """The call that takes the least, and its name."""
-    medians = interleaved(calls, SEARCH_PAIRS)
-    place = medians.index(min(medians))
-    return names[place], calls[place]
+def fastest(named: Sequence[tuple[str, Call]], *, count: int) -> list[tuple[str, Call]]:
+    """The calls that take the least, with their names."""
+    medians = interleaved([call for _, call in named], SEARCH_PAIRS)
+    ranked = sorted(zip(medians, range(len(named)), strict=True))
+    return [named[place] for _, place in ranked[:count]]
 
 
 def movers(turned: Tensor, straight: Tensor | None, folder: Path) -> list[tuple[str, Call]]:
@@ -186,7 +189,7 @@ def bare_entrants(layouts: Layouts, bench: Bench) -> Iterator[tuple[Case, list[E
         moving = movers(other, beside[0] if beside else None, bench.folder)
         if moving:
             found.append(Entrant(COPY, "torch", copied(arguments)))
-            found.append(Entrant(MOVER, *fastest(*zip(*moving, strict=True))))
+            found += [Entrant(MOVER, *each) for each in fastest(moving, count=MOVERS_KEPT)]
         yield case, found
 
 
@@ -212,11 +215,12 @@ def ratios_of(us: Mapping[str, float]) -> dict[str, float]:
 def measured(name: str, entrants: Sequence[Entrant], pairs: int) -> dict[str, Any]:
     """A point: medians in microseconds, by whom, and ratios."""
     times = interleaved([each.call for each in entrants], pairs)
-    us = {each.role: round(ns / 1e3, 1) for each, ns in zip(entrants, times, strict=True)}
+    ranked = sorted(zip(times, entrants, strict=True), key=lambda each: -each[0])
+    us = {each.role: round(ns / 1e3, 1) for ns, each in ranked}
     return {
         "name": name,
         "us": us,
-        "by": {each.role: each.by for each in entrants},
+        "by": {each.role: each.by for _, each in ranked},
         "ratios": ratios_of(us),
     }
 

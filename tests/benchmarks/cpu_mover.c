@@ -29,12 +29,15 @@ static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 /* Transposes 8 x 8 elements in each of four pieces. */
 static inline __attribute__((always_inline)) void interleave(__m512i *v)
 {
+#pragma GCC unroll 3
     for (int round = 0; round < 3; round++) {
         __m512i w[8];
+#pragma GCC unroll 4
         for (int i = 0; i < 4; i++) {
             w[2 * i] = _mm512_unpacklo_epi16(v[i], v[i + 4]);
             w[2 * i + 1] = _mm512_unpackhi_epi16(v[i], v[i + 4]);
         }
+#pragma GCC unroll 8
         for (int i = 0; i < 8; i++)
             v[i] = w[i];
     }
@@ -141,7 +144,9 @@ static inline int64_t column_of(const struct call *call, const struct place *at)
     return least((at->tile_column + at->column) * 32, call->columns - 32);
 }
 
-static inline void ask(const struct call *call, int64_t row, int64_t column, int is_first)
+/* Always inline: a function that only prefetches is taken for one that does nothing. */
+static inline __attribute__((always_inline)) void ask(
+    const struct call *call, int64_t row, int64_t column, int is_first)
 {
     for (int i = 0; i < 32; i++) {
         const element *p = call->turned + (column + i) * call->rows + row;

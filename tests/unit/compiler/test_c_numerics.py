@@ -449,6 +449,20 @@ def test_as_many_rows_fit_a_panel_as_its_length_allows(tmp_path: Path) -> None:
             check(native, (rows, length), [x], threads=3)
 
 
+@pytest.mark.parametrize(("level", "lanes"), WIDTHS)
+def test_pairs_of_squares_and_what_they_leave_fill_a_panel(
+    level: str, lanes: int, tmp_path: Path
+) -> None:
+    """What is left of a side is less than 32 rows of the input or 16 of the panel."""
+    schedule = PANELS.format(lanes=lanes, short=0, stash=0, across=0, rows=64, length=256)
+    given = kernel("column_argmin_bf16")
+    native = compile_kernel(given, parse_schedule(schedule), tmp_path, at=LEVELS[level])
+    for length in (16, 31, 32, 33, 63, 65, 256):
+        for rows in (15, 16, 17, 31, 64, 79):
+            x = inputs(given, (rows, length), length, distinct=5)
+            check(native, (rows, length), x, threads=2)
+
+
 @pytest.mark.parametrize("length", [6007, 8192, 9001])
 def test_a_panel_holds_rows_of_half_a_second_cache(length: int, tmp_path: Path) -> None:
     given = kernel("transposed_softmax_f32")

@@ -70,6 +70,22 @@ def test_crowded_rows_are_turned_by_whole_lines_where_they_are_only_moved() -> N
         assert ("const int64_t tall = " in generated.source) is has_lines
 
 
+@pytest.mark.parametrize(
+    ("name", "lanes", "has_pairs"),
+    [("column_argmin_bf16", 16, True), ("column_argmin_bf16", 8, False),
+     ("transposed_softmax_f32", 16, False)],
+)  # fmt: skip
+def test_panels_of_two_byte_elements_are_turned_in_pairs(
+    name: str, lanes: int, has_pairs: bool
+) -> None:
+    kernel = parse_kernel((KERNELS / f"{name}.ir").read_text())
+    schedule = parse_schedule(
+        f"cpu.panels axis=0 lanes={lanes} unroll=2 short=0 stash=0 across=0 rows=16 length=64"
+        " split=0"
+    )
+    assert ("load_pair_bf16(" in generate(kernel, schedule, MASKING).source) is has_pairs
+
+
 @pytest.mark.parametrize("lanes", [4, 8, 16])
 @pytest.mark.parametrize("name", ["add_bf16", "compare_bool", "narrow_mix", "to_u8"])
 def test_a_tail_is_masked_where_a_vector_is_part_of_a_register(name: str, lanes: int) -> None:

@@ -238,6 +238,12 @@ def _turns(size: int) -> tuple[Row, ...]:
 TURN_ROWS: tuple[Row, ...] = tuple(row for size in (8, 4, 2, 1) for row in _turns(size))
 
 
+def has_pairs(body: Body, dtype: str) -> bool:
+    """Whether two squares of `dtype` beside each other are turned in the registers of one."""
+    size = DTYPES[dtype]
+    return size == 2 and 2 * size * body.lanes == _LINE_BYTES and body.prelude.shape.level >= AVX512
+
+
 def turned_loads(body: Body, across: str) -> list[int]:
     """The loads that are contiguous along `across` and not along lanes."""
     return [
@@ -287,23 +293,75 @@ def write_turned(
     index = ex.substitute(
         node.index, {name: ex.add(begin, steps[name]) for name, begin in begins.items()}
     )
+    there = {name: ex.add(begin, ahead.get(name, 0)) for name, begin in begins.items()}
+    further = ex.sub(
+        ex.substitute(index, {f"begin_{name}": to for name, to in there.items()}), index
+    )
+    done = "0"
+    if (
+        meanwhile is write_nothing
+        and has_pairs(body, dtype)
+        and access(node.index, lane).stride is not None
+    ):
+        _write_pairs(writer, body, node, dtype, index, across, buffer, stride, ahead=further)
+        done = "i0 < whole ? below : 0"
     turn, store = body.prelude.use("turn", dtype), body.prelude.use("store", dtype)
     with writer.block(f"for (int64_t i0 = 0; begin_{lane} + i0 < end_{lane}; i0 += {lanes})"):
         meanwhile(writer)
-        with writer.block(f"for (int64_t j = 0; begin_{across} + j < end_{across}; j += {lanes})"):
+        head = f"int64_t j = {done}; begin_{across} + j < end_{across}; j += {lanes}"
+        with writer.block(f"for ({head})"):
             writer.line(f"const int n = (int)least({lanes}, end_{across} - begin_{across} - j);")
             writer.line(f"v{dtype} square[{lanes}];")
             if access(node.index, lane).stride is None:
                 _load_anywhere(writer, body, node, dtype, index)
             else:
-                there = {name: ex.add(begin, ahead.get(name, 0)) for name, begin in begins.items()}
-                moved = ex.substitute(index, {f"begin_{name}": to for name, to in there.items()})
-                _load_rows(
-                    writer, body, node, dtype, index, ahead=ex.sub(moved, index), across=across
-                )
+                _load_rows(writer, body, node, dtype, index, ahead=further, across=across)
             writer.line(f"{turn}(square);")
             writer.line(f"for (int l = 0; l < {lanes}; l++)")
             writer.line(f"    {store}({buffer} + (j + l) * {stride} + i0, square[l]);")
+
+
+def _write_pairs(
+    writer: Writer,
+    body: Body,
+    node: ir.Load,
+    dtype: str,
+    index: Expr,
+    across: str,
+    buffer: str,
+    stride: str,
+    *,
+    ahead: Expr,
+) -> None:
+    """Whole pairs of squares beside each other, as many as there are: `whole` lanes, `below` rows.
+
+    Lines of the buffer are written at once, and what lies `ahead` is asked for.
+    """
+    lane, lanes, line = body.lane, body.lanes, _LINE_BYTES // DTYPES[dtype]
+    load = body.prelude.use("load_pair", dtype)
+    step = access(node.index, lane).stride
+    assert step is not None
+    writer.line(f"const int64_t whole = (end_{lane} - begin_{lane}) / {line} * {line};")
+    writer.line(f"const int64_t below = (end_{across} - begin_{across}) / {lanes} * {lanes};")
+    writer.line(f"const int64_t pitch = {to_c(step)}, ahead = {to_c(ahead)};")
+    with (
+        writer.block(f"for (int64_t i0 = 0; i0 < whole; i0 += {line})"),
+        writer.block(f"for (int64_t j = 0; j < below; j += {lanes})"),
+    ):
+        first = to_c(ex.substitute(index, {"i": ex.symbol("i0")}))
+        writer.line(f"const {ELEMENTS[dtype]} *p = in{node.param} + {first}, *next = p + ahead;")
+        with writer.block(f"if (j == 0 || j % {line} == {line - lanes})"):
+            writer.line("#pragma GCC unroll 4")
+            with writer.block(f"for (int l = 0; l < {line}; l++)"):
+                writer.line(f"if (j == 0) {prefetch('next')}")
+                writer.line(f"else {prefetch(f'next + {lanes - 1}')}")
+                writer.line("next += pitch;")
+                writer.line('__asm__("" : "+r"(next));')
+        writer.line(f"pair_{dtype} square[{lanes}];")
+        writer.line(f"{load}(p, pitch, square);")
+        writer.line(f"#pragma GCC unroll {lanes}")
+        writer.line(f"for (int l = 0; l < {lanes}; l++)")
+        writer.line(f"    store_pair_{dtype}({buffer} + (j + l) * {stride} + i0, square[l]);")
 
 
 def _load_rows(
