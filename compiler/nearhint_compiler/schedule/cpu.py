@@ -224,7 +224,8 @@ def _direct_space(
     is lost from the first cache before its other part is turned, unless both are at once. So the
     first have several squares there, and one at a time elsewhere: what is found at a power of two
     serves other sizes, too. Therefore all are tall: a tile of few rows is not much worse at a power
-    of two, and so may be found there, but is elsewhere.
+    of two, and so may be found there, but is elsewhere. What is only moved has tiles of its own
+    height there (`codegen/c/squares.py`), and those that suit other sizes are wide instead.
     """
     if any(
         isinstance(node, ir.Load)
