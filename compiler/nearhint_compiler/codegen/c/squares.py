@@ -30,7 +30,7 @@ from nearhint_compiler.codegen.c.body import UNIFORM, Body, Part
 from nearhint_compiler.codegen.c.index import access, to_c
 from nearhint_compiler.codegen.c.primitive import AVX512, ELEMENTS
 from nearhint_compiler.codegen.c.text import Writer
-from nearhint_compiler.codegen.c.turn import prefetch
+from nearhint_compiler.codegen.c.turn import CROWDED_BYTES, prefetch
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
@@ -39,9 +39,6 @@ from nearhint_rules.program import DTYPES
 _LINE_BYTES = 64
 LARGEST_STEP = 4
 """Squares beside and below each other: their loads and shuffles are all written out."""
-_CROWDED_BYTES = 256
-"""Rows at a multiple of this distance share sixteen sets of a first cache of 64, or fewer: what a
-tile has side by side is more than their ways."""
 _FEW = 8
 """Nodes of a loop of which there is a copy for each row of a square, which stays in registers."""
 _UNROLL, _UNROLL_ASKING = 4, 16
@@ -69,7 +66,7 @@ def height_of(
         known.issuperset(ex.symbols_of(pitch)) for pitch in pitches
     ):
         return ex.Int(rows)
-    is_loose = ex.product(ex.minimum(1, ex.mod(pitch, _CROWDED_BYTES)) for pitch in pitches)
+    is_loose = ex.product(ex.minimum(1, ex.mod(pitch, CROWDED_BYTES)) for pitch in pitches)
     return ex.sub(_CROWDED_ROWS, ex.mul(_CROWDED_ROWS - rows, is_loose))
 
 
@@ -285,7 +282,7 @@ def _write_steps(
 def _crowded(body: Body, across: str, turned: Sequence[int]) -> str:
     """Whether rows of something that is turned, or of an output, fall on few sets of a cache."""
     pitches = _pitches(body, across, turned)
-    return " || ".join(f"{to_c(pitch)} % {_CROWDED_BYTES} == 0" for pitch in pitches) or "0"
+    return " || ".join(f"{to_c(pitch)} % {CROWDED_BYTES} == 0" for pitch in pitches) or "0"
 
 
 def _pitches(body: Body, across: str, turned: Sequence[int]) -> list[Expr]:

@@ -14,6 +14,9 @@ from nearhint_rules.expr import Expr
 from nearhint_rules.program import DTYPES
 
 _LINE_BYTES, _PIECE_BYTES = 64, 16
+CROWDED_BYTES = 256
+"""Rows at a multiple of this distance share sixteen sets of a first cache of 64, or fewer: what a
+tile has side by side is more than their ways."""
 
 
 def _turn(shape: Shape, size: int) -> str:
@@ -335,15 +338,18 @@ def _write_pairs(
 ) -> None:
     """Whole pairs of squares beside each other, as many as there are: `whole` lanes, `below` rows.
 
-    Lines of the buffer are written at once, and what lies `ahead` is asked for.
+    Lines of the buffer are written at once, and what lies `ahead` is asked for. Of crowded rows
+    there are none: the more are read together, the fewer lines stay until their second half is.
     """
     lane, lanes, line = body.lane, body.lanes, _LINE_BYTES // DTYPES[dtype]
     load = body.prelude.use("load_pair", dtype)
     step = access(node.index, lane).stride
     assert step is not None
-    writer.line(f"const int64_t whole = (end_{lane} - begin_{lane}) / {line} * {line};")
-    writer.line(f"const int64_t below = (end_{across} - begin_{across}) / {lanes} * {lanes};")
     writer.line(f"const int64_t pitch = {to_c(step)}, ahead = {to_c(ahead)};")
+    is_crowded = f"pitch * {DTYPES[dtype]} % {CROWDED_BYTES} == 0"
+    lines = f"(end_{lane} - begin_{lane}) / {line}"
+    writer.line(f"const int64_t whole = {is_crowded} ? 0 : {lines} * {line};")
+    writer.line(f"const int64_t below = (end_{across} - begin_{across}) / {lanes} * {lanes};")
     with (
         writer.block(f"for (int64_t i0 = 0; i0 < whole; i0 += {line})"),
         writer.block(f"for (int64_t j = 0; j < below; j += {lanes})"),
