@@ -151,8 +151,10 @@ def measure(sweep: Sweep, serving: Serving, pairs: int) -> Iterator[Row]:
         )
 
 
-def measure_layouts(layouts: Layouts, serving: Serving, pairs: int) -> Iterator[LayoutRow]:
-    """Compiles for each layout, tunes, and times both beside each other and beside eager."""
+def served_layouts(
+    layouts: Layouts, serving: Serving
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The function compiled for each layout, the straight one first; what serves them is tuned."""
     torch._dynamo.reset()
     serving.tune()
     sweep = layouts.sweep
@@ -163,7 +165,13 @@ def measure_layouts(layouts: Layouts, serving: Serving, pairs: int) -> Iterator[
         other(*with_other_strides(arguments, layouts.transposed))
     serving.settle(timeout_s=SETTLE_S)
     serving.leave_alone()
-    for case in sweep.cases():
+    return plain, other
+
+
+def measure_layouts(layouts: Layouts, serving: Serving, pairs: int) -> Iterator[LayoutRow]:
+    """Compiles for each layout, tunes, and times both beside each other and beside eager."""
+    plain, other = served_layouts(layouts, serving)
+    for case in layouts.sweep.cases():
         arguments = case.arguments()
         turned = with_other_strides(arguments, layouts.transposed)
         calls = [

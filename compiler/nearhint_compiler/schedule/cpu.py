@@ -53,9 +53,9 @@ is there for the next walk. Of rows that are walked once: where the lanes of a l
 up, that is little beside its own additions."""
 _TURNED_BYTES = 1 << 19
 """Of the inputs that a task of cpu.panels turns round: half of the second cache."""
-_WIDEST = 2
-"""Cache lines of a row of what is turned that a block takes, at most: each row of a block lies in a
-page of its own, and a first buffer of translations has 72."""
+_WIDEST = 4
+"""Cache lines of a row of what is turned that a block takes, at most: each row of it lies in a page
+of its own, which every block visits. Of more than four, little of that is left to save."""
 _SHORT = 64
 _FEW_ROWS = 64
 """As many threads may share a row; with more rows than threads, none do."""
@@ -224,7 +224,8 @@ def _direct_space(
     is lost from the first cache before its other part is turned, unless both are at once. So the
     first have several squares there, and one at a time elsewhere: what is found at a power of two
     serves other sizes, too. Therefore all are tall: a tile of few rows is not much worse at a power
-    of two, and so may be found there, but is elsewhere.
+    of two, and so may be found there, but is elsewhere. What is only moved has tiles of its own
+    height there (`codegen/c/squares.py`), and those that suit other sizes are wide instead.
     """
     if any(
         isinstance(node, ir.Load)
@@ -238,8 +239,11 @@ def _direct_space(
     below = min(_STEP // beside, max(1, _LINE_BYTES // size // lanes))
     shapes = [(64, 128, 1, beside), (16 * beside, 128, 1, beside), (64, 64, below, beside)]
     if below > 1:
+        sides = ((64, 128), (128, 128), (32, 128))
+        if all(isinstance(node, ir.Load | ir.Store) for node in kernel.body):
+            sides = ((128, 64), (128, 128), (64, 128))
         shapes = [
-            *((along, 128, below, beside) for along in (64, 128, 32)),
+            *((*each, below, beside) for each in sides),
             (64, 128, below, 1),
             (64, 128, 1, 1),
         ]

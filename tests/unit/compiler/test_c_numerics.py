@@ -449,6 +449,20 @@ def test_as_many_rows_fit_a_panel_as_its_length_allows(tmp_path: Path) -> None:
             check(native, (rows, length), [x], threads=3)
 
 
+@pytest.mark.parametrize(("level", "lanes"), WIDTHS)
+def test_pairs_of_squares_and_what_they_leave_fill_a_panel(
+    level: str, lanes: int, tmp_path: Path
+) -> None:
+    """What is left of a side is less than 32 rows of the input or 16 of the panel."""
+    schedule = PANELS.format(lanes=lanes, short=0, stash=0, across=0, rows=64, length=256)
+    given = kernel("column_argmin_bf16")
+    native = compile_kernel(given, parse_schedule(schedule), tmp_path, at=LEVELS[level])
+    for length in (16, 31, 32, 33, 63, 65, 256):
+        for rows in (15, 16, 17, 31, 64, 79):
+            x = inputs(given, (rows, length), length, distinct=5)
+            check(native, (rows, length), x, threads=2)
+
+
 @pytest.mark.parametrize("length", [6007, 8192, 9001])
 def test_a_panel_holds_rows_of_half_a_second_cache(length: int, tmp_path: Path) -> None:
     given = kernel("transposed_softmax_f32")
@@ -476,7 +490,8 @@ def test_panels_that_do_not_fit_are_refused(
     "options",
     ["unroll=2 across=0 tile=64", "unroll=2 across=0 tile=128 rows=32",
      "unroll=2 across=0 tile=32 rows=64", "unroll=1 across=0 tile=64 rows=128 squares=1",
-     "unroll=2 across=0 tile=16 rows=32 squares=2", "unroll=4 across=0 tile=64 rows=48 squares=1"],
+     "unroll=2 across=0 tile=16 rows=32 squares=2", "unroll=2 across=0 tile=64 rows=32 squares=2",
+     "unroll=4 across=0 tile=64 rows=48 squares=1"],
 )  # fmt: skip
 @pytest.mark.parametrize(("level", "lanes"), WIDTHS)
 def test_tiles_turn_every_dtype(level: str, lanes: int, options: str, tmp_path: Path) -> None:
@@ -491,8 +506,10 @@ def test_tiles_turn_every_dtype(level: str, lanes: int, options: str, tmp_path: 
         params = (ir.Param("in", dtype), ir.Param("out", dtype))
         given = ir.Kernel(("k0", "k1"), (rows, columns), (), params, body)
         native = compile_kernel(given, schedule, tmp_path, at=LEVELS[level])
-        # Rows of 256 elements are crowded, whatever their dtype, and get several squares at once.
-        for dims in ((1, 1), (3, 67), (130, 65), (64, 64), (33, 81), (256, 81), (80, 256)):
+        # Rows of 256 elements are crowded, whatever their dtype, and get several squares at once;
+        # tiles of some are as tall as the last, which has rows of three.
+        sizes = ((1, 1), (3, 67), (130, 65), (64, 64), (33, 81), (256, 81), (80, 256), (1152, 40))
+        for dims in sizes:
             bits = np.random.default_rng(0).integers(0, 2, dims, np.uint8)
             x = encode(dtype, bits.astype(np.float64))
             got = np.zeros(dims[::-1], x.dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from tests.unit.compiler.native import target
 
 from nearhint_compiler.codegen import generate
 from nearhint_compiler.codegen.c.primitive import AVX512, FEATURES
+from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import parse_schedule
 
@@ -48,6 +50,40 @@ def test_source_is_golden(name: str, schedule: str, golden: Callable[[str, str],
     kernel = parse_kernel((KERNELS / f"{name}.ir").read_text())
     generated = generate(kernel, parse_schedule(schedule), AVX2)
     golden(f"c/{name}.c", f"// {schedule}\n// {' '.join(generated.flags)}\n{generated.source}")
+
+
+def test_crowded_rows_are_turned_by_whole_lines_where_they_are_only_moved() -> None:
+    """Beside what is computed there are no registers for as much."""
+    scaled = parse_kernel((KERNELS / "transpose_batched_bf16.ir").read_text())
+    first, *_, last = scaled.body
+    assert isinstance(last, ir.Store)
+    moved = replace(scaled, body=(first, replace(last, value=0)))
+    options = "cpu.tiles axis=2 lanes=16 across=1 rows=64"
+    for given, sides, has_lines in (
+        (moved, "unroll=2 tile=64 squares=2", True),
+        (moved, "unroll=2 tile=64 squares=1", False),
+        (moved, "unroll=2 tile=16 squares=2", False),
+        (scaled, "unroll=2 tile=64 squares=2", False),
+    ):
+        generated = generate(given, parse_schedule(f"{options} {sides}"), MASKING)
+        assert ("load_lines_bf16(" in generated.source) is has_lines
+        assert ("const int64_t tall = " in generated.source) is has_lines
+
+
+@pytest.mark.parametrize(
+    ("name", "lanes", "has_pairs"),
+    [("column_argmin_bf16", 16, True), ("column_argmin_bf16", 8, False),
+     ("transposed_softmax_f32", 16, False)],
+)  # fmt: skip
+def test_panels_of_two_byte_elements_are_turned_in_pairs(
+    name: str, lanes: int, has_pairs: bool
+) -> None:
+    kernel = parse_kernel((KERNELS / f"{name}.ir").read_text())
+    schedule = parse_schedule(
+        f"cpu.panels axis=0 lanes={lanes} unroll=2 short=0 stash=0 across=0 rows=16 length=64"
+        " split=0"
+    )
+    assert ("load_pair_bf16(" in generate(kernel, schedule, MASKING).source) is has_pairs
 
 
 @pytest.mark.parametrize("lanes", [4, 8, 16])

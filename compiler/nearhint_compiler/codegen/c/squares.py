@@ -12,6 +12,11 @@ across first, so that the other part of a line that was read is used next, and t
 back over what is done already, so that they are whole and need no masks. Two of them, of elements
 of two bytes, fit the registers of one (`turn.py`): lines along the lanes are then whole, too. What
 is read and written at the same place of the next tile is asked for meanwhile.
+
+Where rows are crowded, and all that is done is to move them, four are turned at once: every line is
+read and written whole and once, so that none has to stay in a cache, and along the lanes first,
+where what is written is neighbours. What is asked for would not stay either, so nothing is; instead
+tiles are taller, so that fewer pages are visited again.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ from nearhint_compiler.codegen.c.body import UNIFORM, Body, Part
 from nearhint_compiler.codegen.c.index import access, to_c
 from nearhint_compiler.codegen.c.primitive import AVX512, ELEMENTS
 from nearhint_compiler.codegen.c.text import Writer
-from nearhint_compiler.codegen.c.turn import prefetch
+from nearhint_compiler.codegen.c.turn import CROWDED_BYTES, prefetch
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
@@ -34,13 +39,12 @@ from nearhint_rules.program import DTYPES
 _LINE_BYTES = 64
 LARGEST_STEP = 4
 """Squares beside and below each other: their loads and shuffles are all written out."""
-_CROWDED_BYTES = 256
-"""Rows at a multiple of this distance share sixteen sets of a first cache of 64, or fewer: what a
-tile has side by side is more than their ways."""
 _FEW = 8
 """Nodes of a loop of which there is a copy for each row of a square, which stays in registers."""
 _UNROLL, _UNROLL_ASKING = 4, 16
 _PAIR = 2
+_CROWDED_ROWS = 512
+"""Of a tile whose lines are turned whole: a quarter of a page of what is turned."""
 
 
 def can_be_direct(body: Body, turned: Sequence[int]) -> bool:
@@ -50,6 +54,20 @@ def can_be_direct(body: Body, turned: Sequence[int]) -> bool:
         isinstance(node, ir.Load) and access(node.index, body.lane).stride is not None
         for node in nodes
     )
+
+
+def height_of(
+    body: Body, across: str, turned: Sequence[int], *, deep: int, along: int, rows: int
+) -> Expr:
+    """Rows of a tile: `rows`, or more of them where they are crowded and lines are turned whole."""
+    pitches = _pitches(body, across, turned)
+    known = set(body.kernel.symbols)
+    if not _has_lines(body, turned, deep, along) or not all(
+        known.issuperset(ex.symbols_of(pitch)) for pitch in pitches
+    ):
+        return ex.Int(rows)
+    is_loose = ex.product(ex.minimum(1, ex.mod(pitch, CROWDED_BYTES)) for pitch in pitches)
+    return ex.sub(_CROWDED_ROWS, ex.mul(_CROWDED_ROWS - rows, is_loose))
 
 
 def write_squares(
@@ -74,11 +92,17 @@ def write_squares(
     is_narrow = _is_narrow(body, turned)
     if is_narrow or copies * deep > 1:
         writer.line(f"const int is_crowded = {_crowded(body, across, turned)};")
-    if is_narrow:
-        beside = _PAIR if _has_pairs(body, turned) and along % (_PAIR * body.lanes) == 0 else 1
-        with writer.block(f"if (!is_crowded && {_may_repeat(body, across, beside)})"):
-            _write_singly(writer, body, across, turned, rest, beside)
-    with writer.block("else") if is_narrow else nullcontext():
+    beside = _PAIR if _has_pairs(body, turned, along) else 1
+    has_lines = _has_lines(body, turned, deep, along)
+    walks = [(beside, 1)] if is_narrow else []
+    if has_lines:
+        walks.insert(0, (beside, _PAIR))
+        copies = deep = 1
+    for number, (wide, tall) in enumerate(walks):
+        facts = f"{'' if tall > 1 else '!'}is_crowded && {_may_repeat(body, across, wide, tall)}"
+        with writer.block(f"{'else ' if number else ''}if ({facts})"):
+            _write_singly(writer, body, across, turned, rest, wide, tall)
+    with writer.block("else") if walks else nullcontext():
         _write_steps(writer, body, across, turned, rest, copies=copies, deep=deep)
 
 
@@ -88,19 +112,40 @@ def _is_narrow(body: Body, turned: Sequence[int]) -> bool:
     return body.lanes * size < _LINE_BYTES
 
 
-def _has_pairs(body: Body, turned: Sequence[int]) -> bool:
+def _has_pairs(body: Body, turned: Sequence[int], along: int) -> bool:
     """Whether two squares beside each other are turned in as many registers."""
     sizes = {DTYPES[body.dtypes[position]] for position in turned}
     is_whole = sizes == {2} and _PAIR * 2 * body.lanes == _LINE_BYTES
-    return is_whole and body.prelude.shape.level >= AVX512
+    return is_whole and body.prelude.shape.level >= AVX512 and along % (_PAIR * body.lanes) == 0
 
 
-def _may_repeat(body: Body, across: str, beside: int) -> str:
+def _has_lines(body: Body, turned: Sequence[int], deep: int, along: int) -> bool:
+    """Whether crowded rows are turned by whole lines, two such pairs below each other.
+
+    There is room for them in registers if nothing else is done.
+    """
+    moved = {*turned, *_moved(body, turned)}
+    return deep > 1 and len(moved) == len(body.kernel.body) and _has_pairs(body, turned, along)
+
+
+def _moved(body: Body, turned: Sequence[int]) -> dict[int, int]:
+    """The stores of what is turned and nothing else, and the load of each."""
+    return {
+        position: node.value
+        for position, node in enumerate(body.kernel.body)
+        if isinstance(node, ir.Store)
+        and node.value in turned
+        and body.dtypes[node.value] == body.kernel.params[node.param].dtype
+        and access(node.index, body.lane).is_contiguous
+    }
+
+
+def _may_repeat(body: Body, across: str, beside: int, below: int) -> str:
     """Whether what is done may be done again, for all of which there is room for a square.
 
     What is read where it is written may be the same memory, and must be read before.
     """
-    sides = ((across, body.lanes), (body.lane, beside * body.lanes))
+    sides = ((across, below * body.lanes), (body.lane, beside * body.lanes))
     facts = [f"n{name} >= {side}" for name, side in sides]
     stores = [node for node in body.kernel.body if isinstance(node, ir.Store)]
     facts += [
@@ -120,11 +165,15 @@ def _write_singly(
     turned: Sequence[int],
     rest: Sequence[int],
     beside: int,
+    below: int,
 ) -> None:
-    """Square after square, across first: whole ones, then the last of each side, moved back."""
+    """Square after square, across first: whole ones, then the last of each side, moved back.
+
+    Where they are two below each other, they are crowded, and go along the lanes first.
+    """
     lane, lanes = body.lane, body.lanes
-    wide = beside * lanes
-    for name, side in ((across, lanes), (lane, wide)):
+    wide, tall = beside * lanes, below * lanes
+    for name, side in ((across, tall), (lane, wide)):
         begin, end = f"begin_{name}", f"end_{name}"
         left = f"({end} - {begin}) % {side}"
         writer.line(f"const int64_t left_{name} = {left}, last_{name} = {end} - {side};")
@@ -136,23 +185,37 @@ def _write_singly(
     along = (
         f"for (int64_t {lane} = from_{lane}[n / 2]; {lane} < to_{lane}[n / 2]; {lane} += {wide})"
     )
-    down = f"for (int64_t at = from_{across}[n % 2]; at < to_{across}[n % 2]; at += {lanes})"
+    down = f"for (int64_t at = from_{across}[n % 2]; at < to_{across}[n % 2]; at += {tall})"
+    outer, inner = (along, down) if below == 1 else (down, along)
+    load_name = "load_turned" if beside == 1 else "load_pair" if below == 1 else "load_lines"
     writer.line("#pragma GCC unroll 1")
-    with writer.block("for (int n = 0; n < 4; n++)"), writer.block(along), writer.block(down):
-        _ask_for_next(
-            writer, body, across, turned, copies=beside, tall=lanes, unroll=_UNROLL_ASKING
-        )
+    with writer.block("for (int n = 0; n < 4; n++)"), writer.block(outer), writer.block(inner):
+        if below == 1:
+            _ask_for_next(
+                writer, body, across, turned, copies=beside, tall=tall, unroll=_UNROLL_ASKING
+            )
         for position in turned:
             dtype = _declare_first(writer, body, position, {across: ex.symbol("at")})
-            load = body.prelude.use("load_pair" if beside > 1 else "load_turned", dtype)
+            load = body.prelude.use(load_name, dtype)
             vector = f"pair_{dtype}" if beside > 1 else f"v{dtype}"
-            writer.line(f"{vector} square{position}[{lanes}];")
+            writer.line(f"{vector} square{position}[{tall}];")
             writer.line(f"{load}(first{position}, pitch{position}, square{position});")
         writer.line(f"int64_t {across} = at;")
         row = "half{copy}_{dtype}(square{position}[l])" if beside > 1 else "square{position}[l]"
         with _pointed(writer, body, across, turned, rest) as pitches:
+            whole = _moved(body, turned) if beside > 1 else {}
+            moved = {place: load for place, load in whole.items() if f"row{place}" in pitches}
             _write_rows(
-                writer, body, across, turned, rest, Part.full(beside), pitches=pitches, row=row
+                writer,
+                body,
+                across,
+                turned,
+                rest,
+                Part.full(beside),
+                pitches=pitches,
+                row=row,
+                tall=tall,
+                moved=moved,
             )
 
 
@@ -218,7 +281,13 @@ def _write_steps(
 
 def _crowded(body: Body, across: str, turned: Sequence[int]) -> str:
     """Whether rows of something that is turned, or of an output, fall on few sets of a cache."""
-    found: list[str] = []
+    pitches = _pitches(body, across, turned)
+    return " || ".join(f"{to_c(pitch)} % {CROWDED_BYTES} == 0" for pitch in pitches) or "0"
+
+
+def _pitches(body: Body, across: str, turned: Sequence[int]) -> list[Expr]:
+    """How many bytes rows of each thing that is turned, and of each output, are apart."""
+    found: list[Expr] = []
     for position, node in enumerate(body.kernel.body):
         if position not in turned and not isinstance(node, ir.Store):
             continue
@@ -226,8 +295,8 @@ def _crowded(body: Body, across: str, turned: Sequence[int]) -> str:
         pitch = access(node.index, body.lane if position in turned else across).stride
         if pitch is not None:
             size = DTYPES[body.kernel.params[node.param].dtype]
-            found.append(f"{to_c(ex.mul(size, pitch))} % {_CROWDED_BYTES} == 0")
-    return " || ".join(dict.fromkeys(found)) or "0"
+            found.append(ex.mul(size, pitch))
+    return list(dict.fromkeys(found))
 
 
 def _write_whole(
@@ -376,11 +445,15 @@ def _write_rows(
     *,
     pitches: Mapping[str, str] = MappingProxyType({}),
     row: str = "square{position}_{copy}[d][l]",
+    tall: int = 0,
+    moved: Mapping[int, int] = MappingProxyType({}),
 ) -> None:
     """The loop over the rows of squares; `pitches` are of pointers that go from row to row.
 
-    `row` is where row l of what is turned is, in C.
+    `row` is where row l of what is turned is, in C; whole squares have `tall` rows, or as many as
+    there are lanes. `moved` are stores of pairs that nothing is done with, and the load of each.
     """
+    tall = tall or body.lanes
     for position in turned:
         for copy in range(part.copies):
             value = row.format(position=position, copy=copy, dtype=body.dtypes[position])
@@ -395,11 +468,13 @@ def _write_rows(
         and across in ex.symbols_of(node.index)
     ]
     is_whole = not any(part.counts)
-    unroll = 1 if not is_whole else body.lanes if len(rest) <= _FEW else _UNROLL
+    unroll = 1 if not is_whole else tall if len(rest) <= _FEW else _UNROLL
     writer.line(f"#pragma GCC unroll {unroll}")
-    with writer.block(f"for (int l = 0; l < {body.lanes if is_whole else 'height'}; l++)"):
+    with writer.block(f"for (int l = 0; l < {tall if is_whole else 'height'}; l++)"):
         body.write(writer, [p for p in rest if not body.in_lanes(p)], UNIFORM)
-        body.write(writer, [p for p in rest if body.in_lanes(p)], part)
+        body.write(writer, [p for p in rest if body.in_lanes(p) and p not in moved], part)
+        for store, load in moved.items():
+            writer.line(f"store_pair_{body.dtypes[load]}(row{store}, square{load}[l]);")
         steps = {name: f"{name} += {pitch};" for name, pitch in pitches.items()}
         if len(pitches) < len(indexed):
             steps[across] = f"{across}++;"

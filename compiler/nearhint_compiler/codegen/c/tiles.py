@@ -21,7 +21,7 @@ from nearhint_compiler.codegen.c.entry import RUN, tasks
 from nearhint_compiler.codegen.c.index import access, to_c
 from nearhint_compiler.codegen.c.lanes import lane_loop
 from nearhint_compiler.codegen.c.primitive import ELEMENTS
-from nearhint_compiler.codegen.c.squares import write_squares
+from nearhint_compiler.codegen.c.squares import height_of, write_squares
 from nearhint_compiler.codegen.c.text import Writer
 from nearhint_compiler.codegen.c.turn import prefetch, turned_loads, write_nothing, write_turned
 from nearhint_compiler.ir import nodes as ir
@@ -51,10 +51,11 @@ def write_tiles(writer: Writer, body: Body, *, copies: int, across: str, sides: 
         " __attribute__((aligned(64)));"
         for position, stride in strides.items()
     ]
-    with _each_tile(writer, body, across, sides, buffers) as invariants:
+    rows = ex.Int(sides.across)
+    with _each_tile(writer, body, across, sides.along, rows, buffers) as invariants:
         vectors = f"((end_{lane} - begin_{lane} + {body.lanes - 1}) / {body.lanes})"
         writer.line(f"const int64_t share = ({sides.across - 1} + {vectors}) / {vectors};")
-        ahead = _next(writer, lane, across, sides)
+        ahead = _next(writer, lane, across, sides.along, rows)
         ask = partial(_ask, body=body, across=across, sides=sides)
         for position, stride in strides.items():
             write_turned(
@@ -77,7 +78,7 @@ def write_tiles(writer: Writer, body: Body, *, copies: int, across: str, sides: 
             writer.line(f"int64_t {lane} = begin_{lane};")
             each = [place for place in rest if body.in_lanes(place)]
             lane_loop(writer, body, each, (), copies=copies, end=f"end_{lane}")
-    return _total(body, across, sides)
+    return _total(body, across, sides.along, rows)
 
 
 def write_direct_tiles(
@@ -85,8 +86,9 @@ def write_direct_tiles(
 ) -> Expr:
     """Writes `run`, whose tiles have no buffer; returns the number of tasks."""
     turned = turned_loads(body, across)
-    with _each_tile(writer, body, across, sides, ()) as invariants:
-        _next(writer, body.lane, across, sides)
+    rows = height_of(body, across, turned, deep=deep, along=sides.along, rows=sides.across)
+    with _each_tile(writer, body, across, sides.along, rows, ()) as invariants:
+        _next(writer, body.lane, across, sides.along, rows)
         write_squares(
             writer,
             body,
@@ -97,19 +99,21 @@ def write_direct_tiles(
             done=invariants,
             along=sides.along,
         )
-    return _total(body, across, sides)
+    return _total(body, across, sides.along, rows)
 
 
 @contextmanager
 def _each_tile(
-    writer: Writer, body: Body, across: str, sides: Sides, buffers: Sequence[str]
+    writer: Writer, body: Body, across: str, along: int, height: Expr, buffers: Sequence[str]
 ) -> Generator[list[int]]:
     """`run` with its loop over tiles; gives the nodes that are written before the loop."""
-    counts = _counts(body, across, sides)
+    counts = _counts(body, across, along, height)
     writer.line()
     writer.line(f"static void run{RUN}")
     with writer.block():
         write_declarations(writer, body)
+        if not isinstance(height, ex.Int):
+            writer.line(f"const int64_t tall = {to_c(height)};")
         writer.line(f"const int64_t rows = {to_c(counts[across])};")
         writer.line(f"const int64_t blocks = {to_c(counts[body.lane])};")
         for buffer in buffers:
@@ -119,30 +123,35 @@ def _each_tile(
         others = [name for name in counts if name not in (across, body.lane)]
         counters = [*((name, f"n{name}") for name in others), ("row", "rows"), ("block", "blocks")]
         with tasks(writer, counters):
-            steps = ((across, "row", sides.across), (body.lane, "block", sides.along))
+            steps = ((across, "row", _tall(height)), (body.lane, "block", along))
             for name, counter, length in steps:
                 writer.line(f"const int64_t begin_{name} = {counter} * {length};")
                 writer.line(f"const int64_t end_{name} = least(n{name}, begin_{name} + {length});")
             yield invariants
 
 
-def _counts(body: Body, across: str, sides: Sides) -> dict[str, Expr]:
+def _counts(body: Body, across: str, along: int, height: Expr) -> dict[str, Expr]:
     """Tiles along the loops that tiles have sides along, steps along the others."""
     counts = {f"p{number}": extent for number, extent in enumerate(body.kernel.pointwise)}
-    for name, length in ((across, sides.across), (body.lane, sides.along)):
-        counts[name] = ex.floordiv(ex.add(counts[name], length - 1), length)
+    for name, length in ((across, height), (body.lane, ex.Int(along))):
+        counts[name] = ex.floordiv(ex.add(counts[name], ex.sub(length, 1)), length)
     return counts
 
 
-def _total(body: Body, across: str, sides: Sides) -> Expr:
-    return ex.product(_counts(body, across, sides).values())
+def _total(body: Body, across: str, along: int, height: Expr) -> Expr:
+    return ex.product(_counts(body, across, along, height).values())
 
 
-def _next(writer: Writer, lane: str, across: str, sides: Sides) -> Mapping[str, Expr]:
+def _tall(height: Expr) -> str:
+    """The rows of a tile, in C."""
+    return f"{height.value}" if isinstance(height, ex.Int) else "tall"
+
+
+def _next(writer: Writer, lane: str, across: str, along: int, height: Expr) -> Mapping[str, Expr]:
     """Declares how far the next tile is, the first of the next row's after the last of a row."""
     writer.line("const int64_t is_last = block + 1 == blocks;")
-    writer.line(f"const int64_t further = {sides.along} * (is_last ? -block : 1);")
-    writer.line(f"const int64_t below = is_last ? {sides.across} : 0;")
+    writer.line(f"const int64_t further = {along} * (is_last ? -block : 1);")
+    writer.line(f"const int64_t below = is_last ? {_tall(height)} : 0;")
     return {lane: ex.symbol("further"), across: ex.symbol("below")}
 
 

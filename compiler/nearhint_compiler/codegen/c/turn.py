@@ -14,6 +14,9 @@ from nearhint_rules.expr import Expr
 from nearhint_rules.program import DTYPES
 
 _LINE_BYTES, _PIECE_BYTES = 64, 16
+CROWDED_BYTES = 256
+"""Rows at a multiple of this distance share sixteen sets of a first cache of 64, or fewer: what a
+tile has side by side is more than their ways."""
 
 
 def _turn(shape: Shape, size: int) -> str:
@@ -117,10 +120,45 @@ def _load_pair(shape: Shape) -> str:
         "/* Loads twice $W vectors, `pitch` apart, and transposes them: two in each of v. */\n"
         "static inline void load_pair_$T(const $E *p, int64_t pitch, pair_$T *v)\n"
         f"{{\n{body}}}\n\n"
+        "static inline void store_pair_$T($E *p, pair_$T v)"
+        " { _mm512_storeu_si512(p, (__m512i)v); }\n"
         "static inline $V half0_$T(pair_$T v)"
         " { return ($V)_mm512_castsi512_si256((__m512i)v); }\n"
         "static inline $V half1_$T(pair_$T v)"
         " { return ($V)_mm512_extracti64x4_epi64((__m512i)v, 1); }\n"
+    )
+
+
+def _load_lines(shape: Shape) -> str:
+    """As `_load_pair`, of as many columns as rows: whole lines are read, each once.
+
+    Pieces of 16 bytes change places before they are interleaved, which costs shuffles; a line that
+    leaves the first cache at once, because rows are crowded, costs more.
+    """
+    near, count = _PIECE_BYTES // 2, 2 * shape.lanes
+    names = [""] * count
+    lines = [f"    const int64_t apart = {near} * pitch;"]
+    for row in range(near):
+        a, b, c, d = rows = [f"a{row + place}" for place in range(0, count, near)]
+        for place, name in enumerate(rows):
+            lines.append(f"    __m512i {name} = _mm512_loadu_si512(p + {place} * apart);")
+            lines.append(f'    __asm__("" : "+v"({name}));')
+        for half, control in (("low", 0x44), ("high", 0xEE)):
+            for place, (left, right) in enumerate(((a, b), (c, d))):
+                shuffled = f"_mm512_shuffle_i32x4({left}, {right}, {control})"
+                lines.append(f"    const __m512i {half}{row}_{place} = {shuffled};")
+        for place in range(4):
+            half, control = ("low", "high")[place // 2], (0x88, 0xDD)[place % 2]
+            pair = f"{half}{row}_0, {half}{row}_1"
+            names[row + near * place] = f"c{row + near * place}"
+            shuffled = f"(pair_$T)_mm512_shuffle_i32x4({pair}, {control})"
+            lines.append(f"    const pair_$T c{row + near * place} = {shuffled};")
+        if row + 1 < near:
+            lines += ["    p += pitch;", '    __asm__("" : "+r"(p));']
+    body = _interleaved_pieces(lines, names, near, lanes=count, vector="pair_$T", integer="pair")
+    return (
+        "/* Loads twice $W lines, `pitch` apart, and transposes them. */\n"
+        f"static inline void load_lines_$T(const $E *p, int64_t pitch, pair_$T *v)\n{{\n{body}}}\n"
     )
 
 
@@ -137,6 +175,13 @@ def _turned_pieces(
             lines.append(f"    const {vector} a{first + row} = {load}({place}, apart);")
         if row + 1 < near:
             lines += ["    p += pitch;", '    __asm__("" : "+r"(p));']
+    return _interleaved_pieces(lines, names, near, lanes=lanes, vector=vector, integer=integer)
+
+
+def _interleaved_pieces(
+    lines: list[str], names: Sequence[str], near: int, *, lanes: int, vector: str, integer: str
+) -> str:
+    """`lines`, and statements that leave in `v` what pieces of `near` elements transpose to."""
     for number in range(near.bit_length() - 1):
         names = _interleaved(
             lines, names, near, f"b{number}_", lanes=lanes, vector=vector, integer=integer
@@ -170,8 +215,18 @@ static inline void load_turned_$T(const $E *p, int64_t pitch, $V *v)
 """
 
 
+def _of_size(size: int) -> tuple[str, ...]:
+    return tuple(dtype for dtype in DTYPES if dtype != ir.BOOL and DTYPES[dtype] == size)
+
+
+_PAIRS = (
+    Row("load_pair", _load_pair, _of_size(2), AVX512, bits=(256,)),
+    Row("load_lines", _load_lines, _of_size(2), AVX512, ("load_pair $T",), (256,)),
+)
+
+
 def _turns(size: int) -> tuple[Row, ...]:
-    dtypes = tuple(dtype for dtype in DTYPES if dtype != ir.BOOL and DTYPES[dtype] == size)
+    dtypes = _of_size(size)
     return (
         Row("turn", lambda shape: _turn(shape, size), dtypes),
         *(
@@ -179,11 +234,17 @@ def _turns(size: int) -> tuple[Row, ...]:
             for level, bits in ((AVX512, 512), (AVX2, 256))
         ),
         Row("load_turned", _LOADED_AND_TURNED, dtypes, needs=("load $T", "turn $T")),
-        *((Row("load_pair", _load_pair, dtypes, AVX512, bits=(256,)),) if size == 2 else ()),
+        *(_PAIRS if size == 2 else ()),
     )
 
 
 TURN_ROWS: tuple[Row, ...] = tuple(row for size in (8, 4, 2, 1) for row in _turns(size))
+
+
+def has_pairs(body: Body, dtype: str) -> bool:
+    """Whether two squares of `dtype` beside each other are turned in the registers of one."""
+    size = DTYPES[dtype]
+    return size == 2 and 2 * size * body.lanes == _LINE_BYTES and body.prelude.shape.level >= AVX512
 
 
 def turned_loads(body: Body, across: str) -> list[int]:
@@ -235,23 +296,78 @@ def write_turned(
     index = ex.substitute(
         node.index, {name: ex.add(begin, steps[name]) for name, begin in begins.items()}
     )
+    there = {name: ex.add(begin, ahead.get(name, 0)) for name, begin in begins.items()}
+    further = ex.sub(
+        ex.substitute(index, {f"begin_{name}": to for name, to in there.items()}), index
+    )
+    done = "0"
+    if (
+        meanwhile is write_nothing
+        and has_pairs(body, dtype)
+        and access(node.index, lane).stride is not None
+    ):
+        _write_pairs(writer, body, node, dtype, index, across, buffer, stride, ahead=further)
+        done = "i0 < whole ? below : 0"
     turn, store = body.prelude.use("turn", dtype), body.prelude.use("store", dtype)
     with writer.block(f"for (int64_t i0 = 0; begin_{lane} + i0 < end_{lane}; i0 += {lanes})"):
         meanwhile(writer)
-        with writer.block(f"for (int64_t j = 0; begin_{across} + j < end_{across}; j += {lanes})"):
+        head = f"int64_t j = {done}; begin_{across} + j < end_{across}; j += {lanes}"
+        with writer.block(f"for ({head})"):
             writer.line(f"const int n = (int)least({lanes}, end_{across} - begin_{across} - j);")
             writer.line(f"v{dtype} square[{lanes}];")
             if access(node.index, lane).stride is None:
                 _load_anywhere(writer, body, node, dtype, index)
             else:
-                there = {name: ex.add(begin, ahead.get(name, 0)) for name, begin in begins.items()}
-                moved = ex.substitute(index, {f"begin_{name}": to for name, to in there.items()})
-                _load_rows(
-                    writer, body, node, dtype, index, ahead=ex.sub(moved, index), across=across
-                )
+                _load_rows(writer, body, node, dtype, index, ahead=further, across=across)
             writer.line(f"{turn}(square);")
             writer.line(f"for (int l = 0; l < {lanes}; l++)")
             writer.line(f"    {store}({buffer} + (j + l) * {stride} + i0, square[l]);")
+
+
+def _write_pairs(
+    writer: Writer,
+    body: Body,
+    node: ir.Load,
+    dtype: str,
+    index: Expr,
+    across: str,
+    buffer: str,
+    stride: str,
+    *,
+    ahead: Expr,
+) -> None:
+    """Whole pairs of squares beside each other, as many as there are: `whole` lanes, `below` rows.
+
+    Lines of the buffer are written at once, and what lies `ahead` is asked for. Of crowded rows
+    there are none: the more are read together, the fewer lines stay until their second half is.
+    """
+    lane, lanes, line = body.lane, body.lanes, _LINE_BYTES // DTYPES[dtype]
+    load = body.prelude.use("load_pair", dtype)
+    step = access(node.index, lane).stride
+    assert step is not None
+    writer.line(f"const int64_t pitch = {to_c(step)}, ahead = {to_c(ahead)};")
+    is_crowded = f"pitch * {DTYPES[dtype]} % {CROWDED_BYTES} == 0"
+    lines = f"(end_{lane} - begin_{lane}) / {line}"
+    writer.line(f"const int64_t whole = {is_crowded} ? 0 : {lines} * {line};")
+    writer.line(f"const int64_t below = (end_{across} - begin_{across}) / {lanes} * {lanes};")
+    with (
+        writer.block(f"for (int64_t i0 = 0; i0 < whole; i0 += {line})"),
+        writer.block(f"for (int64_t j = 0; j < below; j += {lanes})"),
+    ):
+        first = to_c(ex.substitute(index, {"i": ex.symbol("i0")}))
+        writer.line(f"const {ELEMENTS[dtype]} *p = in{node.param} + {first}, *next = p + ahead;")
+        with writer.block(f"if (j == 0 || j % {line} == {line - lanes})"):
+            writer.line("#pragma GCC unroll 4")
+            with writer.block(f"for (int l = 0; l < {line}; l++)"):
+                writer.line(f"if (j == 0) {prefetch('next')}")
+                writer.line(f"else {prefetch(f'next + {lanes - 1}')}")
+                writer.line("next += pitch;")
+                writer.line('__asm__("" : "+r"(next));')
+        writer.line(f"pair_{dtype} square[{lanes}];")
+        writer.line(f"{load}(p, pitch, square);")
+        writer.line(f"#pragma GCC unroll {lanes}")
+        writer.line(f"for (int l = 0; l < {lanes}; l++)")
+        writer.line(f"    store_pair_{dtype}({buffer} + (j + l) * {stride} + i0, square[l]);")
 
 
 def _load_rows(
