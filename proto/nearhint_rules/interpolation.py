@@ -308,11 +308,15 @@ def leader(
 
 
 def beats_forecast(challenger: Predicted, holder: Predicted, scale: float) -> bool:
-    """Whether one Variant is predicted to beat another beyond noise."""
+    """Whether one Variant is predicted to beat another beyond noise.
+
+    What predictions of the challenger alone are off by is not for want of a hint near by: it counts
+    at any distance.
+    """
     time_ns, _, error, _, spread = challenger
     held_ns, _, held_error, _, held_spread = holder
     least = band(spread, held_spread, scale * math.hypot(error, held_error))
-    return time_ns < held_ns * (1 - least)
+    return time_ns < held_ns * (1 - max(least, ERROR_SHARE * (error - held_error)))
 
 
 def band(first_spread: float, second_spread: float, error: float) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from nearhint_compiler.analysis.loops import variables_of
 from nearhint_compiler.ir import nodes as ir
 
 _CHEAP = frozenset({"add", "sub", "mul", "neg", "abs", "cast", "max", "min", "where", "fma"})
@@ -119,8 +120,13 @@ def _worth_stashing(
     roots: list[list[int]],
     walks: list[frozenset[int]],
 ) -> frozenset[int]:
-    """Values of one walk that a later one uses for something new and that are dear to repeat."""
+    """Values of one walk that a later one uses for something new and that are dear to repeat.
+
+    Not those that are the same along one of the reduction's loops: they are repeated seldom.
+    """
     found: set[int] = set()
+    variables = variables_of(kernel)
+    loops = {f"r{number}" for number in range(len(kernel.reduction))}
     for later in range(1, len(walks)):
         before = frozenset[int]().union(*walks[:later])
         uses = {
@@ -129,7 +135,11 @@ def _worth_stashing(
             for operand in ir.operands_of(kernel.body[position])
         }
         edge = (uses | set(roots[later])) & before
-        found |= {p for p in edge if elements[p] and _cost(kernel, elements, p) > _FREE_COST}
+        found |= {
+            place
+            for place in edge
+            if loops <= variables[place] and _cost(kernel, elements, place) > _FREE_COST
+        }
     return frozenset(found)
 
 

@@ -56,6 +56,20 @@ READ_AGAIN = """
     (store 2 (+ (* k1 p0) r0) 5)))
 """
 """The second input, which the output may share its storage with, is read in the last walk."""
+OUTER_ALONE = """
+(kernel (symbols k0 k1)
+  (pointwise)
+  (reduction k0 k1)
+  (params (in f32) (out f32) (out f32))
+  (body
+    (load 0 r0)
+    (exp f32 0)
+    (store 1 (+ (* k1 r0) r1) 1)
+    (reduce sum f32 1)
+    (sub f32 1 3)
+    (store 2 (+ (* k1 r0) r1) 4)))
+"""
+"""What is read in the last walk is the same along the loop that lanes run along."""
 SCALED = """
 (kernel (symbols k0 k1 k2)
   (pointwise k0 k1)
@@ -393,6 +407,13 @@ def test_a_row_is_kept_in_an_output_of_its_dtype_that_is_not_read_there_again() 
     assert homes_of(kernel("softmax_f16"), "r0") == {}
     assert homes_of(kernel("layer_norm_dynamic_f32"), "r0") == {}
     assert homes_of(parse_kernel(READ_AGAIN), "r0") == {}
+
+
+def test_a_value_of_the_outer_of_two_loops_is_worked_out_again(tmp_path: Path) -> None:
+    given = parse_kernel(OUTER_ALONE)
+    assert homes_of(given, "r1") == {}
+    for schedule in candidates(given, MACHINE):
+        run_all(compile_kernel(given, schedule, tmp_path), distinct=3)
 
 
 def test_a_row_with_a_scan_is_not_shared(tmp_path: Path) -> None:

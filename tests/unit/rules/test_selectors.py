@@ -17,6 +17,7 @@ from nearhint_rules.guard import Aligned, AtMost, Divisible, Fact
 from nearhint_rules.interpolation import (
     LEAST_LEAD,
     InterpolatedSelector,
+    beats_forecast,
     leader,
     led,
     loses_to_fallback,
@@ -477,6 +478,14 @@ def test_the_fallback_must_be_predicted_to_win_beyond_noise() -> None:
     near, behind, beaten = (Forecast(time, 0, 0.5, 0.1, 0.001) for time in (99.0, 101.0, 103.0))
     lost = [loses_to_fallback(each, ops, 1.0) for each in (near, behind, beaten)]
     assert lost == [False, False, True]
+
+
+def test_who_is_predicted_worse_than_the_holder_must_lead_by_more_at_any_distance() -> None:
+    holder = Forecast(100.0, 0, 0.1, 0.1, 0.001)
+    sure, unsure = (Forecast(97.0, 1, error, 0.1, 0.001) for error in (0.1, 0.8))
+    assert [beats_forecast(each, holder, 0.01) for each in (sure, unsure)] == [True, False]
+    assert beats_forecast(unsure, holder._replace(error=0.8), 0.01)
+    assert beats_forecast(unsure._replace(time_ns=92.0), holder, 0.01)
 
 
 def test_the_default_variant_is_left_only_for_a_clear_lead() -> None:

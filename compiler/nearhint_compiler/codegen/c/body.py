@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nearhint_compiler.analysis.jumps import leading_to_jumps
+from nearhint_compiler.analysis.loops import variables_of
 from nearhint_compiler.codegen.c import ops as c_ops
 from nearhint_compiler.codegen.c.homes import homes_of
 from nearhint_compiler.codegen.c.index import Clamped, access, clamped, shifted, to_c
@@ -341,30 +342,6 @@ def reduction_loops(body: Body) -> list[str]:
 _IDENTITY: Mapping[str, float] = {
     "sum": 0, "prod": 1, "max": float("-inf"), "min": float("inf"), "any": 0, "all": 1,
 }  # fmt: skip
-
-
-def variables_of(kernel: ir.Kernel) -> tuple[frozenset[str], ...]:
-    """The loop variables that each node depends on; a reduce closes over the reduction's."""
-    found: list[frozenset[str]] = []
-    loops = {
-        *(f"p{number}" for number in range(len(kernel.pointwise))),
-        *(f"r{number}" for number in range(len(kernel.reduction))),
-    }
-    for node in kernel.body:
-        own: set[str] = set()
-        for operand in ir.operands_of(node):
-            own |= found[operand]
-        match node:
-            case ir.Load(_, index) | ir.Iota(index) | ir.Store(_, index, _):
-                own |= loops & set(ex.symbols_of(index))
-            case ir.Reduce() | ir.Arg():
-                own = {name for name in own if not ir.is_reduction_variable(name)}
-            case ir.Scan():
-                own |= {name for name in loops if ir.is_reduction_variable(name)}
-            case _:
-                pass
-        found.append(frozenset(own))
-    return tuple(found)
 
 
 def _float_of(dtype: str, bits: int) -> float:
