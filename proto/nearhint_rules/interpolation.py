@@ -2,10 +2,11 @@
 
 `InterpolatedSelector` is a `StepSelector`, and answers as that does (by the nearest hint) wherever
 a prediction would be no better: at sizes that were measured, where one of them is beyond the
-cut-off of all hints near by (each for itself: between hints a ladder has gaps that no single one
-reaches over), where too little was measured near by, and for a Table whose own hints, left out in
-turn, are served clearly worse by predictions than by their neighbours. Nearest counts hints as
-farther where other facts of divisibility hold, and comes after all that the cut-off reaches.
+cut-off of all hints (each for itself: between hints a ladder has gaps that no single one reaches
+over, and all that is near may be one hint and what was timed beside it), where too little was
+measured near by, and for a Table whose own hints, left out in turn, are served clearly worse by
+predictions than by their neighbours. Nearest counts hints as farther where other facts of
+divisibility hold, and comes after all that the cut-off reaches.
 
 Where it predicts, a Variant takes the place of the one that leads at the nearest hint, or of the
 default one if that is predicted to be faster, only if it is predicted to beat it beyond noise: that
@@ -128,9 +129,9 @@ class InterpolatedSelector(StepSelector):
                     return hint, farther, False
         return nearest, distance, is_beyond
 
-    def _is_between(self, dims: Dims, near: Sequence[int]) -> bool:
-        """Whether each of the sizes is within the cut-off of one of the nearest hints'."""
-        known = zip(*(self._complete[hint].dims for hint in near), strict=True)
+    def _is_between(self, dims: Dims) -> bool:
+        """Whether each of the sizes is within the cut-off of some hint's."""
+        known = zip(*(row.dims for row in self._complete), strict=True)
         return all(
             any(not log2_distance((size,), (each,), self._cutoff)[1] for each in sizes)
             for size, sizes in zip(dims, known, strict=True)
@@ -140,7 +141,7 @@ class InterpolatedSelector(StepSelector):
         """What the hints nearest to sizes say; None where the nearest of them is to answer."""
         nearest, distance, is_beyond = self._covering(dims, near)
         leading = self._reached(nearest, missing & self._candidates.needed)
-        if not leading or (is_beyond and not self._is_between(dims, near)):
+        if not leading or (is_beyond and not self._is_between(dims)):
             return None
         assert self.predictor is not None  # it found what is near
         scale = self.predictor.scale(distance)

@@ -273,6 +273,16 @@ def test_interpolated_reaches_over_the_gaps_of_a_chessboard() -> None:
     assert served(INTERPOLATED, found, 256, 2049).reason == "beyond_cutoff_default"
 
 
+def test_what_was_timed_beside_a_hint_hides_no_other_hint() -> None:
+    beside = tuple((60 + step, 64) for step in range(8))
+    board = (*beside, (4, 1024), (1024, 1024))
+    line = matrix(flat, steep, hints=tuple(range(100, 100 + len(board))), cutoff=2)
+    hints = tuple(replace(row, dims=at) for row, at in zip(line.hints, board, strict=True))
+    found = replace(line, symbols=("k0", "k1"), hints=hints)
+    assert served(INTERPOLATED, found, 63, 500).reason == "beyond_cutoff_default"
+    assert not served(INTERPOLATED, found, 63, 600).reason.startswith("beyond_cutoff")
+
+
 @pytest.mark.parametrize("hints", [(64,), (64, 1024)])
 def test_interpolated_with_too_few_hints_is_as_nearest(hints: tuple[int, ...]) -> None:
     found = matrix(flat, steep, hints=hints)

@@ -80,8 +80,9 @@ def equations_of(function: Any, *args: torch.Tensor) -> tuple[list[tuple[Any, An
     def backend(module: torch.fx.GraphModule, inputs: Any) -> Any:
         return adapter.aot_inference(module, inputs, compiler=compiler)
 
+    compiled: Any = torch.compile(function, backend=backend, dynamic=True)
     with torch.no_grad():
-        torch.compile(function, backend=backend, dynamic=True)(*args)
+        compiled(*args)
     return found, given
 
 
