@@ -146,7 +146,7 @@ def points_of_sweep(
     }
     for place, (sizes, mine) in enumerate(zip(sweep.sizes, ours, strict=True)):
         name, moved = sweep.case(sizes).name, bytes_of(mine)
-        bar = gpu_points.share_bar({"name": name, "bytes": moved, "sizes": sizes})
+        bar = gpu_points.share_bar({"bytes": moved, "sizes": sizes})
         if bar is None:
             continue
         served = reported.get(name, {})

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
 from typing import Any
 
 from tests.benchmarks.cpu_kernels import geometric_mean
 from tests.benchmarks.gpu_sweep_cases import TRANSPOSED_MX
-from tests.benchmarks.other_functions import GROUPS
 from tests.benchmarks.sweep_report import Bar, least_bar, mean_bar, most_bar
 
 from nearhint_rules.table import Table
@@ -59,17 +57,7 @@ def share_bar(point: Mapping[str, Any]) -> float | None:
     """The share of a copy's bandwidth that a point should reach; None where it moves little."""
     if point["bytes"] < LARGE_BYTES:
         return None
-    return SHARE_OF_LONG_ROWS if row_elements(point) > LONG_ROW else SHARE
-
-
-def row_elements(point: Mapping[str, Any]) -> int:
-    """The elements of one row: those that are reduced together, or else the last size."""
-    function, sizes = point["name"].split()[0], point["sizes"]
-    if function == "var_mean":  # over the first and the last of three
-        return int(sizes[0] * sizes[2])
-    if function == "group_norm":  # channels of a group, and their planes
-        return int(sizes[1] // GROUPS * prod(sizes[2:]))
-    return int(sizes[-1])
+    return SHARE_OF_LONG_ROWS if point["sizes"][-1] > LONG_ROW else SHARE
 
 
 def shortfalls(point: Mapping[str, Any]) -> list[str]:

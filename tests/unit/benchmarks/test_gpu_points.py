@@ -66,21 +66,6 @@ def test_large_points_are_held_against_a_copy(moved: int, columns: int, bar: flo
     assert gpu_points.share_bar(point(moved=moved, columns=columns)) == bar
 
 
-@pytest.mark.parametrize(
-    ("name", "sizes", "elements"),
-    [
-        ("softmax f32 7000x5120", (7000, 5120), 5120),
-        ("var_mean f32 64x256x3137", (64, 256, 3137), 64 * 3137),
-        ("var_mean_of_rows f32 7000x5120", (7000, 5120), 5120),
-        ("group_norm bf16 60x640x21x33", (60, 640, 21, 33), 20 * 21 * 33),
-    ],
-)
-def test_a_row_is_what_is_reduced_together(
-    name: str, sizes: tuple[int, ...], elements: int
-) -> None:
-    assert gpu_points.row_elements({"name": name, "sizes": sizes}) == elements
-
-
 def test_a_large_point_below_its_share_falls_short() -> None:
     slow = point(nearhint_us=100.0, dynamic_us=300.0, static_us=110.0, moved=240_000_000)
     assert gpu_points.shortfalls(slow) == ["0.800 of a copy's bandwidth, at least 0.9"]
