@@ -103,11 +103,6 @@ class Engine:
         """Whether the daemon answered last time."""
         return self._connection is not None
 
-    @property
-    def thread_id(self) -> int | None:
-        """The identifier of the thread that makes the RPCs."""
-        return self._thread.ident if self._thread is not None else None
-
     def post(self, command: Command) -> None:
         """Gives the engine something to do; returns at once."""
         self._inbox.put(command)

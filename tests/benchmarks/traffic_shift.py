@@ -64,7 +64,6 @@ SETTLE_S = 10.0
 FINISH_S = 20.0
 """What is under way when the time is up may take so long to end."""
 CONTESTS_S = 40.0
-FILLER_SIZES = 3
 RATIOS = ("p50_ms", "p99_ms", "cpu_p50_ms", "cpu_p99_ms")
 NEVER_S = 1e9
 """What stands for a time that did not come."""

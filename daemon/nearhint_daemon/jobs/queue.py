@@ -66,7 +66,6 @@ class _Open:
     hands: Hands | None = None
     counted: asyncio.Future[None] | None = None
     losses: int = 0
-    is_cancelled: bool = False
     is_ending: bool = False
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -198,7 +197,6 @@ class JobQueue:
         job.listeners.remove(listener)
         if job.listeners:
             return
-        job.is_cancelled = True
         if job.task is not None:
             job.task.cancel()
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 from google.protobuf import any_pb2, duration_pb2
@@ -21,7 +21,6 @@ UNARY_LIMIT_S = 60.0
 DETAILS_KEY = "grpc-status-details-bin"
 KNOWN_ERRORS = (DaemonError, RulesError, WorkersError)
 
-RequestT = TypeVar("RequestT")
 Context = grpc.aio.ServicerContext[Any, Any]
 Handler = Any  # a grpc.RpcMethodHandler, whose stubs know no asyncio handlers
 

@@ -50,11 +50,6 @@ class Shape:
         """The row's columns in order, the hash left out."""
         return tuple(field.name for field in fields(self.row))
 
-    @cached_property
-    def hashed_columns(self) -> tuple[str, ...]:
-        """What the hash covers: everything but the cursor."""
-        return tuple(name for name in self.columns if name != "change_seq")
-
 
 _ALL = (
     Shape(ProgramRow, "programs", ("namespace", "id"), is_hashed=True),

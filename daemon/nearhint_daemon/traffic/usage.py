@@ -141,11 +141,6 @@ class Usage:
                 self._gathered[key] = [a + b for a, b in zip(total, counts, strict=True)]
             raise
 
-    @property
-    def clients(self) -> int:
-        """Clients that reported lately."""
-        return len(self._clients)
-
     def _client(self, client_id: str) -> _Client:
         now = self._monotonic()
         client = self._clients.pop(client_id, None) or _Client(REPORTS_BURST, now)

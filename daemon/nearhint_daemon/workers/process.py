@@ -81,7 +81,6 @@ class WorkerProcess:
                 detail = f"the system has nothing to start it with: {error}"
                 raise WorkerDied(kind=command.kind, detail=detail, reproducer={}) from error
             undo.pop_all()
-        self.spawned_at = time.monotonic()
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         loop = asyncio.get_running_loop()
         self._pidfd = os.pidfd_open(self._popen.pid)
