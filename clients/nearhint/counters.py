@@ -34,7 +34,7 @@ class Counters:
         self.waits[me] = self.waits.get(me, 0) + 1
 
     def event(self, name: str, *, times: int = 1) -> None:
-        """Something named happened, e.g. `"reconnects"` or `"answer_invalid"`."""
+        """Something named happened, e.g. `"connects"` or `"answer_invalid"`."""
         self.events[name] = self.events.get(name, 0) + times
 
     def fallback(self, reason: str) -> None:
