@@ -17,7 +17,17 @@ from nearhint.warmup.manifest import read_manifest
 from nearhint_daemon.cli import main as nearhintd
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "ERRORS.md", "METRICS.md")
+DOCUMENTS = (
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "ERRORS.md",
+    "METRICS.md",
+    "clients/README.md",
+    "compiler/README.md",
+    "daemon/README.md",
+    "proto/README.md",
+)
 PROGRAMS = {"nearhint": nearhint, "nearhintd": nearhintd}
 SOURCES = ("proto", "compiler", "daemon", "clients", "tests")
 OTHERS_OPTIONS = frozenset({"--dist", "--update-golden"})
