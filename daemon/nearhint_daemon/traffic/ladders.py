@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from nearhint_daemon.jobs import JobSpec
 from nearhint_daemon.programs import ProgramKey, Programs
-from nearhint_daemon.tables import TableKey
 from nearhint_daemon.tuning.efforts import Effort
 from nearhint_daemon.tuning.lowered import Step
-from nearhint_daemon.tuning.tuning_jobs import LADDER, Wish, cross_job, hint_jobs
+from nearhint_daemon.tuning.tuning_jobs import LADDER, Wish, wished_jobs
 from nearhint_rules.expr import Expr
 from nearhint_rules.ladder import Rung, reachable_ladder
 from nearhint_rules.target import Target
@@ -46,8 +45,7 @@ class Ladders:
         """
         lowered = await self._programs.lowered(key)
         found: dict[tuple[Expr, ...], tuple[Rung, ...]] = {}
-        specs: dict[str, JobSpec] = {}
-        wishes: dict[tuple[TableKey, str], list[Wish]] = {}
+        wishes: list[Wish] = []
 
         def wished(step: Step, rung: Rung) -> Wish:
             return Wish(
@@ -65,21 +63,5 @@ class Ladders:
                 continue
             if step.dims not in found:
                 found[step.dims] = reachable_ladder(step.dims, lowered.ranges, self._budget)
-            together = [wished(step, rung) for rung in found[step.dims]]
-            for wish in together:
-                wishes.setdefault((wish.table_key, wish.fallback), []).append(wish)
-                for spec in hint_jobs(
-                    wish, version=self._compiler_version, priority=priority, client=client
-                ):
-                    specs[spec.key] = spec
-        for known in wishes.values():
-            crossing = cross_job(
-                known[0],
-                [wish.dims for wish in known],
-                version=self._compiler_version,
-                priority=priority,
-                client=client,
-            )
-            if crossing is not None:
-                specs[crossing.key] = crossing
-        return list(specs.values())
+            wishes += (wished(step, rung) for rung in found[step.dims])
+        return wished_jobs(wishes, version=self._compiler_version, priority=priority, client=client)

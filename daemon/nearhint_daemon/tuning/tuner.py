@@ -33,7 +33,7 @@ from nearhint_daemon.tuning.matrix import FEW, SEARCHED_TIER, shared
 from nearhint_daemon.tuning.publishing import Publisher
 from nearhint_daemon.tuning.search_reports import of_pruned
 from nearhint_daemon.tuning.tasks import Task, Tasks
-from nearhint_daemon.tuning.tuning_jobs import Wish, cross_job, hint_jobs, hint_key
+from nearhint_daemon.tuning.tuning_jobs import Wish, hint_key, wished_jobs
 from nearhint_daemon.tuning.winners import Winners, elsewhere
 from nearhint_daemon.workshop import Workshop
 from nearhint_proto import convert
@@ -109,26 +109,13 @@ class Tuner:
         found = await self._wishes(
             key, target, hints, kernels=kernels, threads=threads, place=place
         )
-        wishes = self._raised(found, effort)
-        specs: dict[str, JobSpec] = {}
-        wanted: dict[tuple[TableKey, str], list[Wish]] = {}
-        for wish in wishes:
-            for spec in hint_jobs(
-                wish, version=self._compiler_version, priority=priority, client=client
-            ):
-                specs[spec.key] = spec
-            wanted.setdefault((wish.table_key, wish.fallback), []).append(wish)
-        for (table_key, _), together in wanted.items():
-            crossing = cross_job(
-                min(together, key=lambda wish: wish.effort),
-                [*self._hints_of(table_key), *(wish.dims for wish in together)],
-                version=self._compiler_version,
-                priority=priority,
-                client=client,
-            )
-            if crossing is not None:
-                specs[crossing.key] = crossing
-        return list(specs.values())
+        return wished_jobs(
+            self._raised(found, effort),
+            version=self._compiler_version,
+            priority=priority,
+            client=client,
+            hints_of=self._hints_of,
+        )
 
     async def _wishes(
         self,

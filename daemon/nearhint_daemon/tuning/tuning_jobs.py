@@ -5,7 +5,7 @@ A key says what is to be known, not who asked: the same work has the same key ho
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +59,37 @@ class Wish:
             "effort": int(self.effort),
             **why,
         }
+
+
+def wished_jobs(
+    wishes: Iterable[Wish],
+    *,
+    version: str,
+    priority: int,
+    client: str,
+    hints_of: Callable[[TableKey], Collection[Dims]] = lambda _: (),
+) -> list[JobSpec]:
+    """The jobs that tune these hints, each once, and after them those that cross what was found.
+
+    `hints_of` are hints that a Table has already, and that are to be crossed with the new ones.
+    """
+    specs: dict[str, JobSpec] = {}
+    together: dict[tuple[TableKey, str], list[Wish]] = {}
+    for wish in wishes:
+        together.setdefault((wish.table_key, wish.fallback), []).append(wish)
+        for spec in hint_jobs(wish, version=version, priority=priority, client=client):
+            specs[spec.key] = spec
+    for (table_key, _), wanted in together.items():
+        crossing = cross_job(
+            min(wanted, key=lambda wish: wish.effort),
+            [*hints_of(table_key), *(wish.dims for wish in wanted)],
+            version=version,
+            priority=priority,
+            client=client,
+        )
+        if crossing is not None:
+            specs[crossing.key] = crossing
+    return list(specs.values())
 
 
 def hint_jobs(wish: Wish, *, version: str, priority: int, client: str) -> tuple[JobSpec, ...]:
