@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from dataclasses import dataclass
 
 from nearhint_daemon.errors import InvalidRequest
+from nearhint_daemon.recent import Recent
 from nearhint_proto import convert
 from nearhint_proto.v1 import program_pb2
 from nearhint_rules.canonical import content_hash
@@ -30,7 +30,7 @@ class Arrivals:
     """Reads Programs; one whose very bytes were read before is not read again."""
 
     def __init__(self) -> None:
-        self._remembered: OrderedDict[str, Arrived] = OrderedDict()
+        self._remembered = Recent[str, Arrived](REMEMBERED_LIMIT)
 
     async def read(self, message: program_pb2.Program) -> Arrived:
         """The Program; raises `InvalidProgram` or `InvalidRequest`, which name the field."""
@@ -38,16 +38,12 @@ class Arrivals:
         digest = content_hash(data)
         found = self._remembered.get(digest)
         if found is not None:
-            self._remembered.move_to_end(digest)
             return found
         if len(data) <= SMALL_BYTES:
             arrived = _read(message)
         else:
             arrived = await asyncio.to_thread(_read, message)
-        self._remembered[digest] = arrived
-        if len(self._remembered) > REMEMBERED_LIMIT:
-            self._remembered.popitem(last=False)
-        return arrived
+        return self._remembered.keep(digest, arrived)
 
 
 def _read(message: program_pb2.Program) -> Arrived:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +15,7 @@ from nearhint_daemon.errors import (
 )
 from nearhint_daemon.jobs import JobSpec, Priority
 from nearhint_daemon.operating.quarantine import Quarantine
+from nearhint_daemon.recent import Recent
 from nearhint_daemon.store import Reading, Store, Writing
 from nearhint_daemon.store.rows import (
     FallbackRow,
@@ -73,10 +73,8 @@ class Programs:
         self._compiler_version = compiler_version
         self._clock = clock
         self._arrivals = Arrivals()
-        self._kept: OrderedDict[ProgramKey, Lowered] = OrderedDict()
-        self._ranges: OrderedDict[tuple[str, str], Mapping[str, tuple[int, int | None]]] = (
-            OrderedDict()
-        )
+        self._kept = Recent[ProgramKey, Lowered](KEPT_LIMIT)
+        self._ranges = Recent[tuple[str, str], Mapping[str, tuple[int, int | None]]](RANGES_LIMIT)
 
     async def register(
         self,
@@ -175,16 +173,12 @@ class Programs:
         message = program_pb2.Program.FromString(row.message)
         symbols = (convert.symbol_from_proto(symbol) for symbol in message.symbols)
         made = {symbol.name: (symbol.low, symbol.high) for symbol in symbols}
-        self._ranges[namespace, program] = made
-        if len(self._ranges) > RANGES_LIMIT:
-            self._ranges.popitem(last=False)
-        return made
+        return self._ranges.keep((namespace, program), made)
 
     async def lowered(self, key: ProgramKey) -> Lowered:
         """A Program's ranges and launch steps; raises `KernelUnknown` without a Plan."""
         found = self._kept.get(key)
         if found is not None:
-            self._kept.move_to_end(key)
             return found
         plan = self.plan(key)
         program = self._store.read_now(lambda reading: reading.get(ProgramRow, *key[:2]))
@@ -194,10 +188,7 @@ class Programs:
             row.fallback: self.fallback(key[0], row.fallback).message for row in self._launches(key)
         }
         made = await asyncio.to_thread(decode, program.message, plan.message, fallbacks)
-        self._kept[key] = made
-        if len(self._kept) > KEPT_LIMIT:
-            self._kept.popitem(last=False)
-        return made
+        return self._kept.keep(key, made)
 
     async def lower(self, row: JobRow, payload: Mapping[str, str]) -> None:
         """Does a `lower` job: Program -> Plan, Kernels and Fallbacks, kept together."""

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from nearhint_daemon.errors import GenerationGone
+from nearhint_daemon.recent import Recent
 from nearhint_daemon.store import Reading, Store, Writing, queries
 from nearhint_daemon.store.rows import MeasurementRow, TableRow
 from nearhint_proto import convert
@@ -72,7 +73,7 @@ class TableIndex:
         self._on_publish = on_publish
         self._entries: dict[TableKey, Entry] = {}
         self._targets: dict[tuple[str, str], tuple[str, ...]] = {}
-        self._decoded: OrderedDict[tuple[TableKey, int], Selector] = OrderedDict()
+        self._decoded = Recent[tuple[TableKey, int], Selector](DECODED_LIMIT)
         self._watchers: set[Watcher] = set()
         self.change_seq = 0
         self.published_at = time.monotonic()
@@ -236,13 +237,9 @@ class TableIndex:
     def _decode(self, key: TableKey, generation: int, message: bytes) -> Selector:
         found = self._decoded.get((key, generation))
         if found is not None:
-            self._decoded.move_to_end((key, generation))
             return found
         table = convert.table_from_proto(types_pb2.Table.FromString(message))
-        selector = self._decoded[key, generation] = Selector(table)
-        if len(self._decoded) > DECODED_LIMIT:
-            self._decoded.popitem(last=False)
-        return selector
+        return self._decoded.keep((key, generation), Selector(table))
 
 
 _NO_TABLE = Selector(None)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 from nearhint_daemon.errors import DaemonError
 from nearhint_daemon.programs import Programs
+from nearhint_daemon.recent import Recent
 from nearhint_daemon.store import Store, Writing, queries
 from nearhint_daemon.store.rows import TrafficRow
 from nearhint_daemon.traffic.sizes_text import parse_sizes
@@ -149,9 +150,9 @@ class Traffic:
         self._kernels: OrderedDict[KernelKey, Histogram] = OrderedDict()
         self._gathered: dict[str, dict[tuple[str, str, str], int]] = {}
         self._gone: set[KernelKey] = set()
-        self._met: OrderedDict[tuple[str, str, str], tuple[Launched, ...]] = OrderedDict()
+        self._met = Recent[tuple[str, str, str], tuple[Launched, ...]](SIZES_KEPT)
         self._faded_at_s = clock()
-        self._steps: OrderedDict[tuple[str, str], tuple[Step, ...]] = OrderedDict()
+        self._steps = Recent[tuple[str, str], tuple[Step, ...]](PROGRAMS_KEPT)
 
     async def load(self) -> None:
         """Takes up what an earlier daemon wrote."""
@@ -261,20 +262,15 @@ class Traffic:
         key = (namespace, program, text)
         found = self._met.get(key)
         if found is not None:
-            self._met.move_to_end(key)
             return found
         steps = await self._steps_of(namespace, program)
         made = tuple(dict.fromkeys(_launched_at(steps, text)))
-        if steps:  # one that is not lowered yet may be next time
-            self._met[key] = made
-            if len(self._met) > SIZES_KEPT:
-                self._met.popitem(last=False)
-        return made
+        # One that is not lowered yet may be next time.
+        return self._met.keep(key, made) if steps else made
 
     async def _steps_of(self, namespace: str, program: str) -> tuple[Step, ...]:
         found = self._steps.get((namespace, program))
         if found is not None:
-            self._steps.move_to_end((namespace, program))
             return found
         steps: tuple[Step, ...] = ()
         for kind in TARGET_KINDS:
@@ -282,11 +278,7 @@ class Traffic:
                 steps += (await self._programs.lowered((namespace, program, kind))).steps
             except (DaemonError, RulesError):
                 continue  # not lowered for that kind, or not readable any more
-        if steps:
-            self._steps[namespace, program] = steps
-            if len(self._steps) > PROGRAMS_KEPT:
-                self._steps.popitem(last=False)
-        return steps
+        return self._steps.keep((namespace, program), steps) if steps else steps
 
     def _histogram(self, key: KernelKey) -> Histogram:
         histogram = self._kernels.pop(key, None) or Histogram(half_life_s=self.half_life_s)

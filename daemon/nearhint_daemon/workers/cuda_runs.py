@@ -13,7 +13,6 @@ the host, which alone rejects, and excuses (`verify.judged`).
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -22,6 +21,7 @@ import numpy as np
 import torch
 
 from nearhint_compiler.ir import nodes as ir
+from nearhint_daemon.recent import Recent
 from nearhint_daemon.workers.cuda_subject import (
     BAND_BYTES,
     WORDS,
@@ -83,9 +83,9 @@ class CudaRuns:
     """Runs cases, of any Kernel, and keeps what the next Variant needs as well."""
 
     def __init__(self, limit_bytes: int = KEPT_BYTES) -> None:
-        self._limit_bytes = limit_bytes
-        self._size_bytes = 0
-        self._kept: OrderedDict[tuple[object, ...], _Shared] = OrderedDict()
+        self._kept = Recent[tuple[object, ...], _Shared](
+            limit_bytes, weigh=lambda shared: shared.size_bytes
+        )
 
     def of(self, subject: Launcher) -> Runs:
         """What runs cases of one binary."""
@@ -104,15 +104,8 @@ class CudaRuns:
 
     def _shared(self, kernel: ir.Kernel, together: Sequence[tuple[Case, Reference]]) -> _Shared:
         key = (kernel, *((case.layout, id(reference)) for case, reference in together))
-        found = self._kept.pop(key, None)
-        if found is None:
-            found = _shared(kernel, together)
-            self._size_bytes += found.size_bytes
-        self._kept[key] = found
-        while len(self._kept) > 1 and self._size_bytes > self._limit_bytes:
-            _, dropped = self._kept.popitem(last=False)
-            self._size_bytes -= dropped.size_bytes
-        return found
+        found = self._kept.get(key)
+        return self._kept.keep(key, _shared(kernel, together)) if found is None else found
 
 
 def _grouped(

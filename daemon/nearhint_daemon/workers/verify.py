@@ -12,7 +12,6 @@ the same seed.
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -23,6 +22,7 @@ from typing import Protocol
 import numpy as np
 
 from nearhint_compiler.ir import nodes as ir
+from nearhint_daemon.recent import Recent
 from nearhint_daemon.workers.cases import Sizes, awkward_sizes, hinted_sizes
 from nearhint_daemon.workers.elements import FLOATS, Array, Elements, decode
 from nearhint_daemon.workers.errors import MemoryLimitExceeded
@@ -125,28 +125,24 @@ class References:
     """References by (Kernel, sizes, seed, specials), the least recently used dropped first."""
 
     def __init__(self, limit_bytes: int = CACHE_BYTES) -> None:
-        self._limit_bytes = limit_bytes
-        self._size_bytes = 0
-        self._kept: OrderedDict[tuple[object, ...], Reference] = OrderedDict()
+        self._kept = Recent[tuple[object, ...], Reference](
+            limit_bytes, weigh=lambda reference: reference.size_bytes
+        )
         self._begun: dict[tuple[object, ...], Future[Reference]] = {}
 
     def get(self, kernel: ir.Kernel, sizes: Sizes, *, seed: int, with_specials: bool) -> Reference:
         """The reference of a case, computed if it is not kept."""
         key = (kernel, tuple(sizes.dims.items()), seed, with_specials)
-        found = self._kept.pop(key, None)
-        if found is None:
-            begun = self._begun.pop(key, None)
-            found = (
-                _reference(kernel, sizes, seed, with_specials=with_specials)
-                if begun is None
-                else begun.result()
-            )
-            self._size_bytes += found.size_bytes
-        self._kept[key] = found
-        while len(self._kept) > 1 and self._size_bytes > self._limit_bytes:
-            _, dropped = self._kept.popitem(last=False)
-            self._size_bytes -= dropped.size_bytes
-        return found
+        found = self._kept.get(key)
+        if found is not None:
+            return found
+        begun = self._begun.pop(key, None)
+        return self._kept.keep(
+            key,
+            _reference(kernel, sizes, seed, with_specials=with_specials)
+            if begun is None
+            else begun.result(),
+        )
 
     @contextmanager
     def beginning(

@@ -218,7 +218,7 @@ def test_what_is_kept_is_bounded(tmp_path: Path) -> None:
     for hint in (64, 65, 66):
         assert not any(ran.buffers for ran in all_of(doubled(), subject, hint, runs))
         assert len(runs._kept) == 1
-        assert runs._size_bytes == sum(each.size_bytes for each in runs._kept.values())
+        assert runs._kept.weight == sum(each.size_bytes for each in runs._kept.values())
 
 
 @pytest.mark.parametrize("hint", [64, LARGE])
