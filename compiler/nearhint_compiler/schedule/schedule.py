@@ -1,7 +1,8 @@
 """A Schedule: how a Kernel is laid out on a Target. A frozen tuple of values, replayable as text.
 
-Text: `FAMILY key=value key=value ...`, e.g. `cpu.rows vector=16 unroll=2` or
-`cuda.persistent x=1 r0=1024 warps=4 stages=1`. A family belongs to one kind of target.
+Text: `FAMILY option=value option=value ...`, e.g. `cuda.pointwise x=1024 warps=4 index=32 aligned=1
+divisible=0`. A family belongs to one kind of target. What families there are, and their options, is
+in `codegen.triton.kernel` and `schedule.cpu`.
 """
 
 from __future__ import annotations
