@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import grpc
@@ -14,6 +13,9 @@ import nearhint
 from nearhint import session
 from nearhint.session import Session, session_for
 from nearhint.testing import FakeDaemon
+
+FOREVER_S = 3600.0
+"""Longer than a test may take: who waits for it never comes back."""
 
 
 def open_session(daemon: FakeDaemon) -> Session:
@@ -62,9 +64,7 @@ def test_a_plan_that_is_still_being_made_is_not_waited_for(
 ) -> None:
     daemon.lowering(doubling.program(), "lower-1")
     handle = open_session(daemon).register(doubling.program())
-    started = time.monotonic()
-    assert not handle.wait_ready(30)
-    assert time.monotonic() - started < 5
+    assert not handle.wait_ready(FOREVER_S)
     assert handle.snapshot is None
 
 
@@ -362,9 +362,7 @@ def test_a_daemon_without_room_is_asked_again(
 
 def test_an_absent_daemon_is_noticed_at_once(tmp_path: Path) -> None:
     handle = session_for(f"unix:{tmp_path}/none.sock", doubling.DEVICE).register(doubling.program())
-    started = time.monotonic()
-    assert not handle.wait_ready(30)
-    assert time.monotonic() - started < 2
+    assert not handle.wait_ready(FOREVER_S)
     assert nearhint.status().problems != ()
     assert session.counters.seen()["daemon_unreachable"] >= 1
 
