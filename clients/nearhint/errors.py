@@ -54,6 +54,7 @@ class FileMissing(NearhintError):
 
     code = "FILE_MISSING"
     template = "{path}: {problem}"
+    hint = "Correct the path; paths in a manifest start at its folder."
 
 
 class OutputFailed(NearhintError):
@@ -69,6 +70,7 @@ class Disabled(NearhintError):
 
     code = "DISABLED"
     template = "switched off by {name}"
+    hint = "Unset it."
 
 
 class UntrustedPath(NearhintError):
@@ -103,6 +105,7 @@ class DeadlineMissed(NearhintError):
 
     code = "DEADLINE_MISSED"
     template = "{rpc} took longer than {timeout_s:g} s"
+    hint = "The daemon may be stopped, or busy: `nearhint status` says what it does."
 
 
 class Rejected(NearhintError):
@@ -117,6 +120,7 @@ class NotFound(NearhintError):
 
     code = "NOT_FOUND"
     template = "{rpc} found nothing ({reason_code}): {problem}"
+    hint = "`nearhint kernels` lists what the daemon knows."
 
 
 class DaemonFailed(NearhintError):
@@ -124,6 +128,7 @@ class DaemonFailed(NearhintError):
 
     code = "DAEMON_FAILED"
     template = "{rpc} failed in the daemon ({status}): {problem}"
+    hint = "The daemon's log has more."
 
 
 class ProtocolSkew(NearhintError):
@@ -153,6 +158,7 @@ class CacheUnusable(NearhintError):
 
     code = "CACHE_UNUSABLE"
     template = "{path}: {problem}"
+    hint = "Set NEARHINT_CACHE_DIR to a directory of your own, mode 0700."
 
 
 class MissingExtra(NearhintError, ImportError):

@@ -29,6 +29,7 @@ class NeedsGradients(TorchClientError):
 
     code = "GRADIENTS_NEEDED"
     template = "gradients are needed"
+    hint = "Call it within torch.no_grad()."
 
 
 class InvalidPlan(TorchClientError):

@@ -64,6 +64,7 @@ class VariantRejected(DaemonError):
     """A Variant may not serve: it failed a check, is quarantined, or was never measured."""
 
     code = "VARIANT_REJECTED"
+    hint = "`nearhint release` lifts an operator's quarantine"
     exit_code = ExitCode.REFUSED
 
 
@@ -94,6 +95,7 @@ class ArtifactUnknown(DaemonError):
     """No Artifact of that hash is stored."""
 
     code = "ARTIFACT_UNKNOWN"
+    hint = "fetch the Table again"
     exit_code = ExitCode.NOT_FOUND
 
 
@@ -153,6 +155,7 @@ class NoVariant(DaemonError):
     """Every candidate of a Kernel failed; the Fallback serves."""
 
     code = "NO_VARIANT"
+    hint = "`nearhint explain` says why each failed"
 
 
 class LoweringWrong(DaemonError):
@@ -165,6 +168,7 @@ class HintTooLarge(DaemonError):
     """The tensors of a hint would take more memory than measuring may use."""
 
     code = "HINT_TOO_LARGE"
+    hint = "raise measure_memory_bytes where the daemon runs"
 
 
 class HintUnreachable(DaemonError):
@@ -190,6 +194,7 @@ class JobCancelled(DaemonError):
     """The job was cancelled."""
 
     code = "CANCELLED"
+    hint = "ask for it again if it is wanted"
 
 
 class BudgetSpent(JobCancelled):

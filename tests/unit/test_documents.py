@@ -26,6 +26,16 @@ def module_name(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts[1:])
 
 
+TOLD = ("–", "nothing", "report it", "see Daemon", "see Workers", "correct the field")
+"""How a remedy begins that no error need repeat: there is none, or the message has it."""
+HINTED_MODULES = (
+    "nearhint.errors",
+    "nearhint.launchers.errors",
+    "nearhint_daemon.errors",
+    "nearhint_torch.errors",
+)
+
+
 ERROR_MODULES = sorted(
     module_name(path) for source in SOURCES for path in (ROOT / source).rglob("errors.py")
 )
@@ -52,6 +62,16 @@ def documented_errors(module: str) -> dict[tuple[str, str], str]:
     return {(plain(row[1]), plain(row[0])): row[2] for row in rows if row[0] != "code"}
 
 
+def remedies(module: str) -> dict[tuple[str, str], str]:
+    """(class, code) -> what to do, where that is more than the message says: see `TOLD`."""
+    rows = [cells for heading, cells in tables("ERRORS.md") if heading.endswith(f"`{module}`")]
+    return {
+        (plain(row[1]), plain(row[0])): row[4]
+        for row in rows
+        if row[0] != "code" and not row[4].startswith(TOLD) and "the message" not in row[4]
+    }
+
+
 def raised_by(module: ModuleType) -> dict[str, type[Exception]]:
     return {
         name: each
@@ -67,6 +87,18 @@ def test_every_error_and_nothing_else_is_on_the_page(name: str) -> None:
         for cause, each in raised_by(importlib.import_module(name)).items()
     }
     assert set(documented_errors(name)) == found
+
+
+@pytest.mark.parametrize("name", HINTED_MODULES)
+def test_an_error_that_something_can_be_done_about_says_what(name: str) -> None:
+    found = raised_by(importlib.import_module(name))
+    bases = {base for each in found.values() for base in each.__mro__[1:]}
+    silent = {
+        cause
+        for cause, _ in remedies(name)
+        if found[cause] not in bases and not getattr(found[cause], "hint", "")
+    }
+    assert silent == set()
 
 
 def test_every_status_on_the_page_is_the_one_that_calls_end_with() -> None:

@@ -22,6 +22,7 @@ class FeaturesMissing(NearhintError):
 
     code = "CPU_FEATURES_MISSING"
     template = "artifact {sha256} needs {missing}, which this CPU lacks"
+    hint = "Run a daemon on a machine like this one."
 
 
 class OpenMPMissing(NearhintError):
@@ -59,6 +60,7 @@ class CapabilityMismatch(NearhintError):
 
     code = "CUDA_CAPABILITY_MISMATCH"
     template = "artifact {sha256} is for compute capability {wanted}, the device has {given}"
+    hint = "Run a daemon with a device like this one."
 
 
 class GridTooLarge(NearhintError):
