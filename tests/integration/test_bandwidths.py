@@ -7,13 +7,12 @@ from pathlib import Path
 
 from tests.integration.daemon_in_process import Running, running
 from tests.integration.fake_workers import COPY_BYTES, COPY_TIMING, FakeBenchPool, chain
+from tests.integration.waiting import until
 
 from nearhint_daemon.store.rows import CopyBandwidthRow, JobRow
 from nearhint_proto import convert
 from nearhint_proto.v1 import admin_service_pb2, kernel_service_pb2, types_pb2, worker_pb2
 from nearhint_rules import expr as ex
-
-LIMIT_S = 10.0
 
 
 async def explained(
@@ -86,9 +85,7 @@ def test_under_never_it_waits_and_is_not_known(tmp_path: Path) -> None:
             target = daemon.core.programs.target(registered.target_id)
             await daemon.core.devices.set_policy("cpu", "never", actor="test")
             await daemon.core.bandwidths.want(target)
-            async with asyncio.timeout(LIMIT_S):
-                while not daemon.core.jobs.running():
-                    await asyncio.sleep(0.01)
+            await until(daemon.core.jobs.running)
             assert daemon.bench.asked["measure_copy"] == 0
             assert daemon.core.bandwidths.of(target.id) is None
             await daemon.core.devices.set_policy("cpu", "always", actor="test")

@@ -18,6 +18,7 @@ from tests.integration.fake_workers import (
     died,
 )
 from tests.integration.statuses import details
+from tests.integration.waiting import until
 
 from nearhint_daemon.traffic.usage import Used
 from nearhint_daemon.workshop import WAYS_GIVEN
@@ -290,9 +291,7 @@ def test_a_flipped_byte_in_an_artifact_is_found_and_the_binary_made_again(tmp_pa
             assert b'where="artifact"} 1.0' in daemon.core.metrics.render()
             corrupt = daemon.core.config.state_dir / "artifacts" / "corrupt"
             assert [path.name.partition(".")[0] for path in corrupt.iterdir()] == [sha256]
-            async with asyncio.timeout(10):
-                while daemon.core.jobs.running() or not path.exists():
-                    await asyncio.sleep(0.01)
+            await until(lambda: path.exists() and not daemon.core.jobs.running())
             assert await daemon.client.fetch(sha256) == good
 
     asyncio.run(scenario())

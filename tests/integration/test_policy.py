@@ -10,6 +10,7 @@ import pytest
 from tests.integration.daemon_in_process import Running, running
 from tests.integration.fake_workers import SCHEDULES, FakeCompilePool, chain
 from tests.integration.statuses import details
+from tests.integration.waiting import until
 
 from nearhint_daemon.store.queries import open_jobs
 from nearhint_daemon.store.rows import EventRow
@@ -39,9 +40,9 @@ def test_under_never_nothing_runs_on_the_device_until_it_is_allowed(tmp_path: Pa
             registered = await daemon.client.register(chain(1))
             await set_policy(daemon, NEVER)
             operation = await daemon.client.ensure(registered, 64)
-            async with asyncio.timeout(10):
-                while daemon.compile.asked["lower_program"] == 0 or not daemon.core.jobs.running():
-                    await asyncio.sleep(0.01)
+            await until(
+                lambda: daemon.compile.asked["lower_program"] and daemon.core.jobs.running()
+            )
             assert sum(daemon.bench.asked.values()) == 0
             await set_policy(daemon, ALWAYS)
             assert (await daemon.client.finished(operation.id)).failed == 0
@@ -67,9 +68,7 @@ def test_a_daemon_that_ends_while_its_jobs_wait_did_not_end_for_them(
             await set_policy(daemon, NEVER)
             await daemon.client.ensure(registered, 16, 64)
 
-            async with asyncio.timeout(10):
-                while daemon.core.jobs.running() < 3:
-                    await asyncio.sleep(0.01)
+            await until(lambda: daemon.core.jobs.running() >= 3)
             await daemon.core.store.write(lambda tx: None)  # behind what they may have written
             rows = daemon.core.store.read_now(lambda reading: tuple(open_jobs(reading)))
             assert {row.kind: row.attempts for row in rows} == {"tune1": 0, "tune2": 0, "cross": 0}

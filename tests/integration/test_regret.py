@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.integration.daemon_in_process import Running, running
 from tests.integration.fake_workers import SCHEDULES, FakeBenchPool, chain, died
 from tests.integration.statuses import details
+from tests.integration.waiting import until
 
 from nearhint_daemon.regret.idle_regret import FIRST_S, SIZES_A_TABLE, IdleRegret
 from nearhint_daemon.store.rows import JobRow, MeasurementRow, RegretRow
@@ -82,19 +83,11 @@ def count(daemon: Running, row_type: type) -> int:
     return daemon.core.store.read_now(lambda reading: reading.count(row_type))
 
 
-async def until(daemon: Running, least: int) -> None:
-    async with asyncio.timeout(LIMIT_S):
-        while count(daemon, RegretRow) < least:
-            await asyncio.sleep(0.01)
-
-
 async def until_ended(daemon: Running, jobs: int, *, outcome: str = "done") -> None:
     """Waits until so many regret jobs have ended, and whoever waits for them knows."""
     labels = {"kind": "regret", "outcome": outcome}
     registry = daemon.core.metrics.registry
-    async with asyncio.timeout(LIMIT_S):
-        while (registry.get_sample_value("nearhint_jobs_total", labels) or 0) < jobs:
-            await asyncio.sleep(0.01)
+    await until(lambda: (registry.get_sample_value("nearhint_jobs_total", labels) or 0) >= jobs)
 
 
 def test_every_rule_is_judged_at_sizes_that_are_no_hints(tmp_path: Path) -> None:
@@ -231,9 +224,7 @@ def test_under_never_nothing_is_measured_and_cancelling_ends_it(tmp_path: Path) 
             asked = daemon.bench.asked["measure_hint"]
             request = Request(kernel=kernel_of(registered), sizes=5)
             answer = await daemon.client.admin.MeasureRegret(request, timeout=LIMIT_S)
-            async with asyncio.timeout(LIMIT_S):
-                while daemon.core.jobs.running() < 5:
-                    await asyncio.sleep(0.01)
+            await until(lambda: daemon.core.jobs.running() >= 5)
             cancelled = await daemon.client.operations.CancelOperation(
                 operation_service_pb2.CancelOperationRequest(id=answer.operation.id),
                 timeout=LIMIT_S,
@@ -265,7 +256,7 @@ def test_a_restarted_daemon_goes_on_and_repeats_no_finished_size(tmp_path: Path)
             bench.delay_s = 0.05
             request = Request(kernel=kernel_of(registered), sizes=8)
             await daemon.client.admin.MeasureRegret(request, timeout=LIMIT_S)
-            await until(daemon, 3 * RULES)
+            await until(lambda: count(daemon, RegretRow) >= 3 * RULES)
         async with running(tmp_path, bench=FakeBenchPool(faults=note)) as daemon:
             finished = count(daemon, RegretRow) // RULES
             assert 3 <= finished < 8

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from tests.integration.daemon_in_process import Client, running
 from tests.integration.fake_workers import FakeCompilePool
+from tests.integration.waiting import until
 from tests.unit.workers.building import SYMBOLS, compiled, hand_written, node, tensor
 
 from nearhint.launchers.detect import cpu_device
@@ -91,9 +92,7 @@ def test_hostile_kernels_are_quarantined_with_a_reproducer_and_never_served(
         async with running(
             tmp_path, compile=compile_pool, bench=bench, measure_budget_s=0.3, threads=1
         ) as daemon:
-            async with asyncio.timeout(TUNE_S):
-                while daemon.core.devices.states()[0].device is None:
-                    await asyncio.sleep(0.05)
+            await until(lambda: daemon.core.devices.states()[0].device is not None)
             request = kernel_service_pb2.RegisterProgramRequest(
                 program=convert.program_to_proto(DOUBLE),
                 device=convert.device_to_proto(cpu_device()),
