@@ -244,26 +244,7 @@ class Programs:
         """A lowered Program's rows; raises `WorkerRefused` where they contradict each other."""
         namespace, program, target_kind = key
         now = self._clock()
-        try:
-            plan = convert.plan_from_proto(lowered.plan)
-            fallbacks: list[Fallback] = [
-                convert.fallback_from_proto(message) for message in lowered.fallbacks
-            ]
-        except RulesError as error:
-            raise WorkerRefused(str(error), worker_code="LOWERING_INVALID") from None
-        launches = [
-            (number, step) for number, step in enumerate(plan.steps) if isinstance(step, Launch)
-        ]
-        kernels = {kernel.id for kernel in lowered.kernels}
-        is_whole = (
-            plan.program == program
-            and [step.fallback for _, step in launches] == [each.id for each in fallbacks]
-            and all(step.kernel in kernels for _, step in launches)
-        )
-        if not is_whole:
-            raise WorkerRefused(
-                "the lowered Program contradicts itself", worker_code="LOWERING_INVALID"
-            )
+        launches, fallbacks = _agreeing(lowered, program)
         sources = {entry.step: "\n".join(entry.sources) for entry in lowered.sources}
         rows: list[Row] = [
             KernelRow(
@@ -315,6 +296,33 @@ class Programs:
             )
         )
         return rows
+
+
+def _agreeing(
+    lowered: pb.Lowered, program: str
+) -> tuple[Sequence[tuple[int, Launch]], Sequence[Fallback]]:
+    """The launch steps with their numbers, and the Fallback of each, of what a worker answered.
+
+    Raises `WorkerRefused` where it is not readable, or is not one Program's.
+    """
+    try:
+        plan = convert.plan_from_proto(lowered.plan)
+        fallbacks = [convert.fallback_from_proto(message) for message in lowered.fallbacks]
+    except RulesError as error:
+        raise WorkerRefused(str(error), worker_code="LOWERING_INVALID") from None
+    launches = [
+        (number, step) for number, step in enumerate(plan.steps) if isinstance(step, Launch)
+    ]
+    kernels = {kernel.id for kernel in lowered.kernels}
+    if (
+        plan.program != program
+        or [step.fallback for _, step in launches] != [each.id for each in fallbacks]
+        or not all(step.kernel in kernels for _, step in launches)
+    ):
+        raise WorkerRefused(
+            "the lowered Program contradicts itself", worker_code="LOWERING_INVALID"
+        )
+    return launches, fallbacks
 
 
 def _kind(device: Device) -> str:

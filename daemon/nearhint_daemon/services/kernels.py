@@ -86,17 +86,7 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
         """
         namespace = read_namespace(request.namespace)
         client_id = read_text(request.client_id, field="client_id")
-        if len(request.hints) > HINTS_LIMIT:
-            raise InvalidRequest(f"at most {HINTS_LIMIT} hints a call", field="hints")
-        if len(request.kernels) > KERNELS_LIMIT:
-            raise InvalidRequest(f"at most {KERNELS_LIMIT} kernels a call", field="kernels")
-        if request.threads > THREADS_LIMIT:
-            raise InvalidRequest(f"at most {THREADS_LIMIT} threads", field="threads")
-        budget_s = request.budget_s if request.HasField("budget_s") else None
-        if budget_s is not None and not 0.0 < budget_s <= BUDGET_LIMIT_S:
-            raise InvalidRequest(
-                f"must be more than 0 and at most {BUDGET_LIMIT_S:g} seconds", field="budget_s"
-            )
+        budget_s = _within_limits(request)
         ranges = self._core.programs.ranges(namespace, request.program_id)
         hints = [
             read_sizes(hint, field=f"hints[{position}]")
@@ -210,6 +200,22 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
         }
         self._core.metrics.usage_reported(launches_by_tier(used), reasons)
         return pb.ReportUsageResponse(accepted=accepted)
+
+
+def _within_limits(request: pb.EnsureKernelsRequest) -> float | None:
+    """The budget in seconds, if there is one; raises `InvalidRequest` for more than one may ask."""
+    if len(request.hints) > HINTS_LIMIT:
+        raise InvalidRequest(f"at most {HINTS_LIMIT} hints a call", field="hints")
+    if len(request.kernels) > KERNELS_LIMIT:
+        raise InvalidRequest(f"at most {KERNELS_LIMIT} kernels a call", field="kernels")
+    if request.threads > THREADS_LIMIT:
+        raise InvalidRequest(f"at most {THREADS_LIMIT} threads", field="threads")
+    budget_s = request.budget_s if request.HasField("budget_s") else None
+    if budget_s is not None and not 0.0 < budget_s <= BUDGET_LIMIT_S:
+        raise InvalidRequest(
+            f"must be more than 0 and at most {BUDGET_LIMIT_S:g} seconds", field="budget_s"
+        )
+    return budget_s
 
 
 def _priority(value: int) -> Priority:
