@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 
 import click
 from rich.console import Console
@@ -67,6 +68,11 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: st
     for row in rows:
         drawn.add_row(*(escape(str(cell)) for cell in row))
     stdout().print(drawn)
+
+
+def when(seconds: float) -> str:
+    """Seconds since the epoch, for people."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 @contextmanager

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Sequence
 
 import click
 
-from nearhint.cli_output import print_json, stdout, table, talk
+from nearhint.cli_output import print_json, stdout, table, talk, when
 from nearhint.commands.options import (
-    SIZE_DIGITS,
     address_option,
     connected,
     examples,
     exits,
     json_option,
 )
+from nearhint.commands.pins import pins_json, print_pins
 from nearhint.commands.searches import print_searches, searches_json
+from nearhint.commands.sizes import Sizes, read_dims, sizes_text
 from nearhint.commands.status import kernel_json
 from nearhint.commands.traffic import (
     Traffic,
@@ -28,35 +28,12 @@ from nearhint.commands.traffic import (
     rate_json,
     text_at,
 )
-from nearhint.errors import InvalidSetting
 from nearhint_proto import convert
 from nearhint_proto.v1 import admin_service_pb2, kernel_service_pb2
 from nearhint_rules import expr as ex
 from nearhint_rules.choice import REASONS
 from nearhint_rules.guard import Aligned, AtMost, Divisible, Equals, Fact, Guard
 from nearhint_rules.table import HintRow, Table, Timing
-
-Sizes = Mapping[str, int]
-
-
-def read_dims(text: str | None, *, option: str = "--dims") -> Sizes:
-    """`k0=128,k1=384` as sizes by symbol; raises `InvalidSetting`.
-
-    >>> read_dims("k0=128,k1=384")
-    {'k0': 128, 'k1': 384}
-    """
-    sizes: dict[str, int] = {}
-    for part in (text or "").split(","):
-        name, equals, value = part.partition("=")
-        if not part.strip():
-            continue
-        if not equals or not value.strip().isdecimal() or name.strip() in sizes:
-            raise InvalidSetting(name=option, expected="like k0=128,k1=384", value=text)
-        if len(value.strip()) > SIZE_DIGITS:
-            expected = f"sizes of at most {SIZE_DIGITS} digits"
-            raise InvalidSetting(name=option, expected=expected, value=text)
-        sizes[name.strip()] = int(value)
-    return sizes
 
 
 @click.command(
@@ -92,7 +69,9 @@ def explain(kernel: str, dims: str | None, address: str | None, as_json: bool) -
 
 
 def _print(
-    answer: admin_service_pb2.ExplainKernelResponse, tables: Sequence[Table], sizes: Sizes
+    answer: admin_service_pb2.ExplainKernelResponse,
+    tables: Sequence[Table],
+    sizes: Sizes,
 ) -> None:
     out = stdout()
     kernel = answer.kernel
@@ -105,7 +84,7 @@ def _print(
     out.print(f"reads    {text_at(traffic.read, sizes)} bytes", markup=False)
     out.print(f"writes   {text_at(traffic.written, sizes)} bytes", markup=False)
     for target, selection in answer.selections.items():
-        where = _sizes(sizes) or "its one size"
+        where = sizes_text(sizes) or "its one size"
         out.print(f"\nat {where} on target {target[:12]}:", markup=False)
         for line in _selection_lines(selection):
             out.print(f"  {line}", markup=False)
@@ -172,36 +151,6 @@ def _print_table(each: Table) -> None:
     )
 
 
-def print_pins(each: Table) -> None:
-    """A Table's pins."""
-    schedules = {variant.id: variant.schedule for variant in each.variants}
-    table(
-        ["pinned at", "runs", "variant"],
-        [
-            (
-                _sizes(dict(zip(each.symbols, pin.dims, strict=True))) if pin.dims else "all sizes",
-                schedules.get(pin.variant, "the original ops"),
-                pin.variant[:12],
-            )
-            for pin in each.pins
-        ],
-        title=f"target {each.target[:12]}, generation {each.generation}, pins",
-    )
-
-
-def pins_json(each: Table) -> list[dict[str, object]]:
-    """A Table's pins as JSON; `dims` is null where one holds everywhere."""
-    schedules = {variant.id: variant.schedule for variant in each.variants}
-    return [
-        {
-            "dims": dict(zip(each.symbols, pin.dims, strict=True)) if pin.dims else None,
-            "variant": pin.variant or None,
-            "schedule": schedules.get(pin.variant),
-        }
-        for pin in each.pins
-    ]
-
-
 def _selection_lines(selection: kernel_service_pb2.Selection) -> list[str]:
     runs = (
         f"{selection.variant.schedule} (variant {selection.variant.id[:12]})"
@@ -255,27 +204,20 @@ def _timing(timing: Timing, best_ns: int) -> tuple[str, str, str]:
 
 
 def _hint(each: Table, row: HintRow) -> str:
-    return _sizes(dict(zip(each.symbols, row.dims, strict=True)))
-
-
-def _sizes(sizes: Sizes) -> str:
-    return ", ".join(f"{name}={value}" for name, value in sizes.items())
+    return sizes_text(dict(zip(each.symbols, row.dims, strict=True)))
 
 
 def _us(nanoseconds: int) -> str:
     return f"{nanoseconds / 1000:.2f}"
 
 
-def when(seconds: float) -> str:
-    """Seconds since the epoch, for people."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-
-
 # ---------------------------------------------------------------------------------- for programs
 
 
 def _as_json(
-    answer: admin_service_pb2.ExplainKernelResponse, tables: Sequence[Table], sizes: Sizes
+    answer: admin_service_pb2.ExplainKernelResponse,
+    tables: Sequence[Table],
+    sizes: Sizes,
 ) -> dict[str, object]:
     traffic = Traffic.of(answer)
     return {

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from nearhint.cli_output import print_json, table, talk
-from nearhint.commands.explain import pins_json, print_pins, read_dims, when
+from nearhint.cli_output import print_json, table, talk, when
 from nearhint.commands.options import (
     actor,
     address_option,
@@ -16,6 +15,8 @@ from nearhint.commands.options import (
     exits,
     json_option,
 )
+from nearhint.commands.pins import pins_json, print_pins
+from nearhint.commands.sizes import read_dims
 from nearhint_proto import convert
 from nearhint_proto.v1 import admin_service_pb2, types_pb2
 

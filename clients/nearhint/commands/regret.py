@@ -9,8 +9,8 @@ import click
 
 from nearhint._tuning import failure
 from nearhint.cli_output import print_json, progress, table, talk
-from nearhint.commands.explain import read_dims
 from nearhint.commands.options import address_option, connected, examples, exits, json_option
+from nearhint.commands.sizes import read_dims, sizes_text
 from nearhint.connection import Connection
 from nearhint.errors import DeadlineMissed, InvalidSetting, Rejected
 from nearhint.exit_codes import ExitCode
@@ -270,7 +270,7 @@ def _print(judged: Sequence[Judged], options: Options) -> None:
         [
             (
                 each.kernel[:12],
-                ", ".join(f"{name}={size}" for name, size in _sizes(each, record).items()),
+                sizes_text(_sizes(each, record)),
                 record.selector,
                 _name(record.served, record.served_schedule),
                 _name(record.best, record.best_schedule),

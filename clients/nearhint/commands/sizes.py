@@ -1,8 +1,9 @@
-"""Sizes as commands take them: lists by axis in an option, or a line for each group in a file."""
+"""Sizes as commands take and tell them: in an option, one a symbol or lists; in lines of a file."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from pathlib import Path
 
 from nearhint.commands.options import SIZE_DIGITS
@@ -30,6 +31,35 @@ def read_sizes(text: str) -> list[Sizes]:
             raise _bad_sizes(text)
         axes[name] = [int(number) for number in numbers]
     return [dict(zip(axes, point, strict=True)) for point in itertools.product(*axes.values())]
+
+
+def read_dims(text: str | None, *, option: str = "--dims") -> Sizes:
+    """`k0=128,k1=384` as sizes by symbol; raises `InvalidSetting`.
+
+    >>> read_dims("k0=128,k1=384")
+    {'k0': 128, 'k1': 384}
+    """
+    sizes: dict[str, int] = {}
+    for part in (text or "").split(","):
+        name, equals, value = part.partition("=")
+        if not part.strip():
+            continue
+        if not equals or not value.strip().isdecimal() or name.strip() in sizes:
+            raise InvalidSetting(name=option, expected="like k0=128,k1=384", value=text)
+        if len(value.strip()) > SIZE_DIGITS:
+            expected = f"sizes of at most {SIZE_DIGITS} digits"
+            raise InvalidSetting(name=option, expected=expected, value=text)
+        sizes[name.strip()] = int(value)
+    return sizes
+
+
+def sizes_text(sizes: Mapping[str, int]) -> str:
+    """Sizes for people.
+
+    >>> sizes_text({"k0": 128, "k1": 384})
+    'k0=128, k1=384'
+    """
+    return ", ".join(f"{name}={size}" for name, size in sizes.items())
 
 
 def read_pairs(text: str) -> tuple[tuple[int, int], ...]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from nearhint.cli_output import table
+from nearhint.commands.sizes import sizes_text
 from nearhint_proto import convert
 from nearhint_proto.v1 import admin_service_pb2, types_pb2
 from nearhint_rules import expr as ex
@@ -67,7 +68,7 @@ def print_traffic(each: Table, traffic: Traffic) -> None:
         ["hint", "bytes read #", "bytes written #", "runs", "GB/s #", "of a copy %"],
         [
             (
-                ", ".join(f"{name}={size}" for name, size in sizes.items()),
+                sizes_text(sizes),
                 _count(bytes_at(traffic.read, sizes)),
                 _count(bytes_at(traffic.written, sizes)),
                 name,

@@ -18,9 +18,8 @@ from tests.unit.client import doubling
 from tests.unit.client.cli_cases import run
 
 from nearhint.cli import main
-from nearhint.commands.explain import read_dims
 from nearhint.commands.searches import print_searches, searches_json
-from nearhint.commands.sizes import read_sizes, read_sizes_file
+from nearhint.commands.sizes import read_dims, read_sizes, read_sizes_file
 from nearhint.connection import Connection
 from nearhint.counters import Counters
 from nearhint.errors import DaemonUnreachable, DaemonUnready, InvalidSetting
