@@ -12,7 +12,7 @@ import pytest
 from tests.integration.daemon_in_process import Running, kernels_in, running
 from tests.integration.fake_workers import SCHEDULES, FakeBenchPool, answer, chain
 
-from nearhint_daemon.services.messages import read_sizes
+from nearhint_daemon.services.requests import read_sizes
 from nearhint_daemon.store import Reading
 from nearhint_daemon.store.rows import JobRow, TableRow
 from nearhint_daemon.traffic import histograms as traffic_module

@@ -16,11 +16,14 @@ from nearhint_daemon.services.boundary import Context
 from nearhint_daemon.services.messages import (
     POLICIES,
     device_message,
+)
+from nearhint_daemon.services.operating import PREFIX, OperatingCalls
+from nearhint_daemon.services.requests import (
     read_namespace,
+    read_page_size,
     read_sizes,
     read_text,
 )
-from nearhint_daemon.services.operating import PREFIX, OperatingCalls
 from nearhint_daemon.store import Reading, queries
 from nearhint_daemon.store.rows import (
     ArtifactRow,
@@ -53,8 +56,6 @@ FEATURES = (
     "tables.watch",
     "usage",
 )
-PAGE_SIZE = 100
-PAGE_LIMIT = 1000
 MEASUREMENTS_LIMIT = 500
 SOURCES_LIMIT = 50
 BARRED_LIMIT = 100
@@ -119,7 +120,7 @@ class AdminService(OperatingCalls, admin_service_pb2_grpc.AdminServiceServicer):
     ) -> pb.ListKernelsResponse:
         """A page of Kernels, by identity."""
         namespace = read_namespace(request.namespace)
-        size = min(request.page_size or PAGE_SIZE, PAGE_LIMIT)
+        size = read_page_size(request.page_size)
         if request.page_token and not PREFIX.fullmatch(request.page_token):
             raise InvalidRequest("not a page token", field="page_token")
 

@@ -11,10 +11,15 @@ from nearhint_daemon.services.boundary import Context, below
 from nearhint_daemon.services.messages import (
     operation_message,
     provenance_messages,
+)
+from nearhint_daemon.services.requests import (
+    at_most,
     read_dims,
+    read_kernels,
     read_namespace,
     read_sizes,
     read_text,
+    read_threads,
 )
 from nearhint_daemon.tables import TableKey
 from nearhint_daemon.traffic.usage import (
@@ -35,10 +40,8 @@ from nearhint_rules.hints import bucket
 from nearhint_rules.table import Table
 
 HINTS_LIMIT = 256
-KERNELS_LIMIT = 1024
 QUESTIONS_LIMIT = 1024
 REASONS_LIMIT = 64
-THREADS_LIMIT = 1024
 BUDGET_LIMIT_S = 7 * 86_400.0
 
 
@@ -142,8 +145,7 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
     ) -> pb.SelectResponse:
         """Says what runs at sizes, as a client's own Tables would."""
         namespace = read_namespace(request.namespace)
-        if len(request.questions) > QUESTIONS_LIMIT:
-            raise InvalidRequest(f"at most {QUESTIONS_LIMIT} questions a call", field="questions")
+        at_most(QUESTIONS_LIMIT, len(request.questions), "questions a call", field="questions")
         response = pb.SelectResponse()
         for position, question in enumerate(request.questions):
             key = (namespace, question.kernel, request.target_id)
@@ -180,8 +182,8 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
         """Counts what clients ran, and notes whether they serve now."""
         namespace = read_namespace(request.namespace)
         client_id = read_text(request.client_id, field="client_id")
-        if len(request.fallback_reasons) > REASONS_LIMIT:
-            raise InvalidRequest(f"at most {REASONS_LIMIT}", field="fallback_reasons")
+        why = request.fallback_reasons
+        at_most(REASONS_LIMIT, len(why), "reasons a call", field="fallback_reasons")
         used = [
             Used(
                 program=usage.program_id,
@@ -195,21 +197,16 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
             device = self._core.programs.target(request.target_id).device
             self._core.presence.note(client_id, device, is_serving=request.is_serving)
         accepted = await self._core.usage.report(client_id, used, namespace=namespace)
-        reasons = {
-            name: min(count, CALLS_LIMIT) for name, count in request.fallback_reasons.items()
-        }
+        reasons = {name: min(count, CALLS_LIMIT) for name, count in why.items()}
         self._core.metrics.usage_reported(launches_by_tier(used), reasons)
         return pb.ReportUsageResponse(accepted=accepted)
 
 
 def _within_limits(request: pb.EnsureKernelsRequest) -> float | None:
     """The budget in seconds, if there is one; raises `InvalidRequest` for more than one may ask."""
-    if len(request.hints) > HINTS_LIMIT:
-        raise InvalidRequest(f"at most {HINTS_LIMIT} hints a call", field="hints")
-    if len(request.kernels) > KERNELS_LIMIT:
-        raise InvalidRequest(f"at most {KERNELS_LIMIT} kernels a call", field="kernels")
-    if request.threads > THREADS_LIMIT:
-        raise InvalidRequest(f"at most {THREADS_LIMIT} threads", field="threads")
+    at_most(HINTS_LIMIT, len(request.hints), "hints a call", field="hints")
+    read_kernels(request.kernels)
+    read_threads(request.threads)
     budget_s = request.budget_s if request.HasField("budget_s") else None
     if budget_s is not None and not 0.0 < budget_s <= BUDGET_LIMIT_S:
         raise InvalidRequest(

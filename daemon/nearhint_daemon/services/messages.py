@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from google.protobuf import timestamp_pb2
 
 from nearhint_daemon.devices import DeviceState
-from nearhint_daemon.errors import InvalidRequest
 from nearhint_daemon.operations import Operation, OperationState
-from nearhint_daemon.services.boundary import below, status_of
+from nearhint_daemon.services.boundary import status_of
 from nearhint_daemon.store.rows import LaunchRow
 from nearhint_proto import convert
 from nearhint_proto.v1 import (
     admin_service_pb2,
     kernel_service_pb2,
     operation_service_pb2,
-    types_pb2,
 )
-from nearhint_rules.errors import RulesError
-from nearhint_rules.program import SIZE_LIMIT
-
-NAMESPACE_LIMIT = 128
-TEXT_LIMIT = 256
 
 STATES: Mapping[OperationState, operation_service_pb2.OperationState.ValueType] = {
     OperationState.RUNNING: operation_service_pb2.OPERATION_STATE_RUNNING,
@@ -76,31 +69,3 @@ def device_message(state: DeviceState, *, target_id: str = "") -> admin_service_
         is_worker_ready=state.device is not None and not state.problem,
         problem=state.problem,
     )
-
-
-def read_sizes(message: types_pb2.SizeHint, *, field: str) -> dict[str, int]:
-    """Sizes by symbol; raises `InvalidRequest` naming the field."""
-    try:
-        return convert.size_hint_from_proto(message, field=field)
-    except RulesError as error:
-        raise below("", error) from None
-
-
-def read_dims(dims: Sequence[int], *, field: str) -> tuple[int, ...]:
-    """A Kernel's sizes; raises `InvalidRequest` naming the one that is none."""
-    for position, size in enumerate(dims):
-        if size >= SIZE_LIMIT:
-            raise InvalidRequest(f"{size} is not below 2^62", field=f"{field}[{position}]")
-    return tuple(dims)
-
-
-def read_text(text: str, *, field: str, limit: int = TEXT_LIMIT) -> str:
-    """Short printable text; raises `InvalidRequest` naming the field."""
-    if len(text) > limit or not (text.isprintable() or not text):
-        raise InvalidRequest(f"must be at most {limit} printable characters", field=field)
-    return text
-
-
-def read_namespace(text: str) -> str:
-    """A namespace; raises `InvalidRequest`."""
-    return read_text(text, field="namespace", limit=NAMESPACE_LIMIT)

@@ -10,7 +10,7 @@ from nearhint_daemon.core import Core
 from nearhint_daemon.errors import InvalidRequest, KernelUnknown
 from nearhint_daemon.operating.history import change
 from nearhint_daemon.services.boundary import Context
-from nearhint_daemon.services.messages import read_namespace, read_sizes, read_text
+from nearhint_daemon.services.requests import read_namespace, read_sizes, read_text
 from nearhint_daemon.store import Reading, queries
 from nearhint_daemon.store.rows import (
     ActRow,

@@ -8,7 +8,14 @@ from collections.abc import Sequence
 from nearhint_daemon.core import Core
 from nearhint_daemon.errors import InvalidRequest
 from nearhint_daemon.regret.regrets import Planned, Wanted
-from nearhint_daemon.services.messages import operation_message, read_sizes, read_text
+from nearhint_daemon.services.messages import operation_message
+from nearhint_daemon.services.requests import (
+    at_most,
+    read_page_size,
+    read_sizes,
+    read_text,
+    read_threads,
+)
 from nearhint_daemon.store import Reading, queries
 from nearhint_daemon.store.rows import KernelRow, RegretRow, VariantRow
 from nearhint_proto.v1 import admin_service_pb2 as pb
@@ -18,9 +25,6 @@ SIZES = 32
 SIZES_LIMIT = 1024
 AT_LIMIT = 256
 SEED_LIMIT = 2**63
-THREADS_LIMIT = 1024
-PAGE_SIZE = 100
-PAGE_LIMIT = 1000
 TOKEN_DIGITS = 18
 
 
@@ -51,7 +55,7 @@ async def page(core: Core, kernel: KernelRow, request: pb.GetRegretRequest) -> p
     token = request.page_token or "0"
     if not (token.isascii() and token.isdigit() and len(token) <= TOKEN_DIGITS):
         raise InvalidRequest("not a page token", field="page_token")
-    size = min(request.page_size or PAGE_SIZE, PAGE_LIMIT)
+    size = read_page_size(request.page_size)
 
     def read(reading: Reading) -> tuple[tuple[RegretRow, ...], dict[str, str]]:
         rows = queries.regrets_after(
@@ -79,21 +83,17 @@ async def page(core: Core, kernel: KernelRow, request: pb.GetRegretRequest) -> p
 def _wanted(request: pb.MeasureRegretRequest) -> Wanted:
     if request.at and request.sizes:
         raise InvalidRequest("not together with at", field="sizes")
-    if request.sizes > SIZES_LIMIT:
-        raise InvalidRequest(f"at most {SIZES_LIMIT} sizes a call", field="sizes")
-    if len(request.at) > AT_LIMIT:
-        raise InvalidRequest(f"at most {AT_LIMIT} sizes a call", field="at")
+    at_most(SIZES_LIMIT, request.sizes, "sizes a call", field="sizes")
+    at_most(AT_LIMIT, len(request.at), "sizes a call", field="at")
     if request.seed >= SEED_LIMIT:
         raise InvalidRequest("must be below 2^63", field="seed")
-    if request.threads > THREADS_LIMIT:
-        raise InvalidRequest(f"at most {THREADS_LIMIT} threads", field="threads")
     return Wanted(
         count=request.sizes or SIZES,
         seed=request.seed,
         at=tuple(
             read_sizes(sizes, field=f"at[{number}]") for number, sizes in enumerate(request.at)
         ),
-        threads=request.threads,
+        threads=read_threads(request.threads),
     )
 
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from nearhint_daemon.core import Core
-from nearhint_daemon.errors import InvalidRequest, QueueFull
+from nearhint_daemon.errors import QueueFull
 from nearhint_daemon.services.boundary import Context
-from nearhint_daemon.services.messages import read_namespace
+from nearhint_daemon.services.requests import read_kernels, read_namespace
 from nearhint_daemon.tables import WATCHERS_LIMIT
 from nearhint_proto.v1 import table_service_pb2 as pb
 from nearhint_proto.v1 import table_service_pb2_grpc, types_pb2
-
-KERNELS_LIMIT = 1024
 
 
 class TableService(table_service_pb2_grpc.TableServiceServicer):
@@ -26,11 +24,9 @@ class TableService(table_service_pb2_grpc.TableServiceServicer):
     ) -> pb.GetTablesResponse:
         """The newest Tables of some Kernels, and the cursor to watch from."""
         namespace = read_namespace(request.namespace)
-        if len(request.kernels) > KERNELS_LIMIT:
-            raise InvalidRequest(f"at most {KERNELS_LIMIT} kernels a call", field="kernels")
         entries = (
             self._core.tables.entry((namespace, kernel, request.target_id))
-            for kernel in request.kernels
+            for kernel in read_kernels(request.kernels)
         )
         return pb.GetTablesResponse(
             tables=[types_pb2.Table.FromString(entry.message) for entry in entries if entry],
