@@ -23,6 +23,7 @@ from nearhint._watch import TableBatch, Watch, WatchEnded
 from nearhint.connection import Connection
 from nearhint.counters import Counters
 from nearhint.errors import (
+    LOST,
     DaemonUnreachable,
     DeadlineMissed,
     InvalidAnswer,
@@ -42,7 +43,6 @@ from nearhint_rules.errors import RulesError
 
 TABLES_A_CALL = 64
 USAGE_EVERY_S = 5.0
-LOST = (DaemonUnreachable, DeadlineMissed)
 
 _RUNNING = operation_service_pb2.OPERATION_STATE_RUNNING
 _DONE = operation_service_pb2.OPERATION_STATE_DONE

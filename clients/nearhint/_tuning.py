@@ -14,7 +14,7 @@ from nearhint._registration import Demand, Phase, Registration
 from nearhint._state import SessionState
 from nearhint.connection import Connection
 from nearhint.counters import Counters
-from nearhint.errors import DaemonUnreachable, DeadlineMissed, NearhintError, NotFound
+from nearhint.errors import LOST, NearhintError, NotFound
 from nearhint_proto import convert
 from nearhint_proto.v1 import kernel_service_pb2, operation_service_pb2
 
@@ -24,8 +24,6 @@ POLL_S = (0.05, 2.0)
 RETRY_S = (1.0, 30.0)
 """The first and the longest pause before something that the daemon refused is tried again."""
 ASK_ATTEMPTS = 3
-
-_LOST = (DaemonUnreachable, DeadlineMissed)
 
 
 class Tuning:
@@ -76,7 +74,7 @@ class Tuning:
             for together in _calls(self._askable(registration)):
                 try:
                     self._ensure(registration, handle, together)
-                except _LOST:
+                except LOST:
                     raise
                 except NotFound:
                     registration.restart()
@@ -142,7 +140,7 @@ class Tuning:
                 for demand in unmet:
                     demand.operation = ""  # asked again at the next turn
                 continue
-            except _LOST:
+            except LOST:
                 raise
             except NearhintError as error:
                 self._counters.event(error.reason)

@@ -174,3 +174,7 @@ class MissingExtra(NearhintError, ImportError):
     def report(self) -> str:
         """One line for people, with the command that installs the extra."""
         return f"{self.code}: {self}: {self.install}"
+
+
+LOST = (DaemonUnreachable, DeadlineMissed)
+"""What says that nobody answers for now: the connection is given up, and tried again later."""

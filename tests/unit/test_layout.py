@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from pathlib import Path
 
@@ -161,3 +162,16 @@ def test_rules_import_the_standard_library_alone() -> None:
                 if name.partition(".")[0] not in allowed
             ]
     assert found == []
+
+
+def test_client_daemon_and_distribution_are_one_version() -> None:
+    said = {
+        name: re.findall(pattern, (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE)
+        for name, pattern in (
+            ("pyproject.toml", r'^version = "([\d.]+)"$'),
+            ("clients/nearhint/version.py", r'^VERSION = "([\d.]+)"$'),
+            ("daemon/nearhint_daemon/core.py", r'^VERSION = "([\d.]+)"$'),
+        )
+    }
+    assert len({tuple(versions) for versions in said.values()}) == 1, said
+    assert all(len(versions) == 1 for versions in said.values()), said

@@ -15,9 +15,8 @@ from typing import TypeVar
 from nearhint._tuning import failure
 from nearhint.cli_output import talk
 from nearhint.connection import Connection
-from nearhint.errors import NearhintError, NotFound, Rejected
+from nearhint.errors import LOST, NearhintError, NotFound, Rejected
 from nearhint.warmup.survey import (
-    LOST,
     Goal,
     Sizes,
     Survey,

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from nearhint._tuning import failure
 from nearhint.connection import Connection
-from nearhint.errors import DaemonUnreachable, DeadlineMissed, NearhintError
+from nearhint.errors import LOST, NearhintError
 from nearhint_proto import convert
 from nearhint_proto.v1 import kernel_service_pb2, operation_service_pb2, table_service_pb2
 from nearhint_rules import expr as ex
@@ -23,7 +23,6 @@ from nearhint_rules.program import Program
 from nearhint_rules.table import Table
 from nearhint_rules.target import Device
 
-LOST = (DaemonUnreachable, DeadlineMissed)
 TABLES_A_CALL = 64
 POLL_S = 0.1
 TIERS: Mapping[str, int] = {"none": 1, "quick": 2, "full": 2, "max": 2}

@@ -15,19 +15,22 @@ from dataclasses import replace
 from fractions import Fraction
 
 from nearhint_daemon.tuning.beyond import lacking_beyond
-from nearhint_daemon.tuning.companions import Step, lacking_beside, without_companions
+from nearhint_daemon.tuning.companions import (
+    NEAR_BEST,
+    Step,
+    lacking_beside,
+    without_companions,
+)
 from nearhint_rules.guard import size_facts_hold
 from nearhint_rules.metrics import Dims
 from nearhint_rules.prediction import contenders
 from nearhint_rules.table import HintRow, Table, is_complete
 
-NEAR_BEST = 1.3
-"""How many times the best's median one of the best few may take."""
+SEARCHED_TIER = 2
+"""From this tier on, the search at a hint has ended."""
 FEW = 4
 EVERYWHERE = 24
 """Up to so many hints everything that a prediction may name is wanted at all of them."""
-SEARCHED_TIER = 2
-"""From this tier on, the search at a hint has ended."""
 
 
 def best_few(row: HintRow, *, few: int = FEW) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from math import prod
 
 from nearhint_daemon.tuning.companions import without_companions
+from nearhint_daemon.tuning.matrix import SEARCHED_TIER
 from nearhint_rules.metrics import Dims
 from nearhint_rules.table import HintRow, Table
 
@@ -21,7 +22,6 @@ NEAR = 4.0
 """The product of the sizes' ratios up to which extents are similar."""
 GROUPS_LIMIT = 256
 GROUP_LIMIT = 64
-SEARCHED_TIER = 2
 
 Group = tuple[str, str, int]
 """Target, family of the default Schedule, number of symbols."""

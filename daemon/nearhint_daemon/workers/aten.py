@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import torch
 
 from nearhint_daemon.workers.aten_ops import ALLOWED, HALF_TO_FLOAT
+from nearhint_daemon.workers.elements import FLOATS
 from nearhint_daemon.workers.errors import FallbackInvalid, OpNotAllowed
 from nearhint_daemon.workers.tolerance import PRECISIONS
 from nearhint_rules import expr as ex
@@ -30,7 +31,6 @@ DTYPES: Mapping[str, torch.dtype] = {
     "u8": torch.uint8, "bool": torch.bool,
     "f8e4m3fn": torch.float8_e4m3fn, "f8e5m2": torch.float8_e5m2,
 }  # fmt: skip
-FLOATS = frozenset({"f64", "f32", "f16", "bf16", "f8e4m3fn", "f8e5m2"})
 WITH_OWN_NUMBERS = frozenset(
     f"aten.{name}.Scalar" for name in ("eq", "ne", "lt", "le", "gt", "ge", "remainder", "fmod")
 )

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from nearhint_daemon.workers.aten import FLOATS, Value, torch_dtype
-from nearhint_daemon.workers.elements import DRAWN_ELEMENTS
+from nearhint_daemon.workers.aten import Value, torch_dtype
+from nearhint_daemon.workers.elements import DRAWN_ELEMENTS, FLOATS
 from nearhint_daemon.workers.errors import FallbackInvalid, MemoryLimitExceeded
 from nearhint_rules import expr as ex
 from nearhint_rules import program as pr

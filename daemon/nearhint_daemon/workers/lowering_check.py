@@ -21,9 +21,9 @@ import numpy as np
 import torch
 
 from nearhint_compiler.ir import nodes as ir
-from nearhint_daemon.workers.aten import FLOATS, AtenProgram
+from nearhint_daemon.workers.aten import AtenProgram
 from nearhint_daemon.workers.cases import sizes_at
-from nearhint_daemon.workers.elements import Array
+from nearhint_daemon.workers.elements import FLOATS, Array
 from nearhint_daemon.workers.errors import FallbackInvalid
 from nearhint_daemon.workers.inputs import (
     TensorSpec,
