@@ -1,6 +1,6 @@
 """CUDA schedules: the default by heuristic, and a small space of alternatives.
 
-The families are those of `nearhint_compiler.codegen.triton.kernel`. A default serves every size of
+The families are those of `nearhint_compiler.codegen.triton.options`. A default serves every size of
 a Table, so all that it needs is 32-bit indices (and 16-byte pointers, where they alone are enough
 for vector loads); where it needs anything, the last candidate needs nothing at all. The others
 have blocks that fit the hint, and promise that sizes are multiples of 16 where they are, without

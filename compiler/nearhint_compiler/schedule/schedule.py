@@ -2,7 +2,7 @@
 
 Text: `FAMILY option=value option=value ...`, e.g. `cuda.pointwise x=1024 warps=4 index=32 aligned=1
 divisible=0`. A family belongs to one kind of target. What families there are, and their options, is
-in `codegen.triton.kernel` and `schedule.cpu`.
+in `codegen.triton.options` and `schedule.cpu`.
 """
 
 from __future__ import annotations
