@@ -1,9 +1,14 @@
-"""Which loops what is computed depends on."""
+"""The loops of a Kernel: which there are, and which of them what is computed depends on."""
 
 from __future__ import annotations
 
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
+
+
+def reduction_loops(kernel: ir.Kernel) -> dict[str, ex.Expr]:
+    """The extents of the reduction loops by their variables, the outermost first."""
+    return {f"r{number}": extent for number, extent in enumerate(kernel.reduction)}
 
 
 def variables_of(kernel: ir.Kernel) -> tuple[frozenset[str], ...]:

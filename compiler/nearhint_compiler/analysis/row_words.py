@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from nearhint_compiler.analysis.affine import Loops, affine
 from nearhint_compiler.analysis.branches import branches
+from nearhint_compiler.analysis.loops import reduction_loops
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
 from nearhint_rules.program import DTYPES
@@ -49,7 +50,7 @@ def row_words(kernel: ir.Kernel) -> RowWords | None:
     >>> (ex.to_text(found.base), found.lanes) if found else None
     ('(* k1 p0)', 8)
     """
-    return _words(kernel, {}, _reduction_loops(kernel))
+    return _words(kernel, {}, reduction_loops(kernel))
 
 
 def plane_words(kernel: ir.Kernel) -> RowWords | None:
@@ -65,7 +66,7 @@ def plane_words(kernel: ir.Kernel) -> RowWords | None:
     """
     if len(kernel.reduction) < 2 or row_words(kernel) is not None:
         return None
-    return _words(kernel, {}, dict([list(_reduction_loops(kernel).items())[-1]]))
+    return _words(kernel, {}, dict([list(reduction_loops(kernel).items())[-1]]))
 
 
 def tile_words(kernel: ir.Kernel, cuts: int) -> RowWords | None:
@@ -116,13 +117,9 @@ def has_whole_rows(kernel: ir.Kernel) -> bool:
     ...     (div f32 0 1) (store 1 (+ (* 32 p0) r0) 2)))'''))
     True
     """
-    loops = _reduction_loops(kernel)
+    loops = reduction_loops(kernel)
     found = _along(kernel, {}, loops)
     return any(_is_whole(loops, base, WORD_BYTES // size) for base, _, size in found)
-
-
-def _reduction_loops(kernel: ir.Kernel) -> Loops:
-    return {f"r{number}": extent for number, extent in enumerate(kernel.reduction)}
 
 
 def _along(kernel: ir.Kernel, outer: Loops, inner: Loops) -> Iterator[tuple[ex.Expr, ex.Expr, int]]:

@@ -6,6 +6,7 @@ the planes of several, is the same for all elements of these loops, one behind t
 
 from __future__ import annotations
 
+from nearhint_compiler.analysis.loops import reduction_loops
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
 
@@ -21,7 +22,11 @@ def run_of(kernel: ir.Kernel, index: ex.Expr) -> ex.Expr | None:
     ...     for run in [run_of(kernel, node.index)] if run]
     ['k2']
     """
-    used = [number for number, name in enumerate(loops_of(kernel)) if name in ex.symbols_of(index)]
+    used = [
+        number
+        for number, name in enumerate(reduction_loops(kernel))
+        if name in ex.symbols_of(index)
+    ]
     if not used or used[-1] == len(kernel.reduction) - 1:
         return None
     return ex.product(kernel.reduction[used[-1] + 1 :])
@@ -33,16 +38,11 @@ def runs_of(kernel: ir.Kernel) -> tuple[ex.Expr, ...]:
     return tuple(dict.fromkeys(run for run in found if run is not None))
 
 
-def loops_of(kernel: ir.Kernel) -> dict[str, ex.Expr]:
-    """The extents of the reduction loops by their variables, the outermost first."""
-    return {f"r{number}": extent for number, extent in enumerate(kernel.reduction)}
-
-
 def within_run(kernel: ir.Kernel, run: ex.Expr) -> ex.Expr:
     """Which element of its run an element is, by the loops' variables."""
     place: ex.Expr = ex.ZERO
     size: ex.Expr = ex.ONE
-    for name, extent in reversed(loops_of(kernel).items()):
+    for name, extent in reversed(reduction_loops(kernel).items()):
         if size == run:
             break
         place = ex.add(place, ex.mul(size, ex.symbol(name)))

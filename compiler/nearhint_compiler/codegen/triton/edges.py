@@ -13,9 +13,10 @@ walk over a row's planes goes over its edges once more, in such tiles.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from nearhint_compiler.analysis.loops import reduction_loops
 from nearhint_compiler.analysis.row_words import RowWords, plane_words, row_words, tile_words
 from nearhint_compiler.codegen.triton.block import REDUCED, Block
 from nearhint_compiler.codegen.triton.body import Body
@@ -93,7 +94,7 @@ def row_lines(
         f"ebefore = ebase < {lanes}",
         f"er = tl.where(ebefore, ebase, ebase + (rhead + rbody - {lanes}))",
         f"{MASK} = (er < tl.where(ebefore, rhead, {length})){f' & ({chunk})' if chunk else ''}",
-        *unflatten("er", {f"e{name}": extent for name, extent in _loops(kernel).items()}),
+        *unflatten("er", {f"e{name}": extent for name, extent in reduction_loops(kernel).items()}),
     ]
 
 
@@ -120,7 +121,7 @@ def with_edges(
     block: Block, kernel: ir.Kernel, words: RowWords, *, planes: ex.Expr | None = None
 ) -> Block:
     """`block` for the words of rows, or of as many `planes` each, with the block of their edges."""
-    axis_of = {**block.axis_of, **{f"e{name}": REDUCED for name in _loops(kernel)}}
+    axis_of = {**block.axis_of, **{f"e{name}": REDUCED for name in reduction_loops(kernel)}}
     edges = replace(
         block,
         axis_of=axis_of,
@@ -130,16 +131,12 @@ def with_edges(
         end=index_text(planes) if planes is not None and block.end else "",
         word=words.lanes,
         prefix="e",
-        renamed={name: ex.symbol(f"e{name}") for name in _loops(kernel)},
+        renamed={name: ex.symbol(f"e{name}") for name in reduction_loops(kernel)},
         group=1,
         together=None,
     )
     texts = dict.fromkeys(words.indices, "(rword + rlane)")
     return replace(block, edges=edges, word=words.lanes, texts=texts)
-
-
-def _loops(kernel: ir.Kernel) -> Mapping[str, ex.Expr]:
-    return {f"r{number}": extent for number, extent in enumerate(kernel.reduction)}
 
 
 class Edges:

@@ -8,7 +8,8 @@ have, and the places of these alone are divided by the planes' length.
 
 from __future__ import annotations
 
-from nearhint_compiler.analysis.runs import loops_of, run_of, runs_of, within_run
+from nearhint_compiler.analysis.loops import reduction_loops
+from nearhint_compiler.analysis.runs import run_of, runs_of, within_run
 from nearhint_compiler.codegen.triton.block import Block, Together
 from nearhint_compiler.codegen.triton.row import LAST, SHARING, unflatten
 from nearhint_compiler.codegen.triton.text import index_text
@@ -80,10 +81,12 @@ def sharing_lines(kernel: ir.Kernel, place: str, *, number: int, lanes: int) -> 
     first, last = f"{SHARING}{number}", f"{LAST}{number}"
     lines: list[str] = []
     for prefix, text in ((first, place), (last, f"{first}r + {lanes - 1}")):
-        loops = {f"{prefix}{name}": size for name, size in loops_of(kernel).items()}
+        loops = {f"{prefix}{name}": size for name, size in reduction_loops(kernel).items()}
         lines += [f"{prefix}r = {text}", *unflatten(f"{prefix}r", loops)]
     return lines
 
 
 def _renamed(kernel: ir.Kernel, index: ex.Expr, prefix: str) -> ex.Expr:
-    return ex.substitute(index, {name: ex.symbol(f"{prefix}{name}") for name in loops_of(kernel)})
+    return ex.substitute(
+        index, {name: ex.symbol(f"{prefix}{name}") for name in reduction_loops(kernel)}
+    )
