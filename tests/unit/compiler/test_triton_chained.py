@@ -17,6 +17,8 @@ from nearhint_daemon.workers import cubin
 from nearhint_rules import expr as ex
 from nearhint_rules.artifact import CudaLaunch
 
+pytestmark = numerics.RUNS_LONG
+
 pytest.importorskip("triton")
 pytestmark = pytest.mark.timeout(600)  # all cases are interpreted in one go
 

@@ -20,6 +20,8 @@ from nearhint_rules import expr as ex
 from nearhint_rules.artifact import CudaLaunch
 from nearhint_rules.guard import Divisible, size_facts_hold
 
+pytestmark = numerics.RUNS_LONG
+
 pytest.importorskip("triton")
 pytestmark = pytest.mark.timeout(600)  # all cases are interpreted in one go
 

@@ -6,6 +6,8 @@ import pytest
 from tests.unit.compiler import test_triton_numerics as numerics
 from tests.unit.compiler.test_triton_numerics import Case, Results
 
+pytestmark = numerics.RUNS_LONG
+
 REST = "aligned=1 divisible=0"
 TEXTS = (
     f"splits=3 warps=1 index=32 {REST} fold=2",

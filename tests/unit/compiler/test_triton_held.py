@@ -14,6 +14,8 @@ from nearhint_compiler.schedule import Schedule, candidates
 from nearhint_compiler.schedule.firsts import firsts
 from nearhint_compiler.schedule.schedule import parse_schedule
 
+pytestmark = numerics.RUNS_LONG
+
 pytestmark = pytest.mark.timeout(600)  # all cases are interpreted in one go
 
 ANY, NARROW = "index=64 aligned=0 divisible=0", "index=32 aligned=0 divisible=0"

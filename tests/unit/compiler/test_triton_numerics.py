@@ -55,6 +55,10 @@ TORCH_DTYPES = {
 TOLERANCES = {"f64": 1e-12, "f32": 3e-6, "f16": 1.2e-3, "bf16": 9e-3}
 POISON = 0x5A
 Results: TypeAlias = tuple[Path, dict[str, dict[str, Any]]]
+RUNS_LONG = pytest.mark.timeout(600)
+"""Of a module whose first test runs the cases of all: a minute of computing, and several of waiting
+where others compute as well."""
+pytestmark = RUNS_LONG
 SIGNATURES = {f"*{kind.signature}": dtype for dtype, kind in TRITON_TYPES.items()}
 
 

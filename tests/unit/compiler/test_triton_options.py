@@ -8,6 +8,8 @@ import pytest
 from tests.unit.compiler import test_triton_numerics as numerics
 from tests.unit.compiler.test_triton_numerics import Case, Results, pointwise, rows, split, tiled
 
+pytestmark = numerics.RUNS_LONG
+
 
 def whole(kernel: str, dims: tuple[int, ...]) -> list[Case]:
     text = "cuda.pointwise x=16 warps=1 index=32 aligned=1 divisible=0 whole=1"

@@ -14,6 +14,8 @@ from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.schedule.schedule import parse_schedule
 from nearhint_rules.guard import Divisible, size_facts_hold
 
+pytestmark = numerics.RUNS_LONG
+
 FLAT = "cuda.pointwise x=64 warps=1"
 
 

@@ -7,6 +7,8 @@ from tests.unit.compiler import test_triton_numerics as numerics
 from tests.unit.compiler.test_triton_numerics import Case, Results
 from tests.unit.compiler.test_triton_words import share_storage
 
+pytestmark = numerics.RUNS_LONG
+
 
 def in_planes(
     kernel: str, *dims: tuple[int, ...], r1: int, group: int = 0, special: bool = False

@@ -22,6 +22,8 @@ from nearhint_compiler.schedule.schedule import parse_schedule
 from nearhint_rules import expr as ex
 from nearhint_rules.guard import AtMost, Divisible
 
+pytestmark = numerics.RUNS_LONG
+
 LENGTHS = (1, 2, 3, 5, 37, 64, 131)
 FORMS = ("persistent x=2", "looped x=1", "looped x=4", "split x=1", "split x=2")
 
