@@ -82,6 +82,7 @@ class ShapeFacts:
     def __init__(self, example_inputs: Sequence[Any]) -> None:
         mode = detect_fake_mode(example_inputs)
         self._environment: Any = None if mode is None else mode.shape_env
+        self._given = frozenset(map(size_expression, _sizes_of(example_inputs)))
 
     def symbol(self, symbol: Any) -> SymbolFacts:
         """Range and sources of a sympy symbol."""
@@ -113,10 +114,15 @@ class ShapeFacts:
             if type(equation).__name__ == "Equality":
                 yield equation.args
 
-    def is_backed(self, symbol: Any) -> bool:
-        """Whether the symbol had a value at capture: it stands for a size of an argument."""
+    def is_given(self, symbol: Any) -> bool:
+        """Whether the arguments of each call give the symbol's value.
+
+        It had one at capture, or is itself a size of an argument (`mark_unbacked`: 0 and 1, too).
+        """
         environment = self._environment
-        return environment is not None and symbol in getattr(environment, self._values_name())
+        if environment is None:
+            return False
+        return symbol in self._given or symbol in getattr(environment, self._values_name())
 
     def wanted(self, symbol: Any) -> int | None:
         """The size that `mark_dynamic(hint_override=)` names for a symbol; None: it names none."""
@@ -137,6 +143,14 @@ class ShapeFacts:
     def _sources(self) -> dict[Any, Any]:
         sources: dict[Any, Any] = getattr(self._environment, "var_to_sources", {})
         return sources
+
+
+def _sizes_of(example_inputs: Sequence[Any]) -> Iterator[torch.SymInt]:
+    for value in example_inputs:
+        is_dense = isinstance(value, torch.Tensor) and value.layout is torch.strided
+        for size in value.shape if is_dense else (value,):
+            if isinstance(size, torch.SymInt):
+                yield size
 
 
 def source_name(source: Any) -> str:

@@ -36,6 +36,9 @@ def read_dimension(argument: str, dimension: int, given: object) -> Dimension:
     >>> read_dimension("x", 0, "rows"), read_dimension("x", 0, range(2, 65))
     (Dimension(name='rows', low=None, high=None), Dimension(name='', low=2, high=64))
     """
+    if type(dimension) is not int or dimension < 0:
+        problem = f"dimensions are numbers from 0, not {dimension!r}"
+        raise InvalidDynamic(argument=argument, problem=problem)
     if isinstance(given, str):
         found = Dimension(given)
     elif isinstance(given, range):

@@ -165,7 +165,7 @@ class SizeTable:
             }
             return ex.substitute(same, sizes)
         divisor = self._equalities.divisors.get(name)
-        if divisor is None or not self._facts.is_backed(symbol):
+        if divisor is None or not self._facts.is_given(symbol):
             return None
         known = self._computed.get((symbol, divisor))
         if known is None:
@@ -185,7 +185,7 @@ class SizeTable:
 
     def _declare(self, symbol: Any) -> Symbol | None:
         facts = self._facts.symbol(symbol)
-        if not self._facts.is_backed(symbol) or facts.low is None or facts.low < 0:
+        if not self._facts.is_given(symbol) or facts.low is None or facts.low < 0:
             return None
         return Symbol(
             name=f"s{len(self._names)}",
@@ -201,7 +201,7 @@ class SizeTable:
         return None if symbol is None else ex.Sym(symbol.name)
 
     def _declare_computed(self, expression: SymbolicExpr) -> Symbol | None:
-        if not all(map(self._facts.is_backed, expression.free_symbols)):
+        if not all(map(self._facts.is_given, expression.free_symbols)):
             return None
         if not getattr(expression, "is_integer", False):
             return None
@@ -223,7 +223,7 @@ def _known_equalities(facts: ShapeFacts) -> tuple[Equalities, Mapping[str, Any]]
     equations: list[Equation] = []
     for sides in facts.equations():
         symbols = {symbol for side in sides for symbol in side.free_symbols}
-        if not all(facts.is_backed(one) and (facts.symbol(one).low or 0) > 0 for one in symbols):
+        if not all(facts.is_given(one) and (facts.symbol(one).low or 0) > 0 for one in symbols):
             continue
         try:
             left, right = (_raw(side) for side in sides)

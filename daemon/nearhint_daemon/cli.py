@@ -136,7 +136,8 @@ def db_check(state_dir: str | None, file: Path | None, as_json: bool) -> ExitCod
             click.echo(f"{name:14} {count}")
         for problem in problems:
             click.echo(f"problem: {problem}")
-        click.echo("no problem found" if not problems else f"{len(problems)} problems")
+        told = {0: "no problem found", 1: "1 problem"}
+        click.echo(told.get(len(problems), f"{len(problems)} problems"))
     return ExitCode.INTEGRITY if problems else ExitCode.OK
 
 

@@ -21,7 +21,8 @@ from nearhint_rules.table import HINT_LIMIT
 ENVIRONMENT_PREFIX = "NEARHINT_"
 FILE_VARIABLE = "NEARHINT_CONFIG"
 UNIX_SCHEME = "unix:"
-
+SOCKET_PATH_LIMIT_BYTES = 107
+"""What fits into `sockaddr_un.sun_path` with its final zero, unix(7)."""
 
 _INTEGER = re.compile(r"\s*-?[0-9]{1,19}\s*")
 _DEVICE = re.compile(r"cpu|cuda:(0|[1-9][0-9]{0,2})")
@@ -86,9 +87,12 @@ def _path(value: object) -> Path:
 def _address(value: object) -> str:
     if not isinstance(value, str) or not value.startswith(UNIX_SCHEME) or "\0" in value:
         raise ValueError("must be unix:PATH: the daemon listens on a unix socket only")
-    if not value.removeprefix(UNIX_SCHEME).removeprefix("//").startswith("/"):
+    path = value.removeprefix(UNIX_SCHEME).removeprefix("//")
+    if not path.startswith("/"):
         raise ValueError("must be unix: and an absolute path")
-    return UNIX_SCHEME + value.removeprefix(UNIX_SCHEME).removeprefix("//")
+    if len(os.fsencode(path)) > SOCKET_PATH_LIMIT_BYTES:
+        raise ValueError(f"must have a path of at most {SOCKET_PATH_LIMIT_BYTES} bytes")
+    return UNIX_SCHEME + path
 
 
 def _devices(value: object) -> tuple[str, ...]:

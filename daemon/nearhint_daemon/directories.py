@@ -18,8 +18,6 @@ STATE_MODE = 0o700
 SOCKET_DIRECTORY_MODE = 0o750
 SOCKET_MODE = 0o660
 LOCK_NAME = "LOCK"
-# The longest path that fits sockaddr_un.
-SOCKET_PATH_LIMIT_BYTES = 107
 
 
 def prepare(path: Path, *, mode: int) -> None:
@@ -97,8 +95,6 @@ def clear_stale_socket(path: Path) -> None:
 
     Raises `SocketInUse` if something else is at `path`, or if somebody answers there.
     """
-    if len(os.fsencode(path)) > SOCKET_PATH_LIMIT_BYTES:
-        raise SocketInUse(f"{path} is longer than {SOCKET_PATH_LIMIT_BYTES} bytes")
     try:
         found = path.lstat()
     except FileNotFoundError:

@@ -33,6 +33,7 @@ from nearhint_daemon.workers.reference_ops import (
     constant_value,
     reduced,
 )
+from nearhint_daemon.workers.tolerance import PRECISIONS
 from nearhint_rules import expr as ex
 
 POINT_LIMIT = 1 << 24
@@ -91,6 +92,20 @@ def interpret(
     """
     with np.errstate(all="ignore"):
         return _Run(kernel, dims, inputs, casts).outputs()
+
+
+def interpret_within_range(
+    kernel: ir.Kernel,
+    dims: Mapping[str, int],
+    inputs: Sequence[Stored | Array | float | int | bool],
+) -> tuple[Output, ...]:
+    """As `interpret` where casts round, but NaN takes the place of what a dtype cannot hold.
+
+    That is a float beyond the largest of its dtype, and a sum or product of such terms that some
+    order of them leads beyond it, or a product to zero, on the way.
+    """
+    with np.errstate(all="ignore"):
+        return _WithinRange(kernel, dims, inputs, Casts.ROUND_GIVEN).outputs()
 
 
 def candidates(
@@ -261,6 +276,34 @@ class _Run:
             is_best = np.where(reduced("any", is_nan, self.reduction_axes), is_nan, is_best)
         places = np.where(is_best, index, np.iinfo(np.int64).max)
         return reduced("min", places, self.reduction_axes)
+
+
+class _WithinRange(_Run):
+    def _value(self, position: int, node: ir.BodyNode, values: list[Array]) -> Array:
+        value = super()._value(position, node, values)
+        precision = PRECISIONS.get(self.dtypes[position])
+        if precision is None or not isinstance(node, ir.Op | ir.Reduce | ir.Scan):
+            return value
+        is_beyond = np.isfinite(value) & (np.abs(value) > precision.largest)
+        match node:
+            case ir.Reduce("sum", _, operand) | ir.Scan("sum", _, operand):
+                most = self._folded(node, np.abs(self._along_reduction(values[operand])))
+                is_beyond |= np.isfinite(value) & (most > precision.largest)
+            case ir.Reduce("prod", _, operand) | ir.Scan("prod", _, operand):
+                factors = np.abs(self._along_reduction(values[operand]))
+                most = self._folded(node, np.maximum(factors, 1.0))
+                least = self._folded(node, np.minimum(factors, 1.0))
+                is_beyond |= np.isfinite(value) & (most > precision.largest)
+                is_beyond |= (value != 0) & (least < precision.least)
+            case _:
+                pass
+        return np.where(is_beyond, np.nan, value)
+
+    def _folded(self, node: ir.Reduce | ir.Scan, terms: Array) -> Array:
+        if isinstance(node, ir.Reduce):
+            return np.asarray(reduced(node.kind, terms, self.reduction_axes))
+        (axis,) = self.reduction_axes
+        return np.asarray((np.cumsum if node.kind == "sum" else np.cumprod)(terms, axis=axis))
 
 
 def evaluate_index(index: ex.Expr, variables: Mapping[str, Array | int]) -> Array | int:

@@ -32,7 +32,12 @@ from nearhint_daemon.workers.elements import (
     whole_of,
     with_drawn,
 )
-from nearhint_daemon.workers.interpreter import Casts, Output, interpret
+from nearhint_daemon.workers.interpreter import (
+    Casts,
+    Output,
+    interpret,
+    interpret_within_range,
+)
 from nearhint_daemon.workers.tolerance import (
     PRECISIONS,
     SHIFT,
@@ -332,6 +337,26 @@ def sensitivity(
                 before, after = (np.asarray(o.values, np.float64) for o in (outputs[place], output))
                 with np.errstate(invalid="ignore"):
                     moved = np.nan_to_num(np.abs(after - before), nan=np.inf)
-                same = (after == before) | (np.isnan(after) & np.isnan(before))
-                moves[place] = np.maximum(moves[place], np.where(same, 0.0, moved))
+                moves[place] = np.maximum(
+                    moves[place], np.where(_is_same(after, before), 0.0, moved)
+                )
     return tuple(moves)
+
+
+def out_of_range(
+    kernel: ir.Kernel, sizes: Sizes, reference: Reference, number: int
+) -> tuple[Array, ...]:
+    """For slab `number`, which elements of each output would be others within the dtypes' range.
+
+    The reference is made of f64: of 160 it knows `log(1 + exp(x))`, where f32 has infinity.
+    """
+    part = slab(kernel, reference.windows[number])
+    held = interpret_within_range(part, sizes.dims, readable(kernel, reference.inputs))
+    return tuple(
+        ~_is_same(output.values, expected.values)
+        for output, expected in zip(held, reference.slabs[number], strict=True)
+    )
+
+
+def _is_same(left: Array, right: Array) -> Array:
+    return np.asarray((left == right) | (np.isnan(left) & np.isnan(right)))

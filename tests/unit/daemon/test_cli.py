@@ -89,6 +89,7 @@ def test_a_changed_artifact_fails_the_check(state_dir: Path) -> None:
     result = CliRunner().invoke(main, ["db", "check", "--state-dir", str(state_dir)])
     assert result.exit_code == ExitCode.INTEGRITY
     assert path.name in result.stdout
+    assert result.stdout.endswith("\n1 problem\n")
 
 
 def test_the_check_refuses_a_running_daemons_database(state_dir: Path) -> None:

@@ -48,6 +48,7 @@ def test_variables_of_the_client_are_let_pass() -> None:
         ("metrics_port", "http"),
         ("address", "localhost:50051"),
         ("address", "unix:relative"),
+        ("address", f"unix:/{'x' * 107}"),
         ("metrics_port", "--5"),
         ("metrics_port", "²"),
         ("metrics_port", "9" * 5000),

@@ -59,7 +59,7 @@ def test_a_symbols_range_and_source_are_known(graph: dict[str, Any]) -> None:
     assert facts.high is None
     assert facts.sources
     assert facts.sources[0].endswith(".size()[0]")
-    assert graph["facts"].is_backed(_symbol(graph))
+    assert graph["facts"].is_given(_symbol(graph))
     assert graph["facts"].bounds(_symbol(graph)) == (2, None)
 
 
@@ -104,8 +104,31 @@ def test_equations_name_no_symbol_that_was_replaced() -> None:
 def test_backed_symbols_are_found_under_the_old_and_the_new_name(name: str) -> None:
     facts = adapter.ShapeFacts([])
     facts._environment = SimpleNamespace(**{name: {"s0": 8}})
-    assert facts.is_backed("s0")
-    assert not facts.is_backed("u0")
+    assert facts.is_given("s0")
+    assert not facts.is_given("u0")
+
+
+def test_an_unbacked_symbol_is_given_where_it_is_a_size_of_an_argument() -> None:
+    given: list[bool] = []
+
+    def compiler(module: torch.fx.GraphModule, inputs: Any) -> Any:
+        facts = adapter.ShapeFacts(inputs)
+        for node in module.graph.nodes:
+            given.extend(
+                facts.is_given(adapter.size_expression(size))
+                for size in getattr(node.meta.get("val"), "shape", ())
+                if isinstance(size, torch.SymInt)
+            )
+        return module.forward
+
+    def backend(module: torch.fx.GraphModule, inputs: Any) -> Any:
+        return adapter.aot_inference(module, inputs, compiler=compiler)
+
+    x = torch.ones(5, 3)
+    torch._dynamo.decorators.mark_unbacked(x, 0)
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True), torch.no_grad():
+        torch.compile(lambda x: (x * 2, x.nonzero()), backend=backend)(x)
+    assert given == [True, True, False], "x, x * 2 and what x.nonzero() finds"
 
 
 @pytest.mark.parametrize("name", ["x", lambda: "x"], ids=["property", "method"])
@@ -116,7 +139,7 @@ def test_a_sources_name_is_read_as_a_property_and_as_a_method(name: Any) -> None
 def test_without_fake_tensors_nothing_is_known() -> None:
     facts = adapter.ShapeFacts([torch.ones(2)])
     assert facts.symbol("s0") == adapter.SymbolFacts(None, None, ())
-    assert not facts.is_backed("s0")
+    assert not facts.is_given("s0")
 
 
 def test_parameters_are_static_inputs(graph: dict[str, Any]) -> None:

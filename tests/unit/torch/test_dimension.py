@@ -163,6 +163,12 @@ def test_dimensions_without_numbers_are_refused() -> None:
         nearhint.kernel(twice, dynamic=given)
 
 
+@pytest.mark.parametrize("number", [-1, "0", True])
+def test_a_dimension_is_a_number_from_0(number: Any) -> None:
+    with pytest.raises(InvalidDynamic, match="numbers from 0"):
+        nearhint.kernel(twice, dynamic={"x": {number: "rows"}})
+
+
 def test_a_call_outside_its_range_is_refused(session: Install) -> None:
     session(lambda program: None)
     kernel = nearhint.kernel(twice, dynamic={"x": {0: range(4, 65)}})

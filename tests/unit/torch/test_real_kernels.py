@@ -101,3 +101,24 @@ def test_elements_beyond_32_bits_are_found(session: Install, compiled: Compiled)
         assert_close(run(x), function(x))
     assert [report.tiers for report in reports] == [(0, 0, 1)]
     assert not fake.fallbacks
+
+
+def test_one_capture_of_an_unbacked_size_serves_none_one_and_many_rows(
+    session: Install, compiled: Compiled
+) -> None:
+    fake = session(compiled.snapshot)
+
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        return x * 2 + 1, x.sum(0), x.softmax(-1), torch.cat([x, -x]).relu()
+
+    run = torch.compile(function, backend=nearhint)
+    for rows in (5, 0, 1, 2, 33):
+        x = torch.randn(rows, 8)
+        torch._dynamo.decorators.mark_unbacked(x, 0)
+        with torch.no_grad(), watch() as reports:
+            for one, other in zip(run(x), function(x), strict=True):
+                assert_close(one, other)
+        assert rows == 0 or [report.tiers[0] for report in reports] == [0]
+    assert len(fake.handles) == 1
+    assert [symbol.low for symbol in fake.handles[0].program.symbols] == [0]
+    assert not fake.fallbacks

@@ -40,6 +40,7 @@ from nearhint_daemon.workers.elements import (
     whole_of,
 )
 from nearhint_daemon.workers.errors import MemoryLimitExceeded
+from nearhint_daemon.workers.interpreter import interpret_within_range
 from nearhint_daemon.workers.memory import Buffer, GuardedBuffer
 from nearhint_daemon.workers.reference import make_reference, sensitivity
 from nearhint_daemon.workers.subjects import CpuSubject
@@ -467,3 +468,50 @@ def test_what_goes_wrong_beside_is_said(tmp_path: Path, monkeypatch: pytest.Monk
     right = by_hand("for (int64_t i = 0; i < n; i++) y[i] = x[i] * 2;", tmp_path)
     with pytest.raises(MemoryError, match="no room"):
         verdict_on(doubled(), right, hint=1 << 20)
+
+
+TANH_BY_HAND = """
+    (kernel (symbols k0) (pointwise k0) (reduction)
+      (params (in f32) (out f32))
+      (body (load 0 p0)
+            (add f32 0 0)
+            (exp f32 1)
+            (const f32 0x3f800000)
+            (sub f32 2 3)
+            (add f32 2 3)
+            (div f32 4 5)
+            (store 1 p0 6)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("result", "is_right"),
+    [
+        ("(e - 1) / (e + 1)", True),
+        ("x[i] == 80 ? 1 : (e - 1) / (e + 1)", True),
+        ("isinf(e) ? 1 : (e - 1) / (e + 1)", False),
+        ("isnan(e) ? 1 : (e - 1) / (e + 1)", False),
+        ("x[i] < -50 ? 1 : (e - 1) / (e + 1)", False),
+    ],
+)
+def test_what_f32_cannot_hold_on_the_way_is_no_mistake(
+    result: str, is_right: bool, tmp_path: Path
+) -> None:
+    kernel = parse_kernel(TANH_BY_HAND)
+    body = f"for (int64_t i = 0; i < n; i++) {{ float e = expf(x[i] + x[i]); y[i] = {result}; }}"
+    assert (verdict_on(kernel, by_hand(body, tmp_path)).problem == "") == is_right
+
+
+@pytest.mark.parametrize("kind", ["sum", "prod"])
+def test_terms_that_leave_the_range_in_some_order_are_told(kind: str) -> None:
+    kernel = parse_kernel(f"""
+        (kernel (symbols k0) (pointwise k0) (reduction 3)
+          (params (in f32) (out f32))
+          (body (load 0 (+ (* 3 p0) r0))
+                (reduce {kind} f32 0)
+                (store 1 p0 1)))
+    """)
+    rows = np.array([[3e38, 3e38, -3e38], [1e-30, 1e-30, 1e30], [1, 2, 3], [np.inf, 1, 2]])
+    (found,) = interpret_within_range(kernel, {"k0": 4}, [rows.ravel(), np.zeros(0)])
+    beyond = {"sum": [True, False, False, False], "prod": [True, True, False, False]}
+    assert np.isnan(found.values).tolist() == beyond[kind]
