@@ -8,9 +8,10 @@ A *unit* is a group of loops, or a node that stays opaque. Two groups are joined
     point at which it is computed, so it stays in a register
     no unit outside depends on one and feeds the other      (`Units.can_join`)
 
-First producers join their consumers, then siblings that share an input join each other. Then
-pointwise groups that nothing needs in memory are inlined where they are read, if recomputing is
-cheap; and groups that are not worth a launch go back to being opaque.
+First producers join their consumers, then siblings that share an input join each other, but for
+what is computed again where a join takes its parts. Then pointwise groups that nothing needs in
+memory are inlined where they are read, if recomputing is cheap; and groups that are not worth a
+launch go back to being opaque.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from nearhint_compiler.frontend.joins import JOINS
 from nearhint_compiler.frontend.loops import BROADCAST, Loops, Read
 from nearhint_compiler.frontend.lower import Graph
 from nearhint_compiler.frontend.space import Space, loop_index, space_of, unify
@@ -154,13 +156,32 @@ class Fusion:
                 root = self.graph.root(read.value)
                 if self.graph.producers[root] not in self.graph.loops:
                     readers.setdefault(root, []).append(node)
+        parts = self._parts()
         for root, nodes in readers.items():
             if not self.graph.tensor(root).shape:
                 continue
-            for left, right in itertools.pairwise(nodes):
+            others = [node for node in nodes if self.units.unit_of[node] not in parts]
+            for left, right in itertools.pairwise(others):
                 units = self.units.unit_of[left], self.units.unit_of[right]
                 if self.spaces[units[0]].numel == self.spaces[units[1]].numel:
                     self._try_join(*units)
+
+    def _parts(self) -> set[int]:
+        """The groups that one join alone reads, and computes again: in memory they are no use."""
+        graph, members = self.graph, self.units.members
+        needed, reading, readers = self._needed(), self._reading_nodes(), self._readers()
+        found: set[int] = set()
+        for unit in self.spaces:
+            nodes = members[unit]
+            into = {node for member in nodes for node in reading.get(member, ())} - {*nodes}
+            if (
+                needed.isdisjoint(nodes)
+                and len(readers.get(unit, ())) == 1
+                and all(graph.program.nodes[node].op in JOINS for node in into)
+                and is_cheap(graph, nodes, copies=1, broadcast=True, into=into)
+            ):
+                found.add(unit)
+        return found
 
     def _producers(self, node: int) -> Iterator[int]:
         """The loops that a node reads from, the latest first."""
