@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 
 from nearhint_compiler.frontend.joins import JOINS
 from nearhint_compiler.frontend.loops import BROADCAST, Loops, Read
-from nearhint_compiler.frontend.lower import Graph
+from nearhint_compiler.frontend.lower import Graph, without
 from nearhint_compiler.frontend.space import Space, loop_index, space_of, unify
-from nearhint_compiler.frontend.worth import is_cheap, is_worth_a_launch
+from nearhint_compiler.frontend.worth import alone, is_cheap, is_worth_a_launch
 from nearhint_compiler.ir import index as ix
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
@@ -331,5 +331,7 @@ def output_index(
 
 
 def fuse(graph: Graph) -> Fused:
-    """The loops of `graph` in groups."""
-    return Fusion(graph).run()
+    """The loops of `graph` in groups; what chooses of rows is in one that reads all of them."""
+    fused = Fusion(graph).run()
+    lonely = alone(graph, [group.nodes for group in fused.groups], fused.inlined)
+    return Fusion(without(graph, lonely)).run() if lonely else fused
