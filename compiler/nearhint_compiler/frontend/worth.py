@@ -54,6 +54,11 @@ def is_cheap(
     return not heavy and len(nodes) <= (PART_NODES if is_part else CHEAP_NODES)
 
 
+def is_light(graph: Graph, nodes: Collection[int]) -> bool:
+    """Whether computing `nodes` again at a few more points of a row costs little."""
+    return len(nodes) <= PART_NODES and all(_family(graph, node) not in HEAVY for node in nodes)
+
+
 def _family(graph: Graph, node: int) -> str:
     return graph.program.nodes[node].op.rpartition(".")[0]
 

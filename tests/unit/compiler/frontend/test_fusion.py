@@ -119,6 +119,46 @@ def test_halves_that_are_joined_again_are_never_stored(target_kind: str) -> None
     assert {param.dtype for each in lowered.kernels for param in each.kernel.params} == {"f32"}
 
 
+STORED: dict[str, tuple[Callable[..., Any], bool]] = {
+    "turned": (lambda x, w, c, s: turned(normed(x, w), c, s), False),
+    "flipped": (lambda x, w, c, s: normed(x, w).flip(-1), False),
+    "flipped and reduced": (lambda x, w, c, s: (normed(x, w).flip(-1) * w).amax(-1), False),
+    "of another row": (lambda x, w, c, s: normed(x, w).flip(0), False),
+    "transposed": (lambda x, w, c, s: normed(x, w).transpose(0, 1).contiguous(), False),
+    "turned, and kept": (lambda x, w, c, s: (y := normed(x, w), turned(y, c, s)), True),
+    "of more than the result": (lambda x, w, c, s: normed(x + x.flip(0), w).flip(-1), True),
+    "of a softmax": (lambda x, w, c, s: (x * w).softmax(-1).flip(-1), True),
+    "after what costs much": (lambda x, w, c, s: torch.exp(normed(x, w)).flip(-1), True),
+    "of a running sum": (lambda x, w, c, s: normed(x, w).cumsum(-1).flip(-1), True),
+}
+
+
+def stores_rows(lowered: Lowered) -> bool:
+    """Whether what reduces rows writes them as well."""
+    bodies = [kernel.kernel.body for kernel in lowered.kernels]
+    return any(
+        isinstance(node, ir.Store) and any(map(ir.is_reduction_variable, ex.symbols_of(node.index)))
+        for body in bodies
+        if any(isinstance(other, ir.Reduce) for other in body)
+        for node in body
+    )
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_rows_that_are_read_in_another_order_are_computed_there(name: str) -> None:
+    function, is_stored = STORED[name]
+    args = drawn(9, 5, 8), drawn(8), drawn(9, 1, 4), drawn(9, 1, 4)
+    lowered = check(function, *args, target_kind="cuda")
+    assert_lowering_is_right(lowered)
+    assert stores_rows(lowered) == is_stored
+
+
+def test_rows_that_are_read_in_another_order_are_stored_on_a_cpu() -> None:
+    function, _ = STORED["turned"]
+    args = drawn(9, 5, 8), drawn(8), drawn(9, 1, 4), drawn(9, 1, 4)
+    assert stores_rows(check(function, *args))
+
+
 def chosen(x: Tensor, place: Tensor, dim: int = -1) -> Tensor:
     return x.gather(dim, place.unsqueeze(dim)).squeeze(dim)
 
