@@ -10,8 +10,9 @@ A *unit* is a group of loops, or a node that stays opaque. Two groups are joined
 
 First producers join their consumers, then siblings that share an input join each other, but for
 what is computed again where a join takes its parts. Then pointwise groups that nothing needs in
-memory are inlined where they are read, if recomputing is cheap; and groups that are not worth a
-launch go back to being opaque.
+memory are inlined where they are read, if recomputing is cheap; what is computed of rows and of
+their totals is left to a reader that takes the rows in another order; and groups that are not worth
+a launch go back to being opaque.
 """
 
 from __future__ import annotations
