@@ -75,6 +75,7 @@ def _all_roots(graph: Graph, node: int) -> set[int]:
 def stored_values(graph: Graph, fused: Fused, opaque: Iterable[int]) -> tuple[tuple[int, ...], ...]:
     """For each group the values that something outside of it reads from memory."""
     group_of = {node: place for place, group in enumerate(fused.groups) for node in group.nodes}
+    group_of = {node: place for node, place in group_of.items() if node not in fused.inlined}
     stored: list[set[int]] = [set() for _ in fused.groups]
 
     def demand(value: int, reader: int) -> None:

@@ -8,24 +8,28 @@ A *unit* is a group of loops, or a node that stays opaque. Two groups are joined
     point at which it is computed, so it stays in a register
     no unit outside depends on one and feeds the other      (`Units.can_join`)
 
-First producers join their consumers, then siblings that share an input join each other. Then
-pointwise groups that nothing needs in memory are inlined where they are read, if recomputing is
-cheap; and groups that are not worth a launch go back to being opaque.
+First producers join their consumers, then siblings that share an input join each other, but for
+what is computed again where a join takes its parts. Then pointwise groups that nothing needs in
+memory are inlined where they are read, if recomputing is cheap; what is computed of rows and of
+their totals is left to a reader that takes the rows in another order; and groups that are not worth
+a launch go back to being opaque.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from nearhint_compiler.frontend.loops import BROADCAST, Loops, Read
-from nearhint_compiler.frontend.lower import Graph
+from nearhint_compiler.frontend.joins import JOINS
+from nearhint_compiler.frontend.loops import BROADCAST, Loops, Read, Window
+from nearhint_compiler.frontend.lower import Graph, without
 from nearhint_compiler.frontend.space import Space, loop_index, space_of, unify
-from nearhint_compiler.frontend.worth import is_cheap, is_worth_a_launch
+from nearhint_compiler.frontend.worth import alone, is_cheap, is_light, is_worth_a_launch
 from nearhint_compiler.ir import index as ix
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
+from nearhint_rules.program import DTYPES
 
 MEMBER_LIMIT = 64
 INPUT_LIMIT = 24
@@ -154,13 +158,32 @@ class Fusion:
                 root = self.graph.root(read.value)
                 if self.graph.producers[root] not in self.graph.loops:
                     readers.setdefault(root, []).append(node)
+        parts = self._parts()
         for root, nodes in readers.items():
             if not self.graph.tensor(root).shape:
                 continue
-            for left, right in itertools.pairwise(nodes):
+            others = [node for node in nodes if self.units.unit_of[node] not in parts]
+            for left, right in itertools.pairwise(others):
                 units = self.units.unit_of[left], self.units.unit_of[right]
                 if self.spaces[units[0]].numel == self.spaces[units[1]].numel:
                     self._try_join(*units)
+
+    def _parts(self) -> set[int]:
+        """The groups that one join alone reads, and computes again: in memory they are no use."""
+        graph, members = self.graph, self.units.members
+        needed, reading, readers = self._needed(), self._reading_nodes(), self._readers()
+        found: set[int] = set()
+        for unit in self.spaces:
+            nodes = members[unit]
+            into = {node for member in nodes for node in reading.get(member, ())} - {*nodes}
+            if (
+                needed.isdisjoint(nodes)
+                and len(readers.get(unit, ())) == 1
+                and all(graph.program.nodes[node].op in JOINS for node in into)
+                and is_cheap(graph, nodes, copies=1, broadcast=True, into=into)
+            ):
+                found.add(unit)
+        return found
 
     def _producers(self, node: int) -> Iterator[int]:
         """The loops that a node reads from, the latest first."""
@@ -247,12 +270,92 @@ class Fusion:
                 gone.add(unit)
                 for reader in into:
                     inlined[reader].update(nodes)
+        left = self._left_to_readers(inlined, gone)
         groups = tuple(
             Group(tuple(units.members[unit]), self.spaces[unit], frozenset(inlined[unit]))
             for unit in sorted(self.spaces, key=lambda unit: units.members[unit][0])
             if unit not in gone and is_worth_a_launch(graph, units.members[unit], inlined[unit])
         )
-        return Fused(groups, frozenset(node for unit in gone for node in units.members[unit]))
+        again = frozenset(node for unit in gone for node in units.members[unit])
+        return Fused(groups, again | left)
+
+    def _left_to_readers(
+        self, inlined: dict[int, set[int]], gone: Collection[int]
+    ) -> frozenset[int]:
+        """What reduces rows leaves to its one reader what is computed of them and of the totals.
+
+        The reader takes it elsewhere, or in another order, and so from memory: there are the rows
+        already, and they are no wider. The nodes that are computed where they are read.
+        """
+        found: set[int] = set()
+        needed, readers = self._needed(), self._readers()
+        for unit in self.units.in_order(self.spaces.keys() - gone):
+            into: set[int] = set()
+            stack = [*readers.get(unit, ())]
+            while stack:
+                reader = stack.pop()
+                if reader in gone:
+                    stack.extend(readers.get(reader, ()))
+                else:
+                    into.add(reader)
+            if self.spaces[unit].reduced_dims and len(into) == 1:
+                (reader,) = into
+                left = self._left_to(unit, reader, inlined[reader], needed)
+                found |= left
+                inlined[reader] |= left
+                self._drop(unit, left)
+        return frozenset(found)
+
+    def _left_to(
+        self, unit: int, reader: int, inlined: Collection[int], needed: set[int]
+    ) -> frozenset[int]:
+        """The members that `reader` computes again, if it reads and costs less than the result."""
+        graph, space, members = self.graph, self.spaces[unit], self.units.members
+        read = {
+            graph.producers[graph.root(each.value)]
+            for node in (*members.get(reader, ()), *inlined)
+            for each in graph.loops[node].reads
+        }
+        wanted = {node for node in read.intersection(members[unit]) if self._is_whole(node, space)}
+        found: set[int] = set()
+        sources: set[tuple[int, tuple[int, ...], tuple[Window, ...]]] = set()
+        stack = [*wanted]
+        while stack:
+            node = stack.pop()
+            if node in found:
+                continue
+            found.add(node)
+            for each in graph.loops[node].reads:
+                root = graph.root(each.value)
+                maker = graph.producers[root]
+                if maker in members[unit] and self._is_whole(maker, space):
+                    stack.append(maker)
+                elif maker not in members[unit] and _varies(graph.loops[node], each):
+                    sources.add((root, each.dims, each.windows))
+        if graph.tensor(graph.starts[unit]).device != "cuda" or not is_light(graph, found):
+            return frozenset()
+        if found & needed or not all(graph.loops[node].is_pointwise for node in found):
+            return frozenset()
+        result_bytes = sum(DTYPES[graph.tensor(graph.starts[node]).dtype] for node in wanted)
+        source_bytes = sum(DTYPES[graph.tensor(root).dtype] for root, *_ in sources)
+        return frozenset(found) if source_bytes < 2 * result_bytes else frozenset()
+
+    def _is_whole(self, node: int, space: Space) -> bool:
+        """Whether a member has an element for each point of its space, and not one a row."""
+        loops = self.graph.loops[node]
+        return not loops.per_row and ex.product(loops.shape) == space.numel
+
+    def _drop(self, unit: int, left: Collection[int]) -> None:
+        """Takes from a unit the members that its others do not need."""
+        members = self.units.members[unit]
+        kept = [node for node in members if node not in left]
+        stack = [*kept]
+        while stack:
+            for producer in self._producers(stack.pop()):
+                if producer in left and producer not in kept:
+                    kept.append(producer)
+                    stack.append(producer)
+        self.units.members[unit] = sorted(kept)
 
     def _reading_nodes(self) -> dict[int, set[int]]:
         """For each loop the other loops that read from it."""
@@ -309,6 +412,13 @@ def output_index(
     return ix.reindex(place, loops.shape, shape, space.ranges(graph.ranges))
 
 
+def _varies(loops: Loops, read: Read) -> bool:
+    """Whether a loop reads another element at each of its points."""
+    return all(size == ex.ONE or dim in read.dims for dim, size in enumerate(loops.shape))
+
+
 def fuse(graph: Graph) -> Fused:
-    """The loops of `graph` in groups."""
-    return Fusion(graph).run()
+    """The loops of `graph` in groups; what chooses of rows is in one that reads all of them."""
+    fused = Fusion(graph).run()
+    lonely = alone(graph, [group.nodes for group in fused.groups], fused.inlined)
+    return Fusion(without(graph, lonely)).run() if lonely else fused

@@ -237,6 +237,30 @@ def _extremal(kind: str, *, place: int, outputs: int) -> Rule:
     return rule
 
 
+def _gather(call: Call) -> Loops:
+    """One element of each row, where a row is read for something else as well (`fuse.fuse`).
+
+    An index out of range gives what the zeros of a row that has no such element do.
+    """
+    call.bind(("self", "dim", "index", "sparse_grad"), {"sparse_grad": False})
+    shape, dtype = call.tensor("self").shape, call.out.dtype
+    dim = call.axis(call["dim"], len(shape))
+    check_reduced(call, 0, shape, frozenset({dim}), keepdim=True)
+    where = call.tensor("index")
+    if call.device != "cuda" or where.shape != call.out.shape or where.dtype != "i64":
+        raise Unlowerable("not one element of each row on a GPU")
+    if call.tensor("self").dtype != dtype or shape[dim] == ex.ONE:
+        raise Unlowerable("rows of one element, or of another dtype than the result's")
+    x, place = call.operand("self", shape), call.operand("index", shape)
+
+    def build(point: Point) -> tuple[Value]:
+        e = point.emit
+        chosen = e.op("eq", e.iota(point.index[dim]), place.at(point, "i64"))
+        return (e.selected(x.at(point, dtype), chosen, ex.symbols_of(point.index[dim])),)
+
+    return per_row(call.loops(shape, frozenset({dim}), build), 0)
+
+
 _DIMS = "self dim keepdim"
 
 REDUCTIONS: Mapping[str, Rule] = {
@@ -248,6 +272,7 @@ REDUCTIONS: Mapping[str, Rule] = {
     "aten.linalg_vector_norm.default": reduction(
         _vector_norm, "self ord dim keepdim dtype", ord=Int(2)
     ),
+    "aten.gather.default": _gather,
     "aten.aminmax.default": reduction(_min_max, "self dim keepdim", outputs=2),
     "aten.mean.default": reduction(_mean, "self dtype"),
     "aten.mean.dim": reduction(_mean, "self dim keepdim dtype"),

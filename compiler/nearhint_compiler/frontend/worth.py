@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from nearhint_compiler.frontend.creation import CREATION
 from nearhint_compiler.frontend.joins import JOINS
+from nearhint_compiler.frontend.loops import Read
 from nearhint_compiler.frontend.lower import Graph
 from nearhint_rules import expr as ex
 
@@ -23,6 +24,8 @@ HEAVY = frozenset(
 )  # fmt: skip
 """Ops that cost more than the memory traffic that recomputing them saves."""
 
+CHOICES = frozenset({"aten.gather.default"})
+"""Ops that read whole rows in a loop, and a few of their elements alone."""
 CLONES = frozenset({"aten.clone.default", "aten.contiguous.default"})
 COPIES: Mapping[str, frozenset[str]] = {
     "cpu": CLONES | {*CREATION, *JOINS} - {"aten.constant_pad_nd.default"},
@@ -51,6 +54,11 @@ def is_cheap(
     return not heavy and len(nodes) <= (PART_NODES if is_part else CHEAP_NODES)
 
 
+def is_light(graph: Graph, nodes: Collection[int]) -> bool:
+    """Whether computing `nodes` again at a few more points of a row costs little."""
+    return len(nodes) <= PART_NODES and all(_family(graph, node) not in HEAVY for node in nodes)
+
+
 def _family(graph: Graph, node: int) -> str:
     return graph.program.nodes[node].op.rpartition(".")[0]
 
@@ -73,3 +81,42 @@ def _turns(graph: Graph, node: int) -> bool:
         return False
     source = graph.tensor(graph.loops[node].reads[0].value)
     return source.stride != graph.tensor(graph.starts[node]).stride
+
+
+def alone(
+    graph: Graph, groups: Sequence[Sequence[int]], inlined: Collection[int]
+) -> frozenset[int]:
+    """What chooses elements of rows that nothing else in its group reads whole.
+
+    `groups` are nodes that share a Kernel, `inlined` what is computed where it is read.
+    """
+    found: set[int] = set()
+    for nodes in groups:
+        choices = {node for node in nodes if graph.program.nodes[node].op in CHOICES}
+        others = [node for node in nodes if graph.loops[node].axes and node not in choices]
+        inside = {*nodes, *inlined}
+        whole = set[int]().union(
+            *(_sources(graph, inside, graph.loops[node].reads) for node in others)
+        )
+        found.update(
+            node
+            for node in choices
+            if not _sources(graph, inside, graph.loops[node].reads[:1]) <= whole
+        )
+    return frozenset(found)
+
+
+def _sources(graph: Graph, inside: Collection[int], reads: Sequence[Read]) -> set[int]:
+    """What lies in memory that is read, also through nodes that are `inside`."""
+    found: set[int] = set()
+    seen: set[int] = set()
+    stack = [*reads]
+    while stack:
+        root = graph.root(stack.pop().value)
+        maker = graph.producers[root]
+        if maker not in inside:
+            found.add(root)
+        elif maker not in seen:
+            seen.add(maker)
+            stack.extend(graph.loops[maker].reads)
+    return found

@@ -156,6 +156,8 @@ class AtenProgram:
             args[1] = _own_number(self._program, node)
         if self._precision == "f64" and _makes_f8e4m3fn(self._program, node):
             call = _saturating(call)
+        if self._precision == "f64" and node.op == "aten.gather.default":
+            call = _chosen_within
         if self._precision == "f64" and len(args) > HALF_TO_FLOAT.get(node.op, len(args)):
             args[HALF_TO_FLOAT[node.op]] = False
         return _Step(
@@ -223,6 +225,14 @@ class AtenProgram:
                 raise FallbackInvalid(f"{place}: a value where a constant is wanted")
             case _:
                 return ex.evaluate(arg, self._sizes)
+
+
+def _chosen_within(
+    x: torch.Tensor, dim: int, index: torch.Tensor, sparse_grad: bool = False
+) -> torch.Tensor:
+    """`gather` of the nearest place that there is: a device that is asked for another is lost."""
+    places = index.clamp(0, x.shape[dim] - 1)
+    return torch.gather(x, dim, places, sparse_grad=sparse_grad)
 
 
 @contextmanager

@@ -85,6 +85,7 @@ fmod Tensor Scalar
 frac default
 full default
 full_like default
+gather default
 ge Tensor Scalar
 gelu default
 glu default

@@ -80,12 +80,15 @@ def random_values(
 ) -> list[Value]:
     """A value for each input. 0-d tensors that were captured on the CPU stay there."""
     made: list[Value] = []
+    whole = _whole_numbers(program, sizes)
     for place, value_type in enumerate(program.inputs):
         match value_type:
             case pr.TensorType():
                 spec = tensor_spec(value_type, sizes)
                 where = device if value_type.device != "cpu" else "cpu"
-                made.append(random_tensor(spec, precision, where, generator, scale=scale))
+                made.append(
+                    random_tensor(spec, precision, where, generator, scale=scale, whole=whole)
+                )
             case pr.IntType(expr) if expr is not None:
                 made.append(ex.evaluate(expr, sizes))
             case _:
@@ -93,8 +96,27 @@ def random_values(
     return made
 
 
+def _whole_numbers(program: pr.Program, sizes: Mapping[str, int]) -> tuple[int, int]:
+    """The least and the largest integer to draw: what may choose an element of a row is in it."""
+    most = WHOLE_LIMIT
+    for node in program.nodes:
+        if node.op == "aten.gather.default":
+            source, dim = node.args[:2]
+            kind = pr.value_types(program)[source.value] if isinstance(source, pr.Ref) else None
+            if not isinstance(kind, pr.TensorType) or not isinstance(dim, ex.Int):
+                raise FallbackInvalid("what elements are chosen of is not known")
+            most = min(most, max(ex.evaluate(kind.shape[dim.value], sizes) - 1, 0))
+    return min(1, most), most
+
+
 def random_tensor(
-    spec: TensorSpec, precision: str, device: str, generator: torch.Generator, *, scale: float
+    spec: TensorSpec,
+    precision: str,
+    device: str,
+    generator: torch.Generator,
+    *,
+    scale: float,
+    whole: tuple[int, int] = (1, WHOLE_LIMIT),
 ) -> torch.Tensor:
     """A tensor with exactly these strides over a random storage.
 
@@ -114,9 +136,8 @@ def random_tensor(
     elif spec.dtype == "bool":
         storage = torch.randint(0, 2, drawn, generator=generator, device=generator.device)
     else:
-        storage = torch.randint(
-            1, WHOLE_LIMIT + 1, drawn, generator=generator, device=generator.device
-        )
+        low, high = whole
+        storage = torch.randint(low, high + 1, drawn, generator=generator, device=generator.device)
     return repeated(storage.to(dtype).to(device), count).as_strided(spec.shape, spec.stride)
 
 

@@ -122,6 +122,28 @@ def test_every_family_compiles(name: str, schedule: str, tmp_path: Path) -> None
     assert compile_cubin(generated, target(90), scratch=tmp_path).binary.startswith(ELF)
 
 
+EIGHT_BITS: dict[str, ir.Kernel] = {
+    name: replace(kernel, params=(ir.Param("in", dtype), *kernel.params[1:]))
+    for dtype in ("f8e4m3fn", "f8e5m2")
+    for name, kernel in {
+        f"dequantised {dtype}": parse_kernel((KERNELS / "dequantised_f8e4m3fn.ir").read_text()),
+        f"turned norm {dtype}": parse_kernel((KERNELS / "turned_rms_norm_bf16.ir").read_text()),
+        f"transposed {dtype}": parse_kernel((KERNELS / "transpose_batched_bf16.ir").read_text()),
+        f"column mean {dtype}": parse_kernel((KERNELS / "column_mean_bf16.ir").read_text()),
+    }.items()
+}
+
+
+@pytest.mark.parametrize("name", EIGHT_BITS)
+def test_masked_loads_of_eight_bit_floats_compile(name: str, tmp_path: Path) -> None:
+    kernel = EIGHT_BITS[name]
+    found = {each.family: each for each in reversed(candidates(kernel, target(90)))}
+    for schedule in found.values():
+        generated = generate(kernel, schedule, target(90))
+        assert ", other=0.0" in generated.source
+        assert compile_cubin(generated, target(90), scratch=tmp_path).binary.startswith(ELF)
+
+
 ANY_LENGTH = "index=32 aligned=1 divisible=0"
 
 

@@ -211,6 +211,33 @@ def test_f64_inputs_are_the_native_ones(dtype: str) -> None:
     assert pair[0].double().equal(pair[1])
 
 
+def choosing(rows: int, length: int) -> pr.Program:
+    """What chooses one element of each of `rows` rows."""
+    found = tensor(rows, 1)
+    step = node("gather.default", pr.Ref(0), ex.Int(-1), pr.Ref(1), makes=(found,))
+    return pr.Program((), (tensor(rows, length), tensor(rows, 1, dtype="i64")), (step,), (2,))
+
+
+@pytest.mark.parametrize("length", [1, 2, 5, 40])
+def test_integers_are_places_in_the_rows_that_they_choose_of(length: int) -> None:
+    program = choosing(50, length)
+    x, place = random_values(
+        program, {}, precision="f64", device="cpu", generator=torch.Generator().manual_seed(3)
+    )
+    assert isinstance(x, torch.Tensor)
+    assert isinstance(place, torch.Tensor)
+    assert 0 <= int(place.min()) <= int(place.max()) < length
+    (*_, found) = AtenProgram(program, {}, precision="f64", device="cpu").values([x, place])
+    assert torch.equal(found, x.gather(-1, place))
+
+
+def test_what_is_chosen_beyond_a_row_is_asked_of_no_device() -> None:
+    program = AtenProgram(choosing(2, 3), {}, precision="f64", device="cpu")
+    x, place = torch.arange(6.0).view(2, 3), torch.tensor([[7], [-1]])
+    (*_, found) = program.values([x, place])
+    assert found.tolist() == [[2.0], [3.0]]
+
+
 def test_a_tensor_longer_than_what_is_drawn_repeats_it_in_a_storage_of_its_own_size() -> None:
     count = 2 * DRAWN_ELEMENTS + 5
     spec = TensorSpec("bf16", (count,), (1,), "cpu")

@@ -142,11 +142,11 @@ class Block:
             return self.units.pointer(base, index)
         return f"{base} + {self.text(index)}"
 
-    def once(self, base: str, index: ex.Expr) -> str:
+    def once(self, param: int, index: ex.Expr) -> str:
         """What the rows of a unit have once at an index, loaded; nothing if they have more."""
         if self.units is None or self.masks or index in self.texts:
             return ""
-        return self.units.once(base, index)
+        return self.units.once(param, index)
 
     def has_rows(self, index: ex.Expr) -> bool:
         """Whether what is loaded at an index chooses between pointers to the rows of a unit."""

@@ -27,6 +27,7 @@ from nearhint_compiler.codegen.triton.text import (
     cast_text,
     full_text,
     neutral_text,
+    zero_text,
 )
 from nearhint_compiler.codegen.triton.together import read_together
 from nearhint_compiler.ir import nodes as ir
@@ -169,7 +170,7 @@ class Body:
                 is_plain = position not in self._branches and position not in self._joined
                 if together and is_plain and run_of(self.kernel, index):
                     return read_together(self.kernel, self.block, together, position, name)
-                beyond = self._beyond.get(position, "0")
+                beyond = self._beyond.get(position, "")
                 return [f"{name} = {self._load(param, index, policy, beyond=beyond)}"]
             case ir.Scalar(param):
                 return [f"{name} = {self._scalar(param)}"]
@@ -288,7 +289,8 @@ class Body:
             self._conditions(several.true, several.false),
         )
         masked = " & ".join(filter(None, masks))
-        options = f", {masked}, other=0" if masked else ""
+        zero = zero_text(self.kernel.params[self._param(position)].dtype)
+        options = f", {masked}, other={zero}" if masked else ""
         return [
             *(line for each in several.conditions if each > first for line in self.lines(each)),
             f"{name} = tl.load({where}{options})",
@@ -364,19 +366,20 @@ class Body:
         policy: str,
         *,
         branch: Branch | None = None,
-        beyond: str = "0",
+        beyond: str = "",
     ) -> str:
         pointer = "" if branch is not None else self._pointer(param, index)
         options = ""
         masks = [mask] if not pointer and (mask := self.block.mask_of(index)) else []
-        if branch is None and (found := self.block.once(f"a{param}", index)):
+        if branch is None and (found := self.block.once(param, index)):
             return found
         if branch is not None:
             masks.append(self._conditions(branch.true, branch.false))
         if pointer and self.block.bounds_checked:
             options += f'{self.block.bounds_checked}, padding_option="zero"'
         elif masks:
-            options += f", {' & '.join(masks)}, other={beyond}"
+            other = beyond or zero_text(self.kernel.params[param].dtype)
+            options += f", {' & '.join(masks)}, other={other}"
         names = ex.symbols_of(index)
         if self.block.is_streamed and self._rows <= {*names}:
             policy = "evict_first"

@@ -41,6 +41,9 @@ TRITON_TYPES: Mapping[str, TritonType] = {
 }
 
 
+F8 = frozenset({"f8e4m3fn", "f8e5m2"})
+
+
 def index_text(index: ex.Expr) -> str:
     """An index expression as Triton source; its symbols are variables of the same names.
 
@@ -106,6 +109,15 @@ def constant_text(dtype: str, bits: int) -> str:
     return repr(value)
 
 
+def zero_text(dtype: str) -> str:
+    """The zero that masked lanes of a load are; Triton casts no integer to a float of 8 bits.
+
+    >>> zero_text("f8e4m3fn"), zero_text("bf16")
+    ('0.0', '0')
+    """
+    return "0.0" if dtype in F8 else "0"
+
+
 def full_text(shape: str, dtype: str, bits: int) -> str:
     """A constant as a block. `tl.full` loses the sign of -0.0, a product does not."""
     is_float = dtype in (*ir.FLOATS, *ir.LOW_PRECISION)
@@ -122,7 +134,7 @@ def cast_text(value: str, source: str, target: str) -> str:
     """
     if target == "bool":
         return f"({value} != 0)"
-    if target in ("f8e4m3fn", "f8e5m2"):
+    if target in F8:
         single = value if source == "f32" else f"{value}.to(tl.float32)"
         return f"_to_{target}({single})"
     is_float = source in (*ir.FLOATS, *ir.LOW_PRECISION)

@@ -12,7 +12,7 @@ from nearhint_compiler.analysis.loops import reduction_loops
 from nearhint_compiler.analysis.runs import run_of, runs_of, within_run
 from nearhint_compiler.codegen.triton.block import Block, Together
 from nearhint_compiler.codegen.triton.row import LAST, SHARING, unflatten
-from nearhint_compiler.codegen.triton.text import index_text
+from nearhint_compiler.codegen.triton.text import index_text, zero_text
 from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule.schedule import Schedule
@@ -45,12 +45,12 @@ def read_together(
     wide = ".to(tl.float32)" if _is_widened(kernel, position) else ""
     run, lanes, axis = run_of(kernel, load.index), together.lanes, len(block.axes)
     assert run is not None
-    rows = block.rows_mask_of(load.index)
+    rows, zero = block.rows_mask_of(load.index), zero_text(kernel.params[load.param].dtype)
 
     def loaded(prefix: str, mask: str) -> str:
         where = f"a{load.param} + {index_text(_renamed(kernel, load.index, prefix))}"
         masks = " & ".join(filter(None, (rows, mask)))
-        value = f"tl.load({where}{f', {masks}, other=0' if masks else ''}){wide}"
+        value = f"tl.load({where}{f', {masks}, other={zero}' if masks else ''}){wide}"
         return f"tl.expand_dims({value}, {axis})"
 
     value, lines = loaded(together.first, together.first_mask), list[str]()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from nearhint_compiler.analysis.units import along_row
 from nearhint_compiler.codegen.triton.row import unflatten
-from nearhint_compiler.codegen.triton.text import index_text
+from nearhint_compiler.codegen.triton.text import index_text, zero_text
 from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
@@ -104,7 +104,7 @@ class Units:
         along = ex.mul(step, ex.symbol("lane"))
         return chosen if along == ex.ZERO else f"{chosen} + {index_text(along)}"
 
-    def once(self, base: str, index: ex.Expr) -> str:
+    def once(self, param: int, index: ex.Expr) -> str:
         """What a row has once, read for both rows of a unit; nothing where it has more.
 
         All points of the block are there, and so is the row of those beyond the first one.
@@ -112,9 +112,10 @@ class Units:
         step, first, second = self._rows(index)
         if not self.has_pointers or first == second or step != ex.ZERO:
             return ""
+        zero = zero_text(self.kernel.params[param].dtype)
         loads = (
-            f"tl.load({base} + {index_text(second)}, {OVER}, other=0)",
-            f"tl.load({base} + {index_text(first)})",
+            f"tl.load(a{param} + {index_text(second)}, {OVER}, other={zero})",
+            f"tl.load(a{param} + {index_text(first)})",
         )
         return f"tl.where({BEYOND}, {', '.join(loads)})"
 

@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
+from tests.benchmarks.captures import on_cuda
 from torch import fx
 from torch._dynamo import guards
 from torch.fx.node import map_arg
@@ -284,10 +285,19 @@ def close(left: Any, right: Any, *, at_least: float = 0.0) -> None:
     torch.testing.assert_close(left, right, rtol=limit, atol=limit, equal_nan=True)
 
 
-def check(function: Callable[..., Any], *args: Any, dynamic: bool | None = True) -> Lowered:
-    """Captures, lowers, runs and compares; returns what was lowered."""
+def check(
+    function: Callable[..., Any],
+    *args: Any,
+    dynamic: bool | None = True,
+    target_kind: str = "cpu",
+) -> Lowered:
+    """Captures, lowers, runs and compares; returns what was lowered.
+
+    For "cuda" it is lowered as if all tensors were there, and run here.
+    """
     recorded = record(function, *args, dynamic=dynamic)
-    lowered = lower(recorded.captured.program, target_kind="cpu")
+    program = recorded.captured.program
+    lowered = lower(program if target_kind == "cpu" else on_cuda(program), target_kind=target_kind)
     ran = run_captured(lowered, recorded)
     for result, expected in zip(ran.results, ran.expected, strict=True):
         close(result, expected)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from tests.unit.compiler.frontend.building import S0, S1, S2, Builder, tensor
 from tests.unit.compiler.frontend.running import check, launched_nodes, record
+from tests.unit.compiler.frontend.test_functions import assert_lowering_is_right
 from torch import Tensor
 from torch.nn import functional
 
@@ -92,6 +93,125 @@ def test_rows_and_columns_are_not_one_space() -> None:
 def test_a_heavy_producer_is_not_computed_again_for_each_row() -> None:
     lowered = check(lambda x, y: x * torch.exp(torch.sin(y)), drawn(90, 80), drawn(80))
     assert len(launched_nodes(lowered)) == 2
+
+
+def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary position embedding of heads by halves, each of them written out."""
+    left, right = x.chunk(2, -1)
+    return torch.cat((left * cos - right * sin, right * cos + left * sin), -1)
+
+
+def two_turned(heads: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    query, key, _ = heads.double().unbind(1)
+    return turned(query, cos, sin).float(), turned(key, cos, sin).float()
+
+
+def normed(x: Tensor, weight: Tensor) -> Tensor:
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5) * weight
+
+
+@pytest.mark.parametrize("target_kind", ["cpu", "cuda"])
+def test_halves_that_are_joined_again_are_never_stored(target_kind: str) -> None:
+    angles = drawn(9, 1, 4), drawn(9, 1, 4)
+    lowered = check(two_turned, drawn(9, 3, 5, 8), *angles, target_kind=target_kind)
+    (outputs, more) = launched_nodes(lowered).values()
+    assert len(outputs) == len(more) == 1
+    assert {param.dtype for each in lowered.kernels for param in each.kernel.params} == {"f32"}
+
+
+STORED: dict[str, tuple[Callable[..., Any], bool]] = {
+    "turned": (lambda x, w, c, s: turned(normed(x, w), c, s), False),
+    "flipped": (lambda x, w, c, s: normed(x, w).flip(-1), False),
+    "flipped and reduced": (lambda x, w, c, s: (normed(x, w).flip(-1) * w).amax(-1), False),
+    "of another row": (lambda x, w, c, s: normed(x, w).flip(0), False),
+    "transposed": (lambda x, w, c, s: normed(x, w).transpose(0, 1).contiguous(), False),
+    "turned, and kept": (lambda x, w, c, s: (y := normed(x, w), turned(y, c, s)), True),
+    "of more than the result": (lambda x, w, c, s: normed(x + x.flip(0), w).flip(-1), True),
+    "of a softmax": (lambda x, w, c, s: (x * w).softmax(-1).flip(-1), True),
+    "after what costs much": (lambda x, w, c, s: torch.exp(normed(x, w)).flip(-1), True),
+    "of a running sum": (lambda x, w, c, s: normed(x, w).cumsum(-1).flip(-1), True),
+}
+
+
+def stores_rows(lowered: Lowered) -> bool:
+    """Whether what reduces rows writes them as well."""
+    bodies = [kernel.kernel.body for kernel in lowered.kernels]
+    return any(
+        isinstance(node, ir.Store) and any(map(ir.is_reduction_variable, ex.symbols_of(node.index)))
+        for body in bodies
+        if any(isinstance(other, ir.Reduce) for other in body)
+        for node in body
+    )
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_rows_that_are_read_in_another_order_are_computed_there(name: str) -> None:
+    function, is_stored = STORED[name]
+    args = drawn(9, 5, 8), drawn(8), drawn(9, 1, 4), drawn(9, 1, 4)
+    lowered = check(function, *args, target_kind="cuda")
+    assert_lowering_is_right(lowered)
+    assert stores_rows(lowered) == is_stored
+
+
+def test_rows_that_are_read_in_another_order_are_stored_on_a_cpu() -> None:
+    function, _ = STORED["turned"]
+    args = drawn(9, 5, 8), drawn(8), drawn(9, 1, 4), drawn(9, 1, 4)
+    assert stores_rows(check(function, *args))
+
+
+def chosen(x: Tensor, place: Tensor, dim: int = -1) -> Tensor:
+    return x.gather(dim, place.unsqueeze(dim)).squeeze(dim)
+
+
+def token_and_entropy(x: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
+    logs = (x / 0.7).log_softmax(-1)
+    return chosen(logs, place), -(logs.exp() * logs).sum(-1)
+
+
+CHOSEN: dict[str, Callable[..., Any]] = {
+    "log probabilities": lambda x, place: chosen(x.log_softmax(-1), place),
+    "and entropy": token_and_entropy,
+    "with a mask": lambda x, place: chosen((x * (x > -0.5)).softmax(-1), place) * 2,
+    "minus infinity": lambda x, place: chosen(torch.log(torch.relu(x)).log_softmax(-1), place),
+    "of a middle dim": lambda x, place: chosen(x.transpose(1, 2).softmax(1), place, 1),
+    "of what is summed as well": lambda x, place: (chosen(x, place), x.sum(-1)),
+    "of a norm": lambda x, place: chosen(normed(x, x[0, 0]), place),
+    "of half precision": lambda x, place: chosen(x.half().log_softmax(-1), place),
+    "of integers": lambda x, place: chosen((x * 9).int(), place) + (x * 9).int().amax(-1),
+}
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_one_element_of_a_row_that_is_read_whole_is_chosen_on_the_way(name: str) -> None:
+    place = torch.randint(0, 8, (9, 5), generator=torch.Generator().manual_seed(0))
+    lowered = check(CHOSEN[name], drawn(9, 5, 8), place, target_kind="cuda")
+    assert_lowering_is_right(lowered)
+    assert len(launched_nodes(lowered)) == 1
+    assert not any(isinstance(step, RunNodes) for step in lowered.plan.steps)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, place: chosen(x, place) * 2,
+        lambda x, place: chosen(x * 2, place),
+        lambda x, place: (chosen(x, place), x.sum(0)),
+        lambda x, place: x.log_softmax(-1).gather(-1, place[..., None].expand(9, 5, 3)),
+        lambda x, place: x.log_softmax(-1).gather(-1, place[:4, :, None]),
+    ],
+)
+def test_what_is_chosen_of_rows_that_nothing_else_reads_stays_a_node(
+    function: Callable[..., Any],
+) -> None:
+    place = torch.randint(0, 8, (9, 5), generator=torch.Generator().manual_seed(0))
+    lowered = check(function, drawn(9, 5, 8), place, target_kind="cuda")
+    assert any(isinstance(step, RunNodes) for step in lowered.plan.steps)
+
+
+def test_what_is_chosen_of_rows_stays_a_node_on_a_cpu() -> None:
+    place = torch.randint(0, 8, (9, 5), generator=torch.Generator().manual_seed(0))
+    lowered = check(CHOSEN["log probabilities"], drawn(9, 5, 8), place)
+    assert any(isinstance(step, RunNodes) for step in lowered.plan.steps)
 
 
 def test_attention_is_never_split() -> None:
