@@ -72,7 +72,8 @@ def cooperative(
     its `tiles`; a block of the next row may be loaded `ahead`, before the team meets.
     """
     # A program has the same part of each row, and so reads what all of them read alike again soon.
-    plan = WalkPlan(kernel, replace(block, keeps_shared=True), SHARED)
+    block = replace(block, keeps_shared=True, has_own_pivots=bool(tiles))
+    plan = WalkPlan(kernel, block, SHARED)
     many, others, stride = map(index_text, (splits, ex.add(splits, -1), ex.mul(ZEROED, splits)))
     arrays = ["i64"]
     places = placed(plan, arrays)

@@ -349,6 +349,20 @@ HELPERS: Mapping[str, tuple[str, ...]] = {
         "    some, squares = tl.reduce((delta, delta * delta), last, _two_sums)",
         "    return shifted + some, square + squares",
     ),
+    "_own_pivot": (
+        "def _own_pivot(x, there):",
+        "    last: tl.constexpr = len(x.shape) - 1",
+        "    some, many = tl.reduce((x, there), last, _two_sums)",
+        "    pivot = some / tl.maximum(many, 1.0)",
+        "    return tl.where(tl.abs(pivot) < 1e30, pivot, 0.0)",
+    ),
+    "_own_group": (
+        "def _own_group(shifted, square, count, pivot, x, there):",
+        "    last: tl.constexpr = len(x.shape) - 1",
+        "    delta = tl.where(there > 0.0, x - tl.expand_dims(pivot, last), 0.0)",
+        "    some, squares = tl.reduce((delta, delta * delta), last, _two_sums)",
+        "    return shifted + some, square + squares, count + tl.sum(there, last)",
+    ),
 }
 """Functions that a kernel may call, without their decorator."""
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from nearhint_compiler.analysis.online import (
+    VARIANCE,
     WALKED,
     Completed,
     depth_of,
@@ -31,6 +32,7 @@ from nearhint_compiler.codegen.triton.totals import (
     Total,
     online_total,
     total_of,
+    variance_of_lanes,
 )
 from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
@@ -222,7 +224,9 @@ class WalkPlan:
             if not isinstance(node, self._completed) or self._levels[position] != walk + 1:
                 continue
             if position in pairs:
-                found.append(online_total(self._kernel, pairs[position]))
+                pair = pairs[position]
+                is_own = self._block.has_own_pivots and pair.kind == VARIANCE
+                found.append((variance_of_lanes if is_own else online_total)(self._kernel, pair))
             elif position not in seconds:
                 found.append(total_of(self._kernel, position, place_dtype=self._block.place))
         return found
@@ -418,11 +422,26 @@ class WalkPlan:
             shape = block.group_shape if self._is_grouped(total) else block.element_shape
             lines += [started(part, shape) for part in total.walked]
             if total.pivot:
-                lines.append(f"{total.pivot.name} = {tiles[0]._first_sum(total, total.pivot)}")
-                lines += _mean(total.pivot, _counted(total.pivot, block.first_elements))
-            lines += [line for each in tiles for line in each.stepped(total)]
+                groups = [each._with_masks(total) for each in tiles]
+                names = ", ".join(part.name for part in total.walked)
+                lines.append(f"{total.pivot.name} = _own_pivot({groups[0]})")
+                lines += [f"{names} = {total.grouped(each, '')}" for each in groups]
+            else:
+                lines += [line for each in tiles for line in each.stepped(total)]
             lines += self.closed(total)
         return lines, needed
+
+    def _with_masks(self, total: Total) -> str:
+        """The elements of a total by groups, and 1 for each of them, and 0 beyond the row."""
+        block, dtype = self._block, total.walked[0].dtype
+        group = self._group_of(total)
+        shape = f"{block.group_shape[:-1]}, {group}]" if group > 1 else block.lanes_shape(1)
+        mask, ones = block.column_mask, TRITON_TYPES[dtype].name
+        there = f"tl.full({block.element_shape}, 1, {ones})"
+        if mask:
+            there = f"tl.broadcast_to({mask}, {block.element_shape}).to({ones})"
+        elements = self.body.operand(total.operand, "0.0", dtype)
+        return f"tl.reshape({elements}, {shape}), tl.reshape({there}, {shape})"
 
     def _of_threads(self, total: Total) -> list[str]:
         """The lines that make one lane of what each thread has along the row, which is little to
