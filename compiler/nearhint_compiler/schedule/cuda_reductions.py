@@ -22,7 +22,7 @@ from nearhint_compiler.schedule.cuda_facts import CACHE_KEEPS, Facts, Tile, fact
 from nearhint_compiler.schedule.cuda_pieces import come_first, in_pieces, one_by_one, side_by_side
 from nearhint_compiler.schedule.cuda_planes import with_tiles
 from nearhint_compiler.schedule.cuda_pointwise import AXES, both
-from nearhint_compiler.schedule.cuda_teams import in_words, teams_of_rows, walking_teams
+from nearhint_compiler.schedule.cuda_teams import in_words, teams_of_rows, tiled_team, walking_teams
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
 from nearhint_rules.target import Target
@@ -251,9 +251,11 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
     is_long = r > PERSISTENT_LIMIT and rows > facts.processors // 2 and facts.has_teams
     if is_long and under_way >= CACHE_KEEPS[1]:
         walking = walking_teams(facts) if facts.itemsize > 2 and facts.row_loads > 1 else iter(())
-        # Where there are more weights than rows of its own, a thread has no room for them beside.
-        teams = [teams_of_rows(facts), walking]
-        yield from chain(*(teams[::-1] if facts.row_loads > 2 * facts.own_loads else teams))
+        # Where there are more weights than rows of its own, a thread has no room for them beside
+        # what is held at once.
+        is_weighted = facts.row_loads > 2 * facts.own_loads
+        first = [tiled_team(facts), walking] if is_weighted else []
+        yield from chain(*first, teams_of_rows(facts), walking)
     if is_long and under_way > CACHE_KEEPS[0]:
         yield from _holding(facts)
     long: tuple[tuple[int, int], ...] = READ_LONG_BLOCKS if facts.only_reads else LONG_BLOCKS

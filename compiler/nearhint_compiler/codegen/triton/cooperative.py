@@ -91,9 +91,8 @@ def cooperative(
         held, first, then, again = _walks(plan, totals)
     elif tiles:
         plans = [WalkPlan(kernel, each) for each in tiles]
-        length = index_text(ex.product(kernel.reduction))
-        anew = [f"chunk = own + tl.minimum({length} - 1, 0)", *part]
-        held, first, then, again = _tiles(plan, totals, plans, anew=anew)
+        anew = f"_anew_{block.place}(own)"
+        held, first, then, again = _tiles(plan, totals, plans, anew=[f"chunk = {anew}", *part])
     else:
         held, first, then, again = _blocks(plan, totals, block, taken)
     before: list[str] = []
@@ -189,8 +188,8 @@ def _tiles(
 ) -> tuple[list[str], list[str], list[str], list[str]]:
     """The same of a chunk in several blocks, of which the last may be beyond the row.
 
-    Nothing but what was loaded waits in registers: places are computed `anew`, so that a compiler
-    does not see that they are the same.
+    Nothing but what was loaded waits in registers: places are computed `anew`. A compiler that saw
+    that they are the same in all rows would hold those of all tiles.
     """
     held, known = plan.held_in_tiles(totals, tiles)
     then, again = list(anew), list[str]()

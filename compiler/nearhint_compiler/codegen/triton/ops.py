@@ -309,6 +309,18 @@ HELPERS: Mapping[str, tuple[str, ...]] = {
         '        "ex2.approx.ftz.f32 $0, $1;", "=r,r", [y], tl.float32, is_pure=True, pack=1',
         "    )",
     ),
+    "_anew_i32": (
+        "def _anew_i32(place):",
+        "    return tl.inline_asm_elementwise(",
+        '        "mov.b32 $0, $1;", "=r,r", [place], tl.int32, is_pure=False, pack=1',
+        "    )",
+    ),
+    "_anew_i64": (
+        "def _anew_i64(place):",
+        "    return tl.inline_asm_elementwise(",
+        '        "mov.b64 $0, $1;", "=l,l", [place], tl.int64, is_pure=False, pack=1',
+        "    )",
+    ),
     "_exp_below": (
         "def _exp_below(a, b):",
         "    # exp(a - b) for a <= b, 1 where both are the same infinity.",
