@@ -105,6 +105,13 @@ READ_BLOCKS = ((1024, 4), (2048, 8))
 READ_HELD, READ_BLOCK = 4, (4096, 8)
 """Programs a processor, and their (elements, warps), of so few rows that are read alone that each
 of them may have a part of any length."""
+MOST_SHARES = 1024
+"""Programs that share a row, at most."""
+COMPUTED_HELD, COMPUTED_BLOCK = 8, (4096, 16)
+"""The same where terms are computed, which takes registers: threads have half as many elements, and
+later programs make up for where earlier ones were slow. Log-sum-exps of 7 to 60 rows in f32 took
+0.90 to 0.92 times as long with a warm cache, and 0.93 to 0.96 with a cold one
+(tests/benchmarks/gpu_schedules.py, on an H100)."""
 WALKED_BLOCK = (8192, 16)
 """(elements, warps) of programs that share a row of narrow elements, and have so many of it that
 they walk several such blocks twice."""
@@ -435,9 +442,12 @@ def _shared(facts: Facts) -> Iterator[Schedule]:
         if is_read:
             wanted = max(wanted, _power_of_two(facts.own_bytes // rows // READ_BYTES))
         # As many programs a processor as keep all of its threads busy, and no more.
-        even = READ_HELD * facts.processors // rows
+        held, block = (
+            (COMPUTED_HELD, COMPUTED_BLOCK) if facts.has_functions else (READ_HELD, READ_BLOCK)
+        )
+        even = min(MOST_SHARES, held * facts.processors // rows)
         if is_read and READ_BYTES * even <= facts.length * facts.itemsize:
-            r, warps = READ_BLOCK
+            r, warps = block
             yield from _walked(facts, "split", r=r, splits=even, warps=warps)
         for splits in dict.fromkeys(min(most, each) for each in (wanted, wanted // 2, 2 * wanted)):
             if splits < 2:
