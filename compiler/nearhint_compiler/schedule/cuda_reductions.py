@@ -110,7 +110,7 @@ MOST_SHARES = 1024
 COMPUTED_HELD, COMPUTED_BLOCK = 8, (4096, 16)
 """The same where terms are computed, which takes registers: threads have half as many elements, and
 later programs make up for where earlier ones were slow. Log-sum-exps of 7 to 60 rows in f32 took
-0.90 to 0.92 times as long with a warm cache, and 0.93 to 0.96 with a cold one
+0.91 to 0.92 times as long with a warm cache, and 0.93 to 0.96 with a cold one
 (tests/benchmarks/gpu_schedules.py, on an H100)."""
 WALKED_BLOCK = (8192, 16)
 """(elements, warps) of programs that share a row of narrow elements, and have so many of it that
@@ -256,13 +256,15 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
         yield from _reused(facts, _streamed(facts, chain(*ways)))
     under_way = facts.own_bytes // rows * min(rows, facts.processors)
     is_long = r > PERSISTENT_LIMIT and rows > facts.processors // 2 and facts.has_teams
+    # Where there are more weights than rows of its own, a thread has no room for them beside what
+    # is held at once.
+    is_weighted = facts.itemsize > 2 and facts.row_loads > 2 * facts.own_loads
+    if is_long and is_weighted and under_way > CACHE_KEEPS[0]:
+        yield from tiled_team(facts)
     if is_long and under_way >= CACHE_KEEPS[1]:
         walking = walking_teams(facts) if facts.itemsize > 2 and facts.row_loads > 1 else iter(())
-        # Where there are more weights than rows of its own, a thread has no room for them beside
-        # what is held at once.
-        is_weighted = facts.row_loads > 2 * facts.own_loads
-        first = [tiled_team(facts), walking] if is_weighted else []
-        yield from chain(*first, teams_of_rows(facts), walking)
+        teams = [teams_of_rows(facts), walking]
+        yield from chain(*(teams[::-1] if is_weighted else teams))
     if is_long and under_way > CACHE_KEEPS[0]:
         yield from _holding(facts)
     long: tuple[tuple[int, int], ...] = READ_LONG_BLOCKS if facts.only_reads else LONG_BLOCKS

@@ -17,12 +17,10 @@ WIDE_TEAM_BLOCKS = ((4096, 8, 4, 2), (8192, 16, 2, 1))
 """The same of more loads: as many registers as these bounds leave hold half as many elements."""
 NARROW_TEAM_BLOCKS = ((4096, 8, 4, 1), (8192, 16, 2, 1), (8192, 8, 3, 1))
 """The same of elements of two bytes, eight of which are a vector."""
-TILED_TEAM, TILED_LIMIT = (4, 8), 8
+TILED_TEAM, TILED_LIMIT = (8, 5), 4
 """(warps, programs of a processor) of teams whose parts are tiles of a vector a thread, and at most
-so many: of wide elements that stores need something beside. Half of the registers are for the row,
-and so many programs wait for their teams at different times."""
-TILED_TEAM_OF_SUMS, TILED_SUMS_LIMIT = (8, 5), 4
-"""The same of rows that are sums of several: all that is loaded is under way together."""
+so many: of wide elements that stores need something beside. With more in a thread, or more programs
+that hold less, times differ by a quarter between devices of one kind."""
 TEAM_WORDS = 4096
 """Elements of such a block in whole words, whose edges take registers, too."""
 WALKING_TEAM, WALKING_TEAM_WORDS = (2048, 8, 6), (2048, 8, 4)
@@ -68,12 +66,10 @@ def teams_of_rows(facts: Facts) -> Iterator[Schedule]:
 
 def tiled_team(facts: Facts) -> Iterator[Schedule]:
     """Rows that teams hold in tiles, in vectors."""
-    (warps, held), most = TILED_TEAM, TILED_LIMIT
-    if facts.own_loads > 1:
-        (warps, held), most = TILED_TEAM_OF_SUMS, TILED_SUMS_LIMIT
+    warps, held = TILED_TEAM
     r = 32 * warps * facts.lanes
     # As few programs as hold a row: the fewer there are, the sooner all of them have come.
-    splits = -(-facts.length // (r * most))
+    splits = -(-facts.length // (r * TILED_LIMIT))
     pieces = -(-facts.length // (r * splits))
     is_flat = len(facts.reduced) == 1 and not facts.has_scan and facts.has_vectors
     is_wide = facts.itemsize > 2 and facts.row_loads > 1
