@@ -291,6 +291,12 @@ def test_wide_rows_beside_weights_are_held_in_tiles_of_a_vector_a_thread() -> No
     # Five programs a processor; and they come first.
     assert 4 * 132 < tiled["teams"] * tiled["splits"] <= 5 * 132
     assert firsts(kernel, TARGET, sizes)[0] == tiled
+    # As few programs as hold a row, and first from rows on that a cache does not keep.
+    for dims, splits, is_first in (((300, 65_536), 16, True), ((2000, 24_576), 6, False)):
+        sizes = dict(zip(("k0", "k1"), dims, strict=True))
+        (tiled,) = (e for e in candidates(kernel, TARGET, sizes) if e.get("pieces", 0))
+        assert (tiled["splits"], tiled["pieces"]) == (splits, 4)
+        assert (firsts(kernel, TARGET, sizes)[0] == tiled) == is_first
     for name, dims in (("softmax_f32", (300, 128_256)), ("layer_norm_dynamic_f32", (300, 300_000))):
         offered = candidates(kernel_of(name), TARGET, dict(zip(("k0", "k1"), dims, strict=True)))
         assert not [e for e in offered if e.family == "cuda.cooperative" and e.get("pieces", 0)]
