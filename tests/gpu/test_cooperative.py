@@ -90,7 +90,7 @@ def test_norms_in_tiles_are_right_about_a_large_mean_and_the_same_if_given_up(
     scale = (wide.var(-1, correction=0, keepdim=True) + 1e-5).sqrt()
     expected = (wide - wide.mean(-1, keepdim=True)) / scale * weight.double() + bias.double()
     assert torch.equal(*found)
-    # A mean of 1000 is rounded in f32; of a sum of squares 60 times as much would be left.
+    # A mean of 1000 is rounded in f32, and nothing that is as large as its square.
     torch.testing.assert_close(found[0].double(), expected, rtol=0, atol=1e-3)
 
 

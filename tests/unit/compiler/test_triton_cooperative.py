@@ -284,7 +284,7 @@ def test_teams_load_wide_rows_ahead(name: str, ahead: int) -> None:
 
 def test_wide_rows_beside_weights_are_held_in_tiles_of_a_vector_a_thread() -> None:
     kernel = kernel_of("layer_norm_dynamic_f32")
-    sizes = {"k0": 300, "k1": 128_256}
+    sizes: dict[str, int] = {"k0": 300, "k1": 128_256}
     (tiled,) = (e for e in candidates(kernel, TARGET, sizes) if e.get("pieces", 0))
     assert tiled["r"] == 32 * tiled["warps"] * 4
     assert size_facts_hold(generate(kernel, tiled, TARGET).guard, sizes)
@@ -293,7 +293,7 @@ def test_wide_rows_beside_weights_are_held_in_tiles_of_a_vector_a_thread() -> No
     assert firsts(kernel, TARGET, sizes)[0] == tiled
     # As few programs as hold a row, and first from rows on that a cache does not keep.
     for dims, splits, is_first in (((300, 65_536), 16, True), ((2000, 24_576), 6, False)):
-        sizes = dict(zip(("k0", "k1"), dims, strict=True))
+        sizes = dict(zip(kernel.symbols, dims, strict=True))
         (tiled,) = (e for e in candidates(kernel, TARGET, sizes) if e.get("pieces", 0))
         assert (tiled["splits"], tiled["pieces"]) == (splits, 4)
         assert (firsts(kernel, TARGET, sizes)[0] == tiled) == is_first

@@ -66,10 +66,10 @@ class Total:
 
     Where a walk carries something else than the parts, that is `walked`, and `close` makes the
     parts of it. `fold(axis)`, unless of a scan, takes an axis away from what a walk carries. Where
-    it starts from the mean of the first block of elements, that is `pivot`. What `precedes` is
-    wanted of the parts of a row before this one alone: the start of a scan. A step with an `idle`
-    element changes nothing that counts. `onward` is a step that costs less, for blocks that come
-    in the order of the row.
+    it starts from the mean of the first block of elements, or each lane from that of a group of its
+    own, that is `pivot`. What `precedes` is wanted of the parts of a row before this one alone: the
+    start of a scan. A step with an `idle` element changes nothing that counts. `onward` is a step
+    that costs less, for blocks that come in the order of the row.
     """
 
     operand: int
@@ -303,11 +303,14 @@ def variance_of_lanes(kernel: ir.Kernel, pair: Online) -> Total:
             *across(axis),
         ]
 
+    def stepped(elements: str, _: object) -> str:
+        return f"_own_group({', '.join(lanes)}, {pivot}, {elements})"
+
     away = f"{square} - {total} * ({total} / (tl.zeros_like({total}) + {length}))"
     return Total(
         pair.operand,
         (Part(total, "f64", "0.0"), Part(square, "f64", "0.0")),
-        lambda element, _: "",
+        stepped,
         across,
         (
             f"v{pair.first} = {total}.to({narrow})",
@@ -316,7 +319,7 @@ def variance_of_lanes(kernel: ir.Kernel, pair: Online) -> Total:
         lanes=tuple(Part(name, dtype, "0.0") for name in lanes),
         closing=close,
         pivot=Part(pivot, dtype, "0.0"),
-        grouped=lambda elements, _: f"_own_group({', '.join(lanes)}, {pivot}, {elements})",
+        grouped=stepped,
     )
 
 

@@ -422,6 +422,7 @@ class WalkPlan:
             shape = block.group_shape if self._is_grouped(total) else block.element_shape
             lines += [started(part, shape) for part in total.walked]
             if total.pivot:
+                assert total.grouped is not None
                 groups = [each._with_masks(total) for each in tiles]
                 names = ", ".join(part.name for part in total.walked)
                 lines.append(f"{total.pivot.name} = _own_pivot({groups[0]})")
