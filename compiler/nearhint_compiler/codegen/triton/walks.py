@@ -305,7 +305,7 @@ class WalkPlan:
             before += (pivots or self)._pivot(total, policy)
             inside += self.stepped(total, is_onward=not is_backwards)
             if edges:
-                after += edges.folded(total, group=self._group_of(total))
+                after += edges.folded(total, group=self.group_of(total))
                 more = stepped(edges.body, total)
                 after += [] if edges.is_walked and not pivoted else more
                 beside += more
@@ -403,46 +403,9 @@ class WalkPlan:
                 lines += self._of_threads(total)
             else:
                 lines += self.stepped(total, is_onward=True)
-            lines += edges.accumulated(total, group=self._group_of(total)) if edges else []
+            lines += edges.accumulated(total, group=self.group_of(total)) if edges else []
             lines += self.closed(total)
         return lines, needed
-
-    def held_in_tiles(
-        self, totals: Sequence[Total], tiles: Sequence[WalkPlan]
-    ) -> tuple[list[str], list[int]]:
-        """As `held` of a block in several tiles, whose loads are under way together."""
-        needed = self.needed(totals)
-        loads = [place for place in needed if self.body.is_independent(place)]
-        lines = [line for each in tiles for line in each.body.block.element_header]
-        lines += [line for each in tiles for place in loads for line in each.body.lines(place)]
-        rest = [place for place in needed if place not in loads]
-        lines += [line for each in tiles for place in rest for line in each.body.lines(place)]
-        block = self._block
-        for total in totals:
-            shape = block.group_shape if self._is_grouped(total) else block.element_shape
-            lines += [started(part, shape) for part in total.walked]
-            if total.pivot:
-                assert total.grouped is not None
-                groups = [each._with_masks(total) for each in tiles]
-                names = ", ".join(part.name for part in total.walked)
-                lines.append(f"{total.pivot.name} = _own_pivot({groups[0]})")
-                lines += [f"{names} = {total.grouped(each, '')}" for each in groups]
-            else:
-                lines += [line for each in tiles for line in each.stepped(total)]
-            lines += self.closed(total)
-        return lines, needed
-
-    def _with_masks(self, total: Total) -> str:
-        """The elements of a total by groups, and 1 for each of them, and 0 beyond the row."""
-        block, dtype = self._block, total.walked[0].dtype
-        group = self._group_of(total)
-        shape = f"{block.group_shape[:-1]}, {group}]" if group > 1 else block.lanes_shape(1)
-        mask, ones = block.column_mask, TRITON_TYPES[dtype].name
-        there = f"tl.full({block.element_shape}, 1, {ones})"
-        if mask:
-            there = f"tl.broadcast_to({mask}, {block.element_shape}).to({ones})"
-        elements = self.body.operand(total.operand, "0.0", dtype)
-        return f"tl.reshape({elements}, {shape}), tl.reshape({there}, {shape})"
 
     def _of_threads(self, total: Total) -> list[str]:
         """The lines that make one lane of what each thread has along the row, which is little to
@@ -534,7 +497,8 @@ class WalkPlan:
     def _is_grouped(self, total: Total) -> bool:
         return self._block.group > 1 and (total.grouped or total.groups) is not None
 
-    def _group_of(self, total: Total) -> int:
+    def group_of(self, total: Total) -> int:
+        """How many neighbours along the row step one lane of a total at once."""
         return self._block.group if self._is_grouped(total) else 1
 
     def _is_masked_once(self, total: Total) -> bool:
