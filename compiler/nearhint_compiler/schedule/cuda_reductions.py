@@ -259,7 +259,7 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
     # Where there are more weights than rows of its own, a thread has no room for them beside what
     # is held at once.
     is_weighted = facts.itemsize > 2 and facts.row_loads > 2 * facts.own_loads
-    if is_long and is_weighted and under_way > CACHE_KEEPS[0]:
+    if is_long and facts.own_loads == 1 and under_way > CACHE_KEEPS[0]:
         yield from tiled_team(facts)
     if is_long and under_way >= CACHE_KEEPS[1]:
         walking = walking_teams(facts) if facts.itemsize > 2 and facts.row_loads > 1 else iter(())

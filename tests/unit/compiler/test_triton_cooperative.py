@@ -14,6 +14,7 @@ from tests.unit.compiler.test_triton_numerics import Case, Results
 
 from nearhint_compiler.codegen import generate
 from nearhint_compiler.errors import InvalidSchedule
+from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import candidates
 from nearhint_compiler.schedule.firsts import firsts
 from nearhint_compiler.schedule.schedule import parse_schedule
@@ -234,6 +235,21 @@ def test_all_tiles_of_a_part_are_under_way_together_and_weights_come_one_by_one(
     assert met.index("_anew_i32(own)") < met.index("rstart = ") < met.index("tl.load(a1")
 
 
+SCALED = parse_kernel(
+    """(kernel (symbols k0 k1) (pointwise k0) (reduction k1) (params (in f32) (in f32) (out f32))
+    (body (load 0 (+ (* k1 p0) r0)) (reduce sum f32 0) (sub f32 0 1) (load 1 r0) (mul f32 2 3)
+    (store 2 (+ (* k1 p0) r0) 4)))"""
+)
+
+
+def test_a_single_weight_comes_before_the_tile_before_is_stored() -> None:
+    text = f"{HELD.replace(' words=1', ' group=4')} pieces=3"
+    source = generate(SCALED, parse_schedule(text), TARGET).source
+    met, _, _ = source.partition("for other in")
+    moved = "".join(re.findall(r"tl\.(?:load|store)\((a[12]) \+", met))
+    assert moved == "a1" + "a1a2" * 2 + "a2"
+
+
 def test_no_thread_waits_for_others_before_it_sums_what_it_holds(tmp_path: Path) -> None:
     """Its own mean shifts a lane; sums of all lanes are brought together once."""
     text = HELD.replace("r=1024", "r=512").replace("divisible=0 words=1", "divisible=2 group=4")
@@ -291,6 +307,7 @@ def test_wide_rows_beside_weights_are_held_in_tiles_of_a_vector_a_thread() -> No
     # Five programs a processor; and they come first.
     assert 4 * 132 < tiled["teams"] * tiled["splits"] <= 5 * 132
     assert firsts(kernel, TARGET, sizes)[0] == tiled
+    assert firsts(SCALED, TARGET, sizes)[0].get("pieces", 0)
     # As few programs as hold a row, and first from rows on that a cache does not keep.
     for dims, splits, is_first in (((300, 65_536), 16, True), ((2000, 24_576), 6, False)):
         sizes = dict(zip(kernel.symbols, dims, strict=True))

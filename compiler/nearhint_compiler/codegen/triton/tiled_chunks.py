@@ -3,7 +3,8 @@
 They are loaded together. What stores need beside them, such as weights, comes a tile at a time
 after the meeting, in registers that earlier tiles have left. So that this is little, places are
 computed anew then; a compiler that saw that they are the same in all rows would hold those of all
-tiles.
+tiles. Where it is one load, there is room for that of the next tile before this one is stored: no
+compiler moves loads before stores.
 
 A row takes as long as what its program waits for one after the other. So lanes of a variance are
 shifted by means of their own elements, and all lanes are brought together but once.
@@ -28,11 +29,23 @@ def held_in_tiles(
     known = plan.needed(totals)
     held = [*_loaded(plan, tiles, known)]
     held += [line for total in totals for line in _summed(plan, total, tiles)]
-    then, again = list(anew), list[str]()
-    for each in tiles:
-        header = each.body.block.element_header
-        then += [*header, *(line for lines in each.stored(known) for line in lines)]
-        again += [*header, *(line for lines in each.stored(()) for line in lines)]
+    stores = [each.stored(known) for each in tiles]
+    loads = [
+        [*each.body.block.element_header, *first]
+        for each, (first, _) in zip(tiles, stores, strict=True)
+    ]
+    ahead = 1 if all(len(first) == 1 for first, _ in stores) else 0
+    then = [*anew, *(line for lines in loads[:ahead] for line in lines)]
+    for (_, rest), others in zip(stores, [*loads[ahead:], *[[]] * ahead], strict=True):
+        then += [*others, *rest]
+    again = [
+        line
+        for each in tiles
+        for line in (
+            *each.body.block.element_header,
+            *(line for lines in each.stored(()) for line in lines),
+        )
+    ]
     return held, [], then, again
 
 
