@@ -19,8 +19,8 @@ NARROW_TEAM_BLOCKS = ((4096, 8, 4, 1), (8192, 16, 2, 1), (8192, 8, 3, 1))
 """The same of elements of two bytes, eight of which are a vector."""
 TILED_TEAM, TILED_LIMIT = (8, 5), 4
 """(warps, programs of a processor) of teams whose parts are tiles of a vector a thread, and at most
-so many: of wide elements that stores need something beside. With more in a thread, or more programs
-that hold less, times differ by a quarter between devices of one kind."""
+so many: of wide elements that stores need something beside. Where more is held, with fewer warps or
+more tiles, the same binary is much faster in some runs than in others."""
 TEAM_WORDS = 4096
 """Elements of such a block in whole words, whose edges take registers, too."""
 WALKING_TEAM, WALKING_TEAM_WORDS = (2048, 8, 6), (2048, 8, 4)
