@@ -67,6 +67,33 @@ def test_what_is_given_up_has_the_bits_of_what_is_not(
     assert torch.equal(*found)
 
 
+def test_norms_in_tiles_are_right_about_a_large_mean_and_the_same_if_given_up(
+    values: torch.Tensor, tmp_path: Path
+) -> None:
+    x, dims = values + 1000, (ROWS, COLUMNS)
+    weight, bias = values[0].clone(), values[1].clone()
+    rest = "warps=8 index=32 aligned=0 divisible=0"
+    tiled = f"cuda.cooperative x=1 r=1024 splits=9 teams=60 {rest}"
+    found: list[torch.Tensor] = []
+    for polls in ("", " polls=0"):
+        schedule = f"{tiled}{polls} group=4 pieces=4"
+        kernel = loaded("layer_norm_dynamic_f32", schedule, tmp_path)
+        scratch = torch.full(
+            (kernel.workspace_bytes(dims),), 0x5A, dtype=torch.uint8, device="cuda"
+        )
+        out = x.clone()
+        # In place: a chunk that is given up is still what it was.
+        stream = int(torch.cuda.current_stream().cuda_stream)
+        kernel.bind(dims)(addresses(out, weight, bias, out, scratch), (), stream)
+        found.append(out)
+    wide = x.double()
+    scale = (wide.var(-1, correction=0, keepdim=True) + 1e-5).sqrt()
+    expected = (wide - wide.mean(-1, keepdim=True)) / scale * weight.double() + bias.double()
+    assert torch.equal(*found)
+    # A mean of 1000 is rounded in f32, and nothing that is as large as its square.
+    torch.testing.assert_close(found[0].double(), expected, rtol=0, atol=1e-3)
+
+
 PLANES = "index=32 aligned=1 divisible=0"
 
 

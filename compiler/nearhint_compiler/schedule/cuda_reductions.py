@@ -22,7 +22,7 @@ from nearhint_compiler.schedule.cuda_facts import CACHE_KEEPS, Facts, Tile, fact
 from nearhint_compiler.schedule.cuda_pieces import come_first, in_pieces, one_by_one, side_by_side
 from nearhint_compiler.schedule.cuda_planes import with_tiles
 from nearhint_compiler.schedule.cuda_pointwise import AXES, both
-from nearhint_compiler.schedule.cuda_teams import in_words, teams_of_rows, walking_teams
+from nearhint_compiler.schedule.cuda_teams import in_words, teams_of_rows, tiled_team, walking_teams
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
 from nearhint_rules.target import Target
@@ -105,6 +105,13 @@ READ_BLOCKS = ((1024, 4), (2048, 8))
 READ_HELD, READ_BLOCK = 4, (4096, 8)
 """Programs a processor, and their (elements, warps), of so few rows that are read alone that each
 of them may have a part of any length."""
+MOST_SHARES = 1024
+"""Programs that share a row, at most."""
+COMPUTED_HELD, COMPUTED_BLOCK = 8, (4096, 16)
+"""The same where terms are computed, which takes registers: threads have half as many elements, and
+later programs make up for where earlier ones were slow. Log-sum-exps of 7 to 60 rows in f32 took
+0.91 to 0.92 times as long with a warm cache, and 0.93 to 0.96 with a cold one
+(tests/benchmarks/gpu_schedules.py, on an H100)."""
 WALKED_BLOCK = (8192, 16)
 """(elements, warps) of programs that share a row of narrow elements, and have so many of it that
 they walk several such blocks twice."""
@@ -249,11 +256,15 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
         yield from _reused(facts, _streamed(facts, chain(*ways)))
     under_way = facts.own_bytes // rows * min(rows, facts.processors)
     is_long = r > PERSISTENT_LIMIT and rows > facts.processors // 2 and facts.has_teams
+    # Where there are more weights than rows of its own, a thread has no room for them beside what
+    # is held at once.
+    is_weighted = facts.itemsize > 2 and facts.row_loads > 2 * facts.own_loads
+    if is_long and facts.own_loads == 1 and under_way > CACHE_KEEPS[0]:
+        yield from tiled_team(facts)
     if is_long and under_way >= CACHE_KEEPS[1]:
         walking = walking_teams(facts) if facts.itemsize > 2 and facts.row_loads > 1 else iter(())
-        # Where there are more weights than rows of its own, a thread has no room for them beside.
         teams = [teams_of_rows(facts), walking]
-        yield from chain(*(teams[::-1] if facts.row_loads > 2 * facts.own_loads else teams))
+        yield from chain(*(teams[::-1] if is_weighted else teams))
     if is_long and under_way > CACHE_KEEPS[0]:
         yield from _holding(facts)
     long: tuple[tuple[int, int], ...] = READ_LONG_BLOCKS if facts.only_reads else LONG_BLOCKS
@@ -433,9 +444,12 @@ def _shared(facts: Facts) -> Iterator[Schedule]:
         if is_read:
             wanted = max(wanted, _power_of_two(facts.own_bytes // rows // READ_BYTES))
         # As many programs a processor as keep all of its threads busy, and no more.
-        even = READ_HELD * facts.processors // rows
+        held, block = (
+            (COMPUTED_HELD, COMPUTED_BLOCK) if facts.has_functions else (READ_HELD, READ_BLOCK)
+        )
+        even = min(MOST_SHARES, held * facts.processors // rows)
         if is_read and READ_BYTES * even <= facts.length * facts.itemsize:
-            r, warps = READ_BLOCK
+            r, warps = block
             yield from _walked(facts, "split", r=r, splits=even, warps=warps)
         for splits in dict.fromkeys(min(most, each) for each in (wanted, wanted // 2, 2 * wanted)):
             if splits < 2:

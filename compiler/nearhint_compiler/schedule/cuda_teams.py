@@ -19,7 +19,8 @@ NARROW_TEAM_BLOCKS = ((4096, 8, 4, 1), (8192, 16, 2, 1), (8192, 8, 3, 1))
 """The same of elements of two bytes, eight of which are a vector."""
 TILED_TEAM, TILED_LIMIT = (8, 5), 4
 """(warps, programs of a processor) of teams whose parts are tiles of a vector a thread, and at most
-so many: of wide elements that stores need something beside."""
+so many: of wide elements that stores need something beside. Where more is held, with fewer warps or
+more tiles, the same binary is much faster in some runs than in others."""
 TEAM_WORDS = 4096
 """Elements of such a block in whole words, whose edges take registers, too."""
 WALKING_TEAM, WALKING_TEAM_WORDS = (2048, 8, 6), (2048, 8, 4)
@@ -60,17 +61,19 @@ def teams_of_rows(facts: Facts) -> Iterator[Schedule]:
         if words and elements <= TEAM_WORDS:
             # With more loads the edges would spill.
             yield facts.schedule("cooperative", **blocks, **(bound if is_plain else {}), **words)
-    yield from _tiled_team(facts)
+    yield from tiled_team(facts)
 
 
-def _tiled_team(facts: Facts) -> Iterator[Schedule]:
+def tiled_team(facts: Facts) -> Iterator[Schedule]:
     """Rows that teams hold in tiles, in vectors."""
     warps, held = TILED_TEAM
     r = 32 * warps * facts.lanes
-    pieces = -(-facts.length // (TEAM_LIMIT * r))
-    splits = -(-facts.length // (r * max(1, pieces)))
+    # As few programs as hold a row: the fewer there are, the sooner all of them have come.
+    splits = -(-facts.length // (r * TILED_LIMIT))
+    pieces = -(-facts.length // (r * splits))
     is_flat = len(facts.reduced) == 1 and not facts.has_scan and facts.has_vectors
-    if is_flat and 1 < pieces <= TILED_LIMIT and facts.itemsize > 2 and facts.row_loads > 1:
+    is_wide = facts.itemsize > 2 and facts.row_loads > 1
+    if is_flat and is_wide and 1 < splits <= TEAM_LIMIT and pieces > 1:
         yield facts.schedule(
             "cooperative",
             divisible=facts.divisible,

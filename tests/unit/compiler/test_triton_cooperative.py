@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.unit.compiler import test_triton_numerics as numerics
 from tests.unit.compiler.test_online import TARGET, kernel_of
@@ -13,7 +14,9 @@ from tests.unit.compiler.test_triton_numerics import Case, Results
 
 from nearhint_compiler.codegen import generate
 from nearhint_compiler.errors import InvalidSchedule
+from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import candidates
+from nearhint_compiler.schedule.firsts import firsts
 from nearhint_compiler.schedule.schedule import parse_schedule
 from nearhint_daemon.workers import cubin
 from nearhint_rules import expr as ex
@@ -82,6 +85,8 @@ CASES = [
     *teams("softmax_f32", (5, 37), (3, 130), (1, 384), more=" pieces=2"),
     *teams("softmax_f32", (3, 64), special=True, more=" group=4 pieces=3"),
     *teams("layer_norm_dynamic_f32", (3, 401), (5, 7), (2, 384), more=" group=4 pieces=3"),
+    *teams("layer_norm_dynamic_f32", (3, 401), more=" pieces=3"),
+    *teams("layer_norm_dynamic_f32", (3, 401), special=True, more=" group=4 pieces=3"),
 ]
 
 
@@ -93,6 +98,29 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_source_agrees_with_the_interpreter_of_the_ir(case: Case, results: Results) -> None:
     numerics.test_source_agrees_with_the_interpreter_of_the_ir(case, results)
+
+
+def of_a_large_mean(name: str, folder: Path) -> None:
+    """Makes the rows of a case 1000 and what they were."""
+    stored = dict(np.load(folder / f"{name}.npz"))
+    stored["i0"] = (stored["i0"].view(np.float32) + np.float32(1000)).view(np.uint8)
+    np.savez(folder / f"{name}.npz", allow_pickle=False, **stored)
+
+
+def test_rows_of_a_large_mean_keep_their_variance_in_tiles(tmp_path: Path) -> None:
+    """Lanes are shifted by means of their own, and added where a square of the mean has room."""
+    cases = teams("layer_norm_dynamic_f32", (3, 401), (2, 384), more=" group=4 pieces=3")
+    folder, prepared = numerics.run(cases, tmp_path, change=of_a_large_mean)
+    for case in cases:
+        rows, _ = case.dims
+        stored, written = (np.load(folder / f"{case.name}.{end}") for end in ("npz", "out.npz"))
+        _, weight, bias = (numerics.as_numpy(each) for each in prepared[case.name]["inputs"])
+        x = stored["i0"].view(np.float32).reshape(rows, -1).astype(np.float64)
+        scale = np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+        expected = (x - x.mean(-1, keepdims=True)) / scale * weight + bias
+        made = written["o3"].view(np.float32)[: x.size].reshape(x.shape)
+        # What a mean of 1000 is rounded by, and nothing like what squares of it are.
+        np.testing.assert_allclose(made, expected, rtol=0, atol=3e-4)
 
 
 HELD = f"cuda.cooperative x=1 r=1024 splits=5 teams=33 warps=4 {PROMISES} words=1"
@@ -206,7 +234,36 @@ def test_all_tiles_of_a_part_are_under_way_together_and_weights_come_one_by_one(
     assert moved(met) == 3 * "a1a2a3"
     assert moved(given_up) == 3 * "a0a1a2a3"
     # Where they lie is not kept in registers until then.
-    assert met.index("rstart = ") < met.index("tl.load(a1")
+    assert met.index("_anew_i32(own)") < met.index("rstart = ") < met.index("tl.load(a1")
+
+
+SCALED = parse_kernel(
+    """(kernel (symbols k0 k1) (pointwise k0) (reduction k1) (params (in f32) (in f32) (out f32))
+    (body (load 0 (+ (* k1 p0) r0)) (reduce sum f32 0) (sub f32 0 1) (load 1 r0) (mul f32 2 3)
+    (store 2 (+ (* k1 p0) r0) 4)))"""
+)
+
+
+def test_a_single_weight_comes_before_the_tile_before_is_stored() -> None:
+    text = f"{HELD.replace(' words=1', ' group=4')} pieces=3"
+    source = generate(SCALED, parse_schedule(text), TARGET).source
+    met, _, _ = source.partition("for other in")
+    moved = "".join(re.findall(r"tl\.(?:load|store)\((a[12]) \+", met))
+    assert moved == "a1" + "a1a2" * 2 + "a2"
+
+
+def test_no_thread_waits_for_others_before_it_sums_what_it_holds(tmp_path: Path) -> None:
+    """Its own mean shifts a lane; sums of all lanes are brought together once."""
+    text = HELD.replace("r=1024", "r=512").replace("divisible=0 words=1", "divisible=2 group=4")
+    generated = generate(
+        kernel_of("layer_norm_dynamic_f32"), parse_schedule(f"{text} pieces=3"), TARGET
+    )
+    ptx = str(cubin._compile(generated, 90, tmp_path).asm["ptx"])
+    loaded, _, rest = ptx.partition("shfl.sync")
+    assert len(re.findall(r"ld\.global\S*\.v4\.b32", loaded)) == 3
+    before, _, _ = rest.partition("atom.global")
+    assert "ld.global" not in before
+    assert before.count("shfl.sync") < 2 * 2 * (5 + 2)  # two f64, over 32 lanes and 4 warps
 
 
 def test_a_team_that_walks_serves_rows_of_any_length() -> None:
@@ -245,12 +302,20 @@ def test_teams_load_wide_rows_ahead(name: str, ahead: int) -> None:
 
 def test_wide_rows_beside_weights_are_held_in_tiles_of_a_vector_a_thread() -> None:
     kernel = kernel_of("layer_norm_dynamic_f32")
-    sizes = {"k0": 300, "k1": 128_256}
+    sizes: dict[str, int] = {"k0": 300, "k1": 128_256}
     (tiled,) = (e for e in candidates(kernel, TARGET, sizes) if e.get("pieces", 0))
     assert tiled["r"] == 32 * tiled["warps"] * 4
     assert size_facts_hold(generate(kernel, tiled, TARGET).guard, sizes)
-    # Five programs a processor.
-    assert tiled["teams"] * tiled["splits"] <= 5 * 132
+    # Five programs a processor; and they come first.
+    assert 4 * 132 < tiled["teams"] * tiled["splits"] <= 5 * 132
+    assert firsts(kernel, TARGET, sizes)[0] == tiled
+    assert firsts(SCALED, TARGET, sizes)[0].get("pieces", 0)
+    # As few programs as hold a row, and first from rows on that a cache does not keep.
+    for dims, splits, is_first in (((300, 65_536), 16, True), ((2000, 24_576), 6, False)):
+        sizes = dict(zip(kernel.symbols, dims, strict=True))
+        (tiled,) = (e for e in candidates(kernel, TARGET, sizes) if e.get("pieces", 0))
+        assert (tiled["splits"], tiled["pieces"]) == (splits, 4)
+        assert (firsts(kernel, TARGET, sizes)[0] == tiled) == is_first
     for name, dims in (("softmax_f32", (300, 128_256)), ("layer_norm_dynamic_f32", (300, 300_000))):
         offered = candidates(kernel_of(name), TARGET, dict(zip(("k0", "k1"), dims, strict=True)))
         assert not [e for e in offered if e.family == "cuda.cooperative" and e.get("pieces", 0)]

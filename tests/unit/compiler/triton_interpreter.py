@@ -69,7 +69,10 @@ class Cuda:
 
 tl.extra.__dict__["cuda"] = Cuda
 
-INSTRUCTIONS = {"ex2.approx.ftz.f32": from_numpy(np.exp2)}
+INSTRUCTIONS = {
+    "ex2.approx.ftz.f32": from_numpy(np.exp2),
+    **dict.fromkeys(("mov.b32", "mov.b64"), from_numpy(np.copy)),
+}
 
 
 def inline_asm_elementwise(

@@ -83,6 +83,7 @@ class Block:
     Where it `is_anew`, places are computed again for what is stored, and quotients by what is there
     once a row are products: what a thread holds is then little beside the elements.
     Where it `keeps_shared`, what all rows read alike stays in a cache from one row to the next.
+    Where it `has_own_pivots`, each lane of a variance is shifted by a mean of its own elements.
 
     Where rows, or steps of a walk, take several tiles in registers, one behind the other, `pieces`
     are the others. What neighbours share is read once for those that are `together`.
@@ -114,6 +115,7 @@ class Block:
     is_reused: bool = False
     is_anew: bool = False
     keeps_shared: bool = False
+    has_own_pivots: bool = False
     share: int = 1
     turn: Turn | None = None
     edges: Block | None = None

@@ -12,8 +12,7 @@ marks are one word, so that each chunk is either given up before the last is cou
 has it. So nothing has to be resident together and no order of dispatch is relied on, and the same
 input gives the same bits however long anyone waited.
 
-A chunk may be several tiles, loaded together: then what stores need beside them, such as weights,
-comes a tile at a time after the meeting, in registers that earlier tiles have left.
+A chunk may be several tiles (`tiled_chunks`).
 
 Where registers would hold too little beside what else is read, parts are walked instead, and again
 after the meeting: teams are so few that a cache has their rows until then.
@@ -36,6 +35,7 @@ from nearhint_compiler.codegen.triton.ahead import Ahead
 from nearhint_compiler.codegen.triton.block import Block
 from nearhint_compiler.codegen.triton.stages import Staged, gathered, left, placed
 from nearhint_compiler.codegen.triton.text import index_text
+from nearhint_compiler.codegen.triton.tiled_chunks import held_in_tiles
 from nearhint_compiler.codegen.triton.totals import Total
 from nearhint_compiler.codegen.triton.walks import WalkPlan
 from nearhint_compiler.ir import nodes as ir
@@ -72,7 +72,8 @@ def cooperative(
     its `tiles`; a block of the next row may be loaded `ahead`, before the team meets.
     """
     # A program has the same part of each row, and so reads what all of them read alike again soon.
-    plan = WalkPlan(kernel, replace(block, keeps_shared=True), SHARED)
+    block = replace(block, keeps_shared=True, has_own_pivots=bool(tiles))
+    plan = WalkPlan(kernel, block, SHARED)
     many, others, stride = map(index_text, (splits, ex.add(splits, -1), ex.mul(ZEROED, splits)))
     arrays = ["i64"]
     places = placed(plan, arrays)
@@ -90,9 +91,10 @@ def cooperative(
         held, first, then, again = _walks(plan, totals)
     elif tiles:
         plans = [WalkPlan(kernel, each) for each in tiles]
-        length = index_text(ex.product(kernel.reduction))
-        anew = [f"chunk = own + tl.minimum({length} - 1, 0)", *part]
-        held, first, then, again = _tiles(plan, totals, plans, anew=anew)
+        anew = f"_anew_{block.place}(own)"
+        held, first, then, again = held_in_tiles(
+            plan, totals, plans, anew=[f"chunk = {anew}", *part]
+        )
     else:
         held, first, then, again = _blocks(plan, totals, block, taken)
     before: list[str] = []
@@ -181,23 +183,6 @@ def _blocks(
     first, then = plan.stored(known)
     loads, rest = plan.stored(())
     return held, first, then, ["roffset = rstart", *block.element_header, *loads, *rest]
-
-
-def _tiles(
-    plan: WalkPlan, totals: Sequence[Total], tiles: Sequence[WalkPlan], *, anew: Sequence[str]
-) -> tuple[list[str], list[str], list[str], list[str]]:
-    """The same of a chunk in several blocks, of which the last may be beyond the row.
-
-    Nothing but what was loaded waits in registers: places are computed `anew`, so that a compiler
-    does not see that they are the same.
-    """
-    held, known = plan.held_in_tiles(totals, tiles)
-    then, again = list(anew), list[str]()
-    for each in tiles:
-        header = each.body.block.element_header
-        then += [*header, *(line for lines in each.stored(known) for line in lines)]
-        again += [*header, *(line for lines in each.stored(()) for line in lines)]
-    return held, [], then, again
 
 
 def _walks(

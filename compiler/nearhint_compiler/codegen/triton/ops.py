@@ -309,6 +309,18 @@ HELPERS: Mapping[str, tuple[str, ...]] = {
         '        "ex2.approx.ftz.f32 $0, $1;", "=r,r", [y], tl.float32, is_pure=True, pack=1',
         "    )",
     ),
+    "_anew_i32": (
+        "def _anew_i32(place):",
+        "    return tl.inline_asm_elementwise(",
+        '        "mov.b32 $0, $1;", "=r,r", [place], tl.int32, is_pure=False, pack=1',
+        "    )",
+    ),
+    "_anew_i64": (
+        "def _anew_i64(place):",
+        "    return tl.inline_asm_elementwise(",
+        '        "mov.b64 $0, $1;", "=l,l", [place], tl.int64, is_pure=False, pack=1',
+        "    )",
+    ),
     "_exp_below": (
         "def _exp_below(a, b):",
         "    # exp(a - b) for a <= b, 1 where both are the same infinity.",
@@ -348,6 +360,20 @@ HELPERS: Mapping[str, tuple[str, ...]] = {
         "    delta = x - tl.expand_dims(pivot, last)",
         "    some, squares = tl.reduce((delta, delta * delta), last, _two_sums)",
         "    return shifted + some, square + squares",
+    ),
+    "_own_pivot": (
+        "def _own_pivot(x, there):",
+        "    last: tl.constexpr = len(x.shape) - 1",
+        "    some, many = tl.reduce((x, there), last, _two_sums)",
+        "    pivot = some / tl.maximum(many, 1.0)",
+        "    return tl.where(tl.abs(pivot) < 1e30, pivot, 0.0)",
+    ),
+    "_own_group": (
+        "def _own_group(shifted, square, count, pivot, x, there):",
+        "    last: tl.constexpr = len(x.shape) - 1",
+        "    delta = tl.where(there > 0.0, x - tl.expand_dims(pivot, last), 0.0)",
+        "    some, squares = tl.reduce((delta, delta * delta), last, _two_sums)",
+        "    return shifted + some, square + squares, count + tl.sum(there, last)",
     ),
 }
 """Functions that a kernel may call, without their decorator."""

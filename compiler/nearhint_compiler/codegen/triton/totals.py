@@ -20,7 +20,7 @@ from nearhint_compiler.codegen.triton.ops import (
     combine_name,
     later_arg_name,
 )
-from nearhint_compiler.codegen.triton.text import TRITON_TYPES, neutral_text
+from nearhint_compiler.codegen.triton.text import TRITON_TYPES, index_text, neutral_text
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
 
@@ -66,10 +66,10 @@ class Total:
 
     Where a walk carries something else than the parts, that is `walked`, and `close` makes the
     parts of it. `fold(axis)`, unless of a scan, takes an axis away from what a walk carries. Where
-    it starts from the mean of the first block of elements, that is `pivot`. What `precedes` is
-    wanted of the parts of a row before this one alone: the start of a scan. A step with an `idle`
-    element changes nothing that counts. `onward` is a step that costs less, for blocks that come
-    in the order of the row.
+    it starts from the mean of the first block of elements, or each lane from that of a group of its
+    own, that is `pivot`. What `precedes` is wanted of the parts of a row before this one alone: the
+    start of a scan. A step with an `idle` element changes nothing that counts. `onward` is a step
+    that costs less, for blocks that come in the order of the row.
     """
 
     operand: int
@@ -274,6 +274,52 @@ def _variance(kernel: ir.Kernel, pair: Online) -> Total:
         fold=lambda axis: [f"{lanes} = tl.reduce(({lanes}), {axis}, _two_sums)"],
         pivot=Part(pivot, dtype, "0.0"),
         grouped=lambda elements, _: f"_shifted_group({lanes}, {pivot}, {elements})",
+    )
+
+
+def variance_of_lanes(kernel: ir.Kernel, pair: Online) -> Total:
+    """Sums of differences from a pivot that each lane has of its own, the mean of its first group.
+
+    So nothing is waited for before the walk, and no element is far from its pivot that is not far
+    from its lane's others: whatever the row's mean, each lane's sums are as exact as they are long.
+    Lanes, and parts, are sums of elements and of squares in f64, and added; what the subtraction
+    at the end loses there is less than the mean's rounding in f32, of any f32 elements.
+    """
+    dtype = _dtype(kernel, pair)
+    kinds = ("total", "square", "shifted", "count", "pivot")
+    total, square, shifted, count, pivot = (f"{kind}{pair.first}" for kind in kinds)
+    lanes, narrow = (shifted, square, count), TRITON_TYPES[dtype].name
+    both, length = f"{total}, {square}", index_text(ex.product(kernel.reduction))
+
+    def across(axis: str) -> list[str]:
+        return [f"{both} = tl.reduce(({both}), {axis}, _two_sums, keep_dims=True)"]
+
+    def close(axis: str, elements: str) -> list[str]:
+        widened = [f"{each} = _wide({each})" for each in (*lanes, pivot)]
+        return [
+            *widened,
+            f"{total} = {shifted} + {pivot} * {count}",
+            f"{square} = {square} + {pivot} * ({total} + {shifted})",
+            *across(axis),
+        ]
+
+    def stepped(elements: str, _: object) -> str:
+        return f"_own_group({', '.join(lanes)}, {pivot}, {elements})"
+
+    away = f"{square} - {total} * ({total} / (tl.zeros_like({total}) + {length}))"
+    return Total(
+        pair.operand,
+        (Part(total, "f64", "0.0"), Part(square, "f64", "0.0")),
+        stepped,
+        across,
+        (
+            f"v{pair.first} = {total}.to({narrow})",
+            f"v{pair.second} = tl.maximum({away}, 0.0, {KEEPS_NAN}).to({narrow})",
+        ),
+        lanes=tuple(Part(name, dtype, "0.0") for name in lanes),
+        closing=close,
+        pivot=Part(pivot, dtype, "0.0"),
+        grouped=stepped,
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from nearhint_compiler.analysis.online import (
+    VARIANCE,
     WALKED,
     Completed,
     depth_of,
@@ -31,6 +32,7 @@ from nearhint_compiler.codegen.triton.totals import (
     Total,
     online_total,
     total_of,
+    variance_of_lanes,
 )
 from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
@@ -222,7 +224,9 @@ class WalkPlan:
             if not isinstance(node, self._completed) or self._levels[position] != walk + 1:
                 continue
             if position in pairs:
-                found.append(online_total(self._kernel, pairs[position]))
+                pair = pairs[position]
+                is_own = self._block.has_own_pivots and pair.kind == VARIANCE
+                found.append((variance_of_lanes if is_own else online_total)(self._kernel, pair))
             elif position not in seconds:
                 found.append(total_of(self._kernel, position, place_dtype=self._block.place))
         return found
@@ -301,7 +305,7 @@ class WalkPlan:
             before += (pivots or self)._pivot(total, policy)
             inside += self.stepped(total, is_onward=not is_backwards)
             if edges:
-                after += edges.folded(total, group=self._group_of(total))
+                after += edges.folded(total, group=self.group_of(total))
                 more = stepped(edges.body, total)
                 after += [] if edges.is_walked and not pivoted else more
                 beside += more
@@ -399,28 +403,7 @@ class WalkPlan:
                 lines += self._of_threads(total)
             else:
                 lines += self.stepped(total, is_onward=True)
-            lines += edges.accumulated(total, group=self._group_of(total)) if edges else []
-            lines += self.closed(total)
-        return lines, needed
-
-    def held_in_tiles(
-        self, totals: Sequence[Total], tiles: Sequence[WalkPlan]
-    ) -> tuple[list[str], list[int]]:
-        """As `held` of a block in several tiles, whose loads are under way together."""
-        needed = self.needed(totals)
-        loads = [place for place in needed if self.body.is_independent(place)]
-        lines = [line for each in tiles for line in each.body.block.element_header]
-        lines += [line for each in tiles for place in loads for line in each.body.lines(place)]
-        rest = [place for place in needed if place not in loads]
-        lines += [line for each in tiles for place in rest for line in each.body.lines(place)]
-        block = self._block
-        for total in totals:
-            shape = block.group_shape if self._is_grouped(total) else block.element_shape
-            lines += [started(part, shape) for part in total.walked]
-            if total.pivot:
-                lines.append(f"{total.pivot.name} = {tiles[0]._first_sum(total, total.pivot)}")
-                lines += _mean(total.pivot, _counted(total.pivot, block.first_elements))
-            lines += [line for each in tiles for line in each.stepped(total)]
+            lines += edges.accumulated(total, group=self.group_of(total)) if edges else []
             lines += self.closed(total)
         return lines, needed
 
@@ -514,7 +497,8 @@ class WalkPlan:
     def _is_grouped(self, total: Total) -> bool:
         return self._block.group > 1 and (total.grouped or total.groups) is not None
 
-    def _group_of(self, total: Total) -> int:
+    def group_of(self, total: Total) -> int:
+        """How many neighbours along the row step one lane of a total at once."""
         return self._block.group if self._is_grouped(total) else 1
 
     def _is_masked_once(self, total: Total) -> bool:

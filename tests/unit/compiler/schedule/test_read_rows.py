@@ -103,6 +103,21 @@ def test_a_program_has_so_many_bytes_of_a_row_that_few_share(name: str, splits: 
     assert set([*offered_splits][: len(splits)]) == splits
 
 
+@pytest.mark.parametrize("rows", [1, 7, 60])
+def test_few_long_rows_whose_terms_are_computed_have_threads_of_few_elements(rows: int) -> None:
+    """8 of f32, and twice as many programs as there is room for at once; of sums 16, and as many
+    as there is room for."""
+    for name, elements, held in (("logsumexp_f32", 8, 8), ("row_sum_f32", 16, 4)):
+        kernel = kernel_of(name)
+        dims = dict(zip(kernel.symbols, (rows, 36_000_000 // rows), strict=True))
+        first = firsts(kernel, TARGET, dims)[0]
+        assert first.family == "cuda.split"
+        assert first["r"] == elements * 32 * first["warps"]
+        # No more than codegen lets share a row.
+        assert first["splits"] == min(1024, held * 132 // rows)
+        generate(kernel, first, TARGET)
+
+
 def test_rows_that_are_stored_are_not_shared_in_stages_where_they_are_enough() -> None:
     assert not [e for e in offered("softmax_f32", 300, 131_072) if e.family == "cuda.split"]
 
