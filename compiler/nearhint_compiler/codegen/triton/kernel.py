@@ -42,9 +42,10 @@ bring Guards, and make Triton load vectors. As they may, too:
              walk, stay in registers for the second (`codegen.triton.held`)
     keep     walks: 1 where what all rows read alike is to stay in the first cache, from which the
              rows after read it again
-    ahead    walks that store nothing: how many steps are under way at once, copied to shared memory
-             without passing registers (`cp.async`). Teams that hold their rows, and turns: 2 where
-             the next row is loaded, into registers, before the one at hand waits for its totals
+    ahead    walks that store nothing, or go back over what was read: how many steps are under way
+             at once, copied to shared memory without passing registers (`cp.async`). Teams that
+             hold their rows, and turns: 2 where the next row is loaded, into registers, before the
+             one at hand waits for its totals
     programs split rows: at most `splits` share one, fewer where rows are so many that all blocks of
              them together would be more than so many programs
     fold     split columns: so many rows are read, and stored, as one, and those that are no whole

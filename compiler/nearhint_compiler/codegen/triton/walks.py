@@ -306,7 +306,9 @@ class WalkPlan:
                 after += [] if edges.is_walked and not pivoted else more
                 beside += more
         inside += [line for place in stores for line in body.lines(place, policy=rest)]
-        steps = block.steps(stores=bool(stores))
+        # Copies wait for no store of the step before, as loads do, which may be of its memory.
+        is_again = is_backwards and self._reads_again(needed, number)
+        steps = block.steps(copies=is_again or not stores)
         if is_backwards:
             # Backwards: what the walk before read last is still in a cache.
             before.append(f"rlast = ({block.end} - 1 - {block.start}) // R * R + {block.start}")
@@ -326,6 +328,12 @@ class WalkPlan:
             before += [f"roffset = {block.end} * 0 + {block.start}", *TILE]
             inside += NEXT_TILE
         return [*before, header, *(f"    {line}" for line in inside), *after]
+
+    def _reads_again(self, needed: Sequence[int], number: int) -> bool:
+        """Whether walks before walk number `number` have loaded all that it needs."""
+        operands = [total.operand for level in range(number) for total in self.totals(level)]
+        known = self.body.needed(operands)
+        return all(p in known for p in needed if isinstance(self._kernel.body[p], ir.Load))
 
     def _in_pieces(
         self, needed: Sequence[int], totals: Sequence[Total], policy: str, *, is_plain: bool
