@@ -95,6 +95,10 @@ def cooperative(
         held, first, then, again = _tiles(plan, totals, plans, anew=anew)
     else:
         held, first, then, again = _blocks(plan, totals, block, taken)
+        if columns:
+            length = index_text(ex.product(kernel.reduction))
+            anew = [f"chunk = own + tl.minimum({length} - 1, 0)", *part]
+            then = [*anew, f"roffset = {block.start}", *block.element_header, *then]
     before: list[str] = []
     if ahead:
         # What all rows share comes from a cache: registers are for the next row meanwhile.

@@ -396,6 +396,9 @@ class WalkPlan:
         lines += edges.rest(needed) if edges else []
         for total in totals:
             has_shares = self._has_shares(total)
+            if has_shares and total.own:
+                lines += self._own(total, total.own)
+                continue
             shape = block.group_shape if self._is_grouped(total) else block.element_shape
             if not has_shares:
                 lines += [started(part, shape) for part in total.walked]
@@ -436,17 +439,35 @@ class WalkPlan:
         """The lines that make one lane of what each thread has along the row, which is little to
         hold, and few to convert where lanes are widened.
         """
-        block, (pointwise, reduced) = self._block, self._block.axes
+        block = self._block
         assert total.grouped is not None
-        assert reduced == REDUCED
-        # What is far apart along the row is in one thread, not what is side by side.
-        shape = f"[{pointwise}, {block.share}, {REDUCED} // {block.share}]"
-        elements = f"tl.permute(tl.reshape({self._masked(total)}, {shape}), [0, 2, 1])"
         names = ", ".join(part.name for part in total.walked)
+        elements = self._by_thread(self._masked(total))
         return [
             *(started(part, block.shares_shape) for part in total.walked),
             f"{names} = {total.grouped(elements, '2')}",
         ]
+
+    def _own(self, total: Total, own: Callable[[str, str, str], Sequence[str]]) -> Sequence[str]:
+        """The lines that make the parts of a block of what each thread has along the row."""
+        block, dtype = self._block, total.parts[0].dtype
+        there = f"tl.full({block.element_shape}, 1.0, {TRITON_TYPES[dtype].name})"
+        if block.column_mask:
+            there = f"{block.column_mask}.to({TRITON_TYPES[dtype].name})"
+            there = f"tl.broadcast_to({there}, {block.element_shape})"
+        elements = self.body.operand(total.operand, "0.0", dtype)
+        axis = str(block.reduced_axis)
+        return own(self._by_thread(elements), self._by_thread(there), axis)
+
+    def _by_thread(self, elements: str) -> str:
+        """Elements with one axis more, along which they are in one thread.
+
+        What is far apart along the row is in one thread, not what is side by side.
+        """
+        block, (pointwise, reduced) = self._block, self._block.axes
+        assert reduced == REDUCED
+        shape = f"[{pointwise}, {block.share}, {REDUCED} // {block.share}]"
+        return f"tl.permute(tl.reshape({elements}, {shape}), [0, 2, 1])"
 
     def _has_shares(self, total: Total) -> bool:
         """Whether a thread has several elements along the row that may go into one lane."""
