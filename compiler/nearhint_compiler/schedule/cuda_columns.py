@@ -498,9 +498,9 @@ def _fold(facts: Facts, columns: int) -> int:
     return by if is_possible and facts.length >= by * FOLDED_LENGTH else 0
 
 
-def _column_shapes(facts: Facts, columns: int) -> tuple[Shape, ...]:
+def _column_shapes(facts: Facts, columns: int) -> Sequence[Shape]:
     """Those of `SHARED_COLUMNS`, behind those for few columns if they are few."""
-    return (*_thin(columns), *_leaving(facts, SHARED_COLUMNS, columns))
+    return _leaving(facts, (*_thin(columns), *SHARED_COLUMNS), columns)
 
 
 def _thin(columns: int) -> Sequence[Shape]:

@@ -410,3 +410,16 @@ def test_programs_that_leave_no_place_idle_share_columns_first(columns: int, war
     shared = [each for each in found if each.get("pieces", 1) > 1 and each.get("fold", 1) == 1]
     assert {each["warps"] for each in shared} == {8, 4, 2}
     assert shared[0]["warps"] == warps
+
+
+@pytest.mark.parametrize("sizes", [(10_000_000, 8), (4_000_000, 20), (4_000_003, 33)])
+def test_few_columns_that_no_cache_keeps_have_programs_that_serve_them(
+    sizes: tuple[int, int],
+) -> None:
+    """What is copied ahead does not: the default would, in one block or few."""
+    kernel = kernel_of("column_sum_f32")
+    dims = dict(zip(kernel.symbols, sizes, strict=True))
+    shared = [each for each in candidates(kernel, TARGET, dims) if each.family == "cuda.split"]
+    assert shared
+    for each in shared:
+        assert size_facts_hold(generate(kernel, each, TARGET).guard, dims)
