@@ -186,6 +186,7 @@ MOVERS: Mapping[str, tuple[Mover, ...]] = {
     ),
     "softmax_of_middle": (Mover("less the largest along it", middle_less_largest),),
     "standardise_columns": (Mover("columns less their sums", columns_less_sums),),
+    "cumsum_of_columns": (Mover("columns less their sums", columns_less_sums),),
     "group_norm": (
         Mover("a group's sum, then a walk over it", groups_less_sums),
         Mover("scale and shift", scaled_channels),

@@ -464,7 +464,7 @@ def _promising_columns(facts: Facts, columns: int) -> Iterator[tuple[Schedule, .
 def _folded_columns(facts: Facts, columns: int, by: int) -> Iterator[tuple[Schedule, ...]]:
     """Shapes in vectors of so many rows as one."""
     shapes = FOLDED_SHAPES if facts.is_foldable else STORED_FOLDS
-    for width, elements, warps, *rest in _leaving(facts, shapes):
+    for width, elements, warps, *rest in _leaving(facts, shapes, by * columns):
         # Steps in pieces have more in registers.
         at_once = REGISTERS // (32 * STEP_REGISTERS) if rest[3:] else WARPS_AT_ONCE
         most = at_once * facts.processors // warps
@@ -498,9 +498,9 @@ def _fold(facts: Facts, columns: int) -> int:
     return by if is_possible and facts.length >= by * FOLDED_LENGTH else 0
 
 
-def _column_shapes(facts: Facts, columns: int) -> tuple[Shape, ...]:
+def _column_shapes(facts: Facts, columns: int) -> Sequence[Shape]:
     """Those of `SHARED_COLUMNS`, behind those for few columns if they are few."""
-    return (*_thin(columns), *_leaving(facts, SHARED_COLUMNS))
+    return _leaving(facts, (*_thin(columns), *SHARED_COLUMNS), columns)
 
 
 def _thin(columns: int) -> Sequence[Shape]:
@@ -508,7 +508,7 @@ def _thin(columns: int) -> Sequence[Shape]:
     return THIN_COLUMNS if columns <= THIN * THIN_COLUMNS[0][0] else ()
 
 
-def _leaving(facts: Facts, shapes: Sequence[Shape]) -> Sequence[Shape]:
+def _leaving(facts: Facts, shapes: Sequence[Shape], columns: int) -> Sequence[Shape]:
     """Those that leave a cache as it is, where more is read than it keeps and none is stored.
 
     What is copied ahead takes its place in the L2 cache, because copies have no policy there, and
@@ -518,7 +518,7 @@ def _leaving(facts: Facts, shapes: Sequence[Shape]) -> Sequence[Shape]:
     """
     if not facts.only_reads or facts.own_bytes < CACHE_KEEPS[1]:
         return shapes
-    pieced = shared_steps(facts) if facts.has_pieces else ()
+    pieced = shared_steps(facts, columns) if facts.has_pieces else ()
     is_written_out = facts.itemsize <= 2 or facts.is_foldable
     kept = [each for each in shapes if each[4] == 1]
     others = [(*each[:4], 1, WRITTEN_OUT) for each in shapes if each[4] > 1]

@@ -93,16 +93,17 @@ class Facts:
     its columns wait but for those before them. It `has_functions` if elements go through one of
     many instructions, such as exp. With `has_late_axes` the last axes of a block have threads
     before the first ones. If it `is_divisible_in_part`, some of the sizes that vectors need are
-    multiples, and others not; with `has_static_vectors` some accesses need pointers alone. Where a
-    kernel `only_reads` rows, it stores nothing along them. It `has_groups` if something is stepped
-    by neighbours, `has_arg_groups` if an arg is. Neighbours of the shortest `run` along the rows
-    share what `run_loads` of the row's loads bring; both are 0 if all differ. It `has_shares` of a
-    sum of terms that it may have kept. A walk over columns `has_pieces` if a step of it may be
-    several that are loaded at once: it is the only one, without scans, and what it carries is
-    stepped element by element. A `unit` is so many points of a flat block whose places may be
-    divided at once, or 0; `promises` are the bits of all sizes that vectors need, by what all of
-    them are multiples of. `divisible` are the bits of those that are multiples of `multiple`, or
-    where that is 0, of what is promised without a number.
+    multiples, and others not; with `has_static_vectors` some accesses need pointers alone, and
+    where it `has_odd_columns` none has vectors whatever sizes are promised: how far apart its rows
+    are is given, and no multiple. Where a kernel `only_reads` rows, it stores nothing along them.
+    It `has_groups` if something is stepped by neighbours, `has_arg_groups` if an arg is. Neighbours
+    of the shortest `run` along the rows share what `run_loads` of the row's loads bring; both are 0
+    if all differ. It `has_shares` of a sum of terms that it may have kept. A walk over columns
+    `has_pieces` if a step of it may be several that are loaded at once: it is the only one, without
+    scans, and what it carries is stepped element by element. A `unit` is so many points of a flat
+    block whose places may be divided at once, or 0; `promises` are the bits of all sizes that
+    vectors need, by what all of them are multiples of. `divisible` are the bits of those that are
+    multiples of `multiple`, or where that is 0, of what is promised without a number.
     """
 
     extents: tuple[int, ...]
@@ -138,6 +139,7 @@ class Facts:
     has_late_axes: bool
     is_divisible_in_part: bool
     has_static_vectors: bool
+    has_odd_columns: bool
     walks: int
     is_foldable: bool
     folds_stores: bool
@@ -169,7 +171,7 @@ class Facts:
     @property
     def has_vectors(self) -> bool:
         """Whether what is read as it lies is in vectors: sizes promise it, or need not."""
-        return self.divisible > 0 or not self.is_dividing_useful
+        return self.divisible > 0 or not (self.is_dividing_useful or self.has_odd_columns)
 
     @property
     def moved_bytes(self) -> int:
@@ -284,6 +286,7 @@ def facts_of(
         has_late_axes=_has_late_axes(target),
         is_divisible_in_part=bool(divisible or is_static) and divisible.bit_count() < len(useful),
         has_static_vectors=is_static,
+        has_odd_columns=is_columns and _are_odd(_much(kernel, found)),
         walks=walks_of(kernel, SHARED),
         is_chained=is_columns and is_chained(kernel),
         has_functions=_has_functions(kernel),
@@ -500,6 +503,19 @@ def _has_static_vectors(kernel: ir.Kernel, index: ex.Expr, access: Access) -> bo
     ]
     sizes = (*limits, *(stride for stride in _strides(index) if stride != ex.ONE))
     return bool(limits) and all(_is_multiple(size, set(), size_multiple(kernel)) for size in sizes)
+
+
+def _are_odd(much: Sequence[tuple[ex.Expr, Access]]) -> bool:
+    """Whether no access has vectors along a pointwise loop, because rows are so many elements."""
+    return not any(
+        all(
+            ex.symbols_of(stride) or _is_multiple(stride, set(), 16 // access.itemsize)
+            for stride in _strides(index)
+            if stride != ex.ONE
+        )
+        for index, access in much
+        if any(stride == 1 and name[0] == "p" for name, stride in access.strides.items())
+    )
 
 
 def _is_multiple(size: ex.Expr, names: set[str], multiple: int) -> bool:

@@ -22,6 +22,8 @@ STEP_SHARING = {8: (8, 4, 2), 4: (4,)}
 """
 LEAST_SHARE, STEP_LIMIT = 0.9, 16
 """Programs a processor that have columns alone at least, and their most warps."""
+MOST_IDLE = 0.05
+"""Places for programs that share columns of which none can be, at most, if others leave fewer."""
 
 
 def in_steps(facts: Facts) -> Iterator[Schedule]:
@@ -60,11 +62,18 @@ def bounded(warps: int) -> dict[str, int]:
     return {"registers": STEP_REGISTERS} if warps > 1 else {}
 
 
-def shared_steps(facts: Facts) -> Iterator[tuple[int, ...]]:
-    """Programs of as many warps a processor as `in_steps` has, and of its pieces."""
+def shared_steps(facts: Facts, columns: int) -> Iterator[tuple[int, ...]]:
+    """Programs of as many warps a processor as `in_steps` has, and of its pieces; first those of
+    which hardly any place stays idle, where whole numbers of them share a block of columns."""
     pieces = _step_pieces(facts)
     busy = STEP_WARPS * STEP_PIECES // pieces
-    for warps in STEP_SHARING[pieces]:
+    blocks = -(-columns // STEP_COLUMNS)
+
+    def is_idle(warps: int) -> bool:
+        places = busy // warps * facts.processors
+        return places % blocks > MOST_IDLE * places
+
+    for warps in sorted(STEP_SHARING[pieces], key=is_idle):
         elements = 32 * column_lanes(facts) * warps
         yield (STEP_COLUMNS, elements, warps, busy // warps, 1, 1, pieces)
 

@@ -59,6 +59,7 @@ def of_columns(kernel: str, *dims: tuple[int, ...], special: bool = False) -> li
 
 CASES = [
     *of_columns("standardised_columns_f32", (5, 37), (9, 3), (1, 1)),
+    *of_columns("standardised_columns_f32", (3, 40), special=True),
     *of_columns("middle_softmax_bf16", (2, 3, 37), (1, 9, 1)),
     *of_columns("middle_softmax_bf16", (2, 3, 40), special=True),
     *of_columns("column_cumsum_f32", (5, 41)),
@@ -166,17 +167,34 @@ def test_as_many_programs_share_columns_as_hold_them(
     assert "for other in range(0, 16)" in generated.source
 
 
-@pytest.mark.parametrize("name", ["standardised_columns_f32", "middle_softmax_bf16"])
-def test_what_a_thread_holds_of_a_column_is_one_lane(name: str) -> None:
-    """16 rows of four f32 that it loads at once, 8 of eight bf16."""
-    lanes = 16 if name == "standardised_columns_f32" else 8
-    source = generate(kernel_of(name), parse_schedule(OF_COLUMNS), TARGET).source
+def test_what_a_thread_holds_of_a_column_is_one_lane() -> None:
+    """8 rows of eight bf16 that it loads at once."""
+    source = generate(kernel_of("middle_softmax_bf16"), parse_schedule(OF_COLUMNS), TARGET).source
     before, _, _ = source.partition("tl.atomic_add")
-    assert f"[X, R // {lanes}], " in before
-    assert f"[X, {lanes}, R // {lanes}]), [0, 2, 1])" in before
+    assert "[X, R // 8], " in before
+    assert "[X, 8, R // 8]), [0, 2, 1])" in before
     # What several rows of a column become stays in order in a scan.
     scanned = generate(kernel_of("column_cumsum_f32"), parse_schedule(OF_COLUMNS), TARGET).source
     assert "tl.reshape" not in scanned
+
+
+def test_threads_that_hold_columns_wait_for_each_other_once_for_a_variance() -> None:
+    """Each starts from the mean of its 16 rows of four f32, not from one of all."""
+    generated = generate(kernel_of("standardised_columns_f32"), parse_schedule(OF_COLUMNS), TARGET)
+    _, _, entry = generated.source.rpartition("@triton.jit")
+    before, _, _ = entry.partition("tl.atomic_add")
+    assert before.count("[X, 16, R // 16]), [0, 2, 1])") == 2  # elements, and which are there
+    assert before.count("tl.reduce(") == 1
+    assert ", 1, _met, keep_dims=True)" in before
+    assert "pivot" not in before
+
+
+def test_places_of_columns_that_are_held_are_computed_again_for_what_is_stored() -> None:
+    source = generate(kernel_of("middle_softmax_bf16"), parse_schedule(OF_COLUMNS), TARGET).source
+    _, _, met = source.partition("while (seen")
+    stored, _, _ = met.partition("tl.store(")
+    assert "chunk = own + tl.minimum(k2 - 1, 0)" in stored
+    assert "rmask = r < k2" in stored
 
 
 @pytest.mark.parametrize(

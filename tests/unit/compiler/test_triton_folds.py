@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 from tests.unit.compiler import test_triton_numerics as numerics
+from tests.unit.compiler.test_online import TARGET, kernel_of
 from tests.unit.compiler.test_triton_numerics import Case, Results
+
+from nearhint_compiler.codegen import generate
+from nearhint_compiler.schedule import parse_schedule
 
 pytestmark = numerics.RUNS_LONG
 
@@ -58,3 +62,25 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_source_agrees_with_the_interpreter_of_the_ir(case: Case, results: Results) -> None:
     numerics.test_source_agrees_with_the_interpreter_of_the_ir(case, results)
+
+
+AHEAD = f"cuda.split x=64 r=64 splits=8 warps=8 index=32 {REST} ahead=3"
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "walks"),
+    [
+        ("standardised_columns_f32", "", 2),
+        ("standardised_columns_f32", " fold=8 apart=8", 2),
+        ("scaled_column_softmax_bf16", "", 2),
+        ("column_cumsum_f32", "", 1),  # is scanned in order
+        ("layer_norm_dynamic_f32", "", 1),  # reads weights when it stores, too
+    ],
+)
+def test_what_was_read_is_copied_ahead_again_where_it_is_stored(
+    name: str, more: str, walks: int
+) -> None:
+    schedule = parse_schedule(f"{AHEAD}{more}")
+    source = generate(kernel_of(name), schedule, TARGET).source
+    assert source.count("R, num_stages=3)") == walks
+    assert source.count("for rback in tl.range(") == walks - 1

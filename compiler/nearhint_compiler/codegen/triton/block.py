@@ -74,9 +74,10 @@ class Block:
     `spans`, one for each axis, accesses that can are written as pointers to a block. An accumulator
     is stepped by `group` neighbours along the row at once; `unroll` steps of a walk are written
     out, so that what they load is under way together, or `ahead` steps are loaded into shared
-    memory while one is computed, in walks that store nothing. Where the number of steps is given
-    as `step_count`, a walk may take as many, also beyond its end, under the mask. `place` is the
-    dtype of places along it, until they are results. A tile that `is_single` has one row.
+    memory while one is computed, in walks that store nothing, or read again what was so read. Where
+    the number of steps is given as `step_count`, a walk may take as many, also beyond its end,
+    under the mask. `place` is the dtype of places along it, until they are results. A tile that
+    `is_single` has one row.
     What `is_streamed` is read once, and takes no place in a cache from what is there. Terms
     that were summed and are kept are used again, if it `is_reused`, for what are shares of the sum.
     Of elements that are held each thread has so many along the row, its `share`.
@@ -162,9 +163,10 @@ class Block:
         steps = zip(self.runs, found.strides, strict=True)
         return ex.add(found.offset, *(ex.mul(by, ex.symbol(name)) for name, by in steps))
 
-    def steps(self, *, stores: bool) -> str:
-        """Where the blocks of a walk start, as something to loop over."""
-        if self.ahead > 1 and not stores:
+    def steps(self, *, copies: bool) -> str:
+        """Where the blocks of a walk start, as something to loop over; `copies`: where steps may be
+        copied ahead."""
+        if self.ahead > 1 and copies:
             return f"tl.range({self.start}, {self.end}, R, num_stages={self.ahead})"
         if self.unroll == 1:
             return f"range({self.start}, {self.end}, R)"

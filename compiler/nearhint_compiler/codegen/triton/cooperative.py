@@ -97,6 +97,10 @@ def cooperative(
         )
     else:
         held, first, then, again = _blocks(plan, totals, block, taken)
+        if columns:
+            length = index_text(ex.product(kernel.reduction))
+            anew = [f"chunk = own + tl.minimum({length} - 1, 0)", *part]
+            then = [*anew, f"roffset = {block.start}", *block.element_header, *then]
     before: list[str] = []
     if ahead:
         # What all rows share comes from a cache: registers are for the next row meanwhile.

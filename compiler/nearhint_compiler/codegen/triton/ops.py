@@ -375,6 +375,24 @@ HELPERS: Mapping[str, tuple[str, ...]] = {
         "    some, squares = tl.reduce((delta, delta * delta), last, _two_sums)",
         "    return shifted + some, square + squares, count + tl.sum(there, last)",
     ),
+    "_of_thread": (
+        "def _of_thread(x, there):",
+        "    # Of elements that are not there, which are 0, nothing is counted.",
+        "    last: tl.constexpr = len(x.shape) - 1",
+        "    total, count = tl.reduce((x, there), last, _two_sums)",
+        "    mean = total / tl.maximum(count, 1.0)",
+        "    away = x - tl.expand_dims(mean, last) * there",
+        "    return mean, tl.reduce(away * away, last, _combine_sum), count",
+    ),
+    "_met": (
+        "def _met(mean, square, count, mean_2, square_2, count_2):",
+        "    # Chan, Golub and LeVeque, Updating formulae, STAN-CS-79-773; an infinity stays one.",
+        "    many = count + count_2",
+        "    part = count_2 / tl.maximum(many, 1.0)",
+        "    away = mean_2 - mean",
+        '    met = tl.where(tl.abs(mean) == float("inf"), mean + mean_2, mean + away * part)',
+        "    return met, square + square_2 + away * away * (count * part), many",
+    ),
 }
 """Functions that a kernel may call, without their decorator."""
 

@@ -21,12 +21,12 @@ from nearhint_compiler.codegen.triton.header import (
     tile_axes,
 )
 from nearhint_compiler.codegen.triton.layout import Layout
+from nearhint_compiler.codegen.triton.registers import straight
 from nearhint_compiler.codegen.triton.row import (
     ceil_div,
 )
 from nearhint_compiler.codegen.triton.text import index_text
 from nearhint_compiler.codegen.triton.units import Units
-from nearhint_compiler.codegen.triton.walks import straight
 from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule import block_pointers

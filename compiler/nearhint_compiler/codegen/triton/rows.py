@@ -28,6 +28,7 @@ from nearhint_compiler.codegen.triton.header import (
 )
 from nearhint_compiler.codegen.triton.held import held_walks
 from nearhint_compiler.codegen.triton.layout import BLOCK_LIMIT, Layout
+from nearhint_compiler.codegen.triton.registers import straight
 from nearhint_compiler.codegen.triton.row import (
     LAST,
     PIECE,
@@ -42,7 +43,7 @@ from nearhint_compiler.codegen.triton.row import (
 )
 from nearhint_compiler.codegen.triton.text import index_text
 from nearhint_compiler.codegen.triton.together import runs_facts, sharing_lines
-from nearhint_compiler.codegen.triton.walks import straight, walked
+from nearhint_compiler.codegen.triton.walks import walked
 from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule.schedule import Schedule

@@ -69,7 +69,10 @@ class Total:
     it starts from the mean of the first block of elements, or each lane from that of a group of its
     own, that is `pivot`. What `precedes` is wanted of the parts of a row before this one alone: the
     start of a scan. A step with an `idle` element changes nothing that counts. `onward` is a step
-    that costs less, for blocks that come in the order of the row.
+    that costs less, for blocks that come in the order of the row. `own(elements, there, axis)`,
+    where there is one, are the lines that make the parts of a block in registers, of elements with
+    one axis more that are a thread's own, and of which of them are there: threads start from means
+    of their own, and wait for each other once.
     """
 
     operand: int
@@ -86,6 +89,7 @@ class Total:
     onward: Callable[[str, Callable[[ex.Expr], str]], str] | None = None
     grouped: Callable[[str, str], str] | None = None
     groups: ArgGroups | None = None
+    own: Callable[[str, str, str], Sequence[str]] | None = None
 
     @property
     def walked(self) -> tuple[Part, ...]:
@@ -218,7 +222,8 @@ def _variance(kernel: ir.Kernel, pair: Online) -> Total:
     The pivot is so near to the mean that what the subtraction at the end loses is little: of n
     elements in blocks of R, at most n / R roundings of the sum of squares. Where f32 is written,
     lanes and parts are brought together in f64: they are few, and each rounding there would be in
-    all of a row's elements.
+    all of a row's elements. Threads that start from means of their own bring these together as they
+    are, without a pivot, once: in f64 all that was gained would be lost.
     """
     dtype = _dtype(kernel, pair)
     kinds = ("total", "mean", "square", "count")
@@ -248,6 +253,14 @@ def _variance(kernel: ir.Kernel, pair: Online) -> Total:
             *narrowed(total, square),
         ]
 
+    def own(elements: str, there: str, axis: str) -> list[str]:
+        parts = f"{mean}, {square}, {count}"
+        return [
+            f"{parts} = _of_thread({elements}, {there})",
+            f"{parts} = tl.reduce(({parts}), {axis}, _met, keep_dims=True)",
+            f"{total} = {mean} * {count}",
+        ]
+
     def across(axis: str) -> list[str]:
         whole, many, away = (f"{name}{pair.first}" for name in ("whole", "many", "away"))
         return [
@@ -274,6 +287,7 @@ def _variance(kernel: ir.Kernel, pair: Online) -> Total:
         fold=lambda axis: [f"{lanes} = tl.reduce(({lanes}), {axis}, _two_sums)"],
         pivot=Part(pivot, dtype, "0.0"),
         grouped=lambda elements, _: f"_shifted_group({lanes}, {pivot}, {elements})",
+        own=own,
     )
 
 

@@ -1,8 +1,8 @@
-"""Whole bodies of Triton kernels, in registers and in walks over the row; and the plan of walks.
+"""Whole bodies of Triton kernels in walks over the row; and the plan of walks.
 
-In registers a row is read once. A walk reads it in blocks, once for each level of nested reduces
-that one walk does not compute (`analysis.online`), and once more for stores along the row; what a
-later walk needs is computed again. Every other walk goes backwards.
+A walk reads a row in blocks, once for each level of nested reduces that one walk does not compute
+(`analysis.online`), and once more for stores along the row; what a later walk needs is computed
+again. Every other walk goes backwards.
 """
 
 from __future__ import annotations
@@ -19,15 +19,13 @@ from nearhint_compiler.analysis.online import (
     walk_levels,
     walks_of,
 )
-from nearhint_compiler.codegen.triton.ahead import Ahead
 from nearhint_compiler.codegen.triton.block import REDUCED, Block
 from nearhint_compiler.codegen.triton.body import Body
 from nearhint_compiler.codegen.triton.edges import Edges, stepped
 from nearhint_compiler.codegen.triton.ops import combine_name
 from nearhint_compiler.codegen.triton.row import NEXT_TILE, TILE
-from nearhint_compiler.codegen.triton.text import TRITON_TYPES, index_text, neutral_text
+from nearhint_compiler.codegen.triton.text import TRITON_TYPES, index_text
 from nearhint_compiler.codegen.triton.totals import (
-    LAST_PLACE,
     Part,
     Total,
     online_total,
@@ -37,143 +35,6 @@ from nearhint_compiler.codegen.triton.totals import (
 from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
-
-
-def straight(kernel: ir.Kernel, block: Block) -> list[str]:
-    """The body of a pointwise kernel, or of one whose rows are whole in registers."""
-    body = Body(kernel, block)
-    bodies = [body, *(Body(kernel, piece) for piece in block.pieces)]
-    edges = Edges(kernel, block) if block.edges else None
-    varying = [p for p, varies in enumerate(body.varies) if varies]
-    early = body.early
-    header = [line for each in bodies for line in each.block.element_header]
-    lines: list[str] = []
-    before: list[str] = []
-    taken: dict[int, list[str]] = {}
-    if edges and block.turn:
-        before = [*header, *edges.loads(early), *_lines(bodies, early)]
-        if row := block.turn.ahead:
-            ahead = Ahead(kernel, block, row.words)
-            own = ahead.own(varying)
-            before += ahead.loads(own, row=row.first, there=f"{row.first} < {row.end}")
-            taken = ahead.taken(own, edges)
-            lines += [line for place in own for line in taken[place]]
-            lines += ahead.loads(own, row=row.next, there=f"{row.next} < {row.end}")
-        lines += edges.loads([p for p in varying if p not in early and p not in taken])
-    else:
-        lines = [*edges.first(), *edges.loads(varying)] if edges else []
-        lines += [*header, *_lines(bodies, early)]
-    stores: list[str] = []
-    for position, node in enumerate(kernel.body):
-        is_beside = edges and body.varies[position] and not isinstance(node, ir.Scan)
-        beside = edges.rest([position]) if edges and is_beside else []
-        match node:
-            case ir.Reduce() | ir.Arg():
-                lines += _reduced(bodies, position, node, edges)
-            case ir.Store():
-                stores += [*_lines(bodies, [position]), *beside]
-            case ir.Scan() if edges:
-                lines += edges.scanned(body, position, node)
-            case _ if position in early or position in taken:
-                continue
-            case _:
-                lines += [*_lines(bodies, [position]), *beside]
-    if block.is_anew:
-        # Nothing more, as lengths are positive; but a compiler does not see that it is the same.
-        length = index_text(ex.product(kernel.reduction))
-        anew = [f"rbase = rbase + tl.minimum({length} - 1, 0)", *header]
-        stores = [*anew, *stores]
-    if block.turn is None:
-        return [*lines, *stores]
-    inside = [*block.turn.lines, *lines, *stores]
-    return [*before, block.turn.header, *(f"    {line}" for line in inside)]
-
-
-def _lines(bodies: Sequence[Body], places: Sequence[int]) -> list[str]:
-    """The lines of nodes, once a piece of the row if they vary along it."""
-    return [
-        line
-        for place in places
-        for body in (bodies if bodies[0].varies[place] else bodies[:1])
-        for line in body.lines(place)
-    ]
-
-
-def _reduced(
-    bodies: Sequence[Body], position: int, node: ir.Reducing, edges: Edges | None
-) -> list[str]:
-    body, neutral = bodies[0], neutral_text(node.kind, node.dtype)
-    axis = body.block.reduced_axis
-    operand, *others = (each.operand(node.operand, neutral, node.dtype) for each in bodies)
-    width = body.block.place
-    total = total_of(body.kernel, position, place_dtype=width)
-    within = edges.accumulated(total, group=1) if edges else []
-    if isinstance(node, ir.Reduce):
-        combine, name = combine_name(node.kind, node.dtype), f"acc{position}"
-        if not edges and not others:
-            return [f"v{position} = tl.reduce({operand}, {axis}, {combine}, keep_dims=True)"]
-        added = [f"{name} = {combine}({name}, {other})" for other in others]
-        lines = [f"{name} = {operand}", *added, *within, *total.across(str(axis)), *total.results]
-        if body.block.is_single:
-            # A scalar: else Triton may compute the elements twice, once as the words are laid out.
-            value = f"tl.reduce(v{position}, None, {combine})"
-            dtype = TRITON_TYPES[node.dtype].name
-            lines.append(f"v{position} = tl.full({body.block.row_shape}, {value}, {dtype})")
-        return lines
-    if total.groups and body.block.group > 1:
-        return _grouped_arg(body, total, [operand, *others], edges)
-
-    def place_of(each: Body) -> str:
-        place = f"tl.full({each.block.element_shape}, 0, {TRITON_TYPES[width].name})"
-        place = f"{place} + {each.block.text(node.index)}"
-        if node.index != ex.symbol("r0") or len(each.kernel.reduction) > 1:
-            # Beyond the row places are beyond all of it, if they are those of the row itself.
-            return each.masked(place, LAST_PLACE[width], width)
-        return place
-
-    return [
-        f"acc{position} = {operand}",
-        f"at{position} = {place_of(body)}",
-        *_found_behind(total, others, [place_of(each) for each in bodies[1:]]),
-        *within,
-        *total.across(str(axis)),
-        *total.results,
-    ]
-
-
-def _found_behind(total: Total, values: Sequence[str], places: Sequence[str]) -> list[str]:
-    """The lines that step an arg with pieces of the row behind the first, and their places."""
-    step, both = total.onward or total.step, ", ".join(part.name for part in total.parts)
-
-    def at(place: str) -> Callable[[ex.Expr], str]:
-        return lambda _: place
-
-    pairs = zip(values, places, strict=True)
-    return [f"{both} = {step(value, at(place))}" for value, place in pairs]
-
-
-def _grouped_arg(
-    body: Body, total: Total, operands: Sequence[str], edges: Edges | None
-) -> list[str]:
-    block = body.block
-    value, place = (part.name for part in total.parts)
-    assert total.groups is not None
-    first, *others = (
-        total.groups.best(
-            f"tl.reshape({operand}, {block.group_shape[:-1]}, {block.group}])",
-            str(len(block.axes)),
-        )
-        for operand in operands
-    )
-    return [
-        f"{value} = {first}",
-        f"{place} = tl.broadcast_to({block.group_start}, {block.group_shape})",
-        *_found_behind(total, others, [piece.group_start for piece in block.pieces]),
-        *(edges.accumulated(total, group=block.group) if edges else []),
-        *total.across(str(block.reduced_axis)),
-        *found_within(body.kernel, block, total),
-        *total.results,
-    ]
 
 
 def walked(kernel: ir.Kernel, block: Block) -> list[str]:
@@ -310,7 +171,9 @@ class WalkPlan:
                 after += [] if edges.is_walked and not pivoted else more
                 beside += more
         inside += [line for place in stores for line in body.lines(place, policy=rest)]
-        steps = block.steps(stores=bool(stores))
+        # Copies wait for no store of the step before, as loads do, which may be of its memory.
+        is_again = is_backwards and self._reads_again(needed, number)
+        steps = block.steps(copies=is_again or not stores)
         if is_backwards:
             # Backwards: what the walk before read last is still in a cache.
             before.append(f"rlast = ({block.end} - 1 - {block.start}) // R * R + {block.start}")
@@ -330,6 +193,12 @@ class WalkPlan:
             before += [f"roffset = {block.end} * 0 + {block.start}", *TILE]
             inside += NEXT_TILE
         return [*before, header, *(f"    {line}" for line in inside), *after]
+
+    def _reads_again(self, needed: Sequence[int], number: int) -> bool:
+        """Whether walks before walk number `number` have loaded all that it needs."""
+        operands = [total.operand for level in range(number) for total in self.totals(level)]
+        known = self.body.needed(operands)
+        return all(p in known for p in needed if isinstance(self._kernel.body[p], ir.Load))
 
     def _in_pieces(
         self, needed: Sequence[int], totals: Sequence[Total], policy: str, *, is_plain: bool
@@ -392,6 +261,9 @@ class WalkPlan:
         lines += edges.rest(needed) if edges else []
         for total in totals:
             has_shares = self._has_shares(total)
+            if has_shares and total.own:
+                lines += self._own(total, total.own)
+                continue
             shape = block.group_shape if self._is_grouped(total) else block.element_shape
             if not has_shares:
                 lines += [started(part, shape) for part in total.walked]
@@ -411,17 +283,35 @@ class WalkPlan:
         """The lines that make one lane of what each thread has along the row, which is little to
         hold, and few to convert where lanes are widened.
         """
-        block, (pointwise, reduced) = self._block, self._block.axes
+        block = self._block
         assert total.grouped is not None
-        assert reduced == REDUCED
-        # What is far apart along the row is in one thread, not what is side by side.
-        shape = f"[{pointwise}, {block.share}, {REDUCED} // {block.share}]"
-        elements = f"tl.permute(tl.reshape({self._masked(total)}, {shape}), [0, 2, 1])"
         names = ", ".join(part.name for part in total.walked)
+        elements = self._by_thread(self._masked(total))
         return [
             *(started(part, block.shares_shape) for part in total.walked),
             f"{names} = {total.grouped(elements, '2')}",
         ]
+
+    def _own(self, total: Total, own: Callable[[str, str, str], Sequence[str]]) -> Sequence[str]:
+        """The lines that make the parts of a block of what each thread has along the row."""
+        block, dtype = self._block, total.parts[0].dtype
+        there = f"tl.full({block.element_shape}, 1.0, {TRITON_TYPES[dtype].name})"
+        if block.column_mask:
+            there = f"{block.column_mask}.to({TRITON_TYPES[dtype].name})"
+            there = f"tl.broadcast_to({there}, {block.element_shape})"
+        elements = self.body.operand(total.operand, "0.0", dtype)
+        axis = str(block.reduced_axis)
+        return own(self._by_thread(elements), self._by_thread(there), axis)
+
+    def _by_thread(self, elements: str) -> str:
+        """Elements with one axis more, along which they are in one thread.
+
+        What is far apart along the row is in one thread, not what is side by side.
+        """
+        block, (pointwise, reduced) = self._block, self._block.axes
+        assert reduced == REDUCED
+        shape = f"[{pointwise}, {block.share}, {REDUCED} // {block.share}]"
+        return f"tl.permute(tl.reshape({elements}, {shape}), [0, 2, 1])"
 
     def _has_shares(self, total: Total) -> bool:
         """Whether a thread has several elements along the row that may go into one lane."""

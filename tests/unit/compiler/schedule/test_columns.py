@@ -8,6 +8,7 @@ import pytest
 from tests.unit.compiler.test_online import TARGET, kernel_of
 
 from nearhint_compiler.codegen import generate
+from nearhint_compiler.ir.nodes import Kernel
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import Schedule, candidates
 from nearhint_compiler.schedule.firsts import firsts
@@ -382,3 +383,43 @@ def test_columns_that_are_walked_twice_have_no_steps_in_pieces(name: str) -> Non
 
 def test_few_rows_are_not_worth_a_fold() -> None:
     assert not [each for each in offered("column_sum_f32", 1000, 5121) if each.get("fold", 0)]
+
+
+def mean_of(columns: int) -> Kernel:
+    """That of so many columns of any length."""
+    text = """(kernel (symbols k0) (pointwise COLUMNS) (reduction k0) (params (in bf16) (out f32))
+    (body (load 0 (+ (* COLUMNS r0) p0)) (cast f32 0) (reduce sum f32 1) (store 1 p0 2)))"""
+    return parse_kernel(text.replace("COLUMNS", str(columns)))
+
+
+@pytest.mark.parametrize(("columns", "is_odd"), [(1021, True), (1024, False), (1016, False)])
+def test_given_columns_that_no_size_makes_vectors_of_are_read_as_odd_ones_are(
+    columns: int, *, is_odd: bool
+) -> None:
+    """A promise is of no use there; several rows as one are, before single elements."""
+    found = candidates(mean_of(columns), TARGET, {"k0": 32_768})
+    shared = [each for each in found if each.family == "cuda.split"]
+    assert (shared[0].get("fold", 1) > 1) == is_odd
+    assert any(each.get("fold", 1) == 1 for each in shared)
+
+
+@pytest.mark.parametrize(("columns", "warps"), [(4096, 8), (5120, 2), (3072, 4), (1024, 8)])
+def test_programs_that_leave_no_place_idle_share_columns_first(columns: int, warps: int) -> None:
+    """Of 5120 columns 80 blocks: three programs a block are 240 of 264, thirteen 1040 of 1056."""
+    found = candidates(mean_of(columns), TARGET, {"k0": 30_000})
+    shared = [each for each in found if each.get("pieces", 1) > 1 and each.get("fold", 1) == 1]
+    assert {each["warps"] for each in shared} == {8, 4, 2}
+    assert shared[0]["warps"] == warps
+
+
+@pytest.mark.parametrize("sizes", [(10_000_000, 8), (4_000_000, 20), (4_000_003, 33)])
+def test_few_columns_that_no_cache_keeps_have_programs_that_serve_them(
+    sizes: tuple[int, int],
+) -> None:
+    """What is copied ahead does not: the default would, in one block or few."""
+    kernel = kernel_of("column_sum_f32")
+    dims = dict(zip(kernel.symbols, sizes, strict=True))
+    shared = [each for each in candidates(kernel, TARGET, dims) if each.family == "cuda.split"]
+    assert shared
+    for each in shared:
+        assert size_facts_hold(generate(kernel, each, TARGET).guard, dims)

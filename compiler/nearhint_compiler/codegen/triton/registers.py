@@ -1,0 +1,156 @@
+"""Whole bodies of Triton kernels without walks: points, and rows that are whole in registers.
+
+A row is read once, and what comes of its reductions is there for all of its elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from nearhint_compiler.codegen.triton.ahead import Ahead
+from nearhint_compiler.codegen.triton.block import Block
+from nearhint_compiler.codegen.triton.body import Body
+from nearhint_compiler.codegen.triton.edges import Edges
+from nearhint_compiler.codegen.triton.ops import combine_name
+from nearhint_compiler.codegen.triton.text import TRITON_TYPES, index_text, neutral_text
+from nearhint_compiler.codegen.triton.totals import LAST_PLACE, Total, total_of
+from nearhint_compiler.codegen.triton.walks import found_within
+from nearhint_compiler.ir import nodes as ir
+from nearhint_rules import expr as ex
+
+
+def straight(kernel: ir.Kernel, block: Block) -> list[str]:
+    """The body of a pointwise kernel, or of one whose rows are whole in registers."""
+    body = Body(kernel, block)
+    bodies = [body, *(Body(kernel, piece) for piece in block.pieces)]
+    edges = Edges(kernel, block) if block.edges else None
+    varying = [p for p, varies in enumerate(body.varies) if varies]
+    early = body.early
+    header = [line for each in bodies for line in each.block.element_header]
+    lines: list[str] = []
+    before: list[str] = []
+    taken: dict[int, list[str]] = {}
+    if edges and block.turn:
+        before = [*header, *edges.loads(early), *_lines(bodies, early)]
+        if row := block.turn.ahead:
+            ahead = Ahead(kernel, block, row.words)
+            own = ahead.own(varying)
+            before += ahead.loads(own, row=row.first, there=f"{row.first} < {row.end}")
+            taken = ahead.taken(own, edges)
+            lines += [line for place in own for line in taken[place]]
+            lines += ahead.loads(own, row=row.next, there=f"{row.next} < {row.end}")
+        lines += edges.loads([p for p in varying if p not in early and p not in taken])
+    else:
+        lines = [*edges.first(), *edges.loads(varying)] if edges else []
+        lines += [*header, *_lines(bodies, early)]
+    stores: list[str] = []
+    for position, node in enumerate(kernel.body):
+        is_beside = edges and body.varies[position] and not isinstance(node, ir.Scan)
+        beside = edges.rest([position]) if edges and is_beside else []
+        match node:
+            case ir.Reduce() | ir.Arg():
+                lines += _reduced(bodies, position, node, edges)
+            case ir.Store():
+                stores += [*_lines(bodies, [position]), *beside]
+            case ir.Scan() if edges:
+                lines += edges.scanned(body, position, node)
+            case _ if position in early or position in taken:
+                continue
+            case _:
+                lines += [*_lines(bodies, [position]), *beside]
+    if block.is_anew:
+        # Nothing more, as lengths are positive; but a compiler does not see that it is the same.
+        length = index_text(ex.product(kernel.reduction))
+        anew = [f"rbase = rbase + tl.minimum({length} - 1, 0)", *header]
+        stores = [*anew, *stores]
+    if block.turn is None:
+        return [*lines, *stores]
+    inside = [*block.turn.lines, *lines, *stores]
+    return [*before, block.turn.header, *(f"    {line}" for line in inside)]
+
+
+def _lines(bodies: Sequence[Body], places: Sequence[int]) -> list[str]:
+    """The lines of nodes, once a piece of the row if they vary along it."""
+    return [
+        line
+        for place in places
+        for body in (bodies if bodies[0].varies[place] else bodies[:1])
+        for line in body.lines(place)
+    ]
+
+
+def _reduced(
+    bodies: Sequence[Body], position: int, node: ir.Reducing, edges: Edges | None
+) -> list[str]:
+    body, neutral = bodies[0], neutral_text(node.kind, node.dtype)
+    axis = body.block.reduced_axis
+    operand, *others = (each.operand(node.operand, neutral, node.dtype) for each in bodies)
+    width = body.block.place
+    total = total_of(body.kernel, position, place_dtype=width)
+    within = edges.accumulated(total, group=1) if edges else []
+    if isinstance(node, ir.Reduce):
+        combine, name = combine_name(node.kind, node.dtype), f"acc{position}"
+        if not edges and not others:
+            return [f"v{position} = tl.reduce({operand}, {axis}, {combine}, keep_dims=True)"]
+        added = [f"{name} = {combine}({name}, {other})" for other in others]
+        lines = [f"{name} = {operand}", *added, *within, *total.across(str(axis)), *total.results]
+        if body.block.is_single:
+            # A scalar: else Triton may compute the elements twice, once as the words are laid out.
+            value = f"tl.reduce(v{position}, None, {combine})"
+            dtype = TRITON_TYPES[node.dtype].name
+            lines.append(f"v{position} = tl.full({body.block.row_shape}, {value}, {dtype})")
+        return lines
+    if total.groups and body.block.group > 1:
+        return _grouped_arg(body, total, [operand, *others], edges)
+
+    def place_of(each: Body) -> str:
+        place = f"tl.full({each.block.element_shape}, 0, {TRITON_TYPES[width].name})"
+        place = f"{place} + {each.block.text(node.index)}"
+        if node.index != ex.symbol("r0") or len(each.kernel.reduction) > 1:
+            # Beyond the row places are beyond all of it, if they are those of the row itself.
+            return each.masked(place, LAST_PLACE[width], width)
+        return place
+
+    return [
+        f"acc{position} = {operand}",
+        f"at{position} = {place_of(body)}",
+        *_found_behind(total, others, [place_of(each) for each in bodies[1:]]),
+        *within,
+        *total.across(str(axis)),
+        *total.results,
+    ]
+
+
+def _found_behind(total: Total, values: Sequence[str], places: Sequence[str]) -> list[str]:
+    """The lines that step an arg with pieces of the row behind the first, and their places."""
+    step, both = total.onward or total.step, ", ".join(part.name for part in total.parts)
+
+    def at(place: str) -> Callable[[ex.Expr], str]:
+        return lambda _: place
+
+    pairs = zip(values, places, strict=True)
+    return [f"{both} = {step(value, at(place))}" for value, place in pairs]
+
+
+def _grouped_arg(
+    body: Body, total: Total, operands: Sequence[str], edges: Edges | None
+) -> list[str]:
+    block = body.block
+    value, place = (part.name for part in total.parts)
+    assert total.groups is not None
+    first, *others = (
+        total.groups.best(
+            f"tl.reshape({operand}, {block.group_shape[:-1]}, {block.group}])",
+            str(len(block.axes)),
+        )
+        for operand in operands
+    )
+    return [
+        f"{value} = {first}",
+        f"{place} = tl.broadcast_to({block.group_start}, {block.group_shape})",
+        *_found_behind(total, others, [piece.group_start for piece in block.pieces]),
+        *(edges.accumulated(total, group=block.group) if edges else []),
+        *total.across(str(block.reduced_axis)),
+        *found_within(body.kernel, block, total),
+        *total.results,
+    ]
