@@ -91,10 +91,8 @@ def cooperative(
         held, first, then, again = _walks(plan, totals)
     elif tiles:
         plans = [WalkPlan(kernel, each) for each in tiles]
-        anew = f"_anew_{block.place}(own)"
-        held, first, then, again = held_in_tiles(
-            plan, totals, plans, anew=[f"chunk = {anew}", *part]
-        )
+        anew = [f"chunk = _anew_{block.place}(own)", *part]
+        held, first, then, again = held_in_tiles(plan, totals, plans, anew=anew)
     else:
         held, first, then, again = _blocks(plan, totals, block, taken)
         if columns:
