@@ -585,6 +585,45 @@ def test_a_row_that_is_alone_is_a_kernel_like_any_other(name: str, tmp_path: Pat
                 check(native, (length,), storages, threads=threads)
 
 
+BETWEEN = """
+(kernel (symbols k0 k1 k2)
+  (pointwise k0 k1)
+  (reduction)
+  (params (in f32) (in f32) (out f32))
+  (body
+    (load 0 (+ (* k2 p0) (max 0 (min (+ k2 -1) (+ p1 -3)))))
+    (load 1 (+ (* k2 p0) (min (+ k2 -1) (max 0 (+ p1 -3)))))
+    (sub f32 0 1)
+    (iota p1)
+    (const i64 0x3)
+    (lt bool 3 4)
+    (const i64 0xfffffffffffffffe)
+    (ge bool 3 6)
+    (const f32 0x40000000)
+    (where f32 7 2 8)
+    (where f32 5 8 9)
+    (store 2 (+ (* k1 p0) p1) 10)))
+"""
+"""What pads reads, the upper bound first or the lower one, and comparisons with numbers."""
+
+
+@pytest.mark.parametrize(("level", "lanes"), WIDTHS)
+@pytest.mark.parametrize("dims", [(1, 7, 1), (3, 90, 84), (2, 40, 80), (4, 131, 5)])
+def test_bounds_in_either_order_are_loaded_in_vectors(
+    level: str, lanes: int, dims: tuple[int, ...], tmp_path: Path
+) -> None:
+    schedule = parse_schedule(f"cpu.pointwise axis=1 lanes={lanes} unroll=2 block=1024")
+    given = parse_kernel(BETWEEN)
+    source = generate(given, schedule, LEVELS[level]).source
+    assert source.count("= load_within_f32(") == 2 * (2 + 1)
+    assert "vbool v5_0 = lanes_below_bool(" in source
+    assert "vbool v7_0 = ~lanes_below_bool(" in source
+    native = compile_kernel(given, schedule, tmp_path, at=LEVELS[level])
+    random = np.random.default_rng(0)
+    count = dims[0] * dims[2]
+    check(native, dims, [random.normal(size=count).astype(np.float32) for _ in range(2)])
+
+
 @pytest.mark.parametrize(("level", "lanes"), WIDTHS)
 def test_what_is_contiguous_within_bounds_is_loaded_in_vectors(
     level: str, lanes: int, tmp_path: Path
