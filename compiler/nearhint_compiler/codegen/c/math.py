@@ -61,9 +61,10 @@ _LOG_TAIL_F64 = (
     2.222219843214978396e-01, 1.818357216161805012e-01, 1.531383769920937332e-01,
     1.479819860511658591e-01,
 )  # fmt: skip
-_POW_LOG2 = tuple(2 / math.log(2) / (2 * power + 1) for power in range(8))
-"""log2((1 + s) / (1 - s)) over s by powers of s^2, to 2^-40 for |s| < 0.172."""
-_POW_EXP = tuple(1 / math.factorial(power) for power in range(11))
+_POW_LOG2 = tuple(2 / math.log(2) / (2 * power + 1) for power in range(7))
+"""log2((1 + s) / (1 - s)) over s by powers of s^2, to 2^-39 for |s| < 0.172."""
+_POW_EXP = tuple(1 / math.factorial(power) for power in range(9))
+"""To 2^-32."""
 
 _SCALE = (
     Row(
@@ -347,36 +348,37 @@ _F64_FUNCTIONS = (
 _POWER = (
     Row(
         "pow",
+        "/* Compared is in f32 alone: vectors of f64 may be two registers. */\n"
         "static inline vf32 pow_f32(vf32 x, vf32 y)\n{\n"
         "    vf32 size = abs_f32(x), half = y * 0.5f;\n"
         "    vi32 whole = trunc_f32(y) == y, odd = whole & (trunc_f32(half) != half);\n"
-        "    vf64 a = __builtin_convertvector(size, vf64);\n"
-        "    vi64 shifted = (vi64)a - 0x3fe6a09e667f3bcd;\n"
-        "    vf64 e = __builtin_convertvector(shifted >> 52, vf64);\n"
+        "    vi64 shifted = (vi64)__builtin_convertvector(size, vf64) - 0x3fe6a09e667f3bcd;\n"
+        "    vf64 e = (vf64)((shifted >> 52) + 0x4338000000000000) - 6755399441055744.0;\n"
         "    vf64 f = (vf64)((shifted & 0x000fffffffffffff) + 0x3fe6a09e667f3bcd) - 1.0;\n"
         "    vf64 s = f / (f + 2.0), u = s * s, p;\n"
         + _horner("p", "u", _POW_LOG2, dtype="f64")
-        + "    vf64 t = mad_f64(p, s, e);\n"
-        "    t = choose_f64(a < __builtin_inf(), t, a);\n"
-        "    t = choose_f64(a == 0.0, splat_f64(-__builtin_inf()), t);\n"
-        "    t = bounded_f64(t * __builtin_convertvector(y, vf64), -1000.0, 1000.0);\n"
+        + "    vf64 t = mad_f64(p, s, e) * __builtin_convertvector(y, vf64);\n"
         "    vf64 n = (t + 6755399441055744.0) - 6755399441055744.0;\n"
         f"    vf64 r = (t - n) * {math.log(2)!r};\n"
         + _horner("p", "r", _POW_EXP, dtype="f64")
         + "    vi64 power = (vi64)(n + 6755399441055744.0) - 0x4338000000000000 + 1023;\n"
         "    vf32 z = __builtin_convertvector(p * (vf64)(power << 52), vf32);\n"
+        "    const vf32 none = splat_f32(0.0f), endless = splat_f32(__builtin_inff());\n"
+        "    vf32 places = __builtin_convertvector(t, vf32);\n"
+        "    vi32 ends = (size == 0.0f) | (size == __builtin_inff());\n"
+        "    vi32 grows = sel_i32(ends, (size == 0.0f) ^ (y > 0.0f), places > 0.0f);\n"
+        "    vf32 end = sel_f32(grows, endless, none);\n"
+        "    z = sel_f32(ends | (abs_f32(places) > 300.0f), end, z);\n"
+        "    z = sel_f32((x == x) & (y == y), z, x + y);\n"
         "    z = sel_f32((y == 0.0f) | (x == 1.0f) | ((size == 1.0f) & (y == y)),"
         " splat_f32(1.0f), z);\n"
         "    z = sel_f32((x < 0.0f) & ~whole & (size < __builtin_inff()),"
-        " splat_f32(__builtin_nanf(\"\")), z);\n"
+        ' splat_f32(__builtin_nanf("")), z);\n'
         "    return (vf32)((vi32)z ^ (odd & (vi32)x & (vi32) - (vf32){0}));\n}\n",
         _F32,
-        needs=(
-            "splat f32", "abs f32", "trunc f32", "sel f32", "splat f64", "mad f64", "choose f64",
-            "bounded f64",
-        ),
+        needs=("splat f32", "abs f32", "trunc f32", "sel f32", "sel i32", "splat f64", "mad f64"),
     ),
-)  # fmt: skip
+)
 
 _TRIGONOMETRY = (
     Row(
