@@ -372,7 +372,7 @@ _ARITHMETIC = (
     ),
     Row(
         "mad",
-        "/* Of two registers: in halves, which the compiler does not part a call into by itself. */\n"
+        "/* Of two registers: no compiler parts such a call in halves by itself. */\n"
         "static inline vf64 mad_f64(vf64 a, vf64 b, vf64 c)\n"
         "{\n    __m512d x[2], y[2], z[2];\n"
         "    memcpy(x, &a, sizeof a), memcpy(y, &b, sizeof b), memcpy(z, &c, sizeof c);\n"
