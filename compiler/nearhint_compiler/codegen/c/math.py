@@ -8,10 +8,10 @@ finite f32 arguments (the test of this module samples them):
     exp 1.1, exp2 0.9, expm1 1.6, log 0.9, log2 1.4, log1p 1.0, tanh 1.4, erf 2.3,
     sigmoid 2.6 (but 0 where it is below 2^-126, as eager's), sin 1.6, cos 1.6
 
-The methods: Cody and Waite's two-part reduction (exp, log), a reduction in f64 with Payne and
-Hanek's for the largest arguments (sin, cos), for erf 32 pieces looked up in registers where a
-vector has 16 lanes, elsewhere the pair x + x P(x^2), 1 - exp(-Q(|x|)) (N. Juffa). A power in f32
-is 2 to the power y log2(x) in f64, rounded once (0.51 ulp).
+The methods: Cody and Waite's two-part reduction (exp, log), one in three parts (sin, cos), from
+2^15 on in f64, with Payne and Hanek's for the largest arguments, for erf 32 pieces looked up in
+registers where a vector has 16 lanes, elsewhere the pair x + x P(x^2), 1 - exp(-Q(|x|)) (N.
+Juffa). A power in f32 is 2 to the power y log2(x) in f64, rounded once (0.51 ulp).
 
 In f64, exp is a Taylor series after the same reduction, and log is fdlibm's (e_log.c), both in
 vectors and within 1 ulp. Other f64 functions, and a power in f64, call the C library lane by lane:
@@ -410,8 +410,38 @@ _TRIGONOMETRY = (
     ),
     Row(
         "quarter_turns",
-        "/* x = *quadrant * pi/2 + the result. */\n"
+        "/* x = *quadrant * pi/2 + the result. Up to 2^15 what the first of three parts of pi/2\n"
+        "   leaves is exact in f32. */\n"
         "static inline vf32 quarter_turns_f32(vf32 x, vi32 *quadrant)\n{\n"
+        "    if (__builtin_expect(any_lane_bool(~(abs_f32(x) <= 32768.0f)), 0))\n"
+        "        return many_turns_f32(x, quadrant);\n"
+        "    vf32 n = nearest_f32(x * 0.636619772f);\n"
+        "    vf32 r = mad_f32(n, splat_f32(-0x1.921fb6p+0f), x);\n"
+        "    r = mad_f32(n, splat_f32(0x1.777a5cp-25f), r);\n"
+        "    *quadrant = __builtin_convertvector(n, vi32);\n"
+        "    return mad_f32(n, splat_f32(0x1.ee59dap-50f), r);\n}\n",
+        _F32,
+        AVX2,
+        needs=(
+            "splat f32",
+            "mad f32",
+            "abs f32",
+            "nearest f32",
+            "any_lane bool",
+            "many_turns f32",
+        ),
+    ),
+    Row(
+        "quarter_turns",
+        "static inline vf32 quarter_turns_f32(vf32 x, vi32 *quadrant)\n"
+        "{\n    return many_turns_f32(x, quadrant);\n}\n",
+        _F32,
+        needs=("many_turns f32",),
+    ),
+    Row(
+        "many_turns",
+        "/* x = *quadrant * pi/2 + the result, for any x. */\n"
+        "static inline vf32 many_turns_f32(vf32 x, vi32 *quadrant)\n{\n"
         "    vf64 wide = __builtin_convertvector(x, vf64);\n"
         "    vf64 n = (wide * 0.6366197723675814 + 6755399441055744.0) - 6755399441055744.0;\n"
         "    vf64 r = wide - n * 1.5707963267341256 - n * 6.077100506506192e-11;\n"
