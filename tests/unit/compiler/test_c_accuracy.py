@@ -67,10 +67,10 @@ def errors_in_ulp(got: Array, exact: Array) -> Array:
 def compiled(op: str, level: str, lanes: int, folder: Path, *, dtype: str = "f32") -> Native:
     index, arity = ex.symbol("p0"), ir.OPS[op].arity
     places = tuple(range(arity))
-    loads = [ir.Load(place, index) for place in places]
     params = (*[ir.Param("in", dtype)] * arity, ir.Param("out", dtype))
-    body = (*loads, ir.Op(op, dtype, places), ir.Store(arity, index, arity))
-    kernel = ir.Kernel(("k0",), (ex.symbol("k0"),), (), params, body)
+    body: list[ir.BodyNode] = [ir.Load(place, index) for place in places]
+    body += [ir.Op(op, dtype, places), ir.Store(arity, index, arity)]
+    kernel = ir.Kernel(("k0",), (ex.symbol("k0"),), (), params, tuple(body))
     schedule = parse_schedule(f"cpu.pointwise axis=0 lanes={lanes} unroll=1 block=64")
     return compile_kernel(kernel, schedule, folder, at=LEVELS[level])
 
