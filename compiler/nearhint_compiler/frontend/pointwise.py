@@ -280,9 +280,18 @@ def _hardtanh(e: Emitter, x: Value, *, min_val: Arg, max_val: Arg) -> Value:
 
 
 def _hardsigmoid(e: Emitter, x: Value) -> Value:
-    three, six = e.const(x.dtype, 3.0), e.const(x.dtype, 6.0)
-    shifted = e.op("max", e.op("add", x, three), e.const(x.dtype, 0.0))
-    return e.op("div", e.op("min", shifted, six), six)
+    return e.op("div", _six_sigmoids(e, x), e.const(x.dtype, 6.0))
+
+
+def _hardswish(e: Emitter, x: Value) -> Value:
+    """As eager's, of which six times x is a step: it overflows, where x times a sixth does not."""
+    return e.op("div", e.op("mul", x, _six_sigmoids(e, x)), e.const(x.dtype, 6.0))
+
+
+def _six_sigmoids(e: Emitter, x: Value) -> Value:
+    shifted = e.op("add", x, e.const(x.dtype, 3.0))
+    above = e.op("max", shifted, e.const(x.dtype, 0.0))
+    return e.op("min", above, e.const(x.dtype, 6.0))
 
 
 def _softplus(e: Emitter, x: Value, *, beta: Arg, threshold: Arg) -> Value:
@@ -476,7 +485,7 @@ POINTWISE: Mapping[str, Rule] = {
         _hardtanh, "self | min_val max_val", min_val=Int(-1), max_val=Int(1)
     ),
     "aten.hardsigmoid.default": elementwise(_hardsigmoid, "self"),
-    "aten.hardswish.default": elementwise(lambda e, x: e.op("mul", x, _hardsigmoid(e, x)), "self"),
+    "aten.hardswish.default": elementwise(_hardswish, "self"),
     "aten.softplus.default": elementwise(
         _softplus, "self | beta threshold", beta=Int(1), threshold=Int(20)
     ),

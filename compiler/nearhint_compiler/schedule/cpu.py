@@ -33,6 +33,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from math import prod
 
+from nearhint_compiler.analysis.accesses import access, clamped
 from nearhint_compiler.analysis.beside import LONGEST_BESIDE, can_be_beside
 from nearhint_compiler.analysis.passes import plan_passes
 from nearhint_compiler.analysis.respace import respaced
@@ -71,7 +72,7 @@ _COSTLY = frozenset(
 )
 REMEMBERED = 1024
 """Indices whose strides are remembered."""
-_CONTIGUOUS, _UNIFORM, _STRIDED, _IRREGULAR = 2, 0, -3, -5
+_CONTIGUOUS, _CLAMPED, _UNIFORM, _STRIDED, _IRREGULAR = 2, 1, 0, -3, -5
 
 
 def candidates(
@@ -452,7 +453,11 @@ def _columns(variable: str, *, lanes: int, unroll: int, split: int) -> Schedule:
 
 
 def _score(kernel: ir.Kernel, variable: str, lanes: int, dims: Mapping[str, int]) -> float:
-    """How well lanes along `variable` would be used: accesses, and full vectors."""
+    """How well lanes along `variable` would be used: accesses, and full vectors.
+
+    Where a loop without a reduction is shorter than a vector, the whole body is computed so many
+    times more: an operation a lane costs as much as an access that moves lanes one by one.
+    """
     elements = ir.per_element(kernel)
     score = 0.0
     for position, node in enumerate(kernel.body):
@@ -462,18 +467,19 @@ def _score(kernel: ir.Kernel, variable: str, lanes: int, dims: Mapping[str, int]
     extent = _extent(kernel, variable, dims)
     if extent is not None and score > 0:
         score *= extent / (lanes * -(-extent // lanes))
+    if extent is not None and extent < lanes and not kernel.reduction:
+        score += _STRIDED * len(kernel.body) * (1 / extent - 1 / lanes)
     return score
 
 
 @lru_cache(maxsize=REMEMBERED)
 def _access_score(index: Expr, variable: str) -> int:
-    if variable not in ex.symbols_of(index):
+    moves = access(index, variable)
+    if moves.stride is None:
+        return _IRREGULAR if clamped(index, variable) is None else _CLAMPED
+    if moves.is_uniform:
         return _UNIFORM
-    stepped = ex.substitute(index, {variable: ex.add(ex.symbol(variable), 1)})
-    stride = ex.sub(stepped, index)
-    if variable in ex.symbols_of(stride):
-        return _IRREGULAR
-    return _CONTIGUOUS if stride == ex.ONE else _STRIDED
+    return _CONTIGUOUS if moves.is_contiguous else _STRIDED
 
 
 def _extent(kernel: ir.Kernel, variable: str, dims: Mapping[str, int]) -> int | None:

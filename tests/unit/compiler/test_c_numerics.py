@@ -94,34 +94,6 @@ SCALED = """
     (store 5 (+ (* k1 p0) p1) 10)))
 """
 """A number a row at the start and at the end, a sum that is the same for all rows."""
-HALVES = """
-(kernel (symbols k0 k1 k2 k3)
-  (pointwise k0 k1 k2)
-  (reduction)
-  (params (in bf16) (in bf16) (in bf16) (out bf16))
-  (body
-    (load 0 (+ (* k1 k2 p0) (* k2 p1) p2))
-    (cast f32 0)
-    (load 1 (+ (* k2 p0) p2))
-    (cast f32 2)
-    (mul f32 1 3)
-    (iota p2)
-    (iota (+ k2 (* -1 k3)))
-    (lt bool 5 6)
-    (load 0 (+ (* k1 k2 p0) (* k2 p1) k3 (min p2 (+ k2 (* -1 k3) -1))))
-    (cast f32 8)
-    (neg f32 9)
-    (load 0 (+ (* k1 k2 p0) (* k2 p1) (max 0 (+ (* -1 k2) k3 p2))))
-    (cast f32 11)
-    (where f32 7 10 12)
-    (load 2 (+ (* k2 p0) p2))
-    (cast f32 14)
-    (mul f32 13 15)
-    (add f32 4 16)
-    (cast bf16 17)
-    (store 3 (+ (* k1 k2 p0) (* k2 p1) p2) 18)))
-"""
-"""Each half of a row turned to the other's place, as in a rotary embedding; k2 is twice k3."""
 
 
 def kernel(name: str) -> ir.Kernel:
@@ -583,17 +555,3 @@ def test_a_row_that_is_alone_is_a_kernel_like_any_other(name: str, tmp_path: Pat
             ]
             for threads in (1, 3):
                 check(native, (length,), storages, threads=threads)
-
-
-@pytest.mark.parametrize(("level", "lanes"), WIDTHS)
-def test_what_is_contiguous_within_bounds_is_loaded_in_vectors(
-    level: str, lanes: int, tmp_path: Path
-) -> None:
-    """Two halves of a row, each read at indices that are clamped into it."""
-    schedule = parse_schedule(f"cpu.pointwise axis=2 lanes={lanes} unroll=2 block=1024")
-    native = compile_kernel(parse_kernel(HALVES), schedule, tmp_path, at=LEVELS[level])
-    for half in (1, 5, 16, 33, 64):
-        dims = (2, 3, 2 * half, half)
-        random = np.random.default_rng(half)
-        shapes = (2 * 3 * 2 * half, 2 * 2 * half, 2 * 2 * half)
-        check(native, dims, [encode("bf16", random.normal(size=count)) for count in shapes])

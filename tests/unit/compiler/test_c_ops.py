@@ -153,6 +153,18 @@ def test_a_half_float_comes_back_from_every_bit_pattern(tmp_path: Path) -> None:
         assert np.array_equal(got, want, equal_nan=True)
 
 
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_a_remainder_of_nothing_has_the_sign_of_what_is_divided(dtype: str, tmp_path: Path) -> None:
+    """As torch.remainder leaves it."""
+    kernel = kernel_of(dtype, ["mod"])
+    native = compile_kernel(kernel, candidates(kernel, MACHINE)[0], tmp_path)
+    left, right = (encode(dtype, np.array(each)) for each in ([-3.0, 3.0, -0.0, -4.0], [3.0] * 4))
+    got = np.zeros_like(left)
+    native.run((4,), [left, right, right, np.zeros(4, np.uint8), got])
+    assert got.tolist() == [0.0, 0.0, 0.0, 2.0]
+    assert np.signbit(got).tolist() == [True, False, True, False]
+
+
 @pytest.mark.parametrize("dtype", ir.INTEGERS)
 def test_integer_division_never_signals(dtype: str, tmp_path: Path) -> None:
     kernel = kernel_of(dtype, ["floordiv", "truncdiv", "mod", "fmod"])

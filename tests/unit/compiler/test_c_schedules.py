@@ -51,6 +51,39 @@ GATED = """
     (add f32 8 11)
     (store 3 (+ (* 16 p0) p1) 12)))
 """
+PAIRS = """
+(kernel (symbols k0 k1)
+  (pointwise k0 k1 2)
+  (reduction)
+  (params (in u8) (in f32) (out f32))
+  (body
+    (iota p2)
+    (const i64 0x1)
+    (lt bool 0 1)
+    (load 0 (+ (* k1 p0) p1))
+    (const u8 0xf)
+    (and u8 3 4)
+    (const u8 0x4)
+    (shr u8 3 6)
+    (where u8 2 5 7)
+    (cast f32 8)
+    (load 1 p0)
+    (mul f32 9 10)
+    (store 2 (+ (* 2 k1 p0) (* 2 p1) p2) 11)))
+"""
+JOINED = """
+(kernel (symbols k0 k1)
+  (pointwise k0 (* 3 k1))
+  (reduction)
+  (params (in f32) (in f32) (in f32) (out f32))
+  (body
+    (load 0 (+ (* k1 p0) (min p1 (+ k1 -1))))
+    (load 1 (+ (* k1 p0) (max 0 (min (+ k1 -1) (+ (* -1 k1) p1)))))
+    (load 2 (+ (* k1 p0) (max 0 (+ (* -2 k1) p1))))
+    (add f32 0 1)
+    (add f32 2 3)
+    (store 3 (+ (* 3 k1 p0) p1) 4)))
+"""
 
 
 def kernel(name: str) -> ir.Kernel:
@@ -190,3 +223,14 @@ def test_few_elements_a_step_are_moved_one_by_one() -> None:
     assert along
     assert all(6 * each["lanes"] * each["unroll"] <= 128 for each in along)
     assert max(each["lanes"] * each["unroll"] for each in offered if each["axis"] == 1) == 64
+
+
+@pytest.mark.parametrize("dims", [None, {"k0": 33, "k1": 701}])
+def test_lanes_go_along_a_loop_that_fills_them_rather_than_along_pairs(
+    dims: dict[str, int] | None,
+) -> None:
+    assert candidates(parse_kernel(PAIRS), AVX512, dims)[0]["axis"] == 1
+
+
+def test_lanes_go_along_what_is_contiguous_between_bounds() -> None:
+    assert {each["axis"] for each in candidates(parse_kernel(JOINED), AVX512)[:5]} == {1}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 from tests.unit.compiler.native import target
@@ -14,6 +15,8 @@ from nearhint_compiler.codegen.c.primitive import AVX512, FEATURES
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import parse_schedule
+from nearhint_rules import expr as ex
+from nearhint_rules.artifact import CpuLaunch
 
 KERNELS = Path(__file__).parents[2] / "kernels"
 AVX2 = target(("avx", "avx2", "f16c", "fma"))
@@ -94,3 +97,43 @@ def test_a_tail_is_masked_where_a_vector_is_part_of_a_register(name: str, lanes:
     source = generate(kernel, schedule, MASKING).source
     assert "_mask_storeu_epi" in source
     assert "memcpy(" not in source
+
+
+def grain_of(kernel: ir.Kernel) -> int:
+    family = "cpu.rows" if kernel.reduction else "cpu.pointwise"
+    options = "short=2 stash=0 split=1" if kernel.reduction else "block=1024"
+    schedule = parse_schedule(f"{family} axis=0 lanes=8 unroll=2 {options}")
+    launch = generate(kernel, schedule, target(FEATURES[AVX512])).launch
+    assert isinstance(launch, CpuLaunch)
+    return launch.grain
+
+
+def test_a_thread_has_fewer_elements_the_more_is_done_with_each() -> None:
+    index = ex.symbol("p0")
+
+    def chain(*names: str) -> ir.Kernel:
+        body: list[ir.BodyNode] = [ir.Load(0, index)]
+        body += [ir.Op(name, "f32", (place,)) for place, name in enumerate(names)]
+        body.append(ir.Store(1, index, len(names)))
+        params = (ir.Param("in", "f32"), ir.Param("out", "f32"))
+        return ir.Kernel(("k0",), (ex.symbol("k0"),), (), params, tuple(body))
+
+    copied, changed, exponential = (
+        grain_of(chain(*names)) for names in ((), ("neg", "abs", "neg", "abs"), ("exp",))
+    )
+    assert copied > changed > exponential
+    assert 2 * grain_of(chain("exp", "exp", "exp")) < exponential
+
+
+def test_what_is_done_once_a_row_is_no_work_of_its_elements() -> None:
+    mean = parse_kernel((KERNELS / "mean_variance_f32.ir").read_text())
+    bare = parse_kernel((KERNELS / "row_sum_f32.ir").read_text())
+    divided = replace(
+        bare,
+        body=(
+            *bare.body[:-1],
+            ir.Op("exp", "f32", (len(bare.body) - 2,)),
+            replace(cast(ir.Store, bare.body[-1]), value=len(bare.body) - 1),
+        ),
+    )
+    assert grain_of(divided) == grain_of(bare) > grain_of(mean)

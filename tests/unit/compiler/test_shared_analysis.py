@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from tests.unit.compiler.native import target
 
+from nearhint_compiler.analysis.accesses import access, shifted
 from nearhint_compiler.analysis.index_width import index_bounds
 from nearhint_compiler.analysis.respace import respaced
 from nearhint_compiler.codegen import generate
-from nearhint_compiler.codegen.c.index import access, shifted
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import candidates
 from nearhint_compiler.schedule.cpu import _access_score

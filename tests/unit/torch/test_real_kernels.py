@@ -12,6 +12,7 @@ import torch
 from tests.unit.torch.cases import CASES, Case
 from tests.unit.torch.compiled_session import Compiled
 from tests.unit.torch.conftest import Install
+from torch.nn import functional
 from torch.utils import _pytree as pytree
 
 from nearhint.session import counters
@@ -52,6 +53,17 @@ def shared(leaves: list[Any]) -> list[int]:
     tensors = [each for each in leaves if isinstance(each, Tensor) and each.numel()]
     places = [each.untyped_storage().data_ptr() for each in tensors]
     return [places.index(place) for place in places]
+
+
+def test_hardswish_overflows_where_eager_does(session: Install, compiled: Compiled) -> None:
+    fake = session(compiled.snapshot)
+    largest, endless = torch.finfo(torch.float32).max, float("inf")
+    x = torch.tensor([1e37, 1e38, -1e38, largest, -largest, endless, -endless, 2.5, -2.5])
+    with torch.no_grad(), watch() as reports:
+        found = torch.compile(functional.hardswish, backend=nearhint, dynamic=True)(x)
+    assert_close(found, functional.hardswish(x))
+    assert reports[-1].launches
+    assert not fake.fallbacks
 
 
 @pytest.mark.filterwarnings("ignore:var")  # eager's, of a single element

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nearhint_compiler.analysis.accesses import access
 from nearhint_compiler.codegen.c.body import Body, Part, reduction_loops
-from nearhint_compiler.codegen.c.index import access, to_c
+from nearhint_compiler.codegen.c.index import to_c
 from nearhint_compiler.codegen.c.primitive import AVX512, ELEMENTS, Row, Shape
 from nearhint_compiler.codegen.c.text import Writer
 from nearhint_compiler.ir import nodes as ir

@@ -11,11 +11,12 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from nearhint_compiler.analysis.accesses import Clamped, access, clamped, shifted
 from nearhint_compiler.analysis.jumps import leading_to_jumps
 from nearhint_compiler.analysis.loops import variables_of
 from nearhint_compiler.codegen.c import ops as c_ops
 from nearhint_compiler.codegen.c.homes import homes_of
-from nearhint_compiler.codegen.c.index import Clamped, access, clamped, shifted, to_c
+from nearhint_compiler.codegen.c.index import to_c
 from nearhint_compiler.codegen.c.primitive import ELEMENTS, Prelude, vector_bytes
 from nearhint_compiler.codegen.c.text import Writer
 from nearhint_compiler.ir import nodes as ir
@@ -185,17 +186,25 @@ class Body:
         """A comparison of the lanes' positions with a size, without positions in 64 bits; or ""."""
         if node.name not in _FIRST_LANES:
             return ""
-        left, right = (self.kernel.body[operand] for operand in node.operands)
-        if not isinstance(left, ir.Iota) or not isinstance(right, ir.Iota):
+        left, right = (self._size(operand) for operand in node.operands)
+        if left is None or right is None:
             return ""
-        is_counted = access(left.index, self.lane).is_contiguous
-        if not is_counted or not access(right.index, self.lane).is_uniform:
+        if not access(left, self.lane).is_contiguous or not access(right, self.lane).is_uniform:
             return ""
         further, is_turned = _FIRST_LANES[node.name]
-        here = shifted(left.index, self.lane, copy * self.lanes)
-        count = ex.add(ex.sub(right.index, here), further)
+        here = shifted(left, self.lane, copy * self.lanes)
+        count = ex.add(ex.sub(right, here), further)
         text = f"{self.prelude.use('lanes_below', 'bool')}({to_c(count)})"
         return f"~{text}" if is_turned else text
+
+    def _size(self, position: int) -> Expr | None:
+        """What a node is as a size expression; None where it is none."""
+        node = self.kernel.body[position]
+        if isinstance(node, ir.Iota):
+            return node.index
+        if isinstance(node, ir.Const) and node.dtype == "i64":
+            return ex.Int(node.bits - (1 << 64) if node.bits >> 63 else node.bits)
+        return None
 
     def _rounding(self, node: ir.Op, copy: int, here: frozenset[int]) -> str:
         """A cast from f32 to bf16 and back without packing, where its operand is computed here."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
+from nearhint_compiler.analysis.accesses import access
 from nearhint_compiler.analysis.passes import plan_passes
-from nearhint_compiler.codegen.c.index import access
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules.expr import Expr
 

@@ -1,94 +1,12 @@
-"""Size and index expressions in C, and how an access moves along one loop variable."""
+"""Size and index expressions in C."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
-from functools import lru_cache
 
 from nearhint_compiler.errors import Unsupported
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
 
 _INT64_LIMIT = 2**63 - 1
-REMEMBERED = 1024
-"""Indices that are remembered: each is asked for again by every copy, part and Schedule."""
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """How an index moves along a loop variable.
-
-    `stride` is the step in elements, or None where the index is not linear in the variable (it
-    goes through a floor division, a modulus, a minimum or a maximum).
-    """
-
-    stride: Expr | None
-
-    @property
-    def is_contiguous(self) -> bool:
-        """Neighbouring lanes are neighbours in memory."""
-        return self.stride == ex.ONE
-
-    @property
-    def is_uniform(self) -> bool:
-        """All lanes read the same element."""
-        return self.stride == ex.ZERO
-
-
-@lru_cache(maxsize=REMEMBERED)
-def access(index: Expr, variable: str) -> Access:
-    """How `index` moves along `variable`."""
-    if variable not in ex.symbols_of(index):
-        return Access(ex.ZERO)
-    stepped = ex.substitute(index, {variable: ex.add(ex.symbol(variable), 1)})
-    stride = ex.sub(stepped, index)
-    return Access(None if variable in ex.symbols_of(stride) else stride)
-
-
-@dataclass(frozen=True, slots=True)
-class Clamped:
-    """An index `base + clamp(first + l, low, high)` for lane l; a bound may be None."""
-
-    base: Expr
-    first: Expr
-    low: Expr | None
-    high: Expr | None
-
-
-def clamped(index: Expr, variable: str) -> Clamped | None:
-    """`index` in this form where it is contiguous along `variable` but for minima and maxima."""
-    terms = index.terms if isinstance(index, ex.Add) else (index,)
-    moving = [term for term in terms if variable in ex.symbols_of(term)]
-    if len(moving) != 1:
-        return None
-    (inner,) = moving
-    low: Expr | None = None
-    high: Expr | None = None
-    while isinstance(inner, ex.Min | ex.Max):
-        along = [arg for arg in inner.args if variable in ex.symbols_of(arg)]
-        bounds = [arg for arg in inner.args if variable not in ex.symbols_of(arg)]
-        if len(along) != 1 or not bounds:
-            return None
-        if isinstance(inner, ex.Min):
-            if low is not None or high is not None:
-                return None  # a bound within a bound: which of them wins is not told here
-            high = ex.minimum(*bounds)
-        else:
-            if low is not None:
-                return None
-            low = ex.maximum(*bounds)
-        (inner,) = along
-    if not access(inner, variable).is_contiguous:
-        return None
-    if low is not None and high is not None:
-        low = ex.minimum(low, high)  # the outer bound, the upper one, wins
-    return Clamped(ex.add(*(term for term in terms if term not in moving), 0), inner, low, high)
-
-
-@lru_cache(maxsize=REMEMBERED)
-def shifted(index: Expr, variable: str, by: int) -> Expr:
-    """`index` with `variable + by` for `variable`."""
-    return ex.substitute(index, {variable: ex.add(ex.symbol(variable), by)}) if by else index
 
 
 def to_c(expr: Expr) -> str:

@@ -8,14 +8,19 @@ finite f32 arguments (the test of this module samples them):
     exp 1.1, exp2 0.9, expm1 1.6, log 0.9, log2 1.4, log1p 1.0, tanh 1.4, erf 2.3,
     sigmoid 2.6 (but 0 where it is below 2^-126, as eager's), sin 1.6, cos 1.6
 
-The methods: Cody and Waite's two-part reduction (exp, log), a reduction in f64 with Payne and
-Hanek's for the largest arguments (sin, cos), for erf 32 pieces looked up in registers where a
-vector has 16 lanes, elsewhere the pair x + x P(x^2), 1 - exp(-Q(|x|)) (N. Juffa). f64
-functions, and `pow`, call the C library lane by lane: they are rare in inference.
+The methods: Cody and Waite's two-part reduction (exp, log), one in three parts (sin, cos), from
+2^15 on in f64, with Payne and Hanek's for the largest arguments, for erf 32 pieces looked up in
+registers where a vector has 16 lanes, elsewhere the pair x + x P(x^2), 1 - exp(-Q(|x|)) (N.
+Juffa). A power in f32 is 2 to the power y log2(x) in f64, rounded once (0.51 ulp).
+
+In f64, exp is a Taylor series after the same reduction, and log is fdlibm's (e_log.c), both in
+vectors and within 1 ulp. Other f64 functions, and a power in f64, call the C library lane by lane:
+they are rare in inference.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from nearhint_compiler.codegen.c.primitive import AVX2, AVX512, Row
@@ -25,13 +30,11 @@ from nearhint_compiler.ir.nodes import FLOATS
 _F32 = ("f32",)
 
 
-def _horner(into: str, at: str, coefficients: Sequence[float]) -> str:
+def _horner(into: str, at: str, coefficients: Sequence[float], *, dtype: str = "f32") -> str:
     """Statements that leave the polynomial (lowest power first) in `into`, declared before."""
-    lines = [f"    {into} = splat_f32({coefficients[-1]!r}f);\n"]
-    lines += [
-        f"    {into} = mad_f32({into}, {at}, splat_f32({coefficient!r}f));\n"
-        for coefficient in reversed(coefficients[:-1])
-    ]
+    numbers = [f"splat_{dtype}({each!r}{'f' if dtype == 'f32' else ''})" for each in coefficients]
+    lines = [f"    {into} = {numbers[-1]};\n"]
+    lines += [f"    {into} = mad_{dtype}({into}, {at}, {each});\n" for each in numbers[-2::-1]]
     return "".join(lines)
 
 
@@ -50,6 +53,18 @@ _ERF_LARGE = (
 )  # fmt: skip
 _SIN = (-0.16666667, 0.00833338, -0.00019853498, 2.8372472e-06)
 _COS = (0.041666668, -0.001388898, 2.4822008e-05, -2.8878452e-07)
+
+_EXP_TAIL_F64 = tuple(1 / math.factorial(power) for power in range(2, 14))
+"""As far as what is left is below 2^-57 of the sum, for |r| <= log(2) / 2."""
+_LOG_TAIL_F64 = (
+    6.666666666666735130e-01, 3.999999999940941908e-01, 2.857142874366239149e-01,
+    2.222219843214978396e-01, 1.818357216161805012e-01, 1.531383769920937332e-01,
+    1.479819860511658591e-01,
+)  # fmt: skip
+_POW_LOG2 = tuple(2 / math.log(2) / (2 * power + 1) for power in range(7))
+"""log2((1 + s) / (1 - s)) over s by powers of s^2, to 2^-39 for |s| < 0.172."""
+_POW_EXP = tuple(1 / math.factorial(power) for power in range(9))
+"""To 2^-32."""
 
 _SCALE = (
     Row(
@@ -267,6 +282,104 @@ _LOGARITHMS = (
     ),
 )  # fmt: skip
 
+_F64_FUNCTIONS = (
+    Row(
+        "scale",
+        "/* y times 2 to the power n, rounded once. */\n"
+        "static inline vf64 scale_f64(vf64 y, vf64 n) { return ${M}_scalef_pd(y, n); }\n",
+        ("f64",),
+        AVX512,
+    ),
+    Row(
+        "scale",
+        "/* y times 2 to the power n, |n| < 1100, rounded once for y in (0.5, 2). */\n"
+        "static inline vf64 scale_f64(vf64 y, vf64 n)\n{\n"
+        "    vi64 whole = (vi64)(n + 6755399441055744.0) - 0x4338000000000000, half = whole >> 1;\n"
+        "    return y * (vf64)((half + 1023) << 52) * (vf64)((whole - half + 1023) << 52);\n}\n",
+        ("f64",),
+    ),
+    Row(
+        "choose",
+        "/* a where all bits of m are set, b where none is. */\n"
+        "static inline vf64 choose_f64(vi64 m, vf64 a, vf64 b)\n"
+        "{\n    return (vf64)((m & (vi64)a) | (~m & (vi64)b));\n}\n",
+        ("f64",),
+    ),
+    Row(
+        "bounded",
+        "/* x between low and high; NaN stays. */\n"
+        "static inline vf64 bounded_f64(vf64 x, double low, double high)\n{\n"
+        "    x = choose_f64(x < low, splat_f64(low), x);\n"
+        "    return choose_f64(x > high, splat_f64(high), x);\n}\n",
+        ("f64",),
+        needs=("splat f64", "choose f64"),
+    ),
+    Row(
+        "exp",
+        "static inline vf64 exp_f64(vf64 x)\n{\n"
+        "    x = bounded_f64(x, -746.0, 710.0);\n"
+        "    vf64 n = (x * 1.4426950408889634 + 6755399441055744.0) - 6755399441055744.0;\n"
+        "    vf64 r = mad_f64(n, splat_f64(-6.93147180369123816490e-01), x), p;\n"
+        "    r = mad_f64(n, splat_f64(-1.90821492927058770002e-10), r);\n"
+        + _horner("p", "r", _EXP_TAIL_F64, dtype="f64")
+        + "    return scale_f64(mad_f64(p * r, r, r) + 1.0, n);\n}\n",
+        ("f64",),
+        needs=("splat f64", "mad f64", "bounded f64", "scale f64"),
+    ),
+    Row(
+        "log",
+        "static inline vf64 log_f64(vf64 x)\n{\n"
+        "    vi64 tiny = x < 0x1p-1022;\n"
+        "    vi64 shifted = (vi64)choose_f64(tiny, x * 0x1p54, x) - 0x3fe6a09e667f3bcd;\n"
+        "    vf64 e = __builtin_convertvector((shifted >> 52) - (tiny & 54), vf64);\n"
+        "    vf64 f = (vf64)((shifted & 0x000fffffffffffff) + 0x3fe6a09e667f3bcd) - 1.0;\n"
+        "    vf64 s = f / (f + 2.0), u = s * s, half = 0.5 * f * f, p;\n"
+        + _horner("p", "u", _LOG_TAIL_F64, dtype="f64")
+        + "    vf64 y = s * (half + p * u) + e * 1.90821492927058770002e-10;\n"
+        "    y = e * 6.93147180369123816490e-01 - ((half - y) - f);\n"
+        "    y = choose_f64((x > 0.0) & (x < __builtin_inf()), y, x + x);\n"
+        "    y = choose_f64(x == 0.0, splat_f64(-__builtin_inf()), y);\n"
+        '    return choose_f64(x < 0.0, splat_f64(__builtin_nan("")), y);\n}\n',
+        ("f64",),
+        needs=("splat f64", "mad f64", "choose f64"),
+    ),
+)
+
+_POWER = (
+    Row(
+        "pow",
+        "/* Compared is in f32 alone: vectors of f64 may be two registers. */\n"
+        "static inline vf32 pow_f32(vf32 x, vf32 y)\n{\n"
+        "    vf32 size = abs_f32(x), half = y * 0.5f;\n"
+        "    vi32 whole = trunc_f32(y) == y, odd = whole & (trunc_f32(half) != half);\n"
+        "    vi64 shifted = (vi64)__builtin_convertvector(size, vf64) - 0x3fe6a09e667f3bcd;\n"
+        "    vf64 e = (vf64)((shifted >> 52) + 0x4338000000000000) - 6755399441055744.0;\n"
+        "    vf64 f = (vf64)((shifted & 0x000fffffffffffff) + 0x3fe6a09e667f3bcd) - 1.0;\n"
+        "    vf64 s = f / (f + 2.0), u = s * s, p;\n"
+        + _horner("p", "u", _POW_LOG2, dtype="f64")
+        + "    vf64 t = mad_f64(p, s, e) * __builtin_convertvector(y, vf64);\n"
+        "    vf64 n = (t + 6755399441055744.0) - 6755399441055744.0;\n"
+        f"    vf64 r = (t - n) * {math.log(2)!r};\n"
+        + _horner("p", "r", _POW_EXP, dtype="f64")
+        + "    vi64 power = (vi64)(n + 6755399441055744.0) - 0x4338000000000000 + 1023;\n"
+        "    vf32 z = __builtin_convertvector(p * (vf64)(power << 52), vf32);\n"
+        "    const vf32 none = splat_f32(0.0f), endless = splat_f32(__builtin_inff());\n"
+        "    vf32 places = __builtin_convertvector(t, vf32);\n"
+        "    vi32 ends = (size == 0.0f) | (size == __builtin_inff());\n"
+        "    vi32 grows = sel_i32(ends, (size == 0.0f) ^ (y > 0.0f), places > 0.0f);\n"
+        "    vf32 end = sel_f32(grows, endless, none);\n"
+        "    z = sel_f32(ends | (abs_f32(places) > 300.0f), end, z);\n"
+        "    z = sel_f32((x == x) & (y == y), z, x + y);\n"
+        "    z = sel_f32((y == 0.0f) | (x == 1.0f) | ((size == 1.0f) & (y == y)),"
+        " splat_f32(1.0f), z);\n"
+        "    z = sel_f32((x < 0.0f) & ~whole & (size < __builtin_inff()),"
+        ' splat_f32(__builtin_nanf("")), z);\n'
+        "    return (vf32)((vi32)z ^ (odd & (vi32)x & (vi32) - (vf32){0}));\n}\n",
+        _F32,
+        needs=("splat f32", "abs f32", "trunc f32", "sel f32", "sel i32", "splat f64", "mad f64"),
+    ),
+)
+
 _TRIGONOMETRY = (
     Row(
         "reduce_big",
@@ -297,8 +410,38 @@ _TRIGONOMETRY = (
     ),
     Row(
         "quarter_turns",
-        "/* x = *quadrant * pi/2 + the result. */\n"
+        "/* x = *quadrant * pi/2 + the result. Up to 2^15 what the first of three parts of pi/2\n"
+        "   leaves is exact in f32. */\n"
         "static inline vf32 quarter_turns_f32(vf32 x, vi32 *quadrant)\n{\n"
+        "    if (__builtin_expect(any_lane_bool(~(abs_f32(x) <= 32768.0f)), 0))\n"
+        "        return many_turns_f32(x, quadrant);\n"
+        "    vf32 n = nearest_f32(x * 0.636619772f);\n"
+        "    vf32 r = mad_f32(n, splat_f32(-0x1.921fb6p+0f), x);\n"
+        "    r = mad_f32(n, splat_f32(0x1.777a5cp-25f), r);\n"
+        "    *quadrant = __builtin_convertvector(n, vi32);\n"
+        "    return mad_f32(n, splat_f32(0x1.ee59dap-50f), r);\n}\n",
+        _F32,
+        AVX2,
+        needs=(
+            "splat f32",
+            "mad f32",
+            "abs f32",
+            "nearest f32",
+            "any_lane bool",
+            "many_turns f32",
+        ),
+    ),
+    Row(
+        "quarter_turns",
+        "static inline vf32 quarter_turns_f32(vf32 x, vi32 *quadrant)\n"
+        "{\n    return many_turns_f32(x, quadrant);\n}\n",
+        _F32,
+        needs=("many_turns f32",),
+    ),
+    Row(
+        "many_turns",
+        "/* x = *quadrant * pi/2 + the result, for any x. */\n"
+        "static inline vf32 many_turns_f32(vf32 x, vi32 *quadrant)\n{\n"
         "    vf64 wide = __builtin_convertvector(x, vf64);\n"
         "    vf64 n = (wide * 0.6366197723675814 + 6755399441055744.0) - 6755399441055744.0;\n"
         "    vf64 r = wide - n * 1.5707963267341256 - n * 6.077100506506192e-11;\n"
@@ -349,7 +492,7 @@ _TRIGONOMETRY = (
     ),
 )
 
-_LIBRARY = ("exp", "exp2", "expm1", "log", "log2", "log1p", "tanh", "erf", "sin", "cos")
+_LIBRARY = ("exp2", "expm1", "log2", "log1p", "tanh", "erf", "sin", "cos")
 LIBRARY_ROWS: tuple[Row, ...] = (
     *(
         Row(
@@ -361,15 +504,12 @@ LIBRARY_ROWS: tuple[Row, ...] = (
         )
         for name in _LIBRARY
     ),
-    *(
-        Row(
-            "pow",
-            "static inline $V pow_$T($V x, $V y)\n"
-            "{\n    for (int l = 0; l < $W; l++)\n"
-            f"        x[l] = __builtin_pow{suffix}(x[l], y[l]);\n    return x;\n}}\n",
-            (dtype,),
-        )
-        for dtype, suffix in (("f32", "f"), ("f64", ""))
+    Row(
+        "pow",
+        "static inline vf64 pow_f64(vf64 x, vf64 y)\n"
+        "{\n    for (int l = 0; l < $W; l++)\n"
+        "        x[l] = __builtin_pow(x[l], y[l]);\n    return x;\n}\n",
+        ("f64",),
     ),
 )
 """What calls the C library's mathematics: a kernel that uses one is linked with -lm."""
@@ -419,11 +559,13 @@ _DIVISION = (
         "mod",
         "static inline $V mod_$T($V x, $V y)\n"
         "{\n    $V r = fmod_$T(x, y);\n"
-        "    return r + ($V)((($I)y) & ($I)((r != 0) & ((r < 0) != (y < 0))));\n}\n",
+        "    return sel_$T(__builtin_convertvector((r != 0) & ((r < 0) != (y < 0)), vbool),"
+        " r + y, r);\n}\n",
         FLOATS,
-        needs=("fmod $T",),
+        needs=("fmod $T", "sel $T"),
     ),
 )
 MATH_ROWS: tuple[Row, ...] = (
-    *_SCALE, *_LOOKUP, *_EXPONENTIALS, *_LOGARITHMS, *_TRIGONOMETRY, *_DIVISION, *LIBRARY_ROWS,
+    *_SCALE, *_LOOKUP, *_EXPONENTIALS, *_LOGARITHMS, *_F64_FUNCTIONS, *_POWER, *_TRIGONOMETRY,
+    *_DIVISION, *LIBRARY_ROWS,
 )  # fmt: skip

@@ -16,9 +16,10 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from nearhint_compiler.analysis.accesses import access
 from nearhint_compiler.codegen.c.body import Body, write_declarations
 from nearhint_compiler.codegen.c.entry import tasks
-from nearhint_compiler.codegen.c.index import access, to_c
+from nearhint_compiler.codegen.c.index import to_c
 from nearhint_compiler.codegen.c.primitive import ELEMENTS
 from nearhint_compiler.codegen.c.rows import RowOptions, row_counters, write_row_cases
 from nearhint_compiler.codegen.c.text import Writer

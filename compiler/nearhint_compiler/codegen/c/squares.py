@@ -26,8 +26,9 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from types import MappingProxyType
 
+from nearhint_compiler.analysis.accesses import access
 from nearhint_compiler.codegen.c.body import UNIFORM, Body, Part
-from nearhint_compiler.codegen.c.index import access, to_c
+from nearhint_compiler.codegen.c.index import to_c
 from nearhint_compiler.codegen.c.primitive import AVX512, ELEMENTS
 from nearhint_compiler.codegen.c.text import Writer
 from nearhint_compiler.codegen.c.turn import CROWDED_BYTES, prefetch

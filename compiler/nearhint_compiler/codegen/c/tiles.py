@@ -16,9 +16,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
+from nearhint_compiler.analysis.accesses import access
 from nearhint_compiler.codegen.c.body import UNIFORM, Body, write_declarations
 from nearhint_compiler.codegen.c.entry import RUN, tasks
-from nearhint_compiler.codegen.c.index import access, to_c
+from nearhint_compiler.codegen.c.index import to_c
 from nearhint_compiler.codegen.c.lanes import lane_loop
 from nearhint_compiler.codegen.c.primitive import ELEMENTS
 from nearhint_compiler.codegen.c.squares import height_of, write_squares

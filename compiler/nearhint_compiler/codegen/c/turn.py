@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from nearhint_compiler.analysis.accesses import access
 from nearhint_compiler.codegen.c.body import Body
-from nearhint_compiler.codegen.c.index import access, to_c
+from nearhint_compiler.codegen.c.index import to_c
 from nearhint_compiler.codegen.c.primitive import AVX2, AVX512, ELEMENTS, Row, Shape
 from nearhint_compiler.codegen.c.text import Writer
 from nearhint_compiler.ir import nodes as ir

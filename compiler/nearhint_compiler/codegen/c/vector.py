@@ -370,6 +370,18 @@ _ARITHMETIC = (
         FLOATS,
         AVX2,
     ),
+    Row(
+        "mad",
+        "/* Of two registers: no compiler parts such a call in halves by itself. */\n"
+        "static inline vf64 mad_f64(vf64 a, vf64 b, vf64 c)\n"
+        "{\n    __m512d x[2], y[2], z[2];\n"
+        "    memcpy(x, &a, sizeof a), memcpy(y, &b, sizeof b), memcpy(z, &c, sizeof c);\n"
+        "    z[0] = _mm512_fmadd_pd(x[0], y[0], z[0]), z[1] = _mm512_fmadd_pd(x[1], y[1], z[1]);\n"
+        "    memcpy(&c, z, sizeof c);\n    return c;\n}\n",
+        ("f64",),
+        AVX512,
+        bits=(1024,),
+    ),
     Row("mad", "static inline $V mad_$T($V a, $V b, $V c) { return a * b + c; }\n", FLOATS),
     Row(
         "quotient",

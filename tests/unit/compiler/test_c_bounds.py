@@ -1,0 +1,98 @@
+"""Vectors of what is contiguous between bounds: halves of rows, parts of joins, what pads read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.unit.compiler.native import MACHINE, PORTABLE, check, compile_kernel, encode, target
+
+from nearhint_compiler.codegen import generate
+from nearhint_compiler.ir.text import parse_kernel
+from nearhint_compiler.schedule import parse_schedule
+
+AVX2 = target(("avx2", "f16c", "fma"))
+LEVELS = {"machine": MACHINE, "avx2": AVX2, "portable": PORTABLE}
+WIDTHS = [
+    ("machine", 16), ("machine", 8), ("avx2", 8), ("avx2", 4), ("portable", 4), ("portable", 1),
+]  # fmt: skip
+HALVES = """
+(kernel (symbols k0 k1 k2 k3)
+  (pointwise k0 k1 k2)
+  (reduction)
+  (params (in bf16) (in bf16) (in bf16) (out bf16))
+  (body
+    (load 0 (+ (* k1 k2 p0) (* k2 p1) p2))
+    (cast f32 0)
+    (load 1 (+ (* k2 p0) p2))
+    (cast f32 2)
+    (mul f32 1 3)
+    (iota p2)
+    (iota (+ k2 (* -1 k3)))
+    (lt bool 5 6)
+    (load 0 (+ (* k1 k2 p0) (* k2 p1) k3 (min p2 (+ k2 (* -1 k3) -1))))
+    (cast f32 8)
+    (neg f32 9)
+    (load 0 (+ (* k1 k2 p0) (* k2 p1) (max 0 (+ (* -1 k2) k3 p2))))
+    (cast f32 11)
+    (where f32 7 10 12)
+    (load 2 (+ (* k2 p0) p2))
+    (cast f32 14)
+    (mul f32 13 15)
+    (add f32 4 16)
+    (cast bf16 17)
+    (store 3 (+ (* k1 k2 p0) (* k2 p1) p2) 18)))
+"""
+"""Each half of a row turned to the other's place, as in a rotary embedding; k2 is twice k3."""
+BETWEEN = """
+(kernel (symbols k0 k1 k2)
+  (pointwise k0 k1)
+  (reduction)
+  (params (in f32) (in f32) (out f32))
+  (body
+    (load 0 (+ (* k2 p0) (max 0 (min (+ k2 -1) (+ p1 -3)))))
+    (load 1 (+ (* k2 p0) (min (+ k2 -1) (max 0 (+ p1 -3)))))
+    (sub f32 0 1)
+    (iota p1)
+    (const i64 0x3)
+    (lt bool 3 4)
+    (const i64 0xfffffffffffffffe)
+    (ge bool 3 6)
+    (const f32 0x40000000)
+    (where f32 7 2 8)
+    (where f32 5 8 9)
+    (store 2 (+ (* k1 p0) p1) 10)))
+"""
+"""What pads reads, the upper bound first or the lower one, and comparisons with numbers."""
+
+
+@pytest.mark.parametrize(("level", "lanes"), WIDTHS)
+@pytest.mark.parametrize("dims", [(1, 7, 1), (3, 90, 84), (2, 40, 80), (4, 131, 5)])
+def test_bounds_in_either_order_are_loaded_in_vectors(
+    level: str, lanes: int, dims: tuple[int, ...], tmp_path: Path
+) -> None:
+    schedule = parse_schedule(f"cpu.pointwise axis=1 lanes={lanes} unroll=2 block=1024")
+    given = parse_kernel(BETWEEN)
+    source = generate(given, schedule, LEVELS[level]).source
+    assert source.count("= load_within_f32(") == 2 * (2 + 1)
+    assert "vbool v5_0 = lanes_below_bool(" in source
+    assert "vbool v7_0 = ~lanes_below_bool(" in source
+    native = compile_kernel(given, schedule, tmp_path, at=LEVELS[level])
+    random = np.random.default_rng(0)
+    count = dims[0] * dims[2]
+    check(native, dims, [random.normal(size=count).astype(np.float32) for _ in range(2)])
+
+
+@pytest.mark.parametrize(("level", "lanes"), WIDTHS)
+def test_what_is_contiguous_within_bounds_is_loaded_in_vectors(
+    level: str, lanes: int, tmp_path: Path
+) -> None:
+    """Two halves of a row, each read at indices that are clamped into it."""
+    schedule = parse_schedule(f"cpu.pointwise axis=2 lanes={lanes} unroll=2 block=1024")
+    native = compile_kernel(parse_kernel(HALVES), schedule, tmp_path, at=LEVELS[level])
+    for half in (1, 5, 16, 33, 64):
+        dims = (2, 3, 2 * half, half)
+        random = np.random.default_rng(half)
+        shapes = (2 * 3 * 2 * half, 2 * 2 * half, 2 * 2 * half)
+        check(native, dims, [encode("bf16", random.normal(size=count)) for count in shapes])
