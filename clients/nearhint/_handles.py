@@ -95,6 +95,8 @@ class Outbox:
 class ProgramHandle:
     """A registered Program. `snapshot` is read once a call; None means T0 for all of it.
 
+    It `is_awaited` while a capture waits for what the daemon has.
+
     `program` is the canonical Program: sizes are given in the names and order of its symbols.
     """
 
@@ -105,6 +107,7 @@ class ProgramHandle:
         "_order",
         "_outbox",
         "_ready",
+        "is_awaited",
         "is_loaded",
         "program",
         "program_id",
@@ -126,6 +129,7 @@ class ProgramHandle:
         self.threads = threads
         self.snapshot: Snapshot | None = None
         self.is_loaded = False
+        self.is_awaited = False
         self._order = tuple(symbol.name for symbol in program.symbols)
         self._asked: set[Sizes] = set()
         self._outbox = outbox
@@ -157,7 +161,11 @@ class ProgramHandle:
         made, nobody answers), and after `timeout_s` in any case.
         """
         self._counters.wait()
-        return self._ready.wait(timeout_s) and self.is_loaded
+        self.is_awaited = True
+        try:
+            return self._ready.wait(timeout_s) and self.is_loaded
+        finally:
+            self.is_awaited = False
 
     @property
     def is_answered(self) -> bool:

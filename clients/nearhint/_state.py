@@ -111,7 +111,7 @@ class SessionState:
             started_s = clock()
             if self._can_wait(registration, handle) and started_s < self.bind_due_s:
                 continue
-            handle.snapshot = self.copies.snapshot(registration)
+            handle.snapshot = self.copies.snapshot(registration, is_awaited=handle.is_awaited)
             registration.is_stale = registration.is_urgent = registration.is_called = False
             ended_s = clock()
             if ended_s - self.called_at_s < SERVING_S:

@@ -166,8 +166,12 @@ class TableCopies:
         for ref in self.loaded.keys() - keep:
             del self.loaded[ref]
 
-    def snapshot(self, registration: Registration) -> Snapshot | None:
-        """A new Snapshot of a registration's Plan, or None before there is one."""
+    def snapshot(self, registration: Registration, *, is_awaited: bool) -> Snapshot | None:
+        """A new Snapshot of a registration's Plan, or None before there is one.
+
+        The Tables are worked through here, beside calls; but where a capture waits for them,
+        `is_awaited`, by the first call, so that this is served by them.
+        """
         plan = registration.plan
         if plan is None:
             return None
@@ -180,7 +184,7 @@ class TableCopies:
             generation=max((table.generation for table in tables.values()), default=0),
             tables=tables,
             loaded={ref: self.loaded[ref] for ref in artifacts if ref in self.loaded},
-            selectors=dict(_bound(registration, selectors)),
+            selectors=dict(_bound(registration, selectors, is_awaited=is_awaited)),
         )
 
     def _selector(self, kernel: str) -> Selector:
@@ -200,11 +204,14 @@ _NO_TABLE = Selector(None)
 
 
 def _bound(
-    registration: Registration, selectors: Mapping[str, Selector]
+    registration: Registration, selectors: Mapping[str, Selector], *, is_awaited: bool
 ) -> Iterator[tuple[int, BoundSelector]]:
-    """The selection of each launch step; working a Table through takes milliseconds."""
+    """The selection of each launch step."""
     for site in registration.sites:
-        yield site.step, selectors[site.kernel].step(site.fallback)
+        bound = selectors[site.kernel].step(site.fallback)
+        if not is_awaited:
+            bound.work_through()
+        yield site.step, bound
         time.sleep(0)  # lets the model's threads have the interpreter
 
 

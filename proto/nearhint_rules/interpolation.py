@@ -60,32 +60,51 @@ _ROOT_TWO, _ROOT_TAU = math.sqrt(2), math.sqrt(math.tau)
 class InterpolatedSelector(StepSelector):
     """Selection by predicted times, for the steps that share a Table and a Fallback.
 
-    `predictor` is None where the Table holds too little to predict from.
+    What predictions need of the Table takes tens of milliseconds to work out, which `work_through`
+    does, or the first sizes that ask: a process that starts has its answers from the first call on,
+    and one that serves works a new Table through beside its calls.
     """
 
-    __slots__ = ("_calibration", "_latest", "_measured", "predictor")
+    __slots__ = ("_calibration", "_latest", "_measured", "_predictor", "_unread")
 
     def __init__(
         self, table: Table | None, fallback: str, *, remembered: int = REMEMBERED_LIMIT
     ) -> None:
         super().__init__(table, fallback, metric=SIZE_RATIO, remembered=remembered)
-        self.predictor: Predictor | None = None
+        self._predictor: Predictor | None = None
         self._measured: Predictor | None = None
         self._calibration = 1.0
         # Of the sizes whose first alternative was asked for last: if an address is not aligned,
         # the rest is asked for right after it. Replaced as a whole, for threads.
         self._latest: tuple[Dims | None, _Forecast | None] = (None, None)
-        if table is None or self._settled is not None or len(self._complete) < LEAST_HINTS:
+        # The Table and the Fallback until they are worked through.
+        self._unread: tuple[Table, str] | None = None
+        if table is not None and self._settled is None and len(self._complete) >= LEAST_HINTS:
+            self._unread = table, fallback
+
+    def work_through(self) -> None:
+        """Makes the predictor; of two threads that do so at once, both make the same one."""
+        unread = self._unread
+        if unread is None:
             return
+        table, fallback = unread
         try:
             predictor = Predictor(table, fallback, self._complete, self._candidates)
         except (InvalidExpression, OverflowError, ZeroDivisionError):
+            self._unread = None
             return  # sizes of a launch that cannot be worked out at some hint
-        self._measured = predictor
         trial = _Trial(predictor, table, fallback, self._complete)
+        self._measured = predictor
         if trial.gain >= -TOLERATED_LOSS * len(self._complete):
-            self.predictor = predictor
             self._calibration = trial.calibration
+            self._predictor = predictor
+        self._unread = None
+
+    @property
+    def predictor(self) -> Predictor | None:
+        """What predicts; None where the Table holds too little to predict from."""
+        self.work_through()
+        return self._predictor
 
     def forecast(self, dims: Dims) -> tuple[Forecast, ...]:
         """The predicted times that the answer at `dims` rests on, the least first; or none."""
@@ -96,7 +115,9 @@ class InterpolatedSelector(StepSelector):
 
     def _forecast(self, dims: Dims, missing: int) -> _Forecast | None:
         """The nearest hints and the times; None where the nearest of them is to answer."""
-        predictor = self.predictor
+        if self._unread is not None:
+            self.work_through()
+        predictor = self._predictor
         if predictor is None:
             return None
         near, weights = predictor.near(dims, missing)
@@ -108,6 +129,8 @@ class InterpolatedSelector(StepSelector):
             return None
 
     def _nearest(self, dims: Dims, missing: int) -> int:
+        if self._unread is not None:
+            self.work_through()
         if self._measured is None:
             return super()._nearest(dims, missing)
         near, _ = self._measured.near(dims, missing)
@@ -143,8 +166,8 @@ class InterpolatedSelector(StepSelector):
         leading = self._reached(nearest, missing & self._candidates.needed)
         if not leading or (is_beyond and not self._is_between(dims)):
             return None
-        assert self.predictor is not None  # it found what is near
-        scale = self.predictor.scale(distance)
+        assert self._predictor is not None  # it found what is near
+        scale = self._predictor.scale(distance)
         return self._row(nearest), nearest, distance, scale, leading[0].variant
 
     def _first(self, dims: Dims) -> Alternative:

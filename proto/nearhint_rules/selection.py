@@ -96,6 +96,9 @@ class StepSelector:
         probes = [row for row in table.probes if is_complete(row, table.default, fallback)]
         self._probes = {row.dims: row for row in probes}
 
+    def work_through(self) -> None:
+        """Works out now what the first sizes would else: here nothing is left to it."""
+
     def choice(self, dims: Dims) -> Choice:
         """As `prepare`, from memory where it is known."""
         young, old = self._memory

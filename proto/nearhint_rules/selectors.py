@@ -49,6 +49,10 @@ ASSUMED_ALIGNMENT = 16
 class BoundSelector(Protocol):
     """A rule for the steps that launch one Table's Kernel and have one Fallback."""
 
+    def work_through(self) -> None:
+        """Works out now what the first sizes would else, in milliseconds. Safe under threads."""
+        ...
+
     def choice(self, dims: Dims) -> Choice:
         """As `prepare`, from memory where it is known. Safe under threads."""
         ...

@@ -121,6 +121,7 @@ def measure(rule: str, *, hints: int, symbols: int) -> dict[str, float]:
     table = build_table(hints=hints, symbols=symbols, rng=rng)
     addresses = [4096, 4112, 4128]
     step = SELECTORS[rule].bind(table, STEP)
+    step.work_through()
     known = [tuple(rng.randint(1, LARGEST) for _ in range(symbols)) for _ in range(BATCH)]
     choices: list[Choice] = [step.choice(dims) for dims in known]
     assert len(choices) == BATCH
@@ -134,7 +135,7 @@ def measure(rule: str, *, hints: int, symbols: int) -> dict[str, float]:
             step.prepare(dims).pick(addresses)
 
     def construct(_: Sequence[tuple[int, ...]]) -> None:
-        SELECTORS[rule].bind(table, STEP)
+        SELECTORS[rule].bind(table, STEP).work_through()
 
     predicted = sum(choice.pick(addresses).reason.startswith("predicted") for choice in choices)
     return {
@@ -163,6 +164,7 @@ def times_us(case: Case) -> tuple[list[float], dict[str, float]]:
     reading_us = clock_us()
     started = time.perf_counter_ns()
     bound = SELECTORS["interpolated"].bind(case.table, case.fallback)
+    bound.work_through()
     ready_us = (time.perf_counter_ns() - started) / 1000
     new: list[list[float]] = [[] for _ in sizes]
     stated: list[list[float]] = [[] for _ in sizes]

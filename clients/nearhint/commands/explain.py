@@ -77,7 +77,8 @@ def _print(
     kernel = answer.kernel
     out.print(f"kernel   {kernel.id}\ntitle    {kernel.title}", markup=False)
     out.print(f"symbols  {', '.join(kernel.symbols) or 'none'}", markup=False)
-    out.print(f"used by  {kernel.programs} programs", markup=False)
+    plural = "" if kernel.programs == 1 else "s"
+    out.print(f"used by  {kernel.programs} program{plural}", markup=False)
     if kernel.reason:
         out.print(f"no variant: {kernel.reason}", markup=False)
     traffic = Traffic.of(answer)

@@ -78,6 +78,9 @@ class Asked:
         self._step = StepSelector(table, doubling.FALLBACK)
         self.count = 0
 
+    def work_through(self) -> None:
+        self._step.work_through()
+
     def choice(self, dims: tuple[int, ...]) -> Decided:
         return self.prepare(dims)
 

@@ -26,14 +26,17 @@ PAUSE_S = BIND_S / BIND_SHARE
 
 @dataclass
 class Copies:
-    """Makes a Snapshot in `bind_s`, and notes of which Program."""
+    """Makes a Snapshot in `bind_s`, and notes of which Program, and for which a capture waits."""
 
     clock: Clock
     made: list[str] = field(default_factory=list)
+    awaited: list[str] = field(default_factory=list)
     bind_s: float = BIND_S
 
-    def snapshot(self, registration: Registration) -> Snapshot:
+    def snapshot(self, registration: Registration, *, is_awaited: bool) -> Snapshot:
         self.made.append(registration.label)
+        if is_awaited:
+            self.awaited.append(registration.label)
         self.clock.now_s += self.bind_s
         return Snapshot(doubling.plan(), len(self.made), {}, {}, {})
 
@@ -179,3 +182,15 @@ def test_a_table_withdraws_what_it_answered_with_before_and_lacks_now(tmp_path: 
     assert accepted(doubling.table(64, generation=3, variants=(second,))) == (doubling.KERNEL, True)
     pinned = replace(doubling.table(64, generation=4, variants=(second,)), pins=(Pin((), ""),))
     assert accepted(pinned) == (doubling.KERNEL, True)
+
+
+def test_tables_that_a_capture_waits_for_are_left_to_its_first_call_to_work_through() -> None:
+    session = Session.of("a", "b")
+    session.handles["b"].is_awaited = True
+    session.push()
+    assert session.turn() == ["a", "b"]
+    assert session.copies.awaited == ["b"]
+    session.handles["b"].is_awaited = False
+    session.push()
+    session.turn()
+    assert session.copies.awaited == ["b"]

@@ -136,6 +136,7 @@ def test_the_regret_to_expect_is_worked_out_when_it_is_first_read_and_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     step = by_prediction()
+    step.work_through()
     asked: list[float] = []
     really = interpolation.expected_regret
 

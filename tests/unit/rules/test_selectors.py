@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 from tests.unit.rules.tables import OTHER_STEP, STEP, tiled, timing, variant
 
 from nearhint_rules import expr as ex
+from nearhint_rules import interpolation
 from nearhint_rules.artifact import ArtifactRef, CudaLaunch
 from nearhint_rules.choice import FALLBACK, Selection
 from nearhint_rules.forecasts import Forecast
@@ -24,7 +26,7 @@ from nearhint_rules.interpolation import (
     ordered,
 )
 from nearhint_rules.metrics import SIZE_RATIO, ArgumentShapes
-from nearhint_rules.prediction import contenders
+from nearhint_rules.prediction import Predictor, contenders
 from nearhint_rules.selectors import (
     DEFAULT_SELECTOR,
     NEAREST,
@@ -481,6 +483,27 @@ def test_hints_beside_each_other_do_not_predict_each_other() -> None:
     once, both = (predictor for predictor in predictors if predictor is not None)
     assert both.spacing == pytest.approx(once.spacing, rel=0.01)
     assert both.neighbour(0) not in (0, len(POWERS))
+
+
+def test_a_table_is_worked_through_when_it_is_asked_for_or_by_its_first_sizes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[str] = []
+
+    def counted(table: Table, fallback: str, *rest: Any) -> Predictor:
+        made.append(fallback)
+        return Predictor(table, fallback, *rest)
+
+    monkeypatch.setattr(interpolation, "Predictor", counted)
+    found = matrix(flat, steep)
+    before, by_sizes = InterpolatedSelector(found, STEP), InterpolatedSelector(found, STEP)
+    assert not made
+    before.work_through()
+    assert made == [STEP]
+    for size in (100, 1000, 9000):
+        answers = [each.prepare((size,)).pick((512,)) for each in (before, by_sizes)]
+        assert answers[0] == answers[1]
+    assert made == [STEP, STEP]
 
 
 def test_the_fallback_must_be_predicted_to_win_beyond_noise() -> None:
