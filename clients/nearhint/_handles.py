@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import TypeAlias
 
+from nearhint._collection import no_collection
 from nearhint.counters import Counters
 from nearhint.snapshot import Snapshot
 from nearhint_rules.program import Program
@@ -158,12 +159,14 @@ class ProgramHandle:
         """Waits, inside capture only, until Plan, Tables and binaries that exist are loaded.
 
         Returns False as soon as it is known that they are not there yet (the Plan is still being
-        made, nobody answers), and after `timeout_s` in any case.
+        made, nobody answers), and after `timeout_s` in any case. Python collects no garbage
+        meanwhile.
         """
         self._counters.wait()
         self.is_awaited = True
         try:
-            return self._ready.wait(timeout_s) and self.is_loaded
+            with no_collection():
+                return self._ready.wait(timeout_s) and self.is_loaded
         finally:
             self.is_awaited = False
 
