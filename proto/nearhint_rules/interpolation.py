@@ -40,10 +40,11 @@ LEAST_ERROR = 0.01
 """The relative error that a prediction has at least: measurements are no better."""
 ERROR_SHARE = 0.1
 """The part of a prediction's error that a predicted gain must exceed."""
-LEAST_LEAD = 0.035
-"""The relative gain that must be predicted for the default Variant to be left: twice the standard
-deviation of how much the ratio of two times at some sizes differs from one measurement to another,
-of which the one was at the hints and the other is a call's (`tests.benchmarks.selection_repeats`).
+LEAST_LEAD = 0.05
+"""The relative gain that must be predicted for the default Variant to be left: three times the
+standard deviation of how much the ratio of two times at some sizes differs from one measurement to
+another, of which the one was at the hints and the other is a call's
+(`tests.benchmarks.selection_repeats`).
 """
 LEAST_CALIBRATION, MOST_CALIBRATION = 1.0, 16.0
 """Bounds of the factor by which hints left out correct the regrets that are stated."""
