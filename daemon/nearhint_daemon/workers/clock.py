@@ -19,6 +19,9 @@ WARM_UP_CALLS = 3
 SETTLING_CALLS = 3
 """Untimed calls before a warm sample. After one, what another's call displaced from the last-level
 cache is not back yet: the same ops took twice their time."""
+SETTLED_NS = 50_000_000
+"""Calls that have taken so long have warmed up and settled, however few: in that time memory gives
+more than a last-level cache holds."""
 OUTPUTS_ALLOCATED = "outputs allocated"
 """The memory that calls use where nothing else is said: inputs stay, outputs are theirs."""
 _LAST_LEVEL_CACHE = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")
@@ -68,7 +71,7 @@ class CpuClock:
 
     def calls_for(self, call: Callable[[], object]) -> int:
         """Warms up; how many calls make a sample."""
-        fastest = min(self._time(call, 1) for _ in range(WARM_UP_CALLS))
+        fastest = self._settle(call, WARM_UP_CALLS)
         if self._is_cold:
             return 1
         return int(max(1, min(MAX_CALLS, SAMPLE_NS // max(1, fastest))))
@@ -78,11 +81,19 @@ class CpuClock:
         if self._is_cold:
             self._sweep += 1
         else:
-            self._time(call, SETTLING_CALLS)
+            self._settle(call, SETTLING_CALLS)
         switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
         elapsed = self._time(call, calls)
         disturbed = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw != switches
         return Sample(elapsed / calls, disturbed)
+
+    @classmethod
+    def _settle(cls, call: Callable[[], object], calls: int) -> int:
+        """At most so many untimed calls, one at least; the nanoseconds of the fastest."""
+        taken = [cls._time(call, 1)]
+        while len(taken) < calls and sum(taken) < SETTLED_NS:
+            taken.append(cls._time(call, 1))
+        return min(taken)
 
     @staticmethod
     def _time(call: Callable[[], object], calls: int) -> int:

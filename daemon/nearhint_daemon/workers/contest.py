@@ -41,6 +41,9 @@ PATIENCE = 3.0
 """Disturbed samples count, too, once so many budgets have passed: calls of half a second are rarely
 left alone on a CPU, and a worker that waits for it would be taken for hung. As long is waited for
 the best of a contest to be no wider than `WIDE`."""
+LATE_S = 30.0
+"""Seconds past its budget in which a contest ends, whoever has had no sample by then. Calls of a
+second have no time for more; at twice as many the worker is taken for hung."""
 WIDE = 0.03
 """The relative spread beyond which the best one's timing decides nothing: a disturbed moment."""
 
@@ -68,7 +71,7 @@ THOROUGH = Enough()
 
 @dataclass(slots=True)
 class Contestant:
-    """Something to call. A protected one is never eliminated."""
+    """Something to call. A protected one is never eliminated, and has a sample in any case."""
 
     id: str
     call: Callable[[], object]
@@ -87,12 +90,12 @@ class Contestant:
 
 
 def spread_of(samples: Sequence[float]) -> float:
-    """The relative standard error of the median; 1.0 for a single sample.
+    """The relative standard error of the median; 1.0 where there are too few samples for any.
 
-    >>> spread_of([100.0] * 9)
-    0.0
+    >>> spread_of([100.0] * 9), spread_of([100.0] * 2)
+    (0.0, 1.0)
     """
-    if len(samples) < 2:
+    if len(samples) < ELIMINATE_AFTER:
         return 1.0
     middle = statistics.median(samples)
     deviation = statistics.median(abs(sample - middle) for sample in samples)
@@ -110,25 +113,38 @@ def run_contest(
 ) -> None:
     """Samples all in rounds until the answer is clear or the budget is spent.
 
-    Clearly slower ones leave after a few rounds. Everyone gets at least one sample, and those that
-    stay `enough.least` however small the budget. While the best is `WIDE` it goes on, for
-    `PATIENCE` budgets at most. `before_each` sample may raise, which ends it.
+    Clearly slower ones leave after a few rounds. Those that stay get `enough.least` samples however
+    small the budget, but for calls so long that it is `LATE_S` past by then: who is protected gets
+    one even so, and others may have none. While the best is `WIDE` it goes on, for `PATIENCE`
+    budgets at most. `before_each` sample may raise, which ends it.
     """
     started = now()
-    end, patient_until = started + budget_s, started + PATIENCE * budget_s
+    latest = started + budget_s + LATE_S
+    entered: list[Contestant] = []
     for contestant in contestants:
-        before_each()
-        contestant.calls = clock.calls_for(contestant.call)
+        if contestant.is_protected or now() < latest:
+            before_each()
+            contestant.calls = clock.calls_for(contestant.call)
+            entered.append(contestant)
+    end, patient_until = started + budget_s, min(latest, started + PATIENCE * budget_s)
     for number in range(MAX_SAMPLES * (1 + DISCARDED_LIMIT)):
-        active = [contestant for contestant in contestants if not contestant.is_out]
+        active = [contestant for contestant in entered if not contestant.is_out]
         wanting = _wanting(active, enough)
         if not wanting or _is_late(active, enough, now(), end, patient_until):
-            return
+            break
         # All of them, not the wanting alone: a median counts only beside those of its own time.
         for place in round_of(len(active), number):
+            if now() >= latest:
+                break
             before_each()
             _take(active[place], clock, is_patient=now() < patient_until)
+        if now() >= latest:
+            break
         _eliminate(active)
+    for contestant in entered:
+        if contestant.is_protected and not contestant.samples:
+            before_each()
+            _take(contestant, clock, is_patient=False)
 
 
 def round_of(count: int, number: int) -> list[int]:

@@ -27,6 +27,8 @@ from nearhint_rules.plan import Fallback
 from nearhint_rules.program import TensorType, value_types
 from nearhint_rules.table import Timing
 
+UNTIMED = "not timed: calls take so long here that there was no time for it"
+
 Allocate = Callable[[], torch.Tensor]
 
 
@@ -126,15 +128,17 @@ def measure(
             before_each=before_each,
         )
     return tuple(
-        Result(
-            entry.id,
-            contestants[entry.id].timing if entry.id in contestants else None,
-            contestants[entry.id].discarded if entry.id in contestants else 0,
-            problems.get(entry.id, ""),
-            entry.id in contestants and contestants[entry.id].is_out,
-        )
+        _result(entry.id, contestants.get(entry.id), problems.get(entry.id, ""))
         for entry in entries
     )
+
+
+def _result(name: str, contestant: Contestant | None, problem: str) -> Result:
+    if contestant is None:
+        return Result(name, None, 0, problem)
+    if not contestant.samples:
+        return Result(name, None, contestant.discarded, UNTIMED)
+    return Result(name, contestant.timing, contestant.discarded, "", contestant.is_out)
 
 
 def output_allocators(

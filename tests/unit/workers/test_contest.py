@@ -7,13 +7,22 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 
-from nearhint_daemon.workers.clock import CpuClock, Sample
+from nearhint_daemon.workers import clock as clock_module
+from nearhint_daemon.workers.clock import (
+    SETTLED_NS,
+    SETTLING_CALLS,
+    WARM_UP_CALLS,
+    CpuClock,
+    Sample,
+)
 from nearhint_daemon.workers.contest import (
     DISCARDED_LIMIT,
     ELIMINATE_AFTER,
+    LATE_S,
     MAX_SAMPLES,
     MIN_SAMPLES,
     PATIENCE,
@@ -24,6 +33,7 @@ from nearhint_daemon.workers.contest import (
     run_contest,
     spread_of,
 )
+from nearhint_daemon.workshop import MEASURE_GRACE_S
 from nearhint_rules.ranking import LEAST_GAIN
 
 
@@ -179,6 +189,64 @@ def test_long_calls_that_are_never_left_alone_do_not_outlast_the_budget_by_much(
     assert clock.passed_s <= PATIENCE + (MIN_SAMPLES + 1) * 0.7
 
 
+def test_a_contest_of_calls_of_seconds_ends_long_before_its_worker_is_taken_for_hung() -> None:
+    """Nine that took a second a call had at least 28 calls each: their worker was killed."""
+    assert 2 * LATE_S <= MEASURE_GRACE_S
+    clock = FakeClock(dict.fromkeys(range(9), 2e9))
+    entered = contest(clock, budget_s=1.0)
+    assert {len(each.samples) for each in entered} == {1, 2}
+    assert clock.passed_s <= 1.0 + LATE_S + 2.0
+    assert {each.timing.spread for each in entered} == {1.0}
+
+
+def test_what_is_protected_has_a_sample_however_late_it_is() -> None:
+    clock = FakeClock({0: 1e9, 1: 40e9, 2: 1e9, 3: 1e9})
+    entered = [
+        Contestant(str(number), lambda number=number: number, is_protected=number in (0, 3))  # type: ignore[misc]
+        for number in clock.costs
+    ]
+    run_contest(entered, clock, now=lambda: clock.passed_s, budget_s=1.0)
+    assert clock.order == [0, 1, 3]
+    assert [len(each.samples) for each in entered] == [1, 1, 0, 1]
+
+
+def test_who_would_warm_up_too_late_does_not_enter() -> None:
+    warmed_up: list[object] = []
+
+    @dataclass
+    class SlowToWarmUp(FakeClock):
+        def calls_for(self, call: Callable[[], object]) -> int:
+            warmed_up.append(call())
+            self.passed_s += 20.0
+            return super().calls_for(call)
+
+    entered = contest(SlowToWarmUp(dict.fromkeys(range(4), 1e9)), budget_s=1.0)
+    assert warmed_up == [0, 1]
+    assert [len(each.samples) for each in entered] == [1, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("call_ns", "warm_up", "settling"),
+    [
+        (SETTLED_NS // 100, WARM_UP_CALLS, SETTLING_CALLS),
+        (SETTLED_NS // 2, 2, 2),
+        (SETTLED_NS, 1, 1),
+        (100 * SETTLED_NS, 1, 1),
+    ],
+)
+def test_long_calls_need_fewer_before_a_sample(
+    monkeypatch: pytest.MonkeyPatch, call_ns: int, warm_up: int, settling: int
+) -> None:
+    made: list[int] = []
+    fake = SimpleNamespace(perf_counter_ns=lambda: len(made) * call_ns)
+    monkeypatch.setattr(clock_module, "time", fake)
+    clock = CpuClock(cache="warm", threads=1, priority="")
+    assert clock.calls_for(lambda: made.append(1)) == 1
+    assert len(made) == warm_up
+    assert clock.sample(lambda: made.append(1), 1).ns == call_ns
+    assert len(made) == warm_up + settling + 1
+
+
 def test_the_spread_is_the_error_of_the_median() -> None:
     generator = random.Random(1)
     medians = []
@@ -189,7 +257,7 @@ def test_the_spread_is_the_error_of_the_median() -> None:
     actual = (sum((median - mean) ** 2 for median in medians) / len(medians)) ** 0.5 / mean
     spreads = [spread_of([generator.gauss(100.0, 10.0) for _ in range(25)]) for _ in range(400)]
     assert sum(spreads) / len(spreads) == pytest.approx(actual, rel=0.2)
-    assert spread_of([5.0]) == 1.0
+    assert spread_of([5.0]) == spread_of([5.0, 5.0]) == 1.0
 
 
 @pytest.mark.parametrize("cache", ["warm", "cold"])

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
 from tests.unit.workers.building import compiled, default_source, lowered, norm
 
+from nearhint_daemon.workers import measure as measuring
 from nearhint_daemon.workers.clock import CpuClock
-from nearhint_daemon.workers.contest import MIN_SAMPLES
+from nearhint_daemon.workers.contest import MIN_SAMPLES, Contestant
 from nearhint_daemon.workers.errors import MemoryLimitExceeded
 from nearhint_daemon.workers.measure import (
+    UNTIMED,
     Entry,
     Result,
     _leave_imports_alone,
@@ -73,6 +76,27 @@ def test_an_entry_whose_guard_does_not_hold_has_no_timing(subject: CpuSubject) -
     assert "Guard" in found["pointers"].problem
     assert found["broken"].problem == "ARTIFACT_CORRUPT"
     assert [name for name, result in found.items() if result.timing] == ["ops"]
+
+
+def test_an_entry_that_there_was_no_time_for_has_no_timing(
+    subject: CpuSubject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def only_protected(contestants: Sequence[Contestant], *_: object, **__: object) -> None:
+        for contestant in contestants:
+            contestant.samples = [100.0] if contestant.is_protected else []
+
+    monkeypatch.setattr(measuring, "run_contest", only_protected)
+    found = run(
+        [
+            Entry("default", subject, ALWAYS),
+            Entry("other", subject, ALWAYS),
+            Entry("ops", None, ALWAYS),
+        ]
+    )
+    assert [name for name, result in found.items() if result.timing] == ["default", "ops"]
+    assert {name: each.problem for name, each in found.items() if each.problem} == {
+        "other": UNTIMED
+    }
 
 
 def test_the_collector_never_looks_at_all_that_imports_made(
