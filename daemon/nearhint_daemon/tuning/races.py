@@ -55,7 +55,13 @@ class Races:
             except WorkerStartFailed:
                 raise
             except WorkerLost as loss:
-                logs.warning("timing_lost", kernel=task.kernel.id, problem=str(loss))
+                logs.warning(
+                    "timing_lost",
+                    kernel=task.kernel.id,
+                    sizes=dict(task.sizes),
+                    candidates=len(candidates),
+                    problem=str(loss),
+                )
         by_id = {row.id: row for row in rows}
         sound = [
             candidate

@@ -24,8 +24,9 @@ from typing import Any
 
 from nearhint_daemon.workers import wire
 from nearhint_daemon.workers.errors import FrameInvalid, WorkerDied, WorkerHung
-from nearhint_daemon.workers.exits import GIVE_WAY, RECYCLED
+from nearhint_daemon.workers.exits import GIVE_WAY, RECYCLED, TELL
 from nearhint_daemon.workers.reproducer import for_lost_worker
+from nearhint_daemon.workers.stacks import innermost
 from nearhint_daemon.workers.starvation import Starvation
 from nearhint_proto.v1 import worker_pb2 as pb
 
@@ -47,6 +48,8 @@ _LOG_NAME = "worker.log"
 _LOG_TAIL_BYTES = 8192
 _REAP_S = 5.0
 _LAST_WORDS_S = 0.05
+_STACKS_S = 1.0
+"""How long a worker that hangs, at the lowest priority, may take to say where."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +151,9 @@ class WorkerProcess:
             if talk.done() and not self.ended.done():
                 await asyncio.wait({self.ended}, timeout=_LAST_WORDS_S)
             hung = not talk.done() and not self.ended.done()
-            problem = str(talk.exception()) if talk.done() else f"no answer within {timeout_s:g} s"
+            problem = (
+                str(talk.exception()) if talk.done() else await self._where(request, timeout_s)
+            )
             detail = _status_text(self.ended.result()) if self.ended.done() else problem
         finally:
             talk.cancel()
@@ -160,6 +165,20 @@ class WorkerProcess:
             detail=detail,
             reproducer=for_lost_worker(request, detail=detail, log=log),
         )
+
+    async def _where(self, request: pb.WorkerRequest, timeout_s: float) -> str:
+        """What it has not answered, and where it is. One that never answered does not heed this."""
+        problem = f"no answer to {request.WhichOneof('job')} within {timeout_s:g} s"
+        if not self._has_answered or not self.is_alive:
+            return problem
+        self._popen.send_signal(TELL)
+        before, size = -1, os.fstat(self._log).st_size
+        end = time.monotonic() + _STACKS_S
+        while time.monotonic() < end and (before != size or not innermost(self.log_tail())):
+            await asyncio.wait({self.ended}, timeout=_LAST_WORDS_S)
+            before, size = size, os.fstat(self._log).st_size
+        place = innermost(self.log_tail())
+        return f"{problem}; it was in {place}" if place else problem
 
     def interrupt(self) -> None:
         """Asks the job of now to give way. Before its first answer a worker would die of it."""

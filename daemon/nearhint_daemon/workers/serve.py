@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from nearhint_daemon.workers import wire
 from nearhint_daemon.workers.errors import JobFailed, RequestInvalid
-from nearhint_daemon.workers.exits import RECYCLED
+from nearhint_daemon.workers.exits import RECYCLED, TELL
 from nearhint_proto.v1 import worker_pb2 as pb
 
 Handler: TypeAlias = Callable[[pb.WorkerRequest], pb.WorkerResponse]
@@ -52,9 +52,11 @@ def serve(
 ) -> None:
     """Answers requests until the stream ends. `handlers` are by the name of the job's field.
 
-    `ready` answers Ping. A fault prints the Python stack to stderr, which is the worker's log.
+    `ready` answers Ping. A fault, and `TELL`, print the Python stacks to stderr, which is the
+    worker's log.
     """
     faulthandler.enable(file=sys.stderr)
+    faulthandler.register(TELL, file=sys.stderr)
     connection = socket.socket(fileno=descriptor)
     connection.set_inheritable(False)
     while (payload := wire.receive(connection)) is not None:

@@ -150,8 +150,12 @@ async def test_a_hanging_worker_is_killed_at_its_deadline(folder: Path) -> None:
     async with pool(folder) as watched:
         await watched.run("hello")
         started = time.monotonic()
-        with pytest.raises(WorkerHung, match=r"within 0.1 s"):
+        with pytest.raises(
+            WorkerHung, match=r"no answer to compile_variant within 0.1 s"
+        ) as caught:
             await watched.run("hang", timeout_s=0.1)
+        assert "; it was in answer (scripted_worker.py:" in caught.value.detail
+        assert 'scripted_worker.py", line' in caught.value.reproducer["stderr.txt"]
         assert time.monotonic() - started < 0.1 + NOTICED_S
         assert await watched.lost.get() == ("compile", "hung")
         assert (await watched.run("hello"))[0] == "hello"
