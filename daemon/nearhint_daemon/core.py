@@ -18,7 +18,13 @@ from nearhint_daemon import logs
 from nearhint_daemon.bandwidths import BANDWIDTH, Bandwidths
 from nearhint_daemon.config import Config
 from nearhint_daemon.devices import Bench, Devices
-from nearhint_daemon.errors import DaemonError, StoreError, StoreReadOnly, ToolchainMissing
+from nearhint_daemon.errors import (
+    DaemonError,
+    KernelUnknown,
+    StoreError,
+    StoreReadOnly,
+    ToolchainMissing,
+)
 from nearhint_daemon.jobs import JobQueue, Priority
 from nearhint_daemon.metrics import Metrics
 from nearhint_daemon.operating.interventions import Interventions
@@ -29,6 +35,7 @@ from nearhint_daemon.regret.idle_regret import IdleRegret
 from nearhint_daemon.regret.regrets import REGRET, Regrets
 from nearhint_daemon.restoring import RESTORE, Restorer
 from nearhint_daemon.store import Store
+from nearhint_daemon.store.rows import JobRow
 from nearhint_daemon.tables import TableIndex
 from nearhint_daemon.traffic.histograms import Traffic
 from nearhint_daemon.traffic.ladders import Ladders
@@ -344,6 +351,17 @@ class Core:
         if self.store.damage:
             found.append(f"{self.store.damage}; start the daemon again, which moves it aside")
         return tuple(found)
+
+    def waiting_jobs(self) -> int:
+        """Jobs that were taken up and wait for a device that is not to be used now."""
+        return self.jobs.waiting(self._is_held_up)
+
+    def _is_held_up(self, row: JobRow) -> bool:
+        target = json.loads(row.payload).get("target", "")
+        try:
+            return self.devices.is_held_up(self.programs.target(target).device)
+        except KernelUnknown:  # its work is on no device
+            return False
 
     def target_id(self, device: Device) -> str:
         """The Target of a device with the toolchain here; empty until that is known."""

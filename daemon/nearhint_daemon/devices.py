@@ -78,6 +78,8 @@ class _Slot:
     problem: str = ""
     idle_until_s: float = float("-inf")
     """What was read last says so."""
+    is_busy: bool = False
+    """What was read last says so; for `idle`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +168,7 @@ class Devices:
         for slot in chosen:
             slot.policy = policy
             slot.idle_until_s = float("-inf")
+            slot.is_busy = False
             logs.info("device_policy", device=slot.name, policy=policy, actor=actor)
         self._announce()
 
@@ -179,6 +182,11 @@ class Devices:
         """Whether the policy of a device of exactly this kind allows work on it now."""
         slots = [slot for slot in self._slots.values() if slot.device == device]
         return any([await self._may_run(slot) for slot in slots])
+
+    def is_held_up(self, device: Device) -> bool:
+        """Whether work on a device of exactly this kind waits for a policy, by what is known."""
+        slots = [slot for slot in self._slots.values() if slot.device == device]
+        return bool(slots) and all(self._is_shut(slot) for slot in slots)
 
     async def names_for(self, device: Device) -> tuple[str, ...]:
         """Devices of exactly this kind; waits for workers that have not answered yet.
@@ -241,10 +249,16 @@ class Devices:
         if slot.device is not None and self._presence.is_serving(slot.device):
             return False
         if self._monotonic() >= slot.idle_until_s:
-            if not await self._is_idle(slot.name):
+            slot.is_busy = not await self._is_idle(slot.name)
+            if slot.is_busy:
                 return False
             slot.idle_until_s = self._monotonic() + SPELL_S
         return True
+
+    def _is_shut(self, slot: _Slot) -> bool:
+        if slot.policy != "idle":
+            return slot.policy == "never"
+        return slot.is_busy or (slot.device is not None and self._presence.is_serving(slot.device))
 
     def _presence_changed(self, device: Device) -> None:
         """A client began to serve on such a device, or the last one has ended."""

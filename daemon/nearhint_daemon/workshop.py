@@ -315,14 +315,15 @@ class Workshop:
     ) -> pb.WorkerResponse:
         request.id = next(self._numbers)
         await self._compilers.toolchain()  # the first of them may still be starting
-        async with self._turns.take(order), self._compiling(phase), hands.given():
-            started = self._monotonic()
-            try:
-                response = await self._compilers.run(request, timeout_s=timeout_s)
-            except Exception as error:
-                self._ended(phase, started, error)
-                raise
-            return self._answer(phase, started, response)
+        with hands.next_up():
+            async with self._turns.take(order), self._compiling(phase), hands.given():
+                started = self._monotonic()
+                try:
+                    response = await self._compilers.run(request, timeout_s=timeout_s)
+                except Exception as error:
+                    self._ended(phase, started, error)
+                    raise
+                return self._answer(phase, started, response)
 
     async def _bench(
         self,
@@ -364,11 +365,14 @@ class Workshop:
         """
         if phase not in TIMES or CPU not in devices:
             async with self.devices.turn(devices, (*order, 1)) as device:
-                yield device
+                with hands.next_up():
+                    yield device
             return
         await self._quiet.lull()
-        async with self.devices.turn(devices, order) as device, self._quiet.timing():
-            yield device
+        async with self.devices.turn(devices, order) as device:
+            with hands.next_up():
+                async with self._quiet.timing():
+                    yield device
 
     def _answer(self, phase: str, started: float, response: pb.WorkerResponse) -> pb.WorkerResponse:
         if response.WhichOneof("result") != "error":

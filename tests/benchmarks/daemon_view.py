@@ -87,7 +87,8 @@ class Daemon:
     def is_idle(self) -> bool:
         """Whether nothing is queued or running."""
         status = self._connection.get_status()
-        return not status.running_jobs and not any(status.queued_jobs.values())
+        open_jobs = status.running_jobs + status.waiting_jobs
+        return not open_jobs and not any(status.queued_jobs.values())
 
     def ask(self, call: Call, target: str, sizes: Iterable[Mapping[str, int]]) -> None:
         """Asks for a Program's Kernels at these very sizes, until `drop`."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
 import pytest
 from tests.integration.daemon_in_process import Running, running
-from tests.integration.fake_workers import SCHEDULES, FakeCompilePool, chain
+from tests.integration.fake_workers import SCHEDULES, FakeBenchPool, FakeCompilePool, chain
 from tests.integration.statuses import details
 from tests.integration.waiting import until
 
@@ -19,10 +21,26 @@ from nearhint_proto.v1 import (
     kernel_service_pb2,
     operation_service_pb2,
 )
+from nearhint_proto.v1 import worker_pb2 as pb
 from nearhint_rules.selectors import DEFAULT_SELECTOR
 
 NEVER = admin_service_pb2.DEVICE_POLICY_NEVER
 ALWAYS = admin_service_pb2.DEVICE_POLICY_ALWAYS
+
+
+@dataclass
+class HeldBenchPool(FakeBenchPool):
+    """Its first job begins, and goes on when it is told to."""
+
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+    go_on: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def run(
+        self, request: pb.WorkerRequest, *, timeout_s: float, device: str | None = None
+    ) -> pb.WorkerResponse:
+        self.begun.set()
+        await self.go_on.wait()
+        return await super().run(request, timeout_s=timeout_s, device=device)
 
 
 async def set_policy(
@@ -53,6 +71,40 @@ def test_under_never_nothing_runs_on_the_device_until_it_is_allowed(tmp_path: Pa
                 ("never", "ann"),
                 ("always", "ann"),
             ]
+
+    asyncio.run(scenario())
+
+
+def test_jobs_that_wait_for_a_policy_are_told_from_those_that_run(tmp_path: Path) -> None:
+    """Whoever forbids a device to use it itself waits for what runs, and for nothing else."""
+
+    async def scenario() -> None:
+        bench = HeldBenchPool()
+        async with running(tmp_path, bench=bench) as daemon:
+
+            async def jobs() -> tuple[int, int]:
+                status = await daemon.client.admin.GetStatus(
+                    admin_service_pb2.GetStatusRequest(), timeout=20
+                )
+                return status.running_jobs, status.waiting_jobs
+
+            async def jobs_become(is_so: Callable[[int, int], bool]) -> None:
+                async with asyncio.timeout(20):
+                    while not is_so(*await jobs()):
+                        await asyncio.sleep(0)
+
+            registered = await daemon.client.register(chain(1))
+            operation = await daemon.client.ensure(registered, 16, 64)
+            await bench.begun.wait()
+            assert (await jobs())[1] == 0  # they wait for the device's turn
+            await set_policy(daemon, NEVER)
+            await jobs_become(lambda at_work, waiting: at_work == 1 and waiting > 1)
+            bench.go_on.set()
+            await jobs_become(lambda at_work, waiting: at_work == 0 and waiting > 1)
+            assert bench.asked.total() == 1
+            await set_policy(daemon, ALWAYS)
+            assert (await daemon.client.finished(operation.id)).failed == 0
+            await jobs_become(lambda at_work, waiting: at_work == waiting == 0)
 
     asyncio.run(scenario())
 

@@ -45,6 +45,7 @@ def status(address: str | None, as_json: bool) -> None:
         "artifacts": answer.artifacts,
         "quarantined": answer.quarantined,
         "running_jobs": answer.running_jobs,
+        "waiting_jobs": answer.waiting_jobs,
         "compiles_run": answer.compiles_run,
         "store_size_bytes": answer.store_size_bytes,
         "change_seq": answer.change_seq,

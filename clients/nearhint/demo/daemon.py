@@ -97,13 +97,14 @@ class DemoDaemon:
             connection.close()
 
     def finish(self, *, timeout_s: float = IDLE_TIMEOUT_S) -> bool:
-        """Waits until nothing is queued or running: measurements at neighbouring hints as well."""
+        """Waits until no job is left: measurements at neighbouring hints have ended as well."""
         connection = self.connect()
         try:
             deadline = time.monotonic() + timeout_s
             while time.monotonic() < deadline:
                 status = connection.get_status()
-                if not status.running_jobs and not any(status.queued_jobs.values()):
+                open_jobs = status.running_jobs + status.waiting_jobs
+                if not open_jobs and not any(status.queued_jobs.values()):
                     return True
                 time.sleep(_POLL_S)
             return False

@@ -16,12 +16,14 @@ from dataclasses import dataclass
 class Hands:
     """One job's: how many workers have something of it, and since when none has.
 
-    `before` is waited for each time before one is given something.
+    `before` is waited for each time before one is given something. `next_up`: what will be given to
+    one as soon as it is free.
     """
 
     before: Callable[[], Awaitable[None]]
     clock: Callable[[], float]
     held: int = 0
+    next_up: int = 0
     empty_since_s: float = float("inf")
 
 
@@ -36,6 +38,20 @@ def of_job(hands: Hands) -> Generator[None]:
         yield
     finally:
         _HANDS.reset(token)
+
+
+@contextmanager
+def next_up() -> Generator[None]:
+    """Within, nothing but a worker's time keeps the job that enters this from being worked on."""
+    hands = _HANDS.get()
+    if hands is None:
+        yield
+        return
+    hands.next_up += 1
+    try:
+        yield
+    finally:
+        hands.next_up -= 1
 
 
 @asynccontextmanager

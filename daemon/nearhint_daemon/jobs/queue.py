@@ -228,8 +228,19 @@ class JobQueue:
         return {int(priority): count for priority, count in counts.items()}
 
     def running(self) -> int:
-        """Jobs that are being worked on."""
+        """Jobs that have been taken up: they are worked on, or wait in their handlers."""
         return self._lanes.running()
+
+    def waiting(self, is_held_up: Callable[[JobRow], bool]) -> int:
+        """Those of them that no worker has, or will have next, and that something holds up."""
+        taken_up = (job for job in self._open.values() if job.task is not None)
+        return sum(
+            job.hands is not None
+            and not job.hands.held
+            and not job.hands.next_up
+            and is_held_up(job.row)
+            for job in taken_up
+        )
 
     def is_idle(self) -> bool:
         """Whether nothing is worked on, and nothing waits."""

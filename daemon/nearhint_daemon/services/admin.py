@@ -90,12 +90,14 @@ class AdminService(OperatingCalls, admin_service_pb2_grpc.AdminServiceServicer):
         with suppress(StoreDamaged):
             counts = {**await core.store.read(_counts), "quarantined": core.quarantine.count()}
         depth = core.jobs.depth()
+        waiting = core.waiting_jobs()
         sizes = await asyncio.to_thread(core.store.size_bytes)
         return pb.GetStatusResponse(
             state=core.state,
             devices=self._devices(),
             queued_jobs={Priority(number).name.lower(): n for number, n in depth.items()},
-            running_jobs=core.jobs.running(),
+            running_jobs=core.jobs.running() - waiting,
+            waiting_jobs=waiting,
             compiles_run=core.workshop.compiles_run,
             store_size_bytes=sum(sizes.values()),
             metrics_address=core.metrics_address,

@@ -213,6 +213,7 @@ class GetStatusResponse(_message.Message):
     CHANGE_SEQ_FIELD_NUMBER: _builtins.int
     METRICS_ADDRESS_FIELD_NUMBER: _builtins.int
     PROBLEMS_FIELD_NUMBER: _builtins.int
+    WAITING_JOBS_FIELD_NUMBER: _builtins.int
     state: _builtins.str
     """"starting", "serving" or "draining"."""
     programs: _builtins.int
@@ -226,7 +227,7 @@ class GetStatusResponse(_message.Message):
     artifacts: _builtins.int
     """Artifacts stored."""
     running_jobs: _builtins.int
-    """Jobs running."""
+    """Jobs running; not those of waiting_jobs."""
     compiles_run: _builtins.int
     """Compile jobs that workers ran since the daemon started."""
     quarantined: _builtins.int
@@ -237,6 +238,8 @@ class GetStatusResponse(_message.Message):
     """The newest change."""
     metrics_address: _builtins.str
     """The address of /metrics; empty: off."""
+    waiting_jobs: _builtins.int
+    """Jobs taken up that wait for a device whose policy does not allow work on it now."""
     @_builtins.property
     def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeviceStatus]:
         """The devices."""
@@ -267,10 +270,11 @@ class GetStatusResponse(_message.Message):
         change_seq: _builtins.int = ...,
         metrics_address: _builtins.str = ...,
         problems: _abc.Iterable[_builtins.str] | None = ...,
+        waiting_jobs: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["artifacts", b"artifacts", "change_seq", b"change_seq", "compiles_run", b"compiles_run", "devices", b"devices", "kernels", b"kernels", "measurements", b"measurements", "metrics_address", b"metrics_address", "problems", b"problems", "programs", b"programs", "quarantined", b"quarantined", "queued_jobs", b"queued_jobs", "running_jobs", b"running_jobs", "state", b"state", "store_size_bytes", b"store_size_bytes", "variants", b"variants"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["artifacts", b"artifacts", "change_seq", b"change_seq", "compiles_run", b"compiles_run", "devices", b"devices", "kernels", b"kernels", "measurements", b"measurements", "metrics_address", b"metrics_address", "problems", b"problems", "programs", b"programs", "quarantined", b"quarantined", "queued_jobs", b"queued_jobs", "running_jobs", b"running_jobs", "state", b"state", "store_size_bytes", b"store_size_bytes", "variants", b"variants", "waiting_jobs", b"waiting_jobs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

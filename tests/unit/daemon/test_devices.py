@@ -78,6 +78,37 @@ def test_under_idle_a_device_is_used_only_while_it_is_idle(tmp_path: Path) -> No
     with_devices(tmp_path, scenario, is_idle=is_idle)
 
 
+def test_what_holds_work_up_is_known_without_asking_the_device(tmp_path: Path) -> None:
+    presence = Presence(monotonic=time.monotonic)
+    asked = asyncio.Event()
+
+    async def is_idle(name: str) -> bool:
+        asked.set()
+        return False
+
+    async def scenario(devices: Devices) -> None:
+        await devices.names_for(CPU)
+        held_up = {"at first": devices.is_held_up(CPU)}
+        await devices.set_policy("cpu", "never", actor="ann")
+        held_up["never"] = devices.is_held_up(CPU)
+        await devices.set_policy("cpu", "idle", actor="ann")
+        held_up["idle"] = devices.is_held_up(CPU)
+        presence.note("ann", CPU, is_serving=True)
+        held_up["serving"] = devices.is_held_up(CPU)
+        presence.note("ann", CPU, is_serving=False)
+        held_up["quiet"] = devices.is_held_up(CPU)
+        assert not asked.is_set()
+        assert not await devices.may_use(CPU)
+        held_up["busy"] = devices.is_held_up(CPU)
+        await devices.set_policy("cpu", "always", actor="ann")
+        held_up["always"] = devices.is_held_up(CPU)
+        other = CpuDevice("another", CPU.features, CPU.libc)
+        held_up["another device"] = devices.is_held_up(other)
+        assert {name for name, is_so in held_up.items() if is_so} == {"never", "serving", "busy"}
+
+    with_devices(tmp_path, scenario, is_idle=is_idle, presence=presence)
+
+
 def test_what_says_that_a_device_is_idle_holds_for_a_spell(tmp_path: Path) -> None:
     now_s = 100.0
     asked = 0
