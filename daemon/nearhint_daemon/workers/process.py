@@ -50,6 +50,7 @@ _REAP_S = 5.0
 _LAST_WORDS_S = 0.05
 _STACKS_S = 1.0
 """How long a worker that hangs, at the lowest priority, may take to say where."""
+_LOOK_S = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +176,7 @@ class WorkerProcess:
         before, size = -1, os.fstat(self._log).st_size
         end = time.monotonic() + _STACKS_S
         while time.monotonic() < end and (before != size or not innermost(self.log_tail())):
-            await asyncio.wait({self.ended}, timeout=_LAST_WORDS_S)
+            await asyncio.wait({self.ended}, timeout=_LOOK_S)
             before, size = size, os.fstat(self._log).st_size
         place = innermost(self.log_tail())
         return f"{problem}; it was in {place}" if place else problem

@@ -6,6 +6,8 @@ import subprocess
 import sys
 import time
 
+import psutil
+
 from nearhint_daemon.workers.pool import CompilePool
 from nearhint_daemon.workers.process import WorkerCommand
 from nearhint_daemon.workers.starvation import Starvation
@@ -16,12 +18,27 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(__file__)
 SPIN = "while True: pass"
 
 
+def until_it_sleeps(pid: int) -> None:
+    """Returns once the process is on no CPU, and wants none."""
+    end = time.monotonic() + 30
+    while psutil.Process(pid).status() != psutil.STATUS_SLEEPING:
+        assert time.monotonic() < end, "the deadline passed"
+        time.sleep(0.01)  # the kernel tells nobody
+
+
 def test_waiting_for_a_cpu_is_counted_and_sleeping_is_not() -> None:
     cpu = min(os.sched_getaffinity(0))
     pin = f"import os; os.sched_setaffinity(0, {{{cpu}}})\n"
     spinners = [subprocess.Popen([sys.executable, "-c", pin + SPIN]) for _ in range(2)]
-    sleeper = subprocess.Popen(["sleep", "60"])
+    sleeper = subprocess.Popen(
+        [sys.executable, "-c", "print(flush=True); input()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     try:
+        assert sleeper.stdout is not None
+        sleeper.stdout.readline()
+        until_it_sleeps(sleeper.pid)
         starved, asleep = Starvation(spinners[0].pid), Starvation(sleeper.pid)
         total_s = idle_s = 0.0
         end = time.monotonic() + 30
@@ -30,11 +47,11 @@ def test_waiting_for_a_cpu_is_counted_and_sleeping_is_not() -> None:
             total_s += starved.since_last_s()
             idle_s += asleep.since_last_s()
         assert total_s >= 0.2
-        assert idle_s < 0.05
+        assert idle_s == 0.0
     finally:
         for process in (*spinners, sleeper):
             process.kill()
-            process.wait()
+            process.communicate()
 
 
 def test_a_process_that_is_gone_starved_for_no_time() -> None:
