@@ -5,7 +5,7 @@ A device may be serving models: its policy, `always`, `idle` or `never`, is aske
 average below `IDLE_LOAD` of the CPUs; for a GPU, a utilisation of at most
 `IDLE_UTILISATION_PERCENT` by its driver's tool (unknown counts as busy). What is read so holds for
 `SPELL_S`, for our own use would show in the next. A client that begins to serve ends what can be
-done again.
+done again; so does, of a refinement, what is more urgent.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Protocol
 
 from nearhint_daemon import logs
 from nearhint_daemon.errors import InvalidRequest, NoDevice
+from nearhint_daemon.jobs import Priority
 from nearhint_daemon.store import Store, Writing
 from nearhint_daemon.store.rows import DevicePolicyRow, EventRow
 from nearhint_daemon.traffic.presence import Presence
@@ -80,6 +81,8 @@ class _Slot:
     """What was read last says so."""
     is_busy: bool = False
     """What was read last says so; for `idle`."""
+    held_by: Order = ()
+    """Whose turn it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,15 +206,24 @@ class Devices:
 
     @asynccontextmanager
     async def turn(self, names: Sequence[str], order: Order) -> AsyncGenerator[str, None]:
-        """Holds the first of these devices (by waiting line) as soon as its policy allows."""
+        """Holds the first of these devices (by waiting line) as soon as its policy allows.
+
+        A refinement that holds it gives way, if it can, to what is more urgent.
+        """
         name = min(names, key=lambda name: self._slots[name].turns.waiting())
         slot = self._slots[name]
         while True:
             await self._allowed(slot)
+            if order < (Priority.REFINEMENT,) <= slot.held_by:
+                self._bench.interrupt(name)
             async with slot.turns.take(order):
                 # The policy may have changed while this was waiting.
                 if await self._may_run(slot):
-                    yield name
+                    slot.held_by = order
+                    try:
+                        yield name
+                    finally:
+                        slot.held_by = ()
                     return
 
     async def run(

@@ -89,7 +89,7 @@ class Bench:
 
     def _check_wanted(self) -> None:
         if self._is_wanted:
-            raise DeviceWanted("a client began to serve on the device")
+            raise DeviceWanted("a client or a more urgent job wants the device")
 
     def handlers(self) -> Mapping[str, Handler]:
         """The jobs by the names of their fields."""

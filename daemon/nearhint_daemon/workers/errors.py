@@ -130,6 +130,6 @@ class RequestInvalid(JobFailed):
 
 
 class DeviceWanted(JobFailed):
-    """A client began to serve on the device: this job gave way, to be done again later."""
+    """A client or a more urgent job wants the device: this job gave way, to be done again later."""
 
     code = "DEVICE_WANTED"

@@ -13,6 +13,7 @@ from tests.unit.daemon.test_store import Seen
 from nearhint_daemon import devices
 from nearhint_daemon.devices import SPELL_S, Devices, default_names
 from nearhint_daemon.errors import InvalidRequest, NoDevice
+from nearhint_daemon.jobs import Priority
 from nearhint_daemon.services.messages import device_message
 from nearhint_daemon.store import Store
 from nearhint_daemon.traffic.presence import Presence
@@ -162,6 +163,38 @@ def test_under_idle_a_client_that_serves_is_given_way_to_until_it_is_quiet(tmp_p
         assert bench.interrupted == ["cpu"]
 
     with_devices(tmp_path, scenario, is_idle=is_idle, presence=presence, bench=bench)
+
+
+@pytest.mark.parametrize(
+    ("holder", "comer", "interrupted"),
+    [
+        (Priority.REFINEMENT, Priority.LIVE_MISS, ["cpu"]),
+        (Priority.REFINEMENT, Priority.WARM_UP, ["cpu"]),
+        (Priority.REFINEMENT, Priority.REFINEMENT, []),
+        (Priority.WARM_UP, Priority.LIVE_MISS, []),
+    ],
+)
+def test_a_refinement_gives_way_to_what_is_more_urgent(
+    tmp_path: Path, holder: Priority, comer: Priority, interrupted: list[str]
+) -> None:
+    bench = FakeBenchPool()
+
+    async def scenario(devices: Devices) -> None:
+        async def come() -> None:
+            async with devices.turn(("cpu",), (comer, 0)):
+                pass
+
+        async with devices.turn(("cpu",), (holder, 4, 1)):
+            coming = asyncio.create_task(come())
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert not coming.done()
+            assert bench.interrupted == interrupted
+        await coming
+        await come()
+        assert bench.interrupted == interrupted  # nobody held it
+
+    with_devices(tmp_path, scenario, bench=bench)
 
 
 def test_a_policy_that_changes_while_a_job_waits_its_turn_holds_it_back(tmp_path: Path) -> None:
