@@ -26,6 +26,8 @@ DOCUMENTS = (
     "clients/README.md",
     "compiler/README.md",
     "daemon/README.md",
+    "deploy/README.md",
+    "deploy/runbook.md",
     "proto/README.md",
 )
 PROGRAMS = {"nearhint": nearhint, "nearhintd": nearhintd}
