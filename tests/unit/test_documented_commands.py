@@ -29,6 +29,7 @@ DOCUMENTS = (
     "deploy/README.md",
     "deploy/runbook.md",
     "proto/README.md",
+    "tests/benchmarks/README.md",
 )
 PROGRAMS = {"nearhint": nearhint, "nearhintd": nearhintd}
 SOURCES = ("proto", "compiler", "daemon", "clients", "tests")
