@@ -1,8 +1,8 @@
-"""Updates in place: what a model writes into part of an argument, capture makes a copy of all for.
+"""Updates in place, where capture would copy a whole argument of which a model writes a part.
 
 A captured graph is functional. `cache[:, :, p] = k` is an `index_put` of the whole cache there, and
 the graph ends with copying that back: for one token the cache is read twice and written twice.
-Where nobody reads afterwards what was there before, such updates are made in the argument again:
+Where nothing reads the former content afterwards, such updates are again made in the argument:
 
     copy_(x, index_put(x, ...))              index_put_(x, ...)
     copy_(x, slice_scatter(x, part, ...))    `part` is written into slice(x, ...), in the same way

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
+from functools import partial
 
 from prometheus_client import (
     CollectorRegistry,
@@ -73,142 +74,104 @@ class Metrics:
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
         GCCollector(registry=registry)
-        self.build = Gauge(
-            "nearhint_build_info",
-            "What runs; always 1.",
-            ("version", "compiler", "python"),
-            registry=registry,
+        counter = partial(Counter, registry=registry)
+        gauge = partial(Gauge, registry=registry)
+        histogram = partial(Histogram, registry=registry)
+        self.build = gauge(
+            "nearhint_build_info", "What runs; always 1.", ("version", "compiler", "python")
         )
         self.build.labels(version, compiler_version, platform.python_version()).set(1)
-        self.rpc_seconds = Histogram(
+        self.rpc_seconds = histogram(
             "nearhint_rpc_server_handling_seconds",
             "Seconds from a call's arrival to its answer; of a stream, to its end.",
             ("service", "method"),
             buckets=RPC_BUCKETS,
-            registry=registry,
         )
-        self.rpcs = Counter(
+        self.rpcs = counter(
             "nearhint_rpc_server_handled",
             "Calls answered, by status code.",
             ("service", "method", "code"),
-            registry=registry,
         )
-        self.rpcs_in_flight = Gauge(
-            "nearhint_rpc_in_flight", "Calls being served.", ("method",), registry=registry
-        )
-        self.launches = Counter(
+        self.rpcs_in_flight = gauge("nearhint_rpc_in_flight", "Calls being served.", ("method",))
+        self.launches = counter(
             "nearhint_dispatch_launches",
             "Launches that clients reported, by the tier that served.",
             ("tier",),
-            registry=registry,
         )
-        self.fallback_reasons = Counter(
+        self.fallback_reasons = counter(
             "nearhint_dispatch_fallbacks",
             "Fallbacks that clients reported, by reason.",
             ("reason",),
-            registry=registry,
         )
-        self.jobs = Counter(
-            "nearhint_jobs", "Jobs that ended.", ("kind", "outcome"), registry=registry
-        )
-        self.job_wait_seconds = Histogram(
+        self.jobs = counter("nearhint_jobs", "Jobs that ended.", ("kind", "outcome"))
+        self.job_wait_seconds = histogram(
             "nearhint_job_queue_wait_seconds",
             "Seconds from a job's request to its start.",
             buckets=COMPILE_BUCKETS,
-            registry=registry,
         )
-        self.queue_depth = Gauge(
-            "nearhint_job_queue_depth", "Jobs that wait.", ("priority",), registry=registry
+        self.queue_depth = gauge("nearhint_job_queue_depth", "Jobs that wait.", ("priority",))
+        self.work = counter(
+            "nearhint_worker_jobs", "Jobs that workers ended, by phase.", ("phase", "outcome")
         )
-        self.work = Counter(
-            "nearhint_worker_jobs",
-            "Jobs that workers ended, by phase.",
-            ("phase", "outcome"),
-            registry=registry,
-        )
-        self.work_seconds = Histogram(
+        self.work_seconds = histogram(
             "nearhint_worker_job_seconds",
             "Seconds a worker took for a job, by phase.",
             ("phase",),
             buckets=COMPILE_BUCKETS,
-            registry=registry,
         )
-        self.worker_restarts = Counter(
-            "nearhint_worker_restarts", "Workers lost.", ("kind", "reason"), registry=registry
+        self.worker_restarts = counter(
+            "nearhint_worker_restarts", "Workers lost.", ("kind", "reason")
         )
-        self.spread = Histogram(
+        self.spread = histogram(
             "nearhint_bench_relative_spread",
             "Relative spread of published timings.",
             buckets=SPREAD_BUCKETS,
-            registry=registry,
         )
-        self.speedup = Histogram(
+        self.speedup = histogram(
             "nearhint_speedup_vs_baseline",
             "The Fallback's time over the first-ranked Variant's, at each published hint.",
             buckets=SPEEDUP_BUCKETS,
-            registry=registry,
         )
-        self.regret = Histogram(
+        self.regret = histogram(
             "nearhint_selection_regret_ratio",
             "What a selector rule lost against the fastest, at each size between hints that was"
             " measured.",
             ("rule",),
             buckets=REGRET_BUCKETS,
-            registry=registry,
         )
-        self.quarantined = Gauge(
+        self.quarantined = gauge(
             "nearhint_quarantined_keys",
             "Keys that are not tried again, and Variants that operators barred.",
-            registry=registry,
         )
-        self.store_bytes = Gauge(
-            "nearhint_store_size_bytes", "Bytes on disk.", ("what",), registry=registry
+        self.store_bytes = gauge("nearhint_store_size_bytes", "Bytes on disk.", ("what",))
+        self.store_write_seconds = histogram(
+            "nearhint_store_write_seconds", "Seconds a commit took.", buckets=RPC_BUCKETS
         )
-        self.store_write_seconds = Histogram(
-            "nearhint_store_write_seconds",
-            "Seconds a commit took.",
-            buckets=RPC_BUCKETS,
-            registry=registry,
+        self.store_errors = counter("nearhint_store_errors", "Commits that failed.")
+        self.store_is_read_only = gauge(
+            "nearhint_store_read_only", "1 while the disk takes no writes."
         )
-        self.store_errors = Counter(
-            "nearhint_store_errors", "Commits that failed.", registry=registry
-        )
-        self.store_is_read_only = Gauge(
-            "nearhint_store_read_only", "1 while the disk takes no writes.", registry=registry
-        )
-        self.corrupt = Counter(
+        self.corrupt = counter(
             "nearhint_artifact_verify_failures",
             "Stored bytes that did not have their hash.",
             ("where",),
-            registry=registry,
         )
-        self.generation = Gauge(
-            "nearhint_dispatch_table_version", "The newest generation.", registry=registry
-        )
-        self.table_age_seconds = Gauge(
+        self.generation = gauge("nearhint_dispatch_table_version", "The newest generation.")
+        self.table_age_seconds = gauge(
             "nearhint_dispatch_table_age_seconds",
             "Seconds since the last Table was published, or the daemon started.",
-            registry=registry,
         )
-        self.watchers = Gauge(
-            "nearhint_clients_connected", "Streams that watch Tables.", registry=registry
+        self.watchers = gauge("nearhint_clients_connected", "Streams that watch Tables.")
+        self.traffic_sizes = gauge(
+            "nearhint_traffic_sizes", "Sizes of Kernels that clients called lately."
         )
-        self.traffic_sizes = Gauge(
-            "nearhint_traffic_sizes",
-            "Sizes of Kernels that clients meet lately.",
-            registry=registry,
-        )
-        self.hint_moves = Counter(
+        self.hint_moves = counter(
             "nearhint_hint_moves",
             "Hints tuned because traffic moved there, and let go because it left.",
             ("direction",),
-            registry=registry,
         )
-        self.loop_lag_seconds = Histogram(
-            "nearhint_event_loop_lag_seconds",
-            "How late the event loop wakes.",
-            buckets=RPC_BUCKETS,
-            registry=registry,
+        self.loop_lag_seconds = histogram(
+            "nearhint_event_loop_lag_seconds", "How late the event loop wakes.", buckets=RPC_BUCKETS
         )
         self._initialise()
 

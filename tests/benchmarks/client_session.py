@@ -1,6 +1,6 @@
 """What the client's session costs: a look-up, a note, and the start of a second process.
 
-    python tests/benchmarks/client_session.py [--kernels N] [--json]
+    python -m tests.benchmarks.client_session [--kernels N] [--json]
 
 Starts a daemon of its own in a temporary directory, has one Program of N Kernels tuned, and then
 times, as a second process would see it: from `register` to everything loaded, with an empty

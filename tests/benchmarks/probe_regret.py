@@ -178,26 +178,13 @@ def report_on(file: Path, counts: Sequence[int]) -> dict[str, Any]:
         for count, parts in zip(counts, zip(*by_case, strict=True), strict=True):
             account = Account.of([each for part in parts for each in part])
             print(account.line(f"{place} {count}"))
-            found[f"{place} {count}"] = _figures(account)
+            found[f"{place} {count}"] = account.figures()
     own = [judged_as_probes(case, more) for case in cases]
     account = Account.of([each for judged, _ in own for each in judged])
     timed = statistics.mean(count for _, counts in own for count in counts)
     print(account.line(OWN), f"timed {timed:.1f}")
-    found[OWN] = _figures(account) | {"timed": timed}
+    found[OWN] = account.figures() | {"timed": timed}
     return found
-
-
-def _figures(account: Account) -> dict[str, float]:
-    summary = account.summary
-    return {
-        "sizes": summary.sizes,
-        "share": summary.efficiency,
-        "mean": summary.mean,
-        "p95": summary.p95,
-        "worst": summary.worst,
-        "slower_than_default": account.slower_than_default,
-        "slower_than_original": account.slower_than_original,
-    }
 
 
 def main() -> None:

@@ -28,7 +28,7 @@ from pathlib import Path
 import grpc
 import psutil
 from tests.integration.daemon_process import DaemonProcess, daemon_in
-from tests.unit.daemon.test_store import Seen
+from tests.unit.daemon.stores import Seen
 
 from nearhint_daemon.store import Store, Writing
 from nearhint_daemon.store.rows import DevicePolicyRow, JobRow, KernelRow, MeasurementRow, TableRow

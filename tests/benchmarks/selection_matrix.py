@@ -217,6 +217,20 @@ class Account:
             max(judged, key=lambda each: each.judgement.regret),
         )
 
+    def figures(self) -> dict[str, Any]:
+        """For a report."""
+        summary = self.summary
+        return {
+            "sizes": summary.sizes,
+            "share": summary.efficiency,
+            "mean": summary.mean,
+            "p95": summary.p95,
+            "worst": summary.worst,
+            "worst_at": self.worst.dims,
+            "slower_than_default": self.slower_than_default,
+            "slower_than_original": self.slower_than_original,
+        }
+
     def line(self, name: str) -> str:
         """For people."""
         summary, worst = self.summary, self.worst

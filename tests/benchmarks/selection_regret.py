@@ -175,38 +175,22 @@ def report_on(matrix: Mapping[str, Any]) -> dict[str, Any]:
         if raced := [each for each in judged[selection_matrix.JUDGED] if each.is_raced]:
             account = Account.of(raced)
             print(account.line(f"raced ({account.summary.sizes})"))
-            found[f"raced, {part}"] = _figures(account)
+            found[f"raced, {part}"] = account.figures()
         bars = selection_matrix.bars(judged, matrix["kind"])
         for bar in bars:
             print(bar.line())
         found[part] = {
-            "rules": {name: _figures(account) for name, account in accounts.items()},
+            "rules": {name: account.figures() for name, account in accounts.items()},
             "kernels": {
-                entry["title"]: _figures(
-                    Account.of(
-                        [each for each in judged["interpolated"] if each.title == entry["title"]]
-                    )
-                )
+                entry["title"]: Account.of(
+                    [each for each in judged["interpolated"] if each.title == entry["title"]]
+                ).figures()
                 for entry in chosen
                 if entry["held_out"]
             },
             "bars": sweep_report.as_rows(bars),
         }
     return found
-
-
-def _figures(account: Account) -> dict[str, Any]:
-    summary = account.summary
-    return {
-        "sizes": summary.sizes,
-        "share": summary.efficiency,
-        "mean": summary.mean,
-        "p95": summary.p95,
-        "worst": summary.worst,
-        "worst_at": account.worst.dims,
-        "slower_than_default": account.slower_than_default,
-        "slower_than_original": account.slower_than_original,
-    }
 
 
 def main() -> None:

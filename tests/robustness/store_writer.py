@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.unit.daemon.test_store import MEASUREMENT, Seen
+from tests.unit.daemon.stores import MEASUREMENT, Seen
 
 from nearhint_daemon.store import Store, queries
 

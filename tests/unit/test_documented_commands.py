@@ -26,7 +26,10 @@ DOCUMENTS = (
     "clients/README.md",
     "compiler/README.md",
     "daemon/README.md",
+    "deploy/README.md",
+    "deploy/runbook.md",
     "proto/README.md",
+    "tests/benchmarks/README.md",
 )
 PROGRAMS = {"nearhint": nearhint, "nearhintd": nearhintd}
 SOURCES = ("proto", "compiler", "daemon", "clients", "tests")

@@ -44,6 +44,16 @@ def test_every_module_is_on_the_map_of_its_folder_once(folder: str) -> None:
     assert mapped(folder) == {package: sorted(names) for package, names in found.items()}
 
 
+def test_every_benchmark_is_on_their_map_once_scripts_before_parts() -> None:
+    folder = ROOT / "tests" / "benchmarks"
+    scripts, _, parts = (folder / "README.md").read_text(encoding="utf-8").partition("## Parts")
+    there = {path.stem: path.read_text(encoding="utf-8") for path in folder.glob("*.py")}
+    # The pool runs itself: the processes that it starts are this module as a program.
+    run = {name for name, text in there.items() if "__main__" in text} - {"warm_pool"}
+    assert sorted(re.findall(r"`(\w+)\.py`", scripts)) == sorted(run)
+    assert sorted(re.findall(r"`(\w+)\.py`", parts)) == sorted(there.keys() - run)
+
+
 def test_the_example_of_the_compilers_map_prints_sources() -> None:
     text = (ROOT / "compiler" / "README.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)

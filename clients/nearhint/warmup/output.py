@@ -278,7 +278,7 @@ def _print_models(models: Sequence[ModelReport]) -> None:
                 model.name,
                 model.device,
                 model.effort,
-                ", ".join(f"{key}={value}" for key, value in model.labels.items()),
+                model.labels_text,
                 model.points,
                 model.programs,
                 model.kernels,

@@ -91,7 +91,7 @@ def _models(models: Iterable[ModelReport]) -> str:
             model.source,
             model.device,
             model.effort,
-            ", ".join(f"{key}={value}" for key, value in model.labels.items()),
+            model.labels_text,
             model.points,
             model.programs,
             model.kernels,

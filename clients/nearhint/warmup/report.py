@@ -99,6 +99,11 @@ class ModelReport:
     problem: str = ""
     failed: tuple[str, ...] = ()
 
+    @property
+    def labels_text(self) -> str:
+        """The labels for people, `team=search, rank=1`."""
+        return ", ".join(f"{key}={value}" for key, value in self.labels.items())
+
     def problems(self) -> Iterator[str]:
         """Lines for people: what is wrong with it, and at which of its points."""
         lines = ((f": {self.problem}",) if self.problem else ()) + tuple(

@@ -1,12 +1,12 @@
-"""The functions of libdevice that kernels call, apart: to read all takes long.
+"""The functions of libdevice that kernels call, by themselves: reading all of them takes long.
 
 Triton reads all 350 functions from bitcode for each kernel that calls one. Linked once into a
 module that declares a few, they can be printed as text (LLVM Language Reference Manual), which
-Triton takes in the place of its own file; the binaries compute the same.
+Triton takes in place of its own file; the binaries compute the same.
 
 The functions ask, at each step, whether denormal numbers are flushed to zero (User Guide for NVPTX
 Back-end, Reflection Parameters). LLVM answers only when it writes assembly: until then all passes
-have both ways of each step of each element before them. Here the answer is in the text.
+have to process both ways of each step of each element. Here the answer is in the text.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tests.benchmarks import first_regret
 from tests.benchmarks.selection_matrix import Case, Truth
-from tests.unit.compiler.test_online import TARGET, kernel_of
+from tests.unit.compiler.kernels import TARGET, kernel_of
 from tests.unit.rules.tables import STEP, row, table
 
 from nearhint_compiler.schedule import candidates

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.unit.compiler.kernels import KERNELS
 from tests.unit.compiler.native import MACHINE, PORTABLE, Array, compile_kernel, target
 
 from nearhint_compiler.ir import nodes as ir
@@ -26,7 +27,6 @@ TORCH: Mapping[str, torch.dtype] = {
 STORAGE = {"f16": np.uint16, "bf16": np.uint16, "f32": np.float32}
 LEVELS = {"machine": MACHINE, "avx2": target(("avx2", "f16c", "fma")), "portable": PORTABLE}
 WIDTHS = [("machine", 16), ("machine", 8), ("avx2", 8), ("portable", 4), ("portable", 1)]
-KERNELS = Path(__file__).parents[2] / "kernels"
 EIGHTS = ("f8e4m3fn", "f8e5m2")
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.unit.compiler.kernels import KERNELS
 from tests.unit.compiler.native import (
     MACHINE,
     PORTABLE,
@@ -28,7 +29,6 @@ from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import candidates, parse_schedule
 from nearhint_rules import expr as ex
 
-KERNELS = Path(__file__).parents[2] / "kernels"
 AVX2 = target(("avx2", "f16c", "fma"))
 LEVELS = {"machine": MACHINE, "avx2": AVX2, "portable": PORTABLE}
 WIDTHS = [

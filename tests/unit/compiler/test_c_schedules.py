@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.unit.compiler.kernels import KERNELS
 from tests.unit.compiler.native import MACHINE, check, compile_kernel, target
 
 from nearhint_compiler.codegen import generate
@@ -17,7 +18,6 @@ from nearhint_compiler.schedule.choice import MAX_LIMIT
 from nearhint_compiler.schedule.cpu import CANDIDATE_LIMIT
 from nearhint_rules.program import DTYPES
 
-KERNELS = Path(__file__).parents[2] / "kernels"
 AVX512 = target(("avx2", "avx512bw", "avx512dq", "avx512f", "avx512vl", "f16c", "fma"))
 PERMUTED = """
 (kernel (symbols k0 k1 k2)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import cast
 
 import pytest
+from tests.unit.compiler.kernels import KERNELS
 from tests.unit.compiler.native import target
 
 from nearhint_compiler.codegen import generate
@@ -18,7 +18,6 @@ from nearhint_compiler.schedule import parse_schedule
 from nearhint_rules import expr as ex
 from nearhint_rules.artifact import CpuLaunch
 
-KERNELS = Path(__file__).parents[2] / "kernels"
 AVX2 = target(("avx", "avx2", "f16c", "fma"))
 MASKING = target(FEATURES[AVX512])
 

@@ -9,6 +9,7 @@ from math import prod
 from pathlib import Path
 
 import pytest
+from tests.unit.compiler.kernels import KERNELS, TARGET
 
 from nearhint_compiler.codegen import generate
 from nearhint_compiler.codegen.launch_c import launch_source
@@ -16,10 +17,7 @@ from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule.schedule import parse_schedule
 from nearhint_rules import expr as ex
 from nearhint_rules.artifact import CudaLaunch
-from nearhint_rules.target import CudaDevice, Target
 
-KERNELS = Path(__file__).parents[2] / "kernels"
-TARGET = Target(CudaDevice("NVIDIA H100", 90, 132, 80 << 30, "580", 700), ("triton 3.7.1",))
 REST = "warps=4 index=64 aligned=0 divisible=0"
 
 

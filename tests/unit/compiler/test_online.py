@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
+from tests.unit.compiler.kernels import KERNELS, TARGET, kernel_of
 
 from nearhint_compiler.analysis.online import Online, online_pairs, walk_levels
 from nearhint_compiler.codegen import generate
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule.schedule import parse_schedule
-from nearhint_rules.target import CudaDevice, Target
 
-KERNELS = Path(__file__).parents[2] / "kernels"
-TARGET = Target(CudaDevice("NVIDIA H100", 90, 132, 80 << 30, "580", 700), ("triton 3.7.1",))
 LOOPED = "cuda.looped x=1 r=1024 warps=4 index=32 aligned=0 divisible=0"
 PERSISTENT = "cuda.persistent x=1 r=1024 warps=4 index=32 aligned=0 divisible=0"
-
-
-def kernel_of(name: str) -> ir.Kernel:
-    return parse_kernel((KERNELS / f"{name}.ir").read_text())
 
 
 @pytest.mark.parametrize(

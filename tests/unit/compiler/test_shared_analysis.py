@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
+from tests.unit.compiler.kernels import KERNELS
 from tests.unit.compiler.native import target
 
 from nearhint_compiler.analysis.accesses import access, shifted
@@ -16,7 +15,6 @@ from nearhint_compiler.schedule import candidates
 from nearhint_compiler.schedule.cpu import _access_score
 from nearhint_rules.target import CudaDevice, Target
 
-KERNELS = Path(__file__).parents[2] / "kernels"
 AVX512 = target(("avx2", "avx512bw", "avx512dq", "avx512f", "avx512vl", "f16c", "fma"))
 GPU = Target(CudaDevice("a GPU", 90, 132, 80 << 30, "580", 700), ("triton 3.7.1",))
 REMEMBERING = (index_bounds, respaced, access, shifted, _access_score)

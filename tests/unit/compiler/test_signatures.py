@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
-from pathlib import Path
 
 import pytest
+from tests.unit.compiler.kernels import KERNELS, TARGET
 
 from nearhint_compiler.codegen import generate
 from nearhint_compiler.ir.text import parse_kernel
@@ -18,10 +18,7 @@ from nearhint_rules.artifact import (
     StageArgument,
     WorkspaceArgument,
 )
-from nearhint_rules.target import CudaDevice, Target
 
-KERNELS = Path(__file__).parents[2] / "kernels"
-TARGET = Target(CudaDevice("NVIDIA H100", 90, 132, 80 << 30, "580", 700), ("triton 3.7.1",))
 FAMILIES = {
     "softmax_f32": {"cuda.persistent", "cuda.looped"},
     "one_row_softmax_f32": {"cuda.looped", "cuda.split"},

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
+from tests.unit.compiler.kernels import KERNELS
 
 from nearhint_compiler.analysis.traffic import traffic
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_rules import expr as ex
 
-KERNELS = Path(__file__).parents[2] / "kernels"
 SIZES = {"k0": 24, "k1": 100, "k2": 7}
 
 EXPECTED = {

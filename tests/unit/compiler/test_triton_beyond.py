@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
+from tests.unit.compiler.kernels import KERNELS, TARGET
 
 from nearhint_compiler.codegen.triton.beyond import neutrals
 from nearhint_compiler.codegen.triton.kernel import generate
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule.schedule import parse_schedule
-from nearhint_rules.target import CudaDevice, Target
 
-KERNELS = Path(__file__).parents[2] / "kernels"
-TARGET = Target(CudaDevice("NVIDIA H100", 90, 132, 80 << 30, "580", 700), ("triton 3.7.1",))
 LOOPED = "cuda.looped x=1 r=32 warps=4 index=32 aligned=0 divisible=0"
 
 

@@ -8,6 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from tests.unit.compiler.kernels import KERNELS
 
 from nearhint_compiler.codegen import generate
 from nearhint_compiler.codegen.generated import Generated
@@ -27,7 +28,6 @@ from nearhint_rules.target import CudaDevice, Target
 
 pytest.importorskip("triton")
 
-KERNELS = Path(__file__).parents[2] / "kernels"
 POINTWISE = "cuda.pointwise x=128 warps=2 index=32 aligned=1 divisible=0"
 LOOPED = "cuda.looped x=1 r=1024 warps=4 index=64 aligned=0 divisible=0"
 ELF = b"\x7fELF"

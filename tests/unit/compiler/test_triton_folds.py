@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.compiler import test_triton_numerics as numerics
-from tests.unit.compiler.test_online import TARGET, kernel_of
-from tests.unit.compiler.test_triton_numerics import Case, Results
+from tests.unit.compiler import triton_numerics as numerics
+from tests.unit.compiler.kernels import TARGET, kernel_of
+from tests.unit.compiler.triton_numerics import Case, Results
 
 from nearhint_compiler.codegen import generate
 from nearhint_compiler.schedule import parse_schedule
@@ -61,7 +61,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_source_agrees_with_the_interpreter_of_the_ir(case: Case, results: Results) -> None:
-    numerics.test_source_agrees_with_the_interpreter_of_the_ir(case, results)
+    numerics.assert_agrees(case, results)
 
 
 AHEAD = f"cuda.split x=64 r=64 splits=8 warps=8 index=32 {REST} ahead=3"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.compiler import test_triton_numerics as numerics
-from tests.unit.compiler.test_triton_numerics import KERNELS, TARGET, Case, Results
+from tests.unit.compiler import triton_numerics as numerics
+from tests.unit.compiler.kernels import TARGET, kernel_of
+from tests.unit.compiler.triton_numerics import Case, Results
 
 from nearhint_compiler.codegen import generate
 from nearhint_compiler.errors import InvalidSchedule
-from nearhint_compiler.ir.nodes import Kernel
-from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import Schedule, candidates
 from nearhint_compiler.schedule.firsts import firsts
 from nearhint_compiler.schedule.schedule import parse_schedule
@@ -54,7 +53,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_source_agrees_with_the_interpreter_of_the_ir(case: Case, results: Results) -> None:
-    numerics.test_source_agrees_with_the_interpreter_of_the_ir(case, results)
+    numerics.assert_agrees(case, results)
 
 
 def source(name: str, schedule: str) -> str:
@@ -108,10 +107,6 @@ def test_weights_of_long_rows_are_kept_where_the_first_cache_holds_them() -> Non
         assert found == {int(is_kept)}, (rows, columns)
     masked = looped_of("softmax_mask_f16", 1021, 128_256)
     assert not any(each.get("keep", 0) for each in masked)
-
-
-def kernel_of(name: str) -> Kernel:
-    return parse_kernel((KERNELS / f"{name}.ir").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.unit.compiler import test_triton_numerics as numerics
-from tests.unit.compiler.test_triton_numerics import Case, Results, pointwise, rows, split, tiled
+from tests.unit.compiler import triton_numerics as numerics
+from tests.unit.compiler.triton_numerics import Case, Results, pointwise, rows, split, tiled
 
 pytestmark = numerics.RUNS_LONG
 
@@ -150,4 +150,4 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_source_agrees_with_the_interpreter_of_the_ir(case: Case, results: Results) -> None:
-    numerics.test_source_agrees_with_the_interpreter_of_the_ir(case, results)
+    numerics.assert_agrees(case, results)

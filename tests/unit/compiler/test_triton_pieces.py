@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.compiler import test_triton_numerics as numerics
-from tests.unit.compiler.test_triton_numerics import KERNELS, TARGET, Case, Results
+from tests.unit.compiler import triton_numerics as numerics
+from tests.unit.compiler.kernels import TARGET, kernel_of
+from tests.unit.compiler.triton_numerics import Case, Results
 
 from nearhint_compiler.codegen import generate
 from nearhint_compiler.errors import InvalidSchedule
-from nearhint_compiler.ir.nodes import Kernel
-from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import Schedule, candidates
 from nearhint_compiler.schedule.schedule import parse_schedule
 from nearhint_rules.guard import size_facts_hold
@@ -124,11 +123,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_source_agrees_with_the_interpreter_of_the_ir(case: Case, results: Results) -> None:
-    numerics.test_source_agrees_with_the_interpreter_of_the_ir(case, results)
-
-
-def kernel_of(name: str) -> Kernel:
-    return parse_kernel((KERNELS / f"{name}.ir").read_text(encoding="utf-8"))
+    numerics.assert_agrees(case, results)
 
 
 @pytest.mark.parametrize(

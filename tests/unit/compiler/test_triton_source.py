@@ -5,10 +5,10 @@ from __future__ import annotations
 import struct
 from dataclasses import replace
 from math import prod
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.unit.compiler.kernels import KERNELS, TARGET, kernel_of
 
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT, index_bounds
 from nearhint_compiler.codegen import generate
@@ -22,19 +22,12 @@ from nearhint_compiler.schedule.schedule import Schedule, parse_schedule
 from nearhint_rules import expr as ex
 from nearhint_rules.artifact import CudaLaunch
 from nearhint_rules.guard import ALWAYS, Aligned, AtMost, Divisible, size_facts_hold
-from nearhint_rules.target import CudaDevice, Target
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-KERNELS = Path(__file__).parents[2] / "kernels"
-TARGET = Target(CudaDevice("NVIDIA H100", 90, 132, 80 << 30, "580", 700), ("triton 3.7.1",))
 NAMES = sorted(path.stem for path in KERNELS.glob("*.ir"))
 HINTS = ((2048, 512, 64), (1, 1, 1), (37, 53, 3), (4, 16384, 2), (16, 131072, 16))
-
-
-def kernel_of(name: str) -> Kernel:
-    return parse_kernel((KERNELS / f"{name}.ir").read_text())
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.compiler import test_triton_numerics as numerics
-from tests.unit.compiler.test_triton_numerics import Case, Results
-from tests.unit.compiler.test_triton_source import TARGET, kernel_of
+from tests.unit.compiler import triton_numerics as numerics
+from tests.unit.compiler.kernels import TARGET, kernel_of
+from tests.unit.compiler.triton_numerics import Case, Results
 
 from nearhint_compiler.analysis.units import has_units
 from nearhint_compiler.codegen import generate
@@ -62,7 +62,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_source_agrees_with_the_interpreter_of_the_ir(case: Case, results: Results) -> None:
-    numerics.test_source_agrees_with_the_interpreter_of_the_ir(case, results)
+    numerics.assert_agrees(case, results)
 
 
 def generated(name: str, options: str) -> Generated:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.compiler import test_triton_numerics as numerics
-from tests.unit.compiler.test_triton_numerics import Case, Results
-from tests.unit.compiler.test_triton_words import share_storage
+from tests.unit.compiler import triton_numerics as numerics
+from tests.unit.compiler.triton_numerics import Case, Results
 
 pytestmark = numerics.RUNS_LONG
 
@@ -76,14 +75,14 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 @pytest.fixture(scope="module")
 def results_in_place(tmp_path_factory: pytest.TempPathFactory) -> Results:
     folder = tmp_path_factory.mktemp("forms_in_place")
-    return numerics.run(IN_PLACE, folder, change=share_storage)
+    return numerics.run(IN_PLACE, folder, change=numerics.share_storage)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_source_agrees_with_the_interpreter_of_the_ir(case: Case, results: Results) -> None:
-    numerics.test_source_agrees_with_the_interpreter_of_the_ir(case, results)
+    numerics.assert_agrees(case, results)
 
 
 @pytest.mark.parametrize("case", IN_PLACE, ids=lambda case: case.name)
 def test_an_output_may_have_the_storage_of_its_input(case: Case, results_in_place: Results) -> None:
-    numerics.test_source_agrees_with_the_interpreter_of_the_ir(case, results_in_place)
+    numerics.assert_agrees(case, results_in_place)

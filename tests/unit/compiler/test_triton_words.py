@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
-import numpy as np
 import pytest
-from tests.unit.compiler import test_triton_numerics as numerics
-from tests.unit.compiler.test_triton_numerics import Case, Results
+from tests.unit.compiler import triton_numerics as numerics
+from tests.unit.compiler.kernels import TARGET, kernel_of
+from tests.unit.compiler.triton_numerics import Case, Results
 
 from nearhint_compiler.analysis.row_words import row_words
 from nearhint_compiler.codegen import generate
 from nearhint_compiler.errors import InvalidSchedule
-from nearhint_compiler.ir.nodes import Kernel
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import candidates
 from nearhint_compiler.schedule.choice import MAX, choose
@@ -77,17 +73,6 @@ IN_PLACE = [
 ]
 
 
-def share_storage(name: str, folder: Path) -> None:
-    """Lets a prepared case read its first input from where its output goes."""
-    path, stored = folder / f"{name}.json", dict(np.load(folder / f"{name}.npz"))
-    case = json.loads(path.read_text())
-    (output,) = (storage for storage in stored if storage[0] == "o")
-    stored[output][: len(stored["i0"])] = stored["i0"]
-    case["arguments"] = [output if each == "i0" else each for each in case["arguments"]]
-    path.write_text(json.dumps(case))
-    np.savez(folder / f"{name}.npz", allow_pickle=False, **stored)
-
-
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return numerics.run(CASES, tmp_path_factory.mktemp("words"))
@@ -96,21 +81,17 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 @pytest.fixture(scope="module")
 def results_in_place(tmp_path_factory: pytest.TempPathFactory) -> Results:
     folder = tmp_path_factory.mktemp("words_in_place")
-    return numerics.run(IN_PLACE, folder, change=share_storage)
+    return numerics.run(IN_PLACE, folder, change=numerics.share_storage)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_source_agrees_with_the_interpreter_of_the_ir(case: Case, results: Results) -> None:
-    numerics.test_source_agrees_with_the_interpreter_of_the_ir(case, results)
+    numerics.assert_agrees(case, results)
 
 
 @pytest.mark.parametrize("case", IN_PLACE, ids=lambda case: case.name)
 def test_an_output_may_have_the_storage_of_its_input(case: Case, results_in_place: Results) -> None:
-    numerics.test_source_agrees_with_the_interpreter_of_the_ir(case, results_in_place)
-
-
-def kernel_of(name: str) -> Kernel:
-    return parse_kernel((numerics.KERNELS / f"{name}.ir").read_text())
+    numerics.assert_agrees(case, results_in_place)
 
 
 TILED = "tiled z=1 y=4 cuts=1 warps=1 index=32"
@@ -152,19 +133,19 @@ TILED = "tiled z=1 y=4 cuts=1 warps=1 index=32"
 def test_words_that_cannot_be_are_refused(name: str, schedule: str, problem: str) -> None:
     text = f"cuda.{schedule} divisible=0 words=1"
     with pytest.raises(InvalidSchedule, match=problem):
-        generate(kernel_of(name), parse_schedule(text), numerics.TARGET)
+        generate(kernel_of(name), parse_schedule(text), TARGET)
 
 
 def test_a_block_holds_a_row_and_what_is_beside_its_words() -> None:
     text = "cuda.persistent x=1 r=256 warps=1 index=32 aligned=1 divisible=0 words=1"
-    facts = generate(kernel_of("softmax_f16"), parse_schedule(text), numerics.TARGET).guard.facts
+    facts = generate(kernel_of("softmax_f16"), parse_schedule(text), TARGET).guard.facts
     assert AtMost(ex.symbol("k1"), 256 + 7) in facts
     assert not [fact for fact in facts if isinstance(fact, Divisible)]
 
 
 @pytest.mark.parametrize("length", [257, 1021, 5120, 128_255])
 def test_rows_of_any_length_are_offered_in_words_by_default(length: int) -> None:
-    offered = candidates(kernel_of("softmax_f16"), numerics.TARGET, {"k0": 4096, "k1": length})
+    offered = candidates(kernel_of("softmax_f16"), TARGET, {"k0": 4096, "k1": length})
     assert offered[0].get("words", 0)
     plain = [each for each in offered if not each.get("words", 0)]
     assert all(each["divisible"] for each in plain[:-1])
@@ -172,7 +153,7 @@ def test_rows_of_any_length_are_offered_in_words_by_default(length: int) -> None
 
 @pytest.mark.parametrize("name", ["softmax_f32", "softmax_f16", "row_argmax_f32"])
 def test_a_search_of_random_variants_meets_rows_in_words(name: str) -> None:
-    offered = choose(kernel_of(name), numerics.TARGET, {"k0": 61, "k1": 97}, effort=MAX).schedules
+    offered = choose(kernel_of(name), TARGET, {"k0": 61, "k1": 97}, effort=MAX).schedules
     families = {each.family for each in offered if each.get("words", 0)}
     assert families >= {"cuda.looped", "cuda.persistent"}
 
@@ -181,16 +162,14 @@ def test_a_search_of_random_variants_meets_rows_in_words(name: str) -> None:
 def test_long_rows_that_begin_anywhere_are_held_best_in_words(rows: int, columns: int) -> None:
     kernel = kernel_of("transpose_add_f32")
     dims = {"k0": rows, "k1": columns}
-    default, *_ = candidates(kernel, numerics.TARGET, dims)
+    default, *_ = candidates(kernel, TARGET, dims)
     assert not default.get("words", 0)
-    assert firsts(kernel, numerics.TARGET, dims)[0].get("words", 0)
+    assert firsts(kernel, TARGET, dims)[0].get("words", 0)
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(100_003, 35), (31_049, 1021), (33, 5121)])
 def test_short_rows_and_small_spaces_are_read_element_by_element(rows: int, columns: int) -> None:
-    offered = candidates(
-        kernel_of("transpose_add_f32"), numerics.TARGET, {"k0": rows, "k1": columns}
-    )
+    offered = candidates(kernel_of("transpose_add_f32"), TARGET, {"k0": rows, "k1": columns})
     tiles = [each for each in offered if each.family == "cuda.tiled"]
     assert tiles
     assert not [each for each in tiles if each.get("words", 0)]
@@ -198,7 +177,7 @@ def test_short_rows_and_small_spaces_are_read_element_by_element(rows: int, colu
 
 def test_a_tile_in_words_has_no_promise_about_sizes() -> None:
     text = f"cuda.{TILED} x=16 aligned=1 divisible=0 order=1 words=1"
-    facts = generate(kernel_of("transpose_add_f32"), parse_schedule(text), numerics.TARGET).guard
+    facts = generate(kernel_of("transpose_add_f32"), parse_schedule(text), TARGET).guard
     assert not [fact for fact in facts.facts if isinstance(fact, Divisible)]
 
 
@@ -216,13 +195,13 @@ def test_words_are_those_of_a_row_of_its_own_and_not_of_what_some_rows_share() -
     assert words is not None
     assert ex.to_text(words.base) == "(+ (* k1 k2 p0) (* k2 p1))"
     sizes = {"k0": 64, "k1": 1024, "k2": 1021}
-    offered = candidates(kernel, numerics.TARGET, sizes)
+    offered = candidates(kernel, TARGET, sizes)
     assert not [each for each in offered if each.get("turns", 0)]
     turns = (
         "cuda.persistent x=1 r=1024 warps=4 index=32 aligned=1 divisible=0 ahead=2 words=1 turns=4"
     )
     for each in (*offered, parse_schedule(turns)):
-        generate(kernel, each, numerics.TARGET)
+        generate(kernel, each, TARGET)
 
 
 def test_bytes_beside_wider_elements_do_not_make_words_longer() -> None:

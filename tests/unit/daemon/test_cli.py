@@ -13,7 +13,7 @@ import click
 import pytest
 from click.testing import CliRunner
 from sqlite_utils import Database
-from tests.unit.daemon.test_store import KERNEL, Seen
+from tests.unit.daemon.stores import KERNEL, Seen
 
 from nearhint_daemon.cli import main
 from nearhint_daemon.config import SETTINGS

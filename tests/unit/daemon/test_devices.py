@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.integration.fake_workers import CPU, FakeBenchPool
-from tests.unit.daemon.test_store import Seen
+from tests.unit.daemon.stores import Seen
 
 from nearhint_daemon import devices
 from nearhint_daemon.devices import SPELL_S, Devices, default_names

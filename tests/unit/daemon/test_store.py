@@ -1,15 +1,18 @@
+"""The store: what is written lasts, what is damaged is found, and old databases become new ones."""
+
 from __future__ import annotations
 
 import asyncio
 import os
 import sqlite3
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from sqlite_utils import Database
+from tests.unit.daemon.stores import KERNEL, MEASUREMENT, Seen, direct, with_store
 
 from nearhint_compiler.ir.text import kernel_id, parse_kernel
 from nearhint_compiler.schedule import parse_schedule
@@ -20,7 +23,7 @@ from nearhint_daemon.errors import (
     StoreError,
     StoreReadOnly,
 )
-from nearhint_daemon.store import Batch, Reading, Store, Writing, database, migrations, queries
+from nearhint_daemon.store import Reading, Store, Writing, database, migrations, queries
 from nearhint_daemon.store.artifacts import ArtifactFiles
 from nearhint_daemon.store.rows import (
     ActRow,
@@ -44,53 +47,12 @@ from nearhint_rules import expr as ex
 from nearhint_rules.canonical import content_hash, identity
 
 KERNELS = Path(__file__).parents[2] / "kernels"
-KERNEL = KernelRow("", "a" * 64, "(kernel)", "add", "k0 k1", b"", b"", 1.0)
-MEASUREMENT = MeasurementRow(
-    0, "", "k", "t", "variant", "v", "a", "s", "8", "warm", 1, 100, 0.1, 21, 0, 1.0, "d", "cpu",
-    "measured",
-)  # fmt: skip
 REGRET = RegretRow(
     "", "k", "t", "8", "nearest", "f", 7, "v", 110, "w", 100, 0.1, 0.02, "", 1.0, "d"
 )  # fmt: skip
 JOB = JobRow(
     "key", "regret", "", "lane", "{}", "", 3, 4, "done", "", 0.0, 1, "", "", 1.0, 2.0
 )  # fmt: skip
-
-
-@dataclass
-class Seen:
-    batches: list[Batch] = field(default_factory=list)
-    read_only: list[bool] = field(default_factory=list)
-    corrupt: list[tuple[str, str]] = field(default_factory=list)
-
-    def store_wrote(self, batch: Batch) -> None:
-        self.batches.append(batch)
-
-    def store_read_only(self, is_read_only: bool, /) -> None:
-        self.read_only.append(is_read_only)
-
-    def store_found_corrupt(self, what: str, key: str) -> None:
-        self.corrupt.append((what, key))
-
-
-def with_store(folder: Path, scenario: Callable[[Store, Seen], Awaitable[None]]) -> Seen:
-    """Runs `scenario` on a store in `folder`."""
-
-    async def run() -> Seen:
-        seen = Seen()
-        store = Store(folder, observer=seen, clock=time.time)
-        await store.start()
-        try:
-            await scenario(store, seen)
-        finally:
-            await store.close()
-        return seen
-
-    return asyncio.run(run())
-
-
-def direct(folder: Path) -> sqlite3.Connection:
-    return sqlite3.connect(folder / database.FILE_NAME)
 
 
 def test_columns_of_every_table_are_the_fields_of_its_row(tmp_path: Path) -> None:

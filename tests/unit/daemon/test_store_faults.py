@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.unit.daemon.test_store import KERNEL, MEASUREMENT, Seen, direct, with_store
+from tests.unit.daemon.stores import KERNEL, MEASUREMENT, Seen, direct, with_store
 
 from nearhint_daemon.errors import StoreDamaged, StoreError
 from nearhint_daemon.store import Store, Writing, database

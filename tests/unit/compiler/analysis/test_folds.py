@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.compiler.test_online import TARGET, kernel_of
+from tests.unit.compiler.kernels import TARGET, kernel_of
 
 from nearhint_compiler.analysis.folds import folded, folded_stores
 from nearhint_compiler.codegen import generate

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.compiler.test_online import TARGET
+from tests.unit.compiler.kernels import TARGET
 from tests.unit.workers.building import default_source
 
 from nearhint_compiler.analysis.jumps import before_jumps, leading_to_jumps

@@ -17,6 +17,7 @@ from torch.fx.node import map_arg
 
 from nearhint_compiler.pipeline import Lowered, lower
 from nearhint_daemon.workers.interpreter import Casts, interpret
+from nearhint_daemon.workers.lowering_check import check_lowering
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
 from nearhint_rules.plan import Free, Launch, MakeView, Output, RunNodes, Step
@@ -311,3 +312,10 @@ def launched_nodes(lowered: Lowered) -> dict[tuple[int, ...], tuple[int, ...]]:
         for step in lowered.plan.steps
         if isinstance(step, Launch)
     }
+
+
+def assert_lowering_is_right(lowered: Lowered) -> None:
+    """As the daemon does before a Kernel may serve."""
+    kernels = {found.id: found.kernel for found in lowered.kernels}
+    for fallback in lowered.fallbacks:
+        assert check_lowering(kernels[fallback.kernel], fallback, seed=1).problem == ""

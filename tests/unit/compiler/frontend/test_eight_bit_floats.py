@@ -7,9 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 from tests.unit.compiler.frontend.building import S0, Builder, tensor
-from tests.unit.compiler.frontend.running import check, launched_nodes
-from tests.unit.compiler.frontend.test_functions import assert_lowering_is_right
-from tests.unit.compiler.frontend.test_ops import awkward, drawn
+from tests.unit.compiler.frontend.drawing import awkward, drawn
+from tests.unit.compiler.frontend.running import assert_lowering_is_right, check, launched_nodes
 from torch import Tensor
 
 from nearhint_compiler.ir import nodes as ir

@@ -7,14 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from tests.unit.compiler.frontend.running import check
-from tests.unit.compiler.frontend.test_ops import drawn
+from tests.unit.compiler.frontend.drawing import drawn
+from tests.unit.compiler.frontend.running import assert_lowering_is_right, check
 from torch import Tensor
 from torch.nn import functional
 
 from nearhint_compiler.ir import nodes as ir
-from nearhint_compiler.pipeline import Lowered
-from nearhint_daemon.workers.lowering_check import check_lowering
 from nearhint_rules import expr as ex
 from nearhint_rules.plan import Launch, RunNodes
 
@@ -189,10 +187,3 @@ def indices(kernel: ir.Kernel) -> Iterator[ex.Expr]:
 
 def divides(index: ex.Expr) -> bool:
     return isinstance(index, ex.FloorDiv | ex.Mod) or any(map(divides, ex.children(index)))
-
-
-def assert_lowering_is_right(lowered: Lowered) -> None:
-    """As the daemon does before a Kernel may serve."""
-    kernels = {found.id: found.kernel for found in lowered.kernels}
-    for fallback in lowered.fallbacks:
-        assert check_lowering(kernels[fallback.kernel], fallback, seed=1).problem == ""

@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 import torch
 from tests.unit.compiler.frontend.building import S0, S1, S2, Builder, tensor
-from tests.unit.compiler.frontend.running import check, launched_nodes, record
-from tests.unit.compiler.frontend.test_functions import assert_lowering_is_right
+from tests.unit.compiler.frontend.running import (
+    assert_lowering_is_right,
+    check,
+    launched_nodes,
+    record,
+)
 from torch import Tensor
 from torch.nn import functional
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.unit.compiler.frontend.drawing import awkward, drawn
 from tests.unit.compiler.frontend.running import check, launched_nodes
 from torch import Tensor
 from torch.nn import functional
@@ -22,23 +23,6 @@ def plain_gelu() -> Iterator[None]:
     """oneDNN's gelu makes NaN of infinity; torch's own does not."""
     with torch.backends.mkldnn.flags(enabled=False):
         yield
-
-
-def drawn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    if dtype == torch.bool:
-        return torch.rand(shape, generator=generator) > 0.5
-    if not dtype.is_floating_point:
-        low = 0 if dtype == torch.uint8 else -9
-        return torch.randint(low, 9, shape, generator=generator).to(dtype)
-    return torch.randn(shape, generator=generator).to(dtype)
-
-
-def awkward(*shape: int) -> Tensor:
-    """Normal numbers with NaN, infinities and zeros among them."""
-    x = drawn(*shape).flatten()
-    x[::7], x[1::11], x[2::13], x[3::5] = NAN, INF, -INF, 0.0
-    return x.reshape(shape)
 
 
 F16, BF16, F64 = torch.float16, torch.bfloat16, torch.float64

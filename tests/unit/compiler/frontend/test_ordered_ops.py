@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 from tests.unit.compiler.frontend.building import S0, S1, Builder, tensor
+from tests.unit.compiler.frontend.drawing import awkward, drawn
 from tests.unit.compiler.frontend.running import check, launched_nodes
-from tests.unit.compiler.frontend.test_ops import awkward, drawn
 from torch import Tensor
 from torch.nn import functional
 

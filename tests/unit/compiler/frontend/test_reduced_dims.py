@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from tests.unit.compiler.frontend.drawing import drawn
 from tests.unit.compiler.frontend.running import check, launched_nodes
-from tests.unit.compiler.frontend.test_ops import drawn
 from torch import Tensor
 
 from nearhint_compiler.ir import nodes as ir

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.compiler.test_online import KERNELS, TARGET, kernel_of
+from tests.unit.compiler.kernels import KERNELS, TARGET, kernel_of
 
 from nearhint_compiler.codegen import generate
 from nearhint_compiler.ir import nodes as ir

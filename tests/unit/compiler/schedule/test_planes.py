@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.unit.compiler.test_online import TARGET, kernel_of
+from tests.unit.compiler.kernels import TARGET, kernel_of
 
 from nearhint_compiler.codegen import generate
 from nearhint_compiler.errors import InvalidSchedule

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.unit.compiler.test_online import TARGET, kernel_of
+from tests.unit.compiler.kernels import TARGET, kernel_of
 
 from nearhint_compiler.schedule import Schedule, candidates
 from nearhint_compiler.schedule.choice import QUICK, choose

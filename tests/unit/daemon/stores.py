@@ -1,0 +1,55 @@
+"""Stores for tests: rows to put into one, one that a scenario runs on, and what it reported."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nearhint_daemon.store import Batch, Store, database
+from nearhint_daemon.store.rows import KernelRow, MeasurementRow
+
+KERNEL = KernelRow("", "a" * 64, "(kernel)", "add", "k0 k1", b"", b"", 1.0)
+MEASUREMENT = MeasurementRow(
+    0, "", "k", "t", "variant", "v", "a", "s", "8", "warm", 1, 100, 0.1, 21, 0, 1.0, "d", "cpu",
+    "measured",
+)  # fmt: skip
+
+
+@dataclass
+class Seen:
+    batches: list[Batch] = field(default_factory=list)
+    read_only: list[bool] = field(default_factory=list)
+    corrupt: list[tuple[str, str]] = field(default_factory=list)
+
+    def store_wrote(self, batch: Batch) -> None:
+        self.batches.append(batch)
+
+    def store_read_only(self, is_read_only: bool, /) -> None:
+        self.read_only.append(is_read_only)
+
+    def store_found_corrupt(self, what: str, key: str) -> None:
+        self.corrupt.append((what, key))
+
+
+def with_store(folder: Path, scenario: Callable[[Store, Seen], Awaitable[None]]) -> Seen:
+    """Runs `scenario` on a store in `folder`."""
+
+    async def run() -> Seen:
+        seen = Seen()
+        store = Store(folder, observer=seen, clock=time.time)
+        await store.start()
+        try:
+            await scenario(store, seen)
+        finally:
+            await store.close()
+        return seen
+
+    return asyncio.run(run())
+
+
+def direct(folder: Path) -> sqlite3.Connection:
+    return sqlite3.connect(folder / database.FILE_NAME)
