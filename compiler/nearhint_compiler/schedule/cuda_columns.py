@@ -14,6 +14,7 @@ from nearhint_compiler.schedule.cuda_pointwise import both
 from nearhint_compiler.schedule.cuda_steps import (
     STEP_REGISTERS,
     bounded,
+    column_itemsize,
     column_lanes,
     in_steps,
     shared_steps,
@@ -247,7 +248,7 @@ def _written_out(facts: Facts) -> Iterator[Schedule]:
     is_read_once = facts.only_reads and facts.walks < 2 and not facts.has_scan
     is_wide = prod(facts.extents) >= WRITTEN_PROGRAMS * WRITTEN_COLUMNS * facts.processors
     if is_read_once and is_wide and facts.has_vectors and not facts.has_pieces:
-        itemsize = max(facts.accesses, key=lambda access: access.size_bytes).itemsize
+        itemsize = column_itemsize(facts)
         r = WRITTEN_BYTES // (WRITTEN_COLUMNS * itemsize)
         blocks = {"x": WRITTEN_COLUMNS, "r": r, "warps": WRITTEN_WARPS, "unroll": WRITTEN_OUT}
         yield facts.schedule("looped", divisible=facts.divisible, **blocks)
@@ -391,7 +392,7 @@ def teams_of_columns(facts: Facts) -> Iterator[Schedule]:
     if facts.length * ANEW_COLUMNS[0] <= max(each for each, _ in HELD_ANEW) * 32 * ANEW_WARPS:
         return
     columns = prod(facts.extents)
-    x = TEAM_ROW_BYTES // max(facts.accesses, key=lambda access: access.size_bytes).itemsize
+    x = TEAM_ROW_BYTES // column_itemsize(facts)
     for warps, elements, registers in TEAM_FUNCTIONS if facts.has_functions else TEAM_SHAPES:
         r = elements * 32 * warps // x
         splits = -(-facts.length // r)

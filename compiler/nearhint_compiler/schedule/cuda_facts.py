@@ -159,6 +159,12 @@ class Facts:
         return max((access.itemsize for access in self.accesses), default=4)
 
     @property
+    def is_of_bytes(self) -> bool:
+        """Whether elements of one byte are a fourth, at least, of what is read and written."""
+        sizes = (access.size_bytes for access in self.accesses if access.itemsize == 1)
+        return 4 * sum(sizes) >= self.moved_bytes > 0
+
+    @property
     def lanes(self) -> int:
         """Neighbours along a row that one load of a thread brings."""
         sizes = [

@@ -78,6 +78,11 @@ def shared_steps(facts: Facts, columns: int) -> Iterator[tuple[int, ...]]:
         yield (STEP_COLUMNS, elements, warps, busy // warps, 1, 1, pieces)
 
 
+def column_itemsize(facts: Facts) -> int:
+    """Bytes of an element of what moves most."""
+    return max(facts.accesses, key=lambda access: access.size_bytes).itemsize
+
+
 def column_lanes(facts: Facts) -> int:
     """Neighbouring columns that one load of a thread brings."""
-    return 16 // max(facts.accesses, key=lambda access: access.size_bytes).itemsize
+    return 16 // column_itemsize(facts)

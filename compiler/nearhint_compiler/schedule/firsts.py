@@ -28,6 +28,7 @@ from nearhint_compiler.schedule.cuda_columns import (
 from nearhint_compiler.schedule.cuda_facts import Facts, facts_of
 from nearhint_compiler.schedule.cuda_pointwise import preferred
 from nearhint_compiler.schedule.cuda_reductions import preferred_tile
+from nearhint_compiler.schedule.cuda_steps import column_itemsize
 from nearhint_compiler.schedule.estimate import estimate
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules.target import Target
@@ -39,6 +40,10 @@ CACHED_BYTES = 32 << 20
 MANY_ROWS, NARROW_LANES, SPENT = 4, 8, 1.1
 """Rows a processor, neighbours that one load of a thread brings, and how many times the lanes of a
 walk a block must have, for rows to be walked that registers could hold."""
+NARROW_BYTES = 2
+"""Of elements of so many bytes teams of columns come after programs that share them: at nine points
+of three functions in bf16 teams took 1.15 times as long, in the geometric mean, though they read
+once (tests/benchmarks/gpu_schedules.py, on an H100)."""
 LOOPED, SPLIT, CHAINED = "cuda.looped", "cuda.split", "cuda.chained"
 TEAMS = "cuda.cooperative"
 PERSISTENT = ("cuda.persistent", "cuda.tiled_persistent")
@@ -141,8 +146,9 @@ def _kinds(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> tuple[
             return (columns,)
         # Where programs may share columns, those that have some alone leave much of a device idle.
         chains = (CHAINED, SPLIT) if is_long_chain(facts) else (SPLIT, CHAINED)
-        # Half as much is under way of teams that compute much.
-        order = (*chains, TEAMS) if facts.has_functions else (TEAMS, *chains)
+        # Half as much is under way of teams that compute much, or hold narrow elements.
+        is_little = facts.has_functions or column_itemsize(facts) <= NARROW_BYTES
+        order = (*chains, TEAMS) if is_little else (TEAMS, *chains)
         shared = [each for each in walked if each.family in order]
         others = [each for each in walked if each.family not in order]
         return (*held, *sorted(shared, key=lambda each: order.index(each.family)), *others)

@@ -62,6 +62,7 @@ CASES = [
     *of_columns("standardised_columns_f32", (3, 40), special=True),
     *of_columns("middle_softmax_bf16", (2, 3, 37), (1, 9, 1)),
     *of_columns("middle_softmax_bf16", (2, 3, 40), special=True),
+    *of_columns("scaled_columns_bf16", (5, 37), (9, 3), (1, 1)),
     *of_columns("column_cumsum_f32", (5, 41)),
     *of_columns("column_cumsum_f32", (3, 40), special=True),
     *teams("softmax_f32", (5, 37), (3, 130), (1, 192)),
@@ -173,6 +174,9 @@ def test_what_a_thread_holds_of_a_column_is_one_lane() -> None:
     before, _, _ = source.partition("tl.atomic_add")
     assert "[X, R // 8], " in before
     assert "[X, 8, R // 8]), [0, 2, 1])" in before
+    # As many f32 as are a vector of what they become.
+    source = generate(kernel_of("scaled_columns_bf16"), parse_schedule(OF_COLUMNS), TARGET).source
+    assert "[X, 8, R // 8]), [0, 2, 1])" in source.partition("tl.atomic_add")[0]
     # What several rows of a column become stays in order in a scan.
     scanned = generate(kernel_of("column_cumsum_f32"), parse_schedule(OF_COLUMNS), TARGET).source
     assert "tl.reshape" not in scanned

@@ -298,8 +298,19 @@ def _has_element_stores(kernel: ir.Kernel) -> bool:
 
 
 def _share(kernel: ir.Kernel, schedule: Schedule) -> int:
-    """The rows of a block of columns that a thread has if it reads vectors; else it has more."""
-    lanes = 16 // max(DTYPES[param.dtype] for param in kernel.params)
+    """The rows of a block of columns that a thread has if it reads vectors; else it has more.
+
+    Triton gives a thread as many columns as are a vector of the narrowest of a block's elements:
+    of wider ones that is several vectors. Others than its own rows would be brought together by
+    all threads, and not by it alone.
+    """
+    elements = ir.per_element(kernel)
+    sizes = [
+        DTYPES[kernel.params[node.param].dtype]
+        for place, node in enumerate(kernel.body)
+        if isinstance(node, ir.Load | ir.Store) and elements[place]
+    ]
+    lanes = 16 // min(sizes)
     each = schedule["x"] * schedule["r"] // (32 * schedule["warps"])
     return max(1, min(each // lanes, schedule["r"]))
 

@@ -6,6 +6,7 @@ import pytest
 from tests.unit.compiler.kernels import TARGET, kernel_of
 
 from nearhint_compiler.codegen import generate
+from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import Schedule, candidates, parse_schedule
 from nearhint_rules.guard import size_facts_hold
@@ -49,6 +50,41 @@ def test_loads_of_rows_in_pieces_come_first_while_a_thread_holds_few_elements() 
     ways = [is_early(each) for each in found if each.get("pieces", 0) == 3]
     assert set(ways[:1]) == {True}
     assert set(ways) == {True, False}
+
+
+WEIGHTED_NORM = parse_kernel(
+    """(kernel (symbols k0 k1) (pointwise k0) (reduction k1)
+    (params (in bf16) (in bf16) (in bf16) (out bf16))
+    (body (load 0 (+ (* k1 p0) r0)) (cast f32 0) (mul f32 1 1) (reduce sum f32 2) (rsqrt f32 3)
+    (mul f32 1 4) (load 1 r0) (cast f32 6) (mul f32 5 7) (load 2 r0) (cast f32 9) (add f32 8 10)
+    (cast bf16 11) (store 3 (+ (* k1 p0) r0) 12)))"""
+)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "warps", "pieces", "early"),
+    [
+        (WEIGHTED_NORM, 16, 4, False),  # 32 widened elements, and 32 registers of weights
+        (WEIGHTED_NORM, 16, 3, True),
+        (WEIGHTED_NORM, 8, 4, True),  # a processor has three of its programs for four
+        (NARROW_NORM, 16, 4, True),
+    ],
+    ids=["four pieces", "three", "fewer warps", "fewer weights"],
+)
+def test_loads_come_first_while_a_processor_has_two_of_the_widest_programs(
+    kernel: ir.Kernel, warps: int, pieces: int, early: bool
+) -> None:
+    dims = {"k0": 2053, "k1": 256 * warps * pieces}
+    shape = warps, pieces
+    found = candidates(kernel, TARGET, dims)
+    ways = [is_early(each) for each in found if (each["warps"], each.get("pieces", 0)) == shape]
+    assert ways[0] == early
+    assert set(ways) == {True, False}
+    # In words a processor has one of them either way.
+    dims["k1"] -= 1
+    found = candidates(kernel, TARGET, dims)
+    ways = [is_early(each) for each in found if (each["warps"], each.get("pieces", 0)) == shape]
+    assert ways[0]
 
 
 @pytest.mark.parametrize(("name", "has_halves"), [("softmax_f32", True), ("softmax_f16", False)])

@@ -285,6 +285,45 @@ def test_what_is_transposed_is_first_in_a_tile_also_where_rows_do_not_fill_it() 
         assert {each.family for each in found} == {"cuda.tiled"}
 
 
+TURNED_BYTES = """(kernel (symbols k0 k1) (pointwise k0 k1) (reduction)
+    (params (in i8) (out i8)) (body (load 0 (+ (* k0 p1) p0)) (store 1 (+ (* k1 p0) p1) 0)))"""
+
+
+@pytest.mark.parametrize(
+    ("sizes", "tile", "divisible"),
+    [
+        ((11_009, 5001), (64, 128, 8), 0),
+        ((5121, 8000), (64, 128, 8), 0),  # vectors along one axis
+        ((5120, 8000), (64, 64, 8), 0b11),
+        ((1001, 1003), (32, 64, 8), 0),  # few points
+    ],
+)
+def test_bytes_are_turned_in_tiles_of_elements_where_words_would_read_one_by_one(
+    sizes: tuple[int, int], tile: tuple[int, int, int], divisible: int
+) -> None:
+    kernel = parse_kernel(TURNED_BYTES)
+    first = firsts(kernel, TARGET, named(kernel, sizes))[0]
+    assert (first["y"], first["x"], first["warps"]) == tile
+    assert (first["divisible"], first.get("words", 0)) == (divisible, 0)
+    # Wider ones are turned in words, as they were.
+    wider = parse_kernel(TURNED_BYTES.replace("i8", "bf16"))
+    if not divisible and sizes[0] > 4096:
+        assert firsts(wider, TARGET, named(wider, sizes))[0]["words"] == 1
+
+
+@pytest.mark.parametrize(
+    ("moved", "family"),
+    [(("f32", "bf16"), "cuda.cooperative"), (("bf16", "i8"), "cuda.split")],
+)
+def test_teams_of_columns_come_first_of_wide_elements(moved: tuple[str, str], family: str) -> None:
+    """Of narrow ones too little is under way: two walks take less time than one and a meeting."""
+    text = (KERNELS / "scaled_columns_bf16.ir").read_text()
+    kernel = parse_kernel(text.replace("bf16", moved[1]).replace("(in f32)", f"(in {moved[0]})"))
+    found = firsts(kernel, TARGET, named(kernel, (5120, 7000)))
+    assert found[0].family == family
+    assert {"cuda.cooperative", "cuda.split"} <= {each.family for each in found}
+
+
 @pytest.mark.parametrize(
     ("sizes", "tile"),
     [
