@@ -60,7 +60,9 @@ def _terms(
         case ir.Op("mul", _, (left, right)):
             return np.asarray(np.maximum(own, scales[left] * scales[right]))
         case ir.Op("div", _, (left, right)):
-            relative = scales[left] / np.abs(values[right])
+            # A divisor that cancelled has the errors of its terms, and so has the quotient.
+            terms = np.maximum(scales[left], own * scales[right])
+            relative = terms / np.abs(values[right])
             return np.maximum(own, np.where(np.isfinite(relative), relative, own))
         case ir.Op("tanh" | "erf", _, (operand,)):
             # Near zero they pass on what they are given, with the errors of the sum that made it.
