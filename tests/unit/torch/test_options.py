@@ -33,7 +33,7 @@ def logged() -> Iterator[list[str]]:
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"options": {"adress": "unix:/x"}}, r"options\['adress'\]: .*did you mean 'address'"),
+        ({"options": {"addr": "unix:/x"}}, r"options\['addr'\]: .*did you mean 'address'"),
         ({"options": {"triton.cudagraphs": True}}, "known: address, names"),
         ({"mode": "max-autotune"}, "mode: the backend has no such argument"),
         ({"options": {"names": ["rows"]}}, "give a mapping"),

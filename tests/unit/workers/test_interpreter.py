@@ -105,6 +105,17 @@ def test_a_quotient_is_judged_by_the_terms_of_a_divisor_that_cancelled() -> None
     assert found.magnitudes.tolist() == [16.0, 0.5]
 
 
+def test_a_quotient_of_what_may_be_any_integer_may_be_any_number() -> None:
+    kernel = parse_kernel("""
+        (kernel (symbols k0) (pointwise k0) (reduction)
+          (params (in f32) (out f32))
+          (body (load 0 p0) (cast i64 0) (cast f32 1) (const f32 0x40000000) (div f32 2 3)
+            (store 1 p0 4)))
+    """)
+    (found,) = interpret(kernel, {"k0": 3}, [np.array([math.nan, math.inf, 6.5], np.float32)])
+    assert found.magnitudes.tolist() == [math.inf, math.inf, 3.25]
+
+
 def test_each_operation_rounds_where_that_is_asked() -> None:
     """log(16) is a little more in f32, where log(2) over it is a quarter all the same."""
     kernel = parse_kernel("""
