@@ -2,12 +2,13 @@
 
 It never raises into a model: what goes wrong is counted, and the graph runs as Dynamo made it.
 Options, by `torch.compile(options={...})`: `address` (as NEARHINT_ADDRESS), `names` (torch's names
-of sizes to the user's).
+of sizes to the user's). Others, and a `mode`, are ignored with a warning.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,13 +16,17 @@ import torch
 from torch import fx
 
 from nearhint.config import from_environment
+from nearhint.errors import InvalidSetting
 from nearhint.session import ProgramHandle, counters, session_for
 from nearhint_torch.adapter import ControlFlow, aot_inference, returns_gradients
 from nearhint_torch.capture import Captured, capture
 from nearhint_torch.devices import device_half
 from nearhint_torch.errors import NeedsGradients
 from nearhint_torch.in_place import update_in_place
+from nearhint_torch.options import Options, read_options
 from nearhint_torch.runner import CompiledGraph
+
+log = logging.getLogger("nearhint")
 
 READY_TIMEOUT_S = 0.5
 """How long capture, never a call, waits for a Plan and Tables that the daemon has already."""
@@ -31,7 +36,7 @@ def nearhint(
     module: fx.GraphModule, example_inputs: Sequence[Any], **settings: Any
 ) -> Callable[..., Any]:
     """Compiles a graph of Dynamo's; see `torch.compile`."""
-    options: Mapping[str, Any] = settings.get("options") or {}
+    options = read_options(settings)
     try:
         reason = _reason_for_original(module, example_inputs)
         if reason:
@@ -45,8 +50,8 @@ def nearhint(
     except NeedsGradients:
         counters.event("original_gradients")
         return module.forward
-    except Exception:
-        counters.event("original_capture_failed")
+    except Exception as error:
+        _tell("original_capture_failed", error)
         return module.forward
     counters.event("captures")
     return compiled
@@ -57,7 +62,7 @@ def _reason_for_original(module: fx.GraphModule, example_inputs: Sequence[Any]) 
 
     A model that does all of its work within `torch.no_grad()` has results that do not.
     """
-    if from_environment().is_disabled:
+    if _is_disabled():
         return "disabled"
     needs_gradients = torch.is_grad_enabled() and any(
         isinstance(value, torch.Tensor) and value.requires_grad for value in example_inputs
@@ -65,26 +70,38 @@ def _reason_for_original(module: fx.GraphModule, example_inputs: Sequence[Any]) 
     return "gradients" if needs_gradients and returns_gradients(module) else ""
 
 
+def _is_disabled() -> bool:
+    """Settings that mean nothing are for the session to tell, which then stays at T0."""
+    try:
+        return from_environment().is_disabled
+    except InvalidSetting:
+        return False
+
+
+def _tell(event: str, error: Exception) -> None:
+    """Counts a graph that runs as Dynamo made it, and logs why: nothing else would show it."""
+    counters.event(event)
+    log.warning("%s error=%s: %s", event, type(error).__name__, error)
+
+
 def _refuse(graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     raise NeedsGradients
 
 
 def _compile(
-    graph: fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any]
+    graph: fx.GraphModule, example_inputs: Sequence[Any], *, options: Options
 ) -> Callable[..., Any]:
     try:
         update_in_place(graph)
-        captured = capture(graph, example_inputs, user_names=options.get("names"))
+        captured = capture(graph, example_inputs, user_names=options.names)
         device = device_half(captured.device)
-        session = session_for(
-            options.get("address"), device, device_index=captured.device.index or 0
-        )
+        session = session_for(options.address, device, device_index=captured.device.index or 0)
         handle = session.register(captured.program, threads=torch.get_num_threads())
         compiled = CompiledGraph(graph, captured, session=session, handle=handle)
         _want(captured, handle)
         handle.wait_ready(READY_TIMEOUT_S)
-    except Exception:
-        counters.event("original_program_failed")
+    except Exception as error:
+        _tell("original_program_failed", error)
         forward: Callable[..., Any] = graph.forward
         return forward
     return compiled

@@ -5,7 +5,8 @@ such as `s0*s1 == 32*s0*(s1 // 32)`. A Program whose sizes are `32*c0` says so i
 that holds at each call is left for the compiler to wonder at. Torch is asked nothing: no guard is
 added.
 
-    c divides s     if some equation fails at s = c*q + r for each r from 1 to c - 1
+    c divides s     if some equation fails at s = c*q + r for each r from 1 to c - 1, or if s // c
+                    divides s, and s is c times that
     s is e          if some equation says so, and e is of other sizes
     s is c*q        if c divides s, and some equation says that s // c is the number q
 """
@@ -45,8 +46,10 @@ def equalities(equations: Sequence[Equation]) -> Equalities:
     {'s1': '(// s0 32)'}
     """
     exact = _exact_quotients(equations)
-    known = dict.fromkeys((_plain(left, exact), _plain(right, exact)) for left, right in equations)
     divisors: dict[str, int] = {}
+    for name, block in _whole_blocks(equations, exact):
+        divisors[name] = math.lcm(divisors.get(name, 1), block)
+    known = dict.fromkeys((_plain(left, exact), _plain(right, exact)) for left, right in equations)
     for left, right in known:
         for name, divisor in _candidates(left, right):
             if divisors.get(name, 1) % divisor and _implies(left, right, name, divisor):
@@ -83,6 +86,22 @@ def _exact_quotients(equations: Iterable[Equation]) -> frozenset[tuple[Expr, Exp
         if isinstance(left, ex.Mod) and right == ex.ZERO:
             found.add((left.numerator, left.denominator))
     return frozenset(found)
+
+
+def _whole_blocks(
+    equations: Iterable[Equation], exact: frozenset[tuple[Expr, Expr]]
+) -> Iterator[tuple[str, int]]:
+    """(s, c) where s // c divides s and the quotient is c, as `x.view(s // c, c)` has it."""
+    for left, right in equations:
+        match left, right:
+            case (ex.FloorDiv(Sym(name) as size, ex.FloorDiv(inner, Int(block))), Int(count)) if (
+                inner == size
+                and block == count <= DIVISOR_LIMIT
+                and (size, ex.floordiv(size, block)) in exact
+            ):
+                yield name, block
+            case _:
+                continue
 
 
 def _plain(expr: Expr, exact: frozenset[tuple[Expr, Expr]]) -> Expr:

@@ -52,3 +52,15 @@ class InvalidDynamic(TorchClientError, InvalidSetting):
 
     code = "DYNAMIC_INVALID"
     template = "dynamic[{argument!r}]: {problem}"
+
+
+class InvalidOption(TorchClientError, InvalidSetting):
+    """`torch.compile` was given something that the backend does not know."""
+
+    code = "OPTION_INVALID"
+    template = "{name}: {problem}"
+    hint = (
+        "It is ignored; what there is: options={'address': 'unix:PATH', 'names': "
+        "{\"L['x'].size()[0]\": 'rows'}}. How much is tuned, `nearhintd serve` and "
+        "`nearhint warmup` are told."
+    )

@@ -173,10 +173,16 @@ def flat_storage(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.as_strided((whole - tensor.storage_offset(),), (1,), tensor.storage_offset())
 
 
-def within_ranges(program: pr.Program, wanted: Sequence[int]) -> dict[str, int]:
-    """Sizes for a Program's symbols: symbol i gets entry i, moved into its assumed range."""
+def within_ranges(
+    program: pr.Program, wanted: Sequence[int], *, steps: Mapping[str, int] | None = None
+) -> dict[str, int]:
+    """Sizes for a Program's symbols: symbol i gets entry i, moved into its assumed range.
+
+    `steps` are numbers that sizes are multiples of, where the range allows: entry i times that.
+    """
     sizes: dict[str, int] = {}
     for number, symbol in enumerate(program.symbols):
-        size = max(symbol.low, wanted[number % len(wanted)])
+        step = (steps or {}).get(symbol.name, 1)
+        size = max(-(-symbol.low // step), wanted[number % len(wanted)]) * step
         sizes[symbol.name] = size if symbol.high is None else min(size, symbol.high)
     return sizes

@@ -64,13 +64,16 @@ class Candidates:
 
 
 class Casts(Enum):
-    """What casts between floats do: nothing, or round what a Kernel is given.
+    """What casts between floats do: nothing, or round what a Kernel is given, or each value.
 
-    Where they round, so does an f32 operation on what is given, before what jumps.
+    Where they round what is given, so does an f32 operation on that, before what jumps. Where they
+    round each value, so does each operation, as eager has it: only sums and products over rows
+    are as they are, since their order is anyone's.
     """
 
     EXACT = auto()
     ROUND_GIVEN = auto()
+    ROUND_EACH = auto()
 
 
 class SpaceTooLargeError(ValueError):
@@ -225,6 +228,8 @@ class _Run:
                 if name == "truncdiv" and self._rounds_quotient(position):
                     return np.trunc((args[0] / args[1]).astype(np.float32)).astype(dtype)
                 made = np.asarray(OPERATIONS[name](*args))
+                if self.casts is Casts.ROUND_EACH and self.dtypes[position] in ir.FLOATS:
+                    return _rounded(self.dtypes[position], made)
                 if position in self._before_jumps and self.casts is Casts.ROUND_GIVEN:
                     made = made.astype(np.float32)
                 return np.asarray(made, dtype)
@@ -256,9 +261,9 @@ class _Run:
         target = self.dtypes[position]
         found = cast(value, source, target)
         rounds = target in ("f16", "bf16") or (target, source) in _MAY_ROUND
-        if self.casts is Casts.ROUND_GIVEN and rounds and is_given(self.kernel.body, position):
-            return decode(target, encode(target, found))
-        return found
+        if self.casts is Casts.ROUND_GIVEN:
+            rounds = rounds and is_given(self.kernel.body, position)
+        return _rounded(target, found) if rounds and self.casts is not Casts.EXACT else found
 
     def _along_reduction(self, value: Array) -> Array:
         """`value` with all its elements along the reduction axes."""
@@ -304,6 +309,10 @@ class _WithinRange(_Run):
             return np.asarray(reduced(node.kind, terms, self.reduction_axes))
         (axis,) = self.reduction_axes
         return np.asarray((np.cumsum if node.kind == "sum" else np.cumprod)(terms, axis=axis))
+
+
+def _rounded(dtype: str, value: Array) -> Array:
+    return decode(dtype, encode(dtype, value))
 
 
 def evaluate_index(index: ex.Expr, variables: Mapping[str, Array | int]) -> Array | int:

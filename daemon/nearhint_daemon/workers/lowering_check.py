@@ -2,9 +2,10 @@
 
 Verification compares a binary with the IR; without this check an error in lowering would verify
 itself. It runs at small sizes within the Program's assumed ranges, 1 and primes among them (each
-symbol another prime, so that exchanged dimensions show), once with small inputs, where an epsilon
-that was left out is large. Where sizes that are no symbols make even the smallest space large,
-slabs of it are compared (`reference`) with their part of what the ops make.
+symbol another prime, so that exchanged dimensions show) and multiples of what sizes are divided by
+(blocks need them), once with small inputs, where an epsilon that was left out is large. Where sizes
+that are no symbols make even the smallest space large, slabs of it are compared (`reference`) with
+their part of what the ops make.
 
 A Kernel's constants may be rounded to f32, as eager's are: that moves a remainder by as much as it
 moves the whole, and half floats are so few that some lie just where it makes a quotient's floor
@@ -14,8 +15,10 @@ unit up and a unit down.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 import torch
@@ -101,9 +104,9 @@ def check_lowering(
 
 def _cases(fallback: Fallback) -> Iterator[tuple[dict[str, int], float]]:
     seen: set[tuple[int, ...]] = set()
-    for row in PATTERNS:
+    for steps, row in product(({}, _steps(fallback)), PATTERNS):
         for pattern in row:
-            sizes = within_ranges(fallback.program, pattern)
+            sizes = within_ranges(fallback.program, pattern, steps=steps)
             if not _is_small(fallback, sizes):
                 continue
             if tuple(sizes.values()) not in seen:
@@ -112,6 +115,23 @@ def _cases(fallback: Fallback) -> Iterator[tuple[dict[str, int], float]]:
             break
     if len(seen) == 1:  # no symbols: the one case again, on small inputs
         yield within_ranges(fallback.program, (1,)), SMALL_SCALE
+
+
+def _steps(fallback: Fallback) -> dict[str, int]:
+    """By symbol the number of which it may have to be a multiple: what sizes divide it by."""
+    steps: dict[str, int] = {}
+    types = (kind for kind in value_types(fallback.program) if isinstance(kind, TensorType))
+    stack = [*fallback.dims, *(size for kind in types for size in (*kind.shape, *kind.stride))]
+    while stack:
+        size = stack.pop()
+        stack.extend(ex.children(size))
+        match size:
+            case ex.FloorDiv(top, ex.Int(by)) | ex.Mod(top, ex.Int(by)):
+                for name in ex.symbols_of(top):
+                    steps[name] = math.lcm(steps.get(name, 1), by)
+            case _:
+                continue
+    return steps
 
 
 def _is_small(fallback: Fallback, sizes: Mapping[str, int]) -> bool:

@@ -60,8 +60,13 @@ def _terms(
         case ir.Op("mul", _, (left, right)):
             return np.asarray(np.maximum(own, scales[left] * scales[right]))
         case ir.Op("div", _, (left, right)):
-            relative = scales[left] / np.abs(values[right])
-            return np.maximum(own, np.where(np.isfinite(relative), relative, own))
+            # A divisor that cancelled has the errors of its terms, and so has the quotient; of what
+            # may be any number (see "cast"), so may the quotient.
+            terms = np.maximum(scales[left], own * scales[right])
+            relative = terms / np.abs(values[right])
+            is_defined = np.isfinite(scales[left]) | ~np.isfinite(values[left])
+            found = np.where(np.isfinite(relative), relative, own)
+            return np.asarray(np.where(is_defined, np.maximum(own, found), math.inf))
         case ir.Op("tanh" | "erf", _, (operand,)):
             # Near zero they pass on what they are given, with the errors of the sum that made it.
             slope = own / np.abs(values[operand])

@@ -32,6 +32,27 @@ CASES: dict[str, tuple[list[Equation], dict[str, int], dict[str, ex.Expr]]] = {
         {"s0": 32},
         {},
     ),
+    "blocks of a known number": (
+        [
+            (ex.mod(S0, ex.floordiv(S0, 128)), ex.ZERO),
+            (ex.floordiv(S0, ex.floordiv(S0, 128)), ex.Int(128)),
+        ],
+        {"s0": 128},
+        {},
+    ),
+    "blocks that leave a rest": (
+        [(ex.floordiv(S0, ex.floordiv(S0, 128)), ex.Int(128))],
+        {},
+        {},
+    ),
+    "blocks of another number": (
+        [
+            (ex.mod(S0, ex.floordiv(S0, 128)), ex.ZERO),
+            (ex.floordiv(S0, ex.floordiv(S0, 128)), ex.Int(129)),
+        ],
+        {},
+        {},
+    ),
     "a product alone": ([(ex.mod(ex.mul(S0, S1), 32), ex.ZERO)], {}, {}),
     "the same number": ([(ex.floordiv(S0, 128), S1)], {}, {"s1": ex.floordiv(S0, 128)}),
     "of itself": ([(ex.floordiv(S0, 128), S0)], {}, {}),

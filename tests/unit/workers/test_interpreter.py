@@ -93,6 +93,44 @@ def test_what_follows_a_sum_near_zero_is_judged_against_its_terms_too(name: str)
     assert far == 1.0
 
 
+def test_a_quotient_is_judged_by_the_terms_of_a_divisor_that_cancelled() -> None:
+    kernel = parse_kernel("""
+        (kernel (symbols k0) (pointwise k0) (reduction)
+          (params (in f32) (in f32) (out f32))
+          (body (load 0 p0) (load 1 p0) (add f32 0 1) (div f32 0 2) (store 2 p0 3)))
+    """)
+    terms = np.array([1.0, 1.0], np.float32), np.array([-0.75, 1.0], np.float32)
+    (found,) = interpret(kernel, {"k0": 2}, list(terms))
+    assert found.values.tolist() == [4.0, 0.5]
+    assert found.magnitudes.tolist() == [16.0, 0.5]
+
+
+def test_a_quotient_of_what_may_be_any_integer_may_be_any_number() -> None:
+    kernel = parse_kernel("""
+        (kernel (symbols k0) (pointwise k0) (reduction)
+          (params (in f32) (out f32))
+          (body (load 0 p0) (cast i64 0) (cast f32 1) (const f32 0x40000000) (div f32 2 3)
+            (store 1 p0 4)))
+    """)
+    (found,) = interpret(kernel, {"k0": 3}, [np.array([math.nan, math.inf, 6.5], np.float32)])
+    assert found.magnitudes.tolist() == [math.inf, math.inf, 3.25]
+
+
+def test_each_operation_rounds_where_that_is_asked() -> None:
+    """log(16) is a little more in f32, where log(2) over it is a quarter all the same."""
+    kernel = parse_kernel("""
+        (kernel (symbols k0) (pointwise k0) (reduction)
+          (params (in f32) (out i64))
+          (body (load 0 p0) (log f32 0) (const f32 0x40317218) (div f32 1 2) (const f32 0x41000000)
+            (mul f32 3 4) (cast i64 5) (store 1 p0 6)))
+    """)
+    given = [np.array([2.0, 4.0, 15.0], np.float32)]
+    (exact,) = interpret(kernel, {"k0": 3}, given, casts=Casts.ROUND_GIVEN)
+    (each,) = interpret(kernel, {"k0": 3}, given, casts=Casts.ROUND_EACH)
+    assert exact.values.tolist() == [1, 3, 7]
+    assert each.values.tolist() == [2, 4, 7]
+
+
 def test_a_sine_is_judged_against_a_sum_that_cancelled_and_else_by_itself() -> None:
     kernel = parse_kernel("""
         (kernel (symbols k0) (pointwise k0) (reduction)

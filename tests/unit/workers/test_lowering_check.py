@@ -237,6 +237,34 @@ def test_sizes_that_the_ops_refuse_are_left_out() -> None:
     assert check_lowering(kernel, fallback, seed=1).problem == ""
 
 
+def test_blocks_are_checked_at_multiples_of_their_size() -> None:
+    """Of s0 // (s0 // 128) nothing is known where s0 is less: every other size is."""
+    blocks = ex.floordiv(S0, 128)
+    x, square = tensor(S0), tensor(blocks, ex.floordiv(S0, blocks))
+    program = pr.Program(
+        (pr.Symbol("s0", 2),),
+        (x,),
+        (
+            node("view.default", pr.Ref(0), (blocks, ex.Int(128)), makes=(square,)),
+            node("exp.default", pr.Ref(1), makes=(square,)),
+        ),
+        (2,),
+    )
+    kernel = ir.Kernel(
+        ("k0",),
+        (ex.symbol("k0"),),
+        (),
+        (ir.Param("in", "f32"), ir.Param("out", "f32")),
+        (ir.Load(0, P0), ir.Op("exp", "f32", (0,)), ir.Store(1, P0, 1)),
+    )
+    fallback = Fallback(program, "k" * 64, (S0,), (0,), (2,))
+    found = check_lowering(kernel, fallback, seed=1)
+    assert found.problem == ""
+    assert found.cases >= 3
+    wrong = replace(kernel, body=(kernel.body[0], ir.Op("neg", "f32", (0,)), kernel.body[2]))
+    assert "ATen says" in check_lowering(wrong, fallback, seed=1).problem
+
+
 def test_sizes_where_the_ops_make_another_shape_are_left_out() -> None:
     """view(-1, 4) makes what the Program says where its other size is 4, as the guards said."""
     s1 = ex.symbol("s1")

@@ -186,6 +186,26 @@ def test_a_jump_that_rounding_moves_is_excused_but_not_a_wrong_one(
     assert verdict_on(kernel, wrong, hint=hint).problem != ""
 
 
+BUCKETS = """
+    (kernel (symbols k0) (pointwise k0) (reduction)
+      (params (out i64))
+      (body (iota p0) (cast f32 0) (const f32 0x3f800000) (add f32 1 2) (log f32 3)
+        (const f32 0x40317218) (div f32 4 5) (const f32 0x41000000) (mul f32 6 7) (cast i64 8)
+        (store 0 p0 9)))
+"""
+"""The bucket of a distance, as in T5: 8 * log(n + 1) / log(16)."""
+
+
+def test_a_jump_is_right_as_eager_has_it_operation_by_operation(tmp_path: Path) -> None:
+    """No input moves what is computed of places alone, so nothing else would excuse it."""
+    kernel = parse_kernel(BUCKETS)
+    right = CpuSubject(*compiled(default_source(kernel), tmp_path))
+    assert verdict_on(kernel, right).problem == ""
+    beside = replace(kernel, body=(*kernel.body[:7], ir.Const("f32", 0x41000010), *kernel.body[8:]))
+    wrong = CpuSubject(*compiled(default_source(beside), tmp_path))
+    assert "elements are wrong" in verdict_on(kernel, wrong, hint=20_000).problem
+
+
 @pytest.mark.parametrize(("op", "by"), [("div.Tensor", 0.1), ("mul.Tensor", 0.3)])
 @pytest.mark.parametrize("jump", ["floor", "trunc", "round"])
 def test_half_floats_whose_quotients_are_nearly_whole_are_rounded_as_eager_does(
