@@ -56,6 +56,17 @@ LONG = """
     (store 1 0 1)))
 """
 
+SWAPPED = """
+(kernel (symbols k0 k1 k2)
+  (pointwise k0 k1 k2)
+  (reduction)
+  (params (in f32) (out f16))
+  (body
+    (load 0 (+ (* k0 k2 p1) (* k2 p0) p2))
+    (cast f16 0)
+    (store 1 (+ (* k1 k2 p0) (* k2 p1) p2) 1)))
+"""
+
 
 def drawn(*shapes: int) -> list[Array]:
     random = np.random.default_rng(0)
@@ -108,3 +119,14 @@ def test_a_sum_over_many_short_rows_has_no_long_chain_of_additions(
     native.run((100_003, inner), [values, got])
     exact = values.astype(np.float64).sum()
     assert abs(got[0] - exact) / exact < 1e-6
+
+
+@pytest.mark.parametrize("dims", [(3, 5, 1), (5, 40, 33), (1, 7, 64), (2, 3, 65), (3, 4, 200)])
+@pytest.mark.parametrize("threads", [1, 2, 3, 7])
+def test_runs_of_rows_that_are_moved_begin_and_end_within_rows_and_between_them(
+    dims: tuple[int, ...], threads: int, tmp_path: Path
+) -> None:
+    """Rows of one block of 64 elements, and of several, cut among threads anywhere."""
+    schedule = parse_schedule("cpu.pointwise axis=2 lanes=8 unroll=2 block=64")
+    native = compile_kernel(parse_kernel(SWAPPED), schedule, tmp_path)
+    check(native, dims, drawn(dims[0] * dims[1] * dims[2]), threads=threads)
