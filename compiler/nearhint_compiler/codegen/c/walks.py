@@ -4,8 +4,8 @@ A walk opens the reduction's loops and computes each node in the outermost of th
 first loop that it opens covers a `Range`, so that several threads may share a walk.
 
 Where the innermost loop is shorter than the vectors of a step, lanes along it would be one masked
-vector after another, all in one chain of additions. There the loop around it is the inner one, and
-the copies of a step are neighbours along it: a group of channels that lie innermost is such a row.
+vector after another, all in one chain of additions. There the copies of a step are neighbours along
+the loop around it: a group of channels that lie innermost is such a row.
 """
 
 from __future__ import annotations
@@ -80,43 +80,39 @@ def _can_be_abreast(body: Body, passes: Passes, walk: int) -> bool:
 def _walk_abreast(
     writer: Writer, body: Body, passes: Passes, walk: int, *, copies: int, span: Range
 ) -> None:
-    """Vectors of the innermost loop, and under each a loop over its neighbours in `abreast`."""
+    """Steps of `copies` neighbours along the loop around the innermost."""
     reduces = passes.reduces[walk]
     *outer, abreast, lane = reduction_loops(body)
     here = Range("0", f"n{abreast}") if outer else span
     steps = run_steps(body, reduces)
 
-    def vectors(each: Sequence[int], copies: int, prefix: str) -> None:
-        part = Part(copies, ("count",) * copies)
-        body.write(writer, each, part)
-        accumulate(writer, body, reduces, part, prefix=prefix)
-
     body.abreast = abreast
-    with (
-        _opened(writer, body, outer, span, passes.elements[walk]) as rest,
-        writer.block(f"for (int64_t {lane} = 0; {lane} < n{lane}; {lane} += {body.lanes})"),
-    ):
-        writer.line(f"const int count = (int)least({body.lanes}, n{lane} - {lane});")
-        once = [place for place in rest if body.copies(place, Part.full(2)) == 1]
-        each = [place for place in rest if place not in once]
-        body.write(writer, once, Part.tail("count"))
+    with _opened(writer, body, outer, span, passes.elements[walk]) as rest:
+
+        def vectors(copies: int, prefix: str) -> None:
+            head = f"for (int64_t {lane} = 0; {lane} < n{lane}; {lane} += {body.lanes})"
+            with writer.block(head):
+                writer.line(f"const int count = (int)least({body.lanes}, n{lane} - {lane});")
+                part = Part(copies, ("count",) * copies)
+                body.write(writer, rest, part)
+                accumulate(writer, body, reduces, part, prefix=prefix)
+
         writer.line(f"int64_t {abreast} = {here.start};")
-        with ExitStack() as stack:
+        with ExitStack() as runs:
             end, prefix = here.end, "t"
             if steps:
-                head = f"while ({abreast} + {copies} <= {end})"
-                stack.enter_context(writer.block(head))
+                runs.enter_context(writer.block(f"while ({abreast} + {copies} <= {end})"))
                 limit = f"{abreast} + {steps * copies}"
                 writer.line(f"const int64_t stop = least({end}, {limit});")
                 declare_run(writer, body, reduces, copies)
                 end, prefix = "stop", "s"
             head = f"for (; {abreast} + {copies} <= {end}; {abreast} += {copies})"
             with writer.block(head):
-                vectors(each, copies, prefix)
+                vectors(copies, prefix)
             if steps:
                 end_run(writer, body, reduces, copies)
         with writer.block(f"for (; {abreast} < {here.end}; {abreast}++)"):
-            vectors(each, 1, "t")
+            vectors(1, "t")
     body.abreast = ""
 
 
