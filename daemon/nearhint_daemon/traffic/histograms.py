@@ -238,8 +238,13 @@ class Traffic:
         return sum(map(len, self._kernels.values()))
 
     def uses(self, table: Table) -> dict[Dims, float]:
-        """How much each hint of a Table is used: the weights of the sizes nearest to it."""
+        """How much each hint of a Table is used: the weights of the sizes nearest to it.
+
+        Nothing of a Table without hints, as it is before its first.
+        """
         uses = {row.dims: 0.0 for row in table.hints}
+        if not uses:
+            return uses
         for met in self.met(table.namespace, table.kernel):
             uses[min(uses, key=lambda hint: (distance(met.dims, hint), hint))] += met.weight
         return uses

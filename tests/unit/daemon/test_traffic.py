@@ -310,6 +310,7 @@ def test_hints_are_used_by_the_sizes_nearest_to_them(tmp_path: Path) -> None:
 
         of_kernel = replace(made, kernel=KERNEL)
         assert kept.traffic.uses(of_kernel) == {(16,): 10.0, (64,): 0.0, (2048,): 5.0}
+        assert kept.traffic.uses(replace(of_kernel, hints=())) == {}
         await kept.store.close()
 
     asyncio.run(scenario())

@@ -3,6 +3,7 @@
 A loop nest vectorises along one loop variable, the lane variable. A node that depends on it has
 `copies` unrolled copies in a loop, `v7_0`, `v7_1`, ...; any other node has one, `v7`, all of whose
 lanes are equal. A tail is a `Part` whose `count` names the C variable with its valid lanes.
+Where rows are short, copies may be of neighbouring rows instead: see `Body.abreast`.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ class Body:
     copied to where lanes are contiguous, and for what a pointer follows, the C expression of the
     place of the lane variable;
     `values`, for a copy (load, copy) that is in a register, its vector. `homes` are the
-    outputs that values of a row are kept in, instead of a stash.
+    outputs that values of a row are kept in, instead of a stash. `abreast`, if it is not "", is the
+    loop variable that copies are along instead of the lane variable.
     """
 
     kernel: ir.Kernel
@@ -74,6 +76,7 @@ class Body:
     lane: str
     places: dict[int, str] = field(default_factory=dict[int, str])
     values: dict[tuple[int, int], str] = field(default_factory=dict[tuple[int, int], str])
+    abreast: str = ""
     dtypes: tuple[str, ...] = field(init=False)
     levels: tuple[int, ...] = field(init=False)
     variables: tuple[frozenset[str], ...] = field(init=False)
@@ -98,11 +101,20 @@ class Body:
 
     def name(self, position: int, copy: int) -> str:
         """The C variable of a node's copy."""
-        return f"v{position}_{copy}" if self.in_lanes(position) else f"v{position}"
+        return f"v{position}_{copy}" if self._has_copies(position) else f"v{position}"
 
     def copies(self, position: int, part: Part) -> int:
         """How many vectors the node has in `part`."""
-        return part.copies if self.in_lanes(position) else 1
+        return part.copies if self._has_copies(position) else 1
+
+    def _has_copies(self, position: int) -> bool:
+        return (self.abreast or self.lane) in self.variables[position]
+
+    def _at(self, index: Expr, copy: int) -> Expr:
+        """`index` of a copy's first lane."""
+        if self.abreast:
+            return shifted(index, self.abreast, copy)
+        return shifted(index, self.lane, copy * self.lanes)
 
     def invariants(self) -> list[int]:
         """Nodes that depend on no loop, and on no reduction either."""
@@ -192,7 +204,7 @@ class Body:
         if not access(left, self.lane).is_contiguous or not access(right, self.lane).is_uniform:
             return ""
         further, is_turned = _FIRST_LANES[node.name]
-        here = shifted(left, self.lane, copy * self.lanes)
+        here = self._at(left, copy)
         count = ex.add(ex.sub(right, here), further)
         text = f"{self.prelude.use('lanes_below', 'bool')}({to_c(count)})"
         return f"~{text}" if is_turned else text
@@ -221,7 +233,7 @@ class Body:
 
     def _load(self, param: int, index: Expr, dtype: str, copy: int, count: str) -> str:
         moves = access(index, self.lane)
-        here = shifted(index, self.lane, copy * self.lanes)
+        here = self._at(index, copy)
         if moves.is_uniform:
             return f"{self.prelude.use('splat', dtype)}(in{param}[{to_c(here)}])"
         if moves.stride is None:
@@ -251,8 +263,8 @@ class Body:
         return f"{self.prelude.use('load', dtype)}({place})"
 
     def _lane_index(self, index: Expr, copy: int) -> Expr:
-        lane = ex.add(ex.symbol(self.lane), copy * self.lanes, ex.symbol("l"))
-        return ex.substitute(index, {self.lane: lane})
+        lane = ex.add(ex.symbol(self.lane), ex.symbol("l"))
+        return ex.substitute(self._at(index, copy), {self.lane: lane})
 
     def _irregular(self, dtype: str, element: str, count: str) -> str:
         vector = f"v{dtype}"
@@ -266,7 +278,7 @@ class Body:
         moves = access(index, self.lane)
         if moves.stride is None:
             return self._irregular("i64", to_c(self._lane_index(index, copy)), "")
-        here = to_c(shifted(index, self.lane, copy * self.lanes))
+        here = to_c(self._at(index, copy))
         if moves.is_uniform:
             return f"{self.prelude.use('splat', 'i64')}({here})"
         return f"{self.prelude.use('count_up', 'i64')}({here}, {to_c(moves.stride)})"
@@ -298,9 +310,9 @@ class Body:
         moves = access(node.index, self.lane)
         if moves.is_uniform:
             element = f"{value}[0] & 1" if dtype == "bool" else f"{value}[0]"
-            writer.line(f"out{node.param}[{to_c(node.index)}] = {element};")
+            writer.line(f"out{node.param}[{to_c(self._at(node.index, copy))}] = {element};")
             return
-        place = f"out{node.param} + {to_c(shifted(node.index, self.lane, copy * self.lanes))}"
+        place = f"out{node.param} + {to_c(self._at(node.index, copy))}"
         if position in self.places:
             place = self._place(position, copy)
         if moves.is_contiguous:

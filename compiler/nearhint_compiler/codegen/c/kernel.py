@@ -2,9 +2,9 @@
 
 The source holds our own generated names and numbers alone; it includes stdint.h, string.h and
 immintrin.h, and what it calls is memcpy, the OpenMP runtime's GOMP_parallel (with more than one
-thread) and, for f64 functions and `pow`, libm. -ffp-contract=off: a multiplication and an addition
-of the IR round twice, as eager's do; polynomials and the IR's `fma` fuse explicitly. -fwrapv:
-integers wrap.
+thread) and, for f64's `pow` and its sines and cosines of large numbers, libm. -ffp-contract=off: a
+multiplication and an addition of the IR round twice, as eager's do; polynomials and the IR's `fma`
+fuse explicitly. -fwrapv: integers wrap.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from nearhint_compiler.codegen.c.convert import CONVERSION_ROWS
 from nearhint_compiler.codegen.c.entry import ENTRY, OPENMP, write_entry
 from nearhint_compiler.codegen.c.index import INDEX_FUNCTIONS, to_c
 from nearhint_compiler.codegen.c.math import MATH_ROWS
+from nearhint_compiler.codegen.c.math_f64 import MATH_F64_ROWS
 from nearhint_compiler.codegen.c.narrow import NARROW_ROWS
 from nearhint_compiler.codegen.c.ops import OP_ROWS
 from nearhint_compiler.codegen.c.panels import PANEL_BYTES, Panels, panel_bytes, write_panels
@@ -68,6 +69,7 @@ ROWS = _by_name(
         *CONVERSION_ROWS,
         *OP_ROWS,
         *MATH_ROWS,
+        *MATH_F64_ROWS,
     )
 )
 

@@ -13,29 +13,19 @@ The methods: Cody and Waite's two-part reduction (exp, log), one in three parts 
 registers where a vector has 16 lanes, elsewhere the pair x + x P(x^2), 1 - exp(-Q(|x|)) (N.
 Juffa). A power in f32 is 2 to the power y log2(x) in f64, rounded once (0.51 ulp).
 
-In f64, exp is a Taylor series after the same reduction, and log is fdlibm's (e_log.c), both in
-vectors and within 1 ulp. Other f64 functions, and a power in f64, call the C library lane by lane:
-they are rare in inference.
+Those of f64 are in `math_f64`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
+from nearhint_compiler.codegen.c.polynomial import horner
 from nearhint_compiler.codegen.c.primitive import AVX2, AVX512, Row
 from nearhint_compiler.codegen.c.tables import ERF_OVER_X
 from nearhint_compiler.ir.nodes import FLOATS
 
 _F32 = ("f32",)
-
-
-def _horner(into: str, at: str, coefficients: Sequence[float], *, dtype: str = "f32") -> str:
-    """Statements that leave the polynomial (lowest power first) in `into`, declared before."""
-    numbers = [f"splat_{dtype}({each!r}{'f' if dtype == 'f32' else ''})" for each in coefficients]
-    lines = [f"    {into} = {numbers[-1]};\n"]
-    lines += [f"    {into} = mad_{dtype}({into}, {at}, {each});\n" for each in numbers[-2::-1]]
-    return "".join(lines)
 
 
 _EXP_TAIL = (0.49999994, 0.16666521, 0.041668274, 0.008368686, 0.0013820136)
@@ -54,13 +44,6 @@ _ERF_LARGE = (
 _SIN = (-0.16666667, 0.00833338, -0.00019853498, 2.8372472e-06)
 _COS = (0.041666668, -0.001388898, 2.4822008e-05, -2.8878452e-07)
 
-_EXP_TAIL_F64 = tuple(1 / math.factorial(power) for power in range(2, 14))
-"""As far as what is left is below 2^-57 of the sum, for |r| <= log(2) / 2."""
-_LOG_TAIL_F64 = (
-    6.666666666666735130e-01, 3.999999999940941908e-01, 2.857142874366239149e-01,
-    2.222219843214978396e-01, 1.818357216161805012e-01, 1.531383769920937332e-01,
-    1.479819860511658591e-01,
-)  # fmt: skip
 _POW_LOG2 = tuple(2 / math.log(2) / (2 * power + 1) for power in range(7))
 """log2((1 + s) / (1 - s)) over s by powers of s^2, to 2^-39 for |s| < 0.172."""
 _POW_EXP = tuple(1 / math.factorial(power) for power in range(9))
@@ -116,7 +99,7 @@ _EXPONENTIALS = (
         "    vf32 r = mad_f32(n, splat_f32(-0.693359375f), x);\n"
         "    r = mad_f32(n, splat_f32(2.12194440e-4f), r);\n"
         "    vf32 p;\n"
-        + _horner("p", "r", _EXP_TAIL)
+        + horner("p", "r", _EXP_TAIL)
         + "    p = mad_f32(p * r, r, r) + 1.0f;\n    return scale_f32(p, n);\n}\n",
         _F32,
         needs=("splat f32", "mad f32", "clamp f32", "nearest f32", "scale f32"),
@@ -126,7 +109,7 @@ _EXPONENTIALS = (
         "static inline vf32 exp2_f32(vf32 x)\n{\n"
         "    x = clamp_f32(x, -151.0f, 129.0f);\n"
         "    vf32 n = nearest_f32(x), r = x - n, p;\n"
-        + _horner("p", "r", _EXP2_TAIL)
+        + horner("p", "r", _EXP2_TAIL)
         + "    return scale_f32(mad_f32(p, r, splat_f32(1.0f)), n);\n}\n",
         _F32,
         needs=("splat f32", "mad f32", "clamp f32", "nearest f32", "scale f32"),
@@ -138,7 +121,7 @@ _EXPONENTIALS = (
         "    vf32 n = nearest_f32(c * 1.442695041f);\n"
         "    vf32 r = mad_f32(n, splat_f32(-0.693359375f), c);\n"
         "    r = mad_f32(n, splat_f32(2.12194440e-4f), r);\n"
-        "    vf32 p;\n" + _horner("p", "r", _EXP_TAIL) + "    p = mad_f32(p * r, r, r);\n"
+        "    vf32 p;\n" + horner("p", "r", _EXP_TAIL) + "    p = mad_f32(p * r, r, r);\n"
         "    vf32 half = (vf32)((__builtin_convertvector(n, vi32) + 126) << 23);\n"
         "    half = sel_f32(n == n, half, n);\n"
         "    p = mad_f32(p, half, half - 0.5f);\n"
@@ -156,7 +139,7 @@ _EXPONENTIALS = (
         "tanh",
         "static inline vf32 tanh_f32(vf32 x)\n{\n"
         "    vf32 a = abs_f32(x), u = x * x, p;\n"
-        + _horner("p", "u", _TANH_SMALL)
+        + horner("p", "u", _TANH_SMALL)
         + "    p = mad_f32(p * u, x, x);\n"
         "    vf32 large = 1.0f - 2.0f / (exp_f32(a + a) + 1.0f);\n"
         "    p = sel_f32(a < 0.64f, p, large);\n"
@@ -190,10 +173,10 @@ _EXPONENTIALS = (
         "erf",
         "static inline vf32 erf_f32(vf32 x)\n{\n"
         "    vf32 a = abs_f32(x), u = x * x, p, q;\n"
-        + _horner("p", "u", _ERF_SMALL)
+        + horner("p", "u", _ERF_SMALL)
         + "    p = mad_f32(p, x, x);\n"
         "    a = clamp_f32(a, 0.0f, 4.0f);\n"
-        + _horner("q", "a", _ERF_LARGE)
+        + horner("q", "a", _ERF_LARGE)
         + "    vf32 large = 1.0f - exp_f32(-q);\n"
         "    large = (vf32)((vi32)large | ((vi32)x & (vi32) - (vf32){0}));\n"
         "    return sel_f32(a < 1.12f, p, large);\n}\n",
@@ -233,7 +216,7 @@ _LOGARITHMS = (
         "log_tail",
         "/* log(1 + f) - f, for f of log_parts. */\n"
         "static inline vf32 log_tail_f32(vf32 f)\n{\n    vf32 p, u = f * f;\n"
-        + _horner("p", "f", _LOG_TAIL)
+        + horner("p", "f", _LOG_TAIL)
         + "    return mad_f32(p * f, u, u * -0.5f);\n}\n",
         _F32,
         needs=("splat f32", "mad f32"),
@@ -282,69 +265,6 @@ _LOGARITHMS = (
     ),
 )  # fmt: skip
 
-_F64_FUNCTIONS = (
-    Row(
-        "scale",
-        "/* y times 2 to the power n, rounded once. */\n"
-        "static inline vf64 scale_f64(vf64 y, vf64 n) { return ${M}_scalef_pd(y, n); }\n",
-        ("f64",),
-        AVX512,
-    ),
-    Row(
-        "scale",
-        "/* y times 2 to the power n, |n| < 1100, rounded once for y in (0.5, 2). */\n"
-        "static inline vf64 scale_f64(vf64 y, vf64 n)\n{\n"
-        "    vi64 whole = (vi64)(n + 6755399441055744.0) - 0x4338000000000000, half = whole >> 1;\n"
-        "    return y * (vf64)((half + 1023) << 52) * (vf64)((whole - half + 1023) << 52);\n}\n",
-        ("f64",),
-    ),
-    Row(
-        "choose",
-        "/* a where all bits of m are set, b where none is. */\n"
-        "static inline vf64 choose_f64(vi64 m, vf64 a, vf64 b)\n"
-        "{\n    return (vf64)((m & (vi64)a) | (~m & (vi64)b));\n}\n",
-        ("f64",),
-    ),
-    Row(
-        "bounded",
-        "/* x between low and high; NaN stays. */\n"
-        "static inline vf64 bounded_f64(vf64 x, double low, double high)\n{\n"
-        "    x = choose_f64(x < low, splat_f64(low), x);\n"
-        "    return choose_f64(x > high, splat_f64(high), x);\n}\n",
-        ("f64",),
-        needs=("splat f64", "choose f64"),
-    ),
-    Row(
-        "exp",
-        "static inline vf64 exp_f64(vf64 x)\n{\n"
-        "    x = bounded_f64(x, -746.0, 710.0);\n"
-        "    vf64 n = (x * 1.4426950408889634 + 6755399441055744.0) - 6755399441055744.0;\n"
-        "    vf64 r = mad_f64(n, splat_f64(-6.93147180369123816490e-01), x), p;\n"
-        "    r = mad_f64(n, splat_f64(-1.90821492927058770002e-10), r);\n"
-        + _horner("p", "r", _EXP_TAIL_F64, dtype="f64")
-        + "    return scale_f64(mad_f64(p * r, r, r) + 1.0, n);\n}\n",
-        ("f64",),
-        needs=("splat f64", "mad f64", "bounded f64", "scale f64"),
-    ),
-    Row(
-        "log",
-        "static inline vf64 log_f64(vf64 x)\n{\n"
-        "    vi64 tiny = x < 0x1p-1022;\n"
-        "    vi64 shifted = (vi64)choose_f64(tiny, x * 0x1p54, x) - 0x3fe6a09e667f3bcd;\n"
-        "    vf64 e = __builtin_convertvector((shifted >> 52) - (tiny & 54), vf64);\n"
-        "    vf64 f = (vf64)((shifted & 0x000fffffffffffff) + 0x3fe6a09e667f3bcd) - 1.0;\n"
-        "    vf64 s = f / (f + 2.0), u = s * s, half = 0.5 * f * f, p;\n"
-        + _horner("p", "u", _LOG_TAIL_F64, dtype="f64")
-        + "    vf64 y = s * (half + p * u) + e * 1.90821492927058770002e-10;\n"
-        "    y = e * 6.93147180369123816490e-01 - ((half - y) - f);\n"
-        "    y = choose_f64((x > 0.0) & (x < __builtin_inf()), y, x + x);\n"
-        "    y = choose_f64(x == 0.0, splat_f64(-__builtin_inf()), y);\n"
-        '    return choose_f64(x < 0.0, splat_f64(__builtin_nan("")), y);\n}\n',
-        ("f64",),
-        needs=("splat f64", "mad f64", "choose f64"),
-    ),
-)
-
 _POWER = (
     Row(
         "pow",
@@ -356,11 +276,11 @@ _POWER = (
         "    vf64 e = (vf64)((shifted >> 52) + 0x4338000000000000) - 6755399441055744.0;\n"
         "    vf64 f = (vf64)((shifted & 0x000fffffffffffff) + 0x3fe6a09e667f3bcd) - 1.0;\n"
         "    vf64 s = f / (f + 2.0), u = s * s, p;\n"
-        + _horner("p", "u", _POW_LOG2, dtype="f64")
+        + horner("p", "u", _POW_LOG2, dtype="f64")
         + "    vf64 t = mad_f64(p, s, e) * __builtin_convertvector(y, vf64);\n"
         "    vf64 n = (t + 6755399441055744.0) - 6755399441055744.0;\n"
         f"    vf64 r = (t - n) * {math.log(2)!r};\n"
-        + _horner("p", "r", _POW_EXP, dtype="f64")
+        + horner("p", "r", _POW_EXP, dtype="f64")
         + "    vi64 power = (vi64)(n + 6755399441055744.0) - 0x4338000000000000 + 1023;\n"
         "    vf32 z = __builtin_convertvector(p * (vf64)(power << 52), vf32);\n"
         "    const vf32 none = splat_f32(0.0f), endless = splat_f32(__builtin_inff());\n"
@@ -465,9 +385,9 @@ _TRIGONOMETRY = (
         "/* The sine of r + quadrant * pi/2, |r| <= pi/4. */\n"
         "static inline vf32 sin_or_cos_f32(vf32 r, vi32 quadrant)\n{\n"
         "    vf32 u = r * r, s, c;\n"
-        + _horner("s", "u", _SIN)
+        + horner("s", "u", _SIN)
         + "    s = mad_f32(s * u, r, r);\n"
-        + _horner("c", "u", _COS)
+        + horner("c", "u", _COS)
         + "    c = mad_f32(c * u, u, mad_f32(u, splat_f32(-0.5f), splat_f32(1.0f)));\n"
         "    s = sel_f32((quadrant & 1) != 0, c, s);\n"
         "    return (vf32)((vi32)s ^ (quadrant & 2) << 30);\n}\n",
@@ -491,28 +411,6 @@ _TRIGONOMETRY = (
         needs=("quarter_turns f32", "sin_or_cos f32"),
     ),
 )
-
-_LIBRARY = ("exp2", "expm1", "log2", "log1p", "tanh", "erf", "sin", "cos")
-LIBRARY_ROWS: tuple[Row, ...] = (
-    *(
-        Row(
-            name,
-            f"static inline vf64 {name}_f64(vf64 x)\n"
-            "{\n    for (int l = 0; l < $W; l++)\n"
-            f"        x[l] = __builtin_{name}(x[l]);\n    return x;\n}}\n",
-            ("f64",),
-        )
-        for name in _LIBRARY
-    ),
-    Row(
-        "pow",
-        "static inline vf64 pow_f64(vf64 x, vf64 y)\n"
-        "{\n    for (int l = 0; l < $W; l++)\n"
-        "        x[l] = __builtin_pow(x[l], y[l]);\n    return x;\n}\n",
-        ("f64",),
-    ),
-)
-"""What calls the C library's mathematics: a kernel that uses one is linked with -lm."""
 
 _REMAINDER = """\
 /* C's fmod, exactly: shift and subtract on the significands. */
@@ -566,6 +464,6 @@ _DIVISION = (
     ),
 )
 MATH_ROWS: tuple[Row, ...] = (
-    *_SCALE, *_LOOKUP, *_EXPONENTIALS, *_LOGARITHMS, *_F64_FUNCTIONS, *_POWER, *_TRIGONOMETRY,
-    *_DIVISION, *LIBRARY_ROWS,
+    *_SCALE, *_LOOKUP, *_EXPONENTIALS, *_LOGARITHMS, *_POWER, *_TRIGONOMETRY,
+    *_DIVISION,
 )  # fmt: skip

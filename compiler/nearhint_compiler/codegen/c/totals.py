@@ -7,7 +7,8 @@ loop from `begin` on there may be others in front of them, `s{position}_{copy}`:
 Sums of floats go through those, so that no chain of additions is long: a lane adds `SUM_CHAIN`
 terms before it adds their sum to the total. With c vectors of l lanes, a row of n numbers has a
 longest chain of about 64 + n / (64 c l) additions, a column of n numbers one of 64 + n / 64;
-eager's cascade has a few hundred.
+eager's cascade has a few hundred. Where a row has several loops and the innermost is v vectors,
+fewer than c, and walked n times, the chain is 64 v + n / (64 c); where it has more, at least n.
 """
 
 from __future__ import annotations

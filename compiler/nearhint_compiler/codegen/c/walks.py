@@ -2,6 +2,10 @@
 
 A walk opens the reduction's loops and computes each node in the outermost of them that it can. The
 first loop that it opens covers a `Range`, so that several threads may share a walk.
+
+Where the innermost loop is shorter than the vectors of a step, lanes along it would be one masked
+vector after another, all in one chain of additions. There the copies of a step are neighbours along
+the loop around it: a group of channels that lie innermost is such a row.
 """
 
 from __future__ import annotations
@@ -13,17 +17,19 @@ from dataclasses import dataclass
 from nearhint_compiler.analysis.passes import Passes
 from nearhint_compiler.codegen.c.body import UNIFORM, Body, Part, reduction_loops
 from nearhint_compiler.codegen.c.lanes import home_of, lane_loop
-from nearhint_compiler.codegen.c.scan import walked_in_order
+from nearhint_compiler.codegen.c.scan import is_scanning, walked_in_order
 from nearhint_compiler.codegen.c.text import Writer
 from nearhint_compiler.codegen.c.totals import (
     accumulate,
     declare_run,
     declare_totals,
     end_run,
+    has_places,
     run_steps,
     write_here,
 )
 from nearhint_compiler.ir import nodes as ir
+from nearhint_rules import expr as ex
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,75 @@ def walk_rows(
     """Walk number `walk`, lanes along the innermost reduction loop; leaves totals `t`."""
     reduces = passes.reduces[walk]
     declare_totals(writer, body, reduces, copies)
+    *outer, lane = reduction_loops(body)
+    extent = body.kernel.reduction[int(lane[1:])]
+    step = copies * body.lanes
+    can_be_abreast = bool(outer) and _can_be_abreast(body, passes, walk)
+    is_long = isinstance(extent, ex.Int) and extent.value >= step
+    with ExitStack() as stack:
+        if can_be_abreast and not is_long:
+            is_short = isinstance(extent, ex.Int)
+            with writer.block("" if is_short else f"if (n{lane} < {step})"):
+                _walk_abreast(writer, body, passes, walk, copies=copies, span=span)
+            if is_short:
+                return
+            stack.enter_context(writer.block("else"))
+        _walk_along(writer, body, passes, walk, copies=copies, span=span)
+
+
+def _can_be_abreast(body: Body, passes: Passes, walk: int) -> bool:
+    """Whether the order of elements is free, and none of them is kept for another walk."""
+    return (
+        not passes.taken[walk]
+        and not passes.kept[walk]
+        and not is_scanning(body.kernel)
+        and not has_places(body, passes.reduces[walk])
+    )
+
+
+def _walk_abreast(
+    writer: Writer, body: Body, passes: Passes, walk: int, *, copies: int, span: Range
+) -> None:
+    """Steps of `copies` neighbours along the loop around the innermost."""
+    reduces = passes.reduces[walk]
+    *outer, abreast, lane = reduction_loops(body)
+    here = Range("0", f"n{abreast}") if outer else span
+    steps = run_steps(body, reduces)
+
+    body.abreast = abreast
+    with _opened(writer, body, outer, span, passes.elements[walk]) as rest:
+
+        def vectors(copies: int, prefix: str) -> None:
+            head = f"for (int64_t {lane} = 0; {lane} < n{lane}; {lane} += {body.lanes})"
+            with writer.block(head):
+                writer.line(f"const int count = (int)least({body.lanes}, n{lane} - {lane});")
+                part = Part(copies, ("count",) * copies)
+                body.write(writer, rest, part)
+                accumulate(writer, body, reduces, part, prefix=prefix)
+
+        writer.line(f"int64_t {abreast} = {here.start};")
+        with ExitStack() as runs:
+            end, prefix = here.end, "t"
+            if steps:
+                runs.enter_context(writer.block(f"while ({abreast} + {copies} <= {end})"))
+                limit = f"{abreast} + {steps * copies}"
+                writer.line(f"const int64_t stop = least({end}, {limit});")
+                declare_run(writer, body, reduces, copies)
+                end, prefix = "stop", "s"
+            head = f"for (; {abreast} + {copies} <= {end}; {abreast} += {copies})"
+            with writer.block(head):
+                vectors(copies, prefix)
+            if steps:
+                end_run(writer, body, reduces, copies)
+        with writer.block(f"for (; {abreast} < {here.end}; {abreast}++)"):
+            vectors(1, "t")
+    body.abreast = ""
+
+
+def _walk_along(
+    writer: Writer, body: Body, passes: Passes, walk: int, *, copies: int, span: Range
+) -> None:
+    reduces = passes.reduces[walk]
     *outer, lane = reduction_loops(body)
     nodes = passes.elements[walk]
     with (
