@@ -31,6 +31,7 @@ from nearhint_rules import expr as ex
 from nearhint_rules.plan import Launch
 from nearhint_torch import backend
 from nearhint_torch.adapter import aot_inference
+from nearhint_torch.options import Options
 from nearhint_torch.runner import CompiledGraph
 
 FUNCTIONS = (
@@ -95,7 +96,7 @@ def noting(function: Callable[..., Any], *, dynamic: bool) -> tuple[list[Call], 
     found: list[Call] = []
 
     def compiler(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        made: object = backend._compile(graph, inputs, options={})
+        made: object = backend._compile(graph, inputs, options=Options())
         assert isinstance(made, CompiledGraph)
         call = Call(made, made._handle)
         found.append(call)
