@@ -10,6 +10,7 @@ import pytest
 from tests.unit.compiler.kernels import KERNELS
 from tests.unit.compiler.native import MACHINE, check, compile_kernel, target
 
+from nearhint_compiler.analysis.beside import LONGEST_BESIDE
 from nearhint_compiler.codegen import generate
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
@@ -50,6 +51,17 @@ GATED = """
     (mul f32 3 10)
     (add f32 8 11)
     (store 3 (+ (* 16 p0) p1) 12)))
+"""
+SUM = """
+(kernel (symbols k0 k1)
+  (pointwise k0)
+  (reduction k1)
+  (params (in DTYPE) (out f32))
+  (body
+    (load 0 (+ (* k1 p0) r0))
+    (cast f32 0)
+    (reduce sum f32 1)
+    (store 1 p0 2)))
 """
 PAIRS = """
 (kernel (symbols k0 k1)
@@ -193,6 +205,18 @@ def test_one_thread_a_row_is_tried_where_there_may_be_fewer_rows_than_threads(
     offered = candidates(kernel("log_softmax_f32"), AVX512, {"k0": rows, "k1": 32_768})
     assert {each["split"] for each in offered if each.family == "cpu.rows"} == shared
     assert offered[0]["split"] == 1
+
+
+@pytest.mark.parametrize(
+    ("dtype", "vectors"), [("f32", 8), ("bf16", LONGEST_BESIDE), ("f16", LONGEST_BESIDE)]
+)
+def test_rows_of_half_floats_that_are_walked_once_go_side_by_side_when_longer_too(
+    dtype: str, vectors: int
+) -> None:
+    given = parse_kernel(SUM.replace("DTYPE", dtype))
+    rows = [each for each in candidates(given, AVX512) if each.get("beside", 0)]
+    assert rows
+    assert {each["beside"] // each["lanes"] for each in rows} == {vectors}
 
 
 def test_a_row_with_a_scan_is_never_shared() -> None:
