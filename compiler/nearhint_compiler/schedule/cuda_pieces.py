@@ -33,8 +33,7 @@ SINGLES, SINGLE_ROWS = 16, 32
 """Elements of a piece that are read one by one, and rows of a program that has such."""
 EARLY_REGISTERS = 48
 """Registers of loads that come first, in a thread of the widest programs: of 64, so that a
-processor has two such programs. With 89 of them it had one, and a layer norm of 2053 rows of 16384
-in bf16 took 64 microseconds for 50 on an H100 (tests/benchmarks/gpu_schedules.py)."""
+processor has two such programs and not one."""
 
 
 def come_first(facts: Facts, block: int, pieces: list[Schedule]) -> bool:

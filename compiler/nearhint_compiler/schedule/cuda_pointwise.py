@@ -29,9 +29,7 @@ Element by element it takes up to twice as long as others."""
 OF_BYTES = ((64, 64, 8), (64, 128, 8), (32, 128, 8), (32, 64, 4))
 """The same where elements are bytes: the first where sizes are promised, the others in their order
 where nothing is. There they come before words: those are of sixteen elements, for each of which a
-thread loads or stores one by itself along the other axis. Three transposes of odd sizes, from
-5003 x 7001 to 11009 x 5001, took 1.07 to 1.64 times as long in the first words as in the best tile
-of elements on an H100 (tests/benchmarks/gpu_schedules.py)."""
+thread loads or stores one by itself along the other axis."""
 WORDED = ((32, 128, 8), (32, 64, 4), (64, 64, 8))
 """Tiles in whole words of rows that begin anywhere: what other accesses have along y is read
 element by element from the first cache, and nothing is exchanged between threads. Found alike: of

@@ -41,9 +41,8 @@ MANY_ROWS, NARROW_LANES, SPENT = 4, 8, 1.1
 """Rows a processor, neighbours that one load of a thread brings, and how many times the lanes of a
 walk a block must have, for rows to be walked that registers could hold."""
 NARROW_BYTES = 2
-"""Of elements of so many bytes teams of columns come after programs that share them: at nine points
-of three functions in bf16 teams took 1.15 times as long, in the geometric mean, though they read
-once (tests/benchmarks/gpu_schedules.py, on an H100)."""
+"""Of elements of so many bytes teams of columns come after programs that share them: though teams
+read once, half as much is under way of them."""
 LOOPED, SPLIT, CHAINED = "cuda.looped", "cuda.split", "cuda.chained"
 TEAMS = "cuda.cooperative"
 PERSISTENT = ("cuda.persistent", "cuda.tiled_persistent")
