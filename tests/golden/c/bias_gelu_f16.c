@@ -191,6 +191,20 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
             store_f16(out2 + (1536 * p0) + p1, v13_0);
             store_f16(out2 + (1536 * p0) + p1 + 8, v13_1);
         }
+        for (; p1 + 8 <= end; p1 += 8) {
+            const vf16 v0_0 = load_f16(in0 + (1536 * p0) + p1);
+            const vf32 v1_0 = from_f16_f32(v0_0);
+            const vf16 v2_0 = load_f16(in1 + p1);
+            const vf32 v3_0 = from_f16_f32(v2_0);
+            const vf32 v4_0 = v1_0 + v3_0;
+            const vf32 v6_0 = v4_0 * v5;
+            const vf32 v8_0 = v4_0 * v7;
+            const vf32 v9_0 = erf_f32(v8_0);
+            const vf32 v11_0 = v9_0 + v10;
+            const vf32 v12_0 = v6_0 * v11_0;
+            const vf16 v13_0 = to_f16_f32(v12_0);
+            store_f16(out2 + (1536 * p0) + p1, v13_0);
+        }
         for (; p1 < end; p1 += 8) {
             const int count = (int)least(8, end - p1);
             const vf16 v0_0 = load_n_f16(in0 + (1536 * p0) + p1, count);

@@ -89,7 +89,8 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
     int64_t block = from;
     for (int64_t task = from; task < to; task++) {
         const int64_t p0 = block * 16;
-        if (p0 + 16 <= np0) {
+        const int64_t left = np0 - p0;
+        if (left >= 16) {
             {
                 vi64 carry1_0 = splat_i64(1);
                 vi64 carry1_1 = splat_i64(1);
@@ -103,18 +104,28 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
                 }
             }
         }
-        else {
+        else if (left <= 8) {
             const int count0 = (int)greatest(0, least(8, np0 - p0 - 0));
+            {
+                vi64 carry1_0 = splat_i64(1);
+                for (int64_t r0 = 0; r0 < nr0; r0++) {
+                    const vi64 v0_0 = load_n_i64(in0 + (k0 * r0) + p0, count0);
+                    const vi64 v1_0 = step_prod_i64(v0_0, &carry1_0);
+                    store_n_i64(out1 + (k0 * r0) + p0, v1_0, count0);
+                }
+            }
+        }
+        else {
             const int count1 = (int)greatest(0, least(8, np0 - p0 - 8));
             {
                 vi64 carry1_0 = splat_i64(1);
                 vi64 carry1_1 = splat_i64(1);
                 for (int64_t r0 = 0; r0 < nr0; r0++) {
-                    const vi64 v0_0 = load_n_i64(in0 + (k0 * r0) + p0, count0);
+                    const vi64 v0_0 = load_i64(in0 + (k0 * r0) + p0);
                     const vi64 v0_1 = load_n_i64(in0 + (k0 * r0) + p0 + 8, count1);
                     const vi64 v1_0 = step_prod_i64(v0_0, &carry1_0);
                     const vi64 v1_1 = step_prod_i64(v0_1, &carry1_1);
-                    store_n_i64(out1 + (k0 * r0) + p0, v1_0, count0);
+                    store_i64(out1 + (k0 * r0) + p0, v1_0);
                     store_n_i64(out1 + (k0 * r0) + p0 + 8, v1_1, count1);
                 }
             }

@@ -83,7 +83,8 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
     int64_t block = from;
     for (int64_t task = from; task < to; task++) {
         const int64_t p0 = block * 32;
-        if (p0 + 32 <= np0) {
+        const int64_t left = np0 - p0;
+        if (left >= 32) {
             vf32 t1_0 = splat_f32(0), t1_1 = splat_f32(0), t1_2 = splat_f32(0), t1_3 = splat_f32(0);
             for (int64_t begin = 0; begin < nr0; begin += 64) {
                 const int64_t stop = least(nr0, begin + 64);
@@ -112,9 +113,42 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
             store_f32(out1 + p0 + 16, v1_2);
             store_f32(out1 + p0 + 24, v1_3);
         }
-        else {
+        else if (left <= 8) {
             const int count0 = (int)greatest(0, least(8, np0 - p0 - 0));
+            vf32 t1_0 = splat_f32(0);
+            for (int64_t begin = 0; begin < nr0; begin += 64) {
+                const int64_t stop = least(nr0, begin + 64);
+                vf32 s1_0 = splat_f32(0);
+                for (int64_t r0 = begin; r0 < stop; r0++) {
+                    const vf32 v0_0 = load_n_f32(in0 + (k1 * r0) + p0, count0);
+                    s1_0 = s1_0 + v0_0;
+                }
+                t1_0 = t1_0 + s1_0;
+            }
+            const vf32 v1_0 = t1_0;
+            store_n_f32(out1 + p0, v1_0, count0);
+        }
+        else if (left <= 16) {
             const int count1 = (int)greatest(0, least(8, np0 - p0 - 8));
+            vf32 t1_0 = splat_f32(0), t1_1 = splat_f32(0);
+            for (int64_t begin = 0; begin < nr0; begin += 64) {
+                const int64_t stop = least(nr0, begin + 64);
+                vf32 s1_0 = splat_f32(0), s1_1 = splat_f32(0);
+                for (int64_t r0 = begin; r0 < stop; r0++) {
+                    const vf32 v0_0 = load_f32(in0 + (k1 * r0) + p0);
+                    const vf32 v0_1 = load_n_f32(in0 + (k1 * r0) + p0 + 8, count1);
+                    s1_0 = s1_0 + v0_0;
+                    s1_1 = s1_1 + v0_1;
+                }
+                t1_0 = t1_0 + s1_0;
+                t1_1 = t1_1 + s1_1;
+            }
+            const vf32 v1_0 = t1_0;
+            const vf32 v1_1 = t1_1;
+            store_f32(out1 + p0, v1_0);
+            store_n_f32(out1 + p0 + 8, v1_1, count1);
+        }
+        else {
             const int count2 = (int)greatest(0, least(8, np0 - p0 - 16));
             const int count3 = (int)greatest(0, least(8, np0 - p0 - 24));
             vf32 t1_0 = splat_f32(0), t1_1 = splat_f32(0), t1_2 = splat_f32(0), t1_3 = splat_f32(0);
@@ -122,8 +156,8 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
                 const int64_t stop = least(nr0, begin + 64);
                 vf32 s1_0 = splat_f32(0), s1_1 = splat_f32(0), s1_2 = splat_f32(0), s1_3 = splat_f32(0);
                 for (int64_t r0 = begin; r0 < stop; r0++) {
-                    const vf32 v0_0 = load_n_f32(in0 + (k1 * r0) + p0, count0);
-                    const vf32 v0_1 = load_n_f32(in0 + (k1 * r0) + p0 + 8, count1);
+                    const vf32 v0_0 = load_f32(in0 + (k1 * r0) + p0);
+                    const vf32 v0_1 = load_f32(in0 + (k1 * r0) + p0 + 8);
                     const vf32 v0_2 = load_n_f32(in0 + (k1 * r0) + p0 + 16, count2);
                     const vf32 v0_3 = load_n_f32(in0 + (k1 * r0) + p0 + 24, count3);
                     s1_0 = s1_0 + v0_0;
@@ -140,8 +174,8 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
             const vf32 v1_1 = t1_1;
             const vf32 v1_2 = t1_2;
             const vf32 v1_3 = t1_3;
-            store_n_f32(out1 + p0, v1_0, count0);
-            store_n_f32(out1 + p0 + 8, v1_1, count1);
+            store_f32(out1 + p0, v1_0);
+            store_f32(out1 + p0 + 8, v1_1);
             store_n_f32(out1 + p0 + 16, v1_2, count2);
             store_n_f32(out1 + p0 + 24, v1_3, count3);
         }

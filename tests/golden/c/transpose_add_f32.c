@@ -182,6 +182,12 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
                 store_f32(out2 + (k1 * p0) + p1, v2_0);
                 store_f32(out2 + (k1 * p0) + p1 + 8, v2_1);
             }
+            for (; p1 + 8 <= end_p1; p1 += 8) {
+                const vf32 v0_0 = load_f32(tile0 + (p0 - begin_p0) * 80 + p1 - begin_p1);
+                const vf32 v1_0 = load_f32(in1 + (k1 * p0) + p1);
+                const vf32 v2_0 = v0_0 + v1_0;
+                store_f32(out2 + (k1 * p0) + p1, v2_0);
+            }
             for (; p1 < end_p1; p1 += 8) {
                 const int count = (int)least(8, end_p1 - p1);
                 const vf32 v0_0 = load_n_f32(tile0 + (p0 - begin_p0) * 80 + p1 - begin_p1, count);

@@ -75,7 +75,7 @@ def test_bounds_in_either_order_are_loaded_in_vectors(
     schedule = parse_schedule(f"cpu.pointwise axis=1 lanes={lanes} unroll=2 block=1024")
     given = parse_kernel(BETWEEN)
     source = generate(given, schedule, LEVELS[level]).source
-    assert source.count("= load_within_f32(") == 2 * (2 + 1)
+    assert source.count("= load_within_f32(") == 2 * (2 + 1 + 1)
     assert "vbool v5_0 = lanes_below_bool(" in source
     assert "vbool v7_0 = ~lanes_below_bool(" in source
     native = compile_kernel(given, schedule, tmp_path, at=LEVELS[level])

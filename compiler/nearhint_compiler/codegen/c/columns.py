@@ -1,7 +1,8 @@
 """Family `cpu.columns`: a reduction whose lanes run along a pointwise loop, one column a lane.
 
 A task is a block of `copies` vectors of columns: it walks the reduction with one accumulator a
-lane, so nothing crosses lanes. In the last, incomplete block each vector has a mask of its own.
+lane, so nothing crosses lanes. The last, incomplete block has half as many vectors as long as they
+hold what is left; those that may be incomplete have a mask each.
 """
 
 from __future__ import annotations
@@ -54,24 +55,30 @@ def column_counters(body: Body) -> list[tuple[str, str]]:
 
 
 def write_parts(writer: Writer, body: Body, copies: int, write: Callable[[Part], None]) -> None:
-    """Declares the lane variable of `block`, then `write`s a full block and a masked one."""
+    """Declares the lane variable of `block`, then `write`s a full block and the masked ones."""
     lane, step = body.lane, copies * body.lanes
     writer.line(f"const int64_t {lane} = block * {step};")
-    with writer.block(f"if ({lane} + {step} <= n{lane})"):
+    writer.line(f"const int64_t left = n{lane} - {lane};")
+    with writer.block(f"if (left >= {step})"):
         write(Part.full(copies))
-    with writer.block("else"):
-        write_counts(writer, body, copies)
-        write(masked_part(copies))
+    known = 0
+    while known < copies:
+        several = min(2 * known or 1, copies)
+        is_last = several == copies
+        with writer.block("else" if is_last else f"else if (left <= {several * body.lanes})"):
+            write_counts(writer, body, several, full=known)
+            write(masked_part(several, full=known))
+        known = several
 
 
-def masked_part(copies: int) -> Part:
-    """A block with a mask for each vector, for the counts that `write_counts` declares."""
-    return Part(copies, tuple(f"count{copy}" for copy in range(copies)))
+def masked_part(copies: int, *, full: int = 0) -> Part:
+    """A block with a mask for each vector but the first that are `full`, as of `write_counts`."""
+    return Part(copies, tuple("" if copy < full else f"count{copy}" for copy in range(copies)))
 
 
-def write_counts(writer: Writer, body: Body, copies: int) -> None:
-    """How many lanes of each vector are columns: possibly none."""
-    for copy in range(copies):
+def write_counts(writer: Writer, body: Body, copies: int, *, full: int = 0) -> None:
+    """How many lanes of each vector that may not be full are columns: possibly none."""
+    for copy in range(full, copies):
         left = f"n{body.lane} - {body.lane} - {copy * body.lanes}"
         writer.line(f"const int count{copy} = (int)greatest(0, least({body.lanes}, {left}));")
 

@@ -1,4 +1,4 @@
-"""Loops along the lane variable: unrolled full vectors, then a masked tail."""
+"""Loops along the lane variable: unrolled full vectors, single ones, then a masked one."""
 
 from __future__ import annotations
 
@@ -45,11 +45,14 @@ def lane_loop(
         accumulate(writer, body, reduces, part, prefix=prefix)
         keep(writer, body, kept, part)
 
-    def full_vectors(limit: str, prefix: str) -> None:
-        with writer.block(f"for (; {lane} + {step} <= {limit}; {lane} += {step})"):
-            vectors(Part.full(copies), prefix)
+    def full_vectors(limit: str, prefix: str, several: int = copies) -> None:
+        by = several * body.lanes
+        with writer.block(f"for (; {lane} + {by} <= {limit}; {lane} += {by})"):
+            vectors(Part.full(several), prefix)
 
     def tail(limit: str, prefix: str) -> None:
+        if copies > 1:
+            full_vectors(limit, prefix, 1)
         with writer.block(f"for (; {lane} < {limit}; {lane} += {body.lanes})"):
             writer.line(f"const int count = (int)least({body.lanes}, {limit} - {lane});")
             vectors(Part.tail("count"), prefix)
