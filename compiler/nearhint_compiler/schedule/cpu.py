@@ -7,7 +7,7 @@ Options of the families:
                                                           the same, for inputs along p{across}
     cpu.rows       axis lanes unroll short stash split beside
                                                           lanes along r{axis}, threads share rows
-    cpu.columns    axis lanes unroll split                lanes along p{axis}, threads share blocks
+    cpu.columns    axis lanes unroll split ahead          lanes along p{axis}, threads share blocks
     cpu.panels     axis lanes unroll short stash across rows length split least next
                                                           cpu.rows, for inputs along p{across}
 
@@ -16,9 +16,10 @@ Options of the families:
 below each other, and `unroll` beside, are turned and used at once; rows of at most `short` vectors
 are kept in registers; a row of at most `stash` elements keeps costly values in memory; rows of at
 most `beside` elements (none, where it is not given) are walked as many as there are lanes side by
-side, and what is done once a row is done for all of those at once; `split` 1 lets all threads
-share one row where there are fewer rows than threads, which a `scan` forbids; in panels, `least`
-rows of at most `length` elements, or up to `rows` shorter ones, are turned round at a time, and the
+side, and what is done once a row is done for all of those at once; `split` 1 lets all threads share
+one row where there are fewer rows than threads, which a `scan` forbids; what a column walks over is
+asked for `ahead` rows before it is read (not at all where it is not given); in panels, `least` rows
+of at most `length` elements, or up to `rows` shorter ones, are turned round at a time, and the
 `next` 1 are asked for meanwhile (`least` is `rows` and `next` 0 where they are not given). Each
 family may have `spaced` 1, for the kernel as `analysis.respace` cuts its loops, under its Guard.
 
@@ -65,6 +66,8 @@ _LINE_BYTES = 64
 _SINGLY, _LEAST_LANES = 128, 4
 """Elements that a step of cpu.pointwise moves one by one at most, where its lanes are apart in
 memory, and the lanes that it has at least. Compilers take far more than in proportion to them."""
+_AHEAD = 4
+"""Rows of memory: what is in the second cache comes in that time, and little of the first waits."""
 _STEP = 4
 """Squares beside and below each other, at most."""
 _WIDE_DTYPES = ("f64", "i64")
@@ -256,15 +259,41 @@ def _direct_space(
 def _column_space(kernel: ir.Kernel, ranked: list[str], lanes: int) -> Iterator[Schedule]:
     best, *others = ranked
     half, split = max(4, lanes // 2), _split(kernel)
-    shapes = [(half, 8), (lanes, 4), (lanes, 8), (half, 4), (lanes, 2)]
-    if not _is_single(kernel) or any(isinstance(node, ir.Arg) for node in kernel.body):
-        # Of narrow elements a full vector is half a line, and none is read twice.
-        shapes = [(lanes, 8), (lanes, 2), (half, 8), (lanes, 4), (lanes, 16)]
-    for width, unroll in shapes:
-        yield _columns(best, lanes=width, unroll=unroll, split=split)
+    widest = _widest_block(kernel)
+    shapes = [
+        (lanes, widest, _AHEAD),
+        (lanes, 8, 0),
+        (lanes, 4, 0),
+        (half, 8, 0),
+    ]
+    if any(isinstance(node, ir.Arg) for node in kernel.body):
+        shapes = [(lanes, 8, 0), (lanes, 2, 0), (half, 8, 0), (lanes, 4, 0), (lanes, 16, 0)]
+    elif not _is_single(kernel):
+        # Of narrow elements a full vector is half a line, and to convert them takes longer than to
+        # wait for them.
+        shapes = [
+            (lanes, 8, 0),
+            (lanes, widest, _AHEAD),
+            (lanes, 4, 0),
+            (lanes, 8, _AHEAD),
+            (half, 8, 0),
+        ]
+    for width, unroll, ahead in shapes:
+        yield _columns(best, lanes=width, unroll=unroll, split=split, ahead=ahead)
     for other in others:
         if other.startswith("r"):
             yield _rows(other, lanes=lanes, unroll=2, split=split)
+
+
+def _widest_block(kernel: ir.Kernel) -> int:
+    """The vectors of a block whose totals stay in registers; fewer where much else is done.
+
+    The wider a block is, the more of each row of memory it reads at once.
+    """
+    if _is_costly(kernel) or any(isinstance(node, ir.Scan) for node in kernel.body):
+        return 8
+    most = max(map(len, plan_passes(kernel, stash=False).reduces))
+    return max(4, 16 // max(1, most))
 
 
 def _row_space(
@@ -448,9 +477,9 @@ def _rows(
     )
 
 
-def _columns(variable: str, *, lanes: int, unroll: int, split: int) -> Schedule:
-    axis = int(variable[1:])
-    return _schedule("cpu.columns", axis=axis, lanes=lanes, unroll=unroll, split=split)
+def _columns(variable: str, *, lanes: int, unroll: int, split: int, ahead: int = 0) -> Schedule:
+    axis, more = int(variable[1:]), {"ahead": ahead} if ahead else {}
+    return _schedule("cpu.columns", axis=axis, lanes=lanes, unroll=unroll, split=split, **more)
 
 
 def _score(kernel: ir.Kernel, variable: str, lanes: int, dims: Mapping[str, int]) -> float:

@@ -148,8 +148,32 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
             store_f32(out1 + p0, v1_0);
             store_n_f32(out1 + p0 + 8, v1_1, count1);
         }
-        else {
+        else if (left <= 24) {
             const int count2 = (int)greatest(0, least(8, np0 - p0 - 16));
+            vf32 t1_0 = splat_f32(0), t1_1 = splat_f32(0), t1_2 = splat_f32(0);
+            for (int64_t begin = 0; begin < nr0; begin += 64) {
+                const int64_t stop = least(nr0, begin + 64);
+                vf32 s1_0 = splat_f32(0), s1_1 = splat_f32(0), s1_2 = splat_f32(0);
+                for (int64_t r0 = begin; r0 < stop; r0++) {
+                    const vf32 v0_0 = load_f32(in0 + (k1 * r0) + p0);
+                    const vf32 v0_1 = load_f32(in0 + (k1 * r0) + p0 + 8);
+                    const vf32 v0_2 = load_n_f32(in0 + (k1 * r0) + p0 + 16, count2);
+                    s1_0 = s1_0 + v0_0;
+                    s1_1 = s1_1 + v0_1;
+                    s1_2 = s1_2 + v0_2;
+                }
+                t1_0 = t1_0 + s1_0;
+                t1_1 = t1_1 + s1_1;
+                t1_2 = t1_2 + s1_2;
+            }
+            const vf32 v1_0 = t1_0;
+            const vf32 v1_1 = t1_1;
+            const vf32 v1_2 = t1_2;
+            store_f32(out1 + p0, v1_0);
+            store_f32(out1 + p0 + 8, v1_1);
+            store_n_f32(out1 + p0 + 16, v1_2, count2);
+        }
+        else {
             const int count3 = (int)greatest(0, least(8, np0 - p0 - 24));
             vf32 t1_0 = splat_f32(0), t1_1 = splat_f32(0), t1_2 = splat_f32(0), t1_3 = splat_f32(0);
             for (int64_t begin = 0; begin < nr0; begin += 64) {
@@ -158,7 +182,7 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
                 for (int64_t r0 = begin; r0 < stop; r0++) {
                     const vf32 v0_0 = load_f32(in0 + (k1 * r0) + p0);
                     const vf32 v0_1 = load_f32(in0 + (k1 * r0) + p0 + 8);
-                    const vf32 v0_2 = load_n_f32(in0 + (k1 * r0) + p0 + 16, count2);
+                    const vf32 v0_2 = load_f32(in0 + (k1 * r0) + p0 + 16);
                     const vf32 v0_3 = load_n_f32(in0 + (k1 * r0) + p0 + 24, count3);
                     s1_0 = s1_0 + v0_0;
                     s1_1 = s1_1 + v0_1;
@@ -176,7 +200,7 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
             const vf32 v1_3 = t1_3;
             store_f32(out1 + p0, v1_0);
             store_f32(out1 + p0 + 8, v1_1);
-            store_n_f32(out1 + p0 + 16, v1_2, count2);
+            store_f32(out1 + p0 + 16, v1_2);
             store_n_f32(out1 + p0 + 24, v1_3, count3);
         }
         block++;
@@ -217,29 +241,81 @@ static void walk_0(void *data)
     for (int64_t chunk = omp_get_thread_num(); chunk < work->chunks; chunk += omp_get_num_threads()) {
         const int64_t start = nr0 * chunk / work->chunks;
         const int64_t finish = nr0 * (chunk + 1) / work->chunks;
-        vf32 t1_0 = splat_f32(0), t1_1 = splat_f32(0), t1_2 = splat_f32(0), t1_3 = splat_f32(0);
-        for (int64_t begin = start; begin < finish; begin += 64) {
-            const int64_t stop = least(finish, begin + 64);
-            vf32 s1_0 = splat_f32(0), s1_1 = splat_f32(0), s1_2 = splat_f32(0), s1_3 = splat_f32(0);
-            for (int64_t r0 = begin; r0 < stop; r0++) {
-                const vf32 v0_0 = load_n_f32(in0 + (k1 * r0) + p0, count0);
-                const vf32 v0_1 = load_n_f32(in0 + (k1 * r0) + p0 + 8, count1);
-                const vf32 v0_2 = load_n_f32(in0 + (k1 * r0) + p0 + 16, count2);
-                const vf32 v0_3 = load_n_f32(in0 + (k1 * r0) + p0 + 24, count3);
-                s1_0 = s1_0 + v0_0;
-                s1_1 = s1_1 + v0_1;
-                s1_2 = s1_2 + v0_2;
-                s1_3 = s1_3 + v0_3;
-            }
-            t1_0 = t1_0 + s1_0;
-            t1_1 = t1_1 + s1_1;
-            t1_2 = t1_2 + s1_2;
-            t1_3 = t1_3 + s1_3;
+        {
+            vf32 t1_0 = splat_f32(0), t1_1 = splat_f32(0), t1_2 = splat_f32(0), t1_3 = splat_f32(0);
+            work->t1_0[chunk] = t1_0;
+            work->t1_1[chunk] = t1_1;
+            work->t1_2[chunk] = t1_2;
+            work->t1_3[chunk] = t1_3;
         }
-        work->t1_0[chunk] = t1_0;
-        work->t1_1[chunk] = t1_1;
-        work->t1_2[chunk] = t1_2;
-        work->t1_3[chunk] = t1_3;
+        const int64_t left = np0 - p0;
+        if (left >= 32) {
+            vf32 t1_0 = splat_f32(0), t1_1 = splat_f32(0), t1_2 = splat_f32(0), t1_3 = splat_f32(0);
+            for (int64_t begin = start; begin < finish; begin += 64) {
+                const int64_t stop = least(finish, begin + 64);
+                vf32 s1_0 = splat_f32(0), s1_1 = splat_f32(0), s1_2 = splat_f32(0), s1_3 = splat_f32(0);
+                for (int64_t r0 = begin; r0 < stop; r0++) {
+                    const vf32 v0_0 = load_f32(in0 + (k1 * r0) + p0);
+                    const vf32 v0_1 = load_f32(in0 + (k1 * r0) + p0 + 8);
+                    const vf32 v0_2 = load_f32(in0 + (k1 * r0) + p0 + 16);
+                    const vf32 v0_3 = load_f32(in0 + (k1 * r0) + p0 + 24);
+                    s1_0 = s1_0 + v0_0;
+                    s1_1 = s1_1 + v0_1;
+                    s1_2 = s1_2 + v0_2;
+                    s1_3 = s1_3 + v0_3;
+                }
+                t1_0 = t1_0 + s1_0;
+                t1_1 = t1_1 + s1_1;
+                t1_2 = t1_2 + s1_2;
+                t1_3 = t1_3 + s1_3;
+            }
+            work->t1_0[chunk] = t1_0;
+            work->t1_1[chunk] = t1_1;
+            work->t1_2[chunk] = t1_2;
+            work->t1_3[chunk] = t1_3;
+        }
+        else if (left <= 16) {
+            vf32 t1_0 = splat_f32(0), t1_1 = splat_f32(0);
+            for (int64_t begin = start; begin < finish; begin += 64) {
+                const int64_t stop = least(finish, begin + 64);
+                vf32 s1_0 = splat_f32(0), s1_1 = splat_f32(0);
+                for (int64_t r0 = begin; r0 < stop; r0++) {
+                    const vf32 v0_0 = load_n_f32(in0 + (k1 * r0) + p0, count0);
+                    const vf32 v0_1 = load_n_f32(in0 + (k1 * r0) + p0 + 8, count1);
+                    s1_0 = s1_0 + v0_0;
+                    s1_1 = s1_1 + v0_1;
+                }
+                t1_0 = t1_0 + s1_0;
+                t1_1 = t1_1 + s1_1;
+            }
+            work->t1_0[chunk] = t1_0;
+            work->t1_1[chunk] = t1_1;
+        }
+        else {
+            vf32 t1_0 = splat_f32(0), t1_1 = splat_f32(0), t1_2 = splat_f32(0), t1_3 = splat_f32(0);
+            for (int64_t begin = start; begin < finish; begin += 64) {
+                const int64_t stop = least(finish, begin + 64);
+                vf32 s1_0 = splat_f32(0), s1_1 = splat_f32(0), s1_2 = splat_f32(0), s1_3 = splat_f32(0);
+                for (int64_t r0 = begin; r0 < stop; r0++) {
+                    const vf32 v0_0 = load_f32(in0 + (k1 * r0) + p0);
+                    const vf32 v0_1 = load_f32(in0 + (k1 * r0) + p0 + 8);
+                    const vf32 v0_2 = load_n_f32(in0 + (k1 * r0) + p0 + 16, count2);
+                    const vf32 v0_3 = load_n_f32(in0 + (k1 * r0) + p0 + 24, count3);
+                    s1_0 = s1_0 + v0_0;
+                    s1_1 = s1_1 + v0_1;
+                    s1_2 = s1_2 + v0_2;
+                    s1_3 = s1_3 + v0_3;
+                }
+                t1_0 = t1_0 + s1_0;
+                t1_1 = t1_1 + s1_1;
+                t1_2 = t1_2 + s1_2;
+                t1_3 = t1_3 + s1_3;
+            }
+            work->t1_0[chunk] = t1_0;
+            work->t1_1[chunk] = t1_1;
+            work->t1_2[chunk] = t1_2;
+            work->t1_3[chunk] = t1_3;
+        }
     }
 }
 

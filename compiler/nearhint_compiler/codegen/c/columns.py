@@ -1,13 +1,13 @@
 """Family `cpu.columns`: a reduction whose lanes run along a pointwise loop, one column a lane.
 
 A task is a block of `copies` vectors of columns: it walks the reduction with one accumulator a
-lane, so nothing crosses lanes. The last, incomplete block has half as many vectors as long as they
-hold what is left; those that may be incomplete have a mask each.
+lane, so nothing crosses lanes. The last, incomplete block has fewer vectors, where those hold what
+is left; the ones that may be incomplete have a mask each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from nearhint_compiler.analysis.passes import plan_passes
 from nearhint_compiler.codegen.c.body import UNIFORM, Body, Part, write_declarations
@@ -16,21 +16,38 @@ from nearhint_compiler.codegen.c.index import to_c
 from nearhint_compiler.codegen.c.text import Writer
 from nearhint_compiler.codegen.c.totals import finish_columns
 from nearhint_compiler.codegen.c.walks import walk_columns, whole
+from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
+from nearhint_rules.program import DTYPES
+
+_SIZES = (1, 2, 3, 4, 6, 8, 12)
+"""Vectors that an incomplete block may have: each size is a copy of the code, and what is between
+two of them has masks that all hold or none."""
+
+_KEPT_BYTES = 5 << 17
+"""Of inputs that a second cache of 1 MB keeps: to ask for what is there takes longer than it."""
 
 
-def write_columns(writer: Writer, body: Body, *, copies: int) -> Expr:
-    """Writes `run`; returns the number of tasks."""
+def write_columns(writer: Writer, body: Body, *, copies: int, ahead: int = 0) -> Expr:
+    """Writes `run`; returns the number of tasks.
+
+    Full blocks ask for what is `ahead` rows further on, where all rows are more than a cache keeps.
+    """
     blocks = column_blocks(body, copies)
     writer.line()
     writer.line(f"static void run{RUN}")
     with writer.block():
         write_declarations(writer, body)
         writer.line(f"const int64_t blocks = {to_c(blocks)};")
+        if ahead:
+            writer.line(
+                f"const int are_far = {to_c(_elements(body))} > {_KEPT_BYTES // _size(body)};"
+            )
         body.write(writer, body.invariants(), UNIFORM)
         with tasks(writer, column_counters(body)):
-            write_parts(writer, body, copies, lambda part: _block(writer, body, part))
+            declare_lane(writer, body, copies)
+            write_parts(writer, body, copies, lambda part: _block(writer, body, part, ahead))
     return ex.mul(blocks, *outer_extents(body))
 
 
@@ -54,21 +71,35 @@ def column_counters(body: Body) -> list[tuple[str, str]]:
     return [*((name, f"n{name}") for name in names if name != body.lane), ("block", "blocks")]
 
 
-def write_parts(writer: Writer, body: Body, copies: int, write: Callable[[Part], None]) -> None:
-    """Declares the lane variable of `block`, then `write`s a full block and the masked ones."""
-    lane, step = body.lane, copies * body.lanes
-    writer.line(f"const int64_t {lane} = block * {step};")
-    writer.line(f"const int64_t left = n{lane} - {lane};")
-    with writer.block(f"if (left >= {step})"):
+def declare_lane(writer: Writer, body: Body, copies: int) -> None:
+    """Declares the lane variable of `block`."""
+    writer.line(f"const int64_t {body.lane} = block * {copies * body.lanes};")
+
+
+def write_parts(
+    writer: Writer,
+    body: Body,
+    copies: int,
+    write: Callable[[Part], None],
+    *,
+    sizes: Sequence[int] = _SIZES,
+    is_counted: bool = False,
+) -> None:
+    """`write`s a full block and the masked ones, for the lane variable that is declared.
+
+    With `is_counted` the counts of `write_counts` are declared, too.
+    """
+    writer.line(f"const int64_t left = n{body.lane} - {body.lane};")
+    with writer.block(f"if (left >= {copies * body.lanes})"):
         write(Part.full(copies))
-    known = 0
-    while known < copies:
-        several = min(2 * known or 1, copies)
+    full = 0
+    for several in (*(size for size in sizes if size < copies), copies):
         is_last = several == copies
         with writer.block("else" if is_last else f"else if (left <= {several * body.lanes})"):
-            write_counts(writer, body, several, full=known)
-            write(masked_part(several, full=known))
-        known = several
+            if not is_counted:
+                write_counts(writer, body, several, full=full)
+            write(masked_part(several, full=full))
+        full = several
 
 
 def masked_part(copies: int, *, full: int = 0) -> Part:
@@ -83,10 +114,36 @@ def write_counts(writer: Writer, body: Body, copies: int, *, full: int = 0) -> N
         writer.line(f"const int count{copy} = (int)greatest(0, least({body.lanes}, {left}));")
 
 
-def _block(writer: Writer, body: Body, part: Part) -> None:
+def _block(writer: Writer, body: Body, part: Part, ahead: int) -> None:
+    if ahead and not any(part.counts):
+        with writer.block("if (are_far)"):
+            _walks(writer, body, part, ahead)
+        with writer.block("else"):
+            _walks(writer, body, part, 0)
+    else:
+        _walks(writer, body, part, 0)
+
+
+def _walks(writer: Writer, body: Body, part: Part, ahead: int) -> None:
     passes = plan_passes(body.kernel, stash=False)
     body.write(writer, set(passes.rows[0]) - set(body.invariants()), part)
     for walk in range(passes.count):
-        walk_columns(writer, body, passes, walk, part=part, span=whole(body))
+        walk_columns(writer, body, passes, walk, part=part, span=whole(body), ahead=ahead)
         finish_columns(writer, body, passes.reduces[walk], part)
         body.write(writer, passes.rows[walk + 1], part)
+
+
+def _elements(body: Body) -> Expr:
+    """Of a column's rows, over all columns that are neighbours."""
+    lane = body.kernel.pointwise[int(body.lane[1:])]
+    return ex.product((lane, *body.kernel.reduction))
+
+
+def _size(body: Body) -> int:
+    """Bytes of an element of the inputs that columns walk over, the widest of them."""
+    elements = ir.per_element(body.kernel)
+    return max(
+        DTYPES[body.kernel.params[node.param].dtype]
+        for position, node in enumerate(body.kernel.body)
+        if isinstance(node, ir.Load) and elements[position]
+    )

@@ -87,7 +87,7 @@ def _rows(writer: Writer, body: Body, schedule: Schedule) -> Expr:
 
 
 def _columns(writer: Writer, body: Body, schedule: Schedule) -> Expr:
-    return write_columns(writer, body, copies=schedule["unroll"])
+    return write_columns(writer, body, copies=schedule["unroll"], ahead=schedule.get("ahead", 0))
 
 
 def _panels(writer: Writer, body: Body, schedule: Schedule) -> Expr:

@@ -47,6 +47,8 @@ _SUFFIX: Mapping[str, str] = {
     "i16": "epi16", "i8": "epi8", "u8": "epi8", "bool": "epi32",
 }  # fmt: skip
 _PREFIX: Mapping[int, str] = {128: "_mm", 256: "_mm256", 512: "_mm512"}
+LINE_BYTES = 64
+"""Of a cache."""
 ALL = tuple(DTYPES)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from nearhint_compiler.analysis.passes import Passes, plan_passes
 from nearhint_compiler.codegen.c.body import (
@@ -21,9 +22,11 @@ from nearhint_compiler.codegen.c.body import (
 from nearhint_compiler.codegen.c.columns import (
     column_blocks,
     column_counters,
+    declare_lane,
     masked_part,
     outer_extents,
     write_counts,
+    write_parts,
 )
 from nearhint_compiler.codegen.c.entry import tasks
 from nearhint_compiler.codegen.c.index import to_c
@@ -37,11 +40,19 @@ from nearhint_compiler.codegen.c.totals import (
     total_types,
     totals_of,
 )
-from nearhint_compiler.codegen.c.walks import Range, walk_columns, walk_rows
+from nearhint_compiler.codegen.c.walks import (
+    Range,
+    declare_column_totals,
+    walk_columns,
+    walk_rows,
+)
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
 
 CHUNKS = 64
+_SIZES = (2, 8)
+"""Vectors that an incomplete block of columns may have, as `columns` has them: threads share a
+block where there are few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,14 +146,31 @@ def _write_walk(writer: Writer, split: _Split, walk: int) -> None:
             span = Range("start", "finish")
             if split.part is None:
                 walk_rows(writer, body, passes, walk, copies=split.copies, span=span)
+                _keep_totals(writer, split, walk, None)
             else:
-                walk_columns(writer, body, passes, walk, part=split.part, span=span)
-            for position, reduce in reduce_nodes(body, passes.reduces[walk]):
-                for copy in split.totals(position):
-                    total = f"t{position}_{copy}"
-                    writer.line(f"work->{total}[chunk] = {total};")
-                    if isinstance(reduce, ir.Arg):
-                        writer.line(f"work->at_{total}[chunk] = at_{total};")
+                with writer.block():
+                    declare_column_totals(writer, body, passes.reduces[walk], split.part)
+                    _keep_totals(writer, split, walk, split.part)
+                write = partial(_write_columns, writer, split, walk, span)
+                write_parts(writer, body, split.copies, write, sizes=_SIZES, is_counted=True)
+
+
+def _write_columns(writer: Writer, split: _Split, walk: int, span: Range, part: Part) -> None:
+    """A walk over the columns of `part`; vectors beyond it keep the totals of no rows."""
+    walk_columns(writer, split.body, split.passes, walk, part=part, span=span)
+    _keep_totals(writer, split, walk, part)
+
+
+def _keep_totals(writer: Writer, split: _Split, walk: int, part: Part | None) -> None:
+    """Gives the others the totals of a chunk: those of `part`, or of a row."""
+    body = split.body
+    for position, reduce in reduce_nodes(body, split.passes.reduces[walk]):
+        copies = split.copies if part is None else body.copies(position, part)
+        for copy in totals_of(body, position, copies):
+            total = f"t{position}_{copy}"
+            writer.line(f"work->{total}[chunk] = {total};")
+            if isinstance(reduce, ir.Arg):
+                writer.line(f"work->at_{total}[chunk] = at_{total};")
 
 
 def _write_row_nodes(writer: Writer, split: _Split, after: int, *, stores: bool) -> None:
@@ -179,8 +207,7 @@ def _write_cooperate(writer: Writer, split: _Split) -> None:
         body.write(writer, body.invariants(), UNIFORM)
         with tasks(writer, counters):
             if split.part is not None:
-                step = split.copies * body.lanes
-                writer.line(f"const int64_t {body.lane} = block * {step};")
+                declare_lane(writer, body, split.copies)
                 write_counts(writer, body, split.copies)
             for number in range(len(body.kernel.pointwise)):
                 writer.line(f"work.p{number} = p{number};")

@@ -14,9 +14,12 @@ from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
+from nearhint_compiler.analysis.accesses import access, shifted
 from nearhint_compiler.analysis.passes import Passes
 from nearhint_compiler.codegen.c.body import UNIFORM, Body, Part, reduction_loops
+from nearhint_compiler.codegen.c.index import to_c
 from nearhint_compiler.codegen.c.lanes import home_of, lane_loop
+from nearhint_compiler.codegen.c.primitive import LINE_BYTES
 from nearhint_compiler.codegen.c.scan import is_scanning, walked_in_order
 from nearhint_compiler.codegen.c.text import Writer
 from nearhint_compiler.codegen.c.totals import (
@@ -30,6 +33,7 @@ from nearhint_compiler.codegen.c.totals import (
 )
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
+from nearhint_rules.program import DTYPES
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +144,30 @@ def _walk_along(
         )
 
 
+def declare_column_totals(writer: Writer, body: Body, reduces: Sequence[int], part: Part) -> None:
+    """Totals `t` of no rows, one a lane."""
+    for position in reduces:
+        declare_totals(writer, body, [position], body.copies(position, part))
+
+
 def walk_columns(
-    writer: Writer, body: Body, passes: Passes, walk: int, *, part: Part, span: Range
+    writer: Writer,
+    body: Body,
+    passes: Passes,
+    walk: int,
+    *,
+    part: Part,
+    span: Range,
+    ahead: int = 0,
 ) -> None:
-    """Walk number `walk`, lanes along a pointwise loop; leaves totals `t`, one a lane."""
+    """Walk number `walk`, lanes along a pointwise loop; leaves totals `t`, one a lane.
+
+    What lies in rows of memory is asked for `ahead` rows before it is read: the next one is in
+    another page, where no hardware looks by itself.
+    """
     reduces = passes.reduces[walk]
     each = [(position, body.copies(position, part)) for position in reduces]
-    for position, copies in each:
-        declare_totals(writer, body, [position], copies)
+    declare_column_totals(writer, body, reduces, part)
     *outer, inner = reduction_loops(body)
     nodes = passes.elements[walk]
     with (
@@ -157,14 +177,14 @@ def walk_columns(
         here = Range("0", f"n{inner}") if outer else span
         steps = run_steps(body, reduces)
         if not steps:
-            _column_loop(writer, body, rest, reduces, part, here, "t")
+            _column_loop(writer, body, rest, reduces, part, here, "t", ahead)
             return
         head = f"for (int64_t begin = {here.start}; begin < {here.end}; begin += {steps})"
         with writer.block(head):
             writer.line(f"const int64_t stop = least({here.end}, begin + {steps});")
             for position, copies in each:
                 declare_run(writer, body, [position], copies)
-            _column_loop(writer, body, rest, reduces, part, Range("begin", "stop"), "s")
+            _column_loop(writer, body, rest, reduces, part, Range("begin", "stop"), "s", ahead)
             for position, copies in each:
                 end_run(writer, body, [position], copies)
 
@@ -177,15 +197,38 @@ def _column_loop(
     part: Part,
     span: Range,
     prefix: str,
+    ahead: int,
 ) -> None:
     inner = reduction_loops(body)[-1]
     with writer.block(f"for (int64_t {inner} = {span.start}; {inner} < {span.end}; {inner}++)"):
+        if ahead:
+            _ask_ahead(writer, body, positions, part, inner, ahead)
         if prefix == "s":
             write_here(writer, body, reduces, inner)
         body.write(writer, positions, part)
         for position in reduces:
             valid = Part.full(body.copies(position, part))
             accumulate(writer, body, [position], valid, prefix=prefix)
+
+
+def _ask_ahead(
+    writer: Writer, body: Body, positions: Sequence[int], part: Part, inner: str, ahead: int
+) -> None:
+    """Asks for every line of what is contiguous along the lanes, and far apart along the rows.
+
+    Into the first cache: what is in the second already is waited for as well.
+    """
+    for position in positions:
+        node = body.kernel.body[position]
+        if not isinstance(node, ir.Load) or not access(node.index, body.lane).is_contiguous:
+            continue
+        stride = access(node.index, inner).stride
+        if stride is None or isinstance(stride, ex.Int):
+            continue
+        there = to_c(shifted(node.index, inner, ahead))
+        line = LINE_BYTES // DTYPES[body.dtypes[position]]
+        for first in range(0, part.copies * body.lanes, line):
+            writer.line(f"__builtin_prefetch(in{node.param} + {there} + {first});")
 
 
 @contextmanager
