@@ -16,13 +16,16 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import torch
 import torch._dynamo
 from functorch.compile import make_boxed_func  # type: ignore[import-untyped]
-from torch._C import _is_any_autocast_enabled
+from torch._C import _disabled_torch_dispatch_impl, _is_any_autocast_enabled
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import RestartAnalysis
 from torch._functorch._aot_autograd import runtime_wrappers
 from torch._functorch._aot_autograd.schemas import OutputType
 from torch._guards import TracingContext, detect_fake_mode
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd import forward_ad
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 Runnable: TypeAlias = Callable[..., Any]
 GraphCompiler: TypeAlias = Callable[[torch.fx.GraphModule, Sequence[Any]], Runnable]
@@ -194,6 +197,45 @@ def returns_gradients(module: torch.fx.GraphModule) -> bool:
         value is None or (isinstance(value, torch.Tensor) and value.requires_grad)
         for value in values
     )
+
+
+def has_addresses(tensor: torch.Tensor) -> bool:
+    """Whether the elements of an argument lie in memory as its sizes and strides say.
+
+    Those of a wrapper do if those of the tensors within it do. False for a fake tensor of the
+    caller's, for other subclasses that do their ops themselves, and for other layouts. Inside a
+    compiler only: a fake tensor of the capture's own stands for one that has addresses.
+    """
+    given: Any = tensor
+    if is_traceable_wrapper_subclass(given):
+        names, _ = given.__tensor_flatten__()
+        within = [getattr(given, name) for name in names]
+        return all(has_addresses(part) for part in within if isinstance(part, torch.Tensor))
+    if tensor.layout is not torch.strided:
+        return False
+    if isinstance(tensor, FakeTensor):
+        context = TracingContext.try_get()
+        return context is not None and tensor.fake_mode is context.fake_mode
+    return getattr(type(tensor), "__torch_dispatch__", None) is _disabled_torch_dispatch_impl
+
+
+_depth_of_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
+_CHECK_OF_TORCHS = getattr(runtime_wrappers, "_AnalyzeCustomOpInputOutputMode", None)
+"""The mode that torch runs a graph in once, to see whether users' ops keep to their schemas."""
+
+
+def is_watched() -> bool:
+    """Whether each op of a call has to be run as such: not only its results depend on it.
+
+    A dispatch mode is told of ops (fake tensors, tracers), or derivatives go forward with them,
+    which gradients that are off do not stop.
+    """
+    return forward_ad._current_level >= 0 or (_depth_of_modes() > 0 and _is_users_mode_there())
+
+
+def _is_users_mode_there() -> bool:
+    modes = map(torch._C._get_dispatch_stack_at, range(_depth_of_modes()))
+    return any(type(mode) is not _CHECK_OF_TORCHS for mode in modes)
 
 
 def aot_inference(

@@ -18,7 +18,12 @@ from torch import fx
 from nearhint.config import from_environment
 from nearhint.errors import InvalidSetting
 from nearhint.session import ProgramHandle, counters, session_for
-from nearhint_torch.adapter import ControlFlow, aot_inference, returns_gradients
+from nearhint_torch.adapter import (
+    ControlFlow,
+    aot_inference,
+    has_addresses,
+    returns_gradients,
+)
 from nearhint_torch.capture import Captured, capture
 from nearhint_torch.devices import device_half
 from nearhint_torch.errors import NeedsGradients
@@ -58,15 +63,17 @@ def nearhint(
 
 
 def _reason_for_original(module: fx.GraphModule, example_inputs: Sequence[Any]) -> str:
-    """Gradients are needed where arguments ask for them and results do, too.
+    """Empty, or why the graph runs as Dynamo made it.
 
-    A model that does all of its work within `torch.no_grad()` has results that do not.
+    Gradients are needed where arguments ask for them and results do, too: a model that does all of
+    its work within `torch.no_grad()` has results that do not.
     """
     if _is_disabled():
         return "disabled"
-    needs_gradients = torch.is_grad_enabled() and any(
-        isinstance(value, torch.Tensor) and value.requires_grad for value in example_inputs
-    )
+    given = [value for value in example_inputs if isinstance(value, torch.Tensor)]
+    if not all(map(has_addresses, given)):
+        return "no_addresses"
+    needs_gradients = torch.is_grad_enabled() and any(value.requires_grad for value in given)
     return "gradients" if needs_gradients and returns_gradients(module) else ""
 
 
