@@ -9,7 +9,8 @@ May import: torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -244,13 +245,15 @@ def aot_inference(
     *,
     compiler: GraphCompiler,
     training: GraphCompiler | None = None,
+    compositions: Mapping[Any, Runnable | None] | None = None,
 ) -> Runnable:
     """Captures `module` as an ATen graph without autograd and hands it to `compiler`.
 
     No decompositions are asked for, so that an op with a library kernel stays one node; mutations
     of inputs stay mutations. What is returned calls what `compiler` returned, in torch's wrapper
     where that has something to do. `training` gets the forward graph instead where gradients are
-    needed after all.
+    needed after all. `compositions` has ops that torch would trace as other ops, and what each is
+    traced as instead; None: as itself.
     """
     bare: list[tuple[Runnable, _Varying]] = []
     is_flat = not any(isinstance(value, list | tuple | dict) for value in example_inputs)
@@ -272,8 +275,32 @@ def aot_inference(
         decompositions={},
         keep_inference_input_mutations=True,
     )
-    compiled: Runnable = backend(module, example_inputs)
+    with _traced_as(compositions or {}):
+        compiled: Runnable = backend(module, example_inputs)
     return _shortened(compiled, *bare[0]) if bare else compiled
+
+
+@contextmanager
+def _traced_as(compositions: Mapping[Any, Runnable | None]) -> Generator[None]:
+    """Has ops traced as other calls for a while; only one thread of a process traces at a time.
+
+    As `torch.export` does it for ops that it is to leave whole.
+    """
+    keys = (torch._C.DispatchKey.CompositeImplicitAutograd, torch._C.DispatchKey.Autograd)
+    saved = {op: dict(op.py_kernels) for op in compositions}
+    try:
+        for op, call in compositions.items():
+            for key in keys:
+                op.py_kernels.pop(key, None)
+                if call is not None:
+                    op.py_kernels[key] = call
+            op._dispatch_cache.clear()
+        yield
+    finally:
+        for op, kernels in saved.items():
+            op.py_kernels.clear()
+            op.py_kernels.update(kernels)
+            op._dispatch_cache.clear()
 
 
 _Varying: TypeAlias = tuple[tuple[int, frozenset[int]], ...]

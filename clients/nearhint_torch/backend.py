@@ -29,6 +29,7 @@ from nearhint_torch.devices import device_half
 from nearhint_torch.errors import NeedsGradients
 from nearhint_torch.in_place import update_in_place
 from nearhint_torch.options import Options, read_options
+from nearhint_torch.resampling import compositions
 from nearhint_torch.runner import CompiledGraph
 
 log = logging.getLogger("nearhint")
@@ -48,7 +49,11 @@ def nearhint(
             counters.event(f"original_{reason}")
             return module.forward
         compiled = aot_inference(
-            module, example_inputs, compiler=partial(_compile, options=options), training=_refuse
+            module,
+            example_inputs,
+            compiler=partial(_compile, options=options),
+            training=_refuse,
+            compositions=compositions(),
         )
     except ControlFlow:
         raise
@@ -131,4 +136,9 @@ def capture_only(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Calla
 
     It measures what capture costs by itself.
     """
-    return aot_inference(module, example_inputs, compiler=lambda graph, _: graph.forward)
+    return aot_inference(
+        module,
+        example_inputs,
+        compiler=lambda graph, _: graph.forward,
+        compositions=compositions(),
+    )
