@@ -9,20 +9,24 @@ May import: torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import torch
 import torch._dynamo
 from functorch.compile import make_boxed_func  # type: ignore[import-untyped]
-from torch._C import _is_any_autocast_enabled
+from torch._C import _disabled_torch_dispatch_impl, _is_any_autocast_enabled
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import RestartAnalysis
 from torch._functorch._aot_autograd import runtime_wrappers
 from torch._functorch._aot_autograd.schemas import OutputType
 from torch._guards import TracingContext, detect_fake_mode
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd import forward_ad
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 Runnable: TypeAlias = Callable[..., Any]
 GraphCompiler: TypeAlias = Callable[[torch.fx.GraphModule, Sequence[Any]], Runnable]
@@ -196,19 +200,60 @@ def returns_gradients(module: torch.fx.GraphModule) -> bool:
     )
 
 
+def has_addresses(tensor: torch.Tensor) -> bool:
+    """Whether the elements of an argument lie in memory as its sizes and strides say.
+
+    Those of a wrapper do if those of the tensors within it do. False for a fake tensor of the
+    caller's, for other subclasses that do their ops themselves, and for other layouts. Inside a
+    compiler only: a fake tensor of the capture's own stands for one that has addresses.
+    """
+    given: Any = tensor
+    if is_traceable_wrapper_subclass(given):
+        names, _ = given.__tensor_flatten__()
+        within = [getattr(given, name) for name in names]
+        return all(has_addresses(part) for part in within if isinstance(part, torch.Tensor))
+    if tensor.layout is not torch.strided:
+        return False
+    if isinstance(tensor, FakeTensor):
+        context = TracingContext.try_get()
+        return context is not None and tensor.fake_mode is context.fake_mode
+    return getattr(type(tensor), "__torch_dispatch__", None) is _disabled_torch_dispatch_impl
+
+
+_depth_of_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
+_CHECK_OF_TORCHS = getattr(runtime_wrappers, "_AnalyzeCustomOpInputOutputMode", None)
+"""The mode that torch runs a graph in once, to see whether users' ops keep to their schemas."""
+
+
+def is_watched() -> bool:
+    """Whether each op of a call has to be run as such: not only its results depend on it.
+
+    A dispatch mode is told of ops (fake tensors, tracers), or derivatives go forward with them,
+    which gradients that are off do not stop.
+    """
+    return forward_ad._current_level >= 0 or (_depth_of_modes() > 0 and _is_users_mode_there())
+
+
+def _is_users_mode_there() -> bool:
+    modes = map(torch._C._get_dispatch_stack_at, range(_depth_of_modes()))
+    return any(type(mode) is not _CHECK_OF_TORCHS for mode in modes)
+
+
 def aot_inference(
     module: torch.fx.GraphModule,
     example_inputs: Sequence[Any],
     *,
     compiler: GraphCompiler,
     training: GraphCompiler | None = None,
+    compositions: Mapping[Any, Runnable | None] | None = None,
 ) -> Runnable:
     """Captures `module` as an ATen graph without autograd and hands it to `compiler`.
 
     No decompositions are asked for, so that an op with a library kernel stays one node; mutations
     of inputs stay mutations. What is returned calls what `compiler` returned, in torch's wrapper
     where that has something to do. `training` gets the forward graph instead where gradients are
-    needed after all.
+    needed after all. `compositions` has ops that torch would trace as other ops, and what each is
+    traced as instead; None: as itself.
     """
     bare: list[tuple[Runnable, _Varying]] = []
     is_flat = not any(isinstance(value, list | tuple | dict) for value in example_inputs)
@@ -230,8 +275,32 @@ def aot_inference(
         decompositions={},
         keep_inference_input_mutations=True,
     )
-    compiled: Runnable = backend(module, example_inputs)
+    with _traced_as(compositions or {}):
+        compiled: Runnable = backend(module, example_inputs)
     return _shortened(compiled, *bare[0]) if bare else compiled
+
+
+@contextmanager
+def _traced_as(compositions: Mapping[Any, Runnable | None]) -> Generator[None]:
+    """Has ops traced as other calls for a while; only one thread of a process traces at a time.
+
+    As `torch.export` does it for ops that it is to leave whole.
+    """
+    keys = (torch._C.DispatchKey.CompositeImplicitAutograd, torch._C.DispatchKey.Autograd)
+    saved = {op: dict(op.py_kernels) for op in compositions}
+    try:
+        for op, call in compositions.items():
+            for key in keys:
+                op.py_kernels.pop(key, None)
+                if call is not None:
+                    op.py_kernels[key] = call
+            op._dispatch_cache.clear()
+        yield
+    finally:
+        for op, kernels in saved.items():
+            op.py_kernels.clear()
+            op.py_kernels.update(kernels)
+            op._dispatch_cache.clear()
 
 
 _Varying: TypeAlias = tuple[tuple[int, frozenset[int]], ...]

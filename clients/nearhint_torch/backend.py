@@ -18,12 +18,18 @@ from torch import fx
 from nearhint.config import from_environment
 from nearhint.errors import InvalidSetting
 from nearhint.session import ProgramHandle, counters, session_for
-from nearhint_torch.adapter import ControlFlow, aot_inference, returns_gradients
+from nearhint_torch.adapter import (
+    ControlFlow,
+    aot_inference,
+    has_addresses,
+    returns_gradients,
+)
 from nearhint_torch.capture import Captured, capture
 from nearhint_torch.devices import device_half
 from nearhint_torch.errors import NeedsGradients
 from nearhint_torch.in_place import update_in_place
 from nearhint_torch.options import Options, read_options
+from nearhint_torch.resampling import compositions
 from nearhint_torch.runner import CompiledGraph
 
 log = logging.getLogger("nearhint")
@@ -43,7 +49,11 @@ def nearhint(
             counters.event(f"original_{reason}")
             return module.forward
         compiled = aot_inference(
-            module, example_inputs, compiler=partial(_compile, options=options), training=_refuse
+            module,
+            example_inputs,
+            compiler=partial(_compile, options=options),
+            training=_refuse,
+            compositions=compositions(),
         )
     except ControlFlow:
         raise
@@ -58,15 +68,17 @@ def nearhint(
 
 
 def _reason_for_original(module: fx.GraphModule, example_inputs: Sequence[Any]) -> str:
-    """Gradients are needed where arguments ask for them and results do, too.
+    """Empty, or why the graph runs as Dynamo made it.
 
-    A model that does all of its work within `torch.no_grad()` has results that do not.
+    Gradients are needed where arguments ask for them and results do, too: a model that does all of
+    its work within `torch.no_grad()` has results that do not.
     """
     if _is_disabled():
         return "disabled"
-    needs_gradients = torch.is_grad_enabled() and any(
-        isinstance(value, torch.Tensor) and value.requires_grad for value in example_inputs
-    )
+    given = [value for value in example_inputs if isinstance(value, torch.Tensor)]
+    if not all(map(has_addresses, given)):
+        return "no_addresses"
+    needs_gradients = torch.is_grad_enabled() and any(value.requires_grad for value in given)
     return "gradients" if needs_gradients and returns_gradients(module) else ""
 
 
@@ -124,4 +136,9 @@ def capture_only(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Calla
 
     It measures what capture costs by itself.
     """
-    return aot_inference(module, example_inputs, compiler=lambda graph, _: graph.forward)
+    return aot_inference(
+        module,
+        example_inputs,
+        compiler=lambda graph, _: graph.forward,
+        compositions=compositions(),
+    )

@@ -1,7 +1,7 @@
 """Errors of the torch client: one class per cause, each with a stable code.
 
-None of them reaches a model. Capture and runner catch them, count the code in lower case as the
-reason, and run the original ops.
+None of them reaches a model but `NoMemory`. Capture and runner catch the others, count the code in
+lower case as the reason, and run the original ops.
 """
 
 from __future__ import annotations
@@ -37,6 +37,14 @@ class InvalidPlan(TorchClientError):
 
     code = "PLAN_INVALID"
     template = "{step}: {problem}"
+
+
+class NoMemory(TorchClientError):
+    """A launch was to read a tensor whose memory was freed, or never was."""
+
+    code = "MEMORY_MISSING"
+    template = "input {position} of a kernel has elements, but no memory"
+    hint = "Its storage was resized to nothing, or it is a fake tensor within another tensor."
 
 
 class InvalidEntry(TorchClientError, InvalidSetting):

@@ -2,7 +2,8 @@
 
 Whatever goes wrong in a launch (a fact about addresses that does not hold, strides or a type that
 capture did not foresee, an error of the launcher) is answered by running the step's Fallback, the
-nodes that it replaces; these are pure, so that is always right.
+nodes that it replaces; these are pure, so that is always right. An input without memory is none of
+these: on freed memory, the nodes would crash as the binary would.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import torch
 from nearhint.session import Choice
 from nearhint_rules.artifact import CudaLaunch, ScalarArgument
 from nearhint_torch.adapter import EmptyMaker, current_stream, empty_maker, on_device
+from nearhint_torch.errors import NoMemory
 from nearhint_torch.nodes import Slots, Step
 from nearhint_torch.pages import large_empty
 
@@ -92,7 +94,10 @@ def launch_step(plan: LaunchPlan, choice: Choice, *, count_fallback: Callable[[s
         try:
             addresses = slots[address_slot].copy()
             for position, slot in read:
-                addresses[position] = slots[slot].data_ptr()
+                address = slots[slot].data_ptr()
+                if not address and slots[slot].numel():
+                    raise NoMemory(position=position)
+                addresses[position] = address
             for position, slot, shape, stride, dtype, empty in made:
                 tensor = empty(shape, stride, dtype)
                 slots[slot] = tensor
@@ -104,6 +109,8 @@ def launch_step(plan: LaunchPlan, choice: Choice, *, count_fallback: Callable[[s
                 call(slots, addresses)
                 return
             reason = "unaligned"
+        except NoMemory:
+            raise
         except Exception:
             reason = "launch_failed"
         count_fallback(reason)

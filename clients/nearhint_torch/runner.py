@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from nearhint.session import ProgramHandle, Session, Snapshot
+from nearhint_torch.adapter import is_watched
 from nearhint_torch.arena import arena_pool
 from nearhint_torch.capture import Binding, Captured
 from nearhint_torch.report import Report
@@ -63,6 +64,8 @@ class CompiledGraph:
 
     def __call__(self, *args: Any) -> Any:
         """One call of the graph."""
+        if is_watched():
+            return self._run_watched(args)
         snapshot = self._handle.snapshot
         if snapshot is None:
             return self._run_original(args, "no_plan")
@@ -89,6 +92,13 @@ class CompiledGraph:
         self._handle.want(sizes)
         if _watchers:
             self._tell(Report(sizes=sizes, tiers=(0, 0, 0), launches=(), reason=reason))
+        return self._forward(*args)
+
+    def _run_watched(self, args: Sequence[Any]) -> Any:
+        """The ops as captured, for whoever looks at them; sizes may be symbols of a tracer's."""
+        self._session.count_fallback("watched")
+        if _watchers:
+            self._tell(Report(sizes={}, tiers=(0, 0, 0), launches=(), reason="watched"))
         return self._forward(*args)
 
     def _resolve(self, snapshot: Snapshot, key: Key) -> Resolved | None:

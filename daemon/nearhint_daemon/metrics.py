@@ -61,6 +61,7 @@ FALLBACK_REASONS = (
     "strides_differ",
     "unaligned",
     "launch_failed",
+    "watched",
     "other",
 )
 STATUSES = ("OK", *sorted({*STATUS_OF_CODE.values(), "UNKNOWN"}))

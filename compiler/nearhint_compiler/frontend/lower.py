@@ -17,10 +17,12 @@ from nearhint_compiler.frontend.duplicates import duplicates
 from nearhint_compiler.frontend.emitter import Emitter, Value
 from nearhint_compiler.frontend.joins import GATES, JOINS
 from nearhint_compiler.frontend.loops import Loops, Lowered, View
+from nearhint_compiler.frontend.losses import LOSSES
 from nearhint_compiler.frontend.normalisation import NORMALISATION
 from nearhint_compiler.frontend.pointwise import POINTWISE
 from nearhint_compiler.frontend.reductions import REDUCTIONS
 from nearhint_compiler.frontend.scans import SCANS
+from nearhint_compiler.frontend.special import SPECIAL
 from nearhint_compiler.frontend.views import VIEWS
 from nearhint_compiler.ir import index as ix
 from nearhint_rules import expr as ex
@@ -37,7 +39,8 @@ from nearhint_rules.program import (
 
 Rule = Callable[[Call], Lowered]
 TABLE: Mapping[str, Rule] = {
-    **POINTWISE, **CREATION, **JOINS, **GATES, **REDUCTIONS, **SCANS, **NORMALISATION, **VIEWS,
+    **POINTWISE, **SPECIAL, **CREATION, **JOINS, **GATES, **REDUCTIONS, **LOSSES, **SCANS,
+    **NORMALISATION, **VIEWS,
 }  # fmt: skip
 """Every op that is lowered; any other is opaque. Attention and matrix products are never here."""
 

@@ -320,7 +320,8 @@ def _mish(e: Emitter, x: Value) -> Value:
     return e.op("mul", x, e.op("tanh", e.op("log1p", e.op("exp", x))))
 
 
-def _log_sigmoid(e: Emitter, x: Value) -> Value:
+def log_sigmoid(e: Emitter, x: Value) -> Value:
+    """log(sigmoid(x)), of which nothing overflows."""
     below = e.op("min", x, e.const(x.dtype, 0.0))
     return e.op("sub", below, e.op("log1p", e.op("exp", e.op("neg", e.op("abs", x)))))
 
@@ -492,7 +493,7 @@ POINTWISE: Mapping[str, Rule] = {
     "aten.mish.default": elementwise(_mish, "self"),
     "aten.celu.default": elementwise(_celu, "self | alpha", alpha=1.0),
     "aten._prelu_kernel.default": elementwise(_prelu, "self weight"),
-    "aten.log_sigmoid_forward.default": elementwise(_log_sigmoid, "self"),
+    "aten.log_sigmoid_forward.default": elementwise(log_sigmoid, "self"),
     "aten.threshold.default": elementwise(_threshold, "self | threshold value"),
     "aten.nan_to_num.default": elementwise(
         _nan_to_num, "self | nan posinf neginf", nan=None, posinf=None, neginf=None

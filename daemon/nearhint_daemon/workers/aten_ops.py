@@ -42,6 +42,7 @@ asinh default
 atan default
 atan2 default
 atanh default
+binary_cross_entropy_with_logits default
 bitwise_and Tensor Scalar
 bitwise_left_shift Tensor Tensor_Scalar
 bitwise_not default
@@ -63,6 +64,7 @@ cosh default
 count_nonzero default dim_IntList
 cumprod default
 cumsum default
+deg2rad default
 detach default
 diagonal default
 div Tensor Scalar Tensor_mode Scalar_mode
@@ -93,9 +95,14 @@ gt Tensor Scalar
 hardsigmoid default
 hardswish default
 hardtanh default
+heaviside default
+huber_loss default
+hypot default
 isfinite default
 isinf default
 isnan default
+isneginf default
+isposinf default
 ldexp Tensor
 le Tensor Scalar
 leaky_relu default
@@ -109,6 +116,7 @@ log1p default
 log2 default
 log_sigmoid_forward default
 logaddexp default
+logaddexp2 default
 logical_and default
 logical_not default
 logical_or default
@@ -123,6 +131,7 @@ mean default dim
 min default dim other
 minimum default
 mish default
+mse_loss default
 mul Tensor Scalar
 nan_to_num default
 nansum default
@@ -141,6 +150,7 @@ permute default
 positive default
 pow Scalar Tensor_Scalar Tensor_Tensor
 prod default dim_int
+rad2deg default
 reciprocal default
 relu default
 relu6 default
@@ -159,11 +169,15 @@ sigmoid default
 sign default
 silu default
 sin default
+sinc default
 sinh default
 slice Tensor
+smooth_l1_loss default
+soft_margin_loss default
 softmax int
 softplus default
 softshrink default
+special_entr default
 split Tensor
 split_with_sizes default
 sqrt default

@@ -34,6 +34,7 @@ CASES = [
     *pointwise("int_division", (90,)),
     *pointwise("float_division", (90,)),
     *pointwise("nan_guard", (50,), special=True),
+    *pointwise("hyperbolic_f32", (101,), special=True),
     *pointwise("compare_bool", (50,), special=True),
     *pointwise("to_u8", (50,)),
     *pointwise("narrow_mix", (70,)),

@@ -13,6 +13,8 @@ import pytest
 import torch
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.autograd import forward_ad
+from torch.testing._internal.two_tensor import TwoTensor
 
 from nearhint_torch import adapter
 from nearhint_torch.sizes import CONVERSIONS
@@ -422,3 +424,47 @@ def test_arguments_in_a_list_go_through_torchs_wrapper() -> None:
         for _ in range(3):
             (result,) = run([x])
             assert torch.equal(result, x * 2)
+
+
+def test_fake_tensors_of_others_have_no_addresses() -> None:
+    x, own, others = torch.randn(3), FakeTensorMode(), FakeTensorMode()
+    twice: Any = TwoTensor
+    with tracing(TracingContext(own)):
+        assert adapter.has_addresses(x)
+        assert adapter.has_addresses(torch.nn.Parameter(x))
+        assert adapter.has_addresses(own.from_tensor(x))
+        assert not adapter.has_addresses(others.from_tensor(x))
+        assert not adapter.has_addresses(twice(x, others.from_tensor(x)))
+        assert adapter.has_addresses(twice(x, x))
+        assert not adapter.has_addresses(x.to_sparse())
+        assert not adapter.has_addresses(x.to_mkldnn())
+
+
+def test_modes_and_derivatives_are_seen_while_they_last() -> None:
+    assert not adapter.is_watched()
+    with FakeTensorMode():
+        assert adapter.is_watched()
+    with forward_ad.dual_level():
+        assert adapter.is_watched()
+    assert not adapter.is_watched()
+
+
+def test_torchs_own_check_of_a_first_call_watches_nothing() -> None:
+    watched: list[bool] = []
+
+    def compiler(module: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+        def run(*args: Any) -> Any:
+            watched.append(adapter.is_watched())
+            return module(*args)
+
+        return run
+
+    def backend(module: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+        return adapter.aot_inference(module, inputs, compiler=compiler)
+
+    x = torch.randn(4)
+    with torch.no_grad():
+        run = torch.compile(lambda x: x * 2, backend=backend)
+        run(x)
+        run(x)
+    assert watched == [False, False]

@@ -70,6 +70,18 @@ UNARY: dict[str, Function] = {
     "sgn": torch.sgn,
     "frac": torch.frac,
     "log_sigmoid": functional.logsigmoid,
+    "deg2rad": torch.deg2rad,
+    "rad2deg": torch.rad2deg,
+    "isposinf": torch.isposinf,
+    "isneginf": torch.isneginf,
+    "sinc": torch.sinc,
+    "entr": torch.special.entr,
+    "tan": torch.tan,
+    "sinh": torch.sinh,
+    "cosh": torch.cosh,
+    "asinh": torch.asinh,
+    "acosh": torch.acosh,
+    "atanh": torch.atanh,
     "threshold": lambda x: functional.threshold(x, 0.1, -2.0),
     "nan_to_num": torch.nan_to_num,
     "nan_to_num of three": lambda x: x.nan_to_num(1.5, 7.0, -7.0),
@@ -121,6 +133,28 @@ BINARY: dict[str, tuple[Function, Tensor, Tensor]] = {
     "pow": (torch.pow, drawn(30, 5).abs(), drawn(5)),
     "maximum": (torch.maximum, awkward(30, 5), awkward(30, 5).flip(0)),
     "logaddexp": (torch.logaddexp, awkward(30, 5), awkward(30, 5).flip(0)),
+    "logaddexp2": (torch.logaddexp2, awkward(30, 5), awkward(30, 5).flip(0)),
+    "hypot": (torch.hypot, awkward(30, 5), awkward(30, 5).flip(0)),
+    "heaviside": (torch.heaviside, awkward(30, 5), drawn(5)),
+    "heaviside of integers": (
+        torch.heaviside,
+        drawn(30, 5, dtype=I64),
+        drawn(5, dtype=I64),
+    ),
+    "fmax": (torch.fmax, awkward(30, 5), awkward(30, 5).flip(0)),
+    "fmin": (torch.fmin, awkward(30, 5), awkward(30, 5).flip(0)),
+    "fmax of two types": (torch.fmax, drawn(30, 5, dtype=I32), awkward(30, 5).to(F16)),
+    "fmin of integers": (torch.fmin, drawn(30, 5, dtype=I32), drawn(5, dtype=I64)),
+    "isinf of integers": (
+        lambda x, y: torch.isposinf(x) | torch.isneginf(y) | (x > 0),
+        drawn(30, 5, dtype=I32),
+        drawn(5, dtype=I64),
+    ),
+    "degrees of integers": (
+        lambda x, y: torch.deg2rad(x) + torch.rad2deg(y),
+        drawn(30, 5, dtype=I32),
+        drawn(5, dtype=I64),
+    ),
     "xlogy": (torch.xlogy, awkward(30, 5), awkward(30, 5).flip(0)),
     "xlogy of a number": (
         lambda x, y: torch.xlogy(0.5, x) + torch.xlogy(y, 2.0),
@@ -282,6 +316,37 @@ def test_reductions(name: str, kind: str) -> None:
     lowered = check(REDUCTIONS[name], x)
     # A sum over one element is no loop.
     assert launched_nodes(lowered) or (name, kind) == ("sum first", "one row")
+
+
+LOSSES: dict[str, Function] = {
+    "square": functional.mse_loss,
+    "smooth": lambda x, y, **how: functional.smooth_l1_loss(x, y, beta=0.5, **how),
+    "huber": lambda x, y, **how: functional.huber_loss(x, y, delta=0.7, **how),
+    "soft margin": functional.soft_margin_loss,
+    "logits": functional.binary_cross_entropy_with_logits,
+    "weighted logits": lambda x, y, **how: functional.binary_cross_entropy_with_logits(
+        x, y, weight=y[:1] + 0.5, pos_weight=x[0].abs(), **how
+    ),
+}
+
+
+@pytest.mark.parametrize("made", ["none", "mean", "sum"])
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses(name: str, dtype: torch.dtype, made: str) -> None:
+    x, target = drawn(5, 7, 12, dtype=dtype), drawn(5, 7, 12, seed=1, dtype=dtype)
+    lowered = check(lambda x, y: LOSSES[name](x * 2, y, reduction=made), x, target)
+    assert len(launched_nodes(lowered)) == 1
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_of_awkward_numbers(name: str) -> None:
+    x, target = awkward(30, 5), awkward(30, 5).flip(0)
+    assert launched_nodes(check(lambda x, y: LOSSES[name](x, y, reduction="none"), x, target))
+
+
+def test_a_loss_beside_a_target_that_is_broadcast() -> None:
+    check(lambda x, y: torch.ops.aten.mse_loss(x, y, 0), drawn(30, 5), drawn(5))
 
 
 def test_integer_reductions() -> None:
