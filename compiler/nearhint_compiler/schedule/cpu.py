@@ -5,7 +5,7 @@ Options of the families:
     cpu.pointwise  axis lanes unroll block                lanes along p{axis}; threads share blocks
     cpu.tiles      axis lanes unroll across tile rows squares
                                                           the same, for inputs along p{across}
-    cpu.rows       axis lanes unroll short stash split beside
+    cpu.rows       axis lanes unroll short stash split beside interleaved
                                                           lanes along r{axis}, threads share rows
     cpu.columns    axis lanes unroll split ahead          lanes along p{axis}, threads share blocks
     cpu.panels     axis lanes unroll short stash across rows length split least next
@@ -16,12 +16,14 @@ Options of the families:
 below each other, and `unroll` beside, are turned and used at once; rows of at most `short` vectors
 are kept in registers; a row of at most `stash` elements keeps costly values in memory; rows of at
 most `beside` elements (none, where it is not given) are walked as many as there are lanes side by
-side, and what is done once a row is done for all of those at once; `split` 1 lets all threads share
-one row where there are fewer rows than threads, which a `scan` forbids; what a column walks over is
-asked for `ahead` rows before it is read (not at all where it is not given); in panels, `least` rows
-of at most `length` elements, or up to `rows` shorter ones, are turned round at a time, and the
-`next` 1 are asked for meanwhile (`least` is `rows` and `next` 0 where they are not given). Each
-family may have `spaced` 1, for the kernel as `analysis.respace` cuts its loops, under its Guard.
+side, and what is done once a row is done for all of those at once; rows whose pieces lie between
+those of their neighbours are walked together where `interleaved` is 1; `split` 1 lets all threads
+share one row where there are fewer rows than threads, which a `scan` forbids; what a column walks
+over is asked for `ahead` rows before it is read (not at all where it is not given); in panels,
+`least` rows of at most `length` elements, or up to `rows` shorter ones, are turned round at a time,
+and the `next` 1 are asked for meanwhile (`least` is `rows` and `next` 0 where they are not given).
+Each family may have `spaced` 1, for the kernel as `analysis.respace` cuts its loops, under its
+Guard.
 
 The defaults were found on a Zen 4 (tests/benchmarks/cpu_kernels.py): vectors of the full width pay
 for rows and for functions such as exp; element by element, what only moves and adds is faster with
@@ -36,6 +38,7 @@ from math import prod
 
 from nearhint_compiler.analysis.accesses import access, clamped
 from nearhint_compiler.analysis.beside import LONGEST_BESIDE, can_be_beside
+from nearhint_compiler.analysis.interleaved import is_interleaved
 from nearhint_compiler.analysis.passes import plan_passes
 from nearhint_compiler.analysis.respace import respaced
 from nearhint_compiler.ir import nodes as ir
@@ -307,17 +310,29 @@ def _row_space(
         order = [(lanes, 2), (half, 4), (lanes, 4), (half, 2)]
     elif not split:
         order = [(half, 4), (half, 2), (lanes, 4), (lanes, 2)]
+    together: list[Schedule] = []
+    if best == f"r{len(kernel.reduction) - 1}" and is_interleaved(kernel):
+        together = [_rows(best, lanes=lanes, unroll=4, split=split, interleaved=1)]
+    if _has_short_pieces(kernel, dims):
+        yield from together
     for place, (width, unroll) in enumerate(order):
         beside = _beside(kernel, width)
         yield _rows(best, lanes=width, unroll=unroll, stash=stash, split=split, beside=beside)
         if place == 0 and split and _has_few_rows(kernel, dims):
             # Threads that share a row wait for each other after each walk: short ones are over.
             yield _rows(best, lanes=width, unroll=unroll, stash=stash, split=0, beside=beside)
+    yield from together
     yield _rows(best, lanes=lanes, unroll=4, split=split)
     yield _rows(best, lanes=half, unroll=2, split=split)
     for other in others:
         if other.startswith("p"):
             yield _columns(other, lanes=half, unroll=4, split=split)
+
+
+def _has_short_pieces(kernel: ir.Kernel, dims: Mapping[str, int]) -> bool:
+    """Whether rows have at least as many pieces as elements in each: else tables are most work."""
+    *outer, piece = (_extent(kernel, f"r{number}", dims) for number in range(len(kernel.reduction)))
+    return piece is not None and all(outer) and prod(filter(None, outer)) >= piece
 
 
 def _has_few_rows(kernel: ir.Kernel, dims: Mapping[str, int]) -> bool:
@@ -461,10 +476,19 @@ def _tiles(
 
 
 def _rows(
-    variable: str, *, lanes: int, unroll: int, split: int, stash: int = 0, beside: int = 0
+    variable: str,
+    *,
+    lanes: int,
+    unroll: int,
+    split: int,
+    stash: int = 0,
+    beside: int = 0,
+    interleaved: int = 0,
 ) -> Schedule:
     # Of rows side by side few lengths need straight-line code: their walks do not wait for a loop.
     short, more = (2, {"beside": beside}) if beside else (4, {})
+    if interleaved:
+        more["interleaved"] = interleaved
     return _schedule(
         "cpu.rows",
         axis=int(variable[1:]),

@@ -297,6 +297,8 @@ def _on_cpu(kernel: ir.Kernel, schedule: Schedule, dims: Sizes, *, threads: int)
     across = f"p{schedule['across']}" if "across" in dict(schedule.options) else ""
     lanes, extent = schedule["lanes"], extents.get(lane, 1)
     vectors = ceil(extent / lanes) / max(1, extent)
+    if schedule.get("interleaved", 0):
+        vectors = 1 / lanes
     found = accesses(kernel, dims)
     points = prod(extents.values())
     operations = sum(isinstance(node, ir.Op) for node in kernel.body)

@@ -13,13 +13,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.unit.compiler.native import MACHINE, PORTABLE, Array, Native, compile_kernel
+from tests.unit.compiler.native import (
+    MACHINE,
+    PORTABLE,
+    Array,
+    Native,
+    compile_kernel,
+    target,
+)
 
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule import parse_schedule
 from nearhint_rules import expr as ex
 
 LEVELS = {"machine": MACHINE, "portable": PORTABLE}
+F64_LEVELS = {**LEVELS, "avx2": target(("avx2", "f16c", "fma"))}
 STEP = 1021
 AROUND = (2**-126, 1e-4, 0.0625, 0.3, 0.5, 0.625, 0.92, 1.0, 2.0, 3.8325066, 4.0, 9.0, 10.0, 17.3,
           64.0, 87.33, 88.72, 88.8, 103.9, 104.0,
@@ -72,7 +80,7 @@ def compiled(op: str, level: str, lanes: int, folder: Path, *, dtype: str = "f32
     body += [ir.Op(op, dtype, places), ir.Store(arity, index, arity)]
     kernel = ir.Kernel(("k0",), (ex.symbol("k0"),), (), params, tuple(body))
     schedule = parse_schedule(f"cpu.pointwise axis=0 lanes={lanes} unroll=1 block=64")
-    return compile_kernel(kernel, schedule, folder, at=LEVELS[level])
+    return compile_kernel(kernel, schedule, folder, at=F64_LEVELS[level])
 
 
 @pytest.mark.parametrize("lanes", [1, 8, 16])
@@ -228,5 +236,62 @@ def test_powers_of_special_numbers_are_as_in_the_library(level: str, tmp_path: P
     with np.errstate(all="ignore"):
         expected = np.power(x.astype(np.float64), y.astype(np.float64)).astype(np.float32)
     assert np.array_equal(got, expected, equal_nan=True)
+    is_number = ~np.isnan(expected)
+    assert np.array_equal(np.signbit(got)[is_number], np.signbit(expected)[is_number])
+
+
+def f64_powers() -> tuple[Array, Array]:
+    """Of all sizes, of what lies near 1 by exponents that bring it far off, and of those alike."""
+    random = np.random.default_rng(0)
+    count = 40_000
+    near = np.ldexp(random.uniform(-1, 1, count), random.integers(-50, -3, count))
+    pairs = (
+        (np.exp(random.uniform(-20, 20, count)), random.uniform(-30, 30, count)),
+        (
+            np.ldexp(random.uniform(0.5, 1, count), random.integers(-1074, 1024, count)),
+            random.uniform(-1.2, 1.2, count),
+        ),
+        (random.uniform(0.7, 1.4, count), random.uniform(-2000, 2000, count)),
+        (1 + near, np.ldexp(random.uniform(-1, 1, count), random.integers(1, 60, count))),
+        (-random.uniform(0, 5, count), np.round(random.normal(0, 50, count))),
+    )
+    x, y = (np.concatenate(each) for each in zip(*pairs, strict=True))
+    return x, y
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).nmant < 63, reason="no number that is more exact")
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+@pytest.mark.parametrize("level", F64_LEVELS)
+def test_powers_of_f64_are_accurate(level: str, lanes: int, tmp_path: Path) -> None:
+    x, y = f64_powers()
+    got = np.zeros_like(x)
+    compiled("pow", level, lanes, tmp_path, dtype="f64").run((x.size,), [x, y, got])
+    with np.errstate(all="ignore"):
+        exact = np.power(x.astype(np.longdouble), y.astype(np.longdouble))
+        rounded = exact.astype(np.float64)
+        error = np.abs((got - exact) / np.spacing(np.abs(rounded)))
+    error[np.isinf(rounded) & (got == rounded)] = 0
+    worst = int(np.argmax(error))
+    assert not np.isnan(error).any()
+    assert error[worst] <= 1.0, f"{x[worst]!r} ** {y[worst]!r} = {got[worst]!r}"
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+@pytest.mark.parametrize("level", F64_LEVELS)
+def test_powers_of_special_f64_numbers_are_as_in_the_library(
+    level: str, lanes: int, tmp_path: Path
+) -> None:
+    large = [2.0**53 - 1, 2.0**53, 2.0**53 + 2, 1e15 + 0.5, 1e300]
+    special = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 1074.0, 1075.0, *large, 5e-324, 1e-310, np.inf]
+    values = np.array([*special, *(-each for each in special), np.nan])
+    x, y = (np.ascontiguousarray(each.ravel()) for each in np.meshgrid(values, values))
+    got = np.zeros_like(x)
+    compiled("pow", level, lanes, tmp_path, dtype="f64").run((x.size,), [x, y, got])
+    with np.errstate(all="ignore"):
+        expected = np.power(x, y)
+        is_far = np.abs(got - expected) > np.spacing(np.abs(expected))
+    is_plain = np.isfinite(expected) & (expected != 0)
+    assert not (is_far & is_plain).any()
+    assert np.array_equal(got[~is_plain], expected[~is_plain], equal_nan=True)
     is_number = ~np.isnan(expected)
     assert np.array_equal(np.signbit(got)[is_number], np.signbit(expected)[is_number])

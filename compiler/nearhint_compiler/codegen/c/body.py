@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from nearhint_compiler.analysis.accesses import Clamped, access, clamped, shifted
 from nearhint_compiler.analysis.jumps import leading_to_jumps
 from nearhint_compiler.analysis.loops import variables_of
+from nearhint_compiler.analysis.narrow_sums import widened_terms
 from nearhint_compiler.codegen.c import ops as c_ops
 from nearhint_compiler.codegen.c.homes import homes_of
 from nearhint_compiler.codegen.c.index import to_c
@@ -68,7 +69,8 @@ class Body:
     place of the lane variable;
     `values`, for a copy (load, copy) that is in a register, its vector. `homes` are the
     outputs that values of a row are kept in, instead of a stash. `abreast`, if it is not "", is the
-    loop variable that copies are along instead of the lane variable.
+    loop variable that copies are along instead of the lane variable. `terms` are the casts that are
+    written where their results are added, to as many bits as that takes.
     """
 
     kernel: ir.Kernel
@@ -82,12 +84,14 @@ class Body:
     variables: tuple[frozenset[str], ...] = field(init=False)
     homes: Mapping[int, tuple[int, Expr]] = field(init=False)
     leading_to_jumps: frozenset[int] = field(init=False)
+    terms: frozenset[int] = field(init=False)
 
     def __post_init__(self) -> None:
         self.dtypes = ir.dtypes_of(self.kernel)
         self.levels = ir.levels(self.kernel)
         self.variables = variables_of(self.kernel)
         self.leading_to_jumps = leading_to_jumps(self.kernel)
+        self.terms = widened_terms(self.kernel)
         self.homes = homes_of(self.kernel, self.lane) if self.lane.startswith("r") else {}
 
     @property
@@ -128,7 +132,7 @@ class Body:
 
     def write(self, writer: Writer, positions: Iterable[int], part: Part) -> None:
         """Statements for the nodes at `positions`, all copies; not for reduces."""
-        ordered = sorted(positions)
+        ordered = sorted(set(positions) - self.terms)
         values = [place for place in ordered if not isinstance(self.kernel.body[place], ir.Store)]
         here = frozenset(values)
         for position in values:

@@ -275,10 +275,10 @@ def cast(value: str, source: str, target: str, prelude: Prelude) -> str:
         return as_bool(f"{value} != 0", source)
     if source == "bool":
         return f"-{value}" if target == "i32" else f"__builtin_convertvector(-{value}, v{target})"
-    if source in NARROW and target in (*FLOATS, "i32"):
+    if source in NARROW and target in (*FLOATS, "i32", "i64"):
         wide = f"{prelude.use('to_i32', source)}({value})"
         return cast(wide, "i32", target, prelude)
-    if target in NARROW and source in (*FLOATS, "i32"):
+    if target in NARROW and source in (*FLOATS, "i32", "i64"):
         return f"{prelude.use('from_i32', target)}({cast(value, source, 'i32', prelude)})"
     return f"__builtin_convertvector({value}, v{target})"
 

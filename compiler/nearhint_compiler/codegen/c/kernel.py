@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from nearhint_compiler.analysis.beside import LONGEST_BESIDE, can_be_beside
+from nearhint_compiler.analysis.interleaved import is_interleaved
 from nearhint_compiler.codegen.c.arg import ARG_ROWS
 from nearhint_compiler.codegen.c.body import Body
 from nearhint_compiler.codegen.c.columns import write_columns
@@ -82,7 +83,13 @@ def _rows(writer: Writer, body: Body, schedule: Schedule) -> Expr:
     beside = schedule.get("beside", 0)
     if beside and (beside > LONGEST_BESIDE * body.lanes or not can_be_beside(body.kernel)):
         raise InvalidSchedule(f"rows of {beside} elements beside each other")
-    options = RowOptions(schedule["unroll"], schedule["short"], schedule["stash"], beside)
+    interleaved = schedule.get("interleaved", 0) == 1
+    innermost = f"r{len(body.kernel.reduction) - 1}"
+    if interleaved and not (is_interleaved(body.kernel) and body.lane == innermost):
+        raise InvalidSchedule("rows that do not lie between each other")
+    options = RowOptions(
+        schedule["unroll"], schedule["short"], schedule["stash"], beside, interleaved
+    )
     return write_rows(writer, body, options)
 
 

@@ -9,6 +9,7 @@ from nearhint_compiler.codegen.c.index import to_c
 from nearhint_compiler.codegen.c.primitive import ELEMENTS
 from nearhint_compiler.codegen.c.text import Writer
 from nearhint_compiler.codegen.c.totals import (
+    SUM_CHAIN,
     accumulate,
     declare_run,
     end_run,
@@ -58,7 +59,7 @@ def lane_loop(
             vectors(Part.tail("count"), prefix)
 
     steps = run_steps(body, reduces)
-    if length is not None and length <= steps * body.lanes:
+    if length is not None and steps == SUM_CHAIN and length <= steps * body.lanes:
         steps = 0
     if steps and has_places(body, reduces):
         with writer.block(f"while ({lane} < {end})"):

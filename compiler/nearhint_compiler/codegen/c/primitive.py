@@ -2,9 +2,9 @@
 
 In a row's text `$V` is the vector type of its dtype, `$E` the element in memory, `$U` the type that
 loads and stores go through, `$I` the integer vector of the same shape, `$T` the dtype and `$W` the
-lanes; `$M`, `$S`, `$K`, `$X`, `$H`, `$R` spell intrinsics: prefix, suffix, mask
-type, register type, integer register of half the width, and bits; `$N` and `$C` are prefix and bits
-of a vector of 32-bit numbers.
+lanes; `$M`, `$S`, `$Y`, `$K`, `$X`, `$H`, `$R` spell intrinsics: prefix, suffix, suffix with a
+sign, mask type, register type, integer register of half the width, and bits; `$N` and `$C` are
+prefix and bits of a vector of 32-bit numbers.
 `$XORn` lists the lanes with bit n flipped and `$IOTA` lists them as they are.
 """
 
@@ -168,6 +168,7 @@ class Prelude:
             "W": str(self.shape.lanes),
             "M": _PREFIX.get(bits, ""),
             "S": _SUFFIX[dtype],
+            "Y": "epu8" if dtype == "u8" else _SUFFIX[dtype],
             "K": "__mmask16" if self.shape.lanes == 16 else "__mmask8",
             "X": f"__m{bits}{register}",
             "R": str(bits),

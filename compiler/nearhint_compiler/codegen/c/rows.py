@@ -20,6 +20,7 @@ from nearhint_compiler.codegen.c.beside import write_beside
 from nearhint_compiler.codegen.c.body import UNIFORM, Body, Part, write_declarations
 from nearhint_compiler.codegen.c.entry import RUN, tasks
 from nearhint_compiler.codegen.c.index import to_c
+from nearhint_compiler.codegen.c.interleaved import WIDTH, write_interleaved
 from nearhint_compiler.codegen.c.lanes import stash_element
 from nearhint_compiler.codegen.c.scan import declare_carries
 from nearhint_compiler.codegen.c.text import Writer
@@ -44,13 +45,15 @@ _BESIDE_COPIES = 2
 class RowOptions:
     """`copies` vectors unrolled, `short` vectors in registers, `stash` elements a stashed value.
 
-    Rows of at most `beside` elements are walked as many side by side as there are lanes.
+    Rows of at most `beside` elements are walked as many side by side as there are lanes. Rows that
+    are `interleaved` are walked together, as the row of memory that they are (`interleaved.py`).
     """
 
     copies: int
     short: int
     stash: int
     beside: int = 0
+    interleaved: bool = False
 
 
 EachRow: TypeAlias = Callable[[Writer, int | None], AbstractContextManager[None]]
@@ -90,6 +93,8 @@ def write_row_cases(
 
 
 def _cases(body: Body, options: RowOptions, each: EachRow, limits: Sequence[int]) -> list[_Case]:
+    if options.interleaved:
+        return [_Case(None, "rows", lambda w: _interleaved_rows(w, body, options, each))]
     cases: list[_Case] = []
     if len(body.kernel.reduction) == 1:
         cases += [
@@ -113,6 +118,13 @@ def _cases(body: Body, options: RowOptions, each: EachRow, limits: Sequence[int]
 def _short_case(body: Body, copies: int, each: EachRow) -> _Case:
     limit = copies * body.lanes
     return _Case(limit, f"rows_of_{copies}", lambda w: _short_row(w, body, copies, each))
+
+
+def _interleaved_rows(writer: Writer, body: Body, options: RowOptions, each: EachRow) -> None:
+    with writer.block(f"if (n{body.lane} > {WIDTH})"):
+        _long_row(writer, body, options, each, None, stash=False)
+    with writer.block("else"):
+        write_interleaved(writer, body, copies=options.copies)
 
 
 def _beside_case(body: Body, copies: int, length: int, *, is_straight: bool) -> _Case:

@@ -9,6 +9,9 @@ terms before it adds their sum to the total. With c vectors of l lanes, a row of
 longest chain of about 64 + n / (64 c l) additions, a column of n numbers one of 64 + n / 64;
 eager's cascade has a few hundred. Where a row has several loops and the innermost is v vectors,
 fewer than c, and walked n times, the chain is 64 v + n / (64 c); where it has more, at least n.
+
+Sums in i64 of few bits go through them in 32 bits, twice as many a register as of 64: `NARROW_RUN`
+terms leave room for the next.
 """
 
 from __future__ import annotations
@@ -17,10 +20,13 @@ from collections.abc import Sequence
 
 from nearhint_compiler.codegen.c import arg as c_arg
 from nearhint_compiler.codegen.c.body import Body, Part
+from nearhint_compiler.codegen.c.convert import cast
 from nearhint_compiler.codegen.c.text import Writer
 from nearhint_compiler.ir import nodes as ir
 
 SUM_CHAIN = 64
+NARROW_RUN = 1 << 10
+"""Steps of a run that adds in 32 bits what has `TERM_BITS`, up to 32 of it a step and lane."""
 
 
 def reduce_nodes(body: Body, positions: Sequence[int]) -> list[tuple[int, ir.Reducing]]:
@@ -42,11 +48,18 @@ def total_types(body: Body, node: ir.Reducing) -> tuple[str, str]:
     return f"v{node.dtype}", ""
 
 
+def is_narrow(body: Body, node: ir.Reducing) -> bool:
+    """Whether a run adds the reduce's terms in 32 bits."""
+    return node.operand in body.terms
+
+
 def run_steps(body: Body, reduces: Sequence[int]) -> int:
     """The most steps of the innermost loop between `begin` and `end_run`; 0 for no runs at all."""
     nodes = [node for _, node in reduce_nodes(body, reduces)]
     if any(isinstance(n, ir.Reduce) and n.kind == "sum" and n.dtype in ir.FLOATS for n in nodes):
         return SUM_CHAIN
+    if any(is_narrow(body, node) for node in nodes):
+        return NARROW_RUN
     has_runs = any(isinstance(n, ir.Arg) and c_arg.in_runs(body, n) for n in nodes)
     return c_arg.RUN_LIMIT if has_runs else 0
 
@@ -71,7 +84,9 @@ def declare_run(writer: Writer, body: Body, reduces: Sequence[int], copies: int)
     """What a run accumulates into."""
     for position, node in reduce_nodes(body, reduces):
         names = [f"s{position}_{copy}" for copy in range(copies)]
-        if isinstance(node, ir.Reduce):
+        if is_narrow(body, node):
+            _declare(writer, "vi32", names, "{0}")
+        elif isinstance(node, ir.Reduce):
             _declare(writer, f"v{node.dtype}", names, body.identity(node))
         elif c_arg.in_runs(body, node):
             _declare(writer, f"v{node.dtype}", names, body.identity(node))
@@ -103,13 +118,7 @@ def accumulate(
         if isinstance(node, ir.Arg) and not c_arg.in_runs(body, node):
             c_arg.compare_each(writer, body, position, node, part)
             continue
-        values: list[str] = []
-        for copy in range(part.copies):
-            value = body.name(node.operand, copy)
-            if part.counts[copy]:
-                keep = body.prelude.use("keep_n", node.dtype)
-                value = f"{keep}({part.counts[copy]}, {value}, {body.identity(node)})"
-            values.append(value)
+        values = [operand(body, node, part, copy, prefix) for copy in range(part.copies)]
         if isinstance(node, ir.Arg):
             c_arg.seek(writer, body, position, node, values)
             continue
@@ -118,12 +127,30 @@ def accumulate(
             writer.line(f"{total} = {body.combine(node, total, value)};")
 
 
+def operand(body: Body, node: ir.Reducing, part: Part, copy: int, prefix: str) -> str:
+    """A copy of a reduce's operand, the neutral element in lanes beyond a tail.
+
+    `prefix` is that of the accumulator.
+    """
+    value, dtype, neutral = body.name(node.operand, copy), node.dtype, body.identity(node)
+    if is_narrow(body, node):
+        (term,) = ir.operands_of(body.kernel.body[node.operand])
+        if prefix == "s":
+            dtype, neutral = "i32", "(vi32){0}"
+        value = cast(body.name(term, copy), body.dtypes[term], dtype, body.prelude)
+    if not part.counts[copy]:
+        return value
+    return f"{body.prelude.use('keep_n', dtype)}({part.counts[copy]}, {value}, {neutral})"
+
+
 def end_run(writer: Writer, body: Body, reduces: Sequence[int], copies: int) -> None:
     """Combines what a run accumulated into the totals."""
     for position, node in reduce_nodes(body, reduces):
         if isinstance(node, ir.Reduce):
             for copy in range(copies):
                 left, right = f"t{position}_{copy}", f"s{position}_{copy}"
+                if is_narrow(body, node):
+                    right = cast(right, "i32", node.dtype, body.prelude)
                 writer.line(f"{left} = {body.combine(node, left, right)};")
         elif c_arg.in_runs(body, node):
             c_arg.end_run(writer, body, position, node, copies)

@@ -272,6 +272,7 @@ def _extremum(name: str, sign: str) -> tuple[Row, ...]:
     That is `a`, an accumulator: what is asked of the other then waits for no step before.
     """
     head = f"static inline $V {name}_$T($V a, $V b)\n{{\n"
+    instruction = head + f"    return ($V)${{M}}_{name}_$Y(($X)a, ($X)b);\n}}\n"
     return (
         Row(
             name,
@@ -293,6 +294,8 @@ def _extremum(name: str, sign: str) -> tuple[Row, ...]:
             "    return ($V)((m & ($I)a) | (~m & ($I)b));\n}\n",
             FLOATS,
         ),
+        Row(name, instruction, ("i64",), AVX512),
+        Row(name, instruction, ("i32", "i16", "i8", "u8"), AVX2),
         Row(
             name,
             head + f"    $I m = ($I)(a {sign} b);\n"
