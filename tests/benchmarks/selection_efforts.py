@@ -31,7 +31,15 @@ from tests.benchmarks.selection_bench import (
     symbols_near,
     tuned,
 )
-from tests.benchmarks.selection_timing import Arena, Screen, Storage, arena, originals, screen_on
+from tests.benchmarks.selection_timing import (
+    Arena,
+    Prepared,
+    Screen,
+    Storage,
+    arena,
+    originals,
+    screen_on,
+)
 from tests.benchmarks.selection_tuning import PHASES, Captured, Tuning
 from tests.benchmarks.sweep_report import Bar, say
 
@@ -156,10 +164,10 @@ def _share(quick: Arena, most: Arena, dims: Dims, symbols: Mapping[str, int]) ->
         return 1.0
     # The same sizes are laid out alike in the storage: both are called on the same inputs.
     first, second = quick.prepared(symbols), most.prepared(symbols)
-    calls = {OURS: first.calls[ours], THEIRS: second.calls[theirs]}
+    both = Prepared({OURS: first.calls[ours], THEIRS: second.calls[theirs]}, second.moved)
     ratios: list[float] = []
     for _ in range(ROUNDS):
-        times = most.race(calls, second.moved, protected=tuple(calls))
+        times = most.race(both.calls, both, protected=tuple(both.calls))
         ratios.append(times[THEIRS].median_ns / times[OURS].median_ns)
     return sorted(ratios)[ROUNDS // 2]
 

@@ -26,6 +26,8 @@ from nearhint_daemon.workers.clock import Clock, CpuClock, Sample
 from nearhint_daemon.workers.contest import WIDE, Contestant, Enough, run_contest
 from nearhint_daemon.workers.inputs import tensor_spec
 from nearhint_daemon.workers.measure import (
+    PLACED_BYTES,
+    PLACES,
     Measurable,
     guard_holds,
     output_allocators,
@@ -74,9 +76,12 @@ class Storage:
         self._taken = 0
         self._filled = ""
 
-    def values(self, program: pr.Program, sizes: Mapping[str, int]) -> list[Value]:
-        """A value for each input of a Fallback; the former ones may change."""
-        self._taken = 0
+    def values(
+        self, program: pr.Program, sizes: Mapping[str, int], *, is_first: bool = True
+    ) -> list[Value]:
+        """A value for each input of a Fallback; those before the last first ones may change."""
+        if is_first:
+            self._taken = 0
         made: list[Value] = []
         for value_type in program.inputs:
             if isinstance(value_type, pr.TensorType):
@@ -226,10 +231,14 @@ def screened(calls: Mapping[int, Callable[[], object]], screen: Screen) -> dict[
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Calls at some sizes by position, the Fallback's among them, and the bytes that one moves."""
+    """Calls at some sizes by position, the Fallback's among them, and the bytes that one moves.
+
+    `elsewhere` has them on inputs at other places of memory, as the daemon has on a CPU.
+    """
 
     calls: Mapping[int, Callable[[], object]]
     moved: int
+    elsewhere: Sequence[Mapping[int, Callable[[], object]]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,12 +279,12 @@ class Arena:
                 for at, call in prepared.calls.items()
                 if at in kept.union(near[:NEAR_LIMIT])
             }
-            timings = self.race(calls, prepared.moved, protected=protected)
+            timings = self.race(calls, prepared, protected=protected)
             for _ in range(RACES_LIMIT - 1):
                 if width_of(timings) <= WIDE:
                     break
                 self.repeated.append(self.captured.dims(symbols))
-                again = self.race(calls, prepared.moved, protected=protected)
+                again = self.race(calls, prepared, protected=protected)
                 timings = min(timings, again, key=width_of)
         timings |= screened_alone(quick, timings)
         return timings | {at: timings[same] for at, same in first.items() if same in timings}
@@ -284,40 +293,52 @@ class Arena:
         """What may run at sizes of the Fallback's symbols, on inputs that hold until the next."""
         fallback = self.captured.fallback
         program = AtenProgram(fallback.program, symbols, precision="native", device=self.device)
-        values = self.storage.values(fallback.program, symbols)
-        computed = program.values(values)
-        inputs: list[torch.Tensor] = [computed[number] for number in fallback.inputs]
         outputs = list(output_allocators(fallback, symbols, device=self.device))
         made = [allocate() for allocate in outputs]
         if self.device != "cpu":  # there a graph makes allocation free, and capturing it slow
             outputs = [partial(_same, tensor) for tensor in made]
         dims = dict(zip(self.table.symbols, self.captured.dims(symbols), strict=True))
-        calls: dict[int, Callable[[], object]] = {FALLBACK: program.caller(values)}
-        for position, subject in self.subjects.items():
-            if guard_holds(self.table.variants[position].guard, dims, inputs, outputs):
-                calls[position] = subject.caller(
-                    tuple(dims.values()), inputs, outputs, threads=self.threads
-                )
-        moved = sum(tensor.numel() * tensor.element_size() for tensor in (*inputs, *made))
-        return Prepared(calls, moved)
+        moved = sum(tensor.numel() * tensor.element_size() for tensor in made)
+        places: list[dict[int, Callable[[], object]]] = []
+        count = 1
+        while len(places) < count:
+            values = self.storage.values(fallback.program, symbols, is_first=not places)
+            computed = program.values(values)
+            inputs: list[torch.Tensor] = [computed[number] for number in fallback.inputs]
+            if not places:
+                moved += sum(tensor.numel() * tensor.element_size() for tensor in inputs)
+                if self.device == "cpu":
+                    count = max(1, min(PLACES, PLACED_BYTES // moved))
+            places.append({FALLBACK: program.caller(values)})
+            for position, subject in self.subjects.items():
+                if guard_holds(self.table.variants[position].guard, dims, inputs, outputs):
+                    places[-1][position] = subject.caller(
+                        tuple(dims.values()), inputs, outputs, threads=self.threads
+                    )
+        return Prepared(places[0], moved, places[1:])
 
     def race(
         self,
         calls: Mapping[int, Callable[[], object]],
-        moved: int,
+        prepared: Prepared,
         *,
         protected: Collection[int],
     ) -> dict[int, Timing]:
-        """Interleaved samples of calls that move so many bytes each."""
+        """Interleaved samples of some of the calls that were prepared."""
         if self.device == "cpu":
             clock: Clock = CpuClock(cache="warm", threads=self.threads, priority="as it is")
             enough, budget_s = CPU_ENOUGH, BUDGET_S["cpu"]
         else:
-            estimate_us = FLOOR_US + moved / BYTES_PER_US
+            estimate_us = FLOOR_US + prepared.moved / BYTES_PER_US
             clock = QuickCudaClock(max(1, min(LAUNCHES_LIMIT, round(SAMPLE_US / estimate_us))))
             enough, budget_s = GPU_ENOUGH, BUDGET_S["cuda"]
         contestants = {
-            position: Contestant(str(position), call, is_protected=position in protected)
+            position: Contestant(
+                str(position),
+                call,
+                position in protected,
+                [each[position] for each in prepared.elsewhere],
+            )
             for position, call in calls.items()
         }
         run_contest(

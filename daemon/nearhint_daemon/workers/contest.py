@@ -5,6 +5,10 @@ the state of a device's memory, is the next one's to pay for. Over the rounds ea
 other one as often (Williams, Experimental designs balanced for the estimation of residual effects
 of treatments, 1949).
 
+Where the inputs of a call lie in memory decides which of their lines share a set of a cache, and so
+which contestant suits them: on a CPU the rounds go through several places, and no contest is one's
+of a single draw.
+
 Rounds are cheap at first: a contestant whose interval is clear of the best's leaves after three of
 them, and is timed no more. An interval is the median and, to both sides, Student's quantile for its
 number of samples times the standard error, so that few samples decide only what is far apart.
@@ -71,16 +75,25 @@ THOROUGH = Enough()
 
 @dataclass(slots=True)
 class Contestant:
-    """Something to call. A protected one is never eliminated, and has a sample in any case."""
+    """Something to call. A protected one is never eliminated, and has a sample in any case.
+
+    `elsewhere` has calls on the same inputs at other places of memory: rounds go through all.
+    """
 
     id: str
     call: Callable[[], object]
     is_protected: bool = False
+    elsewhere: Sequence[Callable[[], object]] = ()
     calls: int = 1
     samples: list[float] = field(default_factory=list)
     discarded: int = 0
     is_out: bool = False
     """It was clearly slower, and left."""
+
+    def call_in(self, number: int) -> Callable[[], object]:
+        """What a round calls."""
+        place = number % (1 + len(self.elsewhere))
+        return self.elsewhere[place - 1] if place else self.call
 
     @property
     def timing(self) -> Timing:
@@ -137,14 +150,14 @@ def run_contest(
             if now() >= latest:
                 break
             before_each()
-            _take(active[place], clock, is_patient=now() < patient_until)
+            _take(active[place], clock, number, is_patient=now() < patient_until)
         if now() >= latest:
             break
         _eliminate(active)
     for contestant in entered:
         if contestant.is_protected and not contestant.samples:
             before_each()
-            _take(contestant, clock, is_patient=False)
+            _take(contestant, clock, 0, is_patient=False)
 
 
 def round_of(count: int, number: int) -> list[int]:
@@ -191,8 +204,8 @@ def _has_enough(contestant: Contestant, enough: Enough) -> bool:
     )
 
 
-def _take(contestant: Contestant, clock: Clock, *, is_patient: bool) -> None:
-    sample = clock.sample(contestant.call, contestant.calls)
+def _take(contestant: Contestant, clock: Clock, number: int, *, is_patient: bool) -> None:
+    sample = clock.sample(contestant.call_in(number), contestant.calls)
     allowed = DISCARDED_LIMIT * (MIN_SAMPLES + len(contestant.samples)) if is_patient else 0
     if sample.is_disturbed and contestant.discarded < allowed:
         contestant.discarded += 1
