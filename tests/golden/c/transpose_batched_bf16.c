@@ -193,6 +193,13 @@ static inline void load_strip_n_bf16(
     load_strip_bf16(some, 8, v);
 }
 
+static inline vbf16 load_n_bf16(const uint16_t *p, int n)
+{
+    vbf16 v = {0};
+    memcpy(&v, p, (size_t)n * sizeof(*p));
+    return v;
+}
+
 static inline void store_n_bf16(uint16_t *p, vbf16 v, int n)
 {
     memcpy(p, &v, (size_t)n * sizeof(*p));
@@ -304,11 +311,12 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
             const int repeats_p1 = np1 >= 8;
             const int repeats_p2 = np2 >= 8;
             const int64_t width = has_squares && !(2 * k2 % 512 == 0) ? 16 : 32;
+            const int64_t down = np2 < 8 ? 8 : 8;
             for (int64_t left = begin_p2; left < end_p2; left += width) {
                 const int64_t right = least(end_p2, left + width);
                 int64_t at = begin_p1;
                 while (at < end_p1) {
-                    int64_t p2 = left, bottom = least(at + 8, end_p1);
+                    int64_t p2 = left, bottom = least(at + down, end_p1);
                     if (has_squares && at + 16 <= end_p1) {
                         bottom = at + 16;
                         for (; p2 + 16 <= right; p2 += 16) {
@@ -379,7 +387,7 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
                             }
                         }
                     }
-                    else if (bottom == at + 8 || repeats_p1) {
+                    else if (down == 8 && (bottom == at + 8 || repeats_p1)) {
                         at = bottom - 8;
                         for (; p2 <= right - 8 || (p2 < right && repeats_p2); p2 += 8) {
                             p2 = least(p2, right - 8);
@@ -413,11 +421,13 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
                     for (; p2 < right; p2 += 8) {
                         const int count = (int)least(8, right - p2);
                         for (int64_t p1 = at; p1 < bottom;) {
-                            const int height = (int)least(8, bottom - p1);
+                            const int height = (int)least(down, bottom - p1);
                             const uint16_t *first0 = in0 + (k1 * k2 * p0) + (k1 * p2) + p1;
                             const int64_t pitch0 = k1;
                             vbf16 square0[8];
-                            load_strip_n_bf16(first0, pitch0, square0, count, height);
+                            {
+                                load_strip_n_bf16(first0 + 0, pitch0, square0 + 0, count, height);
+                            }
                             #pragma GCC unroll 1
                             for (int l = 0; l < height; l++) {
                                 const vbf16 v0_0 = square0[l];

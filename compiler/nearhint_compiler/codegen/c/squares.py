@@ -258,10 +258,7 @@ def _write_steps(
     deep: int,
     along: int,
 ) -> None:
-    """Step after step, along the lanes first.
-
-    What is left is done with strips that are moved back over what is done already, or with masks.
-    """
+    """Step after step, along the lanes first; strips that do not fit are moved back, or masked."""
     lane, lanes = body.lane, body.lanes
     tall, near = deep * lanes, _near(body, turned)
     has_squares = near < tall or copies > 1
@@ -272,25 +269,26 @@ def _write_steps(
     is_narrow = f"has_squares && !({_crowded(pitches, _SQUARES_BYTES)})"
     width = f"{is_narrow} ? {max(copies, beside) * lanes} : {along}" if has_squares else f"{along}"
     writer.line(f"const int64_t width = {width};")
+    # Of fewer lanes than a vector has, which go with masks, as many rows as there may be at a time.
+    writer.line(f"const int64_t down = n{lane} < {beside * lanes} ? {lanes} : {near};")
     head = f"int64_t left = begin_{lane}; left < end_{lane}; left += width"
     with writer.block(f"for ({head})"):
         writer.line(f"const int64_t right = least(end_{lane}, left + width);")
         writer.line(f"int64_t at = begin_{across};")
         with writer.block(f"while (at < end_{across})"):
-            writer.line(f"int64_t {lane} = left, bottom = least(at + {near}, end_{across});")
+            writer.line(f"int64_t {lane} = left, bottom = least(at + down, end_{across});")
             if has_squares:
                 with writer.block(f"if (has_squares && at + {tall} <= end_{across})"):
                     writer.line(f"bottom = at + {tall};")
                     _write_whole(writer, body, across, turned, rest, copies=copies, deep=deep)
-            with writer.block(
-                f"{'else ' if has_squares else ''}if (bottom == at + {near} || repeats_{across})"
-            ):
+            is_whole = f"down == {near} && (bottom == at + {near} || repeats_{across})"
+            with writer.block(f"{'else ' if has_squares else ''}if ({is_whole})"):
                 writer.line(f"at = bottom - {near};")
                 _write_strips(writer, body, across, turned, rest, near, beside)
             with writer.block(f"for (; {lane} < right; {lane} += {lanes})"):
                 writer.line(f"const int count = (int)least({lanes}, right - {lane});")
                 with writer.block(f"for (int64_t {across} = at; {across} < bottom;)"):
-                    writer.line(f"const int height = (int)least({near}, bottom - {across});")
+                    writer.line(f"const int height = (int)least(down, bottom - {across});")
                     for position in turned:
                         _load_edge(writer, body, position, across, near)
                     row = "square{position}[l]"
@@ -514,17 +512,25 @@ def _load_whole(
 
 
 def _load_edge(writer: Writer, body: Body, position: int, across: str, near: int) -> None:
-    """Loads what there is of a strip."""
+    """Loads what there is of a strip, or of a square; rows beyond the last are that one again."""
     dtype, lanes = _declare_first(writer, body, position, {}), body.lanes
-    load, rows = body.prelude.use("load_strip_n", dtype), strip_rows(DTYPES[dtype], lanes)
+    strip, rows = body.prelude.use("load_strip_n", dtype), strip_rows(DTYPES[dtype], lanes)
+    load, turn = body.prelude.use("load_n", dtype), body.prelude.use("turn", dtype)
     square, first = f"square{position}", f"first{position}"
-    writer.line(f"v{dtype} {square}[{near}];")
-    for row in range(0, near, rows):
-        call = f"{load}({first} + {row}, pitch{position}, {square} + {row}, count"
-        if rows == near:
-            writer.line(f"{load}({first}, pitch{position}, {square}, count, height);")
-        else:
-            writer.line(f"if (height > {row}) {call}, (int)least({rows}, height - {row}));")
+    writer.line(f"v{dtype} {square}[{lanes}];")
+    if near < lanes:
+        with writer.block(f"if (height > {near})"):
+            writer.line("#pragma GCC unroll 1")
+            with writer.block(f"for (int l = 0; l < {lanes}; l++)"):
+                writer.line(f"{square}[l] = {load}({first}, height);")
+                writer.line(f"{first} += l + 1 < count ? pitch{position} : 0;")
+            writer.line(f"{turn}({square});")
+        writer.line("else")
+    with writer.block():
+        for row in range(0, near, rows):
+            there = f"(int)least({rows}, height - {row})" if rows < near else "height"
+            call = f"{strip}({first} + {row}, pitch{position}, {square} + {row}, count, {there});"
+            writer.line(f"if (height > {row}) {call}" if row else call)
 
 
 def _declare_first(writer: Writer, body: Body, position: int, base: Mapping[str, Expr]) -> str:
