@@ -248,7 +248,7 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
         const int64_t further = 32 * (is_last ? -block : 1);
         const int64_t below = is_last ? 64 : 0;
         const int is_crowded = 2 * k1 % 256 == 0 || 2 * k2 % 256 == 0;
-        const int has_squares = 2 * k1 % 512 == 0;
+        const int has_squares = 2 * k1 % 256 == 0 || 2 * k2 % 256 == 0;
         if (!is_crowded && np1 >= 16 && np2 >= 8) {
             const int64_t left_p1 = (end_p1 - begin_p1) % 8, last_p1 = end_p1 - 8;
             const int64_t from_p1[2] = {begin_p1, last_p1};

@@ -98,16 +98,17 @@ def write_squares(
     """The squares of one tile, between the C variables `begin_{v}` and `end_{v}`.
 
     The tile has `along` elements along the lanes. `copies` squares beside and `deep` below each
-    other are a step, where rows of what is turned are crowded. `further` and `below`, C variables,
-    are the steps to the next tile along the lanes and across; `is_large` is whether to ask for it.
-    The nodes in `done` are written already.
+    other are a step, where rows are crowded. `further` and `below`, C variables, are the steps to
+    the next tile; `is_large` is whether to ask for it. The nodes in `done` are written already.
     """
     rest = [place for place in range(len(body.kernel.body)) if place not in done]
     is_narrow = _is_narrow(body, turned)
     if is_narrow:
         writer.line(f"const int is_crowded = {_crowded(_pitches(body, across, turned))};")
-    apart = _pitches(body, across, turned, stores=False)
-    writer.line(f"const int has_squares = {_crowded(apart, _SQUARES_BYTES)};")
+    is_few = _near(body, turned) < body.lanes
+    apart = _pitches(body, across, turned, stores=not is_few)
+    multiple = _SQUARES_BYTES if is_few else CROWDED_BYTES
+    writer.line(f"const int has_squares = {_crowded(apart, multiple)};")
     beside = _PAIR if _has_pairs(body, turned, along) else 1
     has_lines = _has_lines(body, turned, deep, along)
     walks = [(beside, 1)] if is_narrow else []
