@@ -12,8 +12,9 @@ Options of the families:
                                                           cpu.rows, for inputs along p{across}
 
 `lanes` elements a vector, whatever the dtype; `unroll` vectors a step; tiles of `rows` rows of
-`tile` elements, or of `tile` rows, which go through a buffer unless there are `squares`: so many
-below each other, and `unroll` beside, are turned and used at once; rows of at most `short` vectors
+`tile` elements, or of `tile` rows, which go through a buffer unless there are `squares`: strips of
+them are turned and used at once, and where rows of what is turned lie a power of two apart, so many
+below each other, and `unroll` beside; rows of at most `short` vectors
 are kept in registers; a row of at most `stash` elements keeps costly values in memory; rows of at
 most `beside` elements (none, where it is not given) are walked as many as there are lanes side by
 side, and what is done once a row is done for all of those at once; rows whose pieces lie between
@@ -228,12 +229,11 @@ def _direct_space(
 ) -> Iterator[Schedule]:
     """Tiles without a buffer, that fill whole lines of what is written; `size` bytes are turned.
 
-    With narrow elements a square is part of a line: where rows lie a power of two apart, the line
-    is lost from the first cache before its other part is turned, unless both are at once. So the
-    first have several squares there, and one at a time elsewhere: what is found at a power of two
-    serves other sizes, too. Therefore all are tall: a tile of few rows is not much worse at a power
-    of two, and so may be found there, but is elsewhere. What is only moved has tiles of its own
-    height there (`codegen/c/squares.py`), and those that suit other sizes are wide instead.
+    Strips of them are turned, in tiles as wide as there is room in a first cache for lines of what
+    is turned, and as tall as a visit to each of its pages is worth. Where what is turned lies a
+    power of two apart, squares are, of which narrow elements have several beside and below each
+    other, to use whole lines: what is found there serves other sizes, which have none, too. What is
+    only moved has lines turned whole there (`codegen/c/squares.py`).
     """
     if any(
         isinstance(node, ir.Load)
@@ -245,16 +245,13 @@ def _direct_space(
     line = _LINE_BYTES // min(DTYPES[param.dtype] for param in kernel.params)
     beside = min(4, max(1, line // lanes))
     below = min(_STEP // beside, max(1, _LINE_BYTES // size // lanes))
-    shapes = [(64, 128, 1, beside), (16 * beside, 128, 1, beside), (64, 64, below, beside)]
+    sides = ((128, 128), (64, 128), (128, 64))
+    shapes = [(*each, 1, beside) for each in sides]
     if below > 1:
-        sides = ((64, 128), (128, 128), (32, 128))
+        steps = [(1, beside), (below, beside), (1, 1)]
         if all(isinstance(node, ir.Load | ir.Store) for node in kernel.body):
-            sides = ((128, 64), (128, 128), (64, 128))
-        shapes = [
-            *((*each, below, beside) for each in sides),
-            (64, 128, below, 1),
-            (64, 128, 1, 1),
-        ]
+            steps = [(below, beside), (1, beside), (1, 1)]
+        shapes = [(128, 128, *each) for each in steps]
     for along, rows, deep, copies in shapes:
         yield _tiles(lane, across, lanes=lanes, tile=along, rows=rows, unroll=copies, squares=deep)
 

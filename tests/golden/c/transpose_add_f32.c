@@ -123,6 +123,7 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
     const int64_t k1 = dims[1];
     const int64_t np0 = k0;
     const int64_t np1 = k1;
+    const int is_large = np0 * np1 * 12 > 16777216;
     const int64_t rows = ((k0 + 31) / 32);
     const int64_t blocks = ((k1 + 63) / 64);
     float tile0[2560] __attribute__((aligned(64)));
@@ -138,10 +139,10 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
         const int64_t further = 64 * (is_last ? -block : 1);
         const int64_t below = is_last ? 32 : 0;
         for (int64_t i0 = 0; begin_p1 + i0 < end_p1; i0 += 8) {
-            for (int64_t r = i0 / 8 * share; r < least(i0 / 8 * share + share, end_p0 - begin_p0); r++)
+            for (int64_t r = is_large ? i0 / 8 * share : least(i0 / 8 * share + share, end_p0 - begin_p0); r < least(i0 / 8 * share + share, end_p0 - begin_p0); r++)
                 for (int64_t c = 15; c < 64; c += 16)
                     __builtin_prefetch(in1 + (begin_p0 * k1) + (k1 * r) + begin_p1 + c, 0, 2);
-            for (int64_t r = i0 / 8 * share; r < least(i0 / 8 * share + share, end_p0 - begin_p0); r++)
+            for (int64_t r = is_large ? i0 / 8 * share : least(i0 / 8 * share + share, end_p0 - begin_p0); r < least(i0 / 8 * share + share, end_p0 - begin_p0); r++)
                 for (int64_t c = 15; c < 64; c += 16)
                     __builtin_prefetch(out2 + (begin_p0 * k1) + (k1 * r) + begin_p1 + c, 1, 2);
             for (int64_t j = 0; begin_p0 + j < end_p0; j += 8) {
@@ -152,8 +153,8 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
                 if (begin_p1 + i0 + 8 <= end_p1 && n == 8) {
                     for (int l = 0; l < 8; l++) {
                         square[l] = load_f32(p);
-                        if (j == 0) __builtin_prefetch(p + ahead, 0, 2);
-                        if (j % 16 == 8) __builtin_prefetch(p + ahead + 7, 0, 2);
+                        if (is_large && j == 0) __builtin_prefetch(p + ahead, 0, 2);
+                        if (is_large && j % 16 == 8) __builtin_prefetch(p + ahead + 7, 0, 2);
                         p += pitch;
                         __asm__("" : "+r"(p));
                     }

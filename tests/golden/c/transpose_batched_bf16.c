@@ -113,6 +113,86 @@ static inline vbf16 to_bf16_f32(vf32 x)
 
 static inline void store_bf16(uint16_t *p, vbf16 v) { *(ubf16 *)p = v; }
 
+static inline vbf16 pieces_bf16(const uint16_t *p, int64_t apart)
+{
+    vbf16 v;
+    for (int k = 0; k < 1; k++)
+        memcpy((uint16_t *)&v + k * 8, p + k * apart, 8 * sizeof *p);
+    return v;
+}
+
+/* Loads 8 columns of 8 rows, each `pitch` elements after the one before. */
+static inline void load_strip_bf16(const uint16_t *p, int64_t pitch, vbf16 *v)
+{
+    const int64_t apart = 8 * pitch;
+    const vbf16 a0 = pieces_bf16(p, apart);
+    p += pitch;
+    __asm__("" : "+r"(p));
+    const vbf16 a1 = pieces_bf16(p, apart);
+    p += pitch;
+    __asm__("" : "+r"(p));
+    const vbf16 a2 = pieces_bf16(p, apart);
+    p += pitch;
+    __asm__("" : "+r"(p));
+    const vbf16 a3 = pieces_bf16(p, apart);
+    p += pitch;
+    __asm__("" : "+r"(p));
+    const vbf16 a4 = pieces_bf16(p, apart);
+    p += pitch;
+    __asm__("" : "+r"(p));
+    const vbf16 a5 = pieces_bf16(p, apart);
+    p += pitch;
+    __asm__("" : "+r"(p));
+    const vbf16 a6 = pieces_bf16(p, apart);
+    p += pitch;
+    __asm__("" : "+r"(p));
+    const vbf16 a7 = pieces_bf16(p, apart);
+    const vbf16 b0_0 = SHUFFLE2(vi16, a0, a4, 0, 8, 1, 9, 2, 10, 3, 11);
+    const vbf16 b0_1 = SHUFFLE2(vi16, a0, a4, 4, 12, 5, 13, 6, 14, 7, 15);
+    const vbf16 b0_2 = SHUFFLE2(vi16, a1, a5, 0, 8, 1, 9, 2, 10, 3, 11);
+    const vbf16 b0_3 = SHUFFLE2(vi16, a1, a5, 4, 12, 5, 13, 6, 14, 7, 15);
+    const vbf16 b0_4 = SHUFFLE2(vi16, a2, a6, 0, 8, 1, 9, 2, 10, 3, 11);
+    const vbf16 b0_5 = SHUFFLE2(vi16, a2, a6, 4, 12, 5, 13, 6, 14, 7, 15);
+    const vbf16 b0_6 = SHUFFLE2(vi16, a3, a7, 0, 8, 1, 9, 2, 10, 3, 11);
+    const vbf16 b0_7 = SHUFFLE2(vi16, a3, a7, 4, 12, 5, 13, 6, 14, 7, 15);
+    const vbf16 b1_0 = SHUFFLE2(vi16, b0_0, b0_4, 0, 8, 1, 9, 2, 10, 3, 11);
+    const vbf16 b1_1 = SHUFFLE2(vi16, b0_0, b0_4, 4, 12, 5, 13, 6, 14, 7, 15);
+    const vbf16 b1_2 = SHUFFLE2(vi16, b0_1, b0_5, 0, 8, 1, 9, 2, 10, 3, 11);
+    const vbf16 b1_3 = SHUFFLE2(vi16, b0_1, b0_5, 4, 12, 5, 13, 6, 14, 7, 15);
+    const vbf16 b1_4 = SHUFFLE2(vi16, b0_2, b0_6, 0, 8, 1, 9, 2, 10, 3, 11);
+    const vbf16 b1_5 = SHUFFLE2(vi16, b0_2, b0_6, 4, 12, 5, 13, 6, 14, 7, 15);
+    const vbf16 b1_6 = SHUFFLE2(vi16, b0_3, b0_7, 0, 8, 1, 9, 2, 10, 3, 11);
+    const vbf16 b1_7 = SHUFFLE2(vi16, b0_3, b0_7, 4, 12, 5, 13, 6, 14, 7, 15);
+    const vbf16 b2_0 = SHUFFLE2(vi16, b1_0, b1_4, 0, 8, 1, 9, 2, 10, 3, 11);
+    const vbf16 b2_1 = SHUFFLE2(vi16, b1_0, b1_4, 4, 12, 5, 13, 6, 14, 7, 15);
+    const vbf16 b2_2 = SHUFFLE2(vi16, b1_1, b1_5, 0, 8, 1, 9, 2, 10, 3, 11);
+    const vbf16 b2_3 = SHUFFLE2(vi16, b1_1, b1_5, 4, 12, 5, 13, 6, 14, 7, 15);
+    const vbf16 b2_4 = SHUFFLE2(vi16, b1_2, b1_6, 0, 8, 1, 9, 2, 10, 3, 11);
+    const vbf16 b2_5 = SHUFFLE2(vi16, b1_2, b1_6, 4, 12, 5, 13, 6, 14, 7, 15);
+    const vbf16 b2_6 = SHUFFLE2(vi16, b1_3, b1_7, 0, 8, 1, 9, 2, 10, 3, 11);
+    const vbf16 b2_7 = SHUFFLE2(vi16, b1_3, b1_7, 4, 12, 5, 13, 6, 14, 7, 15);
+    v[0] = b2_0;
+    v[1] = b2_1;
+    v[2] = b2_2;
+    v[3] = b2_3;
+    v[4] = b2_4;
+    v[5] = b2_5;
+    v[6] = b2_6;
+    v[7] = b2_7;
+}
+
+/* As load_strip, of the first `rows` rows and `columns` columns alone. */
+static inline void load_strip_n_bf16(
+    const uint16_t *p, int64_t pitch, vbf16 *v, int rows, int columns)
+{
+    uint16_t some[72] = {0};
+    for (int l = 0; l < rows; l++) {
+        memcpy(some + l * 8, p, (size_t)columns * sizeof *p);
+        p += pitch;
+    }
+    load_strip_bf16(some, 8, v);
+}
+
 static inline vbf16 load_n_bf16(const uint16_t *p, int n)
 {
     vbf16 v = {0};
@@ -152,6 +232,7 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
     const int64_t np0 = k0;
     const int64_t np1 = k1;
     const int64_t np2 = k2;
+    const int is_large = np0 * np1 * np2 * 4 > 16777216;
     const int64_t rows = ((k1 + 63) / 64);
     const int64_t blocks = ((k2 + 31) / 32);
     const vf32 v2 = splat_f32(2.0f);
@@ -167,7 +248,8 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
         const int64_t further = 32 * (is_last ? -block : 1);
         const int64_t below = is_last ? 64 : 0;
         const int is_crowded = 2 * k1 % 256 == 0 || 2 * k2 % 256 == 0;
-        if (!is_crowded && np1 >= 8 && np2 >= 8) {
+        const int has_squares = 2 * k1 % 256 == 0 || 2 * k2 % 256 == 0;
+        if (!is_crowded && np1 >= 16 && np2 >= 8) {
             const int64_t left_p1 = (end_p1 - begin_p1) % 8, last_p1 = end_p1 - 8;
             const int64_t from_p1[2] = {begin_p1, last_p1};
             const int64_t to_p1[2] = {end_p1 - left_p1, last_p1 + (left_p1 > 0)};
@@ -178,7 +260,7 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
             for (int n = 0; n < 4; n++) {
                 for (int64_t p2 = from_p2[n / 2]; p2 < to_p2[n / 2]; p2 += 8) {
                     for (int64_t at = from_p1[n % 2]; at < to_p1[n % 2]; at += 8) {
-                        if (at == begin_p1) {
+                        if (is_large && at == begin_p1) {
                             const uint16_t *next = in0 + (k1 * k2 * p0) + (further * k1) + (k1 * p2) + at + below;
                             #pragma GCC unroll 16
                             for (int l = 0; l < 8; l++) {
@@ -187,7 +269,7 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
                                 __asm__ volatile("" : "+r"(next));
                             }
                         }
-                        if ((at - begin_p1) % 32 == 0) {
+                        if (is_large && (at - begin_p1) % 32 == 0) {
                             const uint16_t *next = in0 + (k1 * k2 * p0) + (further * k1) + (k1 * p2) + at + below + 31;
                             #pragma GCC unroll 16
                             for (int l = 0; l < 8; l++) {
@@ -196,7 +278,7 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
                                 __asm__ volatile("" : "+r"(next));
                             }
                         }
-                        if ((p2 - begin_p2) % 32 == 0) {
+                        if (is_large && (p2 - begin_p2) % 32 == 0) {
                             const uint16_t *next = out1 + (k1 * k2 * p0) + (at * k2) + (below * k2) + further + p2 + 31;
                             #pragma GCC unroll 16
                             for (int l = 0; l < 8; l++) {
@@ -226,158 +308,140 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
             }
         }
         else {
-            int64_t at = begin_p1;
-            while (at < end_p1) {
-                int64_t p2 = begin_p2, bottom = least(at + 8, end_p1);
-                if (is_crowded && at + 16 <= end_p1) {
-                    bottom = at + 16;
-                    for (; p2 + 16 <= end_p2; p2 += 16) {
-                        if (at == begin_p1) {
-                            const uint16_t *next = in0 + (k1 * k2 * p0) + (further * k1) + (k1 * p2) + at + below;
-                            for (int l = 0; l < 16; l++) {
-                                __builtin_prefetch(next, 0, 2);
-                                next += k1;
-                                __asm__ volatile("" : "+r"(next));
+            const int repeats_p1 = np1 >= 8;
+            const int repeats_p2 = np2 >= 8;
+            const int64_t width = has_squares && !(2 * k2 % 512 == 0) ? 16 : 32;
+            const int64_t down = np2 < 8 ? 8 : 8;
+            for (int64_t left = begin_p2; left < end_p2; left += width) {
+                const int64_t right = least(end_p2, left + width);
+                int64_t at = begin_p1;
+                while (at < end_p1) {
+                    int64_t p2 = left, bottom = least(at + down, end_p1);
+                    if (has_squares && at + 16 <= end_p1) {
+                        bottom = at + 16;
+                        for (; p2 + 16 <= right; p2 += 16) {
+                            if (is_large && at == begin_p1) {
+                                const uint16_t *next = in0 + (k1 * k2 * p0) + (further * k1) + (k1 * p2) + at + below;
+                                for (int l = 0; l < 16; l++) {
+                                    __builtin_prefetch(next, 0, 2);
+                                    next += k1;
+                                    __asm__ volatile("" : "+r"(next));
+                                }
+                            }
+                            if (is_large && (at - begin_p1) % 32 == 0) {
+                                const uint16_t *next = in0 + (k1 * k2 * p0) + (further * k1) + (k1 * p2) + at + below + 31;
+                                for (int l = 0; l < 16; l++) {
+                                    __builtin_prefetch(next, 0, 2);
+                                    next += k1;
+                                    __asm__ volatile("" : "+r"(next));
+                                }
+                            }
+                            if (is_large && (p2 - begin_p2) % 32 == 0) {
+                                const uint16_t *next = out1 + (k1 * k2 * p0) + (at * k2) + (below * k2) + further + p2 + 31;
+                                for (int l = 0; l < 16; l++) {
+                                    __builtin_prefetch(next, 1, 2);
+                                    next += k2;
+                                    __asm__ volatile("" : "+r"(next));
+                                }
+                            }
+                            const uint16_t *first0 = in0 + (k1 * k2 * p0) + (k1 * p2) + at;
+                            const int64_t pitch0 = k1;
+                            vbf16 square0_0[2][8];
+                            for (int l = 0; l < 8; l++) {
+                                square0_0[0][l] = load_bf16(first0);
+                                square0_0[1][l] = load_bf16(first0 + 8);
+                                first0 += pitch0;
+                                __asm__ volatile("" : "+r"(first0));
+                            }
+                            #pragma GCC unroll 1
+                            for (int d = 0; d < 2; d++)
+                                turn_bf16(square0_0[d]);
+                            vbf16 square0_1[2][8];
+                            for (int l = 0; l < 8; l++) {
+                                square0_1[0][l] = load_bf16(first0);
+                                square0_1[1][l] = load_bf16(first0 + 8);
+                                first0 += pitch0;
+                                __asm__ volatile("" : "+r"(first0));
+                            }
+                            #pragma GCC unroll 1
+                            for (int d = 0; d < 2; d++)
+                                turn_bf16(square0_1[d]);
+                            #pragma GCC unroll 1
+                            for (int d = 0; d < 2; d++) {
+                                int64_t p1 = at + d * 8;
+                                #pragma GCC unroll 8
+                                for (int l = 0; l < 8; l++) {
+                                    const vbf16 v0_0 = square0_0[d][l];
+                                    const vbf16 v0_1 = square0_1[d][l];
+                                    const vf32 v1_0 = from_bf16_f32(v0_0);
+                                    const vf32 v1_1 = from_bf16_f32(v0_1);
+                                    const vf32 v3_0 = v1_0 * v2;
+                                    const vf32 v3_1 = v1_1 * v2;
+                                    const vbf16 v4_0 = to_bf16_f32(v3_0);
+                                    const vbf16 v4_1 = to_bf16_f32(v3_1);
+                                    store_bf16(out1 + (k1 * k2 * p0) + (k2 * p1) + p2, v4_0);
+                                    store_bf16(out1 + (k1 * k2 * p0) + (k2 * p1) + p2 + 8, v4_1);
+                                    p1++;
+                                    __asm__ volatile("" : "+r"(p1));
+                                }
                             }
                         }
-                        if ((at - begin_p1) % 32 == 0) {
-                            const uint16_t *next = in0 + (k1 * k2 * p0) + (further * k1) + (k1 * p2) + at + below + 31;
-                            for (int l = 0; l < 16; l++) {
-                                __builtin_prefetch(next, 0, 2);
-                                next += k1;
-                                __asm__ volatile("" : "+r"(next));
+                    }
+                    else if (down == 8 && (bottom == at + 8 || repeats_p1)) {
+                        at = bottom - 8;
+                        for (; p2 <= right - 8 || (p2 < right && repeats_p2); p2 += 8) {
+                            p2 = least(p2, right - 8);
+                            const uint16_t *first0 = in0 + (k1 * k2 * p0) + (k1 * p2) + at;
+                            const int64_t pitch0 = k1;
+                            if (is_large && (at - begin_p1) % 32 == 0) {
+                                const uint16_t *next = in0 + (k1 * k2 * p0) + (further * k1) + (k1 * p2) + at + below;
+                                #pragma GCC unroll 16
+                                for (int l = 0; l < 8; l++) {
+                                    __builtin_prefetch(next, 0, 2);
+                                    next += k1;
+                                    __asm__ volatile("" : "+r"(next));
+                                }
                             }
-                        }
-                        if ((p2 - begin_p2) % 32 == 0) {
-                            const uint16_t *next = out1 + (k1 * k2 * p0) + (at * k2) + (below * k2) + further + p2 + 31;
-                            for (int l = 0; l < 16; l++) {
-                                __builtin_prefetch(next, 1, 2);
-                                next += k2;
-                                __asm__ volatile("" : "+r"(next));
-                            }
-                        }
-                        const uint16_t *first0 = in0 + (k1 * k2 * p0) + (k1 * p2) + at;
-                        const int64_t pitch0 = k1;
-                        vbf16 square0_0[2][8];
-                        for (int l = 0; l < 8; l++) {
-                            square0_0[0][l] = load_bf16(first0);
-                            square0_0[1][l] = load_bf16(first0 + 8);
-                            first0 += pitch0;
-                            __asm__ volatile("" : "+r"(first0));
-                        }
-                        #pragma GCC unroll 1
-                        for (int d = 0; d < 2; d++)
-                            turn_bf16(square0_0[d]);
-                        vbf16 square0_1[2][8];
-                        for (int l = 0; l < 8; l++) {
-                            square0_1[0][l] = load_bf16(first0);
-                            square0_1[1][l] = load_bf16(first0 + 8);
-                            first0 += pitch0;
-                            __asm__ volatile("" : "+r"(first0));
-                        }
-                        #pragma GCC unroll 1
-                        for (int d = 0; d < 2; d++)
-                            turn_bf16(square0_1[d]);
-                        #pragma GCC unroll 1
-                        for (int d = 0; d < 2; d++) {
-                            int64_t p1 = at + d * 8;
+                            vbf16 square0[8];
+                            load_strip_bf16(first0, pitch0, square0 + 0);
+                            int64_t p1 = at;
+                            uint16_t *row5 = out1 + (k1 * k2 * p0) + (k2 * p1) + p2;
                             #pragma GCC unroll 8
                             for (int l = 0; l < 8; l++) {
-                                const vbf16 v0_0 = square0_0[d][l];
-                                const vbf16 v0_1 = square0_1[d][l];
+                                const vbf16 v0_0 = square0[l];
                                 const vf32 v1_0 = from_bf16_f32(v0_0);
-                                const vf32 v1_1 = from_bf16_f32(v0_1);
                                 const vf32 v3_0 = v1_0 * v2;
-                                const vf32 v3_1 = v1_1 * v2;
                                 const vbf16 v4_0 = to_bf16_f32(v3_0);
-                                const vbf16 v4_1 = to_bf16_f32(v3_1);
-                                store_bf16(out1 + (k1 * k2 * p0) + (k2 * p1) + p2, v4_0);
-                                store_bf16(out1 + (k1 * k2 * p0) + (k2 * p1) + p2 + 8, v4_1);
+                                store_bf16(row5, v4_0);
+                                row5 += k2;
+                                __asm__ volatile("" : "+r"(row5));
+                            }
+                        }
+                    }
+                    for (; p2 < right; p2 += 8) {
+                        const int count = (int)least(8, right - p2);
+                        for (int64_t p1 = at; p1 < bottom;) {
+                            const int height = (int)least(down, bottom - p1);
+                            const uint16_t *first0 = in0 + (k1 * k2 * p0) + (k1 * p2) + p1;
+                            const int64_t pitch0 = k1;
+                            vbf16 square0[8];
+                            {
+                                load_strip_n_bf16(first0 + 0, pitch0, square0 + 0, count, height);
+                            }
+                            #pragma GCC unroll 1
+                            for (int l = 0; l < height; l++) {
+                                const vbf16 v0_0 = square0[l];
+                                const vf32 v1_0 = from_bf16_f32(v0_0);
+                                const vf32 v3_0 = v1_0 * v2;
+                                const vbf16 v4_0 = to_bf16_f32(v3_0);
+                                store_n_bf16(out1 + (k1 * k2 * p0) + (k2 * p1) + p2, v4_0, count);
                                 p1++;
                                 __asm__ volatile("" : "+r"(p1));
                             }
                         }
                     }
+                    at = bottom;
                 }
-                else if (bottom == at + 8) {
-                    for (; p2 + 8 <= end_p2; p2 += 8) {
-                        if (at == begin_p1) {
-                            const uint16_t *next = in0 + (k1 * k2 * p0) + (further * k1) + (k1 * p2) + at + below;
-                            for (int l = 0; l < 8; l++) {
-                                __builtin_prefetch(next, 0, 2);
-                                next += k1;
-                                __asm__ volatile("" : "+r"(next));
-                            }
-                        }
-                        if ((at - begin_p1) % 32 == 0) {
-                            const uint16_t *next = in0 + (k1 * k2 * p0) + (further * k1) + (k1 * p2) + at + below + 31;
-                            for (int l = 0; l < 8; l++) {
-                                __builtin_prefetch(next, 0, 2);
-                                next += k1;
-                                __asm__ volatile("" : "+r"(next));
-                            }
-                        }
-                        if ((p2 - begin_p2) % 32 == 0) {
-                            const uint16_t *next = out1 + (k1 * k2 * p0) + (at * k2) + (below * k2) + further + p2 + 31;
-                            for (int l = 0; l < 8; l++) {
-                                __builtin_prefetch(next, 1, 2);
-                                next += k2;
-                                __asm__ volatile("" : "+r"(next));
-                            }
-                        }
-                        const uint16_t *first0 = in0 + (k1 * k2 * p0) + (k1 * p2) + at;
-                        const int64_t pitch0 = k1;
-                        vbf16 square0_0[1][8];
-                        for (int l = 0; l < 8; l++) {
-                            square0_0[0][l] = load_bf16(first0);
-                            first0 += pitch0;
-                            __asm__ volatile("" : "+r"(first0));
-                        }
-                        for (int d = 0; d < 1; d++)
-                            turn_bf16(square0_0[d]);
-                        #pragma GCC unroll 1
-                        for (int d = 0; d < 1; d++) {
-                            int64_t p1 = at + d * 8;
-                            #pragma GCC unroll 8
-                            for (int l = 0; l < 8; l++) {
-                                const vbf16 v0_0 = square0_0[d][l];
-                                const vf32 v1_0 = from_bf16_f32(v0_0);
-                                const vf32 v3_0 = v1_0 * v2;
-                                const vbf16 v4_0 = to_bf16_f32(v3_0);
-                                store_bf16(out1 + (k1 * k2 * p0) + (k2 * p1) + p2, v4_0);
-                                p1++;
-                                __asm__ volatile("" : "+r"(p1));
-                            }
-                        }
-                    }
-                }
-                for (; p2 < end_p2; p2 += 8) {
-                    const int count = (int)least(8, end_p2 - p2);
-                    for (int64_t p1 = at; p1 < bottom;) {
-                        const int height = (int)least(8, bottom - p1);
-                        const int d = 0;
-                        const uint16_t *first0 = in0 + (k1 * k2 * p0) + (k1 * p2) + p1;
-                        const int64_t pitch0 = k1;
-                        vbf16 square0_0[1][8];
-                        #pragma GCC unroll 1
-                        for (int l = 0; l < 8; l++) {
-                            square0_0[0][l] = load_n_bf16(first0, height);
-                            first0 += l + 1 < count ? pitch0 : 0;
-                        }
-                        turn_bf16(square0_0[0]);
-                        #pragma GCC unroll 1
-                        for (int l = 0; l < height; l++) {
-                            const vbf16 v0_0 = square0_0[d][l];
-                            const vf32 v1_0 = from_bf16_f32(v0_0);
-                            const vf32 v3_0 = v1_0 * v2;
-                            const vbf16 v4_0 = to_bf16_f32(v3_0);
-                            store_n_bf16(out1 + (k1 * k2 * p0) + (k2 * p1) + p2, v4_0, count);
-                            p1++;
-                            __asm__ volatile("" : "+r"(p1));
-                        }
-                    }
-                }
-                at = bottom;
             }
         }
         if (++block == blocks) {

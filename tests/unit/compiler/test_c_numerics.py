@@ -484,7 +484,8 @@ def test_panels_that_do_not_fit_are_refused(
     ["unroll=2 across=0 tile=64", "unroll=2 across=0 tile=128 rows=32",
      "unroll=2 across=0 tile=32 rows=64", "unroll=1 across=0 tile=64 rows=128 squares=1",
      "unroll=2 across=0 tile=16 rows=32 squares=2", "unroll=2 across=0 tile=64 rows=32 squares=2",
-     "unroll=4 across=0 tile=64 rows=48 squares=1"],
+     "unroll=4 across=0 tile=64 rows=48 squares=1",
+     "unroll=1 across=0 tile=128 rows=128 squares=1"],
 )  # fmt: skip
 @pytest.mark.parametrize(("level", "lanes"), WIDTHS)
 def test_tiles_turn_every_dtype(level: str, lanes: int, options: str, tmp_path: Path) -> None:
@@ -501,7 +502,11 @@ def test_tiles_turn_every_dtype(level: str, lanes: int, options: str, tmp_path: 
         native = compile_kernel(given, schedule, tmp_path, at=LEVELS[level])
         # Rows of 256 elements are crowded, whatever their dtype, and get several squares at once;
         # tiles of some are as tall as the last, which has rows of three.
-        sizes = ((1, 1), (3, 67), (130, 65), (64, 64), (33, 81), (256, 81), (80, 256), (1152, 40))
+        # Fewer rows than a strip has, a few more, and sides that it is moved back at come first.
+        sizes = (
+            *((1, 1), (3, 67), (67, 3), (35, 5), (140, 23), (130, 65), (64, 64), (33, 81)),
+            *((256, 81), (80, 256), (1152, 40)),
+        )
         for dims in sizes:
             bits = np.random.default_rng(0).integers(0, 2, dims, np.uint8)
             x = encode(dtype, bits.astype(np.float64))
@@ -511,12 +516,13 @@ def test_tiles_turn_every_dtype(level: str, lanes: int, options: str, tmp_path: 
 
 
 @pytest.mark.parametrize(("level", "lanes"), WIDTHS)
-@pytest.mark.parametrize("dims", [(9, 70), (40, 33), (130, 67)])
+@pytest.mark.parametrize("dims", [(5, 41), (9, 70), (40, 33), (130, 67)])
+@pytest.mark.parametrize("steps", ["unroll=2 squares=2", "unroll=1 squares=1"])
 def test_what_is_written_where_it_is_read_is_done_once(
-    dims: tuple[int, int], level: str, lanes: int, tmp_path: Path
+    dims: tuple[int, int], steps: str, level: str, lanes: int, tmp_path: Path
 ) -> None:
     """Squares that are moved back do again what is done: not so where that changed what is read."""
-    options = "unroll=2 across=0 tile=64 rows=64 squares=2"
+    options = f"across=0 tile=64 rows=64 {steps}"
     schedule = parse_schedule(f"cpu.tiles axis=1 lanes={lanes} {options}")
     native = compile_kernel(kernel("transpose_add_f32"), schedule, tmp_path, at=LEVELS[level])
     for apart in (False, True):

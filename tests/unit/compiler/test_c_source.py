@@ -54,6 +54,29 @@ def test_source_is_golden(name: str, schedule: str, golden: Callable[[str, str],
     golden(f"c/{name}.c", f"// {schedule}\n// {' '.join(generated.flags)}\n{generated.source}")
 
 
+@pytest.mark.parametrize("squares", ["", "squares=1"])
+def test_a_tile_asks_for_the_next_only_where_caches_do_not_hold_everything(squares: str) -> None:
+    """Asked for in a cache, each line would take longer than the wait for it."""
+    kernel = parse_kernel((KERNELS / "transpose_add_f32.ir").read_text())
+    options = f"cpu.tiles axis=1 lanes=16 unroll=1 across=0 tile=64 rows=64 {squares}".strip()
+    lines = generate(kernel, parse_schedule(options), MASKING).source.splitlines()
+    assert "    const int is_large = np0 * np1 * 12 > 16777216;" in lines
+    asked = [number for number, line in enumerate(lines) if "__builtin_prefetch" in line]
+    assert asked
+    assert all(any("is_large" in line for line in lines[n - 5 : n + 1]) for n in asked)
+
+
+def test_rows_are_turned_in_strips_but_where_they_are_a_power_of_two_apart() -> None:
+    """Of a strip, lines stay in the first cache until the next one, if there is room for them."""
+    kernel = parse_kernel((KERNELS / "transpose_add_f32.ir").read_text())
+    options = "cpu.tiles axis=1 lanes=16 unroll=1 across=0 tile=128 rows=128 squares=1"
+    source = generate(kernel, parse_schedule(options), MASKING).source
+    assert "const int has_squares = 4 * k0 % 512 == 0;" in source
+    before, after = source.split("if (has_squares && at + 16 <= end_p0)")
+    assert "load_strip_f32(first" not in before.partition("static void run(")[2]
+    assert after.index("turn_f32(") < after.index("load_strip_f32(first")
+
+
 def test_crowded_rows_are_turned_by_whole_lines_where_they_are_only_moved() -> None:
     """Beside what is computed there are no registers for as much."""
     scaled = parse_kernel((KERNELS / "transpose_batched_bf16.ir").read_text())

@@ -1,22 +1,31 @@
 """Family `cpu.tiles` with `squares`: inputs are turned round, and used without a buffer.
 
-A tile is walked in squares of lanes x lanes: the square of each input that is contiguous along
-`across` is read and turned in registers, and the loop goes over its rows at once. Nothing is
-written but the outputs, so a square costs its loads and shuffles beside what a straight loop does.
+A tile is walked in strips: a few columns of each input that is contiguous along `across` are read
+in pieces of 16 bytes and turned in registers, and the loop goes over the rows that they are at
+once. Nothing is written but the outputs. So few rows of what lies along the lanes are as many
+streams, which the hardware follows and for which there is room in the first cache however far they
+are apart. What is turned stays there until its next strip, unless its rows lie a power of two
+apart, or many times that.
 
-Squares beside each other, along the lanes, fill lines of the outputs at once; squares below each
-other, across, use lines of the inputs at once. Both matter where rows lie a power of two apart,
-since few such lines fit the first cache together; there are not registers enough for more than
-one, so elsewhere it is one square after the other. Where a vector is part of a line, those go
-across first, so that the other part of a line that was read is used next, and the last ones move
-back over what is done already, so that they are whole and need no masks. Two of them, of elements
-of two bytes, fit the registers of one (`turn.py`): lines along the lanes are then whole, too. What
-is read and written at the same place of the next tile is asked for meanwhile.
+Where they do, squares of lanes x lanes are turned, of which each line is read once, as far as an
+element fills them: squares beside each other, along the lanes, fill lines of the outputs at once;
+squares below each other, across, use lines of the inputs at once. There are not registers enough
+for more than one. They go along the lanes first where rows of the outputs are crowded, too, and
+across first elsewhere.
 
-Where rows are crowded, and all that is done is to move them, four are turned at once: every line is
-read and written whole and once, so that none has to stay in a cache, and along the lanes first,
-where what is written is neighbours. What is asked for would not stay either, so nothing is; instead
-tiles are taller, so that fewer pages are visited again.
+Where a vector is part of a line, and rows of nothing are crowded, squares are turned from pieces,
+across first, so that the other part of a line that was read is used next. Two of them, of elements
+of two bytes, fit the registers of one (`turn.py`): lines along the lanes are then whole, too.
+
+Whatever is last of a side, and less than whole, is moved back over what is done already, so that it
+needs no masks. What is read and written at the same place of the next tile is asked for meanwhile,
+of squares; of strips what is turned alone, since the hardware follows the rest. Nothing is where
+all of it is likely to be in a cache.
+
+Where rows are crowded, and all that is done is to move them, four squares are turned at once: every
+line is read and written whole and once, so that none has to stay in a cache, and along the lanes
+first, where what is written is neighbours. What is asked for would not stay either, so nothing is;
+instead tiles are taller, so that fewer pages are visited again.
 """
 
 from __future__ import annotations
@@ -31,7 +40,7 @@ from nearhint_compiler.codegen.c.body import UNIFORM, Body, Part
 from nearhint_compiler.codegen.c.index import to_c
 from nearhint_compiler.codegen.c.primitive import AVX512, ELEMENTS
 from nearhint_compiler.codegen.c.text import Writer
-from nearhint_compiler.codegen.c.turn import CROWDED_BYTES, prefetch
+from nearhint_compiler.codegen.c.turn import CROWDED_BYTES, prefetch, strip_rows
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
@@ -43,6 +52,10 @@ LARGEST_STEP = 4
 _FEW = 8
 """Nodes of a loop of which there is a copy for each row of a square, which stays in registers."""
 _UNROLL, _UNROLL_ASKING = 4, 16
+_SQUARES_BYTES = 512
+"""Rows of what is turned at a multiple of this distance do not stay for the next strip."""
+_STRIP = 4
+"""Rows of a strip, at least."""
 _PAIR = 2
 _CROWDED_ROWS = 512
 """Of a tile whose lines are turned whole: a quarter of a page of what is turned."""
@@ -61,13 +74,13 @@ def height_of(
     body: Body, across: str, turned: Sequence[int], *, deep: int, along: int, rows: int
 ) -> Expr:
     """Rows of a tile: `rows`, or more of them where they are crowded and lines are turned whole."""
-    pitches = _pitches(body, across, turned)
+    pitches = _pitches(body, across, turned, stores=False)
     known = set(body.kernel.symbols)
     if not _has_lines(body, turned, deep, along) or not all(
         known.issuperset(ex.symbols_of(pitch)) for pitch in pitches
     ):
         return ex.Int(rows)
-    is_loose = ex.product(ex.minimum(1, ex.mod(pitch, CROWDED_BYTES)) for pitch in pitches)
+    is_loose = ex.product(ex.minimum(1, ex.mod(pitch, _SQUARES_BYTES)) for pitch in pitches)
     return ex.sub(_CROWDED_ROWS, ex.mul(_CROWDED_ROWS - rows, is_loose))
 
 
@@ -85,14 +98,17 @@ def write_squares(
     """The squares of one tile, between the C variables `begin_{v}` and `end_{v}`.
 
     The tile has `along` elements along the lanes. `copies` squares beside and `deep` below each
-    other are a step, where rows are crowded, and one or a pair elsewhere. `further` and `below`, C
-    variables, are the steps to the next tile along the lanes and across.
-    The nodes in `done` are written already.
+    other are a step, where rows are crowded. `further` and `below`, C variables, are the steps to
+    the next tile; `is_large` is whether to ask for it. The nodes in `done` are written already.
     """
     rest = [place for place in range(len(body.kernel.body)) if place not in done]
     is_narrow = _is_narrow(body, turned)
-    if is_narrow or copies * deep > 1:
-        writer.line(f"const int is_crowded = {_crowded(body, across, turned)};")
+    if is_narrow:
+        writer.line(f"const int is_crowded = {_crowded(_pitches(body, across, turned))};")
+    is_few = _near(body, turned) < body.lanes
+    apart = _pitches(body, across, turned, stores=not is_few)
+    multiple = _SQUARES_BYTES if is_few else CROWDED_BYTES
+    writer.line(f"const int has_squares = {_crowded(apart, multiple)};")
     beside = _PAIR if _has_pairs(body, turned, along) else 1
     has_lines = _has_lines(body, turned, deep, along)
     walks = [(beside, 1)] if is_narrow else []
@@ -100,11 +116,13 @@ def write_squares(
         walks.insert(0, (beside, _PAIR))
         copies = deep = 1
     for number, (wide, tall) in enumerate(walks):
-        facts = f"{'' if tall > 1 else '!'}is_crowded && {_may_repeat(body, across, wide, tall)}"
+        sides = {across: _PAIR * body.lanes, body.lane: wide * body.lanes}
+        fact = "has_squares" if tall > 1 else "!is_crowded"
+        facts = f"{fact} && {_may_repeat(body, sides)}"
         with writer.block(f"{'else ' if number else ''}if ({facts})"):
             _write_singly(writer, body, across, turned, rest, wide, tall)
     with writer.block("else") if walks else nullcontext():
-        _write_steps(writer, body, across, turned, rest, copies=copies, deep=deep)
+        _write_steps(writer, body, across, turned, rest, copies=copies, deep=deep, along=along)
 
 
 def _is_narrow(body: Body, turned: Sequence[int]) -> bool:
@@ -141,13 +159,12 @@ def _moved(body: Body, turned: Sequence[int]) -> dict[int, int]:
     }
 
 
-def _may_repeat(body: Body, across: str, beside: int, below: int) -> str:
-    """Whether what is done may be done again, for all of which there is room for a square.
+def _may_repeat(body: Body, sides: Mapping[str, int]) -> str:
+    """Whether what is done may be done again, and loops are as long as `sides`.
 
     What is read where it is written may be the same memory, and must be read before.
     """
-    sides = ((across, below * body.lanes), (body.lane, beside * body.lanes))
-    facts = [f"n{name} >= {side}" for name, side in sides]
+    facts = [f"n{name} >= {side}" for name, side in sides.items()]
     stores = [node for node in body.kernel.body if isinstance(node, ir.Store)]
     facts += [
         f"(const void *)in{load.param} != out{store.param}"
@@ -202,22 +219,7 @@ def _write_singly(
             writer.line(f"{vector} square{position}[{tall}];")
             writer.line(f"{load}(first{position}, pitch{position}, square{position});")
         writer.line(f"int64_t {across} = at;")
-        row = "half{copy}_{dtype}(square{position}[l])" if beside > 1 else "square{position}[l]"
-        with _pointed(writer, body, across, turned, rest) as pitches:
-            whole = _moved(body, turned) if beside > 1 else {}
-            moved = {place: load for place, load in whole.items() if f"row{place}" in pitches}
-            _write_rows(
-                writer,
-                body,
-                across,
-                turned,
-                rest,
-                Part.full(beside),
-                pitches=pitches,
-                row=row,
-                tall=tall,
-                moved=moved,
-            )
+        _write_turned_rows(writer, body, across, turned, rest, beside=beside, tall=tall)
 
 
 @contextmanager
@@ -255,42 +257,136 @@ def _write_steps(
     *,
     copies: int,
     deep: int,
+    along: int,
 ) -> None:
-    """Step after step, along the lanes first, and what is left with masks."""
+    """Step after step, along the lanes first; strips that do not fit are moved back, or masked."""
     lane, lanes = body.lane, body.lanes
-    is_single, tall = copies * deep == 1, deep * lanes
-    writer.line(f"int64_t at = begin_{across};")
-    with writer.block(f"while (at < end_{across})"):
-        writer.line(f"int64_t {lane} = begin_{lane}, bottom = least(at + {lanes}, end_{across});")
-        if not is_single:
-            with writer.block(f"if (is_crowded && at + {tall} <= end_{across})"):
-                writer.line(f"bottom = at + {tall};")
-                _write_whole(writer, body, across, turned, rest, copies=copies, deep=deep)
-        otherwise = "" if is_single else "else "
-        with writer.block(f"{otherwise}if (bottom == at + {lanes})"):
-            _write_whole(writer, body, across, turned, rest, copies=1, deep=1)
-        with writer.block(f"for (; {lane} < end_{lane}; {lane} += {lanes})"):
-            writer.line(f"const int count = (int)least({lanes}, end_{lane} - {lane});")
-            with writer.block(f"for (int64_t {across} = at; {across} < bottom;)"):
-                writer.line(f"const int height = (int)least({lanes}, bottom - {across});")
-                writer.line("const int d = 0;")
-                for position in turned:
-                    _load_edge(writer, body, position, across)
-                _write_rows(writer, body, across, turned, rest, Part.tail("count"))
-        writer.line("at = bottom;")
+    tall, near = deep * lanes, _near(body, turned)
+    has_squares = near < tall or copies > 1
+    beside = _PAIR if _has_pairs(body, turned, along) else 1
+    for name, side in ((across, near), (lane, beside * lanes)):
+        writer.line(f"const int repeats_{name} = {_may_repeat(body, {name: side})};")
+    pitches = _pitches(body, across, ())
+    is_narrow = f"has_squares && !({_crowded(pitches, _SQUARES_BYTES)})"
+    width = f"{is_narrow} ? {max(copies, beside) * lanes} : {along}" if has_squares else f"{along}"
+    writer.line(f"const int64_t width = {width};")
+    # Of fewer lanes than a vector has, which go with masks, as many rows as there may be at a time.
+    writer.line(f"const int64_t down = n{lane} < {beside * lanes} ? {lanes} : {near};")
+    head = f"int64_t left = begin_{lane}; left < end_{lane}; left += width"
+    with writer.block(f"for ({head})"):
+        writer.line(f"const int64_t right = least(end_{lane}, left + width);")
+        writer.line(f"int64_t at = begin_{across};")
+        with writer.block(f"while (at < end_{across})"):
+            writer.line(f"int64_t {lane} = left, bottom = least(at + down, end_{across});")
+            if has_squares:
+                with writer.block(f"if (has_squares && at + {tall} <= end_{across})"):
+                    writer.line(f"bottom = at + {tall};")
+                    _write_whole(writer, body, across, turned, rest, copies=copies, deep=deep)
+            is_whole = f"down == {near} && (bottom == at + {near} || repeats_{across})"
+            with writer.block(f"{'else ' if has_squares else ''}if ({is_whole})"):
+                writer.line(f"at = bottom - {near};")
+                _write_strips(writer, body, across, turned, rest, near, beside)
+            with writer.block(f"for (; {lane} < right; {lane} += {lanes})"):
+                writer.line(f"const int count = (int)least({lanes}, right - {lane});")
+                with writer.block(f"for (int64_t {across} = at; {across} < bottom;)"):
+                    writer.line(f"const int height = (int)least(down, bottom - {across});")
+                    for position in turned:
+                        _load_edge(writer, body, position, across, near)
+                    row = "square{position}[l]"
+                    _write_rows(writer, body, across, turned, rest, Part.tail("count"), row=row)
+            writer.line("at = bottom;")
 
 
-def _crowded(body: Body, across: str, turned: Sequence[int]) -> str:
-    """Whether rows of something that is turned, or of an output, fall on few sets of a cache."""
-    pitches = _pitches(body, across, turned)
-    return " || ".join(f"{to_c(pitch)} % {CROWDED_BYTES} == 0" for pitch in pitches) or "0"
+def _near(body: Body, turned: Sequence[int]) -> int:
+    """Rows that are written at a time where what is turned is not crowded."""
+    sizes = (DTYPES[body.dtypes[position]] for position in turned)
+    return max(min(_STRIP, body.lanes), *(strip_rows(size, body.lanes) for size in sizes))
 
 
-def _pitches(body: Body, across: str, turned: Sequence[int]) -> list[Expr]:
+def _write_strips(
+    writer: Writer,
+    body: Body,
+    across: str,
+    turned: Sequence[int],
+    rest: Sequence[int],
+    near: int,
+    beside: int,
+) -> None:
+    """Strips beside each other from row `at` on, each of `near` rows of `beside` vectors.
+
+    So few rows of what lies along the lanes are a stream each that the hardware follows, and there
+    is room for them however crowded they are.
+    """
+    lane, wide = body.lane, beside * body.lanes
+    last = f"right - {wide}"
+    whole = f"{lane} <= {last} || ({lane} < right && repeats_{lane})"
+    with writer.block(f"for (; {whole}; {lane} += {wide})"):
+        writer.line(f"{lane} = least({lane}, {last});")
+        for position in turned:
+            dtype = _declare_first(writer, body, position, {across: ex.symbol("at")})
+            rows = strip_rows(DTYPES[dtype], body.lanes)
+            load = body.prelude.use("load_strip" if beside == 1 else "load_pair_strip", dtype)
+            line = _LINE_BYTES // DTYPES[dtype]
+            node = body.kernel.body[position]
+            assert isinstance(node, ir.Load)
+            _ask(
+                writer,
+                body,
+                node,
+                _next_place(body, node, across),
+                over=lane,
+                count=wide,
+                unroll=_UNROLL_ASKING,
+                when=f"(at - begin_{across}) % {line} == 0" if near < line else "",
+            )
+            vector = f"pair_{dtype}" if beside > 1 else f"v{dtype}"
+            writer.line(f"{vector} square{position}[{near}];")
+            for row in range(0, near, rows):
+                first = f"first{position} + {row}" if row else f"first{position}"
+                writer.line(f"{load}({first}, pitch{position}, square{position} + {row});")
+        writer.line(f"int64_t {across} = at;")
+        _write_turned_rows(writer, body, across, turned, rest, beside=beside, tall=near)
+
+
+def _write_turned_rows(
+    writer: Writer,
+    body: Body,
+    across: str,
+    turned: Sequence[int],
+    rest: Sequence[int],
+    *,
+    beside: int,
+    tall: int,
+) -> None:
+    """The loop over `tall` rows, of vectors or of pairs of them."""
+    row = "half{copy}_{dtype}(square{position}[l])" if beside > 1 else "square{position}[l]"
+    with _pointed(writer, body, across, turned, rest) as pitches:
+        whole = _moved(body, turned) if beside > 1 else {}
+        moved = {place: load for place, load in whole.items() if f"row{place}" in pitches}
+        _write_rows(
+            writer,
+            body,
+            across,
+            turned,
+            rest,
+            Part.full(beside),
+            pitches=pitches,
+            row=row,
+            tall=tall,
+            moved=moved,
+        )
+
+
+def _crowded(pitches: Sequence[Expr], multiple: int = CROWDED_BYTES) -> str:
+    """Whether rows that are some of `pitches` bytes apart fall on few sets of a cache."""
+    return " || ".join(f"{to_c(pitch)} % {multiple} == 0" for pitch in pitches) or "0"
+
+
+def _pitches(body: Body, across: str, turned: Sequence[int], *, stores: bool = True) -> list[Expr]:
     """How many bytes rows of each thing that is turned, and of each output, are apart."""
     found: list[Expr] = []
     for position, node in enumerate(body.kernel.body):
-        if position not in turned and not isinstance(node, ir.Store):
+        if position not in turned and not (stores and isinstance(node, ir.Store)):
             continue
         assert isinstance(node, ir.Load | ir.Store)
         pitch = access(node.index, body.lane if position in turned else across).stride
@@ -312,7 +408,7 @@ def _write_whole(
 ) -> None:
     """Whole steps of `copies` squares beside and `deep` below each other, from row `at` on."""
     lane, step, tall = body.lane, copies * body.lanes, deep * body.lanes
-    with writer.block(f"for (; {lane} + {step} <= end_{lane}; {lane} += {step})"):
+    with writer.block(f"for (; {lane} + {step} <= right; {lane} += {step})"):
         _ask_for_next(writer, body, across, turned, copies=copies, tall=tall, unroll=1)
         for position in turned:
             _load_whole(writer, body, position, across, copies, deep)
@@ -338,13 +434,7 @@ def _ask_for_next(
     for position, node in enumerate(body.kernel.body):
         if not isinstance(node, ir.Load | ir.Store) or across not in ex.symbols_of(node.index):
             continue
-        place = ex.substitute(
-            node.index,
-            {
-                across: ex.add(ex.symbol("at"), ex.symbol("below")),
-                lane: ex.add(ex.symbol(lane), ex.symbol("further")),
-            },
-        )
+        place = _next_place(body, node, across)
         line = _LINE_BYTES // DTYPES[body.kernel.params[node.param].dtype]
         if position in turned:
             # A row begins anywhere in a line.
@@ -359,6 +449,18 @@ def _ask_for_next(
             for begin in range(0, copies * lanes, line):
                 end = ex.add(place, begin + line - 1)
                 ask(writer, body, node, end, over=across, count=tall, when=each)
+
+
+def _next_place(body: Body, node: ir.Load | ir.Store, across: str) -> Expr:
+    """Where in the next tile what is at row `at` and the lane variable lies."""
+    lane = body.lane
+    return ex.substitute(
+        node.index,
+        {
+            across: ex.add(ex.symbol("at"), ex.symbol("below")),
+            lane: ex.add(ex.symbol(lane), ex.symbol("further")),
+        },
+    )
 
 
 def _ask(
@@ -378,7 +480,7 @@ def _ask(
         return
     kind = "out" if isinstance(node, ir.Store) else "in"
     element = ELEMENTS[body.kernel.params[node.param].dtype]
-    with writer.block(f"if ({when})" if when else ""):
+    with writer.block(f"if (is_large && {when})" if when else "if (is_large)"):
         writer.line(f"const {element} *next = {kind}{node.param} + {to_c(place)};")
         if unroll > 1:
             writer.line(f"#pragma GCC unroll {unroll}")
@@ -410,17 +512,26 @@ def _load_whole(
         writer.line(f"    {turn}({square}[d]);")
 
 
-def _load_edge(writer: Writer, body: Body, position: int, across: str) -> None:
-    """Loads what there is of a square; rows beyond the last are that one again."""
+def _load_edge(writer: Writer, body: Body, position: int, across: str, near: int) -> None:
+    """Loads what there is of a strip, or of a square; rows beyond the last are that one again."""
     dtype, lanes = _declare_first(writer, body, position, {}), body.lanes
+    strip, rows = body.prelude.use("load_strip_n", dtype), strip_rows(DTYPES[dtype], lanes)
     load, turn = body.prelude.use("load_n", dtype), body.prelude.use("turn", dtype)
-    square = f"square{position}_0"
-    writer.line(f"v{dtype} {square}[1][{lanes}];")
-    writer.line("#pragma GCC unroll 1")
-    with writer.block(f"for (int l = 0; l < {lanes}; l++)"):
-        writer.line(f"{square}[0][l] = {load}(first{position}, height);")
-        writer.line(f"first{position} += l + 1 < count ? pitch{position} : 0;")
-    writer.line(f"{turn}({square}[0]);")
+    square, first = f"square{position}", f"first{position}"
+    writer.line(f"v{dtype} {square}[{lanes}];")
+    if near < lanes:
+        with writer.block(f"if (height > {near})"):
+            writer.line("#pragma GCC unroll 1")
+            with writer.block(f"for (int l = 0; l < {lanes}; l++)"):
+                writer.line(f"{square}[l] = {load}({first}, height);")
+                writer.line(f"{first} += l + 1 < count ? pitch{position} : 0;")
+            writer.line(f"{turn}({square});")
+        writer.line("else")
+    with writer.block():
+        for row in range(0, near, rows):
+            there = f"(int)least({rows}, height - {row})" if rows < near else "height"
+            call = f"{strip}({first} + {row}, pitch{position}, {square} + {row}, count, {there});"
+            writer.line(f"if (height > {row}) {call}" if row else call)
 
 
 def _declare_first(writer: Writer, body: Body, position: int, base: Mapping[str, Expr]) -> str:

@@ -31,6 +31,9 @@ from nearhint_rules.expr import Expr
 from nearhint_rules.program import DTYPES
 
 _LINE_BYTES = 64
+_LARGE_BYTES = 1 << 24
+"""Of inputs and outputs. Fewer are in a cache when they are used soon after they were written, and
+to ask for them costs more time than is waited for them."""
 LARGEST_TILE = 128 * 128
 """Elements of a tile: those of every input that is turned lie on the stack."""
 
@@ -68,6 +71,7 @@ def write_tiles(writer: Writer, body: Body, *, copies: int, across: str, sides: 
                 f"{stride}",
                 ahead=ahead,
                 meanwhile=ask if position == turned[0] else write_nothing,
+                when="is_large",
             )
             place = f"tile{position} + ({across} - begin_{across}) * {stride} + {lane}"
             body.places[position] = f"{place} - begin_{lane}"
@@ -115,6 +119,7 @@ def _each_tile(
         write_declarations(writer, body)
         if not isinstance(height, ex.Int):
             writer.line(f"const int64_t tall = {to_c(height)};")
+        writer.line(f"const int is_large = {_bytes(body)} > {_LARGE_BYTES};")
         writer.line(f"const int64_t rows = {to_c(counts[across])};")
         writer.line(f"const int64_t blocks = {to_c(counts[body.lane])};")
         for buffer in buffers:
@@ -141,6 +146,21 @@ def _counts(body: Body, across: str, along: int, height: Expr) -> dict[str, Expr
 
 def _total(body: Body, across: str, along: int, height: Expr) -> Expr:
     return ex.product(_counts(body, across, along, height).values())
+
+
+def _bytes(body: Body) -> str:
+    """What all inputs and outputs that are as large as the loops have, in C."""
+    size = sum(
+        DTYPES[param.dtype]
+        for number, param in enumerate(body.kernel.params)
+        if any(
+            isinstance(node, ir.Load | ir.Store)
+            and node.param == number
+            and len(body.variables[position]) == len(body.kernel.pointwise)
+            for position, node in enumerate(body.kernel.body)
+        )
+    )
+    return " * ".join([*(f"np{number}" for number in range(len(body.kernel.pointwise))), f"{size}"])
 
 
 def _tall(height: Expr) -> str:
@@ -175,7 +195,8 @@ def _ask(writer: Writer, body: Body, across: str, sides: Sides) -> None:
             f"{'out' if is_store else 'in'}{node.param} + {to_c(ex.substitute(node.index, moved))}"
         )
         rows = f"least(i0 / {body.lanes} * share + share, end_{across} - begin_{across})"
-        writer.line(f"for (int64_t r = i0 / {body.lanes} * share; r < {rows}; r++)")
+        first = f"is_large ? i0 / {body.lanes} * share : {rows}"
+        writer.line(f"for (int64_t r = {first}; r < {rows}; r++)")
         writer.line(f"    for (int64_t c = {line - 1}; c < {sides.along}; c += {line})")
         writer.line(f"        {prefetch(place, for_write=is_store)}")
 

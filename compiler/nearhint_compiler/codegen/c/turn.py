@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from nearhint_compiler.analysis.accesses import access
 from nearhint_compiler.codegen.c.body import Body
 from nearhint_compiler.codegen.c.index import to_c
-from nearhint_compiler.codegen.c.primitive import AVX2, AVX512, ELEMENTS, Row, Shape
+from nearhint_compiler.codegen.c.primitive import AVX2, AVX512, ELEMENTS, PORTABLE, Row, Shape
 from nearhint_compiler.codegen.c.text import Writer
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
@@ -90,6 +91,10 @@ def _exchanged(lines: list[str], names: Sequence[str], bit: int) -> list[str]:
     return made
 
 
+def _pieces_of(shape: Shape, size: int) -> str:
+    return _pieces(shape.lanes * size // _PIECE_BYTES, "pieces_$T", "$V")
+
+
 def _load_turned(shape: Shape, size: int) -> str:
     """Pieces of 16 bytes, of rows that are as many apart as a piece has elements, make a vector.
 
@@ -97,10 +102,8 @@ def _load_turned(shape: Shape, size: int) -> str:
     bytes; loads are not what a square waits for.
     """
     lanes = shape.lanes
-    pieces = _pieces(lanes * size // _PIECE_BYTES, "pieces_$T", "$V")
     body = _turned_pieces(lanes, size, "pieces_$T", lanes=lanes)
     return (
-        f"{pieces}\n"
         "/* Loads $W vectors, each `pitch` elements after the one before, and transposes them. */\n"
         f"static inline void load_turned_$T(const $E *p, int64_t pitch, $V *v)\n{{\n{body}}}\n"
     )
@@ -127,6 +130,19 @@ def _load_pair(shape: Shape) -> str:
         " { return ($V)_mm512_castsi512_si256((__m512i)v); }\n"
         "static inline $V half1_$T(pair_$T v)"
         " { return ($V)_mm512_extracti64x4_epi64((__m512i)v, 1); }\n"
+    )
+
+
+def _load_pair_strip(shape: Shape) -> str:
+    """As `_load_pair`, of the columns of one piece."""
+    near = strip_rows(2, shape.lanes)
+    body = _turned_pieces(
+        near, 2, "pieces_of_pair_$T", lanes=2 * shape.lanes, vector="pair_$T", integer="pair"
+    )
+    return (
+        f"/* Loads {near} columns of twice $W rows, `pitch` apart: two vectors in each of v. */\n"
+        "static inline void load_pair_strip_$T(const $E *p, int64_t pitch, pair_$T *v)\n"
+        f"{{\n{body}}}\n"
     )
 
 
@@ -163,11 +179,58 @@ def _load_lines(shape: Shape) -> str:
     )
 
 
+def strip_rows(size: int, lanes: int) -> int:
+    """How many elements of `size` bytes a piece has: as many rows come out of it."""
+    return min(lanes, _PIECE_BYTES // size)
+
+
+def _load_strip(shape: Shape, size: int) -> str:
+    """As `_load_turned`, of the columns of one piece: as few rows of what is written at a time."""
+    near = strip_rows(size, shape.lanes)
+    body = _turned_pieces(near, size, "pieces_$T", lanes=shape.lanes)
+    return (
+        f"/* Loads {near} columns of $W rows, each `pitch` elements after the one before. */\n"
+        f"static inline void load_strip_$T(const $E *p, int64_t pitch, $V *v)\n{{\n{body}}}\n"
+    )
+
+
+def _load_strip_n(shape: Shape, *, size: int, copy: str) -> str:
+    """What there is of a strip goes where all of it may be read; the rest are zeros."""
+    near = strip_rows(size, shape.lanes)
+    room = near * shape.lanes + _PIECE_BYTES // size
+    return (
+        "/* As load_strip, of the first `rows` rows and `columns` columns alone. */\n"
+        "static inline void load_strip_n_$T(\n"
+        "    const $E *p, int64_t pitch, $V *v, int rows, int columns)\n"
+        f"{{\n    $E some[{room}] = {{0}};\n"
+        "    for (int l = 0; l < rows; l++) {\n"
+        f"        {copy.format(to=f'some + l * {near}', bits=8 * size)}\n"
+        "        p += pitch;\n    }\n"
+        f"    load_strip_$T(some, {near}, v);\n}}\n"
+    )
+
+
+_COPY_MASKED = (
+    "_mm_storeu_si128((__m128i *)({to}), _mm_maskz_loadu_epi{bits}((1u << columns) - 1, p));"
+)
+_COPY = "memcpy({to}, p, (size_t)columns * sizeof *p);"
+
+
+def _any_pieces(shape: Shape, size: int) -> str:
+    near = strip_rows(size, shape.lanes)
+    return (
+        "static inline $V pieces_$T(const $E *p, int64_t apart)\n"
+        f"{{\n    $V v;\n    for (int k = 0; k < {shape.lanes // near}; k++)\n"
+        f"        memcpy(($E *)&v + k * {near}, p + k * apart, {near} * sizeof *p);\n"
+        "    return v;\n}\n"
+    )
+
+
 def _turned_pieces(
     count: int, size: int, load: str, *, lanes: int, vector: str = "$V", integer: str = "$I"
 ) -> str:
     """Statements that leave in `v` the columns of what begins at p, `count` of `lanes` elements."""
-    near = _PIECE_BYTES // size
+    near = strip_rows(size, lanes)
     names = [f"a{place}" for place in range(count)]
     lines = [f"    const int64_t apart = {near} * pitch;"]
     for row in range(near):
@@ -222,6 +285,7 @@ def _of_size(size: int) -> tuple[str, ...]:
 
 _PAIRS = (
     Row("load_pair", _load_pair, _of_size(2), AVX512, bits=(256,)),
+    Row("load_pair_strip", _load_pair_strip, _of_size(2), AVX512, ("load_pair $T",), (256,)),
     Row("load_lines", _load_lines, _of_size(2), AVX512, ("load_pair $T",), (256,)),
 )
 
@@ -231,8 +295,31 @@ def _turns(size: int) -> tuple[Row, ...]:
     return (
         Row("turn", lambda shape: _turn(shape, size), dtypes),
         *(
-            Row("load_turned", lambda shape: _load_turned(shape, size), dtypes, level, bits=(bits,))
+            row
             for level, bits in ((AVX512, 512), (AVX2, 256))
+            for row in (
+                Row("pieces", lambda shape: _pieces_of(shape, size), dtypes, level, bits=(bits,)),
+                Row(
+                    "load_turned",
+                    lambda shape: _load_turned(shape, size),
+                    dtypes,
+                    level,
+                    ("pieces $T",),
+                    (bits,),
+                ),
+            )
+        ),
+        Row("pieces", lambda shape: _any_pieces(shape, size), dtypes),
+        Row("load_strip", lambda shape: _load_strip(shape, size), dtypes, needs=("pieces $T",)),
+        *(
+            Row(
+                "load_strip_n",
+                partial(_load_strip_n, size=size, copy=copy),
+                dtypes,
+                level,
+                ("load_strip $T",),
+            )
+            for level, copy in ((AVX512, _COPY_MASKED), (PORTABLE, _COPY))
         ),
         Row("load_turned", _LOADED_AND_TURNED, dtypes, needs=("load $T", "turn $T")),
         *(_PAIRS if size == 2 else ()),
@@ -275,12 +362,14 @@ def write_turned(
     *,
     ahead: Mapping[str, Expr],
     meanwhile: Callable[[Writer], None] = write_nothing,
+    when: str = "",
 ) -> None:
     """Copies a rectangle of the load at `position` into `buffer`, `stride` elements a row.
 
     The rectangle that lies `ahead`, steps by loop variable, is asked for meanwhile, because no
     hardware follows so many rows at once; beyond the input this does nothing. It goes to the second
-    cache: the first has fewer lines under way, and rows that wait for it delay each other.
+    cache: the first has fewer lines under way, and rows that wait for it delay each other. `when`,
+    if it is not "", is the C condition under which it is asked for.
     `meanwhile` writes what else is to be done for each vector of lanes, from lane `i0` of the
     rectangle on.
 
@@ -307,7 +396,9 @@ def write_turned(
         and has_pairs(body, dtype)
         and access(node.index, lane).stride is not None
     ):
-        _write_pairs(writer, body, node, dtype, index, across, buffer, stride, ahead=further)
+        _write_pairs(
+            writer, body, node, dtype, index, across, buffer, stride, ahead=further, when=when
+        )
         done = "i0 < whole ? below : 0"
     turn, store = body.prelude.use("turn", dtype), body.prelude.use("store", dtype)
     with writer.block(f"for (int64_t i0 = 0; begin_{lane} + i0 < end_{lane}; i0 += {lanes})"):
@@ -319,7 +410,7 @@ def write_turned(
             if access(node.index, lane).stride is None:
                 _load_anywhere(writer, body, node, dtype, index)
             else:
-                _load_rows(writer, body, node, dtype, index, ahead=further, across=across)
+                _load_rows(writer, body, node, dtype, index, ahead=further, when=when)
             writer.line(f"{turn}(square);")
             writer.line(f"for (int l = 0; l < {lanes}; l++)")
             writer.line(f"    {store}({buffer} + (j + l) * {stride} + i0, square[l]);")
@@ -336,6 +427,7 @@ def _write_pairs(
     stride: str,
     *,
     ahead: Expr,
+    when: str,
 ) -> None:
     """Whole pairs of squares beside each other, as many as there are: `whole` lanes, `below` rows.
 
@@ -357,7 +449,8 @@ def _write_pairs(
     ):
         first = to_c(ex.substitute(index, {"i": ex.symbol("i0")}))
         writer.line(f"const {ELEMENTS[dtype]} *p = in{node.param} + {first}, *next = p + ahead;")
-        with writer.block(f"if (j == 0 || j % {line} == {line - lanes})"):
+        is_new = f"j == 0 || j % {line} == {line - lanes}"
+        with writer.block(f"if ({when} && ({is_new}))" if when else f"if ({is_new})"):
             writer.line("#pragma GCC unroll 4")
             with writer.block(f"for (int l = 0; l < {line}; l++)"):
                 writer.line(f"if (j == 0) {prefetch('next')}")
@@ -379,7 +472,7 @@ def _load_rows(
     index: Expr,
     *,
     ahead: Expr,
-    across: str,
+    when: str,
 ) -> None:
     """Loads a vector of each of `lanes` rows, and asks for those that lie `ahead` of them.
 
@@ -397,9 +490,10 @@ def _load_rows(
     complete = f"if (begin_{lane} + i0 + {lanes} <= end_{lane} && n == {lanes})"
     with writer.block(complete), writer.block(f"for (int l = 0; l < {lanes}; l++)"):
         writer.line(f"square[l] = {load}(p);")
-        writer.line(f"if (j == 0) {prefetch('p + ahead')}")
-        last = prefetch(f"p + ahead + {lanes - 1}")
-        writer.line(f"if (j % {line} == {line - lanes}) {last}" if lanes < line else last)
+        is_last = f"j % {line} == {line - lanes}" if lanes < line else ""
+        for place, fact in (("p + ahead", "j == 0"), (f"p + ahead + {lanes - 1}", is_last)):
+            facts = " && ".join(filter(None, (when, fact)))
+            writer.line(f"if ({facts}) {prefetch(place)}" if facts else prefetch(place))
         writer.line("p += pitch;")
         writer.line(keep)
     with writer.block("else"), writer.block(f"for (int l = 0; l < {lanes}; l++)"):
