@@ -269,3 +269,26 @@ def test_short_calls_are_sampled_many_at_a_time(cache: str) -> None:
     assert sample.ns > 0
     assert cache in clock.conditions
     assert "SCHED_IDLE" in clock.conditions
+
+
+def test_rounds_go_through_all_places_of_a_contestants_inputs() -> None:
+    """Everybody is sampled at the same place in the same round."""
+    clock = FakeClock({0: 1000.0, 1: 1010.0})
+    places: list[tuple[int, int]] = []
+
+    def at(who: int, place: int) -> Callable[[], int]:
+        def call() -> int:
+            places.append((place, who))
+            return who
+
+        return call
+
+    entered = [
+        Contestant(str(who), at(who, 0), True, [at(who, place) for place in (1, 2)])
+        for who in clock.costs
+    ]
+    run_contest(entered, clock, now=lambda: clock.passed_s, budget_s=1e9)
+    rounds = [sorted(places[start : start + 2]) for start in range(0, len(places), 2)]
+    expected = [[(number % 3, 0), (number % 3, 1)] for number in range(len(rounds))]
+    assert rounds == expected
+    assert len(rounds) >= MIN_SAMPLES

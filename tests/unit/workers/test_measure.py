@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,9 @@ from nearhint_daemon.workers import measure as measuring
 from nearhint_daemon.workers.clock import CpuClock
 from nearhint_daemon.workers.contest import MIN_SAMPLES, Contestant
 from nearhint_daemon.workers.errors import MemoryLimitExceeded
+from nearhint_daemon.workers.inputs import size_bytes
 from nearhint_daemon.workers.measure import (
+    PLACES,
     UNTIMED,
     Entry,
     Result,
@@ -97,6 +100,27 @@ def test_an_entry_that_there_was_no_time_for_has_no_timing(
     assert {name: each.problem for name, each in found.items() if each.problem} == {
         "other": UNTIMED
     }
+
+
+@pytest.mark.parametrize(("room", "places"), [(None, PLACES), (3, 3), (0, 1)])
+def test_small_inputs_are_measured_at_several_places_of_memory(
+    subject: CpuSubject, monkeypatch: pytest.MonkeyPatch, room: int | None, places: int
+) -> None:
+    """As many as there is room for: of one place alone it is chance which lines share a set."""
+    if room is not None:
+        needed = size_bytes(lowered(norm())[1].program, SIZES)
+        monkeypatch.setattr(measuring, "PLACED_BYTES", room * needed)
+    seen: list[tuple[int, ...]] = []
+    caller = subject.caller
+
+    def spying(dims: Any, inputs: Sequence[torch.Tensor], *rest: Any, **more: Any) -> Any:
+        seen.append(tuple(tensor.data_ptr() for tensor in inputs))
+        return caller(dims, inputs, *rest, **more)
+
+    monkeypatch.setattr(subject, "caller", spying)
+    found = run([Entry("default", subject, ALWAYS), Entry("ops", None, ALWAYS)])
+    assert len(set(seen)) == len(seen) == places
+    assert all(result.timing is not None for result in found.values())
 
 
 def test_the_collector_never_looks_at_all_that_imports_made(

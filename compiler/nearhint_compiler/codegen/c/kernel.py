@@ -76,7 +76,8 @@ ROWS = _by_name(
 
 
 def _pointwise(writer: Writer, body: Body, schedule: Schedule) -> Expr:
-    return write_pointwise(writer, body, copies=schedule["unroll"], block=schedule["block"])
+    copies, far = schedule["unroll"], schedule.get("far", 0)
+    return write_pointwise(writer, body, copies=copies, block=schedule["block"], far=far)
 
 
 def _rows(writer: Writer, body: Body, schedule: Schedule) -> Expr:
