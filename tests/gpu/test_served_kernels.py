@@ -26,7 +26,7 @@ SETTLE_S = 120.0
 JOIN_S = 60.0
 
 Tensor = torch.Tensor
-Function = Callable[..., Tensor]
+Function = Callable[..., Any]
 
 
 def block(x: Tensor, bias: Tensor, weight: Tensor) -> Tensor:
@@ -170,3 +170,41 @@ def test_what_is_written_in_place_is_not_copied() -> None:
         assert close(kernel(cache, x), expected)
         assert close(cache, expected_cache)
     assert cache.data_ptr() == address
+
+
+def composed(x: Tensor) -> tuple[Tensor, ...]:
+    """What is made of other operations, one by one."""
+    y = x.flip(1)
+    return (
+        torch.deg2rad(x), torch.isposinf(x), torch.isneginf(x), torch.sinc(x),
+        torch.special.entr(x), torch.tan(x), torch.sinh(x), torch.cosh(x), torch.asinh(x),
+        torch.acosh(x), torch.atanh(x), torch.logaddexp2(x, y), torch.hypot(x, y),
+        torch.heaviside(x, y), torch.fmax(x, y), torch.fmin(x, y),
+    )  # fmt: skip
+
+
+def resampled(x: Tensor) -> Tensor:
+    """One of torch's ops between others, whose sizes go through floats."""
+    wide = torch.nn.functional.interpolate(x.relu()[None, None], scale_factor=1.5, mode="bilinear")
+    return wide.relu() + 1
+
+
+def test_composed_functions_are_right_where_they_are_special() -> None:
+    kernel = tuned(composed)
+    points = [0.0, -0.0, 1e-30, 0.3, 0.5, 1.0, -1.0, 1.5, 3.0, -11.0, 80.0, 1e30]
+    special = torch.tensor([*points, float("inf"), float("-inf"), float("nan"), 0.999_999])
+    x = special.repeat(OTHER_ROWS * WIDTH // len(special)).reshape(OTHER_ROWS, WIDTH).cuda()
+    x[1:] += random(OTHER_ROWS - 1, WIDTH)
+    with watch() as reports:
+        got = kernel(x)
+    assert [report.tiers[0] for report in reports] == [0]
+    torch.testing.assert_close(got, composed(x), rtol=2e-5, atol=1e-6, equal_nan=True)
+
+
+def test_an_op_whose_sizes_go_through_floats_stays_one() -> None:
+    kernel = tuned(resampled)
+    x = random(OTHER_ROWS, WIDTH)
+    with watch() as reports:
+        got = kernel(x)
+    assert [report.tiers for report in reports] == [(0, 0, 2)]
+    assert close(got, resampled(x))

@@ -79,6 +79,10 @@ def calls(session: Install, binaries: Compiled) -> Iterator[Calls]:
         yield Calls(session(binaries.snapshot), reports)
 
 
+GUARDS_PARAMETERS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
+"""Torch 2.11 does not capture anew where a parameter's data gets another layout or dtype."""
+
+
 def same(found: Any, expected: Any) -> None:
     for one, other in zip(pytree.tree_leaves(found), pytree.tree_leaves(expected), strict=True):
         if not isinstance(other, Tensor):
@@ -328,7 +332,10 @@ def test_a_parameters_data_may_be_replaced(calls: Calls) -> None:
 
     model, x = Model(), torch.randn(3, 8)
     compiled = calls.compile(model)
-    for data in (torch.randn(8), torch.randn(16)[::2], torch.randn(8).double()):
+    replaced = [torch.randn(8)]
+    if GUARDS_PARAMETERS:
+        replaced += [torch.randn(16)[::2], torch.randn(8).double()]
+    for data in replaced:
         for _ in range(2):
             same(compiled(x), model(x))
         model.weight.data = data

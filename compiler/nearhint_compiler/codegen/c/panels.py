@@ -20,7 +20,7 @@ from nearhint_compiler.analysis.accesses import access
 from nearhint_compiler.codegen.c.body import Body, write_declarations
 from nearhint_compiler.codegen.c.entry import tasks
 from nearhint_compiler.codegen.c.index import to_c
-from nearhint_compiler.codegen.c.primitive import ELEMENTS
+from nearhint_compiler.codegen.c.primitive import ELEMENTS, LINE_BYTES
 from nearhint_compiler.codegen.c.rows import RowOptions, row_counters, write_row_cases
 from nearhint_compiler.codegen.c.text import Writer
 from nearhint_compiler.codegen.c.turn import prefetch, turned_loads, write_turned
@@ -29,7 +29,6 @@ from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
 from nearhint_rules.program import DTYPES
 
-_LINE_BYTES = 64
 PANEL_BYTES = (1 << 19) + (1 << 13)
 """The most that all panels of a task take on the stack: half of a second cache, and what spreads
 their rows over it."""
@@ -90,7 +89,7 @@ def _rows_of_blocks(
         size = min(room, panels.rows * _stride(body, position, limit or panels.length))
         writer.line(
             f"{ELEMENTS[body.dtypes[position]]} panel{position}[{size}]"
-            f" __attribute__((aligned({_LINE_BYTES})));"
+            f" __attribute__((aligned({LINE_BYTES})));"
         )
         unit = _unit(body, position)
         vectors = f"((n{lane} + {unit - 1}) / {unit} | 1)"
@@ -148,7 +147,7 @@ def _ask_for_next(writer: Writer, body: Body, position: int, across: str, rows: 
     assert isinstance(node, ir.Load)
     if access(node.index, lane).stride is None:
         return
-    line = _LINE_BYTES // DTYPES[body.dtypes[position]]
+    line = LINE_BYTES // DTYPES[body.dtypes[position]]
     there = {across: ex.symbol("next"), lane: ex.symbol("i")}
     place = f"in{node.param} + {to_c(ex.substitute(node.index, there))}"
     begin = f"begin_{across} + {rows}"
@@ -178,7 +177,7 @@ def _height(body: Body, panels: Panels) -> Expr:
 
 def _unit(body: Body, position: int) -> int:
     """Elements of a cache line or of a vector, whichever are more."""
-    return max(body.lanes, _LINE_BYTES // DTYPES[body.dtypes[position]])
+    return max(body.lanes, LINE_BYTES // DTYPES[body.dtypes[position]])
 
 
 def _stride(body: Body, position: int, length: int) -> int:

@@ -38,7 +38,7 @@ from types import MappingProxyType
 from nearhint_compiler.analysis.accesses import access
 from nearhint_compiler.codegen.c.body import UNIFORM, Body, Part
 from nearhint_compiler.codegen.c.index import to_c
-from nearhint_compiler.codegen.c.primitive import AVX512, ELEMENTS
+from nearhint_compiler.codegen.c.primitive import AVX512, ELEMENTS, LINE_BYTES
 from nearhint_compiler.codegen.c.text import Writer
 from nearhint_compiler.codegen.c.turn import CROWDED_BYTES, prefetch, strip_rows
 from nearhint_compiler.ir import nodes as ir
@@ -46,7 +46,6 @@ from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
 from nearhint_rules.program import DTYPES
 
-_LINE_BYTES = 64
 LARGEST_STEP = 4
 """Squares beside and below each other: their loads and shuffles are all written out."""
 _FEW = 8
@@ -127,14 +126,14 @@ def write_squares(
 
 def _is_narrow(body: Body, turned: Sequence[int]) -> bool:
     """Whether vectors of what is turned are part of a cache line only."""
-    size = max((DTYPES[body.dtypes[position]] for position in turned), default=_LINE_BYTES)
-    return body.lanes * size < _LINE_BYTES
+    size = max((DTYPES[body.dtypes[position]] for position in turned), default=LINE_BYTES)
+    return body.lanes * size < LINE_BYTES
 
 
 def _has_pairs(body: Body, turned: Sequence[int], along: int) -> bool:
     """Whether two squares beside each other are turned in as many registers."""
     sizes = {DTYPES[body.dtypes[position]] for position in turned}
-    is_whole = sizes == {2} and _PAIR * 2 * body.lanes == _LINE_BYTES
+    is_whole = sizes == {2} and _PAIR * 2 * body.lanes == LINE_BYTES
     return is_whole and body.prelude.shape.level >= AVX512 and along % (_PAIR * body.lanes) == 0
 
 
@@ -326,7 +325,7 @@ def _write_strips(
             dtype = _declare_first(writer, body, position, {across: ex.symbol("at")})
             rows = strip_rows(DTYPES[dtype], body.lanes)
             load = body.prelude.use("load_strip" if beside == 1 else "load_pair_strip", dtype)
-            line = _LINE_BYTES // DTYPES[dtype]
+            line = LINE_BYTES // DTYPES[dtype]
             node = body.kernel.body[position]
             assert isinstance(node, ir.Load)
             _ask(
@@ -435,7 +434,7 @@ def _ask_for_next(
         if not isinstance(node, ir.Load | ir.Store) or across not in ex.symbols_of(node.index):
             continue
         place = _next_place(body, node, across)
-        line = _LINE_BYTES // DTYPES[body.kernel.params[node.param].dtype]
+        line = LINE_BYTES // DTYPES[body.kernel.params[node.param].dtype]
         if position in turned:
             # A row begins anywhere in a line.
             first = f"at == begin_{across}"

@@ -21,7 +21,7 @@ from nearhint_compiler.codegen.c.body import UNIFORM, Body, write_declarations
 from nearhint_compiler.codegen.c.entry import RUN, tasks
 from nearhint_compiler.codegen.c.index import to_c
 from nearhint_compiler.codegen.c.lanes import lane_loop
-from nearhint_compiler.codegen.c.primitive import ELEMENTS
+from nearhint_compiler.codegen.c.primitive import ELEMENTS, LINE_BYTES
 from nearhint_compiler.codegen.c.squares import height_of, write_squares
 from nearhint_compiler.codegen.c.text import Writer
 from nearhint_compiler.codegen.c.turn import prefetch, turned_loads, write_nothing, write_turned
@@ -30,7 +30,6 @@ from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
 from nearhint_rules.program import DTYPES
 
-_LINE_BYTES = 64
 _LARGE_BYTES = 1 << 24
 """Of inputs and outputs. Fewer are in a cache when they are used soon after they were written, and
 to ask for them costs more time than is waited for them."""
@@ -189,7 +188,7 @@ def _ask(writer: Writer, body: Body, across: str, sides: Sides) -> None:
         if not access(node.index, lane).is_contiguous:
             continue
         size = DTYPES[body.kernel.params[node.param].dtype]
-        line = min(sides.along, _LINE_BYTES // size)
+        line = min(sides.along, LINE_BYTES // size)
         is_store = isinstance(node, ir.Store)
         place = (
             f"{'out' if is_store else 'in'}{node.param} + {to_c(ex.substitute(node.index, moved))}"
@@ -203,4 +202,4 @@ def _ask(writer: Writer, body: Body, across: str, sides: Sides) -> None:
 
 def _stride(body: Body, position: int, sides: Sides) -> int:
     """Elements from row to row of a tile: one cache line more, to spread over the cache."""
-    return sides.along + _LINE_BYTES // DTYPES[body.dtypes[position]]
+    return sides.along + LINE_BYTES // DTYPES[body.dtypes[position]]

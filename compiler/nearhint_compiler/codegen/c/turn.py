@@ -8,14 +8,22 @@ from functools import partial
 from nearhint_compiler.analysis.accesses import access
 from nearhint_compiler.codegen.c.body import Body
 from nearhint_compiler.codegen.c.index import to_c
-from nearhint_compiler.codegen.c.primitive import AVX2, AVX512, ELEMENTS, PORTABLE, Row, Shape
+from nearhint_compiler.codegen.c.primitive import (
+    AVX2,
+    AVX512,
+    ELEMENTS,
+    LINE_BYTES,
+    PORTABLE,
+    Row,
+    Shape,
+)
 from nearhint_compiler.codegen.c.text import Writer
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
 from nearhint_rules.program import DTYPES
 
-_LINE_BYTES, _PIECE_BYTES = 64, 16
+_PIECE_BYTES = 16
 CROWDED_BYTES = 256
 """Rows at a multiple of this distance share sixteen sets of a first cache of 64, or fewer: what a
 tile has side by side is more than their ways."""
@@ -332,7 +340,7 @@ TURN_ROWS: tuple[Row, ...] = tuple(row for size in (8, 4, 2, 1) for row in _turn
 def has_pairs(body: Body, dtype: str) -> bool:
     """Whether two squares of `dtype` beside each other are turned in the registers of one."""
     size = DTYPES[dtype]
-    return size == 2 and 2 * size * body.lanes == _LINE_BYTES and body.prelude.shape.level >= AVX512
+    return size == 2 and 2 * size * body.lanes == LINE_BYTES and body.prelude.shape.level >= AVX512
 
 
 def turned_loads(body: Body, across: str) -> list[int]:
@@ -434,7 +442,7 @@ def _write_pairs(
     Lines of the buffer are written at once, and what lies `ahead` is asked for. Of crowded rows
     there are none: the more are read together, the fewer lines stay until their second half is.
     """
-    lane, lanes, line = body.lane, body.lanes, _LINE_BYTES // DTYPES[dtype]
+    lane, lanes, line = body.lane, body.lanes, LINE_BYTES // DTYPES[dtype]
     load = body.prelude.use("load_pair", dtype)
     step = access(node.index, lane).stride
     assert step is not None
@@ -480,7 +488,7 @@ def _load_rows(
     registers for them, and would work those of incomplete squares out for every complete one. Rows
     beyond the last are that one again.
     """
-    lane, lanes, line = body.lane, body.lanes, _LINE_BYTES // DTYPES[dtype]
+    lane, lanes, line = body.lane, body.lanes, LINE_BYTES // DTYPES[dtype]
     load, load_n = body.prelude.use("load", dtype), body.prelude.use("load_n", dtype)
     first, step = ex.substitute(index, {"i": ex.symbol("i0")}), access(node.index, lane).stride
     assert step is not None
