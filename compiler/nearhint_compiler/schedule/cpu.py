@@ -2,7 +2,7 @@
 
 Options of the families:
 
-    cpu.pointwise  axis lanes unroll block far            lanes along p{axis}; threads share blocks
+    cpu.pointwise  axis lanes unroll block                lanes along p{axis}; threads share blocks
     cpu.tiles      axis lanes unroll across tile rows squares
                                                           the same, for inputs along p{across}
     cpu.rows       axis lanes unroll short stash split beside interleaved
@@ -11,20 +11,19 @@ Options of the families:
     cpu.panels     axis lanes unroll short stash across rows length split least next
                                                           cpu.rows, for inputs along p{across}
 
-`lanes` elements a vector, whatever the dtype; `unroll` vectors a step, or `far` of them, where that
-is given, if caches keep little of what is written; tiles of `rows` rows of `tile` elements, or of
-`tile` rows, which go through a buffer unless there are `squares`: strips of them are turned and
-used at once, and where rows of what is turned lie a power of two apart, so many below each other,
-and `unroll` beside; rows of at most `short` vectors are kept in registers; a row of at most `stash`
-elements keeps costly values in memory; rows of at most `beside` elements (none, where it is not
-given) are walked as many as there are lanes side by side, and what is done once a row is done for
-all of those at once; rows whose pieces lie between those of their neighbours are walked together
-where `interleaved` is 1; `split` 1 lets all threads share one row where there are fewer rows than
-threads, which a `scan` forbids; what a column walks over is asked for `ahead` rows before it is
-read (not at all where it is not given); in panels, `least` rows of at most `length` elements, or up
-to `rows` shorter ones, are turned round at a time, and the `next` 1 are asked for meanwhile
-(`least` is `rows` and `next` 0 where they are not given). Each family may have `spaced` 1, for the
-kernel as `analysis.respace` cuts its loops, under its Guard.
+`lanes` elements a vector, whatever the dtype; `unroll` vectors a step; tiles of `rows` rows of
+`tile` elements, or of `tile` rows, which go through a buffer unless there are `squares`: strips of
+them are turned and used at once, and where rows of what is turned lie a power of two apart, so many
+below each other, and `unroll` beside; rows of at most `short` vectors are kept in registers; a row
+of at most `stash` elements keeps costly values in memory; rows of at most `beside` elements (none,
+where it is not given) are walked as many as there are lanes side by side, and what is done once a
+row is done for all of those at once; rows whose pieces lie between those of their neighbours are
+walked together where `interleaved` is 1; `split` 1 lets all threads share one row where there are
+fewer rows than threads, which a `scan` forbids; what a column walks over is asked for `ahead` rows
+before it is read (not at all where it is not given); in panels, `least` rows of at most `length`
+elements, or up to `rows` shorter ones, are turned round at a time, and the `next` 1 are asked for
+meanwhile (`least` is `rows` and `next` 0 where they are not given). Each family may have `spaced`
+1, for the kernel as `analysis.respace` cuts its loops, under its Guard.
 
 The defaults were found on a Zen 4 (tests/benchmarks/cpu_kernels.py): vectors of the full width pay
 for rows and for functions such as exp; element by element, what only moves and adds is faster with
@@ -177,8 +176,7 @@ def _element_space(kernel: ir.Kernel, ranked: list[str], lanes: int) -> Iterator
     ]
     for axis, width, unroll in (*shapes, *((other, lanes, 2) for other in others[:1])):
         width, unroll = _bounded(kernel, axis, lanes=width, unroll=unroll)
-        far = unroll // 2 if unroll > 2 and _is_costly(kernel) else 0
-        yield _pointwise(axis, lanes=width, unroll=unroll, far=far)
+        yield _pointwise(axis, lanes=width, unroll=unroll)
     yield from last
 
 
@@ -453,9 +451,9 @@ def _schedule(family: str, **options: int) -> Schedule:
     return Schedule(family, tuple(options.items()))
 
 
-def _pointwise(variable: str, *, lanes: int, unroll: int, far: int = 0) -> Schedule:
-    axis, more = int(variable[1:]), {"far": far} if far else {}
-    return _schedule("cpu.pointwise", axis=axis, lanes=lanes, unroll=unroll, block=1024, **more)
+def _pointwise(variable: str, *, lanes: int, unroll: int) -> Schedule:
+    axis = int(variable[1:])
+    return _schedule("cpu.pointwise", axis=axis, lanes=lanes, unroll=unroll, block=1024)
 
 
 def _tiles(

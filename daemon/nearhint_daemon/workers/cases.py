@@ -18,7 +18,7 @@ from nearhint_rules.errors import InvalidExpression
 from nearhint_rules.guard import AtMost, Divisible, Equals, Guard, size_facts_hold
 from nearhint_rules.program import DTYPES
 
-CASE_POINTS = 1 << 17
+CASE_POINTS = 180_000
 """Points of the iteration space that an awkward size may have."""
 EXACT_POINTS = 1 << 22
 """Points up to which an index that is not monotone is evaluated everywhere."""
@@ -29,12 +29,15 @@ TOGETHER: tuple[tuple[tuple[int, ...], ...], ...] = (
     ((241, 61, 31), (61, 31, 13), (31, 13, 7), (13, 7, 5), (5, 3, 7)),  # primes
     ((7, 9, 15), (3, 5, 1)),  # odd and small
     ((3, 67, 3, 67), (3, 5)),  # fewer rows than threads
+    ((300, 587), (3, 5)),  # more than a second cache keeps; wide blocks of columns, and a part
+    ((587, 300), (5, 3)),
     ((1,),),
 )
 ALONE: tuple[tuple[int, ...], ...] = (
     # For each row and symbol: that size, with all others the second number.
     (3, 2), (19, 2), (37, 2), (53, 2), (64, 2),  # rows of one, two, three, four vectors
     (331, 2),  # whole steps and a tail
+    (339, 2),  # whole steps, a vector and a tail
     (20_011, 1),  # longer than what is kept of a row
 )  # fmt: skip
 

@@ -328,10 +328,6 @@ static void rows_beside_up_to_64(void *const *parameters, const int64_t *dims, i
                 t1_0 = max_f32(t1_0, v0_0);
                 t1_1 = max_f32(t1_1, v0_1);
             }
-            for (; r0 + 8 <= nr0; r0 += 8) {
-                const vf32 v0_0 = load_f32(in0 + (k1 * p0) + r0);
-                t1_0 = max_f32(t1_0, v0_0);
-            }
             for (; r0 < nr0; r0 += 8) {
                 const int count = (int)least(8, nr0 - r0);
                 const vf32 v0_0 = load_n_f32(in0 + (k1 * p0) + r0, count);
@@ -354,12 +350,6 @@ static void rows_beside_up_to_64(void *const *parameters, const int64_t *dims, i
                 const vf32 v3_1 = exp_f32(v2_1);
                 t4_0 = t4_0 + v3_0;
                 t4_1 = t4_1 + v3_1;
-            }
-            for (; r0 + 8 <= nr0; r0 += 8) {
-                const vf32 v0_0 = load_f32(in0 + (k1 * p0) + r0);
-                const vf32 v2_0 = v0_0 - v1;
-                const vf32 v3_0 = exp_f32(v2_0);
-                t4_0 = t4_0 + v3_0;
             }
             for (; r0 < nr0; r0 += 8) {
                 const int count = (int)least(8, nr0 - r0);
@@ -386,12 +376,6 @@ static void rows_beside_up_to_64(void *const *parameters, const int64_t *dims, i
                 const vf32 v6_1 = v2_1 - v5;
                 store_f32(out1 + (k1 * p0) + r0, v6_0);
                 store_f32(out1 + (k1 * p0) + r0 + 8, v6_1);
-            }
-            for (; r0 + 8 <= nr0; r0 += 8) {
-                const vf32 v0_0 = load_f32(in0 + (k1 * p0) + r0);
-                const vf32 v2_0 = v0_0 - v1;
-                const vf32 v6_0 = v2_0 - v5;
-                store_f32(out1 + (k1 * p0) + r0, v6_0);
             }
             for (; r0 < nr0; r0 += 8) {
                 const int count = (int)least(8, nr0 - r0);
@@ -424,10 +408,6 @@ static void rows(void *const *parameters, const int64_t *dims, int64_t from, int
                 t1_0 = max_f32(t1_0, v0_0);
                 t1_1 = max_f32(t1_1, v0_1);
             }
-            for (; r0 + 8 <= nr0; r0 += 8) {
-                const vf32 v0_0 = load_f32(in0 + (k1 * p0) + r0);
-                t1_0 = max_f32(t1_0, v0_0);
-            }
             for (; r0 < nr0; r0 += 8) {
                 const int count = (int)least(8, nr0 - r0);
                 const vf32 v0_0 = load_n_f32(in0 + (k1 * p0) + r0, count);
@@ -454,12 +434,6 @@ static void rows(void *const *parameters, const int64_t *dims, int64_t from, int
                 t4_0 = t4_0 + s4_0;
                 t4_1 = t4_1 + s4_1;
             }
-            for (; r0 + 8 <= nr0; r0 += 8) {
-                const vf32 v0_0 = load_f32(in0 + (k1 * p0) + r0);
-                const vf32 v2_0 = v0_0 - v1;
-                const vf32 v3_0 = exp_f32(v2_0);
-                t4_0 = t4_0 + v3_0;
-            }
             for (; r0 < nr0; r0 += 8) {
                 const int count = (int)least(8, nr0 - r0);
                 const vf32 v0_0 = load_n_f32(in0 + (k1 * p0) + r0, count);
@@ -481,12 +455,6 @@ static void rows(void *const *parameters, const int64_t *dims, int64_t from, int
                 const vf32 v6_1 = v2_1 - v5;
                 store_f32(out1 + (k1 * p0) + r0, v6_0);
                 store_f32(out1 + (k1 * p0) + r0 + 8, v6_1);
-            }
-            for (; r0 + 8 <= nr0; r0 += 8) {
-                const vf32 v0_0 = load_f32(in0 + (k1 * p0) + r0);
-                const vf32 v2_0 = v0_0 - v1;
-                const vf32 v6_0 = v2_0 - v5;
-                store_f32(out1 + (k1 * p0) + r0, v6_0);
             }
             for (; r0 < nr0; r0 += 8) {
                 const int count = (int)least(8, nr0 - r0);

@@ -153,16 +153,6 @@ static void rows_with_stash(void *const *parameters, const int64_t *dims, int64_
                 t9_0 = t9_0 + s9_0;
                 t9_1 = t9_1 + s9_1;
             }
-            for (; r0 + 8 <= nr0; r0 += 8) {
-                const vbf16 v0_0 = load_bf16(in0 + (4096 * p0) + r0);
-                const vf32 v1_0 = from_bf16_f32(v0_0);
-                const vbf16 v2_0 = load_bf16(in1 + (4096 * p0) + r0);
-                const vf32 v3_0 = from_bf16_f32(v2_0);
-                const vf32 v4_0 = v1_0 + v3_0;
-                const vf32 v7_0 = v4_0 * v4_0;
-                t9_0 = t9_0 + v7_0;
-                *(uf32 *)(stash4 + r0 + 0) = v4_0;
-            }
             for (; r0 < nr0; r0 += 8) {
                 const int count = (int)least(8, nr0 - r0);
                 const vbf16 v0_0 = load_n_bf16(in0 + (4096 * p0) + r0, count);
@@ -200,17 +190,6 @@ static void rows_with_stash(void *const *parameters, const int64_t *dims, int64_
                 store_bf16(out3 + (4096 * p0) + r0 + 8, v5_1);
                 store_bf16(out4 + (4096 * p0) + r0, v18_0);
                 store_bf16(out4 + (4096 * p0) + r0 + 8, v18_1);
-            }
-            for (; r0 + 8 <= nr0; r0 += 8) {
-                const vf32 v4_0 = *(const uf32 *)(stash4 + r0 + 0);
-                const vbf16 v5_0 = to_bf16_f32(v4_0);
-                const vf32 v14_0 = v4_0 * v13;
-                const vbf16 v15_0 = load_bf16(in2 + r0);
-                const vf32 v16_0 = from_bf16_f32(v15_0);
-                const vf32 v17_0 = v14_0 * v16_0;
-                const vbf16 v18_0 = to_bf16_f32(v17_0);
-                store_bf16(out3 + (4096 * p0) + r0, v5_0);
-                store_bf16(out4 + (4096 * p0) + r0, v18_0);
             }
             for (; r0 < nr0; r0 += 8) {
                 const int count = (int)least(8, nr0 - r0);
@@ -288,15 +267,6 @@ static void walk_0(void *data)
                 t9_0 = t9_0 + s9_0;
                 t9_1 = t9_1 + s9_1;
             }
-            for (; r0 + 8 <= finish; r0 += 8) {
-                const vbf16 v0_0 = load_bf16(in0 + (4096 * p0) + r0);
-                const vf32 v1_0 = from_bf16_f32(v0_0);
-                const vbf16 v2_0 = load_bf16(in1 + (4096 * p0) + r0);
-                const vf32 v3_0 = from_bf16_f32(v2_0);
-                const vf32 v4_0 = v1_0 + v3_0;
-                const vf32 v7_0 = v4_0 * v4_0;
-                t9_0 = t9_0 + v7_0;
-            }
             for (; r0 < finish; r0 += 8) {
                 const int count = (int)least(8, finish - r0);
                 const vbf16 v0_0 = load_n_bf16(in0 + (4096 * p0) + r0, count);
@@ -365,21 +335,6 @@ static void walk_1(void *data)
                 store_bf16(out3 + (4096 * p0) + r0 + 8, v5_1);
                 store_bf16(out4 + (4096 * p0) + r0, v18_0);
                 store_bf16(out4 + (4096 * p0) + r0 + 8, v18_1);
-            }
-            for (; r0 + 8 <= finish; r0 += 8) {
-                const vbf16 v0_0 = load_bf16(in0 + (4096 * p0) + r0);
-                const vf32 v1_0 = from_bf16_f32(v0_0);
-                const vbf16 v2_0 = load_bf16(in1 + (4096 * p0) + r0);
-                const vf32 v3_0 = from_bf16_f32(v2_0);
-                const vf32 v4_0 = v1_0 + v3_0;
-                const vbf16 v5_0 = to_bf16_f32(v4_0);
-                const vf32 v14_0 = v4_0 * v13;
-                const vbf16 v15_0 = load_bf16(in2 + r0);
-                const vf32 v16_0 = from_bf16_f32(v15_0);
-                const vf32 v17_0 = v14_0 * v16_0;
-                const vbf16 v18_0 = to_bf16_f32(v17_0);
-                store_bf16(out3 + (4096 * p0) + r0, v5_0);
-                store_bf16(out4 + (4096 * p0) + r0, v18_0);
             }
             for (; r0 < finish; r0 += 8) {
                 const int count = (int)least(8, finish - r0);

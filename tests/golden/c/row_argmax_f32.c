@@ -190,11 +190,6 @@ static void rows(void *const *parameters, const int64_t *dims, int64_t from, int
                     seek_max_f32(&s1_0, &at_s1_0, v0_0, here);
                     seek_max_f32(&s1_1, &at_s1_1, v0_1, here);
                 }
-                for (; r0 + 8 <= stop; r0 += 8) {
-                    const vi32 here = splat_i32((int32_t)(r0 - begin));
-                    const vf32 v0_0 = load_f32(in0 + (k1 * p0) + r0);
-                    seek_max_f32(&s1_0, &at_s1_0, v0_0, here);
-                }
                 for (; r0 < stop; r0 += 8) {
                     const int count = (int)least(8, stop - r0);
                     const vi32 here = splat_i32((int32_t)(r0 - begin));
@@ -266,11 +261,6 @@ static void walk_0(void *data)
                     const vf32 v0_1 = load_f32(in0 + (k1 * p0) + r0 + 8);
                     seek_max_f32(&s1_0, &at_s1_0, v0_0, here);
                     seek_max_f32(&s1_1, &at_s1_1, v0_1, here);
-                }
-                for (; r0 + 8 <= stop; r0 += 8) {
-                    const vi32 here = splat_i32((int32_t)(r0 - begin));
-                    const vf32 v0_0 = load_f32(in0 + (k1 * p0) + r0);
-                    seek_max_f32(&s1_0, &at_s1_0, v0_0, here);
                 }
                 for (; r0 < stop; r0 += 8) {
                     const int count = (int)least(8, stop - r0);

@@ -278,10 +278,6 @@ static void rows_up_to_64(void *const *parameters, const int64_t *dims, int64_t 
                     t1_0 = max_f32(t1_0, v0_0);
                     t1_1 = max_f32(t1_1, v0_1);
                 }
-                for (; r0 + 8 <= nr0; r0 += 8) {
-                    const vf32 v0_0 = load_f32(panel0 + (p0 - begin_p0) * stride0 + r0);
-                    t1_0 = max_f32(t1_0, v0_0);
-                }
                 for (; r0 < nr0; r0 += 8) {
                     const int count = (int)least(8, nr0 - r0);
                     const vf32 v0_0 = load_n_f32(panel0 + (p0 - begin_p0) * stride0 + r0, count);
@@ -308,12 +304,6 @@ static void rows_up_to_64(void *const *parameters, const int64_t *dims, int64_t 
                     t4_0 = t4_0 + s4_0;
                     t4_1 = t4_1 + s4_1;
                 }
-                for (; r0 + 8 <= nr0; r0 += 8) {
-                    const vf32 v0_0 = load_f32(panel0 + (p0 - begin_p0) * stride0 + r0);
-                    const vf32 v2_0 = v0_0 - v1;
-                    const vf32 v3_0 = exp_f32(v2_0);
-                    t4_0 = t4_0 + v3_0;
-                }
                 for (; r0 < nr0; r0 += 8) {
                     const int count = (int)least(8, nr0 - r0);
                     const vf32 v0_0 = load_n_f32(panel0 + (p0 - begin_p0) * stride0 + r0, count);
@@ -336,13 +326,6 @@ static void rows_up_to_64(void *const *parameters, const int64_t *dims, int64_t 
                     const vf32 v5_1 = quotient_f32(v3_1, v4);
                     store_f32(out1 + (k1 * p0) + r0, v5_0);
                     store_f32(out1 + (k1 * p0) + r0 + 8, v5_1);
-                }
-                for (; r0 + 8 <= nr0; r0 += 8) {
-                    const vf32 v0_0 = load_f32(panel0 + (p0 - begin_p0) * stride0 + r0);
-                    const vf32 v2_0 = v0_0 - v1;
-                    const vf32 v3_0 = exp_f32(v2_0);
-                    const vf32 v5_0 = quotient_f32(v3_0, v4);
-                    store_f32(out1 + (k1 * p0) + r0, v5_0);
                 }
                 for (; r0 < nr0; r0 += 8) {
                     const int count = (int)least(8, nr0 - r0);
@@ -381,10 +364,6 @@ static void rows(void *const *parameters, const int64_t *dims, int64_t from, int
                     t1_0 = max_f32(t1_0, v0_0);
                     t1_1 = max_f32(t1_1, v0_1);
                 }
-                for (; r0 + 8 <= nr0; r0 += 8) {
-                    const vf32 v0_0 = gather_n_f32(in0 + (k0 * r0) + p0, k0, 8);
-                    t1_0 = max_f32(t1_0, v0_0);
-                }
                 for (; r0 < nr0; r0 += 8) {
                     const int count = (int)least(8, nr0 - r0);
                     const vf32 v0_0 = gather_n_f32(in0 + (k0 * r0) + p0, k0, count);
@@ -411,12 +390,6 @@ static void rows(void *const *parameters, const int64_t *dims, int64_t from, int
                     t4_0 = t4_0 + s4_0;
                     t4_1 = t4_1 + s4_1;
                 }
-                for (; r0 + 8 <= nr0; r0 += 8) {
-                    const vf32 v0_0 = gather_n_f32(in0 + (k0 * r0) + p0, k0, 8);
-                    const vf32 v2_0 = v0_0 - v1;
-                    const vf32 v3_0 = exp_f32(v2_0);
-                    t4_0 = t4_0 + v3_0;
-                }
                 for (; r0 < nr0; r0 += 8) {
                     const int count = (int)least(8, nr0 - r0);
                     const vf32 v0_0 = gather_n_f32(in0 + (k0 * r0) + p0, k0, count);
@@ -439,13 +412,6 @@ static void rows(void *const *parameters, const int64_t *dims, int64_t from, int
                     const vf32 v5_1 = quotient_f32(v3_1, v4);
                     store_f32(out1 + (k1 * p0) + r0, v5_0);
                     store_f32(out1 + (k1 * p0) + r0 + 8, v5_1);
-                }
-                for (; r0 + 8 <= nr0; r0 += 8) {
-                    const vf32 v0_0 = gather_n_f32(in0 + (k0 * r0) + p0, k0, 8);
-                    const vf32 v2_0 = v0_0 - v1;
-                    const vf32 v3_0 = exp_f32(v2_0);
-                    const vf32 v5_0 = quotient_f32(v3_0, v4);
-                    store_f32(out1 + (k1 * p0) + r0, v5_0);
                 }
                 for (; r0 < nr0; r0 += 8) {
                     const int count = (int)least(8, nr0 - r0);

@@ -76,8 +76,7 @@ ROWS = _by_name(
 
 
 def _pointwise(writer: Writer, body: Body, schedule: Schedule) -> Expr:
-    copies, far = schedule["unroll"], schedule.get("far", 0)
-    return write_pointwise(writer, body, copies=copies, block=schedule["block"], far=far)
+    return write_pointwise(writer, body, copies=schedule["unroll"], block=schedule["block"])
 
 
 def _rows(writer: Writer, body: Body, schedule: Schedule) -> Expr:

@@ -1,4 +1,4 @@
-"""Loops along the lane variable: unrolled full vectors, single ones, then a masked one."""
+"""Loops along the lane variable: unrolled full vectors, single ones of no row, then masked ones."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def lane_loop(
             vectors(Part.full(several), prefix)
 
     def tail(limit: str, prefix: str) -> None:
-        if copies > 1:
+        if copies > 1 and body.lane.startswith("p"):
             full_vectors(limit, prefix, 1)
         with writer.block(f"for (; {lane} < {limit}; {lane} += {body.lanes})"):
             writer.line(f"const int count = (int)least({body.lanes}, {limit} - {lane});")

@@ -19,18 +19,10 @@ from nearhint_compiler.codegen.c.text import Writer
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
-from nearhint_rules.program import DTYPES
-
-_FAR_BYTES = 4 << 20
-"""Of an output: from there on caches keep little of what is read and written."""
 
 
-def write_pointwise(writer: Writer, body: Body, *, copies: int, block: int, far: int = 0) -> Expr:
-    """Writes `run`; returns the number of tasks.
-
-    A step has `far` vectors instead of `copies` where memory has what is moved: what is read and
-    written between much arithmetic comes and goes all the time then, and not in bursts.
-    """
+def write_pointwise(writer: Writer, body: Body, *, copies: int, block: int) -> Expr:
+    """Writes `run`; returns the number of tasks."""
     kernel = body.kernel
     names = [f"p{number}" for number in range(len(kernel.pointwise))]
     outer = [name for name in names if name != body.lane]
@@ -46,20 +38,10 @@ def write_pointwise(writer: Writer, body: Body, *, copies: int, block: int, far:
         write_declarations(writer, body)
         writer.line(f"const int64_t blocks = {to_c(blocks)};")
         body.write(writer, body.invariants(), UNIFORM)
-        if far:
-            elements = ex.product(kernel.pointwise)
-            size = max(DTYPES[param.dtype] for param in kernel.params if param.role == "out")
-            writer.line(f"const int is_far = {to_c(elements)} > {_FAR_BYTES // size};")
         in_runs = bool(outer) and _only_moves(body)
         with (_runs if in_runs else _blocks)(writer, body, outer, block):
             body.write(writer, once, UNIFORM)
-            if far:
-                with writer.block("if (is_far)"):
-                    lane_loop(writer, body, each, (), copies=far, end="end")
-                with writer.block("else"):
-                    lane_loop(writer, body, each, (), copies=copies, end="end")
-            else:
-                lane_loop(writer, body, each, (), copies=copies, end="end")
+            lane_loop(writer, body, each, (), copies=copies, end="end")
     outside = [
         extent for name, extent in zip(names, kernel.pointwise, strict=True) if name != body.lane
     ]
