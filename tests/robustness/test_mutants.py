@@ -36,7 +36,7 @@ from nearhint_proto.convert import artifact_to_proto, guard_to_proto, size_hint_
 from nearhint_proto.v1 import worker_pb2 as pb
 
 SEED = 20261121
-EACH = 7
+EACH = 14
 """Mutants of each kernel."""
 ACCEPTED_SHARE = 0.05
 

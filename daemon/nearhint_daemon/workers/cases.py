@@ -29,16 +29,17 @@ TOGETHER: tuple[tuple[tuple[int, ...], ...], ...] = (
     ((241, 61, 31), (61, 31, 13), (31, 13, 7), (13, 7, 5), (5, 3, 7)),  # primes
     ((7, 9, 15), (3, 5, 1)),  # odd and small
     ((3, 67, 3, 67), (3, 5)),  # fewer rows than threads
-    ((300, 587), (3, 5)),  # more than a second cache keeps; wide blocks of columns, and a part
-    ((587, 300), (5, 3)),
+    ((643, 275), (3, 5)),  # more than a second cache keeps; wide blocks of columns, and parts
+    ((275, 643), (5, 3)),
     ((1,),),
 )
 ALONE: tuple[tuple[int, ...], ...] = (
-    # For each row and symbol: that size, with all others the second number.
+    # For each row and symbol: that size, with all others the first later number that fits.
     (3, 2), (19, 2), (37, 2), (53, 2), (64, 2),  # rows of one, two, three, four vectors
+    (107, 2),  # some more, of which the last is not full
     (331, 2),  # whole steps and a tail
     (339, 2),  # whole steps, a vector and a tail
-    (20_011, 1),  # longer than what is kept of a row
+    (20_011, 2, 1),  # longer than what is kept of a row
 )  # fmt: skip
 
 
@@ -145,8 +146,8 @@ def _awkward_sizes(kernel: ir.Kernel, guard: Guard) -> Iterator[Sizes]:
     seen: set[tuple[int, ...]] = set()
     count = len(kernel.symbols)
     alone = (
-        (((others,) * place + (size,) + (others,) * (count - place - 1)),)
-        for size, others in ALONE
+        tuple((other,) * place + (size,) + (other,) * (count - place - 1) for other in others)
+        for size, *others in ALONE
         for place in range(count)
     )
     for row in (*TOGETHER, *alone):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -183,6 +183,14 @@ WHOLE_RANGES: Mapping[str, tuple[int, int]] = {
     "shift": (1, 6),
 }
 """Integers drawn: `divisor` leaves out 0, and `shift` is within every width."""
+
+Draw: TypeAlias = Literal["normal", "special", "far apart"]
+"""What float inputs of a case are: normal numbers; those, and some `SPECIAL_FLOATS`; or normal
+numbers times `SPREAD`."""
+
+SPREAD: Mapping[str, float] = {"f64": 1e4, "f32": 1e3, "f16": 1e3, "bf16": 1e3}
+"""So far apart that exp of what the largest of a row has before the next is mostly infinite: a
+walk for the largest that misses one is of no consequence otherwise. 8-bit floats hold none such."""
 
 SPECIAL_FLOATS = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-40, 80.0, -80.0, 1.0)
 """Strewn into float inputs, rounded to their dtype: eager's answers to them must be ours."""

@@ -21,7 +21,9 @@ from nearhint_daemon.workers.elements import (
     FLOATS,
     SPECIAL_FACTORS,
     SPECIAL_FLOATS,
+    SPREAD,
     Array,
+    Draw,
     Elements,
     Stored,
     as_factors,
@@ -106,9 +108,9 @@ class Reference:
 
 
 def random_inputs(
-    kernel: ir.Kernel, sizes: Sizes, random: np.random.Generator, *, with_specials: bool
+    kernel: ir.Kernel, sizes: Sizes, random: np.random.Generator, *, draw: Draw
 ) -> tuple[Elements | None, ...]:
-    """Random elements for each input and scalar; with one of each of `SPECIAL_FLOATS`.
+    """Random elements for each input and scalar; of `draw` for the floats among the inputs.
 
     Products are of numbers near 1: of others those of many leave the range of f32, and what is
     then 0 times infinity depends on the order in which they are made.
@@ -128,7 +130,11 @@ def random_inputs(
         if has_products and param.dtype in FLOATS:
             near_one = as_factors(decode(param.dtype, drawn_of(stored)))
             stored = with_drawn(stored, encode(param.dtype, near_one))
-        if with_specials and param.dtype in FLOATS and param.role == "in":
+        is_drawn = param.dtype in FLOATS and param.role == "in"
+        if is_drawn and draw == "far apart":
+            values = decode(param.dtype, drawn_of(stored)) * SPREAD.get(param.dtype, 1.0)
+            stored = with_drawn(stored, encode(param.dtype, values))
+        if is_drawn and draw == "special":
             chosen = random.permutation(specials)[: count // SPECIAL_EVERY]
             places = random.choice(count, chosen.size, replace=False)
             stored = whole_of(stored)
@@ -138,11 +144,11 @@ def random_inputs(
 
 
 def make_reference(
-    kernel: ir.Kernel, sizes: Sizes, *, seed: Sequence[int], with_specials: bool = False
+    kernel: ir.Kernel, sizes: Sizes, *, seed: Sequence[int], draw: Draw = "normal"
 ) -> Reference:
     """Draws inputs and interprets the Kernel on them."""
     random = np.random.default_rng(seed)
-    inputs = random_inputs(kernel, sizes, random, with_specials=with_specials)
+    inputs = random_inputs(kernel, sizes, random, draw=draw)
     windows = slab_windows(sizes, random)
     exact = readable(kernel, inputs)
     arithmetic = arithmetic_of(kernel, terms=math.prod(sizes.reduction))

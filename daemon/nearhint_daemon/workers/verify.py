@@ -3,7 +3,8 @@
 Each case draws fresh random inputs, runs the binary into outputs full of NaN (or a pattern) in
 memory that notices strays (`memory`), and compares every element that has a reference within the
 policy of `tolerance`; elements that no store covers must be untouched. Cases differ in sizes (the
-hints, and awkward ones), in layout, in threads, and one strews NaN and infinities into the inputs.
+hints, and awkward ones), in layout, in threads, and one strews NaN and infinities into the inputs;
+where a row's largest element is subtracted, as in a softmax, some have numbers far apart.
 
 References are kept, with the tolerances: the Variants of one Kernel come one after the other, with
 the same seed.
@@ -24,8 +25,8 @@ import numpy as np
 from nearhint_compiler.analysis.jumps import leading_to_jumps
 from nearhint_compiler.ir import nodes as ir
 from nearhint_daemon.recent import Recent
-from nearhint_daemon.workers.cases import Sizes, awkward_sizes, hinted_sizes
-from nearhint_daemon.workers.elements import FLOATS, Array, Elements, decode
+from nearhint_daemon.workers.cases import CASE_POINTS, Sizes, awkward_sizes, hinted_sizes
+from nearhint_daemon.workers.elements import FLOATS, Array, Draw, Elements, decode
 from nearhint_daemon.workers.errors import MemoryLimitExceeded
 from nearhint_daemon.workers.memory import Buffer, close_all, poison_byte
 from nearhint_daemon.workers.reference import (
@@ -50,7 +51,10 @@ from nearhint_daemon.workers.tolerance import (
 from nearhint_rules.guard import Guard, pointer_facts, size_facts_hold
 
 MANY_THREADS = 5
-"""At sizes with fewer rows than this, so many threads are tried as well: they must share rows."""
+"""At sizes with fewer rows than this, so many threads are tried as well: they must share rows. And
+at the largest awkward sizes: there they must share blocks of columns."""
+FAR_APART_TERMS = 16
+"""Terms of a reduction from which on its largest is looked for in more than one step."""
 BYTES_LIMIT = 2 << 30
 """Bytes that the parameters of one case may take."""
 CACHE_BYTES = 512 << 20
@@ -80,12 +84,19 @@ class Case:
     sizes: Sizes
     layout: str
     threads: int
-    with_specials: bool = False
+    draw: Draw = "normal"
 
     def __str__(self) -> str:
         dims = ", ".join(f"{name}={size}" for name, size in self.sizes.dims.items())
-        special = ", NaN and infinities" if self.with_specials else ""
-        return f"at {dims or 'no sizes'} ({self.layout}, {self.threads} threads{special})"
+        drawn = _DRAWN[self.draw]
+        return f"at {dims or 'no sizes'} ({self.layout}, {self.threads} threads{drawn})"
+
+
+_DRAWN: Mapping[Draw, str] = {
+    "normal": "",
+    "special": ", NaN and infinities",
+    "far apart": ", numbers far apart",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +136,7 @@ class Runs(Protocol):
 
 
 class References:
-    """References by (Kernel, sizes, seed, specials), the least recently used dropped first."""
+    """References by (Kernel, sizes, seed, draw), the least recently used dropped first."""
 
     def __init__(self, limit_bytes: int = CACHE_BYTES) -> None:
         self._kept = Recent[tuple[object, ...], Reference](
@@ -133,36 +144,34 @@ class References:
         )
         self._begun: dict[tuple[object, ...], Future[Reference]] = {}
 
-    def get(self, kernel: ir.Kernel, sizes: Sizes, *, seed: int, with_specials: bool) -> Reference:
+    def get(self, kernel: ir.Kernel, sizes: Sizes, *, seed: int, draw: Draw) -> Reference:
         """The reference of a case, computed if it is not kept."""
-        key = (kernel, tuple(sizes.dims.items()), seed, with_specials)
+        key = (kernel, tuple(sizes.dims.items()), seed, draw)
         found = self._kept.get(key)
         if found is not None:
             return found
         begun = self._begun.pop(key, None)
         return self._kept.keep(
             key,
-            _reference(kernel, sizes, seed, with_specials=with_specials)
-            if begun is None
-            else begun.result(),
+            _reference(kernel, sizes, seed, draw=draw) if begun is None else begun.result(),
         )
 
     @contextmanager
     def beginning(
         self, kernel: ir.Kernel, later: Iterable[Sizes], *, seed: int
     ) -> Generator[None, None, None]:
-        """Has references of large sizes, without specials, computed while others are asked for.
+        """Has references of large sizes, of normal numbers, computed while others are asked for.
 
         None of that goes on afterwards.
         """
-        keys = {(kernel, tuple(sizes.dims.items()), seed, False): sizes for sizes in later}
+        keys = {(kernel, tuple(sizes.dims.items()), seed, "normal"): sizes for sizes in later}
         wanted = {key: sizes for key, sizes in keys.items() if key not in self._kept}
         if not wanted:
             yield
             return
         with ThreadPoolExecutor(1) as pool:
             for key, sizes in wanted.items():
-                self._begun[key] = pool.submit(_reference, kernel, sizes, seed, with_specials=False)
+                self._begun[key] = pool.submit(_reference, kernel, sizes, seed, draw="normal")
             try:
                 yield
             finally:
@@ -171,10 +180,8 @@ class References:
                 self._begun.clear()
 
 
-def _reference(kernel: ir.Kernel, sizes: Sizes, seed: int, *, with_specials: bool) -> Reference:
-    return make_reference(
-        kernel, sizes, seed=(seed, *sizes.dims.values()), with_specials=with_specials
-    )
+def _reference(kernel: ir.Kernel, sizes: Sizes, seed: int, *, draw: Draw) -> Reference:
+    return make_reference(kernel, sizes, seed=(seed, *sizes.dims.values()), draw=draw)
 
 
 def cases(
@@ -190,13 +197,19 @@ def cases(
     many = max(threads, MANY_THREADS)
     for turn, sizes in enumerate(sorted(awkward, key=lambda found: found.points)):
         yield Case(sizes, "aligned", threads)
-        if threads < many and math.prod(sizes.pointwise) < many:
+        is_shared = math.prod(sizes.pointwise) < many or 2 * sizes.points > CASE_POINTS
+        if threads < many and is_shared:
             yield Case(sizes, "aligned", many)
         if can_shift:
             # After "aligned", whose pattern tells of a stray that a guard page makes a fault.
             yield Case(sizes, ("shifted", "flush")[turn % 2], 1)
     for sizes in awkward[:1]:
-        yield Case(sizes, "aligned", 1, with_specials=True)
+        yield Case(sizes, "aligned", 1, draw="special")
+    if _shifts_by_extreme(kernel):
+        for sizes in awkward:
+            if math.prod(sizes.reduction) >= FAR_APART_TERMS:
+                few = math.prod(sizes.pointwise) < many
+                yield Case(sizes, "aligned", many if few else threads, draw="far apart")
     for number, hint in enumerate(hints):
         if not size_facts_hold(guard, hint):
             continue
@@ -208,6 +221,23 @@ def cases(
         yield Case(sizes, "aligned", threads)
         if can_shift and number == 0:
             yield Case(sizes, "flush", 1)
+
+
+def _shifts_by_extreme(kernel: ir.Kernel) -> bool:
+    """Whether something is computed from the largest or smallest of a row, as in a softmax.
+
+    That may cancel: of normal numbers a softmax is right whatever is taken for their largest.
+    """
+    extremes = {
+        position
+        for position, node in enumerate(kernel.body)
+        if isinstance(node, ir.Reduce) and node.kind in ("max", "min")
+    }
+    return any(
+        extremes.intersection(ir.operands_of(node))
+        for node in kernel.body
+        if not isinstance(node, ir.Store)
+    )
 
 
 def verify(
@@ -225,7 +255,7 @@ def verify(
     worst, count = 0.0, 0
     can_shift = not pointer_facts(guard)
     wanted = (
-        (case, references.get(kernel, case.sizes, seed=seed, with_specials=case.with_specials))
+        (case, references.get(kernel, case.sizes, seed=seed, draw=case.draw))
         for case in cases(kernel, guard, hints, threads=threads, can_shift=can_shift)
     )
     with (
@@ -321,8 +351,8 @@ def _compare(
 ) -> Verdict:
     """What was read of all outputs against slab `number` of the reference.
 
-    With specials among the inputs, what f32 cannot hold on the way is no mistake of a Variant; nor
-    is, where something jumps, what eager makes operation by operation.
+    Where inputs are not just normal numbers, what f32 cannot hold on the way is no mistake of a
+    Variant; nor is, where something jumps, what eager makes operation by operation.
     """
     sizes = case.sizes
     arithmetic = arithmetic_of(kernel, terms=math.prod(sizes.reduction))
@@ -344,7 +374,7 @@ def _compare(
             )
             errors[good] = 0.0
         bad = np.flatnonzero(errors > 1)
-        if bad.size and case.with_specials:
+        if bad.size and case.draw != "normal":
             errors[bad[out_of_range(kernel, sizes, reference, number)[position][bad]]] = 0.0
             bad = np.flatnonzero(errors > 1)
         if bad.size and leading_to_jumps(kernel):

@@ -82,7 +82,7 @@ def both(kernel: ir.Kernel, subject: CpuSubject, hint: int) -> tuple[Verdict, Ve
 def all_of(kernel: ir.Kernel, subject: CpuSubject, hint: int, runs: CudaRuns) -> list[Ran]:
     references, hints = References(), [dict.fromkeys(kernel.symbols, hint)]
     wanted = [
-        (case, references.get(kernel, case.sizes, seed=1, with_specials=case.with_specials))
+        (case, references.get(kernel, case.sizes, seed=1, draw=case.draw))
         for case in cases(kernel, ALWAYS, hints, threads=5, can_shift=True)
     ]
     return list(runs.of(OnHost(subject))(kernel, iter(wanted)))
@@ -230,7 +230,7 @@ def test_who_writes_behind_a_workspace_breaks_the_device(hint: int, tmp_path: Pa
         launcher = OnHost(subject, band=band)
         references = References()
         wanted = [
-            (case, references.get(doubled(), case.sizes, seed=1, with_specials=False))
+            (case, references.get(doubled(), case.sizes, seed=1, draw="normal"))
             for case in list(cases(doubled(), ALWAYS, [{"k0": hint}], threads=5, can_shift=True))[
                 -2:
             ]

@@ -304,14 +304,45 @@ def test_a_number_too_large_for_8_bits_must_be_nan() -> None:
     assert "nan" in outcome(lambda x: encode("f8e4m3fn", product(x).clip(-448, 448)))
 
 
+@pytest.mark.parametrize(("shift", "is_right"), [(np.max, True), (lambda row: row[0], False)])
+def test_numbers_far_apart_tell_what_is_taken_for_the_largest(
+    shift: Callable[[Array], Any], is_right: bool
+) -> None:
+    """logsumexp(x): of normal numbers any element will do where the largest is meant."""
+    kernel = parse_kernel("""
+        (kernel (symbols k0) (pointwise) (reduction k0)
+          (params (in f32) (out f32))
+          (body (load 0 r0)
+                (reduce max f32 0)
+                (sub f32 0 1)
+                (exp f32 2)
+                (reduce sum f32 3)
+                (log f32 4)
+                (add f32 5 1)
+                (store 1 0 6)))
+    """)
+
+    def logsumexp(row: Array) -> Array:
+        base = shift(row)
+        with np.errstate(over="ignore"):
+            return np.asarray([np.log(np.exp(row - base).sum()) + base], np.float32)
+
+    subject = NumpySubject(logsumexp)
+    found = verify(
+        kernel, subject, ALWAYS, [{"k0": 40}], threads=1, seed=1, references=References()
+    )
+    assert (found.problem == "") == is_right
+    assert is_right or "numbers far apart" in found.problem
+
+
 def test_references_are_kept_within_their_limit() -> None:
     references = References(limit_bytes=4096)
     kernel = doubled()
     found = list(cases(kernel, ALWAYS, [], threads=1, can_shift=True))
-    first = references.get(kernel, found[0].sizes, seed=1, with_specials=False)
-    assert references.get(kernel, found[0].sizes, seed=1, with_specials=False) is first
+    first = references.get(kernel, found[0].sizes, seed=1, draw="normal")
+    assert references.get(kernel, found[0].sizes, seed=1, draw="normal") is first
     for case in found:
-        references.get(kernel, case.sizes, seed=1, with_specials=case.with_specials)
+        references.get(kernel, case.sizes, seed=1, draw=case.draw)
         kept = sum(reference.size_bytes for reference in references._kept.values())
         assert references._kept.weight == kept
         assert kept <= 4096 or len(references._kept) == 1
@@ -330,7 +361,9 @@ def test_products_have_one_answer_in_whatever_order_they_are_made(length: int) -
     sizes = sizes_at(kernel, {"k0": 2, "k1": length})
     numbers = 0
     for seed in range(20):
-        reference = make_reference(kernel, sizes, seed=(seed,), with_specials=seed > 0)
+        reference = make_reference(
+            kernel, sizes, seed=(seed,), draw="special" if seed else "normal"
+        )
         (stored, _), ((expected,),) = reference.inputs, reference.slabs
         assert stored is not None
         factors = decode("f32", whole_of(stored)).astype(np.float32).reshape(2, length)

@@ -1,4 +1,7 @@
-"""Loops along the lane variable: unrolled full vectors, single ones of no row, then masked ones."""
+"""Loops along the lane variable: unrolled full vectors, then masked ones.
+
+Element by element, single full vectors come between.
+"""
 
 from __future__ import annotations
 
