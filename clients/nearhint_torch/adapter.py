@@ -18,6 +18,7 @@ import torch
 import torch._dynamo
 from functorch.compile import make_boxed_func  # type: ignore[import-untyped]
 from torch._C import _disabled_torch_dispatch_impl, _is_any_autocast_enabled
+from torch._decomp import get_decompositions
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import RestartAnalysis
 from torch._functorch._aot_autograd import runtime_wrappers
@@ -239,6 +240,14 @@ def _is_users_mode_there() -> bool:
     return any(type(mode) is not _CHECK_OF_TORCHS for mode in modes)
 
 
+MOVES = (
+    torch.ops.aten.pixel_shuffle,
+    torch.ops.aten.pixel_unshuffle,
+    torch.ops.aten.channel_shuffle,
+)
+"""Ops that are captured as the views and copies that they are."""
+
+
 def aot_inference(
     module: torch.fx.GraphModule,
     example_inputs: Sequence[Any],
@@ -249,11 +258,11 @@ def aot_inference(
 ) -> Runnable:
     """Captures `module` as an ATen graph without autograd and hands it to `compiler`.
 
-    No decompositions are asked for, so that an op with a library kernel stays one node; mutations
-    of inputs stay mutations. What is returned calls what `compiler` returned, in torch's wrapper
-    where that has something to do. `training` gets the forward graph instead where gradients are
-    needed after all. `compositions` has ops that torch would trace as other ops, and what each is
-    traced as instead; None: as itself.
+    An op with a library kernel stays one node, but for `MOVES`; mutations of inputs stay mutations.
+    What is returned calls what `compiler` returned, in torch's wrapper where that has something to
+    do. `training` gets the forward graph instead where gradients are needed after all.
+    `compositions` has ops that torch would trace as other ops, and what each is traced as instead;
+    None: as itself.
     """
     bare: list[tuple[Runnable, _Varying]] = []
     is_flat = not any(isinstance(value, list | tuple | dict) for value in example_inputs)
@@ -272,7 +281,7 @@ def aot_inference(
     backend = aot_autograd(
         fw_compiler=forward,
         inference_compiler=boxed,
-        decompositions={},
+        decompositions=get_decompositions(MOVES),
         keep_inference_input_mutations=True,
     )
     with _traced_as(compositions or {}):

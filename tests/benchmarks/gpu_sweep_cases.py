@@ -12,6 +12,7 @@ from dataclasses import replace
 import torch
 from tests.benchmarks import sweep_functions as of
 from tests.benchmarks.cpu_cases import layer_norm
+from tests.benchmarks.gpu_sweep_further import FURTHER_SWEEPS
 from tests.benchmarks.gpu_sweep_others import OTHER_SWEEPS
 from tests.benchmarks.sweeps import Sizes, Sweep, ones_of, rows_alone, starts_of
 
@@ -69,7 +70,8 @@ SWEEPS: tuple[Sweep, ...] = (
 FUNCTIONS: Mapping[str, tuple[Sweep, ...]] = {
     "pinned": SWEEPS,
     "others": OTHER_SWEEPS,
-    "all": (*SWEEPS, *OTHER_SWEEPS),
+    "further": FURTHER_SWEEPS,
+    "all": (*SWEEPS, *OTHER_SWEEPS, *FURTHER_SWEEPS),
 }
 """Sets of sweeps; no two sweeps have one title."""
 

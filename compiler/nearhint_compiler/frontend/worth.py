@@ -26,6 +26,12 @@ HEAVY = frozenset(
 )  # fmt: skip
 """Ops that cost more than the memory traffic that recomputing them saves."""
 
+QUICK = frozenset(f"aten.{name}" for name in ("exp", "exp2", "log", "log2", "sigmoid", "silu"))
+"""Of those, what a GPU has instructions for: one for each element that memory has to bring and take
+is no time."""
+MOVES = frozenset({"aten.constant_pad_nd.default", "aten.flip.default"})
+"""Joins that read each element of their one input once, and what is beyond it seldom."""
+
 CHOICES = frozenset({"aten.gather.default"})
 """Ops that read whole rows in a loop, and a few of their elements alone."""
 CLONES = frozenset({"aten.clone.default", "aten.contiguous.default"})
@@ -49,10 +55,16 @@ def is_cheap(
         return False
     if all(not graph.loops[node].shape for node in nodes):
         return True
-    heavy = any(_family(graph, node) in HEAVY for node in nodes)
     if copies == 1 and not broadcast:
         return True
-    is_part = copies == 1 and all(graph.program.nodes[node].op in JOINS for node in into)
+    readers = {graph.program.nodes[node].op for node in into}
+    heavy = [_family(graph, node) for node in nodes if _family(graph, node) in HEAVY]
+    if copies == 1 and graph.tensor(graph.starts[nodes[0]]).device == "cuda":
+        if readers <= MOVES:
+            return True
+        if len(heavy) == 1 and QUICK.issuperset(heavy):
+            heavy = []
+    is_part = copies == 1 and readers <= JOINS.keys()
     return not heavy and len(nodes) <= (PART_NODES if is_part else CHEAP_NODES)
 
 

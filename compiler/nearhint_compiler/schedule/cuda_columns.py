@@ -18,6 +18,7 @@ from nearhint_compiler.schedule.cuda_steps import (
     column_lanes,
     in_steps,
     shared_steps,
+    single_steps,
 )
 from nearhint_compiler.schedule.schedule import Schedule
 
@@ -183,6 +184,7 @@ def _columns_of(facts: Facts) -> Iterator[Schedule]:
         wide = max(least, min(x, most))
         yield facts.schedule("looped", x=wide, r=DEFAULT_COLUMN_BLOCK // wide, warps=8)
     yield from _alone(facts, prod(facts.extents))
+    yield from single_steps(facts)
     yield from _few(facts)
     yield from in_steps(facts)
     r = power_of_two(facts.length)

@@ -74,7 +74,7 @@ def padded(reduced: tuple[int, ...], *, r: int, r1: int) -> int:
 
 
 def _has_twin(facts: Facts, schedule: Schedule) -> bool:
-    if schedule.get("pieces", 0):
+    if schedule.get("pieces", 0) or schedule["r"] == 1:
         return False
     is_row = len(facts.reduced) > 1 and schedule.family in FAMILIES
     is_row = is_row and not schedule.get("words", 0)

@@ -22,6 +22,7 @@ from nearhint_compiler.schedule.cuda_facts import CACHE_KEEPS, Facts, Tile, fact
 from nearhint_compiler.schedule.cuda_pieces import come_first, in_pieces, one_by_one, side_by_side
 from nearhint_compiler.schedule.cuda_planes import with_tiles
 from nearhint_compiler.schedule.cuda_pointwise import AXES, both
+from nearhint_compiler.schedule.cuda_steps import single_steps
 from nearhint_compiler.schedule.cuda_teams import in_words, teams_of_rows, tiled_team, walking_teams
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
@@ -232,7 +233,7 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
         shapes.insert(0, (1, _warps(r, 512)))
     if facts.plane_word:
         # In words few threads hold much, and bring it together the sooner: 1.1 to 1.2 times.
-        is_first = rows >= 2 * facts.processors and not facts.divisible
+        is_first = rows >= 2 * facts.processors and r >= 32 and not facts.divisible
         shapes.insert(0 if is_first else len(shapes), (1, _warps(r, ELEMENTS_PER_THREAD * 32)))
     x = min(DEFAULT_ROWS, rows)
     block = DEFAULT_BLOCK // x
@@ -242,6 +243,7 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
     looped = facts.schedule("looped", x=x, r=block, warps=_warps(x * block, 256), **words)
     if not facts.has_static_length:
         yield looped
+    yield from single_steps(facts)
     if r <= PERSISTENT_LIMIT:
         pieces = list(in_pieces(facts))
         held = [s for s in dict.fromkeys(shapes) if s[0] * r <= ELEMENTS_PER_THREAD * 32 * s[1]]

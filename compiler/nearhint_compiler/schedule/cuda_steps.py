@@ -1,4 +1,5 @@
-"""Steps of walks over columns that are only read: pieces that are loaded before any is used."""
+"""Steps of walks over what is only read: single elements of short columns, and pieces that are
+loaded before any is used."""
 
 from __future__ import annotations
 
@@ -24,6 +25,44 @@ LEAST_SHARE, STEP_LIMIT = 0.9, 16
 """Programs a processor that have columns alone at least, and their most warps."""
 MOST_IDLE = 0.05
 """Places for programs that share columns of which none can be, at most, if others leave fewer."""
+SINGLE_WARPS, SINGLE_BYTES, SINGLE_ELEMENTS = 4, 8, ((256, 4), (256, 1))
+"""Walks of one element a step: warps, and bytes of neighbours that a thread reads of columns in
+vectors; (rows or columns, warps) of single elements. Nothing is left to bring together, and no lane
+is beyond a row's end. Of 2 and 3 rows in bf16 sums took 42 and 36 µs for 96 and 65 in the best
+block of more, odd ones 52 and 47 for 106 and 71; the largest of two by two 107 for 145. Of 8 rows
+they are as fast, of more slower (tests/benchmarks/gpu_schedules.py, on an H100)."""
+SINGLE_ROWS, SINGLE_PLACES, SINGLE_FIRST = 8, 16, 4
+"""The longest columns that are walked so, and rows of several loops; up to where it is first."""
+
+
+def single_steps(facts: Facts) -> Iterator[Schedule]:
+    """Walks of one element a step, over short columns, and rows whose elements are here and there.
+
+    Those of vectors have all steps written out: of single elements so many loads wait as long.
+    """
+    longest = SINGLE_ROWS if facts.is_columns else SINGLE_PLACES
+    is_apart = facts.is_columns or len(facts.reduced) > 1
+    is_read_once = facts.only_reads and facts.walks < 2 and not facts.has_scan
+    if facts.length > longest or not is_apart or not is_read_once:
+        return
+    if not (facts.is_columns and facts.has_vectors):
+        for x, warps in SINGLE_ELEMENTS:
+            yield facts.schedule("looped", x=x, r=1, warps=warps)
+        return
+    shapes = (
+        (32 * SINGLE_WARPS * SINGLE_BYTES // column_itemsize(facts), SINGLE_WARPS),
+        (32 * column_lanes(facts), 1),
+    )
+    unrolled = {"unroll": power_of_two(facts.length)} if facts.length > 1 else {}
+    for x, warps in shapes:
+        if x <= prod(facts.extents) // facts.processors or warps == 1:
+            blocks = {"x": x, "r": 1, "warps": warps, **unrolled}
+            yield facts.schedule("looped", divisible=facts.divisible, **blocks)
+
+
+def first_single_step(facts: Facts) -> Schedule | None:
+    """The one that is held best, where there are so few rows that it is best of all."""
+    return next(single_steps(facts), None) if facts.length <= SINGLE_FIRST else None
 
 
 def in_steps(facts: Facts) -> Iterator[Schedule]:

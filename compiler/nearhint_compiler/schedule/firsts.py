@@ -28,7 +28,7 @@ from nearhint_compiler.schedule.cuda_columns import (
 from nearhint_compiler.schedule.cuda_facts import Facts, facts_of
 from nearhint_compiler.schedule.cuda_pointwise import preferred
 from nearhint_compiler.schedule.cuda_reductions import preferred_tile
-from nearhint_compiler.schedule.cuda_steps import column_itemsize
+from nearhint_compiler.schedule.cuda_steps import column_itemsize, first_single_step
 from nearhint_compiler.schedule.estimate import estimate
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules.target import Target
@@ -112,8 +112,10 @@ def _kinds(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> tuple[
     """
     if target.kind == "cpu":
         return _first_of_each(cpu.candidates(kernel, target, dims))
-    default, *others = offered = cuda.candidates(kernel, target, dims)
     facts = facts_of(kernel, target, dims)
+    if (single := first_single_step(facts)) is not None:
+        return (single,)
+    default, *others = offered = cuda.candidates(kernel, target, dims)
     if default.family == LOOPED:
         known = _layout(default)
         offered = tuple(each for each in others if _layout(_flat(each)) != known) or offered

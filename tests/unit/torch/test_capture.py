@@ -172,6 +172,15 @@ def test_fused_operators_stay_whole(captured: Capture) -> None:
     assert not any(node.has_randomness for node in program.nodes)
 
 
+@pytest.mark.parametrize("move", [nn.pixel_shuffle, nn.pixel_unshuffle])
+def test_what_only_moves_is_views_and_a_copy(captured: Capture, move: Any) -> None:
+    (found,) = captured(lambda x: move(x, 2), (torch.zeros(3, 8, 6, 10),))
+    names = {node.op for node in found.program.nodes if node.op}
+    known = ("view", "permute", "clone", "_unsafe_view")
+    assert names <= {f"aten.{name}.default" for name in known}
+    assert "aten.permute.default" in names
+
+
 def test_mutations_of_inputs_stay_mutations(captured: Capture) -> None:
     def function(cache: Tensor, new: Tensor) -> Tensor:
         cache[:, 1:3] = new

@@ -99,6 +99,34 @@ def test_a_heavy_producer_is_not_computed_again_for_each_row() -> None:
     assert len(launched_nodes(lowered)) == 2
 
 
+@pytest.mark.parametrize(
+    ("function", "target_kind", "kernels"),
+    [
+        (torch.sigmoid, "cuda", 1),
+        (torch.sigmoid, "cpu", 2),
+        (torch.sin, "cuda", 2),
+        (lambda y: torch.exp(torch.exp(y)), "cuda", 2),
+    ],
+    ids=["sigmoid", "sigmoid on a CPU", "sine", "two"],
+)
+def test_what_a_gpu_has_an_instruction_for_is_computed_again_for_each_row(
+    function: Callable[[Tensor], Tensor], target_kind: str, kernels: int
+) -> None:
+    lowered = check(lambda x, y: x * function(y), drawn(90, 80), drawn(80), target_kind=target_kind)
+    assert len(launched_nodes(lowered)) == kernels
+
+
+@pytest.mark.parametrize(("target_kind", "kernels"), [("cuda", 1), ("cpu", 2)])
+def test_what_is_padded_is_computed_where_it_is_written(target_kind: str, kernels: int) -> None:
+    """Each element once, whatever it costs, and what lies beside them seldom."""
+    lowered = check(
+        lambda x: functional.pad(functional.gelu(torch.sin(x)), (1, 2)),
+        drawn(9, 80),
+        target_kind=target_kind,
+    )
+    assert len(launched_nodes(lowered)) == kernels
+
+
 def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotary position embedding of heads by halves, each of them written out."""
     left, right = x.chunk(2, -1)

@@ -64,6 +64,44 @@ def test_rows_that_registers_hold_are_not_shared(rows: int) -> None:
         assert (found.family, found["r"]) == ("cuda.persistent", length)
 
 
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("combined_experts_bf16", (70_001, 257, 2)),
+        ("combined_experts_bf16", (6007, 2048, 4)),
+        ("pooled_two_by_two_f16", (1_026_000, 29)),
+    ],
+)
+def test_a_few_elements_here_and_there_are_read_one_a_step(
+    name: str, sizes: tuple[int, ...]
+) -> None:
+    """No lane is beyond the end, and each thread has all of what it sums."""
+    kernel = kernel_of(name)
+    dims = named(kernel, sizes)
+    (found,) = firsts(kernel, TARGET, dims)
+    assert (found.family, found["r"]) == ("cuda.looped", 1)
+    assert found in candidates(kernel, TARGET, dims)
+    longer = named(kernel, (*sizes[:-1], 8)) if len(sizes) > 2 else dims
+    assert any(each["r"] == 1 for each in candidates(kernel, TARGET, longer))
+
+
+def test_more_elements_are_read_in_blocks() -> None:
+    kernel = kernel_of("combined_experts_bf16")
+    for length in (9, 64):
+        dims = named(kernel, (600, 2048, length))
+        assert all(each["r"] > 1 for each in candidates(kernel, TARGET, dims))
+
+
+def test_no_warp_is_left_for_a_row_of_a_few_elements_in_planes() -> None:
+    kernel = kernel_of("pooled_two_by_two_f16")
+    held = [
+        each
+        for each in candidates(kernel, TARGET, named(kernel, (1_026_000, 29)))
+        if each.family == "cuda.persistent"
+    ]
+    assert held[0]["x"] * held[0]["r"] >= 32 * held[0]["warps"]
+
+
 def test_many_short_rows_go_together_to_a_program() -> None:
     found = first_at("softmax_f32", 131_072, 32)
     assert found.family == "cuda.persistent"
