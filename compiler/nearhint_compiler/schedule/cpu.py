@@ -2,7 +2,7 @@
 
 Options of the families:
 
-    cpu.pointwise  axis lanes unroll block                lanes along p{axis}; threads share blocks
+    cpu.pointwise  axis lanes unroll block known          lanes along p{axis}; threads share blocks
     cpu.tiles      axis lanes unroll across tile rows squares
                                                           the same, for inputs along p{across}
     cpu.rows       axis lanes unroll short stash split beside interleaved
@@ -18,12 +18,13 @@ below each other, and `unroll` beside; rows of at most `short` vectors are kept 
 of at most `stash` elements keeps costly values in memory; rows of at most `beside` elements (none,
 where it is not given) are walked as many as there are lanes side by side, and what is done once a
 row is done for all of those at once; rows whose pieces lie between those of their neighbours are
-walked together where `interleaved` is 1; `split` 1 lets all threads share one row where there are
-fewer rows than threads, which a `scan` forbids; what a column walks over is asked for `ahead` rows
-before it is read (not at all where it is not given); in panels, `least` rows of at most `length`
-elements, or up to `rows` shorter ones, are turned round at a time, and the `next` 1 are asked for
-meanwhile (`least` is `rows` and `next` 0 where they are not given). Each family may have `spaced`
-1, for the kernel as `analysis.respace` cuts its loops, under its Guard.
+walked together where `interleaved` is 1; what rows have in common is computed once for a run of
+them where `known` is 1, in tables of `block` elements; `split` 1 lets all threads share one row
+where there are fewer rows than threads, which a `scan` forbids; what a column walks over is asked
+for `ahead` rows before it is read (not at all where it is not given); in panels, `least` rows of at
+most `length` elements, or up to `rows` shorter ones, are turned round at a time, and the `next` 1
+are asked for meanwhile (`least` is `rows` and `next` 0 where they are not given). Each family may
+have `spaced` 1, for the kernel as `analysis.respace` cuts its loops, under its Guard.
 
 The defaults were found on a Zen 4 (tests/benchmarks/cpu_kernels.py): vectors of the full width pay
 for rows and for functions such as exp; element by element, what only moves and adds is faster with
@@ -39,6 +40,7 @@ from math import prod
 from nearhint_compiler.analysis.accesses import access, clamped
 from nearhint_compiler.analysis.beside import LONGEST_BESIDE, can_be_beside
 from nearhint_compiler.analysis.interleaved import is_interleaved
+from nearhint_compiler.analysis.known import known_of
 from nearhint_compiler.analysis.passes import plan_passes
 from nearhint_compiler.analysis.respace import respaced
 from nearhint_compiler.ir import nodes as ir
@@ -145,7 +147,7 @@ def _space(
     kernel: ir.Kernel, ranked: list[str], lanes: int, dims: Mapping[str, int]
 ) -> Iterator[Schedule]:
     if not kernel.reduction:
-        yield from _element_space(kernel, ranked or ["p0"], lanes)
+        yield from _element_space(kernel, ranked or ["p0"], lanes, dims)
         return
     panels = list(_panel_space(kernel, lanes, dims))
     length = _extent(kernel, "r0", dims)
@@ -159,7 +161,9 @@ def _space(
         yield from _row_space(kernel, ranked, lanes, dims)
 
 
-def _element_space(kernel: ir.Kernel, ranked: list[str], lanes: int) -> Iterator[Schedule]:
+def _element_space(
+    kernel: ir.Kernel, ranked: list[str], lanes: int, dims: Mapping[str, int]
+) -> Iterator[Schedule]:
     best, *others = ranked
     half = max(4, lanes // 2)
     turned = _stored_along(kernel, best, others)
@@ -171,6 +175,9 @@ def _element_space(kernel: ir.Kernel, ranked: list[str], lanes: int) -> Iterator
     if across:
         tiles, last = _tile_space(kernel, turned or best, across, first=first, second=second)
     yield from tiles
+    if _has_known(kernel, best, dims):
+        for width in (lanes, half):
+            yield _pointwise(best, lanes=width, unroll=4, known=1)
     shapes = [
         (best, *each) for each in ((first, 4), (second, 2), (first, 2), (second, 4), (first, 1))
     ]
@@ -178,6 +185,12 @@ def _element_space(kernel: ir.Kernel, ranked: list[str], lanes: int) -> Iterator
         width, unroll = _bounded(kernel, axis, lanes=width, unroll=unroll)
         yield _pointwise(axis, lanes=width, unroll=unroll)
     yield from last
+
+
+def _has_known(kernel: ir.Kernel, lane: str, dims: Mapping[str, int]) -> bool:
+    """Whether there are several rows along `lane`, and these have something in common."""
+    known = known_of(kernel, lane)
+    return known is not None and _extent(kernel, known.down, dims) != 1
 
 
 def _bounded(kernel: ir.Kernel, axis: str, *, lanes: int, unroll: int) -> tuple[int, int]:
@@ -451,9 +464,9 @@ def _schedule(family: str, **options: int) -> Schedule:
     return Schedule(family, tuple(options.items()))
 
 
-def _pointwise(variable: str, *, lanes: int, unroll: int) -> Schedule:
-    axis = int(variable[1:])
-    return _schedule("cpu.pointwise", axis=axis, lanes=lanes, unroll=unroll, block=1024)
+def _pointwise(variable: str, *, lanes: int, unroll: int, known: int = 0) -> Schedule:
+    axis, more = int(variable[1:]), {"known": known} if known else {}
+    return _schedule("cpu.pointwise", axis=axis, lanes=lanes, unroll=unroll, block=1024, **more)
 
 
 def _tiles(
