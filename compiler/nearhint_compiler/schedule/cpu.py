@@ -176,7 +176,7 @@ def _element_space(
         tiles, last = _tile_space(kernel, turned or best, across, first=first, second=second)
     yield from tiles
     if _has_known(kernel, best, dims):
-        for width in (lanes, half):
+        for width in (first, second):
             yield _pointwise(best, lanes=width, unroll=4, known=1)
     shapes = [
         (best, *each) for each in ((first, 4), (second, 2), (first, 2), (second, 4), (first, 1))

@@ -2,23 +2,27 @@
 
 What varies along a row and is the same for the next one is computed once for a run of rows, and
 kept in tables of `block` elements, which stay in the first cache. Longer rows are walked in blocks,
-each of them down all rows of the run. Of rows that are much shorter than a table and one behind the
-other in memory, as many as fit are walked as one: then vectors are full, however short a row is,
-and the tables have their values once for each of those rows.
+each of them down all rows of the run. Rows that fit a table and lie one behind the other in memory
+are walked as one: steps go on from row to row, so that vectors are full and none has a mask but the
+last, however short a row is. The tables have as many rows as fit, and begin anew behind these.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from nearhint_compiler.analysis.known import Known
-from nearhint_compiler.codegen.c.body import UNIFORM, Body, write_declarations
+from nearhint_compiler.codegen.c.body import UNIFORM, Body, Part, write_declarations
 from nearhint_compiler.codegen.c.entry import RUN, tasks
 from nearhint_compiler.codegen.c.index import to_c
-from nearhint_compiler.codegen.c.lanes import lane_loop, stash_element
+from nearhint_compiler.codegen.c.lanes import lane_loop, stash_element, take
 from nearhint_compiler.codegen.c.primitive import vector_bytes
 from nearhint_compiler.codegen.c.text import Writer
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
 
+WIDTH = 1024
+"""Elements of short rows that are walked as one."""
 KNOWN_BYTES = 1 << 18
 """Of all tables at most: they are on the stack, and of use in near caches alone."""
 
@@ -44,7 +48,7 @@ def write_known(writer: Writer, body: Body, known: Known, *, copies: int, block:
         write_declarations(writer, body)
         writer.line(f"const int64_t blocks = {to_c(blocks)};")
         for place in known.kept:
-            size = f"[{block + copies * body.lanes}] __attribute__((aligned(64)))"
+            size = f"[{block + 2 * copies * body.lanes}] __attribute__((aligned(64)))"
             writer.line(f"{stash_element(body, place)} known{place}{size};")
         body.write(writer, invariants, UNIFORM)
         writer.line("int64_t several;")
@@ -54,43 +58,65 @@ def write_known(writer: Writer, body: Body, known: Known, *, copies: int, block:
             writer.line(f"const int64_t start = block * {block};")
             writer.line(f"const int64_t width = least({block}, n{lane} - start);")
             body.write(writer, rest - set(each) - set(a_row), UNIFORM)
-            _fill(writer, body, known)
-            rows = "1"
-            if known.are_neighbours:
-                _repeat(writer, body, known, block)
-                rows = "rows"
-            stop = "first + several"
-            head = f"for (int64_t {down} = first; {down} < {stop}; {down} += {rows})"
+            _fill(writer, body, known, copies=copies, block=block)
+            further = "abreast" if known.are_neighbours else "1"
+            head = f"for (int64_t {down} = first; {down} < first + several; {down} += {further})"
             with writer.block(head):
                 body.write(writer, a_row, UNIFORM)
-                here = "width"
-                if known.are_neighbours:
-                    here = f"least(rows, {stop} - {down}) * width"
-                writer.line(f"int64_t {lane} = start;")
-                writer.line(f"const int64_t end = start + {here};")
-                taken = [(place, _entry(known, place)) for place in known.kept]
-                lane_loop(writer, body, each, (), copies=copies, end="end", taken=taken)
+                _walk(writer, body, known, each, copies=copies)
     outside = [kernel.pointwise[names.index(name)] for name in (*slower, down)]
     return ex.product([*outside, blocks])
 
 
-def _fill(writer: Writer, body: Body, known: Known) -> None:
-    """The tables' values of one row."""
+def _fill(writer: Writer, body: Body, known: Known, *, copies: int, block: int) -> None:
+    """The tables: their values of one row, then those of as many more as are walked as one.
+
+    Behind these they begin anew, since steps may end beyond a row.
+    """
+    kept = [(place, _entry(known, place, "start")) for place in known.kept]
     with writer.block():
         writer.line(f"int64_t {known.lane} = start;")
-        kept = [(place, _entry(known, place)) for place in known.kept]
         lane_loop(writer, body, known.positions, (), copies=1, end="start + width", kept=kept)
+    if not known.are_neighbours:
+        writer.line("const int64_t period = width;")
+        return
+    writer.line("const int64_t abreast = blocks == 1 ? several : 1;")
+    fitting = f"greatest(1, {min(block, WIDTH)} / width)"
+    writer.line(f"const int64_t period = width * least(abreast, {fitting});")
+    writer.line(f"const int64_t size = least(abreast * width, period + {2 * copies * body.lanes});")
+    with writer.block("for (int64_t had = width; had < size; had *= 2)"):
+        for place in known.kept:
+            more = f"least(had, size - had) * sizeof({stash_element(body, place)})"
+            writer.line(f"memcpy(known{place} + had, known{place}, {more});")
 
 
-def _repeat(writer: Writer, body: Body, known: Known, block: int) -> None:
-    """The tables' values of as many further rows as are walked as one."""
-    writer.line(f"const int64_t rows = blocks == 1 ? least(several, {block} / width) : 1;")
-    writer.line("for (int64_t had = width; had < rows * width; had *= 2) {")
-    for place in known.kept:
-        size = f"least(had, rows * width - had) * sizeof({stash_element(body, place)})"
-        writer.line(f"    memcpy(known{place} + had, known{place}, {size});")
-    writer.line("}")
+def _walk(
+    writer: Writer, body: Body, known: Known, positions: Sequence[int], *, copies: int
+) -> None:
+    """One row, or all rows of a run as one: with a mask at their end alone."""
+    lane, step = known.lane, copies * body.lanes
+    taken = [(place, _entry(known, place, "base")) for place in known.kept]
+
+    def vectors(part: Part) -> None:
+        take(writer, body, taken, part)
+        body.write(writer, positions, part)
+
+    rows = "abreast * " if known.are_neighbours else ""
+    writer.line(f"const int64_t end = start + {rows}width;")
+    writer.line(f"int64_t {lane} = start, base = start;")
+    with writer.block(f"while ({lane} + {step} <= end)"):
+        writer.line(f"const int64_t stop = least(end - {step - 1}, base + period);")
+        with writer.block(f"for (; {lane} < stop; {lane} += {step})"):
+            vectors(Part.full(copies))
+        writer.line(f"if ({lane} >= base + period)")
+        writer.line("    base += period;")
+    if copies > 1:
+        with writer.block(f"for (; {lane} + {body.lanes} <= end; {lane} += {body.lanes})"):
+            vectors(Part.full(1))
+    with writer.block(f"if ({lane} < end)"):
+        writer.line(f"const int count = (int)(end - {lane});")
+        vectors(Part.tail("count"))
 
 
-def _entry(known: Known, place: int) -> str:
-    return f"known{place} + ({known.lane} - start)"
+def _entry(known: Known, place: int, start: str) -> str:
+    return f"known{place} + ({known.lane} - {start})"
