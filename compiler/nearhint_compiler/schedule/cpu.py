@@ -2,7 +2,7 @@
 
 Options of the families:
 
-    cpu.pointwise  axis lanes unroll block                lanes along p{axis}; threads share blocks
+    cpu.pointwise  axis lanes unroll block known          lanes along p{axis}; threads share blocks
     cpu.tiles      axis lanes unroll across tile rows squares
                                                           the same, for inputs along p{across}
     cpu.rows       axis lanes unroll short stash split beside interleaved
@@ -18,12 +18,13 @@ below each other, and `unroll` beside; rows of at most `short` vectors are kept 
 of at most `stash` elements keeps costly values in memory; rows of at most `beside` elements (none,
 where it is not given) are walked as many as there are lanes side by side, and what is done once a
 row is done for all of those at once; rows whose pieces lie between those of their neighbours are
-walked together where `interleaved` is 1; `split` 1 lets all threads share one row where there are
-fewer rows than threads, which a `scan` forbids; what a column walks over is asked for `ahead` rows
-before it is read (not at all where it is not given); in panels, `least` rows of at most `length`
-elements, or up to `rows` shorter ones, are turned round at a time, and the `next` 1 are asked for
-meanwhile (`least` is `rows` and `next` 0 where they are not given). Each family may have `spaced`
-1, for the kernel as `analysis.respace` cuts its loops, under its Guard.
+walked together where `interleaved` is 1; what rows have in common is computed once for a run of
+them where `known` is 1, in tables of `block` elements; `split` 1 lets all threads share one row
+where there are fewer rows than threads, which a `scan` forbids; what a column walks over is asked
+for `ahead` rows before it is read (not at all where it is not given); in panels, `least` rows of at
+most `length` elements, or up to `rows` shorter ones, are turned round at a time, and the `next` 1
+are asked for meanwhile (`least` is `rows` and `next` 0 where they are not given). Each family may
+have `spaced` 1, for the kernel as `analysis.respace` cuts its loops, under its Guard.
 
 The defaults were found on a Zen 4 (tests/benchmarks/cpu_kernels.py): vectors of the full width pay
 for rows and for functions such as exp; element by element, what only moves and adds is faster with
@@ -39,6 +40,8 @@ from math import prod
 from nearhint_compiler.analysis.accesses import access, clamped
 from nearhint_compiler.analysis.beside import LONGEST_BESIDE, can_be_beside
 from nearhint_compiler.analysis.interleaved import is_interleaved
+from nearhint_compiler.analysis.known import known_of
+from nearhint_compiler.analysis.narrow_sums import widened_terms
 from nearhint_compiler.analysis.passes import plan_passes
 from nearhint_compiler.analysis.respace import respaced
 from nearhint_compiler.ir import nodes as ir
@@ -114,10 +117,16 @@ def _lanes(kernel: ir.Kernel, target: Target) -> int:
     features = target.device.features if isinstance(target.device, CpuDevice) else ()
     bits = 512 if "avx512f" in features else 256 if "avx2" in features else 128
     typed = zip(kernel.body, ir.dtypes_of(kernel), _in_loops(kernel), strict=True)
-    # Positions alone, which joins compare, do not make a kernel one of wide numbers.
+    narrow, elements = widened_terms(kernel), ir.per_element(kernel)
+    # Positions alone, which joins compare, do not make a kernel one of wide numbers; nor do sums of
+    # narrow ones, which are added in 32 bits, and what is computed of them once a row.
     is_wide = any(
-        varies and dtype in _WIDE_DTYPES and not isinstance(node, ir.Iota)
-        for node, dtype, varies in typed
+        varies
+        and dtype in _WIDE_DTYPES
+        and not isinstance(node, ir.Iota)
+        and place not in narrow
+        and (elements[place] or not narrow)
+        for place, (node, dtype, varies) in enumerate(typed)
     )
     return max(4, bits // (64 if is_wide else 32))
 
@@ -145,7 +154,7 @@ def _space(
     kernel: ir.Kernel, ranked: list[str], lanes: int, dims: Mapping[str, int]
 ) -> Iterator[Schedule]:
     if not kernel.reduction:
-        yield from _element_space(kernel, ranked or ["p0"], lanes)
+        yield from _element_space(kernel, ranked or ["p0"], lanes, dims)
         return
     panels = list(_panel_space(kernel, lanes, dims))
     length = _extent(kernel, "r0", dims)
@@ -159,7 +168,9 @@ def _space(
         yield from _row_space(kernel, ranked, lanes, dims)
 
 
-def _element_space(kernel: ir.Kernel, ranked: list[str], lanes: int) -> Iterator[Schedule]:
+def _element_space(
+    kernel: ir.Kernel, ranked: list[str], lanes: int, dims: Mapping[str, int]
+) -> Iterator[Schedule]:
     best, *others = ranked
     half = max(4, lanes // 2)
     turned = _stored_along(kernel, best, others)
@@ -171,21 +182,38 @@ def _element_space(kernel: ir.Kernel, ranked: list[str], lanes: int) -> Iterator
     if across:
         tiles, last = _tile_space(kernel, turned or best, across, first=first, second=second)
     yield from tiles
+    if _has_known(kernel, best, dims):
+        for width in (first, second):
+            yield _pointwise(best, lanes=width, unroll=4, known=1)
     shapes = [
         (best, *each) for each in ((first, 4), (second, 2), (first, 2), (second, 4), (first, 1))
     ]
     for axis, width, unroll in (*shapes, *((other, lanes, 2) for other in others[:1])):
-        width, unroll = _bounded(kernel, axis, lanes=width, unroll=unroll)
+        width, unroll = _bounded(kernel, axis, dims, lanes=width, unroll=unroll)
         yield _pointwise(axis, lanes=width, unroll=unroll)
     yield from last
 
 
-def _bounded(kernel: ir.Kernel, axis: str, *, lanes: int, unroll: int) -> tuple[int, int]:
-    """Lanes and vectors a step that leave few enough elements to be moved one by one."""
+def _has_known(kernel: ir.Kernel, lane: str, dims: Mapping[str, int]) -> bool:
+    """Whether there are several rows along `lane`, and these have something in common."""
+    known = known_of(kernel, lane)
+    return known is not None and _extent(kernel, known.down, dims) != 1
+
+
+def _bounded(
+    kernel: ir.Kernel, axis: str, dims: Mapping[str, int], *, lanes: int, unroll: int
+) -> tuple[int, int]:
+    """Lanes and vectors a step that leave few enough elements to be moved one by one.
+
+    A step has no more vectors than the loop: shorter rows would have single ones alone.
+    """
     single = sum(
         isinstance(node, ir.Load | ir.Store) and _access_score(node.index, axis) < 0
         for node in kernel.body
     )
+    extent = _extent(kernel, axis, dims)
+    while unroll > 1 and extent is not None and unroll * lanes > extent:
+        unroll //= 2
     while unroll > 1 and single * lanes * unroll > _SINGLY:
         unroll //= 2
     while lanes > _LEAST_LANES and single * lanes * unroll > _SINGLY:
@@ -313,10 +341,16 @@ def _row_space(
         yield from together
     for place, (width, unroll) in enumerate(order):
         beside = _beside(kernel, width)
-        yield _rows(best, lanes=width, unroll=unroll, stash=stash, split=split, beside=beside)
+        short = _short(kernel, width, beside)
+        shares = [split]
         if place == 0 and split and _has_few_rows(kernel, dims):
             # Threads that share a row wait for each other after each walk: short ones are over.
-            yield _rows(best, lanes=width, unroll=unroll, stash=stash, split=0, beside=beside)
+            shares = [split, 0]
+        for shared in shares:
+            yield _rows(
+                best, lanes=width, unroll=unroll, stash=stash, split=shared, beside=beside,
+                short=short,
+            )  # fmt: skip
     yield from together
     yield _rows(best, lanes=lanes, unroll=4, split=split)
     yield _rows(best, lanes=half, unroll=2, split=split)
@@ -340,13 +374,11 @@ def _beside(kernel: ir.Kernel, lanes: int) -> int:
     """The longest row of which as many as there are lanes stay in the cache between walks."""
     if not can_be_beside(kernel):
         return 0
-    passes, last = plan_passes(kernel, stash=True), f"p{len(kernel.pointwise) - 1}"
-    own = {
-        node
-        for node in kernel.body
-        if isinstance(node, ir.Load) and {"r0", last} <= set(ex.symbols_of(node.index))
-    }
-    sizes = [DTYPES[kernel.params[node.param].dtype] for node in own]
+    if widened_terms(kernel):
+        return 0  # a total of 64 bits a lane is more than a register
+    passes, sizes = plan_passes(kernel, stash=True), _own_sizes(kernel)
+    if _is_wide_and_walked_once(kernel):
+        return 0  # so few lanes are added up sooner than they are written for it
     sizes += [max(4, DTYPES[ir.dtypes_of(kernel)[position]]) for position in passes.stashed]
     # Arithmetic hides that what is read again comes from a second cache.
     room = _BESIDE_BYTES * (2 if _is_costly(kernel) else 1)
@@ -355,6 +387,33 @@ def _beside(kernel: ir.Kernel, lanes: int) -> int:
         longest = lanes * (LONGEST_BESIDE if set(sizes) == {2} else _BESIDE_VECTORS)
     known = _extent(kernel, "r0", {})
     return 0 if known is not None and known > longest else longest // lanes * lanes
+
+
+def _short(kernel: ir.Kernel, lanes: int, beside: int) -> int:
+    """The most vectors of a row that straight-line code is for, a copy for each length.
+
+    Of rows side by side few lengths need that: their walks do not wait for a loop.
+    """
+    if beside:
+        return 2
+    return _SHORT // lanes if _is_wide_and_walked_once(kernel) else 4
+
+
+def _is_wide_and_walked_once(kernel: ir.Kernel) -> bool:
+    """Whether rows of 64-bit elements are read once, for a number each."""
+    once = can_be_beside(kernel) and plan_passes(kernel, stash=True).count == 1
+    return once and set(_own_sizes(kernel)) == {8}
+
+
+def _own_sizes(kernel: ir.Kernel) -> list[int]:
+    """Bytes of an element of each input that every row has elements of its own in."""
+    last = f"p{len(kernel.pointwise) - 1}"
+    own = {
+        node
+        for node in kernel.body
+        if isinstance(node, ir.Load) and {"r0", last} <= set(ex.symbols_of(node.index))
+    }
+    return [DTYPES[kernel.params[node.param].dtype] for node in own]
 
 
 def _panel_space(kernel: ir.Kernel, lanes: int, dims: Mapping[str, int]) -> Iterator[Schedule]:
@@ -451,9 +510,9 @@ def _schedule(family: str, **options: int) -> Schedule:
     return Schedule(family, tuple(options.items()))
 
 
-def _pointwise(variable: str, *, lanes: int, unroll: int) -> Schedule:
-    axis = int(variable[1:])
-    return _schedule("cpu.pointwise", axis=axis, lanes=lanes, unroll=unroll, block=1024)
+def _pointwise(variable: str, *, lanes: int, unroll: int, known: int = 0) -> Schedule:
+    axis, more = int(variable[1:]), {"known": known} if known else {}
+    return _schedule("cpu.pointwise", axis=axis, lanes=lanes, unroll=unroll, block=1024, **more)
 
 
 def _tiles(
@@ -479,10 +538,10 @@ def _rows(
     split: int,
     stash: int = 0,
     beside: int = 0,
+    short: int = 4,
     interleaved: int = 0,
 ) -> Schedule:
-    # Of rows side by side few lengths need straight-line code: their walks do not wait for a loop.
-    short, more = (2, {"beside": beside}) if beside else (4, {})
+    more = {"beside": beside} if beside else {}
     if interleaved:
         more["interleaved"] = interleaved
     return _schedule(

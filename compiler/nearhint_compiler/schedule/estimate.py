@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from math import ceil, prod
 
 from nearhint_compiler.analysis.folds import folded, folded_stores
+from nearhint_compiler.analysis.known import known_of
 from nearhint_compiler.analysis.online import SHARED, WALKED, depth_of, walks_of
 from nearhint_compiler.analysis.respace import respaced
 from nearhint_compiler.analysis.strides import Access, accesses
@@ -301,7 +302,13 @@ def _on_cpu(kernel: ir.Kernel, schedule: Schedule, dims: Sizes, *, threads: int)
         vectors = 1 / lanes
     found = accesses(kernel, dims)
     points = prod(extents.values())
-    operations = sum(isinstance(node, ir.Op) for node in kernel.body)
+    known = known_of(kernel, lane) if schedule.get("known", 0) else None
+    once = known.positions if known else ()
+    if known and known.are_neighbours:
+        vectors = 1 / lanes
+    operations = sum(
+        isinstance(node, ir.Op) and place not in once for place, node in enumerate(kernel.body)
+    )
     steps = points * vectors * max(1, operations) / 4
     moved = 0.0
     for access in found:

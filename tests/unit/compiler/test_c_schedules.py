@@ -225,6 +225,44 @@ def test_rows_of_half_floats_that_are_walked_once_go_side_by_side_when_longer_to
     assert {each["beside"] // each["lanes"] for each in rows} == {vectors}
 
 
+@pytest.mark.parametrize(("dtype", "short"), [("f32", 2), ("f64", 8), ("i64", 8)])
+def test_rows_of_wide_numbers_that_are_walked_once_are_straight_lines(
+    dtype: str, short: int
+) -> None:
+    """As few lanes as they have are added up sooner than rows are put side by side."""
+    for each in candidates(parse_kernel(SUM.replace("DTYPE", dtype)), AVX512):
+        if (
+            each.family == "cpu.rows"
+            and each["lanes"] == 64 // DTYPES[dtype]
+            and each["unroll"] > 2
+        ):
+            assert (each["short"], "beside" in dict(each.options)) == (short, short == 2)
+            break
+    else:
+        pytest.fail("no rows")
+
+
+@pytest.mark.parametrize(("dtype", "lanes"), [("i8", 16), ("i16", 16), ("i32", 8)])
+def test_sums_of_few_bits_have_the_lanes_of_what_they_are_added_in(dtype: str, lanes: int) -> None:
+    """Rows and columns; what is done with a column's sum is once a column."""
+    text = SUM.replace("DTYPE", dtype).replace("f32 0)", "i64 0)").replace("sum f32", "sum i64")
+    text = text.replace("(out f32)", "(out i64)")
+    for given in (text, text.replace("(+ (* k1 p0) r0)", "(+ (* k0 r0) p0)")):
+        first = candidates(parse_kernel(given), AVX512)[0]
+        assert (first["lanes"], first.get("beside", 0) > 0) == (
+            lanes,
+            lanes == 8 and first.family == "cpu.rows",
+        )
+
+
+def test_a_step_has_no_more_vectors_than_a_row() -> None:
+    given = kernel("swapped_heads_bf16")
+    for inner, vectors in ((128, 4), (64, 4), (48, 2), (32, 2), (16, 1), (5, 1)):
+        dims = dict.fromkeys(given.symbols, 7) | {given.symbols[-1]: inner}
+        first = candidates(given, AVX512, dims)[0]
+        assert (first["lanes"], first["unroll"]) == (16, vectors)
+
+
 def test_a_row_with_a_scan_is_never_shared() -> None:
     for name in ("row_cumsum_f32", "column_cumprod_i64", "normalised_cumsum_bf16"):
         assert {schedule["split"] for schedule in candidates(kernel(name), AVX512)} == {0}
@@ -252,7 +290,7 @@ def test_few_elements_a_step_are_moved_one_by_one() -> None:
     along = [each for each in offered if each["axis"] == 0]
     assert along
     assert all(6 * each["lanes"] * each["unroll"] <= 128 for each in along)
-    assert max(each["lanes"] * each["unroll"] for each in offered if each["axis"] == 1) == 64
+    assert max(each["lanes"] * each["unroll"] for each in offered if each["axis"] == 1) == 16
 
 
 @pytest.mark.parametrize("dims", [None, {"k0": 33, "k1": 701}])

@@ -14,12 +14,14 @@ from dataclasses import replace
 
 from nearhint_compiler.analysis.beside import LONGEST_BESIDE, can_be_beside
 from nearhint_compiler.analysis.interleaved import is_interleaved
+from nearhint_compiler.analysis.known import known_of
 from nearhint_compiler.codegen.c.arg import ARG_ROWS
 from nearhint_compiler.codegen.c.body import Body
 from nearhint_compiler.codegen.c.columns import write_columns
 from nearhint_compiler.codegen.c.convert import CONVERSION_ROWS
 from nearhint_compiler.codegen.c.entry import ENTRY, OPENMP, write_entry
 from nearhint_compiler.codegen.c.index import INDEX_FUNCTIONS, to_c
+from nearhint_compiler.codegen.c.known import KNOWN_BYTES, known_bytes, write_known
 from nearhint_compiler.codegen.c.math import MATH_ROWS
 from nearhint_compiler.codegen.c.math_f64 import MATH_F64_ROWS
 from nearhint_compiler.codegen.c.narrow import NARROW_ROWS
@@ -76,6 +78,13 @@ ROWS = _by_name(
 
 
 def _pointwise(writer: Writer, body: Body, schedule: Schedule) -> Expr:
+    if schedule.get("known", 0):
+        known = known_of(body.kernel, body.lane)
+        if known is None:
+            raise InvalidSchedule("rows that have nothing in common")
+        if known_bytes(body, known, schedule["block"]) > KNOWN_BYTES:
+            raise InvalidSchedule(f"{len(known.kept)} tables of {schedule['block']} elements")
+        return write_known(writer, body, known, copies=schedule["unroll"], block=schedule["block"])
     return write_pointwise(writer, body, copies=schedule["unroll"], block=schedule["block"])
 
 
