@@ -14,7 +14,7 @@ Options of the families:
 `lanes` elements a vector, whatever the dtype; `unroll` vectors a step; tiles of `rows` rows of
 `tile` elements, or of `tile` rows, which go through a buffer unless there are `squares`: strips of
 them are turned and used at once, and where rows of what is turned lie a power of two apart, so many
-below each other, and `unroll` beside; rows of at most `short` vectors are kept in registers; a row
+below each other, and `unroll` beside, or through a buffer (`codegen/c/crowding.py`); rows of at most `short` vectors are kept in registers; a row
 of at most `stash` elements keeps costly values in memory; rows of at most `beside` elements (none,
 where it is not given) are walked as many as there are lanes side by side, and what is done once a
 row is done for all of those at once; rows whose pieces lie between those of their neighbours are

@@ -71,14 +71,15 @@ def wants_buffer(body: Body, across: str, turned: Sequence[int], *, deep: int) -
 
     Squares are `deep` below each other. Where as many rows of the outputs share a set of the first
     cache, they leave it before what lies beside them is written; and where a square is part of the
-    lines that it reads, these leave it before the rest is. What comes from memory itself is asked
-    for in squares, and waits less there.
+    lines that it reads, these leave it before the rest is. Where `is_large`, a C variable, says
+    that lines come from memory, they are asked for in squares, and waited for less.
     """
-    tall = deep * body.lanes
+    tall, pitches = deep * body.lanes, pitches_of(body, across, turned)
     is_part = tall * max(DTYPES[body.dtypes[position]] for position in turned) < LINE_BYTES
-    if near_rows(body, turned) == body.lanes or (tall <= _WAYS and not is_part):
+    is_known = all(set(body.kernel.symbols).issuperset(ex.symbols_of(each)) for each in pitches)
+    if near_rows(body, turned) == body.lanes or not (is_part or tall > _WAYS) or not is_known:
         return ""
-    facts = ["has_squares", "!is_large"]
+    facts = ["!is_large", f"({has_squares(body, across, turned)})"]
     if not is_part:
         facts.append(f"({crowded(pitches_of(body, across, ()), _SET_BYTES)})")
     return " && ".join(facts)

@@ -40,6 +40,7 @@ from nearhint_compiler.codegen.c.body import UNIFORM, Body, Part
 from nearhint_compiler.codegen.c.crowding import (
     SQUARES_BYTES,
     crowded,
+    has_squares,
     is_narrow,
     near_rows,
     pitches_of,
@@ -100,14 +101,14 @@ def write_squares(
     """The squares of one tile, between the C variables `begin_{v}` and `end_{v}`.
 
     The tile has `along` elements along the lanes. `copies` squares beside and `deep` below each
-    other are a step, where rows are crowded, which the C variable `has_squares` says. `further` and
-    `below`, C variables too, are the steps to the next tile; `is_large` is whether to ask for it.
-    The nodes in `done` are written already.
+    other are a step, where rows are crowded. `further` and `below`, C variables, are the steps to
+    the next tile; `is_large` is whether to ask for it. The nodes in `done` are written already.
     """
     rest = [place for place in range(len(body.kernel.body)) if place not in done]
     goes_singly = is_narrow(body, turned)
     if goes_singly:
         writer.line(f"const int is_crowded = {crowded(pitches_of(body, across, turned))};")
+    writer.line(f"const int has_squares = {has_squares(body, across, turned)};")
     beside = _PAIR if _has_pairs(body, turned, along) else 1
     is_whole = has_lines(body, turned, deep, along)
     walks = [(beside, 1)] if goes_singly else []
@@ -255,15 +256,13 @@ def _write_steps(
     """Step after step, along the lanes first; strips that do not fit are moved back, or masked."""
     lane, lanes = body.lane, body.lanes
     tall, near = deep * lanes, near_rows(body, turned)
-    has_squares = near < tall or copies > 1
+    is_mixed = near < tall or copies > 1
     beside = _PAIR if _has_pairs(body, turned, along) else 1
     for name, side in ((across, near), (lane, beside * lanes)):
         writer.line(f"const int repeats_{name} = {_may_repeat(body, {name: side})};")
     pitches = pitches_of(body, across, ())
     goes_across = f"has_squares && !({crowded(pitches, SQUARES_BYTES)})"
-    width = (
-        f"{goes_across} ? {max(copies, beside) * lanes} : {along}" if has_squares else f"{along}"
-    )
+    width = f"{goes_across} ? {max(copies, beside) * lanes} : {along}" if is_mixed else f"{along}"
     writer.line(f"const int64_t width = {width};")
     # Of fewer lanes than a vector has, which go with masks, as many rows as there may be at a time.
     writer.line(f"const int64_t down = n{lane} < {beside * lanes} ? {lanes} : {near};")
@@ -273,12 +272,12 @@ def _write_steps(
         writer.line(f"int64_t at = begin_{across};")
         with writer.block(f"while (at < end_{across})"):
             writer.line(f"int64_t {lane} = left, bottom = least(at + down, end_{across});")
-            if has_squares:
+            if is_mixed:
                 with writer.block(f"if (has_squares && at + {tall} <= end_{across})"):
                     writer.line(f"bottom = at + {tall};")
                     _write_whole(writer, body, across, turned, rest, copies=copies, deep=deep)
             is_whole = f"down == {near} && (bottom == at + {near} || repeats_{across})"
-            with writer.block(f"{'else ' if has_squares else ''}if ({is_whole})"):
+            with writer.block(f"{'else ' if is_mixed else ''}if ({is_whole})"):
                 writer.line(f"at = bottom - {near};")
                 _write_strips(writer, body, across, turned, rest, near, beside)
             with writer.block(f"for (; {lane} < right; {lane} += {lanes})"):

@@ -7,6 +7,9 @@ operand is touched once, but for those that two tiles share: few rows a tile bri
 near in time, while the cache still has such lines. What the loop will read and write along the
 lanes is asked for while the inputs are turned, and so are those of the next tile: else they would
 take their time one after the other.
+
+Tiles with `squares` have no buffer (`squares.py`), but for crowded ones that a cache holds and that
+squares would drive from it (`crowding.py`): a few rows of these at a time go through one.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from types import MappingProxyType
 
 from nearhint_compiler.analysis.accesses import access
 from nearhint_compiler.codegen.c.body import UNIFORM, Body, write_declarations
-from nearhint_compiler.codegen.c.crowding import has_squares, wants_buffer
+from nearhint_compiler.codegen.c.crowding import wants_buffer
 from nearhint_compiler.codegen.c.entry import RUN, tasks
 from nearhint_compiler.codegen.c.index import to_c
 from nearhint_compiler.codegen.c.lanes import lane_loop
@@ -38,8 +41,6 @@ to ask for them costs more time than is waited for them."""
 _CROWDED = "run_crowded"
 _STRIP_BYTES = 2 * LINE_BYTES
 """Of what is turned, along its rows: what crowded rows have in the first cache at a time."""
-_LEAST_COPIES = 2
-"""Vectors a step of what goes through a buffer, which has no squares to be as wide as."""
 LARGEST_TILE = 128 * 128
 """Elements of a tile: those of every input that is turned lie on the stack."""
 
@@ -74,13 +75,13 @@ def write_direct_tiles(
     """
     turned = turned_loads(body, across)
     rows = height_of(body, across, turned, deep=deep, along=sides.along, rows=sides.across)
-    first = [f"const int has_squares = {has_squares(body, across, turned)};"]
+    first: list[str] = []
     is_moved = has_lines(body, turned, deep, sides.along)
     fact = "" if is_moved else wants_buffer(body, across, turned, deep=deep)
     if fact:
-        _write_crowded(writer, body, max(copies, _LEAST_COPIES), across, sides)
-        first += [f"if ({fact}) {{", f"    {_CROWDED}(parameters, dims, from, to);"]
-        first += ["    return;", "}"]
+        _write_crowded(writer, body, copies, across, sides)
+        call = f"{_CROWDED}(parameters, dims, from, to);"
+        first = [f"if ({fact}) {{", f"    {call}", "    return;", "}"]
     with _each_tile(writer, body, across, sides.along, rows, first) as invariants:
         _next(writer, body.lane, across, sides.along, rows)
         write_squares(
