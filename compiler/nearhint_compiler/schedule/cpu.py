@@ -14,16 +14,17 @@ Options of the families:
 `lanes` elements a vector, whatever the dtype; `unroll` vectors a step; tiles of `rows` rows of
 `tile` elements, or of `tile` rows, which go through a buffer unless there are `squares`: strips of
 them are turned and used at once, and where rows of what is turned lie a power of two apart, so many
-below each other, and `unroll` beside, or through a buffer (`codegen/c/crowding.py`); rows of at most `short` vectors are kept in registers; a row
-of at most `stash` elements keeps costly values in memory; rows of at most `beside` elements (none,
-where it is not given) are walked as many as there are lanes side by side, and what is done once a
-row is done for all of those at once; rows whose pieces lie between those of their neighbours are
-walked together where `interleaved` is 1; `split` 1 lets all threads share one row where there are
-fewer rows than threads, which a `scan` forbids; what a column walks over is asked for `ahead` rows
-before it is read (not at all where it is not given); in panels, `least` rows of at most `length`
-elements, or up to `rows` shorter ones, are turned round at a time, and the `next` 1 are asked for
-meanwhile (`least` is `rows` and `next` 0 where they are not given). Each family may have `spaced`
-1, for the kernel as `analysis.respace` cuts its loops, under its Guard.
+below each other, and `unroll` beside, or through a buffer (`codegen/c/crowding.py`); rows of at
+most `short` vectors are kept in registers; a row of at most `stash` elements keeps costly values in
+memory; rows of at most `beside` elements (none, where it is not given) are walked as many as there
+are lanes side by side, and what is done once a row is done for all of those at once; rows whose
+pieces lie between those of their neighbours are walked together where `interleaved` is 1; `split` 1
+lets all threads share one row where there are fewer rows than threads, which a `scan` forbids; what
+a column walks over is asked for `ahead` rows before it is read (not at all where it is not given);
+in panels, `least` rows of at most `length` elements, or up to `rows` shorter ones, are turned round
+at a time, and the `next` 1 are asked for meanwhile (`least` is `rows` and `next` 0 where they are
+not given). Each family may have `spaced` 1, for the kernel as `analysis.respace` cuts its loops,
+under its Guard.
 
 The defaults were found on a Zen 4 (tests/benchmarks/cpu_kernels.py): vectors of the full width pay
 for rows and for functions such as exp; element by element, what only moves and adds is faster with
