@@ -233,7 +233,8 @@ def _direct_space(
     is turned, and as tall as a visit to each of its pages is worth. Where what is turned lies a
     power of two apart, squares are, of which narrow elements have several beside and below each
     other, to use whole lines: what is found there serves other sizes, which have none, too. What is
-    only moved has lines turned whole there (`codegen/c/squares.py`).
+    only moved has lines turned whole there (`codegen/c/squares.py`). Tall tiles of narrow elements
+    visit the pages of what is turned less often: from memory that counts.
     """
     if any(
         isinstance(node, ir.Load)
@@ -248,10 +249,10 @@ def _direct_space(
     sides = ((128, 128), (64, 128), (128, 64))
     shapes = [(*each, 1, beside) for each in sides]
     if below > 1:
-        steps = [(1, beside), (below, beside), (1, 1)]
+        steps = [(1, beside), (below, beside)]
         if all(isinstance(node, ir.Load | ir.Store) for node in kernel.body):
-            steps = [(below, beside), (1, beside), (1, 1)]
-        shapes = [(128, 128, *each) for each in steps]
+            steps.reverse()
+        shapes = [*((128, 128, *each) for each in steps), (64, 256, *steps[0])]
     for along, rows, deep, copies in shapes:
         yield _tiles(lane, across, lanes=lanes, tile=along, rows=rows, unroll=copies, squares=deep)
 
