@@ -14,17 +14,18 @@ Options of the families:
 `lanes` elements a vector, whatever the dtype; `unroll` vectors a step; tiles of `rows` rows of
 `tile` elements, or of `tile` rows, which go through a buffer unless there are `squares`: strips of
 them are turned and used at once, and where rows of what is turned lie a power of two apart, so many
-below each other, and `unroll` beside; rows of at most `short` vectors are kept in registers; a row
-of at most `stash` elements keeps costly values in memory; rows of at most `beside` elements (none,
-where it is not given) are walked as many as there are lanes side by side, and what is done once a
-row is done for all of those at once; rows whose pieces lie between those of their neighbours are
-walked together where `interleaved` is 1; what rows have in common is computed once for a run of
-them where `known` is 1, in tables of `block` elements; `split` 1 lets all threads share one row
-where there are fewer rows than threads, which a `scan` forbids; what a column walks over is asked
-for `ahead` rows before it is read (not at all where it is not given); in panels, `least` rows of at
-most `length` elements, or up to `rows` shorter ones, are turned round at a time, and the `next` 1
-are asked for meanwhile (`least` is `rows` and `next` 0 where they are not given). Each family may
-have `spaced` 1, for the kernel as `analysis.respace` cuts its loops, under its Guard.
+below each other, and `unroll` beside, or through a buffer (`codegen/c/crowding.py`); rows of at
+most `short` vectors are kept in registers; a row of at most `stash` elements keeps costly values in
+memory; rows of at most `beside` elements (none, where it is not given) are walked as many as there
+are lanes side by side, and what is done once a row is done for all of those at once; rows whose
+pieces lie between those of their neighbours are walked together where `interleaved` is 1; what rows
+have in common is computed once for a run of them where `known` is 1, in tables of `block` elements;
+`split` 1 lets all threads share one row where there are fewer rows than threads, which a `scan`
+forbids; what a column walks over is asked for `ahead` rows before it is read (not at all where it
+is not given); in panels, `least` rows of at most `length` elements, or up to `rows` shorter ones,
+are turned round at a time, and the `next` 1 are asked for meanwhile (`least` is `rows` and `next` 0
+where they are not given). Each family may have `spaced` 1, for the kernel as `analysis.respace`
+cuts its loops, under its Guard.
 
 The defaults were found on a Zen 4 (tests/benchmarks/cpu_kernels.py): vectors of the full width pay
 for rows and for functions such as exp; element by element, what only moves and adds is faster with
@@ -260,7 +261,8 @@ def _direct_space(
     is turned, and as tall as a visit to each of its pages is worth. Where what is turned lies a
     power of two apart, squares are, of which narrow elements have several beside and below each
     other, to use whole lines: what is found there serves other sizes, which have none, too. What is
-    only moved has lines turned whole there (`codegen/c/squares.py`).
+    only moved has lines turned whole there (`codegen/c/squares.py`). Tall tiles of narrow elements
+    visit the pages of what is turned less often: from memory that counts.
     """
     if any(
         isinstance(node, ir.Load)
@@ -275,10 +277,10 @@ def _direct_space(
     sides = ((128, 128), (64, 128), (128, 64))
     shapes = [(*each, 1, beside) for each in sides]
     if below > 1:
-        steps = [(1, beside), (below, beside), (1, 1)]
+        steps = [(1, beside), (below, beside)]
         if all(isinstance(node, ir.Load | ir.Store) for node in kernel.body):
-            steps = [(below, beside), (1, beside), (1, 1)]
-        shapes = [(128, 128, *each) for each in steps]
+            steps.reverse()
+        shapes = [*((128, 128, *each) for each in steps), (64, 256, *steps[0])]
     for along, rows, deep, copies in shapes:
         yield _tiles(lane, across, lanes=lanes, tile=along, rows=rows, unroll=copies, squares=deep)
 

@@ -29,10 +29,12 @@ SINGLE_WARPS, SINGLE_BYTES, SINGLE_ELEMENTS = 4, 8, ((256, 4), (256, 1))
 """Walks of one element a step: warps, and bytes of neighbours that a thread reads of columns in
 vectors; (rows or columns, warps) of single elements. Nothing is left to bring together, and no lane
 is beyond a row's end. Of 2 and 3 rows in bf16 sums took 42 and 36 µs for 96 and 65 in the best
-block of more, odd ones 52 and 47 for 106 and 71; the largest of two by two 107 for 145. Of 8 rows
-they are as fast, of more slower (tests/benchmarks/gpu_schedules.py, on an H100)."""
+block of more, odd ones 52 and 47 for 106 and 71; the largest of two by two 107 for 146, of four by
+four 151 for 258. Of 8 rows they are as fast, of more slower (tests/benchmarks/gpu_schedules.py, on
+an H100)."""
 SINGLE_ROWS, SINGLE_PLACES, SINGLE_FIRST = 8, 16, 4
-"""The longest columns that are walked so, and rows of several loops; up to where it is first."""
+"""The longest columns that are walked so, and rows of several loops; columns for which it is first.
+"""
 
 
 def single_steps(facts: Facts) -> Iterator[Schedule]:
@@ -61,8 +63,9 @@ def single_steps(facts: Facts) -> Iterator[Schedule]:
 
 
 def first_single_step(facts: Facts) -> Schedule | None:
-    """The one that is held best, where there are so few rows that it is best of all."""
-    return next(single_steps(facts), None) if facts.length <= SINGLE_FIRST else None
+    """The one that is held best, where it is best of all."""
+    is_best = facts.length <= SINGLE_FIRST or not facts.is_columns
+    return next(single_steps(facts), None) if is_best else None
 
 
 def in_steps(facts: Facts) -> Iterator[Schedule]:

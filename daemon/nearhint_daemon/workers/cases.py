@@ -31,6 +31,8 @@ TOGETHER: tuple[tuple[tuple[int, ...], ...], ...] = (
     ((3, 67, 3, 67), (3, 5)),  # fewer rows than threads
     ((643, 275), (3, 5)),  # more than a second cache keeps; wide blocks of columns, and parts
     ((275, 643), (5, 3)),
+    ((128, 1024), (1, 128, 1024)),  # rows that lie crowded in caches: a power of two apart
+    ((256, 666), (1, 256, 666)),  # ... those of narrow elements, too, and a part of a tile
     ((1,),),
 )
 ALONE: tuple[tuple[int, ...], ...] = (

@@ -67,6 +67,11 @@ def _terms(
             is_defined = np.isfinite(scales[left]) | ~np.isfinite(values[left])
             found = np.where(np.isfinite(relative), relative, own)
             return np.asarray(np.where(is_defined, np.maximum(own, found), math.inf))
+        case ir.Op("sqrt" | "rsqrt" | "reciprocal" as name, _, (operand,)):
+            # Of a sum that cancelled they have its relative error, or half of it.
+            relative = scales[operand] / np.abs(values[operand])
+            passed = own * relative * (1.0 if name == "reciprocal" else 0.5)
+            return np.asarray(np.maximum(own, np.where(np.isfinite(passed), passed, own)))
         case ir.Op("tanh" | "erf", _, (operand,)):
             # Near zero they pass on what they are given, with the errors of the sum that made it.
             slope = own / np.abs(values[operand])

@@ -505,7 +505,7 @@ def test_tiles_turn_every_dtype(level: str, lanes: int, options: str, tmp_path: 
         # Fewer rows than a strip has, a few more, and sides that it is moved back at come first.
         sizes = (
             *((1, 1), (3, 67), (67, 3), (35, 5), (140, 23), (130, 65), (64, 64), (33, 81)),
-            *((256, 81), (80, 256), (1152, 40)),
+            *((256, 81), (80, 256), (1152, 40), (1024, 128), (90, 256)),
         )
         for dims in sizes:
             bits = np.random.default_rng(0).integers(0, 2, dims, np.uint8)
@@ -516,7 +516,7 @@ def test_tiles_turn_every_dtype(level: str, lanes: int, options: str, tmp_path: 
 
 
 @pytest.mark.parametrize(("level", "lanes"), WIDTHS)
-@pytest.mark.parametrize("dims", [(5, 41), (9, 70), (40, 33), (130, 67)])
+@pytest.mark.parametrize("dims", [(5, 41), (9, 70), (40, 33), (130, 67), (128, 1024)])
 @pytest.mark.parametrize("steps", ["unroll=2 squares=2", "unroll=1 squares=1"])
 def test_what_is_written_where_it_is_read_is_done_once(
     dims: tuple[int, int], steps: str, level: str, lanes: int, tmp_path: Path

@@ -77,6 +77,35 @@ def test_rows_are_turned_in_strips_but_where_they_are_a_power_of_two_apart() -> 
     assert after.index("turn_f32(") < after.index("load_strip_f32(first")
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "fact"),
+    [
+        (
+            "transpose_add_f32",
+            "axis=1 lanes=16 unroll=1 across=0",
+            "!is_large && (4 * k0 % 512 == 0) && (4 * k1 % 4096 == 0)",
+        ),
+        ("transpose_add_f32", "axis=1 lanes=4 unroll=1 across=0", ""),
+        (
+            "transpose_batched_bf16",
+            "axis=2 lanes=16 unroll=2 across=1",
+            "!is_large && (2 * k1 % 512 == 0)",
+        ),
+    ],
+)
+def test_crowded_tiles_go_through_a_buffer_where_squares_would_leave_the_cache(
+    name: str, options: str, fact: str
+) -> None:
+    """Rows of squares that share a set are more than it has ways; squares that are part of lines
+    need no rows for that."""
+    kernel = parse_kernel((KERNELS / f"{name}.ir").read_text())
+    schedule = parse_schedule(f"cpu.tiles {options} tile=128 rows=128 squares=1")
+    source = generate(kernel, schedule, MASKING).source
+    call = f"    if ({fact}) {{\n        run_crowded(parameters, dims, from, to);\n"
+    assert ("run_crowded" in source) is bool(fact)
+    assert not fact or call in source
+
+
 def test_crowded_rows_are_turned_by_whole_lines_where_they_are_only_moved() -> None:
     """Beside what is computed there are no registers for as much."""
     scaled = parse_kernel((KERNELS / "transpose_batched_bf16.ir").read_text())

@@ -28,6 +28,16 @@ def test_what_is_said_to_be_dense_is(path: Path) -> None:
                 np.testing.assert_array_equal(stored, np.arange(count))
 
 
+def test_rows_of_what_is_turned_are_crowded_at_some_sizes() -> None:
+    """Generated text decides by how far rows are apart: each way has sizes that go through it."""
+    path = Path(__file__).parents[2] / "kernels" / "transpose_add_f32.ir"
+    every = [sizes.dims for sizes in awkward_sizes(parse_kernel(path.read_text()), ALWAYS)]
+    for size in (4, 2):
+        turned = [dims for dims in every if dims["k0"] * size % 512 == 0]
+        assert any(dims["k1"] * size % 4096 == 0 for dims in turned) or size == 2
+        assert any(dims["k1"] % 16 for dims in turned)
+
+
 @pytest.mark.parametrize("path", KERNELS, ids=lambda path: path.stem)
 def test_a_reference_is_the_same_in_however_many_parts(
     path: Path, monkeypatch: pytest.MonkeyPatch

@@ -335,6 +335,40 @@ def test_numbers_far_apart_tell_what_is_taken_for_the_largest(
     assert is_right or "numbers far apart" in found.problem
 
 
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        ("sqrt", np.sqrt),
+        ("rsqrt", lambda x: np.float32(1) / np.sqrt(x)),
+        ("reciprocal", lambda x: np.float32(1) / x),
+    ],
+)
+def test_a_root_has_the_error_of_the_sum_that_it_is_of(
+    name: str, function: Callable[[Array], Array]
+) -> None:
+    """A norm whose epsilon is drawn, too, may take the root of next to nothing."""
+    kernel = parse_kernel(f"""
+        (kernel (symbols k0) (pointwise k0) (reduction)
+          (params (in f32) (in f32) (out f32))
+          (body (load 0 p0)
+                (mul f32 0 0)
+                (load 1 p0)
+                (mul f32 2 2)
+                (sub f32 1 3)
+                ({name} f32 4)
+                (store 2 p0 5)))
+    """)
+    made = make_reference(kernel, sizes_at(kernel, {"k0": 200_000}), seed=(1,))
+    x, y = (whole_of(each).astype(np.float32) for each in made.inputs if each is not None)
+    ((expected,),) = made.slabs
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found = function(x * x - y * y)
+    errors = element_errors("f32", found, expected)
+    told = element_errors("f32", found * np.float32(1.0001), expected)
+    assert errors.max() <= 1
+    assert np.mean(told > 1) > 0.3
+
+
 def test_references_are_kept_within_their_limit() -> None:
     references = References(limit_bytes=4096)
     kernel = doubled()

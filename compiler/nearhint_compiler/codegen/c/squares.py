@@ -37,10 +37,18 @@ from types import MappingProxyType
 
 from nearhint_compiler.analysis.accesses import access
 from nearhint_compiler.codegen.c.body import UNIFORM, Body, Part
+from nearhint_compiler.codegen.c.crowding import (
+    SQUARES_BYTES,
+    crowded,
+    has_squares,
+    is_narrow,
+    near_rows,
+    pitches_of,
+)
 from nearhint_compiler.codegen.c.index import to_c
 from nearhint_compiler.codegen.c.primitive import AVX512, ELEMENTS, LINE_BYTES
 from nearhint_compiler.codegen.c.text import Writer
-from nearhint_compiler.codegen.c.turn import CROWDED_BYTES, prefetch, strip_rows
+from nearhint_compiler.codegen.c.turn import prefetch, strip_rows
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
@@ -51,10 +59,6 @@ LARGEST_STEP = 4
 _FEW = 8
 """Nodes of a loop of which there is a copy for each row of a square, which stays in registers."""
 _UNROLL, _UNROLL_ASKING = 4, 16
-_SQUARES_BYTES = 512
-"""Rows of what is turned at a multiple of this distance do not stay for the next strip."""
-_STRIP = 4
-"""Rows of a strip, at least."""
 _PAIR = 2
 _CROWDED_ROWS = 512
 """Of a tile whose lines are turned whole: a quarter of a page of what is turned."""
@@ -73,13 +77,13 @@ def height_of(
     body: Body, across: str, turned: Sequence[int], *, deep: int, along: int, rows: int
 ) -> Expr:
     """Rows of a tile: `rows`, or more of them where they are crowded and lines are turned whole."""
-    pitches = _pitches(body, across, turned, stores=False)
+    pitches = pitches_of(body, across, turned, stores=False)
     known = set(body.kernel.symbols)
-    if not _has_lines(body, turned, deep, along) or not all(
+    if not has_lines(body, turned, deep, along) or not all(
         known.issuperset(ex.symbols_of(pitch)) for pitch in pitches
     ):
         return ex.Int(rows)
-    is_loose = ex.product(ex.minimum(1, ex.mod(pitch, _SQUARES_BYTES)) for pitch in pitches)
+    is_loose = ex.product(ex.minimum(1, ex.mod(pitch, SQUARES_BYTES)) for pitch in pitches)
     return ex.sub(_CROWDED_ROWS, ex.mul(_CROWDED_ROWS - rows, is_loose))
 
 
@@ -101,17 +105,14 @@ def write_squares(
     the next tile; `is_large` is whether to ask for it. The nodes in `done` are written already.
     """
     rest = [place for place in range(len(body.kernel.body)) if place not in done]
-    is_narrow = _is_narrow(body, turned)
-    if is_narrow:
-        writer.line(f"const int is_crowded = {_crowded(_pitches(body, across, turned))};")
-    is_few = _near(body, turned) < body.lanes
-    apart = _pitches(body, across, turned, stores=not is_few)
-    multiple = _SQUARES_BYTES if is_few else CROWDED_BYTES
-    writer.line(f"const int has_squares = {_crowded(apart, multiple)};")
+    goes_singly = is_narrow(body, turned)
+    if goes_singly:
+        writer.line(f"const int is_crowded = {crowded(pitches_of(body, across, turned))};")
+    writer.line(f"const int has_squares = {has_squares(body, across, turned)};")
     beside = _PAIR if _has_pairs(body, turned, along) else 1
-    has_lines = _has_lines(body, turned, deep, along)
-    walks = [(beside, 1)] if is_narrow else []
-    if has_lines:
+    is_whole = has_lines(body, turned, deep, along)
+    walks = [(beside, 1)] if goes_singly else []
+    if is_whole:
         walks.insert(0, (beside, _PAIR))
         copies = deep = 1
     for number, (wide, tall) in enumerate(walks):
@@ -124,12 +125,6 @@ def write_squares(
         _write_steps(writer, body, across, turned, rest, copies=copies, deep=deep, along=along)
 
 
-def _is_narrow(body: Body, turned: Sequence[int]) -> bool:
-    """Whether vectors of what is turned are part of a cache line only."""
-    size = max((DTYPES[body.dtypes[position]] for position in turned), default=LINE_BYTES)
-    return body.lanes * size < LINE_BYTES
-
-
 def _has_pairs(body: Body, turned: Sequence[int], along: int) -> bool:
     """Whether two squares beside each other are turned in as many registers."""
     sizes = {DTYPES[body.dtypes[position]] for position in turned}
@@ -137,7 +132,7 @@ def _has_pairs(body: Body, turned: Sequence[int], along: int) -> bool:
     return is_whole and body.prelude.shape.level >= AVX512 and along % (_PAIR * body.lanes) == 0
 
 
-def _has_lines(body: Body, turned: Sequence[int], deep: int, along: int) -> bool:
+def has_lines(body: Body, turned: Sequence[int], deep: int, along: int) -> bool:
     """Whether crowded rows are turned by whole lines, two such pairs below each other.
 
     There is room for them in registers if nothing else is done.
@@ -260,14 +255,14 @@ def _write_steps(
 ) -> None:
     """Step after step, along the lanes first; strips that do not fit are moved back, or masked."""
     lane, lanes = body.lane, body.lanes
-    tall, near = deep * lanes, _near(body, turned)
-    has_squares = near < tall or copies > 1
+    tall, near = deep * lanes, near_rows(body, turned)
+    is_mixed = near < tall or copies > 1
     beside = _PAIR if _has_pairs(body, turned, along) else 1
     for name, side in ((across, near), (lane, beside * lanes)):
         writer.line(f"const int repeats_{name} = {_may_repeat(body, {name: side})};")
-    pitches = _pitches(body, across, ())
-    is_narrow = f"has_squares && !({_crowded(pitches, _SQUARES_BYTES)})"
-    width = f"{is_narrow} ? {max(copies, beside) * lanes} : {along}" if has_squares else f"{along}"
+    pitches = pitches_of(body, across, ())
+    goes_across = f"has_squares && !({crowded(pitches, SQUARES_BYTES)})"
+    width = f"{goes_across} ? {max(copies, beside) * lanes} : {along}" if is_mixed else f"{along}"
     writer.line(f"const int64_t width = {width};")
     # Of fewer lanes than a vector has, which go with masks, as many rows as there may be at a time.
     writer.line(f"const int64_t down = n{lane} < {beside * lanes} ? {lanes} : {near};")
@@ -277,12 +272,12 @@ def _write_steps(
         writer.line(f"int64_t at = begin_{across};")
         with writer.block(f"while (at < end_{across})"):
             writer.line(f"int64_t {lane} = left, bottom = least(at + down, end_{across});")
-            if has_squares:
+            if is_mixed:
                 with writer.block(f"if (has_squares && at + {tall} <= end_{across})"):
                     writer.line(f"bottom = at + {tall};")
                     _write_whole(writer, body, across, turned, rest, copies=copies, deep=deep)
             is_whole = f"down == {near} && (bottom == at + {near} || repeats_{across})"
-            with writer.block(f"{'else ' if has_squares else ''}if ({is_whole})"):
+            with writer.block(f"{'else ' if is_mixed else ''}if ({is_whole})"):
                 writer.line(f"at = bottom - {near};")
                 _write_strips(writer, body, across, turned, rest, near, beside)
             with writer.block(f"for (; {lane} < right; {lane} += {lanes})"):
@@ -294,12 +289,6 @@ def _write_steps(
                     row = "square{position}[l]"
                     _write_rows(writer, body, across, turned, rest, Part.tail("count"), row=row)
             writer.line("at = bottom;")
-
-
-def _near(body: Body, turned: Sequence[int]) -> int:
-    """Rows that are written at a time where what is turned is not crowded."""
-    sizes = (DTYPES[body.dtypes[position]] for position in turned)
-    return max(min(_STRIP, body.lanes), *(strip_rows(size, body.lanes) for size in sizes))
 
 
 def _write_strips(
@@ -374,25 +363,6 @@ def _write_turned_rows(
             tall=tall,
             moved=moved,
         )
-
-
-def _crowded(pitches: Sequence[Expr], multiple: int = CROWDED_BYTES) -> str:
-    """Whether rows that are some of `pitches` bytes apart fall on few sets of a cache."""
-    return " || ".join(f"{to_c(pitch)} % {multiple} == 0" for pitch in pitches) or "0"
-
-
-def _pitches(body: Body, across: str, turned: Sequence[int], *, stores: bool = True) -> list[Expr]:
-    """How many bytes rows of each thing that is turned, and of each output, are apart."""
-    found: list[Expr] = []
-    for position, node in enumerate(body.kernel.body):
-        if position not in turned and not (stores and isinstance(node, ir.Store)):
-            continue
-        assert isinstance(node, ir.Load | ir.Store)
-        pitch = access(node.index, body.lane if position in turned else across).stride
-        if pitch is not None:
-            size = DTYPES[body.kernel.params[node.param].dtype]
-            found.append(ex.mul(size, pitch))
-    return list(dict.fromkeys(found))
 
 
 def _write_whole(

@@ -7,22 +7,27 @@ operand is touched once, but for those that two tiles share: few rows a tile bri
 near in time, while the cache still has such lines. What the loop will read and write along the
 lanes is asked for while the inputs are turned, and so are those of the next tile: else they would
 take their time one after the other.
+
+Tiles with `squares` have no buffer (`squares.py`), but for crowded ones that a cache holds and that
+squares would drive from it (`crowding.py`): a few rows of these at a time go through one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 
 from nearhint_compiler.analysis.accesses import access
 from nearhint_compiler.codegen.c.body import UNIFORM, Body, write_declarations
+from nearhint_compiler.codegen.c.crowding import wants_buffer
 from nearhint_compiler.codegen.c.entry import RUN, tasks
 from nearhint_compiler.codegen.c.index import to_c
 from nearhint_compiler.codegen.c.lanes import lane_loop
 from nearhint_compiler.codegen.c.primitive import ELEMENTS, LINE_BYTES
-from nearhint_compiler.codegen.c.squares import height_of, write_squares
+from nearhint_compiler.codegen.c.squares import has_lines, height_of, write_squares
 from nearhint_compiler.codegen.c.text import Writer
 from nearhint_compiler.codegen.c.turn import prefetch, turned_loads, write_nothing, write_turned
 from nearhint_compiler.ir import nodes as ir
@@ -33,6 +38,9 @@ from nearhint_rules.program import DTYPES
 _LARGE_BYTES = 1 << 24
 """Of inputs and outputs. Fewer are in a cache when they are used soon after they were written, and
 to ask for them costs more time than is waited for them."""
+_CROWDED = "run_crowded"
+_STRIP_BYTES = 2 * LINE_BYTES
+"""Of what is turned, along its rows: what crowded rows have in the first cache at a time."""
 LARGEST_TILE = 128 * 128
 """Elements of a tile: those of every input that is turned lie on the stack."""
 
@@ -47,51 +55,34 @@ class Sides:
 
 def write_tiles(writer: Writer, body: Body, *, copies: int, across: str, sides: Sides) -> Expr:
     """Writes `run`, whose tiles go through a buffer; returns the number of tasks."""
-    lane, turned = body.lane, turned_loads(body, across)
-    strides = {position: _stride(body, position, sides) for position in turned}
-    buffers = [
-        f"{ELEMENTS[body.dtypes[position]]} tile{position}[{sides.across * stride}]"
-        " __attribute__((aligned(64)));"
-        for position, stride in strides.items()
-    ]
     rows = ex.Int(sides.across)
+    buffers = _buffers(body, across, sides)
     with _each_tile(writer, body, across, sides.along, rows, buffers) as invariants:
-        vectors = f"((end_{lane} - begin_{lane} + {body.lanes - 1}) / {body.lanes})"
+        vectors = f"((end_{body.lane} - begin_{body.lane} + {body.lanes - 1}) / {body.lanes})"
         writer.line(f"const int64_t share = ({sides.across - 1} + {vectors}) / {vectors};")
-        ahead = _next(writer, lane, across, sides.along, rows)
+        ahead = _next(writer, body.lane, across, sides.along, rows)
         ask = partial(_ask, body=body, across=across, sides=sides)
-        for position, stride in strides.items():
-            write_turned(
-                writer,
-                body,
-                position,
-                across,
-                f"tile{position}",
-                f"{stride}",
-                ahead=ahead,
-                meanwhile=ask if position == turned[0] else write_nothing,
-                when="is_large",
-            )
-            place = f"tile{position} + ({across} - begin_{across}) * {stride} + {lane}"
-            body.places[position] = f"{place} - begin_{lane}"
-        rest = [place for place in range(len(body.kernel.body)) if place not in invariants]
-        with writer.block(
-            f"for (int64_t {across} = begin_{across}; {across} < end_{across}; {across}++)"
-        ):
-            body.write(writer, [p for p in rest if not body.in_lanes(p)], UNIFORM)
-            writer.line(f"int64_t {lane} = begin_{lane};")
-            each = [place for place in rest if body.in_lanes(place)]
-            lane_loop(writer, body, each, (), copies=copies, end=f"end_{lane}")
+        _write_buffered(writer, body, invariants, copies, across, sides, ahead=ahead, meanwhile=ask)
     return _total(body, across, sides.along, rows)
 
 
 def write_direct_tiles(
     writer: Writer, body: Body, *, copies: int, deep: int, across: str, sides: Sides
 ) -> Expr:
-    """Writes `run`, whose tiles have no buffer; returns the number of tasks."""
+    """Writes `run`, whose tiles have no buffer, but for crowded ones; returns the number of tasks.
+
+    These go through one in strips of two lines, which the first cache has room for.
+    """
     turned = turned_loads(body, across)
     rows = height_of(body, across, turned, deep=deep, along=sides.along, rows=sides.across)
-    with _each_tile(writer, body, across, sides.along, rows, ()) as invariants:
+    first: list[str] = []
+    is_moved = has_lines(body, turned, deep, sides.along)
+    fact = "" if is_moved else wants_buffer(body, across, turned, deep=deep)
+    if fact:
+        _write_crowded(writer, body, copies, across, sides)
+        call = f"{_CROWDED}(parameters, dims, from, to);"
+        first = [f"if ({fact}) {{", f"    {call}", "    return;", "}"]
+    with _each_tile(writer, body, across, sides.along, rows, first) as invariants:
         _next(writer, body.lane, across, sides.along, rows)
         write_squares(
             writer,
@@ -106,14 +97,94 @@ def write_direct_tiles(
     return _total(body, across, sides.along, rows)
 
 
+def _write_crowded(writer: Writer, body: Body, copies: int, across: str, sides: Sides) -> None:
+    """A function as `run`, whose tiles go strip after strip through buffers.
+
+    It is one of its own, so that the loops of tiles that are not crowded have their registers.
+    """
+    size = max(DTYPES[body.dtypes[position]] for position in turned_loads(body, across))
+    height = min(sides.across, max(body.lanes, _STRIP_BYTES // size))
+    strip, rows = Sides(sides.along, height), ex.Int(sides.across)
+    buffers = _buffers(body, across, strip)
+    begin, end = f"begin_{across}", f"end_{across}"
+    function = f"static __attribute__((noinline)) void {_CROWDED}"
+    with _each_tile(
+        writer, body, across, sides.along, rows, buffers, function=function
+    ) as invariants:
+        head = f"int64_t top = {begin}, bottom = {end}; top < bottom; top += {height}"
+        with writer.block(f"for ({head})"):
+            writer.line(f"const int64_t {begin} = top, {end} = least(bottom, top + {height});")
+            _write_buffered(writer, body, invariants, copies, across, strip)
+
+
+def _write_buffered(
+    writer: Writer,
+    body: Body,
+    done: Sequence[int],
+    copies: int,
+    across: str,
+    sides: Sides,
+    *,
+    ahead: Mapping[str, Expr] = MappingProxyType({}),
+    meanwhile: Callable[[Writer], None] = write_nothing,
+) -> None:
+    """What lies between `begin_{v}` and `end_{v}`, C variables, through buffers of `sides`."""
+    lane = body.lane
+    for position in turned_loads(body, across):
+        stride = _stride(body, position, sides)
+        write_turned(
+            writer,
+            body,
+            position,
+            across,
+            f"tile{position}",
+            f"{stride}",
+            ahead=ahead,
+            meanwhile=meanwhile,
+            when="is_large",
+        )
+        meanwhile = write_nothing
+        place = f"tile{position} + ({across} - begin_{across}) * {stride} + {lane}"
+        body.places[position] = f"{place} - begin_{lane}"
+    rest = [place for place in range(len(body.kernel.body)) if place not in done]
+    with writer.block(
+        f"for (int64_t {across} = begin_{across}; {across} < end_{across}; {across}++)"
+    ):
+        body.write(writer, [p for p in rest if not body.in_lanes(p)], UNIFORM)
+        writer.line(f"int64_t {lane} = begin_{lane};")
+        each = [place for place in rest if body.in_lanes(place)]
+        lane_loop(writer, body, each, (), copies=copies, end=f"end_{lane}")
+    body.places.clear()
+
+
+def _buffers(body: Body, across: str, sides: Sides) -> list[str]:
+    """Declares a buffer for each input that is turned."""
+    return [
+        f"{ELEMENTS[body.dtypes[position]]}"
+        f" tile{position}[{sides.across * _stride(body, position, sides)}]"
+        " __attribute__((aligned(64)));"
+        for position in turned_loads(body, across)
+    ]
+
+
 @contextmanager
 def _each_tile(
-    writer: Writer, body: Body, across: str, along: int, height: Expr, buffers: Sequence[str]
+    writer: Writer,
+    body: Body,
+    across: str,
+    along: int,
+    height: Expr,
+    first: Sequence[str],
+    *,
+    function: str = "static void run",
 ) -> Generator[list[int]]:
-    """`run` with its loop over tiles; gives the nodes that are written before the loop."""
+    """`run` with its loop over tiles, after the lines in `first`.
+
+    Gives the nodes that are written before the loop, too.
+    """
     counts = _counts(body, across, along, height)
     writer.line()
-    writer.line(f"static void run{RUN}")
+    writer.line(f"{function}{RUN}")
     with writer.block():
         write_declarations(writer, body)
         if not isinstance(height, ex.Int):
@@ -121,17 +192,18 @@ def _each_tile(
         writer.line(f"const int is_large = {_bytes(body)} > {_LARGE_BYTES};")
         writer.line(f"const int64_t rows = {to_c(counts[across])};")
         writer.line(f"const int64_t blocks = {to_c(counts[body.lane])};")
-        for buffer in buffers:
-            writer.line(buffer)
+        for line in first:
+            writer.line(line)
         invariants = body.invariants()
         body.write(writer, invariants, UNIFORM)
         others = [name for name in counts if name not in (across, body.lane)]
-        counters = [*((name, f"n{name}") for name in others), ("row", "rows"), ("block", "blocks")]
+        counters = [(other, f"n{other}") for other in others]
+        counters += [("row", "rows"), ("block", "blocks")]
         with tasks(writer, counters):
             steps = ((across, "row", _tall(height)), (body.lane, "block", along))
-            for name, counter, length in steps:
-                writer.line(f"const int64_t begin_{name} = {counter} * {length};")
-                writer.line(f"const int64_t end_{name} = least(n{name}, begin_{name} + {length});")
+            for side, counter, length in steps:
+                writer.line(f"const int64_t begin_{side} = {counter} * {length};")
+                writer.line(f"const int64_t end_{side} = least(n{side}, begin_{side} + {length});")
             yield invariants
 
 

@@ -375,7 +375,8 @@ def write_turned(
     """Copies a rectangle of the load at `position` into `buffer`, `stride` elements a row.
 
     The rectangle that lies `ahead`, steps by loop variable, is asked for meanwhile, because no
-    hardware follows so many rows at once; beyond the input this does nothing. It goes to the second
+    hardware follows so many rows at once; beyond the input, or where there are no steps, this does
+    nothing. It goes to the second
     cache: the first has fewer lines under way, and rows that wait for it delay each other. `when`,
     if it is not "", is the C condition under which it is asked for.
     `meanwhile` writes what else is to be done for each vector of lanes, from lane `i0` of the
@@ -395,12 +396,12 @@ def write_turned(
         node.index, {name: ex.add(begin, steps[name]) for name, begin in begins.items()}
     )
     there = {name: ex.add(begin, ahead.get(name, 0)) for name, begin in begins.items()}
-    further = ex.sub(
-        ex.substitute(index, {f"begin_{name}": to for name, to in there.items()}), index
-    )
+    moved = ex.substitute(index, {f"begin_{name}": to for name, to in there.items()})
+    further = ex.sub(moved, index) if ahead else None
     done = "0"
     if (
         meanwhile is write_nothing
+        and further is not None
         and has_pairs(body, dtype)
         and access(node.index, lane).stride is not None
     ):
@@ -479,10 +480,10 @@ def _load_rows(
     dtype: str,
     index: Expr,
     *,
-    ahead: Expr,
+    ahead: Expr | None,
     when: str,
 ) -> None:
-    """Loads a vector of each of `lanes` rows, and asks for those that lie `ahead` of them.
+    """Loads a vector of each of `lanes` rows, and asks for those that lie `ahead`, if any do.
 
     One pointer goes from row to row. The compiler would rather keep an address for each row, has no
     registers for them, and would work those of incomplete squares out for every complete one. Rows
@@ -493,13 +494,15 @@ def _load_rows(
     first, step = ex.substitute(index, {"i": ex.symbol("i0")}), access(node.index, lane).stride
     assert step is not None
     writer.line(f"const {ELEMENTS[dtype]} *p = in{node.param} + {to_c(first)};")
-    writer.line(f"const int64_t pitch = {to_c(step)}, ahead = {to_c(ahead)};")
+    further = "" if ahead is None else f", ahead = {to_c(ahead)}"
+    writer.line(f"const int64_t pitch = {to_c(step)}{further};")
     keep = '__asm__("" : "+r"(p));'
     complete = f"if (begin_{lane} + i0 + {lanes} <= end_{lane} && n == {lanes})"
     with writer.block(complete), writer.block(f"for (int l = 0; l < {lanes}; l++)"):
         writer.line(f"square[l] = {load}(p);")
         is_last = f"j % {line} == {line - lanes}" if lanes < line else ""
-        for place, fact in (("p + ahead", "j == 0"), (f"p + ahead + {lanes - 1}", is_last)):
+        places = (("p + ahead", "j == 0"), (f"p + ahead + {lanes - 1}", is_last))
+        for place, fact in places if ahead is not None else ():
             facts = " && ".join(filter(None, (when, fact)))
             writer.line(f"if ({facts}) {prefetch(place)}" if facts else prefetch(place))
         writer.line("p += pitch;")
