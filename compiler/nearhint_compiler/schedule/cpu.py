@@ -35,10 +35,8 @@ half of it, since every second unaligned access then stays within a cache line.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from math import prod
 
-from nearhint_compiler.analysis.accesses import access, clamped
 from nearhint_compiler.analysis.beside import LONGEST_BESIDE, can_be_beside
 from nearhint_compiler.analysis.interleaved import is_interleaved
 from nearhint_compiler.analysis.known import known_of
@@ -46,11 +44,25 @@ from nearhint_compiler.analysis.narrow_sums import widened_terms
 from nearhint_compiler.analysis.passes import plan_passes
 from nearhint_compiler.analysis.respace import respaced
 from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.schedule.cpu_facts import (
+    IRREGULAR,
+    access_score,
+    axes_of,
+    extent_of,
+    is_costly,
+    is_single,
+    is_turned,
+    is_wide_and_walked_once,
+    lanes_of,
+    own_sizes,
+    panels_across,
+    score,
+    stored_along,
+    turned_along,
+)
 from nearhint_compiler.schedule.schedule import Schedule
-from nearhint_rules import expr as ex
-from nearhint_rules.expr import Expr
 from nearhint_rules.program import DTYPES
-from nearhint_rules.target import CpuDevice, Target
+from nearhint_rules.target import Target
 
 CANDIDATE_LIMIT = 8
 SPACED_LIMIT = 4
@@ -77,13 +89,6 @@ _AHEAD = 4
 """Rows of memory: what is in the second cache comes in that time, and little of the first waits."""
 _STEP = 4
 """Squares beside and below each other, at most."""
-_WIDE_DTYPES = ("f64", "i64")
-_COSTLY = frozenset(
-    ("exp", "exp2", "expm1", "log", "log2", "log1p", "sigmoid", "tanh", "erf", "sin", "cos", "pow")
-)
-REMEMBERED = 1024
-"""Indices whose strides are remembered."""
-_CONTIGUOUS, _CLAMPED, _UNIFORM, _STRIDED, _IRREGULAR = 2, 1, 0, -3, -5
 
 
 def candidates(
@@ -104,51 +109,13 @@ def candidates(
 
 
 def _ranked(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> list[Schedule]:
-    lanes = _lanes(kernel, target)
-    ranked = sorted(_axes(kernel), key=lambda name: -_score(kernel, name, lanes, dims))
+    lanes = lanes_of(kernel, target)
+    ranked = sorted(axes_of(kernel), key=lambda name: -score(kernel, name, lanes, dims))
     return list(dict.fromkeys(_space(kernel, ranked, lanes, dims)))
 
 
 def _spaced(schedule: Schedule) -> Schedule:
     return Schedule(schedule.family, (*schedule.options, ("spaced", 1)))
-
-
-def _lanes(kernel: ir.Kernel, target: Target) -> int:
-    """As many lanes as the widest dtype leaves of a register, of what varies along loops."""
-    features = target.device.features if isinstance(target.device, CpuDevice) else ()
-    bits = 512 if "avx512f" in features else 256 if "avx2" in features else 128
-    typed = zip(kernel.body, ir.dtypes_of(kernel), _in_loops(kernel), strict=True)
-    narrow, elements = widened_terms(kernel), ir.per_element(kernel)
-    # Positions alone, which joins compare, do not make a kernel one of wide numbers; nor do sums of
-    # narrow ones, which are added in 32 bits, and what is computed of them once a row.
-    is_wide = any(
-        varies
-        and dtype in _WIDE_DTYPES
-        and not isinstance(node, ir.Iota)
-        and place not in narrow
-        and (elements[place] or not narrow)
-        for place, (node, dtype, varies) in enumerate(typed)
-    )
-    return max(4, bits // (64 if is_wide else 32))
-
-
-def _in_loops(kernel: ir.Kernel) -> list[bool]:
-    """What varies along loops, but for the places of extremal elements: those are one a row."""
-    places = [False] * len(kernel.body)
-    for position, node in enumerate(kernel.body):
-        operands = ir.operands_of(node)
-        places[position] = isinstance(node, ir.Arg) or any(places[place] for place in operands)
-    elements = ir.per_element(kernel)
-    return [
-        varies and (elements[position] or not places[position])
-        for position, varies in enumerate(ir.varying(kernel))
-    ]
-
-
-def _axes(kernel: ir.Kernel) -> list[str]:
-    """Loop variables that lanes may run along, the likeliest of equals first."""
-    reduction = [f"r{number}" for number in reversed(range(len(kernel.reduction)))]
-    return reduction + [f"p{number}" for number in reversed(range(len(kernel.pointwise)))]
 
 
 def _space(
@@ -158,7 +125,7 @@ def _space(
         yield from _element_space(kernel, ranked or ["p0"], lanes, dims)
         return
     panels = list(_panel_space(kernel, lanes, dims))
-    length = _extent(kernel, "r0", dims)
+    length = extent_of(kernel, "r0", dims)
     if panels and length is not None and length <= _SHORT:
         across = f"p{panels[0]['across']}"
         yield _columns(across, lanes=lanes, unroll=4, split=_split(kernel))
@@ -174,9 +141,9 @@ def _element_space(
 ) -> Iterator[Schedule]:
     best, *others = ranked
     half = max(4, lanes // 2)
-    turned = _stored_along(kernel, best, others)
-    across = best if turned else _across(kernel, best, others)
-    halves = _is_single(kernel) and not _is_costly(kernel)
+    turned = stored_along(kernel, best, others)
+    across = best if turned else turned_along(kernel, best, others)
+    halves = is_single(kernel) and not is_costly(kernel)
     first, second = (half, lanes) if halves else (lanes, half)
     tiles: list[Schedule] = []
     last: list[Schedule] = []
@@ -198,7 +165,7 @@ def _element_space(
 def _has_known(kernel: ir.Kernel, lane: str, dims: Mapping[str, int]) -> bool:
     """Whether there are several rows along `lane`, and these have something in common."""
     known = known_of(kernel, lane)
-    return known is not None and _extent(kernel, known.down, dims) != 1
+    return known is not None and extent_of(kernel, known.down, dims) != 1
 
 
 def _bounded(
@@ -209,10 +176,10 @@ def _bounded(
     A step has no more vectors than the loop: shorter rows would have single ones alone.
     """
     single = sum(
-        isinstance(node, ir.Load | ir.Store) and _access_score(node.index, axis) < 0
+        isinstance(node, ir.Load | ir.Store) and access_score(node.index, axis) < 0
         for node in kernel.body
     )
-    extent = _extent(kernel, axis, dims)
+    extent = extent_of(kernel, axis, dims)
     while unroll > 1 and extent is not None and unroll * lanes > extent:
         unroll //= 2
     while unroll > 1 and single * lanes * unroll > _SINGLY:
@@ -234,7 +201,7 @@ def _tile_space(
     size = max(
         DTYPES[kernel.params[node.param].dtype]
         for node in kernel.body
-        if isinstance(node, ir.Load) and _is_turned(node, across, lane)
+        if isinstance(node, ir.Load) and is_turned(node, across, lane)
     )
     widest = max(first, second)
     direct = list(_direct_space(kernel, lane, across, lanes=widest, size=size))
@@ -245,7 +212,7 @@ def _tile_space(
         _tiles(lane, across, lanes=width, tile=along, rows=max(width, across_bytes // size))
         for width, along, across_bytes in shapes
     ]
-    if _is_costly(kernel):
+    if is_costly(kernel):
         return [*buffered, *direct[:1]], []
     if any(each["squares"] > 1 for each in direct):
         return direct, buffered[::2]
@@ -266,8 +233,8 @@ def _direct_space(
     """
     if any(
         isinstance(node, ir.Load)
-        and _is_turned(node, across, lane)
-        and _access_score(node.index, lane) == _IRREGULAR
+        and is_turned(node, across, lane)
+        and access_score(node.index, lane) == IRREGULAR
         for node in kernel.body
     ):
         return
@@ -297,7 +264,7 @@ def _column_space(kernel: ir.Kernel, ranked: list[str], lanes: int) -> Iterator[
     ]
     if any(isinstance(node, ir.Arg) for node in kernel.body):
         shapes = [(lanes, 8, 0), (lanes, 2, 0), (half, 8, 0), (lanes, 4, 0), (lanes, 16, 0)]
-    elif not _is_single(kernel):
+    elif not is_single(kernel):
         # Of narrow elements a full vector is half a line, and to convert them takes longer than to
         # wait for them.
         shapes = [
@@ -319,7 +286,7 @@ def _widest_block(kernel: ir.Kernel) -> int:
 
     The wider a block is, the more of each row of memory it reads at once.
     """
-    if _is_costly(kernel) or any(isinstance(node, ir.Scan) for node in kernel.body):
+    if is_costly(kernel) or any(isinstance(node, ir.Scan) for node in kernel.body):
         return 8
     most = max(map(len, plan_passes(kernel, stash=False).reduces))
     return max(4, 16 // max(1, most))
@@ -332,7 +299,7 @@ def _row_space(
     half, split = max(4, lanes // 2), _split(kernel)
     stash = STASH if plan_passes(kernel, stash=True).stashed else 0
     order = [(lanes, 4), (half, 4), (lanes, 2), (half, 2)]
-    if _is_costly(kernel):
+    if is_costly(kernel):
         order = [(lanes, 2), (half, 4), (lanes, 4), (half, 2)]
     elif not split:
         order = [(half, 4), (half, 2), (lanes, 4), (lanes, 2)]
@@ -363,12 +330,14 @@ def _row_space(
 
 def _has_short_pieces(kernel: ir.Kernel, dims: Mapping[str, int]) -> bool:
     """Whether rows have at least as many pieces as elements in each: else tables are most work."""
-    *outer, piece = (_extent(kernel, f"r{number}", dims) for number in range(len(kernel.reduction)))
+    *outer, piece = (
+        extent_of(kernel, f"r{number}", dims) for number in range(len(kernel.reduction))
+    )
     return piece is not None and all(outer) and prod(filter(None, outer)) >= piece
 
 
 def _has_few_rows(kernel: ir.Kernel, dims: Mapping[str, int]) -> bool:
-    rows = [_extent(kernel, f"p{number}", dims) for number in range(len(kernel.pointwise))]
+    rows = [extent_of(kernel, f"p{number}", dims) for number in range(len(kernel.pointwise))]
     return all(rows) and prod(filter(None, rows)) < _FEW_ROWS
 
 
@@ -378,16 +347,16 @@ def _beside(kernel: ir.Kernel, lanes: int) -> int:
         return 0
     if widened_terms(kernel):
         return 0  # a total of 64 bits a lane is more than a register
-    passes, sizes = plan_passes(kernel, stash=True), _own_sizes(kernel)
-    if _is_wide_and_walked_once(kernel):
+    passes, sizes = plan_passes(kernel, stash=True), own_sizes(kernel)
+    if is_wide_and_walked_once(kernel):
         return 0  # so few lanes are added up sooner than they are written for it
     sizes += [max(4, DTYPES[ir.dtypes_of(kernel)[position]]) for position in passes.stashed]
     # Arithmetic hides that what is read again comes from a second cache.
-    room = _BESIDE_BYTES * (2 if _is_costly(kernel) else 1)
+    room = _BESIDE_BYTES * (2 if is_costly(kernel) else 1)
     longest = min(room // (lanes * max(1, sum(sizes))), LONGEST_BESIDE * lanes)
     if passes.count == 1:
         longest = lanes * (LONGEST_BESIDE if set(sizes) == {2} else _BESIDE_VECTORS)
-    known = _extent(kernel, "r0", {})
+    known = extent_of(kernel, "r0", {})
     return 0 if known is not None and known > longest else longest // lanes * lanes
 
 
@@ -398,40 +367,23 @@ def _short(kernel: ir.Kernel, lanes: int, beside: int) -> int:
     """
     if beside:
         return 2
-    return _SHORT // lanes if _is_wide_and_walked_once(kernel) else 4
-
-
-def _is_wide_and_walked_once(kernel: ir.Kernel) -> bool:
-    """Whether rows of 64-bit elements are read once, for a number each."""
-    once = can_be_beside(kernel) and plan_passes(kernel, stash=True).count == 1
-    return once and set(_own_sizes(kernel)) == {8}
-
-
-def _own_sizes(kernel: ir.Kernel) -> list[int]:
-    """Bytes of an element of each input that every row has elements of its own in."""
-    last = f"p{len(kernel.pointwise) - 1}"
-    own = {
-        node
-        for node in kernel.body
-        if isinstance(node, ir.Load) and {"r0", last} <= set(ex.symbols_of(node.index))
-    }
-    return [DTYPES[kernel.params[node.param].dtype] for node in own]
+    return _SHORT // lanes if is_wide_and_walked_once(kernel) else 4
 
 
 def _panel_space(kernel: ir.Kernel, lanes: int, dims: Mapping[str, int]) -> Iterator[Schedule]:
     """Panels, where an input strides along the row and something else is contiguous there."""
-    across = _panels_across(kernel)
+    across = panels_across(kernel)
     if not across:
         return
     sizes = [
         DTYPES[kernel.params[node.param].dtype]
         for node in kernel.body
-        if isinstance(node, ir.Load) and _is_turned(node, across, "r0")
+        if isinstance(node, ir.Load) and is_turned(node, across, "r0")
     ]
     line = max(lanes, _LINE_BYTES // max(sizes))
     stash = STASH if plan_passes(kernel, stash=True).stashed else 0
-    unroll = 2 if _is_costly(kernel) else 4
-    known, given = _extent(kernel, "r0", {}), _extent(kernel, "r0", dims) or 0
+    unroll = 2 if is_costly(kernel) else 4
+    known, given = extent_of(kernel, "r0", {}), extent_of(kernel, "r0", dims) or 0
     half = max(4, lanes // 2)
     for width, rows, least, further in (
         (lanes, _WIDEST * line, line, 0),
@@ -448,64 +400,8 @@ def _panel_space(kernel: ir.Kernel, lanes: int, dims: Mapping[str, int]) -> Iter
             )  # fmt: skip
 
 
-def _panels_across(kernel: ir.Kernel) -> str:
-    if len(kernel.reduction) != 1:
-        return ""
-    elements = ir.per_element(kernel)
-    accesses = [
-        node
-        for position, node in enumerate(kernel.body)
-        if isinstance(node, ir.Load | ir.Store) and elements[position]
-    ]
-    for number in reversed(range(len(kernel.pointwise))):
-        across = f"p{number}"
-        has_turned = any(
-            isinstance(node, ir.Load) and _is_turned(node, across, "r0") for node in accesses
-        )
-        if has_turned and any(_is_turned(node, "r0", across) for node in accesses):
-            return across
-    return ""
-
-
-def _is_turned(node: ir.Load | ir.Store, across: str, lane: str) -> bool:
-    """Whether the access is contiguous along `across` and strides along `lane`."""
-    strides = _access_score(node.index, lane) in (_STRIDED, _IRREGULAR)
-    return strides and _access_score(node.index, across) == _CONTIGUOUS
-
-
-def _stored_along(kernel: ir.Kernel, lane: str, others: list[str]) -> str:
-    """The loop along which what strides along the lanes is stored; "" for none, or not to turn."""
-    stores = [node.index for node in kernel.body if isinstance(node, ir.Store)]
-    if all(_access_score(index, lane) == _CONTIGUOUS for index in stores):
-        return ""
-    for other in others:
-        if all(_access_score(index, other) == _CONTIGUOUS for index in stores) and any(
-            isinstance(node, ir.Load) and _is_turned(node, lane, other) for node in kernel.body
-        ):
-            return other
-    return ""
-
-
-def _is_single(kernel: ir.Kernel) -> bool:
-    """Whether no element is narrower than single precision."""
-    return all(dtype not in ir.LOW_PRECISION for dtype in ir.dtypes_of(kernel))
-
-
-def _is_costly(kernel: ir.Kernel) -> bool:
-    return any(isinstance(node, ir.Op) and node.name in _COSTLY for node in kernel.body)
-
-
 def _split(kernel: ir.Kernel) -> int:
     return int(not any(isinstance(node, ir.Scan) for node in kernel.body))
-
-
-def _across(kernel: ir.Kernel, lane: str, others: list[str]) -> str:
-    """The loop along which an input is contiguous that strides along the lanes; "" for none."""
-    for other in others:
-        for node in kernel.body:
-            if isinstance(node, ir.Load) and _is_turned(node, other, lane):
-                return other
-    return ""
 
 
 def _schedule(family: str, **options: int) -> Schedule:
@@ -561,41 +457,3 @@ def _rows(
 def _columns(variable: str, *, lanes: int, unroll: int, split: int, ahead: int = 0) -> Schedule:
     axis, more = int(variable[1:]), {"ahead": ahead} if ahead else {}
     return _schedule("cpu.columns", axis=axis, lanes=lanes, unroll=unroll, split=split, **more)
-
-
-def _score(kernel: ir.Kernel, variable: str, lanes: int, dims: Mapping[str, int]) -> float:
-    """How well lanes along `variable` would be used: accesses, and full vectors.
-
-    Where a loop without a reduction is shorter than a vector, the whole body is computed so many
-    times more: an operation a lane costs as much as an access that moves lanes one by one.
-    """
-    elements = ir.per_element(kernel)
-    score = 0.0
-    for position, node in enumerate(kernel.body):
-        if isinstance(node, ir.Load | ir.Store):
-            value = _access_score(node.index, variable)
-            score += value if elements[position] or not kernel.reduction else value / 64
-    extent = _extent(kernel, variable, dims)
-    if extent is not None and score > 0:
-        score *= extent / (lanes * -(-extent // lanes))
-    if extent is not None and extent < lanes and not kernel.reduction:
-        score += _STRIDED * len(kernel.body) * (1 / extent - 1 / lanes)
-    return score
-
-
-@lru_cache(maxsize=REMEMBERED)
-def _access_score(index: Expr, variable: str) -> int:
-    moves = access(index, variable)
-    if moves.stride is None:
-        return _IRREGULAR if clamped(index, variable) is None else _CLAMPED
-    if moves.is_uniform:
-        return _UNIFORM
-    return _CONTIGUOUS if moves.is_contiguous else _STRIDED
-
-
-def _extent(kernel: ir.Kernel, variable: str, dims: Mapping[str, int]) -> int | None:
-    space = kernel.reduction if variable[0] == "r" else kernel.pointwise
-    extent = space[int(variable[1:])]
-    if all(name in dims for name in ex.symbols_of(extent)):
-        return ex.evaluate(extent, dims)
-    return None

@@ -12,12 +12,12 @@ from nearhint_compiler.analysis.respace import respaced
 from nearhint_compiler.codegen import generate
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import candidates
-from nearhint_compiler.schedule.cpu import _access_score
+from nearhint_compiler.schedule.cpu_facts import access_score
 from nearhint_rules.target import CudaDevice, Target
 
 AVX512 = target(("avx2", "avx512bw", "avx512dq", "avx512f", "avx512vl", "f16c", "fma"))
 GPU = Target(CudaDevice("a GPU", 90, 132, 80 << 30, "580", 700), ("triton 3.7.1",))
-REMEMBERING = (index_bounds, respaced, access, shifted, _access_score)
+REMEMBERING = (index_bounds, respaced, access, shifted, access_score)
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,178 @@
+"""What the space on a CPU looks at: lanes, loops, and how memory is read along them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from nearhint_compiler.analysis.accesses import access, clamped
+from nearhint_compiler.analysis.beside import can_be_beside
+from nearhint_compiler.analysis.narrow_sums import widened_terms
+from nearhint_compiler.analysis.passes import plan_passes
+from nearhint_compiler.ir import nodes as ir
+from nearhint_rules import expr as ex
+from nearhint_rules.expr import Expr
+from nearhint_rules.program import DTYPES
+from nearhint_rules.target import CpuDevice, Target
+
+_WIDE_DTYPES = ("f64", "i64")
+_COSTLY = frozenset(
+    ("exp", "exp2", "expm1", "log", "log2", "log1p", "sigmoid", "tanh", "erf", "sin", "cos", "pow")
+)
+REMEMBERED = 1024
+"""Indices whose strides are remembered."""
+CONTIGUOUS, CLAMPED, UNIFORM, STRIDED, IRREGULAR = 2, 1, 0, -3, -5
+"""How well lanes along a loop suit an access."""
+
+
+def lanes_of(kernel: ir.Kernel, target: Target) -> int:
+    """As many lanes as the widest dtype leaves of a register, of what varies along loops."""
+    features = target.device.features if isinstance(target.device, CpuDevice) else ()
+    bits = 512 if "avx512f" in features else 256 if "avx2" in features else 128
+    typed = zip(kernel.body, ir.dtypes_of(kernel), _in_loops(kernel), strict=True)
+    narrow, elements = widened_terms(kernel), ir.per_element(kernel)
+    # Positions alone, which joins compare, do not make a kernel one of wide numbers; nor do sums of
+    # narrow ones, which are added in 32 bits, and what is computed of them once a row.
+    is_wide = any(
+        varies
+        and dtype in _WIDE_DTYPES
+        and not isinstance(node, ir.Iota)
+        and place not in narrow
+        and (elements[place] or not narrow)
+        for place, (node, dtype, varies) in enumerate(typed)
+    )
+    return max(4, bits // (64 if is_wide else 32))
+
+
+def _in_loops(kernel: ir.Kernel) -> list[bool]:
+    """What varies along loops, but for the places of extremal elements: those are one a row."""
+    places = [False] * len(kernel.body)
+    for position, node in enumerate(kernel.body):
+        operands = ir.operands_of(node)
+        places[position] = isinstance(node, ir.Arg) or any(places[place] for place in operands)
+    elements = ir.per_element(kernel)
+    return [
+        varies and (elements[position] or not places[position])
+        for position, varies in enumerate(ir.varying(kernel))
+    ]
+
+
+def axes_of(kernel: ir.Kernel) -> list[str]:
+    """Loop variables that lanes may run along, the likeliest of equals first."""
+    reduction = [f"r{number}" for number in reversed(range(len(kernel.reduction)))]
+    return reduction + [f"p{number}" for number in reversed(range(len(kernel.pointwise)))]
+
+
+def is_wide_and_walked_once(kernel: ir.Kernel) -> bool:
+    """Whether rows of 64-bit elements are read once, for a number each."""
+    once = can_be_beside(kernel) and plan_passes(kernel, stash=True).count == 1
+    return once and set(own_sizes(kernel)) == {8}
+
+
+def own_sizes(kernel: ir.Kernel) -> list[int]:
+    """Bytes of an element of each input that every row has elements of its own in."""
+    last = f"p{len(kernel.pointwise) - 1}"
+    own = {
+        node
+        for node in kernel.body
+        if isinstance(node, ir.Load) and {"r0", last} <= set(ex.symbols_of(node.index))
+    }
+    return [DTYPES[kernel.params[node.param].dtype] for node in own]
+
+
+def panels_across(kernel: ir.Kernel) -> str:
+    """The loop along which inputs lie that stride along the row, as something else does not; ""."""
+    if len(kernel.reduction) != 1:
+        return ""
+    elements = ir.per_element(kernel)
+    accesses = [
+        node
+        for position, node in enumerate(kernel.body)
+        if isinstance(node, ir.Load | ir.Store) and elements[position]
+    ]
+    for number in reversed(range(len(kernel.pointwise))):
+        across = f"p{number}"
+        has_turned = any(
+            isinstance(node, ir.Load) and is_turned(node, across, "r0") for node in accesses
+        )
+        if has_turned and any(is_turned(node, "r0", across) for node in accesses):
+            return across
+    return ""
+
+
+def is_turned(node: ir.Load | ir.Store, across: str, lane: str) -> bool:
+    """Whether the access is contiguous along `across` and strides along `lane`."""
+    strides = access_score(node.index, lane) in (STRIDED, IRREGULAR)
+    return strides and access_score(node.index, across) == CONTIGUOUS
+
+
+def stored_along(kernel: ir.Kernel, lane: str, others: list[str]) -> str:
+    """The loop along which what strides along the lanes is stored; "" for none, or not to turn."""
+    stores = [node.index for node in kernel.body if isinstance(node, ir.Store)]
+    if all(access_score(index, lane) == CONTIGUOUS for index in stores):
+        return ""
+    for other in others:
+        if all(access_score(index, other) == CONTIGUOUS for index in stores) and any(
+            isinstance(node, ir.Load) and is_turned(node, lane, other) for node in kernel.body
+        ):
+            return other
+    return ""
+
+
+def is_single(kernel: ir.Kernel) -> bool:
+    """Whether no element is narrower than single precision."""
+    return all(dtype not in ir.LOW_PRECISION for dtype in ir.dtypes_of(kernel))
+
+
+def is_costly(kernel: ir.Kernel) -> bool:
+    """Whether a function takes longer than memory does."""
+    return any(isinstance(node, ir.Op) and node.name in _COSTLY for node in kernel.body)
+
+
+def turned_along(kernel: ir.Kernel, lane: str, others: list[str]) -> str:
+    """The loop along which an input is contiguous that strides along the lanes; "" for none."""
+    for other in others:
+        for node in kernel.body:
+            if isinstance(node, ir.Load) and is_turned(node, other, lane):
+                return other
+    return ""
+
+
+def score(kernel: ir.Kernel, variable: str, lanes: int, dims: Mapping[str, int]) -> float:
+    """How well lanes along `variable` would be used: accesses, and full vectors.
+
+    Where a loop without a reduction is shorter than a vector, the whole body is computed so many
+    times more: an operation a lane costs as much as an access that moves lanes one by one.
+    """
+    elements = ir.per_element(kernel)
+    total = 0.0
+    for position, node in enumerate(kernel.body):
+        if isinstance(node, ir.Load | ir.Store):
+            value = access_score(node.index, variable)
+            total += value if elements[position] or not kernel.reduction else value / 64
+    extent = extent_of(kernel, variable, dims)
+    if extent is not None and total > 0:
+        total *= extent / (lanes * -(-extent // lanes))
+    if extent is not None and extent < lanes and not kernel.reduction:
+        total += STRIDED * len(kernel.body) * (1 / extent - 1 / lanes)
+    return total
+
+
+@lru_cache(maxsize=REMEMBERED)
+def access_score(index: Expr, variable: str) -> int:
+    """What the access is like along a loop: `CONTIGUOUS` and so on."""
+    moves = access(index, variable)
+    if moves.stride is None:
+        return IRREGULAR if clamped(index, variable) is None else CLAMPED
+    if moves.is_uniform:
+        return UNIFORM
+    return CONTIGUOUS if moves.is_contiguous else STRIDED
+
+
+def extent_of(kernel: ir.Kernel, variable: str, dims: Mapping[str, int]) -> int | None:
+    """The length of a loop, None where `dims` does not say it."""
+    space = kernel.reduction if variable[0] == "r" else kernel.pointwise
+    extent = space[int(variable[1:])]
+    if all(name in dims for name in ex.symbols_of(extent)):
+        return ex.evaluate(extent, dims)
+    return None
