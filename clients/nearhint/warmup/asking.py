@@ -88,6 +88,7 @@ class Asking:
         self._client_id = client_id
         self._clock = clock
         self._wait = wait
+        self._was_there = False
 
     def look(self, wishes: Sequence[Wish]) -> Survey:
         """The survey of `wishes`; measures and compiles nothing."""
@@ -129,20 +130,19 @@ class Asking:
             )
 
     def talk(self, say: Callable[[Connection], T]) -> T:
-        """What `say` returns; said again where the daemon was lost meanwhile."""
+        """What `say` returns; said again where the daemon was lost meanwhile, or since before."""
         lost_at_s: float | None = None
         losses = 0
-        was_there = False
         while True:
             try:
                 with closing(self._connect()) as connection:
-                    was_there, lost_at_s = True, None
+                    self._was_there, lost_at_s = True, None
                     return say(connection)
             except LOST:
                 if lost_at_s is None:
                     lost_at_s, losses = self._clock(), losses + 1
                 is_late = self._clock() - lost_at_s >= LOST_LIMIT_S
-                if not was_there or is_late or losses > LOSSES_LIMIT:
+                if not self._was_there or is_late or losses > LOSSES_LIMIT:
                     raise
             self._wait(RECONNECT_S)
 

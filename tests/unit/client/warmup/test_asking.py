@@ -270,6 +270,17 @@ def test_a_daemon_that_comes_back_is_asked_again(daemon: FakeDaemon, stage: Stag
     assert len(daemon.asked("RegisterProgram")) == 2
 
 
+def test_a_daemon_that_goes_away_between_two_talks_is_waited_for(
+    daemon: FakeDaemon, stage: Stage
+) -> None:
+    """The points of a warm-up are timed between what it asks for and what it tells of it."""
+    stage.asking.talk(lambda connection: connection.hello())
+    daemon.stop()
+    stage.then = daemon.start
+    stage.asking.talk(lambda connection: connection.hello())
+    assert 0 < stage.now_s < LOST_LIMIT_S
+
+
 def test_a_daemon_that_stays_away_is_given_up(daemon: FakeDaemon, stage: Stage) -> None:
     stage.then = daemon.stop
     with pytest.raises(DaemonUnreachable):
