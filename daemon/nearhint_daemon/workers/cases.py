@@ -42,7 +42,8 @@ ALONE: tuple[tuple[int, ...], ...] = (
     (331, 2),  # whole steps and a tail
     (339, 2),  # whole steps, a vector and a tail
     (1301, 3),  # longer than a table of what rows have in common
-    (20_011, 2, 1),  # longer than what is kept of a row
+    (20_011, 1),  # longer than what is kept of a row
+    (20_011, 2, 1),  # the same of several rows
 )  # fmt: skip
 
 

@@ -73,6 +73,10 @@ def target(features: Sequence[str]) -> Target:
 
 MACHINE = target(machine_features())
 PORTABLE = target(())
+AVX2 = target(("avx2", "f16c", "fma"))
+LEVELS = {"machine": MACHINE, "avx2": AVX2, "portable": PORTABLE}
+WIDTHS = [("machine", 16), ("machine", 8), ("avx2", 8), ("portable", 4), ("portable", 1)]
+"""Targets by name, and the lanes that each is tried with."""
 
 
 @dataclass(frozen=True, slots=True)

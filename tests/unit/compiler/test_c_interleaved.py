@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from tests.unit.compiler.kernels import kernel_of
 from tests.unit.compiler.native import (
+    LEVELS,
     MACHINE,
-    PORTABLE,
+    WIDTHS,
     Array,
     check,
     compile_kernel,
     encode,
-    target,
 )
 
 from nearhint_compiler.analysis.interleaved import is_interleaved
@@ -25,9 +25,6 @@ from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import candidates, parse_schedule
 
-AVX2 = target(("avx2", "f16c", "fma"))
-LEVELS = {"machine": MACHINE, "avx2": AVX2, "portable": PORTABLE}
-WIDTHS = [("machine", 16), ("machine", 8), ("avx2", 8), ("portable", 4), ("portable", 1)]
 SCHEDULE = (
     "cpu.rows axis={axis} lanes={lanes} unroll={unroll} short=4 stash=0 split={split} interleaved=1"
 )

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.unit.compiler.native import (
+    LEVELS,
     MACHINE,
-    PORTABLE,
+    WIDTHS,
     Array,
     check,
     compile_kernel,
     encode,
-    target,
 )
 
 from nearhint_compiler.analysis.known import known_of
@@ -25,9 +25,6 @@ from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import candidates, parse_schedule
 from nearhint_compiler.schedule.estimate import estimate
 
-AVX2 = target(("avx2", "f16c", "fma"))
-LEVELS = {"machine": MACHINE, "avx2": AVX2, "portable": PORTABLE}
-WIDTHS = [("machine", 16), ("machine", 8), ("avx2", 8), ("portable", 4), ("portable", 1)]
 SCHEDULE = "cpu.pointwise axis={axis} lanes={lanes} unroll={unroll} block={block} known=1"
 BATCH_NORM = """
 (kernel (symbols k0 k1 k2)

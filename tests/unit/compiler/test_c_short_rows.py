@@ -6,14 +6,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.unit.compiler.native import MACHINE, PORTABLE, Array, check, compile_kernel, target
+from tests.unit.compiler.native import (
+    LEVELS,
+    WIDTHS,
+    Array,
+    check,
+    compile_kernel,
+)
 
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import parse_schedule
 
-AVX2 = target(("avx2", "f16c", "fma"))
-LEVELS = {"machine": MACHINE, "avx2": AVX2, "portable": PORTABLE}
-WIDTHS = [("machine", 16), ("machine", 8), ("avx2", 8), ("portable", 4), ("portable", 1)]
 GROUPS = """
 (kernel (symbols k0 k1 k2 k3)
   (pointwise k0 k1)
