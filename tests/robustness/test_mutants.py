@@ -82,7 +82,7 @@ def mutants() -> Iterator[Mutant]:
             (name, match, replacement)
             for name, pattern, replacement in EDITS
             for match in re.finditer(pattern, original.source)
-            if match.start() > start
+            if match.start() > start and not _is_asked_for(original.source, match.start())
         ]
         for name, match, replacement in choose.sample(places, EACH):
             source = original.source
@@ -91,6 +91,12 @@ def mutants() -> Iterator[Mutant]:
             yield Mutant(
                 f"{name}, line {line}: {match[0]}", kernel, replace(original, source=edited)
             )
+
+
+def _is_asked_for(source: str, place: int) -> bool:
+    """Whether the line is a prefetch: of whatever place, no result depends on it."""
+    line = source[source.rfind("\n", 0, place) + 1 : source.find("\n", place)]
+    return "__builtin_prefetch(" in line
 
 
 @cache

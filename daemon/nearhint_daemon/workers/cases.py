@@ -20,6 +20,9 @@ from nearhint_rules.program import DTYPES
 
 CASE_POINTS = 180_000
 """Points of the iteration space that an awkward size may have."""
+FULL_SHARE = 0.95
+"""Of those: one size has at least so many, where any does. More than a cache holds may be walked
+otherwise than less."""
 EXACT_POINTS = 1 << 22
 """Points up to which an index that is not monotone is evaluated everywhere."""
 
@@ -29,8 +32,9 @@ TOGETHER: tuple[tuple[tuple[int, ...], ...], ...] = (
     ((241, 61, 31), (61, 31, 13), (31, 13, 7), (13, 7, 5), (5, 3, 7)),  # primes
     ((7, 9, 15), (3, 5, 1)),  # odd and small
     ((3, 67, 3, 67), (3, 5)),  # fewer rows than threads
-    ((643, 275), (3, 5)),  # more than a second cache keeps; wide blocks of columns, and parts
-    ((275, 643), (5, 3)),
+    # More than a second cache keeps; wide blocks of columns, and parts.
+    ((643, 275), (2, 331, 267), (3, 5)),
+    ((275, 643), (3, 89, 661), (5, 3)),
     ((128, 1024), (1, 128, 1024)),  # rows that lie crowded in caches: a power of two apart
     ((256, 666), (1, 256, 666)),  # ... those of narrow elements, too, and a part of a tile
     ((1,),),
@@ -148,6 +152,7 @@ def awkward_sizes(kernel: ir.Kernel, guard: Guard) -> tuple[Sizes, ...]:
 
 def _awkward_sizes(kernel: ir.Kernel, guard: Guard) -> Iterator[Sizes]:
     seen: set[tuple[int, ...]] = set()
+    most = 0
     count = len(kernel.symbols)
     alone = (
         tuple((other,) * place + (size,) + (other,) * (count - place - 1) for other in others)
@@ -162,8 +167,31 @@ def _awkward_sizes(kernel: ir.Kernel, guard: Guard) -> Iterator[Sizes]:
             key = tuple(found.dims.values())
             if key not in seen and not stores_overlap(kernel, found):
                 seen.add(key)
+                most = max(most, found.points)
                 yield found
             break
+    if kernel.symbols and most < FULL_SHARE * CASE_POINTS:
+        found = _fullest(kernel, guard)
+        if found is not None and found.points > most and not stores_overlap(kernel, found):
+            yield found
+
+
+def _fullest(kernel: ir.Kernel, guard: Guard) -> Sizes | None:
+    """The Kernel at the largest size of all symbols that fits, and then at the largest of each."""
+    found: Sizes | None = None
+    pattern = [0] * len(kernel.symbols)
+    for places in (range(len(pattern)), *((place,) for place in range(len(pattern)))):
+        low, high = pattern[places[0]], CASE_POINTS + 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            wanted = [middle if place in places else size for place, size in enumerate(pattern)]
+            fitting = _fit(kernel, guard, wanted)
+            if fitting is None:
+                high = middle
+            else:
+                found, low = fitting, middle
+        pattern = [low if place in places else size for place, size in enumerate(pattern)]
+    return found
 
 
 def _fit(kernel: ir.Kernel, guard: Guard, pattern: Sequence[int]) -> Sizes | None:

@@ -298,6 +298,100 @@ static void rows_of_1(void *const *parameters, const int64_t *dims, int64_t from
     }
 }
 
+static void far_rows_beside_up_to_64(void *const *parameters, const int64_t *dims, int64_t from, int64_t to)
+{
+    const float *const in0 = (const float *)parameters[0];
+    float *const out1 = (float *)parameters[1];
+    const int64_t k0 = dims[0];
+    const int64_t k1 = dims[1];
+    const int64_t np0 = k0;
+    const int64_t nr0 = k1;
+    float row1[8] __attribute__((aligned(64)));
+    float row5[8] __attribute__((aligned(64)));
+    vf32 totals1[8];
+    for (int l = 0; l < 8; l++)
+        totals1[l] = from_bits_f32(0xff800000);
+    vf32 totals4[8];
+    for (int l = 0; l < 8; l++)
+        totals4[l] = splat_f32(0);
+    const int64_t next_rows = 8 * (1 + 8192 / (64 * k1 + 1));
+    int64_t rows;
+    int64_t first = from;
+    for (int64_t task = from; task < to; task += rows) {
+        rows = least(8, least(to - task, np0 - first));
+        const int64_t p0 = first;
+        for (int64_t p0 = first; p0 < first + rows; p0++) {
+            vf32 t1_0 = from_bits_f32(0xff800000), t1_1 = from_bits_f32(0xff800000);
+            int64_t r0 = 0;
+            for (; r0 + 16 <= nr0; r0 += 16) {
+                const vf32 v0_0 = load_f32(in0 + (k1 * p0) + r0);
+                const vf32 v0_1 = load_f32(in0 + (k1 * p0) + r0 + 8);
+                t1_0 = max_f32(t1_0, v0_0);
+                t1_1 = max_f32(t1_1, v0_1);
+            }
+            for (; r0 < nr0; r0 += 8) {
+                const int count = (int)least(8, nr0 - r0);
+                const vf32 v0_0 = load_n_f32(in0 + (k1 * p0) + r0, count);
+                t1_0 = max_f32(t1_0, keep_n_f32(count, v0_0, from_bits_f32(0xff800000)));
+            }
+            totals1[p0 - first] = (max_f32(t1_0, t1_1));
+        }
+        const vf32 v1_0 = totals_max_f32(totals1);
+        *(uf32 *)row1 = v1_0;
+        for (int64_t p0 = first; p0 < first + rows; p0++) {
+            const vf32 v1 = splat_f32(row1[p0 - first]);
+            vf32 t4_0 = splat_f32(0), t4_1 = splat_f32(0);
+            int64_t r0 = 0;
+            for (; r0 + 16 <= nr0; r0 += 16) {
+                __builtin_prefetch(out1 + (k1 * p0) + r0 + 0);
+                const vf32 v0_0 = load_f32(in0 + (k1 * p0) + r0);
+                const vf32 v0_1 = load_f32(in0 + (k1 * p0) + r0 + 8);
+                const vf32 v2_0 = v0_0 - v1;
+                const vf32 v2_1 = v0_1 - v1;
+                const vf32 v3_0 = exp_f32(v2_0);
+                const vf32 v3_1 = exp_f32(v2_1);
+                t4_0 = t4_0 + v3_0;
+                t4_1 = t4_1 + v3_1;
+            }
+            for (; r0 < nr0; r0 += 8) {
+                const int count = (int)least(8, nr0 - r0);
+                const vf32 v0_0 = load_n_f32(in0 + (k1 * p0) + r0, count);
+                const vf32 v2_0 = v0_0 - v1;
+                const vf32 v3_0 = exp_f32(v2_0);
+                t4_0 = t4_0 + keep_n_f32(count, v3_0, splat_f32(0));
+            }
+            totals4[p0 - first] = (t4_0 + t4_1);
+        }
+        const vf32 v4_0 = totals_sum_f32(totals4);
+        const vf32 v5_0 = log_f32(v4_0);
+        *(uf32 *)row5 = v5_0;
+        for (int64_t p0 = first; p0 < first + rows; p0++) {
+            const vf32 v1 = splat_f32(row1[p0 - first]);
+            const vf32 v5 = splat_f32(row5[p0 - first]);
+            int64_t r0 = 0;
+            for (; r0 + 16 <= nr0; r0 += 16) {
+                __builtin_prefetch(in0 + (k1 * next_rows) + (k1 * p0) + r0 + 0);
+                const vf32 v0_0 = load_f32(in0 + (k1 * p0) + r0);
+                const vf32 v0_1 = load_f32(in0 + (k1 * p0) + r0 + 8);
+                const vf32 v2_0 = v0_0 - v1;
+                const vf32 v2_1 = v0_1 - v1;
+                const vf32 v6_0 = v2_0 - v5;
+                const vf32 v6_1 = v2_1 - v5;
+                store_f32(out1 + (k1 * p0) + r0, v6_0);
+                store_f32(out1 + (k1 * p0) + r0 + 8, v6_1);
+            }
+            for (; r0 < nr0; r0 += 8) {
+                const int count = (int)least(8, nr0 - r0);
+                const vf32 v0_0 = load_n_f32(in0 + (k1 * p0) + r0, count);
+                const vf32 v2_0 = v0_0 - v1;
+                const vf32 v6_0 = v2_0 - v5;
+                store_n_f32(out1 + (k1 * p0) + r0, v6_0, count);
+            }
+        }
+        first += rows;
+    }
+}
+
 static void rows_beside_up_to_64(void *const *parameters, const int64_t *dims, int64_t from, int64_t to)
 {
     const float *const in0 = (const float *)parameters[0];
@@ -389,6 +483,88 @@ static void rows_beside_up_to_64(void *const *parameters, const int64_t *dims, i
     }
 }
 
+static void far_rows(void *const *parameters, const int64_t *dims, int64_t from, int64_t to)
+{
+    const float *const in0 = (const float *)parameters[0];
+    float *const out1 = (float *)parameters[1];
+    const int64_t k0 = dims[0];
+    const int64_t k1 = dims[1];
+    const int64_t np0 = k0;
+    const int64_t nr0 = k1;
+    const int64_t next_rows = 1 + 8192 / (8 * k1 + 1);
+    int64_t p0 = from;
+    for (int64_t task = from; task < to; task++) {
+        vf32 t1_0 = from_bits_f32(0xff800000), t1_1 = from_bits_f32(0xff800000);
+        {
+            int64_t r0 = 0;
+            for (; r0 + 16 <= nr0; r0 += 16) {
+                const vf32 v0_0 = load_f32(in0 + (k1 * p0) + r0);
+                const vf32 v0_1 = load_f32(in0 + (k1 * p0) + r0 + 8);
+                t1_0 = max_f32(t1_0, v0_0);
+                t1_1 = max_f32(t1_1, v0_1);
+            }
+            for (; r0 < nr0; r0 += 8) {
+                const int count = (int)least(8, nr0 - r0);
+                const vf32 v0_0 = load_n_f32(in0 + (k1 * p0) + r0, count);
+                t1_0 = max_f32(t1_0, keep_n_f32(count, v0_0, from_bits_f32(0xff800000)));
+            }
+        }
+        const vf32 v1 = across_max_f32((max_f32(t1_0, t1_1)));
+        vf32 t4_0 = splat_f32(0), t4_1 = splat_f32(0);
+        {
+            int64_t r0 = 0;
+            while (r0 + 16 <= nr0) {
+                const int64_t stop = least(nr0, r0 + 1024);
+                vf32 s4_0 = splat_f32(0), s4_1 = splat_f32(0);
+                for (; r0 + 16 <= stop; r0 += 16) {
+                    __builtin_prefetch(out1 + (k1 * p0) + r0 + 0);
+                    const vf32 v0_0 = load_f32(in0 + (k1 * p0) + r0);
+                    const vf32 v0_1 = load_f32(in0 + (k1 * p0) + r0 + 8);
+                    const vf32 v2_0 = v0_0 - v1;
+                    const vf32 v2_1 = v0_1 - v1;
+                    const vf32 v3_0 = exp_f32(v2_0);
+                    const vf32 v3_1 = exp_f32(v2_1);
+                    s4_0 = s4_0 + v3_0;
+                    s4_1 = s4_1 + v3_1;
+                }
+                t4_0 = t4_0 + s4_0;
+                t4_1 = t4_1 + s4_1;
+            }
+            for (; r0 < nr0; r0 += 8) {
+                const int count = (int)least(8, nr0 - r0);
+                const vf32 v0_0 = load_n_f32(in0 + (k1 * p0) + r0, count);
+                const vf32 v2_0 = v0_0 - v1;
+                const vf32 v3_0 = exp_f32(v2_0);
+                t4_0 = t4_0 + keep_n_f32(count, v3_0, splat_f32(0));
+            }
+        }
+        const vf32 v4 = across_sum_f32((t4_0 + t4_1));
+        const vf32 v5 = log_f32(v4);
+        {
+            int64_t r0 = 0;
+            for (; r0 + 16 <= nr0; r0 += 16) {
+                __builtin_prefetch(in0 + (k1 * next_rows) + (k1 * p0) + r0 + 0);
+                const vf32 v0_0 = load_f32(in0 + (k1 * p0) + r0);
+                const vf32 v0_1 = load_f32(in0 + (k1 * p0) + r0 + 8);
+                const vf32 v2_0 = v0_0 - v1;
+                const vf32 v2_1 = v0_1 - v1;
+                const vf32 v6_0 = v2_0 - v5;
+                const vf32 v6_1 = v2_1 - v5;
+                store_f32(out1 + (k1 * p0) + r0, v6_0);
+                store_f32(out1 + (k1 * p0) + r0 + 8, v6_1);
+            }
+            for (; r0 < nr0; r0 += 8) {
+                const int count = (int)least(8, nr0 - r0);
+                const vf32 v0_0 = load_n_f32(in0 + (k1 * p0) + r0, count);
+                const vf32 v2_0 = v0_0 - v1;
+                const vf32 v6_0 = v2_0 - v5;
+                store_n_f32(out1 + (k1 * p0) + r0, v6_0, count);
+            }
+        }
+        p0++;
+    }
+}
+
 static void rows(void *const *parameters, const int64_t *dims, int64_t from, int64_t to)
 {
     const float *const in0 = (const float *)parameters[0];
@@ -476,8 +652,16 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
         rows_of_1(parameters, dims, from, to);
         return;
     }
+    if (length <= 64 && (to - from) * length > 170000 && 8 * length <= 524288 && 8 * 8 * length > 12288) {
+        far_rows_beside_up_to_64(parameters, dims, from, to);
+        return;
+    }
     if (length <= 64) {
         rows_beside_up_to_64(parameters, dims, from, to);
+        return;
+    }
+    if ((to - from) * length > 170000 && 8 * length <= 524288) {
+        far_rows(parameters, dims, from, to);
         return;
     }
     rows(parameters, dims, from, to);

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from nearhint_compiler.analysis.passes import Passes, plan_passes
 from nearhint_compiler.codegen.c.body import UNIFORM, Body, Part
 from nearhint_compiler.codegen.c.entry import tasks
+from nearhint_compiler.codegen.c.far import NEAR, Far
 from nearhint_compiler.codegen.c.lanes import (
     home_of,
     keep,
@@ -40,6 +41,7 @@ class _Rows:
     copies: int
     length: int
     is_straight: bool
+    far: Far | None
 
     @property
     def last(self) -> str:
@@ -74,7 +76,13 @@ class _Rows:
 
 
 def write_beside(
-    writer: Writer, body: Body, *, copies: int, length: int, is_straight: bool
+    writer: Writer,
+    body: Body,
+    *,
+    copies: int,
+    length: int,
+    is_straight: bool,
+    far: Far | None = None,
 ) -> None:
     """All of the function for rows of at most `length` elements but its declarations."""
     last = f"p{len(body.kernel.pointwise) - 1}"
@@ -85,8 +93,11 @@ def write_beside(
         copies,
         length,
         is_straight,
+        far,
     )
     _declare(writer, rows)
+    if far is not None:
+        far.declare(writer, body)
     if is_straight:
         writer.line(f"const int64_t {body.lane} = 0;")
         writer.line(f"const int count = (int)n{body.lane} - {(copies - 1) * body.lanes};")
@@ -165,6 +176,7 @@ def _write_walk(writer: Writer, rows: _Rows, walk: int) -> None:
             taken=taken,
             kept=kept,
             length=rows.length,
+            far=NEAR if rows.far is None else rows.far.walks[walk],
         )
     for position in reduces:
         node = body.kernel.body[position]

@@ -19,7 +19,7 @@ from nearhint_compiler.analysis.narrow_sums import widened_terms
 from nearhint_compiler.codegen.c import ops as c_ops
 from nearhint_compiler.codegen.c.homes import homes_of
 from nearhint_compiler.codegen.c.index import to_c
-from nearhint_compiler.codegen.c.primitive import ELEMENTS, Prelude, vector_bytes
+from nearhint_compiler.codegen.c.primitive import ELEMENTS, LINE_BYTES, Prelude, vector_bytes
 from nearhint_compiler.codegen.c.text import Writer
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
@@ -70,7 +70,8 @@ class Body:
     `values`, for a copy (load, copy) that is in a register, its vector. `homes` are the
     outputs that values of a row are kept in, instead of a stash. `abreast`, if it is not "", is the
     loop variable that copies are along instead of the lane variable. `terms` are the casts that are
-    written where their results are added, to as many bits as that takes.
+    written where their results are added, to as many bits as that takes. Vectors of a line are read
+    `in_halves` where that is set.
     """
 
     kernel: ir.Kernel
@@ -85,6 +86,7 @@ class Body:
     homes: Mapping[int, tuple[int, Expr]] = field(init=False)
     leading_to_jumps: frozenset[int] = field(init=False)
     terms: frozenset[int] = field(init=False)
+    in_halves: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self.dtypes = ir.dtypes_of(self.kernel)
@@ -264,7 +266,9 @@ class Body:
         """A vector of the elements from `place` on, of which `count` are there, if it is not ""."""
         if count:
             return f"{self.prelude.use('load_n', dtype)}({place}, {count})"
-        return f"{self.prelude.use('load', dtype)}({place})"
+        is_line = self.lanes * vector_bytes(dtype) == LINE_BYTES and dtype != "bool"
+        function = "load_halves" if self.in_halves and is_line else "load"
+        return f"{self.prelude.use(function, dtype)}({place})"
 
     def _lane_index(self, index: Expr, copy: int) -> Expr:
         lane = ex.add(ex.symbol(self.lane), ex.symbol("l"))

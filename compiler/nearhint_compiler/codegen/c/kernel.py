@@ -97,7 +97,12 @@ def _rows(writer: Writer, body: Body, schedule: Schedule) -> Expr:
     if interleaved and not (is_interleaved(body.kernel) and body.lane == innermost):
         raise InvalidSchedule("rows that do not lie between each other")
     options = RowOptions(
-        schedule["unroll"], schedule["short"], schedule["stash"], beside, interleaved
+        schedule["unroll"],
+        schedule["short"],
+        schedule["stash"],
+        beside,
+        interleaved,
+        tasks_are_rows=True,
     )
     return write_rows(writer, body, options)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nearhint_compiler.codegen.c.body import Body, Part
+from nearhint_compiler.codegen.c.far import NEAR, Walk
 from nearhint_compiler.codegen.c.index import to_c
 from nearhint_compiler.codegen.c.primitive import ELEMENTS
 from nearhint_compiler.codegen.c.text import Writer
@@ -33,11 +34,13 @@ def lane_loop(
     taken: Sequence[tuple[int, str]] = (),
     kept: Sequence[tuple[int, str]] = (),
     length: int | None = None,
+    far: Walk = NEAR,
 ) -> None:
     """Computes `positions` for the lane variable, declared before, up to `end`.
 
     `taken` and `kept` are values read from and written to a stash: (position, C expression of the
     place of the lane variable's element). `length` is the most that `end` can be; None: unknown.
+    Loops over full vectors read as `far` says.
     """
     lane, step = body.lane, copies * body.lanes
 
@@ -52,7 +55,10 @@ def lane_loop(
     def full_vectors(limit: str, prefix: str, several: int = copies) -> None:
         by = several * body.lanes
         with writer.block(f"for (; {lane} + {by} <= {limit}; {lane} += {by})"):
+            far.ask(writer, by)
+            body.in_halves = far.in_halves
             vectors(Part.full(several), prefix)
+            body.in_halves = False
 
     def tail(limit: str, prefix: str) -> None:
         if copies > 1 and body.lane.startswith("p"):

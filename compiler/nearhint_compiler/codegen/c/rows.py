@@ -19,6 +19,7 @@ from nearhint_compiler.analysis.passes import plan_passes
 from nearhint_compiler.codegen.c.beside import write_beside
 from nearhint_compiler.codegen.c.body import UNIFORM, Body, Part, write_declarations
 from nearhint_compiler.codegen.c.entry import RUN, tasks
+from nearhint_compiler.codegen.c.far import NEAR, Far, far_rows
 from nearhint_compiler.codegen.c.index import to_c
 from nearhint_compiler.codegen.c.interleaved import WIDTH, write_interleaved
 from nearhint_compiler.codegen.c.lanes import stash_element
@@ -47,6 +48,7 @@ class RowOptions:
 
     Rows of at most `beside` elements are walked as many side by side as there are lanes. Rows that
     are `interleaved` are walked together, as the row of memory that they are (`interleaved.py`).
+    Where `tasks_are_rows`, there are functions for far ones (`far.py`).
     """
 
     copies: int
@@ -54,6 +56,7 @@ class RowOptions:
     stash: int
     beside: int = 0
     interleaved: bool = False
+    tasks_are_rows: bool = False
 
 
 EachRow: TypeAlias = Callable[[Writer, int | None], AbstractContextManager[None]]
@@ -62,11 +65,15 @@ EachRow: TypeAlias = Callable[[Writer, int | None], AbstractContextManager[None]
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """A function for rows of at most `limit` elements, None for any length."""
+    """A function for rows of at most `limit` elements, None for any length.
+
+    `condition` is a C expression that `length` and the tasks have to meet, "" for none.
+    """
 
     limit: int | None
     name: str
     write: Callable[[Writer], None]
+    condition: str = ""
 
 
 def write_rows(writer: Writer, body: Body, options: RowOptions) -> Expr:
@@ -98,21 +105,24 @@ def _cases(body: Body, options: RowOptions, each: EachRow, limits: Sequence[int]
     cases: list[_Case] = []
     if len(body.kernel.reduction) == 1:
         cases += [
-            _beside_case(body, copies, copies * body.lanes, is_straight=True)
+            _straight_case(body, copies)
             if copies * body.lanes <= options.beside
             else _short_case(body, copies, each)
             for copies in range(1, options.short + 1)
         ]
     if options.beside > options.short * body.lanes:
-        copies = min(options.copies, _BESIDE_COPIES)
-        cases.append(_beside_case(body, copies, options.beside, is_straight=False))
+        cases += _beside_cases(body, options)
     has_home = bool(body.homes) and options.stash > 0
     has_stash = bool(plan_passes(body.kernel, stash=True).stashed) and not has_home
     stash = options.stash if has_stash else 0
     for limit in sorted({*limits, *((stash,) if stash else ())}):
         name = "rows_with_stash" if limit == stash else f"rows_up_to_{limit}"
-        cases.append(_long_case(body, options, each, limit, name, stash=has_home or limit <= stash))
-    return [*cases, _long_case(body, options, each, None, "rows", stash=has_home)]
+        stashing = has_home or limit <= stash
+        cases += _long_cases(body, options, each, limit, name, stash=stashing)
+    if has_stash:
+        # Rows that no stash holds are computed again, which takes longer than memory does.
+        return [*cases, _long_case(body, options, each, None, "rows", stash=False, far=None)]
+    return [*cases, *_long_cases(body, options, each, None, "rows", stash=has_home)]
 
 
 def _short_case(body: Body, copies: int, each: EachRow) -> _Case:
@@ -122,31 +132,71 @@ def _short_case(body: Body, copies: int, each: EachRow) -> _Case:
 
 def _interleaved_rows(writer: Writer, body: Body, options: RowOptions, each: EachRow) -> None:
     with writer.block(f"if (n{body.lane} > {WIDTH})"):
-        _long_row(writer, body, options, each, None, stash=False)
+        _long_row(writer, body, options, each, None, stash=False, far=None)
     with writer.block("else"):
         write_interleaved(writer, body, copies=options.copies)
 
 
-def _beside_case(body: Body, copies: int, length: int, *, is_straight: bool) -> _Case:
-    name = f"rows_of_{copies}" if is_straight else f"rows_beside_up_to_{length}"
+def _straight_case(body: Body, copies: int) -> _Case:
+    length = copies * body.lanes
 
     def write(writer: Writer) -> None:
-        write_beside(writer, body, copies=copies, length=length, is_straight=is_straight)
+        write_beside(writer, body, copies=copies, length=length, is_straight=True)
 
-    return _Case(length, name, write)
+    return _Case(length, f"rows_of_{copies}", write)
+
+
+def _beside_cases(body: Body, options: RowOptions) -> list[_Case]:
+    """Functions for far rows, if something is different there, and for others."""
+    near = _beside_case(body, options, None)
+    far = far_rows(body, plan_passes(body.kernel, stash=True), together=body.lanes)
+    return [near] if far is None else [_beside_case(body, options, far), near]
+
+
+def _beside_case(body: Body, options: RowOptions, far: Far | None) -> _Case:
+    copies, length = min(options.copies, _BESIDE_COPIES), options.beside
+    name = f"rows_beside_up_to_{length}"
+
+    def write(writer: Writer) -> None:
+        write_beside(writer, body, copies=copies, length=length, is_straight=False, far=far)
+
+    return _Case(length, f"far_{name}" if far else name, write, far.condition if far else "")
+
+
+def _long_cases(
+    body: Body, options: RowOptions, each: EachRow, limit: int | None, name: str, *, stash: bool
+) -> list[_Case]:
+    """Functions for far rows, if something is different there, and for others."""
+    far = far_rows(body, plan_passes(body.kernel, stash=stash)) if options.tasks_are_rows else None
+    near = _long_case(body, options, each, limit, name, stash=stash, far=None)
+    if far is None:
+        return [near]
+    return [_long_case(body, options, each, limit, f"far_{name}", stash=stash, far=far), near]
 
 
 def _long_case(
-    body: Body, options: RowOptions, each: EachRow, limit: int | None, name: str, *, stash: bool
+    body: Body,
+    options: RowOptions,
+    each: EachRow,
+    limit: int | None,
+    name: str,
+    *,
+    stash: bool,
+    far: Far | None,
 ) -> _Case:
-    return _Case(limit, name, lambda w: _long_row(w, body, options, each, limit, stash=stash))
+    def write(writer: Writer) -> None:
+        _long_row(writer, body, options, each, limit, stash=stash, far=far)
+
+    return _Case(limit, name, write, far.condition if far else "")
 
 
 def _reachable(cases: Sequence[_Case], length: Expr) -> list[_Case]:
-    """The one case for a length that is known; all of them for one that is not."""
+    """The cases for a length that is known; all of them for one that is not."""
     if not isinstance(length, ex.Int):
         return list(cases)
-    return [next(case for case in cases if case.limit is None or length.value <= case.limit)]
+    fitting = [case for case in cases if case.limit is None or length.value <= case.limit]
+    last = next(place for place, case in enumerate(fitting) if not case.condition)
+    return fitting[: last + 1]
 
 
 def _write_dispatch(writer: Writer, body: Body, cases: Sequence[_Case]) -> None:
@@ -161,7 +211,9 @@ def _write_dispatch(writer: Writer, body: Body, cases: Sequence[_Case]) -> None:
                     writer.line(f"const int64_t {name} = dims[{place}];")
             writer.line(f"const int64_t length = {to_c(ex.product(kernel.reduction))};")
         for case in limited:
-            writer.line(f"if (length <= {case.limit}) {{")
+            conditions = [] if case.limit is None else [f"length <= {case.limit}"]
+            conditions += [case.condition] if case.condition else []
+            writer.line(f"if ({' && '.join(conditions)}) {{")
             writer.line(f"    {case.name}(parameters, dims, from, to);")
             writer.line("    return;")
             writer.line("}")
@@ -215,8 +267,11 @@ def _long_row(
     limit: int | None,
     *,
     stash: bool,
+    far: Far | None,
 ) -> None:
     passes = plan_passes(body.kernel, stash=stash)
+    if far is not None:
+        far.declare(writer, body)
     invariants = body.invariants()
     for position in passes.stashed:
         if position in body.homes:
@@ -228,6 +283,8 @@ def _long_row(
     with each(writer, limit):
         body.write(writer, set(passes.rows[0]) - set(invariants), UNIFORM)
         for walk in range(passes.count):
-            walk_rows(writer, body, passes, walk, copies=options.copies, span=whole(body))
+            reading = NEAR if far is None else far.walks[walk]
+            span = whole(body)
+            walk_rows(writer, body, passes, walk, copies=options.copies, span=span, far=reading)
             across(writer, body, passes.reduces[walk], options.copies)
             body.write(writer, passes.rows[walk + 1], UNIFORM)

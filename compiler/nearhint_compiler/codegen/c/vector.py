@@ -33,6 +33,16 @@ _MEMORY = (
         ("bool",),
         needs=("load u8", "to_i32 u8"),
     ),
+    Row(
+        "load_halves",
+        "static inline $V load_halves_$T(const $E *p)\n"
+        "{\n    const __m256i low = _mm256_loadu_si256((const __m256i *)p);\n"
+        "    const __m256i high = _mm256_loadu_si256((const __m256i *)p + 1);\n"
+        "    return ($V)_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);\n}\n",
+        _PLAIN,
+        AVX512,
+        bits=(512,),
+    ),
     Row("store", "static inline void store_$T($E *p, $V v) { *($U *)p = v; }\n", _PLAIN),
     Row(
         "store",

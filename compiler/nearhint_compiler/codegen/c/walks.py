@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from nearhint_compiler.analysis.accesses import access, shifted
 from nearhint_compiler.analysis.passes import Passes
 from nearhint_compiler.codegen.c.body import UNIFORM, Body, Part, reduction_loops
+from nearhint_compiler.codegen.c.far import NEAR, Walk
 from nearhint_compiler.codegen.c.index import to_c
 from nearhint_compiler.codegen.c.lanes import home_of, lane_loop
 from nearhint_compiler.codegen.c.primitive import LINE_BYTES
@@ -50,7 +51,14 @@ def whole(body: Body) -> Range:
 
 
 def walk_rows(
-    writer: Writer, body: Body, passes: Passes, walk: int, *, copies: int, span: Range
+    writer: Writer,
+    body: Body,
+    passes: Passes,
+    walk: int,
+    *,
+    copies: int,
+    span: Range,
+    far: Walk = NEAR,
 ) -> None:
     """Walk number `walk`, lanes along the innermost reduction loop; leaves totals `t`."""
     reduces = passes.reduces[walk]
@@ -68,7 +76,7 @@ def walk_rows(
             if is_short:
                 return
             stack.enter_context(writer.block("else"))
-        _walk_along(writer, body, passes, walk, copies=copies, span=span)
+        _walk_along(writer, body, passes, walk, copies=copies, span=span, far=far)
 
 
 def _can_be_abreast(body: Body, passes: Passes, walk: int) -> bool:
@@ -121,7 +129,14 @@ def _walk_abreast(
 
 
 def _walk_along(
-    writer: Writer, body: Body, passes: Passes, walk: int, *, copies: int, span: Range
+    writer: Writer,
+    body: Body,
+    passes: Passes,
+    walk: int,
+    *,
+    copies: int,
+    span: Range,
+    far: Walk,
 ) -> None:
     reduces = passes.reduces[walk]
     *outer, lane = reduction_loops(body)
@@ -141,6 +156,7 @@ def _walk_along(
             end=f"n{lane}" if outer else span.end,
             taken=[(position, _place(body, position)) for position in passes.taken[walk]],
             kept=[(position, _place(body, position)) for position in passes.kept[walk]],
+            far=far,
         )
 
 
