@@ -23,6 +23,8 @@ CASE_POINTS = 180_000
 FULL_SHARE = 0.95
 """Of those: one size has at least so many, where any does. More than a cache holds may be walked
 otherwise than less."""
+FULL_BYTES = 1 << 26
+"""Of the parameters at that size: strides are symbols, too, and add none of its points."""
 EXACT_POINTS = 1 << 22
 """Points up to which an index that is not monotone is evaluated everywhere."""
 
@@ -186,7 +188,7 @@ def _fullest(kernel: ir.Kernel, guard: Guard) -> Sizes | None:
             middle = (low + high) // 2
             wanted = [middle if place in places else size for place, size in enumerate(pattern)]
             fitting = _fit(kernel, guard, wanted)
-            if fitting is None:
+            if fitting is None or fitting.size_bytes(kernel) > FULL_BYTES:
                 high = middle
             else:
                 found, low = fitting, middle

@@ -10,7 +10,14 @@ import pytest
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_daemon.workers import reference
-from nearhint_daemon.workers.cases import awkward_sizes, dense_count, sizes_at, stored_indices
+from nearhint_daemon.workers.cases import (
+    CASE_POINTS,
+    FULL_BYTES,
+    awkward_sizes,
+    dense_count,
+    sizes_at,
+    stored_indices,
+)
 from nearhint_rules import expr as ex
 from nearhint_rules.guard import ALWAYS
 
@@ -36,6 +43,30 @@ def test_rows_of_what_is_turned_are_crowded_at_some_sizes() -> None:
         turned = [dims for dims in every if dims["k0"] * size % 512 == 0]
         assert any(dims["k1"] * size % 4096 == 0 for dims in turned) or size == 2
         assert any(dims["k1"] % 16 for dims in turned)
+
+
+STRIDED = """
+(kernel (symbols k0 k1) (pointwise k0) (reduction) (params (in f32) (out f32))
+  (body (load 0 (* k1 p0)) (store 1 p0 0)))
+"""
+ROWS = """
+(kernel (symbols k0) (pointwise k0) (reduction LENGTH) (params (in f32) (out f32))
+  (body (load 0 (+ (* LENGTH p0) r0)) (reduce sum f32 0) (store 1 p0 1)))
+"""
+
+
+def test_strides_are_not_the_larger_for_a_size_of_many_points() -> None:
+    kernel = parse_kernel(STRIDED)
+    every = awkward_sizes(kernel, ALWAYS)
+    assert max(sizes.points for sizes in every) <= CASE_POINTS
+    assert max(sizes.size_bytes(kernel) for sizes in every) <= FULL_BYTES
+
+
+@pytest.mark.parametrize("length", [1, 330, 5000])
+def test_some_size_has_nearly_as_many_points_as_any_may_have(length: int) -> None:
+    kernel = parse_kernel(ROWS.replace("LENGTH", str(length)))
+    full = max(sizes.points for sizes in awkward_sizes(kernel, ALWAYS))
+    assert CASE_POINTS - length < full <= CASE_POINTS
 
 
 @pytest.mark.parametrize("path", KERNELS, ids=lambda path: path.stem)
