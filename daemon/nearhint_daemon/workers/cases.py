@@ -214,10 +214,16 @@ def _fit(kernel: ir.Kernel, guard: Guard, pattern: Sequence[int]) -> Sizes | Non
     try:
         if not size_facts_hold(guard, dims):
             return None
-        found = sizes_at(kernel, dims)
+        # Before indices are looked at, everywhere where nothing else tells their range.
+        if math.prod(ex.evaluate(each, dims) for each in _extents(kernel)) > CASE_POINTS:
+            return None
+        return sizes_at(kernel, dims)
     except InvalidExpression:
         return None
-    return found if found.points <= CASE_POINTS else None
+
+
+def _extents(kernel: ir.Kernel) -> tuple[ex.Expr, ...]:
+    return (*kernel.pointwise, *kernel.reduction)
 
 
 def _size_at(size: ex.Expr, dims: Mapping[str, int]) -> int:
