@@ -202,9 +202,9 @@ def test_tiles_of_narrow_elements_are_as_tall_as_suits_rows_that_are_not_crowded
     for given in (moved, scaled):
         tiles = [each for each in candidates(given, AVX512) if each.family == "cpu.tiles"]
         assert all(each.get("squares", 0) for each in tiles)
-        *others, last = [(each["tile"], each["rows"]) for each in tiles]
+        *others, tallest = [(each["tile"], each["rows"]) for each in tiles]
         assert set(others) == {(128, 128)}
-        assert last == (64, 256)
+        assert tallest == (64, 256)
 
 
 def test_tiles_are_staged_first_but_those_of_wide_elements_with_which_something_is_done() -> None:
