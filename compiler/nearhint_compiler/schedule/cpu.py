@@ -3,7 +3,7 @@
 Options of the families:
 
     cpu.pointwise  axis lanes unroll block known          lanes along p{axis}; threads share blocks
-    cpu.tiles      axis lanes unroll across tile rows squares
+    cpu.tiles      axis lanes unroll across tile rows squares staged
                                                           the same, for inputs along p{across}
     cpu.rows       axis lanes unroll short stash split beside interleaved
                                                           lanes along r{axis}, threads share rows
@@ -14,7 +14,8 @@ Options of the families:
 `lanes` elements a vector, whatever the dtype; `unroll` vectors a step; tiles of `rows` rows of
 `tile` elements, or of `tile` rows, which go through a buffer unless there are `squares`: strips of
 them are turned and used at once, and where rows of what is turned lie a power of two apart, so many
-below each other, and `unroll` beside, or through a buffer (`codegen/c/crowding.py`); rows of at
+below each other, and `unroll` beside, or through a buffer (`codegen/c/crowding.py`), of a whole
+tile where `staged` is 1 (not where it is not given; `codegen/c/staged.py`); rows of at
 most `short` vectors are kept in registers; a row of at most `stash` elements keeps costly values in
 memory; rows of at most `beside` elements (none, where it is not given) are walked as many as there
 are lanes side by side, and what is done once a row is done for all of those at once; rows whose
@@ -87,6 +88,9 @@ _SINGLY, _LEAST_LANES = 128, 4
 memory, and the lanes that it has at least. Compilers take far more than in proportion to them."""
 _AHEAD = 4
 """Rows of memory: what is in the second cache comes in that time, and little of the first waits."""
+_STAGED_BYTES = 4
+"""Elements that are turned through a buffer of a whole tile where their rows are crowded: those of
+fewer bytes, and as wide ones that are only moved."""
 _STEP = 4
 """Squares beside and below each other, at most."""
 
@@ -228,8 +232,9 @@ def _direct_space(
     is turned, and as tall as a visit to each of its pages is worth. Where what is turned lies a
     power of two apart, squares are, of which narrow elements have several beside and below each
     other, to use whole lines: what is found there serves other sizes, which have none, too. What is
-    only moved has lines turned whole there (`codegen/c/squares.py`). Tall tiles of narrow elements
-    visit the pages of what is turned less often: from memory that counts.
+    only moved has lines turned whole there (`codegen/c/squares.py`). The first are staged there,
+    but those of wide elements, which are crowded less. Tall tiles of narrow elements visit the
+    pages of what is turned less often: from memory that counts.
     """
     if any(
         isinstance(node, ir.Load)
@@ -243,13 +248,17 @@ def _direct_space(
     below = min(_STEP // beside, max(1, _LINE_BYTES // size // lanes))
     sides = ((128, 128), (64, 128), (128, 64))
     shapes = [(*each, 1, beside) for each in sides]
+    is_moved = all(isinstance(node, ir.Load | ir.Store) for node in kernel.body)
     if below > 1:
-        steps = [(1, beside), (below, beside)]
-        if all(isinstance(node, ir.Load | ir.Store) for node in kernel.body):
-            steps.reverse()
-        shapes = [*((128, 128, *each) for each in steps), (64, 256, *steps[0])]
+        steps = [below] if is_moved else [1, below]
+        shapes = [(128, 128, deep, beside) for deep in (1, *steps)]
+        shapes.append((64, 256, steps[0], beside))
+    more = {"staged": 1} if size < _STAGED_BYTES or (is_moved and size == _STAGED_BYTES) else {}
     for along, rows, deep, copies in shapes:
-        yield _tiles(lane, across, lanes=lanes, tile=along, rows=rows, unroll=copies, squares=deep)
+        yield _tiles(
+            lane, across, lanes=lanes, tile=along, rows=rows, unroll=copies, squares=deep, **more
+        )
+        more = {}
 
 
 def _column_space(kernel: ir.Kernel, ranked: list[str], lanes: int) -> Iterator[Schedule]:

@@ -38,6 +38,7 @@ TOGETHER: tuple[tuple[tuple[int, ...], ...], ...] = (
     ((643, 275), (2, 331, 267), (3, 5)),
     ((275, 643), (3, 89, 661), (5, 3)),
     ((128, 1024), (1, 128, 1024)),  # rows that lie crowded in caches: a power of two apart
+    ((1024, 128), (1, 1024, 128)),
     ((256, 666), (1, 256, 666)),  # ... those of narrow elements, too, and a part of a tile
     ((1,),),
 )

@@ -516,8 +516,34 @@ def test_tiles_turn_every_dtype(level: str, lanes: int, options: str, tmp_path: 
 
 
 @pytest.mark.parametrize(("level", "lanes"), WIDTHS)
-@pytest.mark.parametrize("dims", [(5, 41), (9, 70), (40, 33), (130, 67), (128, 1024)])
-@pytest.mark.parametrize("steps", ["unroll=2 squares=2", "unroll=1 squares=1"])
+def test_staged_tiles_turn_every_dtype(level: str, lanes: int, tmp_path: Path) -> None:
+    rows, columns = ex.symbol("k0"), ex.symbol("k1")
+    row, column = ex.symbol("p0"), ex.symbol("p1")
+    options = "unroll=2 across=0 tile=64 rows=32 squares=1 staged=1"
+    schedule = parse_schedule(f"cpu.tiles axis=1 lanes={lanes} {options}")
+    for dtype in ("f64", "f32", "bf16", "f8e5m2", "bool"):
+        body = (
+            ir.Load(0, ex.add(ex.mul(column, rows), row)),
+            ir.Store(1, ex.add(ex.mul(row, columns), column), 0),
+        )
+        params = (ir.Param("in", dtype), ir.Param("out", dtype))
+        given = ir.Kernel(("k0", "k1"), (rows, columns), (), params, body)
+        native = compile_kernel(given, schedule, tmp_path, at=LEVELS[level])
+        # Rows of 1024 elements are crowded; others go as they would if nothing were staged. Some
+        # are fewer than a strip has, or a few more than tiles have.
+        for dims in ((1, 1024), (3, 2048), (70, 1024), (259, 1024), (515, 1024), (65, 1000)):
+            bits = np.random.default_rng(0).integers(0, 2, dims, np.uint8)
+            x = encode(dtype, bits.astype(np.float64))
+            got = np.zeros(dims[::-1], x.dtype)
+            native.run(dims[::-1], [x, got], threads=2)
+            assert (got == x.T).all()
+
+
+@pytest.mark.parametrize(("level", "lanes"), WIDTHS)
+@pytest.mark.parametrize("dims", [(5, 41), (9, 70), (40, 33), (130, 67), (128, 1024), (1024, 133)])
+@pytest.mark.parametrize(
+    "steps", ["unroll=2 squares=2", "unroll=1 squares=1", "unroll=1 squares=1 staged=1"]
+)
 def test_what_is_written_where_it_is_read_is_done_once(
     dims: tuple[int, int], steps: str, level: str, lanes: int, tmp_path: Path
 ) -> None:
@@ -536,7 +562,7 @@ def test_what_is_written_where_it_is_read_is_done_once(
 @pytest.mark.parametrize(
     "sides",
     ["tile=12", "tile=64 rows=0", "tile=64 rows=20", "tile=256", "tile=64 squares=4",
-     "tile=64 squares=-1"],
+     "tile=64 squares=-1", "tile=64 staged=1", "tile=64 squares=2 staged=1"],
 )  # fmt: skip
 def test_tiles_that_do_not_fit_are_refused(sides: str, tmp_path: Path) -> None:
     schedule = parse_schedule(f"cpu.tiles axis=1 lanes=8 unroll=2 across=0 {sides}")

@@ -202,8 +202,24 @@ def test_tiles_of_narrow_elements_are_as_tall_as_suits_rows_that_are_not_crowded
     for given in (moved, scaled):
         tiles = [each for each in candidates(given, AVX512) if each.family == "cpu.tiles"]
         assert all(each.get("squares", 0) for each in tiles)
-        sides = [(each["tile"], each["rows"]) for each in tiles]
-        assert sides == [(128, 128), (128, 128), (64, 256)]
+        *others, tallest = [(each["tile"], each["rows"]) for each in tiles]
+        assert set(others) == {(128, 128)}
+        assert tallest == (64, 256)
+
+
+def test_tiles_are_staged_first_but_those_of_wide_elements_with_which_something_is_done() -> None:
+    scaled, added = kernel("transpose_batched_bf16"), kernel("transpose_add_f32")
+    first, *_, last = scaled.body
+    assert isinstance(last, ir.Store)
+    moved = replace(scaled, body=(first, replace(last, value=0)))
+    for given, has_staged in ((scaled, True), (moved, True), (added, False)):
+        default, *others = candidates(given, AVX512)
+        assert (default.get("staged", 0) == 1) is has_staged
+        assert not any(each.get("staged", 0) for each in others)
+    for dtype, has_staged in (("f32", True), ("i8", True), ("f64", False)):
+        params = tuple(replace(param, dtype=dtype) for param in moved.params)
+        default = candidates(replace(moved, params=params), AVX512)[0]
+        assert (default.get("staged", 0) == 1) is has_staged
 
 
 @pytest.mark.parametrize(("rows", "shared"), [(1, {0, 1}), (63, {0, 1}), (64, {1}), (100_000, {1})])

@@ -106,6 +106,53 @@ def test_crowded_tiles_go_through_a_buffer_where_squares_would_leave_the_cache(
     assert not fact or call in source
 
 
+@pytest.mark.parametrize(
+    ("name", "axis", "across", "fact"),
+    [
+        ("transpose_add_f32", 1, 0, "least(1, ((4 * k0) % 4096))"),
+        ("transpose_batched_bf16", 2, 1, "least(1, ((2 * k1) % 2048))"),
+    ],
+)
+def test_crowded_tiles_are_staged_where_that_is_said(
+    name: str, axis: int, across: int, fact: str
+) -> None:
+    """A tile is as long as a run of lines both ways there, and as elsewhere where it is not."""
+    kernel = parse_kernel((KERNELS / f"{name}.ir").read_text())
+    options = f"axis={axis} lanes=16 unroll=1 across={across} tile=64 rows=32 squares=1"
+    staged = generate(kernel, parse_schedule(f"cpu.tiles {options} staged=1"), MASKING).source
+    plain = generate(kernel, parse_schedule(f"cpu.tiles {options}"), MASKING).source
+    side = 128 if "f32" in name else 256
+    assert "run_staged" not in plain
+    assert f"stage0[{side * (side + side // 8)}]" in staged
+    (taken,) = [line for line in staged.splitlines() if line.strip().startswith("if (!(")]
+    assert fact in taken
+    (tall,) = {line for line in staged.splitlines() if "const int64_t tall = " in line}
+    (wide,) = {line for line in staged.splitlines() if "const int64_t wide = " in line}
+    assert fact in tall
+    assert fact in wide
+    assert str(side - 32) in tall
+    assert str(side - 64) in wide
+
+
+def test_buffers_of_staged_tiles_are_half_a_second_cache_at_most() -> None:
+    rows, columns = ex.symbol("k0"), ex.symbol("k1")
+    row, column = ex.symbol("p0"), ex.symbol("p1")
+    schedule = parse_schedule(
+        "cpu.tiles axis=1 lanes=16 unroll=2 across=0 tile=64 rows=64 squares=1 staged=1"
+    )
+    for inputs in (3, 4):
+        turned = ex.add(ex.mul(column, rows), row)
+        body: list[ir.BodyNode] = [ir.Load(number, turned) for number in range(inputs)]
+        for number in range(1, inputs):
+            last = len(body) - 1 if number > 1 else 0
+            body.append(ir.Op("add", "bf16", (last, number)))
+        body.append(ir.Store(inputs, ex.add(ex.mul(row, columns), column), len(body) - 1))
+        params = (*(ir.Param("in", "bf16"),) * inputs, ir.Param("out", "bf16"))
+        kernel = ir.Kernel(("k0", "k1"), (rows, columns), (), params, tuple(body))
+        source = generate(kernel, schedule, MASKING).source
+        assert ("run_staged" in source) is (inputs == 3)
+
+
 def test_crowded_rows_are_turned_by_whole_lines_where_they_are_only_moved() -> None:
     """Beside what is computed there are no registers for as much."""
     scaled = parse_kernel((KERNELS / "transpose_batched_bf16.ir").read_text())

@@ -43,6 +43,7 @@ def test_rows_of_what_is_turned_are_crowded_at_some_sizes() -> None:
         turned = [dims for dims in every if dims["k0"] * size % 512 == 0]
         assert any(dims["k1"] * size % 4096 == 0 for dims in turned) or size == 2
         assert any(dims["k1"] % 16 for dims in turned)
+    assert any(dims["k0"] % 1024 == 0 for dims in every)
 
 
 STRIDED = """

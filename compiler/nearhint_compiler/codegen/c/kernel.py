@@ -129,7 +129,7 @@ def _panels(writer: Writer, body: Body, schedule: Schedule) -> Expr:
 
 def _tiles(writer: Writer, body: Body, schedule: Schedule) -> Expr:
     across, along = f"p{schedule['across']}", schedule["tile"]
-    sides = Sides(along, schedule.get("rows", along))
+    sides = Sides(along, schedule.get("rows", along), schedule.get("staged", 0) == 1)
     if across == body.lane or not 0 <= schedule["across"] < len(body.kernel.pointwise):
         raise InvalidSchedule(f"across {across}, lanes along {body.lane}")
     for side in (sides.along, sides.across):
@@ -137,6 +137,8 @@ def _tiles(writer: Writer, body: Body, schedule: Schedule) -> Expr:
             raise InvalidSchedule(f"a side of {side} for {body.lanes} lanes")
     if sides.along * sides.across > LARGEST_TILE:
         raise InvalidSchedule(f"a tile of {sides.along} x {sides.across}")
+    if sides.staged and schedule.get("squares", 0) != 1:
+        raise InvalidSchedule("tiles that are staged are of single squares where they are not")
     if deep := schedule.get("squares", 0):
         turned = turned_loads(body, across)
         if not 0 < deep * schedule["unroll"] <= LARGEST_STEP or not can_be_direct(body, turned):

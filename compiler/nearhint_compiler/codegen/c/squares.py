@@ -30,12 +30,12 @@ instead tiles are taller, so that fewer pages are visited again.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from types import MappingProxyType
 
 from nearhint_compiler.analysis.accesses import access
+from nearhint_compiler.codegen.c.asking import ask, ask_for_next, next_place, opaque
 from nearhint_compiler.codegen.c.body import UNIFORM, Body, Part
 from nearhint_compiler.codegen.c.crowding import (
     SQUARES_BYTES,
@@ -48,7 +48,7 @@ from nearhint_compiler.codegen.c.crowding import (
 from nearhint_compiler.codegen.c.index import to_c
 from nearhint_compiler.codegen.c.primitive import AVX512, ELEMENTS, LINE_BYTES
 from nearhint_compiler.codegen.c.text import Writer
-from nearhint_compiler.codegen.c.turn import prefetch, strip_rows
+from nearhint_compiler.codegen.c.turn import strip_rows, write_nothing
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
@@ -122,7 +122,56 @@ def write_squares(
         with writer.block(f"{'else ' if number else ''}if ({facts})"):
             _write_singly(writer, body, across, turned, rest, wide, tall)
     with writer.block("else") if walks else nullcontext():
-        _write_steps(writer, body, across, turned, rest, copies=copies, deep=deep, along=along)
+        is_mixed = near_rows(body, turned) < deep * body.lanes or copies > 1
+        _write_steps(
+            writer,
+            body,
+            across,
+            turned,
+            rest,
+            copies=copies,
+            deep=deep,
+            along=along,
+            asks=True,
+            is_mixed=is_mixed,
+            meanwhile=write_nothing,
+        )
+
+
+def write_steps(
+    writer: Writer,
+    body: Body,
+    *,
+    across: str,
+    turned: Sequence[int],
+    done: Sequence[int],
+    along: int,
+    meanwhile: Callable[[Writer], None],
+) -> None:
+    """As `write_squares`, of what is not crowded, of which nothing is asked for.
+
+    `meanwhile` writes what else is to be done for the rows from `at` to `bottom`, C variables, of
+    each strip. Elements of which as many are turned as there are lanes fill lines of the outputs
+    by squares beside each other; others by strips.
+    """
+    rest = [place for place in range(len(body.kernel.body)) if place not in done]
+    lines = max(LINE_BYTES // DTYPES[body.dtypes[position]] for position in turned)
+    is_few = near_rows(body, turned) < body.lanes
+    copies = 1 if is_few else min(LARGEST_STEP, max(1, lines // body.lanes))
+    writer.line(f"const int has_squares = {int(copies > 1)};")
+    _write_steps(
+        writer,
+        body,
+        across,
+        turned,
+        rest,
+        copies=copies,
+        deep=1,
+        along=along,
+        asks=False,
+        is_mixed=copies > 1,
+        meanwhile=meanwhile,
+    )
 
 
 def _has_pairs(body: Body, turned: Sequence[int], along: int) -> bool:
@@ -203,7 +252,7 @@ def _write_singly(
     writer.line("#pragma GCC unroll 1")
     with writer.block("for (int n = 0; n < 4; n++)"), writer.block(outer), writer.block(inner):
         if below == 1:
-            _ask_for_next(
+            ask_for_next(
                 writer, body, across, turned, copies=beside, tall=tall, unroll=_UNROLL_ASKING
             )
         for position in turned:
@@ -252,11 +301,13 @@ def _write_steps(
     copies: int,
     deep: int,
     along: int,
+    asks: bool,
+    is_mixed: bool,
+    meanwhile: Callable[[Writer], None],
 ) -> None:
     """Step after step, along the lanes first; strips that do not fit are moved back, or masked."""
     lane, lanes = body.lane, body.lanes
     tall, near = deep * lanes, near_rows(body, turned)
-    is_mixed = near < tall or copies > 1
     beside = _PAIR if _has_pairs(body, turned, along) else 1
     for name, side in ((across, near), (lane, beside * lanes)):
         writer.line(f"const int repeats_{name} = {_may_repeat(body, {name: side})};")
@@ -272,14 +323,17 @@ def _write_steps(
         writer.line(f"int64_t at = begin_{across};")
         with writer.block(f"while (at < end_{across})"):
             writer.line(f"int64_t {lane} = left, bottom = least(at + down, end_{across});")
+            meanwhile(writer)
             if is_mixed:
                 with writer.block(f"if (has_squares && at + {tall} <= end_{across})"):
                     writer.line(f"bottom = at + {tall};")
-                    _write_whole(writer, body, across, turned, rest, copies=copies, deep=deep)
+                    _write_whole(
+                        writer, body, across, turned, rest, copies=copies, deep=deep, asks=asks
+                    )
             is_whole = f"down == {near} && (bottom == at + {near} || repeats_{across})"
             with writer.block(f"{'else ' if is_mixed else ''}if ({is_whole})"):
                 writer.line(f"at = bottom - {near};")
-                _write_strips(writer, body, across, turned, rest, near, beside)
+                _write_strips(writer, body, across, turned, rest, near, beside, asks=asks)
             with writer.block(f"for (; {lane} < right; {lane} += {lanes})"):
                 writer.line(f"const int count = (int)least({lanes}, right - {lane});")
                 with writer.block(f"for (int64_t {across} = at; {across} < bottom;)"):
@@ -299,6 +353,8 @@ def _write_strips(
     rest: Sequence[int],
     near: int,
     beside: int,
+    *,
+    asks: bool,
 ) -> None:
     """Strips beside each other from row `at` on, each of `near` rows of `beside` vectors.
 
@@ -317,16 +373,17 @@ def _write_strips(
             line = LINE_BYTES // DTYPES[dtype]
             node = body.kernel.body[position]
             assert isinstance(node, ir.Load)
-            _ask(
-                writer,
-                body,
-                node,
-                _next_place(body, node, across),
-                over=lane,
-                count=wide,
-                unroll=_UNROLL_ASKING,
-                when=f"(at - begin_{across}) % {line} == 0" if near < line else "",
-            )
+            if asks:
+                ask(
+                    writer,
+                    body,
+                    node,
+                    next_place(body, node, across),
+                    over=lane,
+                    count=wide,
+                    unroll=_UNROLL_ASKING,
+                    when=f"(at - begin_{across}) % {line} == 0" if near < line else "",
+                )
             vector = f"pair_{dtype}" if beside > 1 else f"v{dtype}"
             writer.line(f"{vector} square{position}[{near}];")
             for row in range(0, near, rows):
@@ -374,89 +431,19 @@ def _write_whole(
     *,
     copies: int,
     deep: int,
+    asks: bool,
 ) -> None:
     """Whole steps of `copies` squares beside and `deep` below each other, from row `at` on."""
     lane, step, tall = body.lane, copies * body.lanes, deep * body.lanes
     with writer.block(f"for (; {lane} + {step} <= right; {lane} += {step})"):
-        _ask_for_next(writer, body, across, turned, copies=copies, tall=tall, unroll=1)
+        if asks:
+            ask_for_next(writer, body, across, turned, copies=copies, tall=tall, unroll=1)
         for position in turned:
             _load_whole(writer, body, position, across, copies, deep)
         writer.line("#pragma GCC unroll 1")
         with writer.block(f"for (int d = 0; d < {deep}; d++)"):
             writer.line(f"int64_t {across} = at + d * {body.lanes};")
             _write_rows(writer, body, across, turned, rest, Part.full(copies))
-
-
-def _ask_for_next(
-    writer: Writer,
-    body: Body,
-    across: str,
-    turned: Sequence[int],
-    *,
-    copies: int,
-    tall: int,
-    unroll: int,
-) -> None:
-    """Asks for the lines of the next tile's squares, each once."""
-    lane, lanes = body.lane, body.lanes
-    ask = partial(_ask, unroll=unroll)
-    for position, node in enumerate(body.kernel.body):
-        if not isinstance(node, ir.Load | ir.Store) or across not in ex.symbols_of(node.index):
-            continue
-        place = _next_place(body, node, across)
-        line = LINE_BYTES // DTYPES[body.kernel.params[node.param].dtype]
-        if position in turned:
-            # A row begins anywhere in a line.
-            first = f"at == begin_{across}"
-            ask(writer, body, node, place, over=lane, count=copies * lanes, when=first)
-            each = f"(at - begin_{across}) % {line} == 0" if tall < line else ""
-            for below in range(0, tall, line):
-                end = ex.add(place, below + line - 1)
-                ask(writer, body, node, end, over=lane, count=copies * lanes, when=each)
-        elif access(node.index, lane).is_contiguous:
-            each = f"({lane} - begin_{lane}) % {line} == 0" if copies * lanes < line else ""
-            for begin in range(0, copies * lanes, line):
-                end = ex.add(place, begin + line - 1)
-                ask(writer, body, node, end, over=across, count=tall, when=each)
-
-
-def _next_place(body: Body, node: ir.Load | ir.Store, across: str) -> Expr:
-    """Where in the next tile what is at row `at` and the lane variable lies."""
-    lane = body.lane
-    return ex.substitute(
-        node.index,
-        {
-            across: ex.add(ex.symbol("at"), ex.symbol("below")),
-            lane: ex.add(ex.symbol(lane), ex.symbol("further")),
-        },
-    )
-
-
-def _ask(
-    writer: Writer,
-    body: Body,
-    node: ir.Load | ir.Store,
-    place: Expr,
-    *,
-    over: str,
-    count: int,
-    unroll: int,
-    when: str = "",
-) -> None:
-    """Asks for the lines of `place`, an index, and of as many rows as follow along `over`."""
-    pitch = access(node.index, over).stride
-    if pitch is None:
-        return
-    kind = "out" if isinstance(node, ir.Store) else "in"
-    element = ELEMENTS[body.kernel.params[node.param].dtype]
-    with writer.block(f"if (is_large && {when})" if when else "if (is_large)"):
-        writer.line(f"const {element} *next = {kind}{node.param} + {to_c(place)};")
-        if unroll > 1:
-            writer.line(f"#pragma GCC unroll {unroll}")
-        with writer.block(f"for (int l = 0; l < {count}; l++)"):
-            writer.line(prefetch("next", for_write=kind == "out"))
-            writer.line(f"next += {to_c(pitch)};")
-            writer.line(_opaque("next"))
 
 
 def _load_whole(
@@ -474,7 +461,7 @@ def _load_whole(
                 further = f" + {down * lanes}" if down else ""
                 writer.line(f"{square}[{down}][l] = {load}(first{position}{further});")
             writer.line(f"first{position} += pitch{position};")
-            writer.line(_opaque(f"first{position}"))
+            writer.line(opaque(f"first{position}"))
         if deep > 1:
             writer.line("#pragma GCC unroll 1")
         writer.line(f"for (int d = 0; d < {deep}; d++)")
@@ -561,10 +548,5 @@ def _write_rows(
             steps[across] = f"{across}++;"
         for name, step in steps.items():
             writer.line(step)
-            writer.line(_opaque(name))
+            writer.line(opaque(name))
     body.values.clear()
-
-
-def _opaque(name: str) -> str:
-    """Keeps the compiler from having an address for each row, for which it has no registers."""
-    return f'__asm__ volatile("" : "+r"({name}));'

@@ -9,7 +9,8 @@ lanes is asked for while the inputs are turned, and so are those of the next til
 take their time one after the other.
 
 Tiles with `squares` have no buffer (`squares.py`), but for crowded ones that a cache holds and that
-squares would drive from it (`crowding.py`): a few rows of these at a time go through one.
+squares would drive from it (`crowding.py`): a few rows of these at a time go through one, or whole
+tiles that are `staged` (`staged.py`).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from nearhint_compiler.codegen.c.index import to_c
 from nearhint_compiler.codegen.c.lanes import lane_loop
 from nearhint_compiler.codegen.c.primitive import ELEMENTS, LINE_BYTES
 from nearhint_compiler.codegen.c.squares import has_lines, height_of, write_squares
+from nearhint_compiler.codegen.c.staged import Stage, declare_stages, stage_of, write_staged
 from nearhint_compiler.codegen.c.text import Writer
 from nearhint_compiler.codegen.c.turn import prefetch, turned_loads, write_nothing, write_turned
 from nearhint_compiler.ir import nodes as ir
@@ -38,7 +40,10 @@ from nearhint_rules.program import DTYPES
 _LARGE_BYTES = 1 << 24
 """Of inputs and outputs. Fewer are in a cache when they are used soon after they were written, and
 to ask for them costs more time than is waited for them."""
-_CROWDED = "run_crowded"
+_FAR_BYTES = 1 << 25
+"""Of inputs and outputs. More come from memory, which is waited for less where squares are asked
+for than where runs are copied."""
+_CROWDED, _STAGED = "run_crowded", "run_staged"
 _STRIP_BYTES = 2 * LINE_BYTES
 """Of what is turned, along its rows: what crowded rows have in the first cache at a time."""
 LARGEST_TILE = 128 * 128
@@ -47,23 +52,27 @@ LARGEST_TILE = 128 * 128
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """A tile's elements along the lanes and across them, both multiples of the lanes."""
+    """A tile's elements along the lanes and across them, both multiples of the lanes.
+
+    `staged` is whether tiles whose rows are crowded are staged (`staged.py`), and have its sides.
+    """
 
     along: int
     across: int
+    staged: bool = False
 
 
 def write_tiles(writer: Writer, body: Body, *, copies: int, across: str, sides: Sides) -> Expr:
     """Writes `run`, whose tiles go through a buffer; returns the number of tasks."""
     rows = ex.Int(sides.across)
     buffers = _buffers(body, across, sides)
-    with _each_tile(writer, body, across, sides.along, rows, buffers) as invariants:
+    with _each_tile(writer, body, across, ex.Int(sides.along), rows, buffers) as invariants:
         vectors = f"((end_{body.lane} - begin_{body.lane} + {body.lanes - 1}) / {body.lanes})"
         writer.line(f"const int64_t share = ({sides.across - 1} + {vectors}) / {vectors};")
         ahead = _next(writer, body.lane, across, sides.along, rows)
         ask = partial(_ask, body=body, across=across, sides=sides)
         _write_buffered(writer, body, invariants, copies, across, sides, ahead=ahead, meanwhile=ask)
-    return _total(body, across, sides.along, rows)
+    return _total(body, across, ex.Int(sides.along), rows)
 
 
 def write_direct_tiles(
@@ -71,18 +80,25 @@ def write_direct_tiles(
 ) -> Expr:
     """Writes `run`, whose tiles have no buffer, but for crowded ones; returns the number of tasks.
 
-    These go through one in strips of two lines, which the first cache has room for.
+    These go through one in strips of two lines, which the first cache has room for, or in whole
+    where they are staged.
     """
     turned = turned_loads(body, across)
-    rows = height_of(body, across, turned, deep=deep, along=sides.along, rows=sides.across)
     first: list[str] = []
-    is_moved = has_lines(body, turned, deep, sides.along)
-    fact = "" if is_moved else wants_buffer(body, across, turned, deep=deep)
+    has_whole = has_lines(body, turned, deep, sides.along)
+    fact = "" if has_whole else wants_buffer(body, across, turned, deep=deep)
+    stage = _stage(body, across, turned) if sides.staged else None
+    if stage is not None:
+        along, rows = stage.or_else(sides.along), stage.or_else(sides.across)
+        _write_staged(writer, body, across, turned, stage, along, rows)
+        first += _instead(f"!({to_c(stage.is_loose)})", _STAGED)
+    else:
+        along = ex.Int(sides.along)
+        rows = height_of(body, across, turned, deep=deep, along=sides.along, rows=sides.across)
     if fact:
-        _write_crowded(writer, body, copies, across, sides)
-        call = f"{_CROWDED}(parameters, dims, from, to);"
-        first = [f"if ({fact}) {{", f"    {call}", "    return;", "}"]
-    with _each_tile(writer, body, across, sides.along, rows, first) as invariants:
+        _write_crowded(writer, body, copies, across, sides, along, rows)
+        first += _instead(fact, _CROWDED)
+    with _each_tile(writer, body, across, along, rows, first) as invariants:
         _next(writer, body.lane, across, sides.along, rows)
         write_squares(
             writer,
@@ -94,23 +110,63 @@ def write_direct_tiles(
             done=invariants,
             along=sides.along,
         )
-    return _total(body, across, sides.along, rows)
+    return _total(body, across, along, rows)
 
 
-def _write_crowded(writer: Writer, body: Body, copies: int, across: str, sides: Sides) -> None:
-    """A function as `run`, whose tiles go strip after strip through buffers.
+def _stage(body: Body, across: str, turned: Sequence[int]) -> Stage | None:
+    """How crowded tiles are staged, but those of inputs and outputs that no cache holds."""
+    size = ex.product((*body.kernel.pointwise, _size(body)))
+    is_far = ex.minimum(1, ex.floordiv(size, _FAR_BYTES + 1))
+    return stage_of(body, across, turned, when=ex.sub(1, is_far))
+
+
+def _instead(fact: str, function: str) -> list[str]:
+    """Lines of `run` that call another function of its form where the fact, in C, holds."""
+    return [f"if ({fact}) {{", f"    {function}(parameters, dims, from, to);", "    return;", "}"]
+
+
+def _write_staged(
+    writer: Writer,
+    body: Body,
+    across: str,
+    turned: Sequence[int],
+    stage: Stage,
+    along: Expr,
+    rows: Expr,
+) -> None:
+    """A function as `run`, whose tiles are staged.
 
     It is one of its own, so that the loops of tiles that are not crowded have their registers.
     """
+    lane, buffers = body.lane, declare_stages(body, turned, stage)
+    function = f"static __attribute__((noinline)) void {_STAGED}"
+    with _each_tile(writer, body, across, along, rows, buffers, function=function) as invariants:
+        writer.line("const int is_last = block + 1 == blocks;")
+        writer.line(f"const int64_t next_{lane} = is_last ? 0 : end_{lane};")
+        writer.line(f"const int64_t next_{across} = is_last ? end_{across} : begin_{across};")
+        write_staged(writer, body, across=across, turned=turned, done=invariants, stage=stage)
+
+
+def _write_crowded(
+    writer: Writer,
+    body: Body,
+    copies: int,
+    across: str,
+    sides: Sides,
+    along: Expr,
+    rows: Expr,
+) -> None:
+    """A function as `run`, whose tiles go strip after strip through buffers.
+
+    It is one of its own, as `_write_staged` is.
+    """
     size = max(DTYPES[body.dtypes[position]] for position in turned_loads(body, across))
     height = min(sides.across, max(body.lanes, _STRIP_BYTES // size))
-    strip, rows = Sides(sides.along, height), ex.Int(sides.across)
+    strip = Sides(sides.along, height)
     buffers = _buffers(body, across, strip)
     begin, end = f"begin_{across}", f"end_{across}"
     function = f"static __attribute__((noinline)) void {_CROWDED}"
-    with _each_tile(
-        writer, body, across, sides.along, rows, buffers, function=function
-    ) as invariants:
+    with _each_tile(writer, body, across, along, rows, buffers, function=function) as invariants:
         head = f"int64_t top = {begin}, bottom = {end}; top < bottom; top += {height}"
         with writer.block(f"for ({head})"):
             writer.line(f"const int64_t {begin} = top, {end} = least(bottom, top + {height});")
@@ -172,7 +228,7 @@ def _each_tile(
     writer: Writer,
     body: Body,
     across: str,
-    along: int,
+    along: Expr,
     height: Expr,
     first: Sequence[str],
     *,
@@ -187,8 +243,9 @@ def _each_tile(
     writer.line(f"{function}{RUN}")
     with writer.block():
         write_declarations(writer, body)
-        if not isinstance(height, ex.Int):
-            writer.line(f"const int64_t tall = {to_c(height)};")
+        for name, side in (("tall", height), ("wide", along)):
+            if not isinstance(side, ex.Int):
+                writer.line(f"const int64_t {name} = {to_c(side)};")
         writer.line(f"const int is_large = {_bytes(body)} > {_LARGE_BYTES};")
         writer.line(f"const int64_t rows = {to_c(counts[across])};")
         writer.line(f"const int64_t blocks = {to_c(counts[body.lane])};")
@@ -200,28 +257,37 @@ def _each_tile(
         counters = [(other, f"n{other}") for other in others]
         counters += [("row", "rows"), ("block", "blocks")]
         with tasks(writer, counters):
-            steps = ((across, "row", _tall(height)), (body.lane, "block", along))
-            for side, counter, length in steps:
-                writer.line(f"const int64_t begin_{side} = {counter} * {length};")
-                writer.line(f"const int64_t end_{side} = least(n{side}, begin_{side} + {length});")
+            steps = (
+                (across, "row", _side(height, "tall")),
+                (body.lane, "block", _side(along, "wide")),
+            )
+            for loop, counter, length in steps:
+                writer.line(f"const int64_t begin_{loop} = {counter} * {length};")
+                writer.line(f"const int64_t end_{loop} = least(n{loop}, begin_{loop} + {length});")
             yield invariants
 
 
-def _counts(body: Body, across: str, along: int, height: Expr) -> dict[str, Expr]:
+def _counts(body: Body, across: str, along: Expr, height: Expr) -> dict[str, Expr]:
     """Tiles along the loops that tiles have sides along, steps along the others."""
     counts = {f"p{number}": extent for number, extent in enumerate(body.kernel.pointwise)}
-    for name, length in ((across, height), (body.lane, ex.Int(along))):
+    for name, length in ((across, height), (body.lane, along)):
         counts[name] = ex.floordiv(ex.add(counts[name], ex.sub(length, 1)), length)
     return counts
 
 
-def _total(body: Body, across: str, along: int, height: Expr) -> Expr:
+def _total(body: Body, across: str, along: Expr, height: Expr) -> Expr:
     return ex.product(_counts(body, across, along, height).values())
 
 
 def _bytes(body: Body) -> str:
     """What all inputs and outputs that are as large as the loops have, in C."""
-    size = sum(
+    extents = (f"np{number}" for number in range(len(body.kernel.pointwise)))
+    return " * ".join([*extents, f"{_size(body)}"])
+
+
+def _size(body: Body) -> int:
+    """The bytes of one element of each input and output that is as large as the loops."""
+    return sum(
         DTYPES[param.dtype]
         for number, param in enumerate(body.kernel.params)
         if any(
@@ -231,19 +297,19 @@ def _bytes(body: Body) -> str:
             for position, node in enumerate(body.kernel.body)
         )
     )
-    return " * ".join([*(f"np{number}" for number in range(len(body.kernel.pointwise))), f"{size}"])
 
 
-def _tall(height: Expr) -> str:
-    """The rows of a tile, in C."""
-    return f"{height.value}" if isinstance(height, ex.Int) else "tall"
+def _side(length: Expr, name: str) -> str:
+    """A side of a tile in C: a number, or the variable of that name."""
+    return f"{length.value}" if isinstance(length, ex.Int) else name
 
 
 def _next(writer: Writer, lane: str, across: str, along: int, height: Expr) -> Mapping[str, Expr]:
     """Declares how far the next tile is, the first of the next row's after the last of a row."""
+    tall = _side(height, "tall")
     writer.line("const int64_t is_last = block + 1 == blocks;")
     writer.line(f"const int64_t further = {along} * (is_last ? -block : 1);")
-    writer.line(f"const int64_t below = is_last ? {_tall(height)} : 0;")
+    writer.line(f"const int64_t below = is_last ? {tall} : 0;")
     return {lane: ex.symbol("further"), across: ex.symbol("below")}
 
 
