@@ -528,13 +528,12 @@ def _write_rows(
             if body.dtypes[position] == "bool":
                 value = f"{body.prelude.use('to_i32', 'u8')}({value}) != 0"
             body.values[position, copy] = value
-    indexed = [
-        node
-        for position in rest
-        if position not in turned
-        and isinstance(node := body.kernel.body[position], ir.Load | ir.Store | ir.Iota)
+    indexed = any(
+        isinstance(node := body.kernel.body[position], ir.Indexed)
         and across in ex.symbols_of(node.index)
-    ]
+        for position in rest
+        if position not in turned and f"row{position}" not in pitches
+    )
     is_whole = not any(part.counts)
     unroll = 1 if not is_whole else tall if len(rest) <= _FEW else _UNROLL
     writer.line(f"#pragma GCC unroll {unroll}")
@@ -544,7 +543,7 @@ def _write_rows(
         for store, load in moved.items():
             writer.line(f"store_pair_{body.dtypes[load]}(row{store}, square{load}[l]);")
         steps = {name: f"{name} += {pitch};" for name, pitch in pitches.items()}
-        if len(pitches) < len(indexed):
+        if indexed:
             steps[across] = f"{across}++;"
         for name, step in steps.items():
             writer.line(step)

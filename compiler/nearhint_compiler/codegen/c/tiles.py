@@ -32,6 +32,7 @@ from nearhint_compiler.codegen.c.squares import has_lines, height_of, write_squa
 from nearhint_compiler.codegen.c.staged import Stage, declare_stages, stage_of, write_staged
 from nearhint_compiler.codegen.c.text import Writer
 from nearhint_compiler.codegen.c.turn import prefetch, turned_loads, write_nothing, write_turned
+from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
@@ -84,6 +85,8 @@ def write_direct_tiles(
     where they are staged.
     """
     turned = turned_loads(body, across)
+    if not turned:
+        raise InvalidSchedule("tiles of which nothing is turned")
     first: list[str] = []
     has_whole = has_lines(body, turned, deep, sides.along)
     fact = "" if has_whole else wants_buffer(body, across, turned, deep=deep)
