@@ -40,8 +40,8 @@ from nearhint_torch.capture import capture
 from nearhint_torch.resolve import Resolver
 from nearhint_torch.runner import size_reader
 
-FEW = (40, 96)
-"""The rows, and the most of any other size, that a capture on the CPU is made with."""
+FEW = (40, 96, 64, 32, 16)
+"""The rows, and the others from the largest on, that a capture on the CPU is made with."""
 SM_90 = CudaDevice("none", 90, 132, 80 << 30, "none", 0)
 _REGISTERS = re.compile(r"Used (\d+) registers")
 _SPILLED = re.compile(r"(\d+) bytes spill stores")
@@ -66,7 +66,7 @@ def few_sizes(sweep: Sweep, mode: str) -> Sizes:
         return (FEW[0], *sweep.compiled_at[1:])
     others = sweep.compiled_at[1:]
     small = sorted(others)
-    return (FEW[0], *(FEW[1] - 32 * (len(others) - 1 - small.index(size)) for size in others))
+    return (FEW[0], *(FEW[len(others) - small.index(size)] for size in others))
 
 
 def taken(sweep: Sweep, mode: str, sizes: Sizes, *, device: str = "cuda") -> Taken:

@@ -54,8 +54,10 @@ def warm_share(point: Mapping[str, Any]) -> float:
 
 
 def share_bar(point: Mapping[str, Any]) -> float | None:
-    """The share of a copy's bandwidth that a point should reach; None where it moves little."""
-    if point["bytes"] < LARGE_BYTES:
+    """The share of a copy's bandwidth that a point should reach; None where it moves little, or
+    nobody says how much.
+    """
+    if point["bytes"] < LARGE_BYTES or point.get("read_in_part", False):
         return None
     return SHARE_OF_LONG_ROWS if point["sizes"][-1] > LONG_ROW else SHARE
 

@@ -13,6 +13,7 @@ import torch
 from tests.benchmarks import sweep_functions as of
 from tests.benchmarks.cpu_cases import layer_norm
 from tests.benchmarks.gpu_sweep_further import FURTHER_SWEEPS
+from tests.benchmarks.gpu_sweep_looked_up import LOOKED_UP_SWEEPS
 from tests.benchmarks.gpu_sweep_others import OTHER_SWEEPS
 from tests.benchmarks.sweeps import Sizes, Sweep, ones_of, rows_alone, starts_of
 
@@ -71,7 +72,8 @@ FUNCTIONS: Mapping[str, tuple[Sweep, ...]] = {
     "pinned": SWEEPS,
     "others": OTHER_SWEEPS,
     "further": FURTHER_SWEEPS,
-    "all": (*SWEEPS, *OTHER_SWEEPS, *FURTHER_SWEEPS),
+    "looked_up": LOOKED_UP_SWEEPS,
+    "all": (*SWEEPS, *OTHER_SWEEPS, *FURTHER_SWEEPS, *LOOKED_UP_SWEEPS),
 }
 """Sets of sweeps; no two sweeps have one title."""
 

@@ -10,7 +10,7 @@ from tests.benchmarks.gpu_variants import Variant
 
 from nearhint_compiler.ir import nodes as ir
 from nearhint_daemon.workers.aten import torch_dtype
-from nearhint_daemon.workers.cases import sizes_at
+from nearhint_daemon.workers.cases import named_places, sizes_at
 
 SAMPLES = 7
 
@@ -47,7 +47,11 @@ def storages(kernel: ir.Kernel, sizes: Mapping[str, int]) -> list[torch.Tensor]:
     """Random parameters on the device, outputs included."""
     generator = torch.Generator(device="cuda").manual_seed(1)
     found: list[torch.Tensor] = []
-    for param, count in zip(kernel.params, sizes_at(kernel, sizes).elements, strict=True):
+    at = sizes_at(kernel, sizes)
+    places = named_places(kernel, at)
+    for number, (param, count) in enumerate(zip(kernel.params, at.elements, strict=True)):
         made = torch.randn(count, device="cuda", generator=generator)
+        if number in places:
+            made.uniform_(0, places[number][1], generator=generator)
         found.append(made.to(torch_dtype(param.dtype, "native")))
     return found

@@ -27,6 +27,7 @@ class Sweep:
     `unit` is the length of a block of a row, where the function counts blocks. `magnitudes` are
     what the terms of the outputs sum to without their signs, where the outputs are sums.
     `rounding` is how far integers may be from those in float64, where floats are rounded to them.
+    Of what is `read_in_part`, as a table is, nobody says how many bytes have to move.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Sweep:
     unit: int = 0
     magnitudes: Callable[..., Tensor | tuple[Tensor, ...]] | None = None
     rounding: int = 0
+    read_in_part: bool = False
 
     @property
     def title(self) -> str:
