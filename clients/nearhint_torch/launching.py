@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from nearhint.launchers.errors import PlaceOutside
 from nearhint.session import Choice
 from nearhint_rules.artifact import CudaLaunch, ScalarArgument
 from nearhint_torch.adapter import EmptyMaker, current_stream, empty_maker, on_device
@@ -111,6 +112,8 @@ def launch_step(plan: LaunchPlan, choice: Choice, *, count_fallback: Callable[[s
             reason = "unaligned"
         except NoMemory:
             raise
+        except PlaceOutside as error:
+            reason = error.reason  # the ops say which index it is
         except Exception:
             reason = "launch_failed"
         count_fallback(reason)

@@ -89,6 +89,7 @@ def _kernels_and_steps(
     """Fuses and builds; what cannot be built after all goes back to being opaque."""
     for _ in range(ATTEMPTS):
         fused = fuse(graph)
+        graph = fused.graph
         opaque = opaque_nodes(graph, fused)
         stored = stored_values(graph, fused, opaque)
         kernels: list[BuiltKernel] = []

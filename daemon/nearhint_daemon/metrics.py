@@ -61,6 +61,7 @@ FALLBACK_REASONS = (
     "strides_differ",
     "unaligned",
     "launch_failed",
+    "place_outside",
     "watched",
     "other",
 )

@@ -5,7 +5,9 @@ CPU: a shared object whose entry is
     void ENTRY(void *const *parameters, const int64_t *dims, int32_t threads);
 
 with one pointer for each Kernel parameter (inputs, then outputs; a scalar parameter points at its
-element) and the Kernel's symbols in order. CUDA: a cubin whose entry takes `arguments` in order.
+element) and the Kernel's symbols in order. One that is named `CHECKED_ENTRY` returns an int32_t,
+which is not 0 where data named a place that there is not. CUDA: a cubin whose entry takes
+`arguments` in order.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from nearhint_rules.expr import ZERO, Expr
+
+CHECKED_ENTRY = "nearhint_checked_kernel"
 
 
 @dataclass(frozen=True, slots=True)

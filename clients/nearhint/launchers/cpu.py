@@ -20,12 +20,20 @@ from typing import TypeAlias
 
 from nearhint.launchers import openmp
 from nearhint.launchers.detect import cpu_device
-from nearhint.launchers.errors import ArtifactCorrupt, FeaturesMissing, LoadFailed, WrongSizes
+from nearhint.launchers.errors import (
+    ArtifactCorrupt,
+    FeaturesMissing,
+    LoadFailed,
+    PlaceOutside,
+    WrongSizes,
+)
 from nearhint_rules import expr as ex
-from nearhint_rules.artifact import CpuLaunch
+from nearhint_rules.artifact import CHECKED_ENTRY, CpuLaunch
 
 BoundCall: TypeAlias = Callable[[Sequence[int]], None]
-"""Takes the addresses of the parameters, in order; what they point at must outlive the call."""
+"""Takes the addresses of the parameters, in order; what they point at must outlive the call.
+
+Raises `PlaceOutside` where an index is out of range."""
 
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _load_numbers = itertools.count(1)
@@ -43,7 +51,7 @@ class CpuKernel:
         self.sha256 = sha256
         entry = library[launch.entry]
         entry.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int32)
-        entry.restype = None
+        entry.restype = ctypes.c_int32 if launch.entry == CHECKED_ENTRY else None
         self._entry = entry
         self._work = ex.compiled(launch.work)
         weakref.finalize(self, _dlclose, library._handle).atexit = False
@@ -78,7 +86,8 @@ class CpuKernel:
             pack = packers.get(number)
             if pack is None:
                 pack = packers[number] = struct.Struct(f"{number}P").pack
-            entry(pack(*addresses), sizes, count)
+            if entry(pack(*addresses), sizes, count):
+                raise PlaceOutside
 
         return call
 

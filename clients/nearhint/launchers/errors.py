@@ -13,6 +13,7 @@ __all__ = [
     "LaunchFailed",
     "LoadFailed",
     "OpenMPMissing",
+    "PlaceOutside",
     "WrongSizes",
 ]
 
@@ -45,6 +46,14 @@ class WrongSizes(NearhintError):
 
     code = "SIZES_WRONG"
     template = "{given} sizes for a work estimate that uses {wanted}"
+
+
+class PlaceOutside(NearhintError, IndexError):
+    """An index names a row or an element that its table does not have; eager's IndexError."""
+
+    code = "PLACE_OUTSIDE"
+    template = "an index is out of range of the tensor that it reads from"
+    hint = "Run the model without torch.compile to see which op it is."
 
 
 class CudaUnavailable(NearhintError):

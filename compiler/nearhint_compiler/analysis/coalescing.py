@@ -16,6 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from nearhint_compiler.analysis.loops import variables_of
+from nearhint_compiler.analysis.strides import guessed
 from nearhint_compiler.analysis.unit_stride import unit_stride_factor
 from nearhint_compiler.ir import index as ix
 from nearhint_compiler.ir import nodes as ir
@@ -94,10 +96,13 @@ def touches(kernel: ir.Kernel, sizes: Mapping[str, int]) -> tuple[Touch, ...]:
         known[name] = (0, max(extent - 1, 0))
     params: dict[tuple[Expr, bool], dict[int, None]] = {}
     numels: dict[int, int] = {}
+    variables = variables_of(kernel)
     for node in kernel.body:
-        if isinstance(node, ir.Load | ir.Store):
-            params.setdefault((node.index, isinstance(node, ir.Store)), {})[node.param] = None
-            last = ex.bounds(node.index, known)[1]
+        if isinstance(node, ir.Load | ir.Gather | ir.Store):
+            index, last = node.index, ex.bounds(node.index, known)[1]
+            if isinstance(node, ir.Gather):
+                index, last = _gathered_at(node, variables[node.place]), None
+            params.setdefault((index, isinstance(node, ir.Store)), {})[node.param] = None
             numel = SIZE_LIMIT if last is None else last + 1
             numels[node.param] = max(numel, numels.get(node.param, 0))
     return tuple(
@@ -108,6 +113,18 @@ def touches(kernel: ir.Kernel, sizes: Mapping[str, int]) -> tuple[Touch, ...]:
         )
         for (index, is_written), found in params.items()
     )
+
+
+def _gathered_at(node: ir.Gather, place_variables: frozenset[str]) -> Expr:
+    """Where an element is gathered: of a row that data names, the elements are neighbours.
+
+    Where data names each element, the index mentions it.
+    """
+    if node.stride != ex.ONE and not place_variables.issuperset(
+        name for name in ex.symbols_of(node.index) if name[0] in "pr"
+    ):
+        return guessed(node, place_variables)
+    return ex.add(node.index, ex.mul(node.stride, ex.symbol(f"v{node.place}")))
 
 
 def coalescing_of(

@@ -33,8 +33,10 @@ def index_bounds(kernel: ir.Kernel) -> tuple[ex.Expr, ...] | None:
     extents = [_largest(size, {}, found) for size in (*kernel.pointwise, *kernel.reduction)]
     found.append(ex.mul(2, ex.product(extents)))
     for node in kernel.body:
-        if isinstance(node, ir.Load | ir.Store | ir.Iota | ir.Arg):
+        if isinstance(node, ir.Indexed):
             found.append(ex.mul(2, _largest(node.index, last, found)))
+        if isinstance(node, ir.Gather):
+            found.append(ex.mul(_largest(node.stride, {}, found), node.size))
     kept: list[ex.Expr] = []
     for bound in dict.fromkeys(found):
         if not any(_at_most(bound, other) for other in kept):

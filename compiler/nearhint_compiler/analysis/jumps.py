@@ -56,4 +56,4 @@ def is_given(body: Sequence[ir.BodyNode], position: int) -> bool:
         case ir.Op("cast" | "neg" | "abs", _, (operand,)):
             return is_given(body, operand)
         case node:
-            return isinstance(node, ir.Load | ir.Scalar | ir.Const | ir.Iota)
+            return isinstance(node, ir.Load | ir.Gather | ir.Scalar | ir.Const | ir.Iota)

@@ -72,7 +72,7 @@ def _are_neighbours(kernel: ir.Kernel, lane: str, down: str, rest: list[int]) ->
             if down in variables[place]:
                 return False
             continue
-        if isinstance(node, ir.Iota):
+        if isinstance(node, ir.Iota | ir.Gather):
             return False
         if isinstance(node, ir.Load | ir.Store):
             along, across = access(node.index, lane), access(node.index, down)

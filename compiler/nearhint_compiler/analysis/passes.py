@@ -147,7 +147,7 @@ def _cost(kernel: ir.Kernel, elements: tuple[bool, ...], position: int) -> int:
     total = 0
     for place in _closure(kernel, elements, [position], frozenset()):
         match kernel.body[place]:
-            case ir.Load():
+            case ir.Load() | ir.Gather():
                 total += 1
             case ir.Op(name, _, _):
                 total += 1 if name in _CHEAP else 6

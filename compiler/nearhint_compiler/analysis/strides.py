@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from nearhint_compiler.analysis.loops import variables_of
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
+from nearhint_rules.expr import Expr
 from nearhint_rules.program import DTYPES
 
 
@@ -15,16 +17,28 @@ from nearhint_rules.program import DTYPES
 class Access:
     """One load or store: bytes an element, bytes in all, and strides along the loop variables.
 
-    Strides are in elements.
+    Strides are in elements. `index` is where it is, and for what is gathered a guess (`guessed`).
     """
 
     itemsize: int
     size_bytes: int
     strides: Mapping[str, int]
+    index: Expr
+    is_store: bool = False
 
     def is_contiguous(self, variable: str) -> bool:
         """Whether neighbours along `variable` are neighbours in memory."""
         return self.strides.get(variable, 0) == 1
+
+
+def guessed(node: ir.Gather, place_variables: Iterable[str]) -> Expr:
+    """Where an element is gathered, as if places were numbers of a point: no two are neighbours.
+
+    `place_variables` are the loop variables that its place depends on.
+    """
+    apart = ex.Int(2) if node.stride == ex.ONE else node.stride
+    place = ex.add(*(ex.symbol(name) for name in sorted(place_variables)), 0)
+    return ex.add(node.index, ex.mul(apart, place))
 
 
 def accesses(kernel: ir.Kernel, sizes: Mapping[str, int]) -> tuple[Access, ...]:
@@ -39,17 +53,22 @@ def accesses(kernel: ir.Kernel, sizes: Mapping[str, int]) -> tuple[Access, ...]:
     }
     origin = {**sizes, **dict.fromkeys(extents, 0)}
     found: list[Access] = []
+    variables = variables_of(kernel)
     for node in kernel.body:
-        if isinstance(node, ir.Load | ir.Store):
-            start = ex.evaluate(node.index, origin)
+        if isinstance(node, ir.Load | ir.Gather | ir.Store):
+            index = node.index
+            if isinstance(node, ir.Gather):
+                index = guessed(node, variables[node.place])
+            start = ex.evaluate(index, origin)
             strides = {
-                name: ex.evaluate(node.index, {**origin, name: 1}) - start
-                for name in ex.symbols_of(node.index)
+                name: ex.evaluate(index, {**origin, name: 1}) - start
+                for name in ex.symbols_of(index)
                 if name in extents
             }
             itemsize = DTYPES[kernel.params[node.param].dtype]
             points = prod(extents[name] for name in strides)
-            found.append(Access(itemsize, itemsize * points, strides))
+            is_store = isinstance(node, ir.Store)
+            found.append(Access(itemsize, itemsize * points, strides, index, is_store))
     return tuple(found)
 
 

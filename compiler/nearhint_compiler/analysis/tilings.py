@@ -237,13 +237,12 @@ def by_strides(kernel: ir.Kernel, sizes: Mapping[str, int]) -> tuple[Axes, ...]:
     extents = loop_extents(kernel, sizes)
     loops = [name for name in extents if not ir.is_reduction_variable(name)]
     votes: dict[str, int] = {}
-    nodes = [node for node in kernel.body if isinstance(node, ir.Load | ir.Store)]
-    for node, access in zip(nodes, accesses(kernel, sizes), strict=True):
+    for access in accesses(kernel, sizes):
         strides = [access.strides.get(name, 0) for name in loops]
         place = strides.index(1) if 1 in strides else len(loops)
         if any(strides[place + 1 :]):
             vote = prod(extents[name] for name, step in access.strides.items() if step)
-            vote *= WRITE_WEIGHT if isinstance(node, ir.Store) else 1
+            vote *= WRITE_WEIGHT if access.is_store else 1
             for group in (loops[: place + 1], loops[place + 1 :]):
                 vote *= 2 if _is_good_length(prod(extents[name] for name in group)) else 1
             votes[loops[place]] = votes.get(loops[place], 0) + vote

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import UnionType
 
+from nearhint_compiler.analysis.loops import variables_of
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
@@ -22,19 +24,21 @@ def traffic(kernel: ir.Kernel) -> Traffic:
     """What a launch of `kernel` reads and writes.
 
     An access counts the points of the loops that its index mentions; two accesses to one
-    parameter by different indices count twice. Scalars count nothing.
+    parameter by different indices count twice. What is gathered counts each time that a place names
+    it. Scalars count nothing.
     """
-    return Traffic(_bytes_of(kernel, ir.Load), _bytes_of(kernel, ir.Store))
+    return Traffic(_bytes_of(kernel, ir.Load | ir.Gather), _bytes_of(kernel, ir.Store))
 
 
-def _bytes_of(kernel: ir.Kernel, access: type[ir.Load] | type[ir.Store]) -> Expr:
+def _bytes_of(kernel: ir.Kernel, access: type | UnionType) -> Expr:
     extents = {f"p{place}": extent for place, extent in enumerate(kernel.pointwise)}
     extents |= {f"r{place}": extent for place, extent in enumerate(kernel.reduction)}
-    seen: dict[tuple[int, Expr], Expr] = {}
-    for node in kernel.body:
-        if isinstance(node, access):
-            names = [name for name in ex.symbols_of(node.index) if name in extents]
-            points = ex.product(extents[name] for name in names)
+    seen: dict[tuple[int, Expr, int], Expr] = {}
+    for node, variables in zip(kernel.body, variables_of(kernel), strict=True):
+        if isinstance(node, ir.Load | ir.Gather | ir.Store) and isinstance(node, access):
+            place = node.place if isinstance(node, ir.Gather) else -1
+            names = variables if place >= 0 else ex.symbols_of(node.index)
+            points = ex.product(extents[name] for name in extents if name in names)
             size = DTYPES[kernel.params[node.param].dtype]
-            seen[node.param, node.index] = ex.mul(size, points)
+            seen[node.param, node.index, place] = ex.mul(size, points)
     return ex.add(*seen.values(), 0)

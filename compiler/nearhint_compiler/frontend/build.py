@@ -10,12 +10,14 @@ from nearhint_compiler.frontend.call import is_host_scalar
 from nearhint_compiler.frontend.canon import Nest, canonical_nest
 from nearhint_compiler.frontend.emitter import Emitter, Value
 from nearhint_compiler.frontend.fuse import Fused, Group, output_index, read_index
-from nearhint_compiler.frontend.loops import Loops
+from nearhint_compiler.frontend.lookups import Place, one_place
+from nearhint_compiler.frontend.loops import LOOKED_UP, Loops
 from nearhint_compiler.frontend.lower import Graph
 from nearhint_compiler.frontend.space import loop_index
 from nearhint_compiler.ir import index as ix
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.legality import check_kernel
+from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
 
 INLINE_DEPTH = 64
@@ -46,8 +48,15 @@ class _Here:
 
     def read(self, operand: int) -> Value:
         read = self.loops.reads[operand]
-        ranges = self.builder.group.space.ranges(self.builder.graph.ranges)
-        index = read_index(self.builder.graph, read, self.index, ranges)
+        index = read_index(self.builder.graph, read, self.index, self.builder.ranges)
+        return self.builder.element(read.value, index, self.depth)
+
+    def look_up(self, operand: int, places: Sequence[Value]) -> Value:
+        read = self.loops.reads[operand]
+        shape = self.builder.graph.tensor(read.value).shape
+        sizes = (size for size, dim in zip(shape, read.dims, strict=True) if dim == LOOKED_UP)
+        named = [self.builder.name(Place(*each)) for each in zip(places, sizes, strict=True)]
+        index = read_index(self.builder.graph, read, self.index, self.builder.ranges, named)
         return self.builder.element(read.value, index, self.depth)
 
 
@@ -58,18 +67,46 @@ class _Builder:
     inlined: frozenset[int]
     emit: Emitter = field(default_factory=Emitter)
     slots: list[int] = field(default_factory=list)
+    _places: dict[Place, ex.Sym] = field(default_factory=dict)
     _results: dict[tuple[int, tuple[Expr, ...]], Sequence[Value]] = field(default_factory=dict)
 
     def element(self, value: int, index: tuple[Expr, ...], depth: int) -> Value:
         """The element `index` of `value`: computed here, or loaded."""
-        ranges = self.group.space.ranges(self.graph.ranges)
-        root, index = self.graph.root_index(value, index, ranges)
+        root, index = self.graph.root_index(value, index, self.ranges)
         node = self.graph.producers[root]
         if node in self.group.nodes:
             return self.result(root)
         if node in self.inlined:
             return self.compute(node, index, depth + 1)[root - self.graph.starts[node]]
         return self._loaded(root, ix.linear(index, self.graph.tensor(root).stride))
+
+    def name(self, place: Place) -> Expr:
+        """What stands for a place that data names, in indices."""
+        if place not in self._places:
+            self._places[place] = ex.Sym(f"at{len(self._places)}")
+        return self._places[place]
+
+    @property
+    def ranges(self) -> ix.Ranges:
+        """What may be assumed of the loops and of places that data names."""
+        found = self.group.space.ranges(self.graph.ranges)
+        extents = {name.name: place.size for place, name in self._places.items()}
+        return ix.Ranges(found.symbols, {**found.extents, **extents})
+
+    def _gathered(self, param: int, index: Expr) -> Value:
+        """The element of an input in memory at `index`, which mentions places."""
+        rest, places, strides = ix.simplify(index, self.ranges), list[Place](), list[Expr]()
+        for place, name in self._places.items():
+            found = ix.coefficient_of(rest, name.name)
+            if found is None:
+                raise InvalidKernel("a table that is cut where data says")
+            stride, rest = found
+            if stride != ex.ZERO:
+                places.append(place)
+                strides.append(stride)
+        if not places:
+            return self.emit.load(param, rest)
+        return self.emit.gather(param, rest, *one_place(self.emit, places, strides))
 
     def result(self, value: int) -> Value:
         """A member's output at the current point."""
@@ -89,13 +126,20 @@ class _Builder:
         return self._results[node, index]
 
     def _loaded(self, slot: int, index: Expr) -> Value:
+        place = self._param(slot)
+        is_scalar = self.emit.params[place].role == "scalar"
+        if is_scalar:
+            return self.emit.scalar(place)
+        is_named = any(ix.mentions(index, name.name) for name in self._places.values())
+        return self._gathered(place, index) if is_named else self.emit.load(place, index)
+
+    def _param(self, slot: int) -> int:
+        """The parameter that a slot is read by."""
         found = self.graph.tensor(slot)
-        scalar = is_host_scalar(found)
         if slot not in self.slots:
             self.slots.append(slot)
-            self.emit.param("scalar" if scalar else "in", found.dtype)
-        place = self.slots.index(slot)
-        return self.emit.scalar(place) if scalar else self.emit.load(place, index)
+            self.emit.param("scalar" if is_host_scalar(found) else "in", found.dtype)
+        return self.slots.index(slot)
 
 
 def build_kernel(graph: Graph, fused: Fused, group: Group, *, stored: Sequence[int]) -> BuiltKernel:

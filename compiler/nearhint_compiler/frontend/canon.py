@@ -76,10 +76,14 @@ def _renumbered(body: Sequence[ir.BodyNode], order: Sequence[int]) -> tuple[ir.B
 def _with_indices(
     body: Sequence[ir.BodyNode], rewrite: Callable[[Expr], Expr]
 ) -> tuple[ir.BodyNode, ...]:
-    return tuple(
-        replace(node, index=rewrite(node.index)) if isinstance(node, ir.Indexed) else node
-        for node in body
-    )
+    return tuple(_with_index(node, rewrite) for node in body)
+
+
+def _with_index(node: ir.BodyNode, rewrite: Callable[[Expr], Expr]) -> ir.BodyNode:
+    if isinstance(node, ir.Gather):
+        index, stride, size = map(rewrite, (node.index, node.stride, node.size))
+        return ir.Gather(node.param, index, stride, size, node.place)
+    return replace(node, index=rewrite(node.index)) if isinstance(node, ir.Indexed) else node
 
 
 def _indices(body: Sequence[ir.BodyNode]) -> list[Expr]:
@@ -241,7 +245,8 @@ def _named(
     reduction = tuple(symbols.extent(extent) for _, extent in reduced)
     body = _walk_order(body, nest.params)
     body = _with_indices(body, symbols.index)
-    used = dict.fromkeys(node.param for node in body if isinstance(node, ir.Load | ir.Scalar))
+    reads = ir.Load | ir.Gather | ir.Scalar
+    used = dict.fromkeys(node.param for node in body if isinstance(node, reads))
     written = dict.fromkeys(node.param for node in body if isinstance(node, ir.Store))
     order = [*used, *written]
     places = {old: new for new, old in enumerate(order)}
@@ -251,9 +256,7 @@ def _named(
         reduction=reduction,
         params=tuple(nest.params[old] for old in order),
         body=tuple(
-            replace(node, param=places[node.param])
-            if isinstance(node, ir.Load | ir.Scalar | ir.Store)
-            else node
+            replace(node, param=places[node.param]) if isinstance(node, reads | ir.Store) else node
             for node in body
         ),
     )
@@ -288,7 +291,7 @@ def _shapes(body: Sequence[ir.BodyNode], params: Sequence[ir.Param]) -> list[tup
     for node in body:
         operands = [found[operand] for operand in ir.operands_of(node)]
         match node:
-            case ir.Load(param, _) | ir.Scalar(param) | ir.Store(param, _, _):
+            case ir.Load(param) | ir.Gather(param) | ir.Scalar(param) | ir.Store(param):
                 label = f"{type(node).__name__} {params[param].dtype}"
             case ir.Op(name, dtype, _) | ir.Reduce(name, dtype, _) | ir.Scan(name, dtype, _):
                 label = f"{type(node).__name__} {name} {dtype}"

@@ -105,6 +105,12 @@ class Emitter:
         dtype = self.params[param].dtype
         return self._raised(self.emit(ir.Load(param, index), dtype))
 
+    def gather(self, param: int, index: Expr, stride: Expr, size: Expr, place: Value) -> Value:
+        """Element `index + stride * place` of an input, raised; `place` is clamped below `size`."""
+        dtype = self.params[param].dtype
+        wide = self.cast(place, "i64")
+        return self._raised(self.emit(ir.Gather(param, index, stride, size, wide.node), dtype))
+
     def scalar(self, param: int) -> Value:
         """The value of a 0-d parameter."""
         return self._raised(self.emit(ir.Scalar(param), self.params[param].dtype))
@@ -242,7 +248,7 @@ class Emitter:
     def _at(self, number: int) -> Value:
         """A node as a value of the dtype that it has in the body."""
         match self.body[number]:
-            case ir.Load(param) | ir.Scalar(param) | ir.Store(param):
+            case ir.Load(param) | ir.Gather(param) | ir.Scalar(param) | ir.Store(param):
                 return Value(number, self.params[param].dtype)
             case ir.Iota() | ir.Arg():
                 return Value(number, "i64")

@@ -18,12 +18,13 @@ a launch go back to being opaque.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from nearhint_compiler.frontend.joins import JOINS
-from nearhint_compiler.frontend.loops import BROADCAST, Loops, Read, Window
-from nearhint_compiler.frontend.lower import Graph, without
+from nearhint_compiler.frontend.loops import BROADCAST, LOOKED_UP, Loops, Read, Window
+from nearhint_compiler.frontend.lower import Graph, without_walks
+from nearhint_compiler.frontend.pointwise import POINTWISE
 from nearhint_compiler.frontend.space import Space, loop_index, space_of, unify
 from nearhint_compiler.frontend.worth import alone, is_cheap, is_light, is_worth_a_launch
 from nearhint_compiler.ir import index as ix
@@ -49,9 +50,10 @@ class Group:
 class Fused:
     """The groups by their first node, and the loops that exist only where they are read.
 
-    Loops in neither are opaque after all, or nothing reads them.
+    Loops in neither are opaque after all, or nothing reads them. They are those of `graph`.
     """
 
+    graph: Graph
     groups: tuple[Group, ...]
     inlined: frozenset[int]
 
@@ -134,11 +136,18 @@ class Fusion:
     graph: Graph
     units: Units = field(init=False)
     spaces: dict[int, Space] = field(init=False)
+    _tables: frozenset[int] = field(init=False)
     _places: dict[tuple[int, Space], tuple[Expr, ...] | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.units = Units(self.graph)
         self.spaces = {node: space_of(loops) for node, loops in self.graph.loops.items()}
+        self._tables = frozenset(
+            self.graph.producers[self.graph.root(read.value)]
+            for loops in self.graph.loops.values()
+            for read in loops.reads
+            if read.looks_up
+        )
 
     def run(self) -> Fused:
         """Joins, inlines and drops, in this order."""
@@ -224,6 +233,8 @@ class Fusion:
             for read in self.graph.loops[node].reads:
                 producer = self.graph.producers[self.graph.root(read.value)]
                 inside = producer in nodes
+                if inside and read.looks_up:
+                    return False
                 crossing = (producer in left_nodes) != (node in left_nodes)
                 if inside and (crossing or not same) and not self._reads_here(node, read, space):
                     return False
@@ -263,6 +274,8 @@ class Fusion:
                 continue
             if not into <= self.spaces.keys() or unit in into:
                 continue
+            if self._is_table(unit) and not all(map(self._is_elementwise, nodes)):
+                continue
             larger = any(self.spaces[reader].numel != self.spaces[unit].numel for reader in into)
             last = {node for member in units.members[unit] for node in reading.get(member, ())}
             last -= {*units.members[unit]}
@@ -277,7 +290,15 @@ class Fusion:
             if unit not in gone and is_worth_a_launch(graph, units.members[unit], inlined[unit])
         )
         again = frozenset(node for unit in gone for node in units.members[unit])
-        return Fused(groups, again | left)
+        return Fused(graph, groups, again | left)
+
+    def _is_table(self, unit: int) -> bool:
+        """Whether some loop looks up elements of what a unit computes."""
+        return not self._tables.isdisjoint(self.units.members[unit])
+
+    def _is_elementwise(self, node: int) -> bool:
+        """Whether a node computes the same of its operands' elements wherever they are."""
+        return self.graph.program.nodes[node].op in POINTWISE
 
     def _left_to_readers(
         self, inlined: dict[int, set[int]], gone: Collection[int]
@@ -298,7 +319,7 @@ class Fusion:
                     stack.extend(readers.get(reader, ()))
                 else:
                     into.add(reader)
-            if self.spaces[unit].reduced_dims and len(into) == 1:
+            if self.spaces[unit].reduced_dims and len(into) == 1 and not self._is_table(unit):
                 (reader,) = into
                 left = self._left_to(unit, reader, inlined[reader], needed)
                 found |= left
@@ -387,10 +408,18 @@ class Fusion:
 
 
 def read_index(
-    graph: Graph, read: Read, index: tuple[Expr, ...], ranges: ix.Ranges
+    graph: Graph,
+    read: Read,
+    index: tuple[Expr, ...],
+    ranges: ix.Ranges,
+    places: Sequence[Expr] = (),
 ) -> tuple[Expr, ...]:
-    """The index into a read value at a point of the reading loop."""
-    found = [ex.ZERO if dim == BROADCAST else index[dim] for dim in read.dims]
+    """The index into a read value at a point of the reading loop, and where `places` say."""
+    named = iter(places)
+    found = [
+        ex.ZERO if dim == BROADCAST else next(named) if dim == LOOKED_UP else index[dim]
+        for dim in read.dims
+    ]
     for window in read.windows:
         found[window.dim] = ix.simplify(window.at(found[window.dim]), ranges)
     if read.shape is not None:
@@ -418,7 +447,10 @@ def _varies(loops: Loops, read: Read) -> bool:
 
 
 def fuse(graph: Graph) -> Fused:
-    """The loops of `graph` in groups; what chooses of rows is in one that reads all of them."""
+    """The loops of `graph` in groups; what chooses of rows is in one that reads all of them.
+
+    Else it is another loop, that reads what it chooses alone.
+    """
     fused = Fusion(graph).run()
     lonely = alone(graph, [group.nodes for group in fused.groups], fused.inlined)
-    return Fusion(without(graph, lonely)).run() if lonely else fused
+    return Fusion(without_walks(graph, lonely)).run() if lonely else fused

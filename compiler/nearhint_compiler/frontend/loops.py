@@ -17,6 +17,7 @@ from nearhint_rules import expr as ex
 from nearhint_rules.expr import ZERO, Expr
 
 BROADCAST = -1
+LOOKED_UP = -2
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,10 @@ class Point(Protocol):
         """The element of operand number `operand` (of `Loops.reads`) at this point."""
         ...
 
+    def look_up(self, operand: int, places: Sequence[Value]) -> Value:
+        """As `read`, at these places along the dims of the read that are `LOOKED_UP`, in i64."""
+        ...
+
 
 Build: TypeAlias = Callable[[Point], Sequence[Value]]
 Remap: TypeAlias = Callable[[tuple[Expr, ...], Ranges], tuple[Expr, ...]]
@@ -62,14 +67,20 @@ Remap: TypeAlias = Callable[[tuple[Expr, ...], Ranges], tuple[Expr, ...]]
 class Read:
     """A value that a loop reads: its dim d is indexed by dim `dims[d]` of the loop's shape.
 
-    `BROADCAST` stands for index 0. Along the dims of `windows` it is read as those say. With a
-    `shape`, the dims are those of the value reshaped to it.
+    `BROADCAST` stands for index 0, `LOOKED_UP` for a place that the body names. Along the dims of
+    `windows` it is read as those say. With a `shape`, the dims are those of the value reshaped to
+    it.
     """
 
     value: int
     dims: tuple[int, ...]
     windows: tuple[Window, ...] = ()
     shape: tuple[Expr, ...] | None = None
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether the body names places in the value."""
+        return LOOKED_UP in self.dims
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +90,8 @@ class Loops:
     `build` makes one value for each output of the node. An output in `per_row` varies along the
     kept dims alone; any other has one element for each point of `shape`, of which, where something
     is reduced, it may be a reshape. A loop with a scan is
-    walked in order, so its group must have no other reduced dim than its own.
+    walked in order, so its group must have no other reduced dim than its own. `otherwise` is the
+    same without a walk, for where no other loop of its group walks the same.
     """
 
     node: int
@@ -90,6 +102,7 @@ class Loops:
     per_row: frozenset[int] = frozenset()
     outputs: int = 1
     has_scan: bool = False
+    otherwise: Loops | None = None
 
     @property
     def is_pointwise(self) -> bool:

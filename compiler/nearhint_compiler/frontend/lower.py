@@ -16,6 +16,7 @@ from nearhint_compiler.frontend.creation import CREATION
 from nearhint_compiler.frontend.duplicates import duplicates
 from nearhint_compiler.frontend.emitter import Emitter, Value
 from nearhint_compiler.frontend.joins import GATES, JOINS
+from nearhint_compiler.frontend.lookups import LOOKUPS
 from nearhint_compiler.frontend.loops import Loops, Lowered, View
 from nearhint_compiler.frontend.losses import LOSSES
 from nearhint_compiler.frontend.normalisation import NORMALISATION
@@ -40,7 +41,7 @@ from nearhint_rules.program import (
 Rule = Callable[[Call], Lowered]
 TABLE: Mapping[str, Rule] = {
     **POINTWISE, **SPECIAL, **CREATION, **JOINS, **GATES, **REDUCTIONS, **LOSSES, **SCANS,
-    **NORMALISATION, **VIEWS,
+    **NORMALISATION, **VIEWS, **LOOKUPS,
 }  # fmt: skip
 """Every op that is lowered; any other is opaque. Attention and matrix products are never here."""
 
@@ -179,6 +180,13 @@ def without(graph: Graph, nodes: Iterable[int]) -> Graph:
     return replace(graph, loops={k: v for k, v in graph.loops.items() if k not in gone})
 
 
+def without_walks(graph: Graph, nodes: Iterable[int]) -> Graph:
+    """`graph` with some loops as they are otherwise, or opaque."""
+    others = {node: graph.loops[node].otherwise for node in nodes}
+    found = {k: others.get(k, v) for k, v in graph.loops.items()}
+    return replace(graph, loops={k: v for k, v in found.items() if v is not None})
+
+
 def _check_inputs(program: Program) -> None:
     for index, node in enumerate(program.nodes):
         given = (*node.args, *(value for _, value in node.kwargs))
@@ -272,6 +280,9 @@ class _Trial:
 
     def read(self, operand: int) -> Value:
         return self.emit.load(self.params[operand], ex.ZERO)
+
+    def look_up(self, operand: int, places: Sequence[Value]) -> Value:
+        return self.emit.gather(self.params[operand], ex.ZERO, ex.ONE, ex.ONE, places[0])
 
 
 def _check_loops(loops: Loops, outputs: Sequence[ValueType], types: Sequence[ValueType]) -> None:

@@ -237,7 +237,7 @@ def _extremal(kind: str, *, place: int, outputs: int) -> Rule:
     return rule
 
 
-def _gather(call: Call) -> Loops:
+def choice(call: Call) -> Loops:
     """One element of each row, where a row is read for something else as well (`fuse.fuse`).
 
     An index out of range gives what the zeros of a row that has no such element do.
@@ -272,7 +272,6 @@ REDUCTIONS: Mapping[str, Rule] = {
     "aten.linalg_vector_norm.default": reduction(
         _vector_norm, "self ord dim keepdim dtype", ord=Int(2)
     ),
-    "aten.gather.default": _gather,
     "aten.aminmax.default": reduction(_min_max, "self dim keepdim", outputs=2),
     "aten.mean.default": reduction(_mean, "self dtype"),
     "aten.mean.dim": reduction(_mean, "self dim keepdim dtype"),

@@ -62,7 +62,7 @@ def _is_exact_in(
 
 def _dtype(node: ir.BodyNode, params: Sequence[ir.Param]) -> str:
     match node:
-        case ir.Load() | ir.Scalar():
+        case ir.Load() | ir.Gather() | ir.Scalar():
             return params[node.param].dtype
         case ir.Op() | ir.Reduce() | ir.Scan() | ir.Const():
             return node.dtype

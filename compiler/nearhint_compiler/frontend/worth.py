@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from nearhint_compiler.frontend.creation import CREATION
 from nearhint_compiler.frontend.joins import JOINS
+from nearhint_compiler.frontend.lookups import LOOKUPS
 from nearhint_compiler.frontend.loops import Read
 from nearhint_compiler.frontend.lower import Graph
 from nearhint_rules import expr as ex
@@ -36,11 +37,11 @@ CHOICES = frozenset({"aten.gather.default"})
 """Ops that read whole rows in a loop, and a few of their elements alone."""
 CLONES = frozenset({"aten.clone.default", "aten.contiguous.default"})
 COPIES: Mapping[str, frozenset[str]] = {
-    "cpu": CLONES | {*CREATION, *JOINS} - {"aten.constant_pad_nd.default"},
+    "cpu": CLONES | {*CREATION, *JOINS, *LOOKUPS} - {"aten.constant_pad_nd.default"},
     "cuda": CLONES | {*CREATION},
 }
 """By device: ops that eager runs as fast as any Kernel when they stand alone. (It pads in two
-passes. On a GPU it joins rows of odd lengths, rolls and flips element by element.)"""
+passes. On a GPU it joins rows of odd lengths, rolls, flips and looks up element by element.)"""
 
 
 def is_cheap(
@@ -106,8 +107,9 @@ def alone(
     """
     found: set[int] = set()
     for nodes in groups:
-        choices = {node for node in nodes if graph.program.nodes[node].op in CHOICES}
-        others = [node for node in nodes if graph.loops[node].axes and node not in choices]
+        whole_rows = [node for node in nodes if graph.loops[node].axes]
+        choices = {node for node in whole_rows if graph.program.nodes[node].op in CHOICES}
+        others = [node for node in whole_rows if node not in choices]
         inside = {*nodes, *inlined}
         whole = set[int]().union(
             *(_sources(graph, inside, graph.loops[node].reads) for node in others)

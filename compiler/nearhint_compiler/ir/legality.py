@@ -71,12 +71,16 @@ def _indices_use_loop_variables(kernel: ir.Kernel) -> Iterator[str]:
             for name in ex.symbols_of(node.index):
                 if name not in known:
                     yield f"node {position} indexes with {name}"
+        if isinstance(node, ir.Gather):
+            for name in ex.symbols_of(node.stride, node.size):
+                if name not in kernel.symbols:
+                    yield f"node {position} has places by {name}"
 
 
 def _params_are_used_by_role(kernel: ir.Kernel) -> Iterator[str]:
-    wanted = {ir.Load: "in", ir.Scalar: "scalar", ir.Store: "out"}
+    wanted = {ir.Load: "in", ir.Gather: "in", ir.Scalar: "scalar", ir.Store: "out"}
     for position, node in enumerate(kernel.body):
-        if isinstance(node, ir.Load | ir.Scalar | ir.Store):
+        if isinstance(node, ir.Load | ir.Gather | ir.Scalar | ir.Store):
             inside = 0 <= node.param < len(kernel.params)
             if not inside or kernel.params[node.param].role != wanted[type(node)]:
                 yield f"node {position} uses parameter {node.param}"
@@ -104,6 +108,9 @@ def _dtypes_fit(kernel: ir.Kernel) -> Iterator[str]:
                 allowed = ir.REDUCTIONS[kind] if kind in ir.SCANS else ()
                 if dtype not in allowed or dtypes[operand] != dtype:
                     yield f"node {position}: scan {kind} {dtype} of {dtypes[operand]}"
+            case ir.Gather():
+                if dtypes[node.place] != "i64":
+                    yield f"node {position}: a place that is {dtypes[node.place]}"
             case ir.Store(param, _, value):
                 if dtypes[value] != kernel.params[param].dtype:
                     yield f"node {position}: stores {dtypes[value]}"

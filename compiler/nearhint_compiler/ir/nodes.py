@@ -8,6 +8,7 @@ Grammar, as `ir.text` prints and parses it:
                       (params (in DTYPE) ... (scalar DTYPE) ... (out DTYPE) ...)
                       (body node ...))
     node   := (load PARAM index)                      element `index` of an input, its dtype
+            | (gather PARAM index stride size operand)  a row that a value names, see below
             | (scalar PARAM)                          the value of a 0-d parameter
             | (const DTYPE BITS)                      a constant, by its bits in hex
             | (iota index)                            an i64 equal to an index expression
@@ -17,6 +18,7 @@ Grammar, as `ir.text` prints and parses it:
             | (scan KIND DTYPE operand)               over the reduction loop up to this point
             | (store PARAM index operand)             into an output
     extent, index := size expressions; extents over k*, indices over k*, p*, r*
+    stride, size  := size expressions over k*
     operand := the position of an earlier body node
 
 Loops: for every point of the pointwise space, and within it of the reduction space. A node lives
@@ -27,6 +29,11 @@ walks the reduction space once for each level of nested reduces. An `arg` reduce
 does: NaN is more extreme than any number, and of equals the one with the least index counts. A
 `scan` varies per element, is known in the walk that computes its operand, and wants a single
 reduction loop, walked in order.
+
+A `gather` reads element `index + stride * place` of an input, where place is its operand, an i64: a
+row of an embedding, a block of a paged cache. There are `size` places, and one outside of
+0 .. size - 1 stands for one inside, so that no value leads out of the parameter's storage: for the
+nearest, where 32 bits hold it.
 
 Every symbol k_i is at least 1, and nothing else is known about it: the same Kernel serves every
 Program whose loops it fits. Index expressions are in elements, from the first element of the
@@ -42,7 +49,7 @@ Constants are keyed by dtype and bits, since in Python 1 == True == 1.0 and 0.0 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from nearhint_rules.expr import Expr, symbols_of
@@ -163,6 +170,20 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
+class Gather:
+    """Element `index + stride * place` of input `param`; `place` is a node, an i64.
+
+    It is clamped into 0 .. `size` - 1.
+    """
+
+    param: int
+    index: Expr
+    stride: Expr
+    size: Expr
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
 class Scalar:
     """The value of 0-d parameter `param`."""
 
@@ -230,8 +251,8 @@ class Store:
     value: int
 
 
-BodyNode: TypeAlias = Load | Scalar | Const | Iota | Op | Reduce | Arg | Scan | Store
-Indexed: TypeAlias = Load | Iota | Arg | Store
+BodyNode: TypeAlias = Load | Gather | Scalar | Const | Iota | Op | Reduce | Arg | Scan | Store
+Indexed: TypeAlias = Load | Gather | Iota | Arg | Store
 """Nodes with an index expression."""
 Reducing: TypeAlias = Reduce | Arg
 """Nodes that have one value a row, made of all its elements."""
@@ -257,6 +278,8 @@ def operands_of(node: BodyNode) -> tuple[int, ...]:
             return (operand,)
         case Store(_, _, value):
             return (value,)
+        case Gather():
+            return (node.place,)
         case _:
             return ()
 
@@ -274,6 +297,8 @@ def with_operands(node: BodyNode, places: Mapping[int, int]) -> BodyNode:
             return Scan(kind, dtype, places[operand])
         case Store(param, index, value):
             return Store(param, index, places[value])
+        case Gather():
+            return replace(node, place=places[node.place])
         case _:
             return node
 
@@ -283,7 +308,7 @@ def dtypes_of(kernel: Kernel) -> tuple[str, ...]:
     found: list[str] = []
     for node in kernel.body:
         match node:
-            case Load(param, _) | Scalar(param) | Store(param, _, _):
+            case Load(param) | Gather(param) | Scalar(param) | Store(param):
                 found.append(kernel.params[param].dtype)
             case Const(dtype, _) | Op(_, dtype, _) | Reduce(_, dtype, _) | Scan(_, dtype, _):
                 found.append(dtype)
@@ -316,8 +341,8 @@ def _varying(
         match node:
             case Load(_, index) | Iota(index):
                 found.append(any(map(is_loop, symbols_of(index))))
-            case Store(_, index, value):
-                found.append(any(map(is_loop, symbols_of(index))) or found[value])
+            case Store(_, index, operand) | Gather(_, index, _, _, operand):
+                found.append(any(map(is_loop, symbols_of(index))) or found[operand])
             case Op(_, _, operands):
                 found.append(any(found[operand] for operand in operands))
             case Reduce(_, _, operand) | Arg(_, _, operand, _):

@@ -46,6 +46,9 @@ def _print_node(node: ir.BodyNode) -> str:
     match node:
         case ir.Load(param, index):
             return f"(load {param} {ex.to_text(index)})"
+        case ir.Gather(param, index, stride, size, place):
+            texts = " ".join(map(ex.to_text, (index, stride, size)))
+            return f"(gather {param} {texts} {place})"
         case ir.Scalar(param):
             return f"(scalar {param})"
         case ir.Const(dtype, bits):
@@ -144,6 +147,10 @@ def _node(tree: _Tree) -> ir.BodyNode:
     match tree:
         case ["load", param, index]:
             return ir.Load(_number(param), _expr(index))
+        case ["gather", param, index, stride, size, place]:
+            return ir.Gather(
+                _number(param), _expr(index), _expr(stride), _expr(size), _number(place)
+            )
         case ["scalar", param]:
             return ir.Scalar(_number(param))
         case ["const", str() as dtype, str() as bits] if re.fullmatch(r"0x[0-9a-f]{1,16}", bits):

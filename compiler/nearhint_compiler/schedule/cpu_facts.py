@@ -7,6 +7,8 @@ from functools import lru_cache
 
 from nearhint_compiler.analysis.accesses import access, clamped
 from nearhint_compiler.analysis.beside import can_be_beside
+from nearhint_compiler.analysis.loops import variables_of
+from nearhint_compiler.analysis.narrow_places import places_alone
 from nearhint_compiler.analysis.narrow_sums import widened_terms
 from nearhint_compiler.analysis.passes import plan_passes
 from nearhint_compiler.ir import nodes as ir
@@ -45,14 +47,17 @@ def lanes_of(kernel: ir.Kernel, target: Target) -> int:
 
 
 def _in_loops(kernel: ir.Kernel) -> list[bool]:
-    """What varies along loops, but for the places of extremal elements: those are one a row."""
+    """What varies along loops, but for the places of extremal elements: those are one a row.
+
+    Nor places that rows are gathered from, which are read from memory one by one anyhow.
+    """
     places = [False] * len(kernel.body)
     for position, node in enumerate(kernel.body):
         operands = ir.operands_of(node)
         places[position] = isinstance(node, ir.Arg) or any(places[place] for place in operands)
-    elements = ir.per_element(kernel)
+    elements, named = ir.per_element(kernel), places_alone(kernel)
     return [
-        varies and (elements[position] or not places[position])
+        varies and (elements[position] or not places[position]) and position not in named
         for position, varies in enumerate(ir.varying(kernel))
     ]
 
@@ -144,11 +149,13 @@ def score(kernel: ir.Kernel, variable: str, lanes: int, dims: Mapping[str, int])
     Where a loop without a reduction is shorter than a vector, the whole body is computed so many
     times more: an operation a lane costs as much as an access that moves lanes one by one.
     """
-    elements = ir.per_element(kernel)
+    elements, variables = ir.per_element(kernel), variables_of(kernel)
     total = 0.0
     for position, node in enumerate(kernel.body):
-        if isinstance(node, ir.Load | ir.Store):
+        if isinstance(node, ir.Load | ir.Gather | ir.Store):
             value = access_score(node.index, variable)
+            if isinstance(node, ir.Gather) and variable in variables[node.place]:
+                value = IRREGULAR
             total += value if elements[position] or not kernel.reduction else value / 64
     extent = extent_of(kernel, variable, dims)
     if extent is not None and total > 0:

@@ -103,7 +103,8 @@ class Facts:
     scans, and what it carries is stepped element by element. A `unit` is so many points of a flat
     block whose places may be divided at once, or 0; `promises` are the bits of all sizes that
     vectors need, by what all of them are multiples of. `divisible` are the bits of those that are
-    multiples of `multiple`, or where that is 0, of what is promised without a number.
+    multiples of `multiple`, or where that is 0, of what is promised without a number. A kernel
+    `gathers` what data names.
     """
 
     extents: tuple[int, ...]
@@ -152,6 +153,7 @@ class Facts:
     is_chained: bool
     has_functions: bool
     has_pieces: bool
+    gathers: bool
 
     @property
     def itemsize(self) -> int:
@@ -242,7 +244,7 @@ def facts_of(
     is_columns = bool(kernel.reduction) and _is_columns(kernel, found)
     is_rows = bool(kernel.reduction) and not is_columns
     useful = _worth_dividing(kernel, found, is_rows=is_rows)
-    is_static = any(_has_static_vectors(kernel, *each) for each in _much(kernel, found))
+    is_static = any(_has_static_vectors(kernel, each) for each in _much(found))
     device = target.device
     has_scan = any(isinstance(node, ir.Scan) for node in kernel.body)
     has_args = any(has_arg_groups(kernel, place) for place in range(len(kernel.body)))
@@ -279,11 +281,11 @@ def facts_of(
         has_late=_has_late(kernel),
         has_groups=has_args or any(isinstance(node, ir.Reduce) for node in kernel.body),
         has_arg_groups=has_args,
-        row_loads=len(row_loads(kernel, found)),
-        small_loads=len(row_loads(kernel, found)) - len(_large(row_loads(kernel, found))),
-        own_loads=sum(map(is_own, row_loads(kernel, found))),
-        own_bytes=sum(each.size_bytes for each in row_loads(kernel, found) if is_own(each)),
-        shared_bytes=sum(each.size_bytes for each in row_loads(kernel, found) if not is_own(each)),
+        row_loads=len(row_loads(found)),
+        small_loads=len(row_loads(found)) - len(_large(row_loads(found))),
+        own_loads=sum(map(is_own, row_loads(found))),
+        own_bytes=sum(each.size_bytes for each in row_loads(found) if is_own(each)),
+        shared_bytes=sum(each.size_bytes for each in row_loads(found) if not is_own(each)),
         only_reads=not _has_row_stores(kernel),
         has_teams=walks_of(kernel, SHARED) == 2 and depth_of(kernel, SHARED) == 1,
         has_whole_rows=not has_scan and has_whole_rows(kernel),
@@ -292,7 +294,7 @@ def facts_of(
         has_late_axes=_has_late_axes(target),
         is_divisible_in_part=bool(divisible or is_static) and divisible.bit_count() < len(useful),
         has_static_vectors=is_static,
-        has_odd_columns=is_columns and _are_odd(_much(kernel, found)),
+        has_odd_columns=is_columns and _are_odd(_much(found)),
         walks=walks_of(kernel, SHARED),
         is_chained=is_columns and is_chained(kernel),
         has_functions=_has_functions(kernel),
@@ -307,6 +309,7 @@ def facts_of(
         multiple=multiple if multiple != promised else 0,
         run=min((ex.evaluate(run, sizes) for run in runs_of(kernel)), default=0),
         has_shares=bool(shares_of_sums(kernel)),
+        gathers=_gathers(kernel),
         run_loads=sum(
             isinstance(node, ir.Load) and run_of(kernel, node.index) is not None
             for node in kernel.body
@@ -314,9 +317,13 @@ def facts_of(
     )
 
 
+def _gathers(kernel: ir.Kernel) -> bool:
+    return any(isinstance(node, ir.Gather) for node in kernel.body)
+
+
 def _word(kernel: ir.Kernel, found: Sequence[Access]) -> int:
     """The most elements that a word holds of what moves much."""
-    narrowest = min((access.itemsize for _, access in _much(kernel, found)), default=1)
+    narrowest = min((access.itemsize for access in _much(found)), default=1)
     return WORD_BYTES // narrowest
 
 
@@ -324,7 +331,7 @@ def _unit(kernel: ir.Kernel, found: Sequence[Access], sizes: Mapping[str, int]) 
     """The points of a unit of a flat block, where some access is not at the flat index."""
     if not has_units(kernel) or _flat(kernel) == Flat.ALL:
         return 0
-    widest = max((access.itemsize for _, access in _much(kernel, found)), default=UNIT_BYTES)
+    widest = max((access.itemsize for access in _much(found)), default=UNIT_BYTES)
     lanes = max(2, UNIT_BYTES // widest)
     return lanes if lanes <= ex.evaluate(kernel.pointwise[-1], sizes) else 0
 
@@ -353,13 +360,12 @@ def _has_late_axes(target: Target) -> bool:
     return any(each and (int(each[1]), int(each[2])) >= LATE_AXES_SINCE for each in found)
 
 
-def row_loads(kernel: ir.Kernel, found: Sequence[Access]) -> list[Access]:
-    """The loads along the rows among the accesses of `kernel`."""
-    nodes = [node for node in kernel.body if isinstance(node, ir.Load | ir.Store)]
+def row_loads(found: Sequence[Access]) -> list[Access]:
+    """The loads along the rows among the accesses of a kernel."""
     return [
         access
-        for node, access in zip(nodes, found, strict=True)
-        if isinstance(node, ir.Load) and any(name[0] == "r" for name in access.strides)
+        for access in found
+        if not access.is_store and any(name[0] == "r" for name in access.strides)
     ]
 
 
@@ -396,7 +402,7 @@ def _has_shared(kernel: ir.Kernel, words: RowWords) -> bool:
         node.index not in words.indices
         and any(map(ir.is_reduction_variable, ex.symbols_of(node.index)))
         for node in kernel.body
-        if isinstance(node, ir.Load)
+        if isinstance(node, ir.Load | ir.Gather)
     )
 
 
@@ -405,7 +411,8 @@ def _has_late(kernel: ir.Kernel) -> bool:
     kinds = [isinstance(node, ir.Reduce | ir.Arg) for node in kernel.body]
     after = kernel.body[kinds.index(True) :] if any(kinds) else ()
     return any(
-        isinstance(node, ir.Load) and any(map(ir.is_reduction_variable, ex.symbols_of(node.index)))
+        isinstance(node, ir.Load | ir.Gather)
+        and any(map(ir.is_reduction_variable, ex.symbols_of(node.index)))
         for node in after
     )
 
@@ -416,7 +423,8 @@ def _has_row_stores(kernel: ir.Kernel) -> bool:
 
 
 def _flat(kernel: ir.Kernel) -> Flat:
-    params = frozenset(n.param for n in kernel.body if isinstance(n, ir.Load | ir.Store))
+    kinds = ir.Load | ir.Gather | ir.Store
+    params = frozenset(node.param for node in kernel.body if isinstance(node, kinds))
     found = frozenset[int]() if kernel.reduction else flat_params(kernel)
     return Flat.NONE if not found else Flat.ALL if found == params else Flat.SOME
 
@@ -459,16 +467,20 @@ def _worth_dividing(kernel: ir.Kernel, moved: Sequence[Access], *, is_rows: bool
     Each that is promised is a size that the Variant is not for, such as 7000 rows. So they are
     those of accesses that move much alone, and not of a scale for every 32 elements.
     """
-    much, multiple = _much(kernel, moved), size_multiple(kernel)
+    much, multiple = _much(moved), size_multiple(kernel)
+    if _gathers(kernel):
+        # Lists of places are read one by one, however long they are.
+        loops = "r" if is_rows else "p"
+        much = [each for each in much if (loops, 1) in {(n[0], s) for n, s in each.strides.items()}]
     along = kernel.reduction if is_rows else kernel.pointwise
     found = [*along[-1:], ex.product(along)]
     if kernel.reduction and not is_rows:
         found = [
             extent
             for number, extent in enumerate(along)
-            if any(access.is_contiguous(f"p{number}") for _, access in much)
+            if any(access.is_contiguous(f"p{number}") for access in much)
         ] or found
-    found += [stride for index, _ in much for stride in _strides(index)]
+    found += [stride for access in much for stride in _strides(access.index)]
     chosen: set[str] = set()
     for size in sorted(dict.fromkeys(found), key=lambda size: len(ex.symbols_of(size))):
         names = [name for name in ex.symbols_of(size) if name in kernel.symbols]
@@ -482,15 +494,10 @@ def _worth_dividing(kernel: ir.Kernel, moved: Sequence[Access], *, is_rows: bool
     return chosen
 
 
-def _much(kernel: ir.Kernel, moved: Sequence[Access]) -> list[tuple[ex.Expr, Access]]:
-    """The accesses that are worth vectors, with their indices."""
-    nodes = [node for node in kernel.body if isinstance(node, ir.Load | ir.Store)]
+def _much(moved: Sequence[Access]) -> list[Access]:
+    """The accesses that are worth vectors."""
     largest = max((access.size_bytes for access in moved), default=0)
-    return [
-        (node.index, access)
-        for node, access in zip(nodes, moved, strict=True)
-        if MUCH * access.size_bytes >= largest
-    ]
+    return [access for access in moved if MUCH * access.size_bytes >= largest]
 
 
 def _strides(index: ex.Expr) -> list[ex.Expr]:
@@ -500,26 +507,26 @@ def _strides(index: ex.Expr) -> list[ex.Expr]:
     return [ex.sub(ex.substitute(index, each), index) for each in following]
 
 
-def _has_static_vectors(kernel: ir.Kernel, index: ex.Expr, access: Access) -> bool:
+def _has_static_vectors(kernel: ir.Kernel, access: Access) -> bool:
     """Whether an access has vectors along a pointwise loop wherever pointers are aligned."""
     limits = [
         extent
         for number, extent in enumerate(kernel.pointwise)
         if access.is_contiguous(f"p{number}")
     ]
-    sizes = (*limits, *(stride for stride in _strides(index) if stride != ex.ONE))
+    sizes = (*limits, *(stride for stride in _strides(access.index) if stride != ex.ONE))
     return bool(limits) and all(_is_multiple(size, set(), size_multiple(kernel)) for size in sizes)
 
 
-def _are_odd(much: Sequence[tuple[ex.Expr, Access]]) -> bool:
+def _are_odd(much: Sequence[Access]) -> bool:
     """Whether no access has vectors along a pointwise loop, because rows are so many elements."""
     return not any(
         all(
             ex.symbols_of(stride) or _is_multiple(stride, set(), 16 // access.itemsize)
-            for stride in _strides(index)
+            for stride in _strides(access.index)
             if stride != ex.ONE
         )
-        for index, access in much
+        for access in much
         if any(stride == 1 and name[0] == "p" for name, stride in access.strides.items())
     )
 

@@ -178,9 +178,12 @@ def _units(facts: Facts) -> Iterator[Schedule]:
 
 
 def _is_divided_much(facts: Facts) -> bool:
-    """Whether what places are divided for takes longer than vectors of half a word."""
+    """Whether what places are divided for takes longer than vectors of half a word.
+
+    Rows that data names are looked up for each point, or once for a unit.
+    """
     is_narrow = facts.itemsize <= NARROW_BYTES and not facts.divisible
-    return is_narrow or len(facts.extents) >= MANY_LOOPS
+    return is_narrow or facts.gathers or len(facts.extents) >= MANY_LOOPS
 
 
 def _is_short(facts: Facts, x: int) -> bool:

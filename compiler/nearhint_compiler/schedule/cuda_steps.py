@@ -32,9 +32,16 @@ is beyond a row's end. Of 2 and 3 rows in bf16 sums took 42 and 36 µs for 96 an
 block of more, odd ones 52 and 47 for 106 and 71; the largest of two by two 107 for 146, of four by
 four 151 for 258. Of 8 rows they are as fast, of more slower (tests/benchmarks/gpu_schedules.py, on
 an H100)."""
+SINGLE = 4
+"""Bytes of an element of single precision."""
 SINGLE_ROWS, SINGLE_PLACES, SINGLE_FIRST = 8, 16, 4
 """The longest columns that are walked so, and rows of several loops; columns for which it is first.
 """
+GATHERED_ROWS, GATHERED_FIRST, GATHERED_UNROLL = 64, 32, 8
+"""The same of rows that data names, and the most steps written out, where what is written is
+narrower than f32: a chain of more than `SINGLE_ROWS` sums shows there. Of 7 and 20 rows in f32
+means took 28 and 52 µs, for 51 and 145 in the first block of several
+(tests/benchmarks/gpu_schedules.py, on an H100)."""
 
 
 def single_steps(facts: Facts) -> Iterator[Schedule]:
@@ -42,7 +49,7 @@ def single_steps(facts: Facts) -> Iterator[Schedule]:
 
     Those of vectors have all steps written out: of single elements so many loads wait as long.
     """
-    longest = SINGLE_ROWS if facts.is_columns else SINGLE_PLACES
+    longest = _longest_column(facts) if facts.is_columns else SINGLE_PLACES
     is_apart = facts.is_columns or len(facts.reduced) > 1
     is_read_once = facts.only_reads and facts.walks < 2 and not facts.has_scan
     if facts.length > longest or not is_apart or not is_read_once:
@@ -55,7 +62,9 @@ def single_steps(facts: Facts) -> Iterator[Schedule]:
         (32 * SINGLE_WARPS * SINGLE_BYTES // column_itemsize(facts), SINGLE_WARPS),
         (32 * column_lanes(facts), 1),
     )
-    unrolled = {"unroll": power_of_two(facts.length)} if facts.length > 1 else {}
+    steps = power_of_two(facts.length)
+    steps = min(steps, GATHERED_UNROLL) if facts.gathers else steps
+    unrolled = {"unroll": steps} if steps > 1 else {}
     for x, warps in shapes:
         if x <= prod(facts.extents) // facts.processors or warps == 1:
             blocks = {"x": x, "r": 1, "warps": warps, **unrolled}
@@ -65,7 +74,15 @@ def single_steps(facts: Facts) -> Iterator[Schedule]:
 def first_single_step(facts: Facts) -> Schedule | None:
     """The one that is held best, where it is best of all."""
     is_best = facts.length <= SINGLE_FIRST or not facts.is_columns
+    if facts.gathers and facts.is_columns:
+        x, _ = SINGLE_ELEMENTS[0]
+        is_best = facts.length <= GATHERED_FIRST and x * facts.processors <= prod(facts.extents)
     return next(single_steps(facts), None) if is_best else None
+
+
+def _longest_column(facts: Facts) -> int:
+    is_narrow = all(each.itemsize < SINGLE for each in facts.accesses if each.is_store)
+    return GATHERED_ROWS if facts.gathers and is_narrow else SINGLE_ROWS
 
 
 def in_steps(facts: Facts) -> Iterator[Schedule]:

@@ -134,7 +134,7 @@ def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Si
         chunks = ceil(length / (schedule["r"] * schedule["unroll"]))
         programs, launches = tiles * chunks, 2
     each = block / threads
-    loads = sum(isinstance(node, ir.Load) for node in kernel.body)
+    loads = sum(isinstance(node, ir.Load | ir.Gather) for node in kernel.body)
     wide = 2 if any(access.itemsize > 4 for access in found) else 1
     itemsize = max((access.itemsize for access in found), default=4)
     # In pieces one is computed at a time, and the others wait as they were loaded.
@@ -209,7 +209,7 @@ def _moved_again(
     walks, under_way = walks_of(kernel, SHARED if is_shared else WALKED), capacity
     if is_shared:
         under_way = schedule.get("teams", tiles)
-    own = sum(access.size_bytes for access in row_loads(kernel, found) if is_own(access))
+    own = sum(access.size_bytes for access in row_loads(found) if is_own(access))
     read = own * (1.0 - held)
     all_kept, none_kept = CACHE_KEEPS
     waiting = read * min(1.0, under_way / tiles)

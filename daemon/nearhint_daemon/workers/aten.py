@@ -19,6 +19,7 @@ import torch
 from nearhint_daemon.workers.aten_ops import ALLOWED, HALF_TO_FLOAT
 from nearhint_daemon.workers.elements import FLOATS
 from nearhint_daemon.workers.errors import FallbackInvalid, OpNotAllowed
+from nearhint_daemon.workers.looked_up import WITHIN, places_of, source_of
 from nearhint_daemon.workers.tolerance import PRECISIONS
 from nearhint_rules import expr as ex
 from nearhint_rules import program as pr
@@ -156,8 +157,8 @@ class AtenProgram:
             args[1] = _own_number(self._program, node)
         if self._precision == "f64" and _makes_f8e4m3fn(self._program, node):
             call = _saturating(call)
-        if self._precision == "f64" and node.op == "aten.gather.default":
-            call = _chosen_within
+        if self._precision == "f64" or _computes_places(self._program, node):
+            call = WITHIN.get(node.op, call)
         if self._precision == "f64" and len(args) > HALF_TO_FLOAT.get(node.op, len(args)):
             args[HALF_TO_FLOAT[node.op]] = False
         return _Step(
@@ -227,12 +228,10 @@ class AtenProgram:
                 return ex.evaluate(arg, self._sizes)
 
 
-def _chosen_within(
-    x: torch.Tensor, dim: int, index: torch.Tensor, sparse_grad: bool = False
-) -> torch.Tensor:
-    """`gather` of the nearest place that there is: a device that is asked for another is lost."""
-    places = index.clamp(0, x.shape[dim] - 1)
-    return torch.gather(x, dim, places, sparse_grad=sparse_grad)
+def _computes_places(program: pr.Program, node: pr.Node) -> bool:
+    """Whether a node reads a table at places that are not drawn: any number may come out."""
+    places = places_of(node, pr.value_types(program))
+    return any(source_of(program, place.value) is None for place in places)
 
 
 @contextmanager

@@ -69,6 +69,7 @@ detach default
 diagonal default
 div Tensor Scalar Tensor_mode Scalar_mode
 elu default
+embedding default
 eq Tensor Scalar
 erf default
 erfc default
@@ -98,6 +99,8 @@ hardtanh default
 heaviside default
 huber_loss default
 hypot default
+index Tensor
+index_select default
 isfinite default
 isinf default
 isnan default

@@ -20,6 +20,13 @@ from nearhint_rules.program import DTYPES
 
 CASE_POINTS = 180_000
 """Points of the iteration space that an awkward size may have."""
+CASE_BYTES = 1 << 28
+"""Of all parameters at such a size: where strides are symbols, few points may lie far apart."""
+PLACES = ("i64", "i32")
+"""Dtypes of integers that hold any place."""
+LONG_SUM, PLACES_OF_LONG = 100, 61
+"""Terms from which on a sum is of so many different ones at least: hundreds of one value, which a
+table of one place gives, are all rounded the same way."""
 FULL_SHARE = 0.95
 """Of those: one size has at least so many, where any does. More than a cache holds may be walked
 otherwise than less."""
@@ -84,12 +91,29 @@ def sizes_at(kernel: ir.Kernel, dims: Mapping[str, int]) -> Sizes:
         raise InvalidExpression(f"an extent below 1 at {dict(dims)}")
     elements = [1] * len(kernel.params)
     for node in kernel.body:
-        if isinstance(node, ir.Load | ir.Store):
+        if isinstance(node, ir.Load | ir.Gather | ir.Store):
             low, high = index_range(node.index, dims, pointwise, reduction)
+            if isinstance(node, ir.Gather):
+                stride, size = (ex.evaluate(each, dims) for each in (node.stride, node.size))
+                low, high = low + min(stride, 0) * (size - 1), high + stride * (size - 1)
             if low < 0:
                 raise InvalidExpression(f"index {low} of parameter {node.param} at {dict(dims)}")
             elements[node.param] = max(elements[node.param], high + 1)
     return Sizes(dict(dims), pointwise, reduction, tuple(elements))
+
+
+def named_places(kernel: ir.Kernel, sizes: Sizes) -> Mapping[int, tuple[int, int]]:
+    """By integer parameter that names places: those that there are, and one more on each side."""
+    found: dict[int, tuple[int, int]] = {}
+    for node in kernel.body:
+        stack = [node.place] if isinstance(node, ir.Gather) else []
+        while stack:
+            source = kernel.body[stack.pop()]
+            stack += ir.operands_of(source)
+            if isinstance(node, ir.Gather) and isinstance(source, ir.Load | ir.Scalar):
+                most = ex.evaluate(node.size, sizes.dims)
+                found[source.param] = (-1, min(most, found.get(source.param, (0, most))[1]))
+    return {place: each for place, each in found.items() if kernel.params[place].dtype in PLACES}
 
 
 @lru_cache(maxsize=64)
@@ -212,19 +236,34 @@ def _fit(kernel: ir.Kernel, guard: Guard, pattern: Sequence[int]) -> Sizes | Non
                 dims[name] = min(dims[name], bound)
             case _:
                 continue
+    for name in _tables(kernel):
+        if math.prod(_size_at(extent, dims) for extent in kernel.reduction) >= LONG_SUM:
+            dims[name] = max(dims[name], PLACES_OF_LONG)
     try:
         if not size_facts_hold(guard, dims):
             return None
         # Before indices are looked at, everywhere where nothing else tells their range.
         if math.prod(ex.evaluate(each, dims) for each in _extents(kernel)) > CASE_POINTS:
             return None
-        return sizes_at(kernel, dims)
+        found = sizes_at(kernel, dims)
     except InvalidExpression:
         return None
+    return found if found.size_bytes(kernel) <= CASE_BYTES else None
 
 
 def _extents(kernel: ir.Kernel) -> tuple[ex.Expr, ...]:
     return (*kernel.pointwise, *kernel.reduction)
+
+
+def _tables(kernel: ir.Kernel) -> list[str]:
+    """The symbols that say how many places there are, and nothing else."""
+    gathers = [node for node in kernel.body if isinstance(node, ir.Gather)]
+    sizes = [node.size for node in gathers]
+    sizes += [node.index for node in kernel.body if isinstance(node, ir.Iota)]
+    others = [node.stride for node in gathers]
+    others += [node.index for node in kernel.body if isinstance(node, ir.Indexed)]
+    others = [*kernel.pointwise, *kernel.reduction, *(each for each in others if each not in sizes)]
+    return [name for name in ex.symbols_of(*sizes) if name not in ex.symbols_of(*others)]
 
 
 def _size_at(size: ex.Expr, dims: Mapping[str, int]) -> int:

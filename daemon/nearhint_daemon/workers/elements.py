@@ -156,12 +156,24 @@ DRAWN_ELEMENTS = 1_048_573
 """A prime: rows that are shorter, or blocks of whole cache lines, do not begin alike."""
 
 
-def random_elements(dtype: str, count: int, random: np.random.Generator, *, whole: str) -> Elements:
-    """`count` random elements: normal floats; integers as a row of `WHOLE_RANGES` says.
+def random_elements(
+    dtype: str,
+    count: int,
+    random: np.random.Generator,
+    *,
+    whole: str,
+    within: tuple[int, int] | None = None,
+) -> Elements:
+    """`count` random elements: normal floats; integers as a row of `WHOLE_RANGES` says, or from the
+    first of `within` to the second.
 
     More than `DRAWN_ELEMENTS` repeat these: a GB would take seconds to draw, and be kept.
     """
-    drawn = _drawn_elements(dtype, min(count, DRAWN_ELEMENTS), random, whole)
+    few = min(count, DRAWN_ELEMENTS)
+    if within is None:
+        drawn = _drawn_elements(dtype, few, random, whole)
+    else:
+        drawn = random.integers(within[0], within[1] + 1, few).astype(STORAGE[dtype])
     return drawn if count <= DRAWN_ELEMENTS else Repeated(drawn, count)
 
 

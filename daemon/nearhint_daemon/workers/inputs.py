@@ -10,11 +10,13 @@ import torch
 from nearhint_daemon.workers.aten import Value, torch_dtype
 from nearhint_daemon.workers.elements import DRAWN_ELEMENTS, FLOATS
 from nearhint_daemon.workers.errors import FallbackInvalid, MemoryLimitExceeded
+from nearhint_daemon.workers.looked_up import places_of, source_of
 from nearhint_rules import expr as ex
 from nearhint_rules import program as pr
 
 WHOLE_LIMIT = 6
-"""Integers are drawn from 1 to this: harmless as divisors, shifts and steps."""
+"""Integers are drawn from 1 to this: harmless as divisors, shifts and steps. Places in a table are
+drawn from those that it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +88,9 @@ def random_values(
             case pr.TensorType():
                 spec = tensor_spec(value_type, sizes)
                 where = device if value_type.device != "cpu" else "cpu"
+                drawn = whole.get(place, (1, WHOLE_LIMIT))
                 made.append(
-                    random_tensor(spec, precision, where, generator, scale=scale, whole=whole)
+                    random_tensor(spec, precision, where, generator, scale=scale, whole=drawn)
                 )
             case pr.IntType(expr) if expr is not None:
                 made.append(ex.evaluate(expr, sizes))
@@ -96,17 +99,19 @@ def random_values(
     return made
 
 
-def _whole_numbers(program: pr.Program, sizes: Mapping[str, int]) -> tuple[int, int]:
-    """The least and the largest integer to draw: what may choose an element of a row is in it."""
-    most = WHOLE_LIMIT
+def _whole_numbers(program: pr.Program, sizes: Mapping[str, int]) -> Mapping[int, tuple[int, int]]:
+    """By input the least and the greatest integer to draw, of inputs that are places in a table."""
+    found: dict[int, tuple[int, int]] = {}
+    types = pr.value_types(program)
     for node in program.nodes:
-        if node.op == "aten.gather.default":
-            source, dim = node.args[:2]
-            kind = pr.value_types(program)[source.value] if isinstance(source, pr.Ref) else None
-            if not isinstance(kind, pr.TensorType) or not isinstance(dim, ex.Int):
-                raise FallbackInvalid("what elements are chosen of is not known")
-            most = min(most, max(ex.evaluate(kind.shape[dim.value], sizes) - 1, 0))
-    return min(1, most), most
+        for place in places_of(node, types):
+            source = source_of(program, place.value)
+            if source is None:
+                continue
+            size = max(1, ex.evaluate(place.size, sizes))
+            low, high = found.get(source, (-size, size - 1))
+            found[source] = (max(low, -size if place.wraps else 0), min(high, size - 1))
+    return found
 
 
 def random_tensor(

@@ -209,12 +209,15 @@ class _Run:
         dtype = NUMPY_DTYPES[self.dtypes[position]]
         match node:
             case ir.Load(param, index):
-                given = self.inputs[param]
-                storage = given if isinstance(given, Stored) else np.asarray(given)
                 where = np.asarray(evaluate_index(index, self.variables))
-                if where.size and (where.min() < 0 or where.max() >= storage.size):
-                    raise IndexError(f"node {position} loads outside parameter {param}")
-                return np.asarray(storage[where], dtype)
+                return np.asarray(self._read(position, param, where), dtype)
+            case ir.Gather(param, _, _, _, place):
+                first, stride, size = (
+                    np.asarray(evaluate_index(each, self.variables), np.int64)
+                    for each in (node.index, node.stride, node.size)
+                )
+                where = first + stride * np.clip(values[place], 0, size - 1)
+                return np.asarray(self._read(position, param, where), dtype)
             case ir.Scalar(param):
                 return np.asarray(self.inputs[param]).astype(dtype).reshape((1,) * self.rank)
             case ir.Const(const_dtype, bits):
@@ -246,6 +249,13 @@ class _Run:
                 return np.asarray(running(whole, axis=axis, dtype=dtype))
             case _:
                 raise AssertionError(node)
+
+    def _read(self, position: int, param: int, where: Array) -> Array:
+        given = self.inputs[param]
+        storage = given if isinstance(given, Stored) else np.asarray(given)
+        if where.size and (where.min() < 0 or where.max() >= storage.size):
+            raise IndexError(f"node {position} loads outside parameter {param}")
+        return np.asarray(storage[where])
 
     def _rounds_quotient(self, position: int) -> bool:
         """Whether an f32 quotient of what was given is rounded before it loses its fraction.

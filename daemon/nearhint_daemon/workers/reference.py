@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 
 from nearhint_compiler.ir import nodes as ir
-from nearhint_daemon.workers.cases import Sizes, dense_count, stored_indices
+from nearhint_daemon.workers.cases import Sizes, dense_count, named_places, stored_indices
 from nearhint_daemon.workers.elements import (
     FLOATS,
     SPECIAL_FACTORS,
@@ -122,11 +122,12 @@ def random_inputs(
     names = {node.name for node in kernel.body if isinstance(node, ir.Op)}
     whole = "shift" if names & _SHIFT_OPS else "divisor" if names & _DIVISIONS else "any"
     made: list[Elements | None] = []
-    for param, count in zip(kernel.params, sizes.elements, strict=True):
+    named = named_places(kernel, sizes)
+    for number, (param, count) in enumerate(zip(kernel.params, sizes.elements, strict=True)):
         if param.role == "out":
             made.append(None)
             continue
-        stored = random_elements(param.dtype, count, random, whole=whole)
+        stored = random_elements(param.dtype, count, random, whole=whole, within=named.get(number))
         if has_products and param.dtype in FLOATS:
             near_one = as_factors(decode(param.dtype, drawn_of(stored)))
             stored = with_drawn(stored, encode(param.dtype, near_one))
@@ -278,7 +279,7 @@ def slab(kernel: ir.Kernel, window: Window) -> ir.Kernel:
         cut,
         body=tuple(
             replace(node, index=ex.substitute(node.index, moved))
-            if isinstance(node, ir.Load | ir.Store | ir.Iota)
+            if isinstance(node, ir.Load | ir.Gather | ir.Store | ir.Iota)
             else node
             for node in kernel.body
         ),

@@ -62,8 +62,11 @@ for sizes in {sizes}:
             ranges[f"{{prefix}}{{number}}"] = (0, ex.evaluate(extent, sizes) - 1)
     elements = [1] * len(kernel.params)
     for node in kernel.body:
-        if isinstance(node, ir.Load | ir.Store):
-            elements[node.param] = max(elements[node.param], ex.bounds(node.index, ranges)[1] + 1)
+        if isinstance(node, ir.Load | ir.Gather | ir.Store):
+            last = ex.bounds(node.index, ranges)[1]
+            if isinstance(node, ir.Gather):
+                last += ex.evaluate(node.stride, sizes) * (ex.evaluate(node.size, sizes) - 1)
+            elements[node.param] = max(elements[node.param], last + 1)
     memory = [
         ctypes.create_string_buffer(count * DTYPES[param.dtype])
         for count, param in zip(elements, kernel.params, strict=True)

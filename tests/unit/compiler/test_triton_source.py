@@ -27,7 +27,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 NAMES = sorted(path.stem for path in KERNELS.glob("*.ir"))
-HINTS = ((2048, 512, 64), (1, 1, 1), (37, 53, 3), (4, 16384, 2), (16, 131072, 16))
+HINTS = (
+    (2048, 512, 64, 32, 1000),
+    (1, 1, 1, 1, 1),
+    (37, 53, 3, 5, 7),
+    (4, 16384, 2, 2, 64),
+    (16, 131072, 16, 2, 3),
+)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +82,7 @@ def test_a_default_serves_other_sizes_than_its_hint(name: str) -> None:
     for hint in HINTS:
         default = candidates(kernel, TARGET, dict(zip(kernel.symbols, hint, strict=False)))[0]
         guard = generate(kernel, default, TARGET).guard
-        for other in ((1, 1, 1), (409, 1023, 33), (7, 3001, 5)):
+        for other in ((1, 1, 1, 1, 1), (409, 1023, 33, 7, 5), (7, 3001, 5, 2, 9)):
             assert size_facts_hold(guard, dict(zip(kernel.symbols, other, strict=False)))
 
 

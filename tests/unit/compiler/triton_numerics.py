@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -21,9 +21,10 @@ from tests.unit.compiler.kernels import KERNELS, TARGET
 
 from nearhint_compiler.codegen.triton.kernel import generate
 from nearhint_compiler.codegen.triton.text import TRITON_TYPES
-from nearhint_compiler.ir.nodes import Kernel, Load, Param, Store
+from nearhint_compiler.ir.nodes import Param
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule.schedule import parse_schedule
+from nearhint_daemon.workers.cases import sizes_at
 from nearhint_daemon.workers.cubin import read_flags
 from nearhint_daemon.workers.interpreter import interpret
 from nearhint_rules import expr as ex
@@ -163,21 +164,6 @@ def cubed(kernel: str, dims: tuple[int, ...], *, z: int = 2) -> list[Case]:
     return [Case(kernel, text, dims)]
 
 
-def storage_sizes(kernel: Kernel, dims: Mapping[str, int]) -> list[int]:
-    """How many elements each parameter needs, by running the indices."""
-    ranges = {name: (size, size) for name, size in dims.items()}
-    for prefix, extents in (("p", kernel.pointwise), ("r", kernel.reduction)):
-        for number, extent in enumerate(extents):
-            ranges[f"{prefix}{number}"] = (0, ex.evaluate(extent, dims) - 1)
-    sizes = [1] * len(kernel.params)
-    for node in kernel.body:
-        if isinstance(node, Load | Store):
-            high = ex.bounds(node.index, ranges)[1]
-            assert high is not None
-            sizes[node.param] = max(sizes[node.param], high + 1)
-    return sizes
-
-
 def random_storage(param: Param, size: int, seed: int, case: Case) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     dtype = TORCH_DTYPES[param.dtype]
@@ -206,7 +192,7 @@ def prepare(case: Case, folder: Path) -> dict[str, Any]:
     storages: dict[str, torch.Tensor] = {}
     names: dict[int, str] = {}
     for place, (param, size) in enumerate(
-        zip(kernel.params, storage_sizes(kernel, dims), strict=True)
+        zip(kernel.params, sizes_at(kernel, dims).elements, strict=True)
     ):
         if param.role == "scalar":
             inputs.append({"f": 1.5, "i": 3, "b": 1}[param.dtype[0]])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import mmap
 import shutil
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -94,6 +95,41 @@ def test_kernels_give_what_eager_gives(case: Case, session: Install, compiled: C
     assert not fake.fallbacks
     assert counters.seen().get("original_program_failed", 0) == failed
     assert bool(launches) == (case.name not in ATEN_ALONE)
+
+
+def embedded(words: Tensor, places: Tensor) -> Tensor:
+    return functional.embedding(places, words).relu().sum(-1)
+
+
+def looked_up(cache: Tensor, places: Tensor) -> Tensor:
+    return cache[places, places % 3] * 2
+
+
+@pytest.mark.parametrize(
+    ("function", "shape", "wrong"),
+    [(embedded, (40, 24), 40), (embedded, (40, 24), -1), (looked_up, (40, 3), -41)],
+)
+def test_an_index_out_of_range_is_eager_s_error_and_reads_nothing_beyond(
+    function: Callable[..., Tensor],
+    shape: tuple[int, ...],
+    wrong: int,
+    session: Install,
+    compiled: Compiled,
+) -> None:
+    fake = session(compiled.snapshot)
+    table, places = torch.randn(shape), torch.arange(33)
+    run = torch.compile(function, backend=nearhint, dynamic=True)
+    with torch.no_grad(), watch() as reports:
+        assert_close(run(table, places), function(table, places))
+        assert reports[-1].tiers[2] == 1
+        assert not fake.fallbacks
+        places[17] = wrong
+        with pytest.raises(IndexError, match=r"out of (range|bounds)"):
+            run(table, places)
+        assert fake.fallbacks == ["place_outside"]
+        places[17] = 3
+        assert_close(run(table, places), function(table, places))
+    assert fake.fallbacks == ["place_outside"]
 
 
 def test_elements_beyond_32_bits_are_found(session: Install, compiled: Compiled) -> None:

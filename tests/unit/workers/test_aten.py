@@ -238,6 +238,45 @@ def test_what_is_chosen_beyond_a_row_is_asked_of_no_device() -> None:
     assert found.tolist() == [[2.0], [3.0]]
 
 
+def looking_up(*, computed: bool) -> pr.Program:
+    """Rows of a table of nine at places that are given, or at the square of them."""
+    indices = tensor(5, dtype="i64")
+    steps = [node("mul.Tensor", pr.Ref(1), pr.Ref(1), makes=(indices,))] if computed else []
+    place = 2 if computed else 1
+    steps.append(node("embedding.default", pr.Ref(0), pr.Ref(place), makes=(tensor(5, 4),)))
+    return pr.Program((), (tensor(9, 4), indices), tuple(steps), (place + 1,))
+
+
+@pytest.mark.parametrize(("precision", "computed"), [("f64", False), ("native", True)])
+def test_places_that_there_are_not_are_asked_of_no_table(precision: str, computed: bool) -> None:
+    program = AtenProgram(looking_up(computed=computed), {}, precision=precision, device="cpu")
+    table, given = torch.arange(36.0).view(9, 4), torch.tensor([0, 2, 3, 50, 8 + 10 * computed])
+    (*_, found) = program.values([table, given])
+    last = [0, 4, 8, 8, 8] if computed else [0, 2, 3, 8, 8]
+    assert torch.equal(found, table[last])
+
+
+def test_places_that_are_given_are_read_by_the_op_as_it_serves() -> None:
+    program = AtenProgram(looking_up(computed=False), {}, precision="native", device="cpu")
+    with pytest.raises(FallbackInvalid):
+        program.values([torch.zeros(9, 4), torch.tensor([0, 1, 2, 3, 9])])
+
+
+@pytest.mark.parametrize("op", ["index_select.default", "index.Tensor"])
+def test_places_are_drawn_from_all_that_there_are(op: str) -> None:
+    indices, view = tensor(500, dtype="i64"), tensor(500, dtype="i64")
+    args = (ex.Int(0), pr.Ref(2)) if op == "index_select.default" else ((pr.Ref(2),),)
+    steps = (
+        node("alias.default", pr.Ref(1), makes=(view,)),
+        node(op, pr.Ref(0), *args, makes=(tensor(500, 4),)),
+    )
+    program = pr.Program((), (tensor(9, 4), indices), steps, (3,))
+    generator = torch.Generator().manual_seed(3)
+    _, place = random_values(program, {}, precision="native", device="cpu", generator=generator)
+    assert isinstance(place, torch.Tensor)
+    assert {*place.tolist()} == {*range(-9 if op == "index.Tensor" else 0, 9)}
+
+
 def test_a_tensor_longer_than_what_is_drawn_repeats_it_in_a_storage_of_its_own_size() -> None:
     count = 2 * DRAWN_ELEMENTS + 5
     spec = TensorSpec("bf16", (count,), (1,), "cpu")

@@ -11,10 +11,14 @@ from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_daemon.workers import reference
 from nearhint_daemon.workers.cases import (
+    CASE_BYTES,
     CASE_POINTS,
     FULL_BYTES,
+    LONG_SUM,
+    PLACES_OF_LONG,
     awkward_sizes,
     dense_count,
+    named_places,
     sizes_at,
     stored_indices,
 )
@@ -111,3 +115,37 @@ def test_rows_that_lie_one_after_the_other_are_dense(index: ex.Expr, count: int)
     """)
     sizes = sizes_at(kernel, {"k0": 4})
     assert dense_count(sizes, ir.Store(1, index, 0)) == count
+
+
+def test_places_are_those_that_there_are_and_one_more_on_each_side() -> None:
+    path = Path(__file__).parents[2] / "kernels" / "embedded_layer_norm_f16.ir"
+    kernel = parse_kernel(path.read_text())
+    sizes = sizes_at(kernel, dict(zip(kernel.symbols, (400, 8, 50, 9), strict=True)))
+    assert sizes.elements[1] == 50 * 8
+    assert named_places(kernel, sizes) == {0: (-1, 50), 2: (-1, 9)}
+    words, *_ = reference.random_inputs(kernel, sizes, np.random.default_rng(1), draw="normal")
+    assert isinstance(words, np.ndarray)
+    assert {*words.tolist()} == {*range(-1, 51)}
+
+
+def test_long_sums_of_rows_that_data_names_are_of_several() -> None:
+    """A thousand of one number are rounded one way; but tables of one place are tried, too."""
+    kernel = parse_kernel(
+        "(kernel (symbols k0 k1 k2) (pointwise k0) (reduction k1)"
+        " (params (in i64) (in f32) (out f32)) (body (load 0 r0) (gather 1 p0 k0 k2 0)"
+        " (reduce sum f32 1) (store 2 p0 2)))"
+    )
+    found = [sizes.dims for sizes in awkward_sizes(kernel, ALWAYS)]
+    assert min(dims["k2"] for dims in found) == 1
+    assert min(dims["k2"] for dims in found if dims["k1"] >= LONG_SUM) >= PLACES_OF_LONG
+
+
+def test_sizes_whose_points_lie_far_apart_are_no_larger_in_memory() -> None:
+    kernel = parse_kernel(
+        "(kernel (symbols k0 k1) (pointwise k0 k1) (reduction) (params (in f64) (out f64))"
+        " (body (load 0 p0) (store 1 (+ (* 2 k0 p0) p1) 0)))"
+    )
+    every = awkward_sizes(kernel, ALWAYS)
+    assert max(sizes.size_bytes(kernel) for sizes in every) <= CASE_BYTES
+    assert max(sizes.dims["k0"] for sizes in every) >= 1301
+    assert max(sizes.dims["k1"] for sizes in every) >= 20_011

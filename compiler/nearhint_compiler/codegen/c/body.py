@@ -160,6 +160,8 @@ class Body:
                 return self.contiguous(self._place(position, copy), dtype, count)
             case ir.Load(param, index):
                 return self._load(param, index, dtype, copy, count)
+            case ir.Gather():
+                return self._gathered(node, dtype, copy, count)
             case ir.Scalar(param):
                 return f"{self.prelude.use('splat', dtype)}(*in{param})"
             case ir.Const(_, bits):
@@ -254,6 +256,26 @@ class Body:
             return self.contiguous(place, dtype, count)
         gather = self.prelude.use("gather_n", dtype)
         return f"{gather}({place}, {to_c(moves.stride)}, {count or self.lanes})"
+
+    def _gathered(self, node: ir.Gather, dtype: str, copy: int, count: str) -> str:
+        """As a load, from a row that is the same for all lanes; else lane by lane."""
+        place, moves = self.name(node.place, copy), access(node.index, self.lane)
+        here = to_c(self._at(node.index, copy))
+
+        def row(lane: str) -> str:
+            inside = f"named({place}[{lane}], {to_c(node.size)}, outside)"
+            return f"{inside} * ({to_c(node.stride)})"
+
+        if self.in_lanes(node.place) or moves.stride is None:
+            along = to_c(self._lane_index(node.index, copy))
+            return self._irregular(dtype, f"in{node.param}[{along} + {row('l')}]", count)
+        if moves.is_uniform:
+            return f"{self.prelude.use('splat', dtype)}(in{node.param}[{here} + {row('0')}])"
+        start = f"in{node.param} + {here} + {row('0')}"
+        if moves.is_contiguous:
+            return self.contiguous(start, dtype, count)
+        gather = self.prelude.use("gather_n", dtype)
+        return f"{gather}({start}, {to_c(moves.stride)}, {count or self.lanes})"
 
     def _within(self, param: str, index: Clamped, dtype: str, count: str) -> str:
         low = "INT64_MIN" if index.low is None else to_c(index.low)
@@ -400,6 +422,8 @@ def write_declarations(writer: Writer, body: Body) -> None:
         else:
             element = f"const {element}"
             writer.line(f"{element} *const in{place} = ({element} *)parameters[{place}];")
+    if any(isinstance(node, ir.Gather) for node in kernel.body):
+        writer.line(f"int32_t *const outside = (int32_t *)parameters[{len(kernel.params)}];")
     for place, name in enumerate(kernel.symbols):
         writer.line(f"const int64_t {name} = dims[{place}];")
     for prefix, extents in (("p", kernel.pointwise), ("r", kernel.reduction)):

@@ -12,6 +12,8 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 from nearhint_compiler.codegen.c.text import Writer
+from nearhint_compiler.ir import nodes as ir
+from nearhint_rules.artifact import CHECKED_ENTRY
 
 ENTRY = "nearhint_kernel"
 
@@ -36,18 +38,42 @@ static void share(void *data)
 }
 """
 
+NAMED = """
+static inline int64_t named(int64_t place, int64_t size, int32_t *outside)
+{
+    if ((uint64_t)place < (uint64_t)size)
+        return place;
+    __atomic_store_n(outside, 1, __ATOMIC_RELAXED);
+    return place < 0 ? 0 : size - 1;
+}
+"""
+"""The place that data names, or the nearest that there is; then the call says so."""
+
 RUN = "(void *const *parameters, const int64_t *dims, int64_t from, int64_t to)"
 
 
-def write_entry(writer: Writer, symbols: Sequence[str], total: str, *, split: bool) -> None:
+def is_checked(kernel: ir.Kernel) -> bool:
+    """Whether data names places: the call says whether there are any that there are not."""
+    return any(isinstance(node, ir.Gather) for node in kernel.body)
+
+
+def write_entry(writer: Writer, kernel: ir.Kernel, total: str, *, split: bool) -> None:
     """The entry, for a `run` that does the tasks in [from, to) of `total`.
 
-    With `split` there is a `cooperate` for fewer tasks than threads.
+    With `split` there is a `cooperate` for fewer tasks than threads. Where it `is_checked`, a flag
+    comes after the parameters.
     """
     writer.line(_SHARE)
-    writer.line(f"void {ENTRY}(void *const *parameters, const int64_t *dims, int32_t threads)")
+    checked = is_checked(kernel)
+    head = f"int32_t {CHECKED_ENTRY}" if checked else f"void {ENTRY}"
+    given = "given" if checked else "parameters"
+    writer.line(f"{head}(void *const *{given}, const int64_t *dims, int32_t threads)")
     with writer.block():
-        for place, name in enumerate(symbols):
+        if checked:
+            pointers = "".join(f"given[{place}], " for place in range(len(kernel.params)))
+            writer.line("int32_t outside = 0;")
+            writer.line(f"void *const parameters[] = {{{pointers}&outside}};")
+        for place, name in enumerate(kernel.symbols):
             if name in total:
                 writer.line(f"const int64_t {name} = dims[{place}];")
         writer.line(f"struct call call = {{parameters, dims, {total}}};")
@@ -58,6 +84,8 @@ def write_entry(writer: Writer, symbols: Sequence[str], total: str, *, split: bo
         writer.line("    GOMP_parallel(share, &call, (unsigned)threads, 0);")
         writer.line("else")
         writer.line("    run(parameters, dims, 0, call.total);")
+        if checked:
+            writer.line("return outside;")
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from nearhint_compiler.codegen.c.arg import ARG_ROWS
 from nearhint_compiler.codegen.c.body import Body
 from nearhint_compiler.codegen.c.columns import write_columns
 from nearhint_compiler.codegen.c.convert import CONVERSION_ROWS
-from nearhint_compiler.codegen.c.entry import ENTRY, OPENMP, write_entry
+from nearhint_compiler.codegen.c.entry import ENTRY, NAMED, OPENMP, is_checked, write_entry
 from nearhint_compiler.codegen.c.index import INDEX_FUNCTIONS, to_c
 from nearhint_compiler.codegen.c.known import KNOWN_BYTES, known_bytes, write_known
 from nearhint_compiler.codegen.c.math import MATH_ROWS
@@ -43,7 +43,7 @@ from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
-from nearhint_rules.artifact import CpuLaunch
+from nearhint_rules.artifact import CHECKED_ENTRY, CpuLaunch
 from nearhint_rules.expr import Expr
 from nearhint_rules.guard import Guard
 from nearhint_rules.target import CpuDevice, Target
@@ -184,12 +184,13 @@ def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated
         raise InvalidSchedule("a row with a scan is walked by one thread")
     if split:
         write_split(loops, body, copies=schedule["unroll"])
-    write_entry(loops, kernel.symbols, to_c(total), split=split)
-    source = f"{prelude.text()}\n{INDEX_FUNCTIONS}{OPENMP}{loops.text()}"
+    write_entry(loops, kernel, to_c(total), split=split)
+    entry, named = (CHECKED_ENTRY, NAMED) if is_checked(kernel) else (ENTRY, "")
+    source = f"{prelude.text()}\n{INDEX_FUNCTIONS}{named}{OPENMP}{loops.text()}"
     return Generated(
         language="c",
         source=source,
-        launch=CpuLaunch(ENTRY, _work(kernel), _grain(kernel), FEATURES[level]),
+        launch=CpuLaunch(entry, _work(kernel), _grain(kernel), FEATURES[level]),
         guard=Guard(facts),
         flags=(*FLAGS, *(f"-m{feature.replace('_', '')}" for feature in FEATURES[level])),
     )
@@ -240,6 +241,6 @@ def _grain(kernel: ir.Kernel) -> int:
             continue
         if isinstance(node, ir.Op):
             weight += _WEIGHTS.get(node.name, _OP)
-        elif isinstance(node, ir.Load | ir.Store):
+        elif isinstance(node, ir.Load | ir.Gather | ir.Store):
             weight += _ACCESS
     return max(1024, _THREAD_WORK // weight)

@@ -26,6 +26,7 @@ from nearhint_compiler.codegen.triton.text import (
     TRITON_TYPES,
     cast_text,
     full_text,
+    index_text,
     neutral_text,
     zero_text,
 )
@@ -172,6 +173,8 @@ class Body:
                     return read_together(self.kernel, self.block, together, position, name)
                 beyond = self._beyond.get(position, "")
                 return [f"{name} = {self._load(param, index, policy, beyond=beyond)}"]
+            case ir.Gather():
+                return [f"{name} = {self._gathered(node, policy)}"]
             case ir.Scalar(param):
                 return [f"{name} = {self._scalar(param)}"]
             case ir.Const(dtype, bits):
@@ -386,6 +389,17 @@ class Body:
         if policy and any(map(ir.is_reduction_variable, names)):
             options += f', eviction_policy="{policy}"'
         return f"tl.load({pointer or self.block.at(f'a{param}', index)}{options})"
+
+    def _gathered(self, node: ir.Gather, policy: str) -> str:
+        """A load from the row that a value names: a pointer a row, and an offset an element."""
+        last = index_text(ex.sub(node.size, 1))
+        place = f"tl.minimum(tl.maximum({self.name(node.place)}, 0), {last})"
+        row = f"a{node.param} + {place} * {index_text(node.stride)}"
+        mask = self.block.mask_of(node.index)
+        options = f", {mask}, other={zero_text(self.kernel.params[node.param].dtype)}" * bool(mask)
+        if policy and any(map(ir.is_reduction_variable, ex.symbols_of(node.index))):
+            options += f', eviction_policy="{policy}"'
+        return f"tl.load({row} + {self.block.text(node.index)}{options})"
 
     def _store(self, node: ir.Store, position: int, policy: str) -> str:
         shape, varies = self._shape(position), self.varies[position]

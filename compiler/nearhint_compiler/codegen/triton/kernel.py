@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from nearhint_compiler.analysis.narrow_places import with_narrow_places
 from nearhint_compiler.codegen.generated import Generated
 from nearhint_compiler.codegen.spacing import spaced
 from nearhint_compiler.codegen.triton.divisions import by_factors
@@ -55,8 +56,10 @@ def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated
     check(schedule)
     entry = f"nearhint_{kernel_id(kernel)[:12]}"
     laid_out, spaced_facts = spaced(kernel, schedule)
-    layout = FAMILIES[schedule.family](laid_out, schedule)
     width = f"i{schedule['index']}"
+    if width == "i32":
+        laid_out = with_narrow_places(laid_out)
+    layout = FAMILIES[schedule.family](laid_out, schedule)
     if width == "i32":
         lines, factors = by_factors(
             layout.lines,

@@ -39,6 +39,7 @@ from nearhint_compiler.codegen.triton.row import (
     planes,
     row_of,
     unflatten,
+    within,
     worded,
 )
 from nearhint_compiler.codegen.triton.text import index_text
@@ -48,6 +49,10 @@ from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
+from nearhint_rules.guard import Fact
+
+CHAIN_LIMIT = 12
+"""Terms of a chain of sums that f32 may show."""
 
 
 def rows(kernel: ir.Kernel, schedule: Schedule) -> Layout:
@@ -80,7 +85,21 @@ def rows(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         body = held_walks(kernel, block, schedule)
     else:
         body = walked(kernel, block)
-    return Layout([*header.lines, *body], programs, blocks, (*row.walked, *runs))
+    facts = (*row.walked, *runs, *_short_chains(kernel, schedule))
+    return Layout([*header.lines, *body], programs, blocks, facts)
+
+
+def _short_chains(kernel: ir.Kernel, schedule: Schedule) -> tuple[Fact, ...]:
+    """The Guard of a walk of one element a step over what data names, where f32 shows its sums.
+
+    Such walks are offered for few rows, and win at more: there a chain of sums loses digits.
+    """
+    is_chain = schedule["r"] == 1 and schedule.get("pieces", 0) == 0
+    gathers = any(isinstance(node, ir.Gather) for node in kernel.body)
+    wide = any(param.role == "out" and param.dtype in ir.FLOATS for param in kernel.params)
+    if not (is_chain and gathers and wide):
+        return ()
+    return within(ex.product(kernel.reduction), CHAIN_LIMIT, "a long chain of sums in f32")
 
 
 def _axes(schedule: Schedule, axes: tuple[str, ...]) -> tuple[str, ...]:

@@ -229,14 +229,33 @@ def test_one_element_of_a_row_that_is_read_whole_is_chosen_on_the_way(name: str)
         lambda x, place: chosen(x * 2, place),
         lambda x, place: (chosen(x, place), x.sum(0)),
         lambda x, place: x.log_softmax(-1).gather(-1, place[..., None].expand(9, 5, 3)),
-        lambda x, place: x.log_softmax(-1).gather(-1, place[:4, :, None]),
     ],
 )
-def test_what_is_chosen_of_rows_that_nothing_else_reads_stays_a_node(
+def test_what_is_chosen_of_rows_that_nothing_else_reads_is_read_alone(
     function: Callable[..., Any],
 ) -> None:
     place = torch.randint(0, 8, (9, 5), generator=torch.Generator().manual_seed(0))
     lowered = check(function, drawn(9, 5, 8), place, target_kind="cuda")
+    assert_lowering_is_right(lowered)
+    assert not any(isinstance(step, RunNodes) for step in lowered.plan.steps)
+    (chooses,) = [kernel for kernel in lowered.kernels if "gather" in kernel.title]
+    assert any(isinstance(node, ir.Gather) for node in chooses.kernel.body)
+    assert not chooses.kernel.reduction
+
+
+def test_what_is_computed_point_by_point_is_computed_where_it_is_chosen() -> None:
+    place = torch.randint(0, 8, (9, 5), generator=torch.Generator().manual_seed(0))
+    lowered = check(
+        lambda x, at: chosen(x.abs() * 2, at), drawn(9, 5, 8), place, target_kind="cuda"
+    )
+    assert [kernel.title for kernel in lowered.kernels] == ["gather"]
+
+
+def test_places_for_a_part_of_a_table_stay_with_their_op() -> None:
+    place = torch.randint(0, 8, (4, 5), generator=torch.Generator().manual_seed(0))
+    lowered = check(
+        lambda x, at: x.exp().gather(-1, at[..., None]), drawn(9, 5, 8), place, target_kind="cuda"
+    )
     assert any(isinstance(step, RunNodes) for step in lowered.plan.steps)
 
 

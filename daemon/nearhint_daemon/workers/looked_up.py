@@ -1,0 +1,104 @@
+"""Which inputs of a Fallback are places in a table, and the ops that read there.
+
+A device that is asked for a place that there is not is lost, so places are drawn from those that
+there are, and what is computed on the way to them is moved there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from nearhint_rules import program as pr
+from nearhint_rules.expr import Expr, Int
+
+_SAME_VALUES = frozenset(
+    f"aten.{name}"
+    for name in (
+        "_to_copy.default", "_unsafe_view.default", "alias.default", "clone.default",
+        "contiguous.default", "detach.default", "expand.default", "permute.default",
+        "select.int", "slice.Tensor", "squeeze.dim", "t.default", "transpose.int",
+        "unsqueeze.default", "view.default",
+    )
+)  # fmt: skip
+"""Ops whose results are elements of their first input."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A value that names places along a dim of `size`; negative ones count from its end."""
+
+    value: int
+    size: Expr
+    wraps: bool
+
+
+def places_of(node: pr.Node, types: tuple[pr.ValueType, ...]) -> Iterator[Place]:
+    """The arguments of a node that are places; none for an op that looks nothing up."""
+    match node.op, node.args:
+        case "aten.embedding.default", (pr.Ref(table), pr.Ref(value), *_):
+            dims = [(0, value)]
+        case (
+            "aten.gather.default" | "aten.index_select.default",
+            (pr.Ref(table), Int(dim), pr.Ref(value), *_),
+        ):
+            dims = [(dim, value)]
+        case "aten.index.Tensor", (pr.Ref(table), tuple() as listed):
+            dims = [(dim, arg.value) for dim, arg in enumerate(listed) if isinstance(arg, pr.Ref)]
+        case _:
+            return
+    kind = types[table]
+    if isinstance(kind, pr.TensorType) and kind.shape:
+        for dim, value in dims:
+            yield Place(value, kind.shape[dim], node.op == "aten.index.Tensor")
+
+
+def source_of(program: pr.Program, value: int) -> int | None:
+    """The input whose elements `value` has, and no others; None where it is computed."""
+    starts = pr.first_outputs(program)
+    makers = {
+        start + place: node
+        for start, node in zip(starts, program.nodes, strict=True)
+        for place in range(len(node.outputs))
+    }
+    while (node := makers.get(value)) is not None:
+        if node.op not in _SAME_VALUES:
+            return None
+        value = node.inputs[0]
+    return value
+
+
+def _gather(x: torch.Tensor, dim: int, index: torch.Tensor, **rest: Any) -> torch.Tensor:
+    return torch.gather(x, dim, index.clamp(0, x.shape[dim] - 1), **rest)
+
+
+def _embedding(weight: torch.Tensor, indices: torch.Tensor, *rest: Any) -> torch.Tensor:
+    places = indices.clamp(0, weight.shape[0] - 1)
+    found: torch.Tensor = torch.ops.aten.embedding.default(weight, places, *rest)
+    return found
+
+
+def _index_select(x: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
+    return torch.index_select(x, dim, index.clamp(0, x.shape[dim] - 1))
+
+
+def _index(x: torch.Tensor, indices: list[torch.Tensor | None]) -> torch.Tensor:
+    inside = [
+        each.clamp(-size, size - 1) if each is not None and each.dtype in _INTEGERS else each
+        for each, size in zip(indices, x.shape, strict=False)
+    ]
+    found: torch.Tensor = torch.ops.aten.index.Tensor(x, inside)
+    return found
+
+
+_INTEGERS = (torch.int64, torch.int32)
+WITHIN: Mapping[str, Callable[..., torch.Tensor]] = {
+    "aten.embedding.default": _embedding,
+    "aten.gather.default": _gather,
+    "aten.index.Tensor": _index,
+    "aten.index_select.default": _index_select,
+}
+"""The same ops at the nearest places that there are."""

@@ -1,0 +1,119 @@
+"""Ops that read where data says are loops like others: they fuse, and read what is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tests.unit.compiler.frontend.running import assert_lowering_is_right, check
+from torch.nn import functional
+
+from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.pipeline import Lowered
+from nearhint_rules import expr as ex
+from nearhint_rules.plan import RunNodes
+
+Tensor = torch.Tensor
+
+
+def places(count: int, *shape: int, low: int = 0) -> Tensor:
+    return torch.randint(low, count, shape, generator=torch.Generator().manual_seed(1))
+
+
+def drawn(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(2))
+
+
+def gathers(lowered: Lowered) -> list[ir.Gather]:
+    nodes = (node for kernel in lowered.kernels for node in kernel.kernel.body)
+    return [node for node in nodes if isinstance(node, ir.Gather)]
+
+
+TABLE, CACHE = drawn(37, 24), drawn(13, 6, 5, 24)
+FUSED: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], int]] = {
+    "two embeddings and a norm": (
+        lambda i, j, w, p: functional.layer_norm(
+            functional.embedding(i, w) + functional.embedding(j, p), (p.shape[1],)
+        ),
+        (places(37, 4, 7), places(9, 4, 7), TABLE, drawn(9, 24)),
+        2,
+    ),
+    "rows, negative ones from the end": (
+        lambda x, i: functional.rms_norm(x[i] * 2, (x.shape[1],)),
+        (TABLE, places(37, 11, low=-37)),
+        1,
+    ),
+    "columns": (lambda x, i: x.index_select(1, i).relu().sum(0), (TABLE, places(24, 9)), 1),
+    "places in 32 bits": (lambda x, i: x.index_select(0, i) + 1, (TABLE, places(37, 9).int()), 1),
+    "elements of rows": (lambda x, i: x.gather(1, i).exp().sum(1), (TABLE, places(24, 37, 5)), 1),
+    "of a transposed table": (lambda x, i: x.t()[i].sum(-1), (TABLE, places(24, 9)), 1),
+    "of a reshaped table": (lambda x, i: x.flatten(0, 1)[i] * 2, (CACHE, places(78, 9)), 1),
+    "of a slice of a table": (lambda x, i: x[3:30, 4:][i] * 2, (TABLE, places(27, 9)), 1),
+    "blocks of a cache": (
+        lambda x, i, j: x[i, j].sum(-1),
+        (CACHE, places(13, 3, 8, low=-13), places(6, 8)),
+        1,
+    ),
+    "dims that others lie between": (
+        lambda x, i, j: x[i, :, j] * 2,
+        (CACHE, places(13, 8), places(5, 8)),
+        1,
+    ),
+    "places of places": (lambda x, i, j: x[i[j]] + 1, (TABLE, places(37, 9), places(9, 4)), 2),
+    "computed places": (lambda x, i: x[(i + 1) % 37] * 2, (TABLE, places(37, 9)), 1),
+    "the mean of lists of rows": (lambda x, i: x[i].mean(1), (TABLE, places(37, 9, 4)), 1),
+    "rotations at places": (
+        lambda q, c, s, i: q * c[i].unsqueeze(1) - q * s[i].unsqueeze(1),
+        (drawn(2, 3, 5, 8), drawn(19, 8), drawn(19, 8), places(19, 2, 5)),
+        2,
+    ),
+    "what is computed of a table, where it is read": (
+        lambda x, s, i: (x.abs() * s)[i].sum(-1),
+        (TABLE, drawn(24), places(37, 9)),
+        1,
+    ),
+    "what a row sums up to beside what it chooses": (
+        lambda x, i: x.gather(1, i) / x.gather(1, i).sum(1, keepdim=True),
+        (TABLE, places(24, 37, 5)),
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize("target_kind", ["cpu", "cuda"])
+@pytest.mark.parametrize("name", FUSED)
+def test_what_is_looked_up_is_part_of_one_kernel(name: str, target_kind: str) -> None:
+    function, arguments, count = FUSED[name]
+    lowered = check(function, *arguments, target_kind=target_kind)
+    assert_lowering_is_right(lowered)
+    assert len(lowered.kernels) == 1
+    assert not any(isinstance(step, RunNodes) for step in lowered.plan.steps)
+    assert len(gathers(lowered)) == count
+
+
+def test_a_row_of_a_cache_is_one_place_in_steps_of_rows() -> None:
+    function, arguments, _ = FUSED["blocks of a cache"]
+    (gather,) = gathers(check(function, *arguments))
+    assert len(ex.symbols_of(gather.stride)) == 2  # heads and their size
+    assert len(ex.symbols_of(gather.size)) == 2  # blocks and their length
+
+
+def test_a_table_that_is_walked_to_be_computed_is_made_before() -> None:
+    lowered = check(lambda x, i: x.cumsum(0)[i].exp(), TABLE, places(37, 9))
+    assert_lowering_is_right(lowered)
+    assert [len(kernel.kernel.reduction) for kernel in lowered.kernels] == [1, 0]
+    assert len(gathers(lowered)) == 1
+
+
+def test_a_table_that_is_joined_is_made_before() -> None:
+    lowered = check(lambda x, y, i: torch.cat([x, y])[i] * 2, TABLE, drawn(5, 24), places(42, 9))
+    assert_lowering_is_right(lowered)
+    assert len(gathers(lowered)) == 1
+
+
+@pytest.mark.parametrize("op", [torch.embedding, lambda x, i: x[i]])
+def test_a_lookup_alone_stays_eager_s_on_a_cpu(op: Callable[..., Any]) -> None:
+    lowered = check(op, TABLE, places(37, 9))
+    assert [type(step) for step in lowered.plan.steps] == [RunNodes]
