@@ -98,7 +98,7 @@ def touches(kernel: ir.Kernel, sizes: Mapping[str, int]) -> tuple[Touch, ...]:
     numels: dict[int, int] = {}
     variables = variables_of(kernel)
     for node in kernel.body:
-        if isinstance(node, ir.Load | ir.Gather | ir.Store):
+        if isinstance(node, ir.Access):
             index, last = node.index, ex.bounds(node.index, known)[1]
             if isinstance(node, ir.Gather):
                 index, last = _gathered_at(node, variables[node.place]), None

@@ -23,7 +23,7 @@ def is_interleaved(kernel: ir.Kernel) -> bool:
     lane, last = f"r{len(kernel.reduction) - 1}", f"p{len(kernel.pointwise) - 1}"
     found = False
     for node, varies in zip(kernel.body, ir.per_element(kernel), strict=True):
-        if not varies or not isinstance(node, ir.Load | ir.Gather | ir.Store | ir.Iota):
+        if not varies or not isinstance(node, ir.Access | ir.Iota):
             continue
         if isinstance(node, ir.Gather):
             return False

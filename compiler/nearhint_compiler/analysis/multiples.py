@@ -25,7 +25,7 @@ def size_multiple(kernel: ir.Kernel) -> int:
     sizes = [
         DTYPES[kernel.params[node.param].dtype]
         for node in kernel.body
-        if isinstance(node, ir.Load | ir.Gather | ir.Store)
+        if isinstance(node, ir.Access)
         and any(map(ir.is_reduction_variable, ex.symbols_of(node.index)))
     ]
     return min(SIZE_MULTIPLE, max(1, VECTOR_BYTES // min(sizes, default=1)))

@@ -55,7 +55,7 @@ def accesses(kernel: ir.Kernel, sizes: Mapping[str, int]) -> tuple[Access, ...]:
     found: list[Access] = []
     variables = variables_of(kernel)
     for node in kernel.body:
-        if isinstance(node, ir.Load | ir.Gather | ir.Store):
+        if isinstance(node, ir.Access):
             index = node.index
             if isinstance(node, ir.Gather):
                 index = guessed(node, variables[node.place])

@@ -35,7 +35,7 @@ def _bytes_of(kernel: ir.Kernel, access: type | UnionType) -> Expr:
     extents |= {f"r{place}": extent for place, extent in enumerate(kernel.reduction)}
     seen: dict[tuple[int, Expr, int], Expr] = {}
     for node, variables in zip(kernel.body, variables_of(kernel), strict=True):
-        if isinstance(node, ir.Load | ir.Gather | ir.Store) and isinstance(node, access):
+        if isinstance(node, ir.Access) and isinstance(node, access):
             place = node.place if isinstance(node, ir.Gather) else -1
             names = variables if place >= 0 else ex.symbols_of(node.index)
             points = ex.product(extents[name] for name in extents if name in names)

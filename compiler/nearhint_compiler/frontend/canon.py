@@ -245,8 +245,7 @@ def _named(
     reduction = tuple(symbols.extent(extent) for _, extent in reduced)
     body = _walk_order(body, nest.params)
     body = _with_indices(body, symbols.index)
-    reads = ir.Load | ir.Gather | ir.Scalar
-    used = dict.fromkeys(node.param for node in body if isinstance(node, reads))
+    used = dict.fromkeys(node.param for node in body if isinstance(node, ir.Reading))
     written = dict.fromkeys(node.param for node in body if isinstance(node, ir.Store))
     order = [*used, *written]
     places = {old: new for new, old in enumerate(order)}
@@ -256,7 +255,9 @@ def _named(
         reduction=reduction,
         params=tuple(nest.params[old] for old in order),
         body=tuple(
-            replace(node, param=places[node.param]) if isinstance(node, reads | ir.Store) else node
+            replace(node, param=places[node.param])
+            if isinstance(node, ir.Reading | ir.Store)
+            else node
             for node in body
         ),
     )

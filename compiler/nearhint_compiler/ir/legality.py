@@ -80,7 +80,7 @@ def _indices_use_loop_variables(kernel: ir.Kernel) -> Iterator[str]:
 def _params_are_used_by_role(kernel: ir.Kernel) -> Iterator[str]:
     wanted = {ir.Load: "in", ir.Gather: "in", ir.Scalar: "scalar", ir.Store: "out"}
     for position, node in enumerate(kernel.body):
-        if isinstance(node, ir.Load | ir.Gather | ir.Scalar | ir.Store):
+        if isinstance(node, ir.Reading | ir.Store):
             inside = 0 <= node.param < len(kernel.params)
             if not inside or kernel.params[node.param].role != wanted[type(node)]:
                 yield f"node {position} uses parameter {node.param}"

@@ -254,6 +254,10 @@ class Store:
 BodyNode: TypeAlias = Load | Gather | Scalar | Const | Iota | Op | Reduce | Arg | Scan | Store
 Indexed: TypeAlias = Load | Gather | Iota | Arg | Store
 """Nodes with an index expression."""
+Access: TypeAlias = Load | Gather | Store
+"""Nodes that read or write elements of a parameter, at an index."""
+Reading: TypeAlias = Load | Gather | Scalar
+"""Nodes that read a parameter."""
 Reducing: TypeAlias = Reduce | Arg
 """Nodes that have one value a row, made of all its elements."""
 

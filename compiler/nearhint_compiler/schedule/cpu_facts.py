@@ -152,7 +152,7 @@ def score(kernel: ir.Kernel, variable: str, lanes: int, dims: Mapping[str, int])
     elements, variables = ir.per_element(kernel), variables_of(kernel)
     total = 0.0
     for position, node in enumerate(kernel.body):
-        if isinstance(node, ir.Load | ir.Gather | ir.Store):
+        if isinstance(node, ir.Access):
             value = access_score(node.index, variable)
             if isinstance(node, ir.Gather) and variable in variables[node.place]:
                 value = IRREGULAR

@@ -423,8 +423,7 @@ def _has_row_stores(kernel: ir.Kernel) -> bool:
 
 
 def _flat(kernel: ir.Kernel) -> Flat:
-    kinds = ir.Load | ir.Gather | ir.Store
-    params = frozenset(node.param for node in kernel.body if isinstance(node, kinds))
+    params = frozenset(node.param for node in kernel.body if isinstance(node, ir.Access))
     found = frozenset[int]() if kernel.reduction else flat_params(kernel)
     return Flat.NONE if not found else Flat.ALL if found == params else Flat.SOME
 

@@ -91,7 +91,7 @@ def sizes_at(kernel: ir.Kernel, dims: Mapping[str, int]) -> Sizes:
         raise InvalidExpression(f"an extent below 1 at {dict(dims)}")
     elements = [1] * len(kernel.params)
     for node in kernel.body:
-        if isinstance(node, ir.Load | ir.Gather | ir.Store):
+        if isinstance(node, ir.Access):
             low, high = index_range(node.index, dims, pointwise, reduction)
             if isinstance(node, ir.Gather):
                 stride, size = (ex.evaluate(each, dims) for each in (node.stride, node.size))

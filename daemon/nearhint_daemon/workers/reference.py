@@ -279,7 +279,7 @@ def slab(kernel: ir.Kernel, window: Window) -> ir.Kernel:
         cut,
         body=tuple(
             replace(node, index=ex.substitute(node.index, moved))
-            if isinstance(node, ir.Load | ir.Gather | ir.Store | ir.Iota)
+            if isinstance(node, ir.Access | ir.Iota)
             else node
             for node in kernel.body
         ),

@@ -62,7 +62,7 @@ for sizes in {sizes}:
             ranges[f"{{prefix}}{{number}}"] = (0, ex.evaluate(extent, sizes) - 1)
     elements = [1] * len(kernel.params)
     for node in kernel.body:
-        if isinstance(node, ir.Load | ir.Gather | ir.Store):
+        if isinstance(node, ir.Access):
             last = ex.bounds(node.index, ranges)[1]
             if isinstance(node, ir.Gather):
                 last += ex.evaluate(node.stride, sizes) * (ex.evaluate(node.size, sizes) - 1)

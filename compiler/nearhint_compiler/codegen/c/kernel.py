@@ -241,6 +241,6 @@ def _grain(kernel: ir.Kernel) -> int:
             continue
         if isinstance(node, ir.Op):
             weight += _WEIGHTS.get(node.name, _OP)
-        elif isinstance(node, ir.Load | ir.Gather | ir.Store):
+        elif isinstance(node, ir.Access):
             weight += _ACCESS
     return max(1024, _THREAD_WORK // weight)

@@ -308,7 +308,7 @@ def _share(kernel: ir.Kernel, schedule: Schedule) -> int:
     sizes = [
         DTYPES[kernel.params[node.param].dtype]
         for place, node in enumerate(kernel.body)
-        if isinstance(node, ir.Load | ir.Gather | ir.Store) and elements[place]
+        if isinstance(node, ir.Access) and elements[place]
     ]
     lanes = 16 // min(sizes)
     each = schedule["x"] * schedule["r"] // (32 * schedule["warps"])
