@@ -16,6 +16,7 @@ from tests.benchmarks.other_functions import GROUPS
 from tests.benchmarks.sweep_functions import wide
 from tests.benchmarks.sweeps import Sweep
 from torch import Tensor
+from torch.nn import functional
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +142,33 @@ def sums_of_inner_planes(x: Tensor) -> Tensor:
 
 
 def masked_less_sums(scores: Tensor, mask: Tensor) -> Tensor:
-    values = wide(scores) + mask
+    values = wide(scores) + wide(mask)
     return (values - values.sum(-1, keepdim=True)).to(scores.dtype)
+
+
+def products_less_sums(x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+    values = wide(x) * wide(y)
+    return ((values - values.sum(-1, keepdim=True)) * wide(weight)).to(x.dtype)
+
+
+def wide_sums_of_products(x: Tensor, y: Tensor) -> Tensor:
+    return (wide(x) * wide(y)).sum(-1)
+
+
+def largest_of_logits(logits: Tensor, labels: Tensor) -> Tensor:
+    return logits.amax(-1)
+
+
+def within_zeros(x: Tensor) -> Tensor:
+    return functional.pad(x, (1, 1, 1, 1))
+
+
+def planes_less_sums(x: Tensor) -> Tensor:
+    return x - x.sum((2, 3), keepdim=True)
+
+
+def largest_of_middle(outputs: Tensor, weights: Tensor) -> Tensor:
+    return outputs.amax(1)
 
 
 _ROWS = (Mover("a row's sum, then a walk over it", row_sum_and_walk),)
@@ -192,6 +218,19 @@ MOVERS: Mapping[str, tuple[Mover, ...]] = {
         Mover("scale and shift", scaled_channels),
     ),
     "masked_softmax": (Mover("a row's sum, then a walk over it", masked_less_sums),),
+    "biased_softmax": (Mover("a row's sum, then a walk over it", masked_less_sums),),
+    **dict.fromkeys(
+        ("layer_norm_backward", "gated_norm"),
+        (Mover("sum of products, then a walk over them", products_less_sums),),
+    ),
+    **dict.fromkeys(
+        ("binary_cross_entropy", "squared_distances"),
+        (Mover("sums of products", wide_sums_of_products),),
+    ),
+    "cross_entropy": (Mover("largest", largest_of_logits, is_one_op=True),),
+    "padded": (Mover("padded copy", within_zeros, is_one_op=True),),
+    "instance_norm": (Mover("planes less their sums", planes_less_sums),),
+    "combined": (Mover("largest", largest_of_middle, is_one_op=True),),
     "logsumexp_of_planes": (Mover("sums", sums_of_inner_planes, is_one_op=True),),
     "cosine_similarity": (Mover("sums of products", sums_of_products),),
     "argmin_of_columns": (Mover("largest of columns", largest_of_columns, is_one_op=True),),
