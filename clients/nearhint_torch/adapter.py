@@ -240,12 +240,15 @@ def _is_users_mode_there() -> bool:
     return any(type(mode) is not _CHECK_OF_TORCHS for mode in modes)
 
 
-MOVES = (
+DECOMPOSED = (
     torch.ops.aten.pixel_shuffle,
     torch.ops.aten.pixel_unshuffle,
     torch.ops.aten.channel_shuffle,
+    torch.ops.aten.nll_loss_forward,
+    torch.ops.aten.nll_loss2d_forward,
 )
-"""Ops that are captured as the views and copies that they are."""
+"""Ops that are captured as what torch decomposes them to: moves as the views and copies that they
+are, losses by labels as lookups and sums, which join the walk over a row of probabilities."""
 
 
 def aot_inference(
@@ -258,9 +261,9 @@ def aot_inference(
 ) -> Runnable:
     """Captures `module` as an ATen graph without autograd and hands it to `compiler`.
 
-    An op with a library kernel stays one node, but for `MOVES`; mutations of inputs stay mutations.
-    What is returned calls what `compiler` returned, in torch's wrapper where that has something to
-    do. `training` gets the forward graph instead where gradients are needed after all.
+    An op with a library kernel stays one node, but for `DECOMPOSED`; mutations of inputs stay
+    mutations. What is returned calls what `compiler` returned, in torch's wrapper where that has
+    something to do. `training` gets the forward graph instead where gradients are needed after all.
     `compositions` has ops that torch would trace as other ops, and what each is traced as instead;
     None: as itself.
     """
@@ -281,7 +284,7 @@ def aot_inference(
     backend = aot_autograd(
         fw_compiler=forward,
         inference_compiler=boxed,
-        decompositions=get_decompositions(MOVES),
+        decompositions=get_decompositions(DECOMPOSED),
         keep_inference_input_mutations=True,
     )
     with _traced_as(compositions or {}):

@@ -29,6 +29,7 @@ HINTS = {
     "gathered_elements_f32": (256, 32, 700),
     "rotated_at_places_bf16": (4, 8, 33, 64, 500),
     "looked_up_columns_f32": (96, 256, 200),
+    "cross_entropy_bf16": (20, 9000),
 }
 MOST = 8
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from nearhint_compiler.errors import Unlowerable
@@ -226,26 +226,7 @@ class Emitter:
             raise Unlowerable(f"scan {kind} of {operand.dtype}")
         return self.emit(ir.Scan(kind, dtype, operand.node), operand.dtype)
 
-    def selected(self, value: Value, chosen: Value, along: Collection[str]) -> Value:
-        """The value at the one place of a row where `chosen` holds; `along` are its variables.
-
-        What is computed of a row's elements is computed of the one. It alone is a sum, to which
-        the others add nothing, so that it is just as it was.
-        """
-        match self.body[value.node]:
-            case ir.Const() | ir.Scalar() | ir.Reduce() | ir.Arg():
-                return value
-            case ir.Load(_, index) | ir.Iota(index) if {*along}.isdisjoint(ex.symbols_of(index)):
-                return value
-            case ir.Op(name, dtype, operands) if not self._is_loaded(operands):
-                found = [self.selected(self._at(each), chosen, along) for each in operands]
-                made = ir.Op(name, dtype, tuple(each.node for each in found))
-                return Value(self.emit(made, dtype).node, value.dtype)
-            case _:
-                zero = self.const(value.dtype, 0)
-                return self.reduce("sum", self.op("where", chosen, value, zero))
-
-    def _at(self, number: int) -> Value:
+    def value_of(self, number: int) -> Value:
         """A node as a value of the dtype that it has in the body."""
         match self.body[number]:
             case ir.Load(param) | ir.Gather(param) | ir.Scalar(param) | ir.Store(param):
@@ -254,12 +235,6 @@ class Emitter:
                 return Value(number, "i64")
             case ir.Const() | ir.Op() | ir.Reduce() | ir.Scan() as node:
                 return Value(number, node.dtype)
-
-    def _is_loaded(self, operands: Sequence[int]) -> bool:
-        """Whether an op makes one element of memory wider, and nothing else."""
-        (first, *others) = (self._at(each) for each in operands)
-        is_load = isinstance(self.body[first.node], ir.Load)
-        return is_load and not others and compute_dtype(first.dtype) != first.dtype
 
     def is_integer(self, value: Value) -> bool:
         """Whether a value is an integer other than a bool."""

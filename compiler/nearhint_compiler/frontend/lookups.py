@@ -14,9 +14,9 @@ from typing import TypeAlias
 
 from nearhint_compiler.errors import Unlowerable
 from nearhint_compiler.frontend.call import Call, broadcast_dims
+from nearhint_compiler.frontend.choices import choice
 from nearhint_compiler.frontend.emitter import Emitter, Value
 from nearhint_compiler.frontend.loops import LOOKED_UP, Loops, Point, Read
-from nearhint_compiler.frontend.reductions import choice
 from nearhint_compiler.ir import index as ix
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr, Int
@@ -109,7 +109,7 @@ def _index_select(call: Call) -> Loops:
 def _gather(call: Call) -> Loops:
     """Along one dim the element that the index of the same point names.
 
-    Where it is one of a row that is walked for something else as well, that walk finds it.
+    Where it is one of a row that is walked for something else as well, it is part of that loop.
     """
     found = _along_dim(call)
     call.reads.clear()

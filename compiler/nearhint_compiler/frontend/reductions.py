@@ -237,30 +237,6 @@ def _extremal(kind: str, *, place: int, outputs: int) -> Rule:
     return rule
 
 
-def choice(call: Call) -> Loops:
-    """One element of each row, where a row is read for something else as well (`fuse.fuse`).
-
-    An index out of range gives what the zeros of a row that has no such element do.
-    """
-    call.bind(("self", "dim", "index", "sparse_grad"), {"sparse_grad": False})
-    shape, dtype = call.tensor("self").shape, call.out.dtype
-    dim = call.axis(call["dim"], len(shape))
-    check_reduced(call, 0, shape, frozenset({dim}), keepdim=True)
-    where = call.tensor("index")
-    if call.device != "cuda" or where.shape != call.out.shape or where.dtype != "i64":
-        raise Unlowerable("not one element of each row on a GPU")
-    if call.tensor("self").dtype != dtype or shape[dim] == ex.ONE:
-        raise Unlowerable("rows of one element, or of another dtype than the result's")
-    x, place = call.operand("self", shape), call.operand("index", shape)
-
-    def build(point: Point) -> tuple[Value]:
-        e = point.emit
-        chosen = e.op("eq", e.iota(point.index[dim]), place.at(point, "i64"))
-        return (e.selected(x.at(point, dtype), chosen, ex.symbols_of(point.index[dim])),)
-
-    return per_row(call.loops(shape, frozenset({dim}), build), 0)
-
-
 _DIMS = "self dim keepdim"
 
 REDUCTIONS: Mapping[str, Rule] = {

@@ -54,6 +54,10 @@ CASES = [
     Case(
         "rotated_at_places_bf16", f"cuda.pointwise x=64 warps=1 {ALIGNED} unit=4", (2, 3, 5, 9, 7)
     ),
+    *rows("cross_entropy_bf16", (5, 41), r=128),
+    *split("cross_entropy_bf16", (3, 300)),
+    *worded("cross_entropy_bf16", (5, 161)),
+    *shared("cross_entropy_bf16", (5, 161))[:2],
     *rows("looked_up_columns_f32", (7, 33, 40)),
     *split("looked_up_columns_f32", (7, 33, 40)),
 ]

@@ -181,6 +181,17 @@ def test_what_only_moves_is_views_and_a_copy(captured: Capture, move: Any) -> No
     assert "aten.permute.default" in names
 
 
+@pytest.mark.parametrize("made", ["none", "mean", "sum"])
+def test_a_loss_by_labels_is_a_lookup_in_rows_of_logarithms(captured: Capture, made: str) -> None:
+    (found,) = captured(
+        lambda x, labels: nn.cross_entropy(x, labels, reduction=made),
+        (torch.randn(6, 11), torch.randint(0, 11, (6,))),
+    )
+    names = {node.op for node in found.program.nodes if node.op}
+    assert {"aten._log_softmax.default", "aten.gather.default"} <= names
+    assert not any("nll_loss" in name for name in names)
+
+
 def test_mutations_of_inputs_stay_mutations(captured: Capture) -> None:
     def function(cache: Tensor, new: Tensor) -> Tensor:
         cache[:, 1:3] = new

@@ -210,16 +210,41 @@ CHOSEN: dict[str, Callable[..., Any]] = {
     "of a norm": lambda x, place: chosen(normed(x, x[0, 0]), place),
     "of half precision": lambda x, place: chosen(x.half().log_softmax(-1), place),
     "of integers": lambda x, place: chosen((x * 9).int(), place) + (x * 9).int().amax(-1),
+    "of a loss": lambda x, place: functional.cross_entropy(
+        x.mT, place.masked_fill(place < 2, -100), reduction="none"
+    ),
+}
+WALKED: dict[str, Callable[..., Any]] = {
+    "sums up to there": lambda x, place: chosen(x.cumsum(-1), place),
+    "of the other end": lambda x, place: chosen(x.flip(-1).log_softmax(-1), place),
 }
 
 
-@pytest.mark.parametrize("name", CHOSEN)
-def test_one_element_of_a_row_that_is_read_whole_is_chosen_on_the_way(name: str) -> None:
+def chosen_in_one_kernel(function: Callable[..., Any], target_kind: str) -> ir.Kernel:
     place = torch.randint(0, 8, (9, 5), generator=torch.Generator().manual_seed(0))
-    lowered = check(CHOSEN[name], drawn(9, 5, 8), place, target_kind="cuda")
+    lowered = check(function, drawn(9, 5, 8), place, target_kind=target_kind)
     assert_lowering_is_right(lowered)
     assert len(launched_nodes(lowered)) == 1
     assert not any(isinstance(step, RunNodes) for step in lowered.plan.steps)
+    (kernel,) = lowered.kernels
+    return kernel.kernel
+
+
+@pytest.mark.parametrize("target_kind", ["cpu", "cuda"])
+@pytest.mark.parametrize("name", CHOSEN)
+def test_one_element_of_a_row_that_is_read_whole_is_looked_up(name: str, target_kind: str) -> None:
+    kernel = chosen_in_one_kernel(CHOSEN[name], target_kind)
+    assert kernel.reduction
+    assert any(isinstance(node, ir.Gather) for node in kernel.body)
+    is_compared = (isinstance(node, ir.Op) and node.name == "eq" for node in kernel.body)
+    assert not any(is_compared)
+
+
+@pytest.mark.parametrize("target_kind", ["cpu", "cuda"])
+@pytest.mark.parametrize("name", WALKED)
+def test_an_element_that_no_place_names_is_found_by_the_walk(name: str, target_kind: str) -> None:
+    kernel = chosen_in_one_kernel(WALKED[name], target_kind)
+    assert not any(isinstance(node, ir.Gather) for node in kernel.body)
 
 
 @pytest.mark.parametrize(
@@ -256,12 +281,6 @@ def test_places_for_a_part_of_a_table_stay_with_their_op() -> None:
     lowered = check(
         lambda x, at: x.exp().gather(-1, at[..., None]), drawn(9, 5, 8), place, target_kind="cuda"
     )
-    assert any(isinstance(step, RunNodes) for step in lowered.plan.steps)
-
-
-def test_what_is_chosen_of_rows_stays_a_node_on_a_cpu() -> None:
-    place = torch.randint(0, 8, (9, 5), generator=torch.Generator().manual_seed(0))
-    lowered = check(CHOSEN["log probabilities"], drawn(9, 5, 8), place)
     assert any(isinstance(step, RunNodes) for step in lowered.plan.steps)
 
 

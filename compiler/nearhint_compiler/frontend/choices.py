@@ -1,0 +1,105 @@
+"""One element of each row, where a row is read for something else as well: a loss's, by its label.
+
+What is computed of a row's elements is computed once more, of the one that is chosen: it is looked
+up in memory, so that the walk over the row does nothing for it. Where the row is not what lies in
+memory, or lies there as no one place could name, the walk finds the element on its way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from nearhint_compiler.errors import Unlowerable
+from nearhint_compiler.frontend.call import Call, per_row
+from nearhint_compiler.frontend.dtypes import compute_dtype
+from nearhint_compiler.frontend.emitter import Emitter, Value
+from nearhint_compiler.frontend.loops import Loops, Point
+from nearhint_compiler.frontend.reductions import check_reduced
+from nearhint_compiler.ir import index as ix
+from nearhint_compiler.ir import nodes as ir
+from nearhint_rules import expr as ex
+from nearhint_rules.expr import Expr
+
+
+def choice(call: Call) -> Loops:
+    """The rule of a gather of one element of each row, in whose group the row is walked."""
+    call.bind(("self", "dim", "index", "sparse_grad"), {"sparse_grad": False})
+    shape, dtype = call.tensor("self").shape, call.out.dtype
+    dim = call.axis(call["dim"], len(shape))
+    check_reduced(call, 0, shape, frozenset({dim}), keepdim=True)
+    where = call.tensor("index")
+    if where.shape != call.out.shape or where.dtype != "i64":
+        raise Unlowerable("not one element of each row")
+    if call.tensor("self").dtype != dtype or shape[dim] == ex.ONE:
+        raise Unlowerable("rows of one element, or of another dtype than the result's")
+    x, place = call.operand("self", shape), call.operand("index", shape)
+
+    def build(point: Point) -> tuple[Value]:
+        row = _Row(point.emit, point.index[dim], shape[dim], place.at(point, "i64"))
+        return (row.chosen(x.at(point, dtype)),)
+
+    return per_row(call.loops(shape, frozenset({dim}), build), 0)
+
+
+@dataclass(slots=True)
+class _Row:
+    """A row of `size` elements, of which `at` is the current one's place and `place` the chosen."""
+
+    emit: Emitter
+    at: Expr
+    size: Expr
+    place: Value
+    _found: dict[int, Value] = field(default_factory=dict[int, Value])
+
+    def chosen(self, value: Value) -> Value:
+        """What `value` is at the chosen place.
+
+        An element that the walk finds is a sum, to which the others add nothing, so that it is just
+        as it was.
+        """
+        if value.node not in self._found:
+            self._found[value.node] = self._chosen(value)
+        return self._found[value.node]
+
+    def _chosen(self, value: Value) -> Value:
+        emit = self.emit
+        match emit.body[value.node]:
+            case ir.Const() | ir.Scalar() | ir.Reduce() | ir.Arg():
+                return value
+            case ir.Load(_, index) | ir.Iota(index) if not self._varies(index):
+                return value
+            case ir.Load(param, index) if (split := self._split(index)) is not None:
+                node = ir.Gather(param, split[1], split[0], self.size, self.place.node)
+                return emit.emit(node, value.dtype)
+            case ir.Op(name, dtype, operands) if not self._widens_what_is_walked(operands):
+                found = [self.chosen(emit.value_of(each)) for each in operands]
+                made = ir.Op(name, dtype, tuple(each.node for each in found))
+                return Value(emit.emit(made, dtype).node, value.dtype)
+            case _:
+                is_chosen = emit.op("eq", emit.iota(self.at), self.place)
+                zero = emit.const(value.dtype, 0)
+                return emit.reduce("sum", emit.op("where", is_chosen, value, zero))
+
+    def _varies(self, index: Expr) -> bool:
+        """Whether an index is another one at another place of the row."""
+        return not {*ex.symbols_of(self.at)}.isdisjoint(ex.symbols_of(index))
+
+    def _split(self, index: Expr) -> tuple[Expr, Expr] | None:
+        """`index` as steps of a stride from the place 0 of the row, and what it is there."""
+        if not isinstance(self.at, ex.Sym):
+            return None
+        found = ix.coefficient_of(index, self.at.name)
+        if found is None or any(ix.factors_of(term)[0] < 0 for term in ix.terms_of(found[0])):
+            return None
+        return found
+
+    def _widens_what_is_walked(self, operands: tuple[int, ...]) -> bool:
+        """Whether an op only widens an element that is not looked up: it is summed as it is."""
+        node = self.emit.body[operands[0]]
+        return (
+            isinstance(node, ir.Load)
+            and compute_dtype(self.emit.params[node.param].dtype)
+            != self.emit.params[node.param].dtype
+            and self._varies(node.index)
+            and self._split(node.index) is None
+        )
