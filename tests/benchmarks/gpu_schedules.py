@@ -24,9 +24,9 @@ import torch
 from tests.benchmarks import gpu_runs
 from tests.benchmarks.gpu_contest import cache_write, copy_bandwidth
 from tests.benchmarks.gpu_kernels import say
+from tests.benchmarks.gpu_tiles import moved_bytes
 from tests.benchmarks.gpu_timing import storages
 from tests.benchmarks.gpu_variants import Compilers, Variant
-from tests.benchmarks.gpu_words import moved_bytes
 
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel

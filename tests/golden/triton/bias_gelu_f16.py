@@ -22,7 +22,7 @@ def nearhint_b0f199b1103b(a0, a1, a2, k0, X: tl.constexpr):
     p0 = x_1
     v0 = tl.load(a0 + x, xmask, other=0)
     v1 = v0.to(tl.float32)
-    v2 = tl.load(a1 + p1, xmask, other=0)
+    v2 = tl.load(a1 + p1, xmask, other=0, eviction_policy="evict_last")
     v3 = v2.to(tl.float32)
     v4 = v1 + v3
     v5 = tl.full([1], 0.5, tl.float32)

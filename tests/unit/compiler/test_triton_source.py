@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import replace
 from math import prod
@@ -245,6 +246,27 @@ def test_parts_of_a_join_lie_at_the_flat_index_and_what_loops_share_at_one_remai
     source = source_of(kernel_of("rotary_joined_f16"), plain)
     assert "tl.load(a0 + tl.where(v7, (k2 + x), " in source
     assert source.count("+ (_remainder(x, (k0 * k1), by_k0_k1)), ") == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "schedule", "read_again"),
+    [
+        ("rotary_f16", "cuda.pointwise x=64 warps=1", {"a1", "a2"}),
+        ("rotary_f16", "cuda.tiled z=1 y=2 x=64 cuts=1 warps=1", {"a1", "a2"}),
+        ("bias_gelu_f16", "cuda.pointwise x=64 warps=1", {"a1"}),
+        ("looked_up_columns_f32", "cuda.looped x=64 r=8 warps=1", set[str]()),
+        ("softmax_mask_f16", "cuda.persistent x=2 r=64 warps=1", set[str]()),
+        ("group_norm_bf16", "cuda.persistent x=1 r=512 warps=1", {"a1", "a2"}),
+        ("residual_layer_norm_f16", "cuda.persistent x=1 r=512 warps=1", set[str]()),
+    ],
+)
+def test_what_outer_loops_read_again_is_to_stay_in_a_cache(
+    name: str, schedule: str, read_again: set[str]
+) -> None:
+    text = f"{schedule} index=32 aligned=0 divisible=0"
+    source = generate(kernel_of(name), parse_schedule(text), TARGET).source
+    kept = (line for line in source.splitlines() if "evict_last" in line)
+    assert {found for line in kept for found in re.findall(r"tl\.load\((a\d)", line)} == read_again
 
 
 def test_places_are_compared_in_the_width_of_indices() -> None:

@@ -386,9 +386,25 @@ class Body:
         names = ex.symbols_of(index)
         if self.block.is_streamed and self._rows <= {*names}:
             policy = "evict_first"
-        if policy and any(map(ir.is_reduction_variable, names)):
+        if self._is_read_again(index):
+            policy = "evict_last"
+        elif not any(map(ir.is_reduction_variable, names)):
+            policy = ""
+        if policy:
             options += f', eviction_policy="{policy}"'
         return f"tl.load({pointer or self.block.at(f'a{param}', index)}{options})"
+
+    def _is_read_again(self, index: ex.Expr) -> bool:
+        """Whether what is read along its loops is so again, once an outer loop has gone on.
+
+        Such as the bias of heads for each batch, or rotations for each head: what is read and
+        written between must not take its place in a cache.
+        """
+        names = ex.symbols_of(index)
+        if FLAT in names:
+            return FLAT in ex.symbols_of(ex.sub(index, ex.symbol(FLAT)))
+        along = [f"p{number}" in names for number in range(len(self.kernel.pointwise))]
+        return True in along and not all(along[: len(along) - along[::-1].index(True)])
 
     def _gathered(self, node: ir.Gather, policy: str) -> str:
         """A load from the row that a value names: a pointer a row, and an offset an element."""
