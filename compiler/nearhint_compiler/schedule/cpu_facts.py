@@ -177,9 +177,13 @@ def access_score(index: Expr, variable: str) -> int:
 
 
 def extent_of(kernel: ir.Kernel, variable: str, dims: Mapping[str, int]) -> int | None:
-    """The length of a loop, None where `dims` does not say it."""
+    """The length of a loop, None where `dims` does not say it; a loop that is not there runs once.
+
+    A Kernel of a single point has no loops.
+    """
     space = kernel.reduction if variable[0] == "r" else kernel.pointwise
-    extent = space[int(variable[1:])]
+    number = int(variable[1:])
+    extent = space[number] if number < len(space) else ex.ONE
     if all(name in dims for name in ex.symbols_of(extent)):
         return ex.evaluate(extent, dims)
     return None
