@@ -109,8 +109,9 @@ def named_places(kernel: ir.Kernel, sizes: Sizes) -> Mapping[int, tuple[int, int
         stack = [node.place] if isinstance(node, ir.Gather) else []
         while stack:
             source = kernel.body[stack.pop()]
-            stack += ir.operands_of(source)
-            if isinstance(node, ir.Gather) and isinstance(source, ir.Load | ir.Scalar):
+            if not isinstance(source, ir.Gather):  # what that one is read by names other places
+                stack += ir.operands_of(source)
+            if isinstance(node, ir.Gather) and isinstance(source, ir.Load | ir.Gather | ir.Scalar):
                 most = ex.evaluate(node.size, sizes.dims)
                 found[source.param] = (-1, min(most, found.get(source.param, (0, most))[1]))
     return {place: each for place, each in found.items() if kernel.params[place].dtype in PLACES}
@@ -263,7 +264,10 @@ def _tables(kernel: ir.Kernel) -> list[str]:
     others = [node.stride for node in gathers]
     others += [node.index for node in kernel.body if isinstance(node, ir.Indexed)]
     others = [*kernel.pointwise, *kernel.reduction, *(each for each in others if each not in sizes)]
-    return [name for name in ex.symbols_of(*sizes) if name not in ex.symbols_of(*others)]
+    counts = ex.symbols_of(*sizes)
+    return [
+        name for name in kernel.symbols if name in counts and name not in ex.symbols_of(*others)
+    ]
 
 
 def _size_at(size: ex.Expr, dims: Mapping[str, int]) -> int:

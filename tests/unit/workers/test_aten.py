@@ -277,6 +277,27 @@ def test_places_are_drawn_from_all_that_there_are(op: str) -> None:
     assert {*place.tolist()} == {*range(-9 if op == "index.Tensor" else 0, 9)}
 
 
+@pytest.mark.parametrize("op", ["index_select.default", "gather.default", "index.Tensor"])
+def test_a_table_of_places_is_drawn_from_those_that_it_names(op: str) -> None:
+    """Kinds of tokens, by position, and a row for each of two kinds: as BERT has them."""
+    indices = tensor(500, dtype="i64")
+    args = ((pr.Ref(2),),) if op == "index.Tensor" else (ex.Int(0), pr.Ref(2))
+    steps = (
+        node(op, pr.Ref(1), *args, makes=(tensor(500, dtype="i64"),)),
+        node("embedding.default", pr.Ref(0), pr.Ref(3), makes=(tensor(500, 4),)),
+    )
+    program = pr.Program((), (tensor(2, 4), tensor(40, dtype="i64"), indices), steps, (4,))
+    values = random_values(
+        program, {}, precision="native", device="cpu", generator=torch.Generator().manual_seed(3)
+    )
+    _, kinds, place = values
+    assert isinstance(kinds, torch.Tensor)
+    assert isinstance(place, torch.Tensor)
+    assert {*kinds.tolist()} == {0, 1}
+    assert {*place.tolist()} == {*range(-40 if op == "index.Tensor" else 0, 40)}
+    AtenProgram(program, {}, precision="native", device="cpu").values(values)
+
+
 def test_a_tensor_longer_than_what_is_drawn_repeats_it_in_a_storage_of_its_own_size() -> None:
     count = 2 * DRAWN_ELEMENTS + 5
     spec = TensorSpec("bf16", (count,), (1,), "cpu")

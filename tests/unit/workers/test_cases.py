@@ -128,6 +128,26 @@ def test_places_are_those_that_there_are_and_one_more_on_each_side() -> None:
     assert {*words.tolist()} == {*range(-1, 51)}
 
 
+def test_a_table_of_places_has_those_that_there_are_in_the_next_one() -> None:
+    kernel = parse_kernel(
+        "(kernel (symbols k0 k1) (pointwise k0) (reduction)"
+        " (params (in i64) (in i64) (in f32) (out f32))"
+        " (body (load 0 p0) (gather 1 0 1 k1 0) (gather 2 0 1 2 1) (store 3 p0 2)))"
+    )
+    found = named_places(kernel, sizes_at(kernel, {"k0": 5, "k1": 40}))
+    assert found == {0: (-1, 40), 1: (-1, 2)}
+
+
+def test_long_rows_whose_positions_are_numbers_have_awkward_sizes() -> None:
+    """Rows from which one element is left out: they are compared with where it is."""
+    kernel = parse_kernel(
+        "(kernel (symbols k0) (pointwise) (reduction k0) (params (in i64) (in f32) (out f32))"
+        " (body (load 0 0) (iota r0) (eq bool 0 1) (load 1 r0) (reduce sum f32 3)"
+        " (where f32 2 4 3) (store 2 r0 5)))"
+    )
+    assert max(sizes.dims["k0"] for sizes in awkward_sizes(kernel, ALWAYS)) >= LONG_SUM
+
+
 def test_long_sums_of_rows_that_data_names_are_of_several() -> None:
     """A thousand of one number are rounded one way; but tables of one place are tried, too."""
     kernel = parse_kernel(
