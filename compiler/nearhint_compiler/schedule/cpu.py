@@ -55,11 +55,13 @@ from nearhint_compiler.schedule.cpu_facts import (
     is_turned,
     is_wide_and_walked_once,
     lanes_of,
+    moved_singly,
     own_sizes,
     panels_across,
     score,
     stored_along,
     turned_along,
+    walks_over_memory,
 )
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules.program import DTYPES
@@ -86,6 +88,9 @@ _LINE_BYTES = 64
 _SINGLY, _LEAST_LANES = 128, 4
 """Elements that a step of cpu.pointwise moves one by one at most, where its lanes are apart in
 memory, and the lanes that it has at least. Compilers take far more than in proportion to them."""
+SINGLY_IN_COLUMNS = 512
+"""Of those, what a step of cpu.columns moves at most, which is written once for each walk and each
+number of vectors that an incomplete block may have: compilers take a minute for twice as many."""
 _AHEAD = 4
 """Rows of memory: what is in the second cache comes in that time, and little of the first waits."""
 _STAGED_BYTES = 4
@@ -179,10 +184,7 @@ def _bounded(
 
     A step has no more vectors than the loop: shorter rows would have single ones alone.
     """
-    single = sum(
-        isinstance(node, ir.Load | ir.Store) and access_score(node.index, axis) < 0
-        for node in kernel.body
-    )
+    single = moved_singly(kernel, axis)
     extent = extent_of(kernel, axis, dims)
     while unroll > 1 and extent is not None and unroll * lanes > extent:
         unroll //= 2
@@ -283,8 +285,11 @@ def _column_space(kernel: ir.Kernel, ranked: list[str], lanes: int) -> Iterator[
             (lanes, 8, _AHEAD),
             (half, 8, 0),
         ]
+    is_read, single = walks_over_memory(kernel), moved_singly(kernel, best)
     for width, unroll, ahead in shapes:
-        yield _columns(best, lanes=width, unroll=unroll, split=split, ahead=ahead)
+        while unroll > 1 and single * width * unroll > SINGLY_IN_COLUMNS:
+            unroll //= 2
+        yield _columns(best, lanes=width, unroll=unroll, split=split, ahead=ahead if is_read else 0)
     for other in others:
         if other.startswith("r"):
             yield _rows(other, lanes=lanes, unroll=2, split=split)

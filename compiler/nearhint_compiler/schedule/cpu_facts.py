@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from operator import and_
 
 from nearhint_compiler.analysis.accesses import access, clamped
 from nearhint_compiler.analysis.beside import can_be_beside
@@ -132,6 +133,20 @@ def is_single(kernel: ir.Kernel) -> bool:
 def is_costly(kernel: ir.Kernel) -> bool:
     """Whether a function takes longer than memory does."""
     return any(isinstance(node, ir.Op) and node.name in _COSTLY for node in kernel.body)
+
+
+def walks_over_memory(kernel: ir.Kernel) -> bool:
+    """Whether elements of rows are read from memory, rather than made of positions alone."""
+    loads = (isinstance(node, ir.Load) for node in kernel.body)
+    return any(map(and_, loads, ir.per_element(kernel)))
+
+
+def moved_singly(kernel: ir.Kernel, variable: str) -> int:
+    """How many accesses move lanes along a loop one by one: they are apart in memory."""
+    return sum(
+        isinstance(node, ir.Load | ir.Store) and access_score(node.index, variable) < 0
+        for node in kernel.body
+    )
 
 
 def turned_along(kernel: ir.Kernel, lane: str, others: list[str]) -> str:

@@ -10,6 +10,7 @@ from tests.unit.compiler.kernels import KERNELS
 from tests.unit.compiler.native import MACHINE, PORTABLE, Native, check, compile_kernel, target
 
 from nearhint_compiler.codegen import generate
+from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import candidates, parse_schedule
@@ -18,6 +19,42 @@ AVX2 = target(("avx2", "f16c", "fma"))
 AVX512 = target(("avx2", "avx512f", "f16c", "fma"))
 LEVELS = {"machine": MACHINE, "avx2": AVX2, "portable": PORTABLE}
 PREFETCH = "__builtin_prefetch("
+OF_POSITIONS = """
+(kernel (symbols k0 k1)
+  (pointwise k0 k1)
+  (reduction k1)
+  (params (in f32) (out f32))
+  (body
+    (load 0 p0)
+    (iota (+ p1 (* -1 r0)))
+    (const i64 0x0)
+    (le bool 1 2)
+    (const f32 0x0)
+    (where f32 3 4 0)
+    (scan sum f32 5)
+    (store 1 (+ (* (^ k1 2) p0) p1 (* k1 r0)) 6)))
+"""
+"""Mamba's sums of segments: of one number a chunk, where a triangle of positions lets it be."""
+APART = """
+(kernel (symbols k0 k1)
+  (pointwise k0 k1)
+  (reduction k1)
+  (params (in i64) (in f32) (in f32) (in f32) (out f32))
+  (body
+    (load 0 (+ (* k1 p1) r0))
+    (gather 1 (+ (* 32 k1 p0) (* 32 p1)) 1 32 0)
+    (load 2 (+ (* (^ k1 2) p0) (* k1 p1) r0))
+    (load 3 (+ p1 (* k1 r0)))
+    (add f32 1 2)
+    (add f32 4 3)
+    (reduce max f32 5)
+    (sub f32 5 6)
+    (exp f32 7)
+    (reduce sum f32 8)
+    (div f32 8 9)
+    (store 4 (+ (* (^ k1 2) p0) (* k1 p1) r0) 10)))
+"""
+"""Attention by content and by distance: of four inputs, one has neighbouring columns."""
 
 
 def kernel(name: str) -> ir.Kernel:
@@ -53,6 +90,28 @@ def test_what_a_cache_does_not_keep_is_asked_for_ahead(tmp_path: Path) -> None:
 def test_without_the_option_nothing_is_asked_for_ahead() -> None:
     schedule = parse_schedule("cpu.columns axis=0 lanes=16 unroll=8 split=1")
     assert PREFETCH not in generate(kernel("column_sum_f32"), schedule, MACHINE).source
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_what_is_made_of_positions_is_not_asked_for_ahead(level: str, tmp_path: Path) -> None:
+    given = parse_kernel(OF_POSITIONS)
+    for schedule in candidates(given, LEVELS[level], {"k0": 24, "k1": 8}):
+        native = compile_kernel(given, schedule, tmp_path, at=LEVELS[level])
+        values = np.random.default_rng(1).normal(size=24).astype(np.float32)
+        check(native, (24, 8), [values])
+    with pytest.raises(InvalidSchedule):
+        generate(given, parse_schedule("cpu.columns axis=1 lanes=8 unroll=4 split=0 ahead=4"), AVX2)
+
+
+def test_a_step_moves_no_more_elements_one_by_one_than_compilers_take() -> None:
+    """What won for a plain sum is tried for similar Kernels: of this one, cc took two minutes."""
+    given = parse_kernel(APART)
+    won = "cpu.columns axis=1 lanes=16 unroll={} split=1 ahead=4"
+    generate(given, parse_schedule(won.format(8)), AVX512)
+    with pytest.raises(InvalidSchedule):
+        generate(given, parse_schedule(won.format(16)), AVX512)
+    for schedule in candidates(given, AVX512, {"k0": 8, "k1": 256}):
+        generate(given, schedule, AVX512)
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,8 @@ from nearhint_compiler.codegen.generated import Generated
 from nearhint_compiler.codegen.spacing import spaced
 from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.schedule.cpu import SINGLY_IN_COLUMNS
+from nearhint_compiler.schedule.cpu_facts import moved_singly, walks_over_memory
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
 from nearhint_rules.artifact import CHECKED_ENTRY, CpuLaunch
@@ -108,7 +110,13 @@ def _rows(writer: Writer, body: Body, schedule: Schedule) -> Expr:
 
 
 def _columns(writer: Writer, body: Body, schedule: Schedule) -> Expr:
-    return write_columns(writer, body, copies=schedule["unroll"], ahead=schedule.get("ahead", 0))
+    copies, ahead = schedule["unroll"], schedule.get("ahead", 0)
+    if ahead and not walks_over_memory(body.kernel):
+        raise InvalidSchedule(f"{ahead} rows ahead of what is not read from memory")
+    moves = moved_singly(body.kernel, body.lane) * body.lanes * copies
+    if copies > 1 and moves > SINGLY_IN_COLUMNS:
+        raise InvalidSchedule(f"{moves} elements that a step moves one by one")
+    return write_columns(writer, body, copies=copies, ahead=ahead)
 
 
 def _panels(writer: Writer, body: Body, schedule: Schedule) -> Expr:
