@@ -94,21 +94,6 @@ SCALED = """
     (store 5 (+ (* k1 p0) p1) 10)))
 """
 """A number a row at the start and at the end, a sum that is the same for all rows."""
-POINT = """
-(kernel (symbols)
-  (pointwise)
-  (reduction)
-  (params (in i64) (out f32))
-  (body
-    (load 0 0)
-    (const i64 0x3)
-    (lt bool 0 1)
-    (const f32 0x3f800000)
-    (const f32 0xff800000)
-    (where f32 2 3 4)
-    (store 1 0 5)))
-"""
-"""The mask of a batch of one sequence of one token: there is nothing to loop over."""
 
 
 def kernel(name: str) -> ir.Kernel:
@@ -190,17 +175,6 @@ def test_a_long_row_is_walked_in_runs(
         given = arg_kernel(kind, "f32", ex.add(ex.symbol("r0"), 1 << 40))
         schedule = parse_schedule(family.format(axis=0, lanes=8, split=1))
         run_all(compile_kernel(given, schedule, tmp_path), distinct=4)
-
-
-@pytest.mark.parametrize("level", LEVELS)
-def test_a_single_point_has_candidates(level: str, tmp_path: Path) -> None:
-    given = parse_kernel(POINT)
-    offered = candidates(given, LEVELS[level], {})
-    assert candidates(given, LEVELS[level]) == offered
-    for schedule in offered:
-        native = compile_kernel(given, schedule, tmp_path, at=LEVELS[level])
-        for value in (2, 3):
-            check(native, (), [np.array([value])], threads=3)
 
 
 def arg_kernel(kind: str, dtype: str, index: ex.Expr) -> ir.Kernel:
