@@ -65,10 +65,13 @@ class _Builder:
     graph: Graph
     group: Group
     inlined: frozenset[int]
-    emit: Emitter = field(default_factory=Emitter)
+    emit: Emitter = field(init=False)
     slots: list[int] = field(default_factory=list)
     _places: dict[Place, ex.Sym] = field(default_factory=dict)
     _results: dict[tuple[int, tuple[Expr, ...]], Sequence[Value]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.emit = Emitter(ranges=self.group.space.ranges(self.graph.ranges))
 
     def element(self, value: int, index: tuple[Expr, ...], depth: int) -> Value:
         """The element `index` of `value`: computed here, or loaded."""
@@ -81,7 +84,13 @@ class _Builder:
         return self._loaded(root, ix.linear(index, self.graph.tensor(root).stride))
 
     def name(self, place: Place) -> Expr:
-        """What stands for a place that data names, in indices."""
+        """What stands for a place that data names, in indices; itself where no data does.
+
+        A mask is read at places that are positions, each of which there is.
+        """
+        position = self.emit.position(place.value)
+        if position is not None and ix.is_within(position, place.size, self.ranges):
+            return position
         if place not in self._places:
             self._places[place] = ex.Sym(f"at{len(self._places)}")
         return self._places[place]

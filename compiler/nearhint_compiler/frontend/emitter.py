@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 
 from nearhint_compiler.errors import Unlowerable
 from nearhint_compiler.frontend.dtypes import CATEGORY, INTEGERS, STORED_FLOATS, compute_dtype
+from nearhint_compiler.frontend.positions import COMPARISONS, compared
+from nearhint_compiler.ir import index as ix
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
@@ -81,10 +83,14 @@ def nearest(dtype: str, value: float) -> float:
 
 @dataclass(slots=True)
 class Emitter:
-    """Collects body nodes; equal nodes are one node."""
+    """Collects body nodes; equal nodes are one node.
+
+    What follows from `ranges`, which positions lie in, is not computed.
+    """
 
     body: list[ir.BodyNode] = field(default_factory=list)
     params: list[ir.Param] = field(default_factory=list)
+    ranges: ix.Ranges = field(default_factory=ix.Ranges)
     _numbers: dict[ir.BodyNode, int] = field(default_factory=dict)
 
     def emit(self, node: ir.BodyNode, dtype: str) -> Value:
@@ -195,8 +201,49 @@ class Emitter:
         if name in _INTEGER_DIVISIONS and kinds[0] in INTEGERS:
             self._check_divisor(operands[1])
         result = "bool" if rule.result == "bool" else dtype
+        known = self._known(name, operands)
+        if known is not None:
+            return Value(known.node, result)
         node = ir.Op(name, compute_dtype(result), tuple(operand.node for operand in operands))
         return self.emit(node, result)
+
+    def position(self, value: Value) -> Expr | None:
+        """The expression that an i64 value is, if it is one of positions and sizes alone."""
+        match self.body[value.node]:
+            case ir.Iota(index):
+                return index
+            case ir.Const("i64", bits):
+                return ex.Int(bits - (bits >> 63 << 64))
+            case _:
+                return None
+
+    def _known(self, name: str, operands: Sequence[Value]) -> Value | None:
+        """What an op is without being computed: one of its operands, or what a comparison says."""
+        match name, [self.body[operand.node] for operand in operands]:
+            case "where", [ir.Const(_, bits), _, _]:
+                return operands[1 if bits else 2]
+            case "where", [_, ir.Const("bool", 1), ir.Const("bool", 0)]:
+                return operands[0]
+            case "and", [ir.Const("bool", bits), _]:
+                return operands[1 if bits else 0]
+            case "and", [_, ir.Const("bool", bits)]:
+                return operands[0 if bits else 1]
+            case "or", [ir.Const("bool", bits), _]:
+                return operands[0 if bits else 1]
+            case "or", [_, ir.Const("bool", bits)]:
+                return operands[1 if bits else 0]
+            case "add", [ir.Const("i64", 0), _]:
+                return operands[1]
+            case "add" | "sub", [_, ir.Const("i64", 0)]:
+                return operands[0]
+            case _ if name in COMPARISONS:
+                left, right = (self.position(operand) for operand in operands)
+                if left is None or right is None:
+                    return None
+                holds = compared(name, left, right, self.ranges)
+                return None if holds is None else self.const("bool", holds)
+            case _:
+                return None
 
     def _check_divisor(self, divisor: Value) -> None:
         """An integer division by 0 or -1 may trap: only a constant is known not to."""
@@ -247,7 +294,7 @@ class SingleElements(Emitter):
     @staticmethod
     def beside(emit: Emitter) -> SingleElements:
         """One that collects nodes where `emit` does."""
-        return SingleElements(emit.body, emit.params, emit._numbers)
+        return SingleElements(emit.body, emit.params, emit.ranges, emit._numbers)
 
     def reduce(self, kind: str, operand: Value) -> Value:
         """`operand`, where the reduction is one that there is."""

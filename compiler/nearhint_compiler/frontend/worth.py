@@ -12,6 +12,7 @@ from nearhint_compiler.frontend.lower import Graph
 from nearhint_rules import expr as ex
 
 CHEAP_NODES = 6
+"""Nodes that are computed again: not those that are made of positions and numbers alone."""
 PART_NODES = 24
 """Nodes of a part that only a join reads: all parts are computed at each point, and one is used."""
 TINY_POINTS = 64
@@ -66,7 +67,8 @@ def is_cheap(
         if len(heavy) == 1 and QUICK.issuperset(heavy):
             heavy = []
     is_part = copies == 1 and readers <= JOINS.keys()
-    return not heavy and len(nodes) <= (PART_NODES if is_part else CHEAP_NODES)
+    work = [node for node in nodes if graph.loops[node].reads]
+    return not heavy and len(work) <= (PART_NODES if is_part else CHEAP_NODES)
 
 
 def is_light(graph: Graph, nodes: Collection[int]) -> bool:
