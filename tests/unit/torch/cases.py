@@ -157,6 +157,20 @@ def _min_max_sizes(x: Tensor, y: Tensor) -> Any:
     return x[:3] + 1, y[:, : max(1, y.shape[1] // 2)].contiguous() * 2
 
 
+def _mask_by_indices(mask: Tensor) -> Any:
+    """A causal mask and a padding mask as transformers makes them, places counted from 0."""
+    sequences = torch.arange(mask.shape[0])[:, None, None]
+    query, key = (torch.arange(mask.shape[1]).view(shape) for shape in ((1, -1, 1), (1, 1, -1)))
+    is_seen = (key <= query) & mask[sequences, key]
+    return torch.where(is_seen, 0.0, float("-inf")), is_seen.sum(-1)
+
+
+def _embedded(tokens: Tensor, words: Tensor, places: Tensor) -> Any:
+    """Tokens and their places have tables of their own."""
+    rows = words[tokens] + places[torch.arange(tokens.shape[1])]
+    return nn.layer_norm(rows, rows.shape[-1:])
+
+
 def _gates(x: Tensor, w: Tensor) -> Any:
     """Recurrent cells split one product into gates that share its memory."""
     h = x.new_zeros(x.shape[0], 3)
@@ -233,6 +247,12 @@ CASES = (
     Case("python scalars", lambda x, n, f: x * n + f, lambda r, c: (torch.randn(r, c), c, 0.5)),
     Case("bfloat16", lambda x: nn.silu(x) * x, lambda r, c: (torch.randn(r, c).bfloat16(),)),
     Case("nested", _nested, _one),
+    Case("mask by indices", _mask_by_indices, lambda r, c: (torch.rand(r, c) > 0.3,)),
+    Case(
+        "table of places",
+        _embedded,
+        lambda r, c: (torch.randint(11, (r, c)), torch.randn(11, 8), torch.randn(40, 8)),
+    ),
     Case("gates", _gates, lambda r, c: (torch.randn(r, c), torch.randn(24, c))),
     Case("rotated heads", _rotated_heads, lambda r, c: (torch.randn(r, c), torch.randn(c, 24))),
     Case("one input twice", lambda x, y: (x + y, x.add_(1)), lambda r, c: (torch.ones(r, c),) * 2),
