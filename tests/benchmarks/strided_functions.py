@@ -43,7 +43,7 @@ def packed_head_norm(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 
 def rotated_part(packed: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     """The keys of (tokens, 3, heads, size), rotated and with their heads first."""
-    keys = packed[:, 1]
+    _, keys, _ = packed.unbind(1)
     half = keys.shape[-1] // 2
     turned = torch.cat((-keys[..., half:], keys[..., :half]), -1)
     return (keys * cosine[:, None] + turned * sine[:, None]).transpose(0, 1).contiguous()
@@ -93,11 +93,9 @@ def quantised_blocks(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def dequantised_blocks(weight: Tensor, scale: Tensor) -> Tensor:
-    """A scale for each square of `BLOCK`."""
-    rows = torch.unflatten(wide(weight), 0, (-1, BLOCK))
-    blocks = torch.unflatten(rows, -1, (-1, BLOCK))
-    scaled = blocks * scale[:, None, :, None]
-    return scaled.flatten(2).flatten(0, 1).to(torch.bfloat16)
+    """A scale for each `BLOCK` of a row."""
+    blocks = torch.unflatten(wide(weight), -1, (-1, BLOCK))
+    return (blocks * scale[..., None]).flatten(1).to(torch.bfloat16)
 
 
 def eighths(arguments: list[Tensor]) -> list[Tensor]:
@@ -115,12 +113,13 @@ def attention_pool_magnitudes(x: Tensor, logits: Tensor) -> Tensor:
     return attention_pool(x.abs(), logits)
 
 
-def causal_taps(x: Tensor, weight: Tensor) -> Tensor:
+def causal_taps(x: Tensor, bias: Tensor, *weights: Tensor) -> Tensor:
     """A short convolution of each channel of (batch, tokens, channels) with what was before."""
     tokens = x.shape[1]
-    before = functional.pad(x, (0, 0, TAPS - 1, 0))
-    parts = [before[:, tap : tap + tokens] * weight[tap] for tap in range(TAPS)]
-    return functional.silu(sum(parts[1:], parts[0]))
+    before = functional.pad(x, (0, 0, len(weights) - 1, 0))
+    for tap, weight in enumerate(weights):
+        bias = bias + before[:, tap : tap + tokens] * weight
+    return functional.silu(bias)
 
 
 def gelu_backward(gradient: Tensor, x: Tensor) -> Tensor:
@@ -191,9 +190,8 @@ def keys_and_scale(rows: int, heads: int, tokens: int, size: int) -> tuple[Shape
     return ((rows, heads, tokens, size), (size,))
 
 
-def squares(rows: int, columns: int) -> tuple[Shape, ...]:
-    """Of so many blocks."""
-    return ((rows * BLOCK, columns * BLOCK), (rows, columns))
+def matrix_of_blocks(rows: int, columns: int) -> tuple[Shape, ...]:
+    return ((rows, columns), (rows, columns // BLOCK))
 
 
 def tokens_and_logits(rows: int, tokens: int, size: int) -> tuple[Shape, ...]:
@@ -201,7 +199,7 @@ def tokens_and_logits(rows: int, tokens: int, size: int) -> tuple[Shape, ...]:
 
 
 def tokens_and_taps(rows: int, tokens: int, size: int) -> tuple[Shape, ...]:
-    return ((rows, tokens, size), (TAPS, size))
+    return ((rows, tokens, size), *((size,) for _ in range(1 + TAPS)))
 
 
 def images_and_larger(rows: int, channels: int, height: int, width: int) -> tuple[Shape, ...]:

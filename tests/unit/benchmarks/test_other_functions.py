@@ -15,7 +15,7 @@ KERNELS = {"join": 0, "mean_pool": 2, "attention_pool": 2}
 """Where it is not one: eager joins as fast as anything; a mask is summed once for all columns, and
 so are weights.
 """
-SMALL = {"dequantised_blocks": (3, 2), "doubled": (2, 3, 5, 4), "repeated_heads": (2, 3, 5, 8)}
+SMALL = {"doubled": (2, 3, 5, 4), "repeated_heads": (2, 3, 5, 8)}
 """Sizes of what is larger than its sizes say."""
 
 
