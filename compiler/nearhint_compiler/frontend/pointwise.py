@@ -246,7 +246,7 @@ def _clamp(low_name: str, high_name: str) -> Rule:
     return rule
 
 
-def _copy(names: str) -> Rule:
+def _copy(names: str, *, saturates: bool = True) -> Rule:
     """Copies and casts of the first argument: an explicit cast to low precision does round."""
     source, *others = names.split()
 
@@ -256,7 +256,7 @@ def _copy(names: str) -> Rule:
         dtype = call.out.dtype
 
         def build(point: Point) -> tuple[Value]:
-            return (point.emit.rounded(x.at(point, x.dtype), dtype),)
+            return (point.emit.rounded(x.at(point, x.dtype), dtype, saturates=saturates),)
 
         return call.pointwise(build)
 
@@ -540,5 +540,6 @@ POINTWISE: Mapping[str, Rule] = {
         "self dtype layout device pin_memory non_blocking memory_format"
     ),
     "prims.convert_element_type.default": _copy("a dtype"),
+    "nearhint.cast_or_nan.default": _copy("self dtype", saturates=False),
     "aten.contiguous.default": _copy("self memory_format"),
 }
