@@ -34,6 +34,8 @@ STRIDED_SWEEPS: tuple[Sweep, ...] = (
           _F16, prepare=of.channels_last),
     Sweep("groups_of_channels", of.groups_of_channels, others.images_and_channels, _IMAGES,
           _LAST, _F16, prepare=of.channels_last),
+    Sweep("groups_of_places", of.groups_of_places, first.planes, _TOKENS,
+          ((90, 3192, 200), (7, 89_999, 96)), _BF16),
     Sweep("averaged_channels", of.averaged_channels, others.images_alone, _IMAGES, _LAST,
           _BF16, prepare=of.channels_last, magnitudes=of.averaged_channel_magnitudes),
     Sweep("repeated_heads", of.repeated_heads, of.keys_and_scale, (6, 12, 500, 96),
