@@ -59,7 +59,7 @@ STRIDED_SWEEPS: tuple[Sweep, ...] = (
     Sweep("best_expert", of.best_expert, first.matrix, (2040, 56),
           ((100_003, 64), (16_001, 257), (600_011, 8)), _BF16),
     Sweep("doubled", of.doubled, of.images_and_larger, (20, 136, 60, 48),
-          ((60, 128, 57, 56), (5, 12, 301, 299)), _F16),
+          ((60, 200, 57, 56), (5, 12, 301, 299)), _F16),
     Sweep("standardised_tokens", of.standardised_tokens, first.planes, _TOKENS,
           ((61, 509, 1021), (3, 8191, 1024), (1000, 50, 768)), _BF16),
     Sweep("divergence", of.divergence, first.two_matrices, _MIDDLE,
