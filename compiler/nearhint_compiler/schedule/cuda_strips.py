@@ -16,8 +16,12 @@ from nearhint_compiler.schedule.cuda_columns import SPLIT_LIMIT
 from nearhint_compiler.schedule.cuda_facts import Facts
 from nearhint_compiler.schedule.schedule import Schedule
 
-WIDTH = 256
-"""Elements of a strip at each place, at most: longer runs are whole lines by themselves."""
+RUN_BYTES = 64
+"""Of a run at most: longer ones are mostly whole lines by themselves."""
+WIDTH, LEAST_ROWS = 256, 4
+"""Elements of a strip at each place, at most, and its rows at least."""
+LONG_ROW = 2048
+"""Elements of a row that registers hold with no other beside it, at most."""
 SHARED, PROGRAMS = (4096, 4), 4
 """(elements, warps) of programs that share strips, and how many of them a processor has. Group
 norms of 90x200x57x56 and 7x96x301x299 with channels last took 0.26 and 0.21 times as long as with
@@ -29,12 +33,10 @@ WALKED = ((2, 4096, 8), (8, 16_384, 16))
 def strips(facts: Facts) -> Iterator[Schedule]:
     """Schedules of rows side by side; none where no rows are."""
     beside = rows_beside(facts)
-    if beside < 2 or facts.has_scan or facts.is_columns:
+    if beside < LEAST_ROWS or facts.has_scan or facts.is_columns or facts.length < LONG_ROW:
         return
     r1 = covering(facts.reduced[-1])
     most = min(covering(beside + 1) // 2, WIDTH // r1)
-    if most < 2:
-        return
     count = prod(facts.extents) // most
     elements, warps = SHARED
     wanted = covering(-(-PROGRAMS * facts.processors // max(1, count)))
@@ -50,14 +52,15 @@ def strips(facts: Facts) -> Iterator[Schedule]:
 
 
 def rows_beside(facts: Facts) -> int:
-    """How many rows have runs that follow one another in memory; 1 if none do."""
+    """How many rows have short runs that follow one another in memory; 1 if none do."""
     largest = max(facts.accesses, key=lambda access: access.size_bytes)
     outer, inner = "r0", "r1"
     if len(facts.reduced) != 2 or not {outer, inner} <= largest.strides.keys():
         return 1
     run, beside = facts.reduced[-1], facts.extents[-1]
     row = largest.strides.get(f"p{len(facts.extents) - 1}", 0)
-    is_beside = largest.strides[inner] == 1 and row == run < largest.strides[outer]
+    is_short = run * largest.itemsize <= RUN_BYTES
+    is_beside = largest.strides[inner] == 1 and row == run < largest.strides[outer] and is_short
     return beside if is_beside else 1
 
 

@@ -12,7 +12,7 @@ from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import Schedule, candidates
 from nearhint_compiler.schedule.cuda_columns import SPLIT_LIMIT
 from nearhint_compiler.schedule.cuda_facts import facts_of
-from nearhint_compiler.schedule.cuda_strips import WIDTH, rows_beside, strips
+from nearhint_compiler.schedule.cuda_strips import PROGRAMS, WIDTH, rows_beside, strips
 from nearhint_compiler.schedule.firsts import firsts
 from nearhint_daemon.workers.cubin import compile_cubin
 from nearhint_rules.guard import ALWAYS
@@ -43,7 +43,7 @@ def test_rows_are_beside_one_another_where_each_run_follows_the_other(
     assert bool(tuple(strips(facts_of(kernel, TARGET, sizes)))) == (count > 1)
 
 
-@pytest.mark.parametrize("dims", [(90, 3192, 25), (7, 89_999, 12), (2, 4096, 32), (3, 100, 10)])
+@pytest.mark.parametrize("dims", [(90, 3192, 25), (7, 89_999, 12), (2, 4096, 32), (3, 250, 10)])
 @pytest.mark.parametrize("text", [NORM, SUM])
 def test_strips_are_whole_lines_that_programs_share_while_they_are_few(
     text: str, dims: tuple[int, int, int]
@@ -56,11 +56,12 @@ def test_strips_are_whole_lines_that_programs_share_while_they_are_few(
         assert each["r1"] >= dims[2]
         if each.family == "cuda.split":
             assert each["splits"] * each["r"] <= dims[1] * dims[2]
-    # A long image has programs for all processors.
-    is_long = dims[1] >= 3000
-    assert (found[0].family == "cuda.split") == is_long
-    if is_long:
-        assert found[0]["splits"] >= min(SPLIT_LIMIT, 4 * 132 // dims[0])
+    images, places, run = dims
+    steps = places * run // found[0]["r"]
+    assert found[0].family == "cuda.split"
+    assert found[0]["splits"] == SPLIT_LIMIT or (
+        found[0]["splits"] >= min(steps, PROGRAMS * 132 // images)
+    )
 
 
 def test_strips_of_many_images_are_walked() -> None:
@@ -69,8 +70,11 @@ def test_strips_of_many_images_are_walked() -> None:
     }
 
 
-def test_long_runs_are_whole_lines_without_neighbours() -> None:
-    assert not offered(NORM.format(index=LAST), 9, 300, 200)
+@pytest.mark.parametrize("dims", [(9, 300, 200), (9, 3000, 33), (9, 100, 10)])
+def test_long_runs_are_whole_lines_and_short_rows_are_held_without_neighbours(
+    dims: tuple[int, int, int],
+) -> None:
+    assert not offered(NORM.format(index=LAST), *dims)
 
 
 def test_a_strip_comes_first_and_compiles(tmp_path: Path) -> None:
