@@ -84,10 +84,11 @@ class Arithmetic:
     def few(self, roundings: int) -> float:
         """The error of a value relative to its terms, for what is to be judged by it closely.
 
-        It is that of `ROUNDINGS` operations, and half a unit for each of its `roundings` between.
+        It is that of `ROUNDINGS` operations, and half a unit for each of its `roundings` between,
+        up to what there is for them in `relative`.
         """
-        share = ROUNDINGS / FACTOR
-        return share * (FACTOR + math.sqrt(self.terms)) * self.unit + roundings / 2 * self.between
+        computed = (FACTOR + math.sqrt(self.terms)) * self.unit * ROUNDINGS / FACTOR
+        return computed + min(roundings / 2, ROUNDINGS) * self.between
 
 
 EXACT = Precision(0.0, 0.0, math.inf)
