@@ -17,19 +17,36 @@ import torch
 
 from nearhint_rules import expr as ex
 from nearhint_rules.errors import InvalidExpression
-from nearhint_rules.expr import Expr
+from nearhint_rules.expr import Expr, Int
 from nearhint_rules.program import SIZE_LIMIT, Symbol
 from nearhint_torch.adapter import ShapeFacts, SymbolicExpr, size_expression
 from nearhint_torch.equalities import Equalities, Equation, equalities
+
+
+
+def _modulus(whole: Expr, divisor: Expr) -> Expr:
+    """`whole % divisor`; what is missing from x to a multiple is that multiple less x.
+
+    Models that pad to whole blocks have `x + (8 - x % 8) % 8`, which is 8 times a quotient.
+    """
+    rest = ex.mod(whole, divisor)
+    match rest:
+        case ex.Mod(ex.Mul((Int(-1), ex.Mod(size, Int(inner)))), Int(outer)) if inner == outer > 0:
+            return ex.sub(ex.mul(outer, ex.floordiv(ex.add(size, outer - 1), outer)), size)
+        case _:
+            return rest
+
 
 CONVERSIONS: Mapping[str, Callable[..., Expr]] = {
     "Add": ex.add,
     "Mul": ex.mul,
     "FloorDiv": ex.floordiv,
     "CleanDiv": ex.floordiv,
-    "Mod": ex.mod,
-    "PythonMod": ex.mod,
-    "ModularIndexing": lambda base, divisor, modulus: ex.mod(ex.floordiv(base, divisor), modulus),
+    "Mod": _modulus,
+    "PythonMod": _modulus,
+    "ModularIndexing": lambda base, divisor, modulus: _modulus(
+        ex.floordiv(base, divisor), modulus
+    ),
     "Max": ex.maximum,
     "Min": ex.minimum,
     "Identity": lambda inner: inner,
