@@ -16,10 +16,11 @@ from nearhint_compiler.frontend import dtypes
 from nearhint_compiler.frontend.call import Call
 from nearhint_compiler.frontend.emitter import Value
 from nearhint_compiler.frontend.loops import Loops, Point, Read, Window
+from nearhint_compiler.frontend.views import bound
 from nearhint_compiler.ir import index as ix
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr, Int
-from nearhint_rules.program import Arg, TensorType
+from nearhint_rules.program import TensorType
 
 Rule: TypeAlias = Callable[[Call], Loops]
 PART_LIMIT = 8
@@ -148,6 +149,56 @@ def _shifts(call: Call) -> dict[int, Expr]:
     return found
 
 
+def _slice_scatter(call: Call) -> Loops:
+    """`src` in a run of positions along a dim, and `self` before and behind it."""
+    call.bind(
+        ("self", "src", "dim", "start", "end", "step"),
+        {"dim": Int(0), "start": None, "end": None, "step": Int(1)},
+    )
+    dim = call.axis(call["dim"], len(call.out.shape))
+    size = call.out.shape[dim]
+    if call.integer("step") != 1:
+        raise Unlowerable("positions that are no run")
+    start, end = bound(call, "start", ex.ZERO, size), bound(call, "end", size, size)
+    length = ex.sub(end, start)
+    if not ix.is_positive(length, call.ranges):
+        raise Unlowerable("a part that may be empty")
+    return _put(call, dim, start, end, Window(dim, start, length))
+
+
+def _select_scatter(call: Call) -> Loops:
+    """`src` at one position along a dim, and `self` before and behind it."""
+    call.bind(("self", "src", "dim", "index"), {})
+    dim = call.axis(call["dim"], len(call.out.shape))
+    size, place = call.out.shape[dim], call.size(call["index"])
+    if isinstance(place, Int) and place.value < 0:
+        place = ex.add(size, place)
+    if not ix.is_within(place, size, call.ranges):
+        raise Unlowerable("a position that is not provably in range")
+    return _put(call, dim, place, ex.add(place, 1), None)
+
+
+def _put(call: Call, dim: int, start: Expr, end: Expr, window: Window | None) -> Loops:
+    """The loop that takes `src`, which has the dim if it is a window of it, from `start` to `end`.
+
+    What is written over is not read, where that is known to be all.
+    """
+    shape, source = call.out.shape, call.tensor("src")
+    dims = tuple(range(len(shape)))
+    kept = dims if window else tuple(place for place in dims if place != dim)
+    expected = [ex.sub(end, start) if place == dim else shape[place] for place in kept]
+    if call.tensor("self").shape != shape or [*source.shape] != expected:
+        raise Unlowerable("a part, or a whole, of another shape than it should have")
+    if source.dtype != call.out.dtype:
+        raise Unlowerable("a part of another dtype than the whole")
+    before = Read(call.value("self"), dims)
+    part = Read(call.value("src"), kept, (window,) if window else ())
+    parts = (_Part(start, before), _Part(end, part), _Part(shape[dim], before))
+    first = 1 if start == ex.ZERO else 0
+    last = 2 if end == shape[dim] else 3
+    return _joined(call, dim, parts[first:last])
+
+
 def _flip(call: Call) -> Loops:
     call.bind(("self", "dims"), {})
     shape, dtype = call.out.shape, call.out.dtype
@@ -219,6 +270,8 @@ JOINS: Mapping[str, Rule] = {
     "aten.stack.default": _stack,
     "aten.roll.default": _roll,
     "aten.flip.default": _flip,
+    "aten.slice_scatter.default": _slice_scatter,
+    "aten.select_scatter.default": _select_scatter,
     "aten.constant_pad_nd.default": _pad,
 }
 GATES: Mapping[str, Rule] = {"aten.glu.default": _glu}
