@@ -276,9 +276,22 @@ DECOMPOSED = (
     torch.ops.aten.channel_shuffle,
     torch.ops.aten.nll_loss_forward,
     torch.ops.aten.nll_loss2d_forward,
+    torch.ops.aten._softmax_backward_data,
+    torch.ops.aten._log_softmax_backward_data,
+    torch.ops.aten.native_layer_norm_backward,
+    torch.ops.aten.elu_backward,
+    torch.ops.aten.gelu_backward,
+    torch.ops.aten.hardswish_backward,
+    torch.ops.aten.leaky_relu_backward,
+    torch.ops.aten.sigmoid_backward,
+    torch.ops.aten.silu_backward,
+    torch.ops.aten.softplus_backward,
+    torch.ops.aten.tanh_backward,
+    torch.ops.aten.threshold_backward,
 )
 """Ops that are captured as what torch decomposes them to: moves as the views and copies that they
-are, losses by labels as lookups and sums, which join the walk over a row of probabilities."""
+are, losses by labels as lookups and sums, which join the walk over a row of probabilities, and
+gradients, which are chains of ops that join what is around them."""
 
 
 def aot_inference(

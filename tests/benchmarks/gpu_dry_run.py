@@ -61,12 +61,16 @@ class Taken:
 
 
 def few_sizes(sweep: Sweep, mode: str) -> Sizes:
-    """Sizes to capture a sweep at: few rows; others that are dynamic are small, and all differ."""
+    """Sizes to capture a sweep at: few rows; others that are dynamic are small, and all differ.
+
+    A row has three blocks at least.
+    """
     if mode == "b":
         return (FEW[0], *sweep.compiled_at[1:])
     others = sweep.compiled_at[1:]
     small = sorted(others)
-    return (FEW[0], *(FEW[len(others) - small.index(size)] for size in others))
+    *found, last = (FEW[len(others) - small.index(size)] for size in others)
+    return (FEW[0], *found, max(last, 3 * sweep.unit))
 
 
 def taken(sweep: Sweep, mode: str, sizes: Sizes, *, device: str = "cuda") -> Taken:

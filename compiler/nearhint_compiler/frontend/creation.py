@@ -18,11 +18,14 @@ Rule: TypeAlias = Callable[[Call], Loops]
 
 
 def _filled(names: str, number: Number | None = None) -> Rule:
-    """A tensor of one number, given here or by the argument `fill_value`."""
+    """A tensor of one number, given here or by the argument `fill_value`, or of one size."""
 
     def rule(call: Call) -> Loops:
         call.bind(names.split(), {"dtype": None})
         dtype = call.out.dtype
+        if number is None and not isinstance(call["fill_value"], bool | float | Int):
+            size = call.size(call["fill_value"])
+            return call.pointwise(lambda point: (point.emit.cast(point.emit.iota(size), dtype),))
         fill = call.number("fill_value") if number is None else number
         if isinstance(fill, float) and dtypes.CATEGORY[dtype] < 2:
             raise Unlowerable("a float where the result is an integer")

@@ -206,6 +206,7 @@ def _from_the_end(e: Emitter, place: Value, size: Expr) -> Value:
 
 LOOKUPS: Mapping[str, Rule] = {
     "aten.embedding.default": _embedding,
+    "aten._unsafe_index.Tensor": _index,
     "aten.gather.default": _gather,
     "aten.index.Tensor": _index,
     "aten.index_select.default": _index_select,

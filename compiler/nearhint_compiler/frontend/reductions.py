@@ -214,7 +214,7 @@ def _vector_norm(e: Emitter, x: Value, count: Expr, **options: Arg) -> Sequence[
     """The sum of powers without scaling, as eager has it; infinity is the largest magnitude."""
     if x.dtype not in dtypes.FLOATS:
         raise Unlowerable("a norm of integers")
-    order = float(as_number(options["ord"]))
+    order = 2.0 if options["ord"] is None else float(as_number(options["ord"]))
     magnitude = e.op("abs", x)
     match order:
         case 0.0:
@@ -290,6 +290,7 @@ REDUCTIONS: Mapping[str, Rule] = {
     "aten.linalg_vector_norm.default": reduction(
         _vector_norm, "self ord dim keepdim dtype", ord=Int(2)
     ),
+    "aten.norm.ScalarOpt_dim": reduction(_vector_norm, "self ord dim keepdim"),
     "aten.aminmax.default": reduction(_min_max, "self dim keepdim", outputs=2),
     "aten.mean.default": reduction(_mean, "self dtype"),
     "aten.mean.dim": reduction(_mean, "self dim keepdim dtype"),

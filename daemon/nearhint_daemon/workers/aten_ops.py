@@ -20,6 +20,7 @@ _prelu_kernel default
 _reshape_alias default
 _softmax default
 _to_copy default
+_unsafe_index Tensor
 _unsafe_view default
 abs default
 acos default
@@ -143,6 +144,7 @@ native_group_norm default
 native_layer_norm default
 ne Tensor Scalar
 neg default
+norm ScalarOpt_dim
 new_empty default
 new_full default
 new_ones default

@@ -22,7 +22,8 @@ _SAME_VALUES = frozenset(
         "contiguous.default", "detach.default", "expand.default", "permute.default",
         "select.int", "slice.Tensor", "squeeze.dim", "t.default", "transpose.int",
         "unsqueeze.default", "view.default",
-        "embedding.default", "gather.default", "index.Tensor", "index_select.default",
+        "_unsafe_index.Tensor", "embedding.default", "gather.default", "index.Tensor",
+        "index_select.default",
     )
 )  # fmt: skip
 """Ops whose results are elements of their first input: a table of places is one of places, too."""
@@ -47,14 +48,17 @@ def places_of(node: pr.Node, types: tuple[pr.ValueType, ...]) -> Iterator[Place]
             (pr.Ref(table), Int(dim), pr.Ref(value), *_),
         ):
             dims = [(dim, value)]
-        case "aten.index.Tensor", (pr.Ref(table), tuple() as listed):
+        case (
+            "aten.index.Tensor" | "aten._unsafe_index.Tensor",
+            (pr.Ref(table), tuple() as listed),
+        ):
             dims = [(dim, arg.value) for dim, arg in enumerate(listed) if isinstance(arg, pr.Ref)]
         case _:
             return
     kind = types[table]
     if isinstance(kind, pr.TensorType) and kind.shape:
         for dim, value in dims:
-            yield Place(value, kind.shape[dim], node.op == "aten.index.Tensor")
+            yield Place(value, kind.shape[dim], node.op.endswith("index.Tensor"))
 
 
 def source_of(program: pr.Program, value: int) -> int | None:
@@ -97,6 +101,7 @@ def _index(x: torch.Tensor, indices: list[torch.Tensor | None]) -> torch.Tensor:
 
 _INTEGERS = (torch.int64, torch.int32)
 WITHIN: Mapping[str, Callable[..., torch.Tensor]] = {
+    "aten._unsafe_index.Tensor": _index,
     "aten.embedding.default": _embedding,
     "aten.gather.default": _gather,
     "aten.index.Tensor": _index,

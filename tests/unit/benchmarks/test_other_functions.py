@@ -1,4 +1,4 @@
-"""The second set of sweep functions: each is right, and as few Kernels as it can be."""
+"""The second and the fifth set of sweep functions: each is right, and as few Kernels as can be."""
 
 from __future__ import annotations
 
@@ -11,13 +11,21 @@ from tests.unit.compiler.frontend.running import check
 
 from nearhint_rules.plan import Launch, RunNodes
 
-KERNELS = {"join": 0, "mean_pool": 2}
-"""Where it is not one: eager joins as fast as anything; a mask is summed once for all columns."""
+KERNELS = {"join": 0, "mean_pool": 2, "attention_pool": 2}
+"""Where it is not one: eager joins as fast as anything; a mask is summed once for all columns, and
+so are weights.
+"""
+SMALL = {"doubled": (2, 3, 5, 4), "repeated_heads": (2, 3, 5, 8)}
+"""Sizes of what is larger than its sizes say."""
 
 
-@pytest.mark.parametrize("sweep", sweeps_of("a", "others"), ids=lambda sweep: sweep.title)
+@pytest.mark.parametrize(
+    "sweep",
+    [*sweeps_of("a", "others"), *sweeps_of("a", "strided")],
+    ids=lambda sweep: sweep.title,
+)
 def test_each_other_function_is_right_and_one_kernel(sweep: Sweep) -> None:
-    arguments = sweep.case(few_sizes(sweep, "a")).arguments()
+    arguments = sweep.case(SMALL.get(sweep.name) or few_sizes(sweep, "a")).arguments()
     # Only in float64 are integers, to which floats were rounded, the same on both sides.
     lowered = check(sweep.function, *(in_float64(arguments) if sweep.rounding else arguments))
     launches = [step for step in lowered.plan.steps if isinstance(step, Launch)]

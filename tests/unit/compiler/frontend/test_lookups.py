@@ -93,6 +93,27 @@ def test_what_is_looked_up_is_part_of_one_kernel(name: str, target_kind: str) ->
     assert len(gathers(lowered)) == count
 
 
+IMAGES = drawn(2, 3, 7, 10)
+INTERPOLATED: dict[str, tuple[Callable[..., Any], int]] = {
+    "nearest": (lambda x: functional.interpolate(x, scale_factor=2) * 2, 1),
+    "bilinear": (lambda x: functional.interpolate(x, scale_factor=2, mode="bilinear").relu(), 4),
+}
+
+
+@pytest.mark.parametrize("target_kind", ["cpu", "cuda"])
+@pytest.mark.parametrize("name", INTERPOLATED)
+def test_images_are_interpolated_in_one_kernel_beside_their_places(
+    name: str, target_kind: str
+) -> None:
+    function, count = INTERPOLATED[name]
+    lowered = check(function, IMAGES, target_kind=target_kind)
+    assert_lowering_is_right(lowered)
+    assert not any(isinstance(step, RunNodes) for step in lowered.plan.steps)
+    tables = [kernel.kernel for kernel in lowered.kernels if len(kernel.kernel.pointwise) == 1]
+    assert len(lowered.kernels) == 1 + len(tables)
+    assert len(gathers(lowered)) == count
+
+
 def test_a_row_of_a_cache_is_one_place_in_steps_of_rows() -> None:
     function, arguments, _ = FUSED["blocks of a cache"]
     (gather,) = gathers(check(function, *arguments))

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from nearhint_compiler.ir import nodes as ir
+from nearhint_rules.plan import RunNodes
 
 INF = float("inf")
 NAN = float("nan")
@@ -283,6 +284,8 @@ REDUCTIONS: dict[str, Function] = {
     "vector norm -inf": lambda x: torch.linalg.vector_norm(x, -INF, dim=1),
     "vector norm 0": lambda x: torch.linalg.vector_norm(x, 0, dim=2),
     "vector norm 3": lambda x: torch.linalg.vector_norm(x, 3, dim=2),
+    "distances": lambda x: functional.pairwise_distance(x, x[:1]),
+    "distances of order 1": lambda x: functional.pairwise_distance(x, x[:1], p=1, keepdim=True),
     "vector norm all f64": lambda x: torch.linalg.vector_norm(x, dtype=F64),
     "normalised": lambda x: functional.normalize(x, dim=-1),
     "logsumexp": lambda x: torch.logsumexp(x, -1),
@@ -349,6 +352,33 @@ def test_a_loss_beside_a_target_that_is_broadcast() -> None:
     check(lambda x, y: torch.ops.aten.mse_loss(x, y, 0), drawn(30, 5), drawn(5))
 
 
+_aten = torch.ops.aten
+GRADIENTS: dict[str, Function] = {
+    "elu": lambda g, x: _aten.elu_backward(g, 1.5, 1.0, 1.0, False, x),
+    "gelu": _aten.gelu_backward,
+    "gelu of tanh": lambda g, x: _aten.gelu_backward(g, x, approximate="tanh"),
+    "hardswish": _aten.hardswish_backward,
+    "leaky relu": lambda g, x: _aten.leaky_relu_backward(g, x, 0.2, False),
+    "relu": lambda g, x: _aten.threshold_backward(g, x, 0),
+    "sigmoid": _aten.sigmoid_backward,
+    "silu": _aten.silu_backward,
+    "softplus": lambda g, x: _aten.softplus_backward(g, x, 1.0, 20.0),
+    "tanh": _aten.tanh_backward,
+    "softmax": lambda g, x: _aten._softmax_backward_data(g, x, -1, x.dtype),
+    "softmax of columns": lambda g, x: _aten._softmax_backward_data(g, x, 0, x.dtype),
+    "log_softmax": lambda g, x: _aten._log_softmax_backward_data(g, x, -1, x.dtype),
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+@pytest.mark.parametrize("dtype", [torch.float32, F16, BF16])
+def test_a_gradient_joins_what_is_around_it(name: str, dtype: torch.dtype) -> None:
+    gradient, x = drawn(33, 70, dtype=dtype), drawn(33, 70, seed=1, dtype=dtype)
+    lowered = check(lambda g, x: GRADIENTS[name](g * 2, x) + 1, gradient, x)
+    assert len(launched_nodes(lowered)) == 1
+    assert not any(isinstance(step, RunNodes) for step in lowered.plan.steps)
+
+
 def test_integer_reductions() -> None:
     check(lambda x: (x.sum(1), x.amax(0), x.prod(1), (x > 2).sum()), drawn(9, 8, dtype=I32))
 
@@ -393,6 +423,8 @@ VIEWS: dict[str, Function] = {
     "tril": lambda x: x.tril() + 1,
     "triu": lambda x: x.triu(1) * 2,
     "size": lambda x: x * x.shape[0] + x.shape[1],
+    "tensor of a size": lambda x: x / torch.full((), x.shape[1], dtype=F64),
+    "filled with a size": lambda x: torch.full_like(x, x.shape[1]) * x,
     "causal": lambda x: torch.where(
         torch.arange(x.shape[1])[:, None] >= torch.arange(x.shape[2]), x, -INF
     ).softmax(-1),
