@@ -164,6 +164,7 @@ RELATIONS: Mapping[str, Callable[[int, int], bool]] = {
 """Class of a sympy relation other than an equation -> what it says of its sides."""
 REMAINDERS = frozenset({"Mod", "PythonMod"})
 DIVISOR_LIMIT = 256
+"""The largest divisor whose remainders are gone through."""
 
 
 def _only_remainder(relation: SymbolicExpr) -> Iterator[tuple[SymbolicExpr, SymbolicExpr]]:

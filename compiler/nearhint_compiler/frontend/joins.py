@@ -1,4 +1,4 @@
-"""The lowering table of ops that move elements along one dim: one row an op.
+"""The lowering table of ops that move elements along their dims: one row an op.
 
 A join reads each part at an index that is moved into the part, and takes the one that the position
 lies in. It never divides, whatever the sizes are.
