@@ -9,6 +9,7 @@ May import: torch.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -112,12 +113,15 @@ class ShapeFacts:
     def equations(self) -> Iterator[tuple[SymbolicExpr, SymbolicExpr]]:
         """The sides of each equation that is a guard of this capture.
 
-        A symbol that torch has replaced by others since stands for these: no graph has it.
+        A symbol that torch has replaced by others since stands for these: no graph has it. A guard
+        that leaves one remainder of a division, such as `s % 8 <= 0`, is an equation as well.
         """
         for guard in getattr(self._environment, "guards", ()):
-            equation = self._environment.replace(guard.expr)
-            if type(equation).__name__ == "Equality":
-                yield equation.args
+            relation = self._environment.replace(guard.expr)
+            if type(relation).__name__ == "Equality":
+                yield relation.args
+            elif type(relation).__name__ in RELATIONS:
+                yield from _only_remainder(relation)
 
     def is_given(self, symbol: Any) -> bool:
         """Whether the arguments of each call give the symbol's value.
@@ -148,6 +152,33 @@ class ShapeFacts:
     def _sources(self) -> dict[Any, Any]:
         sources: dict[Any, Any] = getattr(self._environment, "var_to_sources", {})
         return sources
+
+
+RELATIONS: Mapping[str, Callable[[int, int], bool]] = {
+    "LessThan": operator.le,
+    "StrictLessThan": operator.lt,
+    "GreaterThan": operator.ge,
+    "StrictGreaterThan": operator.gt,
+    "Unequality": operator.ne,
+}
+"""Class of a sympy relation other than an equation -> what it says of its sides."""
+REMAINDERS = frozenset({"Mod", "PythonMod"})
+DIVISOR_LIMIT = 256
+"""The largest divisor whose remainders are gone through."""
+
+
+def _only_remainder(relation: SymbolicExpr) -> Iterator[tuple[SymbolicExpr, SymbolicExpr]]:
+    """The sides of the equation that a relation of a remainder and a number comes to, if to one."""
+    remainder: SymbolicExpr = relation.args[0]
+    number: Any = relation.args[1]
+    if type(remainder).__name__ not in REMAINDERS or not getattr(number, "is_Integer", False):
+        return
+    divisor = remainder.args[1]
+    if getattr(divisor, "is_Integer", False) and 0 < int(divisor) <= DIVISOR_LIMIT:
+        holds, limit = RELATIONS[type(relation).__name__], int(number)
+        left = [value for value in range(int(divisor)) if holds(value, limit)]
+        if len(left) == 1:
+            yield remainder, number + (left[0] - limit)
 
 
 def _sizes_of(example_inputs: Sequence[Any]) -> Iterator[torch.SymInt]:

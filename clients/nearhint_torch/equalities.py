@@ -7,8 +7,11 @@ added.
 
     c divides s     if some equation fails at s = c*q + r for each r from 1 to c - 1, or if s // c
                     divides s, and s is c times that
+    c*d divides s   if c divides s, and d the quotient, by the same
     s is e          if some equation says so, and e is of other sizes
     s is c*q        if c divides s, and some equation says that s // c is the number q
+    s is n          if some equation says what s // c is, and of all such s the equations that have
+                    no other size hold at n alone: scans by halves bind a length so
 """
 
 from __future__ import annotations
@@ -24,7 +27,10 @@ from nearhint_rules.expr import Expr, Int, Sym
 
 Equation: TypeAlias = tuple[Expr, Expr]
 DIVISOR_LIMIT = 256
+ROUND_LIMIT = 4
+"""How often multiples are put in for sizes: a quotient's own divisors show only then."""
 _REST = Sym("q")
+_NOTHING: Equation = (ex.ZERO, ex.ZERO)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,28 @@ def equalities(equations: Sequence[Equation]) -> Equalities:
     >>> {name: ex.to_text(size) for name, size in found.synonyms.items()}
     {'s1': '(// s0 32)'}
     """
+    found = _direct(equations)
+    divisors = dict(found.divisors)
+    for _ in range(ROUND_LIMIT):
+        multiples = {name: ex.mul(divisor, Sym(name)) for name, divisor in divisors.items()}
+        more = _direct([_of_quotients(each, multiples) for each in equations]).divisors
+        if not more:
+            break
+        divisors |= {name: divisors.get(name, 1) * divisor for name, divisor in more.items()}
+    return Equalities(divisors, found.synonyms)
+
+
+def _of_quotients(equation: Equation, multiples: Mapping[str, Expr]) -> Equation:
+    """An equation with sizes as multiples of their quotients, which may have divisors in turn."""
+    try:
+        left, right = (ex.substitute(side, multiples) for side in equation)
+    except InvalidExpression:
+        return _NOTHING
+    return left, right
+
+
+def _direct(equations: Sequence[Equation]) -> Equalities:
+    """What follows from equations as they are."""
     exact = _exact_quotients(equations)
     divisors: dict[str, int] = {}
     for name, block in _whole_blocks(equations, exact):
@@ -54,7 +82,7 @@ def equalities(equations: Sequence[Equation]) -> Equalities:
         for name, divisor in _candidates(left, right):
             if divisors.get(name, 1) % divisor and _implies(left, right, name, divisor):
                 divisors[name] = math.lcm(divisors.get(name, 1), divisor)
-    synonyms: dict[str, Expr] = {}
+    synonyms: dict[str, Expr] = dict(_only_values(equations))
     for left, right in known:
         match left, right:
             case (ex.FloorDiv(Sym(name), Int(divisor)), Int(count)) | (
@@ -77,6 +105,43 @@ def equalities(equations: Sequence[Equation]) -> Equalities:
     return Equalities(
         divisors, {name: size for name, size in synonyms.items() if name not in used_again}
     )
+
+
+def _only_values(equations: Sequence[Equation]) -> Iterator[tuple[str, Int]]:
+    """(s, n) where an equation leaves few values of s, and all equations leave n alone."""
+    of_one: dict[str, list[Equation]] = {}
+    for left, right in dict.fromkeys(equations):
+        names = ex.symbols_of(left, right)
+        if len(names) == 1:
+            of_one.setdefault(names[0], []).append((left, right))
+    for name, known in of_one.items():
+        ranges = [found for found in map(_few_values, known) if found is not None]
+        if ranges:
+            few = min(ranges, key=len)
+            left_over = [size for size in few if all(_holds(each, name, size) for each in known)]
+            if len(left_over) == 1:
+                yield name, Int(left_over[0])
+
+
+def _few_values(equation: Equation) -> range | None:
+    """The values that an equation s // c == n leaves of s, which is at least 1."""
+    match equation:
+        case (ex.FloorDiv(Sym(), Int(divisor)), Int(count)) | (
+            Int(count),
+            ex.FloorDiv(Sym(), Int(divisor)),
+        ) if 0 < divisor <= DIVISOR_LIMIT:
+            return range(max(1, divisor * count), divisor * (count + 1))
+        case _:
+            return None
+
+
+def _holds(equation: Equation, name: str, size: int) -> bool:
+    """Whether an equation may hold at a size: what divides by zero there says nothing."""
+    try:
+        left, right = (ex.evaluate(side, {name: size}) for side in equation)
+    except InvalidExpression:
+        return True
+    return left == right
 
 
 def _exact_quotients(equations: Iterable[Equation]) -> frozenset[tuple[Expr, Expr]]:

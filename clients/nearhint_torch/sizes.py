@@ -17,19 +17,42 @@ import torch
 
 from nearhint_rules import expr as ex
 from nearhint_rules.errors import InvalidExpression
-from nearhint_rules.expr import Expr
+from nearhint_rules.expr import Expr, Int
 from nearhint_rules.program import SIZE_LIMIT, Symbol
 from nearhint_torch.adapter import ShapeFacts, SymbolicExpr, size_expression
 from nearhint_torch.equalities import Equalities, Equation, equalities
+
+
+def _modulus(whole: Expr, divisor: Expr) -> Expr:
+    """`whole % divisor`; what is missing from x to a multiple is that multiple less x.
+
+    Models that pad to whole blocks have `x + (8 - x % 8) % 8`, which is 8 times a quotient.
+    """
+    rest = ex.mod(whole, divisor)
+    if not isinstance(rest, ex.Mod) or not isinstance(divisor, Int) or divisor.value < 1:
+        return rest
+    size = ex.mul(-1, rest.numerator)
+    if any(map(_is_subtracted, size.terms if isinstance(size, ex.Add) else (size,))):
+        return rest
+    if isinstance(size, ex.Mod) and size.denominator == divisor:
+        size = size.numerator
+    blocks = ex.floordiv(ex.add(size, divisor.value - 1), divisor)
+    return ex.sub(ex.mul(divisor, blocks), size)
+
+
+def _is_subtracted(term: Expr) -> bool:
+    number = term.factors[0] if isinstance(term, ex.Mul) else term
+    return isinstance(number, Int) and number.value < 0
+
 
 CONVERSIONS: Mapping[str, Callable[..., Expr]] = {
     "Add": ex.add,
     "Mul": ex.mul,
     "FloorDiv": ex.floordiv,
     "CleanDiv": ex.floordiv,
-    "Mod": ex.mod,
-    "PythonMod": ex.mod,
-    "ModularIndexing": lambda base, divisor, modulus: ex.mod(ex.floordiv(base, divisor), modulus),
+    "Mod": _modulus,
+    "PythonMod": _modulus,
+    "ModularIndexing": lambda base, divisor, modulus: _modulus(ex.floordiv(base, divisor), modulus),
     "Max": ex.maximum,
     "Min": ex.minimum,
     "Identity": lambda inner: inner,

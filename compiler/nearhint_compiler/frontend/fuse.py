@@ -25,6 +25,7 @@ from nearhint_compiler.frontend.joins import JOINS
 from nearhint_compiler.frontend.loops import BROADCAST, LOOKED_UP, Loops, Read, Window
 from nearhint_compiler.frontend.lower import Graph, without_walks
 from nearhint_compiler.frontend.pointwise import POINTWISE
+from nearhint_compiler.frontend.reductions import REDUCTIONS
 from nearhint_compiler.frontend.space import Space, loop_index, space_of, unify
 from nearhint_compiler.frontend.worth import (
     alone,
@@ -465,8 +466,35 @@ def _varies(loops: Loops, read: Read) -> bool:
 def fuse(graph: Graph) -> Fused:
     """The loops of `graph` in groups; what chooses of rows is in one that reads all of them.
 
-    Else it is another loop, that reads what it chooses alone.
+    Else it is another loop, that reads what it chooses alone. Sums of few elements are written out
+    where there are fewer groups then: a group has one reduction space, and the rows of a norm may
+    be such sums.
     """
     fused = Fusion(graph).run()
     lonely = alone(graph, [group.nodes for group in fused.groups], fused.inlined)
-    return Fusion(without_walks(graph, lonely)).run() if lonely else fused
+    if lonely:
+        fused = Fusion(without_walks(graph, lonely)).run()
+    short = _sums_before_rows(fused)
+    if not short:
+        return fused
+    written_out = Fusion(without_walks(fused.graph, short)).run()
+    return written_out if len(written_out.groups) < len(fused.groups) else fused
+
+
+def _sums_before_rows(fused: Fused) -> frozenset[int]:
+    """The sums that may be written out, of whose groups another one that reduces reads."""
+    graph, found = fused.graph, set[int]()
+    group_of = {node: group for group in fused.groups for node in group.nodes}
+    for group in fused.groups:
+        if not group.space.reduced_dims:
+            continue
+        for node in (*group.nodes, *group.inlined):
+            for read in graph.loops[node].reads:
+                source = group_of.get(graph.producers[graph.root(read.value)], group)
+                if source is not group:
+                    found.update(each for each in source.nodes if _may_be_written_out(graph, each))
+    return frozenset(found)
+
+
+def _may_be_written_out(graph: Graph, node: int) -> bool:
+    return graph.program.nodes[node].op in REDUCTIONS and graph.loops[node].otherwise is not None

@@ -1,4 +1,4 @@
-"""The lowering table of ops that move elements along one dim: one row an op.
+"""The lowering table of ops that move elements along their dims: one row an op.
 
 A join reads each part at an index that is moved into the part, and takes the one that the position
 lies in. It never divides, whatever the sizes are.
@@ -6,6 +6,7 @@ lies in. It never divides, whatever the sizes are.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -15,14 +16,17 @@ from nearhint_compiler.frontend import dtypes
 from nearhint_compiler.frontend.call import Call
 from nearhint_compiler.frontend.emitter import Value
 from nearhint_compiler.frontend.loops import Loops, Point, Read, Window
+from nearhint_compiler.frontend.views import bound
 from nearhint_compiler.ir import index as ix
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr, Int
-from nearhint_rules.program import Arg, TensorType
+from nearhint_rules.program import TensorType
 
 Rule: TypeAlias = Callable[[Call], Loops]
 PART_LIMIT = 8
 NO_PAD = (ex.ZERO, ex.ZERO)
+NO_ELEMENTS = (ex.ZERO,)
+"""The shape of a vector that may be joined to parts of any rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +66,15 @@ def _joined(call: Call, dim: int, parts: Sequence[_Part]) -> Loops:
 
 
 def _cat(call: Call) -> Loops:
+    """One part behind the other; empty ones, such as a cache before its first token, are none."""
     call.bind(("tensors", "dim"), {"dim": Int(0)})
     shape = call.out.shape
     dim = call.axis(call["dim"], len(shape))
     found: list[_Part] = []
     start: Expr = ex.ZERO
     for value, kind in _parts(call):
+        if kind.shape in (NO_ELEMENTS, (*shape[:dim], ex.ZERO, *shape[dim + 1 :])):
+            continue
         length = kind.shape[dim] if len(kind.shape) == len(shape) else ex.ZERO
         if kind.shape != (*shape[:dim], length, *shape[dim + 1 :]):
             raise Unlowerable("parts of another shape than the whole")
@@ -76,7 +83,7 @@ def _cat(call: Call) -> Loops:
         window = Window(dim, start, length)
         start = ex.add(start, length)
         found.append(_Part(start, Read(value, tuple(range(len(shape))), (window,))))
-    if start != shape[dim]:
+    if start != shape[dim] or not found:
         raise Unlowerable("parts that do not make up the whole")
     return _joined(call, dim, found)
 
@@ -95,39 +102,101 @@ def _stack(call: Call) -> Loops:
     return _joined(call, dim, found)
 
 
-def _one_dim(call: Call, arg: Arg) -> int:
-    """The one dim that a list names; without dims it would be the flattened tensor."""
-    items = arg if isinstance(arg, tuple) else (arg,)
-    if len(items) != 1:
-        raise Unlowerable("not one dim")
-    return call.axis(items[0], len(call.out.shape))
-
-
 def _roll(call: Call) -> Loops:
-    """The last `shift` positions, then all before them."""
+    """Along each dim the last `shift` positions, then all before them."""
     call.bind(("self", "shifts", "dims"), {"dims": ()})
-    shape = call.out.shape
-    shifts = call.sizes("shifts")
-    if len(shifts) != 1 or call.tensor("self").shape != shape:
-        raise Unlowerable("not one shift")
-    dim = _one_dim(call, call["dims"])
-    size, shift = shape[dim], shifts[0]
-    if isinstance(shift, Int) and isinstance(size, Int):
-        shift = Int(shift.value % max(size.value, 1))
-    elif isinstance(shift, Int) and shift.value < 0:
-        shift = ex.add(size, shift)
-    kept = ex.sub(size, shift)
-    if not all(ix.is_positive(length, call.ranges) for length in (shift, kept)):
-        raise Unlowerable("a shift that is not provably within the dim")
+    shape, dtype = call.out.shape, call.out.dtype
+    shifts = _shifts(call)
+    if call.tensor("self").shape != shape or not 0 < 2 ** len(shifts) <= PART_LIMIT:
+        raise Unlowerable("a roll of too many dims, or whose traced shape is not its input's")
+    halves = [
+        (Window(dim, ex.ZERO, shift, start=kept), Window(dim, shift, kept))
+        for dim, shift in shifts.items()
+        for kept in (ex.sub(shape[dim], shift),)
+    ]
     value, dims = call.value("self"), tuple(range(len(shape)))
-    return _joined(
-        call,
-        dim,
-        (
-            _Part(shift, Read(value, dims, (Window(dim, ex.ZERO, shift, start=kept),))),
-            _Part(size, Read(value, dims, (Window(dim, shift, kept),))),
-        ),
+    call.reads.extend(Read(value, dims, windows) for windows in itertools.product(*halves))
+
+    def build(point: Point) -> tuple[Value]:
+        e = point.emit
+        values = [e.cast(point.read(place), dtype) for place in range(2 ** len(shifts))]
+        for dim, shift in reversed(shifts.items()):
+            is_first = e.op("lt", e.iota(point.index[dim]), e.iota(shift))
+            pairs = zip(values[::2], values[1::2], strict=True)
+            values = [e.op("where", is_first, first, second) for first, second in pairs]
+        return (values[0],)
+
+    return call.loops(shape, frozenset(), build)
+
+
+def _shifts(call: Call) -> dict[int, Expr]:
+    """By dim how far it is rolled, 0 < shift < size; without dims, it is the flattened tensor."""
+    shape, shifts = call.out.shape, call.sizes("shifts")
+    listed = call["dims"]
+    dims = [call.axis(item, len(shape)) for item in (listed if isinstance(listed, tuple) else ())]
+    if not dims or len({*dims}) != len(dims) or len(dims) != len(shifts):
+        raise Unlowerable("not one shift for each dim")
+    found: dict[int, Expr] = {}
+    for dim, shift in zip(dims, shifts, strict=True):
+        size = shape[dim]
+        if isinstance(shift, Int) and isinstance(size, Int):
+            shift = Int(shift.value % max(size.value, 1))
+        elif isinstance(shift, Int) and shift.value < 0:
+            shift = ex.add(size, shift)
+        if not all(ix.is_positive(part, call.ranges) for part in (shift, ex.sub(size, shift))):
+            raise Unlowerable("a shift that is not provably within the dim")
+        found[dim] = shift
+    return found
+
+
+def _slice_scatter(call: Call) -> Loops:
+    """`src` in a run of positions along a dim, and `self` before and behind it."""
+    call.bind(
+        ("self", "src", "dim", "start", "end", "step"),
+        {"dim": Int(0), "start": None, "end": None, "step": Int(1)},
     )
+    dim = call.axis(call["dim"], len(call.out.shape))
+    size = call.out.shape[dim]
+    if call.integer("step") != 1:
+        raise Unlowerable("positions that are no run")
+    start, end = bound(call, "start", ex.ZERO, size), bound(call, "end", size, size)
+    length = ex.sub(end, start)
+    if not ix.is_positive(length, call.ranges):
+        raise Unlowerable("a part that may be empty")
+    return _put(call, dim, start, end, Window(dim, start, length))
+
+
+def _select_scatter(call: Call) -> Loops:
+    """`src` at one position along a dim, and `self` before and behind it."""
+    call.bind(("self", "src", "dim", "index"), {})
+    dim = call.axis(call["dim"], len(call.out.shape))
+    size, place = call.out.shape[dim], call.size(call["index"])
+    if isinstance(place, Int) and place.value < 0:
+        place = ex.add(size, place)
+    if not ix.is_within(place, size, call.ranges):
+        raise Unlowerable("a position that is not provably in range")
+    return _put(call, dim, place, ex.add(place, 1), None)
+
+
+def _put(call: Call, dim: int, start: Expr, end: Expr, window: Window | None) -> Loops:
+    """The loop that takes `src`, which has the dim if it is a window of it, from `start` to `end`.
+
+    What is written over is not read, where that is known to be all.
+    """
+    shape, source = call.out.shape, call.tensor("src")
+    dims = tuple(range(len(shape)))
+    kept = dims if window else tuple(place for place in dims if place != dim)
+    expected = [ex.sub(end, start) if place == dim else shape[place] for place in kept]
+    if call.tensor("self").shape != shape or [*source.shape] != expected:
+        raise Unlowerable("a part, or a whole, of another shape than it should have")
+    if source.dtype != call.out.dtype:
+        raise Unlowerable("a part of another dtype than the whole")
+    before = Read(call.value("self"), dims)
+    part = Read(call.value("src"), kept, (window,) if window else ())
+    parts = (_Part(start, before), _Part(end, part), _Part(shape[dim], before))
+    first = 1 if start == ex.ZERO else 0
+    last = 2 if end == shape[dim] else 3
+    return _joined(call, dim, parts[first:last])
 
 
 def _flip(call: Call) -> Loops:
@@ -164,12 +233,15 @@ def _glu(call: Call) -> Loops:
 
 
 def _pad(call: Call) -> Loops:
-    """A constant before and behind what lies along some dims: `pad` begins with the last one."""
+    """A constant before and behind what lies along some dims: `pad` begins with the last one.
+
+    Where there is less than nothing to pad with, what lies there is left out.
+    """
     call.bind(("self", "pad", "value"), {"value": Int(0)})
     shape, dtype, fill = call.out.shape, call.out.dtype, call.number("value")
     source, pads = call.tensor("self").shape, call.sizes("pad")
-    if len(pads) % 2 or len(pads) > 2 * len(source) or min(map(_at_least, pads), default=0) < 0:
-        raise Unlowerable("less than nothing to pad it with")
+    if len(pads) % 2 or len(pads) > 2 * len(source):
+        raise Unlowerable("sides of no dim")
     pairs = zip(pads[::2], pads[1::2], strict=True)
     sides = {len(source) - 1 - place: pair for place, pair in enumerate(pairs) if pair != NO_PAD}
     whole = tuple(ex.add(size, *sides.get(dim, NO_PAD)) for dim, size in enumerate(source))
@@ -193,16 +265,13 @@ def _pad(call: Call) -> Loops:
     return call.pointwise(build)
 
 
-def _at_least(size: Expr) -> int:
-    """A pad's size where it is known; a symbol may be negative."""
-    return size.value if isinstance(size, Int) else -1
-
-
 JOINS: Mapping[str, Rule] = {
     "aten.cat.default": _cat,
     "aten.stack.default": _stack,
     "aten.roll.default": _roll,
     "aten.flip.default": _flip,
+    "aten.slice_scatter.default": _slice_scatter,
+    "aten.select_scatter.default": _select_scatter,
     "aten.constant_pad_nd.default": _pad,
 }
 GATES: Mapping[str, Rule] = {"aten.glu.default": _glu}

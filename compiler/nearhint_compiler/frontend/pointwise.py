@@ -246,12 +246,15 @@ def _clamp(low_name: str, high_name: str) -> Rule:
     return rule
 
 
-def _copy(names: str, *, saturates: bool = True) -> Rule:
-    """Copies and casts of the first argument: an explicit cast to low precision does round."""
-    source, *others = names.split()
+def _copy(names: str, source: str = "", *, saturates: bool = True) -> Rule:
+    """Copies and casts of one argument, by default the first: an explicit cast to low precision
+    does round.
+    """
+    first, *others = names.split()
+    source = source or first
 
     def rule(call: Call) -> Loops:
-        call.bind((source, *others), dict.fromkeys(others))
+        call.bind((first, *others), dict.fromkeys(others))
         x = call.operand(source, call.out.shape)
         dtype = call.out.dtype
 
@@ -542,4 +545,5 @@ POINTWISE: Mapping[str, Rule] = {
     "prims.convert_element_type.default": _copy("a dtype"),
     "nearhint.cast_or_nan.default": _copy("self dtype", saturates=False),
     "aten.contiguous.default": _copy("self memory_format"),
+    "aten.copy.default": _copy("self src non_blocking", "src"),
 }

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial, reduce
 from typing import TypeAlias
 
 from nearhint_compiler.errors import Unlowerable
 from nearhint_compiler.frontend import dtypes
 from nearhint_compiler.frontend.call import Call, as_number, per_row
 from nearhint_compiler.frontend.emitter import Emitter, SingleElements, Value
-from nearhint_compiler.frontend.loops import Loops, Point
+from nearhint_compiler.frontend.loops import BROADCAST, Loops, Point, Read, Window
 from nearhint_compiler.ir import index as ix
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr, Int
@@ -18,6 +20,8 @@ from nearhint_rules.program import Arg
 
 Rule: TypeAlias = Callable[[Call], Loops]
 Body: TypeAlias = Callable[..., Sequence[Value]]
+TERM_LIMIT = 8
+"""Of how many elements a sum may be written out: as many experts as give a token's result."""
 _COMMON = frozenset({"self", "dim", "keepdim", "dtype"})
 
 
@@ -115,6 +119,44 @@ def variance_of(e: Emitter, x: Value, count: Expr, correction: int) -> tuple[Val
 
 def _simple(kind: str) -> Body:
     return lambda e, x, count: (e.reduce(kind, x),)
+
+
+def _sum(names: str) -> Rule:
+    """The rule of a sum; one of few elements is otherwise written out."""
+    whole = reduction(_simple("sum"), names)
+
+    def rule(call: Call) -> Loops:
+        loops = whole(call)
+        shape = call.tensor("self").shape
+        counts = [shape[axis] for axis in loops.axes]
+        if len(counts) != 1 or not isinstance(counts[0], Int):
+            return loops
+        if not 1 < counts[0].value <= TERM_LIMIT:
+            return loops
+        (axis,) = loops.axes
+        return replace(loops, otherwise=_written_out(call, axis, counts[0].value))
+
+    return rule
+
+
+def _written_out(call: Call, axis: int, count: int) -> Loops:
+    """A sum over one dim as a loop over its result, which reads `count` operands at each point."""
+    shape, dtype = call.tensor("self").shape, call.out.dtype
+    rest = [dim for dim in range(len(shape)) if len(call.out.shape) == len(shape) or dim != axis]
+    dims = tuple(
+        BROADCAST if dim == axis or size == ex.ONE else rest.index(dim)
+        for dim, size in enumerate(shape)
+    )
+    call.reads[:] = [
+        Read(call.value("self"), dims, (Window(axis, ex.ZERO, ex.ONE, start=Int(place)),))
+        for place in range(count)
+    ]
+
+    def build(point: Point) -> tuple[Value]:
+        e = point.emit
+        return (reduce(partial(e.op, "add"), [e.cast(point.read(n), dtype) for n in range(count)]),)
+
+    return call.pointwise(build)
 
 
 def _mean(e: Emitter, x: Value, count: Expr) -> Sequence[Value]:
@@ -241,7 +283,7 @@ _DIMS = "self dim keepdim"
 
 REDUCTIONS: Mapping[str, Rule] = {
     "aten.sum.default": reduction(_simple("sum"), "self dtype"),
-    "aten.sum.dim_IntList": reduction(_simple("sum"), "self dim keepdim dtype"),
+    "aten.sum.dim_IntList": _sum("self dim keepdim dtype"),
     "aten.nansum.default": reduction(_nansum, "self dim keepdim dtype", dim=None),
     "aten.count_nonzero.default": reduction(_count, "self dim", "own", dim=None),
     "aten.count_nonzero.dim_IntList": reduction(_count, "self dim", "own"),

@@ -127,8 +127,8 @@ def _slice(call: Call, base: Shape) -> Mapped:
     step = call.integer("step")
     if step < 1:
         raise Unlowerable("a slice with a step below 1")
-    start = _bound(call, "start", ex.ZERO, base[dim])
-    end = _bound(call, "end", base[dim], base[dim])
+    start = bound(call, "start", ex.ZERO, base[dim])
+    end = bound(call, "end", base[dim], base[dim])
     length = ix.floordiv(ex.add(ex.sub(end, start), step - 1), Int(step), call.ranges)
     if not ix.is_nonnegative(length, call.ranges):
         raise Unlowerable("a slice that may be empty")
@@ -144,7 +144,7 @@ def _sliced(dim: int, start: Expr, step: int) -> Remap:
     )
 
 
-def _bound(call: Call, name: str, absent: Expr, size: Expr) -> Expr:
+def bound(call: Call, name: str, absent: Expr, size: Expr) -> Expr:
     """A slice bound as torch clamps it into 0 .. size; raises where that is not provable."""
     if call[name] is None:
         return absent

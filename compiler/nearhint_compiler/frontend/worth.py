@@ -38,13 +38,17 @@ MOVES = frozenset({"aten.constant_pad_nd.default", "aten.flip.default"})
 
 CHOICES = frozenset({"aten.gather.default"})
 """Ops that read whole rows in a loop, and a few of their elements alone."""
-CLONES = frozenset({"aten.clone.default", "aten.contiguous.default"})
+CLONES = frozenset({"aten.clone.default", "aten.contiguous.default", "aten.copy.default"})
+OVERWRITTEN = frozenset(
+    f"aten.{name}.default" for name in ("constant_pad_nd", "slice_scatter", "select_scatter")
+)
+"""Ops that eager runs in two passes: the second writes over a part of what the first one did."""
 COPIES: Mapping[str, frozenset[str]] = {
-    "cpu": CLONES | {*CREATION, *JOINS, *LOOKUPS} - {"aten.constant_pad_nd.default"},
+    "cpu": CLONES | {*CREATION, *JOINS, *LOOKUPS} - OVERWRITTEN,
     "cuda": CLONES | {*CREATION},
 }
-"""By device: ops that eager runs as fast as any Kernel when they stand alone. (It pads in two
-passes. On a GPU it joins rows of odd lengths, rolls, flips and looks up element by element.)"""
+"""By device: ops that eager runs as fast as any Kernel when they stand alone. (On a GPU it joins
+rows of odd lengths, rolls, flips and looks up element by element.)"""
 
 
 def is_cheap(

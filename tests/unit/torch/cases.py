@@ -186,6 +186,45 @@ def _rotated_heads(x: Tensor, w: Tensor) -> Any:
     return nn.scaled_dot_product_attention(q, k, v)
 
 
+def _in_blocks(x: Tensor) -> Any:
+    """Rows are padded to whole blocks, which are normed each for itself, and cut again."""
+    whole = nn.pad(x + 1, (0, (4 - x.shape[1] % 4) % 4))
+    blocks = whole.view(x.shape[0], whole.shape[1] // 4, 4)
+    return blocks.softmax(-1).flatten(1)[:, : x.shape[1]] * x
+
+
+def _shifted(x: Tensor) -> Any:
+    """Each token is mixed with the one before it; windows are rolled to and fro."""
+    mixed = x * 0.25 + nn.pad(x, (0, 0, 1, -1)) * 0.75
+    return mixed, (mixed.roll((1, -2), (0, 1)) + 1).roll((-1, 2), (0, 1))
+
+
+def _scanned(x: Tensor) -> Any:
+    """Sums of all rows up to each, by halves: what is known of sizes then binds their number."""
+    if x.shape[0] < 2:
+        return x
+    odd = _scanned(x[:-1:2] + x[1::2])
+    even = (odd[:-1] if x.shape[0] % 2 == 0 else odd) + x[2::2]
+    even = torch.cat([x[:1], even])
+    pairs = torch.stack([even[: odd.shape[0]], odd], 1).flatten(0, 1)
+    return torch.cat([pairs, even[odd.shape[0] :]])
+
+
+def _experts(x: Tensor, places: Tensor) -> Any:
+    """Each token's results of two experts are added up, before the next norm."""
+    total = (x * 2)[places.view(-1, 2)].sum(1) + x
+    return total, total * torch.rsqrt(total.square().mean(-1, keepdim=True) + 1e-6)
+
+
+def _put_in_place(x: Tensor) -> Any:
+    """Parts of what is made here are written over: a row, a column, some rows at the end."""
+    made = x * 2
+    made[0] = x[-1] + 1
+    made[:, -1] = made[:, 0] * 3
+    made[x.shape[0] // 2 :] = x[x.shape[0] // 2 :].exp()
+    return made, torch.cat([x.new_empty(0), made.relu(), x[:0]])
+
+
 def _nested(x: Tensor) -> Any:
     """The rows of a nested tensor have a length that is no number."""
     rows = torch.nested.nested_tensor_from_jagged(x, torch.tensor([0, 1, x.shape[0]]))
@@ -247,6 +286,11 @@ CASES = (
     Case("python scalars", lambda x, n, f: x * n + f, lambda r, c: (torch.randn(r, c), c, 0.5)),
     Case("bfloat16", lambda x: nn.silu(x) * x, lambda r, c: (torch.randn(r, c).bfloat16(),)),
     Case("nested", _nested, _one),
+    Case("blocks", _in_blocks, _one),
+    Case("tokens shifted and rolled", _shifted, _one),
+    Case("scan by halves", _scanned, _one),
+    Case("experts", _experts, lambda r, c: (torch.randn(r, c), torch.randint(r, (2 * r,)))),
+    Case("parts put in place", _put_in_place, _one),
     Case("mask by indices", _mask_by_indices, lambda r, c: (torch.rand(r, c) > 0.3,)),
     Case(
         "table of places",

@@ -96,6 +96,29 @@ def test_equations_among_the_guards_are_read() -> None:
     assert not list(adapter.ShapeFacts([torch.ones(2)]).equations())
 
 
+@pytest.mark.parametrize(
+    ("relation", "rest"),
+    [
+        (lambda rest: rest <= 0, 0),
+        (lambda rest: rest < 1, 0),
+        (lambda rest: rest >= 7, 7),
+        (lambda rest: rest > 6, 7),
+        (lambda rest: rest <= 1, None),
+        (lambda rest: rest > 5, None),
+        (lambda rest: rest != 3, None),
+    ],
+)
+def test_a_relation_that_leaves_one_remainder_is_an_equation(
+    relation: Callable[[int], bool], rest: int | None
+) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if relation(x.shape[0] % 8) else x + 1
+
+    found, _ = equations_of(function, torch.randn(16 if rest is None else 8 + rest, 3))
+    remainders = [number for side, number in found if type(side).__name__ in adapter.REMAINDERS]
+    assert remainders == ([] if rest is None else [rest])
+
+
 def test_equations_name_no_symbol_that_was_replaced() -> None:
     found, given = equations_of(lambda x, y: x + y[1:], torch.randn(5, 3), torch.randn(6, 3))
     assert {symbol for sides in found for side in sides for symbol in side.free_symbols} <= given

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import pytest
 import torch
 from tests.unit.compiler.frontend.running import record
+from torch.nn import functional
 
 from nearhint_rules import expr as ex
 from nearhint_rules.errors import InvalidExpression
@@ -60,6 +62,34 @@ CASES: dict[str, tuple[list[Equation], dict[str, int], dict[str, ex.Expr]]] = {
         [(ex.mul(2, ex.floordiv(S0, 32)), S1)],
         {},
         {"s1": ex.mul(2, ex.floordiv(S0, 32))},
+    ),
+    "divisors of a quotient": (
+        [
+            (ex.mod(S0, 4), ex.ZERO),
+            (ex.mul(7, ex.floordiv(ex.add(ex.floordiv(S0, 4), 6), 7)), ex.floordiv(S0, 4)),
+        ],
+        {"s0": 28},
+        {},
+    ),
+    "one that is left": (
+        [
+            (ex.floordiv(S0, 4), ex.ONE),
+            (ex.floordiv(ex.sub(S0, 1), 2), ex.add(1, ex.mul(2, ex.floordiv(S0, 4)))),
+            (S0, ex.add(ex.mul(3, ex.floordiv(S0, 4)), 4)),
+        ],
+        {},
+        {"s0": ex.Int(7)},
+    ),
+    "several that are left": ([(ex.floordiv(S0, 4), ex.ONE)], {}, {}),
+    "one that is left of those that are divided": (
+        [(ex.floordiv(S0, 4), ex.ONE), (ex.mod(12, ex.sub(S0, 4)), ex.ONE)],
+        {},
+        {"s0": ex.Int(4)},
+    ),
+    "all are left, one of them divides": (
+        [(ex.floordiv(S0, 4), ex.ONE), (ex.mod(12, ex.sub(S0, 4)), ex.ZERO)],
+        {},
+        {},
     ),
     "a ring": (
         [(ex.floordiv(S0, 2), S1), (ex.floordiv(S1, 2), S2), (ex.floordiv(S2, 2), S0)],
@@ -117,6 +147,54 @@ def test_a_size_that_another_tensor_repeats_is_no_symbol() -> None:
         torch.randn(5, 3),
     ).captured
     assert len(captured.program.symbols) == 2
+
+
+def sevens(x: Tensor) -> Tensor:
+    whole = functional.pad(x, (0, -x.shape[1] % 7))
+    return whole.view(x.shape[0], whole.shape[1] // 7, 7) + 1
+
+
+def eights(x: Tensor) -> Tensor:
+    whole = functional.pad(x, (0, (8 - x.shape[1] % 8) % 8))
+    return whole.view(x.shape[0], whole.shape[1] // 8, 8) + 1
+
+
+@pytest.mark.parametrize(("blocks", "block"), [(sevens, 7), (eights, 8)])
+def test_what_is_padded_to_whole_blocks_is_a_multiple_of_their_number(
+    blocks: Callable[[Tensor], Tensor], block: int
+) -> None:
+    (shape,) = shapes(record(blocks, torch.randn(5, 45)).captured.program.nodes[-1].outputs)
+    assert shape == (S0, ex.floordiv(ex.add(S1, block - 1), block), ex.Int(block))
+
+
+@pytest.mark.parametrize(
+    "is_padded", [lambda rest: rest > 0, lambda rest: rest >= 1, lambda rest: rest != 0]
+)
+def test_a_size_without_a_rest_is_a_multiple(is_padded: Callable[[int], bool]) -> None:
+    def function(x: Tensor) -> Tensor:
+        return x * 2 if is_padded((8 - x.shape[0] % 8) % 8) else x + 1
+
+    captured = record(function, torch.randn(16, 3)).captured
+    assert shapes(captured.program.inputs)[0][0] == ex.mul(8, ex.symbol("s0"))
+    captured = record(function, torch.randn(15, 3)).captured
+    assert shapes(captured.program.inputs)[0][0] == S0
+
+
+def test_a_length_that_halves_bind_is_a_number() -> None:
+    def sums_of_halves(x: Tensor) -> Tensor:
+        """As an associative scan goes about it: the sums of pairs, then these pairs' sums."""
+        if x.shape[0] < 2:
+            return x
+        odd = sums_of_halves(x[:-1:2] + x[1::2])
+        even = odd + x[2::2] if x.shape[0] % 2 else odd[:-1] + x[2::2]
+        even = torch.cat([x[:1], even])
+        rest = [even[-1:]] if x.shape[0] % 2 else []
+        pairs = torch.stack([even[: odd.shape[0]], odd], 1).flatten(0, 1)
+        return torch.cat([pairs, *rest])
+
+    for length in (7, 13, 16):
+        recorded = record(sums_of_halves, torch.ones(length, 3))
+        assert shapes(recorded.captured.program.inputs)[0][0] == ex.Int(length)
 
 
 def test_sizes_that_no_guard_ties_stay_as_they_are() -> None:

@@ -26,7 +26,7 @@ SIZES = ((3, 5), (33, 65), (1, 5), (5, 1), (1, 1), (0, 5), (5, 0))
 TOLERANCE = {torch.bfloat16: 3e-2, torch.float16: 4e-3, torch.float32: 2e-5}
 REFUSALS = (RuntimeError, IndexError, ValueError, ZeroDivisionError)
 MAP_NORESERVE = 0x4000  # Linux's; the module mmap has no name for it
-ATEN_ALONE = frozenset({"complex intermediates", "complex inputs", "attention", "list indices"})
+ATEN_ALONE = frozenset({"complex intermediates", "complex inputs", "attention"})
 """Cases that have nothing to lower; every other must be served by kernels."""
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")

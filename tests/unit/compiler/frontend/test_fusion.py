@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -82,6 +83,49 @@ def test_a_chain_becomes_one_kernel(name: str) -> None:
     lowered = check(function, *args)
     assert len(launched_nodes(lowered)) == 1
     assert not any(isinstance(step, RunNodes) for step in lowered.plan.steps)
+
+
+def results_of_experts(
+    rows: Tensor, places: Tensor, residual: Tensor, w: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Each token's results of some experts are added up, before the next norm."""
+    return residual_rms_norm(rows[places].sum(1), residual, w)
+
+
+@pytest.mark.parametrize("target_kind", ["cpu", "cuda"])
+@pytest.mark.parametrize(("experts", "kernels"), [(2, 1), (8, 1), (9, 2)])
+def test_a_sum_of_few_elements_is_written_out_before_a_norm(
+    target_kind: str, experts: int, kernels: int
+) -> None:
+    places = torch.arange(5 * experts).flip(0).view(5, experts)
+    inputs = (drawn(5 * experts, 16), places, drawn(5, 16), drawn(16))
+    lowered = check(results_of_experts, *inputs, dynamic=False, target_kind=target_kind)
+    assert len(launched_nodes(lowered)) == kernels
+
+
+@pytest.mark.parametrize("keepdim", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32])
+def test_a_sum_that_is_written_out_is_of_its_dim(keepdim: bool, dtype: torch.dtype) -> None:
+    def softmax_of_sum(x: Tensor) -> Tensor:
+        total = x.sum(1, keepdim=keepdim)
+        return (total if total.is_floating_point() else total.float()).softmax(-1)
+
+    x = (drawn(5, 3, 40) * 4).to(dtype)
+    (kernel,) = check(softmax_of_sum, x, dynamic=False).kernels
+    assert {kind for kind, count in reductions(kernel.kernel).items() if count} == {"max", "sum"}
+    check(lambda x: x.sum(-1).softmax(0), drawn(50, 7, 2), dynamic=False)
+
+
+def test_a_sum_of_few_heavy_elements_stays_a_reduction() -> None:
+    lowered = check(
+        lambda x: torch.erf(torch.sin(x)).sum(1).softmax(-1), drawn(5, 3, 40), dynamic=False
+    )
+    assert len(lowered.kernels) == 2
+    assert any("sum" in kernel.title for kernel in lowered.kernels)
+
+
+def reductions(kernel: ir.Kernel) -> Counter[str]:
+    return Counter(node.kind for node in kernel.body if isinstance(node, ir.Reduce))
 
 
 def test_a_transposed_read_of_a_stored_value_reads_memory() -> None:

@@ -116,6 +116,12 @@ def halves(x: Tensor) -> tuple[Tensor, Tensor]:
     return x[..., :half], x[..., half:]
 
 
+def put_in_place(x: Tensor) -> Tensor:
+    x[:, 1:-1] = 3
+    x[:, -1] = x[:, 0] * 2
+    return x
+
+
 JOINS: dict[str, Function] = {
     "cat": lambda x: torch.cat((x, x * 2), 1) + 1,
     "cat last": lambda x: torch.cat((x + 1, x[..., :3], x), -1) * 2,
@@ -132,6 +138,17 @@ JOINS: dict[str, Function] = {
     "pad of two dims": lambda x: functional.pad(x + 1, (0, 3, 2, 1), value=-1.5) * 2,
     "pad alone": lambda x: functional.pad(x, (2, 0), value=3),
     "pad of flags": lambda x: functional.pad(x > 0, (2, 0)) | functional.pad(x < -1, (1, 1)),
+    "pad less than nothing": lambda x: functional.pad(x * 2, (1, -1, -2, -3)) + 1,
+    "pad to whole blocks": lambda x: functional.pad(x + 1, (0, (8 - x.shape[2] % 8) % 8)) * 2,
+    "roll of two dims": lambda x: x.roll((2, -3), (1, 2)) + x,
+    "roll of three dims": lambda x: x.roll((1, 2, 3), (2, 0, 1)) * x,
+    "cat of an empty vector": lambda x: torch.cat((x.new_empty(0), x * 2), 1) + 1,
+    "cat of nothing and all": lambda x: torch.cat((x[:, :0], x * 2, x[:, :0]), 1) + 1,
+    "rows put": lambda x: torch.slice_scatter(x + 1, x[:, 2:5] * 2, 1, 2, 5),
+    "rows put behind": lambda x: torch.slice_scatter(x, x[:, 2:] * 2, 1, 2) + 1,
+    "all put": lambda x: torch.slice_scatter(x * 2, x + 1, 2),
+    "a row put": lambda x: torch.select_scatter(x * 2, x[:, 0] + 1, 1, -2),
+    "rows put in place": lambda x: put_in_place(x + 1),
     "gate of a join": lambda x: functional.glu(torch.cat((x * 2, x), 1), 1),
     "reduced pad": lambda x: functional.pad(x, (1, 1)).sum(-1),
     "reduced": lambda x: torch.cat((x, x), -1).sum(-1),
@@ -149,6 +166,9 @@ def test_what_moves_along_one_dim(name: str, kind: str, dynamic: bool) -> None:
 IN_KERNELS = (
     "cat", "rotate half", "stack", "roll", "flip", "flip of two dims", "reduced",
     "pad of two dims", "pad alone", "pad of flags", "gate of a join", "reduced pad",
+    "pad less than nothing", "pad to whole blocks", "roll of two dims", "roll of three dims",
+    "cat of an empty vector", "cat of nothing and all", "rows put", "rows put behind", "all put",
+    "a row put",
 )  # fmt: skip
 
 
