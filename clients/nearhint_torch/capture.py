@@ -18,6 +18,7 @@ from torch import fx
 from nearhint_rules.program import (
     OP_PATTERN,
     Arg,
+    DType,
     IntType,
     Node,
     OtherType,
@@ -33,7 +34,7 @@ from nearhint_torch.adapter import ShapeFacts, op_name, size_expression, static_
 from nearhint_torch.arguments import ArgumentReader, Unfit, value_type
 from nearhint_torch.effects import effects_of
 from nearhint_torch.errors import UnboundSymbol
-from nearhint_torch.float8 import is_faithful
+from nearhint_torch.float8 import CAST_OR_NAN, cast_to_float8, is_faithful
 from nearhint_torch.provenance import label_of, source_of
 from nearhint_torch.sizes import Computed, SizeTable
 
@@ -213,8 +214,13 @@ class _Capture:
 
     def _signature(self, node: fx.Node) -> tuple[str, tuple[Arg, ...], dict[str, Arg]]:
         op = op_name(node.target)
-        if not OP_PATTERN.fullmatch(op) or not is_faithful(node, op):
+        if not OP_PATTERN.fullmatch(op):
             return "", (), {}
+        if not is_faithful(node, op):
+            operand = cast_to_float8(node, op)
+            if operand is None:
+                return "", (), {}
+            return CAST_OR_NAN, (self._reader.read(operand),), {"dtype": DType("f8e4m3fn")}
         try:
             args = tuple(self._reader.read(arg) for arg in node.args)
             kwargs = {name: self._reader.read(value) for name, value in node.kwargs.items()}

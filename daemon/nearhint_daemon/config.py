@@ -178,7 +178,8 @@ class Config:
     hint_budget: int = field(
         default=HINT_BUDGET,
         metadata=_row(
-            _count(1, HINT_LIMIT), "Hints of a Kernel beyond which those without traffic go."
+            _count(1, HINT_LIMIT),
+            "Hints of a Kernel, for each Fallback, beyond which those without traffic go.",
         ),
     )
     traffic_half_life_s: float = field(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from nearhint_compiler import COMPILER_VERSION
-from nearhint_daemon import logs
+from nearhint_daemon import logs, releases
 from nearhint_daemon.bandwidths import BANDWIDTH, Bandwidths
 from nearhint_daemon.config import Config
 from nearhint_daemon.devices import Bench, Devices
@@ -298,6 +298,7 @@ class Core:
         """Loads the Tables and takes up jobs; workers may still be starting afterwards."""
         await self.store.start()
         await self.tables.load()
+        await releases.try_again(self.store, self.tables, compiler_version=COMPILER_VERSION)
         await self.traffic.load()
         if self.store.moved_aside is not None:
             name = self.store.moved_aside.name

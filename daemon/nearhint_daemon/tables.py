@@ -101,6 +101,10 @@ class TableIndex:
         """The keys of all Tables."""
         return tuple(self._entries)
 
+    def without_hints(self) -> tuple[TableKey, ...]:
+        """The keys of the Tables that have no hints."""
+        return tuple(key for key, entry in self._entries.items() if not entry.hints)
+
     def latest(self, count: int) -> tuple[TableKey, ...]:
         """The keys of the Tables that were written last, the newest at the end."""
         generations = {key: entry.generation for key, entry in self._entries.items()}

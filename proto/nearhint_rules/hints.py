@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice, product
 
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
 from nearhint_rules.program import SIZE_LIMIT
-from nearhint_rules.table import HINT_LIMIT, Table, is_complete
+from nearhint_rules.table import HINT_LIMIT, HintRow, Table, is_complete
 
 WITNESS_POINTS = 256
 """Points of the grid around the given sizes that `witness` looks at."""
@@ -52,16 +53,50 @@ def covered(table: Table | None, dims: Sequence[int], fallback: str) -> bool:
     )
 
 
+def crowded_out(
+    table: Table,
+    dims: tuple[int, ...],
+    fallback: str,
+    uses: Mapping[tuple[int, ...], float],
+    *,
+    limit: int = HINT_LIMIT,
+) -> tuple[tuple[int, ...], ...]:
+    """The hints to drop, so that at most `limit` are left, where `dims` came for a Fallback.
+
+    First those that no call uses, then those that answer this Fallback alone, then the least used.
+    What came, and the only hint that answers a Fallback whose steps are called, go once there are
+    no others, by use. `uses` counts the calls of every hint. Equal counts: fewer elements, then
+    lexicographically smaller.
+    """
+    kept = list(table.hints)
+    gone: list[tuple[int, ...]] = []
+    answers = Counter(name for row in kept for name, _ in row.fallbacks)
+
+    def order(row: HintRow) -> tuple[bool, bool, bool, float, int, tuple[int, ...]]:
+        used = uses[row.dims]
+        names = [name for name, _ in row.fallbacks]
+        is_needed = row.dims == dims or (used > 0 and any(answers[name] == 1 for name in names))
+        is_others = is_needed or any(name != fallback for name in names)
+        return is_needed, used > 0, is_others, used, math.prod(row.dims), row.dims
+
+    while len(kept) > limit:
+        first = min(kept, key=order)
+        kept.remove(first)
+        answers.subtract(name for name, _ in first.fallbacks)
+        gone.append(first.dims)
+    return tuple(gone)
+
+
 def to_evict(
     uses: Mapping[tuple[int, ...], float],
     *,
     keep: Collection[tuple[int, ...]] = (),
     limit: int = HINT_LIMIT,
 ) -> tuple[tuple[int, ...], ...]:
-    """The hints to drop so that at most `limit` are left: the least used, first to go first.
+    """The sizes to drop so that at most `limit` are left: the least used, first to go first.
 
-    `uses` counts the calls of every hint, new ones included; those in `keep` (asked for just now)
-    go only if nothing else is left. Equal counts: fewer elements, then lexicographically smaller.
+    `uses` counts the calls of all, new ones included; those in `keep` (asked for just now) go only
+    if nothing else is left. Equal counts: fewer elements, then lexicographically smaller.
     """
     surplus = len(uses) - limit
     if surplus <= 0:

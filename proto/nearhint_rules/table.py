@@ -108,6 +108,11 @@ def is_complete(row: HintRow, default: int, fallback: str) -> bool:
     )
 
 
+def answering(table: Table, fallback: str) -> tuple[HintRow, ...]:
+    """The hints that count for steps with a Fallback."""
+    return tuple(row for row in table.hints if is_complete(row, table.default, fallback))
+
+
 def check(table: Table) -> None:
     """Raises `InvalidTable` naming the first field that contradicts the rest."""
     count = len(table.variants)

@@ -64,6 +64,13 @@ def groups_of_channels(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return functional.silu(functional.group_norm(x, GROUPS, weight, bias))
 
 
+def groups_of_places(x: Tensor) -> Tensor:
+    """A group norm of (images, places, channels)."""
+    groups = torch.unflatten(wide(x), -1, (GROUPS, -1))
+    variance, mean = torch.var_mean(groups, (1, 3), correction=0, keepdim=True)
+    return ((groups - mean) * torch.rsqrt(variance + EPSILON)).to(x.dtype).flatten(2)
+
+
 def averaged_channels(x: Tensor) -> Tensor:
     """The mean of each channel."""
     return wide(x).mean((2, 3)).to(x.dtype)

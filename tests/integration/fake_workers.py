@@ -71,13 +71,15 @@ def kernel_of(program: Program, node: int) -> str:
     return content_hash(f"{program.id} {node}".encode())
 
 
-def lowered(program: Program, target_kind: str) -> pb.Lowered:
+def lowered(program: Program, target_kind: str, *, kernel: str = "") -> pb.Lowered:
+    """A Kernel for each node, or this one for all."""
+    only = kernel
     steps: list[Launch] = []
     fallbacks: list[Fallback] = []
     starts = first_outputs(program)
     for index, node in enumerate(program.nodes):
         part, _, _ = slice_program(program, (index,), (starts[index],))
-        kernel = kernel_of(program, index)
+        kernel = only or kernel_of(program, index)
         fallback = Fallback(part, kernel, (Sym("s0"),), (0,), (1,))
         output = node.outputs[0]
         assert isinstance(output, TensorType)

@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pytest
 from tests.integration.daemon_in_process import Running, kernels_in, running
-from tests.integration.fake_workers import SCHEDULES, FakeBenchPool, answer, chain
+from tests.integration.fake_workers import (
+    SCHEDULES,
+    FakeBenchPool,
+    FakeCompilePool,
+    answer,
+    chain,
+    lowered,
+)
 
 from nearhint_daemon.services.requests import read_sizes
 from nearhint_daemon.store import Reading
@@ -20,10 +27,12 @@ from nearhint_daemon.traffic.histograms import SIZES_LIMIT
 from nearhint_daemon.traffic.placing import LEAST_CALLS
 from nearhint_daemon.traffic.usage import Used
 from nearhint_daemon.tuning.tuning_jobs import LADDER
+from nearhint_proto import convert
 from nearhint_proto.v1 import admin_service_pb2, kernel_service_pb2
 from nearhint_proto.v1 import worker_pb2 as pb
 from nearhint_rules.hints import bucket
 from nearhint_rules.ladder import HINT_BUDGET, distance, ladder
+from nearhint_rules.plan import Launch
 
 BUDGET = 4
 HALF_LIFE_S = 60.0
@@ -176,6 +185,54 @@ def test_the_mix_may_come_back(tmp_path: Path) -> None:
                 assert len(hints) <= BUDGET
                 assert mean_distance(log(bounds), hints) < 0.5
                 assert sum(within(size, bounds) for size in hints) >= 2
+
+    asyncio.run(scenario())
+
+
+SHARED = "5" * 64
+
+
+def one_kernel(job: str, request: pb.WorkerRequest) -> pb.WorkerResponse | None:
+    """Whatever the Program, its nodes launch one Kernel."""
+    if job != "lower_program":
+        return None
+    program = convert.program_from_proto(request.lower_program.program)
+    target_kind = request.lower_program.target_kind
+    return pb.WorkerResponse(id=request.id, lowered=lowered(program, target_kind, kernel=SHARED))
+
+
+def test_a_program_more_takes_nothing_away_from_those_that_share_its_kernel(tmp_path: Path) -> None:
+    """Neither are its own few calls left without the only hint that answers them."""
+
+    async def scenario() -> None:
+        async with running(
+            tmp_path,
+            compile=FakeCompilePool(faults=one_kernel),
+            hint_budget=2,
+            traffic_half_life_s=HALF_LIFE_S,
+        ) as daemon:
+            first = await daemon.client.register(chain(1))
+            second = await daemon.client.register(chain(1, high=100_000))
+            fallbacks = [convert.plan_from_proto(each.plan).steps for each in (first, second)]
+            names = [step.fallback for (step,) in fallbacks if isinstance(step, Launch)]
+            assert len(set(names)) == 2
+            await daemon.client.tuned(first, 16, 64)
+            replay = Replay(daemon, first.program_id, SHARED)
+            await replay.run([16, 64], reports=2 * int(HALF_LIFE_S / REPORT_S))
+            await daemon.client.tuned(second, 4096, 32768)
+            used = [
+                Used(second.program_id, {"s0": size}, 1, (0, 0, 1, 0)) for size in (4096, 32768)
+            ]
+            await daemon.core.usage.report("three", used, namespace="")
+            for _ in range(3):
+                await replay.run([16, 64], reports=int(HALF_LIFE_S / REPORT_S))
+                assert replay.hints() == [16, 64, 4096, 32768]
+            (key,) = daemon.core.tables.of_kernel("", SHARED)
+            selector = daemon.core.tables.selector(key)
+            for fallback, sizes in zip(names, ((16, 64), (4096, 32768)), strict=True):
+                for size in sizes:
+                    answer = selector.select((size,), fallback=fallback)
+                    assert (answer.hint, answer.reason) == ((size,), "winner")
 
     asyncio.run(scenario())
 

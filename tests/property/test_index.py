@@ -154,3 +154,37 @@ def test_a_hint_is_no_proof() -> None:
 def test_division_by_zero_is_an_error() -> None:
     with pytest.raises(InvalidExpression):
         ix.floordiv(S0, Int(0), RANGES)
+
+
+@given(EXPRESSIONS)
+def test_what_is_said_to_be_zero_somewhere_is_not_positive(expr: Expr) -> None:
+    assume(not set(ex.symbols_of(expr)).intersection(RANGES.extents))
+    if ix.is_zero_somewhere(expr, RANGES):
+        assert not ix.is_positive(expr, RANGES)
+        near = itertools.product(range(1, 258), range(2, 8))
+        assert any(_is_zero(expr, {"s0": s0, "s1": s1}) for s0, s1 in near)
+
+
+def _is_zero(expr: Expr, sizes: Mapping[str, int]) -> bool:
+    try:
+        return ex.evaluate(expr, sizes) == 0
+    except InvalidExpression:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("expr", "low", "high", "expected"),
+    [
+        (S0, 0, None, True),
+        (S0, 1, None, False),
+        (ex.mod(ex.mul(-1, S0), 7), 8, 14, True),
+        (ex.mod(ex.mul(-1, S0), 7), 8, 13, False),
+        (ex.floordiv(S0, 4), 1, None, True),
+        (ex.floordiv(S0, 4), 4, None, False),
+        # Whole sevens, and how many of them there are: the quotient is 7, but nothing proves it.
+        (ex.floordiv(ex.mul(7, S0), S0), 1, None, False),
+        (Int(0), 1, None, False),
+    ],
+)
+def test_sizes_that_may_be_zero(expr: Expr, low: int, high: int | None, expected: bool) -> None:
+    assert ix.is_zero_somewhere(expr, ix.Ranges({"s0": (low, high)})) is expected

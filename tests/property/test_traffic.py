@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearhint_daemon.traffic.histograms import Histogram, decayed
+from nearhint_daemon.traffic.histograms import Histogram, Site, decayed
 
 HALF_LIFE_S = 600.0
 LIMIT = 5
@@ -26,7 +26,7 @@ def filled(met: Calls, *, limit: int) -> tuple[Histogram, float]:
     now_s = 0.0
     for size, count, pause_s in met:
         now_s += pause_s
-        histogram.add((size,), count, program="p", sizes=f"s0={size}", now_s=now_s)
+        histogram.add(("f", (size,)), count, program="p", sizes=f"s0={size}", now_s=now_s)
     return histogram, now_s
 
 
@@ -57,24 +57,24 @@ def test_no_more_sizes_than_there_is_room_for_and_the_heaviest_first(met: Calls)
 def test_what_is_taken_adds_up_to_what_is_there(met: Calls) -> None:
     """Written in any batches, the store holds what the histogram holds."""
     histogram = Histogram(half_life_s=HALF_LIFE_S, limit=LIMIT)
-    stored: dict[tuple[int, ...], float] = {}
+    stored: dict[Site, float] = {}
     now_s = 0.0
     for number, (size, count, pause_s) in enumerate(met):
         now_s += pause_s
-        histogram.add((size,), count, program="p", sizes="", now_s=now_s)
+        histogram.add(("f", (size,)), count, program="p", sizes="", now_s=now_s)
         if number % 3 == 0:
             changed, dropped = histogram.take()
             if number % 2 == 0:
                 histogram.give_back(changed, dropped)
                 continue
-            stored |= {each.dims: each.weight for each in changed}
-            for dims in dropped:
-                stored.pop(dims, None)
+            stored |= {each.site: each.weight for each in changed}
+            for site in dropped:
+                stored.pop(site, None)
     changed, dropped = histogram.take()
-    stored |= {each.dims: each.weight for each in changed}
-    for dims in dropped:
-        stored.pop(dims, None)
-    assert stored.keys() == {each.dims for each in histogram.hottest(now_s)}
+    stored |= {each.site: each.weight for each in changed}
+    for site in dropped:
+        stored.pop(site, None)
+    assert stored.keys() == {each.site for each in histogram.hottest(now_s)}
 
 
 @given(st.floats(0.0, 1e9), st.floats(0.0, 1e6), st.floats(0.0, 1e6))

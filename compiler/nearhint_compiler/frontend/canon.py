@@ -167,9 +167,16 @@ def _walks_as_one(index: Expr, outer: str, inner: str, extent: Expr) -> bool:
 
 @dataclass(slots=True)
 class _Symbols:
-    """The Kernel's symbols as they are found, and expressions put in terms of them."""
+    """The Kernel's symbols as they are found, and expressions put in terms of them.
+
+    A Kernel's symbols are at least 1, and so are its extents wherever it is launched. Other sizes
+    that it knows need not be: of padding there may be no rows. Such a size is one less than its
+    symbol. (Where none of the sizes looked at is 0, but one elsewhere is, the original ops run.)
+    """
 
     loops: Mapping[str, str]
+    extents: Sequence[Expr]
+    ranges: ix.Ranges
     found: list[Expr] = field(default_factory=list)
 
     def extent(self, extent: Expr) -> Expr:
@@ -229,7 +236,19 @@ class _Symbols:
         if len(terms) > 1:
             return ex.add(*map(self.size, terms))
         number, powers = ix.factors_of(size)
+        sizes = [
+            ex.power(ex.sub(self._symbol(ex.add(atom, 1)), 1), powers.pop(atom))
+            for atom in list(powers)
+            if self._may_be_zero(atom)
+        ]
+        if sizes:
+            return ex.mul(self.size(ix.monomial(number, powers)), *sizes)
         return ex.mul(number, self._symbol(ix.monomial(1, powers)))
+
+    def _may_be_zero(self, atom: Expr) -> bool:
+        return all(
+            ix.exact_quotient(extent, atom) is None for extent in self.extents
+        ) and ix.is_zero_somewhere(atom, self.ranges)
 
 
 def _named(
@@ -240,7 +259,7 @@ def _named(
 ) -> CanonicalKernel:
     names = {name: f"p{place}" for place, (name, _) in enumerate(kept)}
     names.update({name: f"r{place}" for place, (name, _) in enumerate(reduced)})
-    symbols = _Symbols(names)
+    symbols = _Symbols(names, nest.space.extents, nest.symbols)
     pointwise = tuple(symbols.extent(extent) for _, extent in kept)
     reduction = tuple(symbols.extent(extent) for _, extent in reduced)
     body = _walk_order(body, nest.params)

@@ -162,12 +162,15 @@ class Emitter:
             return Value(value.node, dtype)
         return Value(self.emit(ir.Op("cast", wide, (value.node,)), wide).node, dtype)
 
-    def rounded(self, value: Value, dtype: str) -> Value:
-        """`value` in another dtype, rounded to it as a cast in the Program is."""
+    def rounded(self, value: Value, dtype: str, *, saturates: bool = True) -> Value:
+        """`value` in another dtype, rounded to it as a cast in the Program is.
+
+        What is too large for `SATURATED` dtypes is their largest number, or NaN.
+        """
         cast = self.cast(value, dtype)
         if compute_dtype(dtype) == dtype or value.dtype == dtype:
             return cast
-        if dtype in SATURATED:
+        if saturates and dtype in SATURATED:
             cast = self._saturated(cast.node, SATURATED[dtype])
         narrow = self.emit(ir.Op("cast", dtype, (cast.node,)), dtype)
         return self._raised(narrow)

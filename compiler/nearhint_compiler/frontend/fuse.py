@@ -27,7 +27,13 @@ from nearhint_compiler.frontend.lower import Graph, without_walks
 from nearhint_compiler.frontend.pointwise import POINTWISE
 from nearhint_compiler.frontend.reductions import REDUCTIONS
 from nearhint_compiler.frontend.space import Space, loop_index, space_of, unify
-from nearhint_compiler.frontend.worth import alone, is_cheap, is_light, is_worth_a_launch
+from nearhint_compiler.frontend.worth import (
+    alone,
+    is_cheap,
+    is_light,
+    is_turned_for_rows,
+    is_worth_a_launch,
+)
 from nearhint_compiler.ir import index as ix
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
@@ -138,6 +144,7 @@ class Fusion:
     units: Units = field(init=False)
     spaces: dict[int, Space] = field(init=False)
     _tables: frozenset[int] = field(init=False)
+    _turned: frozenset[int] = field(init=False)
     _places: dict[tuple[int, Space], tuple[Expr, ...] | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -149,6 +156,11 @@ class Fusion:
             for read in loops.reads
             if read.looks_up
         )
+        self._turned = frozenset(
+            node
+            for node, readers in self._reading_nodes().items()
+            if is_turned_for_rows(self.graph, node, readers)
+        )
 
     def run(self) -> Fused:
         """Joins, inlines and drops, in this order."""
@@ -159,6 +171,8 @@ class Fusion:
     def _join_producers(self) -> None:
         for node in sorted(self.graph.loops):
             for producer in self._producers(node):
+                if producer in self._turned and self.graph.loops[node].axes:
+                    continue
                 self._try_join(self.units.unit_of[producer], self.units.unit_of[node])
 
     def _join_siblings(self) -> None:
@@ -276,6 +290,8 @@ class Fusion:
             if not into <= self.spaces.keys() or unit in into:
                 continue
             if self._is_table(unit) and not all(map(self._is_elementwise, nodes)):
+                continue
+            if not self._turned.isdisjoint(units.members[unit]):
                 continue
             larger = any(self.spaces[reader].numel != self.spaces[unit].numel for reader in into)
             last = {node for member in units.members[unit] for node in reading.get(member, ())}

@@ -246,7 +246,7 @@ def _clamp(low_name: str, high_name: str) -> Rule:
     return rule
 
 
-def _copy(names: str, source: str = "") -> Rule:
+def _copy(names: str, source: str = "", *, saturates: bool = True) -> Rule:
     """Copies and casts of one argument, by default the first: an explicit cast to low precision
     does round.
     """
@@ -257,9 +257,11 @@ def _copy(names: str, source: str = "") -> Rule:
         call.bind((first, *others), dict.fromkeys(others))
         x = call.operand(source, call.out.shape)
         dtype = call.out.dtype
+        if source != first and dtype != x.dtype and dtype in dtypes.STORED_FLOATS:
+            raise Unlowerable("a cast to 8-bit floats that no op of its own makes")
 
         def build(point: Point) -> tuple[Value]:
-            return (point.emit.rounded(x.at(point, x.dtype), dtype),)
+            return (point.emit.rounded(x.at(point, x.dtype), dtype, saturates=saturates),)
 
         return call.pointwise(build)
 
@@ -543,6 +545,7 @@ POINTWISE: Mapping[str, Rule] = {
         "self dtype layout device pin_memory non_blocking memory_format"
     ),
     "prims.convert_element_type.default": _copy("a dtype"),
+    "nearhint.cast_or_nan.default": _copy("self dtype", saturates=False),
     "aten.contiguous.default": _copy("self memory_format"),
     "aten.copy.default": _copy("self src non_blocking", "src"),
 }

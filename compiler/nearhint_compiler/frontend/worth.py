@@ -16,6 +16,8 @@ CHEAP_NODES = 6
 PART_NODES = 24
 """Nodes of a part that only a join reads: all parts are computed at each point, and one is used."""
 TINY_POINTS = 64
+HELD_ROW = 16_384
+"""Elements of rows that a GPU's registers hold, which are read once however they lie."""
 
 HEAVY = frozenset(
     f"aten.{name}"
@@ -102,6 +104,29 @@ def _turns(graph: Graph, node: int) -> bool:
         return False
     source = graph.tensor(graph.loops[node].reads[0].value)
     return source.stride != graph.tensor(graph.starts[node]).stride
+
+
+def is_turned_for_rows(graph: Graph, node: int, readers: Collection[int]) -> bool:
+    """Whether a copy turns long rows that are walked again and again.
+
+    Such rows are of several dims, of which neighbours along the last lie far apart, and those along
+    another beside one another: each walk would be as slow as the turning, which tiles do once.
+    """
+    if graph.tensor(graph.starts[node]).device != "cuda" or not _turns(graph, node):
+        return False
+    source = graph.tensor(graph.loops[node].reads[0].value)
+    apart = {size for size, step in zip(source.shape, source.stride, strict=True) if step != ex.ONE}
+    for reader in readers:
+        loops = graph.loops[reader]
+        sizes = [loops.shape[axis] for axis in loops.axes if loops.shape[axis] != ex.ONE]
+        length = ex.product(sizes)
+        is_held = isinstance(length, ex.Int) and length.value <= HELD_ROW
+        if apart.issuperset(sizes):
+            continue
+        has_rows = len(loops.per_row) < len(graph.program.nodes[reader].outputs)
+        if len(sizes) > 1 and has_rows and not is_held:
+            return True
+    return False
 
 
 def alone(

@@ -17,8 +17,10 @@ Rules, for a divisor that is provably positive:
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from nearhint_compiler.errors import InvalidKernel
@@ -26,6 +28,8 @@ from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
 
 PROOF_DEPTH = 6
+SAMPLES = 256
+"""Sizes at which an expression may be evaluated, where nothing is proved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +130,27 @@ def is_nonnegative(expr: Expr, ranges: Ranges, *, depth: int = PROOF_DEPTH) -> b
 def is_positive(expr: Expr, ranges: Ranges) -> bool:
     """Whether `expr >= 1` is proved for all values within `ranges`."""
     return is_nonnegative(ex.sub(expr, 1), ranges)
+
+
+def is_zero_somewhere(expr: Expr, ranges: Ranges) -> bool:
+    """Whether `expr` over `ranges.symbols` is 0 at some of the least sizes that they have.
+
+    True is a proof. False is none: not all sizes are looked at.
+    """
+    names = ex.symbols_of(expr)
+    if is_positive(expr, ranges) or not names:
+        return False
+    steps = max(2, round(SAMPLES ** (1 / len(names))))
+    sizes: list[range] = []
+    for name in names:
+        low, high = ranges.symbols.get(name, (1, None))
+        sizes.append(range(low, min(low + steps, low + steps if high is None else high + 1)))
+    value = ex.compiled(expr)
+    for point in itertools.islice(itertools.product(*sizes), SAMPLES):
+        with suppress(ZeroDivisionError):
+            if value(dict(zip(names, point, strict=True))) == 0:
+                return True
+    return False
 
 
 def is_within(expr: Expr, bound: Expr, ranges: Ranges) -> bool:

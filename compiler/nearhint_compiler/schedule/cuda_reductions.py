@@ -23,6 +23,7 @@ from nearhint_compiler.schedule.cuda_pieces import come_first, in_pieces, one_by
 from nearhint_compiler.schedule.cuda_planes import with_tiles
 from nearhint_compiler.schedule.cuda_pointwise import AXES, both
 from nearhint_compiler.schedule.cuda_steps import single_steps
+from nearhint_compiler.schedule.cuda_strips import strips
 from nearhint_compiler.schedule.cuda_teams import in_words, teams_of_rows, tiled_team, walking_teams
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
@@ -145,7 +146,10 @@ SHORT_ROW = 256
 
 def schedules(facts: Facts) -> Iterator[Schedule]:
     """The default first, but where loops were cut: for the tiles that this allows."""
-    return with_tiles(facts, _with_runs(facts, _schedules(facts)))
+    found = with_tiles(facts, _with_runs(facts, _schedules(facts)))
+    yield from islice(found, 1)
+    yield from strips(facts)
+    yield from found
 
 
 def _with_runs(facts: Facts, schedules: Iterator[Schedule]) -> Iterator[Schedule]:

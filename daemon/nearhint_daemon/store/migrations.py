@@ -263,6 +263,32 @@ def m007_one_option_for_the_order_of_programs(db: Database) -> None:
     _run(db, _RENAMED)
 
 
+_TRAFFIC_BY_FALLBACK = """
+CREATE TABLE traffic_by_fallback (
+  namespace TEXT NOT NULL DEFAULT '', kernel TEXT NOT NULL, fallback TEXT NOT NULL,
+  dims TEXT NOT NULL, program TEXT NOT NULL, sizes TEXT NOT NULL, weight REAL NOT NULL,
+  first_at_s REAL NOT NULL, at_s REAL NOT NULL, change_seq INTEGER NOT NULL,
+  PRIMARY KEY (namespace, kernel, fallback, dims)
+) STRICT;
+INSERT OR IGNORE INTO traffic_by_fallback
+  SELECT t.namespace, t.kernel, l.fallback, t.dims, t.program, t.sizes, t.weight, t.first_at_s,
+    t.at_s, t.change_seq
+  FROM traffic AS t JOIN launches AS l
+    ON l.namespace = t.namespace AND l.kernel = t.kernel AND l.program = t.program;
+DROP TABLE traffic;
+ALTER TABLE traffic_by_fallback RENAME TO traffic;
+"""
+
+
+@migrations()
+def m008_traffic_by_fallback(db: Database) -> None:
+    """The sizes that clients meet, by Kernel and Fallback: of steps of the Program that met them.
+
+    Only the last Program that met them was kept: those before it are met again.
+    """
+    _run(db, _TRAFFIC_BY_FALLBACK)
+
+
 def _run(db: Database, script: str) -> None:
     for statement in script.split(";\n"):
         if statement.strip():

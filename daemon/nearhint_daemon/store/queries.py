@@ -267,15 +267,16 @@ def launches_of_kernel(
 
 def traffic(reading: Reading) -> tuple[TrafficRow, ...]:
     """All sizes that were met, the Kernel that was met last at the end."""
-    return tuple(reading.select(TrafficRow, " ORDER BY at_s, namespace, kernel, dims"))
+    return tuple(reading.select(TrafficRow, " ORDER BY at_s, namespace, kernel, dims, fallback"))
 
 
 def forget_traffic(
-    tx: Writing, sizes: Iterable[tuple[str, str, str]], *, kernels: Iterable[tuple[str, str]]
+    tx: Writing, sizes: Iterable[tuple[str, str, str, str]], *, kernels: Iterable[tuple[str, str]]
 ) -> None:
-    """Forgets sizes of Kernels (namespace, Kernel, dims), and all sizes of Kernels."""
+    """Forgets sizes of Kernels (namespace, Kernel, Fallback, dims), and all sizes of Kernels."""
     tx.connection.executemany(
-        "DELETE FROM traffic WHERE namespace = ? AND kernel = ? AND dims = ?", list(sizes)
+        "DELETE FROM traffic WHERE namespace = ? AND kernel = ? AND fallback = ? AND dims = ?",
+        list(sizes),
     )
     tx.connection.executemany(
         "DELETE FROM traffic WHERE namespace = ? AND kernel = ?", list(kernels)

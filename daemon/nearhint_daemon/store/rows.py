@@ -328,13 +328,14 @@ class UsageRow:
 
 @dataclass(frozen=True, slots=True)
 class TrafficRow:
-    """Sizes of a Kernel that clients meet: `weight` in calls, decayed to `at_s`.
+    """Sizes of a Kernel that clients meet beside a Fallback: `weight` in calls, decayed to `at_s`.
 
     `dims` are separated by spaces; `sizes` are those of `program` where they were met last.
     """
 
     namespace: str
     kernel: str
+    fallback: str
     dims: str
     program: str
     sizes: str

@@ -88,7 +88,7 @@ _ALL = (
     ),
     Shape(ActRow, "acts", ("seq",)),
     Shape(UsageRow, "usage", ("namespace", "client_id", "program", "sizes")),
-    Shape(TrafficRow, "traffic", ("namespace", "kernel", "dims")),
+    Shape(TrafficRow, "traffic", ("namespace", "kernel", "fallback", "dims")),
     Shape(DevicePolicyRow, "device_policy", ("device",)),
     Shape(EventRow, "events", ("id",)),
     Shape(MetaRow, "meta", ("name",)),

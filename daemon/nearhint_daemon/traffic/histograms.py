@@ -1,8 +1,11 @@
-"""Traffic: which sizes of each Kernel clients meet, lately.
+"""Traffic: which sizes of each Kernel clients meet, lately, and beside which Fallback.
 
 A histogram a Kernel, in calls that count half after a half-life: what is hot now weighs most, and
 what nobody meets any more fades away. It is gathered from usage reports in memory, folded into
 histograms and written in batches; a crash loses what came since the last write, no more.
+
+What Programs have in common is one Kernel, whose hints answer a step only where its own Fallback
+was timed; so the same sizes of two steps with two Fallbacks are two things that were met.
 
 Bounded: `KERNELS_LIMIT` histograms of `SIZES_LIMIT` sizes, where the least weight goes first, and
 `CLIENT_CALLS` a client between two writes, so that none drowns out the others.
@@ -27,9 +30,9 @@ from nearhint_rules.errors import RulesError
 from nearhint_rules.hints import bucket
 from nearhint_rules.ladder import distance
 from nearhint_rules.metrics import Dims
-from nearhint_rules.table import Table
+from nearhint_rules.table import Table, answering
 
-SIZES_LIMIT = 64
+SIZES_LIMIT = 128
 KERNELS_LIMIT = 2048
 CLIENT_CALLS = 1000.0
 FORGOTTEN = 2.0**-10
@@ -40,23 +43,32 @@ TARGET_KINDS = ("cuda", "cpu")
 
 KernelKey = tuple[str, str]
 """Namespace, Kernel."""
-Launched = tuple[str, Dims]
-"""A Kernel and its sizes."""
+Site = tuple[str, Dims]
+"""A Fallback, and sizes of the Kernel that it is beside."""
+Launched = tuple[str, Site]
+"""A Kernel and where it was launched."""
 
 
 @dataclass(frozen=True, slots=True)
 class Met:
-    """Sizes of a Kernel that were met, as of `at_s`: `weight` is in calls, decayed.
+    """Sizes of a Kernel that were met beside a Fallback, as of `at_s`.
 
+    `weight` is in calls, decayed.
     `program` and `sizes` (`s0=8,s1=16`) are where they were met last, `first_at_s` says when first.
     """
 
+    fallback: str
     dims: Dims
     weight: float
     at_s: float
     first_at_s: float
     program: str
     sizes: str
+
+    @property
+    def site(self) -> Site:
+        """The Fallback and the sizes."""
+        return self.fallback, self.dims
 
 
 def decayed(weight: float, age_s: float, *, half_life_s: float) -> float:
@@ -74,50 +86,50 @@ class Histogram:
     def __init__(self, *, half_life_s: float, limit: int = SIZES_LIMIT) -> None:
         self._half_life_s = half_life_s
         self._limit = limit
-        self._sizes: dict[Dims, Met] = {}
-        self._changed: set[Dims] = set()
-        self._dropped: set[Dims] = set()
+        self._sizes: dict[Site, Met] = {}
+        self._changed: set[Site] = set()
+        self._dropped: set[Site] = set()
 
     def load(self, met: Met) -> None:
         """Takes what was written before."""
-        self._sizes[met.dims] = met
+        self._sizes[met.site] = met
 
-    def add(self, dims: Dims, calls: float, *, program: str, sizes: str, now_s: float) -> None:
+    def add(self, site: Site, calls: float, *, program: str, sizes: str, now_s: float) -> None:
         """Counts calls; where there is no room, what weighs least goes."""
-        known = self._sizes.get(dims)
+        known = self._sizes.get(site)
         first_at_s, before = now_s, 0.0
         if known is not None:
             first_at_s, before = known.first_at_s, self._now(known, now_s).weight
-        self._sizes[dims] = Met(dims, before + calls, now_s, first_at_s, program, sizes)
-        self._changed.add(dims)
-        self._dropped.discard(dims)
+        self._sizes[site] = Met(*site, before + calls, now_s, first_at_s, program, sizes)
+        self._changed.add(site)
+        self._dropped.discard(site)
         if len(self._sizes) > self._limit:
-            self._drop(self.hottest(now_s)[-1].dims)
+            self._drop(self.hottest(now_s)[-1].site)
 
     def hottest(self, now_s: float) -> list[Met]:
         """All sizes with their weights now, the heaviest first."""
         met = [self._now(each, now_s) for each in self._sizes.values()]
-        return sorted(met, key=lambda each: (-each.weight, each.dims))
+        return sorted(met, key=lambda each: (-each.weight, each.dims, each.fallback))
 
     def fade(self, now_s: float) -> None:
         """Lets go of what is as good as never met."""
         for met in list(self._sizes.values()):
             age_s = now_s - met.at_s
             if decayed(met.weight, age_s, half_life_s=self._half_life_s) < FORGOTTEN:
-                self._drop(met.dims)
+                self._drop(met.site)
 
-    def take(self) -> tuple[list[Met], list[Dims]]:
+    def take(self) -> tuple[list[Met], list[Site]]:
         """What has changed since the last time: sizes to write, and sizes to delete."""
-        changed = [self._sizes[dims] for dims in sorted(self._changed)]
+        changed = [self._sizes[site] for site in sorted(self._changed)]
         dropped = sorted(self._dropped)
         self._changed.clear()
         self._dropped.clear()
         return changed, dropped
 
-    def give_back(self, changed: Iterable[Met], dropped: Iterable[Dims]) -> None:
+    def give_back(self, changed: Iterable[Met], dropped: Iterable[Site]) -> None:
         """What was taken could not be written: it is to be taken again."""
-        self._changed |= {met.dims for met in changed if met.dims in self._sizes}
-        self._dropped |= {dims for dims in dropped if dims not in self._sizes}
+        self._changed |= {met.site for met in changed if met.site in self._sizes}
+        self._dropped |= {site for site in dropped if site not in self._sizes}
 
     def __len__(self) -> int:
         return len(self._sizes)
@@ -126,10 +138,10 @@ class Histogram:
         weight = decayed(met.weight, now_s - met.at_s, half_life_s=self._half_life_s)
         return replace(met, weight=weight, at_s=max(now_s, met.at_s))
 
-    def _drop(self, dims: Dims) -> None:
-        del self._sizes[dims]
-        self._changed.discard(dims)
-        self._dropped.add(dims)
+    def _drop(self, site: Site) -> None:
+        del self._sizes[site]
+        self._changed.discard(site)
+        self._dropped.add(site)
 
 
 class Traffic:
@@ -163,7 +175,17 @@ class Traffic:
                 continue
             dims = tuple(map(int, words))
             histogram = self._histogram((row.namespace, row.kernel))
-            histogram.load(Met(dims, row.weight, row.at_s, row.first_at_s, row.program, row.sizes))
+            histogram.load(
+                Met(
+                    fallback=row.fallback,
+                    dims=dims,
+                    weight=row.weight,
+                    at_s=row.at_s,
+                    first_at_s=row.first_at_s,
+                    program=row.program,
+                    sizes=row.sizes,
+                )
+            )
 
     def note(self, client_id: str, namespace: str, program: str, sizes: str, calls: int) -> None:
         """Notes calls of a Program at sizes (`s0=8,s1=16`), as a client reported them."""
@@ -181,9 +203,9 @@ class Traffic:
             for key, count in used.items():
                 total[key] = total.get(key, 0.0) + count * share
         for (namespace, program, text), calls in total.items():
-            for kernel, dims in await self._launched(namespace, program, text):
+            for kernel, site in await self._launched(namespace, program, text):
                 histogram = self._histogram((namespace, kernel))
-                histogram.add(dims, calls, program=program, sizes=text, now_s=now_s)
+                histogram.add(site, calls, program=program, sizes=text, now_s=now_s)
             await asyncio.sleep(0)  # a long report holds up nobody
 
     async def flush(self) -> None:
@@ -192,7 +214,9 @@ class Traffic:
         self._fade()
         taken = [(key, *histogram.take()) for key, histogram in self._kernels.items()]
         puts = [_row(*key, met) for key, changed, _ in taken for met in changed]
-        drops = [(*key, _text(dims)) for key, _, dropped in taken for dims in dropped]
+        drops = [
+            (*key, fallback, _text(dims)) for key, _, dropped in taken for fallback, dims in dropped
+        ]
         gone = set(self._gone)
         if not puts and not drops and not gone:
             return
@@ -229,7 +253,7 @@ class Traffic:
         return tuple(self._kernels)
 
     def met(self, namespace: str, kernel: str) -> list[Met]:
-        """A Kernel's sizes with their weights now, the heaviest first."""
+        """A Kernel's sizes by Fallback with their weights now, the heaviest first."""
         histogram = self._kernels.get((namespace, kernel))
         return [] if histogram is None else histogram.hottest(self._clock())
 
@@ -240,13 +264,18 @@ class Traffic:
     def uses(self, table: Table) -> dict[Dims, float]:
         """How much each hint of a Table is used: the weights of the sizes nearest to it.
 
-        Nothing of a Table without hints, as it is before its first.
+        Sizes count where their own Fallback was timed; none in a Table without hints, as it is
+        before its first.
         """
         uses = {row.dims: 0.0 for row in table.hints}
-        if not uses:
-            return uses
+        answers: dict[str, list[Dims]] = {}
         for met in self.met(table.namespace, table.kernel):
-            uses[min(uses, key=lambda hint: (distance(met.dims, hint), hint))] += met.weight
+            hints = answers.get(met.fallback)
+            if hints is None:
+                hints = [row.dims for row in answering(table, met.fallback)]
+                answers[met.fallback] = hints
+            if hints:
+                uses[min(hints, key=lambda hint: (distance(met.dims, hint), hint))] += met.weight
         return uses
 
     def heat(self, namespace: str, payload: Mapping[str, object]) -> int:
@@ -303,7 +332,7 @@ def _launched_at(steps: Sequence[Step], text: str) -> Iterator[Launched]:
         except RulesError:
             continue
         if all(size > 0 for size in dims):
-            yield step.kernel, dims
+            yield step.kernel, (step.fallback, dims)
 
 
 def _text(dims: Dims) -> str:
@@ -314,6 +343,7 @@ def _row(namespace: str, kernel: str, met: Met) -> TrafficRow:
     return TrafficRow(
         namespace=namespace,
         kernel=kernel,
+        fallback=met.fallback,
         dims=_text(met.dims),
         program=met.program,
         sizes=met.sizes,

@@ -5,14 +5,18 @@ other hints would lose clearly less, those are tuned, as refinement; once they a
 serve almost nothing any more are let go, down to the budget. Sizes that are called often and become
 no hints are probed (`tuning/probing.py`). What traffic does not show costs nothing: no size is
 tuned here that no client met, and a Kernel without a Table is left to those who ask for it.
+
+A hint answers the steps whose Fallback was timed there. So of a Kernel that many Programs have each
+Fallback is looked at alone, with its own traffic, hints and budget, and a hint goes once it is
+spare for all that it answers: one Fallback more takes nothing away from another.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -22,7 +26,7 @@ from nearhint_daemon.jobs import JobQueue, Priority
 from nearhint_daemon.programs import Programs
 from nearhint_daemon.store import Store, queries
 from nearhint_daemon.tables import TableIndex, TableKey
-from nearhint_daemon.traffic.histograms import KernelKey, Met, Traffic
+from nearhint_daemon.traffic.histograms import KernelKey, Met, Site, Traffic
 from nearhint_daemon.traffic.sizes_text import parse_sizes
 from nearhint_daemon.tuning.companions import without_companions
 from nearhint_daemon.tuning.publishing import Publisher
@@ -38,7 +42,7 @@ from nearhint_rules.placement import (
     place,
     removal_costs,
 )
-from nearhint_rules.table import HINT_LIMIT, PROBE_LIMIT, Table, is_complete
+from nearhint_rules.table import HINT_LIMIT, PROBE_LIMIT, Table, answering
 
 LEAST_GAIN = 0.01
 """The share of a Kernel's time that other hints must save before any is tuned."""
@@ -61,7 +65,7 @@ T2 = 2
 
 
 Seen = tuple[int, bool, frozenset[Dims], tuple[tuple[Dims, int], ...]]
-"""What a decision was about: a Table's generation, and the traffic in octaves of shares."""
+"""What a Fallback's decision was about: a Table's generation, and traffic in octaves of shares."""
 
 
 class Observer(Protocol):
@@ -92,17 +96,22 @@ def decide(
     is_settled: bool,
     refused: Collection[Dims] = (),
 ) -> Move:
-    """What becomes of a Table's hints under the traffic `met`, the heaviest size first.
+    """What becomes of a Table's hints under the traffic `met` of one Fallback, heaviest first.
 
     Hints are let go only where traffic has been known for a while, never one whose search has
     not ended, and only as far as that costs less than half of `LEAST_GAIN`: hints that clients
-    still use stay, beyond the budget if need be. Takes up to a tenth of a second.
+    still use stay, beyond the budget if need be. A Table that is full has no room for more hints of
+    this Fallback, but some may take the place of others. Takes up to a tenth of a second.
     """
+    if not met:
+        return Move()
+    room = HINT_LIMIT - len(table.hints)
+    table = replace(table, hints=answering(table, met[0].fallback))
     heaviest = met[:SIZES_LIMIT]
     rows = without_companions(table)
     hints = [row.dims for row in rows]
-    if not heaviest or not hints:
-        return Move()
+    if not hints:
+        return Move()  # nothing was tuned here yet, and clients ask for that
     new = [
         each
         for each in heaviest
@@ -113,7 +122,7 @@ def decide(
     costs = losses(table, [each.dims for each in heaviest], candidates)
     held = list(range(len(hints)))
     now = mean_cost(costs, weights, held)
-    best = place(costs, weights, min(max(budget, len(hints)), HINT_LIMIT))
+    best = place(costs, weights, min(max(budget, len(hints)), len(hints) + max(room, 0)))
     if now - best.cost >= max(LEAST_GAIN, LEAST_SHARE * now):
         chosen = [each for each in best.chosen if each >= len(hints)]
         worth = _worth_tuning(costs, weights, held, chosen)
@@ -179,9 +188,28 @@ def _shares(met: Sequence[Met]) -> tuple[tuple[Dims, int], ...]:
     )
 
 
-def _is_served(table: Table, fallback: str) -> bool:
-    """Whether the steps with a Fallback are answered from a Table at all."""
-    return any(is_complete(row, table.default, fallback) for row in table.hints)
+def spare_for_all(table: Table, moves: Mapping[str, Move], *, budget: int) -> tuple[Dims, ...]:
+    """The hints that each Fallback timed there may do without; `moves` are by Fallback.
+
+    A Fallback without traffic, of which there is no move, may do without what is beyond the budget.
+    """
+    held = Counter(name for row in table.hints for name, _ in row.fallbacks)
+    spare: list[Dims] = []
+    for row in table.hints:
+        names = [name for name, _ in row.fallbacks]
+        if row.tier >= T2 and all(
+            row.dims in moves[name].evicted if name in moves else held[name] > budget
+            for name in names
+        ):
+            spare.append(row.dims)
+            held.subtract(names)
+    return tuple(spare)
+
+
+def _timed(table: Table) -> frozenset[Site]:
+    """Where each Fallback was timed, at hints and at probes."""
+    rows = (*table.hints, *table.probes)
+    return frozenset((name, row.dims) for row in rows for name, _ in row.fallbacks)
 
 
 class Placer:
@@ -213,9 +241,9 @@ class Placer:
         self._threads = threads
         self._clock = clock
         self._observer = observer
-        self._seen: dict[TableKey, Seen] = {}
-        self._open: dict[TableKey, dict[str, frozenset[Dims]]] = {}
-        self._refused: OrderedDict[tuple[TableKey, Dims], float] = OrderedDict()
+        self._decided: dict[TableKey, dict[str, tuple[Seen, Move]]] = {}
+        self._open: dict[TableKey, dict[str, frozenset[Site]]] = {}
+        self._refused: OrderedDict[tuple[TableKey, Site], float] = OrderedDict()
         self._looked_at: OrderedDict[KernelKey, None] = OrderedDict()
 
     async def turn(self) -> None:
@@ -235,35 +263,62 @@ class Placer:
                     decisions += await self.look(key)
             await asyncio.sleep(0)  # others go first
 
-    async def look(self, key: TableKey) -> bool:
+    async def look(self, key: TableKey) -> int:
         """Moves one Table's hints, unless hints of an earlier move are still being tuned.
 
-        Returns whether there was anything to decide: traffic or the Table had changed.
+        Returns for how many Fallbacks there was anything to decide: traffic or the Table had
+        changed.
         """
         if not self._has_ended(key):
-            return False
+            return 0
         table = self._tables.newest(key)
         if table is None or table.default < 0:
-            return False
+            return 0
         met = self._traffic.met(*key[:2])
-        known_for_s = self._clock() - min((each.first_at_s for each in met), default=0.0)
-        is_settled = known_for_s >= self._traffic.half_life_s
         refused = self._refused_of(key)
-        seen: Seen = (table.generation, is_settled, refused, _shares(met))
-        if self._seen.get(key) == seen:
-            return False
-        move = await asyncio.to_thread(
-            decide, table, met, budget=self._budget, is_settled=is_settled, refused=refused
-        )
-        if move.wanted:
-            await self._tune(key, move.wanted)
-        elif move.evicted:
-            await self._publisher.drop_hints(key, move.evicted)
-            self._observer.hints_evicted(len(move.evicted))
-        soon = refused.union(each.dims for each in move.wanted)
-        await self._probe(key, table, [each for each in met if each.dims not in soon])
-        self._seen[key] = seen
-        return True
+        fresh = await self._decide(key, table, met, refused)
+        if not fresh:
+            return 0
+        wanted = [each for name in fresh for each in self._decided[key][name][1].wanted]
+        if wanted:
+            await self._tune(key, wanted)
+        else:
+            await self._let_go(key, table)
+        soon = refused.union(each.site for each in wanted)
+        await self._probe(key, table, [each for each in met if each.site not in soon])
+        return len(fresh)
+
+    async def _decide(
+        self, key: TableKey, table: Table, met: Sequence[Met], refused: Collection[Site]
+    ) -> list[str]:
+        """Decides for each Fallback for which something has changed; returns those Fallbacks."""
+        by_fallback: dict[str, list[Met]] = {}
+        for each in met:
+            by_fallback.setdefault(each.fallback, []).append(each)
+        before = self._decided.get(key, {})
+        decided = {name: before[name] for name in by_fallback if name in before}
+        fresh: list[str] = []
+        for name, theirs in by_fallback.items():
+            known_for_s = self._clock() - min(each.first_at_s for each in theirs)
+            is_settled = known_for_s >= self._traffic.half_life_s
+            barred = frozenset(dims for fallback, dims in refused if fallback == name)
+            seen: Seen = (table.generation, is_settled, barred, _shares(theirs))
+            if name in decided and decided[name][0] == seen:
+                continue
+            move = await asyncio.to_thread(
+                decide, table, theirs, budget=self._budget, is_settled=is_settled, refused=barred
+            )
+            decided[name] = (seen, move)
+            fresh.append(name)
+        self._decided[key] = decided
+        return fresh
+
+    async def _let_go(self, key: TableKey, table: Table) -> None:
+        moves = {name: move for name, (_, move) in self._decided[key].items()}
+        evicted = spare_for_all(table, moves, budget=self._budget)
+        if evicted:
+            await self._publisher.drop_hints(key, evicted)
+            self._observer.hints_evicted(len(evicted))
 
     def _has_ended(self, key: TableKey) -> bool:
         """Whether no job of the last move is open; what it did not bring is not wanted again."""
@@ -274,32 +329,31 @@ class Placer:
         if any(row.state in {"queued", "running"} for row in rows.values()):
             return False
         table = self._tables.newest(key)
-        there = (*table.hints, *table.probes) if table is not None else ()
-        reached = {row.dims for row in there}
-        for dims in frozenset().union(*open_jobs.values()) - reached:
-            self._refuse(key, dims)
+        reached = frozenset[Site]() if table is None else _timed(table)
+        for site in frozenset().union(*open_jobs.values()) - reached:
+            self._refuse(key, site)
         del self._open[key]
         return True
 
-    def _refuse(self, key: TableKey, dims: Dims) -> None:
-        self._refused[key, dims] = self._clock() + REFUSED_FOR_S
+    def _refuse(self, key: TableKey, site: Site) -> None:
+        self._refused[key, site] = self._clock() + REFUSED_FOR_S
         if len(self._refused) > REFUSED_LIMIT:
             self._refused.popitem(last=False)
 
-    def _refused_of(self, key: TableKey) -> frozenset[Dims]:
+    def _refused_of(self, key: TableKey) -> frozenset[Site]:
         now_s = self._clock()
         return frozenset(
-            dims
-            for (table_key, dims), until_s in self._refused.items()
+            site
+            for (table_key, site), until_s in self._refused.items()
             if table_key == key and until_s > now_s
         )
 
     async def _tune(self, key: TableKey, wanted: Sequence[Met]) -> None:
         found = [(met, await self._wish(key, met)) for met in wanted]
-        opened: dict[str, frozenset[Dims]] = {}
+        opened: dict[str, frozenset[Site]] = {}
         for met, wish in found:
             if wish is None:
-                self._refuse(key, met.dims)
+                self._refuse(key, met.site)
                 continue
             specs = [
                 # A hint that was let go and comes back is measured again.
@@ -309,7 +363,7 @@ class Placer:
                 )
             ]
             await self._jobs.ensure(specs)
-            opened |= {spec.key: frozenset([met.dims]) for spec in specs}
+            opened |= {spec.key: frozenset([met.site]) for spec in specs}
         if opened:
             self._open[key] = opened
             self._observer.hints_wanted(len(set(opened.values())))
@@ -317,21 +371,21 @@ class Placer:
     async def _probe(self, key: TableKey, table: Table, met: Sequence[Met]) -> None:
         """Has the heaviest sizes timed that are neither hints nor probes, a few at a time."""
         wanted: dict[str, list[Wish]] = {}
-        known = {row.dims for row in (*table.hints, *table.probes)}
+        known = _timed(table)
         for each in met[:PROBE_LIMIT]:
             if each.weight < LEAST_CALLS or sum(map(len, wanted.values())) == PROBES_A_LOOK:
                 break
-            wish = None if each.dims in known else await self._wish(key, each)
-            if wish is not None and _is_served(table, wish.fallback):
+            wish = None if each.site in known else await self._wish(key, each)
+            if wish is not None and answering(table, wish.fallback):
                 wanted.setdefault(wish.fallback, []).append(wish)
         for wishes in wanted.values():
             spec = probe_job(wishes, version=self._compiler_version, priority=Priority.REFINEMENT)
             await self._jobs.ensure([spec])
-            dims = frozenset(wish.dims for wish in wishes)
-            self._open[key] = self._open.get(key, {}) | {spec.key: dims}
+            sites = frozenset((wish.fallback, wish.dims) for wish in wishes)
+            self._open[key] = self._open.get(key, {}) | {spec.key: sites}
 
     async def _wish(self, key: TableKey, met: Met) -> Wish | None:
-        """How to tune sizes as they were met; None: the Program that met them is gone."""
+        """How to tune sizes as they were met; None: the step that met them is gone."""
         namespace, kernel, target = key
         sizes = parse_sizes(met.sizes)
         try:
@@ -339,7 +393,8 @@ class Placer:
             steps = (await self._programs.lowered((namespace, met.program, kind))).steps
         except KernelUnknown:
             return None
-        step = next((step for step in steps if step.kernel == kernel), None)
+        launched = (step for step in steps if step.kernel == kernel)
+        step = next((step for step in launched if step.fallback == met.fallback), None)
         if step is None:
             return None
         newest = await self._store.read(

@@ -24,7 +24,7 @@ from nearhint_daemon.tuning.tuning_jobs import hint_prefixes, tune_prefixes, tun
 from nearhint_proto import convert
 from nearhint_proto.v1 import types_pb2
 from nearhint_proto.v1 import worker_pb2 as pb
-from nearhint_rules.hints import to_evict
+from nearhint_rules.hints import crowded_out, to_evict
 from nearhint_rules.ranking import rank
 from nearhint_rules.selectors import DEFAULT_SELECTOR
 from nearhint_rules.table import HINT_LIMIT, PROBE_LIMIT, HintRow, Table, Timing, Variant
@@ -145,8 +145,10 @@ class Publisher:
                 kept = self._unbarred(timed, table)
                 table = with_probe(table, task.dims, task.fallback.id, kept)
                 measurements += self.measurements(task, kept)
-            calls = {met.dims: met.weight for met in self._traffic.met(*key[:2])}
-            uses = {row.dims: calls.get(row.dims, 0.0) for row in table.probes}
+            calls: defaultdict[tuple[int, ...], float] = defaultdict(float)
+            for met in self._traffic.met(*key[:2]):
+                calls[met.dims] += met.weight
+            uses = {row.dims: calls[row.dims] for row in table.probes}
             gone = to_evict(uses, keep={task.dims for task, _ in contests}, limit=PROBE_LIMIT)
             probes = tuple(row for row in table.probes if row.dims not in gone)
             return await self._tables.publish(fitted(replace(table, probes=probes)), measurements)
@@ -226,7 +228,8 @@ class Publisher:
     def _evicted(self, table: Table, task: Task) -> set[tuple[int, ...]]:
         if len(table.hints) <= HINT_LIMIT:
             return set()
-        return set(to_evict(self._traffic.uses(table), keep={task.dims}))
+        uses = self._traffic.uses(table)
+        return set(crowded_out(table, task.dims, task.fallback.id, uses))
 
     async def _forget(self, key: TableKey, hints: set[tuple[int, ...]]) -> None:
         """Lets evicted hints be asked for again."""

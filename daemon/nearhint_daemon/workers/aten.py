@@ -20,6 +20,7 @@ from nearhint_daemon.workers.aten_ops import ALLOWED, HALF_TO_FLOAT
 from nearhint_daemon.workers.elements import FLOATS
 from nearhint_daemon.workers.errors import FallbackInvalid, OpNotAllowed
 from nearhint_daemon.workers.looked_up import WITHIN, places_of, source_of
+from nearhint_daemon.workers.reference_ops import F8E4M3FN_LIMIT
 from nearhint_daemon.workers.tolerance import PRECISIONS
 from nearhint_rules import expr as ex
 from nearhint_rules import program as pr
@@ -144,13 +145,11 @@ class AtenProgram:
         }
 
     def _step(self, index: int, node: pr.Node, first: int, last_use: Mapping[int, int]) -> _Step:
-        place = ALLOWED.get(node.op)
-        if place is None:
+        call = _callable(node.op)
+        if call is None:
             raise OpNotAllowed(f"nodes[{index}].op is not in the table of pure ops")
         if node.mutates or node.has_randomness:
             raise OpNotAllowed(f"nodes[{index}] mutates or is random")
-        namespace, name, overload = place
-        call = getattr(getattr(getattr(torch.ops, namespace), name), overload)
         keywords = {key: self._constant(arg, f"nodes[{index}].{key}") for key, arg in node.kwargs}
         args = list(node.args)
         if self._precision == "f64" and node.op in WITH_OWN_NUMBERS and len(args) == 2:
@@ -226,6 +225,25 @@ class AtenProgram:
                 raise FallbackInvalid(f"{place}: a value where a constant is wanted")
             case _:
                 return ex.evaluate(arg, self._sizes)
+
+
+def _cast_or_nan(x: torch.Tensor, *, dtype: torch.dtype) -> torch.Tensor:
+    """A cast to f8e4m3fn where what rounds beyond its largest number becomes NaN."""
+    values = x if x.is_floating_point() else x.float()
+    return torch.where(values.abs() <= F8E4M3FN_LIMIT, values, torch.nan).to(dtype)
+
+
+OWN: Mapping[str, Callable[..., Any]] = {"nearhint.cast_or_nan.default": _cast_or_nan}
+"""Ops that Programs name and torch has not: what another torch than this one does."""
+
+
+def _callable(op: str) -> Callable[..., Any] | None:
+    """What an op is run by; None where no worker may run it."""
+    if op not in ALLOWED:
+        return OWN.get(op)
+    namespace, name, overload = ALLOWED[op]
+    found: Callable[..., Any] = getattr(getattr(getattr(torch.ops, namespace), name), overload)
+    return found
 
 
 def _computes_places(program: pr.Program, node: pr.Node) -> bool:

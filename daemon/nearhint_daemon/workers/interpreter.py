@@ -33,7 +33,7 @@ from nearhint_daemon.workers.reference_ops import (
     constant_value,
     reduced,
 )
-from nearhint_daemon.workers.tolerance import PRECISIONS
+from nearhint_daemon.workers.tolerance import PRECISIONS, Arithmetic, arithmetic_of
 from nearhint_rules import expr as ex
 
 POINT_LIMIT = 1 << 24
@@ -86,15 +86,17 @@ def interpret(
     inputs: Sequence[Stored | Array | float | int | bool],
     *,
     casts: Casts = Casts.EXACT,
+    arithmetic: Arithmetic | None = None,
 ) -> tuple[Output, ...]:
     """Runs `kernel` at `dims` on flat input storages; one `Output` for each output parameter.
 
     `inputs[i]` is parameter i: a flat array of the storage that it points at (floats of any
-    width, or as stored), or a scalar. Raises `IndexError` if an index leaves its storage, and
+    width, or as stored), or a scalar. Magnitudes are for `arithmetic`; None: the Kernel's.
+    Raises `IndexError` if an index leaves its storage, and
     `SpaceTooLargeError`.
     """
     with np.errstate(all="ignore"):
-        return _Run(kernel, dims, inputs, casts).outputs()
+        return _Run(kernel, dims, inputs, casts, arithmetic).outputs()
 
 
 def interpret_within_range(
@@ -116,10 +118,12 @@ def candidates(
     dims: Mapping[str, int],
     inputs: Sequence[Stored | Array | float | int | bool],
     arg: ir.Arg,
+    *,
+    arithmetic: Arithmetic,
 ) -> Candidates:
     """What `arg`, a node of `kernel`, chooses from: arrays of pointwise points x reduced points."""
     with np.errstate(all="ignore"):
-        run = _Run(kernel, dims, inputs, Casts.ROUND_GIVEN)
+        run = _Run(kernel, dims, inputs, Casts.ROUND_GIVEN, arithmetic)
         values, scales = run.evaluated()
         index = np.asarray(evaluate_index(arg.index, run.variables))
         rows = math.prod(run.extents[: run.rank - len(run.reduction_axes)])
@@ -138,6 +142,7 @@ class _Run:
         dims: Mapping[str, int],
         inputs: Sequence[Stored | Array | float],
         casts: Casts,
+        arithmetic: Arithmetic | None = None,
     ) -> None:
         self.kernel = kernel
         self.casts = casts
@@ -147,6 +152,8 @@ class _Run:
         reduction = [ex.evaluate(extent, dims) for extent in kernel.reduction]
         if math.prod(pointwise) * math.prod(reduction) > POINT_LIMIT:
             raise SpaceTooLargeError(f"{pointwise} x {reduction} points")
+        terms = math.prod(reduction)
+        self._arithmetic = arithmetic or arithmetic_of(kernel, terms=terms)
         self.rank = len(pointwise) + len(reduction)
         self.reduction_axes = tuple(range(len(pointwise), self.rank))
         self.extents = (*pointwise, *reduction)
@@ -174,6 +181,7 @@ class _Run:
                     scales,
                     self.reduction_axes,
                     self.extents,
+                    self._arithmetic,
                 )
             values.append(value)
             scales.append(scale)

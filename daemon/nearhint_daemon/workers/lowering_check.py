@@ -177,7 +177,7 @@ def _compare(
     worst = 0.0
     for part in slabs:
         try:
-            outputs = interpret(part, dims, arguments)
+            outputs = interpret(part, dims, arguments, arithmetic=LOWERING)
         except IndexError as error:
             return LoweringVerdict(str(error), np.inf, 1)
         for place, (number, output) in enumerate(zip(fallback.outputs, outputs, strict=True)):
@@ -188,7 +188,9 @@ def _compare(
             if outcome.problem and _is_tie(part, dims, arguments, place, output, values[number]):
                 continue
             if outcome.problem and (near := list(_constants_moved(part))):
-                others = [interpret(each, dims, arguments)[place] for each in near]
+                others = [
+                    interpret(each, dims, arguments, arithmetic=LOWERING)[place] for each in near
+                ]
                 outcome = _compare_output(
                     value_type, sizes, output, values[number], is_whole=is_whole, others=others
                 )

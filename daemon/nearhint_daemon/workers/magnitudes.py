@@ -13,7 +13,12 @@ import numpy as np
 from nearhint_compiler.analysis.jumps import is_given
 from nearhint_compiler.ir import nodes as ir
 from nearhint_daemon.workers.reference_ops import Array, reduced
-from nearhint_daemon.workers.tolerance import FACTOR, PRECISIONS, ROUNDINGS
+from nearhint_daemon.workers.tolerance import FACTOR, PRECISIONS, Arithmetic
+
+LARGEST_ERROR = 600.0
+"""Of an exponent: sums and products of what is off by e to that power are finite numbers still."""
+_ADDS_UP = frozenset({"add", "sub", "mul", "div", "fma"})
+"""What has the errors of all its operands, and not of the one that it chooses or passes on."""
 
 
 def magnitude(
@@ -24,14 +29,17 @@ def magnitude(
     scales: list[Array],
     axes: tuple[int, ...],
     extents: tuple[int, ...],
+    arithmetic: Arithmetic,
 ) -> Array:
     """The size of the terms behind `value`, of node `position`: rounding errors are relative to it.
+
+    That is, `arithmetic.relative` times it is how far off the value may be.
 
     Below the smallest normal number what is computed may be flushed, as results may: there it is
     the size whose tolerance that number is, so that a product with it is judged by that, too
     (eager's sigmoid of -90 is 0 in f32, and -90 times what it should be is a normal number).
     """
-    found = _terms(body, body[position], value, values, scales, axes, extents)
+    found = _terms(body, body[position], value, values, scales, axes, extents, arithmetic)
     match body[position]:
         case ir.Op(_, dtype, _) | ir.Reduce(_, dtype, _) if dtype in ("f32", "f64"):
             precision = PRECISIONS[dtype]
@@ -52,6 +60,7 @@ def _terms(
     scales: list[Array],
     axes: tuple[int, ...],
     extents: tuple[int, ...],
+    arithmetic: Arithmetic,
 ) -> Array:
     own = np.abs(value).astype(np.float64)
     match node:
@@ -88,13 +97,15 @@ def _terms(
         case ir.Op("log" | "log2" | "log1p" as name, _, (operand,)) if not is_given(body, operand):
             # Near 1 they are nearly nothing: a few roundings of what they are given are more.
             base = np.abs(values[operand] + (name == "log1p"))
-            passed = scales[operand] / base * (ROUNDINGS / FACTOR)
+            passed = scales[operand] / base * _few(body, operand, arithmetic)
             return np.asarray(np.maximum(own, np.where(np.isfinite(passed), passed, own)))
         case ir.Op("exp" | "exp2" | "expm1" | "sigmoid", _, (operand,)) if not is_given(
             body, operand
         ):
-            # A few roundings of the exponent are a relative error of so many times its terms.
-            moved = own * (scales[operand] * (ROUNDINGS / FACTOR))
+            # A few roundings of the exponent are an error of so many times its terms, and a power
+            # of e is what the result is off by: of numbers far apart, in low precision, by many.
+            error = scales[operand] * (_few(body, operand, arithmetic) * arithmetic.relative)
+            moved = own * (np.expm1(np.minimum(error, LARGEST_ERROR)) / arithmetic.relative)
             return np.asarray(np.maximum(own, np.where(np.isfinite(moved), moved, own)))
         case ir.Op("where", _, (condition, left, right)):
             # What is not chosen has no part in it, and may be NaN where no element lies.
@@ -123,6 +134,26 @@ def _terms(
             return np.asarray(np.where(np.isinf(_fold_arrays([own, *integers])), math.inf, own))
         case _:
             return own
+
+
+def _few(body: Sequence[ir.BodyNode], position: int, arithmetic: Arithmetic) -> float:
+    """What a few roundings leave in a value, beside all that its Kernel's arithmetic may."""
+    return arithmetic.few(_roundings(body, position)) / arithmetic.relative
+
+
+def _roundings(body: Sequence[ir.BodyNode], position: int) -> int:
+    """How many of what was computed and rounded to low precision may add up in a node's error.
+
+    A value that is rounded counts once for each way to the node: with what it is subtracted from.
+    """
+    counts: list[int] = []
+    for at, node in enumerate(body[: position + 1]):
+        behind = [counts[operand] for operand in ir.operands_of(node)]
+        adds_up = isinstance(node, ir.Op) and node.name in _ADDS_UP
+        count = sum(behind) if adds_up else max(behind, default=0)
+        is_low = isinstance(node, ir.Op) and node.dtype in ir.LOW_PRECISION
+        counts.append(count + (is_low and not is_given(body, at)))
+    return counts[position]
 
 
 def _truncates(source: Array, result: Array) -> bool:

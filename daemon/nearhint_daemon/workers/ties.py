@@ -86,7 +86,7 @@ def is_as_good(
 
     `output` is the operand's precision; `inputs` are as `interpret` takes them.
     """
-    choice = candidates(kernel, dims, inputs, arg)
+    choice = candidates(kernel, dims, inputs, arg, arithmetic=arithmetic)
     rows = np.arange(len(choice.values))
     is_found = choice.indices == found[:, np.newaxis]
     best = (choice.values if arg.kind == "max" else -choice.values).argmax(axis=1)

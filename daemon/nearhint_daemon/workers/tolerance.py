@@ -11,6 +11,11 @@ results below it may be flushed. Arithmetic is in f32, or in f64 if all of it is
 tens of operations of at most 4 ulp each; sqrt(n) is how rounding errors of a sum grow. `between` is
 the coarsest dtype that a value was rounded to on its way to another operation, if there is one.
 
+A power of e is off by e to the power of what its exponent is off by. That is the error of ROUNDINGS
+operations, and half a `unit(between)` for each value that was rounded on a way to it, relative to
+the terms of the exponent. Of exponents near 1000, each rounded to 8 digits, a difference is off by
+up to 8: of its power of e little more is known than that it is finite.
+
 Beyond the tolerance an element is still excused if the reference itself is that sensitive there:
 if shifting every float input by at most `SHIFT` of its size moves the reference by a `1/GAIN` of
 the error or more (as next to a jump of floor or a comparison). At most `EXCUSED_SHARE` of an
@@ -75,6 +80,15 @@ class Arithmetic:
     def relative(self) -> float:
         """The tolerance relative to the magnitude."""
         return (FACTOR + math.sqrt(self.terms)) * self.unit + ROUNDINGS * self.between
+
+    def few(self, roundings: int) -> float:
+        """The error of a value relative to its terms, for what is to be judged by it closely.
+
+        It is that of `ROUNDINGS` operations, and half a unit for each of its `roundings` between,
+        up to what there is for them in `relative`.
+        """
+        computed = (FACTOR + math.sqrt(self.terms)) * self.unit * ROUNDINGS / FACTOR
+        return computed + min(roundings / 2, ROUNDINGS) * self.between
 
 
 EXACT = Precision(0.0, 0.0, math.inf)

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from tests.unit.rules.tables import row, table
+from dataclasses import replace
+
+from tests.unit.rules.tables import OTHER_STEP, STEP, row, table
 
 from nearhint_daemon.traffic.histograms import Met
-from nearhint_daemon.traffic.placing import LEAST_CALLS, SIZES_LIMIT, Move, decide
+from nearhint_daemon.traffic.placing import (
+    LEAST_CALLS,
+    SIZES_LIMIT,
+    Move,
+    decide,
+    spare_for_all,
+)
 from nearhint_rules.metrics import Dims
 from nearhint_rules.table import HINT_LIMIT, HintRow, Table
 
@@ -13,7 +21,7 @@ from nearhint_rules.table import HINT_LIMIT, HintRow, Table
 def traffic(weights: dict[int, float]) -> list[Met]:
     """One-dimensional sizes with their weights, the heaviest first."""
     order = sorted(weights, key=lambda size: (-weights[size], size))
-    return [Met((size,), weights[size], 0.0, 0.0, "p", f"s0={size}") for size in order]
+    return [Met(STEP, (size,), weights[size], 0.0, 0.0, "p", f"s0={size}") for size in order]
 
 
 def apart(*sizes: int, tier: int = 2) -> Table:
@@ -157,3 +165,53 @@ def test_only_the_heaviest_sizes_are_looked_at() -> None:
     made = apart_by_winner(16)
     weights = {1000 + number: 100.0 for number in range(SIZES_LIMIT)} | {2**20: 99.0}
     assert 2**20 not in wanted(moved(made, weights))
+
+
+def of_two(mine: list[int], others: list[int]) -> Table:
+    """Hints of one Fallback, and then hints of another; those of both are listed in both."""
+    rows = [row((size,), {0: 100}) for size in mine]
+    for size in others:
+        theirs = row((size,), {0: 100}, step=OTHER_STEP)
+        if size in mine:
+            at = mine.index(size)
+            rows[at] = replace(rows[at], fallbacks=rows[at].fallbacks + theirs.fallbacks)
+        else:
+            rows.append(theirs)
+    return table(*rows)
+
+
+def test_hints_of_another_fallback_neither_serve_nor_count() -> None:
+    """The same sizes are far from the only hint that answers them, though the Table has them."""
+    made = of_two([16], [4096, 2048])
+    weights = {16: 100.0, 4096: 900.0}
+    assert wanted(moved(made, weights)) == [4096]
+    assert moved(made, {16: 900.0}, budget=1) == Move()
+
+
+def test_a_fallback_that_no_hint_answers_is_left_to_those_who_ask() -> None:
+    assert moved(of_two([], [16, 4096]), {1000: 900.0}) == Move()
+
+
+def test_a_full_table_has_room_for_no_more_hints_of_a_fallback() -> None:
+    made = of_two([16], [2**power for power in range(5, 5 + HINT_LIMIT - 1)])
+    assert len(made.hints) == HINT_LIMIT
+    sizes = {16: 100.0, 4096: 100.0, 2**20: 100.0}
+    assert len(moved(made, sizes).wanted) <= 1
+
+
+def test_a_hint_goes_once_it_is_spare_for_all_that_it_answers() -> None:
+    made = of_two([16, 64, 256], [64, 256, 1024])
+    mine, theirs = Move(evicted=((16,), (64,))), Move(evicted=((64,), (256,)))
+    both = {STEP: mine, OTHER_STEP: theirs}
+    assert spare_for_all(made, both, budget=1) == ((16,), (64,))
+    # Of the others nothing is known yet: their hints stay, as many as the budget has.
+    assert spare_for_all(made, {STEP: mine}, budget=3) == ((16,),)
+    assert spare_for_all(made, {STEP: mine}, budget=2) == ((16,), (64,))
+    assert spare_for_all(made, {STEP: Move(), OTHER_STEP: theirs}, budget=1) == ()
+
+
+def test_hints_without_traffic_stay_until_their_search_has_ended() -> None:
+    made = of_two([], [16, 64])
+    assert spare_for_all(made, {}, budget=1) == ((16,),)
+    early = replace(made, hints=tuple(replace(each, tier=1) for each in made.hints))
+    assert spare_for_all(early, {}, budget=1) == ()

@@ -38,6 +38,7 @@ from nearhint_daemon.store.rows import (
     QuarantineRow,
     RegretRow,
     TableRow,
+    TrafficRow,
 )
 from nearhint_daemon.store.schema import APPLICATION_ID, VERSION
 from nearhint_daemon.store.shapes import SHAPES
@@ -155,6 +156,31 @@ def test_a_store_of_version_6_bars_the_same_schedules_by_their_new_text(tmp_path
         assert {row.schedule for row in barred} == {str(parse_schedule(t)) for t in (near, band)}
         kept = store.read_now(lambda reading: list(reading.where(QuarantineRow)))
         assert {row.key.rpartition("/")[2] for row in kept} == {row.schedule for row in barred}
+
+    with_store(tmp_path, scenario)
+
+
+def test_a_store_of_version_7_keeps_its_traffic_by_the_fallbacks_that_met_it(
+    tmp_path: Path,
+) -> None:
+    connection = sqlite3.connect(tmp_path / database.FILE_NAME, isolation_level=None)
+    with database.immediate(connection):
+        migrations.migrations.apply(Database(connection), stop_before="m008_traffic_by_fallback")
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute("PRAGMA user_version = 7")
+        for version, step, fallback in (("1", 0, "f"), ("2", 0, "f"), ("2", 3, "g")):
+            launch = ("", "p", "cpu", version, step, KERNEL.id, fallback, "0", "", 3)
+            connection.execute("INSERT INTO launches VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", launch)
+        for dims, program in (("16", "p"), ("64", "gone")):
+            met = ("", KERNEL.id, dims, program, f"s0={dims}", 4.0, 1.0, 2.0, 5)
+            connection.execute("INSERT INTO traffic VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", met)
+    connection.close()
+
+    async def scenario(store: Store, seen: Seen) -> None:
+        rows = store.read_now(queries.traffic)
+        assert rows == tuple(
+            TrafficRow("", KERNEL.id, name, "16", "p", "s0=16", 4.0, 1.0, 2.0, 5) for name in "fg"
+        )
 
     with_store(tmp_path, scenario)
 

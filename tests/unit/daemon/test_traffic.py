@@ -109,8 +109,8 @@ def test_a_call_counts_half_after_a_half_life() -> None:
 
 def test_counts_add_to_what_is_left_of_those_before() -> None:
     histogram = Histogram(half_life_s=HALF_LIFE_S)
-    histogram.add((16,), 8.0, program="p", sizes="s0=16", now_s=0.0)
-    histogram.add((16,), 1.0, program="q", sizes="s0=16", now_s=HALF_LIFE_S)
+    histogram.add(("f", (16,)), 8.0, program="p", sizes="s0=16", now_s=0.0)
+    histogram.add(("f", (16,)), 1.0, program="q", sizes="s0=16", now_s=HALF_LIFE_S)
     (met,) = histogram.hottest(HALF_LIFE_S)
     assert met.weight == pytest.approx(5.0)
     assert (met.program, met.first_at_s, met.at_s) == ("q", 0.0, HALF_LIFE_S)
@@ -119,29 +119,29 @@ def test_counts_add_to_what_is_left_of_those_before() -> None:
 def test_the_least_weight_goes_where_there_is_no_room() -> None:
     histogram = Histogram(half_life_s=HALF_LIFE_S, limit=2)
     for size, calls in ((16, 5.0), (32, 2.0), (64, 9.0)):
-        histogram.add((size,), calls, program="p", sizes="", now_s=0.0)
+        histogram.add(("f", (size,)), calls, program="p", sizes="", now_s=0.0)
     assert [met.dims for met in histogram.hottest(0.0)] == [(64,), (16,)]
     changed, dropped = histogram.take()
     assert [met.dims for met in changed] == [(16,), (64,)]
-    assert dropped == [(32,)]
+    assert dropped == [("f", (32,))]
     assert histogram.take() == ([], [])
 
 
 def test_new_traffic_wins_over_old_where_there_is_no_room() -> None:
     histogram = Histogram(half_life_s=HALF_LIFE_S, limit=2)
     for size in (16, 32):
-        histogram.add((size,), 100.0, program="p", sizes="", now_s=0.0)
-    histogram.add((4096,), 1.0, program="p", sizes="", now_s=0.0)
+        histogram.add(("f", (size,)), 100.0, program="p", sizes="", now_s=0.0)
+    histogram.add(("f", (4096,)), 1.0, program="p", sizes="", now_s=0.0)
     assert (4096,) not in [met.dims for met in histogram.hottest(0.0)]
     later = 10 * HALF_LIFE_S
-    histogram.add((4096,), 1.0, program="p", sizes="", now_s=later)
+    histogram.add(("f", (4096,)), 1.0, program="p", sizes="", now_s=later)
     assert histogram.hottest(later)[0].dims == (4096,)
 
 
 def test_what_could_not_be_written_is_taken_again() -> None:
     histogram = Histogram(half_life_s=HALF_LIFE_S, limit=1)
-    histogram.add((16,), 1.0, program="p", sizes="", now_s=0.0)
-    histogram.add((32,), 2.0, program="p", sizes="", now_s=0.0)
+    histogram.add(("f", (16,)), 1.0, program="p", sizes="", now_s=0.0)
+    histogram.add(("f", (32,)), 2.0, program="p", sizes="", now_s=0.0)
     taken = histogram.take()
     histogram.give_back(*taken)
     assert histogram.take() == taken
@@ -289,8 +289,8 @@ def test_a_damaged_row_is_passed_over(tmp_path: Path) -> None:
         await kept.store.start()
 
         def damage(tx: Writing) -> None:
-            tx.put(TrafficRow("", KERNEL, "1x", PROGRAM.id, "s0=1", 1.0, 0.0, 1000.0))
-            tx.put(TrafficRow("", KERNEL, "8", PROGRAM.id, "s0=8", 1.0, 0.0, 1000.0))
+            tx.put(TrafficRow("", KERNEL, "f", "1x", PROGRAM.id, "s0=1", 1.0, 0.0, 1000.0))
+            tx.put(TrafficRow("", KERNEL, "f", "8", PROGRAM.id, "s0=8", 1.0, 0.0, 1000.0))
 
         await kept.store.write(damage)
         await kept.traffic.load()
@@ -305,12 +305,17 @@ def test_hints_are_used_by_the_sizes_nearest_to_them(tmp_path: Path) -> None:
         kept = Kept(tmp_path)
         await kept.store.start()
         await kept.meet(15, 17, 1000, calls=5)
-        made = table(row((16,), {0: 1}), row((64,), {0: 1}), row((2048,), {0: 1}))
+        (step, *_) = {met.fallback for met in kept.traffic.met("", KERNEL)}
+        made = table(*(row((size,), {0: 1}, step=step) for size in (16, 64, 2048)))
         assert kept.traffic.uses(made) == {(16,): 0.0, (64,): 0.0, (2048,): 0.0}
 
         of_kernel = replace(made, kernel=KERNEL)
         assert kept.traffic.uses(of_kernel) == {(16,): 10.0, (64,): 0.0, (2048,): 5.0}
         assert kept.traffic.uses(replace(of_kernel, hints=())) == {}
+        # Where another Fallback was timed, none of these calls is answered.
+        others = (row((16,), {0: 1}), *of_kernel.hints[1:])
+        of_others = kept.traffic.uses(replace(of_kernel, hints=others))
+        assert of_others == {(16,): 0.0, (64,): 10.0, (2048,): 5.0}
         await kept.store.close()
 
     asyncio.run(scenario())

@@ -9,7 +9,8 @@ from tests.unit.rules.tables import OTHER_STEP, STEP, row, table
 
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
-from nearhint_rules.hints import bucket, covered, to_evict, witness
+from nearhint_rules.hints import bucket, covered, crowded_out, to_evict, witness
+from nearhint_rules.table import Table
 
 S0, S1, S2 = ex.Sym("s0"), ex.Sym("s1"), ex.Sym("s2")
 
@@ -101,3 +102,54 @@ def test_a_witness_is_found_quickly_even_where_there_is_none() -> None:
     started = time.process_time()
     witness(exprs, {"s0": 300, "s1": 41, "s2": 1000}, ANY, (16384, 1024, 512))
     assert time.process_time() - started < 0.2
+
+
+def full(limit: int, *mine: int) -> Table:
+    """Hints of one Fallback, and as many of another as there is room for, and one more."""
+    others = (2**power for power in range(10, 11 + limit - len(mine)))
+    return table(
+        *(row((size,), {0: 100}) for size in mine),
+        *(row((size,), {0: 100}, step=OTHER_STEP) for size in others),
+    )
+
+
+def used(made: Table, *unused: int) -> dict[tuple[int, ...], float]:
+    """Larger hints are used more, and some not at all."""
+    return {
+        each.dims: 0.0 if each.dims[0] in unused else float(each.dims[0]) for each in made.hints
+    }
+
+
+def test_where_there_is_room_nothing_is_crowded_out() -> None:
+    made = full(4, 16, 32)
+    assert crowded_out(made, (16,), STEP, used(made), limit=5) == ()
+
+
+def test_hints_that_nobody_uses_are_crowded_out_first() -> None:
+    made = full(4, 16, 32)
+    assert crowded_out(made, (16,), STEP, used(made, 4096), limit=4) == ((4096,),)
+
+
+def test_a_new_hint_takes_the_place_of_one_of_its_own_fallback() -> None:
+    made = full(4, 2**20, 2**21, 2**22)
+    assert crowded_out(made, (2**20,), STEP, used(made), limit=4) == ((2**21,),)
+    # Those of others go where it has none that it may do without.
+    made = full(4, 2**20)
+    assert crowded_out(made, (2**20,), STEP, used(made), limit=4) == ((1024,),)
+
+
+def test_the_only_hint_of_a_fallback_that_is_called_is_not_crowded_out() -> None:
+    made = table(
+        row((16,), {0: 100}),
+        *(row((size,), {0: 100}, step=OTHER_STEP) for size in (1024, 2048, 4096)),
+    )
+    assert crowded_out(made, (4096,), OTHER_STEP, used(made), limit=2) == ((1024,), (2048,))
+    # Nobody calls it: it goes first.
+    assert crowded_out(made, (4096,), OTHER_STEP, used(made, 16), limit=3) == ((16,),)
+
+
+def test_of_hints_that_are_all_needed_the_least_used_goes() -> None:
+    steps = [character * 64 for character in "abc"]
+    made = table(*(row((16 << n,), {0: 100}, step=step) for n, step in enumerate(steps)))
+    assert crowded_out(made, (64,), "c" * 64, used(made), limit=2) == ((16,),)
+    assert crowded_out(made, (64,), "c" * 64, used(made, 64), limit=2) == ((64,),)

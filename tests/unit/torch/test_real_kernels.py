@@ -170,3 +170,24 @@ def test_one_capture_of_an_unbacked_size_serves_none_one_and_many_rows(
     assert len(fake.handles) == 1
     assert [symbol.low for symbol in fake.handles[0].program.symbols] == [0]
     assert not fake.fallbacks
+
+
+def test_padding_of_which_there_is_none_is_a_size_like_others(
+    session: Install, compiled: Compiled
+) -> None:
+    """What Swin asks of each place of a window: is it in the image, or in its padding?"""
+    fake = session(compiled.snapshot)
+
+    def function(x: Tensor) -> Tensor:
+        padding = -x.shape[0] % 7
+        places = torch.arange(x.shape[0] + padding)
+        return torch.where(places >= x.shape[0], -1.0, 0.0) + torch.where(places >= padding, 1, 2)
+
+    run = torch.compile(function, backend=nearhint, dynamic=True)
+    for rows in (9, 14, 13, 21):
+        x = torch.randn(rows)
+        with torch.no_grad(), watch() as reports:
+            assert_close(run(x), function(x))
+        assert [report.tiers for report in reports] == [(0, 0, 1)]
+    assert len(fake.handles) == 1
+    assert not fake.fallbacks

@@ -173,9 +173,45 @@ def test_an_exponential_is_judged_by_the_roundings_of_a_large_exponent() -> None
     terms = np.array([20.0, 4.0], np.float32), np.array([96.0, 3.0], np.float32)
     computed, given = interpret(kernel, {"k0": 2}, list(terms))
     far, near = (computed.magnitudes / computed.values).tolist()
-    assert far == pytest.approx(96.0 * ROUNDINGS / FACTOR)
+    arithmetic = arithmetic_of(kernel, terms=1)
+    error = 96.0 * arithmetic.few(0)
+    assert far * arithmetic.relative == pytest.approx(np.expm1(error))
+    assert far == pytest.approx(96.0 * ROUNDINGS / FACTOR, rel=error)
     assert near == 1.0
     assert (given.magnitudes / given.values).tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("exponent", "roundings"),
+    [
+        ("(cast bf16 2) (cast f32 3)", 1),
+        # Both of a difference, and the larger of what is chosen from.
+        ("(cast bf16 2) (cast f32 3) (mul f32 1 1) (cast bf16 5) (cast f32 6) (sub f32 4 7)", 2),
+        ("(cast bf16 2) (cast f32 3) (mul f32 1 1) (cast bf16 5) (cast f32 6) (max f32 4 7)", 1),
+        # What is given is rounded in the reference, too.
+        ("(cast bf16 0) (cast f32 3) (add f32 2 2)", 0),
+    ],
+)
+def test_an_exponential_is_off_by_a_power_of_what_was_rounded(
+    exponent: str, roundings: int
+) -> None:
+    last = 2 + exponent.count("(")
+    kernel = parse_kernel(f"""
+        (kernel (symbols k0) (pointwise k0) (reduction)
+          (params (in f32) (out bf16))
+          (body (load 0 p0) (const f32 0x40000000) (mul f32 0 1) {exponent} (exp f32 {last})
+            (cast bf16 {last + 1}) (cast f32 {last + 2}) (cast bf16 {last + 3})
+            (store 1 p0 {last + 4})))
+    """)
+    (found,) = interpret(kernel, {"k0": 1}, [np.array([150.0], np.float32)])
+    arithmetic = arithmetic_of(kernel, terms=1)
+    terms = 600.0 if "(add" in exponent else 300.0
+    error = terms * arithmetic.few(roundings)
+    assert arithmetic.few(roundings) - arithmetic.few(0) == pytest.approx(roundings * 2.0**-8)
+    assert arithmetic.few(1000) <= arithmetic.relative
+    least = found.values * arithmetic.relative
+    allowed = found.magnitudes * arithmetic.relative
+    assert allowed == pytest.approx(max(float(found.values[0] * np.expm1(error)), least[0]))
 
 
 @pytest.mark.parametrize(("name", "base"), [("log", 0.0), ("log2", 0.0), ("log1p", 1.0)])

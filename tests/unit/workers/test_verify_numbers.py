@@ -195,3 +195,58 @@ def test_terms_that_leave_the_range_in_some_order_are_told(kind: str) -> None:
     (found,) = interpret_within_range(kernel, {"k0": 4}, [rows.ravel(), np.zeros(0)])
     beyond = {"sum": [True, False, False, False], "prod": [True, True, False, False]}
     assert np.isnan(found.values).tolist() == beyond[kind]
+
+
+ROUNDED_EXPONENTS = parse_kernel("""
+    (kernel (symbols k0) (pointwise) (reduction k0)
+      (params (in bf16) (out bf16))
+      (body (load 0 r0)
+            (cast f32 0)
+            (const f32 0x3f99999a)
+            (mul f32 1 2)
+            (cast bf16 3)
+            (cast f32 4)
+            (reduce max f32 5)
+            (sub f32 5 6)
+            (exp f32 7)
+            (reduce sum f32 8)
+            (div f32 8 9)
+            (cast bf16 10)
+            (store 1 r0 11)))
+""")
+"""softmax(1.2 * x), the product rounded to bf16: near 1000, a difference of two is off by 8."""
+
+
+def softmax_of_rounded(elements: Array, *, digits: int = 8, largest: Any = np.max) -> Array:
+    products = (decode("bf16", elements).astype(np.float32) * np.float32(1.2)).astype(np.float64)
+    mantissas, exponents = np.frexp(products)
+    rounded = np.ldexp(np.round(np.ldexp(mantissas, digits)), exponents - digits)
+    with np.errstate(over="ignore", invalid="ignore"):
+        powers = np.exp((rounded - largest(rounded)).astype(np.float32))
+        return encode("bf16", (powers / powers.sum(dtype=np.float32)).astype(np.float64))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_powers_of_rounded_exponents_are_off_by_powers(seed: int) -> None:
+    """Numbers far apart, as DeBERTa's masked softmax has them in bf16."""
+    subject, references = NumpySubject(softmax_of_rounded), References()
+    hints = [{"k0": 300}]
+    found = verify(
+        ROUNDED_EXPONENTS, subject, ALWAYS, hints, threads=1, seed=seed, references=references
+    )
+    assert found.problem == ""
+
+
+@pytest.mark.parametrize("wrong", [{"digits": 5}, {"largest": lambda row: row[0]}])
+def test_what_is_rounded_more_or_not_shifted_is_wrong(wrong: dict[str, Any]) -> None:
+    subject = NumpySubject(lambda x: softmax_of_rounded(x, **wrong))
+    found = verify(
+        ROUNDED_EXPONENTS,
+        subject,
+        ALWAYS,
+        [{"k0": 300}],
+        threads=1,
+        seed=1,
+        references=References(),
+    )
+    assert found.problem

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -65,6 +66,25 @@ def test_what_is_clamped_already_is_not_clamped_again() -> None:
     lowered = check(lambda x: x.clamp(-448, 448).to(torch.float8_e4m3fn), drawn(9, 8))
     names = [node.name for node in lowered.kernels[0].kernel.body if isinstance(node, ir.Op)]
     assert sorted(names) == ["cast", "max", "min"]
+
+
+@pytest.mark.parametrize("kind", ["f32", "bf16", "i32", "bool"])
+@pytest.mark.parametrize("target_kind", ["cpu", "cuda"])
+def test_a_cast_that_makes_nan_of_what_is_too_large(kind: str, target_kind: str) -> None:
+    b = Builder()
+    given, out = tensor(S0, 64, dtype=kind), tensor(S0, 64, dtype="f8e4m3fn")
+    if target_kind == "cuda":
+        given, out = replace(given, device="cuda"), replace(out, device="cuda")
+    name = "nearhint.cast_or_nan.default"
+    made = b.call(name, b.typed(given), dtype=DType("f8e4m3fn"), out=out)
+    lowered = lower(b.program(made), target_kind=target_kind)
+    assert_lowering_is_right(lowered)
+    (kernel,) = [found.kernel for found in lowered.kernels]
+    casts = [node.dtype for node in kernel.body if isinstance(node, ir.Op)]
+    assert casts[-1] == "f8e4m3fn"
+    assert not {"min", "max"}.intersection(
+        node.name for node in kernel.body if isinstance(node, ir.Op)
+    )
 
 
 @pytest.mark.parametrize(

@@ -488,3 +488,37 @@ def test_a_copy_that_turns_its_input_is_a_kernel_and_a_plain_one_is_none() -> No
     assert len(turned.kernels) == 1
     plain = check(lambda x: x.clone(), drawn(33, 70), dynamic=True)
     assert not plain.kernels
+
+
+TURNED: dict[str, tuple[int, Callable[[Tensor], Tensor]]] = {
+    "group norm": (2, lambda x: functional.silu(functional.group_norm(x.contiguous(), 8))),
+    "group norm of what is computed": (2, lambda x: functional.group_norm((x * 2).contiguous(), 8)),
+    "layer norm": (2, lambda x: functional.layer_norm(x.contiguous(), x.shape[1:])),
+    "columns": (1, lambda x: functional.instance_norm(x.contiguous())),
+    "a sum": (1, lambda x: x.contiguous().sum((1, 2, 3))),
+    "rows of one dim": (1, lambda x: x.contiguous().softmax(-1)),
+}
+
+
+@pytest.mark.parametrize("name", TURNED)
+def test_long_rows_are_turned_before_they_are_walked(name: str) -> None:
+    """Read where they lie, with their channels last, each walk would turn them again."""
+    count, function = TURNED[name]
+    images = torch.randn(3, 16, 5, 6, generator=torch.Generator().manual_seed(1))
+    lowered = check(
+        function, images.contiguous(memory_format=torch.channels_last), target_kind="cuda"
+    )
+    assert_lowering_is_right(lowered)
+    assert len(lowered.kernels) == count
+    assert not any(isinstance(step, RunNodes) for step in lowered.plan.steps)
+
+
+def test_turned_rows_that_registers_hold_are_read_once_where_they_lie() -> None:
+    images = torch.randn(3, 16, 5, 6).contiguous(memory_format=torch.channels_last)
+    lowered = check(
+        lambda x: functional.group_norm(x.contiguous(), 8),
+        images,
+        target_kind="cuda",
+        dynamic=False,
+    )
+    assert len(lowered.kernels) == 1
