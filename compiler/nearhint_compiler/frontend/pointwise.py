@@ -257,6 +257,8 @@ def _copy(names: str, source: str = "", *, saturates: bool = True) -> Rule:
         call.bind((first, *others), dict.fromkeys(others))
         x = call.operand(source, call.out.shape)
         dtype = call.out.dtype
+        if source != first and dtype != x.dtype and dtype in dtypes.STORED_FLOATS:
+            raise Unlowerable("a cast to 8-bit floats that no op of its own makes")
 
         def build(point: Point) -> tuple[Value]:
             return (point.emit.rounded(x.at(point, x.dtype), dtype, saturates=saturates),)

@@ -60,6 +60,7 @@ clamp_min default Tensor
 clone default
 constant_pad_nd default
 contiguous default
+copy default
 cos default
 cosh default
 count_nonzero default dim_IntList
@@ -169,6 +170,7 @@ rsqrt default
 rsub Tensor Scalar
 scalar_tensor default
 select int
+select_scatter default
 sgn default
 sigmoid default
 sign default
@@ -177,6 +179,7 @@ sin default
 sinc default
 sinh default
 slice Tensor
+slice_scatter default
 smooth_l1_loss default
 soft_margin_loss default
 softmax int

@@ -239,3 +239,22 @@ def test_an_index_of_another_dtype_stays_a_node() -> None:
     wrong = TensorType("i32", (S0,), (ex.ONE,), "cpu")
     place = b.call("aten.argmax.default", x, 1, out=wrong)
     assert not lower(b.program(place), target_kind="cpu").kernels
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32])
+def test_a_copy_over_a_tensor_is_what_is_copied_in_its_dtype(dtype: torch.dtype) -> None:
+    def copied(x: Tensor) -> Any:
+        return torch.ops.aten.copy(x.to(dtype), x.transpose(0, 1) * 2.5)
+
+    lowered = check(copied, drawn(9, 9, 12))
+    assert len(launched_nodes(lowered)) == 1
+
+
+def test_a_copy_that_casts_to_eight_bit_floats_is_left_to_torch() -> None:
+    """An op of its own says whether what is too large is NaN."""
+
+    def copied(x: Tensor, small: Tensor) -> Any:
+        return torch.ops.aten.copy(small, x)
+
+    small = drawn(9, 12).to(torch.float8_e4m3fn)
+    assert not launched_nodes(check(copied, drawn(9, 12), small))
