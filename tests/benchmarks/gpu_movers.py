@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from tests.benchmarks.cpu_cases import Shape
 from tests.benchmarks.other_functions import GROUPS
+from tests.benchmarks.strided_functions import GROUPS as GROUPS_LAST
 from tests.benchmarks.sweep_functions import wide
 from tests.benchmarks.sweeps import Sweep
 from torch import Tensor
@@ -122,9 +123,9 @@ def columns_less_sums(x: Tensor) -> Tensor:
     return x - x.sum(0)
 
 
-def groups_less_sums(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def groups_less_sums(x: Tensor, weight: Tensor, bias: Tensor, count: int = GROUPS) -> Tensor:
     rows, channels, height, width = x.shape
-    values = wide(x).reshape(rows, GROUPS, channels // GROUPS, height, width)
+    values = wide(x).reshape(rows, count, channels // count, height, width)
     less = (values - values.sum((2, 3, 4), keepdim=True)).reshape(x.shape)
     return (less * wide(weight)[:, None, None] + wide(bias)[:, None, None]).to(x.dtype)
 
@@ -169,6 +170,38 @@ def planes_less_sums(x: Tensor) -> Tensor:
 
 def largest_of_middle(outputs: Tensor, weights: Tensor) -> Tensor:
     return outputs.amax(1)
+
+
+def halves_added(x: Tensor) -> Tensor:
+    half = x.shape[-1] // 2
+    return x[..., :half] + x[..., half:]
+
+
+def turned_groups_less_sums(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """In the order of memory that the sums are in, which is not the images'."""
+    return groups_less_sums(x.contiguous(), weight, bias, GROUPS_LAST)
+
+
+def groups_of_places_less_sums(x: Tensor) -> Tensor:
+    groups = torch.unflatten(wide(x), -1, (GROUPS_LAST, -1))
+    return (groups - groups.sum((1, 3), keepdim=True)).to(x.dtype).flatten(2)
+
+
+def largest_of_channels(x: Tensor) -> Tensor:
+    return x.amax((2, 3))
+
+
+def tokens_less_sums(x: Tensor) -> Tensor:
+    values = wide(x)
+    return (values - values.sum(1, keepdim=True)).to(x.dtype)
+
+
+def largest_tokens(x: Tensor, logits: Tensor) -> Tensor:
+    return x.amax(1)
+
+
+def added_taps(x: Tensor, bias: Tensor, *weights: Tensor) -> Tensor:
+    return x + bias
 
 
 _ROWS = (Mover("a row's sum, then a walk over it", row_sum_and_walk),)
@@ -228,6 +261,20 @@ MOVERS: Mapping[str, tuple[Mover, ...]] = {
         (Mover("sums of products", wide_sums_of_products),),
     ),
     "cross_entropy": (Mover("largest", largest_of_logits, is_one_op=True),),
+    "packed_swiglu": (Mover("halves added", halves_added),),
+    "groups_of_channels": (
+        Mover("a group's sum, then a walk over it", turned_groups_less_sums),
+        Mover("scale and shift", scaled_channels),
+    ),
+    "groups_of_places": (Mover("a group's sum, then a walk", groups_of_places_less_sums),),
+    "averaged_channels": (Mover("largest", largest_of_channels, is_one_op=True),),
+    "capped_softmax": (Mover("a row's sum, then a walk over it", masked_less_sums),),
+    "attention_pool": (Mover("largest", largest_tokens, is_one_op=True),),
+    "causal_taps": (Mover("one tap, added", added_taps),),
+    "rms_norm_backward": (Mover("sum of products, then a walk over them", products_less_sums),),
+    "smoothed_cross_entropy": (Mover("largest", largest_of_logits, is_one_op=True),),
+    "standardised_tokens": (Mover("tokens less their sums", tokens_less_sums),),
+    "divergence": (Mover("sums of products", wide_sums_of_products),),
     "padded": (Mover("padded copy", within_zeros, is_one_op=True),),
     "instance_norm": (Mover("planes less their sums", planes_less_sums),),
     "combined": (Mover("largest", largest_of_middle, is_one_op=True),),

@@ -194,7 +194,7 @@ def _in_blocks(x: Tensor) -> Any:
 
 
 def _shifted(x: Tensor) -> Any:
-    """Each token is mixed with the one before it; windows are rolled to and fro."""
+    """Each token is mixed with the one before it; windows are rolled back and forth."""
     mixed = x * 0.25 + nn.pad(x, (0, 0, 1, -1)) * 0.75
     return mixed, (mixed.roll((1, -2), (0, 1)) + 1).roll((-1, 2), (0, 1))
 
