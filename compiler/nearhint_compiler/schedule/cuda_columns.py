@@ -521,7 +521,7 @@ def _leaving(facts: Facts, shapes: Sequence[Shape], columns: int) -> Sequence[Sh
     """
     if not facts.only_reads or facts.own_bytes < CACHE_KEEPS[1]:
         return shapes
-    pieced = shared_steps(facts, columns) if facts.has_pieces else ()
+    pieced = tuple(shared_steps(facts, columns))
     is_written_out = facts.itemsize <= 2 or facts.is_foldable
     kept = [each for each in shapes if each[4] == 1]
     others = [(*each[:4], 1, WRITTEN_OUT) for each in shapes if each[4] > 1]

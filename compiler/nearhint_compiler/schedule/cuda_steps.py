@@ -123,7 +123,13 @@ def bounded(warps: int) -> dict[str, int]:
 
 def shared_steps(facts: Facts, columns: int) -> Iterator[tuple[int, ...]]:
     """Programs of as many warps a processor as `in_steps` has, and of its pieces; first those of
-    which hardly any place stays idle, where whole numbers of them share a block of columns."""
+    which hardly any place stays idle, where whole numbers of them share a block of columns.
+
+    None of narrow columns that share something with their neighbours alone: what is computed of
+    both, of so many lanes, leaves no registers for pieces.
+    """
+    if not facts.has_pieces or (facts.has_planes and column_itemsize(facts) < SINGLE):
+        return
     pieces = _step_pieces(facts)
     busy = STEP_WARPS * STEP_PIECES // pieces
     blocks = -(-columns // STEP_COLUMNS)

@@ -423,3 +423,20 @@ def test_few_columns_that_no_cache_keeps_have_programs_that_serve_them(
     assert shared
     for each in shared:
         assert size_facts_hold(generate(kernel, each, TARGET).guard, dims)
+
+
+def test_narrow_columns_weighted_by_what_neighbours_share_have_no_pieces() -> None:
+    """Sums of tokens by weights of their own: pieces would spill, and what spills is dropped."""
+    text = """(kernel (symbols k0 k1 k2) (pointwise k0 k1) (reduction k2)
+      (params (in {dtype}) (in f32) (out f32))
+      (body (load 0 (+ (* k1 k2 p0) (* k1 r0) p1)) (cast f32 0) (load 1 (+ (* k2 p0) r0))
+        (mul f32 1 2) (reduce sum f32 3) (store 2 (+ (* k1 p0) p1) 4)))"""
+    sizes = {"k0": 4, "k1": 1024, "k2": 8192}
+    narrow, wide = (
+        parse_kernel(text.format(dtype="bf16")),
+        parse_kernel(text.replace("(cast f32 0)", "(abs f32 0)").format(dtype="f32")),
+    )
+    first, *_ = firsts(narrow, TARGET, sizes)
+    assert (first.family, first.get("pieces", 0)) == ("cuda.split", 0)
+    assert not any(each.get("pieces", 0) for each in candidates(narrow, TARGET, sizes))
+    assert any(each.get("pieces", 0) for each in candidates(wide, TARGET, {**sizes, "k2": 16_384}))
