@@ -210,19 +210,8 @@ def _compared(
     nodes = [kernel.body[operand] for operand in node.operands]
     if any(isinstance(each, ir.Const) and each.dtype not in constants for each in nodes):
         return None
-    low, high = map(place_of, nodes)
+    low, high = map(ir.place_of, nodes)
     return None if low is None or high is None else (low, high)
-
-
-def place_of(node: ir.BodyNode) -> ex.Expr | None:
-    """The index expression that a node's value is: that of a place, or an integer."""
-    match node:
-        case ir.Iota(index):
-            return index
-        case ir.Const("i64", bits):
-            return ex.Int(bits - (bits >> 63 << 64))
-        case _:
-            return None
 
 
 def _facts(

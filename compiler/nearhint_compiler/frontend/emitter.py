@@ -212,13 +212,7 @@ class Emitter:
 
     def position(self, value: Value) -> Expr | None:
         """The expression that an i64 value is, if it is one of positions and sizes alone."""
-        match self.body[value.node]:
-            case ir.Iota(index):
-                return index
-            case ir.Const("i64", bits):
-                return ex.Int(bits - (bits >> 63 << 64))
-            case _:
-                return None
+        return ir.place_of(self.body[value.node])
 
     def _known(self, name: str, operands: Sequence[Value]) -> Value | None:
         """What an op is without being computed: one of its operands, or what a comparison says."""

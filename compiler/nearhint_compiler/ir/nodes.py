@@ -52,7 +52,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from nearhint_rules.expr import Expr, symbols_of
+from nearhint_rules.expr import Expr, Int, symbols_of
 
 FLOATS = ("f64", "f32")
 LOW_PRECISION = ("f16", "bf16", "f8e4m3fn", "f8e5m2")
@@ -319,6 +319,17 @@ def dtypes_of(kernel: Kernel) -> tuple[str, ...]:
             case Iota() | Arg():
                 found.append("i64")
     return tuple(found)
+
+
+def place_of(node: BodyNode) -> Expr | None:
+    """The index expression that a node's value is: that of a place, or an integer."""
+    match node:
+        case Iota(index):
+            return index
+        case Const("i64", bits):
+            return Int(bits - (bits >> 63 << 64))
+        case _:
+            return None
 
 
 def is_reduction_variable(name: str) -> bool:

@@ -13,7 +13,6 @@ from nearhint_compiler.analysis.branches import (
     branches,
     guarded,
     joined,
-    place_of,
 )
 from nearhint_compiler.analysis.flat import FLAT, in_order
 from nearhint_compiler.analysis.jumps import before_jumps
@@ -196,7 +195,7 @@ class Body:
                 share = self._shares[position]
                 return [f"{name} = {self.name(share.term)} * (1.0 / {self.name(share.total)})"]
             case ir.Op(op, _, operands) if position in self._placed:
-                places = (place_of(self.kernel.body[operand]) for operand in operands)
+                places = (ir.place_of(self.kernel.body[operand]) for operand in operands)
                 texts = [self.block.text(place) for place in places if place is not None]
                 return [f"{name} = {op_text(op, 'i64', texts)}"]
             case ir.Op(op, _, operands):
@@ -452,7 +451,7 @@ def _placed(kernel: ir.Kernel) -> frozenset[int]:
     def is_placed(node: ir.BodyNode) -> bool:
         if not isinstance(node, ir.Op) or node.name not in COMPARISONS:
             return False
-        found = [place_of(kernel.body[operand]) for operand in node.operands]
+        found = [ir.place_of(kernel.body[operand]) for operand in node.operands]
         places = [place for place in found if place is not None]
         loops = {name for name in ex.symbols_of(*places) if name[0] != "k"}
         return len(places) == len(found) and bool(loops)
