@@ -24,8 +24,8 @@ LONG_ROW = 2048
 """Elements of a row that registers hold with no other beside it, at most."""
 SHARED, PROGRAMS = (4096, 4), 4
 """(elements, warps) of programs that share strips, and how many of them a processor has. Group
-norms of 90x200x57x56 and 7x96x301x299 with channels last took 0.26 and 0.21 times as long as with
-rows alone (tests/benchmarks/gpu_schedules.py, on an H100)."""
+norms of 90x200x57x56 and 7x96x301x299 in f16 with channels last took 0.84 and 0.65 times as long as
+in the best programs of a row each (tests/benchmarks/results/2026-11-h100-strips.json)."""
 WALKED = ((2, 4096, 8), (8, 16_384, 16))
 """(rows, elements, warps) of programs that have strips of their own."""
 
