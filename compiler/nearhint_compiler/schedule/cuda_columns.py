@@ -17,6 +17,7 @@ from nearhint_compiler.schedule.cuda_steps import (
     column_itemsize,
     column_lanes,
     in_steps,
+    odd_steps,
     shared_steps,
     single_steps,
 )
@@ -187,6 +188,7 @@ def _columns_of(facts: Facts) -> Iterator[Schedule]:
     yield from single_steps(facts)
     yield from _few(facts)
     yield from in_steps(facts)
+    yield from odd_steps(facts)
     r = power_of_two(facts.length)
     # Few rows in vectors leave most threads of such a block without any.
     is_few = _is_few(facts)

@@ -350,6 +350,27 @@ def test_columns_that_are_only_read_have_several_pieces_under_way(
     assert not odd[0].get("pieces", 0)
 
 
+@pytest.mark.parametrize(
+    ("columns", "rows", "is_offered"),
+    [
+        (71_077, 459, True),
+        (71_077, 127, False),
+        (71_077, 5000, False),
+        (5001, 459, False),
+        (71_072, 459, False),
+    ],
+)
+def test_odd_columns_that_no_programs_share_are_offered_in_pieces_too(
+    columns: int, rows: int, *, is_offered: bool
+) -> None:
+    found = [
+        each
+        for each in offered("column_mean_bf16", columns, rows)
+        if each.family == "cuda.looped" and each.get("pieces", 0) and not each["aligned"]
+    ]
+    assert bool(found) == is_offered
+
+
 @pytest.mark.parametrize("columns", [8192, 12_288, 30_000, 50_000, 131_072, 1_000_000])
 def test_warps_of_columns_in_pieces_are_as_many_whatever_their_number(columns: int) -> None:
     first = firsts(kernel_of("column_sum_f32"), TARGET, {"k0": 512, "k1": columns})[0]
