@@ -2,10 +2,10 @@
 
     python -m tests.benchmarks.gpu_sweep --mode a|b
                                          [--functions pinned|others|further|looked_up|strided|all]
-                                         [--cases PATTERN] [--sizes N] [--budget-s N] [--batch N]
-                                         [--tune-s N] [--attempts N] [--warm-processes N]
-                                         [--resume FILE] [--json FILE] [--tune-only]
-                                         [--dry-run [N]]
+                                         [--cases PATTERN] [--draw SEED] [--sizes N]
+                                         [--budget-s N] [--batch N] [--tune-s N] [--attempts N]
+                                         [--warm-processes N] [--resume FILE] [--json FILE]
+                                         [--tune-only] [--dry-run [N]]
 
 Mode a: all dimensions dynamic; mode b: the rows alone. Each sweep of `gpu_sweep_cases` is captured
 once (and once more for one row, which torch keeps apart), and the hints of a batch of sweeps (of
@@ -18,13 +18,14 @@ whose own time is taken off. Ratios are the others' medians over ours. `gpu_nume
 errors are counted.
 
 The functions are those that kernels were made with (`pinned`), or others (`gpu_sweep_others`,
-`gpu_sweep_further`, `gpu_sweep_looked_up`, `gpu_sweep_strided`). What the budget leaves for tuning
-is said; where that is next to nothing, the run ends at once (`sweep_budget`). A point that misses a
-bar of its own is measured again, at most as often as --attempts says, and the last time counts.
-While sweeps are captured, processes of their own fill Inductor's caches (`warm_pool`), before
-anything is timed. The report is written after each point, with the seconds of each phase; --resume
-leaves out the points that a report has already. --dry-run needs no GPU: see `gpu_dry_run`; N
-candidates are compiled of each kernel at each hint. A PATTERN after = is a whole name and dtype.
+`gpu_sweep_further`, `gpu_sweep_looked_up`, `gpu_sweep_strided`); --draw has them measured at other
+sizes than those listed (`drawn_sizes`). What the budget leaves for tuning is said; where that is
+next to nothing, the run ends at once (`sweep_budget`). A point that misses a bar of its own is
+measured again, at most as often as --attempts says, and the last time counts. While sweeps are
+captured, processes of their own fill Inductor's caches (`warm_pool`), before anything is timed. The
+report is written after each point, with the seconds of each phase; --resume leaves out the points
+that a report has already. --dry-run needs no GPU: see `gpu_dry_run`; N candidates are compiled of
+each kernel at each hint. A PATTERN after = is a whole name and dtype.
 """
 
 from __future__ import annotations
@@ -46,10 +47,11 @@ import torch
 from tests.benchmarks import gpu_contest, gpu_points, gpu_tuning, sweep_report
 from tests.benchmarks.compiled_call import Call, copy_of
 from tests.benchmarks.cpu_sweep import served_by
+from tests.benchmarks.drawn_sizes import drawn
 from tests.benchmarks.first_schedules import first_of
 from tests.benchmarks.gpu_dry_run import dry_run
 from tests.benchmarks.gpu_numerics import as_tuple, closeness, in_float64, written
-from tests.benchmarks.gpu_sweep_cases import FUNCTIONS, sweeps_of
+from tests.benchmarks.gpu_sweep_cases import FUNCTIONS, parts_of
 from tests.benchmarks.gpu_tuning import Captured, inductor_dynamic
 from tests.benchmarks.phases import Phases
 from tests.benchmarks.serving import Serving, conditions_of
@@ -415,9 +417,25 @@ def resumed(file: Path | None, mode: str) -> tuple[dict[str, Any], dict[str, Any
 
 
 def chosen_sweeps(options: argparse.Namespace) -> list[Sweep]:
-    """The sweeps of the mode that were asked for, at as many of their sizes."""
-    listed = sweeps_of(options.mode, options.functions)
-    return [each.at_most(options.sizes) for each in listed if is_chosen(each.title, options.cases)]
+    """The sweeps of the mode that were asked for, at as many of their sizes, or of those drawn."""
+    chosen = FUNCTIONS[options.functions]
+    if options.draw is not None:
+        chosen = tuple(drawn(each, options.draw) for each in chosen)
+    return [
+        part.at_most(options.sizes)
+        for each in chosen
+        for part in parts_of(each, options.mode)
+        if is_chosen(part.title, options.cases)
+    ]
+
+
+def command_of(options: argparse.Namespace) -> str:
+    """What a report says that it was made with: which mode, functions and sizes."""
+    drawn_with = "" if options.draw is None else f" --draw {options.draw}"
+    return (
+        f"python -m tests.benchmarks.gpu_sweep --mode {options.mode}"
+        f" --functions {options.functions}{drawn_with}"
+    )
 
 
 def budget_of(options: argparse.Namespace, left: Mapping[Sweep, Sequence[Sizes]]) -> Estimate:
@@ -454,9 +472,8 @@ def run(options: argparse.Namespace) -> Bench:
     with phases.of("copy"):
         copy_gb_s = gpu_contest.copy_bandwidth()
     say(f"a copy reaches {copy_gb_s:.0f} GB/s")
-    command = f"python -m tests.benchmarks.gpu_sweep --mode {options.mode}"
     head = {
-        "conditions": conditions_of(command, device="cuda"),
+        "conditions": conditions_of(command_of(options), device="cuda"),
         "mode": options.mode,
         "copy_gb_s": copy_gb_s,
     }
@@ -482,6 +499,9 @@ def main() -> None:
     parser.add_argument("--mode", required=True, choices=("a", "b"))
     parser.add_argument(
         "--functions", choices=FUNCTIONS, default="pinned", help="which set of functions"
+    )
+    parser.add_argument(
+        "--draw", type=int, metavar="SEED", help="other sizes than those listed, drawn with this"
     )
     parser.add_argument(
         "--sizes", type=int, default=0, help="so many sizes of each, the first; 0: all"

@@ -82,8 +82,12 @@ FUNCTIONS: Mapping[str, tuple[Sweep, ...]] = {
 
 def sweeps_of(mode: str, functions: str = "pinned") -> tuple[Sweep, ...]:
     """What is captured once each: mode "a", all dimensions dynamic; mode "b", the rows alone."""
-    chosen = FUNCTIONS[functions]
-    return chosen if mode == "a" else tuple(part for each in chosen for part in rows_alone(each))
+    return tuple(part for each in FUNCTIONS[functions] for part in parts_of(each, mode))
+
+
+def parts_of(sweep: Sweep, mode: str) -> tuple[Sweep, ...]:
+    """What of a sweep is captured once each in a mode."""
+    return (sweep,) if mode == "a" else rows_alone(sweep)
 
 
 def starts_for_tuning(sweep: Sweep, mode: str) -> list[Sizes]:

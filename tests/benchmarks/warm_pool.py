@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from threading import Thread
 from types import TracebackType
@@ -30,7 +30,7 @@ from unittest import mock
 
 import torch
 from tests.benchmarks.compiled_call import copy_of
-from tests.benchmarks.gpu_sweep_cases import sweeps_of
+from tests.benchmarks.gpu_sweep_cases import FUNCTIONS, parts_of
 from tests.benchmarks.sweeps import Sizes, Sweep, marked, starts_of
 from torch import Tensor, fx
 from torch._inductor import config
@@ -59,6 +59,17 @@ class Unit:
         """For people."""
         at = "dynamic" if self.is_dynamic else "x".join(map(str, self.sizes[0]))
         return f"{self.title}, {at}"
+
+    def sweep(self) -> Sweep:
+        """The sweep at these sizes, which may be others than are listed.
+
+        Raises `KeyError` where no sweep has the title.
+        """
+        for listed in FUNCTIONS["all"]:
+            for part in parts_of(replace(listed, sizes=self.sizes), self.mode):
+                if part.title == self.title:
+                    return part
+        raise KeyError(self.title)
 
     @staticmethod
     def from_line(line: str) -> Unit:
@@ -169,7 +180,7 @@ def compile_unit(unit: Unit, *, device: str) -> Outcome:
 
 
 def _compile(unit: Unit, device: str) -> None:
-    sweep = next(each for each in sweeps_of(unit.mode, "all") if each.title == unit.title)
+    sweep = unit.sweep()
     function: Callable[..., Any] = torch.compile(
         copy_of(sweep.function),
         backend=_compiled_alone,

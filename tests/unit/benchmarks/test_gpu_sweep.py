@@ -118,7 +118,7 @@ def test_batches_have_every_sweep_once_in_order() -> None:
 
 def test_an_exact_title_chooses_one_sweep_and_all_its_kinds() -> None:
     options = argparse.Namespace(
-        mode="a", functions="pinned", sizes=0, cases=["=softmax bf16", "=argmax f32"]
+        mode="a", functions="pinned", draw=None, sizes=0, cases=["=softmax bf16", "=argmax f32"]
     )
     assert [each.title for each in chosen_sweeps(options)] == ["softmax bf16", "argmax f32"]
     options.mode = "b"
@@ -149,16 +149,35 @@ def test_a_budget_that_leaves_next_to_nothing_for_tuning_is_refused_with_one_tha
 
 
 def test_so_many_sizes_of_each_function_of_a_set_are_chosen() -> None:
-    options = argparse.Namespace(mode="a", functions="others", sizes=2, cases=["group_norm"])
+    options = argparse.Namespace(
+        mode="a", functions="others", draw=None, sizes=2, cases=["group_norm"]
+    )
     (sweep,) = chosen_sweeps(options)
     (whole,) = (each for each in sweeps_of("a", "others") if each.title == sweep.title)
     assert sweep.sizes == whole.sizes[:2]
     assert units_of({sweep: sweep.sizes}, "a")[0].title == whole.title
 
 
+@pytest.mark.parametrize("mode", ["a", "b"])
+def test_drawn_sizes_are_compiled_by_the_pool_as_they_were_drawn(mode: str) -> None:
+    options = argparse.Namespace(mode=mode, functions="all", draw=3, sizes=0, cases=[])
+    sweeps = chosen_sweeps(options)
+    assert sweeps == chosen_sweeps(options)
+    listed = {name for each in sweeps_of("a", "all") for name in each.cases()}
+    assert not listed & {name for each in sweeps for name in each.cases()}
+    for unit in units_of({sweep: sweep.sizes for sweep in sweeps}, mode):
+        assert unit.sweep().sizes == unit.sizes
+        assert unit.sweep().title == unit.title
+
+
 def test_a_dry_run_says_what_each_batch_would_do() -> None:
     options = argparse.Namespace(
-        mode="a", functions="pinned", sizes=0, cases=["=softmax bf16", "=argmax bf16"], batch=1
+        mode="a",
+        functions="pinned",
+        draw=None,
+        sizes=0,
+        cases=["=softmax bf16", "=argmax bf16"],
+        batch=1,
     )
     first, second = plan_of(options)
     assert first == {"sweeps": ["softmax bf16"], "units": 7, "points": 6}

@@ -1,0 +1,58 @@
+"""Sizes of a sweep that nobody chose: drawn between those that were."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+
+import torch
+from tests.benchmarks.gpu_numerics import as_tuple
+from tests.benchmarks.sweeps import Sizes, Sweep
+
+ATTEMPTS = 10_000
+LARGE_SHARE = 1 / 8
+"""Of the bytes of a sweep's largest point: every other draw moves so many."""
+
+
+def drawn(sweep: Sweep, seed: int) -> Sweep:
+    """The sweep at as many other sizes, the same for the same seed.
+
+    Each size lies between the least and the largest that the sweep has at its position, and is as
+    likely to be in one octave as in another; where all of a position are multiples of a number, as
+    a function's blocks ask for, so is what is drawn. No point moves more bytes than the largest of
+    the sweep, and every other one at least `LARGE_SHARE` of them: most draws are small. Of two
+    functions with equal sizes each has draws of its own.
+
+    Raises `ValueError` where `ATTEMPTS` draws do not find as many sizes.
+    """
+    generator = random.Random(f"{seed} {sweep.title}")
+    most = max(moved_bytes(sweep, sizes) for sizes in sweep.sizes)
+    found: list[Sizes] = []
+    for _ in range(ATTEMPTS):
+        least = 0.0 if len(found) % 2 else most * LARGE_SHARE
+        sizes = _draw(sweep, generator)
+        is_new = sizes not in (*sweep.sizes, sweep.compiled_at, *found)
+        if is_new and least <= moved_bytes(sweep, sizes) <= most:
+            found.append(sizes)
+        if len(found) == len(sweep.sizes):
+            return replace(sweep, sizes=tuple(found))
+    raise ValueError(f"{sweep.title}: {ATTEMPTS} draws found {len(found)} sizes")
+
+
+def moved_bytes(sweep: Sweep, sizes: Sizes) -> int:
+    """What arguments and outputs hold at some sizes."""
+    case = sweep.case(sizes)
+    blank = [torch.empty(shape, dtype=case.dtype, device="meta") for shape in case.shapes]
+    arguments = case.prepare(blank)
+    return sum(each.nbytes for each in (*arguments, *as_tuple(case.function(*arguments))))
+
+
+def _draw(sweep: Sweep, generator: random.Random) -> Sizes:
+    found: list[int] = []
+    for position, at in enumerate(zip(*sweep.sizes, strict=True)):
+        step = math.gcd(*at, sweep.compiled_at[position])
+        least, most = min(at), max(at)
+        wanted = math.exp(generator.uniform(math.log(least), math.log(most)))
+        found.append(step * max(1, round(wanted / step)))
+    return tuple(found)
