@@ -24,6 +24,7 @@ from nearhint_compiler.analysis.row_words import (
     tile_words,
 )
 from nearhint_compiler.analysis.runs import run_of, runs_of
+from nearhint_compiler.analysis.scans import has_scans, scans_come_last
 from nearhint_compiler.analysis.shares import shares_of_sums
 from nearhint_compiler.analysis.strides import Access, accesses, contiguous_bytes
 from nearhint_compiler.analysis.tilings import REDUCTION_AXIS, choose
@@ -104,7 +105,7 @@ class Facts:
     block whose places may be divided at once, or 0; `promises` are the bits of all sizes that
     vectors need, by what all of them are multiples of. `divisible` are the bits of those that are
     multiples of `multiple`, or where that is 0, of what is promised without a number. A kernel
-    `gathers` what data names.
+    `gathers` what data names. Scans that come last are not reduced.
     """
 
     extents: tuple[int, ...]
@@ -118,6 +119,7 @@ class Facts:
     processors: int
     is_columns: bool
     has_scan: bool
+    scans_come_last: bool
     flat: Flat
     tile: Tile | None
     spaced: bool
@@ -246,7 +248,7 @@ def facts_of(
     useful = _worth_dividing(kernel, found, is_rows=is_rows)
     is_static = any(_has_static_vectors(kernel, each) for each in _much(found))
     device = target.device
-    has_scan = any(isinstance(node, ir.Scan) for node in kernel.body)
+    has_scan = has_scans(kernel)
     has_args = any(has_arg_groups(kernel, place) for place in range(len(kernel.body)))
     words = row_words(kernel)
     planes = None if has_scan else plane_words(kernel)
@@ -272,6 +274,7 @@ def facts_of(
         processors=device.multiprocessors if isinstance(device, CudaDevice) else 1,
         is_columns=is_columns,
         has_scan=has_scan,
+        scans_come_last=scans_come_last(kernel),
         flat=_flat(kernel),
         tile=tile,
         spaced=cut_from is not None,

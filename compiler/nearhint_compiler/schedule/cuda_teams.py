@@ -33,7 +33,7 @@ REGISTERS = 65_536
 
 def in_words(facts: Facts, r: int, *, walked: bool) -> dict[str, int]:
     """What makes rows be read in whole words, where they may be of any length."""
-    if not facts.has_words(r) or (walked and facts.has_scan):
+    if not facts.has_words(r) or (walked and not facts.scans_come_last):
         return {}
     # One accumulator for each word: what is beside it then costs nothing more.
     return {"group": facts.word, "words": 1} if walked and facts.has_groups else {"words": 1}
@@ -57,7 +57,7 @@ def teams_of_rows(facts: Facts) -> Iterator[Schedule]:
             more |= {"ahead": ahead} if is_ahead else {}
             divisible = facts.divisible
             yield facts.schedule("cooperative", divisible=divisible, **blocks, **bound, **more)
-        words = in_words(facts, elements, walked=True)
+        words = {} if facts.has_scan else in_words(facts, elements, walked=True)
         if words and elements <= TEAM_WORDS:
             # With more loads the edges would spill.
             yield facts.schedule("cooperative", **blocks, **(bound if is_plain else {}), **words)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 from tests.unit.compiler import triton_numerics as numerics
 from tests.unit.compiler.kernels import TARGET, kernel_of
@@ -43,7 +45,15 @@ def lengths(rows: int) -> list[tuple[int, int]]:
     return [(rows, length) for length in LENGTHS]
 
 
+SCANS = [
+    Case(kernel, f"cuda.looped x={rows} r=32 warps=1 index=32 aligned=1 divisible=0 words=1", dims)
+    for kernel, rows in product(("row_cumsum_f32", "centred_scans_f32"), (1, 4))
+    for dims in lengths(5)
+]
+"""Those that programs share are in no words."""
+
 CASES = [
+    *SCANS,
     *worded("softmax_f32", *lengths(5), r=32),
     *worded("softmax_f32", (3, 70), r=32, group=4, special=True),
     *worded("row_argmax_f32", *lengths(3), (5, 150), r=32, special=True),
@@ -64,7 +74,6 @@ CASES = [
     *worded("row_max_u8", (5, 31), r=512),
     *worded("row_max_f16", (3, 50), (7, 129), r=128, special=True),
 ]
-
 
 IN_PLACE = [
     *worded("softmax_f32", (5, 3), (5, 37), (3, 131), r=32, group=4),
@@ -103,8 +112,8 @@ TILED = "tiled z=1 y=4 cuts=1 warps=1 index=32"
         ("softmax_f32", "looped x=1 r=32 warps=1 index=32 aligned=0", "not aligned"),
         ("softmax_f32", "looped x=1 r=16 warps=1 index=32 aligned=1", "fewer words"),
         ("softmax_f32", "looped x=1 r=64 warps=1 index=32 aligned=1 group=8", "longer than a word"),
-        ("row_cumsum_f32", "looped x=1 r=32 warps=1 index=32 aligned=1", "of a scan"),
-        ("row_cumsum_f32", "split x=1 r=32 splits=2 warps=1 index=32 aligned=1", "of a scan"),
+        ("normalised_cumsum_bf16", "looped x=1 r=128 warps=1 index=32 aligned=1", "of scans"),
+        ("row_cumsum_f32", "split x=1 r=32 splits=2 warps=1 index=32 aligned=1", "of scans"),
         ("softmax_f32", "looped x=1 r=64 warps=1 index=32 aligned=1 turns=2", "is not in reg"),
         ("softmax_f32", "persistent x=2 r=64 warps=1 index=32 aligned=1 turns=2", "is no row"),
         (

@@ -18,6 +18,7 @@ from dataclasses import replace
 
 from nearhint_compiler.analysis.loops import reduction_loops
 from nearhint_compiler.analysis.row_words import RowWords, plane_words, row_words, tile_words
+from nearhint_compiler.analysis.scans import has_scans, scans_come_last
 from nearhint_compiler.codegen.triton.block import REDUCED, Block
 from nearhint_compiler.codegen.triton.body import Body
 from nearhint_compiler.codegen.triton.ops import combine_name
@@ -45,8 +46,9 @@ def words_of(kernel: ir.Kernel, schedule: Schedule) -> RowWords:
     if r1 > schedule["r"] or (r1 and "splits" in dict(schedule.options)):
         raise InvalidSchedule(f"words of planes that are no whole tiles: {schedule}")
     is_walked = not schedule.family.endswith("persistent")
-    if is_walked and any(isinstance(node, ir.Scan) for node in kernel.body):
-        raise InvalidSchedule("words of a scan in a walk")
+    is_alone = schedule.family == "cuda.looped" and scans_come_last(kernel)
+    if is_walked and has_scans(kernel) and not is_alone:
+        raise InvalidSchedule(f"words of scans that others share, or wait for: {schedule}")
     if (r1 or schedule["r"]) < 2 * words.lanes**2:
         raise InvalidSchedule(f"a block with fewer words than edges have lanes: {schedule}")
     if schedule.get("group", 1) > words.lanes:
@@ -190,6 +192,54 @@ class Edges:
     def accumulated(self, total: Total, *, group: int) -> list[str]:
         """The same, and the lines that step the edges in."""
         return [*self.folded(total, group=group), *stepped(self.body, total)]
+
+    def before_scans(self, needed: Sequence[int], policy: str) -> list[str]:
+        """The lines before a walk that scans: its scans start from what is before a row's words."""
+        scans = self._scans(needed)
+        places = self._before_scans(needed)
+        lines = self.loads(needed, policy)
+        lines += [line for place in places for line in self.rest([place], policy)]
+        for position, node in scans.items():
+            combine = combine_name(node.kind, node.dtype)
+            neutral, dtype = neutral_text(node.kind, node.dtype), TRITON_TYPES[node.dtype].name
+            axis, outer = self.body.block.reduced_axis, self.body.name(position)
+            lines += [
+                f"{outer} = {self.body.operand(node.operand, neutral, node.dtype)}",
+                f"carry{position} = tl.where(ebefore, {outer}, {neutral})",
+                f"carry{position} = tl.reduce(carry{position}, {axis}, {combine}, keep_dims=True)",
+                f"whole{position} = tl.full({self._block.row_shape}, {neutral}, {dtype})",
+            ]
+        return lines
+
+    def within_scans(self, needed: Sequence[int]) -> list[str]:
+        """The lines of each step of such a walk that keep what the words come to."""
+        return [
+            f"whole{p} = {combine_name(node.kind, node.dtype)}(whole{p}, last{p})"
+            for p, node in self._scans(needed).items()
+        ]
+
+    def after_scans(self, needed: Sequence[int], policy: str) -> list[str]:
+        """The lines behind such a walk: the edges' scans, and what is made of them."""
+        known, lines = {*self._before_scans(needed)}, list[str]()
+        scans = self._scans(needed)
+        for position in needed:
+            if position in scans:
+                node, outer = scans[position], self.body.name(position)
+                combine, axis = combine_name(node.kind, node.dtype), self.body.block.reduced_axis
+                lines += [
+                    f"{outer} = tl.associative_scan({outer}, {axis}, {combine})",
+                    f"{outer} = tl.where(ebefore, {outer}, {combine}({outer}, whole{position}))",
+                ]
+            elif position not in known:
+                lines += self.rest([position], policy)
+        return lines
+
+    def _scans(self, needed: Sequence[int]) -> dict[int, ir.Scan]:
+        body = self.body.kernel.body
+        return {p: node for p in needed if isinstance(node := body[p], ir.Scan)}
+
+    def _before_scans(self, needed: Sequence[int]) -> list[int]:
+        return self.body.needed([node.operand for node in self._scans(needed).values()])
 
     def scanned(self, body: Body, position: int, node: ir.Scan) -> list[str]:
         """The lines that scan words and edges: one row, of which the words are the middle."""

@@ -156,6 +156,11 @@ class WalkPlan:
             after += [*edges.loads(others, policy), *edges.rest(others, policy)] if pivoted else []
             beside += [*edges.loads(needed, policy), *edges.rest(needed, policy)]
             beside += edges.rest(stores, rest)
+        elif edges and has_scan:
+            before = edges.before_scans(needed, policy)
+            inside += edges.within_scans(needed)
+            after += edges.after_scans(needed, policy)
+            after += edges.rest(stores, rest)
         elif edges:
             before += edges.loads(needed, policy)
             after += edges.rest([p for p in needed if p not in pivoted], policy)
