@@ -16,6 +16,7 @@ from nearhint_compiler.schedule.cuda_steps import (
     bounded,
     column_itemsize,
     column_lanes,
+    fills_waves,
     in_steps,
     odd_steps,
     shared_steps,
@@ -221,11 +222,13 @@ def preferred_columns(facts: Facts) -> Schedule | None:
     columns, rows, warps = COLUMN_A_THREAD
     if facts.length <= SHORT_COLUMN and prod(facts.extents) >= columns * facts.processors:
         return facts.schedule("looped", x=columns, r=rows, warps=warps)
-    for share, x, elements, warps in COLUMN_WALKS:
-        if prod(facts.extents) < share * facts.processors:
-            r = min(elements // x, power_of_two(facts.length))
-            return facts.schedule("looped", x=x, r=r, warps=max(1, warps * x * r // elements))
     x = max(LEAST_COLUMNS, _column_share(facts))
+    if odd := next(odd_steps(facts), None) if not fills_waves(facts, x) else None:
+        return odd
+    for share, few, elements, warps in COLUMN_WALKS:
+        if prod(facts.extents) < share * facts.processors:
+            r = min(elements // few, power_of_two(facts.length))
+            return facts.schedule("looped", x=few, r=r, warps=max(1, warps * few * r // elements))
     return facts.schedule("looped", x=x, r=COLUMN_BLOCK // x, warps=8)
 
 

@@ -7,7 +7,7 @@ What a tile overhangs is lost, so its sides are chosen for the row at hand. (The
 On an H200 (tests/benchmarks/gpu_forms.py, 2026-11-22) tiles took 0.66 times (rows in registers) to
 1.56 times as long as the same Schedule flat where loads are single elements, and 0.96 to 1.02 times
 where they are vectors: so they are no default, and where sizes can be promised, only those that
-promise them have twins.
+promise them have twins. Where programs share rows of single elements, they come first.
 
 Where planes may begin anywhere, tiles read them in whole words (`analysis.row_words`): then a row
 that one program holds or walks is read in vectors, whatever its lengths, and comes before its flat
@@ -40,6 +40,11 @@ ROBUST, LONGEST_SIDE = (2048, 8192), 512
 """Elements along the innermost loop that tiles in words of such blocks have at most, unless
 there are too few planes, for planes of other lengths than at the hint: longer sides leave most of a
 tile empty at planes of a third of the hint's length, and gain next to nothing at its own."""
+SNUG, LONG_SIDE = 1.25, 512
+"""Times the elements of a row that tiles which programs share may have in lanes, to come before the
+flat form, and the least side of those that planes do not fit into: of 2639 planes of 113 such tiles
+took 0.6 times as long, of 145 of 15 222 0.9 times, and of 801 of 801 in seven tiles a plane 1.1
+times (tests/benchmarks/gpu_schedules.py, on an H100)."""
 LARGEST_BLOCK = 32_768
 """Elements of a block that holds whole rows."""
 
@@ -56,11 +61,11 @@ def with_tiles(facts: Facts, schedules: Iterable[Schedule]) -> Iterator[Schedule
         if words and not facts.divisible:
             yield from (*words, schedule)
             continue
-        yield schedule
-        if words:
-            yield from words
-        elif _has_twin(facts, schedule):
-            yield from _twin(facts, schedule)
+        twins = words
+        if not words and _has_twin(facts, schedule):
+            twins = tuple(_twin(facts, schedule))
+        is_first = schedule != first and any(_is_snug(facts, each) for each in twins)
+        yield from (*twins, schedule) if is_first else (schedule, *twins)
 
 
 def padded(reduced: tuple[int, ...], *, r: int, r1: int) -> int:
@@ -71,6 +76,15 @@ def padded(reduced: tuple[int, ...], *, r: int, r1: int) -> int:
     """
     outer, inner = prod(reduced[:-1]), reduced[-1]
     return -(-outer // (r // r1)) * -(-inner // r1) * r
+
+
+def _is_snug(facts: Facts, tiled: Schedule) -> bool:
+    """Whether such tiles come before the flat form: of single elements, with few lanes in vain."""
+    if facts.divisible or tiled.get("words", 0) or tiled.family != "cuda.split":
+        return False
+    lanes = padded(facts.reduced, r=tiled["r"], r1=tiled["r1"])
+    is_wide = tiled["r1"] >= min(LONG_SIDE, covering(facts.reduced[-1]))
+    return is_wide and lanes <= SNUG * prod(facts.reduced)
 
 
 def _has_twin(facts: Facts, schedule: Schedule) -> bool:
@@ -119,7 +133,10 @@ def _twin(facts: Facts, schedule: Schedule) -> Iterator[Schedule]:
         if schedule["x"] * r <= min(LARGEST_BLOCK, 2 * schedule["x"] * schedule["r"]):
             yield _tiled(schedule, r=r, r1=r1)
         return
-    yield _tiled(schedule, r=schedule["r"], r1=_side(facts, schedule["r"], inner, least=SHORTEST))
+    r, r1 = schedule["r"], covering(inner)
+    if schedule.family != "cuda.split" or facts.divisible or r1 > r or SNUG * inner < r1:
+        r1 = _side(facts, r, inner, least=SHORTEST)
+    yield _tiled(schedule, r=r, r1=r1)
 
 
 def _side(facts: Facts, r: int, inner: int, *, least: int) -> int:

@@ -74,6 +74,17 @@ ACCUMULATORS_PER_THREAD = 16
 """More of them leave too few registers for what is loaded."""
 SHORT_BLOCKS = ((1024, 4), (512, 2))
 """The same for rows that registers could hold: one vector a thread, and many rows under way."""
+SCAN_BLOCKS = ((4096, 8), (2048, 4), (8192, 8))
+FEW_SCAN_BLOCKS = ((8192, 8), (4096, 8), (8192, 16))
+SHORT_SCAN_BLOCKS = ((2048, 4), (4096, 4), (1024, 4))
+"""The same of scans: of many long rows, of few, and of rows that registers could hold. A step waits
+for the total of the one before, so programs are many and small, and their steps long. Of 443 rows
+of 43 877 in bf16 the first took 33 µs, blocks of 8192 by 32 warps 43; of 620 of 38 683 in f32 the
+second 74 and those 84; of 140 of 128 257 in bf16 the first for few 39 and those 48; of 9001 of 9001
+the second for short ones 118, blocks of 1024 by four warps 125 (tests/benchmarks/gpu_schedules.py,
+on an H100)."""
+FEW_SCANS = 2
+"""Rows a processor up to which those are few."""
 DEFAULT_BLOCK, DEFAULT_ROWS = 1024, 2
 """Elements and rows of the block that serves rows of any number and length: fewer elements of a row
 loop too often over long ones, more are mostly beyond the end of short ones. Softmax, at hints from
@@ -81,6 +92,8 @@ loop too often over long ones, more are mostly beyond the end of short ones. Sof
 times as long as the best with two rows, with one 51 times, with 32 of 32 elements 479 times."""
 SHORT_DEFAULT = (4, 256)
 """(rows, columns) of that block where the hint has many short rows."""
+SHORT_ARG = 512
+"""Elements of a block that looks for a place, which also come one by one."""
 EARLY_BYTES = 32 << 20
 """What a kernel moves at most where its loads come first: so much is in the L2 cache."""
 SHORT_EARLY = 2
@@ -104,6 +117,12 @@ where nothing is stored along them; how many programs a processor has then, and 
 at least. Whole rows are too unequal a share of so few."""
 READ_BLOCKS = ((1024, 4), (2048, 8))
 """(elements, warps) of such programs."""
+PLANE_THREADS, PLANE_ROWS = 1024, 32
+"""Threads of a processor whose programs share planes, which are read element by element: of a wave
+more than fit at once, the last programs have the device to themselves. Of 40 rows of 2639 planes of
+113 in f32 four programs of 256 threads took 23 µs, where 32 shared a row 38. And rows from which on
+the larger blocks come first: of 50 rows of 801 planes of 801 they took 54 µs and the smaller 75, of
+13 of 2028 of 414 57 and 21 (tests/benchmarks/gpu_schedules.py, on an H100)."""
 READ_HELD, READ_BLOCK = 4, (4096, 8)
 """Programs a processor, and their (elements, warps), of so few rows that are read alone that each
 of them may have a part of any length."""
@@ -278,7 +297,10 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
         is_several = facts.lanes <= WIDE_LANES and 2 * rows > 3 * facts.processors
         count = READ_PLANE_WARPS[0 if is_several else 1]
         long = tuple(dict.fromkeys(((count * 32 * facts.lanes, count), *long)))
-    for elements, count in SHORT_BLOCKS if r <= PERSISTENT_LIMIT else long:
+    if facts.has_scan:
+        long = FEW_SCAN_BLOCKS if rows <= FEW_SCANS * facts.processors else SCAN_BLOCKS
+    short = SHORT_SCAN_BLOCKS if facts.has_scan else SHORT_BLOCKS
+    for elements, count in short if r <= PERSISTENT_LIMIT else long:
         if elements < facts.length:
             walks = _walked(facts, "looped", r=elements, warps=count)
             yield from _keeping(walks) if is_long and _has_next(facts, under_way) else walks
@@ -344,7 +366,8 @@ def _in_four_steps(facts: Facts) -> Iterator[Schedule]:
 def _walked(facts: Facts, family: str, *, r: int, warps: int, **more: int) -> Iterator[Schedule]:
     """A row a program; where vectors are promised, also with one accumulator for each of them."""
     words, blocks = in_words(facts, r, walked=True), {"x": 1, "r": r, **more, "warps": warps}
-    has_room = r <= ACCUMULATORS_PER_THREAD * 32 * warps
+    # A scan carries one total a row.
+    has_room = facts.has_scan or r <= ACCUMULATORS_PER_THREAD * 32 * warps
     if "group" in words or has_room:
         yield facts.schedule(family, **blocks, **words)
     # Groups alone are what makes a step of an arg short, and two steps at once worth while.
@@ -411,10 +434,20 @@ def _persistent(facts: Facts, *, x: int, r: int, warps: int) -> Iterator[Schedul
     if facts.divisible:
         yield facts.schedule("persistent", divisible=facts.divisible, **blocks, **group)
         yield from turning
-    elif words and facts.has_shared and r >= facts.length:
+    elif words and r >= facts.length and (facts.has_shared or _is_cached_arg(facts, r)):
         yield facts.schedule("persistent", **blocks)
     if not facts.has_static_length and 2 * x * r <= ELEMENTS_PER_THREAD * 32 * warps:
         yield facts.schedule("persistent", **blocks | {"r": 2 * r}, **words)
+
+
+def _is_cached_arg(facts: Facts, r: int) -> bool:
+    """Whether short rows of wide elements are looked through for a place in what a cache keeps.
+
+    Then what is computed of the edges takes as long as vectors save: of 16 757 rows of 418 in f32
+    single elements took 8 µs, words 11 (tests/benchmarks/gpu_schedules.py, on an H100).
+    """
+    is_small = r <= SHORT_ARG and facts.moved_bytes <= EARLY_BYTES
+    return facts.has_arg_groups and facts.itemsize > 2 and is_small
 
 
 def _has_turns(facts: Facts, r: int) -> bool:
@@ -439,6 +472,11 @@ def _shared(facts: Facts) -> Iterator[Schedule]:
     if facts.is_columns or facts.length < SHARED_LENGTH:
         return
     is_read = facts.only_reads and not facts.has_scan
+    # Where there are programs enough for a row each, these read planes in words.
+    is_worded = facts.plane_word > 0 and not facts.divisible
+    most = facts.processors // 2 if is_worded else READ_ROWS * facts.processors
+    if is_read and len(facts.reduced) > 1 and rows <= most:
+        yield from _shared_planes(facts, rows)
     if is_read and facts.processors // 2 < rows <= READ_ROWS * facts.processors:
         splits = _power_of_two(READ_PROGRAMS * facts.processors // rows)
         for elements, warps in READ_BLOCKS:
@@ -467,6 +505,15 @@ def _shared(facts: Facts) -> Iterator[Schedule]:
                 if not is_read and facts.itemsize <= 2 and 4 * r * splits <= facts.length:
                     yield from _walked(facts, "split", r=r, splits=splits, warps=warps)
                 yield from _walked(facts, "split", r=2048, splits=splits, warps=4)
+
+
+def _shared_planes(facts: Facts, rows: int) -> Iterator[Schedule]:
+    """Rows of several loops that are read alone, shared by all programs that there is room for."""
+    blocks = READ_BLOCKS[::-1] if rows >= PLANE_ROWS else READ_BLOCKS
+    for elements, warps in blocks:
+        splits = min(MOST_SHARES, PLANE_THREADS // (32 * warps) * facts.processors // rows)
+        if 2 <= splits <= facts.length // elements:
+            yield from _walked(facts, "split", r=elements, splits=splits, warps=warps)
 
 
 def _tiles(facts: Facts, tile: Tile) -> Iterator[Schedule]:

@@ -25,11 +25,21 @@ LEAST_SHARE, STEP_LIMIT = 0.9, 16
 """Programs a processor that have columns alone at least, and their most warps."""
 MOST_IDLE = 0.05
 """Places for programs that share columns of which none can be, at most, if others leave fewer."""
-ODD_STEPS, ODD_STEPS_LIMIT = {"x": 64, "r": 16, "warps": 8, "pieces": 8}, 4096
-"""Steps in pieces of columns that no vectors lie along, where no programs share them, and how many
-rows those have at most. Of 71 077 columns of 459 rows, and 40 001 of 801, in bf16 the best in one
-piece took 1.07 and 1.11 times as long with a warm cache, 1.02 and 1.07 with a cold one
-(tests/benchmarks/gpu_schedules.py, on an H100)."""
+ODD_STEPS = (
+    (320, (128, 4, 2), (64, 8, 4)),
+    (4096, (64, 8, 4), (32, 16, 4), (64, 16, 8)),
+)
+"""Steps in pieces of columns that no vectors lie along, where no programs share them: of columns of
+fewer rows than the number, (columns, rows, warps). Small programs are many, so that the last ones
+of a device are little to wait for. Of 71 077 columns of 459 rows in bf16 the form for more rows
+took 28 µs, one step at a time by eight warps 37; of 40 001 of 801 27 and 33; that for few of 90 001
+of 257 20 and 27 (tests/benchmarks/gpu_schedules.py, on an H100)."""
+ODD_PIECES, ODD_PROGRAMS = 8, 2
+"""Elements of a thread's step, and how many programs a processor has at least."""
+WAVE_PROGRAMS, FILLED_WAVES = 8, 0.85
+"""Programs of eight warps that a processor has at once, and how much of its waves they shall fill:
+of 71 077 columns of 459 rows in bf16, 1.05 waves, they took 37 µs and small programs 28, of 128 257
+of 1021, 1.9 waves, 103 and 111."""
 SINGLE_WARPS, SINGLE_BYTES, SINGLE_ELEMENTS = 4, 8, ((256, 4), (256, 1))
 """Walks of one element a step: warps, and bytes of neighbours that a thread reads of columns in
 vectors; (rows or columns, warps) of single elements. Nothing is left to bring together, and no lane
@@ -116,12 +126,26 @@ def in_steps(facts: Facts) -> Iterator[Schedule]:
 
 
 def odd_steps(facts: Facts) -> Iterator[Schedule]:
-    """The same over columns that no vectors lie along."""
-    least, columns = ODD_STEPS["r"] * ODD_STEPS["pieces"], prod(facts.extents)
-    is_single = facts.has_pieces and not (facts.has_vectors or facts.has_planes)
-    is_wide = columns >= ODD_STEPS["x"] * facts.processors
-    if is_single and is_wide and least <= facts.length < ODD_STEPS_LIMIT:
-        yield facts.schedule("looped", **ODD_STEPS)
+    """The same over columns that no vectors lie along, or for such beside promised ones."""
+    is_promised = facts.divisible > 0
+    if not facts.has_pieces or facts.has_planes or (facts.has_vectors and not is_promised):
+        return
+    columns = prod(facts.extents)
+    shapes = next((forms for rows, *forms in ODD_STEPS if facts.length < rows), [])
+    found = [
+        {"x": x, "r": rows, "warps": warps, "pieces": ODD_PIECES}
+        for x, rows, warps in shapes
+        if rows * ODD_PIECES <= facts.length and columns >= ODD_PROGRAMS * x * facts.processors
+    ]
+    for blocks in found[: 1 if is_promised else None]:
+        yield facts.schedule("looped", **blocks)
+
+
+def fills_waves(facts: Facts, x: int) -> bool:
+    """Whether walks of eight warps for `x` columns leave little of their last wave idle."""
+    places = WAVE_PROGRAMS * facts.processors
+    programs = -(-prod(facts.extents) // x)
+    return programs > places and programs >= FILLED_WAVES * places * -(-programs // places)
 
 
 def _step_pieces(facts: Facts) -> int:

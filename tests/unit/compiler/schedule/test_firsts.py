@@ -50,6 +50,20 @@ def test_rows_of_which_a_cache_does_not_keep_those_under_way_are_held_by_teams(n
         assert first_at(name, rows, 64_128).family == "cuda.looped"
 
 
+@pytest.mark.parametrize(
+    ("rows", "length", "elements"),
+    [(443, 43_877, 4096), (140, 100_003, 8192), (1586, 45_450, 4096), (7001, 5121, 2048)],
+)
+def test_long_scans_are_walked_in_long_steps_by_many_small_programs(
+    rows: int, length: int, elements: int
+) -> None:
+    """Each step waits for the one before it: there are so many the fewer programs there are."""
+    found = first_at("row_cumsum_f32", rows, length)
+    assert found.get("words", 0)
+    assert (found.family, found["r"]) == ("cuda.looped", elements)
+    assert found["warps"] <= 8
+
+
 def test_what_is_read_once_needs_no_team() -> None:
     for name in ("row_argmax_f32", "row_sum_f32", "mean_variance_f32"):
         dims = named(kernel_of(name), (300, 128_256))

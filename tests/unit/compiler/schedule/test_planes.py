@@ -241,3 +241,27 @@ def test_narrow_planes_that_are_only_read_have_the_most_threads_first() -> None:
 def test_the_first_tile_of_planes_that_are_only_read_suits_other_lengths() -> None:
     first = firsts(kernel_of("sum_outer_inner_f32"), TARGET, {"k0": 64, "k1": 256, "k2": 4095})[0]
     assert padded((64, 1500), r=first["r"], r1=first["r1"]) <= 1.1 * 64 * 1500
+
+
+@pytest.mark.parametrize(
+    ("rows", "planes", "length"), [(40, 2639, 113), (13, 2028, 414), (6, 145, 15_222)]
+)
+def test_programs_that_share_planes_all_fit_at_once(rows: int, planes: int, length: int) -> None:
+    """Of one more than fit the device would wait as long again."""
+    dims = {"k0": planes, "k1": rows, "k2": length}
+    first = firsts(kernel_of("sum_outer_inner_f32"), TARGET, dims)[0]
+    assert first.family == "cuda.split"
+    threads = 32 * first["warps"] * rows * first["splits"]
+    assert 0.9 * 132 * 1024 <= threads <= 132 * 1024
+    # Single elements are read in tiles, which divide none of their places.
+    assert first["r1"] == 1024 if length > 1024 else first["r1"] >= length
+    assert padded((planes, length), r=first["r"], r1=first["r1"]) <= 1.25 * planes * length
+
+
+@pytest.mark.parametrize(("rows", "planes", "length"), [(5, 38_700, 89), (50, 801, 801)])
+def test_tiles_with_many_lanes_in_vain_or_several_a_plane_come_after_the_flat_form(
+    rows: int, planes: int, length: int
+) -> None:
+    dims = {"k0": planes, "k1": rows, "k2": length}
+    first = firsts(kernel_of("sum_outer_inner_f32"), TARGET, dims)[0]
+    assert (first.family, first.get("r1", 0)) == ("cuda.split", 0)
