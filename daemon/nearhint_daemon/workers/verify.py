@@ -208,8 +208,10 @@ def cases(
     if _shifts_by_extreme(kernel):
         for sizes in awkward:
             if math.prod(sizes.reduction) >= FAR_APART_TERMS:
-                few = math.prod(sizes.pointwise) < many
-                yield Case(sizes, "aligned", many if few else threads, draw="far apart")
+                # Few rows are shared by many threads, and walked by one each where there are few.
+                counts = (many, threads) if math.prod(sizes.pointwise) < many else (threads,)
+                for count in dict.fromkeys(counts):
+                    yield Case(sizes, "aligned", count, draw="far apart")
     for number, hint in enumerate(hints):
         if not size_facts_hold(guard, hint):
             continue

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ from nearhint_daemon.workers.cases import (
     FULL_BYTES,
     LONG_SUM,
     PLACES_OF_LONG,
+    Sizes,
     awkward_sizes,
     dense_count,
     named_places,
@@ -48,6 +51,21 @@ def test_rows_of_what_is_turned_are_crowded_at_some_sizes() -> None:
         assert any(dims["k1"] * size % 4096 == 0 for dims in turned) or size == 2
         assert any(dims["k1"] % 16 for dims in turned)
     assert any(dims["k0"] % 1024 == 0 for dims in every)
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_part_of_a_block_of_columns_has_each_number_of_vectors(lanes: int, place: int) -> None:
+    """Generated text has a copy for each, of which another number of columns tells nothing."""
+    path = Path(__file__).parents[2] / "kernels" / "column_sum_f32.ir"
+    every = awkward_sizes(parse_kernel(path.read_text()), ALWAYS)
+    parts = {-(-((size - 1) % (8 * lanes) + 1) // lanes) for size in sizes_of(every, place)}
+    for least, most in pairwise((0, 1, 2, 3, 4, 6, 8)):
+        assert parts & {*range(least + 1, most + 1)}
+
+
+def sizes_of(every: Sequence[Sizes], place: int) -> list[int]:
+    return [[*each.dims.values()][place] for each in every]
 
 
 STRIDED = """

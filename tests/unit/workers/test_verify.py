@@ -335,6 +335,19 @@ def test_sizes_follow_a_guard_over_two_symbols() -> None:
         assert rows % (columns // 32) == 0
 
 
+def test_few_long_rows_have_numbers_far_apart_both_shared_and_walked_by_a_thread_each() -> None:
+    """Text for either takes the largest of a row anew, and normal numbers do not tell which."""
+    text = (Path(__file__).parents[2] / "kernels" / "softmax_f32.ir").read_text()
+    found = [
+        case
+        for case in cases(parse_kernel(text), ALWAYS, (), threads=2, can_shift=True)
+        if case.draw == "far apart" and case.sizes.dims["k1"] > 20_000
+    ]
+    rows = {(case.sizes.dims["k0"], case.threads) for case in found}
+    assert {threads for count, threads in rows if count <= 2} > {2}
+    assert any(count >= threads for count, threads in rows)
+
+
 @pytest.mark.parametrize(
     ("of_what_is_no_byte", "of_others", "is_right"),
     [("0", "x[i]", True), ("255", "x[i]", True), ("0", "x[i] + 1", False)],
