@@ -14,6 +14,9 @@ A time is taken as a sum of costs with coefficients >= 0, the same for all Varia
     tiles     the elements of all tasks, were they full: a tile that hangs over an edge counts whole
     uncached  the elements beyond what a device's last cache keeps from one call to the next
 
+Of the original ops nothing is known but that most give each row to a warp or a block: they are
+taken to be tasks of a row each.
+
 The last round, and the multiprocessor with the most tasks, are half way between what tasks would
 take that can be divided at will and those that wait for each other: the last tasks are as slow as
 any for what they wait for, and have more of the device for what they move.
@@ -39,7 +42,7 @@ from typing import NamedTuple, TypeAlias
 
 from nearhint_rules import expr as ex
 from nearhint_rules.artifact import CpuLaunch, CudaLaunch
-from nearhint_rules.expr import Expr
+from nearhint_rules.expr import Expr, Sym
 from nearhint_rules.guard import AtMost
 from nearhint_rules.metrics import Dims
 from nearhint_rules.table import Variant
@@ -116,6 +119,19 @@ class Tasks:
                     ),
                     tile_elements(variant.schedule),
                 )
+
+    @staticmethod
+    def of_original(symbols: Sequence[str], variant: Variant) -> Tasks:
+        """The original ops' on the device of a Variant: a warp to each row along the last symbol.
+
+        So a row costs what it is long, however few there are. Known are such tasks where waves are.
+        """
+        launch = variant.artifact.launch
+        processors = PROCESSORS.get(launch.capability, 0) if isinstance(launch, CudaLaunch) else 0
+        if not processors or len(symbols) < 2:
+            return Tasks()
+        rows = tuple(map(Sym, symbols[:-1]))
+        return Tasks(rows, slots=processors * RESIDENT_WARPS, processors=processors)
 
 
 class Cell(NamedTuple):

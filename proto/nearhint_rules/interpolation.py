@@ -12,10 +12,10 @@ Where it predicts, a Variant takes the place of the one that leads at the neares
 default one if that is predicted to be faster, only if it is predicted to beat it beyond noise: that
 of a measurement, or a tenth of the error that such predictions have, if that is larger. None comes
 before the default one that is not predicted to beat it by what the same times differ from one
-measurement to another. The Fallback serves where it is predicted to beat the Variant beyond noise:
-which of two is slower at sizes that nobody measured is as likely either way. The regret that an
-answer states is what that error makes likely, in the proportion in which the hints that were left
-out bore it out.
+measurement to another. The Fallback serves where it is predicted to beat the Variant beyond noise,
+and the default one by that much, too: which of two is slower at sizes that nobody measured is as
+likely either way. The regret that an answer states is what that error makes likely, in the
+proportion in which the hints that were left out bore it out.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ LEAST_ERROR = 0.01
 ERROR_SHARE = 0.1
 """The part of a prediction's error that a predicted gain must exceed."""
 LEAST_LEAD = 0.05
-"""The relative gain that must be predicted for the default Variant to be left: three times the
+"""The relative gain that must be predicted for the default Variant to be left, also for the
+Fallback, which is slower than it as often as not where a smaller one is predicted: three times the
 standard deviation of how much the ratio of two times at some sizes differs from one measurement to
 another, of which the one was at the hints and the other is a call's
 (`tests.benchmarks.selection_repeats`).
@@ -185,7 +186,7 @@ class InterpolatedSelector(StepSelector):
             return super()._alternatives(dims, 1)[0]
         pointer_facts, _, _ = self._candidates.pointers[served[1]]
         reason = "predicted"
-        if loses_to_fallback(served, fallback, scale):
+        if loses_to_fallback(served, fallback, row.standard.variant, scale):
             served, reason = fallback, "predicted_fallback"
         regret = partial(self._regret, dims)
         return pointer_facts, Selection(
@@ -218,7 +219,7 @@ class InterpolatedSelector(StepSelector):
                 continue
             tried |= bit
             served, reason = fallback, "predicted_fallback"
-            if not loses_to_fallback(each, fallback, scale):
+            if not loses_to_fallback(each, fallback, standard, scale):
                 served, reason = each, "predicted"
             regret = self._calibration * expected_regret(served, (*order[at:], fallback), scale)
             selection = Selection(
@@ -255,7 +256,7 @@ class _Trial:
             near = complete[predictor.neighbour(hint)]
             position, timing = next(each for each in near.ranked if each[0] in measured)
             served = ordered(times[1:], position, table.default, 1.0)[0]
-            if loses_to_fallback(served, times[0], 1.0):
+            if loses_to_fallback(served, times[0], table.default, 1.0):
                 served = times[0]
             if not beats(timing, dict(near.fallbacks)[fallback]):
                 position = FALLBACK
@@ -354,13 +355,19 @@ def band(first_spread: float, second_spread: float, error: float) -> float:
     return noise if noise > (by_error := ERROR_SHARE * error) else by_error
 
 
-def loses_to_fallback(each: Predicted, fallback: Predicted, scale: float) -> bool:
-    """Whether the Fallback is predicted to beat a Variant beyond noise."""
-    time_ns, _, _, error, spread = each
+def loses_to_fallback(each: Predicted, fallback: Predicted, default: int, scale: float) -> bool:
+    """Whether the Fallback is predicted to beat a Variant beyond noise.
+
+    The default one is left for it by `LEAST_LEAD` at least, as it is for another.
+    """
+    time_ns, variant, _, error, spread = each
     fallback_ns, _, _, _, fallback_spread = fallback
     if time_ns <= fallback_ns:
         return False  # noise only widens it
-    return fallback_ns <= time_ns * (1 - band(spread, fallback_spread, scale * error))
+    least = band(spread, fallback_spread, scale * error)
+    if variant == default and least < LEAST_LEAD:
+        least = LEAST_LEAD
+    return fallback_ns <= time_ns * (1 - least)
 
 
 def expected_regret(served: Predicted, others: Sequence[Predicted], scale: float) -> float:

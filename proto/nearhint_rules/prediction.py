@@ -389,7 +389,8 @@ class _Matrix:
         elements, time_ns = max(zip(map(math.prod, dims), self._best, strict=True))
         self.kept = kept_elements(table.variants[variants[0]], elements=elements, time_ns=time_ns)
         self.counts = Counts(table.symbols, kept=self.kept)
-        self.cells = {FALLBACK: self.counts.cell(Tasks(), dims)}
+        original = Tasks.of_original(table.symbols, table.variants[variants[0]])
+        self.cells = {FALLBACK: self.counts.cell(original, dims)}
         for each in variants:
             self.cells[each] = self.counts.cell(Tasks.of(table.variants[each]), dims)
         counted = [self.counts.at(row.dims) for row in complete]

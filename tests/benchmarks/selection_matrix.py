@@ -8,6 +8,11 @@ A file is JSON, compressed where its name ends in `.gz`:
 where a SIZE is `{"dims", "origin", "variants_ns": {position: ns}, "spreads": {position: relative},
 "fallback_ns", "fallback_spread"}`. At hints everything was timed as well, so that Tables with other
 timings or hints than the served ones can be made of a file.
+
+Sizes that were timed again have `"again": [CONTEST]`, each with the same four names for its times.
+What is confirmed there is the median of each contestant's times: of contests that are held on their
+own, one may have been disturbed in a way that its samples do not show. It is not a vote on who
+fails, since regrets are figures, and the least of medians is less often the luckiest of many times.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -44,16 +50,38 @@ JUDGED, RIVAL = "interpolated", "argument_shapes"
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What was timed at one size, by position in the Table; the Fallback is `FALLBACK`."""
+    """What was timed at one size, by position in the Table; the Fallback is `FALLBACK`.
+
+    `again` are the contests that were held there later.
+    """
 
     dims: Dims
     origin: str
     timings: Mapping[int, Timing]
+    again: tuple[Mapping[int, Timing], ...] = ()
 
     @property
     def is_wide(self) -> bool:
         """Whether even the fastest is not known well enough to judge anything by."""
-        return min(self.timings.values(), key=lambda each: each.median_ns).spread > WIDE
+        return best_of(self.timings).spread > WIDE
+
+    @property
+    def raced(self) -> list[int]:
+        """What was timed in the first contest, and not screened alone."""
+        return [at for at, timing in self.timings.items() if timing.spread != SCREENED_SPREAD]
+
+    @property
+    def confirmed(self) -> Truth:
+        """What all contests say whose fastest is known; the first where that decides nothing."""
+        if not self.again:
+            return self
+        contests = [each for each in (self.timings, *self.again) if best_of(each).spread <= WIDE]
+        timings = {
+            at: _middle([contest[at] for contest in contests if at in contest])
+            for at in dict.fromkeys(at for contest in contests for at in contest)
+        }
+        found = replace(self, timings=timings, again=())
+        return self if found.is_wide else found
 
     def contest(self, table: Table) -> Contest:
         """The same by identity."""
@@ -79,6 +107,20 @@ class Case:
     held_out: tuple[Truth, ...]
 
 
+def best_of(timings: Mapping[int, Timing]) -> Timing:
+    """The timing of the fastest."""
+    return min(timings.values(), key=lambda timing: timing.median_ns)
+
+
+def _middle(timings: Sequence[Timing]) -> Timing:
+    """The median of times, but for what was screened alone where some were not."""
+    raced = [each for each in timings if each.spread != SCREENED_SPREAD] or timings
+    return Timing(
+        round(statistics.median(each.median_ns for each in raced)),
+        statistics.median(each.spread for each in raced),
+    )
+
+
 def as_entry(case: Case, **facts: Any) -> dict[str, Any]:
     """A Kernel for a file."""
     return {
@@ -92,11 +134,14 @@ def as_entry(case: Case, **facts: Any) -> dict[str, Any]:
 
 
 def _size(truth: Truth) -> dict[str, Any]:
-    variants = {at: timing for at, timing in truth.timings.items() if at != FALLBACK}
-    fallback = truth.timings[FALLBACK]
+    size = {"dims": truth.dims, "origin": truth.origin, **_contest(truth.timings)}
+    return size | {"again": list(map(_contest, truth.again))} if truth.again else size
+
+
+def _contest(timings: Mapping[int, Timing]) -> dict[str, Any]:
+    variants = {at: timing for at, timing in timings.items() if at != FALLBACK}
+    fallback = timings[FALLBACK]
     return {
-        "dims": truth.dims,
-        "origin": truth.origin,
         "variants_ns": {at: timing.median_ns for at, timing in variants.items()},
         "spreads": {at: round(timing.spread, 4) for at, timing in variants.items()},
         "fallback_ns": fallback.median_ns,
@@ -105,10 +150,15 @@ def _size(truth: Truth) -> dict[str, Any]:
 
 
 def _truth(size: Mapping[str, Any]) -> Truth:
-    spreads = size["spreads"]
-    timings = {int(at): Timing(ns, spreads[at]) for at, ns in size["variants_ns"].items()}
-    timings[FALLBACK] = Timing(size["fallback_ns"], size["fallback_spread"])
-    return Truth(tuple(size["dims"]), size["origin"], timings)
+    again = tuple(map(_timings, size.get("again", ())))
+    return Truth(tuple(size["dims"]), size["origin"], _timings(size), again)
+
+
+def _timings(contest: Mapping[str, Any]) -> dict[int, Timing]:
+    spreads = contest["spreads"]
+    timings = {int(at): Timing(ns, spreads[at]) for at, ns in contest["variants_ns"].items()}
+    timings[FALLBACK] = Timing(contest["fallback_ns"], contest["fallback_spread"])
+    return timings
 
 
 def cases(report: Mapping[str, Any]) -> Iterator[Case]:
@@ -155,7 +205,8 @@ def read(file: Path) -> dict[str, Any]:
 class Judged:
     """One rule's answer at one size of one Kernel; `stated` is the regret that it expected.
 
-    `is_raced`: what it serves was timed in a contest, and not screened alone.
+    `is_raced`: what it serves was timed in a contest, and not screened alone. `confirmed` is the
+    judgement by all contests that were held there, if there were several.
     """
 
     title: str
@@ -165,6 +216,20 @@ class Judged:
     reason: str
     stated: float | None
     is_raced: bool = True
+    confirmed: Judgement | None = None
+
+    @property
+    def fails(self) -> bool:
+        """Whether it breaks a bar that holds at each size."""
+        return bool(self.judgement.slower_than) or self.judgement.regret > WORST_BAR
+
+
+def as_confirmed(judged: Iterable[Judged]) -> list[Judged]:
+    """The same by all contests that were held at each size."""
+    return [
+        each if each.confirmed is None else replace(each, judgement=each.confirmed)
+        for each in judged
+    ]
 
 
 def too_wide(found: Iterable[Case]) -> list[tuple[str, Dims]]:
@@ -182,6 +247,7 @@ def judge(case: Case, name: str, rule: SelectorRule) -> list[Judged]:
         selection = bound.prepare(truth.dims).pick(ALIGNED)
         served = "" if selection.variant == FALLBACK else case.table.variants[selection.variant].id
         judgement = truth.contest(case.table).judge(name, served)
+        confirmed = truth.confirmed.contest(case.table).judge(name, served) if truth.again else None
         if judgement is not None:
             found.append(
                 Judged(
@@ -192,6 +258,7 @@ def judge(case: Case, name: str, rule: SelectorRule) -> list[Judged]:
                     selection.reason,
                     selection.expected_regret,
                     truth.timings[selection.variant].spread != SCREENED_SPREAD,
+                    confirmed,
                 )
             )
     return found
@@ -257,8 +324,8 @@ def judge_all(found: Sequence[Case]) -> dict[str, list[Judged]]:
 
 
 def bars(judged: Mapping[str, Sequence[Judged]], device: str) -> list[Bar]:
-    """What the rule that serves must meet."""
-    account, rival = Account.of(judged[JUDGED]), Account.of(judged[RIVAL])
+    """What the rule that serves must meet, by what is confirmed."""
+    account, rival = (Account.of(as_confirmed(judged[name])) for name in (JUDGED, RIVAL))
     summary, count = account.summary, account.summary.sizes
     slower = account.slower_than_default + account.slower_than_original
     ratio = rival.summary.mean / max(summary.mean, 1e-9)

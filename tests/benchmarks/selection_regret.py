@@ -14,8 +14,10 @@ Kernel, from which `--from-matrix` judges the rules again, without a device. Eac
 equal share of the time that is left of `--budget-s`, so that a run that is short of time has all
 with fewer sizes.
 
-A contest whose best has a spread of more than 3 % was disturbed, and is held again, up to twice;
-where it stays so nothing is judged. The report counts both, and lists the latter.
+A contest was disturbed, and is held again, up to twice, where the best has a spread of more than
+3 %, or what the rule serves that the bars are held against, or the default Variant or the Fallback
+if that leaves in doubt which is slower. Where the best stays so nothing is judged. The report
+counts both, and lists the latter.
 
 A rule's regret at a size is the time of what it selects over that of the fastest, less 1. `share`
 is the geometric mean of fastest / selected; `<default` and `<ops` count the sizes at which the
@@ -23,6 +25,14 @@ default Variant, or the original ops, are faster than what was selected beyond n
 held against the rule that serves; Kernels are split into halves, `develop` and `report`, by turns.
 `raced` is that rule where its answer was timed in a contest: one that is judged again by a file may
 answer what was screened alone, whose time is mostly too long.
+
+All this is as first measured. Spreads within a contest say too little of how two of them differ
+(`selection_repeats`). So where the rule that serves is slower than the default Variant or the
+original ops, or loses more than the worst bar, two further contests are held once the Kernel's
+other sizes are timed, with fresh inputs, all of which the file keeps. `confirmed` is that rule by
+the median of their times at those sizes, and as first measured at all others; by that the bars are
+held. What failed at first is listed with what became of it. Chance is found out where it made a
+size fail, and not where it made one pass: so both figures are given.
 
 --compare-efforts compares `quick` and `max` instead (`selection_efforts`).
 """
@@ -33,7 +43,8 @@ import argparse
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +60,24 @@ from tests.benchmarks.selection_bench import (
     tuned,
 )
 from tests.benchmarks.selection_cases import held_out_sizes
-from tests.benchmarks.selection_matrix import Account, Case, Truth
+from tests.benchmarks.selection_matrix import (
+    ALIGNED,
+    JUDGED,
+    Account,
+    Case,
+    Judged,
+    Truth,
+    as_confirmed,
+    judge,
+)
 from tests.benchmarks.selection_timing import Arena, Storage, arena, screen_on
 from tests.benchmarks.selection_tuning import Captured
 from tests.benchmarks.serving import conditions_of
 from tests.benchmarks.sweep_report import say
 
+from nearhint_rules.metrics import Dims
 from nearhint_rules.selectors import SELECTORS
+from nearhint_rules.table import Table, Timing
 
 SEED = 20261122
 LOGGED_SHARE = 0.25
@@ -63,25 +85,47 @@ LOGGED_SHARE = 0.25
 HALVES = ("develop", "report")
 EMPTIED_EVERY = 25
 """Contests after which torch's allocator gives back what the graphs of former ones held."""
+AGAIN, AGAIN_SHARE = 2, 0.1
+"""Contests more at sizes where the rule that serves fails, and the part of a Kernel's time that is
+left to them; what they do not need is the next Kernel's."""
 
 
 def measure(bench: Bench, where: Arena, half: str, *, end_s: float) -> None:
-    """Times everything at the held-out sizes and then at the hints, as far as the time goes."""
+    """Times everything at the held-out sizes and at the hints, as far as the time goes.
+
+    Then it does so again where the rule that serves fails.
+    """
     captured, table = where.captured, where.table
     started = time.monotonic()
-    held_out = tuple(held_out_truths(bench, where, end_s=end_s))
+    first_s = end_s - AGAIN_SHARE * (end_s - started)
+    drawn = drawn_sizes(bench, captured, table)
+    rules = {name: rule.bind(table, captured.fallback.id) for name, rule in SELECTORS.items()}
+
+    def contest(dims: Dims, wanted: Collection[int] = ()) -> dict[int, Timing]:
+        selected = {name: rule.prepare(dims).pick(ALIGNED).variant for name, rule in rules.items()}
+        symbols, _ = drawn[dims]
+        return where.contest(symbols, {*wanted, *selected.values()}, served=selected[JUDGED])
+
+    held_out: list[Truth] = []
+    for dims, (_, origin) in drawn.items():
+        if time.monotonic() > first_s:
+            break
+        held_out.append(Truth(dims, origin, contest(dims)))
+        if bench.kind == "cuda" and not len(held_out) % EMPTIED_EVERY:
+            torch.cuda.empty_cache()
     hints: list[Truth] = []
     for row in table.hints:
         symbols = symbols_near(captured, row.dims)
-        if captured.dims(symbols) == row.dims and time.monotonic() < end_s:
+        if captured.dims(symbols) == row.dims and time.monotonic() < first_s:
             hints.append(Truth(row.dims, "hint", where.contest(symbols)))
     case = Case(
         captured.subject.sweep.title,
         table,
         captured.fallback.id,
         tuple(hints),
-        held_out,
+        tuple(held_out),
     )
+    case = timed_again(case, contest, is_over=lambda: time.monotonic() > end_s)
     seconds = time.monotonic() - started
     bench.keep(
         selection_matrix.as_entry(
@@ -94,7 +138,7 @@ def measure(bench: Bench, where: Arena, half: str, *, end_s: float) -> None:
     )
     if not case.held_out:
         return
-    served = Account.of(selection_matrix.judge(case, "", SELECTORS[selection_matrix.JUDGED]))
+    served = Account.of(judge(case, JUDGED, SELECTORS[JUDGED]))
     say(
         f"{case.title:28} {len(where.subjects)} Variants, {len(table.hints)} hints,"
         f" {len(case.held_out)} sizes in {seconds:.1f} s:"
@@ -102,27 +146,42 @@ def measure(bench: Bench, where: Arena, half: str, *, end_s: float) -> None:
     )
 
 
-def held_out_truths(bench: Bench, where: Arena, *, end_s: float) -> Iterator[Truth]:
-    """What is true at the sizes that are drawn, in their order, until the time is up."""
-    captured, table = where.captured, where.table
+def drawn_sizes(
+    bench: Bench, captured: Captured, table: Table
+) -> dict[Dims, tuple[dict[str, int], str]]:
+    """By a Kernel's sizes, the Fallback's symbols and their origin; none of them is a hint."""
     drawn = bench.options.held_out
-    wanted = held_out_sizes(
-        captured.subject, drawn=drawn, logged=round(drawn * LOGGED_SHARE), seed=SEED
-    )
-    rules = [rule.bind(table, captured.fallback.id) for rule in SELECTORS.values()]
-    seen = {row.dims for row in table.hints}
-    for number, (sizes, origin) in enumerate(wanted.items()):
-        if time.monotonic() > end_s:
-            return
+    logged = round(drawn * LOGGED_SHARE)
+    wanted = held_out_sizes(captured.subject, drawn=drawn, logged=logged, seed=SEED)
+    hints = {row.dims for row in table.hints}
+    found: dict[Dims, tuple[dict[str, int], str]] = {}
+    for sizes, origin in wanted.items():
         symbols = captured.at(sizes)
         dims = captured.dims(symbols)
-        if dims in seen:
-            continue
-        seen.add(dims)
-        selected = {rule.prepare(dims).pick(selection_matrix.ALIGNED).variant for rule in rules}
-        yield Truth(dims, origin, where.contest(symbols, selected))
-        if bench.kind == "cuda" and number % EMPTIED_EVERY == EMPTIED_EVERY - 1:
-            torch.cuda.empty_cache()
+        if dims not in hints:
+            found.setdefault(dims, (symbols, origin))
+    return found
+
+
+def timed_again(
+    case: Case,
+    contest: Callable[[Dims, Collection[int]], Mapping[int, Timing]],
+    *,
+    is_over: Callable[[], bool],
+) -> Case:
+    """The same with contests more at the sizes where the rule that serves fails.
+
+    All of these have one before any has the next, so that they lie apart. `contest` times what was
+    in the first one, and what else may be the best.
+    """
+    truths = {truth.dims: truth for truth in case.held_out}
+    failing = [each.dims for each in judge(case, JUDGED, SELECTORS[JUDGED]) if each.fails]
+    for dims in AGAIN * failing:
+        if is_over():
+            break
+        truth = truths[dims]
+        truths[dims] = replace(truth, again=(*truth.again, contest(dims, truth.raced)))
+    return replace(case, held_out=tuple(truths.values()))
 
 
 def run(bench: Bench) -> None:
@@ -172,10 +231,17 @@ def report_on(matrix: Mapping[str, Any]) -> dict[str, Any]:
         print(selection_matrix.HEADER)
         for name, account in accounts.items():
             print(account.line(name))
-        if raced := [each for each in judged[selection_matrix.JUDGED] if each.is_raced]:
+        if raced := [each for each in judged[JUDGED] if each.is_raced]:
             account = Account.of(raced)
             print(account.line(f"raced ({account.summary.sizes})"))
             found[f"raced, {part}"] = account.figures()
+        confirmed = as_confirmed(judged[JUDGED])
+        print(Account.of(confirmed).line("confirmed"))
+        found[f"confirmed, {part}"] = Account.of(confirmed).figures()
+        failing = [each for each in judged[JUDGED] if each.fails]
+        told = sum(each.confirmed is not None for each in failing)
+        left = sum(each.fails for each in confirmed)
+        print(f"{len(failing)} sizes failed at first, {told} were timed again, {left} fail")
         bars = selection_matrix.bars(judged, matrix["kind"])
         for bar in bars:
             print(bar.line())
@@ -183,14 +249,31 @@ def report_on(matrix: Mapping[str, Any]) -> dict[str, Any]:
             "rules": {name: account.figures() for name, account in accounts.items()},
             "kernels": {
                 entry["title"]: Account.of(
-                    [each for each in judged["interpolated"] if each.title == entry["title"]]
+                    [each for each in judged[JUDGED] if each.title == entry["title"]]
                 ).figures()
                 for entry in chosen
                 if entry["held_out"]
             },
             "bars": sweep_report.as_rows(bars),
         }
+        if part == "all":
+            found["failing"] = list(map(as_row, failing))
     return found
+
+
+def as_row(failing: Judged) -> dict[str, Any]:
+    """A size at which the rule that serves failed at first, and what later contests said."""
+    first, confirmed = failing.judgement, failing.confirmed
+    row: dict[str, Any] = {
+        "title": failing.title,
+        "dims": failing.dims,
+        "reason": failing.reason,
+        "regret": first.regret,
+        "slower_than": first.slower_than,
+    }
+    if confirmed is not None:
+        row["confirmed"] = {"regret": confirmed.regret, "slower_than": confirmed.slower_than}
+    return row
 
 
 def main() -> None:

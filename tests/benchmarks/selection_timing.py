@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import Protocol
 
 import torch
-from tests.benchmarks.selection_matrix import SCREENED_SPREAD
+from tests.benchmarks.selection_matrix import SCREENED_SPREAD, best_of
 from tests.benchmarks.selection_tuning import Captured, Tuning
 
 from nearhint_daemon.workers.aten import AtenProgram, Value, torch_dtype
@@ -40,6 +40,7 @@ from nearhint_rules.artifact import ArtifactRef
 from nearhint_rules.choice import FALLBACK
 from nearhint_rules.guard import Guard
 from nearhint_rules.metrics import Dims
+from nearhint_rules.ranking import SPREADS
 from nearhint_rules.table import Table, Timing
 
 SAMPLE_US = 120.0
@@ -63,7 +64,7 @@ FILLED_BYTES, FILL_US = 256 << 20, 50.0
 GPU_ENOUGH, CPU_ENOUGH = Enough(samples=7, spread=0.004), Enough(samples=15, spread=0.01)
 BUDGET_S: Mapping[str, float] = {"cuda": 0.03, "cpu": 0.12}
 RACES_LIMIT = 3
-"""Times at most that a contest is held whose best was disturbed."""
+"""Times at most that a contest is held in which something was disturbed that is judged."""
 ALIGNMENT = 512
 
 
@@ -258,17 +259,24 @@ class Arena:
     repeated: list[Dims] = field(default_factory=list)
 
     def contest(
-        self, symbols: Mapping[str, int], wanted: Collection[int] = ()
+        self,
+        symbols: Mapping[str, int],
+        wanted: Collection[int] = (),
+        *,
+        served: int | None = None,
     ) -> dict[int, Timing]:
         """The timings of all that may run at sizes of the Fallback's symbols, and of the Fallback.
 
         What is far from the best, and neither the default nor `wanted`, is screened alone: it has
-        a single sample.
+        a single sample. `served` is what is going to be judged here, if anything is.
         """
         prepared = self.prepared(symbols)
         first = dict(originals(self.table))
         protected = {FALLBACK, first[self.table.default]}
         kept = protected | {first.get(position, position) for position in wanted}
+        width = partial(
+            width_of, served=None if served is None else first.get(served, served), rivals=protected
+        )
         variants = {at: call for at, call in prepared.calls.items() if at != FALLBACK}
         with torch.no_grad(), without_collector():
             quick = screened(variants, self.screen)
@@ -281,11 +289,11 @@ class Arena:
             }
             timings = self.race(calls, prepared, protected=protected)
             for _ in range(RACES_LIMIT - 1):
-                if width_of(timings) <= WIDE:
+                if width(timings) <= WIDE:
                     break
                 self.repeated.append(self.captured.dims(symbols))
                 again = self.race(calls, prepared, protected=protected)
-                timings = min(timings, again, key=width_of)
+                timings = min(timings, again, key=width)
         timings |= screened_alone(quick, timings)
         return timings | {at: timings[same] for at, same in first.items() if same in timings}
 
@@ -351,9 +359,24 @@ class Arena:
         return {position: each.timing for position, each in contestants.items()}
 
 
-def width_of(timings: Mapping[int, Timing]) -> float:
-    """The relative spread of the best: how far what is true there may be off."""
-    return min(timings.values(), key=lambda timing: timing.median_ns).spread
+def width_of(
+    timings: Mapping[int, Timing], *, served: int | None = None, rivals: Collection[int] = ()
+) -> float:
+    """The largest relative spread that a judgement rests on: how far what is true may be off.
+
+    That is the best's, what is `served` has, and what those of its `rivals` have which their
+    spread leaves in doubt to be slower than it. Where nothing is served, nothing is judged.
+    """
+    best = best_of(timings)
+    held = None if served is None else timings.get(served)
+    if held is None:
+        return best.spread
+    doubtful = [
+        rival.spread
+        for each, rival in timings.items()
+        if each in rivals and rival.median_ns * (1 - SPREADS * rival.spread) <= held.median_ns
+    ]
+    return max(best.spread, held.spread, *doubtful)
 
 
 def screened_alone(quick: Mapping[int, float], timings: Mapping[int, Timing]) -> dict[int, Timing]:

@@ -1,17 +1,29 @@
-"""What is screened before it is timed, and what becomes of what is screened alone."""
+"""What is screened before it is timed and what becomes of it; which contests are held again."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 from tests.benchmarks import selection_efforts, selection_matrix
 from tests.benchmarks.selection_bench import Bench
 from tests.benchmarks.selection_matrix import SCREENED_SPREAD
-from tests.benchmarks.selection_timing import screened, screened_alone
+from tests.benchmarks.selection_timing import (
+    RACES_LIMIT,
+    Arena,
+    Prepared,
+    screened,
+    screened_alone,
+    width_of,
+)
+from tests.unit.rules.tables import row, table, variant
 
+from nearhint_rules import expr as ex
 from nearhint_rules.choice import FALLBACK
+from nearhint_rules.guard import AtMost
 from nearhint_rules.table import Timing
 
 
@@ -46,6 +58,65 @@ def test_what_is_screened_alone_is_told_without_what_the_screen_adds() -> None:
         3: Timing(2000, SCREENED_SPREAD, 1),  # never below the best of those that were timed
     }
     assert screened_alone({}, {FALLBACK: Timing(50, 0.0, 7)}) == {}
+
+
+def test_a_judgement_is_as_wide_as_what_it_rests_on() -> None:
+    timings = {
+        0: Timing(300, 0.1),  # the default
+        1: Timing(110, 0.15),
+        2: Timing(100, 0.001),
+        FALLBACK: Timing(120, 0.04),
+    }
+    rivals = (0, FALLBACK)
+    assert width_of(timings) == 0.001
+    assert width_of(timings, served=1, rivals=rivals) == 0.15
+    # What is slower for all that its spread says is as wide as it likes.
+    assert width_of(timings, served=2, rivals=rivals) == 0.001
+    # The Fallback may be as fast as what is served.
+    near = timings | {2: Timing(111, 0.001)}
+    assert width_of(near, served=2, rivals=rivals) == 0.15  # and 1 is the best
+    assert width_of(near | {1: Timing(110, 0.01)}, served=2, rivals=rivals) == 0.04
+
+
+class ScriptedArena(Arena):
+    """Contests that have ended already, one after the other."""
+
+    def prepared(self, symbols: Mapping[str, int]) -> Prepared:
+        return Prepared({0: taking(*[1.0] * 9), 1: taking(*[1.0] * 9), FALLBACK: taking()}, 1)
+
+    def race(
+        self,
+        calls: Mapping[int, Callable[[], object]],
+        prepared: Prepared,
+        *,
+        protected: Collection[int],
+    ) -> dict[int, Timing]:
+        return dict(next(cast(Any, self.storage)))
+
+
+def test_a_contest_is_held_again_where_what_is_served_was_disturbed() -> None:
+    quiet = {0: Timing(100, 0.001), 1: Timing(105, 0.001), FALLBACK: Timing(900, 0.001)}
+    better, worse = quiet | {1: Timing(140, 0.1)}, quiet | {1: Timing(140, 0.2)}
+
+    limited = variant(1, AtMost(ex.Sym("k0"), 64))
+
+    def arena(*contests: Mapping[int, Timing]) -> ScriptedArena:
+        served = table(row((16,), {0: 100}), variants=(variant(0), limited))
+        captured = SimpleNamespace(dims=lambda symbols: tuple(symbols.values()))
+        return ScriptedArena(
+            cast(Any, captured), served, {}, cast(Any, iter(contests)), Scripted(), "cpu", 1
+        )
+
+    where = arena(worse, quiet)
+    assert where.contest({"s0": 17}, [1], served=1) == quiet
+    assert where.repeated == [(17,)]
+    where = arena(worse)
+    assert where.contest({"s0": 17}, [1], served=0) == worse
+    assert where.repeated == []
+    # The least disturbed one counts where all are.
+    where = arena(worse, better, worse)
+    assert where.contest({"s0": 17}, [1], served=1) == better
+    assert len(where.repeated) == RACES_LIMIT - 1
 
 
 def test_efforts_are_compared_over_hints_and_over_the_time_of_all_kernels() -> None:

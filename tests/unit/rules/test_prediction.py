@@ -10,6 +10,7 @@ import pytest
 from tests.unit.rules.tables import STEP, row, table, tiled, variant
 
 from nearhint_rules.artifact import CudaLaunch
+from nearhint_rules.choice import FALLBACK
 from nearhint_rules.costs import (
     AGAIN,
     KEPT_COPIES,
@@ -112,6 +113,33 @@ def test_walks_over_more_than_a_cache_holds_read_it_again(
     within, beyond = forecasts(found, 8192), forecasts(found, 65536)
     assert within[0] == pytest.approx(within[1], rel=0.05)
     assert (beyond[0] > 1.15 * beyond[1]) == costs_more
+
+
+def test_the_original_ops_are_tasks_of_a_row_each_where_waves_are_known() -> None:
+    assert Tasks.of_original(("k0", "k1", "k2"), on(90, 0)).counts == (Sym("k0"), Sym("k1"))
+    for symbols, of in (
+        (("k0", "k1"), on(75, 0)),
+        (("k0", "k1"), variant(0)),
+        (("k0",), on(90, 0)),
+    ):
+        assert Tasks.of_original(symbols, of) == Tasks()
+
+
+def test_the_original_ops_take_what_a_row_is_long_however_few_there_are() -> None:
+    def ops(rows: int, length: int) -> float:
+        return 2000 + 0.002 * rows * length + 3 * length
+
+    hints = [(rows, length) for rows in (64, 1024, 16384) for length in (64, 512, 2048)]
+
+    def off(capability: int) -> float:
+        rows = [row(each, {0: 1500}, fallback=round(ops(*each))) for each in hints]
+        found = InterpolatedSelector(table(*rows, variants=(on(capability, 0),)), STEP)
+        sizes = [(256, 1024), (4096, 200), (128, 128), (8192, 100)]
+        times = [(found.forecast(each)[-1], ops(*each)) for each in sizes]
+        assert all(each.variant == FALLBACK for each, _ in times)
+        return max(abs(each.time_ns / expected - 1) for each, expected in times)
+
+    assert off(90) < 0.05 < 0.1 < off(75)
 
 
 def test_a_walk_costs_up_to_a_third_more_by_how_much_it_is_over_at_once() -> None:
