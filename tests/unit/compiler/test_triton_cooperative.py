@@ -101,6 +101,7 @@ CASES = [
     *teams("softmax_f32", (5, 1), (5, 37), (3, 131), (2, 195), more=" group=4 words=1 ahead=2"),
     *teams("softmax_f32", (3, 133), special=True, more=" group=4 words=1 ahead=2"),
     *teams("layer_norm_dynamic_f32", (3, 2), (5, 133), more=" group=4 words=1 ahead=2"),
+    *teams("layer_norm_dynamic_f32", (3, 133), special=True, more=" group=4 words=1"),
     *teams("softmax_f32", (5, 3), (3, 133), (3, 383), more=" group=4 words=1 pieces=2"),
     *teams("softmax_f32", (3, 133), special=True, more=" words=1 pieces=3"),
     *teams("layer_norm_dynamic_f32", (3, 2), (5, 401), (2, 579), more=" group=4 words=1 pieces=3"),
@@ -109,6 +110,7 @@ CASES = [
     *of_two_bytes("softmax_mask_f16", (3, 261), more=" group=8 words=1"),
     *of_two_bytes("group_norm_bf16", (2, 3, 43), (1, 3, 3), more=" group=8 words=1 ahead=2"),
     *of_two_bytes("group_norm_bf16", (2, 3, 131), more=" group=8 words=1 pieces=2"),
+    *of_two_bytes("argmax_mask_f16", (3, 3), (3, 261), more=" group=8 words=1"),
 ]
 
 
@@ -359,7 +361,8 @@ def test_teams_load_wide_rows_ahead(name: str, ahead: int) -> None:
 def test_wide_rows_beside_weights_are_held_in_tiles_of_a_vector_a_thread() -> None:
     kernel = kernel_of("layer_norm_dynamic_f32")
     sizes: dict[str, int] = {"k0": 300, "k1": 128_256}
-    (tiled,) = (e for e in candidates(kernel, TARGET, sizes) if e.get("pieces", 0))
+    tiled, worded = (e for e in candidates(kernel, TARGET, sizes) if e.get("pieces", 0))
+    assert (worded["divisible"], worded["words"], worded["r"]) == (0, 1, tiled["r"])
     assert tiled["r"] == 32 * tiled["warps"] * 4
     assert size_facts_hold(generate(kernel, tiled, TARGET).guard, sizes)
     # Five programs a processor; and they come first.
@@ -369,12 +372,40 @@ def test_wide_rows_beside_weights_are_held_in_tiles_of_a_vector_a_thread() -> No
     # As few programs as hold a row, and first from rows on that a cache does not keep.
     for dims, splits, is_first in (((300, 65_536), 16, True), ((2000, 24_576), 6, False)):
         sizes = dict(zip(kernel.symbols, dims, strict=True))
-        (tiled,) = (e for e in candidates(kernel, TARGET, sizes) if e.get("pieces", 0))
+        tiled, _ = (e for e in candidates(kernel, TARGET, sizes) if e.get("pieces", 0))
         assert (tiled["splits"], tiled["pieces"]) == (splits, 4)
         assert (firsts(kernel, TARGET, sizes)[0] == tiled) == is_first
     for name, dims in (("softmax_f32", (300, 128_256)), ("layer_norm_dynamic_f32", (300, 300_000))):
         offered = candidates(kernel_of(name), TARGET, dict(zip(("k0", "k1"), dims, strict=True)))
         assert not [e for e in offered if e.family == "cuda.cooperative" and e.get("pieces", 0)]
+
+
+def test_long_rows_of_any_length_are_held_as_those_of_whole_vectors_are() -> None:
+    kernel = kernel_of("softmax_f32")
+
+    def offered(columns: int) -> list[str]:
+        dims = {"k0": 300, "k1": columns}
+        found = [e for e in candidates(kernel, TARGET, dims) if e.family == "cuda.cooperative"]
+        wanted = [each for each in found if each["divisible"] or columns % 4]
+        return [re.sub(r" words=1|divisible=\d+ ", "", str(each)) for each in wanted]
+
+    assert offered(131_071) == offered(131_072) != []
+    sizes = {"k0": 300, "k1": 128_255}
+    first, *_ = firsts(kernel_of("layer_norm_dynamic_f32"), TARGET, sizes)
+    assert first["pieces"] > 1
+    assert first["words"] == 1
+
+
+def test_what_is_read_beside_words_leaves_fewer_programs_a_processor() -> None:
+    """Weights have no words where rows have them: they come an element at a time."""
+    sizes = {"k0": 300, "k1": 128_255}
+    for name, held in (("softmax_f32", 4), ("layer_norm_dynamic_f32", 3)):
+        offered = candidates(kernel_of(name), TARGET, sizes)
+        (found,) = (e for e in offered if e.get("teams", 0) and e["r"] == 4096)
+        assert (
+            found["teams"] * found["splits"] <= held * 132 < (found["teams"] + 1) * found["splits"]
+        )
+        assert found["registers"] == 65_536 // (32 * 8 * held) // 8 * 8
 
 
 def test_long_norms_of_wide_elements_beside_weights_are_offered_to_teams_that_walk() -> None:

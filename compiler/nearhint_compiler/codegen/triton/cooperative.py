@@ -12,7 +12,7 @@ marks are one word, so that each chunk is either given up before the last is cou
 has it. So nothing has to be resident together and no order of dispatch is relied on, and the same
 input gives the same bits however long anyone waited.
 
-A chunk may be several tiles (`tiled_chunks`).
+A chunk may be several tiles (`tiled_chunks`), and in whole words (`team_edges`).
 
 Where registers would hold too little beside what else is read, parts are walked instead, and again
 after the meeting: teams are so few that a cache has their rows until then.
@@ -123,17 +123,17 @@ def cooperative(
         splits=many,
         lanes=LANES,
         is_single=not columns,
-        **({"beside": edges.met} if edges else {}),
+        more=edges.met if edges else None,
     )
     row_stores = plan.row_stores()
     finished = [
         *then,
         *(["if chunk == 0:", *_indented(row_stores)] if row_stores else []),
     ]
-    beside_words: list[str] = []
+    loaded: list[str] = []
     if edges:
         known = plan.needed(totals)
-        beside_words = edges.loads(known)
+        loaded = edges.loads(known)
         brought = [*edges.rest(known), *brought]
         finished += edges.stored(known)
     again = [
@@ -148,7 +148,7 @@ def cooperative(
         *row,
         *part,
         *plan.row_lines(0),
-        *beside_words,
+        *loaded,
         *held,
         *left(totals, block, places, at),
         # The barrier: what all threads have left is there before one of them says so.
