@@ -21,8 +21,9 @@ TILED_TEAM, TILED_LIMIT = (8, 5), 4
 """(warps, programs of a processor) of teams whose parts are tiles of a vector a thread, and at most
 so many: of wide elements that stores need something beside. Where more is held, with fewer warps or
 more tiles, the same binary is much faster in some runs than in others."""
-TEAM_WORDS = 4096
-"""Elements of such a block in whole words, whose edges take registers, too."""
+WORDED_ELEMENTS = 16
+"""What a thread holds of rows in whole words at most, if there are more loads: those of weights,
+which have no words there, are an element each, and take registers."""
 WALKING_TEAM, WALKING_TEAM_WORDS = (2048, 8, 6), (2048, 8, 4)
 """The same of teams that walk their parts twice, of wide elements beside weights, which are as much
 again to hold: few long rows of a layer norm in f32, also in words."""
@@ -49,43 +50,48 @@ def teams_of_rows(facts: Facts) -> Iterator[Schedule]:
             continue
         blocks = {"x": 1, "r": elements, "splits": splits}
         blocks |= {"teams": max(1, held * facts.processors // splits), "warps": warps}
-        bound = {"registers": REGISTERS // (32 * warps * held) // 8 * 8}
+        bound = _bound(warps, held)
+        # Of narrow elements half of the registers hold too little, and two rows are too many.
+        is_ahead = ahead > 1 and facts.itemsize > 2 and facts.own_loads == 1
+        following = {"ahead": ahead} if is_ahead else {}
         if facts.has_vectors:
-            more = {"group": facts.lanes} if facts.has_groups else {}
-            # Of narrow elements half of the registers hold too little, and two rows are too many.
-            is_ahead = ahead > 1 and facts.itemsize > 2 and facts.own_loads == 1
-            more |= {"ahead": ahead} if is_ahead else {}
+            more = following | ({"group": facts.lanes} if facts.has_groups else {})
             divisible = facts.divisible
             yield facts.schedule("cooperative", divisible=divisible, **blocks, **bound, **more)
         words = {} if facts.has_scan else in_words(facts, elements, walked=True)
-        if words and elements <= TEAM_WORDS:
-            # With more loads the edges would spill.
-            yield facts.schedule("cooperative", **blocks, **(bound if is_plain else {}), **words)
+        fewer = held - 1 if facts.row_loads > 2 * facts.own_loads else held
+        if words and is_plain:
+            yield facts.schedule("cooperative", **blocks, **bound, **following, **words)
+        elif words and fewer > 1 and elements <= WORDED_ELEMENTS * 32 * warps:
+            blocks |= {"teams": max(1, fewer * facts.processors // splits)}
+            yield facts.schedule("cooperative", **blocks, **_bound(warps, fewer), **words)
     yield from tiled_team(facts)
 
 
+def _bound(warps: int, held: int) -> dict[str, int]:
+    """What lets a processor hold so many programs of so many warps."""
+    return {"registers": REGISTERS // (32 * warps * held) // 8 * 8}
+
+
 def tiled_team(facts: Facts) -> Iterator[Schedule]:
-    """Rows that teams hold in tiles, in vectors."""
+    """Rows that teams hold in tiles, in vectors and in words."""
     warps, held = TILED_TEAM
     r = 32 * warps * facts.lanes
     # As few programs as hold a row: the fewer there are, the sooner all of them have come.
     splits = -(-facts.length // (r * TILED_LIMIT))
     pieces = -(-facts.length // (r * splits))
-    is_flat = len(facts.reduced) == 1 and not facts.has_scan and facts.has_vectors
+    is_flat = len(facts.reduced) == 1 and not facts.has_scan
     is_wide = facts.itemsize > 2 and facts.row_loads > 1
-    if is_flat and is_wide and 1 < splits <= TEAM_LIMIT and pieces > 1:
-        yield facts.schedule(
-            "cooperative",
-            divisible=facts.divisible,
-            x=1,
-            r=r,
-            splits=splits,
-            teams=held * facts.processors // splits,
-            warps=warps,
-            registers=REGISTERS // (32 * warps * held) // 8 * 8,
-            **({"group": facts.lanes} if facts.has_groups else {}),
-            pieces=pieces,
-        )
+    if not (is_flat and is_wide and 1 < splits <= TEAM_LIMIT and pieces > 1):
+        return
+    blocks = {"x": 1, "r": r, "splits": splits, "teams": held * facts.processors // splits}
+    blocks |= {"warps": warps, **_bound(warps, held)}
+    if facts.has_vectors:
+        more = {"group": facts.lanes} if facts.has_groups else {}
+        divisible = facts.divisible
+        yield facts.schedule("cooperative", divisible=divisible, **blocks, **more, pieces=pieces)
+    if words := in_words(facts, r, walked=True):
+        yield facts.schedule("cooperative", **blocks, **words, pieces=pieces)
 
 
 def walking_teams(facts: Facts) -> Iterator[Schedule]:
@@ -107,7 +113,7 @@ def walking_teams(facts: Facts) -> Iterator[Schedule]:
                 splits=splits,
                 teams=programs // splits,
                 warps=warps,
-                registers=REGISTERS // (32 * warps * held) // 8 * 8,
+                **_bound(warps, held),
                 **options,
                 walks=1,
             )

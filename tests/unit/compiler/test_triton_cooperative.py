@@ -38,6 +38,15 @@ def teams(kernel: str, *dims: tuple[int, ...], special: bool = False, more: str 
     return [Case(kernel, schedule, each, special) for each in dims for schedule in (narrow, wide)]
 
 
+def of_two_bytes(kernel: str, *dims: tuple[int, ...], more: str = "") -> list[Case]:
+    """The same with blocks that hold as many words as edges of eight lanes want."""
+    found = teams(kernel, *dims, more=more)
+    return [
+        replace(case, schedule=case.schedule.replace("r=64", "r=128").replace("r=32", "r=128"))
+        for case in found
+    ]
+
+
 def walking(
     kernel: str, *dims: tuple[int, ...], special: bool = False, more: str = ""
 ) -> list[Case]:
@@ -89,6 +98,19 @@ CASES = [
     *teams("layer_norm_dynamic_f32", (3, 401), (5, 7), (2, 384), more=" group=4 pieces=3"),
     *teams("layer_norm_dynamic_f32", (3, 401), more=" pieces=3"),
     *teams("layer_norm_dynamic_f32", (3, 401), special=True, more=" group=4 pieces=3"),
+    *teams("softmax_f32", (5, 1), (5, 37), (3, 131), (2, 195), more=" group=4 words=1 ahead=2"),
+    *teams("softmax_f32", (3, 133), special=True, more=" group=4 words=1 ahead=2"),
+    *teams("layer_norm_dynamic_f32", (3, 2), (5, 133), more=" group=4 words=1 ahead=2"),
+    *teams("layer_norm_dynamic_f32", (3, 133), special=True, more=" group=4 words=1"),
+    *teams("softmax_f32", (5, 3), (3, 133), (3, 383), more=" group=4 words=1 pieces=2"),
+    *teams("softmax_f32", (3, 133), special=True, more=" words=1 pieces=3"),
+    *teams("layer_norm_dynamic_f32", (3, 2), (5, 401), (2, 579), more=" group=4 words=1 pieces=3"),
+    *teams("layer_norm_dynamic_f32", (3, 401), special=True, more=" group=4 words=1 pieces=3"),
+    *of_two_bytes("softmax_mask_f16", (3, 9), (3, 261), more=" group=8 words=1 ahead=2"),
+    *of_two_bytes("softmax_mask_f16", (3, 261), more=" group=8 words=1"),
+    *of_two_bytes("group_norm_bf16", (2, 3, 43), (1, 3, 3), more=" group=8 words=1 ahead=2"),
+    *of_two_bytes("group_norm_bf16", (2, 3, 131), more=" group=8 words=1 pieces=2"),
+    *of_two_bytes("argmax_mask_f16", (3, 3), (3, 261), more=" group=8 words=1"),
 ]
 
 
@@ -111,7 +133,11 @@ def of_a_large_mean(name: str, folder: Path) -> None:
 
 def test_rows_of_a_large_mean_keep_their_variance_in_tiles(tmp_path: Path) -> None:
     """Lanes are shifted by means of their own, and added where a square of the mean has room."""
-    cases = teams("layer_norm_dynamic_f32", (3, 401), (2, 384), more=" group=4 pieces=3")
+    cases = [
+        *teams("layer_norm_dynamic_f32", (3, 401), (2, 384), more=" group=4 pieces=3"),
+        *teams("layer_norm_dynamic_f32", (3, 401), (5, 3), more=" group=4 words=1 pieces=3"),
+        *teams("layer_norm_dynamic_f32", (5, 133), (5, 3), more=" group=4 words=1"),
+    ]
     folder, prepared = numerics.run(cases, tmp_path, change=of_a_large_mean)
     for case in cases:
         rows, _ = case.dims
@@ -123,6 +149,17 @@ def test_rows_of_a_large_mean_keep_their_variance_in_tiles(tmp_path: Path) -> No
         made = written["o3"].view(np.float32)[: x.size].reshape(x.shape)
         # What a mean of 1000 is rounded by, and nothing like what squares of it are.
         np.testing.assert_allclose(made, expected, rtol=0, atol=3e-4)
+
+
+def test_rows_in_words_may_be_stored_where_they_were_read(tmp_path: Path) -> None:
+    """All programs have read a row's edges before one of them stores these."""
+    cases = [
+        *teams("softmax_f32", (5, 133), more=" group=4 words=1 ahead=2"),
+        *teams("layer_norm_dynamic_f32", (5, 133), more=" group=4 words=1 pieces=2"),
+    ]
+    results = numerics.run(cases, tmp_path, change=numerics.share_storage)
+    for case in cases:
+        numerics.assert_agrees(case, results)
 
 
 HELD = f"cuda.cooperative x=1 r=1024 splits=5 teams=33 warps=4 {PROMISES} words=1"
@@ -210,10 +247,8 @@ def test_places_of_columns_that_are_held_are_computed_again_for_what_is_stored()
         ("softmax_f32", HELD.replace("teams=33", "teams=0")),
         ("softmax_f32", HELD.replace("x=1", "x=2")),
         ("plane_norm_bf16", f"{HELD.replace(' words=1', '')} r1=32"),
-        ("softmax_f32", f"{HELD} ahead=2"),  # each row's words begin elsewhere
         ("softmax_f32", f"{HELD.replace(' words=1', '')} ahead=3"),
         ("softmax_f32", f"{HELD.replace(' words=1', '')} walks=1 ahead=2"),
-        ("softmax_f32", f"{HELD} pieces=2"),
         ("softmax_f32", f"{HELD.replace(' words=1', '')} walks=1 pieces=2"),
         ("softmax_f32", f"{HELD.replace(' words=1', '')} ahead=2 pieces=2"),
         ("row_cumsum_f32", f"{HELD.replace(' words=1', '')} pieces=2"),
@@ -225,8 +260,9 @@ def test_what_no_team_can_hold_is_refused(name: str, schedule: str) -> None:
         generate(kernel_of(name), parse_schedule(schedule), TARGET)
 
 
-def test_the_next_row_is_under_way_while_a_team_meets() -> None:
-    text = HELD.replace("words=1", "group=4 ahead=2")
+@pytest.mark.parametrize("words", ["", " words=1"])
+def test_the_next_row_is_under_way_while_a_team_meets(words: str) -> None:
+    text = HELD.replace(" words=1", f" group=4 ahead=2{words}")
     source = generate(kernel_of("layer_norm_dynamic_f32"), parse_schedule(text), TARGET).source
     _, row, inside = source.partition("for pid in range")
     assert row
@@ -325,7 +361,8 @@ def test_teams_load_wide_rows_ahead(name: str, ahead: int) -> None:
 def test_wide_rows_beside_weights_are_held_in_tiles_of_a_vector_a_thread() -> None:
     kernel = kernel_of("layer_norm_dynamic_f32")
     sizes: dict[str, int] = {"k0": 300, "k1": 128_256}
-    (tiled,) = (e for e in candidates(kernel, TARGET, sizes) if e.get("pieces", 0))
+    tiled, worded = (e for e in candidates(kernel, TARGET, sizes) if e.get("pieces", 0))
+    assert (worded["divisible"], worded["words"], worded["r"]) == (0, 1, tiled["r"])
     assert tiled["r"] == 32 * tiled["warps"] * 4
     assert size_facts_hold(generate(kernel, tiled, TARGET).guard, sizes)
     # Five programs a processor; and they come first.
@@ -335,12 +372,40 @@ def test_wide_rows_beside_weights_are_held_in_tiles_of_a_vector_a_thread() -> No
     # As few programs as hold a row, and first from rows on that a cache does not keep.
     for dims, splits, is_first in (((300, 65_536), 16, True), ((2000, 24_576), 6, False)):
         sizes = dict(zip(kernel.symbols, dims, strict=True))
-        (tiled,) = (e for e in candidates(kernel, TARGET, sizes) if e.get("pieces", 0))
+        tiled, _ = (e for e in candidates(kernel, TARGET, sizes) if e.get("pieces", 0))
         assert (tiled["splits"], tiled["pieces"]) == (splits, 4)
         assert (firsts(kernel, TARGET, sizes)[0] == tiled) == is_first
     for name, dims in (("softmax_f32", (300, 128_256)), ("layer_norm_dynamic_f32", (300, 300_000))):
         offered = candidates(kernel_of(name), TARGET, dict(zip(("k0", "k1"), dims, strict=True)))
         assert not [e for e in offered if e.family == "cuda.cooperative" and e.get("pieces", 0)]
+
+
+def test_long_rows_of_any_length_are_held_as_those_of_whole_vectors_are() -> None:
+    kernel = kernel_of("softmax_f32")
+
+    def offered(columns: int) -> list[str]:
+        dims = {"k0": 300, "k1": columns}
+        found = [e for e in candidates(kernel, TARGET, dims) if e.family == "cuda.cooperative"]
+        wanted = [each for each in found if each["divisible"] or columns % 4]
+        return [re.sub(r" words=1|divisible=\d+ ", "", str(each)) for each in wanted]
+
+    assert offered(131_071) == offered(131_072) != []
+    sizes = {"k0": 300, "k1": 128_255}
+    first, *_ = firsts(kernel_of("layer_norm_dynamic_f32"), TARGET, sizes)
+    assert first["pieces"] > 1
+    assert first["words"] == 1
+
+
+def test_what_is_read_beside_words_leaves_fewer_programs_a_processor() -> None:
+    """Weights have no words where rows have them: they come an element at a time."""
+    sizes = {"k0": 300, "k1": 128_255}
+    for name, held in (("softmax_f32", 4), ("layer_norm_dynamic_f32", 3)):
+        offered = candidates(kernel_of(name), TARGET, sizes)
+        (found,) = (e for e in offered if e.get("teams", 0) and e["r"] == 4096)
+        assert (
+            found["teams"] * found["splits"] <= held * 132 < (found["teams"] + 1) * found["splits"]
+        )
+        assert found["registers"] == 65_536 // (32 * 8 * held) // 8 * 8
 
 
 def test_long_norms_of_wide_elements_beside_weights_are_offered_to_teams_that_walk() -> None:
@@ -366,8 +431,8 @@ def test_a_row_is_read_once_but_for_what_is_given_up() -> None:
     lines = generate(kernel_of("softmax_f32"), parse_schedule(HELD), TARGET).source.splitlines()
     loads = [number for number, line in enumerate(lines) if "tl.load(a0" in line]
     given_up = next(number for number, line in enumerate(lines) if "for other in" in line)
-    # Words and edges, each once.
-    assert [number > given_up for number in loads] == [False, False, True, True]
+    # Words and edges, each once; of edges nothing is given up.
+    assert [number > given_up for number in loads] == [False, False, True]
     counted = next(number for number, line in enumerate(lines) if "atomic_add" in line)
     assert "tl.debug_barrier()" in lines[counted - 1]
 
@@ -402,6 +467,24 @@ def test_each_warp_brings_the_parts_of_a_row_together_alone(tmp_path: Path) -> N
     before, _, _ = met.partition("st.global")
     assert "shfl.sync" in before
     assert before.count("bar.sync") <= 1  # that of the word itself
+
+
+LONG = HELD.replace("r=1024", "r=4096").replace("warps=4", "warps=8")
+
+
+@pytest.mark.parametrize(
+    ("name", "schedule"),
+    [
+        ("softmax_f32", f"{LONG} registers=64 group=4 ahead=2"),
+        ("softmax_f32", f"{LONG.replace('r=4096', 'r=8192')} registers=64 group=4"),
+        ("layer_norm_dynamic_f32", f"{HELD.replace('warps=4', 'warps=8')} registers=48 pieces=4"),
+    ],
+)
+def test_edges_are_held_beside_a_chunk_in_registers(
+    name: str, schedule: str, tmp_path: Path
+) -> None:
+    generated = generate(kernel_of(name), parse_schedule(schedule), TARGET)
+    cubin.compile_cubin(generated, TARGET, scratch=tmp_path)  # refuses what spills
 
 
 def test_a_bound_on_registers_is_kept(tmp_path: Path) -> None:

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from nearhint_compiler.analysis.row_words import RowWords
 from nearhint_compiler.codegen.triton.block import REDUCED, Block
 from nearhint_compiler.codegen.triton.body import Body
 from nearhint_compiler.codegen.triton.edges import Edges
-from nearhint_compiler.codegen.triton.row import unflatten
+from nearhint_compiler.codegen.triton.row import split_row, unflatten, word_lines
+from nearhint_compiler.codegen.triton.text import index_text
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
 
@@ -51,6 +53,11 @@ class Ahead:
             )
             self._edges = Body(kernel, edges)
 
+    @property
+    def header(self) -> tuple[str, ...]:
+        """The lines that say where the loads' lanes are, whichever row they are of."""
+        return self._block.element_header
+
     def own(self, positions: Sequence[int]) -> list[int]:
         """The loads among `positions` that are a row's own and wait for nothing."""
         nodes = [(place, self._body.kernel.body[place]) for place in positions]
@@ -84,3 +91,24 @@ class Ahead:
             for place in positions:
                 found[place].insert(0, f"{edges.body.name(place)} = {self._edges.name(place)}")
         return found
+
+
+def ahead_in_words(kernel: ir.Kernel, block: Block, words: RowWords) -> Ahead:
+    """The loads of the next row's words, which begin elsewhere than those of the row at hand."""
+    lane, *_ = block.element_header
+    names = [f"r{number}" for number in range(len(kernel.reduction))]
+    found = replace(
+        block,
+        element_header=(lane,),
+        masks={REDUCED: f"{PREFIX}rmask"},
+        renamed={**block.renamed, **{name: ex.symbol(f"{PREFIX}{name}") for name in names}},
+    )
+    rows = {f"p{n}": ex.symbol(f"{PREFIX}p{n}") for n in range(len(kernel.pointwise))}
+    base = index_text(ex.substitute(words.base, rows))
+    lines = [
+        *word_lines(PREFIX, base, index_text(ex.product(kernel.reduction)), lanes=words.lanes),
+        f"{PREFIX}r = {PREFIX}head + rlane",
+        *split_row(kernel, PREFIX),
+        f"{PREFIX}rmask = rlane < {PREFIX}body",
+    ]
+    return Ahead(kernel, found, lines)

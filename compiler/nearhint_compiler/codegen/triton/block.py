@@ -200,12 +200,7 @@ class Block:
     @property
     def element_shape(self) -> str:
         """The shape of what varies along the reduction; the row's where there is none."""
-        return self._along(f"{REDUCED} // {self.word}" if self.is_edges else self.lanes)
-
-    @property
-    def is_edges(self) -> bool:
-        """Whether this is the tile of another one's edges."""
-        return self.word > 1 and self.edges is None
+        return self._along(self.lanes)
 
     @property
     def group_shape(self) -> str:

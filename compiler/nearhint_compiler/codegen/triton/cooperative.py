@@ -12,7 +12,7 @@ marks are one word, so that each chunk is either given up before the last is cou
 has it. So nothing has to be resident together and no order of dispatch is relied on, and the same
 input gives the same bits however long anyone waited.
 
-A chunk may be several tiles (`tiled_chunks`).
+A chunk may be several tiles (`tiled_chunks`), and in whole words (`team_edges`).
 
 Where registers would hold too little beside what else is read, parts are walked instead, and again
 after the meeting: teams are so few that a cache has their rows until then.
@@ -34,6 +34,7 @@ from nearhint_compiler.analysis.online import SHARED
 from nearhint_compiler.codegen.triton.ahead import Ahead
 from nearhint_compiler.codegen.triton.block import Block
 from nearhint_compiler.codegen.triton.stages import Staged, gathered, left, placed
+from nearhint_compiler.codegen.triton.team_edges import LANES, TeamEdges
 from nearhint_compiler.codegen.triton.text import index_text
 from nearhint_compiler.codegen.triton.tiled_chunks import held_in_tiles
 from nearhint_compiler.codegen.triton.totals import Total
@@ -62,6 +63,7 @@ def cooperative(
     is_walked: bool,
     ahead: Ahead | None,
     tiles: Sequence[Block] = (),
+    edges: TeamEdges | None = None,
 ) -> Staged:
     """The body of a kernel whose rows are held by teams of `splits` programs, at `most` so many.
 
@@ -69,7 +71,8 @@ def cooperative(
     variables of row `pid`, `part` those that say what `chunk` of it is. Where a row is a block of
     columns, `columns` is the text of the number of all of them; else it is empty. After `polls`
     looks at its word a program gives up. A chunk `is_walked`, or a block in registers, or several,
-    its `tiles`; a block of the next row may be loaded `ahead`, before the team meets.
+    its `tiles`; a block of the next row may be loaded `ahead`, before the team meets. Chunks in
+    words have the row's `edges` beside them.
     """
     # A program has the same part of each row, and so reads what all of them read alike again soon.
     block = replace(block, keeps_shared=True, has_own_pivots=bool(tiles))
@@ -109,7 +112,7 @@ def cooperative(
             "chunk = own",
             *part,
             f"roffset = {block.start}",
-            *block.element_header,
+            *ahead.header,
             *ahead.loads(own, row=begin, there=f"{begin} < rows"),
         ]
     brought = gathered(
@@ -118,14 +121,21 @@ def cooperative(
         places,
         beside,
         splits=many,
-        lanes="LANES",
+        lanes=LANES,
         is_single=not columns,
+        more=edges.met if edges else None,
     )
     row_stores = plan.row_stores()
     finished = [
         *then,
         *(["if chunk == 0:", *_indented(row_stores)] if row_stores else []),
     ]
+    loaded: list[str] = []
+    if edges:
+        known = plan.needed(totals)
+        loaded = edges.loads(known)
+        brought = [*edges.rest(known), *brought]
+        finished += edges.stored(known)
     again = [
         "chunk = own * 0 + other",
         *part,
@@ -138,6 +148,7 @@ def cooperative(
         *row,
         *part,
         *plan.row_lines(0),
+        *loaded,
         *held,
         *left(totals, block, places, at),
         # The barrier: what all threads have left is there before one of them says so.

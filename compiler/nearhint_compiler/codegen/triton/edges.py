@@ -93,6 +93,14 @@ def row_lines(
     return [
         *word_lines("r", _base(base, shape), length, lanes=lanes),
         f"redges = {f'tl.where({chunk}, {rest}, 0)' if chunk else rest}",
+        *edge_lines(kernel, words, chunk=chunk),
+    ]
+
+
+def edge_lines(kernel: ir.Kernel, words: RowWords, *, chunk: str = "") -> list[str]:
+    """The lanes of a row's edges, those before its words first."""
+    lanes, length = words.lanes, index_text(ex.product(kernel.reduction))
+    return [
         f"ebefore = ebase < {lanes}",
         f"er = tl.where(ebefore, ebase, ebase + (rhead + rbody - {lanes}))",
         f"{MASK} = (er < tl.where(ebefore, rhead, {length})){f' & ({chunk})' if chunk else ''}",
@@ -123,22 +131,38 @@ def with_edges(
     block: Block, kernel: ir.Kernel, words: RowWords, *, planes: ex.Expr | None = None
 ) -> Block:
     """`block` for the words of rows, or of as many `planes` each, with the block of their edges."""
-    axis_of = {**block.axis_of, **{f"e{name}": REDUCED for name in reduction_loops(kernel)}}
     edges = replace(
-        block,
-        axis_of=axis_of,
-        masks={**block.masks, REDUCED: MASK},
+        edges_of(block, kernel, words, lanes=f"{REDUCED} // {words.lanes}"),
         element_header=() if planes is None else tuple(plane_lines(kernel, words)),
-        start="0",
         end=index_text(planes) if planes is not None and block.end else "",
         word=words.lanes,
+    )
+    return replace(in_words(block, words), edges=edges)
+
+
+def in_words(block: Block, words: RowWords) -> Block:
+    """`block` for the words of rows alone."""
+    texts = dict.fromkeys(words.indices, "(rword + rlane)")
+    return replace(block, word=words.lanes, texts=texts)
+
+
+def edges_of(block: Block, kernel: ir.Kernel, words: RowWords, *, lanes: str) -> Block:
+    """The block of the edges of a row, in as many `lanes`, beside a `block` of its words."""
+    return replace(
+        block,
+        axis_of={**block.axis_of, **{f"e{name}": REDUCED for name in reduction_loops(kernel)}},
+        masks={**block.masks, REDUCED: MASK},
+        element_header=(),
+        start="0",
+        end="",
         prefix="e",
+        texts={},
         renamed={name: ex.symbol(f"e{name}") for name in reduction_loops(kernel)},
+        lanes=lanes,
         group=1,
+        word=1,
         together=None,
     )
-    texts = dict.fromkeys(words.indices, "(rword + rlane)")
-    return replace(block, edges=edges, word=words.lanes, texts=texts)
 
 
 class Edges:

@@ -67,17 +67,22 @@ def held_walks(kernel: ir.Kernel, block: Block, schedule: Schedule) -> list[str]
 def tile(kernel: ir.Kernel, block: Block, number: int, *, after: str) -> Block:
     """Tile `number` of those that are held behind `after`, which a short row may not reach."""
     prefix = f"{PIECE}{number}"
-    lines = [f"{prefix}r = rbase + ({after} + {number} * R)", *split_row(kernel, prefix)]
+    lane, end, lines = f"{prefix}r", index_text(ex.product(kernel.reduction)), list[str]()
+    if block.word > 1:
+        lane, end = f"{prefix}rlane", "rbody"
+        lines = [f"{prefix}r = rhead + {lane}"]
+    lines = [f"{lane} = rbase + ({after} + {number} * R)", *lines, *split_row(kernel, prefix)]
     masks = dict(block.masks)
     if REDUCED in masks:
         masks[REDUCED] = f"{prefix}rmask"
-        lines.append(f"{prefix}rmask = {prefix}r < {index_text(ex.product(kernel.reduction))}")
+        lines.append(f"{prefix}rmask = {lane} < {end}")
     names = [f"r{place}" for place in range(len(kernel.reduction))]
     return replace(
         block,
         element_header=tuple(lines),
         prefix=f"{prefix}v",
         renamed={name: ex.symbol(f"{prefix}{name}") for name in names},
+        texts=dict.fromkeys(block.texts, f"(rword + {lane})"),
         masks=masks,
     )
 

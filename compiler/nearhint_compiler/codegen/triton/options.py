@@ -60,6 +60,7 @@ bring Guards, and make Triton load vectors. As they may, too:
     multiple what `divisible` promises sizes to be multiples of
     words    1 for rows in whole words, with their edges apart (`codegen.triton.edges`): vectors
              along rows of any length, no promise about sizes; with r1, along planes of any length.
+             Of teams all programs have a row's edges (`codegen.triton.team_edges`).
              Of cuda.tiled the rows are those along its last axis: each begins in the tile where its
              words do
     turns    rows in words: how many a program has one after the other, each as far from the next

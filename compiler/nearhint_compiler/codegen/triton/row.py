@@ -22,6 +22,7 @@ from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
 from nearhint_rules.guard import AtMost, Fact
 
+TEAMS = "cuda.cooperative"
 PIECE, SHARING, LAST = "b", "g", "h"
 """What names begin with: of a row's pieces, and of neighbours that share, their first and last."""
 TILE = ("rtile = roffset // R", "rdown = rtile // racross", "rside = rtile % racross")
@@ -43,7 +44,8 @@ class Row:
     `walked` those of a walk. `tile` is the text of the arguments of `_tile_elements`, if there are
     tiles; with `is_words` the lanes are those of a row's whole words. With `elements`, the text of
     their number in a row, the lanes are those of the words of its planes, which no size has. A walk
-    that `is_tiled` has the variables of `TILE` in place of `roffset`.
+    that `is_tiled` has the variables of `TILE` in place of `roffset`. If it `counts_edges`, a walk
+    over words has the elements of edges, too.
     """
 
     span: ex.Expr
@@ -57,6 +59,7 @@ class Row:
     is_tiled: bool = False
     is_words: bool = False
     elements: str = ""
+    counts_edges: bool = True
 
     def counts(self, start: str, end: str) -> tuple[str, str]:
         """The numbers of elements in a walk, and in its first block; empty if those of lanes."""
@@ -65,7 +68,8 @@ class Row:
             return self.elements, ""
         if self.is_words:
             stops = (f"tl.minimum({place}, rbody)" for place in (end, first))
-            words, some = (f"tl.maximum({stop} - {start}, 0) + redges" for stop in stops)
+            more = " + redges" if self.counts_edges else ""
+            words, some = (f"tl.maximum({stop} - {start}, 0){more}" for stop in stops)
             return words, some
         if not self.tile:
             return "", ""
@@ -163,7 +167,9 @@ def worded(kernel: ir.Kernel, schedule: Schedule, *, lanes: int, is_walked: bool
     problem = "the row is longer than the block and its edges"
     whole = () if is_walked else within(length, r + lanes - 1, problem)
     span = ex.mul(ex.floordiv(length, lanes), lanes)
-    return Row(span, element, has_mask=True, whole=whole, is_words=True)
+    # Teams have edges beside the parts of a row, not beside its elements.
+    counts_edges = schedule.family != TEAMS
+    return Row(span, element, has_mask=True, whole=whole, is_words=True, counts_edges=counts_edges)
 
 
 def planes(

@@ -12,6 +12,7 @@ from nearhint_compiler.analysis.runs import runs_of
 from nearhint_compiler.codegen.triton.block import REDUCED, Block, NextRow, Together, Turn
 from nearhint_compiler.codegen.triton.edges import (
     begun,
+    in_words,
     row_lines,
     with_edges,
     words_of,
@@ -211,6 +212,8 @@ def reduced(
     if not row.is_words:
         return _in_pieces(block, row, kernel, schedule)
     words = words_of(kernel, schedule)
+    if not row.counts_edges:
+        return in_words(block, words)
     header.lines.append(f"ebase = tl.arange(0, R // {words.lanes}){spread}")
     if row.elements:
         return with_edges(block, kernel, words, planes=ex.product(kernel.reduction[:-1]))

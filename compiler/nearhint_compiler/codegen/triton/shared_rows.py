@@ -8,10 +8,11 @@ from nearhint_compiler.analysis.chains import is_chained
 from nearhint_compiler.analysis.folds import folded, folded_stores
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT
 from nearhint_compiler.analysis.online import SHARED, walks_of
-from nearhint_compiler.codegen.triton.ahead import Ahead
+from nearhint_compiler.codegen.triton.ahead import Ahead, ahead_in_words
 from nearhint_compiler.codegen.triton.block import REDUCED
 from nearhint_compiler.codegen.triton.chained import chained
 from nearhint_compiler.codegen.triton.cooperative import cooperative
+from nearhint_compiler.codegen.triton.edges import words_of
 from nearhint_compiler.codegen.triton.folding import folding, folding_stores
 from nearhint_compiler.codegen.triton.header import (
     Header,
@@ -27,6 +28,7 @@ from nearhint_compiler.codegen.triton.row import (
 )
 from nearhint_compiler.codegen.triton.rows import reduced, row_for
 from nearhint_compiler.codegen.triton.stages import COLUMNS, apart_of, staged, stages_of
+from nearhint_compiler.codegen.triton.team_edges import TeamEdges
 from nearhint_compiler.codegen.triton.text import index_text
 from nearhint_compiler.codegen.triton.together import runs_facts
 from nearhint_compiler.errors import InvalidSchedule
@@ -155,7 +157,7 @@ def held_by_teams(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     row_lines, header.lines = header.lines, []
     pieces = schedule.get("pieces", 1)
     has_order = any(isinstance(node, ir.Scan | ir.Arg) for node in kernel.body)
-    is_odd = x > 1 or is_ahead or is_walked or row.is_words or schedule.get("runs", 0) or has_order
+    is_odd = x > 1 or is_ahead or is_walked or schedule.get("runs", 0) or has_order
     if pieces > 1 and is_odd:
         raise InvalidSchedule(f"tiles of what teams have no tiles of: {schedule}")
     steps = ex.floordiv(ex.add(row.span, splits * r, -1), splits * r)
@@ -169,10 +171,16 @@ def held_by_teams(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     whole = replace(schedule, options=options)
     block = reduced(row, kernel, whole, header, span=("rstart", "rend"))
     tiles = [tile(kernel, block, number, after="rstart") for number in range(pieces)]
-    if is_ahead and (is_walked or row.is_words or schedule["ahead"] > 2):
+    if is_ahead and (is_walked or schedule["ahead"] > 2):
         raise InvalidSchedule(f"the next row of what no block of registers has: {schedule}")
-    if is_ahead:
-        block = replace(block, ahead=1)
+    block = replace(block, ahead=1)
+    edges: TeamEdges | None = None
+    ahead = Ahead(kernel, block) if is_ahead else None
+    if row.is_words:
+        words = words_of(kernel, schedule)
+        edges = TeamEdges(kernel, block, words, widened=header.widened)
+        row_lines += edges.places
+        ahead = ahead_in_words(kernel, block, words) if is_ahead else None
     if x > 1:
         block = replace(block, share=_share(kernel, schedule))
     rows = ex.product(kernel.pointwise)
@@ -196,8 +204,9 @@ def held_by_teams(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         teams="busy" if is_adapted else index_text(busy),
         polls=schedule.get("polls", POLLS),
         is_walked=is_walked,
-        ahead=Ahead(kernel, block) if is_ahead else None,
+        ahead=ahead,
         tiles=tiles if pieces > 1 else (),
+        edges=edges,
     )
     array_length = ex.mul(rows, used)
     facts = () if header.wide else (AtMost(array_length, INDEX_LIMIT),)

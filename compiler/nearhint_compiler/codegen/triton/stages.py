@@ -267,11 +267,13 @@ def gathered(
     splits: str,
     lanes: str,
     is_single: bool = False,
+    more: Callable[[Total], Sequence[str]] | None = None,
 ) -> list[str]:
     """The totals of all chunks of this program's rows, or of those before, brought together.
 
     Where `at` is the place of a single row, parts have one axis: then each warp brings together all
-    of them, if they are no more than its lanes, and none waits for another.
+    of them, if they are no more than its lanes, and none waits for another. The lines `more` step
+    the parts of a total with what no chunk has.
     """
     lines = [f"part = tl.arange(0, {lanes}){'' if is_single else '[None, :]'}"]
     for total in totals:
@@ -280,6 +282,7 @@ def gathered(
         for part in total.parts:
             where = f"w{places[part.name]} + {at('part')}"
             lines.append(f"{part.name} = tl.load({where}, {mask}, other={part.neutral})")
+        lines += more(total) if more is not None else ()
         across = total.across("0" if is_single else str(block.reduced_axis))
         lines += across
         if is_single:

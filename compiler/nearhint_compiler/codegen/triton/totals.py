@@ -72,7 +72,8 @@ class Total:
     that costs less, for blocks that come in the order of the row. `own(elements, there, axis)`,
     where there is one, are the lines that make the parts of a block in registers, of elements with
     one axis more that are a thread's own, and of which of them are there: threads start from means
-    of their own, and wait for each other once.
+    of their own, and wait for each other once. `beside(element, there)` are the lines that step
+    parts with an element each where it is there, if `step` is not for parts.
     """
 
     operand: int
@@ -90,6 +91,7 @@ class Total:
     grouped: Callable[[str, str], str] | None = None
     groups: ArgGroups | None = None
     own: Callable[[str, str, str], Sequence[str]] | None = None
+    beside: Callable[[str, str], Sequence[str]] | None = None
 
     @property
     def walked(self) -> tuple[Part, ...]:
@@ -261,6 +263,16 @@ def _variance(kernel: ir.Kernel, pair: Online) -> Total:
             f"{total} = {mean} * {count}",
         ]
 
+    def beside(element: str, there: str) -> list[str]:
+        parts = f"{mean}, {square}, {count}"
+        # Of an element that is not there nothing comes, however far the mean is from 0.
+        met = f"tl.where({there}, {element}, {mean}), 0.0, {there}.to({narrow})"
+        return [
+            *widened(total),
+            f"{total} = {total} + tl.where({there}, {element}, 0.0)",
+            f"{parts} = _met({parts}, {met})",
+        ]
+
     def across(axis: str) -> list[str]:
         whole, many, away = (f"{name}{pair.first}" for name in ("whole", "many", "away"))
         return [
@@ -288,6 +300,7 @@ def _variance(kernel: ir.Kernel, pair: Online) -> Total:
         pivot=Part(pivot, dtype, "0.0"),
         grouped=lambda elements, _: f"_shifted_group({lanes}, {pivot}, {elements})",
         own=own,
+        beside=beside,
     )
 
 
@@ -317,6 +330,14 @@ def variance_of_lanes(kernel: ir.Kernel, pair: Online) -> Total:
             *across(axis),
         ]
 
+    def beside(element: str, there: str) -> list[str]:
+        more = f"more{pair.first}"
+        return [
+            f"{more} = _wide(tl.where({there}, {element}, 0.0))",
+            f"{total} = {total} + {more}",
+            f"{square} = {square} + {more} * {more}",
+        ]
+
     def stepped(elements: str, _: object) -> str:
         return f"_own_group({', '.join(lanes)}, {pivot}, {elements})"
 
@@ -334,6 +355,7 @@ def variance_of_lanes(kernel: ir.Kernel, pair: Online) -> Total:
         closing=close,
         pivot=Part(pivot, dtype, "0.0"),
         grouped=stepped,
+        beside=beside,
     )
 
 

@@ -398,7 +398,7 @@ class WalkPlan:
 
     def _is_masked_once(self, total: Total) -> bool:
         """Whether a group's elements are there or not together, and are masked as their sums."""
-        return total.pivot is not None and self._edges is not None
+        return total.pivot is not None and self._block.word > 1
 
     def _masked(self, total: Total) -> str:
         """The elements of a total, those beyond the row as what changes nothing."""
