@@ -24,7 +24,13 @@ from nearhint_compiler.schedule.cuda_planes import with_tiles
 from nearhint_compiler.schedule.cuda_pointwise import AXES, both
 from nearhint_compiler.schedule.cuda_steps import single_steps
 from nearhint_compiler.schedule.cuda_strips import strips
-from nearhint_compiler.schedule.cuda_teams import in_words, teams_of_rows, tiled_team, walking_teams
+from nearhint_compiler.schedule.cuda_teams import (
+    in_words,
+    teams_of_few_rows,
+    teams_of_rows,
+    tiled_team,
+    walking_teams,
+)
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
 from nearhint_rules.target import Target
@@ -483,6 +489,8 @@ def _shared(facts: Facts) -> Iterator[Schedule]:
             if splits * READ_STEPS * elements <= facts.length:
                 yield from _walked(facts, "split", r=elements, splits=splits, warps=warps)
     elif rows <= facts.processors // 2:
+        if facts.has_teams and not facts.has_scan and facts.length > PERSISTENT_LIMIT:
+            yield from teams_of_few_rows(facts)
         most = min(SPLIT_LIMIT, facts.length // CHUNK)
         wanted = _power_of_two(-(-2 * facts.processors // rows))
         if is_read:

@@ -21,6 +21,15 @@ TILED_TEAM, TILED_LIMIT = (8, 5), 4
 """(warps, programs of a processor) of teams whose parts are tiles of a vector a thread, and at most
 so many: of wide elements that stores need something beside. Where more is held, with fewer warps or
 more tiles, the same binary is much faster in some runs than in others."""
+WORDED_TEAMS = ((1024, 8, 4, 6), (2048, 8, 4, 4))
+"""(elements, warps, programs of a processor, tiles at most) of such teams in words, of elements of
+any width. Of 300 rows of 128 257 in f32 a layer norm took 160 µs by the first, 154 by the second,
+162 by tiles as those of vectors, 204 walked; of 1021 of 65 537 in bf16 an RMS norm 214 by the
+first, and 218 walked (tests/benchmarks/gpu_schedules.py, on an H100). Where weights outnumber a
+row's own loads, the second comes first."""
+ROUNDS = 2
+"""Rows that each team has at least, for few rows to be held by teams and not shared in stages: of
+63 rows of 121 297 in f32 a softmax took 26 µs, shared 34 (the same)."""
 WORDED_ELEMENTS = 16
 """What a thread holds of rows in whole words at most, if there are more loads: those of weights,
 which have no words there, are an element each, and take registers."""
@@ -75,23 +84,38 @@ def _bound(warps: int, held: int) -> dict[str, int]:
 
 def tiled_team(facts: Facts) -> Iterator[Schedule]:
     """Rows that teams hold in tiles, in vectors and in words."""
-    warps, held = TILED_TEAM
-    r = 32 * warps * facts.lanes
-    # As few programs as hold a row: the fewer there are, the sooner all of them have come.
-    splits = -(-facts.length // (r * TILED_LIMIT))
-    pieces = -(-facts.length // (r * splits))
-    is_flat = len(facts.reduced) == 1 and not facts.has_scan
-    is_wide = facts.itemsize > 2 and facts.row_loads > 1
-    if not (is_flat and is_wide and 1 < splits <= TEAM_LIMIT and pieces > 1):
+    if len(facts.reduced) > 1 or facts.has_scan or facts.row_loads < 2:
         return
+    warps, held = TILED_TEAM
+    shapes = list(WORDED_TEAMS)
+    if facts.row_loads > 2 * facts.own_loads:
+        shapes.reverse()
+    if facts.itemsize > 2:
+        vectors = (32 * warps * facts.lanes, warps, held, TILED_LIMIT)
+        if facts.has_vectors and (blocks := _tiles(facts, *vectors)):
+            more = {"group": facts.lanes} if facts.has_groups else {}
+            yield facts.schedule("cooperative", divisible=facts.divisible, **blocks, **more)
+        shapes.append(vectors)
+    for shape in shapes:
+        if (blocks := _tiles(facts, *shape)) and (words := in_words(facts, shape[0], walked=True)):
+            yield facts.schedule("cooperative", **blocks, **words)
+
+
+def _tiles(facts: Facts, r: int, warps: int, held: int, most: int) -> dict[str, int]:
+    """The team whose programs have at most so many tiles of `r` elements; {} if there is none."""
+    # As few programs as hold a row: the fewer there are, the sooner all of them have come.
+    splits = -(-facts.length // (r * most))
+    pieces = -(-facts.length // (r * splits))
+    if not 1 < splits <= TEAM_LIMIT or pieces < 2:
+        return {}
     blocks = {"x": 1, "r": r, "splits": splits, "teams": held * facts.processors // splits}
-    blocks |= {"warps": warps, **_bound(warps, held)}
-    if facts.has_vectors:
-        more = {"group": facts.lanes} if facts.has_groups else {}
-        divisible = facts.divisible
-        yield facts.schedule("cooperative", divisible=divisible, **blocks, **more, pieces=pieces)
-    if words := in_words(facts, r, walked=True):
-        yield facts.schedule("cooperative", **blocks, **words, pieces=pieces)
+    return {**blocks, "warps": warps, **_bound(warps, held), "pieces": pieces}
+
+
+def teams_of_few_rows(facts: Facts) -> Iterator[Schedule]:
+    """The teams of rows that are too few for a program each, where all teams have several."""
+    rows = prod(facts.extents)
+    yield from (each for each in teams_of_rows(facts) if ROUNDS * each["teams"] <= rows)
 
 
 def walking_teams(facts: Facts) -> Iterator[Schedule]:

@@ -361,8 +361,9 @@ def test_teams_load_wide_rows_ahead(name: str, ahead: int) -> None:
 def test_wide_rows_beside_weights_are_held_in_tiles_of_a_vector_a_thread() -> None:
     kernel = kernel_of("layer_norm_dynamic_f32")
     sizes: dict[str, int] = {"k0": 300, "k1": 128_256}
-    tiled, worded = (e for e in candidates(kernel, TARGET, sizes) if e.get("pieces", 0))
-    assert (worded["divisible"], worded["words"], worded["r"]) == (0, 1, tiled["r"])
+    tiled, *worded = (e for e in candidates(kernel, TARGET, sizes) if e.get("pieces", 0))
+    assert {(each["divisible"], each["words"]) for each in worded} == {(0, 1)}
+    assert [each["r"] for each in worded] == [2048, 1024, tiled["r"]]
     assert tiled["r"] == 32 * tiled["warps"] * 4
     assert size_facts_hold(generate(kernel, tiled, TARGET).guard, sizes)
     # Five programs a processor; and they come first.
@@ -372,12 +373,38 @@ def test_wide_rows_beside_weights_are_held_in_tiles_of_a_vector_a_thread() -> No
     # As few programs as hold a row, and first from rows on that a cache does not keep.
     for dims, splits, is_first in (((300, 65_536), 16, True), ((2000, 24_576), 6, False)):
         sizes = dict(zip(kernel.symbols, dims, strict=True))
-        tiled, _ = (e for e in candidates(kernel, TARGET, sizes) if e.get("pieces", 0))
+        tiled = next(e for e in candidates(kernel, TARGET, sizes) if e.get("pieces", 0))
         assert (tiled["splits"], tiled["pieces"]) == (splits, 4)
         assert (firsts(kernel, TARGET, sizes)[0] == tiled) == is_first
     for name, dims in (("softmax_f32", (300, 128_256)), ("layer_norm_dynamic_f32", (300, 300_000))):
         offered = candidates(kernel_of(name), TARGET, dict(zip(("k0", "k1"), dims, strict=True)))
         assert not [e for e in offered if e.family == "cuda.cooperative" and e.get("pieces", 0)]
+
+
+NARROW_NORM = parse_kernel(
+    """(kernel (symbols k0 k1) (pointwise k0) (reduction k1)
+    (params (in bf16) (in bf16) (in bf16) (out bf16)) (body (load 0 (+ (* k1 p0) r0)) (cast f32 0)
+    (reduce sum f32 1) (sub f32 1 2) (load 1 r0) (cast f32 4) (mul f32 3 5) (load 2 r0)
+    (cast f32 7) (add f32 6 8) (cast bf16 9) (store 3 (+ (* k1 p0) r0) 10)))"""
+)
+
+
+def test_few_rows_are_held_by_teams_where_each_team_has_several() -> None:
+    kernel = kernel_of("softmax_f32")
+    first, *_ = firsts(kernel, TARGET, {"k0": 63, "k1": 121_297})
+    assert first.family == "cuda.cooperative"
+    assert 2 * first["teams"] <= 63
+    for rows in (8, 30):
+        offered = candidates(kernel, TARGET, {"k0": rows, "k1": 121_297})
+        assert "cuda.cooperative" not in {each.family for each in offered}
+
+
+def test_narrow_rows_beside_weights_are_held_in_tiles_of_words_too() -> None:
+    dims = {"k0": 300, "k1": 128_255}
+    offered = candidates(NARROW_NORM, TARGET, dims)
+    tiled = [each for each in offered if each.get("pieces", 0)]
+    assert [(each["r"], each["words"]) for each in tiled] == [(2048, 1), (1024, 1)]
+    assert all(each["teams"] * each["splits"] <= 4 * 132 for each in tiled)
 
 
 def test_long_rows_of_any_length_are_held_as_those_of_whole_vectors_are() -> None:
