@@ -58,10 +58,12 @@ from nearhint_compiler.schedule.cpu_facts import (
     moved_singly,
     own_sizes,
     panels_across,
+    register_bits,
     score,
     stored_along,
     turned_along,
     walks_over_memory,
+    wide_totals,
 )
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules.program import DTYPES
@@ -91,6 +93,10 @@ memory, and the lanes that it has at least. Compilers take far more than in prop
 SINGLY_IN_COLUMNS = 512
 """Of those, what a step of cpu.columns moves at most, which is written once for each walk and each
 number of vectors that an incomplete block may have: compilers take a minute for twice as many."""
+WIDE_IN_COLUMNS: Mapping[int, int] = {128: 16, 256: 16, 512: 32}
+"""By the bits of a register, the totals wider than one that a step of cpu.columns compares at most:
+as many as there are registers. Compilers compare such vectors element by element, and take a minute
+for twice as many."""
 _AHEAD = 4
 """Rows of memory: what is in the second cache comes in that time, and little of the first waits."""
 _STAGED_BYTES = 4
@@ -120,7 +126,7 @@ def candidates(
 def _ranked(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> list[Schedule]:
     lanes = lanes_of(kernel, target)
     ranked = sorted(axes_of(kernel), key=lambda name: -score(kernel, name, lanes, dims))
-    return list(dict.fromkeys(_space(kernel, ranked, lanes, dims)))
+    return list(dict.fromkeys(_space(kernel, ranked, lanes, dims, bits=register_bits(target))))
 
 
 def _spaced(schedule: Schedule) -> Schedule:
@@ -128,7 +134,7 @@ def _spaced(schedule: Schedule) -> Schedule:
 
 
 def _space(
-    kernel: ir.Kernel, ranked: list[str], lanes: int, dims: Mapping[str, int]
+    kernel: ir.Kernel, ranked: list[str], lanes: int, dims: Mapping[str, int], *, bits: int
 ) -> Iterator[Schedule]:
     if not kernel.reduction:
         yield from _element_space(kernel, ranked or ["p0"], lanes, dims)
@@ -137,12 +143,12 @@ def _space(
     length = extent_of(kernel, "r0", dims)
     if panels and length is not None and length <= _SHORT:
         across = f"p{panels[0]['across']}"
-        yield _columns(across, lanes=lanes, unroll=4, split=_split(kernel))
+        yield _columns(kernel, across, bits, lanes=lanes, unroll=4)
     yield from panels
     if ranked[0].startswith("p"):
-        yield from _column_space(kernel, ranked, lanes)
+        yield from _column_space(kernel, ranked, lanes, bits)
     else:
-        yield from _row_space(kernel, ranked, lanes, dims)
+        yield from _row_space(kernel, ranked, lanes, dims, bits=bits)
 
 
 def _element_space(
@@ -263,9 +269,11 @@ def _direct_space(
         more = {}
 
 
-def _column_space(kernel: ir.Kernel, ranked: list[str], lanes: int) -> Iterator[Schedule]:
+def _column_space(
+    kernel: ir.Kernel, ranked: list[str], lanes: int, bits: int
+) -> Iterator[Schedule]:
     best, *others = ranked
-    half, split = max(4, lanes // 2), _split(kernel)
+    half = max(4, lanes // 2)
     widest = _widest_block(kernel)
     shapes = [
         (lanes, widest, _AHEAD),
@@ -285,14 +293,14 @@ def _column_space(kernel: ir.Kernel, ranked: list[str], lanes: int) -> Iterator[
             (lanes, 8, _AHEAD),
             (half, 8, 0),
         ]
-    is_read, single = walks_over_memory(kernel), moved_singly(kernel, best)
+    is_read = walks_over_memory(kernel)
     for width, unroll, ahead in shapes:
-        while unroll > 1 and single * width * unroll > SINGLY_IN_COLUMNS:
-            unroll //= 2
-        yield _columns(best, lanes=width, unroll=unroll, split=split, ahead=ahead if is_read else 0)
+        yield _columns(
+            kernel, best, bits, lanes=width, unroll=unroll, ahead=ahead if is_read else 0
+        )
     for other in others:
         if other.startswith("r"):
-            yield _rows(other, lanes=lanes, unroll=2, split=split)
+            yield _rows(other, lanes=lanes, unroll=2, split=_split(kernel))
 
 
 def _widest_block(kernel: ir.Kernel) -> int:
@@ -307,7 +315,7 @@ def _widest_block(kernel: ir.Kernel) -> int:
 
 
 def _row_space(
-    kernel: ir.Kernel, ranked: list[str], lanes: int, dims: Mapping[str, int]
+    kernel: ir.Kernel, ranked: list[str], lanes: int, dims: Mapping[str, int], *, bits: int
 ) -> Iterator[Schedule]:
     best, *others = ranked
     half, split = max(4, lanes // 2), _split(kernel)
@@ -339,7 +347,7 @@ def _row_space(
     yield _rows(best, lanes=half, unroll=2, split=split)
     for other in others:
         if other.startswith("p"):
-            yield _columns(other, lanes=half, unroll=4, split=split)
+            yield _columns(kernel, other, bits, lanes=half, unroll=4)
 
 
 def _has_short_pieces(kernel: ir.Kernel, dims: Mapping[str, int]) -> bool:
@@ -468,6 +476,17 @@ def _rows(
     )
 
 
-def _columns(variable: str, *, lanes: int, unroll: int, split: int, ahead: int = 0) -> Schedule:
+def _columns(
+    kernel: ir.Kernel, variable: str, bits: int, *, lanes: int, unroll: int, ahead: int = 0
+) -> Schedule:
+    """Columns with as many vectors a step as compilers take, `unroll` at most."""
+    single = moved_singly(kernel, variable) * lanes
+    wide = wide_totals(kernel, lanes=lanes, bits=bits)
+    while unroll > 1 and (
+        single * unroll > SINGLY_IN_COLUMNS or wide * unroll > WIDE_IN_COLUMNS[bits]
+    ):
+        unroll //= 2
     axis, more = int(variable[1:]), {"ahead": ahead} if ahead else {}
-    return _schedule("cpu.columns", axis=axis, lanes=lanes, unroll=unroll, split=split, **more)
+    return _schedule(
+        "cpu.columns", axis=axis, lanes=lanes, unroll=unroll, split=_split(kernel), **more
+    )

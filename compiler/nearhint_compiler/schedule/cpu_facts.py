@@ -26,12 +26,19 @@ REMEMBERED = 1024
 """Indices whose strides are remembered."""
 CONTIGUOUS, CLAMPED, UNIFORM, STRIDED, IRREGULAR = 2, 1, 0, -3, -5
 """How well lanes along a loop suit an access."""
+_EXTREMA = ("max", "min")
+"""Reductions that compare their terms with what they have."""
+
+
+def register_bits(target: Target) -> int:
+    """The width of the widest register for vectors."""
+    features = target.device.features if isinstance(target.device, CpuDevice) else ()
+    return 512 if "avx512f" in features else 256 if "avx2" in features else 128
 
 
 def lanes_of(kernel: ir.Kernel, target: Target) -> int:
     """As many lanes as the widest dtype leaves of a register, of what varies along loops."""
-    features = target.device.features if isinstance(target.device, CpuDevice) else ()
-    bits = 512 if "avx512f" in features else 256 if "avx2" in features else 128
+    bits = register_bits(target)
     typed = zip(kernel.body, ir.dtypes_of(kernel), _in_loops(kernel), strict=True)
     narrow, elements = widened_terms(kernel), ir.per_element(kernel)
     # Positions alone, which joins compare, do not make a kernel one of wide numbers; nor do sums of
@@ -147,6 +154,20 @@ def moved_singly(kernel: ir.Kernel, variable: str) -> int:
         isinstance(node, ir.Load | ir.Store) and access_score(node.index, variable) < 0
         for node in kernel.body
     )
+
+
+def wide_totals(kernel: ir.Kernel, *, lanes: int, bits: int) -> int:
+    """How many totals a vector of columns compares that are wider than a register of `bits`.
+
+    An `arg` has two: its places are of 64 bits, whatever it looks for.
+    """
+    dtypes = [
+        dtype
+        for node in kernel.body
+        if isinstance(node, ir.Arg) or (isinstance(node, ir.Reduce) and node.kind in _EXTREMA)
+        for dtype in ((node.dtype, "i64") if isinstance(node, ir.Arg) else (node.dtype,))
+    ]
+    return sum(8 * DTYPES[dtype] * lanes > bits for dtype in dtypes)
 
 
 def turned_along(kernel: ir.Kernel, lane: str, others: list[str]) -> str:

@@ -24,6 +24,7 @@ from nearhint_compiler.codegen.c.primitive import FEATURES
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.legality import check_kernel
 from nearhint_compiler.schedule import Schedule
+from nearhint_compiler.schedule.cpu_facts import register_bits
 from nearhint_daemon.workers import elements
 from nearhint_daemon.workers.interpreter import interpret
 from nearhint_rules.artifact import CpuLaunch
@@ -71,11 +72,20 @@ def target(features: Sequence[str]) -> Target:
     return Target(CpuDevice("test", tuple(features), "glibc"), ("cc",))
 
 
+def words_of(at: Target) -> int:
+    """32-bit numbers in a register: as many lanes as a reduction may have."""
+    return register_bits(at) // 32
+
+
 MACHINE = target(machine_features())
 PORTABLE = target(())
 AVX2 = target(("avx2", "f16c", "fma"))
 LEVELS = {"machine": MACHINE, "avx2": AVX2, "portable": PORTABLE}
-WIDTHS = [("machine", 16), ("machine", 8), ("avx2", 8), ("portable", 4), ("portable", 1)]
+WORDS = words_of(MACHINE)
+WIDTHS = [
+    ("machine", WORDS), ("machine", max(4, WORDS // 2)), ("avx2", 8), ("portable", 4),
+    ("portable", 1),
+]  # fmt: skip
 """Targets by name, and the lanes that each is tried with."""
 
 

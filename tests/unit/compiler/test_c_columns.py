@@ -7,16 +7,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.unit.compiler.kernels import KERNELS
-from tests.unit.compiler.native import MACHINE, PORTABLE, Native, check, compile_kernel, target
+from tests.unit.compiler.native import (
+    MACHINE,
+    PORTABLE,
+    WORDS,
+    Native,
+    check,
+    compile_kernel,
+    target,
+)
 
 from nearhint_compiler.codegen import generate
 from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
-from nearhint_compiler.schedule import candidates, parse_schedule
+from nearhint_compiler.schedule import candidates, cpu, parse_schedule
+from nearhint_compiler.schedule.choice import MAX_LIMIT
+from nearhint_rules.target import Target
 
 AVX2 = target(("avx2", "f16c", "fma"))
-AVX512 = target(("avx2", "avx512f", "f16c", "fma"))
+AVX512 = target(("avx2", "avx512bw", "avx512dq", "avx512f", "avx512vl", "f16c", "fma"))
 LEVELS = {"machine": MACHINE, "avx2": AVX2, "portable": PORTABLE}
 PREFETCH = "__builtin_prefetch("
 OF_POSITIONS = """
@@ -55,6 +65,19 @@ APART = """
     (store 4 (+ (* (^ k1 2) p0) (* k1 p1) r0) 10)))
 """
 """Attention by content and by distance: of four inputs, one has neighbouring columns."""
+EXTREMES = """
+(kernel (symbols k0 k1)
+  (pointwise k0)
+  (reduction k1)
+  (params (in DTYPE) (out i64) (out i64))
+  (body
+    (load 0 (+ (* k0 r0) p0))
+    (arg min DTYPE 0 r0)
+    (arg max DTYPE 0 r0)
+    (store 1 p0 1)
+    (store 2 p0 2)))
+"""
+"""Where a column is least, and where it is greatest."""
 
 
 def kernel(name: str) -> ir.Kernel:
@@ -66,7 +89,7 @@ def check_at(native: Native, columns: int, rows: int, *, threads: int) -> None:
     check(native, (rows, columns), [values], threads=threads)
 
 
-@pytest.mark.parametrize(("level", "lanes"), [("machine", 16), ("avx2", 8), ("portable", 4)])
+@pytest.mark.parametrize(("level", "lanes"), [("machine", WORDS), ("avx2", 8), ("portable", 4)])
 @pytest.mark.parametrize("name", ["column_sum_f32", "standardised_columns_f32"])
 def test_any_number_of_columns_may_be_left_for_the_last_block(
     level: str, lanes: int, name: str, tmp_path: Path
@@ -80,15 +103,15 @@ def test_any_number_of_columns_may_be_left_for_the_last_block(
 
 
 def test_what_a_cache_does_not_keep_is_asked_for_ahead(tmp_path: Path) -> None:
-    schedule = parse_schedule("cpu.columns axis=0 lanes=16 unroll=16 split=1 ahead=4")
+    schedule = parse_schedule(f"cpu.columns axis=0 lanes={WORDS} unroll=16 split=1 ahead=4")
     native = compile_kernel(kernel("column_sum_f32"), schedule, tmp_path)
-    assert native.generated.source.count(PREFETCH) == 16  # a full block's, one a cache line
+    assert native.generated.source.count(PREFETCH) == WORDS  # a full block's, one a cache line
     for rows, columns in ((500, 400), (3, 70_000)):  # far; the last rows have none after them
         check_at(native, columns, rows, threads=1)
 
 
 def test_without_the_option_nothing_is_asked_for_ahead() -> None:
-    schedule = parse_schedule("cpu.columns axis=0 lanes=16 unroll=8 split=1")
+    schedule = parse_schedule(f"cpu.columns axis=0 lanes={WORDS} unroll=8 split=1")
     assert PREFETCH not in generate(kernel("column_sum_f32"), schedule, MACHINE).source
 
 
@@ -112,6 +135,34 @@ def test_a_step_moves_no_more_elements_one_by_one_than_compilers_take() -> None:
         generate(given, parse_schedule(won.format(16)), AVX512)
     for schedule in candidates(given, AVX512, {"k0": 8, "k1": 256}):
         generate(given, schedule, AVX512)
+
+
+def test_a_step_compares_no_more_totals_wider_than_registers_than_compilers_take() -> None:
+    """Of the first, cc took three minutes: an AVX2's registers hold a sixth of what it keeps."""
+    columns = "cpu.columns axis=0 lanes={} unroll={} split=1"
+    one, two = kernel("column_argmin_bf16"), parse_kernel(EXTREMES.replace("DTYPE", "f32"))
+    for given, at, lanes, unroll in (
+        (one, AVX2, 16, 16), (two, AVX2, 8, 16), (two, PORTABLE, 4, 16)
+    ):  # fmt: skip
+        with pytest.raises(InvalidSchedule):
+            generate(given, parse_schedule(columns.format(lanes, unroll)), at)
+    for given, at, lanes, unroll in (
+        (one, AVX512, 16, 16), (two, AVX512, 16, 16), (one, AVX2, 8, 16), (two, AVX2, 8, 8),
+        (one, PORTABLE, 4, 16), (two, PORTABLE, 4, 8),
+    ):  # fmt: skip
+        generate(given, parse_schedule(columns.format(lanes, unroll)), at)
+
+
+@pytest.mark.parametrize("at", [AVX512, AVX2, PORTABLE], ids=["avx512", "avx2", "portable"])
+@pytest.mark.parametrize("dtype", ["f64", "f32", "i64", "i8", "bool"])
+def test_the_space_has_as_many_totals_as_compilers_take(dtype: str, at: Target) -> None:
+    columns = EXTREMES.replace("DTYPE", dtype)
+    for text in (columns, columns.replace("(+ (* k0 r0) p0)", "(+ (* k1 p0) r0)")):
+        given = parse_kernel(text)
+        space = cpu.candidates(given, at, limit=MAX_LIMIT)
+        assert "cpu.columns" in {each.family for each in space}
+        for schedule in space:
+            generate(given, schedule, at)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from tests.unit.compiler.kernels import KERNELS
-from tests.unit.compiler.native import MACHINE, PORTABLE, Array, compile_kernel, target
+from tests.unit.compiler.native import LEVELS, WIDTHS, Array, compile_kernel
 
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
@@ -25,8 +25,6 @@ TORCH: Mapping[str, torch.dtype] = {
     "f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32,
 }  # fmt: skip
 STORAGE = {"f16": np.uint16, "bf16": np.uint16, "f32": np.float32}
-LEVELS = {"machine": MACHINE, "avx2": target(("avx2", "f16c", "fma")), "portable": PORTABLE}
-WIDTHS = [("machine", 16), ("machine", 8), ("avx2", 8), ("portable", 4), ("portable", 1)]
 EIGHTS = ("f8e4m3fn", "f8e5m2")
 
 

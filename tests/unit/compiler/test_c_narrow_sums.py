@@ -6,7 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.unit.compiler.native import MACHINE, PORTABLE, Array, check, compile_kernel, target
+from tests.unit.compiler.native import (
+    MACHINE,
+    PORTABLE,
+    WORDS,
+    Array,
+    check,
+    compile_kernel,
+    target,
+)
 
 from nearhint_compiler.analysis.narrow_sums import TERM_BITS, widened_terms
 from nearhint_compiler.codegen.c.totals import NARROW_RUN
@@ -16,7 +24,9 @@ from nearhint_compiler.schedule.neighbours import COORDINATES
 
 AVX2 = target(("avx2", "f16c", "fma"))
 LEVELS = {"machine": MACHINE, "avx2": AVX2, "portable": PORTABLE}
-WIDTHS = [("machine", 16), ("machine", 8), ("avx2", 8), ("avx2", 4), ("portable", 4)]
+WIDTHS = [
+    ("machine", WORDS), ("machine", max(4, WORDS // 2)), ("avx2", 8), ("avx2", 4), ("portable", 4)
+]  # fmt: skip
 EXTREMES = {"i16": -(2**15), "i8": -(2**7), "u8": 255, "bool": 1}
 ROWS = """
 (kernel (symbols k0 k1)

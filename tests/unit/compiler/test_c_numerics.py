@@ -12,12 +12,14 @@ from tests.unit.compiler.kernels import KERNELS
 from tests.unit.compiler.native import (
     MACHINE,
     PORTABLE,
+    WORDS,
     Array,
     Native,
     check,
     compile_kernel,
     encode,
     target,
+    words_of,
 )
 
 from nearhint_compiler.codegen import generate
@@ -32,7 +34,8 @@ from nearhint_rules import expr as ex
 AVX2 = target(("avx2", "f16c", "fma"))
 LEVELS = {"machine": MACHINE, "avx2": AVX2, "portable": PORTABLE}
 WIDTHS = [
-    ("machine", 16), ("machine", 8), ("avx2", 8), ("avx2", 4), ("portable", 4), ("portable", 1),
+    ("machine", WORDS), ("machine", max(4, WORDS // 2)), ("avx2", 8), ("avx2", 4), ("portable", 4),
+    ("portable", 1),
 ]  # fmt: skip
 SIZES = (1, 3, 17, 64, 131, 300)
 ROWS = "cpu.rows axis={axis} lanes={lanes} unroll=2 short=4 stash=0 split={split}"
@@ -162,7 +165,8 @@ def test_the_first_extremal_element_is_found(
 def test_every_dtype_is_compared(dtype: str, kind: str, level: str, tmp_path: Path) -> None:
     given = arg_kernel(kind, dtype, ex.symbol("r0"))
     at = LEVELS[level]
-    for schedule in {candidates(given, at)[0], parse_schedule(COLUMNS.format(lanes=8, split=1))}:
+    columns = parse_schedule(COLUMNS.format(lanes=min(8, words_of(at)), split=1))
+    for schedule in {candidates(given, at)[0], columns}:
         run_all(compile_kernel(given, schedule, tmp_path, at=at), distinct=9)
 
 
@@ -222,7 +226,7 @@ MAX_AND_SUM: dict[tuple[float, ...], tuple[float, float]] = {
 @pytest.mark.parametrize(
     "schedule",
     [
-        ROWS.format(axis=0, lanes=16, split=1),
+        ROWS.format(axis=0, lanes=WORDS, split=1),
         ROWS.format(axis=0, lanes=8, split=1).replace("short=4 stash=0", "short=4 stash=256"),
         COLUMNS.format(lanes=8, split=1),
     ],
@@ -258,9 +262,11 @@ def test_running_reductions_follow_the_row(
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_running_sum_is_kept_for_a_later_walk(level: str, tmp_path: Path) -> None:
-    schedule = ROWS.replace("stash=0", "stash=256").format(axis=0, lanes=8, split=0)
+    at = LEVELS[level]
+    lanes = min(8, words_of(at))
+    schedule = ROWS.replace("stash=0", "stash=256").format(axis=0, lanes=lanes, split=0)
     given = kernel("normalised_cumsum_bf16")
-    native = compile_kernel(given, parse_schedule(schedule), tmp_path, at=LEVELS[level])
+    native = compile_kernel(given, parse_schedule(schedule), tmp_path, at=at)
     assert "rows_with_stash" in native.generated.source
     run_all(native, distinct=5)
 
@@ -279,8 +285,9 @@ def test_running_sums_are_of_every_dtype(dtype: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", [ROWS, COLUMNS])
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_running_sum_of_f32_is_rounded_once(family: str, level: str, tmp_path: Path) -> None:
-    schedule = parse_schedule(family.format(axis=0, lanes=8, split=0))
-    native = compile_kernel(kernel("row_cumsum_f32"), schedule, tmp_path, at=LEVELS[level])
+    at = LEVELS[level]
+    schedule = parse_schedule(family.format(axis=0, lanes=min(8, words_of(at)), split=0))
+    native = compile_kernel(kernel("row_cumsum_f32"), schedule, tmp_path, at=at)
     random = np.random.default_rng(0)
     x = random.normal(0, 1, (3, 5001)).astype(np.float32)
     got = np.zeros_like(x)
@@ -433,7 +440,7 @@ def test_panels_hold_more_rows_the_shorter_they_are(
 
 def test_as_many_rows_fit_a_panel_as_its_length_allows(tmp_path: Path) -> None:
     """Room for 16 rows of 256 holds 64 of up to 48 and 32 of 96; threads share whole blocks."""
-    schedule = PANELS.format(lanes=16, short=0, stash=0, across=0, rows=64, length=256)
+    schedule = PANELS.format(lanes=WORDS, short=0, stash=0, across=0, rows=64, length=256)
     given = parse_schedule(f"{schedule} least=16 next=1")
     native = compile_kernel(kernel("transposed_softmax_f32"), given, tmp_path)
     for length in (1, 47, 48, 49, 96, 97, 255, 256, 257):

@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.unit.compiler.kernels import KERNELS
-from tests.unit.compiler.native import MACHINE, check, compile_kernel, target
+from tests.unit.compiler.native import AVX2, MACHINE, PORTABLE, check, compile_kernel, target
 
 from nearhint_compiler.analysis.beside import LONGEST_BESIDE
 from nearhint_compiler.codegen import generate
+from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
-from nearhint_compiler.schedule import Schedule, candidates, cpu
+from nearhint_compiler.schedule import Schedule, candidates, cpu, parse_schedule
 from nearhint_compiler.schedule.choice import MAX_LIMIT
 from nearhint_compiler.schedule.cpu import CANDIDATE_LIMIT
 from nearhint_rules.program import DTYPES
@@ -109,11 +110,43 @@ def families(schedules: tuple[Schedule, ...]) -> list[str]:
 @pytest.mark.parametrize("name", sorted(path.stem for path in KERNELS.glob("*.ir")))
 def test_every_candidate_is_taken_and_they_are_few(name: str) -> None:
     given = kernel(name)
-    for at in (AVX512, target(())):
+    for at in (AVX512, AVX2, PORTABLE):
         found = candidates(given, at)
         assert 1 <= len(set(found)) == len(found) <= CANDIDATE_LIMIT
-        for schedule in found:
+        for schedule in cpu.candidates(given, at, limit=MAX_LIMIT):
             assert generate(given, schedule, at).source
+
+
+@pytest.mark.parametrize(
+    ("name", "schedule"),
+    [
+        ("column_sum_f32", "cpu.columns axis=0 lanes={} unroll=2 split=1"),
+        ("softmax_f16", "cpu.rows axis=0 lanes={} unroll=2 short=4 stash=0 split=1"),
+        ("row_any_bool", "cpu.rows axis=0 lanes={} unroll=2 short=4 stash=0 split=1"),
+        (
+            "transposed_softmax_f32",
+            "cpu.panels axis=0 lanes={} unroll=2 short=4 stash=0 across=0 rows=16 length=9 split=0",
+        ),
+    ],
+)
+def test_a_reduction_has_no_vectors_of_words_wider_than_a_register(
+    name: str, schedule: str
+) -> None:
+    """Compilers take those apart element by element, which is slow to compile and to run."""
+    for at, most in ((AVX512, 16), (AVX2, 8), (PORTABLE, 4)):
+        for lanes in (4, 8, 16):
+            given = parse_schedule(schedule.format(lanes))
+            if lanes <= most:
+                generate(kernel(name), given, at)
+            else:
+                with pytest.raises(InvalidSchedule):
+                    generate(kernel(name), given, at)
+
+
+def test_a_reduction_of_bytes_has_as_many_lanes_as_its_vectors_have_room_for() -> None:
+    schedule = parse_schedule("cpu.rows axis=0 lanes=16 unroll=2 short=4 stash=0 split=1")
+    for at in (AVX512, AVX2, PORTABLE):
+        generate(kernel("row_max_u8"), schedule, at)
 
 
 def test_rows_that_no_panel_holds_have_no_candidate_with_one() -> None:

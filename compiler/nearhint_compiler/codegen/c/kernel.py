@@ -28,7 +28,14 @@ from nearhint_compiler.codegen.c.narrow import NARROW_ROWS
 from nearhint_compiler.codegen.c.ops import OP_ROWS
 from nearhint_compiler.codegen.c.panels import PANEL_BYTES, Panels, panel_bytes, write_panels
 from nearhint_compiler.codegen.c.pointwise import write_pointwise
-from nearhint_compiler.codegen.c.primitive import FEATURES, Prelude, Row, Shape, level_of
+from nearhint_compiler.codegen.c.primitive import (
+    FEATURES,
+    Prelude,
+    Row,
+    Shape,
+    level_of,
+    vector_bytes,
+)
 from nearhint_compiler.codegen.c.rows import RowOptions, write_rows
 from nearhint_compiler.codegen.c.scan import SCAN_ROWS, is_scanning
 from nearhint_compiler.codegen.c.split import write_split
@@ -41,8 +48,13 @@ from nearhint_compiler.codegen.generated import Generated
 from nearhint_compiler.codegen.spacing import spaced
 from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
-from nearhint_compiler.schedule.cpu import SINGLY_IN_COLUMNS
-from nearhint_compiler.schedule.cpu_facts import moved_singly, walks_over_memory
+from nearhint_compiler.schedule.cpu import SINGLY_IN_COLUMNS, WIDE_IN_COLUMNS
+from nearhint_compiler.schedule.cpu_facts import (
+    moved_singly,
+    register_bits,
+    walks_over_memory,
+    wide_totals,
+)
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
 from nearhint_rules.artifact import CHECKED_ENTRY, CpuLaunch
@@ -182,6 +194,8 @@ def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated
     lane = lane_variable(kernel, schedule)
     if schedule["lanes"] not in LANES:
         raise InvalidSchedule(f"{schedule['lanes']} lanes")
+    if kernel.reduction:
+        _check_registers(kernel, schedule, register_bits(target))
     level = level_of(target.device.features)
     prelude = Prelude(Shape(schedule["lanes"], level), ROWS)
     loops = Writer()
@@ -202,6 +216,21 @@ def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated
         guard=Guard(facts),
         flags=(*FLAGS, *(f"-m{feature.replace('_', '')}" for feature in FEATURES[level])),
     )
+
+
+def _check_registers(kernel: ir.Kernel, schedule: Schedule, bits: int) -> None:
+    """Raises `InvalidSchedule` where vectors of a reduction are too wide for registers.
+
+    Compilers keep wider ones in memory, and compare and shuffle them element by element, which is
+    slow to compile and to run. Vectors of 64-bit numbers, such as places, may be two registers.
+    """
+    lanes, copies = schedule["lanes"], schedule["unroll"]
+    word = min(4, max(map(vector_bytes, ir.dtypes_of(kernel))))
+    if 8 * word * lanes > bits:
+        raise InvalidSchedule(f"{lanes} lanes of a reduction in registers of {bits} bits")
+    wide = wide_totals(kernel, lanes=lanes, bits=bits) * copies
+    if schedule.family == "cpu.columns" and copies > 1 and wide > WIDE_IN_COLUMNS[bits]:
+        raise InvalidSchedule(f"{wide} totals that are compared in more than {bits} bits")
 
 
 def _with_a_loop(kernel: ir.Kernel) -> ir.Kernel:
