@@ -95,8 +95,8 @@ SINGLY_IN_COLUMNS = 512
 number of vectors that an incomplete block may have: compilers take a minute for twice as many."""
 WIDE_IN_COLUMNS: Mapping[int, int] = {128: 16, 256: 16, 512: 32}
 """By the bits of a register, the totals wider than one that a step of cpu.columns compares at most:
-as many as there are registers. Compilers compare such vectors element by element, and take a minute
-for twice as many."""
+as many as there are registers. Compilers compare such vectors element by element, and take half a
+minute for twice as many."""
 _AHEAD = 4
 """Rows of memory: what is in the second cache comes in that time, and little of the first waits."""
 _STAGED_BYTES = 4

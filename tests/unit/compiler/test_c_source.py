@@ -197,6 +197,17 @@ def test_a_tail_is_masked_where_a_vector_is_part_of_a_register(name: str, lanes:
     assert "memcpy(" not in source
 
 
+@pytest.mark.parametrize("lanes", [4, 8])
+@pytest.mark.parametrize("name", ["compare_bool", "to_u8"])
+def test_bytes_are_shuffled_together_where_no_instruction_narrows_words(
+    name: str, lanes: int
+) -> None:
+    kernel = parse_kernel((KERNELS / f"{name}.ir").read_text())
+    schedule = parse_schedule(f"cpu.pointwise axis=0 lanes={lanes} unroll=2 block=1024")
+    for at, is_shuffled in ((AVX2, True), (MASKING, False)):
+        assert ("_shuffle_epi8(" in generate(kernel, schedule, at).source) is is_shuffled
+
+
 def grain_of(kernel: ir.Kernel) -> int:
     family = "cpu.rows" if kernel.reduction else "cpu.pointwise"
     options = "short=2 stash=0 split=1" if kernel.reduction else "block=1024"

@@ -54,6 +54,22 @@ def _narrowed(dtype: str) -> Callable[[Shape], str]:
     return text
 
 
+def _packed(shape: Shape) -> str:
+    """The lowest byte of each lane, gathered within halves of a register; AVX2 has no more."""
+    within = "${N}_shuffle_epi8((__m${C}i)x, ${N}_set1_epi32(0x0c080400))"
+    if shape.lanes == 4:
+        return (
+            "static inline $V from_i32_$T(vi32 x)\n"
+            f"{{\n    return ($V){TO_BITS[32].format(within)};\n}}\n"
+        )
+    halves = "_mm256_castsi256_si128(within), _mm256_extracti128_si256(within, 1)"
+    return (
+        "static inline $V from_i32_$T(vi32 x)\n{\n"
+        f"    const __m256i within = {within};\n"
+        f"    return ($V){TO_BITS[64].format(f'_mm_unpacklo_epi32({halves})')};\n}}\n"
+    )
+
+
 def _rows() -> tuple[Row, ...]:
     found: list[Row] = []
     for dtype in NARROW:
@@ -65,6 +81,7 @@ def _rows() -> tuple[Row, ...]:
         ]
     return (
         *found,
+        Row("from_i32", _packed, ("i8", "u8"), AVX2, bits=(32, 64)),
         Row(
             "to_i32",
             "static inline vi32 to_i32_$T($V x) { return __builtin_convertvector(x, vi32); }\n",
