@@ -45,9 +45,9 @@ NARROW_BYTES = 2
 """Of elements of so many bytes teams of columns come after programs that share them: though teams
 read once, half as much is under way of them."""
 LONGEST_HELD_SCAN = 4096
-"""Elements of a scan that a program holds better than it walks them: of 7001 rows of 5121 in f32
-the first block took 219 µs, the best one 117, and the first walk 106
-(tests/benchmarks/gpu_schedules.py, on an H100)."""
+"""Elements of a scan that a program holds better than it walks them, where sizes promise nothing:
+of 7001 rows of 5121 in f32 the first block took 219 µs, the best one 117, and the first walk 106;
+of 7000 of 5120 in vectors 102, 97 and 103 (tests/benchmarks/gpu_schedules.py, on an H100)."""
 LOOPED, SPLIT, CHAINED = "cuda.looped", "cuda.split", "cuda.chained"
 TEAMS = "cuda.cooperative"
 PERSISTENT = ("cuda.persistent", "cuda.tiled_persistent")
@@ -160,8 +160,8 @@ def _kinds(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> tuple[
         shared = [each for each in walked if each.family in order]
         others = [each for each in walked if each.family not in order]
         return (*held, *sorted(shared, key=lambda each: order.index(each.family)), *others)
-    is_long_scan = facts.has_scan and facts.length > LONGEST_HELD_SCAN
-    if is_long_scan and prod(facts.extents) >= facts.processors:
+    is_odd_scan = facts.has_scan and not facts.divisible
+    if is_odd_scan and facts.length > LONGEST_HELD_SCAN and prod(facts.extents) >= facts.processors:
         return (*walked, *held)
     if held and default.family == LOOPED:
         shorter = _walked_instead(facts, offered, held[0])

@@ -64,6 +64,10 @@ def test_long_scans_are_walked_in_long_steps_by_many_small_programs(
     assert found["warps"] <= 8
 
 
+def test_a_scan_in_vectors_is_held_where_registers_hold_it() -> None:
+    assert first_at("row_cumsum_f32", 7000, 5120).family == "cuda.persistent"
+
+
 def test_what_is_read_once_needs_no_team() -> None:
     for name in ("row_argmax_f32", "row_sum_f32", "mean_variance_f32"):
         dims = named(kernel_of(name), (300, 128_256))
