@@ -42,9 +42,9 @@ there are too few planes, for planes of other lengths than at the hint: longer s
 tile empty at planes of a third of the hint's length, and gain next to nothing at its own."""
 SNUG, LONG_SIDE = 1.25, 512
 """Times the elements of a row that tiles which programs share may have in lanes, to come before the
-flat form, and the least side of those that planes do not fit into: of 2639 planes of 113 such tiles
-took 0.6 times as long, of 145 of 15 222 0.9 times, and of 801 of 801 in seven tiles a plane 1.1
-times (tests/benchmarks/gpu_schedules.py, on an H100)."""
+flat form, and the least side of those that planes do not fit into: of 2639 planes of 113 the best
+such tiles took 0.7 times as long as the best flat form, of 145 of 15 222 0.9 times, and of 801 of
+801 in seven tiles a plane 1.1 times (tests/benchmarks/gpu_schedules.py, on an H100)."""
 LARGEST_BLOCK = 32_768
 """Elements of a block that holds whole rows."""
 

@@ -86,9 +86,9 @@ SHORT_SCAN_BLOCKS = ((2048, 4), (4096, 4), (1024, 4))
 """The same of scans: of many long rows, of few, and of rows that registers could hold. A step waits
 for the total of the one before, so programs are many and small, and their steps long. Of 443 rows
 of 43 877 in bf16 the first took 33 µs, blocks of 8192 by 32 warps 43; of 620 of 38 683 in f32 the
-second 74 and those 84; of 140 of 128 257 in bf16 the first for few 39 and those 48; of 9001 of 9001
-the second for short ones 118, blocks of 1024 by four warps 125 (tests/benchmarks/gpu_schedules.py,
-on an H100)."""
+second 74, those 112 and blocks of 4096 by 16 warps 84; of 140 of 128 257 in bf16 the first for few
+39 and those of 32 warps 48; of 9001 of 9001 the second for short ones 118, blocks of 1024 by four
+warps 125 (tests/benchmarks/gpu_schedules.py, on an H100)."""
 FEW_SCANS = 2
 """Rows a processor up to which those are few."""
 DEFAULT_BLOCK, DEFAULT_ROWS = 1024, 2
@@ -126,7 +126,7 @@ READ_BLOCKS = ((1024, 4), (2048, 8))
 PLANE_THREADS, PLANE_ROWS = 1024, 32
 """Threads of a processor whose programs share planes, which are read element by element: of a wave
 more than fit at once, the last programs have the device to themselves. Of 40 rows of 2639 planes of
-113 in f32 four programs of 256 threads took 23 µs, where 32 shared a row 38. And rows from which on
+113 in f32 four programs of 256 threads took 23 µs, where 32 shared a row 37. And rows from which on
 the larger blocks come first: of 50 rows of 801 planes of 801 they took 54 µs and the smaller 75, of
 13 of 2028 of 414 57 and 21 (tests/benchmarks/gpu_schedules.py, on an H100)."""
 READ_HELD, READ_BLOCK = 4, (4096, 8)
