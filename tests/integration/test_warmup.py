@@ -21,7 +21,7 @@ from nearhint.counters import Counters
 from nearhint.exit_codes import ExitCode
 from nearhint_proto import convert
 from nearhint_proto.v1 import admin_service_pb2
-from nearhint_rules.table import HintRow
+from nearhint_rules.table import HintRow, Table, Timing
 
 END_S = 120.0
 FLAGS = (
@@ -83,7 +83,9 @@ exported = "scores.pt2"
 dims = { x_0 = [2, 64] }
 """
 
-Rows = dict[str, dict[tuple[int, ...], HintRow]]
+Timings = dict[str, Timing]
+"""By Variant and Fallback."""
+Rows = dict[str, dict[tuple[int, ...], Timings]]
 """The hints at T2, by Kernel and sizes."""
 
 
@@ -149,8 +151,15 @@ def searched(daemon: DaemonProcess) -> Rows:
             asked = admin_service_pb2.ExplainKernelRequest(kernel=kernel.id)
             for message in connection.explain_kernel(asked).tables:
                 table = convert.table_from_proto(message)
-                rows[kernel.id] = {row.dims: row for row in table.hints if row.tier >= 2}
+                found = {row.dims: timings(table, row) for row in table.hints if row.tier >= 2}
+                rows[kernel.id] = found
     return rows
+
+
+def timings(table: Table, row: HintRow) -> Timings:
+    """Of everybody timed at a hint."""
+    ranked = {table.variants[position].id: timing for position, timing in row.ranked}
+    return ranked | dict(row.fallbacks)
 
 
 def work_done(daemon: DaemonProcess) -> tuple[int, int, int]:
@@ -159,16 +168,15 @@ def work_done(daemon: DaemonProcess) -> tuple[int, int, int]:
 
 
 def is_kept(before: Rows, after: Rows) -> bool:
-    """Whether everything that was measured is as it was: the same samples, not only the sizes.
+    """Whether nothing that was measured is lost or measured again without need.
 
-    Ranks within a hint are positions in a Table that may have been written anew since.
+    Only a newcomer, which won elsewhere and is crossed with a hint, is held against those timed
+    there before: then they are all there still. Without one the very samples are.
     """
     return all(
-        sorted(timing.median_ns for _, timing in after[kernel][dims].ranked)
-        == sorted(timing.median_ns for _, timing in row.ranked)
-        and after[kernel][dims].fallbacks == row.fallbacks
+        timings == after[kernel][dims] or timings.keys() < after[kernel][dims].keys()
         for kernel, rows in before.items()
-        for dims, row in rows.items()
+        for dims, timings in rows.items()
     )
 
 

@@ -20,8 +20,9 @@ SETTLING_CALLS = 3
 """Untimed calls before a warm sample. After one, what another's call displaced from the last-level
 cache is not back yet: the same ops took twice their time."""
 SETTLED_NS = 50_000_000
-"""Calls that have taken so long have warmed up and settled, however few: in that time memory gives
-more than a last-level cache holds."""
+"""Calls that have run so long have warmed up and settled, however few: in that time memory gives
+more than a last-level cache holds. It is the calling thread's own time: one that waited for the CPU
+has settled nothing, and alone it would tell how long samples must be."""
 OUTPUTS_ALLOCATED = "outputs allocated"
 """The memory that calls use where nothing else is said: inputs stay, outputs are theirs."""
 _LAST_LEVEL_CACHE = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")
@@ -90,8 +91,9 @@ class CpuClock:
     @classmethod
     def _settle(cls, call: Callable[[], object], calls: int) -> int:
         """At most so many untimed calls, one at least; the nanoseconds of the fastest."""
+        started = time.thread_time_ns()
         taken = [cls._time(call, 1)]
-        while len(taken) < calls and sum(taken) < SETTLED_NS:
+        while len(taken) < calls and time.thread_time_ns() - started < SETTLED_NS:
             taken.append(cls._time(call, 1))
         return min(taken)
 
