@@ -12,3 +12,5 @@ NOTICED_S = 0.2 * SLACK
 """From a worker's death to its being noticed."""
 NEXT_JOB_S = 3.0 * SLACK
 """From there to the next job's answer, on a CPU."""
+VERIFIED_S = 0.1 * SLACK
+"""A small kernel by a worker that runs."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.bars import NEXT_JOB_S, NOTICED_S
+from tests.bars import NEXT_JOB_S, NOTICED_S, VERIFIED_S
 from tests.unit.workers.building import compiled, doubled, hand_written
 
 from nearhint_compiler.ir.text import print_kernel
@@ -190,6 +190,6 @@ def test_verification_is_quick(tmp_path: Path) -> None:
             started = time.monotonic()
             assert (await bench.run(right, timeout_s=START_S)).verdict.is_ok
             taken.append(time.monotonic() - started)
-        assert statistics.median(taken) < 2.0
+        assert statistics.median(taken) < VERIFIED_S
 
     assert with_bench(test) == []

@@ -3,7 +3,7 @@
 Options of the families:
 
     cpu.pointwise  axis lanes unroll block known          lanes along p{axis}; threads share blocks
-    cpu.tiles      axis lanes unroll across tile rows squares staged
+    cpu.tiles      axis lanes unroll across tile rows squares staged ahead
                                                           the same, for inputs along p{across}
     cpu.rows       axis lanes unroll short stash split beside interleaved
                                                           lanes along r{axis}, threads share rows
@@ -15,9 +15,11 @@ Options of the families:
 `tile` elements, or of `tile` rows, which go through a buffer unless there are `squares`: strips of
 them are turned and used at once, and where rows of what is turned lie a power of two apart, so many
 below each other, and `unroll` beside, or through a buffer (`codegen/c/crowding.py`), of a whole
-tile where `staged` is 1 (not where it is not given; `codegen/c/staged.py`); rows of at
-most `short` vectors are kept in registers; a row of at most `stash` elements keeps costly values in
-memory; rows of at most `beside` elements (none, where it is not given) are walked as many as there
+tile where `staged` is 1 (not where it is not given; `codegen/c/staged.py`); tiles whose lines are
+asked for `ahead` blocks before they are turned (`codegen/c/lines.py`; not at all where it is not
+given); rows of at most `short` vectors are kept in registers; a row of at most `stash` elements
+keeps costly values in memory; rows of at most `beside` elements (none, where it is not given) are
+walked as many as there
 are lanes side by side, and what is done once a row is done for all of those at once; rows whose
 pieces lie between those of their neighbours are walked together where `interleaved` is 1; what rows
 have in common is computed once for a run of them where `known` is 1, in tables of `block` elements;
@@ -102,6 +104,12 @@ _AHEAD = 4
 _STAGED_BYTES = 4
 """Elements that are turned through a buffer of a whole tile where their rows are crowded: those of
 fewer bytes, and as wide ones that are only moved."""
+_BLOCKS = 8
+"""Blocks of lines after which what is asked for is turned: it is under way for that long."""
+_LINES_MEASURED_BITS = 256
+_LINE_TILES = ((128, 256), (128, 512), (64, 256))
+"""Sides, along the lanes and across, of tiles by blocks of lines. The taller, the fewer visits each
+page of what is turned takes; of smaller ones there are more for threads to share."""
 _STEP = 4
 """Squares beside and below each other, at most."""
 
@@ -137,7 +145,7 @@ def _space(
     kernel: ir.Kernel, ranked: list[str], lanes: int, dims: Mapping[str, int], *, bits: int
 ) -> Iterator[Schedule]:
     if not kernel.reduction:
-        yield from _element_space(kernel, ranked or ["p0"], lanes, dims)
+        yield from _element_space(kernel, ranked or ["p0"], lanes, dims, bits=bits)
         return
     panels = list(_panel_space(kernel, lanes, dims))
     length = extent_of(kernel, "r0", dims)
@@ -152,7 +160,7 @@ def _space(
 
 
 def _element_space(
-    kernel: ir.Kernel, ranked: list[str], lanes: int, dims: Mapping[str, int]
+    kernel: ir.Kernel, ranked: list[str], lanes: int, dims: Mapping[str, int], *, bits: int
 ) -> Iterator[Schedule]:
     best, *others = ranked
     half = max(4, lanes // 2)
@@ -163,7 +171,9 @@ def _element_space(
     tiles: list[Schedule] = []
     last: list[Schedule] = []
     if across:
-        tiles, last = _tile_space(kernel, turned or best, across, first=first, second=second)
+        tiles, last = _tile_space(
+            kernel, turned or best, across, first=first, second=second, bits=bits
+        )
     yield from tiles
     if _has_known(kernel, best, dims):
         for width in (first, second):
@@ -202,7 +212,7 @@ def _bounded(
 
 
 def _tile_space(
-    kernel: ir.Kernel, lane: str, across: str, *, first: int, second: int
+    kernel: ir.Kernel, lane: str, across: str, *, first: int, second: int, bits: int
 ) -> tuple[list[Schedule], list[Schedule]]:
     """Tiles with few rows: then what two of them share across is still in a cache.
 
@@ -216,7 +226,7 @@ def _tile_space(
         if isinstance(node, ir.Load) and is_turned(node, across, lane)
     )
     widest = max(first, second)
-    direct = list(_direct_space(kernel, lane, across, lanes=widest, size=size))
+    direct = list(_direct_space(kernel, lane, across, lanes=widest, size=size, bits=bits))
     shapes = [(widest, 64, 128), (widest, 64, 64), (widest, 128, 128), (widest, 128, 64)]
     if first < second:
         shapes = [(first, 64, 128), (widest, 128, 64), (widest, 128, 128), (first, 128, 64)]
@@ -225,16 +235,38 @@ def _tile_space(
         for width, along, across_bytes in shapes
     ]
     if is_costly(kernel):
-        return [*buffered, *direct[:1]], []
+        return [*buffered[:1], *direct[:1], *buffered[1:]], []
     if any(each["squares"] > 1 for each in direct):
         return direct, buffered[::2]
     return [*direct, *buffered[::2]], []
 
 
 def _direct_space(
+    kernel: ir.Kernel, lane: str, across: str, *, lanes: int, size: int, bits: int
+) -> Iterator[Schedule]:
+    """Tiles without a buffer: by blocks of lines, and by strips and squares.
+
+    Blocks of lines come first where they were measured, with vectors of 32 bytes on a Zen 3; with
+    others one of them follows what was found there.
+    """
+    strides = (
+        node for node in kernel.body if isinstance(node, ir.Load) and is_turned(node, across, lane)
+    )
+    if any(access_score(node.index, lane) == IRREGULAR for node in strides):
+        return
+    lines = [
+        _tiles(lane, across, lanes=lanes, tile=tile, rows=rows, unroll=1, squares=1, ahead=_BLOCKS)
+        for tile, rows in _LINE_TILES
+    ]
+    squares = list(_square_space(kernel, lane, across, lanes=lanes, size=size))
+    is_measured = bits == _LINES_MEASURED_BITS
+    yield from (*lines, *squares) if is_measured else (*squares[:1], *lines[:1], *squares[1:])
+
+
+def _square_space(
     kernel: ir.Kernel, lane: str, across: str, *, lanes: int, size: int
 ) -> Iterator[Schedule]:
-    """Tiles without a buffer, that fill whole lines of what is written; `size` bytes are turned.
+    """Tiles that fill whole lines of what is written; `size` bytes are turned.
 
     Strips of them are turned, in tiles as wide as there is room in a first cache for lines of what
     is turned, and as tall as a visit to each of its pages is worth. Where what is turned lies a
@@ -244,13 +276,6 @@ def _direct_space(
     but those of wide elements, which are crowded less. Tall tiles of narrow elements visit the
     pages of what is turned less often: from memory that counts.
     """
-    if any(
-        isinstance(node, ir.Load)
-        and is_turned(node, across, lane)
-        and access_score(node.index, lane) == IRREGULAR
-        for node in kernel.body
-    ):
-        return
     line = _LINE_BYTES // min(DTYPES[param.dtype] for param in kernel.params)
     beside = min(4, max(1, line // lanes))
     below = min(_STEP // beside, max(1, _LINE_BYTES // size // lanes))

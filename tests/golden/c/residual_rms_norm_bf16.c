@@ -82,9 +82,12 @@ static inline vf32 sqrt_f32(vf32 x) { return _mm256_sqrt_ps(x); }
 
 static inline vbf16 to_bf16_f32(vf32 x)
 {
-    vu32 bits = (vu32)x, ordered = (vu32)(x == x);
-    vu32 rounded = (bits + (0x7fff + (bits >> 16 & 1))) >> 16;
-    return __builtin_convertvector((ordered & rounded) | (~ordered & 0x7fc0), vbf16);
+    const vu32 bits = (vu32)x;
+    const __m256i rounded = (__m256i)((bits + (0x7fff + (bits >> 16 & 1))) >> 16);
+    const __m256i nan = (__m256i)(x != x), quiet = _mm256_set1_epi32(0x7fc0);
+    const __m256i whole = _mm256_blendv_epi8(rounded, quiet, nan);
+    const __m128i upper = _mm256_extracti128_si256(whole, 1);
+    return (vbf16)_mm_packus_epi32(_mm256_castsi256_si128(whole), upper);
 }
 
 static inline void store_bf16(uint16_t *p, vbf16 v) { *(ubf16 *)p = v; }

@@ -214,7 +214,7 @@ def test_what_is_turned_has_no_buffer_where_little_is_done_with_it(
 ) -> None:
     """One at a time has registers; squares beside and below each other fill whole lines."""
     default, *others = candidates(kernel(name), AVX512)
-    direct = [each for each in (default, *others) if each.get("squares", 0)]
+    direct = [each for each in (default, *others) if each.get("squares", 0) > each.get("ahead", 0)]
     assert direct[0] == default
     assert {(each["unroll"], each["squares"]) for each in direct} == steps
 
@@ -235,9 +235,27 @@ def test_tiles_of_narrow_elements_are_as_tall_as_suits_rows_that_are_not_crowded
     for given in (moved, scaled):
         tiles = [each for each in candidates(given, AVX512) if each.family == "cpu.tiles"]
         assert all(each.get("squares", 0) for each in tiles)
-        *others, tallest = [(each["tile"], each["rows"]) for each in tiles]
+        squares = [each for each in tiles if not each.get("ahead", 0)]
+        *others, tallest = [(each["tile"], each["rows"]) for each in squares]
         assert set(others) == {(128, 128)}
         assert tallest == (64, 256)
+
+
+def test_blocks_of_lines_come_first_where_vectors_are_half_a_line() -> None:
+    """They were measured there; with longer vectors one of them follows what was found before."""
+    for name in ("transpose_add_f32", "transpose_batched_bf16"):
+        short, long = (candidates(kernel(name), target) for target in (AVX2, AVX512))
+        assert [each.get("ahead", 0) > 0 for each in short[:4]] == [True, True, True, False]
+        assert [each.get("ahead", 0) > 0 for each in long[:3]] == [False, True, False]
+
+
+def test_blocks_of_lines_are_tried_where_functions_take_longer_than_memory() -> None:
+    added = kernel("transpose_add_f32")
+    *body, last = added.body
+    assert isinstance(last, ir.Store)
+    body += [ir.Op("exp", "f32", (last.value,)), replace(last, value=len(body))]
+    found = candidates(replace(added, body=tuple(body)), AVX2)
+    assert [each.get("ahead", 0) > 0 for each in found[:3]] == [False, True, False]
 
 
 def test_tiles_are_staged_first_but_those_of_wide_elements_with_which_something_is_done() -> None:

@@ -32,6 +32,10 @@ MASKING = target(FEATURES[AVX512])
             "cpu.tiles axis=2 lanes=8 unroll=2 across=1 tile=32 rows=64 squares=2",
         ),
         (
+            "transpose_batched_bf16/lines",
+            "cpu.tiles axis=2 lanes=8 unroll=1 across=1 tile=128 rows=256 squares=1 ahead=8",
+        ),
+        (
             "residual_rms_norm_bf16",
             "cpu.rows axis=0 lanes=8 unroll=2 short=4 stash=8192 split=1",
         ),
@@ -49,12 +53,15 @@ MASKING = target(FEATURES[AVX512])
     ],
 )
 def test_source_is_golden(name: str, schedule: str, golden: Callable[[str, str], None]) -> None:
-    kernel = parse_kernel((KERNELS / f"{name}.ir").read_text())
+    kernel = parse_kernel((KERNELS / f"{name.partition('/')[0]}.ir").read_text())
     generated = generate(kernel, parse_schedule(schedule), AVX2)
-    golden(f"c/{name}.c", f"// {schedule}\n// {' '.join(generated.flags)}\n{generated.source}")
+    golden(
+        f"c/{name.replace('/', '_')}.c",
+        f"// {schedule}\n// {' '.join(generated.flags)}\n{generated.source}",
+    )
 
 
-@pytest.mark.parametrize("squares", ["", "squares=1"])
+@pytest.mark.parametrize("squares", ["", "squares=1", "squares=1 ahead=8"])
 def test_a_tile_asks_for_the_next_only_where_caches_do_not_hold_everything(squares: str) -> None:
     """Asked for in a cache, each line would take longer than the wait for it."""
     kernel = parse_kernel((KERNELS / "transpose_add_f32.ir").read_text())

@@ -190,6 +190,20 @@ CONVERSION_ROWS: tuple[Row, ...] = (
     Row(
         "to_bf16",
         "static inline vbf16 to_bf16_f32(vf32 x)\n{\n"
+        "    const vu32 bits = (vu32)x;\n"
+        "    const __m256i rounded = (__m256i)((bits + (0x7fff + (bits >> 16 & 1))) >> 16);\n"
+        "    const __m256i nan = (__m256i)(x != x), quiet = _mm256_set1_epi32(0x7fc0);\n"
+        "    const __m256i whole = _mm256_blendv_epi8(rounded, quiet, nan);\n"
+        "    const __m128i upper = _mm256_extracti128_si256(whole, 1);\n"
+        "    return (vbf16)_mm_packus_epi32(_mm256_castsi256_si128(whole), upper);\n"
+        "}\n",
+        _F32,
+        AVX2,
+        bits=(256,),
+    ),
+    Row(
+        "to_bf16",
+        "static inline vbf16 to_bf16_f32(vf32 x)\n{\n"
         "    vu32 bits = (vu32)x, ordered = (vu32)(x == x);\n"
         "    vu32 rounded = (bits + (0x7fff + (bits >> 16 & 1))) >> 16;\n"
         "    return __builtin_convertvector((ordered & rounded) | (~ordered & 0x7fc0), vbf16);\n"
@@ -208,6 +222,19 @@ CONVERSION_ROWS: tuple[Row, ...] = (
         _F32,
         AVX512,
         bits=(512,),
+    ),
+    Row(
+        "round_bf16",
+        "/* x as bf16, in f32. */\n"
+        "static inline vf32 round_bf16_f32(vf32 x)\n{\n"
+        "    const vu32 bits = (vu32)x;\n"
+        "    const vu32 rounded = (bits + (0x7fff + (bits >> 16 & 1))) & 0xffff0000;\n"
+        "    const __m256i nan = (__m256i)(x != x), quiet = _mm256_set1_epi32(0x7fc00000);\n"
+        "    return (vf32)_mm256_blendv_epi8((__m256i)rounded, quiet, nan);\n"
+        "}\n",
+        _F32,
+        AVX2,
+        bits=(256,),
     ),
     Row(
         "round_bf16",

@@ -41,7 +41,13 @@ from nearhint_compiler.codegen.c.scan import SCAN_ROWS, is_scanning
 from nearhint_compiler.codegen.c.split import write_split
 from nearhint_compiler.codegen.c.squares import LARGEST_STEP, can_be_direct
 from nearhint_compiler.codegen.c.text import Writer
-from nearhint_compiler.codegen.c.tiles import LARGEST_TILE, Sides, write_direct_tiles, write_tiles
+from nearhint_compiler.codegen.c.tiles import (
+    LARGEST_TILE,
+    Sides,
+    write_direct_tiles,
+    write_line_tiles,
+    write_tiles,
+)
 from nearhint_compiler.codegen.c.turn import TURN_ROWS, turned_loads
 from nearhint_compiler.codegen.c.vector import VECTOR_ROWS
 from nearhint_compiler.codegen.generated import Generated
@@ -155,18 +161,28 @@ def _tiles(writer: Writer, body: Body, schedule: Schedule) -> Expr:
     for side in (sides.along, sides.across):
         if side < 1 or side % body.lanes:
             raise InvalidSchedule(f"a side of {side} for {body.lanes} lanes")
+    if ahead := schedule.get("ahead", 0):
+        if (schedule["unroll"], schedule.get("squares", 0)) != (1, 1) or sides.staged:
+            raise InvalidSchedule("blocks of lines are of single squares, and not staged")
+        _check_direct(body, schedule, across)
+        return write_line_tiles(writer, body, across=across, sides=sides, ahead=ahead)
     if sides.along * sides.across > LARGEST_TILE:
         raise InvalidSchedule(f"a tile of {sides.along} x {sides.across}")
     if sides.staged and schedule.get("squares", 0) != 1:
         raise InvalidSchedule("tiles that are staged are of single squares where they are not")
     if deep := schedule.get("squares", 0):
-        turned = turned_loads(body, across)
-        if not 0 < deep * schedule["unroll"] <= LARGEST_STEP or not can_be_direct(body, turned):
-            raise InvalidSchedule(f"{deep} x {schedule['unroll']} squares of {len(turned)} inputs")
+        _check_direct(body, schedule, across)
         return write_direct_tiles(
             writer, body, copies=schedule["unroll"], deep=deep, across=across, sides=sides
         )
     return write_tiles(writer, body, copies=schedule["unroll"], across=across, sides=sides)
+
+
+def _check_direct(body: Body, schedule: Schedule, across: str) -> None:
+    """Raises `InvalidSchedule` for more squares than are written out, and rows without a pitch."""
+    turned, deep = turned_loads(body, across), schedule["squares"]
+    if not 0 < deep * schedule["unroll"] <= LARGEST_STEP or not can_be_direct(body, turned):
+        raise InvalidSchedule(f"{deep} x {schedule['unroll']} squares of {len(turned)} inputs")
 
 
 _POINTWISE = ("cpu.pointwise", "cpu.tiles")

@@ -30,13 +30,12 @@ instead tiles are taller, so that fewer pages are visited again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 from nearhint_compiler.analysis.accesses import access
 from nearhint_compiler.codegen.c.asking import ask, ask_for_next, next_place, opaque
-from nearhint_compiler.codegen.c.body import UNIFORM, Body, Part
+from nearhint_compiler.codegen.c.body import Body, Part
 from nearhint_compiler.codegen.c.crowding import (
     SQUARES_BYTES,
     crowded,
@@ -45,10 +44,20 @@ from nearhint_compiler.codegen.c.crowding import (
     near_rows,
     pitches_of,
 )
-from nearhint_compiler.codegen.c.index import to_c
-from nearhint_compiler.codegen.c.primitive import AVX512, ELEMENTS, LINE_BYTES
+from nearhint_compiler.codegen.c.lines import Block, can_repeat_blocks, write_blocks
+from nearhint_compiler.codegen.c.primitive import AVX512, LINE_BYTES
 from nearhint_compiler.codegen.c.text import Writer
 from nearhint_compiler.codegen.c.turn import strip_rows, write_nothing
+from nearhint_compiler.codegen.c.turned_rows import (
+    PAIR,
+    SQUARES,
+    declare_first,
+    may_repeat,
+    moved_whole,
+    whole_or_moved_back,
+    write_rows,
+    write_turned_rows,
+)
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
@@ -56,10 +65,7 @@ from nearhint_rules.program import DTYPES
 
 LARGEST_STEP = 4
 """Squares beside and below each other: their loads and shuffles are all written out."""
-_FEW = 8
-"""Nodes of a loop of which there is a copy for each row of a square, which stays in registers."""
-_UNROLL, _UNROLL_ASKING = 4, 16
-_PAIR = 2
+_UNROLL_ASKING = 16
 _CROWDED_ROWS = 512
 """Of a tile whose lines are turned whole: a quarter of a page of what is turned."""
 
@@ -109,16 +115,16 @@ def write_squares(
     if goes_singly:
         writer.line(f"const int is_crowded = {crowded(pitches_of(body, across, turned))};")
     writer.line(f"const int has_squares = {has_squares(body, across, turned)};")
-    beside = _PAIR if _has_pairs(body, turned, along) else 1
+    beside = PAIR if _has_pairs(body, turned, along) else 1
     is_whole = has_lines(body, turned, deep, along)
     walks = [(beside, 1)] if goes_singly else []
     if is_whole:
-        walks.insert(0, (beside, _PAIR))
+        walks.insert(0, (beside, PAIR))
         copies = deep = 1
     for number, (wide, tall) in enumerate(walks):
-        sides = {across: _PAIR * body.lanes, body.lane: wide * body.lanes}
+        sides = {across: PAIR * body.lanes, body.lane: wide * body.lanes}
         fact = "has_squares" if tall > 1 else "!is_crowded"
-        facts = f"{fact} && {_may_repeat(body, sides)}"
+        facts = f"{fact} && {may_repeat(body, sides)}"
         with writer.block(f"{'else ' if number else ''}if ({facts})"):
             _write_singly(writer, body, across, turned, rest, wide, tall)
     with writer.block("else") if walks else nullcontext():
@@ -134,6 +140,44 @@ def write_squares(
             along=along,
             asks=True,
             is_mixed=is_mixed,
+            meanwhile=write_nothing,
+        )
+
+
+def write_lines(
+    writer: Writer,
+    body: Body,
+    *,
+    across: str,
+    turned: Sequence[int],
+    done: Sequence[int],
+    along: int,
+    block: Block,
+    ahead: int,
+) -> None:
+    """The tile between the C variables `begin_{v}` and `end_{v}`, by blocks of lines (`lines.py`).
+
+    What is `ahead` blocks later is asked for where `is_large`. Loops that have no whole block, and
+    what is read where it is written, go by strips.
+    """
+    rest = [place for place in range(len(body.kernel.body)) if place not in done]
+    with writer.block(f"if ({can_repeat_blocks(body, across, block)})"):
+        write_blocks(
+            writer, body, across=across, turned=turned, rest=rest, block=block, ahead=ahead
+        )
+    with writer.block("else"):
+        writer.line("const int has_squares = 0;")
+        _write_steps(
+            writer,
+            body,
+            across,
+            turned,
+            rest,
+            copies=1,
+            deep=1,
+            along=along,
+            asks=False,
+            is_mixed=False,
             meanwhile=write_nothing,
         )
 
@@ -177,8 +221,8 @@ def write_steps(
 def _has_pairs(body: Body, turned: Sequence[int], along: int) -> bool:
     """Whether two squares beside each other are turned in as many registers."""
     sizes = {DTYPES[body.dtypes[position]] for position in turned}
-    is_whole = sizes == {2} and _PAIR * 2 * body.lanes == LINE_BYTES
-    return is_whole and body.prelude.shape.level >= AVX512 and along % (_PAIR * body.lanes) == 0
+    is_whole = sizes == {2} and PAIR * 2 * body.lanes == LINE_BYTES
+    return is_whole and body.prelude.shape.level >= AVX512 and along % (PAIR * body.lanes) == 0
 
 
 def has_lines(body: Body, turned: Sequence[int], deep: int, along: int) -> bool:
@@ -186,37 +230,8 @@ def has_lines(body: Body, turned: Sequence[int], deep: int, along: int) -> bool:
 
     There is room for them in registers if nothing else is done.
     """
-    moved = {*turned, *_moved(body, turned)}
+    moved = {*turned, *moved_whole(body, turned)}
     return deep > 1 and len(moved) == len(body.kernel.body) and _has_pairs(body, turned, along)
-
-
-def _moved(body: Body, turned: Sequence[int]) -> dict[int, int]:
-    """The stores of what is turned and nothing else, and the load of each."""
-    return {
-        position: node.value
-        for position, node in enumerate(body.kernel.body)
-        if isinstance(node, ir.Store)
-        and node.value in turned
-        and body.dtypes[node.value] == body.kernel.params[node.param].dtype
-        and access(node.index, body.lane).is_contiguous
-    }
-
-
-def _may_repeat(body: Body, sides: Mapping[str, int]) -> str:
-    """Whether what is done may be done again, and loops are as long as `sides`.
-
-    What is read where it is written may be the same memory, and must be read before.
-    """
-    facts = [f"n{name} >= {side}" for name, side in sides.items()]
-    stores = [node for node in body.kernel.body if isinstance(node, ir.Store)]
-    facts += [
-        f"(const void *)in{load.param} != out{store.param}"
-        for load in body.kernel.body
-        if isinstance(load, ir.Load)
-        for store in stores
-        if load.index == store.index
-    ]
-    return " && ".join(dict.fromkeys(facts))
 
 
 def _write_singly(
@@ -232,63 +247,27 @@ def _write_singly(
 
     Where they are two below each other, they are crowded, and go along the lanes first.
     """
-    lane, lanes = body.lane, body.lanes
-    wide, tall = beside * lanes, below * lanes
-    for name, side in ((across, tall), (lane, wide)):
-        begin, end = f"begin_{name}", f"end_{name}"
-        left = f"({end} - {begin}) % {side}"
-        writer.line(f"const int64_t left_{name} = {left}, last_{name} = {end} - {side};")
-        writer.line(f"const int64_t from_{name}[2] = {{{begin}, last_{name}}};")
-        writer.line(
-            f"const int64_t to_{name}[2] ="
-            f" {{{end} - left_{name}, last_{name} + (left_{name} > 0)}};"
-        )
-    along = (
-        f"for (int64_t {lane} = from_{lane}[n / 2]; {lane} < to_{lane}[n / 2]; {lane} += {wide})"
-    )
-    down = f"for (int64_t at = from_{across}[n % 2]; at < to_{across}[n % 2]; at += {tall})"
-    outer, inner = (along, down) if below == 1 else (down, along)
+    tall, wide = below * body.lanes, beside * body.lanes
     load_name = "load_turned" if beside == 1 else "load_pair" if below == 1 else "load_lines"
-    writer.line("#pragma GCC unroll 1")
-    with writer.block("for (int n = 0; n < 4; n++)"), writer.block(outer), writer.block(inner):
+    with whole_or_moved_back(writer, body, across, tall=tall, wide=wide, down_first=below == 1):
         if below == 1:
             ask_for_next(
                 writer, body, across, turned, copies=beside, tall=tall, unroll=_UNROLL_ASKING
             )
         for position in turned:
-            dtype = _declare_first(writer, body, position, {across: ex.symbol("at")})
+            dtype = declare_first(writer, body, position, {across: ex.symbol("at")})
             load = body.prelude.use(load_name, dtype)
             vector = f"pair_{dtype}" if beside > 1 else f"v{dtype}"
             writer.line(f"{vector} square{position}[{tall}];")
             writer.line(f"{load}(first{position}, pitch{position}, square{position});")
         writer.line(f"int64_t {across} = at;")
-        _write_turned_rows(writer, body, across, turned, rest, beside=beside, tall=tall)
+        write_turned_rows(writer, body, across, turned, rest, SQUARES[beside], tall=tall)
 
 
-@contextmanager
-def _pointed(
-    writer: Writer, body: Body, across: str, turned: Sequence[int], rest: Sequence[int]
-) -> Generator[Mapping[str, str]]:
-    """Pointers to rows of what lies along the lanes, each with how far the next row is.
-
-    Else there is an address to be multiplied out for each row.
-    """
-    pitches: dict[str, str] = {}
-    for position in rest:
-        node = body.kernel.body[position]
-        if position in turned or not isinstance(node, ir.Load | ir.Store):
-            continue
-        pitch = access(node.index, across).stride
-        if pitch is None or not access(node.index, body.lane).is_contiguous:
-            continue
-        element = ELEMENTS[body.kernel.params[node.param].dtype]
-        kind = f"{element} *" if isinstance(node, ir.Store) else f"const {element} *"
-        name = f"out{node.param}" if isinstance(node, ir.Store) else f"in{node.param}"
-        writer.line(f"{kind}row{position} = {name} + {to_c(node.index)};")
-        body.places[position] = f"row{position}"
-        pitches[f"row{position}"] = to_c(pitch)
-    yield pitches
-    body.places.clear()
+def _of_squares_below(position: int, copy: int, dtype: str) -> str:
+    """Row l of square d of those below each other."""
+    del dtype
+    return f"square{position}_{copy}[d][l]"
 
 
 def _write_steps(
@@ -308,9 +287,9 @@ def _write_steps(
     """Step after step, along the lanes first; strips that do not fit are moved back, or masked."""
     lane, lanes = body.lane, body.lanes
     tall, near = deep * lanes, near_rows(body, turned)
-    beside = _PAIR if _has_pairs(body, turned, along) else 1
+    beside = PAIR if _has_pairs(body, turned, along) else 1
     for name, side in ((across, near), (lane, beside * lanes)):
-        writer.line(f"const int repeats_{name} = {_may_repeat(body, {name: side})};")
+        writer.line(f"const int repeats_{name} = {may_repeat(body, {name: side})};")
     pitches = pitches_of(body, across, ())
     goes_across = f"has_squares && !({crowded(pitches, SQUARES_BYTES)})"
     width = f"{goes_across} ? {max(copies, beside) * lanes} : {along}" if is_mixed else f"{along}"
@@ -340,8 +319,8 @@ def _write_steps(
                     writer.line(f"const int height = (int)least(down, bottom - {across});")
                     for position in turned:
                         _load_edge(writer, body, position, across, near)
-                    row = "square{position}[l]"
-                    _write_rows(writer, body, across, turned, rest, Part.tail("count"), row=row)
+                    part = Part.tail("count")
+                    write_rows(writer, body, across, turned, rest, part, row=SQUARES[1].name)
             writer.line("at = bottom;")
 
 
@@ -367,7 +346,7 @@ def _write_strips(
     with writer.block(f"for (; {whole}; {lane} += {wide})"):
         writer.line(f"{lane} = least({lane}, {last});")
         for position in turned:
-            dtype = _declare_first(writer, body, position, {across: ex.symbol("at")})
+            dtype = declare_first(writer, body, position, {across: ex.symbol("at")})
             rows = strip_rows(DTYPES[dtype], body.lanes)
             load = body.prelude.use("load_strip" if beside == 1 else "load_pair_strip", dtype)
             line = LINE_BYTES // DTYPES[dtype]
@@ -390,36 +369,7 @@ def _write_strips(
                 first = f"first{position} + {row}" if row else f"first{position}"
                 writer.line(f"{load}({first}, pitch{position}, square{position} + {row});")
         writer.line(f"int64_t {across} = at;")
-        _write_turned_rows(writer, body, across, turned, rest, beside=beside, tall=near)
-
-
-def _write_turned_rows(
-    writer: Writer,
-    body: Body,
-    across: str,
-    turned: Sequence[int],
-    rest: Sequence[int],
-    *,
-    beside: int,
-    tall: int,
-) -> None:
-    """The loop over `tall` rows, of vectors or of pairs of them."""
-    row = "half{copy}_{dtype}(square{position}[l])" if beside > 1 else "square{position}[l]"
-    with _pointed(writer, body, across, turned, rest) as pitches:
-        whole = _moved(body, turned) if beside > 1 else {}
-        moved = {place: load for place, load in whole.items() if f"row{place}" in pitches}
-        _write_rows(
-            writer,
-            body,
-            across,
-            turned,
-            rest,
-            Part.full(beside),
-            pitches=pitches,
-            row=row,
-            tall=tall,
-            moved=moved,
-        )
+        write_turned_rows(writer, body, across, turned, rest, SQUARES[beside], tall=near)
 
 
 def _write_whole(
@@ -443,7 +393,8 @@ def _write_whole(
         writer.line("#pragma GCC unroll 1")
         with writer.block(f"for (int d = 0; d < {deep}; d++)"):
             writer.line(f"int64_t {across} = at + d * {body.lanes};")
-            _write_rows(writer, body, across, turned, rest, Part.full(copies))
+            part = Part.full(copies)
+            write_rows(writer, body, across, turned, rest, part, row=_of_squares_below)
 
 
 def _load_whole(
@@ -451,7 +402,7 @@ def _load_whole(
 ) -> None:
     """Loads the vectors of each row of squares beside and below each other, and turns them."""
     base = {across: ex.symbol("at")}
-    dtype, lanes = _declare_first(writer, body, position, base), body.lanes
+    dtype, lanes = declare_first(writer, body, position, base), body.lanes
     load, turn = body.prelude.use("load", dtype), body.prelude.use("turn", dtype)
     for copy in range(copies):
         square = f"square{position}_{copy}"
@@ -470,7 +421,7 @@ def _load_whole(
 
 def _load_edge(writer: Writer, body: Body, position: int, across: str, near: int) -> None:
     """Loads what there is of a strip, or of a square; rows beyond the last are that one again."""
-    dtype, lanes = _declare_first(writer, body, position, {}), body.lanes
+    dtype, lanes = declare_first(writer, body, position, {}), body.lanes
     strip, rows = body.prelude.use("load_strip_n", dtype), strip_rows(DTYPES[dtype], lanes)
     load, turn = body.prelude.use("load_n", dtype), body.prelude.use("turn", dtype)
     square, first = f"square{position}", f"first{position}"
@@ -488,64 +439,3 @@ def _load_edge(writer: Writer, body: Body, position: int, across: str, near: int
             there = f"(int)least({rows}, height - {row})" if rows < near else "height"
             call = f"{strip}({first} + {row}, pitch{position}, {square} + {row}, count, {there});"
             writer.line(f"if (height > {row}) {call}" if row else call)
-
-
-def _declare_first(writer: Writer, body: Body, position: int, base: Mapping[str, Expr]) -> str:
-    """Declares where a square begins and how far its rows are apart; returns its dtype."""
-    node = body.kernel.body[position]
-    assert isinstance(node, ir.Load)
-    dtype = "u8" if body.dtypes[position] == "bool" else body.dtypes[position]
-    first = to_c(ex.substitute(node.index, base))
-    pitch = access(node.index, body.lane).stride
-    assert pitch is not None
-    writer.line(f"const {ELEMENTS[dtype]} *first{position} = in{node.param} + {first};")
-    writer.line(f"const int64_t pitch{position} = {to_c(pitch)};")
-    return dtype
-
-
-def _write_rows(
-    writer: Writer,
-    body: Body,
-    across: str,
-    turned: Sequence[int],
-    rest: Sequence[int],
-    part: Part,
-    *,
-    pitches: Mapping[str, str] = MappingProxyType({}),
-    row: str = "square{position}_{copy}[d][l]",
-    tall: int = 0,
-    moved: Mapping[int, int] = MappingProxyType({}),
-) -> None:
-    """The loop over the rows of squares; `pitches` are of pointers that go from row to row.
-
-    `row` is where row l of what is turned is, in C; whole squares have `tall` rows, or as many as
-    there are lanes. `moved` are stores of pairs that nothing is done with, and the load of each.
-    """
-    tall = tall or body.lanes
-    for position in turned:
-        for copy in range(part.copies):
-            value = row.format(position=position, copy=copy, dtype=body.dtypes[position])
-            if body.dtypes[position] == "bool":
-                value = f"{body.prelude.use('to_i32', 'u8')}({value}) != 0"
-            body.values[position, copy] = value
-    indexed = any(
-        isinstance(node := body.kernel.body[position], ir.Indexed)
-        and across in ex.symbols_of(node.index)
-        for position in rest
-        if position not in turned and f"row{position}" not in pitches
-    )
-    is_whole = not any(part.counts)
-    unroll = 1 if not is_whole else tall if len(rest) <= _FEW else _UNROLL
-    writer.line(f"#pragma GCC unroll {unroll}")
-    with writer.block(f"for (int l = 0; l < {tall if is_whole else 'height'}; l++)"):
-        body.write(writer, [p for p in rest if not body.in_lanes(p)], UNIFORM)
-        body.write(writer, [p for p in rest if body.in_lanes(p) and p not in moved], part)
-        for store, load in moved.items():
-            writer.line(f"store_pair_{body.dtypes[load]}(row{store}, square{load}[l]);")
-        steps = {name: f"{name} += {pitch};" for name, pitch in pitches.items()}
-        if indexed:
-            steps[across] = f"{across}++;"
-        for name, step in steps.items():
-            writer.line(step)
-            writer.line(opaque(name))
-    body.values.clear()

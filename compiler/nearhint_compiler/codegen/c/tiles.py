@@ -27,8 +27,9 @@ from nearhint_compiler.codegen.c.crowding import wants_buffer
 from nearhint_compiler.codegen.c.entry import RUN, tasks
 from nearhint_compiler.codegen.c.index import to_c
 from nearhint_compiler.codegen.c.lanes import lane_loop
+from nearhint_compiler.codegen.c.lines import block_of
 from nearhint_compiler.codegen.c.primitive import ELEMENTS, LINE_BYTES
-from nearhint_compiler.codegen.c.squares import has_lines, height_of, write_squares
+from nearhint_compiler.codegen.c.squares import has_lines, height_of, write_lines, write_squares
 from nearhint_compiler.codegen.c.staged import Stage, declare_stages, stage_of, write_staged
 from nearhint_compiler.codegen.c.text import Writer
 from nearhint_compiler.codegen.c.turn import prefetch, turned_loads, write_nothing, write_turned
@@ -76,6 +77,27 @@ def write_tiles(writer: Writer, body: Body, *, copies: int, across: str, sides: 
     return _total(body, across, ex.Int(sides.along), rows)
 
 
+def write_line_tiles(writer: Writer, body: Body, *, across: str, sides: Sides, ahead: int) -> Expr:
+    """Writes `run`, whose tiles go by blocks of lines (`lines.py`); returns the number of tasks."""
+    turned = _turned(body, across)
+    block = block_of(body, turned)
+    if sides.along % block.wide or sides.across % block.tall:
+        raise InvalidSchedule(f"a tile of {sides.along} x {sides.across} by blocks of {block}")
+    along, rows = ex.Int(sides.along), ex.Int(sides.across)
+    with _each_tile(writer, body, across, along, rows, ()) as done:
+        write_lines(
+            writer,
+            body,
+            across=across,
+            turned=turned,
+            done=done,
+            along=sides.along,
+            block=block,
+            ahead=ahead,
+        )
+    return _total(body, across, along, rows)
+
+
 def write_direct_tiles(
     writer: Writer, body: Body, *, copies: int, deep: int, across: str, sides: Sides
 ) -> Expr:
@@ -84,9 +106,7 @@ def write_direct_tiles(
     These go through one in strips of two lines, which the first cache has room for, or in whole
     where they are staged.
     """
-    turned = turned_loads(body, across)
-    if not turned:
-        raise InvalidSchedule("tiles of which nothing is turned")
+    turned = _turned(body, across)
     first: list[str] = []
     has_whole = has_lines(body, turned, deep, sides.along)
     fact = "" if has_whole else wants_buffer(body, across, turned, deep=deep)
@@ -114,6 +134,13 @@ def write_direct_tiles(
             along=sides.along,
         )
     return _total(body, across, along, rows)
+
+
+def _turned(body: Body, across: str) -> list[int]:
+    turned = turned_loads(body, across)
+    if not turned:
+        raise InvalidSchedule("tiles of which nothing is turned")
+    return turned
 
 
 def _stage(body: Body, across: str, turned: Sequence[int]) -> Stage | None:

@@ -117,27 +117,37 @@ def _load_turned(shape: Shape, size: int) -> str:
     )
 
 
-def _load_pair(shape: Shape) -> str:
-    """As `_load_turned`, of two squares beside each other: a register has a row of each.
+def _pair(shape: Shape) -> str:
+    """Registers with a row each of two squares beside each other, of elements of two bytes.
 
-    So there is room for both, and what is along the lanes is read and written by whole lines.
+    So there is room for both, and what is along the lanes is read and written by longer pieces.
     """
+    bits, half = 32 * shape.lanes, 16 * shape.lanes
+    register = f"__m{bits}i"
+    place = "p" if bits == 512 else f"({register} *)p"
+    last = "_mm512_extracti64x4_epi64" if bits == 512 else "_mm256_extracti128_si256"
+    return (
+        f"typedef int16_t pair __attribute__((vector_size({bits // 8})));\n"
+        f"typedef $E pair_$T __attribute__((vector_size({bits // 8})));\n\n"
+        "static inline void store_pair_$T($E *p, pair_$T v)"
+        f" {{ _mm{bits}_storeu_si{bits}({place}, ({register})v); }}\n"
+        "static inline $V half0_$T(pair_$T v)"
+        f" {{ return ($V)_mm{bits}_castsi{bits}_si{half}(({register})v); }}\n"
+        "static inline $V half1_$T(pair_$T v)"
+        f" {{ return ($V){last}(({register})v, 1); }}\n\n"
+        f"{_pieces(bits // 128, 'pieces_of_pair_$T', 'pair_$T')}"
+    )
+
+
+def _load_pair(shape: Shape) -> str:
+    """As `_load_turned`, of a pair."""
     body = _turned_pieces(
         shape.lanes, 2, "pieces_of_pair_$T", lanes=2 * shape.lanes, vector="pair_$T", integer="pair"
     )
     return (
-        "typedef int16_t pair __attribute__((vector_size(64)));\n"
-        "typedef $E pair_$T __attribute__((vector_size(64)));\n\n"
-        f"{_pieces(4, 'pieces_of_pair_$T', 'pair_$T')}\n"
         "/* Loads twice $W vectors, `pitch` apart, and transposes them: two in each of v. */\n"
         "static inline void load_pair_$T(const $E *p, int64_t pitch, pair_$T *v)\n"
-        f"{{\n{body}}}\n\n"
-        "static inline void store_pair_$T($E *p, pair_$T v)"
-        " { _mm512_storeu_si512(p, (__m512i)v); }\n"
-        "static inline $V half0_$T(pair_$T v)"
-        " { return ($V)_mm512_castsi512_si256((__m512i)v); }\n"
-        "static inline $V half1_$T(pair_$T v)"
-        " { return ($V)_mm512_extracti64x4_epi64((__m512i)v, 1); }\n"
+        f"{{\n{body}}}\n"
     )
 
 
@@ -291,10 +301,22 @@ def _of_size(size: int) -> tuple[str, ...]:
     return tuple(dtype for dtype in DTYPES if dtype != ir.BOOL and DTYPES[dtype] == size)
 
 
+PAIR_LEVELS: Mapping[int, int] = {8: AVX2, 16: AVX512}
+"""By the lanes of a vector, the level that has registers for a pair."""
+
 _PAIRS = (
-    Row("load_pair", _load_pair, _of_size(2), AVX512, bits=(256,)),
-    Row("load_pair_strip", _load_pair_strip, _of_size(2), AVX512, ("load_pair $T",), (256,)),
-    Row("load_lines", _load_lines, _of_size(2), AVX512, ("load_pair $T",), (256,)),
+    *(
+        row
+        for lanes, level in PAIR_LEVELS.items()
+        for row in (
+            Row("pair", _pair, _of_size(2), level, bits=(16 * lanes,)),
+            Row("load_pair", _load_pair, _of_size(2), level, ("pair $T",), (16 * lanes,)),
+            Row(
+                "load_pair_strip", _load_pair_strip, _of_size(2), level, ("pair $T",), (16 * lanes,)
+            ),
+        )
+    ),
+    Row("load_lines", _load_lines, _of_size(2), AVX512, ("pair $T",), (256,)),
 )
 
 
