@@ -61,13 +61,18 @@ def test_source_is_golden(name: str, schedule: str, golden: Callable[[str, str],
     )
 
 
-@pytest.mark.parametrize("squares", ["", "squares=1", "squares=1 ahead=8"])
-def test_a_tile_asks_for_the_next_only_where_caches_do_not_hold_everything(squares: str) -> None:
+@pytest.mark.parametrize(
+    ("squares", "least"),
+    [("", 1 << 24), ("squares=1", 1 << 24), ("squares=1 ahead=8", 3 << 22)],
+)
+def test_a_tile_asks_for_the_next_only_where_caches_do_not_hold_everything(
+    squares: str, least: int
+) -> None:
     """Asked for in a cache, each line would take longer than the wait for it."""
     kernel = parse_kernel((KERNELS / "transpose_add_f32.ir").read_text())
     options = f"cpu.tiles axis=1 lanes=16 unroll=1 across=0 tile=64 rows=64 {squares}".strip()
     lines = generate(kernel, parse_schedule(options), MASKING).source.splitlines()
-    assert "    const int is_large = np0 * np1 * 12 > 16777216;" in lines
+    assert f"    const int is_large = np0 * np1 * 12 > {least};" in lines
     asked = [number for number, line in enumerate(lines) if "__builtin_prefetch" in line]
     assert asked
     assert all(any("is_large" in line for line in lines[n - 5 : n + 1]) for n in asked)

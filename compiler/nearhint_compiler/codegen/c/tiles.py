@@ -42,6 +42,9 @@ from nearhint_rules.program import DTYPES
 _LARGE_BYTES = 1 << 24
 """Of inputs and outputs. Fewer are in a cache when they are used soon after they were written, and
 to ask for them costs more time than is waited for them."""
+_LARGE_LINES_BYTES = 3 << 22
+"""As `_LARGE_BYTES`, of tiles by blocks of lines. With 16 MB copies took half of their time where
+lines were asked for, and with 12 MB or less as much, or a little more."""
 _FAR_BYTES = 1 << 25
 """Of inputs and outputs. More come from memory, which is waited for less where squares are asked
 for than where runs are copied."""
@@ -84,7 +87,7 @@ def write_line_tiles(writer: Writer, body: Body, *, across: str, sides: Sides, a
     if sides.along % block.wide or sides.across % block.tall:
         raise InvalidSchedule(f"a tile of {sides.along} x {sides.across} by blocks of {block}")
     along, rows = ex.Int(sides.along), ex.Int(sides.across)
-    with _each_tile(writer, body, across, along, rows, ()) as done:
+    with _each_tile(writer, body, across, along, rows, (), large=_LARGE_LINES_BYTES) as done:
         write_lines(
             writer,
             body,
@@ -263,6 +266,7 @@ def _each_tile(
     first: Sequence[str],
     *,
     function: str = "static void run",
+    large: int = _LARGE_BYTES,
 ) -> Generator[list[int]]:
     """`run` with its loop over tiles, after the lines in `first`.
 
@@ -276,7 +280,7 @@ def _each_tile(
         for name, side in (("tall", height), ("wide", along)):
             if not isinstance(side, ex.Int):
                 writer.line(f"const int64_t {name} = {to_c(side)};")
-        writer.line(f"const int is_large = {_bytes(body)} > {_LARGE_BYTES};")
+        writer.line(f"const int is_large = {_bytes(body)} > {large};")
         writer.line(f"const int64_t rows = {to_c(counts[across])};")
         writer.line(f"const int64_t blocks = {to_c(counts[body.lane])};")
         for line in first:
