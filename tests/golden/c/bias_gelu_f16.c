@@ -119,16 +119,64 @@ static inline vf16 to_f16_f32(vf32 x)
 
 static inline void store_f16(uint16_t *p, vf16 v) { *(uf16 *)p = v; }
 
+/* The first `bytes` of p, at most 16; zeros follow them. */
+static inline unsigned __int128 load_few(const void *p, int bytes)
+{
+    const char *from = p;
+    if (bytes >= 8) {
+        uint64_t first, last;
+        memcpy(&first, from, 8);
+        memcpy(&last, from + bytes - 8, 8);
+        return first | (unsigned __int128)last << 8 * (bytes - 8);
+    }
+    if (bytes >= 4) {
+        uint32_t first, last;
+        memcpy(&first, from, 4);
+        memcpy(&last, from + bytes - 4, 4);
+        return first | (uint64_t)last << 8 * (bytes - 4);
+    }
+    if (bytes >= 2) {
+        uint16_t first, last;
+        memcpy(&first, from, 2);
+        memcpy(&last, from + bytes - 2, 2);
+        return first | (uint32_t)last << 8 * (bytes - 2);
+    }
+    return bytes ? *(const uint8_t *)p : 0;
+}
+
+static inline void store_few(void *p, unsigned __int128 x, int bytes)
+{
+    char *to = p;
+    if (bytes >= 8) {
+        const uint64_t first = (uint64_t)x, last = (uint64_t)(x >> 8 * (bytes - 8));
+        memcpy(to, &first, 8);
+        memcpy(to + bytes - 8, &last, 8);
+    } else if (bytes >= 4) {
+        const uint32_t first = (uint32_t)x, last = (uint32_t)((uint64_t)x >> 8 * (bytes - 4));
+        memcpy(to, &first, 4);
+        memcpy(to + bytes - 4, &last, 4);
+    } else if (bytes >= 2) {
+        const uint16_t first = (uint16_t)x, last = (uint16_t)((uint32_t)x >> 8 * (bytes - 2));
+        memcpy(to, &first, 2);
+        memcpy(to + bytes - 2, &last, 2);
+    } else if (bytes) {
+        *to = (char)x;
+    }
+}
+
 static inline vf16 load_n_f16(const uint16_t *p, int n)
 {
-    vf16 v = {0};
-    memcpy(&v, p, (size_t)n * sizeof(*p));
+    const unsigned __int128 x = load_few(p, n * (int)sizeof *p);
+    vf16 v;
+    memcpy(&v, &x, sizeof v);
     return v;
 }
 
 static inline void store_n_f16(uint16_t *p, vf16 v, int n)
 {
-    memcpy(p, &v, (size_t)n * sizeof(*p));
+    unsigned __int128 x = 0;
+    memcpy(&x, &v, sizeof v);
+    store_few(p, x, n * (int)sizeof *p);
 }
 
 static inline int64_t floor_div(int64_t a, int64_t b)

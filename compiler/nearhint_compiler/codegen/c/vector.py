@@ -5,15 +5,14 @@ comparisons are plain C operators; the rows here are what those do not cover. Ha
 as their bits, and a bool as a 32-bit mask, 0 or -1. What a kernel computes never depends on the
 compiler's auto-vectoriser.
 
-`*_n` touch the first n lanes alone (0 < n <= lanes): lanes beyond are not read from memory nor
-written to it, and hold zero after a load.
+`*_n` touch the first n lanes alone (0 < n <= lanes): see `parts.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nearhint_compiler.codegen.c.narrow import FROM_BITS, TO_BITS
+from nearhint_compiler.codegen.c.parts import PART_ROWS
 from nearhint_compiler.codegen.c.primitive import ALL, AVX2, AVX512, Row, Shape
 from nearhint_compiler.ir.nodes import FLOATS, INTEGERS
 
@@ -21,8 +20,6 @@ _NUMBERS = (*FLOATS, *INTEGERS)
 _WORDS = ("f64", "f32", "i64", "i32")
 _PLAIN = tuple(dtype for dtype in ALL if dtype != "bool")
 _SHORT = tuple(dtype for dtype in _PLAIN if dtype not in _WORDS)
-_PART_BITS = (32, 64)
-"""Vectors that are part of a register."""
 
 _MEMORY = (
     Row("load", "static inline $V load_$T(const $E *p) { return *(const $U *)p; }\n", _PLAIN),
@@ -51,85 +48,7 @@ _MEMORY = (
         ("bool",),
         needs=("store u8", "from_i32 u8"),
     ),
-    Row(
-        "load_n",
-        "static inline $V load_n_$T(const $E *p, int n)\n"
-        "{\n    return ($V)${M}_maskz_loadu_$S(($K)((1u << n) - 1), p);\n}\n",
-        _PLAIN,
-        AVX512,
-    ),
-    *(
-        Row(
-            "load_n",
-            "static inline $V load_n_$T(const $E *p, int n)\n{\n"
-            "    const __m128i x = _mm_maskz_loadu_$S((__mmask8)((1u << n) - 1), p);\n"
-            f"    return ($V){TO_BITS[bits].format('x')};\n}}\n",
-            _SHORT,
-            AVX512,
-            bits=(bits,),
-        )
-        for bits in _PART_BITS
-    ),
-    Row(
-        "load_n",
-        "static inline $V load_n_$T(const $E *p, int n)\n"
-        "{\n    return ${M}_maskload_$S(p, (__m${R}i)(($I){$IOTA} < n));\n}\n",
-        FLOATS,
-        AVX2,
-        bits=(128, 256),
-    ),
-    Row(
-        "load_n",
-        "static inline $V load_n_$T(const $E *p, int n)\n"
-        "{\n    $V v = {0};\n    memcpy(&v, p, (size_t)n * sizeof(*p));\n    return v;\n}\n",
-        _PLAIN,
-    ),
-    Row(
-        "load_n",
-        "static inline vbool load_n_bool(const uint8_t *p, int n)\n"
-        "{\n    return to_i32_u8(load_n_u8(p, n)) != 0;\n}\n",
-        ("bool",),
-        needs=("load_n u8", "to_i32 u8"),
-    ),
-    Row(
-        "store_n",
-        "static inline void store_n_$T($E *p, $V v, int n)\n"
-        "{\n    ${M}_mask_storeu_$S(p, ($K)((1u << n) - 1), ($X)v);\n}\n",
-        _PLAIN,
-        AVX512,
-    ),
-    *(
-        Row(
-            "store_n",
-            "static inline void store_n_$T($E *p, $V x, int n)\n{\n"
-            f"    _mm_mask_storeu_$S(p, (__mmask8)((1u << n) - 1), {FROM_BITS[bits]});\n}}\n",
-            _SHORT,
-            AVX512,
-            bits=(bits,),
-        )
-        for bits in _PART_BITS
-    ),
-    Row(
-        "store_n",
-        "static inline void store_n_$T($E *p, $V v, int n)\n"
-        "{\n    ${M}_maskstore_$S(p, (__m${R}i)(($I){$IOTA} < n), v);\n}\n",
-        FLOATS,
-        AVX2,
-        bits=(128, 256),
-    ),
-    Row(
-        "store_n",
-        "static inline void store_n_$T($E *p, $V v, int n)\n"
-        "{\n    memcpy(p, &v, (size_t)n * sizeof(*p));\n}\n",
-        _PLAIN,
-    ),
-    Row(
-        "store_n",
-        "static inline void store_n_bool(uint8_t *p, vbool v, int n)\n"
-        "{\n    store_n_u8(p, from_i32_u8(v & 1), n);\n}\n",
-        ("bool",),
-        needs=("store_n u8", "from_i32 u8"),
-    ),
+    *PART_ROWS,
     Row(
         "gather_n",
         "static inline $V gather_n_$T(const $E *p, int64_t stride, int n)\n"
