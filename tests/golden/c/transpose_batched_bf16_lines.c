@@ -345,7 +345,7 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
     const int64_t np0 = k0;
     const int64_t np1 = k1;
     const int64_t np2 = k2;
-    const int is_large = np0 * np1 * np2 * 4 > 12582912;
+    const int is_large = np0 * np1 * np2 * 4 > (2 * k1 % 512 == 0 || 2 * k2 % 512 == 0 ? 12582912 : 2097152);
     const int64_t rows = ((k1 + 255) / 256);
     const int64_t blocks = ((k2 + 127) / 128);
     const vf32 v2 = splat_f32(2.0f);

@@ -23,7 +23,12 @@ from types import MappingProxyType
 
 from nearhint_compiler.analysis.accesses import access
 from nearhint_compiler.codegen.c.body import UNIFORM, Body, write_declarations
-from nearhint_compiler.codegen.c.crowding import wants_buffer
+from nearhint_compiler.codegen.c.crowding import (
+    SQUARES_BYTES,
+    crowded,
+    pitches_of,
+    wants_buffer,
+)
 from nearhint_compiler.codegen.c.entry import RUN, tasks
 from nearhint_compiler.codegen.c.index import to_c
 from nearhint_compiler.codegen.c.lanes import lane_loop
@@ -42,9 +47,10 @@ from nearhint_rules.program import DTYPES
 _LARGE_BYTES = 1 << 24
 """Of inputs and outputs. Fewer are in a cache when they are used soon after they were written, and
 to ask for them costs more time than is waited for them."""
-_LARGE_LINES_BYTES = 3 << 22
-"""As `_LARGE_BYTES`, of tiles by blocks of lines. With 16 MB copies took half of their time where
-lines were asked for, and with 12 MB or less as much, or a little more."""
+_LARGE_LINES_BYTES, _LARGE_CROWDED_BYTES = 1 << 21, 3 << 22
+"""As `_LARGE_BYTES`, of tiles by blocks of lines, also where rows are crowded. From 2 MB on copies
+and adds took less time where lines were asked for, half of it with 16 MB; what is asked for of
+crowded rows leaves the second cache before it is used, and was worth it from 12 MB on (a Zen 3)."""
 _FAR_BYTES = 1 << 25
 """Of inputs and outputs. More come from memory, which is waited for less where squares are asked
 for than where runs are copied."""
@@ -87,7 +93,9 @@ def write_line_tiles(writer: Writer, body: Body, *, across: str, sides: Sides, a
     if sides.along % block.wide or sides.across % block.tall:
         raise InvalidSchedule(f"a tile of {sides.along} x {sides.across} by blocks of {block}")
     along, rows = ex.Int(sides.along), ex.Int(sides.across)
-    with _each_tile(writer, body, across, along, rows, (), large=_LARGE_LINES_BYTES) as done:
+    is_crowded = crowded(pitches_of(body, across, turned), SQUARES_BYTES)
+    large = f"({is_crowded} ? {_LARGE_CROWDED_BYTES} : {_LARGE_LINES_BYTES})"
+    with _each_tile(writer, body, across, along, rows, (), large=large) as done:
         write_lines(
             writer,
             body,
@@ -266,7 +274,7 @@ def _each_tile(
     first: Sequence[str],
     *,
     function: str = "static void run",
-    large: int = _LARGE_BYTES,
+    large: str = f"{_LARGE_BYTES}",
 ) -> Generator[list[int]]:
     """`run` with its loop over tiles, after the lines in `first`.
 
