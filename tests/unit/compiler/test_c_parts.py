@@ -33,15 +33,14 @@ def test_a_row_of_any_length_is_copied_and_nothing_behind_it_is_touched(
     schedule = parse_schedule(f"cpu.pointwise axis=0 lanes={lanes} unroll=2 block=1024")
     native = compile_kernel(given, schedule, tmp_path, at=LEVELS[level])
     kind = encode(dtype, np.zeros(1)).dtype
-    with mmap.mmap(-1, 2 * mmap.PAGESIZE) as pages:
-        whole = np.frombuffer(pages, kind, mmap.PAGESIZE // kind.itemsize)
-        behind = ctypes.c_void_p(whole.ctypes.data + mmap.PAGESIZE)
-        assert ctypes.CDLL(None).mprotect(behind, mmap.PAGESIZE, NO_ACCESS) == 0
-        for count in LENGTHS:
-            x = whole[len(whole) - count :]
-            x[:] = encode(dtype, np.random.default_rng(count).integers(0, 2, count).astype(float))
-            got = np.full(count + GUARD, GUARD, kind)
-            native.run((count,), [x, got[:count]], threads=1)
-            assert (got[:count] == x).all()
-            assert (got[count:] == GUARD).all()
-        del x, whole
+    pages = mmap.mmap(-1, 2 * mmap.PAGESIZE)
+    whole = np.frombuffer(pages, kind, mmap.PAGESIZE // kind.itemsize)
+    behind = ctypes.c_void_p(whole.ctypes.data + mmap.PAGESIZE)
+    assert ctypes.CDLL(None).mprotect(behind, mmap.PAGESIZE, NO_ACCESS) == 0
+    for count in LENGTHS:
+        x = whole[len(whole) - count :]
+        x[:] = encode(dtype, np.random.default_rng(count).integers(0, 2, count).astype(float))
+        got = np.full(count + GUARD, GUARD, kind)
+        native.run((count,), [x, got[:count]], threads=1)
+        assert (got[:count] == x).all()
+        assert (got[count:] == GUARD).all()
