@@ -19,16 +19,15 @@ tile where `staged` is 1 (not where it is not given; `codegen/c/staged.py`); til
 asked for `ahead` blocks before they are turned (`codegen/c/lines.py`; not at all where it is not
 given); rows of at most `short` vectors are kept in registers; a row of at most `stash` elements
 keeps costly values in memory; rows of at most `beside` elements (none, where it is not given) are
-walked as many as there
-are lanes side by side, and what is done once a row is done for all of those at once; rows whose
-pieces lie between those of their neighbours are walked together where `interleaved` is 1; what rows
-have in common is computed once for a run of them where `known` is 1, in tables of `block` elements;
-`split` 1 lets all threads share one row where there are fewer rows than threads, which a `scan`
-forbids; what a column walks over is asked for `ahead` rows before it is read (not at all where it
-is not given); in panels, `least` rows of at most `length` elements, or up to `rows` shorter ones,
-are turned round at a time, and the `next` 1 are asked for meanwhile (`least` is `rows` and `next` 0
-where they are not given). Each family may have `spaced` 1, for the kernel as `analysis.respace`
-cuts its loops, under its Guard.
+walked as many as there are lanes side by side, and what is done once a row is done for all of those
+at once; rows whose pieces lie between those of their neighbours are walked together where
+`interleaved` is 1; what rows have in common is computed once for a run of them where `known` is 1,
+in tables of `block` elements; `split` 1 lets all threads share one row where there are fewer rows
+than threads, which a `scan` forbids; what a column walks over is asked for `ahead` rows before it
+is read (not at all where it is not given); in panels, `least` rows of at most `length` elements, or
+up to `rows` shorter ones, are turned round at a time, and the `next` 1 are asked for meanwhile
+(`least` is `rows` and `next` 0 where they are not given). Each family may have `spaced` 1, for the
+kernel as `analysis.respace` cuts its loops, under its Guard.
 
 The defaults were found on a Zen 4 (tests/benchmarks/cpu_kernels.py): vectors of the full width pay
 for rows and for functions such as exp; element by element, what only moves and adds is faster with
@@ -107,6 +106,7 @@ fewer bytes, and as wide ones that are only moved."""
 _BLOCKS = 8
 """Blocks of lines after which what is asked for is turned: it is under way for that long."""
 _LINES_MEASURED_BITS = 256
+"""Of the vectors that blocks of lines were measured with (tests/benchmarks/cpu_sweep.py)."""
 _LINE_TILES = ((128, 256), (128, 512), (64, 256))
 """Sides, along the lanes and across, of tiles by blocks of lines. The taller, the fewer visits each
 page of what is turned takes; of smaller ones there are more for threads to share."""

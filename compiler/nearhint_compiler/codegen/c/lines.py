@@ -23,9 +23,8 @@ from nearhint_compiler.codegen.c.body import Body
 from nearhint_compiler.codegen.c.crowding import near_rows
 from nearhint_compiler.codegen.c.primitive import LINE_BYTES
 from nearhint_compiler.codegen.c.text import Writer
-from nearhint_compiler.codegen.c.turn import PAIR_LEVELS, strip_rows
+from nearhint_compiler.codegen.c.turn import PAIR, dtypes_of, has_pairs, strip_rows
 from nearhint_compiler.codegen.c.turned_rows import (
-    PAIR,
     Turned,
     declare_first,
     may_repeat,
@@ -98,21 +97,13 @@ def write_blocks(
             writer.line(f"later_lane += {block.wide};")
         with writer.block(f"if (is_large && later_lane + {block.wide} <= n{lane})"):
             _ask_for_share(writer, body, across, turned, block)
-        is_paired = _has_pairs(body, turned, block)
+        is_paired = has_pairs(body, dtypes_of(body, turned), block.wide)
         for position in turned:
             _load(writer, body, position, across, block, is_paired=is_paired)
         writer.line(f"int64_t {across} = at;")
         write_turned_rows(
             writer, body, across, turned, rest, _turned(body, block, is_paired), tall=block.near
         )
-
-
-def _has_pairs(body: Body, turned: Sequence[int], block: Block) -> bool:
-    """Whether two vectors beside each other are turned in as many registers of twice the width."""
-    sizes = {DTYPES[body.dtypes[position]] for position in turned}
-    needed = PAIR_LEVELS.get(body.lanes)
-    has_registers = needed is not None and body.prelude.shape.level >= needed
-    return has_registers and sizes == {2} and block.wide % (PAIR * body.lanes) == 0
 
 
 def _turned(body: Body, block: Block, is_paired: bool) -> Turned:

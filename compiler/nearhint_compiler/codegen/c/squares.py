@@ -45,11 +45,16 @@ from nearhint_compiler.codegen.c.crowding import (
     pitches_of,
 )
 from nearhint_compiler.codegen.c.lines import Block, can_repeat_blocks, write_blocks
-from nearhint_compiler.codegen.c.primitive import AVX512, LINE_BYTES
+from nearhint_compiler.codegen.c.primitive import LINE_BYTES
 from nearhint_compiler.codegen.c.text import Writer
-from nearhint_compiler.codegen.c.turn import strip_rows, write_nothing
-from nearhint_compiler.codegen.c.turned_rows import (
+from nearhint_compiler.codegen.c.turn import (
     PAIR,
+    dtypes_of,
+    has_line_pairs,
+    strip_rows,
+    write_nothing,
+)
+from nearhint_compiler.codegen.c.turned_rows import (
     SQUARES,
     declare_first,
     may_repeat,
@@ -115,7 +120,7 @@ def write_squares(
     if goes_singly:
         writer.line(f"const int is_crowded = {crowded(pitches_of(body, across, turned))};")
     writer.line(f"const int has_squares = {has_squares(body, across, turned)};")
-    beside = PAIR if _has_pairs(body, turned, along) else 1
+    beside = PAIR if has_line_pairs(body, dtypes_of(body, turned), along) else 1
     is_whole = has_lines(body, turned, deep, along)
     walks = [(beside, 1)] if goes_singly else []
     if is_whole:
@@ -218,20 +223,17 @@ def write_steps(
     )
 
 
-def _has_pairs(body: Body, turned: Sequence[int], along: int) -> bool:
-    """Whether two squares beside each other are turned in as many registers."""
-    sizes = {DTYPES[body.dtypes[position]] for position in turned}
-    is_whole = sizes == {2} and PAIR * 2 * body.lanes == LINE_BYTES
-    return is_whole and body.prelude.shape.level >= AVX512 and along % (PAIR * body.lanes) == 0
-
-
 def has_lines(body: Body, turned: Sequence[int], deep: int, along: int) -> bool:
     """Whether crowded rows are turned by whole lines, two such pairs below each other.
 
     There is room for them in registers if nothing else is done.
     """
     moved = {*turned, *moved_whole(body, turned)}
-    return deep > 1 and len(moved) == len(body.kernel.body) and _has_pairs(body, turned, along)
+    return (
+        deep > 1
+        and len(moved) == len(body.kernel.body)
+        and has_line_pairs(body, dtypes_of(body, turned), along)
+    )
 
 
 def _write_singly(
@@ -287,7 +289,7 @@ def _write_steps(
     """Step after step, along the lanes first; strips that do not fit are moved back, or masked."""
     lane, lanes = body.lane, body.lanes
     tall, near = deep * lanes, near_rows(body, turned)
-    beside = PAIR if _has_pairs(body, turned, along) else 1
+    beside = PAIR if has_line_pairs(body, dtypes_of(body, turned), along) else 1
     for name, side in ((across, near), (lane, beside * lanes)):
         writer.line(f"const int repeats_{name} = {may_repeat(body, {name: side})};")
     pitches = pitches_of(body, across, ())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from nearhint_compiler.analysis.accesses import access
@@ -301,6 +301,8 @@ def _of_size(size: int) -> tuple[str, ...]:
     return tuple(dtype for dtype in DTYPES if dtype != ir.BOOL and DTYPES[dtype] == size)
 
 
+PAIR = 2
+"""Vectors of two-byte elements that are turned in the registers of one of words."""
 PAIR_LEVELS: Mapping[int, int] = {8: AVX2, 16: AVX512}
 """By the lanes of a vector, the level that has registers for a pair."""
 
@@ -359,10 +361,22 @@ def _turns(size: int) -> tuple[Row, ...]:
 TURN_ROWS: tuple[Row, ...] = tuple(row for size in (8, 4, 2, 1) for row in _turns(size))
 
 
-def has_pairs(body: Body, dtype: str) -> bool:
-    """Whether two squares of `dtype` beside each other are turned in the registers of one."""
-    size = DTYPES[dtype]
-    return size == 2 and 2 * size * body.lanes == LINE_BYTES and body.prelude.shape.level >= AVX512
+def has_pairs(body: Body, dtypes: Iterable[str], wide: int) -> bool:
+    """Whether `wide` elements along the lanes are pairs, turned in registers of twice the width."""
+    needed = PAIR_LEVELS.get(body.lanes)
+    has_registers = needed is not None and body.prelude.shape.level >= needed
+    is_narrow = {DTYPES[dtype] for dtype in dtypes} == {2}
+    return has_registers and is_narrow and wide % (PAIR * body.lanes) == 0
+
+
+def has_line_pairs(body: Body, dtypes: Iterable[str], wide: int) -> bool:
+    """As `has_pairs`, of pairs that are a cache line each."""
+    return PAIR * 2 * body.lanes == LINE_BYTES and has_pairs(body, dtypes, wide)
+
+
+def dtypes_of(body: Body, positions: Iterable[int]) -> list[str]:
+    """Of some nodes."""
+    return [body.dtypes[position] for position in positions]
 
 
 def turned_loads(body: Body, across: str) -> list[int]:
@@ -424,7 +438,7 @@ def write_turned(
     if (
         meanwhile is write_nothing
         and further is not None
-        and has_pairs(body, dtype)
+        and has_line_pairs(body, [dtype], LINE_BYTES // 2)
         and access(node.index, lane).stride is not None
     ):
         _write_pairs(

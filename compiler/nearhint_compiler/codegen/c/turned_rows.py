@@ -13,12 +13,11 @@ from nearhint_compiler.codegen.c.body import UNIFORM, Body, Part
 from nearhint_compiler.codegen.c.index import to_c
 from nearhint_compiler.codegen.c.primitive import ELEMENTS
 from nearhint_compiler.codegen.c.text import Writer
+from nearhint_compiler.codegen.c.turn import PAIR
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
 
-PAIR = 2
-"""Vectors of two-byte elements that are turned in the registers of one of words."""
 _FEW = 8
 """Nodes of a loop of which there is a copy for each row of a square, which stays in registers."""
 _UNROLL = 4

@@ -12,17 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nearhint_compiler.codegen.c.parts import PART_ROWS
-from nearhint_compiler.codegen.c.primitive import ALL, AVX2, AVX512, Row, Shape
+from nearhint_compiler.codegen.c.parts import PART_ROWS, PLAIN
+from nearhint_compiler.codegen.c.primitive import AVX2, AVX512, Row, Shape
 from nearhint_compiler.ir.nodes import FLOATS, INTEGERS
 
 _NUMBERS = (*FLOATS, *INTEGERS)
-_WORDS = ("f64", "f32", "i64", "i32")
-_PLAIN = tuple(dtype for dtype in ALL if dtype != "bool")
-_SHORT = tuple(dtype for dtype in _PLAIN if dtype not in _WORDS)
 
 _MEMORY = (
-    Row("load", "static inline $V load_$T(const $E *p) { return *(const $U *)p; }\n", _PLAIN),
+    Row("load", "static inline $V load_$T(const $E *p) { return *(const $U *)p; }\n", PLAIN),
     Row(
         "load",
         "static inline vbool load_bool(const uint8_t *p)\n"
@@ -36,11 +33,11 @@ _MEMORY = (
         "{\n    const __m256i low = _mm256_loadu_si256((const __m256i *)p);\n"
         "    const __m256i high = _mm256_loadu_si256((const __m256i *)p + 1);\n"
         "    return ($V)_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);\n}\n",
-        _PLAIN,
+        PLAIN,
         AVX512,
         bits=(512,),
     ),
-    Row("store", "static inline void store_$T($E *p, $V v) { *($U *)p = v; }\n", _PLAIN),
+    Row("store", "static inline void store_$T($E *p, $V v) { *($U *)p = v; }\n", PLAIN),
     Row(
         "store",
         "static inline void store_bool(uint8_t *p, vbool v)\n"
@@ -54,7 +51,7 @@ _MEMORY = (
         "static inline $V gather_n_$T(const $E *p, int64_t stride, int n)\n"
         "{\n    $V v = {0};\n    for (int l = 0; l < n; l++)\n        v[l] = p[l * stride];\n"
         "    return v;\n}\n",
-        _PLAIN,
+        PLAIN,
     ),
     Row(
         "load_within",
@@ -80,7 +77,7 @@ _MEMORY = (
         "        const int64_t at = first + l;\n"
         "        v[l] = p[at < low ? low : at > high ? high : at];\n    }\n"
         "    return v;\n}\n",
-        _PLAIN,
+        PLAIN,
         needs=("load $T", "load_n $T", "splat $T", "keep_n $T", "store $T"),
     ),
     Row(
@@ -102,7 +99,7 @@ _MEMORY = (
         "scatter_n",
         "static inline void scatter_n_$T($E *p, int64_t stride, $V v, int n)\n"
         "{\n    for (int l = 0; l < n; l++)\n        p[l * stride] = v[l];\n}\n",
-        _PLAIN,
+        PLAIN,
     ),
     Row(
         "scatter_n",
@@ -111,7 +108,7 @@ _MEMORY = (
         ("bool",),
         needs=("scatter_n u8", "from_i32 u8"),
     ),
-    Row("splat", "static inline $V splat_$T($E x) { return x - ($V){0}; }\n", _PLAIN),
+    Row("splat", "static inline $V splat_$T($E x) { return x - ($V){0}; }\n", PLAIN),
     Row(
         "splat",
         "static inline vbool splat_bool(uint8_t x)\n"
@@ -145,14 +142,14 @@ _CHOICE = (
         "static inline $V sel_$T(vbool m, $V a, $V b)\n"
         "{\n    $I wide = __builtin_convertvector(m, $I);\n"
         "    return ($V)((wide & ($I)a) | (~wide & ($I)b));\n}\n",
-        _PLAIN,
+        PLAIN,
     ),
     Row(
         "keep_n",
         "/* The first n lanes of v, the rest of other. */\n"
         "static inline $V keep_n_$T(int n, $V v, $V other)\n"
         "{\n    return ($V)${M}_mask_mov_$S(($X)other, ($K)((1u << n) - 1), ($X)v);\n}\n",
-        (*_PLAIN, "bool"),
+        (*PLAIN, "bool"),
         AVX512,
     ),
     Row(
