@@ -41,6 +41,8 @@ PROMISED = (2, 4, 8)
 CACHE_KEEPS = (24 << 20, 48 << 20)
 """Bytes under way of which the L2 cache keeps all, and from which on it keeps nothing: each half of
 an H100's keeps what its own processors read."""
+PERSISTENT_LIMIT = 16_384
+"""Elements of the longest row that is kept in registers."""
 REPEATED_SHARE = 256
 """What is read again is worth a loop of its own from such a part of the largest access on."""
 MUCH = 16
@@ -60,6 +62,7 @@ EXTRAS = (
     "registers", "group", "order", "unroll", "ahead", "whole", "words", "turns", "early", "stream",
     "programs", "spread", "walks", "fold", "pieces", "runs", "reuse", "unit", "multiple",
     "apart", "back", "anew", "together", "held", "keep",
+    "weights",
 )  # fmt: skip
 """Options that a schedule has behind all others, if it has them."""
 
@@ -299,7 +302,7 @@ def facts_of(
         has_static_vectors=is_static,
         has_odd_columns=is_columns and _are_odd(_much(found)),
         walks=walks_of(kernel, SHARED),
-        is_chained=is_columns and is_chained(kernel),
+        is_chained=is_chained(kernel),
         has_functions=_has_functions(kernel),
         has_pieces=is_columns
         and not has_scan

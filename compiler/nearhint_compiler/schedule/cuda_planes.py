@@ -10,8 +10,9 @@ where they are vectors: so they are no default, and where sizes can be promised,
 promise them have twins. Where programs share rows of single elements, they come first.
 
 Where planes may begin anywhere, tiles read them in whole words (`analysis.row_words`): then a row
-that one program holds or walks is read in vectors, whatever its lengths, and comes before its flat
-form.
+is read in vectors, whatever its lengths, and comes before its flat form. Programs that share such a
+row have whole planes of it, and come first in words where elements are narrow: of wide ones single
+elements are as fast.
 """
 
 from __future__ import annotations
@@ -25,8 +26,7 @@ from nearhint_compiler.schedule.cuda_facts import Facts
 from nearhint_compiler.schedule.schedule import Schedule
 
 FAMILIES = ("cuda.persistent", "cuda.looped", "cuda.split")
-WORDED = ("cuda.persistent", "cuda.looped")
-"""Those whose programs have whole planes, and the edges of each."""
+SHARED = "cuda.split"
 FLAT_OPTIONS = ("runs", "pieces")
 """Options of rows that are no tiles."""
 SHORTEST = 32
@@ -40,6 +40,11 @@ ROBUST, LONGEST_SIDE = (2048, 8192), 512
 """Elements along the innermost loop that tiles in words of such blocks have at most, unless
 there are too few planes, for planes of other lengths than at the hint: longer sides leave most of a
 tile empty at planes of a third of the hint's length, and gain next to nothing at its own."""
+SHARED_SIDE = 256
+"""The side of tiles in words of planes that programs share, unless planes are shorter. Over five
+rows of 64 to 14 921 planes of 159 to 3137 elements, in two and four bytes, blocks of 1024 in two
+steps took 1.05 times as long with it as the best of 900 Schedules, 1.09 with half of it
+(tests/benchmarks/gpu_schedules.py, on an H100)."""
 SNUG, LONG_SIDE = 1.25, 512
 """Times the elements of a row that tiles which programs share may have in lanes, to come before the
 flat form, and the least side of those that planes do not fit into: of 2639 planes of 113 the best
@@ -58,14 +63,16 @@ def with_tiles(facts: Facts, schedules: Iterable[Schedule]) -> Iterator[Schedule
     for schedule in schedules:
         first = first or schedule
         words = tuple(_in_words(facts, schedule)) if schedule != first else ()
-        if words and not facts.divisible:
+        is_wide_share = schedule.family == SHARED and facts.itemsize > 2
+        if words and not facts.divisible and not is_wide_share:
             yield from (*words, schedule)
             continue
-        twins = words
-        if not words and _has_twin(facts, schedule):
+        twins = words if not is_wide_share else ()
+        if not twins and _has_twin(facts, schedule):
             twins = tuple(_twin(facts, schedule))
         is_first = schedule != first and any(_is_snug(facts, each) for each in twins)
         yield from (*twins, schedule) if is_first else (schedule, *twins)
+        yield from words if is_wide_share else ()
 
 
 def padded(reduced: tuple[int, ...], *, r: int, r1: int) -> int:
@@ -80,7 +87,7 @@ def padded(reduced: tuple[int, ...], *, r: int, r1: int) -> int:
 
 def _is_snug(facts: Facts, tiled: Schedule) -> bool:
     """Whether such tiles come before the flat form: of single elements, with few lanes in vain."""
-    if facts.divisible or tiled.get("words", 0) or tiled.family != "cuda.split":
+    if facts.divisible or tiled.get("words", 0) or tiled.family != SHARED:
         return False
     lanes = padded(facts.reduced, r=tiled["r"], r1=tiled["r1"])
     is_wide = tiled["r1"] >= min(LONG_SIDE, covering(facts.reduced[-1]))
@@ -101,7 +108,7 @@ def _sides(facts: Facts) -> tuple[int, int]:
 
 def _in_words(facts: Facts, schedule: Schedule) -> Iterator[Schedule]:
     """The tiles of `schedule` in whole words, where they may begin anywhere."""
-    is_row = schedule.family in WORDED and not schedule.get("pieces", 0)
+    is_row = schedule.family in FAMILIES and not schedule.get("pieces", 0)
     if not facts.plane_word or not is_row or schedule["divisible"]:
         return
     (outer, inner), lanes = _sides(facts), facts.plane_word
@@ -115,11 +122,14 @@ def _in_words(facts: Facts, schedule: Schedule) -> Iterator[Schedule]:
         if schedule["x"] * r <= min(LARGEST_BLOCK, 2 * schedule["x"] * schedule["r"]):
             yield _with(schedule, {**options, "r": r, "words": 1, "r1": r1})
         return
+    is_shared = schedule.family == SHARED
     r1 = _side(facts, schedule["r"], whole, least=shortest)
-    if schedule["r"] in ROBUST and _is_as_good(facts, schedule["r"], whole, r1):
+    if is_shared:
+        r1 = min(SHARED_SIDE, schedule["r"], max(shortest, covering(whole)))
+    elif schedule["r"] in ROBUST and _is_as_good(facts, schedule["r"], whole, r1):
         r1 = min(r1, LONGEST_SIDE)
     marks = {"group": lanes} if facts.has_groups else {}
-    if schedule["r"] in TWO_STEPS:
+    if schedule["r"] in TWO_STEPS or is_shared:
         yield _with(schedule, {**options, **marks, "unroll": 2, "words": 1, "r1": r1})
     elif not facts.divisible:
         yield _with(schedule, {**options, **marks, "words": 1, "r1": r1})
@@ -134,7 +144,7 @@ def _twin(facts: Facts, schedule: Schedule) -> Iterator[Schedule]:
             yield _tiled(schedule, r=r, r1=r1)
         return
     r, r1 = schedule["r"], covering(inner)
-    if schedule.family != "cuda.split" or facts.divisible or r1 > r or SNUG * inner < r1:
+    if schedule.family != SHARED or facts.divisible or r1 > r or SNUG * inner < r1:
         r1 = _side(facts, r, inner, least=SHORTEST)
     yield _tiled(schedule, r=r, r1=r1)
 

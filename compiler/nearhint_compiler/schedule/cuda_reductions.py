@@ -12,31 +12,36 @@ from nearhint_compiler.analysis.multiples import SIZE_MULTIPLE
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule.blocks import power_of_two as _power_of_two
 from nearhint_compiler.schedule.cuda_columns import (
-    SPLIT_LIMIT,
-    chained_columns,
     columns_of,
-    shared_columns,
-    teams_of_columns,
 )
-from nearhint_compiler.schedule.cuda_facts import CACHE_KEEPS, Facts, Tile, facts_of
+from nearhint_compiler.schedule.cuda_facts import (
+    CACHE_KEEPS,
+    PERSISTENT_LIMIT,
+    Facts,
+    Tile,
+    facts_of,
+)
 from nearhint_compiler.schedule.cuda_pieces import come_first, in_pieces, one_by_one, side_by_side
 from nearhint_compiler.schedule.cuda_planes import with_tiles
 from nearhint_compiler.schedule.cuda_pointwise import AXES, both
+from nearhint_compiler.schedule.cuda_shared import (
+    shared_rows,
+    shared_scans,
+)
 from nearhint_compiler.schedule.cuda_steps import single_steps
 from nearhint_compiler.schedule.cuda_strips import strips
 from nearhint_compiler.schedule.cuda_teams import (
     in_words,
-    teams_of_few_rows,
+    kept_weights,
     teams_of_rows,
     tiled_team,
     walking_teams,
 )
+from nearhint_compiler.schedule.cuda_walks import walked
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
 from nearhint_rules.target import Target
 
-PERSISTENT_LIMIT = 16_384
-"""Elements of the longest row that is kept in registers."""
 ELEMENTS_PER_THREAD = 64
 """Beyond this, a block's values no longer fit in a thread's registers."""
 WHOLE_ROW = 1024
@@ -69,15 +74,9 @@ if most processors have two programs or more, and else. What is computed of plac
 the fewer threads there are for it."""
 WIDE_LANES = 4
 """Elements of a vector of wide ones."""
-UNROLLED, UNROLLED_ARG = 32_768, 4096
-"""Elements of a block from which on a walk, or one that looks for an arg by groups, also comes with
-two steps written out: a row has so few of them that what one waits for is not hidden behind the
-others."""
 ARG_LANES = 8
 """Elements of the vectors by which an arg in registers is looked for in groups. Of four, what is
 read again when a row is done costs as much as is saved."""
-ACCUMULATORS_PER_THREAD = 16
-"""More of them leave too few registers for what is loaded."""
 SHORT_BLOCKS = ((1024, 4), (512, 2))
 """The same for rows that registers could hold: one vector a thread, and many rows under way."""
 SCAN_BLOCKS = ((4096, 8), (2048, 4), (8192, 8))
@@ -115,42 +114,15 @@ TURN_REGISTERS = 48
 TURNS_SHORTEST, TURNS_LONGEST = 256, 2048
 """Elements of the blocks of such rows: norms of shorter ones are faster with several together,
 whatever their number (tests/benchmarks/selection_matrix.py)."""
-SHARED_LENGTH = 4096
-"""Rows at least so long are shared by programs, where there are too few for all processors."""
-READ_ROWS, READ_PROGRAMS, READ_STEPS = 2, 8, 4
-"""Rows a processor up to which long rows are shared though a program a row would keep all busy,
-where nothing is stored along them; how many programs a processor has then, and how many steps each
-at least. Whole rows are too unequal a share of so few."""
-READ_BLOCKS = ((1024, 4), (2048, 8))
-"""(elements, warps) of such programs."""
-PLANE_THREADS, PLANE_ROWS = 1024, 32
-"""Threads of a processor whose programs share planes, which are read element by element: of a wave
-more than fit at once, the last programs have the device to themselves. Of 40 rows of 2639 planes of
-113 in f32 four programs of 256 threads took 23 µs, where 32 shared a row 37. And rows from which on
-the larger blocks come first: of 50 rows of 801 planes of 801 they took 54 µs and the smaller 75, of
-13 of 2028 of 414 57 and 21 (tests/benchmarks/gpu_schedules.py, on an H100)."""
-READ_HELD, READ_BLOCK = 4, (4096, 8)
-"""Programs a processor, and their (elements, warps), of so few rows that are read alone that each
-of them may have a part of any length."""
-MOST_SHARES = 1024
-"""Programs that share a row, at most."""
-COMPUTED_HELD, COMPUTED_BLOCK = 8, (4096, 16)
-"""The same where terms are computed, which takes registers: threads have half as many elements, and
-later programs make up for where earlier ones were slow. Log-sum-exps of 7 to 60 rows in f32 took
-0.91 to 0.92 times as long with a warm cache, and 0.93 to 0.96 with a cold one
+SHARED_PLANES = (1.25, 0.5)
+"""Rows a processor up to which planes of narrow and of wide elements that could be in words are
+shared first: of more a program a row is as fast. Of 154 rows of 236 planes of 1044 in bf16 seven
+programs a row took 30 µs and one 36, of 180 of 333 of 777 eleven took 40 and one 37; of 100 of 801
+of 801 in f32 ten took 103 and one 104
 (tests/benchmarks/gpu_schedules.py, on an H100)."""
-WALKED_BLOCK = (8192, 16)
-"""(elements, warps) of programs that share a row of narrow elements, and have so many of it that
-they walk several such blocks twice."""
-READ_BYTES = 16 << 10
-"""What a program has at least of a row that few share, if nothing is stored along it: of less, more
-time goes into bringing the parts together than is saved."""
 LONG_SCAN = 8192
 """Such rows of a scan are shared by default where processors would be idle: each block waits for
 the one before it, so a program alone gets nowhere near its share of the memory's speed."""
-SCAN_BLOCK = 1024
-CHUNK = 512
-"""Elements of a row that are worth a program."""
 WITH_RUNS = ("cuda.persistent", "cuda.looped", "cuda.split", "cuda.cooperative")
 """Families whose rows are flat."""
 REUSED = 2
@@ -195,17 +167,19 @@ def _with_runs(facts: Facts, schedules: Iterator[Schedule]) -> Iterator[Schedule
 
 def _schedules(facts: Facts) -> Iterator[Schedule]:
     found = columns_of(facts) if facts.is_columns else _rows(facts)
-    shared = _shared(facts)
+    shared = shared_rows(facts)
     if facts.has_scan and facts.length >= LONG_SCAN:
         yield from islice(shared, 1)
-    # What walks planes in words moves vectors, and programs that share rows of them none.
     is_worded = facts.plane_word > 0 and not facts.divisible and not facts.is_columns
-    if is_worded and prod(facts.extents) > facts.processors // 2:
+    most = SHARED_PLANES[0 if facts.itemsize <= 2 else 1]
+    if is_worded and prod(facts.extents) > most * facts.processors:
         found, shared = chain(found, shared), iter(())
     # Short rows of one length need no Guard in registers: there tiles are a default, too.
     is_tiled = facts.tile is not None and facts.has_static_length and facts.length <= SHORT_ROW
     if not facts.spaced and not is_tiled:
         yield next(found)
+    if facts.has_scan:
+        yield from shared_scans(facts)
     if facts.tile is not None:
         yield from _tiles(facts, facts.tile)
     yield from shared
@@ -290,6 +264,8 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
     # Where there are more weights than rows of its own, a thread has no room for them beside what
     # is held at once.
     is_weighted = facts.itemsize > 2 and facts.row_loads > 2 * facts.own_loads
+    if is_long and under_way > CACHE_KEEPS[0] // 2 and not facts.divisible:
+        yield from kept_weights(facts)
     if is_long and facts.own_loads == 1 and under_way > CACHE_KEEPS[0]:
         yield from tiled_team(facts)
     if is_long and under_way >= CACHE_KEEPS[1]:
@@ -308,7 +284,7 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
     short = SHORT_SCAN_BLOCKS if facts.has_scan else SHORT_BLOCKS
     for elements, count in short if r <= PERSISTENT_LIMIT else long:
         if elements < facts.length:
-            walks = _walked(facts, "looped", r=elements, warps=count)
+            walks = walked(facts, "looped", r=elements, warps=count)
             yield from _keeping(walks) if is_long and _has_next(facts, under_way) else walks
     if r <= PERSISTENT_LIMIT and facts.only_reads and facts.walks == 1:
         yield from _in_four_steps(facts)
@@ -364,32 +340,9 @@ def _in_four_steps(facts: Facts) -> Iterator[Schedule]:
     """Rows that are read once and alone, in walks of which so many steps are written out."""
     elements, warps = SHORT_BLOCKS[0]
     if 4 * elements <= facts.length:
-        for each in _walked(facts, "looped", r=elements, warps=warps):
+        for each in walked(facts, "looped", r=elements, warps=warps):
             if each.get("group", 0):
                 yield replace(each, options=(*each.options, ("unroll", 4)))
-
-
-def _walked(facts: Facts, family: str, *, r: int, warps: int, **more: int) -> Iterator[Schedule]:
-    """A row a program; where vectors are promised, also with one accumulator for each of them."""
-    words, blocks = in_words(facts, r, walked=True), {"x": 1, "r": r, **more, "warps": warps}
-    # A scan carries one total a row.
-    has_room = facts.has_scan or r <= ACCUMULATORS_PER_THREAD * 32 * warps
-    if "group" in words or has_room:
-        yield facts.schedule(family, **blocks, **words)
-    # Groups alone are what makes a step of an arg short, and two steps at once worth while.
-    is_arg = facts.has_arg_groups and family == "looped"
-    if has_room and facts.divisible and not is_arg:
-        yield facts.schedule(family, divisible=facts.divisible, **blocks)
-    is_other = facts.has_groups or not has_room  # else a group would be the same code
-    if is_other and (facts.divisible or not (facts.is_dividing_useful or words)):
-        blocks["group"] = facts.lanes
-        yield facts.schedule(family, divisible=facts.divisible, **blocks)
-    if r >= (UNROLLED_ARG if is_arg else UNROLLED):
-        grouped = {"group": facts.lanes, "unroll": 2}
-        if facts.divisible:
-            yield facts.schedule(family, divisible=facts.divisible, **blocks | grouped)
-        elif "group" in words:
-            yield facts.schedule(family, **blocks, **words, unroll=2)
 
 
 def _has_next(facts: Facts, under_way: int) -> bool:
@@ -465,63 +418,6 @@ def _has_turns(facts: Facts, r: int) -> bool:
     has_weights = facts.has_shared and facts.row_loads > facts.own_loads
     is_long = TURNS_SHORTEST <= r <= TURNS_LONGEST
     return is_many and has_weights and facts.word >= TURNS_LEAST_WORD and is_long
-
-
-def _shared(facts: Facts) -> Iterator[Schedule]:
-    """Several programs a row, where a program a row would leave processors idle."""
-    rows = prod(facts.extents)
-    if facts.is_columns and facts.length >= SHARED_LENGTH:
-        yield from shared_columns(facts, rows)
-    if facts.is_columns:
-        yield from teams_of_columns(facts)
-        yield from chained_columns(facts)
-    if facts.is_columns or facts.length < SHARED_LENGTH:
-        return
-    is_read = facts.only_reads and not facts.has_scan
-    # Where there are programs enough for a row each, these read planes in words.
-    is_worded = facts.plane_word > 0 and not facts.divisible
-    most = facts.processors // 2 if is_worded else READ_ROWS * facts.processors
-    if is_read and len(facts.reduced) > 1 and rows <= most:
-        yield from _shared_planes(facts, rows)
-    if is_read and facts.processors // 2 < rows <= READ_ROWS * facts.processors:
-        splits = _power_of_two(READ_PROGRAMS * facts.processors // rows)
-        for elements, warps in READ_BLOCKS:
-            if splits * READ_STEPS * elements <= facts.length:
-                yield from _walked(facts, "split", r=elements, splits=splits, warps=warps)
-    elif rows <= facts.processors // 2:
-        if facts.has_teams and not facts.has_scan and facts.length > PERSISTENT_LIMIT:
-            yield from teams_of_few_rows(facts)
-        most = min(SPLIT_LIMIT, facts.length // CHUNK)
-        wanted = _power_of_two(-(-2 * facts.processors // rows))
-        if is_read:
-            wanted = max(wanted, _power_of_two(facts.own_bytes // rows // READ_BYTES))
-        # As many programs a processor as keep all of its threads busy, and no more.
-        held, block = (
-            (COMPUTED_HELD, COMPUTED_BLOCK) if facts.has_functions else (READ_HELD, READ_BLOCK)
-        )
-        even = min(MOST_SHARES, held * facts.processors // rows)
-        if is_read and READ_BYTES * even <= facts.length * facts.itemsize:
-            r, warps = block
-            yield from _walked(facts, "split", r=r, splits=even, warps=warps)
-        for splits in dict.fromkeys(min(most, each) for each in (wanted, wanted // 2, 2 * wanted)):
-            if splits < 2:
-                continue
-            if facts.has_scan:
-                yield from both(facts, "split", x=1, r=SCAN_BLOCK, splits=splits, warps=4)
-            else:
-                r, warps = WALKED_BLOCK
-                if not is_read and facts.itemsize <= 2 and 4 * r * splits <= facts.length:
-                    yield from _walked(facts, "split", r=r, splits=splits, warps=warps)
-                yield from _walked(facts, "split", r=2048, splits=splits, warps=4)
-
-
-def _shared_planes(facts: Facts, rows: int) -> Iterator[Schedule]:
-    """Rows of several loops that are read alone, shared by all programs that there is room for."""
-    blocks = READ_BLOCKS[::-1] if rows >= PLANE_ROWS else READ_BLOCKS
-    for elements, warps in blocks:
-        splits = min(MOST_SHARES, PLANE_THREADS // (32 * warps) * facts.processors // rows)
-        if 2 <= splits <= facts.length // elements:
-            yield from _walked(facts, "split", r=elements, splits=splits, warps=warps)
 
 
 def _tiles(facts: Facts, tile: Tile) -> Iterator[Schedule]:

@@ -27,6 +27,11 @@ any width. Of 300 rows of 128 257 in f32 a layer norm took 160 µs by the first,
 162 by tiles as those of vectors, 204 walked; of 1021 of 65 537 in bf16 an RMS norm 214 by the
 first, and 218 walked (tests/benchmarks/gpu_schedules.py, on an H100). Where weights outnumber a
 row's own loads, the second comes first."""
+KEPT_TEAMS = ((2048, 8, 4, 4), (1024, 4, 4, 6))
+"""The same where weights of two bytes stay in registers: up to two of them for each of a row's own
+loads, and more. RMS norms of 494 rows of 59 345 took 91 µs by the first, 96 without, 100 walked;
+of 1021 of 65 537 201, 215 and 218; layer norms of 300 of 128 257 92 by the second, 100 and 112
+(the same)."""
 ROUNDS = 2
 """Rows that each team has at least, for few rows to be held by teams and not shared in stages: of
 63 rows of 121 297 in f32 a softmax took 26 µs, shared 34 (the same)."""
@@ -99,6 +104,22 @@ def tiled_team(facts: Facts) -> Iterator[Schedule]:
     for shape in shapes:
         if (blocks := _tiles(facts, *shape)) and (words := in_words(facts, shape[0], walked=True)):
             yield facts.schedule("cooperative", **blocks, **words)
+    yield from kept_weights(facts)
+
+
+def kept_weights(facts: Facts) -> Iterator[Schedule]:
+    """Such teams of narrow rows of any length, whose programs keep the weights of their parts."""
+    if len(facts.reduced) > 1 or facts.has_scan or facts.itemsize > 2:
+        return
+    if not facts.has_shared or facts.row_loads == facts.own_loads:
+        return
+    is_heavy = facts.row_loads > 2 * facts.own_loads
+    for shape in KEPT_TEAMS[1:] if is_heavy else KEPT_TEAMS:
+        words, blocks = in_words(facts, shape[0], walked=True), _tiles(facts, *shape)
+        teams = blocks.get("teams", 0) // facts.word * facts.word if words else 0
+        if teams:
+            blocks = {**blocks, "teams": teams}
+            yield facts.schedule("cooperative", **blocks, **words, weights=1)
 
 
 def _tiles(facts: Facts, r: int, warps: int, held: int, most: int) -> dict[str, int]:

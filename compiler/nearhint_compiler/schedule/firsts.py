@@ -123,7 +123,7 @@ def _kinds(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> tuple[
     if (single := first_single_step(facts)) is not None:
         return (single,)
     default, *others = offered = cuda.candidates(kernel, target, dims)
-    if default.family == LOOPED:
+    if default.family == LOOPED or (default.family == SPLIT and facts.is_chained):
         known = _layout(default)
         offered = tuple(each for each in others if _layout(_flat(each)) != known) or offered
     elif not kernel.reduction and (first := preferred(facts)) is not None:

@@ -50,7 +50,6 @@ SCANS = [
     for kernel, rows in product(("row_cumsum_f32", "centred_scans_f32"), (1, 4))
     for dims in lengths(5)
 ]
-"""Those that programs share are in no words."""
 
 CASES = [
     *SCANS,
@@ -113,7 +112,7 @@ TILED = "tiled z=1 y=4 cuts=1 warps=1 index=32"
         ("softmax_f32", "looped x=1 r=16 warps=1 index=32 aligned=1", "fewer words"),
         ("softmax_f32", "looped x=1 r=64 warps=1 index=32 aligned=1 group=8", "longer than a word"),
         ("normalised_cumsum_bf16", "looped x=1 r=128 warps=1 index=32 aligned=1", "of scans"),
-        ("row_cumsum_f32", "split x=1 r=32 splits=2 warps=1 index=32 aligned=1", "of scans"),
+        ("centred_scans_f32", "split x=1 r=32 splits=2 warps=1 index=32 aligned=1", "of scans"),
         ("softmax_f32", "looped x=1 r=64 warps=1 index=32 aligned=1 turns=2", "is not in reg"),
         ("softmax_f32", "persistent x=2 r=64 warps=1 index=32 aligned=1 turns=2", "is no row"),
         (
@@ -127,8 +126,8 @@ TILED = "tiled z=1 y=4 cuts=1 warps=1 index=32"
         ("plane_norm_bf16", "looped x=1 r=256 warps=1 index=32 aligned=1", "no row has edges"),
         (
             "plane_norm_bf16",
-            "split x=1 r=256 splits=2 warps=1 index=32 aligned=1 r1=128",
-            "no whole tiles",
+            "cooperative x=1 r=256 splits=2 teams=2 warps=1 index=32 aligned=1 r1=128",
+            "tiles of rows that teams hold",
         ),
         ("layer_norm_f32", "looped x=1 r=64 warps=1 index=32 aligned=1", "no row has edges"),
         ("column_sum_f32", "looped x=1 r=64 warps=1 index=32 aligned=1", "no row has edges"),

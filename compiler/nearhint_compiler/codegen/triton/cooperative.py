@@ -12,7 +12,8 @@ marks are one word, so that each chunk is either given up before the last is cou
 has it. So nothing has to be resident together and no order of dispatch is relied on, and the same
 input gives the same bits however long anyone waited.
 
-A chunk may be several tiles (`tiled_chunks`), and in whole words (`team_edges`).
+A chunk may be several tiles (`tiled_chunks`), and in whole words (`team_edges`). What all rows
+read alike beside them may stay in registers (`kept`).
 
 Where registers would hold too little beside what else is read, parts are walked instead, and again
 after the meeting: teams are so few that a cache has their rows until then.
@@ -33,6 +34,7 @@ from dataclasses import replace
 from nearhint_compiler.analysis.online import SHARED
 from nearhint_compiler.codegen.triton.ahead import Ahead
 from nearhint_compiler.codegen.triton.block import Block
+from nearhint_compiler.codegen.triton.kept import kept_of
 from nearhint_compiler.codegen.triton.stages import Staged, gathered, left, placed
 from nearhint_compiler.codegen.triton.team_edges import LANES, TeamEdges
 from nearhint_compiler.codegen.triton.text import index_text
@@ -64,6 +66,7 @@ def cooperative(
     ahead: Ahead | None,
     tiles: Sequence[Block] = (),
     edges: TeamEdges | None = None,
+    is_kept: bool = False,
 ) -> Staged:
     """The body of a kernel whose rows are held by teams of `splits` programs, at `most` so many.
 
@@ -72,7 +75,7 @@ def cooperative(
     columns, `columns` is the text of the number of all of them; else it is empty. After `polls`
     looks at its word a program gives up. A chunk `is_walked`, or a block in registers, or several,
     its `tiles`; a block of the next row may be loaded `ahead`, before the team meets. Chunks in
-    words have the row's `edges` beside them.
+    words have the row's `edges` beside them. What rows share `is_kept` in registers by its tiles.
     """
     # A program has the same part of each row, and so reads what all of them read alike again soon.
     block = replace(block, keeps_shared=True, has_own_pivots=bool(tiles))
@@ -90,25 +93,28 @@ def cooperative(
 
     own = ahead.own(plan.needed(totals)) if ahead else []
     taken = ahead.taken(own, None) if ahead else {}
+    before: list[str] = []
     if is_walked:
         held, first, then, again = _walks(plan, totals)
     elif tiles:
         plans = [WalkPlan(kernel, each) for each in tiles]
         anew = [f"chunk = _anew_{block.place}(own)", *part]
-        held, first, then, again = held_in_tiles(plan, totals, plans, anew=anew)
+        kept = kept_of(plans, plan.needed(totals)) if is_kept else None
+        held, first, then, again = held_in_tiles(plan, totals, plans, anew=anew, kept=kept)
+        if kept:
+            before = [f"pid = program // {many}", "chunk = own", *row, *part, *kept.loads()]
     else:
         held, first, then, again = _blocks(plan, totals, block, taken)
         if columns:
             length = index_text(ex.product(kernel.reduction))
             anew = [f"chunk = own + tl.minimum({length} - 1, 0)", *part]
             then = [*anew, f"roffset = {block.start}", *block.element_header, *then]
-    before: list[str] = []
     if ahead:
         # What all rows share comes from a cache: registers are for the next row meanwhile.
         then = [*first, *then]
         first = ahead.loads(own, row="(pid + teams)", there="pid + teams < rows")
         begin = f"(program // {many})"
-        before = [
+        before += [
             "chunk = own",
             *part,
             f"roffset = {block.start}",

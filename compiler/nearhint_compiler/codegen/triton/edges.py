@@ -16,13 +16,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from nearhint_compiler.analysis.chains import is_chained
 from nearhint_compiler.analysis.loops import reduction_loops
 from nearhint_compiler.analysis.row_words import RowWords, plane_words, row_words, tile_words
 from nearhint_compiler.analysis.scans import has_scans, scans_come_last
 from nearhint_compiler.codegen.triton.block import REDUCED, Block
 from nearhint_compiler.codegen.triton.body import Body
 from nearhint_compiler.codegen.triton.ops import combine_name
-from nearhint_compiler.codegen.triton.row import plane_loops, unflatten, word_lines
+from nearhint_compiler.codegen.triton.row import TEAMS, Planes, plane_loops, unflatten, word_lines
 from nearhint_compiler.codegen.triton.text import TRITON_TYPES, index_text, neutral_text
 from nearhint_compiler.codegen.triton.totals import Part, Total
 from nearhint_compiler.errors import InvalidSchedule
@@ -43,12 +44,12 @@ def words_of(kernel: ir.Kernel, schedule: Schedule) -> RowWords:
         raise InvalidSchedule(f"words of pointers that are not aligned: {schedule}")
     if schedule.get("block_pointers", 0) or (r1 and "tiled" in schedule.family):
         raise InvalidSchedule(f"words in tiles: {schedule}")
-    if r1 > schedule["r"] or (r1 and "splits" in dict(schedule.options)):
+    if r1 > schedule["r"] or (r1 and schedule.family == TEAMS):
         raise InvalidSchedule(f"words of planes that are no whole tiles: {schedule}")
     is_walked = not schedule.family.endswith("persistent")
-    is_alone = schedule.family == "cuda.looped" and scans_come_last(kernel)
-    if is_walked and has_scans(kernel) and not is_alone:
-        raise InvalidSchedule(f"words of scans that others share, or wait for: {schedule}")
+    are_last = {"cuda.looped": scans_come_last, "cuda.split": is_chained}.get(schedule.family)
+    if is_walked and has_scans(kernel) and not (are_last and are_last(kernel)):
+        raise InvalidSchedule(f"words of scans that others wait for: {schedule}")
     if (r1 or schedule["r"]) < 2 * words.lanes**2:
         raise InvalidSchedule(f"a block with fewer words than edges have lanes: {schedule}")
     if schedule.get("group", 1) > words.lanes:
@@ -80,12 +81,19 @@ def _base(index: ex.Expr, shape: str) -> str:
 
 
 def row_lines(
-    kernel: ir.Kernel, words: RowWords, shape: str, *, chunk: str, first: Sequence[str] = ()
+    kernel: ir.Kernel,
+    words: RowWords,
+    shape: str,
+    *,
+    chunk: str,
+    last: str,
+    first: Sequence[str] = (),
 ) -> list[str]:
     """Where the words of a row begin, how long its parts are, and the lanes of its edges.
 
-    `chunk` is the condition under which this program has the edges, if another may have them;
-    `first` are the loops of a program's first row, if the words of all begin as that one's do.
+    `chunk` is the condition under which this program has the edge before the words, `last` that
+    under which it has the one behind them, if another program may have either; `first` are the
+    loops of a program's first row, if the words of all begin as that one's do.
     """
     lanes, length = words.lanes, index_text(ex.product(kernel.reduction))
     rest = f"{length} - rbody"
@@ -93,25 +101,26 @@ def row_lines(
     return [
         *word_lines("r", _base(base, shape), length, lanes=lanes),
         f"redges = {f'tl.where({chunk}, {rest}, 0)' if chunk else rest}",
-        *edge_lines(kernel, words, chunk=chunk),
+        *edge_lines(
+            kernel, words, owner=chunk if chunk == last else f"tl.where(ebefore, {chunk}, {last})"
+        ),
     ]
 
 
-def edge_lines(kernel: ir.Kernel, words: RowWords, *, chunk: str = "") -> list[str]:
+def edge_lines(kernel: ir.Kernel, words: RowWords, *, owner: str = "") -> list[str]:
     """The lanes of a row's edges, those before its words first."""
     lanes, length = words.lanes, index_text(ex.product(kernel.reduction))
     return [
         f"ebefore = ebase < {lanes}",
         f"er = tl.where(ebefore, ebase, ebase + (rhead + rbody - {lanes}))",
-        f"{MASK} = (er < tl.where(ebefore, rhead, {length})){f' & ({chunk})' if chunk else ''}",
+        f"{MASK} = (er < tl.where(ebefore, rhead, {length})){f' & ({owner})' if owner else ''}",
         *unflatten("er", {f"e{name}": extent for name, extent in reduction_loops(kernel).items()}),
     ]
 
 
-def plane_lines(kernel: ir.Kernel, words: RowWords) -> list[str]:
-    """The lanes of the edges of the planes from number `eoffset` on."""
-    lanes, loops = words.lanes, plane_loops(kernel)
-    long, short = (index_text(size) for size in (ex.product(loops.values()), kernel.reduction[-1]))
+def plane_lines(kernel: ir.Kernel, words: RowWords, end: str) -> list[str]:
+    """The lanes of the edges of the planes from number `eoffset` on, and before number `end`."""
+    lanes, loops, short = words.lanes, plane_loops(kernel), index_text(kernel.reduction[-1])
     flat = "er0" if len(loops) == 1 else "erouter"
     base = ex.substitute(words.base, {name: ex.symbol(f"e{name}") for name in loops})
     beyond = f"ehead + ebody - {lanes}"
@@ -123,20 +132,21 @@ def plane_lines(kernel: ir.Kernel, words: RowWords) -> list[str]:
         f"elane = ebase % {2 * lanes}",
         f"ebefore = elane < {lanes}",
         f"er{len(loops)} = tl.where(ebefore, elane, elane + ({beyond}))",
-        f"{MASK} = (er{len(loops)} < tl.where(ebefore, ehead, {short})) & (eplane < {long})",
+        f"{MASK} = (er{len(loops)} < tl.where(ebefore, ehead, {short})) & (eplane < {end})",
     ]
 
 
 def with_edges(
-    block: Block, kernel: ir.Kernel, words: RowWords, *, planes: ex.Expr | None = None
+    block: Block, kernel: ir.Kernel, words: RowWords, *, planes: Planes | None = None
 ) -> Block:
-    """`block` for the words of rows, or of as many `planes` each, with the block of their edges."""
+    """`block` for the words of rows, or of their `planes`, with the block of their edges."""
     edges = replace(
-        edges_of(block, kernel, words, lanes=f"{REDUCED} // {words.lanes}"),
-        element_header=() if planes is None else tuple(plane_lines(kernel, words)),
-        end=index_text(planes) if planes is not None and block.end else "",
-        word=words.lanes,
+        edges_of(block, kernel, words, lanes=f"{REDUCED} // {words.lanes}"), word=words.lanes
     )
+    if planes is not None:
+        lines = tuple(plane_lines(kernel, words, planes.end))
+        end = planes.end if block.end else ""
+        edges = replace(edges, element_header=lines, start=planes.start, end=end)
     return replace(in_words(block, words), edges=edges)
 
 
@@ -181,14 +191,16 @@ class Edges:
     def first(self) -> list[str]:
         """The lines that say where the edges lie, in the first tile of them if there are more."""
         header = self.body.block.element_header
-        return ["eoffset = 0", *header] if header else []
+        return [f"eoffset = {self.body.block.start}", *header] if header else []
 
     def walk(self, lines: Sequence[str], *, is_begun: bool) -> list[str]:
         """`lines` for all tiles of edges; for all but the first, if that was `is_begun`."""
         block = self.body.block
         inside = [*block.element_header, *lines]
         step = f"{REDUCED} // {2 * block.word**2}"
-        header = f"for eoffset in range({step if is_begun else 0}, {block.end}, {step}):"
+        first = step if block.start == "0" else f"{block.start} + {step}"
+        start = first if is_begun else block.start
+        header = f"for eoffset in range({start}, {block.end}, {step}):"
         return [header, *(f"    {line}" for line in inside)]
 
     def loads(self, needed: Iterable[int], policy: str = "") -> list[str]:
@@ -217,8 +229,12 @@ class Edges:
         """The same, and the lines that step the edges in."""
         return [*self.folded(total, group=group), *stepped(self.body, total)]
 
-    def before_scans(self, needed: Sequence[int], policy: str) -> list[str]:
-        """The lines before a walk that scans: its scans start from what is before a row's words."""
+    def before_scans(self, needed: Sequence[int], policy: str, *, is_shared: bool) -> list[str]:
+        """The lines before a walk that scans: its scans start from what is before a row's words.
+
+        Where programs share the row they start from what is before their own, which is there: of
+        the first of them that is nothing, and it has the edge before the words.
+        """
         scans = self._scans(needed)
         places = self._before_scans(needed)
         lines = self.loads(needed, policy)
@@ -227,16 +243,19 @@ class Edges:
             combine = combine_name(node.kind, node.dtype)
             neutral, dtype = neutral_text(node.kind, node.dtype), TRITON_TYPES[node.dtype].name
             axis, outer = self.body.block.reduced_axis, self.body.name(position)
+            head, whole = f"head{position}", f"tl.full({self._block.row_shape}, {neutral}, {dtype})"
+            both = f"{combine}({head}, carry{position})"
             lines += [
                 f"{outer} = {self.body.operand(node.operand, neutral, node.dtype)}",
-                f"carry{position} = tl.where(ebefore, {outer}, {neutral})",
-                f"carry{position} = tl.reduce(carry{position}, {axis}, {combine}, keep_dims=True)",
-                f"whole{position} = tl.full({self._block.row_shape}, {neutral}, {dtype})",
+                f"{head} = tl.where(ebefore, {outer}, {neutral})",
+                f"{head} = tl.reduce({head}, {axis}, {combine}, keep_dims=True)",
+                f"whole{position} = {f'carry{position}' if is_shared else whole}",
+                f"carry{position} = {both if is_shared else head}",
             ]
         return lines
 
     def within_scans(self, needed: Sequence[int]) -> list[str]:
-        """The lines of each step of such a walk that keep what the words come to."""
+        """The lines of each step of such a walk that keep what the words so far come to."""
         return [
             f"whole{p} = {combine_name(node.kind, node.dtype)}(whole{p}, last{p})"
             for p, node in self._scans(needed).items()

@@ -72,6 +72,8 @@ bring Guards, and make Triton load vectors. As they may, too:
              less is held beside the elements
     spread   rows in registers: 1 for blocks whose first axis is the reduction's, so that what comes
              behind it has threads first
+    weights  1 for teams whose programs have what all rows read alike in registers, for all their
+             rows; in words `teams` is a multiple of a word's lanes (`codegen.triton.kept`)
     walks    1 for teams that walk their parts, in any number of steps, and once more when they met
     r1       the r elements of a block are a tile of two axes, r1 of them along the innermost
              reduction loop (`codegen.triton.row`)
@@ -159,6 +161,10 @@ RULES = (
     Rule(
         "what rows share is kept of what is not walked:",
         lambda each: each.get("keep", 0) != 0 and each.family != LOOPED,
+    ),
+    Rule(
+        "weights in registers of what no team holds:",
+        lambda each: each.get("weights", 0) != 0 and each.family != "cuda.cooperative",
     ),
     Rule(
         "rows that are spread and not in registers:",

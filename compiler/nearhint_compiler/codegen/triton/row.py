@@ -11,7 +11,7 @@ arg's index is the loops' own.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT
 from nearhint_compiler.analysis.row_words import RowWords
@@ -35,6 +35,21 @@ NEXT_TILE = (
 
 
 @dataclass(frozen=True, slots=True)
+class Planes:
+    """The tiles of planes in words: `groups` of `each` planes, one below the other, and as many
+    tiles `across`.
+
+    `start` and `end` are the texts of the first plane of a walk and of what is behind its last.
+    """
+
+    groups: ex.Expr
+    each: int
+    across: ex.Expr
+    start: str
+    end: str
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """The reduction loops of a kernel as a block of `r` lanes sees them.
 
@@ -45,7 +60,7 @@ class Row:
     tiles; with `is_words` the lanes are those of a row's whole words. With `elements`, the text of
     their number in a row, the lanes are those of the words of its planes, which no size has. A walk
     that `is_tiled` has the variables of `TILE` in place of `roffset`. If it `counts_edges`, a walk
-    over words has the elements of edges, too.
+    over words has the elements of edges, too. Of the words of planes `planes` says how they lie.
     """
 
     span: ex.Expr
@@ -60,6 +75,7 @@ class Row:
     is_words: bool = False
     elements: str = ""
     counts_edges: bool = True
+    planes: Planes | None = None
 
     def counts(self, start: str, end: str) -> tuple[str, str]:
         """The numbers of elements in a walk, and in its first block; empty if those of lanes."""
@@ -206,10 +222,17 @@ def planes(
             *within(short, inner + lanes - 1, "the plane is longer than the block and its edges"),
         )
         return Row(
-            ex.Int(r), tuple(element), has_mask=True, constants=constants, whole=whole,
-            is_words=True, elements=elements,
-        )  # fmt: skip
-    span = ex.mul(ceil_div(long, outer), tiles, r)
+            ex.Int(r),
+            tuple(element),
+            has_mask=True,
+            constants=constants,
+            whole=whole,
+            is_words=True,
+            elements=elements,
+            planes=Planes(ex.ONE, outer, ex.ONE, "0", index_text(long)),
+        )
+    groups = ceil_div(long, outer)
+    span = ex.mul(groups, tiles, r)
     return Row(
         span,
         tuple(element),
@@ -220,7 +243,21 @@ def planes(
         is_words=True,
         elements=elements,
         is_tiled=True,
+        planes=Planes(groups, outer, tiles, "0", index_text(long)),
     )
+
+
+def shared_planes(kernel: ir.Kernel, row: Row, share: str) -> tuple[Row, list[str]]:
+    """The planes of program `chunk` of those that share `row`, as many as the text `share` says at
+    most, and the lines that say which they are."""
+    assert row.planes is not None
+    lines = [
+        f"estart = chunk * {share}",
+        f"eend = tl.minimum(estart + {share}, {row.planes.end})",
+    ]
+    planes = replace(row.planes, start="estart", end="eend")
+    elements = f"tl.maximum(eend - estart, 0) * {index_text(kernel.reduction[-1])}"
+    return replace(row, planes=planes, elements=elements), lines
 
 
 def plane_loops(kernel: ir.Kernel) -> dict[str, ex.Expr]:

@@ -9,6 +9,7 @@ from nearhint_compiler.analysis.affine import affine
 from nearhint_compiler.analysis.arg_groups import has_arg_groups
 from nearhint_compiler.analysis.multiples import size_multiple
 from nearhint_compiler.analysis.runs import runs_of
+from nearhint_compiler.analysis.scans import has_scans
 from nearhint_compiler.codegen.triton.block import REDUCED, Block, NextRow, Together, Turn
 from nearhint_compiler.codegen.triton.edges import (
     begun,
@@ -215,11 +216,14 @@ def reduced(
     if not row.counts_edges:
         return in_words(block, words)
     header.lines.append(f"ebase = tl.arange(0, R // {words.lanes}){spread}")
-    if row.elements:
-        return with_edges(block, kernel, words, planes=ex.product(kernel.reduction[:-1]))
+    if row.planes:
+        return with_edges(block, kernel, words, planes=row.planes)
     chunk = "chunk == 0" if "splits" in dict(schedule.options) else ""
+    last = "chunk == splits - 1" if chunk and has_scans(kernel) else chunk
     first = pointwise_loops(kernel) if schedule.get("turns", 1) > 1 else ()
-    header.lines += row_lines(kernel, words, block.row_shape, chunk=chunk, first=tuple(first))
+    header.lines += row_lines(
+        kernel, words, block.row_shape, chunk=chunk, last=last, first=tuple(first)
+    )
     return _in_pieces(with_edges(block, kernel, words), row, kernel, schedule)
 
 

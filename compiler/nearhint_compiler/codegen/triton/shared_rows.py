@@ -8,6 +8,7 @@ from nearhint_compiler.analysis.chains import is_chained
 from nearhint_compiler.analysis.folds import folded, folded_stores
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT
 from nearhint_compiler.analysis.online import SHARED, walks_of
+from nearhint_compiler.analysis.scans import has_scans
 from nearhint_compiler.codegen.triton.ahead import Ahead, ahead_in_words
 from nearhint_compiler.codegen.triton.block import REDUCED
 from nearhint_compiler.codegen.triton.chained import chained
@@ -21,9 +22,11 @@ from nearhint_compiler.codegen.triton.header import (
     header_of,
 )
 from nearhint_compiler.codegen.triton.held import tile
+from nearhint_compiler.codegen.triton.kept import period
 from nearhint_compiler.codegen.triton.layout import Layout
 from nearhint_compiler.codegen.triton.row import (
     ceil_div,
+    shared_planes,
     within,
 )
 from nearhint_compiler.codegen.triton.rows import reduced, row_for
@@ -73,7 +76,22 @@ def split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         header.next_of("chunk", splits)
     blocks = flat_rows(kernel, schedule["x"], header)
     row = row_for(kernel, schedule, is_walked=True, wide=header.wide)
-    steps = ex.floordiv(ex.add(row.span, ex.mul(splits, r), -1), ex.mul(splits, r))
+    splits_text = "splits" if is_adapted else index_text(splits)
+    sizes: list[tuple[str, ex.Expr]] = [("splits", splits)]
+    if row.is_words and has_scans(kernel):
+        header.lines += [] if is_adapted else [f"splits = {splits_text}"]
+    if row.planes:
+        # Whole planes, whose edges are whose words are.
+        share = ex.floordiv(ex.add(row.planes.groups, splits, -1), splits)
+        steps, share = ex.mul(share, row.planes.across), ex.mul(share, row.planes.each)
+        row, lines = shared_planes(
+            kernel, row, "rplanes" if is_adapted else f"({index_text(share)})"
+        )
+        header.lines += lines
+        sizes.append(("rplanes", share))
+    else:
+        steps = ex.floordiv(ex.add(row.span, ex.mul(splits, r), -1), ex.mul(splits, r))
+    sizes.append(("rsteps", steps))
     chunk = "rchunk" if is_adapted else f"({index_text(ex.mul(steps, r))})"
     header.lines += [
         *row.header,
@@ -88,7 +106,6 @@ def split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     block = reduced(row, kernel, schedule, header, span=("rstart", "rend"))
     if is_adapted and row.has_mask:
         block = replace(block, step_count="rsteps")
-    splits_text = "splits" if is_adapted else index_text(splits)
     x, few = schedule["x"], schedule.get("apart", 0)
     if (few and (not 0 < few <= x or x % few or (fold is not None and not is_stored))) or (
         is_stored and not few
@@ -135,7 +152,7 @@ def split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     )
     if not is_adapted:
         return layout
-    return replace(layout, shares=splits, sizes=(("splits", splits), ("rsteps", steps)))
+    return replace(layout, shares=splits, sizes=tuple(sizes))
 
 
 def held_by_teams(kernel: ir.Kernel, schedule: Schedule) -> Layout:
@@ -175,11 +192,18 @@ def held_by_teams(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         raise InvalidSchedule(f"the next row of what no block of registers has: {schedule}")
     block = replace(block, ahead=1)
     edges: TeamEdges | None = None
+    every = 1
+    is_kept = schedule.get("weights", 0) == 1
+    if is_kept and (pieces == 1 or schedule.get("runs", 0)):
+        raise InvalidSchedule(f"weights of no tiles: {schedule}")
     ahead = Ahead(kernel, block) if is_ahead else None
     if row.is_words:
         words = words_of(kernel, schedule)
         edges = TeamEdges(kernel, block, words, widened=header.widened)
         row_lines += edges.places
+        every = period(kernel, words) if is_kept else 1
+        if not every or teams % every:
+            raise InvalidSchedule(f"weights of rows whose words begin anywhere: {schedule}")
         ahead = ahead_in_words(kernel, block, words) if is_ahead else None
     if x > 1:
         block = replace(block, share=_share(kernel, schedule))
@@ -190,6 +214,8 @@ def held_by_teams(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     most = ex.maximum(1, ex.floordiv(splits * teams, used)) if is_adapted else ex.Int(teams)
     rounds = ex.floordiv(ex.add(blocks, most, -1), most)
     busy = ex.floordiv(ex.add(blocks, rounds, -1), rounds)
+    if every > 1:
+        busy = ex.mul(every, ceil_div(busy, every))
     # Parts of columns are brought together by all threads, as their elements are.
     lanes = max(1 << (splits - 1).bit_length(), _least_lanes(kernel, schedule)) if x > 1 else WARP
     body = cooperative(
@@ -207,6 +233,7 @@ def held_by_teams(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         ahead=ahead,
         tiles=tiles if pieces > 1 else (),
         edges=edges,
+        is_kept=is_kept,
     )
     array_length = ex.mul(rows, used)
     facts = () if header.wide else (AtMost(array_length, INDEX_LIMIT),)

@@ -110,7 +110,11 @@ def staged(
             inside += gathered(plan.totals(level), block, places, at, splits=splits, lanes=lanes)
             inside += plan.row_lines(level + 1)
         if stage < plan.depth:
-            inside += _left(plan, block, stage, places, at)
+            walked = _left(plan, block, stage, places, at)
+            if all(total.precedes for total in plan.totals(stage)):
+                # What nothing comes behind is no start of anything.
+                walked = [f"if chunk + 1 < {splits}:", *(f"    {line}" for line in walked)]
+            inside += walked
         else:
             if plan.last_walk == stage:
                 inside += plan.walk(stage, [])

@@ -14,25 +14,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nearhint_compiler.codegen.triton.kept import Kept
 from nearhint_compiler.codegen.triton.text import TRITON_TYPES
 from nearhint_compiler.codegen.triton.totals import Total
 from nearhint_compiler.codegen.triton.walks import WalkPlan, started
 
 
 def held_in_tiles(
-    plan: WalkPlan, totals: Sequence[Total], tiles: Sequence[WalkPlan], *, anew: Sequence[str]
+    plan: WalkPlan,
+    totals: Sequence[Total],
+    tiles: Sequence[WalkPlan],
+    *,
+    anew: Sequence[str],
+    kept: Kept | None,
 ) -> tuple[list[str], list[str], list[str], list[str]]:
     """The lines that hold a chunk in several blocks, of which the last may be beyond the row, and
     its totals; the loads beside it, of which there are none; what comes after the meeting, behind
-    the lines `anew`; and all of what another program gave up.
+    the lines `anew`; and all of what another program gave up. What is `kept` is in registers.
     """
-    known = plan.needed(totals)
-    held = [*_loaded(plan, tiles, known)]
+    known = [*plan.needed(totals), *(kept.places if kept else ())]
+    held = [*_loaded(plan, tiles, plan.needed(totals))]
     held += [line for total in totals for line in _summed(plan, total, tiles)]
     stores = [each.stored(known) for each in tiles]
     loads = [
-        [*each.body.block.element_header, *first]
-        for each, (first, _) in zip(tiles, stores, strict=True)
+        [*each.body.block.element_header, *first, *(kept.taken(number) if kept else ())]
+        for number, (each, (first, _)) in enumerate(zip(tiles, stores, strict=True))
     ]
     ahead = 1 if all(len(first) == 1 for first, _ in stores) else 0
     then = [*anew, *(line for lines in loads[:ahead] for line in lines)]

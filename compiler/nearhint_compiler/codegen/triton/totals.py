@@ -65,9 +65,9 @@ class Total:
     is what an arg has in its place.
 
     Where a walk carries something else than the parts, that is `walked`, and `close` makes the
-    parts of it. `fold(axis)`, unless of a scan, takes an axis away from what a walk carries. Where
-    it starts from the mean of the first block of elements, or each lane from that of a group of its
-    own, that is `pivot`. What `precedes` is wanted of the parts of a row before this one alone: the
+    parts of it. `fold(axis)` takes an axis away from what a walk carries. Where it starts from the
+    mean of the first block of elements, or each lane from that of a group of its own, that is
+    `pivot`. What `precedes` is wanted of the parts of a row before this one alone: the
     start of a scan. A step with an `idle` element changes nothing that counts. `onward` is a step
     that costs less, for blocks that come in the order of the row. `own(elements, there, axis)`,
     where there is one, are the lines that make the parts of a block in registers, of elements with
@@ -176,6 +176,7 @@ def total_of(kernel: ir.Kernel, position: int, *, place_dtype: str) -> Total:
                 lambda element, _: f"{combine}({name}, {element})",
                 lambda axis: [f"{name} = tl.reduce({name}, {axis}, {combine}, keep_dims=True)"],
                 (),
+                fold=lambda axis: [f"{name} = tl.reduce({name}, {axis}, {combine})"],
                 precedes=True,
                 idle=neutral_text(kind, dtype),
             )

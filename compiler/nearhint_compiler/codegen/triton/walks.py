@@ -157,7 +157,8 @@ class WalkPlan:
             beside += [*edges.loads(needed, policy), *edges.rest(needed, policy)]
             beside += edges.rest(stores, rest)
         elif edges and has_scan:
-            before = edges.before_scans(needed, policy)
+            is_shared = ir.Scan in self._completed
+            before = edges.before_scans(needed, policy, is_shared=is_shared)
             inside += edges.within_scans(needed)
             after += edges.after_scans(needed, policy)
             after += edges.rest(stores, rest)

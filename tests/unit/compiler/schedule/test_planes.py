@@ -204,7 +204,8 @@ def test_words_of_planes_serve_the_sizes_beside_a_hint_that_is_a_multiple(
     kernel = kernel_of("plane_norm_bf16")
     found = [each for each in offered("plane_norm_bf16", (8, 64, width)) if each.get("words", 0)]
     beside = {"k0": 8, "k1": 64, "k2": width - 1}
-    assert {each.family for each in found} == {family}
+    # The eight rows are few: programs may share them, too.
+    assert {each.family for each in found} == {family, "cuda.split"}
     assert all(size_facts_hold(generate(kernel, each, TARGET).guard, beside) for each in found)
 
 

@@ -1,0 +1,138 @@
+"""Rows that several programs share, where a program a row would leave processors idle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from nearhint_compiler.schedule.blocks import power_of_two as _power_of_two
+from nearhint_compiler.schedule.cuda_columns import (
+    SPLIT_LIMIT,
+    chained_columns,
+    shared_columns,
+    teams_of_columns,
+)
+from nearhint_compiler.schedule.cuda_facts import PERSISTENT_LIMIT, Facts
+from nearhint_compiler.schedule.cuda_pointwise import both
+from nearhint_compiler.schedule.cuda_teams import in_words, teams_of_few_rows
+from nearhint_compiler.schedule.cuda_walks import walked
+from nearhint_compiler.schedule.schedule import Schedule
+
+SHARED_LENGTH = 4096
+"""Rows at least so long are shared by programs, where there are too few for all processors."""
+READ_ROWS, READ_PROGRAMS, READ_STEPS = 2, 8, 4
+"""Rows a processor up to which long rows are shared though a program a row would keep all busy,
+where nothing is stored along them; how many programs a processor has then, and how many steps each
+at least. Whole rows are too unequal a share of so few."""
+READ_BLOCKS = ((1024, 4), (2048, 8))
+"""(elements, warps) of such programs."""
+PLANE_THREADS, PLANE_ROWS = 1024, 32
+"""Threads of a processor whose programs share planes, which are read element by element: of a wave
+more than fit at once, the last programs have the device to themselves. Of 40 rows of 2639 planes of
+113 in f32 four programs of 256 threads took 23 µs, where 32 shared a row 37. And rows from which on
+the larger blocks come first: of 50 rows of 801 planes of 801 they took 54 µs and the smaller 75, of
+13 of 2028 of 414 57 and 21 (tests/benchmarks/gpu_schedules.py, on an H100)."""
+READ_HELD, READ_BLOCK = 4, (4096, 8)
+"""Programs a processor, and their (elements, warps), of so few rows that are read alone that each
+of them may have a part of any length."""
+MOST_SHARES = 1024
+"""Programs that share a row, at most."""
+COMPUTED_HELD, COMPUTED_BLOCK = 8, (4096, 16)
+"""The same where terms are computed, which takes registers: threads have half as many elements, and
+later programs make up for where earlier ones were slow. Log-sum-exps of 7 to 60 rows in f32 took
+0.91 to 0.92 times as long with a warm cache, and 0.93 to 0.96 with a cold one
+(tests/benchmarks/gpu_schedules.py, on an H100)."""
+WALKED_BLOCK = (8192, 16)
+"""(elements, warps) of programs that share a row of narrow elements, and have so many of it that
+they walk several such blocks twice."""
+READ_BYTES = 16 << 10
+"""What a program has at least of a row that few share, if nothing is stored along it: of less, more
+time goes into bringing the parts together than is saved."""
+SCAN_BLOCK = 1024
+"""The block of scans that programs share, by default."""
+SHARED_SCANS, SCAN_ROWS, WIDE_SCANS = ((8192, 8, 2), (2048, 4, 5)), 0.75, 3
+"""(elements, warps, programs of a processor) of programs that share scans, rows a processor up to
+which they do, and for how many processors there is a row from which on the first comes first of
+wide elements: all programs but the last of a row read it twice. Of 77 rows of 110 041 in f32 the
+first took 33 µs, the second 35, a program a row 41; of 64 of 131 072 31 and 37; of 40 of 90 001 in
+bf16 8.8, 8.0 and 14; of 90 of 100 003 17.6 and 15.9; of 180 of 50 021 in f32 two programs a row
+took as long as one (tests/benchmarks/gpu_schedules.py, on an H100)."""
+CHUNK = 512
+"""Elements of a row that are worth a program."""
+
+
+def shared_rows(facts: Facts) -> Iterator[Schedule]:
+    """Several programs a row, where a program a row would leave processors idle."""
+    rows = prod(facts.extents)
+    if facts.is_columns and facts.length >= SHARED_LENGTH:
+        yield from shared_columns(facts, rows)
+    if facts.is_columns:
+        yield from teams_of_columns(facts)
+        yield from chained_columns(facts)
+    if facts.is_columns or facts.length < SHARED_LENGTH:
+        return
+    is_read = facts.only_reads and not facts.has_scan
+    # Where there are programs enough for a row each, these read planes in words as fast.
+    is_worded = facts.plane_word > 0 and not facts.divisible and facts.itemsize > 2
+    most = facts.processors // 2 if is_worded else READ_ROWS * facts.processors
+    if is_read and len(facts.reduced) > 1 and rows <= most:
+        yield from _shared_planes(facts, rows)
+    if is_read and facts.processors // 2 < rows <= READ_ROWS * facts.processors:
+        splits = _power_of_two(READ_PROGRAMS * facts.processors // rows)
+        for elements, warps in READ_BLOCKS:
+            if splits * READ_STEPS * elements <= facts.length:
+                yield from walked(facts, "split", r=elements, splits=splits, warps=warps)
+    elif rows <= facts.processors // 2:
+        if facts.has_teams and not facts.has_scan and facts.length > PERSISTENT_LIMIT:
+            yield from teams_of_few_rows(facts)
+        most = min(SPLIT_LIMIT, facts.length // CHUNK)
+        wanted = _power_of_two(-(-2 * facts.processors // rows))
+        if is_read:
+            wanted = max(wanted, _power_of_two(facts.own_bytes // rows // READ_BYTES))
+        # As many programs a processor as keep all of its threads busy, and no more.
+        held, block = (
+            (COMPUTED_HELD, COMPUTED_BLOCK) if facts.has_functions else (READ_HELD, READ_BLOCK)
+        )
+        even = min(MOST_SHARES, held * facts.processors // rows)
+        if is_read and READ_BYTES * even <= facts.length * facts.itemsize:
+            r, warps = block
+            yield from walked(facts, "split", r=r, splits=even, warps=warps)
+        for splits in dict.fromkeys(min(most, each) for each in (wanted, wanted // 2, 2 * wanted)):
+            if splits < 2:
+                continue
+            if facts.has_scan:
+                yield from both(facts, "split", x=1, r=SCAN_BLOCK, splits=splits, warps=4)
+            else:
+                r, warps = WALKED_BLOCK
+                if not is_read and facts.itemsize <= 2 and 4 * r * splits <= facts.length:
+                    yield from walked(facts, "split", r=r, splits=splits, warps=warps)
+                yield from walked(facts, "split", r=2048, splits=splits, warps=4)
+
+
+def _shared_planes(facts: Facts, rows: int) -> Iterator[Schedule]:
+    """Rows of several loops that are read alone, shared by all programs that there is room for."""
+    blocks = READ_BLOCKS[::-1] if rows >= PLANE_ROWS else READ_BLOCKS
+    shapes = [(*block, PLANE_THREADS) for block in blocks]
+    if facts.plane_word and facts.itemsize <= 2:
+        # In words they read vectors, and there are no more divisions for more threads.
+        shapes.insert(0, (*READ_BLOCKS[0], 2 * PLANE_THREADS))
+    for elements, warps, threads in shapes:
+        splits = min(MOST_SHARES, threads // (32 * warps) * facts.processors // rows)
+        if 2 <= splits <= facts.length // elements:
+            yield from walked(facts, "split", r=elements, splits=splits, warps=warps)
+
+
+def shared_scans(facts: Facts) -> Iterator[Schedule]:
+    """Scans of few long rows in parts, each after the totals of those before it: in vectors."""
+    rows = prod(facts.extents)
+    is_few = rows <= SCAN_ROWS * facts.processors and facts.length >= SHARED_LENGTH
+    if facts.is_columns or not (facts.is_chained and is_few):
+        return
+    is_wide = facts.itemsize > 2 and WIDE_SCANS * rows > facts.processors
+    for elements, warps, held in SHARED_SCANS if is_wide else SHARED_SCANS[::-1]:
+        splits = min(SPLIT_LIMIT, round(held * facts.processors / rows), facts.length // elements)
+        blocks = {"x": 1, "r": elements, "splits": splits, "warps": warps}
+        if splits > 1 and facts.divisible:
+            yield facts.schedule("split", divisible=facts.divisible, **blocks)
+        if splits > 1 and (words := in_words(facts, elements, walked=True)):
+            yield facts.schedule("split", **blocks, **words)
