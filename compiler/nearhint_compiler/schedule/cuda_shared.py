@@ -114,7 +114,8 @@ def _shared_planes(facts: Facts, rows: int) -> Iterator[Schedule]:
     blocks = READ_BLOCKS[::-1] if rows >= PLANE_ROWS else READ_BLOCKS
     shapes = [(*block, PLANE_THREADS) for block in blocks]
     if facts.plane_word and facts.itemsize <= 2:
-        # In words they read vectors, and there are no more divisions for more threads.
+        # In words they read vectors, and there are no more divisions for more threads. Where splits
+        # follow the rows at hand (`programs`), the walk took up to twice as long.
         shapes.insert(0, (*READ_BLOCKS[0], 2 * PLANE_THREADS))
     for elements, warps, threads in shapes:
         splits = min(MOST_SHARES, threads // (32 * warps) * facts.processors // rows)
@@ -123,15 +124,19 @@ def _shared_planes(facts: Facts, rows: int) -> Iterator[Schedule]:
 
 
 def shared_scans(facts: Facts) -> Iterator[Schedule]:
-    """Scans of few long rows in parts, each after the totals of those before it: in vectors."""
+    """Scans of few long rows in parts, each after the totals of those before it: in vectors.
+
+    There are as many parts as make so many programs of the rows at hand, up to twice the hint's.
+    """
     rows = prod(facts.extents)
     is_few = rows <= SCAN_ROWS * facts.processors and facts.length >= SHARED_LENGTH
     if facts.is_columns or not (facts.is_chained and is_few):
         return
     is_wide = facts.itemsize > 2 and WIDE_SCANS * rows > facts.processors
     for elements, warps, held in SHARED_SCANS if is_wide else SHARED_SCANS[::-1]:
-        splits = min(SPLIT_LIMIT, round(held * facts.processors / rows), facts.length // elements)
-        blocks = {"x": 1, "r": elements, "splits": splits, "warps": warps}
+        programs = held * facts.processors
+        splits = min(SPLIT_LIMIT, 2 * (programs // rows), facts.length // elements)
+        blocks = {"x": 1, "r": elements, "splits": splits, "warps": warps, "programs": programs}
         if splits > 1 and facts.divisible:
             yield facts.schedule("split", divisible=facts.divisible, **blocks)
         if splits > 1 and (words := in_words(facts, elements, walked=True)):

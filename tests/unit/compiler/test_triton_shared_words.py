@@ -183,10 +183,19 @@ def first_at(name: str, *dims: int) -> str:
 
 
 def test_few_scans_of_any_length_are_shared_in_words() -> None:
-    assert first_at("row_cumsum_f32", 77, 110_041).startswith("cuda.split x=1 r=8192 splits=3 ")
-    assert first_at("row_cumsum_f32", 13, 1_000_003).endswith(" words=1")
+    assert first_at("row_cumsum_f32", 77, 110_041).startswith("cuda.split x=1 r=8192 splits=6 ")
+    assert " words=1" in first_at("row_cumsum_f32", 13, 1_000_003)
     # All processors have a row.
     assert first_at("row_cumsum_f32", 132, 110_041).startswith("cuda.looped ")
+
+
+def test_as_many_parts_of_a_scan_as_processors_have_programs() -> None:
+    text = first_at("row_cumsum_f32", 64, 131_073)
+    launch = generate(kernel_of("row_cumsum_f32"), parse_schedule(text), TARGET).launch
+    assert isinstance(launch, CudaLaunch)
+    for rows in (64, 77, 90):
+        programs = [ex.evaluate(each, {"k0": rows, "k1": 131_073}) for each in launch.grid]
+        assert programs[0] * programs[1] == 264 // rows * rows
 
 
 def test_narrow_norms_of_long_odd_rows_keep_their_weights() -> None:
