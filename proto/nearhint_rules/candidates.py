@@ -16,7 +16,7 @@ from operator import or_
 from typing import NamedTuple, TypeAlias
 
 from nearhint_rules import expr as ex
-from nearhint_rules.artifact import CudaLaunch
+from nearhint_rules.artifact import CpuLaunch
 from nearhint_rules.expr import Add, Expr, FloorDiv, Int, Sym
 from nearhint_rules.guard import (
     Aligned,
@@ -34,6 +34,8 @@ SizeFact: TypeAlias = Divisible | AtMost | Equals
 
 FAR = 1 << 17
 """A bound that is so many times what multiplies the symbols is far from most sizes."""
+CPU_VECTOR = 16
+"""Elements of the longest vector of a CPU that has four bytes an element."""
 LEAST_TILE = 128
 """Elements of a tile from which on it matters whether one hangs over the end."""
 
@@ -276,7 +278,7 @@ class Candidates:
         # Where Guards say nothing of divisibility, what hangs over the end is what is left of it.
         is_said = self.size_facts.divisors
         self._whole = [
-            0 if is_said else sum(map(self.size_facts.bit, whole_tiles(variant)))
+            0 if is_said else sum(map(self.size_facts.bit, whole_tiles(variant, table.symbols)))
             for variant in table.variants
         ]
 
@@ -332,14 +334,16 @@ class Candidates:
         )
 
 
-def whole_tiles(variant: Variant) -> tuple[Divisible, ...]:
+def whole_tiles(variant: Variant, symbols: Sequence[str]) -> tuple[Divisible, ...]:
     """That no tile hangs over the end, for a Variant whose tiles are parts of a flat block.
 
-    Such a tile is worked through without masks; so are those of the original ops.
+    Such a tile is worked through without masks; so are those of the original ops. On a CPU any size
+    of a Table's `symbols` may be the length of a row, which ends in whole vectors where it is a
+    multiple of `CPU_VECTOR`, and in elements one by one where it is not.
     """
     launch = variant.artifact.launch
-    if not isinstance(launch, CudaLaunch):
-        return ()
+    if isinstance(launch, CpuLaunch):
+        return tuple(Divisible(Sym(name), CPU_VECTOR) for name in symbols)
     match launch.grid[0]:
         case FloorDiv(Add((*terms, Int(last))), Int(size)) if last == size - 1 >= LEAST_TILE - 1:
             return (Divisible(ex.add(*terms), size),)

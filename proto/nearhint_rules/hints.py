@@ -59,25 +59,27 @@ def crowded_out(
     fallback: str,
     uses: Mapping[tuple[int, ...], float],
     *,
+    spare: Collection[tuple[int, ...]] = (),
     limit: int = HINT_LIMIT,
 ) -> tuple[tuple[int, ...], ...]:
     """The hints to drop, so that at most `limit` are left, where `dims` came for a Fallback.
 
-    First those that no call uses, then those that answer this Fallback alone, then the least used.
-    What came, and the only hint that answers a Fallback whose steps are called, go once there are
-    no others, by use. `uses` counts the calls of every hint. Equal counts: fewer elements, then
-    lexicographically smaller.
+    First those in `spare`, used or not, which nobody asked for. Then those that no call uses, then
+    those that answer this Fallback alone, then the least used. What came, and the only hint that
+    answers a Fallback whose steps are called, go once there are no others, by use. `uses` counts
+    the calls of every hint. Equal counts: fewer elements, then lexicographically smaller.
     """
     kept = list(table.hints)
     gone: list[tuple[int, ...]] = []
     answers = Counter(name for row in kept for name, _ in row.fallbacks)
 
-    def order(row: HintRow) -> tuple[bool, bool, bool, float, int, tuple[int, ...]]:
+    def order(row: HintRow) -> tuple[bool, bool, bool, bool, float, int, tuple[int, ...]]:
         used = uses[row.dims]
         names = [name for name, _ in row.fallbacks]
         is_needed = row.dims == dims or (used > 0 and any(answers[name] == 1 for name in names))
         is_others = is_needed or any(name != fallback for name in names)
-        return is_needed, used > 0, is_others, used, math.prod(row.dims), row.dims
+        is_hint = row.dims not in spare
+        return is_hint, is_needed, used > 0, is_others, used, math.prod(row.dims), row.dims
 
     while len(kept) > limit:
         first = min(kept, key=order)

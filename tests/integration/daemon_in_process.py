@@ -17,6 +17,7 @@ from nearhint_daemon.config import Config
 from nearhint_daemon.core import Core, Pools
 from nearhint_daemon.jobs import Priority
 from nearhint_daemon.server import Server
+from nearhint_daemon.tuning.companions import without_companions
 from nearhint_proto import convert
 from nearhint_proto.v1 import (
     admin_service_pb2_grpc,
@@ -32,6 +33,7 @@ from nearhint_proto.v1 import (
     types_pb2,
 )
 from nearhint_rules.program import Program
+from nearhint_rules.table import HintRow
 
 
 @dataclass(frozen=True)
@@ -198,3 +200,8 @@ async def running(
     finally:
         await server.stop(0)
         await core.stop()
+
+
+def hints_of(table: types_pb2.Table) -> tuple[HintRow, ...]:
+    """A Table's hints; its other rows are companions of these."""
+    return without_companions(convert.table_from_proto(table))

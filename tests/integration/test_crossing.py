@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
-from tests.integration.daemon_in_process import Running, running
+from tests.integration.daemon_in_process import Running, hints_of, running
 from tests.integration.fake_workers import (
     FakeBenchPool,
     FakeCompilePool,
@@ -23,6 +23,7 @@ from nearhint_proto.v1 import kernel_service_pb2, types_pb2
 from nearhint_proto.v1 import worker_pb2 as pb
 from nearhint_rules.expr import Sym
 from nearhint_rules.guard import Divisible, Guard
+from nearhint_rules.table import HINT_LIMIT
 
 DEFAULT = "cpu.rows vector=8"
 LINE = (16, 64, 256, 1024)
@@ -45,6 +46,12 @@ def scripted() -> tuple[Script, FakeCompilePool, FakeBenchPool]:
     return script, FakeCompilePool(faults=script.faults), FakeBenchPool(faults=script.faults)
 
 
+def contests(script: Script) -> tuple[list[tuple[int, tuple[str, ...]]], list[int]]:
+    """Those at the hints, and at which companions others were."""
+    beside = [size for size, _ in script.timed if size not in LINE]
+    return [each for each in script.timed if each[0] in LINE], beside
+
+
 async def table_of(
     daemon: Running, registered: kernel_service_pb2.RegisterProgramResponse
 ) -> types_pb2.Table:
@@ -65,12 +72,16 @@ def test_each_new_hint_costs_every_other_one_contest_and_a_repeat_none(tmp_path:
             for number, size in enumerate(LINE):
                 operation = await daemon.client.tuned(registered, size)
                 # T1, T2, what the others lack of the new winner, and it of those far off.
-                assert len(script.timed) == (2, 5, 10, 16)[number]
+                at_hints, beside = contests(script)
+                assert len(at_hints) == (2, 5, 10, 16)[number]
+                # And one contest beside each hint, once there are several.
+                assert beside == ([], [15, 63], [15, 63, 251], [15, 63, 251, 1007])[number]
                 assert operation.total == (3 if number else 2)
-            crossed = script.timed[4]
+            crossed = contests(script)[0][4]
             assert crossed == (16, (DEFAULT, own(16), own(64)))
+            assert (63, (DEFAULT, own(64))) in script.timed
             await daemon.client.tuned(registered, *LINE)
-            assert len(script.timed) == 16
+            assert len(script.timed) == 16 + len(LINE)
 
     asyncio.run(scenario())
 
@@ -82,12 +93,15 @@ def test_hints_that_come_at_once_share_their_best_with_their_neighbours(tmp_path
             registered = await daemon.client.register(chain(1))
             operation = await daemon.client.tuned(registered, *LINE)
             assert (operation.total, operation.failed) == (2 * len(LINE) + 1, 0)
-            assert len(script.timed) <= 3 * len(LINE)
+            at_hints, beside = contests(script)
+            assert len(at_hints) <= 3 * len(LINE)
+            assert sorted(beside) == [15, 63, 251, 1007]
             table = await table_of(daemon, registered)
             assert ranked_at(table, 16)[:2] == [own(16), own(64)]
             assert set(ranked_at(table, 64)) >= {own(16), own(64), own(256), DEFAULT}
             assert ranked_at(table, 1024)[0] == own(1024)
-            assert [row.tier for row in table.hints] == [2] * len(LINE)
+            assert [row.dims[0] for row in hints_of(table)] == list(LINE)
+            assert [row.tier for row in table.hints] == [2] * 2 * len(LINE)
 
     asyncio.run(scenario())
 
@@ -166,4 +180,63 @@ def test_beside_hints_whose_winner_needs_divisibility_the_best_others_are_timed_
         lambda size, effort: (DEFAULT, vectors, scalar, slow),
         lambda name, size: medians.get(name, 200_000),
     )
+    asyncio.run(scenario())
+
+
+def test_companions_have_the_places_that_hints_leave(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path, measure_memory_bytes=2**50) as daemon:
+            registered = await daemon.client.register(chain(1, high=None))
+            asked: list[int] = []
+            for first in range(4, 4 + 24, 8):
+                asked += [2**power for power in range(first, first + 8)]
+                assert (await daemon.client.tuned(registered, *asked[-8:])).failed == 0
+                table = await table_of(daemon, registered)
+                assert [row.dims[0] for row in hints_of(table)] == asked
+                beside = min(len(asked), HINT_LIMIT - len(asked))
+                assert len(table.hints) == len(asked) + beside
+            # Once more: nothing is left to do.
+            full = await table_of(daemon, registered)
+            done = dict(daemon.bench.asked), dict(daemon.compile.asked)
+            await daemon.client.tuned(registered, *asked)
+            assert (dict(daemon.bench.asked), dict(daemon.compile.asked)) == done
+            assert await table_of(daemon, registered) == full
+
+    asyncio.run(scenario())
+
+
+def test_a_table_that_hints_fill_meanwhile_gets_no_companion(tmp_path: Path) -> None:
+    started, gate = asyncio.Event(), asyncio.Event()
+    beside: list[int] = []
+
+    class Held(FakeBenchPool):
+        """Keeps the timing of the first companion until it is let go."""
+
+        async def run(
+            self, request: pb.WorkerRequest, *, timeout_s: float, device: str | None = None
+        ) -> pb.WorkerResponse:
+            response = await super().run(request, timeout_s=timeout_s, device=device)
+            sizes = [dim.value for dim in request.measure_hint.sizes.dims]
+            if sizes and sizes[0] % 2:
+                beside.extend(sizes)
+                started.set()
+                await gate.wait()
+            return response
+
+    async def scenario() -> None:
+        async with running(tmp_path, bench=Held()) as daemon:
+            registered = await daemon.client.register(chain(1))
+            operation = await daemon.client.ensure(registered, *LINE)
+            await asyncio.wait_for(started.wait(), 20)
+            table = convert.table_from_proto(await table_of(daemon, registered))
+            like = table.hints[-1]
+            others = [2**power for power in range(11, 11 + HINT_LIMIT - len(LINE))]
+            full = (*table.hints, *(replace(like, dims=(size,)) for size in others))
+            await daemon.core.tables.publish(replace(table, hints=full))
+            gate.set()
+            assert (await daemon.client.finished(operation.id)).failed == 0
+            filled = await table_of(daemon, registered)
+            assert [row.dims[0] for row in filled.hints] == [*LINE, *others]
+            assert len(beside) == 1
+
     asyncio.run(scenario())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from tests.integration.daemon_in_process import Running, kernels_in, running
+from tests.integration.daemon_in_process import Running, hints_of, kernels_in, running
 from tests.integration.fake_workers import (
     CPU,
     SCHEDULES,
@@ -21,6 +21,7 @@ from tests.integration.statuses import details
 from tests.integration.waiting import until
 
 from nearhint_daemon.traffic.usage import Used
+from nearhint_daemon.tuning.companions import companions, odd_below
 from nearhint_daemon.workshop import WAYS_GIVEN
 from nearhint_proto import convert
 from nearhint_proto.v1 import (
@@ -108,7 +109,9 @@ def test_hints_that_come_at_once_get_one_default(tmp_path: Path) -> None:
             operation = await daemon.client.tuned(registered, 16, 64, 256, 1024)
             assert operation.failed == 0
             (table,) = await daemon.client.tables_of(registered)
-            assert [list(row.dims) for row in table.hints] == [[16], [64], [256], [1024]]
+            assert [row.dims for row in hints_of(table)] == [(16,), (64,), (256,), (1024,)]
+            beside = {(odd_below(size),) for size in (16, 64, 256, 1024)}
+            assert companions(convert.table_from_proto(table)) == beside
             for row in table.hints:
                 assert table.default_variant in [ranked.variant for ranked in row.ranked]
 
@@ -246,7 +249,7 @@ def test_a_slow_watcher_gets_only_the_newest_table_of_each_kernel(tmp_path: Path
             await daemon.client.tuned(registered, 64, 256, 1024, 4096)
             tables, cursor = await anext(watch)
             assert len(tables) == 2
-            assert all(len(table.hints) == 5 for table in tables)
+            assert all(len(hints_of(table)) == 5 for table in tables)
             assert cursor == max(table.generation for table in tables)
             await watch.aclose()  # type: ignore[attr-defined]
 
@@ -440,10 +443,13 @@ def test_sizes_that_are_to_be_tuned_as_given_are_not_rounded_to_their_bucket(
             assert (await daemon.client.finished(answer.operation.id)).failed == 0
             await daemon.client.tuned(registered, 600)
             (table,) = await daemon.client.tables_of(registered)
+            # The first has a companion, as it is a multiple of 16.
             assert [(tuple(row.dims), row.tier) for row in table.hints] == [
+                ((503,), 2),
                 ((512,), 2),
                 ((1000,), 2),
             ]
+            assert [row.dims for row in hints_of(table)] == [(512,), (1000,)]
 
     asyncio.run(scenario())
 

@@ -21,6 +21,7 @@ from tests.integration.operated import FAST, REASON, SLOW, Tuned, default, go, s
 from tests.integration.statuses import details
 
 from nearhint_daemon.store.rows import JobRow, VariantRow
+from nearhint_daemon.tuning.companions import companions, without_companions
 from nearhint_daemon.tuning.tuning_jobs import CROSS
 from nearhint_proto.v1 import admin_service_pb2 as pb
 from nearhint_proto.v1 import worker_pb2
@@ -70,7 +71,8 @@ def test_a_quarantined_default_is_followed_by_one_that_was_measured(tmp_path: Pa
         await kernel.quarantine(SCHEDULES[0])
         table = await kernel.table()
         assert default(table) == FAST
-        assert len(table.hints) == 2
+        assert [row.dims for row in without_companions(table)] == [(64,), (1024,)]
+        assert companions(table) == {(63,), (1007,)}
         assert all(table.default in dict(row.ranked) for row in table.hints)
         assert await kernel.runs(64) == (FAST, "winner")
 
@@ -192,7 +194,11 @@ def test_a_default_quarantined_while_it_is_timed_is_timed_again_with_the_next(
         assert (await kernel.client.finished(operation.id)).failed == 0
         table = await kernel.table()
         assert schedules(table) == {FAST, SLOW}
-        assert [(row.dims, row.tier) for row in table.hints] == [((64,), 2), ((256,), 2)]
+        assert [(row.dims, row.tier) for row in without_companions(table)] == [
+            ((64,), 2),
+            ((256,), 2),
+        ]
+        assert companions(table) == {(63,), (251,)}
 
     go(tmp_path, scenario)
 

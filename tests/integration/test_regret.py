@@ -16,6 +16,7 @@ from tests.integration.waiting import until
 
 from nearhint_daemon.regret.idle_regret import FIRST_S, SIZES_A_TABLE, IdleRegret
 from nearhint_daemon.store.rows import JobRow, MeasurementRow, RegretRow
+from nearhint_daemon.tuning.companions import odd_below
 from nearhint_daemon.workers.errors import WorkerStartFailed
 from nearhint_proto import convert
 from nearhint_proto.v1 import (
@@ -30,6 +31,8 @@ from nearhint_rules.table import Timing
 
 LIMIT_S = 20.0
 HINTS = (64, 1024)
+BESIDE = tuple(map(odd_below, HINTS))
+"""Their companions."""
 DONE = operation_service_pb2.OPERATION_STATE_DONE
 RULES = len(SELECTORS)
 FAST_NS = 500
@@ -44,7 +47,7 @@ def default_wins_between_hints(
     if job != "measure_hint":
         return None
     sizes = convert.size_hint_from_proto(request.measure_hint.sizes)
-    if sizes["s0"] in HINTS:
+    if sizes["s0"] in {*HINTS, *BESIDE}:
         return None
     answers = []
     for candidate in request.measure_hint.candidates:
@@ -96,6 +99,7 @@ def test_every_rule_is_judged_at_sizes_that_are_no_hints(tmp_path: Path) -> None
         async with running(tmp_path, bench=bench) as daemon:
             registered = await tuned(daemon)
             (before,) = await daemon.client.tables_of(registered)
+            assert {row.dims[0] for row in before.hints} == {*HINTS, *BESIDE}
             known = count(daemon, MeasurementRow)
             request = Request(kernel=kernel_of(registered)[:10], sizes=12, seed=3)
             answer, operation = await measured(daemon, request)
@@ -104,7 +108,7 @@ def test_every_rule_is_judged_at_sizes_that_are_no_hints(tmp_path: Path) -> None
             assert (plan.target_id, plan.generation) == (registered.target_id, before.generation)
             dims = [tuple(point.dims) for point in plan.points]
             assert len(set(dims)) == 12
-            assert not {(hint,) for hint in HINTS} & set(dims)
+            assert not {(hint,) for hint in (*HINTS, *BESIDE)} & set(dims)
             found = await records(daemon, answer.kernel)
             assert {(tuple(record.dims), record.selector) for record in found} == {
                 (point, rule) for point in dims for rule in SELECTORS

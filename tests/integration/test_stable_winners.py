@@ -11,6 +11,7 @@ import pytest
 from tests.integration.daemon_in_process import Running, kernels_in, running
 from tests.integration.fake_workers import SCHEDULES, FakeBenchPool, chain
 
+from nearhint_daemon.tuning.companions import odd_below
 from nearhint_proto import convert
 from nearhint_proto.v1 import admin_service_pb2 as pb
 from nearhint_proto.v1 import types_pb2, worker_pb2
@@ -29,6 +30,8 @@ TRUE_NS: Mapping[int, Mapping[str, int]] = {
     1024: {"": 4000, SCHEDULES[0]: 2000, SCHEDULES[1]: 1800, SCHEDULES[2]: 1750},
 }
 """By size and Schedule, "" for the original ops: clear winners, ties, and ties with those."""
+BESIDE = {odd_below(size): size for size in SIZES}
+"""The hints by their companions, where all is as it is there."""
 
 
 class Scripted:
@@ -54,7 +57,7 @@ class Scripted:
         return worker_pb2.WorkerResponse(id=request.id, measured=measured)
 
     def _draw(self, size: int, schedule: str) -> types_pb2.Timing:
-        true_ns = 1000 * TRUE_NS[size][schedule] * self.factor.get(schedule, 1.0)
+        true_ns = 1000 * TRUE_NS[BESIDE.get(size, size)][schedule] * self.factor.get(schedule, 1.0)
         median_ns = round(true_ns * (1 + self._noise.uniform(-NOISE, NOISE)))
         return convert.timing_to_proto(Timing(median_ns, 0.004, 21))
 

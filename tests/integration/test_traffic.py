@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from tests.integration.daemon_in_process import Running, kernels_in, running
+from tests.integration.daemon_in_process import Running, hints_of, kernels_in, running
 from tests.integration.fake_workers import (
     SCHEDULES,
     FakeBenchPool,
@@ -26,6 +26,7 @@ from nearhint_daemon.traffic import histograms as traffic_module
 from nearhint_daemon.traffic.histograms import SIZES_LIMIT
 from nearhint_daemon.traffic.placing import LEAST_CALLS
 from nearhint_daemon.traffic.usage import Used
+from nearhint_daemon.tuning.companions import odd_below, without_companions
 from nearhint_daemon.tuning.tuning_jobs import LADDER
 from nearhint_proto import convert
 from nearhint_proto.v1 import admin_service_pb2, kernel_service_pb2
@@ -33,6 +34,7 @@ from nearhint_proto.v1 import worker_pb2 as pb
 from nearhint_rules.hints import bucket
 from nearhint_rules.ladder import HINT_BUDGET, distance, ladder
 from nearhint_rules.plan import Launch
+from nearhint_rules.table import Table
 
 BUDGET = 4
 HALF_LIFE_S = 60.0
@@ -73,10 +75,14 @@ class Replay:
 
     def hints(self) -> list[int]:
         """The sizes of the Table's hints, ascending."""
+        return sorted(row.dims[0] for row in without_companions(self.table()))
+
+    def table(self) -> Table:
+        """The Kernel's only Table."""
         (key,) = self.daemon.core.tables.of_kernel("", self.kernel)
         table = self.daemon.core.tables.newest(key)
         assert table is not None
-        return sorted(row.dims[0] for row in table.hints)
+        return table
 
     def jobs(self) -> list[JobRow]:
         """All tuning jobs that the store knows of."""
@@ -361,7 +367,7 @@ def test_whoever_asks_without_sizes_gets_a_ladder_over_the_ranges(tmp_path: Path
             assert operation.failed == 0
             expected = sorted(ladder({"s0": (2, 4096)}, 5))
             for table in await daemon.client.tables_of(registered):
-                assert [tuple(row.dims) for row in table.hints] == expected
+                assert [row.dims for row in hints_of(table)] == expected
                 assert all(row.tier == 2 for row in table.hints)
             asked = dict(daemon.bench.asked)
             # Once more: nothing is left to do.
@@ -379,7 +385,7 @@ def test_reports_say_which_hints_are_a_ladder_s(tmp_path: Path) -> None:
             await daemon.client.tuned(registered, 2048)
             (table,) = await daemon.client.tables_of(registered)
             rungs = ladder({"s0": (2, 4096)}, 4)
-            assert {tuple(row.dims) for row in table.hints} == {*rungs, (2048,)}
+            assert {row.dims for row in hints_of(table)} == {*rungs, (2048,)}
             report = await daemon.client.admin.ExplainKernel(
                 admin_service_pb2.ExplainKernelRequest(kernel=table.kernel), timeout=20
             )
@@ -409,19 +415,22 @@ def test_a_ladder_of_some_kernels_leaves_the_others_alone(tmp_path: Path) -> Non
             )
             await daemon.client.finished(response.operation.id)
             tables = {table.kernel: table for table in await daemon.client.tables_of(registered)}
-            assert len(tables[first].hints) == HINT_BUDGET
+            assert len(hints_of(tables[first])) == HINT_BUDGET
             assert second not in tables
 
     asyncio.run(scenario())
 
 
+ASKED = (64, 256, 1024)
+
+
 def off_between_hints(job: str, request: pb.WorkerRequest) -> pb.WorkerResponse | None:
-    """One Schedule is the best at powers of two, and far from it at any other size."""
+    """One Schedule is the best at hints and their companions, and far from it at others."""
     if job != "measure_hint":
         return None
     response = answer(request)
     size = measured_size(request)
-    is_hint = size & (size - 1) == 0
+    is_hint = size in {*ASKED, *map(odd_below, ASKED)}
     binaries = [each for each in request.measure_hint.candidates if not each.fallback]
     for measured in response.measured.candidates:
         place = next((at for at, each in enumerate(binaries) if each.id == measured.id), None)
@@ -440,7 +449,7 @@ def test_what_calls_have_often_is_served_by_what_was_timed_there(tmp_path: Path)
     async def scenario() -> None:
         bench = FakeBenchPool(faults=off_between_hints)
         async with running(tmp_path, bench=bench, traffic_half_life_s=HALF_LIFE_S) as daemon:
-            replay = await replayed(daemon, 64, 256, 1024)
+            replay = await replayed(daemon, *ASKED)
             (key,) = daemon.core.tables.of_kernel("", replay.kernel)
 
             def served(size: int) -> tuple[str, tuple[int, ...]]:

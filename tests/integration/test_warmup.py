@@ -19,8 +19,10 @@ from tests.integration.forking import Forked, fork
 from nearhint.connection import Connection
 from nearhint.counters import Counters
 from nearhint.exit_codes import ExitCode
+from nearhint_daemon.tuning.companions import companions, without_companions
 from nearhint_proto import convert
 from nearhint_proto.v1 import admin_service_pb2
+from nearhint_rules.metrics import Dims
 from nearhint_rules.table import HintRow, Table, Timing
 
 END_S = 120.0
@@ -86,7 +88,7 @@ dims = { x_0 = [2, 64] }
 Timings = dict[str, Timing]
 """By Variant and Fallback."""
 Rows = dict[str, dict[tuple[int, ...], Timings]]
-"""The hints at T2, by Kernel and sizes."""
+"""What is at T2, hints and companions, by Kernel and sizes."""
 
 
 @pytest.fixture
@@ -139,10 +141,9 @@ def wait_for_device(daemon: DaemonProcess) -> None:
         time.sleep(0.05)  # a process of its own gives no event to wait for
 
 
-def searched(daemon: DaemonProcess) -> Rows:
-    """What the daemon's Tables hold at T2."""
+def tables(daemon: DaemonProcess) -> Iterator[Table]:
+    """All of the daemon's Tables."""
     uids = frozenset({os.getuid()})
-    rows: Rows = {}
     with closing(
         Connection(daemon.address, trusted_uids=uids, counters=Counters(), version="test")
     ) as connection:
@@ -150,10 +151,15 @@ def searched(daemon: DaemonProcess) -> Rows:
         for kernel in listed.kernels:
             asked = admin_service_pb2.ExplainKernelRequest(kernel=kernel.id)
             for message in connection.explain_kernel(asked).tables:
-                table = convert.table_from_proto(message)
-                found = {row.dims: timings(table, row) for row in table.hints if row.tier >= 2}
-                rows[kernel.id] = found
-    return rows
+                yield convert.table_from_proto(message)
+
+
+def searched(daemon: DaemonProcess) -> Rows:
+    """What the daemon's Tables hold at T2."""
+    return {
+        table.kernel: {row.dims: timings(table, row) for row in table.hints if row.tier >= 2}
+        for table in tables(daemon)
+    }
 
 
 def timings(table: Table, row: HintRow) -> Timings:
@@ -181,11 +187,19 @@ def is_kept(before: Rows, after: Rows) -> bool:
 
 
 EXPECTED_POINTS = 4
+BESIDE = {(4, 125), (15, 125), (63, 125), (15, 128), (64, 125)}
+"""The companions of (4, 128), (16, 128) and (64, 128): odd in all that is a multiple of 16, and
+where both are, in turn in one of them. One row is a Kernel of its own, with one hint."""
 
 
-def hints(rows: Rows) -> list[int]:
-    """How many hints each Kernel has, the most first."""
-    return sorted((len(found) for found in rows.values()), reverse=True)
+def hints(daemon: DaemonProcess) -> int:
+    """How many hints the daemon's Tables have at T2, companions left out."""
+    return sum(row.tier >= 2 for table in tables(daemon) for row in without_companions(table))
+
+
+def beside(daemon: DaemonProcess) -> set[Dims]:
+    """The companions that the daemon's Tables have."""
+    return {dims for table in tables(daemon) for dims in companions(table)}
 
 
 def test_a_dry_run_lists_the_work_and_does_none_of_it(
@@ -262,9 +276,9 @@ def test_a_daemon_killed_in_mid_run_and_started_again_repeats_nothing(
     daemon.start()
     output, talk = process.communicate()
     assert process.returncode == ExitCode.OK, talk + output
-    after = searched(daemon)
-    assert is_kept(before, after)
-    assert sum(hints(after)) == EXPECTED_POINTS
+    assert is_kept(before, searched(daemon))
+    assert hints(daemon) == EXPECTED_POINTS
+    assert beside(daemon) == BESIDE
 
 
 @pytest.mark.parametrize("line", [1, 3])
@@ -278,9 +292,9 @@ def test_a_warm_up_killed_in_mid_run_goes_on_where_it_was(
     before = searched(daemon)
     code, report, talk = warm_up(daemon, tmp_path, GOOD)
     assert code == ExitCode.OK, talk
-    after = searched(daemon)
-    assert is_kept(before, after)
-    assert sum(hints(after)) == EXPECTED_POINTS
+    assert is_kept(before, searched(daemon))
+    assert hints(daemon) == EXPECTED_POINTS
+    assert beside(daemon) == BESIDE
     assert report["pending"] == []
 
 
@@ -294,7 +308,8 @@ def test_a_budget_that_ends_leaves_nothing_queued_and_the_next_run_finishes(
     assert daemon.status().queued_jobs.get("warm_up", 0) == 0
     code, report, talk = warm_up(daemon, tmp_path, GOOD)
     assert code == ExitCode.OK, talk
-    assert sum(hints(searched(daemon))) == EXPECTED_POINTS
+    assert hints(daemon) == EXPECTED_POINTS
+    assert beside(daemon) == BESIDE
 
 
 def test_what_was_compiled_ahead_is_only_measured_where_the_device_is(

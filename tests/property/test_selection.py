@@ -192,6 +192,7 @@ def test_the_order_of_hints_in_a_table_does_not_matter(table: Table, data: st.Da
         generation=table.generation,
         cutoff=table.cutoff,
         pins=table.pins,
+        probes=table.probes,
     )
     assert prepare(table, dims, STEP).alternatives == prepare(other, dims, STEP).alternatives
 

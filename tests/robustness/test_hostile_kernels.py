@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.daemon_in_process import Client, running
+from tests.integration.daemon_in_process import Client, hints_of, running
 from tests.integration.fake_workers import FakeCompilePool
 from tests.integration.waiting import until
 from tests.unit.workers.building import SYMBOLS, compiled, hand_written, node, tensor
@@ -110,7 +110,8 @@ def test_hostile_kernels_are_quarantined_with_a_reproducer_and_never_served(
             )
             (table,) = await daemon.client.tables_of(registered)
             assert {variant.schedule for variant in table.variants} == {"right", "right_too"}
-            assert [hint.tier for hint in table.hints] == [2, 2]
+            assert [row.dims for row in hints_of(table)] == [(64,), (2048,)]
+            assert [row.tier for row in table.hints] == [2] * 4  # and two companions
             assert daemon.core.state == "serving"
             assert lost.count("died") == 2
             assert lost.count("hung") == 2

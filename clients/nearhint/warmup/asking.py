@@ -277,7 +277,7 @@ class _Round:
             self._open.pop(goal, None)
             if goal in unmet and not is_compiled:
                 table = self._tables.get((goal.target, goal.kernel))
-                self._problems[goal] = _why(table) or reason or "not tuned"
+                self._problems[goal] = _why_none(table) or reason or _why(table) or "not tuned"
 
     def _end_budget(self) -> None:
         """Stops what nobody else waits for; what is done stays done."""
@@ -312,14 +312,18 @@ def _unfinished(held: str | None) -> str:
     return f"{BUDGET_ENDED}: the policy of {held} is never" if held else BUDGET_ENDED
 
 
+def _why_none(table: Table | None) -> str:
+    """Why a Kernel has no Variant at all; empty where it has, or where nothing says."""
+    return "" if table is None or table.variants else table.reason
+
+
 def _why(table: Table | None) -> str:
-    """Why a Table lacks a bucket that was asked for; empty where it does not say."""
-    if table is None:
-        return ""
-    if not table.variants and table.reason:
-        return table.reason
+    """Why a Table lacks a bucket whose jobs are done; empty where it does not say.
+
+    Of a full Table alone that says little: it may be companions that it is full of.
+    """
     full = f"not kept: a Table has at most {HINT_LIMIT} hints"
-    return full if len(table.hints) >= HINT_LIMIT else ""
+    return full if table is not None and len(table.hints) >= HINT_LIMIT else ""
 
 
 def _calls(found: Survey) -> list[_Call]:

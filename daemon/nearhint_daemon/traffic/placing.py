@@ -28,9 +28,10 @@ from nearhint_daemon.store import Store, queries
 from nearhint_daemon.tables import TableIndex, TableKey
 from nearhint_daemon.traffic.histograms import KernelKey, Met, Site, Traffic
 from nearhint_daemon.traffic.sizes_text import parse_sizes
-from nearhint_daemon.tuning.companions import without_companions
+from nearhint_daemon.tuning.companions import companions, without_companions
 from nearhint_daemon.tuning.publishing import Publisher
 from nearhint_daemon.tuning.tuning_jobs import Wish, hint_jobs, probe_job
+from nearhint_rules.ladder import distance
 from nearhint_rules.metrics import Dims
 from nearhint_rules.placement import (
     LOSS_PER_OCTAVE,
@@ -105,7 +106,7 @@ def decide(
     """
     if not met:
         return Move()
-    room = HINT_LIMIT - len(table.hints)
+    room = HINT_LIMIT - len(without_companions(table))
     table = replace(table, hints=answering(table, met[0].fallback))
     heaviest = met[:SIZES_LIMIT]
     rows = without_companions(table)
@@ -119,7 +120,7 @@ def decide(
     ]
     weights = [each.weight for each in heaviest]
     candidates = [*hints, *(each.dims for each in new)]
-    costs = losses(table, [each.dims for each in heaviest], candidates)
+    costs = _losses(table, [each.dims for each in heaviest], candidates, hints=hints)
     held = list(range(len(hints)))
     now = mean_cost(costs, weights, held)
     best = place(costs, weights, min(max(budget, len(hints)), len(hints) + max(room, 0)))
@@ -135,6 +136,25 @@ def decide(
     blind = distances([each.dims for each in heaviest], hints, rate=rate)
     movable = [at for at, row in enumerate(rows) if row.tier >= T2]
     return Move(evicted=tuple(hints[at] for at in _spare(blind, weights, held, movable, budget)))
+
+
+def _losses(
+    table: Table, sizes: Sequence[Dims], candidates: Sequence[Dims], *, hints: Sequence[Dims]
+) -> Costs:
+    """The cost matrix, where each of `hints`, which come first, serves with its companions."""
+    beside = [row.dims for row in table.hints if row.dims not in hints]
+    nearest = [
+        min(range(len(hints)), key=lambda at: (distance(hints[at], dims), at)) for dims in beside
+    ]
+    costs: list[list[float]] = []
+    for by_candidate, by_companion in zip(
+        losses(table, sizes, candidates), losses(table, sizes, beside), strict=True
+    ):
+        merged = list(by_candidate)
+        for at, cost in zip(nearest, by_companion, strict=True):
+            merged[at] = min(merged[at], cost)
+        costs.append(merged)
+    return costs
 
 
 def _worth_tuning(
@@ -192,10 +212,12 @@ def spare_for_all(table: Table, moves: Mapping[str, Move], *, budget: int) -> tu
     """The hints that each Fallback timed there may do without; `moves` are by Fallback.
 
     A Fallback without traffic, of which there is no move, may do without what is beyond the budget.
+    Companions go with their hints.
     """
-    held = Counter(name for row in table.hints for name, _ in row.fallbacks)
+    hints = without_companions(table)
+    held = Counter(name for row in hints for name, _ in row.fallbacks)
     spare: list[Dims] = []
-    for row in table.hints:
+    for row in hints:
         names = [name for name, _ in row.fallbacks]
         if row.tier >= T2 and all(
             row.dims in moves[name].evicted if name in moves else held[name] > budget
@@ -203,6 +225,9 @@ def spare_for_all(table: Table, moves: Mapping[str, Move], *, budget: int) -> tu
         ):
             spare.append(row.dims)
             held.subtract(names)
+    if spare:
+        left = replace(table, hints=tuple(row for row in table.hints if row.dims not in spare))
+        spare += sorted(companions(table) - companions(left) - set(spare))
     return tuple(spare)
 
 
@@ -318,7 +343,8 @@ class Placer:
         evicted = spare_for_all(table, moves, budget=self._budget)
         if evicted:
             await self._publisher.drop_hints(key, evicted)
-            self._observer.hints_evicted(len(evicted))
+            hints = {row.dims for row in without_companions(table)}
+            self._observer.hints_evicted(len(hints.intersection(evicted)))
 
     def _has_ended(self, key: TableKey) -> bool:
         """Whether no job of the last move is open; what it did not bring is not wanted again."""

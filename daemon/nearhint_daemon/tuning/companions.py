@@ -1,19 +1,25 @@
-"""Companions: sizes beside a hint's, where Variants that promise divisibility may not run.
+"""Companions: sizes beside a hint's, without the divisibility that Variants are fast by there.
 
 A hint's sizes are multiples of 16 mostly, so its contest is won by a Variant that reads vectors,
 and does not say how much the others lose where rows begin anywhere. So the best few of those that
 may run beside a hint are timed there too. That is not one less than the hint: there tiles are as
 good as full, blocks hold their rows as exactly, and rows begin nearly as far apart as a power of
 two, which is no more like other odd sizes than the hint is. A companion is a row of the Table like
-a hint's; what tells them apart is that the hint is there as well, less than `BESIDE` away. Pure.
+a hint's; what tells them apart is that the hint is there as well, less than `BESIDE` away. It has a
+place that no hint wants. Pure.
 
 A Variant may not run where one of its facts fails. So a companion need not be odd in all that some
 fact is about: where two odd sizes are joined, the sum of both is even.
 
+Where no Variant promises divisibility all may run beside a hint, the winner too, and lose there:
+tiles of flat blocks hang over the end, and on a CPU rows end element by element and not in whole
+vectors (`whole_tiles`). What each loses differs, so they are timed there all the same.
+
 Where Variants need divisibility of one size or of another, as those that read along one and write
 along the other do, sizes of which one alone is odd are as common as any, and like neither: what may
 run there reads vectors from rows that begin anywhere, or writes them so. So a hint has a companion
-of that kind as well, hints in turn one for each of the sizes.
+of that kind as well, hints in turn one for each of the sizes. On a CPU these are all its sizes, as
+any may be the length of a row.
 """
 
 from __future__ import annotations
@@ -35,6 +41,8 @@ Needs: TypeAlias = frozenset[Divisible]
 """The divisibility that one Variant needs, all of it."""
 BESIDE = 0.2
 """Octaves from a hint within which a companion is."""
+ABOVE = 16
+"""A companion's sizes are larger by one at most, or by one part in so many."""
 PART = 64
 """A companion's sizes are smaller by one part in so many, and odd."""
 NEAR_BEST = 1.3
@@ -52,7 +60,7 @@ def companion(table: Table, dims: Dims, step: Step | None = None) -> Dims | None
         return None
     names = frozenset(ex.symbols_of(*(fact.expr for facts in needs for fact in facts)))
     found = _odd(table, dims, names) if step is None else step(dims, names)
-    if found is None or min(found) < 1 or distance(dims, found) > BESIDE:
+    if found is None or min(found) < 1 or not _is_near(dims, found):
         return None
     return None if _held(table, needs, found) else found
 
@@ -69,7 +77,7 @@ def one_sided(table: Table, dims: Dims, step: Step | None = None) -> tuple[Dims,
     for name in sorted(names):
         only = frozenset([name])
         odd = _odd(table, dims, only) if step is None else step(dims, only)
-        if odd is not None and min(odd) >= 1 and distance(dims, odd) <= BESIDE:
+        if odd is not None and min(odd) >= 1 and _is_near(dims, odd):
             left = _held(table, needs, odd)
             if _is_one_sided(dims, needs, odd, left):
                 found.setdefault(left, odd)
@@ -82,6 +90,13 @@ def _is_one_sided(dims: Dims, needs: frozenset[Needs], other: Dims, left: frozen
         bool(left)
         and left < needs
         and all(size == at or size % 2 == 1 for size, at in zip(other, dims, strict=True))
+    )
+
+
+def _is_near(dims: Dims, other: Dims) -> bool:
+    """Whether other sizes may be a companion's: mostly they are less, and never by much."""
+    return distance(dims, other) <= BESIDE and all(
+        size <= at + max(1, at // ABOVE) for size, at in zip(other, dims, strict=True)
     )
 
 
@@ -110,21 +125,30 @@ def _divisors(table: Table) -> Collection[Needs]:
         frozenset(fact for fact in variant.guard.facts if isinstance(fact, Divisible))
         for variant in table.variants
     }
-    tiles = {frozenset([fact]) for variant in table.variants for fact in whole_tiles(variant)}
+    tiles = {
+        frozenset([fact])
+        for variant in table.variants
+        for fact in whole_tiles(variant, table.symbols)
+    }
     return needed - {frozenset()} or tiles
 
 
 def companions(table: Table) -> frozenset[Dims]:
-    """The rows of a Table that are companions of others."""
+    """The rows of a Table that are companions of others.
+
+    One answers no step that its hint does not answer.
+    """
     divisors = _divisors(table)
     held = {row.dims: _held(table, divisors, row.dims) for row in table.hints}
+    steps = {row.dims: {name for name, _ in row.fallbacks} for row in table.hints}
     return frozenset(
         other
         for other, theirs in held.items()
         if any(
             needs
             and (needs.isdisjoint(theirs) or _is_one_sided(dims, needs, other, theirs))
-            and distance(dims, other) <= BESIDE
+            and steps[other] <= steps[dims]
+            and _is_near(dims, other)
             for dims, needs in held.items()
         )
     )

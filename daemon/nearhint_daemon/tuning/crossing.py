@@ -29,7 +29,7 @@ from nearhint_daemon.tuning.matrix import (
 from nearhint_daemon.tuning.tasks import Task, Tasks
 from nearhint_daemon.tuning.tuning_jobs import search_prefixes
 from nearhint_rules.metrics import Dims
-from nearhint_rules.table import Table
+from nearhint_rules.table import HINT_LIMIT, Table
 
 BESIDE = "beside a hint, where other divisibility holds"
 
@@ -77,6 +77,8 @@ class Crossing:
             if table is None:
                 return
             row = next((each for each in table.hints if each.dims == task.dims), None)
+            if row is None and len(table.hints) >= HINT_LIMIT:
+                return  # hints that came meanwhile have its place
             known = set[int]() if row is None else {position for position, _ in row.ranked}
             fresh = [
                 each.schedule

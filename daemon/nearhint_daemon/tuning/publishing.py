@@ -17,6 +17,7 @@ from nearhint_daemon.store.rows import JobRow, MeasurementRow, VariantRow
 from nearhint_daemon.store.store import DAEMON
 from nearhint_daemon.tables import TableIndex, TableKey
 from nearhint_daemon.traffic.histograms import Traffic
+from nearhint_daemon.tuning.companions import companions
 from nearhint_daemon.tuning.drift import carried
 from nearhint_daemon.tuning.matrix import shared
 from nearhint_daemon.tuning.tasks import Task
@@ -126,7 +127,7 @@ class Publisher:
             table = replace(table, hints=kept, reason="", selector=DEFAULT_SELECTOR)
             table = fitted(table)
             if evicted:
-                await self._forget(key, evicted)
+                await self._forget(key, evicted, staying={row.dims for row in kept})
             measurements = self.measurements(task, timed)
             return await self._tables.publish(table, measurements, hint=task.dims)
 
@@ -222,18 +223,27 @@ class Publisher:
             kept = tuple(row for row in table.hints if row.dims not in hints)
             if not kept or len(kept) == len(table.hints):
                 return
-            await self._forget(key, {row.dims for row in table.hints if row not in kept})
+            staying = {row.dims for row in kept}
+            await self._forget(key, {row.dims for row in table.hints} - staying, staying=staying)
             await self._tables.publish(compacted(replace(table, hints=kept)))
 
     def _evicted(self, table: Table, task: Task) -> set[tuple[int, ...]]:
         if len(table.hints) <= HINT_LIMIT:
             return set()
         uses = self._traffic.uses(table)
-        return set(crowded_out(table, task.dims, task.fallback.id, uses))
+        # Companions have the places that hints leave. What somebody asked for is a hint here.
+        spare = companions(table) - (set() if task.why else {task.dims})
+        return set(crowded_out(table, task.dims, task.fallback.id, uses, spare=spare))
 
-    async def _forget(self, key: TableKey, hints: set[tuple[int, ...]]) -> None:
+    async def _forget(
+        self,
+        key: TableKey,
+        hints: set[tuple[int, ...]],
+        *,
+        staying: Collection[tuple[int, ...]] = (),
+    ) -> None:
         """Lets evicted hints be asked for again."""
-        prefixes = hint_prefixes(key, hints)
+        prefixes = hint_prefixes(key, hints, staying=staying)
         await self._store.write(lambda tx: queries.delete_jobs_under(tx, prefixes))
 
     def measurements(self, task: Task, timed: Timed) -> list[MeasurementRow]:

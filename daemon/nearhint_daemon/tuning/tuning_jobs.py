@@ -223,15 +223,22 @@ def tunes_of(key: TableKey, hints: Iterable[Dims]) -> list[str]:
     return _at_hints(tune_prefixes(key), hints)
 
 
-def hint_prefixes(key: TableKey, hints: Iterable[Dims]) -> list[str]:
-    """How the keys of all jobs start whose results go with these hints."""
-    return [*_at_hints(search_prefixes(key), hints), cross_prefix(key)]
+def hint_prefixes(
+    key: TableKey, hints: Iterable[Dims], *, staying: Collection[Dims] = ()
+) -> list[str]:
+    """How the keys of all jobs start whose results go with these hints.
+
+    A bucket's do not go where it is one of the hints that are `staying`.
+    """
+    return [*_at_hints(search_prefixes(key), hints, staying=staying), cross_prefix(key)]
 
 
-def _at_hints(prefixes: Iterable[str], hints: Iterable[Dims]) -> list[str]:
+def _at_hints(
+    prefixes: Iterable[str], hints: Iterable[Dims], *, staying: Collection[Dims] = ()
+) -> list[str]:
     return [
         f"{prefix}{'x'.join(map(str, each))}/"
         for dims in sorted(hints)
-        for each in sorted({dims, bucket(dims)})
+        for each in sorted({dims, bucket(dims)}.difference(staying))
         for prefix in prefixes
     ]

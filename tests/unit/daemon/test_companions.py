@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from tests.unit.rules.tables import STEP, row, table, tiled, variant
+from tests.unit.rules.tables import OTHER_STEP, STEP, row, table, tiled, variant
 
 from nearhint_daemon.tuning.companions import (
     PART,
@@ -58,7 +58,8 @@ def test_a_companion_is_no_more_than_a_few_percent_less_and_not_one_less_than_wh
 
 def test_where_nothing_is_divisible_or_all_stays_so_there_is_no_companion() -> None:
     assert companion(guarded(row((100,), {0: 100})), (100,)) is None
-    assert companion(table(row((64,), {0: 100})), (64,)) is None
+    assert companion(table(row((64,), {0: 100}), variants=(tiled(0, 64),)), (64,)) is None
+    assert companion(table(row((100,), {0: 100})), (100,)) is None
     trivial = table(row((64,), {0: 100}), variants=(variant(0), variant(1, Divisible(K0, 1))))
     assert companion(trivial, (64,)) is None
     least = table(row((1,), {0: 100}), variants=(variant(0), variant(1, Divisible(K0, 1))))
@@ -144,6 +145,62 @@ def test_where_no_variant_needs_divisibility_a_companion_is_where_tiles_hang_ove
 def test_where_some_variant_needs_divisibility_tiles_say_nothing() -> None:
     found = table(row((1024,), {0: 100}), variants=(tiled(0, 256), variant(1, Divisible(K0, 2048))))
     assert companion(found, (1024,)) is None
+
+
+def test_on_a_cpu_a_companion_is_odd_in_each_size_that_is_whole_vectors() -> None:
+    """Its Guards say nothing of it; what is left of a row goes element by element."""
+    rows = table(row((64, 4096), {0: 100}))
+    assert companion(rows, (64, 4096)) == (63, 4031)
+    assert companion(rows, (64, 4104)) == (63, 4104)
+    assert companion(rows, (4, 4096)) == (4, 4031)
+    assert companion(rows, (4, 24)) is None
+    assert one_sided(rows, (64, 4096)) == ((63, 4096), (64, 4031))
+    assert one_sided(rows, (4, 4096)) == ()
+
+
+def test_beside_a_hint_on_a_cpu_the_best_few_are_timed_the_winner_among_them() -> None:
+    hints = row((64,), {1: 50, 0: 100, 2: 60}), row((1024,), {2: 70, 1: 80, 0: 100})
+    made = table(*hints)
+    assert missing_beside(made, STEP) == {(63,): (1, 2), (1007,): (1, 2)}
+    beside = row((63,), {2: 50, 1: 60, 0: 100}), row((1007,), {2: 70, 1: 80, 0: 100})
+    complete = table(*hints, *beside)
+    assert companions(complete) == {(63,), (1007,)}
+    assert without_companions(complete) == hints
+    assert missing_beside(complete, STEP) == {}
+
+
+def test_hints_on_a_cpu_in_turn_have_a_companion_with_whole_vectors_one_way() -> None:
+    hints = [row(dims, {0: 100}) for dims in ((4, 128), (16, 128), (64, 128))]
+    found = missing_beside(table(*hints), STEP)
+    both = [(4, 125), (15, 125), (63, 125)]
+    assert [*found] == [both[0], both[2], both[1], (15, 128), (64, 125)]
+    complete = table(*hints, *(row(dims, {0: 100}) for dims in found))
+    assert companions(complete) == found.keys()
+    assert sided_companions(complete) == {(15, 128), (64, 125)}
+
+
+def test_a_divisibility_that_some_variant_on_a_cpu_needs_counts_alone() -> None:
+    made = table(row((64, 48), {0: 100}), variants=(variant(0), variant(1, Divisible(K1, 3))))
+    assert companion(made, (64, 48)) == (64, 47)
+    assert one_sided(made, (64, 48)) == ()
+
+
+def test_what_answers_a_step_that_a_hint_does_not_is_no_companion_of_it() -> None:
+    mine, theirs = row((64,), {0: 100}), row((63,), {0: 100}, step=OTHER_STEP)
+    assert companions(table(mine, theirs)) == set()
+    both = replace(mine, fallbacks=mine.fallbacks + theirs.fallbacks)
+    assert companions(table(both, theirs)) == {(63,)}
+    assert companions(table(mine, replace(both, dims=(63,)))) == set()
+
+
+def test_what_is_clearly_larger_than_a_hint_is_no_companion_of_it() -> None:
+    made = table(*(row((size,), {0: 100}) for size in (16, 48, 53)))
+    assert companions(made) == set()
+    # One more is beside a hint where ranges begin with it.
+    least = table(row((16,), {0: 100}), row((17,), {0: 100}))
+    assert companions(least) == {(17,)}
+    assert companion(least, (16,), lambda dims, names: (17,)) == (17,)
+    assert companion(table(row((48,), {0: 100})), (48,), lambda dims, names: (53,)) is None
 
 
 def test_companions_that_find_a_place_are_far_apart() -> None:

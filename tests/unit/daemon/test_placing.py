@@ -152,7 +152,8 @@ def test_a_hint_whose_search_goes_on_is_left_alone() -> None:
 
 def test_the_last_hint_stays() -> None:
     assert moved(apart(16), {16: 100}, budget=1) == Move()
-    assert len(moved(apart(16, 17), {16: 100, 17: 1}, budget=1).evicted) == 1
+    # Odd sizes, so that neither is the other's companion.
+    assert len(moved(apart(17, 19), {17: 100, 19: 1}, budget=1).evicted) == 1
 
 
 def test_a_full_table_still_moves() -> None:
@@ -215,3 +216,44 @@ def test_hints_without_traffic_stay_until_their_search_has_ended() -> None:
     assert spare_for_all(made, {}, budget=1) == ((16,),)
     early = replace(made, hints=tuple(replace(each, tier=1) for each in made.hints))
     assert spare_for_all(early, {}, budget=1) == ()
+
+
+def test_calls_that_have_a_companions_sizes_want_nothing_tuned() -> None:
+    """Its own best is known there, though the hint's would lose a third."""
+    made = table(
+        row((64,), {0: 100, 1: 200}),
+        row((63,), {1: 100, 0: 150}),
+        row((4096,), {0: 100}),
+    )
+    assert moved(made, {63: 900.0, 4096: 100.0}) == Move()
+    assert moved(made, {63: 900.0, 62: 20.0, 4096: 100.0}) == Move()
+    assert wanted(moved(made, {45: 900.0, 4096: 100.0})) == [45]
+
+
+def test_companions_take_no_place_of_a_hint() -> None:
+    """Without room the far size would have to take the place of a hint that is worth more."""
+    sizes = [2**power - less for power in range(4, 4 + HINT_LIMIT // 2) for less in (0, 1)]
+    made = table(
+        row((sizes[0],), {0: 100}),
+        *(row((size,), {at: 100, 0: 1100}) for at, size in enumerate(sizes[1:], 1)),
+    )
+    assert len(made.hints) == HINT_LIMIT
+    weights = {2**40: LEAST_CALLS} | dict.fromkeys(sizes, 12 * LEAST_CALLS)
+    assert wanted(moved(made, weights, budget=20)) == [2**40]
+    assert wanted(moved(made, weights, budget=16)) == []
+
+
+def test_companions_are_in_no_budget_and_go_with_their_hints() -> None:
+    made = apart(64, 63, 4096, 4095)
+    assert moved(made, {4096: 900.0}, budget=2) == Move()
+    move = moved(made, {4096: 900.0}, budget=1)
+    assert move.evicted == ((64,),)
+    assert spare_for_all(made, {STEP: move}, budget=1) == ((64,), (63,))
+    # Neither do they count where nothing is known of the calls.
+    assert spare_for_all(made, {}, budget=2) == ()
+    assert spare_for_all(made, {}, budget=1) == ((64,), (63,))
+
+
+def test_a_hint_of_a_fallback_is_no_companion_of_a_hint_of_another() -> None:
+    made = of_two([64], [63, 4096])
+    assert spare_for_all(made, {STEP: Move(evicted=((64,),))}, budget=2) == ((64,),)

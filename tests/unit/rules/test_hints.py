@@ -153,3 +153,14 @@ def test_of_hints_that_are_all_needed_the_least_used_goes() -> None:
     made = table(*(row((16 << n,), {0: 100}, step=step) for n, step in enumerate(steps)))
     assert crowded_out(made, (64,), "c" * 64, used(made), limit=2) == ((16,),)
     assert crowded_out(made, (64,), "c" * 64, used(made, 64), limit=2) == ((64,),)
+
+
+def test_what_nobody_asked_for_is_crowded_out_before_any_hint() -> None:
+    made = table(*(row((size,), {0: 100}) for size in (16, 31, 32, 63, 64)))
+    spare = {(31,), (63,)}
+    calls = used(made, 16, 32, 64)
+    assert crowded_out(made, (16,), STEP, calls, spare=spare, limit=4) == ((31,),)
+    assert crowded_out(made, (16,), STEP, calls, spare=spare, limit=2) == ((31,), (63,), (32,))
+    # Of those, what came goes last, and before any hint as well.
+    assert crowded_out(made, (31,), STEP, calls, spare=spare, limit=4) == ((63,),)
+    assert crowded_out(made, (31,), STEP, calls, spare=spare, limit=3) == ((63,), (31,))

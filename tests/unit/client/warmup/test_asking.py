@@ -25,6 +25,7 @@ from nearhint.warmup.asking import (
 from nearhint.warmup.survey import Goal, Wish
 from nearhint_proto.v1 import admin_service_pb2, kernel_service_pb2
 from nearhint_rules.hints import bucket
+from nearhint_rules.table import HINT_LIMIT
 
 FAR_S = 1e9
 
@@ -177,6 +178,21 @@ def test_a_bucket_that_an_operation_did_not_bring_has_its_error(
     outcome = stage.bring(wish(4, 64))
     assert outcome.problems == {goal(64): "the hint is too large"}
     assert outcome.met == {goal(4)}
+
+
+@pytest.mark.parametrize("error", ["", "the hint is too large"])
+def test_a_full_table_is_the_reason_where_nothing_else_is(
+    daemon: FakeDaemon, stage: Stage, error: str
+) -> None:
+    """Full it may be of companions, which have the places that hints leave."""
+
+    def end() -> None:
+        daemon.publish(doubling.table(*range(2**20, 2**20 + HINT_LIMIT)))
+        finish(daemon, error=error)
+
+    stage.then = end
+    full = f"not kept: a Table has at most {HINT_LIMIT} hints"
+    assert stage.bring(wish(4)).problems == {goal(4): error or full}
 
 
 def test_a_budget_that_ends_cancels_what_is_under_way(daemon: FakeDaemon, stage: Stage) -> None:
