@@ -33,11 +33,23 @@ from nearhint.exit_codes import ExitCode
     help="What to encode, all combinations: 'batch=1,8;tokens=16,64'; else a pinned list.",
 )
 @click.option(
+    "--budget-s",
+    type=SECONDS,
+    default=270.0,
+    show_default=True,
+    help="Seconds for all of it, which decide how long is tuned and how often is timed.",
+)
+@click.option(
     "--settle-timeout-s",
     type=SECONDS,
-    default=600.0,
+    help="Go on with what is tuned after so many seconds, if the budget does not say so before.",
+)
+@click.option(
+    "--repetitions",
+    type=click.IntRange(min=1),
+    default=21,
     show_default=True,
-    help="Go on with what is tuned after so many seconds.",
+    help="Time each size so often, if the budget allows.",
 )
 @json_option
 @exits
@@ -46,13 +58,15 @@ def demo(
     compare: str | None,
     model: str | None,
     sizes: str | None,
-    settle_timeout_s: float,
+    budget_s: float,
+    settle_timeout_s: float | None,
+    repetitions: int,
     as_json: bool,
 ) -> ExitCode:
     """Encode real sentences of every length with a real model, through a daemon of its own.
 
     Cold, then warm, then from a second process, then after the daemon was killed and started
-    again. Needs nearhint[daemon,torch,demo].
+    again. What each phase found is printed when it ends. Needs nearhint[daemon,torch,demo].
     """
     check_enabled()
     module = extras.load("nearhint.demo", what="nearhint demo", extra="daemon,torch,demo")
@@ -61,8 +75,15 @@ def demo(
         compare=compare or "",
         model=model or "",
         sizes=read_pairs(sizes) if sizes else (),
+        budget_s=budget_s,
         settle_timeout_s=settle_timeout_s,
+        repetitions=repetitions,
     )
-    report = module.run(options)
-    click.echo(module.as_json(report) if as_json else module.as_table(report))
+    report = module.run(options, tell=_keep if as_json else click.echo)
+    if as_json:
+        click.echo(module.as_json(report))
     return ExitCode.OK
+
+
+def _keep(_found: str) -> None:
+    """What a phase found is in the report, which is printed whole."""

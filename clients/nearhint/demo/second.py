@@ -1,7 +1,8 @@
 """A process of its own: `python -m nearhint.demo.second ROLE OPTIONS`, JSON on stdout.
 
 ROLE is `capture`, which times the first call with a backend that only captures, or `serve`, which
-times it with nearhint and then encodes every pair once.
+times it with nearhint and then encodes once every pair that needs no other capture. A line on
+stdin lets it begin, so that it may get ready while others run, and is timed while none does.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
 
 import click
 
@@ -31,33 +32,43 @@ class SecondProcessFailed(NearhintError):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a new process saw: its first call, and the launches by tier of all its calls.
-
-    `without_plan` are calls that no Plan served.
-    """
+    """What a new process saw at its first call: how long it took, and launches by tier."""
 
     first_call_s: float
     first_tiers: dict[str, int]
-    tiers: dict[str, int]
-    without_plan: int
 
 
-def ask(role: str, options: DemoOptions, *, environment: Mapping[str, str]) -> Answer:
-    """Runs this module in a new process and returns what it found."""
-    done = subprocess.run(
-        [sys.executable, "-m", "nearhint.demo.second", role, options.as_text()],
+@contextmanager
+def started(
+    role: str, options: DemoOptions, *, environment: Mapping[str, str]
+) -> Generator[Callable[[], Answer]]:
+    """Runs this module in a new process; what is yielded lets it begin, and has its answer."""
+    command = [sys.executable, "-m", "nearhint.demo.second", role, options.as_text()]
+    with subprocess.Popen(
+        command,
         env=dict(environment),
-        capture_output=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise SecondProcessFailed(role=role, code=done.returncode, problem=done.stderr[-2000:])
-    return Answer(**json.loads(done.stdout.splitlines()[-1]))
+    ) as process:
+
+        def answer() -> Answer:
+            found, problem = process.communicate("begin\n")
+            if process.returncode:
+                raise SecondProcessFailed(
+                    role=role, code=process.returncode, problem=problem[-2000:]
+                )
+            return Answer(**json.loads(found.splitlines()[-1]))
+
+        try:
+            yield answer
+        finally:
+            process.kill()
 
 
-def main(role: str, options: DemoOptions) -> Answer:
-    """What a new process sees."""
+def main(role: str, options: DemoOptions, *, begin: Callable[[], str]) -> Answer | None:
+    """What a new process sees; nothing where `begin` gives no line: who started it is gone."""
     from nearhint.demo import models
     from nearhint.demo.tiers import served
 
@@ -65,21 +76,19 @@ def main(role: str, options: DemoOptions) -> Answer:
         device=options.device, precision=options.precision, directory=options.model
     )
     batches = encoder.batches(options.pairs)
-    first = encoder.tokenise(first_batch(batches))
+    first = first_batch(batches)
+    features = encoder.tokenise(first)
     models.warm_up_capture()
     encoder.compile("nearhint" if role == "serve" else models.capture_only())
+    if not begin():
+        return None
     start = time.perf_counter()
-    answer = served(lambda: encoder.forward(first))
+    answer = served(lambda: encoder.forward(features))
     first_call_s = time.perf_counter() - start
-    every = [answer]
     if role == "serve":
-        every += [served(partial(encoder.encode, batch.sentences)) for batch in batches]
-    return Answer(
-        first_call_s=first_call_s,
-        first_tiers=answer.tiers,
-        tiers={name: sum(each.tiers[name] for each in every) for name in answer.tiers},
-        without_plan=sum(each.without_plan for each in every),
-    )
+        for batch in of_one_capture(batches, first):
+            encoder.encode(batch.sentences)
+    return Answer(first_call_s=first_call_s, first_tiers=answer.tiers)
 
 
 def first_batch(batches: Sequence[Batch]) -> Batch:
@@ -91,10 +100,16 @@ def first_batch(batches: Sequence[Batch]) -> Batch:
     return next(good, batches[-1])
 
 
+def of_one_capture(batches: Sequence[Batch], first: Batch) -> list[Batch]:
+    """Those that the capture at `first` serves: a batch of 1 has one of its own."""
+    return [batch for batch in batches if (batch.batch == 1) == (first.batch == 1)]
+
+
 if __name__ == "__main__":
     _, chosen, text = sys.argv
-    result = json.dumps(asdict(main(chosen, DemoOptions.from_text(text))))
-    click.echo(result)
-    sys.stdout.flush()
+    result = main(chosen, DemoOptions.from_text(text), begin=sys.stdin.readline)
+    if result is not None:
+        click.echo(json.dumps(asdict(result)))
+        sys.stdout.flush()
     # No thread of torch's or gRPC's has anything left to do that is worth waiting for.
     os._exit(0)

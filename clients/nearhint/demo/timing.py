@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Mapping
 
 Clock = Callable[[], float]
+WARM_UP_ROUNDS = 2
+"""Calls of each side before it is timed: the one whose result is compared, and one here."""
 
 
 def interleaved_ms(
@@ -18,12 +20,13 @@ def interleaved_ms(
 ) -> dict[str, float]:
     """The median time of each call in ms, over `repetitions` rounds in alternating order.
 
+    Each is called once before.
+
     >>> sorted(interleaved_ms({"a": int, "b": str}, repetitions=3))
     ['a', 'b']
     """
     order = list(calls)
     for name in order:
-        calls[name]()
         calls[name]()
     samples: dict[str, list[float]] = {name: [] for name in order}
     for turn in range(repetitions):

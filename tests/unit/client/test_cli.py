@@ -200,6 +200,8 @@ def test_policy_is_shown_and_set(explained: FakeDaemon) -> None:
         (["warmup", "m:f", "--sizes", "n=1", "--budget-s", "nan"], ExitCode.USAGE),
         (["warmup", "m:f", "--sizes", "n=1", "--budget-s", "inf"], ExitCode.USAGE),
         (["demo", "--settle-timeout-s", "nan"], ExitCode.USAGE),
+        (["demo", "--budget-s", "0"], ExitCode.USAGE),
+        (["demo", "--repetitions", "0"], ExitCode.USAGE),
         (["warmup", "m:f", "--sizes", "n=1", "--budget", "1m", "--budget-s", "3"], ExitCode.USAGE),
         (["warmup", "m:f", "--sizes", "n=1", "--effort", "hard"], ExitCode.USAGE),
         (["warmup", "m:f", "--sizes", "n=1", "--html", "/nowhere/at/all.html"], ExitCode.USAGE),
