@@ -53,23 +53,18 @@ class Kept:
     """The loads among `places` of some tiles, whose `bodies` these are, that all rows share."""
 
     def __init__(self, bodies: Sequence[Body], places: Sequence[int]) -> None:
-        kernel = bodies[0].kernel
         self.places = [
             place
             for place in places
             if bodies[0].is_independent(place) and bodies[0].is_shared(place)
         ]
         self._bodies = bodies
-        self._registers: list[tuple[tuple[Body, int], ...]] = []
-        narrow: list[tuple[Body, int]] = []
-        for body in bodies:
-            for place in self.places:
-                node = kernel.body[place]
-                assert isinstance(node, ir.Load)
-                if DTYPES[kernel.params[node.param].dtype] == HALF:
-                    narrow.append((body, place))
-                else:
-                    self._registers.append(((body, place),))
+        self._dtypes = ir.dtypes_of(bodies[0].kernel)
+        values = [(body, place) for body in bodies for place in self.places]
+        narrow = [each for each in values if DTYPES[self._dtypes[each[1]]] == HALF]
+        self._registers: list[tuple[tuple[Body, int], ...]] = [
+            (each,) for each in values if each not in narrow
+        ]
         self._registers += [tuple(narrow[at : at + HALF]) for at in range(0, len(narrow), HALF)]
 
     def loads(self) -> list[str]:
@@ -98,9 +93,7 @@ class Kept:
                 if len(values) == 1:
                     lines.append(f"{name} = kept{number}")
                     continue
-                node = body.kernel.body[place]
-                assert isinstance(node, ir.Load)
-                dtype = TRITON_TYPES[body.kernel.params[node.param].dtype].name
+                dtype = TRITON_TYPES[self._dtypes[place]].name
                 bits = f"_anew_i32(kept{number})"
                 bits = f"({bits} >> 16)" if half else bits
                 lines.append(f"{name} = {bits}.to(tl.int16).to({dtype}, bitcast=True)")

@@ -78,8 +78,8 @@ def split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     row = row_for(kernel, schedule, is_walked=True, wide=header.wide)
     splits_text = "splits" if is_adapted else index_text(splits)
     sizes: list[tuple[str, ex.Expr]] = [("splits", splits)]
-    if row.is_words and has_scans(kernel):
-        header.lines += [] if is_adapted else [f"splits = {splits_text}"]
+    if row.is_words and has_scans(kernel) and not is_adapted:
+        header.lines.append(f"splits = {splits_text}")
     if row.planes:
         # Whole planes, whose edges are whose words are.
         share = ex.floordiv(ex.add(row.planes.groups, splits, -1), splits)
