@@ -7,7 +7,6 @@ arithmetic is that of `costs.features`, times a model's coefficients.
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
 from functools import reduce
@@ -73,7 +72,7 @@ class Subject(NamedTuple):
 class Forecasts:
     """Predicts the times of `subjects`, the first of which is the Fallback, from hints near by.
 
-    `orders` has by hint the Variants that may be named near it, the fastest first; one order for
+    `orders` has by hint the Variants that may be named near it, as they rank there; one order for
     each kind of addresses. `always` are named near it in any case. A cache keeps `kept` elements. A
     set of subjects is an integer, with a byte for each that is 0 or 1.
     """
@@ -143,19 +142,17 @@ class Forecasts:
     def _named(self, hint: int, eligible: int, named: list[int]) -> int:
         """Those that may be named near a hint: of all that may run, the few that are best there.
 
-        `named` remembers them.
+        Also the one that leads there, which of several as good need not be the fastest: what is
+        predicted for others is held against it. `named` remembers them.
         """
         found = self._always[hint] & eligible
         for order in self._orders[hint]:
-            count, limit_ns = 0, math.inf
-            for time_ns, place in order:
-                if place & eligible:
-                    if not count:
-                        limit_ns = NAMED_RATIO * time_ns
-                    if count == NAMED_LIMIT or time_ns > limit_ns:
-                        break
-                    count += 1
-                    found |= place
+            able = [timed for timed in order if timed[1] & eligible]
+            if able:
+                fastest = sorted(able)[:NAMED_LIMIT]
+                limit_ns = NAMED_RATIO * fastest[0][0]
+                near = (place for time_ns, place in fastest if time_ns <= limit_ns)
+                found |= reduce(or_, near, able[0][1])
         named[hint] = found
         return found
 

@@ -385,6 +385,7 @@ class _Matrix:
             self.forms.setdefault(form, []).append(each)
         dims = [row.dims for row in complete]
         timings = [dict(row.ranked) for row in complete]
+        self._ranked = [[position for position, _ in row.ranked] for row in complete]
         self._best = [min(each.median_ns for each in row.values()) for row in timings]
         elements, time_ns = max(zip(map(math.prod, dims), self._best, strict=True))
         self.kept = kept_elements(table.variants[variants[0]], elements=elements, time_ns=time_ns)
@@ -412,7 +413,7 @@ class _Matrix:
         ]
 
     def orders(self, hint: int, addresses: Sequence[tuple[int, int]]) -> list[list[Timed]]:
-        """The leaders at a hint by their times, for each set of facts of addresses that may hold.
+        """The leaders at a hint as they rank, for each set of facts of addresses that may hold.
 
         `addresses` are, by Variant, the bit of the set that it needs, and those of all that hold
         wherever that one does.
@@ -420,11 +421,11 @@ class _Matrix:
         pointers = dict(zip(self.names[1:], addresses, strict=True))
         found: dict[int, list[Timed]] = {}
         for held in dict(addresses).values():
-            found[held] = sorted(
+            found[held] = [
                 (self.times[each][hint], each)
-                for each in self.leaders[hint]
-                if pointers[each][0] & held
-            )
+                for each in self._ranked[hint]
+                if each in self.leaders[hint] and pointers[each][0] & held
+            ]
         return list(found.values())
 
     def measured(self, each: int) -> list[tuple[int, Costs, float]]:

@@ -94,8 +94,10 @@ def plainly(
     for hint in near:
         found.update(always[hint])
         for order in orders[hint]:
-            timed = [each for each in order if each[1] in eligible][:NAMED_LIMIT]
+            able = [each for each in order if each[1] in eligible]
+            timed = sorted(able)[:NAMED_LIMIT]
             found.update(each for time, each in timed if time <= NAMED_RATIO * timed[0][0])
+            found.update(each for _, each in able[:1])
     for each in subjects:
         if any(held < LEAST_FILL * lengths[place] for place, held in each.cost.rows):
             found.add(each.variant)
@@ -113,7 +115,7 @@ def test_a_time_is_the_models_times_the_trend_and_the_ratios_near_by(rank: int, 
     always = [rng.sample(variants, rng.randrange(2)) for _ in HINTS]
     orders: list[list[list[Timed]]] = [
         [
-            sorted((rng.randint(100, 115), each) for each in variants)
+            [(rng.randint(100, 115), each) for each in rng.sample(variants, len(variants))]
             for _ in range(rng.randrange(3))
         ]
         for _ in HINTS
@@ -190,6 +192,19 @@ def test_named_are_the_few_that_are_as_good_as_best_of_those_that_may_run() -> N
     assert named(1, 1) == [1]
     # Each kind of addresses has its own best, and who is always named is so beside them.
     assert named(2, 0) == [0, 2, NAMED_LIMIT + 2]
+
+
+def test_who_leads_at_a_hint_is_named_near_it_if_others_are_as_fast() -> None:
+    """What is predicted is held against it: without it the hint alone would answer."""
+    subjects, counts, _, _ = made(("k0",), Random(1))
+    first = next(each for each in subjects if each.variant == 0)
+    many = [subjects[0], *(first._replace(variant=at) for at in range(NAMED_LIMIT + 2))]
+    leading, unnamed = NAMED_LIMIT, NAMED_LIMIT + 1
+    order: list[Timed] = [(200, leading), *((190 + at, at) for at in range(NAMED_LIMIT))]
+    orders = [[[*order, (201, unnamed)]]]
+    forecasts = Forecasts(many, counts, orders=orders, always=[()], kept=KEPT)
+    found = forecasts.at((64,), [0] * NEAR, [0.25] * NEAR, 0)
+    assert sorted(each[1] for each in found[1:]) == [*range(NAMED_LIMIT), leading]
 
 
 def test_facts_hold_where_guards_say_so() -> None:
