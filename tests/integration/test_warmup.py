@@ -187,9 +187,9 @@ def is_kept(before: Rows, after: Rows) -> bool:
 
 
 EXPECTED_POINTS = 4
-BESIDE = {(4, 125), (15, 125), (63, 125), (15, 128), (64, 125)}
+BESIDE = {(4, 125), *((15, 125), (15, 128), (16, 125)), *((63, 125), (63, 128), (64, 125))}
 """The companions of (4, 128), (16, 128) and (64, 128): odd in all that is a multiple of 16, and
-where both are, in turn in one of them. One row is a Kernel of its own, with one hint."""
+where both are, in each of them alone. One row is a Kernel of its own, with one hint."""
 
 
 def hints(daemon: DaemonProcess) -> int:
