@@ -23,6 +23,8 @@ run there reads vectors from rows that begin anywhere, or writes them so. So a h
 of that kind as well, hints in turn one for each of the sizes. Where no Variant promises any, a hint
 has all of them: on a CPU any of its sizes may be the length of a row, for one Variant this and for
 another that, and what each loses where one of them is odd shows at no companion odd in another.
+They come last, and leave their places to the others where a Table is full: there would be none
+beside a hint that comes late.
 """
 
 from __future__ import annotations
@@ -174,6 +176,22 @@ def sided_companions(table: Table) -> frozenset[Dims]:
     return frozenset(dims for dims in companions(table) if _held(table, divisors, dims))
 
 
+def has_place(table: Table, dims: Dims) -> bool:
+    """Whether a companion that is not there yet may come: there is room, or one is made.
+
+    One-sided companions leave their places to others, and none to their like.
+    """
+    if len(table.hints) < HINT_LIMIT:
+        return True
+    return not _held(table, _divisors(table), dims) and bool(sided_companions(table))
+
+
+def first_to_go(table: Table, *, but: Collection[Dims] = ()) -> frozenset[Dims]:
+    """The companions that leave a full Table first, `but` for some: one-sided ones, or else all."""
+    beside = companions(table) - frozenset(but)
+    return sided_companions(table) & beside or beside
+
+
 def without_companions(table: Table) -> tuple[HintRow, ...]:
     """The rows of a Table that are hints."""
     beside = companions(table)
@@ -187,12 +205,13 @@ def lacking_beside(
 
     The Variants that are near the best of those at the hint that may run at the companion; nothing
     once they were timed. No more companions than the Table has place for, as far apart as can be;
-    those that are one-sided come last.
+    those that are one-sided come last, and those that are there leave their places to the others.
     """
     known = {row.dims: {position for position, _ in row.ranked} for row in table.hints}
     beside = {dims: row for row in rows if (dims := companion(table, row.dims, step)) is not None}
     there = [dims for dims in beside if dims in known]
-    wanted = _apart(beside, there, limit=len(there) + HINT_LIMIT - len(known))
+    room = HINT_LIMIT - len(known.keys() - sided_companions(table))
+    wanted = _apart(beside, there, limit=len(there) + room)
     sides = _sides(table, rows, known, step)
     there = [dims for dims in sides if dims in known]
     room = HINT_LIMIT - len(known.keys() | wanted)

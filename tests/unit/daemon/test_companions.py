@@ -13,6 +13,8 @@ from nearhint_daemon.tuning.companions import (
     PART,
     companion,
     companions,
+    first_to_go,
+    has_place,
     lacking_beside,
     odd_below,
     one_sided,
@@ -309,3 +311,30 @@ def test_one_sided_companions_leave_their_place_to_the_others() -> None:
     found = missing_beside(table(*hints, variants=SIDED), STEP)
     assert len(found) == HINT_LIMIT // 2
     assert all(first % 2 and second % 2 for first, second in found)
+
+
+def test_one_sided_companions_that_fill_a_table_give_way_to_those_of_a_new_hint() -> None:
+    hints = [row((16 << at, 96), {0: 100}) for at in range(HINT_LIMIT // 4)]
+    beside = [row(dims, {0: 100}) for dims in lacking_beside(table(*hints), hints)]
+    made = table(*hints, *beside)
+    sides = sided_companions(made)
+    assert (len(made.hints), len(sides)) == (HINT_LIMIT, HINT_LIMIT // 2)
+    assert first_to_go(made) == sides
+    # What somebody asked for is no companion.
+    assert first_to_go(made, but=[(15, 96)]) == sides - {(15, 96)}
+    new = row((8, 96), {0: 100})
+    kept = tuple(each for each in made.hints if each.dims != min(sides))
+    full = replace(made, hints=(*kept, new))
+    assert list(lacking_beside(full, [*hints, new])) == [(8, 95)]
+    assert has_place(full, (8, 95))
+    assert not has_place(full, min(sides))
+
+
+def test_companions_give_way_to_nothing_but_hints_where_none_is_one_sided() -> None:
+    hints = [row((16 << at, 4), {0: 100}) for at in range(HINT_LIMIT // 2)]
+    beside = [row((odd_below(16 << at), 4), {0: 100}) for at in range(HINT_LIMIT // 2)]
+    made = table(*hints, *beside)
+    assert first_to_go(made) == {each.dims for each in beside}
+    assert first_to_go(made, but=[(15, 4)]) == {each.dims for each in beside[1:]}
+    assert not has_place(made, (15, 95))
+    assert has_place(replace(made, hints=made.hints[:-1]), (15, 96))
