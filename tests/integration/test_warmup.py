@@ -19,11 +19,11 @@ from tests.integration.forking import Forked, fork
 from nearhint.connection import Connection
 from nearhint.counters import Counters
 from nearhint.exit_codes import ExitCode
-from nearhint_daemon.tuning.companions import companions, without_companions
+from nearhint_daemon.tuning.companions import companions, odd_below, without_companions
 from nearhint_proto import convert
 from nearhint_proto.v1 import admin_service_pb2
 from nearhint_rules.metrics import Dims
-from nearhint_rules.table import HintRow, Table, Timing
+from nearhint_rules.table import HINT_LIMIT, HintRow, Table, Timing
 
 END_S = 120.0
 FLAGS = (
@@ -177,19 +177,27 @@ def is_kept(before: Rows, after: Rows) -> bool:
     """Whether nothing that was measured is lost or measured again without need.
 
     Only a newcomer, which won elsewhere and is crossed with a hint, is held against those timed
-    there before: then they are all there still. Without one the very samples are.
+    there before: then they are all there still. Without one the very samples are. Gone is nothing
+    but one-sided companions that gave way to others, in a Table that is full.
     """
     return all(
         timings == after[kernel][dims] or timings.keys() < after[kernel][dims].keys()
+        if dims in after[kernel]
+        else len(after[kernel]) == HINT_LIMIT and is_one_sided(dims)
         for kernel, rows in before.items()
         for dims, timings in rows.items()
     )
 
 
+def is_one_sided(dims: Dims) -> bool:
+    """Whether one size is odd and another a multiple of 16."""
+    return any(size % 2 for size in dims) and not all(size % 16 for size in dims)
+
+
 EXPECTED_POINTS = 4
-BESIDE = {(4, 125), (15, 125), (63, 125), (15, 128), (64, 125)}
+BESIDE = {(4, 125), *((15, 125), (15, 128), (16, 125)), *((63, 125), (63, 128), (64, 125))}
 """The companions of (4, 128), (16, 128) and (64, 128): odd in all that is a multiple of 16, and
-where both are, in turn in one of them. One row is a Kernel of its own, with one hint."""
+where both are, in each of them alone. One row is a Kernel of its own, with one hint."""
 
 
 def hints(daemon: DaemonProcess) -> int:
@@ -236,6 +244,33 @@ def test_a_second_run_compiles_and_measures_nothing_and_reports_the_same(
         for kernel in report["kernels"]
     ]
     assert times[: len(times) // 2] == times[len(times) // 2 :]
+
+
+def test_hints_that_come_to_a_full_table_have_companions_and_one_sided_ones_give_way(
+    daemon: DaemonProcess, tmp_path: Path
+) -> None:
+    rows = [16 << at for at in range(HINT_LIMIT // 4 + 2)]
+
+    def manifest(count: int) -> str:
+        return GOOD.replace("[1, 4, 16, 64]", str(rows[:count]))
+
+    def odd_in_both(count: int) -> set[Dims]:
+        return {(odd_below(size), 125) for size in rows[:count]}
+
+    code, _, talk = warm_up(daemon, tmp_path, manifest(len(rows) - 2))
+    assert code == ExitCode.OK, talk
+    before = searched(daemon)
+    assert [len(table) for table in before.values()] == [HINT_LIMIT]
+    assert {dims for dims in beside(daemon) if not is_one_sided(dims)} == odd_in_both(len(rows) - 2)
+    code, _, talk = warm_up(daemon, tmp_path, manifest(len(rows)))
+    assert code == ExitCode.OK, talk
+    assert is_kept(before, searched(daemon))
+    assert hints(daemon) == len(rows)
+    assert len(beside(daemon)) == HINT_LIMIT - len(rows)
+    assert {dims for dims in beside(daemon) if not is_one_sided(dims)} == odd_in_both(len(rows))
+    done = work_done(daemon)
+    code, _, talk = warm_up(daemon, tmp_path, manifest(len(rows)))
+    assert (code, work_done(daemon)) == (ExitCode.OK, done), talk
 
 
 def test_a_bad_model_among_good_ones_is_listed_and_the_others_are_tuned(

@@ -15,6 +15,8 @@ from tests.integration import test_warmup as warming
 from tests.integration.daemon_process import DaemonProcess, daemon_in
 
 from nearhint.exit_codes import ExitCode
+from nearhint_daemon.tuning.companions import odd_below
+from nearhint_rules.table import HINT_LIMIT
 
 KILLS = 10
 SEED = 7
@@ -68,3 +70,10 @@ def test_ten_kills_lose_and_repeat_no_measurement_and_the_warm_up_ends_well(
     after = warming.searched(daemon)
     assert warming.is_kept(seen, after)
     assert warming.hints(daemon) == len(SIZES)
+    # One row is a Kernel of its own. The others' Table is full: each has a companion odd in all
+    # that is a multiple of 16, and one-sided ones have the places that are left.
+    many = SIZES[1:]
+    odd = {(size if size % 16 else odd_below(size), 125) for size in many}
+    beside = warming.beside(daemon)
+    assert {dims for dims in beside if not warming.is_one_sided(dims)} == odd
+    assert len(beside) == HINT_LIMIT - len(many)

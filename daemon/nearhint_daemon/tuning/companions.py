@@ -13,13 +13,18 @@ fact is about: where two odd sizes are joined, the sum of both is even.
 
 Where no Variant promises divisibility all may run beside a hint, the winner too, and lose there:
 tiles of flat blocks hang over the end, and on a CPU rows end element by element and not in whole
-vectors (`whole_tiles`). What each loses differs, so they are timed there all the same.
+vectors (`whole_tiles`). What each loses differs, so they are timed there all the same. The best
+few of the hint are too few then: they lose as others do, and what is ahead beside a hint may be far
+behind at it. So more are timed (`NEAR_WHOLE`).
 
 Where Variants need divisibility of one size or of another, as those that read along one and write
 along the other do, sizes of which one alone is odd are as common as any, and like neither: what may
 run there reads vectors from rows that begin anywhere, or writes them so. So a hint has a companion
-of that kind as well, hints in turn one for each of the sizes. On a CPU these are all its sizes, as
-any may be the length of a row.
+of that kind as well, hints in turn one for each of the sizes. Where no Variant promises any, a hint
+has all of them: on a CPU any of its sizes may be the length of a row, for one Variant this and for
+another that, and what each loses where one of them is odd shows at no companion odd in another.
+They come last, and leave their places to the others where a Table is full: there would be none
+beside a hint that comes late.
 """
 
 from __future__ import annotations
@@ -47,6 +52,8 @@ PART = 64
 """A companion's sizes are smaller by one part in so many, and odd."""
 NEAR_BEST = 1.3
 """How many times the median of the best that may run there one of the best few may take."""
+NEAR_WHOLE = 3.0
+"""The same where no Variant promises divisibility, so that the best of the hint lose there, too."""
 
 
 def companion(table: Table, dims: Dims, step: Step | None = None) -> Dims | None:
@@ -121,16 +128,25 @@ def _held(table: Table, needs: Collection[Needs], dims: Dims) -> frozenset[Needs
 
 def _divisors(table: Table) -> Collection[Needs]:
     """The divisibility that each Variant needs, or where none needs any, that of their tiles."""
-    needed = {
-        frozenset(fact for fact in variant.guard.facts if isinstance(fact, Divisible))
-        for variant in table.variants
-    }
-    tiles = {
+    return _promises(table) or {
         frozenset([fact])
         for variant in table.variants
         for fact in whole_tiles(variant, table.symbols)
     }
-    return needed - {frozenset()} or tiles
+
+
+def _is_promised(table: Table) -> bool:
+    """Whether some Variant promises divisibility, so that not all may run beside a hint."""
+    return bool(_promises(table))
+
+
+def _promises(table: Table) -> frozenset[Needs]:
+    """The divisibility that each Variant needs, of those that need any."""
+    return frozenset(
+        facts
+        for variant in table.variants
+        if (facts := frozenset(fact for fact in variant.guard.facts if isinstance(fact, Divisible)))
+    )
 
 
 def companions(table: Table) -> frozenset[Dims]:
@@ -160,6 +176,22 @@ def sided_companions(table: Table) -> frozenset[Dims]:
     return frozenset(dims for dims in companions(table) if _held(table, divisors, dims))
 
 
+def has_place(table: Table, dims: Dims) -> bool:
+    """Whether a companion that is not there yet may come: there is room, or one is made.
+
+    One-sided companions leave their places to others, and none to their like.
+    """
+    if len(table.hints) < HINT_LIMIT:
+        return True
+    return not _held(table, _divisors(table), dims) and bool(sided_companions(table))
+
+
+def first_to_go(table: Table, *, but: Collection[Dims] = ()) -> frozenset[Dims]:
+    """The companions that leave a full Table first, `but` for some: one-sided ones, or else all."""
+    beside = companions(table) - frozenset(but)
+    return sided_companions(table) & beside or beside
+
+
 def without_companions(table: Table) -> tuple[HintRow, ...]:
     """The rows of a Table that are hints."""
     beside = companions(table)
@@ -173,13 +205,14 @@ def lacking_beside(
 
     The Variants that are near the best of those at the hint that may run at the companion; nothing
     once they were timed. No more companions than the Table has place for, as far apart as can be;
-    those that are one-sided come last.
+    those that are one-sided come last, and those that are there leave their places to the others.
     """
     known = {row.dims: {position for position, _ in row.ranked} for row in table.hints}
     beside = {dims: row for row in rows if (dims := companion(table, row.dims, step)) is not None}
     there = [dims for dims in beside if dims in known]
-    wanted = _apart(beside, there, limit=len(there) + HINT_LIMIT - len(known))
-    sides = _in_turn(table, rows, known, step)
+    room = HINT_LIMIT - len(known.keys() - sided_companions(table))
+    wanted = _apart(beside, there, limit=len(there) + room)
+    sides = _sides(table, rows, known, step)
     there = [dims for dims in sides if dims in known]
     room = HINT_LIMIT - len(known.keys() | wanted)
     beside |= sides
@@ -192,17 +225,23 @@ def lacking_beside(
     return found
 
 
-def _in_turn(
+def _sides(
     table: Table, rows: Sequence[HintRow], known: Collection[Dims], step: Step | None
 ) -> dict[Dims, HintRow]:
-    """A one-sided companion a hint, by its sizes: the one that it has, or hints in turn another."""
+    """The one-sided companions that are to be there, and the hint of each.
+
+    All of a hint's where no Variant promises divisibility. Where some do, one a hint: the one that
+    it has, or hints in turn another.
+    """
+    is_promised = _is_promised(table)
     found: dict[Dims, HintRow] = {}
     turn = 0
     for row in sorted(rows, key=lambda row: row.dims):
         sides = one_sided(table, row.dims, step)
-        if sides:
-            found[next((dims for dims in sides if dims in known), sides[turn % len(sides)])] = row
+        if sides and is_promised:
+            sides = (next((dims for dims in sides if dims in known), sides[turn % len(sides)]),)
             turn += 1
+        found |= dict.fromkeys(sides, row)
     return found
 
 
@@ -225,7 +264,8 @@ def _best_beside(table: Table, row: HintRow, dims: Dims) -> Iterable[int]:
         for position, timing in row.ranked
         if size_facts_hold(table.variants[position].guard, sizes)
     }
-    limit = NEAR_BEST * min(eligible.values(), default=0)
+    near = NEAR_BEST if _is_promised(table) else NEAR_WHOLE
+    limit = near * min(eligible.values(), default=0)
     return [position for position, median_ns in eligible.items() if median_ns <= limit]
 
 

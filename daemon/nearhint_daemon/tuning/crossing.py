@@ -18,6 +18,7 @@ from nearhint_daemon.store.rows import JobRow
 from nearhint_daemon.tables import TableIndex
 from nearhint_daemon.tuning import budgets
 from nearhint_daemon.tuning.beyond import BEYOND
+from nearhint_daemon.tuning.companions import has_place
 from nearhint_daemon.tuning.contests import Contests
 from nearhint_daemon.tuning.matrix import (
     SEARCHED_TIER,
@@ -29,7 +30,7 @@ from nearhint_daemon.tuning.matrix import (
 from nearhint_daemon.tuning.tasks import Task, Tasks
 from nearhint_daemon.tuning.tuning_jobs import search_prefixes
 from nearhint_rules.metrics import Dims
-from nearhint_rules.table import HINT_LIMIT, Table
+from nearhint_rules.table import Table
 
 BESIDE = "beside a hint, where other divisibility holds"
 
@@ -77,7 +78,7 @@ class Crossing:
             if table is None:
                 return
             row = next((each for each in table.hints if each.dims == task.dims), None)
-            if row is None and len(table.hints) >= HINT_LIMIT:
+            if row is None and not has_place(table, task.dims):
                 return  # hints that came meanwhile have its place
             known = set[int]() if row is None else {position for position, _ in row.ranked}
             fresh = [

@@ -17,7 +17,7 @@ from nearhint_daemon.store.rows import JobRow, MeasurementRow, VariantRow
 from nearhint_daemon.store.store import DAEMON
 from nearhint_daemon.tables import TableIndex, TableKey
 from nearhint_daemon.traffic.histograms import Traffic
-from nearhint_daemon.tuning.companions import companions
+from nearhint_daemon.tuning.companions import first_to_go
 from nearhint_daemon.tuning.drift import carried
 from nearhint_daemon.tuning.matrix import shared
 from nearhint_daemon.tuning.tasks import Task
@@ -232,7 +232,7 @@ class Publisher:
             return set()
         uses = self._traffic.uses(table)
         # Companions have the places that hints leave. What somebody asked for is a hint here.
-        spare = companions(table) - (set() if task.why else {task.dims})
+        spare = first_to_go(table, but=() if task.why else (task.dims,))
         return set(crowded_out(table, task.dims, task.fallback.id, uses, spare=spare))
 
     async def _forget(

@@ -8,9 +8,13 @@ from dataclasses import replace
 from tests.unit.rules.tables import OTHER_STEP, STEP, row, table, tiled, variant
 
 from nearhint_daemon.tuning.companions import (
+    NEAR_BEST,
+    NEAR_WHOLE,
     PART,
     companion,
     companions,
+    first_to_go,
+    has_place,
     lacking_beside,
     odd_below,
     one_sided,
@@ -136,7 +140,7 @@ def test_where_no_variant_needs_divisibility_a_companion_is_where_tiles_hang_ove
     assert companion(flat, (2048,)) == (2015,)
     assert companion(flat, (1000,)) is None
     assert missing_beside(
-        replace(flat, hints=(row((2048,), {1: 90, 0: 100}), row((8192,), {0: 100}))), STEP
+        replace(flat, hints=(row((2048,), {1: 90, 0: 200}), row((8192,), {0: 100}))), STEP
     ) == {(2015,): (0, 1), (8063,): (0,)}
     few_rows = table(row((2048,), {0: 100}), variants=(tiled(0, 64),))
     assert companion(few_rows, (2048,)) is None
@@ -158,8 +162,14 @@ def test_on_a_cpu_a_companion_is_odd_in_each_size_that_is_whole_vectors() -> Non
     assert one_sided(rows, (4, 4096)) == ()
 
 
-def test_beside_a_hint_on_a_cpu_the_best_few_are_timed_the_winner_among_them() -> None:
-    hints = row((64,), {1: 50, 0: 100, 2: 60}), row((1024,), {2: 70, 1: 80, 0: 100})
+def test_beside_a_hint_on_a_cpu_all_are_timed_that_may_be_ahead_there_the_winner_among_them() -> (
+    None
+):
+    far = round(50 * NEAR_WHOLE)
+    hints = (
+        row((64,), {1: 50, 2: 60, 0: far + 1}),
+        row((1024,), {2: 50, 1: far, 0: far + 1}),
+    )
     made = table(*hints)
     assert missing_beside(made, STEP) == {(63,): (1, 2), (1007,): (1, 2)}
     beside = row((63,), {2: 50, 1: 60, 0: 100}), row((1007,), {2: 70, 1: 80, 0: 100})
@@ -169,14 +179,48 @@ def test_beside_a_hint_on_a_cpu_the_best_few_are_timed_the_winner_among_them() -
     assert missing_beside(complete, STEP) == {}
 
 
-def test_hints_on_a_cpu_in_turn_have_a_companion_with_whole_vectors_one_way() -> None:
+def test_where_some_variant_promises_divisibility_the_best_few_are_timed_beside_a_hint() -> None:
+    limit = round(100 * NEAR_BEST)
+    for median, wanted in ((limit, (0, 2)), (limit + 1, (0,))):
+        hints = [row((64,), {1: 50, 0: 100, 2: median})]
+        assert lacking_beside(guarded(*hints), hints) == {(63,): wanted}
+        # With the same medians where none does.
+        assert lacking_beside(table(*hints), hints) == {(63,): (0, 1, 2)}
+
+
+def test_a_hint_on_a_cpu_has_companions_odd_in_both_of_its_sizes_and_in_each_alone() -> None:
+    hints = [row((64, 96), {0: 100})]
+    assert list(lacking_beside(table(*hints), hints)) == [(63, 95), (63, 96), (64, 95)]
+    # Where Variants promise divisibility, it has one of the latter.
+    sided = table(*hints, variants=SIDED)
+    assert list(lacking_beside(sided, hints)) == [(63, 95), (63, 96)]
+    three = [row((64, 96, 128), {0: 100})]
+    found = lacking_beside(table(*three), three)
+    assert found.keys() == {(63, 95, 125), (63, 96, 128), (64, 95, 128), (64, 96, 125)}
+
+
+def test_hints_on_a_cpu_have_one_sided_companions_where_several_sizes_are_whole_vectors() -> None:
     hints = [row(dims, {0: 100}) for dims in ((4, 128), (16, 128), (64, 128))]
     found = missing_beside(table(*hints), STEP)
-    both = [(4, 125), (15, 125), (63, 125)]
-    assert [*found] == [both[0], both[2], both[1], (15, 128), (64, 125)]
+    both = [(4, 125), (63, 125), (15, 125)]
+    sides = {(15, 128), (16, 125), (63, 128), (64, 125)}
+    assert [*found][:3] == both
+    assert {*found} == {*both} | sides
     complete = table(*hints, *(row(dims, {0: 100}) for dims in found))
     assert companions(complete) == found.keys()
-    assert sided_companions(complete) == {(15, 128), (64, 125)}
+    assert sided_companions(complete) == sides
+    assert missing_beside(complete, STEP) == {}
+
+
+def test_companions_on_a_cpu_have_the_places_that_hints_leave_one_sided_ones_the_rest() -> None:
+    for count in range(2, HINT_LIMIT + 1):
+        hints = [row((16 << at, 96), {0: 100}) for at in range(count)]
+        found = lacking_beside(table(*hints), hints)
+        both = [dims for dims in found if dims[0] % 2 and dims[1] % 2]
+        assert len(both) == min(count, HINT_LIMIT - count)
+        assert len(found) - len(both) == min(2 * count, HINT_LIMIT - count - len(both))
+        complete = table(*hints, *(row(dims, {0: 100}) for dims in found))
+        assert lacking_beside(complete, hints) == {}
 
 
 def test_a_divisibility_that_some_variant_on_a_cpu_needs_counts_alone() -> None:
@@ -212,12 +256,12 @@ def test_companions_that_find_a_place_are_far_apart() -> None:
 
 
 SIDED = (
-    variant(0),
-    variant(1, Divisible(K0, 8)),
-    variant(2, Divisible(K1, 8)),
-    variant(3, Divisible(K0, 8), Divisible(K1, 8)),
+    tiled(0, 1024),
+    tiled(1, 1024, Divisible(K0, 8)),
+    tiled(2, 1024, Divisible(K1, 8)),
+    tiled(3, 1024, Divisible(K0, 8), Divisible(K1, 8)),
 )
-"""What reads along one size and writes along another."""
+"""What reads along one size and writes along another, on a GPU."""
 
 
 def test_where_one_size_or_another_is_to_be_divisible_each_side_has_a_companion() -> None:
@@ -267,3 +311,30 @@ def test_one_sided_companions_leave_their_place_to_the_others() -> None:
     found = missing_beside(table(*hints, variants=SIDED), STEP)
     assert len(found) == HINT_LIMIT // 2
     assert all(first % 2 and second % 2 for first, second in found)
+
+
+def test_one_sided_companions_that_fill_a_table_give_way_to_those_of_a_new_hint() -> None:
+    hints = [row((16 << at, 96), {0: 100}) for at in range(HINT_LIMIT // 4)]
+    beside = [row(dims, {0: 100}) for dims in lacking_beside(table(*hints), hints)]
+    made = table(*hints, *beside)
+    sides = sided_companions(made)
+    assert (len(made.hints), len(sides)) == (HINT_LIMIT, HINT_LIMIT // 2)
+    assert first_to_go(made) == sides
+    # What somebody asked for is no companion.
+    assert first_to_go(made, but=[(15, 96)]) == sides - {(15, 96)}
+    new = row((8, 96), {0: 100})
+    kept = tuple(each for each in made.hints if each.dims != min(sides))
+    full = replace(made, hints=(*kept, new))
+    assert list(lacking_beside(full, [*hints, new])) == [(8, 95)]
+    assert has_place(full, (8, 95))
+    assert not has_place(full, min(sides))
+
+
+def test_companions_give_way_to_nothing_but_hints_where_none_is_one_sided() -> None:
+    hints = [row((16 << at, 4), {0: 100}) for at in range(HINT_LIMIT // 2)]
+    beside = [row((odd_below(16 << at), 4), {0: 100}) for at in range(HINT_LIMIT // 2)]
+    made = table(*hints, *beside)
+    assert first_to_go(made) == {each.dims for each in beside}
+    assert first_to_go(made, but=[(15, 4)]) == {each.dims for each in beside[1:]}
+    assert not has_place(made, (15, 95))
+    assert has_place(replace(made, hints=made.hints[:-1]), (15, 96))
