@@ -8,12 +8,16 @@ index, which is a Guard; nothing is asked of sizes.
 
 A plane is such a row for each element of the loops around the innermost one, with words and edges
 of its own: its base has those loops' variables.
+
+What all rows share, as weights, begins with a word where a row begins anywhere. So element r of it
+is not where that of the row is in its word, but as many elements on as the row has before its words
+(`codegen.triton.phases`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nearhint_compiler.analysis.affine import Loops, affine
 from nearhint_compiler.analysis.branches import branches
@@ -23,6 +27,10 @@ from nearhint_rules import expr as ex
 from nearhint_rules.program import DTYPES
 
 WORD_BYTES = 16
+PHASED_LANES = 8
+"""Lanes of words for which two words are loaded in place of elements: of fewer, that takes no less.
+Layer norms of 1334 rows of 25 911 took 68 µs so in bf16, by elements 77, and in f32 as long (on an
+H100)."""
 TILE_ROW = "y"
 """The position along the first axis of a tile, as a symbol."""
 
@@ -32,12 +40,14 @@ class RowWords:
     """`base` is the index of a row's first element, `lanes` how many elements a word has.
 
     They are those of the narrowest dtype of two bytes or more. `indices` are those of the accesses
-    at `base` and an element's number.
+    at `base` and an element's number, `shared` those of loads at an element's number alone whose
+    words have as many lanes, if these are `PHASED_LANES`.
     """
 
     base: ex.Expr
     lanes: int
     indices: frozenset[ex.Expr]
+    shared: frozenset[ex.Expr] = frozenset()
 
 
 def row_words(kernel: ir.Kernel) -> RowWords | None:
@@ -50,7 +60,17 @@ def row_words(kernel: ir.Kernel) -> RowWords | None:
     >>> (ex.to_text(found.base), found.lanes) if found else None
     ('(* k1 p0)', 8)
     """
-    return _words(kernel, {}, reduction_loops(kernel))
+    loops = reduction_loops(kernel)
+    found = _words(kernel, {}, loops)
+    if found is None or found.lanes != PHASED_LANES or found.base == ex.ZERO:
+        return found
+    stored = {node.index for node in kernel.body if isinstance(node, ir.Store)}
+    shared = {
+        index
+        for base, index, size in _along(kernel, {}, loops)
+        if base == ex.ZERO and size * found.lanes == WORD_BYTES
+    }
+    return replace(found, shared=frozenset(shared - stored))
 
 
 def plane_words(kernel: ir.Kernel) -> RowWords | None:

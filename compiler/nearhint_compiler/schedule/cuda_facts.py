@@ -43,6 +43,8 @@ CACHE_KEEPS = (24 << 20, 48 << 20)
 an H100's keeps what its own processors read."""
 PERSISTENT_LIMIT = 16_384
 """Elements of the longest row that is kept in registers."""
+MIDDLE_ROW = 8192
+"""Elements beyond which a row leaves few registers beside it."""
 REPEATED_SHARE = 256
 """What is read again is worth a loop of its own from such a part of the largest access on."""
 MUCH = 16
@@ -129,6 +131,7 @@ class Facts:
     word: int
     plane_word: int
     has_shared: bool
+    has_phases: bool
     has_late: bool
     has_groups: bool
     has_arg_groups: bool
@@ -180,6 +183,17 @@ class Facts:
             if any(stride == 1 and name[0] == "r" for name, stride in access.strides.items())
         ]
         return max(1, 16 // max(sizes, default=16))
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether rows share more loads along them, as weights, than they have of their own."""
+        return self.row_loads > 2 * self.own_loads
+
+    @property
+    def is_phased_long(self) -> bool:
+        """Whether rows that share more than they have of their own, in words, are longer than what
+        registers hold well beside it."""
+        return self.has_phases and self.is_weighted and self.length > MIDDLE_ROW
 
     @property
     def has_vectors(self) -> bool:
@@ -284,6 +298,7 @@ def facts_of(
         word=words.lanes if words else 0,
         plane_word=planes.lanes if planes else 0,
         has_shared=words is not None and _has_shared(kernel, words),
+        has_phases=words is not None and bool(words.shared),
         has_late=_has_late(kernel),
         has_groups=has_args or any(isinstance(node, ir.Reduce) for node in kernel.body),
         has_arg_groups=has_args,

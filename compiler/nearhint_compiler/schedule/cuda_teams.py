@@ -73,7 +73,7 @@ def teams_of_rows(facts: Facts) -> Iterator[Schedule]:
             divisible = facts.divisible
             yield facts.schedule("cooperative", divisible=divisible, **blocks, **bound, **more)
         words = {} if facts.has_scan else in_words(facts, elements, walked=True)
-        fewer = held - 1 if facts.row_loads > 2 * facts.own_loads else held
+        fewer = held - 1 if facts.is_weighted else held
         if words and is_plain:
             yield facts.schedule("cooperative", **blocks, **bound, **following, **words)
         elif words and fewer > 1 and elements <= WORDED_ELEMENTS * 32 * warps:
@@ -93,7 +93,7 @@ def tiled_team(facts: Facts) -> Iterator[Schedule]:
         return
     warps, held = TILED_TEAM
     shapes = list(WORDED_TEAMS)
-    if facts.row_loads > 2 * facts.own_loads:
+    if facts.is_weighted:
         shapes.reverse()
     if facts.itemsize > 2:
         vectors = (32 * warps * facts.lanes, warps, held, TILED_LIMIT)
@@ -113,8 +113,7 @@ def kept_weights(facts: Facts) -> Iterator[Schedule]:
         return
     if not facts.has_shared or facts.row_loads == facts.own_loads:
         return
-    is_heavy = facts.row_loads > 2 * facts.own_loads
-    for shape in KEPT_TEAMS[1:] if is_heavy else KEPT_TEAMS:
+    for shape in KEPT_TEAMS[1:] if facts.is_weighted else KEPT_TEAMS:
         words, blocks = in_words(facts, shape[0], walked=True), _tiles(facts, *shape)
         teams = blocks.get("teams", 0) // facts.word * facts.word if words else 0
         if teams:

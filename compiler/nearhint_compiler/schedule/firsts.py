@@ -173,18 +173,19 @@ def _walked_instead(facts: Facts, offered: Sequence[Schedule], held: Schedule) -
     """The walk over rows that wait for instructions, where blocks of powers of two have more lanes.
 
     So do many rows of two bytes an element that are only read, once, or that share more than they
-    have of their own and read it element by element: a lane beyond the end takes as many as
-    another. What is held in pieces has few of them, but bools in registers take longer than walked.
+    have of their own: a lane beyond the end takes as many as another. What is held in pieces has
+    few of them, but bools in registers take longer than walked; so do long rows that hold the words
+    of weights besides (`Facts.is_phased_long`).
     """
     is_many = prod(facts.extents) >= MANY_ROWS * facts.processors
     is_read_once = facts.only_reads and facts.walks < 2
     has_weights = not facts.divisible and facts.small_loads > facts.row_loads // 2
-    if not (is_many and (is_read_once or (has_weights and not held.get("pieces", 0)))):
-        return None
-    if facts.lanes < NARROW_LANES or held["x"] > 1:
-        return None
     walks = [each for each in _promising(offered) if each.family == LOOPED and each["x"] == 1]
-    if not walks:
+    if not walks or facts.lanes < NARROW_LANES or held["x"] > 1:
+        return None
+    if not facts.divisible and facts.is_phased_long:
+        return walks[0]
+    if not (is_many and (is_read_once or (has_weights and not held.get("pieces", 0)))):
         return None
     best = min(walks, key=lambda each: -(-facts.length // each["r"]) * each["r"])
     lanes = -(-facts.length // best["r"]) * best["r"]

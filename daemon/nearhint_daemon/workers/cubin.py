@@ -26,6 +26,7 @@ from nearhint_compiler.codegen.generated import Generated
 from nearhint_daemon.workers.built import Built
 from nearhint_daemon.workers.errors import CompileFailed, KernelOversized, RequestInvalid
 from nearhint_daemon.workers.libdevice import Libdevice
+from nearhint_daemon.workers.packed import scattered
 from nearhint_rules.artifact import CudaLaunch, NullArgument
 from nearhint_rules.target import CudaDevice, Target
 
@@ -107,6 +108,8 @@ def compile_cubin(
             compiled = _compile(generated, capability, Path(name), libdevice)
         except Exception as error:  # Triton's errors have no common base
             raise CompileFailed(f"{type(error).__name__}: {error}") from error
+    if apart := next(scattered(str(compiled.asm["ttgir"])), ""):
+        raise CompileFailed(f"packed elements that are no neighbours: {apart}")
     binary, ptx, metadata = compiled.asm["cubin"], compiled.asm["ptx"], compiled.metadata
     launch = replace(
         generated.launch,

@@ -3,7 +3,8 @@
 A program of its own, because the interpreter replaces parts of `triton.language` for good. FOLDER
 holds cases: NAME.py (the source), NAME.json (entry, grid, arguments) and NAME.npz (storages as
 bytes), whose outputs are written to NAME.out.npz. libdevice and instructions cannot be interpreted,
-so numpy stands in for them here, and the real ones are tested on a GPU.
+so numpy stands in for them here, and the real ones are tested on a GPU. A case that reads or writes
+outside of its storages fails.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ os.environ["TRITON_INTERPRET"] = "1"
 import numpy as np
 import torch
 import triton.language as tl
+from triton.runtime import interpreter
 from triton.runtime.interpreter import TensorHandle
 
 TORCH_DTYPES = {
@@ -69,20 +71,61 @@ class Cuda:
 
 tl.extra.__dict__["cuda"] = Cuda
 
+
+def in_phase(word: Any, following: Any, phase: Any) -> Any:
+    """Eight elements of each word and the one behind it, from number `phase` on."""
+    shape = np.broadcast_shapes(word.shape, phase.shape)
+    both = np.stack([np.broadcast_to(each, shape) for each in (word, following)], axis=-1)
+    words = both.reshape(*shape[:-1], -1, 8, 2).swapaxes(-1, -2).reshape(*shape[:-1], -1, 16)
+    places = np.broadcast_to(phase, shape).reshape(*shape[:-1], -1, 8) + np.arange(8)
+    return np.take_along_axis(words, places, axis=-1).reshape(shape)
+
+
 INSTRUCTIONS = {
     "ex2.approx.ftz.f32": from_numpy(np.exp2),
     **dict.fromkeys(("mov.b32", "mov.b64"), from_numpy(np.copy)),
+    ".reg": from_numpy(in_phase),
 }
 
 
 def inline_asm_elementwise(
     asm: str, constraints: str, args: list[Any], *_: Any, **more: Any
 ) -> Any:
-    """One instruction, by its name."""
-    return INSTRUCTIONS[asm.split()[0]](*args)
+    """One instruction, by its name, or the block of them that there is."""
+    return INSTRUCTIONS[asm.strip("{ ").split()[0]](*args)
 
 
 tl.__dict__["inline_asm_elementwise"] = inline_asm_elementwise
+
+
+class Memory:
+    """What the interpreter reads and writes by, for these storages alone."""
+
+    def __init__(self, inner: Any, tensors: list[torch.Tensor]) -> None:
+        self._inner = inner
+        bounds = sorted((each.data_ptr(), each.data_ptr() + each.nbytes) for each in tensors)
+        self._starts, self._ends = np.array(bounds, np.uint64).reshape(-1, 2).T
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def load(self, pointers: Any, mask: Any, other: Any, dtype: Any) -> Any:
+        self._check(pointers, mask, np.dtype(dtype).itemsize)
+        return self._inner.load(pointers, mask, other, dtype)
+
+    def store(self, pointers: Any, values: Any, mask: Any) -> Any:
+        self._check(pointers, mask, values.dtype.itemsize)
+        return self._inner.store(pointers, values, mask)
+
+    def _check(self, pointers: Any, mask: Any, size: int) -> None:
+        used = pointers[np.broadcast_to(mask, pointers.shape).astype(bool)].astype(np.uint64)
+        places = np.searchsorted(self._starts, used, side="right").astype(np.int64) - 1
+        is_within = (places >= 0) & (used + np.uint64(size) <= self._ends[places])
+        if not is_within.all():
+            raise IndexError(f"{(~is_within).sum()} elements of {used.size} are in no storage")
+
+
+MEMORY = interpreter.__dict__["_interpreter"]
 
 
 def run(folder: Path, name: str) -> None:
@@ -98,6 +141,7 @@ def run(folder: Path, name: str) -> None:
         key: torch.frombuffer(bytearray(stored[key].tobytes()), dtype=TORCH_DTYPES[dtype])
         for key, dtype in case["storages"].items()
     }
+    interpreter.__dict__["_interpreter"] = Memory(MEMORY, list(tensors.values()))
     arguments = [tensors.get(value, value) for value in case["arguments"]]
     for stage in range(case["stages"]):
         given = [stage if argument == "stage" else argument for argument in arguments]

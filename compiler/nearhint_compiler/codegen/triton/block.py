@@ -90,7 +90,8 @@ class Block:
     are the others. What neighbours share is read once for those that are `together`.
     Where a tile has the whole words of rows alone, `edges` is the tile with the rest of them, one
     lane for each word of `word` elements. Values of elements are named `prefix` and a number, and
-    an index is written as `texts` has it, or with its variables `renamed`. Along the reduction
+    an index is written as `texts` has it, or with its variables `renamed`. What rows share is read
+    in words at the lanes of a row's words, the texts of which `phased` has. Along the reduction
     a tile has `lanes`; `group_start` is the text of the place of each group's first element. A flat
     block in `units` has an axis of units and one of their points in place of its own.
     """
@@ -125,6 +126,7 @@ class Block:
     word: int = 1
     prefix: str = "v"
     texts: Mapping[ex.Expr, str] = field(default_factory=dict)
+    phased: Mapping[ex.Expr, str] = field(default_factory=dict)
     renamed: Mapping[str, ex.Expr] = field(default_factory=dict)
     lanes: str = REDUCED
     group_start: str = ""
@@ -239,6 +241,7 @@ class Block:
             lanes=str(self.group),
             renamed={"r0": ex.symbol(f"place{position}")},
             texts={},
+            phased={},
             spans=(),
             edges=None,
             together=None,

@@ -21,6 +21,7 @@ from nearhint_compiler.analysis.shares import shares_of_sums
 from nearhint_compiler.codegen.triton.beyond import ZEROS, loaded, neutrals
 from nearhint_compiler.codegen.triton.block import Block
 from nearhint_compiler.codegen.triton.ops import combine_name, op_text
+from nearhint_compiler.codegen.triton.phases import phased
 from nearhint_compiler.codegen.triton.text import (
     TRITON_TYPES,
     cast_text,
@@ -372,6 +373,8 @@ class Body:
     ) -> str:
         pointer = "" if branch is not None else self._pointer(param, index)
         options = ""
+        if branch is None and (found := phased(self.kernel, self.block, param, index)):
+            return found
         masks = [mask] if not pointer and (mask := self.block.mask_of(index)) else []
         if branch is None and (found := self.block.once(param, index)):
             return found

@@ -5,7 +5,8 @@ fails for a word at a time: so Triton makes vectors of its loads and stores, for
 row and none promised. Each word has one lane in a second tile, that of the edges; its first lanes
 have the elements before a row's words, the next ones those behind them, one by one. As that tile is
 laid out as the words of the first are, what is reduced within words there meets the edges in the
-same threads, and all else goes on as without them. Nothing outside a row is read or written.
+same threads, and all else goes on as without them. Nothing outside a row is read or written. Where
+what rows share is read in words (`phases`), up to a word more is behind a row's.
 
 Planes have edges each: their tile has as many planes as it has twice the lanes of a word, and a
 walk over a row's planes goes over its edges once more, in such tiles.
@@ -23,6 +24,7 @@ from nearhint_compiler.analysis.scans import has_scans, scans_come_last
 from nearhint_compiler.codegen.triton.block import REDUCED, Block
 from nearhint_compiler.codegen.triton.body import Body
 from nearhint_compiler.codegen.triton.ops import combine_name
+from nearhint_compiler.codegen.triton.phases import has_phases
 from nearhint_compiler.codegen.triton.row import TEAMS, Planes, plane_loops, unflatten, word_lines
 from nearhint_compiler.codegen.triton.text import TRITON_TYPES, index_text, neutral_text
 from nearhint_compiler.codegen.triton.totals import Part, Total
@@ -54,7 +56,7 @@ def words_of(kernel: ir.Kernel, schedule: Schedule) -> RowWords:
         raise InvalidSchedule(f"a block with fewer words than edges have lanes: {schedule}")
     if schedule.get("group", 1) > words.lanes:
         raise InvalidSchedule(f"a group longer than a word: {schedule}")
-    return words
+    return words if has_phases(words, schedule) else replace(words, shared=frozenset())
 
 
 def tile_words_of(kernel: ir.Kernel, schedule: Schedule) -> RowWords:
@@ -99,7 +101,7 @@ def row_lines(
     rest = f"{length} - rbody"
     base = ex.substitute(words.base, {name: ex.symbol(f"f{name}") for name in first})
     return [
-        *word_lines("r", _base(base, shape), length, lanes=lanes),
+        *word_lines("r", _base(base, shape), length, lanes=lanes, is_phased=bool(words.shared)),
         f"redges = {f'tl.where({chunk}, {rest}, 0)' if chunk else rest}",
         *edge_lines(
             kernel, words, owner=chunk if chunk == last else f"tl.where(ebefore, {chunk}, {last})"
@@ -152,8 +154,12 @@ def with_edges(
 
 def in_words(block: Block, words: RowWords) -> Block:
     """`block` for the words of rows alone."""
-    texts = dict.fromkeys(words.indices, "(rword + rlane)")
-    return replace(block, word=words.lanes, texts=texts)
+    return replace(
+        block,
+        word=words.lanes,
+        texts=dict.fromkeys(words.indices, "(rword + rlane)"),
+        phased=dict.fromkeys(words.shared, "rlane"),
+    )
 
 
 def edges_of(block: Block, kernel: ir.Kernel, words: RowWords, *, lanes: str) -> Block:
@@ -167,6 +173,7 @@ def edges_of(block: Block, kernel: ir.Kernel, words: RowWords, *, lanes: str) ->
         end="",
         prefix="e",
         texts={},
+        phased={},
         renamed={name: ex.symbol(f"e{name}") for name in reduction_loops(kernel)},
         lanes=lanes,
         group=1,

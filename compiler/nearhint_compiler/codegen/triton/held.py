@@ -83,6 +83,7 @@ def tile(kernel: ir.Kernel, block: Block, number: int, *, after: str) -> Block:
         prefix=f"{prefix}v",
         renamed={name: ex.symbol(f"{prefix}{name}") for name in names},
         texts=dict.fromkeys(block.texts, f"(rword + {lane})"),
+        phased=dict.fromkeys(block.phased, lane),
         masks=masks,
     )
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from nearhint_compiler.codegen.triton.phases import IN_PHASE
 from nearhint_compiler.codegen.triton.text import TRITON_TYPES
 from nearhint_compiler.ir import nodes as ir
 
@@ -375,6 +376,7 @@ HELPERS: Mapping[str, tuple[str, ...]] = {
         "    some, squares = tl.reduce((delta, delta * delta), last, _two_sums)",
         "    return shifted + some, square + squares, count + tl.sum(there, last)",
     ),
+    "_in_phase": IN_PHASE,
     "_of_thread": (
         "def _of_thread(x, there):",
         "    # Of elements that are not there, which are 0, nothing is counted.",

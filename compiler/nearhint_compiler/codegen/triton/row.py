@@ -265,14 +265,22 @@ def plane_loops(kernel: ir.Kernel) -> dict[str, ex.Expr]:
     return {f"r{number}": extent for number, extent in enumerate(kernel.reduction[:-1])}
 
 
-def word_lines(prefix: str, base: str, length: str, *, lanes: int) -> list[str]:
-    """Where the words of a run of `length` elements from `base` on begin, and their elements."""
+def word_lines(
+    prefix: str, base: str, length: str, *, lanes: int, is_phased: bool = False
+) -> list[str]:
+    """Where the words of a run of `length` elements from `base` on begin, and their elements.
+
+    What runs share has them in whole words as well, if it `is_phased`: one word fewer, mostly.
+    """
     zero, word, head = (f"{prefix}{name}" for name in ("zero", "word", "head"))
+    rest = f"({length} - {head})"
+    if is_phased:
+        rest = f"tl.maximum({length} // {lanes} * {lanes} - {head}, 0)"
     return [
         f"{zero} = {base}",
         f"{word} = ({zero} + {lanes - 1}) // {lanes} * {lanes}",
         f"{head} = tl.minimum({word} - {zero}, {length})",
-        f"{prefix}body = ({length} - {head}) // {lanes} * {lanes}",
+        f"{prefix}body = {rest} // {lanes} * {lanes}",
     ]
 
 

@@ -286,6 +286,7 @@ def _in_pieces(block: Block, row: Row, kernel: ir.Kernel, schedule: Schedule) ->
             prefix=f"{prefix}v",
             renamed={name: ex.symbol(f"{prefix}{name}") for name in names},
             texts=dict.fromkeys(block.texts, f"(rword + {prefix}rlane)"),
+            phased=dict.fromkeys(block.phased, f"{prefix}rlane"),
             group_start=start,
         )
         if row.has_mask or block.end:

@@ -1,0 +1,116 @@
+"""What rows in words share is read in words as well: each row in its own phase, nothing outside.
+
+The interpreter fails where a case reads outside of its storages, so short rows and lengths beside
+multiples of a word are what is looked at here.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from tests.unit.compiler import triton_numerics as numerics
+from tests.unit.compiler.kernels import TARGET, kernel_of
+from tests.unit.compiler.triton_numerics import Case, Results
+
+from nearhint_compiler.analysis.row_words import row_words
+from nearhint_compiler.codegen import generate
+from nearhint_compiler.ir.text import parse_kernel
+from nearhint_compiler.schedule import candidates
+from nearhint_compiler.schedule.schedule import Schedule, parse_schedule
+from nearhint_daemon.workers import cubin
+from nearhint_daemon.workers.errors import CompileFailed
+
+pytestmark = numerics.RUNS_LONG
+
+KERNEL = "layer_norm_dynamic_bf16"
+WORDS = "index=32 aligned=1 divisible=0"
+WALKED = f"cuda.looped x=1 r=256 warps=1 {WORDS} group=8 words=1"
+HELD = f"cuda.persistent x=1 r=512 warps=2 {WORDS} words=1"
+SEVERAL = f"cuda.persistent x=4 r=256 warps=2 {WORDS} words=1"
+PIECES = f"cuda.persistent x=1 r=256 warps=1 {WORDS} words=1 early=1 pieces=3"
+TURNS = f"cuda.persistent x=1 r=512 warps=2 {WORDS} ahead=2 words=1 turns=2"
+TEAM = f"cuda.cooperative x=1 r=256 splits=3 teams=2 warps=1 {WORDS} polls=2 group=8 words=1"
+SPLIT = f"cuda.split x=1 r=256 splits=3 warps=1 {WORDS} group=8 words=1"
+MIXED = """(kernel (symbols k0 k1) (pointwise k0) (reduction k1)
+  (params (in bf16) (in f32) (in f16) (out bf16))
+  (body (load 0 (+ (* k1 p0) r0)) (cast f32 0) (load 1 r0) (load 2 r0) (cast f32 3)
+    (reduce max f32 1) (sub f32 1 5) (mul f32 6 2) (mul f32 7 4) (cast bf16 8)
+    (store 3 (+ (* k1 p0) r0) 9)))"""
+
+
+def cases(schedule: str, *lengths: int, rows: int = 9, special: bool = False) -> list[Case]:
+    return [Case(KERNEL, schedule, (rows, length), special) for length in lengths]
+
+
+CASES = [
+    *cases(WALKED, *range(1, 18), 255, 256, 257, 263, 264, 271, 509, 777),
+    *cases(HELD, 1, 7, 8, 9, 15, 17, 121, 503, 512, 513, 519),
+    *cases(HELD, 135, special=True),
+    *cases(SEVERAL, 3, 8, 129, 255, 263),
+    *cases(PIECES, 5, 257, 511, 700, 775),
+    *cases(TURNS, 6, 131, 509, rows=37),
+    *cases(TEAM, 7, 261, 519, 770),
+    *cases(f"{TEAM} pieces=2", 261, 1001),
+    *cases(SPLIT, 3, 261, 770),
+]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return numerics.run(CASES, tmp_path_factory.mktemp("phases"))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_source_agrees_with_the_interpreter_of_the_ir(case: Case, results: Results) -> None:
+    numerics.assert_agrees(case, results)
+
+
+@pytest.mark.parametrize("text", [WALKED, HELD, SEVERAL, PIECES, TURNS, TEAM, SPLIT])
+def test_weights_are_loaded_two_words_at_a_time(text: str) -> None:
+    """No schedule loads them element by element, but at the edges of rows."""
+    source = generate(kernel_of(KERNEL), parse_schedule(text), TARGET).source
+    assert "_in_phase(" in source
+    assert not re.search(r"tl\.load\(a[12] \+ b?\d*r0\b", source)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"cuda.looped x=1 r=256 warps=2 {WORDS} words=1",  # half a word a thread
+        f"cuda.looped x=2 r=128 warps=1 {WORDS} words=1",  # fewer lanes for edges than they need
+    ],
+)
+def test_where_threads_have_no_whole_words_elements_are_loaded_one_by_one(text: str) -> None:
+    assert "_in_phase(" not in generate(kernel_of(KERNEL), parse_schedule(text), TARGET).source
+
+
+def test_only_what_has_as_many_lanes_in_a_word_is_read_so() -> None:
+    kernel = parse_kernel(MIXED)
+    source = generate(kernel, parse_schedule(WALKED.replace(" group=8", "")), TARGET).source
+    assert re.findall(r"_in_phase\(tl\.load\((a\d)", source) == ["a2"]
+    words = row_words(kernel_of("layer_norm_dynamic_f32"))
+    assert words is not None
+    assert not words.shared
+
+
+def test_what_is_packed_lies_together_in_all_that_is_offered(tmp_path: Path) -> None:
+    """Each candidate at some sizes compiles: none is refused for how Triton lays it out."""
+    kernel = kernel_of(KERNEL)
+    offered: dict[Schedule, None] = {}
+    for dims in ((30_011, 1021), (2001, 9973), (509, 65_537)):
+        offered |= dict.fromkeys(candidates(kernel, TARGET, {"k0": dims[0], "k1": dims[1]}))
+    in_phase = [
+        made
+        for made in (generate(kernel, schedule, TARGET) for schedule in offered)
+        if "_in_phase(" in made.source
+    ]
+    assert len(in_phase) > 20
+    for made in in_phase[::4]:
+        try:
+            cubin.compile_cubin(made, TARGET, scratch=tmp_path)
+        except CompileFailed as error:
+            pytest.fail(str(error))
+        except cubin.KernelOversized:
+            continue
