@@ -234,8 +234,8 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
         # each.
         shapes.append((32 * facts.lanes // r, 1))
     if together > 1 and facts.itemsize > 2:
-        # Half as much a thread, for the shortest rows.
-        shapes.insert(1, (together // 2, shapes[0][1]))
+        # A half and a fourth as much a thread, which is a vector, for the shortest rows.
+        shapes[1:1] = [(max(1, together // less), shapes[0][1]) for less in (2, 4)]
     if not facts.divisible and _has_turns(facts, r):
         shapes.insert(0, (1, _warps(r, 512)))
     if facts.plane_word:
