@@ -271,7 +271,9 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
     keeping: Iterable[Schedule] = ()
     if is_long and under_way > CACHE_KEEPS[0] // 2 and not facts.divisible:
         keeping = tuple(kept_weights(facts))
-    is_walked_first = facts.has_phases and facts.is_weighted
+    # Words of weights are read as fast as a row's own: then what a cache has is walked again sooner.
+    is_cached = under_way <= CACHE_KEEPS[0]
+    is_walked_first = facts.has_phases and facts.is_weighted and is_cached
     if not is_walked_first:
         yield from keeping
     if is_long and facts.own_loads == 1 and under_way > CACHE_KEEPS[0]:
