@@ -6,6 +6,7 @@ multiples of a word are what is looked at here.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import candidates
 from nearhint_compiler.schedule.schedule import Schedule, parse_schedule
 from nearhint_daemon.workers import cubin
-from nearhint_daemon.workers.errors import CompileFailed
+from nearhint_daemon.workers.errors import KernelOversized
 
 pytestmark = numerics.RUNS_LONG
 
@@ -108,9 +109,5 @@ def test_what_is_packed_lies_together_in_all_that_is_offered(tmp_path: Path) -> 
     ]
     assert len(in_phase) > 20
     for made in in_phase[::4]:
-        try:
+        with contextlib.suppress(KernelOversized):
             cubin.compile_cubin(made, TARGET, scratch=tmp_path)
-        except CompileFailed as error:
-            pytest.fail(str(error))
-        except cubin.KernelOversized:
-            continue
