@@ -19,7 +19,8 @@ from tests.integration.forking import Forked, fork
 from nearhint.connection import Connection
 from nearhint.counters import Counters
 from nearhint.exit_codes import ExitCode
-from nearhint_daemon.tuning.companions import companions, odd_below, without_companions
+from nearhint_daemon.tuning.beyond import own_hints, rows_beyond
+from nearhint_daemon.tuning.companions import companions, odd_below
 from nearhint_proto import convert
 from nearhint_proto.v1 import admin_service_pb2
 from nearhint_rules.metrics import Dims
@@ -67,6 +68,9 @@ if __name__ == "__main__":
     rows = torch.export.Dim("rows", min=2, max=64)
     exported = torch.export.export(Scores(), (torch.randn(4, 33),), dynamic_shapes=({0: rows},))
     torch.export.save(exported, "scores.pt2")
+    both = {0: rows, 1: torch.export.Dim("columns", min=16, max=128)}
+    exported = torch.export.export(Scores(), (torch.randn(4, 32),), dynamic_shapes=(both,))
+    torch.export.save(exported, "bounded.pt2")
 """
 
 GOOD = """
@@ -83,6 +87,12 @@ EXPORTED = """
 [[model]]
 exported = "scores.pt2"
 dims = { x_0 = [2, 64] }
+"""
+
+BOUNDED = """
+[[model]]
+exported = "bounded.pt2"
+dims = { x_0 = [4, 64], x_1 = [32, 128] }
 """
 
 Timings = dict[str, Timing]
@@ -195,14 +205,26 @@ def is_one_sided(dims: Dims) -> bool:
 
 
 EXPECTED_POINTS = 4
-BESIDE = {(4, 125), *((15, 125), (15, 128), (16, 125)), *((63, 125), (63, 128), (64, 125))}
-"""The companions of (4, 128), (16, 128) and (64, 128): odd in all that is a multiple of 16, and
-where both are, in each of them alone. One row is a Kernel of its own, with one hint."""
+OUTGROWN = {(96, 208)}
+"""What has 2.5 times the elements of (64, 128), the largest hint, in multiples of 16."""
+BESIDE = {
+    (4, 125),
+    *((15, 125), (15, 128), (16, 125)),
+    *((63, 125), (63, 128), (64, 125)),
+    *((95, 205), (95, 208), (96, 205)),
+}
+"""The companions of (4, 128), (16, 128), (64, 128) and (96, 208): odd in all that is a multiple of
+16, and where both are, in each of them alone. One row is a Kernel of its own, with one hint."""
 
 
 def hints(daemon: DaemonProcess) -> int:
-    """How many hints the daemon's Tables have at T2, companions left out."""
-    return sum(row.tier >= 2 for table in tables(daemon) for row in without_companions(table))
+    """How many hints the daemon's Tables have at T2, without what is beside or beyond others."""
+    return sum(row.tier >= 2 for table in tables(daemon) for row in own_hints(table))
+
+
+def farther(daemon: DaemonProcess) -> set[Dims]:
+    """What the daemon's Tables have beyond hints."""
+    return {dims for table in tables(daemon) for dims in rows_beyond(table)}
 
 
 def beside(daemon: DaemonProcess) -> set[Dims]:
@@ -234,6 +256,7 @@ def test_a_second_run_compiles_and_measures_nothing_and_reports_the_same(
     text = (tmp_path / "page.html").read_text()
     HTMLParser().feed(text)
     assert all(kernel["id"][:12] in text for kernel in first["kernels"])
+    assert farther(daemon) == OUTGROWN
     done = work_done(daemon)
     code, second, talk = warm_up(daemon, tmp_path, GOOD)
     assert code == ExitCode.OK, talk
@@ -254,19 +277,24 @@ def test_hints_that_come_to_a_full_table_have_companions_and_one_sided_ones_give
     def manifest(count: int) -> str:
         return GOOD.replace("[1, 4, 16, 64]", str(rows[:count]))
 
+    # What has 2.5 times the elements of the largest of those that came first.
+    outgrown = (3152, 208)
+
     def odd_in_both(count: int) -> set[Dims]:
-        return {(odd_below(size), 125) for size in rows[:count]}
+        return {(3103, 205), *((odd_below(size), 125) for size in rows[:count])}
 
     code, _, talk = warm_up(daemon, tmp_path, manifest(len(rows) - 2))
     assert code == ExitCode.OK, talk
     before = searched(daemon)
     assert [len(table) for table in before.values()] == [HINT_LIMIT]
+    assert farther(daemon) == {outgrown}
     assert {dims for dims in beside(daemon) if not is_one_sided(dims)} == odd_in_both(len(rows) - 2)
     code, _, talk = warm_up(daemon, tmp_path, manifest(len(rows)))
     assert code == ExitCode.OK, talk
     assert is_kept(before, searched(daemon))
     assert hints(daemon) == len(rows)
-    assert len(beside(daemon)) == HINT_LIMIT - len(rows)
+    assert farther(daemon) == {outgrown}
+    assert len(beside(daemon)) == HINT_LIMIT - len(rows) - 1
     assert {dims for dims in beside(daemon) if not is_one_sided(dims)} == odd_in_both(len(rows))
     done = work_done(daemon)
     code, _, talk = warm_up(daemon, tmp_path, manifest(len(rows)))
@@ -286,6 +314,20 @@ def test_a_bad_model_among_good_ones_is_listed_and_the_others_are_tuned(
     assert [point["sizes"] for point in report["points"]] == [{"x_0": 2}, {"x_0": 64}]
     assert [point["tiers"]["T2"] for point in report["points"]] == [1, 1]
     assert "its weights are gone" in talk
+
+
+def test_sizes_beyond_the_ranges_of_a_program_are_not_timed(
+    daemon: DaemonProcess, tmp_path: Path
+) -> None:
+    made = command(daemon, tmp_path, "warm_entry.py")
+    assert made.wait(END_S) == 0, made.stderr.read()
+    code, _, talk = warm_up(daemon, tmp_path, BOUNDED)
+    assert code == ExitCode.OK, talk
+    (table,) = tables(daemon)
+    assert {row.dims for row in own_hints(table)} == {(4, 32), (4, 128), (64, 32), (64, 128)}
+    # (96, 208) has 2.5 times the elements.
+    assert max(row.dims for row in table.hints) == (64, 128)
+    assert farther(daemon) == set()
 
 
 def test_a_manifest_of_nothing_but_bad_models_says_what_is_wrong(
@@ -313,7 +355,7 @@ def test_a_daemon_killed_in_mid_run_and_started_again_repeats_nothing(
     assert process.returncode == ExitCode.OK, talk + output
     assert is_kept(before, searched(daemon))
     assert hints(daemon) == EXPECTED_POINTS
-    assert beside(daemon) == BESIDE
+    assert (farther(daemon), beside(daemon)) == (OUTGROWN, BESIDE)
 
 
 @pytest.mark.parametrize("line", [1, 3])
@@ -329,7 +371,7 @@ def test_a_warm_up_killed_in_mid_run_goes_on_where_it_was(
     assert code == ExitCode.OK, talk
     assert is_kept(before, searched(daemon))
     assert hints(daemon) == EXPECTED_POINTS
-    assert beside(daemon) == BESIDE
+    assert (farther(daemon), beside(daemon)) == (OUTGROWN, BESIDE)
     assert report["pending"] == []
 
 
@@ -344,7 +386,7 @@ def test_a_budget_that_ends_leaves_nothing_queued_and_the_next_run_finishes(
     code, report, talk = warm_up(daemon, tmp_path, GOOD)
     assert code == ExitCode.OK, talk
     assert hints(daemon) == EXPECTED_POINTS
-    assert beside(daemon) == BESIDE
+    assert (farther(daemon), beside(daemon)) == (OUTGROWN, BESIDE)
 
 
 def test_what_was_compiled_ahead_is_only_measured_where_the_device_is(

@@ -23,6 +23,8 @@ SEED = 7
 BETWEEN = (0.1, 1.5)
 """Of the time that the first hint took: a job that meets too many kills in a row is given up."""
 SIZES = [2**power for power in range(14)]
+OUTGROWN = (12608, 208)
+"""What has 2.5 times the elements of the largest hint."""
 MANIFEST = f"""
 [[model]]
 entry = "warm_entry:warm_up"
@@ -70,10 +72,11 @@ def test_ten_kills_lose_and_repeat_no_measurement_and_the_warm_up_ends_well(
     after = warming.searched(daemon)
     assert warming.is_kept(seen, after)
     assert warming.hints(daemon) == len(SIZES)
+    assert warming.farther(daemon) == {OUTGROWN}
     # One row is a Kernel of its own. The others' Table is full: each has a companion odd in all
     # that is a multiple of 16, and one-sided ones have the places that are left.
-    many = SIZES[1:]
-    odd = {(size if size % 16 else odd_below(size), 125) for size in many}
+    many = [(size, 128) for size in SIZES[1:]] + [OUTGROWN]
+    odd = {tuple(each if each % 16 else odd_below(each) for each in dims) for dims in many}
     beside = warming.beside(daemon)
     assert {dims for dims in beside if not warming.is_one_sided(dims)} == odd
     assert len(beside) == HINT_LIMIT - len(many)

@@ -28,7 +28,8 @@ from nearhint_daemon.store import Store, queries
 from nearhint_daemon.tables import TableIndex, TableKey
 from nearhint_daemon.traffic.histograms import KernelKey, Met, Site, Traffic
 from nearhint_daemon.traffic.sizes_text import parse_sizes
-from nearhint_daemon.tuning.companions import companions, without_companions
+from nearhint_daemon.tuning.beyond import own_hints, rows_beyond
+from nearhint_daemon.tuning.companions import companions
 from nearhint_daemon.tuning.publishing import Publisher
 from nearhint_daemon.tuning.tuning_jobs import Wish, hint_jobs, probe_job
 from nearhint_rules.ladder import distance
@@ -106,10 +107,10 @@ def decide(
     """
     if not met:
         return Move()
-    room = HINT_LIMIT - len(without_companions(table))
+    room = HINT_LIMIT - len(own_hints(table))
     table = replace(table, hints=answering(table, met[0].fallback))
     heaviest = met[:SIZES_LIMIT]
-    rows = without_companions(table)
+    rows = own_hints(table)
     hints = [row.dims for row in rows]
     if not hints:
         return Move()  # nothing was tuned here yet, and clients ask for that
@@ -141,7 +142,7 @@ def decide(
 def _losses(
     table: Table, sizes: Sequence[Dims], candidates: Sequence[Dims], *, hints: Sequence[Dims]
 ) -> Costs:
-    """The cost matrix, where each of `hints`, which come first, serves with its companions."""
+    """The cost matrix, where each of `hints`, which come first, serves with the rows around it."""
     beside = [row.dims for row in table.hints if row.dims not in hints]
     nearest = [
         min(range(len(hints)), key=lambda at: (distance(hints[at], dims), at)) for dims in beside
@@ -212,9 +213,9 @@ def spare_for_all(table: Table, moves: Mapping[str, Move], *, budget: int) -> tu
     """The hints that each Fallback timed there may do without; `moves` are by Fallback.
 
     A Fallback without traffic, of which there is no move, may do without what is beyond the budget.
-    Companions go with their hints.
+    Companions and what is beyond hints go with these.
     """
-    hints = without_companions(table)
+    hints = own_hints(table)
     held = Counter(name for row in hints for name, _ in row.fallbacks)
     spare: list[Dims] = []
     for row in hints:
@@ -226,9 +227,13 @@ def spare_for_all(table: Table, moves: Mapping[str, Move], *, budget: int) -> tu
             spare.append(row.dims)
             held.subtract(names)
     if spare:
-        left = replace(table, hints=tuple(row for row in table.hints if row.dims not in spare))
-        spare += sorted(companions(table) - companions(left) - set(spare))
+        spare += sorted(rows_beyond(table) - rows_beyond(_without(table, spare)) - set(spare))
+        spare += sorted(companions(table) - companions(_without(table, spare)) - set(spare))
     return tuple(spare)
+
+
+def _without(table: Table, gone: Collection[Dims]) -> Table:
+    return replace(table, hints=tuple(row for row in table.hints if row.dims not in gone))
 
 
 def _timed(table: Table) -> frozenset[Site]:
@@ -343,7 +348,7 @@ class Placer:
         evicted = spare_for_all(table, moves, budget=self._budget)
         if evicted:
             await self._publisher.drop_hints(key, evicted)
-            hints = {row.dims for row in without_companions(table)}
+            hints = {row.dims for row in own_hints(table)}
             self._observer.hints_evicted(len(hints.intersection(evicted)))
 
     def _has_ended(self, key: TableKey) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from fractions import Fraction
 
-from nearhint_daemon.tuning.beyond import lacking_beyond
+from nearhint_daemon.tuning.beyond import lacking_beyond, rows_beyond
 from nearhint_daemon.tuning.companions import (
     NEAR_BEST,
     Step,
@@ -84,20 +84,22 @@ def missing(table: Table, fallback: str) -> Mapping[Dims, tuple[int, ...]]:
     """What is to be measured where: neighbours' best few without a timing, Guards permitting.
 
     Of the hints that are searched and complete for the Fallback. Up to `EVERYWHERE` of them the
-    contenders of all, and not of neighbours alone.
+    contenders of all, and not of neighbours alone. Rows beyond hints are no neighbours: there the
+    contenders were timed, and nothing more once they are there.
     """
     rows = _searched(table, fallback)
-    near = neighbours(rows)
+    near = neighbours(rows.keys() - rows_beyond(table))
     named = (
         contenders(replace(table, hints=tuple(rows.values())))
-        if 1 < len(rows) <= EVERYWHERE
+        if _are_few(table, rows)
         else frozenset[int]()
     )
     found: dict[Dims, tuple[int, ...]] = {}
     for dims, row in rows.items():
         sizes = dict(zip(table.symbols, dims, strict=True))
         known = {position for position, _ in row.ranked}
-        wanted = {position for each in near[dims] for position in best_few(rows[each])} | named
+        wanted = {position for each in near.get(dims, ()) for position in best_few(rows[each])}
+        wanted |= named
         lacking = tuple(
             position
             for position in sorted(wanted - known)
@@ -111,7 +113,7 @@ def missing(table: Table, fallback: str) -> Mapping[Dims, tuple[int, ...]]:
 def missing_beyond(table: Table, fallback: str) -> Mapping[Dims, tuple[int, ...]]:
     """What is to be measured beyond those hints, where these are few."""
     rows = _searched(table, fallback)
-    return lacking_beyond(table, list(rows.values())) if 1 < len(rows) <= EVERYWHERE else {}
+    return lacking_beyond(table, list(rows.values())) if _are_few(table, rows) else {}
 
 
 def missing_beside(
@@ -119,7 +121,12 @@ def missing_beside(
 ) -> Mapping[Dims, tuple[int, ...]]:
     """What is to be measured at the companions of those hints, where these are few."""
     rows = _searched(table, fallback)
-    return lacking_beside(table, list(rows.values()), step) if 1 < len(rows) <= EVERYWHERE else {}
+    return lacking_beside(table, list(rows.values()), step) if _are_few(table, rows) else {}
+
+
+def _are_few(table: Table, rows: Collection[Dims]) -> bool:
+    """Whether these are several, and not many hints: rows that are beyond others are none."""
+    return len(rows) > 1 and len(set(rows) - rows_beyond(table)) <= EVERYWHERE
 
 
 def _searched(table: Table, fallback: str) -> dict[Dims, HintRow]:

@@ -17,6 +17,7 @@ from nearhint_daemon.store.rows import JobRow, MeasurementRow, VariantRow
 from nearhint_daemon.store.store import DAEMON
 from nearhint_daemon.tables import TableIndex, TableKey
 from nearhint_daemon.traffic.histograms import Traffic
+from nearhint_daemon.tuning.beyond import rows_beyond
 from nearhint_daemon.tuning.companions import first_to_go
 from nearhint_daemon.tuning.drift import carried
 from nearhint_daemon.tuning.matrix import shared
@@ -26,6 +27,7 @@ from nearhint_proto import convert
 from nearhint_proto.v1 import types_pb2
 from nearhint_proto.v1 import worker_pb2 as pb
 from nearhint_rules.hints import crowded_out, to_evict
+from nearhint_rules.metrics import Dims
 from nearhint_rules.ranking import rank
 from nearhint_rules.selectors import DEFAULT_SELECTOR
 from nearhint_rules.table import HINT_LIMIT, PROBE_LIMIT, HintRow, Table, Timing, Variant
@@ -231,8 +233,8 @@ class Publisher:
         if len(table.hints) <= HINT_LIMIT:
             return set()
         uses = self._traffic.uses(table)
-        # Companions have the places that hints leave. What somebody asked for is a hint here.
-        spare = first_to_go(table, but=() if task.why else (task.dims,))
+        # What somebody asked for is a hint here.
+        spare = unasked(table, but=() if task.why else (task.dims,))
         return set(crowded_out(table, task.dims, task.fallback.id, uses, spare=spare))
 
     async def _forget(
@@ -282,6 +284,14 @@ class Publisher:
         timing, discarded = timed.fallback
         rows.append(row("fallback", task.fallback.id, "", "", timing, discarded))
         return rows
+
+
+def unasked(table: Table, *, but: Collection[Dims] = ()) -> frozenset[Dims]:
+    """The rows that leave a full Table before any hint, `but` for some.
+
+    Companions have the places that hints leave, and where there are none, rows beyond hints have.
+    """
+    return first_to_go(table, but=but) or rows_beyond(table).difference(but)
 
 
 def _empty(key: TableKey, symbols: Sequence[str], *, reason: str = "") -> Table:

@@ -1,13 +1,18 @@
-"""Sizes beyond a hint, where the block that holds its rows ends, and what lacks there."""
+"""Sizes beyond a hint, where the block that holds its rows ends, or caches; what lacks there."""
 
 from __future__ import annotations
 
-from tests.unit.rules.tables import STEP, row, table, tiled, variant
+import math
+from dataclasses import replace
 
-from nearhint_daemon.tuning.beyond import beyond
+import pytest
+from tests.unit.rules.tables import OTHER_STEP, STEP, row, table, tiled, variant
+
+from nearhint_daemon.tuning.beyond import OUTGROWN, beyond, outgrown, own_hints, rows_beyond
 from nearhint_daemon.tuning.matrix import missing_beyond
 from nearhint_rules import expr as ex
 from nearhint_rules.guard import AtMost
+from nearhint_rules.metrics import Dims
 from nearhint_rules.table import HINT_LIMIT, HintRow, Table
 
 K0, K1 = ex.Sym("k0"), ex.Sym("k1")
@@ -65,3 +70,76 @@ def test_what_is_near_a_row_is_not_beyond_it_and_a_full_table_gets_nothing() -> 
 def test_only_hints_that_were_searched_have_sizes_beyond() -> None:
     hints = row((64, 768), {1: 50, 0: 100}), row((256, 768), {1: 50, 0: 100}, tier=1)
     assert missing_beyond(held(*hints), STEP) == {}
+
+
+SMALL, LARGEST, FARTHER = (64, 768), (1024, 512), (1600, 816)
+
+
+def on_cpu(*sizes: Dims) -> Table:
+    """Hints of a CPU's Table, at each of which both Variants are as good as best."""
+    return table(*(row(dims, {0: 100, 1: 100}) for dims in sizes))
+
+
+def test_the_largest_of_a_cpus_hints_has_one_size_beyond_it() -> None:
+    assert missing_beyond(on_cpu(SMALL, LARGEST), STEP) == {FARTHER: (0, 1)}
+    assert missing_beyond(on_cpu(LARGEST, SMALL), STEP) == {FARTHER: (0, 1)}
+    # A hint without a search is none yet.
+    early = table(*on_cpu(SMALL, LARGEST).hints, row((4096, 4096), {0: 100}, tier=1))
+    assert list(missing_beyond(early, STEP)) == [FARTHER]
+
+
+@pytest.mark.parametrize(
+    ("dims", "wanted"),
+    [
+        (LARGEST, FARTHER),
+        ((512, 1024), (816, 1600)),
+        ((4864, 1536), (7680, 2432)),
+        # One more of few is much more: the others have so much less.
+        ((1, 4096), (2, 5120)),
+        ((4, 128), (8, 160)),
+        ((3, 4, 208), (4, 4, 384)),
+        ((23, 24, 25), (32, 32, 32)),
+    ],
+)
+def test_sizes_beyond_a_cpus_hint_are_multiples_and_share_what_there_is_more(
+    dims: Dims, wanted: Dims
+) -> None:
+    hint = row(dims, {0: 100})
+    assert list(outgrown(table(hint), hint)) == [wanted]
+    assert all(size % 16 == 0 for size, at in zip(wanted, dims, strict=True) if at >= 16)
+    assert math.prod(wanted) == pytest.approx(OUTGROWN * math.prod(dims), rel=0.06)
+
+
+def test_one_size_and_a_gpus_walks_are_not_outgrown() -> None:
+    assert missing_beyond(on_cpu((64,), (1024,)), STEP) == {}
+    walks = tiled(0, 256), tiled(1, 256)
+    assert missing_beyond(replace(on_cpu(SMALL, LARGEST), variants=walks), STEP) == {}
+
+
+def test_beyond_what_is_outgrown_nothing_more_is_wanted_until_a_larger_hint_comes() -> None:
+    assert missing_beyond(on_cpu(SMALL, LARGEST, FARTHER), STEP) == {}
+    larger, beyond_it = (2048, 2048), (3232, 3248)
+    assert list(missing_beyond(on_cpu(SMALL, LARGEST, FARTHER, larger), STEP)) == [beyond_it]
+    both = on_cpu(SMALL, LARGEST, FARTHER, larger, beyond_it)
+    assert missing_beyond(both, STEP) == {}
+    assert rows_beyond(both) == {FARTHER, beyond_it}
+    assert [each.dims for each in own_hints(both)] == [SMALL, LARGEST, larger]
+    # A hint that is no larger than what was the largest has none.
+    assert missing_beyond(on_cpu(SMALL, LARGEST, FARTHER, (512, 512)), STEP) == {}
+
+
+def test_what_is_outgrown_is_not_near_a_row_and_takes_no_place_in_a_full_table() -> None:
+    near = row((1584, 800), {0: 100}, tier=1)
+    assert missing_beyond(table(*on_cpu(SMALL, LARGEST).hints, near), STEP) == {}
+    crowd = [row((1 << 20, 32 * number), {0: 100}, tier=1) for number in range(1, HINT_LIMIT - 1)]
+    full = table(*on_cpu(SMALL, LARGEST).hints, *crowd)
+    assert len(full.hints) == HINT_LIMIT
+    assert missing_beyond(full, STEP) == {}
+    assert list(missing_beyond(replace(full, hints=full.hints[:-1]), STEP)) == [FARTHER]
+
+
+def test_a_row_that_answers_another_step_than_its_hint_is_a_hint() -> None:
+    theirs = row(FARTHER, {0: 100}, step=OTHER_STEP)
+    made = table(*on_cpu(SMALL, LARGEST).hints, theirs)
+    assert rows_beyond(made) == set()
+    assert own_hints(made) == made.hints

@@ -84,3 +84,15 @@ def test_only_searched_hints_of_the_same_fallback_are_crossed() -> None:
     assert missing(table(row((16,), {0: 100, 1: 90}), other), STEP) == {}
     first = row((64,), {0: 100, 2: 95}, tier=1)
     assert missing(table(row((16,), {0: 100, 1: 90}), first), STEP) == {}
+
+
+def test_what_is_beyond_hints_counts_for_no_hint_and_is_no_neighbour() -> None:
+    farther = row((1600, 816), {0: 100})
+    # 2 is among the best few at the largest hint, and no prediction may name it.
+    hints = row((64, 768), {0: 100, 2: 300}), row((1024, 512), {0: 100, 2: 128})
+    assert missing(table(*hints, row((16, 48), {0: 100})), STEP) == {(16, 48): (2,)}
+    assert missing(table(*hints, farther), STEP) == {}
+    many = [row((16 << step, 1), {0: 100}) for step in range(EVERYWHERE - 2)]
+    crowded = table(row((1024, 512), {0: 100, 1: 90}), hints[0], *many, farther)
+    assert len(crowded.hints) == EVERYWHERE + 1
+    assert missing(crowded, STEP) == {each.dims: (1,) for each in (hints[0], *many, farther)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.unit.rules.tables import OTHER_STEP, STEP, row, table
+from tests.unit.rules.tables import OTHER_STEP, STEP, row, table, variant
 
 from nearhint_daemon.traffic.histograms import Met
 from nearhint_daemon.traffic.placing import (
@@ -158,7 +158,8 @@ def test_the_last_hint_stays() -> None:
 
 def test_a_full_table_still_moves() -> None:
     sizes = [2**power for power in range(HINT_LIMIT)]
-    made = table(*(row((size,), {number: 100}) for number, size in enumerate(sizes)))
+    rows = (row((size,), {number: 100}) for number, size in enumerate(sizes))
+    made = table(*rows, variants=tuple(map(variant, range(HINT_LIMIT))))
     assert wanted(moved(made, {2**40: 1000}, budget=8)) == [2**40]
 
 
@@ -236,6 +237,7 @@ def test_companions_take_no_place_of_a_hint() -> None:
     made = table(
         row((sizes[0],), {0: 100}),
         *(row((size,), {at: 100, 0: 1100}) for at, size in enumerate(sizes[1:], 1)),
+        variants=tuple(map(variant, range(HINT_LIMIT))),
     )
     assert len(made.hints) == HINT_LIMIT
     weights = {2**40: LEAST_CALLS} | dict.fromkeys(sizes, 12 * LEAST_CALLS)
@@ -257,3 +259,24 @@ def test_companions_are_in_no_budget_and_go_with_their_hints() -> None:
 def test_a_hint_of_a_fallback_is_no_companion_of_a_hint_of_another() -> None:
     made = of_two([64], [63, 4096])
     assert spare_for_all(made, {STEP: Move(evicted=((64,),))}, budget=2) == ((64,),)
+
+
+def test_what_is_beyond_a_hint_is_in_no_budget_and_goes_with_it() -> None:
+    made = table(*(row(dims, {0: 100}) for dims in ((1024, 512), (1600, 816), (64, 768))))
+    assert spare_for_all(made, {}, budget=2) == ()
+    assert spare_for_all(made, {}, budget=1) == ((1024, 512), (1600, 816))
+    assert spare_for_all(made, {STEP: Move(evicted=((64, 768),))}, budget=1) == ((64, 768),)
+    met = [Met(STEP, (64, 768), 900.0, 0.0, 0.0, "p", "")]
+    assert decide(made, met, budget=2, is_settled=True) == Move()
+    assert decide(made, met, budget=1, is_settled=True) == Move(evicted=((1024, 512),))
+
+
+def test_calls_that_have_sizes_beyond_a_hint_want_nothing_tuned() -> None:
+    """Its own best is known there, though the hint's would lose a third."""
+    made = table(
+        row((1024, 512), {0: 100, 1: 200}),
+        row((1600, 816), {1: 100, 0: 150}),
+        row((64, 768), {0: 100}),
+    )
+    met = [Met(STEP, (1600, 816), 900.0, 0.0, 0.0, "p", "")]
+    assert decide(made, met, budget=8, is_settled=False) == Move()

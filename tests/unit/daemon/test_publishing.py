@@ -13,6 +13,7 @@ from nearhint_daemon.tuning.publishing import (
     Timed,
     fitted,
     shortened,
+    unasked,
     with_hint,
     with_probe,
 )
@@ -105,3 +106,12 @@ def test_probes_go_where_a_hint_takes_their_place_or_variants_are_new() -> None:
     assert [each.dims for each in known.probes] == [(18,)]
     fresh = with_hint(found, (64,), STEP, timed({0: 1000, 7: 900}), tier=2)
     assert fresh.probes == ()
+
+
+def test_companions_leave_a_full_table_first_then_what_is_beyond_hints() -> None:
+    hints = tuple(row(dims, {0: 1000}) for dims in ((64, 768), (1024, 512)))
+    beyond, beside = row((1600, 816), {0: 1000}), row((1007, 503), {0: 1000})
+    assert unasked(table(*hints)) == set()
+    assert unasked(table(*hints, beyond, beside)) == {beside.dims}
+    assert unasked(table(*hints, beyond)) == {beyond.dims}
+    assert unasked(table(*hints, beyond), but=[beyond.dims]) == set()
