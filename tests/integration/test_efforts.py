@@ -176,10 +176,11 @@ def test_efforts_of_two_clients_at_once_time_nothing_twice(tmp_path: Path) -> No
                     for effort in (pb.EFFORT_FULL, pb.EFFORT_QUICK, pb.EFFORT_NONE)
                 )
             )
-            assert script.timed[0] == (64, (DEFAULT,))
-            later = [name for _, names in script.timed[1:] for name in names]
-            assert later.count(SECOND) == 1
-            assert later.count(FIRST) <= 2  # once more beside what came after it
+            # Whose job comes first is nobody's to say; each begins with the default.
+            assert DEFAULT in script.timed[0][1]
+            names = [name for _, names in script.timed for name in names]
+            assert names.count(SECOND) == 1
+            assert names.count(FIRST) <= 2  # once more beside what came after it
 
     asyncio.run(scenario())
 

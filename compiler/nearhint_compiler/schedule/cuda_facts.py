@@ -91,7 +91,9 @@ class Facts:
     """The extents of the pointwise and reduction loops at a hint, and what follows.
 
     It `has_late` loads if some along the row come after a reduction that they do not need. `word`
-    and `plane_word` are the lanes of the words of rows and of planes; 0 if there are none.
+    and `plane_word` are the lanes of the words of rows and of planes; 0 if there are none. It
+    `has_shared` loads along rows that have no words as these have, and `has_phases` if such are
+    read two words at a time.
     `row_loads` run along the rows, `small_loads` of them over little; `own_loads` and `own_bytes`
     are of those that are not of all rows, `shared_bytes` of the others; `walks` over rows that
     nothing holds read or write along them. If it `is_foldable`, several rows of its columns may be
