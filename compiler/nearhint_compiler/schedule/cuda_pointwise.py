@@ -68,9 +68,9 @@ read as well by those rows in turn: tiles gain nothing."""
 UNITED = 8
 """Points of a thread at least, where they come in units."""
 UNIT_WARPS = 8
-"""Warps of a block that is worth a try beside units: half a vector a thread. Rotations of 6991 x 3 x
-98 in f32 take 4.9 µs so, 5.5 by the best of units and 5.8 by four warps; of 5214 x 7 x 52 and of 619 x
-31 x 110 4.6 and 4.9, 5.0 and 5.3 (tests/benchmarks/gpu_schedules.py, on an H100)."""
+"""Warps of a block that is worth a try beside units: half a vector a thread. Rotations in f32 of
+6991 x 3 x 98 take 4.9 µs so, 5.5 by the best of units, 5.8 by four warps; of 5214 x 7 x 52 and of
+619 x 31 x 110 4.6 and 4.9, 5.0 and 5.3 (tests/benchmarks/gpu_schedules.py, on an H100)."""
 MANY_LOOPS, NARROW_BYTES = 3, 2
 """Loops whose extents a point's place is divided by so often that units come first. Of elements of
 so many bytes they do where a place is divided once: those take more instructions a byte, and where

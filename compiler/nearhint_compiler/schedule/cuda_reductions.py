@@ -271,7 +271,7 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
     keeping: Iterable[Schedule] = ()
     if is_long and under_way > CACHE_KEEPS[0] // 2 and not facts.divisible:
         keeping = tuple(kept_weights(facts))
-    # Words of weights are read as fast as a row's own: then what a cache has is walked again sooner.
+    # Words of weights are read as fast as a row's own: what a cache has is walked again sooner.
     is_cached = under_way <= CACHE_KEEPS[0]
     is_walked_first = facts.has_phases and facts.is_weighted and is_cached
     if not is_walked_first:
