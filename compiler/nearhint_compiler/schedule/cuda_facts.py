@@ -300,7 +300,7 @@ def facts_of(
         word=words.lanes if words else 0,
         plane_word=planes.lanes if planes else 0,
         has_shared=words is not None and _has_shared(kernel, words),
-        has_phases=words is not None and bool(words.shared),
+        has_phases=words is not None and words.is_phased,
         has_late=_has_late(kernel),
         has_groups=has_args or any(isinstance(node, ir.Reduce) for node in kernel.body),
         has_arg_groups=has_args,

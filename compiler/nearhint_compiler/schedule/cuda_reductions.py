@@ -267,13 +267,12 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
     is_long = r > PERSISTENT_LIMIT and rows > facts.processors // 2 and facts.has_teams
     # Where there are more weights than rows of its own, a thread has no room for them beside what
     # is held at once.
-    is_weighted = facts.itemsize > 2 and facts.is_weighted
+    is_crowded = facts.itemsize > 2 and facts.is_weighted
     keeping: Iterable[Schedule] = ()
     if is_long and under_way > CACHE_KEEPS[0] // 2 and not facts.divisible:
         keeping = tuple(kept_weights(facts))
     # Words of weights are read as fast as a row's own: what a cache has is walked again sooner.
-    is_cached = under_way <= CACHE_KEEPS[0]
-    is_walked_first = facts.has_phases and facts.is_weighted and is_cached
+    is_walked_first = facts.has_phases and facts.is_weighted and under_way <= CACHE_KEEPS[0]
     if not is_walked_first:
         yield from keeping
     if is_long and facts.own_loads == 1 and under_way > CACHE_KEEPS[0]:
@@ -281,7 +280,7 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
     if is_long and under_way >= CACHE_KEEPS[1]:
         walking = walking_teams(facts) if facts.itemsize > 2 and facts.row_loads > 1 else iter(())
         teams = [teams_of_rows(facts), walking]
-        yield from chain(*(teams[::-1] if is_weighted else teams))
+        yield from chain(*(teams[::-1] if is_crowded else teams))
     if is_long and under_way > CACHE_KEEPS[0]:
         yield from _holding(facts)
     long: tuple[tuple[int, int], ...] = READ_LONG_BLOCKS if facts.only_reads else LONG_BLOCKS

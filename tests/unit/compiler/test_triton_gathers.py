@@ -63,11 +63,6 @@ CASES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    return numerics.run(CASES, tmp_path_factory.mktemp("gathers"))
-
-
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_rows_that_data_names_are_those_of_the_interpreter(case: Case, results: Results) -> None:
     numerics.assert_agrees(case, results)

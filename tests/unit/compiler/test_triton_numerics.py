@@ -149,11 +149,6 @@ CASES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    return numerics.run(CASES, tmp_path_factory.mktemp("triton"))
-
-
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_source_agrees_with_the_interpreter_of_the_ir(case: Case, results: Results) -> None:
     numerics.assert_agrees(case, results)

@@ -88,11 +88,6 @@ IN_PLACE = [
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    return numerics.run(CASES, tmp_path_factory.mktemp("shared_words"))
-
-
-@pytest.fixture(scope="module")
 def results_in_place(tmp_path_factory: pytest.TempPathFactory) -> Results:
     folder = tmp_path_factory.mktemp("shared_words_in_place")
     return numerics.run(IN_PLACE, folder, change=numerics.share_storage)

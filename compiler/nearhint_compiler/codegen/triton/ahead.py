@@ -105,9 +105,9 @@ def ahead_in_words(kernel: ir.Kernel, block: Block, words: RowWords) -> Ahead:
     )
     rows = {f"p{n}": ex.symbol(f"{PREFIX}p{n}") for n in range(len(kernel.pointwise))}
     base = index_text(ex.substitute(words.base, rows))
-    length, is_phased = index_text(ex.product(kernel.reduction)), bool(words.shared)
+    length = index_text(ex.product(kernel.reduction))
     lines = [
-        *word_lines(PREFIX, base, length, lanes=words.lanes, is_phased=is_phased),
+        *word_lines(PREFIX, base, length, lanes=words.lanes, is_phased=words.is_phased),
         f"{PREFIX}r = {PREFIX}head + rlane",
         *split_row(kernel, PREFIX),
         f"{PREFIX}rmask = rlane < {PREFIX}body",

@@ -371,10 +371,10 @@ class Body:
         branch: Branch | None = None,
         beyond: str = "",
     ) -> str:
-        pointer = "" if branch is not None else self._pointer(param, index)
-        options = ""
         if branch is None and (found := phased(self.kernel, self.block, param, index)):
             return found
+        pointer = "" if branch is not None else self._pointer(param, index)
+        options = ""
         masks = [mask] if not pointer and (mask := self.block.mask_of(index)) else []
         if branch is None and (found := self.block.once(param, index)):
             return found

@@ -101,7 +101,7 @@ def row_lines(
     rest = f"{length} - rbody"
     base = ex.substitute(words.base, {name: ex.symbol(f"f{name}") for name in first})
     return [
-        *word_lines("r", _base(base, shape), length, lanes=lanes, is_phased=bool(words.shared)),
+        *word_lines("r", _base(base, shape), length, lanes=lanes, is_phased=words.is_phased),
         f"redges = {f'tl.where({chunk}, {rest}, 0)' if chunk else rest}",
         *edge_lines(
             kernel, words, owner=chunk if chunk == last else f"tl.where(ebefore, {chunk}, {last})"

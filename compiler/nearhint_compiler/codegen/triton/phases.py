@@ -21,12 +21,13 @@ from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
 from nearhint_rules.program import DTYPES
 
-THREADS = 32
+WARP = 32
+"""Threads of a warp."""
 
 
 def has_phases(words: RowWords, schedule: Schedule) -> bool:
     """Whether blocks have whole words for each thread, and lanes for edges that are longer."""
-    threads = THREADS * schedule["warps"]
+    threads = WARP * schedule["warps"]
     has_words = schedule["x"] * schedule["r"] >= threads * words.lanes
     return has_words and schedule["r"] >= 4 * words.lanes**2 and not schedule.get("r1", 0)
 

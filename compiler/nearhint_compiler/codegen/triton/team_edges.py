@@ -33,7 +33,7 @@ class TeamEdges:
         length = index_text(ex.product(kernel.reduction))
         base = f"tl.full({block.row_shape}, 0, tl.int32) + {index_text(words.base)}"
         self.places = (
-            *word_lines("r", base, length, lanes=words.lanes, is_phased=bool(words.shared)),
+            *word_lines("r", base, length, lanes=words.lanes, is_phased=words.is_phased),
             f"ebase = tl.arange(0, {LANES}){block.spread}{widened}",
             *edge_lines(kernel, words),
         )
