@@ -67,8 +67,11 @@ STORED_FOLDS = ((64, 4096, 8, 2, 3, 1), (64, 2048, 8, 2, 6, 1), (64, 2048, 8, 4,
 FOLD_LIMIT, FOLDED_COLUMNS, FOLDED_LENGTH = 32, 64, 128
 """How many rows are read as one at most, and how many columns, each how long, that makes at least:
 of shorter ones more is left to bring together than is gained."""
-WARPS_AT_ONCE, LEAST_FOLDED = 64, 8
-"""Warps that a processor runs at once, and the least rows of a block of such columns."""
+WARPS_AT_ONCE, LEAST_FOLDED, LEAST_PIECED, PIECED_WARPS = 64, 8, 4, 2
+"""Warps that a processor runs at once, the least rows of such blocks, in pieces of more warps than
+so many."""
+WIDE_FOLD, WIDEST_PIECED = 1024, 256
+"""Columns a processor beyond which fewer rows are one; of a block of which more may be than run."""
 FOLDED, ODD_BESIDE_FOLDS = 4, 2
 """How many of these shapes are offered beside vectors that sizes promise, and how many of single
 elements beside them."""
@@ -364,19 +367,18 @@ def shared_columns(facts: Facts, columns: int) -> Iterator[Schedule]:
     if facts.has_scan:
         yield from _scanned(facts, columns)
         return
-    by, has_vectors = _fold(facts, columns), facts.has_vectors
+    has_vectors, folds = facts.has_vectors, list(folded_columns(facts, columns))
     promised = list(_promising_columns(facts, columns)) if has_vectors else []
-    folds = list(_folded_columns(facts, columns, by)) if by else []
     for pair in zip_longest(promised, folds[: FOLDED if has_vectors else None], fillvalue=()):
         yield from chain(*pair)
     if not has_vectors:
         shapes: list[tuple[int, ...]] = [(*each, 1, 1) for each in ODD_COLUMNS]
         if not facts.only_reads:
             shapes[:0] = ODD_STORED
-        if not by:
+        if not folds:
             # Element by element they are more programs, which copy nothing ahead, first.
             shapes += _thin(columns)
-        for shape in shapes[: ODD_BESIDE_FOLDS if by else None]:
+        for shape in shapes[: ODD_BESIDE_FOLDS if folds else None]:
             for each in _sharing(facts, columns, facts.length, shape):
                 yield facts.schedule("split", **each)
 
@@ -469,18 +471,21 @@ def _promising_columns(facts: Facts, columns: int) -> Iterator[tuple[Schedule, .
             yield (promised,) if is_alone else (facts.schedule("split", **each), promised)
 
 
-def _folded_columns(facts: Facts, columns: int, by: int) -> Iterator[tuple[Schedule, ...]]:
-    """Shapes in vectors of so many rows as one."""
+def folded_columns(facts: Facts, columns: int) -> Iterator[tuple[Schedule, ...]]:
+    """Shapes in vectors of several rows as one."""
+    if not (by := _fold(facts, columns)):
+        return
     shapes = FOLDED_SHAPES if facts.is_foldable else STORED_FOLDS
     for width, elements, warps, *rest in _leaving(facts, shapes, by * columns):
-        # Steps in pieces have more in registers.
-        at_once = REGISTERS // (32 * STEP_REGISTERS) if rest[3:] else WARPS_AT_ONCE
+        is_pieced = len(rest) > 3  # of which more is in registers
+        at_once = REGISTERS // (32 * STEP_REGISTERS) if is_pieced else WARPS_AT_ONCE
         most = at_once * facts.processors // warps
+        least = LEAST_PIECED if is_pieced and warps > PIECED_WARPS else LEAST_FOLDED
         # Where there are more columns than at the hint, their programs still run at once.
-        while SPARE * -(-by * columns // width) > most and LEAST_FOLDED * width < elements:
+        while SPARE * -(-by * columns // width) > most and least * width < elements:
             width *= 2
         shape = (width, elements, warps, *rest)
-        if SPARE * -(-by * columns // width) <= most:
+        if SPARE * -(-by * columns // width) <= most or width == WIDEST_PIECED:
             for each in _sharing(facts, by * columns, facts.length // by, shape, least=0):
                 # They are brought together by few programs as they are.
                 each.pop("apart", 0)
@@ -498,8 +503,11 @@ def _gathering(splits: int, *, by: int, x: int, warps: int) -> dict[str, int]:
 
 
 def _fold(facts: Facts, columns: int) -> int:
-    """How many rows make one that begins at a sector and fills a block; 0 where none do."""
+    """How many rows make one that begins at a sector, or where columns are many at a vector, and
+    fills a block; 0 where none do."""
     by = SECTOR_BYTES // 16 * column_lanes(facts)
+    if by * columns > WIDE_FOLD * facts.processors:
+        by = column_lanes(facts)
     while by < FOLD_LIMIT and by * columns < FOLDED_COLUMNS:
         by *= 2
     is_possible = facts.is_foldable or facts.folds_stores

@@ -232,6 +232,12 @@ class Facts:
         """Whether blocks of `r` may hold rows in whole words, and their edges."""
         return self.word > 0 and r >= 2 * self.word**2
 
+    @property
+    def has_plane_words(self) -> bool:
+        """Whether planes are long enough to be read in whole words, with their edges."""
+        whole = self.reduced[-1] - self.reduced[-1] % max(1, self.plane_word)
+        return 0 < 2 * self.plane_word**2 <= whole
+
     def schedule(self, family: str, *, divisible: int = 0, **options: int) -> Schedule:
         """A schedule with these blocks, with 16-byte pointers where they are all that is needed."""
         is_enough = (

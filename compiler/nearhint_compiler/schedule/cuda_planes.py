@@ -11,8 +11,7 @@ promise them have twins. Where programs share rows of single elements, they come
 
 Where planes may begin anywhere, tiles read them in whole words (`analysis.row_words`): then a row
 is read in vectors, whatever its lengths, and comes before its flat form. Programs that share such a
-row have whole planes of it, and come first in words where elements are narrow: of wide ones single
-elements are as fast.
+row have whole planes of it.
 """
 
 from __future__ import annotations
@@ -40,11 +39,12 @@ ROBUST, LONGEST_SIDE = (2048, 8192), 512
 """Elements along the innermost loop that tiles in words of such blocks have at most, unless
 there are too few planes, for planes of other lengths than at the hint: longer sides leave most of a
 tile empty at planes of a third of the hint's length, and gain next to nothing at its own."""
-SHARED_SIDE = 256
-"""The side of tiles in words of planes that programs share, unless planes are shorter. Over five
-rows of 64 to 14 921 planes of 159 to 3137 elements, in two and four bytes, blocks of 1024 in two
-steps took 1.05 times as long with it as the best of 900 Schedules, 1.09 with half of it
-(tests/benchmarks/gpu_schedules.py, on an H100)."""
+SHARED_SIDE, BUSY = 256, 0.6
+"""The side of tiles in words of planes that programs share, unless planes are shorter, or so few
+that less than this part of the programs had some. Over 22 rows of 64 to 14 921 planes of 97 to 3137
+elements, in two and four bytes, blocks of 1024 in two steps took 1.03 times as long with it as with
+the side that was best there, at most 1.08; of 145 planes of 15 222 1.26 times as long as with 1024,
+and with 512 1.05 times (tests/benchmarks/gpu_schedules.py, on an H100)."""
 SNUG, LONG_SIDE = 1.25, 512
 """Times the elements of a row that tiles which programs share may have in lanes, to come before the
 flat form, and the least side of those that planes do not fit into: of 2639 planes of 113 the best
@@ -63,16 +63,12 @@ def with_tiles(facts: Facts, schedules: Iterable[Schedule]) -> Iterator[Schedule
     for schedule in schedules:
         first = first or schedule
         words = tuple(_in_words(facts, schedule)) if schedule != first else ()
-        is_wide_share = schedule.family == SHARED and facts.itemsize > 2
-        if words and not facts.divisible and not is_wide_share:
+        if words and not facts.divisible:
             yield from (*words, schedule)
             continue
-        twins = words if not is_wide_share else ()
-        if not twins and _has_twin(facts, schedule):
-            twins = tuple(_twin(facts, schedule))
+        twins = words or (tuple(_twin(facts, schedule)) if _has_twin(facts, schedule) else ())
         is_first = schedule != first and any(_is_snug(facts, each) for each in twins)
         yield from (*twins, schedule) if is_first else (schedule, *twins)
-        yield from words if is_wide_share else ()
 
 
 def padded(reduced: tuple[int, ...], *, r: int, r1: int) -> int:
@@ -109,11 +105,11 @@ def _sides(facts: Facts) -> tuple[int, int]:
 def _in_words(facts: Facts, schedule: Schedule) -> Iterator[Schedule]:
     """The tiles of `schedule` in whole words, where they may begin anywhere."""
     is_row = schedule.family in FAMILIES and not schedule.get("pieces", 0)
-    if not facts.plane_word or not is_row or schedule["divisible"]:
+    if not facts.has_plane_words or not is_row or schedule["divisible"]:
         return
     (outer, inner), lanes = _sides(facts), facts.plane_word
     shortest, whole = 2 * lanes**2, inner - inner % lanes
-    if min(outer - 1, schedule["r"] // shortest, whole // shortest) < 1:
+    if min(outer - 1, schedule["r"] // shortest) < 1:
         return
     options = {**dict(schedule.options), "aligned": 1}
     if schedule.family == "cuda.persistent":
@@ -125,7 +121,10 @@ def _in_words(facts: Facts, schedule: Schedule) -> Iterator[Schedule]:
     is_shared = schedule.family == SHARED
     r1 = _side(facts, schedule["r"], whole, least=shortest)
     if is_shared:
-        r1 = min(SHARED_SIDE, schedule["r"], max(shortest, covering(whole)))
+        longest = min(schedule["r"], max(shortest, covering(whole)))
+        r1 = min(SHARED_SIDE, longest)
+        while r1 < longest and outer * r1 < BUSY * schedule["splits"] * schedule["r"]:
+            r1 *= 2
     elif schedule["r"] in ROBUST and _is_as_good(facts, schedule["r"], whole, r1):
         r1 = min(r1, LONGEST_SIDE)
     marks = {"group": lanes} if facts.has_groups else {}

@@ -26,6 +26,7 @@ from nearhint_compiler.schedule.cuda_pieces import come_first, in_pieces, one_by
 from nearhint_compiler.schedule.cuda_planes import with_tiles
 from nearhint_compiler.schedule.cuda_pointwise import AXES, both
 from nearhint_compiler.schedule.cuda_shared import (
+    folds_beside,
     shared_rows,
     shared_scans,
 )
@@ -118,12 +119,14 @@ TURN_REGISTERS = 48
 TURNS_SHORTEST, TURNS_LONGEST = 256, 2048
 """Elements of the blocks of such rows: norms of shorter ones are faster with several together,
 whatever their number (tests/benchmarks/selection_matrix.py)."""
-SHARED_PLANES = (1.25, 0.5)
+SHARED_PLANES = (1.25, 2)
 """Rows a processor up to which planes of narrow and of wide elements that could be in words are
-shared first: of more a program a row is as fast. Of 154 rows of 236 planes of 1044 in bf16 seven
-programs a row took 30 µs and one 36, of 180 of 333 of 777 eleven took 40 and one 37; of 100 of 801
-of 801 in f32 ten took 103 and one 104
+shared first: of more a program a row is as fast. Of 154 rows of 100 planes of 1301 in bf16 thirteen
+programs a row took 18 µs and one 20, of 200 of 333 of 777 ten took 43 and one 42; of 132 of 236 of
+1045 in f32 eight took 46 and one 53, of 264 of 520 of 391 four took 78 and one 82
 (tests/benchmarks/gpu_schedules.py, on an H100)."""
+BEFORE_FOLDS = 6
+"""Schedules of columns alone that come before those for the sizes beside a hint."""
 LONG_SCAN = 8192
 """Such rows of a scan are shared by default where processors would be idle: each block waits for
 the one before it, so a program alone gets nowhere near its share of the memory's speed."""
@@ -175,7 +178,7 @@ def _schedules(facts: Facts) -> Iterator[Schedule]:
     if facts.has_scan and facts.length >= LONG_SCAN:
         yield from islice(shared, 1)
     is_worded = facts.plane_word > 0 and not facts.divisible and not facts.is_columns
-    most = SHARED_PLANES[0 if facts.itemsize <= 2 else 1]
+    most = SHARED_PLANES[0 if facts.plane_word > WIDE_LANES else 1]
     if is_worded and prod(facts.extents) > most * facts.processors:
         found, shared = chain(found, shared), iter(())
     # Short rows of one length need no Guard in registers: there tiles are a default, too.
@@ -187,6 +190,8 @@ def _schedules(facts: Facts) -> Iterator[Schedule]:
     if facts.tile is not None:
         yield from _tiles(facts, facts.tile)
     yield from shared
+    yield from islice(found, BEFORE_FOLDS)
+    yield from folds_beside(facts)
     yield from found
 
 

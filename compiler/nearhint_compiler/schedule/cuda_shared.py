@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain, islice
 from math import prod
 
 from nearhint_compiler.schedule.blocks import power_of_two as _power_of_two
 from nearhint_compiler.schedule.cuda_columns import (
+    SPARE,
     SPLIT_LIMIT,
     chained_columns,
+    folded_columns,
     shared_columns,
     teams_of_columns,
 )
-from nearhint_compiler.schedule.cuda_facts import PERSISTENT_LIMIT, Facts
+from nearhint_compiler.schedule.cuda_facts import CACHE_KEEPS, PERSISTENT_LIMIT, Facts
+from nearhint_compiler.schedule.cuda_planes import BUSY
 from nearhint_compiler.schedule.cuda_pointwise import both
 from nearhint_compiler.schedule.cuda_teams import in_words, teams_of_few_rows
 from nearhint_compiler.schedule.cuda_walks import walked
@@ -20,6 +24,12 @@ from nearhint_compiler.schedule.schedule import Schedule
 
 SHARED_LENGTH = 4096
 """Rows at least so long are shared by programs, where there are too few for all processors."""
+FOLDED_LENGTH, FOLDS_BESIDE = 2048, 3
+"""Columns of single elements at least so long are shared as well, where no cache keeps them:
+several rows are one in vectors. Sums of 17 231 of 4000 in bf16 took 50 µs for 61 by a program
+alone, of 30 011 of 2100 in f32 87 for 89, and with a cold cache 97 for 110
+(tests/benchmarks/gpu_schedules.py, on an H100). And how many of these are offered beside vectors
+that a hint promises."""
 READ_ROWS, READ_PROGRAMS, READ_STEPS = 2, 8, 4
 """Rows a processor up to which long rows are shared though a program a row would keep all busy,
 where nothing is stored along them; how many programs a processor has then, and how many steps each
@@ -31,7 +41,9 @@ PLANE_THREADS, PLANE_ROWS = 1024, 32
 more than fit at once, the last programs have the device to themselves. Of 40 rows of 2639 planes of
 113 in f32 four programs of 256 threads took 23 µs, where 32 shared a row 37. And rows from which on
 the larger blocks come first: of 50 rows of 801 planes of 801 they took 54 µs and the smaller 75, of
-13 of 2028 of 414 57 and 21 (tests/benchmarks/gpu_schedules.py, on an H100)."""
+13 of 2028 of 414 57 and 21 (tests/benchmarks/gpu_schedules.py, on an H100). In words twice as many
+threads are at once, a vector each: variances in f32 of 7 rows of 14 921 planes of 159 took 27 µs,
+element by element 30, of 80 of 333 of 777 32, by half of the threads 36 (the same)."""
 READ_HELD, READ_BLOCK = 4, (4096, 8)
 """Programs a processor, and their (elements, warps), of so few rows that are read alone that each
 of them may have a part of any length."""
@@ -48,6 +60,10 @@ they walk several such blocks twice."""
 READ_BYTES = 16 << 10
 """What a program has at least of a row that few share, if nothing is stored along it: of less, more
 time goes into bringing the parts together than is saved."""
+VECTOR_BLOCK, VECTOR_HELD = 1024, 4
+"""Elements of the blocks of programs that share rows and have a vector a thread, and how many of
+them a processor has. Layer norms in f32 of 5 rows of 300 007 took 10 µs for 12 by others, of 40 of
+90 001 13 for 17, softmax of 40 of 90 112 11 for 12, and of 8 of 128 256 6.1 for 5.6 (the same)."""
 SCAN_BLOCK = 1024
 """The block of scans that programs share, by default."""
 SHARED_SCANS, SCAN_ROWS, WIDE_SCANS = ((8192, 8, 2), (2048, 4, 5)), 0.75, 3
@@ -64,7 +80,8 @@ CHUNK = 512
 def shared_rows(facts: Facts) -> Iterator[Schedule]:
     """Several programs a row, where a program a row would leave processors idle."""
     rows = prod(facts.extents)
-    if facts.is_columns and facts.length >= SHARED_LENGTH:
+    is_folded = _is_folded_alone(facts) and not facts.has_vectors
+    if facts.is_columns and (facts.length >= SHARED_LENGTH or is_folded):
         yield from shared_columns(facts, rows)
     if facts.is_columns:
         yield from teams_of_columns(facts)
@@ -72,11 +89,10 @@ def shared_rows(facts: Facts) -> Iterator[Schedule]:
     if facts.is_columns or facts.length < SHARED_LENGTH:
         return
     is_read = facts.only_reads and not facts.has_scan
-    # Where there are programs enough for a row each, these read planes in words as fast.
-    is_worded = facts.plane_word > 0 and not facts.divisible and facts.itemsize > 2
-    most = facts.processors // 2 if is_worded else READ_ROWS * facts.processors
-    if is_read and len(facts.reduced) > 1 and rows <= most:
+    if is_read and len(facts.reduced) > 1 and rows <= READ_ROWS * facts.processors:
         yield from _shared_planes(facts, rows)
+    if facts.has_plane_words and rows > facts.processors // 2:
+        return
     if is_read and facts.processors // 2 < rows <= READ_ROWS * facts.processors:
         splits = _power_of_two(READ_PROGRAMS * facts.processors // rows)
         for elements, warps in READ_BLOCKS:
@@ -107,20 +123,58 @@ def shared_rows(facts: Facts) -> Iterator[Schedule]:
                 if not is_read and facts.itemsize <= 2 and 4 * r * splits <= facts.length:
                     yield from walked(facts, "split", r=r, splits=splits, warps=warps)
                 yield from walked(facts, "split", r=2048, splits=splits, warps=4)
+        yield from _in_vectors(facts, rows)
+
+
+def folds_beside(facts: Facts) -> Iterator[Schedule]:
+    """Several rows as one for the sizes beside a hint that promises vectors of columns which
+    programs have alone there."""
+    if _is_folded_alone(facts) and facts.has_vectors and facts.length < SHARED_LENGTH:
+        folds = chain.from_iterable(folded_columns(facts, prod(facts.extents)))
+        yield from islice(folds, FOLDS_BESIDE)
+
+
+def _is_folded_alone(facts: Facts) -> bool:
+    is_long = facts.length >= FOLDED_LENGTH and facts.own_bytes >= CACHE_KEEPS[1]
+    return facts.is_columns and facts.is_foldable and is_long
+
+
+def _in_vectors(facts: Facts, rows: int) -> Iterator[Schedule]:
+    """Rows of wide elements that programs walk by a vector a thread, two steps written out."""
+    splits = min(SPLIT_LIMIT, VECTOR_HELD * facts.processors // rows, facts.length // VECTOR_BLOCK)
+    is_row = len(facts.reduced) == 1 and not facts.has_scan and facts.has_groups
+    if splits < 2 or facts.itemsize <= 2 or not is_row:
+        return
+    blocks = {"x": 1, "r": VECTOR_BLOCK, "splits": splits, "unroll": 2}
+    blocks["warps"] = VECTOR_BLOCK // (32 * facts.lanes)
+    if words := in_words(facts, VECTOR_BLOCK, walked=True):
+        yield facts.schedule("split", **blocks, **words)
+    if facts.divisible:
+        yield facts.schedule("split", divisible=facts.divisible, **blocks, group=facts.lanes)
 
 
 def _shared_planes(facts: Facts, rows: int) -> Iterator[Schedule]:
     """Rows of several loops that are read alone, shared by all programs that there is room for."""
     blocks = READ_BLOCKS[::-1] if rows >= PLANE_ROWS else READ_BLOCKS
-    shapes = [(*block, PLANE_THREADS) for block in blocks]
-    if facts.plane_word and facts.itemsize <= 2:
-        # In words they read vectors, and there are no more divisions for more threads. Where splits
-        # follow the rows at hand (`programs`), the walk took up to twice as long.
-        shapes.insert(0, (*READ_BLOCKS[0], 2 * PLANE_THREADS))
+    shapes = [(*block, PLANE_THREADS / rows) for block in blocks]
+    if facts.has_plane_words:
+        # In words a vector a thread, and there are no more divisions for more threads. Where splits
+        # follow the rows at hand (`programs`), the walk took up to twice as long: so there is room
+        # for more rows than at the hint.
+        lanes, share = 32 * facts.plane_word, 2 * PLANE_THREADS / (SPARE * rows)
+        planes = prod(facts.reduced[:-1])
+        vectors = [(r, r // lanes, share) for r, _ in READ_BLOCKS]
+        vectors = [each for each in vectors if planes >= BUSY * _plane_splits(facts, *each[1:])]
+        shapes = vectors + ([] if vectors and facts.divisible else shapes[: 3 - len(vectors)])
     for elements, warps, threads in shapes:
-        splits = min(MOST_SHARES, threads // (32 * warps) * facts.processors // rows)
+        splits = _plane_splits(facts, warps, threads)
         if 2 <= splits <= facts.length // elements:
             yield from walked(facts, "split", r=elements, splits=splits, warps=warps)
+
+
+def _plane_splits(facts: Facts, warps: int, threads: float) -> int:
+    """The programs that have so many threads of each processor for a row between them."""
+    return min(MOST_SHARES, int(threads * facts.processors) // (32 * warps))
 
 
 def shared_scans(facts: Facts) -> Iterator[Schedule]:

@@ -147,6 +147,18 @@ def test_what_is_kept_leaves_room_for_as_many_programs_as_are_wanted(tmp_path: P
     cubin.compile_cubin(generated, TARGET, scratch=tmp_path)  # refuses what spills
 
 
+@pytest.mark.parametrize("shape", ["r=1024 splits=100 warps=8", "r=2048 splits=100 warps=16"])
+def test_parts_of_a_row_that_are_fewer_than_threads_take_few_registers(
+    shape: str, tmp_path: Path
+) -> None:
+    """Brought together like a block of rows, each thread would have had all parts of its row."""
+    schedule = parse_schedule(f"cuda.split x=1 {shape} index=32 aligned=0 divisible=0")
+    generated = generate(kernel_of("mean_variance_f32"), schedule, TARGET)
+    built = cubin.compile_cubin(generated, TARGET, scratch=tmp_path)
+    (registers,) = re.findall(r"Used (\d+) registers", built.log)
+    assert int(registers) <= 40
+
+
 def test_as_many_teams_are_busy_as_begin_alike() -> None:
     rest = "divisible=0 group=8 words=1 pieces=3 weights=1"
     text = f"{KEPT.format(r=128, splits=2, teams=16)} {rest}"

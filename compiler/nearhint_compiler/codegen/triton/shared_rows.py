@@ -112,10 +112,19 @@ def split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     ):
         raise InvalidSchedule(f"totals that are not brought together apart: {schedule}")
     apart = apart_of(kernel, block, x=x, few=few) if few and fold is None else None
+    is_single = x == 1 and not block.row_mask
     lanes = by << (most - 1).bit_length()
     array_length = ex.mul(rows, ex.add(splits, 1 if apart else 0))
     if fold is None:
-        body = staged(kernel, block, rows="rows", splits=splits_text, lanes="LANES", apart=apart)
+        body = staged(
+            kernel,
+            block,
+            rows="rows",
+            splits=splits_text,
+            lanes="LANES",
+            is_single=is_single,
+            apart=apart,
+        )
     elif is_stored:
         body = folding_stores(
             given,
@@ -131,7 +140,9 @@ def split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         array_length = ex.mul(rows, ex.add(splits, 2))
     else:
         body = folding(given, fold, block, by=by, splits=splits_text, lanes="LANES")
-    if not few:
+    if is_single:
+        lanes = max(WARP, lanes)
+    elif not few:
         lanes = max(lanes, _least_lanes(kernel, schedule))
     facts = () if header.wide else (AtMost(array_length, INDEX_LIMIT),)
     facts = (*facts, *runs_facts(kernel, schedule), *_ahead_facts(given, schedule))

@@ -84,6 +84,7 @@ def staged(
     rows: str,
     splits: str,
     lanes: str,
+    is_single: bool = False,
     apart: Apart | None = None,
 ) -> Staged:
     """The body of a kernel whose rows several programs share.
@@ -91,7 +92,8 @@ def staged(
     `rows` is the text of the number of rows, whose flat index is the variable `x`; `chunk` is this
     program's part of the row, one of `splits`; `lanes` is a power of two that holds as many. Array
     number n of the workspace is the argument `w{n}`, with `rows` elements for each part, and as
-    many for the total where they are brought together `apart`.
+    many for the total where they are brought together `apart`. A program that `is_single` has one
+    row, `pid`.
     """
     plan = WalkPlan(kernel, block, SHARED)
     arrays: list[str] = []
@@ -102,12 +104,23 @@ def staged(
     def at(part: str) -> str:
         return f"({part} * {rows} + x)"
 
+    def beside(part: str) -> str:
+        return f"({part} * {rows} + pid)" if is_single else at(part)
+
     stages = plan.depth + 1
     lines: list[str] = []
     for stage in range(stages):
         inside: list[str] = [*plan.row_lines(0)]
         for level in range(stage):
-            inside += gathered(plan.totals(level), block, places, at, splits=splits, lanes=lanes)
+            inside += gathered(
+                plan.totals(level),
+                block,
+                places,
+                beside,
+                splits=splits,
+                lanes=lanes,
+                is_single=is_single,
+            )
             inside += plan.row_lines(level + 1)
         if stage < plan.depth:
             walked = _left(plan, block, stage, places, at)
@@ -276,8 +289,9 @@ def gathered(
     """The totals of all chunks of this program's rows, or of those before, brought together.
 
     Where `at` is the place of a single row, parts have one axis: then each warp brings together all
-    of them, if they are no more than its lanes, and none waits for another. The lines `more` step
-    the parts of a total with what no chunk has.
+    of them, if they are no more than its lanes, and none waits for another. As a row of a block,
+    Triton may give all of them to each thread, in hundreds of registers. The lines `more` step the
+    parts of a total with what no chunk has.
     """
     lines = [f"part = tl.arange(0, {lanes}){'' if is_single else '[None, :]'}"]
     for total in totals:
