@@ -126,12 +126,18 @@ static inline vf32 across_sum_f32(vf32 v)
 
 static inline vf32 sqrt_f32(vf32 x) { return _mm256_sqrt_ps(x); }
 
-static inline vbf16 to_bf16_f32(vf32 x)
+/* The bits of x as bf16, 32 a lane. */
+static inline __m256i upper_f32(vf32 x)
 {
     const vu32 bits = (vu32)x;
     const __m256i rounded = (__m256i)((bits + (0x7fff + (bits >> 16 & 1))) >> 16);
     const __m256i nan = (__m256i)(x != x), quiet = _mm256_set1_epi32(0x7fc0);
-    const __m256i whole = _mm256_blendv_epi8(rounded, quiet, nan);
+    return _mm256_blendv_epi8(rounded, quiet, nan);
+}
+
+static inline vbf16 to_bf16_f32(vf32 x)
+{
+    const __m256i whole = upper_f32(x);
     const __m128i upper = _mm256_extracti128_si256(whole, 1);
     return (vbf16)_mm_packus_epi32(_mm256_castsi256_si128(whole), upper);
 }

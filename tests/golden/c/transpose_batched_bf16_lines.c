@@ -115,23 +115,23 @@ static inline void load_pair_strip_bf16(const uint16_t *p, int64_t pitch, pair_b
     v[7] = b2_7;
 }
 
-static inline vf32 from_bf16_f32(vbf16 x)
-{
-    const __m256i wide = _mm256_cvtepu16_epi32((__m128i)x);
-    return (vf32)_mm256_slli_epi32(wide, 16);
-}
+static inline vf32 low_bf16(pair_bf16 v) { return (vf32)_mm256_unpacklo_epi16(_mm256_setzero_si256(), (__m256i)v); }
 
-static inline vbf16 to_bf16_f32(vf32 x)
+static inline vf32 high_bf16(pair_bf16 v) { return (vf32)_mm256_unpackhi_epi16(_mm256_setzero_si256(), (__m256i)v); }
+
+/* The bits of x as bf16, 32 a lane. */
+static inline __m256i upper_f32(vf32 x)
 {
     const vu32 bits = (vu32)x;
     const __m256i rounded = (__m256i)((bits + (0x7fff + (bits >> 16 & 1))) >> 16);
     const __m256i nan = (__m256i)(x != x), quiet = _mm256_set1_epi32(0x7fc0);
-    const __m256i whole = _mm256_blendv_epi8(rounded, quiet, nan);
-    const __m128i upper = _mm256_extracti128_si256(whole, 1);
-    return (vbf16)_mm_packus_epi32(_mm256_castsi256_si128(whole), upper);
+    return _mm256_blendv_epi8(rounded, quiet, nan);
 }
 
-static inline void store_bf16(uint16_t *p, vbf16 v) { *(ubf16 *)p = v; }
+static inline pair_bf16 packed_bf16(vf32 low, vf32 high)
+{
+    return (pair_bf16)_mm256_packus_epi32(upper_f32(low), upper_f32(high));
+}
 
 static inline vbf16 pieces_bf16(const uint16_t *p, int64_t apart)
 {
@@ -200,6 +200,21 @@ static inline void load_strip_bf16(const uint16_t *p, int64_t pitch, vbf16 *v)
     v[6] = b2_6;
     v[7] = b2_7;
 }
+
+static inline vf32 from_bf16_f32(vbf16 x)
+{
+    const __m256i wide = _mm256_cvtepu16_epi32((__m128i)x);
+    return (vf32)_mm256_slli_epi32(wide, 16);
+}
+
+static inline vbf16 to_bf16_f32(vf32 x)
+{
+    const __m256i whole = upper_f32(x);
+    const __m128i upper = _mm256_extracti128_si256(whole, 1);
+    return (vbf16)_mm_packus_epi32(_mm256_castsi256_si128(whole), upper);
+}
+
+static inline void store_bf16(uint16_t *p, vbf16 v) { *(ubf16 *)p = v; }
 
 /* As load_strip, of the first `rows` rows and `columns` columns alone. */
 static inline void load_strip_n_bf16(
@@ -359,7 +374,9 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
         const int64_t end_p2 = least(np2, begin_p2 + 128);
         if (np1 >= 8 && np2 >= 32) {
             const int64_t rounds = (end_p1 - begin_p1 + 31) / 32 * 32;
-            const int64_t skip = least(256, rounds);
+            const int is_crowded = 2 * k1 % 512 == 0 || 2 * k2 % 512 == 0;
+            uint16_t lines0[1024] __attribute__((aligned(64)));
+            const int64_t skip = least(is_crowded ? 64 : 256, rounds);
             const int64_t left_p1 = (end_p1 - begin_p1) % 8, last_p1 = end_p1 - 8;
             const int64_t from_p1[2] = {begin_p1, last_p1};
             const int64_t to_p1[2] = {end_p1 - left_p1, last_p1 + (left_p1 > 0)};
@@ -406,38 +423,44 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
                                 }
                             }
                         }
+                        const int is_copied = is_large && is_crowded && n % 2 == 0 && at - strip + 32 <= end_p1;
                         const uint16_t *first0 = in0 + (k1 * k2 * p0) + (k1 * p2) + at;
                         const int64_t pitch0 = k1;
+                        int64_t apart0 = pitch0;
+                        if (is_copied) {
+                            if (strip == 0) {
+                                #pragma GCC unroll 8
+                                for (int l = 0; l < 32; l++) {
+                                    memcpy(lines0 + l * 32, first0, 64);
+                                    first0 += pitch0;
+                                    __asm__ volatile("" : "+r"(first0));
+                                }
+                            }
+                            first0 = lines0 + strip;
+                            apart0 = 32;
+                        }
                         pair_bf16 square0_0[8];
-                        load_pair_strip_bf16(first0, pitch0, square0_0 + 0);
-                        first0 += 16 * pitch0;
+                        load_pair_strip_bf16(first0, apart0, square0_0 + 0);
+                        first0 += 16 * apart0;
                         pair_bf16 square0_1[8];
-                        load_pair_strip_bf16(first0, pitch0, square0_1 + 0);
-                        first0 += 16 * pitch0;
+                        load_pair_strip_bf16(first0, apart0, square0_1 + 0);
+                        first0 += 16 * apart0;
                         int64_t p1 = at;
                         uint16_t *row5 = out1 + (k1 * k2 * p0) + (k2 * p1) + p2;
                         #pragma GCC unroll 8
                         for (int l = 0; l < 8; l++) {
-                            const vbf16 v0_0 = half0_bf16(square0_0[l]);
-                            const vbf16 v0_1 = half1_bf16(square0_0[l]);
-                            const vbf16 v0_2 = half0_bf16(square0_1[l]);
-                            const vbf16 v0_3 = half1_bf16(square0_1[l]);
-                            const vf32 v1_0 = from_bf16_f32(v0_0);
-                            const vf32 v1_1 = from_bf16_f32(v0_1);
-                            const vf32 v1_2 = from_bf16_f32(v0_2);
-                            const vf32 v1_3 = from_bf16_f32(v0_3);
+                            const pair_bf16 pair0_0 = square0_0[l];
+                            const pair_bf16 pair0_1 = square0_1[l];
+                            const vf32 v1_0 = low_bf16(pair0_0);
+                            const vf32 v1_1 = high_bf16(pair0_0);
+                            const vf32 v1_2 = low_bf16(pair0_1);
+                            const vf32 v1_3 = high_bf16(pair0_1);
                             const vf32 v3_0 = v1_0 * v2;
                             const vf32 v3_1 = v1_1 * v2;
                             const vf32 v3_2 = v1_2 * v2;
                             const vf32 v3_3 = v1_3 * v2;
-                            const vbf16 v4_0 = to_bf16_f32(v3_0);
-                            const vbf16 v4_1 = to_bf16_f32(v3_1);
-                            const vbf16 v4_2 = to_bf16_f32(v3_2);
-                            const vbf16 v4_3 = to_bf16_f32(v3_3);
-                            store_bf16(row5, v4_0);
-                            store_bf16(row5 + 8, v4_1);
-                            store_bf16(row5 + 16, v4_2);
-                            store_bf16(row5 + 24, v4_3);
+                            store_pair_bf16(row5, packed_bf16(v3_0, v3_1));
+                            store_pair_bf16(row5 + 16, packed_bf16(v3_2, v3_3));
                             row5 += k2;
                             __asm__ volatile("" : "+r"(row5));
                         }

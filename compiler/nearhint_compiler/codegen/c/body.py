@@ -67,7 +67,7 @@ class Body:
     `lane` is the loop variable that lanes run along. `places` has, for a load whose data were
     copied to where lanes are contiguous, and for what a pointer follows, the C expression of the
     place of the lane variable;
-    `values`, for a copy (load, copy) that is in a register, its vector. `homes` are the
+    `values`, for a copy (node, copy) that is in a register, its vector. `homes` are the
     outputs that values of a row are kept in, instead of a stash. `abreast`, if it is not "", is the
     loop variable that copies are along instead of the lane variable. `terms` are the casts that are
     written where their results are added, to as many bits as that takes. Vectors of a line are read
@@ -152,10 +152,10 @@ class Body:
     def _value(
         self, position: int, node: ir.BodyNode, copy: int, count: str, here: frozenset[int]
     ) -> str:
+        if (position, copy) in self.values:
+            return self.values[position, copy]
         dtype = self.dtypes[position]
         match node:
-            case ir.Load() if (position, copy) in self.values:
-                return self.values[position, copy]
             case ir.Load() if position in self.places:
                 return self.contiguous(self._place(position, copy), dtype, count)
             case ir.Load(param, index):
@@ -330,6 +330,15 @@ class Body:
             return f"{splat}(INT64_MIN)"
         return f"{splat}({f'INT64_C({signed})' if dtype == 'i64' else signed})"
 
+    def place(self, position: int, copy: int) -> str:
+        """Where a copy of a load or a store begins that is contiguous along lanes, in C."""
+        if position in self.places:
+            return self._place(position, copy)
+        node = self.kernel.body[position]
+        assert isinstance(node, ir.Load | ir.Store)
+        name = f"out{node.param}" if isinstance(node, ir.Store) else f"in{node.param}"
+        return f"{name} + {to_c(self._at(node.index, copy))}"
+
     def _place(self, position: int, copy: int) -> str:
         offset = copy * self.lanes
         return f"{self.places[position]} + {offset}" if offset else self.places[position]
@@ -342,9 +351,7 @@ class Body:
             element = f"{value}[0] & 1" if dtype == "bool" else f"{value}[0]"
             writer.line(f"out{node.param}[{to_c(self._at(node.index, copy))}] = {element};")
             return
-        place = f"out{node.param} + {to_c(self._at(node.index, copy))}"
-        if position in self.places:
-            place = self._place(position, copy)
+        place = self.place(position, copy)
         if moves.is_contiguous:
             function = self.prelude.use("store_n" if count else "store", dtype)
             writer.line(f"{function}({place}, {value}{f', {count}' if count else ''});")

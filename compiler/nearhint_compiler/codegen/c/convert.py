@@ -190,12 +190,23 @@ CONVERSION_ROWS: tuple[Row, ...] = (
     Row(
         "to_bf16",
         "static inline vbf16 to_bf16_f32(vf32 x)\n{\n"
+        "    const __m256i whole = upper_f32(x);\n"
+        "    const __m128i upper = _mm256_extracti128_si256(whole, 1);\n"
+        "    return (vbf16)_mm_packus_epi32(_mm256_castsi256_si128(whole), upper);\n"
+        "}\n",
+        _F32,
+        AVX2,
+        ("upper f32",),
+        (256,),
+    ),
+    Row(
+        "upper",
+        "/* The bits of x as bf16, 32 a lane. */\n"
+        "static inline __m256i upper_f32(vf32 x)\n{\n"
         "    const vu32 bits = (vu32)x;\n"
         "    const __m256i rounded = (__m256i)((bits + (0x7fff + (bits >> 16 & 1))) >> 16);\n"
         "    const __m256i nan = (__m256i)(x != x), quiet = _mm256_set1_epi32(0x7fc0);\n"
-        "    const __m256i whole = _mm256_blendv_epi8(rounded, quiet, nan);\n"
-        "    const __m128i upper = _mm256_extracti128_si256(whole, 1);\n"
-        "    return (vbf16)_mm_packus_epi32(_mm256_castsi256_si128(whole), upper);\n"
+        "    return _mm256_blendv_epi8(rounded, quiet, nan);\n"
         "}\n",
         _F32,
         AVX2,

@@ -20,6 +20,7 @@ from nearhint_compiler.codegen.c.body import Body
 from nearhint_compiler.codegen.c.columns import write_columns
 from nearhint_compiler.codegen.c.convert import CONVERSION_ROWS
 from nearhint_compiler.codegen.c.entry import ENTRY, NAMED, OPENMP, is_checked, write_entry
+from nearhint_compiler.codegen.c.halves import HALVES_ROWS
 from nearhint_compiler.codegen.c.index import INDEX_FUNCTIONS, to_c
 from nearhint_compiler.codegen.c.known import KNOWN_BYTES, known_bytes, write_known
 from nearhint_compiler.codegen.c.math import MATH_ROWS
@@ -86,6 +87,7 @@ ROWS = _by_name(
     (
         *VECTOR_ROWS,
         *TURN_ROWS,
+        *HALVES_ROWS,
         *ARG_ROWS,
         *SCAN_ROWS,
         *NARROW_ROWS,

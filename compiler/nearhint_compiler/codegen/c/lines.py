@@ -10,6 +10,12 @@ tables are those of a virtual machine.
 
 What is `ahead` blocks later is asked for meanwhile, a share for each strip: of inputs and outputs,
 and into the tile beside. The hardware follows none of so many short runs.
+
+Lines of rows that are crowded leave the first cache between two strips all the same, where there
+are more of them than it has ways: those of two-byte elements, 32 a block. Where they are asked for,
+they go through a buffer, in which they are neighbours; else the copy would wait for them longer
+than strips do. Of such rows not as much is asked for ahead: the second cache has no room for the
+rows of so many blocks.
 """
 
 from __future__ import annotations
@@ -18,10 +24,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nearhint_compiler.analysis.accesses import access
-from nearhint_compiler.codegen.c.asking import ask
+from nearhint_compiler.codegen.c.asking import ask, opaque
 from nearhint_compiler.codegen.c.body import Body
-from nearhint_compiler.codegen.c.crowding import near_rows
-from nearhint_compiler.codegen.c.primitive import LINE_BYTES
+from nearhint_compiler.codegen.c.crowding import SQUARES_BYTES, crowded, near_rows, pitches_of
+from nearhint_compiler.codegen.c.halves import can_widen_pairs
+from nearhint_compiler.codegen.c.primitive import ELEMENTS, LINE_BYTES
 from nearhint_compiler.codegen.c.text import Writer
 from nearhint_compiler.codegen.c.turn import PAIR, dtypes_of, has_pairs, strip_rows
 from nearhint_compiler.codegen.c.turned_rows import (
@@ -37,6 +44,8 @@ from nearhint_rules.program import DTYPES
 
 _AT, _ALONG, _COLUMN = (ex.symbol(f"later_{name}") for name in ("at", "lane", "column"))
 """C variables: where the block that is asked for begins, and the column of a strip's share."""
+_AHEAD_CROWDED = 2
+"""Blocks, at most, after which what is asked for of crowded rows is turned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +95,17 @@ def write_blocks(
     lane, begin, end = body.lane, f"begin_{across}", f"end_{across}"
     rounds = f"({end} - {begin} + {block.tall - 1}) / {block.tall}"
     writer.line(f"const int64_t rounds = {rounds} * {block.tall};")
-    writer.line(f"const int64_t skip = least({ahead * block.tall}, rounds);")
+    is_paired = has_pairs(body, dtypes_of(body, turned), block.wide)
+    further = f"{ahead * block.tall}"
+    if is_paired:
+        is_crowded = crowded(pitches_of(body, across, turned), SQUARES_BYTES)
+        writer.line(f"const int is_crowded = {is_crowded};")
+        further = f"is_crowded ? {min(ahead, _AHEAD_CROWDED) * block.tall} : {further}"
+        for position in turned:
+            element = ELEMENTS[body.dtypes[position]]
+            size = f"{block.wide * block.tall}] __attribute__((aligned({LINE_BYTES})))"
+            writer.line(f"{element} lines{position}[{size};")
+    writer.line(f"const int64_t skip = least({further}, rounds);")
     with whole_or_moved_back(
         writer, body, across, tall=block.near, wide=block.wide, down_first=True
     ):
@@ -97,16 +116,17 @@ def write_blocks(
             writer.line(f"later_lane += {block.wide};")
         with writer.block(f"if (is_large && later_lane + {block.wide} <= n{lane})"):
             _ask_for_share(writer, body, across, turned, block)
-        is_paired = has_pairs(body, dtypes_of(body, turned), block.wide)
+        if is_paired:
+            is_whole = f"n % 2 == 0 && at - strip + {block.tall} <= {end}"
+            writer.line(f"const int is_copied = is_large && is_crowded && {is_whole};")
         for position in turned:
             _load(writer, body, position, across, block, is_paired=is_paired)
         writer.line(f"int64_t {across} = at;")
-        write_turned_rows(
-            writer, body, across, turned, rest, _turned(body, block, is_paired), tall=block.near
-        )
+        what = _turned(body, turned, block, is_paired=is_paired)
+        write_turned_rows(writer, body, across, turned, rest, what, tall=block.near)
 
 
-def _turned(body: Body, block: Block, is_paired: bool) -> Turned:
+def _turned(body: Body, turned: Sequence[int], block: Block, *, is_paired: bool) -> Turned:
     copies = block.wide // body.lanes
     if not is_paired:
         return Turned(copies, lambda position, copy, dtype: f"square{position}_{copy}[l]")
@@ -116,6 +136,7 @@ def _turned(body: Body, block: Block, is_paired: bool) -> Turned:
             f"half{copy % PAIR}_{dtype}(square{position}_{copy // PAIR}[l])"
         ),
         tuple(f"_{number}" for number in range(copies // PAIR)),
+        can_widen_pairs(body, turned),
     )
 
 
@@ -127,14 +148,33 @@ def _load(
     rows = strip_rows(DTYPES[dtype], body.lanes)
     load = body.prelude.use("load_pair_strip" if is_paired else "load_strip", dtype)
     step = (PAIR if is_paired else 1) * body.lanes
+    pitch = f"pitch{position}"
+    if is_paired:
+        pitch = f"apart{position}"
+        writer.line(f"int64_t {pitch} = pitch{position};")
+        with writer.block("if (is_copied)"):
+            _write_copy(writer, position, dtype, block)
     vector = f"pair_{dtype}" if is_paired else f"v{dtype}"
     for number in range(block.wide // step):
         square = f"square{position}_{number}"
         writer.line(f"{vector} {square}[{block.near}];")
         for row in range(0, block.near, rows):
             further = f" + {row}" if row else ""
-            writer.line(f"{load}(first{position}{further}, pitch{position}, {square} + {row});")
-        writer.line(f"first{position} += {step} * pitch{position};")
+            writer.line(f"{load}(first{position}{further}, {pitch}, {square} + {row});")
+        writer.line(f"first{position} += {step} * {pitch};")
+
+
+def _write_copy(writer: Writer, position: int, dtype: str, block: Block) -> None:
+    """The lines of a block are copied when its first strip is turned, which go through the copy."""
+    first, size = f"first{position}", block.tall * DTYPES[dtype]
+    with writer.block("if (strip == 0)"):
+        writer.line("#pragma GCC unroll 8")
+        with writer.block(f"for (int l = 0; l < {block.wide}; l++)"):
+            writer.line(f"memcpy(lines{position} + l * {block.tall}, {first}, {size});")
+            writer.line(f"{first} += pitch{position};")
+            writer.line(opaque(first))
+    writer.line(f"{first} = lines{position} + strip;")
+    writer.line(f"apart{position} = {block.tall};")
 
 
 def _ask_for_share(

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from nearhint_compiler.analysis.accesses import access
 from nearhint_compiler.codegen.c.asking import opaque
 from nearhint_compiler.codegen.c.body import UNIFORM, Body, Part
+from nearhint_compiler.codegen.c.halves import write_widened
 from nearhint_compiler.codegen.c.index import to_c
 from nearhint_compiler.codegen.c.primitive import ELEMENTS
 from nearhint_compiler.codegen.c.text import Writer
@@ -31,12 +32,14 @@ class Turned:
     """How a row of what is turned consists of `copies` vectors.
 
     `pairs` are the names, but for the load's, of the pairs of vectors that it consists of, if it
-    does: stores of what is only moved take them whole.
+    does: stores of what is only moved take them whole. `widens` is whether everything else does,
+    too (`halves.py`).
     """
 
     copies: int
     name: RowOf
     pairs: tuple[str, ...] = ()
+    widens: bool = False
 
 
 def _one_square(position: int, copy: int, dtype: str) -> str:
@@ -175,6 +178,7 @@ def write_turned_rows(
             tall=tall,
             moved=moved,
             pairs=what.pairs,
+            widens=what.widens,
         )
 
 
@@ -191,6 +195,7 @@ def write_rows(
     tall: int = 0,
     moved: Mapping[int, int] = MappingProxyType({}),
     pairs: Sequence[str] = (),
+    widens: bool = False,
 ) -> None:
     """The loop over the rows of squares; `pitches` are of pointers that go from row to row.
 
@@ -215,7 +220,11 @@ def write_rows(
     writer.line(f"#pragma GCC unroll {unroll}")
     with writer.block(f"for (int l = 0; l < {tall if is_whole else 'height'}; l++)"):
         body.write(writer, [p for p in rest if not body.in_lanes(p)], UNIFORM)
-        body.write(writer, [p for p in rest if body.in_lanes(p) and p not in moved], part)
+        in_lanes = [p for p in rest if body.in_lanes(p) and p not in moved]
+        if widens:
+            write_widened(writer, body, in_lanes, part, turned, pairs)
+        else:
+            body.write(writer, in_lanes, part)
         for store, load in moved.items():
             for number, pair in enumerate(pairs):
                 further = f" + {number * PAIR * body.lanes}" if number else ""
