@@ -12,10 +12,11 @@ Where it predicts, a Variant takes the place of the one that leads at the neares
 default one if that is predicted to be faster, only if it is predicted to beat it beyond noise: that
 of a measurement, or a tenth of the error that such predictions have, if that is larger. None comes
 before the default one that is not predicted to beat it by what the same times differ from one
-measurement to another. The Fallback serves where it is predicted to beat the Variant beyond noise,
-and the default one by that much, too: which of two is slower at sizes that nobody measured is as
-likely either way. The regret that an answer states is what that error makes likely, in the
-proportion in which the hints that were left out bore it out.
+measurement to another, but on a CPU, where that costs more than it saves. The Fallback serves where
+it is predicted to beat the Variant beyond noise, and the default one by that much, too: which of
+two is slower at sizes that nobody measured is as likely either way. The regret that an answer
+states is what that error makes likely, in the proportion in which the hints that were left out bore
+it out.
 """
 
 from __future__ import annotations
@@ -34,24 +35,26 @@ from nearhint_rules.metrics import SIZE_RATIO, Dims
 from nearhint_rules.prediction import LEAST_HINTS, Predictor
 from nearhint_rules.ranking import LEAST_GAIN, SPREADS, beats
 from nearhint_rules.selection import REMEMBERED_LIMIT, StepSelector, log2_distance
-from nearhint_rules.table import HintRow, Table
+from nearhint_rules.table import HintRow, Table, is_for_cpu
 
 LEAST_ERROR = 0.01
 """The relative error that a prediction has at least: measurements are no better."""
 ERROR_SHARE = 0.1
 """The part of a prediction's error that a predicted gain must exceed."""
-LEAST_LEAD = 0.05
+LEAST_LEAD, CPU_LEAD = 0.05, 0.0
 """The relative gain that must be predicted for the default Variant to be left, also for the
 Fallback, which is slower than it as often as not where a smaller one is predicted: three times the
 standard deviation of how much the ratio of two times at some sizes differs from one measurement to
 another, of which the one was at the hints and the other is a call's
-(`tests.benchmarks.selection_repeats`).
+(`tests.benchmarks.selection_repeats`). On a CPU none is asked for beyond noise: there staying
+with the default one loses more than leaving it does.
 """
 LEAST_CALIBRATION, MOST_CALIBRATION = 1.0, 16.0
 """Bounds of the factor by which hints left out correct the regrets that are stated."""
-TOLERATED_LOSS = 0.02
+TOLERATED_LOSS, CPU_TOLERATED_LOSS = 0.02, 0.05
 """What predictions may lose at hints that are left out, on average: those are farther from what is
-known than the sizes between hints."""
+known than the sizes between hints. On a CPU a few per cent are chance: times at one hint differ by
+more than that from one contest to another."""
 _Forecast: TypeAlias = tuple[list[int], list[Predicted]]
 _Standing: TypeAlias = tuple[Row, int, float, float, int]
 """The hint that answers as the nearest, its position, the distance to it, the share of the errors
@@ -67,7 +70,7 @@ class InterpolatedSelector(StepSelector):
     and one that serves works a new Table through beside its calls.
     """
 
-    __slots__ = ("_calibration", "_latest", "_measured", "_predictor", "_unread")
+    __slots__ = ("_calibration", "_latest", "_lead", "_measured", "_predictor", "_unread")
 
     def __init__(
         self, table: Table | None, fallback: str, *, remembered: int = REMEMBERED_LIMIT
@@ -76,6 +79,7 @@ class InterpolatedSelector(StepSelector):
         self._predictor: Predictor | None = None
         self._measured: Predictor | None = None
         self._calibration = 1.0
+        self._lead = CPU_LEAD if table is not None and is_for_cpu(table) else LEAST_LEAD
         # Of the sizes whose first alternative was asked for last: if an address is not aligned,
         # the rest is asked for right after it. Replaced as a whole, for threads.
         self._latest: tuple[Dims | None, _Forecast | None] = (None, None)
@@ -95,9 +99,10 @@ class InterpolatedSelector(StepSelector):
         except (InvalidExpression, OverflowError, ZeroDivisionError):
             self._unread = None
             return  # sizes of a launch that cannot be worked out at some hint
-        trial = _Trial(predictor, table, fallback, self._complete)
+        trial = _Trial(predictor, table, fallback, self._complete, self._lead)
         self._measured = predictor
-        if trial.gain >= -TOLERATED_LOSS * len(self._complete):
+        tolerated = CPU_TOLERATED_LOSS if is_for_cpu(table) else TOLERATED_LOSS
+        if trial.gain >= -tolerated * len(self._complete):
             self._calibration = trial.calibration
             self._predictor = predictor
         self._unread = None
@@ -181,12 +186,12 @@ class InterpolatedSelector(StepSelector):
             return super()._alternatives(dims, 1)[0]
         row, _, distance, scale, incumbent = standing
         fallback, *times = found[1]
-        served = leader(times, incumbent, row.standard.variant, scale)
+        served = leader(times, incumbent, row.standard.variant, scale, self._lead)
         if served is None:
             return super()._alternatives(dims, 1)[0]
         pointer_facts, _, _ = self._candidates.pointers[served[1]]
         reason = "predicted"
-        if loses_to_fallback(served, fallback, row.standard.variant, scale):
+        if loses_to_fallback(served, fallback, row.standard.variant, scale, self._lead):
             served, reason = fallback, "predicted_fallback"
         regret = partial(self._regret, dims)
         return pointer_facts, Selection(
@@ -208,7 +213,7 @@ class InterpolatedSelector(StepSelector):
         row, nearest, distance, scale, incumbent = standing
         fallback, *times = found[1]
         standard = row.standard.variant
-        order = led(ordered(times, incumbent, standard, scale), standard)
+        order = led(ordered(times, incumbent, standard, scale), standard, self._lead)
         if all(each[1] != incumbent for each in order):
             return super()._alternatives(dims, most)
         alternatives: list[Alternative] = []
@@ -219,7 +224,7 @@ class InterpolatedSelector(StepSelector):
                 continue
             tried |= bit
             served, reason = fallback, "predicted_fallback"
-            if not loses_to_fallback(each, fallback, standard, scale):
+            if not loses_to_fallback(each, fallback, standard, scale, self._lead):
                 served, reason = each, "predicted"
             regret = self._calibration * expected_regret(served, (*order[at:], fallback), scale)
             selection = Selection(
@@ -245,7 +250,12 @@ class _Trial:
     __slots__ = ("calibration", "gain")
 
     def __init__(
-        self, predictor: Predictor, table: Table, fallback: str, complete: Sequence[HintRow]
+        self,
+        predictor: Predictor,
+        table: Table,
+        fallback: str,
+        complete: Sequence[HintRow],
+        lead: float,
     ) -> None:
         self.gain = came = stated = 0.0
         for hint, times in enumerate(predictor.left_out):
@@ -256,7 +266,7 @@ class _Trial:
             near = complete[predictor.neighbour(hint)]
             position, timing = next(each for each in near.ranked if each[0] in measured)
             served = ordered(times[1:], position, table.default, 1.0)[0]
-            if loses_to_fallback(served, times[0], table.default, 1.0):
+            if loses_to_fallback(served, times[0], table.default, 1.0, lead):
                 served = times[0]
             if not beats(timing, dict(near.fallbacks)[fallback]):
                 position = FALLBACK
@@ -286,11 +296,11 @@ def ordered(
     return order
 
 
-def led(order: list[Predicted], default: int) -> list[Predicted]:
-    """The same order, but what does not lead the default Variant by `LEAST_LEAD` comes after it."""
+def led(order: list[Predicted], default: int, lead: float = LEAST_LEAD) -> list[Predicted]:
+    """The same order, but what does not lead the default Variant by `lead` comes after it."""
     for at, holder in enumerate(order):
         if holder[1] == default:
-            limit_ns = holder[0] * (1 - LEAST_LEAD)
+            limit_ns = holder[0] * (1 - lead)
             before = order[:at]
             if before and max(before)[0] > limit_ns:
                 leading = [each for each in before if each[0] <= limit_ns]
@@ -301,7 +311,11 @@ def led(order: list[Predicted], default: int) -> list[Predicted]:
 
 
 def leader(
-    times: Sequence[Predicted], incumbent: int, default: int, scale: float
+    times: Sequence[Predicted],
+    incumbent: int,
+    default: int,
+    scale: float,
+    lead: float = LEAST_LEAD,
 ) -> Predicted | None:
     """The first of `led` what is `ordered`; None where the incumbent is not among them."""
     fastest = times[0]
@@ -327,7 +341,7 @@ def leader(
         first = fastest
     if standard is None or first is standard:
         return first
-    limit_ns = standard[0] * (1 - LEAST_LEAD)
+    limit_ns = standard[0] * (1 - lead)
     if first[0] <= limit_ns:
         return first
     return fastest if least_ns <= limit_ns else standard
@@ -355,18 +369,24 @@ def band(first_spread: float, second_spread: float, error: float) -> float:
     return noise if noise > (by_error := ERROR_SHARE * error) else by_error
 
 
-def loses_to_fallback(each: Predicted, fallback: Predicted, default: int, scale: float) -> bool:
+def loses_to_fallback(
+    each: Predicted,
+    fallback: Predicted,
+    default: int,
+    scale: float,
+    lead: float = LEAST_LEAD,
+) -> bool:
     """Whether the Fallback is predicted to beat a Variant beyond noise.
 
-    The default one is left for it by `LEAST_LEAD` at least, as it is for another.
+    The default one is left for it by `lead` at least, as it is for another.
     """
     time_ns, variant, _, error, spread = each
     fallback_ns, _, _, _, fallback_spread = fallback
     if time_ns <= fallback_ns:
         return False  # noise only widens it
     least = band(spread, fallback_spread, scale * error)
-    if variant == default and least < LEAST_LEAD:
-        least = LEAST_LEAD
+    if variant == default and least < lead:
+        least = lead
     return fallback_ns <= time_ns * (1 - least)
 
 

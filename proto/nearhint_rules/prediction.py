@@ -40,7 +40,7 @@ from nearhint_rules.costs import (
 from nearhint_rules.forecasts import NEAR, Forecast, Forecasts, Subject, Timed
 from nearhint_rules.guard import Aligned, AtMost, Fact
 from nearhint_rules.metrics import LANE_UNIT, SIZE_RATIO, BoundRatio, Dims
-from nearhint_rules.table import HintRow, Table, Variant
+from nearhint_rules.table import HintRow, Table, Variant, is_for_cpu
 
 CONTENDER_RATIO = 1.25
 """How much slower than the best of a hint a Variant may be there, to be asked elsewhere. So much
@@ -55,9 +55,10 @@ STIFFNESS = 24.0
 """The squares of octaves that a trend in what a model is off by counts as seen without any."""
 POOLED = 2.0
 """The hints that the error of all Variants together counts for, beside a Variant's own."""
-APART = 0.5
+APART, CPU_APART = 0.5, 1.5
 """The octaves that a hint counts as farther where divisibility lets other Variants run: so many
-if that is all of those that need any, in proportion if it is some."""
+if that is all of those that need any, in proportion if it is some. On a CPU, where a hint has all
+of its companions, the next hint of the same divisibility says more than another's beside it."""
 UNCACHED_APART, LEVELS = 2.0, 16
 """The octaves that it counts as farther where a cache keeps all and here none, in so many steps."""
 CLOSE = 0.1
@@ -129,6 +130,7 @@ class Predictor:
         "_regimes",
         "_shares",
         "_uncached",
+        "_unlike",
         "forecasts",
         "hints",
         "left_out",
@@ -144,6 +146,7 @@ class Predictor:
         matrix = _Matrix(table, fallback, complete)
         facts = candidates.size_facts
         self._divisors = facts.divisors
+        self._unlike = CPU_APART if is_for_cpu(table) else APART
         self._shares = _shares([candidates.regime(each) for each in matrix.names[1:]])
         missing = [~facts.held(each) for each in dims]
         self._regimes = [each & facts.divisors for each in missing]
@@ -257,7 +260,7 @@ class Predictor:
         for other in self._regimes:
             facts = regime ^ other
             share = sum(share for bit, share in self._shares.items() if facts & bit)
-            found.append(round(min(share, 1.0) * APART * LANE_UNIT))
+            found.append(round(min(share, 1.0) * self._unlike * LANE_UNIT))
         return found
 
     def _clustered(self, dims: Sequence[Dims]) -> list[list[int]]:

@@ -108,6 +108,11 @@ def is_complete(row: HintRow, default: int, fallback: str) -> bool:
     )
 
 
+def is_for_cpu(table: Table) -> bool:
+    """Whether its Variants run on a CPU."""
+    return any(isinstance(each.artifact.launch, CpuLaunch) for each in table.variants)
+
+
 def answering(table: Table, fallback: str) -> tuple[HintRow, ...]:
     """The hints that count for steps with a Fallback."""
     return tuple(row for row in table.hints if is_complete(row, table.default, fallback))

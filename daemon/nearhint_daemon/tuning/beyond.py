@@ -22,14 +22,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from nearhint_daemon.tuning.companions import without_companions
-from nearhint_rules.artifact import CpuLaunch, CudaLaunch
+from nearhint_rules.artifact import CudaLaunch
 from nearhint_rules.costs import LANES_LIMIT
 from nearhint_rules.expr import Sym
 from nearhint_rules.guard import AtMost, size_facts_hold
 from nearhint_rules.ladder import LEAST_STEP, distance
 from nearhint_rules.metrics import Dims
 from nearhint_rules.prediction import contenders
-from nearhint_rules.table import HINT_LIMIT, HintRow, Table
+from nearhint_rules.table import HINT_LIMIT, HintRow, Table, is_for_cpu
 
 BEYOND = "beyond a hint, where what fits there does not"
 LEAST_BLOCK = 256
@@ -96,8 +96,7 @@ def outgrown(table: Table, row: HintRow) -> Iterator[Dims]:
     Each size has its part of that, the least first: what a small one has too much of, whose next
     multiple is far, or too little, the others make up for.
     """
-    launches = (variant.artifact.launch for variant in table.variants)
-    if len(row.dims) < 2 or not any(isinstance(each, CpuLaunch) for each in launches):
+    if len(row.dims) < 2 or not is_for_cpu(table):
         return
     found = list(row.dims)
     left = OUTGROWN

@@ -10,6 +10,7 @@ import pytest
 from tests.unit.rules.tables import STEP, row, table, tiled, variant
 
 from nearhint_rules.artifact import CudaLaunch
+from nearhint_rules.candidates import Candidates
 from nearhint_rules.choice import FALLBACK
 from nearhint_rules.costs import (
     AGAIN,
@@ -26,6 +27,7 @@ from nearhint_rules.costs import (
 from nearhint_rules.expr import Sym
 from nearhint_rules.guard import AtMost, Divisible, Guard
 from nearhint_rules.interpolation import InterpolatedSelector
+from nearhint_rules.prediction import Predictor
 from nearhint_rules.selectors import NEAREST
 from nearhint_rules.table import Table, Variant
 
@@ -245,3 +247,33 @@ def test_a_variants_own_costs_are_near_those_of_all_until_much_is_measured_of_it
     few, many = own_model(timed(2.0)[-1:], common), own_model(timed(2.0) * 100, common)
     assert 1.0 < few[1] < 1.2
     assert many[1] == pytest.approx(2.0, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("variants", "second"),
+    [((variant(0), variant(1)), 4031), ((tiled(0, 128), tiled(1, 128)), 1024)],
+    ids=["cpu", "gpu"],
+)
+def test_on_a_cpu_a_farther_hint_of_the_same_divisibility_is_nearer_than_one_of_another(
+    variants: tuple[Variant, ...], second: int
+) -> None:
+    found = measured(once, twice, hints=(1024, 1007, 4096, 4031), variants=variants)
+    predictor = Predictor(found, STEP, found.hints, Candidates(found, STEP))
+    near, _ = predictor.near((1501,), ~0)
+    assert [found.hints[each].dims[0] for each in near[:2]] == [1007, second]
+
+
+@pytest.mark.parametrize(
+    ("variants", "leads"),
+    [((variant(0), variant(1)), 1), ((tiled(0, 64), tiled(1, 64)), 0)],
+    ids=["cpu", "gpu"],
+)
+def test_on_a_cpu_the_default_variant_is_left_for_less_of_a_lead(
+    variants: tuple[Variant, ...], leads: int
+) -> None:
+    found = measured(
+        once, lambda size: 0.96 * once(size), hints=(64, 256, 1024, 4096), variants=variants
+    )
+    assert served(found, 700) == leads
+    rest = InterpolatedSelector(found, STEP).prepare((700,)).alternatives
+    assert rest[0][1].variant == leads

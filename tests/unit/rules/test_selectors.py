@@ -82,6 +82,11 @@ def matrix(
     )
 
 
+def on_gpu(count: int) -> tuple[Variant, ...]:
+    """Variants of a GPU, for a matrix; without any it is a CPU's."""
+    return tuple(tiled(at, 64) for at in range(count))
+
+
 def rows_of(*rows: tuple[tuple[int, ...], tuple[int, ...]], cutoff: int = 4) -> Table:
     """A Table by hints and the Variants in their order, each 10 % slower than the one before."""
     hints = tuple(
@@ -297,7 +302,7 @@ def test_a_matrix_that_predictions_serve_worse_is_answered_as_nearest() -> None:
         return lambda size: 1000 + size.bit_length() * factor % 2000
 
     hints = tuple(1 << number for number in range(6, 14))
-    found = matrix(scattered(15838), scattered(209458), hints=hints)
+    found = matrix(scattered(15838), scattered(209458), hints=hints, variants=on_gpu(2))
     for size in (70, 90, 700, 3000, 8000):
         assert INTERPOLATED.bind(found, STEP).prepare((size,)) == NEAREST.bind(found, STEP).prepare(
             (size,)
@@ -317,7 +322,7 @@ def test_a_variant_measured_at_two_hints_is_not_predicted() -> None:
 def test_the_fallback_serves_where_it_is_predicted_to_win_beyond_noise() -> None:
     # Equal at 3000: below, the original ops are faster, clearly so at 2600; at the hint above, they
     # lost.
-    found = matrix(flat, steep, fallback=lambda size: 0.8333333 * size)
+    found = matrix(flat, steep, fallback=lambda size: 0.8333333 * size, variants=on_gpu(2))
     assert why(INTERPOLATED, found, 2600) == (FALLBACK, "predicted_fallback")
     assert why(INTERPOLATED, found, 2800) == (0, "predicted")
     assert served(INTERPOLATED, found, 3000).variant != FALLBACK
