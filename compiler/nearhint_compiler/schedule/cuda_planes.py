@@ -11,7 +11,7 @@ promise them have twins. Where programs share rows of single elements, they come
 
 Where planes may begin anywhere, tiles read them in whole words (`analysis.row_words`): then a row
 is read in vectors, whatever its lengths, and comes before its flat form. Programs that share such a
-row have whole planes of it.
+row have whole planes of it, if there are enough of them.
 """
 
 from __future__ import annotations
@@ -119,6 +119,8 @@ def _in_words(facts: Facts, schedule: Schedule) -> Iterator[Schedule]:
             yield _with(schedule, {**options, "r": r, "words": 1, "r1": r1})
         return
     is_shared = schedule.family == SHARED
+    if is_shared and outer < BUSY * schedule["splits"]:
+        return
     r1 = _side(facts, schedule["r"], whole, least=shortest)
     if is_shared:
         longest = min(schedule["r"], max(shortest, covering(whole)))
