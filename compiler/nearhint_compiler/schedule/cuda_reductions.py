@@ -119,11 +119,11 @@ TURN_REGISTERS = 48
 TURNS_SHORTEST, TURNS_LONGEST = 256, 2048
 """Elements of the blocks of such rows: norms of shorter ones are faster with several together,
 whatever their number (tests/benchmarks/selection_matrix.py)."""
-SHARED_PLANES = (1.25, 2)
-"""Rows a processor up to which planes of narrow and of wide elements that could be in words are
-shared first: of more a program a row is as fast. Of 154 rows of 100 planes of 1301 in bf16 thirteen
-programs a row took 18 µs and one 20, of 200 of 333 of 777 ten took 43 and one 42; of 132 of 236 of
-1045 in f32 eight took 46 and one 53, of 264 of 520 of 391 four took 78 and one 82
+SHARED_PLANES = 1.25
+"""Rows a processor up to which planes that could be in words are shared first: of more a program a
+row is as fast, or nearly. Of 154 rows of 100 planes of 1301 in bf16 thirteen programs a row took
+18 µs and one 20, of 200 of 333 of 777 ten took 43 and one 42; of 132 of 236 of 1045 in f32 eight
+took 46 and one 53, of 256 of 64 of 3137 four took 72 and one 74
 (tests/benchmarks/gpu_schedules.py, on an H100)."""
 BEFORE_FOLDS = 6
 """Schedules of columns alone that come before those for the sizes beside a hint."""
@@ -178,8 +178,7 @@ def _schedules(facts: Facts) -> Iterator[Schedule]:
     if facts.has_scan and facts.length >= LONG_SCAN:
         yield from islice(shared, 1)
     is_worded = facts.plane_word > 0 and not facts.divisible and not facts.is_columns
-    most = SHARED_PLANES[0 if facts.plane_word > WIDE_LANES else 1]
-    if is_worded and prod(facts.extents) > most * facts.processors:
+    if is_worded and prod(facts.extents) > SHARED_PLANES * facts.processors:
         found, shared = chain(found, shared), iter(())
     # Short rows of one length need no Guard in registers: there tiles are a default, too.
     is_tiled = facts.tile is not None and facts.has_static_length and facts.length <= SHORT_ROW
