@@ -235,8 +235,7 @@ class Facts:
     @property
     def has_plane_words(self) -> bool:
         """Whether planes are long enough to be read in whole words, with their edges."""
-        whole = self.reduced[-1] - self.reduced[-1] % max(1, self.plane_word)
-        return 0 < 2 * self.plane_word**2 <= whole
+        return 0 < 2 * self.plane_word**2 <= self.reduced[-1]
 
     def schedule(self, family: str, *, divisible: int = 0, **options: int) -> Schedule:
         """A schedule with these blocks, with 16-byte pointers where they are all that is needed."""

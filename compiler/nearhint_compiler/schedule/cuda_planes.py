@@ -81,6 +81,11 @@ def padded(reduced: tuple[int, ...], *, r: int, r1: int) -> int:
     return -(-outer // (r // r1)) * -(-inner // r1) * r
 
 
+def are_busy(parts: float, programs: int) -> bool:
+    """Whether most programs that share so many parts of a row have some."""
+    return parts >= BUSY * programs
+
+
 def _is_snug(facts: Facts, tiled: Schedule) -> bool:
     """Whether such tiles come before the flat form: of single elements, with few lanes in vain."""
     if facts.divisible or tiled.get("words", 0) or tiled.family != SHARED:
@@ -119,13 +124,13 @@ def _in_words(facts: Facts, schedule: Schedule) -> Iterator[Schedule]:
             yield _with(schedule, {**options, "r": r, "words": 1, "r1": r1})
         return
     is_shared = schedule.family == SHARED
-    if is_shared and outer < BUSY * schedule["splits"]:
+    if is_shared and not are_busy(outer, schedule["splits"]):
         return
     r1 = _side(facts, schedule["r"], whole, least=shortest)
     if is_shared:
-        longest = min(schedule["r"], max(shortest, covering(whole)))
+        longest = min(schedule["r"], covering(whole))
         r1 = min(SHARED_SIDE, longest)
-        while r1 < longest and outer * r1 < BUSY * schedule["splits"] * schedule["r"]:
+        while r1 < longest and not are_busy(outer * r1 / schedule["r"], schedule["splits"]):
             r1 *= 2
     elif schedule["r"] in ROBUST and _is_as_good(facts, schedule["r"], whole, r1):
         r1 = min(r1, LONGEST_SIDE)

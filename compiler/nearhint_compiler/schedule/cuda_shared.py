@@ -16,7 +16,7 @@ from nearhint_compiler.schedule.cuda_columns import (
     teams_of_columns,
 )
 from nearhint_compiler.schedule.cuda_facts import CACHE_KEEPS, PERSISTENT_LIMIT, Facts
-from nearhint_compiler.schedule.cuda_planes import BUSY
+from nearhint_compiler.schedule.cuda_planes import are_busy
 from nearhint_compiler.schedule.cuda_pointwise import both
 from nearhint_compiler.schedule.cuda_teams import in_words, teams_of_few_rows
 from nearhint_compiler.schedule.cuda_walks import walked
@@ -44,6 +44,9 @@ the larger blocks come first: of 50 rows of 801 planes of 801 they took 54 µs a
 13 of 2028 of 414 57 and 21 (tests/benchmarks/gpu_schedules.py, on an H100). In words twice as many
 threads are at once, a vector each: variances in f32 of 7 rows of 14 921 planes of 159 took 27 µs,
 element by element 30, of 80 of 333 of 777 32, by half of the threads 36 (the same)."""
+PLANE_SHAPES = 3
+"""How many shapes of such programs are offered, where some are in words: the rest is of single
+elements, and none where sizes promise vectors."""
 READ_HELD, READ_BLOCK = 4, (4096, 8)
 """Programs a processor, and their (elements, warps), of so few rows that are read alone that each
 of them may have a part of any length."""
@@ -135,6 +138,7 @@ def folds_beside(facts: Facts) -> Iterator[Schedule]:
 
 
 def _is_folded_alone(facts: Facts) -> bool:
+    """Whether several rows as one are worth while though programs have columns alone."""
     is_long = facts.length >= FOLDED_LENGTH and facts.own_bytes >= CACHE_KEEPS[1]
     return facts.is_columns and facts.is_foldable and is_long
 
@@ -164,8 +168,9 @@ def _shared_planes(facts: Facts, rows: int) -> Iterator[Schedule]:
         lanes, share = 32 * facts.plane_word, 2 * PLANE_THREADS / (SPARE * rows)
         planes = prod(facts.reduced[:-1])
         vectors = [(r, r // lanes, share) for r, _ in READ_BLOCKS]
-        vectors = [each for each in vectors if planes >= BUSY * _plane_splits(facts, *each[1:])]
-        shapes = vectors + ([] if vectors and facts.divisible else shapes[: 3 - len(vectors)])
+        vectors = [each for each in vectors if are_busy(planes, _plane_splits(facts, *each[1:]))]
+        singles = 0 if vectors and facts.divisible else PLANE_SHAPES - len(vectors)
+        shapes = vectors + shapes[:singles]
     for elements, warps, threads in shapes:
         splits = _plane_splits(facts, warps, threads)
         if 2 <= splits <= facts.length // elements:

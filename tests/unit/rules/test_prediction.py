@@ -249,11 +249,10 @@ def test_a_variants_own_costs_are_near_those_of_all_until_much_is_measured_of_it
     assert many[1] == pytest.approx(2.0, rel=0.05)
 
 
-@pytest.mark.parametrize(
-    ("variants", "second"),
-    [((variant(0), variant(1)), 4031), ((tiled(0, 128), tiled(1, 128)), 1024)],
-    ids=["cpu", "gpu"],
-)
+CPU, GPU = (variant(0), variant(1)), (tiled(0, 128), tiled(1, 128))
+
+
+@pytest.mark.parametrize(("variants", "second"), [(CPU, 4031), (GPU, 1024)], ids=["cpu", "gpu"])
 def test_on_a_cpu_a_farther_hint_of_the_same_divisibility_is_nearer_than_one_of_another(
     variants: tuple[Variant, ...], second: int
 ) -> None:
@@ -263,11 +262,7 @@ def test_on_a_cpu_a_farther_hint_of_the_same_divisibility_is_nearer_than_one_of_
     assert [found.hints[each].dims[0] for each in near[:2]] == [1007, second]
 
 
-@pytest.mark.parametrize(
-    ("variants", "leads"),
-    [((variant(0), variant(1)), 1), ((tiled(0, 64), tiled(1, 64)), 0)],
-    ids=["cpu", "gpu"],
-)
+@pytest.mark.parametrize(("variants", "leads"), [(CPU, 1), (GPU, 0)], ids=["cpu", "gpu"])
 def test_on_a_cpu_the_default_variant_is_left_for_less_of_a_lead(
     variants: tuple[Variant, ...], leads: int
 ) -> None:
