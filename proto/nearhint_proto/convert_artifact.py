@@ -176,6 +176,7 @@ def artifact_to_proto(artifact: ArtifactRef) -> pb.ArtifactRef:
                     stages=launch.stages,
                     workspace_bytes=expr_to_proto(launch.workspace_bytes),
                     begin_early=launch.begin_early,
+                    inner=None if launch.inner == ZERO else expr_to_proto(launch.inner),
                 )
             )
     return message
@@ -215,8 +216,11 @@ def _launch_from_proto(message: pb.ArtifactRef, reader: ExprReader, field: str) 
                 for position, axis in enumerate(cuda.grid)
             ]
             workspace_bytes: Expr = ZERO
+            inner: Expr = ZERO
             if cuda.HasField("workspace_bytes"):
                 workspace_bytes = reader.read(cuda.workspace_bytes, f"{field}.cuda.workspace_bytes")
+            if cuda.HasField("inner"):
+                inner = reader.read(cuda.inner, f"{field}.cuda.inner")
             return CudaLaunch(
                 entry=check_identifier(cuda.entry, f"{field}.cuda.entry"),
                 arguments=tuple(
@@ -230,6 +234,7 @@ def _launch_from_proto(message: pb.ArtifactRef, reader: ExprReader, field: str) 
                 stages=check_range(max(1, cuda.stages), 1, STAGE_LIMIT, f"{field}.cuda.stages"),
                 workspace_bytes=workspace_bytes,
                 begin_early=cuda.begin_early,
+                inner=inner,
             )
         case None:
             raise InvalidMessage(f"{field}.launch", "no launch metadata")

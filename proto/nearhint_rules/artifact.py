@@ -92,6 +92,9 @@ class CudaLaunch:
     scratch memory, aligned to 16 bytes, that keeps what one launch leaves for the next. Where they
     `begin_early`, each launch but the first waits by itself for the one before to have ended, so
     that it may be dispatched already (CUDA: programmatic dependent launch).
+
+    Where tiles cover two loops of what is reduced, `inner` is the length of the inner one, for
+    those who predict how full they are; 0 otherwise.
     """
 
     entry: str
@@ -103,6 +106,7 @@ class CudaLaunch:
     stages: int = 1
     workspace_bytes: Expr = ZERO
     begin_early: bool = False
+    inner: Expr = ZERO
 
 
 LaunchMetadata: TypeAlias = CpuLaunch | CudaLaunch

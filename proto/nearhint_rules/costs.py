@@ -7,7 +7,8 @@ A time is taken as a sum of costs with coefficients >= 0, the same for all Varia
     rounds    waves: tasks run in rounds of as many as fit on the device
     alone     the lanes that a warp works through, one round after the other: the elements; where a
               task holds whole rows all that its Guard allows, however short they are; where it
-              walks all of its tiles, however little of the last one is left
+              walks all of its tiles, however little of the last one is left, and where these
+              cover two loops, of the last one across
     busiest   the elements of the multiprocessor with the most tasks
     lanes     and its lanes
     tasks     thread blocks, or a CPU's chunks
@@ -65,7 +66,7 @@ POOL = 20.0
 """The measurements that what more Variants have in common counts for, beside what is measured."""
 LEAST_GAIN, RIDGE = 1e-7, 1e-9
 """What is nothing, next to columns whose largest value is 1."""
-_EXTENTS = re.compile(r"\b[xyzr]\d*=(\d+)")
+_EXTENTS, _SIDE = re.compile(r"\b[xyzr]=(\d+)"), re.compile(r"\br1=(\d+)")
 
 Counter: TypeAlias = Callable[[Dims], int]
 Costs: TypeAlias = tuple[float, float, float, float, float, float, float, float, float]
@@ -81,7 +82,8 @@ class Tasks:
     """How a binary cuts up its work: tasks over the Kernel's symbols, `slots` of which run at once.
 
     There are as many tasks as the product of `counts`, over `grain`. `slots` and `processors` are
-    0 if not known. `rows` are lengths that a task holds whole, with the lanes that it has for each.
+    0 if not known. `rows` are lengths that a task holds whole, with the lanes that it has for each;
+    `across` is the length that its tiles cover row by row, with theirs, if they cover two loops.
     `tile` are the elements that it works on at once; 0 if not known.
     """
 
@@ -92,6 +94,7 @@ class Tasks:
     warps: int = 1
     rows: tuple[tuple[Expr, int], ...] = ()
     tile: int = 0
+    across: tuple[Expr, int] | None = None
 
     @staticmethod
     def of(variant: Variant) -> Tasks:
@@ -100,6 +103,8 @@ class Tasks:
             case CpuLaunch(work=work, grain=grain):
                 return Tasks((work,), max(grain, 1))
             case CudaLaunch(grid=grid, warps=warps, shared_bytes=shared_bytes, capability=kind):
+                side = side_lanes(variant.schedule)
+                inner = variant.artifact.launch.inner
                 resident = min(
                     RESIDENT_BLOCKS,
                     RESIDENT_WARPS // max(warps, 1),
@@ -118,6 +123,7 @@ class Tasks:
                         if isinstance(fact, AtMost) and fact.bound <= LANES_LIMIT
                     ),
                     tile_elements(variant.schedule),
+                    (inner, side) if side and inner != ex.ZERO else None,
                 )
 
     @staticmethod
@@ -138,7 +144,8 @@ class Cell(NamedTuple):
     """`Tasks`, with places in `Counted` for expressions, and the elements of a whole tile.
 
     `in_cache` are the elements that a cache holds of what its tasks walk over; infinite if they
-    walk over nothing. `step` are the elements of a step of theirs, 0 if they take one.
+    walk over nothing. `step` are the elements of a step of theirs, 0 if they take one, and of these
+    it has `side` for each row of the length at `across`; 0 if there are no such rows.
     """
 
     tasks: int
@@ -149,6 +156,8 @@ class Cell(NamedTuple):
     tile: float
     in_cache: float
     step: int
+    across: int
+    side: int
 
 
 class Cost(NamedTuple):
@@ -157,7 +166,7 @@ class Cost(NamedTuple):
     `at` is the place of its number of tasks in `Counts.counters`; `rows` are places in
     `Counts.lengths`, each with the lanes that are held. `slots` is 0 where rounds cost nothing,
     `walking` is how many tasks run at once where these may have to read more again than is
-    `in_cache`. `step` is as in `Cell`.
+    `in_cache`. `step`, `across` and `side` are as in `Cell`.
     """
 
     at: int
@@ -175,6 +184,8 @@ class Cost(NamedTuple):
     walking: int
     in_cache: float
     step: int
+    across: int
+    side: int
 
 
 class Counts:
@@ -202,19 +213,32 @@ class Counts:
         at = self._places.setdefault(cut, len(self.counters))
         if at == len(self.counters):
             self.counters.append(_counter(tasks, self._symbols))
-        rows: list[tuple[int, int]] = []
-        for length, lanes in tasks.rows:
-            place = self._places.setdefault(length, len(self.lengths))
-            if place == len(self.lengths):
-                self.lengths.append(ex.compiled_by_position(length, self._symbols))
-            rows.append((place, lanes))
+        rows = tuple((self._length(length), lanes) for length, lanes in tasks.rows)
         counter = self.counters[at]
         tile = max(math.prod(dims) / counter(dims) for dims in hints)
         in_cache = math.inf if rows else KEPT_COPIES * self._kept
-        step = 0 if rows else tasks.tile
+        step, across, side = 0 if rows else tasks.tile, 0, 0
+        if tasks.across and not rows:
+            across, side = self._length(tasks.across[0]), tasks.across[1]
         return Cell(
-            at, tasks.slots, tasks.processors, tasks.warps, tuple(rows), tile, in_cache, step
+            at,
+            tasks.slots,
+            tasks.processors,
+            tasks.warps,
+            rows,
+            tile,
+            in_cache,
+            step,
+            across,
+            side,
         )
+
+    def _length(self, length: Expr) -> int:
+        """The place of a length."""
+        place = self._places.setdefault(length, len(self.lengths))
+        if place == len(self.lengths):
+            self.lengths.append(ex.compiled_by_position(length, self._symbols))
+        return place
 
     def cost(self, cell: Cell, model: Model) -> Cost:
         """The cost of a binary whose place is `cell`."""
@@ -236,6 +260,8 @@ class Counts:
             cell.slots if cell.in_cache < math.inf else 0,
             cell.in_cache,
             cell.step,
+            cell.across,
+            cell.side,
         )
 
     def at(self, dims: Dims) -> Counted:
@@ -255,15 +281,18 @@ class Counts:
 def features(counted: Counted, cell: Cell) -> Costs:
     """(1, elements, rounds, alone, busiest, lanes, tasks, tiles, uncached) of a binary."""
     elements, uncached, counts, lengths = counted
-    at, slots, processors, warps, rows, tile, in_cache, step = cell
+    at, slots, processors, warps, rows, tile, in_cache, step, across, side = cell
     tasks = counts[at]
     if not slots:
         return 1.0, elements, 0.0, 0.0, 0.0, 0.0, float(tasks), tasks * tile, uncached
     share = lanes = elements / tasks
     for place, held in rows:
         lanes *= held / max(lengths[place], 1)
+    if side:
+        length = max(lengths[across], 1)
+        lanes *= math.ceil(length / side) * side / length
     if step:
-        lanes = math.ceil(share / step) * step
+        lanes = math.ceil(lanes / step) * step
     rounds, most = rounds_of(tasks, slots), rounds_of(tasks, processors)
     more = again(min(tasks, slots) * share, in_cache)
     return (
@@ -293,9 +322,21 @@ def tile_elements(schedule: str) -> int:
 
     >>> tile_elements("cuda.looped x=2 r=512 warps=4 index=32"), tile_elements("cuda.copy")
     (1024, 0)
+    >>> tile_elements("cuda.looped x=1 r=2048 warps=8 r1=64")  # of which a row has 64
+    2048
     """
     extents = _EXTENTS.findall(schedule)
     return math.prod(map(int, extents)) if extents else 0
+
+
+def side_lanes(schedule: str) -> int:
+    """The elements that a tile of two loops has of each row; 0 if it is of one loop.
+
+    >>> side_lanes("cuda.looped x=1 r=2048 warps=8 r1=64"), side_lanes("cuda.looped x=1 r=512")
+    (64, 0)
+    """
+    found = _SIDE.search(schedule)
+    return int(found[1]) if found else 0
 
 
 def again(walked: float, in_cache: float) -> float:

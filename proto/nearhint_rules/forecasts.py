@@ -103,10 +103,10 @@ class Forecasts:
         # once.
         ordered = [subjects[0], *sorted(subjects[1:], key=_cut)]
         cuts = list(dict.fromkeys(map(_cut, ordered)))
-        grids = {grid: (counts.counters[grid[0]], max(grid[1], 1)) for grid, _, _ in cuts}
+        grids = {grid: (counts.counters[grid[0]], max(grid[1], 1)) for grid, *_ in cuts}
         self._cuts = [
-            (grids[grid], [(place, float(held)) for place, held in rows], float(step))
-            for grid, rows, step in cuts
+            (grids[grid], [(place, float(held)) for place, held in rows], float(step), across, side)
+            for grid, rows, step, across, side in cuts
         ]
         self._laid = [_laid(each, cuts.index(_cut(each))) for each in ordered]
         places = {each.variant: 1 << _BYTE * at for at, each in enumerate(ordered)}
@@ -219,7 +219,7 @@ class Forecasts:
         ) in compress(self._laid, wanted.to_bytes(len(self._laid), "little")):
             if cut != known:
                 known = cut
-                grid, rows, step = cuts[cut]
+                grid, rows, step, across, side = cuts[cut]
                 if grid is not counted:
                     counted = counter, processors = grid
                     count = counter(dims)
@@ -231,8 +231,10 @@ class Forecasts:
                 lanes = share
                 for place, held in rows:
                     lanes *= held / lengths[place]
+                if side:
+                    lanes *= ceil(lengths[across] / side) * side / lengths[across]
                 if step:
-                    lanes = ceil(share / step) * step
+                    lanes = ceil(lanes / step) * step
             cost_ns = fixed + element * elements + beyond * uncached + task * tasks
             if slots:
                 in_round = round_ + alone * lanes
@@ -265,13 +267,15 @@ def _filling(length: Counter, held: Iterable[tuple[int, int]]) -> _Filling:
     return length, [float(bound) for bound, _ in order], list(sets)
 
 
-def _cut(each: Subject) -> tuple[tuple[int, int], tuple[tuple[int, int], ...], int]:
+def _cut(each: Subject) -> _Cut:
     """How a subject cuts its work: the place of its tasks and what works on them, its rows, and
-    the elements of a step.
+    the elements of a step, with those that it has across.
     """
-    return (each.cost.at, each.cost.processors), each.cost.rows, each.cost.step
+    cost = each.cost
+    return (cost.at, cost.processors), cost.rows, cost.step, cost.across, cost.side
 
 
+_Cut: TypeAlias = tuple[tuple[int, int], tuple[tuple[int, int], ...], int, int, int]
 _Filling: TypeAlias = tuple[Counter, list[float], list[int]]
 _Laid: TypeAlias = tuple[
     int,

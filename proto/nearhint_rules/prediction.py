@@ -44,7 +44,8 @@ from nearhint_rules.table import HintRow, Table, Variant, is_for_cpu
 
 CONTENDER_RATIO = 1.25
 """How much slower than the best of a hint a Variant may be there, to be asked elsewhere. So much
-slower is one, at least, that may run there and was not timed: what may win there is."""
+slower is one, at least, that may run there and was not timed, than the best of its kind: what may
+win there is timed."""
 DEFAULT_RATIO = 1.5
 """The same of the default Variant, which is to displace others only near where it is good."""
 LEAST_HINTS = 3
@@ -169,10 +170,11 @@ class Predictor:
         self._points = [[1.0, *map(math.log2, each)] for each in dims]
         self._pulls = list(map(self._weights, self._keys))
         self.spacing = self._spacing()
-        floors = {
-            each: matrix.floors(each, 0 if each == FALLBACK else candidates.needs(each), missing)
-            for each in matrix.names
-        }
+        needs = {each: 0 if each == FALLBACK else candidates.needs(each) for each in matrix.names}
+        rivals = matrix.rivals(
+            {each: wanted & facts.divisors for each, wanted in needs.items()}, table.default
+        )
+        floors = {each: matrix.floors(each, needs[each], missing, rivals) for each in needs}
         fallback_fit = Fit(matrix.measured(FALLBACK))
         fit = Fit(matrix.measured_variants())
         raw = self._predict_left_out(matrix, floors, fallback_fit, fit)
@@ -408,11 +410,35 @@ class _Matrix:
         }
         self.times[FALLBACK] = [dict(row.fallbacks)[fallback].median_ns for row in complete]
 
-    def floors(self, each: int, needs: int, missing: Sequence[int]) -> list[float]:
+    def rivals(self, divisors: Mapping[int, int], default: int) -> dict[int, list[int]]:
+        """By Variant or Fallback, the best times of those that need no more divisibility.
+
+        By hint; the default apart, which is timed anywhere. Where nothing else of the kind was
+        timed, nobody knows how fast the kind is: the best of all. `divisors` are what each needs.
+        """
+        found: dict[int, list[int]] = {}
+        by_needs: dict[int, list[int]] = {}
+        for each, wanted in divisors.items():
+            if wanted not in by_needs:
+                times = [
+                    self.times[other]
+                    for other, needed in divisors.items()
+                    if other not in (FALLBACK, default) and not needed & ~wanted
+                ]
+                by_needs[wanted] = [
+                    min((timed[hint] for timed in times if timed[hint]), default=best)
+                    for hint, best in enumerate(self._best)
+                ]
+            found[each] = by_needs[wanted]
+        return found
+
+    def floors(
+        self, each: int, needs: int, missing: Sequence[int], rivals: Mapping[int, Sequence[int]]
+    ) -> list[float]:
         """What one takes at least where it may run and was not timed, in nanoseconds, or 0."""
         return [
             0.0 if time or needs & facts else CONTENDER_RATIO * best
-            for time, facts, best in zip(self.times[each], missing, self._best, strict=True)
+            for time, facts, best in zip(self.times[each], missing, rivals[each], strict=True)
         ]
 
     def orders(self, hint: int, addresses: Sequence[tuple[int, int]]) -> list[list[Timed]]:

@@ -192,4 +192,4 @@ def _launch_exprs(launch: LaunchMetadata) -> tuple[Expr, ...]:
         case CudaLaunch(arguments=arguments, grid=grid):
             sizes = [argument.expr for argument in arguments if isinstance(argument, SizeArgument)]
             offsets = [each.offset for each in arguments if isinstance(each, WorkspaceArgument)]
-            return (*grid, *sizes, *offsets, launch.workspace_bytes)
+            return (*grid, *sizes, *offsets, launch.workspace_bytes, launch.inner)

@@ -371,6 +371,7 @@ def artifacts(names: tuple[str, ...]) -> st.SearchStrategy[ArtifactRef]:
             stages=st.integers(1, 4),
             workspace_bytes=extents(names),
             begin_early=st.booleans(),
+            inner=extents(names),
         ),
         signature=st.binary(max_size=8),
         key_id=TEXTS,

@@ -713,6 +713,7 @@ class CudaLaunch(_message.Message):
     STAGES_FIELD_NUMBER: _builtins.int
     WORKSPACE_BYTES_FIELD_NUMBER: _builtins.int
     BEGIN_EARLY_FIELD_NUMBER: _builtins.int
+    INNER_FIELD_NUMBER: _builtins.int
     entry: _builtins.str
     """The entry's name."""
     warps: _builtins.int
@@ -737,6 +738,10 @@ class CudaLaunch(_message.Message):
     def workspace_bytes(self) -> Global___Expr:
         """Bytes of scratch memory that its launches share, over the Kernel's symbols; absent: none."""
 
+    @_builtins.property
+    def inner(self) -> Global___Expr:
+        """The inner of two loops that tiles cover, over the Kernel's symbols; absent: they cover one."""
+
     def __init__(
         self,
         *,
@@ -749,10 +754,11 @@ class CudaLaunch(_message.Message):
         stages: _builtins.int = ...,
         workspace_bytes: Global___Expr | None = ...,
         begin_early: _builtins.bool = ...,
+        inner: Global___Expr | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["workspace_bytes", b"workspace_bytes"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["inner", b"inner", "workspace_bytes", b"workspace_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "begin_early", b"begin_early", "capability", b"capability", "entry", b"entry", "grid", b"grid", "shared_bytes", b"shared_bytes", "stages", b"stages", "warps", b"warps", "workspace_bytes", b"workspace_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "begin_early", b"begin_early", "capability", b"capability", "entry", b"entry", "grid", b"grid", "inner", b"inner", "shared_bytes", b"shared_bytes", "stages", b"stages", "warps", b"warps", "workspace_bytes", b"workspace_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -37,7 +37,7 @@ def _online_softmax(m, s, x):
 
 @triton.jit
 def _online_softmax_group(m, s, x):
-    # One exponential an element, and one a group; an infinite maximum is seen to later.
+    # One exponential an element, and one a group; an infinite maximum comes later.
     last: tl.constexpr = len(x.shape) - 1
     top = tl.maximum(m, tl.reduce(x, last, _combine_max_nan), propagate_nan=tl.PropagateNan.ALL)
     base = tl.where(tl.abs(top) == float("inf"), 0.0, top)

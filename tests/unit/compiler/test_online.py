@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from tests.unit.compiler.kernels import KERNELS, TARGET, kernel_of
 
@@ -76,3 +78,16 @@ def test_a_row_in_registers_is_read_once(name: str) -> None:
     source = generate(kernel_of(name), parse_schedule(PERSISTENT), TARGET).source
     assert "for r" not in source
     assert source.count("tl.load(a0") == 1
+
+
+@pytest.mark.parametrize(("name", "suffix"), [("softmax_f32", "_exact"), ("softmax_f16", "")])
+def test_a_sum_that_f32_would_show_has_terms_without_a_bias(name: str, suffix: str) -> None:
+    """`exp` is off by up to two ulp to one side, which a sum of a long row keeps."""
+    source = generate(kernel_of(name), parse_schedule(f"{LOOPED} group=4"), TARGET).source
+    helpers = set(re.findall(r"def (_\w+)", source))
+    names = {"_exp_below", "_online_softmax_group"}
+    assert helpers & {*names, *(f"{each}_exact" for each in names)} == {
+        f"{each}{suffix}" for each in names
+    }
+    assert ("_exp_term" in helpers) == bool(suffix)
+    assert ("= tl.exp(" in source) == (not suffix)

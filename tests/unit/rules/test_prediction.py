@@ -233,6 +233,47 @@ def test_what_could_run_at_a_hint_and_was_not_timed_there_is_not_the_best_there(
     assert served(few, 200) == 1
 
 
+def test_what_was_not_timed_at_a_hint_is_slower_than_the_best_of_its_own_divisibility() -> None:
+    # At 0.5 of a time, those that need multiples of 16 lead where they may run.
+    def vectors(size: int) -> float:
+        return 0.5 * once(size)
+
+    def untimed(size: int) -> float:
+        return once(size) * (0.7 if size < 1000 else 30)
+
+    hints = tuple(64 << step for step in range(0, 8, 2))
+    times = (lambda size: 40 * once(size), once, vectors, untimed)
+    sixteen = replace(variant(2), guard=Guard((Divisible(Sym("k0"), 16),)))
+    full = measured(*times, hints=hints, variants=(variant(0), variant(1), sixteen, variant(3)))
+    few = replace(
+        full,
+        hints=tuple(
+            replace(each, ranked=tuple(timed for timed in each.ranked if timed[0] != 3))
+            if each.dims > (1000,)
+            else each
+            for each in full.hints
+        ),
+    )
+    assert {served(few, size) for size in (2047, 4097, 5001)} == {1}
+    assert served(few, 4112) == 2
+    assert served(few, 201) == 3
+
+
+def test_a_walk_over_two_loops_takes_whole_tiles_across() -> None:
+    counts = Counts(("k0", "k1", "k2"))
+    walk = replace(on(90, 0), schedule="cuda.looped x=1 r=2048 warps=4 index=32 r1=64")
+    launch = walk.artifact.launch
+    assert isinstance(launch, CudaLaunch)
+    inner = replace(walk.artifact, launch=replace(launch, inner=Sym("k2")))
+    known, unknown = (
+        counts.cell(replace(Tasks.of(each), counts=(Sym("k0"),)), [(132, 64, 64)])
+        for each in (replace(walk, artifact=inner), walk)
+    )
+    sizes = [(132, 512, 4), (132, 32, 64), (132, 32, 65), (132, 1, 1)]
+    assert [features(counts.at(each), known)[5] for each in sizes] == [32768, 2048, 4096, 2048]
+    assert [features(counts.at(each), unknown)[5] for each in sizes] == [2048, 2048, 4096, 2048]
+
+
 def test_a_variants_own_costs_are_near_those_of_all_until_much_is_measured_of_it() -> None:
     counts = Counts(("k0",))
     sizes = [(64 << step,) for step in range(12)]

@@ -20,7 +20,7 @@ from nearhint_compiler.analysis.runs import run_of
 from nearhint_compiler.analysis.shares import shares_of_sums
 from nearhint_compiler.codegen.triton.beyond import ZEROS, loaded, neutrals
 from nearhint_compiler.codegen.triton.block import Block
-from nearhint_compiler.codegen.triton.ops import combine_name, op_text
+from nearhint_compiler.codegen.triton.ops import combine_name, op_text, shows_f32
 from nearhint_compiler.codegen.triton.phases import phased
 from nearhint_compiler.codegen.triton.text import (
     TRITON_TYPES,
@@ -69,7 +69,7 @@ class Body:
         self._terms = _terms_of_sums(kernel)
         self._shares = shares_of_sums(kernel) if block.is_reused else {}
         self._rows = {f"p{number}" for number in range(len(kernel.pointwise))}
-        self._is_exact = any(each.role == "out" and each.dtype == "f32" for each in kernel.params)
+        self._is_exact = shows_f32(kernel)
         self._before_jumps = before_jumps(kernel)
         self._values = {
             operand

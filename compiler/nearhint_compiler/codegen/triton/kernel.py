@@ -100,6 +100,7 @@ def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated
         stages=layout.stages,
         workspace_bytes=workspace_bytes,
         begin_early=is_early,
+        inner=kernel.reduction[-1] if schedule.get("r1", 0) else ex.ZERO,
     )
     flags = (
         *(f"signature:{name}={kind}" for name, (_, kind) in parameters.items()),

@@ -7,7 +7,8 @@ f32, and so would show it, `exp` is libdevice's, sqrt is rounded to nearest, and
 is 2 ulp off, is corrected; terms of sums alone are exp2 of a product that loses nothing but its
 last rounding, which has no bias, and 0 where they would be denormal: fewer instructions than `exp`
 takes. There quotients of what is known once a row are rounded to nearest: their error is in every
-element of the row (tests/gpu/test_cuda_launch.py).
+element of the row (tests/gpu/test_cuda_launch.py). Terms below a maximum that may grow are such
+terms of sums, too: what `exp` is off by has one sign, and stays in the sum of a long row.
 """
 
 from __future__ import annotations
@@ -112,6 +113,13 @@ _EXACT_ONCE: Mapping[tuple[str, str], str] = {**_EXACT, ("div", "f32"): "tl.div_
 """Of what is there once a row, where digits cost little and go into all of the row's elements."""
 _TERMS: Mapping[tuple[str, str], str] = {("exp", "f32"): "_exp_term({0})"}
 """Of what is nothing but terms of sums, in which errors without a bias are lost."""
+EXACT = "_exact"
+"""What the names of helpers end with that have as many digits."""
+
+
+def shows_f32(kernel: ir.Kernel) -> bool:
+    """Whether a kernel writes f32, and so would show each digit that is wrong."""
+    return any(each.role == "out" and each.dtype == "f32" for each in kernel.params)
 
 
 def op_text(
@@ -200,6 +208,34 @@ _BEFORE: Mapping[str, tuple[str, ...]] = {
     )
     for name in map(COMBINE.__getitem__, ir.SCANS)
 }
+
+
+def _softmax_helpers(suffix: str, *, term: str, factor: str) -> dict[str, tuple[str, ...]]:
+    """What sums exponentials below a maximum that may grow: one for each term and each factor."""
+    return {
+        f"_exp_below{suffix}": (
+            f"def _exp_below{suffix}(a, b):",
+            "    # exp(a - b) for a <= b, 1 where both are the same infinity.",
+            f"    return tl.where(a == b, 1.0, {factor}(a - b))",
+        ),
+        f"_online_softmax{suffix}": (
+            f"def _online_softmax{suffix}(m, s, x):",
+            "    # One exponential: either the sum or the new term keeps its scale.",
+            f"    e = tl.where(m == x, 1.0, {term}(tl.abs(x - m) * -1.0))",
+            f"    return tl.maximum(m, x, {KEEPS_NAN}), tl.where(x > m, s * e + 1.0, s + e)",
+        ),
+        f"_online_softmax_group{suffix}": (
+            f"def _online_softmax_group{suffix}(m, s, x):",
+            "    # One exponential an element, and one a group; an infinite maximum comes later.",
+            "    last: tl.constexpr = len(x.shape) - 1",
+            f"    top = tl.maximum(m, tl.reduce(x, last, _combine_max_nan), {KEEPS_NAN})",
+            '    base = tl.where(tl.abs(top) == float("inf"), 0.0, top)',
+            f"    terms = {term}(x - tl.expand_dims(base, last))",
+            f"    return top, s * {term}(m - base) + tl.reduce(terms, last, _combine_sum)",
+        ),
+    }
+
+
 HELPERS: Mapping[str, tuple[str, ...]] = {
     "_tanh": (
         "def _tanh(x):",
@@ -322,32 +358,14 @@ HELPERS: Mapping[str, tuple[str, ...]] = {
         '        "mov.b64 $0, $1;", "=l,l", [place], tl.int64, is_pure=False, pack=1',
         "    )",
     ),
-    "_exp_below": (
-        "def _exp_below(a, b):",
-        "    # exp(a - b) for a <= b, 1 where both are the same infinity.",
-        "    return tl.where(a == b, 1.0, tl.exp(a - b))",
-    ),
-    "_online_softmax": (
-        "def _online_softmax(m, s, x):",
-        "    # One exponential: either the sum or the new term keeps its scale.",
-        "    e = tl.where(m == x, 1.0, tl.exp(tl.abs(x - m) * -1.0))",
-        f"    return tl.maximum(m, x, {KEEPS_NAN}), tl.where(x > m, s * e + 1.0, s + e)",
-    ),
+    **_softmax_helpers("", term="tl.exp", factor="tl.exp"),
+    **_softmax_helpers(EXACT, term="_exp_term", factor="libdevice.exp"),
     "_tile_elements": (
         "def _tile_elements(tiles, across, n0, n1, R0, R1):",
         "    # Elements of an n0 by n1 row in its first tiles.",
         "    top = tiles // across * R0",
         "    height = tl.maximum(tl.minimum(n0 - top, R0), 0)",
         "    return tl.minimum(top, n0) * n1 + height * tl.minimum(tiles % across * R1, n1)",
-    ),
-    "_online_softmax_group": (
-        "def _online_softmax_group(m, s, x):",
-        "    # One exponential an element, and one a group; an infinite maximum is seen to later.",
-        "    last: tl.constexpr = len(x.shape) - 1",
-        f"    top = tl.maximum(m, tl.reduce(x, last, _combine_max_nan), {KEEPS_NAN})",
-        '    base = tl.where(tl.abs(top) == float("inf"), 0.0, top)',
-        "    terms = tl.exp(x - tl.expand_dims(base, last))",
-        "    return top, s * tl.exp(m - base) + tl.reduce(terms, last, _combine_sum)",
     ),
     "_shifted_step": (
         "def _shifted_step(shifted, square, pivot, x):",
@@ -402,6 +420,8 @@ HELPERS: Mapping[str, tuple[str, ...]] = {
 def prelude(lines: Iterable[str]) -> list[str]:
     """Imports and helper functions that a kernel's lines need."""
     words = set(re.findall(r"\w+", "\n".join(lines)))
+    for name in [each for each in HELPERS if each in words]:
+        words.update(re.findall(r"\w+", "\n".join(HELPERS[name])))
     helpers = [body for name, body in HELPERS.items() if name in words]
     found = ["import triton", "import triton.language as tl"]
     if any("libdevice." in line for body in (*helpers, tuple(lines)) for line in body):

@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from nearhint_compiler.analysis.arg_groups import has_arg_groups
 from nearhint_compiler.analysis.online import SHIFTED_SOFTMAX, VARIANCE, Online
 from nearhint_compiler.codegen.triton.ops import (
+    EXACT,
     KEEPS_NAN,
     arg_name,
     at_best_name,
     combine_name,
     later_arg_name,
+    shows_f32,
 )
 from nearhint_compiler.codegen.triton.text import TRITON_TYPES, index_text, neutral_text
 from nearhint_compiler.ir import nodes as ir
@@ -193,15 +195,19 @@ def _softmax(kernel: ir.Kernel, pair: Online) -> Total:
     dtype = _dtype(kernel, pair)
     largest, total = f"acc{pair.first}", f"acc{pair.second}"
     infinite = 'float("nan")'
+    exact = EXACT if dtype == "f32" and shows_f32(kernel) else ""
+    step, group, below = (
+        f"{helper}{exact}" for helper in ("_online_softmax", "_online_softmax_group", "_exp_below")
+    )
     if pair.kind == SHIFTED_SOFTMAX:
         infinite = f'tl.where(v{pair.first} > 0, float("inf"), 0.0)'
     return Total(
         pair.operand,
         (Part(largest, dtype, neutral_text("max", dtype)), Part(total, dtype, "0.0")),
-        lambda element, _: f"_online_softmax({largest}, {total}, {element})",
+        lambda element, _: f"{step}({largest}, {total}, {element})",
         lambda axis: [
             f"best{pair.first} = tl.reduce({largest}, {axis}, _combine_max_nan, keep_dims=True)",
-            f"{total} = {total} * _exp_below({largest}, best{pair.first})",
+            f"{total} = {total} * {below}({largest}, best{pair.first})",
             f"{total} = tl.reduce({total}, {axis}, _combine_sum, keep_dims=True)",
             f"{largest} = best{pair.first}",
         ],
@@ -211,11 +217,11 @@ def _softmax(kernel: ir.Kernel, pair: Online) -> Total:
         ),
         fold=lambda axis: [
             f"best{pair.first} = tl.reduce({largest}, {axis}, _combine_max_nan)",
-            f"{total} = {total} * _exp_below({largest}, tl.expand_dims(best{pair.first}, {axis}))",
+            f"{total} = {total} * {below}({largest}, tl.expand_dims(best{pair.first}, {axis}))",
             f"{total} = tl.reduce({total}, {axis}, _combine_sum)",
             f"{largest} = best{pair.first}",
         ],
-        grouped=lambda elements, _: f"_online_softmax_group({largest}, {total}, {elements})",
+        grouped=lambda elements, _: f"{group}({largest}, {total}, {elements})",
     )
 
 
@@ -233,8 +239,7 @@ def _variance(kernel: ir.Kernel, pair: Online) -> Total:
     total, mean, square, count = (f"{kind}{pair.first}" for kind in kinds)
     shifted, pivot = f"shifted{pair.first}", f"pivot{pair.first}"
     lanes = f"{shifted}, {square}"
-    is_exact = dtype == "f32" and any(p.role == "out" and p.dtype == dtype for p in kernel.params)
-
+    is_exact = dtype == "f32" and shows_f32(kernel)
     narrow = TRITON_TYPES[dtype].name
 
     def widened(*names: str) -> list[str]:

@@ -18,6 +18,7 @@ from nearhint_compiler.schedule.firsts import firsts
 from nearhint_compiler.schedule.neighbours import neighbours
 from nearhint_daemon.workers.cubin import compile_cubin, read_flags
 from nearhint_rules import expr as ex
+from nearhint_rules.artifact import CudaLaunch
 from nearhint_rules.guard import ALWAYS, AtMost, Divisible, size_facts_hold
 
 REST = "warps=4 index=32 aligned=0 divisible=0"
@@ -285,3 +286,11 @@ def test_tiles_with_many_lanes_in_vain_come_after_the_flat_form(
 def first_of_single_elements(rows: int, planes: int, length: int) -> Schedule:
     """The first Schedule of narrow planes that are too short for words."""
     return firsts(parse_kernel(NARROW), TARGET, {"k0": planes, "k1": rows, "k2": length})[0]
+
+
+def test_a_launch_says_which_loop_its_tiles_cover_in_part() -> None:
+    kernel = kernel_of("plane_norm_bf16")
+    for rest, inner in ((" r1=128", kernel.reduction[-1]), ("", ex.ZERO)):
+        made = generate(kernel, parse_schedule(f"cuda.looped x=1 r=2048 {REST}{rest}"), TARGET)
+        assert isinstance(made.launch, CudaLaunch)
+        assert made.launch.inner == inner
