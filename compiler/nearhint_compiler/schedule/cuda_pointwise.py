@@ -8,7 +8,7 @@ from math import prod, sqrt
 
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule.blocks import block_sizes, warps_for
-from nearhint_compiler.schedule.cuda_facts import Facts, Flat, Tile, facts_of
+from nearhint_compiler.schedule.cuda_facts import CACHE_KEEPS, Facts, Flat, Tile, facts_of
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
 from nearhint_rules.target import Target
@@ -48,6 +48,11 @@ PLAIN = SQUARES[:2]
 REPEATED = ((2, 1), (1, 1), (2, 2), (4, 1))
 """(outer steps, vectors a thread and step) where outer loops read the same again and again. All
 programs that do run one after the other, so that it comes from a cache."""
+REPEATED_SINGLE = ((4, 512, 8), (1, 512, 4))
+"""(outer steps, elements, warps) of the same where rows begin anywhere and no cache keeps what a
+step moves. Rotations in f32 of 3 x 29 261 x 98 take 35 µs so, flat 49, where memory is asked for
+each factor three times; of 12 x 5003 x 118, whose factors a cache keeps, 26 and 24
+(tests/benchmarks/gpu_schedules.py, on an H100)."""
 TARGETS = (1024, 2048, 4096)
 PROMISED_BESIDE_WORDS = 6
 """Tiles that promise sizes, where others have words."""
@@ -98,7 +103,7 @@ def schedules(facts: Facts) -> Iterator[Schedule]:
         if not (facts.unit and facts.is_divisible_in_part):
             # Else some loads are of single elements, and places are divided by what is promised.
             yield from promising
-        if facts.repeated and facts.has_vectors and (warps, vectors) == (4, 1):
+        if facts.repeated and (warps, vectors) == (4, 1):
             yield from _outer(facts, lanes)
     if prod(facts.extents) <= FEW_BLOCKS * 128 * lanes * facts.processors:
         yield from _blocks(facts, x=64 * lanes, warps=4)
@@ -199,11 +204,17 @@ def _is_short(facts: Facts, x: int) -> bool:
 def _outer(facts: Facts, lanes: int) -> Iterator[Schedule]:
     """Tiles of outer loops that read the same again, and of the flat rest.
 
-    Only where vectors are promised: element by element the flat index has more of them.
+    Where vectors are promised, or memory would be asked again: element by element the flat index
+    has more of them.
     """
-    for y, vectors in REPEATED:
-        blocks = {"z": 1, "y": y, "x": 128 * lanes * vectors, "cuts": facts.repeated, "warps": 4}
-        yield facts.schedule("tiled", divisible=facts.divisible, **blocks, order=1)
+    promised = [(y, 128 * lanes * vectors, 4, facts.divisible) for y, vectors in REPEATED]
+    single = [(*blocks, 0) for blocks in REPEATED_SINGLE]
+    for y, x, warps, divisible in (
+        *(promised if facts.has_vectors else ()),
+        *(single if facts.step_bytes > CACHE_KEEPS[0] else ()),
+    ):
+        blocks = {"z": 1, "y": y, "x": x, "cuts": facts.repeated, "warps": warps}
+        yield facts.schedule("tiled", divisible=divisible, **blocks, order=1)
 
 
 def _squares(facts: Facts, tile: Tile) -> Iterator[Schedule]:

@@ -449,6 +449,15 @@ def test_what_no_cache_holds_is_read_by_neighbours(rows: int, *, is_near: bool) 
     assert found.get("order", 0) == is_near
 
 
+def test_what_no_cache_holds_is_offered_to_neighbours_where_rows_begin_anywhere() -> None:
+    kernel = kernel_of("rotary_joined_f16")
+    for rows, blocks in ((600_001, [(4, 512), (1, 512)]), (4001, [])):
+        dims = named(kernel, (rows, 66, 33))
+        near = [each for each in candidates(kernel, TARGET, dims) if each.get("order", 0)]
+        odd = [each for each in near if not each["divisible"]]
+        assert [(each["y"], each["x"]) for each in odd] == blocks
+
+
 def test_lengths_that_are_no_symbols_need_no_promise_to_be_read_by_neighbours() -> None:
     kernel = parse_kernel("""(kernel (symbols k0) (pointwise 8 k0 96) (reduction)
         (params (in f32) (in f32) (out f32)) (body (load 0 (+ (* 96 k0 p0) (* 96 p1) p2))
