@@ -161,11 +161,7 @@ class InterpolatedSelector(StepSelector):
 
     def _is_between(self, dims: Dims) -> bool:
         """Whether each of the sizes is within the cut-off of some hint's."""
-        known = zip(*(row.dims for row in self._complete), strict=True)
-        return all(
-            any(not log2_distance((size,), (each,), self._cutoff)[1] for each in sizes)
-            for size, sizes in zip(dims, known, strict=True)
-        )
+        return is_between(dims, [row.dims for row in self._complete], self._cutoff)
 
     def _standing(self, dims: Dims, near: Sequence[int], missing: int) -> _Standing | None:
         """What the hints nearest to sizes say; None where the nearest of them is to answer."""
@@ -240,8 +236,18 @@ class InterpolatedSelector(StepSelector):
         return (*alternatives, *others)
 
 
+def is_between(dims: Dims, hints: Sequence[Dims], cutoff: int) -> bool:
+    """Whether each of the sizes is within the cut-off of some hint's."""
+    return all(
+        any(not log2_distance((size,), (each,), cutoff)[1] for each in sizes)
+        for size, sizes in zip(dims, zip(*hints, strict=True), strict=True)
+    )
+
+
 class _Trial:
     """The hints left out, served by predictions and by their neighbours.
+
+    But for those beyond the cut-off of all others, where no prediction would answer.
 
     `gain` is the sum of the logarithms of how much faster predictions served them; `calibration`
     is the regret that came of it over the regret that was stated.
@@ -260,6 +266,9 @@ class _Trial:
         self.gain = came = stated = 0.0
         for hint, times in enumerate(predictor.left_out):
             if len(times) < 2 or times[0].variant != FALLBACK:
+                continue
+            others = [complete[each].dims for each in predictor.others(hint)]
+            if not is_between(complete[hint].dims, others, table.cutoff):
                 continue
             measured = {position: timing.median_ns for position, timing in complete[hint].ranked}
             measured[FALLBACK] = dict(complete[hint].fallbacks)[fallback].median_ns

@@ -231,6 +231,11 @@ class Predictor:
         """
         return distance / self.spacing if distance < self.spacing else 1.0
 
+    def others(self, hint: int) -> list[int]:
+        """The hints in other places than one."""
+        here = next(each for each in self._clusters if hint in each)
+        return [each for each in self._places if each not in here]
+
     def neighbour(self, hint: int) -> int:
         """The hint nearest to another, but for those in the same place."""
         held_out = next(each for each in self._clusters if hint in each)

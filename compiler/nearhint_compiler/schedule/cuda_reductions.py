@@ -200,7 +200,7 @@ def crossings(
     """See `nearhint_compiler.schedule.crossings`."""
     facts = facts_of(kernel, target, dims)
     names = [name for size in reversed(kernel.reduction) for name in ex.symbols_of(size)]
-    least, most = LEAST_CROSSING, PERSISTENT_LIMIT // 2
+    least, most = LEAST_CROSSING, PERSISTENT_LIMIT
     multiple = SIZE_MULTIPLE
     if facts.is_columns:
         # Those that are read alone and once are walked as fast; and no vectors lie along them.

@@ -259,6 +259,22 @@ def test_what_was_not_timed_at_a_hint_is_slower_than_the_best_of_its_own_divisib
     assert served(few, 201) == 3
 
 
+@pytest.mark.parametrize(("cutoff", "reason"), [(4, "winner"), (3, "predicted")])
+def test_predictions_are_not_judged_where_none_would_answer(cutoff: int, reason: str) -> None:
+    """700 is 3.6 times the hint next to it. Left out, it is served what leads by their trend."""
+
+    def flat(size: int) -> float:
+        return 500 + 4.0 * size
+
+    def steep(size: int) -> float:
+        return (1000 + 0.5 * size) * (3.45 if size == 700 else 1)
+
+    hints = (64, 96, 128, 140, 192, 700)
+    found = measured(flat, steep, hints=hints, variants=(variant(0), variant(1)))
+    selector = InterpolatedSelector(replace(found, cutoff=cutoff), STEP)
+    assert selector.prepare((110,)).pick((512,)).reason == reason
+
+
 def test_a_walk_over_two_loops_takes_whole_tiles_across() -> None:
     counts = Counts(("k0", "k1", "k2"))
     walk = replace(on(90, 0), schedule="cuda.looped x=1 r=2048 warps=4 index=32 r1=64")
