@@ -13,6 +13,9 @@ Rounds are cheap at first: a contestant whose interval is clear of the best's le
 them, and is timed no more. An interval is the median and, to both sides, Student's quantile for its
 number of samples times the standard error, so that few samples decide only what is far apart.
 
+A virtual CPU changes its speed within a contest, too, and whoever has left by then has the times of
+one speed beside the others' of another. So in the end samples are held to the speed of most rounds.
+
 The result of each is the median of its samples, and the spread is the standard error of that
 median, estimated from the median absolute deviation (1.2533 * 1.4826 * MAD / sqrt(n)), relative to
 it: how far the median itself may be off, which is what a comparison needs to know.
@@ -22,6 +25,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -48,6 +52,10 @@ the best of a contest to be no wider than `WIDE`."""
 LATE_S = 30.0
 """Seconds past its budget in which a contest ends, whoever has had no sample by then. Calls of a
 second have no time for more; at twice as many the worker is taken for hung."""
+POLISHED = 3
+"""So often a contest's medians and its rounds' speeds are worked out from each other."""
+ENOUGH_FOR_SPEED = 3
+"""Samples of a round that say how fast the device was: of two, either may be the disturbed one."""
 WIDE = 0.03
 """The relative spread beyond which the best one's timing decides nothing: a disturbed moment."""
 
@@ -86,6 +94,8 @@ class Contestant:
     elsewhere: Sequence[Callable[[], object]] = ()
     calls: int = 1
     samples: list[float] = field(default_factory=list)
+    rounds: list[int] = field(default_factory=list)
+    """The round that each sample is of."""
     discarded: int = 0
     is_out: bool = False
     """It was clearly slower, and left."""
@@ -158,6 +168,39 @@ def run_contest(
         if contestant.is_protected and not contestant.samples:
             before_each()
             _take(contestant, clock, 0, is_patient=False)
+    _hold_to_one_speed([contestant for contestant in entered if contestant.samples])
+
+
+def _hold_to_one_speed(contestants: Sequence[Contestant]) -> None:
+    """Makes samples what they would be if the device had had one speed, that of most rounds.
+
+    What all samples of a round have in common, each held against its contestant's median, is the
+    device's speed in that round (median polish: Tukey, Exploratory Data Analysis, 1977). A round of
+    fewer than `ENOUGH_FOR_SPEED` says nothing of it.
+    """
+    taken = [dict(zip(each.rounds, each.samples, strict=True)) for each in contestants]
+    levels = [statistics.median(each.samples) for each in contestants]
+    rounds = Counter(number for each in taken for number in each)
+    speeds: dict[int, float] = {}
+    for _ in range(POLISHED):
+        speeds = {
+            number: statistics.median(
+                each[number] / level
+                for each, level in zip(taken, levels, strict=True)
+                if number in each
+            )
+            for number, count in rounds.items()
+            if count >= ENOUGH_FOR_SPEED
+        }
+        levels = [
+            statistics.median(ns / speeds.get(number, 1.0) for number, ns in each.items())
+            for each in taken
+        ]
+    for contestant in contestants:
+        contestant.samples = [
+            ns / speeds.get(number, 1.0)
+            for number, ns in zip(contestant.rounds, contestant.samples, strict=True)
+        ]
 
 
 def round_of(count: int, number: int) -> list[int]:
@@ -211,6 +254,7 @@ def _take(contestant: Contestant, clock: Clock, number: int, *, is_patient: bool
         contestant.discarded += 1
     else:
         contestant.samples.append(sample.ns)
+        contestant.rounds.append(number)
 
 
 def interval_of(samples: Sequence[float]) -> tuple[float, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -71,6 +71,20 @@ def contest(
     ]
     run_contest(entered, clock, now=lambda: clock.passed_s, budget_s=budget_s, enough=enough)
     return entered
+
+
+@dataclass
+class ChangingClock(FakeClock):
+    """Slow by a factor for so many samples, then as fast as `costs` say."""
+
+    slow_for: int = 0
+    slower: float = 1.6
+
+    def sample(self, call: Callable[[], object], calls: int) -> Sample:
+        found = super().sample(call, calls)
+        return replace(
+            found, ns=found.ns * (self.slower if len(self.order) <= self.slow_for else 1)
+        )
 
 
 def test_contestants_take_turns_and_the_first_changes() -> None:
@@ -320,3 +334,19 @@ def test_rounds_go_through_all_places_of_a_contestants_inputs() -> None:
     expected = [[(number % 3, 0), (number % 3, 1)] for number in range(len(rounds))]
     assert rounds == expected
     assert len(rounds) >= MIN_SAMPLES
+
+
+def test_who_left_while_the_device_was_slow_is_held_to_the_speed_of_those_that_stayed() -> None:
+    clock = ChangingClock({0: 1000.0, 1: 1000.0, 2: 1010.0, 3: 1500.0}, slow_for=4 * 3)
+    entered = contest(clock)
+    assert [each.is_out for each in entered] == [False, False, False, True]
+    assert len(entered[3].samples) == ELIMINATE_AFTER
+    assert [each.timing.median_ns for each in entered] == [1000, 1000, 1010, 1500]
+    assert max(each.timing.spread for each in entered) < 1e-9
+
+
+def test_two_contestants_do_not_tell_how_fast_the_device_was() -> None:
+    clock = ChangingClock({0: 1000.0, 1: 1100.0}, slow_for=2 * 3)
+    entered = contest(clock)
+    assert [each.timing.median_ns for each in entered] == [1000, 1100]
+    assert [max(each.samples) for each in entered] == [1600.0, 1760.0]
