@@ -38,6 +38,27 @@ def chains(kernel: str, *dims: tuple[int, ...], special: bool = False) -> list[C
     return [Case(kernel, text, each, special) for each in dims for text in texts]
 
 
+def chains_of_rows(
+    kernel: str, *dims: tuple[int, ...], r: int = 16, words: str = "", special: bool = False
+) -> list[Case]:
+    """Chunks of one tile and of several, of a row and of some, 64-bit indices, and several chunks
+    together; in whole words if `words` says so."""
+    wide = PROMISES.replace("32", "64")
+    texts = (
+        f"cuda.chained x=1 r={r} warps=1 {PROMISES} back=2 tiles=1{words}",
+        f"cuda.chained x=2 r={r} warps=4 {PROMISES} back=3 tiles=3{words}",
+        f"cuda.chained x=4 r={2 * r} warps=1 {wide} back=1 tiles=1{words}",
+        f"cuda.chained x=1 r={r} warps=1 {wide} back=2 together=2 tiles=2{words}",
+    )
+    return [Case(kernel, text, each, special) for each in dims for text in texts]
+
+
+def chains_of_words(
+    kernel: str, *dims: tuple[int, ...], r: int = 32, special: bool = False
+) -> list[Case]:
+    return chains_of_rows(kernel, *dims, r=r, words=" words=1", special=special)
+
+
 def apart(kernel: str, *dims: tuple[int, ...], special: bool = False) -> list[Case]:
     """Totals brought together by programs of few columns, more and fewer of them than chunks."""
     texts = (
@@ -61,6 +82,8 @@ def anew(kernel: str, *dims: tuple[int, ...], special: bool = False) -> list[Cas
     ]
 
 
+LENGTHS = (1, 2, 3, 4, 5, 7, 31, 32, 33, 35, 64, 97, 128, 131, 259)
+"""Lengths about those of words, tiles and chunks."""
 CASES = [
     *anew("middle_softmax_bf16", (3, 5, 37), (1, 7, 1), (2, 3, 64)),
     *anew("middle_softmax_bf16", (2, 3, 40), special=True),
@@ -79,6 +102,16 @@ CASES = [
     *chains("column_cumprod_i64", (7, 29)),
     *chains("weighted_middle_scans_bf16", (3, 5, 31)),
     *chains("row_cumprod_f64", (3, 41)),
+    *chains_of_rows("row_cumsum_f32", (5, 261), (1, 1), (3, 16), (2, 48)),
+    *chains_of_rows("row_cumsum_f32", (3, 64), special=True),
+    *chains_of_rows("row_cumprod_f64", (3, 141)),
+    *chains_of_rows("column_cumprod_i64", (5, 29)),
+    *chains_of_rows("row_cumsum_bf16", (3, 205)),
+    *chains_of_rows("weighted_middle_scans_bf16", (3, 5, 31)),
+    *chains_of_words("row_cumsum_f32", *((5, length) for length in LENGTHS)),
+    *chains_of_words("row_cumsum_f32", (3, 133), special=True),
+    *chains_of_words("row_cumprod_f64", (3, 9), (3, 61), (4, 1), r=8),
+    *chains_of_words("row_cumsum_bf16", (1, 3), (3, 517), (2, 1031), (9, 129), r=128),
 ]
 
 

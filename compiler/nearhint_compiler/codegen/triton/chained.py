@@ -2,196 +2,58 @@
 
 A program holds a chunk of some columns: `r` runs of neighbouring rows, each run in one thread, so
 that what is scanned along a run needs no other thread. The totals of the runs before a run are
-brought together once a chunk. What the columns come to before the chunk is looked for behind it: a
-program leaves its chunk's totals as soon as it has them, and once it knows them what the columns
-come to with the chunk. So it looks at the chunks before its own, a few at once, until one of them
-has all that was before, and adds the totals of those between, in order. The order is that of a
-single walk over the chunks, whichever of them it starts from: so the same input gives the same
-bits, however long anyone waited.
-
-Value and state are one word of 64 bits, which no reader sees in parts; a value of 64 bits is two
-such words, each with the state. Programs take their chunks in the order in which they begin, by a
-ticket, all columns of the first rows first: so whoever is waited for has begun, and no order of
-dispatch is relied on. The words are zeroed by a launch before.
-
-Where columns are so few that a chunk of all of them is little, chunks are many, and what each waits
-for would take longer than what they move. Then several chunks in a row are `together`: each adds
-the totals of those of its own before it, and what comes before all of them is looked for behind
-them, as of one chunk: the last of them leaves what all come to. That order is fixed, too.
-
-The method is the decoupled look-back of Merrill and Garland, Single-pass Parallel Prefix Scan,
-NVIDIA technical report NVR-2016-002; that the sum does not depend on where it starts is ours.
+brought together once a chunk. What the columns come to before the chunk is looked for behind it
+(`codegen.triton.links`). Where columns are so few that a chunk of all of them is little, chunks are
+many, and several of them in a row look together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from nearhint_compiler.analysis.chains import words_of
 from nearhint_compiler.analysis.online import SHARED
 from nearhint_compiler.codegen.triton.block import Block
 from nearhint_compiler.codegen.triton.body import Body
+from nearhint_compiler.codegen.triton.links import Links, full, linked
 from nearhint_compiler.codegen.triton.ops import combine_name
 from nearhint_compiler.codegen.triton.stages import Staged
-from nearhint_compiler.codegen.triton.text import TRITON_TYPES, index_text, neutral_text
+from nearhint_compiler.codegen.triton.text import index_text, neutral_text
 from nearhint_compiler.codegen.triton.walks import WalkPlan
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
-from nearhint_rules.program import DTYPES
-
-TOTAL, WHOLE = 1, 2
-"""The states of a word: the total of its chunk, and that of all up to it; 0 before."""
 
 
-def chained(
-    kernel: ir.Kernel,
-    block: Block,
-    *,
-    rows: str,
-    chunks: str,
-    blocks: str,
-    place: Sequence[str],
-    run: int,
-    back: int,
-    runs: int,
-    lanes: int,
-    together: int = 1,
-) -> Staged:
+def chained(kernel: ir.Kernel, block: Block, links: Links, *, run: int, runs: int) -> Staged:
     """The body of a kernel of scans, whose `block` has one element of each of `runs` runs.
 
-    `rows`, `chunks` and `blocks` are the texts of the numbers of columns, of their chunks and of
-    blocks of columns; `place` are the lines that make the loop variables of columns of block `pid`.
-    A program has `run` rows of each run, and looks at `back` chunks at once with `lanes`
-    lanes, one or more for each thread and each column. With several chunks `together` those of its
-    own are looked at first, and `back` times as many behind.
+    A program has `run` rows of each run.
     """
     plan = WalkPlan(kernel, block, SHARED)
     body = plan.body
     scans = {p: node for p, node in enumerate(kernel.body) if isinstance(node, ir.Scan)}
-    stores, columns = body.element_stores, block.axes[0]
+    stores = body.element_stores
     length = index_text(ex.product(kernel.reduction))
     first = [p for p in body.needed([node.operand for node in scans.values()]) if p not in scans]
     rest = [p for p in body.needed(stores) if p not in {*first, *scans}]
     steps = [_Step(kernel, block, number) for number in range(run)]
-    arrays, words = list[str](), dict[int, list[int]]()
-    for p, node in scans.items():
-        words[p] = [len(arrays) + number for number in range(words_of(node.dtype))]
-        arrays += ["i64"] * len(words[p])
     held = [line for step in steps for line in step.held(first, scans)]
     found = [line for p, node in scans.items() for line in _before(block, p, node, run, runs)]
-    mask = f", {block.row_mask}" if block.row_mask else ""
-
-    def left(at: str) -> list[str]:
-        return [
-            f'tl.atomic_xchg(w{array} + ({at} * rows + x), {word}{mask}, sem="relaxed")'
-            for p, node in scans.items()
-            for array, word in zip(words[p], _packed(f"total{p}", node.dtype), strict=True)
-        ]
-
-    def zeros(at: str) -> list[str]:
-        return [
-            f"tl.store(w{array} + ({at} * rows + x), tl.zeros({block.row_shape}, tl.int64){mask})"
-            for array in range(len(arrays))
-        ]
-
-    whole = [
-        f"total{p} = {combine_name(node.kind, node.dtype)}(carry{p}, total{p})"
-        for p, node in scans.items()
-    ]
-    started = [f"carry{p} = {_full(f'[{lanes}]', node)}" for p, node in scans.items()]
-    looked = Chunks("chunk", back) if together == 1 else Chunks("team", back, "chunks + ")
-    looks = [
-        line for p, node in scans.items() for line in _look(p, node, words[p], looked, lanes=lanes)
-    ]
-    told = [line for p, node in scans.items() for line in _told(block, p, node, lanes=lanes)]
-    waited = [
-        f"known = ({looked.name} == 0).to(tl.int32)",
-        "while known == 0:",
-        *_indented(looks),
-        f"    known = {_all_known(list(scans))}",
-        *told,
-    ]
-    if together == 1:
-        behind = [
-            f"state = tl.where(chunk == 0, {WHOLE}, {TOTAL}).to(tl.int64) << 32",
-            *left("chunk"),
-            *started,
-            *_looking(columns, lanes),
-            *waited,
-            "if chunk > 0:",
-            *_indented(whole),
-            f"    state = tl.full([], {WHOLE}, tl.int64) << 32",
-            *_indented(left("chunk")),
-        ]
-    else:
-        own = [
-            line
-            for p, node in scans.items()
-            for line in _look_at_own(p, node, words[p], together, lanes=lanes)
-        ]
-        behind = [
-            f"state = tl.full([], {TOTAL}, tl.int64) << 32",
-            *left("chunk"),
-            *started,
-            *_looking(columns, lanes),
-            f"team = chunk // {together}",
-            f"place = chunk % {together}",
-            "known = (place == 0).to(tl.int32)",
-            "while known == 0:",
-            *_indented(own),
-            f"    known = {_all_known(list(scans))}",
-            *told,
-            *(f"own{p} = carry{p}" for p in scans),
-            *whole,
-            f"if place == {together - 1}:",
-            f"    state = tl.where(team == 0, {WHOLE}, {TOTAL}).to(tl.int64) << 32",
-            *_indented(left("(chunks + team)")),
-            *started,
-            *waited,
-            f"if (place == {together - 1}) & (team > 0):",
-            *_indented(whole),
-            f"    state = tl.full([], {WHOLE}, tl.int64) << 32",
-            *_indented(left("(chunks + team)")),
-            *(
-                f"carry{p} = {combine_name(node.kind, node.dtype)}(carry{p}, own{p})"
-                for p, node in scans.items()
-            ),
-        ]
-    zeroed, words_end = zeros("chunk"), "chunks * rows"
-    if together > 1:
-        last = f"chunk % {together} == {together - 1}"
-        zeroed += [f"if {last}:", *_indented(zeros(f"(chunks + chunk // {together})"))]
-        words_end = f"(chunks + chunks // {together}) * rows"
     stored = [line for step in steps for line in step.stored(rest, scans, stores)]
-    row_stores = plan.row_stores()
-    lines = [
-        f"rows = {rows}",
-        f"chunks = {chunks}",
-        f"blocks = {blocks}",
-        "if stage == 0:",
-        "    chunk = program // blocks",
-        "    pid = program % blocks",
-        *_indented(place),
-        *_indented(zeroed),
-        "    if program == 0:",
-        f"        tl.store(w0 + {words_end}, tl.zeros([], tl.int64))",
-        "else:",
-        f'    ticket = tl.atomic_add(w0 + {words_end}, 1, sem="relaxed").to(program.dtype)',
-        "    chunk = ticket // blocks",
-        "    pid = ticket % blocks",
-        *_indented(place),
-        *_indented(plan.row_lines(0)),
-        *_indented(held),
-        *_indented(found),
-        *_indented(behind),
-        *(f"    start{p} = {_start(p, node, runs)}" for p, node in scans.items()),
-        # Nothing more, as lengths are positive: but places need no registers until they are stored.
-        f"    rstart = rstart + tl.minimum({length} - 1, 0)",
-        *_indented(stored),
-        *(["    if chunk == 0:", *_indented(row_stores, 2)] if row_stores else []),
-    ]
-    return Staged(tuple(lines), tuple(arrays), 2)
+    return linked(
+        block,
+        scans,
+        links,
+        held=[*plan.row_lines(0), *held, *found],
+        stored=[
+            *(f"start{p} = {_start(p, node, runs)}" for p, node in scans.items()),
+            # Nothing more, as lengths are positive: but places need no registers until they are
+            # stored.
+            f"rstart = rstart + tl.minimum({length} - 1, 0)",
+            *stored,
+        ],
+        row_stores=plan.row_stores(),
+    )
 
 
 class _Step:
@@ -233,7 +95,7 @@ def _before(block: Block, p: int, node: ir.Scan, run: int, runs: int) -> list[st
     last = f"along{p}_{run - 1}"
     if runs == 1:
         return [f"total{p} = {last}"]
-    neutral = _full(block.element_shape, node)
+    neutral = full(block.element_shape, node)
     return [
         f"total{p} = tl.reduce({last}, {axis}, {combine}, keep_dims=True)",
         f"before{p}, last{p} = tl.associative_scan(({neutral}, {last}), {axis}, _before{combine})",
@@ -244,124 +106,3 @@ def _start(p: int, node: ir.Scan, runs: int) -> str:
     if runs == 1:
         return f"carry{p}"
     return f"{combine_name(node.kind, node.dtype)}(carry{p}, before{p})"
-
-
-def _full(shape: str, node: ir.Scan) -> str:
-    dtype = TRITON_TYPES[node.dtype].name
-    return f"tl.full({shape}, {neutral_text(node.kind, node.dtype)}, {dtype})"
-
-
-def _packed(value: str, dtype: str) -> list[str]:
-    """The words of a value, each with the variable `state`."""
-    if words_of(dtype) == 1:
-        return [f"(({value}.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF) | state)"]
-    bits = f"{value}.to(tl.int64, bitcast=True)"
-    return [f"(({bits} & 0xFFFFFFFF) | state)", f"((({bits} >> 32) & 0xFFFFFFFF) | state)"]
-
-
-@dataclass(frozen=True, slots=True)
-class Chunks:
-    """What a program looks at: `back` of them, before that whose number is the variable `name`, and
-    the text of what comes before their numbers in a workspace.
-    """
-
-    name: str
-    back: int
-    behind: str = ""
-
-
-def _looking(columns: str, lanes: int) -> list[str]:
-    """Which column a lane looks at, if it does."""
-    return [
-        f"look = tl.arange(0, {lanes})",
-        f"lookx = pid * {columns} + look % {columns}",
-        f"looks = (look < {columns}) & (lookx < rows)",
-    ]
-
-
-def _words(
-    p: int, node: ir.Scan, arrays: Sequence[int], chunks: Chunks, least: str
-) -> tuple[list[str], list[tuple[int, str, str]]]:
-    """The lines that load the words of chunks, from the farthest on, and the number, the state and
-    the value of each. Those before chunk `least` are not there."""
-    dtype, lines = TRITON_TYPES[node.dtype].name, list[str]()
-    found: list[tuple[int, str, str]] = []
-    for number in range(chunks.back, 0, -1):
-        names = [f"word{p}_{number}_{place}" for place in range(len(arrays))]
-        at = f"({chunks.behind}{chunks.name} - {number}) * rows + lookx"
-        lines += [
-            f"{name} = tl.load(w{array} + ({at}), "
-            f"looks & ({least} >= {number}), other=0, volatile=True)"
-            for name, array in zip(names, arrays, strict=True)
-        ]
-        state = f"({names[0]} >> 32).to(tl.int32)"
-        bits = f"{names[0]}.to(tl.int32).to({dtype}, bitcast=True)"
-        if len(names) > 1:
-            # One of two words may be newer.
-            state = f"tl.where({names[0]} >> 32 == {names[1]} >> 32, {state}, 0)"
-            bits = f"(({names[0]} & 0xFFFFFFFF) | ({names[1]} << 32)).to({dtype}, bitcast=True)"
-        found.append((number, state, bits))
-    return lines, found
-
-
-def _look_at_own(
-    p: int, node: ir.Scan, arrays: Sequence[int], together: int, *, lanes: int
-) -> list[str]:
-    """What those of its own before a chunk come to, if all have left it."""
-    combine = combine_name(node.kind, node.dtype)
-    loads, words = _words(p, node, arrays, Chunks("chunk", together - 1), "place")
-    lines = [
-        f"carry{p} = {_full(f'[{lanes}]', node)}",
-        f"known{p} = tl.full([{lanes}], 1, tl.int32)",
-        *loads,
-    ]
-    for number, state, bits in words:
-        lines += [
-            f"carry{p} = tl.where(place >= {number}, {combine}(carry{p}, {bits}), carry{p})",
-            f"known{p} = tl.where((place >= {number}) & ({state} == 0), 0, known{p})",
-        ]
-    return lines
-
-
-def _look(p: int, node: ir.Scan, arrays: Sequence[int], chunks: Chunks, *, lanes: int) -> list[str]:
-    """What is before the chunk by what those before it have left, from the farthest on.
-
-    Of the lanes of a column the first one looks alone, and others are told by `_told`: what several
-    threads read of a word need not be the same.
-    """
-    combine = combine_name(node.kind, node.dtype)
-    loads, words = _words(p, node, arrays, chunks, chunks.name)
-    lines = [
-        f"carry{p} = {_full(f'[{lanes}]', node)}",
-        f"known{p} = tl.zeros([{lanes}], tl.int32)",
-        *loads,
-    ]
-    for _, state, bits in words:
-        lines += [
-            f"state{p} = {state}",
-            f"value{p} = {bits}",
-            f"carry{p} = tl.where(state{p} == {WHOLE}, value{p}, {combine}(carry{p}, value{p}))",
-            f"whole{p} = (state{p} == {WHOLE}).to(tl.int32)",
-            f"known{p} = tl.where(state{p} == {TOTAL}, known{p}, whole{p})",
-        ]
-    return lines
-
-
-def _all_known(scans: Sequence[int]) -> str:
-    known = f"known{scans[0]}"
-    for p in scans[1:]:
-        known = f"tl.minimum({known}, known{p})"
-    return f"tl.min(tl.where(looks, {known}, 1), 0)"
-
-
-def _told(block: Block, p: int, node: ir.Scan, *, lanes: int) -> list[str]:
-    """What the first lanes have found, bit by bit, for all."""
-    dtype, width = TRITON_TYPES[node.dtype].name, f"tl.int{8 * DTYPES[node.dtype]}"
-    bits = f"tl.where(looks, carry{p}.to({width}, bitcast=True), 0)"
-    columns = block.axes[0]
-    found = f"tl.reduce(tl.reshape({bits}, [{lanes} // {columns}, {columns}]), 0, _combine_sum)"
-    return [f"carry{p} = tl.expand_dims({found}.to({dtype}, bitcast=True), {block.reduced_axis})"]
-
-
-def _indented(lines: Sequence[str], depth: int = 1) -> list[str]:
-    return [f"{'    ' * depth}{line}" for line in lines]

@@ -25,7 +25,14 @@ from nearhint_compiler.codegen.triton.block import REDUCED, Block
 from nearhint_compiler.codegen.triton.body import Body
 from nearhint_compiler.codegen.triton.ops import combine_name
 from nearhint_compiler.codegen.triton.phases import has_phases
-from nearhint_compiler.codegen.triton.row import TEAMS, Planes, plane_loops, unflatten, word_lines
+from nearhint_compiler.codegen.triton.row import (
+    CHAINS,
+    TEAMS,
+    Planes,
+    plane_loops,
+    unflatten,
+    word_lines,
+)
 from nearhint_compiler.codegen.triton.text import TRITON_TYPES, index_text, neutral_text
 from nearhint_compiler.codegen.triton.totals import Part, Total
 from nearhint_compiler.errors import InvalidSchedule
@@ -49,14 +56,20 @@ def words_of(kernel: ir.Kernel, schedule: Schedule) -> RowWords:
     if r1 > schedule["r"] or (r1 and schedule.family == TEAMS):
         raise InvalidSchedule(f"words of planes that are no whole tiles: {schedule}")
     is_walked = not schedule.family.endswith("persistent")
-    are_last = {"cuda.looped": scans_come_last, "cuda.split": is_chained}.get(schedule.family)
+    are_last = {
+        "cuda.looped": scans_come_last,
+        "cuda.split": is_chained,
+        CHAINS: is_chained,
+    }.get(schedule.family)
     if is_walked and has_scans(kernel) and not (are_last and are_last(kernel)):
         raise InvalidSchedule(f"words of scans that others wait for: {schedule}")
     if (r1 or schedule["r"]) < 2 * words.lanes**2:
         raise InvalidSchedule(f"a block with fewer words than edges have lanes: {schedule}")
     if schedule.get("group", 1) > words.lanes:
         raise InvalidSchedule(f"a group longer than a word: {schedule}")
-    return words if has_phases(words, schedule) else replace(words, shared=frozenset())
+    if schedule.family != CHAINS and has_phases(words, schedule):
+        return words
+    return replace(words, shared=frozenset())
 
 
 def tile_words_of(kernel: ir.Kernel, schedule: Schedule) -> RowWords:

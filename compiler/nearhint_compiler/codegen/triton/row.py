@@ -22,7 +22,7 @@ from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
 from nearhint_rules.guard import AtMost, Fact
 
-TEAMS = "cuda.cooperative"
+TEAMS, CHAINS = "cuda.cooperative", "cuda.chained"
 PIECE, SHARING, LAST = "b", "g", "h"
 """What names begin with: of a row's pieces, and of neighbours that share, their first and last."""
 TILE = ("rtile = roffset // R", "rdown = rtile // racross", "rside = rtile % racross")
@@ -183,8 +183,8 @@ def worded(kernel: ir.Kernel, schedule: Schedule, *, lanes: int, is_walked: bool
     problem = "the row is longer than the block and its edges"
     whole = () if is_walked else within(length, r + lanes - 1, problem)
     span = ex.mul(ex.floordiv(length, lanes), lanes)
-    # Teams have edges beside the parts of a row, not beside its elements.
-    counts_edges = schedule.family != TEAMS
+    # Teams have edges beside the parts of a row, chains in a tile of their own.
+    counts_edges = schedule.family not in (TEAMS, CHAINS)
     return Row(span, element, has_mask=True, whole=whole, is_words=True, counts_edges=counts_edges)
 
 

@@ -12,8 +12,9 @@ from nearhint_compiler.analysis.scans import has_scans
 from nearhint_compiler.codegen.triton.ahead import Ahead, ahead_in_words
 from nearhint_compiler.codegen.triton.block import REDUCED
 from nearhint_compiler.codegen.triton.chained import chained
+from nearhint_compiler.codegen.triton.chained_rows import chained_rows, edge_places
 from nearhint_compiler.codegen.triton.cooperative import cooperative
-from nearhint_compiler.codegen.triton.edges import words_of
+from nearhint_compiler.codegen.triton.edges import edges_of, words_of
 from nearhint_compiler.codegen.triton.folding import folding, folding_stores
 from nearhint_compiler.codegen.triton.header import (
     Header,
@@ -24,6 +25,7 @@ from nearhint_compiler.codegen.triton.header import (
 from nearhint_compiler.codegen.triton.held import tile
 from nearhint_compiler.codegen.triton.kept import period
 from nearhint_compiler.codegen.triton.layout import Layout
+from nearhint_compiler.codegen.triton.links import Links
 from nearhint_compiler.codegen.triton.row import (
     ceil_div,
     shared_planes,
@@ -45,7 +47,7 @@ from nearhint_rules.program import DTYPES
 
 SPLIT_LIMIT = 1024
 WARP = TEAM_LIMIT = 32
-BACK_LIMIT, RUN_LIMIT, TOGETHER_LIMIT = 64, 128, 32
+BACK_LIMIT, RUN_LIMIT, TOGETHER_LIMIT, TILES_LIMIT = 64, 128, 32, 16
 POLLS = 1000
 """Looks at a word before a program gives up, some 0.7 microseconds each."""
 
@@ -267,36 +269,44 @@ def held_by_teams(kernel: ir.Kernel, schedule: Schedule) -> Layout:
 
 
 def in_chains(kernel: ir.Kernel, schedule: Schedule) -> Layout:
-    """Chunks of scanned columns in registers, each after those before it."""
-    r, run, back = schedule["r"], schedule.get("unroll", 1), schedule["back"]
-    together = schedule.get("together", 1)
+    """Chunks of scanned columns, or of rows, in registers, each after those before it."""
+    r, back, tiles = schedule["r"], schedule["back"], schedule.get("tiles", 0)
+    run, together = schedule.get("unroll", 1), schedule.get("together", 1)
     is_possible = 1 <= back <= BACK_LIMIT and 1 <= together <= TOGETHER_LIMIT
-    if not is_possible or not 1 <= run <= RUN_LIMIT:
+    if not (is_possible and 1 <= run <= RUN_LIMIT and 0 <= tiles <= TILES_LIMIT):
         raise InvalidSchedule(f"chunks that cannot be: {schedule}")
-    if schedule.get("r1", 0) or schedule.get("words", 0) or schedule.get("group", 1) > 1:
-        raise InvalidSchedule(f"tiles or words of what is chained: {schedule}")
+    if schedule.get("r1", 0) or schedule.get("group", 1) > 1 or (tiles and run > 1):
+        raise InvalidSchedule(f"tiles or groups of what is chained: {schedule}")
+    if schedule.get("words", 0) and not tiles:
+        raise InvalidSchedule(f"words of what is chained in runs: {schedule}")
     if not is_chained(kernel):
         raise InvalidSchedule("chunks are chained by nothing but scans of their own")
     header = Header(schedule["index"] == 64, ("X", REDUCED))
     blocks = flat_rows(kernel, schedule["x"], header)
-    place, header.lines = header.lines, []
     row = row_for(kernel, schedule, is_walked=True, wide=header.wide)
     block = reduced(row, kernel, schedule, header, span=("rstart", "rlength"))
-    lines, rows = header.lines, ex.product(kernel.pointwise)
-    chunks = ceil_div(row.span, r * run)
-    body = chained(
-        kernel,
-        block,
+    rows, elements = ex.product(kernel.pointwise), r * (tiles or run)
+    chunks = ceil_div(row.span, elements)
+    if row.is_words:
+        # Who has no word may have edges.
+        words, chunks = words_of(kernel, schedule), ex.maximum(1, chunks)
+        lanes = max(WARP * schedule["warps"], 2 * words.lanes)
+        header.lines += edge_places(kernel, block, words, lanes=lanes, widened=header.widened)
+        block = replace(block, edges=edges_of(block, kernel, words, lanes=str(lanes)))
+    runs = [] if tiles else [f"rbase = rbase * {run}"]
+    links = Links(
         rows=index_text(rows),
         chunks=index_text(chunks),
         blocks=index_text(blocks),
-        place=[*place, *lines, f"rbase = rbase * {run}", f"rstart = chunk * (R * {run})"],
-        run=run,
+        place=[*header.lines, *runs, f"rstart = chunk * {elements}"],
         back=back,
-        runs=r,
         lanes=max(WARP * schedule["warps"], schedule["x"]),
         together=together,
     )
+    if tiles:
+        body = chained_rows(kernel, block, links, tiles=tiles)
+    else:
+        body = chained(kernel, block, links, run=run, runs=r)
     several = ex.floordiv(chunks, together) if together > 1 else ex.ZERO
     array_length = ex.add(ex.mul(rows, ex.add(chunks, several)), 1)
     facts = () if header.wide else (AtMost(array_length, INDEX_LIMIT),)
