@@ -147,6 +147,44 @@ def test_chunks_together_leave_words_of_their_own() -> None:
     assert ex.evaluate(launch.workspace_bytes, sizes) == 8 * length
 
 
+ROWS = f"cuda.chained x=1 r=4096 warps=8 {PROMISES} registers=64 back=4 tiles={{}}{{}}"
+
+
+@pytest.mark.parametrize("words", ["", " words=1"])
+@pytest.mark.parametrize("tiles", [1, 2])
+def test_chunks_of_rows_are_loaded_once_and_stored_once(tiles: int, words: str) -> None:
+    schedule = parse_schedule(ROWS.format(tiles, words))
+    made = generate(kernel_of("row_cumsum_f32"), schedule, TARGET)
+    assert isinstance(made.launch, CudaLaunch)
+    zeroing, rest = made.source.split("\n    else:\n")
+    assert "tl.load(" not in zeroing
+    parts = tiles + (words != "")  # and the edges
+    assert rest.count("tl.load(a0") == rest.count("tl.store(a1") == parts
+    # Each word of a chunk, and the ticket: what was there is written over.
+    assert zeroing.count("tl.store(w0") == 2
+    sizes = {"k0": 77, "k1": 110_041}
+    chunks = -(-110_041 // (4096 * tiles))
+    assert [ex.evaluate(size, sizes) for size in made.launch.grid] == [77 * chunks, 1, 1]
+    assert ex.evaluate(made.launch.workspace_bytes, sizes) == 8 * -(-(77 * chunks + 1) // 16) * 16
+
+
+@pytest.mark.parametrize("name", ["row_cumsum_f32", "row_cumsum_bf16"])
+def test_chunks_of_rows_move_vectors_and_fit_registers(name: str, tmp_path: Path) -> None:
+    made = generate(kernel_of(name), parse_schedule(ROWS.format(1, " words=1")), TARGET)
+    built = cubin.compile_cubin(made, TARGET, scratch=tmp_path)
+    assert "0 bytes spill stores" in built.log
+
+
+@pytest.mark.parametrize(
+    "more",
+    [" unroll=2 tiles=2", " words=1", " tiles=17", " tiles=1 group=4", " tiles=1 words=1 r1=64"],
+)
+def test_chunks_that_cannot_be_are_refused(more: str) -> None:
+    text = f"cuda.chained x=1 r=256 warps=4 {PROMISES} back=4{more}"
+    with pytest.raises(InvalidSchedule):
+        generate(kernel_of("row_cumsum_f32"), parse_schedule(text), TARGET)
+
+
 @pytest.mark.parametrize("name", ["column_cumsum_f32", "column_cumprod_i64"])
 def test_what_serves_all_sizes_keeps_totals_of_few_columns_in_registers(
     name: str, tmp_path: Path

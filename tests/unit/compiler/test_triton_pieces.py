@@ -101,6 +101,12 @@ CASES = [
     *pieces("logsumexp_f32", (3, 71), special=True),
     *pieces("row_argmax_f32", (3, 67), (1, 96), special=True),
     *pieces("row_any_bool", (3, 61))[:2],
+    *pieces("row_cumsum_f32", (3, 93), (2, 7), (1, 96)),
+    *pieces("row_cumsum_f32", (3, 61), special=True),
+    *pieces("centred_scans_f32", (3, 71)),
+    Case(
+        "row_cumsum_bf16", f"cuda.persistent x=1 r=128 warps=1 {ALIGNED} words=1 pieces=3", (3, 301)
+    ),
     *numerics.filled(-float("inf"), *pieces("row_argmax_f32", (2, 61))),
     *numerics.filled(2.0, *args((2, 61), (2, 90))),
     *args((3, 93), (2, 7), special=True),
@@ -135,7 +141,6 @@ def test_source_agrees_with_the_interpreter_of_the_ir(case: Case, results: Resul
         ),
         ("softmax_f32", "cuda.persistent x=1 r=32 warps=1 {} pieces=9"),
         ("softmax_f32", "cuda.persistent x=1 r=128 warps=1 {} turns=4 words=1 pieces=3"),
-        ("row_cumsum_f32", "cuda.persistent x=1 r=32 warps=1 {} pieces=3"),
         ("softmax_f32", "cuda.persistent x=1 r=32 warps=1 {} pieces=3 block_pointers=1"),
         ("softmax_f32", "cuda.persistent x=1 r=32 warps=1 {} runs=8"),
         ("entropy_bf16", "cuda.looped x=1 r=32 warps=1 {} reuse=1"),

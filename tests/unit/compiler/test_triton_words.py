@@ -46,8 +46,13 @@ def lengths(rows: int) -> list[tuple[int, int]]:
 
 
 SCANS = [
-    Case(kernel, f"cuda.looped x={rows} r=32 warps=1 index=32 aligned=1 divisible=0 words=1", dims)
+    Case(
+        kernel,
+        f"cuda.looped x={rows} r=32 warps=1 index=32 aligned=1 divisible=0 words=1{more}",
+        dims,
+    )
     for kernel, rows in product(("row_cumsum_f32", "centred_scans_f32"), (1, 4))
+    for more in ("", " ahead=2")
     for dims in lengths(5)
 ]
 

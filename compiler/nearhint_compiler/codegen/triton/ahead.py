@@ -1,7 +1,8 @@
-"""The row after the one at hand, of programs that take rows in turn.
+"""The row after the one at hand, of programs that take rows in turn; and the step after, of scans.
 
 Its loads are issued before what the row at hand waits for, its totals and its team, and are under
-way until the program comes to it. A row's loads wait in registers under names of their own.
+way until the program comes to it. A row's loads wait in registers under names of their own. So do
+those of the next step of a walk whose steps wait for each other and store what they come to.
 """
 
 from __future__ import annotations
@@ -91,6 +92,37 @@ class Ahead:
             for place in positions:
                 found[place].insert(0, f"{edges.body.name(place)} = {self._edges.name(place)}")
         return found
+
+
+class NextStep:
+    """The loads among the nodes `needed` of the step after the one at hand of a walk over `block`,
+    whose loop has the variable `rnow`."""
+
+    def __init__(self, kernel: ir.Kernel, block: Block, needed: Sequence[int]) -> None:
+        there = f"(roffset < {block.end})"
+        self._mask = f"nmask = {block.column_mask or '(rbase >= 0)'} & {there}"
+        masks = {**block.masks, REDUCED: "nmask"}
+        self._header = block.element_header
+        self._body = Body(kernel, replace(block, prefix=PREFIX, masks=masks, edges=None))
+        body = Body(kernel, block)
+        self.loads = [place for place in needed if body.is_independent(place)]
+        """The nodes that are loaded a step before."""
+        self._names = [(body.name(place), self._body.name(place)) for place in self.loads]
+
+    def first(self, policy: str) -> list[str]:
+        """The lines before the walk: its first step."""
+        block = self._body.block
+        # As wide as the offsets of the loop, whatever the start is.
+        return [f"roffset = {block.end} * 0 + {block.start}", *self._loaded(policy)]
+
+    def step(self, policy: str) -> list[str]:
+        """The lines that take what is loaded, and load what comes next; then those of the step."""
+        taken = [f"{name} = {following}" for name, following in self._names]
+        return [*taken, "roffset = rnow + R", *self._loaded(policy), "roffset = rnow"]
+
+    def _loaded(self, policy: str) -> list[str]:
+        lines = [line for p in self.loads for line in self._body.lines(p, policy=policy)]
+        return [*self._header, self._mask, *lines]
 
 
 def ahead_in_words(kernel: ir.Kernel, block: Block, words: RowWords) -> Ahead:

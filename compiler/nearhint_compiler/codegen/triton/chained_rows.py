@@ -46,7 +46,7 @@ def chained_rows(kernel: ir.Kernel, block: Block, links: Links, *, tiles: int) -
     held += [line for part in parts for line in part.lines(loads)]
     held += edges.rest(first) if edges else []
     for p, node in scans.items():
-        held += _edges_scanned(edges, p, node) if edges else []
+        held += edges.scanned(p, node, before=f"head{p}") if edges else []
     made = [p for p in first if p not in loads]
     held += [line for part in parts for line in part.scanned(made, scans)]
     for p, node in scans.items():
@@ -62,9 +62,8 @@ def chained_rows(kernel: ir.Kernel, block: Block, links: Links, *, tiles: int) -
         stored.append(f"start{p} = {before}")
         if edges:
             name = edges.body.name(p)
-            behind = f"{combine}(sum{p}_{tiles - 1}, {name})"
             stored += [
-                f"{name} = tl.where(ebefore, {name}, {behind})",
+                edges.behind(p, node, whole=f"sum{p}_{tiles - 1}"),
                 f"{name} = {combine}(carry{p}, {name})",
             ]
     stored += [line for part in parts for line in part.stored(scans, rest, stores)]
@@ -74,7 +73,7 @@ def chained_rows(kernel: ir.Kernel, block: Block, links: Links, *, tiles: int) -
 
 
 def edge_places(
-    kernel: ir.Kernel, block: Block, words: RowWords, *, lanes: int, widened: str
+    kernel: ir.Kernel, block: Block, words: RowWords, *, lanes: str, widened: str
 ) -> list[str]:
     """The lines that say where a row's words begin, and which chunk has which of its edges."""
     length = index_text(ex.product(kernel.reduction))
@@ -83,18 +82,6 @@ def edge_places(
         *word_lines("r", base, length, lanes=words.lanes),
         f"ebase = tl.arange(0, {lanes}){block.spread}{widened}",
         *edge_lines(kernel, words, owner=OWNER),
-    ]
-
-
-def _edges_scanned(edges: Edges, p: int, node: ir.Scan) -> list[str]:
-    """The lines that scan the edges, and say what is before a row's words."""
-    combine, neutral = combine_name(node.kind, node.dtype), neutral_text(node.kind, node.dtype)
-    axis, name = edges.body.block.reduced_axis, edges.body.name(p)
-    return [
-        f"{name} = {edges.body.operand(node.operand, neutral, node.dtype)}",
-        f"head{p} = tl.where(ebefore, {name}, {neutral})",
-        f"head{p} = tl.reduce(head{p}, {axis}, {combine}, keep_dims=True)",
-        f"{name} = tl.associative_scan({name}, {axis}, {combine})",
     ]
 
 

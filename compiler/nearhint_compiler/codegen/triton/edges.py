@@ -41,6 +41,9 @@ from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
 
 MASK = "emask"
+WARP = 32
+ALONE = ("cuda.persistent", "cuda.looped")
+"""Families whose programs share no row."""
 
 
 def words_of(kernel: ir.Kernel, schedule: Schedule) -> RowWords:
@@ -152,12 +155,10 @@ def plane_lines(kernel: ir.Kernel, words: RowWords, end: str) -> list[str]:
 
 
 def with_edges(
-    block: Block, kernel: ir.Kernel, words: RowWords, *, planes: Planes | None = None
+    block: Block, kernel: ir.Kernel, words: RowWords, *, lanes: str, planes: Planes | None = None
 ) -> Block:
     """`block` for the words of rows, or of their `planes`, with the block of their edges."""
-    edges = replace(
-        edges_of(block, kernel, words, lanes=f"{REDUCED} // {words.lanes}"), word=words.lanes
-    )
+    edges = replace(edges_of(block, kernel, words, lanes=lanes), word=words.lanes)
     if planes is not None:
         lines = tuple(plane_lines(kernel, words, planes.end))
         end = planes.end if block.end else ""
@@ -173,6 +174,19 @@ def in_words(block: Block, words: RowWords) -> Block:
         texts=dict.fromkeys(words.indices, "(rword + rlane)"),
         phased=dict.fromkeys(words.shared, "rlane"),
     )
+
+
+def edge_lanes(kernel: ir.Kernel, schedule: Schedule, words: RowWords) -> str:
+    """The lanes of the edges' tile: one for each word, where words are reduced as they lie.
+
+    Scans bring the edges in apart, and one a thread is little to hold. Of fewer lanes than threads
+    Triton would load all in each thread, and again where they are used.
+    """
+    each, threads = schedule["r"] // words.lanes, WARP * schedule["warps"]
+    is_apart = schedule.family in ALONE and not schedule.get("r1", 0) and is_chained(kernel)
+    least = max(2 * words.lanes, threads)
+    is_less = schedule.family == CHAINS or (is_apart and least < each)
+    return str(least) if is_less else f"{REDUCED} // {words.lanes}"
 
 
 def edges_of(block: Block, kernel: ir.Kernel, words: RowWords, *, lanes: str) -> Block:
@@ -304,21 +318,21 @@ class Edges:
     def _before_scans(self, needed: Sequence[int]) -> list[int]:
         return self.body.needed([node.operand for node in self._scans(needed).values()])
 
-    def scanned(self, body: Body, position: int, node: ir.Scan) -> list[str]:
-        """The lines that scan words and edges: one row, of which the words are the middle."""
+    def scanned(self, position: int, node: ir.Scan, *, before: str) -> list[str]:
+        """The lines that scan edges as one row, and leave what is before its words as `before`."""
         combine, neutral = combine_name(node.kind, node.dtype), neutral_text(node.kind, node.dtype)
-        axis, inner, outer = body.block.reduced_axis, body.name(position), self.body.name(position)
+        axis, name = self.body.block.reduced_axis, self.body.name(position)
         return [
-            f"{inner} = {body.operand(node.operand, neutral, node.dtype)}",
-            f"{outer} = {self.body.operand(node.operand, neutral, node.dtype)}",
-            f"whole{position} = tl.reduce({inner}, {axis}, {combine}, keep_dims=True)",
-            f"before{position} = tl.where(ebefore, {outer}, {neutral})",
-            f"before{position} = tl.reduce(before{position}, {axis}, {combine}, keep_dims=True)",
-            f"{inner} = tl.associative_scan({inner}, {axis}, {combine})",
-            f"{inner} = {combine}(before{position}, {inner})",
-            f"{outer} = tl.associative_scan({outer}, {axis}, {combine})",
-            f"{outer} = tl.where(ebefore, {outer}, {combine}({outer}, whole{position}))",
+            f"{name} = {self.body.operand(node.operand, neutral, node.dtype)}",
+            f"{before} = tl.where(ebefore, {name}, {neutral})",
+            f"{before} = tl.reduce({before}, {axis}, {combine}, keep_dims=True)",
+            f"{name} = tl.associative_scan({name}, {axis}, {combine})",
         ]
+
+    def behind(self, position: int, node: ir.Scan, *, whole: str) -> str:
+        """The line that adds what the words come to, `whole`, to what is behind them."""
+        combine, name = combine_name(node.kind, node.dtype), self.body.name(position)
+        return f"{name} = tl.where(ebefore, {name}, {combine}({whole}, {name}))"
 
     def summed(self, pivot: Part, operand: int) -> list[str]:
         """The lines that make one sum of those of words, in lanes, and the edges."""

@@ -11,7 +11,9 @@ Families (options in order; every block size is a power of two):
                      the parts of r elements of x rows in registers, a team of `splits` programs
                      for them and `teams` teams at a time (`codegen.triton.cooperative`)
     cuda.chained     x r           scans of x columns in chunks of r runs in registers, each after
-                     those before it (`codegen.triton.chained`); `unroll` rows are a run
+                     those before it (`codegen.triton.chained`); `unroll` rows are a run. With
+                     `tiles`, of x rows in chunks of so many tiles of r elements
+                     (`codegen.triton.chained_rows`)
     cuda.tiled_persistent, cuda.tiled_looped
                      z y x r cuts the rows in a tile as cuda.tiled has it
 
@@ -30,6 +32,7 @@ bring Guards, and make Triton load vectors. As they may, too:
     polls    teams: how often a program looks for the others before it gives up
     apart    split columns: the totals of all chunks, or of those before each, are brought together
              in a stage between, by programs of so many columns
+    tiles    chains: so many tiles of r neighbouring elements are a chunk, and no runs
     back     chains: how many chunks before its own a program looks at at once
     together chains: so many chunks in a row leave what they come to together, too, and `back` is
              counted in as many
@@ -45,7 +48,8 @@ bring Guards, and make Triton load vectors. As they may, too:
     ahead    walks that store nothing, or go back over what was read: how many steps are under way
              at once, copied to shared memory without passing registers (`cp.async`). Teams that
              hold their rows, and turns: 2 where the next row is loaded, into registers, before the
-             one at hand waits for its totals
+             one at hand waits for its totals; walks that scan what they store: 2 where the next
+             step is
     programs split rows: at most `splits` share one, fewer where rows are so many that all blocks of
              them together would be more than so many programs
     fold     split columns: so many rows are read, and stored, as one, and those that are no whole

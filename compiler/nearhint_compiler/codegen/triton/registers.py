@@ -52,8 +52,8 @@ def straight(kernel: ir.Kernel, block: Block) -> list[str]:
                 lines += _reduced(bodies, position, node, edges)
             case ir.Store():
                 stores += [*_lines(bodies, [position]), *beside]
-            case ir.Scan() if edges:
-                lines += edges.scanned(body, position, node)
+            case ir.Scan() if edges or block.pieces:
+                lines += _scanned(bodies, position, node, edges)
             case _ if position in early or position in taken:
                 continue
             case _:
@@ -77,6 +77,33 @@ def _lines(bodies: Sequence[Body], places: Sequence[int]) -> list[str]:
         for body in (bodies if bodies[0].varies[place] else bodies[:1])
         for line in body.lines(place)
     ]
+
+
+def _scanned(
+    bodies: Sequence[Body], position: int, node: ir.Scan, edges: Edges | None
+) -> list[str]:
+    """The lines that scan the pieces of a row one after the other, and its edges about them."""
+    combine, neutral = combine_name(node.kind, node.dtype), neutral_text(node.kind, node.dtype)
+    axis, lines = bodies[0].block.reduced_axis, list[str]()
+    start, whole = "", ""
+    if edges:
+        start = f"before{position}"
+        lines += edges.scanned(position, node, before=start)
+    for number, body in enumerate(bodies):
+        name = body.name(position)
+        scanned = f"tl.associative_scan({name}, {axis}, {combine})"
+        lines.append(f"{name} = {body.operand(node.operand, neutral, node.dtype)}")
+        total = f"tl.reduce({name}, {axis}, {combine}, keep_dims=True)"
+        if whole:
+            total = f"{combine}({whole}, {total})"
+        start_here = f"{combine}({start}, {whole})" if start and whole else start or whole
+        if edges or number < len(bodies) - 1:
+            whole = f"whole{position}_{number}"
+            lines.append(f"{whole} = {total}")
+        lines.append(f"{name} = {scanned}")
+        if start_here:
+            lines.append(f"{name} = {combine}({start_here}, {name})")
+    return [*lines, *([edges.behind(position, node, whole=whole)] if edges else [])]
 
 
 def _reduced(

@@ -13,6 +13,7 @@ from nearhint_compiler.analysis.scans import has_scans
 from nearhint_compiler.codegen.triton.block import REDUCED, Block, NextRow, Together, Turn
 from nearhint_compiler.codegen.triton.edges import (
     begun,
+    edge_lanes,
     in_words,
     row_lines,
     with_edges,
@@ -215,16 +216,17 @@ def reduced(
     words = words_of(kernel, schedule)
     if not row.counts_edges:
         return in_words(block, words)
-    header.lines.append(f"ebase = tl.arange(0, R // {words.lanes}){spread}")
+    lanes = edge_lanes(kernel, schedule, words)
+    header.lines.append(f"ebase = tl.arange(0, {lanes}){spread}")
     if row.planes:
-        return with_edges(block, kernel, words, planes=row.planes)
+        return with_edges(block, kernel, words, lanes=lanes, planes=row.planes)
     chunk = "chunk == 0" if "splits" in dict(schedule.options) else ""
     last = "chunk == splits - 1" if chunk and has_scans(kernel) else chunk
     first = pointwise_loops(kernel) if schedule.get("turns", 1) > 1 else ()
     header.lines += row_lines(
         kernel, words, block.row_shape, chunk=chunk, last=last, first=tuple(first)
     )
-    return _in_pieces(with_edges(block, kernel, words), row, kernel, schedule)
+    return _in_pieces(with_edges(block, kernel, words, lanes=lanes), row, kernel, schedule)
 
 
 def _together(
@@ -270,10 +272,8 @@ def _sharing(
 
 def _in_pieces(block: Block, row: Row, kernel: ir.Kernel, schedule: Schedule) -> Block:
     """`block` with the pieces of its rows that come behind it."""
-    is_odd = any(isinstance(n, ir.Scan) for n in kernel.body) or (
-        block.end and (row.is_words or row.is_tiled or block.together or block.group > 1)
-    )
-    if "pieces" in dict(schedule.options) and is_odd:
+    is_odd = row.is_words or row.is_tiled or block.together or block.group > 1
+    if "pieces" in dict(schedule.options) and block.end and (is_odd or has_scans(kernel)):
         raise InvalidSchedule(f"what has no pieces: {schedule}")
     found: list[Block] = []
     for number in range(1, schedule.get("pieces", 1)):

@@ -14,7 +14,7 @@ from nearhint_compiler.codegen.triton.block import REDUCED
 from nearhint_compiler.codegen.triton.chained import chained
 from nearhint_compiler.codegen.triton.chained_rows import chained_rows, edge_places
 from nearhint_compiler.codegen.triton.cooperative import cooperative
-from nearhint_compiler.codegen.triton.edges import edges_of, words_of
+from nearhint_compiler.codegen.triton.edges import edge_lanes, edges_of, words_of
 from nearhint_compiler.codegen.triton.folding import folding, folding_stores
 from nearhint_compiler.codegen.triton.header import (
     Header,
@@ -290,9 +290,9 @@ def in_chains(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     if row.is_words:
         # Who has no word may have edges.
         words, chunks = words_of(kernel, schedule), ex.maximum(1, chunks)
-        lanes = max(WARP * schedule["warps"], 2 * words.lanes)
+        lanes = edge_lanes(kernel, schedule, words)
         header.lines += edge_places(kernel, block, words, lanes=lanes, widened=header.widened)
-        block = replace(block, edges=edges_of(block, kernel, words, lanes=str(lanes)))
+        block = replace(block, edges=edges_of(block, kernel, words, lanes=lanes))
     runs = [] if tiles else [f"rbase = rbase * {run}"]
     links = Links(
         rows=index_text(rows),

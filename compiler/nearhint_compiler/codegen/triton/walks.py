@@ -19,6 +19,7 @@ from nearhint_compiler.analysis.online import (
     walk_levels,
     walks_of,
 )
+from nearhint_compiler.codegen.triton.ahead import NextStep
 from nearhint_compiler.codegen.triton.block import REDUCED, Block
 from nearhint_compiler.codegen.triton.body import Body
 from nearhint_compiler.codegen.triton.edges import Edges, stepped
@@ -130,11 +131,15 @@ class WalkPlan:
         policy = "evict_first" if is_last else "evict_last"
         # What is written is not read again, and must not take the place of what is.
         rest = "evict_first" if number else ""
+        following = None
+        if has_scan and stores and block.ahead > 1:
+            following = NextStep(self._kernel, block, needed)
         inside = [
             *block.element_header,
             *(
                 line
                 for place in needed
+                if not (following and place in following.loads)
                 for line in body.lines(
                     place, policy="" if block.keeps_shared and body.is_shared(place) else policy
                 )
@@ -189,6 +194,10 @@ class WalkPlan:
             # A loop whose count is known: ptxas then loads all of a step before it uses any of it.
             inside = [f"roffset = {block.start} + rstep * R", *inside]
             header = f"for rstep in range({block.step_count}):"
+        elif following:
+            before += following.first(policy)
+            inside = [*following.step(policy), *inside]
+            header = f"for rnow in {steps}:"
         else:
             header = f"for roffset in {steps}:"
         if edges and edges.is_walked:
