@@ -64,7 +64,7 @@ EXTRAS = (
     "registers", "group", "order", "unroll", "ahead", "whole", "words", "turns", "early", "stream",
     "programs", "spread", "walks", "fold", "pieces", "runs", "reuse", "unit", "multiple",
     "apart", "back", "anew", "together", "held", "keep",
-    "weights",
+    "weights", "tiles",
 )  # fmt: skip
 """Options that a schedule has behind all others, if it has them."""
 

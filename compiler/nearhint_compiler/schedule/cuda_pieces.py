@@ -22,6 +22,8 @@ LEAST, MOST = 3, 8
 LEAST_BLOCK, MANY_ROWS = 1024, 4
 """The block from which on pieces come before blocks of a power of two, and how many rows a
 processor has then: of fewer none waits for another's instructions."""
+LONGEST_SCAN = 4096
+"""The longest block of a scan before which its pieces do not come (`cuda_scans.PIECES`)."""
 NARROW, WIDE, AT_MOST = 32, 24, 48
 """Elements that a thread shall hold of a row, narrow ones and wide ones, and how many it may."""
 NARROW_LANES = 8
@@ -40,6 +42,8 @@ def come_first(facts: Facts, block: int, pieces: list[Schedule]) -> bool:
     """Whether these pieces come before a `block` of a power of two that holds the row."""
     has_fewer = any(each["r"] * each["pieces"] < block for each in pieces[:1])
     is_many = prod(facts.extents) >= MANY_ROWS * facts.processors
+    if facts.has_scan:
+        return is_many and has_fewer and block > LONGEST_SCAN and facts.lanes >= NARROW_LANES
     if block == LEAST_BLOCK:
         return is_many and has_fewer
     return is_many and block > LEAST_BLOCK and bool(pieces) and (has_fewer or facts.has_late)
@@ -118,8 +122,6 @@ def _pieces(facts: Facts) -> list[tuple[int, int, int]]:
     lanes in vain, and what holds longer rows.
     """
     lanes, length = facts.lanes, facts.length - facts.length % max(1, facts.word)
-    if facts.has_scan:
-        return []
     most = min(MOST, (NARROW if lanes >= NARROW_LANES else WIDE) // lanes)
     sizes = {warps: 32 * warps * lanes for warps in WARPS}
     counts = {warps: -(-length // size) for warps, size in sizes.items()}

@@ -10,6 +10,7 @@ from math import prod
 
 from nearhint_compiler.analysis.multiples import SIZE_MULTIPLE
 from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.schedule import cuda_scans
 from nearhint_compiler.schedule.blocks import power_of_two as _power_of_two
 from nearhint_compiler.schedule.cuda_columns import (
     columns_of,
@@ -84,17 +85,6 @@ MIDDLE_BLOCKS = ((2048, 8), *SHORT_BLOCKS)
 """The same for rows that registers could hold: one vector a thread, and many rows under way; and
 for those of more than `MIDDLE_ROW`. Of 5003 of 11 007 in bf16 a layer norm took 95 µs by the first,
 112 by those of four warps, and 132 in registers (tests/benchmarks/gpu_schedules.py, on an H100)."""
-SCAN_BLOCKS = ((4096, 8), (2048, 4), (8192, 8))
-FEW_SCAN_BLOCKS = ((8192, 8), (4096, 8), (8192, 16))
-SHORT_SCAN_BLOCKS = ((2048, 4), (4096, 4), (1024, 4))
-"""The same of scans: of many long rows, of few, and of rows that registers could hold. A step waits
-for the total of the one before, so programs are many and small, and their steps long. Of 443 rows
-of 43 877 in bf16 the first took 33 µs, blocks of 8192 by 32 warps 43; of 620 of 38 683 in f32 the
-second 74, those 112 and blocks of 4096 by 16 warps 84; of 140 of 128 257 in bf16 the first for few
-39 and those of 32 warps 48; of 9001 of 9001 the second for short ones 118, blocks of 1024 by four
-warps 125 (tests/benchmarks/gpu_schedules.py, on an H100)."""
-FEW_SCANS = 2
-"""Rows a processor up to which those are few."""
 DEFAULT_BLOCK, DEFAULT_ROWS = 1024, 2
 """Elements and rows of the block that serves rows of any number and length: fewer elements of a row
 loop too often over long ones, more are mostly beyond the end of short ones. Softmax, at hints from
@@ -185,6 +175,8 @@ def _schedules(facts: Facts) -> Iterator[Schedule]:
     if not facts.spaced and not is_tiled:
         yield next(found)
     if facts.has_scan:
+        if prod(facts.extents) < facts.processors:
+            yield from cuda_scans.chains(facts)
         yield from shared_scans(facts)
     if facts.tile is not None:
         yield from _tiles(facts, facts.tile)
@@ -225,6 +217,8 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
     few = min(4, together)
     is_wide = facts.itemsize > 2 or rows < FEW_WHOLE_ROWS * facts.processors
     alone = 256 if r == WHOLE_ROW and is_wide else 512
+    if r == MIDDLE_ROW and cuda_scans.is_plain(facts):
+        alone = 1024
     shapes = [
         (together, _warps(together * r, alone)),
         (1, _warps(r, 256)),
@@ -256,11 +250,15 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
         yield looped
     yield from single_steps(facts)
     if r <= PERSISTENT_LIMIT:
-        pieces = list(in_pieces(facts))
+        pieces = list(cuda_scans.pieces(facts) if facts.has_scan else in_pieces(facts))
         held = [s for s in dict.fromkeys(shapes) if s[0] * r <= ELEMENTS_PER_THREAD * 32 * s[1]]
         is_first = come_first(facts, r, pieces)
         blocks = held[:2] if is_first else held
-        found = (each for x, n in blocks for each in _persistent(facts, x=x, r=r, warps=n))
+        found: Iterable[Schedule] = (
+            each for x, n in blocks for each in _persistent(facts, x=x, r=r, warps=n)
+        )
+        if facts.has_scan:
+            found = cuda_scans.in_few_registers(facts, found)
         singles = list(one_by_one(facts)) if together > 1 else []
         if together > 1:
             pieces += side_by_side(facts)
@@ -292,15 +290,17 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
         is_several = facts.lanes <= WIDE_LANES and 2 * rows > 3 * facts.processors
         count = READ_PLANE_WARPS[0 if is_several else 1]
         long = tuple(dict.fromkeys(((count * 32 * facts.lanes, count), *long)))
-    if facts.has_scan:
-        long = FEW_SCAN_BLOCKS if rows <= FEW_SCANS * facts.processors else SCAN_BLOCKS
     short = MIDDLE_BLOCKS if r > MIDDLE_ROW else SHORT_BLOCKS
-    if facts.has_scan:
-        short = SHORT_SCAN_BLOCKS
-    for elements, count in short if r <= PERSISTENT_LIMIT else long:
-        if elements < facts.length:
-            walks = walked(facts, "looped", r=elements, warps=count)
+    steps = [
+        {"r": elements, "warps": count}
+        for elements, count in (short if r <= PERSISTENT_LIMIT else long)
+    ]
+    for step in cuda_scans.steps(facts, r) if facts.has_scan else steps:
+        if step["r"] < facts.length:
+            walks = walked(facts, "looped", **step)
             yield from _keeping(walks) if is_long and _has_next(facts, under_way) else walks
+    if rows >= facts.processors:
+        yield from cuda_scans.chains(facts)
     if is_walked_first:
         yield from keeping
     if r <= PERSISTENT_LIMIT and facts.only_reads and facts.walks == 1:

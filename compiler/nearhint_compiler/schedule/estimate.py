@@ -20,6 +20,7 @@ from nearhint_compiler.analysis.folds import folded, folded_stores
 from nearhint_compiler.analysis.known import known_of
 from nearhint_compiler.analysis.online import SHARED, WALKED, depth_of, walks_of
 from nearhint_compiler.analysis.respace import respaced
+from nearhint_compiler.analysis.scans import has_scans
 from nearhint_compiler.analysis.strides import Access, accesses
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule import block_pointers
@@ -130,8 +131,9 @@ def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Si
     block = prod(blocks.values()) * schedule.get("r", 1) * schedule.get("pieces", 1)
     chunks, length = 0, prod(extent for name, extent in extents.items() if name[0] == "r")
     if schedule.family == "cuda.chained":
-        block *= schedule["unroll"]
-        chunks = ceil(length / (schedule["r"] * schedule["unroll"]))
+        parts = schedule.get("tiles", 0) or schedule["unroll"]
+        block *= parts
+        chunks = ceil(length / (schedule["r"] * parts))
         programs, launches = tiles * chunks, 2
     each = block / threads
     loads = sum(isinstance(node, ir.Load | ir.Gather) for node in kernel.body)
@@ -140,11 +142,14 @@ def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Si
     # In pieces one is computed at a time, and the others wait as they were loaded.
     waiting = min(2, loads) * itemsize / 4 if schedule.get("pieces", 0) else min(4, loads)
     registers = BASE_REGISTERS + wide * each * (1 + waiting)
+    # What a team, a turn or a scan loads ahead stays in registers.
+    is_walked = schedule.family in ("cuda.looped", "cuda.split", "cuda.tiled_looped")
+    copied, kept = schedule.get("ahead", 1) - 1 if is_walked else 0, 0
+    if has_scans(kernel):
+        copied, kept = 0, copied
+        registers += kept * each * loads * itemsize / 4
     registers *= 1.25 if schedule["index"] == 64 else 1.0
     registers = min(registers, schedule.get("registers", 0) or registers)
-    # What a team or a turn loads ahead stays in registers.
-    is_walked = schedule.family in ("cuda.looped", "cuda.split", "cuda.tiled_looped")
-    copied = schedule.get("ahead", 1) - 1 if is_walked else 0
     shared = block * 4 * wide * (copied + ("tiled" in schedule.family))
     if shared > SHARED_PER_BLOCK and kernel.reduction:
         return Estimate(float("inf"), 0.0, 0.0)
@@ -155,7 +160,7 @@ def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Si
     in_use = _row_in_use(schedule, extents) * prod(
         min(1.0, prod(axes[name].values()) / blocks[name]) for name in axes
     )
-    asked = running * itemsize * max(min(AHEAD, max(1.0, each)), copied * each) * in_use
+    asked = running * itemsize * max(min(AHEAD, max(1.0, each)), (copied + kept) * each) * in_use
     share = min(1.0, asked / (device.multiprocessors * IN_FLIGHT_BYTES))
     moved = sum(
         access.size_bytes * _sectors(access, _run(access, schedule, axes, blocks, extents))

@@ -19,14 +19,14 @@ from math import prod
 from nearhint_compiler.analysis.multiples import SIZE_MULTIPLE
 from nearhint_compiler.analysis.scans import has_scans
 from nearhint_compiler.ir import nodes as ir
-from nearhint_compiler.schedule import cpu, cuda
+from nearhint_compiler.schedule import cpu, cuda, cuda_scans
 from nearhint_compiler.schedule.blocks import covering
 from nearhint_compiler.schedule.cuda_columns import (
     COLUMN_A_THREAD,
     is_long_chain,
     preferred_columns,
 )
-from nearhint_compiler.schedule.cuda_facts import Facts, facts_of
+from nearhint_compiler.schedule.cuda_facts import MIDDLE_ROW, Facts, facts_of
 from nearhint_compiler.schedule.cuda_pointwise import preferred
 from nearhint_compiler.schedule.cuda_reductions import preferred_tile
 from nearhint_compiler.schedule.cuda_steps import column_itemsize, first_single_step
@@ -47,7 +47,9 @@ read once, half as much is under way of them."""
 LONGEST_HELD_SCAN = 4096
 """Elements of a scan that a program holds better than it walks them, where sizes promise nothing:
 of 7001 rows of 5121 in f32 the first block took 219 µs, the best one 117, and the first walk 106;
-of 7000 of 5120 in vectors 102, 97 and 103 (tests/benchmarks/gpu_schedules.py, on an H100)."""
+of 7000 of 5120 in vectors 102, 97 and 103 (tests/benchmarks/gpu_schedules.py, on an H100). Narrow
+ones it holds better up to `MIDDLE_ROW`, in no more registers than they need or in pieces: of 2318
+of 7434 in bf16 the block took 26.0 µs and the best walk 27.3 (`cuda_scans`)."""
 LOOPED, SPLIT, CHAINED = "cuda.looped", "cuda.split", "cuda.chained"
 TEAMS = "cuda.cooperative"
 PERSISTENT = ("cuda.persistent", "cuda.tiled_persistent")
@@ -160,8 +162,10 @@ def _kinds(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> tuple[
         shared = [each for each in walked if each.family in order]
         others = [each for each in walked if each.family not in order]
         return (*held, *sorted(shared, key=lambda each: order.index(each.family)), *others)
+    is_narrow = facts.itemsize <= NARROW_BYTES and cuda_scans.is_plain(facts)
+    longest = MIDDLE_ROW if is_narrow else LONGEST_HELD_SCAN
     is_odd_scan = facts.has_scan and not facts.divisible
-    if is_odd_scan and facts.length > LONGEST_HELD_SCAN and prod(facts.extents) >= facts.processors:
+    if is_odd_scan and facts.length > longest and prod(facts.extents) >= facts.processors:
         return (*walked, *held)
     if held and default.family == LOOPED:
         shorter = _walked_instead(facts, offered, held[0])

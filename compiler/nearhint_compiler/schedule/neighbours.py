@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from nearhint_compiler.analysis.row_words import plane_words, row_words
+from nearhint_compiler.analysis.scans import has_scans
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
@@ -30,6 +31,7 @@ _WARPS = Coordinate("warps", 1, 16)
 _X, _Y, _Z = (Coordinate(name, 1, 4096) for name in "xyz")
 _AHEAD = Coordinate("ahead", 2, 12)
 _PROGRAMS = Coordinate("programs", 64, 8192)
+_TILES = Coordinate("tiles", 1, 8)
 _R, _R1 = (Coordinate(name, 1, 65_536) for name in ("r", "r1"))
 
 COORDINATES: Mapping[str, tuple[Coordinate, ...]] = {
@@ -51,7 +53,7 @@ COORDINATES: Mapping[str, tuple[Coordinate, ...]] = {
     "cuda.looped": (_X, _R, _R1, _WARPS, _AHEAD),
     "cuda.split": (_X, _R, _R1, Coordinate("splits", 2, 256), _PROGRAMS, _WARPS, _AHEAD),
     "cuda.cooperative": (_R, Coordinate("splits", 2, 32), Coordinate("teams", 1, 512), _WARPS),
-    "cuda.chained": (_X, _R, _UNROLL, _WARPS, Coordinate("back", 1, 32)),
+    "cuda.chained": (_X, _R, _UNROLL, _WARPS, Coordinate("back", 1, 32), _TILES),
     "cuda.tiled_persistent": (_Z, _Y, _X, _R, _WARPS),
     "cuda.tiled_looped": (_Z, _Y, _X, _R, _WARPS),
 }  # fmt: skip
@@ -70,7 +72,8 @@ def neighbours(
     found: list[Schedule] = []
     for coordinate in COORDINATES.get(schedule.family, ()):
         value = schedule.get(coordinate.option, 0)
-        if value <= 0:
+        # Of a walk that scans, no more than the next step is loaded ahead.
+        if value <= 0 or (coordinate is _AHEAD and has_scans(kernel)):
             continue
         found += [
             _with(schedule, coordinate.option, stepped)

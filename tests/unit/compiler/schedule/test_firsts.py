@@ -52,7 +52,7 @@ def test_rows_of_which_a_cache_does_not_keep_those_under_way_are_held_by_teams(n
 
 @pytest.mark.parametrize(
     ("rows", "length", "elements"),
-    [(443, 43_877, 4096), (140, 100_003, 8192), (1586, 45_450, 4096), (7001, 5121, 2048)],
+    [(443, 43_877, 8192), (140, 100_003, 8192), (1586, 45_450, 8192), (7001, 5121, 2048)],
 )
 def test_long_scans_are_walked_in_long_steps_by_many_small_programs(
     rows: int, length: int, elements: int
