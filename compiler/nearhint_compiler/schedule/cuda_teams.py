@@ -176,7 +176,8 @@ def teams_of_few_rows(facts: Facts) -> Iterator[Schedule]:
 
 def walking_teams(facts: Facts) -> Iterator[Schedule]:
     """Teams that walk their parts twice: as many as the cache keeps most of the rows of."""
-    words = in_words(facts, WALKING_TEAM_WORDS[0], walked=True)
+    # Words of a row that others wait for have edges that they would wait for, too.
+    words = {} if facts.has_scan else in_words(facts, WALKING_TEAM_WORDS[0], walked=True)
     promised = {"group": facts.lanes} if facts.has_groups else {}
     for blocks, options in ((WALKING_TEAM, promised), (WALKING_TEAM_WORDS, words)):
         elements, warps, held = blocks

@@ -130,3 +130,12 @@ def test_neighbours_load_no_more_than_a_step_ahead_and_have_other_tiles() -> Non
     chain = first_at(F32, 77, 110_041)
     assert {each["tiles"] for each in neighbours(kernel, chain, dims)} == {1, 2}
     assert {each["r"] for each in neighbours(kernel, chain, dims)} == {4096, 8192, 16_384}
+
+
+@pytest.mark.parametrize("sizes", [(300, 128_257), (300, 128_256), (64, 40_001), (5003, 3001)])
+def test_all_that_is_offered_of_scans_of_several_loads_can_be_generated(
+    sizes: tuple[int, int],
+) -> None:
+    found = candidates(OF_PRODUCTS, TARGET, named(OF_PRODUCTS, sizes))
+    sources = {generate(OF_PRODUCTS, each, TARGET).source for each in found}
+    assert len(sources) > 1
