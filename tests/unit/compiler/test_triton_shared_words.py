@@ -14,7 +14,7 @@ from tests.unit.compiler.triton_numerics import Case, Results
 from nearhint_compiler.codegen import generate
 from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir.text import parse_kernel
-from nearhint_compiler.schedule import candidates
+from nearhint_compiler.schedule import Schedule, candidates
 from nearhint_compiler.schedule.firsts import firsts
 from nearhint_compiler.schedule.schedule import parse_schedule
 from nearhint_daemon.workers import cubin
@@ -189,16 +189,25 @@ def first_at(name: str, *dims: int) -> str:
     return str(firsts(kernel, TARGET, dict(zip(kernel.symbols, dims, strict=True)))[0])
 
 
+def shared_scan(*dims: int) -> Schedule:
+    """The first scan in words that programs share in stages."""
+    kernel = kernel_of("row_cumsum_f32")
+    offered = candidates(kernel, TARGET, dict(zip(kernel.symbols, dims, strict=True)))
+    return next(e for e in offered if e.family == "cuda.split" and e.get("words", 0))
+
+
 def test_few_scans_of_any_length_are_shared_in_words() -> None:
-    assert first_at("row_cumsum_f32", 77, 110_041).startswith("cuda.split x=1 r=8192 splits=6 ")
+    shared = shared_scan(77, 110_041)
+    assert (shared["r"], shared["splits"]) == (8192, 6)
+    # A chain reads once, and comes first; where all processors have a row, each walks it.
+    assert first_at("row_cumsum_f32", 77, 110_041).startswith("cuda.chained x=1 r=8192 ")
     assert " words=1" in first_at("row_cumsum_f32", 13, 1_000_003)
-    # All processors have a row.
     assert first_at("row_cumsum_f32", 132, 110_041).startswith("cuda.looped ")
 
 
 def test_as_many_parts_of_a_scan_as_processors_have_programs() -> None:
-    text = first_at("row_cumsum_f32", 64, 131_073)
-    launch = generate(kernel_of("row_cumsum_f32"), parse_schedule(text), TARGET).launch
+    shared = shared_scan(64, 131_073)
+    launch = generate(kernel_of("row_cumsum_f32"), shared, TARGET).launch
     assert isinstance(launch, CudaLaunch)
     for rows in (64, 77, 90):
         programs = [ex.evaluate(each, {"k0": rows, "k1": 131_073}) for each in launch.grid]
