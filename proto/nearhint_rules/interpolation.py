@@ -22,7 +22,7 @@ it out.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from math import erfc, exp, sqrt
 from typing import TypeAlias
@@ -159,15 +159,12 @@ class InterpolatedSelector(StepSelector):
                     return hint, farther, False
         return nearest, distance, is_beyond
 
-    def _is_between(self, dims: Dims) -> bool:
-        """Whether each of the sizes is within the cut-off of some hint's."""
-        return is_between(dims, [row.dims for row in self._complete], self._cutoff)
-
     def _standing(self, dims: Dims, near: Sequence[int], missing: int) -> _Standing | None:
         """What the hints nearest to sizes say; None where the nearest of them is to answer."""
         nearest, distance, is_beyond = self._covering(dims, near)
         leading = self._reached(nearest, missing & self._candidates.needed)
-        if not leading or (is_beyond and not self._is_between(dims)):
+        hints = (row.dims for row in self._complete)
+        if not leading or (is_beyond and not is_between(dims, hints, self._cutoff)):
             return None
         assert self._predictor is not None  # it found what is near
         scale = self._predictor.scale(distance)
@@ -236,7 +233,7 @@ class InterpolatedSelector(StepSelector):
         return (*alternatives, *others)
 
 
-def is_between(dims: Dims, hints: Sequence[Dims], cutoff: int) -> bool:
+def is_between(dims: Dims, hints: Iterable[Dims], cutoff: int) -> bool:
     """Whether each of the sizes is within the cut-off of some hint's."""
     return all(
         any(not log2_distance((size,), (each,), cutoff)[1] for each in sizes)

@@ -206,7 +206,7 @@ class Predictor:
             [
                 Subject(
                     each,
-                    0 if each == FALLBACK else candidates.needs(each),
+                    needs[each],
                     ratios[each],
                     trends[each],
                     matrix.counts.cost(matrix.cells[each], models[each]),
@@ -233,14 +233,17 @@ class Predictor:
 
     def others(self, hint: int) -> list[int]:
         """The hints in other places than one."""
-        here = next(each for each in self._clusters if hint in each)
+        here = self._place(hint)
         return [each for each in self._places if each not in here]
 
     def neighbour(self, hint: int) -> int:
         """The hint nearest to another, but for those in the same place."""
-        held_out = next(each for each in self._clusters if hint in each)
-        near = self._kept(self._keys[hint], held_out=held_out)
+        near = self._kept(self._keys[hint], held_out=self._place(hint))
         return near[0] & self.hints.mask if near else hint
+
+    def _place(self, hint: int) -> list[int]:
+        """The hints in one place with a hint, itself among them."""
+        return next(each for each in self._clusters if hint in each)
 
     def keys(self, dims: Dims, missing: int) -> tuple[int, ...]:
         """The distances of sizes as `hints.keys`, and what divisibility adds to them.

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.gpu.streams import beside_themselves
 from tests.gpu.test_cuda_launch import addresses, loaded
 
 pytestmark = pytest.mark.gpu
@@ -28,19 +29,7 @@ def test_chunks_of_rows_are_right_and_the_same_beside_themselves_on_other_stream
     generator = torch.Generator("cuda").manual_seed(1)
     values = torch.randn(ROWS, length, device="cuda", generator=generator)
     kernel = loaded("row_cumsum_f32", schedule, tmp_path)
-    call, size_bytes = kernel.bind((ROWS, length)), kernel.workspace_bytes((ROWS, length))
-    found: list[torch.Tensor] = []
-    streams = [torch.cuda.Stream() for _ in range(12)]  # type: ignore[no-untyped-call]
-    torch.cuda.synchronize()
-    for stream in streams:
-        with torch.cuda.stream(stream):
-            # Whatever was there before: words and the ticket are zeroed.
-            scratch = torch.full((size_bytes,), 0x5A, dtype=torch.uint8, device="cuda")
-            out = torch.full_like(values, float("nan"))
-            for _ in range(3):
-                call(addresses(values, out, scratch), (), int(stream.cuda_stream))
-            found.append(out)
-    torch.cuda.synchronize()
+    found = beside_themselves(kernel, (ROWS, length), values)
     torch.testing.assert_close(found[0].double(), values.double().cumsum(1), rtol=1e-4, atol=2e-3)
     assert all(torch.equal(found[0], each) for each in found)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.gpu.streams import beside_themselves
 from tests.gpu.test_cuda_launch import addresses, loaded
 from torch.nn.functional import group_norm
 
@@ -32,19 +33,7 @@ def test_shared_rows_are_right_and_the_same_beside_themselves_on_other_streams(
 ) -> None:
     """More programs than a device holds wait for theirs, in kernels that hold parts of it."""
     kernel = loaded("softmax_f32", schedule, tmp_path)
-    call, size_bytes = kernel.bind((ROWS, COLUMNS)), kernel.workspace_bytes((ROWS, COLUMNS))
-    found: list[torch.Tensor] = []
-    streams = [torch.cuda.Stream() for _ in range(12)]  # type: ignore[no-untyped-call]
-    torch.cuda.synchronize()
-    for stream in streams:
-        with torch.cuda.stream(stream):
-            # Whatever was there before: words and tickets are zeroed.
-            scratch = torch.full((size_bytes,), 0x5A, dtype=torch.uint8, device="cuda")
-            out = torch.full_like(values, float("nan"))
-            for _ in range(3):
-                call(addresses(values, out, scratch), (), int(stream.cuda_stream))
-            found.append(out)
-    torch.cuda.synchronize()
+    found = beside_themselves(kernel, (ROWS, COLUMNS), values)
     torch.testing.assert_close(found[0], values.softmax(-1), rtol=2e-5, atol=1e-9)
     assert all(torch.equal(found[0], each) for each in found)
 

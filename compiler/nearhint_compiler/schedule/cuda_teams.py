@@ -6,11 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from math import ceil, prod, sqrt
+from typing import TypeAlias
 
 from nearhint_compiler.schedule.blocks import power_of_two as _power_of_two
 from nearhint_compiler.schedule.cuda_facts import CACHE_KEEPS, Facts
 from nearhint_compiler.schedule.schedule import Schedule
 
+Shape: TypeAlias = tuple[int, int, int, int]
 TEAM_BLOCKS = ((4096, 8, 4, 2), (8192, 8, 4, 1), (8192, 8, 3, 1))
 """(elements, warps) of the blocks of a team that holds such a row, how many of them a processor
 shall hold, and 2 where half of its registers are for the row after, loaded ahead: of one load along
@@ -70,10 +72,11 @@ def teams_of_rows(facts: Facts) -> Iterator[Schedule]:
 
 
 def _is_plain(facts: Facts) -> bool:
+    """Whether one load lies along the row, but for those of runs."""
     return facts.row_loads - facts.run_loads == 1
 
 
-def _whole_teams(facts: Facts, shapes: Sequence[tuple[int, int, int, int]]) -> Iterator[Schedule]:
+def _whole_teams(facts: Facts, shapes: Sequence[Shape]) -> Iterator[Schedule]:
     """Those whose programs hold a part as one block."""
     is_plain = _is_plain(facts)
     for elements, warps, held, ahead in shapes:
@@ -137,7 +140,8 @@ def tiled_team(facts: Facts) -> Iterator[Schedule]:
     yield from kept_weights(facts)
 
 
-def _worded_teams(facts: Facts, shapes: Sequence[tuple[int, int, int, int]]) -> Iterator[Schedule]:
+def _worded_teams(facts: Facts, shapes: Sequence[Shape]) -> Iterator[Schedule]:
+    """Those whose programs hold a part in tiles, in whole words."""
     for shape in shapes:
         if (blocks := _tiles(facts, *shape)) and (words := in_words(facts, shape[0], walked=True)):
             yield facts.schedule("cooperative", **blocks, **words)

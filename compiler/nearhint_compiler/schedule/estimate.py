@@ -144,10 +144,9 @@ def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Si
     registers = BASE_REGISTERS + wide * each * (1 + waiting)
     # What a team, a turn or a scan loads ahead stays in registers.
     is_walked = schedule.family in ("cuda.looped", "cuda.split", "cuda.tiled_looped")
-    copied, kept = schedule.get("ahead", 1) - 1 if is_walked else 0, 0
-    if has_scans(kernel):
-        copied, kept = 0, copied
-        registers += kept * each * loads * itemsize / 4
+    ahead = schedule.get("ahead", 1) - 1 if is_walked else 0
+    kept, copied = (ahead, 0) if has_scans(kernel) else (0, ahead)
+    registers += kept * each * loads * itemsize / 4
     registers *= 1.25 if schedule["index"] == 64 else 1.0
     registers = min(registers, schedule.get("registers", 0) or registers)
     shared = block * 4 * wide * (copied + ("tiled" in schedule.family))
@@ -160,7 +159,7 @@ def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Si
     in_use = _row_in_use(schedule, extents) * prod(
         min(1.0, prod(axes[name].values()) / blocks[name]) for name in axes
     )
-    asked = running * itemsize * max(min(AHEAD, max(1.0, each)), (copied + kept) * each) * in_use
+    asked = running * itemsize * max(min(AHEAD, max(1.0, each)), ahead * each) * in_use
     share = min(1.0, asked / (device.multiprocessors * IN_FLIGHT_BYTES))
     moved = sum(
         access.size_bytes * _sectors(access, _run(access, schedule, axes, blocks, extents))
