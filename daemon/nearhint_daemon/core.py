@@ -199,6 +199,7 @@ class Core:
             self.publisher,
             SearchReports(self.store, clock=time.time),
         )
+        self.crossing = Crossing(self.tables, self.jobs, tasks, contests)
         self.tuner = Tuner(
             self.store,
             self.jobs,
@@ -209,13 +210,13 @@ class Core:
             tasks,
             LoweringChecks(self.store, self.workshop, self.quarantine),
             contests,
+            self.crossing,
             self.bandwidths,
             self.winners,
             compiler_version=COMPILER_VERSION,
             default_threads=threads,
         )
         self.compiling = Compiling(self.programs, self.variants, self.workshop)
-        self.crossing = Crossing(self.tables, self.jobs, tasks, contests)
         self.probing = Probing(self.tables, tasks, contests, self.publisher)
         self.refining = Refining(self.store, self.tables, self.workshop, tasks, contests)
         self.idle_time = IdleTime(

@@ -16,6 +16,8 @@ WITNESS_POINTS = 256
 """Points of the grid around the given sizes that `witness` looks at."""
 WITNESS_SOLVED = 8
 """Points of that grid from which `witness` solves for one symbol at a time."""
+WITNESS_OCTAVES = (4, SIZE_LIMIT.bit_length())
+"""How far from a point's size `witness` looks for a solution; farther only if there is none."""
 
 
 def bucket_size(size: int) -> int:
@@ -135,19 +137,20 @@ def witness(
         start = {**base, **told}
         others = [name for name in names if name not in told]
         starts = [start]
-        for name in others:
-            starts += search.solutions(start, name, ranges.get(name))
+        for octaves, name in product(WITNESS_OCTAVES, others):
+            starts += search.solutions(start, name, ranges.get(name), octaves=octaves)
         if any(search.offer(point) for point in starts):
             return search.best
     grid = list(_grid(names, base, ranges))
     for point in grid:
         if search.offer({**base, **point}):
             return search.best
-    for point in islice(grid, WITNESS_SOLVED):
-        for name in names:
-            for solved in search.solutions({**base, **point}, name, ranges.get(name)):
-                if search.offer(solved):
-                    return search.best
+    solved_for = product(WITNESS_OCTAVES, islice(grid, WITNESS_SOLVED), names)
+    for octaves, point, name in solved_for:
+        near_point = {**base, **point}
+        for solved in search.solutions(near_point, name, ranges.get(name), octaves=octaves):
+            if search.offer(solved):
+                return search.best
     return search.best or base
 
 
@@ -219,13 +222,18 @@ class _Search:
         )
 
     def solutions(
-        self, point: dict[str, int], name: str, bounds: tuple[int, int | None] | None
+        self,
+        point: dict[str, int],
+        name: str,
+        bounds: tuple[int, int | None] | None,
+        *,
+        octaves: int,
     ) -> Iterator[dict[str, int]]:
         """Points that differ in `name` and meet one expression's target, if it rises with it.
 
-        Looked for within a factor of 16 of the size at `point`.
+        Looked for within so many octaves of the size at `point`.
         """
-        low, high = _clamp(point[name] >> 4, bounds), _clamp(point[name] << 4, bounds)
+        low, high = _clamp(point[name] >> octaves, bounds), _clamp(point[name] << octaves, bounds)
         for function, wanted in zip(self._functions, self._target, strict=True):
             least, greatest = low, high
             try:

@@ -135,7 +135,7 @@ def _divisors(table: Table) -> Collection[Needs]:
     }
 
 
-def _is_promised(table: Table) -> bool:
+def is_promised(table: Table) -> bool:
     """Whether some Variant promises divisibility, so that not all may run beside a hint."""
     return bool(_promises(table))
 
@@ -233,12 +233,12 @@ def _sides(
     All of a hint's where no Variant promises divisibility. Where some do, one a hint: the one that
     it has, or hints in turn another.
     """
-    is_promised = _is_promised(table)
+    some_promise = is_promised(table)
     found: dict[Dims, HintRow] = {}
     turn = 0
     for row in sorted(rows, key=lambda row: row.dims):
         sides = one_sided(table, row.dims, step)
-        if sides and is_promised:
+        if sides and some_promise:
             sides = (next((dims for dims in sides if dims in known), sides[turn % len(sides)]),)
             turn += 1
         found |= dict.fromkeys(sides, row)
@@ -264,7 +264,7 @@ def _best_beside(table: Table, row: HintRow, dims: Dims) -> Iterable[int]:
         for position, timing in row.ranked
         if size_facts_hold(table.variants[position].guard, sizes)
     }
-    near = NEAR_BEST if _is_promised(table) else NEAR_WHOLE
+    near = NEAR_BEST if is_promised(table) else NEAR_WHOLE
     limit = near * min(eligible.values(), default=0)
     return [position for position, median_ns in eligible.items() if median_ns <= limit]
 

@@ -2,6 +2,7 @@
 
 Every contest has the hint's own default and best few in it, so that its timings can be compared.
 One pass over a Table: what a newcomer's victory would make wanted elsewhere waits for the next.
+A hint's companion alone is measured at once (`Crossing.beside`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,13 @@ from functools import partial
 from typing import Any
 
 from nearhint_daemon import logs
-from nearhint_daemon.errors import BudgetSpent, DaemonError, NoVariant, StoreError
+from nearhint_daemon.errors import (
+    BudgetSpent,
+    DaemonError,
+    HintUnreachable,
+    NoVariant,
+    StoreError,
+)
 from nearhint_daemon.jobs import JobQueue
 from nearhint_daemon.store.rows import JobRow
 from nearhint_daemon.tables import TableIndex
@@ -24,10 +31,11 @@ from nearhint_daemon.tuning.matrix import (
     SEARCHED_TIER,
     best_few,
     missing,
+    missing_at_companion,
     missing_beside,
     missing_beyond,
 )
-from nearhint_daemon.tuning.tasks import Task, Tasks
+from nearhint_daemon.tuning.tasks import OddSizes, Task, Tasks
 from nearhint_daemon.tuning.tuning_jobs import search_prefixes
 from nearhint_rules.metrics import Dims
 from nearhint_rules.table import Table
@@ -36,7 +44,7 @@ BESIDE = "beside a hint, where other divisibility holds"
 
 
 class Crossing:
-    """Does `cross` jobs."""
+    """Does `cross` jobs, and what of them a search ends with."""
 
     def __init__(
         self, tables: TableIndex, jobs: JobQueue, tasks: Tasks, contests: Contests
@@ -60,17 +68,39 @@ class Crossing:
             table = self._tables.newest(key)
             if table is None or table.default < 0:
                 raise NoVariant("no candidate passed")
-            for dims, positions in lack(table, payload["fallback"]).items():
-                wanted = frozenset(table.variants[position].id for position in positions)
-                try:
-                    near = odd.near.get(dims, payload["near"])
-                    task = await self._tasks.of(row, {**payload, "near": near}, dims=dims)
-                    if task.dims == dims:
-                        await self._contest(replace(task, why=why), wanted)
-                except (BudgetSpent, StoreError):
-                    raise
-                except DaemonError as error:
-                    logs.warning("not_crossed", kernel=key[1], dims=dims, problem=str(error))
+            await self._fill(row, payload, table, lack(table, payload["fallback"]), why, odd)
+
+    async def beside(self, row: JobRow, payload: Mapping[str, Any], dims: Dims) -> None:
+        """Measures at the companion of a hint that was searched just now."""
+        table = self._tables.newest((row.namespace, payload["kernel"], payload["target"]))
+        if table is not None:
+            odd = self._tasks.odd_sizes(row, payload)
+            lacking = missing_at_companion(table, payload["fallback"], dims, step=odd)
+            await self._fill(row, payload, table, lacking, BESIDE, odd)
+
+    async def _fill(
+        self,
+        row: JobRow,
+        payload: Mapping[str, Any],
+        table: Table,
+        lacking: Mapping[Dims, tuple[int, ...]],
+        why: str,
+        odd: OddSizes,
+    ) -> None:
+        """Measures Variants of a Table, by position, where it lacks their timings."""
+        for dims, positions in lacking.items():
+            wanted = frozenset(table.variants[position].id for position in positions)
+            try:
+                task = await self._tasks.of(row, payload, dims=dims, near=odd.near.get(dims))
+                if task.dims != dims:
+                    raise HintUnreachable("no sizes of the Fallback give this hint")
+                await self._contest(replace(task, why=why), wanted)
+            except (BudgetSpent, StoreError):
+                raise
+            except DaemonError as error:
+                logs.warning(
+                    "not_crossed", kernel=payload["kernel"], dims=dims, problem=str(error)
+                )
 
     async def _contest(self, task: Task, wanted: frozenset[str]) -> None:
         async with self._contests.hint(task):

@@ -18,13 +18,15 @@ from nearhint_daemon.tuning.beyond import lacking_beyond, rows_beyond
 from nearhint_daemon.tuning.companions import (
     NEAR_BEST,
     Step,
+    companion,
+    is_promised,
     lacking_beside,
     without_companions,
 )
 from nearhint_rules.guard import size_facts_hold
 from nearhint_rules.metrics import Dims
 from nearhint_rules.prediction import contenders
-from nearhint_rules.table import HintRow, Table, is_complete
+from nearhint_rules.table import HINT_LIMIT, HintRow, Table, is_complete
 
 SEARCHED_TIER = 2
 """From this tier on, the search at a hint has ended."""
@@ -122,6 +124,24 @@ def missing_beside(
     """What is to be measured at the companions of those hints, where these are few."""
     rows = _searched(table, fallback)
     return lacking_beside(table, list(rows.values()), step) if _are_few(table, rows) else {}
+
+
+def missing_at_companion(
+    table: Table, fallback: str, dims: Dims, step: Step | None = None
+) -> Mapping[Dims, tuple[int, ...]]:
+    """What of `missing_beside` is wanted as soon as this hint is searched.
+
+    A contest of a few, all of which are there, says more of the sizes around than the search at
+    another hint does; and where the time that there is for tuning ends before all is measured,
+    sizes without divisibility are served no worse than others. What is odd in one size alone waits,
+    as does all where a Table is half full: what is beyond hints comes before it.
+    """
+    row = _searched(table, fallback).get(dims)
+    if row is None or not is_promised(table) or not 1 < len(table.hints) <= HINT_LIMIT // 2:
+        return {}
+    beside = companion(table, dims, step)
+    lacking = lacking_beside(table, [row], step)
+    return {beside: lacking[beside]} if beside is not None and beside in lacking else {}
 
 
 def _are_few(table: Table, rows: Collection[Dims]) -> bool:

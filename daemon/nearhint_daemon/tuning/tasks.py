@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from nearhint_daemon.errors import HintTooLarge, HintUnreachable
@@ -11,7 +12,7 @@ from nearhint_daemon.programs import Programs
 from nearhint_daemon.store.rows import FallbackRow, JobRow, KernelRow
 from nearhint_daemon.tables import TableKey
 from nearhint_daemon.tuning.companions import odd_below
-from nearhint_daemon.tuning.tuning_jobs import WHY
+from nearhint_daemon.tuning.tuning_jobs import WHY, near_of
 from nearhint_daemon.turns import Order
 from nearhint_daemon.workshop import Workshop
 from nearhint_proto import convert
@@ -81,12 +82,18 @@ class Tasks:
         kernel = self._programs.kernel(row.namespace, payload["kernel"])
         stored = self._programs.fallback(row.namespace, payload["fallback"])
         fallback = convert.fallback_from_proto(program_pb2.Fallback.FromString(stored.message))
-        return OddSizes(kernel, fallback, payload["near"])
+        return OddSizes(kernel, fallback, partial(near_of, payload))
 
     async def of(
-        self, row: JobRow, payload: Mapping[str, Any], *, dims: Sequence[int] | None = None
+        self,
+        row: JobRow,
+        payload: Mapping[str, Any],
+        *,
+        dims: Sequence[int] | None = None,
+        near: Mapping[str, int] | None = None,
     ) -> Task:
-        """The task of a job, at `dims` instead of its own hint if given.
+        """The task of a job, at `dims` instead of its own hint if given, which are `near` these
+        sizes of the Fallback's symbols if those are given.
 
         Raises `HintUnreachable`, and `HintTooLarge` where measuring would take too much memory.
         """
@@ -96,7 +103,9 @@ class Tasks:
         fallback = convert.fallback_from_proto(
             program_pb2.Fallback.FromString(fallback_row.message)
         )
-        sizes, reached = reach(fallback, payload["near"], dims or payload["dims"])
+        wanted = tuple(dims or payload["dims"])
+        near = near or near_of(payload, wanted)
+        sizes, reached = reach(fallback, near, wanted)
         task = Task(
             kernel=kernel,
             target=target,
@@ -107,7 +116,7 @@ class Tasks:
             devices=await self._workshop.devices.names_for(target.device),
             order=(row.priority, row.stage),
             stage=row.stage,
-            asked=asked_dims(fallback, payload["near"]),
+            asked=asked_dims(fallback, near),
             why=payload.get(WHY, ""),
         )
         if needed_bytes(kernel, task.named_dims) > self._workshop.limits.measure_memory_bytes:
@@ -118,19 +127,22 @@ class Tasks:
 class OddSizes:
     """Finds a Kernel's sizes beside others, where sizes of its Fallback's symbols are odd.
 
-    `near` has those by the Kernel's sizes that were found.
+    `near_of` has sizes of those symbols close to which some of the Kernel's are; `near` has those
+    that were found, by the Kernel's.
     """
 
-    def __init__(self, kernel: KernelRow, fallback: Fallback, near: Mapping[str, int]) -> None:
+    def __init__(
+        self, kernel: KernelRow, fallback: Fallback, near_of: Callable[[Dims], Mapping[str, int]]
+    ) -> None:
         self._exprs = dict(zip(kernel.symbols.split(), fallback.dims, strict=True))
         self._fallback = fallback
-        self._near = near
+        self._near_of = near_of
         self.near: dict[Dims, Mapping[str, int]] = {}
 
     def __call__(self, dims: Dims, names: Collection[str]) -> Dims | None:
         """The sizes beside `dims` where all that makes these of the Kernel's symbols is odd."""
         try:
-            sizes, reached = reach(self._fallback, self._near, dims)
+            sizes, reached = reach(self._fallback, self._near_of(dims), dims)
         except HintUnreachable:
             return None
         if reached != dims:

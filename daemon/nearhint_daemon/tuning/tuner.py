@@ -25,7 +25,7 @@ from nearhint_daemon.store import Store, queries
 from nearhint_daemon.store.rows import JobRow, VariantRow
 from nearhint_daemon.tables import TableIndex, TableKey
 from nearhint_daemon.tuning.contests import ROUGH, SOON, THOROUGH, Contests
-from nearhint_daemon.tuning.crossing import incumbents
+from nearhint_daemon.tuning.crossing import Crossing, incumbents
 from nearhint_daemon.tuning.efforts import Effort
 from nearhint_daemon.tuning.lowered import dims_at
 from nearhint_daemon.tuning.lowering_checks import LoweringChecks
@@ -67,6 +67,7 @@ class Tuner:
         tasks: Tasks,
         checks: LoweringChecks,
         contests: Contests,
+        crossing: Crossing,
         bandwidths: Bandwidths,
         winners: Winners,
         *,
@@ -82,6 +83,7 @@ class Tuner:
         self._tasks = tasks
         self._checks = checks
         self._contests = contests
+        self._crossing = crossing
         self._bandwidths = bandwidths
         self._winners = winners
         self._compiler_version = compiler_version
@@ -227,6 +229,8 @@ class Tuner:
                 other = await self._tasks.of(row, payload, dims=dims)
                 await self._search(other, await self._listed(other, effort), effort, again=again)
         await self._search(task, listed, effort, again=again)
+        if not is_alone:
+            await self._crossing.beside(row, payload, task.dims)
         await self._bandwidths.want(task.target)
 
     async def _reach_at_once(self, task: Task) -> bool:

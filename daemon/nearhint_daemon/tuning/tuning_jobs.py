@@ -14,6 +14,7 @@ from nearhint_daemon.tables import TableKey
 from nearhint_daemon.tuning.efforts import Effort
 from nearhint_rules.canonical import identity
 from nearhint_rules.hints import bucket
+from nearhint_rules.ladder import distance
 from nearhint_rules.metrics import Dims
 
 TUNE = {1: "tune1", 2: "tune2"}
@@ -27,6 +28,8 @@ PROBE_STAGE = 1
 WHY = "why"
 """In a job's payload: why its sizes are searched though nobody named them, and they alone."""
 LADDER = "on the ladder over the ranges"
+NEARS = "nears"
+"""In a `cross` job's payload: hints with the sizes of the Fallback's symbols that each is near."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +84,8 @@ def wished_jobs(
             specs[spec.key] = spec
     for (table_key, _), wanted in together.items():
         crossing = cross_job(
-            min(wanted, key=lambda wish: wish.effort),
-            [*hints_of(table_key), *(wish.dims for wish in wanted)],
+            wanted,
+            hints_of(table_key),
             version=version,
             priority=priority,
             client=client,
@@ -172,15 +175,22 @@ def hint_key(wish: Wish, stage: int, *, version: str) -> str:
 
 
 def cross_job(
-    wish: Wish, hints: Collection[Dims], *, version: str, priority: int, client: str
+    wanted: Sequence[Wish],
+    others: Collection[Dims],
+    *,
+    version: str,
+    priority: int,
+    client: str,
 ) -> JobSpec | None:
-    """The job that measures the best of each of these hints at its neighbours.
+    """The job that measures the best of each of a Table's hints at its neighbours.
 
-    None for one hint, and where the effort is not worth it. It has a lane of its own: it waits for
-    the searches of its Table, which must not wait for it.
+    These are `wanted`, beside one Fallback, and `others`. None for one hint, and where the least of
+    the efforts is not worth it. It has a lane of its own: it waits for the searches of its Table,
+    which must not wait for it.
     """
+    wish = min(wanted, key=lambda wish: wish.effort)
     namespace, _, target = wish.table_key
-    buckets = sorted({bucket(dims) for dims in hints})
+    buckets = sorted({bucket(dims) for dims in (*others, *(each.dims for each in wanted))})
     if len(buckets) < 2 or wish.effort < Effort.FULL:
         return None
     digest = identity("nearhint.hints.v1", tuple("x".join(map(str, each)) for each in buckets))
@@ -189,12 +199,26 @@ def cross_job(
         key=f"{prefix}{digest[:16]}/{wish.fallback}/{version}/{wish.effort.text}",
         kind=CROSS,
         lane=f"{CROSS}/{target}",
-        payload=wish.payload,
+        payload={
+            **wish.payload,
+            NEARS: [[list(each.dims), dict(each.near)] for each in wanted],
+        },
         namespace=namespace,
         priority=priority,
         stage=CROSS_STAGE,
         client=client,
     )
+
+
+def near_of(payload: Mapping[str, Any], dims: Dims) -> Mapping[str, int]:
+    """The sizes of a Fallback's symbols from which a job looks for those that give `dims`.
+
+    Where it is about several hints: those near the hint that is nearest.
+    """
+    nears = payload.get(NEARS) or [[payload["dims"], payload["near"]]]
+    near: Mapping[str, int]
+    _, near = min(nears, key=lambda each: distance(dims, each[0]))
+    return near
 
 
 def cross_prefix(key: TableKey) -> str:

@@ -21,7 +21,12 @@ from nearhint_daemon.tuning.companions import (
     sided_companions,
     without_companions,
 )
-from nearhint_daemon.tuning.matrix import missing, missing_beside, shared
+from nearhint_daemon.tuning.matrix import (
+    missing,
+    missing_at_companion,
+    missing_beside,
+    shared,
+)
 from nearhint_daemon.tuning.winners import Winners, elsewhere
 from nearhint_rules import expr as ex
 from nearhint_rules.guard import AtMost, Divisible
@@ -105,6 +110,28 @@ def test_the_best_few_that_may_run_beside_a_hint_are_wanted_there_once() -> None
     assert missing_beside(found, STEP) == {(63,): (0, 3), (1007,): (0,)}
     beside = row((63,), {0: 100, 3: 80}), row((1007,), {0: 100})
     assert missing_beside(guarded(*hints, *beside), STEP) == {}
+
+
+def test_a_companion_is_wanted_as_soon_as_its_hint_is_searched() -> None:
+    searched = row((1024,), {1: 50, 0: 100, 2: 110})
+    waiting = replace(row((64,), {0: 100}), tier=1)
+    found = guarded(searched, waiting)
+    assert missing_at_companion(found, STEP, (1024,)) == {(1007,): (0, 2)}
+    assert missing_at_companion(found, STEP, (64,)) == {}
+    # All of them want several hints; here there is but one.
+    assert missing_beside(found, STEP) == {}
+    assert missing_at_companion(guarded(searched), STEP, (1024,)) == {}
+    there = guarded(searched, waiting, row((1007,), {0: 100, 2: 120}))
+    assert missing_at_companion(there, STEP, (1024,)) == {}
+
+
+def test_companions_wait_where_a_table_is_half_full_and_where_nothing_is_promised() -> None:
+    rows = [row((1 << power,), {1: 50, 0: 100}) for power in range(5, 5 + HINT_LIMIT // 2 + 1)]
+    assert missing_at_companion(guarded(*rows[:-1]), STEP, (1024,)) == {(1007,): (0,)}
+    assert missing_at_companion(guarded(*rows), STEP, (1024,)) == {}
+    flat = table(*rows[6:9], variants=(tiled(0, 1024), tiled(1, 512)))
+    assert (2015,) in missing_beside(flat, STEP)
+    assert missing_at_companion(flat, STEP, (2048,)) == {}
 
 
 def test_only_hints_that_were_searched_have_companions() -> None:

@@ -24,7 +24,7 @@ def odd_sizes(*dims: Expr, near: Mapping[str, int], **ranges: tuple[int, int]) -
     names = " ".join(f"k{number}" for number in range(len(dims)))
     kernel = KernelRow("", "1" * 64, "", "", names, b"", b"", 0.0)
     program = Program(symbols, (), (), ())
-    return OddSizes(kernel, Fallback(program, kernel.id, dims, (), ()), near)
+    return OddSizes(kernel, Fallback(program, kernel.id, dims, (), ()), lambda _: near)
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,16 @@ def test_a_witness_meets_sizes_far_from_powers_of_two_and_from_what_is_near() ->
     assert found == {"s0": 2816, "s1": 97}
 
 
+def test_a_witness_is_looked_for_nearby_first_and_then_anywhere() -> None:
+    near = {"s0": 32, "s1": 512, "s2": 2048}
+    found = witness((S2, ex.mul(S0, S1)), near, ANY, (128, 524_288))
+    assert found == {"s0": 1024, "s1": 512, "s2": 128}
+    # Where one of two is within reach, that one moves.
+    ranges = {**ANY, "s0": (2, 64)}
+    found = witness((S2, ex.mul(S0, S1)), {"s0": 64, "s1": 512, "s2": 8}, ranges, (8, 524_288))
+    assert found == {"s0": 64, "s1": 8192, "s2": 8}
+
+
 def test_a_witness_stays_within_the_ranges() -> None:
     assert witness((S0,), {"s0": 100}, {"s0": (2, 100)}, (128,)) == {"s0": 100}
     assert witness((S0,), {"s0": 3}, {"s0": (6, None)}, (4,)) == {"s0": 6}
