@@ -192,12 +192,6 @@ class Facts:
         return self.row_loads > 2 * self.own_loads
 
     @property
-    def is_phased_long(self) -> bool:
-        """Whether rows that share more than they have of their own, in words, are longer than what
-        registers hold well beside it."""
-        return self.has_phases and self.is_weighted and self.length > MIDDLE_ROW
-
-    @property
     def has_vectors(self) -> bool:
         """Whether what is read as it lies is in vectors: sizes promise it, or need not."""
         return self.divisible > 0 or not (self.is_dividing_useful or self.has_odd_columns)

@@ -10,11 +10,11 @@ too few programs are there to hide what each of them waits for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 from nearhint_compiler.schedule.blocks import covering
-from nearhint_compiler.schedule.cuda_facts import Facts
+from nearhint_compiler.schedule.cuda_facts import PERSISTENT_LIMIT, Facts
 from nearhint_compiler.schedule.schedule import Schedule
 
 LEAST, MOST = 3, 8
@@ -28,6 +28,11 @@ NARROW, WIDE, AT_MOST = 32, 24, 48
 """Elements that a thread shall hold of a row, narrow ones and wide ones, and how many it may."""
 NARROW_LANES = 8
 WARPS = (1, 2, 4, 8, 16)
+LONGEST_HELD, LONG_AT_MOST, LONG_WARPS = 32_768, 56, (16, 32)
+"""The longest row that a program holds, which has a processor for itself; elements of it that a
+thread has at most, and warps. Of 1090 rows of 29 885 in f32 a softmax takes 92 µs so, 107 in walks
+and 108 in teams; of 2251 of 17 746 in bf16 56, 69 and 104. Longer ones gain little: 88 µs for 89
+with 44 786 columns in f32, in bf16 nothing (tests/benchmarks/gpu_schedules.py, on an H100)."""
 SIDE_THREADS, SIDE_HELD, SIDE_WARPS = 4, 16, (2, 4)
 """Threads of a short row at least, elements that each shall hold of it, and warps of programs with
 several such rows, the more where twice the threads have a row."""
@@ -52,16 +57,43 @@ def come_first(facts: Facts, block: int, pieces: list[Schedule]) -> bool:
 def in_pieces(facts: Facts) -> Iterator[Schedule]:
     """Rows in registers in as many pieces as they need, of a vector a thread each."""
     for size, warps, pieces in _pieces(facts):
-        words = {"words": 1} if facts.has_words(size) else {}
-        has_groups = facts.has_arg_groups and facts.lanes >= NARROW_LANES
-        group = {"group": facts.lanes} if has_groups else {}
-        blocks = {"x": 1, "r": size, "warps": warps, "pieces": pieces}
-        forms: list[dict[str, int]] = [{"divisible": facts.divisible}] if facts.divisible else []
-        if words or not facts.is_dividing_useful:
-            forms.append(words)
-        for early in _ways_of_loading(facts, pieces, warps):
-            for form in forms:
-                yield facts.schedule("persistent", **blocks, **group, **form, **early)
+        yield from _forms(facts, size, warps, pieces, _ways_of_loading(facts, pieces, warps))
+
+
+def long_in_pieces(facts: Facts) -> Iterator[Schedule]:
+    """Rows longer than any block of a power of two that registers hold, in pieces of all threads
+    that a processor has, or of half of them: no other row is under way there, but a row is read
+    once, and nobody waits for another processor.
+    """
+    length = _whole(facts)
+    if facts.has_scan or facts.length <= PERSISTENT_LIMIT or length > LONGEST_HELD:
+        return
+    for warps in LONG_WARPS:
+        size = 32 * warps * facts.lanes
+        pieces = -(-length // size)
+        if LEAST <= pieces <= MOST and pieces * facts.lanes <= LONG_AT_MOST:
+            yield from _forms(facts, size, warps, pieces, ({},))
+
+
+def _forms(
+    facts: Facts, size: int, warps: int, pieces: int, ways: Sequence[Mapping[str, int]]
+) -> Iterator[Schedule]:
+    """Pieces in vectors that sizes promise, and in words, in each of the ways of loading."""
+    words = {"words": 1} if facts.has_words(size) else {}
+    has_groups = facts.has_arg_groups and facts.lanes >= NARROW_LANES
+    group = {"group": facts.lanes} if has_groups else {}
+    blocks = {"x": 1, "r": size, "warps": warps, "pieces": pieces}
+    forms: list[dict[str, int]] = [{"divisible": facts.divisible}] if facts.divisible else []
+    if words or not facts.is_dividing_useful:
+        forms.append(words)
+    for way in ways:
+        for form in forms:
+            yield facts.schedule("persistent", **blocks, **group, **form, **way)
+
+
+def _whole(facts: Facts) -> int:
+    """The elements of a row without those that its words may leave to its edges."""
+    return facts.length - facts.length % max(1, facts.word)
 
 
 def side_by_side(facts: Facts) -> Iterator[Schedule]:
@@ -104,6 +136,9 @@ def _ways_of_loading(facts: Facts, pieces: int, warps: int) -> list[dict[str, in
     if not facts.has_late:
         return [{}]
     held = pieces * facts.lanes
+    if facts.has_phases and not facts.divisible:
+        # Words of weights are two a vector: of one piece after the other they take few registers.
+        return [{}, {"early": 1}]
     # In words, what runs share is two loads of which each element has one. In vectors, narrow
     # elements of the row itself are widened for what is summed of them; others wait as they are.
     if facts.word and not facts.divisible:
@@ -121,7 +156,7 @@ def _pieces(facts: Facts) -> list[tuple[int, int, int]]:
     The fewest warps whose threads hold little enough, half as many that hold more and have fewer
     lanes in vain, and what holds longer rows.
     """
-    lanes, length = facts.lanes, facts.length - facts.length % max(1, facts.word)
+    lanes, length = facts.lanes, _whole(facts)
     most = min(MOST, (NARROW if lanes >= NARROW_LANES else WIDE) // lanes)
     sizes = {warps: 32 * warps * lanes for warps in WARPS}
     counts = {warps: -(-length // size) for warps, size in sizes.items()}

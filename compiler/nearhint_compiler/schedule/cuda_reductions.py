@@ -23,7 +23,13 @@ from nearhint_compiler.schedule.cuda_facts import (
     Tile,
     facts_of,
 )
-from nearhint_compiler.schedule.cuda_pieces import come_first, in_pieces, one_by_one, side_by_side
+from nearhint_compiler.schedule.cuda_pieces import (
+    come_first,
+    in_pieces,
+    long_in_pieces,
+    one_by_one,
+    side_by_side,
+)
 from nearhint_compiler.schedule.cuda_planes import with_tiles
 from nearhint_compiler.schedule.cuda_pointwise import AXES, both
 from nearhint_compiler.schedule.cuda_shared import (
@@ -265,6 +271,8 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
         ways = [pieces, _early(facts, found)] if is_first else [_early(facts, found), pieces]
         ways.insert(len(ways) if facts.divisible else 0, singles)
         yield from _reused(facts, _streamed(facts, chain(*ways)))
+    elif 2 * rows > facts.processors:
+        yield from _streamed(facts, long_in_pieces(facts))
     under_way = facts.own_bytes // rows * min(rows, facts.processors)
     is_long = r > PERSISTENT_LIMIT and rows > facts.processors // 2 and facts.has_teams
     # Where there are more weights than rows of its own, a thread has no room for them beside what

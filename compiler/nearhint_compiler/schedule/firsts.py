@@ -178,8 +178,7 @@ def _walked_instead(facts: Facts, offered: Sequence[Schedule], held: Schedule) -
 
     So do many rows of two bytes an element that are only read, once, or that share more than they
     have of their own: a lane beyond the end takes as many as another. What is held in pieces has
-    few of them, but bools in registers take longer than walked; so do long rows that hold the words
-    of weights besides (`Facts.is_phased_long`).
+    few of them, but bools in registers take longer than walked.
     """
     is_many = prod(facts.extents) >= MANY_ROWS * facts.processors
     is_read_once = facts.only_reads and facts.walks < 2
@@ -187,8 +186,6 @@ def _walked_instead(facts: Facts, offered: Sequence[Schedule], held: Schedule) -
     walks = [each for each in _promising(offered) if each.family == LOOPED and each["x"] == 1]
     if not walks or facts.lanes < NARROW_LANES or held["x"] > 1:
         return None
-    if not facts.divisible and facts.is_phased_long:
-        return walks[0]
     if not (is_many and (is_read_once or (has_weights and not held.get("pieces", 0)))):
         return None
     best = min(walks, key=lambda each: -(-facts.length // each["r"]) * each["r"])

@@ -23,6 +23,8 @@ from nearhint_rules import expr as ex
 from nearhint_rules.artifact import CudaLaunch
 from nearhint_rules.guard import Divisible, size_facts_hold
 
+TEAMS = "cuda.cooperative"
+
 pytestmark = numerics.RUNS_LONG
 
 pytest.importorskip("triton")
@@ -349,7 +351,7 @@ def test_a_team_that_walks_leaves_weights_in_the_cache() -> None:
 def test_teams_load_wide_rows_ahead(name: str, ahead: int) -> None:
     kernel = kernel_of(name)
     offered = candidates(kernel, TARGET, {"k0": 300, "k1": 131_072})
-    held = [e for e in offered if e.family == "cuda.cooperative" and not e.get("walks", 0)]
+    held = [e for e in offered if e.family == TEAMS and not e.get("walks", 0)]
     assert max((each.get("ahead", 1) for each in held), default=1) == ahead
 
 
@@ -369,12 +371,13 @@ def test_wide_rows_beside_weights_are_held_in_tiles_of_a_vector_a_thread() -> No
     # As few programs as hold a row, and first from rows on that a cache does not keep.
     for dims, splits, is_first in (((300, 65_536), 16, True), ((2000, 24_576), 6, False)):
         sizes = dict(zip(kernel.symbols, dims, strict=True))
-        tiled = next(e for e in candidates(kernel, TARGET, sizes) if e.get("pieces", 0))
+        offered = candidates(kernel, TARGET, sizes)
+        tiled = next(e for e in offered if e.family == TEAMS and e.get("pieces", 0))
         assert (tiled["splits"], tiled["pieces"]) == (splits, 4)
         assert (firsts(kernel, TARGET, sizes)[0] == tiled) == is_first
     for name, dims in (("softmax_f32", (300, 128_256)), ("layer_norm_dynamic_f32", (300, 300_000))):
         offered = candidates(kernel_of(name), TARGET, dict(zip(("k0", "k1"), dims, strict=True)))
-        assert not [e for e in offered if e.family == "cuda.cooperative" and e.get("pieces", 0)]
+        assert not [e for e in offered if e.family == TEAMS and e.get("pieces", 0)]
 
 
 NARROW_NORM = parse_kernel(
@@ -410,7 +413,7 @@ def test_long_rows_of_any_length_are_held_as_those_of_whole_vectors_are() -> Non
 
     def offered(columns: int) -> list[str]:
         dims = {"k0": 300, "k1": columns}
-        found = [e for e in candidates(kernel, TARGET, dims) if e.family == "cuda.cooperative"]
+        found = [e for e in candidates(kernel, TARGET, dims) if e.family == TEAMS]
         wanted = [each for each in found if each["divisible"] or columns % 4]
         return [re.sub(r" words=1|divisible=\d+ ", "", str(each)) for each in wanted]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from tests.unit.compiler import triton_numerics as numerics
 from tests.unit.compiler.kernels import TARGET, kernel_of
@@ -9,6 +11,7 @@ from tests.unit.compiler.triton_numerics import Case, Results
 
 from nearhint_compiler.codegen import generate
 from nearhint_compiler.errors import InvalidSchedule
+from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import Schedule, candidates
 from nearhint_compiler.schedule.schedule import parse_schedule
 from nearhint_rules.guard import size_facts_hold
@@ -237,3 +240,24 @@ def test_steps_in_pieces_load_all_before_any_is_used_and_add_to_a_total_once() -
     assert max(loads) < min(sums)
     # A total of many rows is one of few sums: its error grows with how many were added to it.
     assert sum(line.startswith("acc1 = _combine_sum(acc1, ") for line in loop) == 1
+
+
+GATED = parse_kernel(
+    """(kernel (symbols k0 k1) (pointwise k0) (reduction k1)
+    (params (in bf16) (in bf16) (in bf16) (out bf16))
+    (body (load 0 (+ (* k1 p0) r0)) (cast f32 0) (mul f32 1 1) (reduce sum f32 2) (rsqrt f32 3)
+    (mul f32 1 4) (load 1 r0) (cast f32 6) (mul f32 5 7) (load 2 (+ (* k1 p0) r0)) (cast f32 9)
+    (mul f32 8 10) (cast bf16 11) (store 3 (+ (* k1 p0) r0) 12)))"""
+)
+
+
+@pytest.mark.parametrize("form", ["divisible=2", "divisible=0 words=1"])
+def test_what_rows_share_is_loaded_for_a_piece_once_the_one_before_it_is_stored(form: str) -> None:
+    """Registers then hold the weights of one piece; what is a row's own comes for all at once."""
+    text = f"cuda.persistent x=1 r=2048 warps=8 index=32 aligned=1 {form} pieces=3"
+    source = generate(GATED, parse_schedule(text), TARGET).source
+    found = re.findall(r"^ +(?:b\d)?v\d+ = .*tl\.load\((a\d)|^ +tl\.(store)\(", source, re.M)
+    orders = ["".join(each) for each in found][: 2 * 3 + 2 * 3]
+    assert orders == ["a0"] * 3 + ["a2"] * 3 + ["a1", "store"] * 3
+    early = generate(GATED, parse_schedule(f"{text} early=1"), TARGET).source
+    assert early.rindex("tl.load(") < early.index("tl.store(")

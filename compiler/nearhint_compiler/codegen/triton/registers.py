@@ -5,7 +5,7 @@ A row is read once, and what comes of its reductions is there for all of its ele
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from nearhint_compiler.codegen.triton.ahead import Ahead
 from nearhint_compiler.codegen.triton.block import Block
@@ -44,7 +44,10 @@ def straight(kernel: ir.Kernel, block: Block) -> list[str]:
         lines = [*edges.first(), *edges.loads(varying)] if edges else []
         lines += [*header, *_lines(bodies, early)]
     stores: list[str] = []
+    behind = _behind(bodies, {*early, *taken})
     for position, node in enumerate(kernel.body):
+        if position in behind:
+            continue
         is_beside = edges and body.varies[position] and not isinstance(node, ir.Scan)
         beside = edges.rest([position]) if edges and is_beside else []
         match node:
@@ -58,6 +61,7 @@ def straight(kernel: ir.Kernel, block: Block) -> list[str]:
                 continue
             case _:
                 lines += [*_lines(bodies, [position]), *beside]
+    stores = [*_piece_by_piece(bodies, behind, edges), *stores]
     if block.is_anew:
         # Nothing more, as lengths are positive; but a compiler does not see that it is the same.
         length = index_text(ex.product(kernel.reduction))
@@ -77,6 +81,37 @@ def _lines(bodies: Sequence[Body], places: Sequence[int]) -> list[str]:
         for body in (bodies if bodies[0].varies[place] else bodies[:1])
         for line in body.lines(place)
     ]
+
+
+def _behind(bodies: Sequence[Body], before: Collection[int]) -> list[int]:
+    """What is done with a row in pieces once it is reduced, if what rows share is loaded for that,
+    and was not `before`.
+
+    Rows' own loads are no part of it: memory is asked for all pieces of them at once.
+    """
+    body, *others = bodies
+    if not others or body.block.is_anew:
+        return []
+    done = {*before}
+    for position, node in enumerate(body.kernel.body):
+        is_own = isinstance(node, ir.Load) and not body.is_shared(position)
+        if is_own or isinstance(node, ir.Reduce | ir.Arg | ir.Scan):
+            done |= {position, *body.needed(ir.operands_of(node))}
+    behind = [p for p, varies in enumerate(body.varies) if varies and p not in done]
+    return behind if any(isinstance(body.kernel.body[p], ir.Load) for p in behind) else []
+
+
+def _piece_by_piece(
+    bodies: Sequence[Body], places: Sequence[int], edges: Edges | None
+) -> list[str]:
+    """The lines of nodes, one piece of the row after the other, to its stores, and its edges last.
+
+    What rows share is loaded for a piece only once the one before it is stored, since it may have
+    been stored there for all that a compiler knows: loaded for all pieces at once it took twice the
+    registers, and as many rows less were under way.
+    """
+    lines = [line for body in bodies for place in places for line in body.lines(place)]
+    return [*lines, *(edges.rest(places) if edges else [])]
 
 
 def _scanned(

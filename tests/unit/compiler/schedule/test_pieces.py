@@ -1,0 +1,65 @@
+"""Rows longer than any block that registers hold, in pieces that a whole processor has."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.compiler.kernels import TARGET, kernel_of
+
+from nearhint_compiler.schedule import Schedule, candidates
+from nearhint_compiler.schedule.firsts import firsts
+
+HELD, SHORTEST = "cuda.persistent", 16_384
+
+
+def held(name: str, rows: int, columns: int) -> list[Schedule]:
+    """What holds whole rows."""
+    found = candidates(kernel_of(name), TARGET, {"k0": rows, "k1": columns})
+    return [each for each in found if each.family == HELD]
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "shapes"),
+    [
+        ("softmax_f16", 17_746, {(16, 5), (32, 3)}),
+        ("softmax_f16", 25_911, {(16, 7), (32, 4)}),
+        ("softmax_f16", 32_768, {(32, 4)}),
+        ("softmax_f32", 17_746, {(32, 5)}),
+        ("softmax_f32", 32_768, {(32, 8)}),
+        ("layer_norm_dynamic_bf16", 30_001, {(32, 4)}),
+        ("softmax_f32", 32_784, set()),
+        ("row_cumsum_f32", 20_000, set()),
+    ],
+)
+def test_long_rows_are_held_by_the_threads_that_a_processor_has(
+    name: str, columns: int, shapes: set[tuple[int, int]]
+) -> None:
+    found = held(name, 2003, columns)
+    assert {(each["warps"], each["pieces"]) for each in found} == shapes
+    lanes = 4 if name.endswith("f32") else 8
+    for each in found:
+        assert each["r"] == 32 * each["warps"] * lanes
+        assert each["r"] * each["pieces"] >= columns - columns % lanes
+        assert each["pieces"] * lanes <= 56
+
+
+def test_they_come_in_vectors_where_sizes_promise_them_and_in_words() -> None:
+    assert {each["divisible"] > 0 for each in held("softmax_f32", 2048, 32_768)} == {True, False}
+    odd = held("softmax_f32", 2003, 29_885)
+    assert odd
+    assert all(each["words"] == 1 for each in odd)
+
+
+def test_long_rows_are_held_first_where_there_are_many_and_not_where_most_processors_have_none() -> (
+    None
+):
+    kernel = kernel_of("softmax_f32")
+    first = firsts(kernel, TARGET, {"k0": 1090, "k1": 29_885})[0]
+    assert (first.family, first["pieces"]) == (HELD, 8)
+    assert held("softmax_f32", 67, 29_885)
+    assert not held("softmax_f32", 66, 29_885)
+
+
+def test_what_is_only_read_passes_by_the_cache() -> None:
+    found = held("row_argmax_f32", 1124, 31_907)
+    assert found
+    assert all(each["stream"] == 1 for each in found)
