@@ -2,13 +2,14 @@
 
     python -m tests.benchmarks.gpu_limits [--report FILE | --every]
                                           [--functions pinned|others|all] [--cases PATTERN]
-                                          [--most N] [--write FILE] [--points FILE] [--json FILE]
-                                          [--budget-s N] [--compile-only]
+                                          [--draw SEED] [--most N] [--write FILE] [--points FILE]
+                                          [--json FILE] [--budget-s N] [--compile-only]
 
 Points are those that are short of their share of a copy in a sweep's reports, the ones in `results`
-unless others are given, or every one that is held against a copy. At each take part, interleaved,
-with a warm cache, with a cold one, and with one that was emptied by reading ("clean": after a write
-its lines are written back while the call runs):
+unless others are given, or every one that is held against a copy; --draw has them among the sizes
+that gpu_sweep draws with it. At each take part, interleaved, with a warm cache, with a cold one,
+and with one that was emptied by reading ("clean": after a write its lines are written back while
+the call runs):
 
 - a copy of half as many bytes as the point moves, torch's and our flat kernels';
 - the movers of `gpu_movers`: our Schedules of a function that reads and writes in the same places
@@ -40,6 +41,7 @@ from typing import Any
 
 import torch
 from tests.benchmarks import gpu_contest, gpu_points, gpu_runs, gpu_spaces
+from tests.benchmarks.drawn_sizes import drawn
 from tests.benchmarks.gpu_movers import MOVERS
 from tests.benchmarks.gpu_schedules import caller
 from tests.benchmarks.gpu_sweep_cases import FUNCTIONS, sweeps_of
@@ -86,9 +88,10 @@ class Entrant:
 def points_of(options: argparse.Namespace, target: Target) -> Iterator[dict[str, Any]]:
     """The points that are asked for: their Kernels, their movers and copies, with Schedules."""
     reported = None if options.every else short_of(options.report or REPORTS)
-    for sweep in sweeps_of(gpu_spaces.MODE, options.functions):
-        if not is_chosen(sweep.title, options.cases):
+    for listed in sweeps_of(gpu_spaces.MODE, options.functions):
+        if not is_chosen(listed.title, options.cases):
             continue
+        sweep = listed if options.draw is None else drawn(listed, options.draw)
         wanted = [
             sizes
             for sizes in sweep.sizes
@@ -396,6 +399,7 @@ def main() -> None:
     )
     parser.add_argument("--functions", choices=FUNCTIONS, default="pinned")
     parser.add_argument("--cases", action="append", default=[], help="as of gpu_sweep")
+    parser.add_argument("--draw", type=int, metavar="SEED", help="as of gpu_sweep")
     parser.add_argument("--most", type=int, default=MOST, help="Schedules of each Kernel")
     parser.add_argument("--write", type=Path, help="write the points to this file; needs no GPU")
     parser.add_argument("--points", type=Path, help="time the points of this file")

@@ -98,9 +98,7 @@ class Crossing:
             except (BudgetSpent, StoreError):
                 raise
             except DaemonError as error:
-                logs.warning(
-                    "not_crossed", kernel=payload["kernel"], dims=dims, problem=str(error)
-                )
+                logs.warning("not_crossed", kernel=payload["kernel"], dims=dims, problem=str(error))
 
     async def _contest(self, task: Task, wanted: frozenset[str]) -> None:
         async with self._contests.hint(task):

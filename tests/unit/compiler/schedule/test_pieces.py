@@ -49,9 +49,7 @@ def test_they_come_in_vectors_where_sizes_promise_them_and_in_words() -> None:
     assert all(each["words"] == 1 for each in odd)
 
 
-def test_long_rows_are_held_first_where_there_are_many_and_not_where_most_processors_have_none() -> (
-    None
-):
+def test_many_long_rows_are_held_first_and_none_where_most_processors_have_no_row() -> None:
     kernel = kernel_of("softmax_f32")
     first = firsts(kernel, TARGET, {"k0": 1090, "k1": 29_885})[0]
     assert (first.family, first["pieces"]) == (HELD, 8)
