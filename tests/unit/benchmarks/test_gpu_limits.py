@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import torch
 from tests.benchmarks import gpu_contest, gpu_limits, gpu_runs
 from tests.benchmarks import sweep_functions as of
+from tests.benchmarks.drawn_sizes import drawn
 from tests.benchmarks.gpu_movers import MOVERS
 from tests.benchmarks.gpu_sweep_cases import FUNCTIONS, SWEEPS
 from tests.benchmarks.gpu_variants import Variant
@@ -97,6 +99,32 @@ def test_what_misses_its_share_in_any_report_of_a_sweep_is_timed_unless_others_a
         assert short.keys() <= chosen.keys()
     titles = {each.title for each in FUNCTIONS["all"]}
     assert {name.rpartition(" ")[0] for name in chosen} <= titles
+
+
+@pytest.mark.parametrize("seed", [None, 5])
+def test_a_report_of_drawn_sizes_is_read_with_the_seed_that_drew_them(
+    seed: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = next(each for each in SWEEPS if each.title == "softmax bf16")
+    sizes = (listed if seed is None else drawn(listed, seed)).sizes[0]
+    report = tmp_path / "report.json"
+    short = [point(listed.case(sizes).name, share=0.5)]
+    report.write_text(json.dumps({"points": short}), encoding="utf-8")
+    asked: list[Sweep] = []
+
+    def noted(sweep: Sweep, *_: object) -> Iterator[dict[str, Any]]:
+        asked.append(sweep)
+        return iter(())
+
+    monkeypatch.setattr(gpu_limits, "points_of_sweep", noted)
+    options = argparse.Namespace(
+        every=False, report=[report], functions="pinned", cases=["=softmax bf16"], draw=seed, most=1
+    )
+    assert list(gpu_limits.points_of(options, gpu_runs.target_of(compile_only=True))) == []
+    assert [each.sizes for each in asked] == [(sizes,)]
+    options.draw = 6
+    assert list(gpu_limits.points_of(options, gpu_runs.target_of(compile_only=True))) == []
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize(("rows", "is_large"), [(16_000, True), (15_999, False)])
