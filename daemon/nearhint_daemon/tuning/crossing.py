@@ -2,7 +2,7 @@
 
 Every contest has the hint's own default and best few in it, so that its timings can be compared.
 One pass over a Table: what a newcomer's victory would make wanted elsewhere waits for the next.
-A hint's companion alone is measured at once (`Crossing.beside`).
+A hint's companions are measured at once (`Crossing.beside`).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from nearhint_daemon.tuning.matrix import (
     SEARCHED_TIER,
     best_few,
     missing,
-    missing_at_companion,
     missing_beside,
+    missing_beside_hint,
     missing_beyond,
 )
 from nearhint_daemon.tuning.tasks import OddSizes, Task, Tasks
@@ -71,11 +71,11 @@ class Crossing:
             await self._fill(row, payload, table, lack(table, payload["fallback"]), why, odd)
 
     async def beside(self, row: JobRow, payload: Mapping[str, Any], dims: Dims) -> None:
-        """Measures at the companion of a hint that was searched just now."""
+        """Measures at the companions of a hint that was searched just now."""
         table = self._tables.newest((row.namespace, payload["kernel"], payload["target"]))
         if table is not None:
             odd = self._tasks.odd_sizes(row, payload)
-            lacking = missing_at_companion(table, payload["fallback"], dims, step=odd)
+            lacking = missing_beside_hint(table, payload["fallback"], dims, step=odd)
             await self._fill(row, payload, table, lacking, BESIDE, odd)
 
     async def _fill(

@@ -21,6 +21,7 @@ from nearhint_daemon.tuning.companions import (
     companion,
     is_promised,
     lacking_beside,
+    one_sided,
     without_companions,
 )
 from nearhint_rules.guard import size_facts_hold
@@ -28,6 +29,8 @@ from nearhint_rules.metrics import Dims
 from nearhint_rules.prediction import contenders
 from nearhint_rules.table import HINT_LIMIT, HintRow, Table, is_complete
 
+MANY_ROWS = HINT_LIMIT * 3 // 4
+"""With so many rows a Table may need the others for what is beyond its hints."""
 SEARCHED_TIER = 2
 """From this tier on, the search at a hint has ended."""
 FEW = 4
@@ -126,22 +129,24 @@ def missing_beside(
     return lacking_beside(table, list(rows.values()), step) if _are_few(table, rows) else {}
 
 
-def missing_at_companion(
+def missing_beside_hint(
     table: Table, fallback: str, dims: Dims, step: Step | None = None
 ) -> Mapping[Dims, tuple[int, ...]]:
-    """What of `missing_beside` is wanted as soon as this hint is searched.
+    """What of `missing_beside` is wanted as soon as one hint is searched: at its own companions.
 
     A contest of a few, all of which are there, says more of the sizes around than the search at
     another hint does; and where the time that there is for tuning ends before all is measured,
-    sizes without divisibility are served no worse than others. What is odd in one size alone waits,
-    as does all where a Table is half full: what is beyond hints comes before it.
+    sizes without divisibility are served no worse than others. Where a Table has `MANY_ROWS` that
+    waits: what is beyond hints comes before it. So it does where no Variant promises divisibility.
     """
-    row = _searched(table, fallback).get(dims)
-    if row is None or not is_promised(table) or not 1 < len(table.hints) <= HINT_LIMIT // 2:
+    if dims not in _searched(table, fallback) or not is_promised(table):
         return {}
-    beside = companion(table, dims, step)
-    lacking = lacking_beside(table, [row], step)
-    return {beside: lacking[beside]} if beside is not None and beside in lacking else {}
+    if not 1 < len(table.hints) < MANY_ROWS:
+        return {}
+    beside = {companion(table, dims, step), *one_sided(table, dims, step)}
+    # Of all hints, since they have one-sided companions in turn.
+    lacking = lacking_beside(table, without_companions(table), step)
+    return {each: positions for each, positions in lacking.items() if each in beside}
 
 
 def _are_few(table: Table, rows: Collection[Dims]) -> bool:

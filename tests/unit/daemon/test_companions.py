@@ -22,9 +22,10 @@ from nearhint_daemon.tuning.companions import (
     without_companions,
 )
 from nearhint_daemon.tuning.matrix import (
+    MANY_ROWS,
     missing,
-    missing_at_companion,
     missing_beside,
+    missing_beside_hint,
     shared,
 )
 from nearhint_daemon.tuning.winners import Winners, elsewhere
@@ -116,22 +117,33 @@ def test_a_companion_is_wanted_as_soon_as_its_hint_is_searched() -> None:
     searched = row((1024,), {1: 50, 0: 100, 2: 110})
     waiting = replace(row((64,), {0: 100}), tier=1)
     found = guarded(searched, waiting)
-    assert missing_at_companion(found, STEP, (1024,)) == {(1007,): (0, 2)}
-    assert missing_at_companion(found, STEP, (64,)) == {}
+    assert missing_beside_hint(found, STEP, (1024,)) == {(1007,): (0, 2)}
+    assert missing_beside_hint(found, STEP, (64,)) == {}
     # All of them want several hints; here there is but one.
     assert missing_beside(found, STEP) == {}
-    assert missing_at_companion(guarded(searched), STEP, (1024,)) == {}
+    assert missing_beside_hint(guarded(searched), STEP, (1024,)) == {}
     there = guarded(searched, waiting, row((1007,), {0: 100, 2: 120}))
-    assert missing_at_companion(there, STEP, (1024,)) == {}
+    assert missing_beside_hint(there, STEP, (1024,)) == {}
 
 
-def test_companions_wait_where_a_table_is_half_full_and_where_nothing_is_promised() -> None:
-    rows = [row((1 << power,), {1: 50, 0: 100}) for power in range(5, 5 + HINT_LIMIT // 2 + 1)]
-    assert missing_at_companion(guarded(*rows[:-1]), STEP, (1024,)) == {(1007,): (0,)}
-    assert missing_at_companion(guarded(*rows), STEP, (1024,)) == {}
+def test_a_hint_has_its_one_sided_companion_at_once_too() -> None:
+    dims = [(64, 64), (64, 4096), (4096, 64), (4096, 4096)]
+    hints = [row(each, {3: 50, 1: 80, 2: 90, 0: 100}) for each in dims]
+    waiting = [replace(each, tier=1) for each in hints]
+    found = table(hints[0], *waiting[1:], variants=SIDED)
+    assert missing_beside_hint(found, STEP, (64, 64)) == {(63, 63): (0,), (63, 64): (0, 2)}
+    # In turn, as they have them once all are searched.
+    found = table(*waiting[:1], hints[1], *waiting[2:], variants=SIDED)
+    assert missing_beside_hint(found, STEP, (64, 4096)) == {(63, 4031): (0,), (64, 4031): (0, 1)}
+
+
+def test_companions_wait_where_a_table_has_many_rows_and_where_nothing_is_promised() -> None:
+    rows = [row((1 << power,), {1: 50, 0: 100}) for power in range(5, 5 + MANY_ROWS)]
+    assert missing_beside_hint(guarded(*rows[:-1]), STEP, (1024,)) == {(1007,): (0,)}
+    assert missing_beside_hint(guarded(*rows), STEP, (1024,)) == {}
     flat = table(*rows[6:9], variants=(tiled(0, 1024), tiled(1, 512)))
     assert (2015,) in missing_beside(flat, STEP)
-    assert missing_at_companion(flat, STEP, (2048,)) == {}
+    assert missing_beside_hint(flat, STEP, (2048,)) == {}
 
 
 def test_only_hints_that_were_searched_have_companions() -> None:
