@@ -5,7 +5,8 @@ instructions as the others; pieces are as many as the row needs. Each is one vec
 so all of a row is asked for at once, and accumulators are those of one piece.
 
 How much a thread holds matters more than a few lanes in vain: with more than half of its registers,
-too few programs are there to hide what each of them waits for.
+too few programs are there to hide what each of them waits for. Rows that are longer than any such
+block are the exception: a processor holds one.
 """
 
 from __future__ import annotations
