@@ -136,10 +136,10 @@ def _ways_of_loading(facts: Facts, pieces: int, warps: int) -> list[dict[str, in
     """Whether all loads come first: where there are registers for them, rather so."""
     if not facts.has_late:
         return [{}]
-    held = pieces * facts.lanes
     if facts.has_phases and not facts.divisible:
         # Words of weights are two a vector: of one piece after the other they take few registers.
         return [{}, {"early": 1}]
+    held = pieces * facts.lanes
     # In words, what runs share is two loads of which each element has one. In vectors, narrow
     # elements of the row itself are widened for what is summed of them; others wait as they are.
     if facts.word and not facts.divisible:

@@ -255,6 +255,7 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
     if not facts.has_static_length:
         yield looped
     yield from single_steps(facts)
+    most_have_one = rows > facts.processors // 2
     if r <= PERSISTENT_LIMIT:
         pieces = list(cuda_scans.pieces(facts) if facts.has_scan else in_pieces(facts))
         held = [s for s in dict.fromkeys(shapes) if s[0] * r <= ELEMENTS_PER_THREAD * 32 * s[1]]
@@ -271,10 +272,10 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
         ways = [pieces, _early(facts, found)] if is_first else [_early(facts, found), pieces]
         ways.insert(len(ways) if facts.divisible else 0, singles)
         yield from _reused(facts, _streamed(facts, chain(*ways)))
-    elif 2 * rows > facts.processors:
+    elif most_have_one:
         yield from _streamed(facts, long_in_pieces(facts))
     under_way = facts.own_bytes // rows * min(rows, facts.processors)
-    is_long = r > PERSISTENT_LIMIT and rows > facts.processors // 2 and facts.has_teams
+    is_long = r > PERSISTENT_LIMIT and most_have_one and facts.has_teams
     # Where there are more weights than rows of its own, a thread has no room for them beside what
     # is held at once.
     is_crowded = facts.itemsize > 2 and facts.is_weighted

@@ -216,9 +216,8 @@ def near_of(payload: Mapping[str, Any], dims: Dims) -> Mapping[str, int]:
     Where it is about several hints: those near the hint that is nearest.
     """
     nears = payload.get(NEARS) or [[payload["dims"], payload["near"]]]
-    near: Mapping[str, int]
-    _, near = min(nears, key=lambda each: distance(dims, each[0]))
-    return near
+    nearest: Mapping[str, int] = min(nears, key=lambda each: distance(dims, each[0]))[1]
+    return nearest
 
 
 def cross_prefix(key: TableKey) -> str:

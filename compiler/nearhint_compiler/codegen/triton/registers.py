@@ -87,7 +87,8 @@ def _behind(bodies: Sequence[Body], before: Collection[int]) -> list[int]:
     """What is done with a row in pieces once it is reduced, if what rows share is loaded for that,
     and was not `before`.
 
-    Rows' own loads are no part of it: memory is asked for all pieces of them at once.
+    Rows' own loads are no part of it: memory is asked for all pieces of them at once. Nor is
+    anything where places are computed anew for all stores together.
     """
     body, *others = bodies
     if not others or body.block.is_anew:
