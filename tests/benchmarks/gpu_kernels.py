@@ -75,7 +75,7 @@ class Bench:
     verified: int = 0
     cases: int = 0
     references: References = dataclasses.field(default_factory=References)
-    runs: CudaRuns = dataclasses.field(default_factory=CudaRuns)
+    runs: CudaRuns = dataclasses.field(default_factory=lambda: CudaRuns("cuda:0"))
 
     def variants(
         self, kernel: Kernel, dims: Mapping[str, int], *, at_most: int = 99

@@ -139,6 +139,6 @@ def test_any_variant_of_any_kernel_is_right_on_a_gpu(
         threads=1,
         seed=data.draw(st.integers(0, 2**20), label="seed"),
         references=References(),
-        runs=CudaRuns().of(subject),
+        runs=CudaRuns("cuda:0").of(subject),
     )
     assert verdict.problem == ""

@@ -15,6 +15,7 @@ import ctypes
 import signal
 import threading
 from collections.abc import Mapping
+from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -69,6 +70,8 @@ Subject: TypeAlias = "CpuSubject | CudaSubject"
 
 CACHES = ("warm", "cold")
 TORCH_AFTER_S = 1.0
+KERNELS_KEPT = 64
+"""Kernels that need not be read anew: their Variants come one after the other."""
 
 
 class Bench:
@@ -102,7 +105,8 @@ class Bench:
             "verify_variant": self._watched(
                 lambda request: pb.WorkerResponse(
                     verdict=self.verify_variant(request.verify_variant)
-                )
+                ),
+                keeps_references=True,
             ),
             "measure_hint": self._watched(
                 lambda request: pb.WorkerResponse(measured=self.measure_hint(request.measure_hint))
@@ -114,8 +118,11 @@ class Bench:
             ),
         }
 
-    def _watched(self, handler: Handler) -> Handler:
-        """On CUDA: gives memory back after each job, and leaves if the device broke under it."""
+    def _watched(self, handler: Handler, *, keeps_references: bool = False) -> Handler:
+        """On CUDA: gives memory back after each job, and leaves if the device broke under it.
+
+        References lie on the device from one Variant that is verified to the next, and no longer.
+        """
         if self._device == "cpu":
             return handler
 
@@ -124,6 +131,8 @@ class Bench:
 
             try:
                 with device_errors():
+                    if self._cuda_runs is not None and not keeps_references:
+                        self._cuda_runs.clear()
                     response = handler(request)
                     release_memory()
                     return response
@@ -257,7 +266,7 @@ class Bench:
         from nearhint_daemon.workers.cuda_runs import CudaRuns
 
         if self._cuda_runs is None:
-            self._cuda_runs = CudaRuns()
+            self._cuda_runs = CudaRuns(self._device)
         return self._cuda_runs.of(subject)
 
     def _clock(
@@ -304,6 +313,7 @@ def describe(device: str) -> Device:
     return cuda_device(cuda_index(device))
 
 
+@lru_cache(maxsize=KERNELS_KEPT)
 def _read_kernel(text: str) -> Kernel:
     return check_kernel(parse_kernel(text))
 

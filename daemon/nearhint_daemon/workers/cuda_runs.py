@@ -1,11 +1,11 @@
 """The cases of a Variant on a CUDA device: run one after the other, and compared there.
 
 Of a small case the device needs microseconds; to fill its memory, to wait for it and to compare it
-took the host a thousand times as long. So small cases share one piece of memory. What it holds
-before is made once for all Variants of a Kernel, and kept on the host, where no binary can spoil
-it: random inputs, poison for outputs, a pattern around each. Afterwards it must be the same but for
-what was to be stored, and that within its tolerances; one answer says so for all cases. Large ones
-are compared alike, each in memory of its own.
+took the host a thousand times as long. So small cases share one piece of memory: random inputs,
+poison for outputs, a pattern around each. Afterwards it must be the same but for what was to be
+stored, and that within its tolerances; one answer says so for all cases. Large ones are compared
+alike, each in memory of its own. What all of that is made of lies on the device for all Variants of
+a Kernel (`sent_references`), and is looked over after each run.
 
 The device only accepts. Where it finds anything else than right, what lies in its memory goes to
 the host, which alone rejects, and excuses (`verify.judged`).
@@ -13,7 +13,7 @@ the host, which alone rejects, and excuses (`verify.judged`).
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,26 +21,25 @@ import numpy as np
 import torch
 
 from nearhint_compiler.ir import nodes as ir
-from nearhint_daemon.recent import Recent
 from nearhint_daemon.workers.cuda_subject import (
     BAND_BYTES,
-    WORDS,
     CudaBuffer,
     device_errors,
     on_host,
     start_in,
 )
-from nearhint_daemon.workers.elements import (
-    FLOATS,
-    STORAGE,
-    Array,
-    decode,
-    drawn_of,
-    whole_of,
-)
+from nearhint_daemon.workers.elements import FLOATS, STORAGE, Array, decode, drawn_of
 from nearhint_daemon.workers.errors import DeviceBroken
 from nearhint_daemon.workers.memory import ALIGNMENT_BYTES, PATTERN, close_all, poison_byte
-from nearhint_daemon.workers.reference import Expected, Reference
+from nearhint_daemon.workers.reference import Reference
+from nearhint_daemon.workers.sent_references import (
+    SENT_BYTES,
+    WORDS,
+    Sent,
+    SentOutput,
+    SentReferences,
+    outputs_of,
+)
 from nearhint_daemon.workers.tolerance import PRECISIONS
 from nearhint_daemon.workers.verify import Case, Ran, Runs, unwritten_limit
 
@@ -48,8 +47,6 @@ SMALL_BYTES = 4 << 20
 """What the parameters of a case take at most that shares its memory."""
 TOGETHER_BYTES = 32 << 20
 """What the memory is that cases share, or a little more."""
-KEPT_BYTES = 256 << 20
-"""Room for what is made once for all Variants of a Kernel."""
 TINY = float(np.finfo(float).tiny)
 _TORCH_FLOATS: Mapping[str, torch.dtype] = {
     "f64": torch.float64,
@@ -80,12 +77,10 @@ class Launcher(Protocol):
 
 
 class CudaRuns:
-    """Runs cases, of any Kernel, and keeps what the next Variant needs as well."""
+    """Runs cases, of any Kernel, on one device, and keeps there what the next Variant needs."""
 
-    def __init__(self, limit_bytes: int = KEPT_BYTES) -> None:
-        self._kept = Recent[tuple[object, ...], _Shared](
-            limit_bytes, weigh=lambda shared: shared.size_bytes
-        )
+    def __init__(self, device: str, limit_bytes: int = SENT_BYTES) -> None:
+        self._references = SentReferences(device, limit_bytes)
 
     def of(self, subject: Launcher) -> Runs:
         """What runs cases of one binary."""
@@ -93,19 +88,27 @@ class CudaRuns:
         def runs(
             kernel: ir.Kernel, wanted: Iterable[tuple[Case, Reference]]
         ) -> Generator[Ran, None, None]:
-            alone = _Alone(kernel, subject)
             for together in _grouped(kernel, wanted):
-                if len(together) > 1:
-                    yield from _run_together(self._shared(kernel, together), subject)
+                with device_errors():
+                    sent = self._references.of(kernel, [reference for _, reference in together])
+                cases = list(zip((case for case, _ in together), sent, strict=True))
+                if len(cases) > 1:
+                    yield from _run_together(kernel, cases, subject, self._check)
                 else:
-                    yield from alone.run(*together[0])
+                    yield from _run_alone(kernel, *cases[0], subject, self._check)
 
         return runs
 
-    def _shared(self, kernel: ir.Kernel, together: Sequence[tuple[Case, Reference]]) -> _Shared:
-        key = (kernel, *((case.layout, id(reference)) for case, reference in together))
-        found = self._kept.get(key)
-        return self._kept.keep(key, _shared(kernel, together)) if found is None else found
+    def clear(self) -> None:
+        """Gives the device's memory back."""
+        self._references.clear()
+
+    def _check(self, is_beside: bool) -> None:
+        """Raises `DeviceBroken` where a binary wrote to what is not its own."""
+        if is_beside:
+            raise DeviceBroken("a kernel wrote behind its workspace")
+        if not self._references.are_intact():
+            raise DeviceBroken("a kernel wrote to memory that it was not given")
 
 
 def _grouped(
@@ -139,54 +142,8 @@ class _Region:
     high: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Compared:
-    """All elements of one dtype that cases are to store, case by case.
-
-    `places` are counted in elements of the memory, `bounds` say which are a case's: one number more
-    than there are cases.
-    """
-
-    dtype: str
-    places: Array
-    values: Array
-    allowed: Array
-    bounds: Array
-
-
-@dataclass(frozen=True, slots=True)
-class _Shared:
-    """The memory of some cases as it is before they run, and what is to be in it after."""
-
-    kernel: ir.Kernel
-    cases: Sequence[tuple[Case, Reference]]
-    image: Array
-    regions: Sequence[Sequence[_Region]]
-    compared: Sequence[_Compared]
-
-    @property
-    def bounds(self) -> Array:
-        """The bytes where each case's memory begins, and where that of the last one ends."""
-        return np.asarray([*(placed[0].low for placed in self.regions), self.image.size])
-
-    @property
-    def size_bytes(self) -> int:
-        """What it takes to keep it, and its references with it."""
-        arrays = [
-            self.image,
-            *(
-                array
-                for each in self.compared
-                for array in (each.places, each.values, each.allowed, each.bounds)
-            ),
-        ]
-        references = {id(reference): reference for _, reference in self.cases}
-        return sum(array.nbytes for array in arrays) + sum(
-            reference.size_bytes for reference in references.values()
-        )
-
-
-def _shared(kernel: ir.Kernel, cases: Sequence[tuple[Case, Reference]]) -> _Shared:
+def _placed(kernel: ir.Kernel, cases: Sequence[tuple[Case, Sent]]) -> list[list[_Region]]:
+    """Where the parameters of each case lie in the memory that they share."""
     regions: list[list[_Region]] = []
     low = 0
     for case, _ in cases:
@@ -199,114 +156,130 @@ def _shared(kernel: ir.Kernel, cases: Sequence[tuple[Case, Reference]]) -> _Shar
             placed.append(_Region(low, start, end, high))
             low = high
         regions.append(placed)
-    image = np.full(low, PATTERN, np.uint8)
-    for (_, reference), placed in zip(cases, regions, strict=True):
-        for param, content, region in zip(kernel.params, reference.inputs, placed, strict=True):
-            image[region.start : region.end] = (
-                poison_byte(param.dtype) if content is None else whole_of(content).view(np.uint8)
-            )
-    dtypes = dict.fromkeys(param.dtype for param in kernel.params if param.role == "out")
-    compared = [_compared(kernel, dtype, cases, regions) for dtype in dtypes]
-    return _Shared(kernel, cases, image, regions, compared)
+    return regions
 
 
-def _compared(
+def _image(
     kernel: ir.Kernel,
-    dtype: str,
-    cases: Sequence[tuple[Case, Reference]],
+    cases: Sequence[tuple[Case, Sent]],
     regions: Sequence[Sequence[_Region]],
-) -> _Compared:
-    width = np.dtype(STORAGE[dtype]).itemsize
-    places, values, allowed, bounds = [], [], [], [0]
-    for (_, reference), placed in zip(cases, regions, strict=True):
-        (slab,) = reference.slabs
-        for place, expected in zip(_outputs(kernel), slab, strict=True):
-            if kernel.params[place].dtype == dtype:
-                places.append(placed[place].start // width + expected.indices)
-                values.append(_comparable(dtype, expected))
-                allowed.append(expected.allowed)
-        bounds.append(sum(map(len, places)))
-    return _Compared(
-        dtype,
-        np.concatenate(places),
-        np.concatenate(values),
-        np.concatenate(allowed),
-        np.asarray(bounds),
+    device: str,
+) -> torch.Tensor:
+    """The memory as it is before the cases run, joined at once: hundreds of parts are short."""
+    outputs = outputs_of(kernel)
+    pattern = torch.full((2 * BAND_BYTES,), PATTERN, dtype=torch.uint8, device=device)
+    longest = max(
+        placed[place].end - placed[place].start for placed in regions for place in outputs
     )
+    poison = {
+        byte: torch.full((longest,), byte, dtype=torch.uint8, device=device)
+        for byte in {poison_byte(kernel.params[place].dtype) for place in outputs}
+    }
+    parts: list[torch.Tensor] = []
+    for (_, sent), placed in zip(cases, regions, strict=True):
+        for param, drawn, region in zip(kernel.params, sent.inputs, placed, strict=True):
+            size = region.end - region.start
+            parts.append(pattern[: region.start - region.low])
+            if drawn is None:
+                parts.append(poison[poison_byte(param.dtype)][:size])
+            else:
+                whole = drawn.view(torch.uint8)
+                parts += [whole] * (size // whole.numel())
+                parts.append(whole[: size % whole.numel()])
+            parts.append(pattern[: region.high - region.end])
+    return torch.cat(parts)
 
 
-def _outputs(kernel: ir.Kernel) -> list[int]:
-    return [place for place, param in enumerate(kernel.params) if param.role == "out"]
-
-
-def _comparable(dtype: str, expected: Expected) -> Array:
-    """What the device compares with: floats in f64, the rest as the bits that are stored."""
-    if dtype in FLOATS:
-        return np.asarray(expected.values, np.float64)
-    stored = np.ascontiguousarray(expected.values, STORAGE[dtype])
-    return stored.view(WORDS[stored.dtype.itemsize][1])
-
-
-def _run_together(shared: _Shared, subject: Launcher) -> Generator[Ran, None, None]:
+def _run_together(
+    kernel: ir.Kernel,
+    cases: Sequence[tuple[Case, Sent]],
+    subject: Launcher,
+    check: Callable[[bool], None],
+) -> Generator[Ran, None, None]:
     """Runs cases in one memory, and waits once for all of them."""
+    regions = _placed(kernel, cases)
     with device_errors():
-        image = _sent(shared.image, subject.device)
+        image = _image(kernel, cases, regions, subject.device)
         memory = image.clone()
         bands: list[torch.Tensor] = []
-        for (case, reference), placed in zip(shared.cases, shared.regions, strict=True):
+        for (case, sent), placed in zip(cases, regions, strict=True):
             band = subject.launch(
                 tuple(case.sizes.dims.values()),
                 [memory.data_ptr() + region.start for region in placed],
-                _numbers(shared.kernel, reference, subject),
+                _numbers(kernel, sent.reference, subject),
             )
             bands += [] if band is None else [band]
-        wrong, worst = _wrong(shared, memory, image)
+        wrong, worst = _wrong(kernel, cases, regions, memory, image)
         is_beside = torch.stack(bands).ne(0xFF).any().double() if bands else worst.new_zeros(())
         answer = torch.cat((wrong, worst.view(1), is_beside.view(1))).cpu().numpy()
-    _require_whole(not answer[-1])
-    for (case, reference), placed, count in zip(
-        shared.cases, shared.regions, answer[:-2], strict=True
-    ):
+        check(bool(answer[-1]))
+    for (case, sent), placed, count in zip(cases, regions, answer[:-2], strict=True):
         if not count:
-            yield Ran(case, reference, worst_error=float(answer[-2]))
+            yield Ran(case, sent.reference, worst_error=float(answer[-2]))
             continue
-        params = zip(shared.kernel.params, placed, strict=True)
+        params = zip(kernel.params, placed, strict=True)
         yield Ran(
             case,
-            reference,
+            sent.reference,
             buffers=[_Placed(param, region, memory, image) for param, region in params],
         )
 
 
 def _wrong(
-    shared: _Shared, memory: torch.Tensor, image: torch.Tensor
+    kernel: ir.Kernel,
+    cases: Sequence[tuple[Case, Sent]],
+    regions: Sequence[Sequence[_Region]],
+    memory: torch.Tensor,
+    image: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """For each case how much of its memory is not right, and the worst of the errors that are."""
     left = memory.clone()
-    count = torch.zeros(len(shared.cases), dtype=torch.float64, device=memory.device)
+    count = torch.zeros(len(cases), dtype=torch.float64, device=memory.device)
     worst = torch.zeros((), dtype=torch.float64, device=memory.device)
-    for each in shared.compared:
-        words = WORDS[np.dtype(STORAGE[each.dtype]).itemsize][0]
-        places = _sent(each.places, memory.device)
+    outputs = outputs_of(kernel)
+    for dtype in dict.fromkeys(kernel.params[place].dtype for place in outputs):
+        words = WORDS[np.dtype(STORAGE[dtype]).itemsize][0]
+        stored = [
+            (number, placed[place].start // words.itemsize, output)
+            for number, ((_, sent), placed) in enumerate(zip(cases, regions, strict=True))
+            for place, output in zip(outputs, sent.outputs, strict=True)
+            if output.dtype == dtype
+        ]
+        places = _places(stored, memory.device)
         errors = _errors(
-            each.dtype,
+            dtype,
             memory.view(words)[places],
-            _sent(each.values, memory.device),
-            _sent(each.allowed, memory.device),
+            torch.cat([output.values for _, _, output in stored]),
+            torch.cat([output.allowed for _, _, output in stored]),
         )
         is_bad = ~(errors <= 1)
-        count += _counted(is_bad, each.bounds)
+        lengths = np.zeros(len(cases) + 1, np.int64)
+        for number, _, output in stored:
+            lengths[number + 1] += output.places.numel()
+        count += _counted(is_bad, np.cumsum(lengths))
         worst = torch.maximum(worst, _worst(errors, is_bad))
         left.view(words)[places] = image.view(words)[places]
     # What is stored to is as it was again: anything else was written where no store is.
-    count += _counted(left.view(torch.int64) != image.view(torch.int64), shared.bounds // 8)
+    bounds = np.asarray([*(placed[0].low for placed in regions), memory.numel()])
+    count += _counted(left.view(torch.int64) != image.view(torch.int64), bounds // 8)
     return count, worst
+
+
+def _places(stored: Sequence[tuple[int, int, SentOutput]], device: torch.device) -> torch.Tensor:
+    """The places of outputs in the memory, counted in words, given where each output begins."""
+    lengths = [output.places.numel() for _, _, output in stored]
+    starts = torch.repeat_interleave(
+        _to_device(np.asarray([start for _, start, _ in stored]), device),
+        _to_device(np.asarray(lengths), device),
+        output_size=sum(lengths),
+    )
+    return starts + torch.cat([output.places for _, _, output in stored])
 
 
 def _counted(flags: torch.Tensor, bounds: Array) -> torch.Tensor:
     """How many flags are set between each two neighbouring bounds."""
     sums = torch.nn.functional.pad(torch.cumsum(flags, 0), (1, 0))
-    return sums[_sent(bounds, flags.device)].diff().double()
+    return sums[_to_device(bounds, flags.device)].diff().double()
 
 
 def _worst(errors: torch.Tensor, is_bad: torch.Tensor) -> torch.Tensor:
@@ -334,7 +307,7 @@ def _decoded(dtype: str, words: torch.Tensor) -> torch.Tensor:
     """Stored elements in f64."""
     if dtype in _TORCH_FLOATS:
         return words.view(_TORCH_FLOATS[dtype]).double()
-    known = _sent(decode(dtype, np.arange(256, dtype=np.uint8)), words.device)
+    known = _to_device(decode(dtype, np.arange(256, dtype=np.uint8)), words.device)
     return known[words.long()]
 
 
@@ -349,13 +322,8 @@ def _numbers(kernel: ir.Kernel, reference: Reference, subject: Launcher) -> list
     return found
 
 
-def _sent(array: Array, device: torch.device | str) -> torch.Tensor:
+def _to_device(array: Array, device: torch.device | str) -> torch.Tensor:
     return torch.from_numpy(array).to(device)
-
-
-def _require_whole(is_whole: bool) -> None:
-    if not is_whole:
-        raise DeviceBroken("a kernel wrote behind its workspace")
 
 
 class _Placed:
@@ -380,7 +348,7 @@ class _Placed:
 
     def read_at(self, indices: Array) -> Array:
         """The elements at `indices`, as stored."""
-        return on_host(self._param.dtype, self._words[_sent(indices, self._words.device)])
+        return on_host(self._param.dtype, self._words[_to_device(indices, self._words.device)])
 
     def is_intact(self) -> bool:
         """Whether what is around the parameter, and an input itself, is as it was."""
@@ -398,98 +366,72 @@ class _Placed:
         """It is not its own: nothing is given back."""
 
 
-class _Alone:
-    """Runs large cases; what is expected goes to the device once for all that share it."""
-
-    def __init__(self, kernel: ir.Kernel, subject: Launcher) -> None:
-        self._kernel = kernel
-        self._subject = subject
-        self._reference: Reference | None = None
-        self._expected: list[tuple[torch.Tensor, ...]] = []
-
-    def run(self, case: Case, reference: Reference) -> Generator[Ran, None, None]:
-        """Runs one."""
-        self._expect(reference)
-        buffers: list[CudaBuffer] = []
-        try:
-            with device_errors():
-                for param, count, content in zip(
-                    self._kernel.params, case.sizes.elements, reference.inputs, strict=True
-                ):
-                    buffers.append(
-                        CudaBuffer(
-                            param.dtype,
-                            count,
-                            device=self._subject.device,
-                            layout=case.layout,
-                            content=content,
-                        )
+def _run_alone(
+    kernel: ir.Kernel,
+    case: Case,
+    sent: Sent,
+    subject: Launcher,
+    check: Callable[[bool], None],
+) -> Generator[Ran, None, None]:
+    """Runs a large case, in memory of its own."""
+    buffers: list[CudaBuffer] = []
+    try:
+        with device_errors():
+            for param, count, drawn in zip(
+                kernel.params, case.sizes.elements, sent.inputs, strict=True
+            ):
+                buffers.append(
+                    CudaBuffer(
+                        param.dtype, count, device=subject.device, layout=case.layout, drawn=drawn
                     )
-                band = self._subject.launch(
-                    tuple(case.sizes.dims.values()),
-                    [buffer.address for buffer in buffers],
-                    _numbers(self._kernel, reference, self._subject),
                 )
-                is_doubtful, worst = self._looked_at(buffers, reference)
-                is_beside = worst.new_zeros(()) if band is None else band.ne(0xFF).any().double()
-                doubt, error, beside = torch.stack((is_doubtful, worst, is_beside)).tolist()
-            _require_whole(not beside)
-            if not doubt:
-                close_all(buffers)
-                buffers = []
-            yield Ran(case, reference, worst_error=error, buffers=buffers)
-        finally:
+            band = subject.launch(
+                tuple(case.sizes.dims.values()),
+                [buffer.address for buffer in buffers],
+                _numbers(kernel, sent.reference, subject),
+            )
+            is_doubtful, worst = _looked_at(
+                buffers, dict(zip(outputs_of(kernel), sent.outputs, strict=True)), sent.reference
+            )
+            is_beside = worst.new_zeros(()) if band is None else band.ne(0xFF).any().double()
+            doubt, error, beside = torch.stack((is_doubtful, worst, is_beside)).tolist()
+            check(bool(beside))
+        if not doubt:
             close_all(buffers)
+            buffers = []
+        yield Ran(case, sent.reference, worst_error=error, buffers=buffers)
+    finally:
+        close_all(buffers)
 
-    def _expect(self, reference: Reference) -> None:
-        if reference is self._reference:
-            return
-        self._expected = []  # before others come: both may be large
-        self._expected = [
-            self._sent(place, [slab[position] for slab in reference.slabs])
-            for position, place in enumerate(_outputs(self._kernel) if reference.slabs else ())
-        ]
-        self._reference = reference
 
-    def _sent(self, place: int, slabs: Sequence[Expected]) -> tuple[torch.Tensor, ...]:
-        """What all slabs expect of an output: places, values and tolerances."""
-        dtype = self._kernel.params[place].dtype
-        parts = [
-            (expected.indices, _comparable(dtype, expected), expected.allowed) for expected in slabs
-        ]
-        return tuple(
-            torch.cat([_sent(array, self._subject.device) for array in arrays])
-            for arrays in zip(*parts, strict=True)
-        )
+def _looked_at(
+    buffers: Sequence[CudaBuffer], outputs: Mapping[int, SentOutput], reference: Reference
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Whether anything is not right, and the worst of the errors that are."""
+    doubts = [~buffer.intact() for buffer in buffers]
+    worst = torch.zeros((), dtype=torch.float64, device=doubts[0].device)
+    for place, output in outputs.items():
+        words = buffers[place].words
+        errors = _errors(output.dtype, words[output.places], output.values, output.allowed)
+        is_bad = ~(errors <= 1)
+        doubts.append(is_bad.any())
+        worst = torch.maximum(worst, _worst(errors, is_bad))
+        if output.covered is not None:
+            doubts += _coverage_doubts(
+                output.dtype, words, output.covered, is_whole=reference.is_whole
+            )
+    return torch.stack(doubts).any().double(), worst
 
-    def _looked_at(
-        self, buffers: Sequence[CudaBuffer], reference: Reference
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Whether anything is not right, and the worst of the errors that are."""
-        doubts = [~buffer.intact() for buffer in buffers]
-        worst = torch.zeros((), dtype=torch.float64, device=self._subject.device)
-        for position, place in enumerate(_outputs(self._kernel)):
-            dtype, words = self._kernel.params[place].dtype, buffers[place].words
-            if self._expected:
-                places, values, allowed = self._expected[position]
-                errors = _errors(dtype, words[places], values, allowed)
-                is_bad = ~(errors <= 1)
-                doubts.append(is_bad.any())
-                worst = torch.maximum(worst, _worst(errors, is_bad))
-            if reference.covered:
-                doubts += self._coverage_doubts(dtype, words, reference, position)
-        return torch.stack(doubts).any().double(), worst
 
-    def _coverage_doubts(
-        self, dtype: str, words: torch.Tensor, reference: Reference, position: int
-    ) -> list[torch.Tensor]:
-        """Whether an output is written where no store is, or not everywhere."""
-        width = np.dtype(STORAGE[dtype]).itemsize
-        poison = int.from_bytes(bytes([poison_byte(dtype)] * width), "little", signed=width > 1)
-        is_poison = words == poison
-        covered = _sent(reference.covered[position], words.device)
-        found = [~(is_poison | covered).all()]
-        if not reference.is_whole:
-            unwritten = torch.count_nonzero(is_poison & covered)
-            found.append(unwritten > unwritten_limit(dtype, words.numel()))
-        return found
+def _coverage_doubts(
+    dtype: str, words: torch.Tensor, covered: torch.Tensor, *, is_whole: bool
+) -> list[torch.Tensor]:
+    """Whether an output is written where no store is, or not everywhere."""
+    width = np.dtype(STORAGE[dtype]).itemsize
+    poison = int.from_bytes(bytes([poison_byte(dtype)] * width), "little", signed=width > 1)
+    is_poison = words == poison
+    found = [~(is_poison | covered).all()]
+    if not is_whole:
+        unwritten = torch.count_nonzero(is_poison & covered)
+        found.append(unwritten > unwritten_limit(dtype, words.numel()))
+    return found

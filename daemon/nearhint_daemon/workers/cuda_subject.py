@@ -19,27 +19,22 @@ from nearhint_daemon.workers.errors import DeviceBroken, RequestInvalid
 from nearhint_daemon.workers.inputs import repeat_into, repeats
 from nearhint_daemon.workers.measure import Allocate
 from nearhint_daemon.workers.memory import ALIGNMENT_BYTES, PATTERN, Buffer, poison_byte
+from nearhint_daemon.workers.sent_references import WORDS, as_words
 from nearhint_rules.artifact import ArtifactRef, CudaLaunch, ScalarArgument
 
 BAND_BYTES = 16 * ALIGNMENT_BYTES
 """Pattern on either side of a parameter."""
 SCRATCH_BAND_BYTES = 4096
 """Pattern behind a workspace."""
-WORDS = {
-    1: (torch.uint8, np.uint8),
-    2: (torch.int16, np.int16),
-    4: (torch.int32, np.int32),
-    8: (torch.int64, np.int64),
-}
-"""Integers that elements are moved and compared as, by bytes: NaN are equal to themselves."""
 
 
 class CudaBuffer:
     """A parameter in device memory between two bands of a pattern; inputs must stay as they are."""
 
     def __init__(
-        self, dtype: str, count: int, *, device: str, layout: str, content: Elements | None
+        self, dtype: str, count: int, *, device: str, layout: str, drawn: torch.Tensor | None
     ) -> None:
+        """`drawn`: what the content repeats, as words on the device; None for an output."""
         self.dtype = dtype
         storage = np.dtype(STORAGE[dtype])
         size = count * storage.itemsize
@@ -48,14 +43,12 @@ class CudaBuffer:
             (size + 2 * BAND_BYTES + ALIGNMENT_BYTES,), PATTERN, dtype=torch.uint8, device=device
         )
         self._start, self._end = start, start + size
-        in_torch, in_numpy = WORDS[storage.itemsize]
-        self.words = self._whole[self._start : self._end].view(in_torch)
-        self._drawn: torch.Tensor | None = None
-        if content is None:
+        self.words = self._whole[self._start : self._end].view(WORDS[storage.itemsize][0])
+        self._drawn = drawn
+        if drawn is None:
             self._whole[self._start : self._end].fill_(poison_byte(dtype))
         else:
-            self._drawn = torch.from_numpy(drawn_of(content).view(in_numpy)).to(device)
-            repeat_into(self.words, self._drawn)
+            repeat_into(self.words, drawn)
 
     @property
     def address(self) -> int:
@@ -127,7 +120,10 @@ class CudaSubject:
     def allocate(self, dtype: str, count: int, *, layout: str, content: Elements | None) -> Buffer:
         """Memory between bands of a pattern."""
         with device_errors():
-            return CudaBuffer(dtype, count, device=self.device, layout=layout, content=content)
+            drawn = None
+            if content is not None:
+                drawn = torch.from_numpy(as_words(drawn_of(content))).to(self.device)
+            return CudaBuffer(dtype, count, device=self.device, layout=layout, drawn=drawn)
 
     def run(self, dims: Sequence[int], buffers: Sequence[Buffer], *, threads: int) -> None:
         """Runs once, to the end. Threads are a matter of CPUs."""

@@ -143,10 +143,11 @@ class References:
             limit_bytes, weigh=lambda reference: reference.size_bytes
         )
         self._begun: dict[tuple[object, ...], Future[Reference]] = {}
+        self._last: _Hashed | None = None
 
     def get(self, kernel: ir.Kernel, sizes: Sizes, *, seed: int, draw: Draw) -> Reference:
         """The reference of a case, computed if it is not kept."""
-        key = (kernel, tuple(sizes.dims.items()), seed, draw)
+        key = (self._hashed(kernel), tuple(sizes.dims.items()), seed, draw)
         found = self._kept.get(key)
         if found is not None:
             return found
@@ -164,7 +165,8 @@ class References:
 
         None of that goes on afterwards.
         """
-        keys = {(kernel, tuple(sizes.dims.items()), seed, "normal"): sizes for sizes in later}
+        hashed = self._hashed(kernel)
+        keys = {(hashed, tuple(sizes.dims.items()), seed, "normal"): sizes for sizes in later}
         wanted = {key: sizes for key, sizes in keys.items() if key not in self._kept}
         if not wanted:
             yield
@@ -178,6 +180,27 @@ class References:
                 for begun in self._begun.values():
                     begun.cancel()
                 self._begun.clear()
+
+    def _hashed(self, kernel: ir.Kernel) -> _Hashed:
+        if self._last is None or self._last.kernel is not kernel:
+            self._last = _Hashed(kernel)
+        return self._last
+
+
+class _Hashed:
+    """A Kernel whose hash is known: a Variant has a hundred cases, and each asks for it."""
+
+    def __init__(self, kernel: ir.Kernel) -> None:
+        self.kernel = kernel
+        self._hash = hash(kernel)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Hashed):
+            return NotImplemented
+        return self.kernel is other.kernel or self.kernel == other.kernel
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 def _reference(kernel: ir.Kernel, sizes: Sizes, seed: int, *, draw: Draw) -> Reference:

@@ -23,12 +23,12 @@ from tests.unit.workers.building import (
 
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
-from nearhint_daemon.workers import cuda_runs
+from nearhint_daemon.workers import cuda_runs, sent_references
 from nearhint_daemon.workers.cuda_runs import CudaRuns
-from nearhint_daemon.workers.cuda_subject import WORDS
-from nearhint_daemon.workers.elements import FLOATS, STORAGE, encode
+from nearhint_daemon.workers.elements import FLOATS, STORAGE, Array, encode
 from nearhint_daemon.workers.errors import DeviceBroken
 from nearhint_daemon.workers.reference import Expected
+from nearhint_daemon.workers.sent_references import WORDS, comparable
 from nearhint_daemon.workers.subjects import CpuSubject
 from nearhint_daemon.workers.verify import (
     Ran,
@@ -74,7 +74,7 @@ def both(kernel: ir.Kernel, subject: CpuSubject, hint: int) -> tuple[Verdict, Ve
     hints = [dict.fromkeys(kernel.symbols, hint)]
     alone, together = (
         verify(kernel, subject, ALWAYS, hints, threads=5, seed=1, references=References(), runs=how)
-        for how in (None, CudaRuns().of(OnHost(subject)))
+        for how in (None, CudaRuns("cpu").of(OnHost(subject)))
     )
     return alone, together
 
@@ -100,7 +100,7 @@ def test_what_is_right_is_said_to_be_where_it_ran(
     alone, together = both(kernel, subject, hint)
     assert (together.problem, together.cases) == ("", alone.cases)
     assert together.worst_error == pytest.approx(alone.worst_error)
-    assert not any(ran.buffers for ran in all_of(kernel, subject, hint, CudaRuns()))
+    assert not any(ran.buffers for ran in all_of(kernel, subject, hint, CudaRuns("cpu")))
 
 
 @pytest.mark.parametrize("hint", [1000, LARGE])
@@ -135,7 +135,7 @@ def test_each_kind_of_mistake_is_found_as_by_cases_alone(
             threads=1,
             seed=1,
             references=References(),
-            runs=CudaRuns().of(OnHost(by_hand(body, tmp_path))),
+            runs=CudaRuns("cpu").of(OnHost(by_hand(body, tmp_path))),
         )
         assert (found.problem.startswith("writes beside parameter 0"), found.is_damaging) == (
             True,
@@ -149,7 +149,7 @@ def test_each_kind_of_mistake_is_found_as_by_cases_alone(
 def test_a_mistake_at_one_size_alone_sends_no_other_case_to_the_host(tmp_path: Path) -> None:
     wrong = by_hand("for (int64_t i = 0; i < n; i++) y[i] = x[i] * (n == 241 ? 3 : 2);", tmp_path)
     seen = 0
-    for ran in all_of(doubled(), wrong, 1000, CudaRuns()):
+    for ran in all_of(doubled(), wrong, 1000, CudaRuns("cpu")):
         is_wrong = ran.case.sizes.dims["k0"] == 241
         assert bool(ran.buffers) == is_wrong == bool(judged(doubled(), ran, seed=1).problem)
         seen += is_wrong
@@ -183,42 +183,64 @@ def test_an_element_that_its_input_excuses_is_excused(tmp_path: Path) -> None:
     assert (together.problem, together.cases) == ("", alone.cases)
 
 
-def test_the_second_variant_of_a_kernel_finds_its_memory_made(
+def test_the_second_variant_of_a_kernel_finds_what_the_first_had_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[object] = []
-    make = cuda_runs._shared
+    sent: list[int] = []
+    put = sent_references._Block.put
 
-    def counted(*arguments: object) -> object:
-        made.append(arguments)
-        return make(*arguments)  # type: ignore[arg-type]  # as it was called
+    def counted(block: sent_references._Block, content: Array) -> torch.Tensor:
+        sent.append(content.size)
+        return put(block, content)
 
-    monkeypatch.setattr(cuda_runs, "_shared", counted)
-    runs, references = CudaRuns(), References()
+    monkeypatch.setattr(sent_references._Block, "put", counted)
+    runs, references = CudaRuns("cpu"), References()
     right = by_hand("for (int64_t i = 0; i < n; i++) y[i] = x[i] * 2;", tmp_path)
     wrong = by_hand("for (int64_t i = 0; i < n; i++) y[i] = x[i] * 3;", tmp_path)
+    counts: list[int] = []
     for subject, is_right in ((right, True), (wrong, False), (right, True)):
         found = verify(
             doubled(),
             subject,
             ALWAYS,
-            [{"k0": 64}],
+            [{"k0": 64}, {"k0": LARGE}],
             threads=5,
             seed=1,
             references=references,
             runs=runs.of(OnHost(subject)),
         )
         assert (found.problem == "") == is_right
-    assert len(made) == 1
+        counts.append(len(sent))
+    assert counts[0] == counts[1] == counts[2] > 10
+    runs.clear()
+    assert runs._references.size_bytes == 0
 
 
-def test_what_is_kept_is_bounded(tmp_path: Path) -> None:
-    runs = CudaRuns(limit_bytes=1)
-    subject = by_hand("for (int64_t i = 0; i < n; i++) y[i] = x[i] * 2;", tmp_path)
-    for hint in (64, 65, 66):
-        assert not any(ran.buffers for ran in all_of(doubled(), subject, hint, runs))
-        assert len(runs._kept) == 1
-        assert runs._kept.weight == sum(each.size_bytes for each in runs._kept.values())
+@pytest.mark.parametrize("hint", [64, LARGE])
+def test_who_writes_to_what_others_are_compared_with_breaks_the_device(
+    hint: int, tmp_path: Path
+) -> None:
+    right = by_hand("for (int64_t i = 0; i < n; i++) y[i] = x[i] * 2;", tmp_path)
+    runs, references = CudaRuns("cpu"), References()
+    wanted = [
+        (case, references.get(doubled(), case.sizes, seed=1, draw="normal"))
+        for case in list(cases(doubled(), ALWAYS, [{"k0": hint}], threads=5, can_shift=True))[-2:]
+    ]
+
+    @dataclass
+    class Spoiling(OnHost):
+        """Writes one byte of a reference."""
+
+        def launch(
+            self, dims: Sequence[int], addresses: Sequence[int], scalars: Sequence[float]
+        ) -> torch.Tensor | None:
+            found = super().launch(dims, addresses, scalars)
+            runs._references._blocks[0]._bytes[-1] = 1
+            return found
+
+    assert not any(ran.buffers for ran in runs.of(OnHost(right))(doubled(), iter(wanted)))
+    with pytest.raises(DeviceBroken, match="not given"):
+        list(runs.of(Spoiling(right))(doubled(), iter(wanted)))
 
 
 @pytest.mark.parametrize("hint", [64, LARGE])
@@ -235,7 +257,7 @@ def test_who_writes_behind_a_workspace_breaks_the_device(hint: int, tmp_path: Pa
                 -2:
             ]
         ]
-        runs = CudaRuns().of(launcher)(doubled(), iter(wanted))
+        runs = CudaRuns("cpu").of(launcher)(doubled(), iter(wanted))
         if is_broken:
             with pytest.raises(DeviceBroken):
                 list(runs)
@@ -264,7 +286,7 @@ def test_elements_are_compared_as_by_the_host(dtype: str) -> None:
     ours = cuda_runs._errors(
         dtype,
         torch.from_numpy(found.view(WORDS[found.dtype.itemsize][1])),
-        torch.from_numpy(cuda_runs._comparable(dtype, expected)),
+        torch.from_numpy(comparable(dtype, expected)),
         torch.from_numpy(expected.allowed),
     ).numpy()
     np.testing.assert_array_equal(ours, element_errors(dtype, found, expected))

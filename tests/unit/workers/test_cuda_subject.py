@@ -6,10 +6,12 @@ import ctypes
 
 import numpy as np
 import pytest
+import torch
 
 from nearhint_daemon.workers.cuda_subject import CudaBuffer
-from nearhint_daemon.workers.elements import STORAGE, Elements, Repeated
+from nearhint_daemon.workers.elements import STORAGE, Elements, Repeated, drawn_of
 from nearhint_daemon.workers.memory import ALIGNMENT_BYTES, LAYOUTS, poison_byte
+from nearhint_daemon.workers.sent_references import as_words
 
 COUNT, DRAWN = 19, 7
 LAST = COUNT - 1
@@ -18,7 +20,8 @@ LAST = COUNT - 1
 def buffer_of(
     dtype: str, content: Elements | None, *, layout: str = "aligned", count: int = COUNT
 ) -> CudaBuffer:
-    return CudaBuffer(dtype, count, device="cpu", layout=layout, content=content)
+    drawn = None if content is None else torch.from_numpy(as_words(drawn_of(content)).copy())
+    return CudaBuffer(dtype, count, device="cpu", layout=layout, drawn=drawn)
 
 
 def flip(address: int) -> None:
