@@ -20,6 +20,9 @@ CPU = Target(CpuDevice("AMD EPYC", ("avx2",), "glibc 2.36"), ("cc 12.2.0",))
         ("softmax_f32", (512, 2816), (512, 5792)),  # beyond the block of 4096
         ("group_norm_bf16", (64, 16, 512), (64, 16, 720)),  # along the innermost of its loops
         ("softmax_f32", (512, 32), None),  # shorter than it matters
+        ("softmax_f32", (32_768, 32), (32_768, 45)),  # but for so many
+        ("layer_norm_dynamic_bf16", (32_768, 31), (32_768, 45)),
+        ("layer_norm_dynamic_bf16", (65_536, 8), None),
         ("softmax_f32", (512, 16_384), (512, 23_168)),  # beyond which all are walked
         ("softmax_f32", (512, 32_768), None),
         ("layer_norm_f32", (512,), None),  # rows of one length
