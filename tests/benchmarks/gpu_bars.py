@@ -1,10 +1,13 @@
 """The GPU sweep's bars over the points of several reports, as if one run had measured them all.
 
-    python -m tests.benchmarks.gpu_bars FILE... [--json]
+    python -m tests.benchmarks.gpu_bars FILE... [--limits] [--json]
 
 The bars are those of a mode over all functions and dtypes, and a run's time is often too short for
 that: so a sweep is measured in parts, by dtype. Each point keeps what its own run measured, its
-copy among it. Exits with 2 where the reports are of different modes or measured one point twice.
+copy among it. `--limits` adds what the means against dynamic code would be, were each point as fast
+as a copy of its bytes, but none faster than the fastest of all, which is a launch; who is faster
+than that already, as with a warm cache, stays as it is. Exits with 2 where the reports are of
+different modes or measured one point twice.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks import gpu_points, sweep_report
-from tests.benchmarks.sweep_report import Bar
+from tests.benchmarks.sweep_report import Bar, mean_bar
 
 
 class MixedReportsError(ValueError):
@@ -42,14 +45,40 @@ def bars_of(reports: Sequence[Mapping[str, Any]]) -> list[Bar]:
     return gpu_points.bars_of(points, sweeps, modes.pop())
 
 
+def limits_of(reports: Sequence[Mapping[str, Any]]) -> list[Bar]:
+    """The bars of `bars_of` on means against dynamic code, at the speed of each report's copy."""
+    found: list[Bar] = []
+    for cache in gpu_points.CACHES:
+        points = [
+            (point["times_us"][cache], point["bytes"] / report["copy_gb_s"] / 1e3)
+            for report in reports
+            for point in report["points"]
+            if "error" not in point
+        ]
+        launch_us = min((times["nearhint"] for times, _ in points), default=0.0)
+        ratios = [
+            times["dynamic"] / min(times["nearhint"], max(copy_us, launch_us))
+            for times, copy_us in points
+        ]
+        found += mean_bar(
+            f"{cache}, geometric mean against dynamic, of copies",
+            ratios,
+            gpu_points.MEAN_AGAINST_DYNAMIC[reports[0]["mode"]],
+        )
+    return found
+
+
 def main() -> None:
     """Command line; see the module's docstring."""
     parser = argparse.ArgumentParser(description="the bars over several reports of gpu_sweep")
     parser.add_argument("files", type=Path, nargs="+", metavar="FILE")
+    parser.add_argument("--limits", action="store_true", help="add what copies would have")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     try:
-        bars = bars_of([json.loads(file.read_text(encoding="utf-8")) for file in options.files])
+        reports = [json.loads(file.read_text(encoding="utf-8")) for file in options.files]
+        bars = bars_of(reports)
+        bars += limits_of(reports) if options.limits else []
     except (OSError, json.JSONDecodeError, MixedReportsError) as error:
         sys.stderr.write(f"gpu_bars: {error}\n")
         sys.exit(2)
