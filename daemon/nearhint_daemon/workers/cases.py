@@ -194,15 +194,25 @@ def _awkward_sizes(kernel: ir.Kernel, guard: Guard) -> Iterator[Sizes]:
             if found is None:
                 continue
             key = tuple(found.dims.values())
-            if key not in seen and not stores_overlap(kernel, found):
+            if key not in seen and not _overlaps_at(kernel, tuple(found.dims.items())):
                 seen.add(key)
                 most = max(most, found.points)
                 yield found
             break
     if kernel.symbols and most < FULL_SHARE * CASE_POINTS:
         found = _fullest(kernel, guard)
-        if found is not None and found.points > most and not stores_overlap(kernel, found):
+        if (
+            found is not None
+            and found.points > most
+            and not _overlaps_at(kernel, tuple(found.dims.items()))
+        ):
             yield found
+
+
+@lru_cache(maxsize=1024)
+def _overlaps_at(kernel: ir.Kernel, dims: tuple[tuple[str, int], ...]) -> bool:
+    """`stores_overlap`, kept: the Guards of a Kernel's Variants have most of their sizes alike."""
+    return stores_overlap(kernel, sizes_at(kernel, dict(dims)))
 
 
 def _fullest(kernel: ir.Kernel, guard: Guard) -> Sizes | None:
