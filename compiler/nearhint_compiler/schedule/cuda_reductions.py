@@ -60,7 +60,7 @@ slower, or no faster, at all sizes that were timed on an H100
 FEW_WHOLE_ROWS = 8
 """Such rows of a processor up to which they have four warps each also where elements are narrow."""
 LEAST_CROSSING = 64
-"""Elements of the shortest row for which two sizes of a bucket are worth looking at, few or many."""
+"""Elements of the shortest row for which two sizes of a bucket are worth looking at."""
 SHORT_CROSSING = (16, 1 << 19)
 """The same of many short rows, and their elements: at a multiple of what vectors want they fill
 their block, and are no such rows as are beside it. Of 38 826 rows of 38 in bf16 a layer norm took
