@@ -171,6 +171,14 @@ class HintTooLarge(DaemonError):
     hint = "raise measure_memory_bytes where the daemon runs"
 
 
+class DeviceFull(DaemonError):
+    """A device had no memory left for a job of its worker; of "cpu" that is the machine's."""
+
+    code = "DEVICE_FULL"
+    retry_after_s = 30.0
+    hint = "see what else uses its memory; the work is done when it is asked for again"
+
+
 class HintUnreachable(DaemonError):
     """No sizes of the Fallback give the wanted hint."""
 
@@ -302,6 +310,7 @@ STATUS_OF_CODE: Mapping[str, str] = {
     "LOWERING_WRONG": "FAILED_PRECONDITION",
     "HINT_TOO_LARGE": "FAILED_PRECONDITION",
     "HINT_UNREACHABLE": "FAILED_PRECONDITION",
+    "DEVICE_FULL": "RESOURCE_EXHAUSTED",
     "JOB_FAILED": "FAILED_PRECONDITION",
     "WORKERS": "INTERNAL",
     "WORKER_LOST": "ABORTED",

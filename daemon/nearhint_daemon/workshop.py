@@ -15,7 +15,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from nearhint_daemon.devices import Devices
-from nearhint_daemon.errors import DaemonError, HintTooLarge, ToolchainMissing, WorkerRefused
+from nearhint_daemon.errors import (
+    DaemonError,
+    DeviceFull,
+    HintTooLarge,
+    ToolchainMissing,
+    WorkerRefused,
+)
 from nearhint_daemon.jobs import hands
 from nearhint_daemon.quiet import Quiet
 from nearhint_daemon.tuning import budgets
@@ -43,6 +49,7 @@ TIMES = ("bench", "copy")
 
 WORKER_CODES: Mapping[str, type[DaemonError]] = {
     "MEMORY_LIMIT": HintTooLarge,
+    "OUT_OF_MEMORY": DeviceFull,
     "CC_MISSING": ToolchainMissing,
 }
 

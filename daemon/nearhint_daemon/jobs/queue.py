@@ -43,6 +43,7 @@ WAITING_S = 5.0
 """A job that no worker has had for so long waits, and is not why the daemon ends."""
 PASSING_CODES = frozenset(
     {
+        "DEVICE_FULL",
         "INTERNAL",
         "NO_DEVICE",
         "STORE_FAILED",

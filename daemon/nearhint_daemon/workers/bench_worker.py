@@ -35,7 +35,12 @@ from nearhint_daemon.workers.clock import (
     last_cache_bytes,
 )
 from nearhint_daemon.workers.contest import THOROUGH, Enough
-from nearhint_daemon.workers.errors import DeviceBroken, DeviceWanted, RequestInvalid
+from nearhint_daemon.workers.errors import (
+    DeviceBroken,
+    DeviceWanted,
+    OutOfMemory,
+    RequestInvalid,
+)
 from nearhint_daemon.workers.exits import GIVE_WAY
 from nearhint_daemon.workers.limits import BENCH_CPU_LIMITS, BENCH_CUDA_LIMITS, be_idle, enter
 from nearhint_daemon.workers.serve import (
@@ -138,6 +143,11 @@ class Bench:
                     return response
             except DeviceBroken:
                 self._state.is_damaged = True
+                raise
+            except OutOfMemory:
+                if self._cuda_runs is not None:
+                    self._cuda_runs.clear()
+                release_memory()
                 raise
 
         return watched

@@ -6,6 +6,7 @@ process: that is a `DeviceBroken`, after which the worker must leave.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
@@ -13,9 +14,9 @@ import numpy as np
 import torch
 
 from nearhint.launchers import cuda
-from nearhint.launchers.errors import ArtifactCorrupt, LaunchFailed
+from nearhint.launchers.errors import ArtifactCorrupt, LaunchFailed, LoadFailed
 from nearhint_daemon.workers.elements import STORAGE, Array, Elements, decode, drawn_of
-from nearhint_daemon.workers.errors import DeviceBroken, RequestInvalid
+from nearhint_daemon.workers.errors import DeviceBroken, OutOfMemory, RequestInvalid
 from nearhint_daemon.workers.inputs import repeat_into, repeats
 from nearhint_daemon.workers.measure import Allocate
 from nearhint_daemon.workers.memory import ALIGNMENT_BYTES, PATTERN, Buffer, poison_byte
@@ -26,6 +27,8 @@ BAND_BYTES = 16 * ALIGNMENT_BYTES
 """Pattern on either side of a parameter."""
 SCRATCH_BAND_BYTES = 4096
 """Pattern behind a workspace."""
+_NO_MEMORY = re.compile("out.of.memory", re.IGNORECASE)
+"""How torch ("CUDA error: out of memory") and the driver (CUDA_ERROR_OUT_OF_MEMORY) name it."""
 
 
 class CudaBuffer:
@@ -108,9 +111,10 @@ class CudaSubject:
             raise ArtifactCorrupt(sha256=artifact.sha256, problem=f"{len(binary)} bytes")
         self._index = device_index
         self.device = f"cuda:{device_index}"
-        self._kernel = cuda.load(
-            binary, artifact.launch, sha256=artifact.sha256, device_index=device_index
-        )
+        with device_errors():
+            self._kernel = cuda.load(
+                binary, artifact.launch, sha256=artifact.sha256, device_index=device_index
+            )
         self.scalars = [
             argument.parameter
             for argument in artifact.launch.arguments
@@ -193,8 +197,15 @@ def release_memory() -> None:
 
 @contextmanager
 def device_errors() -> Generator[None, None, None]:
-    """Turns what torch and the driver say of a broken device into `DeviceBroken`."""
+    """Turns what torch and the driver say of a broken device into `DeviceBroken`, and of one whose
+    memory others have into `OutOfMemory`."""
     try:
         yield
-    except (LaunchFailed, torch.AcceleratorError) as error:
+    except torch.OutOfMemoryError as error:
+        raise OutOfMemory(str(error)) from error
+    except (LaunchFailed, LoadFailed, torch.AcceleratorError) as error:
+        if _NO_MEMORY.search(str(error)):
+            raise OutOfMemory(str(error)) from error
+        if isinstance(error, LoadFailed):
+            raise
         raise DeviceBroken(str(error)) from error

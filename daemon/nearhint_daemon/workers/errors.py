@@ -105,6 +105,12 @@ class MemoryLimitExceeded(JobFailed):
     code = "MEMORY_LIMIT"
 
 
+class OutOfMemory(JobFailed):
+    """The device, or the host, has no memory left for a job: whose fault it is, nobody can say."""
+
+    code = "OUT_OF_MEMORY"
+
+
 class DeviceBroken(JobFailed):
     """The device failed under this process, and fails every call from now on; the worker leaves."""
 

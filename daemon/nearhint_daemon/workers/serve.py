@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from nearhint_daemon.workers import wire
-from nearhint_daemon.workers.errors import JobFailed, RequestInvalid
+from nearhint_daemon.workers.errors import JobFailed, OutOfMemory, RequestInvalid
 from nearhint_daemon.workers.exits import RECYCLED, TELL
 from nearhint_proto.v1 import worker_pb2 as pb
 
@@ -79,7 +79,7 @@ def _answer(request: pb.WorkerRequest, handlers: Mapping[str, Handler]) -> pb.Wo
     except JobFailed as error:
         return _failure(error.code, str(error), error.reproducer)
     except MemoryError:
-        return _failure("OUT_OF_MEMORY", f"{job}: out of memory", {})
+        return _failure(OutOfMemory.code, f"{job}: out of memory", {})
     except Exception as error:
         # Errors of the compiler and the rules carry a code of their own; the rest are ours.
         code = getattr(error, "code", "INTERNAL")

@@ -24,11 +24,13 @@ from tests.unit.workers.building import (
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_daemon.workers import cuda_runs, sent_references
+from nearhint_daemon.workers.bench_worker import Bench
 from nearhint_daemon.workers.cuda_runs import CudaRuns
 from nearhint_daemon.workers.elements import FLOATS, STORAGE, Array, encode
-from nearhint_daemon.workers.errors import DeviceBroken
+from nearhint_daemon.workers.errors import DeviceBroken, OutOfMemory
 from nearhint_daemon.workers.reference import Expected
 from nearhint_daemon.workers.sent_references import WORDS, comparable
+from nearhint_daemon.workers.serve import WorkerState
 from nearhint_daemon.workers.subjects import CpuSubject
 from nearhint_daemon.workers.verify import (
     Ran,
@@ -39,6 +41,7 @@ from nearhint_daemon.workers.verify import (
     judged,
     verify,
 )
+from nearhint_proto.v1 import worker_pb2 as pb
 from nearhint_rules import program as pr
 from nearhint_rules.guard import ALWAYS
 
@@ -214,6 +217,23 @@ def test_the_second_variant_of_a_kernel_finds_what_the_first_had_sent(
     assert counts[0] == counts[1] == counts[2] > 10
     runs.clear()
     assert runs._references.size_bytes == 0
+
+
+def test_where_the_device_is_full_what_was_sent_is_given_back() -> None:
+    state = WorkerState()
+    bench, runs = Bench("cuda:0", state, ""), CudaRuns("cpu")
+    bench._cuda_runs = runs
+    case = next(cases(doubled(), ALWAYS, [], threads=5, can_shift=True))
+    runs._references.of(doubled(), [References().get(doubled(), case.sizes, seed=1, draw="normal")])
+    assert runs._references.size_bytes > 0
+
+    def verify_variant(request: pb.WorkerRequest) -> pb.WorkerResponse:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(OutOfMemory):
+        bench._watched(verify_variant, keeps_references=True)(pb.WorkerRequest())
+    assert runs._references.size_bytes == 0
+    assert not state.is_damaged
 
 
 @pytest.mark.parametrize("hint", [64, LARGE])

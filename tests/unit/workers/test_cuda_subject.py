@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from nearhint_daemon.workers.cuda_subject import CudaBuffer
+from nearhint.launchers.errors import LaunchFailed, LoadFailed
+from nearhint_daemon.workers.cuda_subject import CudaBuffer, device_errors
 from nearhint_daemon.workers.elements import STORAGE, Elements, Repeated, drawn_of
+from nearhint_daemon.workers.errors import DeviceBroken, OutOfMemory
 from nearhint_daemon.workers.memory import ALIGNMENT_BYTES, LAYOUTS, poison_byte
 from nearhint_daemon.workers.sent_references import as_words
 
@@ -85,3 +87,27 @@ def test_an_output_is_poison_between_bands_that_are_watched(dtype: str, layout: 
         assert not buffer.is_intact()
         flip(buffer.address + place)
     assert buffer.is_intact()
+
+
+FULL, BROKEN = "CUDA_ERROR_OUT_OF_MEMORY", "CUDA_ERROR_ILLEGAL_ADDRESS"
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), OutOfMemory),
+        (torch.AcceleratorError("CUDA error: out of memory"), OutOfMemory),
+        (torch.AcceleratorError("CUDA error: an illegal memory access"), DeviceBroken),
+        (LaunchFailed(entry="add", problem=FULL), OutOfMemory),
+        (LaunchFailed(entry="add", problem=BROKEN), DeviceBroken),
+        (LoadFailed(sha256="ab", problem=FULL), OutOfMemory),
+        (LoadFailed(sha256="ab", problem="CUDA_ERROR_INVALID_IMAGE"), LoadFailed),
+        (ValueError("another"), ValueError),
+    ],
+)
+def test_a_full_device_is_told_from_a_broken_one(
+    error: Exception, expected: type[Exception]
+) -> None:
+    with pytest.raises(expected, match=str(error)[:20]) as caught, device_errors():
+        raise error
+    assert type(caught.value) is expected

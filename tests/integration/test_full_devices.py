@@ -1,0 +1,57 @@
+"""A device whose memory others have: nothing is blamed for it, and all is done when it has room."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.integration.daemon_in_process import running
+from tests.integration.fake_workers import FakeBenchPool, chain
+
+from nearhint_daemon.jobs import queue
+from nearhint_daemon.store.rows import VariantRow
+from nearhint_proto.v1 import operation_service_pb2
+from nearhint_proto.v1 import worker_pb2 as pb
+
+SAID = "CUDA out of memory. Tried to allocate 32.00 MiB"
+
+
+class Full(FakeBenchPool):
+    """Has no memory for one kind of job, as long as it `is_full`."""
+
+    def __init__(self, job: str) -> None:
+        super().__init__(faults=self.refuse)
+        self.job = job
+        self.is_full = True
+
+    def refuse(self, job: str, request: pb.WorkerRequest) -> pb.WorkerResponse | None:
+        if job != self.job or not self.is_full:
+            return None
+        error = pb.WorkerError(code="OUT_OF_MEMORY", message=SAID)
+        return pb.WorkerResponse(id=request.id, error=error)
+
+
+@pytest.mark.parametrize("job", ["check_lowering", "verify_variant", "measure_hint"])
+def test_what_a_full_device_could_not_do_is_done_when_it_has_room(
+    job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue, "RETRY_S", 0.0)
+
+    async def scenario() -> None:
+        bench = Full(job)
+        async with running(tmp_path, bench=bench) as daemon:
+            registered = await daemon.client.register(chain(1))
+            failed = await daemon.client.tuned(registered, 64)
+            assert failed.state == operation_service_pb2.OPERATION_STATE_FAILED
+            assert SAID in failed.error.message
+            rows = daemon.core.store.read_now(lambda reading: list(reading.where(VariantRow)))
+            assert {row.state for row in rows} <= {"compiled", "verified"}
+            bench.is_full = False
+            done = await daemon.client.tuned(registered, 64)
+            assert done.state == operation_service_pb2.OPERATION_STATE_DONE
+            (table,) = await daemon.client.tables_of(registered)
+            assert [list(row.dims) for row in table.hints] == [[64]]
+            assert table.reason == ""
+
+    asyncio.run(scenario())
