@@ -9,6 +9,7 @@ import pytest
 from tests.integration.daemon_in_process import running
 from tests.integration.fake_workers import FakeBenchPool, chain
 
+from nearhint_daemon import logs
 from nearhint_daemon.jobs import queue
 from nearhint_daemon.store.rows import VariantRow
 from nearhint_proto.v1 import operation_service_pb2
@@ -36,7 +37,11 @@ class Full(FakeBenchPool):
 def test_what_a_full_device_could_not_do_is_done_when_it_has_room(
     job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    told: list[tuple[str, object]] = []
     monkeypatch.setattr(queue, "RETRY_S", 0.0)
+    monkeypatch.setattr(
+        logs, "warning", lambda event, **fields: told.append((event, fields.get("code")))
+    )
 
     async def scenario() -> None:
         bench = Full(job)
@@ -45,6 +50,7 @@ def test_what_a_full_device_could_not_do_is_done_when_it_has_room(
             failed = await daemon.client.tuned(registered, 64)
             assert failed.state == operation_service_pb2.OPERATION_STATE_FAILED
             assert SAID in failed.error.message
+            assert ("job_failed", "DEVICE_FULL") in told
             rows = daemon.core.store.read_now(lambda reading: list(reading.where(VariantRow)))
             assert {row.state for row in rows} <= {"compiled", "verified"}
             bench.is_full = False

@@ -55,6 +55,8 @@ PASSING_CODES = frozenset(
     }
 )
 """Codes of failures that say nothing about the work itself."""
+TOLD_CODES = frozenset({"DEVICE_FULL", "INTERNAL"})
+"""Those of them that no other event tells an operator of."""
 
 
 @dataclass
@@ -431,8 +433,8 @@ class JobQueue:
             state = "cancelled" if isinstance(failure, JobCancelled) else "failed"
             code = getattr(failure, "code", "INTERNAL")
             message = str(failure) if isinstance(failure, DaemonError | WorkerLost) else "see logs"
-            if code == "INTERNAL":
-                logs.warning("job_failed", kind=job.row.kind, problem=repr(failure))
+            if code in TOLD_CODES:
+                logs.warning("job_failed", kind=job.row.kind, code=code, problem=repr(failure))
         ended = replace(
             job.row,
             state=state,
