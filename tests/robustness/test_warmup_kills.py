@@ -73,10 +73,10 @@ def test_ten_kills_lose_and_repeat_no_measurement_and_the_warm_up_ends_well(
     assert warming.is_kept(seen, after)
     assert warming.hints(daemon) == len(SIZES)
     assert warming.farther(daemon) == {OUTGROWN}
-    # One row is a Kernel of its own. The others' Table is full: each has a companion odd in all
-    # that is a multiple of 16, and one-sided ones have the places that are left.
-    many = [(size, 128) for size in SIZES[1:]] + [OUTGROWN]
+    # One row is a Kernel of its own. The others' Table is full: each hint has a companion odd in
+    # all that is a multiple of 16, and one-sided ones have the places that are left.
+    many = [(size, 128) for size in SIZES[1:]]
     odd = {tuple(each if each % 16 else odd_below(each) for each in dims) for dims in many}
     beside = warming.beside(daemon)
     assert {dims for dims in beside if not warming.is_one_sided(dims)} == odd
-    assert len(beside) == HINT_LIMIT - len(many)
+    assert len(beside) == HINT_LIMIT - len([*many, OUTGROWN])

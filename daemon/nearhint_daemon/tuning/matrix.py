@@ -27,7 +27,7 @@ from nearhint_daemon.tuning.companions import (
 from nearhint_rules.guard import size_facts_hold
 from nearhint_rules.metrics import Dims
 from nearhint_rules.prediction import contenders
-from nearhint_rules.table import HINT_LIMIT, HintRow, Table, is_complete
+from nearhint_rules.table import HINT_LIMIT, HintRow, Table, is_complete, is_for_cpu
 
 MANY_ROWS = HINT_LIMIT * 3 // 4
 """With so many rows a Table may need the others for what is beyond its hints."""
@@ -124,9 +124,15 @@ def missing_beyond(table: Table, fallback: str) -> Mapping[Dims, tuple[int, ...]
 def missing_beside(
     table: Table, fallback: str, step: Step | None = None
 ) -> Mapping[Dims, tuple[int, ...]]:
-    """What is to be measured at the companions of those hints, where these are few."""
+    """What is to be measured at the companions of those hints, where these are few.
+
+    What a CPU's largest hint is outgrown by has none: it tells of caches, and not of odd sizes.
+    """
     rows = _searched(table, fallback)
-    return lacking_beside(table, list(rows.values()), step) if _are_few(table, rows) else {}
+    if not _are_few(table, rows):
+        return {}
+    alone = rows_beyond(table) if is_for_cpu(table) else frozenset[Dims]()
+    return lacking_beside(table, [row for dims, row in rows.items() if dims not in alone], step)
 
 
 def missing_beside_hint(

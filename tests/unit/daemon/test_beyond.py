@@ -9,11 +9,12 @@ import pytest
 from tests.unit.rules.tables import OTHER_STEP, STEP, row, table, tiled, variant
 
 from nearhint_daemon.tuning.beyond import OUTGROWN, beyond, outgrown, own_hints, rows_beyond
-from nearhint_daemon.tuning.matrix import missing_beyond
+from nearhint_daemon.tuning.matrix import missing_beside, missing_beyond
 from nearhint_rules import expr as ex
 from nearhint_rules.guard import AtMost
+from nearhint_rules.ladder import LEAST_STEP, distance
 from nearhint_rules.metrics import Dims
-from nearhint_rules.table import HINT_LIMIT, HintRow, Table
+from nearhint_rules.table import HINT_LIMIT, HintRow, Table, is_for_cpu
 
 K0, K1 = ex.Sym("k0"), ex.Sym("k1")
 VARIANTS = (
@@ -126,6 +127,15 @@ def test_beyond_what_is_outgrown_nothing_more_is_wanted_until_a_larger_hint_come
     assert [each.dims for each in own_hints(both)] == [SMALL, LARGEST, larger]
     # A hint that is no larger than what was the largest has none.
     assert missing_beyond(on_cpu(SMALL, LARGEST, FARTHER, (512, 512)), STEP) == {}
+
+
+def test_a_cpus_hints_have_companions_and_what_they_are_outgrown_by_has_none() -> None:
+    made = on_cpu(SMALL, LARGEST, FARTHER)
+    assert is_for_cpu(made)
+    wanted = missing_beside(made, STEP)
+    assert wanted.keys() == missing_beside(on_cpu(SMALL, LARGEST), STEP).keys() != set()
+    assert not any(distance(dims, FARTHER) < LEAST_STEP for dims in wanted)
+    assert any(distance(dims, LARGEST) < LEAST_STEP for dims in wanted)
 
 
 def test_what_is_outgrown_is_not_near_a_row_and_takes_no_place_in_a_full_table() -> None:
