@@ -126,7 +126,7 @@ def missing_beside(
 ) -> Mapping[Dims, tuple[int, ...]]:
     """What is to be measured at the companions of those hints, where these are few.
 
-    What a CPU's largest hint is outgrown by has none: it tells of caches, and not of odd sizes.
+    What a CPU's largest hint is outgrown by has none: it tells of caches, and no worse alone.
     """
     rows = _searched(table, fallback)
     if not _are_few(table, rows):
