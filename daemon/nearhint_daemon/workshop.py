@@ -49,9 +49,10 @@ TIMES = ("bench", "copy")
 
 WORKER_CODES: Mapping[str, type[DaemonError]] = {
     "MEMORY_LIMIT": HintTooLarge,
-    "OUT_OF_MEMORY": DeviceFull,
     "CC_MISSING": ToolchainMissing,
 }
+BENCH_CODES: Mapping[str, type[DaemonError]] = {**WORKER_CODES, "OUT_OF_MEMORY": DeviceFull}
+"""A compile worker without memory has reached a limit of its own, by what it was to compile."""
 
 
 class Compilers(Protocol):
@@ -352,7 +353,7 @@ class Workshop:
                 raise
             finally:
                 budgets.charge(self._monotonic() - started)
-            return self._answer(phase, started, response)
+            return self._answer(phase, started, response, BENCH_CODES)
 
     @asynccontextmanager
     async def _compiling(self, phase: str) -> AsyncGenerator[None, None]:
@@ -381,12 +382,18 @@ class Workshop:
                 async with self._quiet.timing():
                     yield device
 
-    def _answer(self, phase: str, started: float, response: pb.WorkerResponse) -> pb.WorkerResponse:
+    def _answer(
+        self,
+        phase: str,
+        started: float,
+        response: pb.WorkerResponse,
+        codes: Mapping[str, type[DaemonError]] = WORKER_CODES,
+    ) -> pb.WorkerResponse:
         if response.WhichOneof("result") != "error":
             self._observer.work_ended(phase, "ok", self._monotonic() - started)
             return response
         found = response.error
-        known = WORKER_CODES.get(found.code)
+        known = codes.get(found.code)
         refusal: DaemonError = (
             WorkerRefused(
                 f"{found.code}: {found.message}",

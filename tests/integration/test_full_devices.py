@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.integration.daemon_in_process import running
-from tests.integration.fake_workers import FakeBenchPool, chain
+from tests.integration.fake_workers import SCHEDULES, FakeBenchPool, FakeCompilePool, chain
 
 from nearhint_daemon import logs
 from nearhint_daemon.jobs import queue
@@ -59,5 +59,27 @@ def test_what_a_full_device_could_not_do_is_done_when_it_has_room(
             (table,) = await daemon.client.tables_of(registered)
             assert [list(row.dims) for row in table.hints] == [[64]]
             assert table.reason == ""
+
+    asyncio.run(scenario())
+
+
+def test_a_compiler_without_memory_costs_what_it_was_to_compile_and_nothing_else(
+    tmp_path: Path,
+) -> None:
+    def refuse(job: str, request: pb.WorkerRequest) -> pb.WorkerResponse | None:
+        if job != "compile_variant" or request.compile_variant.schedule != SCHEDULES[-1]:
+            return None
+        error = pb.WorkerError(code="OUT_OF_MEMORY", message="compile_variant: out of memory")
+        return pb.WorkerResponse(id=request.id, error=error)
+
+    async def scenario() -> None:
+        async with running(tmp_path, compile=FakeCompilePool(faults=refuse)) as daemon:
+            registered = await daemon.client.register(chain(1))
+            done = await daemon.client.tuned(registered, 64)
+            assert done.state == operation_service_pb2.OPERATION_STATE_DONE
+            rows = daemon.core.store.read_now(lambda reading: list(reading.where(VariantRow)))
+            states = {row.schedule: row.state for row in rows}
+            assert states.pop(SCHEDULES[-1]) == "rejected"
+            assert set(states.values()) == {"verified"}
 
     asyncio.run(scenario())

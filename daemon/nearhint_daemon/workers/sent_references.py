@@ -77,16 +77,19 @@ class SentReferences:
 
     def of(self, kernel: ir.Kernel, references: Sequence[Reference]) -> list[Sent]:
         """References of a Kernel, in order; sent, if they are not there."""
+        wanted = {id(each): each for each in references}  # of two layouts each is there twice
         missing = {
-            id(each): _Packed(kernel, each) for each in references if id(each) not in self._sent
+            name: _Packed(kernel, each) for name, each in wanted.items() if name not in self._sent
         }
         needed = sum(packed.size_bytes for packed in missing.values())
-        if missing and self._blocks and needed > self._limit_bytes - self.size_bytes + self._room():
+        if missing and needed > self._limit_bytes - self.size_bytes + self._room():
             self.clear()
-            return self.of(kernel, references)
+            missing |= {
+                name: _Packed(kernel, each) for name, each in wanted.items() if name not in missing
+            }
         for name, packed in missing.items():
             self._sent[name] = packed.laid_out(self._block_for(packed.size_bytes).put(packed.bytes))
-        return [self._sent[id(each)] for each in references]
+        return [self._sent[name] for name in map(id, references)]
 
     def are_intact(self) -> bool:
         """Whether nothing has written to any of it; waits for the device."""
@@ -166,16 +169,18 @@ class _Packed:
         self._arrays: list[Array] = []
         for content in reference.inputs:
             if content is not None:
-                self._add(as_words(drawn_of(content)))
+                self._arrays.append(as_words(drawn_of(content)))
         for position, place in enumerate(outputs_of(kernel)):
             slabs = [slab[position] for slab in reference.slabs]
             if slabs:
-                self._add(_narrow(np.concatenate([each.indices for each in slabs])))
                 dtype = kernel.params[place].dtype
-                self._add(np.concatenate([comparable(dtype, each) for each in slabs]))
-                self._add(np.concatenate([each.allowed for each in slabs]))
+                self._arrays += [
+                    _narrow(np.concatenate([each.indices for each in slabs])),
+                    np.concatenate([comparable(dtype, each) for each in slabs]),
+                    np.concatenate([each.allowed for each in slabs]),
+                ]
             if reference.covered:
-                self._add(reference.covered[position])
+                self._arrays.append(reference.covered[position])
 
     @property
     def size_bytes(self) -> int:
@@ -210,9 +215,6 @@ class _Packed:
             covered = next(left) if reference.covered else None
             outputs.append(SentOutput(params[place].dtype, places, values, allowed, covered))
         return Sent(reference, inputs, outputs)
-
-    def _add(self, array: Array) -> None:
-        self._arrays.append(array)
 
 
 def _aligned(array: Array) -> int:

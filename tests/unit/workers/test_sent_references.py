@@ -8,6 +8,7 @@ import torch
 from tests.unit.workers.building import doubled, lowered, norm
 
 from nearhint_compiler.ir import nodes as ir
+from nearhint_daemon.workers import sent_references
 from nearhint_daemon.workers.elements import drawn_of
 from nearhint_daemon.workers.reference import Reference
 from nearhint_daemon.workers.sent_references import (
@@ -59,13 +60,24 @@ def test_what_is_sent_is_what_there_is(hint: int) -> None:
                 np.testing.assert_array_equal(output.covered.numpy(), reference.covered[position])
 
 
-def test_each_is_sent_once_and_many_share_a_block() -> None:
+def test_each_is_packed_and_sent_once_and_many_share_a_block(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    packed: list[Reference] = []
+    pack = sent_references._Packed.__init__
+
+    def counted(self: sent_references._Packed, kernel: ir.Kernel, reference: Reference) -> None:
+        packed.append(reference)
+        pack(self, kernel, reference)
+
+    monkeypatch.setattr(sent_references._Packed, "__init__", counted)
     wanted = references_of(doubled(), 100)
     references = SentReferences("cpu")
     first = references.of(doubled(), [*wanted, *wanted])
     assert first[: len(wanted)] == first[len(wanted) :]
     assert references.of(doubled(), wanted[::-1]) == first[: len(wanted)][::-1]
     assert references.size_bytes == BLOCK_BYTES
+    assert list(map(id, packed)) == list(map(id, wanted))
 
 
 def test_what_does_not_fit_beside_the_others_is_sent_without_them() -> None:
