@@ -7,7 +7,8 @@ What a tile overhangs is lost, so its sides are chosen for the row at hand. (The
 On an H200 (tests/benchmarks/gpu_forms.py, 2026-11-22) tiles took 0.66 times (rows in registers) to
 1.56 times as long as the same Schedule flat where loads are single elements, and 0.96 to 1.02 times
 where they are vectors: so they are no default, and where sizes can be promised, only those that
-promise them have twins. Where programs share rows of single elements, they come first.
+promise them have twins. Where programs share rows of single elements, they come first. In vectors
+of half a word (`cuda_halves`) rows are in tiles alone, which are as fast or faster there.
 
 Where planes may begin anywhere, tiles read them in whole words (`analysis.row_words`): then a row
 is read in vectors, whatever its lengths, and comes before its flat form. Programs that share such a
@@ -67,6 +68,9 @@ def with_tiles(facts: Facts, schedules: Iterable[Schedule]) -> Iterator[Schedule
             yield from (*words, schedule)
             continue
         twins = words or (tuple(_twin(facts, schedule)) if _has_twin(facts, schedule) else ())
+        if twins and schedule.get("multiple", 0):
+            yield from twins
+            continue
         is_first = schedule != first and any(_is_snug(facts, each) for each in twins)
         yield from (*twins, schedule) if is_first else (schedule, *twins)
 
@@ -100,7 +104,8 @@ def _has_twin(facts: Facts, schedule: Schedule) -> bool:
         return False
     is_row = len(facts.reduced) > 1 and schedule.family in FAMILIES
     is_row = is_row and not schedule.get("words", 0)
-    return is_row and min(_sides(facts)) > 1 and schedule["divisible"] == facts.divisible
+    is_best = schedule["divisible"] == facts.divisible or schedule.get("multiple", 0) > 0
+    return is_row and min(_sides(facts)) > 1 and is_best
 
 
 def _sides(facts: Facts) -> tuple[int, int]:

@@ -23,6 +23,7 @@ from nearhint_compiler.schedule.cuda_facts import (
     Tile,
     facts_of,
 )
+from nearhint_compiler.schedule.cuda_halves import half_vectors
 from nearhint_compiler.schedule.cuda_pieces import (
     come_first,
     in_pieces,
@@ -277,6 +278,9 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
         if together > 1:
             pieces += side_by_side(facts)
         ways = [pieces, _early(facts, found)] if is_first else [_early(facts, found), pieces]
+        warps = _warps(together * r, alone)
+        halves = list(half_vectors(facts, x=together, r=r, warps=warps)) if together > 1 else []
+        ways.insert(1 if facts.divisible else 0, halves)
         ways.insert(len(ways) if facts.divisible else 0, singles)
         yield from _reused(facts, _streamed(facts, chain(*ways)))
     elif most_have_one:

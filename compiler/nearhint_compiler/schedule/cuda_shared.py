@@ -16,6 +16,7 @@ from nearhint_compiler.schedule.cuda_columns import (
     teams_of_columns,
 )
 from nearhint_compiler.schedule.cuda_facts import CACHE_KEEPS, PERSISTENT_LIMIT, Facts
+from nearhint_compiler.schedule.cuda_halves import half_planes
 from nearhint_compiler.schedule.cuda_planes import are_busy
 from nearhint_compiler.schedule.cuda_pointwise import both
 from nearhint_compiler.schedule.cuda_teams import in_words, teams_of_few_rows
@@ -93,7 +94,8 @@ def shared_rows(facts: Facts) -> Iterator[Schedule]:
         return
     is_read = facts.only_reads and not facts.has_scan
     if is_read and len(facts.reduced) > 1 and rows <= READ_ROWS * facts.processors:
-        yield from _shared_planes(facts, rows)
+        halves, shared = _shared_halves(facts, rows), _shared_planes(facts, rows)
+        yield from chain(shared, halves) if facts.divisible else chain(halves, shared)
     if facts.has_plane_words and rows > facts.processors // 2:
         return
     if is_read and facts.processors // 2 < rows <= READ_ROWS * facts.processors:
@@ -175,6 +177,15 @@ def _shared_planes(facts: Facts, rows: int) -> Iterator[Schedule]:
         splits = _plane_splits(facts, warps, threads)
         if 2 <= splits <= facts.length // elements:
             yield from walked(facts, "split", r=elements, splits=splits, warps=warps)
+
+
+def _shared_halves(facts: Facts, rows: int) -> Iterator[Schedule]:
+    """The same in vectors of half a word."""
+    (r, warps), splits = READ_BLOCK, READ_HELD * facts.processors // rows
+    if rows > facts.processors // 2:
+        (r, warps), splits = READ_BLOCKS[0], READ_PROGRAMS * facts.processors // rows
+    if splits * r <= facts.length:
+        yield from half_planes(facts, r=r, splits=min(MOST_SHARES, splits), warps=warps)
 
 
 def _plane_splits(facts: Facts, warps: int, threads: float) -> int:

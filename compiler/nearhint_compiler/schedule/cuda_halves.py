@@ -1,0 +1,74 @@
+"""Rows in vectors of half a word: of eight bytes, where rows are no whole vectors of sixteen.
+
+Rows of 100 elements of two bytes begin at multiples of eight bytes. In whole words such a row has
+edges of up to two words, for which a block of a hundred lanes has as many instructions again; in
+halves it has none. Of 104 860 of 100 in bf16 a softmax took 13.2 µs so, in words 18.8, and a layer
+norm 16.2 and 22.3; of 34 955 of 150 in f32 13.2 and 13.9, 14.3 and 16.3. Rows that are read alone
+take as long in words, and so do longer ones: softmaxes in bf16 of 500 took 12.7 and 14.8 µs, of
+1002 more than in words.
+
+Planes have edges each, and too short ones no words at all: variances of 11 rows of 22 878 planes of
+100 in bf16 took 20.6 µs in halves, 33.5 by the best without, of 38 130 of 60 20.5 and 33.0, of 761
+of 3004 19.8 and 21.9; in f32 18 450 of 62 20.4 and 23.5, of 1629 of 702 20.5 and 21.1
+(tests/benchmarks/gpu_schedules.py, on an H100, with a warm cache).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from nearhint_compiler.schedule.cuda_facts import Facts
+from nearhint_compiler.schedule.cuda_pieces import side_by_side
+from nearhint_compiler.schedule.schedule import Schedule
+
+LONGEST = 512
+"""Elements of the longest row, and plane of wide elements, that is read so."""
+SHARES = (2, 4)
+"""Parts of a word that vectors have: a fourth of what is too short for words."""
+NARROW_LANES = 8
+"""Neighbours of a vector of narrow elements. One block of a power of two holds a row of these; wide
+ones are in as many pieces as they need."""
+
+
+def half_vectors(facts: Facts, *, x: int, r: int, warps: int) -> Iterator[Schedule]:
+    """Short rows in registers in vectors of half a word, the narrow ones in blocks of these
+    extents."""
+    if facts.has_scan or facts.only_reads or facts.length > LONGEST:
+        return
+    for promised in _promised(facts, facts.word, has_words=facts.has_words(r)):
+        bits = promised.divisible
+        if facts.lanes >= NARROW_LANES:
+            yield promised.schedule("persistent", divisible=bits, x=x, r=r, warps=warps)
+        else:
+            yield from (each for each in side_by_side(promised) if each["divisible"] == bits)
+
+
+def half_planes(facts: Facts, *, r: int, splits: int, warps: int) -> Iterator[Schedule]:
+    """Rows of planes in vectors of half a word, which so many programs share."""
+    is_short = facts.lanes >= NARROW_LANES or facts.reduced[-1] <= LONGEST
+    if len(facts.reduced) < 2 or facts.has_static_length or not is_short:
+        return
+    word = facts.plane_word
+    # A bucket has shorter planes than its hint.
+    for promised in _promised(facts, word, has_words=facts.reduced[-1] > 2 * word**2):
+        blocks = {"x": 1, "r": r, "splits": splits, "warps": warps}
+        group = {"group": promised.multiple} if facts.has_groups and promised.multiple else {}
+        yield promised.schedule("split", divisible=promised.divisible, **blocks, **group)
+
+
+def _promised(facts: Facts, word: int, *, has_words: bool) -> Iterator[Facts]:
+    """The facts of rows that are promised to be multiples of a part of a word, and have no words.
+
+    The most first. Rows of one length need no promise.
+    """
+    for share in SHARES[:1] if has_words else SHARES:
+        multiple = word // share
+        if multiple < 2:
+            return
+        if not facts.has_static_length:
+            if bits := facts.promises.get(multiple, 0):
+                yield replace(facts, word=0, plane_word=0, divisible=bits, multiple=multiple)
+        elif facts.length % multiple == 0:
+            yield replace(facts, word=0, plane_word=0)
+            return
