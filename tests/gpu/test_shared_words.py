@@ -62,9 +62,10 @@ def test_scans_in_words_are_right_where_they_were_read(
 
 
 @pytest.mark.parametrize("length", [5, 411, 1044])
-def test_planes_that_programs_share_are_all_summed(length: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("words", ["group=4 unroll=2 words=1", "group=2 unroll=2 words=2"])
+def test_planes_that_programs_share_are_all_summed(words: str, length: int, tmp_path: Path) -> None:
     x = made(236, 31, length, dtype=torch.float32)
-    schedule = f"cuda.split x=1 r=1024 splits=13 warps=4 {ANY} group=4 unroll=2 words=1 r1=256"
+    schedule = f"cuda.split x=1 r=1024 splits=13 warps=4 {ANY} {words} r1=256"
     out = torch.full((31,), float("nan"), device="cuda")
     computed("sum_outer_inner_f32", schedule, (236, 31, length), x, out, folder=tmp_path)
     torch.testing.assert_close(out.double(), x.double().sum((0, 2)), rtol=1e-4, atol=1e-2)

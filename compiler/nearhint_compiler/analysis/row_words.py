@@ -54,6 +54,15 @@ class RowWords:
         """Whether what rows share is read in words as well, where a row's are."""
         return bool(self.shared)
 
+    def parted(self, parts: int) -> RowWords:
+        """Words of so many parts of as many bytes; what rows share is read alone then.
+
+        >>> RowWords(ex.ZERO, 8, frozenset()).parted(2).lanes
+        4
+        """
+        lanes = self.lanes // parts
+        return self if parts == 1 else replace(self, lanes=lanes, shared=frozenset())
+
 
 def row_words(kernel: ir.Kernel) -> RowWords | None:
     """The words of the rows where most bytes are; None if no row has edges, or none is in order.

@@ -11,6 +11,11 @@ Planes have edges each, and too short ones no words at all: variances of 11 rows
 100 in bf16 took 20.6 µs in halves, 33.5 by the best without, of 38 130 of 60 20.5 and 33.0, of 761
 of 3004 19.8 and 21.9; in f32 18 450 of 62 20.4 and 23.5, of 1629 of 702 20.5 and 21.1
 (tests/benchmarks/gpu_schedules.py, on an H100, with a warm cache).
+
+Narrow planes of any length that are too short for words, or have many edges for their words, are
+read in halves of words, whose edges are half as long: of 18 600 of 123 24.7 µs for 33.0, of 22 651
+of 101 27.3 and 33.5, of 37 504 of 61 28.9 and 33.1, of 11 496 of 199 25.1 and 26.1 (the same). Rows
+alone are slower so.
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from nearhint_compiler.schedule.blocks import covering
 from nearhint_compiler.schedule.cuda_facts import Facts
 from nearhint_compiler.schedule.cuda_pieces import side_by_side
 from nearhint_compiler.schedule.schedule import Schedule
@@ -29,6 +35,9 @@ SHARES = (2, 4)
 NARROW_LANES = 8
 """Neighbours of a vector of narrow elements. One block of a power of two holds a row of these; wide
 ones are in as many pieces as they need."""
+HALF_WORDED, HALF_WORDED_SIDE = 256, 128
+"""Elements of the longest planes that are read in halves of words, and of their tiles along them.
+"""
 
 
 def half_vectors(facts: Facts, *, x: int, r: int, warps: int) -> Iterator[Schedule]:
@@ -55,6 +64,18 @@ def half_planes(facts: Facts, *, r: int, splits: int, warps: int) -> Iterator[Sc
         blocks = {"x": 1, "r": r, "splits": splits, "warps": warps}
         group = {"group": promised.multiple} if facts.has_groups and promised.multiple else {}
         yield promised.schedule("split", divisible=promised.divisible, **blocks, **group)
+
+
+def planes_in_half_words(facts: Facts, *, r: int, splits: int, warps: int) -> Iterator[Schedule]:
+    """Rows of planes in halves of words, with their edges, which so many programs share."""
+    lanes, inner = facts.plane_word // 2, facts.reduced[-1]
+    if facts.lanes < NARROW_LANES or not 2 * lanes**2 <= inner <= HALF_WORDED:
+        return
+    group = {"group": lanes} if facts.has_groups else {}
+    blocks = {"x": 1, "r": r, "splits": splits, "warps": warps, **group, "unroll": 2, "words": 2}
+    schedule = facts.schedule("split", **blocks)
+    r1 = min(HALF_WORDED_SIDE, covering(inner))
+    yield replace(schedule, options=(*schedule.options, ("r1", r1)))
 
 
 def _promised(facts: Facts, word: int, *, has_words: bool) -> Iterator[Facts]:

@@ -114,7 +114,8 @@ def _sides(facts: Facts) -> tuple[int, int]:
 
 def _in_words(facts: Facts, schedule: Schedule) -> Iterator[Schedule]:
     """The tiles of `schedule` in whole words, where they may begin anywhere."""
-    is_row = schedule.family in FAMILIES and not schedule.get("pieces", 0)
+    is_row = schedule.family in FAMILIES
+    is_row = is_row and not (schedule.get("pieces", 0) or schedule.get("words", 0))
     if not facts.has_plane_words or not is_row or schedule["divisible"]:
         return
     (outer, inner), lanes = _sides(facts), facts.plane_word

@@ -16,7 +16,7 @@ from nearhint_compiler.schedule.cuda_columns import (
     teams_of_columns,
 )
 from nearhint_compiler.schedule.cuda_facts import CACHE_KEEPS, PERSISTENT_LIMIT, Facts
-from nearhint_compiler.schedule.cuda_halves import half_planes
+from nearhint_compiler.schedule.cuda_halves import half_planes, planes_in_half_words
 from nearhint_compiler.schedule.cuda_planes import are_busy
 from nearhint_compiler.schedule.cuda_pointwise import both
 from nearhint_compiler.schedule.cuda_teams import in_words, teams_of_few_rows
@@ -45,6 +45,8 @@ the larger blocks come first: of 50 rows of 801 planes of 801 they took 54 µs a
 13 of 2028 of 414 57 and 21 (tests/benchmarks/gpu_schedules.py, on an H100). In words twice as many
 threads are at once, a vector each: variances in f32 of 7 rows of 14 921 planes of 159 took 27 µs,
 element by element 30, of 80 of 333 of 777 32, by half of the threads 36 (the same)."""
+HALF_WORDED_BLOCK = (1024, 8)
+"""(elements, warps) of such programs in halves of words: half a vector a thread."""
 PLANE_SHAPES = 3
 """How many shapes of such programs are offered, where some are in words: the rest is of single
 elements, and none where sizes promise vectors."""
@@ -161,13 +163,15 @@ def _in_vectors(facts: Facts, rows: int) -> Iterator[Schedule]:
 
 def _shared_planes(facts: Facts, rows: int) -> Iterator[Schedule]:
     """Rows of several loops that are read alone, shared by all programs that there is room for."""
+    halves = tuple(_half_worded(facts, rows))
+    are_first = not (facts.has_plane_words or facts.divisible)
+    if are_first:
+        yield from halves
     blocks = READ_BLOCKS[::-1] if rows >= PLANE_ROWS else READ_BLOCKS
     shapes = [(*block, PLANE_THREADS / rows) for block in blocks]
     if facts.has_plane_words:
-        # In words a vector a thread, and there are no more divisions for more threads. Where splits
-        # follow the rows at hand (`programs`), the walk took up to twice as long: so there is room
-        # for more rows than at the hint.
-        lanes, share = 32 * facts.plane_word, 2 * PLANE_THREADS / (SPARE * rows)
+        # In words a vector a thread, and there are no more divisions for more threads.
+        lanes, share = 32 * facts.plane_word, _share(rows)
         planes = prod(facts.reduced[:-1])
         vectors = [(r, r // lanes, share) for r, _ in READ_BLOCKS]
         vectors = [each for each in vectors if are_busy(planes, _plane_splits(facts, *each[1:]))]
@@ -177,6 +181,26 @@ def _shared_planes(facts: Facts, rows: int) -> Iterator[Schedule]:
         splits = _plane_splits(facts, warps, threads)
         if 2 <= splits <= facts.length // elements:
             yield from walked(facts, "split", r=elements, splits=splits, warps=warps)
+    if not are_first:
+        yield from halves
+
+
+def _half_worded(facts: Facts, rows: int) -> Iterator[Schedule]:
+    """The same in halves of words."""
+    r, warps = HALF_WORDED_BLOCK
+    splits = _plane_splits(facts, warps, _share(rows))
+    is_shared = 2 <= splits <= facts.length // r
+    if is_shared and are_busy(prod(facts.reduced[:-1]), splits):
+        yield from planes_in_half_words(facts, r=r, splits=splits, warps=warps)
+
+
+def _share(rows: int) -> float:
+    """The threads of a processor that share a row in words.
+
+    Where splits follow the rows at hand (`programs`), the walk took up to twice as long: so there
+    is room for more rows than at the hint.
+    """
+    return 2 * PLANE_THREADS / (SPARE * rows)
 
 
 def _shared_halves(facts: Facts, rows: int) -> Iterator[Schedule]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from nearhint_compiler.analysis.row_words import plane_words, row_words
+from nearhint_compiler.analysis.row_words import RowWords, plane_words, row_words
 from nearhint_compiler.analysis.scans import has_scans
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule.schedule import Schedule
@@ -88,6 +88,12 @@ def _with(schedule: Schedule, option: str, value: int) -> Schedule:
     return replace(schedule, options=options)
 
 
+def _beside(words: RowWords | None, schedule: Schedule) -> int:
+    """The elements that a row's edges have at least beside its words, if it is read in these."""
+    parts = schedule.get("words", 0)
+    return words.parted(parts).lanes - 1 if words is not None and parts else 0
+
+
 def _serves(kernel: ir.Kernel, schedule: Schedule, dims: Mapping[str, int]) -> bool:
     """Whether a persistent row fits its block, a team's its blocks, a unit a row, and tiles and
     panels hold whole vectors.
@@ -99,14 +105,11 @@ def _serves(kernel: ir.Kernel, schedule: Schedule, dims: Mapping[str, int]) -> b
         return False
     if schedule.family in _PERSISTENT and r1:
         outer, inner = ex.product(kernel.reduction[:-1]), kernel.reduction[-1]
-        words = plane_words(kernel) if schedule.get("words", 0) else None
-        holds = r1 + (words.lanes - 1 if words else 0) >= ex.evaluate(inner, dims)
+        holds = r1 + _beside(plane_words(kernel), schedule) >= ex.evaluate(inner, dims)
         return holds and schedule["r"] // r1 >= ex.evaluate(outer, dims)
     if schedule.family in _PERSISTENT:
-        words = row_words(kernel) if schedule.get("words", 0) else None
-        beside = words.lanes - 1 if words else 0
-        held = schedule["r"] * schedule.get("pieces", 1)
-        return held + beside >= ex.evaluate(ex.product(kernel.reduction), dims)
+        held = schedule["r"] * schedule.get("pieces", 1) + _beside(row_words(kernel), schedule)
+        return held >= ex.evaluate(ex.product(kernel.reduction), dims)
     if schedule.family == "cuda.cooperative" and not schedule.get("walks", 0):
         held = schedule["r"] * schedule["splits"]
         return held >= ex.evaluate(ex.product(kernel.reduction), dims)

@@ -46,10 +46,16 @@ def scans(kernel: str, *dims: tuple[int, ...], r: int, special: bool = False) ->
 
 
 def planes(
-    kernel: str, *dims: tuple[int, ...], r1: int, group: int = 0, special: bool = False
+    kernel: str,
+    *dims: tuple[int, ...],
+    r1: int,
+    group: int = 0,
+    parts: int = 1,
+    special: bool = False,
 ) -> list[Case]:
     """Tiles of one plane and of two, more programs than planes, and steps written out."""
-    rest = f"aligned=1 divisible=0{{}}{f' group={group}' if group else ''}{{}} words=1 r1={r1}"
+    groups = f" group={group}" if group else ""
+    rest = f"aligned=1 divisible=0{{}}{groups}{{}} words={parts} r1={r1}"
     texts = [
         f"cuda.split x=1 r={r1} splits=3 warps=1 index=32 {rest.format('', '')}",
         f"cuda.split x=1 r={2 * r1} splits=5 warps=1 index=64 {rest.format('', ' unroll=2')}",
@@ -73,6 +79,7 @@ CASES = [
     *scans("row_cumsum_f32", (3, 133), r=32, special=True),
     *scans("row_cumprod_f64", (3, 9), (3, 61), r=8),
     *planes("plane_norm_bf16", (1, 3, 1), (5, 2, 129), (9, 2, 389), r1=128, group=8),
+    *planes("plane_norm_bf16", (3, 2, 1), (7, 2, 37), (3, 2, 131), r1=32, group=4, parts=2),
     *planes("plane_norm_bf16", (3, 2, 133), r1=128, special=True),
     *planes("arg_over_two_loops_i32", (2, 5, 35), (1, 2, 3), (3, 11, 67), r1=32),
     *planes("sum_outer_inner_f32", (2, 7, 31), (3, 3, 34), (4, 13, 101), r1=32, group=2),

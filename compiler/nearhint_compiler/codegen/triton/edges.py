@@ -52,6 +52,7 @@ def words_of(kernel: ir.Kernel, schedule: Schedule) -> RowWords:
     words = plane_words(kernel) if r1 else row_words(kernel)
     if words is None:
         raise InvalidSchedule(f"no row has edges beside its words: {schedule}")
+    words = words.parted(schedule["words"])
     if not schedule["aligned"]:
         raise InvalidSchedule(f"words of pointers that are not aligned: {schedule}")
     if schedule.get("block_pointers", 0) or (r1 and "tiled" in schedule.family):
@@ -66,7 +67,7 @@ def words_of(kernel: ir.Kernel, schedule: Schedule) -> RowWords:
     }.get(schedule.family)
     if is_walked and has_scans(kernel) and not (are_last and are_last(kernel)):
         raise InvalidSchedule(f"words of scans that others wait for: {schedule}")
-    if (r1 or schedule["r"]) < 2 * words.lanes**2:
+    if words.lanes < 2 or (r1 or schedule["r"]) < 2 * words.lanes**2:
         raise InvalidSchedule(f"a block with fewer words than edges have lanes: {schedule}")
     if schedule.get("group", 1) > words.lanes:
         raise InvalidSchedule(f"a group longer than a word: {schedule}")
@@ -84,8 +85,10 @@ def tile_words_of(kernel: ir.Kernel, schedule: Schedule) -> RowWords:
         raise InvalidSchedule(f"words of pointers that are not aligned: {schedule}")
     if schedule.get("block_pointers", 0):
         raise InvalidSchedule(f"words of tiles with block pointers: {schedule}")
-    if schedule["x"] < words.lanes:
-        raise InvalidSchedule(f"a tile with rows shorter than a word: {schedule}")
+    if schedule["words"] > 1 or schedule["x"] < words.lanes:
+        raise InvalidSchedule(
+            f"a tile with rows of parts of words, or shorter than one: {schedule}"
+        )
     return words
 
 

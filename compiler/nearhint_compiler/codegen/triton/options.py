@@ -63,7 +63,8 @@ bring Guards, and make Triton load vectors. As they may, too:
              (`analysis.units`); no row is shorter
     multiple what `divisible` promises sizes to be multiples of
     words    1 for rows in whole words, with their edges apart (`codegen.triton.edges`): vectors
-             along rows of any length, no promise about sizes; with r1, along planes of any length.
+             along rows of any length, no promise about sizes; with r1, along planes of any length;
+             2 for halves of such words.
              Of teams all programs have a row's edges (`codegen.triton.team_edges`).
              Of cuda.tiled the rows are those along its last axis: each begins in the tile where its
              words do
@@ -99,6 +100,7 @@ IN_PIECES = (PERSISTENT, LOOPED, "cuda.split", "cuda.cooperative")
 BLOCKS = ("x", "y", "z", "r", "r1")
 WARPS = (1, 2, 4, 8, 16, 32)
 GROUPS = (1, 2, 4, 8, 16)
+WORDS = (1, 2)
 FOLDS = (1, 2, 4, 8, 16, 32)
 BAND_LIMIT = 4096
 PIECES_LIMIT = HELD_LIMIT = 8
@@ -134,6 +136,7 @@ RULES = (
         "index or warps of",
         lambda each: each["index"] not in (32, 64) or each["warps"] not in WARPS,
     ),
+    Rule("words of", lambda each: each.get("words", 0) not in (0, *WORDS)),
     Rule("group of", lambda each: each.get("group", 1) not in GROUPS),
     Rule("ahead of", lambda each: not 1 <= each.get("ahead", 1) <= AHEAD_LIMIT),
     Rule("order of", lambda each: abs(each.get("order", 0)) > BAND_LIMIT),

@@ -68,10 +68,39 @@ def test_short_rows_are_tried_in_halves_of_words(
 def test_rows_of_planes_are_tried_in_halves_of_words(
     dtype: str, rows: int, planes: int, length: int, expected: list[tuple[int, int]]
 ) -> None:
-    kernel = parse_kernel(print_kernel(PLANES).replace("(in f32)", f"(in {dtype})"))
-    found = [each for each in space(kernel, planes, rows, length) if each.get("multiple", 0)]
+    found = [each for each in shared(dtype, rows, planes, length) if each.get("multiple", 0)]
     assert [(each["multiple"], each["r1"]) for each in found] == expected
     assert all(each["group"] == each["multiple"] for each in found)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rows", "length", "place"),
+    [
+        ("bf16", 11, 101, 0),
+        ("bf16", 154, 61, 0),
+        ("bf16", 11, 199, 6),  # after whole words
+        ("bf16", 11, 64, 10),  # and after whole vectors
+        ("bf16", 11, 301, None),
+        ("bf16", 11, 31, None),  # shorter than their edges
+        ("f32", 11, 101, None),
+    ],
+)
+def test_narrow_planes_of_any_length_are_tried_in_half_words(
+    dtype: str, rows: int, length: int, place: int | None
+) -> None:
+    found = [each for each in shared(dtype, rows, 2_000_000 // length, length) if splits(each)]
+    places = [at for at, each in enumerate(found) if each.get("words", 0) == 2]
+    assert places == ([] if place is None else [place])
+
+
+def shared(dtype: str, rows: int, planes: int, length: int) -> tuple[Schedule, ...]:
+    """The space of sums over planes of such elements."""
+    kernel = parse_kernel(print_kernel(PLANES).replace("(in f32)", f"(in {dtype})"))
+    return space(kernel, planes, rows, length)
+
+
+def splits(schedule: Schedule) -> bool:
+    return schedule.family == "cuda.split"
 
 
 def test_few_rows_have_none() -> None:

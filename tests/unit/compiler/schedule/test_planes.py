@@ -284,8 +284,9 @@ def test_tiles_with_many_lanes_in_vain_come_after_the_flat_form(
 
 
 def first_of_single_elements(rows: int, planes: int, length: int) -> Schedule:
-    """The first Schedule of narrow planes that are too short for words."""
-    return firsts(parse_kernel(NARROW), TARGET, {"k0": planes, "k1": rows, "k2": length})[0]
+    """The first Schedule of narrow planes that are shared element by element."""
+    space = candidates(parse_kernel(NARROW), TARGET, {"k0": planes, "k1": rows, "k2": length})
+    return next(each for each in space if each.family == "cuda.split" and not each.get("words", 0))
 
 
 def test_a_launch_says_which_loop_its_tiles_cover_in_part() -> None:
