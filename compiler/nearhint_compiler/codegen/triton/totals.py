@@ -29,6 +29,9 @@ from nearhint_rules import expr as ex
 LAST_PLACE: Mapping[str, str] = {"i32": str(2**31 - 1), "i64": str(2**63 - 1)}
 """The place that lanes without an element have, by its dtype: of equals the least counts."""
 
+NARROW = ("f16", "bf16")
+"""Floating dtypes that are computed in f32 and are loaded with fewer digits."""
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -229,7 +232,8 @@ def _variance(kernel: ir.Kernel, pair: Online) -> Total:
     """Sums of differences from a pivot, the mean of the row's first block; no division a step.
 
     The pivot is so near to the mean that what the subtraction at the end loses is little: of n
-    elements in blocks of R, at most n / R roundings of the sum of squares. Where f32 is written,
+    elements in blocks of R, at most n / R roundings of the sum of squares. It has no more digits
+    than narrow elements have, so that the differences of these are exact. Where f32 is written,
     lanes and parts are brought together in f64: they are few, and each rounding there would be in
     all of a row's elements. Threads that start from means of their own bring these together as they
     are, without a pivot, once: in f64 all that was gained would be lost.
@@ -308,6 +312,17 @@ def _variance(kernel: ir.Kernel, pair: Online) -> Total:
         own=own,
         beside=beside,
     )
+
+
+def narrow_dtype(kernel: ir.Kernel, position: int) -> str:
+    """The floating dtype of two bytes that the elements at `position` are loaded in; "" if none."""
+    node = kernel.body[position]
+    if not isinstance(node, ir.Op) or node.name != "cast":
+        return ""
+    (operand,) = node.operands
+    load = kernel.body[operand]
+    dtype = kernel.params[load.param].dtype if isinstance(load, ir.Load) else ""
+    return dtype if dtype in NARROW else ""
 
 
 def variance_of_lanes(kernel: ir.Kernel, pair: Online) -> Total:

@@ -29,6 +29,7 @@ from nearhint_compiler.codegen.triton.text import TRITON_TYPES, index_text
 from nearhint_compiler.codegen.triton.totals import (
     Part,
     Total,
+    narrow_dtype,
     online_total,
     total_of,
     variance_of_lanes,
@@ -285,7 +286,7 @@ class WalkPlan:
             if total.pivot:
                 summed = edges.summed(total.pivot, total.operand) if edges else []
                 lines += [f"{total.pivot.name} = {self._first_sum(total, total.pivot)}", *summed]
-                lines += _mean(total.pivot, _counted(total.pivot, block.elements))
+                lines += self._mean(total, _counted(total.pivot, block.elements))
             if has_shares:
                 lines += self._of_threads(total)
             else:
@@ -383,7 +384,21 @@ class WalkPlan:
             f"for rfirst in range({block.start}, {block.first_end}, R):",
             *(f"    {line}" for line in inside),
             *after,
-            *_mean(pivot, count),
+            *self._mean(total, count),
+        ]
+
+    def _mean(self, total: Total, count: str) -> list[str]:
+        """The lines that make a pivot of a sum, with no more digits than narrow elements have.
+
+        Else their differences from it would all be rounded, and most of them the same way.
+        """
+        assert total.pivot is not None
+        name, kind = total.pivot.name, TRITON_TYPES[total.pivot.dtype].name
+        narrow = narrow_dtype(self.body.kernel, total.operand)
+        rounded = f".to({TRITON_TYPES[narrow].name}).to({kind})" if narrow else ""
+        return [
+            f"{name} = ({name} / {count}){rounded}" if rounded else f"{name} = {name} / {count}",
+            f"{name} = tl.where(tl.abs({name}) < 1e30, {name}, 0.0)",
         ]
 
     def _first_element(self, total: Total, pivot: Part) -> str:
@@ -473,11 +488,3 @@ def started(part: Part, shape: str) -> str:
 
 def _counted(pivot: Part, elements: str) -> str:
     return f"tl.maximum({elements}, 1).to({TRITON_TYPES[pivot.dtype].name})"
-
-
-def _mean(pivot: Part, count: str) -> list[str]:
-    name = pivot.name
-    return [
-        f"{name} = {name} / {count}",
-        f"{name} = tl.where(tl.abs({name}) < 1e30, {name}, 0.0)",
-    ]
