@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest.mock import patch
 
 import grpc
 import pytest
@@ -14,6 +15,7 @@ from tests.integration.fake_workers import SCHEDULES, FakeBenchPool, FakeCompile
 from tests.integration.statuses import details
 from tests.integration.waiting import until
 
+from nearhint_daemon.errors import StoreDamaged
 from nearhint_daemon.store.queries import open_jobs
 from nearhint_daemon.store.rows import EventRow
 from nearhint_proto.v1 import (
@@ -23,6 +25,7 @@ from nearhint_proto.v1 import (
 )
 from nearhint_proto.v1 import worker_pb2 as pb
 from nearhint_rules.selectors import DEFAULT_SELECTOR
+from nearhint_rules.target import Target
 
 NEVER = admin_service_pb2.DEVICE_POLICY_NEVER
 ALWAYS = admin_service_pb2.DEVICE_POLICY_ALWAYS
@@ -105,6 +108,29 @@ def test_jobs_that_wait_for_a_policy_are_told_from_those_that_run(tmp_path: Path
             await set_policy(daemon, ALWAYS)
             assert (await daemon.client.finished(operation.id)).failed == 0
             await jobs_become(lambda at_work, waiting: at_work == waiting == 0)
+
+    asyncio.run(scenario())
+
+
+def test_whose_jobs_wait_is_not_asked_of_a_damaged_database(tmp_path: Path) -> None:
+    """Which device they are for is read there; that it is damaged is what status is asked for."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            registered = await daemon.client.register(chain(1))
+            await set_policy(daemon, NEVER)
+            await daemon.client.ensure(registered, 16)
+            await until(lambda: daemon.core.waiting_jobs() > 0)
+
+            def damaged(target_id: str) -> Target:
+                raise StoreDamaged("the database is damaged: malformed")
+
+            with patch.object(daemon.core.programs, "target", damaged):
+                status = await daemon.client.admin.GetStatus(
+                    admin_service_pb2.GetStatusRequest(), timeout=20
+                )
+            assert status.running_jobs > 0
+            assert status.waiting_jobs == 0
 
     asyncio.run(scenario())
 

@@ -87,10 +87,11 @@ class AdminService(OperatingCalls, admin_service_pb2_grpc.AdminServiceServicer):
         """Counts, devices and queue; where the store is damaged, that it is, and no counts."""
         core = self._core
         counts: Mapping[str, int] = {}
+        waiting = 0
         with suppress(StoreDamaged):
+            waiting = core.waiting_jobs()
             counts = {**await core.store.read(_counts), "quarantined": core.quarantine.count()}
         depth = core.jobs.depth()
-        waiting = core.waiting_jobs()
         sizes = await asyncio.to_thread(core.store.size_bytes)
         return pb.GetStatusResponse(
             state=core.state,
