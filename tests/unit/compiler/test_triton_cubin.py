@@ -210,6 +210,21 @@ def test_steps_ahead_are_copied_without_registers(schedule: str, tmp_path: Path)
     assert built.launch.shared_bytes >= (parsed["ahead"] - 1) * block_bytes
 
 
+@pytest.mark.parametrize("length", ["k1", "100"])
+def test_rows_of_half_words_are_moved_in_vectors_of_them(length: str, tmp_path: Path) -> None:
+    """Promised to be multiples of half a word, and of one such length, with nothing promised."""
+    text = (KERNELS / "layer_norm_dynamic_bf16.ir").read_text()
+    rest = "divisible=2 multiple=4"
+    if length != "k1":
+        text = text.replace("(symbols k0 k1)", "(symbols k0)").replace("k1", length)
+        rest = "divisible=0"
+    schedule = f"cuda.persistent x=16 r=128 warps=4 index=32 aligned=1 {rest}"
+    ptx = ptx_of(generate(parse_kernel(text), parse_schedule(schedule), target(90)), tmp_path)
+    assert re.search(r"ld\.global\S*\.v2\.b32", ptx)
+    assert re.search(r"st\.global\S*\.v2\.b32", ptx)
+    assert not re.search(r"st\.global\S*\.b16", ptx)
+
+
 def test_blocks_of_one_length_are_stored_in_vectors_whatever_the_sizes_are(tmp_path: Path) -> None:
     kernel = parse_kernel((KERNELS / "transposed_block_scale_f8e4m3fn.ir").read_text())
     default, *others, last = candidates(kernel, target(90), {"k0": 1009, "k1": 125})
