@@ -144,6 +144,28 @@ def test_words_that_cannot_be_are_refused(name: str, schedule: str, problem: str
         generate(kernel_of(name), parse_schedule(text), TARGET)
 
 
+@pytest.mark.parametrize(
+    ("name", "schedule", "problem"),
+    [
+        ("softmax_f16", "looped x=1 r=128 warps=1 index=32 aligned=1 words=3", "words of"),
+        ("row_cumprod_f64", "looped x=1 r=64 warps=1 index=32 aligned=1 words=2", "fewer words"),
+        ("softmax_f16", "looped x=1 r=16 warps=1 index=32 aligned=1 words=2", "fewer words"),
+        ("softmax_f16", "looped x=1 r=64 warps=1 index=32 aligned=1 group=8 words=2", "longer"),
+        ("transpose_add_f32", f"{TILED} x=16 aligned=1 order=1 words=2", "in parts of words"),
+    ],
+)
+def test_parts_of_words_that_cannot_be_are_refused(name: str, schedule: str, problem: str) -> None:
+    with pytest.raises(InvalidSchedule, match=problem):
+        generate(kernel_of(name), parse_schedule(f"cuda.{schedule} divisible=0"), TARGET)
+
+
+@pytest.mark.parametrize(("parts", "beside"), [(1, 7), (2, 3)])
+def test_a_block_in_parts_of_words_holds_as_much_less(parts: int, beside: int) -> None:
+    text = f"cuda.persistent x=1 r=256 warps=1 index=32 aligned=1 divisible=0 words={parts}"
+    facts = generate(kernel_of("softmax_f16"), parse_schedule(text), TARGET).guard.facts
+    assert AtMost(ex.symbol("k1"), 256 + beside) in facts
+
+
 def test_a_block_holds_a_row_and_what_is_beside_its_words() -> None:
     text = "cuda.persistent x=1 r=256 warps=1 index=32 aligned=1 divisible=0 words=1"
     facts = generate(kernel_of("softmax_f16"), parse_schedule(text), TARGET).guard.facts

@@ -85,10 +85,10 @@ def tile_words_of(kernel: ir.Kernel, schedule: Schedule) -> RowWords:
         raise InvalidSchedule(f"words of pointers that are not aligned: {schedule}")
     if schedule.get("block_pointers", 0):
         raise InvalidSchedule(f"words of tiles with block pointers: {schedule}")
-    if schedule["words"] > 1 or schedule["x"] < words.lanes:
-        raise InvalidSchedule(
-            f"a tile with rows of parts of words, or shorter than one: {schedule}"
-        )
+    if schedule["words"] > 1:
+        raise InvalidSchedule(f"a tile in parts of words: {schedule}")
+    if schedule["x"] < words.lanes:
+        raise InvalidSchedule(f"a tile with rows shorter than a word: {schedule}")
     return words
 
 
