@@ -12,6 +12,8 @@ from tests.unit.compiler.kernels import TARGET, kernel_of
 from tests.unit.compiler.triton_numerics import Case
 
 from nearhint_compiler.codegen import generate
+from nearhint_compiler.ir.nodes import Kernel
+from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import parse_schedule
 
 pytestmark = numerics.RUNS_LONG
@@ -20,6 +22,11 @@ ANY = "warps=1 index=32 aligned=0 divisible=0"
 PLANES, ROWS, LENGTH = 601, 2, 8
 FIRST = torch.tensor([40, 0.3, 0.017, 0.0011, 7e-5, 40, 40, 40], dtype=torch.bfloat16)
 """A plane far from the others, whose mean has all digits of f32."""
+ROUNDED = """(kernel (symbols k0 k1) (pointwise k0) (reduction k1) (params (in f32) (out f32))
+  (body (load 0 (+ (* k1 p0) r0)) (cast bf16 0) (cast f32 1) (iota k1) (cast f32 3)
+    (reduce sum f32 2) (div f32 5 4) (sub f32 2 6) (mul f32 7 7) (reduce sum f32 8)
+    (store 1 p0 9)))"""
+"""Variances of what is rounded to bf16 where it is computed."""
 
 
 @pytest.mark.parametrize("schedule", ["split x=1 r=64 splits=2", "looped x=1 r=64"])
@@ -48,15 +55,16 @@ def begin_far_away(name: str, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("kernel", "digits"),
     [
-        ("plane_moments_bf16", ").to(tl.bfloat16).to(tl.float32)"),
-        ("layer_norm_f16", ").to(tl.float16).to(tl.float32)"),
-        ("sum3_layer_norm_f16", ""),  # computed
-        ("mean_variance_f32", ""),
+        (kernel_of("plane_moments_bf16"), ").to(tl.bfloat16).to(tl.float32)"),
+        (kernel_of("layer_norm_f16"), ").to(tl.float16).to(tl.float32)"),
+        (parse_kernel(ROUNDED), ").to(tl.bfloat16).to(tl.float32)"),
+        (kernel_of("sum3_layer_norm_f16"), ""),  # of f32, in which it is computed
+        (kernel_of("mean_variance_f32"), ""),
     ],
 )
-def test_a_pivot_has_the_digits_of_what_is_loaded(kernel: str, digits: str) -> None:
+def test_a_pivot_has_the_digits_of_the_elements(kernel: Kernel, digits: str) -> None:
     schedule = parse_schedule(f"cuda.looped x=1 r=64 {ANY}")
-    lines = generate(kernel_of(kernel), schedule, TARGET).source.splitlines()
+    lines = generate(kernel, schedule, TARGET).source.splitlines()
     (pivot,) = (line.strip() for line in lines if line.strip().startswith("pivot") and "/" in line)
     assert pivot.endswith(digits)
     assert bool(digits) == ("(pivot" in pivot)

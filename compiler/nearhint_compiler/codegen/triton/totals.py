@@ -30,7 +30,7 @@ LAST_PLACE: Mapping[str, str] = {"i32": str(2**31 - 1), "i64": str(2**63 - 1)}
 """The place that lanes without an element have, by its dtype: of equals the least counts."""
 
 NARROW = ("f16", "bf16")
-"""Floating dtypes that are computed in f32 and are loaded with fewer digits."""
+"""Floating dtypes that are computed in f32, of fewer digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,13 +315,11 @@ def _variance(kernel: ir.Kernel, pair: Online) -> Total:
 
 
 def narrow_dtype(kernel: ir.Kernel, position: int) -> str:
-    """The floating dtype of two bytes that the elements at `position` are loaded in; "" if none."""
+    """The floating dtype of two bytes that the elements at `position` are cast from; "" if none."""
     node = kernel.body[position]
     if not isinstance(node, ir.Op) or node.name != "cast":
         return ""
-    (operand,) = node.operands
-    load = kernel.body[operand]
-    dtype = kernel.params[load.param].dtype if isinstance(load, ir.Load) else ""
+    dtype = ir.dtypes_of(kernel)[node.operands[0]]
     return dtype if dtype in NARROW else ""
 
 
