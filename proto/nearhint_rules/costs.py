@@ -55,6 +55,10 @@ RESIDENT_WARPS, RESIDENT_BLOCKS, RESIDENT_BYTES = 64, 32, 164 << 10
 KEPT_NS: Mapping[int, float] = {80: 14e3, 90: 9e3, 100: 9e3, 103: 9e3}
 """How long memory takes for what a last cache keeps, by compute capability: for half of its bytes,
 since either half of the device has its own copy of what it reads."""
+CPU_KEPT_NS = 6e5
+"""The same of a CPU: of an EPYC's, whose last cache has 12 to 20 MB where memory brings 20 to 30 GB
+a second. Over five recorded matrices of two cores without AVX-512 the mean loss was 0.92 times what
+it is without, with 0.4 and 1.0 ms 0.93 (`tests.benchmarks.selection_regret --from-matrix`)."""
 KEPT_COPIES = 2
 """So many times as much a last cache has for what is asked for again at once."""
 AGAIN = 1 / 3
@@ -349,13 +353,17 @@ def again(walked: float, in_cache: float) -> float:
 
 
 def kept_elements(variant: Variant, *, elements: float, time_ns: float) -> float:
-    """The elements that the last cache of a Variant's device keeps; infinite if not known.
+    """The elements that the last cache of a Variant's device keeps; infinite if not known, or if it
+    keeps all of them.
 
     Bytes are not known either, but that memory takes `time_ns` for `elements`, if that is longer
     than for what the cache keeps.
     """
-    launch = variant.artifact.launch
-    kept_ns = KEPT_NS.get(launch.capability, 0.0) if isinstance(launch, CudaLaunch) else 0.0
+    match variant.artifact.launch:
+        case CudaLaunch(capability=capability):
+            kept_ns = KEPT_NS.get(capability, 0.0)
+        case CpuLaunch():
+            kept_ns = CPU_KEPT_NS
     return elements * kept_ns / time_ns if 0 < kept_ns < time_ns else math.inf
 
 

@@ -14,6 +14,7 @@ from nearhint_rules.candidates import Candidates
 from nearhint_rules.choice import FALLBACK
 from nearhint_rules.costs import (
     AGAIN,
+    CPU_KEPT_NS,
     KEPT_COPIES,
     KEPT_NS,
     Costs,
@@ -88,7 +89,9 @@ def test_what_a_cache_keeps_follows_from_what_memory_takes() -> None:
     assert kept_elements(on(90, 0), elements=1e6, time_ns=10 * KEPT_NS[90]) == pytest.approx(1e5)
     within = kept_elements(on(90, 0), elements=1e6, time_ns=0.9 * KEPT_NS[90])
     assert math.inf == within == kept_elements(on(75, 0), elements=1e6, time_ns=1e9)
-    assert kept_elements(variant(0), elements=1e6, time_ns=1e9) == math.inf
+    on_cpu = kept_elements(variant(0), elements=1e6, time_ns=10 * CPU_KEPT_NS)
+    assert on_cpu == pytest.approx(1e5)
+    assert kept_elements(variant(0), elements=1e6, time_ns=0.9 * CPU_KEPT_NS) == math.inf
 
 
 def holding(number: int, bound: int, *, capability: int = 90) -> Variant:
