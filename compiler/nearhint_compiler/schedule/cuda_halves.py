@@ -25,25 +25,24 @@ from dataclasses import replace
 
 from nearhint_compiler.schedule.blocks import covering
 from nearhint_compiler.schedule.cuda_facts import Facts
-from nearhint_compiler.schedule.cuda_pieces import side_by_side
+from nearhint_compiler.schedule.cuda_pieces import NARROW_LANES, side_by_side
 from nearhint_compiler.schedule.schedule import Schedule
 
 LONGEST = 512
 """Elements of the longest row, and plane of wide elements, that is read so."""
 SHARES = (2, 4)
 """Parts of a word that vectors have: a fourth of what is too short for words."""
-NARROW_LANES = 8
-"""Neighbours of a vector of narrow elements. One block of a power of two holds a row of these; wide
-ones are in as many pieces as they need."""
 HALF_WORDED, HALF_WORDED_SIDE = 256, 128
 """Elements of the longest planes that are read in halves of words, and of their tiles along them.
 """
 
 
 def half_vectors(facts: Facts, *, x: int, r: int, warps: int) -> Iterator[Schedule]:
-    """Short rows in registers in vectors of half a word, the narrow ones in blocks of these
-    extents."""
-    if facts.has_scan or facts.only_reads or facts.length > LONGEST:
+    """Short rows in registers in vectors of half a word, where programs have several.
+
+    One block of these extents holds narrow ones; wide ones are in as many pieces as they need.
+    """
+    if x == 1 or facts.has_scan or facts.only_reads or facts.length > LONGEST:
         return
     for promised in _promised(facts, facts.word, has_words=facts.has_words(r)):
         bits = promised.divisible
@@ -62,7 +61,7 @@ def half_planes(facts: Facts, *, r: int, splits: int, warps: int) -> Iterator[Sc
     # A bucket has shorter planes than its hint.
     for promised in _promised(facts, word, has_words=facts.reduced[-1] > 2 * word**2):
         blocks = {"x": 1, "r": r, "splits": splits, "warps": warps}
-        group = {"group": promised.multiple} if facts.has_groups and promised.multiple else {}
+        group = {"group": promised.multiple} if facts.has_groups else {}
         yield promised.schedule("split", divisible=promised.divisible, **blocks, **group)
 
 

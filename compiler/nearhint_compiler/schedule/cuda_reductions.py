@@ -277,9 +277,9 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
         singles = list(one_by_one(facts)) if together > 1 else []
         if together > 1:
             pieces += side_by_side(facts)
+        ways: list[Iterable[Schedule]]
         ways = [pieces, _early(facts, found)] if is_first else [_early(facts, found), pieces]
-        warps = _warps(together * r, alone)
-        halves = list(half_vectors(facts, x=together, r=r, warps=warps)) if together > 1 else []
+        halves = half_vectors(facts, x=together, r=r, warps=_warps(together * r, alone))
         ways.insert(1 if facts.divisible else 0, halves)
         ways.insert(len(ways) if facts.divisible else 0, singles)
         yield from _reused(facts, _streamed(facts, chain(*ways)))

@@ -87,7 +87,8 @@ class AdminService(OperatingCalls, admin_service_pb2_grpc.AdminServiceServicer):
         """Counts, devices and queue; where the store is damaged, that it is, and no counts."""
         core = self._core
         counts: Mapping[str, int] = {}
-        waiting = 0
+        # Of one moment: what waits is no more than what was taken up.
+        running, waiting = core.jobs.running(), 0
         with suppress(StoreDamaged):
             waiting = core.waiting_jobs()
             counts = {**await core.store.read(_counts), "quarantined": core.quarantine.count()}
@@ -97,7 +98,7 @@ class AdminService(OperatingCalls, admin_service_pb2_grpc.AdminServiceServicer):
             state=core.state,
             devices=self._devices(),
             queued_jobs={Priority(number).name.lower(): n for number, n in depth.items()},
-            running_jobs=core.jobs.running() - waiting,
+            running_jobs=running - waiting,
             waiting_jobs=waiting,
             compiles_run=core.workshop.compiles_run,
             store_size_bytes=sum(sizes.values()),
