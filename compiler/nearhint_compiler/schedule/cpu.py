@@ -154,7 +154,7 @@ def _space(
         yield _columns(kernel, across, bits, lanes=lanes, unroll=4)
     yield from panels
     if ranked[0].startswith("p"):
-        yield from _column_space(kernel, ranked, lanes, bits)
+        yield from _column_space(kernel, ranked, lanes, dims, bits=bits)
     else:
         yield from _row_space(kernel, ranked, lanes, dims, bits=bits)
 
@@ -295,29 +295,29 @@ def _square_space(
 
 
 def _column_space(
-    kernel: ir.Kernel, ranked: list[str], lanes: int, bits: int
+    kernel: ir.Kernel, ranked: list[str], lanes: int, dims: Mapping[str, int], *, bits: int
 ) -> Iterator[Schedule]:
+    """Blocks as wide as totals have registers, and half of that.
+
+    Narrower ones read so little of each row at once that they are up to twice as slow where rows
+    are a multiple of a page apart, and hardly faster elsewhere; but for columns that are as few.
+    """
     best, *others = ranked
     half = max(4, lanes // 2)
     widest = _widest_block(kernel)
-    shapes = [
-        (lanes, widest, _AHEAD),
-        (lanes, 8, 0),
-        (lanes, 4, 0),
-        (half, 8, 0),
-    ]
+    shapes = [(lanes, widest, _AHEAD), (lanes, 8, 0), (lanes, 8, _AHEAD)]
     if any(isinstance(node, ir.Arg) for node in kernel.body):
         shapes = [(lanes, 8, 0), (lanes, 2, 0), (half, 8, 0), (lanes, 4, 0), (lanes, 16, 0)]
     elif not is_single(kernel):
         # Of narrow elements a full vector is half a line, and to convert them takes longer than to
         # wait for them.
-        shapes = [
-            (lanes, 8, 0),
-            (lanes, widest, _AHEAD),
-            (lanes, 4, 0),
-            (lanes, 8, _AHEAD),
-            (half, 8, 0),
-        ]
+        shapes = [(lanes, 8, 0), (lanes, widest, _AHEAD), (lanes, 8, _AHEAD)]
+    extent = extent_of(kernel, best, dims)
+    if extent is not None and extent <= 8 * half and (half, 8, 0) not in shapes:
+        shapes.append((half, 8, 0))
+    if plan_passes(kernel, stash=False).count > 1:
+        # Of what is walked again a cache holds more where fewer columns are walked together.
+        shapes.append((lanes, 4, 0))
     is_read = walks_over_memory(kernel)
     for width, unroll, ahead in shapes:
         yield _columns(

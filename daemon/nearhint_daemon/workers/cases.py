@@ -39,6 +39,7 @@ TOGETHER: tuple[tuple[tuple[int, ...], ...], ...] = (
     # For each row: the first that fits CASE_POINTS; symbol i takes entry i, cyclically.
     ((257, 65, 33), (129, 17, 9), (65, 9, 5), (17, 5, 3), (9, 3, 2)),  # just above a block
     ((241, 61, 31), (61, 31, 13), (31, 13, 7), (13, 7, 5), (5, 3, 7)),  # primes
+    ((67, 251),),  # more than a tile the other way, of what a first and a second cache hold
     ((7, 9, 15), (3, 5, 1)),  # odd and small
     ((3, 67, 3, 67), (3, 5)),  # fewer rows than threads
     # More than a second cache keeps; wide blocks of columns, and parts.

@@ -85,11 +85,13 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
     const int64_t k1 = dims[1];
     const int64_t np0 = k0;
     const int64_t nr0 = k1;
-    const int64_t blocks = ((k0 + 15) / 16);
-    int64_t block = from;
-    for (int64_t task = from; task < to; task++) {
-        const int64_t p0 = block * 16;
-        const int64_t left = np0 - p0;
+    const int64_t vectors = ((k0 + 7) / 8);
+    int64_t step;
+    int64_t vector = from;
+    for (int64_t task = from; task < to; task += step) {
+        step = least(2, least(vectors - vector, to - task));
+        const int64_t p0 = vector * 8;
+        const int64_t left = least(np0 - p0, 8 * step);
         if (left >= 16) {
             {
                 vi64 carry1_0 = splat_i64(1);
@@ -105,7 +107,7 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
             }
         }
         else if (left <= 8) {
-            const int count0 = (int)greatest(0, least(8, np0 - p0 - 0));
+            const int count0 = (int)greatest(0, least(8, left - 0));
             {
                 vi64 carry1_0 = splat_i64(1);
                 for (int64_t r0 = 0; r0 < nr0; r0++) {
@@ -116,7 +118,7 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
             }
         }
         else {
-            const int count1 = (int)greatest(0, least(8, np0 - p0 - 8));
+            const int count1 = (int)greatest(0, least(8, left - 8));
             {
                 vi64 carry1_0 = splat_i64(1);
                 vi64 carry1_1 = splat_i64(1);
@@ -130,7 +132,7 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
                 }
             }
         }
-        block++;
+        vector += step;
     }
 }
 
@@ -150,7 +152,7 @@ static void share(void *data)
 void nearhint_kernel(void *const *parameters, const int64_t *dims, int32_t threads)
 {
     const int64_t k0 = dims[0];
-    struct call call = {parameters, dims, ((k0 + 15) / 16)};
+    struct call call = {parameters, dims, ((k0 + 7) / 8)};
     if (threads > 1 && call.total > 1)
         GOMP_parallel(share, &call, (unsigned)threads, 0);
     else

@@ -79,11 +79,13 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
     const int64_t k1 = dims[1];
     const int64_t np0 = k1;
     const int64_t nr0 = k0;
-    const int64_t blocks = ((k1 + 31) / 32);
-    int64_t block = from;
-    for (int64_t task = from; task < to; task++) {
-        const int64_t p0 = block * 32;
-        const int64_t left = np0 - p0;
+    const int64_t vectors = ((k1 + 7) / 8);
+    int64_t step;
+    int64_t vector = from;
+    for (int64_t task = from; task < to; task += step) {
+        step = least(4, least(vectors - vector, to - task));
+        const int64_t p0 = vector * 8;
+        const int64_t left = least(np0 - p0, 8 * step);
         if (left >= 32) {
             vf32 t1_0 = splat_f32(0), t1_1 = splat_f32(0), t1_2 = splat_f32(0), t1_3 = splat_f32(0);
             for (int64_t begin = 0; begin < nr0; begin += 64) {
@@ -114,7 +116,7 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
             store_f32(out1 + p0 + 24, v1_3);
         }
         else if (left <= 8) {
-            const int count0 = (int)greatest(0, least(8, np0 - p0 - 0));
+            const int count0 = (int)greatest(0, least(8, left - 0));
             vf32 t1_0 = splat_f32(0);
             for (int64_t begin = 0; begin < nr0; begin += 64) {
                 const int64_t stop = least(nr0, begin + 64);
@@ -129,7 +131,7 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
             store_n_f32(out1 + p0, v1_0, count0);
         }
         else if (left <= 16) {
-            const int count1 = (int)greatest(0, least(8, np0 - p0 - 8));
+            const int count1 = (int)greatest(0, least(8, left - 8));
             vf32 t1_0 = splat_f32(0), t1_1 = splat_f32(0);
             for (int64_t begin = 0; begin < nr0; begin += 64) {
                 const int64_t stop = least(nr0, begin + 64);
@@ -149,7 +151,7 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
             store_n_f32(out1 + p0 + 8, v1_1, count1);
         }
         else if (left <= 24) {
-            const int count2 = (int)greatest(0, least(8, np0 - p0 - 16));
+            const int count2 = (int)greatest(0, least(8, left - 16));
             vf32 t1_0 = splat_f32(0), t1_1 = splat_f32(0), t1_2 = splat_f32(0);
             for (int64_t begin = 0; begin < nr0; begin += 64) {
                 const int64_t stop = least(nr0, begin + 64);
@@ -174,7 +176,7 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
             store_n_f32(out1 + p0 + 16, v1_2, count2);
         }
         else {
-            const int count3 = (int)greatest(0, least(8, np0 - p0 - 24));
+            const int count3 = (int)greatest(0, least(8, left - 24));
             vf32 t1_0 = splat_f32(0), t1_1 = splat_f32(0), t1_2 = splat_f32(0), t1_3 = splat_f32(0);
             for (int64_t begin = 0; begin < nr0; begin += 64) {
                 const int64_t stop = least(nr0, begin + 64);
@@ -203,7 +205,7 @@ static void run(void *const *parameters, const int64_t *dims, int64_t from, int6
             store_f32(out1 + p0 + 16, v1_2);
             store_n_f32(out1 + p0 + 24, v1_3, count3);
         }
-        block++;
+        vector += step;
     }
 }
 
@@ -234,10 +236,11 @@ static void walk_0(void *data)
     const int64_t np0 = k1;
     const int64_t nr0 = k0;
     const int64_t p0 = work->p0;
-    const int count0 = (int)greatest(0, least(8, np0 - p0 - 0));
-    const int count1 = (int)greatest(0, least(8, np0 - p0 - 8));
-    const int count2 = (int)greatest(0, least(8, np0 - p0 - 16));
-    const int count3 = (int)greatest(0, least(8, np0 - p0 - 24));
+    const int64_t left = np0 - p0;
+    const int count0 = (int)greatest(0, least(8, left - 0));
+    const int count1 = (int)greatest(0, least(8, left - 8));
+    const int count2 = (int)greatest(0, least(8, left - 16));
+    const int count3 = (int)greatest(0, least(8, left - 24));
     for (int64_t chunk = omp_get_thread_num(); chunk < work->chunks; chunk += omp_get_num_threads()) {
         const int64_t start = nr0 * chunk / work->chunks;
         const int64_t finish = nr0 * (chunk + 1) / work->chunks;
@@ -248,7 +251,6 @@ static void walk_0(void *data)
             work->t1_2[chunk] = t1_2;
             work->t1_3[chunk] = t1_3;
         }
-        const int64_t left = np0 - p0;
         if (left >= 32) {
             vf32 t1_0 = splat_f32(0), t1_1 = splat_f32(0), t1_2 = splat_f32(0), t1_3 = splat_f32(0);
             for (int64_t begin = start; begin < finish; begin += 64) {
@@ -336,10 +338,11 @@ static void cooperate(void *const *parameters, const int64_t *dims, int32_t thre
     int64_t block = from;
     for (int64_t task = from; task < to; task++) {
         const int64_t p0 = block * 32;
-        const int count0 = (int)greatest(0, least(8, np0 - p0 - 0));
-        const int count1 = (int)greatest(0, least(8, np0 - p0 - 8));
-        const int count2 = (int)greatest(0, least(8, np0 - p0 - 16));
-        const int count3 = (int)greatest(0, least(8, np0 - p0 - 24));
+        const int64_t left = np0 - p0;
+        const int count0 = (int)greatest(0, least(8, left - 0));
+        const int count1 = (int)greatest(0, least(8, left - 8));
+        const int count2 = (int)greatest(0, least(8, left - 16));
+        const int count3 = (int)greatest(0, least(8, left - 24));
         work.p0 = p0;
         GOMP_parallel(walk_0, &work, (unsigned)threads, 0);
         vf32 t1_0 = work.t1_0[0];
@@ -384,8 +387,8 @@ static void share(void *data)
 void nearhint_kernel(void *const *parameters, const int64_t *dims, int32_t threads)
 {
     const int64_t k1 = dims[1];
-    struct call call = {parameters, dims, ((k1 + 31) / 32)};
-    if (threads > 1 && call.total < threads)
+    struct call call = {parameters, dims, ((k1 + 7) / 8)};
+    if (threads > 1 && ((k1 + 31) / 32) < threads)
         cooperate(parameters, dims, threads);
     else if (threads > 1 && call.total > 1)
         GOMP_parallel(share, &call, (unsigned)threads, 0);

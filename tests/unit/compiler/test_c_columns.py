@@ -110,6 +110,38 @@ def test_what_a_cache_does_not_keep_is_asked_for_ahead(tmp_path: Path) -> None:
         check_at(native, columns, rows, threads=1)
 
 
+def test_threads_share_vectors_and_not_blocks(tmp_path: Path) -> None:
+    """Of five blocks one of two threads would have three; fewer blocks than threads share rows."""
+    schedule = parse_schedule(f"cpu.columns axis=0 lanes={WORDS} unroll=4 split=1")
+    native = compile_kernel(kernel("column_sum_f32"), schedule, tmp_path)
+    source = native.generated.source
+    assert f"struct call call = {{parameters, dims, ((k1 + {WORDS - 1}) / {WORDS})}};" in source
+    blocks = f"((k1 + {4 * WORDS - 1}) / {4 * WORDS})"
+    assert f"if (threads > 1 && {blocks} < threads)\n        cooperate" in source
+    for vectors in (4, 9, 18, 20):
+        for threads in (2, 3, 5):
+            check_at(native, vectors * WORDS - 3, 21, threads=threads)
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "narrow"),
+    [
+        ("column_sum_f32", 1024, set[tuple[int, int]]()),
+        ("column_sum_f32", 60, {(8, 8)}),  # where they are as few
+        ("column_mean_bf16", 1024, set[tuple[int, int]]()),
+        ("standardised_columns_f32", 1024, {(16, 4)}),  # what is walked again
+    ],
+)
+def test_blocks_are_narrow_where_columns_are_few_or_walked_again(
+    name: str, columns: int, narrow: set[tuple[int, int]]
+) -> None:
+    given = kernel(name)
+    dims = dict(zip(given.symbols, (589, columns), strict=False))
+    space = cpu.candidates(given, AVX512, dims, limit=MAX_LIMIT)
+    found = {(each["lanes"], each["unroll"]) for each in space if each.family == "cpu.columns"}
+    assert {(lanes, unroll) for lanes, unroll in found if lanes * unroll < 128} == narrow
+
+
 def test_without_the_option_nothing_is_asked_for_ahead() -> None:
     schedule = parse_schedule(f"cpu.columns axis=0 lanes={WORDS} unroll=8 split=1")
     assert PREFETCH not in generate(kernel("column_sum_f32"), schedule, MACHINE).source

@@ -62,24 +62,37 @@ def test_source_is_golden(name: str, schedule: str, golden: Callable[[str, str],
 
 
 @pytest.mark.parametrize(
-    ("squares", "least"),
+    ("lanes", "squares", "least"),
     [
-        ("", "16777216"),
-        ("squares=1", "16777216"),
-        ("squares=1 ahead=8", "(4 * k0 % 512 == 0 || 4 * k1 % 512 == 0 ? 12582912 : 2097152)"),
+        (16, "", "16777216"),
+        (16, "squares=1", "16777216"),
+        (16, "squares=1 ahead=8", "12582912"),
+        (8, "squares=1 ahead=8", "(4 * k0 % 512 == 0 || 4 * k1 % 512 == 0 ? 12582912 : 2097152)"),
     ],
 )
 def test_a_tile_asks_for_the_next_only_where_caches_do_not_hold_everything(
-    squares: str, least: str
+    lanes: int, squares: str, least: str
 ) -> None:
     """Asked for in a cache, each line would take longer than the wait for it."""
     kernel = parse_kernel((KERNELS / "transpose_add_f32.ir").read_text())
-    options = f"cpu.tiles axis=1 lanes=16 unroll=1 across=0 tile=64 rows=64 {squares}".strip()
+    options = f"cpu.tiles axis=1 lanes={lanes} unroll=1 across=0 tile=64 rows=64 {squares}".strip()
     lines = generate(kernel, parse_schedule(options), MASKING).source.splitlines()
     assert f"    const int is_large = np0 * np1 * 12 > {least};" in lines
     asked = [number for number, line in enumerate(lines) if "__builtin_prefetch" in line]
     assert asked
     assert all(any("is_large" in line for line in lines[n - 5 : n + 1]) for n in asked)
+
+
+@pytest.mark.parametrize(("lanes", "instead"), [(16, 1), (8, 0)])
+def test_blocks_of_lines_are_for_memory_where_squares_read_whole_lines_as_well(
+    lanes: int, instead: int
+) -> None:
+    kernel = parse_kernel((KERNELS / "transpose_add_f32.ir").read_text())
+    options = f"cpu.tiles axis=1 lanes={lanes} unroll=1 across=0 tile=64 rows=64 squares=1 ahead=8"
+    source = generate(kernel, parse_schedule(options), MASKING).source
+    fact = "np0 * np1 * 12 > 262144 && !is_large"
+    found = f"    if ({fact}) {{\n        run_squares(parameters, dims, from, to);\n"
+    assert source.count(found) == instead
 
 
 def test_rows_are_turned_in_strips_but_where_they_are_a_power_of_two_apart() -> None:

@@ -1,8 +1,9 @@
 """Family `cpu.columns`: a reduction whose lanes run along a pointwise loop, one column a lane.
 
-A task is a block of `copies` vectors of columns: it walks the reduction with one accumulator a
-lane, so nothing crosses lanes. The last, incomplete block has fewer vectors, where those hold what
-is left; the ones that may be incomplete have a mask each.
+A task is a vector of columns. A thread takes as many of its neighbouring ones at a time as a block
+has, `copies`, and walks the reduction with one accumulator a lane, so nothing crosses lanes. So
+threads have as many vectors as each other, and not blocks. A block that is not full has fewer
+vectors, where those hold what is left; the ones that may be incomplete have a mask each.
 """
 
 from __future__ import annotations
@@ -34,21 +35,25 @@ def write_columns(writer: Writer, body: Body, *, copies: int, ahead: int = 0) ->
 
     Full blocks ask for what is `ahead` rows further on, where all rows are more than a cache keeps.
     """
-    blocks = column_blocks(body, copies)
+    vectors = column_blocks(body, 1)
     writer.line()
     writer.line(f"static void run{RUN}")
     with writer.block():
         write_declarations(writer, body)
-        writer.line(f"const int64_t blocks = {to_c(blocks)};")
+        writer.line(f"const int64_t vectors = {to_c(vectors)};")
         if ahead:
             writer.line(
                 f"const int are_far = {to_c(_elements(body))} > {_KEPT_BYTES // _size(body)};"
             )
         body.write(writer, body.invariants(), UNIFORM)
-        with tasks(writer, column_counters(body)):
-            declare_lane(writer, body, copies)
+        writer.line("int64_t step;")
+        with tasks(writer, column_counters(body, "vector"), step="step"):
+            writer.line(f"step = least({copies}, least(vectors - vector, to - task));")
+            writer.line(f"const int64_t {body.lane} = vector * {body.lanes};")
+            left = f"least(n{body.lane} - {body.lane}, {body.lanes} * step)"
+            writer.line(f"const int64_t left = {left};")
             write_parts(writer, body, copies, lambda part: _block(writer, body, part, ahead))
-    return ex.mul(blocks, *outer_extents(body))
+    return ex.mul(vectors, *outer_extents(body))
 
 
 def column_blocks(body: Body, copies: int) -> Expr:
@@ -65,15 +70,15 @@ def outer_extents(body: Body) -> list[Expr]:
     ]
 
 
-def column_counters(body: Body) -> list[tuple[str, str]]:
-    """The task counters: the other pointwise loops, then the blocks of columns."""
+def column_counters(body: Body, last: str) -> list[tuple[str, str]]:
+    """The task counters: the other pointwise loops, then `last`, of which there are `{last}s`."""
     names = [f"p{number}" for number in range(len(body.kernel.pointwise))]
-    return [*((name, f"n{name}") for name in names if name != body.lane), ("block", "blocks")]
+    return [*((name, f"n{name}") for name in names if name != body.lane), (last, f"{last}s")]
 
 
-def declare_lane(writer: Writer, body: Body, copies: int) -> None:
-    """Declares the lane variable of `block`."""
-    writer.line(f"const int64_t {body.lane} = block * {copies * body.lanes};")
+def declare_left(writer: Writer, body: Body) -> None:
+    """Declares how many columns there are from the lane variable on."""
+    writer.line(f"const int64_t left = n{body.lane} - {body.lane};")
 
 
 def write_parts(
@@ -87,9 +92,9 @@ def write_parts(
 ) -> None:
     """`write`s a full block and the masked ones, for the lane variable that is declared.
 
-    With `is_counted` the counts of `write_counts` are declared, too.
+    `left`, a C variable, is how many columns there are. With `is_counted` the counts of
+    `write_counts` are declared, too.
     """
-    writer.line(f"const int64_t left = n{body.lane} - {body.lane};")
     with writer.block(f"if (left >= {copies * body.lanes})"):
         write(Part.full(copies))
     full = 0
@@ -110,7 +115,7 @@ def masked_part(copies: int, *, full: int = 0) -> Part:
 def write_counts(writer: Writer, body: Body, copies: int, *, full: int = 0) -> None:
     """How many lanes of each vector that may not be full are columns: possibly none."""
     for copy in range(full, copies):
-        left = f"n{body.lane} - {body.lane} - {copy * body.lanes}"
+        left = f"left - {copy * body.lanes}"
         writer.line(f"const int count{copy} = (int)greatest(0, least({body.lanes}, {left}));")
 
 

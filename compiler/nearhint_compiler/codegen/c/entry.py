@@ -11,9 +11,12 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
+from nearhint_compiler.codegen.c.index import to_c
 from nearhint_compiler.codegen.c.text import Writer
 from nearhint_compiler.ir import nodes as ir
+from nearhint_rules import expr as ex
 from nearhint_rules.artifact import CHECKED_ENTRY
+from nearhint_rules.expr import Expr
 
 ENTRY = "nearhint_kernel"
 
@@ -57,11 +60,13 @@ def is_checked(kernel: ir.Kernel) -> bool:
     return any(isinstance(node, ir.Gather) for node in kernel.body)
 
 
-def write_entry(writer: Writer, kernel: ir.Kernel, total: str, *, split: bool) -> None:
+def write_entry(
+    writer: Writer, kernel: ir.Kernel, total: Expr, *, shared: Expr | None = None
+) -> None:
     """The entry, for a `run` that does the tasks in [from, to) of `total`.
 
-    With `split` there is a `cooperate` for fewer tasks than threads. Where it `is_checked`, a flag
-    comes after the parameters.
+    Where `shared` are fewer than threads, a `cooperate` does them instead. Where it `is_checked`, a
+    flag comes after the parameters.
     """
     writer.line(_SHARE)
     checked = is_checked(kernel)
@@ -73,14 +78,16 @@ def write_entry(writer: Writer, kernel: ir.Kernel, total: str, *, split: bool) -
             pointers = "".join(f"given[{place}], " for place in range(len(kernel.params)))
             writer.line("int32_t outside = 0;")
             writer.line(f"void *const parameters[] = {{{pointers}&outside}};")
+        used = ex.symbols_of(total, *([] if shared is None else [shared]))
         for place, name in enumerate(kernel.symbols):
-            if name in total:
+            if name in used:
                 writer.line(f"const int64_t {name} = dims[{place}];")
-        writer.line(f"struct call call = {{parameters, dims, {total}}};")
-        if split:
-            writer.line("if (threads > 1 && call.total < threads)")
+        writer.line(f"struct call call = {{parameters, dims, {to_c(total)}}};")
+        if shared is not None:
+            few = "call.total" if shared == total else to_c(shared)
+            writer.line(f"if (threads > 1 && {few} < threads)")
             writer.line("    cooperate(parameters, dims, threads);")
-        writer.line(f"{'else ' if split else ''}if (threads > 1 && call.total > 1)")
+        writer.line(f"{'' if shared is None else 'else '}if (threads > 1 && call.total > 1)")
         writer.line("    GOMP_parallel(share, &call, (unsigned)threads, 0);")
         writer.line("else")
         writer.line("    run(parameters, dims, 0, call.total);")

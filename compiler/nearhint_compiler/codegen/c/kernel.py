@@ -222,9 +222,8 @@ def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated
     split = bool(kernel.reduction) and schedule["split"] == 1
     if split and is_scanning(kernel):
         raise InvalidSchedule("a row with a scan is walked by one thread")
-    if split:
-        write_split(loops, body, copies=schedule["unroll"])
-    write_entry(loops, kernel, to_c(total), split=split)
+    shared = write_split(loops, body, copies=schedule["unroll"]) if split else None
+    write_entry(loops, kernel, total, shared=shared)
     entry, named = (CHECKED_ENTRY, NAMED) if is_checked(kernel) else (ENTRY, "")
     source = f"{prelude.text()}\n{INDEX_FUNCTIONS}{named}{OPENMP}{loops.text()}"
     return Generated(

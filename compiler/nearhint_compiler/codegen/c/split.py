@@ -22,7 +22,7 @@ from nearhint_compiler.codegen.c.body import (
 from nearhint_compiler.codegen.c.columns import (
     column_blocks,
     column_counters,
-    declare_lane,
+    declare_left,
     masked_part,
     outer_extents,
     write_counts,
@@ -48,9 +48,10 @@ from nearhint_compiler.codegen.c.walks import (
 )
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
+from nearhint_rules.expr import Expr
 
 CHUNKS = 64
-_SIZES = (2, 8)
+_SIZES = (2, 4, 8)
 """Vectors that an incomplete block of columns may have, as `columns` has them: threads share a
 block where there are few."""
 
@@ -77,8 +78,11 @@ class _Split:
         return [self.body.name(position, copy) for copy in self.totals(position)]
 
 
-def write_split(writer: Writer, body: Body, *, copies: int) -> None:
-    """Writes `cooperate`, which does all tasks, one after another, each with all threads."""
+def write_split(writer: Writer, body: Body, *, copies: int) -> Expr:
+    """Writes `cooperate`, which does all rows or blocks, one after another, each with all threads.
+
+    Returns how many there are.
+    """
     in_columns = body.lane.startswith("p")
     split = _Split(
         body,
@@ -89,7 +93,7 @@ def write_split(writer: Writer, body: Body, *, copies: int) -> None:
     _write_struct(writer, split)
     for walk in range(split.passes.count):
         _write_walk(writer, split, walk)
-    _write_cooperate(writer, split)
+    return _write_cooperate(writer, split)
 
 
 def _all_reduces(split: _Split) -> list[tuple[int, ir.Reducing]]:
@@ -129,6 +133,7 @@ def _write_walk(writer: Writer, split: _Split, walk: int) -> None:
         for number in range(len(body.kernel.pointwise)):
             writer.line(f"const int64_t p{number} = work->p{number};")
         if split.part is not None:
+            declare_left(writer, body)
             write_counts(writer, body, split.copies)
         for known in range(walk + 1):
             for position in passes.reduces[known - 1] if known else ():
@@ -184,7 +189,7 @@ def _write_row_nodes(writer: Writer, split: _Split, after: int, *, stores: bool)
     body.write(writer, wanted, split.part or UNIFORM)
 
 
-def _write_cooperate(writer: Writer, split: _Split) -> None:
+def _write_cooperate(writer: Writer, split: _Split) -> Expr:
     body, passes = split.body, split.passes
     blocks = None if split.part is None else column_blocks(body, split.copies)
     total = ex.product(body.kernel.pointwise)
@@ -203,11 +208,13 @@ def _write_cooperate(writer: Writer, split: _Split) -> None:
         counters = row_counters(body)
         if blocks is not None:
             writer.line(f"const int64_t blocks = {to_c(blocks)};")
-            counters = column_counters(body)
+            counters = column_counters(body, "block")
         body.write(writer, body.invariants(), UNIFORM)
         with tasks(writer, counters):
             if split.part is not None:
-                declare_lane(writer, body, split.copies)
+                first = f"block * {split.copies * body.lanes}"
+                writer.line(f"const int64_t {body.lane} = {first};")
+                declare_left(writer, body)
                 write_counts(writer, body, split.copies)
             for number in range(len(body.kernel.pointwise)):
                 writer.line(f"work.p{number} = p{number};")
@@ -216,6 +223,7 @@ def _write_cooperate(writer: Writer, split: _Split) -> None:
                 writer.line(f"GOMP_parallel(walk_{walk}, &work, (unsigned)threads, 0);")
                 _write_combination(writer, split, passes.reduces[walk])
                 _write_row_nodes(writer, split, walk + 1, stores=True)
+    return total
 
 
 def _write_combination(writer: Writer, split: _Split, reduces: Sequence[int]) -> None:
