@@ -57,8 +57,9 @@ KEPT_NS: Mapping[int, float] = {80: 14e3, 90: 9e3, 100: 9e3, 103: 9e3}
 since either half of the device has its own copy of what it reads."""
 CPU_KEPT_NS = 6e5
 """The same of a CPU: of an EPYC's, whose last cache has 12 to 20 MB where memory brings 20 to 30 GB
-a second. Over five recorded matrices of two cores without AVX-512 the mean loss was 0.92 times what
-it is without, with 0.4 and 1.0 ms 0.93 (`tests.benchmarks.selection_regret --from-matrix`)."""
+a second. Over five recorded matrices of two cores, three of them without AVX-512, the mean loss was
+0.92 times what it is without, with 0.4 and 1.0 ms 0.93 (`tests.benchmarks.selection_regret
+--from-matrix`)."""
 KEPT_COPIES = 2
 """So many times as much a last cache has for what is asked for again at once."""
 AGAIN = 1 / 3
